@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx/bootstrap"
 )
@@ -18,16 +19,29 @@ type authFlags struct {
 	plaintext, anywhere                bool
 }
 
+// define adds the flags of a command that may be either side.
 func (f *authFlags) define(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (ibverbx token makes one); others must not be able to read it")
-	fl.StringVar(&f.tokens, "token-dir", "", "with --server: `directory` of files with a secret for each client; files may be added and removed at any time")
-	fl.StringVar(&f.ca, "ca", "", "`file` with the certificate of the authority that signed those of both sides (ibverbx cert makes one)")
+	f.defineBoth(fl)
+	f.defineServer(fl)
+	f.defineClient(fl)
+}
+
+func (f *authFlags) defineBoth(fl *pflag.FlagSet) {
+	fl.StringVar(&f.token, "token-file", "", "`file` with the secret shared by both sides (ibverbx token makes one); only its owner may be able to read it")
+	fl.StringVar(&f.ca, "ca", "", "`file` with the certificate of the authority that signed both sides' certificates (ibverbx cert makes one)")
 	fl.StringVar(&f.cert, "cert", "", "`file` with this side's certificate")
-	fl.StringVar(&f.key, "key", "", "`file` with the key of --cert; others must not be able to read it")
-	fl.StringVar(&f.name, "server-name", "", "`name` in the server's certificate, if it is not the host that is dialed")
-	fl.BoolVar(&f.plaintext, "insecure-plaintext-on-loopback", false, "no TLS and no authentication between loopback addresses: every local process may connect")
-	fl.BoolVar(&f.anywhere, "insecure-plaintext-on-any-network", false, "with the flag above: on every address; everyone on the network can read and forge keys")
+	fl.StringVar(&f.key, "key", "", "`file` with the key of --cert; only its owner may be able to read it")
+	fl.BoolVar(&f.plaintext, "insecure-plaintext-on-loopback", false, "disable TLS and authentication between loopback addresses: every local process may connect")
+	fl.BoolVar(&f.anywhere, "insecure-plaintext-on-any-network", false, "extend the flag above to every address: everyone on the network can read and forge keys")
+}
+
+func (f *authFlags) defineServer(fl *pflag.FlagSet) {
+	fl.StringVar(&f.tokens, "token-dir", "", "on a server: `directory` with a secret file per client; files may be added and removed at any time")
+}
+
+func (f *authFlags) defineClient(fl *pflag.FlagSet) {
+	fl.StringVar(&f.name, "server-name", "", "`name` in the server's certificate, if it differs from the dialed host")
 }
 
 // config returns what the flags say. Without any it refuses where, the flag or the host that needs

@@ -18,7 +18,7 @@ import (
 )
 
 const certLong = `Make a small certificate authority and two certificates that it signed, server and client,
-for a test between two hosts: ibverbx perf --server on one, ibverbx perf HOST on the other.
+for a test between two hosts: ibverbx perf serve on one, ibverbx perf HOST on the other.
 
 Each side needs ca.pem and its own certificate and key. Only their owner can read the keys.
 ca.key signs further certificates and is not needed otherwise: keep it, or delete it. The
@@ -88,7 +88,7 @@ func runCert(s streams, dir string, f *certFlags) error {
 	}
 	fmt.Fprintf(s.out, `
 On the server, with ca.pem, server.pem and server.key:
-  ibverbx perf --server --ca %s --cert %s --key %s
+  ibverbx perf serve --ca %s --cert %s --key %s
 On the client, with ca.pem, client.pem and client.key:
   ibverbx perf %s --ca %s --cert %s --key %s
 `, in("ca.pem"), in("server.pem"), in("server.key"), f.hosts[0], in("ca.pem"), in("client.pem"), in("client.key"))

@@ -20,7 +20,7 @@ func certConfig(dir, side string) bootstrap.Config {
 func TestCertMeet(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "certs")
 	out := succeed(t, "cert", dir, "--host", "node7", "--host", "127.0.0.1")
-	says(t, out, "perf --server --ca", "perf node7 --ca", "certificate of the server (node7, 127.0.0.1)")
+	says(t, out, "perf serve --ca", "perf node7 --ca", "certificate of the server (node7, 127.0.0.1)")
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "server"))
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)

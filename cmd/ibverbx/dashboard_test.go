@@ -137,7 +137,7 @@ func TestDashboardHasData(t *testing.T) {
 	tool(t, "prometheus")
 	t.Parallel()
 	token := newToken(t, "a secret of this test, long enough")
-	p := begin(t, "perf", "--server", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0")
+	p := begin(t, "perf", "serve", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0")
 	target := p.metricsAt()
 	server, addr := served(t, p)
 	at := watch(t, strings.TrimSuffix(strings.TrimPrefix(target, "http://"), "/metrics"))

@@ -8,7 +8,7 @@
 //	ibverbx forward HOST     carry TCP connections to another host, as ssh -L does
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
-//	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
+//	ibverbx perf serve       wait for clients, and on another host: ibverbx perf HOST
 //	ibverbx compare A B      differences of results of perf --json, and if they are chance
 //	ibverbx run -- PROGRAM   run any RDMA program on software NICs
 //	ibverbx token FILE       make a secret for client and server

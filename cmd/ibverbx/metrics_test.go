@@ -68,7 +68,7 @@ func value(t *testing.T, scrape []byte, series string) (v float64) {
 // A server keeps what it has counted when a client has left. promtool has no objection to names and texts.
 func TestPerfMetrics(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
-	p := begin(t, "perf", "--server", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0", "--link", "udp")
+	p := begin(t, "perf", "serve", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0", "--link", "udp")
 	at := p.metricsAt()
 	server, addr := served(t, p)
 	const clients, messages = 2, 100

@@ -83,12 +83,12 @@ func TestPerfPcapErrors(t *testing.T) {
 	for _, tt := range []struct {
 		args, want string
 	}{
-		{"perf --pcap x", "need a host or --server"},
-		{"perf --pcap-wire x", "need a host or --server"},
+		{"perf --pcap x", "need a HOST"},
+		{"perf --pcap-wire x", "need a HOST"},
 		{"perf --snaplen 100", "needs --pcap"},
-		{"perf --server --token-file t --pcap x --snaplen 0", "1 to 65535"},
-		{"perf --server --token-file t --provider rdmacore --pcap x", "--provider softnic"},
-		{"perf --server --token-file t --pcap /no/such/folder/x", "/no/such/folder"},
+		{"perf serve --token-file t --pcap x --snaplen 0", "1 to 65535"},
+		{"perf serve --token-file t --provider rdmacore --pcap x", "--provider softnic"},
+		{"perf serve --token-file t --pcap /no/such/folder/x", "/no/such/folder"},
 	} {
 		status, _, stderr := command(t.Context(), strings.Fields(tt.args)...)
 		if status == exitOK || !strings.Contains(stderr, tt.want) {

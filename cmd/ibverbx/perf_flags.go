@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx"
 	"ibverbx/internal/perf"
@@ -18,69 +19,142 @@ import (
 	"ibverbx/verbs"
 )
 
-// define adds the flags of perf to a command, in the order of its help.
-func (f *perfFlags) define(cmd *cobra.Command, s streams) {
+// Titles of flag groups in the help.
+const (
+	groupTest    = "What to measure"
+	groupLanes   = "Lanes and QPs"
+	groupFaults  = "Faults"
+	groupNICs    = "NICs and memory"
+	groupRemote  = "Two processes"
+	groupFabric  = "Fabric settings (set them on both sides; each has an environment variable)"
+	groupResults = "Output"
+)
+
+// clientFlags are the flags of perf that --help shows.
+var clientFlags = []string{
+	"size", "iters", "duration", "lat", "bidirectional", "imm", "check", "rails", "qp", "transport", "kill-rail", "impair",
+	"provider", "devices", "memory", "token-file", "verbose", "interval", "web", "json",
+}
+
+// serverFlags are the flags of perf serve that --help shows.
+var serverFlags = []string{
+	"rails", "qp", "provider", "devices", "memory", "listen", "once", "lend", "link", "addr", "token-file", "token-dir",
+	"verbose", "json", "metrics",
+}
+
+// defineClient adds the flags of perf, in help order.
+func (f *perfFlags) defineClient(cmd *cobra.Command, s streams) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	c := &f.cfg
-	fl.FuncP("size", "s", "message `size`, or several with commas: 65536, 64KiB, 8,4K,1M (default: a short sweep)", sizes(&c.Sizes))
-	fl.BoolVarP(&c.All, "all", "a", false, "all sizes from 2 to 2^23 bytes in powers of two")
-	fl.FuncP("iters", "n", "`messages` per size and direction (default: as many as --duration allows)", count(&c.Iterations))
-	fl.FuncP("duration", "D", "`time` to measure each size, in seconds or as 500ms (default 200ms)", seconds(&c.Duration))
-	fl.Func("rails", "`NICs` of each end, 1 to 8, each on its own link (default 2; with one lane 1)", count(&c.Rails))
-	fl.FuncP("qp", "q", "number of `lanes`; a single one passes requests through unchanged (default 4 per rail)", count(&c.QPs))
-	fl.Func("scheme", "`name` of how the receiver learns of a write with --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames()))
-	fl.Func("policy", "`name` of how a lane is chosen for a fragment: auto, round-robin, least-bytes or two-choices "+
-		"(default auto: two-choices if the rails differ in speed, else round-robin)", named(&c.Policy, policyNames()))
-	fl.Func("fragment", "`size` of a fragment, at most 1GiB; 0 chooses it by the size of the message (default 0)", sizeOrZero(&c.Fragment))
-	fl.BoolVar(&c.Imm, "imm", false, "write with an immediate: the receiver is notified of each message and counts it")
-	fl.FuncP("tx-depth", "t", "`messages` in flight (default 128, fewer if that is more than 16 MiB)", count(&c.TxDepth))
-	fl.FuncP("cq-mod", "Q", "`messages` posted at once, with one completion (default by size, at most 64)", count(&c.CQMod))
-	fl.FuncP("mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default that of the ports; the memory link cuts nothing)", count(&c.MTU))
-	fl.FuncP("connection", "c", "`type` of QP: RC, or raw UC (write, send) or UD (send) without a VirtualQP (default RC)", connection(&c.Connection))
-	fl.Func("transport", "`what` makes RC QPs reliable: rc, the NIC, or uc, software over many UC QPs each (default rc; raw UC is -c UC)", word(&c.Transport, perf.TransportRC, perf.TransportUC))
-	f.defineSettings(fl)
-	fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "both ends send at once; rates are sums")
-	fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
-	fl.Func("kill-rail", "lose this `rail`, 0 to --rails less 1, under load and take it back; implies --check (default size 1MiB)", rail(&c.Kill))
-	fl.Func("at", "`time` after the start at which --kill-rail takes the rail down (default 1s)", seconds(&c.Kill.At))
-	fl.Func("back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)", seconds(&c.Kill.Back))
-	fl.Func("impair", "`faults` of software NICs, for all rails or for one, such as rail=1,loss=1%,delay=1ms: also duplicate, reorder, corrupt, jitter and rate=100MiB; "+
-		"once for each rail", impairs(&c.Impair))
-	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
+	grouped(fl, groupTest, func() {
+		fl.FuncP("size", "s", "message `size`, or a list: 65536, 64KiB, 8,4K,1M (default: a short sweep)", sizes(&c.Sizes))
+		fl.BoolVarP(&c.All, "all", "a", false, "measure all sizes from 2 to 2^23 bytes in powers of two")
+		fl.FuncP("iters", "n", "`messages` per size and direction (default: by --duration)", count(&c.Iterations))
+		fl.FuncP("duration", "D", "`time` per size, in seconds or as 500ms (default 200ms)", seconds(&c.Duration))
+		fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
+		fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "send in both directions; rates are sums")
+		fl.BoolVar(&c.Imm, "imm", false, "write with immediate: the receiver is notified of each message")
+		fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
+	})
+	grouped(fl, groupLanes, func() {
+		f.defineLanes(fl)
+		fl.FuncP("tx-depth", "t", "`messages` in flight (default 128, or fewer to stay within 16 MiB)", count(&c.TxDepth))
+		fl.FuncP("cq-mod", "Q", "`messages` posted together with one completion (default by size, at most 64)", count(&c.CQMod))
+		fl.FuncP("connection", "c", "QP `type`: RC, or raw UC (write, send) or UD (send) without a VirtualQP (default RC)", connection(&c.Connection))
+		fl.Func("transport", "`name` of the layer that makes lanes reliable: rc, the NIC, or uc, software over 16 UC QPs per lane (default rc)", word(&c.Transport, perf.TransportRC, perf.TransportUC))
+	})
+	grouped(fl, groupFaults, func() {
+		fl.Func("kill-rail", "lose this `rail` under load and restore it; implies --check (default size 1MiB)", rail(&c.Kill))
+		fl.Func("at", "`time` from the start until --kill-rail takes the rail down (default 1s)", seconds(&c.Kill.At))
+		fl.Func("back", "`time` from the loss until --kill-rail restores the rail (default 1s)", seconds(&c.Kill.Back))
+		fl.Func("impair", "`faults` of software NICs, on one rail or all: rail=1,loss=1%,delay=1ms, also duplicate, reorder, corrupt, jitter, rate=100MiB; "+
+			"may be repeated, once per rail. A server's NICs apply them too", impairs(&c.Impair))
+	})
+	grouped(fl, groupNICs, func() { f.defineNICs(cmd, s) })
+	grouped(fl, groupRemote, func() {
+		f.defineRemote(fl)
+		f.auth.defineClient(fl)
+	})
+	grouped(fl, groupFabric, func() { f.defineSettings(fl) })
+	grouped(fl, groupResults, func() {
+		f.out.define(fl)
+		f.out.defineFiles(fl)
+		f.metrics.define(fl)
+	})
+	f.finish(cmd, clientFlags)
+}
+
+// defineServer adds the flags of perf serve, in help order.
+func (f *perfFlags) defineServer(cmd *cobra.Command, s streams) {
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	grouped(fl, groupRemote, func() {
+		fl.StringVar(&f.listen, "listen", "", "`address` to listen on (default :18515)")
+		fl.BoolVar(&f.once, "once", false, "exit after one client")
+		fl.Func("lend", "`memory` limit for the buffers of a client's test, at most 2GiB (default 256MiB)", sizeOrZero(&f.cfg.Lend))
+		f.defineRemote(fl)
+		f.auth.defineServer(fl)
+	})
+	grouped(fl, groupNICs, func() { f.defineNICs(cmd, s) })
+	grouped(fl, groupLanes, func() { f.defineLanes(fl) })
+	grouped(fl, groupFabric, func() { f.defineSettings(fl) })
+	grouped(fl, groupResults, func() {
+		f.out.define(fl)
+		f.metrics.define(fl)
+	})
+	f.finish(cmd, serverFlags)
+}
+
+// defineLanes adds the flags of this side's VirtualQP.
+func (f *perfFlags) defineLanes(fl *pflag.FlagSet) {
+	c := &f.cfg
+	fl.Func("rails", fmt.Sprintf("`NICs` per end, 1 to %d (default 2, or 1 with a single lane)", ibverbx.MaxRails), count(&c.Rails))
+	fl.FuncP("qp", "q", "number of `lanes`; a single lane passes requests through unchanged (default 4 per rail)", count(&c.QPs))
+	fl.Func("scheme", "`name` of the notification scheme for --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames()))
+	fl.Func("policy", "`name` of the policy that chooses a lane for a fragment: "+oneOf(policyNames())+
+		" (default auto: round-robin, or two-choices once the rails differ in speed)", named(&c.Policy, policyNames()))
+	fl.Func("fragment", "fragment `size`, at most 1GiB; 0 chooses it by message size (default 0)", sizeOrZero(&c.Fragment))
+	fl.FuncP("mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default: the ports' MTU; the memory link never segments)", count(&c.MTU))
+}
+
+// defineNICs adds the flags for NICs and buffers.
+func (f *perfFlags) defineNICs(cmd *cobra.Command, s streams) {
 	f.nics.define(cmd, s)
-	fl.Func("memory", "`where` buffers are: host, or a GPU such as cuda:0; in one process also two, of the initiator and of the target: host,cuda:0 (default host)", f.memory.set)
-	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C or SIGTERM")
-	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
-	fl.BoolVar(&f.once, "once", false, "end --server after one client")
-	fl.Func("lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)", sizeOrZero(&c.Lend))
-	fl.Func("link", "`what` joins software NICs of two processes: shm, shared memory, udp, or auto, shm if both are of one user on one host "+
-		"(default auto; udp with --addr or --pcap)", word(&f.link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP))
-	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
-	fl.StringVar(&f.capture.pcap, "pcap", "", "write the packets of software NICs between processes, before they are sealed, to `file` for Wireshark")
-	fl.StringVar(&f.capture.wire, "pcap-wire", "", "the same as they are on the wire, sealed and with their real ports, to `file`")
-	fl.Func("snaplen", "`bytes` of each packet that --pcap and --pcap-wire keep, 1 to 65535, IP header included (default all)", number(&f.capture.snapLen, 1, math.MaxUint16))
-	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the other side's NICs if they are not on a network of this host, such as 10.1.0.0/16")
-	fl.BoolVar(&f.unsealed, "unsealed", false, "plain packets between software NICs, on both sides: who sees them can read and change all data and end the session")
-	f.auth.define(cmd)
-	f.out.define(fl)
-	f.metrics.define(fl)
-	f.perftest.define(fl, &f.nics)
-	for first, title := range map[string]string{
-		"size": "How much", "rails": "Lanes and QPs", "tclass": "Settings of the fabric", "bidirectional": "What is measured, and what goes wrong",
-		"provider": "NICs and memory", "server": "Two processes", "report_gbits": "Output",
-	} {
-		_ = fl.SetAnnotation(first, helpGroup, []string{title}) // the only error is a flag that is not there
+	usage := "`location` of the buffers: host, or a GPU such as cuda:0; without HOST also host,cuda:0 for initiator and target (default host)"
+	if f.server {
+		usage = "`location` of the buffers: host, or a GPU such as cuda:0 (default host)"
 	}
+	cmd.Flags().Func("memory", usage, f.memory.set)
+}
+
+// defineRemote adds the flags for tests between processes.
+func (f *perfFlags) defineRemote(fl *pflag.FlagSet) {
+	fl.Func("link", "`link` between software NICs: shm, shared memory, udp, or auto, shm for processes of one user on one host "+
+		"(default auto; udp with --addr, --impair or --pcap)", word(&f.link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP))
+	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs, one per rail (default: the address of the connection)")
+	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the peer's NICs if this host is not on them, such as 10.1.0.0/16")
+	fl.BoolVar(&f.unsealed, "unsealed", false, "disable packet encryption between software NICs (set it on both sides): "+
+		"anyone on the path can read and change all data and end the session")
+	f.auth.defineBoth(fl)
+	fl.StringVar(&f.capture.pcap, "pcap", "", "write the packets of software NICs, before encryption, to `file` for Wireshark")
+	fl.StringVar(&f.capture.wire, "pcap-wire", "", "write them as they are on the wire, encrypted and with their real ports, to `file`")
+	fl.Func("snaplen", "`bytes` of each packet that captures keep, 1 to 65535, IP header included (default all)", number(&f.capture.snapLen, 1, math.MaxUint16))
+}
+
+// finish adds perftest's flags and completions, and moves all flags but the common ones to --help-all.
+func (f *perfFlags) finish(cmd *cobra.Command, common []string) {
+	f.perftest.define(cmd.Flags(), &f.nics)
 	_ = cmd.RegisterFlagCompletionFunc("memory", completeMemory)
 	for name, values := range map[string][]string{
 		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},
 		"connection": {"RC", "UC", "UD"}, "transport": {"rc", "uc"}, "link": {"auto", "shm", "udp"},
 		"provider": {providerAuto, providerSoftNIC, providerRDMACore},
 	} {
-		// The only error is a flag that is not there.
+		// The only error is a flag that this side lacks.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
+	addHelpAll(cmd, common)
 }
 
 // The functions below make the function that reads a flag into a field, which is zero if the flag

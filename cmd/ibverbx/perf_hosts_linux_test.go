@@ -24,10 +24,10 @@ func BenchmarkRailsBetweenHosts(b *testing.B) {
 				token := newToken(b, "a secret of this benchmark, long enough")
 				on := func(host int, args ...string) *process {
 					own := fmt.Sprintf("10.92.0.%d,10.92.1.%d", host+1, host+1)
-					args = append([]string{"netns", "exec", hosts[host], os.Args[0], "perf", "--token-file", token, "--unsealed", "--addr", own}, args...)
+					args = append(append([]string{"netns", "exec", hosts[host], os.Args[0], "perf"}, args...), "--token-file", token, "--unsealed", "--addr", own)
 					return start(b, exec.CommandContext(b.Context(), "ip", args...))
 				}
-				_, addr := served(b, on(1, "--server", "--listen", "10.92.0.2:0"))
+				_, addr := served(b, on(1, "serve", "--listen", "10.92.0.2:0"))
 				rate := func(rails string) float64 {
 					return messageRate(on(0, addr, "--json", "-D", "2s", "-s", size, "--rails", rails))
 				}

@@ -90,7 +90,7 @@ func installed(t *testing.T, uid int) (binary, token string) {
 
 // serverArgs are the arguments of a server for one client.
 func serverArgs(token string) []string {
-	return []string{"perf", "--server", "--listen", "127.0.0.1:0", "--once", "--token-file", token}
+	return []string{"perf", "serve", "--listen", "127.0.0.1:0", "--once", "--token-file", token}
 }
 
 // TestPerfOtherUser: processes of two users use UDP and say why.

@@ -99,7 +99,7 @@ func TestPerfMemoryRefused(t *testing.T) {
 		"perf atomic --memory cuda:0":                   "no atomics on memory of a device; use --memory host at the target",
 		"perf atomic -b --memory cuda:0,host":           "no atomics on memory of a device",
 		"perf write node1 --memory host,cuda:0" + token: "give each of two processes its own",
-		"perf --server --memory cuda:0,host" + token:    "give each of two processes its own",
+		"perf serve --memory cuda:0,host" + token:       "give each of two processes its own",
 	} {
 		refused(t, args, "--memory", want)
 	}
@@ -119,8 +119,8 @@ func TestPerfMemoryWithoutGPU(t *testing.T) {
 		if memory != "cuda:0" {
 			env = cudatest.Environ(t, 2)
 		}
-		for _, args := range []string{"", "--json", "--server --token-file " + newToken(t, "a secret of more than 16 bytes")} {
-			p := start(t, withGPUs(t, env, append([]string{"perf", "--memory", memory}, strings.Fields(args)...)...))
+		for _, args := range []string{"", "--json", "serve --token-file " + newToken(t, "a secret of more than 16 bytes")} {
+			p := start(t, withGPUs(t, env, append(append([]string{"perf"}, strings.Fields(args)...), "--memory", memory)...))
 			status := p.end()
 			if said := strings.Join(p.said, "\n"); status != exitFailure || p.stdout.String() != "" {
 				t.Errorf("perf --memory %s %s: status %d, prints %q and says %q; want %d and nothing", memory, args, status, p.stdout.String(), said, exitFailure)
@@ -140,7 +140,7 @@ func TestPerfMemoryProcesses(t *testing.T) {
 	} {
 		for _, memory := range list {
 			t.Run(link+"/"+memory[0]+"/"+memory[1], func(t *testing.T) {
-				server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "--server", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", memory[1], "--json"))
+				server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "serve", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", memory[1], "--json"))
 				_, addr, _ := strings.Cut(server.line("listening on "), "listening on ")
 				env := cudatest.Environ(t, 2)
 				out := onGPUsOf(t, env, "perf", "read", addr, "--token-file", token, "--memory", memory[0], "--link", link, "-s", "64,100K", "-n", "50", "--check", "--json")
@@ -165,7 +165,7 @@ func TestPerfMemoryProcesses(t *testing.T) {
 // TestPerfMemoryRefusedByServer: a client is told that the server's memory cannot do what it asks for.
 func TestPerfMemoryRefusedByServer(t *testing.T) {
 	token := newToken(t, "a secret of more than 16 bytes")
-	server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "--server", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", "cuda:0"))
+	server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "serve", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", "cuda:0"))
 	_, addr, _ := strings.Cut(server.line("listening on "), "listening on ")
 	client := begin(t, "perf", "atomic", addr, "--token-file", token)
 	if status := client.end(); status == exitOK || !strings.Contains(strings.Join(client.said, " "), "no atomics on memory of a device") {

@@ -26,13 +26,17 @@ type outputFlags struct {
 }
 
 func (o *outputFlags) define(fl *pflag.FlagSet) {
-	fl.BoolVar(&o.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
-	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also all parameters, as perftest prints them, a line for every lane, and with --transport uc for every path")
-	fl.Func("interval", "print the rate of each rail every so much `time`, such as 1s, while a size is measured", seconds(&o.interval))
-	fl.BoolVar(&o.web, "web", false, "show the test as a page on a port of this host, while it runs")
-	fl.StringVar(&o.html, "html", "", "also write a report with charts to `file`, which needs nothing else")
-	fl.BoolVar(&o.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
+	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also print all parameters as perftest does, a line per lane, and with --transport uc a line per path")
+	fl.Func("interval", "print the rate of each rail at this `interval`, such as 1s", seconds(&o.interval))
+	fl.BoolVar(&o.json, "json", false, "print one JSON object, in bytes and seconds")
 	fl.BoolVar(&o.csv, "csv", false, "print a line of comma-separated values for each size, after one with their names, as in --json")
+	fl.BoolVar(&o.gbits, "report_gbits", false, "print rates in Gb/sec instead of MiB/sec")
+}
+
+// defineFiles adds the flags of the side that starts the test.
+func (o *outputFlags) defineFiles(fl *pflag.FlagSet) {
+	fl.BoolVar(&o.web, "web", false, "show the running test as a web page on this host")
+	fl.StringVar(&o.html, "html", "", "also write a self-contained report with charts to `file`")
 }
 
 // machine reports whether programs read the output.

@@ -73,7 +73,7 @@ func (f *perfFlags) usePort(cmd *cobra.Command) error {
 	case f.host != "" && at != f.host:
 		f.host = at
 	case f.host == "" && !f.server:
-		return wrong(cmd, "-p needs a host or --server")
+		return wrong(cmd, "-p needs a HOST")
 	default:
 		return wrong(cmd, "-p %s: there is a port already, in --listen or in HOST:PORT", port)
 	}

@@ -30,7 +30,7 @@ func TestPerftestAnswers(t *testing.T) {
 		"-U":             "--json",
 		"--post_list 16": "--cq-mod",
 		"-p 0":           "1 to 65535",
-		"-p 18515":       "needs a host or --server",
+		"-p 18515":       "needs a HOST",
 		"-p 1 --listen :2 --server --token-file x": "a port already",
 		"write node1:1 -p 2 --token-file x":        "a port already",
 	} {

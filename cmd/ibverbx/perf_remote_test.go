@@ -144,7 +144,7 @@ func newToken(t testing.TB, secret string) string {
 // serve starts a server and returns it with its address.
 func serve(t testing.TB, args ...string) (*process, string) {
 	t.Helper()
-	return served(t, begin(t, append([]string{"perf", "--server", "--listen", "127.0.0.1:0"}, args...)...))
+	return served(t, begin(t, append([]string{"perf", "serve", "--listen", "127.0.0.1:0"}, args...)...))
 }
 
 func served(t testing.TB, p *process) (*process, string) {
@@ -323,24 +323,24 @@ func TestPerfServerGoesOn(t *testing.T) {
 func TestPerfRemoteFlagErrors(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	for args, want := range map[string]string{
-		"--server":                                     "--token-file",
-		"node1":                                        "--token-file",
-		"node1 node2 --token-file T":                   "one host",
-		"write read --token-file T":                    "one operation",
-		"--server write --token-file T":                "is for the client",
-		"--server --lat --token-file T":                "is for the client",
-		"--once":                                       "--server",
-		"--token-file T":                               "need a host or --server",
-		"node1 -c UD send --token-file T":              "one host",
-		"--server --addr x --token-file T":             "--addr x",
-		"--server --link x --token-file T":             "auto, shm or udp",
-		"--link shm":                                   "need a host or --server",
-		"write node1":                                  "the host node1 needs --token-file",
-		"node1 --link shm --pcap f --token-file T":     "--link udp",
-		"--server --peer-network x --token-file T":     "--peer-network",
-		"--server -m 77 --token-file T":                "--mtu 77",
-		"--server --provider x --token-file T":         "--provider x",
-		"--server --token-file T --listen 1.2.3.4.5:1": "1.2.3.4.5",
+		"serve":                                     "--token-file",
+		"node1":                                     "--token-file",
+		"node1 node2 --token-file T":                "one host",
+		"write read --token-file T":                 "one operation",
+		"serve write --token-file T":                "\"write\" belongs to the client",
+		"serve --lat --token-file T":                "--lat belongs to the client",
+		"--once":                                    "--once belongs to the server: use it with 'ibverbx perf serve'",
+		"--token-file T":                            "need a HOST",
+		"node1 -c UD send --token-file T":           "one host",
+		"serve --addr x --token-file T":             "--addr x",
+		"serve --link x --token-file T":             "auto, shm or udp",
+		"--link shm":                                "need a HOST",
+		"write node1":                               "the host node1 needs --token-file",
+		"node1 --link shm --pcap f --token-file T":  "--link udp",
+		"serve --peer-network x --token-file T":     "--peer-network",
+		"--server -m 77 --token-file T":             "--mtu 77",
+		"serve --provider x --token-file T":         "--provider x",
+		"serve --token-file T --listen 1.2.3.4.5:1": "1.2.3.4.5",
 		"--server --insecure-plaintext-on-loopback --listen 0.0.0.0:0": "loopback",
 		"write 127.0.0.1:1 --token-file T -s 0":                        "--size",
 		"127.0.0.1:1 --token-file T":                                   "refused",

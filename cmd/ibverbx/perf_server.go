@@ -5,10 +5,57 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
+
+	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
 )
+
+const perfServeLong = `Wait for clients and run their tests one after the other, until Ctrl-C or SIGTERM. A client is
+"ibverbx perf HOST" on another host or in another process. It decides what to measure; both sides
+print the results.
+
+Both sides need --token-file with the same secret (ibverbx token makes one), or certificates
+(ibverbx cert). If lanes, fragments or MTU differ between the sides, the smaller value applies.
+
+The NICs are software NICs that exchange RoCE v2 packets over UDP. Processes of one user on one host
+use shared memory instead. --provider rdmacore uses real NICs.`
+
+const perfServeExample = `  ibverbx perf serve --token-file t        on node1
+  ibverbx perf read node1 --token-file t   elsewhere: RDMA_READ from node1
+  ibverbx perf serve --token-file t --metrics :9100
+                                           also serve node1:9100/metrics`
+
+// newPerfServe builds the serve command of perf.
+func newPerfServe(s streams) *cobra.Command {
+	f := perfFlags{server: true}
+	cmd := &cobra.Command{
+		Use:     "serve",
+		Short:   "Run the tests of clients",
+		Long:    perfServeLong,
+		Example: perfServeExample,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return wrong(cmd, "%q belongs to the client, which decides what to measure: use it with 'ibverbx perf'", args[0])
+			}
+			return f.checkLink(cmd)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, s, runServer) },
+	}
+	f.defineServer(cmd, s)
+	return cmd
+}
+
+// oldServer returns a command line with "perf --server", the older name of "perf serve", replaced.
+func oldServer(args []string) []string {
+	if len(args) < 2 || args[0] != "perf" || !slices.Contains(args, "--server") {
+		return args
+	}
+	rest := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == "--server" })
+	return append([]string{"perf", "serve"}, rest...)
+}
 
 // runServer serves clients until ctx ends, or one with --once. It measures for one at a time, and the others wait. It
 // goes on after a client that was turned away or whose test failed.
@@ -16,7 +63,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	if _, err := f.cfg.Complete(); err != nil {
 		return err // otherwise every client would get this error
 	}
-	auth, err := f.auth.config("--server")
+	auth, err := f.auth.config("perf serve")
 	if err != nil {
 		return err
 	}

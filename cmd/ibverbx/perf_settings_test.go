@@ -74,7 +74,7 @@ func TestPerfSettingErrors(t *testing.T) {
 
 // TestPerfHelpListsSettings: the help has every flag with its range and its variable.
 func TestPerfHelpListsSettings(t *testing.T) {
-	_, help, _ := strings.Cut(strings.Join(strings.Fields(succeed(t, "perf", "--help")), " "), "Settings of the fabric:")
+	_, help, _ := strings.Cut(strings.Join(strings.Fields(succeed(t, "perf", "--help-all")), " "), "Fabric settings ")
 	for _, s := range settings.All() {
 		_, text, _ := strings.Cut(help, "--"+s.Name+" ")
 		if text, _, _ = strings.Cut(text, " --"); !strings.Contains(text, s.Range) || !strings.Contains(text, s.Env) {

@@ -137,5 +137,6 @@ func TestPerfWebOthers(t *testing.T) {
 }
 
 func TestPerfWebRefused(t *testing.T) {
-	refused(t, "perf --server --web --token-file x", "--web and --html are for the client")
+	refused(t, "perf serve --web --token-file x", "--web belongs to the client")
+	refused(t, "perf serve --html x --token-file x", "--html belongs to the client")
 }

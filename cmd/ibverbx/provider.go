@@ -28,8 +28,8 @@ type providerFlags struct {
 
 func (f *providerFlags) define(cmd *cobra.Command, s streams) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.name, "provider", cmp.Or(s.provider, providerAuto), "`NICs` to use: softnic (in software), rdmacore (real ones, through libibverbs) or auto")
-	fl.StringVar(&f.devices, "devices", "", "`list` of devices of rdmacore: mlx5_0:1,mlx5_2, every name that begins so; =mlx5_1 that name only; ^rxe all others (default all)")
+	fl.StringVar(&f.name, "provider", cmp.Or(s.provider, providerAuto), "`NICs` to use: softnic (software), rdmacore (hardware, through libibverbs) or auto")
+	fl.StringVar(&f.devices, "devices", "", "`list` of rdmacore devices by name prefix: mlx5_0:1,mlx5_2; =mlx5_1 is an exact name, ^rxe excludes (default all)")
 }
 
 // choose returns the provider. If the choice was left to this program it is printed to notes.

@@ -57,7 +57,7 @@ func refuse(flag, problem, fix string) error {
 func run(ctx context.Context, args []string, s streams) int {
 	s.args = args
 	root := newRoot(s)
-	root.SetArgs(args)
+	root.SetArgs(oldServer(args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
@@ -110,7 +110,7 @@ softnic, an RDMA NIC in software.`,
   ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
-  ibverbx perf --server        wait for clients
+  ibverbx perf serve           wait for clients
   ibverbx perf HOST            on another host: measure against that server
   ibverbx compare a.json b.json  tell a difference of two results from chance
   ibverbx run -- ib_write_bw   run any RDMA program on software NICs

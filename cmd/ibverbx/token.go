@@ -21,7 +21,7 @@ file to the other host in a way that keeps it secret, such as scp -p. Everybody 
 token can pose as either side.`
 
 const tokenExample = `  ibverbx token t                           on node1
-  ibverbx perf --server --token-file t
+  ibverbx perf serve --token-file t
   scp -p node1:t t                          on another host
   ibverbx perf node1 --token-file t`
 
@@ -55,7 +55,7 @@ func runToken(s streams, path string) error {
 	p := printer{w: s.out}
 	p.printf(`%[1]s: a secret of 256 bits that only you can read. Copy it to the other host with scp -p.
 On one host:
-  ibverbx perf --server --token-file %[1]s
+  ibverbx perf serve --token-file %[1]s
 On the other:
   ibverbx perf HOST --token-file %[1]s
 `, path)
