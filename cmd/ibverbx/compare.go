@@ -36,25 +36,21 @@ const (
 
 // newCompare builds the compare command.
 func newCompare(s streams) *cobra.Command {
-	html := ""
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "compare BASE.json[,BASE2.json...] OTHER.json...",
-		Short: "Compare results of perf --json, and tell differences from chance",
+		Short: "Test whether perf --json results differ significantly",
 		Long:  compareLong,
 		Example: `  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K --json >> a.json; done
   for i in 1 2 3 4 5 6; do ibverbx perf -s 64K -q 2 --json >> b.json; done
   ibverbx compare a.json b.json
-  ibverbx compare monday.json,tuesday.json wednesday.json
-  ibverbx compare a.json b.json --html c.html`,
+  ibverbx compare monday.json,tuesday.json wednesday.json`,
 		Args: wantArgs(2, math.MaxInt, "two sides or more, with commas between the files of one side"),
-		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args, html) },
+		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args) },
 	}
-	cmd.Flags().StringVar(&html, "html", "", "also write the tables to `file`, which needs nothing else")
-	return cmd
 }
 
-// runCompare prints a table for each side but the first, and writes them to the file html if it is not empty.
-func runCompare(s streams, names []string, html string) error {
+// runCompare prints a table for each side but the first.
+func runCompare(s streams, names []string) error {
 	sets := make([]*compare.Set, len(names))
 	for i, name := range names {
 		sets[i] = new(compare.Set)
@@ -70,9 +66,6 @@ func runCompare(s streams, names []string, html string) error {
 	}
 	for i := range sets[1:] {
 		printDifferences(p, [2]string{names[0], names[i+1]}, compare.Sets(sets[0], sets[i+1]))
-	}
-	if html != "" {
-		return errors.Join(p.err, saveDocument(html, compareDocument(names, sets)))
 	}
 	return p.err
 }

@@ -184,8 +184,6 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "use one operation, got %q", args)
 	case len(rest) > 0:
 		return wrong(cmd, "use one operation and one host, got %q", args)
-	case f.out.json && f.out.csv:
-		return wrong(cmd, "use one of --json and --csv")
 	case f.host != "" && f.auth == authFlags{} && len(args) > 1: // the operation is there, so this is a host
 		return wrong(cmd, "the host %s needs --token-file, with the same secret on both sides (ibverbx token makes one), or --ca, --cert and --key", f.host)
 	case f.host != "" && f.auth == authFlags{}:
@@ -218,7 +216,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	notes := s.err
-	if f.out.machine() {
+	if f.out.json {
 		notes = io.Discard
 	}
 	from, err := f.nics.choose(notes)
@@ -270,14 +268,14 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 		line.clear()
 		complete(&r)
 		web.head(ctx, s, &r)
-		if !f.out.machine() {
+		if !f.out.json {
 			t = newPerfTable(s, r, f)
 		}
 	}
-	if !f.out.machine() && f.out.interval > 0 {
+	if !f.out.json && f.out.interval > 0 {
 		o.Span = func(size int, span perf.Span) { line.clear(); t.span(size, span) }
 	}
-	if !f.out.machine() {
+	if !f.out.json {
 		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
 	}
 	report, err := test.Run(ctx, o)
@@ -287,8 +285,8 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 	ended := ctx.Err() != nil && len(report.Results) > 0 // a server that is stopped has an error, and the rows before it
 	report.Interrupted = report.Interrupted || ended && err != nil
 	switch {
-	case f.out.machine() && (err == nil || ended):
-		err = errors.Join(err, f.out.print(s.out, &report))
+	case f.out.json && (err == nil || ended):
+		err = errors.Join(err, printJSON(s.out, &report))
 	case t != nil:
 		err = errors.Join(err, t.end(report, err))
 	}

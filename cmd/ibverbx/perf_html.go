@@ -41,16 +41,11 @@ func (o *outputFlags) save(r *perf.Report) error {
 	if o.html == "" {
 		return nil
 	}
-	return saveDocument(o.html, perfDocument(r))
-}
-
-// saveDocument writes a document to a file.
-func saveDocument(name string, d *report.Document) error {
 	var b bytes.Buffer
-	if err := report.Write(&b, d); err != nil {
+	if err := report.Write(&b, perfDocument(r)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(o.html, b.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("--html: %w", err)
 	}
 	return nil

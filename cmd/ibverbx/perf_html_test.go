@@ -82,24 +82,3 @@ func TestHTMLOfFailedTest(t *testing.T) {
 		}
 	}
 }
-
-// TestCompareHTML: the file has the files, and a table of each metric. What is worse is marked.
-func TestCompareHTML(t *testing.T) {
-	a := reportFile(t, "<before>.json", 1, 1.01, 1.02, 1.03, 1.04, 1.05)
-	b := reportFile(t, "after.json", 1.5, 1.51, 1.52, 1.53, 1.54, 1.55)
-	file := filepath.Join(t.TempDir(), "c.html")
-	succeed(t, "compare", a, b, "--html", file)
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(string(raw), "<before>") {
-		t.Errorf("the name of a file is not escaped")
-	}
-	text := html.UnescapeString(string(raw))
-	says(t, text,
-		"12 reports, 2026-01-02 03:04:05 on node1", "Send Latency Test: t_typical [usec], less is better",
-		`<td class="bad">+48.78% (p=0.002 n=6+6)</td>`, `<td class="good">+48.78% (p=0.002 n=6+6)</td>`, `<td class="">~ (p=1.000 n=6+6)</td>`,
-		`<td class="">205.00 +-2%</td>`,
-	)
-}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"math"
 	"regexp"
 	"strconv"
@@ -70,25 +69,4 @@ func TestPerfHistogram(t *testing.T) {
 	if err != nil || all.TotalCount() != 500 || math.Abs(float64(all.Max())/1e3-res.Max) > res.Max/500 {
 		t.Errorf("hdr is %.40q (%v), want 500 samples up to %v us", res.HDR, err, res.Max)
 	}
-}
-
-// TestPerfCSV: one line for each size after the names, as many values as names, and the names are those of --json.
-func TestPerfCSV(t *testing.T) {
-	for _, args := range []string{"perf -s 8,64K -n 50 --csv", "perf --lat -s 8,64K -n 50 --csv"} {
-		rows, err := csv.NewReader(strings.NewReader(succeed(t, strings.Fields(args)...))).ReadAll()
-		if err != nil || len(rows) != 3 {
-			t.Fatalf("%s: %d lines and %v, want 3", args, len(rows), err)
-		}
-		row := map[string]string{}
-		for i, name := range rows[0] {
-			row[name] = rows[2][i]
-		}
-		if row["size"] != "65536" || row["iterations"] != "50" || row["rails"] != "2" || row["time"] == "" {
-			t.Errorf("%s: the second row is %v, want 50 messages of 65536 bytes on 2 rails", args, row)
-		}
-		if lat := strings.Contains(args, "--lat"); (row["t_p99_us"] != "") != lat || (row["bytes_per_second"] != "") == lat {
-			t.Errorf("%s: the second row is %v, want values of its mode only", args, row)
-		}
-	}
-	refused(t, "perf --csv --json", "one of --json and --csv")
 }
