@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/internal/compare"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 )
 
 const compareLong = `Compare results of ibverbx perf --json. The first side is the base; each other one is held against it.
@@ -139,7 +140,7 @@ func metricText(k *compare.Key) string {
 		compare.P99:     "99% percentile [usec], less is better",
 		compare.P999:    "99.9% percentile [usec], less is better",
 	}[k.Metric]
-	return title(perf.Report{Op: perf.Op(k.Op), Mode: perf.Mode(k.Mode)}) + ": " + text
+	return report.Title(measure.Report{Op: measure.Op(k.Op), Mode: measure.Mode(k.Mode)}) + ": " + text
 }
 
 // valueText is a value and how far off it may be.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // reportFile writes a file of reports, one for each factor.
@@ -21,13 +21,13 @@ func reportFile(t *testing.T, name string, factors ...float64) string {
 		t.Fatalf("Create: got %v, want no error", err)
 	}
 	for _, x := range factors {
-		bandwidth := perf.Report{Op: perf.Write, Mode: perf.Bandwidth, Results: []perf.Result{
-			{Size: 64, BandwidthResult: &perf.BandwidthResult{BytesPerSecond: x * 200 * mebibyte}},
-			{Size: 8388608, BandwidthResult: &perf.BandwidthResult{BytesPerSecond: 123456 * mebibyte}},
+		bandwidth := measure.Report{Op: measure.Write, Mode: measure.Bandwidth, Results: []measure.Result{
+			{Size: 64, BandwidthResult: &measure.BandwidthResult{BytesPerSecond: x * 200 * mebibyte}},
+			{Size: 8388608, BandwidthResult: &measure.BandwidthResult{BytesPerSecond: 123456 * mebibyte}},
 		}}
-		latency := perf.Report{Op: perf.Send, Mode: perf.Latency, Results: []perf.Result{{Size: 8, LatencyResult: &perf.LatencyResult{Typical: 2 * x, P99: 5, P999: 9}}}}
-		for _, r := range []*perf.Report{&bandwidth, &latency} {
-			r.Run = perf.Run{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Host: "node1"}
+		latency := measure.Report{Op: measure.Send, Mode: measure.Latency, Results: []measure.Result{{Size: 8, LatencyResult: &measure.LatencyResult{Typical: 2 * x, P99: 5, P999: 9}}}}
+		for _, r := range []*measure.Report{&bandwidth, &latency} {
+			r.Run = measure.Run{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Host: "node1"}
 			if err := json.NewEncoder(f).Encode(r); err != nil {
 				t.Fatalf("Encode: got %v, want no error", err)
 			}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"ibverbx/internal/live"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 const demoLong = `Pull a cable under load and watch the transfer go on. Two hosts in this process are joined by two
@@ -56,7 +56,7 @@ func newScript() *script {
 
 // demoReport is what demo --json prints.
 type demoReport struct {
-	Run perf.Run `json:"run"`
+	Run measure.Run `json:"run"`
 	live.View
 	// Interrupted says that the demo was ended early.
 	Interrupted bool `json:"interrupted"`

@@ -7,7 +7,8 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/live"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -23,7 +24,7 @@ type sampler struct {
 	// faults returns the actions that are on for a rail. It may be nil.
 	faults func(rail int) []string
 	// health returns the counters of a NIC.
-	health func(ctx verbs.Context, qpn uint32) (perf.Health, bool)
+	health func(ctx verbs.Context, qpn uint32) (measure.Health, bool)
 
 	at    time.Duration       // of the last sample
 	bytes int64               // arrived until then
@@ -120,10 +121,10 @@ func (s *sampler) changes(at float64, lost, back []int, replayed uint64) {
 	for rail := range lost {
 		if n := lost[rail]; n > 0 {
 			s.rec.Event(live.Event{At: at, Rail: rail, Bad: true, Text: fmt.Sprintf(
-				"rail %d lost %s; %s moved to other lanes", rail, plural(n, "lane"), plural(int(replayed), "request"))})
+				"rail %d lost %s; %s moved to other lanes", rail, report.Plural(n, "lane"), report.Plural(int(replayed), "request"))})
 		}
 		if n := back[rail]; n > 0 {
-			s.rec.Event(live.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, plural(n, "lane"))})
+			s.rec.Event(live.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, report.Plural(n, "lane"))})
 		}
 	}
 }

@@ -69,7 +69,7 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// opened returns the function that reports VirtualQPs and their NICs (perf.Observer), nil if metrics are not served.
+// opened returns the function that reports VirtualQPs and their NICs (measure.Observer), nil if metrics are not served.
 // remote is the address of the other process. The session is called by its host, and in one process by the side.
 func (m *metricsFlags) opened(remote string) func(int, *ibverbx.VirtualQP, []ibverbx.RailConfig) func() {
 	if m.collector == nil {

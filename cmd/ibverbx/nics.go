@@ -6,7 +6,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/closer"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -18,7 +18,7 @@ type provider interface {
 	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of the
 	// other. Rails share nothing that separate NICs would not share. After an error nothing
 	// is left open.
-	open(rails int, impair []perf.Impair) (*nics, error)
+	open(rails int, impair []measure.Impair) (*nics, error)
 }
 
 // nics are open NICs of both ends. The caller closes them.
@@ -52,7 +52,7 @@ type softNICs struct{}
 func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
 
 // railLink is a link in memory. One that impairs packets is slower than a plain one.
-func railLink(rail int, impair []perf.Impair) (softnic.Link, error) {
+func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
 	imp := impairmentOf(rail, impair)
 	if imp == (softnic.Impairment{}) {
 		return softnic.NewMemoryLink(nil), nil
@@ -61,7 +61,7 @@ func railLink(rail int, impair []perf.Impair) (softnic.Link, error) {
 }
 
 // impairmentOf is what happens to the packets of a rail. What is said about that rail overrides what is said about all.
-func impairmentOf(rail int, list []perf.Impair) (imp softnic.Impairment) {
+func impairmentOf(rail int, list []measure.Impair) (imp softnic.Impairment) {
 	for _, all := range []bool{true, false} {
 		for i := range list {
 			if f := &list[i]; f.Does(rail) && (f.Rail < 0) == all {
@@ -74,7 +74,7 @@ func impairmentOf(rail int, list []perf.Impair) (imp softnic.Impairment) {
 	return imp
 }
 
-func (softNICs) open(rails int, impair []perf.Impair) (*nics, error) {
+func (softNICs) open(rails int, impair []measure.Impair) (*nics, error) {
 	n := &nics{}
 	pairs := make([][2]*softnic.NIC, rails)
 	n.setPort = func(rail int, up bool) {

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/softnic"
 )
 
@@ -28,7 +28,7 @@ func (f *perfFlags) remote(local net.Addr) (opener, error) {
 
 // opener opens NICs of one end: so many as the wish says, or fewer if there are no more.
 type opener interface {
-	openEnd(w perf.Wish) (*nics, error)
+	openEnd(w measure.NICRequest) (*nics, error)
 }
 
 // nicAddrs returns the addresses of software NICs, in the order of the rails.
@@ -60,7 +60,7 @@ type udpNICs struct {
 	capture *captureFlags
 }
 
-func (u udpNICs) openEnd(w perf.Wish) (_ *nics, err error) {
+func (u udpNICs) openEnd(w measure.NICRequest) (_ *nics, err error) {
 	n := &nics{}
 	var link *softnic.UDPLink
 	var on map[netip.Addr]bool // the addresses of the link
@@ -86,7 +86,7 @@ func (u udpNICs) openEnd(w perf.Wish) (_ *nics, err error) {
 func softName(rail int) string { return fmt.Sprintf("soft%d", rail) }
 
 // link makes a link for a rail, and for those after it that need none of their own.
-func (u udpNICs) link(rail int, impair []perf.Impair) (*softnic.UDPLink, error) {
+func (u udpNICs) link(rail int, impair []measure.Impair) (*softnic.UDPLink, error) {
 	cfg := u.capture.udpConfig(rail, softName(rail), u.addrs[rail%len(u.addrs)])
 	cfg.Seed, cfg.Impairment = uint64(rail+1), impairmentOf(rail, impair)
 	return softnic.NewUDPLink(cfg)
@@ -102,7 +102,7 @@ func (n *nics) openUDP(link *softnic.UDPLink, cfg softnic.Config) (*softnic.NIC,
 }
 
 // openEnd opens the chosen devices in order, at most so many.
-func (r rdmaNICs) openEnd(w perf.Wish) (*nics, error) {
+func (r rdmaNICs) openEnd(w measure.NICRequest) (*nics, error) {
 	if err := unimpaired(w.Impair); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 	"ibverbx/peer"
 	"ibverbx/settings"
 )
@@ -79,7 +80,7 @@ const perfExample = `  ibverbx perf                         RDMA_WRITE, 8 B to 1
 
 // perfFlags are the flags of perf or of perf serve.
 type perfFlags struct {
-	cfg  perf.Config
+	cfg  measure.Config
 	nics providerFlags
 	// memory is where the buffers are.
 	memory memoryFlag
@@ -113,11 +114,11 @@ func newPerf(s streams) *cobra.Command {
 		Long:        perfLong,
 		Example:     perfExample,
 		Annotations: map[string]string{helpMore: perfMore},
-		ValidArgs:   []string{string(perf.Write), string(perf.Read), string(perf.Send), string(perf.Atomic)},
+		ValidArgs:   []string{string(measure.Write), string(measure.Read), string(measure.Send), string(measure.Atomic)},
 		Args:        func(cmd *cobra.Command, args []string) error { return f.arguments(cmd, args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.lat {
-				f.cfg.Mode = perf.Latency
+				f.cfg.Mode = measure.Latency
 			}
 			if f.host != "" {
 				return f.run(cmd, s, runClient)
@@ -171,14 +172,14 @@ func (f *perfFlags) run(cmd *cobra.Command, s streams, side func(context.Context
 func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 	rest := args
 	if len(rest) > 0 {
-		if op, err := perf.ParseOp(rest[0]); err == nil {
+		if op, err := measure.ParseOp(rest[0]); err == nil {
 			f.cfg.Op, rest = op, rest[1:]
 		}
 	}
 	if len(rest) > 0 {
 		f.host, rest = rest[0], rest[1:]
 	}
-	_, notHost := perf.ParseOp(f.host)
+	_, notHost := measure.ParseOp(f.host)
 	switch {
 	case notHost == nil:
 		return wrong(cmd, "use one operation, got %q", args)
@@ -228,11 +229,11 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	if err := n.set(cfg.Wish(), &f.settings); err != nil {
+	if err := n.set(cfg.NICRequest(), &f.settings); err != nil {
 		return err
 	}
 	cfg.Kill.SetPort = n.setPort
-	test, err := perf.New(n.ends[0], n.ends[1], cfg)
+	test, err := measure.New(n.ends[0], n.ends[1], cfg)
 	if err != nil {
 		return err
 	}
@@ -241,7 +242,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 
 // show runs a test and prints it. remote is the address of the other process, empty if there is
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
-func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
+func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remote string) error {
 	tidy, err := f.out.writable()
 	if err != nil {
 		return err
@@ -253,18 +254,21 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 	}
 	line := newProgressLine(s.err)
 	var progress perfProgress
-	o := perf.Observer{Progress: func(p perf.Progress) { line.write(progress.text(p, time.Now())) }, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
+	o := measure.Observer{Progress: func(p measure.Progress) { line.write(progress.text(p, time.Now())) }, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
 	o.Opened = f.metrics.opened(remote)
 	if web != nil {
-		o.Look = web.look
+		o.Snapshot = web.look
 	}
 	run := runOf(s.args)
-	complete := func(r *perf.Report) {
+	complete := func(r *measure.Report) {
 		run.Options = r.Run.Options
 		r.Run, r.Remote, r.Settings = run, remote, f.given()
+		if len(r.Results) > 0 {
+			r.Verdict = report.Verdict(r)
+		}
 	}
 	var t *perfTable
-	o.Head = func(r perf.Report) {
+	o.Head = func(r measure.Report) {
 		line.clear()
 		complete(&r)
 		web.head(ctx, s, &r)
@@ -273,28 +277,28 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 		}
 	}
 	if !f.out.json && f.out.interval > 0 {
-		o.Span = func(size int, span perf.Span) { line.clear(); t.span(size, span) }
+		o.Span = func(size int, span measure.Span) { line.clear(); t.span(size, span) }
 	}
 	if !f.out.json {
-		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
+		o.Result = func(r measure.Result) { line.clear(); t.row(r) }
 	}
-	report, err := test.Run(ctx, o)
+	result, err := test.Run(ctx, o)
 	line.clear()
-	complete(&report)
-	err = web.end(&report, err)
-	ended := ctx.Err() != nil && len(report.Results) > 0 // a server that is stopped has an error, and the rows before it
-	report.Interrupted = report.Interrupted || ended && err != nil
+	complete(&result)
+	err = web.end(&result, err)
+	ended := ctx.Err() != nil && len(result.Results) > 0 // a server that is stopped has an error, and the rows before it
+	result.Interrupted = result.Interrupted || ended && err != nil
 	switch {
 	case f.out.json && (err == nil || ended):
-		err = errors.Join(err, printJSON(s.out, &report))
+		err = errors.Join(err, printJSON(s.out, &result))
 	case t != nil:
-		err = errors.Join(err, t.end(report, err))
+		err = errors.Join(err, t.end(result, err))
 	}
 	if err == nil || ended {
-		err = errors.Join(err, f.out.save(&report))
+		err = errors.Join(err, f.out.save(&result))
 	}
-	if err == nil && report.Interrupted && !f.server {
-		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))
+	if err == nil && result.Interrupted && !f.server {
+		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(result.Results), len(test.Sizes()))
 	}
 	return err
 }

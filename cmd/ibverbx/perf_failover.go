@@ -3,10 +3,10 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 )
 
 const (
@@ -23,13 +23,13 @@ var sparks = [...]rune{'▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'}
 
 // failover prints the loss of a rail: the rates over time, before, during and after it, the events,
 // and what was replayed.
-func (t *perfTable) failover(r *perf.Report) {
+func (t *perfTable) failover(r *measure.Report) {
 	f := r.Failover
 	t.timeline(r)
 	t.phases(r)
 	t.println(eventHead)
-	for _, e := range folded(f.Events) {
-		t.printf(eventRow, e.At, e.End, eventText(r, &e))
+	for _, e := range report.Events(f.Events) {
+		t.printf(eventRow, e.At, e.End, report.EventText(r, &e))
 	}
 	t.println(tableRule)
 	messages := int64(0)
@@ -46,7 +46,7 @@ func (t *perfTable) failover(r *perf.Report) {
 }
 
 // timeline prints the rate of each rail over time as a line of blocks.
-func (t *perfTable) timeline(r *perf.Report) {
+func (t *perfTable) timeline(r *measure.Report) {
 	spans := fold(r.Failover.Timeline)
 	if len(spans) == 0 {
 		return
@@ -76,14 +76,14 @@ func spark(rate, top float64) rune {
 }
 
 // fold joins neighbours until a timeline is short enough to read.
-func fold(spans []perf.Span) []perf.Span {
+func fold(spans []measure.Span) []measure.Span {
 	per := (len(spans) + sparkColumns - 1) / sparkColumns
 	if per <= 1 {
 		return spans
 	}
-	var out []perf.Span
+	var out []measure.Span
 	for part := range slices.Chunk(spans, per) {
-		sum := perf.Span{From: part[0].From, To: part[len(part)-1].To, PerRail: make([]float64, len(part[0].PerRail))}
+		sum := measure.Span{From: part[0].From, To: part[len(part)-1].To, PerRail: make([]float64, len(part[0].PerRail))}
 		for i := range part {
 			for rail, rate := range part[i].PerRail {
 				sum.PerRail[rail] += rate
@@ -98,7 +98,7 @@ func fold(spans []perf.Span) []perf.Span {
 }
 
 // phases prints the rates before, during and after the outage, and the share of each rail.
-func (t *perfTable) phases(r *perf.Report) {
+func (t *perfTable) phases(r *measure.Report) {
 	head := fmt.Sprintf(" %-9s %-10s %-10s %-21s", "phase", "from[s]", "to[s]", "BW average["+t.unit+"]")
 	for rail := range r.PerRail {
 		head += fmt.Sprintf(" %-10s", fmt.Sprintf("rail %d[%%]", rail))
@@ -121,71 +121,4 @@ func (t *perfTable) phases(r *perf.Report) {
 		t.printf(phaseRow, name, s.From, s.To, s.BytesPerSecond*t.scale, strings.TrimRight(strings.Join(shares, " "), " "))
 	}
 	t.println(tableRule)
-}
-
-// foldedEvent is an event of one lane, or the same event of several.
-type foldedEvent struct {
-	perf.FailoverEvent
-	lanes []int
-}
-
-// folded joins the same event of several lanes within a millisecond. The event of their rail may be
-// in between.
-func folded(events []perf.FailoverEvent) (out []foldedEvent) {
-	for i := range events {
-		e := &events[i]
-		if e.Lane == nil {
-			out = append(out, foldedEvent{FailoverEvent: *e})
-			continue
-		}
-		same := slices.IndexFunc(out, func(o foldedEvent) bool {
-			return o.lanes != nil && o.End == e.End && o.Event == e.Event && o.Rail == e.Rail && o.Cause == e.Cause && e.At-o.At < 0.001
-		})
-		if same < 0 {
-			out = append(out, foldedEvent{FailoverEvent: *e, lanes: []int{*e.Lane}})
-			continue
-		}
-		out[same].lanes = append(out[same].lanes, *e.Lane)
-	}
-	return out
-}
-
-// eventText is what happened, to which lanes or which rail, and why.
-func eventText(r *perf.Report, e *foldedEvent) string {
-	text := ""
-	switch {
-	case e.lanes != nil:
-		text = fmt.Sprintf("%s %s (rail %d)", laneList(e.lanes), strings.TrimPrefix(e.Event, "lane "), e.Rail)
-	case strings.HasPrefix(e.Event, "port ") && e.End != "both":
-		text = fmt.Sprintf("port of rail %d %s: %s", e.Rail, strings.TrimPrefix(e.Event, "port "), r.PerRail[e.Rail].Device)
-	case e.End == "both":
-		rail := &r.PerRail[e.Rail]
-		text = fmt.Sprintf("ports of rail %d %s: %s and %s", e.Rail, strings.TrimPrefix(e.Event, "port "), rail.Device, rail.Peer)
-	case strings.HasPrefix(e.Event, "rail "):
-		return fmt.Sprintf("rail %d %s", e.Rail, strings.TrimPrefix(e.Event, "rail "))
-	case e.Event == "recovered":
-		text = "recovered: all lanes are in service"
-	default:
-		text = e.Event
-	}
-	if e.Cause != "" {
-		text += ": " + e.Cause
-	}
-	return text
-}
-
-// laneList names lanes, or only the first and the last if they are many.
-func laneList(lanes []int) string {
-	const shown = 8
-	names := make([]string, len(lanes))
-	for i, l := range lanes {
-		names[i] = strconv.Itoa(l)
-	}
-	switch n := len(names); {
-	case n == 1:
-		return "lane " + names[0]
-	case n > shown:
-		return fmt.Sprintf("%d lanes, %s to %s,", n, names[0], names[n-1])
-	}
-	return "lanes " + strings.Join(names, ", ")
 }

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 )
 
 // lost are the flags of a short transfer that loses a rail for a moment.
@@ -159,9 +160,9 @@ func TestSpark(t *testing.T) {
 // A timeline of any length becomes one that can be read, and is the mean of what it was.
 func TestFoldTimeline(t *testing.T) {
 	for _, tt := range []struct{ spans, want int }{{0, 0}, {1, 1}, {50, 50}, {51, 26}, {600, 50}} {
-		var spans []perf.Span
+		var spans []measure.Span
 		for i := range tt.spans {
-			spans = append(spans, perf.Span{From: float64(i), To: float64(i + 1), PerRail: []float64{8, float64(i % 2)}})
+			spans = append(spans, measure.Span{From: float64(i), To: float64(i + 1), PerRail: []float64{8, float64(i % 2)}})
 		}
 		got := fold(spans)
 		if len(got) != tt.want {
@@ -178,10 +179,10 @@ func TestFoldTimeline(t *testing.T) {
 
 // Events of lanes are told together if they happened together, at one end.
 func TestFoldEvents(t *testing.T) {
-	lane := func(at float64, end, event string, n int) perf.FailoverEvent {
-		return perf.FailoverEvent{At: at, End: end, Event: event, Rail: 1, Lane: &n}
+	lane := func(at float64, end, event string, n int) measure.FailoverEvent {
+		return measure.FailoverEvent{At: at, End: end, Event: event, Rail: 1, Lane: &n}
 	}
-	events := []perf.FailoverEvent{
+	events := []measure.FailoverEvent{
 		lane(1, "initiator", "lane down", 1), lane(1, "target", "lane down", 1), lane(1.0005, "initiator", "lane down", 3),
 		{At: 1.0005, End: "initiator", Event: "rail down", Rail: 1, Cause: "why"},
 		lane(1.0006, "target", "lane down", 3), lane(2, "initiator", "lane up", 3),
@@ -192,7 +193,7 @@ func TestFoldEvents(t *testing.T) {
 	}
 	var b bytes.Buffer
 	table := perfTable{printer: printer{w: &b}, unit: "MiB/sec"}
-	table.failover(&perf.Report{PerRail: make([]perf.Rail, 2), Failover: &perf.Failover{Events: events}})
+	table.failover(&measure.Report{PerRail: make([]measure.Rail, 2), Failover: &measure.Failover{Events: events}})
 	want := eventHead + `
  1.000      initiator  lanes 1, 3 down (rail 1)
  1.000      target     lanes 1, 3 down (rail 1)
@@ -232,8 +233,8 @@ func TestSetPort(t *testing.T) {
 
 // TestEventWithoutRail: a failure that blames no rail is printed with its cause.
 func TestEventWithoutRail(t *testing.T) {
-	e := foldedEvent{FailoverEvent: perf.FailoverEvent{End: "target", Event: "failed", Rail: -1, Cause: "the peer is gone"}}
-	if got, want := eventText(&perf.Report{}, &e), "failed: the peer is gone"; got != want {
-		t.Errorf("eventText = %q, want %q", got, want)
+	e := report.Event{FailoverEvent: measure.FailoverEvent{End: "target", Event: "failed", Rail: -1, Cause: "the peer is gone"}}
+	if got, want := report.EventText(&measure.Report{}, &e), "failed: the peer is gone"; got != want {
+		t.Errorf("EventText = %q, want %q", got, want)
 	}
 }

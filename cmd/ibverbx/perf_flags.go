@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ibverbx"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -62,7 +62,7 @@ func (f *perfFlags) defineClient(cmd *cobra.Command, s streams) {
 		fl.FuncP("tx-depth", "t", "`messages` in flight (default 128, or fewer to stay within 16 MiB)", count(&c.TxDepth))
 		fl.FuncP("cq-mod", "Q", "`messages` posted together with one completion (default by size, at most 64)", count(&c.CQMod))
 		fl.FuncP("connection", "c", "QP `type`: RC, or raw UC (write, send) or UD (send) without a VirtualQP (default RC)", connection(&c.Connection))
-		fl.Func("transport", "`name` of the layer that makes lanes reliable: rc, the NIC, or uc, software over 16 UC QPs per lane (default rc)", word(&c.Transport, perf.TransportRC, perf.TransportUC))
+		fl.Func("transport", "`name` of the layer that makes lanes reliable: rc, the NIC, or uc, software over 16 UC QPs per lane (default rc)", word(&c.Transport, measure.TransportRC, measure.TransportUC))
 	})
 	grouped(fl, groupFaults, func() {
 		fl.Func("kill-rail", "lose this `rail` under load and restore it; implies --check (default size 1MiB)", rail(&c.Kill))
@@ -164,7 +164,7 @@ func (f *perfFlags) finish(cmd *cobra.Command, common []string) {
 func sizes(to *[]int) func(string) error {
 	return func(s string) error {
 		for part := range strings.SplitSeq(s, ",") {
-			n, err := perf.ParseSize(part)
+			n, err := measure.ParseSize(part)
 			if err != nil {
 				return err
 			}
@@ -181,7 +181,7 @@ func sizeOrZero(to *int) func(string) error {
 			*to = 0
 			return nil
 		}
-		*to, err = perf.ParseSize(s)
+		*to, err = measure.ParseSize(s)
 		return err
 	}
 }
@@ -217,7 +217,7 @@ func seconds(to *time.Duration) func(string) error {
 }
 
 // rail takes the number of a rail to lose.
-func rail(to *perf.Kill) func(string) error {
+func rail(to *measure.Kill) func(string) error {
 	return func(s string) error {
 		to.On = true
 		return number(&to.Rail, 0, ibverbx.MaxRails-1)(s)
@@ -225,9 +225,9 @@ func rail(to *perf.Kill) func(string) error {
 }
 
 // impairs takes the faults of a rail.
-func impairs(to *[]perf.Impair) func(string) error {
+func impairs(to *[]measure.Impair) func(string) error {
 	return func(s string) error {
-		i, err := perf.ParseImpair(s)
+		i, err := measure.ParseImpair(s)
 		*to = append(*to, i)
 		return err
 	}

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // withServer runs a client of a server of its own, in two processes, and returns what both report.
-func withServer(t *testing.T, args string) (client, server perf.Report) {
+func withServer(t *testing.T, args string) (client, server measure.Report) {
 	t.Helper()
 	token := newToken(t, "a secret of this test, long enough")
 	other, addr := serve(t, "--token-file", token, "--json", "--once")
@@ -38,7 +38,7 @@ func TestPerfKillRailTwoProcesses(t *testing.T) {
 				t.Fatalf("the client reports %+v, want that the rail was lost and is back", f)
 			}
 			for _, event := range []string{"port down", "port up", "rail down", "rail up", "recovered"} {
-				if !slices.ContainsFunc(f.Events, func(e perf.FailoverEvent) bool { return e.Event == event && e.End == "initiator" }) {
+				if !slices.ContainsFunc(f.Events, func(e measure.FailoverEvent) bool { return e.Event == event && e.End == "initiator" }) {
 					t.Errorf("no %q in the events %+v", event, f.Events)
 				}
 			}
@@ -57,7 +57,7 @@ func TestPerfKillRailTwoProcesses(t *testing.T) {
 // TestPerfImpair: packets of one rail are lost, in one process and at both sides of two, and every byte is right.
 func TestPerfImpair(t *testing.T) {
 	const args = "write -s 64K -n 400 --check --impair rail=1,loss=2%,delay=100us --ack-timeout 12"
-	lossy := func(name string, r *perf.Report) {
+	lossy := func(name string, r *measure.Report) {
 		if len(r.PerRail) != 2 || r.PerRail[0].Health == nil || r.PerRail[1].Health == nil {
 			t.Fatalf("%s: the rails are %+v, want two with health", name, r.PerRail)
 		}

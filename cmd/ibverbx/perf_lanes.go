@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 )
 
 const (
@@ -27,11 +28,11 @@ const (
 
 // carried prints what each rail carried, its share of the bytes and its health. Lanes follow with --verbose, or if they
 // differ.
-func (t *perfTable) carried(r *perf.Report) {
+func (t *perfTable) carried(r *measure.Report) {
 	for i := range r.PerRail {
 		rail := &r.PerRail[i]
-		t.printf(railRow, rail.Rail, 100*rail.Share, float64(rail.Bytes)/mebibyte, endsText(rail, r.Remote != ""))
-		if text := healthText(rail.Health); text != "" {
+		t.printf(railRow, rail.Rail, 100*rail.Share, float64(rail.Bytes)/mebibyte, report.EndsText(rail, r.Remote != ""))
+		if text := report.HealthText(rail.Health); text != "" {
 			t.wrap(healthIndent, text)
 		}
 	}
@@ -42,7 +43,7 @@ func (t *perfTable) carried(r *perf.Report) {
 	if deaths > 0 && r.Failover == nil { // otherwise the report of the outage has it
 		t.printf(" lanes were lost %d times and rebuilt\n", deaths)
 	}
-	if t.all || r.Judged() && differ(r.PerLane) {
+	if t.all || report.Judged(r) && differ(r.PerLane) {
 		t.lanes(r.PerLane)
 	}
 	if t.all {
@@ -52,18 +53,18 @@ func (t *perfTable) carried(r *perf.Report) {
 
 // differ reports whether some data lanes carried much less than others of their rail. Lines of rails show how rails
 // differ.
-func differ(lanes []perf.Lane) bool {
+func differ(lanes []measure.Lane) bool {
 	most := make(map[int]float64)
 	for i := range lanes {
 		if l := &lanes[i]; l.Role == "data" {
 			most[l.Rail] = max(most[l.Rail], l.Share)
 		}
 	}
-	return slices.ContainsFunc(lanes, func(l perf.Lane) bool { return l.Role == "data" && l.Share < most[l.Rail]*(1-evenLanes) })
+	return slices.ContainsFunc(lanes, func(l measure.Lane) bool { return l.Role == "data" && l.Share < most[l.Rail]*(1-evenLanes) })
 }
 
 // lanes prints what each lane carried.
-func (t *perfTable) lanes(lanes []perf.Lane) {
+func (t *perfTable) lanes(lanes []measure.Lane) {
 	t.println(t.paint(bold, laneHead))
 	hidden := lanes[:0]
 	if !t.all && len(lanes) > foldLanes {
@@ -78,7 +79,7 @@ func (t *perfTable) lanes(lanes []perf.Lane) {
 		if l.Refusals > 0 {
 			t.printf("%s%d posts were refused, or taken in part\n", healthIndent, l.Refusals)
 		}
-		if text := healthText(l.Health); text != "" {
+		if text := report.HealthText(l.Health); text != "" {
 			t.wrap(healthIndent, text)
 		}
 	}
@@ -88,7 +89,7 @@ func (t *perfTable) lanes(lanes []perf.Lane) {
 }
 
 // perPath prints what each path of the lanes carried, if lanes have paths.
-func (t *perfTable) perPath(lanes []perf.Lane) {
+func (t *perfTable) perPath(lanes []measure.Lane) {
 	head := false
 	for i := range lanes {
 		for k := range lanes[i].Paths {
@@ -103,7 +104,7 @@ func (t *perfTable) perPath(lanes []perf.Lane) {
 }
 
 // summary is one line for all lanes that have no line of their own.
-func summary(lanes []perf.Lane) string {
+func summary(lanes []measure.Lane) string {
 	low, high, sum := lanes[0].Share, 0.0, 0.0
 	for i := range lanes {
 		share := lanes[i].Share

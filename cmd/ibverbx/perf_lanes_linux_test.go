@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // BenchmarkLanesOverUDP compares two measurements of "ibverbx perf" between two processes, over UDP on the
@@ -52,7 +52,7 @@ func measured(b *testing.B, args ...string) float64 {
 func messageRate(p *process) float64 {
 	p.t.Helper()
 	status := p.end()
-	var r perf.Report
+	var r measure.Report
 	if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil || status != exitOK || len(r.Results) != 1 {
 		p.t.Fatalf("the client ended with status %d, %v: %q, want one row", status, err, p.said)
 	}

@@ -8,12 +8,12 @@ import (
 	"syscall"
 	"testing"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/slice"
 )
 
 // shortReport runs a short test against a server and returns its report.
-func shortReport(t *testing.T, args ...string) perf.Report {
+func shortReport(t *testing.T, args ...string) measure.Report {
 	t.Helper()
 	return reportOf(t, append([]string{"-s", "64K", "-n", "50", "--check"}, args...)...)
 }

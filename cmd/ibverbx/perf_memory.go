@@ -10,7 +10,7 @@ import (
 
 	"ibverbx/cuda"
 	"ibverbx/internal/closer"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/verbs"
 )
 
@@ -18,21 +18,17 @@ import (
 // those of GPUs. Empty means the host.
 type memoryFlag []string
 
-const (
-	gpuPrefix = "cuda:"
-	// gpuCopy is what a report calls copies by a GPU.
-	gpuCopy = "GPU copy"
-)
+const gpuPrefix = "cuda:"
 
 // ordinalOf returns the number of a GPU, -1 for the host.
 func ordinalOf(name string) (int, error) {
-	if name == perf.HostMemory {
+	if name == measure.HostMemory {
 		return -1, nil
 	}
 	number, ok := strings.CutPrefix(name, gpuPrefix)
 	n, err := strconv.Atoi(number)
 	if !ok || err != nil || n < 0 || strconv.Itoa(n) != number {
-		return 0, fmt.Errorf("want %s, or a GPU such as %s0", perf.HostMemory, gpuPrefix)
+		return 0, fmt.Errorf("want %s, or a GPU such as %s0", measure.HostMemory, gpuPrefix)
 	}
 	return n, nil
 }
@@ -54,7 +50,7 @@ func (m *memoryFlag) set(s string) error {
 
 // completeMemory completes the value of --memory with what this machine has.
 func completeMemory(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	values := []string{perf.HostMemory}
+	values := []string{measure.HostMemory}
 	gpus, _ := cuda.Devices() // a machine without a driver has none
 	for _, g := range gpus {
 		values = append(values, fmt.Sprintf("%s%d\t%s", gpuPrefix, g.Ordinal, g.Name))
@@ -76,7 +72,7 @@ func (f *perfFlags) sides() []int {
 // placed refuses a Config that no device could measure where its buffers are to be.
 func (f *perfFlags) placed() error {
 	for _, side := range f.sides() {
-		if name := f.memory.of(side); name != perf.HostMemory {
+		if name := f.memory.of(side); name != measure.HostMemory {
 			f.cfg.Memory[side].Device = name
 		}
 	}
@@ -87,7 +83,7 @@ func (f *perfFlags) placed() error {
 // of is the name of the memory of an end.
 func (m memoryFlag) of(side int) string {
 	if len(m) == 0 {
-		return perf.HostMemory
+		return measure.HostMemory
 	}
 	return m[min(side, len(m)-1)]
 }
@@ -150,21 +146,4 @@ func pinnedFor(g *cuda.GPU) func(int) (*verbs.Memory, func() error, error) {
 		}
 		return mem, func() error { return errors.Join(pin.Close(), mem.Free()) }, nil
 	}
-}
-
-// memoryText says where the buffers of both ends are.
-func memoryText(r *perf.Report) string {
-	from, to := r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()
-	if from == to {
-		return from
-	}
-	return from + " -> " + to
-}
-
-// copyName is the copy that a rate is compared with: by the CPU, or by the GPU that has one of the buffers.
-func copyName(r *perf.Report) string {
-	if memoryText(r) == perf.HostMemory {
-		return "memcpy"
-	}
-	return gpuCopy
 }

@@ -12,7 +12,7 @@ import (
 
 	"ibverbx/cuda"
 	"ibverbx/cuda/cudatest"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/slice"
 )
 
@@ -78,7 +78,7 @@ func TestPerfMemoryOperations(t *testing.T) {
 			if !slices.Contains(words, "-s") && !slices.Contains(words, "atomic") {
 				words = append(words, "-s", "64,64K")
 			}
-			var r perf.Report
+			var r measure.Report
 			if err := json.Unmarshal([]byte(onGPUs(t, words...)), &r); err != nil || r.Run.Options.Memory[0].String() != "cuda:0" || len(r.Results) == 0 || !r.Checked {
 				t.Errorf("%v, memory %v and %d results, want cuda:0 and some", err, r.Run.Options.Memory, len(r.Results))
 			}
@@ -151,7 +151,7 @@ func TestPerfMemoryProcesses(t *testing.T) {
 					t.Errorf("the client's GPU opens memory of the server: %v, want %v", !want, want)
 				}
 				for who, text := range map[string]string{"client": out, "server": server.stdout.String()} {
-					var r perf.Report
+					var r measure.Report
 					err := json.Unmarshal([]byte(text), &r)
 					if got := [2]string{r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()}; err != nil || got != memory || r.Link != link || len(r.Results) != 2 {
 						t.Errorf("the %s reports %v, link %q, %d results and %v; want %v, %q and 2", who, got, r.Link, len(r.Results), err, memory, link)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // outputFlags say how results are printed.
@@ -41,7 +41,7 @@ const (
 )
 
 // span is how long a span of the timeline is.
-func (o *outputFlags) span(cfg *perf.Config) time.Duration {
+func (o *outputFlags) span(cfg *measure.Config) time.Duration {
 	switch {
 	case o.interval > 0:
 		return o.interval
@@ -56,9 +56,9 @@ func (o *outputFlags) span(cfg *perf.Config) time.Duration {
 }
 
 // runOf says where, when and how this program runs.
-func runOf(args []string) perf.Run {
+func runOf(args []string) measure.Run {
 	b := buildVersion()
-	r := perf.Run{Time: time.Now().UTC(), Platform: b.Platform, CPUs: runtime.GOMAXPROCS(0), Version: b.Version, Go: b.Go, Command: args}
+	r := measure.Run{Time: time.Now().UTC(), Platform: b.Platform, CPUs: runtime.GOMAXPROCS(0), Version: b.Version, Go: b.Go, Command: args}
 	if b.Revision != "" {
 		r.Version += " " + b.Revision
 	}

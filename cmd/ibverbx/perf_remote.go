@@ -9,14 +9,15 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/remote"
 	"ibverbx/peer"
 	"ibverbx/settings"
 	"ibverbx/softnic"
 )
 
-// partner is the other process of a test.
-type partner struct {
+// perfRemote is the other process of a test.
+type perfRemote struct {
 	conn   *bootstrap.Conn
 	dialer bool
 	from   opener
@@ -24,7 +25,7 @@ type partner struct {
 	// settings are those of this side.
 	settings *settings.Settings
 	link     peer.Link
-	// networks are those that the partner's NICs may be on.
+	// networks are those that the peer's NICs may be on.
 	networks []netip.Prefix
 	// unsealed turns off the sealing of packets.
 	unsealed bool
@@ -34,13 +35,13 @@ type partner struct {
 	waits func(ahead int)
 }
 
-// newPartner makes a partner of a connection. Its close closes the connection too.
-func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, error) {
+// newPerfRemote makes a perfRemote of a connection. Its close closes the connection too.
+func newPerfRemote(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*perfRemote, error) {
 	from, err := f.remote(conn.LocalAddr())
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p := &partner{
+	p := &perfRemote{
 		conn: conn, dialer: dialer, from: from, settings: &f.settings,
 		link: cmp.Or(f.link, peer.LinkAuto), unsealed: f.unsealed,
 	}
@@ -57,7 +58,7 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 	return p, nil
 }
 
-func (p *partner) close(why error) error {
+func (p *perfRemote) close(why error) error {
 	var errs []error
 	if p.nics != nil {
 		errs = append(errs, p.nics.close())
@@ -68,13 +69,13 @@ func (p *partner) close(why error) error {
 	return errors.Join(append(errs, p.conn.Close())...)
 }
 
-// Send implements perf.Partner.
-func (p *partner) Send(ctx context.Context, b []byte) error {
+// Send implements remote.Remote.
+func (p *perfRemote) Send(ctx context.Context, b []byte) error {
 	return p.conn.Send(ctx, bootstrap.KindApplication, b)
 }
 
-// Recv implements perf.Partner.
-func (p *partner) Recv(ctx context.Context) ([]byte, error) {
+// Recv implements remote.Remote.
+func (p *perfRemote) Recv(ctx context.Context) ([]byte, error) {
 	m, err := p.conn.Recv(ctx)
 	if p.waits != nil && err == nil {
 		if ahead := waitsBehind(m.Body); ahead > 0 {
@@ -89,8 +90,8 @@ func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 	return m.Body, err
 }
 
-// Open implements perf.Partner.
-func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
+// Open implements remote.Remote.
+func (p *perfRemote) Open(w measure.NICRequest) ([]ibverbx.RailConfig, error) {
 	if p.begin != nil {
 		if err := p.begin(); err != nil {
 			return nil, err
@@ -107,8 +108,8 @@ func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
 // lent is the name of the memory that each side lends to the other.
 const lent = "perf"
 
-// Connect implements perf.Partner.
-func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
+// Connect implements remote.Remote.
+func (p *perfRemote) Connect(ctx context.Context, s measure.SideConfig) (*measure.Link, error) {
 	cfg := peer.Config{
 		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
 		Minimum:      peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
@@ -123,9 +124,9 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 		return nil, err
 	}
 	if one.Remote(lent) == nil {
-		return nil, errors.Join(fmt.Errorf("the partner lends no region %q: its regions are %q", lent, one.RemoteNames()), one.Close())
+		return nil, errors.Join(fmt.Errorf("peer does not expose region %q; available: %q", lent, one.RemoteNames()), one.Close())
 	}
-	return &perf.Link{
+	return &measure.Link{
 		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Configs(), Lanes: one.Agreed.Lanes,
 		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(),
 		Scheme: one.Agreed.Scheme, Sealed: one.Agreed.Sealed, Close: one.Close, SetPort: p.setPort(one),
@@ -133,7 +134,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 }
 
 // setPort returns what takes the port of a rail down or up. Over shared memory the Session has NICs of its own.
-func (p *partner) setPort(one *peer.Session) func(rail int, up bool) {
+func (p *perfRemote) setPort(one *peer.Session) func(rail int, up bool) {
 	if one.Link != peer.LinkShm {
 		return p.nics.setPort
 	}
@@ -158,7 +159,7 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	p, err := newPartner(conn, true, f)
+	p, err := newPerfRemote(conn, true, f)
 	if err != nil {
 		return err
 	}
@@ -170,12 +171,12 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 
 // takePart takes part in a test over the connection, as the client that dialed or as the server, and
 // closes the connection.
-func (p *partner) takePart(ctx context.Context, s streams, f *perfFlags) (err error) {
+func (p *perfRemote) takePart(ctx context.Context, s streams, f *perfFlags) (err error) {
 	defer func() { err = errors.Join(err, p.close(err)) }()
 	defer f.metrics.met(p.conn)()
-	newTest := perf.NewServer
+	newTest := remote.NewServer
 	if p.dialer {
-		newTest = perf.NewClient
+		newTest = remote.NewClient
 	}
 	test, err := newTest(ctx, p, f.cfg)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/slice"
 )
 
@@ -178,7 +178,7 @@ func twoProcesses(t *testing.T, link string) {
 			"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc")
 	}
 	tests = slice.Pick(t, tests)
-	var clients []perf.Report
+	var clients []measure.Report
 	for _, args := range tests {
 		r := reportOf(t, append(strings.Fields(args), addr, "--token-file", token, "--check", "-n", "64")...)
 		if r.Role != "client" || r.Remote != addr || !r.Checked || r.Link != link {
@@ -192,13 +192,13 @@ func twoProcesses(t *testing.T, link string) {
 	}
 	d := json.NewDecoder(&server.stdout)
 	for i, c := range clients {
-		var s perf.Report
+		var s measure.Report
 		if err := d.Decode(&s); err != nil {
 			t.Fatalf("report %d of the server: got %v, want no error", i, err)
 		}
-		want := perf.TransportRC
+		want := measure.TransportRC
 		if strings.Contains(tests[i], "--transport uc") {
-			want = perf.TransportUC
+			want = measure.TransportUC
 		}
 		if s.Transport != want || c.Transport != want || s.Provider != c.Provider {
 			t.Errorf("perf %s: the server has %s on %s and the client %s on %s, want %s on the same", tests[i], s.Transport, s.Provider, c.Transport, c.Provider, want)
@@ -206,7 +206,7 @@ func twoProcesses(t *testing.T, link string) {
 		if s.Role != "server" || results(t, s) != results(t, c) {
 			t.Errorf("perf %s: the %s reports\n%v\nand the client\n%v", tests[i], s.Role, results(t, s), results(t, c))
 		}
-		if want == perf.TransportUC {
+		if want == measure.TransportUC {
 			continue // only the client knows its paths
 		}
 		if !reflect.DeepEqual(s.PerLane, c.PerLane) {
@@ -222,7 +222,7 @@ func twoProcesses(t *testing.T, link string) {
 }
 
 // results is what a report says of its rows, as text.
-func results(t *testing.T, r perf.Report) string {
+func results(t *testing.T, r measure.Report) string {
 	t.Helper()
 	rows := slices.Clone(r.Results)
 	for i := range rows { // only the side that measured has these

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // TestRXETrafficClass: the kernel's rxe devices send every packet of a VirtualQP with the traffic
@@ -27,7 +27,7 @@ func TestRXETrafficClass(t *testing.T) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
 		args := "perf -s 4K -n 50 --provider rdmacore --devices rxe0,rxe1 --rails 1 -q 2 --check --json --tclass 104 --hop-limit 9 --ack-timeout 16 --retry 5 --rnr-timer 14 --transport "
 		status, out, stderr := command(t.Context(), strings.Fields(args+transport)...)
-		var r perf.Report
+		var r measure.Report
 		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil || len(r.Settings) != 5 {
 			t.Fatalf("perf: status %d, %v, %s, settings %v", status, err, stderr, r.Settings)
 		}

@@ -126,7 +126,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 // serveClient measures for a client when its turn has come. A client that has not said what to measure has no turn, and
 // delays no other.
 func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, q *queue) error {
-	p, err := newPartner(conn, false, f)
+	p, err := newPerfRemote(conn, false, f)
 	if err != nil {
 		return err
 	}

@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/settings"
 )
 
@@ -41,18 +40,9 @@ func (f *perfFlags) readEnv(cmd *cobra.Command, s streams) error {
 }
 
 // given is what was set, for the report.
-func (f *perfFlags) given() (list []perf.Setting) {
+func (f *perfFlags) given() (list []measure.Setting) {
 	for _, g := range f.settings.Given {
-		list = append(list, perf.Setting(g))
+		list = append(list, measure.Setting(g))
 	}
 	return list
-}
-
-// settingsText is what was set, in a line.
-func settingsText(list []perf.Setting) string {
-	var parts []string
-	for _, s := range list {
-		parts = append(parts, fmt.Sprintf("%s %s (%s)", s.Name, s.Value, s.From))
-	}
-	return strings.Join(parts, ", ")
 }

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 	"ibverbx/settings"
 )
 
@@ -33,13 +34,13 @@ func TestPerfReportsSettings(t *testing.T) {
 			words[0], words = "perf", append([]string{"perf", "send"}, words[1:]...)
 		}
 		status, out, stderr := commandIn(t, env, append(words, "--json")...)
-		var r perf.Report
+		var r measure.Report
 		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
 			t.Fatalf("perf %s: status %d, %v, %s", more, status, err, stderr)
 		}
 		const want = "tclass 104 (--tclass), sl 2 (--sl), pkey-index 0 (--pkey-index), gid-index 1 (--gid-index), " +
 			"ack-timeout 16 (--ack-timeout), retry 3 (IBVERBX_RETRY), uc-paths 4 (IBVERBX_UC_PATHS)"
-		if got := settingsText(r.Settings); got != want {
+		if got := report.SettingsText(r.Settings); got != want {
 			t.Errorf("perf %s reports %s, want %s", more, got, want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // A server that stands still for so long that lanes exceed their retries costs time and
@@ -48,7 +48,7 @@ func survivesStop(t *testing.T, check bool) {
 	if status := client.end(); status != exitOK {
 		t.Fatalf("the client ended with status %d: %s, want %d", status, strings.Join(client.said, "\n"), exitOK)
 	}
-	var r perf.Report
+	var r measure.Report
 	if err := json.Unmarshal(client.stdout.Bytes(), &r); err != nil || len(r.Results) != 1 || r.Results[0].Iterations == 0 || r.Checked != check {
 		t.Errorf("the client reports %+v, %v, want one row, checked %v", r.Results, err, check)
 	}

@@ -5,7 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 	"ibverbx/peer"
 )
 
@@ -31,7 +32,7 @@ const (
 // perfTable prints a test: the head at once, rows as they come, rails and the verdict at the end.
 type perfTable struct {
 	printer
-	head  perf.Report
+	head  measure.Report
 	unit  string
 	scale float64 // units of the columns in one byte per second
 	all   bool    // also all parameters, lanes and paths
@@ -39,7 +40,7 @@ type perfTable struct {
 }
 
 // newPerfTable prints the head of the table.
-func newPerfTable(s streams, head perf.Report, f *perfFlags) *perfTable {
+func newPerfTable(s streams, head measure.Report, f *perfFlags) *perfTable {
 	t := &perfTable{
 		printer: printer{w: s.out, colour: s.colours()}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte,
 		all: f.out.verbose, paths: wrapPaths(&f.settings.Reliable),
@@ -51,12 +52,12 @@ func newPerfTable(s streams, head perf.Report, f *perfFlags) *perfTable {
 	if head.Remote != "" {
 		columns, _, _ = strings.Cut(columns, " ratio")
 	}
-	if head.Mode == perf.Latency {
+	if head.Mode == measure.Latency {
 		columns = latencyHead
 	}
 	if t.all {
 		t.println(tableRule)
-		t.println(strings.Repeat(" ", tableTitleIndent) + title(head))
+		t.println(strings.Repeat(" ", tableTitleIndent) + report.Title(head))
 		t.parameters()
 		t.println(tableRule)
 	} else {
@@ -74,17 +75,17 @@ func (t *perfTable) brief() {
 	case r.Lanes == 1:
 		what = "1 QP"
 	case r.Lanes > 1:
-		what = fmt.Sprintf("%s, %d lanes", plural(r.Rails, "rail"), r.Lanes)
+		what = fmt.Sprintf("%s, %d lanes", report.Plural(r.Rails, "rail"), r.Lanes)
 	}
 	over := r.Provider
 	if r.Link != "" {
 		over += " over " + r.Link
 	}
 	if r.Remote != "" && r.Link != string(peer.LinkShm) {
-		protection, _, _ := strings.Cut(packetsText(r), ":")
+		protection, _, _ := strings.Cut(report.PacketsText(r), ":")
 		over += ", " + protection
 	}
-	t.wrap("", fmt.Sprintf("%s %s of %s, %s", t.paint(bold, title(*r)+":"), what, r.Connection, over))
+	t.wrap("", fmt.Sprintf("%s %s of %s, %s", t.paint(bold, report.Title(*r)+":"), what, r.Connection, over))
 	var parts []string
 	if r.Remote != "" {
 		parts = append(parts, r.Role+" with "+r.Remote)
@@ -93,10 +94,10 @@ func (t *perfTable) brief() {
 	if r.Lanes > 1 {
 		parts = append(parts, "scheme "+r.Scheme, "policy "+r.Table.Policy)
 	}
-	if memory := memoryText(r); memory != perf.HostMemory {
+	if memory := report.MemoryText(r); memory != measure.HostMemory {
 		parts = append(parts, "memory "+memory)
 	}
-	if r.Mode == perf.Latency {
+	if r.Mode == measure.Latency {
 		parts = append(parts, "times in usec")
 	}
 	t.wrap("", strings.Join(parts, ", "))
@@ -108,30 +109,8 @@ func (t *perfTable) brief() {
 		t.wrap("", "impaired: "+strings.Join(texts, "; "))
 	}
 	if len(r.Settings) > 0 {
-		t.wrap("", "settings: "+settingsText(r.Settings))
+		t.wrap("", "settings: "+report.SettingsText(r.Settings))
 	}
-}
-
-// plural is a number of things.
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// title is the name that perftest gives the test.
-func title(r perf.Report) string {
-	words := map[perf.Op]string{
-		perf.Write: "RDMA_Write", perf.WriteImm: "RDMA_Write_With_Imm", perf.Read: "RDMA_Read", perf.Send: "Send", perf.Atomic: "Atomic FETCH_AND_ADD",
-	}[r.Op]
-	if r.Bidirectional {
-		words += " Bidirectional"
-	}
-	if r.Mode == perf.Latency {
-		return words + " Latency Test"
-	}
-	return words + " BW Test"
 }
 
 // parameters prints the block of parameters, without those that mean nothing here.
@@ -143,13 +122,13 @@ func (t *perfTable) parameters() {
 	}
 	if r.Remote != "" {
 		t.printf(" This side       : %-13sOther side     : %s\n", r.Role, r.Remote)
-		t.printf(" Packets         : %s\n", packetsText(r))
+		t.printf(" Packets         : %s\n", report.PacketsText(r))
 	}
 	both("Dual-port", "OFF", "Device", r.Device+" -> "+r.Peer)
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
 	both("Connection type", r.Connection, "Using SRQ", "OFF")
 	both("Provider", r.Provider, "Link", r.Link)
-	t.printf(" Memory          : %s\n", memoryText(r))
+	t.printf(" Memory          : %s\n", report.MemoryText(r))
 	if r.Link == "udp" && r.LinkReason != "" {
 		t.printf(" No shm          : %s\n", r.LinkReason)
 	}
@@ -158,19 +137,19 @@ func (t *perfTable) parameters() {
 	t.printf(" TX depth        : %d\n", r.TxDepth)
 	if r.CQMod > 0 {
 		t.printf(" CQ Moderation   : %d\n", r.CQMod)
-	} else if r.Mode == perf.Bandwidth {
+	} else if r.Mode == measure.Bandwidth {
 		t.printf(" CQ Moderation   : by size\n")
 	}
 	t.printf(" Mtu             : %d[B]\n", r.MTU)
 	t.printf(" Link type       : %s\n", r.Table.LinkLayer)
-	if r.Op == perf.Read || r.Op == perf.Atomic {
+	if r.Op == measure.Read || r.Op == measure.Atomic {
 		t.printf(" Outstand reads  : %d\n", r.Table.OutstandingReads)
 	} else {
 		t.printf(" Max inline data : 0[B]\n")
 	}
 	t.printf(" Data check      : %s\n", onOff(r.Checked))
 	if len(r.Settings) > 0 {
-		t.printf(" Settings        : %s\n", settingsText(r.Settings))
+		t.printf(" Settings        : %s\n", report.SettingsText(r.Settings))
 	}
 }
 
@@ -187,32 +166,21 @@ func (t *perfTable) virtual() {
 	}
 	cut := "by size"
 	if r.Table.Fragment > 0 {
-		cut = perf.FormatSize(r.Table.Fragment)
+		cut = measure.FormatSize(r.Table.Fragment)
 	}
 	t.printf(" Rails           : %-13dLanes          : %s\n", r.Rails, lanes)
 	t.printf(" Scheme          : %-13sPolicy         : %s\n", r.Scheme, r.Table.Policy)
 	t.printf(" Fragment        : %s\n", cut)
 }
 
-// packetsText is how packets between processes are protected.
-func packetsText(r *perf.Report) string {
-	switch {
-	case r.Sealed:
-		return "sealed: encrypted and authenticated"
-	case r.Link == string(peer.LinkShm):
-		return "none, memory of one user on one host"
-	}
-	return "plain: neither encrypted nor authenticated"
-}
-
 // transportText is what makes the QPs reliable.
-func transportText(t perf.Transport, paths int) string {
+func transportText(t measure.Transport, paths int) string {
 	switch t {
-	case perf.TransportUC:
+	case measure.TransportUC:
 		return fmt.Sprintf("uc, RC made of %d UC QPs each, in software", paths)
-	case perf.TransportRaw:
+	case measure.TransportRaw:
 		return "raw, nothing is retransmitted"
-	case perf.TransportRC:
+	case measure.TransportRC:
 	}
 	return "rc, by the NIC"
 }
@@ -225,7 +193,7 @@ func onOff(b bool) string {
 }
 
 // row prints one result.
-func (t *perfTable) row(r perf.Result) {
+func (t *perfTable) row(r measure.Result) {
 	if l := r.LatencyResult; l != nil {
 		t.printf(latencyRow, r.Size, r.Iterations, l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P99, l.P999)
 		return
@@ -242,18 +210,18 @@ func (t *perfTable) row(r perf.Result) {
 }
 
 // span prints the rate of each rail in a stretch of time.
-func (t *perfTable) span(size int, s perf.Span) {
+func (t *perfTable) span(size int, s measure.Span) {
 	total := 0.0
 	for _, rate := range s.PerRail {
 		total += rate
 	}
 	for rail, rate := range s.PerRail {
-		t.printf(spanRow, s.To, perf.FormatSize(size), rail, rate*t.scale, t.unit, 100*rate/max(total, 1))
+		t.printf(spanRow, s.To, measure.FormatSize(size), rail, rate*t.scale, t.unit, 100*rate/max(total, 1))
 	}
 }
 
 // end prints what follows the rows, and returns the first error of all printing. failed is the error of the test.
-func (t *perfTable) end(r perf.Report, failed error) error {
+func (t *perfTable) end(r measure.Report, failed error) error {
 	if len(r.Results) == 0 {
 		return t.err
 	}
@@ -262,9 +230,9 @@ func (t *perfTable) end(r perf.Report, failed error) error {
 		t.failover(&r)
 	}
 	switch {
-	case r.Mode == perf.Latency:
+	case r.Mode == measure.Latency:
 		what := "from the post to the completion, a full round trip"
-		if r.Op == perf.Send || r.Op == perf.WriteImm {
+		if r.Op == measure.Send || r.Op == measure.WriteImm {
 			what = "half of the round trip of a ping-pong"
 		}
 		t.printf(" t is %s\n", what)
@@ -276,7 +244,7 @@ func (t *perfTable) end(r perf.Report, failed error) error {
 }
 
 // verdicts prints how healthy the rails were, and what the check of the data found.
-func (t *perfTable) verdicts(r *perf.Report, failed error) {
+func (t *perfTable) verdicts(r *measure.Report, failed error) {
 	mark := green
 	if !strings.HasPrefix(r.Verdict, "healthy") && !strings.HasPrefix(r.Verdict, "no trouble") {
 		mark = yellow
@@ -294,16 +262,16 @@ func (t *perfTable) verdicts(r *perf.Report, failed error) {
 }
 
 // memcpy prints the rate of a copy at 1 MiB, which caches hold, and at the largest size.
-func (t *perfTable) memcpy(rows []perf.Result) {
+func (t *perfTable) memcpy(rows []measure.Result) {
 	largest := &rows[0]
-	say := func(r *perf.Result) {
-		name := copyName(&t.head)
+	say := func(r *measure.Result) {
+		name := report.CopyName(&t.head)
 		to := name
-		if name == gpuCopy { // its rates are wide
+		if name == report.GPUCopy { // its rates are wide
 			to = "it"
 		}
 		t.printf(" %s at %s: %.2f %s (%.2f GB/s); ratio is BW average to %s\n",
-			name, perf.FormatSize(r.Size), r.CopyBytesPerSecond*t.scale, t.unit, r.CopyBytesPerSecond/1e9, to)
+			name, measure.FormatSize(r.Size), r.CopyBytesPerSecond*t.scale, t.unit, r.CopyBytesPerSecond/1e9, to)
 	}
 	for i := range rows {
 		if r := &rows[i]; r.Size == mebibyte {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // masked returns a table with N for every word that is a number, 0x for every QP number, and one blank for any
@@ -131,18 +131,18 @@ func TestPerfGbits(t *testing.T) {
 
 // Every column head stands right above its column.
 func TestPerfTableAligned(t *testing.T) {
-	much := perf.Carried{Bytes: 123456789012, Fragments: 12345678, Doorbells: 12345678, CQEs: 12345678, Share: 1}
-	lane := perf.Lane{
+	much := measure.Carried{Bytes: 123456789012, Fragments: 12345678, Doorbells: 12345678, CQEs: 12345678, Share: 1}
+	lane := measure.Lane{
 		Lane: 4095, Rail: 7, QPN: 0xffffff, Role: "message", Carried: much,
-		Paths: []perf.Path{{QPN: 0xffffff, State: "UP", Sent: 12345678, Retransmitted: 12345678, Lost: 12345678, RTT: 99999, QueueDelay: 99999}},
+		Paths: []measure.Path{{QPN: 0xffffff, State: "UP", Sent: 12345678, Retransmitted: 12345678, Lost: 12345678, RTT: 99999, QueueDelay: 99999}},
 	}
 	var carried bytes.Buffer
 	table := perfTable{printer: printer{w: &carried}, all: true}
-	table.carried(&perf.Report{PerLane: []perf.Lane{lane}})
+	table.carried(&measure.Report{PerLane: []measure.Lane{lane}})
 	lines := strings.Split(carried.String(), "\n")
 	for _, tt := range [][2]string{
-		{bandwidthHead, rowOf(perf.Result{Size: 8388608, Iterations: 1234567890, BandwidthResult: &perf.BandwidthResult{BytesPerSecond: 9e12, PeakBytesPerSecond: 9e12, MessagesPerSecond: 123e6, CopyBytesPerSecond: 9e12}})},
-		{latencyHead, rowOf(perf.Result{Size: 8388608, Iterations: 1234567890, LatencyResult: &perf.LatencyResult{Max: 99999}})},
+		{bandwidthHead, rowOf(measure.Result{Size: 8388608, Iterations: 1234567890, BandwidthResult: &measure.BandwidthResult{BytesPerSecond: 9e12, PeakBytesPerSecond: 9e12, MessagesPerSecond: 123e6, CopyBytesPerSecond: 9e12}})},
+		{latencyHead, rowOf(measure.Result{Size: 8388608, Iterations: 1234567890, LatencyResult: &measure.LatencyResult{Max: 99999}})},
 		{lines[0], lines[1]},
 		{lines[2], lines[3]},
 	} {
@@ -164,7 +164,7 @@ func TestPerfTableAligned(t *testing.T) {
 }
 
 // rowOf is a result as the table prints it.
-func rowOf(r perf.Result) string {
+func rowOf(r measure.Result) string {
 	var b bytes.Buffer
 	table := perfTable{printer: printer{w: &b}, scale: 1.0 / mebibyte}
 	table.row(r)
@@ -186,10 +186,10 @@ func laneLines(out string) (lanes []string, summary string) {
 }
 
 // uneven returns a report with so many lanes, of which the first carried nothing, and one more for messages.
-func uneven(lanes int) *perf.Report {
-	r := &perf.Report{}
+func uneven(lanes int) *measure.Report {
+	r := &measure.Report{}
 	for i := range lanes + 1 {
-		r.PerLane = append(r.PerLane, perf.Lane{Lane: i, Role: "data", Carried: perf.Carried{Share: 0.01, Fragments: 1000}})
+		r.PerLane = append(r.PerLane, measure.Lane{Lane: i, Role: "data", Carried: measure.Carried{Share: 0.01, Fragments: 1000}})
 	}
 	r.PerLane[0].Share, r.PerLane[lanes].Role = 0, "message"
 	return r

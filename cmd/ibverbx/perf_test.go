@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 func TestPerfRows(t *testing.T) {
@@ -169,7 +169,7 @@ func TestPerfCompletesValues(t *testing.T) {
 }
 
 // reportOf runs perf and returns its report.
-func reportOf(t *testing.T, args ...string) (r perf.Report) {
+func reportOf(t *testing.T, args ...string) (r measure.Report) {
 	t.Helper()
 	status, out, stderr := command(t.Context(), append([]string{"perf", "--json"}, args...)...)
 	if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {

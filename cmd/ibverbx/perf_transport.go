@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"ibverbx"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/reliable"
 	"ibverbx/settings"
 	"ibverbx/verbs"
@@ -29,7 +29,7 @@ const (
 func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
 
 // set gives the rails their settings.
-func (n *nics) set(w perf.Wish, s *settings.Settings) error {
+func (n *nics) set(w measure.NICRequest, s *settings.Settings) error {
 	for end := range n.ends {
 		if err := s.Apply(n.ends[end]); err != nil {
 			return err
@@ -40,8 +40,8 @@ func (n *nics) set(w perf.Wish, s *settings.Settings) error {
 
 // wrap makes RC QPs of the rails out of UC QPs if the test wants that. The caller closes them,
 // also after an error.
-func (n *nics) wrap(w perf.Wish, cfg *reliable.Config) error {
-	if w.Transport != perf.TransportUC {
+func (n *nics) wrap(w measure.NICRequest, cfg *reliable.Config) error {
+	if w.Transport != measure.TransportUC {
 		return nil
 	}
 	for end := range n.ends {
@@ -64,13 +64,13 @@ func (n *nics) wrap(w perf.Wish, cfg *reliable.Config) error {
 }
 
 // pathsOf returns the paths of a QP of a wrapped NIC.
-func pathsOf(ctx verbs.Context, qpn uint32) (paths []perf.Path) {
+func pathsOf(ctx verbs.Context, qpn uint32) (paths []measure.Path) {
 	lister, ok := ctx.(reliable.PathLister)
 	if !ok {
 		return nil
 	}
 	for _, p := range lister.PathsOf(qpn) {
-		paths = append(paths, perf.Path{
+		paths = append(paths, measure.Path{
 			QPN: p.QPN, State: p.State.String(), Sent: p.Sent, Retransmitted: p.Retransmitted, Lost: p.Lost,
 			RTT: float64(p.RTT) / 1e3, QueueDelay: float64(p.QueueDelay()) / 1e3,
 		})
@@ -80,7 +80,7 @@ func pathsOf(ctx verbs.Context, qpn uint32) (paths []perf.Path) {
 
 // lendReceives refuses a test if the receives of the wrapped rails of an end need more memory than
 // the wish allows.
-func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
+func lendReceives(w measure.NICRequest, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
 	if w.Memory == 0 {
 		return nil
 	}

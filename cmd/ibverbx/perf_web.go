@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"ibverbx/internal/live"
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 )
 
 // Spans of a test with a page: short ones, but not very many.
@@ -40,11 +41,11 @@ func newPerfPage(wanted bool) (*perfPage, error) {
 }
 
 // head serves the page, when it is known what is measured.
-func (p *perfPage) head(ctx context.Context, s streams, r *perf.Report) {
+func (p *perfPage) head(ctx context.Context, s streams, r *measure.Report) {
 	if p == nil || p.server == nil {
 		return
 	}
-	setup := live.Setup{Title: "ibverbx perf: " + title(*r), Hosts: [2]string{"initiator", "target"}, Checked: r.Checked}
+	setup := live.Setup{Title: "ibverbx perf: " + report.Title(*r), Hosts: [2]string{"initiator", "target"}, Checked: r.Checked}
 	if r.Remote != "" {
 		setup.Hosts = [2]string{"client", "server"}
 	}
@@ -58,11 +59,11 @@ func (p *perfPage) head(ctx context.Context, s streams, r *perf.Report) {
 }
 
 // look takes a sample of a row, or begins the row.
-func (p *perfPage) look(l perf.Look) {
+func (p *perfPage) look(l measure.Snapshot) {
 	if l.At == 0 {
 		p.began, p.messages, p.bytes = p.began+time.Duration(p.last.At*float64(time.Second)), p.messages+p.last.Messages, p.bytes+p.last.Bytes
 		p.last = live.Sample{}
-		p.rec.Event(live.Event{At: p.began.Seconds(), Rail: -1, Text: "messages of " + perf.FormatSize(l.Size)})
+		p.rec.Event(live.Event{At: p.began.Seconds(), Rail: -1, Text: "messages of " + measure.FormatSize(l.Size)})
 		if p.sample == nil {
 			p.sample = newSampler(p.rec, l.Contexts, l.Lanes)
 		} else {
@@ -80,7 +81,7 @@ func (p *perfPage) look(l perf.Look) {
 }
 
 // end tells viewers how the test ended, and closes the page. It returns the error of the test, and its own.
-func (p *perfPage) end(r *perf.Report, failed error) error {
+func (p *perfPage) end(r *measure.Report, failed error) error {
 	switch {
 	case p == nil:
 		return failed

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/term"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/sim"
 )
 
@@ -53,7 +53,7 @@ type perfProgress struct {
 const rateSpan = 500 * time.Millisecond
 
 // text is a line of less than 80 columns.
-func (g *perfProgress) text(p perf.Progress, now time.Time) string {
+func (g *perfProgress) text(p measure.Progress, now time.Time) string {
 	if g.began.IsZero() {
 		g.began = now
 	}
@@ -64,7 +64,7 @@ func (g *perfProgress) text(p perf.Progress, now time.Time) string {
 		g.rate = float64(p.Messages-g.sent) * float64(p.Size) / span.Seconds()
 		g.at, g.sent = p.At, p.Messages
 	}
-	head := fmt.Sprintf(" %d/%d  %-8s ", p.Row+1, p.Rows, perf.FormatSize(p.Size))
+	head := fmt.Sprintf(" %d/%d  %-8s ", p.Row+1, p.Rows, measure.FormatSize(p.Size))
 	if p.Passive {
 		return head + "the other side measures"
 	}

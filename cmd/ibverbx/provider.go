@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
@@ -135,7 +135,7 @@ func openRails(chosen []choice) (*nics, error) {
 }
 
 // unimpaired refuses what only software NICs do.
-func unimpaired(impair []perf.Impair) error {
+func unimpaired(impair []measure.Impair) error {
 	if len(impair) == 0 {
 		return nil
 	}
@@ -143,7 +143,7 @@ func unimpaired(impair []perf.Impair) error {
 		"use --provider softnic, or impair a switch on their way (Soft-RoCE: tc qdisc add dev DEVICE root netem loss 1%)")
 }
 
-func (r rdmaNICs) open(rails int, impair []perf.Impair) (*nics, error) {
+func (r rdmaNICs) open(rails int, impair []measure.Impair) (*nics, error) {
 	if err := unimpaired(impair); err != nil {
 		return nil, err
 	}

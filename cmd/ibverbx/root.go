@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // Exit statuses.
@@ -50,7 +50,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // refuse is the error of a flag's value, or of another part of the command line.
 func refuse(flag, problem, fix string) error {
-	return &perf.ConfigError{Where: flag, Problem: problem, Fix: fix}
+	return &measure.ConfigError{Where: flag, Problem: problem, Fix: fix}
 }
 
 // run runs a command line and returns its exit status. Only run prints errors.
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	fmt.Fprintf(s.err, "ibverbx: %s\n", printableLines(err.Error()))
 	var usage *usageError
-	var config *perf.ConfigError
+	var config *measure.ConfigError
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted

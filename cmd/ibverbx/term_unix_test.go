@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/perf"
+	"ibverbx/internal/perf/measure"
 )
 
 // terminated runs a process that would take minutes, sends it SIGTERM, and returns it when it has
@@ -34,7 +34,7 @@ func terminated(t *testing.T, measured func(p *process) bool, args ...string) *p
 // it has, JSON is one valid object that says so, and the status is 130.
 func TestSIGTERMPrintsResults(t *testing.T) {
 	report := func(p *process) bool {
-		var r perf.Report
+		var r measure.Report
 		err := json.Unmarshal(p.stdout.Bytes(), &r)
 		return err == nil && r.Interrupted && len(r.Results) == 1 && r.Results[0].Iterations > 0
 	}
@@ -75,7 +75,7 @@ func TestSIGTERMPrintsResults(t *testing.T) {
 		t.Errorf("the server ended with status %d after SIGTERM, want %d: it is its normal end", status, exitOK)
 	}
 	for d := json.NewDecoder(&server.stdout); d.More(); {
-		if err := d.Decode(new(perf.Report)); err != nil {
+		if err := d.Decode(new(measure.Report)); err != nil {
 			t.Fatalf("the server printed a report that is not JSON: %v", err)
 		}
 	}
@@ -96,7 +96,7 @@ func TestSIGTERMOfServer(t *testing.T) {
 		status := server.end()
 		_ = client.cmd.Process.Kill() // it may wait for a server that is gone
 		client.end()
-		var r perf.Report
+		var r measure.Report
 		if err := json.Unmarshal(server.stdout.Bytes(), &r); status == exitOK && err == nil && r.Interrupted && len(r.Results) > 0 {
 			return
 		} else if wait > 10*time.Second {

@@ -1,0 +1,74 @@
+// Package htmldoc writes a document of tables and charts as one HTML file. The file needs nothing else: charts are inline
+// SVG, and there is no script. All text is escaped.
+package htmldoc
+
+import (
+	_ "embed"
+	"html/template"
+	"io"
+)
+
+// Document is a report.
+type Document struct {
+	Title string
+	// Summary is one sentence below the title. It may be empty.
+	Summary  string
+	Sections []Section
+}
+
+// Section is a part of a Document. Parts of it that are empty are left out.
+type Section struct {
+	Title  string
+	Text   string
+	Facts  []Fact
+	Tables []Table
+	Charts []Chart
+}
+
+// Fact is a name and its value.
+type Fact struct{ Name, Value string }
+
+// Table is rows of cells below a head. Columns after the first that have a number are aligned to the right.
+type Table struct {
+	Title string
+	Head  []string
+	Rows  [][]Cell
+}
+
+// Cell is a text in a table.
+type Cell struct {
+	Text string
+	// Look is how it is shown.
+	Look Look
+}
+
+// Look is what a cell stands for.
+type Look string
+
+// Looks of cells.
+const (
+	Plain Look = ""
+	Good  Look = "good"
+	Bad   Look = "bad"
+)
+
+// Cells returns plain cells.
+func Cells(texts ...string) []Cell {
+	row := make([]Cell, len(texts))
+	for i, t := range texts {
+		row[i].Text = t
+	}
+	return row
+}
+
+//go:embed report.html
+var page string
+
+// Write writes d as HTML.
+func Write(w io.Writer, d *Document) error {
+	t, err := template.New("report").Funcs(template.FuncMap{"draw": draw, "series": seriesClass}).Parse(page)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, d)
+}

@@ -1,0 +1,156 @@
+package measure
+
+import (
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// Carried is what a lane or a rail did. It shows which QP and which NIC carried how much.
+type Carried struct {
+	// Fragments counts physical requests, including records and notifications of a scheme.
+	Fragments uint64 `json:"fragments"`
+	// Bytes is the payload of these requests.
+	Bytes uint64 `json:"bytes"`
+	// Doorbells counts posts.
+	Doorbells uint64 `json:"doorbells"`
+	// CQEs counts physical completions of sends and receives.
+	CQEs uint64 `json:"cqes"`
+	// Refusals counts posts that a NIC took only in part, or not at all.
+	Refusals uint64 `json:"refusals"`
+	// Share is the part of the bytes of all rails, 0 to 1.
+	Share float64 `json:"share"`
+}
+
+func (c *Carried) add(other Carried) {
+	c.Fragments += other.Fragments
+	c.Bytes += other.Bytes
+	c.Doorbells += other.Doorbells
+	c.CQEs += other.CQEs
+	c.Refusals += other.Refusals
+}
+
+// Lane is what one lane did over all results, without warm-up. If both sides initiate it is the
+// sum of its two QPs.
+type Lane struct {
+	// Lane is the index of the lane.
+	Lane int `json:"lane"`
+	// Rail is the rail that the lane is on.
+	Rail int `json:"rail"`
+	// QPN is the number of the QP at the first side, in the last result: every result has
+	// QPs of its own.
+	QPN uint32 `json:"qpn"`
+	// Role is "data", "message" or "notify".
+	Role string `json:"role"`
+	// Deaths counts how often the lane was lost. It was rebuilt as often, or is being rebuilt.
+	Deaths uint64 `json:"deaths,omitempty"`
+	// Paths are the UC QPs of the lane's QP at the first side, in the last result. It is empty unless
+	// the transport is uc.
+	Paths []Path `json:"paths,omitempty"`
+	Carried
+	// Health is nil if the NIC does not count by QP.
+	Health *Health `json:"health,omitempty"`
+}
+
+// Path is what one UC QP of a lane did, warm-up included. The path that loses or delays more than the
+// others of its lane is a bad one.
+type Path struct {
+	// QPN is the number of the UC QP, 0 while the path is out of service.
+	QPN uint32 `json:"qpn"`
+	// State is "UP", or what the path waits for.
+	State string `json:"state"`
+	// Sent counts chunks.
+	Sent uint64 `json:"sent"`
+	// Retransmitted counts the chunks of Sent that had been sent before.
+	Retransmitted uint64 `json:"retransmitted"`
+	// Lost counts the chunks of Sent that were lost.
+	Lost uint64 `json:"lost"`
+	// RTT is the smoothed round trip time in microseconds, 0 if none was measured.
+	RTT float64 `json:"rtt_us"`
+	// QueueDelay is by how much RTT is above the least round trip time of the path, in microseconds.
+	QueueDelay float64 `json:"queue_delay_us"`
+}
+
+// Rail is what the lanes on one rail did together.
+type Rail struct {
+	// Rail is the index of the rail.
+	Rail int `json:"rail"`
+	// Device is the NIC of the first side.
+	Device string `json:"device"`
+	// Peer is the NIC of the second side.
+	Peer string `json:"peer"`
+	// Addr is the address and UDP port of Device, empty if it has none or the link needs none.
+	Addr string `json:"addr,omitempty"`
+	// PeerAddr is that of Peer.
+	PeerAddr string `json:"peer_addr,omitempty"`
+	Carried
+	// Health is nil if the NICs show no counters.
+	Health *Health `json:"health,omitempty"`
+}
+
+// shares fills in the shares of rails and lanes.
+func (rep *Report) shares() {
+	total := uint64(0)
+	for i := range rep.PerRail {
+		total += rep.PerRail[i].Bytes
+	}
+	of := func(c *Carried) { c.Share = round(float64(c.Bytes)/float64(max(total, 1)), 6) }
+	for i := range rep.PerRail {
+		of(&rep.PerRail[i].Carried)
+	}
+	for i := range rep.PerLane {
+		of(&rep.PerLane[i].Carried)
+	}
+}
+
+// carried returns what the lanes of a side have done since they were last counted. It is empty
+// for a side that initiates nothing or has not been counted.
+func (h *side) carried() []Lane {
+	moved := []Lane{}
+	if h.out == nil || h.before == nil {
+		return moved
+	}
+	lanes := h.lanes()
+	for i, now := range lanes {
+		before := &h.before[i]
+		moved = append(moved, Lane{
+			Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - before.Deaths,
+			Carried: Carried{
+				Fragments: now.Fragments - before.Fragments,
+				Bytes:     now.Bytes - before.Bytes,
+				Doorbells: now.Doorbells - before.Doorbells,
+				CQEs:      now.CQEs - before.CQEs,
+				Refusals:  now.Refusals - before.Refusals,
+			},
+		})
+	}
+	h.before = lanes
+	return moved
+}
+
+// trace fills in the paths of the lanes. rails are those of the first side, while its QPs are open.
+func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, uint32) []Path) {
+	for i := range rep.PerLane {
+		if l := &rep.PerLane[i]; l.Rail < len(rails) {
+			l.Paths = paths(rails[l.Rail].Context, l.QPN)
+		}
+	}
+}
+
+// add adds what the lanes of a side carried. A lane that lost its rail may come back on another:
+// it is counted where it is now. Rails are those of this side, as far as the lanes of the other
+// side can be laid over them.
+func (rep *Report) add(side int, lanes []Lane) {
+	for i := range lanes {
+		l := &lanes[i]
+		if i == len(rep.PerLane) {
+			rep.PerLane = append(rep.PerLane, Lane{Lane: l.Lane, Rail: l.Rail, QPN: l.QPN, Role: l.Role})
+		}
+		sum := &rep.PerLane[i]
+		sum.add(l.Carried)
+		sum.Deaths += l.Deaths
+		if side == 0 {
+			sum.QPN, sum.Rail = l.QPN, l.Rail
+		}
+		rep.PerRail[l.Rail%len(rep.PerRail)].add(l.Carried)
+	}
+}

@@ -1,0 +1,203 @@
+package measure
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// prepare makes the next n messages of every flow recognisable. The flows must be idle, and n at
+// most the depth. A source in another process is filled by the remote side.
+func (r *SizeRun) prepare(n int64) error {
+	for _, f := range r.flows {
+		first := f.queues[0].sent
+		if err := r.freed(first + n); err != nil {
+			return err
+		}
+		if f.op != Atomic && !f.source.here() {
+			if err := r.control.Fill(first, n); err != nil {
+				return err
+			}
+			continue
+		}
+		for i := range f.queues {
+			if err := f.prepare(i, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prepare makes the next n messages of a queue recognisable.
+func (f *flow) prepare(queue int, n int64) error {
+	q := &f.queues[queue]
+	switch {
+	case f.op != Atomic:
+		return f.fill(queue, q.sent, q.sent+n)
+	case f.target.here():
+		q.counter = binary.NativeEndian.Uint64(f.target.message(queue, 0))
+	default:
+		q.counter = uint64(q.sent) // the remote side cleared its memory, and each message adds one
+	}
+	return nil
+}
+
+// fill writes the patterns of the messages from first up to end of a queue to their places at the
+// source.
+func (f *flow) fill(queue int, first, end int64) error {
+	for m := first; m < end; m++ {
+		if err := f.source.fill(queue, m, seed(f.index, queue, m)); err != nil {
+			return err
+		}
+		if f.op == WriteImm {
+			f.queues[queue].request(m).Imm = uint32(m)
+		}
+	}
+	return nil
+}
+
+// verify compares the last n messages of every flow, which prepare has made and which are
+// complete. If the remote side has to compare it is asked to, and answered returns what it found.
+func (r *SizeRun) verify(n int64) error {
+	for _, f := range r.flows {
+		if err := f.verify(n); err != nil {
+			return err
+		}
+		if f.target.here() || n == 0 {
+			continue
+		}
+		if err := r.compared(); err != nil {
+			return err
+		}
+		if err := r.control.Compare(f.sent-n, n); err != nil {
+			return err
+		}
+		if f.op == Atomic { // the counter must not move before it is compared
+			return r.compared()
+		}
+	}
+	return nil
+}
+
+// verifyOne compares the last message of a latency test. A message that takes a receive is
+// compared by the side that received it.
+func (r *SizeRun) verifyOne() error {
+	if !r.cfg.op().received() {
+		if err := r.verify(1); err != nil {
+			return err
+		}
+		return r.compared()
+	}
+	for _, h := range r.sides {
+		if h.sideQPs == nil || h.in.received == 0 {
+			continue
+		}
+		if err := h.in.compare(0, h.in.received-1, h.in.received); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify compares the last n messages of every queue as far as they are in this process. The flow
+// must be idle.
+func (f *flow) verify(n int64) error {
+	if missing := f.sent - f.received; f.recvs > 0 && missing > 0 {
+		return fmt.Errorf("--check: %d of %d messages were lost; UC and UD do not retransmit, use --connection RC", missing, f.sent)
+	}
+	for i := range f.queues {
+		var err error
+		if f.op == Atomic {
+			err = f.verifyAtomics(i, n)
+		} else if f.target.here() {
+			err = f.compare(i, f.queues[i].sent-n, f.queues[i].sent)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare compares the messages from first up to end of a queue with their patterns.
+func (f *flow) compare(queue int, first, end int64) error {
+	for m := first; m < end; m++ {
+		b, err := f.target.load(queue, m)
+		if err != nil {
+			return err
+		}
+		if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
+			return f.mismatch(fmt.Sprintf("byte %d", off), queue, m, uint64(b[off]), uint64(want))
+		}
+	}
+	return nil
+}
+
+// verifyAtomics checks the answers to the last n messages, and then the counter. Each request
+// must have added one, in order, exactly once.
+func (f *flow) verifyAtomics(queue int, n int64) error {
+	q := &f.queues[queue]
+	for i := range n {
+		m := q.sent - n + i
+		answer, err := f.source.load(queue, m)
+		if err == nil {
+			err = f.compareCounter(answer, queue, m, q.counter+uint64(i))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !f.target.here() {
+		return nil
+	}
+	return f.compareCounter(f.target.message(queue, 0), queue, q.sent, q.counter+uint64(n))
+}
+
+// compareCounter compares a value that the atomic counter had before a message.
+func (f *flow) compareCounter(place []byte, queue int, message int64, want uint64) error {
+	if got := binary.NativeEndian.Uint64(place); got != want {
+		return f.mismatch("the counter", queue, message, got, want)
+	}
+	return nil
+}
+
+// rolling reports whether messages are checked without pauses: those of a chain get their
+// patterns right before they are posted and are compared as soon as they are complete, while
+// others are in flight.
+func (f *flow) rolling() bool { return f.cfg.Kill.On && f.target.here() && f.source.here() }
+
+// renew makes the next n messages of a queue recognisable. It reports false if their places still
+// hold messages that were not compared.
+func (f *flow) renew(queue, n int) (bool, error) {
+	q := &f.queues[queue]
+	if q.sent+int64(n)-q.checked > int64(f.depth()) {
+		return false, nil
+	}
+	start := f.now()
+	err := f.fill(queue, q.sent, q.sent+int64(n))
+	f.patterns += f.now() - start
+	return err == nil, err
+}
+
+// compareNext compares the next n messages of a queue, which are complete.
+func (f *flow) compareNext(queue int, n int64) error {
+	q := &f.queues[queue]
+	start := f.now()
+	err := f.compare(queue, q.checked, q.checked+n)
+	q.checked += n
+	f.patterns += f.now() - start
+	return err
+}
+
+// verifyAgain compares all places once more when all is complete: nothing may have touched a
+// message after its completion. The flow must be idle.
+func (f *flow) verifyAgain() error { return f.verify(min(f.queues[0].sent, int64(f.slots))) }
+
+// patterns is the time that rolling checks have spent on patterns.
+func (r *SizeRun) patterns() (d time.Duration) {
+	for _, f := range r.flows {
+		d += f.patterns
+	}
+	return d
+}

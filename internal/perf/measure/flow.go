@@ -1,0 +1,331 @@
+package measure
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// endless is a quota that no row reaches.
+const endless = math.MaxInt64
+
+// pollBatch is how many completions one poll takes.
+const pollBatch = 64
+
+// flow is one direction of a row: QPs of one side that initiate, and those of the other side.
+// Parts that are in another process are not filled in. It is for one goroutine.
+type flow struct {
+	plan
+	cfg   *Config
+	op    Op
+	index int // the side that initiates
+	grh   int // bytes of a receive before the message
+
+	queues []queue
+	source *buffer // where the bytes come from
+	target *buffer // where the bytes go
+
+	posting   int   // queues with something left to post
+	inFlight  int   // completions that are outstanding, over all queues
+	sent      int64 // messages that were posted
+	completed int64 // messages that are complete at the initiator
+	received  int64 // messages that a receive was taken for
+	lost      int64 // messages that were given up
+
+	// now is the clock of the row.
+	now func() time.Duration
+	// patterns is the time that a rolling check has spent on patterns.
+	patterns time.Duration
+}
+
+// queue is one QP of a flow and its partner.
+type queue struct {
+	qp       poster             // nil if the initiator is in another process
+	partner  poster             // nil if the target is in another process
+	chains   [][]ibverbx.SendWR // posted in turn
+	next     int                // index of the chain to post next
+	tail     []ibverbx.SendWR   // the short chain that ends a quota
+	left     int64              // messages of the quota that are not posted
+	sent     int64              // messages that were posted
+	received int64              // messages that a receive was taken for
+	checked  int64              // with a rolling check, messages that were compared
+	inFlight int                // completions that are outstanding
+	counter  uint64             // with Check, value of the atomic counter before a burst
+
+	recvs    [][]ibverbx.RecvWR // receives at the remote side, posted in turn
+	recvNext int                // index of the receives to post next
+	// credits counts receives that no message was sent for.
+	// Invariant: credits + consumed + messages in flight = plan.recvs.
+	credits  int
+	consumed int // receives that are complete and not posted again
+}
+
+// The ID of a request says what its completion means:
+//
+//	  63   | 62           32 | 31         0
+//	receive|    messages     |    queue
+//
+// A send completion stands for so many messages, a receive for one.
+const receiveID = 1 << 63
+
+func requestID(queue, messages int) uint64 { return uint64(messages)<<32 | uint64(uint32(queue)) }
+
+func queueOf(id uint64) int { return int(uint32(id)) }
+
+func messagesOf(id uint64) int64 { return int64(id &^ receiveID >> 32) }
+
+// newFlow makes the buffers and work requests of the flow that a side initiates, as far as they
+// are in this process, and posts the receives.
+func (r *SizeRun) newFlow(index int) error {
+	f := &flow{plan: r.plan, cfg: r.cfg, op: r.cfg.op(), index: index, now: r.Now}
+	if r.cfg.Connection == verbs.UD {
+		f.grh = verbs.GRHLen
+	}
+	from, to := r.sides[index], r.sides[1-index]
+	local, remote := from.buffer(&r.plan, r.plan.slots), to.buffer(&r.plan, r.plan.targetSlots())
+	f.source, f.target = local, remote
+	if r.cfg.Op == Read {
+		f.source, f.target = remote, local
+	}
+	f.queues = make([]queue, r.plan.qps)
+	from.out, to.in = f, f
+	if from.sideQPs != nil {
+		r.flows = append(r.flows, f)
+		for i, qp := range from.posters() {
+			f.queues[i].qp, f.queues[i].chains = qp, f.sendChains(i, local, remote)
+		}
+	}
+	if to.sideQPs == nil {
+		f.recvs = 0 // the other process counts them, and an RC QP waits for them
+		return nil
+	}
+	for i, qp := range to.posters() {
+		f.queues[i].partner = qp
+		if err := f.postRecvs(i, remote); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendChains builds the work requests of a queue once; posting only reads them. There is a chain
+// for each of the window if there are as many places as requests in flight, otherwise one chain.
+func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
+	count := max(1, f.slots/f.chain)
+	chains := make([][]ibverbx.SendWR, count)
+	message := int64(0)
+	for c := range chains {
+		chain := make([]ibverbx.SendWR, f.chain)
+		for i := range chain {
+			wr := &chain[i]
+			wr.WRID = requestID(queue, f.chain)
+			wr.Opcode = f.op.opcode()
+			wr.SetSGE(local.sge(queue, message, 0))
+			switch f.op {
+			case Write, WriteImm, Read:
+				wr.Remote, wr.RemoteOffset = remote.remote, uint64(remote.offset(queue, message))
+			case Atomic: // one counter per queue, and a place for each answer
+				wr.Remote, wr.RemoteOffset, wr.CompareAdd = remote.remote, uint64(remote.offset(queue, 0)), 1
+			case Send: // the receive names the place
+			}
+			message++
+		}
+		chain[len(chain)-1].Flags = verbs.SendSignaled
+		chains[c] = chain
+	}
+	return chains
+}
+
+// request returns the work request of a message. Every message must have its own place.
+func (q *queue) request(message int64) *ibverbx.SendWR {
+	chain := int64(len(q.chains[0]))
+	return &q.chains[message/chain%int64(len(q.chains))][message%chain]
+}
+
+// postRecvs builds the receives of a queue and posts all of them. Receives without places wait
+// for notifications.
+func (f *flow) postRecvs(queue int, target *buffer) error {
+	if f.recvs == 0 {
+		return nil
+	}
+	q := &f.queues[queue]
+	q.recvs = make([][]ibverbx.RecvWR, max(1, f.recvSlots/f.chain))
+	message := int64(0)
+	for c := range q.recvs {
+		q.recvs[c] = make([]ibverbx.RecvWR, f.chain)
+		for i := range q.recvs[c] {
+			wr := &q.recvs[c][i]
+			wr.WRID = requestID(queue, 1) | receiveID
+			if f.recvSlots > 0 {
+				wr.SetSGE(target.sge(queue, message, f.grh))
+			}
+			message++
+		}
+	}
+	for range f.recvs / f.chain {
+		if err := f.replenish(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replenish posts the next chain of receives.
+func (f *flow) replenish(q *queue) error {
+	chain := q.recvs[q.recvNext]
+	if n, err := q.partner.PostRecv(chain); err != nil {
+		return fmt.Errorf("receive %d of a chain of %d: %w", n, len(chain), err)
+	}
+	if q.recvNext++; q.recvNext == len(q.recvs) {
+		q.recvNext = 0
+	}
+	q.credits += len(chain)
+	return nil
+}
+
+// start gives every queue n messages to send. The flow must be idle.
+func (f *flow) start(n int64) {
+	f.posting = len(f.queues)
+	for i := range f.queues {
+		q := &f.queues[i]
+		q.left = n
+		rest := int(n % int64(f.chain))
+		if n == endless || rest == 0 {
+			continue
+		}
+		last := (q.next + int(n/int64(f.chain)%int64(len(q.chains)))) % len(q.chains)
+		q.tail = append(q.tail[:0], q.chains[last][:rest]...)
+		q.tail[rest-1].Flags = verbs.SendSignaled
+		q.tail[rest-1].WRID = requestID(i, rest)
+	}
+}
+
+// stop ends posting; what is in flight stays there.
+func (f *flow) stop() {
+	for i := range f.queues {
+		f.queues[i].left = 0
+	}
+	f.posting = 0
+}
+
+// idle reports whether everything posted is complete and, if receives are counted here, received.
+func (f *flow) idle() bool {
+	return f.posting == 0 && f.inFlight == 0 && (f.recvs == 0 || f.received+f.lost >= f.sent)
+}
+
+// done counts the messages that came through: those received, or those complete at the initiator
+// if no receives are counted here.
+func (f *flow) done() int64 {
+	if f.recvs > 0 {
+		return f.received
+	}
+	return f.completed
+}
+
+// postAll posts at most one chain per queue.
+func (f *flow) postAll() error {
+	if f.posting == 0 {
+		return nil
+	}
+	for i := range f.queues {
+		if q := &f.queues[i]; q.left > 0 && q.inFlight < f.window {
+			if err := f.post(q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// post posts the next chain of a queue, unless its partner lacks receives or a rolling check has
+// not compared its places.
+func (f *flow) post(q *queue) error {
+	chain := q.chains[q.next]
+	if q.left < int64(len(chain)) {
+		chain = q.tail
+	}
+	if f.recvs > 0 && q.credits < len(chain) {
+		return nil
+	}
+	if f.rolling() {
+		if ready, err := f.renew(queueOf(chain[0].WRID), len(chain)); !ready {
+			return err
+		}
+	}
+	if f.recvs > 0 {
+		q.credits -= len(chain)
+	}
+	if q.left -= int64(len(chain)); q.left == 0 {
+		f.posting--
+	}
+	return f.postChain(q, chain)
+}
+
+// postChain posts requests of the next chain of a queue. The one that asks for a completion is
+// the last of the chain.
+func (f *flow) postChain(q *queue, chain []ibverbx.SendWR) error {
+	if n, err := q.qp.PostSend(chain); err != nil {
+		return fmt.Errorf("request %d of a chain of %d: %w", n, len(chain), err)
+	}
+	q.sent += int64(len(chain))
+	f.sent += int64(len(chain))
+	if chain[len(chain)-1].Flags&verbs.SendSignaled == 0 {
+		return nil
+	}
+	if q.next++; q.next == len(q.chains) {
+		q.next = 0
+	}
+	q.inFlight++
+	f.inFlight++
+	return nil
+}
+
+// completedSend takes a completion of a chain.
+func (f *flow) completedSend(wc *ibverbx.WC) error {
+	f.queues[queueOf(wc.WRID)].inFlight--
+	f.inFlight--
+	f.completed += messagesOf(wc.WRID)
+	if f.recvs == 0 && f.rolling() {
+		return f.compareNext(queueOf(wc.WRID), messagesOf(wc.WRID))
+	}
+	return nil
+}
+
+// completedRecv takes a message or a notification and posts receives again, a chain at a time.
+// Schemes differ in what the completion says of the message. What it says must be right.
+func (f *flow) completedRecv(wc *ibverbx.WC) error {
+	q := &f.queues[queueOf(wc.WRID)]
+	if wc.Flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != f.size+f.grh {
+		return fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
+	}
+	if wc.Flags&ibverbx.WCHasImm != 0 && f.cfg.Check && wc.Imm != uint32(q.received) {
+		return f.mismatch("the immediate", queueOf(wc.WRID), q.received, uint64(wc.Imm), uint64(uint32(q.received)))
+	}
+	q.received++
+	f.received++
+	if f.rolling() {
+		if err := f.compareNext(queueOf(wc.WRID), 1); err != nil {
+			return err
+		}
+	}
+	if q.consumed++; q.consumed == f.chain {
+		q.consumed = 0
+		return f.replenish(q)
+	}
+	return nil
+}
+
+// writeOff counts messages that did not arrive as lost and takes their receives, which are still
+// posted, back as credits. The sends must be complete. A message that arrives later counts both as
+// received and as lost, and the next one may find no receive. Transports that lose messages allow
+// that.
+func (f *flow) writeOff() {
+	f.lost = f.sent - f.received
+	for i := range f.queues {
+		q := &f.queues[i]
+		q.credits = f.recvs - q.consumed
+	}
+}

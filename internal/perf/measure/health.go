@@ -1,0 +1,197 @@
+package measure
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// Health counts what went wrong on a rail or a lane over all results, without warm-up, at both ends as far
+// as they are known.
+type Health struct {
+	// Sent counts packets of the NICs, 0 for a lane. With transport uc it counts chunks.
+	Sent uint64 `json:"sent"`
+	// Lost counts those of Sent that were lost. On RC every retransmit counts as one.
+	Lost uint64 `json:"lost"`
+	// Retransmits counts how often a requester went back; with transport uc, chunks that were sent again.
+	Retransmits uint64 `json:"retransmits"`
+	// Timeouts counts acknowledgement timers that fired.
+	Timeouts uint64 `json:"timeouts"`
+	// NAKs counts sequence and fatal NAKs.
+	NAKs uint64 `json:"naks"`
+	// RNRs counts RNR NAKs: the receiver had no receive posted.
+	RNRs uint64 `json:"rnrs"`
+	// BadICRC counts damaged packets.
+	BadICRC uint64 `json:"bad_icrc"`
+	// Drops counts packets that a NIC dropped for any other reason.
+	Drops uint64 `json:"drops"`
+	// RTTp50 and RTTp99 are percentiles over the paths of transport uc, in the last result, of their
+	// smoothed round trip times in microseconds. They are 0 if none is known.
+	RTTp50 float64 `json:"rtt_p50_us"`
+	RTTp99 float64 `json:"rtt_p99_us"`
+}
+
+// add adds the counters of other. Round trip times are left alone.
+func (h *Health) add(other *Health) {
+	h.Sent += other.Sent
+	h.Lost += other.Lost
+	h.Retransmits += other.Retransmits
+	h.Timeouts += other.Timeouts
+	h.NAKs += other.NAKs
+	h.RNRs += other.RNRs
+	h.BadICRC += other.BadICRC
+	h.Drops += other.Drops
+}
+
+// since returns what was counted since before.
+func (h Health) since(before *Health) Health {
+	return Health{
+		Sent: h.Sent - before.Sent, Lost: h.Lost - before.Lost, Retransmits: h.Retransmits - before.Retransmits,
+		Timeouts: h.Timeouts - before.Timeouts, NAKs: h.NAKs - before.NAKs, RNRs: h.RNRs - before.RNRs,
+		BadICRC: h.BadICRC - before.BadICRC, Drops: h.Drops - before.Drops,
+	}
+}
+
+// SideHealth is the health of the rails and the lanes of one side. Lists are empty if nothing is known.
+type SideHealth struct {
+	Rails []Health `json:"rails"`
+	Lanes []Health `json:"lanes"`
+	qpns  []uint32 // of Lanes
+}
+
+// health reads the counters of a side.
+func (h *side) health(read func(verbs.Context, uint32) (Health, bool)) (v SideHealth) {
+	if read == nil || h.sideQPs == nil {
+		return v
+	}
+	for i := range h.rails {
+		health, ok := read(h.rails[i].Context, 0)
+		if !ok {
+			return SideHealth{}
+		}
+		v.Rails = append(v.Rails, health)
+	}
+	for _, l := range h.lanes() {
+		if l.Rail >= len(h.rails) {
+			return v
+		}
+		health, _ := read(h.rails[l.Rail].Context, l.QPN)
+		v.Lanes, v.qpns = append(v.Lanes, health), append(v.qpns, l.QPN)
+	}
+	return v
+}
+
+// since returns what was counted since before. A lane that was rebuilt has a new QP, which began with zeros.
+func (v *SideHealth) since(before *SideHealth) SideHealth {
+	d := SideHealth{Rails: []Health{}, Lanes: []Health{}}
+	for i := range v.Rails[:min(len(v.Rails), len(before.Rails))] {
+		d.Rails = append(d.Rails, v.Rails[i].since(&before.Rails[i]))
+	}
+	for i := range v.Lanes {
+		was := Health{}
+		if i < len(before.qpns) && before.qpns[i] == v.qpns[i] {
+			was = before.Lanes[i]
+		}
+		d.Lanes = append(d.Lanes, v.Lanes[i].since(&was))
+	}
+	return d
+}
+
+// examine adds the health of a side to the report.
+func (rep *Report) examine(v *SideHealth) {
+	for i := range v.Rails {
+		rail := &rep.PerRail[i%len(rep.PerRail)]
+		if rail.Health == nil {
+			rail.Health = &Health{}
+		}
+		rail.Health.add(&v.Rails[i])
+	}
+	for i := range v.Lanes[:min(len(v.Lanes), len(rep.PerLane))] {
+		lane := &rep.PerLane[i]
+		if lane.Health == nil {
+			lane.Health = &Health{}
+		}
+		lane.Health.add(&v.Lanes[i])
+	}
+}
+
+// examinePaths adds what the paths of the lanes lost to lanes and rails, and sets their round trip times.
+func (rep *Report) examinePaths() {
+	times := make([][]float64, len(rep.PerRail))
+	for i := range rep.PerLane {
+		l := &rep.PerLane[i]
+		if len(l.Paths) == 0 {
+			continue
+		}
+		rail := &rep.PerRail[l.Rail%len(rep.PerRail)]
+		var sum Health
+		var own []float64
+		for k := range l.Paths {
+			p := &l.Paths[k]
+			sum.add(&Health{Sent: p.Sent, Lost: p.Lost, Retransmits: p.Retransmitted})
+			if p.RTT > 0 {
+				own = append(own, p.RTT)
+			}
+		}
+		times[rail.Rail] = append(times[rail.Rail], own...)
+		if l.Health == nil {
+			l.Health = &Health{}
+		}
+		l.Health.add(&sum)
+		l.Health.RTTp50, l.Health.RTTp99 = percentiles(own)
+		if rail.Health != nil {
+			sum.Sent = 0 // the packets of the NIC are there already
+			rail.Health.add(&sum)
+		}
+	}
+	for i := range rep.PerRail {
+		if h := rep.PerRail[i].Health; h != nil && len(times[i]) > 0 {
+			h.RTTp50, h.RTTp99 = percentiles(times[i])
+		}
+	}
+}
+
+// percentiles returns the median and the 99th percentile, 0 of nothing.
+func percentiles(times []float64) (p50, p99 float64) {
+	if len(times) == 0 {
+		return 0, 0
+	}
+	slices.Sort(times)
+	return round(median(times), 1), round(percentile(times, 99, 100), 1)
+}
+
+// locate fills in the addresses of the rails, as far as NICs on an Ethernet have some. side is that of this
+// process.
+func (rep *Report) locate(link *Link, side int) error {
+	if rep.Link == "shm" {
+		return nil
+	}
+	paths, err := link.QP.Paths()
+	for i := range paths {
+		p := &paths[i]
+		if p.Rail >= len(rep.PerRail) {
+			continue
+		}
+		ends := [2]string{rep.address(p.Endpoint.GID, p.Endpoint.LID), rep.address(p.QP.AH.DGID, p.QP.AH.DLID)}
+		if ends[0] != "" && ends[1] != "" {
+			rail := &rep.PerRail[p.Rail]
+			rail.Addr, rail.PeerAddr = ends[side], ends[1-side]
+		}
+	}
+	return err
+}
+
+// address is the address and UDP port of a NIC. A software NIC has its port in place of a LID.
+func (rep *Report) address(gid verbs.GID, lid uint16) string {
+	if gid == (verbs.GID{}) || rep.Table.LinkLayer != verbs.LinkLayerEthernet.String() {
+		return ""
+	}
+	port := uint16(roce.Port)
+	if strings.HasSuffix(rep.Provider, "softnic") && lid != 0 {
+		port = lid
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(gid).Unmap(), port).String()
+}

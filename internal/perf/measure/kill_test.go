@@ -1,0 +1,324 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// noPorts stands for ports that a test leaves alone.
+func noPorts(int, bool) {}
+
+func TestKillConfigErrors(t *testing.T) {
+	kill := Kill{On: true, Rail: 1, SetPort: noPorts}
+	with := func(at, back time.Duration) Kill {
+		return Kill{On: true, Rail: 1, At: at, Back: back, SetPort: noPorts}
+	}
+	for _, tt := range []configError{
+		{"UC", Config{Kill: kill, Connection: verbs.UC}, []string{"--kill-rail 1", "UC QPs", "--connection RC"}},
+		{"UD", Config{Kill: kill, Op: Send, Connection: verbs.UD}, []string{"--kill-rail 1", "UD QPs", "--connection RC"}},
+		{"atomic", Config{Kill: kill, Op: Atomic}, []string{"--kill-rail 1", "in doubt", "write, read or send"}},
+		{"latency", Config{Kill: kill, Mode: Latency}, []string{"--kill-rail 1", "--lat"}},
+		{"one lane", Config{Kill: kill, QPs: 1}, []string{"--kill-rail 1", "single lane", "--qp 2"}},
+		{"one rail", Config{Kill: Kill{On: true}, Rails: 1}, []string{"--kill-rail 0", "single rail", "--rails 2"}},
+		{"no such rail", Config{Kill: kill, Rails: 2, QPs: 4, Op: Read}, nil},
+		{"rail", Config{Kill: Kill{On: true, Rail: 2}}, []string{"--kill-rail 2", "2 rails", "0 to 1"}},
+		{"negative rail", Config{Kill: Kill{On: true, Rail: -1}}, []string{"--kill-rail -1", "0 to 1"}},
+		{"rail without lanes", Config{Kill: Kill{On: true, Rail: 3}, Rails: 4, QPs: 3}, []string{"--kill-rail 3", "rails 0 to 2", "--qp"}},
+		{"sizes", Config{Kill: kill, Sizes: []int{8, 16}}, []string{"--kill-rail 1", "one size"}},
+		{"all", Config{Kill: kill, All: true}, []string{"--kill-rail 1", "one size"}},
+		{"iters", Config{Kill: kill, Iterations: 5}, []string{"--kill-rail 1", "--duration", "--iters"}},
+		{"at", Config{Kill: with(2*time.Second, 0), Duration: 2 * time.Second}, []string{"--at 2s", "ends after 2s", "--duration"}},
+		{"negative at", Config{Kill: with(-time.Second, 0)}, []string{"--at -1s"}},
+		{"back", Config{Kill: with(time.Second, time.Second), Duration: 2 * time.Second}, []string{"--back 1s", "lost at 1s", "--duration"}},
+		{"negative back", Config{Kill: with(0, -time.Second)}, []string{"--back -1s"}},
+		{"at alone", Config{Kill: Kill{At: time.Second}}, []string{"--at 1s", "--kill-rail"}},
+		{"back alone", Config{Kill: Kill{Back: time.Second}}, []string{"--back 1s", "--kill-rail"}},
+		{"ports", Config{Kill: Kill{On: true, Rail: 1}}, []string{"--kill-rail 1", "--provider softnic"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.want != nil {
+				wantConfigError(t, &tt)
+				return
+			}
+			if _, err := tt.cfg.Complete(); err != nil {
+				t.Errorf("Complete(%+v): got %v, want no error", tt.cfg, err)
+			}
+		})
+	}
+}
+
+func TestKillDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		cfg                Config
+		at, back, duration time.Duration
+	}{
+		{Config{}, time.Second, time.Second, 3 * time.Second},
+		{Config{Kill: Kill{At: 2 * time.Second}}, 2 * time.Second, time.Second, 5 * time.Second},
+		{Config{Kill: Kill{At: time.Millisecond, Back: time.Millisecond}}, time.Millisecond, time.Millisecond, 202 * time.Millisecond},
+		{Config{Duration: 6 * time.Second}, time.Second, time.Second, 6 * time.Second},
+	} {
+		tt.cfg.Kill.On, tt.cfg.Kill.Rail = true, 1
+		c, err := tt.cfg.Complete()
+		if err != nil || c.Kill.At != tt.at || c.Kill.Back != tt.back || c.Duration != tt.duration || !c.Check {
+			t.Errorf("Complete(%+v): at %v, back %v, duration %v, check %v, error %v; want %v, %v, %v, true and none",
+				tt.cfg, c.Kill.At, c.Kill.Back, c.Duration, c.Check, err, tt.at, tt.back, tt.duration)
+		}
+		if rows, err := c.Rows(1 << 30); err != nil || len(rows) != 1 || rows[0] != killSize {
+			t.Errorf("rows = %v, %v, want one of %d", rows, err, killSize)
+		}
+	}
+}
+
+// Only a test that loses a rail pays for a control channel, and polls a target at which
+// nothing completes all the time.
+func TestControlOnlyWithKill(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		cfg := Config{Sizes: []int{64}}
+		if on {
+			cfg.Kill = Kill{On: true, Rail: 1, SetPort: noPorts}
+		}
+		r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 64, new(atomic.Bool))
+		if err != nil {
+			t.Fatalf("openRow: got %v, want no error", err)
+		}
+		for i, h := range r.sides {
+			if got := h.sideQPs.(*virtualQPs).control != nil; got != on {
+				t.Errorf("kill %v: end %d has a control channel: %v, want %v", on, i, got, on)
+			}
+		}
+		if quiet, rolling := r.sides[1].quiet, r.flows[0].rolling(); quiet == on || rolling != on {
+			t.Errorf("kill %v: the target is quiet: %v, checks roll: %v; want %v and %v", on, quiet, rolling, !on, on)
+		}
+		if err := r.closers.Close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}
+}
+
+// killed is a Config that loses a rail long after what a test looks at.
+func killed(op Op) Config {
+	cfg := Config{Op: op, QPs: 4, Sizes: []int{100}, TxDepth: 32, CQMod: 8, Kill: Kill{On: true, Rail: 1, At: time.Hour, SetPort: noPorts}}
+	if op == WriteImm {
+		cfg.Op, cfg.Imm = Write, true
+	}
+	return cfg
+}
+
+// A byte that is wrong is found while the transfer goes on.
+func TestRollingCheckFindsCorruption(t *testing.T) {
+	for _, op := range []Op{Write, WriteImm, Read, Send} {
+		t.Run(string(op), func(t *testing.T) {
+			w := newWire()
+			const victim, offset = 1000, 77
+			w.after = func(message int, b []byte) {
+				if message == victim {
+					b[offset] ^= 0x10
+				}
+			}
+			_, err := run(t, w, killed(op))
+			wantMismatch(t, op, offset, err)
+		})
+	}
+}
+
+// What touches a message behind its completion is found in the end.
+func TestVerifyAgainFindsLateWrite(t *testing.T) {
+	for _, op := range []Op{Write, WriteImm, Read, Send} {
+		t.Run(string(op), func(t *testing.T) {
+			r, err := newTest(t, newWire(), killed(op)).openRow(t.Context(), 100, new(atomic.Bool))
+			if err != nil {
+				t.Fatalf("openRow: got %v, want no error", err)
+			}
+			defer func() {
+				if err := r.closers.Close(); err != nil {
+					t.Errorf("close: got %v, want no error", err)
+				}
+			}()
+			if err := r.burst(&tally{}, 104, 0); err != nil {
+				t.Fatalf("burst: got %v, want no error", err)
+			}
+			f := r.flows[0]
+			if got := f.queues[0].checked; got != 104 {
+				t.Errorf("%d messages were compared, want 104", got)
+			}
+			if err := f.verifyAgain(); err != nil {
+				t.Errorf("verifyAgain: got %v, want no error", err)
+			}
+			for _, m := range []int64{104 - 32, 103} { // the oldest that still has its place, and the last
+				f.target.message(0, m)[77] ^= 0x10
+				wantMismatch(t, op, 77, f.verifyAgain())
+				f.target.message(0, m)[77] ^= 0x10
+			}
+		})
+	}
+}
+
+// A place is not used again before what stands in it was compared, even if the sender could
+// go on: a notified write is complete there before the target has been polled.
+func TestRollingWaitsForCompare(t *testing.T) {
+	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(t.Context(), 100, new(atomic.Bool))
+	if err != nil {
+		t.Fatalf("openRow: got %v, want no error", err)
+	}
+	f := r.flows[0]
+	f.start(endless)
+	for range 20 {
+		if err := errors.Join(f.postAll(), r.poll(r.sides[0])); err != nil {
+			t.Fatalf("post and poll: got %v, want no error", err)
+		}
+	}
+	if f.sent != int64(f.depth()) || f.completed != f.sent {
+		t.Errorf("%d messages were sent and %d are complete, want %d and all of them", f.sent, f.completed, f.depth())
+	}
+	if err := errors.Join(r.poll(r.sides[1]), f.postAll()); err != nil {
+		t.Fatalf("poll and post: got %v, want no error", err)
+	}
+	if want := int64(f.depth() + f.chain); f.sent != want {
+		t.Errorf("%d messages were sent when the target had been polled, want %d", f.sent, want)
+	}
+	if err := r.closers.Close(); err != nil {
+		t.Errorf("close: got %v, want no error", err)
+	}
+}
+
+// A rail that does not come back is an error that names its lanes, some time after its
+// ports are up and the row should be over.
+func TestRailNotBack(t *testing.T) {
+	cfg := killed(Write)
+	cfg.Duration = 2 * time.Hour
+	cfg.Kill.Back = time.Minute
+	r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 100, new(atomic.Bool))
+	if err != nil {
+		t.Fatalf("openRow: got %v, want no error", err)
+	}
+	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
+	o.phases = []counts{{}} // as start has it
+	o.killedAt, o.backAt = time.Hour, time.Hour+time.Minute
+	for _, now := range []time.Duration{o.backAt, cfg.Duration, cfg.Duration + backWithin} {
+		o.now = now
+		if over, err := o.over(); over || err != nil {
+			t.Errorf("over at %v = %v, %v, want false and no error", now, over, err)
+		}
+	}
+	o.now++
+	if _, err := o.over(); err == nil || !strings.Contains(err.Error(), "rail 1 is not back in service") {
+		t.Errorf("over at %v: got %v, want an error about rail 1", o.now, err)
+	}
+	o.recoveredAt = cfg.Duration + 5*time.Second
+	o.now = o.recoveredAt + afterMin
+	if over, err := o.over(); over || err != nil {
+		t.Errorf("over before there was traffic = %v, %v, want false and no error", over, err)
+	}
+	o.messages = phaseMessages
+	for now, want := range map[time.Duration]bool{o.recoveredAt: false, o.recoveredAt + afterMin: true} {
+		o.now = now
+		if over, err := o.over(); over != want || err != nil {
+			t.Errorf("over at %v = %v, %v, want %v and no error", now, over, err, want)
+		}
+	}
+	if err := r.closers.Close(); err != nil {
+		t.Errorf("close: got %v, want no error", err)
+	}
+}
+
+// Events are kept with their time and place, and both ends must have recovered.
+func TestOutageEvents(t *testing.T) {
+	r, err := newTest(t, newWire(), killed(Write)).openRow(t.Context(), 100, new(atomic.Bool))
+	if err != nil {
+		t.Fatalf("openRow: got %v, want no error", err)
+	}
+	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
+	for i, step := range []struct {
+		end       int
+		kind      ibverbx.EventKind
+		recovered bool
+	}{
+		{0, ibverbx.EventLaneDown, false},
+		{1, ibverbx.EventLaneDown, false},
+		{0, ibverbx.EventLaneUp, false},
+		{0, ibverbx.EventRecovered, false},
+		{1, ibverbx.EventRecovered, true},
+		{0, ibverbx.EventLaneDown, false},
+		{0, ibverbx.EventRecovered, true},
+	} {
+		o.now = time.Duration(i+1) * time.Second
+		o.take(step.end, &ibverbx.Event{Kind: step.kind, Lane: 3, Rail: 1, Err: errors.New("why")})
+		if got := o.isRecovered(false); got != step.recovered {
+			t.Errorf("recovered behind event %d (%s): %v, want %v", i, step.kind, got, step.recovered)
+		}
+	}
+	var got []string
+	for _, e := range o.events[:4] {
+		lane := -1
+		if e.Lane != nil {
+			lane = *e.Lane
+		}
+		got = append(got, fmt.Sprint(e.At, e.End, e.Event, e.Rail, lane, e.Cause))
+	}
+	want := []string{"1 initiator lane down 1 3 why", "2 target lane down 1 3 why", "3 initiator lane up 1 3 why", "4 initiator recovered 1 -1 why"}
+	for i := range want {
+		if strings.Join(strings.Fields(got[i]), "") != strings.Join(strings.Fields(want[i]), "") {
+			t.Errorf("event %d is %q, want %q", i, got[i], want[i])
+		}
+	}
+	// Lanes that never died have not recovered, whatever their state.
+	if o.recovered = [2]time.Duration{}; o.isRecovered(true) {
+		t.Error("recovered without a death: true, want false")
+	}
+	if err := r.closers.Close(); err != nil {
+		t.Errorf("close: got %v, want no error", err)
+	}
+}
+
+// The last look at all places is part of the row.
+func TestLateWriteEndsRun(t *testing.T) {
+	w := newWire()
+	var seen [][]byte
+	w.after = func(_ int, b []byte) {
+		// What was compared two chains ago is touched again; its place is used later.
+		if seen = append(seen, b); len(seen) > 20 {
+			seen[0][77] ^= 0x10
+			seen = seen[1:]
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := newTest(t, w, killed(Write)).Run(ctx, Observer{Progress: func(Progress) {
+		if len(seen) > 0 {
+			cancel()
+		}
+	}})
+	wantMismatch(t, Write, 77, err)
+}
+
+// moving is an end with one lane that changes its rail.
+type moving struct {
+	sideQPs
+	now ibverbx.LaneStats
+}
+
+func (m *moving) lanes() []ibverbx.LaneStats { return []ibverbx.LaneStats{m.now} }
+
+// What a lane carried counts where it was then.
+func TestAccountOfMovingLane(t *testing.T) {
+	m := &moving{}
+	h := &side{sideQPs: m, out: &flow{}, before: m.lanes()}
+	rep := Report{PerRail: make([]Rail, 2)}
+	for _, step := range []struct {
+		rail  int
+		bytes uint64
+	}{{0, 5}, {1, 25}, {1, 26}, {0, 126}} {
+		m.now.Rail, m.now.Bytes = step.rail, step.bytes
+		rep.add(0, h.carried())
+	}
+	if a, b, l := rep.PerRail[0].Bytes, rep.PerRail[1].Bytes, rep.PerLane[0]; a != 105 || b != 21 || l.Bytes != 126 || l.Rail != 0 {
+		t.Errorf("the rails carried %d and %d bytes and the lane is %+v; want 105, 21, and 126 on rail 0", a, b, l)
+	}
+}

@@ -1,0 +1,206 @@
+package measure_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// rails opens so many rails of software NICs, each on a link of its own.
+func rails[L softnic.Link](t *testing.T, n int, link func(rail int) L) (links []L, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+	t.Helper()
+	for rail := range n {
+		l := link(rail)
+		var pair [2]*softnic.NIC
+		for side := range pair {
+			nic, err := softnic.New(l, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
+			if err != nil {
+				t.Fatalf("softnic.New: got %v, want no error", err)
+			}
+			t.Cleanup(func() {
+				if err := nic.Close(); err != nil {
+					t.Errorf("Close: got %v, want no error", err)
+				}
+			})
+			ctx, err := nic.Open()
+			if err != nil {
+				t.Fatalf("Open: got %v, want no error", err)
+			}
+			pair[side] = nic
+			ends[side] = append(ends[side], ibverbx.RailConfig{Context: ctx})
+		}
+		links, nics = append(links, l), append(nics, pair)
+	}
+	return links, nics, ends
+}
+
+// faulty opens rails whose links segment messages and treat packets badly.
+func faulty(t *testing.T, n int, imp softnic.Impairment) (links []*softnic.FaultLink, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+	t.Helper()
+	return rails(t, n, func(rail int) *softnic.FaultLink {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
+		if err != nil {
+			t.Fatalf("NewFaultLink: got %v, want no error", err)
+		}
+		return link
+	})
+}
+
+// RC must bring every byte through a bad link, and the test must see that.
+func TestCheckOverFaultyLink(t *testing.T) {
+	bad := softnic.Impairment{Loss: 0.002, Duplicate: 0.002, Reorder: 0.002, Corrupt: 0.002}
+	for _, cfg := range []measure.Config{
+		{},
+		{QPs: 1},
+		{QPs: 1, Imm: true},
+		{Imm: true},
+		{Imm: true, Scheme: ibverbx.DQPLB},
+		{Imm: true, Scheme: ibverbx.Spray},
+		{Op: measure.Read},
+		{Op: measure.Send},
+		{Op: measure.Atomic},
+	} {
+		t.Run(fmt.Sprintf("op=%s/imm=%v/%s/lanes=%d", cfg.Op, cfg.Imm, cfg.Scheme, cfg.QPs), func(t *testing.T) {
+			t.Parallel()
+			_, _, ends := faulty(t, 2, bad)
+			cfg.Rails, cfg.Iterations, cfg.TxDepth, cfg.Bidirectional, cfg.Check, cfg.MTU = 2, 40, 20, true, true, 1024
+			if cfg.Op != measure.Atomic {
+				cfg.Sizes = []int{100, 70000}
+			}
+			test, err := measure.New(ends[0], ends[1], cfg)
+			if err != nil {
+				t.Fatalf("New: got %v, want no error", err)
+			}
+			rep, err := test.Run(t.Context(), measure.Observer{})
+			if err != nil {
+				t.Fatalf("Run: got %v, want no error", err)
+			}
+			for _, r := range rep.Results {
+				if r.Iterations != 80 {
+					t.Errorf("size %d: %d iterations, want 80", r.Size, r.Iterations)
+				}
+			}
+		})
+	}
+}
+
+// UD loses messages; the test counts them and goes on.
+func TestLossOverFaultyLink(t *testing.T) {
+	_, _, ends := faulty(t, 1, softnic.Impairment{Loss: 0.1})
+	test, err := measure.New(ends[0], ends[1], measure.Config{Op: measure.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	rep, err := test.Run(t.Context(), measure.Observer{})
+	if err != nil {
+		t.Fatalf("Run: got %v, want no error", err)
+	}
+	if r := rep.Results[0]; r.Iterations == 0 || r.Lost == 0 {
+		t.Errorf("%d messages received and %d lost, want both above 0", r.Iterations, r.Lost)
+	}
+}
+
+// Cancelling ends a test at once, even if nothing comes through any more.
+func TestCancelOverCutLink(t *testing.T) {
+	for _, lanes := range []int{1, 4} {
+		links, nics, ends := faulty(t, 2, softnic.Impairment{})
+		test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: lanes, Sizes: []int{64}, Duration: time.Hour})
+		if err != nil {
+			t.Fatalf("New: got %v, want no error", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		rep, err := test.Run(ctx, measure.Observer{Progress: func(measure.Progress) {
+			for i, link := range links {
+				link.Cut(nics[i][0], nics[i][1])
+			}
+			time.AfterFunc(10*time.Millisecond, cancel)
+		}})
+		if err != nil || !rep.Interrupted {
+			t.Errorf("%d lanes: interrupted %v, error %v; want true and nil", lanes, rep.Interrupted, err)
+		}
+	}
+}
+
+// No sender ever meets a receiver that is not ready: a test must measure the NICs, not
+// their timers. On a memory link everything happens inside the calls of the test, so the
+// count is exact.
+func TestReceiverIsReady(t *testing.T) {
+	for _, cfg := range []measure.Config{
+		{Op: measure.Send},
+		{Op: measure.Send, QPs: 1},
+		{Imm: true, QPs: 1},
+		{Imm: true, QPs: 2},
+		{Imm: true},
+		{Imm: true, Policy: ibverbx.LeastBytes},
+		{Imm: true, Fragment: 1000, QPs: 3},
+		{Imm: true, Bidirectional: true, TxDepth: 1000, CQMod: 500},
+	} {
+		for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
+			cfg.Scheme, cfg.Sizes, cfg.Iterations = scheme, []int{8, 40000}, 400
+			cfg, err := cfg.Complete()
+			if err != nil {
+				t.Fatalf("Complete(%+v): got %v, want no error", cfg, err)
+			}
+			_, nics, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+			test, err := measure.New(ends[0], ends[1], cfg)
+			if err != nil {
+				t.Fatalf("New: got %v, want no error", err)
+			}
+			if _, err := test.Run(t.Context(), measure.Observer{}); err != nil {
+				t.Fatalf("Run(%+v): got %v, want no error", cfg, err)
+			}
+			for i := range nics {
+				if a, b := nics[i][0].Stats().RNRNAKsSent, nics[i][1].Stats().RNRNAKsSent; a != 0 || b != 0 {
+					t.Errorf("%+v: the NICs of rail %d were not ready %d and %d times, want 0", cfg, i, a, b)
+				}
+			}
+		}
+	}
+}
+
+// TestHealth: the rail that loses packets, and its lanes, are those with retransmits, and the verdict names it.
+func TestHealth(t *testing.T) {
+	_, _, ends := rails(t, 2, func(rail int) *softnic.FaultLink {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.02 * float64(rail)}})
+		if err != nil {
+			t.Fatalf("NewFaultLink: got %v, want no error", err)
+		}
+		return link
+	})
+	test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	read := func(ctx verbs.Context, qpn uint32) (measure.Health, bool) {
+		nic := ctx.Device().(*softnic.NIC)
+		if qpn != 0 {
+			s, ok := nic.QPStats(qpn)
+			return measure.Health{Retransmits: s.Retransmits, NAKs: s.NAKsSent}, ok
+		}
+		s := nic.Stats()
+		return measure.Health{Sent: s.PacketsSent, Lost: s.Retransmits, Retransmits: s.Retransmits, NAKs: s.NAKsSent}, true
+	}
+	rep, err := test.Run(t.Context(), measure.Observer{Health: read})
+	if err != nil {
+		t.Fatalf("Run: got %v, want no error", err)
+	}
+	good, bad := rep.PerRail[0].Health, rep.PerRail[1].Health
+	// A process that gets no processor for a while retransmits without a loss.
+	if good.NAKs != 0 || bad.Retransmits <= good.Retransmits || bad.NAKs == 0 || good.Sent == 0 {
+		t.Errorf("the rails have %+v and %+v, want NAKs of the second only, and more retransmits", good, bad)
+	}
+	if lanes := rep.PerLane; lanes[0].Health.Retransmits != good.Retransmits || lanes[1].Health.Retransmits != bad.Retransmits || lanes[1].Health.NAKs != bad.NAKs {
+		t.Errorf("the lanes have %+v and %+v, want those of the rails", lanes[0].Health, lanes[1].Health)
+	}
+	if verdict := report.Verdict(&rep); !strings.Contains(verdict, "rail 1 ") || !strings.Contains(verdict, "loses ") {
+		t.Errorf("the verdict is %q, want that rail 1 loses packets", verdict)
+	}
+}

@@ -1,0 +1,380 @@
+package measure
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// Test is a measurement between two sides, in one process or in two. Make one with New or
+// NewSide. Run may be called several times if both sides are in one process, by
+// one goroutine at a time.
+type Test struct {
+	cfg   Config
+	own   Config // what this side wants of its VirtualQP; between processes only
+	side  int    // 1 for a server, otherwise 0
+	peer  Peer   // nil if both sides are in this process
+	rails [2][]ibverbx.RailConfig
+	sizes []int
+	maxWR int // requests that a queue of any of the devices holds
+	head  Report
+	drain time.Duration // how long a row that was ended waits for what is in flight; zero means drainAfter
+}
+
+// Observer follows a test, in the goroutine that runs it. Nil functions are not called.
+type Observer struct {
+	// Head is called before the first row, when it is known what the two sides agreed on.
+	Head func(Report)
+	// Progress is called several times a second.
+	Progress func(Progress)
+	// Interval is how long a span of Result.Timeline is. Zero means no timeline.
+	Interval time.Duration
+	// Span is called with each span when it is over, and the size of its messages.
+	Span func(size int, s Span)
+	// Opened is called when a half of a row is connected: with 0 for the initiator or 1 for the target, its
+	// VirtualQP, nil if the QPs are raw, and its rails. The function that it returns is called before they are
+	// closed.
+	Opened func(side int, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) (closing func())
+	// Snapshot is called at the start of a row, and with each span when it is over.
+	Snapshot func(Snapshot)
+	// Measuring is called with true when the warm-up of a row is over, and with false after the row. A side
+	// that only receives does not know when the other side has warmed up: its rows have no warm-up.
+	Measuring func(on bool)
+	// Result is called with each row when it is complete.
+	Result func(Result)
+	// Paths returns the paths of an open QP, by its context and number, nil if it has none. If Paths is
+	// nil, lanes have no paths.
+	Paths func(ctx verbs.Context, qpn uint32) []Path
+	// Health returns the counters of a NIC, by its context, and 0 for qpn, or those of an open QP of it. ok is
+	// false if there are none. If Health is nil, nothing is known.
+	Health func(ctx verbs.Context, qpn uint32) (h Health, ok bool)
+}
+
+// Snapshot is the state of a row while it is measured. Its slices are not changed later.
+type Snapshot struct {
+	// Size is that of its messages in bytes.
+	Size int
+	// At is the time since its start, without copies.
+	At time.Duration
+	// Messages counts those that came through.
+	Messages int64
+	// P50 is the median of the times since the last look in microseconds, 0 if there are none.
+	P50 float64
+	// P99 is the 99th percentile of these times.
+	P99 float64
+	// Lanes are the counters of the lanes of this side. If both ends are here and send, bytes are sums.
+	Lanes []ibverbx.LaneStats
+	// Contexts are the NICs in this process, by rail.
+	Contexts [][]verbs.Context
+}
+
+// Progress is how far a test is.
+type Progress struct {
+	// Row counts from 0 to Rows-1.
+	Row int
+	// Rows is how many rows there are.
+	Rows int
+	// Size is the message size of the row in bytes.
+	Size int
+	// Done is the part of the row that is measured, 0 to 1. It never falls, and stands still while the row is stalled.
+	Done float64
+	// At is the time since the start of the row, without copies.
+	At time.Duration
+	// Messages counts those of this side that came through.
+	Messages int64
+	// Stalled is for how long nothing has come through, 0 if that is not worth a word.
+	Stalled time.Duration
+	// Lost counts how often a lane of this side was lost.
+	Lost int
+	// Rebuilt counts how often a lost lane was in service again.
+	Rebuilt int
+	// Passive means that this side only lends its memory or receives, and does not know how far the other is.
+	Passive bool
+}
+
+// New checks a Config against the rails of two ends in this process. Each end must have as many
+// rails as the completed Config says; rail i of one reaches rail i of the other. A Config that
+// cannot be measured is a *ConfigError.
+func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
+	cfg, err := cfg.Complete()
+	if err != nil {
+		return nil, err
+	}
+	if len(initiator) != cfg.Rails || len(target) != cfg.Rails {
+		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
+	}
+	if cfg.Kill.On && cfg.Kill.SetPort == nil {
+		return nil, cfg.Kill.refuse()
+	}
+	t := &Test{cfg: cfg, own: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}, maxWR: math.MaxInt}
+	var hosts [2]Host
+	var attrs []verbs.DeviceAttr
+	for side := range hosts {
+		hosts[side].Memory = cfg.Memory[side].Device
+		found, err := t.query(side, &hosts[side])
+		if err != nil {
+			return nil, err
+		}
+		attrs = append(attrs, found...)
+	}
+	if carried := t.head.MTU; cfg.MTU > carried {
+		return nil, Refuse("mtu", cfg.MTU, fmt.Sprintf("the ports carry at most %d bytes", carried), "use a smaller MTU")
+	}
+	t.Describe(hosts)
+	return t, t.plan(attrs)
+}
+
+// Side describes the side of a test in this process. The other side is in another process.
+type Side struct {
+	// Config is the complete Config of the test.
+	Config Config
+	// Own is what this side prefers for its VirtualQP.
+	Own Config
+	// Server is set for the server's side.
+	Server bool
+	// Rails are this side's NICs.
+	Rails []ibverbx.RailConfig
+	// Sizes are the message sizes, one run each.
+	Sizes []int
+	// Peer leads to the other side.
+	Peer Peer
+}
+
+// NewSide returns the Test of one side, and what its NICs are. The caller calls Describe when it knows both hosts.
+func NewSide(s *Side) (t *Test, mine Host, err error) {
+	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, sizes: s.Sizes, maxWR: MaxRequests}
+	t.head.Role = "client"
+	if s.Server {
+		t.side, t.head.Role = 1, "server"
+	}
+	t.rails[t.side], mine.Memory = s.Rails, t.own.Memory[t.side].Device
+	_, err = t.query(t.side, &mine)
+	return t, mine, err
+}
+
+// DrainAfter limits the wait for messages in flight after a cancellation. The default is 2 s.
+func (t *Test) DrainAfter(d time.Duration) { t.drain = d }
+
+// Config returns the Config of the test, with the memory of both hosts.
+func (t *Test) Config() *Config { return &t.cfg }
+
+// Host describes the NICs of one side.
+type Host struct {
+	// Devices are the names of the NICs, by rail.
+	Devices []string `json:"devices"`
+	// Reads is the number of READs or atomics that a QP may have outstanding.
+	Reads int `json:"reads"`
+	// Memory is the name of the device that has this side's buffers, empty for the host.
+	Memory string `json:"memory,omitempty"`
+	// Text is the reason why this side refuses the test, empty if it accepts it.
+	Text string `json:"text"`
+}
+
+// agree adopts the parameters that both sides agreed on.
+func (rep *Report) agree(l *Link) {
+	rep.Link, rep.LinkReason = l.Name, l.Reason
+	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Table.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
+	rep.Sealed = l.Sealed
+}
+
+// plan chooses the sizes of the rows and refuses what one of the devices cannot do.
+func (t *Test) plan(attrs []verbs.DeviceAttr) (err error) {
+	maxMsg := uint64(math.MaxUint64)
+	for i := range attrs {
+		maxMsg, t.maxWR = min(maxMsg, attrs[i].MaxMsgSize), min(t.maxWR, attrs[i].MaxQPWR)
+	}
+	if t.sizes, err = t.cfg.Rows(t.cfg.Limit(maxMsg, t.head.MTU)); err != nil {
+		return err
+	}
+	for _, size := range t.sizes {
+		p := newPlan(&t.cfg, size, t.maxWR)
+		for i := range attrs {
+			if err := p.fits(&t.cfg, &attrs[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// query asks the NICs of a side what they are. It fills in what the report says of them.
+func (t *Test) query(side int, h *Host) (attrs []verbs.DeviceAttr, err error) {
+	h.Reads = math.MaxUint8
+	rep := &t.head
+	for i := range t.rails[side] {
+		rail := &t.rails[side][i]
+		name := rail.Context.Device().Name()
+		attr, err := rail.Context.QueryDevice()
+		if err != nil {
+			return nil, err
+		}
+		port, err := rail.Context.QueryPort(portOf(rail))
+		if err != nil {
+			return nil, err
+		}
+		if port.State != verbs.PortActive {
+			return nil, fmt.Errorf("port %d of %s is %s, not %s", portOf(rail), name, port.State, verbs.PortActive)
+		}
+		if rep.MTU == 0 {
+			rep.Provider, rep.Link, rep.MTU = attr.Provider, attr.Link, port.ActiveMTU.Bytes()
+		}
+		rep.MTU, rep.Table.LinkLayer = min(rep.MTU, port.ActiveMTU.Bytes()), port.LinkLayer.String()
+		h.Devices = append(h.Devices, name)
+		h.Reads = min(h.Reads, attr.MaxQPInitRdAtomic, attr.MaxQPRdAtomic)
+		attrs = append(attrs, attr)
+	}
+	return attrs, nil
+}
+
+// Describe fills in the head of the report. hosts are the first and the second side.
+func (t *Test) Describe(hosts [2]Host) {
+	c, h := &t.cfg, &t.head
+	h.Op, h.Mode, h.Connection, h.Transport = c.op(), c.Mode, c.Connection.String(), c.transport()
+	h.Device, h.Peer = strings.Join(hosts[0].Devices, ","), strings.Join(hosts[1].Devices, ",")
+	c.Memory[0].Device, c.Memory[1].Device = hosts[0].Memory, hosts[1].Memory
+	h.QPs, h.Rails, h.Scheme = c.QPs, len(t.rails[t.side]), "none"
+	if c.virtual() {
+		h.Lanes, h.Scheme = c.QPs, t.own.Scheme.String()
+	}
+	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
+	h.Table.Policy, h.Table.Fragment, h.Table.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
+	h.Results, h.PerLane, h.Run.Options = []Result{}, []Lane{}, *c
+	for i := range c.Memory {
+		h.Run.Options.Memory[i] = Memory{Device: c.Memory[i].String()}
+	}
+	if c.MTU > 0 {
+		h.MTU = c.MTU
+	}
+	if c.Mode == Latency {
+		h.TxDepth = 1
+	} else if c.TxDepth == 0 {
+		h.TxDepth = defaultTxDepth
+	}
+	for i := range h.Rails {
+		a, b := hosts[0].Devices, hosts[1].Devices
+		h.PerRail = append(h.PerRail, Rail{Rail: i, Device: a[i%len(a)], Peer: b[i%len(b)]})
+	}
+}
+
+// Sizes returns the message sizes that will be measured, in order.
+func (t *Test) Sizes() []int { return t.sizes }
+
+// Run measures row by row. When ctx ends it stops and returns what it has, with Interrupted set and no error. It waits
+// for what is in flight, for at most 2 s. If a client stops, the server stops too. The end of ctx at a server is an
+// error. After an error the report holds the rows before it.
+func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
+	var cancelled atomic.Bool
+	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()
+	control, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	wait := time.Duration(0)
+	if t.side == 0 {
+		wait = cmp.Or(t.drain, drainAfter)
+	}
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(wait, cancel) })()
+	report := t.head
+	report.Results = make([]Result, 0, len(t.sizes))
+	report.Run.Options.Sizes = t.sizes
+	report.PerRail, report.PerLane = slices.Clone(report.PerRail), []Lane{}
+	if t.peer == nil && o.Head != nil {
+		o.Head(report)
+	}
+	for i, size := range t.sizes {
+		if t.peer == nil && ctx.Err() != nil {
+			break
+		}
+		result, err := t.runRow(control, i, &report, &o, &cancelled)
+		if err != nil {
+			return report, fmt.Errorf("%s %s of %s over %s: %w", report.Op, t.cfg.Mode, FormatSize(size), t.cfg.Connection, err)
+		}
+		if result.Iterations > 0 {
+			report.Results = append(report.Results, result)
+			if o.Result != nil {
+				o.Result(result)
+			}
+		}
+		report.shares()
+		if report.Interrupted {
+			break
+		}
+	}
+	report.Interrupted = report.Interrupted || t.peer == nil && ctx.Err() != nil
+	return report, nil
+}
+
+// runRow opens, measures and closes one row. It sets Interrupted if a user has ended the test.
+func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, cancelled *atomic.Bool) (res Result, err error) {
+	size := t.sizes[row]
+	r, err := t.openRow(ctx, size, cancelled)
+	defer func() { err = errors.Join(err, r.closers.Close()) }()
+	if errors.Is(err, errCancelled) {
+		rep.Interrupted = true
+		return res, nil
+	}
+	if err != nil {
+		return res, err
+	}
+	if o.Opened != nil {
+		r.announce(o.Opened)
+	}
+	if t.cfg.Kill.On {
+		r.outage = r.newOutage(rep)
+	}
+	r.readHealth = o.Health
+	if o.Interval > 0 {
+		r.series = &series{run: r, every: o.Interval, tell: o.Span, show: o.Snapshot}
+	}
+	if r.link != nil && len(rep.Results) == 0 {
+		rep.agree(r.link)
+		if err := rep.locate(r.link, t.side); err != nil {
+			return res, err
+		}
+		if o.Head != nil {
+			o.Head(*rep)
+		}
+	}
+	if o.Progress != nil {
+		r.pace.progress = func(p Progress) {
+			p.Row, p.Rows, p.Size, p.Passive = row, len(t.sizes), size, r.own().out == nil
+			o.Progress(p)
+		}
+		r.pace.progress(Progress{})
+	}
+	if o.Measuring != nil {
+		r.pace.measuring = o.Measuring
+		defer o.Measuring(false)
+	}
+	found, err := r.run()
+	if err != nil {
+		if r.control != nil {
+			err = r.control.Explain(err)
+		}
+		return res, err
+	}
+	res = t.cfg.settle(size, found)
+	res.Histogram, res.HDR = found[t.side].histogram, found[t.side].hdr
+	if r.series != nil {
+		res.Timeline = r.series.spans
+	}
+	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only the user of a client ends a test
+	for i, side := range found {
+		if res.Iterations > 0 {
+			rep.add(i, side.Lanes)
+			rep.examine(&side.Health)
+		}
+	}
+	if o.Paths != nil && t.side == 0 {
+		rep.trace(t.rails[0], o.Paths)
+		rep.examinePaths()
+	}
+	return res, nil
+}

@@ -1,0 +1,30 @@
+package measure_test
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx/internal/perf/measure"
+	"ibverbx/verbs"
+)
+
+func TestTransport(t *testing.T) {
+	for _, tt := range []struct {
+		cfg  measure.Config
+		want measure.Transport // empty: refused
+	}{
+		{measure.Config{}, measure.TransportRC},
+		{measure.Config{Transport: measure.TransportUC}, measure.TransportUC},
+		{measure.Config{Connection: verbs.UC}, measure.TransportRC},
+		{measure.Config{Connection: verbs.UC, Transport: measure.TransportUC}, ""},
+		{measure.Config{Op: measure.Send, Connection: verbs.UD, Transport: measure.TransportUC}, ""},
+		{measure.Config{Transport: measure.TransportRaw}, ""},
+		{measure.Config{Transport: "tcp"}, ""},
+	} {
+		c, err := tt.cfg.Complete()
+		var refused *measure.ConfigError
+		if (tt.want == "") != errors.As(err, &refused) || (tt.want != "" && c.Transport != tt.want) {
+			t.Errorf("%+v: got transport %q and %v, want %q", tt.cfg, c.Transport, err, tt.want)
+		}
+	}
+}

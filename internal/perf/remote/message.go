@@ -1,0 +1,112 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"ibverbx"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/strictjson"
+)
+
+// Bounds of messages.
+const (
+	maxMessage   = 1 << 20 // bytes
+	maxTextBytes = 512
+	// maxHealthLanes is the largest number of lanes whose counters are sent. More would not fit a message.
+	maxHealthLanes = 512
+)
+
+// messageKind is the kind of a control message.
+type messageKind string
+
+// Kinds of control messages.
+const (
+	kindStart    messageKind = "start"    // the receives are posted
+	kindProgress messageKind = "progress" // a sign of life
+	kindFill     messageKind = "fill"     // fill N messages from First on with their patterns
+	kindCompare  messageKind = "compare"  // compare N messages from First on
+	kindAnswer   messageKind = "answer"   // to fill or compare: Text is empty, or the error
+	kindDone     messageKind = "done"     // N messages were sent, and no more will be
+	kindOver     messageKind = "over"     // the last message of a run
+)
+
+// controlMessage is a message between the sides of a run.
+type controlMessage struct {
+	Kind  messageKind `json:"kind"`
+	First int64       `json:"first,omitempty"`
+	N     int64       `json:"n,omitempty"`
+	Text  string      `json:"text,omitempty"`
+	// Stop, in a client's done, means that the user has stopped the test: the server stops sending too.
+	Stop bool             `json:"stop,omitempty"`
+	Over *measure.Outcome `json:"over,omitempty"`
+}
+
+// check rejects an invalid message from the remote side.
+func (m *controlMessage) check() error {
+	switch m.Kind {
+	case kindStart, kindProgress, kindFill, kindCompare, kindAnswer, kindDone, kindOver:
+	default:
+		return fmt.Errorf("unknown control message %.32q", m.Kind)
+	}
+	switch {
+	case m.First < 0 || m.N < 0 || m.First > math.MaxInt64-m.N || len(m.Text) > maxTextBytes:
+		return fmt.Errorf("control message %q has invalid values", m.Kind)
+	case (m.Over != nil) != (m.Kind == kindOver):
+		return fmt.Errorf("control message %q lacks its result, or has one too early", m.Kind)
+	case m.Stop && m.Kind != kindDone:
+		return fmt.Errorf("control message %q cannot stop the test", m.Kind)
+	case m.Over != nil:
+		return checkOutcome(m.Over)
+	}
+	return nil
+}
+
+// checkOutcome rejects an invalid result of the remote side. Lanes are printed; paths and health are not sent with them.
+func checkOutcome(o *measure.Outcome) error {
+	if o.Messages < 0 || o.Elapsed < 0 || o.Peak < 0 || len(o.Lanes) > measure.MaxLanes+2 {
+		return errors.New("the remote side's result has invalid values")
+	}
+	if h := &o.Health; len(h.Rails) > ibverbx.MaxRails || len(h.Lanes) > maxHealthLanes {
+		return fmt.Errorf("the remote side's result has counters of %d rails and %d lanes", len(h.Rails), len(h.Lanes))
+	}
+	for i := range o.Lanes {
+		l := &o.Lanes[i]
+		role := l.Role == "data" || l.Role == "message" || l.Role == "notify"
+		if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || len(l.Paths) > 0 || l.Health != nil || !role {
+			return fmt.Errorf("the remote side's result has an impossible lane %d", i)
+		}
+	}
+	return nil
+}
+
+// send sends a value to the remote side.
+func send(ctx context.Context, to Remote, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return to.Send(ctx, b)
+}
+
+// decode decodes a received value strictly.
+func decode(b []byte, v any) error {
+	if err := strictjson.Decode(b, maxMessage, v); err != nil {
+		return fmt.Errorf("from the remote side: %w", err)
+	}
+	return nil
+}
+
+// brief is the text of an error, empty for nil, cut to what a message may hold. JSON holds UTF-8 only, so other bytes are
+// left out, as is a character that was cut.
+func brief(err error) string {
+	if err == nil {
+		return ""
+	}
+	s := err.Error()
+	return strings.ToValidUTF8(s[:min(len(s), maxTextBytes)], "")
+}

@@ -1,0 +1,190 @@
+package remote_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/remote"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// rails opens so many rails of software NICs, each on a link of its own.
+func rails[L softnic.Link](t *testing.T, n int, link func(rail int) L) (links []L, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+	t.Helper()
+	for rail := range n {
+		l := link(rail)
+		var pair [2]*softnic.NIC
+		for side := range pair {
+			nic, err := softnic.New(l, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
+			if err != nil {
+				t.Fatalf("softnic.New: got %v, want no error", err)
+			}
+			t.Cleanup(func() {
+				if err := nic.Close(); err != nil {
+					t.Errorf("Close: got %v, want no error", err)
+				}
+			})
+			ctx, err := nic.Open()
+			if err != nil {
+				t.Fatalf("Open: got %v, want no error", err)
+			}
+			pair[side] = nic
+			ends[side] = append(ends[side], ibverbx.RailConfig{Context: ctx})
+		}
+		links, nics = append(links, l), append(nics, pair)
+	}
+	return links, nics, ends
+}
+
+// faulty opens rails whose links segment messages and treat packets badly.
+func faulty(t *testing.T, n int, imp softnic.Impairment) (links []*softnic.FaultLink, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+	t.Helper()
+	return rails(t, n, func(rail int) *softnic.FaultLink {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
+		if err != nil {
+			t.Fatalf("NewFaultLink: got %v, want no error", err)
+		}
+		return link
+	})
+}
+
+// device is memory of a device that stands in for a GPU. At the end of the test all of it must have been given back.
+func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
+	t.Helper()
+	d := new(verbstest.MemoryDevice)
+	var lent atomic.Int32
+	t.Cleanup(func() {
+		if n := lent.Load(); n != 0 {
+			t.Errorf("%d pieces of memory were not given back", n)
+		}
+	})
+	return d, measure.Memory{Device: d.Name(), Alloc: func(size int) (*verbs.Memory, func() error, error) {
+		mem, err := d.Alloc(size)
+		lent.Add(1)
+		return mem, func() error { lent.Add(-1); return mem.Free() }, err
+	}}
+}
+
+// names are where a report says that the buffers were.
+func names(r *measure.Report) [2]string {
+	return [2]string{r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()}
+}
+
+// TestRemoteDeviceMemoryRefused: the server refuses atomics on its device memory.
+func TestRemoteDeviceMemoryRefused(t *testing.T) {
+	_, memory := device(t)
+	client, server := both(t.Context(), partners(t, 1), measure.Config{Op: measure.Atomic}, measure.Config{Memory: [2]measure.Memory{{}, memory}})
+	if client.err == nil || server.err == nil || !strings.Contains(server.err.Error(), "no atomics on memory of a device") {
+		t.Errorf("got %v and %v, want errors, and the refusal of the server", client.err, server.err)
+	}
+}
+
+// TestRemoteDeviceMemory: each of two processes chooses its memory, and both reports name both.
+func TestRemoteDeviceMemory(t *testing.T) {
+	for name, on := range map[string][2]bool{"client": {true, false}, "server": {false, true}, "both": {true, true}} {
+		for _, cfg := range []measure.Config{{}, {Op: measure.Read}, {Op: measure.Send}, {Imm: true, Bidirectional: true}, {Op: measure.Read, Mode: measure.Latency}} {
+			t.Run(fmt.Sprintf("%s/%s/%s", name, cfg.Op, cfg.Mode), func(t *testing.T) {
+				d, memory := device(t)
+				var serve measure.Config
+				want := [2]string{measure.HostMemory, measure.HostMemory}
+				if on[0] {
+					cfg.Memory[0], want[0] = memory, d.Name()
+				}
+				if on[1] {
+					serve.Memory[1], want[1] = memory, d.Name()
+				}
+				cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Iterations, cfg.Check = 1, 2, []int{64, 40_000}, 70, true
+				client, server := both(t.Context(), partners(t, 1), cfg, serve)
+				if client.err != nil || server.err != nil {
+					t.Fatalf("got %v and %v, want no errors", client.err, server.err)
+				}
+				for _, r := range []measure.Report{client.report, server.report} {
+					if got := names(&r); got != want {
+						t.Errorf("the report of the %s has memory of %v, want %v", r.Role, got, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRemoteDeviceCheckFinds: wrong bytes on a device are found. The client is given an address that is one message off.
+func TestRemoteDeviceCheckFinds(t *testing.T) {
+	for _, op := range []measure.Op{measure.Write, measure.Read} {
+		_, memory := device(t)
+		ends := partners(t, 1)
+		ends[0].spoil = func(l *measure.Link) {
+			l.Remote = &ibverbx.RemoteRegion{Addr: l.Remote.Addr + 64, Length: l.Remote.Length, RKeys: l.Remote.RKeys}
+		}
+		cfg := measure.Config{Op: op, Rails: 1, QPs: 2, Sizes: []int{64}, Iterations: 64, Check: true, Memory: [2]measure.Memory{memory}}
+		client, server := both(t.Context(), ends, cfg, measure.Config{Memory: [2]measure.Memory{{}, memory}})
+		if client.err == nil || !strings.Contains(client.err.Error(), "--check") || server.err == nil {
+			t.Errorf("%s: got %v and %v, want what --check found", op, client.err, server.err)
+		}
+	}
+}
+
+// TestDeviceLend: memory of a device counts as what a server lends.
+func TestDeviceLend(t *testing.T) {
+	_, memory := device(t)
+	cfg := measure.Config{Rails: 1, QPs: 1, Sizes: []int{64 << 10}, Iterations: 10}
+	for _, tt := range []struct {
+		serve measure.Config
+		ok    bool
+	}{{measure.Config{Lend: 1 << 20}, true}, {measure.Config{Lend: 1 << 20, Memory: [2]measure.Memory{{}, memory}}, false}} {
+		client, server := both(t.Context(), partners(t, 1), cfg, tt.serve)
+		if ok := client.err == nil && server.err == nil; ok != tt.ok {
+			t.Errorf("a server that lends 1 MiB of %v: got %v and %v, want success: %v", tt.serve.Memory[1], client.err, server.err, tt.ok)
+		}
+	}
+}
+
+// wishing keeps what a test wanted of the NICs.
+type wishing struct {
+	*partner
+	wish *measure.NICRequest
+}
+
+func (w wishing) Open(wish measure.NICRequest) ([]ibverbx.RailConfig, error) {
+	*w.wish = wish
+	return w.partner.Open(wish)
+}
+
+// The client says what makes QPs reliable, and how many lanes there are: both ends open their
+// NICs accordingly.
+func TestTransportIsTheClients(t *testing.T) {
+	for _, transport := range []measure.Transport{measure.TransportRC, measure.TransportUC} {
+		ends := partners(t, 2)
+		var wishes [2]measure.NICRequest
+		served := make(chan error, 1)
+		go func() {
+			r, err := remote.NewServer(t.Context(), wishing{ends[1], &wishes[1]}, measure.Config{})
+			if err == nil && r.Config().Transport != transport {
+				t.Errorf("the server reports transport %s, want %s", r.Config().Transport, transport)
+			}
+			served <- err
+		}()
+		r, err := remote.NewClient(t.Context(), wishing{ends[0], &wishes[0]}, measure.Config{Rails: 2, QPs: 6, Transport: transport})
+		if other := <-served; err != nil || other != nil {
+			t.Fatalf("%s: got %v and %v, want no errors", transport, err, other)
+		}
+		if r.Config().Transport != transport {
+			t.Errorf("the client reports transport %s, want %s", r.Config().Transport, transport)
+		}
+		want := measure.NICRequest{Rails: 2, Transport: transport, Lanes: 6}
+		if lent := wishes[1].Memory; lent <= 0 || lent >= 256<<20 {
+			t.Errorf("the server lends its NICs %d bytes, want what its buffers leave of 256 MiB", lent)
+		}
+		wishes[1].Memory = 0
+		if !reflect.DeepEqual(wishes[0], want) || !reflect.DeepEqual(wishes[1], want) {
+			t.Errorf("the ends opened NICs for %+v and %+v, want %+v", wishes[0], wishes[1], want)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package remote_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/remote"
+	"ibverbx/softnic"
+)
+
+// wrapped is a client's end with a connection that a test changes.
+type wrapped struct {
+	*partner
+	rows int
+	// hear, if not nil, changes a note of the server. An empty one is left out.
+	hear func(note string) string
+	// connect, if not nil, is called before each row, with its number.
+	connect func(ctx context.Context, row int) error
+}
+
+func (w *wrapped) Recv(ctx context.Context) ([]byte, error) {
+	for {
+		b, err := w.partner.Recv(ctx)
+		if err != nil || w.hear == nil {
+			return b, err
+		}
+		if note := w.hear(string(b)); note != "" {
+			return []byte(note), nil
+		}
+	}
+}
+
+func (w *wrapped) Connect(ctx context.Context, s measure.SideConfig) (*measure.Link, error) {
+	w.rows++
+	if w.connect != nil {
+		if err := w.connect(ctx, w.rows-1); err != nil {
+			return nil, err
+		}
+	}
+	return w.partner.Connect(ctx, s)
+}
+
+// stopped runs a client, and a server that lives for as long. What the server finds does not matter.
+func stopped(ctx context.Context, t *testing.T, client *wrapped, server *partner, cfg measure.Config, o measure.Observer) (rep measure.Report, err error) {
+	t.Helper()
+	serving, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if r, err := remote.NewServerTimed(serving, server, 100*time.Millisecond, time.Minute); err == nil {
+			_, _ = r.Run(serving, measure.Observer{})
+		}
+	}()
+	r, err := remote.NewClient(t.Context(), client, cfg)
+	if err == nil {
+		r.DrainAfter(300 * time.Millisecond)
+		rep, err = r.Run(ctx, o)
+	}
+	stop()
+	_ = client.conn.Close()
+	<-done
+	return rep, err
+}
+
+// TestRemoteInterruptedDeadPath: a client that the user ends does not wait for requests whose path is dead, although the
+// server goes on to say that it is alive. What was measured before counts.
+func TestRemoteInterruptedDeadPath(t *testing.T) {
+	for name, cfg := range map[string]measure.Config{
+		"bandwidth": {},
+		"latency":   {Mode: measure.Latency},
+		"ping-pong": {Mode: measure.Latency, Op: measure.Send},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			links, nics, rails := faulty(t, 1, softnic.Impairment{})
+			ends := partnersOn(t, rails)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Duration = 1, 2, []int{64, 128}, time.Hour
+			rep, err := stopped(ctx, t, &wrapped{partner: ends[0]}, ends[1], cfg, measure.Observer{Progress: func(p measure.Progress) {
+				if p.Messages > 0 && ctx.Err() == nil {
+					links[0].Cut(nics[0][0], nics[0][1])
+					links[0].Cut(nics[0][1], nics[0][0])
+					cancel()
+				}
+			}})
+			if err != nil || !rep.Interrupted || len(rep.Results) != 1 {
+				t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
+			}
+		})
+	}
+}
+
+// TestRemoteInterruptedMeeting: a client that the user ends before its server is ready is interrupted, which is no error.
+func TestRemoteInterruptedMeeting(t *testing.T) {
+	t.Parallel()
+	ends := partners(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client := &wrapped{partner: ends[0], hear: func(note string) string {
+		if strings.Contains(note, `"kind":"start"`) {
+			return ""
+		}
+		return note
+	}}
+	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Duration: time.Hour}
+	rep, err := stopped(ctx, t, client, ends[1], cfg, measure.Observer{Progress: func(measure.Progress) { cancel() }})
+	if err != nil || !rep.Interrupted || len(rep.Results) != 0 {
+		t.Errorf("got %d rows, interrupted %t, and %v, want none, interrupted", len(rep.Results), rep.Interrupted, err)
+	}
+}
+
+// TestRemoteInterruptedConnecting: a client that the user ends does not wait until the next row is connected, and reports
+// the rows before it.
+func TestRemoteInterruptedConnecting(t *testing.T) {
+	t.Parallel()
+	ends := partners(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client := &wrapped{partner: ends[0], connect: func(connecting context.Context, row int) error {
+		if row == 0 {
+			return nil
+		}
+		cancel()
+		select {
+		case <-connecting.Done():
+			return connecting.Err()
+		case <-time.After(time.Minute):
+			return errors.New("nobody has ended this for a minute")
+		}
+	}}
+	rep, err := stopped(ctx, t, client, ends[1], measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Iterations: 100}, measure.Observer{})
+	if err != nil || !rep.Interrupted || len(rep.Results) != 1 {
+		t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
+	}
+}
+
+// TestRemoteServerCannotInterrupt: a client measures all rows, and is not interrupted, whatever a server says of a user.
+func TestRemoteServerCannotInterrupt(t *testing.T) {
+	ends := partners(t, 1)
+	client := &wrapped{partner: ends[0], hear: strings.NewReplacer(
+		`"kind":"done"`, `"kind":"done","stop":true`, `"interrupted":false`, `"interrupted":true`,
+	).Replace}
+	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128, 256}, Iterations: 100}
+	rep, err := stopped(t.Context(), t, client, ends[1], cfg, measure.Observer{})
+	if err != nil || rep.Interrupted || len(rep.Results) != 3 {
+		t.Errorf("got %d rows, interrupted %t, and %v, want 3 rows and no interruption", len(rep.Results), rep.Interrupted, err)
+	}
+}
+
+// TestInterruptedSlowPath: a test that the user ends does not wait until a slow path has delivered all that is in flight, although
+// messages come through all the time. What came through counts, and with Check what was compared.
+func TestInterruptedSlowPath(t *testing.T) {
+	for name, tt := range map[string]struct{ remote, check bool }{
+		"one process": {}, "one process, check": {check: true}, "two processes": {remote: true}, "two processes, check": {remote: true, check: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			links, nics, rails := faulty(t, 1, softnic.Impairment{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cfg := measure.Config{Rails: 1, QPs: 1, Sizes: []int{32 << 10}, TxDepth: 2048, CQMod: 1, Duration: time.Hour, Check: tt.check}
+			slow, before := false, int64(0)
+			o := measure.Observer{Progress: func(p measure.Progress) {
+				switch {
+				case p.Messages == 0 || ctx.Err() != nil:
+				case slow: // and the queue is full: it takes 2 s until all of it has arrived
+					before = p.Messages
+					cancel()
+				default:
+					slow = true
+					if err := links[0].Impair(nics[0][0], nics[0][1], softnic.Impairment{Rate: 32e6}); err != nil {
+						t.Errorf("Impair: got %v, want no error", err)
+					}
+				}
+			}}
+			var rep measure.Report
+			var err error
+			if tt.remote {
+				ends := partnersOn(t, rails)
+				rep, err = stopped(ctx, t, &wrapped{partner: ends[0]}, ends[1], cfg, o)
+			} else if test, bad := measure.New(rails[0], rails[1], cfg); bad != nil {
+				t.Fatalf("New: got %v, want no error", bad)
+			} else {
+				test.DrainAfter(20 * time.Millisecond)
+				rep, err = test.Run(ctx, o)
+			}
+			if err != nil || !rep.Interrupted || len(rep.Results) != 1 && !tt.check { // a row of which nothing was compared is left out
+				t.Fatalf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
+			}
+			most := int64(cfg.TxDepth / 2) // those between the progress and the end, and what a slow path delivers until it is given up
+			for _, r := range rep.Results {
+				if after := r.Iterations - before; after > most {
+					t.Errorf("%d messages count that came through after the end, want at most %d of %d in flight", after, most, cfg.TxDepth)
+				}
+			}
+		})
+	}
+}

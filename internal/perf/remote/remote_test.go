@@ -1,0 +1,377 @@
+package remote_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/remote"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// partner is one end of a connection, with NICs that it was given.
+type partner struct {
+	conn   *bootstrap.Conn
+	dialer bool
+	nics   []ibverbx.RailConfig
+	spoil  func(*measure.Link) // before a row, nil for nothing
+}
+
+func (p *partner) Send(ctx context.Context, b []byte) error {
+	return p.conn.Send(ctx, bootstrap.KindApplication, b)
+}
+
+func (p *partner) Recv(ctx context.Context) ([]byte, error) {
+	m, err := p.conn.Recv(ctx)
+	return m.Body, err
+}
+
+func (p *partner) Open(w measure.NICRequest) ([]ibverbx.RailConfig, error) {
+	return p.nics[:min(w.Rails, len(p.nics))], nil
+}
+
+func (p *partner) Connect(ctx context.Context, s measure.SideConfig) (*measure.Link, error) {
+	one, err := peer.Connect(ctx, p.conn, p.dialer, peer.Config{
+		Rails: p.nics, QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
+		Regions: []peer.RegionConfig{{Memory: s.Memory, Size: max(s.Bytes, 1)}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	l := &measure.Link{
+		QP: one.QP, CQ: one.CQ, Local: one.Local(""), Remote: one.Remote(""), Rails: one.Rails.Configs(), Lanes: one.Agreed.Lanes,
+		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
+	}
+	if p.spoil != nil {
+		p.spoil(l)
+	}
+	return l, nil
+}
+
+// partners are a client and a server in one process, with rails in memory between them.
+func partners(t *testing.T, n int) [2]*partner {
+	t.Helper()
+	_, _, ends := rails(t, n, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	return partnersOn(t, ends)
+}
+
+// partnersOn are a client and a server with these rails.
+func partnersOn(t *testing.T, ends [2][]ibverbx.RailConfig) [2]*partner {
+	t.Helper()
+	door := bootstrap.Config{InsecurePlaintextOnLoopback: true}
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", door)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	c, err := bootstrap.Dial(t.Context(), l.Addr().String(), door)
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	s, err := l.Accept(t.Context())
+	if err != nil {
+		t.Fatalf("Accept: got %v, want no error", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), s.Close(), l.Close()); err != nil {
+			t.Logf("close: %v", err)
+		}
+	})
+	return [2]*partner{{conn: c, dialer: true, nics: ends[0]}, {conn: s, nics: ends[1]}}
+}
+
+// outcome is what one end of a test came to.
+type outcome struct {
+	report measure.Report
+	err    error
+}
+
+// both runs a test at both ends. serve is what the server wants.
+func both(ctx context.Context, ends [2]*partner, cfg, serve measure.Config) (client, server outcome) {
+	return observed(ctx, ends, cfg, serve, measure.Observer{})
+}
+
+// observed is both with somebody who looks on at the client.
+func observed(ctx context.Context, ends [2]*partner, cfg, serve measure.Config, o measure.Observer) (client, server outcome) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var r *measure.Test
+		if r, server.err = remote.NewServer(context.WithoutCancel(ctx), ends[1], serve); server.err == nil {
+			server.report, server.err = r.Run(context.WithoutCancel(ctx), measure.Observer{})
+		}
+		if server.err != nil {
+			_ = ends[1].conn.Close()
+		}
+	}()
+	var r *measure.Test
+	if r, client.err = remote.NewClient(context.WithoutCancel(ctx), ends[0], cfg); client.err == nil {
+		client.report, client.err = r.Run(ctx, o)
+	}
+	if client.err != nil {
+		_ = ends[0].conn.Close()
+	}
+	<-done
+	return client, server
+}
+
+func TestRemote(t *testing.T) {
+	sizes := []int{8, 100000}
+	for _, op := range []measure.Op{measure.Write, measure.Read, measure.Send, measure.Atomic, measure.WriteImm} {
+		for _, mode := range []measure.Mode{measure.Bandwidth, measure.Latency} {
+			for _, lanes := range []int{1, 4} {
+				for _, more := range []string{"", "check", "bidirectional", "check bidirectional"} {
+					if mode == measure.Latency && strings.Contains(more, "bidirectional") {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/%s/lanes=%d/%s", op, mode, lanes, more), func(t *testing.T) {
+						cfg := measure.Config{
+							Op: op, Mode: mode, Rails: 2, QPs: lanes, Sizes: sizes, Iterations: 151,
+							Check: strings.Contains(more, "check"), Bidirectional: strings.Contains(more, "bidirectional"),
+						}
+						if op == measure.WriteImm {
+							cfg.Op, cfg.Imm = measure.Write, true
+						}
+						if op == measure.Atomic {
+							cfg.Sizes = []int{8}
+						}
+						client, server := both(t.Context(), partners(t, 2), cfg, measure.Config{})
+						if client.err != nil || server.err != nil {
+							t.Fatalf("got %v and %v, want no errors", client.err, server.err)
+						}
+						checkRemote(t, &cfg, &client.report, &server.report)
+					})
+				}
+			}
+		}
+	}
+}
+
+// checkRemote compares what the two ends report.
+func checkRemote(t *testing.T, cfg *measure.Config, client, server *measure.Report) {
+	t.Helper()
+	if client.Role != "client" || server.Role != "server" || client.Device != server.Device || client.Peer != server.Peer {
+		t.Errorf("the ends are %s %s to %s, and %s %s to %s", client.Role, client.Device, client.Peer, server.Role, server.Device, server.Peer)
+	}
+	if len(client.Results) != len(cfg.Sizes) || len(server.Results) != len(cfg.Sizes) {
+		t.Fatalf("%d and %d results, want %d", len(client.Results), len(server.Results), len(cfg.Sizes))
+	}
+	want := int64(cfg.Iterations)
+	if cfg.Bidirectional {
+		want *= 2
+	}
+	bytes := uint64(0)
+	for i := range client.Results {
+		c, s := &client.Results[i], &server.Results[i]
+		if c.Iterations != want || s.Iterations != want || c.Size != cfg.Sizes[i] {
+			t.Errorf("row %d: %d and %d messages of %d bytes, want %d", i, c.Iterations, s.Iterations, c.Size, want)
+		}
+		bytes += uint64(want) * uint64(cfg.Sizes[i])
+		switch {
+		case cfg.Mode == measure.Latency:
+			if c.LatencyResult == nil || s.LatencyResult == nil || *c.LatencyResult != *s.LatencyResult || c.Typical <= 0 {
+				t.Errorf("row %d: latency %+v and %+v, want the same", i, c.LatencyResult, s.LatencyResult)
+			}
+		case *c.BandwidthResult != *s.BandwidthResult || c.BytesPerSecond <= 0:
+			t.Errorf("row %d: bandwidth %+v and %+v, want the same", i, c.BandwidthResult, s.BandwidthResult)
+		}
+	}
+	if cfg.Mode == measure.Latency {
+		return // a ping-pong has an answer for each
+	}
+	for name, rep := range map[string]*measure.Report{"client": client, "server": server} {
+		carried := uint64(0)
+		for _, rail := range rep.PerRail {
+			carried += rail.Bytes
+		}
+		if rep.Op == measure.WriteImm && rep.Scheme == "tally" && rep.Lanes > 1 {
+			continue // records have bytes too
+		}
+		if carried != bytes {
+			t.Errorf("the rails of the %s carried %d bytes, want %d", name, carried, bytes)
+		}
+	}
+}
+
+// An end that speaks all the time says nothing behind its last word of a row, which the next
+// would stumble over.
+func TestRemoteChatter(t *testing.T) {
+	ends := partners(t, 1)
+	cfg := measure.Config{Op: measure.Send, Mode: measure.Latency, Rails: 1, QPs: 1, Sizes: []int{8, 64, 512, 4096, 8, 64, 512, 4096}, Iterations: 100}
+	done := make(chan error, 1)
+	go func() {
+		r, err := remote.NewServerTimed(context.WithoutCancel(t.Context()), ends[1], remote.Chatter, time.Minute)
+		if err == nil {
+			_, err = r.Run(context.WithoutCancel(t.Context()), measure.Observer{})
+		}
+		_ = ends[1].conn.Close()
+		done <- err
+	}()
+	r, err := remote.NewClientTimed(t.Context(), ends[0], cfg, remote.Chatter)
+	if err == nil {
+		_, err = r.Run(t.Context(), measure.Observer{})
+	}
+	_ = ends[0].conn.Close()
+	if served := <-done; err != nil || served != nil {
+		t.Errorf("got %v and %v, want no errors", err, served)
+	}
+}
+
+// A row lasts as long as it was asked to, and what the ends want is settled.
+func TestRemoteSettled(t *testing.T) {
+	cfg := measure.Config{Rails: 2, QPs: 8, Sizes: []int{1 << 20}, Duration: 50 * time.Millisecond, MTU: 2048, Scheme: ibverbx.DQPLB, Imm: true, Fragment: 64 << 10}
+	client, server := both(t.Context(), partners(t, 2), cfg, measure.Config{QPs: 3, MTU: 1024, Fragment: 32 << 10})
+	if client.err != nil || server.err != nil {
+		t.Fatalf("got %v and %v, want no errors", client.err, server.err)
+	}
+	for _, r := range []measure.Report{client.report, server.report} {
+		if r.Lanes != 3 || r.MTU != 1024 || r.Scheme != "dqplb" || r.Table.Fragment != 32<<10 || r.Results[0].Iterations == 0 {
+			t.Errorf("%s: %d lanes, MTU %d, %s, fragments of %d, %d messages, want 3, 1024, dqplb, 32768 and some", r.Role, r.Lanes, r.MTU, r.Scheme, r.Table.Fragment, r.Results[0].Iterations)
+		}
+	}
+}
+
+// Wrong bytes are found, at whichever end they stand: the client is given an address that
+// is one message off.
+func TestRemoteCheckFinds(t *testing.T) {
+	for _, op := range []measure.Op{measure.Write, measure.Read} {
+		for _, mode := range []measure.Mode{measure.Bandwidth, measure.Latency} {
+			ends := partners(t, 1)
+			ends[0].spoil = func(l *measure.Link) {
+				l.Remote = &ibverbx.RemoteRegion{Addr: l.Remote.Addr + 64, Length: l.Remote.Length, RKeys: l.Remote.RKeys}
+			}
+			cfg := measure.Config{Op: op, Mode: mode, Rails: 1, QPs: 2, Sizes: []int{64}, Iterations: 64, Check: true}
+			client, server := both(t.Context(), ends, cfg, measure.Config{})
+			if client.err == nil || !strings.Contains(client.err.Error(), "--check") || server.err == nil {
+				t.Errorf("%s %s: got %v and %v, want what --check found", op, mode, client.err, server.err)
+			}
+		}
+	}
+}
+
+// With places for one burst alone the next waits until the partner has compared it.
+func TestRemoteCheckOneBurst(t *testing.T) {
+	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{1 << 20}, Iterations: 100, TxDepth: 4, CQMod: 4, Check: true}
+	client, server := both(t.Context(), partners(t, 1), cfg, measure.Config{})
+	if client.err != nil || server.err != nil {
+		t.Errorf("got %v and %v, want no errors", client.err, server.err)
+	}
+}
+
+// The client may have had enough; both ends stop, also one that sends too, and report what there is.
+func TestRemoteInterrupted(t *testing.T) {
+	for name, cfg := range map[string]measure.Config{
+		"bandwidth":    {},
+		"both ways":    {Bidirectional: true},
+		"both checked": {Bidirectional: true, Check: true},
+		"both sends":   {Op: measure.Send, Bidirectional: true},
+		"latency":      {Mode: measure.Latency},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Duration = 1, 2, []int{64, 128}, time.Hour
+		client, server := observed(ctx, partners(t, 1), cfg, measure.Config{}, measure.Observer{Progress: func(p measure.Progress) {
+			if p.Done > 0 {
+				cancel()
+			}
+		}})
+		cancel()
+		for _, o := range []outcome{client, server} {
+			if o.err != nil || !o.report.Interrupted || len(o.report.Results) != 1 || o.report.Results[0].Iterations == 0 {
+				t.Errorf("%s: got %+v and %v, want one row, interrupted", name, o.report.Results, o.err)
+			}
+		}
+	}
+}
+
+// What cannot be is refused, with the reason at both ends.
+func TestRemoteRefused(t *testing.T) {
+	var config *measure.ConfigError
+	for name, cfg := range map[string]measure.Config{
+		"--connection UD": {Op: measure.Send, Connection: verbs.UD},
+		"--size":          {Sizes: []int{3 << 30}},
+	} {
+		_, err := remote.NewClient(t.Context(), partners(t, 1)[0], cfg)
+		if !errors.As(err, &config) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want it refused", name, err)
+		}
+	}
+	for text, want := range map[string]string{
+		`{}`:                         "version",
+		`not JSON`:                   "from the remote side",
+		spec(`"version":1`):          "version 1",
+		spec(`"sizes":[]`):           "sizes",
+		spec(`"sizes":[4294967295]`): "--size",
+		spec(`"rails":0`):            "leaves out",
+		spec(`"op":"jump"`):          "no such operation",
+		spec(`"duration_ns":-1`):     "leaves out",
+		spec(`"lanes":5000`):         "--qp 5000",
+		strings.Replace(spec(""), `"imm"`, `"imm":1,"imm"`, 1): "from the remote side",
+	} {
+		ends := partners(t, 1)
+		if err := ends[0].Send(t.Context(), []byte(text)); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+		if _, err := remote.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want it refused for %q", text, err, want)
+		}
+	}
+}
+
+// A rail whose NIC has no port that this program controls is not lost, and the user is told what to do.
+func TestRemoteKillRefused(t *testing.T) {
+	client, _ := both(t.Context(), partners(t, 2), measure.Config{Kill: measure.Kill{On: true}}, measure.Config{})
+	var config *measure.ConfigError
+	if !errors.As(client.err, &config) || !strings.Contains(client.err.Error(), "pull a cable") {
+		t.Errorf("got %v, want it refused with what to do instead", client.err)
+	}
+}
+
+// TestRemoteLends: a client cannot make a server take more memory than its owner wants.
+func TestRemoteLends(t *testing.T) {
+	for _, tt := range []struct {
+		lend int
+		want string
+	}{
+		{0, "which lends 256"},
+		{64 << 20, "which lends 64"},
+		{1 << 30, ""},
+	} {
+		ends := partners(t, 1)
+		for _, text := range []string{spec(`"sizes":[64,536870912]`), `{"devices":["mem"],"reads":1,"text":""}`} {
+			if err := ends[0].Send(t.Context(), []byte(text)); err != nil {
+				t.Fatalf("Send: got %v, want no error", err)
+			}
+		}
+		_, err := remote.NewServer(t.Context(), ends[1], measure.Config{Lend: tt.lend})
+		var config *measure.ConfigError
+		switch {
+		case tt.want == "" && err != nil:
+			t.Errorf("a server that lends %d bytes: got %v, want no error", tt.lend, err)
+		case tt.want != "" && (!errors.As(err, &config) || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("a server that lends %d bytes: got %v, want it refused with %q", tt.lend, err, tt.want)
+		}
+	}
+}
+
+// spec is what a client sends, with one field changed.
+func spec(change string) string {
+	s := `{"version":4,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
+	name, _, _ := strings.Cut(change, ":")
+	if name == "" {
+		return s
+	}
+	at := strings.Index(s, name)
+	end := at + strings.IndexByte(s[at:], ',')
+	if strings.HasPrefix(change, `"sizes"`) {
+		end = at + strings.IndexByte(s[at:], ']') + 1
+	}
+	return s[:at] + change + s[end:]
+}

@@ -1,0 +1,103 @@
+package remote_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/remote"
+)
+
+// counting counts how often the other end says that it is still at it.
+type counting struct {
+	*partner
+	progress atomic.Int64
+}
+
+func (c *counting) Recv(ctx context.Context) ([]byte, error) {
+	b, err := c.partner.Recv(ctx)
+	if strings.Contains(string(b), `"kind":"progress"`) {
+		c.progress.Add(1)
+	}
+	return b, err
+}
+
+// An end that finds something complete whenever it looks says all the same that it is at it:
+// otherwise the other gives it up.
+func TestRemoteSpeaksUnderLoad(t *testing.T) {
+	ends := partners(t, 1)
+	server := &counting{partner: ends[1]}
+	done := make(chan error, 1)
+	go func() {
+		r, err := remote.NewServer(context.WithoutCancel(t.Context()), server, measure.Config{})
+		if err == nil {
+			_, err = r.Run(context.WithoutCancel(t.Context()), measure.Observer{})
+		}
+		_ = ends[1].conn.Close()
+		done <- err
+	}()
+	r, err := remote.NewClientTimed(t.Context(), ends[0], measure.Config{Rails: 1, QPs: 1, Sizes: []int{8}, Iterations: 200000}, remote.Chatter)
+	if err == nil {
+		_, err = r.Run(t.Context(), measure.Observer{})
+	}
+	_ = ends[0].conn.Close()
+	if served := <-done; err != nil || served != nil {
+		t.Fatalf("got %v and %v, want no errors", err, served)
+	}
+	if n := server.progress.Load(); n < 10 {
+		t.Errorf("the client said %d times that it is at it, want 10 or more in 200000 messages", n)
+	}
+}
+
+// A client that has had enough between two rows says so, and both ends know.
+func TestRemoteInterruptedBetweenRows(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128, 256}, Iterations: 100}
+	client, server := observed(ctx, partners(t, 1), cfg, measure.Config{}, measure.Observer{Result: func(measure.Result) { cancel() }})
+	for _, o := range []outcome{client, server} {
+		if o.err != nil || !o.report.Interrupted || len(o.report.Results) == 3 {
+			t.Errorf("%s: got %d rows, interrupted %t, and %v, want fewer than 3, interrupted", o.report.Role, len(o.report.Results), o.report.Interrupted, o.err)
+		}
+	}
+}
+
+// A client that is let in and asks for nothing does not keep the others waiting forever.
+func TestRemoteSilentClient(t *testing.T) {
+	ends := partners(t, 1)
+	_, err := remote.NewServerTimed(t.Context(), ends[1], time.Second, 50*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "timed out after 50ms waiting") {
+		t.Errorf("got %v, want that the client is not waited for", err)
+	}
+}
+
+// A client whose server gives up says why, whichever of the two it learns first: that the
+// VirtualQP at the other end is gone, or that the connection is.
+func TestRemoteSaysWhy(t *testing.T) {
+	ends := partners(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		r, err := remote.NewServer(ctx, ends[1], measure.Config{})
+		if err == nil {
+			_, err = r.Run(ctx, measure.Observer{})
+		}
+		_ = ends[1].conn.CloseWith("no more today")
+		done <- err
+	}()
+	r, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1, QPs: 2, Sizes: []int{4096}, Duration: time.Hour})
+	if err == nil {
+		_, err = r.Run(t.Context(), measure.Observer{Progress: func(p measure.Progress) {
+			if p.Done > 0 {
+				cancel()
+			}
+		}})
+	}
+	if served := <-done; served == nil || err == nil || !strings.Contains(err.Error(), "no more today") {
+		t.Errorf("the server ended in %v and the client in %v, want what the server said in both", served, err)
+	}
+}

@@ -1,0 +1,117 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"ibverbx/internal/perf/measure"
+)
+
+const (
+	// slowRail is the part of the bytes per lane of the fastest rail below which a rail is called slow.
+	slowRail = 0.9
+	// verdictFragments is how many fragments a data lane must have carried on average before speeds are judged. Fewer
+	// are spread by chance.
+	verdictFragments = 64
+)
+
+// Verdict describes the health of the rails: which rail is slow, or loses or drops packets.
+func Verdict(rep *measure.Report) string {
+	var said []string
+	known := len(rep.PerRail) > 0
+	for i := range rep.PerRail {
+		rail := &rep.PerRail[i]
+		known = known && rail.Health != nil
+		var wrong []string
+		if best := fastest(rep); best >= 0 {
+			if part := perLane(rep, i) / perLane(rep, best); part < slowRail {
+				wrong = append(wrong, fmt.Sprintf("is %.0f %% slower than rail %d", 100*(1-part), best))
+			}
+		}
+		if rail.Health != nil {
+			wrong = append(wrong, troubles(rep, rail)...)
+		}
+		if len(wrong) > 0 {
+			said = append(said, fmt.Sprintf("rail %d %s", i, strings.Join(wrong, " and ")))
+		}
+	}
+	switch {
+	case len(said) > 0:
+		return strings.Join(said, "; ")
+	case !known:
+		return "no trouble seen; these NICs show no counters"
+	}
+	return "healthy: nothing was lost, retransmitted or dropped"
+}
+
+// troubles are the clauses of a verdict that counters give.
+func troubles(rep *measure.Report, rail *measure.Rail) (wrong []string) {
+	h, sent := rail.Health, rail.Health.Sent
+	if rep.Transport == measure.TransportUC {
+		sent = 0
+		for i := range rep.PerLane {
+			if l := &rep.PerLane[i]; l.Rail == rail.Rail && l.Health != nil {
+				sent += l.Health.Sent
+			}
+		}
+	}
+	if h.Lost > 0 && sent > 0 {
+		wrong = append(wrong, fmt.Sprintf("loses %.2g %%", 100*float64(h.Lost)/float64(max(sent, h.Lost))))
+	}
+	for _, c := range []struct {
+		n    uint64
+		text string
+	}{
+		{h.Timeouts, "had %d timeouts"},
+		{h.RNRs, "found no receive %d times (RNR)"},
+		{h.BadICRC, "received %d damaged packets"},
+		{h.Drops, "dropped %d packets"},
+	} {
+		if c.n > 0 {
+			wrong = append(wrong, fmt.Sprintf(c.text, c.n))
+		}
+	}
+	return wrong
+}
+
+// fastest returns the rail that carried most for each of its lanes, or -1 if speeds cannot be told: with one rail,
+// after an outage, or if there was too little traffic on a rail or lanes do not share it.
+func fastest(rep *measure.Report) int {
+	best, low := -1, math.Inf(1)
+	for i := range rep.PerRail {
+		speed := perLane(rep, i)
+		low = min(low, speed)
+		if best < 0 || speed > perLane(rep, best) {
+			best = i
+		}
+	}
+	if len(rep.PerRail) < 2 || low <= 0 || rep.Failover != nil || !Judged(rep) {
+		return -1
+	}
+	return best
+}
+
+// Judged reports whether lanes carried enough to be compared.
+func Judged(rep *measure.Report) bool {
+	lanes, fragments := uint64(0), uint64(0)
+	for i := range rep.PerLane {
+		if l := &rep.PerLane[i]; l.Role == "data" {
+			lanes++
+			fragments += l.Fragments
+		}
+	}
+	return lanes > 0 && fragments >= verdictFragments*lanes
+}
+
+// perLane is how many bytes a rail carried for each of its data lanes.
+func perLane(rep *measure.Report, rail int) float64 {
+	lanes, bytes := 0, uint64(0)
+	for i := range rep.PerLane {
+		if l := &rep.PerLane[i]; l.Rail == rail && l.Role == "data" {
+			lanes++
+			bytes += l.Bytes
+		}
+	}
+	return float64(bytes) / float64(max(lanes, 1))
+}
