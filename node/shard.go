@@ -327,15 +327,17 @@ func (s *shard) keep() {
 	}
 }
 
-// arm makes the next completion wake the keeper, and sets armed. It returns how long the keeper may sleep: 0 if there was a completion.
+// arm makes the next completion wake the keeper, and sets armed. It returns the longest sleep of the keeper: 0 if there was a
+// completion. It posts before it arms, so that the sleep respects the deadlines of these requests.
 func (s *shard) arm() time.Duration {
+	s.post()
 	n, nap, err := s.cq.Arm(s.wcs[:])
 	if err != nil {
 		s.failures.Add(1)
 	}
 	s.armed = err == nil
 	s.handle(n)
-	s.post()
+	s.post() // an event may have unblocked a queue
 	nap = min(nap, idleSleep)
 	s.wakes = s.now() + int64(nap)
 	return nap
