@@ -202,7 +202,7 @@ func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error)
 		realm.leave(on)
 		return p, err
 	}
-	p := &Peer{node: n, realm: realm, shard: on, changed: make(chan struct{})}
+	p := &Peer{node: n, realm: realm, shard: on}
 	p.key, p.base = identify(id)
 	p.queue = queue{shard: on, window: n.cfg.Window}
 	n.peers[p.key] = p

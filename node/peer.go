@@ -10,6 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
 	ibpeer "ibverbx/peer"
 )
@@ -38,7 +39,7 @@ type Peer struct {
 	key      string
 	identity bootstrap.Peer
 	state    State
-	changed  chan struct{}
+	changed  broadcast.Signal
 	err      error
 	// current is the session that is there or is being made; nil if there is none.
 	current *session
@@ -136,7 +137,7 @@ func (p *Peer) State() State {
 func (p *Peer) Changed() <-chan struct{} {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
-	return p.changed
+	return p.changed.Next()
 }
 
 // Err says why the Peer is lost or closed, and is nil otherwise.
@@ -151,8 +152,7 @@ func (p *Peer) become(s State, err error) {
 	p.err = err
 	if p.state != s {
 		p.state = s
-		close(p.changed)
-		p.changed = make(chan struct{})
+		p.changed.Raise()
 	}
 }
 
@@ -160,8 +160,7 @@ func (p *Peer) become(s State, err error) {
 func (p *Peer) other(err error) {
 	if p.state == StateLost && !errors.Is(p.err, ErrOther) {
 		p.err = err
-		close(p.changed)
-		p.changed = make(chan struct{})
+		p.changed.Raise()
 	}
 }
 
@@ -169,7 +168,7 @@ func (p *Peer) other(err error) {
 func (p *Peer) wait(ctx context.Context) error {
 	for {
 		p.node.mu.Lock()
-		state, changed, err := p.state, p.changed, p.err
+		state, changed, err := p.state, p.changed.Next(), p.err
 		p.node.mu.Unlock()
 		switch state {
 		case StateReady, StateParked:

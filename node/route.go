@@ -157,7 +157,7 @@ func duplicate(err error) bool {
 func (n *Node) awaitLoss(r *route, p *Peer) bool {
 	for p != nil {
 		n.mu.Lock()
-		there, changed := p.current != nil, p.changed
+		there, changed := p.current != nil, p.changed.Next()
 		n.mu.Unlock()
 		if !there {
 			break

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
 	"ibverbx/internal/table"
 	"ibverbx/node"
@@ -31,30 +32,24 @@ type peer struct {
 	session service.Session
 	// err says why there will be no session soon, or why the peer cannot have streams.
 	err error
-	// changed is closed and replaced when one of the fields above changes.
-	changed chan struct{}
+	// changed is raised when one of the fields above changes.
+	changed broadcast.Signal
 	// conns are the streams of the session by id.
 	conns  table.Table[*Conn]
 	lastID uint16
 }
 
 func newPeer(h *host, s service.Peer, t *traffic) *peer {
-	p := &peer{host: h, service: s, traffic: t, asks: make(chan struct{}, maxAsks), changed: make(chan struct{})}
+	p := &peer{host: h, service: s, traffic: t, asks: make(chan struct{}, maxAsks)}
 	p.pool.peer = p
 	return p
-}
-
-// change wakes those who wait for another state. mu is held.
-func (p *peer) change() {
-	close(p.changed)
-	p.changed = make(chan struct{})
 }
 
 // ready waits until there is a session in which the peer has streams, and that is not lost.
 func (p *peer) ready(ctx context.Context, lost service.Session) (service.Session, error) {
 	for {
 		p.mu.Lock()
-		s, err, changed := p.session, p.err, p.changed
+		s, err, changed := p.session, p.err, p.changed.Next()
 		p.mu.Unlock()
 		switch {
 		case err != nil:
@@ -84,7 +79,7 @@ func (p *peer) hello() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = nil
-	p.change()
+	p.changed.Raise()
 }
 
 // up begins a session.
@@ -92,7 +87,7 @@ func (p *peer) up(s service.Session) {
 	p.pool.close(false)
 	p.mu.Lock()
 	p.session, p.err = s, nil
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 }
 
@@ -109,7 +104,7 @@ func (p *peer) down(s service.Session, cause error) {
 		lost = append(lost, c)
 		return true
 	})
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 	err := reset(cause)
 	for _, c := range lost {
@@ -125,7 +120,7 @@ func reset(cause error) error { return fmt.Errorf("%w: %s", syscall.ECONNRESET, 
 func (p *peer) gone(cause error) {
 	p.mu.Lock()
 	p.err = cause
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 	p.pool.close(true)
 	p.host.free(p.pool.sweep()...)

@@ -23,7 +23,7 @@ func (p *Peer) reach(ctx context.Context, want *process) (proc *process, s servi
 	for {
 		p.mu.Lock()
 		proc, s, live, err = p.proc, p.session, p.ctx, p.err
-		connected, changed := p.connected(), p.changed
+		connected, changed := p.connected(), p.changed.Next()
 		switch {
 		case want != nil && want.dead != nil:
 			err = want.dead

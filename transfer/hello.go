@@ -33,7 +33,7 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 		proc.in.owed = 0
 	}
 	p.err = nil
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 	old.end(ErrRestarted)
 	switch {
@@ -75,7 +75,7 @@ func (p *Peer) up(s service.Session, m *hello) error {
 	if err == nil {
 		c, revokes = proc.credit(), proc.revokes()
 	}
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 	old.end(ErrRestarted)
 	for _, t := range done {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"ibverbx"
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/node"
@@ -44,8 +45,8 @@ type Peer struct {
 	proc *process
 	// err says why there is no process, or why it is of no use.
 	err error
-	// changed is closed and replaced when one of the fields above changes.
-	changed chan struct{}
+	// changed is raised when one of the fields above changes.
+	changed broadcast.Signal
 	// mailbox is where the peer's notifications go.
 	mailbox mailbox
 	// running are the transfers that have not ended, of which there are count.
@@ -89,7 +90,7 @@ func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
 		engine: e, service: s, node: e.node(s), id: newID(),
 		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), puts: make(rpc.Limit, maxPuts),
-		staging: make(rpc.Limit, peerStaging), opens: make(rpc.Limit, maxOpens), trees: make(rpc.Limit, maxTrees), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
+		staging: make(rpc.Limit, peerStaging), opens: make(rpc.Limit, maxOpens), trees: make(rpc.Limit, maxTrees), digesting: make(chan struct{}, 1),
 	}
 	if p.node != nil {
 		p.realm = p.node.Realm()
@@ -119,12 +120,6 @@ func (p *Peer) setName() {
 	p.name.Store(&name)
 }
 
-// change wakes those who wait for another state. mu must be held.
-func (p *Peer) change() {
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
 // down ends a session.
 func (p *Peer) down(s service.Session) {
 	p.mu.Lock()
@@ -132,7 +127,7 @@ func (p *Peer) down(s service.Session) {
 	if p.session == s {
 		p.session = nil
 		p.cancel()
-		p.change()
+		p.changed.Raise()
 	}
 }
 
@@ -158,7 +153,7 @@ func (p *Peer) end(err error) {
 	p.mu.Lock()
 	proc := p.proc
 	p.proc, p.id, p.err = nil, newID(), err
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 	proc.end(err)
 }

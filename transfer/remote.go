@@ -332,7 +332,7 @@ func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 		return protocolErr
 	}
 	p.proc = nil
-	p.change()
+	p.changed.Raise()
 	p.mu.Unlock()
 	for _, t := range done {
 		t.finish(nil)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/softnic"
 )
 
@@ -51,8 +52,8 @@ type world struct {
 	sum Summary
 	// owed has the notifications that must still arrive.
 	owed map[notice]bool
-	// changed is closed when owed becomes smaller.
-	changed chan struct{}
+	// changed is raised when owed becomes smaller.
+	changed broadcast.Signal
 }
 
 // notice names a notification: a batch of a process, to a process. Lives number the processes of a host from 0.
@@ -63,7 +64,7 @@ type notice struct {
 
 // Run runs the world of a Plan. An error says which promise was broken. ctx bounds the time.
 func Run(ctx context.Context, plan *Plan) (Summary, error) {
-	w := &world{plan: plan, owed: map[notice]bool{}, changed: make(chan struct{})}
+	w := &world{plan: plan, owed: map[notice]bool{}}
 	w.ctx, w.fail = context.WithCancelCause(ctx)
 	defer w.fail(nil)
 	if err := w.run(); err != nil {
@@ -149,7 +150,7 @@ func (w *world) sleep(d time.Duration) bool {
 func (w *world) settled() error {
 	for {
 		w.mu.Lock()
-		owed, changed := len(w.owed), w.changed
+		owed, changed := len(w.owed), w.changed.Next()
 		var one notice
 		for one = range w.owed {
 			break
@@ -204,8 +205,7 @@ func (w *world) arrived(n notice) bool {
 func (w *world) pay(n notice) {
 	if w.owed[n] {
 		delete(w.owed, n)
-		close(w.changed)
-		w.changed = make(chan struct{})
+		w.changed.Raise()
 	}
 }
 
