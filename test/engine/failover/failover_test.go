@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"ibverbx"
 	"ibverbx/internal/rig"
-	"ibverbx/internal/slice"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -279,30 +277,6 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestFailoverMessages: SENDs and their receives survive the death of the message lane.
-func TestFailoverMessages(t *testing.T) {
-	for host := range 2 {
-		d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
-		const messages, size = 32, 8192
-		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-		rig.Fill(local.Bytes(), 3)
-		for i := range messages {
-			recv := ibverbx.RecvWR{WRID: uint64(i)}
-			recv.SetSGE(remote.SGE(uint64(i*size), size))
-			d.hosts[1].PostRecv(recv)
-			send := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: uint32(i)}
-			send.SetSGE(local.SGE(uint64(i*size), size))
-			d.hosts[0].PostSend(send)
-			if d.step(); i == 7 || i == 20 {
-				d.kill(host, 2)
-			}
-		}
-		d.until("all complete", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
-		d.check(messages, local, remote)
-		d.until("all lanes are back", d.up)
-	}
-}
-
 // TestAtomicInDoubt: an atomic whose lane died is not repeated. The atomic fails. The VirtualQP
 // fails too, unless it is configured to stay up.
 func TestAtomicInDoubt(t *testing.T) {
@@ -331,52 +305,4 @@ func TestAtomicInDoubt(t *testing.T) {
 			t.Errorf("the counter is %d, want 1", remote.Bytes()[0])
 		}
 	}
-}
-
-// TestFailoverStorm kills lanes of both hosts and cuts rails at random, while messages go both
-// ways: nothing is lost or duplicated, and in the end all lanes are back.
-func TestFailoverStorm(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		const full = 40
-		first := slice.Of(t).First(full)
-		for i := range slice.Of(t).Count(full) {
-			storm(t, scheme, uint64(first+i))
-		}
-	})
-}
-
-func storm(t *testing.T, scheme ibverbx.Scheme, seed uint64) {
-	t.Helper()
-	rng := rand.New(rand.NewPCG(seed, 7))
-	d := newDuo(t, 2, ibverbx.Config{
-		Lanes: 1 + rng.IntN(6), Scheme: scheme, Policy: ibverbx.Policy(rng.IntN(3)),
-		FragmentSize: 2048, LaneDepth: 2 + rng.IntN(30), SignalInterval: 1 + rng.IntN(16), SendDepth: 64,
-	})
-	const messages, size = 30, 16384
-	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-	rig.Fill(local.Bytes(), seed)
-	a, b := d.hosts[0].NICs, d.hosts[1].NICs
-	for i := range messages {
-		d.post(i, 1, size, local, remote)
-		for range rng.IntN(4) {
-			d.step()
-		}
-		switch rail := rng.IntN(2); rng.IntN(6) {
-		case 0, 1:
-			host := rng.IntN(2)
-			if s := d.hosts[host].QP.Stats().Lanes; s[rng.IntN(len(s))].State == "up" {
-				d.kill(host, rng.IntN(len(s)))
-			}
-		case 2:
-			d.links[rail].Cut(a[rail], b[rail])
-		case 3, 4:
-			d.links[rail].Restore(a[rail], b[rail])
-		}
-	}
-	for rail := range 2 {
-		d.links[rail].Restore(a[rail], b[rail])
-	}
-	d.until(fmt.Sprintf("seed %d: all complete", seed), func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
-	d.check(messages, local, remote)
-	d.until(fmt.Sprintf("seed %d: all lanes are back", seed), d.up)
 }

@@ -186,30 +186,6 @@ func TestFailoverDeadlineRNR(t *testing.T) {
 	}
 }
 
-// TestFailoverPeerRestart: a new VirtualQP on the same Control ignores messages of the old
-// peer, and the old peer ends.
-func TestFailoverPeerRestart(t *testing.T) {
-	d, taps := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, Deadline: 5 * time.Second}, ibverbx.CQConfig{})
-	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
-	taps[1].pass = func([]byte) bool { return false } // a crashed process sends nothing
-	rig.Must(t, d.hosts[1].QP.Close())
-	taps[1].pass = nil
-	fresh := d.hosts[1].NewQP(ibverbx.Config{Lanes: 2, Control: taps[1], Now: func() int64 { return d.now }, Incarnation: 555})
-	d.hosts[1].QP = fresh
-	card, err := d.hosts[0].QP.Card()
-	rig.Must(t, err)
-	card.Incarnation = 777 // the peer of the new one is not up yet
-	rig.Must(t, fresh.Connect(card))
-	d.post(0, 4, 4096, local, remote)
-	d.until("the old one ends", func() bool { return len(d.got[0]) == 4 })
-	if err := d.hosts[0].QP.Err(); !errors.Is(err, ibverbx.ErrPeerGone) {
-		t.Errorf("Err = %v, want %v", err, ibverbx.ErrPeerGone)
-	}
-	if err := fresh.Err(); err != nil {
-		t.Errorf("Err of the new one = %v, want nil", err)
-	}
-}
-
 // TestFailoverSharedRails: two goroutines poll two VirtualCQs on the same Rails while ports
 // flap.
 func TestFailoverSharedRails(t *testing.T) {
