@@ -15,9 +15,9 @@ const firstQPN = 0x11
 
 // qp is a queue pair. The core's lock guards everything in it, or the gate of its pair while that is open.
 //
-// Its parts have their own files: state.go moves it between states, post.go fills its queues,
-// requester.go sends requests, completer.go takes the answers, responder.go serves the peer,
-// place.go puts payloads into memory, unreliable.go receives UC and UD, flush.go ends it. feed.go and dock.go are for memory of devices.
+// Its parts have their own files: qp_state.go moves it between states, qp_post.go fills its queues,
+// qp_requester.go sends requests, qp_completer.go takes the answers, qp_responder.go serves the peer,
+// qp_place.go puts payloads into memory, qp_unreliable.go receives UC and UD, qp_flush.go ends it. dev_feed.go and dev_dock.go are for memory of devices.
 type qp struct {
 	pd        *pd
 	nic       *NIC
@@ -62,7 +62,7 @@ type qp struct {
 	to       *budget
 	injected *injected
 
-	// paced says that the QP is UC or UD and waits for the receiver: see pace.go.
+	// paced says that the QP is UC or UD and waits for the receiver: see qp_window.go.
 	paced bool
 	// sealing is that of QPConfig.Path.Seal, nil for plain packets.
 	sealing *sealing

@@ -23,9 +23,9 @@ var goodTree = map[string]string{
 	"internal/rig/rig.go":           "// Package rig is for tests.\npackage rig\n\nimport (\n\t_ \"ibverbx\"\n\t_ \"ibverbx/softnic\"\n)\n",
 	"test/engine/doc.go":            "// Package engine is a suite.\npackage engine\n\nimport _ \"ibverbx/internal/rig\"\n",
 	"softnic/nic.go":                "// Package softnic is a NIC.\npackage softnic\n\nimport (\n\t_ \"ibverbx/internal/ring\"\n\t_ \"ibverbx/verbs\"\n)\n",
-	"softnic/helper.go":             "package softnic\n\nfunc help() { go func() {}() }\n",
-	"softnic/clock.go":              "package softnic\n\nimport \"time\"\n\nfunc now() time.Time { return time.Now() }\n",
-	"softnic/peek_unsafe.go":        "package softnic\n\nimport _ \"unsafe\"\n",
+	"softnic/nic_clock.go":          "package softnic\n\nimport \"time\"\n\nfunc now() time.Time { return time.Now() }\n\nfunc help() { go func() {}() }\n",
+	"softnic/shm_port.go":           "package softnic\n\ntype shmPort struct{ nic *int }\n",
+	"softnic/mem_unsafe.go":         "package softnic\n\nimport _ \"unsafe\"\n",
 	"softnic/nic_test.go": "package softnic_test\n\nimport (\n\t\"testing\"\n\n\t_ \"ibverbx/internal/perf\"\n\t_ \"ibverbx/internal/rig\"\n\t_ \"unsafe\"\n)\n\n" +
 		"var n int\n\nfunc TestX(t *testing.T) { n++; go func() {}(); t.Skip(\"no hardware\") }\n",
 	"rdmacore/cgo.go":         "// Package rdmacore is real.\npackage rdmacore\n\nimport \"C\"\n",
@@ -111,6 +111,8 @@ var blemishes = []struct{ rule, file, text, want string }{
 
 	{"cgo", "rdmacore/device.go", "package rdmacore\n\nimport \"C\"\n", "device.go:3: import \"C\" has no place"},
 	{"cgo", "cuda/gpu.go", "package cuda\n\nimport \"C\"\n", "gpu.go:3: import \"C\" has no place"},
+	{"groups", "softnic/direct_run.go", "package softnic\n\ntype run struct{ to *shmPort }\n", "direct_run.go:3: group direct may not name shmPort of group shm"},
+	{"groups", "softnic/speed.go", "package softnic\n", "speed.go: the name has no prefix of a group"},
 	{"cgo", "softnic/nic_test.go", "package softnic\n\nimport \"C\"\n", "nic_test.go:3: import \"C\" has no place"},
 	{"unsafe", "softnic/nic.go", "package softnic\n\nimport _ \"unsafe\"\n", "nic.go:3: import \"unsafe\" has no place"},
 	{"unsafe", "cuda/gpu.go", "package cuda\n\nimport _ \"unsafe\"\n", "gpu.go:3: import \"unsafe\" has no place"},

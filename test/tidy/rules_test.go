@@ -22,6 +22,7 @@ var rules = []rule{
 	{"module", checkModule},
 	{"package comments", checkPackageComments},
 	{"arrows", checkArrows},
+	{"groups", checkGroups},
 	{"names", checkNames},
 	{"cgo", checkCgo},
 	{"unsafe", checkUnsafe},
@@ -185,16 +186,13 @@ func importPath(spec *ast.ImportSpec) string {
 	return p
 }
 
-// vague are names that say nothing about what they name. The file that runs softnic's
-// helper goroutine is called after it.
+// vague are names that say nothing about what they name.
 var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "types"}
-
-const helperFile = "softnic/helper.go"
 
 func checkNames(tr *tree) (findings []string) {
 	for _, f := range tr.files {
 		stem := strings.TrimSuffix(strings.TrimSuffix(path.Base(f.path), ".go"), "_test")
-		if slices.Contains(vague, stem) && f.path != helperFile {
+		if slices.Contains(vague, stem) {
 			findings = append(findings, fmt.Sprintf("%s: a file is not called %s", f.path, stem))
 		}
 		for _, part := range strings.Split(f.dir(), "/") {
@@ -295,7 +293,7 @@ func hasReason(doc *ast.CommentGroup) bool {
 
 // clockFiles are the files of softnic in which real time and goroutines live. The rest
 // is driven from outside, so that a simulation can drive it on virtual time.
-var clockFiles = []string{helperFile, "softnic/clock.go", "softnic/reader.go", "softnic/udpreader.go", "softnic/shmreader.go", "softnic/copier.go"}
+var clockFiles = []string{"softnic/nic_clock.go", "softnic/nic_reader.go", "softnic/udp_reader.go", "softnic/shm_reader.go", "softnic/dev_copier.go"}
 
 var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
 
