@@ -19,51 +19,26 @@ const firstQPN = 0x11
 // qp_requester.go sends requests, qp_completer.go takes the answers, qp_responder.go serves the peer,
 // qp_place.go puts payloads into memory, qp_unreliable.go receives UC and UD, qp_flush.go ends it. dev_feed.go and dev_dock.go are for memory of devices.
 type qp struct {
-	pd        *pd
-	nic       *NIC
-	core      *core
-	num       uint32
-	typ       verbs.QPType
-	state     verbs.QPState
-	transport uint8
-	// legal has bit i set if opcode i may be posted.
-	legal     uint8
-	signalAll bool
-	closed    bool
-	sendCQ    *cq
-	recvCQ    *cq
-	srq       *srq
-	// sgidIndex is the row of the GID table that Endpoint and Connect use.
-	sgidIndex int
-	attr      verbs.QPAttr
-	// firstPSN is the PSN that Endpoint tells the peer.
-	firstPSN roce.PSN
+	fixed
+	pd     *pd
+	nic    *NIC
+	core   *core
+	state  verbs.QPState
+	closed bool
+	sendCQ *cq
+	recvCQ *cq
+	srq    *srq
+	attr   verbs.QPAttr
 
 	// path leads to the peer.
 	path *path
 	// from is the last path that a packet of the peer came on.
 	from *path
-	// seg is the number of payload bytes of a full packet.
-	seg uint32
-	// window is how many packets may be unacknowledged.
-	window uint32
-	// longWindow is how many packets may be unacknowledged after another full one.
-	longWindow uint32
-	// ackMask makes a long message ask for acknowledgements on its way, often enough that the
-	// window never closes. A packet asks if the number of packets before it in the message is
-	// ackMask modulo ackMask + 1.
-	ackMask roce.PSN
-
 	// lists says on which work lists the QP is.
 	lists listBits
-	// charged is how many packets the QP counts in the NIC's budget, and in to.
-	charged uint32
-	// to is the budget of the peer's NIC, nil if it is not known.
-	to       *budget
+	flow
 	injected *injected
 
-	// paced says that the QP is UC or UD and waits for the receiver: see qp_window.go.
-	paced bool
 	// sealing is that of QPConfig.Path.Seal, nil for plain packets.
 	sealing *sealing
 	// assoc is that of path, or of the peer's endpoint before there is a path. It is nil for plain packets and on UD.
@@ -83,6 +58,20 @@ type qp struct {
 
 	// trouble is what Stats of the NIC has of this QP.
 	trouble QPStats
+}
+
+// fixed is the part of a QP that never changes.
+type fixed struct {
+	num       uint32
+	typ       verbs.QPType
+	transport uint8
+	// legal has bit i set if opcode i may be posted.
+	legal     uint8
+	signalAll bool
+	// sgidIndex is the row of the GID table that Endpoint and Connect use.
+	sgidIndex int
+	// firstPSN is the PSN that Endpoint tells the peer.
+	firstPSN roce.PSN
 	// pathConfig is QPConfig.Path.
 	pathConfig verbs.PathConfig
 }
@@ -256,8 +245,8 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		return nil, fmt.Errorf("QPConfig.Path: %w", err)
 	}
 	q := &qp{
-		sealing: g, pd: d, nic: n, core: n.core, typ: cfg.Type, signalAll: cfg.SignalAll,
-		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex, pathConfig: cfg.Path,
+		fixed:   fixed{typ: cfg.Type, signalAll: cfg.SignalAll, sgidIndex: sgidIndex, pathConfig: cfg.Path},
+		sealing: g, pd: d, nic: n, core: n.core, sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq),
 	}
 	q.timerIdx = -1
 	switch cfg.Type {

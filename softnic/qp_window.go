@@ -17,6 +17,26 @@ const (
 	peerShare = 1
 )
 
+// flow limits the packets of a QP in flight.
+type flow struct {
+	// seg is the number of payload bytes of a full packet.
+	seg uint32
+	// window is the maximum number of unacknowledged packets.
+	window uint32
+	// longWindow is the same after another full packet.
+	longWindow uint32
+	// ackMask makes a long message ask for acknowledgements on its way, often enough that the
+	// window never closes. A packet asks if the number of packets before it in the message is
+	// ackMask modulo ackMask + 1.
+	ackMask roce.PSN
+	// charged is the number of packets that the QP counts in the NIC's budget, and in to.
+	charged uint32
+	// to is the budget of the peer's NIC, nil if it is not known.
+	to *budget
+	// paced is set on a UC or UD QP that waits for the receiver.
+	paced bool
+}
+
 // budget is a window that several QPs share.
 type budget struct {
 	// limit is how many packets may be unacknowledged. 0 is no limit.
