@@ -81,7 +81,7 @@ var mutations = []struct {
 	{"a direct request ignores the protection domain", "TestConformanceShmLent$/remoteerror", "shm_grant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "TestConformanceShmLent$/(remoteerror|memory)", "shm_grant.go", "r.access&need != need ||", "r.access == 0 ||"},
 	{
-		"a direct request ignores the PSN of the connection", "TestShmNotGranted", "shm_grant.go",
+		"a direct request ignores the PSN of the connection", "TestShmNotGranted", "../internal/shm/segment.go",
 		"&^(3<<31) != 0", "&127 != 0",
 	},
 	{

@@ -3,7 +3,6 @@ package softnic
 import (
 	"sync/atomic"
 
-	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
@@ -12,12 +11,6 @@ import (
 // region. A side that touches the peer's memory makes neighbor.in odd, then looks at these words. A side that takes
 // one back clears it, then waits until the peer's word changes if it is odd. So no access under the
 // grant runs when that wait ends.
-//
-// The grant of a QP, 0 if there is none:
-//
-//	33 protection domain | 31 access | 7 PSN of its first request and number of its peer, added up | 0 high bits of its number
-//
-// RC packets do not name the QP that sends them. The sum keeps a QP that is not the peer from doing more by grants than by packets.
 
 // grant publishes what all neighbors may do through q, in its present state.
 func (c *core) grant(q *qp) {
@@ -31,13 +24,14 @@ func (b *neighbor) grant(q *qp) {
 	var want uint64
 	begun := q.state == verbs.StateRTS || q.state == verbs.StateSQD || (q.state == verbs.StateRTR && q.commEst) // after the event
 	if q.typ == verbs.RC && begun && q.nic.portUp && q.nic.observe == nil && b.leadsTo(q) {
-		access := q.attr.Access & shmRemote
-		if q.attr.MaxDestRdAtomic == 0 {
-			access &^= verbs.AccessRemoteRead
+		g := shm.Grant{
+			Domain: q.pd.id,
+			Read:   q.attr.Access&verbs.AccessRemoteRead != 0 && q.attr.MaxDestRdAtomic != 0,
+			Write:  q.attr.Access&verbs.AccessRemoteWrite != 0,
 		}
-		want = shmGrant(q.pd.id, access, q.attr.RQPSN+q.attr.DestQPN, q.num)
+		want = shm.GrantWord(g, q.attr.RQPSN+q.attr.DestQPN, q.num)
 	}
-	word := shm.Word64(b.own, shmQPs+8*int(q.num%shmPlaces))
+	word := b.own.Grant(q.num)
 	if have := word.Load(); have != want {
 		word.Store(0)
 		if have != 0 {
@@ -59,29 +53,17 @@ func (n *NIC) admit() {
 // shmRemote are the accesses that can be granted.
 const shmRemote = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 
-func shmGrant(domain uint32, access verbs.Access, from, qpn uint32) uint64 {
-	bits := uint64(index(access&verbs.AccessRemoteRead != 0) | index(access&verbs.AccessRemoteWrite != 0)<<1)
-	return uint64(domain)<<33 | bits<<31 | uint64(from&roce.PSNMask)<<shmPlaceQPN | uint64(qpn>>shmPlaceBits)
-}
-
-// shmPlaceQPN is how many bits of a QP number do not name its place.
-const shmPlaceQPN = slotBits - shmPlaceBits
-
 // granted returns what q may do directly through its peer, and the protection domain of the peer. Without a grant
 // the access is 0.
 func (b *neighbor) granted(q *qp) (access verbs.Access, domain uint32) {
-	g := shm.Word64(b.peers, shmQPs+8*int(q.attr.DestQPN%shmPlaces)).Load()
-	domain = uint32(g >> 33)
-	if g == 0 || (g^shmGrant(domain, 0, q.attr.SQPSN+q.num, q.attr.DestQPN))&^(3<<31) != 0 {
-		return 0, 0
-	}
-	if g>>31&1 != 0 {
+	g, _ := shm.GrantOf(b.peers.Grant(q.attr.DestQPN).Load(), q.attr.SQPSN+q.num, q.attr.DestQPN)
+	if g.Read {
 		access = verbs.AccessRemoteRead
 	}
-	if g>>32&1 != 0 {
+	if g.Write {
 		access |= verbs.AccessRemoteWrite
 	}
-	return access, domain
+	return access, g.Domain
 }
 
 // shmFiles are the regions that the two sides have lent each other. The core's lock guards it.
@@ -137,7 +119,7 @@ func (b *neighbor) lend(m *mr) {
 
 // lent is the word for a region: its key if the peer has it. Another region may have the same word, but not the same key.
 func (b *neighbor) lent(m *mr) *atomic.Uint32 {
-	return shm.Word32(b.own, shmMRs+4*int(m.key%shmPlaces))
+	return b.own.Key(m.key)
 }
 
 // recall takes a region back. When it returns the peer does not touch the memory through the region.
@@ -195,7 +177,7 @@ func (b *neighbor) hear(m shm.Message, fd int) bool {
 func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	i := int(key) & (len(s.regions) - 1)
 	for len(s.regions) == 0 || (s.regions[i].key != 0 && s.regions[i].key != key) {
-		if r.key == 0 || len(s.regions) == shmPlaces {
+		if r.key == 0 || len(s.regions) == shm.Places {
 			return r.key == 0
 		}
 		larger := make([]shmRegion, max(minKeys, 2*len(s.regions)))
@@ -237,7 +219,7 @@ func (b *neighbor) reach(domain, key uint32, addr uint64, n uint32, need verbs.A
 	if r.domain != domain || r.access&need != need || off > r.size || uint64(n) > r.size-off {
 		return nil
 	}
-	if shm.Word32(b.peers, shmMRs+4*int(key%shmPlaces)).Load() != key {
+	if b.peers.Key(key).Load() != key {
 		return nil
 	}
 	return r

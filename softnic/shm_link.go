@@ -32,24 +32,6 @@ type ShmLink struct {
 	ends shmReader
 }
 
-// A segment: words, what the peer may do directly, and a ring of packets.
-const (
-	shmTaken = shm.BellSize         // how many packets the owner has read
-	shmWants = shmTaken + shm.Line  // 1 while the owner waits for room in its ring
-	shmIn    = shmWants + shm.Line  // ShmLink.in of the owner
-	shmSelf  = shmIn + shm.Line     // address of the segment in the owner's memory, the number in its hello, and where its NIC receives over UDP
-	shmQPs   = 4096                 // grants to QPs, by the low bits of their numbers
-	shmMRs   = shmQPs + 8*shmPlaces // keys of lent regions, by their low bits
-	shmRing  = shmMRs + 4*shmPlaces
-	shmSize  = shmRing + shm.RingSize
-
-	// shmPlaces is the largest size of slots and of keyTable. So numbers that have places of their own there
-	// have places of their own here.
-	shmPlaces = 1 << shmPlaceBits
-	// shmPlaceBits is its logarithm.
-	shmPlaceBits = 17
-)
-
 const (
 	// shmWindow is how many packets a QP may have unacknowledged.
 	shmWindow = shm.Slots
@@ -82,15 +64,15 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 		return nil, err
 	}
 	l := &ShmLink{near: neighbor{conn: c}}
-	id, theirs, err := l.near.meet(shmSize, netip.AddrPort{})
+	id, theirs, err := l.near.meet(shm.SegmentSize, netip.AddrPort{})
 	if err != nil {
 		return nil, err
 	}
 	l.from.sgid, l.from.dgid = shmAddr(theirs), shmAddr(id)
 	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
 	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
-	l.writer.Init(l.near.own[shmRing:], shm.Word32(l.near.peers, shmTaken))
-	l.reader.Init(l.near.peers[shmRing:], shm.Word32(l.near.own, shmTaken))
+	l.writer.Init(l.near.own.Ring(), l.near.peers.Taken())
+	l.reader.Init(l.near.peers.Ring(), l.near.own.Taken())
 	l.bell.Init(l.near.own, l.near.peers)
 	return l, nil
 }
@@ -164,7 +146,7 @@ func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
 		return true
 	}
 	l.near.nic.waiting.push(q)
-	shm.Word32(l.near.own, shmWants).Store(1)
+	l.near.own.Wants().Store(1)
 	return l.writer.Room(n) // the peer may have read before it could see the word
 }
 
@@ -174,7 +156,7 @@ func (l *ShmLink) resume() {
 	if w.empty() || !l.writer.Room(1+shmReserve) {
 		return
 	}
-	shm.Word32(l.near.own, shmWants).Store(0)
+	l.near.own.Wants().Store(0)
 	for q := w.pop(); q != nil; q = w.pop() {
 		l.lists.tx.push(q)
 		if q.ackDue || q.nakSyndrome != 0 {
@@ -195,7 +177,7 @@ func (l *ShmLink) take() {
 			l.near.nic.stats.Malformed++
 		}
 	}
-	if l.reader.Release() && shm.Word32(l.near.peers, shmWants).Load() != 0 {
+	if l.reader.Release() && l.near.peers.Wants().Load() != 0 {
 		l.dirty = true // the peer waits for room
 	}
 	l.resume()

@@ -18,7 +18,7 @@ type neighbor struct {
 	nic  *NIC
 	conn *shm.Conn
 	// own is this side's segment, peers the other's.
-	own, peers []byte
+	own, peers shm.Segment
 	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
 	in, theirIn *atomic.Uint32
 	files       shmFiles
@@ -48,9 +48,7 @@ func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err err
 	}
 	b.own = own
 	id = rand.Uint64()
-	shm.Word64(own, shmSelf).Store(shm.Addr(own))
-	shm.Word64(own, shmSelf+8).Store(id)
-	shmPutAt(own, at)
+	b.own.Sign(id, at)
 	hello := shm.Message{Kind: shm.Hello, Addr: id, Size: uint64(size)}
 	if !at.IsValid() {
 		hello.Key = shm.Pid()
@@ -71,27 +69,13 @@ func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err err
 	if b.peers, err = shm.Map(fd, uint64(size), false); err != nil {
 		return 0, 0, err
 	}
-	b.in, b.theirIn = shm.Word32(b.own, shmIn), shm.Word32(b.peers, shmIn)
+	b.in, b.theirIn = b.own.In(), b.peers.In()
 	pid := b.conn.Peer
 	if !at.IsValid() {
 		pid = m.Key // another process may have made the sockets of a ShmLink
 	}
-	b.process = shm.NewProcess(pid, shm.Word64(b.peers, shmSelf).Load()+shmSelf+8, binary.NativeEndian.AppendUint64(nil, m.Addr))
+	b.process = shm.NewProcess(pid, b.peers.NumberAddr(), binary.NativeEndian.AppendUint64(nil, m.Addr))
 	return id, m.Addr, nil
-}
-
-// shmPutAt writes the address of a NIC into its segment.
-func shmPutAt(segment []byte, at netip.AddrPort) {
-	if at.IsValid() {
-		ip := at.Addr().As16()
-		binary.NativeEndian.PutUint16(segment[shmSelf+16+copy(segment[shmSelf+16:], ip[:]):], at.Port())
-	}
-}
-
-// shmAt reads it.
-func shmAt(segment []byte) netip.AddrPort {
-	ip := netip.AddrFrom16([16]byte(segment[shmSelf+16:]))
-	return netip.AddrPortFrom(ip.Unmap(), binary.NativeEndian.Uint16(segment[shmSelf+32:]))
 }
 
 // leadsTo reports whether the peer of q is the neighbor's NIC.

@@ -26,9 +26,6 @@ type neighborhood struct {
 // maxNeighbors bounds the neighbors of a NIC. Packets serve the others.
 const maxNeighbors = 1024
 
-// nearSize is the size of a segment without a ring.
-const nearSize = shmRing
-
 // socketOf returns the name of the socket of a NIC. Users do not meet: see shm.NewConn.
 func socketOf(at netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@ibverbx/%d/%s", os.Geteuid(), at)}
@@ -88,7 +85,7 @@ func (w *udpWire) greet(c *net.UnixConn, at netip.AddrPort) {
 	b := &neighbor{nic: w.nic, conn: conn, at: at}
 	h.strangers = append(h.strangers, b)
 	h.running.Go(func() {
-		_, _, err := b.meet(nearSize, w.nic.udp.conn.Addr())
+		_, _, err := b.meet(shm.NoRingSize, w.nic.udp.conn.Addr())
 		w.mu.Lock()
 		h.strangers = slices.DeleteFunc(h.strangers, func(other *neighbor) bool { return other == b })
 		known := err == nil && !w.nic.closed && w.settleIn(b)
@@ -102,7 +99,7 @@ func (w *udpWire) greet(c *net.UnixConn, at netip.AddrPort) {
 
 // settleIn makes b a neighbor, unless it is another one than the one that this side has called. The lock is held.
 func (w *udpWire) settleIn(b *neighbor) bool {
-	at := shmAt(b.peers)
+	at := b.peers.At()
 	if b.at.IsValid() && b.at != at {
 		return false
 	}

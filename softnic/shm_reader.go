@@ -194,7 +194,7 @@ func (b *neighbor) withdraw() {
 		return
 	}
 	for q := range b.nic.qps.all() {
-		shm.Word64(b.own, shmQPs+8*int(q.num%shmPlaces)).Store(0)
+		b.own.Grant(q.num).Store(0)
 	}
 	in := b.theirIn.Load()
 	for end := time.Now().Add(withdrawLimit); in&1 == 1 && b.theirIn.Load() == in && time.Now().Before(end); {

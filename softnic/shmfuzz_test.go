@@ -15,7 +15,7 @@ import (
 // shmBesieger is a peer of a ShmLink that writes what it likes into its segment and its socket.
 type shmBesieger struct {
 	conn    *shm.Conn
-	segment []byte
+	segment shm.Segment
 }
 
 // newShmBesieged returns a NIC on a ShmLink and its peer.
@@ -28,10 +28,10 @@ func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	check(t, err)
 	t.Cleanup(func() { _ = peer.conn.Close() })
 	var fd int
-	peer.segment, fd, err = shm.Create(shmSize, true)
+	peer.segment, fd, err = shm.Create(shm.SegmentSize, true)
 	check(t, err)
 	t.Cleanup(func() { shm.Unmap(peer.segment) })
-	peer.conn.Send(shm.Message{Kind: shm.Hello, Addr: 9, Size: shmSize}, fd)
+	peer.conn.Send(shm.Message{Kind: shm.Hello, Addr: 9, Size: shm.SegmentSize}, fd)
 	shm.Close(fd)
 	link, err := NewShmLink(conns[0])
 	check(t, err)
@@ -45,7 +45,7 @@ func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
 // enter puts an entry into the besieger's ring: its length and header as they are. A small number of a QP is
 // an index of qps.
 func (p *shmBesieger) enter(k int, entry []byte, qps []*qp) {
-	slot := p.segment[shmRing+k%shm.Slots*shm.Line:][:shm.Line]
+	slot := p.segment.Ring()[k%shm.Slots*shm.Line:][:shm.Line]
 	copy(slot[4:], entry)
 	bth := slot[shm.Line-shm.Header:]
 	if flags := binary.BigEndian.Uint32(bth[4:]); flags&roce.PSNMask < uint32(len(qps)) {
@@ -87,8 +87,10 @@ func FuzzShmPeer(f *testing.F) {
 			entries = entries[shm.Line-4:]
 		}
 		q := s.qps[0]
-		copy(p.segment[shmMRs+int(table0(table))*4:], table)
-		shm.Word64(p.segment, shmQPs+8*0x99).Store(shmGrant(1, shmRemote, q.attr.SQPSN+q.num, 0x99))
+		for k := 0; len(table) >= 4*k+4; k++ {
+			p.segment.Key(uint32(table0(table)) + uint32(k)).Store(binary.NativeEndian.Uint32(table[4*k:]))
+		}
+		p.segment.Grant(0x99).Store(shm.GrantWord(shm.Grant{Domain: 1, Read: true, Write: true}, q.attr.SQPSN+q.num, 0x99))
 		for k := 0; len(messages) >= 3 && k < 8; k++ {
 			p.send(messages)
 			messages = messages[3:]
