@@ -3,11 +3,15 @@
 
 GO   ?= go
 FUZZ ?= 20000x
-# The packages that race and heapmem run.
-RACE    ?= ./...
+# The packages that race runs.
+RACE ?= ./...
+# Of the packages with goroutines that share memory, those without and with heap memory: the two race steps of CI run all of them, and a sixth of
+# the other packages.
+SHARED     := ./node ./peer ./stream ./transfer ./internal/service ./internal/shm ./internal/udp
+HEAPSHARED := . ./softnic ./reliable ./test/engine/failover ./test/engine/traffic
+HEAPMEM    := . ./reliable ./softnic/... ./test/engine/... ./verbs/...
 # The packages that run tests on a GPU, beside cuda.
-GPU     := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/gpu-kvcache
-HEAPMEM := . ./test/engine/... ./verbs/... ./softnic/...
+GPU := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/gpu-kvcache
 
 # golangci-lint is built from source at this version and kept between runs.
 LINT_VERSION := v2.14.0
@@ -21,30 +25,30 @@ all: vet test lint
 build:
 	CGO_ENABLED=0 $(GO) build ./...
 
+# Tests run without vet here and below: make vet has more analyzers.
 test:
-	$(GO) test -count=1 ./...
+	$(GO) test -count=1 -vet=off ./...
 
 race:
-	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m $(RACE)
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off $(RACE)
 
-# The packages that heapmem leaves out. CI runs both, so that every test runs with the race detector.
+# The packages that heapmem leaves out, so that the two run every test once with the race detector.
 race-rest:
-	@$(MAKE) -s race RACE="$$($(GO) list ./... | grep -vxF "$$($(GO) list $(HEAPMEM))" | tr '\n' ' ')"
+	@$(MAKE) -s race RACE="$(SHARED) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(HEAPMEM) $(SHARED))" | .ci/part 6 | tr '\n' ' ')"
 
 # Memory for NICs on the Go heap, where the race detector sees it.
 heapmem:
-	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem $(HEAPMEM)
-	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem -run 'Transfer|VirtualQP|Path|Peer|Passive' ./reliable
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem $(HEAPSHARED) $$($(GO) list $(HEAPMEM) | grep -vxF "$$($(GO) list $(HEAPSHARED))" | .ci/part 6)
 
+# With heapmem only the packages that have files for this tag differ.
 vet:
 	$(GO) vet ./...
-	$(GO) vet -tags heapmem ./...
+	$(GO) vet -tags heapmem $$(grep -rlE '^//go:build .*heapmem' --include='*.go' . | xargs -n1 dirname | sort -u)
 
-# What other systems would say, without having one.
+# Vets for other systems. A slice has one of them.
 cross:
-	GOOS=windows $(GO) vet ./...
-	GOOS=darwin $(GO) vet ./...
-	GOOS=linux GOARCH=arm64 $(GO) vet ./...
+	printf '%s\n' windows/amd64 darwin/amd64 linux/arm64 | .ci/part | while IFS=/ read -r os arch; do \
+		echo "$$os/$$arch"; GOOS=$$os GOARCH=$$arch $(GO) vet ./... || exit 1; done
 
 fmt: $(LINT)
 	$(LINT) fmt
@@ -58,9 +62,9 @@ $(LINT):
 bench:
 	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx ./test/engine/traffic
 
-# Every benchmark runs; what it prints means nothing.
+# Every benchmark runs; what it prints means nothing. A slice has a part of the packages.
 bench-smoke:
-	$(GO) test -run '^$$' -bench . -benchtime 3x ./...
+	$(GO) test -run '^$$' -bench . -benchtime 3x -vet=off $$(grep -rlE '^func Benchmark' --include='*_test.go' . | xargs -n1 dirname | sort -u | grep -vxF ./test/stream | .ci/part)
 
 # The tests that need a real kernel RDMA device, in a virtual machine (test/rxe/README.md).
 test-rxe:
@@ -72,8 +76,8 @@ test-gpu:
 	IBVERBX_TEST_GPU=1 $(GO) test -count=1 -p 1 -run 'TestGPU|TestPerfMemory|TestCompleteMemory' $(GPU)
 
 # Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
-test-dropin:
-	IBVERBX_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
+test-dropin: # builds from its source, which a binary with -trimpath cannot find
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
 
 # The same, and the table of docs/dropin.md says what ran, with the versions of this machine.
 dropin-table:
@@ -108,11 +112,11 @@ fuzz-smoke:
 
 # Breaks softnic and reliable in one place after the other; the tests must notice each time.
 mutate:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -p 1 -run TestMutations -v ./softnic ./reliable ./reliable/core
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -p 1 -run TestMutations -v ./softnic ./reliable ./reliable/core
 
 # Builds the engine with one mistake after the other; the checkers of the simulator must report each.
 planted:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -run TestPlantedInEngine -v ./sim
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -run TestPlantedInEngine -v ./sim
 
 # One hundred thousand worlds of the simulator, about 15 minutes on two cores. .ci/run runs a slice of
 # other seeds.

@@ -1,6 +1,11 @@
 package slice
 
-import "testing"
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
 
 func TestParse(t *testing.T) {
 	for text, ok := range map[string]bool{
@@ -78,6 +83,43 @@ func TestPick(t *testing.T) {
 	for _, v := range all {
 		if picked[v] != 1 {
 			t.Errorf("%q is in %d parts, want 1", v, picked[v])
+		}
+	}
+}
+
+// TestScript: .ci/part chooses the same entries as Has. With a limit it uses fewer parts.
+func TestScript(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skipf("no bash: %v", err)
+	}
+	for _, tt := range []struct {
+		entries, part, parts int
+		limit                string
+		same                 Slice
+	}{
+		{0, 0, 1, "", Slice{0, 1}},
+		{7, 0, 1, "", Slice{0, 1}},
+		{14, 0, 6, "", Slice{0, 6}},
+		{14, 5, 6, "", Slice{5, 6}},
+		{4, 5, 6, "", Slice{5, 6}},
+		{14, 7, 18, "6", Slice{1, 6}},
+		{4, 6, 18, "6", Slice{0, 6}},
+		{4, 17, 18, "6", Slice{5, 6}},
+		{14, 2, 3, "6", Slice{2, 3}},
+	} {
+		var lines, want string
+		for i := range tt.entries {
+			line := fmt.Sprintf("entry %d\n", i)
+			lines += line
+			if tt.same.Has(i, tt.entries) {
+				want += line
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), "bash", append([]string{"../../.ci/part"}, strings.Fields(tt.limit)...)...)
+		cmd.Stdin = strings.NewReader(lines)
+		cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%d/%d", Env, tt.part, tt.parts))
+		if got, err := cmd.Output(); err != nil || string(got) != want {
+			t.Errorf(".ci/part %s of %d entries with %d/%d prints %q, %v, want %q", tt.limit, tt.entries, tt.part, tt.parts, got, err, want)
 		}
 	}
 }
