@@ -66,6 +66,29 @@ func ExampleConfig_control() {
 	// rail down 1
 }
 
+// Poll the physical queues in an event loop of your own, and let the virtual CQ make sense of them.
+func ExampleVirtualCQ_ProcessCompletions() {
+	a, b := newPair(ibverbx.Config{}, ibverbx.Config{})
+	defer a.close()
+	defer b.close()
+
+	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+	wr.SetSGE(a.region.SGE(0, 16<<20))
+	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
+	physical, virtual := make([]verbs.WC, 64), make([]ibverbx.WC, 64)
+	for rail := 0; ; rail = 1 - rail {
+		n := value(value(a.cq.CQ(rail)).Poll(physical))
+		n = value(a.cq.ProcessCompletions(rail, physical[:n], virtual))
+		for i := range virtual[:n] {
+			fmt.Println(virtual[i].WRID, virtual[i].Status)
+		}
+		if n > 0 {
+			break
+		}
+	}
+	// Output: 1 success
+}
+
 // Read the peer's memory, then add to a counter in it. The fence makes the second request wait
 // for the first; without it, requests of different lanes are not ordered.
 func ExampleVirtualQP_PostSend() {

@@ -33,42 +33,11 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	return n, err
 }
 
-// PollRail is Poll for one rail. It returns all requests that are complete, also if fragments of them
-// were on other rails.
-func (c *VirtualCQ) PollRail(rail int, dst []WC) (n int, err error) {
-	if rail < 0 || rail >= len(c.cqs) {
-		return 0, fmt.Errorf("poll: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
-	}
-	c.enter("PollRail")
-	n, err = c.poll(dst, rail, 1)
-	c.guard.Leave()
-	return n, err
-}
-
 // PollOne is Poll for one completion. ok is false if there is none.
 func (c *VirtualCQ) PollOne() (wc WC, ok bool, err error) {
 	var one [1]WC
 	n, err := c.Poll(one[:])
 	return one[0], n == 1, err
-}
-
-// Each polls and calls fn with one completion after the other, until there is none or fn returns false.
-// Then the others are kept. Each returns the number of calls. fn may post. The completion is valid
-// until fn returns.
-func (c *VirtualCQ) Each(fn func(wc *WC) bool) (n int, err error) {
-	for {
-		got, err := c.Poll(c.each[:])
-		if got == 0 {
-			return n, err
-		}
-		for i := range got {
-			n++
-			if !fn(&c.each[i]) {
-				c.kept = append(c.kept, c.each[i+1:got]...)
-				return n, nil
-			}
-		}
-	}
 }
 
 // CQ returns the physical queue of a rail, for callers that poll it themselves and use

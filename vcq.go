@@ -55,7 +55,6 @@ type VirtualCQ struct {
 	recvChain [chainMax]verbs.RecvWR // where VirtualQPs make the physical receives of a post
 
 	buf   [pollBatch]verbs.WC // physical completions of the current batch
-	each  [pollBatch]WC       // completions that Each passes to its function
 	kept  []WC                // completions that had no room in what the caller gave
 	err   error               // returned by the next Poll without a completion
 	next  int                 // the rail that the next Poll starts with

@@ -43,6 +43,18 @@ func ExampleSendWR_SetSGE() {
 	// Output: RDMA_WRITE FENCE|SIGNALED 2 4160
 }
 
+// The first 40 bytes of a UD receive name the sender.
+func ExampleParseGRH() {
+	buf := make([]byte, verbs.GRHLen+100)
+	buf[0], buf[7] = 6<<4, 64
+	copy(buf[8:], netip.MustParseAddr("2001:db8::1").AsSlice())
+	copy(buf[24:], netip.MustParseAddr("2001:db8::2").AsSlice())
+
+	grh, err := verbs.ParseGRH(buf)
+	fmt.Println(grh.SGID.Addr(), grh.HopLimit, err)
+	// Output: 2001:db8::1 64 <nil>
+}
+
 // A failed completion has a status, a place, and a usual cause.
 func ExampleWC_Err() {
 	wc := verbs.WC{WRID: 42, Status: verbs.StatusRNRRetryExcErr, QPN: 0x1a2b3c}

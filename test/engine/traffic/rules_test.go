@@ -115,7 +115,6 @@ func TestBadArgumentsAreErrors(t *testing.T) {
 	for name, err := range map[string]error{
 		"CQ(9)":                            failure(a.CQ.CQ(9)),
 		"CQ(-1)":                           failure(a.CQ.CQ(-1)),
-		"PollRail(2)":                      failure(a.CQ.PollRail(2, nil)),
 		"ProcessCompletions(-1)":           failure(a.CQ.ProcessCompletions(-1, nil, nil)),
 		"KillLane(99)":                     a.QP.KillLane(99),
 		"Connect(nil)":                     a.QP.Connect(nil),

@@ -305,9 +305,9 @@ func TestSharedReceivesDepth(t *testing.T) {
 }
 
 // TestSharedReceivesFlushWithoutPoll: every receive of a VirtualQP that has failed ends,
-// also with shared receives, and if the caller uses PollRail or polls the physical queues.
+// also with shared receives, and if the caller polls the physical queues.
 func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
-	for _, how := range []string{"Poll", "PollRail", "ProcessCompletions"} {
+	for _, how := range []string{"Poll", "ProcessCompletions"} {
 		t.Run(how, func(t *testing.T) {
 			links, cfg := rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}
 			a, qa := sharedHost(t, links, 64, cfg)
@@ -332,8 +332,6 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 				switch how {
 				case "Poll":
 					n, err = a.CQ.Poll(wcs)
-				case "PollRail":
-					n, err = a.CQ.PollRail(rail, wcs)
 				default:
 					cq, found := a.CQ.CQ(rail)
 					rig.Must(t, found)
