@@ -19,15 +19,13 @@ const (
 	AutoPolicy Policy = iota
 	// RoundRobin takes the lanes in turn.
 	RoundRobin
-	// LeastBytes takes the lane with the fewest bytes outstanding.
-	LeastBytes
 	// TwoChoices looks at two lanes and takes the one that would finish first, by its outstanding
 	// bytes and its recent rate and latency. Lanes of unequal speed get unequal shares, and a silent
 	// lane gets nothing.
 	TwoChoices
 )
 
-var policyNames = [...]string{"auto", "round-robin", "least-bytes", "two-choices"}
+var policyNames = [...]string{"auto", "round-robin", "two-choices"}
 
 // String returns the name that the tool's flags use.
 func (p Policy) String() string {
@@ -45,7 +43,7 @@ func (p *Policy) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return verbs.Invalidf("there is no policy %q: want auto, round-robin, least-bytes or two-choices", b)
+	return verbs.Invalidf("there is no policy %q: want auto, round-robin or two-choices", b)
 }
 
 // Config describes a VirtualQP. The zero value is a good choice.

@@ -421,7 +421,6 @@ func TestAutoPolicy(t *testing.T) {
 		{[]uint32{400_000, 100_000}, AutoPolicy, TwoChoices},
 		{[]uint32{400_000, 400_000, 0}, AutoPolicy, TwoChoices},
 		{[]uint32{400_000, 100_000}, RoundRobin, RoundRobin},
-		{[]uint32{100_000, 100_000}, LeastBytes, LeastBytes},
 	} {
 		link := softnic.NewMemoryLink(nil)
 		var cfgs []RailConfig

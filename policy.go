@@ -103,8 +103,6 @@ func (p *picker) share(l *lane, wrs []SendWR) (n int) {
 // choose applies the policy.
 func (p *picker) choose(n uint32) *lane {
 	switch p.policy {
-	case LeastBytes:
-		return p.leastBytes()
 	case TwoChoices:
 		return p.twoChoices(n)
 	case AutoPolicy, RoundRobin:
@@ -131,19 +129,6 @@ func (p *picker) continueAfter(l *lane) {
 	if p.cursor = int(l.index) + 1; p.cursor == len(p.lanes) {
 		p.cursor = 0
 	}
-}
-
-// leastBytes starts where round robin would, so that equal lanes are taken in turn.
-func (p *picker) leastBytes() (best *lane) {
-	for range p.lanes {
-		if l := p.next(); l.room() && (best == nil || l.bytes < best.bytes) {
-			best = l
-		}
-	}
-	if best != nil {
-		p.continueAfter(best)
-	}
-	return best
 }
 
 // twoChoices draws two lanes and takes the one that would finish n more bytes first. If the draws

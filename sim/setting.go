@@ -76,7 +76,7 @@ var (
 		{"to", unitCount, 0, 3, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
 		{"lanes", unitCount, 1, 64, func(d *drawer) int64 { return oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16))(d) }},
 		{"scheme", unitScheme, 0, 2, oneOf(0, 1, 2)},
-		{"policy", unitPolicy, 0, 3, oneOf(0, 1, 2, 3)},
+		{"policy", unitPolicy, 0, 2, oneOf(0, 1, 2)},
 		{"fragment", unitBytes, 0, 1 << 30, oneOf(0, 0, 256, 1024, 4096)},
 	}
 	endSettings = []setting{

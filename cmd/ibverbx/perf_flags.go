@@ -275,5 +275,5 @@ func schemeNames() []string {
 }
 
 func policyNames() []string {
-	return []string{ibverbx.AutoPolicy.String(), ibverbx.RoundRobin.String(), ibverbx.LeastBytes.String(), ibverbx.TwoChoices.String()}
+	return []string{ibverbx.AutoPolicy.String(), ibverbx.RoundRobin.String(), ibverbx.TwoChoices.String()}
 }

@@ -68,7 +68,7 @@ func TestPerfVerboseTableGolden(t *testing.T) {
  Memory : host
  Transport : rc, by the NIC
  Rails : 2 Lanes : 3
- Scheme : dqplb Policy : least-bytes
+ Scheme : dqplb Policy : two-choices
  Fragment : 4 KiB
  TX depth : 128
  CQ Moderation : by size
@@ -90,7 +90,7 @@ func TestPerfVerboseTableGolden(t *testing.T) {
  memcpy at N KiB: N MiB/sec (N GB/s); ratio is BW average to memcpy
  verdict: V
  data check: N messages, N MiB, N errors
-`, "perf", "-v", "--check", "-s", "8,64K", "-n", "100", "--rails", "2", "-q", "3", "--scheme", "dqplb", "--policy", "least-bytes", "--fragment", "4K")
+`, "perf", "-v", "--check", "-s", "8,64K", "-n", "100", "--rails", "2", "-q", "3", "--scheme", "dqplb", "--policy", "two-choices", "--fragment", "4K")
 }
 
 func TestPerfLatencyTableGolden(t *testing.T) {

@@ -35,7 +35,7 @@ func TestPerfOperations(t *testing.T) {
 		"send -c UD -s 64,2K", "write -c UC -s 8K", "send -c UC -s 100", "write -c UC -q 4 -b -s 64,8K", "send -c UD -q 4 -b -s 64,2K",
 		"write -q 4 -b -s 64,8K", "send -q 4 -b -s 64,8K", "write -m 512 -s 8K", "write -t 7 -Q 3 -s 8", "write -a -n 2",
 		"write --imm -b -s 64,100K", "write --rails 8 -s 1M -n 5", "write --imm -q 100 -s 1M -n 5", "read --fragment 1000 -s 64K",
-		"write --imm --fragment 100 -s 10K --scheme dqplb", "write --policy least-bytes -s 1M -n 5", "write --policy two-choices -s 1M -n 5",
+		"write --imm --fragment 100 -s 10K --scheme dqplb", "write --policy two-choices -s 1M -n 5",
 		"send --lat -c UD -s 64", "write --lat -c UC -s 64", "write --provider softnic -s 8",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestPerfFlagErrors(t *testing.T) {
 		{"-q 5000", []string{"--qp 5000", "lanes", "use 1 to 4094"}},
 		{"--lat -c UC -q 2", []string{"--qp 2", "--lat"}},
 		{"--scheme x", []string{"--scheme", `"x"`, "tally, dqplb or spray"}},
-		{"--policy x", []string{"--policy", `"x"`, "round-robin, least-bytes or two-choices"}},
+		{"--policy x", []string{"--policy", `"x"`, "round-robin or two-choices"}},
 		{"--fragment 3GiB", []string{"--fragment 3221225472", "1 GiB", "or 0"}},
 		{"--fragment 64KB", []string{"--fragment", "64KiB"}},
 		{"--fragment much", []string{"--fragment", `"much"`, "64KiB"}},

@@ -139,7 +139,7 @@ func TestReceiverIsReady(t *testing.T) {
 		{Imm: true, QPs: 1},
 		{Imm: true, QPs: 2},
 		{Imm: true},
-		{Imm: true, Policy: ibverbx.LeastBytes},
+		{Imm: true, Policy: ibverbx.TwoChoices},
 		{Imm: true, Fragment: 1000, QPs: 3},
 		{Imm: true, Bidirectional: true, TxDepth: 1000, CQMod: 500},
 	} {

@@ -64,7 +64,7 @@ func (c *Config) qpRules() []rule {
 		},
 		{c.Rails < 1 || c.Rails > ibverbx.MaxRails, "rails", c.Rails, "it counts the NICs of an end", fmt.Sprintf("use 1 to %d", ibverbx.MaxRails)},
 		{c.Scheme > ibverbx.Spray, "scheme", c.Scheme, "there is no such scheme", "use tally, dqplb or spray"},
-		{c.Policy > ibverbx.TwoChoices, "policy", c.Policy, "there is no such policy", "use auto, round-robin, least-bytes or two-choices"},
+		{c.Policy > ibverbx.TwoChoices, "policy", c.Policy, "there is no such policy", "use auto, round-robin or two-choices"},
 		{c.Imm && c.Op != Write, "imm", nil, fmt.Sprintf("it makes a WRITE a WRITE_WITH_IMM, and this is %s", c.Op), "measure write, or drop --imm"},
 	}
 }
