@@ -30,12 +30,37 @@
 // time: the two ends agree on what has arrived, other lanes carry the rest, and the lane is rebuilt.
 // VirtualCQ.Events reports it.
 //
-// # Parts
+// # Layers
 //
-// A VirtualQP is made of parts, each in its file. The sender takes requests (sender.go), hands them to
-// lanes (dispatch.go) and rings doorbells (doorbell.go). Its picker chooses lanes (policy.go). The
-// receiver holds the user's receives (receive.go). A notifier is the scheme at work (scheme.go, tally.go,
-// dqplb.go). failover owns the state of the VirtualQP and the life of its lanes (failover.go, down.go,
-// recovery.go), with a watchdog for deadlines and a silent peer. A single lane has a passthrough
-// instead of sender and receiver (direct.go). The setup is what all parts read.
+// File names begin with their layer. A VirtualQP is made of parts, each in one layer: sender and passthrough (send), notifier (scheme),
+// receiver (recv) and failover. All parts read the setup.
+//
+//	surface   surface_qp       VirtualQP: construction, posts, close; requests and completions as the program sees them
+//	          surface_cq       VirtualCQ: physical CQs, barriers, and the ready list of VirtualQPs to drive
+//	          surface_poll     Poll, Arm, Wait, Serve; routes completions to lanes
+//	          surface_observe  Stats and events
+//	send      send_ring        sender: the ring of requests, completions, reports
+//	          send_dispatch    hands requests to lanes: fragments, runs, stripes
+//	          send_policy      picker: the lane of the next fragment
+//	          send_lane        lane: one QP and the ledger of its requests
+//	          send_doorbell    builds and posts chains of physical requests
+//	          send_single      passthrough: a single lane without failover
+//	scheme    scheme_notifier  the interface of schemes, and Spray
+//	          scheme_tally     Tally
+//	          scheme_dqplb     DQPLB, compatible with torchcomms
+//	recv      recv_receiver    receiver: the user's receives and the engine's
+//	          recv_shared      receives in one SRQ per rail
+//	failover  failover_lanes   takes lanes out of service and moves their requests
+//	          failover_down    agrees with the peer on what has arrived
+//	          failover_rebuild the states of a lane, and how it returns to service
+//	          failover_control control messages, and the watchdog for deadlines
+//	fabric    fabric_rail      rails, regions, NIC events
+//	          fabric_card      cards and Connect
+//	          fabric_config    Config
+//	          fabric_cxxpeer   cards and connections of the C++ implementation
+//	          fabric_setup     setup: what Connect has fixed; checks of requests
+//
+// surface may use every layer. send, scheme and recv use each other only through sender, notifier and receiver. They report lost lanes to
+// failover and read its state; failover moves the entries of lanes and uses sender and receiver for that. fabric uses only package verbs,
+// apart from Connect and NIC events, which enter through VirtualQP and VirtualCQ.
 package ibverbx

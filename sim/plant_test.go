@@ -46,7 +46,7 @@ var sown = []struct {
 	{
 		// The receiver waits for the number forever, or its window overflows.
 		mutant.Change{
-			Name: "DQPLB loses a number", File: "../dqplb.go",
+			Name: "DQPLB loses a number", File: "../scheme_dqplb.go",
 			Old: "n := d.seq\n", New: "if d.seq%64 == 63 {\n d.seq++\n}\nn := d.seq\n",
 		},
 		"mixed",
@@ -55,7 +55,7 @@ var sown = []struct {
 	{
 		// As above.
 		mutant.Change{
-			Name: "Tally loses a number", File: "../tally.go",
+			Name: "Tally loses a number", File: "../scheme_tally.go",
 			Old: "s *sendSlot, n int) {\n", New: "s *sendSlot, n int) {\nif t.seq%16 == 15 {\n t.seq++\n}\n",
 		},
 		"mixed",
@@ -64,7 +64,7 @@ var sown = []struct {
 	{
 		// The new lane counts on from another number.
 		mutant.Change{
-			Name: "Tally moves a message without its record", File: "../tally.go",
+			Name: "Tally moves a message without its record", File: "../scheme_tally.go",
 			Old: "if e.kind() > kindData || !e.consumes() {", New: "if true {",
 		},
 		"failover",
@@ -73,7 +73,7 @@ var sown = []struct {
 	{
 		// The receiver is notified before the data before it, on other lanes, has arrived.
 		mutant.Change{
-			Name: "a run of Tally covers no data before it", File: "../dispatch.go",
+			Name: "a run of Tally covers no data before it", File: "../send_dispatch.go",
 			Old: " || s.carried.first() >= 0)", New: ")",
 		},
 		"failover-atomics",
@@ -82,7 +82,7 @@ var sown = []struct {
 	{
 		// Both ends disagree on how many messages have arrived.
 		mutant.Change{
-			Name: "a run does not count its messages", File: "../dispatch.go",
+			Name: "a run does not count its messages", File: "../send_dispatch.go",
 			Old: "consumes, passed = entryConsumes,", New: "consumes, passed = 0,",
 		},
 		"failover",
@@ -91,7 +91,7 @@ var sown = []struct {
 	{
 		// As above.
 		mutant.Change{
-			Name: "a stripe does not count its messages", File: "../dispatch.go",
+			Name: "a stripe does not count its messages", File: "../send_dispatch.go",
 			Old: "s.send(l, chain[:n], bytes, consuming)", New: "s.send(l, chain[:n], bytes, 0*consuming)",
 		},
 		"failover-atomics",
@@ -100,7 +100,7 @@ var sown = []struct {
 	{
 		// The receiver is notified after the first fragment.
 		mutant.Change{
-			Name: "a stripe of DQPLB ends a message early", File: "../dispatch.go",
+			Name: "a stripe of DQPLB ends a message early", File: "../send_dispatch.go",
 			Old: "if at == cuts-1 {", New: "if at == 0 {",
 		},
 		"mixed",

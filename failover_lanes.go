@@ -11,8 +11,8 @@ import (
 )
 
 // failover owns the state of the VirtualQP and of its lanes. With Config.Control it takes lanes out
-// of service (this file), agrees with the peer on what has arrived (down.go) and brings lanes back
-// (recovery.go). Without it, the loss of a lane ends the VirtualQP.
+// of service (this file), agrees with the peer on what has arrived (failover_down.go) and brings lanes back
+// (failover_rebuild.go). Without it, the loss of a lane ends the VirtualQP.
 type failover struct {
 	setup *setup
 	time  *callClock

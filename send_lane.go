@@ -18,7 +18,7 @@ const chainMax = runMax + 1
 //
 // The NIC has those below posted. The others are staged: they wait for the doorbell, or the NIC
 // refused them. RC completes in order, so a completion of one entry ends all entries before it.
-// The physical requests are rendered from the ledger at the doorbell (doorbell.go), or made together with
+// The physical requests are rendered from the ledger at the doorbell (send_doorbell.go), or made together with
 // it (sender.fill, sender.weave), in memory that all lanes share: chains of sixteen lanes would not fit the first-level cache.
 type lane struct {
 	// ledger is the ring. Its length is a power of two.

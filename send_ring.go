@@ -9,7 +9,7 @@ import (
 )
 
 // sender is the sending half of a VirtualQP. It takes requests into its ring, hands them to lanes
-// (dispatch.go), rings doorbells (doorbell.go) and reports requests that have ended.
+// (send_dispatch.go), rings doorbells (send_doorbell.go) and reports requests that have ended.
 type sender struct {
 	setup    *setup
 	time     *callClock
