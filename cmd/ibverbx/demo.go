@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"ibverbx"
 	"ibverbx/internal/live"
 	"ibverbx/internal/perf/measure"
 )
@@ -40,18 +43,34 @@ type demoFlags struct {
 	metrics metricsFlags
 }
 
-// script is what the demo does, and when.
-type script struct {
-	rail            int           // the rail whose cable is pulled
-	pull, plug, end time.Duration // since the start
-	patience        time.Duration // how much later the end may be, if the rail is not back
-	// pulledAt, pluggedAt and backAt are when it happened, in seconds; 0 before.
-	pulledAt, pluggedAt, backAt float64
+const (
+	demoSize   = 256 << 10 // bytes of a message
+	demoSample = 100 * time.Millisecond
+	demoIdle   = 100 * time.Microsecond
+	// demoPatience is how long both cables may be out before the transfer fails.
+	demoPatience = time.Hour
+	// demoEndless is the length of a transfer that a user ends.
+	demoEndless = time.Duration(math.MaxInt64)
+	// demoSettled is the time after a change whose rates still have some of before, in seconds.
+	demoSettled = 0.2
+)
+
+// demoTest is the test of the demo: writes that notify the receiver, which compares every byte. A lane is chosen by its
+// speed, because rails do not stay equal.
+func demoTest() measure.Config {
+	return measure.Config{
+		Imm: true, Sizes: []int{demoSize}, TxDepth: 16, CQMod: 1, Rails: demoRails, Policy: ibverbx.TwoChoices, Check: true, Duration: demoEndless,
+		Live: measure.Live{On: true, Patience: demoPatience, Idle: demoIdle},
+	}
 }
 
-// newScript returns the script of the demo.
-func newScript() *script {
-	return &script{rail: 1, pull: 3 * time.Second, plug: 6 * time.Second, end: 9 * time.Second, patience: 10 * time.Second}
+// demoKill is demoTest with a cable that is pulled and plugged in again, as perf --kill-rail does.
+func demoKill() measure.Config {
+	cfg := demoTest()
+	cfg.Duration = 9 * time.Second
+	// Between two samples, so that one sample has the loss and what it caused.
+	cfg.Kill = measure.Kill{On: true, Rail: 1, At: 3*time.Second + demoSample/2, Back: 3 * time.Second}
+	return cfg
 }
 
 // demoReport is what demo --json prints.
@@ -76,7 +95,7 @@ func newDemo(s streams) *cobra.Command {
 				if d.web {
 					return runDemoWeb(cmd.Context(), s, d)
 				}
-				return runDemo(cmd.Context(), s, d, newScript())
+				return runDemo(cmd.Context(), s, d, demoKill())
 			})
 		},
 	}
@@ -84,16 +103,6 @@ func newDemo(s streams) *cobra.Command {
 	cmd.Flags().BoolVar(&d.json, "json", false, "print one JSON object with all samples and events at the end")
 	d.metrics.define(cmd.Flags())
 	return cmd
-}
-
-// watched serves the metrics of a transfer until the function that it returns is called.
-func (d *demoFlags) watched(t *demoTransfer) (stop func()) {
-	opened := d.metrics.opened("")
-	if opened == nil {
-		return func() {}
-	}
-	sender, receiver := opened(0, t.ends[0].qp, t.ends[0].rails.Configs()), opened(1, t.ends[1].qp, t.ends[1].rails.Configs())
-	return func() { sender(); receiver() }
 }
 
 // demoSetup describes the demo. seconds is how long it takes, 0 if a user ends it.
@@ -107,67 +116,79 @@ func demoSetup(seconds float64) live.Setup {
 	return s
 }
 
-// runDemo plays a script and shows it.
-func runDemo(ctx context.Context, s streams, d demoFlags, play *script) (err error) {
+// demo is a transfer over a fabric, and the record of it.
+type demo struct {
+	*fabric
+	rec   *live.Record
+	start atomic.Pointer[time.Time] // of the transfer
+}
+
+// newDemoOf opens the NICs of a demo. The caller closes it.
+func newDemoOf(setup live.Setup) (*demo, error) {
 	f, err := newFabric()
+	d := &demo{fabric: f, rec: live.NewRecord(setup)}
+	d.begin()
+	return d, err
+}
+
+// begin makes now the start of the transfer.
+func (d *demo) begin() {
+	now := time.Now()
+	d.start.Store(&now)
+}
+
+// act turns a fault of a rail on or off, and records the event.
+func (d *demo) act(rail int, fault string, on bool) error {
+	text, err := d.fabric.act(rail, fault, on)
+	if text != "" {
+		d.rec.Event(live.Event{At: time.Since(*d.start.Load()).Seconds(), Rail: rail, Bad: on, Text: text})
+	}
+	return err
+}
+
+// run measures until the test is over or ctx ends. sampled is called after every sample.
+func (d *demo) run(ctx context.Context, cfg measure.Config, m *metricsFlags, sampled func()) (r measure.Report, err error) {
+	cfg.Kill.SetPort = func(rail int, up bool) { _ = d.act(rail, faultPull, !up) } // the rail and the fault exist
+	test, err := measure.New(d.ends[0], d.ends[1], cfg)
+	if err != nil {
+		return r, err
+	}
+	to := feed{rec: d.rec, faults: d.faults}
+	return test.Run(ctx, measure.Observer{Interval: demoSample, Opened: m.opened(""), Snapshot: func(shot measure.Snapshot) {
+		if to.look(shot); shot.At == 0 {
+			d.begin()
+			return
+		}
+		sampled()
+	}})
+}
+
+// runDemo loses a rail and shows it.
+func runDemo(ctx context.Context, s streams, flags demoFlags, cfg measure.Config) (err error) {
+	d, err := newDemoOf(demoSetup(cfg.Duration.Seconds()))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
-	rec := live.NewRecord(demoSetup(play.end.Seconds()))
-	t, err := newTransfer(f, rec)
-	defer func() { err = errors.Join(err, t.closers.Close()) }()
-	if err != nil {
-		return err
-	}
-	defer d.watched(t)()
+	defer func() { err = errors.Join(err, d.close()) }()
 	out := newDemoText(s)
-	err = t.run(ctx, func(at time.Duration) (bool, error) {
-		more, err := play.act(at, f, rec)
-		if v := rec.View(); !d.json {
+	r, err := d.run(ctx, cfg, &flags.metrics, func() {
+		if v := d.rec.View(); !flags.json {
 			out.show(&v)
 		}
-		return more, err
 	})
-	v := rec.View()
-	rec.End(play.sentence(&v, err, ctx.Err() != nil))
-	if err := errors.Join(err, out.end(rec.View(), d.json, ctx.Err() != nil)); err != nil {
+	v := d.rec.View()
+	d.rec.End(demoSentence(&v, r.Failover, err))
+	if err := errors.Join(err, out.end(d.rec.View(), flags.json, r.Interrupted)); err != nil {
 		return err
 	}
-	switch {
-	case ctx.Err() != nil:
+	if r.Interrupted {
 		return errInterrupted
-	case play.backAt == 0:
-		return errNotBack
 	}
 	return nil
 }
 
-// errNotBack ends a demo that has not shown what it is for. Its sentence says so too.
-var errNotBack = errors.New("the rail did not come back")
-
-// act does what is due after a sample, and reports whether the transfer goes on.
-func (p *script) act(at time.Duration, f *fabric, rec *live.Record) (more bool, err error) {
-	do := func(on bool) (float64, error) {
-		text, err := f.act(p.rail, faultPull, on)
-		rec.Event(live.Event{At: at.Seconds(), Rail: p.rail, Bad: on, Text: text})
-		return at.Seconds(), err
-	}
-	samples := rec.View().Samples
-	rail := &samples[len(samples)-1].Rails[p.rail]
-	switch {
-	case p.pulledAt == 0 && at >= p.pull:
-		p.pulledAt, err = do(true)
-	case p.pulledAt > 0 && p.pluggedAt == 0 && at.Seconds() >= p.pulledAt+(p.plug-p.pull).Seconds():
-		p.pluggedAt, err = do(false)
-	case p.pluggedAt > 0 && p.backAt == 0 && rail.Up == rail.Lanes && rail.Rate > 0:
-		p.backAt = at.Seconds()
-	}
-	return at < p.end || p.backAt == 0 && at < p.end+p.patience, err
-}
-
-// sentence says what the demo has shown.
-func (p *script) sentence(v *live.View, failed error, interrupted bool) string {
+// demoSentence says what the demo has shown. f is nil, or has no recovery, if it was interrupted before.
+func demoSentence(v *live.View, f *measure.Failover, failed error) string {
 	last := live.Sample{}
 	if n := len(v.Samples); n > 0 {
 		last = v.Samples[n-1]
@@ -176,19 +197,14 @@ func (p *script) sentence(v *live.View, failed error, interrupted bool) string {
 	switch {
 	case failed != nil:
 		return fmt.Sprintf("The transfer failed after %.1f s: %v.", last.At, failed)
-	case interrupted && p.backAt == 0:
+	case f == nil || f.RecoveredAt == nil:
 		return fmt.Sprintf("Interrupted: %s.", arrived)
-	case p.pluggedAt == 0:
-		return fmt.Sprintf("The cable of rail %d was not plugged in; %s.", p.rail, arrived)
-	case p.backAt == 0:
-		return fmt.Sprintf("Rail %d is not back %.0f s after its cable was plugged in; %s.", p.rail, last.At-p.pluggedAt, arrived)
 	}
-	const settled = 0.2 // seconds after a change in which rates still have some of both
-	_, before := v.Mean(settled, p.pulledAt)
-	_, during := v.Mean(p.pulledAt+settled, p.pluggedAt)
-	_, after := v.Mean(p.backAt, last.At)
+	_, before := v.Mean(demoSettled, *f.KilledAt)
+	_, during := v.Mean(*f.KilledAt+demoSettled, *f.BackAt)
+	_, after := v.Mean(*f.RecoveredAt+demoSample.Seconds(), last.At)
 	return fmt.Sprintf("The cable was out for %.1f s and nothing was lost: %.0f MiB/s before, %.0f MiB/s on the other rail, %.0f MiB/s after, and %s.",
-		p.pluggedAt-p.pulledAt, before/mebibyte, during/mebibyte, after/mebibyte, arrived)
+		*f.BackAt-*f.KilledAt, before/mebibyte, during/mebibyte, after/mebibyte, arrived)
 }
 
 // arrivedText says what has arrived until a sample.

@@ -9,7 +9,6 @@ import (
 
 	"ibverbx/internal/live"
 	"ibverbx/softnic"
-	"ibverbx/verbs"
 )
 
 // The network of the demo: two rails with the speed and the delay of a wire, so that a viewer sees what each carries.
@@ -87,14 +86,6 @@ func impairment(faults []string) softnic.Impairment {
 		}
 	}
 	return imp
-}
-
-// railContexts returns the NICs of each rail.
-func (f *fabric) railContexts() (list [][]verbs.Context) {
-	for i := range f.rails {
-		list = append(list, []verbs.Context{f.ends[0][i].Context, f.ends[1][i].Context})
-	}
-	return list
 }
 
 // faults returns the faults of a rail that are on.

@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"ibverbx/internal/live"
+	"ibverbx/internal/perf/measure"
 )
 
-// shortDemo is the script of the demo, in less time. The end waits for the rail as long as it takes.
-func shortDemo() *script {
-	return &script{rail: 1, pull: 300 * time.Millisecond, plug: 600 * time.Millisecond, end: 900 * time.Millisecond, patience: time.Minute}
+// shortDemo is the test of the demo, in less time.
+func shortDemo() measure.Config {
+	cfg := demoKill()
+	cfg.Duration, cfg.Kill.At, cfg.Kill.Back = 900*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+	return cfg
 }
 
 // TestDemo: the demo pulls a cable, plugs it in again, and says so. As text it has a line for each event.
@@ -70,7 +73,7 @@ func TestDemoInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	if err := runDemo(ctx, streams{out: &out}, demoFlags{}, newScript()); !errors.Is(err, errInterrupted) {
+	if err := runDemo(ctx, streams{out: &out}, demoFlags{}, demoKill()); !errors.Is(err, errInterrupted) {
 		t.Errorf("demo: got %v, want %v", err, errInterrupted)
 	}
 	if !strings.HasPrefix(out.String(), "Interrupted: all 0 MiB") {
@@ -81,83 +84,26 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 }
 
-// TestDemoFindsWrongBytes: a single wrong bit fails the transfer.
-func TestDemoFindsWrongBytes(t *testing.T) {
-	got, want := make([]byte, demoSize), make([]byte, demoSize)
-	for _, at := range []int{0, 1, demoSize / 2, demoSize - 1} {
-		fillMessage(got, 7)
-		if err := compareMessage(got, want, 7); err != nil {
-			t.Fatalf("compareMessage: got %v, want no error", err)
-		}
-		if err := compareMessage(got, want, 8); err == nil {
-			t.Errorf("compareMessage takes message 7 for message 8")
-		}
-		got[at] ^= 1
-		if err := compareMessage(got, want, 7); err == nil {
-			t.Errorf("compareMessage does not see that byte %d is wrong", at)
-		}
-	}
-	play := shortDemo()
+// TestDemoFailed: an error of the transfer is the demo's sentence.
+func TestDemoFailed(t *testing.T) {
 	v := live.NewRecord(demoSetup(1)).View()
-	if text := play.sentence(&v, errors.New("byte 1 is wrong"), false); !strings.Contains(text, "failed") {
+	if text := demoSentence(&v, nil, errors.New("byte 1 is wrong")); !strings.Contains(text, "failed after 0.0 s: byte 1 is wrong") {
 		t.Errorf("the sentence after an error is %q, want that the transfer failed", text)
-	}
-}
-
-// TestDemoOrder: a message that is not the next one ends the run with an error.
-func TestDemoOrder(t *testing.T) {
-	t.Parallel()
-	f, tr, _ := startTransfer(t)
-	defer endTransfer(t, f, tr)
-	if err := tr.post(); err != nil {
-		t.Fatal(err)
-	}
-	for tr.arrived == 0 {
-		moved, err := tr.step()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !moved {
-			time.Sleep(demoIdle)
-		}
-	}
-	tr.arrived-- // the message that comes next is not the one that is expected
-	for {
-		if _, err := tr.step(); err != nil {
-			if !strings.Contains(err.Error(), "arrived instead of message") {
-				t.Errorf("got %v, want that another message was expected", err)
-			}
-			return
-		}
-	}
-}
-
-func startTransfer(t *testing.T) (*fabric, *demoTransfer, *live.Record) {
-	t.Helper()
-	f, err := newFabric()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec := live.NewRecord(demoSetup(0))
-	tr, err := newTransfer(f, rec)
-	if err != nil {
-		t.Fatal(errors.Join(err, tr.closers.Close(), f.close()))
-	}
-	return f, tr, rec
-}
-
-func endTransfer(t *testing.T, f *fabric, tr *demoTransfer) {
-	t.Helper()
-	if err := errors.Join(tr.closers.Close(), f.close()); err != nil {
-		t.Errorf("close: got %v, want no error", err)
 	}
 }
 
 // TestDemoFaults turns each fault on and off, and waits until a sample shows it. The transfer goes on meanwhile.
 func TestDemoFaults(t *testing.T) {
 	t.Parallel()
-	f, tr, rec := startTransfer(t)
-	defer endTransfer(t, f, tr)
+	d, err := newDemoOf(demoSetup(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}()
 	healthy := func(s, _ *live.Sample) bool {
 		return s.Rails[0].Rate > 0 && s.Rails[1].Rate > 0 && s.Rails[1].Up == s.Rails[1].Lanes && len(s.Rails[1].Faults) == 0
 	}
@@ -182,26 +128,28 @@ func TestDemoFaults(t *testing.T) {
 		{faultLoss, false, healthy},
 	}
 	step, before := 0, live.Sample{}
-	err := tr.run(t.Context(), func(time.Duration) (bool, error) {
-		v := rec.View()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err = d.run(ctx, demoTest(), &metricsFlags{}, func() {
+		v := d.rec.View()
 		now := v.Samples[len(v.Samples)-1]
-		if !steps[step].seen(&now, &before) {
-			return true, nil
+		if ctx.Err() != nil || !steps[step].seen(&now, &before) {
+			return
 		}
 		if step++; step == len(steps) {
-			return false, nil
+			cancel()
+			return
 		}
 		before = now
-		text, err := f.act(1, steps[step].fault, steps[step].on)
-		if text == "" {
-			t.Errorf("act(1, %q, %t) says nothing, want what has changed", steps[step].fault, steps[step].on)
+		text, err := d.fabric.act(1, steps[step].fault, steps[step].on)
+		if text == "" || err != nil {
+			t.Errorf("act(1, %q, %t) = %q, %v, want what has changed", steps[step].fault, steps[step].on, text, err)
 		}
-		return true, err
 	})
-	if err != nil {
-		t.Fatalf("after step %d: got %v, want no error", step, err)
+	if err != nil || step != len(steps) {
+		t.Fatalf("after step %d of %d: got %v, want no error", step, len(steps), err)
 	}
-	events := rec.View().Events
+	events := d.rec.View().Events
 	if !slices.ContainsFunc(events, func(e live.Event) bool { return e.Bad && strings.HasPrefix(e.Text, "rail 1 lost ") }) ||
 		!slices.ContainsFunc(events, func(e live.Event) bool { return !e.Bad && strings.Contains(e.Text, "in service again") }) {
 		t.Errorf("events are %v, want lanes lost and in service again", events)

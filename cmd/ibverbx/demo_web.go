@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"ibverbx/internal/live"
 )
@@ -32,50 +31,36 @@ func (p *page) close() error {
 }
 
 // runDemoWeb runs the transfer of the demo until ctx ends. Viewers of its page do the rest.
-func runDemoWeb(ctx context.Context, s streams, d demoFlags) (err error) {
-	f, err := newFabric()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.close()) }()
+func runDemoWeb(ctx context.Context, s streams, flags demoFlags) (err error) {
 	setup := demoSetup(0)
 	setup.Actions = demoActions()
-	rec := live.NewRecord(setup)
-	t, err := newTransfer(f, rec)
-	defer func() { err = errors.Join(err, t.closers.Close()) }()
+	d, err := newDemoOf(setup)
 	if err != nil {
 		return err
 	}
-	defer d.watched(t)()
+	defer func() { err = errors.Join(err, d.close()) }()
 	server, err := live.Listen()
 	if err != nil {
 		return err
 	}
-	p := servePage(ctx, server, rec, func(rail int, action string, on bool) error {
-		text, err := f.act(rail, action, on)
-		if text != "" {
-			rec.Event(live.Event{At: t.now().Seconds(), Rail: rail, Bad: on, Text: text})
-		}
-		return err
-	})
+	p := servePage(ctx, server, d.rec, d.act)
 	fmt.Fprintf(s.err, "Open %s in a browser of this host. Ctrl-C ends the demo.\n", p.Address())
 	out := newDemoText(s)
 	out.size = nil // lines, not a picture
-	err = t.run(ctx, func(time.Duration) (bool, error) {
-		if v := rec.View(); !d.json {
+	_, err = d.run(ctx, demoTest(), &flags.metrics, func() {
+		if v := d.rec.View(); !flags.json {
 			out.list(&v)
 		}
-		return true, nil
 	})
-	v := rec.View()
+	v := d.rec.View()
 	last := v.Samples[max(len(v.Samples)-1, 0):]
 	switch {
 	case err != nil:
-		rec.End(fmt.Sprintf("The transfer failed: %v.", err))
+		d.rec.End(fmt.Sprintf("The transfer failed: %v.", err))
 	case len(last) == 0:
-		rec.End("The demo has ended.")
+		d.rec.End("The demo has ended.")
 	default:
-		rec.End("The demo has ended: " + arrivedText(&last[0]) + ".")
+		d.rec.End("The demo has ended: " + arrivedText(&last[0]) + ".")
 	}
-	return errors.Join(err, p.close(), out.end(rec.View(), d.json, false))
+	return errors.Join(err, p.close(), out.end(d.rec.View(), flags.json, false))
 }

@@ -16,6 +16,47 @@ import (
 // liveLanes is how many lanes a sample shows at most. With more it shows rails only.
 const liveLanes = 64
 
+// feed adds the snapshots of a test to a live.Record, run after run. It is for one goroutine.
+type feed struct {
+	rec *live.Record
+	// faults returns the actions that are on for a rail. It may be nil.
+	faults func(rail int) []string
+	sample *sampler // nil before the first run
+
+	began    time.Duration // when the current run began, over all runs
+	messages int64         // of the runs before
+	bytes    int64         // of the runs before
+	last     live.Sample   // of the current run
+}
+
+// next begins another run.
+func (f *feed) next() {
+	f.began += time.Duration(f.last.At * float64(time.Second))
+	f.messages, f.bytes = f.messages+f.last.Messages, f.bytes+f.last.Bytes
+	f.last = live.Sample{}
+}
+
+// look adds a snapshot. The first one of a run is its start.
+func (f *feed) look(shot measure.Snapshot) {
+	switch {
+	case shot.At > 0:
+	case f.sample == nil:
+		f.sample = newSampler(f.rec, shot.Contexts, shot.Lanes)
+		f.sample.faults = f.faults
+		return
+	default:
+		f.sample.follow(shot.Contexts, shot.Lanes)
+		return
+	}
+	if shot.P50 > 0 {
+		f.last.P50, f.last.P99 = shot.P50, shot.P99
+	}
+	f.last.At, f.last.Messages, f.last.Bytes = shot.At.Seconds(), shot.Messages, shot.Messages*int64(shot.Size)
+	now := f.last
+	now.Messages, now.Bytes = f.messages+now.Messages, f.bytes+now.Bytes
+	f.sample.take(f.began+shot.At, now, shot.Lanes)
+}
+
 // sampler turns the counters of a VirtualQP into samples and events of a live.Record. It is for one goroutine.
 type sampler struct {
 	rec *live.Record

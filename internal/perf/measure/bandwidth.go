@@ -178,7 +178,7 @@ func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 			t.add(elapsed+busy, moved)
 		}
 		if r.outage != nil {
-			r.outage.observe(now, elapsed+busy, done-before)
+			r.outage.observe(now)
 		}
 		r.tell(now, t.done)
 		if err != nil || r.idle() {

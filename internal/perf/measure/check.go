@@ -165,7 +165,7 @@ func (f *flow) compareCounter(place []byte, queue int, message int64, want uint6
 // rolling reports whether messages are checked without pauses: those of a chain get their
 // patterns right before they are posted and are compared as soon as they are complete, while
 // others are in flight.
-func (f *flow) rolling() bool { return f.cfg.Kill.On && f.target.here() && f.source.here() }
+func (f *flow) rolling() bool { return f.cfg.Live.On && f.target.here() && f.source.here() }
 
 // renew makes the next n messages of a queue recognisable. It reports false if their places still
 // hold messages that were not compared.
@@ -176,7 +176,11 @@ func (f *flow) renew(queue, n int) (bool, error) {
 	}
 	start := f.now()
 	err := f.fill(queue, q.sent, q.sent+int64(n))
-	f.patterns += f.now() - start
+	now := f.now()
+	f.patterns += now - start
+	for m := q.sent; f.posted != nil && m < q.sent+int64(n); m++ {
+		f.posted[f.slot(queue, m)] = now
+	}
 	return err == nil, err
 }
 
@@ -185,6 +189,9 @@ func (f *flow) compareNext(queue int, n int64) error {
 	q := &f.queues[queue]
 	start := f.now()
 	err := f.compare(queue, q.checked, q.checked+n)
+	for m := q.checked; f.posted != nil && m < q.checked+n; m++ {
+		f.times = append(f.times, start-f.posted[f.slot(queue, m)])
+	}
 	q.checked += n
 	f.patterns += f.now() - start
 	return err
@@ -193,6 +200,27 @@ func (f *flow) compareNext(queue int, n int64) error {
 // verifyAgain compares all places once more when all is complete: nothing may have touched a
 // message after its completion. The flow must be idle.
 func (f *flow) verifyAgain() error { return f.verify(min(f.queues[0].sent, int64(f.slots))) }
+
+// slot is the index of a message in flow.posted.
+func (f *flow) slot(queue int, message int64) int {
+	return queue*f.depth() + int(message%int64(f.depth()))
+}
+
+// timed records how long the messages of a rolling check take from now on, for SizeRun.recent.
+func (r *SizeRun) timed() {
+	for _, f := range r.flows {
+		if f.rolling() {
+			f.posted = make([]time.Duration, len(f.queues)*f.depth())
+		}
+	}
+	r.recent = func() (p50, p99 float64) {
+		var times []time.Duration
+		for _, f := range r.flows {
+			times, f.times = append(times, f.times...), f.times[:0]
+		}
+		return quantiles(times, 1)
+	}
+}
 
 // patterns is the time that rolling checks have spent on patterns.
 func (r *SizeRun) patterns() (d time.Duration) {

@@ -97,6 +97,8 @@ type Config struct {
 	Lend int `json:"-"`
 	// Kill loses a rail during the test and gets it back.
 	Kill Kill `json:"-"`
+	// Live makes the test one long transfer in one process.
+	Live Live `json:"-"`
 }
 
 // ConfigError refuses a Config.

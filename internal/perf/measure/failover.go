@@ -75,16 +75,14 @@ type Span struct {
 	PerRail []float64 `json:"per_rail"`
 }
 
-// failover measures the row while a rail is lost and comes back.
-func (r *SizeRun) failover(mine *Outcome) error {
-	o := r.outage
-	defer o.setPort(true) // also after an error
+// long measures one long transfer, in which a rail may be lost and come back. Copies are measured before and after it.
+func (r *SizeRun) long(mine *Outcome) error {
+	if r.outage != nil {
+		defer r.outage.setPort(true) // even after an error
+	}
 	if r.control != nil {
 		t := tally{atLeast: remotePeakSpan}
-		o.start()
-		err := r.transfer(&t, endless, 0)
-		o.end()
-		o.rep.Failover = o.report(r.plan.size)
+		err := r.watched(func() error { return r.transfer(&t, endless, 0) })
 		mine.take(&t, nil)
 		return err
 	}
@@ -94,18 +92,33 @@ func (r *SizeRun) failover(mine *Outcome) error {
 		return err
 	}
 	t := tally{atLeast: peakSpan}
-	o.start()
-	err = r.burst(&t, endless, 0)
-	for _, f := range r.flows {
-		if err == nil {
-			err = f.verifyAgain()
+	err = r.watched(func() error {
+		if err := r.burst(&t, endless, r.cfg.Duration); err != nil {
+			return err
 		}
-	}
-	o.end()
-	o.rep.Failover = o.report(r.plan.size)
+		for _, f := range r.flows {
+			if err := f.verifyAgain(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	copies, failed := r.copies(places, copies)
 	mine.take(&t, copies)
 	return errors.Join(err, failed)
+}
+
+// watched runs a transfer, with the outage if there is one.
+func (r *SizeRun) watched(transfer func() error) error {
+	r.begin()
+	if r.outage == nil {
+		return transfer()
+	}
+	r.outage.start()
+	err := transfer()
+	r.outage.end()
+	r.outage.rep.Failover = r.outage.report(r.plan.size)
+	return err
 }
 
 // copies adds the rates of a few copies.

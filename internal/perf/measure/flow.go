@@ -39,6 +39,10 @@ type flow struct {
 	now func() time.Duration
 	// patterns is the time that a rolling check has spent on patterns.
 	patterns time.Duration
+	// posted is when the messages in flight were posted, by slot; nil unless SizeRun.timed was called.
+	posted []time.Duration
+	// times are those of messages since SizeRun.recent was last called.
+	times []time.Duration
 }
 
 // queue is one QP of a flow and its partner.

@@ -36,6 +36,17 @@ type Kill struct {
 	SetPort func(rail int, up bool)
 }
 
+// Live makes the test one long transfer that people watch. Lost lanes are rebuilt, and messages are compared while others
+// are in flight. Kill implies it.
+type Live struct {
+	// On enables it. Otherwise all else must be zero.
+	On bool
+	// Patience limits the time without any completion. Zero means 10 s. It is also ibverbx.Config.Deadline.
+	Patience time.Duration
+	// Idle is the sleep after a round without completions. Zero means none.
+	Idle time.Duration
+}
+
 // withDefaults fills in what a Config with a Kill implies.
 func (k *Kill) withDefaults(c *Config) {
 	if k.At == 0 {
@@ -47,7 +58,7 @@ func (k *Kill) withDefaults(c *Config) {
 	if c.Iterations == 0 && c.Duration == 0 {
 		c.Duration = k.At + k.Back + max(k.At, afterMin)
 	}
-	c.Check = true
+	c.Check, c.Live.On = true, true
 }
 
 // refuse is the error of NICs whose ports this program does not control.

@@ -217,7 +217,7 @@ func TestRailNotBack(t *testing.T) {
 	if over, err := o.over(); over || err != nil {
 		t.Errorf("over before there was traffic = %v, %v, want false and no error", over, err)
 	}
-	o.messages = phaseMessages
+	r.flows[0].completed = phaseMessages
 	for now, want := range map[time.Duration]bool{o.recoveredAt: false, o.recoveredAt + afterMin: true} {
 		o.now = now
 		if over, err := o.over(); over != want || err != nil {

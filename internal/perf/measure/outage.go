@@ -29,14 +29,9 @@ type outage struct {
 	rep  *Report       // PerRail and PerLane are kept up to date, unless the other side is in another process
 
 	now      time.Duration // time of the last look
-	busy     time.Duration // now without the time for patterns
-	messages int64         // messages that came through until now
 	down     bool          // the ports are down
-	width    time.Duration // of a bucket
-	due      time.Duration // when the bucket is full
+	timeline *series
 
-	// buckets are the state at the start and at the end of each bucket.
-	buckets []counts
 	// phases are the state at the start, at the loss, at the recovery and at the end.
 	phases []counts
 
@@ -49,16 +44,12 @@ type outage struct {
 	events    []FailoverEvent
 }
 
-// counts is what had come through at some time. The difference of two is a span.
-type counts struct {
-	at, busy time.Duration
-	messages int64
-	rails    []uint64 // bytes by rail
-}
-
 // newOutage prepares the loss of a rail.
 func (r *SizeRun) newOutage(rep *Report) *outage {
-	o := &outage{run: r, kill: &r.cfg.Kill, rep: rep, width: min(bucketLong, r.cfg.Duration/bucketsMin), events: []FailoverEvent{}}
+	o := &outage{
+		run: r, kill: &r.cfg.Kill, rep: rep, events: []FailoverEvent{},
+		timeline: &series{run: r, every: min(bucketLong, r.cfg.Duration/bucketsMin)},
+	}
 	for _, h := range r.sides {
 		if h.sideQPs != nil {
 			o.ends = append(o.ends, h.sideQPs.(*virtualQPs)) // Config.Validate allows no other
@@ -67,11 +58,10 @@ func (r *SizeRun) newOutage(rep *Report) *outage {
 	return o
 }
 
-// start begins the measurement.
+// start begins the timeline and the first phase.
 func (o *outage) start() {
-	o.run.begin()
-	o.due = o.width
-	o.buckets, o.phases = []counts{o.snap()}, []counts{o.snap()}
+	o.timeline.start()
+	o.phases = o.timeline.samples[:1:1]
 }
 
 // setPort takes the ports of the rail up or down.
@@ -89,7 +79,7 @@ func (o *outage) act() {
 		o.now, o.killedAt = now, now
 		o.setPort(false)
 		o.add(&FailoverEvent{End: o.killed(), Event: "port down", Rail: o.kill.Rail})
-		o.phases = append(o.phases, o.snap())
+		o.phases = append(o.phases, o.run.counts())
 	case o.down && now >= o.killedAt+o.kill.Back && o.moved():
 		o.now, o.backAt = now, now
 		o.setPort(true)
@@ -113,25 +103,19 @@ func (o *outage) killed() string {
 // moved reports whether enough came through in the present phase.
 func (o *outage) moved() bool {
 	need := min(phaseMessages, max(phaseBytes/max(o.run.plan.size, 1), 1))
-	return o.messages-o.phases[len(o.phases)-1].messages >= int64(need)
+	return o.run.done()-o.phases[len(o.phases)-1].messages >= int64(need)
 }
 
-// observe counts messages that came through since the last look, and takes notice of what has
-// happened. busy is the time of the transfer so far without that for patterns.
-func (o *outage) observe(now, busy time.Duration, messages int64) {
-	o.now, o.busy = o.run.spent(now), busy
-	o.messages += messages
+// observe takes notice of what has happened since the last look.
+func (o *outage) observe(now time.Duration) {
+	o.now = o.run.spent(now)
 	if o.takeEvents() {
 		o.sample()
 	}
-	full := o.now >= o.due
-	if full {
-		o.buckets = append(o.buckets, o.snap())
-		o.due = o.now - o.now%o.width + o.width
-	}
+	full := o.timeline.look(o.now)
 	if o.backAt > 0 && o.recoveredAt == 0 && o.isRecovered(full) {
 		o.recoveredAt = o.now
-		o.phases = append(o.phases, o.snap())
+		o.phases = append(o.phases, o.run.counts())
 	}
 }
 
@@ -226,52 +210,18 @@ func (o *outage) sample() {
 	}
 }
 
-// snap returns what has come through until now.
-func (o *outage) snap() counts {
-	o.sample()
-	s := counts{at: o.now, busy: o.busy, messages: o.messages}
-	if o.run.control != nil {
-		s.rails = make([]uint64, len(o.run.own().rails))
-		o.run.own().addRails(s.rails)
-		return s
-	}
-	for i := range o.rep.PerRail {
-		s.rails = append(s.rails, o.rep.PerRail[i].Bytes)
-	}
-	return s
-}
-
-// end ends the last bucket and the last phase. A short bucket is joined with the one before it,
-// because a rate over very little time means nothing.
+// end ends the last span and the last phase.
 func (o *outage) end() {
-	s := o.snap()
-	o.phases = append(o.phases, s)
-	if n := len(o.buckets); n > 1 && s.at-o.buckets[n-1].at < o.width/2 {
-		o.buckets = o.buckets[:n-1]
-	}
-	o.buckets = append(o.buckets, s)
-}
-
-// spans turns snapshots into rates, for messages of the given size.
-func spans(list []counts, size int) []Span {
-	out := []Span{}
-	for i := range list[1:] {
-		a, b := &list[i], &list[i+1]
-		busy := b.busy - a.busy
-		s := Span{From: seconds(a.at), To: seconds(b.at), BytesPerSecond: rate(float64(b.messages-a.messages)*float64(size), busy)}
-		for rail := range a.rails {
-			s.PerRail = append(s.PerRail, rate(float64(b.rails[rail]-a.rails[rail]), busy))
-		}
-		out = append(out, s)
-	}
-	return out
+	o.sample()
+	o.timeline.end()
+	o.phases = append(o.phases, o.timeline.samples[len(o.timeline.samples)-1])
 }
 
 // report returns what happened, for messages of the given size.
 func (o *outage) report(size int) *Failover {
 	rep := &Failover{
 		KillRail: o.kill.Rail, KilledAt: when(o.killedAt), BackAt: when(o.backAt), RecoveredAt: when(o.recoveredAt),
-		Events: o.events, Timeline: spans(o.buckets, size), Phases: spans(o.phases, size),
+		Events: o.events, Timeline: o.timeline.spans(), Phases: spans(o.phases, size),
 	}
 	for i, to := range []*float64{&rep.Before, &rep.During, &rep.After}[:len(rep.Phases)] {
 		*to = rep.Phases[i].BytesPerSecond

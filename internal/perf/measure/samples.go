@@ -72,12 +72,17 @@ func (s *samples) flush() {
 func (s *samples) recent() (p50, p99 float64) {
 	fresh := slices.Clone(s.batch[s.seen:])
 	s.seen = len(s.batch)
-	if len(fresh) == 0 {
+	return quantiles(fresh, s.scale)
+}
+
+// quantiles sorts times and returns the median and the 99th percentile in microseconds, scaled, or 0 without any.
+func quantiles(times []time.Duration, scale float64) (p50, p99 float64) {
+	if len(times) == 0 {
 		return 0, 0
 	}
-	slices.Sort(fresh)
-	us := func(ns float64) float64 { return round(ns*s.scale/1e3, 4) }
-	return us(median(fresh)), us(float64(percentile(fresh, 99, 100)))
+	slices.Sort(times)
+	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
+	return us(median(times)), us(float64(percentile(times, 99, 100)))
 }
 
 // result returns what was measured. There must be at least one sample, and all must be flushed.

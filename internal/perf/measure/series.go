@@ -6,90 +6,131 @@ import (
 	"ibverbx/verbs"
 )
 
-// series takes the rate of a row over time. The goroutine of the row drives it. A nil series takes nothing.
+// counts is what had come through at some time. The difference of two is a span.
+type counts struct {
+	at       time.Duration // since the start of the measurement, without copies
+	busy     time.Duration // at without the time for patterns
+	messages int64
+	rails    []uint64 // bytes by rail
+}
+
+// counts returns what has come through until now.
+func (r *SizeRun) counts() counts {
+	at := r.spent(r.Now())
+	c := counts{at: at, busy: at - r.patterns(), messages: r.done(), rails: make([]uint64, len(r.own().rails))}
+	for _, h := range r.sides {
+		if h.sideQPs != nil && h.out != nil {
+			h.addRails(c.rails)
+		}
+	}
+	return c
+}
+
+// series samples the rate of a run at an interval. The goroutine of the run drives it. A nil series samples nothing.
 type series struct {
-	run   *SizeRun
-	every time.Duration
-	due   time.Duration // when the present span ends
-	last  counts        // the start of the present span
-	first int64         // messages before the first span
-	spans []Span
-	tell  func(size int, s Span) // called with each span, may be nil
-	show  func(Snapshot)         // Observer.Snapshot
+	run     *SizeRun
+	every   time.Duration
+	forget  bool                   // keep only the last sample
+	due     time.Duration          // when the current span ends
+	samples []counts               // at the start, and at the end of each span
+	first   int64                  // messages before the first span
+	tell    func(size int, s Span) // called with each span, may be nil
+	show    func(Snapshot)         // Observer.Snapshot
 }
 
 // start begins the first span.
 func (s *series) start() {
 	if s != nil {
-		s.last, s.due = s.snap(), s.every
-		s.last.at, s.last.busy = 0, 0
-		s.first = s.last.messages
+		first := s.run.counts()
+		first.at, first.busy = 0, 0
+		s.samples, s.due = []counts{first}, s.every
+		s.first = first.messages
 		s.present()
 	}
 }
 
-// look ends the present span if it is time. at is the time since the start, without copies.
-func (s *series) look(at time.Duration) {
-	if s != nil && at >= s.due {
-		s.take()
-		s.due = at - at%s.every + s.every
+// look ends the current span if it is due, and reports whether it was. at is the time since the start, without copies.
+func (s *series) look(at time.Duration) bool {
+	if s == nil || at < s.due {
+		return false
 	}
+	s.take()
+	s.due = at - at%s.every + s.every
+	return true
 }
 
-// end ends the last span, unless it is so short that a rate means nothing.
+// end ends the last span. A short one is joined with the span before it: a rate over very little time means nothing.
 func (s *series) end() {
-	if s != nil && (len(s.spans) == 0 || s.run.spent(s.run.Now())-s.last.at >= s.every/2) {
-		s.take()
+	if s == nil || len(s.samples) == 0 {
+		return
 	}
+	if n := len(s.samples); n > 1 && s.run.spent(s.run.Now())-s.samples[n-1].at < s.every/2 {
+		s.samples[n-1] = s.run.counts()
+		return
+	}
+	s.take()
 }
 
+// take ends the current span.
 func (s *series) take() {
-	now := s.snap()
-	span := spans([]counts{s.last, now}, s.run.plan.size)[0]
-	s.spans, s.last = append(s.spans, span), now
+	s.samples = append(s.samples, s.run.counts())
+	last := s.samples[len(s.samples)-2:]
 	if s.tell != nil {
-		s.tell(s.run.plan.size, span)
+		s.tell(s.run.plan.size, spans(last, s.run.plan.size)[0])
+	}
+	if s.forget {
+		s.samples = []counts{last[1]}
 	}
 	s.present()
 }
 
-// present shows the state of the row.
+// spans returns the rates of all spans.
+func (s *series) spans() []Span {
+	if s == nil || len(s.samples) == 0 {
+		return nil
+	}
+	return spans(s.samples, s.run.plan.size)
+}
+
+// spans turns samples into rates, for messages of the given size.
+func spans(list []counts, size int) []Span {
+	out := []Span{}
+	for i := range list[1:] {
+		a, b := &list[i], &list[i+1]
+		busy := b.busy - a.busy
+		s := Span{From: seconds(a.at), To: seconds(b.at), BytesPerSecond: rate(float64(b.messages-a.messages)*float64(size), busy)}
+		for rail := range a.rails {
+			s.PerRail = append(s.PerRail, rate(float64(b.rails[rail]-a.rails[rail]), busy))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// present shows the state of the run.
 func (s *series) present() {
 	if s.show == nil {
 		return
 	}
-	r := s.run
-	l := Snapshot{Size: r.plan.size, At: s.last.at, Messages: s.last.messages - s.first, Contexts: make([][]verbs.Context, len(r.own().rails))}
+	r, last := s.run, &s.samples[len(s.samples)-1]
+	shot := Snapshot{Size: r.plan.size, At: last.at, Messages: last.messages - s.first, Contexts: make([][]verbs.Context, len(r.own().rails))}
 	if r.recent != nil {
-		l.P50, l.P99 = r.recent()
+		shot.P50, shot.P99 = r.recent()
 	}
 	for _, h := range r.sides {
 		for i := range h.rails {
-			if i < len(l.Contexts) {
-				l.Contexts[i] = append(l.Contexts[i], h.rails[i].Context)
+			if i < len(shot.Contexts) {
+				shot.Contexts[i] = append(shot.Contexts[i], h.rails[i].Context)
 			}
 		}
 	}
-	l.Lanes = r.own().lanes()
+	shot.Lanes = r.own().lanes()
 	if other := r.sides[1-r.side]; other.sideQPs != nil && other.out != nil {
 		for i, lane := range other.lanes() {
-			l.Lanes[i].Bytes += lane.Bytes
+			shot.Lanes[i].Bytes += lane.Bytes
 		}
 	}
-	s.show(l)
-}
-
-// snap returns what has come through until now.
-func (s *series) snap() counts {
-	r := s.run
-	at := r.spent(r.Now())
-	shot := counts{at: at, busy: at, messages: r.done(), rails: make([]uint64, len(r.own().rails))}
-	for _, h := range r.sides {
-		if h.sideQPs != nil && h.out != nil {
-			h.addRails(shot.rails)
-		}
-	}
-	return shot
+	s.show(shot)
 }
 
 // addRails adds what each rail of the side has carried.

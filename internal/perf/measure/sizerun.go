@@ -123,7 +123,7 @@ func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*
 		}
 	}
 	// Halves that bring lanes back answer each other: neither is quiet then.
-	r.sides[1].quiet = r.control == nil && r.plan.directions == 1 && r.plan.recvs == 0 && !r.cfg.Kill.On
+	r.sides[1].quiet = r.control == nil && r.plan.directions == 1 && r.plan.recvs == 0 && !r.cfg.Live.On
 	r.pace.goal = int64(r.cfg.Iterations)
 	if r.cfg.Mode == Bandwidth {
 		r.pace.goal *= int64(len(r.flows) * r.plan.qps)
@@ -145,8 +145,8 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	}
 	switch {
 	case err != nil:
-	case r.outage != nil:
-		err = r.failover(mine)
+	case r.cfg.Live.On:
+		err = r.long(mine)
 	case r.own().out == nil: // this side only lends its memory, or receives
 		r.measuring()
 	case r.cfg.Mode == Bandwidth:
@@ -179,7 +179,8 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 func (r *SizeRun) count(found *[2]*Outcome) {
 	for i, h := range r.sides {
 		if h.sideQPs != nil {
-			found[i].Lanes, found[i].Health = h.carried(), r.healthOf(h)
+			health := h.health(r.readHealth)
+			found[i].Lanes, found[i].Health = h.carried(), health.since(&h.marked)
 		}
 	}
 }
@@ -203,12 +204,6 @@ func (r *SizeRun) mark() {
 	for _, h := range r.sides {
 		h.marked = h.health(r.readHealth)
 	}
-}
-
-// healthOf is what the NICs of a side have counted since mark.
-func (r *SizeRun) healthOf(h *side) SideHealth {
-	v := h.health(r.readHealth)
-	return v.since(&h.marked)
 }
 
 // measuring says that what follows is measured.
@@ -312,7 +307,7 @@ func (r *SizeRun) poll(h *side) error {
 			}
 		}
 		// A VirtualQP looks after its lanes when a poll finds nothing.
-		if n == 0 || n < len(r.wcs) && r.outage == nil {
+		if n == 0 || n < len(r.wcs) && !r.cfg.Live.On {
 			return nil
 		}
 	}
@@ -351,10 +346,13 @@ func (r *SizeRun) foundNothing(w *idlePolls) error {
 	if r.control != nil {
 		return r.control.Rest()
 	}
-	if w.polls++; w.polls%pollsPerYield != 0 {
+	if idle := r.cfg.Live.Idle; idle > 0 {
+		time.Sleep(idle)
+	} else if w.polls++; w.polls%pollsPerYield != 0 {
 		return nil
+	} else {
+		runtime.Gosched()
 	}
-	runtime.Gosched()
 	for _, h := range r.sides {
 		if err := r.poll(h); err != nil {
 			return err
@@ -368,8 +366,8 @@ func (r *SizeRun) foundNothing(w *idlePolls) error {
 	switch {
 	case waited > cancelAfter && r.cancelled.Load():
 		return errCancelled
-	case waited > stallAfter:
-		err := fmt.Errorf("no completion for %v after %d messages: is the peer's port up?", stallAfter, r.flows[0].sent)
+	case waited > cmp.Or(r.cfg.Live.Patience, stallAfter):
+		err := fmt.Errorf("no completion for %v after %d messages: is the peer's port up?", waited.Round(time.Second), r.flows[0].sent)
 		return r.sides[1].failure(r.sides[0].failure(err)) // a side that has failed knows the cause
 	case waited > lossAfter:
 		return r.writeOff()

@@ -331,7 +331,10 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	}
 	r.readHealth = o.Health
 	if o.Interval > 0 {
-		r.series = &series{run: r, every: o.Interval, tell: o.Span, show: o.Snapshot}
+		r.series = &series{run: r, every: o.Interval, tell: o.Span, show: o.Snapshot, forget: t.cfg.Live.On && !t.cfg.Kill.On}
+		if o.Snapshot != nil {
+			r.timed()
+		}
 	}
 	if r.link != nil && len(rep.Results) == 0 {
 		rep.agree(r.link)
@@ -362,9 +365,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	}
 	res = t.cfg.settle(size, found)
 	res.Histogram, res.HDR = found[t.side].histogram, found[t.side].hdr
-	if r.series != nil {
-		res.Timeline = r.series.spans
-	}
+	res.Timeline = r.series.spans()
 	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only the user of a client ends a test
 	for i, side := range found {
 		if res.Iterations > 0 {

@@ -23,7 +23,7 @@ func (r *SizeRun) openVirtual(rails *[2][]ibverbx.RailConfig) (err error) {
 	var ends [2]*virtualQPs
 	var cards [2]*ibverbx.Card
 	var controls [2]ibverbx.Control
-	if r.cfg.Kill.On {
+	if r.cfg.Live.On {
 		controls[0], controls[1] = ibverbx.ControlPair()
 	}
 	for i := range ends {
@@ -60,7 +60,7 @@ func (e *virtualQPs) open(rails []ibverbx.RailConfig) (err error) {
 	}
 	e.run.closers.Add(e.cq.Close)
 	cfg := e.run.plan.virtualConfig(e.run.cfg)
-	cfg.Control = e.control
+	cfg.Control, cfg.Deadline = e.control, e.run.cfg.Live.Patience
 	if e.qp, err = e.cq.NewQP(cfg); err != nil {
 		return err
 	}
