@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
 
@@ -60,7 +59,7 @@ func (proc *process) Dead() error {
 	return proc.dead
 }
 
-// ask sends a request to a process and returns the response. limit is asks or puts.
-func (p *Peer) ask(ctx context.Context, limit rpc.Limit, proc *process, request func(id uint32) []byte) (any, error) {
-	return proc.calls.Ask(ctx, proc, service.TransferID, limit, request)
+// ask sends a request to a process and returns the response.
+func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) []byte) (any, error) {
+	return proc.calls.Ask(ctx, proc, service.TransferID, p.asks, request)
 }

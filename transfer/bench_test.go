@@ -2,12 +2,11 @@ package transfer
 
 import (
 	"context"
-	"slices"
 	"testing"
-	"time"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -93,35 +92,6 @@ func (p *pair) puts(b *testing.B, window []*Transfer, count int, size int64) {
 	}
 }
 
-// alternate runs two functions in turn and reports the speed of the second one in bytes per second, and the median of how fast it was in comparison
-// with the first one.
-func alternate(b *testing.B, bytes int64, first, second func()) {
-	var ratios []float64
-	var spent time.Duration
-	timed := func(f func()) time.Duration {
-		begin := time.Now()
-		f()
-		return time.Since(begin)
-	}
-	first()
-	second()
-	b.SetBytes(bytes)
-	b.ResetTimer()
-	for b.Loop() {
-		var x, y time.Duration
-		if len(ratios)%2 == 0 {
-			x, y = timed(first), timed(second)
-		} else {
-			y, x = timed(second), timed(first)
-		}
-		spent += y
-		ratios = append(ratios, float64(x)/float64(y))
-	}
-	slices.Sort(ratios)
-	b.ReportMetric(ratios[len(ratios)/2], "of-raw")
-	b.ReportMetric(float64(bytes)*float64(len(ratios))/spent.Seconds()/1e6, "MB/s")
-}
-
 func benchLinks(b *testing.B, f func(b *testing.B, n *network)) {
 	b.Run("link=memory", func(b *testing.B) { f(b, memoryNetwork(1)) })
 	b.Run("link=udp", func(b *testing.B) { f(b, &network{}) })
@@ -134,7 +104,7 @@ func BenchmarkPut(b *testing.B) {
 			const size, depth = 1 << 20, 8
 			r, p := newRaw(b, n), newPair(b, n, benchSize)
 			window := make([]*Transfer, depth)
-			alternate(b, benchSize, func() { r.write(b, benchSize/size, depth, size) }, func() { p.puts(b, window, benchSize/size, size) })
+			rig.Alternate(b, benchSize, func() { r.write(b, benchSize/size, depth, size) }, func() { p.puts(b, window, benchSize/size, size) })
 		})
 	})
 }
@@ -160,6 +130,6 @@ func BenchmarkPutBatch(b *testing.B) {
 			}
 			wantOK(b, "Put", last.Wait(context.Background()))
 		}
-		alternate(b, benchSize, func() { r.write(b, benchSize/size, blocks, size) }, batches)
+		rig.Alternate(b, benchSize, func() { r.write(b, benchSize/size, blocks, size) }, batches)
 	})
 }

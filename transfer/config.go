@@ -45,13 +45,9 @@ type Config struct {
 	Node *node.Node
 	// Queue is how many transfers with one peer may be under way. Submit waits for room. Zero means 4096.
 	Queue int
-	// Exports are exported before any peer can ask for them, see Engine.Export. A peer that continues a transfer after a restart of this
-	// process finds them.
-	Exports []ExportConfig
-	// Lend says what a peer gets that wants to use a segment or an Export, whose name it gets. It is not asked for single files of an
-	// Export. A peer that gets nothing, or an error, is told that there is no such name. It runs in a goroutine of its
-	// own, and ctx ends when the peer is lost or waits for too long. Nil means that every peer gets
-	// SegmentConfig.Public, or ExportConfig.Public.
+	// Lend returns the access granted to p for a segment. Zero or an error denies access; the peer cannot distinguish that from an
+	// unknown name. Lend runs in its own goroutine; ctx is canceled when the peer disconnects or times out. Nil grants
+	// SegmentConfig.Public.
 	Lend func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
 }
 

@@ -86,7 +86,7 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	}
 	own := make(chan ownSums, 1)
 	go func() { own <- t.sumPieces(ctx, pieces) }()
-	m, err := t.peer.ask(ctx, t.peer.asks, t.proc, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
+	m, err := t.peer.ask(ctx, t.proc, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
 	ours := <-own // the memory is in use until then
 	if err == nil {
 		at, err = ours.at, ours.err

@@ -32,10 +32,12 @@
 // A peer reaches the segments that were lent to it, and keeps that access until Segment.Close. Config.Lend decides for each peer and
 // name. A peer that may not have a name gets the same answer as if it did not exist.
 //
-// # Files
+// # Packages on top
 //
-// [Engine.Export] lets peers read a file or a directory, and [Peer.GetFile] gets it. [Peer.PutFile] gives one to a peer. Every chunk has a
-// digest. A transfer that was interrupted, even by a kill of either process, continues with what is there.
+// Package files moves files with this package. It speaks with peers under its own service id and needs few calls: it adopts
+// memory for chunks ([Engine.Adopt]), grants a peer's process access to it under a number ([Peer.Lend]), and at the other side
+// turns number and region into a [Remote] to write to ([Peer.Borrow]). [Engine.Of] finds the Peer, [Peer.Rails] and [Progress]
+// report how far a transfer is.
 //
 // All methods but those of Batch may be called from any goroutine. A Batch belongs to one goroutine at a time.
 package transfer

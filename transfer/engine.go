@@ -25,7 +25,6 @@ type Engine struct {
 	loads   sync.Pool // of *load
 	waiters sync.Pool // of *waiter
 	stages  sync.Pool // of *[maxRange]byte, for digests of memory of devices
-	files   *files
 	inbox   inbox
 	// done is closed when Close begins.
 	done chan struct{}
@@ -67,19 +66,13 @@ func newEngine(cfg Config, n service.Node) (*Engine, error) {
 		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
-		files:    newFiles(),
 		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[service.Peer]*Peer{},
 	}
 	e.loads.New = func() any { return &load{} }
 	e.stages.New = func() any { return new([maxRange]byte) }
 	e.waiters.New = func() any { return &waiter{wake: make(chan struct{}, 1)} }
-	for _, x := range cfg.Exports {
-		if _, err := e.Export(x); err != nil {
-			return nil, errors.Join(err, e.files.close(context.Background()))
-		}
-	}
 	if err := n.Attach(service.Service{ID: service.TransferID, Version: version, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
-		return nil, errors.Join(newError("new", nil, "", err), e.files.close(context.Background()))
+		return nil, newError("new", nil, "", err)
 	}
 	return e, nil
 }
@@ -99,6 +92,12 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	}
 	return p, nil
 }
+
+// Node returns Config.Node.
+func (e *Engine) Node() *node.Node { return e.cfg.Node }
+
+// Of returns the Peer of a peer of the Node. Unlike Peer it does not wait until the peer has an Engine.
+func (e *Engine) Of(p *node.Peer) *Peer { return e.peer(p.Service()) }
 
 // peer returns the Peer for a service.Peer and creates it if it is new.
 func (e *Engine) peer(s service.Peer) *Peer {
@@ -154,16 +153,13 @@ func (e *Engine) Close(ctx context.Context) error {
 		e.closed = true
 		close(e.done)
 	}
-	e.mu.Unlock()
-	errs := []error{e.files.close(ctx)}
-	e.mu.Lock()
 	peers := e.peerList()
 	segments := slices.Collect(maps.Keys(e.all))
 	e.mu.Unlock()
 	for _, p := range peers {
 		p.cancelRunning(func(*Transfer) bool { return true }, ErrClosed)
 	}
-	errs = append(errs, e.files.reading.close(ctx))
+	var errs []error
 	for _, s := range segments {
 		errs = append(errs, s.stop(ctx, peers))
 	}

@@ -19,19 +19,19 @@ var (
 	ErrCanceled = node.ErrCanceled
 	// ErrClosed means that this side has closed the Engine, the segment or the Node.
 	ErrClosed = node.ErrClosed
-	// ErrNotFound means that the peer has no such segment or file, or none that it lends to this side.
+	// ErrNotFound means that the peer does not have the segment, or does not grant access to it.
 	ErrNotFound = rpc.ErrNotFound
-	// ErrDenied means that a segment or an Export is not lent, or a file not usable, for what was asked.
+	// ErrDenied means that a segment is not granted for the requested access.
 	ErrDenied = rpc.ErrDenied
 	// ErrRange means that bytes lie outside a segment.
 	ErrRange = rpc.ErrRange
-	// ErrDigest means that the bytes on the two sides differ after a transfer of files, or one with Verify.
+	// ErrDigest means that the bytes on the two sides differ after a transfer with Verify.
 	ErrDigest = rpc.ErrDigest
 	// ErrRevoked means that the peer has closed the segment.
 	ErrRevoked = rpc.ErrRevoked
 	// ErrBusy means that there is no room for another transfer, or that the peer cannot lend a segment now: try again later.
 	ErrBusy = rpc.ErrBusy
-	// ErrFailed means that the peer could not do it, for a reason of its own, such as a full disk.
+	// ErrFailed means that the peer failed locally.
 	ErrFailed = rpc.ErrFailed
 	// ErrMismatch means that the two sides speak different versions of the protocol.
 	ErrMismatch = rpc.ErrMismatch
@@ -67,9 +67,7 @@ func (e *Error) Error() string {
 	if e.Peer != "" {
 		fmt.Fprintf(&s, " with peer %s", e.Peer)
 	}
-	if strings.HasSuffix(e.Op, " file") {
-		fmt.Fprintf(&s, " %q", e.Name)
-	} else if e.Name != "" {
+	if e.Name != "" {
 		fmt.Fprintf(&s, ": segment %q", e.Name)
 	}
 	if e.Index >= 0 {

@@ -24,12 +24,8 @@ type Peer struct {
 	name atomic.Pointer[string]
 	// room has a token if a goroutine that waits for room should look again.
 	room chan struct{}
-	// asks bounds how many requests of this side wait for an answer. puts does so for those to fetch a file: the peer asks this side before it
-	// answers them.
-	asks, puts rpc.Limit
-	// staging has a token for each slot of transfers from the peer, opens for each file of the peer that this side has open, and trees for each
-	// directory that is received.
-	staging, opens, trees rpc.Limit
+	// asks bounds this side's requests without a response.
+	asks rpc.Limit
 	// digesting is held by the goroutine that computes digests for the peer.
 	digesting chan struct{}
 
@@ -78,19 +74,17 @@ type process struct {
 	in      arrivals
 }
 
-// maxAsks, maxPuts and maxServing bound the requests without an answer, on the side that asks and on the other. A request that was answered may
+// maxAsks and maxServing bound the requests without an answer, on the side that asks and on the other. A request that was answered may
 // count at the other side for a moment, while the next one is there already.
 const (
 	maxAsks    = 32
-	maxPuts    = 16
-	maxServing = 2 * (maxAsks + maxPuts)
+	maxServing = 2 * maxAsks
 )
 
 func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
 		engine: e, service: s, node: e.node(s), id: newID(),
-		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), puts: make(rpc.Limit, maxPuts),
-		staging: make(rpc.Limit, peerStaging), opens: make(rpc.Limit, maxOpens), trees: make(rpc.Limit, maxTrees), digesting: make(chan struct{}, 1),
+		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), digesting: make(chan struct{}, 1),
 	}
 	if p.node != nil {
 		p.realm = p.node.Realm()
@@ -223,8 +217,6 @@ func (p *Peer) message(s service.Session, m any) error {
 		return p.revoked(s, proc, m)
 	case *revoked:
 		p.forget(m.grant)
-	default:
-		return p.fileMessage(s, proc, m)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
-	m, err := p.ask(ctx, p.asks, proc, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
+	m, err := p.ask(ctx, proc, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -24,9 +23,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(asServer); dir != "" {
-		os.Exit(serveDir(dir))
-	}
 	rig.Main(m)
 }
 

@@ -223,7 +223,7 @@ func TestRevokedWhileOpened(t *testing.T) {
 	defer p.unwall(s)
 	asked, answer := make(chan uint32, 1), make(chan any, 1)
 	go func() {
-		m, _ := p.ask(soon(t), p.asks, p.proc, func(id uint32) []byte {
+		m, _ := p.ask(soon(t), p.proc, func(id uint32) []byte {
 			asked <- id
 			return nil
 		})

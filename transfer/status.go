@@ -19,7 +19,7 @@ const (
 	// Notifying means that the data is in place and the notification is on its way, or waits for room at the peer.
 	Notifying
 	Done
-	// Checking means that digests of what is there already are computed.
+	// Checking means that digests of what is there already are computed. Only transfers of package files do so.
 	Checking
 )
 
@@ -44,15 +44,6 @@ type Status struct {
 	Left time.Duration
 	// Rails are the NICs that carry the session with the peer, none if there is no session.
 	Rails []RailStatus
-
-	// The rest is about files.
-
-	// Name is the file that was begun last.
-	Name string
-	// Kept is the part of Bytes that was there already.
-	Kept int64
-	// Chunks counts the chunks that were verified, and Bad those that had a wrong digest and were asked for again.
-	Chunks, Bad int64
 }
 
 // RailStatus says what a NIC does for the session with a peer: for all transfers, not for one.
@@ -108,11 +99,11 @@ func quantity(n float64) string {
 
 // Status returns how far the transfer is, without rates.
 func (t *Transfer) Status() Status {
-	return Status{Phase: Phase(t.phase.Load()), Bytes: int64(t.op.Progress()), Total: int64(t.total), Rails: t.peer.rails()}
+	return Status{Phase: Phase(t.phase.Load()), Bytes: int64(t.op.Progress()), Total: int64(t.total), Rails: t.peer.Rails()}
 }
 
-// rails returns what the NICs do for the session.
-func (p *Peer) rails() (list []RailStatus) {
+// Rails returns what the NICs do for the session with the peer, without rates. It is empty without a session.
+func (p *Peer) Rails() (list []RailStatus) {
 	if p.node == nil {
 		return nil
 	}
@@ -124,11 +115,12 @@ func (p *Peer) rails() (list []RailStatus) {
 
 // Progress returns the Status now and then, until the transfer has ended or ctx ends. The last one is that at the end.
 func (t *Transfer) Progress(ctx context.Context, every time.Duration) iter.Seq[Status] {
-	return progress(ctx, every, t.Done(), t.Status)
+	return Progress(ctx, every, t.Done(), t.Status)
 }
 
-// progress calls status now and then until done is closed.
-func progress(ctx context.Context, every time.Duration, done <-chan struct{}, status func() Status) iter.Seq[Status] {
+// Progress calls status now and then, and returns the results with their rates, until done is closed or ctx is done. The last result is that
+// after the end. It is for packages on top of this one, such as files.
+func Progress(ctx context.Context, every time.Duration, done <-chan struct{}, status func() Status) iter.Seq[Status] {
 	return func(yield func(Status) bool) {
 		ticker := time.NewTicker(max(every, time.Millisecond))
 		defer ticker.Stop()

@@ -13,7 +13,7 @@ import (
 // version is the version of the protocol that this package speaks.
 const version = 2
 
-// Kinds of messages, see package rpc. 0x10 to 0x3f are for files.
+// Kinds of messages, see package rpc.
 const (
 	kindOpen   rpc.Kind = 0x01 // id, want u8, name
 	kindDigest rpc.Kind = 0x02 // id, ranges of {grant u32, offset u64, length u32}
@@ -163,9 +163,7 @@ func decode(b []byte) (any, error) {
 	case kindRevoked:
 		m = &revoked{grant: r.U32()}
 	default:
-		if m = r.file(k); m == nil {
-			m = rpc.ReadUnknown(k, &r.Reader)
-		}
+		m = rpc.ReadUnknown(k, &r.Reader)
 	}
 	if !r.End() {
 		return nil, fmt.Errorf("%w: message %#02x of %d bytes", errProtocol, uint8(k), len(b))

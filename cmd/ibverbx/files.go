@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
+	"ibverbx/files"
 	"ibverbx/internal/forward"
 	"ibverbx/node"
 	"ibverbx/peer"
@@ -45,13 +46,13 @@ func fileStatus(err error) int {
 	switch {
 	case errors.Is(err, errTerminated):
 		return exitTerminated
-	case errors.Is(err, transfer.ErrChanged), errors.Is(err, transfer.ErrDigest):
+	case errors.Is(err, files.ErrChanged), errors.Is(err, files.ErrDigest):
 		return exitChanged
-	case errors.Is(err, transfer.ErrNotFound), errors.Is(err, transfer.ErrDenied), errors.Is(err, forward.ErrUnnamed):
+	case errors.Is(err, files.ErrNotFound), errors.Is(err, files.ErrDenied), errors.Is(err, forward.ErrUnnamed):
 		return exitNotFound
 	case errors.Is(err, bootstrap.ErrAuth), errors.Is(err, bootstrap.ErrConfig):
 		return exitFailure
-	case errors.As(err, &unreachable), errors.Is(err, transfer.ErrPeerGone):
+	case errors.As(err, &unreachable), errors.Is(err, files.ErrPeerGone):
 		return exitPeer
 	}
 	return exitFailure
@@ -83,10 +84,11 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams) {
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "also print what happens to connections")
 }
 
-// engine is a Node and an Engine of this process.
+// engine is a Node and the Engines of this process.
 type engine struct {
-	node *node.Node
-	*transfer.Engine
+	node   *node.Node
+	memory *transfer.Engine
+	*files.Engine
 	// uncount ends the report of streams in metrics.
 	uncount func()
 }
@@ -98,21 +100,24 @@ func (e *engine) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	e.uncount()
-	return errors.Join(e.Close(ctx), e.node.Close())
+	return errors.Join(e.Close(ctx), e.memory.Close(ctx), e.node.Close())
 }
 
 // open makes the Engine. local is an address of this host that reaches peers.
-func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, exports ...transfer.ExportConfig) (*engine, error) {
+func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, exports ...files.ExportConfig) (*engine, error) {
 	n, uncount, err := f.openNode(ctx, s, cfg, local)
 	if err != nil {
 		return nil, err
 	}
-	e, err := transfer.New(transfer.Config{Node: n, Exports: exports})
+	e := &engine{node: n, uncount: uncount}
+	if e.memory, err = transfer.New(transfer.Config{Node: n}); err == nil {
+		e.Engine, err = files.New(files.Config{Transfer: e.memory, Exports: exports})
+	}
 	if err != nil {
 		uncount()
 		return nil, errors.Join(err, n.Close())
 	}
-	return &engine{n, e, uncount}, nil
+	return e, nil
 }
 
 // openNode makes the Node. uncount ends the report of its streams in metrics.
@@ -160,7 +165,7 @@ func (f *fileFlags) openNICs(local netip.Addr) (func() (peer.NICs, error), error
 const connectTime = 30 * time.Second
 
 // connect returns the peer at a host. The caller closes the engine.
-func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engine, *transfer.Peer, error) {
+func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engine, *files.Peer, error) {
 	auth, err := f.auth.config("the host " + host)
 	if err != nil {
 		return nil, nil, err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ibverbx/transfer"
+	"ibverbx/files"
 )
 
 const getLong = `Get a file or a directory that ibverbx serve serves on another host. NAME is what ibverbx ls lists.
@@ -45,7 +45,7 @@ const putExample = `  ibverbx serve --write /incoming --token-file t    on node1
 // transferFlags are the flags of get and put.
 type transferFlags struct {
 	fileFlags
-	cfg  transfer.FileConfig
+	cfg  files.TransferConfig
 	sync string
 }
 
@@ -58,7 +58,7 @@ func newGet(s streams) *cobra.Command {
 		Example: getExample,
 		Args:    wantArgs(2, 3, "a host, a name and perhaps a place"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *transfer.Peer) (*transfer.FileTransfer, error) {
+			return f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
 				return p.GetFile(strings.TrimSuffix(args[1], "/"), strings.Join(args[2:], ""), f.cfg), nil
 			})
 		},
@@ -78,7 +78,7 @@ func newPut(s streams) *cobra.Command {
 		Example: putExample,
 		Args:    wantArgs(2, 3, "a host, a path and perhaps a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *transfer.Peer) (*transfer.FileTransfer, error) {
+			return f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
 				name, err := putName(ctx, p, args[1], strings.TrimSuffix(strings.Join(args[2:], ""), "/"))
 				if err != nil {
 					return nil, err
@@ -98,10 +98,10 @@ func (f *transferFlags) define(cmd *cobra.Command, s streams) {
 }
 
 // syncs are the values of --sync.
-var syncs = map[string]transfer.Sync{"never": transfer.SyncNever, "file": transfer.SyncFile, "dir": transfer.SyncDir}
+var syncs = map[string]files.Sync{"never": files.SyncNever, "file": files.SyncFile, "dir": files.SyncDir}
 
 // transfer connects to a host, transfers files, and shows how far that is.
-func (f *transferFlags) transfer(ctx context.Context, s streams, host string, begin func(context.Context, *transfer.Peer) (*transfer.FileTransfer, error)) error {
+func (f *transferFlags) transfer(ctx context.Context, s streams, host string, begin func(context.Context, *files.Peer) (*files.Transfer, error)) error {
 	ok := false
 	if f.cfg.Sync, ok = syncs[f.sync]; !ok {
 		return refuse("--sync "+f.sync, "there is no such value", "use never, file or dir")
@@ -128,7 +128,7 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, be
 }
 
 // putName returns the name of a file that is put: the one that was given, or below a directory of the peer.
-func putName(ctx context.Context, p *transfer.Peer, file, name string) (string, error) {
+func putName(ctx context.Context, p *files.Peer, file, name string) (string, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return "", err
@@ -139,7 +139,7 @@ func putName(ctx context.Context, p *transfer.Peer, file, name string) (string, 
 	}
 	var dirs []string
 	for _, x := range exports {
-		if x.Access&transfer.Write != 0 && (name == "" || name == x.Name) {
+		if x.Access&files.Write != 0 && (name == "" || name == x.Name) {
 			dirs = append(dirs, x.Name)
 		}
 	}
@@ -149,7 +149,7 @@ func putName(ctx context.Context, p *transfer.Peer, file, name string) (string, 
 	case name != "":
 		return name, nil
 	case len(dirs) == 0:
-		return "", fmt.Errorf("the host takes no files: %w", transfer.ErrDenied)
+		return "", fmt.Errorf("the host takes no files: %w", files.ErrDenied)
 	}
 	return "", errors.New("name the file: the host takes files below " + strings.Join(dirs, ", "))
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"ibverbx/files"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -27,12 +28,12 @@ type fileShow struct {
 	line *progressLine
 	out  io.Writer
 	err  io.Writer
-	peer *transfer.Peer
+	peer *files.Peer
 	// began is the start, and lost when the peer was seen to be lost, zero if it is there.
 	began, lost time.Time
 }
 
-func newFileShow(s streams, f *fileFlags, p *transfer.Peer) *fileShow {
+func newFileShow(s streams, f *fileFlags, p *files.Peer) *fileShow {
 	return &fileShow{f: f, line: newProgressLine(s.err), out: s.out, err: s.err, peer: p, began: time.Now()}
 }
 
@@ -53,7 +54,7 @@ type fileReport struct {
 }
 
 // run shows a transfer until it ends, or cancels it when ctx ends, and returns its error.
-func (w *fileShow) run(ctx context.Context, t *transfer.FileTransfer) error {
+func (w *fileShow) run(ctx context.Context, t *files.Transfer) error {
 	every := everyElsewhere
 	switch {
 	case w.f.json:
@@ -61,7 +62,7 @@ func (w *fileShow) run(ctx context.Context, t *transfer.FileTransfer) error {
 	case w.line.w != nil:
 		every = everyOnTerminal
 	}
-	var last transfer.Status
+	var last files.Status
 	for last = range t.Progress(ctx, every) {
 		if last.Phase != transfer.Done {
 			w.step(last)
@@ -81,7 +82,7 @@ func (w *fileShow) run(ctx context.Context, t *transfer.FileTransfer) error {
 }
 
 // step shows how far a transfer is.
-func (w *fileShow) step(s transfer.Status) {
+func (w *fileShow) step(s files.Status) {
 	if w.peer.Node().State() != node.StateLost {
 		w.lost = time.Time{}
 	} else if w.lost.IsZero() {
@@ -99,7 +100,7 @@ func (w *fileShow) step(s transfer.Status) {
 }
 
 // text is a line of at most 80 columns.
-func (w *fileShow) text(s transfer.Status) string {
+func (w *fileShow) text(s files.Status) string {
 	done := 0.0
 	if s.Total > 0 { // a file that changes has other sizes than it had
 		done = min(max(float64(s.Bytes)/float64(s.Total), 0), 1)
@@ -121,7 +122,7 @@ func (w *fileShow) text(s transfer.Status) string {
 }
 
 // rate says how fast a transfer is, what each NIC of this side sends, and how long it will take.
-func rate(s transfer.Status) string {
+func rate(s files.Status) string {
 	text := formatBytes(int64(s.Rate)) + "/s"
 	unit, size := scale(int64(s.Rate))
 	for i, r := range s.Rails {
@@ -136,7 +137,7 @@ func rate(s transfer.Status) string {
 }
 
 // end shows the result.
-func (w *fileShow) end(s transfer.Status, err error) error {
+func (w *fileShow) end(s files.Status, err error) error {
 	took := time.Since(w.began)
 	s.Rate = float64(s.Bytes-s.Kept) / max(took.Seconds(), 1e-9)
 	switch {
@@ -150,7 +151,7 @@ func (w *fileShow) end(s transfer.Status, err error) error {
 	return err
 }
 
-func (w *fileShow) report(s transfer.Status, err error) error {
+func (w *fileShow) report(s files.Status, err error) error {
 	r := fileReport{
 		Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.Kept, Rate: s.Rate, Left: s.Left.Seconds(),
 		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.Bad, State: w.peer.Node().State().String(),

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
+	"ibverbx/files"
 	"ibverbx/internal/forward"
 	"ibverbx/node"
-	"ibverbx/transfer"
 )
 
 const serveLong = `Let other hosts get files and directories of this one, with ibverbx get. Each PATH is known to
@@ -97,11 +97,11 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	read, err := exports(paths, transfer.Read)
+	read, err := exports(paths, files.Read)
 	if err != nil {
 		return err
 	}
-	written, err := exports(f.write, transfer.Read|transfer.Write)
+	written, err := exports(f.write, files.Read|files.Write)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (f *serveFlags) forwards() (list []forward.Target, err error) {
 }
 
 // exports returns what to export for arguments, each with a name or under its own.
-func exports(args []string, access transfer.Access) (list []transfer.ExportConfig, err error) {
+func exports(args []string, access files.Access) (list []files.ExportConfig, err error) {
 	for _, arg := range args {
 		path, name, named := cutName(arg)
 		abs, err := filepath.Abs(path)
@@ -163,10 +163,10 @@ func exports(args []string, access transfer.Access) (list []transfer.ExportConfi
 		}
 		if info, err := os.Stat(abs); err != nil {
 			return nil, err
-		} else if access&transfer.Write != 0 && !info.IsDir() {
+		} else if access&files.Write != 0 && !info.IsDir() {
 			return nil, refuse("--write "+arg, "this is not a directory", "name a directory")
 		}
-		list = append(list, transfer.ExportConfig{Name: name, Path: abs, Public: access})
+		list = append(list, files.ExportConfig{Name: name, Path: abs, Public: access})
 	}
 	return list, nil
 }

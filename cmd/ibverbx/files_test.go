@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/files"
 	"ibverbx/transfer"
 )
 
@@ -190,10 +191,10 @@ func TestExitCodes(t *testing.T) {
 		t.Errorf("the server ended with status %d, want %d", status, exitOK)
 	}
 	for err, want := range map[error]int{
-		transfer.ErrChanged: exitChanged, transfer.ErrDigest: exitChanged, transfer.ErrPeerGone: exitPeer, transfer.ErrDenied: exitNotFound,
-		errTerminated: exitTerminated, transfer.ErrFailed: exitFailure,
+		files.ErrChanged: exitChanged, files.ErrDigest: exitChanged, files.ErrPeerGone: exitPeer, files.ErrDenied: exitNotFound,
+		errTerminated: exitTerminated, files.ErrFailed: exitFailure,
 	} {
-		if got := fileStatus(&transfer.Error{Op: "get file", Err: err}); got != want {
+		if got := fileStatus(&files.Error{Op: "get", Err: err}); got != want {
 			t.Errorf("%v: status %d, want %d", err, got, want)
 		}
 	}
@@ -221,19 +222,19 @@ func TestProgressNotATerminal(t *testing.T) {
 	}
 	w := fileShow{}
 	for _, tt := range []struct {
-		status transfer.Status
+		status files.Status
 		want   string
 	}{
 		{
-			transfer.Status{Name: "d/model.safetensors", Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3 * time.Second},
+			files.Status{Name: "d/model.safetensors", Status: transfer.Status{Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3 * time.Second}},
 			"model.safetensors  [#####     ]  57%  17.1/30.0 GB  3.9 GB/s  3s left",
 		},
 		{
-			transfer.Status{Phase: transfer.Checking, Name: "f", Bytes: 12_300_000_000, Total: 30_000_000_000, Rate: 6.1e9, Left: 3 * time.Second},
+			files.Status{Name: "f", Status: transfer.Status{Phase: transfer.Checking, Bytes: 12_300_000_000, Total: 30_000_000_000, Rate: 6.1e9, Left: 3 * time.Second}},
 			"checking  f   41%  12.3/30.0 GB  6.1 GB/s  3s left",
 		},
 		{
-			transfer.Status{Name: strings.Repeat("x", 100), Bytes: 5, Total: 10},
+			files.Status{Name: strings.Repeat("x", 100), Status: transfer.Status{Bytes: 5, Total: 10}},
 			"..." + strings.Repeat("x", 21) + "  [#####     ]  50%  5/10 B  0 B/s",
 		},
 	} {
@@ -242,12 +243,12 @@ func TestProgressNotATerminal(t *testing.T) {
 		}
 	}
 	rails := []transfer.RailStatus{{Name: "soft0", Rate: 1.9e9}, {Name: "soft1", Rate: 2e9}}
-	if got, want := w.text(transfer.Status{Name: "f", Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3 * time.Second, Rails: rails}),
+	if got, want := w.text(files.Status{Name: "f", Status: transfer.Status{Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3 * time.Second, Rails: rails}}),
 		"f  [#####     ]  57%  17.1/30.0 GB  3.9 GB/s  soft0 1.9 soft1 2.0  3s left"; got != want {
 		t.Errorf("text of two rails = %q, want %q", got, want)
 	}
 	w.lost = time.Now().Add(-4 * time.Second)
-	if got, want := w.text(transfer.Status{Name: "f", Bytes: 12_000_000_000}), "f  ... 0 B/s  peer lost 4s ago, trying again (12.0 GB safe)"; got != want {
+	if got, want := w.text(files.Status{Name: "f", Status: transfer.Status{Bytes: 12_000_000_000}}), "f  ... 0 B/s  peer lost 4s ago, trying again (12.0 GB safe)"; got != want {
 		t.Errorf("text of a lost peer = %q, want %q", got, want)
 	}
 }
@@ -272,19 +273,19 @@ func TestPrintable(t *testing.T) {
 		t.Errorf("printableLines = %q, want %q", got, want)
 	}
 	w := fileShow{}
-	if got, want := w.text(transfer.Status{Name: "d/\x1b[2J", Bytes: 1, Total: 1}), `\x1b[2J  [##########] 100%  1/1 B  0 B/s`; got != want {
+	if got, want := w.text(files.Status{Name: "d/\x1b[2J", Status: transfer.Status{Bytes: 1, Total: 1}}), `\x1b[2J  [##########] 100%  1/1 B  0 B/s`; got != want {
 		t.Errorf("text = %q, want %q", got, want)
 	}
 }
 
 // TestProgressOfGet: the line of a transfer, as it runs, checks what is there, and waits for a lost peer. All fit 80 columns.
 func TestProgressOfGet(t *testing.T) {
-	running := transfer.Status{Phase: transfer.Moving, Name: "models/v7/weights.bin", Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 2.5e9, Left: 5200 * time.Millisecond}
+	running := files.Status{Name: "models/v7/weights.bin", Status: transfer.Status{Phase: transfer.Moving, Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 2.5e9, Left: 5200 * time.Millisecond}}
 	checking := running
 	checking.Phase = transfer.Checking
 	for _, tt := range []struct {
 		show   fileShow
-		status transfer.Status
+		status files.Status
 		want   string
 	}{
 		{fileShow{}, running, "weights.bin  [#####     ]  57%  17.1/30.0 GB  2.5 GB/s  5s left"},
@@ -300,11 +301,11 @@ func TestProgressOfGet(t *testing.T) {
 // TestProgressOfFalseSizes: a peer that says something else than before does not end the process.
 func TestProgressOfFalseSizes(t *testing.T) {
 	w := fileShow{}
-	for _, s := range []transfer.Status{
-		{Name: "f", Bytes: 1 << 62, Total: 1},
-		{Name: "f", Bytes: -1, Total: 1},
-		{Name: "f", Bytes: 1, Total: -1},
-		{Phase: transfer.Checking, Name: "f", Bytes: 1 << 62, Total: 1},
+	for _, s := range []files.Status{
+		{Name: "f", Status: transfer.Status{Bytes: 1 << 62, Total: 1}},
+		{Name: "f", Status: transfer.Status{Bytes: -1, Total: 1}},
+		{Name: "f", Status: transfer.Status{Bytes: 1, Total: -1}},
+		{Name: "f", Status: transfer.Status{Phase: transfer.Checking, Bytes: 1 << 62, Total: 1}},
 	} {
 		if got := w.text(s); len(got) > columns {
 			t.Errorf("text(%+v) has %d columns, want at most %d", s, len(got), columns)

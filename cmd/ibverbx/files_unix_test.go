@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/transfer"
+	"ibverbx/files"
 )
 
 // TestTokenMode: a token file that others can read is refused on both sides.
@@ -65,7 +65,7 @@ func TestSignalBeforeTransfer(t *testing.T) {
 		f := &transferFlags{sync: "file"}
 		f.auth.token, f.nics.name = token, providerSoftNIC
 		ctx, cancel := context.WithCancelCause(t.Context())
-		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *transfer.Peer) (*transfer.FileTransfer, error) {
+		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
 			cancel(errors.New(cause))
 			_, err := p.List(ctx, "")
 			return nil, err

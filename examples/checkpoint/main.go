@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
+	"ibverbx/files"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -59,12 +60,16 @@ func pull(ctx context.Context, addr, dir string) error {
 	if err != nil {
 		return errors.Join(err, n.Close())
 	}
-	defer func() { _ = errors.Join(e.Close(ctx), n.Close()) }()
-	host, err := e.Peer(ctx, addr)
+	f, err := files.New(files.Config{Transfer: e})
+	if err != nil {
+		return errors.Join(err, e.Close(ctx), n.Close())
+	}
+	defer func() { _ = errors.Join(f.Close(ctx), e.Close(ctx), n.Close()) }()
+	host, err := f.Peer(ctx, addr)
 	if err != nil {
 		return err
 	}
-	t := host.GetFile("ckpt-42", filepath.Join(dir, "pulled"), transfer.FileConfig{})
+	t := host.GetFile("ckpt-42", filepath.Join(dir, "pulled"), files.TransferConfig{})
 	for s := range t.Progress(ctx, 2*time.Millisecond) {
 		if err := json.NewEncoder(os.Stdout).Encode(s); err != nil {
 			return err
@@ -89,12 +94,17 @@ func run(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	export := transfer.ExportConfig{Name: "ckpt-42", Path: saved, Public: transfer.Read}
-	e, err := transfer.New(transfer.Config{Node: n, Exports: []transfer.ExportConfig{export}})
+	e, err := transfer.New(transfer.Config{Node: n})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	export := files.ExportConfig{Name: "ckpt-42", Path: saved, Public: files.Read}
+	f, err := files.New(files.Config{Transfer: e, Exports: []files.ExportConfig{export}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close(ctx)) }()
 	return pullTwice(ctx, w, n.Addr().String(), dir)
 }
 
@@ -146,7 +156,7 @@ func pullTwice(ctx context.Context, w io.Writer, addr, dir string) error {
 }
 
 // startPull runs a process that pulls, and kills it when it has limit bytes. It returns how far the process was.
-func startPull(ctx context.Context, addr, dir string, limit int64) (last transfer.Status, killed bool, err error) {
+func startPull(ctx context.Context, addr, dir string, limit int64) (last files.Status, killed bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return last, false, err

@@ -52,11 +52,12 @@ const (
 	NodeID     ID = iota // package node itself
 	TransferID           // package transfer
 	StreamID             // package stream
+	FilesID              // package files
 	// IDs is how many services there can be.
 	IDs = 16
 )
 
-var names = [...]string{NodeID: "node", TransferID: "transfer", StreamID: "stream"}
+var names = [...]string{NodeID: "node", TransferID: "transfer", StreamID: "stream", FilesID: "files"}
 
 // String names the service in errors.
 func (id ID) String() string {

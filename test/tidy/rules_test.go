@@ -108,6 +108,7 @@ var arrows = map[string][]string{
 	"peer":               {"all"},
 	"node":               {".", "verbs", "bootstrap", "peer", "internal/opaque", "internal/service", "pure"},
 	"transfer":           {".", "verbs", "node", "internal/service", "internal/rpc", "pure"},
+	"files":              {".", "verbs", "node", "transfer", "internal/service", "internal/rpc", "pure"},
 	"stream":             {".", "verbs", "bootstrap", "node", "internal/service", "pure"},
 	"metrics":            {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer", "node", "stream"},
 	"dropin":             {"softnic", "verbs", "pure"},

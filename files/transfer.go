@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
-	"ibverbx/internal/rpc"
+	"ibverbx/transfer"
 )
 
-// FileConfig describes a transfer of files. The zero value is usual.
-type FileConfig struct {
+// TransferConfig describes a transfer of files. The zero value is usual.
+type TransferConfig struct {
 	// Fresh means that nothing that is at the target is used: neither what an earlier transfer has left, nor the file that
 	// has the name.
 	Fresh bool
@@ -40,17 +40,14 @@ const (
 	SyncNever = Sync(chunk.SyncNever)
 )
 
-// ErrChanged means that a file was changed, truncated or replaced while it was transferred.
-var ErrChanged = rpc.ErrChanged
-
 const defaultParallel = 8
 
-// FileTransfer is a file or a tree that is being transferred.
-type FileTransfer struct {
+// Transfer is a file or a tree that is being transferred.
+type Transfer struct {
 	peer *Peer
-	// op is "get file" or "put file", and name the peer's name.
+	// op is "get" or "put", and name the peer's name.
 	op, name string
-	counts   fileCounts
+	counts   counts
 	// offered is set for PutFile, where the peer counts.
 	offered *offered
 	cancel  context.CancelCauseFunc
@@ -64,8 +61,8 @@ type FileTransfer struct {
 //
 // A transfer that ended early, also because a process was killed, is continued by calling GetFile again: what is there is compared by digests
 // and is not sent again.
-func (p *Peer) GetFile(name, dest string, cfg FileConfig) *FileTransfer {
-	t, ctx := p.newFileTransfer("get file", name)
+func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
+	t, ctx := p.begin("get", name)
 	t.run(func() error {
 		l := &pull{peer: p, cfg: cfg, counts: &t.counts}
 		from, err := l.open(ctx, name)
@@ -128,42 +125,37 @@ func (l *pull) staged(ctx context.Context, slots int) (err error) {
 	return err
 }
 
-// newFileTransfer returns a transfer, and a context that ends when it is canceled.
-func (p *Peer) newFileTransfer(op, name string) (*FileTransfer, context.Context) {
-	t := &FileTransfer{peer: p, op: op, name: name, done: make(chan struct{})}
+// newTransfer returns a transfer, and a context that ends when it is canceled.
+func (p *Peer) begin(op, name string) (*Transfer, context.Context) {
+	t := &Transfer{peer: p, op: op, name: name, done: make(chan struct{})}
 	base := path.Base(name)
 	t.counts.name.Store(&base)
-	ctx, cancel := context.WithCancelCause(p.engine.files.ctx)
+	ctx, cancel := context.WithCancelCause(p.engine.ctx)
 	t.cancel = cancel
 	return t, ctx
 }
 
 // run runs the transfer in a goroutine of its own.
-func (t *FileTransfer) run(f func() error) {
-	e := t.peer.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
+func (t *Transfer) run(f func() error) {
+	if !t.peer.engine.begin(func() { t.end(f()) }) {
 		t.end(ErrClosed)
-		return
 	}
-	e.files.work.Go(func() { t.end(f()) })
 }
 
 // end ends the transfer.
-func (t *FileTransfer) end(err error) {
+func (t *Transfer) end(err error) {
 	if err != nil {
 		if e := t.peer.engine; e.isClosed() && errors.Is(err, context.Canceled) {
 			err = ErrClosed
 		}
-		t.err = newError(t.op, t.peer, t.name, fileError(err))
+		t.err = newError(t.op, t.peer, t.name, translate(err))
 	}
 	t.cancel(nil)
 	close(t.done)
 }
 
 // fileError makes errors of files those of this package.
-func fileError(err error) error {
+func translate(err error) error {
 	switch {
 	case errors.Is(err, chunk.ErrChanged):
 		return fmt.Errorf("%w: %w", ErrChanged, err)
@@ -178,10 +170,10 @@ func fileError(err error) error {
 }
 
 // Done is closed when the transfer has ended.
-func (t *FileTransfer) Done() <-chan struct{} { return t.done }
+func (t *Transfer) Done() <-chan struct{} { return t.done }
 
 // Wait waits until the transfer has ended, and returns its error. If ctx ends before, the transfer goes on.
-func (t *FileTransfer) Wait(ctx context.Context) error {
+func (t *Transfer) Wait(ctx context.Context) error {
 	select {
 	case <-t.done:
 		return t.err
@@ -191,7 +183,7 @@ func (t *FileTransfer) Wait(ctx context.Context) error {
 }
 
 // Err is nil until the transfer has ended, and then says why it failed.
-func (t *FileTransfer) Err() error {
+func (t *Transfer) Err() error {
 	select {
 	case <-t.done:
 		return t.err
@@ -201,30 +193,51 @@ func (t *FileTransfer) Err() error {
 }
 
 // Cancel ends the transfer in ErrCanceled. What has arrived stays, and another transfer goes on with it.
-func (t *FileTransfer) Cancel() { t.cancel(ErrCanceled) }
+func (t *Transfer) Cancel() { t.cancel(ErrCanceled) }
+
+// Status describes how far a transfer is.
+type Status struct {
+	// Status has phase, bytes and rates. Phase is Checking while the digests of existing chunks are computed.
+	transfer.Status
+	// Name is the file started last.
+	Name string
+	// Kept is the part of Bytes that already existed at the target.
+	Kept int64
+	// Chunks counts the verified chunks, and Bad the chunks with a wrong digest, which were requested again.
+	Chunks, Bad int64
+}
 
 // Status returns how far the transfer is, without rates.
-func (t *FileTransfer) Status() Status {
+func (t *Transfer) Status() Status {
 	c := &t.counts
-	s := Status{
-		Name: *c.name.Load(), Bytes: c.moved.Load(), Total: c.total.Load(), Kept: c.kept.Load(), Chunks: c.chunks.Load(), Bad: c.bad.Load(),
-		Rails: t.peer.rails(),
-	}
+	s := Status{Name: *c.name.Load(), Kept: c.kept.Load(), Chunks: c.chunks.Load(), Bad: c.bad.Load()}
+	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()
 	if t.offered != nil {
 		s.Bytes = t.offered.served.Load()
 	}
 	if c.checking.Load() > 0 {
-		s.Phase, s.Bytes, s.Total = Checking, c.checked.Load(), c.toCheck.Load()
+		s.Phase, s.Bytes, s.Total = transfer.Checking, c.checked.Load(), c.toCheck.Load()
 	}
 	select {
 	case <-t.done:
-		s.Phase = Done
+		s.Phase = transfer.Done
 	default:
 	}
 	return s
 }
 
 // Progress returns the Status now and then, until the transfer has ended or ctx ends. The last one is that at the end.
-func (t *FileTransfer) Progress(ctx context.Context, every time.Duration) iter.Seq[Status] {
-	return progress(ctx, every, t.done, t.Status)
+func (t *Transfer) Progress(ctx context.Context, every time.Duration) iter.Seq[Status] {
+	return func(yield func(Status) bool) {
+		var s Status
+		status := func() transfer.Status {
+			s = t.Status()
+			return s.Status
+		}
+		for rated := range transfer.Progress(ctx, every, t.done, status) {
+			if s.Status = rated; !yield(s) {
+				return
+			}
+		}
+	}
 }

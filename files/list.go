@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"cmp"
@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 )
 
 // list answers a request for entries.
-func (v fileServer) list(ctx context.Context, m *fileList) []byte {
+func (v server) list(ctx context.Context, m *fileList) []byte {
 	var entries []fileEntry
 	var err error
 	if m.name == "" {
@@ -22,7 +23,7 @@ func (v fileServer) list(ctx context.Context, m *fileList) []byte {
 		entries, err = v.listDir(ctx, m.name, m.after)
 	}
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	answer := fileEntries{id: m.id, more: len(entries) > maxEntries}
 	size := 0
@@ -37,7 +38,7 @@ func (v fileServer) list(ctx context.Context, m *fileList) []byte {
 }
 
 // listDir returns one entry more than fits an answer.
-func (v fileServer) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
+func (v server) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
 	x, inside, err := v.resolve(ctx, name, Read)
 	if err != nil {
 		return nil, err
@@ -73,8 +74,8 @@ func (v fileServer) listDir(ctx context.Context, name, after string) ([]fileEntr
 }
 
 // listing returns what is in a directory. If the peer goes on with it, that is what was in it at first. One directory is read at a time.
-func (v fileServer) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
-	f := v.peer.engine.files
+func (v server) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
+	f := v.peer.engine
 	is := func(l listing) bool { return l.export == x && l.dir == dir }
 	f.mu.Lock()
 	if v.proc.over() {
@@ -109,8 +110,8 @@ func (v fileServer) listing(ctx context.Context, x *Export, dir string, goesOn b
 }
 
 // dropListing forgets a directory that the peer has seen the end of.
-func (v fileServer) dropListing(l *chunk.Listing) {
-	f := v.peer.engine.files
+func (v server) dropListing(l *chunk.Listing) {
+	f := v.peer.engine
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if o := f.open[v.proc]; o != nil {
@@ -119,8 +120,8 @@ func (v fileServer) dropListing(l *chunk.Listing) {
 }
 
 // exported returns the Exports that the peer may use.
-func (v fileServer) exported(ctx context.Context, after string) (entries []fileEntry, err error) {
-	f := v.peer.engine.files
+func (v server) exported(ctx context.Context, after string) (entries []fileEntry, err error) {
+	f := v.peer.engine
 	f.mu.Lock()
 	all := make([]*Export, 0, len(f.exports))
 	for _, x := range f.exports {
@@ -166,7 +167,7 @@ type Info struct {
 func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	entries, err := p.entries(ctx, name, &treeRoom{})
 	if err != nil {
-		return nil, newError("list file", p, name, err)
+		return nil, newError("list", p, name, err)
 	}
 	list := make([]Info, len(entries))
 	for i, e := range entries {
@@ -192,7 +193,7 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []
 		}
 		for _, e := range m.entries {
 			if e.Name <= after {
-				return nil, fmt.Errorf("%w: entries are not in order", errProtocol)
+				return nil, fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
 			}
 			after = e.Name
 			if err := room.take(len(name) + len(e.Name) + len(e.Link)); err != nil {

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"context"
@@ -21,8 +21,8 @@ type offered struct {
 
 // PutFile gives a file or a directory to the peer, which stores it as name. The name lies below an Export of the peer that this side
 // may write to. Directories on the way are made. The peer fetches the file as GetFile does, with the same promises.
-func (p *Peer) PutFile(file, name string, cfg FileConfig) *FileTransfer {
-	t, ctx := p.newFileTransfer("put file", name)
+func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
+	t, ctx := p.begin("put", name)
 	t.offered = &offered{peer: p}
 	t.run(func() error {
 		if err := checkPath(name); err != nil {
@@ -49,7 +49,7 @@ func (p *Peer) PutFile(file, name string, cfg FileConfig) *FileTransfer {
 const withdrawTimeout = 2 * time.Second
 
 // offer asks the peer to fetch an Export, and waits until it has.
-func (t *FileTransfer) offer(ctx context.Context, x *Export, name string, cfg FileConfig) error {
+func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg TransferConfig) error {
 	ask, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	defer context.AfterFunc(ctx, func() {
@@ -93,7 +93,7 @@ type storing struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
-	counts fileCounts
+	counts counts
 	err    error // valid when done is closed
 }
 
@@ -101,25 +101,25 @@ type storing struct {
 const maxStoring = 64
 
 // store answers the request to fetch a file of the peer. If the peer asks again in another session, it gets the answer of the same transfer.
-func (v fileServer) store(ctx context.Context, m *filePut) []byte {
+func (v server) store(ctx context.Context, m *filePut) []byte {
 	st, err := v.beginStoring(ctx, m)
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	select {
 	case <-st.done:
 	case <-ctx.Done():
-		return refuseFile(m.id, context.Cause(ctx)) // it is not sent: the session has ended
+		return refuse(m.id, context.Cause(ctx)) // it is not sent: the session has ended
 	}
 	if st.err != nil {
-		return refuseFile(m.id, st.err)
+		return refuse(m.id, st.err)
 	}
 	c := &st.counts
 	return (&fileStored{m.id, uint64(c.kept.Load()), uint64(c.chunks.Load()), uint64(c.bad.Load())}).encode()
 }
 
 // beginStoring begins a transfer, or returns the one that was begun.
-func (v fileServer) beginStoring(ctx context.Context, m *filePut) (*storing, error) {
+func (v server) beginStoring(ctx context.Context, m *filePut) (*storing, error) {
 	x, inside, err := v.resolve(ctx, m.name, Write)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (v fileServer) beginStoring(ctx context.Context, m *filePut) (*storing, err
 	if x.file != "" || inside == "." {
 		return nil, fmt.Errorf("%w: want a name below %q", ErrDenied, x.cfg.Name)
 	}
-	f := v.peer.engine.files
+	f := v.peer.engine
 	for {
 		st, other, fresh, err := f.enlist(v.peer, v.proc, m)
 		switch {
@@ -151,7 +151,7 @@ func (v fileServer) beginStoring(ctx context.Context, m *filePut) (*storing, err
 }
 
 // enlist returns the transfer of a request, which may be fresh, or another one that has the same target.
-func (f *files) enlist(p *Peer, proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
+func (f *Engine) enlist(p *Peer, proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if proc.over() {
@@ -183,23 +183,20 @@ func (f *files) enlist(p *Peer, proc *process, m *filePut) (st, other *storing, 
 }
 
 // runStoring runs a transfer in a goroutine of its own. It goes on in other sessions, and ends with the peer's process.
-func (v fileServer) runStoring(st *storing, m *filePut, x *Export, inside string) {
-	e := v.peer.engine
+func (v server) runStoring(st *storing, m *filePut, x *Export, inside string) {
+	f := v.peer.engine
 	end := func(err error) {
 		st.err = err
-		e.files.mu.Lock()
-		delete(e.files.storing, m.name)
-		e.files.mu.Unlock()
+		f.mu.Lock()
+		delete(f.storing, m.name)
+		f.mu.Unlock()
 		st.cancel()
 		close(st.done)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
+	if !f.begin(func() { end(v.fetch(st.ctx, st, m, x, inside)) }) {
 		end(ErrClosed)
 		return
 	}
-	e.files.work.Go(func() { end(v.fetch(st.ctx, st, m, x, inside)) })
 	go func() {
 		select {
 		case <-v.proc.ended:
@@ -210,8 +207,8 @@ func (v fileServer) runStoring(st *storing, m *filePut, x *Export, inside string
 }
 
 // fetch gets the file or the tree that a peer offers.
-func (v fileServer) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) error {
-	l := &pull{peer: v.peer, cfg: FileConfig{Fresh: m.fresh}, counts: &st.counts}
+func (v server) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) error {
+	l := &pull{peer: v.peer, cfg: TransferConfig{Fresh: m.fresh}, counts: &st.counts}
 	st.counts.name.Store(&m.name)
 	from, err := l.open(ctx, m.source)
 	if err != nil {

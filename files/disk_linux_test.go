@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"bytes"
@@ -43,7 +43,7 @@ func TestResumeSparse(t *testing.T) {
 		if partial != nil {
 			writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), partial)
 		}
-		x := d.peer.GetFile("d/f", dest, FileConfig{})
+		x := d.peer.GetFile("d/f", dest, TransferConfig{})
 		wantOK(t, "GetFile", x.Wait(soon(t)))
 		wantFile(t, dest, want)
 		if used := blocks(t, dest); partial == nil && used > 4*chunk.Size {
@@ -73,9 +73,9 @@ func TestDiskFull(t *testing.T) {
 	writeFile(t, ballast, make([]byte, 3*chunk.Size))
 	want := d.write(t, "f", 5*chunk.Size, 1)
 	dest := filepath.Join(d.to, "f")
-	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)), syscall.ENOSPC)
+	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), syscall.ENOSPC)
 	wantOK(t, "Remove", os.Remove(ballast))
-	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.Kept == 0 {

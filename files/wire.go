@@ -1,6 +1,8 @@
-package transfer
+package files
 
 import (
+	"encoding/binary"
+	"fmt"
 	"io/fs"
 	"math"
 	"strings"
@@ -9,10 +11,15 @@ import (
 	"ibverbx"
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
+	"ibverbx/internal/service"
 	"ibverbx/internal/wire"
+	"ibverbx/transfer"
 )
 
-// Messages about files. The side that receives a file asks for each chunk. The other side writes it to the memory that the
+// version is the version of the protocol.
+const version = 1
+
+// Messages, see package rpc. The side that receives a file asks for each chunk. The other side writes it to the memory that the
 // request names and answers when it is there.
 const (
 	kindFileOpen  rpc.Kind = 0x10 // id, handle u32, name
@@ -128,7 +135,7 @@ type (
 )
 
 func (m *fileOpen) encode() []byte {
-	return append(little.AppendUint32(rpc.Begin(kindFileOpen, m.id), m.handle), m.name...)
+	return append(binary.LittleEndian.AppendUint32(rpc.Begin(kindFileOpen, m.id), m.handle), m.name...)
 }
 
 func (m *fileOpened) encode() []byte { return m.entry.append(rpc.Begin(kindFileOpened, m.id)) }
@@ -146,18 +153,18 @@ func (m *fileEntries) encode() []byte {
 }
 
 func (m *fileChunk) encode() []byte {
-	b := little.AppendUint32(rpc.Begin(kindFileChunk, m.id), m.handle)
-	b = little.AppendUint64(b, m.index)
-	b = little.AppendUint64(append(b, byte(m.have)), uint64(m.print))
-	return appendRegion(little.AppendUint32(b, m.grant), &m.stage)
+	b := binary.LittleEndian.AppendUint32(rpc.Begin(kindFileChunk, m.id), m.handle)
+	b = binary.LittleEndian.AppendUint64(b, m.index)
+	b = binary.LittleEndian.AppendUint64(append(b, byte(m.have)), uint64(m.print))
+	return service.AppendRegion(binary.LittleEndian.AppendUint32(b, m.grant), &m.stage, service.Length64)
 }
 
 func (m *fileChunked) encode() []byte {
-	return little.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.how)), m.digest)
+	return binary.LittleEndian.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.how)), m.digest)
 }
 
 func (m *fileDone) encode() []byte {
-	return little.AppendUint32(rpc.Begin(kindFileDone, m.id), m.handle)
+	return binary.LittleEndian.AppendUint32(rpc.Begin(kindFileDone, m.id), m.handle)
 }
 
 func (m *fileEnded) encode() []byte {
@@ -169,8 +176,8 @@ func (m *filePut) encode() []byte {
 }
 
 func (m *fileStored) encode() []byte {
-	b := little.AppendUint64(rpc.Begin(kindFileStored, m.id), m.kept)
-	return little.AppendUint64(little.AppendUint64(b, m.chunks), m.bad)
+	b := binary.LittleEndian.AppendUint64(rpc.Begin(kindFileStored, m.id), m.kept)
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, m.chunks), m.bad)
 }
 
 // Types of entries.
@@ -190,14 +197,29 @@ func (e *fileEntry) append(b []byte) []byte {
 		t = entryLink
 	}
 	b = append(b, t)
-	b = append(little.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
-	b = little.AppendUint64(b, uint64(e.Size))
-	b = little.AppendUint64(b, uint64(e.ModTime.UnixNano()))
+	b = append(binary.LittleEndian.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
+	b = binary.LittleEndian.AppendUint64(b, uint64(e.Size))
+	b = binary.LittleEndian.AppendUint64(b, uint64(e.ModTime.UnixNano()))
 	return wire.AppendString(wire.AppendString(b, e.Name), e.Link)
 }
 
-// file takes the rest of a message about files. It is nil if there is no such kind.
-func (r *reader) file(k rpc.Kind) any {
+// reader takes a message apart.
+type reader struct{ wire.Reader }
+
+// decode returns the message in b: a pointer to one of the types above or of package rpc, or nil for one to be ignored. Its values are in
+// the range of their type, but may be false.
+func decode(b []byte) (any, error) {
+	r := reader{wire.NewReader(b)}
+	k := rpc.Kind(r.U8())
+	m := r.message(k)
+	if !r.End() {
+		return nil, fmt.Errorf("%w: message %#02x of %d bytes", rpc.ErrProtocol, uint8(k), len(b))
+	}
+	return m, nil
+}
+
+// message takes the message behind its kind.
+func (r *reader) message(k rpc.Kind) any {
 	switch k {
 	case kindFileOpen:
 		return &fileOpen{id: r.U32(), handle: r.U32(), name: r.path()}
@@ -220,11 +242,13 @@ func (r *reader) file(k rpc.Kind) any {
 		copy(m.sum[:], r.Take(len(m.sum)))
 		return m
 	case kindFilePut:
-		return &filePut{id: r.U32(), fresh: r.Flag(), source: r.String(MaxName), name: r.path()}
+		return &filePut{id: r.U32(), fresh: r.Flag(), source: r.String(transfer.MaxName), name: r.path()}
 	case kindFileStored:
 		return &fileStored{id: r.U32(), kept: r.U64(), chunks: r.U64(), bad: r.U64()}
+	case rpc.KindRefusal:
+		return rpc.ReadRefusal(&r.Reader)
 	default:
-		return nil
+		return rpc.ReadUnknown(k, &r.Reader)
 	}
 }
 
@@ -237,8 +261,8 @@ func (r *reader) path() string {
 
 func (r *reader) fileChunk() *fileChunk {
 	m := &fileChunk{id: r.U32(), handle: r.U32(), index: r.U64(), have: have(r.U8()), print: chunk.Fingerprint(r.U64()), grant: r.U32()}
-	m.stage = r.region()
-	r.Check(m.index < maxIndex && m.have <= haveDigest && m.grant != mailboxGrant)
+	m.stage = service.ReadRegion(&r.Reader, service.Length64)
+	r.Check(m.index < maxIndex && m.have <= haveDigest && m.grant != 0)
 	return m
 }
 

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"context"
@@ -9,21 +9,22 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/node"
 )
 
 // server is the side that serves the files of a depot, as handlers see it.
-func (d *depot) server(t testing.TB) fileServer {
+func (d *depot) server(t testing.TB) server {
 	t.Helper()
 	p := d.there.named("here")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fileServer{p, p.proc}
+	return server{p, p.proc}
 }
 
 // stall makes all requests for chunks wait, as those for a disk that does not answer do, until resume.
 func (d *depot) stall(t testing.TB) (resume func()) {
 	t.Helper()
-	v, f := d.server(t), d.there.files
+	v, f := d.server(t), d.there.Engine
 	f.mu.Lock()
 	reading := f.opened(v.proc).reading
 	f.mu.Unlock()
@@ -40,7 +41,7 @@ func (d *depot) stall(t testing.TB) (resume func()) {
 // opening returns a pull that has a file of a depot open, with one slot.
 func (d *depot) opening(t testing.TB, name string) (*pull, source) {
 	t.Helper()
-	l := &pull{peer: d.peer, counts: &fileCounts{}}
+	l := &pull{peer: d.peer, counts: &counts{}}
 	from, err := l.open(soon(t), name)
 	wantOK(t, "open", err)
 	wantOK(t, "staged", l.staged(soon(t), 1))
@@ -60,7 +61,7 @@ func TestLateChunkRequest(t *testing.T) {
 	v := d.server(t)
 	serve := func(ctx context.Context, k uint64) []byte {
 		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.loan.Number(), stage: s.loan.Region()}
-		r, err := v.peer.Borrow(m.grant, &m.stage, Write)
+		r, err := v.peer.transfer.Borrow(m.grant, &m.stage, Write)
 		wantOK(t, "Borrow", err)
 		return v.chunk(ctx, r, m)
 	}
@@ -94,9 +95,9 @@ func TestUnansweredSlot(t *testing.T) {
 	go func() { ended <- l.chunk(ctx, from, target, 0, &known{}, s) }()
 	v := d.server(t)
 	waiting := func() (n int) {
-		d.there.files.mu.Lock()
-		defer d.there.files.mu.Unlock()
-		return len(d.there.files.open[v.proc].claimed)
+		d.there.mu.Lock()
+		defer d.there.mu.Unlock()
+		return len(d.there.open[v.proc].claimed)
 	}
 	eventually(t, "the request is being served", func() bool { return waiting() == 1 })
 	cancel(ErrCanceled)
@@ -120,15 +121,15 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 	want := d.write(t, "f", manyChunks, 1)
 	resume := d.stall(t)
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	v, old := d.server(t), d.there
 	eventually(t, "requests are being served", func() bool {
-		old.files.mu.Lock()
-		defer old.files.mu.Unlock()
-		return len(old.files.open[v.proc].claimed) == 6
+		old.mu.Lock()
+		defer old.mu.Unlock()
+		return len(old.open[v.proc].claimed) == 6
 	})
-	old.files.work.Go(func() { // Close waits until they have ended
-		<-old.done
+	old.work.Go(func() { // Close waits until they have ended
+		<-old.ctx.Done()
 		resume()
 		eventually(t, "no request is being served", func() bool {
 			v.peer.mu.Lock()
@@ -145,7 +146,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 func (d *depot) noneOpen(t testing.TB) {
 	t.Helper()
 	eventually(t, "no file is open", func() bool {
-		f := d.there.files
+		f := d.there.Engine
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, o := range f.open {
@@ -163,7 +164,7 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 	n := memoryNetwork(1)
 	asked, gate := make(chan struct{}, 10), make(chan struct{})
 	d := &depot{dir: t.TempDir(), to: t.TempDir()}
-	lend := func(context.Context, *nodePeer, string, Access) (Access, error) {
+	lend := func(context.Context, *node.Peer, string, Access) (Access, error) {
 		asked <- struct{}{}
 		<-gate
 		return Read, nil
@@ -172,12 +173,12 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 	d.here = n.start(t, hostConfig{name: "here"})
 	d.peer = d.here.to(d.there)
 	want := d.write(t, "f", 100, 1)
-	x := d.peer.GetFile("d/f", d.to, FileConfig{})
+	x := d.peer.GetFile("d/f", d.to, TransferConfig{})
 	<-asked
 	x.Cancel()
 	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
 	d.noneOpen(t)
-	x = d.peer.GetFile("d/f", d.to, FileConfig{})
+	x = d.peer.GetFile("d/f", d.to, TransferConfig{})
 	<-asked
 	lose(d.peer)
 	<-asked
@@ -197,19 +198,19 @@ func TestStuckPeerLeavesSlots(t *testing.T) {
 	wantOK(t, "Export", err)
 	p := d.here.to(other)
 	resume := d.stall(t)
-	var stuck []*FileTransfer
+	var stuck []*Transfer
 	for range stagingSlots / stageSlots {
-		stuck = append(stuck, d.peer.GetFile("d/f", t.TempDir(), FileConfig{}))
+		stuck = append(stuck, d.peer.GetFile("d/f", t.TempDir(), TransferConfig{}))
 	}
-	eventually(t, "the stuck transfers have what they get", func() bool { return len(d.here.files.staging) == peerStaging })
-	x := p.GetFile("d/f", d.to, FileConfig{})
+	eventually(t, "the stuck transfers have what they get", func() bool { return len(d.here.staging) == peerStaging })
+	x := p.GetFile("d/f", d.to, TransferConfig{})
 	wantOK(t, "GetFile from another peer", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.to, "f"), want)
 	resume()
 	for _, x := range stuck {
 		wantOK(t, "GetFile", x.Wait(soon(t)))
 	}
-	if got := len(d.here.files.staging) + len(d.peer.staging); got != 0 {
+	if got := len(d.here.staging) + len(d.peer.staging); got != 0 {
 		t.Errorf("%d tokens are left, want none", got)
 	}
 }
@@ -254,7 +255,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 			wantErr(t, name, err, ErrDenied)
 		}
 	}
-	if file, _ := d.there.files.lookup(d.server(t).proc, from.handle); file == nil || !file.isOpen() {
+	if file, _ := d.there.lookup(d.server(t).proc, from.handle); file == nil || !file.isOpen() {
 		t.Error("the file is not known any more, want it open")
 	}
 	l.giveUp(from)
@@ -268,9 +269,9 @@ func TestManyFiles(t *testing.T) {
 	for i := range n {
 		d.write(t, fmt.Sprintf("t/%d", i), 100, 1)
 	}
-	all := []*FileTransfer{d.peer.GetFile("d/t", filepath.Join(d.to, "tree"), FileConfig{Sync: SyncNever, Parallel: n})}
+	all := []*Transfer{d.peer.GetFile("d/t", filepath.Join(d.to, "tree"), TransferConfig{Sync: SyncNever, Parallel: n})}
 	for i := range n {
-		all = append(all, d.peer.GetFile(fmt.Sprintf("d/t/%d", i), filepath.Join(d.to, fmt.Sprint(i)), FileConfig{Sync: SyncNever}))
+		all = append(all, d.peer.GetFile(fmt.Sprintf("d/t/%d", i), filepath.Join(d.to, fmt.Sprint(i)), TransferConfig{Sync: SyncNever}))
 	}
 	for _, x := range all {
 		wantOK(t, x.name, x.Wait(soon(t)))

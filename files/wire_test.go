@@ -1,6 +1,7 @@
-package transfer
+package files
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,8 +11,11 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
+
+type encoder interface{ encode() []byte }
 
 // fileMessages returns one of each kind.
 func fileMessages() []encoder {
@@ -35,6 +39,22 @@ func fileMessages() []encoder {
 	}
 }
 
+// wantStrict checks that a message is decoded to what is encoded the same, and that no part of it is taken for another.
+func wantStrict(t *testing.T, m encoder) {
+	t.Helper()
+	b := m.encode()
+	if got, err := decode(b); err != nil {
+		t.Errorf("decode(%+v): got %v, want no error", m, err)
+	} else if again := got.(encoder).encode(); !bytes.Equal(again, b) {
+		t.Errorf("decode(%T) = %+v, which is encoded as %x, not %x", m, got, again, b)
+	}
+	for n := range b {
+		if got, err := decode(b[:n]); err == nil && !bytes.Equal(got.(encoder).encode(), b[:n]) {
+			t.Errorf("decode of %d of %d bytes of %T = %+v, want an error", n, len(b), m, got)
+		}
+	}
+}
+
 func TestFileMessages(t *testing.T) {
 	for _, m := range fileMessages() {
 		wantStrict(t, m)
@@ -50,26 +70,32 @@ func TestFileMessages(t *testing.T) {
 		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "f", Link: "x"}}},
 		&fileEntries{1, true, nil},
 		&fileEntries{1, false, make([]fileEntry, maxEntries+1)},
-		&fileChunk{id: 1, grant: mailboxGrant, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
+		&fileChunk{id: 1, grant: 0, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunk{id: 1, grant: 1, index: maxIndex, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunk{id: 1, grant: 1, have: haveDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunked{1, chunkZero + 1, 0},
 	} {
-		if got, err := decode(m.encode()); !errors.Is(err, errProtocol) {
-			t.Errorf("decode(%+v) = %+v, %v, want %v", m, got, err, errProtocol)
+		if got, err := decode(m.encode()); !errors.Is(err, rpc.ErrProtocol) {
+			t.Errorf("decode(%+v) = %+v, %v, want %v", m, got, err, rpc.ErrProtocol)
 		}
 	}
 }
 
-func FuzzDecodeFile(f *testing.F) {
+func FuzzDecode(f *testing.F) {
 	for _, m := range fileMessages() {
 		f.Add(m.encode())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > 0 { // only kinds of files
-			b[0] = b[0]&0x87 | 0x10
+		m, err := decode(b)
+		if err != nil {
+			if !errors.Is(err, rpc.ErrProtocol) {
+				t.Errorf("decode(%x): got error %v, want %v", b, err, rpc.ErrProtocol)
+			}
+			return
 		}
-		wantDecoded(t, b)
+		if e, ok := m.(encoder); ok && !bytes.Equal(e.encode(), b) {
+			t.Errorf("decode(%x) = %+v, which is encoded as %x", b, m, e.encode())
+		}
 	})
 }
 
@@ -96,11 +122,11 @@ func TestFalseFileMessages(t *testing.T) {
 			d := newDepot(t, n, Read|Write)
 			want := d.write(t, "f", 100, 1)
 			s := d.peer.service.Session()
-			wantOK(t, "Send", s.Send(soon(t), service.TransferID, c.m.encode()))
+			wantOK(t, "Send", s.Send(soon(t), service.FilesID, c.m.encode()))
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return d.peer.Node().Detail().Sessions > 1 })
 			}
-			wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t)))
+			wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 			wantFile(t, d.to+"/f", want)
 			if !c.ends && d.peer.service.Session() != s {
 				t.Error("the session has ended")
@@ -112,10 +138,10 @@ func TestFalseFileMessages(t *testing.T) {
 // TestLeavingRefusesNothing: a chunk that cannot be sent because the Node is being closed is no failure of the file. An answer would end the
 // transfer, which goes on with the next process.
 func TestLeavingRefusesNothing(t *testing.T) {
-	if b := refuseFile(1, fmt.Errorf("put: %w", ErrClosed)); b != nil {
+	if b := refuse(1, fmt.Errorf("put: %w", ErrClosed)); b != nil {
 		t.Errorf("got an answer of %d bytes, want none", len(b))
 	}
-	if b := refuseFile(1, ErrChanged); b == nil {
+	if b := refuse(1, ErrChanged); b == nil {
 		t.Error("a file that has changed: got no answer, want one")
 	}
 }

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"cmp"
@@ -10,56 +10,59 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
-	"ibverbx/internal/service"
+	"ibverbx/transfer"
 )
 
-// fileServer answers the requests of a peer's process about files.
-type fileServer struct {
+// server answers the requests of a peer's process about files.
+type server struct {
 	peer *Peer
 	proc *process
 }
 
-// fileMessage handles a message about files.
-func (p *Peer) fileMessage(s service.Session, proc *process, m any) error {
-	v := fileServer{p, proc}
+// request handles a message. For a request it returns the function that responds. An error closes the session.
+func (v server) request(m any) (answer func(ctx context.Context) []byte, err error) {
 	switch m := m.(type) {
 	case *fileOpen:
-		file, err := p.engine.files.reserve(proc, m.handle, m.name) // before the next message, which may give it up
-		return p.serve(s, func(ctx context.Context) []byte {
+		file, err := v.peer.engine.reserve(v.proc, m.handle, m.name) // before the next message, which may give it up
+		return func(ctx context.Context) []byte {
 			if err != nil {
-				return refuseFile(m.id, err)
+				return refuse(m.id, err)
 			}
 			return v.open(ctx, m, file)
-		})
+		}, nil
 	case *fileList:
-		return p.serve(s, func(ctx context.Context) []byte { return v.list(ctx, m) })
+		return func(ctx context.Context) []byte { return v.list(ctx, m) }, nil
 	case *fileChunk:
-		r, err := v.peer.Borrow(m.grant, &m.stage, Write) // before the next message, which may revoke it
-		if err != nil {
-			return err
-		}
-		return p.serve(s, func(ctx context.Context) []byte { return v.chunk(ctx, r, m) })
+		r, err := v.peer.transfer.Borrow(m.grant, &m.stage, Write) // before the next message, which may revoke it
+		return func(ctx context.Context) []byte { return v.chunk(ctx, r, m) }, err
 	case *fileDone:
-		return p.serve(s, func(context.Context) []byte { return v.done(m) })
+		return func(context.Context) []byte { return v.done(m) }, nil
 	case *filePut:
-		return p.serve(s, func(ctx context.Context) []byte { return v.store(ctx, m) })
+		return func(ctx context.Context) []byte { return v.store(ctx, m) }, nil
+	case *rpc.Unknown:
+		text := fmt.Sprintf("this side speaks version %d of the protocol for files", version)
+		return func(context.Context) []byte {
+			return (&rpc.Refusal{ID: m.ID, Code: rpc.UnknownRequest, Text: text}).Encode()
+		}, nil
+	case *rpc.Refusal:
+		v.proc.calls.Answer(m.ID, m)
 	case *fileOpened:
-		proc.calls.Answer(m.id, m)
+		v.proc.calls.Answer(m.id, m)
 	case *fileEntries:
-		proc.calls.Answer(m.id, m)
+		v.proc.calls.Answer(m.id, m)
 	case *fileChunked:
-		proc.calls.Answer(m.id, m)
+		v.proc.calls.Answer(m.id, m)
 	case *fileEnded:
-		proc.calls.Answer(m.id, m)
+		v.proc.calls.Answer(m.id, m)
 	case *fileStored:
-		proc.calls.Answer(m.id, m)
+		v.proc.calls.Answer(m.id, m)
 	}
-	return nil
+	return nil, nil
 }
 
-// refuseFile answers a request that failed. What the operating system says about names is not told, apart from what a peer
+// refuse answers a request that failed. What the operating system says about names is not told, apart from what a peer
 // needs to know. If this side is leaving there is no answer: the peer hears that, and asks the next process.
-func refuseFile(id uint32, err error) []byte {
+func refuse(id uint32, err error) []byte {
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
@@ -76,7 +79,7 @@ func refuseFile(id uint32, err error) []byte {
 		c = rpc.Digest
 	case errors.Is(err, ErrBusy), errors.Is(err, chunk.ErrBusy):
 		c = rpc.Busy
-	case errors.Is(err, ErrRevoked):
+	case errors.Is(err, transfer.ErrRevoked):
 		c = rpc.Revoked
 	case errors.Is(err, ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), isEscape(err):
 		c, text = rpc.NotFound, ErrNotFound.Error()
@@ -99,30 +102,30 @@ func (m *fileChunk) has(b []byte, digest uint32) bool {
 }
 
 // chunk answers the request for a chunk: it reads the chunk, and writes it to the peer's memory unless the peer has it.
-func (v fileServer) chunk(ctx context.Context, r *Remote, m *fileChunk) []byte {
-	f := v.peer.engine.files
+func (v server) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []byte {
+	f := v.peer.engine
 	file, open := f.lookup(v.proc, m.handle)
 	switch {
 	case file == nil || !file.isOpen():
-		return refuseFile(m.id, fmt.Errorf("%w: no such open file", ErrRevoked))
+		return refuse(m.id, fmt.Errorf("%w: no such open file", transfer.ErrRevoked))
 	case file.export.closed.Load():
-		return refuseFile(m.id, fmt.Errorf("%w: the export is closed", ErrRevoked))
+		return refuse(m.id, fmt.Errorf("%w: the export is closed", transfer.ErrRevoked))
 	case int64(m.index) >= chunk.Count(file.source.Size()):
-		return refuseFile(m.id, fmt.Errorf("%w: chunk %d", ErrRange, m.index))
+		return refuse(m.id, fmt.Errorf("%w: chunk %d", transfer.ErrRange, m.index))
 	}
 	release, err := v.claim(ctx, m.grant)
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	defer release()
-	slot, err := f.reading.take(ctx, v.peer.engine, open.reading)
+	slot, err := f.reading.take(ctx, f.cfg.Transfer, open.reading)
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	defer f.reading.release(slot, open.reading)
 	n, digest, zero, err := file.source.Read(int64(m.index), slot.bytes())
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	answer := fileChunked{id: m.id, digest: digest}
 	switch {
@@ -131,10 +134,10 @@ func (v fileServer) chunk(ctx context.Context, r *Remote, m *fileChunk) []byte {
 	case zero:
 		answer.how = chunkZero
 	default:
-		err = v.peer.Batch().Put(r.At(0), slot.view(n)).Do(ctx)
+		err = v.peer.transfer.Batch().Put(r.At(0), slot.view(n)).Do(ctx)
 	}
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	file.note(int64(m.index), digest, n)
 	return answer.encode()
@@ -143,8 +146,8 @@ func (v fileServer) chunk(ctx context.Context, r *Remote, m *fileChunk) []byte {
 // claim keeps the memory of a grant for one request, until release. After a lost session the peer asks again while the first request may
 // still be served. The second one waits for its end. One whose session has ended gets nothing, because the peer may use the memory for
 // another chunk by now. So a late write never falls into memory that is used again.
-func (v fileServer) claim(ctx context.Context, grant uint32) (release func(), err error) {
-	f := v.peer.engine.files
+func (v server) claim(ctx context.Context, grant uint32) (release func(), err error) {
+	f := v.peer.engine
 	mine := make(chan struct{})
 	for {
 		f.mu.Lock()

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/internal/chunk"
 	"ibverbx/node"
+	"ibverbx/transfer"
 )
 
 // makeTree makes a tree with files of many sizes, an empty directory, a link, and more entries than an answer has.
@@ -61,14 +62,14 @@ func TestGetTree(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	files := makeTree(t, filepath.Join(d.dir, "top"))
 	dest := filepath.Join(d.to, "new")
-	x := d.peer.GetFile("d/top", dest, FileConfig{Sync: SyncNever})
+	x := d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncNever})
 	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
 	wantTree(t, dest, files)
 	if s := x.Status(); s.Bytes != s.Total || s.Total < 5*chunk.Size || s.Kept != 0 {
 		t.Errorf("Status() = %+v", s)
 	}
 	wantOK(t, "Remove", os.Remove(filepath.Join(dest, "a/b/4")))
-	x = d.peer.GetFile("d/top", dest, FileConfig{Sync: SyncNever})
+	x = d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncNever})
 	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
 	wantTree(t, dest, files)
 	if s := x.Status(); s.Total-s.Kept != 3*chunk.Size {
@@ -82,26 +83,26 @@ func TestPutFile(t *testing.T) {
 	b := make([]byte, manyChunks)
 	fill(b, 1)
 	writeFile(t, filepath.Join(d.to, "f"), b)
-	x := d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", FileConfig{})
+	x := d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
 	wantOK(t, "PutFile", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "new/g"), b)
 	if s := x.Status(); s.Bytes != manyChunks || s.Total != manyChunks || s.Chunks != 6 || s.Kept != 0 {
 		t.Errorf("Status() = %+v", s)
 	}
-	x = d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", FileConfig{})
+	x = d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
 	wantOK(t, "PutFile", x.Wait(soon(t)))
 	if s := x.Status(); s.Kept != manyChunks {
 		t.Errorf("Status() of another PutFile = %+v, want everything kept", s)
 	}
 	files := makeTree(t, filepath.Join(d.to, "top"))
-	wantOK(t, "PutFile of a directory", d.peer.PutFile(filepath.Join(d.to, "top"), "d/tree", FileConfig{}).Wait(soon(t)))
+	wantOK(t, "PutFile of a directory", d.peer.PutFile(filepath.Join(d.to, "top"), "d/tree", TransferConfig{}).Wait(soon(t)))
 	wantTree(t, filepath.Join(d.dir, "tree"), files)
-	wantErr(t, "PutFile to an export itself", d.peer.PutFile(filepath.Join(d.to, "f"), "d", FileConfig{}).Wait(soon(t)), ErrDenied)
-	wantErr(t, "PutFile to no export", d.peer.PutFile(filepath.Join(d.to, "f"), "e/f", FileConfig{}).Wait(soon(t)), ErrNotFound)
-	wantErr(t, "PutFile of nothing", d.peer.PutFile(filepath.Join(d.to, "no"), "d/f", FileConfig{}).Wait(soon(t)), fs.ErrNotExist)
-	d.here.files.mu.Lock()
-	defer d.here.files.mu.Unlock()
-	if n := len(d.here.files.exports); n != 0 {
+	wantErr(t, "PutFile to an export itself", d.peer.PutFile(filepath.Join(d.to, "f"), "d", TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "PutFile to no export", d.peer.PutFile(filepath.Join(d.to, "f"), "e/f", TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "PutFile of nothing", d.peer.PutFile(filepath.Join(d.to, "no"), "d/f", TransferConfig{}).Wait(soon(t)), fs.ErrNotExist)
+	d.here.mu.Lock()
+	defer d.here.mu.Unlock()
+	if n := len(d.here.exports); n != 0 {
 		t.Errorf("%d exports of PutFile are left", n)
 	}
 }
@@ -113,26 +114,26 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	fill(b, 1)
 	name := filepath.Join(d.to, "f")
 	writeFile(t, name, b)
-	put := func(event func(x *FileTransfer)) error {
+	put := func(event func(x *Transfer)) error {
 		met, resume := make(chan struct{}), make(chan struct{})
 		var once sync.Once
-		d.there.files.arrived = func(k int64, _ []byte) {
+		d.there.arrived = func(k int64, _ []byte) {
 			if k == 5 {
 				once.Do(func() { close(met) })
 				<-resume
 			}
 		}
-		x := d.peer.PutFile(name, "d/f", FileConfig{Fresh: true})
+		x := d.peer.PutFile(name, "d/f", TransferConfig{Fresh: true})
 		<-met
 		event(x)
 		close(resume)
 		return x.Wait(soon(t))
 	}
-	wantOK(t, "PutFile across a lost session", put(func(*FileTransfer) { lose(d.peer) }))
+	wantOK(t, "PutFile across a lost session", put(func(*Transfer) { lose(d.peer) }))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
-	wantErr(t, "PutFile that is canceled", put((*FileTransfer).Cancel), ErrCanceled)
-	d.there.files.arrived = nil
-	x := d.peer.PutFile(name, "d/f", FileConfig{})
+	wantErr(t, "PutFile that is canceled", put((*Transfer).Cancel), ErrCanceled)
+	d.there.arrived = nil
+	x := d.peer.PutFile(name, "d/f", TransferConfig{})
 	wantOK(t, "PutFile after a Cancel", x.Wait(soon(t)))
 	if s := x.Status(); s.Kept == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
@@ -140,25 +141,25 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	old := d.there
 	met := make(chan struct{})
-	old.files.arrived = func(k int64, _ []byte) {
+	old.arrived = func(k int64, _ []byte) {
 		if k == 5 {
 			close(met)
-			<-old.files.ctx.Done()
+			<-old.ctx.Done()
 		}
 	}
-	x = d.peer.PutFile(name, "d/f", FileConfig{Fresh: true})
+	x = d.peer.PutFile(name, "d/f", TransferConfig{Fresh: true})
 	<-met
 	d.restart()
 	wantOK(t, "PutFile across a restart", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	old, met = d.there, make(chan struct{})
-	old.files.arrived = func(k int64, _ []byte) {
+	old.arrived = func(k int64, _ []byte) {
 		if k == 5 {
 			close(met)
-			<-old.files.ctx.Done()
+			<-old.ctx.Done()
 		}
 	}
-	x = d.peer.PutFile(name, "d/f", FileConfig{Fresh: true})
+	x = d.peer.PutFile(name, "d/f", TransferConfig{Fresh: true})
 	<-met
 	d.there = old.startAgain()
 	wantOK(t, "PutFile to a server that is stopped and started", x.Wait(soon(t)))
@@ -175,7 +176,7 @@ func TestTreeEscapes(t *testing.T) {
 	wantOK(t, "Symlink", os.Symlink(filepath.Join(outside, "secret"), filepath.Join(d.dir, "link")))
 	writeFile(t, filepath.Join(d.to, "f"), []byte("f"))
 	for _, name := range []string{"d/out/secret", "d/link", "d/../x", "..", "/etc/passwd", "d//f", "d/./f", ""} {
-		err := d.peer.GetFile(name, filepath.Join(d.to, "got"), FileConfig{}).Wait(soon(t))
+		err := d.peer.GetFile(name, filepath.Join(d.to, "got"), TransferConfig{}).Wait(soon(t))
 		wantErr(t, "GetFile of "+name, err, ErrNotFound)
 	}
 	for _, name := range []string{"d/out", "d/out/secret"} {
@@ -183,7 +184,7 @@ func TestTreeEscapes(t *testing.T) {
 		wantErr(t, "List of "+name, err, ErrNotFound)
 	}
 	for _, name := range []string{"d/out/f", "d/out/new/f", "d/link", "d/../f", "/f", "d/.f.ibx-partial"} {
-		if err := d.peer.PutFile(filepath.Join(d.to, "f"), name, FileConfig{}).Wait(soon(t)); err == nil {
+		if err := d.peer.PutFile(filepath.Join(d.to, "f"), name, TransferConfig{}).Wait(soon(t)); err == nil {
 			t.Errorf("PutFile to %q: got no error", name)
 		}
 	}
@@ -195,7 +196,7 @@ func TestTreeEscapes(t *testing.T) {
 	// What is there is not followed either.
 	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "sub")))
 	writeFile(t, filepath.Join(d.dir, "tree/sub/f"), []byte("f"))
-	if err := d.peer.GetFile("d/tree", d.to, FileConfig{}).Wait(soon(t)); err == nil {
+	if err := d.peer.GetFile("d/tree", d.to, TransferConfig{}).Wait(soon(t)); err == nil {
 		t.Error("GetFile of a tree through a link: got no error")
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 1 {
@@ -217,15 +218,15 @@ func TestFileNamesHidden(t *testing.T) {
 	if names := namesOf(list); !slices.Equal(names, []string{"both", "d", "in"}) {
 		t.Errorf("List found %q", names)
 	}
-	hidden := d.peer.GetFile("hidden/f", d.to, FileConfig{}).Wait(soon(t))
-	absent := d.peer.GetFile("absent/f", d.to, FileConfig{}).Wait(soon(t))
+	hidden := d.peer.GetFile("hidden/f", d.to, TransferConfig{}).Wait(soon(t))
+	absent := d.peer.GetFile("absent/f", d.to, TransferConfig{}).Wait(soon(t))
 	wantErr(t, "GetFile of a hidden name", hidden, ErrNotFound)
 	if a, b := errors.Unwrap(hidden).Error(), errors.Unwrap(absent).Error(); a != b {
 		t.Errorf("a hidden name is answered with %q, one that does not exist with %q", a, b)
 	}
-	wantErr(t, "PutFile to a hidden name", d.peer.PutFile(filepath.Join(d.dir, "f"), "hidden/g", FileConfig{}).Wait(soon(t)), ErrNotFound)
-	wantErr(t, "PutFile to what can be read", d.peer.PutFile(filepath.Join(d.dir, "f"), "d/g", FileConfig{}).Wait(soon(t)), ErrDenied)
-	wantErr(t, "GetFile of what can be written", d.peer.GetFile("in/f", d.to, FileConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "PutFile to a hidden name", d.peer.PutFile(filepath.Join(d.dir, "f"), "hidden/g", TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "PutFile to what can be read", d.peer.PutFile(filepath.Join(d.dir, "f"), "d/g", TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "GetFile of what can be written", d.peer.GetFile("in/f", d.to, TransferConfig{}).Wait(soon(t)), ErrDenied)
 	list, err = d.peer.List(soon(t), "d")
 	wantOK(t, "List", err)
 	if names := namesOf(list); !slices.Equal(names, []string{"d/f"}) || list[0].Size != 10 {
@@ -246,7 +247,7 @@ func TestLendExports(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "private/f"), []byte("secret"))
 	writeFile(t, filepath.Join(dir, "open/f"), []byte("open"))
 	names := make(chan string, 100)
-	lend := func(_ context.Context, _ *nodePeer, name string, _ Access) (Access, error) {
+	lend := func(_ context.Context, _ *node.Peer, name string, _ Access) (Access, error) {
 		if names <- name; name == "open" {
 			return Read | Write, nil
 		}
@@ -258,8 +259,8 @@ func TestLendExports(t *testing.T) {
 		wantOK(t, "Export", err)
 	}
 	p := here.to(there)
-	wantOK(t, "GetFile", p.GetFile("open/f", to, FileConfig{}).Wait(soon(t)))
-	wantErr(t, "GetFile of what Lend hides", p.GetFile("private/f", to, FileConfig{}).Wait(soon(t)), ErrNotFound)
+	wantOK(t, "GetFile", p.GetFile("open/f", to, TransferConfig{}).Wait(soon(t)))
+	wantErr(t, "GetFile of what Lend hides", p.GetFile("private/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	list, err := p.List(soon(t), "")
 	wantOK(t, "List", err)
 	if names := namesOf(list); !slices.Equal(names, []string{"open"}) {
@@ -268,9 +269,9 @@ func TestLendExports(t *testing.T) {
 	tree := filepath.Join(t.TempDir(), "t")
 	writeFile(t, filepath.Join(tree, "w"), []byte("written"))
 	wantOK(t, "Symlink", os.Symlink("../../private", filepath.Join(tree, "x")))
-	wantOK(t, "PutFile of a link", p.PutFile(tree, "open/t", FileConfig{}).Wait(soon(t)))
-	wantErr(t, "GetFile through a link", p.GetFile("open/t/x/f", to, FileConfig{}).Wait(soon(t)), ErrNotFound)
-	if err := p.PutFile(filepath.Join(tree, "w"), "open/t/x/f", FileConfig{}).Wait(soon(t)); err == nil {
+	wantOK(t, "PutFile of a link", p.PutFile(tree, "open/t", TransferConfig{}).Wait(soon(t)))
+	wantErr(t, "GetFile through a link", p.GetFile("open/t/x/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	if err := p.PutFile(filepath.Join(tree, "w"), "open/t/x/f", TransferConfig{}).Wait(soon(t)); err == nil {
 		t.Error("PutFile through a link: got no error")
 	}
 	wantBytes(t, filepath.Join(dir, "private/f"), []byte("secret"))
@@ -297,18 +298,18 @@ func TestLongFileNames(t *testing.T) {
 	s := d.peer.service.Session()
 	_, err := d.peer.List(soon(t), long)
 	wantErr(t, "List", err, ErrTooLong)
-	wantErr(t, "GetFile", d.peer.GetFile(long, d.to, FileConfig{}).Wait(soon(t)), ErrTooLong)
-	wantErr(t, "PutFile", d.peer.PutFile(filepath.Join(d.dir, "f"), long, FileConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "GetFile", d.peer.GetFile(long, d.to, TransferConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "PutFile", d.peer.PutFile(filepath.Join(d.dir, "f"), long, TransferConfig{}).Wait(soon(t)), ErrTooLong)
 	root, err := os.OpenRoot(d.dir)
 	wantOK(t, "OpenRoot", err)
 	defer root.Close()
 	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // no system call takes it, but a peer may
 	wantOK(t, "MkdirAll", root.MkdirAll(filepath.Dir(deep), 0o700))
-	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), FileConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), TransferConfig{}).Wait(soon(t)), ErrTooLong)
 	if d.peer.service.Session() != s {
 		t.Error("the session has ended")
 	}
-	wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t)))
+	wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, filepath.Join(d.to, "f"), want)
 }
 
@@ -320,9 +321,9 @@ func TestPutsBothWays(t *testing.T) {
 	source := filepath.Join(t.TempDir(), "f")
 	writeFile(t, source, []byte("some bytes"))
 	back := d.there.named("here")
-	var all []*FileTransfer
+	var all []*Transfer
 	for i := range maxAsks + 8 {
-		all = append(all, d.peer.PutFile(source, fmt.Sprintf("d/%d", i), FileConfig{}), back.PutFile(source, fmt.Sprintf("h/%d", i), FileConfig{}))
+		all = append(all, d.peer.PutFile(source, fmt.Sprintf("d/%d", i), TransferConfig{}), back.PutFile(source, fmt.Sprintf("h/%d", i), TransferConfig{}))
 	}
 	for _, x := range all {
 		wantOK(t, "PutFile", x.Wait(soon(t)))
@@ -334,20 +335,22 @@ func TestConfigExports(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 100, 1)
 	for i := range 3 {
-		x := make(chan *FileTransfer, 1)
+		x := make(chan *Transfer, 1)
 		d.there.stop()
-		go func() { x <- d.peer.GetFile("d/f", filepath.Join(d.to, fmt.Sprint(i)), FileConfig{}) }()
+		go func() { x <- d.peer.GetFile("d/f", filepath.Join(d.to, fmt.Sprint(i)), TransferConfig{}) }()
 		d.there = d.there.startAgain()
 		wantOK(t, "GetFile", (<-x).Wait(soon(t)))
 		wantFile(t, filepath.Join(d.to, fmt.Sprint(i)), want)
 	}
 	here := d.here
 	here.stop()
-	n, err := node.New(soon(t), node.Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: here.open})
+	n, err := node.New(soon(t), node.Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: here.net.open})
 	wantOK(t, "node.New", err)
-	_, err = New(Config{Node: n, Exports: []ExportConfig{{Name: "d", Path: d.dir}, {Name: "e", Path: d.dir + "/no"}}})
+	e, err := transfer.New(transfer.Config{Node: n})
+	wantOK(t, "transfer.New", err)
+	_, err = New(Config{Transfer: e, Exports: []ExportConfig{{Name: "d", Path: d.dir}, {Name: "e", Path: d.dir + "/no"}}})
 	wantErr(t, "New", err, fs.ErrNotExist)
-	wantOK(t, "Close", n.Close())
+	wantOK(t, "Close", errors.Join(e.Close(soon(t)), n.Close()))
 }
 
 // TestTooLongFile: a file that is longer than MaxFile is refused by the side that has it.
@@ -357,7 +360,7 @@ func TestTooLongFile(t *testing.T) {
 	if err := os.Truncate(filepath.Join(d.dir, "f"), MaxFile+1); err != nil {
 		t.Skipf("no file of that length: %v", err)
 	}
-	err := d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t))
+	err := d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t))
 	if wantErr(t, "GetFile", err, ErrFailed); !strings.Contains(err.Error(), "too long") {
 		t.Errorf("GetFile: got %v, want that it says why", err)
 	}
@@ -390,11 +393,11 @@ func TestListInPages(t *testing.T) {
 	if want := 2*maxEntries + 10; n != want {
 		t.Errorf("%d entries, want the %d of the first look", n, want)
 	}
-	d.there.files.mu.Lock()
-	if left := len(d.there.files.open[v.proc].listings); left != 0 {
+	d.there.mu.Lock()
+	if left := len(d.there.open[v.proc].listings); left != 0 {
 		t.Errorf("%d lists are kept, want none", left)
 	}
-	d.there.files.mu.Unlock()
+	d.there.mu.Unlock()
 	list, err := d.peer.List(soon(t), "d/dir")
 	if wantOK(t, "List", err); len(list) != n+1 {
 		t.Errorf("List found %d names, want %d", len(list), n+1)
@@ -409,7 +412,7 @@ func TestPutLinkToFile(t *testing.T) {
 	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.to, "b"), 0o700))
 	for name, to := range map[string]string{"file": "../a/f", "dir": "../a"} {
 		wantOK(t, "Symlink", os.Symlink(to, filepath.Join(d.to, "b", name)))
-		x := d.peer.PutFile(filepath.Join(d.to, "b", name), "d/"+name, FileConfig{})
+		x := d.peer.PutFile(filepath.Join(d.to, "b", name), "d/"+name, TransferConfig{})
 		wantOK(t, "PutFile", x.Wait(soon(t)))
 		if s := x.Status(); s.Total != int64(len(want)) {
 			t.Errorf("Status() = %+v, want the size of the file", s)
@@ -427,7 +430,7 @@ func TestSyncDir(t *testing.T) {
 	if got, want := newHolders(dest), []string{filepath.Join(d.to, "x"), d.to}; !slices.Equal(got, want) {
 		t.Errorf("newHolders() = %q, want %q", got, want)
 	}
-	wantOK(t, "GetFile", d.peer.GetFile("d/top", dest, FileConfig{Sync: SyncDir}).Wait(soon(t)))
+	wantOK(t, "GetFile", d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncDir}).Wait(soon(t)))
 	wantFile(t, filepath.Join(dest, "a/f"), want)
 	if got := newHolders(dest); len(got) != 0 {
 		t.Errorf("newHolders() of what is there = %q, want none", got)
@@ -441,7 +444,7 @@ func TestTreeWithBadFile(t *testing.T) {
 	d.write(t, "t/c/d", 100, 2)
 	long := strings.Repeat("b", 250) // its partial file would have too long a name
 	d.write(t, "t/"+long, 100, 3)
-	err := d.peer.GetFile("d/t", d.to, FileConfig{}).Wait(soon(t))
+	err := d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t))
 	wantErr(t, "GetFile", err, ErrDenied)
 	if !strings.Contains(err.Error(), long) || !strings.Contains(err.Error(), "1 left out, the rest is there") {
 		t.Errorf("got %q, want the name of the file that was left out", err)
@@ -461,15 +464,15 @@ func TestPutAgainAfterRestart(t *testing.T) {
 	name := filepath.Join(d.to, "f")
 	writeFile(t, name, b)
 	met, resume := make(chan struct{}, 100), make(chan struct{})
-	d.there.files.arrived = func(int64, []byte) { // a slow disk
+	d.there.arrived = func(int64, []byte) { // a slow disk
 		met <- struct{}{}
 		<-resume
 	}
-	d.peer.PutFile(name, "d/f", FileConfig{})
+	d.peer.PutFile(name, "d/f", TransferConfig{})
 	<-met
 	d.here = d.here.restart()
 	d.peer = d.here.to(d.there)
-	x := d.peer.PutFile(name, "d/f", FileConfig{})
+	x := d.peer.PutFile(name, "d/f", TransferConfig{})
 	eventually(t, "the new put is being served, or refused", func() bool {
 		p := d.there.named("here")
 		p.mu.Lock()

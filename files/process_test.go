@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"bufio"
@@ -22,8 +22,10 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rig"
 	"ibverbx/node"
 	"ibverbx/peer"
+	"ibverbx/transfer"
 )
 
 // asServer makes the test binary a process that exports a directory, and asClient one that gets a file from there.
@@ -34,18 +36,23 @@ const (
 	asSealed  = "IBVERBX_TEST_SEALED"
 )
 
-// processNode is the Node of a process of these tests, with a software NIC on UDP.
-func processNode(name, listen string, sealed bool, exports ...ExportConfig) (*node.Node, *Engine, error) {
+// processNode is the Node of a process of these tests, with a software NIC on UDP. closeAll closes everything.
+func processNode(name, listen string, sealed bool, exports ...ExportConfig) (n *node.Node, f *Engine, closeAll func() error, err error) {
 	cfg := node.Config{
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: name},
 		Listen: listen, Unsealed: !sealed, Open: peer.SoftNICs(netip.MustParseAddr("127.0.0.1")),
 	}
-	n, err := node.New(context.Background(), cfg)
-	if err != nil {
-		return nil, nil, err
+	if n, err = node.New(context.Background(), cfg); err != nil {
+		return nil, nil, nil, err
 	}
-	e, err := New(Config{Node: n, Exports: exports})
-	return n, e, err
+	e, err := transfer.New(transfer.Config{Node: n})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	f, err = New(Config{Transfer: e, Exports: exports})
+	return n, f, func() error {
+		return errors.Join(f.Close(context.Background()), e.Close(context.Background()), n.Close())
+	}, err
 }
 
 // serveDir is the main function of a process that exports a directory as "d", by an Engine and by HTTP, until its standard input ends. Its first
@@ -54,7 +61,7 @@ func serveDir(dir string) int {
 	if name := os.Getenv(asClient); name != "" {
 		return getTo(dir, name)
 	}
-	n, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, Public: Read | Write})
+	n, _, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, Public: Read | Write})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -69,18 +76,18 @@ func serveDir(dir string) int {
 // getTo is the main function of a process that gets a file, or puts one if its name begins with a slash. It prints how many bytes were there
 // already.
 func getTo(dir, name string) int {
-	n, e, err := processNode("", "", false)
+	_, f, closeAll, err := processNode("", "", false)
 	if err == nil {
-		p, lost := e.Peer(context.Background(), os.Getenv(asPartner))
+		p, lost := f.Peer(context.Background(), os.Getenv(asPartner))
 		for lost != nil { // the server is being started again
 			time.Sleep(10 * time.Millisecond)
-			p, lost = e.Peer(context.Background(), os.Getenv(asPartner))
+			p, lost = f.Peer(context.Background(), os.Getenv(asPartner))
 		}
-		var x *FileTransfer
+		var x *Transfer
 		if filepath.IsAbs(name) {
-			x = p.PutFile(name, "d/put", FileConfig{})
+			x = p.PutFile(name, "d/put", TransferConfig{})
 		} else {
-			x = p.GetFile(name, dir, FileConfig{})
+			x = p.GetFile(name, dir, TransferConfig{})
 		}
 		err = x.Wait(context.Background())
 		fmt.Println(x.Status().Kept)
@@ -89,7 +96,7 @@ func getTo(dir, name string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	_ = errors.Join(e.Close(context.Background()), n.Close())
+	_ = closeAll()
 	return 0
 }
 
@@ -252,14 +259,14 @@ func BenchmarkGetFile(b *testing.B) {
 				env = append(env, asSealed+"=1")
 			}
 			server := spawn(b, env...)
-			n, e, err := processNode("client", "", c.sealed)
+			_, f, closeAll, err := processNode("client", "", c.sealed)
 			wantOK(b, "New", err)
-			defer func() { wantOK(b, "Close", errors.Join(e.Close(soon(b)), n.Close())) }()
-			p, err := e.Peer(soon(b), server.addr)
+			defer func() { wantOK(b, "Close", closeAll()) }()
+			p, err := f.Peer(soon(b), server.addr)
 			wantOK(b, "Peer", err)
 			other := c.other(b, server, dir)
-			alternate(b, size, func() { other(filepath.Join(to, "other")) }, func() {
-				wantOK(b, "GetFile", p.GetFile("d/f", filepath.Join(to, "rdma"), FileConfig{Fresh: true}).Wait(soon(b)))
+			rig.Alternate(b, size, func() { other(filepath.Join(to, "other")) }, func() {
+				wantOK(b, "GetFile", p.GetFile("d/f", filepath.Join(to, "rdma"), TransferConfig{Fresh: true}).Wait(soon(b)))
 			})
 		})
 	}

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"os"
@@ -31,7 +31,7 @@ func TestRenameIsAtomic(t *testing.T) {
 		}
 	})
 	for range 5 {
-		wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{Sync: SyncNever}).Wait(soon(t)))
+		wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{Sync: SyncNever}).Wait(soon(t)))
 		wantBytes(t, dest, want)
 		writeFile(t, dest+"2", old)
 		wantOK(t, "Rename", os.Rename(dest+"2", dest))

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
+	"ibverbx/transfer"
 	"ibverbx/verbs"
 )
 
@@ -16,15 +17,15 @@ import (
 // time before close.
 type buffer struct {
 	mem     *verbs.Memory
-	segment *Segment
+	segment *transfer.Segment
 }
 
-func newBuffer(e *Engine, size int) (*buffer, error) {
+func newBuffer(e *transfer.Engine, size int) (*buffer, error) {
 	mem, err := verbs.AllocMemory(size, nil)
 	if err != nil {
 		return nil, err
 	}
-	segment, err := e.Adopt("", mem, SegmentConfig{})
+	segment, err := e.Adopt("", mem, transfer.SegmentConfig{})
 	if err != nil {
 		return nil, errors.Join(err, mem.Free())
 	}
@@ -60,12 +61,12 @@ func (s readSlot) bytes() []byte {
 	return s.buffer.mem.Bytes()[int64(s.number)*chunk.Size:][:chunk.Size]
 }
 
-func (s readSlot) view(n int) View {
+func (s readSlot) view(n int) transfer.View {
 	return s.buffer.segment.Slice(int64(s.number)*chunk.Size, int64(n))
 }
 
 // take returns a slot, and waits for one. share has a token for each slot of the same peer.
-func (r *readPool) take(ctx context.Context, e *Engine, share rpc.Limit) (slot readSlot, err error) {
+func (r *readPool) take(ctx context.Context, e *transfer.Engine, share rpc.Limit) (slot readSlot, err error) {
 	if err := share.Take(ctx); err != nil {
 		return readSlot{}, err
 	}
@@ -75,7 +76,7 @@ func (r *readPool) take(ctx context.Context, e *Engine, share rpc.Limit) (slot r
 	return slot, err
 }
 
-func (r *readPool) slot(ctx context.Context, e *Engine) (readSlot, error) {
+func (r *readPool) slot(ctx context.Context, e *transfer.Engine) (readSlot, error) {
 	b, err := r.make(e)
 	if err != nil {
 		return readSlot{}, err
@@ -89,7 +90,7 @@ func (r *readPool) slot(ctx context.Context, e *Engine) (readSlot, error) {
 }
 
 // make returns the memory, and allocates it the first time.
-func (r *readPool) make(e *Engine) (*buffer, error) {
+func (r *readPool) make(e *transfer.Engine) (*buffer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -148,7 +149,7 @@ type slot struct {
 	// buffer is nil until a chunk needs it. loan is what proc was lent.
 	buffer *buffer
 	proc   *process
-	loan   *Loan
+	loan   *transfer.Loan
 }
 
 // lend gets memory, unless the slot has some, and lends it to a process. A slot that another process was lent gets new memory.
@@ -159,11 +160,11 @@ func (s *slot) lend(p *Peer, proc *process) error {
 	if err := s.drop(); err != nil {
 		return err
 	}
-	b, err := newBuffer(p.engine, chunk.Size)
+	b, err := newBuffer(p.engine.cfg.Transfer, chunk.Size)
 	if err != nil {
 		return err
 	}
-	loan, err := p.Lend(b.segment, Write)
+	loan, err := p.transfer.Lend(b.segment, Write)
 	if err != nil {
 		return errors.Join(err, b.close(context.Background()))
 	}
@@ -197,7 +198,7 @@ type stage struct {
 
 // newStage returns a stage of at most so many slots, and of at most half of those that are free. It waits for one slot.
 func (p *Peer) newStage(ctx context.Context, slots int) (*stage, error) {
-	all := p.engine.files.staging
+	all := p.engine.staging
 	if err := p.staging.Take(ctx); err != nil {
 		return nil, err
 	}
@@ -227,7 +228,7 @@ func (s *stage) close() error {
 		slot := <-s.free
 		work.Go(func() {
 			if errs[i] = slot.drop(); errs[i] == nil {
-				s.peer.engine.files.staging.Give()
+				s.peer.engine.staging.Give()
 				s.peer.staging.Give()
 			}
 		})

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
+	"ibverbx/transfer"
 )
 
 // openFiles are the files that a process of a peer has open at this side. The mutex of files guards it.
@@ -67,7 +68,7 @@ type readChunk struct {
 }
 
 // opened returns what a process has open. The mutex must be held.
-func (f *files) opened(proc *process) *openFiles {
+func (f *Engine) opened(proc *process) *openFiles {
 	o := f.open[proc]
 	if o == nil {
 		o = &openFiles{
@@ -84,7 +85,7 @@ func (f *files) opened(proc *process) *openFiles {
 }
 
 // forget closes the files of a process that has ended.
-func (f *files) forget(proc *process) {
+func (f *Engine) forget(proc *process) {
 	f.mu.Lock()
 	o := f.open[proc]
 	delete(f.open, proc)
@@ -96,7 +97,7 @@ func (f *files) forget(proc *process) {
 
 // reserve returns the file of a handle. It is called before the next message is taken, so that a request to give the file up finds it. After a
 // lost session the peer asks again, and gets the same file.
-func (f *files) reserve(proc *process, handle uint32, name string) (*openFile, error) {
+func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if proc.over() {
@@ -118,7 +119,7 @@ func (f *files) reserve(proc *process, handle uint32, name string) (*openFile, e
 }
 
 // abandon forgets a handle that was not opened, unless the peer has given it up. If the session has ended, the peer has asked again or will give the handle up.
-func (f *files) abandon(ctx context.Context, proc *process, handle uint32, file *openFile) {
+func (f *Engine) abandon(ctx context.Context, proc *process, handle uint32, file *openFile) {
 	if ctx.Err() != nil || !file.drop() {
 		return
 	}
@@ -130,7 +131,7 @@ func (f *files) abandon(ctx context.Context, proc *process, handle uint32, file 
 }
 
 // lookup returns an open file, nil if there is none, and what the process has open.
-func (f *files) lookup(proc *process, handle uint32) (*openFile, *openFiles) {
+func (f *Engine) lookup(proc *process, handle uint32) (*openFile, *openFiles) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if o := f.open[proc]; o != nil {
@@ -145,7 +146,7 @@ func (o *openFile) open(x *Export, inside string) error {
 	defer o.mu.Unlock()
 	switch {
 	case o.answer != nil:
-		return fmt.Errorf("%w: the file was given up", ErrRevoked)
+		return fmt.Errorf("%w: the file was given up", transfer.ErrRevoked)
 	case o.source != nil:
 		return nil
 	}
@@ -168,7 +169,7 @@ func (o *openFile) drop() bool {
 	if o.source != nil || o.answer != nil {
 		return false
 	}
-	o.answer, o.err = &fileEnded{}, fmt.Errorf("%w: it was not open", ErrRevoked)
+	o.answer, o.err = &fileEnded{}, fmt.Errorf("%w: it was not open", transfer.ErrRevoked)
 	return true
 }
 
@@ -187,7 +188,7 @@ func (o *openFile) end() (answer fileEnded, err error, first bool) {
 		first = true
 		o.answer = &fileEnded{}
 		if o.source == nil {
-			o.err = fmt.Errorf("%w: it was not open", ErrRevoked)
+			o.err = fmt.Errorf("%w: it was not open", transfer.ErrRevoked)
 			return *o.answer, o.err, first
 		}
 		if o.left == 0 {
@@ -219,19 +220,19 @@ func (o *openFile) note(k int64, digest uint32, length int) {
 }
 
 // open answers the request for a file or a directory.
-func (v fileServer) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
+func (v server) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
 	entry, err := v.opened(ctx, m, file)
 	if err != nil || entry.Mode.IsDir() {
-		v.peer.engine.files.abandon(ctx, v.proc, m.handle, file)
+		v.peer.engine.abandon(ctx, v.proc, m.handle, file)
 	}
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	return (&fileOpened{id: m.id, entry: fileEntry{Entry: entry}}).encode()
 }
 
 // opened opens a file and describes it. A directory is only described. A file that is open already is described as it was opened.
-func (v fileServer) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, err error) {
+func (v server) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, err error) {
 	if file.isOpen() {
 		return file.entry(), nil
 	}
@@ -259,11 +260,11 @@ func (o *openFile) entry() chunk.Entry {
 }
 
 // done answers the request to give up a file.
-func (v fileServer) done(m *fileDone) []byte {
-	f := v.peer.engine.files
+func (v server) done(m *fileDone) []byte {
+	f := v.peer.engine
 	file, _ := f.lookup(v.proc, m.handle)
 	if file == nil {
-		return refuseFile(m.id, ErrNotFound)
+		return refuse(m.id, ErrNotFound)
 	}
 	answer, err, first := file.end()
 	if first {
@@ -277,7 +278,7 @@ func (v fileServer) done(m *fileDone) []byte {
 		f.mu.Unlock()
 	}
 	if err != nil {
-		return refuseFile(m.id, err)
+		return refuse(m.id, err)
 	}
 	answer.id = m.id
 	return answer.encode()

@@ -1,4 +1,4 @@
-package transfer
+package files
 
 import (
 	"cmp"
@@ -12,23 +12,24 @@ import (
 	"sync/atomic"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 )
 
 // pull receives a file or a tree from a peer.
 type pull struct {
 	peer  *Peer
-	cfg   FileConfig
+	cfg   TransferConfig
 	stage *stage
 	// counts is what the transfer reports.
-	counts *fileCounts
+	counts *counts
 	// room is how much more of a tree fits.
 	room treeRoom
 	// left are what was left out of a tree.
 	left omissions
 }
 
-// fileCounts is how far a transfer of files is.
-type fileCounts struct {
+// counts is how far a transfer of files is.
+type counts struct {
 	// total, moved, kept and checked are in bytes. kept is the part of moved that was there already.
 	total, moved, kept, checked, toCheck atomic.Int64
 	// chunks were verified, and bad ones asked for again.
@@ -58,14 +59,14 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 		return source{}, err
 	}
 	release := sync.OnceFunc(func() { <-opens })
-	handle, asked := l.peer.engine.files.lastHandle.Add(1), false
+	handle, asked := l.peer.engine.lastHandle.Add(1), false
 	m, proc, err := askAny[*fileOpened](ctx, l.peer, l.peer.asks, func(id uint32) []byte {
 		asked = true
 		return (&fileOpen{id, handle, name}).encode()
 	})
 	switch {
 	case err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0:
-		err = fmt.Errorf("%w: it is neither a file nor a directory", errProtocol)
+		err = fmt.Errorf("%w: it is neither a file nor a directory", rpc.ErrProtocol)
 	case err == nil && m.entry.Mode.IsDir():
 		release()
 		return source{proc: proc, entry: m.entry}, nil
@@ -122,7 +123,7 @@ func (l *pull) giveUp(from source) {
 	if from.release == nil {
 		return // it is a directory, or nothing
 	}
-	f := l.peer.engine.files
+	f := l.peer.engine
 	f.work.Go(func() {
 		_, _ = l.done(f.ctx, from) // without the peer there is nothing to tell
 		from.release()
@@ -131,16 +132,19 @@ func (l *pull) giveUp(from source) {
 
 // done ends the use of an open file, and returns the digest of the whole.
 func (l *pull) done(ctx context.Context, from source) (sum chunk.Sum, err error) {
-	m, err := askFor[*fileEnded](ctx, l.peer, l.peer.asks, from.proc, func(id uint32) []byte { return (&fileDone{id, from.handle}).encode() })
+	m, err := askFor[*fileEnded](ctx, from.proc, l.peer.asks, func(id uint32) []byte { return (&fileDone{id, from.handle}).encode() })
 	if err != nil {
 		return sum, err
 	}
 	from.release()
 	if !m.known {
-		return sum, fmt.Errorf("%w: no digest of the whole file", errProtocol)
+		return sum, fmt.Errorf("%w: no digest of the whole file", rpc.ErrProtocol)
 	}
 	return m.sum, nil
 }
+
+// maxWorkers bounds the goroutines that compute digests of one file.
+const maxWorkers = 4
 
 // MaxFile is how many bytes a file has at most.
 const MaxFile = 1 << 43
@@ -236,7 +240,7 @@ func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k i
 	}
 	b := s.buffer.mem.Bytes()[:chunk.Len(target.Size(), k)]
 	for again := false; ; again = true {
-		m, err := askFor[*fileChunked](ctx, l.peer, l.peer.asks, from.proc, func(id uint32) []byte {
+		m, err := askFor[*fileChunked](ctx, from.proc, l.peer.asks, func(id uint32) []byte {
 			request.id = id
 			return request.encode()
 		})
@@ -247,11 +251,11 @@ func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k i
 		case m.how == chunkSame && request.have != haveNone && m.digest == request.print.Digest():
 			err = target.Keep(k, m.digest)
 		case m.how == chunkSame:
-			return true, fmt.Errorf("%w: a chunk that is not there is the same", errProtocol)
+			return true, fmt.Errorf("%w: a chunk that is not there is the same", rpc.ErrProtocol)
 		case m.how == chunkZero:
 			err = target.WriteZero(k)
 		default:
-			if f := l.peer.engine.files.arrived; f != nil {
+			if f := l.peer.engine.arrived; f != nil {
 				f(k, b)
 			}
 			err = target.Write(k, b, m.digest)

@@ -1,9 +1,10 @@
-package transfer
+package files
 
 import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/node"
+	"ibverbx/transfer"
 )
 
 // depot is a host that exports a directory, and one that gets files.
@@ -81,7 +83,7 @@ func TestGetFile(t *testing.T) {
 		for i, size := range []int{0, 1, chunk.Size, manyChunks, 40 * chunk.Size} {
 			want := d.write(t, "f", size, uint64(i))
 			dest := filepath.Join(d.to, "g")
-			x := d.peer.GetFile("d/f", dest, FileConfig{})
+			x := d.peer.GetFile("d/f", dest, TransferConfig{})
 			wantOK(t, "GetFile", x.Wait(soon(t)))
 			wantFile(t, dest, want)
 			info, err := os.Stat(dest)
@@ -90,11 +92,11 @@ func TestGetFile(t *testing.T) {
 				t.Errorf("the file has %v and %v, want those of the source", info.Mode(), info.ModTime())
 			}
 			s := x.Status()
-			if s.Phase != Done || s.Bytes != int64(size) || s.Total != int64(size) || s.Chunks != chunk.Count(int64(size)) || s.Bad != 0 {
+			if s.Phase != transfer.Done || s.Bytes != int64(size) || s.Total != int64(size) || s.Chunks != chunk.Count(int64(size)) || s.Bad != 0 {
 				t.Errorf("Status() = %+v after %d bytes", s, size)
 			}
 		}
-		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{Sync: SyncDir}).Wait(soon(t)))
+		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{Sync: SyncDir}).Wait(soon(t)))
 		if _, err := os.Stat(filepath.Join(d.to, "f")); err != nil {
 			t.Errorf("a file for a directory: %v", err)
 		}
@@ -122,14 +124,14 @@ func testChangedFile(t *testing.T, change func(t *testing.T, name string)) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", manyChunks, 1)
 	changed := false
-	d.here.files.arrived = func(k int64, _ []byte) {
+	d.here.arrived = func(k int64, _ []byte) {
 		if k == 0 && !changed {
 			changed = true
 			change(t, filepath.Join(d.dir, "f"))
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	err := d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t))
+	err := d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t))
 	wantErr(t, "GetFile of a file that changes", err, ErrChanged)
 	if _, err := os.Stat(dest); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Stat of the target: got %v, want that it does not exist", err)
@@ -141,21 +143,21 @@ func TestFileDigest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
 	left := 1
-	d.here.files.arrived = func(k int64, b []byte) {
+	d.here.arrived = func(k int64, b []byte) {
 		if k == 3 && left > 0 {
 			left--
 			b[7]++
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile with one damaged chunk", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.Bad != 1 {
 		t.Errorf("Status() = %+v, want 1 bad chunk", s)
 	}
 	left = 2
-	wantErr(t, "GetFile with a chunk that is damaged twice", d.peer.GetFile("d/f", dest, FileConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
+	wantErr(t, "GetFile with a chunk that is damaged twice", d.peer.GetFile("d/f", dest, TransferConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
 	wantBytes(t, dest, want)
 }
 
@@ -175,7 +177,7 @@ func TestResumeOfWrongContent(t *testing.T) {
 		have := bytes.Clone(want[:3*chunk.Size+100]) // chunk 3 is not complete
 		have[chunk.Size+5]++
 		writeFile(t, filepath.Join(d.to, name), have)
-		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), FileConfig{})
+		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{})
 		wantOK(t, "GetFile", x.Wait(soon(t)))
 		wantFile(t, filepath.Join(d.to, "f"), want)
 		if s := x.Status(); s.Kept != 2*chunk.Size || s.Bytes != manyChunks {
@@ -184,7 +186,7 @@ func TestResumeOfWrongContent(t *testing.T) {
 		wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "f")))
 	}
 	writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), want)
-	x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), FileConfig{Fresh: true})
+	x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	if s := x.Status(); s.Kept != 0 {
 		t.Errorf("with Fresh: Status() = %+v, want nothing kept", s)
@@ -202,9 +204,9 @@ func sameDigest(b []byte) []byte {
 	diff := chunk.Digest(b)
 	last := b[len(b)-4:]
 	for i := range uint32(32) {
-		little.PutUint32(last, little.Uint32(last)^1<<i)
+		binary.LittleEndian.PutUint32(last, binary.LittleEndian.Uint32(last)^1<<i)
 		v := bits{chunk.Digest(b) ^ diff, 1 << i}
-		little.PutUint32(last, little.Uint32(last)^1<<i)
+		binary.LittleEndian.PutUint32(last, binary.LittleEndian.Uint32(last)^1<<i)
 		for _, w := range basis {
 			if v.change^w.change < v.change {
 				v.change, v.set = v.change^w.change, v.set^w.set
@@ -220,7 +222,7 @@ func sameDigest(b []byte) []byte {
 			diff, set = diff^w.change, set^w.set
 		}
 	}
-	little.PutUint32(last, little.Uint32(last)^set)
+	binary.LittleEndian.PutUint32(last, binary.LittleEndian.Uint32(last)^set)
 	return b
 }
 
@@ -235,7 +237,7 @@ func TestResumeOfSameDigest(t *testing.T) {
 	}
 	dest := filepath.Join(d.to, "f")
 	writeFile(t, dest, old)
-	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.Kept != 2*chunk.Size {
@@ -248,9 +250,9 @@ func TestResumeOfSameDigest(t *testing.T) {
 func TestFileAcrossSessions(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 24*chunk.Size, 1)
-	get := func(event func()) (*FileTransfer, error) {
+	get := func(event func()) (*Transfer, error) {
 		met, resume := make(chan struct{}), make(chan struct{})
-		d.here.files.arrived = func(k int64, _ []byte) {
+		d.here.arrived = func(k int64, _ []byte) {
 			if k == 5 {
 				select {
 				case <-met:
@@ -260,7 +262,7 @@ func TestFileAcrossSessions(t *testing.T) {
 				}
 			}
 		}
-		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), FileConfig{Fresh: true})
+		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
 		<-met
 		event()
 		close(resume)
@@ -285,13 +287,13 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 	const chunks = 2 * stageSlots
 	want := d.write(t, "f", chunks*chunk.Size, 1)
 	var once sync.Once
-	d.here.files.arrived = func(k int64, _ []byte) {
+	d.here.arrived = func(k int64, _ []byte) {
 		if k == chunks-1 { // it was asked for when half of the others had been stored
 			once.Do(d.restart)
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.Bytes != chunks*chunk.Size || s.Kept != 0 {
@@ -308,16 +310,16 @@ func TestFilePeerGone(t *testing.T) {
 	n.node = func(c *node.Config) { c.GiveUpAfter = 50 * time.Millisecond }
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", manyChunks, 1)
-	d.here.files.arrived = func(k int64, _ []byte) {
+	d.here.arrived = func(k int64, _ []byte) {
 		if k == 4 { // it is stored, but the request for the digest of the whole has no answer
 			wantOK(t, "Close", d.there.node.Close())
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)), ErrPeerGone)
-	d.here.files.arrived = nil
+	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrPeerGone)
+	d.here.arrived = nil
 	d.restart()
-	x := d.here.to(d.there).GetFile("d/f", dest, FileConfig{})
+	x := d.here.to(d.there).GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.Kept == 0 {
@@ -332,13 +334,13 @@ func TestFileEngineClosed(t *testing.T) {
 	dest := filepath.Join(d.to, "f")
 	met, resume := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	d.here.files.arrived = func(k int64, _ []byte) {
+	d.here.arrived = func(k int64, _ []byte) {
 		if k == 5 {
 			once.Do(func() { close(met) })
 			<-resume
 		}
 	}
-	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	<-met
 	d.there = d.there.startAgain()
 	close(resume)
@@ -346,40 +348,40 @@ func TestFileEngineClosed(t *testing.T) {
 	wantFile(t, dest, want)
 
 	met = make(chan struct{})
-	d.here.files.arrived = func(k int64, _ []byte) {
+	d.here.arrived = func(k int64, _ []byte) {
 		if k == 5 {
 			close(met)
-			<-d.here.files.ctx.Done()
+			<-d.here.ctx.Done()
 		}
 	}
-	x = d.peer.GetFile("d/f", dest, FileConfig{Fresh: true})
+	x = d.peer.GetFile("d/f", dest, TransferConfig{Fresh: true})
 	<-met
 	d.here.stop()
 	wantErr(t, "GetFile when the Engine is closed", x.Wait(soon(t)), ErrClosed)
-	wantErr(t, "GetFile of a closed Engine", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)), ErrClosed)
+	wantErr(t, "GetFile of a closed Engine", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrClosed)
 }
 
 // TestCancelFile: what has arrived stays.
 func TestCancelFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
-	var x *FileTransfer
+	var x *Transfer
 	began := make(chan struct{})
-	d.here.files.arrived = func(k int64, _ []byte) {
+	d.here.arrived = func(k int64, _ []byte) {
 		if <-began; k == 5 {
 			x.Cancel()
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x = d.peer.GetFile("d/f", dest, FileConfig{})
+	x = d.peer.GetFile("d/f", dest, TransferConfig{})
 	close(began)
 	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
-	d.here.files.arrived = nil
-	wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)))
+	d.here.arrived = nil
+	wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, dest, want)
 	d.noneOpen(t)
-	if len(d.here.files.staging) != 0 {
-		t.Errorf("%d slots are in use, want none", len(d.here.files.staging))
+	if len(d.here.staging) != 0 {
+		t.Errorf("%d slots are in use, want none", len(d.here.staging))
 	}
 }
 
@@ -388,7 +390,7 @@ func TestCancelChecking(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	b := d.write(t, "f", manyChunks, 1)
 	writeFile(t, filepath.Join(d.to, "f"), b)
-	l := &pull{peer: d.peer, counts: &fileCounts{}}
+	l := &pull{peer: d.peer, counts: &counts{}}
 	root, err := os.OpenRoot(d.to)
 	wantOK(t, "OpenRoot", err)
 	defer root.Close()

@@ -1,0 +1,231 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"ibverbx/internal/rpc"
+	"ibverbx/internal/service"
+	"ibverbx/node"
+	"ibverbx/transfer"
+	"ibverbx/verbs"
+)
+
+// Access selects the permitted operations on an Export: Read, Write or both.
+type Access = transfer.Access
+
+// Kinds of access.
+const (
+	Read  = transfer.Read
+	Write = transfer.Write
+)
+
+// Config describes an Engine. Transfer must be set.
+type Config struct {
+	// Transfer moves the chunks. The Engine must be closed before it. It has one Engine of this package at a time.
+	Transfer *transfer.Engine
+	// Exports are exported before any peer can request them, see Engine.Export. A peer that continues a transfer after a restart of this
+	// process finds them.
+	Exports []ExportConfig
+	// Lend returns the access granted to p for an Export. Zero or an error denies access; the peer cannot distinguish that from an
+	// unknown name. Lend is not called for individual files of an Export. It runs in its own goroutine; ctx is canceled when the
+	// peer disconnects or times out. Nil grants ExportConfig.Public.
+	Lend func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
+}
+
+// Engine moves files between this process and its peers.
+//
+// Locks: a Peer's mu and mu are never held together.
+type Engine struct {
+	cfg     Config
+	service service.Node
+	// ctx is canceled when Close begins.
+	ctx    context.Context
+	cancel context.CancelFunc
+	// work has the goroutines of transfers.
+	work sync.WaitGroup
+	// reading is the memory for outgoing chunks.
+	reading readPool
+	// staging has a token for each slot in use for an incoming chunk.
+	staging rpc.Limit
+	// lastHandle is the last handle chosen for a peer's file.
+	lastHandle atomic.Uint32
+	// arrived is a hook for tests, which may damage received chunks.
+	arrived func(k int64, b []byte)
+
+	mu      sync.Mutex
+	closed  bool
+	peers   map[service.Peer]*Peer
+	exports map[string]*Export
+	open    map[*process]*openFiles
+	// storing are the files that peers put here, by the place where they go.
+	storing map[string]*storing
+}
+
+// New returns an Engine.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Transfer == nil {
+		return nil, newError("new", nil, "", verbs.Invalidf("Config.Transfer is not set"))
+	}
+	f := &Engine{
+		cfg: cfg, service: cfg.Transfer.Node().Service(), staging: make(rpc.Limit, stagingSlots), peers: map[service.Peer]*Peer{},
+		exports: map[string]*Export{}, open: map[*process]*openFiles{}, storing: map[string]*storing{},
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	for _, x := range cfg.Exports {
+		if _, err := f.Export(x); err != nil {
+			return nil, errors.Join(err, f.end(context.Background()))
+		}
+	}
+	if err := f.service.Attach(service.Service{ID: service.FilesID, Version: version, Handler: f}); err != nil {
+		return nil, errors.Join(newError("new", nil, "", err), f.end(context.Background()))
+	}
+	return f, nil
+}
+
+// Peer returns the peer that listens at addr, see node.Node.Peer. It waits until the peer has an Engine of this package.
+func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
+	t, err := f.cfg.Transfer.Peer(ctx, addr)
+	if err != nil {
+		return nil, newError("connect", nil, "", err)
+	}
+	p := f.peer(t.Node().Service())
+	if n := t.Node(); n.State() == node.StateClosed { // Gone may have been called before p was created
+		p.gone(n.Err())
+	}
+	if _, err := p.ready(ctx); err != nil {
+		return nil, newError("connect", p, "", err)
+	}
+	return p, nil
+}
+
+// peer returns the Peer for a service.Peer and creates it if it is new.
+func (f *Engine) peer(s service.Peer) *Peer {
+	if p := f.known(s); p != nil {
+		return p
+	}
+	fresh := newPeer(f, s)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.peers[s]
+	if p == nil {
+		p = fresh
+		f.peers[s] = p
+	}
+	return p
+}
+
+// known returns the Peer for a service.Peer, or nil.
+func (f *Engine) known(s service.Peer) *Peer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.peers[s]
+}
+
+// begin starts a transfer in its own goroutine. It reports false after Close.
+func (f *Engine) begin(run func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed {
+		f.work.Go(run)
+	}
+	return !f.closed
+}
+
+// Close cancels all transfers, closes all Exports and detaches the Engine from its Node. Sessions with peers that know the Engine are closed
+// and re-established. If transfers are still running when ctx is done, Close returns an error and can be called again.
+func (f *Engine) Close(ctx context.Context) error {
+	if err := f.end(ctx); err != nil {
+		return err
+	}
+	f.service.Detach(service.FilesID)
+	f.mu.Lock()
+	peers := slices.Collect(maps.Values(f.peers))
+	f.mu.Unlock()
+	for _, p := range peers {
+		p.end(ErrClosed)
+	}
+	return nil
+}
+
+// end cancels all transfers and waits for them, closes all Exports and frees the memory.
+func (f *Engine) end(ctx context.Context) error {
+	f.cancel()
+	f.mu.Lock()
+	f.closed = true
+	all := slices.Collect(maps.Values(f.exports))
+	f.mu.Unlock()
+	var errs []error
+	for _, x := range all {
+		errs = append(errs, x.Close())
+	}
+	ended := make(chan struct{})
+	go func() {
+		f.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		errs = append(errs, f.reading.close(ctx))
+	case <-ctx.Done():
+		errs = append(errs, fmt.Errorf("transfers are under way: %w", context.Cause(ctx)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return newError("close", nil, "", err)
+	}
+	return nil
+}
+
+// isClosed reports whether Close has begun.
+func (f *Engine) isClosed() bool { return f.ctx.Err() != nil }
+
+// check closes a session on an error.
+func (f *Engine) check(s service.Session, err error) {
+	if err != nil {
+		s.End(fmt.Errorf("files: %w", err))
+	}
+}
+
+// Hello implements service.Handler.
+func (f *Engine) Hello(s service.Session) ([]byte, bool) {
+	return f.peer(s.Peer()).hello(), !f.isClosed()
+}
+
+// Up implements service.Handler.
+func (f *Engine) Up(s service.Session, body []byte) { f.check(s, f.peer(s.Peer()).up(s, body)) }
+
+// Down implements service.Handler.
+func (f *Engine) Down(s service.Session, cause error) {
+	_ = cause
+	if p := f.known(s.Peer()); p != nil {
+		p.down(s)
+	}
+}
+
+// Gone implements service.Handler.
+func (f *Engine) Gone(s service.Peer, cause error) {
+	if p := f.known(s); p != nil {
+		p.gone(cause)
+	}
+}
+
+// Message implements service.Handler.
+func (f *Engine) Message(s service.Session, body []byte) {
+	p := f.known(s.Peer())
+	if p == nil {
+		return
+	}
+	m, err := decode(body)
+	if err == nil {
+		err = p.message(s, m)
+	}
+	f.check(s, err)
+}
+
+// Immediate implements service.Handler. This package does not use immediates.
+func (f *Engine) Immediate(service.Session, uint32, uint32) {}

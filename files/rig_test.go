@@ -1,0 +1,192 @@
+package files
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"testing"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/transfer"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(asServer); dir != "" {
+		os.Exit(serveDir(dir))
+	}
+	rig.Main(m)
+}
+
+// Shared with the tests of other packages.
+var (
+	soon       = rig.Soon
+	wantOK     = rig.WantOK
+	wantErr    = rig.WantErr
+	eventually = rig.Eventually
+)
+
+// network connects hosts: a link in memory for each rail, or UDP on the loopback without links.
+type network struct {
+	links []softnic.Link
+	// node changes the Nodes of a depot.
+	node func(*node.Config)
+}
+
+func memoryNetwork(rails int) *network {
+	n := &network{}
+	for range rails {
+		n.links = append(n.links, softnic.NewMemoryLink(nil))
+	}
+	return n
+}
+
+// onLinks runs a test on a network in memory with two rails, and on UDP.
+func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
+	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
+	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
+}
+
+// hostConfig describes a host of a test.
+type hostConfig struct {
+	name   string
+	listen string
+	node   func(*node.Config)
+	engine Config
+}
+
+// host is a Node with an Engine.
+type host struct {
+	*Engine
+	t      testing.TB
+	cfg    hostConfig
+	net    *network
+	node   *node.Node
+	memory *transfer.Engine
+	down   bool
+}
+
+// start starts a host, which is closed at the end of the test.
+func (n *network) start(t testing.TB, cfg hostConfig) *host {
+	t.Helper()
+	h := &host{t: t, cfg: cfg, net: n}
+	nc := node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: cfg.name},
+		Listen: cfg.listen, IdleAfter: -1, Shards: 1, Open: n.open, Unsealed: true,
+	}
+	if nc.Listen == "" {
+		// Only this host has the address, so the port is free for restart.
+		nc.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	}
+	if cfg.node != nil {
+		cfg.node(&nc)
+	}
+	var err error
+	h.node, err = node.New(soon(t), nc)
+	wantOK(t, "node.New", err)
+	h.memory, err = transfer.New(transfer.Config{Node: h.node})
+	wantOK(t, "transfer.New", err)
+	cfg.engine.Transfer = h.memory
+	h.Engine, err = New(cfg.engine)
+	wantOK(t, "New", err)
+	t.Cleanup(h.stop)
+	return h
+}
+
+func (n *network) open() (nics peer.NICs, err error) {
+	if len(n.links) == 0 {
+		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+	}
+	_, nics.Rails, nics.Close, err = rig.OpenNICs(n.links, nil)
+	return nics, err
+}
+
+// stop closes the host as a program does.
+func (h *host) stop() {
+	if !h.down {
+		h.down = true
+		wantOK(h.t, "Close", errors.Join(h.Close(soon(h.t)), h.memory.Close(soon(h.t)), h.node.Close()))
+	}
+}
+
+// restart ends the process without a word and begins another one with the same name and address.
+func (h *host) restart() *host {
+	h.t.Helper()
+	h.down = true
+	cfg := h.cfg
+	cfg.listen = h.node.Addr().String()
+	wantOK(h.t, "Close", errors.Join(h.node.Close(), h.Close(soon(h.t)), h.memory.Close(soon(h.t))))
+	return h.net.start(h.t, cfg)
+}
+
+// startAgain ends the process as a program does, and begins another one with the same name and address.
+func (h *host) startAgain() *host {
+	h.t.Helper()
+	cfg := h.cfg
+	cfg.listen = h.node.Addr().String()
+	h.stop()
+	return h.net.start(h.t, cfg)
+}
+
+// to connects to another host.
+func (h *host) to(other *host) *Peer {
+	h.t.Helper()
+	p, err := h.Peer(soon(h.t), other.node.Addr().String())
+	wantOK(h.t, "Peer", err)
+	return p
+}
+
+// named returns the connected peer with a name.
+func (h *host) named(name string) (p *Peer) {
+	h.t.Helper()
+	eventually(h.t, name+" is connected", func() bool {
+		h.mu.Lock()
+		peers := make([]*Peer, 0, len(h.peers))
+		for _, p := range h.peers {
+			peers = append(peers, p)
+		}
+		h.mu.Unlock()
+		for _, p = range peers {
+			p.mu.Lock()
+			connected := p.session != nil && p.proc != nil
+			p.mu.Unlock()
+			if connected && p.Node().Identity().Name == name {
+				return true
+			}
+		}
+		return false
+	})
+	return p
+}
+
+// lose ends the session with a peer.
+func lose(p *Peer) {
+	if s := p.service.Session(); s != nil {
+		s.End(errors.New("planted"))
+	}
+}
+
+// fill fills b with bytes that depend on a seed.
+func fill(b []byte, seed uint64) {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	_, _ = rand.NewChaCha8(key).Read(b)
+}
+
+func wantSame(t testing.TB, what string, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		t.Fatalf("%s: %d bytes differ from %d wanted ones from byte %d on", what, len(got), len(want), at)
+	}
+}
