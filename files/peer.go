@@ -75,9 +75,6 @@ func newPeer(f *Engine, s service.Peer) *Peer {
 // newID returns an id, which is not 0.
 func newID() uint64 { return rand.Uint64() | 1 }
 
-// Transfer returns the peer as package transfer knows it.
-func (p *Peer) Transfer() *transfer.Peer { return p.transfer }
-
 // Node returns the peer as package node knows it.
 func (p *Peer) Node() *node.Peer { return p.transfer.Node() }
 

@@ -157,14 +157,9 @@ func (b *Batch) check(opcode verbs.Opcode, place Place, view View) error {
 	return nil
 }
 
-// Submit begins the transfer. It waits only if Config.Queue transfers are under way, until there is room or ctx ends. The
-// Transfer has ended already if it could not begin. ctx has no influence on it later.
-func (b *Batch) Submit(ctx context.Context) *Transfer { return b.submit(ctx, true) }
-
-// TrySubmit is Submit that does not wait: without room the Transfer has ended in ErrBusy.
-func (b *Batch) TrySubmit() *Transfer { return b.submit(context.Background(), false) }
-
-func (b *Batch) submit(ctx context.Context, wait bool) *Transfer {
+// Submit starts the transfer. While Config.Queue transfers are outstanding it waits until one completes or ctx is done; the Transfer then
+// fails with ErrBusy. With a ctx that is already done, Submit never waits. Later ctx does not affect the transfer.
+func (b *Batch) Submit(ctx context.Context) *Transfer {
 	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify}
 	err, notify := b.err, b.notify
 	*b = Batch{peer: b.peer}
@@ -180,7 +175,7 @@ func (b *Batch) submit(ctx context.Context, wait bool) *Transfer {
 	}
 	var notes *note
 	if err == nil {
-		notes, err = t.peer.admit(ctx, t, notify, wait)
+		notes, err = t.peer.admit(ctx, t, notify)
 	}
 	if err != nil {
 		t.load.recycle(t.peer.engine)

@@ -117,7 +117,9 @@ func TestQueueIsBounded(t *testing.T) {
 	defer release()
 	get := func(i int64) *Batch { return p.Batch().Get(local.Slice(i*8, 8), remote.At(i*8)) }
 	first, second := get(0).Submit(soon(t)), get(1).Submit(soon(t))
-	wantErr(t, "TrySubmit", get(2).TrySubmit().Err(), ErrBusy)
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	wantErr(t, "Submit that does not wait", get(2).Submit(done).Err(), ErrBusy)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	err := get(2).Submit(ctx).Err()

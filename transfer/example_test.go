@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log"
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	"ibverbx/bootstrap"
 	"ibverbx/node"
@@ -74,4 +76,46 @@ func Example() {
 	}
 	fmt.Printf("%s: %s, first block %d, last block %d\n", n.Peer.Node().Identity().Name, n.Body, cache.Bytes()[0], cache.Bytes()[len(cache.Bytes())-1])
 	// Output: prefill: request 4711, first block 7, last block 0
+}
+
+// A file in memory becomes a segment that peers read without a copy.
+func ExampleEngine_MapFile() {
+	ctx := context.Background()
+	serverNode, server := start(ctx, "server")
+	defer serverNode.Close()
+	clientNode, client := start(ctx, "client")
+	defer clientNode.Close()
+	defer client.Close(ctx)
+	defer server.Close(ctx)
+
+	dir, err := os.MkdirTemp("", "mapfile")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	weights := filepath.Join(dir, "weights")
+	if err := os.WriteFile(weights, []byte("layer 0, layer 1"), 0o600); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := server.MapFile("weights", weights, transfer.SegmentConfig{Public: transfer.Read}); err != nil {
+		log.Fatal(err)
+	}
+
+	p, err := client.Peer(ctx, serverNode.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	remote, err := p.Open(ctx, "weights", transfer.Read)
+	if err != nil {
+		log.Fatal(err)
+	}
+	local, err := client.Alloc("", remote.Len(), transfer.SegmentConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := p.Get(ctx, local.Slice(0, 7), remote.At(9)).Wait(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", local.Bytes()[:7])
+	// Output: layer 1
 }

@@ -41,12 +41,6 @@ func (r *Remote) Name() string { return r.name }
 // Len is the number of bytes.
 func (r *Remote) Len() int64 { return int64(r.region.Length) }
 
-// Peer is the owner.
-func (r *Remote) Peer() *Peer { return r.peer }
-
-// Access is what this side may do. It may be more than was asked for.
-func (r *Remote) Access() Access { return r.access }
-
 // Open asks the peer for a segment. Errors wrap ErrNotFound or ErrDenied if this side does not get it.
 func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, error) {
 	if name == "" || len(name) > MaxName {

@@ -51,7 +51,7 @@ func TestTakenBeforeHello(t *testing.T) {
 func TestNotifySubmittedLate(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	tr := &Transfer{peer: p.peer, name: "notify", load: &load{body: []byte("late")}}
-	list, err := p.peer.admit(soon(t), tr, true, true)
+	list, err := p.peer.admit(soon(t), tr, true)
 	wantOK(t, "admit", err)
 	lose(p.peer)
 	eventually(t, "there is another session", func() bool {

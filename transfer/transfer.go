@@ -47,13 +47,10 @@ const (
 )
 
 // admit waits for room and makes a transfer one of those that are under way.
-func (p *Peer) admit(ctx context.Context, t *Transfer, notify, wait bool) (notes *note, err error) {
+func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note, err error) {
 	p.mu.Lock()
 	for p.count >= p.engine.cfg.Queue && !p.engine.isClosed() {
 		p.mu.Unlock()
-		if !wait {
-			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way", ErrBusy, p.engine.cfg.Queue))
-		}
 		select {
 		case <-p.room:
 		case <-p.engine.done:
