@@ -7,9 +7,11 @@ FUZZ ?= 20000x
 RACE ?= ./...
 # Of the packages with goroutines that share memory, those without and with heap memory: the two race steps of CI run all of them, and a sixth of
 # the other packages.
-SHARED     := ./node ./peer ./stream ./transfer ./internal/service ./internal/shm ./internal/udp
-HEAPSHARED := . ./softnic ./reliable ./test/engine/failover ./test/engine/traffic
-HEAPMEM    := . ./reliable ./softnic/... ./test/engine/... ./verbs/...
+SHARED     := ./files ./node ./peer ./stream ./transfer ./internal/service ./internal/shm ./internal/udp
+HEAPSHARED := . ./softnic ./test/engine/failover ./test/engine/traffic
+HEAPMEM    := . ./softnic/... ./test/engine/... ./verbs/...
+# The tests of reliable that run with heap memory. Others write to the same memory on purpose.
+RELIABLE := Transfer|VirtualQP|Path|Peer|Passive
 # The packages that run tests on a GPU, beside cuda.
 GPU := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/gpu-kvcache
 
@@ -32,13 +34,15 @@ test:
 race:
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off $(RACE)
 
-# The packages that heapmem leaves out, so that the two run every test once with the race detector.
+# The packages and tests that heapmem leaves out, so that the two run every test once with the race detector.
 race-rest:
-	@$(MAKE) -s race RACE="$(SHARED) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(HEAPMEM) $(SHARED))" | .ci/part 6 | tr '\n' ' ')"
+	@$(MAKE) -s race RACE="$(SHARED) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(HEAPMEM) $(SHARED) ./reliable)" | .ci/part 6 | tr '\n' ' ')"
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -skip '$(RELIABLE)' ./reliable
 
 # Memory for NICs on the Go heap, where the race detector sees it.
 heapmem:
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem $(HEAPSHARED) $$($(GO) list $(HEAPMEM) | grep -vxF "$$($(GO) list $(HEAPSHARED))" | .ci/part 6)
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem -run '$(RELIABLE)' ./reliable
 
 # With heapmem only the packages that have files for this tag differ.
 vet:
@@ -112,11 +116,11 @@ fuzz-smoke:
 
 # Breaks softnic and reliable in one place after the other; the tests must notice each time.
 mutate:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -p 1 -run TestMutations -v ./softnic ./reliable ./reliable/core
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -p 1 -parallel 4 -run TestMutations -v ./softnic ./reliable ./reliable/core
 
 # Builds the engine with one mistake after the other; the checkers of the simulator must report each.
 planted:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -run TestPlantedInEngine -v ./sim
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -parallel 2 -run TestPlantedInEngine -v ./sim
 
 # One hundred thousand worlds of the simulator, about 15 minutes on two cores. .ci/run runs a slice of
 # other seeds.

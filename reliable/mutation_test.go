@@ -15,7 +15,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "receive.go",
-		Old: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset,", New: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], 0,",
+		Old: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(verbs.CutSGE(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset,", New: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(verbs.CutSGE(to.SGE[:], wr.SGE[:wr.NumSGE], 0,",
 	},
 	{
 		Name: "a piece of a WRITE is placed without a key", Tests: "TestConformance/(keys|remoteerror)", File: "receive.go",
