@@ -10,7 +10,7 @@ RACE ?= ./...
 SHARED     := ./files ./node ./peer ./stream ./transfer ./internal/service ./internal/shm ./internal/udp
 HEAPSHARED := . ./softnic ./test/engine/failover ./test/engine/traffic
 HEAPMEM    := . ./softnic/... ./test/engine/... ./verbs/...
-# The tests of reliable that run with heap memory. Others write to the same memory on purpose.
+# The tests of reliable that run with heap memory. TestCloseWithSeveralEngines writes to one buffer from two goroutines.
 RELIABLE := Transfer|VirtualQP|Path|Peer|Passive
 # The packages that run tests on a GPU, beside cuda.
 GPU := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/gpu-kvcache
