@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ type numbered struct {
 
 // binaries are the test binaries of a package with its changes.
 type binaries struct {
+	// mu guards held and its builds.
+	mu sync.Mutex
 	// held is the combined binary without (false) and with (true) the race detector, empty before its first use.
 	held map[bool]string
 	// combined holds the sources of these binaries.
@@ -29,6 +32,8 @@ type binaries struct {
 	apart map[int]bool
 	// dir is the directory of the combined binaries.
 	dir string
+	// controls guards sound and the tests without a change.
+	controls sync.Mutex
 	// sound records by binary and pattern which tests pass without a change.
 	sound map[[2]string]bool
 }
@@ -70,6 +75,8 @@ func (b *binaries) holding(t *testing.T, c *Change, number int, files map[string
 	if b.apart[number] {
 		return build(t, files, filepath.Join(t.TempDir(), "apart.test"), c.Race)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.held[c.Race] == "" {
 		b.held[c.Race] = build(t, b.combined[c.Race].files(), filepath.Join(b.dir, "combined"+strconv.FormatBool(c.Race)+".test"), c.Race)
 	}
@@ -79,6 +86,8 @@ func (b *binaries) holding(t *testing.T, c *Change, number int, files map[string
 // control requires tests to pass without a change: a test that always fails catches nothing.
 func (b *binaries) control(t *testing.T, binary, tests string) {
 	t.Helper()
+	b.controls.Lock()
+	defer b.controls.Unlock()
 	key := [2]string{binary, tests}
 	if tests == "" || filepath.Dir(binary) != b.dir || b.sound[key] {
 		return

@@ -79,6 +79,7 @@ func Run(t *testing.T, changes []Change) {
 			case !part.Has(i, len(changes)):
 				t.Skipf("not in slice %s", os.Getenv(slice.Env))
 			}
+			t.Parallel() // a test that hangs holds up no other mutant
 			t.Logf("caught by %s", c.caughtBy(t, b, i+1, files))
 		})
 	}
