@@ -194,17 +194,11 @@ func (f *feed) fillRequests() {
 			return // a READ before it may change the bytes
 		}
 		n := f.run(w.length - f.off)
-		at, off, left := f.off, f.off, n
-		for _, s := range q.sges(f.seq) {
-			if off >= s.Length {
-				off -= s.Length
-				continue
-			}
-			take := min(s.Length-off, left)
-			if take > 0 && !f.load(q.nic.mrs.get(s.LKey), s.Addr+uint64(off), at, take, 0) {
+		at := f.off
+		for part := verbs.PartOf(q.sges(f.seq), f.off, n); part.Next(); at += part.SGE.Length {
+			if s := &part.SGE; !f.load(q.nic.mrs.get(s.LKey), s.Addr, at, s.Length, 0) {
 				return
 			}
-			at, left, off = at+take, left-take, 0
 		}
 		f.off += n
 	}

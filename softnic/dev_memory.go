@@ -100,22 +100,22 @@ func (q *qp) store(key uint32, addr uint64, b []byte, whose side) verbs.Status {
 	return q.land(m, to, b, whose)
 }
 
-// supply returns n bytes from off on of an SGE of request next, on a device. They are at bytes after the beginning of a packet of total
-// bytes, which begins first bytes after that of the request, and valid as long as the packet. It returns nil if the
-// QP must wait for them, or has failed because of them.
-func (q *qp) supply(s *verbs.SGE, off, n, first, at, total uint32) []byte {
+// supply returns the bytes of s, which is memory of a device, for a packet of request next. The packet has total bytes from offset first of
+// the request on, and s is at bytes after its start. The bytes are valid as long as the packet. supply returns nil if the QP must wait
+// for them, or has failed because of them.
+func (q *qp) supply(s verbs.SGE, first, at, total uint32) []byte {
 	m := q.nic.mrs.get(s.LKey)
-	from, ok := m.onDevice(q.pd, s.Addr+uint64(off), n, 0)
+	from, ok := m.onDevice(q.pd, s.Addr, s.Length, 0)
 	if !ok {
 		q.failLocal(verbs.StatusLocProtErr)
 		return nil
 	}
 	if m.depot != nil {
-		if b, state := q.feeding().requests.bytes(m, q.sqNext, first, first+at, n); state != supplyRefused {
+		if b, state := q.feeding().requests.bytes(m, q.sqNext, first, first+at, s.Length); state != supplyRefused {
 			return b
 		}
 	}
-	b := q.nic.stage.room(total)[at:][:n]
+	b := q.nic.stage.room(total)[at:][:s.Length]
 	if status := m.load(b, from); status != verbs.StatusSuccess {
 		q.failLocal(status)
 		return nil

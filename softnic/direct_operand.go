@@ -58,7 +58,7 @@ func (o *operand) add(q *qp, key uint32, addr uint64, n uint32, need verbs.Acces
 }
 
 // take adds n bytes of SGEs, off bytes after their start. It reports false if the SGEs are shorter or name memory that
-// the QP may not use.
+// the QP may not use. It does not use verbs.PartOf: an 8-byte SEND would take 110 ns instead of 78.
 func (o *operand) take(q *qp, sges []verbs.SGE, off, n uint32, need verbs.Access) bool {
 	for k := range sges {
 		e := &sges[k]

@@ -88,7 +88,7 @@ var mutations = []struct {
 		"a QP that has failed still grants direct requests", "TestShmNotGranted", "qp_flush.go",
 		"q.state = verbs.StateErr\n	q.core.grant(q)\n", "q.state = verbs.StateErr\n",
 	},
-	{"a packet of a list begins at the start of each piece", "TestListed", "qp_list.go", "find(q.pd, s.Addr+uint64(off), take, 0)", "find(q.pd, s.Addr, take, 0)"},
+	{"a packet of a list begins at the start of the list", "TestListed", "qp_requester.go", "verbs.PartOf(sges, off, n)", "verbs.PartOf(sges, 0, n)"},
 	{"the lists of receives are taken in the wrong order", "TestListed", "qp_srq.go", "**list = r.lists.Pop()", "**list = *r.lists.At(r.lists.Tail() - 1)\n		r.lists.Drop(1)"},
 	{"a neighbor gets a region with the key of an earlier one", "TestShmReregister", "mem_region.go", "m.key, m.mem = old.key, nil", "m.key = old.key"},
 	{"a QP is drained in the middle of a direct request", "TestShmTurnDrain$", "qp_state.go", " || (q.path != nil && q.path.moved > 0)", ""},

@@ -1,9 +1,6 @@
 package softnic
 
-import (
-	"ibverbx/internal/bulk"
-	"ibverbx/verbs"
-)
+import "ibverbx/verbs"
 
 // sgeList has the SGEs of a request with more than verbs.MaxSGE of them. Few requests have, so lists lie beside the queues.
 type sgeList [maxSGE]verbs.SGE
@@ -66,35 +63,6 @@ func (s *sendQueue) sges(i uint32) []verbs.SGE {
 
 // maxGathered is how many bytes of staging are kept. A packet of a memory link may have any length.
 const maxGathered = 1 << 16
-
-// gatherList is gather for a list: it copies, because a packet refers to a few pieces of memory only.
-func (q *qp) gatherList(sges []verbs.SGE, off, n uint32, p *packet) bool {
-	b, first := q.nic.stage.room(n), off
-	p.setPayload(b)
-	for k := range sges {
-		s := &sges[k]
-		if off >= s.Length {
-			off -= s.Length
-			continue
-		}
-		take := min(s.Length-off, uint32(len(b)))
-		if take == 0 {
-			break
-		}
-		src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
-		if !ok {
-			if src = q.supply(s, off, take, first, p.length-uint32(len(b)), p.length); src == nil {
-				return false
-			}
-		}
-		if q.nic.observe != nil {
-			q.touch(TouchGather, s.Addr+uint64(off), take)
-		}
-		bulk.Copy(b, src)
-		b, off = b[take:], 0
-	}
-	return true
-}
 
 // takeList queues the list of receive i of a chain.
 func (r *recvQueue) takeList(i int, wr *verbs.RecvWR) error {

@@ -156,27 +156,19 @@ func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose side) verbs.
 // scatterBytes puts b into the SGEs, off bytes after their start. It writes nothing beyond them
 // and nothing where the region does not allow local writes.
 func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose side) verbs.Status {
-	for k := range sges {
-		s := &sges[k]
-		if off >= s.Length {
-			off -= s.Length
-			continue
-		}
-		if len(b) == 0 {
-			return verbs.StatusSuccess
-		}
-		n := min(uint64(s.Length-off), uint64(len(b)))
-		dst, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), uint32(n), verbs.AccessLocalWrite)
+	for part := verbs.PartOf(sges, off, uint32(len(b))); part.Next(); {
+		s := &part.SGE
+		dst, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, verbs.AccessLocalWrite)
 		if !ok {
-			if status := q.store(s.LKey, s.Addr+uint64(off), b[:n], whose); status != verbs.StatusSuccess {
+			if status := q.store(s.LKey, s.Addr, b[:s.Length], whose); status != verbs.StatusSuccess {
 				return status
 			}
 		}
 		if q.nic.observe != nil {
-			q.touch(TouchScatter, s.Addr+uint64(off), uint32(n))
+			q.touch(TouchScatter, s.Addr, s.Length)
 		}
-		bulk.Copy(dst, b[:n])
-		b, off = b[n:], 0
+		bulk.Copy(dst, b[:s.Length])
+		b = b[s.Length:]
 	}
 	if len(b) > 0 {
 		return verbs.StatusLocLenErr

@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"ibverbx/internal/bulk"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -222,33 +223,30 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		p.setPayload(q.inlineOf(q.sqNext)[off:][:n])
 		return true
 	}
-	p.length, p.numSegs = n, 0
-	first, sges := off, q.sges(q.sqNext)
-	if len(sges) > verbs.MaxSGE {
-		return q.gatherList(sges, off, n, p)
+	var copied []byte // a list is copied, because a packet refers to a few pieces of memory only
+	sges := q.sges(q.sqNext)
+	if p.length, p.numSegs = n, 0; len(sges) > verbs.MaxSGE {
+		copied = q.nic.stage.room(n)
+		p.setPayload(copied)
 	}
-	for k := range sges {
-		s := &sges[k]
-		if off >= s.Length {
-			off -= s.Length
-			continue
-		}
-		take := min(s.Length-off, n)
-		b, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
+	at := uint32(0)
+	for part := verbs.PartOf(sges, off, n); part.Next(); at += part.SGE.Length {
+		s := part.SGE
+		b, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, 0)
 		if !ok {
-			if b = q.supply(s, off, take, first, p.length-n, p.length); b == nil {
+			if b = q.supply(s, off, at, n); b == nil {
 				return false
 			}
 		}
 		if q.nic.observe != nil {
-			q.touch(TouchGather, s.Addr+uint64(off), take)
+			q.touch(TouchGather, s.Addr, s.Length)
 		}
-		p.segs[p.numSegs] = b
-		p.numSegs++
-		if n -= take; n == 0 {
-			break
+		if copied != nil {
+			bulk.Copy(copied[at:], b)
+		} else {
+			p.segs[p.numSegs] = b
+			p.numSegs++
 		}
-		off = 0
 	}
 	return true
 }
