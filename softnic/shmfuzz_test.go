@@ -88,7 +88,7 @@ func FuzzShmPeer(f *testing.F) {
 		}
 		q := s.qps[0]
 		for k := 0; len(table) >= 4*k+4; k++ {
-			p.segment.Key(uint32(table0(table)) + uint32(k)).Store(binary.NativeEndian.Uint32(table[4*k:]))
+			p.segment.Key(table0(table) + uint32(k)).Store(binary.NativeEndian.Uint32(table[4*k:]))
 		}
 		p.segment.Grant(0x99).Store(shm.GrantWord(shm.Grant{Domain: 1, Read: true, Write: true}, q.attr.SQPSN+q.num, 0x99))
 		for k := 0; len(messages) >= 3 && k < 8; k++ {
