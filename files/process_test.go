@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,11 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/bootstrap"
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
-	"ibverbx/peer"
 	"ibverbx/transfer"
 )
 
@@ -38,10 +36,8 @@ const (
 
 // processNode is the Node of a process of these tests, with a software NIC on UDP. closeAll closes everything.
 func processNode(name, listen string, sealed bool, exports ...ExportConfig) (n *node.Node, f *Engine, closeAll func() error, err error) {
-	cfg := node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: name},
-		Listen: listen, Unsealed: !sealed, Open: peer.SoftNICs(netip.MustParseAddr("127.0.0.1")),
-	}
+	cfg := (&noderig.Host{}).Config()
+	cfg.Auth.Name, cfg.Listen, cfg.Unsealed = name, listen, !sealed
 	if n, err = node.New(context.Background(), cfg); err != nil {
 		return nil, nil, nil, err
 	}

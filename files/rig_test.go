@@ -2,18 +2,16 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"testing"
 
-	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
-	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/transfer"
 )
@@ -40,13 +38,7 @@ type network struct {
 	node func(*node.Config)
 }
 
-func memoryNetwork(rails int) *network {
-	n := &network{}
-	for range rails {
-		n.links = append(n.links, softnic.NewMemoryLink(nil))
-	}
-	return n
-}
+func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
 
 // onLinks runs a test on a network in memory with two rails, and on UDP.
 func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
@@ -77,20 +69,13 @@ type host struct {
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
-	nc := node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: cfg.name},
-		Listen: cfg.listen, IdleAfter: -1, Shards: 1, Open: n.open, Unsealed: true,
-	}
-	if nc.Listen == "" {
-		// Only this host has the address, so the port is free for restart.
-		nc.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
-	}
-	if cfg.node != nil {
-		cfg.node(&nc)
-	}
+	h.node = (&noderig.Host{Links: n.links}).Start(t, func(c *node.Config) {
+		c.Auth.Name, c.Listen = cfg.name, cmp.Or(cfg.listen, noderig.Alone())
+		if cfg.node != nil {
+			cfg.node(c)
+		}
+	}).Node
 	var err error
-	h.node, err = node.New(soon(t), nc)
-	wantOK(t, "node.New", err)
 	h.memory, err = transfer.New(transfer.Config{Node: h.node})
 	wantOK(t, "transfer.New", err)
 	cfg.engine.Transfer = h.memory
@@ -98,14 +83,6 @@ func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	wantOK(t, "New", err)
 	t.Cleanup(h.stop)
 	return h
-}
-
-func (n *network) open() (nics peer.NICs, err error) {
-	if len(n.links) == 0 {
-		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
-	}
-	_, nics.Rails, nics.Close, err = rig.OpenNICs(n.links, nil)
-	return nics, err
 }
 
 // stop closes the host as a program does.

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
-	"ibverbx/bootstrap"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -344,9 +344,8 @@ func TestConfigExports(t *testing.T) {
 	}
 	here := d.here
 	here.stop()
-	n, err := node.New(soon(t), node.Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: here.net.open})
-	wantOK(t, "node.New", err)
-	e, err := transfer.New(transfer.Config{Node: n})
+	n := (&noderig.Host{Links: here.net.links}).Start(t, nil)
+	e, err := transfer.New(transfer.Config{Node: n.Node})
 	wantOK(t, "transfer.New", err)
 	_, err = New(Config{Transfer: e, Exports: []ExportConfig{{Name: "d", Path: d.dir}, {Name: "e", Path: d.dir + "/no"}}})
 	wantErr(t, "New", err, fs.ErrNotExist)

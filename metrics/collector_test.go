@@ -14,6 +14,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/metrics"
 	"ibverbx/node"
 	"ibverbx/peer"
@@ -297,18 +298,7 @@ func TestScrapeHasLostRail(t *testing.T) {
 func TestScrapeHasStreams(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	start := func() *node.Node {
-		n, err := node.New(t.Context(), node.Config{
-			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Listen: "127.0.0.1:0", Unsealed: true,
-			Open: func() (peer.NICs, error) {
-				nic, err := softnic.New(link, softnic.Config{})
-				rig.Must(t, err)
-				ctx, err := nic.Open()
-				return peer.NICs{Rails: []ibverbx.RailConfig{{Context: ctx}}, Close: nic.Close}, err
-			},
-		})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, n.Close()) })
-		return n
+		return (&noderig.Host{Links: []softnic.Link{link}}).Start(t, nil).Node
 	}
 	a, b := start(), start()
 	l, err := stream.Listen(b, "test")

@@ -10,6 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/rig/noderig"
 	ibpeer "ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -51,7 +52,7 @@ const (
 
 func rawConfig(n *network) ibpeer.Config {
 	return ibpeer.Config{
-		Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: (&side{net: n}).open, Unsealed: true,
+		Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: (&noderig.Host{Links: n.links}).Open, Unsealed: true,
 		Regions: []ibpeer.RegionConfig{{Name: "raw", Size: rawSize}},
 		Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
 	}

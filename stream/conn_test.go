@@ -15,6 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/softnic"
 )
 
@@ -46,7 +47,7 @@ func TestBothWays(t *testing.T) {
 // wantNone wants all streams to end, and no memory but one slab for each side.
 func (p *pair) wantNone(t *testing.T) {
 	t.Helper()
-	for _, s := range []*side{p.here, p.there} {
+	for _, s := range []*noderig.Host{p.here, p.there} {
 		eventually(t, "there are no streams", func() bool { return StatsOf(s.Node).Streams == 0 })
 	}
 }
@@ -185,10 +186,10 @@ func TestLongWriteGrows(t *testing.T) {
 // hold keeps back all packets between the two sides until release.
 func (p *pair) hold() (release func()) {
 	each := func(f func(l *softnic.FaultLink, from, to *softnic.NIC)) {
-		for rail, link := range p.here.net.links {
+		for rail, link := range p.here.Links {
 			l := link.(*softnic.FaultLink)
-			f(l, p.here.nics[rail], p.there.nics[rail])
-			f(l, p.there.nics[rail], p.here.nics[rail])
+			f(l, p.here.NICs[rail], p.there.NICs[rail])
+			f(l, p.there.NICs[rail], p.here.NICs[rail])
 		}
 	}
 	each((*softnic.FaultLink).Hold)
@@ -302,7 +303,7 @@ func TestCloseUnderFullRing(t *testing.T) {
 // setLinger changes how long Close takes.
 func (p *pair) setLinger(t testing.TB, d time.Duration) {
 	t.Helper()
-	for _, s := range []*side{p.here, p.there} {
+	for _, s := range []*noderig.Host{p.here, p.there} {
 		h, err := hostOf(s.Node)
 		wantOK(t, "hostOf", err)
 		h.linger, h.reap = d, d

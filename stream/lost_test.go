@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/softnic"
 )
 
@@ -22,10 +23,10 @@ func TestLaneDiesMidStream(t *testing.T) {
 			_, _ = here.Write(want[i<<20:][:1<<20])
 			switch i {
 			case 1, 2, 3, 4:
-				s := []*side{p.here, p.there}[i%2]
-				s.nics[i/3].Reset()
+				s := []*noderig.Host{p.here, p.there}[i%2]
+				s.NICs[i/3].Reset()
 			case 5:
-				p.here.nics[1].Fail() // for good
+				p.here.NICs[1].Fail() // for good
 			}
 		}
 		_ = here.CloseWrite()

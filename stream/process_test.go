@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
 	ibpeer "ibverbx/peer"
 )
@@ -23,7 +24,9 @@ const asSink = "IBVERBX_TEST_SINK"
 // sink is the main function of a process that counts what comes over streams, TCP and TLS, until its standard input ends. It writes a byte
 // for every benchBytes. Its first line says where.
 func sink(kind string) int {
-	n, err := node.New(context.Background(), (&side{net: &network{}}).config(kind == "sealed"))
+	cfg := (&noderig.Host{}).Config()
+	cfg.Unsealed = kind != "sealed"
+	n, err := node.New(context.Background(), cfg)
 	var streams, tcp, secure net.Listener
 	if err == nil {
 		streams, err = Listen(n, "sink")

@@ -5,16 +5,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"testing"
 	"time"
 
-	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
-	ibpeer "ibverbx/peer"
 	"ibverbx/softnic"
 )
 
@@ -43,47 +41,15 @@ func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	return &network{links: rig.FaultLinks(t, rails, imp)}
 }
 
-// side is a Node of a test.
-type side struct {
-	*node.Node
-	net  *network
-	nics []*softnic.NIC
-}
-
-// config is that of a Node of a test.
-func (s *side) config(sealed bool) node.Config {
-	return node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
-		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Open: s.open, Unsealed: !sealed,
-	}
-}
-
 // start makes a Node, which is closed at the end of the test.
-func (n *network) start(t testing.TB, change func(*node.Config)) *side {
+func (n *network) start(t testing.TB, change func(*node.Config)) *noderig.Host {
 	t.Helper()
-	s := &side{net: n}
-	cfg := s.config(false)
-	if change != nil {
-		change(&cfg)
-	}
-	var err error
-	s.Node, err = node.New(soon(t), cfg)
-	wantOK(t, "node.New", err)
-	t.Cleanup(func() { wantOK(t, "Node.Close", s.Close()) })
-	return s
-}
-
-func (s *side) open() (nics ibpeer.NICs, err error) {
-	if len(s.net.links) == 0 {
-		return ibpeer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
-	}
-	s.nics, nics.Rails, nics.Close, err = rig.OpenNICs(s.net.links, nil)
-	return nics, err
+	return (&noderig.Host{Links: n.links}).Start(t, change)
 }
 
 // pair is two Nodes, of which the first dials the second.
 type pair struct {
-	here, there *side
+	here, there *noderig.Host
 	peer        *node.Peer
 	l           net.Listener
 	cfg         Config

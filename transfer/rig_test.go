@@ -2,19 +2,19 @@ package transfer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
 	"ibverbx"
-	"ibverbx/bootstrap"
 	"ibverbx/internal/nullnic"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/reliable"
@@ -80,6 +80,7 @@ type host struct {
 	net  *network
 	node *node.Node
 	nics []*softnic.NIC
+	rig  *noderig.Host
 	down bool
 }
 
@@ -87,21 +88,15 @@ type host struct {
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
-	nc := node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: cfg.name},
-		Listen: cfg.listen, IdleAfter: -1, Shards: 1, Open: h.open, Unsealed: true,
-	}
-	if nc.Listen == "" {
-		// No other host has the address, so the port is free for restart.
-		nc.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
-	}
-	if cfg.node != nil {
-		cfg.node(&nc)
-	}
+	h.rig = &noderig.Host{Links: n.links, Wrap: n.wrapper()}
+	h.node = h.rig.Start(t, func(c *node.Config) {
+		c.Auth.Name, c.Listen, c.Open = cfg.name, cmp.Or(cfg.listen, noderig.Alone()), h.open
+		if cfg.node != nil {
+			cfg.node(c)
+		}
+	}).Node
+	h.nics = h.rig.NICs
 	var err error
-	if h.node, err = node.New(soon(t), nc); err != nil {
-		t.Fatalf("node.New: got %v, want no error", err)
-	}
 	cfg.engine.Node = h.node
 	if h.Engine, err = New(cfg.engine); err != nil {
 		t.Fatalf("New: got %v, want no error", err)
@@ -115,15 +110,15 @@ func (h *host) open() (nics peer.NICs, err error) {
 		nics.Rails = []ibverbx.RailConfig{{Context: nullnic.New("null0", 0x11)}}
 		return nics, nil
 	}
-	if len(h.net.links) == 0 {
-		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+	return h.rig.Open()
+}
+
+// wrapper returns the Wrap of hosts.
+func (n *network) wrapper() func(verbs.Context) (verbs.Context, error) {
+	if !n.wrapped {
+		return nil
 	}
-	var wrap func(verbs.Context) (verbs.Context, error)
-	if h.net.wrapped {
-		wrap = func(ctx verbs.Context) (verbs.Context, error) { return reliable.Wrap(ctx, reliable.Config{Paths: 2}) }
-	}
-	h.nics, nics.Rails, nics.Close, err = rig.OpenNICs(h.net.links, wrap)
-	return nics, err
+	return func(ctx verbs.Context) (verbs.Context, error) { return reliable.Wrap(ctx, reliable.Config{Paths: 2}) }
 }
 
 // stop closes the host as a program does.

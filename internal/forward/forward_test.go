@@ -143,9 +143,9 @@ func TestForwardNICDies(t *testing.T) {
 			_, _ = c.Write(want[i<<20:][:1<<20])
 			switch i {
 			case 2:
-				r.there.nics[0].Reset()
+				r.there.NICs[0].Reset()
 			case 4:
-				r.here.nics[1].Fail()
+				r.here.NICs[1].Fail()
 			}
 		}
 		_ = c.CloseWrite()

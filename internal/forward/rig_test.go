@@ -13,11 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"ibverbx/bootstrap"
 	"ibverbx/internal/forward"
 	rigs "ibverbx/internal/rig"
-	"ibverbx/node"
-	"ibverbx/peer"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/softnic"
 	"ibverbx/stream"
 )
@@ -31,29 +29,6 @@ var (
 	wantErr    = rigs.WantErr
 	eventually = rigs.Eventually
 )
-
-// side is a Node of a test, with two NICs.
-type side struct {
-	*node.Node
-	nics []*softnic.NIC
-}
-
-func newSide(t *testing.T, links []softnic.Link) *side {
-	t.Helper()
-	s := &side{}
-	var err error
-	s.Node, err = node.New(soon(t), node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
-		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true,
-		Open: func() (nics peer.NICs, err error) {
-			s.nics, nics.Rails, nics.Close, err = rigs.OpenNICs(links, nil)
-			return nics, err
-		},
-	})
-	wantOK(t, "node.New", err)
-	t.Cleanup(func() { wantOK(t, "Node.Close", s.Close()) })
-	return s
-}
 
 // said are the lines that one side has printed.
 type said struct {
@@ -82,7 +57,7 @@ func (s *said) count(text string) (n int) {
 // rig is a Client and a Server on two Nodes.
 type rig struct {
 	t             *testing.T
-	here, there   *side
+	here, there   *noderig.Host
 	client        *forward.Client
 	server        *forward.Server
 	said, saidFar said
@@ -97,7 +72,7 @@ func newRig(t *testing.T, targets ...forward.Target) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
-	r.here, r.there = newSide(t, links), newSide(t, links)
+	r.here, r.there = (&noderig.Host{Links: links}).Start(t, nil), (&noderig.Host{Links: links}).Start(t, nil)
 	ctx, cancel := context.WithCancel(soon(t))
 	r.ctx, r.stopClient = context.WithCancel(ctx)
 	r.stop = sync.OnceFunc(func() {
@@ -232,7 +207,7 @@ func say(t *testing.T, c net.Conn, text string) {
 // wantNone waits until no stream is left.
 func (r *rig) wantNone() {
 	r.t.Helper()
-	for _, s := range []*side{r.here, r.there} {
+	for _, s := range []*noderig.Host{r.here, r.there} {
 		eventually(r.t, "there are no streams", func() bool { return stream.StatsOf(s.Node).Streams == 0 })
 	}
 }

@@ -102,6 +102,7 @@ var arrows = map[string][]string{
 	"internal/rpc":       {"internal/service", "pure"},
 	"internal/mutant":    {"internal/slice"},
 	"internal/property":  {"internal/slice"},
+	nodeRigDir:           {"all"},
 	rigDir:               {".", "verbs", "softnic", "internal/nullnic", "internal/property", "pure"},
 	"sim":                {"all"},
 	"test":               {"all"},
@@ -122,6 +123,9 @@ const rigDir = "internal/rig"
 
 // perfDir holds the packages behind "ibverbx perf".
 const perfDir = "internal/perf"
+
+// nodeRigDir is the same for Nodes.
+const nodeRigDir = rigDir + "/noderig"
 
 // place returns the line of arrows that a directory follows.
 func place(dir string) (string, bool) {
@@ -157,8 +161,8 @@ func checkArrows(tr *tree) (findings []string) {
 }
 
 func mayImport(from, dir, to string) bool {
-	if to == rigDir {
-		return from == "test" || from == rigDir
+	if to == rigDir || to == nodeRigDir {
+		return from == "test" || from == rigDir || from == nodeRigDir
 	}
 	for _, allowed := range arrows[from] {
 		if allowed == "all" || allowed == dir || (allowed == "pure" && to == "internal") {

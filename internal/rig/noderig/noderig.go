@@ -1,0 +1,68 @@
+// Package noderig starts Nodes on software NICs for tests. Tests of package node itself cannot import it, and have their own.
+package noderig
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// Host is a Node of a test.
+type Host struct {
+	*node.Node
+	// Links are the links that the Node has a NIC on, one for each rail. Without any it has a NIC on UDP, on the loopback.
+	Links []softnic.Link
+	// Wrap changes the contexts of the NICs, if it is not nil.
+	Wrap func(verbs.Context) (verbs.Context, error)
+	// NICs are the NICs on Links.
+	NICs []*softnic.NIC
+}
+
+// Open is a node.Config.Open.
+func (h *Host) Open() (nics peer.NICs, err error) {
+	if len(h.Links) == 0 {
+		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+	}
+	h.NICs, nics.Rails, nics.Close, err = rig.OpenNICs(h.Links, h.Wrap)
+	return nics, err
+}
+
+// Config describes a Node that listens on the loopback, has one shard, is never parked and does not seal packets.
+func (h *Host) Config() node.Config {
+	return node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true, Open: h.Open,
+	}
+}
+
+// Alone returns an address on the loopback that no other Host has, so that its port is free when a Node listens there again.
+func Alone() string {
+	return fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+}
+
+// Start makes the Node, which is closed at the end of the test. change, if it is not nil, changes its Config.
+func (h *Host) Start(t testing.TB, change func(*node.Config)) *Host {
+	t.Helper()
+	cfg := h.Config()
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if h.Node, err = node.New(rig.Soon(t), cfg); err != nil {
+		t.Fatalf("node.New: got %v, want no error", err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Errorf("Node.Close: got %v, want no error", err)
+		}
+	})
+	return h
+}
