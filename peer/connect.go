@@ -114,9 +114,9 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		if theirs, err = s.takeOffer(ctx); err != nil {
 			return err
 		}
-		s.Agreed, err = Negotiate(mine, theirs)
+		s.Agreed, err = negotiate(mine, theirs)
 	} else {
-		s.Agreed, err = Negotiate(theirs, mine)
+		s.Agreed, err = negotiate(theirs, mine)
 	}
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@
 // Processes of one user on one host are joined by shared memory, unless the Config gives NICs or forbids it
 // ([Config].Link).
 //
-// The result of [Negotiate] depends only on the two offers. Both sides therefore get the
+// The result of the negotiation depends only on the two offers. Both sides therefore get the
 // same result, or the same [MismatchError], which names the value and both sides' limits.
 //
 // A process with many peers can put all Sessions on one VirtualCQ, which it polls itself:

@@ -52,9 +52,9 @@ const (
 	minLaneDepth = 16
 )
 
-// Negotiate returns the values that suit both sides. It depends only on the two offers, which
+// negotiate returns the values that suit both sides. It depends only on the two offers, which
 // must be valid, so both sides get the same result. An error is a *MismatchError.
-func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
+func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	if err := reachable(dialer, listener); err != nil {
 		return a, err
 	}
