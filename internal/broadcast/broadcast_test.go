@@ -28,7 +28,7 @@ func TestSignal(t *testing.T) {
 }
 
 // TestNoChangeIsMissed: goroutines wait for a counter that others increase. All of them see its end.
-func TestNoChangeIsMissed(t *testing.T) {
+func TestNoChangeIsMissed(*testing.T) {
 	const steps = 1000
 	var (
 		mu    sync.Mutex
