@@ -49,9 +49,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	n, _, closeServer := start(ctx, "server", files.ExportConfig{Name: "v7", Path: dir, Public: files.Read})
-	defer closeServer()
+	defer func() { _ = closeServer() }()
 	_, client, closeClient := start(ctx, "client")
-	defer closeClient()
+	defer func() { _ = closeClient() }()
 
 	p, err := client.Peer(ctx, n.Addr().String())
 	if err != nil {

@@ -243,7 +243,7 @@ func (later) Gone(service.Peer, error)               {}
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	there := p.there.node.Service()
-	wantOK(t, "Close", p.there.Engine.Close(soon(t)))
+	wantOK(t, "Close", p.there.Close(soon(t)))
 	wantOK(t, "Attach", there.Attach(service.Service{ID: service.TransferID, Version: version + 1, Handler: later{}}))
 	eventually(t, "the peer is of another version", func() bool {
 		_, err := p.peer.Open(soon(t), "target", Read)
@@ -256,7 +256,7 @@ func TestAnotherVersion(t *testing.T) {
 func TestFalseHello(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	there := p.there.node.Service()
-	wantOK(t, "Close", p.there.Engine.Close(soon(t)))
+	wantOK(t, "Close", p.there.Close(soon(t)))
 	before := p.peer.node.Detail().Sessions
 	wantOK(t, "Attach", there.Attach(service.Service{ID: service.TransferID, Version: version, Handler: later{body: []byte("garbage")}}))
 	eventually(t, "sessions end", func() bool { return p.peer.node.Detail().Sessions > before+1 })
