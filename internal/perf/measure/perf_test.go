@@ -70,7 +70,7 @@ func variants() []variant {
 					cfg := cfg
 					cfg.Scheme, cfg.Rails, cfg.QPs = scheme, rails, lanes
 					if lanes > 1 && (op == Write || op == WriteImm || op == Read) {
-						cfg.Fragment, cfg.Policy = 400, ibverbx.TwoChoices // 1500 bytes are four fragments
+						cfg.Fragment, cfg.Policy = 400, ibverbx.RoundRobin // 1500 bytes are four fragments
 					}
 					vs = append(vs, variant{fmt.Sprintf("%s/%s/rails=%d/lanes=%d", op, scheme, rails, lanes), cfg})
 				}
