@@ -58,7 +58,7 @@ func (f *flow) fill(queue int, first, end int64) error {
 }
 
 // verify compares the last n messages of every flow, which prepare has made and which are
-// complete. If the remote side has to compare it is asked to, and answered returns what it found.
+// complete. The remote side compares messages in its memory, and compared returns its result.
 func (r *SizeRun) verify(n int64) error {
 	for _, f := range r.flows {
 		if err := f.verify(n); err != nil {

@@ -92,17 +92,12 @@ func (r *SizeRun) long(mine *Outcome) error {
 		return err
 	}
 	t := tally{atLeast: peakSpan}
-	err = r.watched(func() error {
-		if err := r.burst(&t, endless, r.cfg.Duration); err != nil {
-			return err
+	err = r.watched(func() error { return r.burst(&t, endless, r.cfg.Duration) })
+	for _, f := range r.flows {
+		if err == nil {
+			err = f.verifyAgain()
 		}
-		for _, f := range r.flows {
-			if err := f.verifyAgain(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
 	copies, failed := r.copies(places, copies)
 	mine.take(&t, copies)
 	return errors.Join(err, failed)

@@ -18,7 +18,7 @@ const (
 	mebibyte = 1 << 20
 )
 
-// title is the name that perftest gives the test.
+// Title is the name that perftest gives the test.
 func Title(r measure.Report) string {
 	words := map[measure.Op]string{
 		measure.Write: "RDMA_Write", measure.WriteImm: "RDMA_Write_With_Imm", measure.Read: "RDMA_Read", measure.Send: "Send", measure.Atomic: "Atomic FETCH_AND_ADD",
