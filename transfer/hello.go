@@ -21,14 +21,14 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 	}
 	p.setName()
 	p.mu.Lock()
-	old, queued := p.proc, p.queued
-	if old != nil && old.incarnation != s.Incarnation() {
-		p.proc = nil
-	} else {
-		old = nil
-	}
+	var old *process // stays until up, so that what is submitted meanwhile ends in ErrRestarted too
+	queued := p.queued
 	m := &hello{id: p.id, mailbox: p.mailbox.remote()}
-	if proc := p.proc; proc != nil {
+	switch proc := p.proc; {
+	case proc == nil:
+	case proc.incarnation != s.Incarnation():
+		old = proc
+	default:
 		m.seen, m.arrived, m.taken = proc.id, proc.in.arrived, proc.in.taken
 		proc.in.owed = 0
 	}
@@ -53,7 +53,7 @@ func (p *Peer) up(s service.Session, m *hello) error {
 		return ErrClosed
 	}
 	old, proc := p.proc, p.proc
-	if proc != nil && proc.id == m.id {
+	if proc != nil && proc.id == m.id && proc.dead == nil {
 		old = nil
 	} else {
 		proc = p.newProcess(s.Incarnation(), m)

@@ -93,6 +93,8 @@ func (p *Peer) usable(t *Transfer) error {
 		return nil
 	case p.proc == nil:
 		err = errNoEngine
+	case p.proc.dead != nil:
+		err = p.proc.dead
 	default:
 		return nil
 	}
