@@ -252,6 +252,24 @@ func TestShmFails(t *testing.T) {
 	}
 }
 
+// TestShmLost: a GPU that is lost in the middle of a copy ends the request with an error.
+func TestShmLost(t *testing.T) {
+	g, f := openNear(t)
+	env, far := standInEnv(t)
+	t.Run("all", func(t *testing.T) {
+		n := startFar(t, g, env)
+		n.lent(inDevice)
+		done := n.held(f, n.request(verbs.OpRDMARead, inDevice, inDevice, 200_000))
+		atomic.StoreInt64(&f.lost, 719)
+		atomic.StoreInt64(&f.gate, 0)
+		if s := <-done; s != verbs.StatusGeneralErr {
+			t.Errorf("the READ ends with %v, want %v", s, verbs.StatusGeneralErr)
+		}
+	})
+	f.settled(t)
+	far.settled(t)
+}
+
 // held posts a request and returns when this side's GPU waits in its synchronization, for f.gate.
 func (n *near) held(f *fake, wr verbs.SendWR) <-chan verbs.Status {
 	n.tb.Helper()
@@ -276,6 +294,51 @@ func (f *fake) awaitClosed(tb testing.TB) {
 			tb.Fatal("a handle is open a minute after its region is gone")
 		}
 	}
+}
+
+// TestShmDeregister: the other process deregisters and frees memory only when the copies of this one have ended.
+func TestShmDeregister(t *testing.T) {
+	g, f := openNear(t)
+	env, far := standInEnv(t)
+	t.Run("all", func(t *testing.T) {
+		n := startFar(t, g, env)
+		n.lent(inDevice)
+		mine, err := n.fill(inDevice, 1)
+		ok(t, err, "fill")
+		done := n.held(f, n.request(verbs.OpRDMAWrite, inDevice, inDevice, farSize-7))
+		n.give(order{Do: "close", Region: inDevice})
+		closed := make(chan struct{})
+		go func() {
+			n.answer()
+			close(closed)
+		}()
+		for range 300 {
+			runtime.Gosched()
+		}
+		select {
+		case <-closed:
+			t.Error("the region is closed while a copy is under way")
+		default:
+		}
+		atomic.StoreInt64(&f.gate, 0)
+		if s := <-done; s != verbs.StatusSuccess {
+			t.Errorf("the WRITE ends with %v, want success", s)
+		}
+		<-closed
+		want := fillAs(inDevice, 0)
+		clear(want)
+		copy(want[7:], mine[3:3+farSize-7])
+		if n.ask(order{Do: "sum", Region: inDevice}).Sum != sha256.Sum256(want) {
+			t.Error("the bytes are not in place when the region is closed")
+		}
+		n.ask(order{Do: "free", Region: inDevice})
+		f.awaitClosed(t)
+		if s := n.do(n.request(verbs.OpRDMAWrite, inDevice, inDevice, 100)); s != verbs.StatusRemAccessErr {
+			t.Errorf("a WRITE to the region that is gone = %v, want %v", s, verbs.StatusRemAccessErr)
+		}
+	})
+	f.settled(t)
+	far.settled(t)
 }
 
 // TestGPUOpenedOutlives: memory that is open here stays mapped for copies and for the kernel when the other process frees it, and when it ends.

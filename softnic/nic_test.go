@@ -3,6 +3,7 @@ package softnic_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -137,6 +138,24 @@ func TestAckCoalescing(t *testing.T) {
 	if got := r.b.Stats().PacketsSent; got != 1 {
 		t.Errorf("the responder sent %d packets for a chain of 64 writes, want 1 acknowledgement", got)
 	}
+}
+
+// TestAddressTaken: two NICs of one link cannot have one address.
+func TestAddressTaken(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	cfg := softnic.Config{Addr: netip.MustParseAddr("10.1.2.3")}
+	a, err := softnic.New(link, cfg)
+	must(t, err)
+	defer a.Close()
+	if _, err := softnic.New(link, cfg); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("second NIC at the same address: err = %v, want %v", err, verbs.ErrInvalid)
+	}
+	must(t, a.Close())
+	b, err := softnic.New(link, cfg)
+	if err != nil {
+		t.Fatalf("address of a closed NIC: %v", err)
+	}
+	must(t, b.Close())
 }
 
 // TestVirtualTime: with a clock of its own a link starts no goroutine and does nothing

@@ -4,6 +4,7 @@ package softnic_test
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -205,6 +206,35 @@ func bigPiece(tb testing.TB, pd verbs.PD, d *verbstest.MemoryDevice, n int) devi
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, mr.Close()) })
 	return devicePiece{m, mr}
+}
+
+// TestStagedFaults moves random pieces over UDP with loss, duplicates, reordering and damage. Memory of both kinds takes part.
+func TestStagedFaults(t *testing.T) {
+	p := openUDP(t, &softnic.UDPConfig{Seed: 7, Impairment: softnic.Impairment{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.005}},
+		softnic.Config{MTU: verbs.MTU1024, Staging: 1}, "127.0.0.1", "127.0.0.2")
+	r := deviceRigOn(t, p, verbs.RC)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for round := range 60 {
+		locals, remotes := []devicePiece{r.local, r.hostLocal}, []devicePiece{r.remote, r.hostRemote}
+		from, to := locals[rng.IntN(2)], remotes[rng.IntN(2)]
+		n, off := 1+rng.IntN(60_000), rng.IntN(5000)
+		op := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead}[rng.IntN(4)]
+		want, result := from.fill(t, round), to
+		if op == verbs.OpRDMARead {
+			want, result = to.fill(t, round), from
+		}
+		if op == verbs.OpSend || op == verbs.OpRDMAWriteWithImm {
+			r.recv(1, to.sge(off, n))
+		}
+		r.post(to.request(op, off, from.sge(off, n/2), from.sge(off+n/2, n-n/2)))
+		succeeded(t, await(t, r.cqa, 1))
+		if op == verbs.OpSend || op == verbs.OpRDMAWriteWithImm {
+			succeeded(t, await(t, r.cqb, 1))
+		}
+		if !bytes.Equal(result.read(t, off, n), want[off:off+n]) {
+			t.Fatalf("round %d: %v of %d bytes at %d: the bytes are wrong", round, op, n, off)
+		}
+	}
 }
 
 // TestStagedFlush: an error of the QP flushes what is posted behind bytes that are landing, and nothing is reported before they have landed.

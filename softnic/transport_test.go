@@ -2,11 +2,48 @@ package softnic_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
+
+// TestDuplicateAtomicExecutedOnce: with every packet arriving twice, and answers lost,
+// a sum of ones counts the requests.
+func TestDuplicateAtomicExecutedOnce(t *testing.T) {
+	w := newWorld(t, softnic.FaultConfig{Seed: 3, Impairment: softnic.Impairment{Duplicate: 1}})
+	r := newRig(t, w.link)
+	must(t, w.link.Impair(r.b, r.a, softnic.Impairment{Loss: 0.2}))
+	result, resultMR := memory(t, r.pa, 8)
+	sum, sumMR := memory(t, r.pb, 8)
+	clear(sum.Bytes())
+	cqA := newCQ(t, r.ca, 128)
+	qa, _ := r.pair(verbs.RC, cqA, newCQ(t, r.cb, 4), 128)
+	wrs := make([]verbs.SendWR, 100)
+	for i := range wrs {
+		wrs[i] = verbs.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 1, RemoteAddr: sum.Addr(), RKey: sumMR.RKey()}
+		wrs[i].SetSGE(verbs.SGE{Addr: result.Addr(), Length: 8, LKey: resultMR.LKey()})
+	}
+	if n, err := qa.PostSend(wrs); n != len(wrs) || err != nil {
+		t.Fatal(n, err)
+	}
+	w.settle(t)
+	for i, wc := range poll(t, cqA) {
+		if wc.Status != verbs.StatusSuccess {
+			t.Fatalf("atomic %d: %v", i, wc.Err())
+		}
+	}
+	if got := binary.NativeEndian.Uint64(sum.Bytes()); got != uint64(len(wrs)) {
+		t.Errorf("sum = %d after %d additions of 1", got, len(wrs))
+	}
+	if got := binary.NativeEndian.Uint64(result.Bytes()); got != uint64(len(wrs)-1) {
+		t.Errorf("the last addition returned %d, want %d", got, len(wrs)-1)
+	}
+	if r.b.Stats().Duplicates == 0 {
+		t.Error("no duplicate reached the responder: the test shows nothing")
+	}
+}
 
 // TestPSNWraps sends across the end of the PSN space, with losses on both sides of it.
 func TestPSNWraps(t *testing.T) {
