@@ -139,8 +139,8 @@ func TestSoundEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 			pool := NewPool() // It is not closed, because a mistake may leave memory registered.
-			first := firstSeed(t, 200)
-			for i := range seeds(t, 200) {
+			first := firstSeed(t, 600)
+			for i := range seeds(t, 600) {
 				seed := first + i
 				plans, err := s.Plans(seed)
 				if err != nil {
