@@ -101,6 +101,16 @@ func execute(word *uint64, f *wire.Fetch) (old uint64) {
 	}
 }
 
+// readable reports whether n bytes at off of the answer can still be sent. Those of a READ cannot when its
+// region is closed.
+func (q *qp) readable(s *answer, off, n uint32) bool {
+	if s.Kind != wire.FetchRead || n == 0 {
+		return true
+	}
+	r, _ := q.engine.regions.remote(s.RKey, s.Addr+uint64(off), n, verbs.AccessRemoteRead)
+	return r != nil && r.lkey == s.lkey
+}
+
 // stage adds n bytes at off of the answer to wr, whose header is in b. It returns how many of them stand
 // behind the header.
 func (s *answer) stage(wr *verbs.SendWR, b []byte, off, n uint32) int {

@@ -92,6 +92,14 @@ var mutations = []mutant.Change{
 		Old: "r == nil || r.access&access == 0", New: "r == nil",
 	},
 	{
+		Name: "an answer from a closed region ends its QP", Tests: "TestReadRegionCloses", File: "send.go",
+		Old: "		owner = answerPiece\n", New: "",
+	},
+	{
+		Name: "an answer is repeated from a closed region", Tests: "TestReadRegionCloses", File: "send.go",
+		Old: "h.Xmit > 0 && !q.readable", New: "false && !q.readable",
+	},
+	{
 		Name: "an atomic fetches the new value", Tests: "TestConformance/atomic", File: "fetch.go",
 		Old: "f.CompareAdd) - f.CompareAdd", New: "f.CompareAdd)",
 	},

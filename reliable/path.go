@@ -22,7 +22,7 @@ type path struct {
 	done     uint32           // counts the sends that have completed in this epoch
 	controls uint32           // counts the control packets between done and posted, at most maxControls
 	chain    []verbs.SendWR   // holds the staged sends that wait for the doorbell
-	owner    [pathSlots]int32 // the flow of each send between done and posted, or controlPacket
+	owner    [pathSlots]int32 // the flow of each send between done and posted, controlPacket or answerPiece
 	refill   refill           // lists the receive buffers that wait to be posted, if the path has its own
 }
 
@@ -33,6 +33,9 @@ const (
 	maxControls = pathSlots - pathDepth
 	// controlPacket is the owner of a send that is a control packet.
 	controlPacket = -1
+	// answerPiece is the owner of a send that is a piece of an answer. Its memory may be closed as soon as the
+	// peer has the piece, which this end learns later.
+	answerPiece = -2
 	// headerSlot is the length of a slot for a chunk header or a small control packet, in bytes.
 	headerSlot = 96
 )
@@ -132,7 +135,7 @@ func (p *path) topUp() {
 }
 
 // stage appends a send to the chain and returns it, with the index of its slot in conn.headers. The
-// owner is a flow or controlPacket.
+// owner is a flow, controlPacket or answerPiece.
 func (p *path) stage(owner int32) (*verbs.SendWR, int) {
 	n := p.posted % pathSlots
 	p.owner[n] = owner
@@ -182,8 +185,8 @@ func (p *path) sent(n uint32, wc *verbs.WC) {
 		return
 	}
 	if wc.Status != verbs.StatusSuccess {
-		if flow := p.owner[n%pathSlots]; wc.Status != verbs.StatusWRFlushErr && flow != controlPacket {
-			// The request itself is wrong and would fail on every path.
+		if flow := p.owner[n%pathSlots]; wc.Status != verbs.StatusWRFlushErr && flow >= 0 {
+			// The request itself is wrong and would fail on every path. An answer is sent again without its bytes.
 			c.step(&core.Event{Kind: core.EvClose, Flow: uint16(flow), Status: uint8(wc.Status)})
 		}
 		p.fail()

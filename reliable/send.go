@@ -153,7 +153,11 @@ func (q *qp) copyInline(s *sendSlot, i int) {
 
 // transmit stages a chunk on its path.
 func (q *qp) transmit(a *core.Action) {
-	wr, slot := q.conn.paths[a.Path].stage(int32(q.flow))
+	owner := int32(q.flow)
+	if a.Header.Op == wire.OpAnswer {
+		owner = answerPiece
+	}
+	wr, slot := q.conn.paths[a.Path].stage(owner)
 	wr.Imm = a.Imm.Encode()
 	if a.Imm.Kind == wire.KindData {
 		s := q.sends.At(a.Token)
@@ -165,7 +169,11 @@ func (q *qp) transmit(a *core.Action) {
 	wr.Opcode, wr.NumSGE = verbs.OpSendWithImm, 1
 	switch h.Op {
 	case wire.OpAnswer:
-		n += q.answers[a.Token].stage(wr, b, a.Offset, a.Len)
+		s := &q.answers[a.Token]
+		if h.Xmit > 0 && !q.readable(s, a.Offset, a.Len) {
+			h.Len = 0
+		}
+		n += s.stage(wr, b, a.Offset, h.Len)
 	case wire.OpFetch:
 		n += putFetch(b[n:], &q.sends.At(a.Token).wr)
 	case wire.OpWrite, wire.OpEager, wire.OpNotify:

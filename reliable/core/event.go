@@ -177,9 +177,10 @@ const RoutePath Route = 2
 
 // Statuses that the core itself sets, numbered as in package verbs.
 const (
-	statusSuccess  uint8 = 0
-	statusFlush    uint8 = 5
-	statusInvalid  uint8 = 9
-	statusRetryExc uint8 = 12
-	statusRNRExc   uint8 = 13
+	statusSuccess   uint8 = 0
+	statusFlush     uint8 = 5
+	statusInvalid   uint8 = 9
+	statusRemAccess uint8 = 10
+	statusRetryExc  uint8 = 12
+	statusRNRExc    uint8 = 13
 )

@@ -130,7 +130,8 @@ func (a *answers) admit(number uint32) uint8 {
 }
 
 // admitAnswer checks that a piece of an answer belongs to a fetch that waits for it, and lies within. If
-// there is no memory for it, the fetch fails when everything before it has completed.
+// there is no memory for it here, or its bytes are missing because there is none at the peer any more, the
+// fetch fails when everything before it has completed.
 func (f *flow) admitAnswer(ev *Event) uint8 {
 	h := &ev.Header
 	m := f.fetching(h.Message)
@@ -143,6 +144,10 @@ func (f *flow) admitAnswer(ev *Event) uint8 {
 		return StatusNoRecv
 	default:
 		m.Status = ev.Status
+		return StatusNoRecv
+	}
+	if h.Len == 0 && h.Xmit > 0 && h.Offset < m.Answer {
+		m.Status = statusRemAccess
 		return StatusNoRecv
 	}
 	end := uint64(h.Offset) + uint64(h.Len)

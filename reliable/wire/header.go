@@ -15,7 +15,8 @@ const (
 	OpNotify Op = 3
 	// OpFetch is a READ or an atomic. Its bytes are a Fetch. The receiver answers.
 	OpFetch Op = 4
-	// OpAnswer is a piece of the answer to the fetch of its number.
+	// OpAnswer is a piece of the answer to the fetch of its number. A retransmission without bytes, although the
+	// answer has some, says that the memory of the answer is closed.
 	OpAnswer Op = 5
 )
 
