@@ -29,6 +29,7 @@ type host struct {
 	peers     map[service.Peer]*peer
 	listeners map[string]*Listener
 	used      int64 // bytes of all slabs
+	spent     spent
 	// traffic has the counters of streams by the host of the peer, at most maxHosts. None is ever removed, so that sums never go back.
 	traffic map[string]*traffic
 	counts  counts
@@ -165,8 +166,9 @@ func (h *host) reserve(bytes, limit int64) bool {
 			return true
 		}
 		for _, q := range pools {
-			h.free(q.sweep()...)
+			q.sweep()
 		}
+		h.spent.free(h)
 	}
 	return false
 }
@@ -182,16 +184,6 @@ func (h *host) reserved() int64 {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.used
-}
-
-// free frees slabs that are in no pool any more. It must not be called with the shard's lock.
-func (h *host) free(slabs ...*slab) {
-	for _, s := range slabs {
-		if err := errors.Join(s.memory.Close(), s.mem.Free()); err != nil {
-			h.service.Log().Error("stream: rings cannot be freed", "error", err)
-		}
-		h.unreserve(s.bytes())
-	}
 }
 
 // Hello implements service.Handler. It has no fields yet.

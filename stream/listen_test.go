@@ -138,6 +138,25 @@ func TestMemoryOfManyDials(t *testing.T) {
 	}
 }
 
+// TestMemoryBeingFreed: a stream waits for memory that is being freed, rather than fail for lack of it.
+func TestMemoryBeingFreed(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{})
+	h, err := hostOf(p.here.Node)
+	wantOK(t, "hostOf", err)
+	q := &h.peer(p.peer.Service()).pool
+	take := func(ring int) block {
+		b, err := q.take(ring, 4*MinRing)
+		wantOK(t, "take", err)
+		return b
+	}
+	a, b := take(MinRing), take(MinRing) // all that there may be
+	h.spent.freeing.Lock()
+	q.give(b)
+	q.give(a)
+	time.AfterFunc(20*time.Millisecond, h.spent.freeing.Unlock)
+	q.give(take(2 * MinRing))
+}
+
 // TestThousandStreams: a peer has MaxStreams streams, and a thousand of them are used at a time. More are refused.
 func TestThousandStreams(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Memory: 4 << 30, Backlog: MaxStreams})

@@ -123,7 +123,8 @@ func (p *peer) gone(cause error) {
 	p.changed.Raise()
 	p.mu.Unlock()
 	p.pool.close(true)
-	p.host.free(p.pool.sweep()...)
+	p.pool.sweep()
+	p.host.spent.free(p.host)
 }
 
 // find returns a stream of a session by its id. If it is nil, the stream is closed.

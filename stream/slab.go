@@ -134,7 +134,8 @@ func (q *pool) give(b block) {
 	b.free = append(b.free, b.offset)
 	if b.empty() && (q.closed || len(q.slabs) > 1) {
 		q.slabs = slices.DeleteFunc(q.slabs, func(s *slab) bool { return s == b.slab })
-		go q.peer.host.free(b.slab) // it would block the shard
+		q.peer.host.spent.add(b.slab)
+		go q.peer.host.spent.free(q.peer.host) // it would block the shard
 	}
 }
 
@@ -145,15 +146,47 @@ func (q *pool) close(closed bool) {
 	q.closed = closed
 }
 
-// sweep removes the slabs that are empty and returns them.
-func (q *pool) sweep() (empty []*slab) {
+// sweep makes slabs that are empty ready to be freed.
+func (q *pool) sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.slabs = slices.DeleteFunc(q.slabs, func(s *slab) bool {
 		if s.empty() {
-			empty = append(empty, s)
+			q.peer.host.spent.add(s)
 		}
 		return s.empty()
 	})
-	return empty
+}
+
+// spent has the slabs that have left their pools and are not freed. A slab is in a pool or here until its memory is free, so a
+// dial that needs the memory can wait for it.
+type spent struct {
+	// freeing is held while slabs are freed. It is locked before mu.
+	freeing sync.Mutex
+
+	mu    sync.Mutex // may be locked with any other lock
+	slabs []*slab
+}
+
+// add takes a slab that is empty. The pool's lock is held.
+func (t *spent) add(s *slab) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slabs = append(t.slabs, s)
+}
+
+// free frees all slabs that were added before. It must not be called with the shard's lock.
+func (t *spent) free(h *host) {
+	t.freeing.Lock()
+	defer t.freeing.Unlock()
+	t.mu.Lock()
+	slabs := t.slabs
+	t.slabs = nil
+	t.mu.Unlock()
+	for _, s := range slabs {
+		if err := errors.Join(s.memory.Close(), s.mem.Free()); err != nil {
+			h.service.Log().Error("stream: rings cannot be freed", "error", err)
+		}
+		h.unreserve(s.bytes())
+	}
 }
