@@ -68,83 +68,81 @@ func (c *lagging) catchUp(tb testing.TB) {
 	}
 }
 
+// closing is a case of TestReadRegionCloses.
+type closing struct {
+	name    string
+	arrives bool // the answer arrives and its acknowledgement is lost; otherwise the answer is lost
+	posted  bool // the second answer is at the NIC when the region closes
+}
+
 // TestReadRegionCloses closes the region of a READ before its responder knows that the answer has arrived, so
-// it answers again. A requester that has the answer goes on, and so does the QP of the responder. Otherwise the
+// it answers again. A requester that has the answer continues, and so does the QP of the responder. Otherwise the
 // READ ends with REM_ACCESS_ERR.
 func TestReadRegionCloses(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		arrives bool // the answer arrives and its acknowledgement is lost; otherwise the answer is lost
-		posted  bool // the second answer is at the NIC when the region closes
-	}{
+	for _, tt := range []closing{
 		{"before the answer is repeated", true, false},
 		{"while the answer is repeated", true, true},
 		{"before the answer arrives", false, false},
 		{"while the lost answer is repeated", false, true},
 	} {
 		for _, size := range []int{100, 10_000} {
-			t.Run(fmt.Sprintf("%s, %d bytes", tt.name, size), func(t *testing.T) {
-				w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-				cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 4096})
-				slow := &lagging{}
-				a := newSide(t, w.link, cfg, 20_000)
-				b := newSideOver(t, w.link, cfg, 20_000, func(inner verbs.Context) verbs.Context { slow.Context = inner; return slow })
-				connect(t, a, b)
-				awake := []*side{a, b}
-				until := func(what string, done func() bool) {
-					t.Helper()
-					for limit := w.now + int64(time.Second); !done(); w.step(limit, awake) {
-						if w.now >= limit {
-							t.Fatalf("%s: not after 1 s", what)
-						}
-					}
-				}
-				a.post(t, a.read(b, 0, 100)) // both ends are connected
-				w.polled(t, a, 1, verbs.StatusSuccess, awake...)
-
-				mem, err := verbs.AllocMemory(size, nil)
-				must(t, err)
-				t.Cleanup(func() { must(t, mem.Free()) })
-				pattern(mem.Bytes(), 7)
-				mr, err := b.pd.RegisterMemory(mem, verbs.AccessAll)
-				must(t, err)
-				wr := a.read(b, 0, size)
-				wr.RemoteAddr, wr.RKey = mr.Addr(), mr.RKey()
-				from, to, before := a, b, b.qp.(reliable.Counted).Stats().Chunks
-				if !tt.arrives {
-					from, to = b, a
-					w.link.Cut(from.nic, to.nic)
-				}
-				a.post(t, wr)
-				until("answer", func() bool { return b.qp.(reliable.Counted).Stats().Chunks > before })
-				slow.lag = tt.posted
-				if tt.arrives {
-					w.link.Cut(from.nic, to.nic)
-					w.polled(t, a, 1, verbs.StatusSuccess, awake...)
-				}
-				if tt.posted {
-					until("second answer", slow.keeps)
-				}
-				must(t, mr.Close())
-				if tt.posted {
-					slow.catchUp(t)
-				}
-				again := b.qp.(reliable.Counted).Stats().Retransmitted
-				until("answer without memory", func() bool { return b.qp.(reliable.Counted).Stats().Retransmitted > again })
-				w.link.Restore(from.nic, to.nic)
-				if !tt.arrives {
-					w.polled(t, a, 1, verbs.StatusRemAccessErr, awake...)
-					return
-				}
-				if !slices.Equal(a.mem.Bytes()[:size], mem.Bytes()) {
-					t.Errorf("the bytes of the READ differ")
-				}
-				a.post(t, a.read(b, 0, 10_000))
-				w.polled(t, a, 1, verbs.StatusSuccess, awake...)
-				if s := b.qp.State(); s != verbs.StateRTS {
-					t.Errorf("the responder's QP is %v, want RTS", s)
-				}
-			})
+			t.Run(fmt.Sprintf("%s, %d bytes", tt.name, size), func(t *testing.T) { tt.run(t, size) })
 		}
+	}
+}
+
+func (tt closing) run(t *testing.T, size int) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 4096})
+	slow := &lagging{}
+	a := newSide(t, w.link, cfg, 20_000)
+	b := newSideOver(t, w.link, cfg, 20_000, func(inner verbs.Context) verbs.Context { slow.Context = inner; return slow })
+	connect(t, a, b)
+	until := func(what string, done func() bool) {
+		t.Helper()
+		for limit := w.now + int64(time.Second); !done(); w.step(limit, []*side{a, b}) {
+			if w.now >= limit {
+				t.Fatalf("%s: not after 1 s", what)
+			}
+		}
+	}
+	stats := b.qp.(reliable.Counted).Stats
+	a.post(t, a.read(b, 0, 100)) // both ends are connected
+	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
+
+	mem := b.shelf(t, size, 7)
+	wr := a.read(b, 0, size)
+	wr.RemoteAddr, wr.RKey = mem.mr.Addr(), mem.mr.RKey()
+	from, to, before := a, b, stats().Chunks
+	if !tt.arrives {
+		from, to = b, a
+		w.link.Cut(from.nic, to.nic)
+	}
+	a.post(t, wr)
+	until("answer", func() bool { return stats().Chunks > before })
+	slow.lag = tt.posted
+	if tt.arrives {
+		w.link.Cut(from.nic, to.nic)
+		w.polled(t, a, 1, verbs.StatusSuccess, a, b)
+	}
+	if tt.posted {
+		until("second answer", slow.keeps)
+	}
+	must(t, mem.mr.Close())
+	slow.catchUp(t)
+	again := stats().Retransmitted
+	until("answer without memory", func() bool { return stats().Retransmitted > again })
+	w.link.Restore(from.nic, to.nic)
+	if !tt.arrives {
+		w.polled(t, a, 1, verbs.StatusRemAccessErr, a, b)
+		return
+	}
+	if !slices.Equal(a.mem.Bytes()[:size], mem.mem.Bytes()) {
+		t.Errorf("the bytes of the READ differ")
+	}
+	a.post(t, a.read(b, 0, 10_000))
+	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
+	if s := b.qp.State(); s != verbs.StateRTS {
+		t.Errorf("the responder's QP is %v, want RTS", s)
 	}
 }

@@ -101,7 +101,7 @@ func execute(word *uint64, f *wire.Fetch) (old uint64) {
 	}
 }
 
-// readable reports whether n bytes at off of the answer can still be sent. Those of a READ cannot when its
+// readable reports whether n bytes at off of the answer can still be sent. A READ is no longer readable once its
 // region is closed.
 func (q *qp) readable(s *answer, off, n uint32) bool {
 	if s.Kind != wire.FetchRead || n == 0 {

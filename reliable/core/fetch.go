@@ -130,7 +130,7 @@ func (a *answers) admit(number uint32) uint8 {
 }
 
 // admitAnswer checks that a piece of an answer belongs to a fetch that waits for it, and lies within. If
-// there is no memory for it here, or its bytes are missing because there is none at the peer any more, the
+// there is no memory for it here, or its bytes are missing because the peer has closed their memory, the
 // fetch fails when everything before it has completed.
 func (f *flow) admitAnswer(ev *Event) uint8 {
 	h := &ev.Header
