@@ -25,9 +25,6 @@ type provider interface {
 type nics struct {
 	// ends are the rails of the initiator and of the target.
 	ends [2][]ibverbx.RailConfig
-	// setPort takes the ports of all NICs of a rail down or up. It is nil if this program
-	// cannot do that.
-	setPort func(rail int, up bool)
 	// closers close the NICs.
 	closers closer.Stack
 }
@@ -76,23 +73,15 @@ func impairmentOf(rail int, list []measure.Impair) (imp softnic.Impairment) {
 
 func (softNICs) open(rails int, impair []measure.Impair) (*nics, error) {
 	n := &nics{}
-	pairs := make([][2]*softnic.NIC, rails)
-	n.setPort = func(rail int, up bool) {
-		for _, nic := range pairs[rail] {
-			nic.SetPort(up)
-		}
-	}
 	for i := range rails {
 		link, err := railLink(i, impair)
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 		for end := range n.ends {
-			nic, err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end))
-			if err != nil {
+			if _, err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end)); err != nil {
 				return nil, errors.Join(err, n.close())
 			}
-			pairs[i][end] = nic
 		}
 	}
 	return n, nil

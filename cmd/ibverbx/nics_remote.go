@@ -64,8 +64,7 @@ func (u udpNICs) openEnd(w measure.NICRequest) (_ *nics, err error) {
 	n := &nics{}
 	var link *softnic.UDPLink
 	var on map[netip.Addr]bool // the addresses of the link
-	ports := make([]*softnic.NIC, w.Rails)
-	for i := range ports {
+	for i := range w.Rails {
 		addr := u.addrs[i%len(u.addrs)].Unmap()
 		if link == nil || on[addr] || u.capture.on() || len(w.Impair) > 0 {
 			if link, err = u.link(i, w.Impair); err != nil {
@@ -74,11 +73,10 @@ func (u udpNICs) openEnd(w measure.NICRequest) (_ *nics, err error) {
 			on = make(map[netip.Addr]bool)
 		}
 		on[addr] = true
-		if ports[i], err = n.openUDP(link, softnic.Config{Name: softName(i), Addr: addr}); err != nil {
+		if err = n.openUDP(link, softnic.Config{Name: softName(i), Addr: addr}); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
-	n.setPort = func(rail int, up bool) { ports[rail].SetPort(up) }
 	return n, nil
 }
 
@@ -92,13 +90,13 @@ func (u udpNICs) link(rail int, impair []measure.Impair) (*softnic.UDPLink, erro
 	return softnic.NewUDPLink(cfg)
 }
 
-func (n *nics) openUDP(link *softnic.UDPLink, cfg softnic.Config) (*softnic.NIC, error) {
+func (n *nics) openUDP(link *softnic.UDPLink, cfg softnic.Config) error {
 	nic, err := softnic.New(link, cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	n.closers.Add(nic.Close)
-	return nic, n.openRail(nic, 0, 0)
+	return n.openRail(nic, 0, 0)
 }
 
 // openEnd opens the chosen devices in order, at most so many.

@@ -232,7 +232,6 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err := n.set(cfg.NICRequest(), &f.settings); err != nil {
 		return err
 	}
-	cfg.Kill.SetPort = n.setPort
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)
 	if err != nil {
 		return err

@@ -207,30 +207,6 @@ func TestFoldEvents(t *testing.T) {
 	}
 }
 
-// The ports of a rail are those of its two NICs, and nobody else's.
-func TestSetPort(t *testing.T) {
-	n := softRails(t, 2)
-	states := func() (text string) {
-		for _, ctx := range n.contexts() {
-			p, err := ctx.QueryPort(1)
-			if err != nil {
-				t.Fatalf("QueryPort: got %v, want no error", err)
-			}
-			text += p.State.String() + " "
-		}
-		return text
-	}
-	before := states()
-	n.setPort(1, false)
-	down := strings.Fields(states())
-	if down[0] != down[1] || down[2] != down[3] || down[0] == down[2] {
-		t.Errorf("the ports are %v, want those of rail 1 down", down)
-	}
-	if n.setPort(1, true); states() != before {
-		t.Errorf("the ports are %s afterwards, want %s", states(), before)
-	}
-}
-
 // TestEventWithoutRail: a failure that blames no rail is printed with its cause.
 func TestEventWithoutRail(t *testing.T) {
 	e := report.Event{FailoverEvent: measure.FailoverEvent{End: "target", Event: "failed", Rail: -1, Cause: "the peer is gone"}}

@@ -13,7 +13,6 @@ import (
 	"ibverbx/internal/perf/remote"
 	"ibverbx/peer"
 	"ibverbx/settings"
-	"ibverbx/softnic"
 )
 
 // perfRemote is the other process of a test.
@@ -105,52 +104,14 @@ func (p *perfRemote) Open(w measure.NICRequest) ([]ibverbx.RailConfig, error) {
 	return n.ends[0], n.set(w, p.settings)
 }
 
-// lent is the name of the memory that each side lends to the other.
-const lent = "perf"
-
 // Connect implements remote.Remote.
-func (p *perfRemote) Connect(ctx context.Context, s measure.SideConfig) (*measure.Link, error) {
-	cfg := peer.Config{
-		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
-		Minimum:      peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
-		PeerNetworks: p.networks, Link: p.link, Unsealed: p.unsealed,
-		Regions: []peer.RegionConfig{{Name: lent, Memory: s.Memory, Size: max(s.Bytes, 1)}},
-	}
-	if s.Direct {
-		cfg.Minimum.LaneDepth = s.QP.SendDepth
-	}
-	one, err := peer.Connect(ctx, p.conn, p.dialer, cfg)
-	if err != nil {
-		return nil, err
-	}
-	if one.Remote(lent) == nil {
-		return nil, errors.Join(fmt.Errorf("peer does not expose region %q; available: %q", lent, one.RemoteNames()), one.Close())
-	}
-	return &measure.Link{
-		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Configs(), Lanes: one.Agreed.Lanes,
-		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(),
-		Scheme: one.Agreed.Scheme, Sealed: one.Agreed.Sealed, Close: one.Close, SetPort: p.setPort(one),
-	}, nil
-}
-
-// setPort returns what takes the port of a rail down or up. Over shared memory the Session has NICs of its own.
-func (p *perfRemote) setPort(one *peer.Session) func(rail int, up bool) {
-	if one.Link != peer.LinkShm {
-		return p.nics.setPort
-	}
-	rails := one.Rails.Configs()
-	return func(rail int, up bool) {
-		if nic, ok := rails[rail].Context.Device().(*softnic.NIC); ok {
-			nic.SetPort(up)
-		}
-	}
+func (p *perfRemote) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
+	cfg.PeerNetworks, cfg.Link, cfg.Unsealed = p.networks, p.link, p.unsealed
+	return peer.Connect(ctx, p.conn, p.dialer, cfg)
 }
 
 // runClient measures against a server.
 func runClient(ctx context.Context, s streams, f *perfFlags) error {
-	if _, err := f.cfg.Complete(); err != nil {
-		return err
-	}
 	auth, err := f.auth.config(f.host)
 	if err != nil {
 		return err

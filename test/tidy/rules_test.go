@@ -93,7 +93,7 @@ var arrows = map[string][]string{
 	"reliable":           {"verbs", "pure"},
 	"settings":           {".", "verbs", "reliable"},
 	"internal":           {},
-	perfDir + "/measure": {".", "verbs", "pure"},
+	perfDir + "/measure": {".", "verbs", "peer", "pure"},
 	perfDir + "/remote":  {".", "verbs", perfDir + "/measure", "pure"},
 	perfDir + "/report":  {perfDir + "/measure", "pure"},
 	"internal/nullnic":   {"verbs", "pure"},

@@ -95,7 +95,7 @@ func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 			}
 			copies = append(copies, rate)
 		}
-		rest := total - r.spent(r.Now())
+		rest := total - r.spent(r.now())
 		if left == endless && total > 0 && rest <= 0 {
 			break // a burst without an end and without time left would never end
 		}
@@ -104,7 +104,7 @@ func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 		}
 		if left != endless {
 			left -= part
-		} else if r.spent(r.Now()) >= total {
+		} else if r.spent(r.now()) >= total {
 			break
 		}
 	}
@@ -122,7 +122,7 @@ func (r *SizeRun) transfer(t *tally, n int64, d time.Duration) error {
 	if r.control != nil {
 		burst = int64(r.plan.chain) * int64(max(1, r.plan.window/2))
 	}
-	start, proven := r.Now(), *t
+	start, proven := r.now(), *t
 	for n > 0 && !r.cancelled.Load() {
 		part, before := min(n, burst), *t
 		err := r.prepare(part)
@@ -141,11 +141,11 @@ func (r *SizeRun) transfer(t *tally, n int64, d time.Duration) error {
 		if n != endless {
 			n -= part
 		}
-		if over, err := r.outage.lasted(r.Now()-start, d); over || err != nil {
-			return errors.Join(err, t.keep(&proven, r.compared()))
+		if over, err := r.outage.lasted(r.now()-start, d); over || err != nil {
+			return errors.Join(err, t.keep(&proven, r.control.answered()))
 		}
 	}
-	return t.keep(&proven, r.compared())
+	return t.keep(&proven, r.control.answered())
 }
 
 // keep leaves out messages that were not compared when a check was given up.
@@ -163,7 +163,7 @@ func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 	for _, f := range r.flows {
 		f.start(n)
 	}
-	start, done, elapsed := r.Now(), r.done(), t.elapsed
+	start, done, elapsed := r.now(), r.done(), t.elapsed
 	patterns := r.patterns()
 	var w idlePolls
 	for {
@@ -171,7 +171,7 @@ func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 			r.outage.act() // before the next post, so that it goes to a port that is down
 		}
 		err := r.step()
-		now, before := r.Now(), done
+		now, before := r.now(), done
 		done = r.done()
 		busy := now - start - (r.patterns() - patterns)
 		if moved := done - before; moved > 0 {

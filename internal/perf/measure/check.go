@@ -11,11 +11,14 @@ import (
 func (r *SizeRun) prepare(n int64) error {
 	for _, f := range r.flows {
 		first := f.queues[0].sent
-		if err := r.freed(first + n); err != nil {
+		if err := r.control.freed(first + n); err != nil {
 			return err
 		}
 		if f.op != Atomic && !f.source.here() {
-			if err := r.control.Fill(first, n); err != nil {
+			if err := r.control.request(kindFill, first, n); err != nil {
+				return err
+			}
+			if err := r.control.answered(); err != nil {
 				return err
 			}
 			continue
@@ -58,7 +61,7 @@ func (f *flow) fill(queue int, first, end int64) error {
 }
 
 // verify compares the last n messages of every flow, which prepare has made and which are
-// complete. The remote side compares messages in its memory, and compared returns its result.
+// complete. The remote side compares messages in its memory, and control.answered returns its result.
 func (r *SizeRun) verify(n int64) error {
 	for _, f := range r.flows {
 		if err := f.verify(n); err != nil {
@@ -67,14 +70,14 @@ func (r *SizeRun) verify(n int64) error {
 		if f.target.here() || n == 0 {
 			continue
 		}
-		if err := r.compared(); err != nil {
+		if err := r.control.answered(); err != nil {
 			return err
 		}
-		if err := r.control.Compare(f.sent-n, n); err != nil {
+		if err := r.control.request(kindCompare, f.sent-n, n); err != nil {
 			return err
 		}
 		if f.op == Atomic { // the counter must not move before it is compared
-			return r.compared()
+			return r.control.answered()
 		}
 	}
 	return nil
@@ -87,7 +90,7 @@ func (r *SizeRun) verifyOne() error {
 		if err := r.verify(1); err != nil {
 			return err
 		}
-		return r.compared()
+		return r.control.answered()
 	}
 	for _, h := range r.sides {
 		if h.sideQPs == nil || h.in.received == 0 {
@@ -130,6 +133,17 @@ func (f *flow) compare(queue int, first, end int64) error {
 		if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
 			return f.mismatch(fmt.Sprintf("byte %d", off), queue, m, uint64(b[off]), uint64(want))
 		}
+	}
+	return nil
+}
+
+// compareRequested compares the messages from first up to end that the remote side has sent, at its request.
+func (f *flow) compareRequested(first, end int64) error {
+	if f.op == Atomic {
+		return f.compareCounter(f.target.message(0, 0), 0, end, uint64(end))
+	}
+	if err := f.compare(0, first, end); err != nil {
+		return fmt.Errorf("at the other end: %w", err)
 	}
 	return nil
 }

@@ -59,14 +59,14 @@ func (r *SizeRun) copyRate(p *places, d time.Duration) (float64, error) {
 	if p.device != nil {
 		batch = r.plan.chain
 	}
-	start := r.Now()
+	start := r.now()
 	for copied, at := 0, 0; ; {
 		n, err := p.copy(&at, batch)
 		if err != nil {
 			return 0, err
 		}
 		copied += n
-		if t := r.Now() - start; t >= d && t > 0 {
+		if t := r.now() - start; t >= d && t > 0 {
 			r.pace.copying += t
 			return float64(copied) / t.Seconds(), nil
 		}

@@ -3,9 +3,8 @@
 //
 // A [Test] has a run for each message size. A run has two sides, which are opened for it and closed
 // after it. In a test within one process, the goroutine that calls Run drives both sides. In a test
-// between processes each process drives its own side, and a [Control] leads to the other one (package
-// remote). On RC a side is a VirtualQP. UC and UD QPs, which a VirtualQP cannot use, are wrapped to
-// look like one.
+// between processes each process drives its own side, and a [Peer] leads to the other one. On RC a
+// side is a VirtualQP. UC and UD QPs, which a VirtualQP cannot use, are wrapped to look like one.
 //
 // # Bandwidth
 //
@@ -23,6 +22,12 @@
 // and WRITE_WITH_IMM: half of the round trip of a ping-pong, where the message or the notification
 // is the ping. perftest's write latency is half of a ping-pong too. It spins on a byte of the
 // target, which package verbs does not allow.
+//
+// # Two processes
+//
+// Both sides lay out their buffers alike and exchange control messages: receives are posted, all data is sent, fill or
+// compare these messages, and finally the result of each side. A rate is the sender's, from its first post to its last
+// completion; with two directions it is the sum. Package remote is the client and the server.
 //
 // # Check
 //

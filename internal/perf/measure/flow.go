@@ -84,7 +84,7 @@ func messagesOf(id uint64) int64 { return int64(id &^ receiveID >> 32) }
 // newFlow makes the buffers and work requests of the flow that a side initiates, as far as they
 // are in this process, and posts the receives.
 func (r *SizeRun) newFlow(index int) error {
-	f := &flow{plan: r.plan, cfg: r.cfg, op: r.cfg.op(), index: index, now: r.Now}
+	f := &flow{plan: r.plan, cfg: r.cfg, op: r.cfg.op(), index: index, now: r.now}
 	if r.cfg.Connection == verbs.UD {
 		f.grh = verbs.GRHLen
 	}

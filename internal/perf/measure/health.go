@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"ibverbx/internal/roce"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -165,11 +166,11 @@ func percentiles(times []float64) (p50, p99 float64) {
 
 // locate fills in the addresses of the rails, as far as NICs on an Ethernet have some. side is that of this
 // process.
-func (rep *Report) locate(link *Link, side int) error {
-	if rep.Link == "shm" {
+func (rep *Report) locate(s *peer.Session, side int) error {
+	if s.Link == peer.LinkShm {
 		return nil
 	}
-	paths, err := link.QP.Paths()
+	paths, err := s.QP.Paths()
 	for i := range paths {
 		p := &paths[i]
 		if p.Rail >= len(rep.PerRail) {

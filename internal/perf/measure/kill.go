@@ -1,6 +1,11 @@
 package measure
 
-import "time"
+import (
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
 
 const (
 	defaultKillAt   = time.Second
@@ -18,7 +23,7 @@ const (
 )
 
 // Kill makes the test lose a rail under load and get it back: the ports of both NICs of the rail
-// go down and, later, up. Between processes only the port of the client does, and Link.SetPort takes it down. It needs a VirtualQP with lanes on several rails, and implies Check.
+// go down and, later, up. Between processes only the port of the client does. It needs a VirtualQP with lanes on several rails, and implies Check.
 // There is one row.
 type Kill struct {
 	// On means that a rail is to be lost. Otherwise all else must be zero.
@@ -31,8 +36,8 @@ type Kill struct {
 	// Back is how long it is lost, or until there was enough traffic meanwhile. If zero, 1 s. If Config.Duration is zero the row lasts as
 	// long after the return as before the loss.
 	Back time.Duration
-	// SetPort takes the ports of both NICs of a rail down or up. It is called by the
-	// goroutine that runs the test.
+	// SetPort takes the ports of both NICs of a rail down or up, in the goroutine that runs the test. If nil, the test calls
+	// SetPort of software NICs.
 	SetPort func(rail int, up bool)
 }
 
@@ -61,8 +66,29 @@ func (k *Kill) withDefaults(c *Config) {
 	c.Check, c.Live.On = true, true
 }
 
-// refuse is the error of NICs whose ports this program does not control.
-func (k *Kill) refuse() error {
-	return Refuse("kill-rail", k.Rail, "this program cannot take the ports of real NICs down",
-		"use --provider softnic, or leave it out and pull a cable: the test goes on, and --interval shows it")
+// control sets SetPort, unless it is set, for the NICs of the ends in this process. It refuses NICs whose ports this program
+// does not control.
+func (k *Kill) control(ends ...[]ibverbx.RailConfig) error {
+	if !k.On || k.SetPort != nil {
+		return nil
+	}
+	var nics []interface{ SetPort(up bool) }
+	for _, rails := range ends {
+		device := rails[k.Rail].Context.Device()
+		if wrapped, ok := device.(interface{ Unwrap() verbs.Device }); ok {
+			device = wrapped.Unwrap()
+		}
+		nic, ok := device.(interface{ SetPort(up bool) })
+		if !ok {
+			return Refuse("kill-rail", k.Rail, "this program cannot take the ports of real NICs down",
+				"use --provider softnic, or leave it out and pull a cable: the test goes on, and --interval shows it")
+		}
+		nics = append(nics, nic)
+	}
+	k.SetPort = func(_ int, up bool) {
+		for _, nic := range nics {
+			nic.SetPort(up)
+		}
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -100,6 +101,49 @@ func TestControlOnlyWithKill(t *testing.T) {
 		if err := r.closers.Close(); err != nil {
 			t.Errorf("close: got %v, want no error", err)
 		}
+	}
+}
+
+// TestKillPorts: software NICs of the lost rail go down and up. NICs whose ports this program does not control are refused, with
+// what to do instead.
+func TestKillPorts(t *testing.T) {
+	var nics [2][]*softnic.NIC
+	var ends [2][]ibverbx.RailConfig
+	for rail := range 2 {
+		link := softnic.NewMemoryLink(nil)
+		for side := range ends {
+			nic, err := softnic.New(link, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
+			if err != nil {
+				t.Fatalf("softnic.New: got %v, want no error", err)
+			}
+			defer func() { _ = nic.Close() }()
+			ctx, err := nic.Open()
+			if err != nil {
+				t.Fatalf("Open: got %v, want no error", err)
+			}
+			nics[side], ends[side] = append(nics[side], nic), append(ends[side], ibverbx.RailConfig{Context: ctx})
+		}
+	}
+	kill := Kill{On: true, Rail: 1}
+	if err := kill.control(ends[0], ends[1]); err != nil {
+		t.Fatalf("control: got %v, want no error", err)
+	}
+	for _, up := range []bool{false, true} {
+		kill.SetPort(1, up)
+		for side := range ends {
+			for rail := range ends[side] {
+				port, err := ends[side][rail].Context.QueryPort(1)
+				if active := port.State == verbs.PortActive; err != nil || active != (up || rail == 0) {
+					t.Errorf("rail 1 up %v: the port of rail %d at end %d is active: %v (%v)", up, rail, side, active, err)
+				}
+			}
+		}
+	}
+	a, _ := newWire().pair(2)
+	kill = Kill{On: true, Rail: 1}
+	var refused *ConfigError
+	if err := kill.control(a); !errors.As(err, &refused) || !strings.Contains(err.Error(), "pull a cable") {
+		t.Errorf("NICs without ports: got %v, want them refused with what to do instead", err)
 	}
 }
 

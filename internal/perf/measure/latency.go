@@ -44,9 +44,9 @@ func (r *SizeRun) sample(s *samples, one func() error) error {
 		if count == 0 {
 			r.begin()
 		}
-		start := r.Now()
+		start := r.now()
 		err := one()
-		end := r.Now()
+		end := r.now()
 		if err == nil && r.cfg.Check {
 			err = r.verifyOne()
 		}
@@ -103,10 +103,10 @@ func (r *SizeRun) echo() error {
 	h := r.own()
 	for answered := int64(0); ; answered++ {
 		for h.in.received == answered {
-			if sent, done := r.control.RemoteSent(); done && h.in.received >= sent {
+			if r.control.remoteDone && h.in.received >= r.control.remoteSent {
 				return nil
 			}
-			if err := r.Turn(); err != nil {
+			if err := r.control.turn(); err != nil {
 				return err
 			}
 		}
@@ -146,7 +146,7 @@ func (r *SizeRun) await(h *side, counter *int64, before int64) error {
 			return err
 		}
 		if r.round++; r.control != nil && r.round%controlRounds == 0 {
-			if err := r.attend(); err != nil {
+			if err := r.control.attend(); err != nil {
 				return err
 			}
 		}

@@ -44,12 +44,7 @@ func memoryTest(t *testing.T, cfg measure.Config) (*measure.Test, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, nics, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
-	cfg.Kill.SetPort = func(rail int, up bool) {
-		for _, nic := range nics[rail] {
-			nic.SetPort(up)
-		}
-	}
+	_, _, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
 	return measure.New(ends[0], ends[1], cfg)
 }
 

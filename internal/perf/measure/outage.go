@@ -74,7 +74,7 @@ func (o *outage) setPort(up bool) {
 
 // act takes the rail down or up if it is time.
 func (o *outage) act() {
-	switch now := o.run.spent(o.run.Now()); {
+	switch now := o.run.spent(o.run.now()); {
 	case o.killedAt == 0 && now >= o.kill.At && o.moved() && (o.loaded() || now >= o.kill.At+loadWithin):
 		o.now, o.killedAt = now, now
 		o.setPort(false)

@@ -16,7 +16,7 @@ type counts struct {
 
 // counts returns what has come through until now.
 func (r *SizeRun) counts() counts {
-	at := r.spent(r.Now())
+	at := r.spent(r.now())
 	c := counts{at: at, busy: at - r.patterns(), messages: r.done(), rails: make([]uint64, len(r.own().rails))}
 	for _, h := range r.sides {
 		if h.sideQPs != nil && h.out != nil {
@@ -64,7 +64,7 @@ func (s *series) end() {
 	if s == nil || len(s.samples) == 0 {
 		return
 	}
-	if n := len(s.samples); n > 1 && s.run.spent(s.run.Now())-s.samples[n-1].at < s.every/2 {
+	if n := len(s.samples); n > 1 && s.run.spent(s.run.now())-s.samples[n-1].at < s.every/2 {
 		s.samples[n-1] = s.run.counts()
 		return
 	}

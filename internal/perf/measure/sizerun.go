@@ -12,6 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/closer"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -46,9 +47,9 @@ type SizeRun struct {
 	side  int      // the side that measures: 1 for a server, otherwise 0
 	sides [2]*side // the client, or the initiator of a single process, is first
 	flows []*flow  // those that sides in this process initiate
-	// control and link lead to the other process. They are nil if both sides are in this process.
-	control Control
-	link    *Link
+	// control and session lead to the other process. They are nil if both sides are in this process.
+	control *control
+	session *peer.Session
 	outage  *outage // nil unless a rail is to be lost
 	series  *series // nil if nobody wants rates over time
 	// recent returns the median and the 99th percentile of the times since its last call. It is nil unless latency is
@@ -131,6 +132,9 @@ func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*
 	return r, err
 }
 
+// now is the time since the run was opened. It reads the monotonic clock once.
+func (r *SizeRun) now() time.Duration { return time.Since(r.epoch) }
+
 // own is the side that measures.
 func (r *SizeRun) own() *side { return r.sides[r.side] }
 
@@ -141,7 +145,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	mine := found[r.side]
 	r.mark()
 	if r.control != nil {
-		err = r.control.Start()
+		err = r.control.start()
 	}
 	switch {
 	case err != nil:
@@ -164,7 +168,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 		return found, nil
 	}
 	if err == nil {
-		err = r.finish(&found)
+		err = r.control.finish(&found)
 	}
 	if errors.Is(err, errCancelled) { // the remote side is silent: what this side has found counts
 		if err = nil; !mine.Interrupted {
@@ -194,7 +198,7 @@ func (r *SizeRun) begin() {
 	}
 	r.mark()
 	r.measuring()
-	now := r.Now()
+	now := r.now()
 	r.pace.began, r.pace.told, r.pace.copying, r.pace.moved = now, now, 0, now
 	r.series.start()
 }
@@ -278,7 +282,7 @@ func (r *SizeRun) step() error {
 		}
 	}
 	if r.control != nil && r.round%controlRounds == 0 {
-		return r.attend()
+		return r.control.attend()
 	}
 	return nil
 }
@@ -344,7 +348,7 @@ type idlePolls struct {
 // goroutines run. It returns an error when waiting makes no sense any more.
 func (r *SizeRun) foundNothing(w *idlePolls) error {
 	if r.control != nil {
-		return r.control.Rest()
+		return r.control.rest()
 	}
 	if idle := r.cfg.Live.Idle; idle > 0 {
 		time.Sleep(idle)
@@ -358,7 +362,7 @@ func (r *SizeRun) foundNothing(w *idlePolls) error {
 			return err
 		}
 	}
-	now := r.Now()
+	now := r.now()
 	if w.since == 0 {
 		w.since = now
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -20,9 +21,10 @@ import (
 // one goroutine at a time.
 type Test struct {
 	cfg   Config
-	own   Config // what this side wants of its VirtualQP; between processes only
-	side  int    // 1 for a server, otherwise 0
-	peer  Peer   // nil if both sides are in this process
+	own   Config        // what this side wants of its VirtualQP; between processes only
+	side  int           // 1 for a server, otherwise 0
+	peer  Peer          // nil if both sides are in this process
+	every time.Duration // between two signs of life to peer
 	rails [2][]ibverbx.RailConfig
 	sizes []int
 	maxWR int // requests that a queue of any of the devices holds
@@ -112,8 +114,8 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 	if len(initiator) != cfg.Rails || len(target) != cfg.Rails {
 		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
 	}
-	if cfg.Kill.On && cfg.Kill.SetPort == nil {
-		return nil, cfg.Kill.refuse()
+	if err := cfg.Kill.control(initiator, target); err != nil {
+		return nil, err
 	}
 	t := &Test{cfg: cfg, own: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}, maxWR: math.MaxInt}
 	var hosts [2]Host
@@ -147,11 +149,13 @@ type Side struct {
 	Sizes []int
 	// Peer leads to the other side.
 	Peer Peer
+	// Every is the interval of signs of life. Zero means 1 s.
+	Every time.Duration
 }
 
 // NewSide returns the Test of one side, and what its NICs are. The caller calls Describe when it knows both hosts.
 func NewSide(s *Side) (t *Test, mine Host, err error) {
-	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, sizes: s.Sizes, maxWR: MaxRequests}
+	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, every: cmp.Or(s.Every, progressEvery), sizes: s.Sizes, maxWR: MaxRequests}
 	t.head.Role = "client"
 	if s.Server {
 		t.side, t.head.Role = 1, "server"
@@ -180,10 +184,10 @@ type Host struct {
 }
 
 // agree adopts the parameters that both sides agreed on.
-func (rep *Report) agree(l *Link) {
-	rep.Link, rep.LinkReason = l.Name, l.Reason
-	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Table.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
-	rep.Sealed = l.Sealed
+func (rep *Report) agree(s *peer.Session) {
+	rep.Link, rep.LinkReason = string(s.Link), s.LinkReason
+	a := &s.Agreed
+	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Table.Fragment, rep.Sealed = a.Lanes, a.Lanes, a.Scheme.String(), a.MTU.Bytes(), a.FragmentSize, a.Sealed
 }
 
 // plan chooses the sizes of the rows and refuses what one of the devices cannot do.
@@ -336,9 +340,9 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 			r.timed()
 		}
 	}
-	if r.link != nil && len(rep.Results) == 0 {
-		rep.agree(r.link)
-		if err := rep.locate(r.link, t.side); err != nil {
+	if r.session != nil && len(rep.Results) == 0 {
+		rep.agree(r.session)
+		if err := rep.locate(r.session, t.side); err != nil {
 			return res, err
 		}
 		if o.Head != nil {
@@ -358,10 +362,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	}
 	found, err := r.run()
 	if err != nil {
-		if r.control != nil {
-			err = r.control.Explain(err)
-		}
-		return res, err
+		return res, r.control.explain(err)
 	}
 	res = t.cfg.settle(size, found)
 	res.Histogram, res.HDR = found[t.side].histogram, found[t.side].hdr

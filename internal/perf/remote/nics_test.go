@@ -120,9 +120,7 @@ func TestRemoteDeviceCheckFinds(t *testing.T) {
 	for _, op := range []measure.Op{measure.Write, measure.Read} {
 		_, memory := device(t)
 		ends := partners(t, 1)
-		ends[0].spoil = func(l *measure.Link) {
-			l.Remote = &ibverbx.RemoteRegion{Addr: l.Remote.Addr + 64, Length: l.Remote.Length, RKeys: l.Remote.RKeys}
-		}
+		ends[0].spoil = true
 		cfg := measure.Config{Op: op, Rails: 1, QPs: 2, Sizes: []int{64}, Iterations: 64, Check: true, Memory: [2]measure.Memory{memory}}
 		client, server := both(t.Context(), ends, cfg, measure.Config{Memory: [2]measure.Memory{{}, memory}})
 		if client.err == nil || !strings.Contains(client.err.Error(), "--check") || server.err == nil {

@@ -1,9 +1,7 @@
-// Package remote measures between two processes: it is the client and the server of package measure.
+// Package remote is the client and the server of package measure, for tests between two processes.
 //
-// A [Remote] leads to the other process. The client decides what to measure. Both sides lay out their buffers alike and
-// exchange control messages: receives are posted, all data is sent, fill or compare these messages, and finally the
-// result of each side. A rate is the sender's, from its first post to its last completion; with two directions it is the
-// sum. Messages are bounded and strictly decoded.
+// A [Remote] leads to the other process. The client decides what to measure and requests it; the server accepts or refuses. Each
+// side opens its NICs and describes its host. Package measure then runs the test. Messages are bounded and strictly decoded.
 package remote
 
 import (
@@ -23,39 +21,19 @@ const requestTimeout = 30 * time.Second
 
 // Remote leads to the other process.
 type Remote interface {
-	// Send sends a message of at most 1 MiB. Messages arrive in order.
-	Send(ctx context.Context, b []byte) error
-	// Recv returns the next message.
-	Recv(ctx context.Context) ([]byte, error)
+	measure.Peer
 	// Open opens NICs for this side, fewer than requested if there are no more. It is called once, at the server when a
 	// client has requested a test, and may wait until it is the client's turn.
 	Open(r measure.NICRequest) ([]ibverbx.RailConfig, error)
-	// Connect makes a VirtualQP, connects it to the remote one, and registers memory at both sides. The remote side calls
-	// Connect too. Nothing is sent or received meanwhile.
-	Connect(ctx context.Context, s measure.SideConfig) (*measure.Link, error)
-}
-
-// timing has the times of a side. Tests shorten them.
-type timing struct {
-	every   time.Duration // between two signs of life
-	request time.Duration // limits the wait for each message of a client that requests a test
-}
-
-func defaultTiming() timing { return timing{every: progressEvery, request: requestTimeout} }
-
-// session is a Remote with the times of this side.
-type session struct {
-	Remote
-	timing
 }
 
 // NewClient requests a test from the server at the other side of to. A Config that cannot be measured is a
 // *measure.ConfigError.
 func NewClient(ctx context.Context, to Remote, cfg measure.Config) (*measure.Test, error) {
-	return newClient(ctx, to, cfg, defaultTiming())
+	return newClient(ctx, to, cfg, 0)
 }
 
-func newClient(ctx context.Context, to Remote, cfg measure.Config, times timing) (*measure.Test, error) {
+func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Duration) (*measure.Test, error) {
 	cfg, err := cfg.Complete()
 	if err != nil {
 		return nil, err
@@ -77,17 +55,17 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, times timing)
 	if err != nil {
 		return nil, err
 	}
-	t, mine, err := measure.NewSide(&measure.Side{Config: cfg, Own: cfg, Rails: rails, Sizes: sizes, Peer: &session{to, times}})
+	t, mine, err := measure.NewSide(&measure.Side{Config: cfg, Own: cfg, Rails: rails, Sizes: sizes, Peer: to, Every: every})
 	if err != nil {
 		return nil, err
 	}
-	if err := send(ctx, to, specOf(&cfg, sizes)); err != nil {
+	if err := measure.SendMessage(ctx, to, specOf(&cfg, sizes)); err != nil {
 		return nil, err
 	}
-	if err := send(ctx, to, mine); err != nil {
+	if err := measure.SendMessage(ctx, to, mine); err != nil {
 		return nil, err
 	}
-	theirs, err := recvHost(ctx, to)
+	theirs, err := recvHost(func(h *measure.Host) error { return measure.RecvMessage(ctx, to, h) })
 	if err != nil {
 		return nil, err
 	}
@@ -99,60 +77,52 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, times timing)
 // a choice. If the test is refused, the client is sent the reason. A client that requests nothing is dropped after a
 // while, because others are waiting.
 func NewServer(ctx context.Context, to Remote, own measure.Config) (*measure.Test, error) {
-	return newServer(ctx, to, own, defaultTiming())
+	return newServer(ctx, to, &measure.Side{Own: own, Peer: to, Server: true}, requestTimeout)
 }
 
-// newServer is NewServer with other times. Opening NICs may take longer: see Remote.Open.
-func newServer(ctx context.Context, to Remote, own measure.Config, times timing) (*measure.Test, error) {
-	client := &timeoutRemote{to, times.request}
-	b, err := client.Recv(ctx)
-	if err != nil {
-		return nil, err
-	}
+// newServer is NewServer for a side that lacks the client's test. limit is the time that the client may take for each
+// message. Opening NICs may take longer: see Remote.Open.
+func newServer(ctx context.Context, to Remote, side *measure.Side, limit time.Duration) (*measure.Test, error) {
 	var s spec
-	if err := decode(b, &s); err != nil {
+	if err := recvWithin(ctx, to, limit, &s); err != nil {
 		return nil, err
 	}
-	t, mine, err := accept(&session{to, times}, &s, &own)
+	t, mine, err := accept(to, &s, side)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the client's test: %w", err), send(ctx, to, measure.Host{Devices: []string{}, Text: brief(err)}))
+		refusal := measure.Host{Devices: []string{}, Text: measure.Brief(err)}
+		return nil, errors.Join(fmt.Errorf("the client's test: %w", err), measure.SendMessage(ctx, to, refusal))
 	}
-	theirs, err := recvHost(ctx, client)
+	theirs, err := recvHost(func(h *measure.Host) error { return recvWithin(ctx, to, limit, h) })
 	if err != nil {
 		return nil, err
 	}
-	if err := send(ctx, to, mine); err != nil {
+	if err := measure.SendMessage(ctx, to, mine); err != nil {
 		return nil, err
 	}
 	t.Describe([2]measure.Host{theirs, mine})
-	_, err = fitsServer(&own, t.Config(), s.Sizes) // device memory takes more
+	_, err = fitsServer(&side.Own, t.Config(), s.Sizes) // device memory takes more
 	return t, err
 }
 
-// timeoutRemote is a Remote with a per-message timeout.
-type timeoutRemote struct {
-	Remote
-	limit time.Duration
-}
-
-// Recv implements Remote.
-func (p *timeoutRemote) Recv(ctx context.Context) ([]byte, error) {
-	late := fmt.Errorf("timed out after %v waiting for the client's test request", p.limit)
-	ctx, cancel := context.WithTimeoutCause(ctx, p.limit, late)
+// recvWithin receives a value from a client, for at most the given time.
+func recvWithin(ctx context.Context, from Remote, limit time.Duration, v any) error {
+	late := fmt.Errorf("timed out after %v waiting for the client's test request", limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
-	b, err := p.Remote.Recv(ctx)
+	err := measure.RecvMessage(ctx, from, v)
 	if err != nil && errors.Is(context.Cause(ctx), late) {
 		err = fmt.Errorf("%w: %w", late, err)
 	}
-	return b, err
+	return err
 }
 
 // accept accepts a client's test, or refuses it, and opens NICs for it.
-func accept(to *session, s *spec, own *measure.Config) (t *measure.Test, mine measure.Host, err error) {
+func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measure.Host, err error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, mine, err
 	}
+	own := &side.Own
 	cfg.Memory = own.Memory
 	if err := cfg.Validate(); err != nil {
 		return nil, mine, err
@@ -164,22 +134,16 @@ func accept(to *session, s *spec, own *measure.Config) (t *measure.Test, mine me
 	if own.Rails > 0 {
 		request.Rails = own.Rails
 	}
-	rails, err := to.Open(request)
-	if err != nil {
+	if side.Rails, err = to.Open(request); err != nil {
 		return nil, mine, err
 	}
-	return measure.NewSide(&measure.Side{
-		Config: cfg, Own: *own, Server: true, Rails: rails, Sizes: s.Sizes, Peer: to,
-	})
+	side.Config, side.Sizes = cfg, s.Sizes
+	return measure.NewSide(side)
 }
 
 // recvHost receives the description of the remote host.
-func recvHost(ctx context.Context, from Remote) (h measure.Host, err error) {
-	b, err := from.Recv(ctx)
-	if err != nil {
-		return h, err
-	}
-	if err := decode(b, &h); err != nil {
+func recvHost(recv func(*measure.Host) error) (h measure.Host, err error) {
+	if err := recv(&h); err != nil {
 		return h, err
 	}
 	if err := checkHost(&h); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
+	"ibverbx/peer"
 	"ibverbx/softnic"
 )
 
@@ -34,14 +35,14 @@ func (w *wrapped) Recv(ctx context.Context) ([]byte, error) {
 	}
 }
 
-func (w *wrapped) Connect(ctx context.Context, s measure.SideConfig) (*measure.Link, error) {
+func (w *wrapped) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
 	w.rows++
 	if w.connect != nil {
 		if err := w.connect(ctx, w.rows-1); err != nil {
 			return nil, err
 		}
 	}
-	return w.partner.Connect(ctx, s)
+	return w.partner.Connect(ctx, cfg)
 }
 
 // stopped runs a client, and a server that lives for as long. What the server finds does not matter.

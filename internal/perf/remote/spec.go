@@ -99,7 +99,7 @@ func fitsServer(own, test *measure.Config, sizes []int) (left int, err error) {
 
 // checkHost rejects an invalid description of the remote host.
 func checkHost(h *measure.Host) error {
-	if len(h.Devices) > ibverbx.MaxRails || (len(h.Devices) == 0 && h.Text == "") || len(h.Text) > maxTextBytes {
+	if len(h.Devices) > ibverbx.MaxRails || (len(h.Devices) == 0 && h.Text == "") || len(h.Text) > measure.MaxText {
 		return errors.New("the remote side's description of its NICs is invalid")
 	}
 	for _, d := range slices.Concat(h.Devices, []string{h.Memory}) {

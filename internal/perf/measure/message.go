@@ -1,4 +1,4 @@
-package remote
+package measure
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"strings"
 
 	"ibverbx"
-	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/strictjson"
 )
 
 // Bounds of messages.
 const (
-	maxMessage   = 1 << 20 // bytes
-	maxTextBytes = 512
+	maxWire = 1 << 20 // bytes
+	// MaxText limits the text of an error, in bytes.
+	MaxText = 512
 	// maxHealthLanes is the largest number of lanes whose counters are sent. More would not fit a message.
 	maxHealthLanes = 512
 )
@@ -42,8 +42,8 @@ type controlMessage struct {
 	N     int64       `json:"n,omitempty"`
 	Text  string      `json:"text,omitempty"`
 	// Stop, in a client's done, means that the user has stopped the test: the server stops sending too.
-	Stop bool             `json:"stop,omitempty"`
-	Over *measure.Outcome `json:"over,omitempty"`
+	Stop bool     `json:"stop,omitempty"`
+	Over *Outcome `json:"over,omitempty"`
 }
 
 // check rejects an invalid message from the remote side.
@@ -54,7 +54,7 @@ func (m *controlMessage) check() error {
 		return fmt.Errorf("unknown control message %.32q", m.Kind)
 	}
 	switch {
-	case m.First < 0 || m.N < 0 || m.First > math.MaxInt64-m.N || len(m.Text) > maxTextBytes:
+	case m.First < 0 || m.N < 0 || m.First > math.MaxInt64-m.N || len(m.Text) > MaxText:
 		return fmt.Errorf("control message %q has invalid values", m.Kind)
 	case (m.Over != nil) != (m.Kind == kindOver):
 		return fmt.Errorf("control message %q lacks its result, or has one too early", m.Kind)
@@ -67,8 +67,8 @@ func (m *controlMessage) check() error {
 }
 
 // checkOutcome rejects an invalid result of the remote side. Lanes are printed; paths and health are not sent with them.
-func checkOutcome(o *measure.Outcome) error {
-	if o.Messages < 0 || o.Elapsed < 0 || o.Peak < 0 || len(o.Lanes) > measure.MaxLanes+2 {
+func checkOutcome(o *Outcome) error {
+	if o.Messages < 0 || o.Elapsed < 0 || o.Peak < 0 || len(o.Lanes) > MaxLanes+2 {
 		return errors.New("the remote side's result has invalid values")
 	}
 	if h := &o.Health; len(h.Rails) > ibverbx.MaxRails || len(h.Lanes) > maxHealthLanes {
@@ -84,8 +84,8 @@ func checkOutcome(o *measure.Outcome) error {
 	return nil
 }
 
-// send sends a value to the remote side.
-func send(ctx context.Context, to Remote, v any) error {
+// SendMessage sends a value to the remote side.
+func SendMessage(ctx context.Context, to Peer, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -93,20 +93,24 @@ func send(ctx context.Context, to Remote, v any) error {
 	return to.Send(ctx, b)
 }
 
-// decode decodes a received value strictly.
-func decode(b []byte, v any) error {
-	if err := strictjson.Decode(b, maxMessage, v); err != nil {
+// RecvMessage receives a value and decodes it strictly.
+func RecvMessage(ctx context.Context, from Peer, v any) error {
+	b, err := from.Recv(ctx)
+	if err != nil {
+		return err
+	}
+	if err := strictjson.Decode(b, maxWire, v); err != nil {
 		return fmt.Errorf("from the remote side: %w", err)
 	}
 	return nil
 }
 
-// brief is the text of an error, empty for nil, cut to what a message may hold. JSON holds UTF-8 only, so other bytes are
+// Brief is the text of an error, empty for nil, cut to what a message may hold. JSON holds UTF-8 only, so other bytes are
 // left out, as is a character that was cut.
-func brief(err error) string {
+func Brief(err error) string {
 	if err == nil {
 		return ""
 	}
 	s := err.Error()
-	return strings.ToValidUTF8(s[:min(len(s), maxTextBytes)], "")
+	return strings.ToValidUTF8(s[:min(len(s), MaxText)], "")
 }

@@ -1,0 +1,351 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"ibverbx"
+)
+
+const (
+	// controlRounds is the number of rounds between two looks at the control messages.
+	controlRounds = 64
+	// passiveSleep is the sleep of a side that only grants access to its memory.
+	passiveSleep = 2 * time.Millisecond
+	// quietSleep is the sleep of a side that waits for a message.
+	quietSleep = 200 * time.Microsecond
+	// progressEvery is the interval of signs of life.
+	progressEvery = time.Second
+	// silenceTimeout limits the time without any message from the remote side.
+	silenceTimeout = 90 * time.Second
+	// resultTimeout limits the wait for the result of a remote side that has closed its VirtualQP.
+	resultTimeout = 10 * time.Second
+	// reasonTimeout limits the wait for the reason of a remote side that has closed its VirtualQP.
+	reasonTimeout = 3 * time.Second
+)
+
+// control exchanges the control messages of a run with the remote side. One goroutine reads messages; the goroutine of the
+// run does all else.
+type control struct {
+	ctx      context.Context // done when nothing may be sent any longer
+	peer     Peer
+	run      *SizeRun
+	messages chan received
+	timer    *time.Timer
+	every    time.Duration // between two signs of life
+	sentAt   time.Duration // of the last sign of life
+	heardAt  time.Duration // of the last message from the remote side
+
+	waiting    bool            // this side can only continue after a message
+	finished   bool            // this side has sent its last message of the run
+	started    bool            // the remote side has posted its receives
+	remoteDone bool            // the remote side will send no more data
+	remoteSent int64           // data messages that it has sent; valid if remoteDone
+	pending    *controlMessage // a requested comparison whose data has not arrived
+	asked      *controlMessage // this side's outstanding request
+	answer     *controlMessage // the response to asked
+	theirs     *Outcome        // nil until the remote side's last message
+}
+
+// received is a message from the remote side, or the reason why there are no more.
+type received struct {
+	controlMessage
+	err error
+}
+
+// converse starts the control messages of a run. They end when the run is closed, or early when ctx is done.
+func (r *SizeRun) converse(ctx context.Context, to Peer, every time.Duration) {
+	c := &control{
+		ctx: ctx, peer: to, run: r, messages: make(chan received, 64),
+		timer: time.NewTimer(time.Hour), every: every, heardAt: r.now(),
+	}
+	r.control = c
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.read(ctx)
+	}()
+	r.closers.Add(func() error {
+		cancel()
+		<-ended
+		return nil
+	})
+}
+
+// read receives messages until the last one of the run, an error, or the end of ctx.
+func (c *control) read(ctx context.Context) {
+	for {
+		var m received
+		if m.err = RecvMessage(ctx, c.peer, &m.controlMessage); m.err == nil {
+			m.err = m.check()
+		}
+		select {
+		case c.messages <- m: // even if ctx is done: the run must see the error
+		default:
+			select {
+			case c.messages <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if m.err != nil || m.Kind == kindOver {
+			return
+		}
+	}
+}
+
+func (c *control) send(m *controlMessage) error { return SendMessage(c.ctx, c.peer, m) }
+
+// attend handles a received message, if any. It sends a sign of life and reports progress now and then. It gives up a silent
+// remote side, and a run that was cancelled too long ago.
+func (c *control) attend() error {
+	now := c.run.now()
+	if err := c.poll(); err != nil {
+		return err
+	}
+	if now-c.sentAt >= c.every && !c.finished {
+		c.sentAt = now
+		if err := c.send(&controlMessage{Kind: kindProgress}); err != nil {
+			return err
+		}
+	}
+	if now-c.heardAt > silenceTimeout {
+		return fmt.Errorf("no message about the test from the remote side for %v", silenceTimeout)
+	}
+	c.run.tell(now, c.run.pace.done)
+	return c.run.drain.over(now, c.run.cancelled.Load())
+}
+
+// poll handles one message, if there is one, and a pending comparison whose data has arrived.
+func (c *control) poll() error {
+	select {
+	case m := <-c.messages:
+		if err := c.handle(&m); err != nil {
+			return err
+		}
+	default:
+	}
+	if p := c.pending; p != nil && c.arrived(p.First+p.N) {
+		c.pending = nil
+		return c.send(&controlMessage{Kind: kindAnswer, Text: Brief(c.run.own().in.compareRequested(p.First, p.First+p.N))})
+	}
+	return nil
+}
+
+// turn runs a round, and rests if it found nothing.
+func (c *control) turn() error {
+	if err := c.run.step(); err != nil || c.run.moved {
+		return err
+	}
+	return c.rest()
+}
+
+// rest follows a round without completions. A waiting side sleeps until a message arrives or a short time has passed:
+// spinning would keep Go's scheduler from polling the network, and messages would take ten milliseconds.
+func (c *control) rest() error {
+	if err := c.poll(); err != nil {
+		return err
+	}
+	own := c.run.own()
+	passive := own.out == nil && own.in.recvs == 0 // this side never sees a completion
+	if !c.waiting && !passive {
+		runtime.Gosched()
+		return nil
+	}
+	own.arm() // software NICs work while this side sleeps
+	c.timer.Reset(quietSleep)
+	if passive {
+		c.timer.Reset(passiveSleep)
+	}
+	select {
+	case m := <-c.messages:
+		return c.handle(&m)
+	case <-c.timer.C:
+		return nil
+	}
+}
+
+// handle processes a message, or the error that ended them. A message out of turn ends the run.
+func (c *control) handle(r *received) error {
+	if r.err != nil {
+		return r.err
+	}
+	m := &r.controlMessage
+	c.heardAt = c.run.now()
+	switch m.Kind {
+	case kindStart:
+		c.started = true
+	case kindProgress:
+	case kindFill, kindCompare:
+		if c.pending != nil || !c.run.accepts(m.Kind == kindFill, m.N) {
+			return fmt.Errorf("unexpected request from the remote side: %s of %d messages", m.Kind, m.N)
+		}
+		if m.Kind == kindFill {
+			return c.send(&controlMessage{Kind: kindAnswer, Text: Brief(c.run.own().in.fill(0, m.First, m.First+m.N))})
+		}
+		c.pending = m
+	case kindAnswer:
+		c.answer = m
+	case kindDone:
+		c.remoteDone, c.remoteSent = true, m.N
+		if m.Stop && c.run.side == 1 {
+			c.run.cancelled.Store(true)
+		}
+	case kindOver:
+		c.theirs = m.Over
+	}
+	return nil
+}
+
+// accepts reports whether the remote side may request that n messages are filled or compared here.
+func (r *SizeRun) accepts(fill bool, n int64) bool {
+	return r.own().in != nil && r.cfg.Check && n <= int64(r.plan.depth()) && fill == (r.cfg.Op == Read && n > 0)
+}
+
+// arrived reports whether the first n messages of the remote side have arrived, as far as this side can tell.
+func (c *control) arrived(n int64) bool {
+	in := c.run.own().in
+	return in == nil || in.recvs == 0 || in.received >= n
+}
+
+// wait runs rounds until ok returns true.
+func (c *control) wait(ok func() bool) error {
+	c.waiting = true
+	defer func() { c.waiting = false }()
+	for !ok() {
+		if err := c.turn(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start reports that this side has posted its receives, and waits for the remote side to do so.
+func (c *control) start() error {
+	if err := c.send(&controlMessage{Kind: kindStart}); err != nil {
+		return err
+	}
+	return c.wait(func() bool { return c.started })
+}
+
+// request has the remote side fill or compare n messages from first on. It does not wait for the response.
+func (c *control) request(kind messageKind, first, n int64) error {
+	c.answer, c.asked = nil, &controlMessage{Kind: kind, First: first, N: n}
+	return c.send(c.asked)
+}
+
+// answered waits for the response to the outstanding request, if any. c is nil if both sides are in this process.
+func (c *control) answered() error {
+	if c == nil || c.asked == nil {
+		return nil
+	}
+	if err := c.wait(func() bool { return c.answer != nil }); err != nil {
+		return err
+	}
+	c.asked = nil
+	if c.answer.Text != "" {
+		return fmt.Errorf("the partner found %q", c.answer.Text)
+	}
+	return nil
+}
+
+// freed waits until the remote side has compared the messages whose slots those up to end take.
+func (c *control) freed(end int64) error {
+	if c == nil || c.asked == nil || end <= c.asked.First+int64(c.run.plan.depth()) {
+		return nil
+	}
+	return c.answered()
+}
+
+// finish ends the run when both sides are done, and adds the remote side's result.
+func (c *control) finish(found *[2]*Outcome) error {
+	r, sent := c.run, int64(0)
+	mine := found[r.side]
+	if out := r.own().out; out != nil {
+		sent = out.sent
+		if err := c.wait(func() bool { return out.inFlight == 0 }); err != nil {
+			return err
+		}
+	}
+	r.count(found)
+	mine.Interrupted = r.cancelled.Load()
+	if len(mine.Health.Lanes) > maxHealthLanes {
+		mine.Health.Lanes = []Health{}
+	}
+	err := c.exchange(sent, mine)
+	if c.theirs != nil {
+		found[1-r.side] = c.theirs
+	}
+	return err
+}
+
+// exchange reports that this side has sent its last message, waits for the remote side's messages, and exchanges results.
+func (c *control) exchange(sent int64, mine *Outcome) error {
+	if err := c.send(&controlMessage{Kind: kindDone, N: sent, Stop: mine.Interrupted}); err != nil {
+		return err
+	}
+	if err := c.wait(func() bool { return c.remoteDone && c.pending == nil && c.arrived(c.remoteSent) }); err != nil {
+		return err
+	}
+	c.finished = true // a later message would be taken for one of the next run
+	if err := c.send(&controlMessage{Kind: kindOver, Over: mine}); err != nil {
+		return err
+	}
+	for c.theirs == nil {
+		err := c.turn()
+		if errors.Is(err, ibverbx.ErrPeerGone) {
+			err = c.lastResult()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastResult waits for the result of a remote side that has closed its VirtualQP: the close can be noticed before the
+// result arrives.
+func (c *control) lastResult() (err error) {
+	c.drain(resultTimeout, func(m *received) bool {
+		err = c.handle(m)
+		return err != nil || c.theirs != nil
+	})
+	if err == nil && c.theirs == nil {
+		err = fmt.Errorf("%w, and has not reported its result", ibverbx.ErrPeerGone)
+	}
+	return err
+}
+
+// explain adds the remote side's reason to the error of a VirtualQP that the remote side has closed. It gives up by closing its
+// VirtualQP, and then the connection with the reason.
+func (c *control) explain(err error) error {
+	if c != nil && errors.Is(err, ibverbx.ErrPeerGone) {
+		c.drain(reasonTimeout, func(m *received) bool {
+			if m.err != nil {
+				err = fmt.Errorf("%w (%w)", m.err, err)
+			}
+			return m.err != nil
+		})
+	}
+	return err
+}
+
+// drain takes messages until one is the last, for at most the given time.
+func (c *control) drain(limit time.Duration, last func(*received) bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-c.messages:
+			if last(&m) {
+				return
+			}
+		case <-timer.C:
+			return
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package measure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"ibverbx"
+)
+
+// hear decodes a message as RecvMessage does.
+func hear(b []byte, v any) error { return RecvMessage(context.Background(), said{b: b}, v) }
+
+// said is a Peer that has said something.
+type said struct {
+	Peer
+	b []byte
+}
+
+func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
+
+// A text is cut between letters: half of one would be refused as a note.
+func TestBriefText(t *testing.T) {
+	for _, text := range []string{"short", strings.Repeat("x", MaxText-1) + "é and more", "\xff broken"} {
+		b, err := json.Marshal(&controlMessage{Kind: kindAnswer, Text: Brief(errors.New(text))})
+		if err != nil {
+			t.Fatalf("Marshal: got %v, want no error", err)
+		}
+		var n controlMessage
+		if err := hear(b, &n); err != nil || n.check() != nil || n.Text == "" {
+			t.Errorf("%.20q: got %q, %v and %v, want a note that the partner takes", text, n.Text, err, n.check())
+		}
+	}
+}
+
+// Whatever a partner says is refused, or makes sense.
+func FuzzNote(f *testing.F) {
+	for _, v := range []any{
+		&controlMessage{Kind: kindStart}, &controlMessage{Kind: kindCompare, First: 3, N: 4}, &controlMessage{Kind: kindDone, N: 4, Stop: true}, &controlMessage{Kind: kindOver, Over: &Outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
+	} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			f.Fatalf("Marshal: got %v, want no error", err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var n controlMessage
+		if hear(b, &n) == nil && n.check() == nil && (n.First < 0 || n.N < 0 || n.First+n.N < 0) {
+			t.Errorf("%s is taken, and makes no sense", b)
+		}
+	})
+}
+
+// What a partner says of itself is printed, so it must be harmless.
+func TestNotesRefused(t *testing.T) {
+	good := controlMessage{Kind: kindOver, Over: &Outcome{Messages: 5, Lanes: []Lane{{Role: "data"}, {Lane: 1, Role: "message"}}}}
+	if err := good.check(); err != nil {
+		t.Errorf("a good note: got %v, want no error", err)
+	}
+	for name, n := range map[string]controlMessage{
+		"an unknown kind":     {Kind: "jump"},
+		"over without result": {Kind: kindOver},
+		"a result too early":  {Kind: kindDone, Over: &Outcome{}},
+		"less than nothing":   {Kind: kindDone, N: -1},
+		"more than there is":  {Kind: kindCompare, First: 1 << 62, N: 1 << 62},
+		"an end too early":    {Kind: kindProgress, Stop: true},
+		"a role":              {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Role: "\x1b[2J"}}}},
+		"a lane":              {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
+		"paths":               {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Role: "data", Paths: make([]Path, 1)}}}},
+		"a rail":              {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Rail: 8, Role: "data"}}}},
+		"a time":              {Kind: kindOver, Over: &Outcome{Elapsed: -1}},
+	} {
+		if err := n.check(); err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+	}
+}
+
+// TestHealthRefused: the remote side cannot send counters of more rails or lanes than there can be.
+func TestHealthRefused(t *testing.T) {
+	for _, h := range []SideHealth{{Rails: make([]Health, ibverbx.MaxRails+1)}, {Lanes: make([]Health, maxHealthLanes+1)}} {
+		m := controlMessage{Kind: kindOver, Over: &Outcome{Health: h}}
+		if err := m.check(); err == nil {
+			t.Errorf("counters of %d rails and %d lanes are accepted, want an error", len(h.Rails), len(h.Lanes))
+		}
+	}
+}

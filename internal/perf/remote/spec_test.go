@@ -1,0 +1,81 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/perf/measure"
+)
+
+// said is a Remote that has said something.
+type said struct {
+	Remote
+	b []byte
+}
+
+func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
+
+// FuzzSpec: whatever a partner says of a test and of its host is refused, or makes sense.
+func FuzzSpec(f *testing.F) {
+	for _, v := range []any{
+		specOf(&measure.Config{Op: measure.Write, Mode: measure.Bandwidth, Iterations: 5, Rails: 2, QPs: 8, Impair: []measure.Impair{{Rail: 1, Loss: 0.01}}}, []int{8, 64}),
+		measure.Host{Devices: []string{"soft0"}, Reads: 16},
+	} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			f.Fatalf("Marshal: got %v, want no error", err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h measure.Host
+		if measure.RecvMessage(t.Context(), said{b: b}, &h) == nil {
+			_ = checkHost(&h)
+		}
+		var s spec
+		if measure.RecvMessage(t.Context(), said{b: b}, &s) != nil {
+			return
+		}
+		c, err := s.config()
+		if err != nil {
+			return
+		}
+		for _, size := range c.Sizes {
+			client, requests := c.Footprint(0, size)
+			server, _ := c.Footprint(1, size)
+			if n := max(client, server); n > maxBytes || n < 0 || requests > measure.MaxRequests {
+				t.Errorf("%s makes a side of %d bytes with %d requests in flight", b, n, requests)
+			}
+		}
+	})
+}
+
+// What a partner says of its host is printed, so it must be harmless.
+func TestHostRefused(t *testing.T) {
+	for name, h := range map[string]measure.Host{
+		"no device": {}, "a device": {Devices: []string{"a\x1bb"}}, "a long device": {Devices: []string{string(make([]byte, 65))}}, "nine": {Devices: make([]string, 9)},
+	} {
+		if err := checkHost(&h); err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+	}
+}
+
+// What a client asks for says nothing of its memory, which older servers do not know. What a client says of a server's memory does not count.
+func TestSpecWithoutMemory(t *testing.T) {
+	c, err := measure.Config{Memory: [2]measure.Memory{{Device: "cuda:0"}}}.Complete()
+	if err != nil {
+		t.Fatalf("Complete: got %v, want no error", err)
+	}
+	b, err := json.Marshal(specOf(&c, []int{8}))
+	if err != nil || strings.Contains(string(b), "memory") {
+		t.Fatalf("the spec is %s (%v), want no memory", b, err)
+	}
+	s := specOf(&c, []int{8})
+	s.Op, s.Memory = measure.Atomic, [2]measure.Memory{{}, {Device: "cuda:0"}}
+	if got, err := s.config(); err != nil || got.Memory[0].Device+got.Memory[1].Device != "" {
+		t.Errorf("the Config has memory %v (%v), want that of the host", got.Memory, err)
+	}
+}
