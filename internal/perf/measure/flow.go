@@ -51,6 +51,7 @@ type queue struct {
 	partner  poster             // nil if the target is in another process
 	chains   [][]ibverbx.SendWR // posted in turn
 	next     int                // index of the chain to post next
+	oldest   int                // index of the chain to complete next
 	tail     []ibverbx.SendWR   // the short chain that ends a quota
 	left     int64              // messages of the quota that are not posted
 	sent     int64              // messages that were posted
@@ -69,17 +70,25 @@ type queue struct {
 
 // The ID of a request says what its completion means:
 //
-//	  63   | 62           32 | 31         0
-//	receive|    messages     |    queue
+//	  63   | 62      42 | 41      21 | 20      0
+//	receive|   chain    |  messages  |  queue
 //
-// A send completion stands for so many messages, a receive for one.
-const receiveID = 1 << 63
+// A send completion stands for so many messages, a receive for one. Chain is the index in queue.chains.
+const (
+	receiveID = 1 << 63
+	idBits    = 21
+	idMask    = 1<<idBits - 1
+)
 
-func requestID(queue, messages int) uint64 { return uint64(messages)<<32 | uint64(uint32(queue)) }
+func requestID(queue, messages, chain int) uint64 {
+	return uint64(chain)<<(2*idBits) | uint64(messages)<<idBits | uint64(queue)
+}
 
-func queueOf(id uint64) int { return int(uint32(id)) }
+func queueOf(id uint64) int { return int(id & idMask) }
 
-func messagesOf(id uint64) int64 { return int64(id &^ receiveID >> 32) }
+func messagesOf(id uint64) int64 { return int64(id >> idBits & idMask) }
+
+func chainOf(id uint64) int { return int(id >> (2 * idBits) & idMask) }
 
 // newFlow makes the buffers and work requests of the flow that a side initiates, as far as they
 // are in this process, and posts the receives.
@@ -125,7 +134,7 @@ func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 		chain := make([]ibverbx.SendWR, f.chain)
 		for i := range chain {
 			wr := &chain[i]
-			wr.WRID = requestID(queue, f.chain)
+			wr.WRID = requestID(queue, f.chain, c)
 			wr.Opcode = f.op.opcode()
 			wr.SetSGE(local.sge(queue, message, 0))
 			switch f.op {
@@ -162,7 +171,7 @@ func (f *flow) postRecvs(queue int, target *buffer) error {
 		q.recvs[c] = make([]ibverbx.RecvWR, f.chain)
 		for i := range q.recvs[c] {
 			wr := &q.recvs[c][i]
-			wr.WRID = requestID(queue, 1) | receiveID
+			wr.WRID = requestID(queue, 1, 0) | receiveID
 			if f.recvSlots > 0 {
 				wr.SetSGE(target.sge(queue, message, f.grh))
 			}
@@ -203,7 +212,7 @@ func (f *flow) start(n int64) {
 		last := (q.next + int(n/int64(f.chain)%int64(len(q.chains)))) % len(q.chains)
 		q.tail = append(q.tail[:0], q.chains[last][:rest]...)
 		q.tail[rest-1].Flags = verbs.SendSignaled
-		q.tail[rest-1].WRID = requestID(i, rest)
+		q.tail[rest-1].WRID = requestID(i, rest, last)
 	}
 }
 
@@ -287,9 +296,16 @@ func (f *flow) postChain(q *queue, chain []ibverbx.SendWR) error {
 	return nil
 }
 
-// completedSend takes a completion of a chain.
+// completedSend takes a completion of a chain. Chains complete in posting order.
 func (f *flow) completedSend(wc *ibverbx.WC) error {
-	f.queues[queueOf(wc.WRID)].inFlight--
+	q := &f.queues[queueOf(wc.WRID)]
+	if got := chainOf(wc.WRID); got != q.oldest {
+		return fmt.Errorf("completions are out of order: chain %d of QP %d completed before chain %d", got, queueOf(wc.WRID), q.oldest)
+	}
+	if q.oldest++; q.oldest == len(q.chains) {
+		q.oldest = 0
+	}
+	q.inFlight--
 	f.inFlight--
 	f.completed += messagesOf(wc.WRID)
 	if f.recvs == 0 && f.rolling() {

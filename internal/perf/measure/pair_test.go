@@ -71,3 +71,16 @@ func TestWrongLength(t *testing.T) {
 		}
 	}
 }
+
+// TestCompletionOrder: with a check, a sender whose chains complete out of posting order ends the test.
+func TestCompletionOrder(t *testing.T) {
+	f := &flow{cfg: &Config{}, queues: []queue{{chains: make([][]ibverbx.SendWR, 3)}}, target: &buffer{memory: &memory{}}, source: &buffer{memory: &memory{}}}
+	for _, chain := range []int{0, 1, 2, 0} {
+		if err := f.completedSend(&ibverbx.WC{WRID: requestID(0, 7, chain)}); err != nil {
+			t.Fatalf("chain %d: got %v, want no error", chain, err)
+		}
+	}
+	if err := f.completedSend(&ibverbx.WC{WRID: requestID(0, 7, 2)}); err == nil || !strings.Contains(err.Error(), "chain 2 of QP 0 completed before chain 1") {
+		t.Errorf("chain 2 before chain 1: got %v, want an error that names them", err)
+	}
+}
