@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -58,28 +57,4 @@ func TestPerfServerSilentClient(t *testing.T) {
 	if err := silent.Err(); err != nil {
 		t.Errorf("the silent client was closed before the other was served: %v", err)
 	}
-}
-
-// TestPerfWaits: a client waits for its turn as long as the server says so, and takes nothing else for that.
-func TestPerfWaits(t *testing.T) {
-	for text, want := range map[string]int{
-		"wait 1": 1, "wait 128": 128, "wait 0": 0, "wait 129": 0, "wait -1": 0, "wait": 0, "wait 1 ": 0, "wait +1": 0, "wait 01": 0, "": 0, "{}": 0,
-	} {
-		if got := waitsBehind([]byte(text)); got != want {
-			t.Errorf("%q: behind %d clients, want %d", text, got, want)
-		}
-		if want > 0 && string(waitNote(want)) != text {
-			t.Errorf("the note for %d is %q, want %q", want, waitNote(want), text)
-		}
-	}
-}
-
-// FuzzWaitNote: what a server says is a note of this program, or none.
-func FuzzWaitNote(f *testing.F) {
-	f.Add([]byte("wait 7"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if n := waitsBehind(b); n != 0 && (n < 1 || n > maxClients || fmt.Sprintf("wait %d", n) != string(b)) {
-			t.Errorf("%q is a note to wait for %d", b, n)
-		}
-	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 
 	"ibverbx"
@@ -30,8 +31,7 @@ type perfRemote struct {
 	unsealed bool
 	// begin waits for the turn of a client. Nil means that it need not wait.
 	begin func() error
-	// waits is called at a client that has to wait, with how many are before it.
-	waits func(ahead int)
+	notes io.Writer // for the user
 }
 
 // newPerfRemote makes a perfRemote of a connection. Its close closes the connection too.
@@ -76,17 +76,15 @@ func (p *perfRemote) Send(ctx context.Context, b []byte) error {
 // Recv implements remote.Remote.
 func (p *perfRemote) Recv(ctx context.Context) ([]byte, error) {
 	m, err := p.conn.Recv(ctx)
-	if p.waits != nil && err == nil {
-		if ahead := waitsBehind(m.Body); ahead > 0 {
-			p.waits(ahead)
-			m, err = p.conn.Recv(ctx)
-		}
-		p.waits = nil // it is the first message or none
-	}
 	if err == nil && m.Kind != bootstrap.KindApplication {
 		err = fmt.Errorf("receive from %v: %w: a message of kind %d during a test", p.conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind)
 	}
 	return m.Body, err
+}
+
+// Waiting implements remote.Remote.
+func (p *perfRemote) Waiting(ahead int) {
+	fmt.Fprintf(p.notes, "ibverbx: the server measures for one client at a time: %d before this one\n", ahead)
 }
 
 // Open implements remote.Remote.
@@ -124,9 +122,7 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	p.waits = func(ahead int) {
-		fmt.Fprintf(s.err, "ibverbx: the server measures for one client at a time: %d before this one\n", ahead)
-	}
+	p.notes = s.err
 	return p.takePart(ctx, s, f)
 }
 

@@ -7,11 +7,16 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/perf/remote"
 )
+
+// maxClients is how many clients a server has at once. All but one wait. Further ones are told to try again.
+const maxClients = 128
 
 const perfServeLong = `Wait for clients and run their tests one after the other, until Ctrl-C or SIGTERM. A client is
 "ibverbx perf HOST" on another host or in another process. It decides what to measure; both sides
@@ -129,7 +134,7 @@ func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.C
 	}
 	turn := false
 	p.begin = func() error {
-		err := q.take(ctx, conn)
+		err := q.take(ctx, p)
 		turn = err == nil
 		return err
 	}
@@ -138,6 +143,46 @@ func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.C
 		q.leave()
 	}
 	return err
+}
+
+// queue lets the clients of a server measure one at a time, in the order in which they have said what to measure.
+type queue struct {
+	// turn holds a token while a client is served.
+	turn chan struct{}
+	// length counts the clients that are served or wait.
+	length atomic.Int32
+}
+
+func newQueue() *queue { return &queue{turn: make(chan struct{}, 1)} }
+
+// take waits for the turn of a client. A client that has to wait is told how many are before it. After an error the
+// client has no turn.
+func (q *queue) take(ctx context.Context, p *perfRemote) (err error) {
+	ahead := int(q.length.Add(1)) - 1
+	select {
+	case q.turn <- struct{}{}:
+		return nil
+	default:
+		err = remote.TellWaiting(ctx, p, max(ahead, 1))
+	}
+	if err == nil {
+		select {
+		case q.turn <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-p.conn.Done():
+			err = p.conn.Err()
+		}
+	}
+	q.length.Add(-1)
+	return err
+}
+
+// leave ends the turn of a client.
+func (q *queue) leave() {
+	<-q.turn
+	q.length.Add(-1)
 }
 
 // tokenOf tells which token a client has, if there are several.

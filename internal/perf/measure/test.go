@@ -181,6 +181,8 @@ type Host struct {
 	Memory string `json:"memory,omitempty"`
 	// Text is the reason why this side refuses the test, empty if it accepts it.
 	Text string `json:"text"`
+	// Ahead, if not zero, makes this a note to a client that has to wait: so many clients are before it.
+	Ahead int `json:"ahead,omitempty"`
 }
 
 // agree adopts the parameters that both sides agreed on.

@@ -25,6 +25,13 @@ type Remote interface {
 	// Open opens NICs for this side, fewer than requested if there are no more. It is called once, at the server when a
 	// client has requested a test, and may wait until it is the client's turn.
 	Open(r measure.NICRequest) ([]ibverbx.RailConfig, error)
+	// Waiting is called at a client that has to wait for its turn, with the number of clients before it.
+	Waiting(ahead int)
+}
+
+// TellWaiting tells a client that has to wait how many clients are before it. The server calls it once, from Remote.Open.
+func TellWaiting(ctx context.Context, to Remote, ahead int) error {
+	return measure.SendMessage(ctx, to, measure.Host{Devices: []string{}, Ahead: ahead})
 }
 
 // NewClient requests a test from the server at the other side of to. A Config that cannot be measured is a
@@ -65,7 +72,7 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Du
 	if err := measure.SendMessage(ctx, to, mine); err != nil {
 		return nil, err
 	}
-	theirs, err := recvHost(func(h *measure.Host) error { return measure.RecvMessage(ctx, to, h) })
+	theirs, err := recvHost(func(h *measure.Host) error { return measure.RecvMessage(ctx, to, h) }, to.Waiting)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +99,7 @@ func newServer(ctx context.Context, to Remote, side *measure.Side, limit time.Du
 		refusal := measure.Host{Devices: []string{}, Text: measure.Brief(err)}
 		return nil, errors.Join(fmt.Errorf("the client's test: %w", err), measure.SendMessage(ctx, to, refusal))
 	}
-	theirs, err := recvHost(func(h *measure.Host) error { return recvWithin(ctx, to, limit, h) })
+	theirs, err := recvHost(func(h *measure.Host) error { return recvWithin(ctx, to, limit, h) }, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -141,16 +148,22 @@ func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measu
 	return measure.NewSide(side)
 }
 
-// recvHost receives the description of the remote host.
-func recvHost(recv func(*measure.Host) error) (h measure.Host, err error) {
+// recvHost receives the description of the remote host. One note to wait may come before it if waiting is not nil.
+func recvHost(recv func(*measure.Host) error, waiting func(ahead int)) (h measure.Host, err error) {
 	if err := recv(&h); err != nil {
 		return h, err
 	}
 	if err := checkHost(&h); err != nil {
 		return h, err
 	}
-	if h.Text != "" {
+	switch {
+	case h.Text != "":
 		return h, fmt.Errorf("the partner refuses: %q", h.Text)
+	case h.Ahead > 0 && waiting == nil:
+		return h, errors.New("unexpected note to wait from the remote side")
+	case h.Ahead > 0:
+		waiting(h.Ahead)
+		return recvHost(recv, nil)
 	}
 	return h, nil
 }

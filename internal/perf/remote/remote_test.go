@@ -22,6 +22,7 @@ type partner struct {
 	conn   *bootstrap.Conn
 	dialer bool
 	nics   []ibverbx.RailConfig
+	ahead  int  // of the note to wait
 	spoil  bool // the address of the other end's memory is one message off
 }
 
@@ -37,6 +38,8 @@ func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 func (p *partner) Open(w measure.NICRequest) ([]ibverbx.RailConfig, error) {
 	return p.nics[:min(w.Rails, len(p.nics))], nil
 }
+
+func (p *partner) Waiting(ahead int) { p.ahead = ahead }
 
 func (p *partner) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
 	one, err := peer.Connect(ctx, p.conn, p.dialer, cfg)
@@ -312,6 +315,32 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
+// TestRemoteWaits: a server may tell its client once that it has to wait. A client may not tell that.
+func TestRemoteWaits(t *testing.T) {
+	const note, host = `{"devices":[],"reads":0,"text":"","ahead":7}`, `{"devices":["mem"],"reads":1,"text":""}`
+	for text, ok := range map[string]bool{host: true, note + "\n" + host: true, note + "\n" + note: false} {
+		ends := partners(t, 1)
+		for message := range strings.SplitSeq(text, "\n") {
+			if err := ends[1].Send(t.Context(), []byte(message)); err != nil {
+				t.Fatalf("Send: got %v, want no error", err)
+			}
+		}
+		_, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
+		if (err == nil) != ok || (ends[0].ahead == 7) != strings.Contains(text, note) {
+			t.Errorf("%s: got %v, behind %d clients, want success: %v", text, err, ends[0].ahead, ok)
+		}
+	}
+	ends := partners(t, 1)
+	for _, message := range []string{spec(""), note} {
+		if err := ends[0].Send(t.Context(), []byte(message)); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+	}
+	if _, err := remote.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), "unexpected note to wait") {
+		t.Errorf("a client that tells the server to wait: got %v, want it refused", err)
+	}
+}
+
 // TestRemoteLends: a client cannot make a server take more memory than its owner wants.
 func TestRemoteLends(t *testing.T) {
 	for _, tt := range []struct {
@@ -341,7 +370,7 @@ func TestRemoteLends(t *testing.T) {
 
 // spec is what a client sends, with one field changed.
 func spec(change string) string {
-	s := `{"version":4,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+	s := `{"version":5,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {

@@ -15,8 +15,9 @@ import (
 
 // Bounds of a client's test.
 const (
-	specVersion = 4
+	specVersion = 5
 	maxSizes    = 64
+	maxAhead    = 1 << 10 // clients before one
 	maxBytes    = 2 << 30 // memory of one side
 	maxDuration = 24 * time.Hour
 	defaultLend = 256 << 20
@@ -99,7 +100,8 @@ func fitsServer(own, test *measure.Config, sizes []int) (left int, err error) {
 
 // checkHost rejects an invalid description of the remote host.
 func checkHost(h *measure.Host) error {
-	if len(h.Devices) > ibverbx.MaxRails || (len(h.Devices) == 0 && h.Text == "") || len(h.Text) > measure.MaxText {
+	bare := len(h.Devices) == 0 && h.Text == "" // only a note to wait is
+	if len(h.Devices) > ibverbx.MaxRails || bare != (h.Ahead != 0) || h.Ahead < 0 || h.Ahead > maxAhead || len(h.Text) > measure.MaxText {
 		return errors.New("the remote side's description of its NICs is invalid")
 	}
 	for _, d := range slices.Concat(h.Devices, []string{h.Memory}) {

@@ -55,7 +55,7 @@ func FuzzSpec(f *testing.F) {
 // What a partner says of its host is printed, so it must be harmless.
 func TestHostRefused(t *testing.T) {
 	for name, h := range map[string]measure.Host{
-		"no device": {}, "a device": {Devices: []string{"a\x1bb"}}, "a long device": {Devices: []string{string(make([]byte, 65))}}, "nine": {Devices: make([]string, 9)},
+		"no device": {}, "a device in a note to wait": {Devices: []string{"a"}, Ahead: 1}, "less than nobody ahead": {Ahead: -1}, "too many ahead": {Ahead: maxAhead + 1}, "a device": {Devices: []string{"a\x1bb"}}, "a long device": {Devices: []string{string(make([]byte, 65))}}, "nine": {Devices: make([]string, 9)},
 	} {
 		if err := checkHost(&h); err == nil {
 			t.Errorf("%s: got no error, want one", name)
