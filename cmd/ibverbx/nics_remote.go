@@ -26,9 +26,9 @@ func (f *perfFlags) remote(local net.Addr) (opener, error) {
 	return nil, err
 }
 
-// opener opens NICs of one end: so many as the wish says, or fewer if there are no more.
+// opener opens NICs of one end: Config.Rails of them, or fewer if there are no more.
 type opener interface {
-	openEnd(w measure.NICRequest) (*nics, error)
+	openEnd(c *measure.Config) (*nics, error)
 }
 
 // nicAddrs returns the addresses of software NICs, in the order of the rails.
@@ -60,14 +60,14 @@ type udpNICs struct {
 	capture *captureFlags
 }
 
-func (u udpNICs) openEnd(w measure.NICRequest) (_ *nics, err error) {
+func (u udpNICs) openEnd(c *measure.Config) (_ *nics, err error) {
 	n := &nics{}
 	var link *softnic.UDPLink
 	var on map[netip.Addr]bool // the addresses of the link
-	for i := range w.Rails {
+	for i := range c.Rails {
 		addr := u.addrs[i%len(u.addrs)].Unmap()
-		if link == nil || on[addr] || u.capture.on() || len(w.Impair) > 0 {
-			if link, err = u.link(i, w.Impair); err != nil {
+		if link == nil || on[addr] || u.capture.on() || len(c.Impair) > 0 {
+			if link, err = u.link(i, c.Impair); err != nil {
 				return nil, errors.Join(err, n.close())
 			}
 			on = make(map[netip.Addr]bool)
@@ -100,13 +100,13 @@ func (n *nics) openUDP(link *softnic.UDPLink, cfg softnic.Config) error {
 }
 
 // openEnd opens the chosen devices in order, at most so many.
-func (r rdmaNICs) openEnd(w measure.NICRequest) (*nics, error) {
-	if err := unimpaired(w.Impair); err != nil {
+func (r rdmaNICs) openEnd(c *measure.Config) (*nics, error) {
+	if err := unimpaired(c.Impair); err != nil {
 		return nil, err
 	}
 	active, err := r.found()
 	if err != nil {
 		return nil, err
 	}
-	return openRails(active[:min(w.Rails, len(active))])
+	return openRails(active[:min(c.Rails, len(active))])
 }

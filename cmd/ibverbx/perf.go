@@ -229,7 +229,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	if err := n.set(cfg.NICRequest(), &f.settings); err != nil {
+	if err := n.set(&cfg, &f.settings); err != nil {
 		return err
 	}
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)

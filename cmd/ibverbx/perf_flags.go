@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
+	"ibverbx/settings"
 	"ibverbx/verbs"
 )
 
@@ -140,6 +142,41 @@ func (f *perfFlags) defineRemote(fl *pflag.FlagSet) {
 	fl.StringVar(&f.capture.pcap, "pcap", "", "write the packets of software NICs, before encryption, to `file` for Wireshark")
 	fl.StringVar(&f.capture.wire, "pcap-wire", "", "write them as they are on the wire, encrypted and with their real ports, to `file`")
 	fl.Func("snaplen", "`bytes` of each packet that captures keep, 1 to 65535, IP header included (default all)", number(&f.capture.snapLen, 1, math.MaxUint16))
+}
+
+// perftestNames are long names of perftest for flags with the same meaning.
+var perftestNames = map[string]string{"pkey_index": "pkey-index", "qp-timeout": "ack-timeout"}
+
+// defineSettings adds a flag for every setting.
+func (f *perfFlags) defineSettings(fl *pflag.FlagSet) {
+	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(cmp.Or(perftestNames[name], name))
+	})
+	for _, s := range settings.All() {
+		usage := fmt.Sprintf("%s: %s (default %s; variable %s)", s.About, s.Range, s.Default, s.Env)
+		fl.FuncP(s.Name, s.Short, usage, func(value string) error {
+			if f.settings.Set(s.Name, value, "--"+s.Name) != nil {
+				return errors.New("want " + s.Range)
+			}
+			return nil
+		})
+	}
+}
+
+// readEnv takes the settings that no flag has set from the environment.
+func (f *perfFlags) readEnv(cmd *cobra.Command, s streams) error {
+	if err := f.settings.ReadEnv(s.lookup); err != nil {
+		return wrong(cmd, "%w", err)
+	}
+	return nil
+}
+
+// given is what was set, for the report.
+func (f *perfFlags) given() (list []measure.Setting) {
+	for _, g := range f.settings.Given {
+		list = append(list, measure.Setting(g))
+	}
+	return list
 }
 
 // finish adds perftest's flags and completions, and moves all flags but the common ones to --help-all.

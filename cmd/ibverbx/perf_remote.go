@@ -88,18 +88,18 @@ func (p *perfRemote) Waiting(ahead int) {
 }
 
 // Open implements remote.Remote.
-func (p *perfRemote) Open(w measure.NICRequest) ([]ibverbx.RailConfig, error) {
+func (p *perfRemote) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
 	if p.begin != nil {
 		if err := p.begin(); err != nil {
 			return nil, err
 		}
 	}
-	n, err := p.from.openEnd(w)
+	n, err := p.from.openEnd(c)
 	if err != nil {
 		return nil, err
 	}
 	p.nics = n
-	return n.ends[0], n.set(w, p.settings)
+	return n.ends[0], n.set(c, p.settings)
 }
 
 // Connect implements remote.Remote.

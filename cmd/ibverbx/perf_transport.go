@@ -9,6 +9,7 @@ import (
 	"ibverbx/internal/perf/measure"
 	"ibverbx/reliable"
 	"ibverbx/settings"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -29,25 +30,25 @@ const (
 func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
 
 // set gives the rails their settings.
-func (n *nics) set(w measure.NICRequest, s *settings.Settings) error {
+func (n *nics) set(c *measure.Config, s *settings.Settings) error {
 	for end := range n.ends {
 		if err := s.Apply(n.ends[end]); err != nil {
 			return err
 		}
 	}
-	return n.wrap(w, &s.Reliable)
+	return n.wrap(c, &s.Reliable)
 }
 
 // wrap makes RC QPs of the rails out of UC QPs if the test wants that. The caller closes them,
 // also after an error.
-func (n *nics) wrap(w measure.NICRequest, cfg *reliable.Config) error {
-	if w.Transport != measure.TransportUC {
+func (n *nics) wrap(c *measure.Config, cfg *reliable.Config) error {
+	if c.Transport != measure.TransportUC {
 		return nil
 	}
 	for end := range n.ends {
 		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wants
-		lanes := (w.Lanes+rails-1)/rails + wrapMoreLanes
-		if err := lendReceives(w, n.ends[end], cfg, lanes); err != nil {
+		lanes := (c.QPs+rails-1)/rails + wrapMoreLanes
+		if err := lendReceives(c, n.ends[end], cfg, lanes); err != nil {
 			return err
 		}
 		for i := range n.ends[end] {
@@ -78,10 +79,37 @@ func pathsOf(ctx verbs.Context, qpn uint32) (paths []measure.Path) {
 	return paths
 }
 
+// healthOf returns the counters of a software NIC, or of a QP of it. Real NICs, and QPs made of paths, have none
+// here.
+func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
+	device := ctx.Device()
+	wrapped, isWrapped := device.(interface{ Unwrap() verbs.Device })
+	if isWrapped {
+		device = wrapped.Unwrap()
+	}
+	nic, ok := device.(*softnic.NIC)
+	switch {
+	case !ok || isWrapped && qpn != 0:
+		return h, false
+	case qpn != 0:
+		s, ok := nic.QPStats(qpn)
+		return measure.Health{Lost: s.Retransmits, Retransmits: s.Retransmits, Timeouts: s.Timeouts, NAKs: s.NAKsSent, RNRs: s.RNRNAKsSent}, ok
+	}
+	s := nic.Stats()
+	seals := &s.Seals
+	return measure.Health{
+		Sent: s.PacketsSent, Lost: s.Retransmits, Retransmits: s.Retransmits, Timeouts: s.Timeouts,
+		NAKs: s.NAKsSent, RNRs: s.RNRNAKsSent, BadICRC: s.BadICRC,
+		Drops: s.MessagesDropped + s.WritesBlocked + s.UnknownQP + s.NotReady + s.WrongSource + s.BadQKey + s.BadPKey + s.Malformed +
+			s.SendDrops + s.Unroutable + s.PortDownDrops +
+			seals.Bad + seals.Replayed + seals.Old + seals.Unknown + seals.Wrong + seals.Plain,
+	}, true
+}
+
 // lendReceives refuses a test if the receives of the wrapped rails of an end need more memory than
-// the wish allows.
-func lendReceives(w measure.NICRequest, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
-	if w.Memory == 0 {
+// Config.Lend allows.
+func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
+	if c.Lend == 0 {
 		return nil
 	}
 	bytes := 0
@@ -92,9 +120,9 @@ func lendReceives(w measure.NICRequest, rails []ibverbx.RailConfig, cfg *reliabl
 		}
 		bytes += recvs * cfg.ChunkOn(rails[i].Context)
 	}
-	if bytes > w.Memory {
-		return refuse(fmt.Sprintf("--transport uc with %d lanes", w.Lanes),
-			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, w.Memory>>20),
+	if bytes > c.Lend {
+		return refuse(fmt.Sprintf("--transport uc with %d lanes", c.QPs),
+			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, c.Lend>>20),
 			"use a smaller --qp or fewer --rails, or start the server with a larger --lend")
 	}
 	return nil

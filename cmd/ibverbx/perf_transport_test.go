@@ -124,7 +124,7 @@ func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
 func TestPerfTransportNoUC(t *testing.T) {
 	n := softRails(t, 1)
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
-	err := n.wrap(measure.NICRequest{Rails: 1, Transport: measure.TransportUC, Lanes: 1}, &reliable.Config{})
+	err := n.wrap(&measure.Config{Rails: 1, Transport: measure.TransportUC, QPs: 1}, &reliable.Config{})
 	if !errors.Is(err, reliable.ErrNoUC) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
 	}
@@ -150,7 +150,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Complete: got %v, want no error", err)
 	}
-	if err := n.wrap(cfg.NICRequest(), &reliable.Config{}); err != nil {
+	if err := n.wrap(&cfg, &reliable.Config{}); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
 	}
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)
@@ -167,7 +167,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 func TestPerfTransportFewerRails(t *testing.T) {
 	n := softRails(t, 1)
 	const lanes = 64
-	if err := n.wrap(measure.NICRequest{Rails: 8, Transport: measure.TransportUC, Lanes: lanes}, &reliable.Config{}); err != nil {
+	if err := n.wrap(&measure.Config{Rails: 8, Transport: measure.TransportUC, QPs: lanes}, &reliable.Config{}); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
 	}
 	for end := range n.ends {
@@ -184,7 +184,7 @@ func TestPerfTransportLends(t *testing.T) {
 		lanes, memory int
 		fits          bool
 	}{{8, 64 << 20, true}, {4000, 256 << 20, false}, {100, 16 << 20, false}, {4000, 0, true}} {
-		err := softRails(t, 2).wrap(measure.NICRequest{Rails: 2, Transport: measure.TransportUC, Lanes: tt.lanes, Memory: tt.memory}, &reliable.Config{})
+		err := softRails(t, 2).wrap(&measure.Config{Rails: 2, Transport: measure.TransportUC, QPs: tt.lanes, Lend: tt.memory}, &reliable.Config{})
 		var refused *measure.ConfigError
 		if tt.fits && err != nil || !tt.fits && (!errors.As(err, &refused) || !strings.Contains(err.Error(), "larger --lend")) {
 			t.Errorf("%d lanes with %d bytes lent: got %v, want them to fit: %v", tt.lanes, tt.memory, err, tt.fits)

@@ -65,3 +65,26 @@ const (
 	Bandwidth Mode = "bandwidth"
 	Latency   Mode = "latency"
 )
+
+// Transport is what makes the QPs of a test reliable.
+type Transport string
+
+// Transports.
+const (
+	// TransportRC is the RC QPs of the device.
+	TransportRC Transport = "rc"
+	// TransportUC is RC QPs that package reliable makes of many UC QPs each. The caller that
+	// opens the rails wraps them.
+	TransportUC Transport = "uc"
+
+	// TransportRaw is what a report calls raw UC and UD QPs: nothing makes them reliable.
+	TransportRaw Transport = "raw"
+)
+
+// transport is what a report says of the QPs.
+func (c *Config) transport() Transport {
+	if !c.virtual() {
+		return TransportRaw
+	}
+	return c.Transport
+}

@@ -51,13 +51,12 @@ func firstBroken(rules []rule) error {
 func (c *Config) qpRules() []rule {
 	conn := c.Connection
 	_, noMTU := verbs.MTUOf(c.MTU)
-	_, noTransport := ParseTransport(string(c.Transport))
 	measure := map[verbs.QPType]string{verbs.UC: "write or send", verbs.UD: "send"}[conn]
 	return []rule{
 		{conn != verbs.RC && conn != verbs.UC && conn != verbs.UD, "connection", conn, "there is no such transport", "use RC, UC or UD"},
 		{!c.Op.runsOn(conn), "connection", conn, fmt.Sprintf("%s has no %s", conn, c.Op), "use --connection RC, or measure " + measure},
 		{c.MTU != 0 && noMTU != nil, "mtu", c.MTU, "there is no such path MTU", "use 256, 512, 1024, 2048 or 4096"},
-		{noTransport != nil, "transport", c.Transport, "there is no such transport", "use rc or uc"},
+		{c.Transport != TransportRC && c.Transport != TransportUC, "transport", c.Transport, "there is no such transport", "use rc or uc"},
 		{
 			c.Transport == TransportUC && !c.virtual(), "transport", c.Transport,
 			fmt.Sprintf("it makes RC QPs of UC QPs, and --connection %s measures raw QPs", conn), fmt.Sprintf("drop it, or drop --connection %s", conn),

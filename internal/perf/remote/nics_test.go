@@ -2,7 +2,6 @@ package remote_test
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -147,11 +146,11 @@ func TestDeviceLend(t *testing.T) {
 // wishing keeps what a test wanted of the NICs.
 type wishing struct {
 	*partner
-	wish *measure.NICRequest
+	wish *measure.Config
 }
 
-func (w wishing) Open(wish measure.NICRequest) ([]ibverbx.RailConfig, error) {
-	*w.wish = wish
+func (w wishing) Open(wish *measure.Config) ([]ibverbx.RailConfig, error) {
+	*w.wish = *wish
 	return w.partner.Open(wish)
 }
 
@@ -160,7 +159,7 @@ func (w wishing) Open(wish measure.NICRequest) ([]ibverbx.RailConfig, error) {
 func TestTransportIsTheClients(t *testing.T) {
 	for _, transport := range []measure.Transport{measure.TransportRC, measure.TransportUC} {
 		ends := partners(t, 2)
-		var wishes [2]measure.NICRequest
+		var wishes [2]measure.Config
 		served := make(chan error, 1)
 		go func() {
 			r, err := remote.NewServer(t.Context(), wishing{ends[1], &wishes[1]}, measure.Config{})
@@ -176,13 +175,13 @@ func TestTransportIsTheClients(t *testing.T) {
 		if r.Config().Transport != transport {
 			t.Errorf("the client reports transport %s, want %s", r.Config().Transport, transport)
 		}
-		want := measure.NICRequest{Rails: 2, Transport: transport, Lanes: 6}
-		if lent := wishes[1].Memory; lent <= 0 || lent >= 256<<20 {
+		if lent := wishes[1].Lend; lent <= 0 || lent >= 256<<20 {
 			t.Errorf("the server lends its NICs %d bytes, want what its buffers leave of 256 MiB", lent)
 		}
-		wishes[1].Memory = 0
-		if !reflect.DeepEqual(wishes[0], want) || !reflect.DeepEqual(wishes[1], want) {
-			t.Errorf("the ends opened NICs for %+v and %+v, want %+v", wishes[0], wishes[1], want)
+		for _, w := range wishes {
+			if w.Rails != 2 || w.Transport != transport || w.QPs != 6 {
+				t.Errorf("an end opened %d NICs for %d lanes over %s, want 2 for 6 over %s", w.Rails, w.QPs, w.Transport, transport)
+			}
 		}
 	}
 }

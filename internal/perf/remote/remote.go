@@ -22,9 +22,10 @@ const requestTimeout = 30 * time.Second
 // Remote leads to the other process.
 type Remote interface {
 	measure.Peer
-	// Open opens NICs for this side, fewer than requested if there are no more. It is called once, at the server when a
-	// client has requested a test, and may wait until it is the client's turn.
-	Open(r measure.NICRequest) ([]ibverbx.RailConfig, error)
+	// Open opens c.Rails NICs for this side, fewer if there are no more. c is complete. Receives of wrapped NICs may take
+	// c.Lend bytes, any amount if that is zero. Open is called once, at the server when a client has requested a test, and
+	// may wait until it is the client's turn.
+	Open(c *measure.Config) ([]ibverbx.RailConfig, error)
 	// Waiting is called at a client that has to wait for its turn, with the number of clients before it.
 	Waiting(ahead int)
 }
@@ -58,7 +59,7 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Du
 		}
 	}
 	sizes = slices.DeleteFunc(slices.Clone(sizes), func(s int) bool { return fits(&cfg, s) != nil })
-	rails, err := to.Open(cfg.NICRequest())
+	rails, err := to.Open(&cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -134,14 +135,14 @@ func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measu
 	if err := cfg.Validate(); err != nil {
 		return nil, mine, err
 	}
-	request := cfg.NICRequest()
-	if request.Memory, err = fitsServer(own, &cfg, s.Sizes); err != nil {
+	request := cfg
+	if request.Lend, err = fitsServer(own, &cfg, s.Sizes); err != nil {
 		return nil, mine, err
 	}
 	if own.Rails > 0 {
 		request.Rails = own.Rails
 	}
-	if side.Rails, err = to.Open(request); err != nil {
+	if side.Rails, err = to.Open(&request); err != nil {
 		return nil, mine, err
 	}
 	side.Config, side.Sizes = cfg, s.Sizes

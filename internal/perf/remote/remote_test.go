@@ -35,8 +35,8 @@ func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 	return m.Body, err
 }
 
-func (p *partner) Open(w measure.NICRequest) ([]ibverbx.RailConfig, error) {
-	return p.nics[:min(w.Rails, len(p.nics))], nil
+func (p *partner) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
+	return p.nics[:min(c.Rails, len(p.nics))], nil
 }
 
 func (p *partner) Waiting(ahead int) { p.ahead = ahead }
