@@ -158,9 +158,6 @@ func (f *perfFlags) run(cmd *cobra.Command, s streams, side func(context.Context
 	if err := f.readEnv(cmd, s); err != nil {
 		return err
 	}
-	if err := f.placed(); err != nil {
-		return err
-	}
 	gpus, err := f.openMemory()
 	if err == nil {
 		err = f.metrics.during(cmd.Context(), s, func() error { return f.captured(cmd.Context(), s, side) })

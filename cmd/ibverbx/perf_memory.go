@@ -20,11 +20,8 @@ type memoryFlag []string
 
 const gpuPrefix = "cuda:"
 
-// ordinalOf returns the number of a GPU, -1 for the host.
-func ordinalOf(name string) (int, error) {
-	if name == measure.HostMemory {
-		return -1, nil
-	}
+// gpuOf returns the number of a GPU.
+func gpuOf(name string) (int, error) {
 	number, ok := strings.CutPrefix(name, gpuPrefix)
 	n, err := strconv.Atoi(number)
 	if !ok || err != nil || n < 0 || strconv.Itoa(n) != number {
@@ -40,7 +37,7 @@ func (m *memoryFlag) set(s string) error {
 		return errors.New("want at most two places: those of the initiator and of the target")
 	}
 	for _, name := range names {
-		if _, err := ordinalOf(name); err != nil {
+		if _, err := gpuOf(name); err != nil && name != measure.HostMemory {
 			return err
 		}
 	}
@@ -58,65 +55,48 @@ func completeMemory(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 	return values, cobra.ShellCompDirectiveNoFileComp
 }
 
-// sides are the ends of the test in this process.
-func (f *perfFlags) sides() []int {
-	switch {
-	case f.server:
-		return []int{1}
-	case f.host != "":
-		return []int{0}
-	}
-	return []int{0, 1}
-}
-
-// placed refuses a Config that no device could measure where its buffers are to be.
-func (f *perfFlags) placed() error {
-	for _, side := range f.sides() {
-		if name := f.memory.of(side); name != measure.HostMemory {
-			f.cfg.Memory[side].Device = name
-		}
-	}
-	_, err := f.cfg.Complete()
-	return err
-}
-
-// of is the name of the memory of an end.
-func (m memoryFlag) of(side int) string {
-	if len(m) == 0 {
-		return measure.HostMemory
-	}
-	return m[min(side, len(m)-1)]
-}
-
-// openMemory opens the GPUs that have buffers. Memory of the host beside a GPU in the same process is pinned. The caller closes
-// the result.
+// openMemory opens the GPUs that have buffers of the ends in this process. It refuses a Config that no device could measure with
+// them. Memory of the host beside a GPU in the same process is pinned. The caller closes the result.
 func (f *perfFlags) openMemory() (gpus *closer.Stack, err error) {
 	gpus = &closer.Stack{}
-	open := map[int]*cuda.GPU{}
-	var last *cuda.GPU
-	for _, side := range f.sides() {
-		name := f.memory.of(side)
-		n, err := ordinalOf(name)
-		if err != nil {
-			return gpus, err
+	ends := f.cfg.Memory[:]
+	switch {
+	case f.server:
+		ends = ends[1:]
+	case f.host != "":
+		ends = ends[:1]
+	}
+	for i := range ends {
+		if n := len(f.memory); n > 0 && f.memory[min(i, n-1)] != measure.HostMemory {
+			ends[i].Device = f.memory[min(i, n-1)]
 		}
-		if n < 0 {
+	}
+	if _, err := f.cfg.Complete(); err != nil {
+		return gpus, err
+	}
+	open := map[string]*cuda.GPU{}
+	var last *cuda.GPU
+	for i := range ends {
+		name := ends[i].Device
+		if name == "" {
 			continue
 		}
-		if open[n] == nil {
-			g, err := cuda.Open(n)
+		if open[name] == nil {
+			n, err := gpuOf(name)
 			if err != nil {
+				return gpus, err
+			}
+			if open[name], err = cuda.Open(n); err != nil {
 				return gpus, fmt.Errorf("--memory %s: %w", name, err)
 			}
-			gpus.Add(g.Close)
-			open[n] = g
+			gpus.Add(open[name].Close)
 		}
-		last = open[n]
-		f.cfg.Memory[side].Alloc = onGPU(last)
+		last = open[name]
+		ends[i].Alloc = onGPU(last)
 	}
-	for _, side := range f.sides() {
-		if last != nil && f.cfg.Memory[side].Alloc == nil {
-			f.cfg.Memory[side].Alloc = pinnedFor(last)
+	for i := range ends {
+		if last != nil && ends[i].Alloc == nil {
+			ends[i].Alloc = pinnedFor(last)
 		}
 	}
 	return gpus, nil
