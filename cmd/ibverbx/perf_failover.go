@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"ibverbx/internal/live"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
 )
@@ -17,9 +18,6 @@ const (
 	// sparkColumns is how many columns a timeline has at most. Longer ones are folded.
 	sparkColumns = 50
 )
-
-// sparks are blocks by height. A rate of zero is a blank.
-var sparks = [...]rune{'▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'}
 
 // failover prints the loss of a rail: the rates over time, before, during and after it, the events,
 // and what was replayed.
@@ -45,56 +43,30 @@ func (t *perfTable) failover(r *measure.Report) {
 	}
 }
 
-// timeline prints the rate of each rail over time as a line of blocks.
+// timeline prints the rate of each rail over time as a line of blocks. It joins spans until they fit.
 func (t *perfTable) timeline(r *measure.Report) {
-	spans := fold(r.Failover.Timeline)
+	spans := r.Failover.Timeline
 	if len(spans) == 0 {
 		return
 	}
-	top := 0.0
-	for i := range spans {
-		top = max(top, slices.Max(spans[i].PerRail))
-	}
-	for rail := range r.PerRail {
-		var line strings.Builder
-		for i := range spans {
-			line.WriteRune(spark(spans[i].PerRail[rail], top))
-		}
-		name := r.PerRail[rail].Device + " -> " + r.PerRail[rail].Peer
-		t.printf(" rail %-2d %-18s|%s|\n", rail, name, line.String())
-	}
-	t.printf(" a column is %.0f ms, a full block %.2f %s\n", 1000*spans[len(spans)-1].To/float64(len(spans)), top*t.scale, t.unit)
-	t.println(tableRule)
-}
-
-// spark is a block as high as the rate is, where top fills it.
-func spark(rate, top float64) rune {
-	if rate <= 0 || top <= 0 {
-		return ' '
-	}
-	return sparks[min(int(rate/top*float64(len(sparks))), len(sparks)-1)]
-}
-
-// fold joins neighbours until a timeline is short enough to read.
-func fold(spans []measure.Span) []measure.Span {
-	per := (len(spans) + sparkColumns - 1) / sparkColumns
-	if per <= 1 {
-		return spans
-	}
-	var out []measure.Span
+	per, top := (len(spans)+sparkColumns-1)/sparkColumns, 0.0
+	rates := make([][]float64, len(r.PerRail))
 	for part := range slices.Chunk(spans, per) {
-		sum := measure.Span{From: part[0].From, To: part[len(part)-1].To, PerRail: make([]float64, len(part[0].PerRail))}
-		for i := range part {
-			for rail, rate := range part[i].PerRail {
-				sum.PerRail[rail] += rate
+		for rail := range rates {
+			sum := 0.0
+			for i := range part {
+				sum += part[i].PerRail[rail]
 			}
+			mean := sum / float64(len(part))
+			rates[rail], top = append(rates[rail], mean), max(top, mean)
 		}
-		for rail := range sum.PerRail {
-			sum.PerRail[rail] /= float64(len(part))
-		}
-		out = append(out, sum)
 	}
-	return out
+	for rail := range rates {
+		name := r.PerRail[rail].Device + " -> " + r.PerRail[rail].Peer
+		t.printf(" rail %-2d %-18s|%s|\n", rail, name, live.Blocks(rates[rail], 1, top)[0])
+	}
+	t.printf(" a column is %.0f ms, a full block %.2f %s\n", 1000*spans[len(spans)-1].To/float64(len(rates[0])), top*t.scale, t.unit)
+	t.println(tableRule)
 }
 
 // phases prints the rates before, during and after the outage, and the share of each rail.

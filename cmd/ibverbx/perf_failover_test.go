@@ -146,33 +146,20 @@ func TestPerfKillFlagErrors(t *testing.T) {
 	}
 }
 
-func TestSpark(t *testing.T) {
-	for rate, want := range map[float64]rune{0: ' ', 0.001: '▁', 49: '▄', 50: '▅', 99: '█', 100: '█'} {
-		if got := spark(rate, 100); got != want {
-			t.Errorf("spark(%v, 100) = %q, want %q", rate, got, want)
-		}
-	}
-	if got := spark(0, 0); got != ' ' {
-		t.Errorf("spark(0, 0) = %q, want a blank", got)
-	}
-}
-
 // A timeline of any length becomes one that can be read, and is the mean of what it was.
 func TestFoldTimeline(t *testing.T) {
-	for _, tt := range []struct{ spans, want int }{{0, 0}, {1, 1}, {50, 50}, {51, 26}, {600, 50}} {
+	for _, tt := range []struct{ spans, want int }{{1, 1}, {50, 50}, {51, 26}, {600, 50}} {
 		var spans []measure.Span
 		for i := range tt.spans {
-			spans = append(spans, measure.Span{From: float64(i), To: float64(i + 1), PerRail: []float64{8, float64(i % 2)}})
+			spans = append(spans, measure.Span{From: float64(i), To: float64(i + 1), PerRail: []float64{8, 4}})
 		}
-		got := fold(spans)
-		if len(got) != tt.want {
-			t.Fatalf("%d spans become %d, want %d", tt.spans, len(got), tt.want)
-		}
-		if tt.want == 0 {
-			continue
-		}
-		if last := got[len(got)-1]; got[0].From != 0 || last.To != float64(tt.spans) || got[0].PerRail[0] != 8 {
-			t.Errorf("%d spans become %+v to %+v, want 0 to %d at 8", tt.spans, got[0], last, tt.spans)
+		var b strings.Builder
+		table := perfTable{printer: printer{w: &b}, unit: "B/s", scale: 1}
+		table.timeline(&measure.Report{PerRail: make([]measure.Rail, 2), Failover: &measure.Failover{Timeline: spans}})
+		full, half := "|"+strings.Repeat("█", tt.want)+"|\n", "|"+strings.Repeat("▄", tt.want)+"|\n"
+		scale := fmt.Sprintf("a column is %.0f ms, a full block 8.00 B/s\n", 1000*float64(tt.spans)/float64(tt.want))
+		if got := b.String(); !strings.Contains(got, full) || !strings.Contains(got, half) || !strings.Contains(got, scale) {
+			t.Errorf("%d spans are drawn as\n%swant %d columns", tt.spans, got, tt.want)
 		}
 	}
 }

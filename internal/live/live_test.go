@@ -191,3 +191,14 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%d viewers after the end, want 0", len(r.watchers))
 	}
 }
+
+// TestBlocks: a block is as high as its rate, and only a rate of zero is blank.
+func TestBlocks(t *testing.T) {
+	rates := []float64{0, 0.001, 49, 50, 100}
+	if got, want := Blocks(rates, 1, 100)[0], " ▁▄▄█"; got != want {
+		t.Errorf("Blocks(%v, 1, 100) = %q, want %q", rates, got, want)
+	}
+	if got := Blocks([]float64{0, 1}, 1, 0)[0]; got != "  " {
+		t.Errorf("Blocks without a top = %q, want blanks", got)
+	}
+}

@@ -90,18 +90,26 @@ var sparks = [...]rune{' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 
 // chart draws the rate of a rail over time, in so many lines. top fills it.
 func (s *Screen) chart(v *View, rail, rows int, top float64) []string {
-	columns := v.columns(rail, s.Width)
+	lines := Blocks(v.columns(rail, s.Width), rows, top)
+	for row := range lines {
+		lines[row] = strings.TrimRight(lines[row], " ")
+	}
+	return lines
+}
+
+// Blocks draws rates as columns of blocks, rows lines high. top fills a column. Only a rate of zero is blank.
+func Blocks(rates []float64, rows int, top float64) []string {
 	lines := make([]string, rows)
 	for row := range lines {
 		var b strings.Builder
-		for _, rate := range columns {
+		for _, rate := range rates {
 			eighths := 0
 			if rate > 0 && top > 0 {
 				eighths = max(int(rate/top*float64(8*rows)+0.5), 1)
 			}
 			b.WriteRune(sparks[min(max(eighths-8*(rows-1-row), 0), 8)])
 		}
-		lines[row] = strings.TrimRight(b.String(), " ")
+		lines[row] = b.String()
 	}
 	return lines
 }

@@ -35,25 +35,26 @@ type Health struct {
 	RTTp99 float64 `json:"rtt_p99_us"`
 }
 
-// add adds the counters of other. Round trip times are left alone.
+// counters lists the counters. Round trip times are none.
+func (h *Health) counters() [8]*uint64 {
+	return [...]*uint64{&h.Sent, &h.Lost, &h.Retransmits, &h.Timeouts, &h.NAKs, &h.RNRs, &h.BadICRC, &h.Drops}
+}
+
+// add adds the counters of other.
 func (h *Health) add(other *Health) {
-	h.Sent += other.Sent
-	h.Lost += other.Lost
-	h.Retransmits += other.Retransmits
-	h.Timeouts += other.Timeouts
-	h.NAKs += other.NAKs
-	h.RNRs += other.RNRs
-	h.BadICRC += other.BadICRC
-	h.Drops += other.Drops
+	more := other.counters()
+	for i, c := range h.counters() {
+		*c += *more[i]
+	}
 }
 
 // since returns what was counted since before.
-func (h Health) since(before *Health) Health {
-	return Health{
-		Sent: h.Sent - before.Sent, Lost: h.Lost - before.Lost, Retransmits: h.Retransmits - before.Retransmits,
-		Timeouts: h.Timeouts - before.Timeouts, NAKs: h.NAKs - before.NAKs, RNRs: h.RNRs - before.RNRs,
-		BadICRC: h.BadICRC - before.BadICRC, Drops: h.Drops - before.Drops,
+func (h Health) since(before *Health) (d Health) {
+	now, then := h.counters(), before.counters()
+	for i, c := range d.counters() {
+		*c = *now[i] - *then[i]
 	}
+	return d
 }
 
 // SideHealth is the health of the rails and the lanes of one side. Lists are empty if nothing is known.
