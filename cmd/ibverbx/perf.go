@@ -258,7 +258,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remo
 	run := runOf(s.args)
 	complete := func(r *measure.Report) {
 		run.Options = r.Run.Options
-		r.Run, r.Remote, r.Settings = run, remote, f.given()
+		r.Run, r.Remote, r.Settings, r.Table.Paths = run, remote, f.given(), wrapPaths(&f.settings.Reliable)
 		if len(r.Results) > 0 {
 			r.Verdict = report.Verdict(r)
 		}

@@ -1,34 +1,24 @@
 package main
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"ibverbx/internal/live"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
 )
 
-const (
-	phaseRow  = " %-9s %-10.3f %-10.3f %-21.2f %s\n"
-	eventHead = " time[s]    end        event"
-	eventRow  = " %-10.3f %-10s %s\n"
-
-	// sparkColumns is how many columns a timeline has at most. Longer ones are folded.
-	sparkColumns = 50
-)
+// sparkColumns is how many columns a timeline has at most. Longer ones are folded.
+const sparkColumns = 50
 
 // failover prints the loss of a rail: the rates over time, before, during and after it, the events,
 // and what was replayed.
 func (t *perfTable) failover(r *measure.Report) {
 	f := r.Failover
 	t.timeline(r)
-	t.phases(r)
-	t.println(eventHead)
-	for _, e := range report.Events(f.Events) {
-		t.printf(eventRow, e.At, e.End, report.EventText(r, &e))
-	}
+	t.table(report.Phases(r, t.unit))
+	t.println(tableRule)
+	t.table(report.EventTable(r))
 	t.println(tableRule)
 	messages := int64(0)
 	for i := range r.Results {
@@ -65,32 +55,6 @@ func (t *perfTable) timeline(r *measure.Report) {
 		name := r.PerRail[rail].Device + " -> " + r.PerRail[rail].Peer
 		t.printf(" rail %-2d %-18s|%s|\n", rail, name, live.Blocks(rates[rail], 1, top)[0])
 	}
-	t.printf(" a column is %.0f ms, a full block %.2f %s\n", 1000*spans[len(spans)-1].To/float64(len(rates[0])), top*t.scale, t.unit)
-	t.println(tableRule)
-}
-
-// phases prints the rates before, during and after the outage, and the share of each rail.
-func (t *perfTable) phases(r *measure.Report) {
-	head := fmt.Sprintf(" %-9s %-10s %-10s %-21s", "phase", "from[s]", "to[s]", "BW average["+t.unit+"]")
-	for rail := range r.PerRail {
-		head += fmt.Sprintf(" %-10s", fmt.Sprintf("rail %d[%%]", rail))
-	}
-	t.println(strings.TrimRight(head, " "))
-	for i, s := range r.Failover.Phases {
-		total := 0.0
-		for _, rate := range s.PerRail {
-			total += rate
-		}
-		shares := make([]string, len(s.PerRail))
-		for rail, rate := range s.PerRail {
-			share := 0.0
-			if total > 0 {
-				share = 100 * rate / total
-			}
-			shares[rail] = fmt.Sprintf("%-10.2f", share)
-		}
-		name := [...]string{"before", "during", "after"}[i]
-		t.printf(phaseRow, name, s.From, s.To, s.BytesPerSecond*t.scale, strings.TrimRight(strings.Join(shares, " "), " "))
-	}
+	t.printf(" a column is %.0f ms, a full block %.2f %s\n", 1000*spans[len(spans)-1].To/float64(len(rates[0])), top*t.unit.Scale, t.unit.Name)
 	t.println(tableRule)
 }

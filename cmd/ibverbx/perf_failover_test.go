@@ -154,7 +154,7 @@ func TestFoldTimeline(t *testing.T) {
 			spans = append(spans, measure.Span{From: float64(i), To: float64(i + 1), PerRail: []float64{8, 4}})
 		}
 		var b strings.Builder
-		table := perfTable{printer: printer{w: &b}, unit: "B/s", scale: 1}
+		table := perfTable{printer: printer{w: &b}, unit: report.Unit{Name: "B/s", Scale: 1}}
 		table.timeline(&measure.Report{PerRail: make([]measure.Rail, 2), Failover: &measure.Failover{Timeline: spans}})
 		full, half := "|"+strings.Repeat("█", tt.want)+"|\n", "|"+strings.Repeat("▄", tt.want)+"|\n"
 		scale := fmt.Sprintf("a column is %.0f ms, a full block 8.00 B/s\n", 1000*float64(tt.spans)/float64(tt.want))
@@ -179,9 +179,9 @@ func TestFoldEvents(t *testing.T) {
 		events = append(events, lane(3, "target", "lane up", 2*n))
 	}
 	var b bytes.Buffer
-	table := perfTable{printer: printer{w: &b}, unit: "MiB/sec"}
+	table := perfTable{printer: printer{w: &b}, unit: report.Units(false)}
 	table.failover(&measure.Report{PerRail: make([]measure.Rail, 2), Failover: &measure.Failover{Events: events}})
-	want := eventHead + `
+	want := ` time[s]    end        event
  1.000      initiator  lanes 1, 3 down (rail 1)
  1.000      target     lanes 1, 3 down (rail 1)
  1.000      initiator  rail 1 down

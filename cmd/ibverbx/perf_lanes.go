@@ -11,12 +11,6 @@ import (
 const (
 	railRow = " rail %-2d %6.2f %% %12.2f MiB  %s\n"
 
-	laneHead = " #lane rail QPN      role    share[%] MiB        fragments doorbells CQEs"
-	laneRow  = " %-5d %-4d %#-8x %-7s %-8.2f %-10.2f %-9d %-9d %d\n"
-
-	pathHead = " #lane path QPN      state   chunks    retrans.  lost      RTT[us] queue[us]"
-	pathRow  = " %-5d %-4d %#-8x %-7s %-9d %-9d %-9d %-7.1f %.1f\n"
-
 	healthIndent = "         "
 
 	// foldLanes is how many lanes have their own line without --verbose: half of them are the
@@ -47,7 +41,7 @@ func (t *perfTable) carried(r *measure.Report) {
 		t.lanes(r.PerLane)
 	}
 	if t.all {
-		t.perPath(r.PerLane)
+		t.table(report.Paths(r.PerLane))
 	}
 }
 
@@ -65,7 +59,8 @@ func differ(lanes []measure.Lane) bool {
 
 // lanes prints what each lane carried.
 func (t *perfTable) lanes(lanes []measure.Lane) {
-	t.println(t.paint(bold, laneHead))
+	table := report.Lanes(lanes)
+	t.println(t.paint(bold, table.TextHead()))
 	hidden := lanes[:0]
 	if !t.all && len(lanes) > foldLanes {
 		hidden = lanes[foldLanes/2 : len(lanes)-foldLanes/2]
@@ -75,7 +70,7 @@ func (t *perfTable) lanes(lanes []measure.Lane) {
 			continue
 		}
 		l := &lanes[i]
-		t.printf(laneRow, l.Lane, l.Rail, l.QPN, l.Role, 100*l.Share, float64(l.Bytes)/mebibyte, l.Fragments, l.Doorbells, l.CQEs)
+		t.println(table.TextRow(i))
 		if l.Refusals > 0 {
 			t.printf("%s%d posts were refused, or taken in part\n", healthIndent, l.Refusals)
 		}
@@ -85,21 +80,6 @@ func (t *perfTable) lanes(lanes []measure.Lane) {
 	}
 	if len(hidden) > 0 {
 		t.println(summary(hidden))
-	}
-}
-
-// perPath prints what each path of the lanes carried, if lanes have paths.
-func (t *perfTable) perPath(lanes []measure.Lane) {
-	head := false
-	for i := range lanes {
-		for k := range lanes[i].Paths {
-			if !head {
-				t.println(pathHead)
-				head = true
-			}
-			p := &lanes[i].Paths[k]
-			t.printf(pathRow, lanes[i].Lane, k, p.QPN, p.State, p.Sent, p.Retransmitted, p.Lost, p.RTT, p.QueueDelay)
-		}
 	}
 }
 

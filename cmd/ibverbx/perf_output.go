@@ -90,7 +90,7 @@ func (o *outputFlags) save(r *measure.Report) error {
 		return nil
 	}
 	var b bytes.Buffer
-	if err := htmldoc.Write(&b, report.Document(r)); err != nil {
+	if err := htmldoc.Write(&b, report.Document(r, report.Units(o.gbits))); err != nil {
 		return err
 	}
 	if err := os.WriteFile(o.html, b.Bytes(), 0o644); err != nil {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/perf/report"
 )
 
 // masked returns a table with N for every word that is a number, 0x for every QP number, and one blank for any
@@ -141,8 +142,8 @@ func TestPerfTableAligned(t *testing.T) {
 	table.carried(&measure.Report{PerLane: []measure.Lane{lane}})
 	lines := strings.Split(carried.String(), "\n")
 	for _, tt := range [][2]string{
-		{bandwidthHead, rowOf(measure.Result{Size: 8388608, Iterations: 1234567890, BandwidthResult: &measure.BandwidthResult{BytesPerSecond: 9e12, PeakBytesPerSecond: 9e12, MessagesPerSecond: 123e6, CopyBytesPerSecond: 9e12}})},
-		{latencyHead, rowOf(measure.Result{Size: 8388608, Iterations: 1234567890, LatencyResult: &measure.LatencyResult{Max: 99999}})},
+		rowOf(measure.Result{Size: 8388608, Iterations: 1234567890, BandwidthResult: &measure.BandwidthResult{BytesPerSecond: 9e12, PeakBytesPerSecond: 9e12, MessagesPerSecond: 123e6, CopyBytesPerSecond: 9e12}}),
+		rowOf(measure.Result{Size: 8388608, Iterations: 1234567890, LatencyResult: &measure.LatencyResult{Max: 99999}}),
 		{lines[0], lines[1]},
 		{lines[2], lines[3]},
 	} {
@@ -163,13 +164,19 @@ func TestPerfTableAligned(t *testing.T) {
 	}
 }
 
-// rowOf is a result as the table prints it.
-func rowOf(r measure.Result) string {
+// rowOf is the head of the table, and a result as the table prints it.
+func rowOf(r measure.Result) [2]string {
 	var b bytes.Buffer
-	table := perfTable{printer: printer{w: &b}, scale: 1.0 / mebibyte}
+	table := perfTable{printer: printer{w: &b}, unit: report.Units(false), head: measure.Report{Mode: measure.Bandwidth}}
+	if r.LatencyResult != nil {
+		table.head.Mode = measure.Latency
+	}
 	table.row(r)
-	return b.String()
+	return [2]string{report.Results(&table.head, table.unit).TextHead(), b.String()}
 }
+
+// laneHead is the head of the lanes.
+var laneHead = report.Lanes(nil).TextHead()
 
 // laneLines returns the lanes that have a line, and the line that sums up the others.
 func laneLines(out string) (lanes []string, summary string) {

@@ -4,8 +4,10 @@ package htmldoc
 
 import (
 	_ "embed"
+	"fmt"
 	"html/template"
 	"io"
+	"strings"
 )
 
 // Document is a report.
@@ -33,6 +35,22 @@ type Table struct {
 	Title string
 	Head  []string
 	Rows  [][]Cell
+	// Widths are those of the columns as text, but for the last. Further columns are for HTML only.
+	Widths []int
+}
+
+// TextHead is the head as a line of text.
+func (t *Table) TextHead() string { return t.line(Cells(t.Head...)) }
+
+// TextRow is a row as a line of text.
+func (t *Table) TextRow(row int) string { return t.line(t.Rows[row]) }
+
+func (t *Table) line(cells []Cell) string {
+	var b strings.Builder
+	for i, width := range t.Widths {
+		fmt.Fprintf(&b, " %-*s", width, cells[i].Text)
+	}
+	return b.String() + " " + cells[len(t.Widths)].Text
 }
 
 // Cell is a text in a table.
