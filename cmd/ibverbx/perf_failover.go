@@ -8,7 +8,7 @@ import (
 	"ibverbx/internal/perf/report"
 )
 
-// sparkColumns is how many columns a timeline has at most. Longer ones are folded.
+// sparkColumns limits the columns of a timeline. Longer ones are folded.
 const sparkColumns = 50
 
 // failover prints the loss of a rail: the rates over time, before, during and after it, the events,

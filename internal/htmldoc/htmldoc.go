@@ -35,7 +35,7 @@ type Table struct {
 	Title string
 	Head  []string
 	Rows  [][]Cell
-	// Widths are those of the columns as text, but for the last. Further columns are for HTML only.
+	// Widths are the widths of the columns as text, except the last. Further columns are for HTML only.
 	Widths []int
 }
 

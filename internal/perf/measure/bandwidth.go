@@ -16,6 +16,9 @@ const (
 	warmUp      = 5 * time.Millisecond
 	// copyShort is how long a copy lasts if the row is counted in messages.
 	copyShort = time.Millisecond
+	// copyLong is the duration of a copy before or after a live transfer, and copiesEach their number.
+	copyLong   = 5 * time.Millisecond
+	copiesEach = 3
 	// peakSpan is the shortest time over which a peak counts. Less is noise of the clock and
 	// of batches.
 	peakSpan = 500 * time.Microsecond
@@ -40,6 +43,8 @@ func (r *SizeRun) bandwidth(mine *Outcome) error {
 		return err
 	}
 	r.begin()
+	r.outage.start()
+	defer r.outage.setPort(true) // even after an error
 	lost := r.lost()
 	t := tally{atLeast: peakSpan}
 	if r.control != nil {
@@ -75,31 +80,35 @@ func (r *SizeRun) warmUp() error {
 }
 
 // stretches measures a copy and the transfer in turns until the row is complete, and returns the
-// rates of the copies. Between processes there is one long stretch and no copy.
+// rates of the copies. A live transfer has no pauses: copies are measured before and after it. Between
+// processes there is one long stretch and no copy.
 func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 	left, total := cmp.Or(int64(r.cfg.Iterations), endless), r.cfg.Duration
 	part, span := left, total
 	var places *places
-	if r.control == nil {
-		places = r.places()
-		span = min(total/stretches, stretchLong)
+	each, lasting := 1, copyLong
+	switch {
+	case r.control != nil:
+	case r.cfg.Live.On:
+		places, each = r.places(), copiesEach
+	default:
+		places, span = r.places(), min(total/stretches, stretchLong)
+		lasting = cmp.Or(span/5, copyShort)
 		if chain := int64(r.plan.chain); left != endless {
 			part = max(1, (left+chain*stretches-1)/(chain*stretches)) * chain
 		}
 	}
 	for left > 0 && !r.cancelled.Load() {
-		if places != nil {
-			rate, err := r.copyRate(places, cmp.Or(span/5, copyShort))
-			if err != nil {
-				return copies, err
-			}
-			copies = append(copies, rate)
+		if copies, err = r.copies(places, copies, each, lasting); err != nil {
+			return copies, err
 		}
 		rest := total - r.spent(r.now())
 		if left == endless && total > 0 && rest <= 0 {
 			break // a burst without an end and without time left would never end
 		}
-		if err := r.transfer(t, min(part, left), min(span, rest)); err != nil {
+		err := r.transfer(t, min(part, left), min(span, rest))
+		r.outage.end()
+		if err != nil {
 			return copies, err
 		}
 		if left != endless {
@@ -108,14 +117,37 @@ func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 			break
 		}
 	}
-	return copies, nil
+	if places == nil || !r.cfg.Live.On {
+		return copies, nil
+	}
+	for _, f := range r.flows {
+		if err := f.verifyAgain(); err != nil {
+			return copies, err
+		}
+	}
+	return r.copies(places, copies, each, lasting)
+}
+
+// copies adds the rates of n copies of the given duration. p is nil if none is measured.
+func (r *SizeRun) copies(p *places, rates []float64, n int, lasting time.Duration) ([]float64, error) {
+	for range n {
+		if p == nil {
+			break
+		}
+		rate, err := r.copyRate(p, lasting)
+		if err != nil {
+			return rates, err
+		}
+		rates = append(rates, rate)
+	}
+	return rates, nil
 }
 
 // transfer sends n messages on every QP, or as many as it can in the given time. With Check it
 // does so in bursts that fit the buffers, and compares between them. A side in another process
 // compares one burst while the next is under way: a burst then fills half of the places.
 func (r *SizeRun) transfer(t *tally, n int64, d time.Duration) error {
-	if !r.cfg.Check {
+	if !r.cfg.Check || r.flows[0].rolling() {
 		return r.burst(t, n, d)
 	}
 	burst := int64(r.plan.depth())

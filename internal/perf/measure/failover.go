@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,10 +13,6 @@ import (
 // the row from ending. The engine tries at least every three seconds, and a try may take half a
 // second.
 const backWithin = 10 * time.Second
-
-// copiesEach is how many copies are measured before the transfer, and after it. They are not
-// measured in turns with it, because an outage has no pauses.
-const copiesEach = 3
 
 // Failover is what a test with Config.Kill saw. Times are in seconds since the start of the
 // measurement.
@@ -76,59 +71,6 @@ type Span struct {
 	// PerRail is what the NICs of each rail took, in bytes per second. Bytes that were in
 	// flight on a lost rail count there, and again where they were replayed.
 	PerRail []float64 `json:"per_rail"`
-}
-
-// long measures one long transfer, in which a rail may be lost and come back. Copies are measured before and after it.
-func (r *SizeRun) long(mine *Outcome) error {
-	if r.outage != nil {
-		defer r.outage.setPort(true) // even after an error
-	}
-	if r.control != nil {
-		t := tally{atLeast: remotePeakSpan}
-		err := r.watched(func() error { return r.transfer(&t, endless, 0) })
-		mine.take(&t, nil)
-		return err
-	}
-	places := r.places()
-	copies, err := r.copies(places, nil)
-	if err != nil {
-		return err
-	}
-	t := tally{atLeast: peakSpan}
-	err = r.watched(func() error { return r.burst(&t, endless, r.cfg.Duration) })
-	for _, f := range r.flows {
-		if err == nil {
-			err = f.verifyAgain()
-		}
-	}
-	copies, failed := r.copies(places, copies)
-	mine.take(&t, copies)
-	return errors.Join(err, failed)
-}
-
-// watched runs a transfer, with the outage if there is one.
-func (r *SizeRun) watched(transfer func() error) error {
-	r.begin()
-	if r.outage == nil {
-		return transfer()
-	}
-	r.outage.start()
-	err := transfer()
-	r.outage.end()
-	r.outage.rep.Failover = r.outage.report(r.plan.size)
-	return err
-}
-
-// copies adds the rates of a few copies.
-func (r *SizeRun) copies(p *places, rates []float64) ([]float64, error) {
-	for range copiesEach {
-		rate, err := r.copyRate(p, warmUp)
-		if err != nil {
-			return rates, err
-		}
-		rates = append(rates, rate)
-	}
-	return rates, nil
 }
 
 // lateError names the lanes that are not back in service.

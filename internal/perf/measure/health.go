@@ -2,7 +2,6 @@ package measure
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"ibverbx/internal/roce"
@@ -143,7 +142,7 @@ func (rep *Report) examinePaths() {
 			l.Health = &Health{}
 		}
 		l.Health.add(&sum)
-		l.Health.RTTp50, l.Health.RTTp99 = percentiles(own)
+		l.Health.RTTp50, l.Health.RTTp99 = quantiles(own, 1, 1)
 		if rail.Health != nil {
 			sum.Sent = 0 // the packets of the NIC are there already
 			rail.Health.add(&sum)
@@ -151,18 +150,9 @@ func (rep *Report) examinePaths() {
 	}
 	for i := range rep.PerRail {
 		if h := rep.PerRail[i].Health; h != nil && len(times[i]) > 0 {
-			h.RTTp50, h.RTTp99 = percentiles(times[i])
+			h.RTTp50, h.RTTp99 = quantiles(times[i], 1, 1)
 		}
 	}
-}
-
-// percentiles returns the median and the 99th percentile, 0 of nothing.
-func percentiles(times []float64) (p50, p99 float64) {
-	if len(times) == 0 {
-		return 0, 0
-	}
-	slices.Sort(times)
-	return round(median(times), 1), round(percentile(times, 99, 100), 1)
 }
 
 // locate fills in the addresses of the rails, as far as NICs on an Ethernet have some. side is that of this

@@ -58,15 +58,18 @@ func (r *SizeRun) newOutage(rep *Report) *outage {
 	return o
 }
 
-// start begins the timeline and the first phase.
+// start begins the timeline and the first phase. A nil outage does nothing.
 func (o *outage) start() {
+	if o == nil {
+		return
+	}
 	o.timeline.start()
 	o.phases = o.timeline.samples[:1:1]
 }
 
-// setPort takes the ports of the rail up or down.
+// setPort takes the ports of the rail up or down. A nil outage does nothing.
 func (o *outage) setPort(up bool) {
-	if o.down == up {
+	if o != nil && o.down == up {
 		o.kill.SetPort(o.kill.Rail, up)
 		o.down = !up
 	}
@@ -210,11 +213,15 @@ func (o *outage) sample() {
 	}
 }
 
-// end ends the last span and the last phase.
+// end ends the last span and the last phase, and reports what happened. A nil outage does nothing.
 func (o *outage) end() {
+	if o == nil {
+		return
+	}
 	o.sample()
 	o.timeline.end()
 	o.phases = append(o.phases, o.timeline.samples[len(o.timeline.samples)-1])
+	o.rep.Failover = o.report(o.run.plan.size)
 }
 
 // report returns what happened, for messages of the given size.

@@ -96,7 +96,7 @@ type Table struct {
 	Fragment int
 	// LinkLayer is the name of the link layer.
 	LinkLayer string
-	// Paths is how many UC QPs an RC QP has with transport uc.
+	// Paths is the number of UC QPs per RC QP with transport uc.
 	Paths int
 	// OutstandingReads is how many READs or atomics a QP may have outstanding.
 	OutstandingReads int

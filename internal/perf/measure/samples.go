@@ -73,17 +73,17 @@ func (s *samples) flush() {
 func (s *samples) recent() (p50, p99 float64) {
 	fresh := slices.Clone(s.batch[s.seen:])
 	s.seen = len(s.batch)
-	return quantiles(fresh, s.scale)
+	return quantiles(fresh, s.scale/1e3, 4)
 }
 
-// quantiles sorts times and returns the median and the 99th percentile in microseconds, scaled, or 0 without any.
-func quantiles(times []time.Duration, scale float64) (p50, p99 float64) {
-	if len(times) == 0 {
+// quantiles sorts numbers and returns the median and the 99th percentile, scaled and rounded to the given decimal places.
+// Without numbers both are 0.
+func quantiles[T number](list []T, scale float64, digits int) (p50, p99 float64) {
+	if len(list) == 0 {
 		return 0, 0
 	}
-	slices.Sort(times)
-	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
-	return us(median(times)), us(float64(percentile(times, 99, 100)))
+	slices.Sort(list)
+	return round(median(list)*scale, digits), round(float64(percentile(list, 99, 100))*scale, digits)
 }
 
 // result returns what was measured. There must be at least one sample, and all must be flushed.

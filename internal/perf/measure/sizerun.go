@@ -149,8 +149,6 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	}
 	switch {
 	case err != nil:
-	case r.cfg.Live.On:
-		err = r.long(mine)
 	case r.own().out == nil: // this side only lends its memory, or receives
 		r.measuring()
 	case r.cfg.Mode == Bandwidth:

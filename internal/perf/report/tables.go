@@ -12,7 +12,7 @@ import (
 // Unit is the unit of rates.
 type Unit struct {
 	Name string
-	// Scale is how many units one byte per second has.
+	// Scale converts from bytes per second.
 	Scale float64
 }
 
@@ -26,7 +26,7 @@ func Units(gbits bool) Unit {
 
 func decimal(x float64, digits int) string { return strconv.FormatFloat(x, 'f', digits, 64) }
 
-// Results has a row for each size. Column heads are those of perftest. In HTML, the rate of the copy is the last column.
+// Results has a row for each size, with the column heads of perftest. In HTML, the rate of the copy is the last column.
 func Results(r *measure.Report, u Unit) *htmldoc.Table {
 	t := &htmldoc.Table{Head: []string{"#bytes", "#iterations"}}
 	if r.Mode == measure.Latency {
@@ -139,7 +139,7 @@ func EventTable(r *measure.Report) *htmldoc.Table {
 	return t
 }
 
-// Parameters are those of the test as perftest names them, without those that mean nothing here. A line has one or two.
+// Parameters lists the parameters of the test under their names in perftest, one or two per line. It skips irrelevant ones.
 func Parameters(r *measure.Report) (lines [][]htmldoc.Fact) {
 	add := func(texts ...string) {
 		line := []htmldoc.Fact{{Name: texts[0], Value: texts[1]}}
@@ -165,7 +165,7 @@ func Parameters(r *measure.Report) (lines [][]htmldoc.Fact) {
 		measure.TransportUC: fmt.Sprintf("uc, RC made of %d UC QPs each, in software", r.Table.Paths),
 	}[r.Transport])
 	switch rails, lanes := strconv.Itoa(r.Rails), strconv.Itoa(r.Lanes); {
-	case r.Lanes == 1: // scheme and policy mean nothing
+	case r.Lanes == 1: // scheme and policy are unused
 		add("Rails", rails, "Lanes", lanes+", straight through")
 	case r.Lanes > 1:
 		add("Rails", rails, "Lanes", lanes)
