@@ -13,48 +13,26 @@ import (
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
 	"ibverbx/peer"
-	"ibverbx/settings"
 )
 
 // perfRemote is the other process of a test.
 type perfRemote struct {
-	conn   *bootstrap.Conn
-	dialer bool
-	from   opener
-	nics   *nics
-	// settings are those of this side.
-	settings *settings.Settings
-	link     peer.Link
-	// networks are those that the peer's NICs may be on.
-	networks []netip.Prefix
-	// unsealed turns off the sealing of packets.
-	unsealed bool
+	conn  *bootstrap.Conn
+	flags *perfFlags
+	from  opener
+	nics  *nics
 	// begin waits for the turn of a client. Nil means that it need not wait.
 	begin func() error
 	notes io.Writer // for the user
 }
 
 // newPerfRemote makes a perfRemote of a connection. Its close closes the connection too.
-func newPerfRemote(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*perfRemote, error) {
+func newPerfRemote(s streams, conn *bootstrap.Conn, f *perfFlags) (*perfRemote, error) {
 	from, err := f.remote(conn.LocalAddr())
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p := &perfRemote{
-		conn: conn, dialer: dialer, from: from, settings: &f.settings,
-		link: cmp.Or(f.link, peer.LinkAuto), unsealed: f.unsealed,
-	}
-	if len(f.addrs)+len(f.cfg.Impair) > 0 || f.capture.on() {
-		p.link = peer.LinkUDP
-	}
-	for _, n := range f.networks {
-		network, err := netip.ParsePrefix(n.String())
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		p.networks = append(p.networks, network)
-	}
-	return p, nil
+	return &perfRemote{conn: conn, flags: f, from: from, notes: s.err}, nil
 }
 
 func (p *perfRemote) close(why error) error {
@@ -99,13 +77,24 @@ func (p *perfRemote) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
 		return nil, err
 	}
 	p.nics = n
-	return n.ends[0], n.set(c, p.settings)
+	return n.ends[0], n.set(c, &p.flags.settings)
 }
 
 // Connect implements remote.Remote.
 func (p *perfRemote) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
-	cfg.PeerNetworks, cfg.Link, cfg.Unsealed = p.networks, p.link, p.unsealed
-	return peer.Connect(ctx, p.conn, p.dialer, cfg)
+	f := p.flags
+	cfg.Link, cfg.Unsealed = cmp.Or(f.link, peer.LinkAuto), f.unsealed
+	if len(f.addrs)+len(f.cfg.Impair) > 0 || f.capture.on() {
+		cfg.Link = peer.LinkUDP
+	}
+	for _, n := range f.networks {
+		network, err := netip.ParsePrefix(n.String())
+		if err != nil {
+			return nil, err
+		}
+		cfg.PeerNetworks = append(cfg.PeerNetworks, network)
+	}
+	return peer.Connect(ctx, p.conn, !f.server, cfg)
 }
 
 // runClient measures against a server.
@@ -118,22 +107,22 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	p, err := newPerfRemote(conn, true, f)
+	p, err := newPerfRemote(s, conn, f)
 	if err != nil {
 		return err
 	}
-	p.notes = s.err
-	return p.takePart(ctx, s, f)
+	return p.takePart(ctx, s)
 }
 
 // takePart takes part in a test over the connection, as the client that dialed or as the server, and
 // closes the connection.
-func (p *perfRemote) takePart(ctx context.Context, s streams, f *perfFlags) (err error) {
+func (p *perfRemote) takePart(ctx context.Context, s streams) (err error) {
+	f := p.flags
 	defer func() { err = errors.Join(err, p.close(err)) }()
 	defer f.metrics.met(p.conn)()
-	newTest := remote.NewServer
-	if p.dialer {
-		newTest = remote.NewClient
+	newTest := remote.NewClient
+	if f.server {
+		newTest = remote.NewServer
 	}
 	test, err := newTest(ctx, p, f.cfg)
 	if err != nil {

@@ -128,7 +128,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 // serveClient measures for a client when its turn has come. A client that has not said what to measure has no turn, and
 // delays no other.
 func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, q *queue) error {
-	p, err := newPerfRemote(conn, false, f)
+	p, err := newPerfRemote(s, conn, f)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.C
 		turn = err == nil
 		return err
 	}
-	err = p.takePart(ctx, s, f)
+	err = p.takePart(ctx, s)
 	if turn {
 		q.leave()
 	}
