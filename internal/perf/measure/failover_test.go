@@ -9,20 +9,21 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // ports takes the ports of rails down and up, and counts how often.
 type ports struct {
-	nics  [][2]*softnic.NIC
+	nics  [2][]*softnic.NIC
 	downs int
 	ups   int
 }
 
 func (p *ports) set(rail int, up bool) {
-	for _, nic := range p.nics[rail] {
-		nic.SetPort(up)
+	for _, nics := range p.nics {
+		nics[rail].SetPort(up)
 	}
 	if up {
 		p.ups++
@@ -34,7 +35,7 @@ func (p *ports) set(rail int, up bool) {
 // losing opens two rails and a test that loses one of them for a short time.
 func losing(t *testing.T, cfg measure.Config, rail int) (*measure.Test, *ports, [2][]ibverbx.RailConfig) {
 	t.Helper()
-	_, nics, ends := rails(t, 2, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	nics, ends := rails(t, rig.MemoryLinks(2))
 	p := &ports{nics: nics}
 	cfg.Rails, cfg.Kill = 2, measure.Kill{On: true, Rail: rail, At: cfg.Kill.At, Back: cfg.Kill.Back, SetPort: p.set}
 	test, err := measure.New(ends[0], ends[1], cfg)

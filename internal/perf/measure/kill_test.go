@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/softnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -107,22 +107,13 @@ func TestControlOnlyWithKill(t *testing.T) {
 // TestKillPorts: software NICs of the lost rail go down and up. NICs whose ports this program does not control are refused, with
 // what to do instead.
 func TestKillPorts(t *testing.T) {
-	var nics [2][]*softnic.NIC
 	var ends [2][]ibverbx.RailConfig
-	for rail := range 2 {
-		link := softnic.NewMemoryLink(nil)
-		for side := range ends {
-			nic, err := softnic.New(link, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
-			if err != nil {
-				t.Fatalf("softnic.New: got %v, want no error", err)
-			}
-			defer func() { _ = nic.Close() }()
-			ctx, err := nic.Open()
-			if err != nil {
-				t.Fatalf("Open: got %v, want no error", err)
-			}
-			nics[side], ends[side] = append(nics[side], nic), append(ends[side], ibverbx.RailConfig{Context: ctx})
-		}
+	links := rig.MemoryLinks(2)
+	for side := range ends {
+		_, rails, shut, err := rig.OpenNICs(links, nil)
+		defer func() { rig.WantOK(t, "Close", shut()) }()
+		rig.WantOK(t, "OpenNICs", err)
+		ends[side] = rails
 	}
 	kill := Kill{On: true, Rail: 1}
 	if err := kill.control(ends[0], ends[1]); err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/softnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
@@ -44,7 +44,7 @@ func memoryTest(t *testing.T, cfg measure.Config) (*measure.Test, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	_, ends := rails(t, rig.MemoryLinks(cfg.Rails))
 	return measure.New(ends[0], ends[1], cfg)
 }
 

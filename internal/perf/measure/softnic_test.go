@@ -10,48 +10,21 @@ import (
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// rails opens so many rails of software NICs, each on a link of its own.
-func rails[L softnic.Link](t *testing.T, n int, link func(rail int) L) (links []L, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+// rails opens software NICs at both ends of links.
+func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
 	t.Helper()
-	for rail := range n {
-		l := link(rail)
-		var pair [2]*softnic.NIC
-		for side := range pair {
-			nic, err := softnic.New(l, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
-			if err != nil {
-				t.Fatalf("softnic.New: got %v, want no error", err)
-			}
-			t.Cleanup(func() {
-				if err := nic.Close(); err != nil {
-					t.Errorf("Close: got %v, want no error", err)
-				}
-			})
-			ctx, err := nic.Open()
-			if err != nil {
-				t.Fatalf("Open: got %v, want no error", err)
-			}
-			pair[side] = nic
-			ends[side] = append(ends[side], ibverbx.RailConfig{Context: ctx})
-		}
-		links, nics = append(links, l), append(nics, pair)
+	for side := range ends {
+		opened, rails, shut, err := rig.OpenNICs(links, nil)
+		t.Cleanup(func() { rig.WantOK(t, "Close", shut()) })
+		rig.WantOK(t, "OpenNICs", err)
+		nics[side], ends[side] = opened, rails
 	}
-	return links, nics, ends
-}
-
-// faulty opens rails whose links segment messages and treat packets badly.
-func faulty(t *testing.T, n int, imp softnic.Impairment) (links []*softnic.FaultLink, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
-	t.Helper()
-	return rails(t, n, func(rail int) *softnic.FaultLink {
-		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
-		if err != nil {
-			t.Fatalf("NewFaultLink: got %v, want no error", err)
-		}
-		return link
-	})
+	return nics, ends
 }
 
 // RC must bring every byte through a bad link, and the test must see that.
@@ -70,7 +43,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("op=%s/imm=%v/%s/lanes=%d", cfg.Op, cfg.Imm, cfg.Scheme, cfg.QPs), func(t *testing.T) {
 			t.Parallel()
-			_, _, ends := faulty(t, 2, bad)
+			_, ends := rails(t, rig.FaultLinks(t, 2, bad))
 			cfg.Rails, cfg.Iterations, cfg.TxDepth, cfg.Bidirectional, cfg.Check, cfg.MTU = 2, 40, 20, true, true, 1024
 			if cfg.Op != measure.Atomic {
 				cfg.Sizes = []int{100, 70000}
@@ -94,7 +67,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 
 // UD loses messages; the test counts them and goes on.
 func TestLossOverFaultyLink(t *testing.T) {
-	_, _, ends := faulty(t, 1, softnic.Impairment{Loss: 0.1})
+	_, ends := rails(t, rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Op: measure.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)
@@ -111,7 +84,8 @@ func TestLossOverFaultyLink(t *testing.T) {
 // Cancelling ends a test at once, even if nothing comes through any more.
 func TestCancelOverCutLink(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
-		links, nics, ends := faulty(t, 2, softnic.Impairment{})
+		links := rig.FaultLinks(t, 2, softnic.Impairment{})
+		nics, ends := rails(t, links)
 		test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: lanes, Sizes: []int{64}, Duration: time.Hour})
 		if err != nil {
 			t.Fatalf("New: got %v, want no error", err)
@@ -119,7 +93,7 @@ func TestCancelOverCutLink(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		rep, err := test.Run(ctx, measure.Observer{Progress: func(measure.Progress) {
 			for i, link := range links {
-				link.Cut(nics[i][0], nics[i][1])
+				link.(*softnic.FaultLink).Cut(nics[0][i], nics[1][i])
 			}
 			time.AfterFunc(10*time.Millisecond, cancel)
 		}})
@@ -149,7 +123,7 @@ func TestReceiverIsReady(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Complete(%+v): got %v, want no error", cfg, err)
 			}
-			_, nics, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+			nics, ends := rails(t, rig.MemoryLinks(cfg.Rails))
 			test, err := measure.New(ends[0], ends[1], cfg)
 			if err != nil {
 				t.Fatalf("New: got %v, want no error", err)
@@ -157,8 +131,8 @@ func TestReceiverIsReady(t *testing.T) {
 			if _, err := test.Run(t.Context(), measure.Observer{}); err != nil {
 				t.Fatalf("Run(%+v): got %v, want no error", cfg, err)
 			}
-			for i := range nics {
-				if a, b := nics[i][0].Stats().RNRNAKsSent, nics[i][1].Stats().RNRNAKsSent; a != 0 || b != 0 {
+			for i := range nics[0] {
+				if a, b := nics[0][i].Stats().RNRNAKsSent, nics[1][i].Stats().RNRNAKsSent; a != 0 || b != 0 {
 					t.Errorf("%+v: the NICs of rail %d were not ready %d and %d times, want 0", cfg, i, a, b)
 				}
 			}
@@ -168,13 +142,7 @@ func TestReceiverIsReady(t *testing.T) {
 
 // TestHealth: the rail that loses packets, and its lanes, are those with retransmits, and the verdict names it.
 func TestHealth(t *testing.T) {
-	_, _, ends := rails(t, 2, func(rail int) *softnic.FaultLink {
-		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.02 * float64(rail)}})
-		if err != nil {
-			t.Fatalf("NewFaultLink: got %v, want no error", err)
-		}
-		return link
-	})
+	_, ends := rails(t, append(rig.FaultLinks(t, 1, softnic.Impairment{}), rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)

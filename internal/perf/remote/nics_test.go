@@ -9,49 +9,22 @@ import (
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
 
-// rails opens so many rails of software NICs, each on a link of its own.
-func rails[L softnic.Link](t *testing.T, n int, link func(rail int) L) (links []L, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+// rails opens software NICs at both ends of links.
+func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
 	t.Helper()
-	for rail := range n {
-		l := link(rail)
-		var pair [2]*softnic.NIC
-		for side := range pair {
-			nic, err := softnic.New(l, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
-			if err != nil {
-				t.Fatalf("softnic.New: got %v, want no error", err)
-			}
-			t.Cleanup(func() {
-				if err := nic.Close(); err != nil {
-					t.Errorf("Close: got %v, want no error", err)
-				}
-			})
-			ctx, err := nic.Open()
-			if err != nil {
-				t.Fatalf("Open: got %v, want no error", err)
-			}
-			pair[side] = nic
-			ends[side] = append(ends[side], ibverbx.RailConfig{Context: ctx})
-		}
-		links, nics = append(links, l), append(nics, pair)
+	for side := range ends {
+		opened, rails, shut, err := rig.OpenNICs(links, nil)
+		t.Cleanup(func() { rig.WantOK(t, "Close", shut()) })
+		rig.WantOK(t, "OpenNICs", err)
+		nics[side], ends[side] = opened, rails
 	}
-	return links, nics, ends
-}
-
-// faulty opens rails whose links segment messages and treat packets badly.
-func faulty(t *testing.T, n int, imp softnic.Impairment) (links []*softnic.FaultLink, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
-	t.Helper()
-	return rails(t, n, func(rail int) *softnic.FaultLink {
-		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
-		if err != nil {
-			t.Fatalf("NewFaultLink: got %v, want no error", err)
-		}
-		return link
-	})
+	return nics, ends
 }
 
 // device is memory of a device that stands in for a GPU. At the end of the test all of it must have been given back.

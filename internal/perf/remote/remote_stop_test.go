@@ -9,6 +9,7 @@ import (
 
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
+	"ibverbx/internal/rig"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 )
@@ -77,15 +78,17 @@ func TestRemoteInterruptedDeadPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			links, nics, rails := faulty(t, 1, softnic.Impairment{})
-			ends := partnersOn(t, rails)
+			links := rig.FaultLinks(t, 1, softnic.Impairment{})
+			nics, ends := rails(t, links)
+			link := links[0].(*softnic.FaultLink)
+			partners := partnersOn(t, ends)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Duration = 1, 2, []int{64, 128}, time.Hour
-			rep, err := stopped(ctx, t, &wrapped{partner: ends[0]}, ends[1], cfg, measure.Observer{Progress: func(p measure.Progress) {
+			rep, err := stopped(ctx, t, &wrapped{partner: partners[0]}, partners[1], cfg, measure.Observer{Progress: func(p measure.Progress) {
 				if p.Messages > 0 && ctx.Err() == nil {
-					links[0].Cut(nics[0][0], nics[0][1])
-					links[0].Cut(nics[0][1], nics[0][0])
+					link.Cut(nics[0][0], nics[1][0])
+					link.Cut(nics[1][0], nics[0][0])
 					cancel()
 				}
 			}})
@@ -161,7 +164,9 @@ func TestInterruptedSlowPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			links, nics, rails := faulty(t, 1, softnic.Impairment{})
+			links := rig.FaultLinks(t, 1, softnic.Impairment{})
+			nics, ends := rails(t, links)
+			link := links[0].(*softnic.FaultLink)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			cfg := measure.Config{Rails: 1, QPs: 1, Sizes: []int{32 << 10}, TxDepth: 2048, CQMod: 1, Duration: time.Hour, Check: tt.check}
@@ -174,7 +179,7 @@ func TestInterruptedSlowPath(t *testing.T) {
 					cancel()
 				default:
 					slow = true
-					if err := links[0].Impair(nics[0][0], nics[0][1], softnic.Impairment{Rate: 32e6}); err != nil {
+					if err := link.Impair(nics[0][0], nics[1][0], softnic.Impairment{Rate: 32e6}); err != nil {
 						t.Errorf("Impair: got %v, want no error", err)
 					}
 				}
@@ -182,9 +187,9 @@ func TestInterruptedSlowPath(t *testing.T) {
 			var rep measure.Report
 			var err error
 			if tt.remote {
-				ends := partnersOn(t, rails)
-				rep, err = stopped(ctx, t, &wrapped{partner: ends[0]}, ends[1], cfg, o)
-			} else if test, bad := measure.New(rails[0], rails[1], cfg); bad != nil {
+				partners := partnersOn(t, ends)
+				rep, err = stopped(ctx, t, &wrapped{partner: partners[0]}, partners[1], cfg, o)
+			} else if test, bad := measure.New(ends[0], ends[1], cfg); bad != nil {
 				t.Fatalf("New: got %v, want no error", bad)
 			} else {
 				test.DrainAfter(20 * time.Millisecond)

@@ -12,8 +12,8 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
+	"ibverbx/internal/rig"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -52,7 +52,7 @@ func (p *partner) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, 
 // partners are a client and a server in one process, with rails in memory between them.
 func partners(t *testing.T, n int) [2]*partner {
 	t.Helper()
-	_, _, ends := rails(t, n, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	_, ends := rails(t, rig.MemoryLinks(n))
 	return partnersOn(t, ends)
 }
 
