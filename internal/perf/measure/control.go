@@ -15,8 +15,8 @@ type Peer interface {
 	Send(ctx context.Context, b []byte) error
 	// Recv returns the next message.
 	Recv(ctx context.Context) ([]byte, error)
-	// Connect opens a Session as cfg describes it. The remote side calls Connect too. Nothing is sent or received
-	// meanwhile. Connect chooses the link.
+	// Connect opens a Session as cfg describes it, over a link of its choice. The remote side calls Connect too. Neither
+	// side sends or receives messages meanwhile.
 	Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error)
 }
 

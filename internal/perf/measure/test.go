@@ -181,7 +181,7 @@ type Host struct {
 	Memory string `json:"memory,omitempty"`
 	// Text is the reason why this side refuses the test, empty if it accepts it.
 	Text string `json:"text"`
-	// Ahead, if not zero, makes this a note to a client that has to wait: so many clients are before it.
+	// Ahead is the number of clients before this one. If it is not zero, this is a note to a client that has to wait.
 	Ahead int `json:"ahead,omitempty"`
 }
 

@@ -149,7 +149,7 @@ func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measu
 	return measure.NewSide(side)
 }
 
-// recvHost receives the description of the remote host. One note to wait may come before it if waiting is not nil.
+// recvHost receives the description of the remote host. If waiting is not nil, one note to wait may precede it.
 func recvHost(recv func(*measure.Host) error, waiting func(ahead int)) (h measure.Host, err error) {
 	if err := recv(&h); err != nil {
 		return h, err

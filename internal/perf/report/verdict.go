@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"ibverbx/internal/perf/measure"
@@ -19,15 +18,18 @@ const (
 // Verdict describes the health of the rails: which rail is slow, or loses or drops packets.
 func Verdict(rep *measure.Report) string {
 	var said []string
-	known := len(rep.PerRail) > 0
+	known, speed, best := len(rep.PerRail) > 0, speeds(rep), 0
+	for i := range speed {
+		if speed[i] > speed[best] {
+			best = i
+		}
+	}
 	for i := range rep.PerRail {
 		rail := &rep.PerRail[i]
 		known = known && rail.Health != nil
 		var wrong []string
-		if best := fastest(rep); best >= 0 {
-			if part := perLane(rep, i) / perLane(rep, best); part < slowRail {
-				wrong = append(wrong, fmt.Sprintf("is %.0f %% slower than rail %d", 100*(1-part), best))
-			}
+		if speed != nil && speed[i]/speed[best] < slowRail {
+			wrong = append(wrong, fmt.Sprintf("is %.0f %% slower than rail %d", 100*(1-speed[i]/speed[best]), best))
 		}
 		if rail.Health != nil {
 			wrong = append(wrong, troubles(rep, rail)...)
@@ -75,21 +77,26 @@ func troubles(rep *measure.Report, rail *measure.Rail) (wrong []string) {
 	return wrong
 }
 
-// fastest returns the rail that carried most for each of its lanes, or -1 if speeds cannot be told: with one rail,
-// after an outage, or if there was too little traffic on a rail or lanes do not share it.
-func fastest(rep *measure.Report) int {
-	best, low := -1, math.Inf(1)
-	for i := range rep.PerRail {
-		speed := perLane(rep, i)
-		low = min(low, speed)
-		if best < 0 || speed > perLane(rep, best) {
-			best = i
+// speeds returns the bytes that each rail carried per data lane. It returns nil if they cannot be compared: with one rail,
+// after an outage, with too little traffic, or if a rail carried none.
+func speeds(rep *measure.Report) []float64 {
+	if len(rep.PerRail) < 2 || rep.Failover != nil || !Judged(rep) {
+		return nil
+	}
+	lanes, speed := make([]float64, len(rep.PerRail)), make([]float64, len(rep.PerRail))
+	for i := range rep.PerLane {
+		if l := &rep.PerLane[i]; l.Role == "data" && l.Rail < len(speed) {
+			lanes[l.Rail]++
+			speed[l.Rail] += float64(l.Bytes)
 		}
 	}
-	if len(rep.PerRail) < 2 || low <= 0 || rep.Failover != nil || !Judged(rep) {
-		return -1
+	for i := range speed {
+		if speed[i] == 0 {
+			return nil
+		}
+		speed[i] /= lanes[i]
 	}
-	return best
+	return speed
 }
 
 // Judged reports whether lanes carried enough to be compared.
@@ -102,16 +109,4 @@ func Judged(rep *measure.Report) bool {
 		}
 	}
 	return lanes > 0 && fragments >= verdictFragments*lanes
-}
-
-// perLane is how many bytes a rail carried for each of its data lanes.
-func perLane(rep *measure.Report, rail int) float64 {
-	lanes, bytes := 0, uint64(0)
-	for i := range rep.PerLane {
-		if l := &rep.PerLane[i]; l.Rail == rail && l.Role == "data" {
-			lanes++
-			bytes += l.Bytes
-		}
-	}
-	return float64(bytes) / float64(max(lanes, 1))
 }
