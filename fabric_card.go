@@ -231,7 +231,14 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	}
 	q.setup.remoteRails = remote.Rails
 	q.setup.peer = remote.Incarnation
-	q.setup.maxMsg = uint32(min(uint64(q.setup.maxMsg), remote.MaxMsgSize))
+	u := &q.setup
+	u.maxMsg = uint32(min(uint64(u.maxMsg), remote.MaxMsgSize))
+	switch u.whole = min(u.minCut, u.maxMsg); {
+	case u.cfg.FragmentSize != 0:
+		u.whole = min(u.cfg.FragmentSize, u.maxMsg)
+	case len(u.lanes) == 1:
+		u.whole = min(wantFragment, u.maxMsg)
+	}
 	q.setup.remoteRecvs = remote.Limits.RecvDepth
 	if q.setup.scheme != nil {
 		q.recv.connected(q.setup.scheme.connected(remote))

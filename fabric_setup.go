@@ -43,7 +43,8 @@ type setup struct {
 	mtu    uint32 // the smallest of the rails, in bytes
 	// minCut is the size of the smallest fragment that is worth its doorbell, in bytes.
 	minCut uint32
-	maxSGE uint8 // how many SGEs every device allows
+	whole  uint32 // the length in bytes up to which no request is cut; 0 before Connect
+	maxSGE uint8  // how many SGEs every device allows
 	// keepsWhole says that requests on memory of a device are not cut: on every rail the device copies them, and
 	// every fragment would wait for it (verbs.PortAttr.DeviceCopies). Config.FragmentSize is 0.
 	keepsWhole bool
@@ -102,17 +103,6 @@ func (u *setup) fragmentSize(length uint32) uint32 {
 	return uint32(min(max(part, uint64(u.minCut)), wantFragment, uint64(u.maxMsg)))
 }
 
-// whole returns the length in bytes up to which no request is cut.
-func (u *setup) whole() uint32 {
-	switch {
-	case u.cfg.FragmentSize != 0:
-		return min(u.cfg.FragmentSize, u.maxMsg)
-	case len(u.lanes) == 1:
-		return min(wantFragment, u.maxMsg)
-	}
-	return min(u.minCut, u.maxMsg)
-}
-
 // keepWhole returns the size of the fragments of a request that would be cut. It is larger if a device has some of the
 // memory and such requests are not cut.
 func (u *setup) keepWhole(wr *SendWR, length, cut uint32) uint32 {
@@ -157,16 +147,6 @@ func (u *setup) plan() (lanes []laneConfig) {
 // plains returns how many requests at the front of wrs are legal and WRITEs or READs of one piece of memory without
 // special flags. All other requests take the slower way through check.
 func (u *setup) plains(wrs []SendWR) int { return u.front(wrs, plainOps, plainFlags, math.MaxUint32) }
-
-// run returns how many requests at the front of wrs can be in a run: plain ones that are neither cut nor fenced. Either all of them have an
-// immediate, or none.
-func (u *setup) run(wrs []SendWR) int {
-	ops := uint32(1 << verbs.OpRDMAWriteWithImm)
-	if wrs[0].Opcode != verbs.OpRDMAWriteWithImm {
-		ops = plainOps &^ ops
-	}
-	return u.front(wrs, ops, plainFlags&^verbs.SendFence, u.whole())
-}
 
 // front returns how many requests at the front of wrs are plain, with these opcodes, no other flags, and at most most bytes. Every
 // short request passes it, so it is one loop without calls.

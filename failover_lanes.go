@@ -177,7 +177,10 @@ func (f *failover) flush() {
 }
 
 // reportable reports whether a request or a receive has ended and was not reported.
-func (f *failover) reportable() bool { return f.recv.done.Len() > 0 || f.send.sends.reportable() }
+func (f *failover) reportable() bool {
+	r := &f.send.sends
+	return f.recv.done.Len() > 0 || (r.reported != r.posted && r.slot(r.reported).pending == 0)
+}
 
 // unsettled reports whether a VirtualQP that has failed must be looked at again although no
 // completion need come: a lane could not be marked yet, or receives wait for what may be in a CQ.

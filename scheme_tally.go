@@ -147,7 +147,8 @@ func (t *tally) follow(s *sendSlot) bool {
 
 // run makes the chain of notified requests that are whole and cover no other data, on a lane with room for them. It returns
 // those that it took, the chain, and its bytes. All of them are sent without a record, except the first one if it does not
-// follow the message before it on the lane. It takes none if that record has no room. As follow, it writes all records.
+// follow the message before it on the lane. It takes none if that record has no room. It numbers all of them and writes
+// their records, as follow does: each record is sent at most once.
 func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR, made []verbs.SendWR, bytes uint64) {
 	send, leads := t.send, l.told+1 != int64(t.seq)
 	if leads {
@@ -155,7 +156,15 @@ func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR
 			return nil, nil, 0
 		}
 	}
-	t.writeRun(wrs)
+	r, all := &send.sends, &send.records
+	at, mask, seq := r.posted, r.depth-1, t.seq
+	for i := range wrs {
+		wr := &wrs[i]
+		all.put(int(at&mask), seq, 1, wr.Imm, wr.SGE[0].Length)
+		at++
+		seq++
+	}
+	t.seq = seq
 	first := 0 // of those without a record
 	if leads {
 		first, bytes = 1, t.lead(l, wrs[:1], chain[:2])
@@ -178,19 +187,6 @@ func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) 
 	send.recordWR(&chain[1], l, head, l.tail)
 	l.put(head, 0, 0, 0)
 	return bytes
-}
-
-// writeRun numbers requests that are taken next, and writes their records, each of which is sent at most once.
-func (t *tally) writeRun(wrs []SendWR) {
-	r, all, seq := &t.send.sends, &t.send.records, t.seq
-	at, mask := r.posted, r.depth-1
-	for i := range wrs {
-		wr := &wrs[i]
-		all.put(int(at&mask), seq, 1, wr.Imm, wr.SGE[0].Length)
-		at++
-		seq++
-	}
-	t.seq = seq
 }
 
 func (t *tally) stripeLimit() (uint32, bool) {

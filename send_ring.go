@@ -387,11 +387,6 @@ func (r *sendRing) oldest() (seq uint32, ok bool) {
 	return 0, false
 }
 
-// reportable reports whether the oldest request has ended.
-func (r *sendRing) reportable() bool {
-	return r.reported != r.posted && r.slot(r.reported).pending == 0
-}
-
 // fill sets the first 64 bytes of the slot, except for the keys, for a plain request. Runs call it once per request, so it must be
 // inlined.
 func (r *sendSlot) fill(wr *SendWR, wire verbs.Opcode, length, cut uint32, local, target uint64) {
