@@ -74,8 +74,13 @@ func (q *qp) postError(op string, err error) error {
 // postSend puts requests from wrs[n] on into the ring until one does not fit or is not legal, and returns
 // its index.
 func (q *qp) postSend(wrs []verbs.SendWR, n int) (int, error) {
-	if err := q.sendable(); err != nil {
+	if err := q.usable(); err != nil {
 		return n, err
+	}
+	switch q.state {
+	case verbs.StateReset, verbs.StateInit, verbs.StateRTR:
+		return n, stateError("sends", "RTS", q.state)
+	case verbs.StateRTS, verbs.StateSQD, verbs.StateSQE, verbs.StateErr:
 	}
 	tail := q.sqTail
 	n, err := q.enqueue(wrs, n)
@@ -119,19 +124,6 @@ func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
 		q.sqTail++
 	}
 	return len(wrs), nil
-}
-
-// sendable returns an error if sends cannot be posted in the present state.
-func (q *qp) sendable() error {
-	switch q.state {
-	case verbs.StateRTS, verbs.StateSQD, verbs.StateSQE, verbs.StateErr:
-		return q.usable()
-	case verbs.StateReset, verbs.StateInit, verbs.StateRTR:
-	}
-	if err := q.usable(); err != nil {
-		return err
-	}
-	return stateError("sends", "RTS", q.state)
 }
 
 func stateError(what, from string, now verbs.QPState) error {
