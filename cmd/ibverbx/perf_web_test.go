@@ -117,7 +117,7 @@ func TestPerfWeb(t *testing.T) {
 // TestPerfWebOthers: latency, raw QPs and a lost rail are shown too.
 func TestPerfWebOthers(t *testing.T) {
 	t.Parallel()
-	v := watchPerf(t, "send", "--lat", "-s", "64", "-D", "0.4")
+	v := watchPerf(t, "send", "--lat", "-s", "64", "-D", "2")
 	// A sample of a time in which no message ended has none.
 	if !slices.ContainsFunc(v.Samples, func(s live.Sample) bool { return s.P50 > 0 && s.P99 >= s.P50 }) {
 		t.Errorf("the samples of --lat are %+v, want latencies", v.Samples)
