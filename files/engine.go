@@ -98,7 +98,7 @@ func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if n := t.Node(); n.State() == node.StateClosed { // Gone may have been called before p was created
 		p.gone(n.Err())
 	}
-	if _, err := p.ready(ctx); err != nil {
+	if _, err := p.link.Ready(ctx); err != nil {
 		return nil, newError("connect", p, "", err)
 	}
 	return p, nil
@@ -148,7 +148,7 @@ func (f *Engine) Close(ctx context.Context) error {
 	peers := slices.Collect(maps.Values(f.peers))
 	f.mu.Unlock()
 	for _, p := range peers {
-		p.end(ErrClosed)
+		p.link.Forget(ErrClosed).end(ErrClosed)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (f *Engine) check(s service.Session, err error) {
 
 // Hello implements service.Handler.
 func (f *Engine) Hello(s service.Session) ([]byte, bool) {
-	return f.peer(s.Peer()).hello(), !f.isClosed()
+	return f.peer(s.Peer()).hello(s), !f.isClosed()
 }
 
 // Up implements service.Handler.
@@ -203,7 +203,7 @@ func (f *Engine) Up(s service.Session, body []byte) { f.check(s, f.peer(s.Peer()
 func (f *Engine) Down(s service.Session, cause error) {
 	_ = cause
 	if p := f.known(s.Peer()); p != nil {
-		p.down(s)
+		p.link.Down(s)
 	}
 }
 

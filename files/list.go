@@ -78,7 +78,7 @@ func (v server) listing(ctx context.Context, x *Export, dir string, goesOn bool)
 	f := v.peer.engine
 	is := func(l listing) bool { return l.export == x && l.dir == dir }
 	f.mu.Lock()
-	if v.proc.over() {
+	if v.proc.Over() {
 		f.mu.Unlock()
 		return nil, ErrPeerGone
 	}

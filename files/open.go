@@ -77,7 +77,7 @@ func (f *Engine) opened(proc *process) *openFiles {
 		}
 		f.open[proc] = o
 		go func() {
-			<-proc.ended
+			<-proc.Ended()
 			f.forget(proc)
 		}()
 	}
@@ -100,7 +100,7 @@ func (f *Engine) forget(proc *process) {
 func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if proc.over() {
+	if proc.Over() {
 		return nil, ErrPeerGone
 	}
 	o := f.opened(proc)

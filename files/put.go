@@ -133,7 +133,7 @@ func (v server) beginStoring(ctx context.Context, m *filePut) (*storing, error) 
 		switch {
 		case err != nil:
 			return nil, err
-		case other != nil && other.peer.service.Session() != nil && !other.proc.over():
+		case other != nil && other.peer.service.Session() != nil && !other.proc.Over():
 			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.peer)
 		case other != nil: // its process is lost: it was perhaps killed, and this is its successor
 			other.cancel()
@@ -154,7 +154,7 @@ func (v server) beginStoring(ctx context.Context, m *filePut) (*storing, error) 
 func (f *Engine) enlist(p *Peer, proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if proc.over() {
+	if proc.Over() {
 		return nil, nil, false, ErrPeerGone
 	}
 	o := f.opened(proc)
@@ -199,7 +199,7 @@ func (v server) runStoring(st *storing, m *filePut, x *Export, inside string) {
 	}
 	go func() {
 		select {
-		case <-v.proc.ended:
+		case <-v.proc.Ended():
 			st.cancel()
 		case <-st.done:
 		}

@@ -131,9 +131,9 @@ func (h *host) named(name string) (p *Peer) {
 		}
 		h.mu.Unlock()
 		for _, p = range peers {
-			p.mu.Lock()
-			connected := p.session != nil && p.proc != nil
-			p.mu.Unlock()
+			p.link.Mu.Lock()
+			connected := p.link.Connected()
+			p.link.Mu.Unlock()
 			if connected && p.Node().Identity().Name == name {
 				return true
 			}

@@ -45,17 +45,17 @@ func (v server) request(m any) (answer func(ctx context.Context) []byte, err err
 			return (&rpc.Refusal{ID: m.ID, Code: rpc.UnknownRequest, Text: text}).Encode()
 		}, nil
 	case *rpc.Refusal:
-		v.proc.calls.Answer(m.ID, m)
+		v.proc.Answer(m.ID, m)
 	case *fileOpened:
-		v.proc.calls.Answer(m.id, m)
+		v.proc.Answer(m.id, m)
 	case *fileEntries:
-		v.proc.calls.Answer(m.id, m)
+		v.proc.Answer(m.id, m)
 	case *fileChunked:
-		v.proc.calls.Answer(m.id, m)
+		v.proc.Answer(m.id, m)
 	case *fileEnded:
-		v.proc.calls.Answer(m.id, m)
+		v.proc.Answer(m.id, m)
 	case *fileStored:
-		v.proc.calls.Answer(m.id, m)
+		v.proc.Answer(m.id, m)
 	}
 	return nil, nil
 }

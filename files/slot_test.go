@@ -16,9 +16,9 @@ import (
 func (d *depot) server(t testing.TB) server {
 	t.Helper()
 	p := d.there.named("here")
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return server{p, p.proc}
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	return server{p, p.link.Proc}
 }
 
 // stall makes all requests for chunks wait, as those for a disk that does not answer do, until resume.
@@ -132,9 +132,9 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 		<-old.ctx.Done()
 		resume()
 		eventually(t, "no request is being served", func() bool {
-			v.peer.mu.Lock()
-			defer v.peer.mu.Unlock()
-			return len(v.peer.serving) == 0
+			v.peer.link.Mu.Lock()
+			defer v.peer.link.Mu.Unlock()
+			return len(v.peer.link.Serving) == 0
 		})
 	})
 	d.there = old.startAgain()
@@ -222,7 +222,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 	l, from := d.opening(t, "d/f")
 	resume := d.stall(t)
 	session := d.peer.service.Session()
-	for range maxServing + 10 {
+	for range cap(d.peer.link.Serving) + 10 {
 		s := &slot{}
 		wantOK(t, "lend", s.lend(d.peer, from.proc))
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)

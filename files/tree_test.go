@@ -474,9 +474,9 @@ func TestPutAgainAfterRestart(t *testing.T) {
 	x := d.peer.PutFile(name, "d/f", TransferConfig{})
 	eventually(t, "the new put is being served, or refused", func() bool {
 		p := d.there.named("here")
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return len(p.serving) > 0 || x.Err() != nil
+		p.link.Mu.Lock()
+		defer p.link.Mu.Unlock()
+		return len(p.link.Serving) > 0 || x.Err() != nil
 	})
 	close(resume)
 	wantOK(t, "PutFile of the successor", x.Wait(soon(t)))

@@ -11,13 +11,13 @@ var (
 	// ErrPeerGone means that a peer was lost and did not return within Config.GiveUpAfter.
 	ErrPeerGone = errors.New("the peer is gone")
 	// ErrRestarted means that the peer's process is another one than before, so what it had lent is gone.
-	ErrRestarted = errors.New("the peer was restarted")
+	ErrRestarted = service.ErrRestarted
 	// ErrLost means that the session with the peer has ended. There may be another one soon.
 	ErrLost = errors.New("the session is lost")
 	// ErrCanceled means that an operation was canceled.
 	ErrCanceled = errors.New("canceled")
 	// ErrClosed means that this side has closed the Node or the Peer.
-	ErrClosed = errors.New("closed")
+	ErrClosed = service.ErrClosed
 	// ErrRefused means that this side or the peer does not want the session.
 	ErrRefused = errors.New("refused")
 	// ErrVersion means that the two sides speak different versions of a protocol. The text names both.

@@ -141,9 +141,9 @@ func hostName(addr net.Addr) string {
 func (h *host) forget(p *peer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.session == nil && p.conns.Len() == 0 && h.peers[p.service] == p {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	if p.Session == nil && p.conns.Len() == 0 && h.peers[p.service] == p {
 		delete(h.peers, p.service)
 	}
 }
@@ -188,7 +188,10 @@ func (h *host) reserved() int64 {
 
 // Hello implements service.Handler. It has no fields yet.
 func (h *host) Hello(s service.Session) ([]byte, bool) {
-	h.peer(s.Peer()).hello()
+	p := h.peer(s.Peer())
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Expect()
 	return nil, true
 }
 

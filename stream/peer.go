@@ -3,11 +3,9 @@ package stream
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
-	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
 	"ibverbx/internal/table"
 	"ibverbx/node"
@@ -27,13 +25,8 @@ type peer struct {
 	// polled says that a goroutine polls for a while. Others leave it to that one.
 	polled atomic.Bool
 
-	mu sync.Mutex
-	// session is the present session, nil if there is none in which both sides have streams.
-	session service.Session
-	// err says why there will be no session soon, or why the peer cannot have streams.
-	err error
-	// changed is raised when one of the fields above changes.
-	changed broadcast.Signal
+	// Link is the session. Its Mu guards the fields below too.
+	service.Link
 	// conns are the streams of the session by id.
 	conns  table.Table[*Conn]
 	lastID uint16
@@ -41,71 +34,48 @@ type peer struct {
 
 func newPeer(h *host, s service.Peer, t *traffic) *peer {
 	p := &peer{host: h, service: s, traffic: t, asks: make(chan struct{}, maxAsks)}
+	p.Name, p.Done = "streams", h.service.Done()
 	p.pool.peer = p
 	return p
 }
 
 // ready waits until there is a session in which the peer has streams, and that is not lost.
-func (p *peer) ready(ctx context.Context, lost service.Session) (service.Session, error) {
-	for {
-		p.mu.Lock()
-		s, err, changed := p.session, p.err, p.changed.Next()
-		p.mu.Unlock()
-		switch {
-		case err != nil:
-			return nil, err
-		case s != nil && s != lost:
-			return s, nil
-		}
-		select {
-		case <-changed:
-		case <-p.host.service.Done():
-			return nil, node.ErrClosed
-		case <-ctx.Done():
-			return nil, fmt.Errorf("the peer is not connected or has no streams: %w", context.Cause(ctx))
-		}
-	}
+func (p *peer) ready(ctx context.Context, lost service.Session) (s service.Session, err error) {
+	err = p.Wait(ctx, nil, func() (bool, error) {
+		s = p.Session
+		return s != nil && s != lost, nil
+	})
+	return s, err
 }
 
 // has reports whether a session is the present one.
 func (p *peer) has(s service.Session) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.session == s
-}
-
-// hello notes that there may be a session soon.
-func (p *peer) hello() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.err = nil
-	p.changed.Raise()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	return p.Session == s
 }
 
 // up begins a session.
 func (p *peer) up(s service.Session) {
 	p.pool.close(false)
-	p.mu.Lock()
-	p.session, p.err = s, nil
-	p.changed.Raise()
-	p.mu.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Begin(context.Background(), s)
 }
 
 // down ends a session and its streams.
 func (p *peer) down(s service.Session, cause error) {
-	p.mu.Lock()
-	if p.session != s {
-		p.mu.Unlock()
+	p.Mu.Lock()
+	if !p.Drop(s) {
+		p.Mu.Unlock()
 		return
 	}
-	p.session = nil
 	var lost []*Conn
 	p.conns.DeleteFunc(func(_ uint32, c *Conn) bool {
 		lost = append(lost, c)
 		return true
 	})
-	p.changed.Raise()
-	p.mu.Unlock()
+	p.Mu.Unlock()
 	err := reset(cause)
 	for _, c := range lost {
 		c.lose(err)
@@ -118,10 +88,10 @@ func reset(cause error) error { return fmt.Errorf("%w: %s", syscall.ECONNRESET, 
 
 // gone notes that there will be no session soon.
 func (p *peer) gone(cause error) {
-	p.mu.Lock()
-	p.err = cause
-	p.changed.Raise()
-	p.mu.Unlock()
+	p.Mu.Lock()
+	p.Err = cause
+	p.Changed.Raise()
+	p.Mu.Unlock()
 	p.pool.close(true)
 	p.pool.sweep()
 	p.host.spent.free(p.host)
@@ -129,11 +99,11 @@ func (p *peer) gone(cause error) {
 
 // find returns a stream of a session by its id. If it is nil, the stream is closed.
 func (p *peer) find(s service.Session, id uint16) (c *Conn) {
-	p.mu.Lock()
-	if p.session == s {
+	p.Mu.Lock()
+	if p.Session == s {
 		c = p.conns.Find(uint32(id))
 	}
-	p.mu.Unlock()
+	p.Mu.Unlock()
 	if c == nil {
 		p.host.counts.unclaimed.Add(1)
 	}
@@ -142,10 +112,10 @@ func (p *peer) find(s service.Session, id uint16) (c *Conn) {
 
 // add makes a stream of the session known, and gives it an id.
 func (p *peer) add(c *Conn) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	switch {
-	case p.session != c.session:
+	case p.Session != c.session:
 		return node.ErrLost
 	case p.conns.Len() >= MaxStreams:
 		return fmt.Errorf("%w: the peer has %d", ErrBusy, MaxStreams)
@@ -160,11 +130,11 @@ func (p *peer) add(c *Conn) error {
 
 // remove forgets a stream whose memory nobody uses any more. It may be called with the shard's lock.
 func (p *peer) remove(c *Conn) {
-	p.mu.Lock()
+	p.Mu.Lock()
 	if p.conns.Find(uint32(c.id)) == c {
 		p.conns.Delete(uint32(c.id))
 	}
-	p.mu.Unlock()
+	p.Mu.Unlock()
 	p.pool.give(c.block)
 	p.traffic.streams.Add(-1)
 }

@@ -128,7 +128,7 @@ func TestFalseRing(t *testing.T) {
 		h, err := hostOf(p.there.Node)
 		wantOK(t, "hostOf", err)
 		for s := range h.peers {
-			answer := h.peers[s].serve(h.peers[s].session, &open{from: 7, ring: ring, service: "test"})
+			answer := h.peers[s].serve(h.peers[s].Session, &open{from: 7, ring: ring, service: "test"})
 			if kind(answer[0]) != kindAccept {
 				t.Fatalf("the answer is %x, want one that accepts", answer)
 			}

@@ -43,10 +43,10 @@ func (t *Transfer) cancel(cause error) {
 // may still arrive.
 func (t *Transfer) unnotify() bool {
 	p := t.peer
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	n := t.note
 	if n == nil || !n.ready {
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		return false
 	}
 	var list *note
@@ -55,7 +55,7 @@ func (t *Transfer) unnotify() bool {
 	} else {
 		list = n.drop()
 	}
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	p.submitNotes(list)
 	return true
 }
@@ -89,14 +89,14 @@ func (p *Peer) cancelUsers(uses func(part) bool, cause error) {
 
 // cancelRunning cancels the transfers for which which is true. It is called with mu.
 func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	var list []*Transfer
 	for t := p.running.first; t != nil; t = t.next {
 		if which(t) {
 			list = append(list, t)
 		}
 	}
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	for _, t := range list {
 		t.cancel(cause)
 	}
@@ -105,9 +105,9 @@ func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 // drain waits until no operation of this side is under way, and there is no session if ended is true.
 func (p *Peer) drain(ctx context.Context, ended bool) error {
 	err := service.Await(ctx, p.service, func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.count == 0 && (!ended || p.ops == 0 && p.session == nil)
+		p.link.Mu.Lock()
+		defer p.link.Mu.Unlock()
+		return p.count == 0 && (!ended || p.ops == 0 && p.link.Session == nil)
 	})
 	if err != nil {
 		return newError("close", p, "", fmt.Errorf("transfers are under way: %w", err))

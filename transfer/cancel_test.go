@@ -76,8 +76,8 @@ func TestDoCancels(t *testing.T) {
 		done <- p.peer.Batch().Get(p.local.Slice(0, 32<<20), p.remote.At(0)).Notify([]byte("never")).Do(ctx)
 	}()
 	eventually(t, "the transfer is under way", func() bool {
-		p.peer.mu.Lock()
-		defer p.peer.mu.Unlock()
+		p.peer.link.Mu.Lock()
+		defer p.peer.link.Mu.Unlock()
 		return p.peer.count == 1
 	})
 	cancel()
@@ -154,9 +154,9 @@ func TestRoomAfterRefusal(t *testing.T) {
 		go func() { results <- p.Batch().Get(local.Slice(i*8, 8), from.At(i*8)).Do(soon(t)) }()
 	}
 	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	bad.revoked = true
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	release()
 	wantOK(t, "Wait", first.Wait(soon(t)))
 	refused := 0
@@ -170,9 +170,9 @@ func TestRoomAfterRefusal(t *testing.T) {
 	if refused != 4 {
 		t.Errorf("%d transfers were refused, want 4", refused)
 	}
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	bad.revoked = false
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 }
 
 // TestCancelBeforeNotify: a transfer is canceled when its blocks are posted, and its notification has no room at the peer. It ends when the blocks

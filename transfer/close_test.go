@@ -48,19 +48,19 @@ func (s *wallSession) End(cause error) {
 func (p *Peer) wall(lossy bool) *wallSession {
 	s := &wallSession{Session: p.service.Session(), peer: p, ended: make(chan struct{}), lossy: lossy}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
-	p.mu.Lock()
-	p.session = s
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	p.link.Session = s
+	p.link.Mu.Unlock()
 	return s
 }
 
 // unwall undoes wall.
 func (p *Peer) unwall(s *wallSession) {
-	p.mu.Lock()
-	if p.session == service.Session(s) {
-		p.session = s.Session
+	p.link.Mu.Lock()
+	if p.link.Session == service.Session(s) {
+		p.link.Session = s.Session
 	}
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 }
 
 // named returns the peer of a host with a name.
@@ -97,9 +97,9 @@ func TestCloseRudeAndPolite(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- target.Close(ctx) }()
 	eventually(t, "the polite peer has answered", func() bool {
-		polite.mu.Lock()
-		defer polite.mu.Unlock()
-		return len(polite.proc.lent) == 1 // that of the mailbox
+		polite.link.Mu.Lock()
+		defer polite.link.Mu.Unlock()
+		return len(polite.link.Proc.lent) == 1 // that of the mailbox
 	})
 	cancel()
 	wantOK(t, "Close", <-done)

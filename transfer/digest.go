@@ -86,7 +86,7 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	}
 	own := make(chan ownSums, 1)
 	go func() { own <- t.sumPieces(ctx, pieces) }()
-	m, err := t.peer.ask(ctx, t.proc, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
+	m, err := t.proc.Ask(ctx, t.peer.asks, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
 	ours := <-own // the memory is in use until then
 	if err == nil {
 		at, err = ours.at, ours.err
@@ -158,10 +158,10 @@ func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
 	}
 	sums := make([]uint32, len(m.ranges))
 	for i, r := range m.ranges {
-		p.mu.Lock()
+		p.link.Mu.Lock()
 		l := proc.lent[r.grant]
 		ok := l != nil && l.segment != nil && !l.revoking && l.access&Read != 0 && l.segment.enter()
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		if !ok {
 			return (&rpc.Refusal{ID: m.id, Code: rpc.NotFound, Text: "the segment is not lent for reading"}).Encode()
 		}

@@ -149,9 +149,9 @@ func TestDigestsAcrossSessions(t *testing.T) {
 	}
 	for session := uint64(1); session <= 3; session++ {
 		eventually(t, "all questions are asked", func() bool {
-			p.back.mu.Lock()
-			defer p.back.mu.Unlock()
-			return p.back.number == session && len(p.back.serving) == maxAsks
+			p.back.link.Mu.Lock()
+			defer p.back.link.Mu.Unlock()
+			return p.back.number == session && len(p.back.link.Serving) == maxAsks
 		})
 		if session < 3 {
 			lose(p.peer)

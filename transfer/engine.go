@@ -87,7 +87,7 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if np.State() == node.StateClosed { // Gone may have been called before p was there
 		p.gone(np.Err())
 	}
-	if _, _, err := p.ready(ctx); err != nil {
+	if _, err := p.link.Ready(ctx); err != nil {
 		return nil, newError("connect", p, "", err)
 	}
 	return p, nil
@@ -129,9 +129,9 @@ func (e *Engine) Peers() []*Peer {
 	all := e.peerList()
 	e.mu.Unlock()
 	return slices.DeleteFunc(all, func(p *Peer) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return !p.connected()
+		p.link.Mu.Lock()
+		defer p.link.Mu.Unlock()
+		return !p.link.Connected()
 	})
 }
 
@@ -185,7 +185,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	peers = e.peerList() // others may have come
 	e.mu.Unlock()
 	for _, p := range peers {
-		p.end(ErrClosed)
+		p.link.Forget(ErrClosed).end(ErrClosed)
 		errs = append(errs, p.mailbox.free())
 	}
 	return errors.Join(errs...)
@@ -193,9 +193,9 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // leave ends the session, so that another Engine never begins in the middle of one.
 func (p *Peer) leave(ctx context.Context) error {
-	p.mu.Lock()
-	s := p.session
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	s := p.link.Session
+	p.link.Mu.Unlock()
 	if s != nil {
 		s.End(errors.New("transfer: the engine is closed"))
 	}
@@ -231,7 +231,7 @@ func (e *Engine) check(s service.Session, err error) {
 func (e *Engine) Down(s service.Session, cause error) {
 	_ = cause
 	if p := e.known(s.Peer()); p != nil {
-		p.down(s)
+		p.link.Down(s)
 	}
 }
 

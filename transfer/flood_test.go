@@ -26,9 +26,9 @@ func (s *slowSession) Send(context.Context, service.ID, []byte) error {
 func TestManyRevocations(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
 	s := &slowSession{Session: p.service.Session(), release: make(chan struct{})}
-	p.mu.Lock()
-	p.session = s
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	p.link.Session = s
+	p.link.Mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -44,9 +44,9 @@ func TestManyRevocations(t *testing.T) {
 	}
 	close(s.release)
 	wantOK(t, "message", <-done)
-	p.mu.Lock()
-	p.session = s.Session
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	p.link.Session = s.Session
+	p.link.Mu.Unlock()
 }
 
 // TestNotesOfManyEngines: a peer says in every session that it is another one, and fills the mailbox each time. What waits for the program
@@ -57,15 +57,15 @@ func TestNotesOfManyEngines(t *testing.T) {
 	b := p.mailbox.mem.Bytes()
 	var err error
 	for id := uint64(1); id < 20 && err == nil; id++ {
-		wantOK(t, "up", p.up(s, &hello{id: id, seen: p.id, mailbox: p.mailbox.remote()}))
+		wantOK(t, "up", p.up(s, &hello{id: id, seen: p.link.ID, mailbox: p.mailbox.remote()}))
 		for seq := uint32(0); seq < maxNotes && err == nil; seq++ {
 			little.PutUint64(b[seq*slotSize:], uint64(seq))
 			err = p.noteArrived(s, seq<<placeBits|seq, noteHeader)
 		}
 	}
 	wantErr(t, "notifications of 20 engines", err, errProtocol)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	if p.queued > maxQueued+mailboxSize {
 		t.Errorf("%d bytes wait for the program, want at most %d", p.queued, maxQueued+mailboxSize)
 	}

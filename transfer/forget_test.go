@@ -13,9 +13,9 @@ import (
 func sessionLost(t testing.TB, p *Peer) {
 	t.Helper()
 	eventually(t, "the session has ended", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.session == nil
+		p.link.Mu.Lock()
+		defer p.link.Mu.Unlock()
+		return p.link.Session == nil
 	})
 }
 
@@ -134,8 +134,8 @@ func TestEndsOnce(t *testing.T) {
 			wantErr(t, "Wait", err, ErrCanceled)
 		}
 	}
-	p.peer.mu.Lock()
-	defer p.peer.mu.Unlock()
+	p.peer.link.Mu.Lock()
+	defer p.peer.link.Mu.Unlock()
 	if p.peer.count != 0 || p.peer.running.first != nil {
 		t.Errorf("%d transfers are under way, want none", p.peer.count)
 	}

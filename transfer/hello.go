@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"ibverbx"
-	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
 
@@ -20,21 +19,14 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 		return nil, err
 	}
 	p.setName()
-	p.mu.Lock()
-	var old *process // stays until up, so that what is submitted meanwhile ends in ErrRestarted too
-	queued := p.queued
-	m := &hello{id: p.id, mailbox: p.mailbox.remote()}
-	switch proc := p.proc; {
-	case proc == nil:
-	case proc.incarnation != s.Incarnation():
-		old = proc
-	default:
-		m.seen, m.arrived, m.taken = proc.id, proc.in.arrived, proc.in.taken
+	p.link.Mu.Lock()
+	old, queued := p.link.Expect(s), p.queued
+	m := &hello{id: p.link.ID, mailbox: p.mailbox.remote()}
+	if proc := p.link.Proc; proc != nil && old == nil {
+		m.seen, m.arrived, m.taken = proc.ID, proc.in.arrived, proc.in.taken
 		proc.in.owed = 0
 	}
-	p.err = nil
-	p.changed.Raise()
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	old.end(ErrRestarted)
 	switch {
 	case p.engine.isClosed():
@@ -47,36 +39,32 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 
 // up takes the peer's hello.
 func (p *Peer) up(s service.Session, m *hello) error {
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	if p.engine.isClosed() {
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		return ErrClosed
 	}
-	old, proc := p.proc, p.proc
-	if proc != nil && proc.id == m.id && proc.dead == nil {
-		old = nil
-	} else {
+	proc := p.link.Known(m.id)
+	if proc == nil {
 		proc = p.newProcess(s.Incarnation(), m)
 	}
 	if !sameRegion(&proc.mailbox, &m.mailbox) {
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		return fmt.Errorf("%w: another mailbox than before", errProtocol)
 	}
 	var arrived, taken uint64
-	if m.seen == p.id {
+	if m.seen == p.link.ID {
 		arrived, taken = m.arrived, m.taken
 	}
-	p.session, p.number, p.proc, p.err = s, s.Number(), proc, nil
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.serving = make(rpc.Limit, maxServing)
+	p.number = s.Number()
+	old := p.link.Begin(context.Background(), s, proc)
 	var c *credit
 	var revokes []*revoke
 	notes, done, err := proc.out.resume(arrived, taken)
 	if err == nil {
 		c, revokes = proc.credit(), proc.revokes()
 	}
-	p.changed.Raise()
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	old.end(ErrRestarted)
 	for _, t := range done {
 		t.finish(nil)
@@ -91,12 +79,9 @@ func (p *Peer) up(s service.Session, m *hello) error {
 	return err
 }
 
-// connected reports whether there is a session with a process that is known. mu must be held.
-func (p *Peer) connected() bool { return p.session != nil && p.proc != nil }
-
 func (p *Peer) newProcess(incarnation uint64, m *hello) *process {
 	proc := &process{
-		peer: p, incarnation: incarnation, id: m.id, mailbox: m.mailbox, ended: make(chan struct{}),
+		Process: p.link.NewProcess(m.id, incarnation), peer: p, mailbox: m.mailbox,
 		remotes: map[uint32]*Remote{}, lent: map[uint32]*lending{},
 	}
 	proc.out.proc = proc

@@ -30,9 +30,9 @@ func (p *Peer) lendTo(s *Segment, access Access) (*Loan, error) {
 		return nil, ErrClosed
 	}
 	defer s.leave()
-	p.mu.Lock()
-	proc, err := p.proc, p.err
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	proc, err := p.link.Proc, p.link.Err
+	p.link.Mu.Unlock()
 	switch {
 	case err != nil:
 		return nil, err
@@ -53,7 +53,7 @@ func (l *Loan) Number() uint32 { return l.lent.number }
 func (l *Loan) Region() ibverbx.RemoteRegion { return l.lent.region }
 
 // Ended reports whether the borrowing process is known to have ended.
-func (l *Loan) Ended() bool { return l.proc.over() }
+func (l *Loan) Ended() bool { return l.proc.Over() }
 
 // maxRemotes bounds the loans of a process to this side.
 const maxRemotes = 4096
@@ -62,9 +62,9 @@ const maxRemotes = 4096
 // caller that gets number and region in a message calls Borrow before it returns from the handler of that message. An error is a
 // protocol violation of the peer, unless it wraps ErrPeerGone.
 func (p *Peer) Borrow(number uint32, region *ibverbx.RemoteRegion, access Access) (*Remote, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	proc := p.proc
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	proc := p.link.Proc
 	if proc == nil {
 		return nil, newError("borrow", p, "", errNoEngine)
 	}

@@ -97,10 +97,10 @@ func (a *arrival) size() int { return (noteHeader + len(a.Body) + slotSize - 1) 
 
 // noteArrived takes a notification out of the mailbox. It is called with the shard's lock. An error ends the session.
 func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	proc := p.proc
-	if p.session != s || proc == nil {
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	proc := p.link.Proc
+	if p.link.Session != s || proc == nil {
 		return nil
 	}
 	in := &proc.in
@@ -161,13 +161,13 @@ func decodeNote(b []byte, seq uint64) (arrival, error) {
 // took notes that the program has taken a notification, and tells the peer now and then.
 func (a *arrival) took() {
 	p, in := a.Peer, &a.proc.in
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	p.queued -= a.size()
 	in.queued -= a.size()
 	in.taken++
 	in.owed += a.size()
 	c := a.proc.credit()
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	if c != nil {
 		p.service.Submit(&c.op)
 	}
@@ -183,7 +183,7 @@ type credit struct {
 // credit returns the operation to be submitted, nil if there is none. The Peer's mu must be held.
 func (proc *process) credit() *credit {
 	in, p := &proc.in, proc.peer
-	if in.flying || in.owed < mailboxSize/4 || proc.dead != nil || !p.connected() {
+	if in.flying || in.owed < mailboxSize/4 || proc.Err != nil || !p.link.Connected() {
 		return nil
 	}
 	c := &in.credit
@@ -203,11 +203,11 @@ func (c *credit) Posted(*service.Op) {}
 func (c *credit) End(*service.Op, error) {
 	proc := c.proc
 	p := proc.peer
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	proc.in.flying = false
 	p.ops--
 	next := proc.credit()
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	if next != nil {
 		p.service.Submit(&next.op)
 	}

@@ -84,7 +84,7 @@ func (o *outbox) add(t *Transfer, body []byte) *note {
 // place gives places to notifications, in order, as long as there are any. It returns those that can be posted. The ring is no longer that
 // of a dead process.
 func (o *outbox) place(list *note) *note {
-	for o.unplaced < o.next && o.proc.dead == nil {
+	for o.unplaced < o.next && o.proc.Err == nil {
 		n := *o.notes.At(uint32(o.unplaced))
 		size := (noteHeader + len(n.body) + slotSize - 1) &^ (slotSize - 1)
 		span, off := size, o.tail
@@ -131,7 +131,7 @@ func (n *note) imm() uint32 {
 // post adds a notification to the list of those to submit, if it can be posted now.
 func (n *note) post(list *note) *note {
 	p := n.proc.peer
-	if !n.placed || !n.ready || n.flying || n.proc.dead != nil || !p.connected() {
+	if !n.placed || !n.ready || n.flying || n.proc.Err != nil || !p.link.Connected() {
 		return list
 	}
 	n.flying = true
@@ -159,7 +159,7 @@ func (n *note) Posted(*service.Op) {}
 func (n *note) End(op *service.Op, err error) {
 	proc := n.proc
 	p := proc.peer
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	n.flying = false
 	p.ops--
 	var list *note
@@ -167,13 +167,13 @@ func (n *note) End(op *service.Op, err error) {
 	switch {
 	case err == nil:
 		t = n.detach()
-	case proc.dead != nil:
-		t, err = n.detach(), proc.dead
+	case proc.Err != nil:
+		t, err = n.detach(), proc.Err
 	case op.Session != p.number:
 		list = n.post(nil)
 	}
 	list = proc.out.release(list)
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	if t != nil {
 		t.finish(err)
 	}
@@ -206,7 +206,7 @@ func (o *outbox) release(list *note) *note {
 // drop makes a notification void whose batch has failed and that is not under way. It returns what can be posted.
 func (n *note) drop() *note {
 	n.detach()
-	if n.proc.dead != nil {
+	if n.proc.Err != nil {
 		return nil
 	}
 	n.ready, n.void = true, true
@@ -259,17 +259,17 @@ func (o *outbox) arrived(arrived uint64) (done []*Transfer, err error) {
 
 // credited handles an immediate with the lower bits of the number of notifications that the peer's program has taken.
 func (p *Peer) credited(s service.Session, arg uint32) error {
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	var list *note
 	var err error
-	if p.session == s && p.proc != nil {
-		o := &p.proc.out
+	if p.link.Session == s && p.link.Proc != nil {
+		o := &p.link.Proc.out
 		more := int32((arg-uint32(o.taken))<<(32-service.ClassShift)) >> (32 - service.ClassShift)
 		if more > 0 {
 			list, err = o.take(o.taken + uint64(more))
 		}
 	}
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	p.submitNotes(list)
 	return err
 }

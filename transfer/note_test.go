@@ -203,19 +203,19 @@ func TestNotifyOnceAcrossReconnect(t *testing.T) {
 // TestNotifySentAgain loses notifications that have reached the peer's NIC, as a session does that ends in that moment.
 func TestNotifySentAgain(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
-	p.back.mu.Lock()
-	session := p.back.session
-	p.back.session = nil // what comes now is ignored
-	p.back.mu.Unlock()
+	p.back.link.Mu.Lock()
+	session := p.back.link.Session
+	p.back.link.Session = nil // what comes now is ignored
+	p.back.link.Mu.Unlock()
 	for i := range 3 {
 		wantOK(t, "Notify", p.peer.Notify(soon(t), number(i)))
 	}
 	received := func() bool { return p.back.Node().Detail().Counters.Notifications == 3 }
 	eventually(t, "the notifications have arrived", received)
 	quiet(t, p.there, "that was lost")
-	p.back.mu.Lock()
-	p.back.session = session
-	p.back.mu.Unlock()
+	p.back.link.Mu.Lock()
+	p.back.link.Session = session
+	p.back.link.Mu.Unlock()
 	lose(p.peer)
 	for i := range 3 {
 		wantNote(t, p.there, string(number(i)))
@@ -396,10 +396,10 @@ func TestNotifyNewProcess(t *testing.T) {
 	late := make(chan error, 1)
 	go func() { late <- p.Notify(soon(t), []byte("late")) }()
 	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
-	p.mu.Lock()
-	old := p.proc
-	p.proc = p.newProcess(old.incarnation, &hello{id: old.id, mailbox: old.mailbox})
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	old := p.link.Proc
+	p.link.Proc = p.newProcess(old.Incarnation, &hello{id: old.ID, mailbox: old.mailbox})
+	p.link.Mu.Unlock()
 	release()
 	wantOK(t, "Wait", first.Wait(soon(t)))
 	wantOK(t, "Notify", <-late)

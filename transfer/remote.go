@@ -21,7 +21,7 @@ type Remote struct {
 	name   string
 	access Access
 	region ibverbx.RemoteRegion
-	// uses counts the transfers that use the segment, and revoked says that no more may begin. peer.mu guards them.
+	// uses counts the transfers that use the segment, and revoked says that no more may begin. peer.link.Mu guards them.
 	uses    int
 	revoked bool
 }
@@ -49,11 +49,11 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if want == 0 || want&^(Read|Write) != 0 {
 		return nil, newError("open", p, name, fmt.Errorf("%w: %v", ErrDenied, want))
 	}
-	proc, _, err := p.ready(ctx)
+	proc, err := p.link.Ready(ctx)
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
-	m, err := p.ask(ctx, proc, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
+	m, err := proc.Ask(ctx, p.asks, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
@@ -61,8 +61,8 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if !ok || r.access&want != want {
 		return nil, newError("open", p, name, fmt.Errorf("%w: the peer's answer", errProtocol))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	if r.name == "" {
 		r.name = name
 	}
@@ -71,12 +71,12 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 
 // granted returns the segment of an answer to Open. It is known before the next message is taken, which may revoke it. It has no name yet.
 func (p *Peer) granted(proc *process, m *grant) *Remote {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	r := proc.remotes[m.number]
 	if r == nil {
 		r = &Remote{peer: p, proc: proc, number: m.number, access: m.access, region: m.region}
-		if proc.calls.Waiting(m.id) {
+		if proc.Waiting(m.id) {
 			proc.remotes[m.number] = r
 		}
 	}
@@ -92,7 +92,7 @@ type lending struct {
 	region ibverbx.RemoteRegion
 	// granting is how many answers with the segment are being sent. The peer is told to stop after them.
 	granting int
-	// revoking says that the peer must stop, and cut that it did not in time. Peer.mu guards these three.
+	// revoking says that the peer must stop, and cut that it did not in time. Peer.link.Mu guards these three.
 	revoking, cut bool
 	// stopped is closed when the peer has stopped.
 	stopped chan struct{}
@@ -108,10 +108,10 @@ func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *op
 		return answer
 	}
 	_ = s.Send(ctx, service.TransferID, answer)
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	l.granting--
 	late, again := l.granting == 0 && l.revoking, proc.revoke(l.number)
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	if late {
 		_ = s.Send(ctx, service.TransferID, again.encode())
 	}
@@ -154,16 +154,16 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 		return refuse(rpc.Busy, errors.New("the memory cannot be registered with the NICs now"))
 	}
 	l := p.lendingOf(proc, s, m.want, region)
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	l.granting++ // nothing is revoked before leave
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	return l, (&grant{id: m.id, number: l.number, access: l.access, region: l.region}).encode()
 }
 
 // lendingOf returns what a process has of a segment. It has one number for each kind of access, however often it asks.
 func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region ibverbx.RemoteRegion) *lending {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	for _, l := range proc.lent {
 		if l.segment == s && l.access == access {
 			return l
@@ -202,18 +202,18 @@ type recall struct {
 
 // recall marks what a peer has to give back.
 func (p *Peer) recall(which func(*lending) bool) recall {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := recall{session: p.session, live: p.ctx}
-	if p.proc == nil {
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	r := recall{session: p.link.Session, live: p.link.Live}
+	if p.link.Proc == nil {
 		return r
 	}
-	for _, l := range p.proc.lent {
+	for _, l := range p.link.Proc.lent {
 		if l.cut || !which(l) {
 			continue
 		}
 		if r.list = append(r.list, l); !l.revoking && l.granting == 0 {
-			r.told = append(r.told, p.proc.revoke(l.number))
+			r.told = append(r.told, p.link.Proc.revoke(l.number))
 		}
 		l.revoking = true
 	}
@@ -239,17 +239,17 @@ func (p *Peer) takeBack(ctx context.Context, r recall) {
 	}
 }
 
-// revoke is the message that takes a grant back. Peer.mu must be held.
+// revoke is the message that takes a grant back. Peer.link.Mu must be held.
 func (proc *process) revoke(number uint32) *revoke {
 	return &revoke{number, proc.in.arrived, proc.out.unplaced}
 }
 
 // cutOff notes what a peer has not given back. It reports whether there is any.
 func (p *Peer) cutOff(list []*lending) (any bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	for _, l := range list {
-		if p.proc != nil && p.proc.lent[l.number] == l {
+		if p.link.Proc != nil && p.link.Proc.lent[l.number] == l {
 			l.cut, any = true, true
 		}
 	}
@@ -258,18 +258,18 @@ func (p *Peer) cutOff(list []*lending) (any bool) {
 
 // forget ends a lending.
 func (p *Peer) forget(number uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.proc == nil {
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	if p.link.Proc == nil {
 		return
 	}
-	if l := p.proc.lent[number]; l != nil && l.revoking {
+	if l := p.link.Proc.lent[number]; l != nil && l.revoking {
 		l.stop()
-		delete(p.proc.lent, number)
+		delete(p.link.Proc.lent, number)
 	}
 }
 
-// stop says that the peer does not use the segment any more. Peer.mu must be held.
+// stop says that the peer does not use the segment any more. Peer.link.Mu must be held.
 func (l *lending) stop() {
 	select {
 	case <-l.stopped:
@@ -285,7 +285,7 @@ func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	if number == mailboxGrant {
 		return p.left(s, proc, m)
 	}
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	r := proc.remotes[number]
 	done := r == nil || r.uses == 0
 	if r != nil {
@@ -294,7 +294,7 @@ func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	if done {
 		delete(proc.remotes, number)
 	}
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	if done {
 		_ = s.Send(context.Background(), service.TransferID, (&revoked{number}).encode())
 		return nil
@@ -308,8 +308,8 @@ const lastWords = 100 * time.Millisecond
 
 // arrived is how many notifications of a process have arrived.
 func (p *Peer) arrived(proc *process) uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	return proc.in.arrived
 }
 
@@ -319,15 +319,15 @@ func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
 	_ = service.Await(ctx, p.service, func() bool { return p.arrived(proc) >= m.sent }) // others are lost
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	done, protocolErr := proc.out.arrived(m.arrived)
 	if protocolErr != nil {
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		return protocolErr
 	}
-	p.proc = nil
-	p.changed.Raise()
-	p.mu.Unlock()
+	p.link.Proc = nil
+	p.link.Changed.Raise()
+	p.link.Mu.Unlock()
 	for _, t := range done {
 		t.finish(nil)
 	}
@@ -340,9 +340,9 @@ func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 
 // tell sends the peer that a grant is not used any more. It may be called with the shard's lock.
 func (p *Peer) tell(number uint32) {
-	p.mu.Lock()
-	s, ctx := p.session, p.ctx
-	p.mu.Unlock()
+	p.link.Mu.Lock()
+	s, ctx := p.link.Session, p.link.Live
+	p.link.Mu.Unlock()
 	if s != nil {
 		go func() { _ = s.Send(ctx, service.TransferID, (&revoked{number}).encode()) }()
 	}

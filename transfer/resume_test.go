@@ -33,11 +33,11 @@ func TestTakenBeforeHello(t *testing.T) {
 	wantOK(t, "Wait", transfers[maxNotes-1].Wait(soon(t)))
 	b := p.back
 	s := b.service.Session()
-	eventually(t, "all that fit have arrived", func() bool { return b.arrived(b.proc) == maxNotes })
-	b.down(s)
+	eventually(t, "all that fit have arrived", func() bool { return b.arrived(b.link.Proc) == maxNotes })
+	b.link.Down(s)
 	_, err := b.hello(s)
 	wantOK(t, "hello", err)
-	m := hello{id: b.proc.id, seen: b.id, mailbox: b.proc.mailbox}
+	m := hello{id: b.link.Proc.ID, seen: b.link.ID, mailbox: b.link.Proc.mailbox}
 	for i := range maxNotes {
 		wantNote(t, p.there, string(number(i)))
 	}
@@ -55,9 +55,9 @@ func TestNotifySubmittedLate(t *testing.T) {
 	wantOK(t, "admit", err)
 	lose(p.peer)
 	eventually(t, "there is another session", func() bool {
-		p.peer.mu.Lock()
-		defer p.peer.mu.Unlock()
-		return p.peer.number == 2 && p.peer.connected()
+		p.peer.link.Mu.Lock()
+		defer p.peer.link.Mu.Unlock()
+		return p.peer.number == 2 && p.peer.link.Connected()
 	})
 	tr.begin(list, false, true)
 	wantNote(t, p.there, "late")

@@ -126,16 +126,16 @@ func TestCloseLocalSegment(t *testing.T) {
 // TestCloseWithRudePeer closes a segment whose holder does not answer. Its session is ended.
 func TestCloseWithRudePeer(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
-	p.peer.mu.Lock()
+	p.peer.link.Mu.Lock()
 	p.remote.uses++ // as if a transfer never ended
-	p.peer.mu.Unlock()
+	p.peer.link.Mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	wantOK(t, "Close", p.target.Close(ctx))
 	eventually(t, "there is another session", func() bool { return p.peer.Node().Detail().Sessions > 1 })
-	p.peer.mu.Lock()
+	p.peer.link.Mu.Lock()
 	p.remote.uses--
-	p.peer.mu.Unlock()
+	p.peer.link.Mu.Unlock()
 }
 
 // TestOneBadPieceDoesNotEndOthers uses a key that the peer's NIC refuses, which ends the session.
@@ -223,7 +223,7 @@ func TestRevokedWhileOpened(t *testing.T) {
 	defer p.unwall(s)
 	asked, answer := make(chan uint32, 1), make(chan any, 1)
 	go func() {
-		m, _ := p.ask(soon(t), p.proc, func(id uint32) []byte {
+		m, _ := p.link.Proc.Ask(soon(t), p.asks, func(id uint32) []byte {
 			asked <- id
 			return nil
 		})
@@ -234,8 +234,8 @@ func TestRevokedWhileOpened(t *testing.T) {
 	wantOK(t, "grant", p.message(s, &grant{id: id, number: number, access: Read, region: region}))
 	wantOK(t, "revoke", p.message(s, &revoke{grant: number}))
 	r, ok := (<-answer).(*Remote)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
 	if !ok || !r.revoked {
 		t.Error("a segment that was revoked can be used")
 	}

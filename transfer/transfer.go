@@ -16,7 +16,7 @@ import (
 type Transfer struct {
 	peer *Peer
 	proc *process
-	// load and note are nil when they are of no more use. Peer.mu guards note.
+	// load and note are nil when they are of no more use. Peer.link.Mu guards note.
 	load *load
 	note *note
 	// name is "put", "get", "batch" or "notify".
@@ -28,7 +28,7 @@ type Transfer struct {
 	op      service.Op
 	// state has bits, and phase is a Phase.
 	state, phase atomic.Uint32
-	// next and prev link the running transfers of the peer. Peer.mu guards them.
+	// next and prev link the running transfers of the peer. Peer.link.Mu guards them.
 	next, prev *Transfer
 
 	mu sync.Mutex
@@ -48,18 +48,18 @@ const (
 
 // admit waits for room and makes a transfer one of those that are under way.
 func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note, err error) {
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	for p.count >= p.engine.cfg.Queue && !p.engine.isClosed() {
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		select {
 		case <-p.room:
 		case <-p.engine.done:
 		case <-ctx.Done():
 			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way: %w", ErrBusy, p.engine.cfg.Queue, context.Cause(ctx)))
 		}
-		p.mu.Lock()
+		p.link.Mu.Lock()
 	}
-	defer p.mu.Unlock()
+	defer p.link.Mu.Unlock()
 	if p.count < p.engine.cfg.Queue-1 {
 		signal(p.room)
 	}
@@ -70,7 +70,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 		signal(p.room) // for the next one that waits
 		return nil, err
 	}
-	t.proc = p.proc
+	t.proc = p.link.Proc
 	p.count++
 	p.running.add(t)
 	if notify {
@@ -84,31 +84,31 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 
 // usable says why the peer cannot be used. mu must be held.
 func (p *Peer) usable(t *Transfer) error {
-	err := p.err
+	err := p.link.Err
 	switch {
 	case err != nil:
 	case p.engine.isClosed():
 		err = ErrClosed
 	case len(t.load.parts) > 0: // enter compares their process with the present one
 		return nil
-	case p.proc == nil:
+	case p.link.Proc == nil:
 		err = errNoEngine
-	case p.proc.dead != nil:
-		err = p.proc.dead
+	case p.link.Proc.Err != nil:
+		err = p.link.Proc.Err
 	default:
 		return nil
 	}
 	return newError(t.name, p, "", err)
 }
 
-// enter makes the segments of both sides stay. Peer.mu must be held.
+// enter makes the segments of both sides stay. Peer.link.Mu must be held.
 func (l *load) enter(t *Transfer) error {
 	for i, part := range l.parts {
 		var err error
 		switch r := part.remote; {
-		case r.proc.dead != nil:
-			err = r.proc.dead
-		case r.proc != t.peer.proc:
+		case r.proc.Err != nil:
+			err = r.proc.Err
+		case r.proc != t.peer.link.Proc:
 			err = ErrRestarted
 		case r.revoked:
 			err = ErrRevoked
@@ -128,7 +128,7 @@ func (l *load) enter(t *Transfer) error {
 }
 
 // leave undoes enter for the first n blocks, as far as the peer's segments are concerned. It returns the numbers of the grants that
-// were revoked and are not used any more. Peer.mu must be held.
+// were revoked and are not used any more. Peer.link.Mu must be held.
 func (l *load) leave(n int) (unused []uint32) {
 	for i, part := range l.parts[:n] {
 		if i > 0 && l.parts[i-1] == part {
@@ -157,7 +157,7 @@ func (l *load) leaveSegments(n int) {
 func (t *Transfer) begin(notes *note, blocks, notify bool) {
 	switch {
 	case blocks:
-		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.load.blocks, true, t.proc.incarnation, t
+		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.load.blocks, true, t.proc.Incarnation, t
 		t.submit()
 	case !notify:
 		t.finish(nil)
@@ -195,15 +195,15 @@ func (t *Transfer) End(op *service.Op, err error) {
 // the peer's program has got it.
 func (t *Transfer) moved() {
 	p := t.peer
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	n := t.note
 	if n == nil {
-		p.mu.Unlock()
+		p.link.Mu.Unlock()
 		t.finish(nil)
 		return
 	}
 	t.phase.Store(uint32(Notifying))
-	err := t.proc.dead
+	err := t.proc.Err
 	if err == nil && t.state.Load()&stateCanceled != 0 { // otherwise cancel sees that the notification is ready
 		err = ErrCanceled
 	}
@@ -214,7 +214,7 @@ func (t *Transfer) moved() {
 	} else {
 		list = n.drop()
 	}
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	p.submitNotes(list)
 	if err != nil {
 		t.finish(err)
@@ -227,7 +227,7 @@ func (t *Transfer) finish(err error) {
 	if err != nil {
 		err = t.describe(err)
 	}
-	p.mu.Lock()
+	p.link.Mu.Lock()
 	p.running.remove(t)
 	p.count--
 	var list *note
@@ -235,7 +235,7 @@ func (t *Transfer) finish(err error) {
 		list = t.note.drop()
 	}
 	unused := t.load.leave(len(t.load.parts))
-	p.mu.Unlock()
+	p.link.Mu.Unlock()
 	signal(p.room)
 	p.submitNotes(list)
 	for _, number := range unused {

@@ -207,7 +207,7 @@ func TestFalseNotes(t *testing.T) {
 			wantOK(t, "Region", err)
 			copy(p.local.Bytes(), c.body)
 			o := &rawNote{done: make(chan error, 1)}
-			o.Blocks = []service.Block{{Local: region, Remote: &p.peer.proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
+			o.Blocks = []service.Block{{Local: region, Remote: &p.peer.link.Proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
 			o.Notify, o.Imm, o.Sink = true, service.Immediate(classNote, c.arg), o
 			p.peer.service.Submit(&o.Op)
 			if err := <-o.done; !c.ends { // otherwise the end of the session may be faster
@@ -220,8 +220,8 @@ func TestFalseNotes(t *testing.T) {
 			}
 			eventually(t, "nothing is queued", func() bool {
 				quiet(t, p.there, "that was never sent") // takes void ones
-				p.back.mu.Lock()
-				defer p.back.mu.Unlock()
+				p.back.link.Mu.Lock()
+				defer p.back.link.Mu.Unlock()
 				return p.back.queued == 0
 			})
 		})

@@ -8,8 +8,8 @@
 //
 // # Sessions
 //
-// A request outlives its session: Calls.Ask sends it again in the next session with the same process. So every request must be
-// idempotent. A request fails with its process (Process.Dead).
+// A request outlives its session: Process.Ask sends it again in the next session with the same process. So every request must be
+// idempotent. A request fails with its process (Process.End).
 package rpc
 
 import (
@@ -74,48 +74,78 @@ func ReadUnknown(k Kind, r *wire.Reader) (m any) {
 	return m
 }
 
-// Process is one process of a peer.
-type Process interface {
-	// Connected waits for a session in which the process takes requests. live is canceled when that session ends.
-	Connected(ctx context.Context) (s service.Session, live context.Context, err error)
-	// Ended is closed when the process can no longer be used. Dead then returns the reason.
-	Ended() <-chan struct{}
-	Dead() error
-}
+// Process is a process of a peer, as long as each side remembers the other, with the outstanding requests to it. Peer.NewProcess returns one.
+type Process struct {
+	// ID is the id that the process has chosen, and Incarnation that of its sessions.
+	ID, Incarnation uint64
+	// Err is the reason why the process can no longer be used. Peer.Mu guards it.
+	Err   error
+	ended chan struct{}
+	peer  link
 
-// Calls holds the outstanding requests to one process. The zero value is ready.
-type Calls struct {
 	mu      sync.Mutex
 	last    uint32
 	waiting map[uint32]chan any
 }
 
-// Ask sends a request to service id of a process and returns the response. If the session ends first, Ask sends the request again in the
+// link is the Peer of a Process.
+type link interface {
+	reach(ctx context.Context, want *Process) (s service.Session, live context.Context, err error)
+	dead(proc *Process) error
+	service() service.ID
+}
+
+func (c *Process) base() *Process { return c }
+
+// Ended is closed when the process can no longer be used.
+func (c *Process) Ended() <-chan struct{} { return c.ended }
+
+// Over reports whether the process can no longer be used.
+func (c *Process) Over() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// End fails all requests to the process, and reports whether it is the first call. Peer.Mu must be held.
+func (c *Process) End(err error) bool {
+	if c.Err != nil {
+		return false
+	}
+	c.Err = err
+	close(c.ended)
+	return true
+}
+
+// Ask sends a request to the process and returns the response. If the session ends first, Ask sends the request again in the
 // next one. An error for a Refusal wraps the error of its code.
 //
 // limit has a token for each request without a response. A request whose caller gives up keeps its token until the peer responds:
 // the peer still serves it, and closes the session of a client with too many requests.
-func (c *Calls) Ask(ctx context.Context, p Process, id service.ID, limit Limit, request func(id uint32) []byte) (any, error) {
+func (c *Process) Ask(ctx context.Context, limit Limit, request func(id uint32) []byte) (any, error) {
 	if err := limit.Take(ctx); err != nil {
 		return nil, err
 	}
 	release := limit.Give
 	defer func() { release() }()
 	for {
-		s, live, err := p.Connected(ctx)
+		s, live, err := c.peer.reach(ctx, c)
 		if err != nil {
 			return nil, err
 		}
 		number, call := c.begin()
-		sent := s.Send(ctx, id, request(number)) == nil // otherwise the session or ctx has ended
+		sent := s.Send(ctx, c.peer.service(), request(number)) == nil // otherwise the session or ctx has ended
 		var m any
 		select {
 		case m = <-call:
 		case <-live.Done():
-		case <-p.Ended():
+		case <-c.ended:
 		case <-ctx.Done():
 			if sent {
-				release = func() { go c.outwait(live, p, limit, number, call) }
+				release = func() { go c.outwait(live, limit, number, call) }
 				return nil, context.Cause(ctx)
 			}
 		}
@@ -124,7 +154,7 @@ func (c *Calls) Ask(ctx context.Context, p Process, id service.ID, limit Limit, 
 		case *Refusal:
 			return nil, fmt.Errorf("%w (the peer says %q)", m.Code.Err(), m.Text)
 		case nil:
-			if err := errors.Join(p.Dead(), context.Cause(ctx)); err != nil {
+			if err := errors.Join(c.peer.dead(c), context.Cause(ctx)); err != nil {
 				return nil, err
 			}
 		default:
@@ -134,7 +164,7 @@ func (c *Calls) Ask(ctx context.Context, p Process, id service.ID, limit Limit, 
 }
 
 // begin registers a request.
-func (c *Calls) begin() (id uint32, call chan any) {
+func (c *Process) begin() (id uint32, call chan any) {
 	call = make(chan any, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,25 +176,25 @@ func (c *Calls) begin() (id uint32, call chan any) {
 	return c.last, call
 }
 
-func (c *Calls) end(id uint32) {
+func (c *Process) end(id uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, id)
 }
 
 // outwait returns the token of an abandoned request once the peer has responded or the session has ended.
-func (c *Calls) outwait(live context.Context, p Process, limit Limit, id uint32, call chan any) {
+func (c *Process) outwait(live context.Context, limit Limit, id uint32, call chan any) {
 	select {
 	case <-call:
 	case <-live.Done():
-	case <-p.Ended():
+	case <-c.ended:
 	}
 	c.end(id)
 	limit.Give()
 }
 
 // Answer hands a response to its request. It ignores responses without one.
-func (c *Calls) Answer(id uint32, m any) {
+func (c *Process) Answer(id uint32, m any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if call := c.waiting[id]; call != nil {
@@ -174,40 +204,19 @@ func (c *Calls) Answer(id uint32, m any) {
 }
 
 // Waiting reports whether a request waits for its response.
-func (c *Calls) Waiting(id uint32) bool {
+func (c *Process) Waiting(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.waiting[id] != nil
 }
 
-// As returns a response as a message of type M. It takes the results of Calls.Ask.
+// As returns a response as a message of type M. It takes the results of Process.Ask.
 func As[M any](m any, err error) (M, error) {
 	answer, ok := m.(M)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: the peer's response is a %T", ErrProtocol, m)
 	}
 	return answer, err
-}
-
-// Serve runs f in a new goroutine and sends the message that it returns, unless that is nil or done is closed. ctx, which f gets, must be canceled
-// when session s ends. serving has a token for each request being served; an error means that the peer exceeds it.
-func Serve(ctx context.Context, s service.Session, id service.ID, serving Limit, done <-chan struct{}, f func(ctx context.Context) []byte) error {
-	if !serving.Try() {
-		return fmt.Errorf("%w: %d requests without a response", ErrProtocol, cap(serving))
-	}
-	go func() {
-		defer serving.Give()
-		body := f(ctx)
-		select {
-		case <-done: // a service that closes notifies the peer instead
-			return
-		default:
-		}
-		if body != nil {
-			_ = s.Send(ctx, id, body) // without the session the peer sends the request again
-		}
-	}()
-	return nil
 }
 
 // Limit bounds concurrent use of something: it holds a token for each user.

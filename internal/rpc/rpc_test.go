@@ -15,57 +15,42 @@ import (
 // fakeSession is a session that hands the id of each request to sent.
 type fakeSession struct {
 	service.Session
-	sent chan []byte
+	sent        chan []byte
+	incarnation uint64
 }
+
+func (s *fakeSession) Incarnation() uint64 { return s.incarnation }
 
 func (s *fakeSession) Send(_ context.Context, _ service.ID, body []byte) error {
 	s.sent <- body
 	return nil
 }
 
-// fakeProcess is a process whose sessions the test makes and ends.
-type fakeProcess struct {
+// fakePeer is a peer with one process, whose sessions the test makes and ends.
+type fakePeer struct {
+	Peer[*Process]
 	session *fakeSession
-	lives   chan context.Context
-	ended   chan struct{}
-	dead    error
+	proc    *Process
 }
 
-func newFakeProcess() *fakeProcess {
-	return &fakeProcess{session: &fakeSession{sent: make(chan []byte, 10)}, lives: make(chan context.Context, 10), ended: make(chan struct{})}
+func newFakePeer() *fakePeer {
+	p := &fakePeer{session: &fakeSession{sent: make(chan []byte, 10), incarnation: 1}}
+	p.Init(PeerConfig{Service: service.TransferID, Serving: 1})
+	proc := p.NewProcess(1, 1)
+	p.proc = &proc
+	return p
 }
 
-func (p *fakeProcess) Connected(ctx context.Context) (service.Session, context.Context, error) {
-	select {
-	case live := <-p.lives:
-		return p.session, live, nil
-	case <-p.ended:
-		return nil, nil, p.dead
-	case <-ctx.Done():
-		return nil, nil, context.Cause(ctx)
-	}
-}
-
-func (p *fakeProcess) Ended() <-chan struct{} { return p.ended }
-
-func (p *fakeProcess) Dead() error {
-	select {
-	case <-p.ended:
-		return p.dead
-	default:
-		return nil
-	}
-}
-
-// up begins a session, which end ends.
-func (p *fakeProcess) up() (end func()) {
-	live, end := context.WithCancel(context.Background())
-	p.lives <- live
-	return end
+// up begins a session, which the returned function ends.
+func (p *fakePeer) up() (end func()) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Begin(context.Background(), p.session, p.proc)
+	return func() { p.Down(p.session) }
 }
 
 // id returns the id of the request that was sent next.
-func (p *fakeProcess) id() uint32 {
+func (p *fakePeer) id() uint32 {
 	r := wire.NewReader(<-p.session.sent)
 	r.U8()
 	return r.U32()
@@ -76,20 +61,20 @@ type result struct {
 	err error
 }
 
-func ask(ctx context.Context, c *Calls, p Process, limit Limit) chan result {
+func ask(ctx context.Context, c *Process, limit Limit) chan result {
 	done := make(chan result, 1)
 	go func() {
-		m, err := c.Ask(ctx, p, service.TransferID, limit, func(id uint32) []byte { return Begin(1, id) })
+		m, err := c.Ask(ctx, limit, func(id uint32) []byte { return Begin(1, id) })
 		done <- result{m, err}
 	}()
 	return done
 }
 
 func TestAsk(t *testing.T) {
-	var c Calls
-	p, limit := newFakeProcess(), make(Limit, 1)
+	p, limit := newFakePeer(), make(Limit, 1)
+	c := p.proc
 	defer p.up()()
-	done := ask(context.Background(), &c, p, limit)
+	done := ask(context.Background(), c, limit)
 	id := p.id()
 	if !c.Waiting(id) {
 		t.Error("the request does not wait")
@@ -99,8 +84,7 @@ func TestAsk(t *testing.T) {
 	if r := <-done; r.m != "yes" || r.err != nil || len(limit) != 0 {
 		t.Errorf("Ask: got %v, %v and %d tokens", r.m, r.err, len(limit))
 	}
-	defer p.up()()
-	done = ask(context.Background(), &c, p, limit)
+	done = ask(context.Background(), c, limit)
 	c.Answer(p.id(), &Refusal{Code: Denied, Text: "no"})
 	if r := <-done; !errors.Is(r.err, ErrDenied) || !strings.Contains(r.err.Error(), "no") {
 		t.Errorf("Ask of a refused request: got %v, want %v", r.err, ErrDenied)
@@ -109,30 +93,32 @@ func TestAsk(t *testing.T) {
 
 // TestAskAgain: a request is sent again in the next session, and fails when its process dies.
 func TestAskAgain(t *testing.T) {
-	var c Calls
-	p, limit := newFakeProcess(), make(Limit, 1)
+	p, limit := newFakePeer(), make(Limit, 1)
+	c := p.proc
 	end := p.up()
-	done := ask(context.Background(), &c, p, limit)
+	done := ask(context.Background(), c, limit)
 	first := p.id()
-	defer p.up()()
 	end()
+	defer p.up()()
 	if second := p.id(); second == first || c.Waiting(first) {
 		t.Errorf("the request is sent again with id %d after %d, which waits: %v", second, first, c.Waiting(first))
 	}
-	p.dead = errors.New("dead")
-	close(p.ended)
-	if r := <-done; !errors.Is(r.err, p.dead) {
+	dead := errors.New("dead")
+	p.Mu.Lock()
+	ended, again := c.End(dead), c.End(ErrBusy)
+	p.Mu.Unlock()
+	if r := <-done; !errors.Is(r.err, dead) || !ended || again || !c.Over() {
 		t.Errorf("Ask of a dead process: got %v", r.err)
 	}
 }
 
 // TestAskGivenUp: an abandoned request keeps its token until the response.
 func TestAskGivenUp(t *testing.T) {
-	var c Calls
-	p, limit := newFakeProcess(), make(Limit, 1)
+	p, limit := newFakePeer(), make(Limit, 1)
+	c := p.proc
 	defer p.up()()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := ask(ctx, &c, p, limit)
+	done := ask(ctx, c, limit)
 	id := p.id()
 	cancel()
 	if r := <-done; !errors.Is(r.err, context.Canceled) || len(limit) != 1 {
@@ -148,33 +134,106 @@ func TestAskGivenUp(t *testing.T) {
 	}
 }
 
+// TestRestartedBeforeUp: between the hello of a session with another process and its start, requests to the old process fail with
+// ErrRestarted, and those to any process wait for the new one.
+func TestRestartedBeforeUp(t *testing.T) {
+	p := newFakePeer()
+	p.up()()
+	p.Mu.Lock()
+	if old := p.Expect(p.session); old != nil {
+		t.Error("the same process: got one that has ended")
+	}
+	next := &fakeSession{sent: make(chan []byte, 1), incarnation: 2}
+	old := p.Expect(next)
+	if old != p.proc || p.Proc != p.proc {
+		t.Fatalf("another process: got %p, want %p, which stays", old, p.proc)
+	}
+	old.End(service.ErrRestarted)
+	p.Mu.Unlock()
+	if r := <-ask(t.Context(), old, make(Limit, 1)); !errors.Is(r.err, service.ErrRestarted) {
+		t.Errorf("Ask of the old process: got %v, want %v", r.err, service.ErrRestarted)
+	}
+	ready := make(chan *Process)
+	go func() {
+		proc, _ := p.Ready(context.Background())
+		ready <- proc
+	}()
+	proc := p.NewProcess(2, 2)
+	p.Mu.Lock()
+	if known := p.Known(1); known != nil {
+		t.Error("a process that has ended is known")
+	}
+	if replaced := p.Begin(context.Background(), next, &proc); replaced != old {
+		t.Errorf("Begin: got %p, want the old process %p", replaced, old)
+	}
+	p.Mu.Unlock()
+	if got := <-ready; got != &proc || p.In(next) != &proc || p.In(p.session) != nil {
+		t.Errorf("Ready: got %p, want %p", got, &proc)
+	}
+}
+
+// stays is a peer that stays connected in one session.
+type stays struct {
+	service.Peer
+	session service.Session
+}
+
+func (p stays) Session() service.Session { return p.session }
+
+// TestLeft: a request fails when the peer stays connected without the service, and at once when the peer is gone or this side closes.
+func TestLeft(t *testing.T) {
+	for want, change := range map[error]func(p *fakePeer, done chan struct{}){
+		ErrBusy:           func(*fakePeer, chan struct{}) {},
+		ErrFailed:         func(p *fakePeer, _ chan struct{}) { p.Forget(ErrFailed) },
+		service.ErrClosed: func(_ *fakePeer, done chan struct{}) { close(done) },
+	} {
+		p, done := newFakePeer(), make(chan struct{})
+		p.cfg.Peer, p.cfg.Patience, p.cfg.Left = stays{session: &fakeSession{}}, 5*time.Millisecond, ErrBusy
+		if want != ErrBusy { //nolint:errorlint // it is a key
+			p.cfg.Patience = time.Hour
+		}
+		p.Done = done
+		p.up()()
+		asked := ask(t.Context(), p.proc, make(Limit, 1))
+		change(p, done)
+		if r := <-asked; !errors.Is(r.err, want) {
+			t.Errorf("Ask: got %v, want %v", r.err, want)
+		}
+	}
+}
+
 func TestServe(t *testing.T) {
-	s := &fakeSession{sent: make(chan []byte, 1)}
-	serving, done, gate := make(Limit, 1), make(chan struct{}), make(chan struct{})
+	p := newFakePeer()
+	done, gate := make(chan struct{}), make(chan struct{})
+	p.Done = done
+	p.up()
 	answer := func(context.Context) []byte {
 		<-gate
 		return []byte("yes")
 	}
-	if err := Serve(context.Background(), s, service.TransferID, serving, done, answer); err != nil {
+	if err := p.Serve(p.session, answer); err != nil {
 		t.Fatal(err)
 	}
-	if err := Serve(context.Background(), s, service.TransferID, serving, done, answer); !errors.Is(err, ErrProtocol) {
+	if err := p.Serve(p.session, answer); !errors.Is(err, ErrProtocol) {
 		t.Errorf("Serve of one request too many: got %v, want %v", err, ErrProtocol)
 	}
 	close(gate)
-	if got := string(<-s.sent); got != "yes" {
+	if got := string(<-p.session.sent); got != "yes" {
 		t.Errorf("the response is %q", got)
 	}
 	close(done)
-	if err := serving.Take(context.Background()); err != nil {
+	if err := p.Serving.Take(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	serving.Give()
-	if err := Serve(context.Background(), s, service.TransferID, serving, done, answer); err != nil {
+	p.Serving.Give()
+	if err := p.Serve(p.session, answer); err != nil {
 		t.Fatal(err)
 	}
-	if err := serving.Take(context.Background()); err != nil || len(s.sent) > 0 {
+	if err := p.Serving.Take(context.Background()); err != nil || len(p.session.sent) > 0 {
 		t.Errorf("a service that is closed has responded (%v)", err)
+	}
+	if err := p.Serve(&fakeSession{}, answer); err != nil {
+		t.Errorf("Serve in a session that has ended: got %v, want no error", err)
 	}
 }
 

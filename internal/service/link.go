@@ -1,0 +1,98 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"ibverbx/internal/broadcast"
+)
+
+// Errors of package node that services report themselves.
+var (
+	// ErrRestarted is node.ErrRestarted.
+	ErrRestarted = errors.New("the peer was restarted")
+	// ErrClosed is node.ErrClosed.
+	ErrClosed = errors.New("closed")
+)
+
+// Link is a service's connection to one peer: the session, or the reason why there is none. Mu may guard further state of the service.
+type Link struct {
+	// Name describes the peer's part of the service in errors, and Done is closed when the local part closes. Neither changes.
+	Name string
+	Done <-chan struct{}
+
+	// Mu guards the fields below.
+	Mu sync.Mutex
+	// Session is the current session, nil unless both sides have the service. Live is canceled when it ends.
+	Session Session
+	Live    context.Context
+	lost    context.CancelFunc
+	// Err is the reason why no session is expected.
+	Err error
+	// Changed is raised when one of the fields above changes, and by services when anything else changes that Wait looks at.
+	Changed broadcast.Signal
+}
+
+// Expect records that a session is being made. Mu must be held.
+func (l *Link) Expect() {
+	l.Err = nil
+	l.Changed.Raise()
+}
+
+// Begin starts a session. Live is derived from ctx. Mu must be held.
+func (l *Link) Begin(ctx context.Context, s Session) {
+	l.Session, l.Err = s, nil
+	l.Live, l.lost = context.WithCancel(ctx)
+	l.Changed.Raise()
+}
+
+// Drop ends a session, and reports whether it was the current one. Mu must be held.
+func (l *Link) Drop(s Session) bool {
+	if l.Session != s {
+		return false
+	}
+	l.Session = nil
+	l.lost()
+	l.Changed.Raise()
+	return true
+}
+
+// Wait waits until ready reports true. It fails with the error of ready, ErrClosed, Err, or the cause of ctx. ready is called
+// with Mu held, at first and whenever Changed is raised or ended is closed.
+func (l *Link) Wait(ctx context.Context, ended <-chan struct{}, ready func() (bool, error)) error {
+	for {
+		l.Mu.Lock()
+		ok, err := ready()
+		changed := l.Changed.Next()
+		switch {
+		case err != nil:
+		case l.Closed():
+			err = ErrClosed
+		default:
+			err = l.Err
+		}
+		l.Mu.Unlock()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ended:
+		case <-l.Done:
+		case <-ctx.Done():
+			return fmt.Errorf("the peer is not connected or has no %s: %w", l.Name, context.Cause(ctx))
+		}
+	}
+}
+
+// Closed reports whether Done is closed.
+func (l *Link) Closed() bool {
+	select {
+	case <-l.Done:
+		return true
+	default:
+		return false
+	}
+}
