@@ -53,10 +53,8 @@ func TestResumeSparse(t *testing.T) {
 	if sent := d.peer.Node().Detail().Counters.BytesRead; sent != 0 {
 		t.Errorf("%d bytes were read by requests of this side", sent)
 	}
-	d.there.mu.Lock()
-	defer d.there.mu.Unlock()
-	for _, p := range d.there.peers {
-		if sent := p.Node().Detail().Counters.BytesWritten; sent != 2*chunk.Size {
+	for _, p := range d.there.peers.All() {
+		if sent := (*Peer)(p).Node().Detail().Counters.BytesWritten; sent != 2*chunk.Size {
 			t.Errorf("%d bytes were sent, want 2 chunks", sent)
 		}
 	}

@@ -44,6 +44,7 @@ type Config struct {
 type Engine struct {
 	cfg     Config
 	service service.Node
+	peers   service.Peers[*handler]
 	// ctx is canceled when Close begins.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -60,7 +61,6 @@ type Engine struct {
 
 	mu      sync.Mutex
 	closed  bool
-	peers   map[service.Peer]*Peer
 	exports map[string]*Export
 	open    map[*process]*openFiles
 	// storing are the files that peers put here, by the place where they go.
@@ -73,7 +73,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Transfer is not set"))
 	}
 	f := &Engine{
-		cfg: cfg, service: cfg.Transfer.Node().Service(), staging: make(rpc.Limit, stagingSlots), peers: map[service.Peer]*Peer{},
+		cfg: cfg, service: cfg.Transfer.Node().Service(), staging: make(rpc.Limit, stagingSlots),
 		exports: map[string]*Export{}, open: map[*process]*openFiles{}, storing: map[string]*storing{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -82,7 +82,8 @@ func New(cfg Config) (*Engine, error) {
 			return nil, errors.Join(err, f.end(context.Background()))
 		}
 	}
-	if err := f.service.Attach(service.Service{ID: service.FilesID, Version: version, Handler: f}); err != nil {
+	f.peers.Init(service.FilesID, func(s service.Peer) *handler { return (*handler)(newPeer(f, s)) })
+	if err := f.service.Attach(service.Service{ID: service.FilesID, Version: version, Handler: &f.peers}); err != nil {
 		return nil, errors.Join(newError("new", nil, "", err), f.end(context.Background()))
 	}
 	return f, nil
@@ -94,37 +95,11 @@ func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if err != nil {
 		return nil, newError("connect", nil, "", err)
 	}
-	p := f.peer(t.Node().Service())
-	if n := t.Node(); n.State() == node.StateClosed { // Gone may have been called before p was created
-		p.gone(n.Err())
-	}
+	p := (*Peer)(f.peers.Of(t.Node().Service()))
 	if _, err := p.link.Ready(ctx); err != nil {
 		return nil, newError("connect", p, "", err)
 	}
 	return p, nil
-}
-
-// peer returns the Peer for a service.Peer and creates it if it is new.
-func (f *Engine) peer(s service.Peer) *Peer {
-	if p := f.known(s); p != nil {
-		return p
-	}
-	fresh := newPeer(f, s)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.peers[s]
-	if p == nil {
-		p = fresh
-		f.peers[s] = p
-	}
-	return p
-}
-
-// known returns the Peer for a service.Peer, or nil.
-func (f *Engine) known(s service.Peer) *Peer {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.peers[s]
 }
 
 // begin starts a transfer in its own goroutine. It reports false after Close.
@@ -144,11 +119,8 @@ func (f *Engine) Close(ctx context.Context) error {
 		return err
 	}
 	f.service.Detach(service.FilesID)
-	f.mu.Lock()
-	peers := slices.Collect(maps.Values(f.peers))
-	f.mu.Unlock()
-	for _, p := range peers {
-		p.link.Forget(ErrClosed).end(ErrClosed)
+	for _, p := range f.peers.Clear() {
+		p.Gone(ErrClosed, true)
 	}
 	return nil
 }
@@ -183,49 +155,3 @@ func (f *Engine) end(ctx context.Context) error {
 
 // isClosed reports whether Close has begun.
 func (f *Engine) isClosed() bool { return f.ctx.Err() != nil }
-
-// check closes a session on an error.
-func (f *Engine) check(s service.Session, err error) {
-	if err != nil {
-		s.End(fmt.Errorf("files: %w", err))
-	}
-}
-
-// Hello implements service.Handler.
-func (f *Engine) Hello(s service.Session) ([]byte, bool) {
-	return f.peer(s.Peer()).hello(s), !f.isClosed()
-}
-
-// Up implements service.Handler.
-func (f *Engine) Up(s service.Session, body []byte) { f.check(s, f.peer(s.Peer()).up(s, body)) }
-
-// Down implements service.Handler.
-func (f *Engine) Down(s service.Session, cause error) {
-	_ = cause
-	if p := f.known(s.Peer()); p != nil {
-		p.link.Down(s)
-	}
-}
-
-// Gone implements service.Handler.
-func (f *Engine) Gone(s service.Peer, cause error) {
-	if p := f.known(s); p != nil {
-		p.gone(cause)
-	}
-}
-
-// Message implements service.Handler.
-func (f *Engine) Message(s service.Session, body []byte) {
-	p := f.known(s.Peer())
-	if p == nil {
-		return
-	}
-	m, err := decode(body)
-	if err == nil {
-		err = p.message(s, m)
-	}
-	f.check(s, err)
-}
-
-// Immediate implements service.Handler. This package does not use immediates.
-func (f *Engine) Immediate(service.Session, uint32, uint32) {}

@@ -61,17 +61,20 @@ func (p *Peer) Node() *node.Peer { return p.transfer.Node() }
 // String names the peer: its name if it has one, and its address.
 func (p *Peer) String() string { return p.transfer.String() }
 
-// hello introduces this side to the peer.
-func (p *Peer) hello(s service.Session) []byte {
+// handler is a Peer as a service.PeerHandler.
+type handler Peer
+
+// Hello implements service.PeerHandler. It identifies this side to the peer.
+func (p *handler) Hello(s service.Session) ([]byte, bool, error) {
 	p.link.Mu.Lock()
 	old, id := p.link.Expect(s), p.link.ID
 	p.link.Mu.Unlock()
 	old.end(ErrRestarted)
-	return binary.LittleEndian.AppendUint64(nil, id)
+	return binary.LittleEndian.AppendUint64(nil, id), !p.engine.isClosed(), nil
 }
 
-// up starts a session with the peer's hello, which identifies its process.
-func (p *Peer) up(s service.Session, hello []byte) error {
+// Up implements service.PeerHandler. The peer's hello identifies its process.
+func (p *handler) Up(s service.Session, hello []byte) error {
 	r := wire.NewReader(hello)
 	id := r.U64()
 	if r.Check(id != 0); !r.OK() {
@@ -80,7 +83,7 @@ func (p *Peer) up(s service.Session, hello []byte) error {
 	p.link.Mu.Lock()
 	proc := p.link.Known(id)
 	if proc == nil {
-		proc = &process{Process: p.link.NewProcess(id, s.Incarnation()), peer: p}
+		proc = &process{Process: p.link.NewProcess(id, s.Incarnation()), peer: (*Peer)(p)}
 	}
 	old := p.link.Begin(p.engine.ctx, s, proc)
 	p.link.Mu.Unlock()
@@ -88,17 +91,31 @@ func (p *Peer) up(s service.Session, hello []byte) error {
 	return nil
 }
 
-// gone fails everything that waits for a peer given up by the Node. The Engine forgets the peer if the Node has.
-func (p *Peer) gone(err error) {
-	p.link.Forget(err).end(err)
-	if p.Node().State() == node.StateClosed {
-		p.engine.mu.Lock()
-		defer p.engine.mu.Unlock()
-		if p.engine.peers[p.service] == p {
-			delete(p.engine.peers, p.service)
-		}
+// Down implements service.PeerHandler.
+func (p *handler) Down(s service.Session, _ error) { p.link.Down(s) }
+
+// Gone implements service.PeerHandler. It fails everything that waits for the peer.
+func (p *handler) Gone(cause error, _ bool) { p.link.Forget(cause).end(cause) }
+
+// Message implements service.PeerHandler.
+func (p *handler) Message(s service.Session, body []byte) error {
+	m, err := decode(body)
+	if err != nil {
+		return err
 	}
+	proc := p.link.In(s)
+	if proc == nil {
+		return nil
+	}
+	answer, err := server{(*Peer)(p), proc}.request(m)
+	if answer == nil || err != nil {
+		return err
+	}
+	return p.link.Serve(s, answer)
 }
+
+// Immediate implements service.PeerHandler. This package does not use immediates.
+func (*handler) Immediate(service.Session, uint32, uint32) error { return nil }
 
 // end fails everything that waits for a process.
 func (proc *process) end(err error) {
@@ -148,18 +165,4 @@ func askAny[M any](ctx context.Context, p *Peer, limit rpc.Limit, request func(i
 // askFor sends a request to a process and returns its response.
 func askFor[M any](ctx context.Context, proc *process, limit rpc.Limit, request func(id uint32) []byte) (answer M, err error) {
 	return rpc.As[M](proc.Ask(ctx, limit, request))
-}
-
-// message handles a message of a session. An error closes the session.
-func (p *Peer) message(s service.Session, m any) error {
-	proc := p.link.In(s)
-	if proc == nil {
-		return nil
-	}
-	v := server{p, proc}
-	answer, err := v.request(m)
-	if answer == nil || err != nil {
-		return err
-	}
-	return p.link.Serve(s, answer)
 }

@@ -124,13 +124,8 @@ func (h *host) to(other *host) *Peer {
 func (h *host) named(name string) (p *Peer) {
 	h.t.Helper()
 	eventually(h.t, name+" is connected", func() bool {
-		h.mu.Lock()
-		peers := make([]*Peer, 0, len(h.peers))
-		for _, p := range h.peers {
-			peers = append(peers, p)
-		}
-		h.mu.Unlock()
-		for _, p = range peers {
+		for _, known := range h.peers.All() {
+			p = (*Peer)(known)
 			p.link.Mu.Lock()
 			connected := p.link.Connected()
 			p.link.Mu.Unlock()

@@ -259,6 +259,16 @@ func (p servicePeer) Hold() { p.held.Add(1) }
 // Release implements service.Peer.
 func (p servicePeer) Release() { p.held.Add(-1) }
 
+// Forgotten implements service.Peer.
+func (p servicePeer) Forgotten() error {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	if p.state == StateClosed {
+		return p.err
+	}
+	return nil
+}
+
 // Session implements service.Peer.
 func (p servicePeer) Session() service.Session {
 	p.node.mu.Lock()

@@ -38,11 +38,7 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, name string) (*Conn, 
 	if err != nil {
 		return nil, err
 	}
-	p := h.peer(np.Service())
-	if np.State() == node.StateClosed { // Gone may have been called before p was there, or is still to come
-		h.forget(p)
-		return nil, np.Err()
-	}
+	p := h.Of(np.Service())
 	for s := service.Session(nil); ; {
 		if s, err = p.ready(ctx, s); err != nil {
 			return nil, err

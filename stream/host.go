@@ -2,7 +2,6 @@ package stream
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 //
 // Locks: a shard's lock, then a Conn's mu, then a peer's mu, a pool's mu or mu. No method of package service is called with one of the latter.
 type host struct {
+	service.Peers[*peer]
 	node    *node.Node
 	service service.Node
 	now     func() int64
@@ -26,7 +26,6 @@ type host struct {
 	linger, reap time.Duration
 
 	mu        sync.RWMutex
-	peers     map[service.Peer]*peer
 	listeners map[string]*Listener
 	used      int64 // bytes of all slabs
 	spent     spent
@@ -76,8 +75,9 @@ func hostOf(n *node.Node) (*host, error) {
 		}
 		h := &host{
 			node: n, service: n.Service(), now: clock.Monotonic(), linger: lingerTime, reap: reapTime,
-			peers: map[service.Peer]*peer{}, listeners: map[string]*Listener{}, traffic: map[string]*traffic{},
+			listeners: map[string]*Listener{}, traffic: map[string]*traffic{},
 		}
+		h.Init(service.StreamID, h.newPeer)
 		err := h.service.Attach(service.Service{ID: service.StreamID, Version: version, Classes: 1<<classData | 1<<classCredit, Handler: h})
 		if err == nil {
 			return h, nil
@@ -102,29 +102,6 @@ func (h *host) opError(op, service string, remote net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: Addr{}.Network(), Source: h.addr(service), Addr: remote, Err: err}
 }
 
-// peer returns what is known of a peer, and makes it if it is new.
-func (h *host) peer(s service.Peer) *peer {
-	p := h.known(s)
-	if p != nil {
-		return p
-	}
-	name := hostName(s.Identity().Addr)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if p = h.peers[s]; p == nil {
-		p = newPeer(h, s, h.trafficOf(name))
-		h.peers[s] = p
-	}
-	return p
-}
-
-// known returns what is known of a peer, nil if it is new or forgotten.
-func (h *host) known(s service.Peer) *peer {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	return h.peers[s]
-}
-
 // hostName is an address without its port.
 func hostName(addr net.Addr) string {
 	if addr == nil {
@@ -137,17 +114,6 @@ func hostName(addr net.Addr) string {
 	return host
 }
 
-// forget removes a closed peer that has no session, so that no Down or Gone of it is to come.
-func (h *host) forget(p *peer) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	p.Mu.Lock()
-	defer p.Mu.Unlock()
-	if p.Session == nil && p.conns.Len() == 0 && h.peers[p.service] == p {
-		delete(h.peers, p.service)
-	}
-}
-
 // reserve counts memory that is to be allocated, and reports whether there may be so much. It frees what is not used if
 // that helps.
 func (h *host) reserve(bytes, limit int64) bool {
@@ -157,16 +123,12 @@ func (h *host) reserve(bytes, limit int64) bool {
 		if ok {
 			h.used += bytes
 		}
-		var pools []*pool
-		for _, p := range h.peers {
-			pools = append(pools, &p.pool)
-		}
 		h.mu.Unlock()
 		if ok {
 			return true
 		}
-		for _, q := range pools {
-			q.sweep()
+		for _, p := range h.All() {
+			p.pool.sweep()
 		}
 		h.spent.free(h)
 	}
@@ -184,72 +146,4 @@ func (h *host) reserved() int64 {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.used
-}
-
-// Hello implements service.Handler. It has no fields yet.
-func (h *host) Hello(s service.Session) ([]byte, bool) {
-	p := h.peer(s.Peer())
-	p.Mu.Lock()
-	defer p.Mu.Unlock()
-	p.Expect()
-	return nil, true
-}
-
-// Up implements service.Handler.
-func (h *host) Up(s service.Session, _ []byte) { h.peer(s.Peer()).up(s) }
-
-// Down implements service.Handler.
-func (h *host) Down(s service.Session, cause error) { h.peer(s.Peer()).down(s, cause) }
-
-// Gone implements service.Handler.
-func (h *host) Gone(s service.Peer, cause error) {
-	closed := node.Of(s).State() == node.StateClosed
-	h.mu.Lock()
-	p := h.peers[s]
-	if closed {
-		delete(h.peers, s)
-	}
-	h.mu.Unlock()
-	if p != nil {
-		p.gone(cause)
-	}
-}
-
-// Message implements service.Handler.
-func (h *host) Message(s service.Session, body []byte) {
-	m, err := decode(body)
-	if err == nil {
-		err = h.peer(s.Peer()).message(s, m)
-	}
-	if err != nil {
-		s.End(fmt.Errorf("stream: %w", err))
-	}
-}
-
-// Immediate implements service.Handler. It is called with the shard's lock.
-func (h *host) Immediate(s service.Session, imm, length uint32) {
-	p := h.known(s.Peer())
-	if p == nil {
-		h.counts.unclaimed.Add(1)
-		return
-	}
-	var err error
-	switch service.Class(imm) {
-	case classData:
-		var d data
-		if d, err = decodeData(imm); err != nil {
-			break
-		}
-		if c := p.find(s, d.id); c != nil {
-			err = c.arrived(length, d)
-		}
-	case classCredit:
-		m := decodeCredit(imm)
-		if c := p.find(s, m.id); c != nil {
-			err = c.credited(m)
-		}
-	}
-	if err != nil {
-		s.End(fmt.Errorf("stream: %w", err))
-	}
 }

@@ -28,28 +28,29 @@ func TestHostilePeer(t *testing.T) {
 	ring := mine.block.lent() // all that the host writes goes there
 	h, err := hostOf(p.there.Node)
 	wantOK(t, "hostOf", err)
-	var victim *peer
-	for _, victim = range h.peers {
+	victim := h.All()[0]
+	var next *peer // the one that h knows instead of victim
+	h.Init(service.StreamID, func(service.Peer) *peer { return next })
+	know := func(p *peer) {
+		next = p
+		h.Clear()
+		h.Of(victim.service)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		s := &stage{Session: victim.service.Session()}
-		fresh := newPeer(h, victim.service, victim.traffic)
-		fresh.up(s)
-		h.mu.Lock()
-		h.peers[victim.service] = fresh
-		h.mu.Unlock()
+		fresh := h.newPeer(victim.service)
+		wantOK(t, "Up", fresh.Up(s, nil))
+		know(fresh)
 		actors := &actors{rt: rt, h: h, s: s, p: fresh, ring: ring, l: p.l.(*Listener)}
 		for !s.ended && actors.step() {
 		}
 		if used := h.reserved(); used > 32*MinRing { // those of victim too
 			rt.Errorf("rings have %d bytes", used)
 		}
-		fresh.down(s, errors.New("the end"))
+		fresh.Down(s, errors.New("the end"))
 		actors.closeAll()
-		fresh.gone(errors.New("gone"))
-		h.mu.Lock()
-		h.peers[victim.service] = victim
-		h.mu.Unlock()
+		fresh.Gone(errors.New("gone"), false)
+		know(victim)
 		eventually(t, "all streams but one are gone", func() bool { return StatsOf(h.node).Streams == 1 })
 	})
 }

@@ -111,7 +111,7 @@ func TestMemoryOfManyDials(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	h, err := hostOf(p.here.Node)
 	wantOK(t, "hostOf", err)
-	q := &h.peer(p.peer.Service()).pool
+	q := &h.Of(p.peer.Service()).pool
 	blocks := make([]block, 2*streams)
 	take := func(i int) {
 		var err error
@@ -143,7 +143,7 @@ func TestMemoryBeingFreed(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	h, err := hostOf(p.here.Node)
 	wantOK(t, "hostOf", err)
-	q := &h.peer(p.peer.Service()).pool
+	q := &h.Of(p.peer.Service()).pool
 	take := func(ring int) block {
 		b, err := q.take(ring, 4*MinRing)
 		wantOK(t, "take", err)

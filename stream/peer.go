@@ -32,10 +32,15 @@ type peer struct {
 	lastID uint16
 }
 
-func newPeer(h *host, s service.Peer, t *traffic) *peer {
-	p := &peer{host: h, service: s, traffic: t, asks: make(chan struct{}, maxAsks)}
+// newPeer returns the state of a peer.
+func (h *host) newPeer(s service.Peer) *peer {
+	name := hostName(s.Identity().Addr)
+	p := &peer{host: h, service: s, asks: make(chan struct{}, maxAsks)}
 	p.Name, p.Done = "streams", h.service.Done()
 	p.pool.peer = p
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p.traffic = h.trafficOf(name)
 	return p
 }
 
@@ -55,16 +60,25 @@ func (p *peer) has(s service.Session) bool {
 	return p.Session == s
 }
 
-// up begins a session.
-func (p *peer) up(s service.Session) {
+// Hello implements service.PeerHandler. It has no fields yet.
+func (p *peer) Hello(service.Session) ([]byte, bool, error) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Expect()
+	return nil, true, nil
+}
+
+// Up implements service.PeerHandler.
+func (p *peer) Up(s service.Session, _ []byte) error {
 	p.pool.close(false)
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.Begin(context.Background(), s)
+	return nil
 }
 
-// down ends a session and its streams.
-func (p *peer) down(s service.Session, cause error) {
+// Down implements service.PeerHandler. The streams of the session are lost.
+func (p *peer) Down(s service.Session, cause error) {
 	p.Mu.Lock()
 	if !p.Drop(s) {
 		p.Mu.Unlock()
@@ -86,8 +100,8 @@ func (p *peer) down(s service.Session, cause error) {
 // that for the end of the stream.
 func reset(cause error) error { return fmt.Errorf("%w: %s", syscall.ECONNRESET, cause.Error()) }
 
-// gone notes that there will be no session soon.
-func (p *peer) gone(cause error) {
+// Gone implements service.PeerHandler.
+func (p *peer) Gone(cause error, _ bool) {
 	p.Mu.Lock()
 	p.Err = cause
 	p.Changed.Raise()
@@ -139,8 +153,12 @@ func (p *peer) remove(c *Conn) {
 	p.traffic.streams.Add(-1)
 }
 
-// message handles a message of a session. An error ends the session.
-func (p *peer) message(s service.Session, m any) error {
+// Message implements service.PeerHandler.
+func (p *peer) Message(s service.Session, body []byte) error {
+	m, err := decode(body)
+	if err != nil {
+		return err
+	}
 	switch m := m.(type) {
 	case *open:
 		answer := p.serve(s, m)
@@ -163,6 +181,25 @@ func (p *peer) message(s service.Session, m any) error {
 			err = ErrBusy
 		}
 		c.lose(fmt.Errorf("%w (the peer says: %s)", err, m.text))
+	}
+	return nil
+}
+
+// Immediate implements service.PeerHandler.
+func (p *peer) Immediate(s service.Session, imm, length uint32) error {
+	if service.Class(imm) == classCredit {
+		m := decodeCredit(imm)
+		if c := p.find(s, m.id); c != nil {
+			return c.credited(m)
+		}
+		return nil
+	}
+	d, err := decodeData(imm)
+	if err != nil {
+		return err
+	}
+	if c := p.find(s, d.id); c != nil {
+		return c.arrived(length, d)
 	}
 	return nil
 }

@@ -127,8 +127,8 @@ func TestFalseRing(t *testing.T) {
 		p.redial(t)
 		h, err := hostOf(p.there.Node)
 		wantOK(t, "hostOf", err)
-		for s := range h.peers {
-			answer := h.peers[s].serve(h.peers[s].Session, &open{from: 7, ring: ring, service: "test"})
+		for _, p := range h.All() {
+			answer := p.serve(p.Session, &open{from: 7, ring: ring, service: "test"})
 			if kind(answer[0]) != kindAccept {
 				t.Fatalf("the answer is %x, want one that accepts", answer)
 			}

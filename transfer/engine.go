@@ -3,7 +3,6 @@ package transfer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -26,6 +25,7 @@ type Engine struct {
 	waiters sync.Pool // of *waiter
 	stages  sync.Pool // of *[maxRange]byte, for digests of memory of devices
 	inbox   inbox
+	peers   service.Peers[*handler]
 	// done is closed when Close begins.
 	done chan struct{}
 
@@ -33,8 +33,7 @@ type Engine struct {
 	closed   bool
 	segments map[string]*Segment
 	all      map[*Segment]struct{} // those without a name too
-	peers    map[service.Peer]*Peer
-	grants   uint32 // the number of the last grant
+	grants   uint32                // the number of the last grant
 }
 
 // maxWorkers is how many goroutines compute digests at most.
@@ -51,27 +50,25 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Node == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
 	}
-	return newEngine(cfg, cfg.Node.Service())
-}
-
-func newEngine(cfg Config, n service.Node) (*Engine, error) {
 	if cfg.Queue < 0 || cfg.Queue > maxQueue {
 		return nil, newError("new", nil, "", verbs.Invalidf("Queue %d: want 0 to %d", cfg.Queue, maxQueue))
 	}
 	if cfg.Queue == 0 {
 		cfg.Queue = defaultQueue
 	}
+	n := cfg.Node.Service()
 	e := &Engine{
 		cfg: cfg, service: n,
 		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
-		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[service.Peer]*Peer{},
+		segments: map[string]*Segment{}, all: map[*Segment]struct{}{},
 	}
 	e.loads.New = func() any { return &load{} }
 	e.stages.New = func() any { return new([maxRange]byte) }
 	e.waiters.New = func() any { return &waiter{wake: make(chan struct{}, 1)} }
-	if err := n.Attach(service.Service{ID: service.TransferID, Version: version, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
+	e.peers.Init(service.TransferID, func(s service.Peer) *handler { return (*handler)(newPeer(e, s)) })
+	if err := n.Attach(service.Service{ID: service.TransferID, Version: version, Classes: 1<<classNote | 1<<classCredit, Handler: &e.peers}); err != nil {
 		return nil, newError("new", nil, "", err)
 	}
 	return e, nil
@@ -83,10 +80,7 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if err != nil {
 		return nil, newError("connect", nil, "", err)
 	}
-	p := e.peer(np.Service())
-	if np.State() == node.StateClosed { // Gone may have been called before p was there
-		p.gone(np.Err())
-	}
+	p := e.Of(np)
 	if _, err := p.link.Ready(ctx); err != nil {
 		return nil, newError("connect", p, "", err)
 	}
@@ -97,49 +91,23 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 func (e *Engine) Node() *node.Node { return e.cfg.Node }
 
 // Of returns the Peer of a peer of the Node. Unlike Peer it does not wait until the peer has an Engine.
-func (e *Engine) Of(p *node.Peer) *Peer { return e.peer(p.Service()) }
-
-// peer returns the Peer for a service.Peer and creates it if it is new.
-func (e *Engine) peer(s service.Peer) *Peer {
-	if p := e.known(s); p != nil {
-		return p
-	}
-	fresh := newPeer(e, s)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p := e.peers[s]
-	if p == nil {
-		p = fresh
-		e.peers[s] = p
-	}
-	return p
-}
-
-// known returns the Peer for a service.Peer, or nil. It may be called with the shard's lock.
-func (e *Engine) known(s service.Peer) *Peer {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.peers[s]
-}
+func (e *Engine) Of(p *node.Peer) *Peer { return (*Peer)(e.peers.Of(p.Service())) }
 
 // Peers returns the peers that are connected and have an Engine, in no order: those that this side has dialed, and those that have dialed
 // this side.
 func (e *Engine) Peers() []*Peer {
-	e.mu.Lock()
-	all := e.peerList()
-	e.mu.Unlock()
-	return slices.DeleteFunc(all, func(p *Peer) bool {
+	return slices.DeleteFunc(e.known(), func(p *Peer) bool {
 		p.link.Mu.Lock()
 		defer p.link.Mu.Unlock()
 		return !p.link.Connected()
 	})
 }
 
-// peerList returns all peers. mu must be held.
-func (e *Engine) peerList() []*Peer {
-	list := make([]*Peer, 0, len(e.peers))
-	for _, p := range e.peers {
-		list = append(list, p)
+// known returns all peers.
+func (e *Engine) known() []*Peer {
+	var list []*Peer
+	for _, h := range e.peers.All() {
+		list = append(list, (*Peer)(h))
 	}
 	return list
 }
@@ -153,9 +121,9 @@ func (e *Engine) Close(ctx context.Context) error {
 		e.closed = true
 		close(e.done)
 	}
-	peers := e.peerList()
 	segments := slices.Collect(maps.Keys(e.all))
 	e.mu.Unlock()
+	peers := e.known()
 	for _, p := range peers {
 		p.cancelRunning(func(*Transfer) bool { return true }, ErrClosed)
 	}
@@ -181,10 +149,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, s := range segments {
 		errs = append(errs, s.free())
 	}
-	e.mu.Lock()
-	peers = e.peerList() // others may have come
-	e.mu.Unlock()
-	for _, p := range peers {
+	for _, h := range e.peers.Clear() { // others may have come
+		p := (*Peer)(h)
 		p.link.Forget(ErrClosed).end(ErrClosed)
 		errs = append(errs, p.mailbox.free())
 	}
@@ -202,79 +168,58 @@ func (p *Peer) leave(ctx context.Context) error {
 	return p.drain(ctx, true)
 }
 
-// Hello implements service.Handler.
-func (e *Engine) Hello(s service.Session) ([]byte, bool) {
-	m, err := e.peer(s.Peer()).hello(s)
-	if e.check(s, err); m == nil {
-		return nil, false
+// handler is a Peer as a service.PeerHandler.
+type handler Peer
+
+// Hello implements service.PeerHandler.
+func (h *handler) Hello(s service.Session) ([]byte, bool, error) {
+	m, err := (*Peer)(h).hello(s)
+	if m == nil {
+		return nil, false, err
 	}
-	return m.encode(), true
+	return m.encode(), true, nil
 }
 
-// Up implements service.Handler.
-func (e *Engine) Up(s service.Session, body []byte) {
+// Up implements service.PeerHandler.
+func (h *handler) Up(s service.Session, body []byte) error {
 	m, err := decodeHello(body)
-	if err == nil {
-		err = e.peer(s.Peer()).up(s, m)
-	}
-	e.check(s, err)
-}
-
-// check ends a session because of an error.
-func (e *Engine) check(s service.Session, err error) {
 	if err != nil {
-		s.End(fmt.Errorf("transfer: %w", err))
+		return err
 	}
+	return (*Peer)(h).up(s, m)
 }
 
-// Down implements service.Handler.
-func (e *Engine) Down(s service.Session, cause error) {
-	_ = cause
-	if p := e.known(s.Peer()); p != nil {
-		p.link.Down(s)
-	}
-}
+// Down implements service.PeerHandler.
+func (h *handler) Down(s service.Session, _ error) { h.link.Down(s) }
 
-// Gone implements service.Handler.
-func (e *Engine) Gone(s service.Peer, cause error) {
-	if p := e.known(s); p != nil {
-		p.gone(cause)
-	}
-}
-
-// Message implements service.Handler.
-func (e *Engine) Message(s service.Session, body []byte) {
-	p := e.known(s.Peer())
-	if p == nil {
+// Gone implements service.PeerHandler. It ends what waits for a peer that will not return soon.
+func (h *handler) Gone(cause error, forgotten bool) {
+	h.link.Forget(cause).end(cause)
+	if !forgotten {
 		return
 	}
+	if err := h.mailbox.free(); err != nil {
+		h.engine.service.Log().Error("transfer: a mailbox cannot be freed", "peer", (*Peer)(h).String(), "error", err)
+	}
+}
+
+// Message implements service.PeerHandler.
+func (h *handler) Message(s service.Session, body []byte) error {
 	m, err := decode(body)
-	if err == nil {
-		err = p.message(s, m)
+	if err != nil {
+		return err
 	}
-	e.check(s, err)
+	return (*Peer)(h).message(s, m)
 }
 
-// Immediate implements service.Handler.
-func (e *Engine) Immediate(s service.Session, imm, length uint32) {
-	p := e.known(s.Peer())
-	if p == nil {
-		return
-	}
+// Immediate implements service.PeerHandler.
+func (h *handler) Immediate(s service.Session, imm, length uint32) error {
 	switch arg := imm & service.ArgMask; service.Class(imm) {
 	case classNote:
-		e.check(s, p.noteArrived(s, arg, length))
-	case classCredit:
-		e.check(s, p.credited(s, arg))
+		return (*Peer)(h).noteArrived(s, arg, length)
+	default:
+		return (*Peer)(h).credited(s, arg)
 	}
-}
-
-// node returns the node.Peer behind a service.Peer, or nil in tests without a Node.
-func (e *Engine) node(s service.Peer) *node.Peer {
-	if e.cfg.Node == nil {
-		return nil
-	}
-	return node.Of(s)
 }
 
 // isClosed says that Close has begun.

@@ -59,13 +59,10 @@ const maxAsks = 32
 
 func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
-		engine: e, service: s, node: e.node(s),
+		engine: e, service: s, node: node.Of(s), realm: node.Of(s).Realm(),
 		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), digesting: make(chan struct{}, 1),
 	}
 	p.link.Init(rpc.PeerConfig{Service: service.TransferID, Name: "transfer engine", Done: e.done, Peer: s, Serving: 2 * maxAsks})
-	if p.node != nil {
-		p.realm = p.node.Realm()
-	}
 	p.setName()
 	return p
 }
@@ -86,23 +83,6 @@ func (p *Peer) setName() {
 		name = id.Addr.String()
 	}
 	p.name.Store(&name)
-}
-
-// gone ends what waits for a peer that will not return soon. The Engine forgets it if the Node has.
-func (p *Peer) gone(err error) {
-	p.link.Forget(err).end(err)
-	e := p.engine
-	forget := p.node.State() == node.StateClosed
-	e.mu.Lock()
-	if forget = forget && !e.closed && e.peers[p.service] == p; forget { // otherwise Close frees it
-		delete(e.peers, p.service)
-	}
-	e.mu.Unlock()
-	if forget {
-		if err := p.mailbox.free(); err != nil {
-			e.service.Log().Error("transfer: a mailbox cannot be freed", "peer", p.String(), "error", err)
-		}
-	}
 }
 
 // end ends all that waits for the process. Operations that are under way are ended by the Node.

@@ -179,9 +179,7 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 // nothing is freed, and it can be called again.
 func (s *Segment) Close(ctx context.Context) error {
 	e := s.engine
-	e.mu.Lock()
-	peers := e.peerList()
-	e.mu.Unlock()
+	peers := e.known()
 	if err := s.stop(ctx, peers); err != nil {
 		return err
 	}

@@ -183,6 +183,8 @@ type Peer interface {
 	Session() Session
 	// Identity describes the peer as it authenticated last.
 	Identity() bootstrap.Peer
+	// Forgotten returns why the Node has forgotten the Peer, nil if it has not. No session follows then.
+	Forgotten() error
 }
 
 // Session is the time from one connection with a peer's process until its end. The connection is the same all the time.

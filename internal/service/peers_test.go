@@ -1,0 +1,89 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// known is a Peer that the Node may have forgotten.
+type known struct {
+	Peer
+	forgotten error
+}
+
+func (p *known) Forgotten() error { return p.forgotten }
+
+// meeting is a session with a Peer. It notes why it ends.
+type meeting struct {
+	Session
+	peer  Peer
+	ended error
+}
+
+func (s *meeting) Peer() Peer      { return s.peer }
+func (s *meeting) End(cause error) { s.ended = cause }
+
+// heard is a PeerHandler that notes its calls and returns err.
+type heard struct {
+	silent
+	calls []string
+	err   error
+}
+
+func (h *heard) Hello(Session) ([]byte, bool, error) {
+	h.calls = append(h.calls, "hello")
+	return nil, true, h.err
+}
+
+func (h *heard) Gone(_ error, forgotten bool) {
+	h.calls = append(h.calls, fmt.Sprint("gone ", forgotten))
+}
+
+func (h *heard) Message(Session, []byte) error { return h.err }
+
+// silent has the other methods of a PeerHandler.
+type silent struct{}
+
+func (silent) Up(Session, []byte) error                { return nil }
+func (silent) Down(Session, error)                     {}
+func (silent) Immediate(Session, uint32, uint32) error { return nil }
+
+// TestPeers: a peer has one PeerHandler until the Node forgets the peer. One that is created later is told so at once. Errors end the session and
+// name the service.
+func TestPeers(t *testing.T) {
+	var peers Peers[*heard]
+	peers.Init(StreamID, func(Peer) *heard { return &heard{} })
+	p := &known{}
+	s := &meeting{peer: p}
+	peers.Message(s, nil) // is ignored
+	if _, ok := peers.Hello(s); !ok || len(peers.All()) != 1 {
+		t.Fatalf("Hello: got %v and %d peers, want 1", ok, len(peers.All()))
+	}
+	h := peers.Of(p)
+	peers.Gone(p, errors.New("lost"))
+	if peers.Of(p) != h {
+		t.Error("a peer that may return has another PeerHandler")
+	}
+	h.err = errors.New("false")
+	if _, ok := peers.Hello(s); ok || s.ended == nil || s.ended.Error() != "stream: false" {
+		t.Errorf("Hello with an error: got %v, and the session ends with %v", ok, s.ended)
+	}
+	s.ended = nil
+	if peers.Message(s, nil); !errors.Is(s.ended, h.err) {
+		t.Errorf("Message with an error: the session ends with %v", s.ended)
+	}
+	p.forgotten = errors.New("closed")
+	peers.Gone(p, p.forgotten)
+	if want := []string{"hello", "gone false", "hello", "gone true"}; !slices.Equal(h.calls, want) || len(peers.All()) != 0 {
+		t.Errorf("the calls are %q, want %q, and %d peers are left", h.calls, want, len(peers.All()))
+	}
+	if late := peers.Of(p); late == h || !slices.Equal(late.calls, []string{"gone true"}) || len(peers.All()) != 0 {
+		t.Errorf("the calls of a late one are %q, and %d peers are left", late.calls, len(peers.All()))
+	}
+	p.forgotten = nil
+	if h = peers.Of(p); !slices.Equal(peers.Clear(), []*heard{h}) || len(peers.All()) != 0 {
+		t.Error("Clear leaves a peer")
+	}
+}
