@@ -62,7 +62,6 @@ type Engine struct {
 	mu      sync.Mutex
 	closed  bool
 	exports map[string]*Export
-	open    map[*process]*openFiles
 	// storing are the files that peers put here, by the place where they go.
 	storing map[string]*storing
 }
@@ -74,7 +73,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	f := &Engine{
 		cfg: cfg, service: cfg.Transfer.Node().Service(), staging: make(rpc.Limit, stagingSlots),
-		exports: map[string]*Export{}, open: map[*process]*openFiles{}, storing: map[string]*storing{},
+		exports: map[string]*Export{}, storing: map[string]*storing{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	for _, x := range cfg.Exports {

@@ -129,7 +129,7 @@ func (x *Export) Close() error {
 
 // resolve returns the Export of a name, and the path in its root. Names that do not exist and names that the peer may not have are
 // ErrNotFound.
-func (v server) resolve(ctx context.Context, name string, want Access) (x *Export, inside string, err error) {
+func (v *process) resolve(ctx context.Context, name string, want Access) (x *Export, inside string, err error) {
 	if !fs.ValidPath(name) || name == "." {
 		return nil, "", ErrNotFound
 	}
@@ -154,7 +154,7 @@ func (v server) resolve(ctx context.Context, name string, want Access) (x *Expor
 }
 
 // mayUse returns what the peer may do with an Export, and with everything that is in it.
-func (v server) mayUse(ctx context.Context, x *Export, want Access) Access {
+func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
 	switch lend := v.peer.engine.cfg.Lend; {
 	case x.offered != nil && x.offered.peer == v.peer:
 		return Read

@@ -14,7 +14,7 @@ import (
 )
 
 // list answers a request for entries.
-func (v server) list(ctx context.Context, m *fileList) []byte {
+func (v *process) list(ctx context.Context, m *fileList) []byte {
 	var entries []fileEntry
 	var err error
 	if m.name == "" {
@@ -38,7 +38,7 @@ func (v server) list(ctx context.Context, m *fileList) []byte {
 }
 
 // listDir returns one entry more than fits an answer.
-func (v server) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
+func (v *process) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
 	x, inside, err := v.resolve(ctx, name, Read)
 	if err != nil {
 		return nil, err
@@ -74,15 +74,15 @@ func (v server) listDir(ctx context.Context, name, after string) ([]fileEntry, e
 }
 
 // listing returns what is in a directory. If the peer goes on with it, that is what was in it at first. One directory is read at a time.
-func (v server) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
+func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
 	f := v.peer.engine
 	is := func(l listing) bool { return l.export == x && l.dir == dir }
 	f.mu.Lock()
-	if v.proc.Over() {
+	if v.Over() {
 		f.mu.Unlock()
 		return nil, ErrPeerGone
 	}
-	o := f.opened(v.proc)
+	o := &v.state
 	if i := slices.IndexFunc(o.listings, is); i >= 0 && goesOn {
 		defer f.mu.Unlock()
 		return o.listings[i].Listing, nil
@@ -110,17 +110,16 @@ func (v server) listing(ctx context.Context, x *Export, dir string, goesOn bool)
 }
 
 // dropListing forgets a directory that the peer has seen the end of.
-func (v server) dropListing(l *chunk.Listing) {
+func (v *process) dropListing(l *chunk.Listing) {
 	f := v.peer.engine
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if o := f.open[v.proc]; o != nil {
-		o.listings = slices.DeleteFunc(o.listings, func(have listing) bool { return have.Listing == l })
-	}
+	o := &v.state
+	o.listings = slices.DeleteFunc(o.listings, func(have listing) bool { return have.Listing == l })
 }
 
 // exported returns the Exports that the peer may use.
-func (v server) exported(ctx context.Context, after string) (entries []fileEntry, err error) {
+func (v *process) exported(ctx context.Context, after string) (entries []fileEntry, err error) {
 	f := v.peer.engine
 	f.mu.Lock()
 	all := make([]*Export, 0, len(f.exports))

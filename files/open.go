@@ -13,7 +13,7 @@ import (
 	"ibverbx/transfer"
 )
 
-// openFiles are the files that a process of a peer has open at this side. The mutex of files guards it.
+// openFiles are the files that a process of a peer has open at this side. Engine.mu guards it.
 type openFiles struct {
 	// files are by the handle that the peer chose. Those that are being opened are here too.
 	files map[uint32]*openFile
@@ -67,32 +67,26 @@ type readChunk struct {
 	read   bool
 }
 
-// opened returns what a process has open. The mutex must be held.
-func (f *Engine) opened(proc *process) *openFiles {
-	o := f.open[proc]
-	if o == nil {
-		o = &openFiles{
-			files: map[uint32]*openFile{}, claimed: map[uint32]chan struct{}{}, storing: map[string]*storing{}, reading: make(rpc.Limit, peerSlots),
-			listing: make(rpc.Limit, 1),
-		}
-		f.open[proc] = o
-		go func() {
-			<-proc.Ended()
-			f.forget(proc)
-		}()
-	}
-	return o
+func (p *Peer) newProcess(id, incarnation uint64) *process {
+	return &process{Process: p.link.NewProcess(id, incarnation), peer: p, state: openFiles{
+		files: map[uint32]*openFile{}, claimed: map[uint32]chan struct{}{}, storing: map[string]*storing{}, reading: make(rpc.Limit, peerSlots),
+		listing: make(rpc.Limit, 1),
+	}}
 }
 
-// forget closes the files of a process that has ended.
-func (f *Engine) forget(proc *process) {
+// close closes the files of a process that has ended, and cancels what it puts here.
+func (proc *process) close() {
+	f, o := proc.peer.engine, &proc.state
 	f.mu.Lock()
-	o := f.open[proc]
-	delete(f.open, proc)
-	f.mu.Unlock()
-	for _, file := range o.files {
-		_, _, _ = file.end() // nobody asks for the answer
+	defer f.mu.Unlock()
+	for _, st := range o.storing {
+		st.cancel()
 	}
+	for _, file := range o.files {
+		go file.end() // nobody requests the result
+	}
+	clear(o.files)
+	o.ended, o.listings = nil, nil
 }
 
 // reserve returns the file of a handle. It is called before the next message is taken, so that a request to give the file up finds it. After a
@@ -103,7 +97,7 @@ func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, 
 	if proc.Over() {
 		return nil, ErrPeerGone
 	}
-	o := f.opened(proc)
+	o := &proc.state
 	file := o.files[handle]
 	switch {
 	case file != nil && file.name != name:
@@ -125,19 +119,16 @@ func (f *Engine) abandon(ctx context.Context, proc *process, handle uint32, file
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if o := f.open[proc]; o != nil && o.files[handle] == file {
-		delete(o.files, handle)
+	if proc.state.files[handle] == file {
+		delete(proc.state.files, handle)
 	}
 }
 
-// lookup returns an open file, nil if there is none, and what the process has open.
-func (f *Engine) lookup(proc *process, handle uint32) (*openFile, *openFiles) {
+// lookup returns an open file, nil if there is none.
+func (f *Engine) lookup(proc *process, handle uint32) *openFile {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if o := f.open[proc]; o != nil {
-		return o.files[handle], o
-	}
-	return nil, nil
+	return proc.state.files[handle]
 }
 
 // open opens a file, unless an earlier request has.
@@ -220,10 +211,10 @@ func (o *openFile) note(k int64, digest uint32, length int) {
 }
 
 // open answers the request for a file or a directory.
-func (v server) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
+func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
 	entry, err := v.opened(ctx, m, file)
 	if err != nil || entry.Mode.IsDir() {
-		v.peer.engine.abandon(ctx, v.proc, m.handle, file)
+		v.peer.engine.abandon(ctx, v, m.handle, file)
 	}
 	if err != nil {
 		return refuse(m.id, err)
@@ -232,7 +223,7 @@ func (v server) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
 }
 
 // opened opens a file and describes it. A directory is only described. A file that is open already is described as it was opened.
-func (v server) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, err error) {
+func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, err error) {
 	if file.isOpen() {
 		return file.entry(), nil
 	}
@@ -260,16 +251,16 @@ func (o *openFile) entry() chunk.Entry {
 }
 
 // done answers the request to give up a file.
-func (v server) done(m *fileDone) []byte {
+func (v *process) done(m *fileDone) []byte {
 	f := v.peer.engine
-	file, _ := f.lookup(v.proc, m.handle)
+	file := f.lookup(v, m.handle)
 	if file == nil {
 		return refuse(m.id, ErrNotFound)
 	}
 	answer, err, first := file.end()
 	if first {
 		f.mu.Lock()
-		if o := f.open[v.proc]; o != nil && o.files[m.handle] == file {
+		if o := &v.state; o.files[m.handle] == file {
 			if o.ended = append(o.ended, m.handle); len(o.ended) > maxEnded {
 				delete(o.files, o.ended[0])
 				o.ended = o.ended[1:]

@@ -34,6 +34,8 @@ type Peer struct {
 type process struct {
 	rpc.Process
 	peer *Peer
+	// state is what the process has in use at this side.
+	state openFiles
 }
 
 // maxAsks and maxPuts bound a client's requests without a response.
@@ -83,7 +85,7 @@ func (p *handler) Up(s service.Session, hello []byte) error {
 	p.link.Mu.Lock()
 	proc := p.link.Known(id)
 	if proc == nil {
-		proc = &process{Process: p.link.NewProcess(id, s.Incarnation()), peer: (*Peer)(p)}
+		proc = (*Peer)(p).newProcess(id, s.Incarnation())
 	}
 	old := p.link.Begin(p.engine.ctx, s, proc)
 	p.link.Mu.Unlock()
@@ -107,7 +109,7 @@ func (p *handler) Message(s service.Session, body []byte) error {
 	if proc == nil {
 		return nil
 	}
-	answer, err := server{(*Peer)(p), proc}.request(m)
+	answer, err := proc.request(m)
 	if answer == nil || err != nil {
 		return err
 	}
@@ -123,8 +125,11 @@ func (proc *process) end(err error) {
 		return
 	}
 	proc.peer.link.Mu.Lock()
-	defer proc.peer.link.Mu.Unlock()
-	proc.End(err)
+	first := proc.End(err)
+	proc.peer.link.Mu.Unlock()
+	if first {
+		proc.close()
+	}
 }
 
 // returnTimeout bounds the wait for an Engine of a connected peer that has closed its last one.

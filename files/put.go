@@ -87,7 +87,6 @@ func sizeOf(ctx context.Context, file string) (total int64, err error) {
 
 // storing is a file or a tree that a peer puts here.
 type storing struct {
-	peer *Peer
 	proc *process
 	// ctx ends with the Engine, with the peer's process, and when another peer takes over.
 	ctx    context.Context
@@ -101,7 +100,7 @@ type storing struct {
 const maxStoring = 64
 
 // store answers the request to fetch a file of the peer. If the peer asks again in another session, it gets the answer of the same transfer.
-func (v server) store(ctx context.Context, m *filePut) []byte {
+func (v *process) store(ctx context.Context, m *filePut) []byte {
 	st, err := v.beginStoring(ctx, m)
 	if err != nil {
 		return refuse(m.id, err)
@@ -119,7 +118,7 @@ func (v server) store(ctx context.Context, m *filePut) []byte {
 }
 
 // beginStoring begins a transfer, or returns the one that was begun.
-func (v server) beginStoring(ctx context.Context, m *filePut) (*storing, error) {
+func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error) {
 	x, inside, err := v.resolve(ctx, m.name, Write)
 	if err != nil {
 		return nil, err
@@ -129,12 +128,12 @@ func (v server) beginStoring(ctx context.Context, m *filePut) (*storing, error) 
 	}
 	f := v.peer.engine
 	for {
-		st, other, fresh, err := f.enlist(v.peer, v.proc, m)
+		st, other, fresh, err := f.enlist(v, m)
 		switch {
 		case err != nil:
 			return nil, err
-		case other != nil && other.peer.service.Session() != nil && !other.proc.Over():
-			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.peer)
+		case other != nil && other.proc.peer.service.Session() != nil && !other.proc.Over():
+			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.proc.peer)
 		case other != nil: // its process is lost: it was perhaps killed, and this is its successor
 			other.cancel()
 			select {
@@ -151,13 +150,13 @@ func (v server) beginStoring(ctx context.Context, m *filePut) (*storing, error) 
 }
 
 // enlist returns the transfer of a request, which may be fresh, or another one that has the same target.
-func (f *Engine) enlist(p *Peer, proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
+func (f *Engine) enlist(proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if proc.Over() {
 		return nil, nil, false, ErrPeerGone
 	}
-	o := f.opened(proc)
+	o := &proc.state
 	if st = o.storing[m.source]; st != nil {
 		return st, nil, false, nil
 	}
@@ -176,14 +175,14 @@ func (f *Engine) enlist(p *Peer, proc *process, m *filePut) (st, other *storing,
 	if len(o.storing) >= maxStoring {
 		return nil, nil, false, fmt.Errorf("%w: %d files are being received from this peer", ErrBusy, maxStoring)
 	}
-	st = &storing{peer: p, proc: proc, done: make(chan struct{})}
+	st = &storing{proc: proc, done: make(chan struct{})}
 	st.ctx, st.cancel = context.WithCancel(f.ctx)
 	o.storing[m.source], f.storing[m.name] = st, st
 	return st, nil, true, nil
 }
 
 // runStoring runs a transfer in a goroutine of its own. It goes on in other sessions, and ends with the peer's process.
-func (v server) runStoring(st *storing, m *filePut, x *Export, inside string) {
+func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) {
 	f := v.peer.engine
 	end := func(err error) {
 		st.err = err
@@ -195,19 +194,11 @@ func (v server) runStoring(st *storing, m *filePut, x *Export, inside string) {
 	}
 	if !f.begin(func() { end(v.fetch(st.ctx, st, m, x, inside)) }) {
 		end(ErrClosed)
-		return
 	}
-	go func() {
-		select {
-		case <-v.proc.Ended():
-			st.cancel()
-		case <-st.done:
-		}
-	}()
 }
 
 // fetch gets the file or the tree that a peer offers.
-func (v server) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) error {
+func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) error {
 	l := &pull{peer: v.peer, cfg: TransferConfig{Fresh: m.fresh}, counts: &st.counts}
 	st.counts.name.Store(&m.name)
 	from, err := l.open(ctx, m.source)

@@ -13,17 +13,11 @@ import (
 	"ibverbx/transfer"
 )
 
-// server answers the requests of a peer's process about files.
-type server struct {
-	peer *Peer
-	proc *process
-}
-
 // request handles a message. For a request it returns the function that responds. An error closes the session.
-func (v server) request(m any) (answer func(ctx context.Context) []byte, err error) {
+func (v *process) request(m any) (answer func(ctx context.Context) []byte, err error) {
 	switch m := m.(type) {
 	case *fileOpen:
-		file, err := v.peer.engine.reserve(v.proc, m.handle, m.name) // before the next message, which may give it up
+		file, err := v.peer.engine.reserve(v, m.handle, m.name) // before the next message, which may give it up
 		return func(ctx context.Context) []byte {
 			if err != nil {
 				return refuse(m.id, err)
@@ -45,17 +39,17 @@ func (v server) request(m any) (answer func(ctx context.Context) []byte, err err
 			return (&rpc.Refusal{ID: m.ID, Code: rpc.UnknownRequest, Text: text}).Encode()
 		}, nil
 	case *rpc.Refusal:
-		v.proc.Answer(m.ID, m)
+		v.Answer(m.ID, m)
 	case *fileOpened:
-		v.proc.Answer(m.id, m)
+		v.Answer(m.id, m)
 	case *fileEntries:
-		v.proc.Answer(m.id, m)
+		v.Answer(m.id, m)
 	case *fileChunked:
-		v.proc.Answer(m.id, m)
+		v.Answer(m.id, m)
 	case *fileEnded:
-		v.proc.Answer(m.id, m)
+		v.Answer(m.id, m)
 	case *fileStored:
-		v.proc.Answer(m.id, m)
+		v.Answer(m.id, m)
 	}
 	return nil, nil
 }
@@ -102,9 +96,9 @@ func (m *fileChunk) has(b []byte, digest uint32) bool {
 }
 
 // chunk answers the request for a chunk: it reads the chunk, and writes it to the peer's memory unless the peer has it.
-func (v server) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []byte {
+func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []byte {
 	f := v.peer.engine
-	file, open := f.lookup(v.proc, m.handle)
+	file, reading := f.lookup(v, m.handle), v.state.reading
 	switch {
 	case file == nil || !file.isOpen():
 		return refuse(m.id, fmt.Errorf("%w: no such open file", transfer.ErrRevoked))
@@ -118,11 +112,11 @@ func (v server) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []b
 		return refuse(m.id, err)
 	}
 	defer release()
-	slot, err := f.reading.take(ctx, f.cfg.Transfer, open.reading)
+	slot, err := f.reading.take(ctx, f.cfg.Transfer, reading)
 	if err != nil {
 		return refuse(m.id, err)
 	}
-	defer f.reading.release(slot, open.reading)
+	defer f.reading.release(slot, reading)
 	n, digest, zero, err := file.source.Read(int64(m.index), slot.bytes())
 	if err != nil {
 		return refuse(m.id, err)
@@ -146,13 +140,13 @@ func (v server) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []b
 // claim keeps the memory of a grant for one request, until release. After a lost session the peer asks again while the first request may
 // still be served. The second one waits for its end. One whose session has ended gets nothing, because the peer may use the memory for
 // another chunk by now. So a late write never falls into memory that is used again.
-func (v server) claim(ctx context.Context, grant uint32) (release func(), err error) {
+func (v *process) claim(ctx context.Context, grant uint32) (release func(), err error) {
 	f := v.peer.engine
 	mine := make(chan struct{})
 	for {
 		f.mu.Lock()
-		o := f.open[v.proc]
-		if o == nil || ctx.Err() != nil {
+		o := &v.state
+		if v.Over() || ctx.Err() != nil {
 			f.mu.Unlock()
 			return nil, cmp.Or(context.Cause(ctx), ErrRestarted)
 		}

@@ -13,21 +13,18 @@ import (
 )
 
 // server is the side that serves the files of a depot, as handlers see it.
-func (d *depot) server(t testing.TB) server {
+func (d *depot) server(t testing.TB) *process {
 	t.Helper()
 	p := d.there.named("here")
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
-	return server{p, p.link.Proc}
+	return p.link.Proc
 }
 
 // stall makes all requests for chunks wait, as those for a disk that does not answer do, until resume.
 func (d *depot) stall(t testing.TB) (resume func()) {
 	t.Helper()
-	v, f := d.server(t), d.there.Engine
-	f.mu.Lock()
-	reading := f.opened(v.proc).reading
-	f.mu.Unlock()
+	reading := d.server(t).state.reading
 	for range cap(reading) {
 		reading <- struct{}{}
 	}
@@ -97,7 +94,7 @@ func TestUnansweredSlot(t *testing.T) {
 	waiting := func() (n int) {
 		d.there.mu.Lock()
 		defer d.there.mu.Unlock()
-		return len(d.there.open[v.proc].claimed)
+		return len(v.state.claimed)
 	}
 	eventually(t, "the request is being served", func() bool { return waiting() == 1 })
 	cancel(ErrCanceled)
@@ -126,7 +123,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 	eventually(t, "requests are being served", func() bool {
 		old.mu.Lock()
 		defer old.mu.Unlock()
-		return len(old.open[v.proc].claimed) == 6
+		return len(v.state.claimed) == 6
 	})
 	old.work.Go(func() { // Close waits until they have ended
 		<-old.ctx.Done()
@@ -142,15 +139,22 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 	wantFile(t, dest, want)
 }
 
+// noneOpen reports whether a process has no file open.
+func (f *Engine) noneOpen(proc *process) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(proc.state.files) == len(proc.state.ended)
+}
+
 // noneOpen waits until the peer has closed all files.
 func (d *depot) noneOpen(t testing.TB) {
 	t.Helper()
 	eventually(t, "no file is open", func() bool {
-		f := d.there.Engine
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for _, o := range f.open {
-			if len(o.files) != len(o.ended) {
+		for _, p := range d.there.peers.All() {
+			p.link.Mu.Lock()
+			proc := p.link.Proc
+			p.link.Mu.Unlock()
+			if proc != nil && !d.there.noneOpen(proc) {
 				return false
 			}
 		}
@@ -255,7 +259,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 			wantErr(t, name, err, ErrDenied)
 		}
 	}
-	if file, _ := d.there.lookup(d.server(t).proc, from.handle); file == nil || !file.isOpen() {
+	if file := d.there.lookup(d.server(t), from.handle); file == nil || !file.isOpen() {
 		t.Error("the file is not known any more, want it open")
 	}
 	l.giveUp(from)

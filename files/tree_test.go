@@ -393,7 +393,7 @@ func TestListInPages(t *testing.T) {
 		t.Errorf("%d entries, want the %d of the first look", n, want)
 	}
 	d.there.mu.Lock()
-	if left := len(d.there.open[v.proc].listings); left != 0 {
+	if left := len(v.state.listings); left != 0 {
 		t.Errorf("%d lists are kept, want none", left)
 	}
 	d.there.mu.Unlock()
