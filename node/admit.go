@@ -71,8 +71,7 @@ func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*s
 	if err != nil {
 		return s, err
 	}
-	hello = s.hello(s.introduce())
-	return s, conn.Send(ctx, bootstrap.KindService, hello.encode())
+	return s, s.sayServices(ctx)
 }
 
 // welcomed takes the response to the dialer's hello.
@@ -118,8 +117,7 @@ func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, e
 	if err := s.meet(&m); err != nil {
 		return s, err
 	}
-	hello := s.hello(s.introduce())
-	return s, conn.Send(ctx, bootstrap.KindService, hello.encode())
+	return s, s.sayServices(ctx)
 }
 
 // takeMessage receives a message of this package.

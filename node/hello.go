@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 
@@ -110,15 +111,17 @@ func (s *session) meet(m *message) error {
 	return nil
 }
 
-// introduce returns the services that the peer does not know. The caller sends them.
-func (s *session) introduce() []introduction {
+// sayServices sends the first hello that introduces services.
+func (s *session) sayServices(ctx context.Context) error {
 	s.peer.calling.Lock()
-	defer s.peer.calling.Unlock()
-	return s.introduceHeld()
+	m := s.hello(s.introduce())
+	s.peer.calling.Unlock()
+	return s.conn.Send(ctx, bootstrap.KindService, m.encode())
 }
 
-// introduceHeld is introduce if calling is held. A service that replaces one that was introduced waits for the next session.
-func (s *session) introduceHeld() (list []introduction) {
+// introduce returns the services that the peer does not know. The caller sends them. A service that replaces an introduced one waits
+// for the next session. calling is held.
+func (s *session) introduce() (list []introduction) {
 	v := &s.services
 	for id, sv := range s.peer.node.services.Load().byID {
 		if sv == nil || v.mine[id] == sv || v.said&(1<<id) != 0 {
@@ -149,7 +152,7 @@ func (s *session) raise() {
 // raiseHeld is raise if calling is held. It returns the services of this side.
 func (s *session) raiseHeld() *serviceTable {
 	t := s.peer.node.services.Load()
-	if list := s.introduceHeld(); len(list) > 0 {
+	if list := s.introduce(); len(list) > 0 {
 		_ = s.say(s.hello(list)) // if it fails, the session has ended
 	}
 	v := &s.services

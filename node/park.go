@@ -1,10 +1,6 @@
 package node
 
-import (
-	"errors"
-
-	"ibverbx/internal/service"
-)
+import "errors"
 
 // An idle session is parked: both sides close its VirtualQP and keep the connection. See wire.go for the messages.
 
@@ -82,8 +78,7 @@ func (s *session) suggestPark() error {
 // rest handles messages until the session is no longer parked.
 func (s *session) rest() error {
 	s.parking = false
-	asked := false
-	for {
+	for asked, woken := false, false; !woken; {
 		s.raise()
 		wanted := false
 		s.peer.shard.do(func() { wanted = s.peer.queue.ops > 0 })
@@ -93,31 +88,20 @@ func (s *session) rest() error {
 				return err
 			}
 		}
-		body, err := s.next()
-		switch {
-		case errors.Is(err, errPoked):
-			continue
-		case err != nil:
-			return err
-		case service.ID(body[0]) != service.NodeID:
-			s.dispatch(body)
-			continue
-		}
-		switch m, err := decode(body); {
-		case err != nil:
-			return err
-		case m.kind == kindHello:
-			if err := s.meet(&m); err != nil {
-				return err
+		err := s.handleNext(func(kind messageKind) error {
+			if kind != kindWake {
+				return violation("a message of type %d in a session that is parked", kind)
 			}
-		case m.kind != kindWake:
-			return violation("a message of type %d in a session that is parked", m.kind)
-		case s.dialed():
-			return s.say(message{kind: kindWake})
-		default:
+			if woken = true; s.dialed() {
+				return s.say(message{kind: kindWake})
+			}
 			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // pause stops posting if there is nothing to post, and reports whether it did.

@@ -223,40 +223,27 @@ func (s *session) attend() error {
 		if err := s.suggestPark(); err != nil {
 			return err
 		}
-		body, err := s.next()
-		switch {
-		case errors.Is(err, errPoked):
-			continue
-		case err != nil:
-			return err
-		case service.ID(body[0]) != service.NodeID:
-			s.dispatch(body)
-			continue
-		}
-		if err := s.handle(body); err != nil {
+		if err := s.handleNext(s.parkMessage); err != nil {
 			return err
 		}
 	}
 }
 
-// handle handles a message of this package while there is a VirtualQP.
-func (s *session) handle(body []byte) error {
-	m, err := decode(body)
-	if err != nil {
+// handleNext waits for a message and handles it. It also returns after poke.
+func (s *session) handleNext(other func(messageKind) error) error {
+	body, err := s.next()
+	switch {
+	case errors.Is(err, errPoked):
+		return nil
+	case err != nil:
 		return err
 	}
-	if m.kind == kindHello {
-		return s.meet(&m)
-	}
-	return s.parkMessage(m.kind)
+	return s.handle(body, other)
 }
 
-// aside takes a message that arrives while a VirtualQP is made.
-func (s *session) aside(body []byte) error {
-	switch {
-	case len(body) == 0:
-		return violation("a message without bytes")
-	case service.ID(body[0]) != service.NodeID:
+// handle handles a message: it calls other for messages of this package that are not a hello.
+func (s *session) handle(body []byte, other func(messageKind) error) error {
+	if service.ID(body[0]) != service.NodeID {
 		s.dispatch(body)
 		return nil
 	}
@@ -266,10 +253,21 @@ func (s *session) aside(body []byte) error {
 		return err
 	case m.kind == kindHello:
 		return s.meet(&m)
-	case m.kind != kindWake || !s.dialed():
-		return violation("a message of type %d while connecting", m.kind)
 	}
-	return nil
+	return other(m.kind)
+}
+
+// aside takes a message that arrives while a VirtualQP is made.
+func (s *session) aside(body []byte) error {
+	if len(body) == 0 {
+		return violation("a message without bytes")
+	}
+	return s.handle(body, func(kind messageKind) error {
+		if kind != kindWake || !s.dialed() {
+			return violation("a message of type %d while connecting", kind)
+		}
+		return nil
+	})
 }
 
 // finish ends a session that was admitted.
