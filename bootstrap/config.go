@@ -80,8 +80,6 @@ type Config struct {
 	// Incarnation identifies this process, below 2^53. A peer that sees another number knows that
 	// the process was restarted. Zero means a random one for each Listen and Dial.
 	Incarnation uint64
-	// PeerIncarnation is the incarnation that a dialed peer must have. Zero means any.
-	PeerIncarnation uint64
 
 	// Rejected is called for every peer that a listener rejects, by several goroutines at a time. Of peers
 	// that fail to authenticate it gets the first of a burst from one address; ListenerStats counts

@@ -130,13 +130,7 @@ func (s *stranger) meet() (peer Peer, h hello, err error) {
 		}
 		return err
 	})
-	if err != nil {
-		return peer, h, err
-	}
-	if want := s.cfg.PeerIncarnation; s.dialed && want != 0 && want != h.incarnation {
-		return peer, h, fmt.Errorf("%w: it is incarnation %d, expected %d", ErrRestarted, h.incarnation, want)
-	}
-	return peer, h, nil
+	return peer, h, err
 }
 
 func (s *stranger) startTLS() (tls.ConnectionState, error) {

@@ -96,8 +96,6 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Auth.Authorize != nil:
 		return c, verbs.Invalidf("Config.Auth.Authorize is set: use Config.Authorize")
-	case c.Auth.PeerIncarnation != 0:
-		return c, verbs.Invalidf("Config.Auth.PeerIncarnation is set: a Node has many peers")
 	case c.Lanes < 0 || c.Lanes > maxLanes:
 		return c, verbs.Invalidf("Config.Lanes is %d: want at most %d", c.Lanes, maxLanes)
 	case c.Shards < 0 || c.Shards > maxShards:
