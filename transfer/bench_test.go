@@ -7,6 +7,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -25,7 +26,7 @@ func newRaw(b *testing.B, n *network) *raw {
 	b.Helper()
 	r := &raw{}
 	side := func() peer.Config {
-		h := &host{t: b, net: n}
+		h := &host{t: b, net: n, rig: &noderig.Host{Links: n.links, Wrap: n.wrapper()}}
 		return peer.Config{
 			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: h.open, Unsealed: true,
 			PeerNetworks: nullNetworks, // of no meaning to others
