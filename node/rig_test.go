@@ -43,7 +43,7 @@ type host struct {
 // open returns a Config.Open for a host.
 func (n network) open(h *host) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
-		h.nics, nics.Rails, nics.Close, err = rig.OpenNICs(n, nil)
+		h.nics, nics.Rails, nics.Close, err = rig.OpenNICs(n, softnic.Config{}, nil)
 		return nics, err
 	}
 }

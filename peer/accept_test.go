@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"ibverbx/peer"
-	"ibverbx/softnic"
 )
 
 // TestAccept: Accept waits for one peer, and nobody listens when it has come.
 func TestAccept(t *testing.T) {
 	fabric, ctx := newNetwork(1), soon(t)
-	cfg := config(fabric.open(1, softnic.Config{}))
+	cfg := config(fabric.open(1))
 	addr, d, l := "", (*peer.Session)(nil), (*peer.Session)(nil)
 	for d == nil {
 		addr = freePort(t, func(taken string) {

@@ -8,7 +8,6 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 )
 
 // TestAside: messages of services may arrive while a Session is being made on their connection. Config.Aside gets them.
@@ -30,7 +29,7 @@ func TestAside(t *testing.T) {
 		}
 		got := map[bool]*[]string{true: {}, false: {}} // by whether this side dials
 		for dialer, conn := range conns {
-			cfg := config(n.open(1, softnic.Config{}))
+			cfg := config(n.open(1))
 			if aside {
 				cfg.Aside = func(body []byte) { *got[dialer] = append(*got[dialer], string(body)) }
 			}
@@ -87,7 +86,7 @@ func TestAsideEnds(t *testing.T) {
 		}
 	}()
 	ctx, cancel := context.WithCancel(soon(t))
-	cfg := config(newNetwork(1).open(1, softnic.Config{}))
+	cfg := config(newNetwork(1).open(1))
 	count := 0
 	cfg.Aside = func([]byte) {
 		if count++; count == 100 {

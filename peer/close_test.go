@@ -9,7 +9,6 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -70,14 +69,14 @@ func TestSessionCloseOrder(t *testing.T) {
 	n := newNetwork(1)
 	seen := &diary{}
 	noted := config(func() (peer.NICs, error) {
-		nics, err := n.open(1, softnic.Config{})()
+		nics, err := n.open(1)()
 		for i := range nics.Rails {
 			nics.Rails[i].Context = notedContext{nics.Rails[i].Context, seen}
 		}
 		return nics, err
 	})
 	noted.QP = ibverbx.Config{Lanes: 2, Policy: ibverbx.RoundRobin}
-	d, l := mustMeet(t, noted, config(n.open(1, softnic.Config{})))
+	d, l := mustMeet(t, noted, config(n.open(1)))
 	write(t, d, l, 1)
 	seen.entries = nil
 	if err := d.Close(); err != nil {
@@ -92,7 +91,7 @@ func TestSessionCloseOrder(t *testing.T) {
 // A side that has posted no request and only waits notices that the peer died.
 func TestSessionPeerDies(t *testing.T) {
 	n := newNetwork(1)
-	d, l := mustMeet(t, config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{})))
+	d, l := mustMeet(t, config(n.open(1)), config(n.open(1)))
 	if _, err := d.QP.PostRecv([]ibverbx.RecvWR{{WRID: 5}}); err != nil {
 		t.Fatalf("PostRecv: got %v, want no error", err)
 	}
@@ -114,7 +113,7 @@ func TestSessionPeerDies(t *testing.T) {
 // A side in WaitDone helps to rebuild a lane that the other side has lost.
 func TestFinishBringsLanesBack(t *testing.T) {
 	n := newNetwork(2)
-	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))
+	d, l := mustMeet(t, config(n.open(2)), config(n.open(2)))
 	ctx := soon(t)
 	finished := make(chan error, 1)
 	go func() { finished <- l.WaitDone(ctx) }()

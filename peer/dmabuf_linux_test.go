@@ -9,14 +9,13 @@ import (
 
 	"ibverbx/internal/rig"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // A region can be a part of a dma-buf. Its fd may be closed when the Session is made.
 func TestDMABufRegion(t *testing.T) {
 	n := newNetwork(2)
-	dc, lc := config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{}))
+	dc, lc := config(n.open(2)), config(n.open(2))
 	fd, file := rig.DMABuf(t, 2<<20)
 	dc.Regions[0] = peer.RegionConfig{Name: "data", DMABuf: &peer.DMABufConfig{FD: fd, Offset: 8192, Length: 1 << 20}}
 	d, l := mustMeet(t, dc, lc)
@@ -39,7 +38,7 @@ func TestDMABufRegion(t *testing.T) {
 // A region with both memory and a dma-buf, or with a dma-buf that is none, is an error.
 func TestDMABufRegionRefused(t *testing.T) {
 	n := newNetwork(1)
-	dc, lc := config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{}))
+	dc, lc := config(n.open(1)), config(n.open(1))
 	dc.Regions[0].DMABuf = &peer.DMABufConfig{FD: -1, Length: 4096}
 	if _, err := peer.Dial(soon(t), "127.0.0.1:1", dc); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Dial with a Size and a DMABuf: got %v, want %v", err, verbs.ErrInvalid)

@@ -10,7 +10,6 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -24,13 +23,13 @@ func TestIdentities(t *testing.T) {
 		}
 	}
 	n := newNetwork(1)
-	listener := config(n.open(1, softnic.Config{}))
+	listener := config(n.open(1))
 	listener.Auth = bootstrap.Config{TokenDir: dir}
 	listener.Regions = append(listener.Regions, peer.RegionConfig{
 		Name: "for alice", Size: 4096, For: func(p bootstrap.Peer) bool { return p.Token == "alice" },
 	})
 	for name, want := range map[string][]string{"alice": {"data", "for alice"}, "bob": {"data"}} {
-		dialer := config(n.open(1, softnic.Config{}))
+		dialer := config(n.open(1))
 		dialer.Auth = bootstrap.Config{Token: []byte("the secret of " + name)}
 		d, l := mustMeet(t, dialer, listener)
 		if got := d.RemoteNames(); !slices.Equal(got, want) {

@@ -8,14 +8,13 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 )
 
 // TestSilentPeersDelayNoOther: admitted peers that send nothing, or an offer and no card, do not keep
 // the next peer waiting, although they may take ten minutes.
 func TestSilentPeersDelayNoOther(t *testing.T) {
 	n := newNetwork(1)
-	cfg := config(n.open(1, softnic.Config{}))
+	cfg := config(n.open(1))
 	patient := cfg
 	patient.Timeout = 10 * time.Minute
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", patient)
@@ -74,7 +73,7 @@ func TestSilentPeersDelayNoOther(t *testing.T) {
 
 // TestCloseEndsAccept: Close ends an Accept that waits, and closes a peer that was not accepted.
 func TestCloseEndsAccept(t *testing.T) {
-	cfg := config(newNetwork(1).open(1, softnic.Config{}))
+	cfg := config(newNetwork(1).open(1))
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)

@@ -11,7 +11,6 @@ import (
 
 	"ibverbx"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 )
 
 // records is a slog handler that keeps the messages above Info.
@@ -38,7 +37,7 @@ func TestCleanShutdownLogsNothing(t *testing.T) {
 	log := &records{}
 	for range 20 {
 		n := newNetwork(1)
-		cfg := config(n.open(1, softnic.Config{}))
+		cfg := config(n.open(1))
 		cfg.QP = ibverbx.Config{Lanes: 2, Log: slog.New(log)}
 		d, l := mustMeet(t, cfg, cfg)
 		ctx, ended := soon(t), make(chan error, 2)
@@ -62,7 +61,7 @@ func TestCleanShutdownLogsNothing(t *testing.T) {
 func TestLogOfSession(t *testing.T) {
 	var text safeBuffer
 	n := newNetwork(2)
-	cfg := config(n.open(2, softnic.Config{}))
+	cfg := config(n.open(2))
 	quiet := cfg
 	cfg.QP = ibverbx.Config{Lanes: 2, Log: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	d, l := mustMeet(t, cfg, quiet)
@@ -111,7 +110,7 @@ func TestLogOfSession(t *testing.T) {
 func TestLogOfFailure(t *testing.T) {
 	var text safeBuffer
 	n := newNetwork(1)
-	cfg := config(n.open(1, softnic.Config{}))
+	cfg := config(n.open(1))
 	quiet := cfg
 	cfg.QP = ibverbx.Config{Lanes: 2, Log: slog.New(slog.NewTextHandler(&text, nil))}
 	d, l := mustMeet(t, cfg, quiet)

@@ -5,9 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"ibverbx/internal/property"
+	"ibverbx/internal/rig"
 )
 
 // TestMain fails if a test leaks a goroutine. In the process that TestTwoProcesses starts,
@@ -20,6 +18,5 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	property.Seed()
-	goleak.VerifyTestMain(m)
+	rig.Main(m)
 }

@@ -125,7 +125,7 @@ func end(t *testing.T, both ...*peer.Session) {
 func TestSessionsOnOneCQ(t *testing.T) {
 	const peers = 6
 	n := newNetwork(2)
-	nics, err := n.open(2, softnic.Config{})()
+	nics, err := n.open(2)()
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}
@@ -145,7 +145,7 @@ func TestSessionsOnOneCQ(t *testing.T) {
 	var dials sync.WaitGroup
 	for i := range far {
 		dials.Go(func() {
-			cfg := config(n.open(2, softnic.Config{}))
+			cfg := config(n.open(2))
 			cfg.Regions[0].Name = fmt.Sprint("from ", i)
 			cfg.Regions = append(cfg.Regions, peer.RegionConfig{Name: "data", Size: 4096})
 			s, err := peer.Dial(soon(t), meeting.Addr().String(), cfg)
@@ -213,7 +213,7 @@ func TestListenerSharesEvents(t *testing.T) {
 	for range 3 {
 		dialed := make(chan error, 1)
 		go func() {
-			s, err := peer.Dial(soon(t), meeting.Addr().String(), config(n.open(2, softnic.Config{})))
+			s, err := peer.Dial(soon(t), meeting.Addr().String(), config(n.open(2)))
 			if s != nil {
 				t.Cleanup(func() { _ = s.Close() })
 			}

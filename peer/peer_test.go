@@ -12,6 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -22,40 +23,19 @@ var token = []byte("a token for tests, and long enough")
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
+// soon is shared with the tests of other packages.
+var soon = rig.Soon
+
 // network is a set of rails in memory. Each rail is a link, and a host has a NIC on each.
-type network []*softnic.MemoryLink
+type network []softnic.Link
 
-func newNetwork(rails int) (n network) {
-	for range rails {
-		n = append(n, softnic.NewMemoryLink(nil))
-	}
-	return n
-}
+func newNetwork(rails int) network { return rig.MemoryLinks(rails) }
 
-// open returns a Config.Open for a host on the first rails.
-func (n network) open(rails int, cfg softnic.Config) func() (peer.NICs, error) {
+// open returns a Config.Open for a host on the first rails. cfg describes its NICs, if it is given.
+func (n network) open(rails int, cfg ...softnic.Config) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
-		var closers []func() error
-		nics.Close = func() error {
-			var errs []error
-			for _, f := range closers {
-				errs = append(errs, f())
-			}
-			return errors.Join(errs...)
-		}
-		for _, link := range n[:rails] {
-			nic, err := softnic.New(link, cfg)
-			if err != nil {
-				return nics, err
-			}
-			closers = append(closers, nic.Close)
-			ctx, err := nic.Open()
-			if err != nil {
-				return nics, err
-			}
-			nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
-		}
-		return nics, nil
+		_, nics.Rails, nics.Close, err = rig.OpenNICs(n[:rails], append(cfg, softnic.Config{})[0], nil)
+		return nics, err
 	}
 }
 
@@ -64,13 +44,6 @@ func config(open func() (peer.NICs, error)) peer.Config {
 		Auth: bootstrap.Config{Token: token}, Open: open,
 		Regions: []peer.RegionConfig{{Name: "data", Size: 1 << 20}},
 	}
-}
-
-func soon(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // meet connects two sides. Either may fail.
@@ -182,7 +155,7 @@ func TestSession(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNetwork(2)
-			dc, lc := config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{}))
+			dc, lc := config(n.open(2)), config(n.open(2))
 			tt.change(&dc, &lc)
 			d, l := mustMeet(t, dc, lc)
 			if d.Agreed != tt.want || l.Agreed != tt.want {
@@ -210,7 +183,7 @@ func TestSession(t *testing.T) {
 
 // A lost lane is rebuilt over the control channel of the Session.
 func TestSessionFailover(t *testing.T) {
-	open := newNetwork(2).open(2, softnic.Config{})
+	open := newNetwork(2).open(2)
 	t.Run("bare rails", func(t *testing.T) { sessionFailover(t, config(open)) })
 	t.Run("long offers", func(t *testing.T) {
 		cfg := config(wrapped(open, reliable.Config{Paths: 256}))
@@ -267,7 +240,7 @@ func sessionFailover(t *testing.T, cfg peer.Config) {
 // A mismatch is an error on both sides, with both values.
 func TestSessionMismatch(t *testing.T) {
 	n := newNetwork(1)
-	dc, lc := config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{MTU: verbs.MTU1024}))
+	dc, lc := config(n.open(1)), config(n.open(1, softnic.Config{MTU: verbs.MTU1024}))
 	dc.Minimum.MTU = 2048
 	_, _, dialErr, listenErr := meet(t, dc, lc)
 	for name, err := range map[string]error{"Dial": dialErr, "Accept": listenErr} {
@@ -283,7 +256,7 @@ func TestSessionMismatch(t *testing.T) {
 // A side that cannot continue sends the reason to the other.
 func TestSessionFails(t *testing.T) {
 	n := newNetwork(1)
-	good := config(n.open(1, softnic.Config{}))
+	good := config(n.open(1))
 	broken := good
 	broken.Open = func() (peer.NICs, error) { return peer.NICs{}, errors.New("no NIC today") }
 	tooMuch := good
@@ -303,7 +276,7 @@ func TestSessionFails(t *testing.T) {
 // A peer that is admitted and then sends nothing, or nonsense, is dropped.
 func TestSessionOfSilence(t *testing.T) {
 	n := newNetwork(1)
-	cfg := config(n.open(1, softnic.Config{}))
+	cfg := config(n.open(1))
 	for name, say := range map[string]func(c *bootstrap.Conn) error{
 		"deadline":     func(*bootstrap.Conn) error { return nil },
 		"decode offer": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
@@ -364,7 +337,7 @@ func TestConfigRefused(t *testing.T) {
 		"names must differ": func(c *peer.Config) { c.Regions = append(c.Regions, c.Regions[0]) },
 		"Regions has 1025:": func(c *peer.Config) { c.Regions = make([]peer.RegionConfig, 1025) },
 	} {
-		cfg := config(n.open(1, softnic.Config{}))
+		cfg := config(n.open(1))
 		spoil(&cfg)
 		_, dialErr := peer.Dial(t.Context(), "127.0.0.1:1", cfg)
 		_, listenErr := peer.Listen(t.Context(), "127.0.0.1:0", cfg)

@@ -11,7 +11,6 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -30,7 +29,7 @@ func TestReady(t *testing.T) {
 	returned := make(chan outcome, 1)
 	ctx := soon(t)
 	go func() {
-		s, err := peer.Dial(ctx, l.Addr().String(), config(newNetwork(1).open(1, softnic.Config{})))
+		s, err := peer.Dial(ctx, l.Addr().String(), config(newNetwork(1).open(1)))
 		returned <- outcome{s, err}
 	}()
 	c, err := l.Accept(ctx)

@@ -7,7 +7,6 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
-	"ibverbx/softnic"
 )
 
 // TestSealed: packets between software NICs are sealed by default if the two sides met over TLS. They are not if both
@@ -28,16 +27,16 @@ func TestSealed(t *testing.T) {
 		"dialer off":   {func(c *peer.Config, dialer bool) { c.Unsealed = dialer }, false, true},
 		"listener off": {func(c *peer.Config, dialer bool) { c.Unsealed = !dialer }, false, true},
 		"plain text":   {func(c *peer.Config, _ bool) { c.Auth = bootstrap.Config{InsecurePlaintextOnLoopback: true} }, false, false},
-		"memory":       {func(c *peer.Config, _ bool) { c.Open = memory.open(1, softnic.Config{}) }, false, false},
+		"memory":       {func(c *peer.Config, _ bool) { c.Open = memory.open(1) }, false, false},
 		"required":     {func(c *peer.Config, _ bool) { c.RequireSealed = true }, true, false},
 		"required, and plain text": {func(c *peer.Config, dialer bool) {
 			c.Auth, c.RequireSealed = bootstrap.Config{InsecurePlaintextOnLoopback: true}, dialer
 		}, false, true},
 		"required by the dialer": {func(c *peer.Config, dialer bool) {
-			c.Open, c.RequireSealed = memory.open(1, softnic.Config{}), dialer
+			c.Open, c.RequireSealed = memory.open(1), dialer
 		}, false, true},
 		"required by the listener": {func(c *peer.Config, dialer bool) {
-			c.Open, c.RequireSealed = memory.open(1, softnic.Config{}), !dialer
+			c.Open, c.RequireSealed = memory.open(1), !dialer
 		}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 // OpenNICs opens a NIC on each link, for the Config.Open of a Node. wrap may be nil, or change what is opened. shut closes
 // the NICs, also after an error.
-func OpenNICs(links []softnic.Link, wrap func(verbs.Context) (verbs.Context, error)) (nics []*softnic.NIC, rails []ibverbx.RailConfig, shut func() error, err error) {
+func OpenNICs(links []softnic.Link, cfg softnic.Config, wrap func(verbs.Context) (verbs.Context, error)) (nics []*softnic.NIC, rails []ibverbx.RailConfig, shut func() error, err error) {
 	shut = func() (err error) {
 		for _, nic := range nics {
 			err = errors.Join(err, nic.Close())
@@ -18,7 +18,7 @@ func OpenNICs(links []softnic.Link, wrap func(verbs.Context) (verbs.Context, err
 		return err
 	}
 	for _, link := range links {
-		nic, err := softnic.New(link, softnic.Config{})
+		nic, err := softnic.New(link, cfg)
 		if err != nil {
 			return nics, rails, shut, err
 		}
