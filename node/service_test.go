@@ -185,8 +185,9 @@ func TestSendEndsWithSession(t *testing.T) {
 	a, b := n.start(t), n.start(t)
 	there, _ := a.meet(b)
 	s := there.Service().Session()
-	sent := make(chan error, 1)
+	begun, sent := make(chan struct{}), make(chan error, 1)
 	g := &guest{t: t, message: func() {
+		close(begun)
 		var err error
 		for err == nil {
 			err = s.Send(context.Background(), service.IDs-1, make([]byte, 64<<10-1))
@@ -202,6 +203,7 @@ func TestSendEndsWithSession(t *testing.T) {
 			t.Errorf("Send: got %v, want no error", err)
 		}
 	}
+	<-begun
 	time.Sleep(20 * time.Millisecond) // lets it fail, and proves nothing
 	cause := errors.New("planted")
 	s.End(cause)
