@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,24 +166,29 @@ func (p *Peer) other(err error) {
 }
 
 // wait waits until there is a session, which may be parked.
-func (p *Peer) wait(ctx context.Context) error {
+func (p *Peer) wait(ctx context.Context) (err error) {
+	ended := p.until(ctx, func() bool {
+		err = p.err
+		return p.state == StateReady || p.state == StateParked || p.state == StateClosed
+	})
+	if ended != nil && err != nil {
+		return fmt.Errorf("%w: %w", ended, err)
+	}
+	return cmp.Or(ended, err)
+}
+
+// until waits until done reports true, which is called with the Node's lock whenever the state has changed, or ctx ends.
+func (p *Peer) until(ctx context.Context, done func() bool) error {
 	for {
 		p.node.mu.Lock()
-		state, changed, err := p.state, p.changed.Next(), p.err
+		ok, changed := done(), p.changed.Next()
 		p.node.mu.Unlock()
-		switch state {
-		case StateReady, StateParked:
+		if ok {
 			return nil
-		case StateClosed:
-			return err
-		default:
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			if err != nil {
-				return fmt.Errorf("%w: %w", ctx.Err(), err)
-			}
 			return ctx.Err()
 		}
 	}

@@ -124,7 +124,7 @@ func (n *Node) travel(r *route) {
 		}
 		wait := n.backoff.after(attempts, rand.Float64())
 		attempts++
-		if !waitFor(r.ctx, wait) || !n.awaitLoss(r, p) {
+		if !waitFor(r.ctx, wait) || p != nil && p.until(r.ctx, func() bool { return p.current == nil }) != nil || r.ctx.Err() != nil {
 			return
 		}
 	}
@@ -151,24 +151,6 @@ func (n *Node) dial(r *route) error {
 func duplicate(err error) bool {
 	var refused *refusedError
 	return errors.Is(err, errReplaced) || (errors.As(err, &refused) && refused.code == refusedDuplicate)
-}
-
-// awaitLoss waits until a Peer has no session. It reports false if the route has ended.
-func (n *Node) awaitLoss(r *route, p *Peer) bool {
-	for p != nil {
-		n.mu.Lock()
-		there, changed := p.current != nil, p.changed.Next()
-		n.mu.Unlock()
-		if !there {
-			break
-		}
-		select {
-		case <-changed:
-		case <-r.ctx.Done():
-			return false
-		}
-	}
-	return r.ctx.Err() == nil
 }
 
 // abandon ends a route.

@@ -129,14 +129,10 @@ func (t *Transfer) sumPieces(ctx context.Context, pieces []piece) ownSums {
 // crc returns the digest of n bytes at off, at most maxRange, and nothing of use when ctx has ended. Memory of a device is copied first. At
 // most cap(e.workers) goroutines compute at a time.
 func (e *Engine) crc(ctx context.Context, mem *verbs.Memory, off uint64, n uint32) (uint32, error) {
-	select {
-	case e.workers <- struct{}{}:
-		defer func() { <-e.workers }()
-	case <-ctx.Done():
-	}
-	if ctx.Err() != nil {
+	if e.workers.Take(ctx) != nil {
 		return 0, nil
 	}
+	defer e.workers.Give()
 	if mem.Device() == nil {
 		return crc32.Checksum(mem.Bytes()[off:][:n], castagnoli), nil
 	}
@@ -150,12 +146,10 @@ func (e *Engine) crc(ctx context.Context, mem *verbs.Memory, off uint64, n uint3
 
 // sum answers a request for digests. The peer must have been lent the segments for reading. It has one goroutine at a time.
 func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
-	select {
-	case p.digesting <- struct{}{}:
-		defer func() { <-p.digesting }()
-	case <-ctx.Done():
+	if p.digesting.Take(ctx) != nil {
 		return nil
 	}
+	defer p.digesting.Give()
 	sums := make([]uint32, len(m.ranges))
 	for i, r := range m.ranges {
 		p.link.Mu.Lock()

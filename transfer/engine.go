@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
@@ -20,7 +21,7 @@ type Engine struct {
 	cfg     Config
 	service service.Node
 	// workers bounds how many goroutines compute digests.
-	workers chan struct{}
+	workers rpc.Limit
 	loads   sync.Pool // of *load
 	waiters sync.Pool // of *waiter
 	stages  sync.Pool // of *[maxRange]byte, for digests of memory of devices
@@ -59,7 +60,7 @@ func New(cfg Config) (*Engine, error) {
 	n := cfg.Node.Service()
 	e := &Engine{
 		cfg: cfg, service: n,
-		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
+		workers:  make(rpc.Limit, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
 		segments: map[string]*Segment{}, all: map[*Segment]struct{}{},

@@ -24,7 +24,7 @@ type Peer struct {
 	// asks bounds this side's requests without a response.
 	asks rpc.Limit
 	// digesting is held by the goroutine that computes digests for the peer.
-	digesting chan struct{}
+	digesting rpc.Limit
 
 	// link is the session and the process. Its Mu guards the fields below too.
 	link rpc.Peer[*process]
@@ -60,7 +60,7 @@ const maxAsks = 32
 func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
 		engine: e, service: s, node: node.Of(s), realm: node.Of(s).Realm(),
-		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), digesting: make(chan struct{}, 1),
+		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), digesting: make(rpc.Limit, 1),
 	}
 	p.link.Init(rpc.PeerConfig{Service: service.TransferID, Name: "transfer engine", Done: e.done, Peer: s, Serving: 2 * maxAsks})
 	p.setName()
