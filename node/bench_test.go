@@ -24,8 +24,6 @@ func overNull() func(*Config) {
 // counting is a Sink that counts ends.
 type counting struct{ ended int }
 
-func (*counting) Posted(*service.Op) {}
-
 func (c *counting) End(_ *service.Op, err error) {
 	if err != nil {
 		panic(err)

@@ -27,8 +27,6 @@ const (
 type entry struct {
 	op     *service.Op
 	length uint32
-	// last means that it is the last piece of the operation.
-	last bool
 	// signaled means that it asks for a completion.
 	signaled bool
 }
@@ -130,7 +128,7 @@ func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
 	st.Flight++
 	q.bytes += int(length)
 	q.shard.flight++
-	q.ledger.Push(entry{op: op, length: length, last: last, signaled: wr.Flags != 0})
+	q.ledger.Push(entry{op: op, length: length, signaled: wr.Flags != 0})
 	return last
 }
 
@@ -147,11 +145,6 @@ func (q *queue) post() {
 		taken, err := q.qp.PostSend(wrs[:n])
 		if taken < n {
 			q.refused(first+uint32(taken), err)
-		}
-		for seq := first; seq != first+uint32(taken); seq++ {
-			if e := q.ledger.At(seq); e.last {
-				e.op.Sink.Posted(e.op)
-			}
 		}
 		if errors.Is(err, verbs.ErrQueueFull) {
 			return

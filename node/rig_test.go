@@ -260,11 +260,8 @@ func (sv *testService) count() int {
 // job is an operation that a test waits for.
 type job struct {
 	service.Op
-	posted int
-	done   chan error
+	done chan error
 }
-
-func (j *job) Posted(*service.Op) { j.posted++ }
 
 func (j *job) End(_ *service.Op, err error) { j.done <- err }
 

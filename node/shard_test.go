@@ -75,8 +75,6 @@ func TestDeviceFatalWithTwoShards(t *testing.T) {
 // blocker is a Sink that holds the lock of its shard.
 type blocker struct{ begun, release chan struct{} }
 
-func (*blocker) Posted(*service.Op) {}
-
 func (b *blocker) End(*service.Op, error) {
 	close(b.begun)
 	<-b.release
@@ -186,8 +184,6 @@ func TestSmallBehindHuge(t *testing.T) {
 
 // sinkFunc is a Sink that calls a function at the end.
 type sinkFunc func(error)
-
-func (sinkFunc) Posted(*service.Op) {}
 
 func (f sinkFunc) End(_ *service.Op, err error) { f(err) }
 

@@ -100,9 +100,6 @@ func (c *Conn) tell() {
 	c.peer.service.Submit(&in.teller.op)
 }
 
-// Posted implements service.Sink.
-func (t *teller) Posted(*service.Op) {}
-
 // End implements service.Sink.
 func (t *teller) End(_ *service.Op, err error) {
 	c := t.conn

@@ -130,9 +130,6 @@ func (c *Conn) push() (waits bool) {
 	return waits
 }
 
-// Posted implements service.Sink.
-func (m *message) Posted(*service.Op) {}
-
 // End implements service.Sink.
 func (m *message) End(_ *service.Op, err error) {
 	c := m.conn

@@ -166,7 +166,6 @@ type raw struct {
 	done chan error
 }
 
-func (o *raw) Posted(*service.Op)           {}
 func (o *raw) End(_ *service.Op, err error) { o.done <- err }
 
 // inject sends an immediate with so many bytes to the peer of a stream.

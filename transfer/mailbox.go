@@ -196,9 +196,6 @@ func (proc *process) credit() *credit {
 	return c
 }
 
-// Posted implements service.Sink.
-func (c *credit) Posted(*service.Op) {}
-
 // End implements service.Sink.
 func (c *credit) End(*service.Op, error) {
 	proc := c.proc

@@ -152,9 +152,6 @@ func (p *Peer) submitNotes(list *note) {
 	}
 }
 
-// Posted implements service.Sink.
-func (n *note) Posted(*service.Op) {}
-
 // End implements service.Sink. A notification that has failed waits for the next session, if that is not there already.
 func (n *note) End(op *service.Op, err error) {
 	proc := n.proc

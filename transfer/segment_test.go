@@ -178,7 +178,6 @@ type smallOp struct {
 	next  func()
 }
 
-func (o *smallOp) Posted(*service.Op) {}
 func (o *smallOp) End(*service.Op, error) {
 	o.bytes = o.huge.op.Progress()
 	o.next()

@@ -173,9 +173,6 @@ func (t *Transfer) submit() {
 	}
 }
 
-// Posted implements service.Sink.
-func (t *Transfer) Posted(*service.Op) {}
-
 // End implements service.Sink: all blocks are there, or one has failed.
 func (t *Transfer) End(op *service.Op, err error) {
 	if err != nil {

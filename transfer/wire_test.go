@@ -174,7 +174,6 @@ type rawNote struct {
 	done chan error
 }
 
-func (o *rawNote) Posted(*service.Op)           {}
 func (o *rawNote) End(_ *service.Op, err error) { o.done <- err }
 
 // TestFalseNotes sends notifications that no honest peer sends.

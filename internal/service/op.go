@@ -62,11 +62,8 @@ type Block struct {
 	Opcode verbs.Opcode
 }
 
-// Sink is told what becomes of operations. Its methods are called with the shard's lock (see the package comment).
+// Sink is told what becomes of operations. It is called with the shard's lock (see the package comment).
 type Sink interface {
-	// Posted says that all pieces are posted. A notification that is submitted now comes after them. It is called once for
-	// every session in which the last piece is posted: after a replay it is called again.
-	Posted(op *Op)
 	// End says that the operation has ended. Without an error all bytes are in place: those that were read in this side's
 	// memory, those that were written in the peer's. An immediate has then reached the peer's NIC, and may be lost
 	// if the session ends before the peer's service has it. With an error Op.Failed says how far the operation came.
