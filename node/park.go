@@ -9,7 +9,7 @@ func (n *Node) look() {
 	for waitFor(n.ctx, n.cfg.IdleAfter/2) {
 		n.mu.Lock()
 		for _, p := range n.peers {
-			if activity := p.queue.counts.activity.Load(); activity != p.seen || p.held.Load() > 0 {
+			if activity := p.queue.counts.activity.Load(); activity != p.seen {
 				p.seen, p.quiet = activity, 0
 			} else if p.quiet++; p.quiet >= 2 && p.state == StateReady {
 				p.current.park.Store(true)
@@ -33,7 +33,7 @@ func (n *Node) parked(s *session) {
 func (p *Peer) idle() bool {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
-	return p.held.Load() == 0 && p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
+	return p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
 }
 
 // errParked ends attend: both sides close the VirtualQP.
@@ -68,7 +68,7 @@ func (s *session) pause() (paused bool) {
 
 // suggestPark asks the peer to park the session, if it shall be parked and nothing is under way.
 func (s *session) suggestPark() error {
-	if !s.park.Swap(false) || s.parking || s.peer.held.Load() > 0 || !s.pause() {
+	if !s.park.Swap(false) || s.parking || !s.pause() {
 		return nil
 	}
 	s.parking = true

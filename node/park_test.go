@@ -48,25 +48,6 @@ func TestParkAndReturn(t *testing.T) {
 	}
 }
 
-// TestHoldPreventsParking: a session is not parked while a service of either side holds it, however often this is tried.
-func TestHoldPreventsParking(t *testing.T) {
-	n := newNetwork(1)
-	a, b := n.start(t, idleAfter(time.Millisecond)), n.start(t, idleAfter(time.Millisecond))
-	there, here := a.meet(b)
-	for _, p := range []*Peer{there, here} {
-		p.Service().Hold()
-		a.do(there, a.write(there, 0, 8, 1)) // a hold does not bring a session back
-		wait(t, p, StateReady)
-		for range 30 {
-			if time.Sleep(time.Millisecond); p.State() != StateReady { // the sleep lets it fail, and proves nothing
-				t.Fatalf("a session that is held is %v, want ready", p.State())
-			}
-		}
-		p.Service().Release()
-		wait(t, p, StateParked)
-	}
-}
-
 // TestParkDuringTraffic: sessions are parked as often as possible while both sides submit operations with pauses. All succeed.
 func TestParkDuringTraffic(t *testing.T) {
 	n := newNetwork(1)

@@ -25,8 +25,6 @@ type Peer struct {
 	queue queue
 	// base is the identity without the process.
 	base string
-	// held counts Holds.
-	held atomic.Int32
 	// unclaimed is Counters.Unclaimed.
 	unclaimed atomic.Uint64
 	// calling is held during calls of Handlers, apart from Immediate, and by those who change up.
@@ -258,12 +256,6 @@ func (p servicePeer) Help() bool { return p.shard.help() }
 
 // Leave implements service.Peer.
 func (p servicePeer) Leave() { p.shard.leave() }
-
-// Hold implements service.Peer.
-func (p servicePeer) Hold() { p.held.Add(1) }
-
-// Release implements service.Peer.
-func (p servicePeer) Release() { p.held.Add(-1) }
 
 // Forgotten implements service.Peer.
 func (p servicePeer) Forgotten() error {

@@ -11,7 +11,7 @@
 //
 // A shard has one lock. Op.Sink and Handler.Immediate are called with it, by whichever goroutine drives the shard: the
 // shard's own, or one that is in Submit, Cancel or Help. They must not block, not take a lock that is ever held during a call
-// of this package, and call nothing of this package but Submit, Cancel, Op methods and Hold. All other methods may be
+// of this package, and call nothing of this package but Submit, Cancel and Op methods. All other methods may be
 // called from any goroutine, without the lock.
 //
 // Handler.Hello, Up, Down, Message and Gone of one Peer are called one after the other, without a lock. Different Peers call them at
@@ -176,9 +176,6 @@ type Peer interface {
 	// Leave leaves the shard to its own goroutine. One that has helped and now sleeps until an operation ends calls it.
 	// Otherwise the end may be noticed 50 us late.
 	Leave()
-	// Hold keeps the Peer from being parked until Release. Both count.
-	Hold()
-	Release()
 	// Session returns the present session, nil if there is none. A parked Peer has one.
 	Session() Session
 	// Identity describes the peer as it authenticated last.
