@@ -75,15 +75,15 @@ func (p *Peer) newProcess(id, incarnation uint64) *process {
 }
 
 // close closes the files of a process that has ended, and cancels what it puts here.
-func (proc *process) close() {
-	f, o := proc.peer.engine, &proc.state
+func (v *process) close() {
+	f, o := v.peer.engine, &v.state
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, st := range o.storing {
 		st.cancel()
 	}
 	for _, file := range o.files {
-		go file.end() // nobody requests the result
+		go func() { _, _, _ = file.end() }() // nobody requests the result
 	}
 	clear(o.files)
 	o.ended, o.listings = nil, nil

@@ -120,15 +120,15 @@ func (p *handler) Message(s service.Session, body []byte) error {
 func (*handler) Immediate(service.Session, uint32, uint32) error { return nil }
 
 // end fails everything that waits for a process.
-func (proc *process) end(err error) {
-	if proc == nil {
+func (v *process) end(err error) {
+	if v == nil {
 		return
 	}
-	proc.peer.link.Mu.Lock()
-	first := proc.End(err)
-	proc.peer.link.Mu.Unlock()
+	v.peer.link.Mu.Lock()
+	first := v.End(err)
+	v.peer.link.Mu.Unlock()
 	if first {
-		proc.close()
+		v.close()
 	}
 }
 

@@ -6,6 +6,7 @@
 // A service attaches itself to a Node once (Node.Attach). The Node introduces it to every peer (Handler.Hello). The service then
 // hears of every session with a peer that has the same service (Handler.Up), sends and gets messages over the authenticated connection (Session.Send, Handler.Message), hands operations to the shard of a peer
 // (Peer.Submit), and gets the immediates of its classes (Handler.Immediate). Keys go over the connection, never elsewhere.
+// A service with state for each peer uses Peers as its Handler, and Link or package rpc for the session with the peer.
 //
 // # Locks
 //
