@@ -146,7 +146,6 @@ func (h *Host) PostRecv(wrs ...ibverbx.RecvWR) {
 
 // Poll polls the VirtualCQ once, for at most 16 completions.
 func (h *Host) Poll() []ibverbx.WC {
-	h.tb.Helper()
 	var wcs [16]ibverbx.WC
 	n, err := h.CQ.Poll(wcs[:])
 	Must(h.tb, err)

@@ -1,12 +1,19 @@
 package rig
 
-import "ibverbx/internal/xorshift"
+import (
+	"encoding/binary"
+
+	"ibverbx/internal/xorshift"
+)
 
 // Fill fills b with bytes that depend on the seed.
 func Fill(b []byte, seed uint64) {
 	source := xorshift.Source((seed + 1) * 0x9e3779b97f4a7c15) // spreads small seeds over all bits
-	for i := range b {
-		b[i] = byte(source.Next() >> 32)
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, source.Next())
+	}
+	for i, last := 0, source.Next(); i < len(b); i++ {
+		b[i] = byte(last >> (8 * i))
 	}
 }
 

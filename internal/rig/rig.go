@@ -27,8 +27,8 @@ type failer interface {
 
 // Must ends the test if err is not nil.
 func Must(t failer, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper() // it takes longer than a poll
 		t.Fatal(err)
 	}
 }

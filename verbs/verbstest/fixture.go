@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"testing"
@@ -63,8 +64,8 @@ func (e *env) skipDeparture() {
 
 // must ends the test if err is not nil.
 func (e *env) must(err error, format string, args ...any) {
-	e.Helper()
 	if err != nil {
+		e.Helper() // it takes longer than a poll
 		e.Fatalf(format+": %v", append(args, err)...)
 	}
 }
@@ -350,15 +351,14 @@ func (e *env) same(got, want []byte) {
 // payload returns n bytes that depend on seed and position and are never guard bytes
 // for long (a xorshift sequence).
 func payload(seed uint64, n int) []byte {
-	p := make([]byte, n)
-	x := seed*0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d
-	for i := range p {
+	p := make([]byte, 0, n+7)
+	for x := seed*0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d; len(p) < n; {
 		x ^= x << 13
 		x ^= x >> 7
 		x ^= x << 17
-		p[i] = byte(x >> 24)
+		p = binary.LittleEndian.AppendUint64(p, x)
 	}
-	return p
+	return p[:n]
 }
 
 // eachSize runs a part for message sizes that cross every boundary: packets, pages,

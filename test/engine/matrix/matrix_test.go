@@ -73,7 +73,8 @@ func (r *matrixRow) group(o *matrixRow) int {
 // loadMatrix reads the original's cases, and adds to those that tell the receiver
 // something the same in Tally, which the original does not have. Its cases of SEND have no
 // scheme; the file names the one that its default gives them.
-func loadMatrix(t *testing.T) []matrixRow {
+// Rows of matrixLarge bytes move short bytes unless IBVERBX_LONG is set.
+func loadMatrix(t *testing.T, short int) []matrixRow {
 	t.Helper()
 	f, err := os.Open("testdata/ibverbx_matrix.csv")
 	rig.Must(t, err)
@@ -87,7 +88,7 @@ func loadMatrix(t *testing.T) []matrixRow {
 			t.Fatalf("line %d: %v", i+2, err)
 		}
 		if row.original == matrixLarge && os.Getenv("IBVERBX_LONG") != "1" {
-			row.bytes = matrixShort
+			row.bytes = short
 		}
 		rows = append(rows, row)
 	}
@@ -418,13 +419,19 @@ func (g *matrixRig) checkRails(t *testing.T, row *matrixRow, before, after ibver
 // compares all bytes. A row posts one message and gets one completion for it. Rows that
 // need the same VirtualQPs share them; a row that fails leaves new ones to the next. The
 // rows of 1 GiB move 64 MiB unless IBVERBX_LONG is 1, and say so in their names.
-func TestMatrix(t *testing.T) { runMatrix(t, onHost) }
+func TestMatrix(t *testing.T) { runMatrix(t, onHost, matrixShort) }
 
-// TestGPUMatrix is TestMatrix between two buffers of a GPU.
-func TestGPUMatrix(t *testing.T) { runMatrix(t, cudatest.Open(t).Alloc) }
+// TestGPUMatrix is TestMatrix between two buffers of a GPU. In a slice, the rows of 1 GiB move 8 MiB.
+func TestGPUMatrix(t *testing.T) {
+	short := matrixShort
+	if !slice.Of(t).Whole() {
+		short = 8 << 20
+	}
+	runMatrix(t, cudatest.Open(t).Alloc, short)
+}
 
-func runMatrix(t *testing.T, from func(n int) (*verbs.Memory, error)) {
-	rows := loadMatrix(t)
+func runMatrix(t *testing.T, from func(n int) (*verbs.Memory, error), short int) {
+	rows := loadMatrix(t, short)
 	mem := newMatrixMemory(t, rows, from)
 	for _, rails := range []int{1, 2} {
 		rig := newMatrixRig(t, rails, mem)

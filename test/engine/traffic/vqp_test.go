@@ -37,14 +37,14 @@ func TestWriteReadContent(t *testing.T) {
 // moveOnce moves n bytes between random places, in three pieces on the local side.
 func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx.Region, rng *rand.Rand, n int) {
 	t.Helper()
-	rig.Fill(local.Bytes(), rng.Uint64())
-	rig.Fill(remote.Bytes(), rng.Uint64())
 	off := uint64(rng.IntN(len(remote.Bytes()) - n + 1))
 	wr := ibverbx.SendWR{WRID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: off}
 	cut := uint32(n / 3)
 	start := uint64(rng.IntN(len(local.Bytes()) - n + 1))
 	wr.SetSGE(local.SGE(start, cut), local.SGE(start+uint64(cut), cut), local.SGE(start+2*uint64(cut), uint32(n)-2*cut))
 	mine, theirs := local.Bytes()[start:][:n], remote.Bytes()[off:][:n]
+	rig.Fill(mine, rng.Uint64())
+	rig.Fill(theirs, rng.Uint64())
 	want := bytes.Clone(mine)
 	if op == verbs.OpRDMARead {
 		want = bytes.Clone(theirs)
