@@ -24,14 +24,14 @@ func seeds(t *testing.T, n uint64) uint64 {
 	return uint64(slice.Of(t).Count(int(n)))
 }
 
-// TestMixed runs the mixed world on 400 seeds. Every promise must hold, and every kind of fault, and every
+// TestMixed runs the mixed world on 600 seeds. Every promise must hold, and every kind of fault, and every
 // kind of rails that is drawn, must be in at least 1 % of the worlds. Less than a hundred are too few to show that.
 func TestMixed(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := clean(t, s, firstSeed(t, 400), seeds(t, 400))
+	sum := clean(t, s, firstSeed(t, 600), seeds(t, 600))
 	if sum.Seeds >= 100 {
 		everyFaultHappens(t, &sum)
 	}

@@ -3,10 +3,20 @@ package softnic_test
 import (
 	"testing"
 
+	"ibverbx/internal/slice"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
+
+// pickVariant skips all but one of the further runs of the suite in a slice.
+func pickVariant(t *testing.T, i int) {
+	t.Helper()
+	const variants = 5
+	if !slice.Of(t).Has(i, variants) {
+		t.Skip("a slice runs one of the variants")
+	}
+}
 
 // open returns contexts on two NICs of a link. With a seed they have different ones.
 func open(tb testing.TB, link softnic.Link, cfg softnic.Config) verbstest.Pair {
@@ -39,6 +49,7 @@ func TestConformance(t *testing.T) {
 
 // TestConformanceLoose runs the suite over a memory link whose gates open as often as they can.
 func TestConformanceLoose(t *testing.T) {
+	pickVariant(t, 0)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link := softnic.NewMemoryLink(nil)
 		softnic.SetLoose(link, 0)
@@ -59,6 +70,7 @@ func TestConformanceSegmented(t *testing.T) {
 // TestConformanceOverFaults runs the RC part of the suite over a network that loses,
 // repeats and reorders packets.
 func TestConformanceOverFaults(t *testing.T) {
+	pickVariant(t, 1)
 	t.Parallel() // it waits most of the time
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(&softnic.FaultConfig{

@@ -83,11 +83,13 @@ func TestConformanceUDP(t *testing.T) {
 func TestConformanceSealed(t *testing.T) {
 	t.Parallel()
 	t.Run("intact", func(t *testing.T) {
+		pickVariant(t, 3)
 		verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 			return sealPair(tb, openUDP(tb, nil, softnic.Config{}, "127.0.0.4", "127.0.0.5"))
 		})
 	})
 	t.Run("faults", func(t *testing.T) {
+		pickVariant(t, 4)
 		verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 			p := openUDP(tb, &softnic.UDPConfig{
 				Seed:       1,
@@ -102,6 +104,7 @@ func TestConformanceSealed(t *testing.T) {
 // TestConformanceUDPOverFaults runs the RC part of the suite over UDP with a layer that
 // loses, repeats, reorders and corrupts packets on their way out.
 func TestConformanceUDPOverFaults(t *testing.T) {
+	pickVariant(t, 2)
 	t.Parallel() // it waits most of the time
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		p := openUDP(tb, &softnic.UDPConfig{

@@ -43,7 +43,7 @@ func TestChecks(t *testing.T) {
 		want  int
 	}{
 		{"0/1", nil, 100},
-		{"", nil, 34},
+		{"", nil, 17},
 		{"2/6", nil, 17},
 		{"2/6", []string{"-rapid.checks=1000"}, 1000},
 	} {

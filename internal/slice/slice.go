@@ -1,6 +1,6 @@
 // Package slice lets a run do one part of every long suite. The environment variable
 // IBVERBX_SLICE holds "k/n": part k, counted from 0, of n equal parts. 0/1 is the whole, and without
-// the variable it is 0/3. .ci/run derives k from the commit, so the same commit runs the same part every time.
+// the variable it is 0/6. .ci/run derives k from the commit, so the same commit runs the same part every time.
 package slice
 
 import (
@@ -30,7 +30,7 @@ func Of(tb testing.TB) Slice {
 
 func parse(text string) (Slice, error) {
 	if text == "" {
-		return Slice{index: 0, parts: 3}, nil
+		return Slice{index: 0, parts: 6}, nil
 	}
 	var s Slice
 	_, err := fmt.Sscanf(text, "%d/%d", &s.index, &s.parts)
