@@ -51,7 +51,8 @@ type physicalLog struct {
 func newModelSender(t *rapid.T, scheme ibverbx.Scheme) *modelSender {
 	nics := modelNICs("null", drawInt(t, "rails", 1, 3))
 	nullnic.Join(nics...) // for keys of their own
-	s := &modelSender{modelEnd: newModelEnd(t, nics, drawModelConfig(t, scheme), 0, modelSpace), decoder: newModelDecoder(t, scheme)}
+	cfg := drawModelConfig(t, scheme, drawInt(t, "lanes", 1, 9))
+	s := &modelSender{modelEnd: newModelEnd(t, nics, cfg, 0, modelSpace), decoder: newModelDecoder(t, scheme)}
 	s.connect(s.card())
 	s.logs = make([][]physicalLog, len(s.lanes))
 	s.executed, s.complete = make([]int, len(s.lanes)), make([]int, len(s.lanes))
@@ -386,6 +387,7 @@ func (s *modelSender) ruin() {
 	if !s.broken && s.injected == nil {
 		s.broken, s.lane = true, s.drawLane()
 		s.lanes[s.lane].RefuseAt(drawInt(s.t, "position", 0, 3), errors.New("the device says no"))
+		s.lanes[s.lane].RefuseMore(1 << 30)
 	}
 }
 
@@ -442,7 +444,10 @@ func (s *modelSender) drain() {
 func TestModelSender(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		s := newModelSender(rt, scheme)
-		trouble := drawOf(rt, "trouble", 5)
+		trouble := drawOf(rt, "trouble", 3)
+		if s.cfg.Control != nil {
+			trouble = 0 // see drawModelConfig
+		}
 		complete := func() {
 			if lane := s.drawLane(); len(s.lanes[lane].Posted()) > 0 {
 				s.end(lane, drawInt(rt, "count", 1, len(s.lanes[lane].Posted())))
@@ -457,9 +462,9 @@ func TestModelSender(t *testing.T) {
 			"refuse": s.refuse,
 			"trouble": func() {
 				switch {
-				case trouble == 1 && oneIn(rt, "now", 4):
+				case trouble == 1 && oneIn(rt, "now", 2):
 					s.fail()
-				case trouble == 2 && oneIn(rt, "now", 4):
+				case trouble == 2 && oneIn(rt, "now", 2):
 					s.ruin()
 				}
 			},

@@ -16,7 +16,7 @@ func (s *modelSender) verify() {
 	if s.injected != nil {
 		culprit = s.owner(s.injected)
 	}
-	left := s.done
+	left, shown := s.done, false // shown: a failure was reported
 	for _, r := range s.requests {
 		if len(left) == 0 || left[0].WRID != uint64(r.index) {
 			if r.wr.Flags&verbs.SendSignaled != 0 || !s.mayHaveEnded(r) {
@@ -25,6 +25,11 @@ func (s *modelSender) verify() {
 			continue
 		}
 		s.verifyCompletion(r, &left[0], r == culprit, failed)
+		if left[0].Status != verbs.StatusSuccess {
+			shown = true
+		} else if shown && r.notified {
+			s.t.Fatalf("request %d was reported as a success behind a failure: its receiver is never notified", r.index)
+		}
 		left = left[1:]
 	}
 	if len(left) > 0 {
