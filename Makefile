@@ -5,10 +5,10 @@ GO   ?= go
 FUZZ ?= 20000x
 # The packages that race runs.
 RACE ?= ./...
-# Of the packages with goroutines that share memory, those without and with heap memory: the two race steps of CI run all of them, and a sixth of
-# the other packages.
+# Of the packages with goroutines that share memory, those without and with heap memory: the two race steps of a slice run every second of them,
+# and a sixth of the other packages.
 SHARED     := ./files ./node ./peer ./stream ./transfer ./internal/service ./internal/shm ./internal/udp
-HEAPSHARED := . ./softnic ./test/engine/failover ./test/engine/traffic
+HEAPSHARED := . ./test/engine/traffic ./softnic ./test/engine/failover
 HEAPMEM    := . ./softnic/... ./test/engine/... ./verbs/...
 # The tests of reliable that run with heap memory. TestCloseWithSeveralEngines writes to one buffer from two goroutines.
 RELIABLE := Transfer|VirtualQP|Path|Peer|Passive
@@ -36,12 +36,12 @@ race:
 
 # The packages and tests that heapmem leaves out, so that the two run every test once with the race detector.
 race-rest:
-	@$(MAKE) -s race RACE="$(SHARED) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(HEAPMEM) $(SHARED) ./reliable)" | .ci/part 6 | tr '\n' ' ')"
+	@$(MAKE) -s race RACE="$$(printf '%s\n' $(SHARED) | .ci/part 2 | tr '\n' ' ') $$($(GO) list ./... | grep -vxF "$$($(GO) list $(HEAPMEM) $(SHARED) ./reliable)" | .ci/part 6 | tr '\n' ' ')"
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -skip '$(RELIABLE)' ./reliable
 
 # Memory for NICs on the Go heap, where the race detector sees it.
 heapmem:
-	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem $(HEAPSHARED) $$($(GO) list $(HEAPMEM) | grep -vxF "$$($(GO) list $(HEAPSHARED))" | .ci/part 6)
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem $$(printf '%s\n' $(HEAPSHARED) | .ci/part 2) $$($(GO) list $(HEAPMEM) | grep -vxF "$$($(GO) list $(HEAPSHARED))" | .ci/part 6)
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem -run '$(RELIABLE)' ./reliable
 
 # With heapmem only the packages that have files for this tag differ.
