@@ -6,148 +6,197 @@
 //	go run ./test/pathcount -base ea2c338 -list
 //
 // The VirtualQPs have two rails, the policy RoundRobin and otherwise the default Config. Over UDP each end has
-// its own links, as in two processes. A function counts if it is called at least once in two requests on
-// average, after a warm-up. Less frequent work is counted separately as occasional. A function literal
-// belongs to the function that contains it. Results over memory are exact. Over UDP the scheduler decides which goroutine
-// reads a packet, so repeated runs may differ by a few functions.
+// its own links, as in two processes. A function counts if one of its blocks runs at least once in two requests
+// on average, after a warm-up. A function literal belongs to the function that contains it. Results over memory are
+// exact. Over UDP the scheduler decides which goroutine reads a packet, so repeated runs may differ by a few functions.
 package main
 
 import (
-	"encoding/json"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"text/tabwriter"
 )
 
+const (
+	requests   = 1000
+	requestDir = "test/pathcount/request"
+)
+
+//go:embed request/main.go
+var request string
+
 func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil {
+	base := flag.String("base", "", "the `commit` to compare with")
+	list := flag.Bool("list", false, "print the functions; with -base, those that only one commit runs through")
+	flag.Parse()
+	if err := run(os.Stdout, *base, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "pathcount:", err)
 		os.Exit(1)
 	}
 }
 
-// options are the settings of a run.
-type options struct {
-	base, head string
-	links      []string
-	requests   int
-	size       int
-}
+// tree is a source tree and its build of command request.
+type tree struct{ name, dir, binary string }
 
-func run(args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("pathcount", flag.ContinueOnError)
-	var o options
-	flags.StringVar(&o.base, "base", "", "the `commit` to compare with")
-	flags.StringVar(&o.head, "head", "", "the `commit` to measure; empty means the working tree")
-	links := flags.String("links", "memory,udp", "the links to measure")
-	flags.IntVar(&o.requests, "requests", 1000, "the number of requests measured")
-	flags.IntVar(&o.size, "size", 4096, "the number of bytes per request")
-	list := flags.Bool("list", false, "print the functions; with -base, those that only one commit runs through")
-	asJSON := flags.Bool("json", false, "print JSON")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if o.requests < 1 || o.size < 1 {
-		return errors.New("-requests and -size must be at least 1")
-	}
-	o.links = strings.Split(*links, ",")
-	results, err := o.measure()
-	if err != nil {
-		return err
-	}
-	if *asJSON {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(results)
-	}
-	return report(out, results, *list)
-}
-
-// measure counts the paths of the base, unless it is empty, and of the head.
-func (o *options) measure() (results []result, err error) {
+// run measures the working tree, and the base unless it is empty.
+func run(out io.Writer, base string, list bool) (err error) {
 	dir, err := os.MkdirTemp("", "pathcount")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	root, err := command("", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	commits := []string{o.head}
-	if o.base != "" {
-		commits = []string{o.base, o.head}
+	trees := []tree{{"working tree", root, filepath.Join(dir, "request")}}
+	if base != "" {
+		old := tree{base, filepath.Join(dir, "base"), filepath.Join(dir, "request.base")}
+		if err := checkOut(root, old.dir, base); err != nil {
+			return err
+		}
+		trees = []tree{old, trees[0]}
 	}
-	for i, commit := range commits {
-		tree, name := root, "working tree"
-		if commit != "" {
-			tree, name = filepath.Join(dir, fmt.Sprint("tree", i)), commit
-			if err := checkOut(root, tree, commit); err != nil {
-				return nil, err
+	for _, t := range trees {
+		if _, err := command(t.dir, "go", "build", "-cover", "-covermode=atomic", "-coverpkg=ibverbx/...", "-o", t.binary, "./"+requestDir); err != nil {
+			return err
+		}
+	}
+	for _, link := range []string{"memory", "udp"} {
+		paths := make([][]function, len(trees))
+		for i, t := range trees {
+			if paths[i], err = t.count(link); err != nil {
+				return err
 			}
 		}
-		binary := filepath.Join(dir, fmt.Sprint("request", i))
-		if _, err := command(tree, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+module+"/...", "-o", binary, "./"+requestDir); err != nil {
-			return nil, err
-		}
-		for _, link := range o.links {
-			p, err := o.count(tree, binary, link)
-			if err != nil {
-				return nil, err
-			}
-			results = append(results, result{Commit: name, Link: link, path: p})
+		if err := report(out, link, trees, paths, list); err != nil {
+			return err
 		}
 	}
-	return results, nil
+	return nil
 }
 
 // checkOut writes the files of a commit below dir, with the command request of this build, which the commit may not have.
 func checkOut(root, dir, commit string) error {
-	hash, err := command(root, "git", "rev-parse", "--verify", commit+"^{commit}")
-	if err != nil {
+	if _, err := command(root, "git", "clone", "-q", "--shared", "--no-checkout", ".", dir); err != nil {
 		return err
 	}
-	if _, err := command(root, "git", "clone", "-q", "--no-checkout", ".", dir); err != nil {
+	hash, err := command(root, "git", "rev-parse", "--verify", commit+"^{commit}")
+	if err != nil {
 		return err
 	}
 	if _, err := command(dir, "git", "checkout", "-q", hash); err != nil {
 		return err
 	}
-	source := filepath.Join(dir, filepath.FromSlash(requestDir))
+	source := filepath.Join(dir, requestDir)
 	if err := os.MkdirAll(source, 0o700); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(source, "main.go"), []byte(request), 0o600)
 }
 
-// count runs the requests over one link and returns the path of one.
-func (o *options) count(tree, binary, link string) (path, error) {
-	dir := binary + "." + link
-	counters, exit := filepath.Join(dir, "counters"), filepath.Join(dir, "exit") // exit gets the counters of setup and warm-up
-	for _, d := range []string{counters, exit} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return path{}, err
-		}
+// function is a function of a path. Its name lacks the type of its receiver.
+type function struct{ file, name string }
+
+func (f function) String() string { return path.Base(path.Dir(f.file)) + "." + f.name }
+
+// count runs requests over a link and returns the functions that one of them runs through.
+func (t *tree) count(link string) (all []function, err error) {
+	counters, exit := t.binary+"."+link, t.binary+"."+link+".exit" // exit gets the counters of setup and warm-up
+	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(exit, 0o700)); err != nil {
+		return nil, err
 	}
-	cmd := exec.Command(binary, link, fmt.Sprint(o.requests), fmt.Sprint(o.size), counters)
-	cmd.Env = append(os.Environ(), "GOCOVERDIR="+exit)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return path{}, fmt.Errorf("%w\n%s", err, out)
+	defer func() { err = errors.Join(err, os.RemoveAll(counters), os.RemoveAll(exit)) }()
+	if _, err := command(t.dir, "env", "GOCOVERDIR="+exit, t.binary, link, fmt.Sprint(requests), counters); err != nil {
+		return nil, err
 	}
-	profile := filepath.Join(dir, "profile")
-	if _, err := command(tree, "go", "tool", "covdata", "textfmt", "-i="+counters, "-o="+profile); err != nil {
-		return path{}, err
+	profile := filepath.Join(counters, "profile")
+	if _, err := command(t.dir, "go", "tool", "covdata", "textfmt", "-i="+counters, "-o="+profile); err != nil {
+		return nil, err
 	}
 	text, err := os.ReadFile(profile)
 	if err != nil {
-		return path{}, err
+		return nil, err
 	}
-	return pathOf(tree, string(text), o.requests)
+	if text, err = frequent(string(text)); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(profile, text, 0o600); err != nil {
+		return nil, err
+	}
+	table, err := command(t.dir, "go", "tool", "cover", "-func="+profile)
+	for line := range strings.Lines(table) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] != "total:" && f[2] != "0.0%" {
+			file, _, _ := strings.Cut(f[0], ":")
+			all = append(all, function{file, f[1]})
+		}
+	}
+	return all, err
+}
+
+// frequent returns a coverage profile without the blocks that run in fewer than half of the requests, and without command request.
+func frequent(profile string) (kept []byte, err error) {
+	for line := range strings.Lines(profile) {
+		var count uint64
+		if !strings.HasPrefix(line, "mode:") {
+			if _, err := fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &count); err != nil {
+				return nil, fmt.Errorf("coverage profile: %q: %w", line, err)
+			}
+			if 2*count < requests || strings.HasPrefix(line, "ibverbx/test/") {
+				continue
+			}
+		}
+		kept = append(kept, line...)
+	}
+	return kept, nil
+}
+
+// report prints functions and files by package, with two columns for each tree, and the functions if list is set.
+func report(out io.Writer, link string, trees []tree, paths [][]function, list bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	packages := []string{"total"}
+	fmt.Fprintf(w, "WRITE_WITH_IMM over %s", link)
+	for i, t := range trees {
+		fmt.Fprintf(w, "\t%s\t", t.name)
+		for _, f := range paths[i] {
+			packages = append(packages, path.Dir(f.file))
+		}
+	}
+	fmt.Fprintln(w)
+	slices.Sort(packages)
+	for _, pkg := range slices.Compact(packages) {
+		fmt.Fprint(w, pkg)
+		for _, p := range paths {
+			functions, files := 0, map[string]bool{}
+			for _, f := range p {
+				if pkg == "total" || path.Dir(f.file) == pkg {
+					functions++
+					files[f.file] = true
+				}
+			}
+			fmt.Fprintf(w, "\t%d functions\t%d files", functions, len(files))
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w)
+	for i := range trees {
+		for _, f := range paths[i] {
+			other := slices.ContainsFunc(paths[len(paths)-1-i], func(o function) bool { return o.String() == f.String() })
+			if list && (len(trees) == 1 || !other) {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", trees[i].name, f, f.file)
+			}
+		}
+	}
+	return w.Flush()
 }
 
 // command runs a program in a directory and returns its output.

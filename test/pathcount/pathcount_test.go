@@ -2,57 +2,61 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// TestWorkingTree counts a path over memory, twice. It must contain both ends, and be the same both times.
+// TestWorkingTree counts the path of the working tree, twice. Over memory it contains both ends of a request and no
+// setup, and it is the same both times.
 func TestWorkingTree(t *testing.T) {
-	count := func() (results []result) {
-		t.Helper()
+	count := func() string {
 		var out bytes.Buffer
-		if err := run([]string{"-json", "-links", "memory", "-requests", "100"}, &out); err != nil {
+		if err := run(&out, "", true); err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(out.Bytes(), &results); err != nil || len(results) != 1 {
-			t.Fatalf("got %d results and error %v, want one result", len(results), err)
-		}
-		return results
+		memory, _, _ := strings.Cut(out.String(), "WRITE_WITH_IMM over udp")
+		return memory
 	}
-	first, second := count()[0], count()[0]
-	for _, name := range []string{"ibverbx.VirtualQP.PostSend", "ibverbx.VirtualQP.PostRecv", "ibverbx.VirtualCQ.Poll"} {
-		if !slices.Contains(first.Names, name) {
-			t.Errorf("%s is not in the path: %q", name, first.Names)
+	memory := count()
+	if again := count(); again != memory {
+		t.Errorf("two runs differ:\n%s\n%s", memory, again)
+	}
+	names := strings.Fields(memory)
+	for _, name := range []string{"ibverbx.PostSend", "ibverbx.PostRecv", "ibverbx.Poll"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is not in the path:\n%s", name, memory)
 		}
 	}
-	for _, name := range []string{"ibverbx.VirtualQP.Connect", "softnic.New"} {
-		if slices.Contains(first.Names, name) || slices.Contains(first.Occasional, name) {
+	for _, name := range []string{"ibverbx.Connect", "softnic.New", "request.write"} {
+		if slices.Contains(names, name) {
 			t.Errorf("%s is in the path, and it is not part of a request", name)
 		}
 	}
-	if !slices.Equal(first.Names, second.Names) {
-		t.Errorf("two runs differ:\n%q\n%q", first.Names, second.Names)
-	}
+}
+
+// TestReport: two columns, and the functions that one of two paths lacks.
+func TestReport(t *testing.T) {
+	both := function{"ibverbx/a.go", "both"}
 	var out bytes.Buffer
-	if err := report(&out, []result{first, second}, true); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(out.Bytes(), []byte("working tree, 0 functions")) {
-		t.Errorf("the difference of equal paths is not empty:\n%s", &out)
+	err := report(&out, "memory", []tree{{name: "old"}, {name: "new"}}, [][]function{{both}, {both, {"ibverbx/softnic/b.go", "more"}}}, true)
+	got := strings.Join(strings.Fields(out.String()), " ")
+	if want := "WRITE_WITH_IMM over memory old new ibverbx 1 functions 1 files 1 functions 1 files ibverbx/softnic 0 functions 0 files 1 functions 1 files " +
+		"total 1 functions 1 files 2 functions 2 files new softnic.more ibverbx/softnic/b.go"; got != want || err != nil {
+		t.Errorf("report = %q, %v; want %q", got, err, want)
 	}
 }
 
-func TestProfile(t *testing.T) {
-	const profile = "mode: atomic\nibverbx/test/pathcount/request/main.go:1.1,2.2 1 9\nibverbx/a.go:3.2,4.5 2 7\nibverbx/a.go:8.1,9.1 1 0\n"
-	files, err := parseProfile(profile)
-	if err != nil {
-		t.Fatal(err)
+// TestFrequent: a block counts if it runs in half of the requests.
+func TestFrequent(t *testing.T) {
+	line := func(file string, count int) string { return fmt.Sprintf("ibverbx/%s.go:3.2,4.5 2 %d\n", file, count) }
+	want := "mode: atomic\n" + line("a", requests/2)
+	got, err := frequent(want + line("test/pathcount/request/main", requests) + line("b", requests/2-1))
+	if string(got) != want || err != nil {
+		t.Errorf("frequent = %q, %v; want %q", got, err, want)
 	}
-	if got, want := files["ibverbx/a.go"], []block{{line: 3, column: 2, count: 7}}; len(files) != 1 || !slices.Equal(got, want) {
-		t.Errorf("got %v, want only %v of a.go", files, want)
-	}
-	if _, err := parseProfile("ibverbx/a.go:3.2,4.5 2\n"); err == nil {
+	if _, err := frequent("ibverbx/a.go:3.2,4.5 x\n"); err == nil {
 		t.Error("a block without a count is accepted")
 	}
 }

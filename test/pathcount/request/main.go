@@ -1,7 +1,7 @@
 // Command request sends WRITE_WITH_IMMs between two connected VirtualQPs and writes the coverage
 // counters of the last ones. Command pathcount builds it with coverage and runs it.
 //
-//	request LINK REQUESTS SIZE DIRECTORY
+//	request LINK REQUESTS DIRECTORY
 package main
 
 import (
@@ -20,6 +20,7 @@ import (
 
 const (
 	rails   = 2
+	size    = 4096 // bytes per request
 	warmUp  = 2000 // requests before the counters start
 	timeout = 10 * time.Second
 )
@@ -32,18 +33,14 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 4 {
-		return errors.New("usage: request LINK REQUESTS SIZE DIRECTORY")
+	if len(args) != 3 {
+		return errors.New("usage: request LINK REQUESTS DIRECTORY")
 	}
 	requests, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
 	}
-	size, err := strconv.ParseUint(args[2], 10, 32)
-	if err != nil {
-		return err
-	}
-	a, b, err := newPair(args[0], int(size))
+	a, b, err := newPair(args[0])
 	if err != nil {
 		return err
 	}
@@ -62,7 +59,7 @@ func run(args []string) error {
 		}
 	}
 	// The process exits without closing anything, so that teardown does not count.
-	return errors.Join(coverage.WriteCountersDir(args[3]), coverage.WriteMetaDir(args[3]))
+	return errors.Join(coverage.WriteCountersDir(args[2]), coverage.WriteMetaDir(args[2]))
 }
 
 // end is one of the two ends.
@@ -73,15 +70,15 @@ type end struct {
 }
 
 // newPair returns two connected ends, each with a NIC on every rail. They stay open until the process exits.
-func newPair(link string, size int) (a, b *end, err error) {
+func newPair(link string) (a, b *end, err error) {
 	linksA, linksB, err := newLinks(link)
 	if err != nil {
 		return nil, nil, err
 	}
-	if a, err = newEnd(linksA, size); err != nil {
+	if a, err = newEnd(linksA); err != nil {
 		return nil, nil, err
 	}
-	if b, err = newEnd(linksB, size); err != nil {
+	if b, err = newEnd(linksB); err != nil {
 		return nil, nil, err
 	}
 	cardA, err := a.qp.Card()
@@ -119,7 +116,7 @@ func newLinks(name string) (a, b []softnic.Link, err error) {
 	return nil, nil, fmt.Errorf("there is no link %q: want memory or udp", name)
 }
 
-func newEnd(links []softnic.Link, size int) (*end, error) {
+func newEnd(links []softnic.Link) (*end, error) {
 	var configs []ibverbx.RailConfig
 	for _, link := range links {
 		nic, err := softnic.New(link, softnic.Config{})
@@ -159,28 +156,24 @@ func write(a, b *end) error {
 		return err
 	}
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
-	wr.SetSGE(a.region.SGE(0, uint32(len(a.region.Bytes()))))
+	wr.SetSGE(a.region.SGE(0, size))
 	if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		return err
 	}
 	limit := time.Now().Add(timeout)
-	for sent, received := 0, 0; sent == 0 || received == 0; {
-		for _, side := range [...]struct {
-			e    *end
-			have *int
-		}{{a, &sent}, {b, &received}} {
+	for done := [2]bool{}; done != [2]bool{true, true}; {
+		for i, e := range [2]*end{a, b} {
 			var wcs [1]ibverbx.WC
-			n, err := side.e.cq.Poll(wcs[:])
+			n, err := e.cq.Poll(wcs[:])
 			if err != nil {
 				return err
 			}
-			if n == 1 && wcs[0].Err() != nil {
+			if done[i] = done[i] || n == 1; n == 1 && wcs[0].Err() != nil {
 				return wcs[0].Err()
 			}
-			*side.have += n
 		}
 		if time.Now().After(limit) {
-			return fmt.Errorf("a request has not completed within %v: %d and %d completions", timeout, sent, received)
+			return fmt.Errorf("a request has not completed within %v: the two ends: %v", timeout, done)
 		}
 	}
 	return nil
