@@ -1,12 +1,17 @@
 package measure
 
-import "testing"
+import (
+	"testing"
+
+	"ibverbx/internal/slice"
+)
 
 // TestDeathAtAnyTime lets the path die at several moments of the transfer, also at its end. It never
-// costs a millisecond. The path goes out of service, unless the transfer ends with its first loss.
+// costs a millisecond. The path goes out of service, unless the transfer ends with its first loss. A slice has WRITEs or READs.
 func TestDeathAtAnyTime(t *testing.T) {
-	t.Run("WRITE", func(t *testing.T) { deathAtAnyTime(t, false) })
-	t.Run("READ", func(t *testing.T) { deathAtAnyTime(t, true) })
+	for _, name := range slice.Pick(t, []string{"WRITE", "READ"}) {
+		t.Run(name, func(t *testing.T) { deathAtAnyTime(t, name == "READ") })
+	}
 }
 
 func deathAtAnyTime(t *testing.T, read bool) {

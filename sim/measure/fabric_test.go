@@ -3,6 +3,8 @@ package measure
 import (
 	"slices"
 	"testing"
+
+	"ibverbx/internal/slice"
 )
 
 // reduced runs a scenario with a part of its bytes.
@@ -43,7 +45,7 @@ func TestVictim(t *testing.T) {
 // TestCollision checks that every flow gets at least 90 % of its share over 16 paths, for any hash of
 // the switch, while single paths that collide get about half or less.
 func TestCollision(t *testing.T) {
-	seeds, bytes := []uint64{1, 2, 17}, 256<<20 // With 17 one uplink has 6 of 128 paths and another 22.
+	seeds, bytes := slice.Pick(t, []uint64{1, 2, 17}), 256<<20 // With 17 one uplink has 6 of 128 paths and another 22.
 	if raced {
 		seeds, bytes = seeds[:1], 64<<20
 	}
