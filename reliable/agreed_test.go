@@ -188,46 +188,12 @@ func TestOtherFlows(t *testing.T) {
 	}
 }
 
-// tally is a context that counts the sends of its UC and UD QPs.
-type tally struct {
-	verbs.Context
-	sends int
-}
-
-type tallyPD struct {
-	verbs.PD
-	ctx *tally
-}
-
-type tallyQP struct {
-	verbs.QP
-	ctx *tally
-}
-
-func (c *tally) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	return tallyPD{pd, c}, err
-}
-
-func (p tallyPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	q, err := p.PD.CreateQP(cfg)
-	if err != nil || cfg.Type == verbs.RC {
-		return q, err
-	}
-	return tallyQP{q, p.ctx}, nil
-}
-
-func (q tallyQP) PostSend(wrs []verbs.SendWR) (int, error) {
-	q.ctx.sends += len(wrs)
-	return q.QP.PostSend(wrs)
-}
-
 // newLed returns a leader and a follower on the clock of a world, whose QPs share connections, connected.
 // The follower's sends are counted.
-func newLed(t *testing.T, w *world) (leader, follower *side, sends *tally) {
+func newLed(t *testing.T, w *world) (leader, follower *side, sends *counted) {
 	t.Helper()
 	cfg := w.config(reliable.Config{Paths: 2, Flows: 4})
-	sends = &tally{}
+	sends = &counted{}
 	leader = newSide(t, w.link, cfg, 4096)
 	follower = newSideOver(t, w.link, cfg, 4096, func(inner verbs.Context) verbs.Context { sends.Context = inner; return sends })
 	connect(t, leader, follower)
@@ -270,12 +236,13 @@ func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	for limit := w.now + int64(100*time.Millisecond); w.now < limit; { // A sleeps, its NIC works
 		w.step(limit, []*side{b})
 	}
-	if pathOf(b.qp) == 0 || sends.sends != 0 {
-		t.Fatalf("the follower has path %d and made %d sends without a confirm, want a path and no send", pathOf(b.qp), sends.sends)
+	made := func() int { return sent(sends.paths...) + sent(sends.controls...) }
+	if pathOf(b.qp) == 0 || made() != 0 {
+		t.Fatalf("the follower has path %d and made %d sends without a confirm, want a path and no send", pathOf(b.qp), made())
 	}
 	w.done(t, a, a, b)
 	w.done(t, b, a, b)
-	if sends.sends == 0 {
+	if made() == 0 {
 		t.Fatalf("the follower made no send, want some after the confirm")
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// counted is a context that counts the doorbells of its paths, control QPs and shared receive queues.
+// counted is a context that counts the doorbells of its paths, control QPs, side QPs and shared receive queues.
 type counted struct {
 	verbs.Context
-	paths, controls []*countedQP
-	srqs            []*countedSRQ
+	paths, controls, sides []*countedQP
+	srqs                   []*countedSRQ
 }
 
 type countedPD struct {
@@ -46,16 +46,26 @@ func (p countedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		cfg.SRQ = srq.SRQ
 	}
 	q, err := p.PD.CreateQP(cfg)
-	if err != nil || cfg.Type == verbs.RC {
+	if err != nil {
 		return q, err
 	}
-	counting := &countedQP{QP: q}
-	if cfg.Type == verbs.UC {
-		p.ctx.paths = append(p.ctx.paths, counting)
-	} else {
-		p.ctx.controls = append(p.ctx.controls, counting)
+	counting, kind := &countedQP{QP: q}, &p.ctx.controls
+	switch cfg.Type {
+	case verbs.UC:
+		kind = &p.ctx.paths
+	case verbs.RC:
+		kind = &p.ctx.sides
 	}
+	*kind = append(*kind, counting)
 	return counting, nil
+}
+
+// sent returns the number of requests on these QPs.
+func sent(qps ...*countedQP) (n int) {
+	for _, q := range qps {
+		n += q.requests
+	}
+	return n
 }
 
 func (p countedPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {

@@ -10,13 +10,24 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// poor is a context that refuses some QPs.
+// poor is a context that refuses some QPs and address handles.
 type poor struct {
 	verbs.Context
 	// refuse says which; nil refuses none.
 	refuse func(*verbs.QPConfig) bool
 	// hide are capabilities that it does not announce.
 	hide verbs.Capabilities
+	// noAH is the number of address handles to refuse.
+	noAH int
+	// closed counts calls of Close unless it is nil.
+	closed *int
+}
+
+func (p *poor) Close() error {
+	if p.closed != nil {
+		*p.closed++
+	}
+	return p.Context.Close()
 }
 
 func (p *poor) QueryDevice() (verbs.DeviceAttr, error) {
@@ -40,6 +51,14 @@ func (p poorPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		return nil, verbs.NewOpError("create QP", "poor", 0, verbs.ErrNotSupported)
 	}
 	return p.PD.CreateQP(cfg)
+}
+
+func (p poorPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
+	if p.ctx.noAH > 0 {
+		p.ctx.noAH--
+		return nil, verbs.ErrLimit
+	}
+	return p.PD.CreateAH(attr)
 }
 
 // noSharedUC refuses UC QPs with a shared receive queue.

@@ -11,65 +11,22 @@ import (
 	"ibverbx/verbs"
 )
 
-// scarce is a context that refuses to make some things.
-type scarce struct {
-	verbs.Context
-	caps   verbs.Capabilities // that it does not have
-	noUC   int                // UC QPs that it refuses
-	noAH   int                // address handles
-	closed *int
-}
-
-var errScarce = errors.New("there is none")
-
-type scarcePD struct {
-	verbs.PD
-	ctx *scarce
-}
-
-func (c *scarce) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	return scarcePD{pd, c}, err
-}
-
-func (c *scarce) QueryDevice() (verbs.DeviceAttr, error) {
-	a, err := c.Context.QueryDevice()
-	a.Capabilities &^= c.caps
-	return a, err
-}
-
-func (c *scarce) Close() error {
-	if c.closed != nil {
-		*c.closed++
-	}
-	return c.Context.Close()
-}
-
-func (p scarcePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	if cfg.Type == verbs.UC && p.ctx.noUC > 0 {
-		p.ctx.noUC--
-		return nil, errScarce
-	}
-	return p.PD.CreateQP(cfg)
-}
-
-func (p scarcePD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
-	if p.ctx.noAH > 0 {
-		p.ctx.noAH--
-		return nil, errScarce
-	}
-	return p.PD.CreateAH(attr)
-}
-
 // TestNoQPForPath fails a path while the device has no QP for it: when there is one the path comes
 // back.
 func TestNoQPForPath(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	c := &scarce{}
+	left := 0 // UC QPs to refuse
+	c := &poor{refuse: func(cfg *verbs.QPConfig) bool {
+		refused := cfg.Type == verbs.UC && left > 0
+		if refused {
+			left--
+		}
+		return refused
+	}}
 	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
 	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096)
 	connect(t, a, b)
-	c.noUC = 3
+	left = 3
 	must(t, a.nic.FailQP(pathNumbers(a.qp)[1]))
 	for range 64 { // some go by that path
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
@@ -83,7 +40,7 @@ func TestNoQPForPath(t *testing.T) {
 	for w.now < int64(time.Second) && (!up(a) || !up(b)) {
 		w.step(int64(time.Second), []*side{a, b})
 	}
-	if !up(a) || !up(b) || c.noUC != 0 {
+	if !up(a) || !up(b) || left != 0 {
 		t.Fatalf("the paths are %+v and %+v after a second, want them up again", a.qp.(reliable.Counted).Paths(), b.qp.(reliable.Counted).Paths())
 	}
 }
@@ -91,14 +48,14 @@ func TestNoQPForPath(t *testing.T) {
 // TestConnectFails lets Connect fail half way: the QP is of no use, and says so, until it is reset.
 func TestConnectFails(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	c := &scarce{}
+	c := &poor{}
 	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2}), 4096, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
 	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
 	ep, err := b.qp.Endpoint()
 	must(t, err)
 	c.noAH = 1
-	if err := a.qp.Connect(ep); !errors.Is(err, errScarce) {
-		t.Fatalf("Connect = %v, want %v", err, errScarce)
+	if err := a.qp.Connect(ep); !errors.Is(err, verbs.ErrLimit) {
+		t.Fatalf("Connect = %v, want %v", err, verbs.ErrLimit)
 	}
 	if s := a.qp.State(); s != verbs.StateErr {
 		t.Fatalf("the QP is %v after Connect has failed, want %v", s, verbs.StateErr)
@@ -127,7 +84,7 @@ type opener struct {
 
 func (o opener) Open() (verbs.Context, error) {
 	ctx, err := o.Device.Open()
-	return &scarce{Context: ctx, caps: verbs.CapUC, closed: o.closed}, err
+	return &poor{Context: ctx, hide: verbs.CapUC, closed: o.closed}, err
 }
 
 type openerOf struct {
