@@ -11,6 +11,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/rig"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -110,7 +111,7 @@ func TestKillPorts(t *testing.T) {
 	var ends [2][]ibverbx.RailConfig
 	links := rig.MemoryLinks(2)
 	for side := range ends {
-		_, rails, shut, err := rig.OpenNICs(links, nil)
+		_, rails, shut, err := rig.OpenNICs(links, softnic.Config{}, nil)
 		defer func() { rig.WantOK(t, "Close", shut()) }()
 		rig.WantOK(t, "OpenNICs", err)
 		ends[side] = rails

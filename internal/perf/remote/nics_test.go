@@ -19,7 +19,7 @@ import (
 func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
 	t.Helper()
 	for side := range ends {
-		opened, rails, shut, err := rig.OpenNICs(links, nil)
+		opened, rails, shut, err := rig.OpenNICs(links, softnic.Config{}, nil)
 		t.Cleanup(func() { rig.WantOK(t, "Close", shut()) })
 		rig.WantOK(t, "OpenNICs", err)
 		nics[side], ends[side] = opened, rails
