@@ -136,7 +136,7 @@ scenarios:
 plots:
 	$(GO) run ./docs/plot
 
-# The picture of the demo in README.md, from a demo that runs now, on an idle machine.
+# The picture of the demo in docs/reliability.md, from a demo that runs now, on an idle machine.
 demo-picture:
 	$(GO) run ./cmd/ibverbx demo --json | $(GO) run ./docs/plot -demo
 

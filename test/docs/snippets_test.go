@@ -1,0 +1,174 @@
+// Package docs checks the documentation against the code.
+package docs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/stream"
+	"ibverbx/transfer"
+	"ibverbx/verbs"
+)
+
+// TestSnippets: the Go blocks of README.md are the marked parts of this file, which run.
+func TestSnippets(t *testing.T) {
+	own, err := os.ReadFile("snippets_test.go")
+	rig.Must(t, err)
+	readme, err := os.ReadFile("../../README.md")
+	rig.Must(t, err)
+	blocks := strings.Split(string(readme), "```go\n")[1:]
+	marked := strings.Split(string(own), "\t// README begins\n")[1:]
+	if len(blocks) != 3 || len(marked) != len(blocks) {
+		t.Fatalf("README.md has %d Go blocks and this file has %d, want 3 each", len(blocks), len(marked))
+	}
+	for i := range blocks {
+		block, _, _ := strings.Cut(blocks[i], "```")
+		code, _, _ := strings.Cut(marked[i], "\t// README ends\n")
+		if want := snippet(code); block != want {
+			t.Errorf("README.md, Go block %d:\n%s\nwant\n%s", i+1, block, want)
+		}
+	}
+}
+
+// snippet removes the indentation and the error checks from the code of a function.
+func snippet(code string) string {
+	var b strings.Builder
+	for line := range strings.Lines(code) {
+		if line = strings.TrimPrefix(line, "\t"); !strings.HasPrefix(line, "rig.Must(") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+var (
+	auth     = bootstrap.Config{Token: []byte("a token of a test is not a secret")}
+	loopback = peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))
+)
+
+// serve starts a Node, as another process does.
+func serve(ctx context.Context, t *testing.T) *node.Node {
+	t.Helper()
+	n, err := node.New(ctx, node.Config{Auth: auth, Listen: "127.0.0.1:0", Open: loopback})
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, n.Close()) })
+	return n
+}
+
+func TestTransferSnippet(t *testing.T) {
+	ctx, listen := t.Context(), "127.0.0.1:0"
+	other := serve(ctx, t)
+	there, err := transfer.New(transfer.Config{Node: other})
+	rig.Must(t, err)
+	segment, err := there.Alloc("kv", 1<<20, transfer.SegmentConfig{Public: transfer.Write})
+	rig.Must(t, err)
+	addr := other.Addr().String()
+	// README begins
+	n, err := node.New(ctx, node.Config{Auth: auth, Listen: listen})
+	rig.Must(t, err)
+	e, err := transfer.New(transfer.Config{Node: n})
+	rig.Must(t, err)
+	kv, err := e.Alloc("kv", 1<<20, transfer.SegmentConfig{Public: transfer.Write})
+	rig.Must(t, err)
+
+	p, err := e.Peer(ctx, addr) // host:port of another process
+	rig.Must(t, err)
+	remote, err := p.Open(ctx, "kv", transfer.Write)
+	rig.Must(t, err)
+	err = p.Batch().Put(remote.At(0), kv.Slice(0, 4096)).Notify([]byte("block 0")).Do(ctx)
+	rig.Must(t, err)
+	// README ends
+	got, err := there.Recv(ctx)
+	rig.Must(t, err)
+	if string(got.Body) != "block 0" || !bytes.Equal(segment.Bytes()[:4096], kv.Bytes()[:4096]) {
+		t.Errorf("notification %q, want %q behind the bytes", got.Body, "block 0")
+	}
+	rig.Must(t, e.Close(ctx))
+	rig.Must(t, there.Close(ctx))
+	rig.Must(t, n.Close())
+}
+
+func TestStreamSnippet(t *testing.T) {
+	ctx := t.Context()
+	server, n := serve(ctx, t), serve(ctx, t)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	p, err := n.Peer(ctx, server.Addr().String())
+	rig.Must(t, err)
+	// README begins
+	l, err := stream.Listen(server, "http")
+	rig.Must(t, err)
+	go http.Serve(l, handler)
+	c, err := stream.Dial(ctx, p, "http")
+	rig.Must(t, err)
+	client := &http.Client{Transport: &http.Transport{DialContext: stream.Dialer(n)}}
+	// README ends
+	rig.Must(t, c.Close())
+	r, err := client.Get("http://" + server.Addr().String() + "/")
+	rig.Must(t, err)
+	body, err := io.ReadAll(r.Body)
+	rig.Must(t, err)
+	rig.Must(t, r.Body.Close())
+	if string(body) != "hello" {
+		t.Errorf("the server answers %q, want %q", body, "hello")
+	}
+	client.CloseIdleConnections()
+	rig.Must(t, l.Close())
+}
+
+func TestPeerSnippet(t *testing.T) {
+	ctx := t.Context()
+	listener, err := peer.Listen(ctx, "127.0.0.1:0", peer.Config{Auth: auth, Regions: []peer.RegionConfig{{Name: "inbox", Size: 1 << 20}}})
+	rig.Must(t, err)
+	defer listener.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- receive(ctx, listener) }()
+	addr := listener.Addr().String()
+	// README begins
+	s, err := peer.Dial(ctx, addr, peer.Config{Auth: auth, Regions: []peer.RegionConfig{{Name: "outbox", Size: 1 << 20}}})
+	rig.Must(t, err)
+	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: s.Remote("inbox")}
+	wr.SetSGE(s.Local("outbox").SGE(0, 1<<20))
+	_, err = s.QP.PostSend([]ibverbx.SendWR{wr})
+	rig.Must(t, err)
+	done := make([]ibverbx.WC, 1)
+	_, err = s.CQ.Wait(ctx, done) // one completion per request, in posting order
+	rig.Must(t, err)
+	err = done[0].Err()
+	rig.Must(t, err)
+	// README ends
+	rig.Must(t, s.WaitDone(ctx))
+	rig.Must(t, <-ended)
+	rig.Must(t, s.Close())
+}
+
+// receive takes the write of one peer.
+func receive(ctx context.Context, l *peer.Listener) error {
+	s, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); err != nil {
+		return err
+	}
+	wcs := make([]ibverbx.WC, 1)
+	if _, err := s.CQ.Wait(ctx, wcs); err != nil {
+		return err
+	}
+	if err := wcs[0].Err(); err != nil {
+		return err
+	}
+	return s.WaitDone(ctx)
+}
