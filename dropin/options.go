@@ -45,6 +45,7 @@ type variable struct {
 	// name is without the prefix IBVERBX_.
 	name  string
 	about string
+	use   string // which values are legal, as in "use 1 to 16"
 	set   func(o *Options, value string) error
 	// text returns the value that set reads, empty for the default.
 	text func(o *Options) string
@@ -66,37 +67,37 @@ func Variables() []Variable {
 }
 
 var variables = []variable{
-	{"ADDR", "IP addresses of the devices, with commas", setAddrs, func(o *Options) string {
+	{"ADDR", "IP addresses of the devices, with commas", "at most 16 IP addresses with commas, such as 10.0.0.1,10.0.0.2", setAddrs, func(o *Options) string {
 		var texts []string
 		for _, a := range o.Addrs {
 			texts = append(texts, a.String())
 		}
 		return strings.Join(texts, ",")
 	}},
-	{"DEVICES", "number of devices, 1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
-	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
-	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", setPeers, func(o *Options) string {
+	{"DEVICES", "number of devices, 1 to 16", "1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
+	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", "256, 512, 1024, 2048 or 4096", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
+	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", "softnic or any", setPeers, func(o *Options) string {
 		return orEmpty(o.AnyPeer, "any")
 	}},
-	{"GIDS", "port if GIDs carry the UDP port, for several processes on one address; ip otherwise (the default)", setGIDs, func(o *Options) string {
+	{"GIDS", "port if GIDs carry the UDP port, for several processes on one address; ip otherwise (the default)", "ip or port", setGIDs, func(o *Options) string {
 		return orEmpty(o.PortGIDs, "port")
 	}},
-	{"LINK", "auto to use shared memory with programs of the same user on the host (the default), udp otherwise", setLink, func(o *Options) string {
+	{"LINK", "auto to use shared memory with programs of the same user on the host (the default), udp otherwise", "auto or udp", setLink, func(o *Options) string {
 		return orEmpty(o.OnlyPackets, "udp")
 	}},
-	{"LOSS", "share of packets that are lost, such as 0.1%", setShare(func(o *Options) *float64 { return &o.Impairment.Loss }), func(o *Options) string {
+	{"LOSS", "share of packets that are lost, such as 0.1%", "0% to 100%", setShare(func(o *Options) *float64 { return &o.Impairment.Loss }), func(o *Options) string {
 		return orEmpty(o.Impairment.Loss != 0, o.Impairment.Loss)
 	}},
-	{"REORDER", "share of packets that later ones overtake, such as 1%", setShare(func(o *Options) *float64 { return &o.Impairment.Reorder }), func(o *Options) string {
+	{"REORDER", "share of packets that later ones overtake, such as 1%", "0% to 100%", setShare(func(o *Options) *float64 { return &o.Impairment.Reorder }), func(o *Options) string {
 		return orEmpty(o.Impairment.Reorder != 0, o.Impairment.Reorder)
 	}},
-	{"DELAY", "time that every packet takes, such as 50us", setDelay, func(o *Options) string {
+	{"DELAY", "time that every packet takes, such as 50us", "0 to 1m, such as 50us", setDelay, func(o *Options) string {
 		return orEmpty(o.Impairment.Delay != 0, o.Impairment.Delay)
 	}},
-	{"PCAP", "file for the packets of a process; %p in it is the process number", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
+	{"PCAP", "file for the packets of a process; %p in it is the process number", "the name of a file", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
 		return o.Capture
 	}},
-	{"STATS", "1 prints the counters of the devices when a process exits", setStats, func(o *Options) string { return orEmpty(o.Stats, 1) }},
+	{"STATS", "1 prints the counters of the devices when a process exits", "1 or 0", setStats, func(o *Options) string { return orEmpty(o.Stats, 1) }},
 }
 
 func orEmpty(set bool, v any) string {
@@ -106,12 +107,21 @@ func orEmpty(set bool, v any) string {
 	return fmt.Sprint(v)
 }
 
+// OptionError refuses the value of an environment variable.
+type OptionError struct {
+	Variable, Value string
+	Use             string // the legal values
+}
+
+// Error names the variable, its value and the legal values.
+func (e *OptionError) Error() string { return fmt.Sprintf("%s=%s: use %s", e.Variable, e.Value, e.Use) }
+
 // Set sets the option of a variable by its name without IBVERBX_.
 func (o *Options) Set(name, value string) error {
 	for _, v := range variables {
 		if v.name == name {
 			if err := v.set(o, strings.TrimSpace(value)); err != nil {
-				return fmt.Errorf("%s%s is %q: want %s", prefix, name, value, v.about)
+				return &OptionError{prefix + name, value, v.use}
 			}
 			return nil
 		}

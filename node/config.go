@@ -77,8 +77,10 @@ const (
 	defaultIdle   = 5 * time.Minute
 	defaultGiveUp = time.Minute
 	maxIncarnate  = 1<<53 - 1
-	maxLanes      = 256
 )
+
+// MaxLanes limits Config.Lanes.
+const MaxLanes = 256
 
 // withDefaults returns c with defaults in place of zeros, or what is wrong with it.
 func (c Config) withDefaults() (Config, error) {
@@ -96,8 +98,8 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Auth.Authorize != nil:
 		return c, verbs.Invalidf("Config.Auth.Authorize is set: use Config.Authorize")
-	case c.Lanes < 0 || c.Lanes > maxLanes:
-		return c, verbs.Invalidf("Config.Lanes is %d: want at most %d", c.Lanes, maxLanes)
+	case c.Lanes < 0 || c.Lanes > MaxLanes:
+		return c, verbs.Invalidf("Config.Lanes is %d: want at most %d", c.Lanes, MaxLanes)
 	case c.Shards < 0 || c.Shards > maxShards:
 		return c, verbs.Invalidf("Config.Shards is %d: want at most %d", c.Shards, maxShards)
 	case c.Window < minWindow || c.Window > maxWindow:

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -74,11 +75,15 @@ func runCompare(s streams, names []string) error {
 // readReports adds the reports of a file to a side.
 func readReports(to *compare.Set, name string) error {
 	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return explain(err, "%s: no such file; make one with: ibverbx perf --json > %s", name, name)
+	}
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(to.Read(f), f.Close()); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		report, _, _ := strings.Cut(err.Error(), ":")
+		return explain(err, "%s: %s is not a result of ibverbx perf --json", name, report)
 	}
 	return nil
 }

@@ -43,7 +43,10 @@ func (e *peerError) Unwrap() error { return e.err }
 // fileStatus returns the exit status of an error of a transfer.
 func fileStatus(err error) int {
 	var unreachable *peerError
+	var local *localError
 	switch {
+	case errors.As(err, &local):
+		return exitFailure
 	case errors.Is(err, errTerminated):
 		return exitTerminated
 	case errors.Is(err, files.ErrChanged), errors.Is(err, files.ErrDigest):
@@ -122,6 +125,9 @@ func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local 
 
 // openNode makes the Node. uncount ends the report of its streams in metrics.
 func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, local netip.Addr) (n *node.Node, uncount func(), err error) {
+	if f.lanes < 0 || f.lanes > node.MaxLanes {
+		return nil, nil, refuse(fmt.Sprintf("--lanes %d", f.lanes), "", fmt.Sprintf("use 1 to %d", node.MaxLanes))
+	}
 	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
 	if f.verbose {
 		cfg.Log = slog.New(slog.NewTextHandler(s.err, nil))
@@ -132,7 +138,7 @@ func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, lo
 	open, streams := f.metrics.node(cfg.Open)
 	cfg.Open = open
 	if n, err = node.New(ctx, cfg); err != nil {
-		return nil, nil, err
+		return nil, nil, f.explainOpen(cfg.Listen, err)
 	}
 	return n, streams(n), nil
 }
@@ -173,7 +179,7 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
 	if err != nil {
-		return nil, nil, &peerError{err}
+		return nil, nil, &peerError{f.explainConnect(addr, err)}
 	}
 	e, err := f.open(ctx, s, node.Config{Auth: auth}, local)
 	if err != nil {
@@ -183,7 +189,7 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	defer cancel()
 	p, err := e.Peer(limit, addr)
 	if err != nil {
-		return nil, nil, errors.Join(&peerError{err}, e.close())
+		return nil, nil, errors.Join(&peerError{f.explainConnect(addr, err)}, e.close())
 	}
 	return e, p, nil
 }

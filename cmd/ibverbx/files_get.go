@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -58,9 +58,10 @@ func newGet(s streams) *cobra.Command {
 		Example: getExample,
 		Args:    wantArgs(2, 3, "a host, a name and perhaps a place"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
+			err := f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
 				return p.GetFile(strings.TrimSuffix(args[1], "/"), strings.Join(args[2:], ""), f.cfg), nil
 			})
+			return explainFile(args[0], args[1], cmp.Or(strings.Join(args[2:], ""), path.Base(args[1])), err)
 		},
 	}
 	f.define(cmd, s)
@@ -149,7 +150,7 @@ func putName(ctx context.Context, p *files.Peer, file, name string) (string, err
 	case name != "":
 		return name, nil
 	case len(dirs) == 0:
-		return "", fmt.Errorf("the host takes no files: %w", files.ErrDenied)
+		return "", explain(files.ErrDenied, "the host accepts no files; it needs: ibverbx serve --write DIR")
 	}
-	return "", errors.New("name the file: the host takes files below " + strings.Join(dirs, ", "))
+	return "", fmt.Errorf("%s: name its directory on the host: %s", file, strings.Join(dirs, ", "))
 }

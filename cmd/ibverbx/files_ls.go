@@ -45,7 +45,7 @@ func newLs(s streams) *cobra.Command {
 				err = closed
 			}
 			if err != nil {
-				return stopped(ctx, err)
+				return stopped(ctx, explainFile(args[0], strings.Join(args[1:], ""), "", err))
 			}
 			out := printer{w: s.out}
 			for _, i := range list {

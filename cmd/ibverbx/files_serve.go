@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -161,7 +162,12 @@ func exports(args []string, access files.Access) (list []files.ExportConfig, err
 		if !named {
 			name = filepath.Base(abs)
 		}
-		if info, err := os.Stat(abs); err != nil {
+		if i := slices.IndexFunc(list, func(x files.ExportConfig) bool { return x.Name == name }); i >= 0 {
+			return nil, refuse(arg, fmt.Sprintf("%s is already served as %q", list[i].Path, name), "give one of them another name: PATH=NAME")
+		}
+		if info, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
+			return nil, refuse(arg, "no such file or directory", "name one that exists")
+		} else if err != nil {
 			return nil, err
 		} else if access&files.Write != 0 && !info.IsDir() {
 			return nil, refuse("--write "+arg, "this is not a directory", "name a directory")

@@ -164,19 +164,19 @@ func TestExitCodes(t *testing.T) {
 		want   string
 	}{
 		{"get ADDR d/f TO", exitOK, ""},
-		{"get ADDR d/g TO", exitNotFound, "not found"},
-		{"get ADDR e TO", exitNotFound, "not found"},
-		{"get ADDR ../f TO", exitNotFound, "relative path"},
-		{"ls ADDR d/g", exitNotFound, "not found"},
+		{"get ADDR d/g TO", exitNotFound, `does not serve "d/g"`},
+		{"get ADDR e TO", exitNotFound, `does not serve "e"`},
+		{"get ADDR ../f TO", exitNotFound, `does not serve "../f"`},
+		{"ls ADDR d/g", exitNotFound, `does not serve "d/g"`},
 		{"put ADDR TO/f d/x", exitNotFound, "only read is allowed"},
-		{"put ADDR TO/f", exitNotFound, "takes no files"},
+		{"put ADDR TO/f", exitNotFound, "accepts no files"},
 		{"put ADDR TO/no d/x", exitFailure, "no such file"},
 		{"get ADDR d/f TO/no/f", exitFailure, "no such file"},
-		{"get 127.0.0.1:1 d/f TO", exitPeer, "refused"},
+		{"get 127.0.0.1:1 d/f TO", exitPeer, "nothing listens on 127.0.0.1:1"},
 		{"get ADDR", exitUsage, "a name"},
 		{"get ADDR d/f TO --sync often", exitUsage, "never, file or dir"},
 		{"serve", exitUsage, "--write"},
-		{"get ADDR d/f TO --token-file OTHER", exitFailure, "not authenticated"},
+		{"get ADDR d/f TO --token-file OTHER", exitFailure, "rejected the token"},
 	} {
 		args := strings.Fields(strings.NewReplacer("ADDR", addr, "TO", to, "OTHER", other).Replace(tt.args))
 		if !slices.Contains(args, "--token-file") {

@@ -131,7 +131,7 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 			return err
 		}
 		if x.l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", x.listen); err != nil {
-			return fmt.Errorf("-L %s: %w", text, err)
+			return explain(err, "-L %s: cannot listen on %s: %s", text, x.listen, listenCause(err))
 		}
 		defer func() { _ = x.l.Close() }()
 		all = append(all, x)
@@ -152,7 +152,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
 	if err != nil {
-		return &peerError{err}
+		return &peerError{f.explainConnect(addr, err)}
 	}
 	n, uncount, err := f.openNode(ctx, s, node.Config{Auth: auth}, local)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	defer cancel()
 	p, err := n.Peer(limit, addr)
 	if err != nil {
-		return &peerError{err}
+		return &peerError{f.explainConnect(addr, err)}
 	}
 	tell := &teller{s: s}
 	far := &forwardHost{node: n, addr: addr, say: tell.say}

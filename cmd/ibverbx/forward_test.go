@@ -211,7 +211,7 @@ func TestForwardExitCodes(t *testing.T) {
 		{"forward -L db:1 ADDR", exitUsage, "[BIND:]PORT:HOST:PORT"},
 		{"forward -L 0:db ADDR", exitUsage, "target is wrong"},
 		{"forward -L 0:db:x ADDR", exitUsage, "from 1 to 65535"},
-		{"forward -L 0:db:1 127.0.0.1:1", exitPeer, "refused"},
+		{"forward -L 0:db:1 127.0.0.1:1", exitPeer, "nothing listens on 127.0.0.1:1"},
 		{"forward -L 0:db:1 ADDR", exitNotFound, "--forward db:1"},
 		{"forward -L " + port + ":db:1 ADDR", exitFailure, "in use"},
 		{"forward -L no.such.host.invalid:0:db:1 ADDR", exitFailure, "-L no.such.host.invalid:0:db:1"},

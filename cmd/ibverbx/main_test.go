@@ -105,7 +105,7 @@ func TestUsageErrors(t *testing.T) {
 		{"perf -s 8,x", []string{"--size", `"x"`}},
 		{"perf -s 8 -a", []string{"--all", "--size"}},
 		{"perf -n 0", []string{"--iters", "from 1"}},
-		{"perf -n many", []string{"--iters", `"many"`}},
+		{"perf -n many", []string{"--iters many"}},
 		{"perf -D 0", []string{"--duration", "500ms"}},
 		{"perf -D soon", []string{"--duration", "500ms"}},
 		{"perf -n 5 -D 5", []string{"--iters", "--duration", "drop one"}},

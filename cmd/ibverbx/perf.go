@@ -149,7 +149,7 @@ func flagOf(other *cobra.Command, side string) func(*cobra.Command, error) error
 				return wrong(cmd, "--%s belongs to %s: use it with '%s'", f.Name, side, other.CommandPath())
 			}
 		}
-		return wrong(cmd, "%w", err)
+		return flagError(cmd, err)
 	}
 }
 

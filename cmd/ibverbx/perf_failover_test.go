@@ -125,7 +125,7 @@ func TestPerfKillRailJSON(t *testing.T) {
 
 func TestPerfKillFlagErrors(t *testing.T) {
 	for args, wants := range map[string][]string{
-		"--kill-rail x":               {"--kill-rail", `"x"`, "whole number from 0 to 7"},
+		"--kill-rail x":               {"--kill-rail x", "whole number from 0 to 7"},
 		"--kill-rail -1":              {"--kill-rail", "whole number from 0 to 7"},
 		"--kill-rail 2":               {"--kill-rail 2", "use 0 to 1"},
 		"--kill-rail 0 -q 1":          {"--kill-rail 0", "--qp 2"},

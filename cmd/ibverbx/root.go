@@ -63,6 +63,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		return exitOK
 	}
 	fmt.Fprintf(s.err, "ibverbx: %s\n", printableLines(err.Error()))
+	printCause(cmd, s, err)
 	var usage *usageError
 	var config *measure.ConfigError
 	switch {
@@ -130,9 +131,7 @@ softnic, an RDMA NIC in software.`,
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return wrong(cmd, "%w", err)
-	})
+	root.SetFlagErrorFunc(flagError)
 	setHelp(root)
 	root.AddGroup(
 		&cobra.Group{ID: groupFiles, Title: "Move files and connections between hosts:"}, &cobra.Group{ID: groupMeasure, Title: "Measure and run:"},
@@ -171,8 +170,13 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // wantArgs refuses a command line with too few or too many arguments.
 func wantArgs(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return wrong(cmd, "%s wants %s, got %d: %q", cmd.Name(), what, len(args), args)
+		switch {
+		case len(args) < least && len(args) == 0:
+			return wrong(cmd, "%s: missing arguments; want %s", cmd.Name(), what)
+		case len(args) < least:
+			return wrong(cmd, "%s %s: missing arguments; want %s", cmd.Name(), strings.Join(args, " "), what)
+		case len(args) > most:
+			return wrong(cmd, "%s %s: too many arguments; want %s", cmd.Name(), strings.Join(args, " "), what)
 		}
 		return nil
 	}

@@ -73,7 +73,10 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 		if option.value == "" {
 			continue
 		}
-		if err := o.Set(option.variable, option.value); err != nil {
+		var invalid *dropin.OptionError
+		if err := o.Set(option.variable, option.value); errors.As(err, &invalid) {
+			return wrong(cmd, "--%s %s: use %s", option.flag, option.value, invalid.Use)
+		} else if err != nil {
 			return wrong(cmd, "--%s: %w", option.flag, err)
 		}
 	}
@@ -116,7 +119,7 @@ func program(name string) (string, error) {
 		err = nil // a program in the working directory, which the user has named
 	}
 	if err != nil {
-		return "", err
+		return "", explain(err, "%s: no such program", name)
 	}
 	return path, dropin.CheckProgram(path)
 }

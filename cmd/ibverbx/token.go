@@ -54,10 +54,10 @@ func runToken(s streams, path string) error {
 	}
 	p := printer{w: s.out}
 	p.printf(`%[1]s: a secret of 256 bits that only you can read. Copy it to the other host with scp -p.
-On one host:
-  ibverbx perf serve --token-file %[1]s
+All commands that connect two hosts take it. On one host:
+  ibverbx serve DIR --token-file %[1]s
 On the other:
-  ibverbx perf HOST --token-file %[1]s
+  ibverbx get HOST DIR --token-file %[1]s
 `, path)
 	return p.err
 }

@@ -17,7 +17,7 @@ import (
 func TestToken(t *testing.T) {
 	file, other := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "token")
 	out := succeed(t, "token", file)
-	if want := "perf serve --token-file " + file; !strings.Contains(out, want) {
+	if want := "serve DIR --token-file " + file; !strings.Contains(out, want) {
 		t.Errorf("token does not print %q:\n%s", want, out)
 	}
 	secret := strings.TrimSpace(read(t, file))

@@ -113,6 +113,9 @@ type ConfigError struct {
 
 // Error implements error.
 func (e *ConfigError) Error() string {
+	if e.Problem == "" {
+		return fmt.Sprintf("%s: %s", e.Where, e.Fix)
+	}
 	return fmt.Sprintf("%s: %s; %s", e.Where, e.Problem, e.Fix)
 }
 

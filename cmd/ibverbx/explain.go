@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"ibverbx/bootstrap"
+	"ibverbx/files"
+	"ibverbx/internal/chunk"
+	"ibverbx/node"
+)
+
+// problem is an error in the user's terms: what was given, what is wrong and what to do. The tool prints text, and with --verbose
+// the cause as well.
+type problem struct {
+	text  string
+	cause error
+}
+
+func (p *problem) Error() string { return p.text }
+func (p *problem) Unwrap() error { return p.cause }
+
+// explain returns a problem with a cause.
+func explain(cause error, format string, args ...any) error {
+	return &problem{fmt.Sprintf(format, args...), cause}
+}
+
+// printCause prints the cause of a problem if the command has --verbose.
+func printCause(cmd *cobra.Command, s streams, err error) {
+	var p *problem
+	if v := cmd.Flags().Lookup("verbose"); v != nil && v.Value.String() == "true" && errors.As(err, &p) {
+		fmt.Fprintf(s.err, "cause: %s\n", printableLines(p.cause.Error()))
+	}
+}
+
+// flagError refuses the value of a flag.
+func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return wrong(cmd, "%w", err)
+	}
+	cause := invalid.Unwrap()
+	text := strings.TrimPrefix(cause.Error(), fmt.Sprintf("size %q: ", invalid.GetValue()))
+	if number := new(strconv.NumError); errors.As(cause, &number) {
+		text = "use a number"
+	}
+	return wrong(cmd, "--%s %s: %s", invalid.GetFlag().Name, invalid.GetValue(), text)
+}
+
+// explainConnect explains why the server of file commands, at addr, cannot be used.
+func (f *fileFlags) explainConnect(addr string, err error) error {
+	host, _, _ := net.SplitHostPort(addr)
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns):
+		return explain(err, "cannot resolve host %s: %s", host, dns.Err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return explain(err, "nothing listens on %s; is \"ibverbx serve\" running there?", addr)
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return explain(err, "%s is unreachable; check the address and the route to it", addr)
+	case errors.Is(err, bootstrap.ErrAuth) && f.auth.token != "":
+		return explain(err, "%s rejected the token in %s: both hosts need the same file", host, f.auth.token)
+	case errors.Is(err, bootstrap.ErrAuth):
+		return explain(err, "%s and this host do not accept each other's certificates: both must be signed by the authority in --ca", host)
+	case errors.Is(err, bootstrap.ErrPeerClosed), errors.Is(err, bootstrap.ErrProtocol), errors.Is(err, bootstrap.ErrTimeout):
+		return explain(err, "%s is not \"ibverbx serve\"; it may be \"ibverbx perf serve\" or another program. Use the port of ibverbx serve (default %s)", addr, node.DefaultPort)
+	case errors.Is(err, context.DeadlineExceeded):
+		return explain(err, "%s did not answer within %v; is \"ibverbx serve\" running there?", addr, connectTime)
+	}
+	return err
+}
+
+// explainFile explains why a file or a directory of a host cannot be transferred.
+func explainFile(host, name, target string, err error) error {
+	switch {
+	case errors.Is(err, chunk.ErrKind) && target != "":
+		return &localError{explain(err, "%s is not a regular file or a directory; name another one", target)}
+	case errors.Is(err, files.ErrNotFound):
+		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
+	case errors.Is(err, fs.ErrPermission) && target != "":
+		return &localError{explain(err, "%s: permission denied; use a directory where you may create files", target)}
+	}
+	return err
+}
+
+// localError is an error of this host, although the file has another one at the peer.
+type localError struct{ err error }
+
+func (e *localError) Error() string { return e.err.Error() }
+func (e *localError) Unwrap() error { return e.err }
+
+// explainOpen explains why a Node cannot be opened.
+func (f *fileFlags) explainOpen(listen string, err error) error {
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return explain(err, "--listen %s: the port is in use; stop the other program (another \"ibverbx serve\"?) or use another port", listen)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return explain(err, "--listen %s: this host does not have the address; use :PORT to listen on all of them", listen)
+	case errors.Is(err, bootstrap.ErrConfig) && errors.Is(err, fs.ErrNotExist) && f.auth.token != "":
+		return explain(err, "--token-file %s: no such file; make one with: ibverbx token %s", f.auth.token, f.auth.token)
+	case errors.As(err, &dns):
+		return explain(err, "--listen %s: cannot resolve host %s: %s", listen, dns.Name, dns.Err)
+	case errors.Is(err, bootstrap.ErrConfig) && f.auth.cert+f.auth.key+f.auth.ca != "" && (f.auth.cert == "" || f.auth.key == "" || f.auth.ca == ""):
+		return explain(err, "certificates need all of --ca, --cert and --key; make them with: ibverbx cert")
+	case errors.Is(err, bootstrap.ErrConfig):
+		_, text, _ := strings.Cut(err.Error(), bootstrap.ErrConfig.Error()+": ")
+		return explain(err, "%s", text)
+	}
+	return err
+}
+
+// listenCause explains why an address cannot be listened on.
+func listenCause(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "the port is in use; use another one, or 0 for a free one"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "this host does not have the address"
+	case errors.Is(err, syscall.EACCES):
+		return "permission denied; use a port above 1023"
+	}
+	return err.Error()
+}

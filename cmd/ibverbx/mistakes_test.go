@@ -1,0 +1,155 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/rig"
+)
+
+// mistakes are command lines that fail, with the golden file testdata/mistakes.txt. $DIR is an empty directory with a token file, $SERVE the
+// address of a server of files, $PERF that of a server of perf, and $CLOSED one where nothing listens.
+const mistakes = `
+nosuch
+perfs
+--nosuch
+get
+get host
+get a b c d
+get $SERVE tree
+get $SERVE tree $DIR/out --token-file $DIR/nofile
+get $SERVE tree $DIR/out --token-file $DIR/other
+get $SERVE nothere $DIR/out --token-file $DIR/token
+get $SERVE tree/nothere $DIR/out --token-file $DIR/token
+get $SERVE tree/file /dev/null --token-file $DIR/token
+get $CLOSED tree $DIR/out --token-file $DIR/token
+get $PERF tree $DIR/out --token-file $DIR/token
+get $SERVE tree --token-file $DIR/token --lanes 1000
+get $SERVE tree --token-file $DIR/token --lanes -1
+get $SERVE tree --token-file $DIR/token --lanes many
+get $SERVE tree --token-file $DIR/token --sync always
+get $SERVE tree --token-file $DIR/token --jobs -1
+get $SERVE tree --token-file $DIR/token --addr 1.2.3
+get $SERVE tree --token-file $DIR/token --provider nosuch
+get $SERVE tree --token-file $DIR/token --nosuch
+get $SERVE tree --cert $DIR/c
+put
+put host
+put $SERVE $DIR/tree --token-file $DIR/token
+put $SERVE $DIR/nofile incoming/x --token-file $DIR/token
+ls
+ls a b c
+ls $CLOSED --token-file $DIR/token
+ls $SERVE nothere --token-file $DIR/token
+ls $SERVE --token-file $DIR/other
+serve
+serve $DIR/nodir --token-file $DIR/token
+serve $DIR/tree
+serve $DIR/tree $DIR/tree --token-file $DIR/token
+serve $DIR/tree --token-file $DIR/nofile
+serve $DIR/tree --token-file $DIR/token --listen $SERVE
+serve --write $DIR/tree/file --token-file $DIR/token
+serve --forward nowhere --token-file $DIR/token
+forward
+forward host
+forward -L 80 host
+forward -L 99999:x:1 host
+forward -L 0:127.0.0.1 host
+forward -L 0:127.0.0.1:1 $CLOSED --token-file $DIR/token
+forward -L 0:127.0.0.1:1 $SERVE --token-file $DIR/token
+forward -L $SERVE:127.0.0.1:1 $SERVE --token-file $DIR/token
+perf -s abc
+perf -s 0
+perf -n 0
+perf -D never
+perf -q 0
+perf --lanes 0
+perf nosuch
+perf write a b c
+perf --nosuch
+perf --memory gpu
+perf --kill-rail 7
+perf $CLOSED --token-file $DIR/token
+perf $CLOSED
+perf --tclass 999
+compare
+compare $DIR/token
+compare $DIR/tree/file $DIR/tree/file
+compare $DIR/nofile $DIR/nofile
+run
+run --loss 2 -- true
+run --devices x -- true
+run -- $DIR/noprogram
+devices a
+doctor a
+token
+token $DIR/token
+cert a b
+sim --seeds x
+sim --scenario nosuch
+version a
+`
+
+// TestMistakes: what the tool prints about a mistake, and its exit status. With IBVERBX_GOLDEN=1 the golden file is written anew: read what has
+// changed as a user would.
+func TestMistakes(t *testing.T) {
+	dir := t.TempDir()
+	rig.Must(t, os.MkdirAll(filepath.Join(dir, "tree"), 0o755))
+	rig.Must(t, os.WriteFile(filepath.Join(dir, "tree", "file"), []byte("root:x:0\n"), 0o644))
+	for _, name := range []string{"token", "other"} {
+		succeed(t, "token", filepath.Join(dir, name))
+	}
+	token := filepath.Join(dir, "token")
+	_, files := served(t, begin(t, "serve", "--listen", "127.0.0.1:0", "--token-file", token, filepath.Join(dir, "tree")))
+	_, perf := serve(t, "--token-file", token)
+	words := strings.NewReplacer("$DIR", dir, "$SERVE", files, "$PERF", perf, "$CLOSED", closedPort(t))
+	var got strings.Builder
+	for line := range strings.Lines(strings.TrimPrefix(mistakes, "\n")) {
+		line = strings.TrimSuffix(line, "\n")
+		status, out, stderr := command(t.Context(), strings.Fields(words.Replace(line))...)
+		fmt.Fprintf(&got, "$ ibverbx %s\n%s%sexit %d\n\n", line, out, stderr, status)
+		if status == exitOK {
+			t.Errorf("ibverbx %s succeeds", line)
+		}
+	}
+	names := strings.NewReplacer(dir, "$DIR", files, "$SERVE", perf, "$PERF", words.Replace("$CLOSED"), "$CLOSED")
+	wantFile(t, "testdata/mistakes.txt", names.Replace(got.String()))
+}
+
+// wantFile compares text with a golden file.
+func wantFile(t *testing.T, name, got string) {
+	t.Helper()
+	if os.Getenv("IBVERBX_GOLDEN") != "" {
+		rig.Must(t, os.WriteFile(name, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(name)
+	rig.Must(t, err)
+	if got != string(want) {
+		t.Errorf("the text differs from %s:\n%s", name, got)
+	}
+}
+
+// closedPort is an address where nothing listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	rig.Must(t, err)
+	rig.Must(t, l.Close())
+	return l.Addr().String()
+}
+
+// TestUnknownHost: an error of the resolver names the host, and not the address of the resolver.
+func TestUnknownHost(t *testing.T) {
+	dns := &net.DNSError{Err: "no such host", Name: "nosuchhost", Server: "192.0.2.1:53", IsNotFound: true}
+	err := fmt.Errorf("dial: %w", &net.OpError{Op: "dial", Net: "udp", Err: dns})
+	f := &fileFlags{}
+	for _, got := range []error{f.explainConnect("nosuchhost:18510", err), f.explainOpen("nosuchhost:18510", err)} {
+		if text := got.Error(); !strings.Contains(text, "cannot resolve host nosuchhost: no such host") || strings.Contains(text, "192.0.2.1") {
+			t.Errorf("the error is %q, want the host and the cause alone", text)
+		}
+	}
+}
