@@ -28,16 +28,16 @@ func (f *authFlags) define(cmd *cobra.Command) {
 }
 
 func (f *authFlags) defineBoth(fl *pflag.FlagSet) {
-	fl.StringVar(&f.token, "token-file", "", "`file` with the secret shared by both sides (ibverbx token makes one); only its owner may be able to read it")
-	fl.StringVar(&f.ca, "ca", "", "`file` with the certificate of the authority that signed both sides' certificates (ibverbx cert makes one)")
-	fl.StringVar(&f.cert, "cert", "", "`file` with this side's certificate")
-	fl.StringVar(&f.key, "key", "", "`file` with the key of --cert; only its owner may be able to read it")
-	fl.BoolVar(&f.plaintext, "insecure-plaintext-on-loopback", false, "disable TLS and authentication between loopback addresses: every local process may connect")
-	fl.BoolVar(&f.anywhere, "insecure-plaintext-on-any-network", false, "extend the flag above to every address: everyone on the network can read and forge keys")
+	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (see ibverbx token)")
+	fl.StringVar(&f.ca, "ca", "", "`file` with the authority's certificate, instead of a token (see ibverbx cert)")
+	fl.StringVar(&f.cert, "cert", "", "`file` with this host's certificate")
+	fl.StringVar(&f.key, "key", "", "`file` with the private key of --cert, readable only by its owner")
+	fl.BoolVar(&f.plaintext, "insecure-plaintext-on-loopback", false, "disable TLS and authentication on loopback addresses: any local process can connect")
+	fl.BoolVar(&f.anywhere, "insecure-plaintext-on-any-network", false, "disable TLS and authentication on all addresses: anyone on the network can read and forge keys")
 }
 
 func (f *authFlags) defineServer(fl *pflag.FlagSet) {
-	fl.StringVar(&f.tokens, "token-dir", "", "on a server: `directory` with a secret file per client; files may be added and removed at any time")
+	fl.StringVar(&f.tokens, "token-dir", "", "server: `directory` with one secret file per client, reread when it changes")
 }
 
 func (f *authFlags) defineClient(fl *pflag.FlagSet) {

@@ -26,8 +26,8 @@ timeline are: use -D 10 or more for enough of them.
 Values are medians. Percentiles of latency are those of all times of all reports of a side: their
 histograms are added up. The +- is how far the true value may be, with a confidence of 95 %; it
 needs 6 samples. The change has the probability p that it is chance, by the Mann-Whitney U test,
-and the numbers of samples. ~ means that p is 0.05 or more, so that no difference is shown. With
-fewer than 4 samples on a side none ever is.`
+and the numbers of samples. ~ means that p is 0.05 or more, so the difference is not
+significant. Each side needs at least 4 samples to show one.`
 
 const (
 	compareHead = " %-10s %-20s %-20s %s\n"

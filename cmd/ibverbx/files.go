@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx/bootstrap"
 	"ibverbx/files"
@@ -75,16 +77,34 @@ type fileFlags struct {
 	metrics metricsFlags
 }
 
-func (f *fileFlags) define(cmd *cobra.Command, s streams) {
-	f.auth.define(cmd)
-	f.nics.define(cmd, s)
+// commonFlags are the flags of all file commands that --help shows, beside the command's own.
+var commonFlags = []string{"token-file", "ca", "provider", "addr", "json", "quiet", "verbose"}
+
+// define adds the flags in help order: those that own adds first. --help shows the common ones and the command's own.
+func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.FlagSet)) {
 	fl := cmd.Flags()
-	fl.StringSliceVar(&f.addrs, "addr", nil, "`IPs` of this host for software NICs, one rail each (default one that reaches the peer)")
-	fl.IntVar(&f.lanes, "lanes", 0, "`number` of lanes with each peer (default one per rail, at least 2)")
-	fl.BoolVar(&f.unsealed, "unsealed", false, "do not encrypt packets of software NICs; both sides must say it")
-	fl.BoolVar(&f.json, "json", false, "print one JSON object per line")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print errors only")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "also print what happens to connections")
+	fl.SortFlags = false
+	common := slices.Clone(commonFlags)
+	if own != nil {
+		own(fl)
+	}
+	fl.VisitAll(func(flag *pflag.Flag) { common = append(common, flag.Name) })
+	grouped(fl, "Authentication", func() { f.auth.define(cmd) })
+	grouped(fl, "NICs", func() {
+		f.nics.define(cmd, s)
+		fl.StringSliceVar(&f.addrs, "addr", nil, "`IPs` of this host for software NICs, one rail each (default: the one that reaches the peer)")
+		fl.IntVar(&f.lanes, "lanes", 0, "`number` of lanes per peer (default: one per rail, at least 2)")
+		fl.BoolVar(&f.unsealed, "unsealed", false, "disable packet encryption between software NICs (set it on both sides)")
+	})
+	grouped(fl, "Output", func() {
+		fl.BoolVar(&f.json, "json", false, "print one JSON object per line")
+		fl.BoolVarP(&f.quiet, "quiet", "q", false, "print errors only")
+		fl.BoolVarP(&f.verbose, "verbose", "v", false, "log connections, and print the cause of errors")
+		if cmd.Name() != "ls" {
+			f.metrics.define(fl)
+		}
+	})
+	addHelpAll(cmd, common)
 }
 
 // engine is a Node and the Engines of this process.

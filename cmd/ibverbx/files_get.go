@@ -9,37 +9,36 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx/files"
 )
 
-const getLong = `Get a file or a directory that ibverbx serve serves on another host. NAME is what ibverbx ls lists.
-A file goes to DEST, or into DEST if that is a directory. Of a directory everything in it goes to DEST.
-Without DEST it goes to the current directory, under the last element of NAME.
+const getLong = `Copy a file or a directory from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints. A
+file is stored as DEST, or in DEST if DEST is a directory. The contents of a directory are stored in DEST.
+Without DEST, the last element of NAME in the current directory is used.
 
-Every chunk of 1 MiB has a digest, which is checked when the chunk was written. A file grows beside its
-place as .NAME.ibx-partial and gets its name when it is complete. If anything goes wrong, run the same
-command again: what is there is checked and not sent again. That works after Ctrl-C, a crash, a full disk
-and a lost host.
+Transfers resume. Run the same command again after Ctrl-C, a crash, a full disk or a lost host: data that
+has arrived is verified and kept. Incomplete files are named .NAME.ibx-partial. Every 1 MiB chunk is
+verified by its digest.
 
-Exit status: 0 all is there and verified; 1 failed; 2 wrong command line; 3 not found, or not allowed;
-4 the file changed meanwhile, or a digest is wrong; 5 the host cannot be reached, or was lost;
-130 or 143 after Ctrl-C or SIGTERM. After 1, 5, 130 and 143 the partial file stays.`
+Exit status: 0 complete and verified; 1 failed; 2 wrong usage; 3 not found or not permitted; 4 the file
+changed during the transfer, or its digest is wrong; 5 the host is unreachable or was lost; 130 or 143
+after Ctrl-C or SIGTERM.`
 
 const getExample = `  ibverbx get node1 models/v7/model.safetensors --token-file t
-  ibverbx get node1 models/v7 /data --token-file t
-                                            all files of a directory
+  ibverbx get node1 models/v7 /data --token-file t          a whole directory
   ibverbx get node1:9000 models/v7 /data --token-file t -j 16
   ibverbx get node1 models/v7 /data --token-file t --json`
 
-const putLong = `Give a file or a directory to another host, where ibverbx serve --write names a directory for it. NAME is
-the name there and begins with that of the directory. Without NAME, or if it is the directory itself, the
-file keeps the last element of PATH. The other host fetches the file, with the promises of ibverbx get.
+const putLong = `Copy a file or a directory to a host that runs ibverbx serve --write. NAME is its name there and starts
+with the name of a writable directory. Without NAME, or if NAME is such a directory, the last element of
+PATH is kept. Transfers resume and are verified as with ibverbx get.
 
-Exit status: as of ibverbx get.`
+The exit status is that of ibverbx get.`
 
 const putExample = `  ibverbx serve --write /incoming --token-file t    on node1
-  ibverbx put node1 results.tar --token-file t      becomes incoming/results.tar
+  ibverbx put node1 results.tar --token-file t      stored as incoming/results.tar
   ibverbx put node1 ./run7 incoming/runs/7 --token-file t`
 
 // transferFlags are the flags of get and put.
@@ -53,10 +52,10 @@ func newGet(s streams) *cobra.Command {
 	f := &transferFlags{}
 	cmd := &cobra.Command{
 		Use:     "get HOST[:PORT] NAME [DEST]",
-		Short:   "Get a file or a directory from another host",
+		Short:   "Copy a file or a directory from another host",
 		Long:    getLong,
 		Example: getExample,
-		Args:    wantArgs(2, 3, "a host, a name and perhaps a place"),
+		Args:    wantArgs(2, 3, "HOST NAME [DEST]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
 				return p.GetFile(strings.TrimSuffix(args[1], "/"), strings.Join(args[2:], ""), f.cfg), nil
@@ -64,9 +63,11 @@ func newGet(s streams) *cobra.Command {
 			return explainFile(args[0], args[1], cmp.Or(strings.Join(args[2:], ""), path.Base(args[1])), err)
 		},
 	}
-	f.define(cmd, s)
-	cmd.Flags().StringVar(&f.sync, "sync", "file", "`what` is on the disk at the end: never, file (the bytes) or dir (the names too)")
-	cmd.Flags().IntVarP(&f.cfg.Parallel, "jobs", "j", 8, "`number` of files of a directory at a time")
+	f.define(cmd, s, func(fl *pflag.FlagSet) {
+		fl.IntVarP(&f.cfg.Parallel, "jobs", "j", 8, "`number` of files to transfer concurrently")
+		fl.StringVar(&f.sync, "sync", "file", "`when` to fsync: never, file (data of each file) or dir (names as well)")
+		f.defineFresh(fl)
+	})
 	return cmd
 }
 
@@ -74,10 +75,10 @@ func newPut(s streams) *cobra.Command {
 	f := &transferFlags{sync: "file"}
 	cmd := &cobra.Command{
 		Use:     "put HOST[:PORT] PATH [NAME]",
-		Short:   "Give a file or a directory to another host",
+		Short:   "Copy a file or a directory to another host",
 		Long:    putLong,
 		Example: putExample,
-		Args:    wantArgs(2, 3, "a host, a path and perhaps a name"),
+		Args:    wantArgs(2, 3, "HOST PATH [NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
 				name, err := putName(ctx, p, args[1], strings.TrimSuffix(strings.Join(args[2:], ""), "/"))
@@ -88,14 +89,12 @@ func newPut(s streams) *cobra.Command {
 			})
 		},
 	}
-	f.define(cmd, s)
+	f.define(cmd, s, f.defineFresh)
 	return cmd
 }
 
-func (f *transferFlags) define(cmd *cobra.Command, s streams) {
-	f.fileFlags.define(cmd, s)
-	cmd.Flags().BoolVar(&f.cfg.Fresh, "fresh", false, "begin again: use nothing that is there")
-	f.metrics.define(cmd.Flags())
+func (f *transferFlags) defineFresh(fl *pflag.FlagSet) {
+	fl.BoolVar(&f.cfg.Fresh, "fresh", false, "start over and ignore partial data")
 }
 
 // syncs are the values of --sync.

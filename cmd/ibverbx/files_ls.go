@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const lsLong = `List what ibverbx serve serves on another host: without a NAME everything by its name, otherwise what is in
-that directory. A name that is listed with w takes files of ibverbx put.`
+const lsLong = `List the files and directories that a host serves: all exports, or the contents of the directory NAME.
+Exports marked w accept files from ibverbx put.`
 
 const lsExample = `  ibverbx ls node1 --token-file t
   ibverbx ls node1 models/v7 --token-file t
@@ -33,7 +33,7 @@ func newLs(s streams) *cobra.Command {
 		Short:   "List the files that another host serves",
 		Long:    lsLong,
 		Example: lsExample,
-		Args:    wantArgs(1, 2, "a host and perhaps a name"),
+		Args:    wantArgs(1, 2, "HOST [NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			e, p, err := f.connect(ctx, s, args[0])
@@ -69,7 +69,7 @@ func newLs(s streams) *cobra.Command {
 			return out.err
 		},
 	}
-	f.define(cmd, s)
+	f.define(cmd, s, nil)
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx/bootstrap"
 	"ibverbx/files"
@@ -21,28 +22,25 @@ import (
 	"ibverbx/node"
 )
 
-const serveLong = `Let other hosts get files and directories of this one, with ibverbx get. Each PATH is known to
-others by its last element, or by NAME. Nothing else can be read, symbolic links that lead elsewhere
-are not followed, and nothing can be written, unless --write names a directory for ibverbx put.
+const serveLong = `Serve files and directories to ibverbx get, put and ls on other hosts. Each PATH is exported under its last
+element, or under NAME. Exports are read-only unless --write names them. Symbolic links that lead out of an
+export are not followed.
 
-With --forward others can also connect to a TCP port that this host reaches, with ibverbx forward, and to
-no other.
+--forward lets other hosts connect to a TCP port or a Unix socket that this host reaches, with ibverbx
+forward.
 
-Both sides need --token-file with the same secret (ibverbx token makes one), or certificates (ibverbx
-cert). Everybody with the secret, or a certificate of the authority, can use everything that is
-served. --allow lets in only some of them: by the common name of their certificate, or by the name of
-their file in --token-dir.
+Both sides need the same --token-file (create one with ibverbx token), or certificates (ibverbx cert).
+Every client with the token, or with a certificate of the authority, may use all exports; --allow
+restricts that to some clients.
 
-Files are read when they are asked for. One that changes while it is read is an error at the other
-side. Ctrl-C and SIGTERM end the server with status 0. Clients continue when it is back.`
+Ctrl-C and SIGTERM stop the server with status 0. Clients resume when it is back.`
 
-const serveExample = `  ibverbx token t                           make a secret; copy it to the others
+const serveExample = `  ibverbx token t                           create a secret; copy it to the other hosts
   ibverbx serve /models --token-file t      others get models/...
   ibverbx serve /data/v7=models/v7 --token-file t
   ibverbx serve --write /incoming --token-file t
                                             others put incoming/...
   ibverbx serve --forward 127.0.0.1:5432 --token-file t
-                                            others connect to a database here
   ibverbx serve /models --ca ca.pem --cert s.pem --key s.key --allow CN=trainer
   ibverbx get node1 models/v7 --token-file t
                                             on another host`
@@ -74,13 +72,12 @@ func newServe(s streams) *cobra.Command {
 			return f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args) })
 		},
 	}
-	f.define(cmd, s)
-	fl := cmd.Flags()
-	fl.StringVar(&f.listen, "listen", ":"+node.DefaultPort, "`address` to listen on")
-	fl.StringSliceVar(&f.allow, "allow", nil, "let in only peers with this `name`: CN=NAME of a certificate, or a file of --token-dir")
-	fl.StringArrayVar(&f.write, "write", nil, "`DIR[=NAME]`: others may put files there, replace those that are there, and read them")
-	f.metrics.define(fl)
-	fl.StringArrayVar(&f.targets, "forward", nil, "`HOST:PORT`, or the path of a socket: others may connect to it with ibverbx forward; can be repeated")
+	f.define(cmd, s, func(fl *pflag.FlagSet) {
+		fl.StringArrayVar(&f.write, "write", nil, "export `DIR[=NAME]` for reading and writing; repeatable")
+		fl.StringArrayVar(&f.targets, "forward", nil, "allow ibverbx forward to connect to `HOST:PORT` or a socket path; repeatable")
+		fl.StringSliceVar(&f.allow, "allow", nil, "admit only clients with this `name`: CN=NAME of a certificate, or a file name in --token-dir")
+		fl.StringVar(&f.listen, "listen", ":"+node.DefaultPort, "listen on `address`")
+	})
 	return cmd
 }
 

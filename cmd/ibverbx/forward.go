@@ -12,35 +12,35 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx/internal/forward"
 	"ibverbx/node"
 	"ibverbx/stream"
 )
 
-const forwardLong = `Let programs of this host connect to targets that another host reaches, over all NICs of both hosts, as
-ssh -L does. The programs need no change: they connect to a port of this host. The other host must run
-ibverbx serve --forward HOST:PORT with the same HOST:PORT as -L. No other target can be reached.
+const forwardLong = `Forward TCP connections over all NICs to targets that another host reaches, as ssh -L does. Programs connect
+to a local port and need no change. The other host must run ibverbx serve --forward HOST:PORT with the
+same HOST:PORT.
 
--L [BIND:]PORT:HOST:PORT listens on PORT and connects to HOST:PORT as the other host sees it. BIND is the
-address of this host to listen on, 127.0.0.1 if it is missing; * means all addresses. Everybody who
-reaches the port can use it. PORT 0 picks a free port. HOST:PORT can be the path of a Unix socket.
+-L [BIND:]PORT:HOST:PORT listens on PORT and connects to HOST:PORT as seen from the other host. BIND is the
+local address (default 127.0.0.1; * means all addresses). PORT 0 picks a free port. HOST:PORT may also be
+the path of a Unix socket.
 
-A line per -L says when programs can connect. If a NIC is lost, connections go on. If the other host is
-lost, they are reset, and new ones work when it is back. Ctrl-C and SIGTERM reset all connections and end
-the command with status 0.
+Connections survive the loss of a NIC. If the other host is lost, they are reset, and new ones succeed when
+it is back. Ctrl-C and SIGTERM reset all connections and exit with status 0.
 
-Exit status: 0 ended by a signal; 1 failed; 2 wrong command line; 3 the host does not forward to the
-target; 5 the host cannot be reached.`
+Exit status: 0 stopped by a signal; 1 failed; 2 wrong usage; 3 the host does not forward to the target; 5
+the host is unreachable.`
 
 const forwardExample = `  ibverbx serve --forward 127.0.0.1:5432 --token-file t         on host db
   ibverbx forward -L 5432:127.0.0.1:5432 db --token-file t
   psql -h 127.0.0.1
 
   ibverbx forward -L 0:redis1:6379 -L 0:redis2:6379 gateway --token-file t
-                                            picks two ports and prints them
+                                            two free ports, which it prints
   ibverbx forward -L 10.0.0.5:8080:127.0.0.1:80 node1 --token-file t
-                                            for other hosts, too`
+                                            reachable from other hosts`
 
 // replaceTime is how long forward waits before it tries again to meet a host that is another one than before.
 const replaceTime = time.Second
@@ -65,7 +65,7 @@ func newForward(s streams) *cobra.Command {
 		Short:   "Carry TCP connections to another host, as ssh -L does",
 		Long:    forwardLong,
 		Example: forwardExample,
-		Args:    wantArgs(1, 1, "a host"),
+		Args:    wantArgs(1, 1, "HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(f.local) == 0 {
 				return wrong(cmd, "name what to forward, such as -L 5432:127.0.0.1:5432")
@@ -73,9 +73,9 @@ func newForward(s streams) *cobra.Command {
 			return f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args[0]) })
 		},
 	}
-	f.define(cmd, s)
-	f.metrics.define(cmd.Flags())
-	cmd.Flags().StringArrayVarP(&f.local, "local", "L", nil, "`[BIND:]PORT:HOST:PORT`: connections to PORT of this host go to HOST:PORT of the other; can be repeated")
+	f.define(cmd, s, func(fl *pflag.FlagSet) {
+		fl.StringArrayVarP(&f.local, "local", "L", nil, "forward local PORT to HOST:PORT: `[BIND:]PORT:HOST:PORT`; repeatable")
+	})
 	return cmd
 }
 

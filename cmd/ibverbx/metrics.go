@@ -28,7 +28,7 @@ type metricsFlags struct {
 }
 
 func (m *metricsFlags) define(fl *pflag.FlagSet) {
-	fl.StringVar(&m.addr, "metrics", "", "`address` at which metrics are served for Prometheus, such as :9100; everybody who reaches it can read them")
+	fl.StringVar(&m.addr, "metrics", "", "serve Prometheus metrics on `address`, such as :9100, without authentication")
 }
 
 // metricsTimeout limits the time that a scrape may take to ask, and to take its answer.

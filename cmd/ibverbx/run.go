@@ -27,37 +27,37 @@ type runOption struct {
 
 func newRun(s streams) *cobra.Command {
 	f := &runFlags{options: []runOption{
-		{flag: "addr", variable: "ADDR", usage: "`IPs` of the devices, with commas (default a loopback address per process)"},
+		{flag: "addr", variable: "ADDR", usage: "`IPs` of the devices, comma-separated (default: one loopback address per process)"},
 		{flag: "devices", variable: "DEVICES", usage: "`number` of devices, 1 to 16 (default 1)"},
-		{flag: "mtu", variable: "MTU", usage: "`bytes` of payload in a packet: 256, 512, 1024, 2048 or 4096 (default what fits)"},
-		{flag: "peers", variable: "PEERS", usage: "`kind` of the peers: softnic, or any if some are hardware or Soft-RoCE (default softnic)"},
-		{flag: "gids", variable: "GIDS", usage: "`kind` of GIDs: ip, or port if they carry the UDP port, for several processes on one address (default ip)"},
-		{flag: "link", variable: "LINK", usage: "`way` to programs of the user on the host: auto for shared memory if it is possible, or udp (default auto)"},
-		{flag: "loss", variable: "LOSS", usage: "`share` of the packets that get lost, such as 0.1%"},
-		{flag: "reorder", variable: "REORDER", usage: "`share` of the packets that later ones overtake, such as 1%"},
-		{flag: "delay", variable: "DELAY", usage: "`time` that every packet takes, such as 50us"},
-		{flag: "pcap", variable: "PCAP", usage: "`file` for the packets of a process, for Wireshark; %p in it is the process number"},
-		{flag: "stats", variable: "STATS", usage: "`1` makes every process print the counters of its devices when it exits"},
+		{flag: "mtu", variable: "MTU", usage: "payload `bytes` per packet: 256, 512, 1024, 2048 or 4096 (default: what fits)"},
+		{flag: "peers", variable: "PEERS", usage: "`kind` of peers: softnic, or any to include hardware and Soft-RoCE (default softnic)"},
+		{flag: "gids", variable: "GIDS", usage: "`kind` of GIDs: ip, or port to share an address between processes (default ip)"},
+		{flag: "link", variable: "LINK", usage: "`path` to local processes of this user: auto (shared memory) or udp (default auto)"},
+		{flag: "loss", variable: "LOSS", usage: "drop this `share` of packets, such as 0.1%"},
+		{flag: "reorder", variable: "REORDER", usage: "reorder this `share` of packets, such as 1%"},
+		{flag: "delay", variable: "DELAY", usage: "delay packets by `time`, such as 50us"},
+		{flag: "pcap", variable: "PCAP", usage: "capture packets to `file` for Wireshark; %p becomes the process ID"},
+		{flag: "stats", variable: "STATS", usage: "`1` prints device counters when a process exits"},
 	}}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS]",
 		Short: "Run any RDMA program on software NICs",
-		Long: `run starts an RDMA program, unmodified, on software NICs. It needs neither RDMA hardware nor root.
-The program finds the NICs through a libibverbs.so.1 of this project, which is preloaded. Packets are plain RoCE v2:
-they are not encrypted. docs/dropin.md says which programs run.
+		Long: `Run an unmodified RDMA program on software NICs, without RDMA hardware or root. A libibverbs.so.1 of this
+project is preloaded, and flags apply to child processes as well. Packets are plain RoCE v2 without
+encryption. docs/dropin.md lists the programs that were tested.
 
-The library is looked for in IBVERBX_LIB, beside ibverbx and in the cache. If it is missing, it is built from source,
-which needs Go, a C compiler and rdma-core's headers. Flags also apply to the programs that PROGRAM starts.`,
+The library is searched in IBVERBX_LIB, beside ibverbx and in the cache. If it is missing, it is built from
+source with Go, a C compiler and the headers of rdma-core.`,
 		Example: `  ibverbx run -- ibv_devinfo
-  ibverbx run -- ib_write_bw                in one terminal, and in another:
-  ibverbx run -- ib_write_bw 127.0.0.1
-  ibverbx run --loss 0.1% -- ./my-test      with lost packets
-  ibverbx run --env                         the variables, for a Dockerfile`,
+  ibverbx run -- ib_write_bw                terminal 1
+  ibverbx run -- ib_write_bw 127.0.0.1      terminal 2
+  ibverbx run --loss 0.1% -- ./my-test      with packet loss
+  ibverbx run --env                         environment variables for a Dockerfile`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, s, args) },
 	}
 	fl := cmd.Flags()
 	fl.SetInterspersed(false) // flags behind PROGRAM are its own
-	fl.BoolVar(&f.env, "env", false, "print the environment variables and start nothing")
+	fl.BoolVar(&f.env, "env", false, "print the environment variables and exit")
 	for i := range f.options {
 		fl.StringVar(&f.options[i].value, f.options[i].flag, "", f.options[i].usage)
 	}

@@ -16,45 +16,44 @@ import (
 	"ibverbx/sim/measure"
 )
 
-const simLong = `Run VirtualQPs in a simulated network and check every promise of the engine. A seed decides
-hosts, NICs, rails, traffic and faults, and time is virtual: the same seed gives the same run, event
-by event. The engine and the NICs are the real ones.
+const simLong = `Run VirtualQPs in a simulated network and check every guarantee of the engine. A seed selects hosts, NICs,
+rails, traffic and faults, and time is virtual: the same seed repeats the same run, event by event. Engine
+and NICs are the real code.
 
-The checks: every byte arrives at the right place and time; each signaled request completes once, in
-order; a notification means that everything before it is in memory; a buffer is not touched after
-its completion; the first error wins; every request ends; work goes on after faults have healed;
-queues are bounded; nothing leaks.
+--seeds M runs M seeds on all processors, starting at --seed. If a guarantee is violated, sim prints the
+seed and the events, a minimal scenario that still fails, and the command to repeat it, and exits with
+status 1. --help-all describes the checks and the scenario files.`
 
---seeds M runs M seeds, from --seed on, on all processors. If a promise is broken the output has the
-first such seed with what happened, the smallest scenario found that breaks the same promise, and
-the command that runs it again. The exit status is 1.
+const simMore = `Checks: data arrives intact and on time; each signaled request completes once, in order; a notification
+implies that all earlier data is in memory; buffers are untouched after completion; the first error wins;
+every request terminates; work resumes after faults; queues stay within their limits; nothing leaks.
 
-A scenario is a text of settings and faults, one per line. The seed decides the rest. --list names
-the scenarios that are built in, and any file can be one:
+A scenario is a text file with one setting or fault per line; the seed selects the rest. --list prints the
+built-in ones:
 
-  about A lane dies while a large message is under way.
+  about A lane dies while a large message is in flight.
   rails 2                                       # a value, or a range: 1..3
-  connection 0 lanes 4 scheme tally             # of one; or for all: lanes 4
-  end 0a messages 1                             # of one end, a or b
-  rail 1 loss 2% delay 5us..20us rate 1GB/s     # of one; or for all: loss 2%
+  connection 0 lanes 4 scheme tally             # one connection; all: lanes 4
+  end 0a messages 1                             # one end, a or b
+  rail 1 loss 2% delay 5us..20us rate 1GB/s     # one rail; all: loss 2%
   ops write imm                                 # of write imm read send atomic
   sizes 64KiB..256KiB
   fault lane-error end 0a lane 1 at 20us
   fault cut rail 0 from 0 to 1 at 1ms for 20ms
-  faults 0..4                                   # that the seed makes up
+  faults 0..4                                   # random faults
   expect failure                                # or success, or contract
   sweep k 0..63                                 # once for each value of $k
 
-docs/reliability.md has all settings and faults.
+docs/reliability.md lists all settings and faults.
 
-Scenarios that --list marks as measured are programs, not texts: flows over package reliable or RC,
-on virtual time, with every byte compared. They print goodput_ratio (payload over what a lossless
-link carries after headers) and latency_us; with --seeds the medians. The exit status is 1 if an aim
-is missed. --measured runs all of them. docs/reliable.md has the table.`
+Scenarios that --list marks as measured are programs: flows over package reliable or RC, on virtual time,
+with every byte compared. They print goodput_ratio (payload divided by the capacity of a lossless link
+after headers) and latency_us, with --seeds the medians. The exit status is 1 if a target is missed.
+docs/reliable.md has the table.`
 
-const simExample = `  ibverbx sim                             one seed of the mixed world
-  ibverbx sim --seeds 2000                two thousand of them
-  ibverbx sim --scenario loss --seeds 100 a scenario that is built in
+const simExample = `  ibverbx sim                             one seed of the scenario mixed
+  ibverbx sim --seeds 2000
+  ibverbx sim --scenario loss --seeds 100 a built-in scenario
   ibverbx sim --scenario mine.txt --seed 7 --trace trace.jsonl
   ibverbx sim --seeds 500 --json | jq .faults
   ibverbx sim --scenario reliable-400g-loss-1 --json | jq .goodput_ratio
@@ -81,20 +80,24 @@ func newSim(s streams) *cobra.Command {
 		Long:    simLong,
 		Example: simExample,
 		Args:    noArgs,
+
+		Annotations: map[string]string{helpMore: simMore},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var m simGauges
 			return f.metrics.during(cmd.Context(), s, func() error { return runSim(cmd.Context(), cmd, s, &f, &m) }, m.collectors()...)
 		},
 	}
 	flags := cmd.Flags()
-	flags.Uint64Var(&f.seed, "seed", 1, "the first seed")
-	flags.Uint64Var(&f.seeds, "seeds", 1, "how many seeds")
-	flags.StringVar(&f.scenario, "scenario", "mixed", "name of a scenario that is built in, or a file")
-	flags.StringVar(&f.trace, "trace", "", "write all events to a file, as lines of JSON (one seed only)")
+	flags.SortFlags = false
+	flags.StringVar(&f.scenario, "scenario", "mixed", "`name` of a built-in scenario, or a file")
+	flags.Uint64Var(&f.seed, "seed", 1, "first `seed`")
+	flags.Uint64Var(&f.seeds, "seeds", 1, "`number` of seeds")
+	flags.BoolVar(&f.list, "list", false, "list the built-in scenarios")
+	flags.BoolVar(&f.measured, "measured", false, "run all measured scenarios")
+	flags.StringVar(&f.trace, "trace", "", "write all events to `file` as JSON lines (one seed only)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.BoolVar(&f.list, "list", false, "list the scenarios that are built in")
-	flags.BoolVar(&f.measured, "measured", false, "run all measured scenarios, and fail if an aim is missed")
 	f.metrics.define(flags)
+	addHelpAll(cmd, []string{"scenario", "seed", "seeds", "list", "measured", "trace", "json", "metrics"})
 	return cmd
 }
 

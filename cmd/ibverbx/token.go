@@ -11,19 +11,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const tokenLong = `Make a file with a token: 256 random bits, a secret that two processes share. With it
-they authenticate each other, and TLS protects what they say: ibverbx perf --token-file, and
-TokenFile in bootstrap.Config.
+const tokenLong = `Create a token file: 256 random bits that two hosts share. Both sides authenticate with it, and TLS 1.3
+protects the connection. serve, get, put, ls, forward and perf take it as --token-file, Go programs as
+bootstrap.Config.TokenFile.
 
-Only you can read the file (mode 0600). Files that others can read are refused. An existing
-file is never replaced: delete it first if both sides shall change to a new token. Copy the
-file to the other host in a way that keeps it secret, such as scp -p. Everybody who has the
-token can pose as either side.`
+The file has mode 0600; files that others can read are refused. An existing file is never replaced: delete
+it first to change the token on both hosts. Copy it over a secure channel, for example with scp -p. Anyone
+who has the token can impersonate either side.`
 
 const tokenExample = `  ibverbx token t                           on node1
-  ibverbx perf serve --token-file t
+  ibverbx serve /models --token-file t
   scp -p node1:t t                          on another host
-  ibverbx perf node1 --token-file t`
+  ibverbx get node1 models --token-file t`
 
 // newTokenCommand builds the token command.
 func newTokenCommand(s streams) *cobra.Command {
