@@ -8,27 +8,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// rxeSubstitutes are the statuses that Soft-RoCE confuses, and the reasons for accepting one for
-// the other.
+// rxeSubstitutes lists the statuses that Soft-RoCE reports in place of the right ones, and why they are accepted.
 var rxeSubstitutes = []struct {
 	right, reported verbs.Status
 	reason          string
 }{
 	{
 		verbs.StatusLocProtErr, verbs.StatusLocQPOpErr,
-		"a request or receive whose memory is found bad before its first packet ends like one that does not fit the QP; IBTA 11.6.2 names LOC_PROT_ERR",
+		"a memory error detected before the first packet is reported like an operation that does not fit the QP; IBTA 11.6.2 specifies LOC_PROT_ERR",
 	},
 	{
 		verbs.StatusLocLenErr, verbs.StatusLocQPOpErr,
-		"so does a receive that is too small; IBTA 11.6.2 names LOC_LEN_ERR",
+		"a receive that is too small is reported in the same way; IBTA 11.6.2 specifies LOC_LEN_ERR",
 	},
 	{
 		verbs.StatusLocAccessErr, verbs.StatusRemAccessErr,
-		"the receive that a refused WRITE_WITH_IMM had taken ends with the status of the requester; IBTA 11.6.2 names LOC_ACCESS_ERR",
+		"the receive consumed by a refused WRITE_WITH_IMM fails with the requester's status; IBTA 11.6.2 specifies LOC_ACCESS_ERR",
 	},
 	{
 		verbs.StatusRemInvReqErr, verbs.StatusRemOpErr,
-		"the sender of a message that is too long for its receive is told of an operation that failed; IBTA 11.6.2 names REM_INV_REQ_ERR",
+		"the sender of a message longer than its receive gets an operation error; IBTA 11.6.2 specifies REM_INV_REQ_ERR",
 	},
 }
 
@@ -43,13 +42,13 @@ func substitutes() map[verbs.Status][]verbs.Status {
 
 // Reasons shared by several departures of Soft-RoCE.
 const (
-	rxeNoSQE       = "takes UC and UD QPs to ERR on a local error; IBTA 10.3.1.6 wants SQE"
-	rxeNoQPEvents  = "raises no QP_ACCESS_ERR and no QP_REQ_ERR; ibv_get_async_event(3) has both"
-	rxeNoCommEst   = "raises no COMM_EST; ibv_get_async_event(3)"
-	rxeNoLastWQE   = "raises no LAST_WQE_REACHED for a QP with an SRQ; ibv_get_async_event(3)"
-	rxeOverrun     = "drops completions that do not fit, raises CQ_ERR and leaves the QPs as they are; IBTA 11.6.3.1 takes them to ERR"
-	rxeMisaligned  = "refuses a misaligned atomic when it is posted, in its library, so that the responder never sees one; IBTA 9.4.5"
-	rxeLoopbackGRH = "delivers an IPv4 header without checksum for datagrams that stay in the device"
+	rxeNoSQE       = "moves UC and UD QPs to ERR on a local error; IBTA 10.3.1.6 requires SQE"
+	rxeNoQPEvents  = "raises neither QP_ACCESS_ERR nor QP_REQ_ERR; ibv_get_async_event(3) defines both"
+	rxeNoCommEst   = "does not raise COMM_EST; ibv_get_async_event(3)"
+	rxeNoLastWQE   = "does not raise LAST_WQE_REACHED for a QP with an SRQ; ibv_get_async_event(3)"
+	rxeOverrun     = "drops excess completions, raises CQ_ERR and leaves the QPs unchanged; IBTA 11.6.3.1 moves them to ERR"
+	rxeMisaligned  = "refuses a misaligned atomic at post time, in its library, so the responder never sees one; IBTA 9.4.5"
+	rxeLoopbackGRH = "delivers an IPv4 header without a checksum for datagrams within one device"
 )
 
 // rxeDepartures lists where Soft-RoCE of Linux 6.1 with rdma-core 44 departs from the
@@ -66,7 +65,7 @@ var rxeDepartures = map[string]string{
 	"uc/LocalErrors":                      rxeNoSQE,
 	"uc/EarlierRequestsSucceed":           rxeNoSQE,
 	"uc/SQETransitions":                   rxeNoSQE,
-	"ud/ControlledQKey":                   "puts a Q_Key with the high bit set on the wire as it is; IBTA 10.2.5 puts that of the QP there",
+	"ud/ControlledQKey":                   "sends a Q_Key with the high bit set unchanged; IBTA 10.2.5 replaces it with the QP's Q_Key",
 	"ud/LocalErrors":                      rxeNoSQE,
 	"events/CommEst":                      rxeNoCommEst,
 	"events/AccessError":                  rxeNoQPEvents,

@@ -60,8 +60,8 @@ func atomicFetchAdd(e *env) {
 	}
 }
 
-// CMP_AND_SWP stores only if the old value is the one compared with, and returns the
-// old value in either case.
+// CMP_AND_SWP stores only if the old value equals the compare value, and returns the old value in
+// either case.
 func atomicCompareSwap(e *env) {
 	e.needAtomics()
 	c, target := e.rc(), e.buf(e.b, 64)
@@ -77,8 +77,7 @@ func atomicCompareSwap(e *env) {
 	}
 }
 
-// The numbers are in host order on both sides: a WRITE, a READ and an atomic see the
-// same bytes.
+// Values are in host byte order on both sides: a WRITE, a READ and an atomic see the same bytes.
 func atomicHostOrder(e *env) {
 	e.needAtomics()
 	c := e.rc()
@@ -91,7 +90,7 @@ func atomicHostOrder(e *env) {
 	}
 }
 
-// An atomic touches its 8 bytes, and its result 8 bytes at any local address.
+// An atomic touches only its 8 target bytes and 8 result bytes, the latter at any local address.
 func atomicNeighbours(e *env) {
 	e.needAtomics()
 	c := e.rc()
@@ -128,8 +127,8 @@ func atomicManyOutstanding(e *env) {
 	}
 }
 
-// Atomics of several QPs on one word do not disturb each other: every old value comes
-// back once.
+// Concurrent atomics of several QPs on one word are all applied: every old value is returned
+// exactly once.
 func atomicSumOverQPs(e *env) {
 	e.needAtomics()
 	const qps, each = 8, 30
@@ -159,7 +158,7 @@ func atomicSumOverQPs(e *env) {
 	}
 }
 
-// Of several CMP_AND_SWP from the same value one succeeds.
+// Of several CMP_AND_SWP from the same value, exactly one succeeds.
 func atomicOneWinner(e *env) {
 	e.needAtomics()
 	const qps = 8
@@ -227,7 +226,7 @@ func atomicNoPermission(e *env) {
 	e.untouched(target)
 }
 
-// An atomic behind the region, or with a wrong key, does not touch memory.
+// An atomic outside the region, or with a wrong key, does not touch memory.
 func atomicOutOfBounds(e *env) {
 	e.needAtomics()
 	for name, change := range map[string]func(w *verbs.SendWR){

@@ -28,8 +28,8 @@ func chainEmpty(e *env) {
 	e.fence(c)
 }
 
-// PostSend returns the position of a bad request in the chain: the requests before it
-// are carried out, and those behind it are not posted (ibv_post_send(3)).
+// PostSend returns the position of a bad request in the chain: the requests before it are executed,
+// and the ones behind it are not posted (ibv_post_send(3)).
 func chainBadSend(e *env) {
 	const count = 5
 	for bad := range count {
@@ -52,8 +52,8 @@ func chainBadSend(e *env) {
 	}
 }
 
-// PostRecv returns the position of a bad receive in the chain: the receives before it
-// are posted, and those behind it are not.
+// PostRecv returns the position of a bad receive in the chain: the receives before it are posted,
+// and the ones behind it are not.
 func chainBadRecv(e *env) {
 	const count = 5
 	for bad := range count {
@@ -76,7 +76,7 @@ func chainBadRecv(e *env) {
 	}
 }
 
-// The slice of a chain belongs to the caller again when the call returns.
+// The caller may reuse the slice of a chain when the call returns.
 func chainCallerKeepsSlice(e *env) {
 	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	sends := []verbs.SendWR{send(1, src.sge(0, 32)), send(2, src.sge(32, 32))}

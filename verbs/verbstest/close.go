@@ -25,8 +25,8 @@ var closeTests = []test{
 	{"WakesSleepers", closeWakesSleepers},
 }
 
-// Close of a PD with objects in it returns ErrBusy (ibv_dealloc_pd(3)); the PD remains
-// usable, and closes when they are gone.
+// Closing a PD with objects in it returns ErrBusy (ibv_dealloc_pd(3)); the PD remains usable, and
+// closes after them.
 func closePDBusy(e *env) {
 	for name, create := range map[string]func(e *env, s *side) closer{
 		"MR": func(e *env, s *side) closer { return e.buf(s, 64).mr },
@@ -173,8 +173,8 @@ func (e *env) busy(cfg connConfig, local, remote *buf) *conn {
 	return c
 }
 
-// Closing a context destroys all that is open in it, as the kernel does when a process
-// ends, though traffic is under way. Then all of it is closed, and memory is free.
+// Closing a context destroys everything open in it, as the kernel does when a process exits, even
+// under traffic. Afterwards all objects are closed, and memory can be freed.
 func closeContextDestroysAll(e *env) {
 	w := verbs.NewWaker()
 	cq := e.newCQ(e.a, 200, w)
@@ -205,8 +205,7 @@ func closeContextDestroysAll(e *env) {
 	}
 }
 
-// A peer whose context is closed does not answer any more; the context of this side
-// remains usable.
+// A peer whose context is closed stops responding; the local context remains usable.
 func closeContextOfPeer(e *env) {
 	local, remote := e.filled(e.a, 1, 4096), e.buf(e.b, 4096)
 	c := e.conn(connConfig{tweak: impatient})
@@ -218,7 +217,7 @@ func closeContextOfPeer(e *env) {
 	e.exchange(own, 1000)
 }
 
-// A device can be opened again after a context of it was closed.
+// A device can be opened again after one of its contexts was closed.
 func closeReopen(e *env) {
 	device := e.a.ctx.Device()
 	e.busy(connConfig{}, e.buf(e.a, 64), e.buf(e.b, 64))
@@ -230,8 +229,8 @@ func closeReopen(e *env) {
 	e.exchange(e.rc(), 5000)
 }
 
-// A QP that is closed takes its outstanding requests with it: they never complete, and
-// neither the peer nor others on the same queue are harmed (ibv_destroy_qp(3)).
+// Closing a QP discards its outstanding requests: they never complete, and neither the peer nor
+// other QPs on the same CQ are affected (ibv_destroy_qp(3)).
 func closeQPWithOutstanding(e *env) {
 	cqA, cqB := e.newCQ(e.a, 300, nil), e.newCQ(e.b, 300, nil)
 	local, remote := e.buf(e.a, 1<<14), e.buf(e.b, 1<<14)
@@ -258,7 +257,7 @@ func closeQPWithOutstanding(e *env) {
 	e.none(cqB)
 }
 
-// Completions of a QP that were not polled go with it; those of others stay, in order.
+// Closing a QP discards its unpolled completions; completions of other QPs stay, in order.
 func closeQPDiscards(e *env) {
 	cq := e.newCQ(e.a, 200, nil)
 	gone, stays := e.conn(connConfig{cqA: cq}), e.conn(connConfig{cqA: cq})
@@ -278,8 +277,8 @@ func closeQPDiscards(e *env) {
 	e.none(cq)
 }
 
-// A region may be closed while a send that names it waits for its turn: the send fails
-// with a protection error, or its bytes were taken before.
+// A region may be closed while a send that uses it is queued: the send fails with a protection
+// error, or its data was read before.
 func closeMRUnderSend(e *env) {
 	const size = 10000
 	c, other := e.rc(), e.rc()
@@ -301,7 +300,7 @@ func closeMRUnderSend(e *env) {
 	e.fence(other)
 }
 
-// The target of a READ is not touched once its region is closed.
+// The target of a READ is not touched after its region is closed.
 func closeMRUnderRead(e *env) {
 	c := e.rc()
 	local, remote := e.buf(e.a, 4096), e.filled(e.b, 1, 4096)
@@ -315,7 +314,7 @@ func closeMRUnderRead(e *env) {
 	e.untouched(local)
 }
 
-// Connections are closed in any order, either side first, without harm to the rest.
+// Connections can be closed in any order, from either side, without affecting the others.
 func closeAnyOrder(e *env) {
 	const count = 12
 	cqA, cqB := e.newCQ(e.a, 300, nil), e.newCQ(e.b, 300, nil)
@@ -363,8 +362,8 @@ func (e *env) everything(s *side) []piece {
 	return append(parts, piece{"qp", qp, nil})
 }
 
-// Objects may be closed in any order: Close of one that others depend on returns
-// ErrBusy, and succeeds when they are gone.
+// Objects may be closed in any order: closing one that others depend on returns ErrBusy, and
+// succeeds after they are closed.
 func closeEveryOrder(e *env) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range e.rounds(60) {
@@ -395,8 +394,7 @@ func closeEveryOrder(e *env) {
 	}
 }
 
-// Closing a CQ, or its whole context, wakes a goroutine that sleeps in Wait, which
-// returns ErrClosed.
+// Closing a CQ or its context wakes a goroutine sleeping in Wait, which returns ErrClosed.
 func closeWakesSleepers(e *env) {
 	for _, what := range []string{"CQ", "Context"} {
 		e.sub(what, func(e *env) {

@@ -127,7 +127,7 @@ func converse(c *conn, src, dst *buf, rounds int) error {
 	return nil
 }
 
-// Goroutines that each use a QP of their own do not disturb each other.
+// Goroutines with separate QPs do not disturb each other.
 func concurrentQPEach(e *env) {
 	const workers, size = 8, 5000
 	var run []func() error
@@ -138,9 +138,8 @@ func concurrentQPEach(e *env) {
 	e.together(run...)
 }
 
-// Several goroutines post to one send queue while another polls: each request is done
-// once, those of a goroutine in its order, and the peer sees the order in which the
-// sender sees them complete.
+// Several goroutines may post to one send queue while another polls: each request is executed once,
+// in order per goroutine, and the peer sees the same order as the sender's completions.
 func concurrentOneSendQueue(e *env) {
 	const workers = 6
 	each := e.rounds(300)
@@ -185,8 +184,8 @@ func concurrentOneSendQueue(e *env) {
 	e.none(c.a.cq)
 }
 
-// Requests are posted by one goroutine and polled by another, at both ends, with the
-// content in place when the completion is polled.
+// One goroutine may post and another poll, at both ends, with the data in place when the completion
+// is polled.
 func concurrentPostPoll(e *env) {
 	const size = 300
 	rounds := e.rounds(1000)
@@ -215,7 +214,7 @@ func concurrentPostPoll(e *env) {
 		})
 }
 
-// Several goroutines may poll one queue: each completion goes to one of them.
+// Several goroutines may poll one queue: each completion is returned to exactly one of them.
 func concurrentOneCQ(e *env) {
 	const pollers, batch = 4, 3
 	rounds := e.rounds(170) // polls of each poller
@@ -251,7 +250,7 @@ func concurrentOneCQ(e *env) {
 	e.none(c.a.cq)
 }
 
-// Both ends of a connection post, poll and receive, each from goroutines of its own.
+// Both ends of a connection can post, poll and receive, each from its own goroutines.
 func concurrentBothDirections(e *env) {
 	rounds := e.rounds(1000)
 	cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 32, MaxRecvWR: 64}
@@ -308,7 +307,7 @@ func episode(sides [2]*side, mems [2]*verbs.Memory, cqs [2]verbs.CQ) (failure er
 	return converse(&conn{a: ends[0], b: ends[1]}, bufs[0], bufs[1], 2)
 }
 
-// Memory is registered and QPs come and go while others work.
+// Memory can be registered, and QPs created and closed, while others are busy.
 func concurrentChurn(e *env) {
 	const workers = 3
 	busy, src, dst := e.rc(), e.buf(e.a, 3000), e.buf(e.b, 3000)

@@ -23,7 +23,7 @@ var connectTests = []test{
 	{"Itself", connectItself},
 }
 
-// An endpoint is valid, is that of the QP, and stays the same until RESET.
+// An endpoint is valid, describes its QP, and stays the same until RESET.
 func connectEndpoint(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		q := fresh()
@@ -55,8 +55,7 @@ func connectEndpoint(e *env) {
 	})
 }
 
-// Connect has the defaults that package verbs documents, and takes the rest
-// from both endpoints.
+// Connect uses the defaults documented in package verbs, and takes the rest from both endpoints.
 func connectDefaults(e *env) {
 	c := e.unconnected(connConfig{})
 	local, remote := e.endpoint(c.a), e.endpoint(c.b)
@@ -90,7 +89,7 @@ func connectDefaults(e *env) {
 }
 
 // Connect takes traffic class, service level, hop limit, GID index, timeout and retries from
-// QPConfig.Path, and data passes.
+// QPConfig.Path, and data arrives.
 func connectPath(e *env) {
 	zero := int8(verbs.ExplicitZero)
 	for _, tt := range []struct {
@@ -131,7 +130,7 @@ func (e *env) lastGIDRow(s *side) int {
 	return rows[len(rows)-1].Index
 }
 
-// A QP is not created if its path is out of range, or names rows that the port does not have.
+// A path that is out of range, or names missing rows of the port, makes CreateQP fail.
 func connectBadPath(e *env) {
 	port := e.queryPort(e.a)
 	good := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1, Port: e.a.port}
@@ -185,7 +184,7 @@ func (e *env) exchange(c *conn, n int) {
 	e.same(a.bytes()[n:], payload(uint64(n), n))
 }
 
-// The smaller MTU of both ends is used.
+// The smaller of the two MTUs is used.
 func connectSmallerMTU(e *env) {
 	c := e.unconnected(connConfig{})
 	a, b := e.endpoint(c.a), e.endpoint(c.b)
@@ -201,8 +200,8 @@ func connectSmallerMTU(e *env) {
 	e.exchange(c, 5000)
 }
 
-// Every path MTU up to the active one carries messages that end on, before and after
-// the end of a packet.
+// Every path MTU up to the active one carries messages that end just before, on and after a packet
+// boundary.
 func connectEveryMTU(e *env) {
 	for mtu := verbs.MTU256; mtu <= verbs.MTU4096; mtu++ {
 		e.sub(mtu.String(), func(e *env) {
@@ -219,8 +218,8 @@ func connectEveryMTU(e *env) {
 	}
 }
 
-// An endpoint comes from a peer: impossible values are refused, and the QP is not
-// connected.
+// Connect refuses an endpoint with invalid values, since it was received from a peer, and the QP
+// stays unconnected.
 func connectBadEndpoints(e *env) {
 	c := e.unconnected(connConfig{})
 	good := e.endpoint(c.b)
@@ -284,7 +283,7 @@ func connectUnreliable(e *env) {
 	})
 }
 
-// Both ends may connect at the same time.
+// Both ends may connect concurrently.
 func connectBothAtOnce(e *env) {
 	for range 8 {
 		c := e.unconnected(connConfig{})
@@ -303,7 +302,7 @@ func (e *env) loop() *conn {
 	return c
 }
 
-// A QP can be connected to another one of the same context.
+// A QP can be connected to another QP of the same context.
 func connectLoopback(e *env) {
 	c := e.loop()
 	e.exchange(c, 10000)

@@ -25,7 +25,7 @@ var cqTests = []test{
 	{"Closed", cqClosed},
 }
 
-// A new queue is empty, and looking at it is no error (ibv_poll_cq(3) returns 0).
+// A new queue is empty, and polling it is not an error (ibv_poll_cq(3) returns 0).
 func cqEmpty(e *env) {
 	cq := e.newCQ(e.a, 8, nil)
 	e.none(cq)
@@ -53,8 +53,8 @@ func (e *env) inTurn(ends []*end, each int, check func(wc verbs.WC, i int, id ui
 	}
 }
 
-// A queue takes the completions of several QPs, each in its order, and the QP number
-// tells them apart (IBTA 11.4.2.1).
+// A CQ can serve several QPs: completions of each are in order and carry its QP number (IBTA
+// 11.4.2.1).
 func cqShared(e *env) {
 	const qps, each = 5, 12
 	cfg := connConfig{cqA: e.newCQ(e.a, qps*each, nil), cqB: e.newCQ(e.b, qps*each, nil)}
@@ -79,8 +79,8 @@ func cqShared(e *env) {
 	e.none(cfg.cqA, cfg.cqB)
 }
 
-// A poll takes the oldest completions and leaves the others, in order; one with room
-// for none takes none (ibv_poll_cq(3)).
+// A poll removes the oldest completions and leaves the others, in order; a poll into an empty slice
+// removes none (ibv_poll_cq(3)).
 func cqSmallPolls(e *env) {
 	const count = 20
 	c, other := e.rc(), e.rc()
@@ -109,7 +109,7 @@ func cqSmallPolls(e *env) {
 	e.none(c.b.cq)
 }
 
-// Sends complete in the send queue's CQ, receives in that of the receive queue.
+// Sends complete in the send CQ, receives in the receive CQ.
 func cqSeparate(e *env) {
 	const count = 10
 	c := e.conn(connConfig{sendA: e.newCQ(e.a, 32, nil)})
@@ -142,8 +142,7 @@ func (e *env) depths(s *side) []int {
 	return slices.DeleteFunc(all, func(n int) bool { return n > s.attr.MaxCQE })
 }
 
-// A queue is at least as deep as was asked, up to what the device allows
-// (ibv_create_cq(3)).
+// A queue is at least as deep as requested, up to the device limit (ibv_create_cq(3)).
 func cqDepth(e *env) {
 	for _, n := range append(e.depths(e.a), min(e.a.attr.MaxCQE, 1<<16)) {
 		cq := e.newCQ(e.a, n, nil)
@@ -154,7 +153,7 @@ func cqDepth(e *env) {
 	}
 }
 
-// As many completions as a queue was made for wait in it without an overrun.
+// A queue holds its full depth of completions without an overrun.
 func cqFits(e *env) {
 	for _, depth := range e.depths(e.b) {
 		if depth > min(e.a.attr.MaxQPWR, e.b.attr.MaxQPWR) {
@@ -181,7 +180,7 @@ func cqFits(e *env) {
 	}
 }
 
-// A depth below 1 or above the limit of the device is refused.
+// A depth below 1 or above the device limit is refused.
 func cqBadDepth(e *env) {
 	for _, n := range []int{0, -1, math.MinInt32, e.a.attr.MaxCQE + 1, math.MaxInt32} {
 		if n > 0 && n <= e.a.attr.MaxCQE {
@@ -248,9 +247,9 @@ func (e *env) flood(cq verbs.CQ) int {
 	return n
 }
 
-// A CQ overruns if receives complete and none is polled: an event says so, Poll returns
-// what fitted and then ErrCQOverrun, and the QPs on it go to the error state
-// (ibv_get_async_event(3), IBV_EVENT_CQ_ERR).
+// A CQ overruns if completed receives are not polled: it raises an event, Poll returns the stored
+// completions and then ErrCQOverrun, and its QPs enter the error state (ibv_get_async_event(3),
+// IBV_EVENT_CQ_ERR).
 func cqOverrunByReceives(e *env) {
 	cq := e.newCQ(e.b, 4, nil)
 	n := e.flood(cq)
@@ -265,7 +264,7 @@ func cqOverrunByReceives(e *env) {
 	})
 }
 
-// A CQ overruns in the same way if sends complete and none is polled.
+// A CQ overruns in the same way if completed sends are not polled.
 func cqOverrunBySends(e *env) {
 	cq := e.newCQ(e.a, 4, nil)
 	n := e.flood(cq)
@@ -281,7 +280,7 @@ func cqOverrunBySends(e *env) {
 	})
 }
 
-// Completions have rising timestamps, of a clock that can be read, if the device has them;
+// Completions have increasing timestamps from a readable clock if the device supports them;
 // otherwise a CQ with timestamps is refused.
 func cqTimestamp(e *env) {
 	cq, err := e.a.ctx.CreateCQ(verbs.CQConfig{Depth: 64, Timestamp: true})
@@ -305,7 +304,7 @@ func cqTimestamp(e *env) {
 	}
 }
 
-// A QP needs two CQs of its own context that are open.
+// A QP needs two open CQs of its own context.
 func cqBadCQs(e *env) {
 	own, closed := e.newCQ(e.a, 8, nil), e.newCQ(e.a, 8, nil)
 	foreign, second := e.newCQ(e.b, 8, nil), e.newCQ(e.again(e.a), 8, nil)
@@ -325,8 +324,8 @@ func cqBadCQs(e *env) {
 	e.must(foreign.Close(), "Close of the CQ of the other context")
 }
 
-// Close of a CQ that a QP uses, for sends or for receives, returns ErrBusy; the CQ
-// remains usable, and closes when the QP is gone (ibv_destroy_cq(3)).
+// Closing a CQ used by a QP, for sends or receives, returns ErrBusy; the CQ remains usable, and
+// closes after the QP (ibv_destroy_cq(3)).
 func cqBusy(e *env) {
 	sends, recvs := e.newCQ(e.a, 200, nil), e.newCQ(e.a, 200, nil)
 	c := e.conn(connConfig{sendA: sends, cqA: recvs})
@@ -340,7 +339,7 @@ func cqBusy(e *env) {
 	e.must(recvs.Close(), "Close of the receive CQ")
 }
 
-// Methods of a closed CQ return ErrClosed, whatever was in it.
+// Methods of a closed CQ return ErrClosed, whatever it contained.
 func cqClosed(e *env) {
 	for _, n := range []uint64{0, 3} {
 		cq := e.newCQ(e.a, 200, verbs.NewWaker())

@@ -17,7 +17,7 @@ var deviceTests = []test{
 	{"MissingCapabilities", deviceMissingCapabilities},
 }
 
-// A device has a name and a GUID, the same however it is asked.
+// A device has a name and a GUID that are the same in every query.
 func deviceIdentity(e *env) {
 	for _, s := range []*side{e.a, e.b} {
 		dev := s.ctx.Device()
@@ -30,7 +30,7 @@ func deviceIdentity(e *env) {
 	}
 }
 
-// What ibv_query_device(3) reports makes sense as a whole.
+// The limits reported by ibv_query_device(3) are consistent.
 func deviceLimits(e *env) {
 	for _, s := range []*side{e.a, e.b} {
 		a := s.attr
@@ -60,7 +60,7 @@ func deviceLimits(e *env) {
 	}
 }
 
-// One more than a limit is refused when the object is made (ibv_create_qp(3), EINVAL).
+// Creating an object beyond a limit fails (ibv_create_qp(3), EINVAL).
 func deviceLimitsRefuse(e *env) {
 	a := e.a.attr
 	cq := e.newCQ(e.a, 16, nil)
@@ -89,7 +89,7 @@ func deviceLimitsRefuse(e *env) {
 	}
 }
 
-// The port that traffic goes over is active, and its MTUs are real ones.
+// The port in use is active and reports valid MTUs.
 func devicePort(e *env) {
 	for _, s := range []*side{e.a, e.b} {
 		p := e.queryPort(s)
@@ -108,7 +108,7 @@ func devicePort(e *env) {
 	}
 }
 
-// Ports count from 1, and others are refused.
+// Ports are numbered from 1; other numbers are refused.
 func devicePortOutOfRange(e *env) {
 	for _, port := range []int{-1, 0, e.a.attr.Ports + 1, 256 + int(e.a.port)} {
 		e.refused("QueryPort of a port that does not exist", errorOf(e.a.ctx.QueryPort(port)), verbs.ErrInvalid, verbs.ErrNotFound)
@@ -116,8 +116,7 @@ func devicePortOutOfRange(e *env) {
 	}
 }
 
-// The GID table has at least one address; queries of empty rows and of rows beyond the
-// end are refused.
+// The GID table has at least one address; queries for empty or out-of-range rows are refused.
 func deviceGIDTable(e *env) {
 	for _, s := range []*side{e.a, e.b} {
 		type key struct {
@@ -149,10 +148,10 @@ func deviceGIDTable(e *env) {
 	}
 }
 
-// Two devices that reach each other have different addresses.
+// Two devices that reach each other have different GIDs.
 func deviceGIDsDiffer(e *env) {
 	if e.a.ctx.Device().Name() == e.b.ctx.Device().Name() {
-		e.Skip("both contexts are of one device")
+		e.Skip("both contexts use the same device")
 	}
 	for _, a := range e.gids(e.a) {
 		for _, b := range e.gids(e.b) {
@@ -186,7 +185,7 @@ func deviceOpenTwice(e *env) {
 	e.exchange(c, 64)
 }
 
-// A configuration without a field that has no default is refused.
+// A configuration that lacks a required field is refused.
 func deviceBadConfigs(e *env) {
 	cq := e.newCQ(e.a, 4, nil)
 	for name, cfg := range map[string]verbs.QPConfig{
@@ -198,7 +197,7 @@ func deviceBadConfigs(e *env) {
 	}
 }
 
-// Calls for a capability that the device lacks return ErrNotSupported.
+// Calls that need a missing capability return ErrNotSupported.
 func deviceMissingCapabilities(e *env) {
 	cq, caps := e.newCQ(e.a, 4, nil), e.a.attr.Capabilities
 	checked := 0

@@ -63,7 +63,7 @@ func (e *env) listen() *verbs.Waker {
 	return w
 }
 
-// Events returns at once when there is none, and takes none if there is no room.
+// Events never blocks: if the queue or dst is empty, it returns 0 and consumes no event.
 func eventsNeverBlocks(e *env) {
 	var evs [4]verbs.Event
 	if n, err := e.b.ctx.Events(evs[:]); n != 0 || err != nil {
@@ -88,16 +88,16 @@ func (e *env) inRTR() (*conn, verbs.QPAttr) {
 	return c, attr
 }
 
-// The first packet that a QP gets in RTR establishes communication
-// (ibv_get_async_event(3), IBV_EVENT_COMM_EST).
+// The first packet received in RTR establishes communication (ibv_get_async_event(3),
+// IBV_EVENT_COMM_EST).
 func eventsCommEst(e *env) {
 	c, _ := e.inRTR()
 	e.message(c, recv(1), send(2))
 	e.event(e.b, verbs.EventCommEst, c.b.QP)
 }
 
-// A WRITE, which needs no receive, establishes communication like any packet. The event
-// leaves the QP in RTR, from where the user takes it on (IBTA 11.6.3.2).
+// A WRITE establishes communication like any packet, although it needs no receive. The event leaves
+// the QP in RTR until the user moves it (IBTA 11.6.3.2).
 func eventsCommEstByWrite(e *env) {
 	c, attr := e.inRTR()
 	e.fence(e.rc())
@@ -112,8 +112,8 @@ func eventsCommEstByWrite(e *env) {
 	e.fence(c)
 }
 
-// A remote access that is not allowed is an event on the side that refused it
-// (ibv_get_async_event(3), IBV_EVENT_QP_ACCESS_ERR).
+// A refused remote access raises an event on the refusing side (ibv_get_async_event(3),
+// IBV_EVENT_QP_ACCESS_ERR).
 func eventsAccessError(e *env) {
 	c, src, dst := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
 	e.post(c.a, write(1, dst, 1, src.sge(0, 8)))
@@ -127,8 +127,7 @@ func eventsAccessError(e *env) {
 	}
 }
 
-// An impossible request is an event too, of another type (ibv_get_async_event(3),
-// IBV_EVENT_QP_REQ_ERR).
+// An invalid request raises another type of event (ibv_get_async_event(3), IBV_EVENT_QP_REQ_ERR).
 func eventsRequestError(e *env) {
 	e.needAtomics()
 	c, result, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 16)
@@ -137,8 +136,8 @@ func eventsRequestError(e *env) {
 	e.event(e.b, verbs.EventQPReqErr, c.b.QP)
 }
 
-// An error that has a completion needs no event (IBTA 11.6.3: affiliated asynchronous
-// errors are those without a completion).
+// An error reported by a completion raises no event (IBTA 11.6.3: affiliated asynchronous errors
+// are errors without a completion).
 func eventsNoneForCompleted(e *env) {
 	c, src := e.rc(), e.buf(e.a, 8)
 	e.postRecv(c.b, recv(1))
@@ -158,7 +157,7 @@ func eventsNoneForCompleted(e *env) {
 	}
 }
 
-// NotifyEvents makes every event wake.
+// After NotifyEvents, every event wakes.
 func eventsNotifyWakes(e *env) {
 	w := e.listen()
 	if tokenThere(w) && len(e.takeEvents(e.b)) == 0 {
@@ -171,7 +170,7 @@ func eventsNotifyWakes(e *env) {
 	}
 }
 
-// NotifyEvents wakes at once if events are queued already.
+// NotifyEvents wakes at once if events are already queued.
 func eventsNotifyQueued(e *env) {
 	b := e.newBell()
 	e.raised(b, e.listen())
@@ -181,7 +180,7 @@ func eventsNotifyQueued(e *env) {
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
-// There is one Waker: a new one takes the place of the old one.
+// Only one Waker is active: a new one replaces the old one.
 func eventsNotifyReplaced(e *env) {
 	b := e.newBell()
 	old := e.listen()
@@ -193,7 +192,7 @@ func eventsNotifyReplaced(e *env) {
 	}
 }
 
-// NotifyEvents(nil) ends the waking.
+// NotifyEvents(nil) disables wake-ups.
 func eventsNotifyEnds(e *env) {
 	w := e.listen()
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
@@ -207,9 +206,8 @@ func eventsNotifyEnds(e *env) {
 	}
 }
 
-// Events come in the order in which things happened: a call takes as many as there is
-// room for, oldest first, keeps the rest, and sets only the field of the object that an
-// event is about.
+// Events are returned in order of occurrence, oldest first, up to the length of dst; the rest stay
+// queued, and each event sets only the field of its object.
 func eventsInOrder(e *env) {
 	bells := make([]*bell, 5)
 	for i := range bells {
@@ -240,7 +238,7 @@ func eventsInOrder(e *env) {
 	}
 }
 
-// Events belong to the context of the object that they are about.
+// An event is delivered only to the context of its object.
 func eventsOtherContext(e *env) {
 	second := e.again(e.b)
 	e.takeEvents(second)
@@ -264,8 +262,8 @@ func (e *env) qpEvent() *end {
 	return q
 }
 
-// Close of a QP takes its events with it: no call returns an event of a closed QP
-// (ibv_destroy_qp(3): events that were not taken are dropped).
+// Closing a QP discards its events: no later call returns one (ibv_destroy_qp(3): events that were
+// not taken are dropped).
 func eventsClosedQP(e *env) {
 	q, other := e.qpEvent(), e.newBell()
 	e.must(q.Close(), "Close of a QP with an event")
@@ -276,7 +274,7 @@ func eventsClosedQP(e *env) {
 	}
 }
 
-// Close of an SRQ takes its events with it.
+// Closing an SRQ discards its events.
 func eventsClosedSRQ(e *env) {
 	b, other := e.newBell(), e.newBell()
 	e.raised(b, e.listen())
@@ -289,7 +287,7 @@ func eventsClosedSRQ(e *env) {
 	}
 }
 
-// An event says what happened, in the words of ibv_event_type_str(3), and to which QP.
+// The string of an event names the event, as ibv_event_type_str(3) does, and its QP.
 func eventsString(e *env) {
 	q := e.qpEvent()
 	var evs [1]verbs.Event

@@ -163,7 +163,7 @@ func (e *env) failed(wc verbs.WC, q *end, id uint64, want ...verbs.Status) {
 	e.Helper()
 	for _, right := range want {
 		if subs := e.pair.Substitutes[right]; slices.Contains(subs, wc.Status) && !slices.Contains(want, wc.Status) {
-			e.Logf("%q is taken for %q", wc.Status, right)
+			e.Logf("%q is accepted as %q", wc.Status, right)
 			want = append(want[:len(want):len(want)], subs...)
 		}
 	}

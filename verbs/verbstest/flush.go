@@ -18,8 +18,7 @@ var flushTests = []test{
 	{"FromInit", flushFromInit},
 }
 
-// A QP that goes to ERR completes all its receives with WR_FLUSH_ERR, in posting order
-// (IBTA 10.3.1.7).
+// A QP entering ERR completes all its receives with WR_FLUSH_ERR, in posting order (IBTA 10.3.1.7).
 func flushReceives(e *env) {
 	c := e.rc()
 	dst := e.painted(e.b, 64)
@@ -31,7 +30,7 @@ func flushReceives(e *env) {
 	e.untouched(dst)
 }
 
-// A QP that goes to ERR completes all its sends with WR_FLUSH_ERR, signaled or not.
+// A QP entering ERR completes all its sends with WR_FLUSH_ERR, signaled or not.
 func flushSends(e *env) {
 	c := e.rc()
 	// The peer has no receive, so none of them can be done.
@@ -43,7 +42,7 @@ func flushSends(e *env) {
 	e.none(c.b.cq)
 }
 
-// Every opcode is flushed when it waits behind a SEND that cannot be done.
+// Every opcode is flushed while it waits behind a blocked SEND.
 func flushEveryKind(e *env) {
 	e.needAtomics()
 	c := e.rc()
@@ -69,7 +68,7 @@ func flushSeparateCQs(e *env) {
 	e.none(c.a.cq, c.a.sendCQ)
 }
 
-// A send posted in ERR is taken and flushed (ibv_post_send(3)).
+// A send posted in ERR is accepted and flushed (ibv_post_send(3)).
 func flushPostSend(e *env) {
 	c, dst := e.rc(), e.painted(e.b, 8)
 	src := e.buf(e.a, 8)
@@ -82,8 +81,8 @@ func flushPostSend(e *env) {
 	e.untouched(dst)
 }
 
-// A receive posted in ERR is taken; devices with CapFlushOnPost flush it at once, and
-// on others it ends when the QP does.
+// A receive posted in ERR is accepted; devices with CapFlushOnPost flush it immediately, others
+// discard it with the QP.
 func flushPostRecv(e *env) {
 	c := e.rc()
 	e.move(c.b, verbs.StateErr)
@@ -95,7 +94,7 @@ func flushPostRecv(e *env) {
 	e.move(c.b, verbs.StateReset)
 }
 
-// Every request has one completion, even if it fails and the QP is put in ERR again.
+// Every request has one completion, even if it fails and the QP is moved to ERR again.
 func flushOnlyOnce(e *env) {
 	c := e.rc()
 	e.post(c.a, send(1), send(2))
@@ -108,8 +107,8 @@ func flushOnlyOnce(e *env) {
 	e.none(c.a.cq)
 }
 
-// RESET discards outstanding requests without completions, and they have no effect when
-// the QP is used again (IBTA 10.3.1.1).
+// RESET discards outstanding requests without completions, and they have no effect when the QP is
+// reused (IBTA 10.3.1.1).
 func flushResetDiscards(e *env) {
 	c := e.rc()
 	dst := e.painted(e.b, 64)
@@ -125,7 +124,7 @@ func flushResetDiscards(e *env) {
 	e.untouched(dst)
 }
 
-// A QP that never was connected flushes its receives too.
+// A QP that was never connected also flushes its receives.
 func flushFromInit(e *env) {
 	for n := range uint64(3) {
 		e.sub(fmt.Sprintf("receives=%d", n), func(e *env) {

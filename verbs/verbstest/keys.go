@@ -24,8 +24,8 @@ func (e *env) eachBit(run func(e *env, bit uint32, w verbs.SendWR)) {
 	}
 }
 
-// A key counts in all its bits: a number that differs from a good one in a single bit
-// opens nothing.
+// All bits of a key are significant: a number that differs from a valid key in one bit grants no
+// access.
 func keysRemoteEveryBit(e *env) {
 	e.eachBit(func(e *env, bit uint32, w verbs.SendWR) {
 		w.RKey ^= bit
@@ -33,8 +33,8 @@ func keysRemoteEveryBit(e *env) {
 	})
 }
 
-// A local key counts in all its bits too: a request with one that differs in a single
-// bit fails, and nothing is written.
+// All bits of a local key are significant: a request with a key that differs in one bit fails, and
+// nothing is written.
 func keysLocalEveryBit(e *env) {
 	e.eachBit(func(e *env, bit uint32, w verbs.SendWR) {
 		w.SGE[0].LKey ^= bit
@@ -42,8 +42,8 @@ func keysLocalEveryBit(e *env) {
 	})
 }
 
-// The key of a region that was closed is not given to the next ones and does not open
-// them, although all are over the same memory.
+// The key of a closed region is not assigned to the next regions and does not open them, even on
+// the same memory.
 func keysNotReused(e *env) {
 	mem := e.memory(64)
 	target := &buf{mem: mem, mr: e.register(e.b.pd, mem, verbs.AccessAll)}

@@ -39,8 +39,8 @@ func (e *env) fill(what string, post func(id uint64) (int, error)) int {
 	return 0
 }
 
-// PostSend to a full queue returns ErrQueueFull and how many requests it took, and posts
-// none of the others. The peer has no receives, so that no slot becomes free.
+// PostSend to a full queue returns ErrQueueFull and the number of accepted requests, and posts none
+// of the others. The peer has no receives, so that no slot becomes free.
 func limitsSendQueueFull(e *env) {
 	const depth = 8
 	c := e.conn(connConfig{sends: depth, cqA: e.newCQ(e.a, min(4096, e.a.attr.MaxCQE), nil)})
@@ -73,8 +73,8 @@ func (e *env) deliverAll(c *conn, first, count int) (next int) {
 	return first + count
 }
 
-// PostRecv to a full queue returns ErrQueueFull and how many receives it took, and posts
-// none of the others.
+// PostRecv to a full queue returns ErrQueueFull and the number of accepted receives, and posts none
+// of the others.
 func limitsRecvQueueFull(e *env) {
 	const depth = 8
 	c := e.conn(connConfig{recvs: depth, cqB: e.newCQ(e.b, min(4096, e.b.attr.MaxCQE), nil)})
@@ -92,7 +92,7 @@ func limitsRecvQueueFull(e *env) {
 	}
 }
 
-// A queue of depth zero takes nothing.
+// A queue of depth zero accepts no requests.
 func limitsZeroDepth(e *env) {
 	cq := e.newCQ(e.a, 4, nil)
 	q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
@@ -125,8 +125,8 @@ func limitsTooManyElements(e *env) {
 	}
 }
 
-// More elements than the QP was made for are refused, or are carried out if the
-// provider rounded the number up (ibv_create_qp(3): the actual values may be higher).
+// More elements than the QP was created for are refused, or executed if the provider rounded the
+// number up (ibv_create_qp(3): the actual values may be higher).
 func limitsMoreElements(e *env) {
 	if e.sgeLimit() < 2 {
 		e.Skip("the device takes one element")
@@ -147,7 +147,7 @@ func limitsMoreElements(e *env) {
 	}
 }
 
-// More inline bytes than the QP takes are refused.
+// More inline data than the QP supports is refused.
 func limitsTooMuchInline(e *env) {
 	c := e.conn(connConfig{inline: e.inlineSize()})
 	size := e.a.attr.MaxInline + 1
@@ -168,7 +168,7 @@ func limitsInlineOnRead(e *env) {
 	e.same(remote.bytes(), make([]byte, 8))
 }
 
-// An opcode that does not exist is refused.
+// An unknown opcode is refused.
 func limitsUnknownOpcode(e *env) {
 	c := e.rc()
 	for _, op := range []verbs.Opcode{7, 100, 255} {
@@ -178,7 +178,7 @@ func limitsUnknownOpcode(e *env) {
 	}
 }
 
-// A flag that does not exist is refused.
+// An unknown flag is refused.
 func limitsUnknownFlags(e *env) {
 	c := e.rc()
 	for bit := verbs.SendFlags(1 << 4); bit != 0; bit <<= 1 {

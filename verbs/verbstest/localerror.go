@@ -54,8 +54,7 @@ func (e *env) failsLocally(c *conn, bad verbs.SendWR) {
 	}
 }
 
-// A request that names local memory it may not use fails on this side, and the peer does
-// not notice.
+// A request on local memory without permission fails locally, and the peer does not notice.
 func (e *env) localCases(op verbs.Opcode) {
 	for _, tt := range badLocals {
 		e.sub(tt.name, func(e *env) {
@@ -64,7 +63,7 @@ func (e *env) localCases(op verbs.Opcode) {
 	}
 }
 
-// A READ needs local write access to where it puts the bytes.
+// The target of a READ needs local write access.
 func localReadOnlyRead(e *env) {
 	c, src := e.rc(), e.buf(e.b, 64)
 	dst := e.bufWith(e.a.pd, 64, verbs.AccessRemoteRead)
@@ -73,7 +72,7 @@ func localReadOnlyRead(e *env) {
 	e.untouched(dst)
 }
 
-// An atomic needs local write access to where it puts its result.
+// The result buffer of an atomic needs local write access.
 func localReadOnlyAtomic(e *env) {
 	e.needAtomics()
 	c, target := e.rc(), e.buf(e.b, 64)
@@ -93,8 +92,8 @@ func localSecondElement(e *env) {
 	e.failsLocally(c, write(1, dst, 0, src.sge(0, 8), src.sge(60, 8)))
 }
 
-// A receive that names memory it may not use fails when a message comes, and the sender
-// gets an operational error (IBTA 9.9.3, responder errors).
+// A receive on memory without permission fails when a message arrives, and the sender gets an
+// operational error (IBTA 9.9.3, responder errors).
 func localReceiveBad(e *env) {
 	cases := append([]badLocal{{"ReadOnly", func(e *env, s *side) verbs.SGE {
 		return e.bufWith(s.pd, 64, verbs.AccessRemoteRead).sge(0, 64)
@@ -125,8 +124,8 @@ func (e *env) tooLong(n int, sges ...verbs.SGE) {
 	e.receiveFails(n, verbs.StatusLocLenErr, verbs.StatusRemInvReqErr, sges...)
 }
 
-// A message longer than the receive that is its turn is an error on both sides, and
-// nothing is written behind the receive's buffer.
+// A message longer than its receive is an error on both sides, and nothing is written beyond the
+// receive's buffer.
 func localReceiveTooSmall(e *env) {
 	for name, size := range map[string]int{"OneByte": 1, "OnePacket": 100, "ManyPackets": 30000} {
 		e.sub(name, func(e *env) {
@@ -140,7 +139,7 @@ func localReceiveTooSmall(e *env) {
 // A message into a receive without a buffer is an error on both sides.
 func localReceiveWithoutBuffer(e *env) { e.tooLong(1) }
 
-// Requests posted before a failing one are carried out and succeed.
+// Requests posted before a failing one are executed and succeed.
 func localEarlierSucceed(e *env) {
 	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.painted(e.b, 128)
 	e.post(c.a, write(1, dst, 0, src.sge(0, 64)), write(2, dst, 0, src.sge(32, 64)), write(3, dst, 64, src.sge(0, 64)))

@@ -84,8 +84,7 @@ func (e *env) work(w *crowd, seed uint64) {
 	e.none(w.cqA, w.cqB)
 }
 
-// A device has many QPs with a number each, and all of them work with one queue on
-// either side.
+// A device supports many QPs with distinct numbers, all working with one CQ per side.
 func manyQPs(e *env) {
 	w := e.newCrowd(e.a, e.b, e.crowdSize())
 	as, bs := w.ends()
@@ -101,8 +100,8 @@ func manyQPs(e *env) {
 	e.work(w, 4)
 }
 
-// QPs of one context can be connected to each other (IBTA 9.2.1.1, loopback), many of
-// them, and in both directions.
+// Many QPs of one context can be connected to each other, in both directions (IBTA 9.2.1.1,
+// loopback).
 func manyLoopback(e *env) {
 	w := e.newCrowd(e.a, e.a, max(e.crowdSize()/4, 2))
 	as, bs := w.ends()
@@ -118,8 +117,8 @@ func manyLoopback(e *env) {
 	e.work(back, 2)
 }
 
-// A QP number means something on one device only: QPs of the same number on two
-// devices, connected crosswise, do not get each other's traffic.
+// A QP number is local to its device: QPs with equal numbers on two devices, connected crosswise,
+// do not get each other's traffic.
 func manySameNumbers(e *env) {
 	w := e.newCrowd(e.a, e.b, max(e.crowdSize()/8, 2))
 	_, bs := w.ends()
@@ -131,7 +130,7 @@ func manySameNumbers(e *env) {
 		c.b = bs[len(bs)-1-i]
 	}
 	if twins == 0 {
-		e.Skip("the devices, or two contexts of one device, gave no number twice")
+		e.Skip("no QP number was assigned twice, by two devices or by two contexts of one")
 	}
 	for _, c := range w.conns {
 		e.connect(c, connConfig{})
@@ -140,8 +139,7 @@ func manySameNumbers(e *env) {
 	e.work(w, 2)
 }
 
-// Regions by the thousand have keys of their own, and each key leads to the
-// bytes of its region.
+// Thousands of regions have distinct keys, and each key leads to its region's memory.
 func manyMRs(e *env) {
 	const size, batch = 64, 32
 	n := max(min(e.rounds(1000), e.a.attr.MaxMR/4, e.b.attr.MaxMR/4), 2)

@@ -32,7 +32,7 @@ func memoryRegister(e *env) {
 	}
 }
 
-// A view is registered on its own: work requests name its bytes, and only those.
+// A view is registered separately: its key covers only its own bytes.
 func memoryRegisterView(e *env) {
 	c := e.rc()
 	whole := e.memory(8192)
@@ -88,8 +88,8 @@ func (e *env) distinct(what string, numbers []uint32) {
 	}
 }
 
-// RKeys do not rise by a fixed step: an RKey is a permission, and one key must not
-// reveal the next.
+// RKeys do not increase by a fixed step: an RKey is a permission, and one key must not reveal the
+// next.
 func memoryKeysNotCounted(e *env) {
 	mrs := e.regions(16)
 	steps := map[uint32]bool{}
@@ -101,8 +101,8 @@ func memoryKeysNotCounted(e *env) {
 	}
 }
 
-// AccessLocalWrite must be set if remote writes or atomics are (ibv_reg_mr(3)), and
-// flags that do not exist are refused.
+// Remote write and atomic access require AccessLocalWrite (ibv_reg_mr(3)), and unknown flags are
+// refused.
 func memoryAccessRules(e *env) {
 	mem := e.memory(4096)
 	for _, tt := range []struct {
@@ -130,7 +130,7 @@ func memoryAccessRules(e *env) {
 	}
 }
 
-// Two regions on one memory have their own permissions, and are closed independently.
+// Two regions on the same memory have separate permissions and close independently.
 func memoryTwoRegions(e *env) {
 	c := e.rc()
 	readable := e.bufWith(e.b.pd, 64, verbs.AccessRemoteRead)
@@ -161,15 +161,15 @@ func memoryFreeRefused(e *env) {
 	e.must(mem.Free(), "Free")
 }
 
-// Memory that was freed cannot be registered.
+// Freed memory cannot be registered.
 func memoryRegisterFreed(e *env) {
 	mem := e.memory(4096)
 	e.must(mem.Free(), "Free")
 	e.refused("RegisterMemory of freed memory", errorOf(e.a.pd.RegisterMemory(mem, verbs.AccessAll)), verbs.ErrClosed)
 }
 
-// A receive whose memory is deregistered before a message comes fails, and the memory is
-// not touched.
+// A receive whose memory is deregistered before a message arrives fails, and the memory is not
+// touched.
 func memoryDeregisterUnderReceive(e *env) {
 	c := e.rc()
 	dst, src := e.painted(e.b, 64), e.filled(e.a, 1, 64)
@@ -181,8 +181,8 @@ func memoryDeregisterUnderReceive(e *env) {
 	e.untouched(dst)
 }
 
-// The target of writes that are under way may be deregistered: nothing is written after
-// Close returned.
+// The target of outstanding WRITEs may be deregistered: after Close returns, it is no longer
+// written.
 func memoryDeregisterUnderTraffic(e *env) {
 	const size = 1 << 16
 	c := e.rc()

@@ -13,8 +13,8 @@ var orderTests = []test{
 	{"OneDoorbellOrMany", orderDoorbells},
 }
 
-// Requests of one send queue complete in posting order, whatever their opcodes (IBTA
-// 9.5, transaction ordering).
+// Requests on one send queue complete in posting order, whatever their opcodes (IBTA 9.5,
+// transaction ordering).
 func orderMixed(e *env) {
 	const size, count = 1 << 17, 48
 	c := e.rc()
@@ -42,7 +42,7 @@ func orderMixed(e *env) {
 	})...)
 }
 
-// An unsignaled request that succeeds has no completion.
+// A successful unsignaled request generates no completion.
 func orderUnsignaled(e *env) {
 	c := e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)
@@ -73,7 +73,7 @@ func orderUnsignaledFrees(e *env) {
 	e.none(c.a.cq)
 }
 
-// An unsignaled request that fails has a completion.
+// A failed unsignaled request generates a completion.
 func orderUnsignaledError(e *env) {
 	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
 	bad := silent(write(2, dst, 1, src.sge(0, 64)))
@@ -88,7 +88,7 @@ func orderUnsignaledError(e *env) {
 	e.flushed(c.a.cq, c.a, 3, 4)
 }
 
-// A QP made with SignalAll completes every request.
+// A QP created with SignalAll completes every request.
 func orderSignalAll(e *env) {
 	c := e.conn(connConfig{signalAll: true})
 	dst, local := e.buf(e.b, 64), e.buf(e.a, 64)
@@ -124,20 +124,20 @@ func (e *env) writesThen(last func(id uint64) verbs.SendWR, op verbs.WCOpcode) {
 	}
 }
 
-// When a receive completes, the writes that the peer posted before the SEND are there
-// (IBTA 9.5).
+// When a receive completes, the WRITEs that the peer posted before the SEND are in memory (IBTA
+// 9.5).
 func orderWritesBeforeSend(e *env) {
 	e.writesThen(func(id uint64) verbs.SendWR { return send(id) }, verbs.WCRecv)
 }
 
-// When a receive completes, the writes that the peer posted before the WRITE_WITH_IMM
-// are there.
+// When a receive completes, the WRITEs that the peer posted before the WRITE_WITH_IMM are in
+// memory.
 func orderWritesBeforeImm(e *env) {
 	dst := e.buf(e.b, 8)
 	e.writesThen(func(id uint64) verbs.SendWR { return writeImm(id, 1, dst, 0) }, verbs.WCRecvRDMAWithImm)
 }
 
-// A chain does what single posts do, in the same order.
+// A chain has the same effect as single posts, in the same order.
 func orderDoorbells(e *env) {
 	c := e.rc()
 	next := uint64(0)

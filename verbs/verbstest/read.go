@@ -17,8 +17,8 @@ var readTests = []test{
 	{"BothDirections", readBothDirections},
 }
 
-// Reads of all sizes, from and to odd addresses, fetch the bytes, report how many, and
-// touch nothing else.
+// READs of all sizes, from and to odd addresses, fetch the right bytes, report their length, and
+// touch no other memory.
 func readSizes(e *env) {
 	c := e.rc()
 	e.eachSize(c.back(), func(e *env, n int, src, dst *buf) {
@@ -32,7 +32,7 @@ func readSizes(e *env) {
 	})
 }
 
-// What is read is scattered over the elements in order.
+// READ data is scattered over the elements in order.
 func readScatter(e *env) {
 	k := e.sgeLimit()
 	c := e.conn(connConfig{sges: k})
@@ -45,7 +45,7 @@ func readScatter(e *env) {
 	}
 }
 
-// More READs than max_rd_atomic may be posted: the rest waits its turn.
+// More READs than max_rd_atomic may be posted: the rest are deferred.
 func readMoreThanOutstanding(e *env) {
 	const count, size = 60, 5000
 	for _, depth := range []uint8{1, 2, 255} {
@@ -63,7 +63,7 @@ func readMoreThanOutstanding(e *env) {
 	}
 }
 
-// A READ sees what an earlier WRITE of the same QP wrote (IBTA 9.5).
+// A READ sees the data of an earlier WRITE on the same QP (IBTA 9.5).
 func readSeesEarlierWrite(e *env) {
 	const count, size = 16, 5000
 	c := e.rc()
@@ -80,7 +80,7 @@ func readSeesEarlierWrite(e *env) {
 	e.same(back.bytes()[(count-1)*size:], payload(1, count*size)[(count-1)*size:])
 }
 
-// A fenced SEND waits for earlier READs, so it may send what they fetch.
+// A fenced SEND waits for earlier READs, so it may send the data they fetch.
 func readFenceHoldsSend(e *env) {
 	const size = 1 << 18
 	c := e.rc()
@@ -95,7 +95,7 @@ func readFenceHoldsSend(e *env) {
 	}
 }
 
-// A fenced WRITE does not overtake an earlier READ of the same place.
+// A fenced WRITE does not overtake an earlier READ of the same address.
 func readFenceHoldsWrite(e *env) {
 	const size = 1 << 18
 	c := e.rc()
@@ -112,7 +112,7 @@ func readFenceHoldsWrite(e *env) {
 	}
 }
 
-// Remote read is all that the source of a READ needs, local write all that its target does.
+// The source of a READ needs only remote read access, and its target only local write access.
 func readReadOnlySource(e *env) {
 	c := e.rc()
 	dst, src := e.bufWith(e.a.pd, 64, verbs.AccessLocalWrite), e.bufWith(e.b.pd, 64, verbs.AccessRemoteRead)
@@ -121,7 +121,7 @@ func readReadOnlySource(e *env) {
 	e.same(dst.bytes(), payload(1, 64))
 }
 
-// Both ends read from each other at the same time.
+// Both ends can read from each other concurrently.
 func readBothDirections(e *env) {
 	const count, size = 16, 20000
 	c := e.rc()

@@ -79,7 +79,7 @@ func (e *env) eachBadRemote(op verbs.Opcode, run func(e *env, bad verbs.SendWR, 
 	}
 }
 
-// A request that names remote memory it may not use is refused by the peer.
+// The peer refuses a request on remote memory without permission.
 func (e *env) remoteCases(op verbs.Opcode) {
 	e.eachBadRemote(op, func(e *env, bad verbs.SendWR, local, target *buf) {
 		e.failsRemotely(e.rc(), bad, verbs.StatusRemAccessErr)
@@ -88,10 +88,9 @@ func (e *env) remoteCases(op verbs.Opcode) {
 	})
 }
 
-// A QP serves only the operations that its access flags name. The responder calls it
-// an invalid request ("operation not supported by this receive queue", IBTA 11.6.2);
-// hardware that checks QP and region in one go reports an access error instead, so
-// both are taken.
+// A QP serves only the operations allowed by its access flags. The responder calls it an invalid
+// request ("operation not supported by this receive queue", IBTA 11.6.2); hardware that checks QP
+// and region in one go reports an access error instead, so both are accepted.
 func remoteNotAllowedByQP(e *env) {
 	for _, tt := range []struct {
 		flag verbs.Access
@@ -115,8 +114,8 @@ func remoteNotAllowedByQP(e *env) {
 	}
 }
 
-// The first packet of a WRITE names the whole range: if its end is not allowed nothing
-// is written.
+// The first packet of a WRITE covers the whole range: if its end is not allowed, nothing is
+// written.
 func remoteLongWrite(e *env) {
 	const size = 30000
 	c, local, target := e.rc(), e.buf(e.a, size+1), e.painted(e.b, size)
@@ -124,8 +123,7 @@ func remoteLongWrite(e *env) {
 	e.untouched(target)
 }
 
-// Requests posted before a failing one are carried out and succeed; those behind it are
-// not carried out.
+// Requests posted before a failing one are executed and succeed; later ones are not executed.
 func remoteEarlierSucceed(e *env) {
 	e.needLossless("the answers to the earlier requests may be lost too")
 	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.painted(e.b, 128)
@@ -138,7 +136,7 @@ func remoteEarlierSucceed(e *env) {
 	e.holds(dst, 0, payload(1, 64))
 }
 
-// A failure breaks one connection and no other.
+// A failure breaks only its own connection.
 func remoteOthersGoOn(e *env) {
 	other := e.rc()
 	c, local, target := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
@@ -148,7 +146,7 @@ func remoteOthersGoOn(e *env) {
 	e.exchange(e.rc(), 1000)
 }
 
-// The QP that refused flushes its sends as well as its receives.
+// The refusing QP flushes its sends as well as its receives.
 func remoteBothFlush(e *env) {
 	c := e.conn(connConfig{sendA: e.newCQ(e.a, 64, nil)}).back()
 	local, target := e.buf(e.b, 64), e.buf(e.a, 64)

@@ -31,8 +31,7 @@ func retryPeerInReset(e *env) {
 	e.none(c.b.cq)
 }
 
-// A QP that is closed drops packets, whichever side it was on: the requests of its peer
-// end with RETRY_EXC_ERR.
+// A closed QP drops packets, on either side: its peer's requests fail with RETRY_EXC_ERR.
 func retryPeerClosed(e *env) {
 	for _, turn := range []func(c *conn) *conn{func(c *conn) *conn { return c }, (*conn).back} {
 		c := turn(e.conn(connConfig{tweak: impatient}))
@@ -54,7 +53,7 @@ func retryPeerInErr(e *env) {
 	e.none(c.b.cq)
 }
 
-// A QP in INIT drops packets though receives are posted to it (IBTA 10.3.1.2).
+// A QP in INIT drops packets even if it has receives (IBTA 10.3.1.2).
 func retryPeerNotConnected(e *env) {
 	c := e.unconnected(connConfig{})
 	e.must(verbs.InitQP(c.b.QP, e.b.port), "InitQP")
@@ -65,7 +64,7 @@ func retryPeerNotConnected(e *env) {
 	e.inState(c.b, verbs.StateInit)
 }
 
-// One-sided requests time out like others, and no memory changes on either side.
+// One-sided requests also time out, and memory is unchanged on both sides.
 func retryOneSided(e *env) {
 	for name, op := range map[string]verbs.Opcode{"Read": verbs.OpRDMARead, "Atomic": verbs.OpAtomicFetchAndAdd, "Write": verbs.OpRDMAWrite} {
 		e.sub(name, func(e *env) {
@@ -99,13 +98,12 @@ func (e *env) notReady(wr func(target *buf) verbs.SendWR) {
 	e.none(c.b.cq)
 }
 
-// A sender with a limit on RNR retries fails with RNR_RETRY_EXC_ERR if its peer posts no
-// receive.
+// A sender with an RNR retry limit fails with RNR_RETRY_EXC_ERR if its peer posts no receive.
 func retryRNRExceeded(e *env) {
 	e.notReady(func(*buf) verbs.SendWR { return send(1) })
 }
 
-// WRITE_WITH_IMM needs a receive, and fails in the same way without one, however many pieces its bytes have.
+// WRITE_WITH_IMM needs a receive and fails the same way without one, with any number of elements.
 func retryRNRExceededOnImm(e *env) {
 	src := e.buf(e.a, 64)
 	e.notReady(func(target *buf) verbs.SendWR { return writeImm(1, 5, target, 0, src.sge(0, 64)) })

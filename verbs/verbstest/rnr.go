@@ -11,8 +11,8 @@ var rnrTests = []test{
 	{"OthersGoOn", rnrOthersGoOn},
 }
 
-// With rnr_retry 7 a sender waits until there is a receive, and the message is
-// delivered once (IBTA 9.7, RNR NAK).
+// With rnr_retry 7, a sender waits until a receive is posted, and the message is delivered once
+// (IBTA 9.7, RNR NAK).
 func rnrWaits(e *env) {
 	c, other := e.rc(), e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.painted(e.b, 128)
@@ -43,7 +43,7 @@ func rnrWriteImm(e *env) {
 	e.carry(c, sendImm(2, 6), 12)
 }
 
-// A message of many packets arrives whole after it had to wait.
+// A message of many packets arrives complete after an RNR wait.
 func rnrLongMessage(e *env) {
 	const size = 100001
 	c, other := e.rc(), e.rc()
@@ -60,7 +60,7 @@ func rnrLongMessage(e *env) {
 	}
 }
 
-// Messages that wait keep their order.
+// Waiting messages keep their order.
 func rnrOrderKept(e *env) {
 	const count = 24
 	c := e.rc()
@@ -76,7 +76,7 @@ func rnrOrderKept(e *env) {
 	e.doneFrom(c.a, 0, count, verbs.WCSend)
 }
 
-// Requests posted before a SEND that has to wait are done without waiting.
+// Requests posted before a waiting SEND are executed without delay.
 func rnrWritesBefore(e *env) {
 	c := e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)
@@ -90,7 +90,7 @@ func rnrWritesBefore(e *env) {
 	e.gets(c.b, 11, 0)
 }
 
-// A connection that waits does not hold up others, in either direction.
+// A waiting connection does not block others, in either direction.
 func rnrOthersGoOn(e *env) {
 	c, other := e.rc(), e.rc()
 	e.post(c.a, send(1))

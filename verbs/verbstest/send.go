@@ -15,7 +15,7 @@ var sendTests = []test{
 	{"BothDirections", sendBothDirections},
 }
 
-// Messages of all sizes arrive whole, report their length, and touch nothing else.
+// Messages of all sizes arrive complete, report their length, and touch no other memory.
 func sendEverySize(e *env) { e.sendSizes(e.rc()) }
 
 func (e *env) sendSizes(c *conn) {
@@ -51,7 +51,7 @@ func (e *env) immediates(c *conn) {
 	}
 }
 
-// A message of no bytes consumes a receive, with or without a buffer.
+// An empty message consumes a receive, with or without a buffer.
 func sendZeroLength(e *env) {
 	c := e.rc()
 	dst := e.painted(e.b, 16)
@@ -99,8 +99,8 @@ func (b *buf) gathered(places [][2]int, n int) (p []byte) {
 	return p
 }
 
-// The elements of a send are gathered in order and those of a receive are filled in
-// order; what lies between them is not touched.
+// Send elements are gathered in order and receive elements are filled in order; bytes between them
+// are not touched.
 func sendGatherScatter(e *env) {
 	k := e.sgeLimit()
 	c := e.conn(connConfig{sges: k})
@@ -114,7 +114,7 @@ func sendGatherScatter(e *env) {
 	}
 }
 
-// Inline bytes are taken at post time: the buffer may be reused when PostSend returns.
+// Inline data is copied at post time: the buffer may be reused when PostSend returns.
 func sendInline(e *env) {
 	limit := e.inlineSize()
 	c := e.conn(connConfig{inline: limit})
@@ -144,7 +144,7 @@ func sendInlineUnregistered(e *env) {
 	e.same(dst.bytes(), payload(4, n))
 }
 
-// Inline bytes are gathered like others.
+// Inline data is gathered like other data.
 func sendInlineGather(e *env) {
 	n, k := e.inlineSize(), e.sgeLimit()
 	c := e.conn(connConfig{inline: n, sges: k})
@@ -154,7 +154,7 @@ func sendInlineGather(e *env) {
 	e.same(dst.bytes(), payload(8, n))
 }
 
-// Messages arrive in posting order, each in the receive that is its turn.
+// Messages arrive in posting order, each in the next receive.
 func sendManyInOrder(e *env) { e.inOrder(e.rc(), 60) }
 
 // inOrder sends messages in one chain and finds them in the receives in order. The
@@ -179,7 +179,7 @@ func (e *env) inOrder(c *conn, count int, before ...func(content verbs.SGE) verb
 	}
 }
 
-// Both ends of a connection send at the same time.
+// Both ends of a connection can send concurrently.
 func sendBothDirections(e *env) {
 	const count, size = 16, 5000
 	c := e.conn(connConfig{sendA: e.newCQ(e.a, 64, nil)})

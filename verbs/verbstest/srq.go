@@ -42,9 +42,8 @@ func (e *env) srqConn(depth int) (verbs.SRQ, *conn) {
 	return srq, e.onSRQ(srq)
 }
 
-// QPs that share a queue each get their own messages, in the order in which they were
-// sent; every receive is used once, and wr_id says which (IBTA 10.2.9). Any QP may take
-// any receive.
+// QPs that share a queue each get their own messages in sending order; every receive is used once
+// and identified by its wr_id (IBTA 10.2.9). Any QP may consume any receive.
 func srqShared(e *env) {
 	const qps, each, size = 4, 12, 5000
 	cq := e.newCQ(e.b, 2*qps*each, nil)
@@ -80,7 +79,7 @@ func srqShared(e *env) {
 	e.none(cq)
 }
 
-// One QP finds the receives in the order in which they were posted.
+// A single QP consumes receives in posting order.
 func srqInOrder(e *env) {
 	srq, c := e.srqConn(16)
 	for round := range uint64(4) {
@@ -97,8 +96,8 @@ func srqInOrder(e *env) {
 	}
 }
 
-// A message takes the receive that was posted first, whichever QP it comes for (IBTA
-// 10.2.9: the queue is consumed from its head). One message is on its way at a time.
+// A message consumes the oldest receive, whichever QP it is for (IBTA 10.2.9: the queue is consumed
+// from its head). Only one message is in flight.
 func srqInPostingOrder(e *env) {
 	srq, first := e.srqConn(8)
 	second := e.onSRQ(srq)
@@ -109,8 +108,8 @@ func srqInPostingOrder(e *env) {
 	}
 }
 
-// WRITE_WITH_IMM takes a receive of the shared queue and leaves its buffer alone; WRITE
-// takes none.
+// WRITE_WITH_IMM consumes a receive of the shared queue without touching its buffer; WRITE consumes
+// none.
 func srqWriteImm(e *env) {
 	srq, c := e.srqConn(8)
 	src, dst, unused := e.filled(e.a, 1, 3000), e.painted(e.b, 3100), e.painted(e.b, 64)
@@ -122,8 +121,8 @@ func srqWriteImm(e *env) {
 	e.carry(c, sendImm(3, 2), 11)
 }
 
-// Senders wait while the shared queue is empty, and each message is delivered once there
-// is a receive (IBTA 9.7.5.2.8), as with a QP's own queue.
+// Senders wait while the shared queue is empty, and each message is delivered exactly once after a
+// receive is posted (IBTA 9.7.5.2.8), as with a QP's own queue.
 func srqEmptyWaits(e *env) {
 	const size = 9000
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
@@ -162,8 +161,8 @@ func srqFull(e *env) {
 	e.stops("PostRecv of two receives to an SRQ with one place", 1, verbs.ErrQueueFull)(srq.PostRecv(two))
 }
 
-// A receive with more elements than the queue was made for is refused, and so are those
-// behind it in the chain; those before it are posted. Zero means one element.
+// A receive with more elements than the queue allows is refused, together with the rest of its
+// chain; receives before it are posted. Zero means one element.
 func srqTooManyElements(e *env) {
 	for name, ask := range map[string]int{"Default": 0, "Most": min(e.b.attr.MaxSRQSGE, verbs.MaxSGE)} {
 		e.sub(name, func(e *env) {
@@ -187,7 +186,7 @@ func srqTooManyElements(e *env) {
 	}
 }
 
-// A QP with an SRQ has no receive queue of its own.
+// A QP with an SRQ refuses PostRecv.
 func srqPostRecvRefused(e *env) {
 	srq, c := e.srqConn(8)
 	e.stops("PostRecv on a QP with an SRQ", 0)(c.b.PostRecv([]verbs.RecvWR{recv(1)}))
@@ -195,8 +194,7 @@ func srqPostRecvRefused(e *env) {
 	e.carry(c, send(3), 2)
 }
 
-// Configurations that make no sense are refused (device/LimitsRefuse has those that ask
-// for too much).
+// Inconsistent configurations are refused (device/LimitsRefuse covers excessive ones).
 func srqBadConfigs(e *env) {
 	e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
 	for name, cfg := range map[string]verbs.SRQConfig{
@@ -209,7 +207,7 @@ func srqBadConfigs(e *env) {
 	}
 }
 
-// A QP takes an SRQ of its own PD that is open, and has no receive queue beside it.
+// A QP accepts only an open SRQ of its own PD, and no receive queue beside it.
 func srqBadQPConfigs(e *env) {
 	own := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
 	closed := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
@@ -252,8 +250,8 @@ func (e *env) noLimitEvent(srq verbs.SRQ, when string) {
 	}
 }
 
-// The limit event comes once when fewer receives are left than the limit says, and
-// again only when the limit was set again (ibv_modify_srq(3)).
+// The limit event is raised once when fewer receives remain than the limit, and again only after
+// the limit is set again (ibv_modify_srq(3)).
 func srqLimitEvent(e *env) {
 	srq, c := e.srqConn(16)
 	give := func(count int) {
@@ -295,7 +293,7 @@ func srqLimitByConfig(e *env) {
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
 }
 
-// A limit that the queue cannot hold is refused and changes nothing (ibv_modify_srq(3)).
+// A limit above the queue's capacity is refused and changes nothing (ibv_modify_srq(3)).
 func srqLimitRefused(e *env) {
 	srq, c := e.srqConn(8)
 	e.postRecv(srq, recv(1), recv(1), recv(1))
@@ -309,8 +307,8 @@ func srqLimitRefused(e *env) {
 	e.must(srq.SetLimit(srq.MaxWR()), "SetLimit(MaxWR)")
 }
 
-// A QP with an SRQ that goes to the error state raises LAST_WQE_REACHED when it takes no
-// more receives; the receives in the SRQ stay for the others (IBTA 11.6.3).
+// A QP with an SRQ that enters the error state raises LAST_WQE_REACHED once it consumes no more
+// receives; the remaining receives serve the other QPs (IBTA 11.6.3).
 func srqLastWQE(e *env) {
 	srq, c := e.srqConn(8)
 	other := e.onSRQ(srq)
@@ -322,8 +320,8 @@ func srqLastWQE(e *env) {
 	e.none(c.b.cq, other.b.cq)
 }
 
-// A QP that fails for what its peer asked raises LAST_WQE_REACHED once, and the receives
-// stay in the SRQ (IBTA 11.6.3.2, last WQE reached).
+// A QP that fails because of a peer's request raises LAST_WQE_REACHED once, and the receives stay
+// in the SRQ (IBTA 11.6.3.2, last WQE reached).
 func srqLastWQERemote(e *env) {
 	srq, c := e.srqConn(8)
 	other := e.onSRQ(srq)
@@ -342,7 +340,7 @@ func srqLastWQERemote(e *env) {
 	}
 }
 
-// A message that does not fit fails one receive and one connection.
+// An oversized message fails one receive and one connection.
 func srqFailure(e *env) {
 	srq, c := e.srqConn(8)
 	other, src, dst := e.onSRQ(srq), e.buf(e.a, 64), e.buf(e.b, 64)
@@ -355,7 +353,7 @@ func srqFailure(e *env) {
 	e.carry(other, send(2, src.sge(0, 8)), 12)
 }
 
-// The receives of an SRQ outlive a QP that is closed, and serve QPs made later.
+// The receives of an SRQ outlive a closed QP and serve QPs created later.
 func srqSurviveClose(e *env) {
 	srq, c := e.srqConn(8)
 	e.postRecv(srq, recv(10), recv(11), recv(12))
@@ -367,8 +365,7 @@ func srqSurviveClose(e *env) {
 	e.none(c.b.cq)
 }
 
-// Closing a QP with unpolled receives gives their places in the SRQ back: there is
-// always room for MaxWR receives.
+// Closing a QP with unpolled receives frees their SRQ slots: MaxWR receives can always be posted.
 func srqClosePlaces(e *env) {
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
 	for range 4 {
@@ -385,8 +382,8 @@ func srqClosePlaces(e *env) {
 	}
 }
 
-// Close of an SRQ with QPs returns ErrBusy; the SRQ remains usable, and closes when the
-// last QP is gone, with receives in it (ibv_destroy_srq(3)).
+// Closing an SRQ with QPs returns ErrBusy; the SRQ remains usable, and closes after the last QP
+// even if it contains receives (ibv_destroy_srq(3)).
 func srqCloseBusy(e *env) {
 	srq, first := e.srqConn(8)
 	second := e.onSRQ(srq)

@@ -105,7 +105,7 @@ func (e *env) states() []verbs.QPState {
 	return s
 }
 
-// A new QP is in RESET, and its number has 24 bits and is not 0.
+// A new QP is in RESET, and its number is a nonzero 24-bit value.
 func stateNewIsReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()
@@ -119,7 +119,7 @@ func stateNewIsReset(e *env) {
 	})
 }
 
-// Every legal transition works with the attributes it needs and no others.
+// Every legal transition works with exactly its required attributes.
 func stateLegal(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for _, from := range e.states() {
@@ -139,8 +139,8 @@ func stateLegal(e *env) {
 	})
 }
 
-// Every other transition is a *TransitionError that names both states, and the QP
-// stays as it is.
+// Every other transition fails with a *TransitionError that names both states, and leaves the QP
+// unchanged.
 func stateIllegal(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for _, from := range e.states() {
@@ -186,7 +186,7 @@ var steps = [][2]verbs.QPState{
 	{verbs.StateReset, verbs.StateInit}, {verbs.StateInit, verbs.StateRTR}, {verbs.StateRTR, verbs.StateRTS},
 }
 
-// A transition that lacks an attribute names it and changes nothing.
+// A transition with a missing attribute returns an error that names it and changes nothing.
 func stateMissing(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for _, s := range steps {
@@ -206,7 +206,8 @@ func stateMissing(e *env) {
 	})
 }
 
-// A transition with an attribute that it does not take names it and changes nothing.
+// A transition with an attribute it does not allow returns an error that names it and changes
+// nothing.
 func stateUnexpected(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for i, extra := range []verbs.QPAttrMask{verbs.AttrSQPSN, verbs.AttrSQPSN, verbs.AttrRQPSN} {
@@ -221,7 +222,7 @@ func stateUnexpected(e *env) {
 	})
 }
 
-// Impossible values are refused and change nothing.
+// Invalid values are refused and change nothing.
 func stateBadValues(e *env) {
 	peer := e.endpoint(e.newQP(e.b, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 2, MaxRecvWR: 2}))
 	type badValue struct {

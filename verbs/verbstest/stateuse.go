@@ -2,8 +2,7 @@ package verbstest
 
 import "ibverbx/verbs"
 
-// Modify from RTS to RTS changes the attributes that may change in RTS
-// (ibv_modify_qp(3)).
+// Modify from RTS to RTS changes the attributes that are modifiable in RTS (ibv_modify_qp(3)).
 func stateModifyInPlace(e *env) {
 	c := e.rc()
 	mask := verbs.AttrState | verbs.AttrCurState | verbs.AttrMinRNRTimer | verbs.AttrAccess
@@ -24,7 +23,7 @@ func stateModifyInPlace(e *env) {
 	e.same(dst.bytes(), payload(1, 64))
 }
 
-// Nothing can be posted in RESET (ibv_post_send(3), ibv_post_recv(3)).
+// Posting in RESET fails (ibv_post_send(3), ibv_post_recv(3)).
 func statePostInReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()
@@ -34,7 +33,7 @@ func statePostInReset(e *env) {
 	})
 }
 
-// Sends can be posted from RTS on, not in INIT and RTR (IBTA 10.3.1).
+// Sends are accepted in RTS but refused in INIT and RTR (IBTA 10.3.1).
 func statePostSendBeforeRTS(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR} {
@@ -60,7 +59,7 @@ func statePostRecvInInit(e *env) {
 	e.holds(dst, 0, payload(9, 64)[:40])
 }
 
-// A QP in RTR receives and serves, and can go to RTS afterwards.
+// A QP in RTR receives and responds, and can enter RTS afterwards.
 func stateReceiveInRTR(e *env) {
 	c, attr := e.inRTR()
 	dst, src := e.buf(e.b, 64), e.filled(e.a, 2, 64)
@@ -75,7 +74,7 @@ func stateReceiveInRTR(e *env) {
 	e.gets(c.a, 4, 0)
 }
 
-// A QP that failed can be used again by way of RESET.
+// A failed QP can be reused after RESET.
 func stateErrResetReuse(e *env) {
 	c := e.rc()
 	for round := range uint64(3) {
@@ -105,8 +104,8 @@ func (e *env) toSQD(q *end) {
 	e.inState(q, verbs.StateSQD)
 }
 
-// When the send queue is drained, the requests that were begun have completed and the
-// others wait: the completed ones are a prefix, and RTS does the rest (IBTA 10.3.1.5).
+// When the send queue is drained, all started requests have completed, as a prefix of the queue,
+// and the rest run after RTS (IBTA 10.3.1.5).
 func sqdDrainedEvent(e *env) {
 	e.needCap(verbs.CapSQD, "CapSQD")
 	const size, count = 1 << 14, 16

@@ -62,7 +62,7 @@ func TestSubstitutes(t *testing.T) {
 			if (err == nil) != tt.passes {
 				t.Errorf("a completion with %q: %v, want it to pass: %v\n%s", tt.status, err, tt.passes, out)
 			}
-			told := strings.Contains(string(out), "is taken for")
+			told := strings.Contains(string(out), "is accepted as")
 			if want := tt.passes && strings.Contains(tt.name, "substitute"); tt.passes && told != want {
 				t.Errorf("a completion with %q: the log tells of a substitute: %v, want %v\n%s", tt.status, told, want, out)
 			}

@@ -32,14 +32,13 @@ func (e *env) uc() *conn {
 	return e.conn(connConfig{typ: verbs.UC, inline: e.inlineSize()})
 }
 
-// Messages of all sizes arrive whole. The sender completes without an answer.
+// Messages of all sizes arrive complete. The sender completes without a response.
 func ucSend(e *env) { e.sendSizes(e.uc()) }
 
-// SEND_WITH_IMM carries its number on UC too.
+// SEND_WITH_IMM carries its immediate on UC too.
 func ucSendImm(e *env) { e.immediates(e.uc()) }
 
-// A WRITE puts the bytes there and nowhere else. The SEND behind it says that it is
-// done.
+// A WRITE changes exactly the target bytes. The SEND behind it signals its arrival.
 func ucWrite(e *env) {
 	c := e.uc()
 	e.eachSize(c, func(e *env, n int, src, dst *buf) {
@@ -53,7 +52,7 @@ func ucWrite(e *env) {
 // WRITE_WITH_IMM writes and then consumes a receive on UC too.
 func ucWriteImm(e *env) { e.writeImmSizes(e.uc()) }
 
-// Inline bytes are taken at post time on UC too.
+// Inline data is copied at post time on UC too.
 func ucInline(e *env) {
 	n := e.inlineSize()
 	c, src, dst := e.uc(), e.filled(e.a, 1, n), e.buf(e.b, n)
@@ -64,15 +63,15 @@ func ucInline(e *env) {
 	e.same(dst.bytes(), payload(1, n))
 }
 
-// Messages of one QP arrive in the order in which they were posted (IBTA 9.8.2), each
-// in the receive that is its turn, and WRITEs are there before the SEND behind them.
+// Messages on one QP arrive in posting order (IBTA 9.8.2), each in the next receive, and WRITEs are
+// in memory before the SEND behind them.
 func ucInOrder(e *env) {
 	c, target := e.uc(), e.buf(e.b, 300)
 	e.inOrder(c, 10, func(content verbs.SGE) verbs.SendWR { return silent(write(1, target, 0, content)) })
 	e.same(target.bytes(), payload(1, 3000)[2700:])
 }
 
-// An unsignaled request that succeeds has no completion on UC either.
+// A successful unsignaled request generates no completion on UC either.
 func ucUnsignaled(e *env) {
 	c, dst := e.uc(), e.buf(e.b, 8)
 	e.postRecv(c.b, recv(1))
@@ -81,7 +80,7 @@ func ucUnsignaled(e *env) {
 	e.none(c.a.cq)
 }
 
-// A UC QP takes its receives from an SRQ if the device can do that.
+// A UC QP uses an SRQ if the device supports it.
 func ucSRQ(e *env) {
 	e.needUC()
 	e.needCap(verbs.CapSRQOnUC, "CapSRQOnUC")
@@ -118,7 +117,7 @@ func (e *env) refusedOps(c *conn, good verbs.SendWR, ops ...verbs.Opcode) {
 	e.inState(c.a, verbs.StateRTS)
 }
 
-// UC has neither READ nor atomics (IBTA table 38; ibv_post_send(3)).
+// UC supports neither READ nor atomics (IBTA table 38; ibv_post_send(3)).
 func ucReadRefused(e *env) {
 	e.refusedOps(e.uc(), sendImm(1, 1), verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
 }
@@ -138,8 +137,8 @@ func (e *env) settled(c, look *conn, number uint64) {
 	}
 }
 
-// A message that finds no receive is dropped without an error on either side, and the
-// next one gets through (IBTA 9.8, unreliable service).
+// A message without a receive is dropped silently on both sides, and the next one arrives (IBTA
+// 9.8, unreliable service).
 func ucNoReceive(e *env) {
 	c, look := e.uc(), e.rc()
 	src, dst := e.buf(e.a, 5000), e.buf(e.b, 5000)
@@ -171,9 +170,8 @@ func (e *env) ucDropped(c *conn, bad verbs.SendWR, target *buf) {
 	e.fence(c)
 }
 
-// A WRITE to memory that the peer may not write is dropped: nothing is written, neither
-// side gets an error, and both QPs remain usable (IBTA 9.9.3, responder error class D
-// for UC).
+// A WRITE without permission is dropped: nothing is written, neither side gets an error, and both
+// QPs remain usable (IBTA 9.9.3, responder error class D for UC).
 func ucBadRemote(e *env) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
 		e.sub(op.String(), func(e *env) {
@@ -190,7 +188,7 @@ func ucBadRemote(e *env) {
 	})
 }
 
-// A WRITE to a QP that does not allow any is dropped in the same way.
+// A WRITE to a QP without remote write access is dropped in the same way.
 func ucNotAllowed(e *env) {
 	e.needUC()
 	c := e.conn(connConfig{typ: verbs.UC, tweakB: func(a *verbs.QPAttr) { a.Access &^= verbs.AccessRemoteWrite }})
@@ -237,8 +235,8 @@ func (e *env) stopsAndGoesOn(c *conn, out, back outfit, bad verbs.SendWR) {
 	e.none(c.a.cq, c.b.cq)
 }
 
-// A request that names local memory it may not use puts a UC QP in SQE: its sends are
-// flushed, its receives go on, and it can be brought back to RTS.
+// A request on local memory without permission moves a UC QP to SQE: its sends are flushed, its
+// receives keep working, and it can return to RTS.
 func ucLocalErrors(e *env) {
 	e.needUC()
 	for _, tt := range badLocals {
@@ -266,8 +264,7 @@ func ucEarlierSucceed(e *env) {
 	e.inState(c.a, verbs.StateSQE)
 }
 
-// From SQE a QP goes to RTS, ERR or RESET, and nowhere else (IBTA 10.3.1.6;
-// ibv_modify_qp(3)).
+// From SQE, only RTS, ERR and RESET are reachable (IBTA 10.3.1.6; ibv_modify_qp(3)).
 func ucSQETransitions(e *env) {
 	for _, to := range []verbs.QPState{verbs.StateRTS, verbs.StateErr, verbs.StateReset} {
 		e.sub(to.String(), func(e *env) {
@@ -294,7 +291,7 @@ func ucSQETransitions(e *env) {
 	}
 }
 
-// ERR flushes a UC QP as it does an RC QP.
+// ERR flushes a UC QP like an RC QP.
 func ucFlush(e *env) {
 	c := e.uc()
 	e.postRecv(c.a, recv(1), recv(2))

@@ -87,7 +87,7 @@ func (e *env) arrivedImm(from, q *end, id uint64, n int, imm uint32) {
 	}
 }
 
-// Datagrams of all sizes up to the MTU arrive behind 40 bytes for the GRH.
+// Datagrams of all sizes up to the MTU arrive after 40 bytes reserved for the GRH.
 func udSendSizes(e *env) {
 	d := e.ud()
 	for _, n := range []int{0, 1, 7, 255, 256, d.mtu - 1, d.mtu} {
@@ -112,7 +112,7 @@ func udImmediate(e *env) {
 	e.arrived(d.a, d.b, 2, 0)
 }
 
-// The GRH of a datagram names sender and receiver, and leads back to the sender.
+// The GRH of a datagram names sender and receiver and can be used to reply.
 func udReply(e *env) {
 	d, dst, back := e.ud(), e.buf(e.b, 128), e.buf(e.a, 128)
 	e.postRecv(d.b, recv(1, dst.sge(0, 128)))
@@ -140,7 +140,7 @@ func udReply(e *env) {
 	e.same(back.bytes()[verbs.GRHLen:][:32], payload(1, 32))
 }
 
-// One QP sends to several, and one address handle serves all of a port.
+// One QP can send to several, and one address handle serves all QPs of a port.
 func udOneToMany(e *env) {
 	d := e.ud()
 	src := e.buf(e.a, 8)
@@ -168,7 +168,7 @@ func udOneToMany(e *env) {
 	}
 }
 
-// A receiver tells its senders apart by SrcQPN, on whichever side they are.
+// A receiver distinguishes its senders by SrcQPN, whichever side they are on.
 func udTwoSenders(e *env) {
 	d := e.ud()
 	cfg := verbs.QPConfig{Type: verbs.UD, MaxSendWR: 8, MaxRecvWR: 8}
@@ -187,7 +187,7 @@ func udTwoSenders(e *env) {
 	}
 }
 
-// Elements are gathered and scattered as on other QPs; the GRH may have one of its own.
+// Elements are gathered and scattered as on other QPs; the GRH may have a separate element.
 func udGather(e *env) {
 	d, k := e.ud(), e.sgeLimit()
 	if k < 2 {
@@ -201,8 +201,8 @@ func udGather(e *env) {
 	e.holds(dst, 3, payload(1, 100))
 }
 
-// The area of the GRH and the payload are one run of bytes to the elements of a receive,
-// wherever those are cut (ibv_post_recv(3)).
+// The GRH area and the payload are contiguous, wherever the elements of the receive split them
+// (ibv_post_recv(3)).
 func udGRHSplit(e *env) {
 	const n = 100
 	d := e.ud()
@@ -233,7 +233,7 @@ func udGRHSplit(e *env) {
 	}
 }
 
-// Inline bytes are taken at post time on UD too.
+// Inline data is copied at post time on UD too.
 func udInline(e *env) {
 	n := e.inlineSize()
 	d, src, dst := e.ud(), e.filled(e.a, 1, n), e.buf(e.b, n+verbs.GRHLen)
@@ -244,7 +244,7 @@ func udInline(e *env) {
 	e.same(dst.bytes()[verbs.GRHLen:], payload(1, n))
 }
 
-// A UD QP takes its receives from an SRQ too (IBTA 10.2.9).
+// A UD QP can use an SRQ too (IBTA 10.2.9).
 func udSRQ(e *env) {
 	e.needUD()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
@@ -271,7 +271,7 @@ func (e *env) dropped(d *datagrams, bad verbs.SendWR) {
 	e.bothIn(d.conn, verbs.StateRTS)
 }
 
-// A datagram with another Q_Key is dropped without an error (IBTA chapter 10, Q_Keys).
+// A datagram with a wrong Q_Key is dropped silently (IBTA chapter 10, Q_Keys).
 func udWrongQKey(e *env) {
 	d := e.ud()
 	bad := d.to(sendImm(1, 11))
@@ -279,8 +279,7 @@ func udWrongQKey(e *env) {
 	e.dropped(d, bad)
 }
 
-// A Q_Key with the high bit set stands for the Q_Key of the sending QP (IBTA chapter 10,
-// Q_Keys).
+// A Q_Key with the high bit set selects the Q_Key of the sending QP (IBTA chapter 10, Q_Keys).
 func udControlledQKey(e *env) {
 	d, dst := e.ud(), e.buf(e.b, 64)
 	if a, b := e.endpoint(d.a).QKey, e.endpoint(d.b).QKey; a != b {
@@ -293,7 +292,7 @@ func udControlledQKey(e *env) {
 	e.arrivedImm(d.a, d.b, 1, 0, 11)
 }
 
-// A datagram to a QP that does not exist, or is not a UD QP, is dropped.
+// A datagram to a nonexistent QP, or to one of another type, is dropped.
 func udWrongQPN(e *env) {
 	e.sub("Closed", func(e *env) {
 		d := e.ud()
@@ -314,9 +313,9 @@ func udWrongQPN(e *env) {
 	})
 }
 
-// A datagram that finds no receive is dropped, and the next one gets through. On a slow
-// device the first may still be on its way when the receive is posted and then gets it;
-// that may happen a few times, but not always.
+// A datagram without a receive is dropped, and the next one arrives. On a slow device the first may
+// still be on its way when the receive is posted and then gets it; that may happen a few times, but
+// not always.
 func udNoReceive(e *env) {
 	d, other, dst := e.ud(), e.rc(), e.buf(e.b, 64)
 	for try := range uint32(20) {
@@ -337,8 +336,8 @@ func udNoReceive(e *env) {
 	e.Error("a datagram that found no receive was kept until there was one")
 }
 
-// A datagram has one packet: a longer message is refused, or completes with LOC_LEN_ERR
-// (IBTA 11.6.2; ibv_post_send(3) allows an immediate error).
+// A datagram is a single packet: a longer message is refused, or completes with LOC_LEN_ERR (IBTA
+// 11.6.2; ibv_post_send(3) allows an immediate error).
 func udTooLong(e *env) {
 	d := e.ud()
 	n := d.mtu + 1
@@ -356,9 +355,8 @@ func udTooLong(e *env) {
 	e.arrivedImm(d.a, d.b, 11, 0, 22)
 }
 
-// A datagram that is longer than its receive is dropped, or fails the receive with
-// LOC_LEN_ERR. UD has no way to answer, and hardware does either; no byte goes behind
-// the buffer in any case.
+// A datagram longer than its receive is dropped, or fails the receive with LOC_LEN_ERR. UD cannot
+// respond, and hardware does either; bytes beyond the buffer are never written.
 func udReceiveTooSmall(e *env) {
 	d, src, dst := e.ud(), e.buf(e.a, 200), e.painted(e.b, 256)
 	e.postRecv(d.b, recv(11, dst.sge(0, verbs.GRHLen+8)), recv(12, dst.sge(128, verbs.GRHLen+8)))
@@ -379,7 +377,7 @@ func udReceiveTooSmall(e *env) {
 	e.guarded(dst, verbs.GRHLen+8, 128)
 }
 
-// UD has SEND only: another opcode ends a chain, and the requests before it are sent
+// UD supports only SEND: another opcode ends a chain, and the requests before it are sent
 // (ibv_post_send(3)).
 func udOtherOpcodes(e *env) {
 	d := e.ud()
@@ -387,8 +385,8 @@ func udOtherOpcodes(e *env) {
 		verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
 }
 
-// A datagram needs an address handle that is open and of its own PD: without one it is
-// refused when posted or fails locally, and does not arrive. Others are not affected.
+// A datagram needs an open address handle of its own PD: otherwise it is refused when posted or
+// fails locally, and does not arrive. Others are not affected.
 func udBadAH(e *env) {
 	for name, bad := range map[string]func(e *env, d *datagrams) verbs.AHHandle{
 		"None": func(*env, *datagrams) verbs.AHHandle { return 0 },
@@ -423,8 +421,7 @@ func udBadAH(e *env) {
 	}
 }
 
-// Every way to name local memory that is not allowed puts a UD QP in SQE, from where it
-// goes on as a UC QP does.
+// Every kind of local memory error moves a UD QP to SQE, where it recovers like a UC QP.
 func udLocalErrors(e *env) {
 	e.needUD()
 	for _, tt := range badLocals {

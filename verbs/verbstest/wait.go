@@ -58,7 +58,7 @@ func (e *env) notWoken(s *sleepy, why string) {
 	}
 }
 
-// A queue that was made without a Waker is for polling only.
+// A queue created without a Waker supports polling only.
 func waitNeedsWaker(e *env) {
 	cq := e.newCQ(e.a, 64, nil)
 	e.refused("Arm(false) without a Waker", cq.Arm(false), verbs.ErrNotSupported)
@@ -69,7 +69,7 @@ func waitNeedsWaker(e *env) {
 	e.refused(fmt.Sprintf("Wait = %d", n), err, verbs.ErrNotSupported)
 }
 
-// Completions of all kinds wake: sends, one-sided requests, failures.
+// All kinds of completions wake: sends, one-sided requests, failures.
 func waitEveryKind(e *env) {
 	w := verbs.NewWaker()
 	cq := e.newCQ(e.a, 200, w)
@@ -102,8 +102,8 @@ func (e *env) sleep(cq verbs.CQ, w *verbs.Waker) verbs.WC {
 	return wcs[0]
 }
 
-// A completion that was there before Arm need not wake, so the poll after Arm finds
-// it: Wait loses none, wherever the completion comes in between.
+// A completion queued before Arm need not wake, but the poll after Arm finds it: Wait never misses
+// a completion, whenever it arrives.
 func waitCompletionThenArm(e *env) {
 	s := e.sleepy()
 	for id := range uint64(50) {
@@ -123,9 +123,8 @@ func waitCompletionThenArm(e *env) {
 	}
 }
 
-// An armed queue wakes when a completion comes, whether a goroutine sleeps yet or not, and
-// it wakes once (ibv_req_notify_cq(3)): more completions do not wake until the queue is
-// armed again.
+// An armed queue wakes once when a completion arrives, even if no goroutine sleeps yet
+// (ibv_req_notify_cq(3)); further completions do not wake until it is armed again.
 func waitOneWake(e *env) {
 	s := e.sleepy()
 	e.message(s.conn, recv(100), flagged(send(100), verbs.SendSolicited))
@@ -140,8 +139,8 @@ func waitOneWake(e *env) {
 	}
 }
 
-// A queue that is armed for solicited completions wakes for a message that was sent with
-// SendSolicited and for no other success (IBTA 11.4.2.2).
+// Of successful completions, a queue armed for solicited ones wakes only for messages sent with
+// SendSolicited (IBTA 11.4.2.2).
 func waitSolicitedOnly(e *env) {
 	s := e.sleepy()
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
@@ -164,8 +163,8 @@ func waitSolicitedOnly(e *env) {
 	e.done(s.a, 31, verbs.WCRDMAWrite)
 }
 
-// A failed completion wakes too: there will be no solicited one after it (IBTA
-// 11.4.2.2, "solicited completion event").
+// A failed completion also wakes, because no solicited one will follow it (IBTA 11.4.2.2,
+// "solicited completion event").
 func waitSolicitedFailed(e *env) {
 	e.sub("FlushedReceive", func(e *env) {
 		s := e.sleepy()
@@ -185,8 +184,7 @@ func waitSolicitedFailed(e *env) {
 	})
 }
 
-// Arm(true) followed by Arm(false) is one request for a wake by any completion (IBTA
-// 11.4.2.2).
+// Arm(true) followed by Arm(false) requests one wake-up for any completion (IBTA 11.4.2.2).
 func waitAnyAfterSolicited(e *env) {
 	s := e.sleepy()
 	e.arm(s.b.cq, true)
@@ -216,7 +214,7 @@ func postAside(q *end, wr verbs.SendWR) <-chan error {
 	return posted
 }
 
-// One goroutine can wait for everything: two queues and the events of the context.
+// One goroutine can wait for two queues and the events of the context together.
 func waitSharedWaker(e *env) {
 	w := verbs.NewWaker()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
@@ -271,8 +269,8 @@ func (e *env) findOne(w *verbs.Waker, srq verbs.SRQ, conns []*conn, i int, id ui
 	}
 }
 
-// Wait ends with its context and loses nothing; it returns a completion that is there
-// before it returns the error of the context.
+// Wait returns when its context is done and loses no completion; an available completion takes
+// precedence over the context's error.
 func waitCancel(e *env) {
 	s := e.sleepy()
 	for id := range uint64(10) {
@@ -297,7 +295,7 @@ func waitCancel(e *env) {
 	}
 }
 
-// A token that is left over makes Wait poll once more and sleep again.
+// A stale token makes Wait poll once more and sleep again.
 func waitStaleToken(e *env) {
 	s := e.sleepy()
 	for id := range uint64(20) {
@@ -351,7 +349,7 @@ func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins boo
 	return nil
 }
 
-// Two goroutines that wake each other by messages, over and over, miss none.
+// Two goroutines that keep waking each other by messages never miss one.
 func waitPingPong(e *env) {
 	rounds := uint32(e.rounds(1000))
 	wA, wB := verbs.NewWaker(), verbs.NewWaker()

@@ -15,7 +15,7 @@ var writeTests = []test{
 	{"PassiveTarget", writePassiveTarget},
 }
 
-// Writes of all sizes, from and to odd addresses, put the bytes there and nowhere else.
+// WRITEs of all sizes, from and to odd addresses, change exactly the target bytes.
 func writeSizes(e *env) {
 	c := e.rc()
 	e.eachSize(c, func(e *env, n int, src, dst *buf) {
@@ -24,8 +24,8 @@ func writeSizes(e *env) {
 	})
 }
 
-// WRITE_WITH_IMM writes like WRITE and then consumes a receive, which reports the
-// immediate and how many bytes were written; zero bytes too.
+// WRITE_WITH_IMM writes like WRITE and then consumes a receive, which reports the immediate and the
+// number of bytes written, even if it is zero.
 func writeImmediate(e *env) { e.writeImmSizes(e.rc()) }
 
 func (e *env) writeImmSizes(c *conn) {
@@ -39,7 +39,7 @@ func (e *env) writeImmSizes(c *conn) {
 	})
 }
 
-// The buffer of the receive that a WRITE_WITH_IMM consumes is not touched.
+// WRITE_WITH_IMM does not touch the buffer of the receive it consumes.
 func writeImmediateIgnoresBuffer(e *env) {
 	c := e.rc()
 	src, dst, unused := e.filled(e.a, 1, 64), e.buf(e.b, 64), e.painted(e.b, 8)
@@ -49,7 +49,7 @@ func writeImmediateIgnoresBuffer(e *env) {
 	e.untouched(unused)
 }
 
-// A plain WRITE leaves the receives of the peer alone.
+// A plain WRITE does not consume a receive of the peer.
 func writeConsumesNoReceive(e *env) {
 	c := e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 128)
@@ -61,7 +61,7 @@ func writeConsumesNoReceive(e *env) {
 	e.same(dst.bytes()[64:], payload(1, 64))
 }
 
-// The key and address of a WRITE or READ of no bytes are ignored (IBTA C9-88).
+// The key and address of an empty WRITE or READ are ignored (IBTA C9-88).
 func writeZeroLength(e *env) {
 	c := e.rc()
 	w, r := send(1), send(2)
@@ -99,7 +99,7 @@ func writeGather(e *env) {
 	}
 }
 
-// An inline WRITE takes its bytes at post time.
+// An inline WRITE copies its data at post time.
 func writeInline(e *env) {
 	n := e.inlineSize()
 	c := e.conn(connConfig{inline: n})
@@ -114,7 +114,7 @@ func writeInline(e *env) {
 	e.holds(dst, 9, want)
 }
 
-// Writes to the same place take effect in posting order (IBTA 9.5).
+// WRITEs to the same address take effect in posting order (IBTA 9.5).
 func writeLastOneWins(e *env) {
 	const count, size = 32, 300
 	c := e.rc()
@@ -125,8 +125,8 @@ func writeLastOneWins(e *env) {
 	e.same(dst.bytes(), payload(1, count*size)[(count-1)*size:])
 }
 
-// The program of the target takes no part: its queues may have no room and it polls
-// nothing, and writes, reads and atomics are served all the same.
+// The target program is passive: WRITEs, READs and atomics are served even if its queues have no
+// capacity and it never polls.
 func writePassiveTarget(e *env) {
 	e.needAtomics()
 	cq := e.newCQ(e.b, 1, nil)

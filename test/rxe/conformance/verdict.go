@@ -16,14 +16,14 @@ const (
 	departs             // from the specification, for a reason that the provider's test names
 )
 
-var words = [...]string{passes: "yes", substituted: "yes, status", inPart: "in part", absent: "not there", departs: "departs"}
+var words = [...]string{passes: "yes", substituted: "yes, status", inPart: "partial", absent: "n/a", departs: "departs"}
 
 func (v verdict) String() string { return words[v] }
 
 // Texts of the suite.
 const (
 	departsPrefix = "departs from the specification: "
-	takenFor      = " is taken for "
+	takenFor      = " is accepted as "
 )
 
 // note is a reason why something did not run.
