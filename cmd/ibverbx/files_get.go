@@ -38,7 +38,7 @@ PATH is kept. Transfers resume and are verified as with ibverbx get.
 The exit status is that of ibverbx get.`
 
 const putExample = `  ibverbx serve --write /incoming --token-file t    on node1
-  ibverbx put node1 results.tar --token-file t      stored as incoming/results.tar
+  ibverbx put node1 results.tar --token-file t      as incoming/results.tar
   ibverbx put node1 ./run7 incoming/runs/7 --token-file t`
 
 // transferFlags are the flags of get and put.

@@ -35,7 +35,7 @@ restricts that to some clients.
 
 Ctrl-C and SIGTERM stop the server with status 0. Clients resume when it is back.`
 
-const serveExample = `  ibverbx token t                           create a secret; copy it to the other hosts
+const serveExample = `  ibverbx token t                           create a secret; copy it to others
   ibverbx serve /models --token-file t      others get models/...
   ibverbx serve /data/v7=models/v7 --token-file t
   ibverbx serve --write /incoming --token-file t

@@ -52,7 +52,7 @@ source with Go, a C compiler and the headers of rdma-core.`,
   ibverbx run -- ib_write_bw                terminal 1
   ibverbx run -- ib_write_bw 127.0.0.1      terminal 2
   ibverbx run --loss 0.1% -- ./my-test      with packet loss
-  ibverbx run --env                         environment variables for a Dockerfile`,
+  ibverbx run --env                         variables for a Dockerfile`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, s, args) },
 	}
 	fl := cmd.Flags()
