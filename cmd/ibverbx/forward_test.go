@@ -207,7 +207,7 @@ func TestForwardExitCodes(t *testing.T) {
 		want   string
 	}{
 		{"forward ADDR", exitUsage, "-L 5432:127.0.0.1:5432"},
-		{"forward -L 0:db:1", exitUsage, "a host"},
+		{"forward -L 0:db:1", exitUsage, "want HOST"},
 		{"forward -L db:1 ADDR", exitUsage, "[BIND:]PORT:HOST:PORT"},
 		{"forward -L 0:db ADDR", exitUsage, "target is wrong"},
 		{"forward -L 0:db:x ADDR", exitUsage, "from 1 to 65535"},

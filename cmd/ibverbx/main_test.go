@@ -131,8 +131,8 @@ func TestHelpTeaches(t *testing.T) {
 		"devices -h":   "ibv_devinfo",
 		"help perf":    "--bidirectional",
 		"version -h":   "--json",
-		"get --help":   "run the same command again",
-		"serve --help": "nothing can be written",
+		"get --help":   "Run the same command again",
+		"serve --help": "read-only unless --write",
 		"forward -h":   "ssh -L does",
 		"help devices": "--ib-dev",
 	} {
