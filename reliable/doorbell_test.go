@@ -49,13 +49,8 @@ func (p countedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	if err != nil {
 		return q, err
 	}
-	counting, kind := &countedQP{QP: q}, &p.ctx.controls
-	switch cfg.Type {
-	case verbs.UC:
-		kind = &p.ctx.paths
-	case verbs.RC:
-		kind = &p.ctx.sides
-	}
+	counting := &countedQP{QP: q}
+	kind := map[verbs.QPType]*[]*countedQP{verbs.UC: &p.ctx.paths, verbs.UD: &p.ctx.controls, verbs.RC: &p.ctx.sides}[cfg.Type]
 	*kind = append(*kind, counting)
 	return counting, nil
 }

@@ -56,27 +56,47 @@ func flagError(cmd *cobra.Command, err error) error {
 	return wrong(cmd, "--%s %s: %s", invalid.GetFlag().Name, invalid.GetValue(), text)
 }
 
-// explainConnect explains why the server of file commands, at addr, cannot be used.
-func (f *fileFlags) explainConnect(addr string, err error) error {
+// server is a command that listens, and its default port.
+type server struct{ command, port string }
+
+// The servers of the file commands and of perf.
+var (
+	fileServer = server{"ibverbx serve", node.DefaultPort}
+	perfServer = server{"ibverbx perf serve", defaultPort}
+)
+
+// explainDial explains why a server at addr cannot be used. token is the value of --token-file.
+func (v server) explainDial(addr, token string, err error) error {
 	host, _, _ := net.SplitHostPort(addr)
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &dns):
 		return explain(err, "cannot resolve host %s: %s", host, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return explain(err, "nothing listens on %s; is \"ibverbx serve\" running there?", addr)
+		return explain(err, "nothing listens on %s; is \"%s\" running there?", addr, v.command)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return explain(err, "%s is unreachable; check the address and the route to it", addr)
-	case errors.Is(err, bootstrap.ErrAuth) && f.auth.token != "":
-		return explain(err, "%s rejected the token in %s: both hosts need the same file", host, f.auth.token)
+	case errors.Is(err, bootstrap.ErrAuth) && token != "":
+		return explain(err, "%s rejected the token in %s: both hosts need the same file", host, token)
 	case errors.Is(err, bootstrap.ErrAuth):
 		return explain(err, "%s and this host do not accept each other's certificates: both must be signed by the authority in --ca", host)
-	case errors.Is(err, bootstrap.ErrPeerClosed), errors.Is(err, bootstrap.ErrProtocol), errors.Is(err, bootstrap.ErrTimeout):
-		return explain(err, "%s is not \"ibverbx serve\"; it may be \"ibverbx perf serve\" or another program. Use the port of ibverbx serve (default %s)", addr, node.DefaultPort)
+	case errors.Is(err, bootstrap.ErrPeerClosed) && otherServer(err) != "":
+		return explain(err, "%s is \"%s\"; this command needs the port of \"%s\" (default %s)", addr, otherServer(err), v.command, v.port)
 	case errors.Is(err, context.DeadlineExceeded):
-		return explain(err, "%s did not answer within %v; is \"ibverbx serve\" running there?", addr, connectTime)
+		return explain(err, "%s did not answer within %v; is \"%s\" running there?", addr, connectTime, v.command)
 	}
 	return err
+}
+
+// otherServer returns the command of a server that refused the protocol of another one, by its reason; "" if it is not such a refusal.
+func otherServer(err error) string {
+	switch text := err.Error(); {
+	case strings.Contains(text, "want a hello"):
+		return fileServer.command
+	case strings.Contains(text, "during a test"):
+		return perfServer.command
+	}
+	return ""
 }
 
 // explainFile explains why a file or a directory of a host cannot be transferred.

@@ -199,7 +199,7 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
 	if err != nil {
-		return nil, nil, &peerError{f.explainConnect(addr, err)}
+		return nil, nil, &peerError{fileServer.explainDial(addr, f.auth.token, err)}
 	}
 	e, err := f.open(ctx, s, node.Config{Auth: auth}, local)
 	if err != nil {
@@ -209,7 +209,7 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	defer cancel()
 	p, err := e.Peer(limit, addr)
 	if err != nil {
-		return nil, nil, errors.Join(&peerError{f.explainConnect(addr, err)}, e.close())
+		return nil, nil, errors.Join(&peerError{fileServer.explainDial(addr, f.auth.token, err)}, e.close())
 	}
 	return e, p, nil
 }

@@ -173,7 +173,7 @@ func TestExitCodes(t *testing.T) {
 		{"put ADDR TO/no d/x", exitFailure, "no such file"},
 		{"get ADDR d/f TO/no/f", exitFailure, "no such file"},
 		{"get 127.0.0.1:1 d/f TO", exitPeer, "nothing listens on 127.0.0.1:1"},
-		{"get ADDR", exitUsage, "a name"},
+		{"get ADDR", exitUsage, "want HOST NAME [DEST]"},
 		{"get ADDR d/f TO --sync often", exitUsage, "never, file or dir"},
 		{"serve", exitUsage, "--write"},
 		{"get ADDR d/f TO --token-file OTHER", exitFailure, "rejected the token"},

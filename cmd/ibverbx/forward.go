@@ -152,7 +152,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
 	if err != nil {
-		return &peerError{f.explainConnect(addr, err)}
+		return &peerError{fileServer.explainDial(addr, f.auth.token, err)}
 	}
 	n, uncount, err := f.openNode(ctx, s, node.Config{Auth: auth}, local)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	defer cancel()
 	p, err := n.Peer(limit, addr)
 	if err != nil {
-		return &peerError{f.explainConnect(addr, err)}
+		return &peerError{fileServer.explainDial(addr, f.auth.token, err)}
 	}
 	tell := &teller{s: s}
 	far := &forwardHost{node: n, addr: addr, say: tell.say}

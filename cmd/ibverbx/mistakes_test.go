@@ -74,6 +74,8 @@ perf --nosuch
 perf --memory gpu
 perf --kill-rail 7
 perf $CLOSED --token-file $DIR/token
+perf $SERVE --token-file $DIR/token
+perf $PERF --token-file $DIR/other
 perf $CLOSED
 perf --tclass 999
 compare
@@ -147,7 +149,7 @@ func TestUnknownHost(t *testing.T) {
 	dns := &net.DNSError{Err: "no such host", Name: "nosuchhost", Server: "192.0.2.1:53", IsNotFound: true}
 	err := fmt.Errorf("dial: %w", &net.OpError{Op: "dial", Net: "udp", Err: dns})
 	f := &fileFlags{}
-	for _, got := range []error{f.explainConnect("nosuchhost:18510", err), f.explainOpen("nosuchhost:18510", err)} {
+	for _, got := range []error{fileServer.explainDial("nosuchhost:18510", "", err), f.explainOpen("nosuchhost:18510", err)} {
 		if text := got.Error(); !strings.Contains(text, "cannot resolve host nosuchhost: no such host") || strings.Contains(text, "192.0.2.1") {
 			t.Errorf("the error is %q, want the host and the cause alone", text)
 		}

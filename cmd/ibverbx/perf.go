@@ -179,9 +179,9 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 	_, notHost := measure.ParseOp(f.host)
 	switch {
 	case notHost == nil:
-		return wrong(cmd, "use one operation, got %q", args)
+		return wrong(cmd, "%s: use one operation", strings.Join(args, " "))
 	case len(rest) > 0:
-		return wrong(cmd, "use one operation and one host, got %q", args)
+		return wrong(cmd, "%s: use one operation and one host", strings.Join(args, " "))
 	case f.host != "" && f.auth == authFlags{} && len(args) > 1: // the operation is there, so this is a host
 		return wrong(cmd, "the host %s needs --token-file, with the same secret on both sides (ibverbx token makes one), or --ca, --cert and --key", f.host)
 	case f.host != "" && f.auth == authFlags{}:

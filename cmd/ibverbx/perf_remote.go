@@ -103,15 +103,19 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	conn, err := bootstrap.Dial(ctx, withPort(f.host, defaultPort), auth)
+	addr := withPort(f.host, defaultPort)
+	conn, err := bootstrap.Dial(ctx, addr, auth)
 	if err != nil {
-		return err
+		return perfServer.explainDial(addr, f.auth.token, err)
 	}
 	p, err := newPerfRemote(s, conn, f)
 	if err != nil {
 		return err
 	}
-	return p.takePart(ctx, s)
+	if err = p.takePart(ctx, s); errors.Is(err, bootstrap.ErrPeerClosed) {
+		return perfServer.explainDial(addr, f.auth.token, err)
+	}
+	return err
 }
 
 // takePart takes part in a test over the connection, as the client that dialed or as the server, and

@@ -343,7 +343,7 @@ func TestPerfRemoteFlagErrors(t *testing.T) {
 		"serve --token-file T --listen 1.2.3.4.5:1": "1.2.3.4.5",
 		"--server --insecure-plaintext-on-loopback --listen 0.0.0.0:0": "loopback",
 		"write 127.0.0.1:1 --token-file T -s 0":                        "--size",
-		"127.0.0.1:1 --token-file T":                                   "refused",
+		"127.0.0.1:1 --token-file T":                                   "nothing listens on 127.0.0.1:1",
 		"127.0.0.1:1 --token-file none":                                "none",
 	} {
 		words := strings.Fields(strings.ReplaceAll(args, "T", token))

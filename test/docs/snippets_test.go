@@ -42,11 +42,15 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// snippet removes the indentation and the error checks from the code of a function.
+// snippet removes the indentation, the error checks and words for the linter from the code of a function.
 func snippet(code string) string {
 	var b strings.Builder
 	for line := range strings.Lines(code) {
-		if line = strings.TrimPrefix(line, "\t"); !strings.HasPrefix(line, "rig.Must(") {
+		line, _, cut := strings.Cut(strings.TrimPrefix(line, "\t"), " //nolint")
+		if cut {
+			line += "\n"
+		}
+		if !strings.HasPrefix(line, "rig.Must(") {
 			b.WriteString(line)
 		}
 	}
@@ -109,7 +113,7 @@ func TestStreamSnippet(t *testing.T) {
 	// README begins
 	l, err := stream.Listen(server, "http")
 	rig.Must(t, err)
-	go http.Serve(l, handler)
+	go http.Serve(l, handler) //nolint:errcheck // it returns when l is closed
 	c, err := stream.Dial(ctx, p, "http")
 	rig.Must(t, err)
 	client := &http.Client{Transport: &http.Transport{DialContext: stream.Dialer(n)}}
