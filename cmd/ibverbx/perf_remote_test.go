@@ -242,8 +242,8 @@ func TestPerfServerKeepsOthersOut(t *testing.T) {
 	server, addr := serve(t, "--token-file", token, "--once")
 	wrong := newToken(t, "another secret, also long enough")
 	status, out, stderr := command(t.Context(), "perf", addr, "--token-file", wrong)
-	if status != exitFailure || out != "" || !strings.Contains(stderr, "not authenticated") {
-		t.Errorf("a wrong token: status %d, %q, %q, want %d and that it is not authenticated", status, out, stderr, exitFailure)
+	if status != exitFailure || out != "" || !strings.Contains(stderr, "rejected the token") {
+		t.Errorf("a wrong token: status %d, %q, %q, want %d and that the token is rejected", status, out, stderr, exitFailure)
 	}
 	server.line("turned away")
 	status, _, stderr = command(t.Context(), "perf", addr, "--insecure-plaintext-on-loopback")
@@ -278,8 +278,8 @@ func TestPerfServerTokenDir(t *testing.T) {
 	}
 	server.line("using the changed files")
 	status, _, stderr := command(t.Context(), "perf", addr, "--token-file", secret)
-	if status != exitFailure || !strings.Contains(stderr, "not authenticated") {
-		t.Errorf("a removed token: status %d, %q, want %d and that it is not authenticated", status, stderr, exitFailure)
+	if status != exitFailure || !strings.Contains(stderr, "rejected the token") {
+		t.Errorf("a removed token: status %d, %q, want %d and that the token is rejected", status, stderr, exitFailure)
 	}
 }
 
