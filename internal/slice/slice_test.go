@@ -123,3 +123,14 @@ func TestScript(t *testing.T) {
 		}
 	}
 }
+
+// TestAtMost: every part of a suite with at most n parts belongs to some part of more.
+func TestAtMost(t *testing.T) {
+	for _, tt := range []struct{ from, want Slice }{
+		{Slice{4, 6}, Slice{1, 3}}, {Slice{17, 18}, Slice{2, 3}}, {Slice{1, 2}, Slice{1, 2}}, {Slice{0, 1}, Slice{0, 1}}, {Slice{}, Slice{}},
+	} {
+		if got := tt.from.AtMost(3); got != tt.want {
+			t.Errorf("%v.AtMost(3) = %v, want %v", tt.from, got, tt.want)
+		}
+	}
+}
