@@ -43,7 +43,7 @@ func TestEngineReplaced(t *testing.T) {
 func TestFalseHello(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	for _, hello := range [][]byte{nil, make([]byte, 7), make([]byte, 8)} {
-		wantErr(t, "up", (*handler)(d.peer).Up(d.peer.service.Session(), hello), rpc.ErrProtocol)
+		wantErr(t, "up", (*handler)(d.peer).Up(d.peer.session(), hello), rpc.ErrProtocol)
 	}
 	_, err := New(Config{})
 	wantErr(t, "New without Transfer", err, verbs.ErrInvalid)

@@ -11,6 +11,7 @@ import (
 
 	"ibverbx/internal/rig"
 	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/softnic"
 	"ibverbx/transfer"
@@ -138,9 +139,16 @@ func (h *host) named(name string) (p *Peer) {
 	return p
 }
 
+// session returns the session that the service has with a peer, nil if there is none. The service has it before the Node calls it ready.
+func (p *Peer) session() service.Session {
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	return p.link.Session
+}
+
 // lose ends the session with a peer.
 func lose(p *Peer) {
-	if s := p.service.Session(); s != nil {
+	if s := p.session(); s != nil {
 		s.End(errors.New("planted"))
 	}
 }

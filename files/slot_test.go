@@ -225,7 +225,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 	d.write(t, "f", chunk.Size, 1)
 	l, from := d.opening(t, "d/f")
 	resume := d.stall(t)
-	session := d.peer.service.Session()
+	session := d.peer.session()
 	for range cap(d.peer.link.Serving) + 10 {
 		s := &slot{}
 		wantOK(t, "lend", s.lend(d.peer, from.proc))
@@ -237,7 +237,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 	}
 	resume()
 	eventually(t, "all requests are answered", func() bool { return len(d.peer.asks) == 0 })
-	if d.peer.service.Session() != session {
+	if d.peer.session() != session {
 		t.Error("the session has ended")
 	}
 	l.giveUp(from)

@@ -295,7 +295,7 @@ func TestLongFileNames(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	want := d.write(t, "f", 10, 1)
 	long := "d/" + strings.Repeat("x/", maxPath/2) + "f"
-	s := d.peer.service.Session()
+	s := d.peer.session()
 	_, err := d.peer.List(soon(t), long)
 	wantErr(t, "List", err, ErrTooLong)
 	wantErr(t, "GetFile", d.peer.GetFile(long, d.to, TransferConfig{}).Wait(soon(t)), ErrTooLong)
@@ -306,7 +306,7 @@ func TestLongFileNames(t *testing.T) {
 	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // no system call takes it, but a peer may
 	wantOK(t, "MkdirAll", root.MkdirAll(filepath.Dir(deep), 0o700))
 	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), TransferConfig{}).Wait(soon(t)), ErrTooLong)
-	if d.peer.service.Session() != s {
+	if d.peer.session() != s {
 		t.Error("the session has ended")
 	}
 	wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))

@@ -121,14 +121,14 @@ func TestFalseFileMessages(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDepot(t, n, Read|Write)
 			want := d.write(t, "f", 100, 1)
-			s := d.peer.service.Session()
+			s := d.peer.session()
 			wantOK(t, "Send", s.Send(soon(t), service.FilesID, c.m.encode()))
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return d.peer.Node().Detail().Sessions > 1 })
 			}
 			wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 			wantFile(t, d.to+"/f", want)
-			if !c.ends && d.peer.service.Session() != s {
+			if !c.ends && d.peer.session() != s {
 				t.Error("the session has ended")
 			}
 		})

@@ -29,6 +29,9 @@ func TestHostilePeer(t *testing.T) {
 	h, err := hostOf(p.there.Node)
 	wantOK(t, "hostOf", err)
 	victim := h.All()[0]
+	victim.Mu.Lock()
+	session := victim.Session
+	victim.Mu.Unlock()
 	var next *peer // the one that h knows instead of victim
 	h.Init(service.StreamID, func(service.Peer) *peer { return next })
 	know := func(p *peer) {
@@ -37,7 +40,7 @@ func TestHostilePeer(t *testing.T) {
 		h.Of(victim.service)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		s := &stage{Session: victim.service.Session()}
+		s := &stage{Session: session}
 		fresh := h.newPeer(victim.service)
 		wantOK(t, "Up", fresh.Up(s, nil))
 		know(fresh)

@@ -212,7 +212,7 @@ func TestCancelNotifyWithoutSession(t *testing.T) {
 func TestCancelNotifyUnderWay(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)
-	session := p.peer.service.Session()
+	session := p.peer.session()
 	release := n.hold(p.there, p.here, 0)
 	defer release()
 	tr := p.peer.Batch().Notify([]byte("canceled")).Submit(soon(t))
@@ -222,7 +222,7 @@ func TestCancelNotifyUnderWay(t *testing.T) {
 	wantNote(t, p.there, "canceled")
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("next")))
 	wantNote(t, p.there, "next")
-	if p.peer.service.Session() != session {
+	if p.peer.session() != session {
 		t.Error("the session has ended")
 	}
 }

@@ -46,7 +46,7 @@ func (s *wallSession) End(cause error) {
 
 // wall makes a peer unreachable for messages in its present session.
 func (p *Peer) wall(lossy bool) *wallSession {
-	s := &wallSession{Session: p.service.Session(), peer: p, ended: make(chan struct{}), lossy: lossy}
+	s := &wallSession{Session: p.session(), peer: p, ended: make(chan struct{}), lossy: lossy}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	p.link.Mu.Lock()
 	p.link.Session = s
@@ -106,7 +106,7 @@ func TestCloseRudeAndPolite(t *testing.T) {
 	for _, s := range rude {
 		<-s.ended
 	}
-	if polite.service.Session().Number() != 1 {
+	if polite.session().Number() != 1 {
 		t.Error("the polite peer has lost its session")
 	}
 }

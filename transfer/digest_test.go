@@ -121,14 +121,14 @@ func TestVerifyBeforeTold(t *testing.T) {
 	wantErr(t, "Wait of a canceled transfer", tr.Wait(soon(t)), ErrCanceled)
 	thaw()
 
-	session := p.peer.service.Session()
+	session := p.peer.session()
 	thaw = p.here.freeze()
 	tr = p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, 4096)).Submit(soon(t))
 	verifying(t, tr)
 	tr.Cancel()
 	wantErr(t, "Wait of a canceled transfer", tr.Wait(soon(t)), ErrCanceled)
 	thaw()
-	if p.peer.service.Session() != session {
+	if p.peer.session() != session {
 		t.Error("the session has ended")
 	}
 

@@ -25,7 +25,7 @@ func (s *slowSession) Send(context.Context, service.ID, []byte) error {
 // TestManyRevocations: a peer revokes what it has not lent, again and again, and does not take the answers. They wait one after the other.
 func TestManyRevocations(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
-	s := &slowSession{Session: p.service.Session(), release: make(chan struct{})}
+	s := &slowSession{Session: p.session(), release: make(chan struct{})}
 	p.link.Mu.Lock()
 	p.link.Session = s
 	p.link.Mu.Unlock()
@@ -53,7 +53,7 @@ func TestManyRevocations(t *testing.T) {
 // is bounded.
 func TestNotesOfManyEngines(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).back
-	s := p.service.Session()
+	s := p.session()
 	b := p.mailbox.mem.Bytes()
 	var err error
 	for id := uint64(1); id < 20 && err == nil; id++ {

@@ -83,7 +83,7 @@ func TestNotifyThenClose(t *testing.T) {
 // TestGoodbyeWithFalseNumber: a peer that claims notifications that were never sent loses its session.
 func TestGoodbyeWithFalseNumber(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
-	s := p.peer.service.Session()
+	s := p.peer.session()
 	wantErr(t, "a false goodbye", p.peer.message(s, &revoke{grant: mailboxGrant, arrived: 1}), errProtocol)
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("still here")))
 	wantNote(t, p.there, "still here")

@@ -32,7 +32,7 @@ func TestTakenBeforeHello(t *testing.T) {
 	}
 	wantOK(t, "Wait", transfers[maxNotes-1].Wait(soon(t)))
 	b := p.back
-	s := b.service.Session()
+	s := b.session()
 	eventually(t, "all that fit have arrived", func() bool { return b.arrived(b.link.Proc) == maxNotes })
 	b.link.Down(s)
 	_, err := b.hello(s)

@@ -73,7 +73,7 @@ func TestCloseSegmentWhileRead(t *testing.T) {
 		p := newPair(t, n, 4<<20)
 		p.there.alloc("other", 1<<20, Read)
 		kept := open2(t, p.peer, "other", Read)
-		session := p.peer.service.Session()
+		session := p.peer.session()
 		results := make(chan error, 4)
 		for i := range int64(4) {
 			go func() {
@@ -96,7 +96,7 @@ func TestCloseSegmentWhileRead(t *testing.T) {
 		_, err := p.peer.Open(soon(t), "target", Read)
 		wantErr(t, "Open of a segment that was closed", err, ErrNotFound)
 		wantOK(t, "Get of another segment", p.peer.Get(soon(t), p.local.Slice(0, 1<<20), kept.At(0)).Wait(soon(t)))
-		if p.peer.service.Session() != session {
+		if p.peer.session() != session {
 			t.Error("the session was lost")
 		}
 	})

@@ -154,14 +154,14 @@ func TestFalseMessages(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, n, 4096)
-			s := p.peer.service.Session()
+			s := p.peer.session()
 			wantOK(t, "Send", s.Send(soon(t), service.TransferID, c.body))
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
 			}
 			remote := open2(t, p.peer, "target", Read|Write)
 			wantOK(t, "Put", p.peer.Put(soon(t), remote.At(0), p.local.Slice(0, 4096)).Wait(soon(t)))
-			if !c.ends && p.peer.service.Session() != s {
+			if !c.ends && p.peer.session() != s {
 				t.Error("the session has ended")
 			}
 		})
