@@ -20,7 +20,17 @@ func held(t *testing.T, change ...func(*Config)) (a *host, there *Peer, hold, re
 	n := network{link}
 	a, b := n.start(t, change...), n.start(t)
 	there, _ = a.meet(b)
+	eventually(t, "the queue has the VirtualQP", func() (has bool) { // a moment after the peer is ready
+		there.shard.do(func() { has = there.queue.qp != nil })
+		return has
+	})
 	return a, there, func() { link.Hold(a.nics[0], b.nics[0]) }, func() { link.Release(a.nics[0], b.nics[0]) }
+}
+
+// settle posts what was submitted, even if the goroutine that Submit leaves it to has not run yet. The lock must be held.
+func (s *shard) settle() {
+	s.take()
+	s.post()
 }
 
 // TestNoEndBeforeQPIsClosed: a Peer is closed while its session ends. Operations do not end between the time when the queue gives
@@ -31,6 +41,7 @@ func TestNoEndBeforeQPIsClosed(t *testing.T) {
 	j := a.job(there, verbs.OpRDMAWrite, 0, 64<<10)
 	there.Service().Submit(&j.Op)
 	there.shard.do(func() {
+		there.shard.settle()
 		if stateOf(&j.Op).Flight == 0 {
 			t.Error("the operation is not posted")
 		}
@@ -89,6 +100,7 @@ func TestFullQueue(t *testing.T) {
 			there.shard.unlock()
 			if test.depth == 0 {
 				there.shard.do(func() {
+					there.shard.settle()
 					if room := there.queue.depth - there.queue.ledger.Len(); room != 0 || there.queue.quiet == 0 {
 						t.Errorf("there is room for %d pieces and %d have not asked for a completion, want none and some", room, there.queue.quiet)
 					}
