@@ -12,12 +12,12 @@ import (
 // cxxWindow is how far a C++ peer may run ahead with the numbers of DQPLB.
 const cxxWindow = 1 << 23
 
-// BusinessCard is the card of the C++ implementation in torchcomms. It has QP numbers and nothing
+// CxxCard is the card of the C++ implementation in torchcomms. It has QP numbers and nothing
 // else. The peers must agree by other means on addresses and MTU; VirtualQP.Paths has those of this side.
 // Packet sequence numbers are 0.
 //
 //	{"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
-type BusinessCard struct {
+type CxxCard struct {
 	// QPNums are the QPs that carry data.
 	QPNums []uint32
 	// NotifyQPNum is the QP for notifications. It exists in every scheme if there are several QPs, and
@@ -27,7 +27,7 @@ type BusinessCard struct {
 
 // MarshalJSON writes the card as torchcomms does: every number is a string of ten digits, so that the
 // length of a card depends only on the number of QPs.
-func (b *BusinessCard) MarshalJSON() ([]byte, error) {
+func (b *CxxCard) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString(`{"qpNums":[`)
 	for i, n := range b.QPNums {
@@ -40,17 +40,17 @@ func (b *BusinessCard) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// DecodeBusinessCard reads a card of torchcomms and checks it. The fields may be in any order, and
+// DecodeCxxCard reads a card of torchcomms and checks it. The fields may be in any order, and
 // numbers are strings of decimal digits. Nothing else is accepted.
-func DecodeBusinessCard(text []byte) (*BusinessCard, error) {
-	b, err := decodeBusinessCard(text)
+func DecodeCxxCard(text []byte) (*CxxCard, error) {
+	b, err := decodeCxxCard(text)
 	if err != nil {
 		return nil, fmt.Errorf("decode business card: %w", err)
 	}
 	return b, nil
 }
 
-func decodeBusinessCard(text []byte) (*BusinessCard, error) {
+func decodeCxxCard(text []byte) (*CxxCard, error) {
 	var raw struct {
 		QPNums      []string `json:"qpNums"`
 		NotifyQPNum *string  `json:"notifyQpNum,omitempty"`
@@ -61,7 +61,7 @@ func decodeBusinessCard(text []byte) (*BusinessCard, error) {
 	if n := len(raw.QPNums); n < 1 || n > maxLanes-1 {
 		return nil, verbs.Invalidf("%d qpNums: want 1 to %d", n, maxLanes-1)
 	}
-	b := &BusinessCard{}
+	b := &CxxCard{}
 	for i, text := range raw.QPNums {
 		n, err := parseQPNum(text, 1)
 		if err != nil {
@@ -105,15 +105,15 @@ func (u *setup) imm(v uint32) uint32 {
 	return v
 }
 
-// BusinessCard returns what a C++ peer needs to connect. It needs Config.CxxPeer.
-func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
+// CxxCard returns what a C++ peer needs to connect. It needs Config.CxxPeer.
+func (q *VirtualQP) CxxCard() (*CxxCard, error) {
 	if q.failover.state == stateClosed {
 		return nil, q.setup.opError("make business card", verbs.ErrClosed)
 	}
 	if !q.setup.cfg.CxxPeer {
 		return nil, q.setup.opError("make business card", verbs.Invalidf("Config.CxxPeer is not set"))
 	}
-	b := &BusinessCard{}
+	b := &CxxCard{}
 	for _, l := range q.setup.lanes {
 		b.QPNums = append(b.QPNums, l.num)
 	}
@@ -126,7 +126,7 @@ func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 // ConnectCxxPeer connects to a C++ peer. paths are the addresses of the peer's devices (GID or LID, MTU,
 // depths of READ), in the peer's order. As in torchcomms, QP i of n is on device i*len(paths)/n, and
 // the notify QP is on the first. Packet sequence numbers are 0 on both sides.
-func (q *VirtualQP) ConnectCxxPeer(b *BusinessCard, paths []verbs.Endpoint) error {
+func (q *VirtualQP) ConnectCxxPeer(b *CxxCard, paths []verbs.Endpoint) error {
 	switch {
 	case !q.setup.cfg.CxxPeer:
 		return q.setup.opError("connect", verbs.Invalidf("Config.CxxPeer is not set"))

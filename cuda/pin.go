@@ -6,8 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Pin is host memory that is locked for the GPU, so that its copy engines access it directly.
-type Pin struct {
+// PinnedMemory is host memory that is locked for the GPU, so that its copy engines access it directly.
+type PinnedMemory struct {
 	gpu *GPU
 	mem *verbs.Memory
 
@@ -15,9 +15,9 @@ type Pin struct {
 	closed bool
 }
 
-// Pin locks host memory, which then cannot be freed until Pin.Close. Each piece of memory can be pinned
+// Pin locks host memory, which then cannot be freed until PinnedMemory.Close. Each piece of memory can be pinned
 // once in a process. Pinning takes about as long as allocating the pages.
-func (g *GPU) Pin(mem *verbs.Memory) (*Pin, error) {
+func (g *GPU) Pin(mem *verbs.Memory) (*PinnedMemory, error) {
 	const op = "pin memory"
 	if mem == nil {
 		return nil, g.wrong(op, verbs.Invalidf("no memory"))
@@ -39,13 +39,13 @@ func (g *GPU) Pin(mem *verbs.Memory) (*Pin, error) {
 		return nil, g.wrong(op, err)
 	}
 	g.copies.allow(mem.Addr(), mem.Len())
-	return &Pin{gpu: g, mem: mem}, nil
+	return &PinnedMemory{gpu: g, mem: mem}, nil
 }
 
 // Close unlocks the memory. The caller has synchronized the streams that use it. Close waits for copies of
 // Memory and of NICs. A second Close does nothing. If the GPU is lost, Close reports that, and the memory counts as
 // unlocked.
-func (p *Pin) Close() error {
+func (p *PinnedMemory) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.gpu == nil {

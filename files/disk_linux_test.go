@@ -50,11 +50,11 @@ func TestResumeSparse(t *testing.T) {
 			t.Errorf("the file uses %d bytes, want about 2 chunks", used)
 		}
 	}
-	if sent := d.peer.Node().Detail().Counters.BytesRead; sent != 0 {
+	if sent := d.peer.Node().Stats().Counters.BytesRead; sent != 0 {
 		t.Errorf("%d bytes were read by requests of this side", sent)
 	}
 	for _, p := range d.there.peers.All() {
-		if sent := (*Peer)(p).Node().Detail().Counters.BytesWritten; sent != 2*chunk.Size {
+		if sent := (*Peer)(p).Node().Stats().Counters.BytesWritten; sent != 2*chunk.Size {
 			t.Errorf("%d bytes were sent, want 2 chunks", sent)
 		}
 	}
@@ -76,7 +76,7 @@ func TestDiskFull(t *testing.T) {
 	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
-	if s := x.Status(); s.Kept == 0 {
+	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
 	}
 }

@@ -13,7 +13,7 @@
 //
 // # Access control
 //
-// Config.Lend grants a peer access to an Export. A denied name and an unknown name return the same error.
+// Config.Authorize grants a peer access to an Export. A denied name and an unknown name return the same error.
 //
 // # How it is built
 //
@@ -22,8 +22,8 @@
 //
 //   - Ask and answer: package internal/rpc, under the service id of this package. A request that has lost its session is sent again in the
 //     next one, until the peer is another process.
-//   - Lend: [transfer.Peer.Lend] grants the peer's process access to the memory of a chunk under a number. Segment.Close revokes it.
-//   - Stage: [transfer.Peer.Borrow] turns number and region of a request into a Remote, to which the chunk is written.
+//   - Lend: [transfer.Peer.Grant] grants the peer's process access to the memory of a chunk under a number. Segment.Close revokes it.
+//   - Stage: [transfer.Peer.OpenGrant] turns number and region of a request into a Remote, to which the chunk is written.
 //   - Chunks: package internal/chunk reads, compares and stores them, without knowing of peers.
 //
 // A Peer holds the state of one peer: its session, its process and the limits on what it may use. A process is identified by a random

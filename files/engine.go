@@ -32,10 +32,10 @@ type Config struct {
 	// Exports are exported before any peer can request them, see Engine.Export. A peer that continues a transfer after a restart of this
 	// process finds them.
 	Exports []ExportConfig
-	// Lend returns the access granted to p for an Export. Zero or an error denies access; the peer cannot distinguish that from an
-	// unknown name. Lend is not called for individual files of an Export. It runs in its own goroutine; ctx is canceled when the
-	// peer disconnects or times out. Nil grants ExportConfig.Public.
-	Lend func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
+	// Authorize returns the access granted to p for an Export. Zero or an error denies access; the peer cannot distinguish that from an
+	// unknown name. Authorize is not called for individual files of an Export. It runs in its own goroutine; ctx is canceled when the
+	// peer disconnects or times out. Nil grants ExportConfig.DefaultAccess.
+	Authorize func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
 }
 
 // Engine moves files between this process and its peers.

@@ -21,7 +21,7 @@ func start(ctx context.Context, name string, exports ...files.ExportConfig) (n *
 	n, err := node.New(ctx, node.Config{
 		Auth:   bootstrap.Config{Token: []byte("an example's token is no secret"), Name: name},
 		Listen: "127.0.0.1:0",
-		Open:   peer.SoftNICs(netip.MustParseAddr("127.0.0.1")),
+		Open:   peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1")),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -48,7 +48,7 @@ func Example() {
 	if err := os.WriteFile(filepath.Join(dir, "model"), []byte("weights"), 0o600); err != nil {
 		log.Fatal(err)
 	}
-	n, _, closeServer := start(ctx, "server", files.ExportConfig{Name: "v7", Path: dir, Public: files.Read})
+	n, _, closeServer := start(ctx, "server", files.ExportConfig{Name: "v7", Path: dir, DefaultAccess: files.Read})
 	defer func() { _ = closeServer() }()
 	_, client, closeClient := start(ctx, "client")
 	defer func() { _ = closeClient() }()

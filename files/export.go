@@ -25,9 +25,9 @@ type ExportConfig struct {
 	Name string
 	// Path is the file or the directory.
 	Path string
-	// Public is what every peer may do if Config.Lend is nil: Read, and for directories Write, which lets peers put files and
+	// DefaultAccess is what every peer may do if Config.Authorize is nil: Read, and for directories Write, which lets peers put files and
 	// directories below the name and replace those that are there. Zero means nothing.
-	Public Access
+	DefaultAccess Access
 }
 
 // Export is a file or a directory that peers may read, or put files to.
@@ -83,7 +83,7 @@ func (x *Export) open() error {
 		x.root, err = os.OpenRoot(name)
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s: %w", name, chunk.ErrKind)
-	case x.cfg.Public&Write != 0:
+	case x.cfg.DefaultAccess&Write != 0:
 		return fmt.Errorf("%w: only directories can be written to", ErrDenied)
 	default:
 		x.root, err = os.OpenRoot(filepath.Dir(name))
@@ -97,10 +97,10 @@ func (f *Engine) publish(x *Export) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case !fs.ValidPath(x.cfg.Name) || x.cfg.Name == "." || len(x.cfg.Name) > transfer.MaxName:
-		return verbs.Invalidf("the name: want 1 to %d bytes, a relative path with slashes", transfer.MaxName)
-	case x.cfg.Public&^(Read|Write) != 0:
-		return fmt.Errorf("public %v: %w", x.cfg.Public, ErrDenied)
+	case !fs.ValidPath(x.cfg.Name) || x.cfg.Name == "." || len(x.cfg.Name) > transfer.MaxNameLen:
+		return verbs.Invalidf("the name: want 1 to %d bytes, a relative path with slashes", transfer.MaxNameLen)
+	case x.cfg.DefaultAccess&^(Read|Write) != 0:
+		return fmt.Errorf("public %v: %w", x.cfg.DefaultAccess, ErrDenied)
 	case f.closed:
 		return ErrClosed
 	case f.exports[x.cfg.Name] != nil:
@@ -155,7 +155,7 @@ func (v *process) resolve(ctx context.Context, name string, want Access) (x *Exp
 
 // mayUse returns what the peer may do with an Export, and with everything that is in it.
 func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
-	switch lend := v.peer.engine.cfg.Lend; {
+	switch lend := v.peer.engine.cfg.Authorize; {
 	case x.offered != nil && x.offered.peer == v.peer:
 		return Read
 	case x.offered != nil:
@@ -169,10 +169,10 @@ func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
 		}
 		return access
 	}
-	return x.cfg.Public
+	return x.cfg.DefaultAccess
 }
 
-// openTimeout bounds a call of Config.Lend.
+// openTimeout bounds a call of Config.Authorize.
 const openTimeout = 10 * time.Second
 
 // secret returns a name that no other peer guesses.

@@ -30,7 +30,7 @@ type depot struct {
 func newDepot(t testing.TB, n *network, public Access) *depot {
 	t.Helper()
 	d := &depot{dir: t.TempDir(), to: t.TempDir()}
-	exports := []ExportConfig{{Name: "d", Path: d.dir, Public: public}}
+	exports := []ExportConfig{{Name: "d", Path: d.dir, DefaultAccess: public}}
 	d.there = n.start(t, hostConfig{name: "there", node: n.node, engine: Config{Exports: exports}})
 	d.here = n.start(t, hostConfig{name: "here", node: n.node})
 	d.peer = d.here.to(d.there)
@@ -92,7 +92,7 @@ func TestGetFile(t *testing.T) {
 				t.Errorf("the file has %v and %v, want those of the source", info.Mode(), info.ModTime())
 			}
 			s := x.Status()
-			if s.Phase != transfer.Done || s.Bytes != int64(size) || s.Total != int64(size) || s.Chunks != chunk.Count(int64(size)) || s.Bad != 0 {
+			if s.Phase != transfer.Done || s.Bytes != int64(size) || s.Total != int64(size) || s.Chunks != chunk.Count(int64(size)) || s.ChunksRetried != 0 {
 				t.Errorf("Status() = %+v after %d bytes", s, size)
 			}
 		}
@@ -153,7 +153,7 @@ func TestFileDigest(t *testing.T) {
 	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile with one damaged chunk", x.Wait(soon(t)))
 	wantFile(t, dest, want)
-	if s := x.Status(); s.Bad != 1 {
+	if s := x.Status(); s.ChunksRetried != 1 {
 		t.Errorf("Status() = %+v, want 1 bad chunk", s)
 	}
 	left = 2
@@ -180,7 +180,7 @@ func TestResumeOfWrongContent(t *testing.T) {
 		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{})
 		wantOK(t, "GetFile", x.Wait(soon(t)))
 		wantFile(t, filepath.Join(d.to, "f"), want)
-		if s := x.Status(); s.Kept != 2*chunk.Size || s.Bytes != manyChunks {
+		if s := x.Status(); s.BytesReused != 2*chunk.Size || s.Bytes != manyChunks {
 			t.Errorf("with %s: Status() = %+v, want 2 chunks kept", name, s)
 		}
 		wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "f")))
@@ -188,7 +188,7 @@ func TestResumeOfWrongContent(t *testing.T) {
 	writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), want)
 	x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
-	if s := x.Status(); s.Kept != 0 {
+	if s := x.Status(); s.BytesReused != 0 {
 		t.Errorf("with Fresh: Status() = %+v, want nothing kept", s)
 	}
 }
@@ -240,7 +240,7 @@ func TestResumeOfSameDigest(t *testing.T) {
 	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
-	if s := x.Status(); s.Kept != 2*chunk.Size {
+	if s := x.Status(); s.BytesReused != 2*chunk.Size {
 		t.Errorf("Status() = %+v, want 2 chunks kept", s)
 	}
 }
@@ -296,10 +296,10 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 	x := d.peer.GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
-	if s := x.Status(); s.Bytes != chunks*chunk.Size || s.Kept != 0 {
+	if s := x.Status(); s.Bytes != chunks*chunk.Size || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v, want that everything was sent once", s)
 	}
-	if sent := d.there.named("here").Node().Detail().Counters.BytesWritten; sent > (chunks-stageSlots)*chunk.Size {
+	if sent := d.there.named("here").Node().Stats().Counters.BytesWritten; sent > (chunks-stageSlots)*chunk.Size {
 		t.Errorf("%d chunks were sent after the restart, want at most %d", sent/chunk.Size, chunks-stageSlots)
 	}
 }
@@ -307,7 +307,7 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 // TestFilePeerGone: without the peer a transfer ends, and what has arrived is used by the next one.
 func TestFilePeerGone(t *testing.T) {
 	n := memoryNetwork(1)
-	n.node = func(c *node.Config) { c.GiveUpAfter = 50 * time.Millisecond }
+	n.node = func(c *node.Config) { c.LostTimeout = 50 * time.Millisecond }
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", manyChunks, 1)
 	d.here.arrived = func(k int64, _ []byte) {
@@ -322,7 +322,7 @@ func TestFilePeerGone(t *testing.T) {
 	x := d.here.to(d.there).GetFile("d/f", dest, TransferConfig{})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
-	if s := x.Status(); s.Kept == 0 {
+	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
 	}
 }

@@ -145,8 +145,8 @@ func (o *openFile) open(x *Export, inside string) error {
 	if err != nil {
 		return err
 	}
-	if size := source.Size(); size > MaxFile {
-		return errors.Join(fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFile)), source.Close())
+	if size := source.Size(); size > MaxFileSize {
+		return errors.Join(fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFileSize)), source.Close())
 	}
 	o.export, o.source, o.left = x, source, chunk.Count(source.Size())
 	o.chunks = chunk.NewTable[readChunk](o.left)

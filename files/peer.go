@@ -46,7 +46,7 @@ const (
 
 func newPeer(f *Engine, s service.Peer) *Peer {
 	p := &Peer{
-		engine: f, service: s, transfer: f.cfg.Transfer.Of(node.Of(s)),
+		engine: f, service: s, transfer: f.cfg.Transfer.Of(s.Owner().(*node.Peer)),
 		asks: make(rpc.Limit, maxAsks), puts: make(rpc.Limit, maxPuts),
 		staging: make(rpc.Limit, peerStaging), opens: make(rpc.Limit, maxOpens), trees: make(rpc.Limit, maxTrees),
 	}

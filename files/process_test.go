@@ -57,7 +57,7 @@ func serveDir(dir string) int {
 	if name := os.Getenv(asClient); name != "" {
 		return getTo(dir, name)
 	}
-	n, _, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, Public: Read | Write})
+	n, _, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, DefaultAccess: Read | Write})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -86,7 +86,7 @@ func getTo(dir, name string) int {
 			x = p.GetFile(name, dir, TransferConfig{})
 		}
 		err = x.Wait(context.Background())
-		fmt.Println(x.Status().Kept)
+		fmt.Println(x.Status().BytesReused)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

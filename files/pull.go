@@ -84,9 +84,9 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) error {
 	l.counts.name.Store(&name)
 	size, modified, mode := from.entry.Size, from.entry.ModTime, from.entry.Mode
-	if size > MaxFile {
+	if size > MaxFileSize {
 		l.giveUp(from)
-		return fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFile))
+		return fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFileSize))
 	}
 	target, err := chunk.Create(root, local, size, l.cfg.Fresh)
 	if err != nil {
@@ -146,8 +146,8 @@ func (l *pull) done(ctx context.Context, from source) (sum chunk.Sum, err error)
 // maxWorkers bounds the goroutines that compute digests of one file.
 const maxWorkers = 4
 
-// MaxFile is how many bytes a file has at most.
-const MaxFile = 1 << 43
+// MaxFileSize is how many bytes a file has at most.
+const MaxFileSize = 1 << 43
 
 // known is what is known of a chunk that is there.
 type known struct {
@@ -236,7 +236,7 @@ func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k i
 // fetch asks for a chunk and stores it. One that arrives with a wrong digest is asked for once more.
 func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) (answered bool, err error) {
 	request := fileChunk{
-		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.loan.Number(), stage: s.loan.Region(),
+		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.granted.Number(), stage: s.granted.Region(),
 	}
 	b := s.buffer.mem.Bytes()[:chunk.Len(target.Size(), k)]
 	for again := false; ; again = true {

@@ -27,7 +27,7 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 	case *fileList:
 		return func(ctx context.Context) []byte { return v.list(ctx, m) }, nil
 	case *fileChunk:
-		r, err := v.peer.transfer.Borrow(m.grant, &m.stage, Write) // before the next message, which may revoke it
+		r, err := v.peer.transfer.OpenGrant(m.grant, &m.stage, Write) // before the next message, which may revoke it
 		return func(ctx context.Context) []byte { return v.chunk(ctx, r, m) }, err
 	case *fileDone:
 		return func(context.Context) []byte { return v.done(m) }, nil

@@ -54,12 +54,12 @@ func TestLateChunkRequest(t *testing.T) {
 	l, from := d.opening(t, "d/f")
 	s := <-l.stage.free
 	defer func() { l.stage.free <- s }()
-	wantOK(t, "lend", s.lend(d.peer, from.proc))
+	wantOK(t, "grant", s.lend(d.peer, from.proc))
 	v := d.server(t)
 	serve := func(ctx context.Context, k uint64) []byte {
-		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.loan.Number(), stage: s.loan.Region()}
-		r, err := v.peer.transfer.Borrow(m.grant, &m.stage, Write)
-		wantOK(t, "Borrow", err)
+		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.granted.Number(), stage: s.granted.Region()}
+		r, err := v.peer.transfer.OpenGrant(m.grant, &m.stage, Write)
+		wantOK(t, "OpenGrant", err)
 		return v.chunk(ctx, r, m)
 	}
 	ended, end := context.WithCancel(context.Background())
@@ -173,7 +173,7 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 		<-gate
 		return Read, nil
 	}
-	d.there = n.start(t, hostConfig{name: "there", engine: Config{Lend: lend, Exports: []ExportConfig{{Name: "d", Path: d.dir}}}})
+	d.there = n.start(t, hostConfig{name: "there", engine: Config{Authorize: lend, Exports: []ExportConfig{{Name: "d", Path: d.dir}}}})
 	d.here = n.start(t, hostConfig{name: "here"})
 	d.peer = d.here.to(d.there)
 	want := d.write(t, "f", 100, 1)
@@ -198,7 +198,7 @@ func TestStuckPeerLeavesSlots(t *testing.T) {
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", 20*chunk.Size, 1)
 	other := n.start(t, hostConfig{name: "other"})
-	_, err := other.Export(ExportConfig{Name: "d", Path: d.dir, Public: Read})
+	_, err := other.Export(ExportConfig{Name: "d", Path: d.dir, DefaultAccess: Read})
 	wantOK(t, "Export", err)
 	p := d.here.to(other)
 	resume := d.stall(t)
@@ -228,7 +228,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 	session := d.peer.session()
 	for range cap(d.peer.link.Serving) + 10 {
 		s := &slot{}
-		wantOK(t, "lend", s.lend(d.peer, from.proc))
+		wantOK(t, "grant", s.lend(d.peer, from.proc))
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 		_, err := l.fetch(ctx, from, &chunk.Target{}, 0, &known{}, s)
 		cancel()

@@ -61,7 +61,7 @@ func (s readSlot) bytes() []byte {
 	return s.buffer.mem.Bytes()[int64(s.number)*chunk.Size:][:chunk.Size]
 }
 
-func (s readSlot) view(n int) transfer.View {
+func (s readSlot) view(n int) transfer.LocalRange {
 	return s.buffer.segment.Slice(int64(s.number)*chunk.Size, int64(n))
 }
 
@@ -146,15 +146,15 @@ func (r *readPool) close(ctx context.Context) error {
 
 // slot is memory for one chunk that a peer writes to. Each has a key of its own, which no other peer gets. One goroutine has it at a time.
 type slot struct {
-	// buffer is nil until a chunk needs it. loan is what proc was lent.
-	buffer *buffer
-	proc   *process
-	loan   *transfer.Loan
+	// buffer is nil until a chunk needs it. granted is the access of proc to it.
+	buffer  *buffer
+	proc    *process
+	granted *transfer.Grant
 }
 
 // lend gets memory, unless the slot has some, and lends it to a process. A slot that another process was lent gets new memory.
 func (s *slot) lend(p *Peer, proc *process) error {
-	if s.proc == proc && !s.loan.Ended() {
+	if s.proc == proc && !s.granted.Ended() {
 		return nil
 	}
 	if err := s.drop(); err != nil {
@@ -164,11 +164,11 @@ func (s *slot) lend(p *Peer, proc *process) error {
 	if err != nil {
 		return err
 	}
-	loan, err := p.transfer.Lend(b.segment, Write)
+	granted, err := p.transfer.Grant(b.segment, Write)
 	if err != nil {
 		return errors.Join(err, b.close(context.Background()))
 	}
-	s.buffer, s.proc, s.loan = b, proc, loan
+	s.buffer, s.proc, s.granted = b, proc, granted
 	return nil
 }
 
@@ -185,7 +185,7 @@ func (s *slot) drop() error {
 	if err := s.buffer.close(ctx); err != nil {
 		return err
 	}
-	s.buffer, s.proc, s.loan = nil, nil, nil
+	s.buffer, s.proc, s.granted = nil, nil, nil
 	return nil
 }
 

@@ -201,16 +201,16 @@ type Status struct {
 	transfer.Status
 	// Name is the file started last.
 	Name string
-	// Kept is the part of Bytes that already existed at the target.
-	Kept int64
-	// Chunks counts the verified chunks, and Bad the chunks with a wrong digest, which were requested again.
-	Chunks, Bad int64
+	// BytesReused is the part of Bytes that already existed at the target.
+	BytesReused int64
+	// Chunks counts the verified chunks, and ChunksRetried the chunks with a wrong digest, which were requested again.
+	Chunks, ChunksRetried int64
 }
 
 // Status returns how far the transfer is, without rates.
 func (t *Transfer) Status() Status {
 	c := &t.counts
-	s := Status{Name: *c.name.Load(), Kept: c.kept.Load(), Chunks: c.chunks.Load(), Bad: c.bad.Load()}
+	s := Status{Name: *c.name.Load(), BytesReused: c.kept.Load(), Chunks: c.chunks.Load(), ChunksRetried: c.bad.Load()}
 	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()
 	if t.offered != nil {
 		s.Bytes = t.offered.served.Load()

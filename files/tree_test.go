@@ -65,14 +65,14 @@ func TestGetTree(t *testing.T) {
 	x := d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncNever})
 	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
 	wantTree(t, dest, files)
-	if s := x.Status(); s.Bytes != s.Total || s.Total < 5*chunk.Size || s.Kept != 0 {
+	if s := x.Status(); s.Bytes != s.Total || s.Total < 5*chunk.Size || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v", s)
 	}
 	wantOK(t, "Remove", os.Remove(filepath.Join(dest, "a/b/4")))
 	x = d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncNever})
 	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
 	wantTree(t, dest, files)
-	if s := x.Status(); s.Total-s.Kept != 3*chunk.Size {
+	if s := x.Status(); s.Total-s.BytesReused != 3*chunk.Size {
 		t.Errorf("Status() = %+v, want all but 3 chunks kept", s)
 	}
 }
@@ -86,12 +86,12 @@ func TestPutFile(t *testing.T) {
 	x := d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
 	wantOK(t, "PutFile", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "new/g"), b)
-	if s := x.Status(); s.Bytes != manyChunks || s.Total != manyChunks || s.Chunks != 6 || s.Kept != 0 {
+	if s := x.Status(); s.Bytes != manyChunks || s.Total != manyChunks || s.Chunks != 6 || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v", s)
 	}
 	x = d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
 	wantOK(t, "PutFile", x.Wait(soon(t)))
-	if s := x.Status(); s.Kept != manyChunks {
+	if s := x.Status(); s.BytesReused != manyChunks {
 		t.Errorf("Status() of another PutFile = %+v, want everything kept", s)
 	}
 	files := makeTree(t, filepath.Join(d.to, "top"))
@@ -135,7 +135,7 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	d.there.arrived = nil
 	x := d.peer.PutFile(name, "d/f", TransferConfig{})
 	wantOK(t, "PutFile after a Cancel", x.Wait(soon(t)))
-	if s := x.Status(); s.Kept == 0 {
+	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
 	}
 	wantFile(t, filepath.Join(d.dir, "f"), b)
@@ -210,7 +210,7 @@ func TestFileNamesHidden(t *testing.T) {
 	d := newDepot(t, n, Read)
 	d.write(t, "f", 10, 1)
 	for name, public := range map[string]Access{"hidden": 0, "in": Write, "both": Read | Write} {
-		_, err := d.there.Export(ExportConfig{Name: name, Path: d.dir, Public: public})
+		_, err := d.there.Export(ExportConfig{Name: name, Path: d.dir, DefaultAccess: public})
 		wantOK(t, "Export", err)
 	}
 	list, err := d.peer.List(soon(t), "")
@@ -239,9 +239,9 @@ func TestFileNamesHidden(t *testing.T) {
 	}
 }
 
-// TestLendExports: Config.Lend decides on an Export and everything in it. A symbolic link, also one that the peer puts there, reaches nothing
+// TestAuthorizeExports: Config.Authorize decides on an Export and everything in it. A symbolic link, also one that the peer puts there, reaches nothing
 // that the decision is not about.
-func TestLendExports(t *testing.T) {
+func TestAuthorizeExports(t *testing.T) {
 	n := memoryNetwork(1)
 	dir, to := t.TempDir(), t.TempDir()
 	writeFile(t, filepath.Join(dir, "private/f"), []byte("secret"))
@@ -253,14 +253,14 @@ func TestLendExports(t *testing.T) {
 		}
 		return 0, fs.ErrPermission
 	}
-	there, here := n.start(t, hostConfig{name: "there", engine: Config{Lend: lend}}), n.start(t, hostConfig{name: "here"})
+	there, here := n.start(t, hostConfig{name: "there", engine: Config{Authorize: lend}}), n.start(t, hostConfig{name: "here"})
 	for _, name := range []string{"open", "private"} {
-		_, err := there.Export(ExportConfig{Name: name, Path: filepath.Join(dir, name), Public: Read | Write})
+		_, err := there.Export(ExportConfig{Name: name, Path: filepath.Join(dir, name), DefaultAccess: Read | Write})
 		wantOK(t, "Export", err)
 	}
 	p := here.to(there)
 	wantOK(t, "GetFile", p.GetFile("open/f", to, TransferConfig{}).Wait(soon(t)))
-	wantErr(t, "GetFile of what Lend hides", p.GetFile("private/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "GetFile of what Authorize hides", p.GetFile("private/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	list, err := p.List(soon(t), "")
 	wantOK(t, "List", err)
 	if names := namesOf(list); !slices.Equal(names, []string{"open"}) {
@@ -278,7 +278,7 @@ func TestLendExports(t *testing.T) {
 	close(names)
 	for name := range names {
 		if name != "open" && name != "private" {
-			t.Errorf("Lend was asked for %q, want names of exports", name)
+			t.Errorf("Authorize was called for %q, want names of exports", name)
 		}
 	}
 }
@@ -316,7 +316,7 @@ func TestLongFileNames(t *testing.T) {
 // TestPutsBothWays: puts that wait for the peer leave room for the requests by which this side fetches the files of the peer's puts.
 func TestPutsBothWays(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
-	_, err := d.here.Export(ExportConfig{Name: "h", Path: d.to, Public: Read | Write})
+	_, err := d.here.Export(ExportConfig{Name: "h", Path: d.to, DefaultAccess: Read | Write})
 	wantOK(t, "Export", err)
 	source := filepath.Join(t.TempDir(), "f")
 	writeFile(t, source, []byte("some bytes"))
@@ -352,11 +352,11 @@ func TestConfigExports(t *testing.T) {
 	wantOK(t, "Close", errors.Join(e.Close(soon(t)), n.Close()))
 }
 
-// TestTooLongFile: a file that is longer than MaxFile is refused by the side that has it.
+// TestTooLongFile: a file that is longer than MaxFileSize is refused by the side that has it.
 func TestTooLongFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", 0, 1)
-	if err := os.Truncate(filepath.Join(d.dir, "f"), MaxFile+1); err != nil {
+	if err := os.Truncate(filepath.Join(d.dir, "f"), MaxFileSize+1); err != nil {
 		t.Skipf("no file of that length: %v", err)
 	}
 	err := d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t))

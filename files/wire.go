@@ -34,10 +34,10 @@ const (
 	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
 	kindFileStored  rpc.Kind = 0x94 // id, kept u64, chunks u64, bad u64
 
-	maxPath    = 4096                 // bytes of a name with directories, and of the target of a link
-	maxEntries = 512                  // entries of an answer
-	maxIndex   = MaxFile / chunk.Size // chunks of a file
-	maxPage    = 512 << 10            // bytes of entries of an answer, after which no more are added
+	maxPath    = 4096                     // bytes of a name with directories, and of the target of a link
+	maxEntries = 512                      // entries of an answer
+	maxIndex   = MaxFileSize / chunk.Size // chunks of a file
+	maxPage    = 512 << 10                // bytes of entries of an answer, after which no more are added
 )
 
 // fileOpen asks for a file or a directory. It is answered by fileOpened. The asking side chooses the handle of the file. So it can ask
@@ -242,7 +242,7 @@ func (r *reader) message(k rpc.Kind) any {
 		copy(m.sum[:], r.Take(len(m.sum)))
 		return m
 	case kindFilePut:
-		return &filePut{id: r.U32(), fresh: r.Flag(), source: r.String(transfer.MaxName), name: r.path()}
+		return &filePut{id: r.U32(), fresh: r.Flag(), source: r.String(transfer.MaxNameLen), name: r.path()}
 	case kindFileStored:
 		return &fileStored{id: r.U32(), kept: r.U64(), chunks: r.U64(), bad: r.U64()}
 	case rpc.KindRefusal:

@@ -124,7 +124,7 @@ func TestFalseFileMessages(t *testing.T) {
 			s := d.peer.session()
 			wantOK(t, "Send", s.Send(soon(t), service.FilesID, c.m.encode()))
 			if c.ends {
-				eventually(t, "the session has ended", func() bool { return d.peer.Node().Detail().Sessions > 1 })
+				eventually(t, "the session has ended", func() bool { return d.peer.Node().Stats().Sessions > 1 })
 			}
 			wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 			wantFile(t, d.to+"/f", want)

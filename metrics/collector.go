@@ -93,7 +93,7 @@ func (c *Collector) AddQP(name string, qp *ibverbx.VirtualQP, rails []ibverbx.Ra
 func (c *Collector) addNIC(ctx verbs.Context) (removes []func()) {
 	device := ctx.Device()
 	name := device.Name()
-	if paths, ok := ctx.(reliable.Counted); ok {
+	if paths, ok := ctx.(reliable.StatsReader); ok {
 		removes = append(removes, c.add(paths, func(to *tables, by sign) { to.paths.add(labels{c.devices.label(name)}, readPaths(paths), by) }))
 	}
 	if wrapped, ok := device.(interface{ Unwrap() verbs.Device }); ok {
@@ -135,7 +135,7 @@ func (c *Collector) AddStreams(n *node.Node) (remove func()) {
 		for host, stats := range stream.StatsByHost(n) {
 			to.streams.add(labels{c.sessions.label(host)}, &stats, by)
 		}
-		all := stream.StatsOf(n)
+		all := stream.NodeStats(n)
 		to.streamNodes.add(labels{}, &all, by)
 	})
 }

@@ -323,11 +323,11 @@ func TestScrapeHasStreams(t *testing.T) {
 			`ibverbx_stream_resets_total{session="127.0.0.1"}`:                0,
 			`ibverbx_streams_opened_total{direction="in"}`:                    float64(i + 1),
 			`ibverbx_streams_refused_total{}`:                                 0,
-			`ibverbx_stream_memory_bytes{}`:                                   float64(stream.StatsOf(b).Memory),
+			`ibverbx_stream_memory_bytes{}`:                                   float64(stream.NodeStats(b).Memory),
 		})
 		rig.Must(t, from.Close())
 		rig.Must(t, to.Close())
-		for stream.StatsOf(b).Streams > 0 {
+		for stream.NodeStats(b).Streams > 0 {
 			time.Sleep(time.Millisecond)
 		}
 		remove()

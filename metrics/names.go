@@ -137,7 +137,7 @@ type pathStats struct {
 	typical, slowed time.Duration // the median and the highest of the smoothed round trip times
 }
 
-func readPaths(from reliable.Counted) *pathStats {
+func readPaths(from reliable.StatsReader) *pathStats {
 	s := &pathStats{Stats: from.Stats()}
 	var times []int64
 	for _, p := range from.Paths() {

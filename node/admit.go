@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// maxPeers is how many peers a Node knows. Those that were lost are forgotten after Config.GiveUpAfter.
+// maxPeers is how many peers a Node knows. Those that were lost are forgotten after Config.LostTimeout.
 const maxPeers = 1 << 12
 
 // errReplaced ends a session because the peer has made another one.
@@ -238,7 +238,7 @@ func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64,
 
 // realmOf returns the realm that a peer is admitted to, and makes it if need be.
 func (n *Node) realmOf(id bootstrap.Peer) (*realm, error) {
-	var a Admission
+	var a Grant
 	if n.cfg.Authorize != nil {
 		var err error
 		if a, err = n.cfg.Authorize(id); err != nil {

@@ -108,9 +108,9 @@ func TestReturnNeedsNoRoom(t *testing.T) {
 	here.realm.mu.Lock()
 	here.shard.room = here.shard.peers
 	here.realm.mu.Unlock()
-	sessions := here.Detail().Sessions
+	sessions := here.Stats().Sessions
 	lose(there)
-	eventually(t, "there is another session", func() bool { return here.State() == StateReady && here.Detail().Sessions > sessions })
+	eventually(t, "there is another session", func() bool { return here.State() == StateReady && here.Stats().Sessions > sessions })
 	if s := b.node.Stats(); s.Shards != 1 {
 		t.Errorf("Stats: got %d shards, want 1", s.Shards)
 	}

@@ -28,7 +28,7 @@ type Config struct {
 	// Listen is the address that peers dial: "host:port", or ":port" for all addresses. Empty means that this side only
 	// dials.
 	Listen string
-	// Open opens the NICs, which the Node closes: peer.Devices, peer.SoftNICs. Nil means all real NICs or, if there are
+	// Open opens the NICs, which the Node closes: peer.OpenDevices, peer.OpenSoftNICs. Nil means all real NICs or, if there are
 	// none, a software NIC on the host of Listen. If Listen names no host, it is on the first address of this host
 	// that is not a loopback address.
 	Open func() (peer.NICs, error)
@@ -48,13 +48,13 @@ type Config struct {
 	Window int
 	// IdleAfter is how long a session is idle before it is parked. Zero means 5 minutes, less than 0 never.
 	IdleAfter time.Duration
-	// GiveUpAfter is how long operations wait for a peer that is lost before they end in ErrPeerGone. Zero means 60 s, less
+	// LostTimeout is how long operations wait for a peer that is lost before they end in ErrPeerGone. Zero means 60 s, less
 	// than 0 forever. A peer that this side has not dialed is forgotten then.
-	GiveUpAfter time.Duration
+	LostTimeout time.Duration
 	// Authorize says whether an authenticated peer is admitted, and to which realm. It is called before the peer gets
 	// any address or key, and again several times a second while it is connected: an error then ends the
 	// session. It must not block. Nil admits all to realm "".
-	Authorize func(bootstrap.Peer) (Admission, error)
+	Authorize func(bootstrap.Peer) (Grant, error)
 	// Log gets records of peers that come and go. Nil means no log.
 	Log *slog.Logger
 
@@ -62,8 +62,8 @@ type Config struct {
 	cqDepth int
 }
 
-// Admission is the place of a peer.
-type Admission struct {
+// Grant is the place of a peer.
+type Grant struct {
 	// Realm is the realm that the peer belongs to, at most 64 bytes. Peers of different realms reach no memory
 	// of each other's. There can be 64 realms. The realm of a peer must not change while the peer is known.
 	Realm string
@@ -87,7 +87,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Shards = cmp.Or(c.Shards, min(8, max(1, runtime.GOMAXPROCS(0)/4)))
 	c.Window = cmp.Or(c.Window, defaultWindow)
 	c.IdleAfter = cmp.Or(c.IdleAfter, defaultIdle)
-	c.GiveUpAfter = cmp.Or(c.GiveUpAfter, defaultGiveUp)
+	c.LostTimeout = cmp.Or(c.LostTimeout, defaultGiveUp)
 	c.Auth.Incarnation = cmp.Or(c.Auth.Incarnation, rand.Uint64N(maxIncarnate)+1)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -110,7 +110,7 @@ func (c Config) withDefaults() (Config, error) {
 
 // openAny opens all real NICs or, if there are none, a software NIC on the host of an address.
 func openAny(listen string) (peer.NICs, error) {
-	nics, err := peer.Devices("")()
+	nics, err := peer.OpenDevices("")()
 	if err == nil {
 		return nics, nil
 	}
@@ -118,7 +118,7 @@ func openAny(listen string) (peer.NICs, error) {
 	if addrErr != nil {
 		return nics, errors.Join(err, addrErr)
 	}
-	return peer.SoftNICs(addr)()
+	return peer.OpenSoftNICs(addr)()
 }
 
 // softAddr returns the address of a software NIC: that of the host that an address names, or the first one of this host.

@@ -8,7 +8,7 @@ import (
 
 // Errors. Returned errors wrap one of these and add details.
 var (
-	// ErrPeerGone means that a peer was lost and did not return within Config.GiveUpAfter.
+	// ErrPeerGone means that a peer was lost and did not return within Config.LostTimeout.
 	ErrPeerGone = errors.New("the peer is gone")
 	// ErrRestarted means that the peer's process is another one than before, so what it had lent is gone.
 	ErrRestarted = service.ErrRestarted

@@ -130,7 +130,7 @@ func TestOneSideHasService(t *testing.T) {
 	b.node.Service().Detach(speakerID) // the peer does not know it, so the session stays
 	(&speaker{body: "b"}).attach(t, b.node)
 	here.hears(t, "hello", "up b")
-	if got := p.Detail().Sessions; got != 1 {
+	if got := p.Stats().Sessions; got != 1 {
 		t.Errorf("there were %d sessions, want 1", got)
 	}
 }
@@ -147,7 +147,7 @@ func TestServiceReplaced(t *testing.T) {
 	b.node.Service().Detach(speakerID)
 	next.attach(t, b.node)
 	eventually(t, "the new service is up", func() bool { return slices.Contains(here.heard(), "up new") })
-	if got, sessions := here.heard(), p.Detail().Sessions; !slices.Equal(got[2:4], []string{"down", "hello"}) || sessions < 2 {
+	if got, sessions := here.heard(), p.Stats().Sessions; !slices.Equal(got[2:4], []string{"down", "hello"}) || sessions < 2 {
 		t.Errorf("the peer's service heard %q in %d sessions, want down and hello before the new one", got, sessions)
 	}
 }
@@ -163,7 +163,7 @@ func TestServiceVersions(t *testing.T) {
 	here.hears(t, "hello", "gone: protocol versions differ: peer speaks service 6 protocol 4, this side 3")
 	there.hears(t, "hello", "gone: protocol versions differ: peer speaks service 6 protocol 3, this side 4")
 	a.do(p, a.write(p, 0, 8, 1))
-	if got := p.Detail().Sessions; got != 1 {
+	if got := p.Stats().Sessions; got != 1 {
 		t.Errorf("there were %d sessions, want 1", got)
 	}
 }

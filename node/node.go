@@ -215,8 +215,8 @@ func (n *Node) lost(s *session, cause error) {
 		p.current = nil
 		if p.state != StateClosed {
 			p.become(StateLost, cause)
-			if n.cfg.GiveUpAfter > 0 {
-				p.giveUp = time.AfterFunc(n.cfg.GiveUpAfter, func() { n.giveUp(p) })
+			if n.cfg.LostTimeout > 0 {
+				p.giveUp = time.AfterFunc(n.cfg.LostTimeout, func() { n.giveUp(p) })
 			}
 		}
 	}
@@ -286,5 +286,5 @@ func (n *Node) close() error {
 	return errors.Join(append(errs, n.opened.Close())...)
 }
 
-// Service is for packages on top of this one, such as transfer.
+// Service is for packages of this module, such as transfer. Other programs cannot use what it returns.
 func (n *Node) Service() service.Node { return serviceNode{n} }

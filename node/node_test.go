@@ -75,7 +75,7 @@ func TestFirstErrorAtOnce(t *testing.T) {
 	n := newNetwork(1)
 	a := n.start(t)
 	b := n.start(t, func(c *Config) {
-		c.Authorize = func(bootstrap.Peer) (Admission, error) { return Admission{}, errors.New("nobody") }
+		c.Authorize = func(bootstrap.Peer) (Grant, error) { return Grant{}, errors.New("nobody") }
 	})
 	if _, err := a.node.Peer(soon(t), b.node.Addr().String()); !errors.Is(err, bootstrap.ErrAuth) {
 		t.Errorf("Peer of a Node that admits nobody: got %v, want bootstrap.ErrAuth", err)

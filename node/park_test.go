@@ -20,7 +20,7 @@ func TestParkAndReturn(t *testing.T) {
 	for i := range 6 {
 		for _, p := range []*Peer{there, here} {
 			eventually(t, "the session is parked", func() bool {
-				d := p.Detail()
+				d := p.Stats()
 				return d.State == StateParked && len(d.QP.Rails) == 0
 			})
 		}
@@ -82,7 +82,7 @@ func TestParkSealed(t *testing.T) {
 		return func(c *Config) {
 			c.Listen = listen
 			c.Auth.InsecurePlaintextOnLoopback, c.Auth.Token = false, []byte("a token for tests, and long enough")
-			c.Open, c.IdleAfter = peer.SoftNICs(netip.MustParseAddr(addr)), 20*time.Millisecond
+			c.Open, c.IdleAfter = peer.OpenSoftNICs(netip.MustParseAddr(addr)), 20*time.Millisecond
 		}
 	}
 	a, b := network{}.start(t, host("127.0.0.1", "")), network{}.start(t, host("127.0.0.2", "127.0.0.1:0"))
@@ -94,7 +94,7 @@ func TestParkSealed(t *testing.T) {
 		if got := b.mem.Bytes()[0]; got != byte(i+1) {
 			t.Errorf("the first byte is %d, want %d", got, i+1)
 		}
-		if !there.Detail().Agreed.Sealed {
+		if !there.Stats().Agreed.Sealed {
 			t.Error("the session is not sealed")
 		}
 		wait(t, there, StateParked)

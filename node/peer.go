@@ -192,8 +192,8 @@ func (p *Peer) until(ctx context.Context, done func() bool) error {
 	}
 }
 
-// Detail is what is known of a Peer's session.
-type Detail struct {
+// PeerStats is what is known of a Peer's session.
+type PeerStats struct {
 	State State
 	// Sessions is how many sessions there were.
 	Sessions uint64
@@ -206,10 +206,10 @@ type Detail struct {
 	Counters Counters
 }
 
-// Detail returns what is known of the session. It never waits for a shard.
-func (p *Peer) Detail() Detail {
+// Stats returns what is known of the session. It never waits for a shard.
+func (p *Peer) Stats() PeerStats {
 	p.node.mu.Lock()
-	d := Detail{State: p.state, Sessions: p.sessions, Agreed: p.agreed, Link: p.link}
+	d := PeerStats{State: p.state, Sessions: p.sessions, Agreed: p.agreed, Link: p.link}
 	made := p.made
 	p.node.mu.Unlock()
 	if made != nil {
@@ -226,14 +226,14 @@ func (p *Peer) Close() error {
 	return nil
 }
 
-// Service is for packages on top of this one, such as transfer.
+// Service is for packages of this module, such as transfer. Other programs cannot use what it returns.
 func (p *Peer) Service() service.Peer { return servicePeer{p} }
-
-// Of returns the Peer that a service knows as p.
-func Of(p service.Peer) *Peer { return p.(servicePeer).Peer }
 
 // servicePeer is a Peer as a service.Peer. It hides what has other names there.
 type servicePeer struct{ *Peer }
+
+// Owner implements service.Peer.
+func (p servicePeer) Owner() any { return p.Peer }
 
 // Submit implements service.Peer.
 func (p servicePeer) Submit(op *service.Op) {

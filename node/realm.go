@@ -157,14 +157,14 @@ func (m *memory) Region(p service.Peer, access verbs.Access) (*ibverbx.Region, e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.region(registration{Of(p).realm, access})
+	return m.region(registration{p.(servicePeer).realm, access})
 }
 
 // Remote implements service.Memory.
 func (m *memory) Remote(p service.Peer, access verbs.Access) (ibverbx.RemoteRegion, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g, err := m.region(registration{Of(p).realm, access})
+	g, err := m.region(registration{p.(servicePeer).realm, access})
 	if err != nil {
 		return ibverbx.RemoteRegion{}, err
 	}

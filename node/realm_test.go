@@ -15,7 +15,7 @@ import (
 
 // byName admits peers to the realm that is their name.
 func byName(c *Config) {
-	c.Authorize = func(p bootstrap.Peer) (Admission, error) { return Admission{Realm: p.Name}, nil }
+	c.Authorize = func(p bootstrap.Peer) (Grant, error) { return Grant{Realm: p.Name}, nil }
 }
 
 // TestRealmsCannotReadEachOther: a peer gets hold of the key of memory that is lent to a peer of another realm. Its request is refused and
@@ -106,7 +106,7 @@ func TestRealmCannotChange(t *testing.T) {
 	var realm atomic.Value
 	realm.Store("red")
 	server := n.start(t, func(c *Config) {
-		c.Authorize = func(bootstrap.Peer) (Admission, error) { return Admission{Realm: realm.Load().(string)}, nil }
+		c.Authorize = func(bootstrap.Peer) (Grant, error) { return Grant{Realm: realm.Load().(string)}, nil }
 	})
 	there, here := n.start(t, named("x")).meet(server)
 	realm.Store("blue")
@@ -123,11 +123,11 @@ func TestRealmCannotChange(t *testing.T) {
 func TestRealmsAreBounded(t *testing.T) {
 	n := newNetwork(1)
 	server := n.start(t, func(c *Config) {
-		c.Authorize = func(p bootstrap.Peer) (Admission, error) {
+		c.Authorize = func(p bootstrap.Peer) (Grant, error) {
 			if p.Name == "long" {
-				return Admission{Realm: strings.Repeat("r", maxRealmName+1)}, nil
+				return Grant{Realm: strings.Repeat("r", maxRealmName+1)}, nil
 			}
-			return Admission{Realm: "realm " + p.Name}, nil
+			return Grant{Realm: "realm " + p.Name}, nil
 		}
 	})
 	for i := range maxRealms - 1 {
@@ -147,8 +147,8 @@ func TestRealmsAreBounded(t *testing.T) {
 func TestRegisteredOnce(t *testing.T) {
 	n := newNetwork(1)
 	server := n.start(t, func(c *Config) {
-		c.Authorize = func(p bootstrap.Peer) (Admission, error) {
-			return Admission{Realm: strings.TrimRight(p.Name, "12")}, nil
+		c.Authorize = func(p bootstrap.Peer) (Grant, error) {
+			return Grant{Realm: strings.TrimRight(p.Name, "12")}, nil
 		}
 	})
 	var peers []service.Peer
@@ -218,16 +218,16 @@ func TestAuthorizeBeforeCard(t *testing.T) {
 	n := newNetwork(1)
 	denied := make(chan struct{})
 	server := n.start(t, func(c *Config) {
-		c.Authorize = func(p bootstrap.Peer) (Admission, error) {
+		c.Authorize = func(p bootstrap.Peer) (Grant, error) {
 			select {
 			case <-denied:
-				return Admission{}, errors.New("no more")
+				return Grant{}, errors.New("no more")
 			default:
 			}
 			if p.Name != "friend" {
-				return Admission{}, errors.New("a stranger")
+				return Grant{}, errors.New("a stranger")
 			}
-			return Admission{}, nil
+			return Grant{}, nil
 		}
 	})
 	if _, err := n.start(t, named("foe")).node.Peer(soon(t), server.node.Addr().String()); !errors.Is(err, bootstrap.ErrAuth) {

@@ -40,13 +40,13 @@ func TestReconnect(t *testing.T) {
 		})
 	}
 	for i := range losses {
-		sessions := there.Detail().Sessions
+		sessions := there.Stats().Sessions
 		eventually(t, "requests are outstanding", func() (busy bool) {
 			there.shard.do(func() { busy = there.queue.ledger.Len() > 0 })
 			return busy
 		})
 		lose([]*Peer{there, here}[i%2])
-		eventually(t, "there is another session", func() bool { return there.State() == StateReady && there.Detail().Sessions > sessions })
+		eventually(t, "there is another session", func() bool { return there.State() == StateReady && there.Stats().Sessions > sessions })
 	}
 	enough.Store(true)
 	all.Wait()
@@ -140,13 +140,13 @@ func TestOldSessionCannotWriteAfterReady(t *testing.T) {
 	old.Replay = false
 	there.Service().Submit(&old.Op)
 	eventually(t, "packets are held", func() bool { return link.Held(a.nics[0], b.nics[0]) > 0 })
-	sessions := here.Detail().Sessions
+	sessions := here.Stats().Sessions
 	lose(there)
 	if err := old.result(t); !errors.Is(err, ErrLost) {
 		t.Errorf("the operation ended with %v, want ErrLost", err)
 	}
 	eventually(t, "both have a new session", func() bool {
-		return there.State() == StateReady && here.State() == StateReady && here.Detail().Sessions > sessions
+		return there.State() == StateReady && here.State() == StateReady && here.Stats().Sessions > sessions
 	})
 	b.lentBy(here)
 	link.Release(a.nics[0], b.nics[0])
@@ -228,7 +228,7 @@ func TestRestartedPeerDropsKeys(t *testing.T) {
 // dialed is forgotten.
 func TestGiveUp(t *testing.T) {
 	n := newNetwork(1)
-	soonGone := func(c *Config) { c.GiveUpAfter = 20 * time.Millisecond }
+	soonGone := func(c *Config) { c.LostTimeout = 20 * time.Millisecond }
 	a, b, c := n.start(t, soonGone), n.start(t), n.start(t)
 	there, _ := a.meet(b)
 	_, inbound := c.meet(a)

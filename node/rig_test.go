@@ -184,7 +184,7 @@ func (sv *testService) Up(s service.Session, body []byte) {
 	if !r.End() {
 		sv.t.Errorf("Up: got %x, want a region", body)
 	}
-	p := Of(s.Peer())
+	p := s.Peer().Owner().(*Peer)
 	sv.mu.Lock()
 	sv.ups++
 	if old := sv.sessions[p]; old != nil {
@@ -198,7 +198,7 @@ func (sv *testService) Up(s service.Session, body []byte) {
 func (sv *testService) Down(s service.Session, _ error) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	p := Of(s.Peer())
+	p := s.Peer().Owner().(*Peer)
 	if sv.sessions[p] != s {
 		sv.t.Errorf("session %d is down and was not up", s.Number())
 	}
@@ -210,7 +210,7 @@ func (sv *testService) Down(s service.Session, _ error) {
 func (sv *testService) Gone(p service.Peer, cause error) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	if s := sv.sessions[Of(p)]; s != nil {
+	if s := sv.sessions[p.Owner().(*Peer)]; s != nil {
 		sv.t.Errorf("a peer is gone while session %d is up", s.Number())
 	}
 	sv.gone = append(sv.gone, cause)

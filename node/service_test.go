@@ -156,7 +156,7 @@ func TestDetachWaitsForClosedPeer(t *testing.T) {
 // dialed comes back.
 func TestGone(t *testing.T) {
 	n := newNetwork(1)
-	a, b := n.start(t, func(c *Config) { c.GiveUpAfter = 20 * time.Millisecond }), n.start(t, named("b"), alone)
+	a, b := n.start(t, func(c *Config) { c.LostTimeout = 20 * time.Millisecond }), n.start(t, named("b"), alone)
 	there, _ := a.meet(b)
 	addr := b.node.Addr()
 	causes := func() []error {

@@ -168,7 +168,7 @@ func (s *session) join() (*ibpeer.Session, error) {
 	p := s.peer
 	n := p.node
 	cfg := n.peerConfig(p)
-	cfg.Aside = func(body []byte) {
+	cfg.OnServiceMessage = func(body []byte) {
 		if s.ctx.Err() != nil {
 			return
 		}
@@ -283,7 +283,7 @@ func (s *session) finish(cause error) {
 // peerConfig is how VirtualQPs with a Peer are made.
 func (n *Node) peerConfig(p *Peer) ibpeer.Config {
 	return ibpeer.Config{
-		On: p.shard.on, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, Timeout: joinTime,
+		SharedCQ: p.shard.on, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, Timeout: joinTime,
 		Schemes: []ibverbx.Scheme{ibverbx.Tally},
 		QP: ibverbx.Config{
 			Lanes: p.realm.lanes, SendDepth: sendDepth, RecvDepth: recvDepth, LaneDepth: laneDepth, NotifyDepth: notifyDepth,

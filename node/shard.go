@@ -109,7 +109,7 @@ func (s *shard) close() error {
 	return s.cq.Close()
 }
 
-// on is a peer.Config.On.
+// on is a peer.Config.SharedCQ.
 func (s *shard) on(step func(*ibverbx.VirtualCQ) error) error {
 	s.mu.Lock()
 	defer s.unlock()

@@ -17,7 +17,7 @@ import (
 
 // lanes returns how many data lanes of a Peer's session are in service on a rail, or -1 if it has no session.
 func lanes(p *Peer, rail int) int {
-	if rails := p.Detail().QP.Rails; rail < len(rails) {
+	if rails := p.Stats().QP.Rails; rail < len(rails) {
 		return rails[rail].Up
 	}
 	return -1
@@ -96,7 +96,7 @@ func TestSlowShardDoesNotStopOthers(t *testing.T) {
 	}
 	waits := a.job(slow, verbs.OpRDMAWrite, 64, 8)
 	slow.Service().Submit(&waits.Op)
-	if s := a.node.Stats(); s.Ready != 2 || slow.Detail().State != StateReady {
+	if s := a.node.Stats(); s.Ready != 2 || slow.Stats().State != StateReady {
 		t.Errorf("Stats: got %+v, want 2 peers that are ready", s)
 	}
 	select {
@@ -343,7 +343,7 @@ func TestStatsRace(t *testing.T) {
 		all.Go(func() {
 			for !enough.Load() {
 				for _, p := range append(a.node.Peers(), b.node.Peers()...) {
-					_ = fmt.Sprint(p, p.State(), p.Err(), p.Realm(), p.Detail(), p.Service().Session() == nil, p.Changed() == nil)
+					_ = fmt.Sprint(p, p.State(), p.Err(), p.Realm(), p.Stats(), p.Service().Session() == nil, p.Changed() == nil)
 				}
 				_ = fmt.Sprint(a.node.Stats(), b.node.Stats())
 			}

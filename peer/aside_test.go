@@ -10,7 +10,7 @@ import (
 	"ibverbx/peer"
 )
 
-// TestAside: messages of services may arrive while a Session is being made on their connection. Config.Aside gets them.
+// TestAside: messages of services may arrive while a Session is being made on their connection. Config.OnServiceMessage gets them.
 // Without it they are an error.
 func TestAside(t *testing.T) {
 	for _, aside := range []bool{true, false} {
@@ -31,7 +31,7 @@ func TestAside(t *testing.T) {
 		for dialer, conn := range conns {
 			cfg := config(n.open(1))
 			if aside {
-				cfg.Aside = func(body []byte) { *got[dialer] = append(*got[dialer], string(body)) }
+				cfg.OnServiceMessage = func(body []byte) { *got[dialer] = append(*got[dialer], string(body)) }
 			}
 			ctx := soon(t)
 			go func() {
@@ -51,11 +51,11 @@ func TestAside(t *testing.T) {
 		err = errors.Join(<-errs, <-errs)
 		for _, texts := range got {
 			if aside && (err != nil || !slices.Equal(*texts, []string{"one", "two"})) {
-				t.Errorf("with Aside: got %v and %q, want two messages on each side", err, *texts)
+				t.Errorf("with OnServiceMessage: got %v and %q, want two messages on each side", err, *texts)
 			}
 		}
 		if !aside && !errors.Is(err, bootstrap.ErrProtocol) {
-			t.Errorf("without Aside: got %v, want bootstrap.ErrProtocol", err)
+			t.Errorf("without OnServiceMessage: got %v, want bootstrap.ErrProtocol", err)
 		}
 		for _, conn := range conns {
 			t.Cleanup(func() { _ = conn.Close() })
@@ -88,7 +88,7 @@ func TestAsideEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	cfg := config(newNetwork(1).open(1))
 	count := 0
-	cfg.Aside = func([]byte) {
+	cfg.OnServiceMessage = func([]byte) {
 		if count++; count == 100 {
 			cancel()
 		}

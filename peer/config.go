@@ -33,18 +33,18 @@ type Config struct {
 	// rows of tables for this side. The peer has its own.
 	Path verbs.PathConfig
 
-	// On puts the Session on an existing VirtualCQ and its Rails, which other Sessions may use
-	// too. On calls step with the VirtualCQ while no other goroutine uses it, for example with a
+	// SharedCQ puts the Session on an existing VirtualCQ and its Rails, which other Sessions may use
+	// too. SharedCQ calls step with the VirtualCQ while no other goroutine uses it, for example with a
 	// mutex held, and returns the error of step. Connecting takes several steps, and
 	// Session.Close takes one. A step does not wait for the peer. The program polls the VirtualCQ
 	// and closes it after the Sessions. It must not hold the mutex in VirtualCQ.Wait, which sleeps as
 	// long as nothing happens. Then Rails, Open, Path and CQ must be zero. Nil means a
 	// VirtualCQ for this Session alone.
-	On func(step func(*ibverbx.VirtualCQ) error) error
+	SharedCQ func(step func(*ibverbx.VirtualCQ) error) error
 
-	// Aside gets the messages of kind bootstrap.KindService that arrive while the Session is being made, in
+	// OnServiceMessage gets the messages of kind bootstrap.KindService that arrive while the Session is being made, in
 	// order. It is called by the goroutine that connects. Nil means that such a message is an error.
-	Aside func(body []byte)
+	OnServiceMessage func(body []byte)
 
 	// PeerNetworks are networks that the peer's NICs may be on. Without it they must be on a network
 	// of this host, have the peer's address of the connection, or be named in its certificate. Routed
@@ -165,8 +165,8 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
 	case slices.ContainsFunc(c.PeerNetworks, func(p netip.Prefix) bool { return !p.IsValid() }):
 		return verbs.Invalidf("Config.PeerNetworks has %v: want valid prefixes", c.PeerNetworks)
-	case c.On != nil && (len(c.Rails) > 0 || c.Open != nil || c.Path != (verbs.PathConfig{}) || c.CQ != (ibverbx.CQConfig{})):
-		return verbs.Invalidf("Config.On is set, and Rails, Open, Path or CQ: the VirtualCQ of On has NICs already")
+	case c.SharedCQ != nil && (len(c.Rails) > 0 || c.Open != nil || c.Path != (verbs.PathConfig{}) || c.CQ != (ibverbx.CQConfig{})):
+		return verbs.Invalidf("Config.SharedCQ is set, and Rails, Open, Path or CQ: the VirtualCQ of SharedCQ has NICs already")
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:

@@ -75,7 +75,7 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	c = c.lendTo(conn.Peer())
-	s := &Session{Conn: conn, aside: c.Aside}
+	s := &Session{Conn: conn, aside: c.OnServiceMessage}
 	if err := s.join(ctx, dialer, c); err != nil {
 		role := "this side listens"
 		if dialer {
@@ -197,7 +197,7 @@ func (s *Session) seal(secret []byte, dialer bool, given verbs.Seal) (verbs.Seal
 
 // open returns the rails of this side. It opens NICs if the Config names none.
 func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
-	if s.on = c.On; s.on != nil {
+	if s.on = c.SharedCQ; s.on != nil {
 		s.shared = true
 		err := s.on(func(cq *ibverbx.VirtualCQ) error {
 			s.CQ, s.Rails = cq, cq.Rails()

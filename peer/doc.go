@@ -16,5 +16,5 @@
 // same result, or the same [MismatchError], which names the value and both sides' limits.
 //
 // A process with many peers can put all Sessions on one VirtualCQ, which it polls itself:
-// see Config.On.
+// see Config.SharedCQ.
 package peer

@@ -129,8 +129,8 @@ func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConf
 	if mine.want() == LinkUDP {
 		return errors.New("udp was asked for")
 	}
-	if c.On != nil {
-		return errors.New("the Session uses the NICs of Config.On")
+	if c.SharedCQ != nil {
+		return errors.New("the Session uses the NICs of Config.SharedCQ")
 	}
 	for i := range rails {
 		if attr, err := rails[i].Context.QueryDevice(); err != nil || attr.Provider != "softnic" || attr.Link != "udp" {

@@ -13,10 +13,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// SoftNICs returns a Config.Open that opens software NICs. They speak RoCEv2 over UDP and
+// OpenSoftNICs returns a Config.Open that opens software NICs. They speak RoCEv2 over UDP and
 // need neither hardware nor privileges. Each address must belong to this host and becomes
 // one rail with its own link.
-func SoftNICs(addrs ...netip.Addr) func() (NICs, error) {
+func OpenSoftNICs(addrs ...netip.Addr) func() (NICs, error) {
 	return func() (NICs, error) {
 		var n NICs
 		var held closer.Stack
@@ -45,9 +45,9 @@ func openSoft(c *closer.Stack, name string, addr netip.Addr) (verbs.Context, err
 	return nic.Open()
 }
 
-// Devices returns a Config.Open that opens real NICs through libibverbs, one rail for each
+// OpenDevices returns a Config.Open that opens real NICs through libibverbs, one rail for each
 // device in spec ("mlx5_0:1,mlx5_1"; see rdmacore.Select). An empty spec means all.
-func Devices(spec string) func() (NICs, error) {
+func OpenDevices(spec string) func() (NICs, error) {
 	return func() (NICs, error) {
 		lib, err := rdmacore.Load(rdmacore.Config{})
 		if err != nil {
@@ -82,5 +82,5 @@ func openOn(local net.Addr) (NICs, error) {
 	if err != nil {
 		return NICs{}, fmt.Errorf("local address %v: %w", local, err)
 	}
-	return SoftNICs(ap.Addr().Unmap())()
+	return OpenSoftNICs(ap.Addr().Unmap())()
 }

@@ -34,7 +34,7 @@ func newShard(t *testing.T, rails *ibverbx.Rails) *shard {
 	return s
 }
 
-// on is a Config.On.
+// on is a Config.SharedCQ.
 func (s *shard) on(step func(*ibverbx.VirtualCQ) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func TestSessionsOnOneCQ(t *testing.T) {
 	}
 	here := newShard(t, rails)
 	cfg := config(nil)
-	cfg.On, cfg.Regions[0].Size = here.on, 4096
+	cfg.SharedCQ, cfg.Regions[0].Size = here.on, 4096
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)

@@ -11,7 +11,7 @@ import (
 // softNICs opens a software NIC over UDP for the test.
 func softNICs(t *testing.T, last byte) []ibverbx.RailConfig {
 	t.Helper()
-	nics, err := peer.SoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, last}))()
+	nics, err := peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, last}))()
 	if err != nil {
 		t.Fatalf("SoftNICs: got %v, want no error", err)
 	}
@@ -47,14 +47,14 @@ func TestSealedSessionsOnOneCQ(t *testing.T) {
 	}
 	here := newShard(t, rails)
 	cfg := config(nil)
-	cfg.On, cfg.Regions[0].Size, cfg.Link = here.on, 4096, peer.LinkAuto
+	cfg.SharedCQ, cfg.Regions[0].Size, cfg.Link = here.on, 4096, peer.LinkAuto
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	var both [2][2]*peer.Session
 	for i := range both {
-		cfg := config(peer.SoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 34 + byte(i)})))
+		cfg := config(peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 34 + byte(i)})))
 		cfg.Link = peer.LinkAuto
 		far, near := dialTo(t, meeting, cfg)
 		both[i] = [2]*peer.Session{far, near}
@@ -91,7 +91,7 @@ func TestSharedMemoryBesideRails(t *testing.T) {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	for i, want := range []peer.Link{peer.LinkShm, peer.LinkUDP} {
-		cfg := config(peer.SoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 37 + byte(i)})))
+		cfg := config(peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 37 + byte(i)})))
 		cfg.Link = want
 		far, near := dialTo(t, meeting, cfg)
 		write(t, far, near, 1)

@@ -324,7 +324,7 @@ func TestConfigRefused(t *testing.T) {
 		"QP.Deadline":   func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
 		"RequireSealed": func(c *peer.Config) { c.Unsealed, c.RequireSealed = true, true },
 		"On": func(c *peer.Config) {
-			c.On = func(func(*ibverbx.VirtualCQ) error) error { return nil }
+			c.SharedCQ = func(func(*ibverbx.VirtualCQ) error) error { return nil }
 		},
 		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair() },
 		"QP.Scheme":         func(c *peer.Config) { c.QP.Scheme = ibverbx.Spray },

@@ -92,7 +92,7 @@ func TestSessionOverUDP(t *testing.T) {
 	d, l := mustMeet(t, config(nil), config(nil))
 	write(t, d, l, 1)
 	write(t, l, d, 9)
-	two := config(peer.SoftNICs(loopback, loopback))
+	two := config(peer.OpenSoftNICs(loopback, loopback))
 	two.QP.Lanes, two.QP.FragmentSize = 6, 16<<10
 	d, l = mustMeet(t, two, two)
 	write(t, d, l, 3)
@@ -101,7 +101,7 @@ func TestSessionOverUDP(t *testing.T) {
 			t.Errorf("rail %d carried nothing, want half", i)
 		}
 	}
-	if _, _, _, err := meet(t, config(nil), config(peer.Devices("none_such"))); err == nil {
+	if _, _, _, err := meet(t, config(nil), config(peer.OpenDevices("none_such"))); err == nil {
 		t.Errorf("Accept with an unknown device: got no error, want one")
 	}
 }

@@ -14,7 +14,7 @@ import (
 // session.
 func TestSealed(t *testing.T) {
 	udp := func(last byte) func() (peer.NICs, error) {
-		return peer.SoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, last}))
+		return peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, last}))
 	}
 	memory := newNetwork(1)
 	for name, tt := range map[string]struct {

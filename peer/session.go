@@ -42,11 +42,11 @@ type Session struct {
 	remote map[string]*ibverbx.RemoteRegion
 	// closers close everything that the Session created or opened.
 	closers closer.Stack
-	// on runs a step that uses CQ: Config.On, or the step itself.
+	// on runs a step that uses CQ: Config.SharedCQ, or the step itself.
 	on func(step func(*ibverbx.VirtualCQ) error) error
-	// aside is Config.Aside.
+	// aside is Config.OnServiceMessage.
 	aside func(body []byte)
-	// shared says that CQ belongs to the program (Config.On).
+	// shared says that CQ belongs to the program (Config.SharedCQ).
 	shared bool
 	// incarnation is the number of the VirtualQP in its card. Records in the log have it.
 	incarnation uint64
@@ -80,7 +80,7 @@ func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 // completion. This side's requests must have completed. WaitDone keeps polling until the
 // peer is done, because the peer may need this side to rebuild a lane. When it returns, the
 // peer has stopped polling too and does not take this side's Close for a failure.
-// Completions and messages that the caller has not taken before are lost. With Config.On the
+// Completions and messages that the caller has not taken before are lost. With Config.SharedCQ the
 // program polls meanwhile, and loses no completions.
 func (s *Session) WaitDone(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
@@ -135,7 +135,7 @@ func (s *Session) takeDone(ctx context.Context, what *bool) error {
 // requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that.
 func (s *Session) Close() error { return s.closers.Close() }
 
-// take receives a message, which must have the given kind. Those for Config.Aside may come before it.
+// take receives a message, which must have the given kind. Those for Config.OnServiceMessage may come before it.
 func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
 	m, err := s.Conn.Recv(ctx)
 	for err == nil && m.Kind == bootstrap.KindService && s.aside != nil {

@@ -79,7 +79,7 @@ func TestClosedSessionForgetsKeys(t *testing.T) {
 	}
 	here := newShard(t, rails)
 	cfg := config(nil)
-	cfg.On, cfg.Regions[0].Size = here.on, 4096
+	cfg.SharedCQ, cfg.Regions[0].Size = here.on, 4096
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)

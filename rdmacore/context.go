@@ -59,8 +59,8 @@ func (s *set[T]) add(v T) {
 }
 
 var (
-	_ verbs.Context = (*nicContext)(nil)
-	_ verbs.Clocked = (*nicContext)(nil)
+	_ verbs.Context     = (*nicContext)(nil)
+	_ verbs.ClockReader = (*nicContext)(nil)
 )
 
 func newContext(d *Device, o opened) (*nicContext, error) {

@@ -266,7 +266,7 @@ func TestTimestamps(t *testing.T) {
 				t.Errorf("CapTimestamp is %v, want %v", has, !tt.refused)
 			}
 			cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16, Timestamp: true})
-			ticks, hz, clock := ctx.(verbs.Clocked).ReadClock()
+			ticks, hz, clock := ctx.(verbs.ClockReader).ReadClock()
 			if tt.refused {
 				wants(t, "CreateCQ with Timestamp", err, verbs.ErrNotSupported)
 				wants(t, "ReadClock", clock, verbs.ErrNotSupported)
@@ -277,7 +277,7 @@ func TestTimestamps(t *testing.T) {
 				t.Errorf("ReadClock = %d, %d, %v, want 5000000000 ticks at 156250000 Hz", ticks, hz, clock)
 			}
 			s.failWith(verbClock, syscall.EIO)
-			_, _, clock = ctx.(verbs.Clocked).ReadClock()
+			_, _, clock = ctx.(verbs.ClockReader).ReadClock()
 			wants(t, "ReadClock of a driver that fails", clock, syscall.EIO)
 			pd, err := ctx.AllocPD()
 			ok(t, err, "AllocPD")

@@ -48,7 +48,7 @@ func (x *nicContext) capabilities() verbs.Capabilities {
 	return x.caps
 }
 
-// ReadClock implements verbs.Clocked.
+// ReadClock implements verbs.ClockReader.
 func (x *nicContext) ReadClock() (ticks, hz uint64, err error) {
 	err = x.do("read clock", func() error {
 		if x.capabilities()&verbs.CapTimestamp == 0 {

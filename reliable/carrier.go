@@ -7,15 +7,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// Carrier is implemented by every context that Wrap returns.
-type Carrier interface {
-	// Carrier is the type of the QPs that carry RC QPs of the context: verbs.UC, or verbs.RC if
+// TransportReporter is implemented by every context that Wrap returns.
+type TransportReporter interface {
+	// Transport is the type of the QPs that carry RC QPs of the context: verbs.UC, or verbs.RC if
 	// the device cannot carry paths and Config.FallBackToRC was set.
-	Carrier() verbs.QPType
+	Transport() verbs.QPType
 }
 
-// Carrier implements the interface of that name.
-func (ctx *pathContext) Carrier() verbs.QPType { return verbs.UC }
+// Transport implements the interface of that name.
+func (ctx *pathContext) Transport() verbs.QPType { return verbs.UC }
 
 // plain is the context of a device that cannot carry paths. All its objects are the device's own.
 // Its QPs connect to QPs of plain or unwrapped contexts. A QP made of paths refuses them, because
@@ -26,12 +26,12 @@ type plain struct {
 }
 
 var (
-	_ Carrier = plain{}
-	_ Stepper = plain{}
+	_ TransportReporter = plain{}
+	_ Stepper           = plain{}
 )
 
-// Carrier reports that QPs are the device's own.
-func (plain) Carrier() verbs.QPType { return verbs.RC }
+// Transport reports that QPs are the device's own.
+func (plain) Transport() verbs.QPType { return verbs.RC }
 
 // Step does nothing.
 func (plain) Step() (next int64, pending bool) { return 0, false }

@@ -53,4 +53,4 @@ func TestSmallerChunkCounts(t *testing.T) {
 }
 
 // chunksOf returns how many chunks the QP has sent, each counted once.
-func chunksOf(s *side) uint64 { return s.qp.(reliable.Counted).Stats().Chunks }
+func chunksOf(s *side) uint64 { return s.qp.(reliable.StatsReader).Stats().Chunks }

@@ -106,7 +106,7 @@ func (tt closing) run(t *testing.T, size int) {
 			}
 		}
 	}
-	stats := b.qp.(reliable.Counted).Stats
+	stats := b.qp.(reliable.StatsReader).Stats
 	a.post(t, a.read(b, 0, 100)) // both ends are connected
 	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
 

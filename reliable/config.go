@@ -46,7 +46,7 @@ type Config struct {
 	// use a shared receive queue. There a connection needs Paths*PathRecv buffers. Zero means 8.
 	PathRecv int
 	// FallBackToRC makes Wrap succeed on a device that cannot carry paths, for example because it
-	// has no UC. The QPs are then the device's own, and Carrier reports it. Both ends need the same
+	// has no UC. The QPs are then the device's own, and TransportReporter reports it. Both ends need the same
 	// kind of QP. False means that Wrap fails on such a device.
 	FallBackToRC bool
 	// GiveUp is how long a QP continues without progress, in nanoseconds. Then its requests end

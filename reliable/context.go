@@ -18,7 +18,7 @@ type pathContext struct {
 	attr  verbs.DeviceAttr // describes the inner device
 	clock func() int64     // returns nanoseconds and never goes back
 	// corked is inner if posts can be collected there, otherwise nil.
-	corked verbs.Corked
+	corked verbs.Corker
 	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
 	// receives of its own.
 	sharedRecv bool
@@ -37,9 +37,9 @@ type pathContext struct {
 }
 
 var (
-	_ verbs.Context = (*pathContext)(nil)
-	_ Stepper       = (*pathContext)(nil)
-	_ Carrier       = (*pathContext)(nil)
+	_ verbs.Context     = (*pathContext)(nil)
+	_ Stepper           = (*pathContext)(nil)
+	_ TransportReporter = (*pathContext)(nil)
 )
 
 // Wrap returns a context whose RC QPs are made of paths on inner. It takes inner over: closing the
@@ -47,7 +47,7 @@ var (
 //
 // Wrap returns [ErrNoUC] if the device has no UC. After an error inner stays open and the caller
 // still owns it. With Config.FallBackToRC a device without UC is no error: the QPs of the context
-// that Wrap returns are those of inner; see [Carrier].
+// that Wrap returns are those of inner; see [TransportReporter].
 func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	cfg.ChunkBytes = cfg.ChunkOn(inner)
 	cfg, err := cfg.withDefaults()
@@ -73,7 +73,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, maxEngines: 1, events: events{inner: inner}}
-	ctx.corked, _ = inner.(verbs.Corked)
+	ctx.corked, _ = inner.(verbs.Corker)
 	if cfg.Now == nil {
 		ctx.clock, ctx.maxEngines = clock.Monotonic(), maxEngines
 	}

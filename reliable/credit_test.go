@@ -145,7 +145,7 @@ func TestCreditsOverLoss(t *testing.T) {
 		}
 		got := len(s.until(t, s.now+int64(100*time.Microsecond), senders))
 		for i := range senders {
-			must(t, s.senders[i].nic.FailQP(s.senders[i].qp.(reliable.Counted).Paths()[i].QPN))
+			must(t, s.senders[i].nic.FailQP(s.senders[i].qp.(reliable.StatsReader).Paths()[i].QPN))
 		}
 		for _, wc := range s.until(t, int64(time.Second), senders-got) {
 			must(t, wc.Err())

@@ -1,7 +1,7 @@
 package reliable
 
-// Ringer is implemented by wrapped contexts. Any goroutine may call its method.
-type Ringer interface {
+// DoorbellCounter is implemented by wrapped contexts. Any goroutine may call its method.
+type DoorbellCounter interface {
 	// Doorbells returns what the context has handed to its NIC so far.
 	Doorbells() Doorbells
 }
@@ -17,7 +17,7 @@ type Doorbells struct {
 	RecvRings    uint64 // chains of them
 }
 
-var _ Ringer = (*pathContext)(nil)
+var _ DoorbellCounter = (*pathContext)(nil)
 
 func (ctx *pathContext) Doorbells() Doorbells {
 	ctx.mu.Lock()

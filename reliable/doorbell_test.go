@@ -191,7 +191,7 @@ func TestAcknowledgementsLeaveInChains(t *testing.T) {
 			join(t, from[i].qp, b.another(t))
 		}
 	}
-	before, refilled := b.ctx.(reliable.Ringer).Doorbells(), c.receives()
+	before, refilled := b.ctx.(reliable.DoorbellCounter).Doorbells(), c.receives()
 	for range rounds {
 		for _, a := range from {
 			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
@@ -220,7 +220,7 @@ func TestAcknowledgementsLeaveInChains(t *testing.T) {
 			}
 		}
 	}
-	got := b.ctx.(reliable.Ringer).Doorbells()
+	got := b.ctx.(reliable.DoorbellCounter).Doorbells()
 	want := c.controlled()
 	if got.Controls != uint64(want.requests) || got.ControlRings != uint64(want.doorbells) {
 		t.Errorf("the context counts %d packets in %d chains, its NIC %d in %d", got.Controls, got.ControlRings, want.requests, want.doorbells)
@@ -304,7 +304,7 @@ func TestSharedBuffersReturnInChains(t *testing.T) {
 		b.add(i, size)
 	}
 	b.refill(t)
-	before, refilled := b.ctx.(reliable.Ringer).Doorbells(), c.receives()
+	before, refilled := b.ctx.(reliable.DoorbellCounter).Doorbells(), c.receives()
 	var sent [senders]int
 	for got := 0; got < senders*each; got += b.poll(t, size) {
 		for i, a := range from {
@@ -320,7 +320,7 @@ func TestSharedBuffersReturnInChains(t *testing.T) {
 			t.Fatalf("%d of %d messages have arrived, in %d chains of receives", got, senders*each, b.chains)
 		}
 	}
-	after, again := b.ctx.(reliable.Ringer).Doorbells(), c.receives()
+	after, again := b.ctx.(reliable.DoorbellCounter).Doorbells(), c.receives()
 	posted, rings := again.receives-refilled.receives, again.refills-refilled.refills
 	if after.Receives-before.Receives != uint64(posted) || posted < 16*rings || posted < senders*each {
 		t.Errorf("%d buffers were posted again in %d chains (the context counts %d), want chains of 16 or more", posted, rings, after.Receives-before.Receives)

@@ -50,8 +50,8 @@ func TestFallBack(t *testing.T) {
 	for i := range s {
 		nic, inner := openPoor(t, link, noUC, 0)
 		s[i] = newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 1<<16)
-		if c := s[i].ctx.(reliable.Carrier).Carrier(); c != verbs.RC {
-			t.Fatalf("Carrier = %v, want RC", c)
+		if c := s[i].ctx.(reliable.TransportReporter).Transport(); c != verbs.RC {
+			t.Fatalf("Transport = %v, want RC", c)
 		}
 		attr, err := s[i].ctx.QueryDevice()
 		must(t, err)
@@ -67,7 +67,7 @@ func TestFallBack(t *testing.T) {
 		transfer(t, s[0], s[1], op, 50_000)
 	}
 	again, err := s[0].ctx.Device().Open()
-	if c, ok := again.(reliable.Carrier); err == nil && (!ok || c.Carrier() != verbs.UC) {
+	if c, ok := again.(reliable.TransportReporter); err == nil && (!ok || c.Transport() != verbs.UC) {
 		t.Fatalf("a context of the device below, which has UC, is %T, want one with paths", again)
 	}
 	must(t, err)
@@ -80,8 +80,8 @@ func TestFallBackMeetsPaths(t *testing.T) {
 	nic, inner := openPoor(t, link, noUC, 0)
 	a := newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 4096)
 	b := newSide(t, link, reliable.Config{FallBackToRC: true}, 4096)
-	if c := b.ctx.(reliable.Carrier).Carrier(); c != verbs.UC {
-		t.Fatalf("Carrier = %v, want UC where there is UC", c)
+	if c := b.ctx.(reliable.TransportReporter).Transport(); c != verbs.UC {
+		t.Fatalf("Transport = %v, want UC where there is UC", c)
 	}
 	ep, err := a.qp.Endpoint()
 	must(t, err)

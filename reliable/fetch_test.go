@@ -79,7 +79,7 @@ func TestAtomicsOnceOverLoss(t *testing.T) {
 		if i%40 != 39 {
 			continue
 		}
-		if p := b.qp.(reliable.Counted).Paths()[i/40%4]; p.QPN != 0 {
+		if p := b.qp.(reliable.StatsReader).Paths()[i/40%4]; p.QPN != 0 {
 			must(t, b.nic.FailQP(p.QPN)) // while its answers are under way
 		}
 		w.polled(t, a, 40, verbs.StatusSuccess, a, b)

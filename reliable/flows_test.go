@@ -50,7 +50,7 @@ func newFan(tb testing.TB, link softnic.Link, cfg reliable.Config, n, size int) 
 
 // pathOf returns the QPN of the first path of a QP, 0 if it has none.
 func pathOf(q verbs.QP) uint32 {
-	if paths := q.(reliable.Counted).Paths(); len(paths) > 0 {
+	if paths := q.(reliable.StatsReader).Paths(); len(paths) > 0 {
 		return paths[0].QPN
 	}
 	return 0

@@ -61,7 +61,7 @@ func (q *gatedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 
 // hold makes the paths of a QP wait.
 func (g *gate) hold(q verbs.QP) {
-	for _, p := range q.(reliable.Counted).Paths() {
+	for _, p := range q.(reliable.StatsReader).Paths() {
 		g.mu.Lock()
 		g.qps[p.QPN].waits.Store(true)
 		g.mu.Unlock()

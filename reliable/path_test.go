@@ -11,7 +11,7 @@ import (
 
 // pathNumbers returns the present QP numbers of the paths of a QP.
 func pathNumbers(q verbs.QP) (nums []uint32) {
-	for _, p := range q.(reliable.Counted).Paths() {
+	for _, p := range q.(reliable.StatsReader).Paths() {
 		nums = append(nums, p.QPN)
 	}
 	return nums

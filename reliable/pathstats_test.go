@@ -49,7 +49,7 @@ func TestStatsFindBadPath(t *testing.T) {
 					t.Errorf("%v for path %d, %v for the bad path, want at least twice as much", tt.value(p), i, tt.value(&infos[bad]))
 				}
 			}
-			if stats := from.qp.(reliable.Counted).Stats(); sent != stats.Chunks+stats.Retransmitted || again != stats.Retransmitted {
+			if stats := from.qp.(reliable.StatsReader).Stats(); sent != stats.Chunks+stats.Retransmitted || again != stats.Retransmitted {
 				t.Errorf("the paths have sent %d, %d of them again, but the connection %+v", sent, again, stats)
 			}
 			if p := &infos[0]; p.LeastRTT < 10_000 || p.LeastRTT > p.RTT {
@@ -67,7 +67,7 @@ func TestStatsFindBadPath(t *testing.T) {
 func aloneOnWay(t *testing.T, s *star, bad int) (way int) {
 	t.Helper()
 	from := s.senders[0]
-	paths := from.qp.(reliable.Counted).Paths()
+	paths := from.qp.(reliable.StatsReader).Paths()
 	for ways := 4096; ; ways++ {
 		must(t, s.link.SetPaths(from.nic, s.to.nic, make([]softnic.Path, ways)...))
 		way, shared := s.link.PathOf(from.nic, s.to.nic, 0, paths[bad].FlowLabel), 0
@@ -104,7 +104,7 @@ func TestStatsFromAnyGoroutine(t *testing.T) {
 				t.Errorf("%d chunks sent, after %d", now, before)
 			}
 			before = now
-			a.qp.(reliable.Counted).Stats()
+			a.qp.(reliable.StatsReader).Stats()
 			select {
 			case <-done:
 				return
@@ -127,15 +127,15 @@ func TestStatsFromAnyGoroutine(t *testing.T) {
 func TestContextStatsNeverGoBack(t *testing.T) {
 	const size = 256 << 10
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, size)
-	of := a.ctx.(reliable.Counted)
+	of := a.ctx.(reliable.StatsReader)
 	var before uint64
 	for range 3 {
 		transfer(t, a, b, verbs.OpRDMAWrite, size)
-		own := a.qp.(reliable.Counted).Stats().Chunks
+		own := a.qp.(reliable.StatsReader).Stats().Chunks
 		if got := of.Stats().Chunks; own == 0 || got != before+own {
 			t.Errorf("%d chunks of the context, want %d of closed QPs and %d of the open one", got, before, own)
 		}
-		if got, want := len(of.Paths()), len(a.qp.(reliable.Counted).Paths()); got != want {
+		if got, want := len(of.Paths()), len(a.qp.(reliable.StatsReader).Paths()); got != want {
 			t.Errorf("%d paths of the context, want the %d of its QP", got, want)
 		}
 		before = of.Stats().Chunks

@@ -34,14 +34,14 @@ func TestNoQPForPath(t *testing.T) {
 		a.post(t, wr)
 	}
 	up := func(s *side) bool {
-		p := s.qp.(reliable.Counted).Paths()[1]
+		p := s.qp.(reliable.StatsReader).Paths()[1]
 		return p.State == core.PathUp && p.Epoch > 0
 	}
 	for w.now < int64(time.Second) && (!up(a) || !up(b)) {
 		w.step(int64(time.Second), []*side{a, b})
 	}
 	if !up(a) || !up(b) || left != 0 {
-		t.Fatalf("the paths are %+v and %+v after a second, want them up again", a.qp.(reliable.Counted).Paths(), b.qp.(reliable.Counted).Paths())
+		t.Fatalf("the paths are %+v and %+v after a second, want them up again", a.qp.(reliable.StatsReader).Paths(), b.qp.(reliable.StatsReader).Paths())
 	}
 }
 

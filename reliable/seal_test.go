@@ -28,7 +28,7 @@ func newSealedPair(t *testing.T, imp softnic.Impairment, size int) (a, b *side) 
 		t.Cleanup(func() { must(t, errors.Join(nic.Close(), seal.Close())) })
 		inner, err := nic.Open()
 		must(t, err)
-		sides[i] = newSealedSide(t, nic, sealedAHs{inner, inner.(verbs.Clocked), t}, reliable.Config{GiveUp: int64(patience)}, size, seal)
+		sides[i] = newSealedSide(t, nic, sealedAHs{inner, inner.(verbs.ClockReader), t}, reliable.Config{GiveUp: int64(patience)}, size, seal)
 	}
 	return sides[0], sides[1]
 }
@@ -60,7 +60,7 @@ func TestTransferSealed(t *testing.T) {
 // sealedAHs wants a Seal in every address handle: a sealed UD QP sends nothing to others.
 type sealedAHs struct {
 	verbs.Context
-	verbs.Clocked
+	verbs.ClockReader
 	t *testing.T
 }
 

@@ -35,7 +35,7 @@ func (s *sourcePorts) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint
 // collect adds the source ports of the packets to the paths of a QP. Each path must have one.
 func (s *sourcePorts) collect(t *testing.T, to verbs.QP, ports map[uint16]bool) {
 	t.Helper()
-	paths := to.(reliable.Counted).Paths() // without mu: a NIC calls Packet with its locks held
+	paths := to.(reliable.StatsReader).Paths() // without mu: a NIC calls Packet with its locks held
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range paths {
@@ -71,7 +71,7 @@ func TestSixteenSourcePorts(t *testing.T) {
 func TestRebuiltPathHasAnotherLabel(t *testing.T) {
 	const size = 1 << 16
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, ChunkBytes: 4096}, size)
-	path := func() reliable.PathInfo { return a.qp.(reliable.Counted).Paths()[2] }
+	path := func() reliable.PathInfo { return a.qp.(reliable.StatsReader).Paths()[2] }
 	before := path()
 	must(t, a.nic.FailQP(before.QPN))
 	for start := time.Now(); path().Epoch == before.Epoch || path().FlowLabel == before.FlowLabel; {

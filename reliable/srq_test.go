@@ -207,7 +207,7 @@ func TestSRQRandomTraffic(t *testing.T) {
 				for limit := p.now + p.rng.Int64N(5_000); p.now < limit; p.poll(t) {
 					p.step(limit, []*side{p.a, p.b})
 				}
-				if paths := p.qa[p.rng.IntN(pairs)].(reliable.Counted).Paths(); p.rng.IntN(50) == 0 && len(paths) > 0 && paths[0].QPN != 0 {
+				if paths := p.qa[p.rng.IntN(pairs)].(reliable.StatsReader).Paths(); p.rng.IntN(50) == 0 && len(paths) > 0 && paths[0].QPN != 0 {
 					must(t, p.a.nic.FailQP(paths[0].QPN))
 				}
 			}

@@ -5,10 +5,10 @@ import "ibverbx/verbs"
 // stamps tells how long completions have waited in the inbox, from the timestamps of the device. It
 // reads the device's clock rarely, because reading takes about a microsecond, and extrapolates.
 type stamps struct {
-	device verbs.Clocked // reads the clock of timestamps, nil if completions have none
-	at     int64         // when the clock was read last, in nanoseconds of the context's clock
-	ticks  uint64        // what it showed
-	tick   float64       // the length of a tick in nanoseconds, 0 until the clock has been read
+	device verbs.ClockReader // reads the clock of timestamps, nil if completions have none
+	at     int64             // when the clock was read last, in nanoseconds of the context's clock
+	ticks  uint64            // what it showed
+	tick   float64           // the length of a tick in nanoseconds, 0 until the clock has been read
 }
 
 const (
@@ -22,7 +22,7 @@ const (
 // stampsOf returns the stamps of a device, without a clock if it has none.
 func stampsOf(ctx verbs.Context, attr *verbs.DeviceAttr) (s stamps) {
 	if attr.Capabilities&verbs.CapTimestamp != 0 {
-		s.device, _ = ctx.(verbs.Clocked)
+		s.device, _ = ctx.(verbs.ClockReader)
 	}
 	return s
 }

@@ -47,7 +47,7 @@ func lateHosts(t *testing.T, cfg reliable.Config, look time.Duration, between fu
 		var wc [1]verbs.WC
 		if n, err := a.cq.Poll(wc[:]); n == 1 {
 			must(t, wc[0].Err())
-			s := a.qp.(reliable.Counted).Paths()[0].PathStats
+			s := a.qp.(reliable.StatsReader).Paths()[0].PathStats
 			return time.Duration(now), time.Duration(s.LeastRTT), time.Duration(s.RTT)
 		} else if err != nil {
 			t.Fatalf("Poll = %v, want none", err)

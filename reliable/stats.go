@@ -2,8 +2,8 @@ package reliable
 
 import "ibverbx/reliable/core"
 
-// Counted is implemented by wrapped QPs and by wrapped contexts. Any goroutine may call its methods.
-type Counted interface {
+// StatsReader is implemented by wrapped QPs and by wrapped contexts. Any goroutine may call its methods.
+type StatsReader interface {
 	// Stats returns the counters of the QP's connection, all zero before it is connected. Those of a context
 	// are the sums over all connections that it has or had, so they never go back.
 	Stats() core.Stats
@@ -13,7 +13,7 @@ type Counted interface {
 
 // PathLister is implemented by wrapped contexts. Any goroutine may call its method.
 type PathLister interface {
-	// PathsOf returns the paths of the open QP of a number, as Counted does, or nil if there is none.
+	// PathsOf returns the paths of the open QP of a number, as StatsReader does, or nil if there is none.
 	// It is for those who have a QP only by its number, for example a lane of a VirtualQP.
 	PathsOf(qpn uint32) []PathInfo
 }
@@ -31,9 +31,9 @@ type PathInfo struct {
 }
 
 var (
-	_ Counted    = (*qp)(nil)
-	_ Counted    = (*pathContext)(nil)
-	_ PathLister = (*pathContext)(nil)
+	_ StatsReader = (*qp)(nil)
+	_ StatsReader = (*pathContext)(nil)
+	_ PathLister  = (*pathContext)(nil)
 )
 
 func (q *qp) Stats() core.Stats {

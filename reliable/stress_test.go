@@ -147,7 +147,7 @@ func (s *stress) trouble(t *testing.T, closing bool) {
 		must(t, s.qps[i][k].Close())
 		s.gone[k], s.left[k] = true, 0
 	default:
-		paths := s.qps[i][k].(reliable.Counted).Paths()
+		paths := s.qps[i][k].(reliable.StatsReader).Paths()
 		if len(paths) == 0 {
 			return // the QP has not been used
 		}

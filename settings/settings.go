@@ -28,12 +28,12 @@ type Settings struct {
 	GIDIndex []int
 	// Reliable is for reliable.Wrap.
 	Reliable reliable.Config
-	// Given lists what was set, in the order of All.
-	Given []Given
+	// Origins lists what was set, in the order of All.
+	Origins []Origin
 }
 
-// Given is a setting that was set.
-type Given struct {
+// Origin is a setting that was set.
+type Origin struct {
 	// Name is Setting.Name.
 	Name string `json:"name"`
 	// Value is the text that was given.
@@ -51,9 +51,9 @@ func (s *Settings) Set(name, value, from string) error {
 	if !table[i].set(s, strings.TrimSpace(value)) {
 		return &ValueError{From: from, Value: value, Want: table[i].Range}
 	}
-	s.Given = slices.DeleteFunc(s.Given, func(g Given) bool { return g.Name == name })
-	s.Given = append(s.Given, Given{Name: name, Value: value, From: from})
-	slices.SortFunc(s.Given, func(a, b Given) int { return cmp.Compare(order(a.Name), order(b.Name)) })
+	s.Origins = slices.DeleteFunc(s.Origins, func(g Origin) bool { return g.Name == name })
+	s.Origins = append(s.Origins, Origin{Name: name, Value: value, From: from})
+	slices.SortFunc(s.Origins, func(a, b Origin) int { return cmp.Compare(order(a.Name), order(b.Name)) })
 	return nil
 }
 
@@ -83,7 +83,7 @@ func (e *ValueError) Unwrap() error { return verbs.ErrInvalid }
 func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
 	for _, row := range table {
 		value, ok := lookup(row.Env)
-		if !ok || value == "" || slices.ContainsFunc(s.Given, func(g Given) bool { return g.Name == row.Name }) {
+		if !ok || value == "" || slices.ContainsFunc(s.Origins, func(g Origin) bool { return g.Name == row.Name }) {
 			continue
 		}
 		if err := s.Set(row.Name, value, row.Env); err != nil {
@@ -120,7 +120,7 @@ func (s *Settings) Apply(rails []ibverbx.RailConfig) error {
 // another.
 func (s *Settings) from(names ...string) string {
 	var list []string
-	for _, g := range s.Given {
+	for _, g := range s.Origins {
 		if slices.Contains(names, g.Name) {
 			list = append(list, g.From+" "+g.Value)
 		}

@@ -65,8 +65,8 @@ func TestReadEnv(t *testing.T) {
 	if r.Paths != 4 || r.WindowBytes != 65536 || r.TargetDelay != int64(50*time.Microsecond) || r.GiveUp != int64(2*time.Second) {
 		t.Errorf("the configuration of reliable is %+v", r)
 	}
-	if len(s.Given) != len(settings.All()) || s.Given[0] != (settings.Given{Name: "tclass", Value: "0x68", From: "IBVERBX_TCLASS"}) {
-		t.Errorf("given %+v, want every setting, in order", s.Given)
+	if len(s.Origins) != len(settings.All()) || s.Origins[0] != (settings.Origin{Name: "tclass", Value: "0x68", From: "IBVERBX_TCLASS"}) {
+		t.Errorf("given %+v, want every setting, in order", s.Origins)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestFlagOverridesEnvironment(t *testing.T) {
 	var s settings.Settings
 	must(t, s.Set("tclass", "8", "--tclass"))
 	must(t, s.ReadEnv(env(map[string]string{"IBVERBX_TCLASS": "nonsense", "IBVERBX_SL": "", "IBVERBX_RETRY": "2"})))
-	if got := fmt.Sprint(s.Given); s.Path.TrafficClass != 8 || got != "[{tclass 8 --tclass} {retry 2 IBVERBX_RETRY}]" {
+	if got := fmt.Sprint(s.Origins); s.Path.TrafficClass != 8 || got != "[{tclass 8 --tclass} {retry 2 IBVERBX_RETRY}]" {
 		t.Errorf("given %s, traffic class %d, want 8 from the flag", got, s.Path.TrafficClass)
 	}
 }
@@ -97,8 +97,8 @@ func TestBadValues(t *testing.T) {
 			var s settings.Settings
 			err := s.ReadEnv(env(map[string]string{row.Env: value}))
 			want := fmt.Sprintf("%s is %q: want %s", row.Env, value, row.Range)
-			if !errors.Is(err, verbs.ErrInvalid) || err.Error() != want || len(s.Given) != 0 {
-				t.Errorf("%s=%s: got %v and %v, want %q and nothing set", row.Env, value, err, s.Given, want)
+			if !errors.Is(err, verbs.ErrInvalid) || err.Error() != want || len(s.Origins) != 0 {
+				t.Errorf("%s=%s: got %v and %v, want %q and nothing set", row.Env, value, err, s.Origins, want)
 			}
 		}
 	}

@@ -5,7 +5,7 @@ import "testing"
 // BenchmarkMixed is the mixed world, one seed after the other.
 func BenchmarkMixed(b *testing.B) {
 	pool := NewPool()
-	s, err := Named("mixed")
+	s, err := Builtin("mixed")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 // remote bytes only before its success, and write nowhere else.
 
 // touched checks an access of one of the host's NICs to memory.
-func (h *host) touched(t softnic.Touch) {
+func (h *host) touched(t softnic.MemoryAccess) {
 	off := int(t.Addr - h.memory.Addr())
 	if t.Addr < h.memory.Addr() || off >= h.memory.Len() {
 		return // It is memory of the engine.
@@ -36,7 +36,7 @@ func (h *host) touched(t softnic.Touch) {
 
 // answers reports whether an access is a part of the answer to a READ on a wrapped rail. There the
 // responder sends it. Requests of its own have no bytes where peers read.
-func (h *host) answers(off int, t *softnic.Touch) bool {
+func (h *host) answers(off int, t *softnic.MemoryAccess) bool {
 	if t.Kind != softnic.TouchGather || h.transports[slices.Index(h.nics, t.NIC)] == nil {
 		return false
 	}

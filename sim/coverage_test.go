@@ -23,7 +23,7 @@ func everyFaultHappens(t *testing.T, sum *Summary) {
 
 // TestEveryRailHappens checks that the worlds of wrapped have all kinds of rails.
 func TestEveryRailHappens(t *testing.T) {
-	s, err := Named("wrapped")
+	s, err := Builtin("wrapped")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestEveryRailHappens(t *testing.T) {
 // TestChunksFitQueues: no drawn chunk is longer than half a queue of its rail. A longer one could be
 // lost every time, and then no lane of that rail could work.
 func TestChunksFitQueues(t *testing.T) {
-	s, err := Named("wrapped")
+	s, err := Builtin("wrapped")
 	if err != nil {
 		t.Fatal(err)
 	}

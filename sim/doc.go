@@ -2,7 +2,7 @@
 // traffic, all drawn from one seed, on virtual time. It runs the real engine over the real
 // software NIC. Checkers know what every byte and every completion must be, and when.
 //
-//	s, err := sim.Named("mixed")
+//	s, err := sim.Builtin("mixed")
 //	plans, err := s.Plans(seed)
 //	for _, plan := range plans {
 //		report := plan.Run(sim.Options{Pool: pool})

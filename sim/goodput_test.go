@@ -16,7 +16,7 @@ func TestLearningCarriesMore(t *testing.T) {
 		scenario string
 		inTurn   float64 // highest share that round robin reaches
 	}{{"unequal-rails", 0.75}, {"ecmp-collision", 0.85}} {
-		s, err := Named(c.scenario)
+		s, err := Builtin(c.scenario)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -142,7 +142,7 @@ func (w *world) countPlaced() {
 
 // laneOf returns the lane whose QP, at either end, touched memory. It is -1 if the QP belongs to
 // another connection.
-func (e *end) laneOf(t *softnic.Touch) int {
+func (e *end) laneOf(t *softnic.MemoryAccess) int {
 	for _, side := range []*end{e, e.peer} {
 		for _, l := range side.qp.Stats().Lanes {
 			if side.host.nics[l.Rail] == t.NIC && slices.Contains(side.host.carriers(l.Rail, l.QPN), t.QPN) {

@@ -23,8 +23,8 @@ func Names() []string {
 	return names
 }
 
-// Named returns a built-in scenario.
-func Named(name string) (*Scenario, error) {
+// Builtin returns a built-in scenario.
+func Builtin(name string) (*Scenario, error) {
 	b, err := texts.ReadFile(path.Join("scenarios", name+".txt"))
 	if err != nil {
 		return nil, fmt.Errorf("there is no scenario %q: want one of %s", name, strings.Join(Names(), ", "))

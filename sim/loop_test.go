@@ -8,7 +8,7 @@ import (
 // TestTimeWaitsForRefusedPosts checks that time does not pass a fault while an end has requests that it
 // does not try to post because of an earlier refusal. In these worlds the fault then met no request.
 func TestTimeWaitsForRefusedPosts(t *testing.T) {
-	s, err := Named("black-hole")
+	s, err := Builtin("black-hole")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestRefusedPostIsTriedAgain(t *testing.T) {
 // while another end is closed on a wrapped rail. Package reliable holds its lock then, and counting the
 // packet at once would have waited for that lock forever.
 func TestPlacedPacketsAreCountedWithoutLocks(t *testing.T) {
-	s, err := Named("wrapped")
+	s, err := Builtin("wrapped")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func TestSoundEngine(t *testing.T) {
 			if name == "mixed" && !slice.Of(t).Whole() {
 				t.Skip("TestMixed runs the same seeds")
 			}
-			s, err := Named(name)
+			s, err := Builtin(name)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -95,7 +95,7 @@ func TestPlanted(t *testing.T) {
 func TestResetIsTheBarrier(t *testing.T) {
 	for _, name := range []string{"late-packet", "late-read"} {
 		t.Run(name, func(t *testing.T) {
-			s, err := Named(name)
+			s, err := Builtin(name)
 			if err != nil {
 				t.Fatal(err)
 			}

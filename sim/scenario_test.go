@@ -97,7 +97,7 @@ func TestSettings(t *testing.T) {
 // FuzzParse checks that no text makes Parse panic, and that a plan can be printed and parsed again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
-		s, err := Named(name)
+		s, err := Builtin(name)
 		if err != nil {
 			f.Fatal(err)
 		}

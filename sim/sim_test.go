@@ -27,7 +27,7 @@ func seeds(t *testing.T, n uint64) uint64 {
 // TestMixed runs the mixed world on 400 seeds, at least a third of them. Every promise must hold, and every kind of fault,
 // and every kind of rails that is drawn, must be in at least 1 % of the worlds. A hundred are too few to show that.
 func TestMixed(t *testing.T) {
-	s, err := Named("mixed")
+	s, err := Builtin("mixed")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func clean(t *testing.T, s *Scenario, first, n uint64) Summary {
 func TestScenarios(t *testing.T) {
 	for i, name := range Names() {
 		t.Run(name, func(t *testing.T) {
-			s, err := Named(name)
+			s, err := Builtin(name)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -79,7 +79,7 @@ func (t *tracer) fault(now int64, f *Fault) {
 	}
 }
 
-func (t *tracer) touch(h *host, off int, x *softnic.Touch) {
+func (t *tracer) touch(h *host, off int, x *softnic.MemoryAccess) {
 	if t != nil {
 		t.line(x.At, "touch", "nic", x.NIC.Name(), "kind", x.Kind, "host", h.index, "at", off, "bytes", x.Length)
 	}

@@ -9,7 +9,7 @@ import (
 // TestSameTrace checks that the same seed gives the same trace, byte for byte, whatever ran before and
 // wherever its memory is, and that another seed gives another trace.
 func TestSameTrace(t *testing.T) {
-	s, err := Named("mixed")
+	s, err := Builtin("mixed")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func differs(a, b []byte) int {
 
 // TestPlanText checks that a plan that is printed and parsed again is the same plan.
 func TestPlanText(t *testing.T) {
-	s, err := Named("mixed")
+	s, err := Builtin("mixed")
 	if err != nil {
 		t.Fatal(err)
 	}

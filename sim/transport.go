@@ -12,10 +12,10 @@ type transport struct {
 	verbs.Context
 	stepper  reliable.Stepper
 	nic      *softnic.NIC
-	deadline int64                       // time of the next step, never if none is due
-	seen     uint64                      // packets that the NIC had received at the last step
-	touched  bool                        // the host has polled or posted since the last step
-	qps      map[uint32]reliable.Counted // wrapped QPs by number, also closed ones
+	deadline int64                           // time of the next step, never if none is due
+	seen     uint64                          // packets that the NIC had received at the last step
+	touched  bool                            // the host has polled or posted since the last step
+	qps      map[uint32]reliable.StatsReader // wrapped QPs by number, also closed ones
 }
 
 // wrap makes the QPs of a context those of package reliable.
@@ -33,7 +33,7 @@ func (w *world) wrap(ctx verbs.Context, nic *softnic.NIC, rail, host int) (*tran
 		return nil, err
 	}
 	return &transport{
-		Context: wrapped, stepper: wrapped.(reliable.Stepper), nic: nic, deadline: never, qps: make(map[uint32]reliable.Counted),
+		Context: wrapped, stepper: wrapped.(reliable.Stepper), nic: nic, deadline: never, qps: make(map[uint32]reliable.StatsReader),
 	}, nil
 }
 
@@ -53,7 +53,7 @@ type transportPD struct {
 
 func (p *transportPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	q, err := p.PD.CreateQP(cfg)
-	if c, ok := q.(reliable.Counted); ok && err == nil {
+	if c, ok := q.(reliable.StatsReader); ok && err == nil {
 		p.of.qps[q.Num()] = c
 	}
 	return q, err

@@ -31,8 +31,8 @@ type world struct {
 	outage  time.Duration  // sum of all faults that make NICs wait for answers
 	control []*controlPair // by connection, with failover
 	watches []*watch
-	placed  []softnic.Touch // packets placed in this turn, while there are watches
-	struck  []struck        // faults that have happened
+	placed  []softnic.MemoryAccess // packets placed in this turn, while there are watches
+	struck  []struck               // faults that have happened
 	meter   meter
 	tick    time.Duration // longest time without a poll, with failover
 }

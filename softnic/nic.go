@@ -45,7 +45,7 @@ type NIC struct {
 	scratch packet
 	stage   staging
 	// observe sees every access to memory. Nil means none.
-	observe func(Touch)
+	observe func(MemoryAccess)
 	// egress is the port of a switch that leads to the NIC. Nil means none.
 	egress *egress
 	// udp are the sockets of a NIC on a UDPLink for plain packets.

@@ -91,7 +91,7 @@ const ticksPerSecond = 1e9
 // ticks reads the clock of completions, which begins at 1: 0 is no timestamp.
 func (c *core) ticks() uint64 { return uint64(c.clock()) + 1 }
 
-// ReadClock implements verbs.Clocked.
+// ReadClock implements verbs.ClockReader.
 func (x *hostContext) ReadClock() (ticks, hz uint64, err error) {
 	return x.core.ticks(), ticksPerSecond, nil
 }

@@ -13,9 +13,9 @@ type hostContext struct {
 }
 
 var (
-	_ verbs.Context = (*hostContext)(nil)
-	_ verbs.Clocked = (*hostContext)(nil)
-	_ verbs.Corked  = (*hostContext)(nil)
+	_ verbs.Context     = (*hostContext)(nil)
+	_ verbs.ClockReader = (*hostContext)(nil)
+	_ verbs.Corker      = (*hostContext)(nil)
 )
 
 func (x *hostContext) Device() verbs.Device { return x.nic }
@@ -30,7 +30,7 @@ func (x *hostContext) usable() error {
 	return nil
 }
 
-// Cork implements verbs.Corked. It does nothing on a link that leads nowhere out of the process.
+// Cork implements verbs.Corker. It does nothing on a link that leads nowhere out of the process.
 func (x *hostContext) Cork() {
 	if l := x.core.wire; l != nil {
 		l.mu.Lock()
@@ -39,7 +39,7 @@ func (x *hostContext) Cork() {
 	}
 }
 
-// Uncork implements verbs.Corked.
+// Uncork implements verbs.Corker.
 func (x *hostContext) Uncork() {
 	if l := x.core.wire; l != nil {
 		l.mu.Lock()

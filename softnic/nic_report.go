@@ -131,9 +131,9 @@ type SealStats struct {
 	Plain    uint64 // not sealed, for a sealed QP
 }
 
-// Touch is one access of a NIC to memory. A packet makes one Touch for every piece of memory that its
+// MemoryAccess is one access of a NIC to memory. A packet makes one MemoryAccess for every piece of memory that its
 // bytes come from or go to.
-type Touch struct {
+type MemoryAccess struct {
 	// NIC is the NIC whose registered memory it is.
 	NIC *NIC
 	// QPN is the QP of that NIC.
@@ -180,7 +180,7 @@ func (k TouchKind) String() string {
 // Observe makes the NIC call f at every access to memory. Nil ends that. f is called with the lock of
 // the link held: it must not call a NIC or its link. Requests of an observed NIC on a memory link or a ShmLink travel as
 // packets.
-func (n *NIC) Observe(f func(Touch)) {
+func (n *NIC) Observe(f func(MemoryAccess)) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	n.observe = f
@@ -189,7 +189,7 @@ func (n *NIC) Observe(f func(Touch)) {
 
 // touch reports an access to the observer. The caller checks that there is one.
 func (q *qp) touch(kind TouchKind, addr uint64, n uint32) {
-	q.nic.observe(Touch{NIC: q.nic, QPN: q.num, At: q.core.at, Addr: addr, Length: n, Kind: kind})
+	q.nic.observe(MemoryAccess{NIC: q.nic, QPN: q.num, At: q.core.at, Addr: addr, Length: n, Kind: kind})
 }
 
 // touchInline reports the pieces of an INLINE request to the observer.

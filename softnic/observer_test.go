@@ -18,7 +18,7 @@ type watched struct {
 }
 
 // see notes a touch by NIC, kind, offset in its region and length.
-func (w *watched) see(x softnic.Touch) {
+func (w *watched) see(x softnic.MemoryAccess) {
 	name, base := "a", w.src.Addr()
 	if x.NIC == w.b {
 		name, base = "b", w.dst.Addr()

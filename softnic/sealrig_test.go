@@ -25,7 +25,7 @@ func newSeals(tb testing.TB) (dialer, listener *softnic.Seal) {
 // sealedContext seals all QPs and AHs of a context.
 type sealedContext struct {
 	verbs.Context
-	verbs.Clocked
+	verbs.ClockReader
 	seal verbs.Seal
 }
 
@@ -60,7 +60,7 @@ func sealPair(tb testing.TB, p verbstest.Pair) verbstest.Pair {
 	seals[0], seals[1] = newSeals(tb)
 	var qps [2]verbs.QP
 	for i, side := range []*verbs.Context{&p.A, &p.B} {
-		x := &sealedContext{*side, (*side).(verbs.Clocked), seals[i]}
+		x := &sealedContext{*side, (*side).(verbs.ClockReader), seals[i]}
 		*side = x
 		pd, err := x.AllocPD()
 		must(tb, err)

@@ -153,8 +153,8 @@ func TestShmNotLent(t *testing.T) {
 	x, y := shmPair(t, size)
 	x.lent()
 	for name, hide := range map[string]func(){
-		"an observed NIC of the peer": func() { y.nic.Observe(func(softnic.Touch) {}) },
-		"an observed NIC":             func() { y.nic.Observe(nil); x.nic.Observe(func(softnic.Touch) {}) },
+		"an observed NIC of the peer": func() { y.nic.Observe(func(softnic.MemoryAccess) {}) },
+		"an observed NIC":             func() { y.nic.Observe(nil); x.nic.Observe(func(softnic.MemoryAccess) {}) },
 	} {
 		hide()
 		was := x.nic.Stats().Direct
@@ -235,7 +235,7 @@ func TestShmBackPressure(t *testing.T) {
 	postRecv(t, qb, recvs)
 	hold, held := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	r.b.Observe(func(softnic.Touch) {
+	r.b.Observe(func(softnic.MemoryAccess) {
 		once.Do(func() { close(held) })
 		<-hold
 	})

@@ -17,7 +17,7 @@ import (
 // no time in which it needs packets.
 type lentContext struct {
 	verbs.Context
-	verbs.Clocked
+	verbs.ClockReader
 	tb   testing.TB
 	peer *ShmLink
 }
@@ -128,7 +128,7 @@ func conformLent(t *testing.T, device bool, alloc func(size int) (*verbs.Memory,
 			if err != nil {
 				tb.Fatal(err)
 			}
-			ctx[i] = &lentContext{x, x.(verbs.Clocked), tb, links[1-i]}
+			ctx[i] = &lentContext{x, x.(verbs.ClockReader), tb, links[1-i]}
 		}
 		return verbstest.Pair{A: ctx[0], B: ctx[1], Device: device, Alloc: alloc}
 	})

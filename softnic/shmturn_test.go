@@ -86,7 +86,7 @@ func TestShmTurns(t *testing.T) {
 func TestShmTurnTakenBack(t *testing.T) {
 	bothWays(t, func(t *testing.T, x, y *shmSide, _ verbs.QP) {
 		must(t, softnic.PostTurn([]verbs.QP{x.qp}, []verbs.SendWR{x.request(verbs.OpRDMAWrite, x.mem.Len())}))
-		y.nic.Observe(func(softnic.Touch) {})
+		y.nic.Observe(func(softnic.MemoryAccess) {})
 		x.await(1)
 		if !bytes.Equal(x.mem.Bytes(), y.mem.Bytes()) {
 			t.Error("the memory of the two sides differs")
@@ -139,7 +139,7 @@ func TestShmTurnDrainPackets(t *testing.T) {
 			clear(y.mem.Bytes())
 			must(t, softnic.PostTurn([]verbs.QP{x.qp}, []verbs.SendWR{x.request(op, x.mem.Len())}))
 			if op == verbs.OpRDMAWrite {
-				y.nic.Observe(func(softnic.Touch) {})
+				y.nic.Observe(func(softnic.MemoryAccess) {})
 			}
 			drained(t, x)
 			if n := len(x.poll()); n != 1 {

@@ -20,7 +20,7 @@ type udpWire struct {
 	alone atomic.Bool
 	// dirty says that the NIC has packets to flush.
 	dirty bool
-	// corks counts the goroutines that collect packets: see verbs.Corked.
+	// corks counts the goroutines that collect packets: see verbs.Corker.
 	corks        int
 	faults       faults
 	neighborhood neighborhood

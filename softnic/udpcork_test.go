@@ -13,7 +13,7 @@ import (
 func TestUDPCork(t *testing.T) {
 	s := newBesieged(t)
 	all, u := s.qps, s.nic.udp
-	var x verbs.Corked = all[0].pd.ctx
+	var x verbs.Corker = all[0].pd.ctx
 	waiting := func() bool {
 		u.nic.core.mu.Lock()
 		defer u.nic.core.mu.Unlock()

@@ -17,7 +17,7 @@ func (p *pair) oneSession(t *testing.T) {
 	t.Helper()
 	here, there := p.dial(t)
 	closeAll(t, here, there)
-	if n := p.peer.Detail().Sessions; n != 1 {
+	if n := p.peer.Stats().Sessions; n != 1 {
 		t.Errorf("%d sessions, want 1: closing a stream has cost the others theirs", n)
 	}
 }
@@ -187,7 +187,7 @@ func TestPeerLeavesIdleReadFrom(t *testing.T) {
 	here, there := p.dial(t)
 	end, done := idleReadFrom(t, there)
 	closeAll(t, here)
-	eventually(t, "the stream has ended here", func() bool { return StatsOf(p.here.Node).Streams == 0 })
+	eventually(t, "the stream has ended here", func() bool { return NodeStats(p.here.Node).Streams == 0 })
 	p.oneSession(t)
 	end()
 	<-done
@@ -210,7 +210,7 @@ func TestCloseInReadFrom(t *testing.T) {
 	p.oneSession(t)
 	end()
 	<-done
-	eventually(t, "the memory is back", func() bool { return StatsOf(p.here.Node).Streams == 0 })
+	eventually(t, "the memory is back", func() bool { return NodeStats(p.here.Node).Streams == 0 })
 }
 
 // idleReadFrom makes a stream read from a Reader that has nothing, until end is called.
@@ -253,7 +253,7 @@ func TestReaderPanics(t *testing.T) {
 		}()
 	}
 	closeAll(t, here, there)
-	eventually(t, "no stream is left", func() bool { return StatsOf(p.here.Node).Streams == 0 && StatsOf(p.there.Node).Streams == 0 })
+	eventually(t, "no stream is left", func() bool { return NodeStats(p.here.Node).Streams == 0 && NodeStats(p.there.Node).Streams == 0 })
 	p.oneSession(t)
 }
 

@@ -48,7 +48,7 @@ func TestBothWays(t *testing.T) {
 func (p *pair) wantNone(t *testing.T) {
 	t.Helper()
 	for _, s := range []*noderig.Host{p.here, p.there} {
-		eventually(t, "there are no streams", func() bool { return StatsOf(s.Node).Streams == 0 })
+		eventually(t, "there are no streams", func() bool { return NodeStats(s.Node).Streams == 0 })
 	}
 }
 
@@ -154,7 +154,7 @@ func TestOneByteWrites(t *testing.T) {
 	if got := readAll(t, there, len(want)); !bytes.Equal(got, want) {
 		t.Error("bytes differ")
 	}
-	if sent := p.peer.Detail().Counters.Notified; sent > 4 {
+	if sent := p.peer.Stats().Counters.Notified; sent > 4 {
 		t.Errorf("%d messages for %d writes, want few", sent, len(want))
 	}
 }
@@ -178,7 +178,7 @@ func TestLongWriteGrows(t *testing.T) {
 	if got := readAll(t, there, len(want)); !bytes.Equal(got, want) {
 		t.Error("bytes differ")
 	}
-	if sent := p.peer.Detail().Counters.Notified; sent > 7 {
+	if sent := p.peer.Stats().Counters.Notified; sent > 7 {
 		t.Errorf("%d messages for %d bytes, want at most 7", sent, len(want))
 	}
 }
@@ -435,9 +435,9 @@ func TestInfo(t *testing.T) {
 	if j.Dialed || j.Received != 1000 || j.Unread != 600 || j.Identity.Addr == nil {
 		t.Errorf("Info of the other side: got %+v", j)
 	}
-	s := StatsOf(p.here.Node)
+	s := NodeStats(p.here.Node)
 	if s.Streams != 1 || s.Dialed != 1 || s.Sent != 1000 || s.Memory != 2*MinRing {
-		t.Errorf("StatsOf: got %+v", s)
+		t.Errorf("NodeStats: got %+v", s)
 	}
 	if got, want := here.RemoteAddr().String(), p.there.Addr().String()+"/test"; got != want {
 		t.Errorf("RemoteAddr: got %q, want %q", got, want)

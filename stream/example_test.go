@@ -19,7 +19,7 @@ func start(ctx context.Context, name string) *node.Node {
 	n, err := node.New(ctx, node.Config{
 		Auth:   bootstrap.Config{Token: []byte("an example's token is no secret"), Name: name},
 		Listen: "127.0.0.1:0",
-		Open:   peer.SoftNICs(netip.MustParseAddr("127.0.0.1")),
+		Open:   peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1")),
 	})
 	if err != nil {
 		log.Fatal(err)

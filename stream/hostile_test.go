@@ -54,7 +54,7 @@ func TestHostilePeer(t *testing.T) {
 		actors.closeAll()
 		fresh.Gone(errors.New("gone"), false)
 		know(victim)
-		eventually(t, "all streams but one are gone", func() bool { return StatsOf(h.node).Streams == 1 })
+		eventually(t, "all streams but one are gone", func() bool { return NodeStats(h.node).Streams == 1 })
 	})
 }
 

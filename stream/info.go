@@ -32,8 +32,8 @@ type Info struct {
 
 // Info describes the stream as it is.
 func (c *Conn) Info() Info {
-	p := node.Of(c.peer.service)
-	d := p.Detail()
+	p := c.peer.service.Owner().(*node.Peer)
+	d := p.Stats()
 	i := Info{
 		Peer: p, Identity: p.Identity(), Service: c.service, Dialed: c.dialed, Rails: len(d.QP.Rails), Sealed: d.Agreed.Sealed,
 	}
@@ -60,8 +60,8 @@ type Stats struct {
 	Unclaimed uint64
 }
 
-// StatsOf returns the counters of all streams of a Node. They are zero if it has had none.
-func StatsOf(n *node.Node) Stats {
+// NodeStats returns the counters of all streams of a Node. They are zero if it has had none.
+func NodeStats(n *node.Node) Stats {
 	h, ok := n.Service().Attached(service.StreamID).(*host)
 	if !ok {
 		return Stats{}

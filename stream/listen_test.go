@@ -98,7 +98,7 @@ func TestMemoryLimit(t *testing.T) {
 				p.dial(t)
 			}
 			for _, s := range []*noderig.Host{p.here, p.there} {
-				eventually(t, "the memory is bounded", func() bool { return StatsOf(s.Node).Memory <= 8*MinRing || s == p.here && p.cfg.Memory == 0 })
+				eventually(t, "the memory is bounded", func() bool { return NodeStats(s.Node).Memory <= 8*MinRing || s == p.here && p.cfg.Memory == 0 })
 			}
 		})
 	}
@@ -228,8 +228,8 @@ func TestPeerWithoutStreams(t *testing.T) {
 	a, b := n.start(t, nil), n.start(t, nil)
 	p, err := a.Peer(soon(t), b.Addr().String())
 	wantOK(t, "Peer", err)
-	if s := StatsOf(b.Node); s != (Stats{}) || b.Service().Attached(service.StreamID) != nil {
-		t.Errorf("StatsOf a Node without streams: got %+v, want zero, and no streams afterwards", s)
+	if s := NodeStats(b.Node); s != (Stats{}) || b.Node.Service().Attached(service.StreamID) != nil {
+		t.Errorf("NodeStats a Node without streams: got %+v, want zero, and no streams afterwards", s)
 	}
 	ctx, cancel := context.WithTimeout(soon(t), 10*time.Millisecond)
 	defer cancel()

@@ -36,7 +36,7 @@ func TestLaneDiesMidStream(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("%d bytes came that differ from the %d that were written", len(got), len(want))
 	}
-	if n := p.peer.Detail().Sessions; n != 1 {
+	if n := p.peer.Stats().Sessions; n != 1 {
 		t.Errorf("there were %d sessions, want 1", n)
 	}
 }
@@ -106,7 +106,7 @@ func TestDialAcrossSessions(t *testing.T) {
 			}
 		}
 	}()
-	for sessions := uint64(0); sessions < 3; sessions = p.peer.Detail().Sessions {
+	for sessions := uint64(0); sessions < 3; sessions = p.peer.Stats().Sessions {
 		c, err := p.cfg.Dial(soon(t), p.peer, "test")
 		wantOK(t, "Dial", err)
 		wantOK(t, "Close", c.Close())
@@ -125,7 +125,7 @@ func TestEndSurvivesSession(t *testing.T) {
 	wantOK(t, "Write", err)
 	wantOK(t, "Close", there.Close())
 	wantOK(t, "Node.Close", p.there.Close())
-	eventually(t, "the session is lost", func() bool { return p.peer.Detail().QP.Lanes == nil })
+	eventually(t, "the session is lost", func() bool { return p.peer.Stats().QP.Lanes == nil })
 	b, err := io.ReadAll(here)
 	if err != nil || string(b) != "last words" {
 		t.Errorf("ReadAll: got %q and %v, want the last words", b, err)
@@ -141,8 +141,8 @@ func TestNoReset(t *testing.T) {
 	there.out.pushing = true // never sends anything
 	there.mu.Unlock()
 	wantOK(t, "Close", here.Close())
-	eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
-	eventually(t, "there are no streams", func() bool { return StatsOf(p.here.Node).Streams == 0 })
+	eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
+	eventually(t, "there are no streams", func() bool { return NodeStats(p.here.Node).Streams == 0 })
 	there.mu.Lock()
 	there.out.pushing = false
 	there.mu.Unlock()

@@ -103,13 +103,13 @@ func TestFalseMessages(t *testing.T) {
 			p.dial(t)
 			wantOK(t, "Send", p.peer.Service().Session().Send(soon(t), service.StreamID, c.body))
 			if c.ends {
-				eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
+				eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
 			}
 			here, there := p.dial(t)
 			_, err := here.Write([]byte("x"))
 			wantOK(t, "Write", err)
 			readAll(t, there, 1)
-			if n := p.peer.Detail().Sessions; !c.ends && n != 1 {
+			if n := p.peer.Stats().Sessions; !c.ends && n != 1 {
 				t.Errorf("there were %d sessions, want 1", n)
 			}
 		})
@@ -203,7 +203,7 @@ func TestFalseImmediates(t *testing.T) {
 			eventually(t, "it has arrived", func() bool { return there.Info().Unread == 1 })
 			_ = inject(here, c.imm(here.far), c.length) // the session may have ended
 			if c.ends {
-				eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
+				eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
 				here, there = p.dial(t)
 				_, err = here.Write([]byte("x"))
 				wantOK(t, "Write", err)
@@ -213,7 +213,7 @@ func TestFalseImmediates(t *testing.T) {
 			if err != nil || string(b) != "x" {
 				t.Errorf("ReadAll: got %q and %v, want x", b, err)
 			}
-			if n := p.peer.Detail().Sessions; !c.ends && n != 1 {
+			if n := p.peer.Stats().Sessions; !c.ends && n != 1 {
 				t.Errorf("there were %d sessions, want 1", n)
 			}
 		})
@@ -231,7 +231,7 @@ func TestBytesBehindEnd(t *testing.T) {
 		return there.in.ended
 	})
 	_ = inject(here, data{id: here.far}.encode(), 1)
-	eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
+	eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
 }
 
 // later is the service of a peer that speaks a later version.
@@ -245,7 +245,7 @@ func (later) Gone(service.Peer, error)             {}
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	p.dial(t)
-	there := p.there.Service()
+	there := p.there.Node.Service()
 	host := there.Attached(service.StreamID)
 	there.Detach(service.StreamID)
 	wantOK(t, "Attach", there.Attach(service.Service{ID: service.StreamID, Version: version + 1, Handler: later{}}))

@@ -39,7 +39,7 @@ func TestNoAllocations(t *testing.T) {
 	done := make(chan struct{})
 	go func() { // the receiver allocates the body
 		defer close(done)
-		for range p.there.All(ctx) {
+		for range p.there.Notifications(ctx) {
 		}
 	}()
 	check("Notify", 2, func() *Transfer {

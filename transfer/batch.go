@@ -37,13 +37,13 @@ type part struct {
 func (p *Peer) Batch() *Batch { return &Batch{peer: p} }
 
 // Put writes bytes of this side to the peer. It is a Batch of one: see Submit.
-func (p *Peer) Put(ctx context.Context, dst Place, src View) *Transfer {
+func (p *Peer) Put(ctx context.Context, dst RemoteRange, src LocalRange) *Transfer {
 	b := Batch{peer: p}
 	return b.Put(dst, src).Submit(ctx)
 }
 
 // Get reads bytes of the peer into memory of this side. It is a Batch of one: see Submit.
-func (p *Peer) Get(ctx context.Context, dst View, src Place) *Transfer {
+func (p *Peer) Get(ctx context.Context, dst LocalRange, src RemoteRange) *Transfer {
 	b := Batch{peer: p}
 	return b.Get(dst, src).Submit(ctx)
 }
@@ -55,13 +55,13 @@ func (p *Peer) Notify(ctx context.Context, body []byte) error {
 }
 
 // Put adds a block to be written to the peer.
-func (b *Batch) Put(dst Place, src View) *Batch {
+func (b *Batch) Put(dst RemoteRange, src LocalRange) *Batch {
 	b.add("put", verbs.OpRDMAWrite, dst, src)
 	return b
 }
 
 // Get adds a block to be read from the peer.
-func (b *Batch) Get(dst View, src Place) *Batch {
+func (b *Batch) Get(dst LocalRange, src RemoteRange) *Batch {
 	b.add("get", verbs.OpRDMARead, src, dst)
 	return b
 }
@@ -102,7 +102,7 @@ func (b *Batch) begin(op string) *load {
 }
 
 // add adds a block. The first error is that of the Transfer.
-func (b *Batch) add(op string, opcode verbs.Opcode, place Place, view View) {
+func (b *Batch) add(op string, opcode verbs.Opcode, place RemoteRange, view LocalRange) {
 	l := b.begin(op)
 	if b.err != nil {
 		return
@@ -134,7 +134,7 @@ func (b *Batch) add(op string, opcode verbs.Opcode, place Place, view View) {
 }
 
 // check says what is wrong with a block.
-func (b *Batch) check(opcode verbs.Opcode, place Place, view View) error {
+func (b *Batch) check(opcode verbs.Opcode, place RemoteRange, view LocalRange) error {
 	r, s := place.remote, view.segment
 	need := Write
 	if opcode == verbs.OpRDMARead {
@@ -157,7 +157,7 @@ func (b *Batch) check(opcode verbs.Opcode, place Place, view View) error {
 	return nil
 }
 
-// Submit starts the transfer. While Config.Queue transfers are outstanding it waits until one completes or ctx is done; the Transfer then
+// Submit starts the transfer. While Config.MaxOutstanding transfers are outstanding it waits until one completes or ctx is done; the Transfer then
 // fails with ErrBusy. With a ctx that is already done, Submit never waits. Later ctx does not affect the transfer.
 func (b *Batch) Submit(ctx context.Context) *Transfer {
 	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify}

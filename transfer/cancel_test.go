@@ -107,7 +107,7 @@ func TestCancelWithSilentPeer(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
-	a := n.start(t, hostConfig{name: "a", engine: Config{Queue: 2}})
+	a := n.start(t, hostConfig{name: "a", engine: Config{MaxOutstanding: 2}})
 	b := n.start(t, hostConfig{name: "b"})
 	local := a.alloc("local", 4096, 0)
 	b.alloc("target", 4096, Read)
@@ -139,7 +139,7 @@ func TestQueueIsBounded(t *testing.T) {
 // TestRoomAfterRefusal: of the transfers that wait for room, those that are refused when it is there leave it to the others.
 func TestRoomAfterRefusal(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
-	a := n.start(t, hostConfig{name: "a", engine: Config{Queue: 1}})
+	a := n.start(t, hostConfig{name: "a", engine: Config{MaxOutstanding: 1}})
 	b := n.start(t, hostConfig{name: "b"})
 	local := a.alloc("local", 4096, 0)
 	b.alloc("target", 4096, Read|Write)

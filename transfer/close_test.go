@@ -195,12 +195,12 @@ func TestCloseEnded(t *testing.T) {
 	}
 }
 
-// TestLendCloses: Config.Lend closes the segment that it decides on.
-func TestLendCloses(t *testing.T) {
+// TestAuthorizeCloses: Config.Authorize closes the segment that it decides on.
+func TestAuthorizeCloses(t *testing.T) {
 	n := memoryNetwork(1)
 	var target *Segment
 	b := n.start(t, hostConfig{name: "b", engine: Config{
-		Lend: func(ctx context.Context, _ *nodePeer, _ string, want Access) (Access, error) {
+		Authorize: func(ctx context.Context, _ *nodePeer, _ string, want Access) (Access, error) {
 			return want, target.Close(ctx)
 		},
 	}})
@@ -214,7 +214,7 @@ func TestOpenWhileLeaving(t *testing.T) {
 	n := memoryNetwork(1)
 	asked, release := make(chan struct{}), make(chan struct{})
 	b := n.start(t, hostConfig{name: "b", engine: Config{
-		Lend: func(_ context.Context, _ *nodePeer, _ string, want Access) (Access, error) {
+		Authorize: func(_ context.Context, _ *nodePeer, _ string, want Access) (Access, error) {
 			close(asked)
 			<-release
 			return want, nil

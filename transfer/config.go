@@ -43,18 +43,18 @@ func (a Access) verbs() verbs.Access {
 type Config struct {
 	// Node is this process on the fabric. The Engine must be closed before it. A Node has one Engine at a time.
 	Node *node.Node
-	// Queue is how many transfers with one peer may be under way. Submit waits for room. Zero means 4096.
-	Queue int
-	// Lend returns the access granted to p for a segment. Zero or an error denies access; the peer cannot distinguish that from an
-	// unknown name. Lend runs in its own goroutine; ctx is canceled when the peer disconnects or times out. Nil grants
-	// SegmentConfig.Public.
-	Lend func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
+	// MaxOutstanding is how many transfers with one peer may be under way. Submit waits for room. Zero means 4096.
+	MaxOutstanding int
+	// Authorize returns the access granted to p for a segment. Zero or an error denies access; the peer cannot distinguish that from an
+	// unknown name. Authorize runs in its own goroutine; ctx is canceled when the peer disconnects or times out. Nil grants
+	// SegmentConfig.DefaultAccess.
+	Authorize func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
 }
 
 // SegmentConfig describes a segment.
 type SegmentConfig struct {
-	// Public is what every peer may do if Config.Lend is nil. Zero means nothing.
-	Public Access
+	// DefaultAccess is what every peer may do if Config.Authorize is nil. Zero means nothing.
+	DefaultAccess Access
 	// Local makes a segment that is never lent.
 	Local bool
 	// HugePages asks Alloc for huge pages, see verbs.MemoryConfig.

@@ -197,7 +197,7 @@ func closeAdopted(t *testing.T, memory map[string]*verbs.Memory) {
 	p, local := a.to(b), a.alloc("", size, 0)
 	for name, mem := range memory {
 		t.Run(name, func(t *testing.T) {
-			s, err := b.Adopt(name, mem, SegmentConfig{Public: Read | Write})
+			s, err := b.Adopt(name, mem, SegmentConfig{DefaultAccess: Read | Write})
 			wantOK(t, "Adopt", err)
 			_, err = b.Adopt(name, mem, SegmentConfig{})
 			wantErr(t, "Adopt by the same name", err, verbs.ErrInvalid)

@@ -161,7 +161,7 @@ func TestDigestsAcrossSessions(t *testing.T) {
 	for _, tr := range transfers {
 		wantOK(t, "Wait", tr.Wait(soon(t)))
 	}
-	if got := p.peer.Node().Detail().Sessions; got != 3 {
+	if got := p.peer.Node().Stats().Sessions; got != 3 {
 		t.Errorf("there were %d sessions, want 3", got)
 	}
 }

@@ -29,14 +29,14 @@
 //
 // # Memory that others may use
 //
-// A peer reaches the segments that were lent to it, and keeps that access until Segment.Close. Config.Lend decides for each peer and
+// A peer reaches the segments that were lent to it, and keeps that access until Segment.Close. Config.Authorize decides for each peer and
 // name. A peer that may not have a name gets the same answer as if it did not exist.
 //
 // # Packages on top
 //
 // Package files moves files with this package. It speaks with peers under its own service id and needs few calls: it adopts
-// memory for chunks ([Engine.Adopt]), grants a peer's process access to it under a number ([Peer.Lend]), and at the other side
-// turns number and region into a [Remote] to write to ([Peer.Borrow]). [Engine.Of] finds the Peer, [Peer.Rails] and [Progress]
+// memory for chunks ([Engine.Adopt]), grants a peer's process access to it under a number ([Peer.Grant]), and at the other side
+// turns number and region into a [Remote] to write to ([Peer.OpenGrant]). [Engine.Of] finds the Peer, [Peer.Rails] and [Progress]
 // report how far a transfer is.
 //
 // All methods but those of Batch may be called from any goroutine. A Batch belongs to one goroutine at a time.

@@ -51,11 +51,11 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Node == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
 	}
-	if cfg.Queue < 0 || cfg.Queue > maxQueue {
-		return nil, newError("new", nil, "", verbs.Invalidf("Queue %d: want 0 to %d", cfg.Queue, maxQueue))
+	if cfg.MaxOutstanding < 0 || cfg.MaxOutstanding > maxQueue {
+		return nil, newError("new", nil, "", verbs.Invalidf("Queue %d: want 0 to %d", cfg.MaxOutstanding, maxQueue))
 	}
-	if cfg.Queue == 0 {
-		cfg.Queue = defaultQueue
+	if cfg.MaxOutstanding == 0 {
+		cfg.MaxOutstanding = defaultQueue
 	}
 	n := cfg.Node.Service()
 	e := &Engine{

@@ -19,7 +19,7 @@ func start(ctx context.Context, name string) (*node.Node, *transfer.Engine) {
 	n, err := node.New(ctx, node.Config{
 		Auth:   bootstrap.Config{Token: []byte("an example's token is no secret"), Name: name},
 		Listen: "127.0.0.1:0",
-		Open:   peer.SoftNICs(netip.MustParseAddr("127.0.0.1")),
+		Open:   peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1")),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -42,7 +42,7 @@ func Example() {
 	defer decode.Close(ctx)
 
 	const blockSize, blocks = 4096, 8
-	cache, err := decode.Alloc("kv", blocks*blockSize, transfer.SegmentConfig{Public: transfer.Write})
+	cache, err := decode.Alloc("kv", blocks*blockSize, transfer.SegmentConfig{DefaultAccess: transfer.Write})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func ExampleEngine_MapFile() {
 	if err := os.WriteFile(weights, []byte("layer 0, layer 1"), 0o600); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := server.MapFile("weights", weights, transfer.SegmentConfig{Public: transfer.Read}); err != nil {
+	if _, err := server.MapFile("weights", weights, transfer.SegmentConfig{DefaultAccess: transfer.Read}); err != nil {
 		log.Fatal(err)
 	}
 

@@ -26,7 +26,7 @@ func TestOneSideGivesUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := memoryNetwork(1)
-			after := func(d time.Duration) func(*node.Config) { return func(c *node.Config) { c.GiveUpAfter = d } }
+			after := func(d time.Duration) func(*node.Config) { return func(c *node.Config) { c.LostTimeout = d } }
 			a := n.start(t, hostConfig{name: "a", node: after(giveUp[0])})
 			b := n.start(t, hostConfig{name: "b", node: after(giveUp[1])})
 			p := a.to(b)
@@ -35,7 +35,7 @@ func TestOneSideGivesUp(t *testing.T) {
 				wantNote(t, b, string(number(i)))
 			}
 			lose(p)
-			eventually(t, "there is another session", func() bool { return p.Node().Detail().Sessions == 2 })
+			eventually(t, "there is another session", func() bool { return p.Node().Stats().Sessions == 2 })
 			p = a.to(b)
 			for i := range 3 {
 				wantOK(t, "Notify", p.Notify(soon(t), number(i)))

@@ -269,8 +269,8 @@ func (e *Engine) Recv(ctx context.Context) (Notification, error) {
 	}
 }
 
-// All returns the notifications of all peers, until ctx ends or the Engine is closed. Recv says which of the two it was.
-func (e *Engine) All(ctx context.Context) iter.Seq[Notification] {
+// Notifications returns the notifications of all peers, until ctx ends or the Engine is closed. Recv says which of the two it was.
+func (e *Engine) Notifications(ctx context.Context) iter.Seq[Notification] {
 	return func(yield func(Notification) bool) {
 		for {
 			n, err := e.Recv(ctx)

@@ -185,7 +185,7 @@ func TestNotifyOnceAcrossReconnect(t *testing.T) {
 		p := newPair(t, n, 1<<20)
 		losses := uint64(0)
 		steadyNotes(t, p, 2000, func(int) {
-			if losses == 3 || p.peer.Node().Detail().Sessions != losses+1 { // the time between attempts doubles
+			if losses == 3 || p.peer.Node().Stats().Sessions != losses+1 { // the time between attempts doubles
 				return
 			}
 			if losses++; losses%2 == 0 {
@@ -194,7 +194,7 @@ func TestNotifyOnceAcrossReconnect(t *testing.T) {
 				lose(p.back)
 			}
 		})
-		if got := p.peer.Node().Detail().Sessions; got < 2 {
+		if got := p.peer.Node().Stats().Sessions; got < 2 {
 			t.Errorf("there were %d sessions, want several", got)
 		}
 	})
@@ -210,7 +210,7 @@ func TestNotifySentAgain(t *testing.T) {
 	for i := range 3 {
 		wantOK(t, "Notify", p.peer.Notify(soon(t), number(i)))
 	}
-	received := func() bool { return p.back.Node().Detail().Counters.Notifications == 3 }
+	received := func() bool { return p.back.Node().Stats().Counters.Notifications == 3 }
 	eventually(t, "the notifications have arrived", received)
 	quiet(t, p.there, "that was lost")
 	p.back.link.Mu.Lock()
@@ -360,7 +360,7 @@ func TestEngineClosedAndBack(t *testing.T) {
 // TestPeerGone loses a peer for good, while notifications wait for room and a question for an answer.
 func TestPeerGone(t *testing.T) {
 	n := memoryNetwork(1)
-	n.node = func(c *node.Config) { c.GiveUpAfter = 50 * time.Millisecond }
+	n.node = func(c *node.Config) { c.LostTimeout = 50 * time.Millisecond }
 	p := newPair(t, n, 4096)
 	const count = maxNotes + 10
 	var transfers []*Transfer
@@ -384,7 +384,7 @@ func TestPeerGone(t *testing.T) {
 // TestNotifyNewProcess: a notification waits for room while the peer's process becomes another one, which is another one than before the wait.
 func TestNotifyNewProcess(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
-	a := n.start(t, hostConfig{name: "a", engine: Config{Queue: 1}})
+	a := n.start(t, hostConfig{name: "a", engine: Config{MaxOutstanding: 1}})
 	b := n.start(t, hostConfig{name: "b"})
 	local := a.alloc("local", 4096, 0)
 	b.alloc("target", 4096, Read)

@@ -15,9 +15,9 @@ import (
 var troubles = map[string]func(p *pair, i int){
 	"lanes": func(p *pair, i int) {
 		h := []*host{p.here, p.there}[i%2]
-		lanes := p.peer.Node().Detail().QP.Lanes
+		lanes := p.peer.Node().Stats().QP.Lanes
 		if i%2 == 1 {
-			lanes = p.back.Node().Detail().QP.Lanes
+			lanes = p.back.Node().Stats().QP.Lanes
 		}
 		if len(lanes) == 0 || i > 8 {
 			return

@@ -59,7 +59,7 @@ const maxAsks = 32
 
 func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
-		engine: e, service: s, node: node.Of(s), realm: node.Of(s).Realm(),
+		engine: e, service: s, node: s.Owner().(*node.Peer), realm: s.Owner().(*node.Peer).Realm(),
 		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), digesting: make(rpc.Limit, 1),
 	}
 	p.link.Init(rpc.PeerConfig{Service: service.TransferID, Name: "transfer engine", Done: e.done, Peer: s, Serving: 2 * maxAsks})

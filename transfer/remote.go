@@ -26,14 +26,14 @@ type Remote struct {
 	revoked bool
 }
 
-// Place is where a block begins in a segment of a peer.
-type Place struct {
+// RemoteRange is where a block begins in a segment of a peer.
+type RemoteRange struct {
 	remote *Remote
 	off    int64
 }
 
 // At returns the place at off. Submit checks it.
-func (r *Remote) At(off int64) Place { return Place{r, off} }
+func (r *Remote) At(off int64) RemoteRange { return RemoteRange{r, off} }
 
 // Name is the name.
 func (r *Remote) Name() string { return r.name }
@@ -43,8 +43,8 @@ func (r *Remote) Len() int64 { return int64(r.region.Length) }
 
 // Open asks the peer for a segment. Errors wrap ErrNotFound or ErrDenied if this side does not get it.
 func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, error) {
-	if name == "" || len(name) > MaxName {
-		return nil, newError("open", p, name, fmt.Errorf("the name has %d bytes, want 1 to %d: %w", len(name), MaxName, ErrTooLong))
+	if name == "" || len(name) > MaxNameLen {
+		return nil, newError("open", p, name, fmt.Errorf("the name has %d bytes, want 1 to %d: %w", len(name), MaxNameLen, ErrTooLong))
 	}
 	if want == 0 || want&^(Read|Write) != 0 {
 		return nil, newError("open", p, name, fmt.Errorf("%w: %v", ErrDenied, want))
@@ -98,7 +98,7 @@ type lending struct {
 	stopped chan struct{}
 }
 
-// openTimeout is how long Config.Lend has.
+// openTimeout is how long Config.Authorize has.
 const openTimeout = 10 * time.Second
 
 // lend answers the request for a segment. It returns nil if it has sent the answer itself.
@@ -130,10 +130,10 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	if s == nil || s.cfg.Local {
 		return refuse(rpc.NotFound, ErrNotFound)
 	}
-	access, err := s.cfg.Public, error(nil)
-	if e.cfg.Lend != nil {
+	access, err := s.cfg.DefaultAccess, error(nil)
+	if e.cfg.Authorize != nil {
 		ctx, cancel := context.WithTimeout(ctx, openTimeout)
-		access, err = e.cfg.Lend(ctx, p.node, m.name, m.want)
+		access, err = e.cfg.Authorize(ctx, p.node, m.name, m.want)
 		cancel()
 	}
 	if s.readOnly {

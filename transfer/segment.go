@@ -100,12 +100,12 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	s.memory = e.service.Register(s.mem)
 	e.mu.Lock()
 	switch {
-	case len(s.name) > MaxName:
-		err = fmt.Errorf("the name has %d bytes, at most %d: %w", len(s.name), MaxName, ErrTooLong)
+	case len(s.name) > MaxNameLen:
+		err = fmt.Errorf("the name has %d bytes, at most %d: %w", len(s.name), MaxNameLen, ErrTooLong)
 	case !utf8.ValidString(s.name):
 		err = verbs.Invalidf("the name is not UTF-8")
-	case s.cfg.Public&^(Read|Write) != 0 || s.readOnly && s.cfg.Public&Write != 0:
-		err = fmt.Errorf("public %v: %w", s.cfg.Public, ErrDenied)
+	case s.cfg.DefaultAccess&^(Read|Write) != 0 || s.readOnly && s.cfg.DefaultAccess&Write != 0:
+		err = fmt.Errorf("public %v: %w", s.cfg.DefaultAccess, ErrDenied)
 	case e.closed:
 		err = ErrClosed
 	case s.name != "" && e.segments[s.name] != nil:
@@ -133,14 +133,14 @@ func (s *Segment) Len() int64 { return int64(s.mem.Len()) }
 // nil if a device has the memory: use ReadAt and WriteAt of what was adopted.
 func (s *Segment) Bytes() []byte { return s.mem.Bytes() }
 
-// View is a part of a segment on this side.
-type View struct {
+// LocalRange is a part of a segment on this side.
+type LocalRange struct {
 	segment *Segment
 	off, n  int64
 }
 
 // Slice returns n bytes at off. Submit checks them.
-func (s *Segment) Slice(off, n int64) View { return View{s, off, n} }
+func (s *Segment) Slice(off, n int64) LocalRange { return LocalRange{s, off, n} }
 
 // enter keeps the memory until leave. It fails if the segment is being closed.
 func (s *Segment) enter() bool {

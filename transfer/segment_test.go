@@ -24,11 +24,11 @@ func TestSegmentNames(t *testing.T) {
 		want error
 	}{
 		{"a", 1, SegmentConfig{}, verbs.ErrInvalid},
-		{strings.Repeat("x", MaxName+1), 1, SegmentConfig{}, ErrTooLong},
+		{strings.Repeat("x", MaxNameLen+1), 1, SegmentConfig{}, ErrTooLong},
 		{"\xff", 1, SegmentConfig{}, verbs.ErrInvalid},
 		{"zero", 0, SegmentConfig{}, ErrRange},
 		{"negative", -1, SegmentConfig{}, ErrRange},
-		{"access", 1, SegmentConfig{Public: 4}, ErrDenied},
+		{"access", 1, SegmentConfig{DefaultAccess: 4}, ErrDenied},
 	} {
 		_, err := h.Alloc(c.name, c.size, c.cfg)
 		wantErr(t, c.name, err, c.want)
@@ -45,9 +45,9 @@ func TestMapFile(t *testing.T) {
 	want := make([]byte, 100_000)
 	fill(want, 9)
 	wantOK(t, "WriteFile", os.WriteFile(path, want, 0o600))
-	file, err := b.MapFile("file", path, SegmentConfig{Public: Read})
+	file, err := b.MapFile("file", path, SegmentConfig{DefaultAccess: Read})
 	wantOK(t, "MapFile", err)
-	_, err = b.MapFile("writable", path, SegmentConfig{Public: Write})
+	_, err = b.MapFile("writable", path, SegmentConfig{DefaultAccess: Write})
 	wantErr(t, "MapFile for writing", err, ErrDenied)
 	_, err = b.MapFile("absent", path+"x", SegmentConfig{})
 	wantErr(t, "MapFile of no file", err, os.ErrNotExist)
@@ -132,7 +132,7 @@ func TestCloseWithRudePeer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	wantOK(t, "Close", p.target.Close(ctx))
-	eventually(t, "there is another session", func() bool { return p.peer.Node().Detail().Sessions > 1 })
+	eventually(t, "there is another session", func() bool { return p.peer.Node().Stats().Sessions > 1 })
 	p.peer.link.Mu.Lock()
 	p.remote.uses--
 	p.peer.link.Mu.Unlock()

@@ -31,7 +31,7 @@ func TestFiveGiB(t *testing.T) {
 	a, b := n.start(t, hostConfig{}), n.start(t, hostConfig{})
 	local, err := a.Adopt("", sparse(t, size), SegmentConfig{})
 	wantOK(t, "Adopt", err)
-	target, err := b.Adopt("target", sparse(t, size), SegmentConfig{Public: Read | Write})
+	target, err := b.Adopt("target", sparse(t, size), SegmentConfig{DefaultAccess: Read | Write})
 	wantOK(t, "Adopt", err)
 	p := a.to(b)
 	remote := open2(t, p, "target", Read|Write)

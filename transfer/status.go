@@ -104,7 +104,7 @@ func (t *Transfer) Status() Status {
 
 // Rails returns what the NICs do for the session with the peer, without rates. It is empty without a session.
 func (p *Peer) Rails() (list []RailStatus) {
-	for _, r := range p.node.Detail().QP.Rails {
+	for _, r := range p.node.Stats().QP.Rails {
 		list = append(list, RailStatus{Name: r.Device, Bytes: int64(r.Bytes)})
 	}
 	return list

@@ -49,18 +49,18 @@ const (
 // admit waits for room and makes a transfer one of those that are under way.
 func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note, err error) {
 	p.link.Mu.Lock()
-	for p.count >= p.engine.cfg.Queue && !p.engine.isClosed() {
+	for p.count >= p.engine.cfg.MaxOutstanding && !p.engine.isClosed() {
 		p.link.Mu.Unlock()
 		select {
 		case <-p.room:
 		case <-p.engine.done:
 		case <-ctx.Done():
-			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way: %w", ErrBusy, p.engine.cfg.Queue, context.Cause(ctx)))
+			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way: %w", ErrBusy, p.engine.cfg.MaxOutstanding, context.Cause(ctx)))
 		}
 		p.link.Mu.Lock()
 	}
 	defer p.link.Mu.Unlock()
-	if p.count < p.engine.cfg.Queue-1 {
+	if p.count < p.engine.cfg.MaxOutstanding-1 {
 		signal(p.room)
 	}
 	if err = p.usable(t); err == nil {
@@ -157,7 +157,7 @@ func (l *load) leaveSegments(n int) {
 func (t *Transfer) begin(notes *note, blocks, notify bool) {
 	switch {
 	case blocks:
-		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.load.blocks, true, t.proc.Incarnation, t
+		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.load.blocks, true, t.proc.Incarnation, (*sink)(t)
 		t.submit()
 	case !notify:
 		t.finish(nil)
@@ -173,8 +173,12 @@ func (t *Transfer) submit() {
 	}
 }
 
-// End implements service.Sink: all blocks are there, or one has failed.
-func (t *Transfer) End(op *service.Op, err error) {
+// sink is a Transfer as the service.Sink of its blocks.
+type sink Transfer
+
+// End implements service.Sink: all blocks are in place, or one has failed.
+func (s *sink) End(op *service.Op, err error) {
+	t := (*Transfer)(s)
 	if err != nil {
 		block, offset := op.Failed()
 		t.finish(t.blockError(block, offset, t.reason(err)))

@@ -84,7 +84,7 @@ func TestOffsetsAndAccess(t *testing.T) {
 func TestNamesHidden(t *testing.T) {
 	n := memoryNetwork(1)
 	a, b := n.start(t, hostConfig{name: "a"}), n.start(t, hostConfig{name: "b", engine: Config{
-		Lend: func(_ context.Context, _ *nodePeer, name string, _ Access) (Access, error) {
+		Authorize: func(_ context.Context, _ *nodePeer, name string, _ Access) (Access, error) {
 			switch name {
 			case "readable":
 				return Read, nil

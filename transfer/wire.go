@@ -27,8 +27,8 @@ const (
 	mailboxGrant          = 0 // the grant that stands for the mailbox: the Engine is being closed
 )
 
-// MaxName is how many bytes the name of a segment has at most.
-const MaxName = 255
+// MaxNameLen is how many bytes the name of a segment has at most.
+const MaxNameLen = 255
 
 // hello introduces an Engine to a peer: id u64, seen u64, arrived u64, taken u64, mailbox. Bytes behind it are from a later version.
 type hello struct {
@@ -185,7 +185,7 @@ func (r *reader) region() ibverbx.RemoteRegion {
 }
 
 func (r *reader) open() *open {
-	m := &open{id: r.U32(), want: r.access(), name: r.Text(MaxName)}
+	m := &open{id: r.U32(), want: r.access(), name: r.Text(MaxNameLen)}
 	r.Check(m.name != "")
 	return m
 }

@@ -150,14 +150,14 @@ func TestFalseMessages(t *testing.T) {
 		{"an unasked answer to a revocation", (&revoked{1}).encode(), false},
 		{"the mailbox is given up", (&revoked{mailboxGrant}).encode(), false},
 		{"a name that is no name", []byte{byte(kindOpen), 1, 0, 0, 0, 1, 0xff}, true},
-		{"a long name", (&open{1, Read, strings.Repeat("x", MaxName+1)}).encode(), true},
+		{"a long name", (&open{1, Read, strings.Repeat("x", MaxNameLen+1)}).encode(), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, n, 4096)
 			s := p.peer.session()
 			wantOK(t, "Send", s.Send(soon(t), service.TransferID, c.body))
 			if c.ends {
-				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
+				eventually(t, "the session has ended", func() bool { return p.peer.Node().Stats().Sessions > 1 })
 			}
 			remote := open2(t, p.peer, "target", Read|Write)
 			wantOK(t, "Put", p.peer.Put(soon(t), remote.At(0), p.local.Slice(0, 4096)).Wait(soon(t)))
@@ -213,7 +213,7 @@ func TestFalseNotes(t *testing.T) {
 				wantOK(t, "a false notification", err)
 			}
 			if c.ends {
-				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
+				eventually(t, "the session has ended", func() bool { return p.peer.Node().Stats().Sessions > 1 })
 				wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("true")))
 				wantNote(t, p.there, "true")
 			}
@@ -256,8 +256,8 @@ func TestFalseHello(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	there := p.there.node.Service()
 	wantOK(t, "Close", p.there.Close(soon(t)))
-	before := p.peer.node.Detail().Sessions
+	before := p.peer.node.Stats().Sessions
 	wantOK(t, "Attach", there.Attach(service.Service{ID: service.TransferID, Version: version, Handler: later{body: []byte("garbage")}}))
-	eventually(t, "sessions end", func() bool { return p.peer.node.Detail().Sessions > before+1 })
+	eventually(t, "sessions end", func() bool { return p.peer.node.Stats().Sessions > before+1 })
 	there.Detach(service.TransferID)
 }

@@ -112,10 +112,10 @@ type AHAttr struct {
 	Seal Seal
 }
 
-// Corked is implemented by contexts of devices to which handing over packets costs much more than
+// Corker is implemented by contexts of devices to which handing over packets costs much more than
 // posting. Between Cork and Uncork the device may collect what posts to its QPs send. Uncork sends it.
 // Every Cork needs an Uncork soon afterwards, or the peers wait. Several goroutines may cork at once.
-type Corked interface {
+type Corker interface {
 	Cork()
 	Uncork()
 }

@@ -16,8 +16,8 @@ type CQConfig struct {
 	Timestamp bool
 }
 
-// Clocked is implemented by contexts of devices with CapTimestamp.
-type Clocked interface {
+// ClockReader is implemented by contexts of devices with CapTimestamp.
+type ClockReader interface {
 	// ReadClock returns the device's clock, in the ticks of WC.Timestamp, and how many ticks a second
 	// has. Reading may take a microsecond.
 	ReadClock() (ticks, hz uint64, err error)

@@ -71,7 +71,7 @@ type WC struct {
 	PKeyIndex uint16
 	_         [4]byte
 	// Timestamp is when the NIC completed the request, in ticks of the device's clock
-	// (Clocked). It is valid if the CQ was created with CQConfig.Timestamp.
+	// (ClockReader). It is valid if the CQ was created with CQConfig.Timestamp.
 	Timestamp uint64
 }
 

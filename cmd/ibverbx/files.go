@@ -169,7 +169,7 @@ func (f *fileFlags) openNICs(local netip.Addr) (func() (peer.NICs, error), error
 	if err != nil {
 		return nil, err
 	}
-	soft, real := peer.SoftNICs(on...), peer.Devices(f.nics.devices)
+	soft, real := peer.OpenSoftNICs(on...), peer.OpenDevices(f.nics.devices)
 	switch {
 	case f.nics.name == providerRDMACore || f.nics.devices != "":
 		return real, nil

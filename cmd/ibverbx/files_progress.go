@@ -139,7 +139,7 @@ func rate(s files.Status) string {
 // end shows the result.
 func (w *fileShow) end(s files.Status, err error) error {
 	took := time.Since(w.began)
-	s.Rate = float64(s.Bytes-s.Kept) / max(took.Seconds(), 1e-9)
+	s.Rate = float64(s.Bytes-s.BytesReused) / max(took.Seconds(), 1e-9)
 	switch {
 	case w.f.json:
 		return w.report(s, err)
@@ -147,14 +147,14 @@ func (w *fileShow) end(s files.Status, err error) error {
 		return nil
 	}
 	_, err = fmt.Fprintf(w.out, "%s in %.1f s (%s/s), %s were there already, %s chunks verified, %d bad\n",
-		formatBytes(s.Bytes), took.Seconds(), formatBytes(int64(float64(s.Bytes)/max(took.Seconds(), 1e-9))), formatBytes(s.Kept), thousands(s.Chunks), s.Bad)
+		formatBytes(s.Bytes), took.Seconds(), formatBytes(int64(float64(s.Bytes)/max(took.Seconds(), 1e-9))), formatBytes(s.BytesReused), thousands(s.Chunks), s.ChunksRetried)
 	return err
 }
 
 func (w *fileShow) report(s files.Status, err error) error {
 	r := fileReport{
-		Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.Kept, Rate: s.Rate, Left: s.Left.Seconds(),
-		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.Bad, State: w.peer.Node().State().String(),
+		Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
+		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.ChunksRetried, State: w.peer.Node().State().String(),
 	}
 	if err != nil {
 		r.Error = err.Error()

@@ -126,7 +126,7 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	}
 	if !f.quiet {
 		for _, x := range all {
-			tell.say("serving %s as %s (%v)", x.Path, x.Name, x.Public)
+			tell.say("serving %s as %s (%v)", x.Path, x.Name, x.DefaultAccess)
 		}
 		for _, t := range targets {
 			tell.say("forwarding to %s", t)
@@ -169,7 +169,7 @@ func exports(args []string, access files.Access) (list []files.ExportConfig, err
 		} else if access&files.Write != 0 && !info.IsDir() {
 			return nil, refuse("--write "+arg, "this is not a directory", "name a directory")
 		}
-		list = append(list, files.ExportConfig{Name: name, Path: abs, Public: access})
+		list = append(list, files.ExportConfig{Name: name, Path: abs, DefaultAccess: access})
 	}
 	return list, nil
 }
@@ -186,18 +186,18 @@ func cutName(arg string) (path, name string, named bool) {
 }
 
 // authorize returns what lets in peers, nil for all.
-func (f *serveFlags) authorize() func(bootstrap.Peer) (node.Admission, error) {
+func (f *serveFlags) authorize() func(bootstrap.Peer) (node.Grant, error) {
 	if len(f.allow) == 0 {
 		return nil
 	}
-	return func(p bootstrap.Peer) (node.Admission, error) {
+	return func(p bootstrap.Peer) (node.Grant, error) {
 		if c := p.Certificate; c != nil && slices.Contains(f.allow, "CN="+c.Subject.CommonName) {
-			return node.Admission{}, nil
+			return node.Grant{}, nil
 		}
 		if p.Token != "" && slices.Contains(f.allow, p.Token) {
-			return node.Admission{}, nil
+			return node.Grant{}, nil
 		}
-		return node.Admission{}, fmt.Errorf("%v is not named by --allow", p.Addr)
+		return node.Grant{}, fmt.Errorf("%v is not named by --allow", p.Addr)
 	}
 }
 

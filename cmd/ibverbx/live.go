@@ -101,7 +101,7 @@ func (s *sampler) retransmits(rail int) (n uint64) {
 		if h, ok := s.health(ctx, 0); ok {
 			n += h.Retransmits
 		}
-		if c, ok := ctx.(reliable.Counted); ok {
+		if c, ok := ctx.(reliable.StatsReader); ok {
 			n += c.Stats().Retransmitted
 		}
 	}

@@ -173,7 +173,7 @@ func (f *perfFlags) readEnv(cmd *cobra.Command, s streams) error {
 
 // given is what was set, for the report.
 func (f *perfFlags) given() (list []measure.Setting) {
-	for _, g := range f.settings.Given {
+	for _, g := range f.settings.Origins {
 		list = append(list, measure.Setting(g))
 	}
 	return list

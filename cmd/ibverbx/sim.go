@@ -149,7 +149,7 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, m *
 // findScenario returns a scenario by its name, or from a file.
 func findScenario(name string) (*sim.Scenario, error) {
 	if !strings.ContainsAny(name, `/\.`) {
-		scenario, err := sim.Named(name)
+		scenario, err := sim.Builtin(name)
 		if err != nil {
 			err = fmt.Errorf("%w, or one of the measured ones of --list", err)
 		}
@@ -171,7 +171,7 @@ const scenarioLine = "%-29s %s\n"
 func listScenarios(s streams) error {
 	p := printer{w: s.out}
 	for _, name := range sim.Names() {
-		scenario, err := sim.Named(name)
+		scenario, err := sim.Builtin(name)
 		if err != nil {
 			return err
 		}

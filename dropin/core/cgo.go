@@ -122,7 +122,7 @@ func ibx_read_clock(n uint32, ticks, hz *uint64) int32 {
 	if x == nil {
 		return errno(gone)
 	}
-	c, ok := x.Context.(verbs.Clocked)
+	c, ok := x.Context.(verbs.ClockReader)
 	if !ok {
 		return errno(verbs.ErrNotSupported)
 	}

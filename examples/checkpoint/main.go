@@ -99,7 +99,7 @@ func run(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	export := files.ExportConfig{Name: "ckpt-42", Path: saved, Public: files.Read}
+	export := files.ExportConfig{Name: "ckpt-42", Path: saved, DefaultAccess: files.Read}
 	f, err := files.New(files.Config{Transfer: e, Exports: []files.ExportConfig{export}})
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func pullTwice(ctx context.Context, w io.Writer, addr, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "pulled again: %d MiB were there already, %d chunks verified, %d bad\n", s.Kept>>20, s.Chunks, s.Bad)
+	fmt.Fprintf(w, "pulled again: %d MiB were there already, %d chunks verified, %d bad\n", s.BytesReused>>20, s.Chunks, s.ChunksRetried)
 	if err := compare(filepath.Join(dir, "saved"), filepath.Join(dir, "pulled")); err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func open(ctx context.Context, token, place, listen, name string, access transfe
 	if listen != "" {
 		p.addr = n.Addr().String()
 	}
-	p.cache, err = p.engine.Adopt(name, p.mem, transfer.SegmentConfig{Public: access})
+	p.cache, err = p.engine.Adopt(name, p.mem, transfer.SegmentConfig{DefaultAccess: access})
 	return p, err
 }
 
@@ -146,7 +146,7 @@ func decode(ctx context.Context, token, place string) (err error) {
 	defer func() { err = errors.Join(err, p.close()) }()
 	fmt.Println(p.addr) // the prefiller reads this line
 	block := make([]byte, blockBytes)
-	for note := range p.engine.All(ctx) {
+	for note := range p.engine.Notifications(ctx) {
 		var h handover
 		if err := json.Unmarshal(note.Body, &h); err != nil {
 			return err

@@ -77,12 +77,12 @@ func decode(ctx context.Context, token string) error {
 		return err
 	}
 	defer func() { _ = errors.Join(e.Close(ctx), n.Close()) }()
-	cache, err := e.Alloc("kv", pages*blockBytes, transfer.SegmentConfig{Public: transfer.Write})
+	cache, err := e.Alloc("kv", pages*blockBytes, transfer.SegmentConfig{DefaultAccess: transfer.Write})
 	if err != nil {
 		return err
 	}
 	fmt.Println(n.Addr()) // the prefiller reads this line
-	for note := range e.All(ctx) {
+	for note := range e.Notifications(ctx) {
 		var h handover
 		if err := json.Unmarshal(note.Body, &h); err != nil {
 			return err

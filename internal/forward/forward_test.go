@@ -371,7 +371,7 @@ func TestFalseRequests(t *testing.T) {
 		_ = c.Close()
 	}
 	say(t, dial(t, r.forward(to)), "hello")
-	if n := p.Detail().Sessions; n != 1 {
+	if n := p.Stats().Sessions; n != 1 {
 		t.Errorf("%d sessions, want 1", n)
 	}
 }

@@ -208,6 +208,6 @@ func say(t *testing.T, c net.Conn, text string) {
 func (r *rig) wantNone() {
 	r.t.Helper()
 	for _, s := range []*noderig.Host{r.here, r.there} {
-		eventually(r.t, "there are no streams", func() bool { return stream.StatsOf(s.Node).Streams == 0 })
+		eventually(r.t, "there are no streams", func() bool { return stream.NodeStats(s.Node).Streams == 0 })
 	}
 }

@@ -113,7 +113,7 @@ type Handler interface {
 	// Down says that a session has ended, and why. Messages that were sent may not have arrived. The Peer may
 	// come back with another session.
 	Down(s Session, cause error)
-	// Gone says that the Node has given up a peer: it was lost for node.Config.GiveUpAfter, or is closed. cause wraps
+	// Gone says that the Node has given up a peer: it was lost for node.Config.LostTimeout, or is closed. cause wraps
 	// node.ErrPeerGone or node.ErrClosed, and so do the errors of all its operations from now on. It comes after the last Down. A Peer that is not
 	// closed may come back, with an Up. The service may never have got an Up of the Peer. If cause wraps node.ErrVersion instead, the
 	// peer's service has another Version, and there is no Up in this session.
@@ -160,8 +160,10 @@ type Memory interface {
 	Close() error
 }
 
-// Peer is a node.Peer as services see it. It outlives its sessions. node.Of returns the node.Peer.
+// Peer is a node.Peer as services see it. It outlives its sessions.
 type Peer interface {
+	// Owner returns the *node.Peer.
+	Owner() any
 	// Submit hands an operation to the Peer's shard and drives the shard if nobody else does. The operation and what it refers to
 	// belong to the Node until Sink.End, which is called exactly once, perhaps before Submit returns. Submit never
 	// blocks for the peer and has no limit: the service bounds how many operations it submits.

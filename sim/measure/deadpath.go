@@ -89,14 +89,14 @@ func (f *flow) killPath(index int) error {
 
 // way is the way through the network that a path takes.
 func way(from, to *port, path int) int {
-	p := from.qp.(reliable.Counted).Paths()[path]
+	p := from.qp.(reliable.StatsReader).Paths()[path]
 	return from.host.world.link.PathOf(from.host.nic, to.host.nic, 0, p.FlowLabel)
 }
 
 // lonely returns the first path from index on whose way to the receiver no other path takes.
 func (f *flow) lonely(index int) (int, error) {
 	users, from, to := make(map[int]int), f.source(), f.sink()
-	paths := len(to.qp.(reliable.Counted).Paths())
+	paths := len(to.qp.(reliable.StatsReader).Paths())
 	for i := range paths {
 		users[way(from, to, i)]++
 	}

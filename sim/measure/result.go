@@ -65,11 +65,11 @@ type Counters struct {
 
 // add adds the counters of a flow, if package reliable carries it.
 func (c *Counters) add(f *flow) {
-	poster, ok := f.from.qp.(reliable.Counted)
+	poster, ok := f.from.qp.(reliable.StatsReader)
 	if !ok {
 		return
 	}
-	from, to := poster.Stats(), f.to.qp.(reliable.Counted).Stats()
+	from, to := poster.Stats(), f.to.qp.(reliable.StatsReader).Stats()
 	if f.cfg.Read { // the bytes travel the other way
 		from, to = to, from
 	}

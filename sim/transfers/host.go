@@ -58,7 +58,7 @@ func (h *host) start() error {
 	var err error
 	p.node, err = node.New(w.ctx, node.Config{
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: fmt.Sprintf("host%d", h.index)},
-		Listen: "127.0.0.1:0", Shards: 1, GiveUpAfter: -1, Unsealed: true, Open: p.open,
+		Listen: "127.0.0.1:0", Shards: 1, LostTimeout: -1, Unsealed: true, Open: p.open,
 	})
 	if err != nil {
 		return err
@@ -118,14 +118,14 @@ func boxName(from int) string { return fmt.Sprintf("from-%d", from) }
 
 // lend makes the memory that others use: a box for each of them, and a source that they read.
 func (p *process) lend() error {
-	source, err := p.engine.Alloc(sourceName, sourceBytes, transfer.SegmentConfig{Public: transfer.Read})
+	source, err := p.engine.Alloc(sourceName, sourceBytes, transfer.SegmentConfig{DefaultAccess: transfer.Read})
 	if err != nil {
 		return err
 	}
 	fill(source.Bytes(), sourceSeed(p.host.index))
 	source.Bytes()[0] = byte(p.life)
 	for from := range p.host.world.hosts {
-		box, err := p.engine.Alloc(boxName(from), boxBytes, transfer.SegmentConfig{Public: transfer.Read | transfer.Write})
+		box, err := p.engine.Alloc(boxName(from), boxBytes, transfer.SegmentConfig{DefaultAccess: transfer.Read | transfer.Write})
 		if err != nil {
 			return err
 		}
@@ -251,7 +251,7 @@ func (h *host) cut(nic *softnic.NIC, rail int) (undo func()) {
 // failLane makes a queue pair on a rail fail.
 func (p *process) failLane(nic *softnic.NIC, rail int) bool {
 	for _, other := range p.node.Peers() {
-		for _, l := range other.Detail().QP.Lanes {
+		for _, l := range other.Stats().QP.Lanes {
 			if l.Rail == rail && nic.FailQP(l.QPN) == nil {
 				return true
 			}

@@ -309,7 +309,7 @@ func (s *sender) read() {
 func (p *process) receive() {
 	w := p.host.world
 	last := map[[2]int]int{} // by host and life: one more than the last batch
-	for n := range p.engine.All(p.ctx) {
+	for n := range p.engine.Notifications(p.ctx) {
 		var l letter
 		if err := json.Unmarshal(n.Body, &l); err != nil {
 			w.broken("host %d has got a notification of %d bytes that nobody sent: %w", p.host.index, len(n.Body), err)

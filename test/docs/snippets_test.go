@@ -59,7 +59,7 @@ func snippet(code string) string {
 
 var (
 	auth     = bootstrap.Config{Token: []byte("a token of a test is not a secret")}
-	loopback = peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))
+	loopback = peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1"))
 )
 
 // serve starts a Node, as another process does.
@@ -76,7 +76,7 @@ func TestTransferSnippet(t *testing.T) {
 	other := serve(ctx, t)
 	there, err := transfer.New(transfer.Config{Node: other})
 	rig.Must(t, err)
-	segment, err := there.Alloc("kv", 1<<20, transfer.SegmentConfig{Public: transfer.Write})
+	segment, err := there.Alloc("kv", 1<<20, transfer.SegmentConfig{DefaultAccess: transfer.Write})
 	rig.Must(t, err)
 	addr := other.Addr().String()
 	// README begins
@@ -84,7 +84,7 @@ func TestTransferSnippet(t *testing.T) {
 	rig.Must(t, err)
 	e, err := transfer.New(transfer.Config{Node: n})
 	rig.Must(t, err)
-	kv, err := e.Alloc("kv", 1<<20, transfer.SegmentConfig{Public: transfer.Write})
+	kv, err := e.Alloc("kv", 1<<20, transfer.SegmentConfig{DefaultAccess: transfer.Write})
 	rig.Must(t, err)
 
 	p, err := e.Peer(ctx, addr) // host:port of another process

@@ -114,7 +114,7 @@ func start(t testing.TB, links []softnic.Link) *node.Node {
 
 func open(links []softnic.Link) (nics peer.NICs, err error) {
 	if links == nil {
-		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+		return peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1"))()
 	}
 	var all []*softnic.NIC
 	nics.Close = func() (err error) {

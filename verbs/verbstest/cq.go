@@ -297,8 +297,8 @@ func cqTimestamp(e *env) {
 	if wcs[0].Timestamp == 0 || wcs[1].Timestamp < wcs[0].Timestamp {
 		e.Errorf("timestamps of two completions = %d, %d, want them to rise from above 0", wcs[0].Timestamp, wcs[1].Timestamp)
 	}
-	if clock, ok := e.a.ctx.(verbs.Clocked); !ok {
-		e.Errorf("the context has CapTimestamp and does not implement Clocked, want both")
+	if clock, ok := e.a.ctx.(verbs.ClockReader); !ok {
+		e.Errorf("the context has CapTimestamp and does not implement ClockReader, want both")
 	} else if now, hz, err := clock.ReadClock(); err != nil || hz == 0 || now < wcs[1].Timestamp {
 		e.Errorf("ReadClock = %d, %d, %v after a completion at %d, want a later time and a frequency", now, hz, err, wcs[1].Timestamp)
 	}

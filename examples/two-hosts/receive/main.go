@@ -35,7 +35,7 @@ func run(ctx context.Context) (err error) {
 	flag.Parse()
 
 	// Without NICs in its Config a side opens a software NIC on the address that leads to the
-	// peer. peer.Devices opens real ones.
+	// peer. peer.OpenDevices opens real ones.
 	l, err := peer.Listen(ctx, *listen, peer.Config{
 		Auth:    bootstrap.Config{TokenFile: *token},
 		Regions: []peer.RegionConfig{{Name: "inbox", Size: *size}},

@@ -29,7 +29,7 @@ type Host struct {
 // Open is a node.Config.Open.
 func (h *Host) Open() (nics peer.NICs, err error) {
 	if len(h.Links) == 0 {
-		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+		return peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1"))()
 	}
 	h.NICs, nics.Rails, nics.Close, err = rig.OpenNICs(h.Links, softnic.Config{}, h.Wrap)
 	return nics, err

@@ -14,16 +14,16 @@ import (
 // TestBusinessCardBytes compares business cards with the bytes that the C++ original writes and
 // reads.
 func TestBusinessCardBytes(t *testing.T) {
-	card := &ibverbx.BusinessCard{QPNums: []uint32{17, 0xffffff}, NotifyQPNum: 20}
+	card := &ibverbx.CxxCard{QPNums: []uint32{17, 0xffffff}, NotifyQPNum: 20}
 	const want = `{"qpNums":["0000000017","0016777215"],"notifyQpNum":"0000000020"}`
 	got, err := json.Marshal(card)
 	if err != nil || string(got) != want {
 		t.Errorf("card = %s, %v; want %s", got, err, want)
 	}
 	for _, text := range []string{want, `{"notifyQpNum": "20", "qpNums": ["17","16777215"]}`} {
-		c, err := ibverbx.DecodeBusinessCard([]byte(text))
+		c, err := ibverbx.DecodeCxxCard([]byte(text))
 		if err != nil || fmt.Sprint(*c) != fmt.Sprint(*card) {
-			t.Errorf("DecodeBusinessCard(%s) = %+v, %v; want %+v", text, c, err, *card)
+			t.Errorf("DecodeCxxCard(%s) = %+v, %v; want %+v", text, c, err, *card)
 		}
 	}
 }
@@ -53,8 +53,8 @@ func TestBusinessCardRefusals(t *testing.T) {
 		"field twice":        `{"qpNums":["17"],"qpNums":["18"]}`,
 		"something follows":  `{"qpNums":["17"]} {}`,
 	} {
-		if c, err := ibverbx.DecodeBusinessCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
-			t.Errorf("%s: DecodeBusinessCard = %+v, %v; want %v", name, c, err, verbs.ErrInvalid)
+		if c, err := ibverbx.DecodeCxxCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: DecodeCxxCard = %+v, %v; want %v", name, c, err, verbs.ErrInvalid)
 		}
 	}
 }
@@ -85,11 +85,11 @@ func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
 	for _, l := range lanes {
 		paths[l.Rail] = l.Endpoint
 	}
-	own, err := b.QP.BusinessCard()
+	own, err := b.QP.CxxCard()
 	rig.Must(t, err)
 	text, err := json.Marshal(own)
 	rig.Must(t, err)
-	card, err := ibverbx.DecodeBusinessCard(text)
+	card, err := ibverbx.DecodeCxxCard(text)
 	rig.Must(t, err)
 	rig.Must(t, a.QP.ConnectCxxPeer(card, paths))
 }
@@ -248,20 +248,20 @@ func TestCxxPeerImmediate(t *testing.T) {
 func TestCxxPeerRefusals(t *testing.T) {
 	links := rig.MemoryLinks(1)
 	native := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
-	if _, err := native.QP.BusinessCard(); !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("BusinessCard without Config.CxxPeer = %v, want %v", err, verbs.ErrInvalid)
+	if _, err := native.QP.CxxCard(); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("CxxCard without Config.CxxPeer = %v, want %v", err, verbs.ErrInvalid)
 	}
 	if _, err := native.CQ.NewQP(ibverbx.Config{CxxPeer: true}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("NewQP with Tally for an original = %v, want %v", err, verbs.ErrInvalid)
 	}
 	a := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
 	path := []verbs.Endpoint{{MTU: verbs.MTU4096}}
-	three := &ibverbx.BusinessCard{QPNums: []uint32{1, 2, 3}, NotifyQPNum: 4}
+	three := &ibverbx.CxxCard{QPNums: []uint32{1, 2, 3}, NotifyQPNum: 4}
 	for name, err := range map[string]error{
 		"no card":     a.QP.ConnectCxxPeer(nil, path),
-		"no paths":    a.QP.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
+		"no paths":    a.QP.ConnectCxxPeer(&ibverbx.CxxCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
 		"three lanes": a.QP.ConnectCxxPeer(three, path),
-		"QP 0":        a.QP.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}}, path),
+		"QP 0":        a.QP.ConnectCxxPeer(&ibverbx.CxxCard{QPNums: []uint32{1, 2}}, path),
 	} {
 		if !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%s: ConnectCxxPeer = %v, want %v", name, err, verbs.ErrInvalid)
@@ -269,17 +269,17 @@ func TestCxxPeerRefusals(t *testing.T) {
 	}
 }
 
-func FuzzDecodeBusinessCard(f *testing.F) {
+func FuzzDecodeCxxCard(f *testing.F) {
 	f.Add([]byte(`{"qpNums":["0000000017"],"notifyQpNum":"0000000020"}`))
 	f.Add([]byte(`{"qpNums":["12abc"]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := ibverbx.DecodeBusinessCard(b)
+		c, err := ibverbx.DecodeCxxCard(b)
 		if err != nil {
 			return
 		}
 		text, err := json.Marshal(c)
 		rig.Must(t, err)
-		again, err := ibverbx.DecodeBusinessCard(text)
+		again, err := ibverbx.DecodeCxxCard(text)
 		if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {
 			t.Fatalf("%s becomes %+v, %v", text, again, err)
 		}

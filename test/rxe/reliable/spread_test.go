@@ -16,7 +16,7 @@ func TestPathsOfRXEHaveLabels(t *testing.T) {
 	a, b := newPair(t, cfg, 1<<18)
 	transfer(t, a, b, verbs.OpRDMAWriteWithImm, 1<<18)
 	ports := map[uint16]bool{}
-	for _, p := range a.qp.(reliable.Counted).Paths() {
+	for _, p := range a.qp.(reliable.StatsReader).Paths() {
 		ports[roce.SourcePort(p.FlowLabel)] = true
 	}
 	if len(ports) != cfg.Paths {

@@ -29,7 +29,7 @@ func TestTransfer(t *testing.T) {
 		}
 	}
 	t.Run("atomics", func(t *testing.T) { atomics(t, a, b) })
-	t.Logf("A: %+v", a.qp.(reliable.Counted).Stats())
+	t.Logf("A: %+v", a.qp.(reliable.StatsReader).Stats())
 }
 
 func transfer(t *testing.T, a, b *side, op verbs.Opcode, n int) {

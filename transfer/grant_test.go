@@ -11,14 +11,14 @@ import (
 func TestLend(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	s := p.here.alloc("", 4096, 0)
-	loan, err := p.peer.Lend(s, Write)
+	grant, err := p.peer.Grant(s, Write)
 	wantOK(t, "Lend", err)
-	if again, err := p.peer.Lend(s, Write); err != nil || again.Number() != loan.Number() {
-		t.Errorf("Lend again: got %v and %v, want loan %d", again, err, loan.Number())
+	if again, err := p.peer.Grant(s, Write); err != nil || again.Number() != grant.Number() {
+		t.Errorf("Grant again: got %v and %v, want grant %d", again, err, grant.Number())
 	}
-	region := loan.Region()
-	r, err := p.back.Borrow(loan.Number(), &region, Write)
-	wantOK(t, "Borrow", err)
+	region := grant.Region()
+	r, err := p.back.OpenGrant(grant.Number(), &region, Write)
+	wantOK(t, "OpenGrant", err)
 	from := p.there.alloc("", 4096, 0)
 	fill(from.Bytes(), 1)
 	wantOK(t, "Put", p.back.Put(soon(t), r.At(0), from.Slice(0, 4096)).Wait(soon(t)))
@@ -26,31 +26,31 @@ func TestLend(t *testing.T) {
 	wantErr(t, "Get", p.back.Get(soon(t), from.Slice(0, 1), r.At(0)).Wait(soon(t)), ErrDenied)
 	wantOK(t, "Close", s.Close(soon(t)))
 	wantErr(t, "Put after Close", p.back.Put(soon(t), r.At(0), from.Slice(0, 1)).Wait(soon(t)), ErrRevoked)
-	_, err = p.peer.Lend(s, Write)
+	_, err = p.peer.Grant(s, Write)
 	wantErr(t, "Lend after Close", err, ErrClosed)
-	if loan.Ended() {
+	if grant.Ended() {
 		t.Error("the peer's process has ended")
 	}
 	p.there = p.there.restart()
-	eventually(t, "the process that was lent the segment has ended", loan.Ended)
+	eventually(t, "the process that was lent the segment has ended", grant.Ended)
 }
 
-// TestBorrowLies: a peer that names the mailbox, changes a loan or lends too much breaks the protocol.
-func TestBorrowLies(t *testing.T) {
+// TestFalseGrants: a peer that names the mailbox, changes a grant or grants too much violates the protocol.
+func TestFalseGrants(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
 	region := ibverbx.RemoteRegion{Addr: 4096, Length: 4096, RKeys: []uint32{1}}
 	other := region
 	other.Addr++
 	const first = 1 << 20
-	_, err := p.Borrow(first, &region, Write)
-	wantOK(t, "Borrow", err)
+	_, err := p.OpenGrant(first, &region, Write)
+	wantOK(t, "OpenGrant", err)
 	for name, try := range map[string]func() error{
-		"another region": func() error { _, err := p.Borrow(first, &other, Write); return err },
-		"more access":    func() error { _, err := p.Borrow(first, &region, Read|Write); return err },
-		"the mailbox":    func() error { _, err := p.Borrow(mailboxGrant, &region, Write); return err },
+		"another region": func() error { _, err := p.OpenGrant(first, &other, Write); return err },
+		"more access":    func() error { _, err := p.OpenGrant(first, &region, Read|Write); return err },
+		"the mailbox":    func() error { _, err := p.OpenGrant(mailboxGrant, &region, Write); return err },
 		"too many": func() error {
 			for i := range uint32(maxRemotes) {
-				if _, err := p.Borrow(first+i, &region, Write); err != nil {
+				if _, err := p.OpenGrant(first+i, &region, Write); err != nil {
 					return err
 				}
 			}

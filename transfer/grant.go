@@ -1,0 +1,84 @@
+package transfer
+
+import (
+	"fmt"
+
+	"ibverbx"
+)
+
+// Grant gives a peer's process access to a segment that it has not opened. Segment.Close revokes it.
+type Grant struct {
+	proc *process
+	lent *lending
+}
+
+// Grant grants the peer's current process access to a segment, even to a Local one. The program sends Number and Region to the peer, which
+// passes them to OpenGrant. Package files grants access to its buffers this way.
+func (p *Peer) Grant(s *Segment, access Access) (*Grant, error) {
+	l, err := p.lendTo(s, access)
+	if err != nil {
+		return nil, newError("grant", p, s.name, err)
+	}
+	return l, nil
+}
+
+func (p *Peer) lendTo(s *Segment, access Access) (*Grant, error) {
+	if access == 0 || access&^(Read|Write) != 0 || s.readOnly && access&Write != 0 {
+		return nil, fmt.Errorf("%w: %v", ErrDenied, access)
+	}
+	if !s.enter() {
+		return nil, ErrClosed
+	}
+	defer s.leave()
+	p.link.Mu.Lock()
+	proc, err := p.link.Proc, p.link.Err
+	p.link.Mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case proc == nil:
+		return nil, errNoEngine
+	}
+	region, err := s.memory.Remote(p.service, access.verbs())
+	if err != nil {
+		return nil, err
+	}
+	return &Grant{proc, p.lendingOf(proc, s, access, region)}, nil
+}
+
+// Number identifies the grant to the peer.
+func (g *Grant) Number() uint32 { return g.lent.number }
+
+// Region describes the memory to the peer.
+func (g *Grant) Region() ibverbx.RemoteRegion { return g.lent.region }
+
+// Ended reports whether the peer's process is known to have exited.
+func (g *Grant) Ended() bool { return g.proc.Over() }
+
+// maxRemotes limits the grants accepted from one process.
+const maxRemotes = 4096
+
+// OpenGrant returns the segment that a Grant of the peer's current process covers. The peer's transfer engine sends revocations itself, so a
+// caller that receives number and region in a message must call OpenGrant before it returns from the handler of that message. An error that
+// does not wrap ErrPeerGone is a protocol violation by the peer.
+func (p *Peer) OpenGrant(number uint32, region *ibverbx.RemoteRegion, access Access) (*Remote, error) {
+	p.link.Mu.Lock()
+	defer p.link.Mu.Unlock()
+	proc := p.link.Proc
+	if proc == nil {
+		return nil, newError("open grant", p, "", errNoEngine)
+	}
+	r := proc.remotes[number]
+	switch {
+	case number == mailboxGrant:
+		return nil, newError("open grant", p, "", fmt.Errorf("%w: the mailbox", errProtocol))
+	case r == nil && len(proc.remotes) >= maxRemotes:
+		return nil, newError("open grant", p, "", fmt.Errorf("%w: more than %d grants", errProtocol, maxRemotes))
+	case r == nil:
+		r = &Remote{peer: p, proc: proc, number: number, access: access, region: *region}
+		proc.remotes[number] = r
+	case !sameRegion(&r.region, region) || r.access&access != access:
+		return nil, newError("open grant", p, "", fmt.Errorf("%w: grant %d has changed", errProtocol, number))
+	}
+	return r, nil
+}
