@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"ibverbx/internal/mutant"
-	"ibverbx/internal/slice"
 )
 
 // sown are mistakes of the engine. Each has the scenario that must show it and the checkers that may
@@ -135,9 +134,6 @@ func TestPlantedInEngine(t *testing.T) {
 func TestSoundEngine(t *testing.T) {
 	for _, name := range []string{"failover", "failover-atomics", "mixed"} {
 		t.Run(name, func(t *testing.T) {
-			if name == "mixed" && !slice.Of(t).Whole() {
-				t.Skip("TestMixed runs the same seeds")
-			}
 			s, err := Builtin(name)
 			if err != nil {
 				t.Fatal(err)
