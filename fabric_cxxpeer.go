@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 
@@ -12,11 +13,14 @@ import (
 // cxxWindow is how far a C++ peer may run ahead with the numbers of DQPLB.
 const cxxWindow = 1 << 23
 
-// CxxCard is the card of the C++ implementation in torchcomms. It has QP numbers and nothing
-// else. The peers must agree by other means on addresses and MTU; VirtualQP.Paths has those of this side.
-// Packet sequence numbers are 0.
+// CxxCard is the card of the C++ implementation in torchcomms, called a business card there. It contains only QP numbers: the peers must agree
+// on addresses and MTU by other means (VirtualQP.Paths returns those of this side). Packet sequence numbers start at 0.
 //
-//	{"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
+// A card has two encodings. DecodeCxxCard reads both; which one to send depends on the peer's version of torchcomms:
+//
+//	MarshalBinary  since September 2026: little-endian uint32 values, 8 + 4n bytes
+//	               number of QPs n | notify QP number, or 0 | n QP numbers
+//	MarshalJSON    before: {"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
 type CxxCard struct {
 	// QPNums are the QPs that carry data.
 	QPNums []uint32
@@ -25,8 +29,7 @@ type CxxCard struct {
 	NotifyQPNum uint32
 }
 
-// MarshalJSON writes the card as torchcomms does: every number is a string of ten digits, so that the
-// length of a card depends only on the number of QPs.
+// MarshalJSON returns the JSON form. Every number is a string of ten digits, so the length depends only on the number of QPs.
 func (b *CxxCard) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString(`{"qpNums":[`)
@@ -40,17 +43,75 @@ func (b *CxxCard) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// DecodeCxxCard reads a card of torchcomms and checks it. The fields may be in any order, and
-// numbers are strings of decimal digits. Nothing else is accepted.
-func DecodeCxxCard(text []byte) (*CxxCard, error) {
-	b, err := decodeCxxCard(text)
+// MarshalBinary returns the binary form. It fails with verbs.ErrInvalid if the card has too many QPs.
+func (b *CxxCard) MarshalBinary() ([]byte, error) {
+	if n := len(b.QPNums); n > maxLanes-1 {
+		return nil, verbs.Invalidf("encode business card: %d QPs: want 1 to %d", n, maxLanes-1)
+	}
+	out := binary.LittleEndian.AppendUint32(nil, uint32(len(b.QPNums)))
+	out = binary.LittleEndian.AppendUint32(out, b.NotifyQPNum)
+	for _, n := range b.QPNums {
+		out = binary.LittleEndian.AppendUint32(out, n)
+	}
+	return out, nil
+}
+
+// DecodeCxxCard decodes and validates a card in either form. In JSON, fields may have any order, and numbers are strings of decimal digits.
+// It fails with verbs.ErrInvalid.
+func DecodeCxxCard(card []byte) (*CxxCard, error) {
+	decode := decodeCxxJSON
+	if isCxxBinary(card) {
+		decode = decodeCxxBinary
+	}
+	b, err := decode(card)
+	if err == nil && len(b.QPNums) > 1 && b.NotifyQPNum == 0 {
+		err = verbs.Invalidf("%d QPs and no notify QP", len(b.QPNums))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("decode business card: %w", err)
 	}
 	return b, nil
 }
 
-func decodeCxxCard(text []byte) (*CxxCard, error) {
+// cxxHeader is the size of the two numbers before the QP numbers of a binary card, in bytes.
+const cxxHeader = 8
+
+// isCxxBinary reports whether a card is binary: it has exactly the length that its count requires or, if it is damaged, contains a zero byte.
+// The first byte decides nothing, because a count of 123 begins with the byte of '{'. JSON never matches: it contains no zero byte, so its first
+// four bytes would be a count above 150 million.
+func isCxxBinary(card []byte) bool {
+	if len(card) >= cxxHeader && uint64(len(card)) == cxxHeader+4*uint64(binary.LittleEndian.Uint32(card)) {
+		return true
+	}
+	return bytes.IndexByte(card, 0) >= 0
+}
+
+func decodeCxxBinary(card []byte) (*CxxCard, error) {
+	if len(card) < cxxHeader {
+		return nil, verbs.Invalidf("binary card of %d bytes: want at least %d", len(card), cxxHeader+4)
+	}
+	n := binary.LittleEndian.Uint32(card)
+	switch want := cxxHeader + 4*uint64(n); {
+	case n < 1 || n > maxLanes-1:
+		return nil, verbs.Invalidf("binary card with %d QPs: want 1 to %d", n, maxLanes-1)
+	case uint64(len(card)) != want:
+		return nil, verbs.Invalidf("binary card of %d bytes: want %d for %d QPs", len(card), want, n)
+	}
+	b := &CxxCard{NotifyQPNum: binary.LittleEndian.Uint32(card[4:])}
+	if b.NotifyQPNum >= 1<<24 {
+		return nil, verbs.Invalidf("notify QP: %d is not a QP number: want 0 to %d", b.NotifyQPNum, 1<<24-1)
+	}
+	for i := range int(n) {
+		qpn := binary.LittleEndian.Uint32(card[cxxHeader+4*i:])
+		if qpn < 1 || qpn >= 1<<24 {
+			return nil, verbs.Invalidf("QP %d: %d is not a QP number: want 1 to %d", i, qpn, 1<<24-1)
+		}
+		b.QPNums = append(b.QPNums, qpn)
+	}
+	return b, nil
+}
+
+func decodeCxxJSON(text []byte) (*CxxCard, error) {
 	var raw struct {
 		QPNums      []string `json:"qpNums"`
 		NotifyQPNum *string  `json:"notifyQpNum,omitempty"`
@@ -75,9 +136,6 @@ func decodeCxxCard(text []byte) (*CxxCard, error) {
 			return nil, fmt.Errorf("notifyQpNum: %w", err)
 		}
 		b.NotifyQPNum = n
-	}
-	if len(b.QPNums) > 1 && b.NotifyQPNum == 0 {
-		return nil, verbs.Invalidf("%d qpNums and no notifyQpNum", len(b.QPNums))
 	}
 	return b, nil
 }

@@ -1,9 +1,11 @@
 package connect_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"ibverbx"
@@ -24,6 +26,55 @@ func TestBusinessCardBytes(t *testing.T) {
 		c, err := ibverbx.DecodeCxxCard([]byte(text))
 		if err != nil || fmt.Sprint(*c) != fmt.Sprint(*card) {
 			t.Errorf("DecodeCxxCard(%s) = %+v, %v; want %+v", text, c, err, *card)
+		}
+	}
+}
+
+// TestBinaryCardBytes: the binary form of a card, byte by byte.
+func TestBinaryCardBytes(t *testing.T) {
+	for want, card := range map[string]ibverbx.CxxCard{
+		"02000000130000001100000012000000": {QPNums: []uint32{17, 18}, NotifyQPNum: 19},
+		"0100000000000000ffffff00":         {QPNums: []uint32{0xffffff}},
+	} {
+		got, err := card.MarshalBinary()
+		if err != nil || hex.EncodeToString(got) != want {
+			t.Errorf("MarshalBinary = %x, %v; want %s", got, err, want)
+		}
+		if c, err := ibverbx.DecodeCxxCard(got); err != nil || fmt.Sprint(*c) != fmt.Sprint(card) {
+			t.Errorf("DecodeCxxCard(%x) = %+v, %v; want %+v", got, c, err, card)
+		}
+	}
+	brace := ibverbx.CxxCard{NotifyQPNum: 9} // its first byte is that of '{'
+	for i := range uint32('{') {
+		brace.QPNums = append(brace.QPNums, i+1)
+	}
+	b, err := brace.MarshalBinary()
+	rig.Must(t, err)
+	if c, err := ibverbx.DecodeCxxCard(b); err != nil || fmt.Sprint(*c) != fmt.Sprint(brace) {
+		t.Errorf("DecodeCxxCard of %d QPs = %+v, %v", '{', c, err)
+	}
+	if _, err := (&ibverbx.CxxCard{QPNums: make([]uint32, 4096)}).MarshalBinary(); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("MarshalBinary of 4096 QPs = %v, want %v", err, verbs.ErrInvalid)
+	}
+}
+
+// TestBinaryCardRefusals: each error names the fault.
+func TestBinaryCardRefusals(t *testing.T) {
+	for _, c := range []struct{ card, want string }{
+		{"00", "binary card of 1 bytes: want at least 12"},
+		{"0000000000000000", "binary card with 0 QPs: want 1 to 4095"},
+		{"0010000000000000", "binary card with 4096 QPs: want 1 to 4095"},
+		{"010000000000000011", "binary card of 9 bytes: want 12 for 1 QPs"},
+		{"01000000000000001100000000", "binary card of 13 bytes: want 12 for 1 QPs"},
+		{"010000000000000000000000", "QP 0: 0 is not a QP number"},
+		{"010000000000000000000001", "QP 0: 16777216 is not a QP number"},
+		{"010000000000000111000000", "notify QP: 16777216 is not a QP number"},
+		{"02000000000000001100000012000000", "2 QPs and no notify QP"},
+	} {
+		b, err := hex.DecodeString(c.card)
+		rig.Must(t, err)
+		if card, err := ibverbx.DecodeCxxCard(b); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("DecodeCxxCard(%s) = %+v, %v; want %q", c.card, card, err, c.want)
 		}
 	}
 }
@@ -76,8 +127,12 @@ func TestCxxPeer(t *testing.T) {
 	}
 }
 
-// meetByBusinessCard connects a and b with only what a C++ peer sends.
-func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
+// The two encodings of a card.
+func asJSON(c *ibverbx.CxxCard) ([]byte, error)   { return json.Marshal(c) }
+func asBinary(c *ibverbx.CxxCard) ([]byte, error) { return c.MarshalBinary() }
+
+// meetByBusinessCard connects a to b with only what a C++ peer sends.
+func meetByBusinessCard(t *testing.T, a, b *rig.Host, encode func(*ibverbx.CxxCard) ([]byte, error)) {
 	t.Helper()
 	lanes, err := b.QP.Paths()
 	rig.Must(t, err)
@@ -87,9 +142,9 @@ func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
 	}
 	own, err := b.QP.CxxCard()
 	rig.Must(t, err)
-	text, err := json.Marshal(own)
+	form, err := encode(own)
 	rig.Must(t, err)
-	card, err := ibverbx.DecodeCxxCard(text)
+	card, err := ibverbx.DecodeCxxCard(form)
 	rig.Must(t, err)
 	rig.Must(t, a.QP.ConnectCxxPeer(card, paths))
 }
@@ -97,8 +152,8 @@ func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
 func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	links := rig.MemoryLinks(rails)
 	a, b := rig.NewHost(t, links, cfg), rig.NewHost(t, links, cfg)
-	meetByBusinessCard(t, a, b)
-	meetByBusinessCard(t, b, a)
+	meetByBusinessCard(t, a, b, asJSON)
+	meetByBusinessCard(t, b, a, asBinary)
 	const size = 50_000
 	local, remote := a.Region(size), b.Region(size)
 	for i := range local.Bytes() {
@@ -272,6 +327,7 @@ func TestCxxPeerRefusals(t *testing.T) {
 func FuzzDecodeCxxCard(f *testing.F) {
 	f.Add([]byte(`{"qpNums":["0000000017"],"notifyQpNum":"0000000020"}`))
 	f.Add([]byte(`{"qpNums":["12abc"]}`))
+	f.Add([]byte("\x02\x00\x00\x00\x13\x00\x00\x00\x11\x00\x00\x00\x12\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := ibverbx.DecodeCxxCard(b)
 		if err != nil {
@@ -279,9 +335,13 @@ func FuzzDecodeCxxCard(f *testing.F) {
 		}
 		text, err := json.Marshal(c)
 		rig.Must(t, err)
-		again, err := ibverbx.DecodeCxxCard(text)
-		if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {
-			t.Fatalf("%s becomes %+v, %v", text, again, err)
+		packed, err := c.MarshalBinary()
+		rig.Must(t, err)
+		for _, form := range [][]byte{text, packed} {
+			again, err := ibverbx.DecodeCxxCard(form)
+			if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {
+				t.Fatalf("%q becomes %+v, %v", form, again, err)
+			}
 		}
 	})
 }
