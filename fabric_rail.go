@@ -189,6 +189,8 @@ type Region struct {
 	length uint64 // 0 if the region is closed
 	lkeys  [MaxRails]uint32
 	device bool // a device has the memory, such as a GPU
+
+	closing sync.Mutex // serializes Close
 }
 
 // RemoteRegion is what a peer needs to access a Region. Send it to the peer by any means. A post copies
@@ -291,8 +293,11 @@ func (g *Region) SGE(offset uint64, length uint32) SGE {
 
 // Close deregisters the region on every rail. After that, posts that use the region return
 // verbs.ErrClosed. Requests and receives that use it must have ended, and no other goroutine may be using
-// it: Close does not wait for them. If a NIC refuses, Close returns its error and can be called again.
+// it: Close does not wait for them. If a NIC refuses, Close returns its error and can be called again. Of concurrent calls, one closes and the
+// others wait for it.
 func (g *Region) Close() error {
+	g.closing.Lock()
+	defer g.closing.Unlock()
 	g.rails, g.length = nil, 0
 	var errs []error
 	g.mrs = slices.DeleteFunc(g.mrs, func(mr verbs.MR) bool {

@@ -11,7 +11,6 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/closer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -61,10 +60,7 @@ func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config)
 // own makes the Session close the connection, after everything else.
 func own(s *Session, err error) (*Session, error) {
 	if err == nil {
-		made := s.closers
-		s.closers = closer.Stack{}
-		s.closers.Add(s.Conn.Close)
-		s.closers.Add(made.Close)
+		s.closers.AddBelow(s.Conn.Close)
 	}
 	return s, err
 }

@@ -323,7 +323,7 @@ func TestConfigRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*peer.Config){
 		"QP.Deadline":   func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
 		"RequireSealed": func(c *peer.Config) { c.Unsealed, c.RequireSealed = true, true },
-		"On": func(c *peer.Config) {
+		"SharedCQ": func(c *peer.Config) {
 			c.SharedCQ = func(func(*ibverbx.VirtualCQ) error) error { return nil }
 		},
 		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair() },

@@ -132,7 +132,7 @@ func (s *Session) takeDone(ctx context.Context, what *bool) error {
 }
 
 // Close closes everything that the Session created or opened, in dependency order. Outstanding
-// requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that.
+// requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that. Concurrent and repeated calls return the same result.
 func (s *Session) Close() error { return s.closers.Close() }
 
 // take receives a message, which must have the given kind. Those for Config.OnServiceMessage may come before it.

@@ -237,3 +237,16 @@ func TestOpenWhileLeaving(t *testing.T) {
 	wantErr(t, "Open", <-opened, ErrPeerGone)
 	wantOK(t, "Close", <-closed)
 }
+
+// TestCloseWaitsForClose: an Engine is being closed by another goroutine. Close waits for that one, or until its context is done.
+func TestCloseWaitsForClose(t *testing.T) {
+	h := memoryNetwork(1).start(t, hostConfig{})
+	wantOK(t, "Take", h.Engine.closing.Take(soon(t))) // as the other goroutine has
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	wantErr(t, "Close", h.Engine.Close(ctx), context.Canceled)
+	done := make(chan error)
+	go func() { done <- h.Engine.Close(soon(t)) }()
+	h.Engine.closing.Give()
+	wantOK(t, "Close", <-done)
+}

@@ -29,6 +29,8 @@ type Engine struct {
 	peers   service.Peers[*handler]
 	// done is closed when Close begins.
 	done chan struct{}
+	// closing serializes Close.
+	closing rpc.Limit
 
 	mu       sync.Mutex
 	closed   bool
@@ -52,7 +54,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
 	}
 	if cfg.MaxOutstanding < 0 || cfg.MaxOutstanding > maxQueue {
-		return nil, newError("new", nil, "", verbs.Invalidf("Queue %d: want 0 to %d", cfg.MaxOutstanding, maxQueue))
+		return nil, newError("new", nil, "", verbs.Invalidf("MaxOutstanding %d: want 0 to %d", cfg.MaxOutstanding, maxQueue))
 	}
 	if cfg.MaxOutstanding == 0 {
 		cfg.MaxOutstanding = defaultQueue
@@ -63,6 +65,7 @@ func New(cfg Config) (*Engine, error) {
 		workers:  make(rpc.Limit, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
+		closing:  make(rpc.Limit, 1),
 		segments: map[string]*Segment{}, all: map[*Segment]struct{}{},
 	}
 	e.loads.New = func() any { return &load{} }
@@ -115,8 +118,18 @@ func (e *Engine) known() []*Peer {
 
 // Close cancels all transfers, takes back all segments (see Segment.Close), ends the sessions and detaches the Engine from its Node. Peers are
 // told, and connect again. If transfers do not end before ctx does, it returns an error, frees nothing that they use, and
-// can be called again.
+// can be called again. Of concurrent calls, one closes and the others wait for it.
 func (e *Engine) Close(ctx context.Context) error {
+	if !e.closing.Try() { // a context that is done does not matter to the only caller
+		if err := e.closing.Take(ctx); err != nil {
+			return newError("close", nil, "", err)
+		}
+	}
+	defer e.closing.Give()
+	return e.shut(ctx)
+}
+
+func (e *Engine) shut(ctx context.Context) error {
 	e.mu.Lock()
 	if !e.closed {
 		e.closed = true

@@ -12,7 +12,7 @@ func TestLend(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	s := p.here.alloc("", 4096, 0)
 	grant, err := p.peer.Grant(s, Write)
-	wantOK(t, "Lend", err)
+	wantOK(t, "Grant", err)
 	if again, err := p.peer.Grant(s, Write); err != nil || again.Number() != grant.Number() {
 		t.Errorf("Grant again: got %v and %v, want grant %d", again, err, grant.Number())
 	}
