@@ -90,7 +90,7 @@ type Config struct {
 	// ErrDeadline. Zero means 60 s. It needs Control: without it, NewQP refuses another value than zero.
 	Deadline time.Duration
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
-	// the atomic fails. It needs Control.
+	// the atomic fails, with WCInDoubt, and WC.Err wraps ErrAtomicInDoubt. It needs Control.
 	KeepAtomics bool
 	// Seal makes the NICs encrypt and authenticate the packets of all lanes, with a secret of this VirtualQP
 	// and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.

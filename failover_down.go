@@ -186,6 +186,6 @@ func (f *failover) settle(l *lane) {
 	}
 }
 
-// ErrAtomicInDoubt says that a lane was lost with an atomic on it: whether the atomic was executed is
-// not known, and it cannot be repeated.
+// ErrAtomicInDoubt means that a lane was lost with an atomic on it. The peer may or may not have executed the atomic, so it is not
+// retried. WC.Err of the atomic wraps it and, without Config.KeepAtomics, VirtualQP.Err does too.
 var ErrAtomicInDoubt = errors.New("an atomic is in doubt")

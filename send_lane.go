@@ -302,6 +302,7 @@ func (l *lane) settle(arrived uint32, sends []sendSlot) (ended, messages int, in
 		if e.kind() == kindAtomic && n-l.head < l.posted-l.head {
 			inDoubt = true
 			s.fail(verbs.StatusRetryExcErr, 0)
+			s.doubt = true
 			done = true
 		}
 		if !done {

@@ -229,6 +229,9 @@ func (s *sender) report(dst []WC) (n int) {
 		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = one.op.WC(), WCHasLength, one.length, 0
 		if one.status != verbs.StatusSuccess {
 			wc.VendorErr = one.vendor
+			if one.doubt {
+				wc.Flags |= WCInDoubt
+			}
 		}
 		n++
 		r.reported++
@@ -341,6 +344,7 @@ type sendSlot struct {
 
 	imm        uint32
 	numSGE     uint8  // of a request that is not plain
+	doubt      bool   // a failed atomic may have been executed
 	vendor     uint32 // the vendor error of a request that failed
 	deadline   int64  // when the request must have ended; with Config.Control only
 	compareAdd uint64
@@ -416,7 +420,7 @@ func (r *sendSlot) fragments() uint32 { return (r.length-1)/r.cut + 1 }
 // fail notes an error of the request. The first one counts.
 func (r *sendSlot) fail(status verbs.Status, vendor uint32) {
 	if r.status == verbs.StatusSuccess {
-		r.status, r.vendor = status, vendor
+		r.status, r.vendor, r.doubt = status, vendor, false
 	}
 }
 

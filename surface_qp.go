@@ -384,10 +384,12 @@ const (
 	WCHasImm WCFlags = 1 << 0
 	// WCHasLength says that ByteLen is the length of the message.
 	WCHasLength WCFlags = 1 << 1
+	// WCInDoubt marks a failed atomic that the peer may or may not have executed, because its lane was lost (Config.KeepAtomics).
+	WCInDoubt WCFlags = 1 << 2
 )
 
-// WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess, only WRID, QP, Status and
-// VendorErr are valid.
+// WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess, only WRID, QP, Status,
+// VendorErr and WCInDoubt are valid.
 type WC struct {
 	WRID      uint64
 	QP        *VirtualQP
@@ -401,7 +403,7 @@ type WC struct {
 
 // Err returns nil for a success, and otherwise an error with the request, the status and its usual cause.
 // It wraps a *verbs.WCError and, if the VirtualQP has failed, its error (VirtualQP.Err): a flushed request
-// shows what failed first. A zero WC, which no call has filled in, is an error.
+// shows what failed first. With WCInDoubt it wraps ErrAtomicInDoubt. A zero WC, which no call has filled in, is an error.
 func (w *WC) Err() error {
 	if w.QP == nil {
 		return verbs.Invalidf("a completion without a virtual QP: no call has filled it in")
@@ -412,6 +414,9 @@ func (w *WC) Err() error {
 	e := verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.WRID}
 	if err := w.QP.Err(); err != nil {
 		return &failure{e, err}
+	}
+	if w.Flags&WCInDoubt != 0 {
+		return fmt.Errorf("virtual QP %d: %w: %w", w.QP.setup.num, ErrAtomicInDoubt, &e)
 	}
 	return fmt.Errorf("virtual QP %d: %w", w.QP.setup.num, &e)
 }

@@ -79,7 +79,7 @@ func (e *end) checkErr() {
 
 // checkError checks the completion of a request that failed.
 func (e *end) checkError(r *request, wc *ibverbx.WC) {
-	if e.doubtful(r, wc.Status) {
+	if e.doubtful(r, wc) {
 		return
 	}
 	e.checkFailed(wc.Status, r.String())

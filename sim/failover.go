@@ -44,9 +44,9 @@ func (e *end) excuseFailover(err error) {
 	}
 }
 
-// doubtful reports whether a request is an atomic in doubt, which may fail by itself.
-func (e *end) doubtful(r *request, status verbs.Status) bool {
-	if !r.atomic() || !e.mayDoubt() || status != verbs.StatusRetryExcErr {
+// doubtful reports whether a request is an atomic in doubt, which may fail by itself. Its completion must say so.
+func (e *end) doubtful(r *request, wc *ibverbx.WC) bool {
+	if !r.atomic() || !e.mayDoubt() || !errors.Is(wc.Err(), ibverbx.ErrAtomicInDoubt) {
 		return false
 	}
 	if !r.shared {

@@ -295,6 +295,12 @@ func TestAtomicInDoubt(t *testing.T) {
 		if d.got[0][0].Status == verbs.StatusSuccess {
 			t.Errorf("the atomic succeeded: %+v", d.got[0][0])
 		}
+		if err := d.got[0][0].Err(); !errors.Is(err, ibverbx.ErrAtomicInDoubt) {
+			t.Errorf("KeepAtomics %v: the completion has %v, want %v", keep, err, ibverbx.ErrAtomicInDoubt)
+		}
+		if d.got[0][0].Flags&ibverbx.WCInDoubt == 0 {
+			t.Errorf("KeepAtomics %v: the completion %+v has no WCInDoubt", keep, d.got[0][0])
+		}
 		if err := d.hosts[0].QP.Err(); !keep && !errors.Is(err, ibverbx.ErrAtomicInDoubt) {
 			t.Errorf("Err = %v, want %v", err, ibverbx.ErrAtomicInDoubt)
 		}
