@@ -8,36 +8,36 @@ import (
 )
 
 const (
-	// stretches is how many times a row changes between transfer and copy, so that both
-	// see the same load of the machine. Longer rows change more often.
+	// stretches is the minimum number of alternations between transfer and copy in a row, so that
+	// both see the same machine load. Longer rows alternate more often.
 	stretches = 5
 	// stretchLong is the longest stretch of a transfer.
 	stretchLong = 200 * time.Millisecond
 	warmUp      = 5 * time.Millisecond
-	// copyShort is how long a copy lasts if the row is counted in messages.
+	// copyShort is the duration of a copy in a row limited by a message count.
 	copyShort = time.Millisecond
 	// copyLong is the duration of a copy before or after a live transfer, and copiesEach their number.
 	copyLong   = 5 * time.Millisecond
 	copiesEach = 3
-	// peakSpan is the shortest time over which a peak counts. Less is noise of the clock and
-	// of batches.
+	// peakSpan is the shortest interval considered for a peak. Shorter ones measure clock and
+	// batching noise.
 	peakSpan = 500 * time.Microsecond
-	// remotePeakSpan is the same between processes, where completions come in larger batches.
+	// remotePeakSpan is peakSpan between processes, where completions arrive in larger batches.
 	remotePeakSpan = 10 * time.Millisecond
 )
 
-// tally is what a row has counted so far.
+// tally accumulates the results of a row.
 type tally struct {
-	elapsed time.Duration // time of transfers, without pauses and patterns
-	done    int64         // messages that came through in that time
+	elapsed time.Duration // transfer time, without pauses and patterns
+	done    int64         // messages delivered in that time
 
-	atLeast   time.Duration // shortest time over which a peak counts
-	peak      float64       // most messages per second
-	spanStart time.Duration // when the current span began, on the axis of elapsed
+	atLeast   time.Duration // shortest interval considered for a peak
+	peak      float64       // highest rate in messages per second
+	spanStart time.Duration // value of elapsed when the current span began
 	spanDone  int64         // messages of the current span
 }
 
-// bandwidth measures the row. If it was cancelled mine holds what was measured until then.
+// bandwidth measures the row. After a cancellation, mine holds the partial result.
 func (r *SizeRun) bandwidth(mine *Outcome) error {
 	if err := r.warmUp(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (r *SizeRun) bandwidth(mine *Outcome) error {
 	return err
 }
 
-// lost counts the messages that were sent and not received so far.
+// lost returns the number of messages sent but not yet received.
 func (r *SizeRun) lost() (n int64) {
 	for _, f := range r.flows {
 		if f.recvs > 0 {
@@ -66,22 +66,22 @@ func (r *SizeRun) lost() (n int64) {
 	return n
 }
 
-// warmUp runs for a moment what will be measured. With Check every message counts, so there is
-// no warm-up.
+// warmUp briefly runs the workload before it is measured. With Check every message counts, so the
+// warm-up is skipped.
 func (r *SizeRun) warmUp() error {
 	if r.cfg.Check {
 		return nil
 	}
 	if n, chain := int64(r.cfg.Iterations), int64(r.plan.chain); n > 0 {
-		// Whole chains only: a broken one would shift the places of messages.
+		// Whole chains only: a broken one would shift the message slots.
 		return r.burst(&tally{}, min((n+chain-1)/chain, int64(r.plan.window))*chain, 0)
 	}
 	return r.burst(&tally{}, endless, warmUp)
 }
 
-// stretches measures a copy and the transfer in turns until the row is complete, and returns the
-// rates of the copies. A live transfer has no pauses: copies are measured before and after it. Between
-// processes there is one long stretch and no copy.
+// stretches alternates between a copy and the transfer until the row is complete, and returns the
+// copy rates. A live transfer is not interrupted: copies run before and after it. Between processes
+// it runs one long stretch without copies.
 func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 	left, total := cmp.Or(int64(r.cfg.Iterations), endless), r.cfg.Duration
 	part, span := left, total
@@ -104,7 +104,7 @@ func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 		}
 		rest := total - r.spent(r.now())
 		if left == endless && total > 0 && rest <= 0 {
-			break // a burst without an end and without time left would never end
+			break // an unlimited burst without time left would never finish
 		}
 		err := r.transfer(t, min(part, left), min(span, rest))
 		r.outage.end()
@@ -128,7 +128,7 @@ func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 	return r.copies(places, copies, each, lasting)
 }
 
-// copies adds the rates of n copies of the given duration. p is nil if none is measured.
+// copies appends the rates of n copies of the given duration to rates. A nil p disables copies.
 func (r *SizeRun) copies(p *places, rates []float64, n int, lasting time.Duration) ([]float64, error) {
 	for range n {
 		if p == nil {
@@ -143,9 +143,9 @@ func (r *SizeRun) copies(p *places, rates []float64, n int, lasting time.Duratio
 	return rates, nil
 }
 
-// transfer sends n messages on every QP, or as many as it can in the given time. With Check it
-// does so in bursts that fit the buffers, and compares between them. A side in another process
-// compares one burst while the next is under way: a burst then fills half of the places.
+// transfer sends n messages on every QP, or as many as possible within d. With Check it sends in
+// bursts that fit the buffers and verifies after each. A side in another process verifies one burst
+// while the next is in flight, so a burst then uses only half of the slots.
 func (r *SizeRun) transfer(t *tally, n int64, d time.Duration) error {
 	if !r.cfg.Check || r.flows[0].rolling() {
 		return r.burst(t, n, d)
@@ -168,7 +168,7 @@ func (r *SizeRun) transfer(t *tally, n int64, d time.Duration) error {
 			return t.keep(&proven, err)
 		}
 		if proven = *t; r.control != nil {
-			proven = before // the remote side compares the last burst now
+			proven = before // the remote side is comparing the last burst
 		}
 		if n != endless {
 			n -= part
@@ -180,7 +180,7 @@ func (r *SizeRun) transfer(t *tally, n int64, d time.Duration) error {
 	return t.keep(&proven, r.control.answered())
 }
 
-// keep leaves out messages that were not compared when a check was given up.
+// keep drops unverified messages from t if the check was cancelled.
 func (t *tally) keep(proven *tally, err error) error {
 	if errors.Is(err, errCancelled) {
 		*t = *proven
@@ -188,9 +188,9 @@ func (t *tally) keep(proven *tally, err error) error {
 	return err
 }
 
-// burst sends n messages on every QP, or as many as it can if d is above zero or a rail is to be
-// lost. It waits until all are complete, and adds them to t. The time ends with the last message
-// that came through. Its loop allocates nothing.
+// burst sends n messages on every QP, or as many as possible if d is positive or an outage is
+// planned. It waits for all of them to complete and adds them to t. The measured time stops at the
+// last delivered message. The loop does not allocate.
 func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 	for _, f := range r.flows {
 		f.start(n)
@@ -200,7 +200,7 @@ func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 	var w idlePolls
 	for {
 		if r.outage != nil {
-			r.outage.act() // before the next post, so that it goes to a port that is down
+			r.outage.act() // before the next post, so that it hits a port that is down
 		}
 		err := r.step()
 		now, before := r.now(), done
@@ -233,8 +233,8 @@ func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 	}
 }
 
-// over reports whether a burst that has lasted so long ends. With Check a burst is short and is
-// sent in full, unless the check rolls. An error gives up what is in flight.
+// over reports whether a burst is finished after lasted. With Check, a burst is short and always
+// sent in full, unless the check rolls. An error abandons the messages in flight.
 func (r *SizeRun) over(now, lasted, d time.Duration) (bool, error) {
 	whole := r.cfg.Check && !r.flows[0].rolling()
 	switch {
@@ -246,8 +246,8 @@ func (r *SizeRun) over(now, lasted, d time.Duration) (bool, error) {
 	return r.outage.lasted(lasted, d)
 }
 
-// add counts messages that were complete when the row had transferred for so long. Between
-// bursts that time stands still, so that a peak may span several of them.
+// add records messages completed by the time elapsed, which counts transfers only. It does not
+// advance between bursts, so a peak may span several of them.
 func (t *tally) add(elapsed time.Duration, messages int64) {
 	t.elapsed = elapsed
 	t.done += messages
@@ -258,7 +258,7 @@ func (t *tally) add(elapsed time.Duration, messages int64) {
 	}
 }
 
-// take takes what was counted, and the rates of copies in any order.
+// take stores the tally and the median of copies, in any order, in o.
 func (o *Outcome) take(t *tally, copies []float64) {
 	o.Messages, o.Elapsed, o.Peak = t.done, t.elapsed, t.peak
 	if len(copies) > 0 {

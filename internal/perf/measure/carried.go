@@ -5,7 +5,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Carried is what a lane or a rail did. It shows which QP and which NIC carried how much.
+// Carried counts the traffic of a lane or a rail. It shows the load of each QP and NIC.
 type Carried struct {
 	// Fragments counts physical requests, including records and notifications of a scheme.
 	Fragments uint64 `json:"fragments"`
@@ -15,9 +15,9 @@ type Carried struct {
 	Doorbells uint64 `json:"doorbells"`
 	// CQEs counts physical completions of sends and receives.
 	CQEs uint64 `json:"cqes"`
-	// Refusals counts posts that a NIC took only in part, or not at all.
+	// Refusals counts posts that a NIC accepted only in part, or not at all.
 	Refusals uint64 `json:"refusals"`
-	// Share is the part of the bytes of all rails, 0 to 1.
+	// Share is the fraction of the bytes of all rails, 0 to 1.
 	Share float64 `json:"share"`
 }
 
@@ -29,21 +29,20 @@ func (c *Carried) add(other Carried) {
 	c.Refusals += other.Refusals
 }
 
-// Lane is what one lane did over all results, without warm-up. If both sides initiate it is the
-// sum of its two QPs.
+// Lane reports the traffic of one lane over all results, without warm-up. If both sides initiate,
+// it is the sum over both of the lane's QPs.
 type Lane struct {
 	// Lane is the index of the lane.
 	Lane int `json:"lane"`
 	// Rail is the rail that the lane is on.
 	Rail int `json:"rail"`
-	// QPN is the number of the QP at the first side, in the last result: every result has
-	// QPs of its own.
+	// QPN is the QP number at the first side in the last result. Each result uses new QPs.
 	QPN uint32 `json:"qpn"`
 	// Role is "data", "message" or "notify".
 	Role string `json:"role"`
-	// Deaths counts how often the lane was lost. It was rebuilt as often, or is being rebuilt.
+	// Deaths counts the losses of the lane. It was rebuilt after each, or is being rebuilt.
 	Deaths uint64 `json:"deaths,omitempty"`
-	// Paths are the UC QPs of the lane's QP at the first side, in the last result. It is empty unless
+	// Paths are the UC QPs behind the lane's QP at the first side, in the last result. Empty unless
 	// the transport is uc.
 	Paths []Path `json:"paths,omitempty"`
 	Carried
@@ -51,26 +50,26 @@ type Lane struct {
 	Health *Health `json:"health,omitempty"`
 }
 
-// Path is what one UC QP of a lane did, warm-up included. The path that loses or delays more than the
-// others of its lane is a bad one.
+// Path reports the traffic of one UC QP of a lane, including warm-up. A path with more loss or
+// delay than the other paths of its lane is faulty.
 type Path struct {
 	// QPN is the number of the UC QP, 0 while the path is out of service.
 	QPN uint32 `json:"qpn"`
-	// State is "UP", or what the path waits for.
+	// State is "UP", or the step the path is waiting for.
 	State string `json:"state"`
 	// Sent counts chunks.
 	Sent uint64 `json:"sent"`
-	// Retransmitted counts the chunks of Sent that had been sent before.
+	// Retransmitted counts the retransmitted chunks among Sent.
 	Retransmitted uint64 `json:"retransmitted"`
-	// Lost counts the chunks of Sent that were lost.
+	// Lost counts the lost chunks among Sent.
 	Lost uint64 `json:"lost"`
-	// RTT is the smoothed round trip time in microseconds, 0 if none was measured.
+	// RTT is the smoothed round-trip time in microseconds, 0 if unknown.
 	RTT float64 `json:"rtt_us"`
-	// QueueDelay is by how much RTT is above the least round trip time of the path, in microseconds.
+	// QueueDelay is the excess of RTT over the path's minimum round-trip time, in microseconds.
 	QueueDelay float64 `json:"queue_delay_us"`
 }
 
-// Rail is what the lanes on one rail did together.
+// Rail reports the combined traffic of the lanes on one rail.
 type Rail struct {
 	// Rail is the index of the rail.
 	Rail int `json:"rail"`
@@ -78,12 +77,12 @@ type Rail struct {
 	Device string `json:"device"`
 	// Peer is the NIC of the second side.
 	Peer string `json:"peer"`
-	// Addr is the address and UDP port of Device, empty if it has none or the link needs none.
+	// Addr is the IP address and UDP port of Device, empty if the link does not use them.
 	Addr string `json:"addr,omitempty"`
-	// PeerAddr is that of Peer.
+	// PeerAddr is the address of Peer.
 	PeerAddr string `json:"peer_addr,omitempty"`
 	Carried
-	// Health is nil if the NICs show no counters.
+	// Health is nil if the NICs do not expose counters.
 	Health *Health `json:"health,omitempty"`
 }
 
@@ -102,8 +101,8 @@ func (rep *Report) shares() {
 	}
 }
 
-// carried returns what the lanes of a side have done since they were last counted. It is empty
-// for a side that initiates nothing or has not been counted.
+// carried returns the lane traffic since the last count. It is empty for a side that does not
+// initiate or was never counted.
 func (h *side) carried() []Lane {
 	moved := []Lane{}
 	if h.out == nil || h.before == nil {
@@ -127,7 +126,8 @@ func (h *side) carried() []Lane {
 	return moved
 }
 
-// trace fills in the paths of the lanes. rails are those of the first side, while its QPs are open.
+// trace fills in the paths of the lanes. rails are the first side's rails; its QPs must still be
+// open.
 func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, uint32) []Path) {
 	for i := range rep.PerLane {
 		if l := &rep.PerLane[i]; l.Rail < len(rails) {
@@ -136,9 +136,8 @@ func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, u
 	}
 }
 
-// add adds what the lanes of a side carried. A lane that lost its rail may come back on another:
-// it is counted where it is now. Rails are those of this side, as far as the lanes of the other
-// side can be laid over them.
+// add adds a side's lane traffic to the report. A rebuilt lane may have moved to another rail; its
+// traffic counts for the current one. A rail index beyond PerRail wraps around.
 func (rep *Report) add(side int, lanes []Lane) {
 	for i := range lanes {
 		l := &lanes[i]

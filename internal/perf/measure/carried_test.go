@@ -50,8 +50,8 @@ func checkCarried(t *testing.T, cfg *Config, rep *Report) {
 	}
 }
 
-// wantLanes is how many QPs the ends have: on several lanes one for messages comes on top,
-// and with Spray one for notifications.
+// wantLanes returns the number of QPs per side: several lanes add one for messages, and Spray adds
+// one for notifications.
 func wantLanes(cfg *Config) int {
 	c := cfg.withDefaults()
 	switch {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// prepare makes the next n messages of every flow recognisable. The flows must be idle, and n at
-// most the depth. A source in another process is filled by the remote side.
+// prepare fills the next n messages of every flow with fresh patterns. The flows must be idle, and
+// n at most the depth. The remote side fills a source in another process.
 func (r *SizeRun) prepare(n int64) error {
 	for _, f := range r.flows {
 		first := f.queues[0].sent
@@ -32,7 +32,7 @@ func (r *SizeRun) prepare(n int64) error {
 	return nil
 }
 
-// prepare makes the next n messages of a queue recognisable.
+// prepare fills the next n messages of a queue with fresh patterns.
 func (f *flow) prepare(queue int, n int64) error {
 	q := &f.queues[queue]
 	switch {
@@ -41,13 +41,12 @@ func (f *flow) prepare(queue int, n int64) error {
 	case f.target.here():
 		q.counter = binary.NativeEndian.Uint64(f.target.message(queue, 0))
 	default:
-		q.counter = uint64(q.sent) // the remote side cleared its memory, and each message adds one
+		q.counter = uint64(q.sent) // the remote side has cleared its memory; each message adds one
 	}
 	return nil
 }
 
-// fill writes the patterns of the messages from first up to end of a queue to their places at the
-// source.
+// fill writes the patterns of messages first to end-1 of a queue to their source slots.
 func (f *flow) fill(queue int, first, end int64) error {
 	for m := first; m < end; m++ {
 		if err := f.source.fill(queue, m, seed(f.index, queue, m)); err != nil {
@@ -60,8 +59,8 @@ func (f *flow) fill(queue int, first, end int64) error {
 	return nil
 }
 
-// verify compares the last n messages of every flow, which prepare has made and which are
-// complete. The remote side compares messages in its memory, and control.answered returns its result.
+// verify compares the last n messages of every flow, which prepare has filled and which are
+// complete. The remote side compares messages in its memory; control.answered returns its result.
 func (r *SizeRun) verify(n int64) error {
 	for _, f := range r.flows {
 		if err := f.verify(n); err != nil {
@@ -76,15 +75,15 @@ func (r *SizeRun) verify(n int64) error {
 		if err := r.control.request(kindCompare, f.sent-n, n); err != nil {
 			return err
 		}
-		if f.op == Atomic { // the counter must not move before it is compared
+		if f.op == Atomic { // the counter must not change before it is compared
 			return r.control.answered()
 		}
 	}
 	return nil
 }
 
-// verifyOne compares the last message of a latency test. A message that takes a receive is
-// compared by the side that received it.
+// verifyOne compares the last message of a latency test. If the message consumes a receive, the
+// receiving side compares it.
 func (r *SizeRun) verifyOne() error {
 	if !r.cfg.op().received() {
 		if err := r.verify(1); err != nil {
@@ -103,7 +102,7 @@ func (r *SizeRun) verifyOne() error {
 	return nil
 }
 
-// verify compares the last n messages of every queue as far as they are in this process. The flow
+// verify compares the last n messages of every queue, if their target is in this process. The flow
 // must be idle.
 func (f *flow) verify(n int64) error {
 	if missing := f.sent - f.received; f.recvs > 0 && missing > 0 {
@@ -123,7 +122,7 @@ func (f *flow) verify(n int64) error {
 	return nil
 }
 
-// compare compares the messages from first up to end of a queue with their patterns.
+// compare compares messages first to end-1 of a queue with their patterns.
 func (f *flow) compare(queue int, first, end int64) error {
 	for m := first; m < end; m++ {
 		b, err := f.target.load(queue, m)
@@ -137,7 +136,7 @@ func (f *flow) compare(queue int, first, end int64) error {
 	return nil
 }
 
-// compareRequested compares the messages from first up to end that the remote side has sent, at its request.
+// compareRequested compares messages first to end-1 from the remote side, at its request.
 func (f *flow) compareRequested(first, end int64) error {
 	if f.op == Atomic {
 		return f.compareCounter(f.target.message(0, 0), 0, end, uint64(end))
@@ -148,7 +147,7 @@ func (f *flow) compareRequested(first, end int64) error {
 	return nil
 }
 
-// verifyAtomics checks the answers to the last n messages, and then the counter. Each request
+// verifyAtomics checks the responses to the last n messages, and then the counter. Each request
 // must have added one, in order, exactly once.
 func (f *flow) verifyAtomics(queue int, n int64) error {
 	q := &f.queues[queue]
@@ -168,7 +167,7 @@ func (f *flow) verifyAtomics(queue int, n int64) error {
 	return f.compareCounter(f.target.message(queue, 0), queue, q.sent, q.counter+uint64(n))
 }
 
-// compareCounter compares a value that the atomic counter had before a message.
+// compareCounter compares the value that the atomic counter had before a message.
 func (f *flow) compareCounter(place []byte, queue int, message int64, want uint64) error {
 	if got := binary.NativeEndian.Uint64(place); got != want {
 		return f.mismatch("the counter", queue, message, got, want)
@@ -176,13 +175,12 @@ func (f *flow) compareCounter(place []byte, queue int, message int64, want uint6
 	return nil
 }
 
-// rolling reports whether messages are checked without pauses: those of a chain get their
-// patterns right before they are posted and are compared as soon as they are complete, while
-// others are in flight.
+// rolling reports whether messages are checked without pausing the transfer. A chain then gets its
+// patterns right before it is posted and is compared on completion, while others are in flight.
 func (f *flow) rolling() bool { return f.cfg.Live.On && f.target.here() && f.source.here() }
 
-// renew makes the next n messages of a queue recognisable. It reports false if their places still
-// hold messages that were not compared.
+// renew fills the next n messages of a queue with fresh patterns. It reports false if their slots
+// still hold unverified messages.
 func (f *flow) renew(queue, n int) (bool, error) {
 	q := &f.queues[queue]
 	if q.sent+int64(n)-q.checked > int64(f.depth()) {
@@ -198,7 +196,7 @@ func (f *flow) renew(queue, n int) (bool, error) {
 	return err == nil, err
 }
 
-// compareNext compares the next n messages of a queue, which are complete.
+// compareNext compares the next n completed messages of a queue.
 func (f *flow) compareNext(queue int, n int64) error {
 	q := &f.queues[queue]
 	start := f.now()
@@ -211,8 +209,8 @@ func (f *flow) compareNext(queue int, n int64) error {
 	return err
 }
 
-// verifyAgain compares all places once more when all is complete: nothing may have touched a
-// message after its completion. The flow must be idle.
+// verifyAgain compares all slots once more at the end, to detect writes after completion. The flow
+// must be idle.
 func (f *flow) verifyAgain() error { return f.verify(min(f.queues[0].sent, int64(f.slots))) }
 
 // slot is the index of a message in flow.posted.
@@ -220,7 +218,7 @@ func (f *flow) slot(queue int, message int64) int {
 	return queue*f.depth() + int(message%int64(f.depth()))
 }
 
-// timed records how long the messages of a rolling check take from now on, for SizeRun.recent.
+// timed starts recording message times of a rolling check, for SizeRun.recent.
 func (r *SizeRun) timed() {
 	for _, f := range r.flows {
 		if f.rolling() {
@@ -236,7 +234,7 @@ func (r *SizeRun) timed() {
 	}
 }
 
-// patterns is the time that rolling checks have spent on patterns.
+// patterns returns the time that rolling checks have spent on patterns.
 func (r *SizeRun) patterns() (d time.Duration) {
 	for _, f := range r.flows {
 		d += f.patterns

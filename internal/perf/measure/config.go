@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Defaults and bounds. Depth and the upper bound of UC and UD QPs are perftest's; lanes,
-// fragments and requests are bounded as ibverbx.Config bounds them.
+// Defaults and limits. Depth and the limit of UC and UD QPs are perftest's; lanes, fragments and
+// requests have the limits of ibverbx.Config.
 const (
 	defaultDuration = 200 * time.Millisecond
 	defaultTxDepth  = 128
@@ -22,62 +22,61 @@ const (
 	maxChain        = 64
 	atomicSize      = 8
 
-	// MaxLanes is the largest number of lanes for data.
+	// MaxLanes is the maximum number of data lanes.
 	MaxLanes = 4094
-	// MaxRequests is the largest number of requests that a VirtualQP holds.
+	// MaxRequests is the maximum number of requests in a VirtualQP.
 	MaxRequests = 1 << 16
-	// MaxFragment is the largest fragment in bytes.
+	// MaxFragment is the maximum fragment size in bytes.
 	MaxFragment = 1 << 30
 )
 
-// Config is what to measure. The zero value measures the bandwidth of RDMA_WRITE over one
-// VirtualQP of eight lanes on two rails, over a short sweep of sizes. Fields with a JSON name are
-// what a client asks a server for.
+// Config describes a test. The zero value measures RDMA_WRITE bandwidth over one VirtualQP with
+// eight lanes on two rails, for a short sweep of sizes. A client sends the fields with a JSON name
+// to the server.
 type Config struct {
 	// Op is the operation. If empty, Write.
 	Op Op `json:"op"`
 	// Imm makes Write a WRITE_WITH_IMM: the target waits for a notification of each message,
 	// and in latency mode the notification is the ping.
 	Imm bool `json:"imm"`
-	// Mode is what is measured. If empty, Bandwidth.
+	// Mode selects bandwidth or latency. If empty, Bandwidth.
 	Mode Mode `json:"mode"`
 	// Sizes are the message sizes in bytes, one row each. If empty, a short sweep.
 	Sizes []int `json:"sizes"`
-	// Iterations is how many messages the VirtualQP, or each UC or UD QP, sends per row and
-	// direction. If zero, a row lasts Duration.
+	// Iterations is the number of messages per row and direction that the VirtualQP, or each UC or
+	// UD QP, sends. If zero, a row lasts Duration.
 	Iterations int `json:"iterations"`
-	// Duration is how long a row is measured, excluding the copy next to it. It excludes
+	// Duration is the measuring time of a row, without copies. It cannot be combined with
 	// Iterations. If both are zero, 200 ms.
 	Duration time.Duration `json:"duration_ns"`
-	// TxDepth is how many messages the VirtualQP, or each UC or UD QP, keeps in flight. If
-	// zero, 128, or fewer if that is more than 16 MiB (at least 2).
+	// TxDepth is the number of messages that the VirtualQP, or each UC or UD QP, keeps in flight.
+	// If zero, 128, reduced to fit 16 MiB (at least 2).
 	TxDepth int `json:"tx_depth"`
-	// CQMod is how many messages are posted at once, of which the last asks for a
-	// completion. If zero, up to half of the depth and 64, or fewer if that is more than
-	// 256 KiB.
+	// CQMod is the number of messages posted at once; only the last is signaled. If zero, half of
+	// the depth, at most 64, reduced to fit 256 KiB.
 	CQMod int `json:"cq_mod"`
-	// Bidirectional makes both ends send at once; rates are then sums.
+	// Bidirectional makes both ends send at the same time; rates are then sums.
 	Bidirectional bool `json:"bidirectional"`
 	// Check compares every byte that arrives.
 	Check bool `json:"check"`
-	// Rails is how many NICs each end has, each on its own link. If zero, 2, but no more
-	// than there are lanes; 1 on UC and UD.
+	// Rails is the number of NICs per side, each on its own link. If zero, 2, but at most the
+	// number of lanes; 1 on UC and UD.
 	Rails int `json:"rails"`
-	// QPs is how many QPs carry data: the lanes of the VirtualQP, or UC or UD QPs that each
-	// send their own messages. If zero, 4 for each rail on RC, otherwise 1. A single lane
-	// passes requests through unchanged.
+	// QPs is the number of QPs carrying data: lanes of the VirtualQP, or UC or UD QPs that each
+	// send their own messages. If zero, 4 per rail on RC, otherwise 1. A single lane passes
+	// requests through unchanged.
 	QPs int `json:"lanes"`
 	// Fragment is ibverbx.Config.FragmentSize, in bytes.
 	Fragment int `json:"fragment"`
-	// Transport is what makes RC QPs reliable. If empty, TransportRC. It must be that for
-	// UC and UD.
+	// Transport selects the reliability layer under RC QPs. If empty, TransportRC, which UC and UD
+	// require.
 	Transport Transport `json:"transport,omitempty"`
 
-	// Impair makes software NICs lose, delay or damage packets, at both sides.
+	// Impair makes software NICs lose, delay or corrupt packets, at both sides.
 	Impair []Impair `json:"impair,omitempty"`
 
-	// Memory is where the buffers of the initiator and of the target are. Between processes each side sets its own:
-	// a client the first, a server the second. It is not sent.
+	// Memory holds the buffer locations of the initiator and the target. Between processes each
+	// side sets its own: a client the first, a server the second. It is not sent.
 	Memory [2]Memory `json:"memory,omitzero"`
 
 	// Connection is the type of the QPs. If zero, RC: the QPs are lanes of one VirtualQP. UC
@@ -87,27 +86,27 @@ type Config struct {
 	Scheme ibverbx.Scheme `json:"-"`
 	// Policy is ibverbx.Config.Policy.
 	Policy ibverbx.Policy `json:"-"`
-	// All is perftest's sweep, 2 to 2^23 bytes in powers of two, as far as the transport can
-	// carry them. It excludes Sizes.
+	// All selects perftest's sweep: powers of two from 2 to 2^23 bytes, up to the transport's
+	// limit. It cannot be combined with Sizes.
 	All bool `json:"-"`
-	// MTU is the path MTU in bytes. If zero, that of the ports.
+	// MTU is the path MTU in bytes. If zero, the port MTU.
 	MTU int `json:"-"`
-	// Lend is the most memory that a server takes for the buffers of a client's test, in
-	// bytes. If zero, 256 MiB; more than 2 GiB is never taken.
+	// Lend is the maximum memory that a server allocates for the buffers of a client's test, in
+	// bytes. If zero, 256 MiB. It is capped at 2 GiB.
 	Lend int `json:"-"`
-	// Kill loses a rail during the test and gets it back.
+	// Kill takes a rail down during the test and up again.
 	Kill Kill `json:"-"`
 	// Live makes the test one long transfer in one process.
 	Live Live `json:"-"`
 }
 
-// ConfigError refuses a Config.
+// ConfigError rejects a Config.
 type ConfigError struct {
-	// Where names the flag, with its value if there is one: "--size 8192".
+	// Where names the flag, followed by its value if it has one: "--size 8192".
 	Where string
-	// Problem says why it is refused.
+	// Problem is the reason for the refusal.
 	Problem string
-	// Fix says what to do instead.
+	// Fix suggests a valid setting.
 	Fix string
 }
 
@@ -157,10 +156,10 @@ func (c Config) withDefaults() Config {
 // virtual reports whether the QPs are lanes of a VirtualQP.
 func (c *Config) virtual() bool { return c.Connection == verbs.RC }
 
-// direct reports whether there is one lane, which passes requests through unchanged.
+// direct reports whether the VirtualQP has a single lane, which passes requests through unchanged.
 func (c *Config) direct() bool { return c.virtual() && c.QPs == 1 }
 
-// op is the operation, where Write with Imm is WriteImm.
+// op returns the operation; Write with Imm is WriteImm.
 func (c *Config) op() Op {
 	if c.Op == Write && c.Imm {
 		return WriteImm
@@ -168,16 +167,15 @@ func (c *Config) op() Op {
 	return c.Op
 }
 
-// Complete returns c with its defaults filled in, and a *ConfigError if no device could measure
-// it.
+// Complete returns c with its defaults filled in, or a *ConfigError if no device can run the test.
 func (c Config) Complete() (Config, error) {
 	c = c.withDefaults()
 	return c, c.Validate()
 }
 
-// Limit is the largest message of the test between devices that take maxMsg bytes in one physical
-// request, over the given MTU. A WRITE or a READ is cut into fragments, up to the largest length
-// of a request. A SEND goes over one lane.
+// Limit returns the largest message of the test between devices that accept maxMsg bytes in one
+// physical request, over the given MTU. A WRITE or a READ is fragmented, up to the maximum request
+// length. A SEND uses one lane.
 func (c *Config) Limit(maxMsg uint64, mtu int) uint64 {
 	switch {
 	case c.Connection == verbs.UD:
@@ -191,7 +189,7 @@ func (c *Config) Limit(maxMsg uint64, mtu int) uint64 {
 }
 
 // Rows returns the sizes to measure. limit is the largest message that the transport carries.
-// Sweeps end there; a larger size that was asked for is an error.
+// Sweeps stop at limit; a larger explicit size is an error.
 func (c *Config) Rows(limit uint64) ([]int, error) {
 	for _, s := range c.Sizes {
 		if uint64(s) > limit {

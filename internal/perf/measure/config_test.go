@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// configError is a Config that cannot be, and parts of the error that says so.
+// configError is an invalid Config, with substrings of the expected error.
 type configError struct {
 	name string
 	cfg  Config
@@ -97,8 +97,8 @@ func wantConfigError(t *testing.T, tt *configError) {
 	}
 }
 
-// The bounds that are refused here are those of the engine: on a completion queue that
-// holds nothing it refuses a Config at the bound for that, and one beyond for the bound.
+// Config.Validate enforces the engine's limits. With an empty completion queue, the engine rejects
+// a Config at the limit because of the queue, and one beyond it because of the limit.
 func TestBoundsAreTheEngines(t *testing.T) {
 	a, _ := newWire().pair(1)
 	rails, err := ibverbx.NewRails(a...)

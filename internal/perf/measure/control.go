@@ -9,14 +9,14 @@ import (
 	"ibverbx/peer"
 )
 
-// Peer leads to the process with the other side.
+// Peer is the connection to the process with the other side.
 type Peer interface {
 	// Send sends a message of at most 1 MiB. Messages arrive in order.
 	Send(ctx context.Context, b []byte) error
 	// Recv returns the next message.
 	Recv(ctx context.Context) ([]byte, error)
-	// Connect opens a Session as cfg describes it, over a link of its choice. The remote side calls Connect too. Neither
-	// side sends or receives messages meanwhile.
+	// Connect opens a Session with cfg, over a link of its choice. The remote side calls Connect
+	// too. Neither side sends or receives messages meanwhile.
 	Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error)
 }
 
@@ -27,15 +27,15 @@ const regionName = "perf"
 type Outcome struct {
 	// Messages is the number of measured messages, without warm-up.
 	Messages int64 `json:"messages"`
-	// Elapsed is the time in which they were sent; 0 if this side measured latency.
+	// Elapsed is the time it took to send them; 0 if this side measured latency.
 	Elapsed time.Duration `json:"elapsed_ns"`
 	// Peak is the best rate, in messages per second.
 	Peak float64 `json:"peak"`
 	// Latency is nil unless this side measured it.
 	Latency *LatencyResult `json:"latency,omitempty"`
-	// Lanes has the traffic of the lanes, empty if this side has sent nothing.
+	// Lanes is the traffic per lane, empty if this side did not send.
 	Lanes []Lane `json:"lanes"`
-	// Health has the counters of the NICs.
+	// Health holds the NIC counters.
 	Health SideHealth `json:"vitals"`
 	// Interrupted is set when the user has stopped the test.
 	Interrupted bool `json:"interrupted"`
@@ -43,10 +43,10 @@ type Outcome struct {
 	lost      int64 // messages that did not arrive
 	histogram []Bucket
 	hdr       string  // Result.HDR
-	copyRate  float64 // of Go's copy in bytes per second, 0 if it was not measured
+	copyRate  float64 // Go copy rate in bytes per second, 0 if not measured
 }
 
-// openRemote connects this side of a run to the one in the other process. Both lay out their memory alike.
+// openRemote connects this side of a run to the other process. Both lay out their memory alike.
 func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	cfg := t.peerConfig(&r.plan)
 	region := &cfg.Regions[0]
@@ -65,7 +65,7 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 		return err
 	}
 	if t.side == 0 {
-		ctx = context.WithoutCancel(ctx) // a connected client tells the server that it stops
+		ctx = context.WithoutCancel(ctx) // let a connected client notify the server that it stops
 	}
 	r.session = session
 	r.closers.Add(session.Close)
@@ -94,8 +94,8 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	return nil
 }
 
-// peerConfig describes this side of a run. The two sides agree on lanes, lane depth, fragments, MTU and scheme. Send and
-// receive depth are required.
+// peerConfig describes this side of a run. The two sides negotiate lanes, lane depth, fragments,
+// MTU and scheme. Send and receive depth are required.
 func (t *Test) peerConfig(p *plan) peer.Config {
 	cfg := peer.Config{
 		Rails: t.rails[t.side], QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: allSchemes(t.own.Scheme),

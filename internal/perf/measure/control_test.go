@@ -18,8 +18,8 @@ func (l *listener) Send(_ context.Context, b []byte) error {
 	return nil
 }
 
-// TestRequests: the remote side may only request work that makes sense and is bounded, one comparison at a time. Any other
-// request ends the run, and nothing is sent in response.
+// TestRequests: the remote side may only request valid, bounded work, one comparison at a time. Any
+// other request fails the run without a response.
 func TestRequests(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// controlRounds is the number of rounds between two looks at the control messages.
+	// controlRounds is the number of rounds between two checks for control messages.
 	controlRounds = 64
 	// passiveSleep is the sleep of a side that only grants access to its memory.
 	passiveSleep = 2 * time.Millisecond
-	// quietSleep is the sleep of a side that waits for a message.
+	// quietSleep is the sleep of a side waiting for a message.
 	quietSleep = 200 * time.Microsecond
-	// progressEvery is the interval of signs of life.
+	// progressEvery is the keepalive interval.
 	progressEvery = time.Second
 	// silenceTimeout limits the time without any message from the remote side.
 	silenceTimeout = 90 * time.Second
@@ -27,36 +27,36 @@ const (
 	reasonTimeout = 3 * time.Second
 )
 
-// control exchanges the control messages of a run with the remote side. One goroutine reads messages; the goroutine of the
-// run does all else.
+// control exchanges the control messages of a run with the remote side. One goroutine reads
+// messages; the run's goroutine does everything else.
 type control struct {
-	ctx      context.Context // done when nothing may be sent any longer
+	ctx      context.Context // done when sending is no longer allowed
 	peer     Peer
 	run      *SizeRun
 	messages chan received
 	timer    *time.Timer
-	every    time.Duration // between two signs of life
-	sentAt   time.Duration // of the last sign of life
-	heardAt  time.Duration // of the last message from the remote side
+	every    time.Duration // keepalive interval
+	sentAt   time.Duration // time of the last keepalive
+	heardAt  time.Duration // time of the last message from the remote side
 
 	waiting    bool            // this side can only continue after a message
 	finished   bool            // this side has sent its last message of the run
 	started    bool            // the remote side has posted its receives
-	remoteDone bool            // the remote side will send no more data
-	remoteSent int64           // data messages that it has sent; valid if remoteDone
+	remoteDone bool            // the remote side has finished sending data
+	remoteSent int64           // data messages it has sent; valid if remoteDone
 	pending    *controlMessage // a requested comparison whose data has not arrived
 	asked      *controlMessage // this side's outstanding request
-	answer     *controlMessage // the response to asked
+	answer     *controlMessage // the response to the request in asked
 	theirs     *Outcome        // nil until the remote side's last message
 }
 
-// received is a message from the remote side, or the reason why there are no more.
+// received is a message from the remote side, or the error that stopped the receive loop.
 type received struct {
 	controlMessage
 	err error
 }
 
-// converse starts the control messages of a run. They end when the run is closed, or early when ctx is done.
+// converse starts the control messages of a run. They stop when the run is closed or ctx is done.
 func (r *SizeRun) converse(ctx context.Context, to Peer, every time.Duration) {
 	c := &control{
 		ctx: ctx, peer: to, run: r, messages: make(chan received, 64),
@@ -76,7 +76,7 @@ func (r *SizeRun) converse(ctx context.Context, to Peer, every time.Duration) {
 	})
 }
 
-// read receives messages until the last one of the run, an error, or the end of ctx.
+// read receives messages until the last one of the run, an error, or until ctx is done.
 func (c *control) read(ctx context.Context) {
 	for {
 		var m received
@@ -100,8 +100,8 @@ func (c *control) read(ctx context.Context) {
 
 func (c *control) send(m *controlMessage) error { return SendMessage(c.ctx, c.peer, m) }
 
-// attend handles a received message, if any. It sends a sign of life and reports progress now and then. It gives up a silent
-// remote side, and a run that was cancelled too long ago.
+// attend handles a received message, if any, and periodically sends a keepalive and reports
+// progress. It fails if the remote side is silent or a cancelled run has not drained in time.
 func (c *control) attend() error {
 	now := c.run.now()
 	if err := c.poll(); err != nil {
@@ -120,7 +120,7 @@ func (c *control) attend() error {
 	return c.run.drain.over(now, c.run.cancelled.Load())
 }
 
-// poll handles one message, if there is one, and a pending comparison whose data has arrived.
+// poll handles at most one message, and a pending comparison whose data has arrived.
 func (c *control) poll() error {
 	select {
 	case m := <-c.messages:
@@ -136,7 +136,7 @@ func (c *control) poll() error {
 	return nil
 }
 
-// turn runs a round, and rests if it found nothing.
+// turn runs a round, and rests if it was empty.
 func (c *control) turn() error {
 	if err := c.run.step(); err != nil || c.run.moved {
 		return err
@@ -144,8 +144,9 @@ func (c *control) turn() error {
 	return c.rest()
 }
 
-// rest follows a round without completions. A waiting side sleeps until a message arrives or a short time has passed:
-// spinning would keep Go's scheduler from polling the network, and messages would take ten milliseconds.
+// rest follows a round without completions. A waiting side sleeps until a message arrives or a
+// short time has passed: spinning would keep Go's scheduler from polling the network and delay
+// messages by ten milliseconds.
 func (c *control) rest() error {
 	if err := c.poll(); err != nil {
 		return err
@@ -156,7 +157,7 @@ func (c *control) rest() error {
 		runtime.Gosched()
 		return nil
 	}
-	own.arm() // software NICs work while this side sleeps
+	own.arm() // software NICs keep working while this side sleeps
 	c.timer.Reset(quietSleep)
 	if passive {
 		c.timer.Reset(passiveSleep)
@@ -169,7 +170,7 @@ func (c *control) rest() error {
 	}
 }
 
-// handle processes a message, or the error that ended them. A message out of turn ends the run.
+// handle processes a message or a receive error. An unexpected message fails the run.
 func (c *control) handle(r *received) error {
 	if r.err != nil {
 		return r.err
@@ -201,12 +202,13 @@ func (c *control) handle(r *received) error {
 	return nil
 }
 
-// accepts reports whether the remote side may request that n messages are filled or compared here.
+// accepts reports whether the remote side may request to fill or compare n messages here.
 func (r *SizeRun) accepts(fill bool, n int64) bool {
 	return r.own().in != nil && r.cfg.Check && n <= int64(r.plan.depth()) && fill == (r.cfg.Op == Read && n > 0)
 }
 
-// arrived reports whether the first n messages of the remote side have arrived, as far as this side can tell.
+// arrived reports whether the remote side's first n messages have arrived. It is true if this side
+// does not count receives.
 func (c *control) arrived(n int64) bool {
 	in := c.run.own().in
 	return in == nil || in.recvs == 0 || in.received >= n
@@ -232,7 +234,8 @@ func (c *control) start() error {
 	return c.wait(func() bool { return c.started })
 }
 
-// request has the remote side fill or compare n messages from first on. It does not wait for the response.
+// request asks the remote side to fill or compare n messages from first on. It does not wait for
+// the response.
 func (c *control) request(kind messageKind, first, n int64) error {
 	c.answer, c.asked = nil, &controlMessage{Kind: kind, First: first, N: n}
 	return c.send(c.asked)
@@ -253,7 +256,8 @@ func (c *control) answered() error {
 	return nil
 }
 
-// freed waits until the remote side has compared the messages whose slots those up to end take.
+// freed waits until the remote side has compared the messages in the slots that messages up to end
+// will reuse.
 func (c *control) freed(end int64) error {
 	if c == nil || c.asked == nil || end <= c.asked.First+int64(c.run.plan.depth()) {
 		return nil
@@ -261,7 +265,7 @@ func (c *control) freed(end int64) error {
 	return c.answered()
 }
 
-// finish ends the run when both sides are done, and adds the remote side's result.
+// finish waits until both sides are done, then adds the remote side's result.
 func (c *control) finish(found *[2]*Outcome) error {
 	r, sent := c.run, int64(0)
 	mine := found[r.side]
@@ -283,7 +287,8 @@ func (c *control) finish(found *[2]*Outcome) error {
 	return err
 }
 
-// exchange reports that this side has sent its last message, waits for the remote side's messages, and exchanges results.
+// exchange announces that this side has finished sending, waits for the remote side's messages, and
+// exchanges results.
 func (c *control) exchange(sent int64, mine *Outcome) error {
 	if err := c.send(&controlMessage{Kind: kindDone, N: sent, Stop: mine.Interrupted}); err != nil {
 		return err
@@ -291,7 +296,7 @@ func (c *control) exchange(sent int64, mine *Outcome) error {
 	if err := c.wait(func() bool { return c.remoteDone && c.pending == nil && c.arrived(c.remoteSent) }); err != nil {
 		return err
 	}
-	c.finished = true // a later message would be taken for one of the next run
+	c.finished = true // a later message would be mistaken for the next run's
 	if err := c.send(&controlMessage{Kind: kindOver, Over: mine}); err != nil {
 		return err
 	}
@@ -307,8 +312,8 @@ func (c *control) exchange(sent int64, mine *Outcome) error {
 	return nil
 }
 
-// lastResult waits for the result of a remote side that has closed its VirtualQP: the close can be noticed before the
-// result arrives.
+// lastResult waits for the result of a remote side that has closed its VirtualQP: the close may be
+// noticed before the result arrives.
 func (c *control) lastResult() (err error) {
 	c.drain(resultTimeout, func(m *received) bool {
 		err = c.handle(m)
@@ -320,8 +325,8 @@ func (c *control) lastResult() (err error) {
 	return err
 }
 
-// explain adds the remote side's reason to the error of a VirtualQP that the remote side has closed. It gives up by closing its
-// VirtualQP, and then the connection with the reason.
+// explain adds the remote side's reason to the error of a VirtualQP that the remote side has
+// closed. To give up, a side closes its VirtualQP, and then the connection with the reason.
 func (c *control) explain(err error) error {
 	if c != nil && errors.Is(err, ibverbx.ErrPeerGone) {
 		c.drain(reasonTimeout, func(m *received) bool {
@@ -334,7 +339,7 @@ func (c *control) explain(err error) error {
 	return err
 }
 
-// drain takes messages until one is the last, for at most the given time.
+// drain passes messages to last until it returns true, for at most limit.
 func (c *control) drain(limit time.Duration, last func(*received) bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

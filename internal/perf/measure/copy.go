@@ -6,14 +6,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// place is where a message is at the source and at the target.
+// place is a message's slot at the source and at the target.
 type place struct{ source, target []byte }
 
-// places are the places of the messages in the order in which a round of posting uses them: chain by chain, QP by
-// QP. They are built ahead so that nothing but the copy is timed. One of the lists is empty.
+// places lists message slots in posting order: chain by chain, QP by QP. It is built in advance so
+// that only the copy is timed. Either host or list is empty.
 type places struct {
 	host []place
-	// device does the copies of list, in batches as a NIC does.
+	// device executes the copies in list, in batches like a NIC.
 	device verbs.MemoryDevice
 	list   []verbs.DeviceCopy
 }
@@ -32,7 +32,7 @@ func (r *SizeRun) places() *places {
 	return p
 }
 
-// add adds a message. The device that has the target does the copy, or the one that has the source.
+// add adds a message. The device that owns the target does the copy, otherwise the source's.
 func (p *places) add(source, target *buffer, queue int, message int64) {
 	if source.device == nil && target.device == nil {
 		p.host = append(p.host, place{source.message(queue, message), target.message(queue, message)})
@@ -52,8 +52,9 @@ func (p *places) add(source, target *buffer, queue int, message int64) {
 	p.list = append(p.list, c)
 }
 
-// copyRate returns how many bytes per second a copy moves between the places. It runs for at least d and at least one
-// batch, and reads the clock once per batch. The flows must be idle, or have failed.
+// copyRate returns the rate of a copy between the slots, in bytes per second. It runs for at least
+// d and at least one batch, and reads the clock once per batch. The flows must be idle, or have
+// failed.
 func (r *SizeRun) copyRate(p *places, d time.Duration) (float64, error) {
 	batch := max(1, min(maxChain, chainBytes/r.plan.stride))
 	if p.device != nil {
@@ -73,8 +74,8 @@ func (r *SizeRun) copyRate(p *places, d time.Duration) (float64, error) {
 	}
 }
 
-// copy copies the messages of a batch from number at on, and returns how many bytes it has moved. A batch of a device
-// ends with the last message.
+// copy copies up to batch messages, starting with number *at, and returns the number of bytes
+// copied. A device batch stops after the last message.
 func (p *places) copy(at *int, batch int) (copied int, err error) {
 	if p.device == nil {
 		for range batch {

@@ -9,21 +9,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// backWithin is how long lanes may take to come back when their ports are up and only they keep
-// the row from ending. The engine tries at least every three seconds, and a try may take half a
-// second.
+// backWithin bounds the recovery of lanes after their ports are up, once the row is otherwise
+// complete. The engine retries at least every three seconds, and a retry may take half a second.
 const backWithin = 10 * time.Second
 
-// Failover is what a test with Config.Kill saw. Times are in seconds since the start of the
+// Failover is the result of a test with Config.Kill. Times are in seconds since the start of the
 // measurement.
 type Failover struct {
-	// KillRail is the rail that was lost.
+	// KillRail is the rail taken down.
 	KillRail int `json:"kill_rail"`
-	// KilledAt is when the ports went down, nil if they did not.
+	// KilledAt is the time the ports went down, nil if they did not.
 	KilledAt *float64 `json:"killed_at"`
-	// BackAt is when the ports came up again, nil if they did not.
+	// BackAt is the time the ports were up again, nil if they were not.
 	BackAt *float64 `json:"back_at"`
-	// RecoveredAt is when all lanes were in service again at both ends, nil if they were not.
+	// RecoveredAt is the time all lanes were in service again at both ends, nil if they were not.
 	RecoveredAt *float64 `json:"recovered_at"`
 	// LanesDown counts the lanes that went out of service.
 	LanesDown int `json:"lanes_down"`
@@ -33,47 +32,47 @@ type Failover struct {
 	Before float64 `json:"before_bytes_per_second"`
 	// During is the rate from the loss until all lanes were in service again.
 	During float64 `json:"during_bytes_per_second"`
-	// After is the rate from then on.
+	// After is the rate after recovery.
 	After float64 `json:"after_bytes_per_second"`
-	// Events are in the order in which they happened.
+	// Events are in chronological order.
 	Events []FailoverEvent `json:"events"`
-	// Timeline is the rate in steps of equal time.
+	// Timeline is the rate over time, in equal intervals.
 	Timeline []Span `json:"timeline"`
-	// Phases are the times before, during and after the outage, as far as the test got.
+	// Phases are the periods before, during and after the outage that the test reached.
 	Phases []Span `json:"-"`
 }
 
-// FailoverEvent is something that happened to a rail or a lane.
+// FailoverEvent is an event on a rail or a lane.
 type FailoverEvent struct {
 	// At is the time in seconds.
 	At float64 `json:"at"`
-	// End is "initiator" or "target". For what the test did itself in one process it is "both".
+	// End is "initiator" or "target", or "both" for port changes within one process.
 	End string `json:"end"`
-	// Event is "port down" or "port up", which the test did, or the name of an
+	// Event is "port down" or "port up" for changes by the test, or the name of an
 	// ibverbx.EventKind.
 	Event string `json:"event"`
-	// Rail is the rail that it happened to, or that the lane is on. It is -1 if no rail is to blame.
+	// Rail is the affected rail, or the rail of the lane; -1 if it concerns no rail.
 	Rail int `json:"rail"`
-	// Lane is nil if it is not about one lane.
+	// Lane is nil unless the event concerns one lane.
 	Lane *int `json:"lane,omitempty"`
-	// Cause is empty if there is none.
+	// Cause is empty if unknown.
 	Cause string `json:"cause,omitempty"`
 }
 
-// Span is what came through in a stretch of time.
+// Span is the throughput of one time interval.
 type Span struct {
 	// From is its start in seconds.
 	From float64 `json:"from"`
 	// To is its end in seconds.
 	To float64 `json:"to"`
-	// BytesPerSecond is the rate of messages that came through.
+	// BytesPerSecond is the rate of delivered messages.
 	BytesPerSecond float64 `json:"bytes_per_second"`
-	// PerRail is what the NICs of each rail took, in bytes per second. Bytes that were in
-	// flight on a lost rail count there, and again where they were replayed.
+	// PerRail is the rate of bytes accepted by the NICs of each rail, in bytes per second. Bytes in
+	// flight on a lost rail count there, and again on the rail that replayed them.
 	PerRail []float64 `json:"per_rail"`
 }
 
-// lateError names the lanes that are not back in service.
+// lateError names the lanes that have not recovered.
 func (o *outage) lateError() error {
 	var late []string
 	for i, e := range o.ends {
@@ -87,40 +86,40 @@ func (o *outage) lateError() error {
 		o.kill.Rail, (o.now - o.backAt).Round(time.Millisecond), strings.Join(late, ", "))
 }
 
-// seconds is a time as a report has it, exact to the microsecond.
+// seconds converts d to seconds for a report, rounded to microseconds.
 func seconds(d time.Duration) float64 { return round(d.Seconds(), 6) }
 
 const (
 	defaultKillAt   = time.Second
 	defaultKillBack = time.Second
-	// killSize is the message size if none was asked for: large enough to be cut.
+	// killSize is the default message size: large enough to be fragmented.
 	killSize = 1 << 20
-	// afterMin is how long a row goes on at least after the rail is back, if no Duration was
-	// asked for.
+	// afterMin is the minimum time a row continues after recovery, capped at a tenth of Duration.
 	afterMin = 200 * time.Millisecond
-	// phaseMessages and phaseBytes are what must come through before the loss, during it and after the
-	// return: the less of the two. A process that had no processor for a while has moved nothing, and a
-	// rate over that time says nothing about the rails.
+	// phaseMessages and phaseBytes set the minimum traffic before, during and after the outage:
+	// whichever is less. A descheduled process moves no data, so a rate measured without traffic
+	// would not describe the rails.
 	phaseMessages = 256
 	phaseBytes    = 64 << 20
 )
 
-// Kill makes the test lose a rail under load and get it back: the ports of both NICs of the rail
-// go down and, later, up. Between processes only the port of the client does. It needs a VirtualQP with lanes on several rails, and implies Check.
-// There is one row.
+// Kill makes the test lose and recover a rail under load: the ports of both NICs of the rail go
+// down and, later, up. Between processes only the client's port does. It needs a VirtualQP with
+// lanes on several rails, and implies Check. The test has a single row.
 type Kill struct {
-	// On means that a rail is to be lost. Otherwise all else must be zero.
+	// On enables the outage. If it is false, all other fields must be zero.
 	On bool
 	// Rail is the rail.
 	Rail int
-	// At is when it is lost, after the start of the measurement, or when there was enough traffic before.
-	// If zero, 1 s.
+	// At is the time of the loss after the start of the measurement. The loss is delayed until
+	// enough traffic has been seen. If zero, 1 s.
 	At time.Duration
-	// Back is how long it is lost, or until there was enough traffic meanwhile. If zero, 1 s. If Config.Duration is zero the row lasts as
-	// long after the return as before the loss.
+	// Back is the duration of the outage. It is extended until enough traffic has been seen. If
+	// zero, 1 s. If Config.Duration is zero, the row lasts as long after recovery as before the
+	// loss.
 	Back time.Duration
-	// SetPort takes the ports of both NICs of a rail down or up, in the goroutine that runs the test. If nil, the test calls
-	// SetPort of software NICs.
+	// SetPort takes the ports of both NICs of a rail down or up. It is called by the goroutine that
+	// runs the test. If nil, the test calls SetPort of the software NICs.
 	SetPort func(rail int, up bool)
 }
 
@@ -131,11 +130,11 @@ type Live struct {
 	On bool
 	// Patience limits the time without any completion. Zero means 10 s. It is also ibverbx.Config.Deadline.
 	Patience time.Duration
-	// Idle is the sleep after a round without completions. Zero means none.
+	// Idle is the sleep after a round without completions. Zero disables it.
 	Idle time.Duration
 }
 
-// withDefaults fills in what a Config with a Kill implies.
+// withDefaults fills in the settings that Kill implies.
 func (k *Kill) withDefaults(c *Config) {
 	if k.At == 0 {
 		k.At = defaultKillAt
@@ -149,8 +148,8 @@ func (k *Kill) withDefaults(c *Config) {
 	c.Check, c.Live.On = true, true
 }
 
-// control sets SetPort, unless it is set, for the NICs of the ends in this process. It refuses NICs whose ports this program
-// does not control.
+// control sets SetPort, if it is nil, for the NICs of the ends in this process. It fails if a NIC
+// does not let this program control its port.
 func (k *Kill) control(ends ...[]ibverbx.RailConfig) error {
 	if !k.On || k.SetPort != nil {
 		return nil

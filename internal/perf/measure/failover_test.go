@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// ports takes the ports of rails down and up, and counts how often.
+// ports takes rail ports down and up, and counts both.
 type ports struct {
 	nics  [2][]*softnic.NIC
 	downs int
@@ -45,8 +45,8 @@ func losing(t *testing.T, cfg measure.Config, rail int) (*measure.Test, *ports, 
 	return test, p, ends
 }
 
-// Every operation in every scheme loses either rail under load, carries on with the other,
-// and takes it back, with every byte compared.
+// Every operation in every scheme loses either rail under load, continues on the other, and
+// recovers it, with every byte compared.
 func TestKillRail(t *testing.T) {
 	for _, op := range []measure.Config{{}, {Imm: true}, {Op: measure.Read}, {Op: measure.Send}, {Imm: true, Bidirectional: true}, {Op: measure.Send, Bidirectional: true}} {
 		for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
@@ -76,7 +76,7 @@ func TestKillRail(t *testing.T) {
 	}
 }
 
-// checkFailover checks that a report tells a loss and a return in the right order.
+// checkFailover checks that a report lists a loss and a recovery in the right order.
 func checkFailover(t *testing.T, rep *measure.Report, rail int) {
 	t.Helper()
 	f := rep.Failover
@@ -92,7 +92,7 @@ func checkFailover(t *testing.T, rep *measure.Report, rail int) {
 	if !rep.Checked || len(rep.Results) != 1 || rep.Results[0].Iterations == 0 {
 		t.Errorf("checked %v, %d results; want one that was checked", rep.Checked, len(rep.Results))
 	}
-	// The data lanes of the rail are two of four.
+	// The rail has two of the four data lanes.
 	if f.LanesDown < 2 || f.LanesDown > 4 {
 		t.Errorf("%d lanes went down, want two and those for messages and notifications", f.LanesDown)
 	}
@@ -139,7 +139,7 @@ func checkShares(t *testing.T, cfg *measure.Config, rep *measure.Report, rail in
 	if send {
 		want = 1 - float64(rail)
 	}
-	const slack = 0.25 // for a row in which next to nothing came through
+	const slack = 0.25 // for a row with hardly any traffic
 	if got := share(0); got < want-slack || got > want+slack {
 		t.Errorf("rail %d had %.2f of the bytes before the loss, want %.2f", rail, got, want)
 	}
@@ -170,7 +170,7 @@ func checkShares(t *testing.T, cfg *measure.Config, rep *measure.Report, rail in
 	}
 }
 
-// Under load means that requests were under way on the rail: other lanes take them over.
+// A loss under load hits requests in flight on the rail: other lanes replay them.
 func TestKillRailReplays(t *testing.T) {
 	for _, cfg := range []measure.Config{{}, {Imm: true}, {Imm: true, Scheme: ibverbx.DQPLB}, {Imm: true, Scheme: ibverbx.Spray}, {Op: measure.Read}} {
 		cfg.Sizes, cfg.Fragment, cfg.Duration = []int{40000}, 10000, 60*time.Millisecond
@@ -183,7 +183,7 @@ func TestKillRailReplays(t *testing.T) {
 	}
 }
 
-// The spans of a timeline follow one another without a gap, and hold all that came through.
+// Timeline spans are contiguous and cover all delivered messages.
 func TestKillTimeline(t *testing.T) {
 	cfg := measure.Config{Sizes: []int{4096}, Duration: 100 * time.Millisecond}
 	cfg.Kill.At, cfg.Kill.Back = 20*time.Millisecond, 20*time.Millisecond
@@ -209,7 +209,7 @@ func TestKillTimeline(t *testing.T) {
 	}
 }
 
-// Cancelling in the midst of an outage leaves the ports up and tells what was seen.
+// Cancelling during an outage leaves the ports up and returns a partial report.
 func TestCancelDuringOutage(t *testing.T) {
 	cfg := measure.Config{Sizes: []int{4096}, Duration: 2 * time.Hour}
 	cfg.Kill.At, cfg.Kill.Back = time.Millisecond, time.Hour

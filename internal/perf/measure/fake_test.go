@@ -10,31 +10,31 @@ import (
 	"ibverbx/verbs"
 )
 
-// wire joins fake devices: every request is carried out inside PostSend. It is a NIC
-// without a network, for one goroutine, whose faults a test can choose. What a real NIC
-// would wait for is a panic: a test that meets none has shown that nothing waits.
+// wire joins fake devices: PostSend executes every request synchronously. It is a NIC without a
+// network, for one goroutine, with faults chosen by the test. It panics where a real NIC would
+// wait, so a test without a panic proves that requests never wait.
 type wire struct {
 	qps  map[uint32]*fakeQP
 	mem  map[uint32]*verbs.Memory // by key; lkey and rkey are the same
-	sent int                      // requests with payload so far: messages, if nothing is cut
+	sent int                      // requests with payload so far: messages, unless fragmented
 
 	// after, if not nil, sees each message where it has arrived.
 	after func(message int, b []byte)
-	// drop, if not nil, says which messages do not arrive.
+	// drop, if not nil, selects messages to drop.
 	drop func(message int) bool
 	// hang makes requests after that many messages end without a completion.
 	hang int
-	// fail makes that message end with a remote access error.
+	// fail makes that message fail with a remote access error.
 	fail int
 	// imm, if not nil, changes immediates on their way.
 	imm func(uint32) uint32
-	// length, if not nil, changes what receivers are told of the length of messages.
+	// length, if not nil, changes the message length reported to receivers.
 	length func(uint32) uint32
 	// polls counts the polls of the CQs of each device.
 	polls map[string]int
-	// attr, if not nil, changes what the devices say of themselves.
+	// attr, if not nil, changes the device attributes.
 	attr func(*verbs.DeviceAttr)
-	// open counts objects that were made and not closed.
+	// open counts objects created and not yet closed.
 	open int
 }
 
@@ -42,7 +42,7 @@ func newWire() *wire {
 	return &wire{polls: map[string]int{}, qps: map[uint32]*fakeQP{}, mem: map[uint32]*verbs.Memory{}, hang: -1, fail: -1}
 }
 
-// pair returns two ends on the wire with so many devices each.
+// pair returns two ends on the wire with the given number of devices each.
 func (w *wire) pair(rails int) (a, b []ibverbx.RailConfig) {
 	for i := range rails {
 		a = append(a, ibverbx.RailConfig{Context: &fakeContext{wire: w, name: fmt.Sprintf("fake%d", 2*i)}})
@@ -85,7 +85,7 @@ func (c *fakeContext) QueryPort(int) (verbs.PortAttr, error) {
 
 func fakeGID() verbs.GID { return verbs.GIDFromAddr(netip.MustParseAddr("192.0.2.1")) }
 
-// Events finds none: a fake device never fails as a whole.
+// Events returns 0: a fake device never fails as a whole.
 func (c *fakeContext) Events([]verbs.Event) (int, error) { return 0, nil }
 
 func (c *fakeContext) NotifyEvents(*verbs.Waker) error { return nil }
@@ -236,7 +236,7 @@ func (q *fakeQP) PostSend(wrs []verbs.SendWR) (int, error) {
 
 func (q *fakeQP) carry(wr *verbs.SendWR) {
 	w := q.wire
-	message := -2 // of no message: a record, or a notification on a lane of its own
+	message := -2 // not a message: a record, or a notification on a separate lane
 	if wr.NumSGE > 0 && wr.Flags&verbs.SendInline == 0 {
 		message = w.sent
 		w.sent++
@@ -262,7 +262,7 @@ func (q *fakeQP) carry(wr *verbs.SendWR) {
 	}
 }
 
-// move carries the bytes of a request and returns them where they arrived.
+// move copies a request's data and returns the destination bytes.
 func (q *fakeQP) move(wr *verbs.SendWR) []byte {
 	w := q.wire
 	var local []byte
@@ -313,7 +313,7 @@ func (q *fakeQP) deliver(wr *verbs.SendWR, b []byte) []byte {
 	return dst
 }
 
-// notify takes a receive of the peer for a WRITE_WITH_IMM.
+// notify consumes a receive of the peer for a WRITE_WITH_IMM.
 func (q *fakeQP) notify(wr *verbs.SendWR) {
 	imm := wr.Imm
 	if q.wire.imm != nil {
@@ -329,7 +329,7 @@ func (q *fakeQP) notify(wr *verbs.SendWR) {
 	})
 }
 
-// told is the length that a completion says for n bytes of payload.
+// told returns the length that a completion reports for n bytes of payload.
 func (q *fakeQP) told(n uint32) uint32 {
 	if q.wire.length != nil {
 		return q.wire.length(n)

@@ -9,14 +9,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// endless is a quota that no row reaches.
+// endless is an unlimited quota.
 const endless = math.MaxInt64
 
-// pollBatch is how many completions one poll takes.
+// pollBatch is the maximum number of completions per poll.
 const pollBatch = 64
 
-// flow is one direction of a row: QPs of one side that initiate, and those of the other side.
-// Parts that are in another process are not filled in. It is for one goroutine.
+// flow is one direction of a row: the initiating QPs of one side and their partners at the other.
+// Fields that belong to another process stay unset. It is not safe for concurrent use.
 type flow struct {
 	plan
 	cfg   *Config
@@ -25,23 +25,24 @@ type flow struct {
 	grh   int // bytes of a receive before the message
 
 	queues []queue
-	source *buffer // where the bytes come from
-	target *buffer // where the bytes go
+	source *buffer // source of the data
+	target *buffer // destination of the data
 
 	posting   int   // queues with something left to post
-	inFlight  int   // completions that are outstanding, over all queues
-	sent      int64 // messages that were posted
-	completed int64 // messages that are complete at the initiator
-	received  int64 // messages that a receive was taken for
-	lost      int64 // messages that were given up
+	inFlight  int   // outstanding completions, over all queues
+	sent      int64 // posted messages
+	completed int64 // messages complete at the initiator
+	received  int64 // messages that consumed a receive
+	lost      int64 // messages given up as lost
 
 	// now is the clock of the row.
 	now func() time.Duration
 	// patterns is the time that a rolling check has spent on patterns.
 	patterns time.Duration
-	// posted is when the messages in flight were posted, by slot; nil unless SizeRun.timed was called.
+	// posted holds the posting time of each message in flight, by slot; nil unless SizeRun.timed
+	// was called.
 	posted []time.Duration
-	// times are those of messages since SizeRun.recent was last called.
+	// times holds message times since the last call of SizeRun.recent.
 	times []time.Duration
 }
 
@@ -49,31 +50,32 @@ type flow struct {
 type queue struct {
 	qp       poster             // nil if the initiator is in another process
 	partner  poster             // nil if the target is in another process
-	chains   [][]ibverbx.SendWR // posted in turn
+	chains   [][]ibverbx.SendWR // posted round-robin
 	next     int                // index of the chain to post next
 	oldest   int                // index of the chain to complete next
-	tail     []ibverbx.SendWR   // the short chain that ends a quota
-	left     int64              // messages of the quota that are not posted
-	sent     int64              // messages that were posted
-	received int64              // messages that a receive was taken for
-	checked  int64              // with a rolling check, messages that were compared
-	inFlight int                // completions that are outstanding
+	tail     []ibverbx.SendWR   // the short chain at the end of a quota
+	left     int64              // messages of the quota still to post
+	sent     int64              // posted messages
+	received int64              // messages that consumed a receive
+	checked  int64              // with a rolling check, verified messages
+	inFlight int                // outstanding completions
 	counter  uint64             // with Check, value of the atomic counter before a burst
 
-	recvs    [][]ibverbx.RecvWR // receives at the remote side, posted in turn
+	recvs    [][]ibverbx.RecvWR // receives at the remote side, posted round-robin
 	recvNext int                // index of the receives to post next
-	// credits counts receives that no message was sent for.
-	// Invariant: credits + consumed + messages in flight = plan.recvs.
+	// credits counts posted receives not yet used by a sent message. Invariant: credits + consumed
+	// + messages in flight = plan.recvs.
 	credits  int
-	consumed int // receives that are complete and not posted again
+	consumed int // completed receives not yet reposted
 }
 
-// The ID of a request says what its completion means:
+// The work request ID describes its completion:
 //
 //	  63   | 62      42 | 41      21 | 20      0
 //	receive|   chain    |  messages  |  queue
 //
-// A send completion stands for so many messages, a receive for one. Chain is the index in queue.chains.
+// A send completion stands for the given number of messages, a receive for one. Chain is the index
+// in queue.chains.
 const (
 	receiveID = 1 << 63
 	idBits    = 21
@@ -90,8 +92,8 @@ func messagesOf(id uint64) int64 { return int64(id >> idBits & idMask) }
 
 func chainOf(id uint64) int { return int(id >> (2 * idBits) & idMask) }
 
-// newFlow makes the buffers and work requests of the flow that a side initiates, as far as they
-// are in this process, and posts the receives.
+// newFlow creates the buffers and work requests of the flow that side index initiates, if they
+// belong to this process, and posts the receives.
 func (r *SizeRun) newFlow(index int) error {
 	f := &flow{plan: r.plan, cfg: r.cfg, op: r.cfg.op(), index: index, now: r.now}
 	if r.cfg.Connection == verbs.UD {
@@ -124,8 +126,8 @@ func (r *SizeRun) newFlow(index int) error {
 	return nil
 }
 
-// sendChains builds the work requests of a queue once; posting only reads them. There is a chain
-// for each of the window if there are as many places as requests in flight, otherwise one chain.
+// sendChains builds a queue's work requests once; posting only reads them. It returns one chain per
+// window slot if every request in flight has its own message slot, otherwise a single chain.
 func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 	count := max(1, f.slots/f.chain)
 	chains := make([][]ibverbx.SendWR, count)
@@ -140,9 +142,9 @@ func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 			switch f.op {
 			case Write, WriteImm, Read:
 				wr.Remote, wr.RemoteOffset = remote.remote, uint64(remote.offset(queue, message))
-			case Atomic: // one counter per queue, and a place for each answer
+			case Atomic: // one counter per queue, and a slot per response
 				wr.Remote, wr.RemoteOffset, wr.CompareAdd = remote.remote, uint64(remote.offset(queue, 0)), 1
-			case Send: // the receive names the place
+			case Send: // the receive selects the slot
 			}
 			message++
 		}
@@ -152,14 +154,14 @@ func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 	return chains
 }
 
-// request returns the work request of a message. Every message must have its own place.
+// request returns a message's work request. Every message must have its own slot.
 func (q *queue) request(message int64) *ibverbx.SendWR {
 	chain := int64(len(q.chains[0]))
 	return &q.chains[message/chain%int64(len(q.chains))][message%chain]
 }
 
-// postRecvs builds the receives of a queue and posts all of them. Receives without places wait
-// for notifications.
+// postRecvs builds and posts all receives of a queue. Receives without slots wait for
+// notifications.
 func (f *flow) postRecvs(queue int, target *buffer) error {
 	if f.recvs == 0 {
 		return nil
@@ -199,7 +201,7 @@ func (f *flow) replenish(q *queue) error {
 	return nil
 }
 
-// start gives every queue n messages to send. The flow must be idle.
+// start assigns n messages to every queue. The flow must be idle.
 func (f *flow) start(n int64) {
 	f.posting = len(f.queues)
 	for i := range f.queues {
@@ -216,7 +218,7 @@ func (f *flow) start(n int64) {
 	}
 }
 
-// stop ends posting; what is in flight stays there.
+// stop stops posting; messages in flight are not affected.
 func (f *flow) stop() {
 	for i := range f.queues {
 		f.queues[i].left = 0
@@ -229,8 +231,8 @@ func (f *flow) idle() bool {
 	return f.posting == 0 && f.inFlight == 0 && (f.recvs == 0 || f.received+f.lost >= f.sent)
 }
 
-// done counts the messages that came through: those received, or those complete at the initiator
-// if no receives are counted here.
+// done returns the number of delivered messages: received ones or, if receives are not counted
+// here, those complete at the initiator.
 func (f *flow) done() int64 {
 	if f.recvs > 0 {
 		return f.received
@@ -254,7 +256,7 @@ func (f *flow) postAll() error {
 }
 
 // post posts the next chain of a queue, unless its partner lacks receives or a rolling check has
-// not compared its places.
+// not compared its slots.
 func (f *flow) post(q *queue) error {
 	chain := q.chains[q.next]
 	if q.left < int64(len(chain)) {
@@ -277,8 +279,7 @@ func (f *flow) post(q *queue) error {
 	return f.postChain(q, chain)
 }
 
-// postChain posts requests of the next chain of a queue. The one that asks for a completion is
-// the last of the chain.
+// postChain posts requests of a queue's next chain. Only the chain's last request is signaled.
 func (f *flow) postChain(q *queue, chain []ibverbx.SendWR) error {
 	if n, err := q.qp.PostSend(chain); err != nil {
 		return fmt.Errorf("request %d of a chain of %d: %w", n, len(chain), err)
@@ -296,7 +297,7 @@ func (f *flow) postChain(q *queue, chain []ibverbx.SendWR) error {
 	return nil
 }
 
-// completedSend takes a completion of a chain. Chains complete in posting order.
+// completedSend handles the completion of a chain. Chains complete in posting order.
 func (f *flow) completedSend(wc *ibverbx.WC) error {
 	q := &f.queues[queueOf(wc.WRID)]
 	if got := chainOf(wc.WRID); got != q.oldest {
@@ -314,8 +315,8 @@ func (f *flow) completedSend(wc *ibverbx.WC) error {
 	return nil
 }
 
-// completedRecv takes a message or a notification and posts receives again, a chain at a time.
-// Schemes differ in what the completion says of the message. What it says must be right.
+// completedRecv accepts a message or a notification and reposts receives, a chain at a time. It
+// checks the fields of the completion that the scheme sets.
 func (f *flow) completedRecv(wc *ibverbx.WC) error {
 	q := &f.queues[queueOf(wc.WRID)]
 	if wc.Flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != f.size+f.grh {
@@ -338,10 +339,9 @@ func (f *flow) completedRecv(wc *ibverbx.WC) error {
 	return nil
 }
 
-// writeOff counts messages that did not arrive as lost and takes their receives, which are still
-// posted, back as credits. The sends must be complete. A message that arrives later counts both as
-// received and as lost, and the next one may find no receive. Transports that lose messages allow
-// that.
+// writeOff counts missing messages as lost and turns their receives, which are still posted, into
+// credits. All sends must be complete. A message that arrives later counts both as received and as
+// lost, and the next one may miss a receive. Transports that lose messages tolerate that.
 func (f *flow) writeOff() {
 	f.lost = f.sent - f.received
 	for i := range f.queues {

@@ -9,32 +9,32 @@ import (
 	"ibverbx/verbs"
 )
 
-// Health counts what went wrong on a rail or a lane over all results, without warm-up, at both ends as far
-// as they are known.
+// Health counts the problems of a rail or a lane over all results, without warm-up, at both sides
+// if known.
 type Health struct {
-	// Sent counts packets of the NICs, 0 for a lane. With transport uc it counts chunks.
+	// Sent counts packets sent by the NICs, 0 for a lane. With transport uc it counts chunks.
 	Sent uint64 `json:"sent"`
-	// Lost counts those of Sent that were lost. On RC every retransmit counts as one.
+	// Lost counts the lost packets or chunks among Sent. On RC every retransmit counts as a loss.
 	Lost uint64 `json:"lost"`
-	// Retransmits counts how often a requester went back; with transport uc, chunks that were sent again.
+	// Retransmits counts go-back-N events of requesters; with transport uc, retransmitted chunks.
 	Retransmits uint64 `json:"retransmits"`
 	// Timeouts counts acknowledgement timers that fired.
 	Timeouts uint64 `json:"timeouts"`
 	// NAKs counts sequence and fatal NAKs.
 	NAKs uint64 `json:"naks"`
-	// RNRs counts RNR NAKs: the receiver had no receive posted.
+	// RNRs counts RNR NAKs, sent by receivers without a posted receive.
 	RNRs uint64 `json:"rnrs"`
-	// BadICRC counts damaged packets.
+	// BadICRC counts corrupted packets.
 	BadICRC uint64 `json:"bad_icrc"`
 	// Drops counts packets that a NIC dropped for any other reason.
 	Drops uint64 `json:"drops"`
-	// RTTp50 and RTTp99 are percentiles over the paths of transport uc, in the last result, of their
-	// smoothed round trip times in microseconds. They are 0 if none is known.
+	// RTTp50 and RTTp99 are percentiles of the smoothed round-trip times, in microseconds, over the
+	// paths of transport uc in the last result. They are 0 if unknown.
 	RTTp50 float64 `json:"rtt_p50_us"`
 	RTTp99 float64 `json:"rtt_p99_us"`
 }
 
-// counters lists the counters. Round trip times are none.
+// counters lists all counters; round-trip times are not counters.
 func (h *Health) counters() [8]*uint64 {
 	return [...]*uint64{&h.Sent, &h.Lost, &h.Retransmits, &h.Timeouts, &h.NAKs, &h.RNRs, &h.BadICRC, &h.Drops}
 }
@@ -47,7 +47,7 @@ func (h *Health) add(other *Health) {
 	}
 }
 
-// since returns what was counted since before.
+// since returns the increments since before.
 func (h Health) since(before *Health) (d Health) {
 	now, then := h.counters(), before.counters()
 	for i, c := range d.counters() {
@@ -56,11 +56,11 @@ func (h Health) since(before *Health) (d Health) {
 	return d
 }
 
-// SideHealth is the health of the rails and the lanes of one side. Lists are empty if nothing is known.
+// SideHealth is the health of one side's rails and lanes. Lists are empty if unknown.
 type SideHealth struct {
 	Rails []Health `json:"rails"`
 	Lanes []Health `json:"lanes"`
-	qpns  []uint32 // of Lanes
+	qpns  []uint32 // QP numbers of Lanes
 }
 
 // health reads the counters of a side.
@@ -85,7 +85,8 @@ func (h *side) health(read func(verbs.Context, uint32) (Health, bool)) (v SideHe
 	return v
 }
 
-// since returns what was counted since before. A lane that was rebuilt has a new QP, which began with zeros.
+// since returns the increments since before. A rebuilt lane has a new QP whose counters start at
+// zero.
 func (v *SideHealth) since(before *SideHealth) SideHealth {
 	d := SideHealth{Rails: []Health{}, Lanes: []Health{}}
 	for i := range v.Rails[:min(len(v.Rails), len(before.Rails))] {
@@ -119,7 +120,7 @@ func (rep *Report) examine(v *SideHealth) {
 	}
 }
 
-// examinePaths adds what the paths of the lanes lost to lanes and rails, and sets their round trip times.
+// examinePaths adds path losses to their lanes and rails, and sets round-trip times.
 func (rep *Report) examinePaths() {
 	times := make([][]float64, len(rep.PerRail))
 	for i := range rep.PerLane {
@@ -144,7 +145,7 @@ func (rep *Report) examinePaths() {
 		l.Health.add(&sum)
 		l.Health.RTTp50, l.Health.RTTp99 = quantiles(own, 1, 1)
 		if rail.Health != nil {
-			sum.Sent = 0 // the packets of the NIC are there already
+			sum.Sent = 0 // already counted in NIC packets
 			rail.Health.add(&sum)
 		}
 	}
@@ -155,8 +156,7 @@ func (rep *Report) examinePaths() {
 	}
 }
 
-// locate fills in the addresses of the rails, as far as NICs on an Ethernet have some. side is that of this
-// process.
+// locate fills in the addresses of rails with Ethernet NICs. side is this process's side.
 func (rep *Report) locate(s *peer.Session, side int) error {
 	if s.Link == peer.LinkShm {
 		return nil
@@ -176,7 +176,7 @@ func (rep *Report) locate(s *peer.Session, side int) error {
 	return err
 }
 
-// address is the address and UDP port of a NIC. A software NIC has its port in place of a LID.
+// address returns a NIC's IP address and UDP port. A software NIC stores its port in the LID.
 func (rep *Report) address(gid verbs.GID, lid uint16) string {
 	if gid == (verbs.GID{}) || rep.Table.LinkLayer != verbs.LinkLayerEthernet.String() {
 		return ""

@@ -9,7 +9,7 @@ func railOf(i int, h *Health) Rail {
 	return Rail{Rail: i, Health: h}
 }
 
-// TestHealthSince: counters begin at the mark, and those of a lane that was rebuilt at zero.
+// TestHealthSince: counters start at the mark; counters of a rebuilt lane start at zero.
 func TestHealthSince(t *testing.T) {
 	before := SideHealth{Rails: []Health{{Sent: 100, NAKs: 1}}, Lanes: []Health{{Retransmits: 5}, {Retransmits: 7}}, qpns: []uint32{1, 2}}
 	now := SideHealth{Rails: []Health{{Sent: 150, NAKs: 4}}, Lanes: []Health{{Retransmits: 6}, {Retransmits: 3}}, qpns: []uint32{1, 9}}
@@ -19,7 +19,8 @@ func TestHealthSince(t *testing.T) {
 	}
 }
 
-// TestHealthOfOtherRails: counters of rails and lanes that this side lacks are added to those that it has.
+// TestHealthOfOtherRails: counters of rails and lanes that this side lacks are added to existing
+// ones.
 func TestHealthOfOtherRails(t *testing.T) {
 	var rep Report
 	rep.PerRail, rep.PerLane = make([]Rail, 1), make([]Lane, 1)
@@ -29,7 +30,7 @@ func TestHealthOfOtherRails(t *testing.T) {
 	}
 }
 
-// TestPathHealth: what paths lost is that of their lane and rail, and percentiles are over paths.
+// TestPathHealth: path losses count for their lane and rail, and percentiles are over paths.
 func TestPathHealth(t *testing.T) {
 	rep := Report{
 		PerRail: []Rail{railOf(0, &Health{Sent: 70}), railOf(1, &Health{})},

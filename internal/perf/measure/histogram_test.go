@@ -9,7 +9,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// TestBuckets: buckets have no gaps, hold the times they begin with, and are at most an eighth wide.
+// TestBuckets: buckets are contiguous, contain their lower bound, and are at most an eighth wide.
 func TestBuckets(t *testing.T) {
 	for b := range bucketOf(1<<62) - 1 {
 		from, to := bucketFrom(b), bucketFrom(b+1)
@@ -22,8 +22,8 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// TestHistogramOfMany: samples beyond those that are kept cost no more memory, and all are counted. Percentiles have three
-// digits. Histograms of two runs add up.
+// TestHistogramOfMany: samples beyond the limit are counted without using more memory. Percentiles
+// have three digits. Histograms of two runs add up.
 func TestHistogramOfMany(t *testing.T) {
 	const limit, count = 64, 100_000
 	run := func(from time.Duration) *samples {

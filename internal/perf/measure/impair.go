@@ -10,10 +10,11 @@ import (
 	"ibverbx"
 )
 
-// maxImpairDelay bounds what a client can ask a server's NICs to wait.
+// maxImpairDelay limits the delay that a client can impose on a server's NICs.
 const maxImpairDelay = 10 * time.Second
 
-// Impair is what software NICs do to the packets of a rail, in both directions. Probabilities are per packet, from 0 to 1.
+// Impair describes the impairments of a rail's packets by software NICs, in both directions.
+// Probabilities are per packet, from 0 to 1.
 type Impair struct {
 	// Rail is the rail, -1 for all.
 	Rail int `json:"rail"`
@@ -23,20 +24,20 @@ type Impair struct {
 	Duplicate float64 `json:"duplicate,omitempty"`
 	// Reorder is the probability that later packets overtake a packet.
 	Reorder float64 `json:"reorder,omitempty"`
-	// Corrupt is the probability that a packet arrives damaged.
+	// Corrupt is the probability that a packet is corrupted.
 	Corrupt float64 `json:"corrupt,omitempty"`
-	// Delay is the time that every packet takes.
+	// Delay is the latency of every packet.
 	Delay time.Duration `json:"delay_ns,omitempty"`
-	// Jitter is the longest random time that is added to Delay.
+	// Jitter is the maximum random time added to Delay.
 	Jitter time.Duration `json:"jitter_ns,omitempty"`
-	// Rate is the speed in bytes per second. Zero is no limit.
+	// Rate is the speed in bytes per second. Zero means unlimited.
 	Rate int `json:"rate,omitempty"`
 }
 
-// Does reports whether the packets of a rail are impaired by it.
+// Does reports whether i applies to the rail.
 func (i *Impair) Does(rail int) bool { return i.Rail < 0 || i.Rail == rail }
 
-// ParseImpair reads a list such as "rail=1,loss=1%,delay=1ms".
+// ParseImpair parses a list such as "rail=1,loss=1%,delay=1ms".
 func ParseImpair(s string) (i Impair, err error) {
 	i.Rail = -1
 	set := map[string]bool{}
@@ -81,7 +82,7 @@ func ParseImpair(s string) (i Impair, err error) {
 	return i, nil
 }
 
-// parsePart reads a part of all packets: "1%" or "0.01".
+// parsePart parses a fraction: "1%" or "0.01".
 func parsePart(name, value string) (float64, error) {
 	number, percent := strings.CutSuffix(value, "%")
 	p, err := strconv.ParseFloat(number, 64)
@@ -102,7 +103,7 @@ func parseDelay(name, value string) (time.Duration, error) {
 	return d, nil
 }
 
-// String is what ParseImpair reads.
+// String formats i in the syntax of ParseImpair.
 func (i *Impair) String() string {
 	var parts []string
 	if i.Rail >= 0 {
@@ -128,7 +129,7 @@ func (i *Impair) String() string {
 	return strings.Join(parts, ",")
 }
 
-// impairRules refuse what no link does. A client's wishes reach a server, so all is bounded.
+// impairRules refuse invalid impairments. Clients send them to servers, so every value is bounded.
 func (c *Config) impairRules() []rule {
 	const flag = "impair"
 	rules := []rule{{len(c.Impair) > ibverbx.MaxRails+1, flag, nil, "there are more than one for each rail", "use one for each rail"}}

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestParseImpair: what is parsed prints as it can be read again, and what makes no sense is refused with the reason.
+// TestParseImpair: String returns text that parses to the same value; invalid input is rejected
+// with a reason.
 func TestParseImpair(t *testing.T) {
 	for text, want := range map[string]Impair{
 		"rail=1,loss=1%,delay=1ms":          {Rail: 1, Loss: 0.01, Delay: time.Millisecond},
@@ -34,7 +35,7 @@ func TestParseImpair(t *testing.T) {
 	}
 }
 
-// TestImpairRefused: a server refuses what a client cannot have asked for.
+// TestImpairRefused: a server rejects impairments that an honest client cannot send.
 func TestImpairRefused(t *testing.T) {
 	for name, list := range map[string][]Impair{
 		"no such rail": {{Rail: 2, Loss: 0.1}}, "a negative rail": {{Rail: -2, Loss: 0.1}}, "a probability": {{Rail: 0, Corrupt: 2}},

@@ -79,8 +79,8 @@ func TestKillDefaults(t *testing.T) {
 	}
 }
 
-// Only a test that loses a rail pays for a control channel, and polls a target at which
-// nothing completes all the time.
+// Only a test that loses a rail uses a control channel and constantly polls a target without
+// completions.
 func TestControlOnlyWithKill(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		cfg := Config{Sizes: []int{64}}
@@ -148,7 +148,7 @@ func killed(op Op) Config {
 	return cfg
 }
 
-// A byte that is wrong is found while the transfer goes on.
+// A wrong byte is found while the transfer continues.
 func TestRollingCheckFindsCorruption(t *testing.T) {
 	for _, op := range []Op{Write, WriteImm, Read, Send} {
 		t.Run(string(op), func(t *testing.T) {
@@ -197,8 +197,8 @@ func TestVerifyAgainFindsLateWrite(t *testing.T) {
 	}
 }
 
-// A place is not used again before what stands in it was compared, even if the sender could
-// go on: a notified write is complete there before the target has been polled.
+// A slot is reused only after its content was compared, even if the sender could continue: a
+// notified write completes there before the target is polled.
 func TestRollingWaitsForCompare(t *testing.T) {
 	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(t.Context(), 100, new(atomic.Bool))
 	if err != nil {
@@ -225,8 +225,8 @@ func TestRollingWaitsForCompare(t *testing.T) {
 	}
 }
 
-// A rail that does not come back is an error that names its lanes, some time after its
-// ports are up and the row should be over.
+// A rail that does not recover is an error that names its lanes. It is returned some time after its
+// ports are up and the row should be complete.
 func TestRailNotBack(t *testing.T) {
 	cfg := killed(Write)
 	cfg.Duration = 2 * time.Hour
@@ -334,7 +334,7 @@ func TestLateWriteEndsRun(t *testing.T) {
 	wantMismatch(t, Write, 77, err)
 }
 
-// moving is an end with one lane that changes its rail.
+// moving is an end with one lane that moves to another rail.
 type moving struct {
 	sideQPs
 	now ibverbx.LaneStats

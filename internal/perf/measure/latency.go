@@ -2,18 +2,18 @@ package measure
 
 import "errors"
 
-// A ping-pong posts one message at a time but asks for a send completion only with
-// every pingChain-th, of which pingWindow may be outstanding.
+// A ping-pong posts one message at a time. Only every pingChain-th is signaled, and at most
+// pingWindow signaled sends are outstanding.
 const (
 	pingChain  = 32
 	pingWindow = 2
 )
 
-// latencyWarmUp is how many samples are dropped first, until caches and branch predictors are
-// warm.
+// latencyWarmUp is the number of initial samples dropped while caches and branch predictors warm
+// up.
 const latencyWarmUp = 64
 
-// latency measures the row. If it was cancelled mine holds what was measured until then.
+// latency measures the row. After a cancellation, mine holds the partial result.
 func (r *SizeRun) latency(mine *Outcome) error {
 	one, scale := r.roundTrip, 1.0
 	if r.cfg.op().received() {
@@ -31,8 +31,8 @@ func (r *SizeRun) latency(mine *Outcome) error {
 	return err
 }
 
-// sample runs the operation until the row is complete. Only the operation itself and one reading
-// of the clock lie between the two times of a sample.
+// sample repeats the operation until the row is complete. Only the operation and one clock reading
+// lie between the two timestamps of a sample.
 func (r *SizeRun) sample(s *samples, one func() error) error {
 	limit, total := int64(r.cfg.Iterations), r.cfg.Duration
 	for count := int64(-latencyWarmUp); (limit == 0 || count < limit) && !r.cancelled.Load(); count++ {
@@ -78,8 +78,8 @@ func (r *SizeRun) roundTrip() error {
 	return r.await(r.sides[0], &f.completed, before)
 }
 
-// pingPong sends a message from the first side to the second and one back. A second side in
-// another process answers by itself.
+// pingPong sends a message from the first side to the second and one back. A second side in another
+// process responds on its own.
 func (r *SizeRun) pingPong() error {
 	first, second := r.sides[0], r.sides[1]
 	sent, answered := first.out.received, first.in.received
@@ -97,7 +97,7 @@ func (r *SizeRun) pingPong() error {
 	return r.await(first, &first.in.received, answered)
 }
 
-// echo answers every message until the remote side has sent its last.
+// echo responds to every message until the remote side has sent its last.
 func (r *SizeRun) echo() error {
 	r.begin()
 	h := r.own()
@@ -124,7 +124,7 @@ func (r *SizeRun) echo() error {
 	}
 }
 
-// ping posts the next request of a chain on its own.
+// ping posts the next request of a chain separately.
 func (r *SizeRun) ping(h *side) error {
 	f := h.out
 	q := &f.queues[0]
@@ -138,7 +138,7 @@ func (r *SizeRun) ping(h *side) error {
 	return r.await(h, &f.completed, f.completed)
 }
 
-// await polls one side until a counter of completions there moves.
+// await polls one side until *counter differs from before.
 func (r *SizeRun) await(h *side, counter *int64, before int64) error {
 	var w idlePolls
 	for {

@@ -9,18 +9,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// HostMemory is the name of the host's memory in Run.Options.
+// HostMemory is the name for host memory in Run.Options.
 const HostMemory = "host"
 
-// Memory is where an end has its buffers. The zero value is memory of the host.
+// Memory selects the memory for one side's buffers. The zero value is host memory.
 type Memory struct {
-	// Device is the name of the device that has the memory, such as cuda:0. It is empty for the host.
+	// Device is the name of the memory device, such as cuda:0. Empty means the host.
 	Device string
-	// Alloc returns size bytes, and what gives them back once nothing uses them. Nil means verbs.AllocMemory.
+	// Alloc returns size bytes and a function that frees them once they are unused. Nil means
+	// verbs.AllocMemory.
 	Alloc func(size int) (mem *verbs.Memory, free func() error, err error)
 }
 
-// String is the name, as in Run.Options.
+// String returns the name used in Run.Options.
 func (m Memory) String() string { return cmp.Or(m.Device, HostMemory) }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -32,7 +33,7 @@ func (m *Memory) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// take allocates memory until closers are closed.
+// take allocates memory and registers its release with closers.
 func (m *Memory) take(size int, closers *closer.Stack) (mem *verbs.Memory, err error) {
 	free := func() error { return mem.Free() }
 	if m.Alloc != nil {
@@ -46,10 +47,10 @@ func (m *Memory) take(size int, closers *closer.Stack) (mem *verbs.Memory, err e
 	return mem, err
 }
 
-// onDevice reports whether a device has the buffers of one end or of both.
+// onDevice reports whether the buffers of at least one side are in device memory.
 func (c *Config) onDevice() bool { return c.Memory[0].Device != "" || c.Memory[1].Device != "" }
 
-// memoryRules refuse what memory of a device cannot do.
+// memoryRules refuse operations that device memory does not support.
 func (c *Config) memoryRules() (rules []rule) {
 	for side := range c.Memory {
 		target := side == 1 || c.Bidirectional
@@ -61,21 +62,21 @@ func (c *Config) memoryRules() (rules []rule) {
 	return rules
 }
 
-// memory is the registered memory of one side, from which buffers are cut.
+// memory is the registered memory of one side; buffers are cut from it.
 type memory struct {
-	bytes []byte // nil if the memory is in another process, or if a device has it
-	// device is the memory if a device has it, in place of bytes; otherwise nil.
+	bytes []byte // nil if the memory is in another process or on a device
+	// device is the memory if it is on a device, instead of bytes; otherwise nil.
 	device *verbs.Memory
-	// scratch has room for one message on its way from or to device; nil if there is none.
+	// scratch stages one message from or to device; nil if device is nil.
 	scratch []byte
-	used    int // bytes that buffers were cut from
+	used    int // bytes already assigned to buffers
 	region  *ibverbx.Region
 	remote  *ibverbx.RemoteRegion
-	nics    string // names of the NICs, for errors
+	nics    string // NIC names, for errors
 }
 
-// attach takes memory of this process for messages of the given size, and clears it. The system does its work at the
-// first touch, before the measurement.
+// attach uses local memory for messages of the given size, and clears it. This also takes the page
+// faults before the measurement.
 func (m *memory) attach(bytes []byte, mem *verbs.Memory, size int) error {
 	if m.bytes = bytes; mem == nil || mem.Device() == nil {
 		clear(m.bytes)
@@ -94,17 +95,17 @@ func (m *memory) attach(bytes []byte, mem *verbs.Memory, size int) error {
 // here reports whether the memory is in this process.
 func (m *memory) here() bool { return m.bytes != nil || m.device != nil }
 
-// buffer is places for messages in the memory of one side.
+// buffer holds message slots in the memory of one side.
 type buffer struct {
 	*memory
-	base   int // offset of the first place in the memory
+	base   int // offset of the first slot in the memory
 	places int // per QP
-	stride int // bytes from one place to the next
-	head   int // bytes of a place before the message
-	size   int // bytes of a message
+	stride int // bytes from one slot to the next
+	head   int // bytes before the message in its slot
+	size   int // message size in bytes
 }
 
-// buffer cuts so many places per QP from the memory.
+// buffer cuts a buffer with the given number of slots per QP from the memory.
 func (m *memory) buffer(p *plan, places int) *buffer {
 	b := &buffer{memory: m, base: m.used, places: places, stride: p.stride, head: p.head, size: p.size}
 	m.used += p.areaBytes(places)
@@ -115,13 +116,14 @@ func (b *buffer) offset(queue int, message int64) int {
 	return b.base + (queue*b.places+int(message%int64(b.places)))*b.stride + b.head
 }
 
-// message returns the place of a message. No device has it.
+// message returns the slot of a message in host memory.
 func (b *buffer) message(queue int, message int64) []byte {
 	off := b.offset(queue, message)
 	return b.bytes[off : off+b.size : off+b.size]
 }
 
-// load returns the bytes of a message. Those of a device are valid until the next load or fill.
+// load returns the bytes of a message. Bytes loaded from a device are valid until the next load or
+// fill.
 func (b *buffer) load(queue int, message int64) ([]byte, error) {
 	if b.device == nil {
 		return b.message(queue, message), nil
@@ -132,7 +134,7 @@ func (b *buffer) load(queue int, message int64) ([]byte, error) {
 	return b.scratch, nil
 }
 
-// fill writes the pattern of a seed to the place of a message.
+// fill writes the pattern of a seed to the slot of a message.
 func (b *buffer) fill(queue int, message int64, seed uint64) error {
 	if b.device == nil {
 		fillPattern(b.message(queue, message), seed)
@@ -145,7 +147,7 @@ func (b *buffer) fill(queue int, message int64, seed uint64) error {
 	return nil
 }
 
-// sge names the place of a message, with grh bytes before it.
+// sge returns the SGE of a message's slot, with grh bytes before it.
 func (b *buffer) sge(queue int, message int64, grh int) ibverbx.SGE {
 	return ibverbx.SGE{Region: b.region, Offset: uint64(b.offset(queue, message) - grh), Length: uint32(b.size + grh)}
 }

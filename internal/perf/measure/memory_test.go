@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// device is memory of a device that stands in for a GPU. At the end of the test all of it must have been given back.
+// device returns fake GPU memory. All of it must be freed by the end of the test.
 func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
 	t.Helper()
 	d := new(verbstest.MemoryDevice)
@@ -32,12 +32,12 @@ func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
 	}}
 }
 
-// names are where a report says that the buffers were.
+// names returns the buffer locations in a report.
 func names(r *measure.Report) [2]string {
 	return [2]string{r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()}
 }
 
-// memoryTest makes a test between two ends in this process.
+// memoryTest creates a test between two ends in this process.
 func memoryTest(t *testing.T, cfg measure.Config) (*measure.Test, error) {
 	t.Helper()
 	cfg, err := cfg.Complete()
@@ -48,8 +48,8 @@ func memoryTest(t *testing.T, cfg measure.Config) (*measure.Test, error) {
 	return measure.New(ends[0], ends[1], cfg)
 }
 
-// TestDeviceMemory measures every operation with memory of a device at either end and at both. Every byte is compared, the
-// report names the memory, and the rate of a copy is that of the device.
+// TestDeviceMemory runs every operation with device memory at either end and at both. Every byte is
+// compared, the report names the memory, and the device performs the reference copy.
 func TestDeviceMemory(t *testing.T) {
 	for name, on := range map[string][2]bool{"from": {true, false}, "to": {false, true}, "both": {true, true}} {
 		for _, cfg := range []measure.Config{
@@ -113,8 +113,8 @@ func TestDeviceMemory(t *testing.T) {
 	}
 }
 
-// TestDeviceChains: without --cq-mod a chain is a batch for the device, with a place for each of its messages. The rate of copies
-// comes from batches of the same size.
+// TestDeviceChains: without --cq-mod a chain is a batch for the device, with a slot for each of its
+// messages. The reference copy uses batches of the same size.
 func TestDeviceChains(t *testing.T) {
 	d, memory := device(t)
 	test, err := memoryTest(t, measure.Config{QPs: 1, Sizes: []int{16 << 10}, Iterations: 640, Memory: [2]measure.Memory{memory, memory}})
@@ -130,8 +130,8 @@ func TestDeviceChains(t *testing.T) {
 	}
 }
 
-// TestDeviceMemoryFails: the error of a device ends the test, whichever of its copies fails: that of the transfer, of a pattern, of the
-// comparison or of the rate.
+// TestDeviceMemoryFails: a device error fails the test, whichever copy fails: the transfer, a
+// pattern, the comparison or the reference copy.
 func TestDeviceMemoryFails(t *testing.T) {
 	for _, check := range []bool{false, true} {
 		for after := range 40 {
@@ -152,7 +152,7 @@ func TestDeviceMemoryFails(t *testing.T) {
 	}
 }
 
-// TestDeviceMemoryRefused: atomics on memory of a device are refused before anything is opened.
+// TestDeviceMemoryRefused: atomics on device memory are rejected before any resource is opened.
 func TestDeviceMemoryRefused(t *testing.T) {
 	_, memory := device(t)
 	for _, cfg := range []measure.Config{{Memory: [2]measure.Memory{{}, memory}}, {Memory: [2]measure.Memory{memory}, Bidirectional: true}} {

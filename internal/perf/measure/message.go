@@ -12,12 +12,13 @@ import (
 	"ibverbx/internal/strictjson"
 )
 
-// Bounds of messages.
+// Message limits.
 const (
 	maxWire = 1 << 20 // bytes
 	// MaxText limits the text of an error, in bytes.
 	MaxText = 512
-	// maxHealthLanes is the largest number of lanes whose counters are sent. More would not fit a message.
+	// maxHealthLanes is the maximum number of lanes with transmitted counters. More would not fit
+	// in a message.
 	maxHealthLanes = 512
 )
 
@@ -27,11 +28,11 @@ type messageKind string
 // Kinds of control messages.
 const (
 	kindStart    messageKind = "start"    // the receives are posted
-	kindProgress messageKind = "progress" // a sign of life
+	kindProgress messageKind = "progress" // a keepalive
 	kindFill     messageKind = "fill"     // fill N messages from First on with their patterns
 	kindCompare  messageKind = "compare"  // compare N messages from First on
 	kindAnswer   messageKind = "answer"   // to fill or compare: Text is empty, or the error
-	kindDone     messageKind = "done"     // N messages were sent, and no more will be
+	kindDone     messageKind = "done"     // N messages were sent; sending is finished
 	kindOver     messageKind = "over"     // the last message of a run
 )
 
@@ -66,7 +67,8 @@ func (m *controlMessage) check() error {
 	return nil
 }
 
-// checkOutcome rejects an invalid result of the remote side. Lanes are printed; paths and health are not sent with them.
+// checkOutcome rejects an invalid result from the remote side. Lanes are checked because they are
+// printed; they must not include paths or health.
 func checkOutcome(o *Outcome) error {
 	if o.Messages < 0 || o.Elapsed < 0 || o.Peak < 0 || len(o.Lanes) > MaxLanes+2 {
 		return errors.New("the remote side's result has invalid values")
@@ -105,8 +107,8 @@ func RecvMessage(ctx context.Context, from Peer, v any) error {
 	return nil
 }
 
-// Brief is the text of an error, empty for nil, cut to what a message may hold. JSON holds UTF-8 only, so other bytes are
-// left out, as is a character that was cut.
+// Brief returns the text of err, empty for nil, truncated to MaxText bytes. Invalid UTF-8,
+// including a truncated last character, is removed because JSON requires UTF-8.
 func Brief(err error) string {
 	if err == nil {
 		return ""

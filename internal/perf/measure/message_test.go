@@ -10,7 +10,7 @@ import (
 	"ibverbx"
 )
 
-// hear decodes a message as RecvMessage does.
+// hear decodes a message like RecvMessage.
 func hear(b []byte, v any) error { return RecvMessage(context.Background(), said{b: b}, v) }
 
 // said is a Peer that has said something.

@@ -2,7 +2,7 @@ package measure
 
 import "ibverbx/verbs"
 
-// Op is the operation that is measured.
+// Op is the operation to measure.
 type Op string
 
 // Operations.
@@ -12,7 +12,7 @@ const (
 	Send   Op = "send"   // SEND into posted receives
 	Atomic Op = "atomic" // ATOMIC_FETCH_AND_ADD on 8 bytes
 
-	// WriteImm is what a report calls Write with Config.Imm: RDMA_WRITE_WITH_IMM.
+	// WriteImm is the name of Write with Config.Imm in reports: RDMA_WRITE_WITH_IMM.
 	WriteImm Op = "writeimm"
 )
 
@@ -21,12 +21,12 @@ func ParseOp(s string) (Op, error) {
 	switch op := Op(s); op {
 	case Write, Read, Send, Atomic:
 		return op, nil
-	case WriteImm: // only by --imm
+	case WriteImm: // set by --imm only
 	}
 	return "", &ConfigError{Where: "operation " + quote(s), Problem: "there is no such operation", Fix: "use write, read, send or atomic"}
 }
 
-// opcode is the opcode of a work request of the operation.
+// opcode returns the opcode of the operation's work requests.
 func (o Op) opcode() verbs.Opcode {
 	switch o {
 	case WriteImm:
@@ -42,10 +42,10 @@ func (o Op) opcode() verbs.Opcode {
 	}
 }
 
-// received reports whether the target takes a receive for each message.
+// received reports whether each message consumes a receive at the target.
 func (o Op) received() bool { return o == Send || o == WriteImm }
 
-// runsOn reports whether the transport has the operation (IBTA 1.4 table 37).
+// runsOn reports whether the transport supports the operation (IBTA 1.4 table 37).
 func (o Op) runsOn(t verbs.QPType) bool {
 	switch o {
 	case Send:
@@ -57,7 +57,7 @@ func (o Op) runsOn(t verbs.QPType) bool {
 	}
 }
 
-// Mode is whether bandwidth or latency is measured.
+// Mode selects bandwidth or latency.
 type Mode string
 
 // Modes.
@@ -66,22 +66,22 @@ const (
 	Latency   Mode = "latency"
 )
 
-// Transport is what makes the QPs of a test reliable.
+// Transport is the layer that makes the QPs of a test reliable.
 type Transport string
 
 // Transports.
 const (
-	// TransportRC is the RC QPs of the device.
+	// TransportRC uses the device's RC QPs.
 	TransportRC Transport = "rc"
-	// TransportUC is RC QPs that package reliable makes of many UC QPs each. The caller that
+	// TransportUC uses RC QPs that package reliable builds on many UC QPs each. The caller that
 	// opens the rails wraps them.
 	TransportUC Transport = "uc"
 
-	// TransportRaw is what a report calls raw UC and UD QPs: nothing makes them reliable.
+	// TransportRaw is the name of raw UC and UD QPs in reports; they are unreliable.
 	TransportRaw Transport = "raw"
 )
 
-// transport is what a report says of the QPs.
+// transport returns the transport name for reports.
 func (c *Config) transport() Transport {
 	if !c.virtual() {
 		return TransportRaw

@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// bucketLong is how much time a span of the timeline covers.
+	// bucketLong is the maximum duration of a timeline span.
 	bucketLong = 100 * time.Millisecond
-	// bucketsMin is how many spans there are at least; those of short rows are shorter.
+	// bucketsMin is the minimum number of timeline spans; short rows use shorter spans.
 	bucketsMin = 20
-	// loadWithin is how long the loss waits for a moment with something in flight. Over shared memory there is none.
+	// loadWithin bounds how long the outage is delayed to catch messages in flight. Over shared
+	// memory none are ever seen.
 	loadWithin = 100 * time.Millisecond
 	// laneInService is ibverbx.LaneStats.State of a lane that carries data.
 	laneInService = "up"
@@ -20,25 +21,25 @@ const (
 
 var endNames = [...]string{"initiator", "target"}
 
-// outage is the loss of a rail as it goes on: what was done, what happened, and what came through
-// meanwhile. All its times count from the start of the measurement.
+// outage runs the loss of a rail and records its events and the traffic meanwhile. All its times
+// count from the start of the measurement.
 type outage struct {
 	run  *SizeRun
 	kill *Kill
-	ends []*virtualQPs // those in this process
-	rep  *Report       // PerRail and PerLane are kept up to date, unless the other side is in another process
+	ends []*virtualQPs // VirtualQPs in this process
+	rep  *Report       // PerRail and PerLane are kept up to date if both sides are in this process
 
-	now      time.Duration // time of the last look
+	now      time.Duration // time of the last observe
 	down     bool          // the ports are down
 	timeline *series
 
-	// phases are the state at the start, at the loss, at the recovery and at the end.
+	// phases holds the counts at the start, at the loss, at the recovery and at the end.
 	phases []counts
 
 	killedAt    time.Duration // when the ports went down, 0 before
-	backAt      time.Duration // when the ports came up again, 0 before
+	backAt      time.Duration // when the ports were up again, 0 before
 	recoveredAt time.Duration // when all lanes were in service again, 0 before
-	// recovered is when each end reported that, 0 if it has not since it last lost a lane.
+	// recovered is the time each end reported recovery, 0 if it has lost a lane since.
 	recovered [2]time.Duration
 	taken     [64]ibverbx.Event
 	events    []FailoverEvent
@@ -52,13 +53,13 @@ func (r *SizeRun) newOutage(rep *Report) *outage {
 	}
 	for _, h := range r.sides {
 		if h.sideQPs != nil {
-			o.ends = append(o.ends, h.sideQPs.(*virtualQPs)) // Config.Validate allows no other
+			o.ends = append(o.ends, h.sideQPs.(*virtualQPs)) // Config.Validate rejects all other types
 		}
 	}
 	return o
 }
 
-// start begins the timeline and the first phase. A nil outage does nothing.
+// start begins the timeline and the first phase. It is a no-op on nil.
 func (o *outage) start() {
 	if o == nil {
 		return
@@ -67,7 +68,7 @@ func (o *outage) start() {
 	o.phases = o.timeline.samples[:1:1]
 }
 
-// setPort takes the ports of the rail up or down. A nil outage does nothing.
+// setPort takes the ports of the rail up or down. It is a no-op on nil.
 func (o *outage) setPort(up bool) {
 	if o != nil && o.down == up {
 		o.kill.SetPort(o.kill.Rail, up)
@@ -75,7 +76,7 @@ func (o *outage) setPort(up bool) {
 	}
 }
 
-// act takes the rail down or up if it is time.
+// act takes the rail down or up when it is due.
 func (o *outage) act() {
 	switch now := o.run.spent(o.run.now()); {
 	case o.killedAt == 0 && now >= o.kill.At && o.moved() && (o.loaded() || now >= o.kill.At+loadWithin):
@@ -90,12 +91,12 @@ func (o *outage) act() {
 	}
 }
 
-// loaded reports whether something is in flight. Between two bursts of a check nothing is.
+// loaded reports whether messages are in flight. Between two bursts of a check none are.
 func (o *outage) loaded() bool {
 	return slices.ContainsFunc(o.run.flows, func(f *flow) bool { return f.inFlight > 0 })
 }
 
-// killed is the end whose ports go down.
+// killed returns the end whose ports go down.
 func (o *outage) killed() string {
 	if len(o.ends) > 1 {
 		return "both"
@@ -103,13 +104,13 @@ func (o *outage) killed() string {
 	return endNames[0]
 }
 
-// moved reports whether enough came through in the present phase.
+// moved reports whether the current phase has delivered enough messages.
 func (o *outage) moved() bool {
 	need := min(phaseMessages, max(phaseBytes/max(o.run.plan.size, 1), 1))
 	return o.run.done()-o.phases[len(o.phases)-1].messages >= int64(need)
 }
 
-// observe takes notice of what has happened since the last look.
+// observe processes the events since the last call and advances the timeline.
 func (o *outage) observe(now time.Duration) {
 	o.now = o.run.spent(now)
 	if o.takeEvents() {
@@ -122,7 +123,7 @@ func (o *outage) observe(now time.Duration) {
 	}
 }
 
-// takeEvents takes what the ends have noticed, and reports whether there was something.
+// takeEvents drains the event queues of the ends and reports whether any event was found.
 func (o *outage) takeEvents() (some bool) {
 	for i, e := range o.ends {
 		for {
@@ -154,14 +155,14 @@ func (o *outage) take(end int, e *ibverbx.Event) {
 	o.add(ev)
 }
 
-// add records an event at the time of the last look.
+// add records an event at the time of the last observe.
 func (o *outage) add(e *FailoverEvent) {
 	e.At = seconds(o.now)
 	o.events = append(o.events, *e)
 }
 
 // isRecovered reports whether all lanes are in service again at both ends. With very many lanes
-// some events are dropped. Then the state of the lanes decides, if look allows to ask for it.
+// some events are dropped; if look is set, it then reads the lane states instead.
 func (o *outage) isRecovered(look bool) bool {
 	if !slices.Contains(o.recovered[:len(o.ends)], 0) {
 		return true
@@ -181,7 +182,7 @@ func (o *outage) isRecovered(look bool) bool {
 	return deaths > 0
 }
 
-// lasted reports whether a transfer has lasted long enough. o is nil if no rail is to be lost.
+// lasted reports whether a transfer has lasted long enough. o is nil unless an outage is planned.
 func (o *outage) lasted(lasted, d time.Duration) (bool, error) {
 	if o != nil {
 		return o.over()
@@ -189,8 +190,8 @@ func (o *outage) lasted(lasted, d time.Duration) (bool, error) {
 	return d > 0 && lasted >= d, nil
 }
 
-// over reports whether the row has lasted long enough: for its duration, and some time after the
-// rail is back. A rail that does not come back is an error.
+// over reports whether the row has lasted long enough: for its duration, and some time after
+// recovery. It returns an error if the lanes do not recover in time.
 func (o *outage) over() (bool, error) {
 	d := o.run.cfg.Duration
 	if o.recoveredAt > 0 {
@@ -202,8 +203,8 @@ func (o *outage) over() (bool, error) {
 	return false, nil
 }
 
-// sample brings what lanes and rails carried up to date. Between processes that is done when the row ends, because the
-// partner is told the sum.
+// sample updates the traffic of lanes and rails. Between processes this waits until the row is
+// complete, because the peer receives the sum.
 func (o *outage) sample() {
 	if o.run.control != nil {
 		return
@@ -213,7 +214,7 @@ func (o *outage) sample() {
 	}
 }
 
-// end ends the last span and the last phase, and reports what happened. A nil outage does nothing.
+// end closes the last span and the last phase and stores the report. It is a no-op on nil.
 func (o *outage) end() {
 	if o == nil {
 		return
@@ -224,7 +225,7 @@ func (o *outage) end() {
 	o.rep.Failover = o.report(o.run.plan.size)
 }
 
-// report returns what happened, for messages of the given size.
+// report returns the failover report for messages of the given size.
 func (o *outage) report(size int) *Failover {
 	rep := &Failover{
 		KillRail: o.kill.Rail, KilledAt: when(o.killedAt), BackAt: when(o.backAt), RecoveredAt: when(o.recoveredAt),
@@ -244,7 +245,7 @@ func (o *outage) report(size int) *Failover {
 	return rep
 }
 
-// when is a time as a report has it, nil for one that did not come.
+// when converts at to seconds for a report, or to nil if the event did not happen.
 func when(at time.Duration) *float64 {
 	if at == 0 {
 		return nil

@@ -24,7 +24,7 @@ func TestVirtualConfig(t *testing.T) {
 	}
 }
 
-// Every QP is connected with the MTU that was asked for.
+// Every QP is connected with the configured MTU.
 func TestMTU(t *testing.T) {
 	for _, cfg := range []Config{{}, {QPs: 1}, {Connection: verbs.UC, QPs: 2}} {
 		cfg.MTU = 512
@@ -45,7 +45,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// A VirtualQP at which nothing completes is polled now and then all the same.
+// A VirtualQP without completions is still polled periodically.
 func TestQuietEndIsPolled(t *testing.T) {
 	w := newWire()
 	if _, err := run(t, w, Config{Sizes: []int{8}, Iterations: 10000, TxDepth: 8, CQMod: 4}); err != nil {
@@ -57,7 +57,7 @@ func TestQuietEndIsPolled(t *testing.T) {
 	}
 }
 
-// A message whose completion tells another length ends the test.
+// A completion with a wrong length fails the test.
 func TestWrongLength(t *testing.T) {
 	for _, cfg := range []Config{
 		{Op: Send, QPs: 1}, {Op: Send}, {Imm: true, QPs: 1}, {Imm: true, Scheme: ibverbx.DQPLB}, {Op: Send, Connection: verbs.UD},
@@ -72,7 +72,8 @@ func TestWrongLength(t *testing.T) {
 	}
 }
 
-// TestCompletionOrder: with a check, a sender whose chains complete out of posting order ends the test.
+// TestCompletionOrder: with a check, a sender whose chains complete out of posting order fails the
+// test.
 func TestCompletionOrder(t *testing.T) {
 	f := &flow{cfg: &Config{}, queues: []queue{{chains: make([][]ibverbx.SendWR, 3)}}, target: &buffer{memory: &memory{}}, source: &buffer{memory: &memory{}}}
 	for _, chain := range []int{0, 1, 2, 0} {

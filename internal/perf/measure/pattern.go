@@ -19,7 +19,7 @@ func mix(x uint64) uint64 {
 
 const golden = 0x9e3779b97f4a7c15
 
-// fillPattern fills b with bytes that depend on the seed and on the offset.
+// fillPattern fills b with bytes that depend on the seed and the offset.
 func fillPattern(b []byte, seed uint64) {
 	for ; len(b) >= 8; b = b[8:] {
 		seed += golden
@@ -32,8 +32,8 @@ func fillPattern(b []byte, seed uint64) {
 	}
 }
 
-// checkPattern compares b with the pattern of the seed. If they differ it returns the offset of the
-// first wrong byte and its right value.
+// checkPattern compares b with the seed's pattern. If they differ, it returns the offset of the
+// first wrong byte and the expected value.
 func checkPattern(b []byte, seed uint64) (offset int, want byte, ok bool) {
 	for off := 0; off < len(b); off += 8 {
 		seed += golden
@@ -50,24 +50,24 @@ func checkPattern(b []byte, seed uint64) (offset int, want byte, ok bool) {
 	return 0, 0, true
 }
 
-// MismatchError says that data arrived wrong.
+// MismatchError reports corrupted data.
 type MismatchError struct {
 	// Op is the operation.
 	Op Op
-	// Size is the size of a message in bytes.
+	// Size is the message size in bytes.
 	Size int
-	// What was compared: "byte 5", "the immediate" or, if atomics were lost, repeated or
-	// reordered, "the counter".
+	// What names the compared value: "byte 5", "the immediate" or, if atomics were lost, repeated
+	// or reordered, "the counter".
 	What string
-	// Device is where the wrong value is.
+	// Device names the NICs of the side with the wrong value.
 	Device string
 	// QP is the index of the QP in the test.
 	QP int
 	// Message is the number of the message on that QP.
 	Message int64
-	// Want is the right value.
+	// Want is the expected value.
 	Want uint64
-	// Got is the value that was found.
+	// Got is the actual value.
 	Got uint64
 }
 
@@ -77,7 +77,7 @@ func (e *MismatchError) Error() string {
 		e.Op, FormatSize(e.Size), e.QP, e.Message, e.What, e.Device, e.Got, e.Want)
 }
 
-// mismatch says that a value of a message is wrong.
+// mismatch returns a MismatchError for a wrong value in a message.
 func (f *flow) mismatch(what string, queue int, message int64, got, want uint64) error {
 	return &MismatchError{Op: f.op, Size: f.size, What: what, Device: f.target.nics, QP: queue, Message: message, Want: want, Got: got}
 }

@@ -187,7 +187,7 @@ func TestCheckFindsCorruption(t *testing.T) {
 	}
 }
 
-// wantMismatch checks the error of a test in which bit 4 of a byte was wrong.
+// wantMismatch checks the error of a test with bit 4 of a byte flipped.
 func wantMismatch(t *testing.T, op Op, offset int, err error) {
 	t.Helper()
 	if op == Atomic {
@@ -296,7 +296,7 @@ func TestCancelKeepsResults(t *testing.T) {
 	}
 }
 
-// A row that hangs must end soon after a cancellation, with what it has.
+// A hanging row returns a partial result soon after a cancellation.
 func TestCancelEndsHangingRow(t *testing.T) {
 	for _, mode := range []Mode{Bandwidth, Latency} {
 		for _, lanes := range []int{1, 4} {
@@ -347,8 +347,8 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestOpened: the observer gets both sides of every row, with their VirtualQPs if there are any, and is called
-// before they are closed.
+// TestOpened: the observer is called with both sides of every row, including their VirtualQPs if
+// any, and again before they are closed.
 func TestOpened(t *testing.T) {
 	for _, conn := range []verbs.QPType{verbs.RC, verbs.UC} {
 		w := newWire()

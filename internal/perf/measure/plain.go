@@ -5,8 +5,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// plainQPs is an end with UC or UD QPs, which a VirtualQP cannot use. They take the requests
-// of a VirtualQP and complete like one, so that a flow does not see the difference.
+// plainQPs is a side with UC or UD QPs, which a VirtualQP cannot use. They accept requests and
+// complete them like a VirtualQP, so a flow treats both alike.
 type plainQPs struct {
 	run *SizeRun
 	pd  verbs.PD
@@ -19,14 +19,14 @@ type plainQPs struct {
 type plainQP struct {
 	verbs.QP
 	endpoint verbs.Endpoint
-	send     []verbs.SendWR // a chain; UD addresses are filled in once
+	send     []verbs.SendWR // a chain; UD addresses are set once
 	recv     []verbs.RecvWR // a chain
-	base     uint64         // address of the memory of this end
+	base     uint64         // address of this side's memory
 	lkey     uint32         // key of that memory
 	ibverbx.Counts
 }
 
-// openPlain makes the QPs of both sides and connects them one to one.
+// openPlain creates the QPs of both sides and connects them pairwise.
 func (r *SizeRun) openPlain(rails *[2][]ibverbx.RailConfig) error {
 	var ends [2]*plainQPs
 	for i := range ends {
@@ -73,8 +73,8 @@ func (e *plainQPs) open(rail *ibverbx.RailConfig) (err error) {
 	return nil
 }
 
-// smaller returns the smaller of an MTU and the one that was asked for. A QP takes the smaller
-// MTU of both ends.
+// smaller returns the smaller of mtu and Config.MTU, if set. A QP uses the smaller MTU of both
+// sides.
 func (c *Config) smaller(mtu verbs.MTU) (verbs.MTU, error) {
 	if c.MTU == 0 {
 		return mtu, nil
@@ -117,7 +117,7 @@ func (e *plainQPs) connect(other *plainQPs, rail *ibverbx.RailConfig) (err error
 	return nil
 }
 
-// portOf is the port of a rail.
+// portOf returns the port number of a rail.
 func portOf(rail *ibverbx.RailConfig) int { return int(max(rail.Port, 1)) }
 
 func (e *plainQPs) posters() (list []poster) {

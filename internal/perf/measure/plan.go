@@ -10,8 +10,8 @@ import (
 const (
 	cacheLine = 64
 	pageBytes = 4096
-	// cycleBytes is how far small messages spread, so that they do not all use one cache
-	// line. It is a page, as perftest's cycle_buffer.
+	// cycleBytes is the range over which small messages are spread, so that they do not share a
+	// cache line. It is a page, like perftest's cycle_buffer.
 	cycleBytes = 4096
 	// chainBytes bounds a chain, so that one post does not run for milliseconds on a
 	// NIC that works inside the call.
@@ -19,47 +19,47 @@ const (
 	// deviceChainBytes is chainBytes if a device has memory: it copies a chain with one synchronization, which takes as
 	// long as a copy of some hundred KiB.
 	deviceChainBytes = 4 << 20
-	// windowBytes bounds what a QP has in flight if TxDepth was not asked for. No path holds
-	// as much.
+	// windowBytes limits a QP's bytes in flight if TxDepth is zero. It exceeds the capacity of any
+	// path.
 	windowBytes = 16 << 20
-	// checkBytes bounds what a direction has in flight with Check, where every message has
-	// its own place.
+	// checkBytes limits the bytes in flight per direction with Check, where every message has its
+	// own slot.
 	checkBytes = 64 << 20
 	// bufferBytes bounds all buffers of a row.
 	bufferBytes = 8 << 30
-	// minLaneDepth is how many requests a lane holds at least.
+	// minLaneDepth is the minimum request capacity of a lane.
 	minLaneDepth = 16
-	// maxLaneDepth is how many requests a lane holds at most. More never wait.
+	// maxLaneDepth is the maximum request capacity of a lane. More requests never queue.
 	maxLaneDepth = 1024
 	// laneRequests is about how many requests all lanes together hold at most.
 	laneRequests = 1 << 18
-	// wantFragment is what a chosen fragment grows to (ibverbx.Config.FragmentSize).
+	// wantFragment is the upper limit of an automatic fragment size (ibverbx.Config.FragmentSize).
 	wantFragment = 1 << 20
 )
 
 // plan is how one row is laid out: queues, chains and buffers.
 type plan struct {
-	size int // bytes of a message
-	// qps is how many QPs messages are posted to. A VirtualQP counts as one.
+	size int // message size in bytes
+	// qps is the number of QPs that messages are posted to. A VirtualQP counts as one.
 	qps int
 	// directions is 1, or 2 if both sides initiate.
 	directions int
-	// chain is how many requests are posted at once, with one completion.
+	// chain is the number of requests posted at once, with one completion.
 	chain int
-	// window is how many chains a QP has in flight.
+	// window is the number of chains a QP keeps in flight.
 	window int
-	// slots is how many places for a message a QP has at the source, and at the target of a
-	// one-sided operation. Messages take them in turn.
+	// slots is the number of message slots per QP at the source, and at the target of a one-sided
+	// operation. Messages use them round-robin.
 	slots int
-	// recvs is how many receives a QP has, a multiple of chain; 0 unless the operation takes
+	// recvs is the number of receives per QP, a multiple of chain; 0 unless the operation consumes
 	// receives.
 	recvs int
-	// recvSlots is how many places the receives have, 0 for notifications.
+	// recvSlots is the number of receive slots, 0 for notifications.
 	recvSlots int
-	// stride is the distance of places in bytes.
+	// stride is the distance between slots in bytes.
 	stride int
-	// head is how many bytes lie before a message in its place, so that a message behind a
-	// GRH is aligned as any other.
+	// head is the number of bytes before a message in its slot, so that a message behind a GRH is
+	// aligned like any other.
 	head int
 	// laneDepth is ibverbx.Config.LaneDepth.
 	laneDepth int
@@ -67,8 +67,8 @@ type plan struct {
 	notifyDepth int
 }
 
-// newPlan lays out a row of c for messages of the given size, on devices whose queues
-// hold up to maxWR requests.
+// newPlan lays out a row of c for messages of the given size, on devices whose queues hold up to
+// maxWR requests.
 func newPlan(c *Config, size, maxWR int) plan {
 	p := plan{size: size, qps: c.QPs, directions: 1, chain: 1, window: 1}
 	if c.virtual() {
@@ -89,7 +89,7 @@ func newPlan(c *Config, size, maxWR int) plan {
 	}
 	depth := p.chain * p.window
 	p.slots = max(1, min(p.chain, cycleBytes/p.stride))
-	if c.onDevice() { // which copies the messages of a chain at the same time if each has its own place
+	if c.onDevice() { // copies a chain's messages in parallel if each has its own slot
 		p.slots = max(1, min(p.chain, deviceChainBytes/p.stride))
 	}
 	if c.Check {
@@ -108,10 +108,10 @@ func newPlan(c *Config, size, maxWR int) plan {
 	return p
 }
 
-// setLanes chooses how much a lane holds. A lane gets a part of each message, or whole messages in
-// turn. For every policy, and while only one side is polled, the window should neither wait for a
-// lane nor find it without receives: a sender that meets RNR waits for a timer, and the timer would
-// be measured.
+// setLanes chooses the lane depth. A lane gets a part of each message, or whole messages
+// round-robin. For every policy, and while only one side is polled, the window must neither wait
+// for a lane nor run it out of receives: an RNR would make the sender wait for a timer and distort
+// the measurement.
 func (p *plan) setLanes(c *Config, maxWR int) {
 	depth := p.depth()
 	if c.direct() {
@@ -152,30 +152,30 @@ func (p *plan) setWindow(c *Config) {
 	p.window = max(1, depth/p.chain)
 }
 
-// Footprint returns the bytes of the buffers that a side needs for messages of the given size, and the requests of the
-// longest queue of its VirtualQP.
+// Footprint returns the buffer size in bytes that a side needs for messages of the given size, and
+// the number of requests in the longest queue of its VirtualQP.
 func (c *Config) Footprint(side, size int) (bytes, requests int) {
 	p := newPlan(c, size, MaxRequests)
 	return p.endBytes(side), max(p.depth(), p.recvs)
 }
 
-// depth is how many requests a QP has in flight.
+// depth is the number of requests a QP keeps in flight.
 func (p *plan) depth() int { return p.chain * p.window }
 
-// targetSlots is how many places for a message a QP has at the side that does not initiate.
+// targetSlots is the number of message slots per QP at the side that does not initiate.
 func (p *plan) targetSlots() int { return max(p.slots, p.recvSlots) }
 
-// bytes is how much memory the buffers of the row take.
+// bytes is the total size of the row's buffers.
 func (p *plan) bytes() uint64 {
 	return uint64(p.directions) * uint64(p.qps) * uint64(p.stride) * uint64(p.slots+p.targetSlots())
 }
 
-// areaBytes is what so many places per QP take, in whole pages.
+// areaBytes is the size of the given number of slots per QP, in whole pages.
 func (p *plan) areaBytes(places int) int {
 	return (p.qps*places*p.stride + pageBytes - 1) &^ (pageBytes - 1)
 }
 
-// endBytes is what the buffers of one side take. It may be the source of one direction and the
+// endBytes is the size of one side's buffers. A side may be the source of one direction and the
 // target of the other.
 func (p *plan) endBytes(side int) (n int) {
 	if side < p.directions {
@@ -187,7 +187,7 @@ func (p *plan) endBytes(side int) (n int) {
 	return n
 }
 
-// fits refuses the plan if a device cannot bear it.
+// fits returns an error if the plan exceeds the limits of a device.
 func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 	if c.Op == Atomic && attr.Atomic == verbs.AtomicNone {
 		return &ConfigError{Where: "operation atomic", Problem: "the device has no atomics", Fix: "measure write, read or send"}
@@ -217,8 +217,8 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 	})
 }
 
-// deviceQPs is how many QPs one device has at most: several lanes need a message lane and a notify
-// lane too.
+// deviceQPs is the maximum number of QPs per device. Several lanes also need a message lane and a
+// notify lane.
 func (p *plan) deviceQPs(c *Config) int {
 	if !c.virtual() || c.direct() {
 		return c.QPs
@@ -226,8 +226,8 @@ func (p *plan) deviceQPs(c *Config) int {
 	return (c.QPs-1)/c.Rails + 1 + 2
 }
 
-// completions is how many completions one device can have outstanding: one for every request of
-// every QP, so that not even a flush overruns a completion queue.
+// completions is the maximum number of outstanding completions per device: one for every request of
+// every QP, so that even a flush cannot overrun a completion queue.
 func (p *plan) completions(c *Config) int {
 	if !c.virtual() || c.direct() {
 		return p.qps * (p.depth() + max(1, p.recvs))

@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// Report is the Outcome of a test. `ibverbx perf --json` prints its JSON form.
+// Report is the result of a test. `ibverbx perf --json` prints it as JSON.
 type Report struct {
 	Run      Run    `json:"run"`
 	Op       Op     `json:"op"`
 	Mode     Mode   `json:"mode"`
 	Provider string `json:"provider"`
-	// Link is what joins the NICs: "memory", "shm" or "udp", empty for hardware.
+	// Link is the software link between the NICs: "memory", "shm" or "udp", empty for hardware.
 	Link string `json:"link"`
-	// LinkReason says why software NICs of two processes are not joined by shared memory.
+	// LinkReason is the reason why software NICs in two processes do not use shared memory.
 	LinkReason string `json:"link_reason,omitempty"`
-	// Device lists the NICs of the side that initiates, by rail, with commas.
+	// Device lists the NICs of the initiating side, by rail, separated by commas.
 	Device string `json:"device"`
-	// Peer lists the NICs of the other side. With Bidirectional both initiate.
+	// Peer lists the NICs of the other side. With Bidirectional both sides initiate.
 	Peer       string `json:"peer"`
 	Connection string `json:"connection"`
-	// Transport is what made the QPs reliable: "rc" for the device, "uc" for package reliable
-	// over UC QPs of the device, or "raw" for nothing.
+	// Transport is "rc" for the device's RC QPs, "uc" for package reliable over UC QPs, or "raw"
+	// for unreliable QPs.
 	Transport Transport `json:"transport"`
-	// QPs is how many QPs carry data.
+	// QPs is the number of QPs carrying data.
 	QPs int `json:"qps"`
-	// Lanes is how many of the QPs are lanes of one VirtualQP: all, or on UC and UD none.
+	// Lanes is the number of lanes of the VirtualQP: QPs, or 0 on UC and UD.
 	Lanes int `json:"lanes"`
 	Rails int `json:"rails"`
-	// Scheme is that of the VirtualQP, "none" on UC and UD.
+	// Scheme is the VirtualQP's scheme, "none" on UC and UD.
 	Scheme string `json:"scheme"`
-	// TxDepth bounds the messages in flight. Rows of large messages may have fewer if it was
-	// not asked for.
+	// TxDepth limits the messages in flight. Rows with large messages may use fewer if it is the
+	// default.
 	TxDepth int `json:"tx_depth"`
-	// CQMod is how many messages share a completion, 0 if it was not asked for.
+	// CQMod is the number of messages per completion, 0 if the default was used.
 	CQMod int `json:"cq_mod,omitempty"`
 	// MTU is the path MTU in bytes.
 	MTU           int  `json:"mtu"`
@@ -42,75 +42,75 @@ type Report struct {
 	Sealed bool `json:"sealed"`
 	// Checked means that every byte of the results was compared.
 	Checked bool `json:"checked"`
-	// Interrupted means that the test was ended early. The last result may then have fewer
-	// iterations than were asked for.
+	// Interrupted means that the test was stopped early. The last result may then have fewer
+	// iterations than requested.
 	Interrupted bool `json:"interrupted"`
-	// Settings lists what flags and the environment have set for this side.
+	// Settings lists this side's settings from flags and the environment.
 	Settings []Setting `json:"settings,omitempty"`
 	// Role is "client" or "server", empty in a test within one process.
 	Role string `json:"role,omitempty"`
 	// Remote is the address of the other process, empty in a test within one process.
 	Remote  string   `json:"remote,omitempty"`
 	Results []Result `json:"results"`
-	// PerRail is what each rail carried over all results.
+	// PerRail is the traffic per rail over all results.
 	PerRail []Rail `json:"per_rail"`
-	// PerLane is what each lane carried, empty without results. On UC and UD its lanes are
-	// the QPs.
+	// PerLane is the traffic per lane, empty without results. On UC and UD each QP counts as a
+	// lane.
 	PerLane []Lane `json:"per_lane"`
-	// Verdict says in words how healthy the rails were.
+	// Verdict is a summary of the rails' health.
 	Verdict string `json:"verdict"`
 	// Failover is nil without Config.Kill.
 	Failover *Failover `json:"failover,omitempty"`
 
-	// Table is for the table.
+	// Table holds further values for the printed table.
 	Table Table `json:"-"`
 }
 
-// Run describes where, when and how a test ran, so that a report explains itself.
+// Run describes where, when and how a test ran.
 type Run struct {
-	// Time is when the test began.
+	// Time is the start of the test.
 	Time time.Time `json:"time"`
-	// Host is the name of the machine.
+	// Host is the host name.
 	Host string `json:"host"`
 	// Platform is the operating system and the architecture.
 	Platform string `json:"platform"`
-	// Kernel is the release of the system's kernel, empty if it is not known.
+	// Kernel is the kernel release, empty if unknown.
 	Kernel string `json:"kernel"`
-	// CPUs is how many the program may use.
+	// CPUs is the number of CPUs available to the program.
 	CPUs int `json:"cpus"`
-	// Version is that of the program, with its revision if that is known.
+	// Version is the program version, with its revision if known.
 	Version string `json:"version"`
-	// Go is the release that built it.
+	// Go is the Go release that built the program.
 	Go string `json:"go"`
-	// Command is the command line without the name of the program.
+	// Command is the command line without the program name.
 	Command []string `json:"command"`
-	// Options are those of the test with all defaults filled in.
+	// Options are the test options with all defaults filled in.
 	Options Config `json:"options"`
 }
 
-// Table is what the table of a test says beyond its Report.
+// Table holds values that the printed table shows in addition to the Report.
 type Table struct {
-	// Policy is that of the VirtualQP.
+	// Policy is the VirtualQP's policy.
 	Policy string
-	// Fragment is the size of a fragment in bytes, 0 if by the size of the message.
+	// Fragment is the fragment size in bytes, 0 if it depends on the message size.
 	Fragment int
-	// LinkLayer is the name of the link layer.
+	// LinkLayer is the link layer name.
 	LinkLayer string
 	// Paths is the number of UC QPs per RC QP with transport uc.
 	Paths int
-	// OutstandingReads is how many READs or atomics a QP may have outstanding.
+	// OutstandingReads is the maximum number of outstanding READs or atomics per QP.
 	OutstandingReads int
 }
 
-// Setting is a setting of the fabric: its name, its value as it was given, and the flag or the
-// variable that gave it.
+// Setting is a fabric setting: its name, its value as written, and the flag or environment variable
+// that set it.
 type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 	From  string `json:"from"`
 }
 
-// Result is one row. One of the embedded parts is there, by the mode of the test.
+// Result is one row. The mode of the test determines which embedded result is set.
 type Result struct {
 	// Size is the message size in bytes.
 	Size int `json:"size"`
@@ -118,23 +118,24 @@ type Result struct {
 	Iterations int64 `json:"iterations"`
 	*BandwidthResult
 	*LatencyResult
-	// Timeline is the rate over time, of this side's messages, without copies. It is empty if Observer.Interval is
-	// zero.
+	// Timeline is the rate of this side's messages over time, without copies. It is empty if
+	// Observer.Interval is zero.
 	Timeline []Span `json:"timeline,omitempty"`
-	// Histogram is that of the times, empty unless this side measured latency.
+	// Histogram is the latency histogram, empty unless this side measured latency.
 	Histogram []Bucket `json:"histogram,omitempty"`
-	// HDR is the same with three digits: nanoseconds in the V2 format of HdrHistogram, compressed and in base64. Its
-	// libraries add up those of several runs.
+	// HDR is the same with three digits: nanoseconds in the V2 format of HdrHistogram, compressed
+	// and in base64. HdrHistogram libraries can merge several runs.
 	HDR string `json:"hdr,omitempty"`
 }
 
-// BandwidthResult holds rates per second. Bytes are bytes, not MiB.
+// BandwidthResult holds rates per second, in bytes.
 type BandwidthResult struct {
 	BytesPerSecond     float64 `json:"bytes_per_second"`
 	PeakBytesPerSecond float64 `json:"peak_bytes_per_second"`
 	MessagesPerSecond  float64 `json:"messages_per_second"`
-	// CopyBytesPerSecond is the rate of a copy between the same buffers, by Go or by the device that has one of
-	// them: the median of several stretches between those of the transfer. It is 0 between processes.
+	// CopyBytesPerSecond is the rate of a copy between the same buffers, by Go or by the device
+	// that owns one of them: the median of several copies between stretches of the transfer. It is
+	// 0 between processes.
 	CopyBytesPerSecond float64 `json:"copy_bytes_per_second"`
 	// RatioToCopy is BytesPerSecond over CopyBytesPerSecond.
 	RatioToCopy float64 `json:"ratio_to_copy"`
@@ -142,7 +143,7 @@ type BandwidthResult struct {
 	Lost int64 `json:"lost_messages,omitempty"`
 }
 
-// LatencyResult holds times in microseconds, exact to the nanosecond. Typical is the median;
+// LatencyResult holds times in microseconds with nanosecond precision. Typical is the median;
 // percentiles are by nearest rank.
 type LatencyResult struct {
 	Min     float64 `json:"t_min_us"`
@@ -154,7 +155,7 @@ type LatencyResult struct {
 	P999    float64 `json:"t_p999_us"`
 }
 
-// settle makes a result of what the two sides found. It is the same in both processes.
+// settle combines the outcomes of the two sides into a result. It is the same in both processes.
 func (c *Config) settle(size int, found [2]*Outcome) Result {
 	res := Result{Size: size}
 	if c.Mode == Latency {
@@ -178,7 +179,7 @@ func (c *Config) settle(size int, found [2]*Outcome) Result {
 	return res
 }
 
-// rate is an amount over a time, in whole units per second.
+// rate returns n per second, rounded to whole units.
 func rate(n float64, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -186,7 +187,7 @@ func rate(n float64, d time.Duration) float64 {
 	return math.Round(n / d.Seconds())
 }
 
-// round keeps so many decimal places.
+// round rounds x to the given number of decimal places.
 func round(x float64, digits int) float64 {
 	p := math.Pow10(digits)
 	return math.Round(x*p) / p

@@ -6,7 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// counts is what had come through at some time. The difference of two is a span.
+// counts is the number of messages and bytes delivered by a given time. The difference of two is a
+// span.
 type counts struct {
 	at       time.Duration // since the start of the measurement, without copies
 	busy     time.Duration // at without the time for patterns
@@ -14,7 +15,7 @@ type counts struct {
 	rails    []uint64 // bytes by rail
 }
 
-// counts returns what has come through until now.
+// counts returns the current counts.
 func (r *SizeRun) counts() counts {
 	at := r.spent(r.now())
 	c := counts{at: at, busy: at - r.patterns(), messages: r.done(), rails: make([]uint64, len(r.own().rails))}
@@ -26,12 +27,13 @@ func (r *SizeRun) counts() counts {
 	return c
 }
 
-// series samples the rate of a run at an interval. The goroutine of the run drives it. A nil series samples nothing.
+// series samples the rate of a run at an interval. The run's goroutine drives it. A nil series is a
+// no-op.
 type series struct {
 	run     *SizeRun
 	every   time.Duration
 	forget  bool                   // keep only the last sample
-	due     time.Duration          // when the current span ends
+	due     time.Duration          // end of the current span
 	samples []counts               // at the start, and at the end of each span
 	first   int64                  // messages before the first span
 	tell    func(size int, s Span) // called with each span, may be nil
@@ -49,7 +51,8 @@ func (s *series) start() {
 	}
 }
 
-// look ends the current span if it is due, and reports whether it was. at is the time since the start, without copies.
+// look closes the current span if it is due, and reports whether it was. at is the time since the
+// start, without copies.
 func (s *series) look(at time.Duration) bool {
 	if s == nil || at < s.due {
 		return false
@@ -59,7 +62,8 @@ func (s *series) look(at time.Duration) bool {
 	return true
 }
 
-// end ends the last span. A short one is joined with the span before it: a rate over very little time means nothing.
+// end closes the last span. A short one is merged into the previous span, because a rate over a
+// very short time is meaningless.
 func (s *series) end() {
 	if s == nil || len(s.samples) == 0 {
 		return
@@ -71,7 +75,7 @@ func (s *series) end() {
 	s.take()
 }
 
-// take ends the current span.
+// take closes the current span.
 func (s *series) take() {
 	s.samples = append(s.samples, s.run.counts())
 	last := s.samples[len(s.samples)-2:]
@@ -133,7 +137,7 @@ func (s *series) present() {
 	s.show(shot)
 }
 
-// addRails adds what each rail of the side has carried.
+// addRails adds the bytes carried by each of the side's rails.
 func (h *side) addRails(rails []uint64) {
 	if v, ok := h.sideQPs.(*virtualQPs); ok {
 		for _, rail := range v.qp.Stats().Rails {

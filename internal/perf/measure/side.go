@@ -5,7 +5,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// poster is a QP as a flow needs it: a VirtualQP, or a UC or UD QP with the same methods.
+// poster is the subset of QP methods used by a flow: a VirtualQP, or a wrapped UC or UD QP.
 type poster interface {
 	PostSend(wrs []ibverbx.SendWR) (n int, err error)
 	PostRecv(wrs []ibverbx.RecvWR) (n int, err error)
@@ -13,17 +13,17 @@ type poster interface {
 
 // sideQPs are the QPs of a side. They share a completion queue.
 type sideQPs interface {
-	// Poll takes completions of sends and receives, as VirtualCQ.Poll does.
+	// Poll returns completions of sends and receives, like VirtualCQ.Poll.
 	Poll(dst []ibverbx.WC) (n int, err error)
 	posters() []poster
-	// register makes memory known to the devices. It is called once. local is what an
-	// SGE names; remote is for the other side.
+	// register registers memory with the devices. It is called once. local is for SGEs; remote is
+	// for the other side.
 	register(mem *verbs.Memory) (local *ibverbx.Region, remote *ibverbx.RemoteRegion, err error)
-	// lanes returns what the QPs have done so far.
+	// lanes returns the counters of the QPs.
 	lanes() []ibverbx.LaneStats
-	// failure adds to an error what is known about its cause.
+	// failure adds the known cause to an error.
 	failure(err error) error
-	// arm asks the NICs for an interrupt, before this process sleeps.
+	// arm enables NIC interrupts before this process sleeps.
 	arm()
 }
 
@@ -31,21 +31,21 @@ type sideQPs interface {
 type side struct {
 	sideQPs // nil if the side is in another process
 	memory
-	// out is the flow that this side initiates, nil if there is none.
+	// out is the flow that this side initiates, or nil.
 	out *flow
-	// in is the flow that the other side initiates, nil if there is none.
+	// in is the flow that the other side initiates, or nil.
 	in *flow
-	// quiet means that no completion is expected here, so that the side is polled rarely.
+	// quiet is set if no completions are expected here, so the side is polled rarely.
 	quiet bool
-	// rails are those of the side, by index; empty if it is in another process.
+	// rails are the side's rails, by index; empty if it is in another process.
 	rails []ibverbx.RailConfig
-	// marked is what the NICs had counted when the measurement began.
+	// marked holds the NIC counters at the start of the measurement.
 	marked SideHealth
-	// before is what the lanes had done when they were last counted; nil until then.
+	// before holds the lane counters at the last count; nil until then.
 	before []ibverbx.LaneStats
 }
 
-// openPair makes and connects both sides in this process and gives them memory.
+// openPair creates and connects both sides in this process and allocates their memory.
 func (r *SizeRun) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 	if r.cfg.virtual() {
 		err = r.openVirtual(rails)
@@ -76,7 +76,7 @@ func (r *SizeRun) announce(opened func(int, *ibverbx.VirtualQP, []ibverbx.RailCo
 	}
 }
 
-// allocate allocates and registers the memory of a side. nics are the names of its NICs.
+// allocate allocates and registers a side's memory. nics lists the names of its NICs.
 func (r *SizeRun) allocate(h *side, from *Memory, size int, nics string) error {
 	mem, err := from.take(size, &r.closers)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ParseSize reads a number of bytes: 65536, 64K, 64KiB, 1M, 1GiB. Suffixes are powers of two, in
-// upper or lower case. KB, MB and GB are refused because they mean two things.
+// ParseSize parses a number of bytes: 65536, 64K, 64KiB, 1M, 1GiB. Suffixes are powers of two, in
+// upper or lower case. KB, MB and GB are rejected as ambiguous.
 func ParseSize(s string) (int, error) {
 	upper := strings.ToUpper(strings.TrimSpace(s))
 	number, binary := strings.CutSuffix(upper, "IB")
@@ -38,7 +38,7 @@ func ParseSize(s string) (int, error) {
 	return int(n << shift), nil
 }
 
-// FormatSize returns a size in the largest unit of which it is a whole number: 8 B, 64 KiB, 16 MiB.
+// FormatSize formats n in the largest unit that divides it: 8 B, 64 KiB, 16 MiB.
 func FormatSize(n int) string {
 	unit := 0
 	for n != 0 && n&1023 == 0 && unit < 3 {

@@ -17,43 +17,44 @@ import (
 )
 
 const (
-	// stallAfter is how long a row in one process waits for a completion before it gives up.
-	// RC fails earlier: 7 retries of 67 ms, several times over.
+	// stallAfter is the completion timeout of a row in one process. RC fails earlier: 7 retries of
+	// 67 ms, several times over.
 	stallAfter = 10 * time.Second
-	// lossAfter is how long UC and UD wait for a message that may be lost.
+	// lossAfter bounds the wait of UC and UD for a message that may be lost.
 	lossAfter = 50 * time.Millisecond
-	// cancelAfter is how long a cancelled row in one process waits for what is in flight while nothing completes.
+	// cancelAfter bounds how long a cancelled row in one process waits for the next completion.
 	cancelAfter = 20 * time.Millisecond
-	// drainAfter is how long a cancelled row waits for what is in flight, however much of it completes.
+	// drainAfter bounds the total time a cancelled row waits for messages in flight.
 	drainAfter = 2 * time.Second
-	// pollsPerYield is how many polls in a row may find nothing before other goroutines run.
+	// pollsPerYield is the number of consecutive empty polls before other goroutines run.
 	pollsPerYield = 64
-	// quietRounds is how many rounds a quiet side is not polled. A VirtualQP must be polled
+	// quietRounds is the number of rounds between polls of a quiet side. A VirtualQP must be polled
 	// while it is connected, but not all the time.
 	quietRounds = 64
-	// stallShort is after how long without a message a row is shown as stalled, and stallRate the bytes per second that
-	// every path should have, for messages that are larger.
+	// stallShort is the time without a delivered message after which a row is shown as stalled.
+	// Larger messages get more time, assuming stallRate bytes per second.
 	stallShort = time.Second
 	stallRate  = 64 << 20
-	// tellEvery is how often progress is reported.
+	// tellEvery is the progress interval.
 	tellEvery = 100 * time.Millisecond
 )
 
-// SizeRun measures one message size. Both sides are in this process and one goroutine drives them, or one side is in
-// another process and control leads to it.
+// SizeRun measures one message size. Either both sides are in this process and one goroutine drives
+// them, or one side is in another process, connected by control.
 type SizeRun struct {
 	plan  plan
 	cfg   *Config
 	side  int      // the side that measures: 1 for a server, otherwise 0
 	sides [2]*side // the client, or the initiator of a single process, is first
-	flows []*flow  // those that sides in this process initiate
-	// control and session lead to the other process. They are nil if both sides are in this process.
+	flows []*flow  // flows initiated by sides in this process
+	// control and session connect to the other process. They are nil if both sides are in this
+	// process.
 	control *control
 	session *peer.Session
-	outage  *outage // nil unless a rail is to be lost
-	series  *series // nil if nobody wants rates over time
-	// recent returns the median and the 99th percentile of the times since its last call. It is nil unless latency is
-	// measured.
+	outage  *outage // nil unless an outage is planned
+	series  *series // nil if rates over time are not requested
+	// recent returns the median and the 99th percentile of the times since its last call. It is nil
+	// unless the row measures latency.
 	recent func() (p50, p99 float64)
 
 	wcs   [pollBatch]ibverbx.WC
@@ -70,13 +71,13 @@ type SizeRun struct {
 	closers   closer.Stack
 }
 
-// drain is how long a cancelled row waits for what is in flight.
+// drain limits how long a cancelled row waits for messages in flight.
 type drain struct {
-	began time.Duration // when the row first saw that it was cancelled, 0 before
-	limit time.Duration // from then on
+	began time.Duration // when the row noticed the cancellation, 0 before
+	limit time.Duration // maximum time since began
 }
 
-// over returns an error if a row was cancelled so long ago that what is in flight is given up.
+// over returns an error once the drain time of a cancelled row has expired.
 func (d *drain) over(now time.Duration, cancelled bool) error {
 	switch {
 	case !cancelled:
@@ -88,22 +89,22 @@ func (d *drain) over(now time.Duration, cancelled bool) error {
 	return nil
 }
 
-// pace is how far a row is.
+// pace tracks the progress of a row.
 type pace struct {
-	// progress takes how far the row is, nil if nobody wants to know.
+	// progress receives progress reports. It may be nil.
 	progress func(Progress)
-	// measuring is called when the warm-up is over. It may be nil.
+	// measuring is called after the warm-up. It may be nil.
 	measuring func(on bool)
-	goal      int64         // messages to send, 0 if a time ends the row
+	goal      int64         // messages to send, 0 if the row is limited by time
 	began     time.Duration // when the measurement began, 0 before
-	copying   time.Duration // time since then that was spent on copies
+	copying   time.Duration // time since then spent on copies
 	told      time.Duration // when progress was last reported
-	done      int64         // messages that were measured
+	done      int64         // measured messages
 	moved     time.Duration // when done last grew
-	shown     float64       // the part that was last reported
+	shown     float64       // the last reported fraction
 }
 
-// openRow makes everything that a row needs. After an error the caller closes the row too.
+// openRow creates all resources of a row. The caller must close the row even after an error.
 func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*SizeRun, error) {
 	r := &SizeRun{
 		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, sides: [2]*side{{}, {}},
@@ -123,7 +124,7 @@ func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*
 			err = r.newFlow(i)
 		}
 	}
-	// Halves that bring lanes back answer each other: neither is quiet then.
+	// Sides that rebuild lanes respond to each other, so neither is quiet then.
 	r.sides[1].quiet = r.control == nil && r.plan.directions == 1 && r.plan.recvs == 0 && !r.cfg.Live.On
 	r.pace.goal = int64(r.cfg.Iterations)
 	if r.cfg.Mode == Bandwidth {
@@ -132,14 +133,14 @@ func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*
 	return r, err
 }
 
-// now is the time since the run was opened. It reads the monotonic clock once.
+// now returns the time since the run was opened. It reads the monotonic clock once.
 func (r *SizeRun) now() time.Duration { return time.Since(r.epoch) }
 
-// own is the side that measures.
+// own returns the side that measures.
 func (r *SizeRun) own() *side { return r.sides[r.side] }
 
-// run measures the row and returns what the two sides found. An error of a row that was
-// cancelled is none.
+// run measures the row and returns the outcomes of both sides. A cancelled row does not return an
+// error.
 func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	found = [2]*Outcome{{Lanes: []Lane{}}, {Lanes: []Lane{}}}
 	mine := found[r.side]
@@ -149,7 +150,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	}
 	switch {
 	case err != nil:
-	case r.own().out == nil: // this side only lends its memory, or receives
+	case r.own().out == nil: // this side only exposes its memory, or receives
 		r.measuring()
 	case r.cfg.Mode == Bandwidth:
 		err = r.bandwidth(mine)
@@ -168,7 +169,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	if err == nil {
 		err = r.control.finish(&found)
 	}
-	if errors.Is(err, errCancelled) { // the remote side is silent: what this side has found counts
+	if errors.Is(err, errCancelled) { // the remote side is silent: this side's results count
 		if err = nil; !mine.Interrupted {
 			r.count(&found)
 		}
@@ -177,7 +178,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	return found, err
 }
 
-// count takes what the lanes and the NICs of this process have done since the warm-up. It is called once.
+// count stores the lane and NIC counters of this process since the warm-up. It is called once.
 func (r *SizeRun) count(found *[2]*Outcome) {
 	for i, h := range r.sides {
 		if h.sideQPs != nil {
@@ -187,7 +188,7 @@ func (r *SizeRun) count(found *[2]*Outcome) {
 	}
 }
 
-// begin ends the warm-up: it starts the clock of what is measured, and lanes are counted from here.
+// begin completes the warm-up: it starts the clock and resets the lane counters.
 func (r *SizeRun) begin() {
 	for _, h := range r.sides {
 		if h.sideQPs != nil {
@@ -201,21 +202,22 @@ func (r *SizeRun) begin() {
 	r.series.start()
 }
 
-// mark reads the counters of the NICs before what is measured.
+// mark reads the NIC counters before the measurement.
 func (r *SizeRun) mark() {
 	for _, h := range r.sides {
 		h.marked = h.health(r.readHealth)
 	}
 }
 
-// measuring says that what follows is measured.
+// measuring notifies the observer that the measurement starts.
 func (r *SizeRun) measuring() {
 	if r.pace.measuring != nil {
 		r.pace.measuring(true)
 	}
 }
 
-// tell reports progress now and then, except while warming up: done messages were measured.
+// tell periodically reports progress, except during warm-up. done is the number of measured
+// messages.
 func (r *SizeRun) tell(now time.Duration, done int64) {
 	p := &r.pace
 	if p.began == 0 {
@@ -247,12 +249,13 @@ func (r *SizeRun) tell(now time.Duration, done int64) {
 	p.progress(seen)
 }
 
-// stall is how long nothing must have come through before a row is stalled. A large message takes a while.
+// stall is the time without a delivered message after which a row is stalled. A large message takes
+// a while.
 func (p *plan) stall() time.Duration {
 	return max(stallShort, time.Duration(float64(p.size)/stallRate*float64(time.Second)))
 }
 
-// spent is the time of the measurement without copies.
+// spent returns the measuring time, without copies.
 func (r *SizeRun) spent(now time.Duration) time.Duration { return now - r.pace.began - r.pace.copying }
 
 func fraction(done, total int64) float64 {
@@ -262,7 +265,7 @@ func fraction(done, total int64) float64 {
 	return float64(done) / float64(total)
 }
 
-// step posts what there is room for and takes what is complete, at every side in this process.
+// step posts until the windows are full and polls completions, at every side in this process.
 func (r *SizeRun) step() error {
 	for _, f := range r.flows {
 		if err := f.postAll(); err != nil {
@@ -285,8 +288,8 @@ func (r *SizeRun) step() error {
 	return nil
 }
 
-// poll takes all completions of a side: sends of the flow that it initiates, and receives of the
-// other.
+// poll handles all completions of a side: sends of the flow it initiates, and receives of the other
+// flow.
 func (r *SizeRun) poll(h *side) error {
 	for {
 		n, err := h.Poll(r.wcs[:])
@@ -308,14 +311,14 @@ func (r *SizeRun) poll(h *side) error {
 				return h.failure(err)
 			}
 		}
-		// A VirtualQP looks after its lanes when a poll finds nothing.
+		// A VirtualQP maintains its lanes when a poll returns 0.
 		if n == 0 || n < len(r.wcs) && !r.cfg.Live.On {
 			return nil
 		}
 	}
 }
 
-// done counts the messages of the flows that came through.
+// done returns the number of delivered messages over all flows.
 func (r *SizeRun) done() (n int64) {
 	for _, f := range r.flows {
 		n += f.done()
@@ -323,7 +326,7 @@ func (r *SizeRun) done() (n int64) {
 	return n
 }
 
-// idle reports whether all flows are.
+// idle reports whether all flows are idle.
 func (r *SizeRun) idle() bool {
 	for _, f := range r.flows {
 		if !f.idle() {
@@ -333,17 +336,17 @@ func (r *SizeRun) idle() bool {
 	return true
 }
 
-// errCancelled ends a row whose requests do not complete after a cancellation.
+// errCancelled aborts a row whose requests do not complete after a cancellation.
 var errCancelled = errors.New("cancelled")
 
-// idlePolls counts polls in a row that found nothing. The zero value is ready.
+// idlePolls counts consecutive empty polls. The zero value is ready.
 type idlePolls struct {
 	polls int
-	since time.Duration // when it was first looked at the clock, 0 before
+	since time.Duration // first clock reading, 0 before
 }
 
-// foundNothing is called after each round that found nothing. Now and then it lets other
-// goroutines run. It returns an error when waiting makes no sense any more.
+// foundNothing is called after each empty round. Periodically it yields to other goroutines and
+// writes off lost messages. It returns an error on timeout.
 func (r *SizeRun) foundNothing(w *idlePolls) error {
 	if r.control != nil {
 		return r.control.rest()
@@ -377,7 +380,7 @@ func (r *SizeRun) foundNothing(w *idlePolls) error {
 	return nil
 }
 
-// writeOff gives up messages that a transport may lose.
+// writeOff writes off messages that an unreliable transport may have lost.
 func (r *SizeRun) writeOff() error {
 	for _, f := range r.flows {
 		if r.cfg.virtual() || f.recvs == 0 || f.inFlight > 0 {

@@ -65,7 +65,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 	}
 }
 
-// UD loses messages; the test counts them and goes on.
+// UD loses messages; the test counts them and continues.
 func TestLossOverFaultyLink(t *testing.T) {
 	_, ends := rails(t, rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Op: measure.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
@@ -81,7 +81,7 @@ func TestLossOverFaultyLink(t *testing.T) {
 	}
 }
 
-// Cancelling ends a test at once, even if nothing comes through any more.
+// Cancelling stops a test immediately, even if the link is cut.
 func TestCancelOverCutLink(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		links := rig.FaultLinks(t, 2, softnic.Impairment{})
@@ -140,7 +140,7 @@ func TestReceiverIsReady(t *testing.T) {
 	}
 }
 
-// TestHealth: the rail that loses packets, and its lanes, are those with retransmits, and the verdict names it.
+// TestHealth: the lossy rail and its lanes show retransmits, and the verdict names the rail.
 func TestHealth(t *testing.T) {
 	_, ends := rails(t, append(rig.FaultLinks(t, 1, softnic.Impairment{}), rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
@@ -161,7 +161,7 @@ func TestHealth(t *testing.T) {
 		t.Fatalf("Run: got %v, want no error", err)
 	}
 	good, bad := rep.PerRail[0].Health, rep.PerRail[1].Health
-	// A process that gets no processor for a while retransmits without a loss.
+	// A descheduled process retransmits without a loss.
 	if good.NAKs != 0 || bad.Retransmits <= good.Retransmits || bad.NAKs == 0 || good.Sent == 0 {
 		t.Errorf("the rails have %+v and %+v, want NAKs of the second only, and more retransmits", good, bad)
 	}

@@ -16,96 +16,99 @@ import (
 	"ibverbx/verbs"
 )
 
-// Test is a measurement between two sides, in one process or in two. Make one with New or
-// NewSide. Run may be called several times if both sides are in one process, by
-// one goroutine at a time.
+// Test is a measurement between two sides, in one process or in two. Create it with New or NewSide.
+// If both sides are in one process, Run may be called several times, but not concurrently.
 type Test struct {
 	cfg   Config
-	own   Config        // what this side wants of its VirtualQP; between processes only
+	own   Config        // this side's VirtualQP settings; between processes only
 	side  int           // 1 for a server, otherwise 0
 	peer  Peer          // nil if both sides are in this process
-	every time.Duration // between two signs of life to peer
+	every time.Duration // keepalive interval
 	rails [2][]ibverbx.RailConfig
 	sizes []int
-	maxWR int // requests that a queue of any of the devices holds
+	maxWR int // smallest queue capacity over all devices, in requests
 	head  Report
-	drain time.Duration // how long a row that was ended waits for what is in flight; zero means drainAfter
+	drain time.Duration // time limit for messages in flight after an interrupt; zero means drainAfter
 }
 
-// Observer follows a test, in the goroutine that runs it. Nil functions are not called.
+// Observer follows a test, in the goroutine that runs it. Nil functions are skipped.
 type Observer struct {
-	// Head is called before the first row, when it is known what the two sides agreed on.
+	// Head is called before the first row, with the parameters that the two sides agreed on.
 	Head func(Report)
 	// Progress is called several times a second.
 	Progress func(Progress)
-	// Interval is how long a span of Result.Timeline is. Zero means no timeline.
+	// Interval is the length of a span in Result.Timeline. Zero disables the timeline.
 	Interval time.Duration
-	// Span is called with each span when it is over, and the size of its messages.
+	// Span is called after each span, with its message size.
 	Span func(size int, s Span)
-	// Opened is called when a half of a row is connected: with 0 for the initiator or 1 for the target, its
-	// VirtualQP, nil if the QPs are raw, and its rails. The function that it returns is called before they are
-	// closed.
+	// Opened is called when a side of a row is connected: with 0 for the initiator or 1 for the
+	// target, its VirtualQP, nil if the QPs are raw, and its rails. The returned function is called
+	// before they are closed.
 	Opened func(side int, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) (closing func())
-	// Snapshot is called at the start of a row, and with each span when it is over.
+	// Snapshot is called at the start of a row and after each span.
 	Snapshot func(Snapshot)
-	// Measuring is called with true when the warm-up of a row is over, and with false after the row. A side
-	// that only receives does not know when the other side has warmed up: its rows have no warm-up.
+	// Measuring is called with true after the warm-up of a row, and with false after the row. A
+	// side that only receives cannot detect the warm-up of the other side, so its rows start
+	// without one.
 	Measuring func(on bool)
-	// Result is called with each row when it is complete.
+	// Result is called after each row.
 	Result func(Result)
-	// Paths returns the paths of an open QP, by its context and number, nil if it has none. If Paths is
-	// nil, lanes have no paths.
+	// Paths returns the paths of an open QP, by its context and number, nil for a QP without paths.
+	// If Paths is nil, the report omits paths.
 	Paths func(ctx verbs.Context, qpn uint32) []Path
-	// Health returns the counters of a NIC, by its context, and 0 for qpn, or those of an open QP of it. ok is
-	// false if there are none. If Health is nil, nothing is known.
+	// Health returns the counters of a NIC if qpn is 0, otherwise of an open QP. ok is false if
+	// they are unavailable. If Health is nil, the report omits health.
 	Health func(ctx verbs.Context, qpn uint32) (h Health, ok bool)
 }
 
-// Snapshot is the state of a row while it is measured. Its slices are not changed later.
+// Snapshot is the state of a row in progress. Its slices are not modified later.
 type Snapshot struct {
-	// Size is that of its messages in bytes.
+	// Size is the message size in bytes.
 	Size int
-	// At is the time since its start, without copies.
+	// At is the time since the start of the row, without copies.
 	At time.Duration
-	// Messages counts those that came through.
+	// Messages counts delivered messages.
 	Messages int64
-	// P50 is the median of the times since the last look in microseconds, 0 if there are none.
+	// P50 is the median in microseconds of the times since the last Snapshot, 0 if unknown.
 	P50 float64
 	// P99 is the 99th percentile of these times.
 	P99 float64
-	// Lanes are the counters of the lanes of this side. If both ends are here and send, bytes are sums.
+	// Lanes are the lane counters of this side. If both sides are in this process and send, bytes
+	// are sums.
 	Lanes []ibverbx.LaneStats
 	// Contexts are the NICs in this process, by rail.
 	Contexts [][]verbs.Context
 }
 
-// Progress is how far a test is.
+// Progress is the progress of a test.
 type Progress struct {
 	// Row counts from 0 to Rows-1.
 	Row int
-	// Rows is how many rows there are.
+	// Rows is the number of rows.
 	Rows int
 	// Size is the message size of the row in bytes.
 	Size int
-	// Done is the part of the row that is measured, 0 to 1. It never falls, and stands still while the row is stalled.
+	// Done is the measured fraction of the row, 0 to 1. It never decreases, and does not advance
+	// while the row is stalled.
 	Done float64
 	// At is the time since the start of the row, without copies.
 	At time.Duration
-	// Messages counts those of this side that came through.
+	// Messages counts this side's delivered messages.
 	Messages int64
-	// Stalled is for how long nothing has come through, 0 if that is not worth a word.
+	// Stalled is the time since the last delivered message, 0 unless the row is stalled.
 	Stalled time.Duration
-	// Lost counts how often a lane of this side was lost.
+	// Lost counts lane losses at this side.
 	Lost int
-	// Rebuilt counts how often a lost lane was in service again.
+	// Rebuilt counts lane recoveries at this side.
 	Rebuilt int
-	// Passive means that this side only lends its memory or receives, and does not know how far the other is.
+	// Passive is set if this side only exposes its memory or receives, and cannot observe the
+	// progress of the other side.
 	Passive bool
 }
 
 // New checks a Config against the rails of two ends in this process. Each end must have as many
-// rails as the completed Config says; rail i of one reaches rail i of the other. A Config that
-// cannot be measured is a *ConfigError.
+// rails as the completed Config; rail i of one reaches rail i of the other. A Config that cannot be
+// measured is a *ConfigError.
 func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 	cfg, err := cfg.Complete()
 	if err != nil {
@@ -139,7 +142,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 type Side struct {
 	// Config is the complete Config of the test.
 	Config Config
-	// Own is what this side prefers for its VirtualQP.
+	// Own holds this side's own VirtualQP settings.
 	Own Config
 	// Server is set for the server's side.
 	Server bool
@@ -147,13 +150,14 @@ type Side struct {
 	Rails []ibverbx.RailConfig
 	// Sizes are the message sizes, one run each.
 	Sizes []int
-	// Peer leads to the other side.
+	// Peer is the connection to the other side.
 	Peer Peer
-	// Every is the interval of signs of life. Zero means 1 s.
+	// Every is the keepalive interval. Zero means 1 s.
 	Every time.Duration
 }
 
-// NewSide returns the Test of one side, and what its NICs are. The caller calls Describe when it knows both hosts.
+// NewSide returns the Test of one side and the description of its NICs. The caller must call
+// Describe once it knows both hosts.
 func NewSide(s *Side) (t *Test, mine Host, err error) {
 	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, every: cmp.Or(s.Every, progressEvery), sizes: s.Sizes, maxWR: MaxRequests}
 	t.head.Role = "client"
@@ -173,15 +177,16 @@ func (t *Test) Config() *Config { return &t.cfg }
 
 // Host describes the NICs of one side.
 type Host struct {
-	// Devices are the names of the NICs, by rail.
+	// Devices are the NIC names, by rail.
 	Devices []string `json:"devices"`
-	// Reads is the number of READs or atomics that a QP may have outstanding.
+	// Reads is the maximum number of outstanding READs or atomics per QP.
 	Reads int `json:"reads"`
-	// Memory is the name of the device that has this side's buffers, empty for the host.
+	// Memory is the name of the memory device with this side's buffers, empty for the host.
 	Memory string `json:"memory,omitempty"`
 	// Text is the reason why this side refuses the test, empty if it accepts it.
 	Text string `json:"text"`
-	// Ahead is the number of clients before this one. If it is not zero, this is a note to a client that has to wait.
+	// Ahead is the number of clients before this one. If it is not zero, this Host only notifies a
+	// client that it has to wait.
 	Ahead int `json:"ahead,omitempty"`
 }
 
@@ -192,7 +197,7 @@ func (rep *Report) agree(s *peer.Session) {
 	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Table.Fragment, rep.Sealed = a.Lanes, a.Lanes, a.Scheme.String(), a.MTU.Bytes(), a.FragmentSize, a.Sealed
 }
 
-// plan chooses the sizes of the rows and refuses what one of the devices cannot do.
+// plan chooses the row sizes and fails if a device cannot run the test.
 func (t *Test) plan(attrs []verbs.DeviceAttr) (err error) {
 	maxMsg := uint64(math.MaxUint64)
 	for i := range attrs {
@@ -212,7 +217,7 @@ func (t *Test) plan(attrs []verbs.DeviceAttr) (err error) {
 	return nil
 }
 
-// query asks the NICs of a side what they are. It fills in what the report says of them.
+// query reads the attributes of a side's NICs and fills in the report header.
 func (t *Test) query(side int, h *Host) (attrs []verbs.DeviceAttr, err error) {
 	h.Reads = math.MaxUint8
 	rep := &t.head
@@ -241,7 +246,7 @@ func (t *Test) query(side int, h *Host) (attrs []verbs.DeviceAttr, err error) {
 	return attrs, nil
 }
 
-// Describe fills in the head of the report. hosts are the first and the second side.
+// Describe fills in the head of the report. hosts describes the first and the second side.
 func (t *Test) Describe(hosts [2]Host) {
 	c, h := &t.cfg, &t.head
 	h.Op, h.Mode, h.Connection, h.Transport = c.op(), c.Mode, c.Connection.String(), c.transport()
@@ -274,9 +279,10 @@ func (t *Test) Describe(hosts [2]Host) {
 // Sizes returns the message sizes that will be measured, in order.
 func (t *Test) Sizes() []int { return t.sizes }
 
-// Run measures row by row. When ctx ends it stops and returns what it has, with Interrupted set and no error. It waits
-// for what is in flight, for at most 2 s. If a client stops, the server stops too. The end of ctx at a server is an
-// error. After an error the report holds the rows before it.
+// Run measures row by row. When ctx is done, it stops and returns a partial report with Interrupted
+// set and a nil error. It waits up to 2 s for messages in flight. If a client stops, the server
+// stops too. At a server, cancelling ctx is an error. After an error the report holds the rows
+// before it.
 func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	var cancelled atomic.Bool
 	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()
@@ -317,7 +323,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	return report, nil
 }
 
-// runRow opens, measures and closes one row. It sets Interrupted if a user has ended the test.
+// runRow opens, measures and closes one row. It sets Interrupted if a user has stopped the test.
 func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, cancelled *atomic.Bool) (res Result, err error) {
 	size := t.sizes[row]
 	r, err := t.openRow(ctx, size, cancelled)
@@ -369,7 +375,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	res = t.cfg.settle(size, found)
 	res.Histogram, res.HDR = found[t.side].histogram, found[t.side].hdr
 	res.Timeline = r.series.spans()
-	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only the user of a client ends a test
+	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only a client's user can stop a test
 	for i, side := range found {
 		if res.Iterations > 0 {
 			rep.add(i, side.Lanes)

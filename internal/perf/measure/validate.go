@@ -12,12 +12,12 @@ import (
 type rule struct {
 	broken  bool
 	flag    string // without dashes
-	value   any    // of the flag, nil if it has none
+	value   any    // of the flag, nil without one
 	problem string
 	fix     string
 }
 
-// Refuse returns the error of a flag, with its value unless that is nil.
+// Refuse returns the error for a flag, with its value unless that is nil.
 func Refuse(flag string, value any, problem, fix string) error {
 	where := "--" + flag
 	if value != nil {
@@ -26,7 +26,7 @@ func Refuse(flag string, value any, problem, fix string) error {
 	return &ConfigError{Where: where, Problem: problem, Fix: fix}
 }
 
-// Validate returns the first reason to refuse c, which has its defaults.
+// Validate returns the first reason to reject c, whose defaults must be filled in.
 func (c *Config) Validate() error {
 	if _, err := ParseOp(string(c.Op)); err != nil {
 		return err
@@ -47,7 +47,7 @@ func firstBroken(rules []rule) error {
 	return nil
 }
 
-// qpRules are about the QPs and the VirtualQP.
+// qpRules cover the QPs and the VirtualQP.
 func (c *Config) qpRules() []rule {
 	conn := c.Connection
 	_, noMTU := verbs.MTUOf(c.MTU)
@@ -68,7 +68,7 @@ func (c *Config) qpRules() []rule {
 	}
 }
 
-// plainRules refuse for raw QPs what only a VirtualQP has.
+// plainRules refuse options of raw QPs that need a VirtualQP.
 func (c *Config) plainRules() []rule {
 	if c.virtual() {
 		return nil
@@ -112,7 +112,7 @@ func (c *Config) sizeRules() []rule {
 	return rules
 }
 
-// amountRules are about how much is sent and how much is in flight.
+// amountRules cover the amount of data sent and in flight.
 func (c *Config) amountRules() []rule {
 	qps, counts := maxQPs, "it counts QPs"
 	if c.virtual() {
@@ -133,7 +133,7 @@ func (c *Config) amountRules() []rule {
 	}
 }
 
-// latencyRules refuse what a test with one message in flight cannot have.
+// latencyRules refuse options that need more than one message in flight.
 func (c *Config) latencyRules() []rule {
 	if c.Mode != Latency {
 		return nil
@@ -147,7 +147,7 @@ func (c *Config) latencyRules() []rule {
 	}
 }
 
-// killRules refuse what cannot lose a rail and go on.
+// killRules refuse configurations that cannot survive the loss of a rail.
 func (c *Config) killRules() []rule {
 	k, rail := &c.Kill, c.Kill.Rail
 	if !k.On {

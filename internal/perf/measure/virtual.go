@@ -10,15 +10,15 @@ import (
 // virtualQPs is an end whose QPs are the lanes of one VirtualQP.
 type virtualQPs struct {
 	run   *SizeRun
-	rails *ibverbx.Rails // nil if the remote side's Connect made the VirtualQP
+	rails *ibverbx.Rails // nil if Peer.Connect created the VirtualQP
 	cq    *ibverbx.VirtualCQ
 	qp    *ibverbx.VirtualQP
 	nics  int // rails of this end
-	// control lets lanes come back. It is nil unless a rail is to be lost, because it costs time.
+	// control lets lanes recover. It is nil unless the test is live, because it costs time.
 	control ibverbx.Control
 }
 
-// openVirtual makes a VirtualQP for each half and connects the two.
+// openVirtual creates a VirtualQP for each side and connects the two.
 func (r *SizeRun) openVirtual(rails *[2][]ibverbx.RailConfig) (err error) {
 	var ends [2]*virtualQPs
 	var cards [2]*ibverbx.Card
@@ -82,7 +82,7 @@ func (p *plan) virtualConfig(c *Config) ibverbx.Config {
 	}
 }
 
-// Poll implements end.
+// Poll implements sideQPs.
 func (e *virtualQPs) Poll(dst []ibverbx.WC) (n int, err error) { return e.cq.Poll(dst) }
 
 func (e *virtualQPs) posters() []poster { return []poster{e.qp} }
@@ -106,7 +106,7 @@ func (e *virtualQPs) register(mem *verbs.Memory) (*ibverbx.Region, *ibverbx.Remo
 	return region, region.Remote(), nil
 }
 
-// failure names the lane that ended the VirtualQP, if one has.
+// failure names the lane that failed the VirtualQP, if any.
 func (e *virtualQPs) failure(err error) error {
 	if cause := e.qp.Err(); cause != nil {
 		return &laneError{cause: cause, seen: err}
@@ -114,8 +114,8 @@ func (e *virtualQPs) failure(err error) error {
 	return err
 }
 
-// laneError is an error of a VirtualQP that a lane has ended. What was seen is often only the
-// flush of an earlier request, so the text is that of the cause.
+// laneError is returned after a lane has failed the VirtualQP. The error seen is often only the
+// flush of an earlier request, so the text is the cause's.
 type laneError struct{ cause, seen error }
 
 func (e *laneError) Error() string   { return e.cause.Error() }
