@@ -27,7 +27,7 @@ func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2]
 	return nics, ends
 }
 
-// device is memory of a device that stands in for a GPU. At the end of the test all of it must have been given back.
+// device returns fake GPU memory. All of it must be freed by the end of the test.
 func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
 	t.Helper()
 	d := new(verbstest.MemoryDevice)
@@ -44,7 +44,7 @@ func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
 	}}
 }
 
-// names are where a report says that the buffers were.
+// names returns the buffer locations in a report.
 func names(r *measure.Report) [2]string {
 	return [2]string{r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()}
 }
@@ -87,7 +87,8 @@ func TestRemoteDeviceMemory(t *testing.T) {
 	}
 }
 
-// TestRemoteDeviceCheckFinds: wrong bytes on a device are found. The client is given an address that is one message off.
+// TestRemoteDeviceCheckFinds: wrong bytes on a device are found. The client uses an address that is
+// one message off.
 func TestRemoteDeviceCheckFinds(t *testing.T) {
 	for _, op := range []measure.Op{measure.Write, measure.Read} {
 		_, memory := device(t)
@@ -101,7 +102,7 @@ func TestRemoteDeviceCheckFinds(t *testing.T) {
 	}
 }
 
-// TestDeviceLend: memory of a device counts as what a server lends.
+// TestDeviceLend: device memory counts towards a server's Config.Lend.
 func TestDeviceLend(t *testing.T) {
 	_, memory := device(t)
 	cfg := measure.Config{Rails: 1, QPs: 1, Sizes: []int{64 << 10}, Iterations: 10}
@@ -116,7 +117,7 @@ func TestDeviceLend(t *testing.T) {
 	}
 }
 
-// wishing keeps what a test wanted of the NICs.
+// wishing records the Config passed to Open.
 type wishing struct {
 	*partner
 	wish *measure.Config
@@ -127,8 +128,7 @@ func (w wishing) Open(wish *measure.Config) ([]ibverbx.RailConfig, error) {
 	return w.partner.Open(wish)
 }
 
-// The client says what makes QPs reliable, and how many lanes there are: both ends open their
-// NICs accordingly.
+// The client selects the transport and the number of lanes; both ends open their NICs accordingly.
 func TestTransportIsTheClients(t *testing.T) {
 	for _, transport := range []measure.Transport{measure.TransportRC, measure.TransportUC} {
 		ends := partners(t, 2)

@@ -1,7 +1,8 @@
 // Package remote is the client and the server of package measure, for tests between two processes.
 //
-// A [Remote] leads to the other process. The client decides what to measure and requests it; the server accepts or refuses. Each
-// side opens its NICs and describes its host. Package measure then runs the test. Messages are bounded and strictly decoded.
+// A [Remote] is the connection to the other process. The client requests a test; the server accepts
+// or refuses it. Each side opens its NICs and describes its host. Package measure then runs the
+// test. Messages are bounded and strictly decoded.
 package remote
 
 import (
@@ -16,27 +17,29 @@ import (
 	"ibverbx/verbs"
 )
 
-// requestTimeout limits the time that a client may take to request a test.
+// requestTimeout limits the time until a client's request.
 const requestTimeout = 30 * time.Second
 
-// Remote leads to the other process.
+// Remote is the connection to the other process.
 type Remote interface {
 	measure.Peer
-	// Open opens c.Rails NICs for this side, fewer if there are no more. c is complete. Receives of wrapped NICs may take
-	// c.Lend bytes, any amount if that is zero. Open is called once, at the server when a client has requested a test, and
-	// may wait until it is the client's turn.
+	// Open opens c.Rails NICs for this side, or all of them if it has fewer. c is complete.
+	// Receives of wrapped NICs may use up to c.Lend bytes; zero means unlimited. Open is called
+	// once. At the server it is called after a client's request and may block until it is the
+	// client's turn.
 	Open(c *measure.Config) ([]ibverbx.RailConfig, error)
-	// Waiting is called at a client that has to wait for its turn, with the number of clients before it.
+	// Waiting is called at a queued client, with the number of clients before it.
 	Waiting(ahead int)
 }
 
-// TellWaiting tells a client that has to wait how many clients are before it. The server calls it once, from Remote.Open.
+// TellWaiting sends a queued client the number of clients before it. The server calls it once, from
+// Remote.Open.
 func TellWaiting(ctx context.Context, to Remote, ahead int) error {
 	return measure.SendMessage(ctx, to, measure.Host{Devices: []string{}, Ahead: ahead})
 }
 
-// NewClient requests a test from the server at the other side of to. A Config that cannot be measured is a
-// *measure.ConfigError.
+// NewClient requests a test from the server that to is connected to. A Config that cannot be
+// measured is a *measure.ConfigError.
 func NewClient(ctx context.Context, to Remote, cfg measure.Config) (*measure.Test, error) {
 	return newClient(ctx, to, cfg, 0)
 }
@@ -81,15 +84,15 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Du
 	return t, nil
 }
 
-// NewServer accepts the test that a client requests. own is what this side prefers for its VirtualQP where the client leaves
-// a choice. If the test is refused, the client is sent the reason. A client that requests nothing is dropped after a
-// while, because others are waiting.
+// NewServer accepts the test that a client requests. own holds this side's VirtualQP settings, used
+// where the client leaves a choice. The client receives the reason for a refusal. NewServer drops a
+// client that does not send a request in time, because others are waiting.
 func NewServer(ctx context.Context, to Remote, own measure.Config) (*measure.Test, error) {
 	return newServer(ctx, to, &measure.Side{Own: own, Peer: to, Server: true}, requestTimeout)
 }
 
-// newServer is NewServer for a side that lacks the client's test. limit is the time that the client may take for each
-// message. Opening NICs may take longer: see Remote.Open.
+// newServer is NewServer for a side without its test. limit is the timeout for each of the client's
+// messages. Opening NICs may take longer: see Remote.Open.
 func newServer(ctx context.Context, to Remote, side *measure.Side, limit time.Duration) (*measure.Test, error) {
 	var s spec
 	if err := recvWithin(ctx, to, limit, &s); err != nil {
@@ -112,7 +115,7 @@ func newServer(ctx context.Context, to Remote, side *measure.Side, limit time.Du
 	return t, err
 }
 
-// recvWithin receives a value from a client, for at most the given time.
+// recvWithin receives a value from a client, with a timeout.
 func recvWithin(ctx context.Context, from Remote, limit time.Duration, v any) error {
 	late := fmt.Errorf("timed out after %v waiting for the client's test request", limit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
@@ -124,7 +127,7 @@ func recvWithin(ctx context.Context, from Remote, limit time.Duration, v any) er
 	return err
 }
 
-// accept accepts a client's test, or refuses it, and opens NICs for it.
+// accept accepts or refuses a client's test, and opens NICs for it.
 func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measure.Host, err error) {
 	cfg, err := s.config()
 	if err != nil {
@@ -149,7 +152,8 @@ func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measu
 	return measure.NewSide(side)
 }
 
-// recvHost receives the description of the remote host. If waiting is not nil, one note to wait may precede it.
+// recvHost receives the description of the remote host. If waiting is not nil, one waiting message
+// may precede it.
 func recvHost(recv func(*measure.Host) error, waiting func(ahead int)) (h measure.Host, err error) {
 	if err := recv(&h); err != nil {
 		return h, err

@@ -14,11 +14,11 @@ import (
 	"ibverbx/softnic"
 )
 
-// wrapped is a client's end with a connection that a test changes.
+// wrapped is a client's end with a connection that the test manipulates.
 type wrapped struct {
 	*partner
 	rows int
-	// hear, if not nil, changes a note of the server. An empty one is left out.
+	// hear, if not nil, changes a message from the server. An empty result drops it.
 	hear func(note string) string
 	// connect, if not nil, is called before each row, with its number.
 	connect func(ctx context.Context, row int) error
@@ -68,8 +68,8 @@ func stopped(ctx context.Context, t *testing.T, client *wrapped, server *partner
 	return rep, err
 }
 
-// TestRemoteInterruptedDeadPath: a client that the user ends does not wait for requests whose path is dead, although the
-// server goes on to say that it is alive. What was measured before counts.
+// TestRemoteInterruptedDeadPath: an interrupted client does not wait for requests on a dead path,
+// although the server keeps sending keepalives. Earlier measurements count.
 func TestRemoteInterruptedDeadPath(t *testing.T) {
 	for name, cfg := range map[string]measure.Config{
 		"bandwidth": {},
@@ -99,7 +99,7 @@ func TestRemoteInterruptedDeadPath(t *testing.T) {
 	}
 }
 
-// TestRemoteInterruptedMeeting: a client that the user ends before its server is ready is interrupted, which is no error.
+// TestRemoteInterruptedMeeting: interrupting a client before its server is ready is not an error.
 func TestRemoteInterruptedMeeting(t *testing.T) {
 	t.Parallel()
 	ends := partners(t, 1)
@@ -156,8 +156,9 @@ func TestRemoteServerCannotInterrupt(t *testing.T) {
 	}
 }
 
-// TestInterruptedSlowPath: a test that the user ends does not wait until a slow path has delivered all that is in flight, although
-// messages come through all the time. What came through counts, and with Check what was compared.
+// TestInterruptedSlowPath: an interrupted test does not wait until a slow path has delivered all
+// messages in flight, although it makes progress. Delivered messages count; with Check, verified
+// ones.
 func TestInterruptedSlowPath(t *testing.T) {
 	for name, tt := range map[string]struct{ remote, check bool }{
 		"one process": {}, "one process, check": {check: true}, "two processes": {remote: true}, "two processes, check": {remote: true, check: true},
@@ -195,10 +196,10 @@ func TestInterruptedSlowPath(t *testing.T) {
 				test.DrainAfter(20 * time.Millisecond)
 				rep, err = test.Run(ctx, o)
 			}
-			if err != nil || !rep.Interrupted || len(rep.Results) != 1 && !tt.check { // a row of which nothing was compared is left out
+			if err != nil || !rep.Interrupted || len(rep.Results) != 1 && !tt.check { // a row without verified messages is omitted
 				t.Fatalf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
 			}
-			most := int64(cfg.TxDepth / 2) // those between the progress and the end, and what a slow path delivers until it is given up
+			most := int64(cfg.TxDepth / 2) // allows for messages after the last progress report and until the slow path is given up
 			for _, r := range rep.Results {
 				if after := r.Iterations - before; after > most {
 					t.Errorf("%d messages count that came through after the end, want at most %d of %d in flight", after, most, cfg.TxDepth)

@@ -17,7 +17,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// partner is one end of a connection, with NICs that it was given.
+// partner is one end of a connection, with preopened NICs.
 type partner struct {
 	conn   *bootstrap.Conn
 	dialer bool
@@ -80,18 +80,18 @@ func partnersOn(t *testing.T, ends [2][]ibverbx.RailConfig) [2]*partner {
 	return [2]*partner{{conn: c, dialer: true, nics: ends[0]}, {conn: s, nics: ends[1]}}
 }
 
-// outcome is what one end of a test came to.
+// outcome is the result of one end of a test.
 type outcome struct {
 	report measure.Report
 	err    error
 }
 
-// both runs a test at both ends. serve is what the server wants.
+// both runs a test at both ends. serve is the server's Config.
 func both(ctx context.Context, ends [2]*partner, cfg, serve measure.Config) (client, server outcome) {
 	return observed(ctx, ends, cfg, serve, measure.Observer{})
 }
 
-// observed is both with somebody who looks on at the client.
+// observed is both with an Observer at the client.
 func observed(ctx context.Context, ends [2]*partner, cfg, serve measure.Config, o measure.Observer) (client, server outcome) {
 	done := make(chan struct{})
 	go func() {
@@ -147,7 +147,7 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// checkRemote compares what the two ends report.
+// checkRemote compares the reports of the two ends.
 func checkRemote(t *testing.T, cfg *measure.Config, client, server *measure.Report) {
 	t.Helper()
 	if client.Role != "client" || server.Role != "server" || client.Device != server.Device || client.Peer != server.Peer {
@@ -193,8 +193,8 @@ func checkRemote(t *testing.T, cfg *measure.Config, client, server *measure.Repo
 	}
 }
 
-// An end that speaks all the time says nothing behind its last word of a row, which the next
-// would stumble over.
+// An end that sends keepalives constantly does not send one after its last message of a row; the
+// next row would trip over it.
 func TestRemoteChatter(t *testing.T) {
 	ends := partners(t, 1)
 	cfg := measure.Config{Op: measure.Send, Mode: measure.Latency, Rails: 1, QPs: 1, Sizes: []int{8, 64, 512, 4096, 8, 64, 512, 4096}, Iterations: 100}
@@ -217,7 +217,7 @@ func TestRemoteChatter(t *testing.T) {
 	}
 }
 
-// A row lasts as long as it was asked to, and what the ends want is settled.
+// A row lasts for the requested duration, and both ends agree on the settings.
 func TestRemoteSettled(t *testing.T) {
 	cfg := measure.Config{Rails: 2, QPs: 8, Sizes: []int{1 << 20}, Duration: 50 * time.Millisecond, MTU: 2048, Scheme: ibverbx.DQPLB, Imm: true, Fragment: 64 << 10}
 	client, server := both(t.Context(), partners(t, 2), cfg, measure.Config{QPs: 3, MTU: 1024, Fragment: 32 << 10})
@@ -231,8 +231,7 @@ func TestRemoteSettled(t *testing.T) {
 	}
 }
 
-// Wrong bytes are found, at whichever end they stand: the client is given an address that
-// is one message off.
+// Wrong bytes are found at either end: the client uses an address that is one message off.
 func TestRemoteCheckFinds(t *testing.T) {
 	for _, op := range []measure.Op{measure.Write, measure.Read} {
 		for _, mode := range []measure.Mode{measure.Bandwidth, measure.Latency} {
@@ -315,7 +314,7 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
-// TestRemoteWaits: a server may tell its client once that it has to wait. A client may not tell that.
+// TestRemoteWaits: a server may send its client one waiting message. A client may not send any.
 func TestRemoteWaits(t *testing.T) {
 	const note, host = `{"devices":[],"reads":0,"text":"","ahead":7}`, `{"devices":["mem"],"reads":1,"text":""}`
 	for text, ok := range map[string]bool{host: true, note + "\n" + host: true, note + "\n" + note: false} {
@@ -368,7 +367,7 @@ func TestRemoteLends(t *testing.T) {
 	}
 }
 
-// spec is what a client sends, with one field changed.
+// spec returns a client's request with one field changed.
 func spec(change string) string {
 	s := `{"version":5,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`

@@ -11,7 +11,7 @@ import (
 	"ibverbx/internal/perf/remote"
 )
 
-// counting counts how often the other end says that it is still at it.
+// counting counts the keepalives from the other end.
 type counting struct {
 	*partner
 	progress atomic.Int64
@@ -25,8 +25,8 @@ func (c *counting) Recv(ctx context.Context) ([]byte, error) {
 	return b, err
 }
 
-// An end that finds something complete whenever it looks says all the same that it is at it:
-// otherwise the other gives it up.
+// An end that finds completions on every poll still sends keepalives; otherwise the other end gives
+// up.
 func TestRemoteSpeaksUnderLoad(t *testing.T) {
 	ends := partners(t, 1)
 	server := &counting{partner: ends[1]}
@@ -52,7 +52,7 @@ func TestRemoteSpeaksUnderLoad(t *testing.T) {
 	}
 }
 
-// A client that has had enough between two rows says so, and both ends know.
+// A client interrupted between two rows notifies the server, and both reports show it.
 func TestRemoteInterruptedBetweenRows(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -65,7 +65,7 @@ func TestRemoteInterruptedBetweenRows(t *testing.T) {
 	}
 }
 
-// A client that is let in and asks for nothing does not keep the others waiting forever.
+// An accepted client that never sends a request does not block the others forever.
 func TestRemoteSilentClient(t *testing.T) {
 	ends := partners(t, 1)
 	_, err := remote.NewServerTimed(t.Context(), ends[1], time.Second, 50*time.Millisecond)
@@ -74,8 +74,8 @@ func TestRemoteSilentClient(t *testing.T) {
 	}
 }
 
-// A client whose server gives up says why, whichever of the two it learns first: that the
-// VirtualQP at the other end is gone, or that the connection is.
+// If the server gives up, the client reports the server's reason, whether it first notices the
+// closed VirtualQP or the closed connection.
 func TestRemoteSaysWhy(t *testing.T) {
 	ends := partners(t, 1)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,23 +13,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// Bounds of a client's test.
+// Limits of a client's test.
 const (
 	specVersion = 5
 	maxSizes    = 64
-	maxAhead    = 1 << 10 // clients before one
+	maxAhead    = 1 << 10 // queued clients before one
 	maxBytes    = 2 << 30 // memory of one side
 	maxDuration = 24 * time.Hour
 	defaultLend = 256 << 20
 )
 
-// spec is the encoding of a test that a client requests.
+// spec is the encoding of a client's test request.
 type spec struct {
 	Version int `json:"version"`
 	measure.Config
 }
 
-// specOf describes a completed Config with these sizes. TransportRC is left out.
+// specOf encodes a completed Config with these sizes. TransportRC is omitted.
 func specOf(c *measure.Config, sizes []int) spec {
 	s := spec{Version: specVersion, Config: *c}
 	s.Sizes, s.Memory = sizes, [2]measure.Memory{}
@@ -65,10 +65,10 @@ func (s *spec) config() (measure.Config, error) {
 	return c, nil
 }
 
-// limit is the largest message of a test between processes.
+// limit returns the largest message of a test between processes.
 func limit(c *measure.Config) uint64 { return min(c.Limit(measure.MaxFragment, 0), maxBytes) }
 
-// fits rejects a size that would use too much of another machine.
+// fits rejects a size that would use too much memory or too many requests of another machine.
 func fits(c *measure.Config, size int) error {
 	if uint64(size) > limit(c) {
 		return measure.Refuse("size", size, "a message has at most "+measure.FormatSize(int(limit(c)))+" here", "use a smaller size")
@@ -100,7 +100,7 @@ func fitsServer(own, test *measure.Config, sizes []int) (left int, err error) {
 
 // checkHost rejects an invalid description of the remote host.
 func checkHost(h *measure.Host) error {
-	bare := len(h.Devices) == 0 && h.Text == "" // only a note to wait is
+	bare := len(h.Devices) == 0 && h.Text == "" // only a waiting message is
 	if len(h.Devices) > ibverbx.MaxRails || bare != (h.Ahead != 0) || h.Ahead < 0 || h.Ahead > maxAhead || len(h.Text) > measure.MaxText {
 		return errors.New("the remote side's description of its NICs is invalid")
 	}

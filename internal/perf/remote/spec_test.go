@@ -63,7 +63,8 @@ func TestHostRefused(t *testing.T) {
 	}
 }
 
-// What a client asks for says nothing of its memory, which older servers do not know. What a client says of a server's memory does not count.
+// A client's request omits its memory, which older servers do not support. A server ignores a
+// client's setting of the server's memory.
 func TestSpecWithoutMemory(t *testing.T) {
 	c, err := measure.Config{Memory: [2]measure.Memory{{Device: "cuda:0"}}}.Complete()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// Document is the report of a test.
+// Document returns the HTML report of a test.
 func Document(r *measure.Report, u Unit) *htmldoc.Document {
 	d := &htmldoc.Document{Title: "ibverbx perf: " + Title(*r), Summary: "Verdict: " + r.Verdict}
 	if r.Interrupted {
@@ -61,7 +61,8 @@ func resultSection(r *measure.Report, u Unit) htmldoc.Section {
 	return s
 }
 
-// timelineChart has a curve for each rail, one size after the other. Sizes and what happened to rails are marked.
+// timelineChart has a curve per rail, one size after the other, with marks for sizes and rail
+// events.
 func timelineChart(r *measure.Report) htmldoc.Chart {
 	c := htmldoc.Chart{Title: "Rate of each rail", X: "seconds", Y: "MiB/s"}
 	for i := range r.PerRail {
@@ -102,7 +103,7 @@ func timelineChart(r *measure.Report) htmldoc.Chart {
 	return c
 }
 
-// look is l if it applies.
+// look returns l if applies is set.
 func look(applies bool, l htmldoc.Look) htmldoc.Look {
 	if applies {
 		return l
@@ -110,10 +111,10 @@ func look(applies bool, l htmldoc.Look) htmldoc.Look {
 	return htmldoc.Plain
 }
 
-// histogramPart is the part of the messages that a histogram shows. A few late ones would make all others narrow.
+// histogramPart is the fraction of messages in a histogram. A few outliers would squeeze the rest.
 const histogramPart = 0.999
 
-// histogramSection has the distribution of the times of each size.
+// histogramSection has the time distribution of each size.
 func histogramSection(r *measure.Report) htmldoc.Section {
 	s := htmldoc.Section{Title: "Latency"}
 	cdf := htmldoc.Chart{Title: "Messages that took no longer", X: "µs", Y: "%", Log: true, Top: 100}
@@ -158,7 +159,7 @@ func failoverSection(r *measure.Report, u Unit) htmldoc.Section {
 	}
 }
 
-// carriedSection has what each rail, lane and path carried, and how healthy it was.
+// carriedSection has the traffic and the health of each rail, lane and path.
 func carriedSection(r *measure.Report) htmldoc.Section {
 	s := htmldoc.Section{Title: "Rails and lanes", Tables: []htmldoc.Table{*Rails(r), *Lanes(r.PerLane)}}
 	if paths := Paths(r.PerLane); len(paths.Rows) > 0 {
@@ -167,12 +168,12 @@ func carriedSection(r *measure.Report) htmldoc.Section {
 	return s
 }
 
-// setupSection is what was measured.
+// setupSection lists the test parameters.
 func setupSection(r *measure.Report) htmldoc.Section {
 	return htmldoc.Section{Title: "Set-up", Facts: slices.Concat(Parameters(r)...)}
 }
 
-// environmentSection is where, when and how the test ran.
+// environmentSection lists the host, the time and the command of the test.
 func environmentSection(r *measure.Run) htmldoc.Section {
 	facts := []htmldoc.Fact{
 		{Name: "Time", Value: r.Time.Format(time.RFC3339)},

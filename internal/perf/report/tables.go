@@ -57,7 +57,7 @@ func Results(r *measure.Report, u Unit) *htmldoc.Table {
 	return t
 }
 
-// Rails has what each rail carried. It is for HTML.
+// Rails returns the traffic per rail, for HTML.
 func Rails(r *measure.Report) *htmldoc.Table {
 	t := &htmldoc.Table{Head: []string{"rail", "NICs", "share[%]", "MiB", "fragments", "doorbells", "CQEs", "health"}}
 	for i := range r.PerRail {
@@ -67,7 +67,7 @@ func Rails(r *measure.Report) *htmldoc.Table {
 	return t
 }
 
-// Lanes has what each lane carried. In HTML, its health is the last column.
+// Lanes returns the traffic per lane. In HTML, the last column is its health.
 func Lanes(lanes []measure.Lane) *htmldoc.Table {
 	t := &htmldoc.Table{
 		Title: "Lanes", Head: []string{"#lane", "rail", "QPN", "role", "share[%]", "MiB", "fragments", "doorbells", "CQEs", "health"},
@@ -80,7 +80,7 @@ func Lanes(lanes []measure.Lane) *htmldoc.Table {
 	return t
 }
 
-// carried is the row of a rail or a lane.
+// carried returns the table row of a rail or a lane.
 func carried(c *measure.Carried, h *measure.Health, names ...string) []htmldoc.Cell {
 	health := htmldoc.Cell{Text: "no counters"}
 	if text := HealthText(h); text != "" {
@@ -93,7 +93,7 @@ func carried(c *measure.Carried, h *measure.Health, names ...string) []htmldoc.C
 	return append(cells, health)
 }
 
-// Paths has what each path of the lanes carried.
+// Paths returns the traffic per path.
 func Paths(lanes []measure.Lane) *htmldoc.Table {
 	t := &htmldoc.Table{
 		Title: "Paths", Head: []string{"#lane", "path", "QPN", "state", "chunks", "retrans.", "lost", "RTT[us]", "queue[us]"},
@@ -190,7 +190,7 @@ func Parameters(r *measure.Report) (lines [][]htmldoc.Fact) {
 	return lines
 }
 
-// bySize is a value, or that the size of a message decides if it is zero.
+// bySize returns text(n), or "by size" if n is zero.
 func bySize(n int, text func(int) string) string {
 	if n == 0 {
 		return "by size"

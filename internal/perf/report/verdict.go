@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// slowRail is the part of the bytes per lane of the fastest rail below which a rail is called slow.
+	// slowRail is the fraction of the fastest rail's bytes per lane below which a rail is called
+	// slow.
 	slowRail = 0.9
-	// verdictFragments is how many fragments a data lane must have carried on average before speeds are judged. Fewer
-	// are spread by chance.
+	// verdictFragments is the minimum average number of fragments per data lane before speeds are
+	// judged. Fewer are spread by chance.
 	verdictFragments = 64
 )
 
@@ -47,7 +48,7 @@ func Verdict(rep *measure.Report) string {
 	return "healthy: nothing was lost, retransmitted or dropped"
 }
 
-// troubles are the clauses of a verdict that counters give.
+// troubles returns the clauses of a verdict that are based on counters.
 func troubles(rep *measure.Report, rail *measure.Rail) (wrong []string) {
 	h, sent := rail.Health, rail.Health.Sent
 	if rep.Transport == measure.TransportUC {
@@ -77,8 +78,8 @@ func troubles(rep *measure.Report, rail *measure.Rail) (wrong []string) {
 	return wrong
 }
 
-// speeds returns the bytes that each rail carried per data lane. It returns nil if they cannot be compared: with one rail,
-// after an outage, with too little traffic, or if a rail carried none.
+// speeds returns the bytes per data lane of each rail. It returns nil if they cannot be compared:
+// with one rail, after an outage, with too little traffic, or if a rail carried no traffic.
 func speeds(rep *measure.Report) []float64 {
 	if len(rep.PerRail) < 2 || rep.Failover != nil || !Judged(rep) {
 		return nil
@@ -99,7 +100,7 @@ func speeds(rep *measure.Report) []float64 {
 	return speed
 }
 
-// Judged reports whether lanes carried enough to be compared.
+// Judged reports whether lanes carried enough traffic to be compared.
 func Judged(rep *measure.Report) bool {
 	lanes, fragments := uint64(0), uint64(0)
 	for i := range rep.PerLane {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// GPUCopy is the name of copies by a GPU.
+	// GPUCopy is the name of a copy by a GPU.
 	GPUCopy = "GPU copy"
 
-	linkShm  = "shm" // measure.Report.Link of shared memory
+	linkShm  = "shm" // value of measure.Report.Link for shared memory
 	mebibyte = 1 << 20
 )
 
-// Title is the name that perftest gives the test.
+// Title returns perftest's name for the test.
 func Title(r measure.Report) string {
 	words := map[measure.Op]string{
 		measure.Write: "RDMA_Write", measure.WriteImm: "RDMA_Write_With_Imm", measure.Read: "RDMA_Read", measure.Send: "Send", measure.Atomic: "Atomic FETCH_AND_ADD",
@@ -32,7 +32,7 @@ func Title(r measure.Report) string {
 	return words + " BW Test"
 }
 
-// Plural is a number of things.
+// Plural formats a count of things.
 func Plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -40,7 +40,7 @@ func Plural(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// PacketsText is how packets between processes are protected.
+// PacketsText describes the protection of packets between processes.
 func PacketsText(r *measure.Report) string {
 	switch {
 	case r.Sealed:
@@ -51,7 +51,7 @@ func PacketsText(r *measure.Report) string {
 	return "plain: neither encrypted nor authenticated"
 }
 
-// MemoryText says where the buffers of both ends are.
+// MemoryText names the memory of both sides' buffers.
 func MemoryText(r *measure.Report) string {
 	from, to := r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()
 	if from == to {
@@ -60,7 +60,7 @@ func MemoryText(r *measure.Report) string {
 	return from + " -> " + to
 }
 
-// CopyName is the copy that a rate is compared with: by the CPU, or by the GPU that has one of the buffers.
+// CopyName names the reference copy: by the CPU, or by the GPU that owns one of the buffers.
 func CopyName(r *measure.Report) string {
 	if MemoryText(r) == measure.HostMemory {
 		return "memcpy"
@@ -68,7 +68,8 @@ func CopyName(r *measure.Report) string {
 	return GPUCopy
 }
 
-// EndsText names the two ends of a rail, by address if they have one. Names of NICs of two processes may be the same.
+// EndsText names the two ends of a rail, by address if known, because NICs of two processes may
+// have the same name.
 func EndsText(rail *measure.Rail, processes bool) string {
 	if processes && rail.Addr == "" {
 		return rail.Device + " of the client -> " + rail.Peer + " of the server"
@@ -76,7 +77,7 @@ func EndsText(rail *measure.Rail, processes bool) string {
 	return cmp.Or(rail.Addr, rail.Device) + " -> " + cmp.Or(rail.PeerAddr, rail.Peer)
 }
 
-// HealthText lists what was counted, empty if it is nothing.
+// HealthText lists the nonzero counters.
 func HealthText(h *measure.Health) string {
 	if h == nil {
 		return ""
@@ -104,14 +105,14 @@ func HealthText(h *measure.Health) string {
 	return strings.Join(parts, ", ")
 }
 
-// Event is an event of one lane, or the same event of several.
+// Event is an event on one lane, or the same event on several.
 type Event struct {
 	measure.FailoverEvent
 	lanes []int
 }
 
-// Events joins the same event of several lanes within a millisecond. The event of their rail may be
-// in between.
+// Events merges equal events on several lanes within a millisecond. Their rail's event may be in
+// between.
 func Events(events []measure.FailoverEvent) (out []Event) {
 	for i := range events {
 		e := &events[i]
@@ -131,7 +132,7 @@ func Events(events []measure.FailoverEvent) (out []Event) {
 	return out
 }
 
-// EventText is what happened, to which lanes or which rail, and why.
+// EventText describes an event, its lanes or rail, and its cause.
 func EventText(r *measure.Report, e *Event) string {
 	text := ""
 	switch {
@@ -155,7 +156,7 @@ func EventText(r *measure.Report, e *Event) string {
 	return text
 }
 
-// laneList names lanes, or only the first and the last if they are many.
+// laneList lists lanes, or only the first and the last of many.
 func laneList(lanes []int) string {
 	const shown = 8
 	names := make([]string, len(lanes))
@@ -171,7 +172,7 @@ func laneList(lanes []int) string {
 	return "lanes " + strings.Join(names, ", ")
 }
 
-// SettingsText is what was set, in a line.
+// SettingsText formats the settings on one line.
 func SettingsText(list []measure.Setting) string {
 	var parts []string
 	for _, s := range list {
