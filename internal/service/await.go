@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// Rounds is the number of times a waiting goroutine drives the shard before it sleeps. A wake-up costs more than the response
-// of a peer that has a processor to itself.
+// Rounds is the number of times a waiting goroutine drives the shard before it sleeps. A wake-up
+// costs more than a response from a peer with a CPU to itself.
 const Rounds = 64
 
-// Pauses between two attempts of Await. The pause doubles from the first one to the last one.
+// Await sleeps between two attempts, doubling from the first value to the last.
 const (
 	minPause = 50 * time.Microsecond
 	maxPause = time.Millisecond
 )
 
-// Drive is the first half of every wait for an event that a Peer's shard delivers. It drives the shard until done reports true, at
-// most rounds times, and reports whether done did. Otherwise it leaves the shard to its own goroutine (Peer.Leave): the caller then
-// sleeps until whatever done looks at is signaled. done may take locks and must be cheap. Drive must not be called with the shard's
+// Drive is the first half of every wait for an event from a Peer's shard. It drives the shard until
+// done reports true, at most rounds times, and returns the last result of done. If that is false,
+// it leaves the shard to its own goroutine (Peer.Leave), and the caller sleeps until it is
+// signaled. done may acquire locks and must be cheap. Drive must not be called with the shard's
 // lock, and does not allocate.
 func Drive(p Peer, rounds int, done func() bool) bool {
 	for range rounds {
@@ -36,8 +37,8 @@ func Drive(p Peer, rounds int, done func() bool) bool {
 	return false
 }
 
-// Await is Drive for conditions that are not signaled. It returns when done reports true, or with the cause of ctx. Between two
-// rounds it sleeps at most 1 ms.
+// Await is Drive for conditions without a signal. It returns nil when done reports true, or the
+// cause of ctx. Between two rounds it sleeps at most 1 ms.
 func Await(ctx context.Context, p Peer, done func() bool) error {
 	for pause := minPause; !Drive(p, 1, done); pause = min(2*pause, maxPause) {
 		timer := time.NewTimer(pause)

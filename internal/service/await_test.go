@@ -26,7 +26,7 @@ func (d *driven) Leave() { d.left++ }
 func TestDrive(t *testing.T) {
 	for _, c := range []struct {
 		name               string
-		rounds, done       int // done is the number of rounds after which done reports true
+		rounds, done       int // done is the number of rounds until done() is true
 		busy, want         bool
 		wantHelp, wantLeft int
 	}{

@@ -17,25 +17,29 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// Link is a service's connection to one peer: the session, or the reason why there is none. Mu may guard further state of the service.
+// Link is a service's connection to one peer: the session, or the error that explains its absence.
+// Mu may guard further state of the service.
 type Link struct {
-	// Name describes the peer's part of the service in errors, and Done is closed when the local part closes. Neither changes.
+	// Name describes the peer's part of the service in errors. Done is closed when the local part
+	// closes. Neither changes.
 	Name string
 	Done <-chan struct{}
 
 	// Mu guards the fields below.
 	Mu sync.Mutex
-	// Session is the current session, nil unless both sides have the service. Live is canceled when it ends.
+	// Session is the current session, nil unless both sides run the service. Live is canceled when
+	// the session closes.
 	Session Session
 	Live    context.Context
 	lost    context.CancelFunc
 	// Err is the reason why no session is expected.
 	Err error
-	// Changed is raised when one of the fields above changes, and by services when anything else changes that Wait looks at.
+	// Changed is raised when one of the fields above changes. Services also raise it when other
+	// state that Wait depends on changes.
 	Changed broadcast.Signal
 }
 
-// Expect records that a session is being made. Mu must be held.
+// Expect records that a session is being established. Mu must be held.
 func (l *Link) Expect() {
 	l.Err = nil
 	l.Changed.Raise()
@@ -48,7 +52,7 @@ func (l *Link) Begin(ctx context.Context, s Session) {
 	l.Changed.Raise()
 }
 
-// Drop ends a session, and reports whether it was the current one. Mu must be held.
+// Drop removes a session and reports whether it was the current one. Mu must be held.
 func (l *Link) Drop(s Session) bool {
 	if l.Session != s {
 		return false
@@ -59,8 +63,9 @@ func (l *Link) Drop(s Session) bool {
 	return true
 }
 
-// Wait waits until ready reports true. It fails with the error of ready, ErrClosed, Err, or the cause of ctx. ready is called
-// with Mu held, at first and whenever Changed is raised or ended is closed.
+// Wait waits until ready reports true. It returns the error of ready, ErrClosed, Err, or the cause
+// of ctx. ready is called with Mu held, first immediately and then whenever Changed is raised or
+// ended is closed.
 func (l *Link) Wait(ctx context.Context, ended <-chan struct{}, ready func() (bool, error)) error {
 	for {
 		l.Mu.Lock()

@@ -7,19 +7,22 @@ import (
 	"sync"
 )
 
-// PeerHandler is a service's state of one peer. Its methods are those of Handler. An error ends the session.
+// PeerHandler is a service's state for one peer. Its methods correspond to Handler. An error closes
+// the session.
 type PeerHandler interface {
 	comparable
 	Hello(s Session) (body []byte, ok bool, err error)
 	Up(s Session, body []byte) error
 	Down(s Session, cause error)
-	// Gone may be called before any other method, and more than once. forgotten means that no other call follows.
+	// Gone may be called before any other method, and more than once. If forgotten is set, it is
+	// the last call.
 	Gone(cause error, forgotten bool)
 	Message(s Session, body []byte) error
 	Immediate(s Session, imm, length uint32) error
 }
 
-// Peers is the Handler of a service that keeps a PeerHandler for each peer, from the first use until the Node forgets the peer.
+// Peers is the Handler of a service with a PeerHandler for each peer, from the first use until the
+// Node forgets the peer.
 type Peers[P PeerHandler] struct {
 	id   ID
 	make func(p Peer) P
@@ -28,12 +31,13 @@ type Peers[P PeerHandler] struct {
 	all map[Peer]P
 }
 
-// Init makes Peers ready. make returns the PeerHandler of a new peer. It may be called in vain.
+// Init initializes Peers. make returns the PeerHandler of a new peer; its result may be discarded.
 func (t *Peers[P]) Init(id ID, make func(p Peer) P) {
 	t.id, t.make, t.all = id, make, map[Peer]P{}
 }
 
-// Of returns the PeerHandler of a peer, and creates it if it is new. If the Node has forgotten the peer, so does Peers, after a call of Gone.
+// Of returns the PeerHandler of a peer, creating it if needed. If the Node has already forgotten
+// the peer, Of calls Gone and forgets it too.
 func (t *Peers[P]) Of(s Peer) P {
 	if p, ok := t.known(s); ok {
 		return p
@@ -46,7 +50,7 @@ func (t *Peers[P]) Of(s Peer) P {
 		t.all[s] = p
 	}
 	t.mu.Unlock()
-	if cause := s.Forgotten(); !ok && cause != nil { // the Node's call of Gone may have come before
+	if cause := s.Forgotten(); !ok && cause != nil { // the Node may have called Gone earlier
 		t.Gone(s, cause)
 	}
 	return p
@@ -59,7 +63,7 @@ func (t *Peers[P]) known(s Peer) (P, bool) {
 	return p, ok
 }
 
-// All returns the PeerHandlers of all peers, in no order.
+// All returns the PeerHandlers of all peers, unordered.
 func (t *Peers[P]) All() []P {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -75,7 +79,7 @@ func (t *Peers[P]) Clear() []P {
 	return all
 }
 
-// check ends a session on an error.
+// check closes the session if err is not nil.
 func (t *Peers[P]) check(s Session, err error) {
 	if err != nil {
 		s.End(fmt.Errorf("%v: %w", t.id, err))

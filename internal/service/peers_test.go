@@ -25,7 +25,7 @@ type meeting struct {
 func (s *meeting) Peer() Peer      { return s.peer }
 func (s *meeting) End(cause error) { s.ended = cause }
 
-// heard is a PeerHandler that notes its calls and returns err.
+// heard is a PeerHandler that records its calls and returns err.
 type heard struct {
 	silent
 	calls []string
@@ -50,8 +50,8 @@ func (silent) Up(Session, []byte) error                { return nil }
 func (silent) Down(Session, error)                     {}
 func (silent) Immediate(Session, uint32, uint32) error { return nil }
 
-// TestPeers: a peer has one PeerHandler until the Node forgets the peer. One that is created later is told so at once. Errors end the session and
-// name the service.
+// TestPeers: a peer has one PeerHandler until the Node forgets the peer. A handler created later is
+// notified immediately. Errors close the session and name the service.
 func TestPeers(t *testing.T) {
 	var peers Peers[*heard]
 	peers.Init(StreamID, func(Peer) *heard { return &heard{} })

@@ -17,7 +17,7 @@ const (
 	Length64 LengthBits = 64
 )
 
-// AppendRegion appends a region as ReadRegion reads it: address, length, number of keys, keys.
+// AppendRegion appends a region in the format of ReadRegion: address, length, number of keys, keys.
 func AppendRegion(b []byte, r *ibverbx.RemoteRegion, bits LengthBits) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint64(b, r.Addr)
@@ -33,7 +33,8 @@ func AppendRegion(b []byte, r *ibverbx.RemoteRegion, bits LengthBits) []byte {
 	return b
 }
 
-// ReadRegion decodes a peer's region. It is invalid without bytes or keys, and if it extends beyond the address space.
+// ReadRegion decodes a peer's region. An empty region, one without keys, and one beyond the address
+// space are invalid.
 func ReadRegion(r *wire.Reader, bits LengthBits) ibverbx.RemoteRegion {
 	g := ibverbx.RemoteRegion{Addr: r.U64()}
 	if bits == Length32 {
