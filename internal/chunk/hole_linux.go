@@ -7,16 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isHole reports whether n bytes of a file at off are a hole. It is false where that is not known.
+// isHole reports whether the n bytes at off are a hole. It returns false if unknown.
 func isHole(f *os.File, off, n int64) bool {
 	at, err := control(f, func(fd int) (int64, error) { return unix.Seek(fd, off, unix.SEEK_DATA) })
 	if errors.Is(err, unix.ENXIO) {
-		return true // no data from off on
+		return true // no data after off
 	}
 	return err == nil && at >= off+n
 }
 
-// punch makes a hole of n bytes at off.
+// punch punches a hole of n bytes at off.
 func punch(f *os.File, off, n int64) error {
 	_, err := control(f, func(fd int) (int64, error) {
 		return 0, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)

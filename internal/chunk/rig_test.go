@@ -12,7 +12,7 @@ import (
 	"ibverbx/internal/rig"
 )
 
-// must ends the test after an error.
+// must fails the test if err is not nil.
 var must = rig.Must
 
 func wants(tb testing.TB, err, want error, when string) {
@@ -70,7 +70,7 @@ func total(b []byte) Sum {
 
 var someDay = time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 
-// expect checks what a file holds, and that no partial file is left.
+// expect checks the content of a file, and that its partial file was removed.
 func expect(tb testing.TB, dir, name string, want []byte) {
 	tb.Helper()
 	got, err := os.ReadFile(filepath.Join(dir, name))

@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// Source is a regular file that is read in chunks. Its methods may be called from any goroutine.
+// Source is a regular file, read in chunks. Its methods are safe for concurrent use.
 type Source struct {
 	root *os.Root
 	name string
 	file *os.File
 	info fs.FileInfo
-	// sparse says that the file may have holes.
+	// sparse is set if the file may have holes.
 	sparse bool
 }
 
-// OpenSource opens a file below root. name has slashes, and is relative. Partial files are not found.
+// OpenSource opens a file below root. name is relative and uses slashes. Partial files are treated
+// as missing.
 func OpenSource(root *os.Root, name string) (*Source, error) {
 	if hasPartial(name) {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
@@ -41,14 +42,14 @@ func OpenSource(root *os.Root, name string) (*Source, error) {
 // Size is the length of the file when it was opened.
 func (s *Source) Size() int64 { return s.info.Size() }
 
-// Mode has the permissions of the file.
+// Mode returns the file's permissions.
 func (s *Source) Mode() fs.FileMode { return s.info.Mode().Perm() }
 
-// ModTime is when the file was last changed.
+// ModTime returns the file's modification time.
 func (s *Source) ModTime() time.Time { return s.info.ModTime() }
 
-// Read reads chunk k to the beginning of b, which must have room for it, and returns its length and digest. zero says that all
-// bytes are zero. A file that has become shorter is ErrChanged.
+// Read reads chunk k into b, which must be large enough, and returns its length and digest. zero is
+// set if all bytes are zero. If the file was truncated, Read returns ErrChanged.
 func (s *Source) Read(k int64, b []byte) (n int, digest uint32, zero bool, err error) {
 	size := s.Size()
 	if k < 0 || k >= Count(size) {
@@ -68,8 +69,8 @@ func (s *Source) Read(k int64, b []byte) (n int, digest uint32, zero bool, err e
 	return n, Digest(b), Zero(b), nil
 }
 
-// Check returns ErrChanged if the file is not the one that was opened, or was written to since then. On Linux a file whose permissions or links
-// have changed counts as well: the system has one time for both.
+// Check returns ErrChanged if the file was replaced or written to since it was opened. On Linux,
+// changed permissions or links count as well, because ctime covers both.
 func (s *Source) Check() error {
 	now, err := s.file.Stat()
 	if err != nil {
@@ -82,12 +83,12 @@ func (s *Source) Check() error {
 	if there, err := s.root.Lstat(s.name); err == nil && os.SameFile(there, now) {
 		return nil
 	} else if link, err := s.root.Stat(s.name); err == nil && os.SameFile(link, now) {
-		return nil // by way of a symbolic link
+		return nil // opened through a symbolic link
 	}
 	return s.changed("another file has its name")
 }
 
-// sameVersion reports whether two looks at a file found it unchanged.
+// sameVersion reports whether a file is unchanged between two calls of Stat.
 func sameVersion(a, b fs.FileInfo) bool {
 	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changeTime(a) == changeTime(b)
 }

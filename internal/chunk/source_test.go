@@ -15,7 +15,7 @@ func openSource(t *testing.T, root *os.Root, name string) *Source {
 	return s
 }
 
-// TestServedFileTruncated: a file that becomes shorter while it is read is an error, as is one that is written to.
+// TestServedFileTruncated: truncating a file or writing to it while it is read is an error.
 func TestServedFileTruncated(t *testing.T) {
 	root, dir := newRoot(t)
 	name := filepath.Join(dir, "f")
@@ -51,7 +51,7 @@ func TestServedFileReplaced(t *testing.T) {
 	wants(t, s.Check(), ErrChanged, "a removed file")
 }
 
-// TestServedFileWritten: a file that is written to without changing its length is found out by its time.
+// TestServedFileWritten: a write that keeps the file's length is detected by its time.
 func TestServedFileWritten(t *testing.T) {
 	root, dir := newRoot(t)
 	name := filepath.Join(dir, "f")
@@ -80,7 +80,7 @@ func TestSourceKinds(t *testing.T) {
 	}
 }
 
-// TestPartialSource: what is in a partial file, or in a directory that is named like one, is not served.
+// TestPartialSource: partial files, and files in directories named like one, are not served.
 func TestPartialSource(t *testing.T) {
 	root, dir := newRoot(t)
 	must(t, os.Mkdir(filepath.Join(dir, ".d.ibx-partial"), 0o700))

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskFull: a full disk is an error, and what was written before is of use.
+// TestDiskFull: a full disk is an error, and data written before it is kept.
 func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=4m"); err != nil {
@@ -70,14 +70,15 @@ func TestPipesDoNotBlock(t *testing.T) {
 	}
 }
 
-// TestChangedWithOldTime: a file that was written to and got its old time back has changed.
+// TestChangedWithOldTime: a file is changed even if its modification time was restored after a
+// write.
 func TestChangedWithOldTime(t *testing.T) {
 	root, dir := newRoot(t)
 	name := filepath.Join(dir, "f")
 	must(t, os.WriteFile(name, make([]byte, 100), 0o600))
 	s := openSource(t, root, "f")
 	must(t, s.Check())
-	for limit := time.Now().Add(time.Minute); s.Check() == nil; time.Sleep(time.Millisecond) { // until the clock of the file system has moved
+	for limit := time.Now().Add(time.Minute); s.Check() == nil; time.Sleep(time.Millisecond) { // until the file system's clock has advanced
 		if time.Now().After(limit) {
 			t.Fatal("a file that was written to passes Check")
 		}
@@ -91,8 +92,8 @@ func TestChangedWithOldTime(t *testing.T) {
 	wants(t, s.Check(), ErrChanged, "a file with its old time")
 }
 
-// TestResumeAfterKillInCommit: a process was killed when the partial file had the permissions of the file already, which let nobody write.
-// Root may write anyway, so it becomes somebody else.
+// TestResumeAfterKillInCommit: a process was killed after the partial file had received the final,
+// read-only permissions. Root may write anyway, so the test switches to another user.
 func TestResumeAfterKillInCommit(t *testing.T) {
 	root, dir := newRoot(t)
 	if os.Getuid() == 0 {

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// openNoWait keeps a named pipe from blocking the process.
+// openNoWait prevents opening a named pipe from blocking.
 const openNoWait = syscall.O_NONBLOCK
 
 var errLocked = errors.New("locked")
 
-// lock locks a file for this open file alone, until it is closed, or returns errLocked.
+// lock locks a file exclusively until f is closed, or returns errLocked.
 func lock(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -30,7 +30,7 @@ func lock(f *os.File) error {
 	return locked
 }
 
-// isSparse reports whether a file uses less room on the disk than it is long.
+// isSparse reports whether a file uses less disk space than its length.
 func isSparse(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && s.Blocks*512 < info.Size()

@@ -2,17 +2,17 @@ package chunk
 
 import "sync/atomic"
 
-// tablePage is how many elements of a Table are made at a time.
+// tablePage is the number of elements allocated at once.
 const tablePage = 1024
 
-// Table has an element for each chunk of a file. It makes those that are used, so a file takes no memory because a peer says that it is
-// long. Different elements may be used at the same time, from any goroutine.
+// Table has an element for each chunk of a file. Elements are allocated on first use, so a peer
+// cannot exhaust memory by announcing a huge file. Different elements may be used concurrently.
 type Table[T any] struct {
 	n     int64
 	pages []atomic.Pointer[[]T]
 }
 
-// NewTable returns a Table of n elements that are zero.
+// NewTable returns a Table of n zero elements.
 func NewTable[T any](n int64) Table[T] {
 	return Table[T]{n, make([]atomic.Pointer[[]T], (n+tablePage-1)/tablePage)}
 }
@@ -20,7 +20,7 @@ func NewTable[T any](n int64) Table[T] {
 // Len is the number of elements.
 func (t *Table[T]) Len() int64 { return t.n }
 
-// At returns element k to be changed.
+// At returns a pointer to element k, allocating it if needed.
 func (t *Table[T]) At(k int64) *T {
 	p := &t.pages[k/tablePage]
 	page := p.Load()
@@ -32,7 +32,7 @@ func (t *Table[T]) At(k int64) *T {
 	return &(*page)[k%tablePage]
 }
 
-// Get returns element k. It makes none.
+// Get returns element k. It does not allocate.
 func (t *Table[T]) Get(k int64) (v T) {
 	if page := t.pages[k/tablePage].Load(); page != nil {
 		v = (*page)[k%tablePage]

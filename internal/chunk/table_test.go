@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTable: elements keep what they got, also from many goroutines, and those that were not used are zero.
+// TestTable: elements keep their values, even with concurrent writers, and unused ones are zero.
 func TestTable(t *testing.T) {
 	const n = 2*tablePage + 7
 	x := NewTable[int64](n)
@@ -31,7 +31,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFalseSize: a file that is said to be long takes memory for the chunks that are used only.
+// TestFalseSize: a file with a huge announced size uses memory for accessed chunks only.
 func TestFalseSize(t *testing.T) {
 	root, _ := newRoot(t)
 	var before, after runtime.MemStats

@@ -13,43 +13,44 @@ import (
 	"time"
 )
 
-// partialSuffix ends the name of a partial file, which begins with a dot.
+// partialSuffix is the suffix of a partial file's name, which begins with a dot.
 const partialSuffix = ".ibx-partial"
 
-// maxName is how many bytes the last element of a name has on most file systems.
+// maxName is the maximum length of a name's last element on most file systems, in bytes.
 const maxName = 255
 
-// Target is a file that is being received. Methods about different chunks may be called at the same time, from any
-// goroutine.
+// Target is a file being received. Methods for different chunks may be called concurrently.
 type Target struct {
 	root *os.Root
 	name string
 	size int64
 	file *os.File // the partial file, locked
-	// base is the file that has the name already, nil if there is none. Its chunks are used where they are the same. baseInfo is what it was
-	// at first.
+	// base is the existing file with the name, or nil. Identical chunks are reused. baseInfo is its
+	// initial state.
 	base     *os.File
 	baseInfo fs.FileInfo
-	// writing is held while a chunk is written. The system writes to a file one at a time too, but lets the others spin.
+	// writing is held while a chunk is written. The kernel serializes writes to a file too, but
+	// lets the waiters spin.
 	writing sync.Mutex
 	chunks  Table[state]
 	left    atomic.Int64
-	touched atomic.Bool // something of use is in the partial file
+	touched atomic.Bool // the partial file has usable data
 }
 
-// state is what a Target knows of a chunk.
+// state is a Target's state of a chunk.
 type state struct {
-	// digest is that of the bytes in the partial file if had is set, and of those in base if borrowed is set.
+	// digest covers the data in the partial file if had is set, and the data in base if borrowed is
+	// set.
 	digest        uint32
 	had, borrowed bool
-	// zero says that all bytes are zero, and that the partial file has none of them.
+	// zero is set if all bytes are zero and not stored in the partial file.
 	zero bool
-	// done says that the chunk is not missing.
+	// done is set once the chunk is available.
 	done bool
 }
 
-// Create begins to receive a file of size bytes below root, or goes on with it. name has slashes, and is relative. The directory must
-// exist. fresh means that nothing that is there is used.
+// Create starts or resumes receiving a file of size bytes below root. name is relative and uses
+// slashes. The directory must exist. fresh ignores existing data.
 func Create(root *os.Root, name string, size int64, fresh bool) (*Target, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -70,7 +71,7 @@ func Create(root *os.Root, name string, size int64, fresh bool) (*Target, error)
 	return t, nil
 }
 
-// checkName refuses names that leave the directory, or that partial files have.
+// checkName rejects names that leave the directory or belong to partial files.
 func checkName(name string) error {
 	switch base := path.Base(name); {
 	case !fs.ValidPath(name) || name == ".":
@@ -121,7 +122,8 @@ func (t *Target) open() error {
 	}
 }
 
-// openPartial opens the partial file. A Commit that did not come to its end may have left it with the permissions of the file.
+// openPartial opens the partial file. An interrupted Commit may have left it with the final
+// permissions.
 func (t *Target) openPartial() (*os.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | openNoWait
 	f, err := t.root.OpenFile(partial(t.name), flags, 0o600)
@@ -131,7 +133,7 @@ func (t *Target) openPartial() (*os.File, error) {
 	return f, err
 }
 
-// regular returns ErrKind if a name is that of something else than a regular file.
+// regular returns ErrKind if name exists and is not a regular file.
 func (t *Target) regular(name string) error {
 	info, err := t.root.Lstat(name)
 	switch {
@@ -145,7 +147,7 @@ func (t *Target) regular(name string) error {
 	return nil
 }
 
-// prepare gives the partial file its size, and finds what else can be used.
+// prepare sets the size of the partial file, and opens the existing file for reuse.
 func (t *Target) prepare(fresh bool) error {
 	info, err := t.file.Stat()
 	if err != nil {
@@ -166,7 +168,7 @@ func (t *Target) prepare(fresh bool) error {
 		if t.baseInfo, err = f.Stat(); err == nil {
 			err = t.sameBase()
 		}
-		if err != nil { // it was replaced just now, perhaps by a link
+		if err != nil { // replaced just now, perhaps by a link
 			if err := f.Close(); err != nil {
 				return err
 			}
@@ -177,8 +179,8 @@ func (t *Target) prepare(fresh bool) error {
 	return t.file.Truncate(t.size)
 }
 
-// Have returns the Fingerprint of chunk k as it is there, in the partial file or else in the file that has the name. ok is false if
-// there is nothing but a hole. b must have room for a chunk, and is overwritten.
+// Have returns the Fingerprint of chunk k as stored in the partial file, or else in the existing
+// file. ok is false if neither has data for it. b must have space for a chunk, and is overwritten.
 func (t *Target) Have(k int64, b []byte) (f Fingerprint, ok bool, err error) {
 	b = b[:Len(t.size, k)]
 	had, err := load(t.file, k, b)
@@ -194,7 +196,8 @@ func (t *Target) Have(k int64, b []byte) (f Fingerprint, ok bool, err error) {
 	return FingerprintOf(b, s.digest), true, nil
 }
 
-// load reads chunk k of a file. ok is false if there is a hole, if all bytes are zero, or if the file is too short.
+// load reads chunk k of a file. ok is false for a hole, for a chunk of zeros, and if the file is
+// too short.
 func load(f *os.File, k int64, b []byte) (ok bool, err error) {
 	if isHole(f, k*Size, int64(len(b))) {
 		return false, nil
@@ -208,8 +211,8 @@ func load(f *os.File, k int64, b []byte) (ok bool, err error) {
 	return !Zero(b), nil
 }
 
-// Keep takes chunk k as it is there, if Have found it with that digest, and returns ErrDigest otherwise. What is in the file that
-// has the name is copied by Commit, if at all.
+// Keep accepts the stored chunk k if Have found it with that digest, and returns ErrDigest
+// otherwise. Chunks of the existing file are copied by Commit, if needed.
 func (t *Target) Keep(k int64, digest uint32) error {
 	if s := t.chunks.Get(k); (!s.had && !s.borrowed) || s.digest != digest {
 		return wrongDigest(t.name, k, s.digest, digest)
@@ -218,8 +221,9 @@ func (t *Target) Keep(k int64, digest uint32) error {
 	return nil
 }
 
-// Write writes the bytes of chunk k and checks them. The digest is computed after the write: if a peer changes b meanwhile, it is wrong. A
-// chunk with a wrong digest counts as missing, and the next Target finds that it differs.
+// Write stores chunk k and verifies it. The digest is computed after the write, so it detects a
+// peer that changes b meanwhile. A chunk with a wrong digest counts as missing, and the next Target
+// detects it as well.
 func (t *Target) Write(k int64, b []byte, digest uint32) error {
 	if want := Len(t.size, k); len(b) != want {
 		return fmt.Errorf("%s: %w: chunk %d has %d bytes, want %d", t.name, ErrDigest, k, len(b), want)
@@ -241,7 +245,7 @@ func (t *Target) Write(k int64, b []byte, digest uint32) error {
 	return nil
 }
 
-// WriteZero makes all bytes of chunk k zero, without using room on the disk where that is possible.
+// WriteZero sets chunk k to zeros, without using disk space if possible.
 func (t *Target) WriteZero(k int64) error {
 	b := zeros[:Len(t.size, k)]
 	s := t.chunks.At(k)
@@ -258,7 +262,7 @@ func (t *Target) WriteZero(k int64) error {
 	return nil
 }
 
-// There reports whether anything is there that Have could find.
+// There reports whether Have may find any data.
 func (t *Target) There() bool { return t.base != nil || t.touched.Load() }
 
 func (t *Target) finish(k int64, digest uint32) {
@@ -272,21 +276,22 @@ func (t *Target) finish(k int64, digest uint32) {
 // Size is the length of the file.
 func (t *Target) Size() int64 { return t.size }
 
-// Left returns how many chunks are missing.
+// Left returns the number of missing chunks.
 func (t *Target) Left() int64 { return t.left.Load() }
 
-// Sync says what is on the disk when Commit returns.
+// Sync selects what is on disk when Commit returns.
 type Sync uint8
 
-// What Commit waits for.
+// Durability levels of Commit.
 const (
-	SyncFile  Sync = iota // the bytes of the file; after a crash of the system it may have its old name
-	SyncDir               // its name as well
-	SyncNever             // whatever the system has written
+	SyncFile  Sync = iota // the file's data; after a system crash it may have its old name
+	SyncDir               // the data and the name
+	SyncNever             // no guarantee
 )
 
-// Commit gives the file its place, if it is complete and has that Sum. The Target is closed then. With an error the partial file
-// stays, and so does the file that had the name.
+// Commit verifies that the file is complete and matches want, renames the partial file to its final
+// name, and closes the Target. If it fails before the rename, the existing file is unchanged and
+// the partial file remains.
 func (t *Target) Commit(want Sum, mode fs.FileMode, modified time.Time, sync Sync) error {
 	if left := t.Left(); left > 0 {
 		return fmt.Errorf("%s: %w: %d of %d", t.name, ErrIncomplete, left, t.chunks.Len())
@@ -325,8 +330,8 @@ func (t *Target) Commit(want Sum, mode fs.FileMode, modified time.Time, sync Syn
 	return err
 }
 
-// sync writes the bytes to the disk. If that fails, what is in memory may never get there, although it reads well. So nothing of it is used again,
-// unless the disk was only full.
+// sync flushes the data to disk. If that fails, the page cache may hold data that never reaches the
+// disk, so the data is not reused, unless the disk was only full.
 func (t *Target) sync() error {
 	err := t.file.Sync()
 	if err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -335,7 +340,8 @@ func (t *Target) sync() error {
 	return err
 }
 
-// unchanged reports whether the file that has the name is the one that was received, so that the partial file is not needed.
+// unchanged reports whether the existing file equals the received one, so that the partial file is
+// not needed.
 func (t *Target) unchanged() bool {
 	if t.base == nil || t.baseInfo.Size() != t.size || t.touched.Load() || t.sameBase() != nil {
 		return false
@@ -349,17 +355,18 @@ func (t *Target) unchanged() bool {
 	return true
 }
 
-// zeroInBase reports whether the file that has the name has only zeros in chunk k. room is for a chunk.
+// zeroInBase reports whether chunk k of the existing file is all zeros. room is a buffer of one
+// chunk.
 func (t *Target) zeroInBase(k int64, room []byte) bool {
 	b := room[:Len(t.size, k)]
 	if isHole(t.base, k*Size, int64(len(b))) {
 		return true
 	}
-	n, _ := t.base.ReadAt(b, k*Size) // less than all is an answer too
+	n, _ := t.base.ReadAt(b, k*Size) // a short read returns false
 	return n == len(b) && Zero(b)
 }
 
-// sameBase returns ErrChanged if the file that has the name is not the one that it was at first.
+// sameBase returns ErrChanged if the existing file has changed since Create.
 func (t *Target) sameBase() error {
 	now, err := t.root.Lstat(t.name)
 	if err != nil || !os.SameFile(now, t.baseInfo) || !sameVersion(now, t.baseInfo) {
@@ -368,8 +375,8 @@ func (t *Target) sameBase() error {
 	return nil
 }
 
-// confirm is Commit of a file that has its place already. It changes nothing that is right, because those who read the file would take that for
-// a change of the file.
+// confirm is Commit for an unchanged file. It only updates attributes that differ, because readers
+// would take any update for a change of the file.
 func (t *Target) confirm(mode fs.FileMode, modified time.Time, sync Sync) error {
 	if sync != SyncNever {
 		if err := t.base.Sync(); err != nil && !cannotSync(err) {
@@ -393,12 +400,12 @@ func (t *Target) confirm(mode fs.FileMode, modified time.Time, sync Sync) error 
 	return err
 }
 
-// cannotSync reports whether a system refuses to sync a file that is open for reading.
+// cannotSync reports whether err means that the system cannot sync a file opened for reading.
 func cannotSync(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL)
 }
 
-// copyBorrowed copies chunks of the file that has the name to the partial file.
+// copyBorrowed copies reused chunks from the existing file to the partial file.
 func (t *Target) copyBorrowed() error {
 	var room []byte
 	for k := range t.chunks.Len() {
@@ -420,7 +427,8 @@ func (t *Target) copyBorrowed() error {
 	return nil
 }
 
-// Close ends the use of the partial file, which stays unless nothing is in it. It may be called after Commit.
+// Close closes the partial file and removes it if it has no usable data. It may be called after
+// Commit.
 func (t *Target) Close() error {
 	if t.file == nil {
 		return nil
@@ -429,7 +437,7 @@ func (t *Target) Close() error {
 	if !t.touched.Load() {
 		errs = append(errs, t.root.Remove(partial(t.name)))
 	}
-	errs = append(errs, t.file.Close()) // and the lock with it
+	errs = append(errs, t.file.Close()) // releases the lock
 	if t.base != nil {
 		errs = append(errs, t.base.Close())
 	}
@@ -437,7 +445,7 @@ func (t *Target) Close() error {
 	return errors.Join(errs...)
 }
 
-// Discard is Close, and removes the partial file.
+// Discard removes the partial file and closes the Target.
 func (t *Target) Discard() error {
 	t.touched.Store(false)
 	return t.Close()

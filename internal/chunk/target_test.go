@@ -13,7 +13,7 @@ import (
 
 const fourAndABit = 4*Size + 123
 
-// TestReceive: chunks that come in any order, also at the same time, make the file.
+// TestReceive: chunks that arrive in any order, even concurrently, form the file.
 func TestReceive(t *testing.T) {
 	root, dir := newRoot(t)
 	want := content(fourAndABit, 1)
@@ -36,7 +36,7 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// TestEmptyFile: a file of no bytes has no chunks.
+// TestEmptyFile: an empty file does not have chunks.
 func TestEmptyFile(t *testing.T) {
 	root, dir := newRoot(t)
 	x := create(t, root, "f", 0, false)
@@ -44,8 +44,8 @@ func TestEmptyFile(t *testing.T) {
 	expect(t, dir, "f", nil)
 }
 
-// TestResume: a Target that was closed, or whose process was killed, goes on with what is there. A chunk that was half written, or of
-// another content, is found out.
+// TestResume: a new Target resumes after Close or a killed process. Half-written chunks and chunks
+// with other content are detected.
 func TestResume(t *testing.T) {
 	root, dir := newRoot(t)
 	want := content(fourAndABit, 2)
@@ -77,7 +77,8 @@ func TestResume(t *testing.T) {
 	expect(t, dir, "f", want)
 }
 
-// TestResumeOfWrongContent: a partial file of another content, or longer than the file, costs nothing but its chunks.
+// TestResumeOfWrongContent: a partial file with other content, or longer than the file, only wastes
+// its chunks.
 func TestResumeOfWrongContent(t *testing.T) {
 	root, dir := newRoot(t)
 	other, want := content(9*Size, 3), content(fourAndABit, 4)
@@ -122,8 +123,8 @@ func TestBase(t *testing.T) {
 	expect(t, dir, "f", want)
 }
 
-// TestUnchanged: a file that is there already is not written again, but gets its permissions and time. One that another process changes
-// meanwhile is replaced.
+// TestUnchanged: an identical existing file is not rewritten, but its permissions and time are
+// updated. If another process changes it meanwhile, it is replaced.
 func TestUnchanged(t *testing.T) {
 	root, dir := newRoot(t)
 	want := content(fourAndABit, 5)
@@ -155,7 +156,7 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// TestFresh: nothing that is there is used.
+// TestFresh: existing data is ignored.
 func TestFresh(t *testing.T) {
 	root, dir := newRoot(t)
 	want := content(2*Size, 7)
@@ -185,7 +186,7 @@ func TestWrongBytes(t *testing.T) {
 	wants(t, x.Commit(total(content(Size+10, 9)), 0o600, someDay, SyncNever), ErrDigest, "another Sum")
 }
 
-// TestSparse: chunks of zeros are holes at both ends, also where other bytes were before.
+// TestSparse: chunks of zeros are holes at both ends, even where the partial file had other data.
 func TestSparse(t *testing.T) {
 	root, dir := newRoot(t)
 	want := content(64*Size, 10)
@@ -240,7 +241,8 @@ func TestBusy(t *testing.T) {
 	expect(t, dir, "f", want)
 }
 
-// TestNothingLeft: a Target that was closed before anything came leaves no partial file, and one that was discarded neither.
+// TestNothingLeft: a Target closed before any data arrived, or discarded, does not leave a partial
+// file.
 func TestNothingLeft(t *testing.T) {
 	root, dir := newRoot(t)
 	must(t, create(t, root, "f", 3*Size, false).Close())
@@ -313,7 +315,8 @@ func TestWriteSeesLateChange(t *testing.T) {
 	must(t, x.Write(0, want, Digest(want)))
 }
 
-// TestPartialIsALink: a symbolic link that has the name of the partial file is refused, and nothing is written through it.
+// TestPartialIsALink: a symbolic link with the name of the partial file is refused and not
+// followed.
 func TestPartialIsALink(t *testing.T) {
 	for _, to := range []string{"victim", "absent"} {
 		root, dir := newRoot(t)
@@ -337,8 +340,8 @@ func TestPartialIsALink(t *testing.T) {
 	}
 }
 
-// TestNameIsNoFile: if something else than a file has the name, Create says so at once and leaves what an earlier Target received. It
-// used to leave the length of the partial file as well.
+// TestNameIsNoFile: if the name exists and is not a file, Create fails immediately and preserves
+// the partial file of an earlier Target, including its length.
 func TestNameIsNoFile(t *testing.T) {
 	for _, fresh := range []bool{false, true} {
 		root, dir := newRoot(t)
@@ -354,7 +357,7 @@ func TestNameIsNoFile(t *testing.T) {
 	}
 }
 
-// getAgain receives a file as GetFile does: what is there is kept.
+// getAgain receives a file like GetFile: existing data is kept.
 func getAgain(t *testing.T, root *os.Root, b []byte) {
 	t.Helper()
 	target := create(t, root, "f", len(b), false)
@@ -375,7 +378,7 @@ func getAgain(t *testing.T, root *os.Root, b []byte) {
 	must(t, target.Commit(total(b), 0o640, someDay, SyncDir))
 }
 
-// TestUnchangedWithZeros: a file that is there already, with a chunk of zeros, is not written again.
+// TestUnchangedWithZeros: an identical existing file with a chunk of zeros is not rewritten.
 func TestUnchangedWithZeros(t *testing.T) {
 	root, dir := newRoot(t)
 	b := content(3*Size, 1)
@@ -390,7 +393,7 @@ func TestUnchangedWithZeros(t *testing.T) {
 		t.Error("the file was written again, want it left as it was")
 	}
 	expect(t, dir, "f", b)
-	for i := range b { // zeros elsewhere are not those of the file
+	for i := range b { // zeros elsewhere differ from the file
 		b[i] ^= 1
 	}
 	clear(b[:Size])
@@ -398,7 +401,7 @@ func TestUnchangedWithZeros(t *testing.T) {
 	expect(t, dir, "f", b)
 }
 
-// TestUnchangedForReaders: a file that is received once more, and is the same, has not changed for those who read it.
+// TestUnchangedForReaders: receiving an identical file again is not a change for its readers.
 func TestUnchangedForReaders(t *testing.T) {
 	root, _ := newRoot(t)
 	b := content(2*Size, 1)

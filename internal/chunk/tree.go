@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// Entry is a file, a directory or a symbolic link of a tree.
+// Entry is a file, directory or symbolic link in a tree.
 type Entry struct {
-	// Name is relative to the root of the tree and has slashes. The tree itself is ".".
+	// Name is relative to the root of the tree and uses slashes. The tree itself is ".".
 	Name string
 	// Mode has the type and the permissions.
 	Mode fs.FileMode
 	// Size is the length of a file in bytes.
 	Size    int64
 	ModTime time.Time
-	// Link is what a symbolic link points to. Nothing of this package follows it out of a root.
+	// Link is the target of a symbolic link. This package never follows it out of a root.
 	Link string
 }
 
-// Check returns ErrName or ErrKind if the entry of a peer's tree cannot be made.
+// Check returns ErrName or ErrKind if an entry of a peer's tree is invalid.
 func (e *Entry) Check() error {
 	if e.Name != "." || !e.Mode.IsDir() {
 		if err := checkName(e.Name); err != nil {
@@ -54,21 +54,21 @@ func isPartial(base string) bool {
 	return strings.HasPrefix(base, ".") && strings.HasSuffix(base, partialSuffix)
 }
 
-// hasPartial reports whether an element of a name is that of a partial file.
+// hasPartial reports whether an element of name is the name of a partial file.
 func hasPartial(name string) bool {
 	return slices.ContainsFunc(strings.Split(name, "/"), isPartial)
 }
 
-// Listing is what was in a directory when it was read.
+// Listing is a snapshot of a directory.
 type Listing struct {
 	root *os.Root
 	dir  string
-	// names are in order.
+	// names is sorted.
 	names []string
 }
 
-// List reads directory dir below root. It leaves out partial files, and everything that is not a file, a directory or a symbolic link. More than
-// limit names are ErrTooMany.
+// List reads directory dir below root. It omits partial files and special files. It returns
+// ErrTooMany for more than limit names.
 func List(root *os.Root, dir string, limit int) (*Listing, error) {
 	d, err := root.Open(dir)
 	if err != nil {
@@ -105,8 +105,8 @@ func (l *Listing) read(d *os.File, limit int) error {
 // Len is the number of names.
 func (l *Listing) Len() int { return len(l.names) }
 
-// After returns the entries whose names come after a name, in the order of names, at most limit of them. Their Names have no directory.
-// Entries that have vanished are left out.
+// After returns up to limit entries with names greater than after, sorted by name. Their Names do
+// not include the directory. Entries removed meanwhile are omitted.
 func (l *Listing) After(after string, limit int) ([]Entry, error) {
 	from, found := slices.BinarySearch(l.names, after)
 	if found {
@@ -134,7 +134,7 @@ func (l *Listing) After(after string, limit int) ([]Entry, error) {
 	return list, nil
 }
 
-// Describe returns the entry of a file, whose Name has no directory.
+// Describe returns the entry of a file. Its Name does not include the directory.
 func Describe(root *os.Root, name string, info fs.FileInfo) (e Entry, err error) {
 	e = Entry{Name: path.Base(name), Mode: info.Mode() & (fs.ModeType | fs.ModePerm), ModTime: info.ModTime()}
 	switch e.Mode.Type() {
@@ -147,9 +147,9 @@ func Describe(root *os.Root, name string, info fs.FileInfo) (e Entry, err error)
 	return e, err
 }
 
-// Make makes the directory or the symbolic link of an entry below root, and the directories that it is in. A directory can be
-// written to until Finish. A symbolic link replaces another one at once. Anything else of another kind that has the name is
-// ErrKind. For a file only the directories are made.
+// Make creates the directory or symbolic link of an entry below root, and its parent directories. A
+// directory stays writable until Finish. A symbolic link atomically replaces an existing one. An
+// existing file of another type is ErrKind. For a file, Make only creates the parent directories.
 func Make(root *os.Root, e *Entry) error {
 	if err := e.Check(); err != nil {
 		return err
@@ -208,8 +208,9 @@ func makeLink(root *os.Root, e *Entry) error {
 	return nil
 }
 
-// Finish gives directories their permissions and times, when everything in them is there. With SyncDir the names of directories and symbolic
-// links are on the disk when it returns. Commit has done so for those of files.
+// Finish sets the permissions and times of directories, once their contents are complete. With
+// SyncDir, the names of directories and symbolic links are on disk when it returns. Commit has
+// already synced file names.
 func Finish(root *os.Root, dirs []Entry, sync Sync) error {
 	if sync == SyncDir {
 		if err := syncDir(root, "."); err != nil {
@@ -226,7 +227,7 @@ func Finish(root *os.Root, dirs []Entry, sync Sync) error {
 	})
 	for _, d := range deepest {
 		if d.Name == "." {
-			continue // it is the user's
+			continue // the user's own directory
 		}
 		if err := root.Chmod(d.Name, d.Mode.Perm()); err != nil {
 			return err

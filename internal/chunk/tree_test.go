@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestTree: a tree is listed in order and made again: directories that nobody can write to, links that point nowhere.
+// TestTree: a tree is listed in order and recreated, including read-only directories and dangling
+// links.
 func TestTree(t *testing.T) {
 	from, dir := newRoot(t)
 	for _, d := range []string{"top", "top/a", "top/a/b", "top/empty"} {
