@@ -17,7 +17,7 @@ var (
 	ErrDigest   = errors.New("the digests differ")
 	ErrRevoked  = errors.New("revoked by its owner")
 	ErrFailed   = errors.New("the peer failed")
-	// ErrProtocol means that a peer sent what no honest peer sends. It closes the session.
+	// ErrProtocol means that a peer violated the protocol. It closes the session.
 	ErrProtocol = errors.New("protocol violation")
 )
 
@@ -42,7 +42,7 @@ var codes = [...]error{
 	Revoked: ErrRevoked, Failed: ErrFailed,
 }
 
-// Err returns the error of a code. Codes of later versions are ErrMismatch.
+// Err returns the error of a code. Codes of later versions map to ErrMismatch.
 func (c Code) Err() error {
 	if int(c) < len(codes) && codes[c] != nil {
 		return codes[c]

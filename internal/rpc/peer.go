@@ -9,16 +9,16 @@ import (
 	"ibverbx/internal/service"
 )
 
-// Peer is the state of one peer at a service: its session and its process. P is the service's own state of a process, a pointer to a struct that
-// embeds Process. Create a Peer with Init.
+// Peer is a service's state for one peer: its session and its process. P is the service's own
+// per-process state, a pointer to a struct that embeds Process. Initialize a Peer with Init.
 type Peer[P process] struct {
 	service.Link
 	cfg PeerConfig
 	// ID identifies this side to the peer's service. It changes when this side forgets the peer's process.
 	ID uint64
-	// Proc is the process of the last session, nil if it is not known.
+	// Proc is the process of the last session, or nil.
 	Proc P
-	// Serving has a token for each request of this session without a response.
+	// Serving holds a token for each unanswered request of this session.
 	Serving Limit
 }
 
@@ -30,36 +30,38 @@ type process interface {
 
 // PeerConfig describes a Peer.
 type PeerConfig struct {
-	// Service is the service, and Name and Done are those of its Link.
+	// Service identifies the service. Name and Done are passed to its Link.
 	Service service.ID
 	Name    string
 	Done    <-chan struct{}
 	// Peer is the peer.
 	Peer service.Peer
-	// Serving bounds the requests of a session without a response. It exceeds the limit of the client because a server may receive the
-	// next request before it has counted its last response.
+	// Serving limits the unanswered requests of a session. It exceeds the client's limit because a
+	// server may receive the next request before it has counted its last response.
 	Serving int
-	// Patience is the time after which a request fails with Left if the peer is connected and its service is closed. Zero means never.
+	// Patience is the time after which a request fails with Left if the peer is connected but its
+	// service is closed. Zero means never.
 	Patience time.Duration
 	Left     error
 }
 
-// Init makes a Peer ready.
+// Init initializes a Peer.
 func (p *Peer[P]) Init(cfg PeerConfig) {
 	p.cfg, p.ID = cfg, newID()
 	p.Name, p.Done = cfg.Name, cfg.Done
 }
 
-// newID returns an id, which is not 0.
+// newID returns a nonzero id.
 func newID() uint64 { return rand.Uint64() | 1 }
 
-// NewProcess returns the process with an id that the peer has in a session.
+// NewProcess returns the Process that uses id and incarnation in a session.
 func (p *Peer[P]) NewProcess(id, incarnation uint64) Process {
 	return Process{ID: id, Incarnation: incarnation, peer: p, ended: make(chan struct{})}
 }
 
-// Expect records that session s is being made. It returns the process that has ended, if s is not with Proc: the caller ends it. It stays in
-// Proc until Begin, so that what is requested of it meanwhile fails with the same error. Mu must be held.
+// Expect records that session s is being established. If s belongs to another process than Proc, it
+// returns the old process, which the caller must end. The old process stays in Proc until Begin, so
+// that requests to it meanwhile fail with the same error. Mu must be held.
 func (p *Peer[P]) Expect(s service.Session) (old P) {
 	p.Link.Expect()
 	var none P
@@ -69,7 +71,7 @@ func (p *Peer[P]) Expect(s service.Session) (old P) {
 	return p.Proc
 }
 
-// Known returns Proc if it has the id and can be used. Mu must be held.
+// Known returns Proc if it has the id and is usable. Mu must be held.
 func (p *Peer[P]) Known(id uint64) (proc P) {
 	var none P
 	if p.Proc != none && p.Proc.base().ID == id && p.Proc.base().Err == nil {
@@ -78,7 +80,8 @@ func (p *Peer[P]) Known(id uint64) (proc P) {
 	return none
 }
 
-// Begin starts session s with a process. It returns the process that proc replaces, if any, which the caller ends. Mu must be held.
+// Begin starts session s with a process. It returns the replaced process, if any, which the caller
+// must end. Mu must be held.
 func (p *Peer[P]) Begin(ctx context.Context, s service.Session, proc P) (old P) {
 	if p.Proc != proc {
 		old = p.Proc
@@ -88,14 +91,15 @@ func (p *Peer[P]) Begin(ctx context.Context, s service.Session, proc P) (old P) 
 	return old
 }
 
-// Down ends a session.
+// Down drops a session.
 func (p *Peer[P]) Down(s service.Session) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.Drop(s)
 }
 
-// Forget forgets the process and returns it. The caller ends it. err is the reason why no session is expected, nil if one is.
+// Forget forgets the process and returns it; the caller must end it. err is the reason why no
+// session is expected, nil if one is.
 func (p *Peer[P]) Forget(err error) (old P) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -105,13 +109,13 @@ func (p *Peer[P]) Forget(err error) (old P) {
 	return old
 }
 
-// Connected reports whether there is a session with a known process. Mu must be held.
+// Connected reports whether a session with a known process exists. Mu must be held.
 func (p *Peer[P]) Connected() bool {
 	var none P
 	return p.Session != nil && p.Proc != none
 }
 
-// In returns the process of session s, nil if the session has ended or the process is forgotten.
+// In returns the process of session s, nil if the session is closed or the process is forgotten.
 func (p *Peer[P]) In(s service.Session) (proc P) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -130,7 +134,8 @@ func (p *Peer[P]) Ready(ctx context.Context) (proc P, err error) {
 	return proc, err
 }
 
-// reach waits for a session with a process, and fails when the process ends. live is canceled with the session.
+// reach waits for a session with a process, and fails when the process ends. live is canceled with
+// the session.
 func (p *Peer[P]) reach(ctx context.Context, want *Process) (s service.Session, live context.Context, err error) {
 	ready := func() (bool, error) {
 		s, live = p.Session, p.Live
@@ -140,7 +145,7 @@ func (p *Peer[P]) reach(ctx context.Context, want *Process) (s service.Session, 
 		err = p.Wait(ctx, want.ended, ready)
 		return s, live, err
 	}
-	for without := service.Session(nil); ; { // the session, at the last timeout
+	for without := service.Session(nil); ; { // session at the last timeout
 		wait, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, p.cfg.Left)
 		err = p.Wait(wait, want.ended, ready)
 		late := err != nil && wait.Err() != nil && ctx.Err() == nil
@@ -152,7 +157,7 @@ func (p *Peer[P]) reach(ctx context.Context, want *Process) (s service.Session, 
 	}
 }
 
-// dead returns why a process can no longer be used.
+// dead returns the reason why a process is unusable.
 func (p *Peer[P]) dead(proc *Process) error {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -161,8 +166,9 @@ func (p *Peer[P]) dead(proc *Process) error {
 
 func (p *Peer[P]) service() service.ID { return p.cfg.Service }
 
-// Serve runs f in a new goroutine and sends the message that it returns in session s, unless that is nil or the service is closed. The context
-// of f is canceled when s ends. An error means that the peer exceeds its limit.
+// Serve runs f in a new goroutine and sends its result in session s, unless it is nil or the
+// service is closed. The context of f is canceled when s closes. An error means that the peer
+// exceeds its limit.
 func (p *Peer[P]) Serve(s service.Session, f func(ctx context.Context) []byte) error {
 	p.Mu.Lock()
 	ctx, serving, stale := p.Live, p.Serving, p.Session != s
@@ -177,7 +183,7 @@ func (p *Peer[P]) Serve(s service.Session, f func(ctx context.Context) []byte) e
 		defer serving.Give()
 		body := f(ctx)
 		if body != nil && !p.Closed() { // a service that closes notifies the peer instead
-			_ = s.Send(ctx, p.cfg.Service, body) // without the session the peer sends the request again
+			_ = s.Send(ctx, p.cfg.Service, body) // without the session, the peer retries the request
 		}
 	}()
 	return nil

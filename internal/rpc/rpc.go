@@ -1,15 +1,17 @@
-// Package rpc carries requests and responses between a service and its counterpart in a peer's process, over the sessions of package node.
+// Package rpc carries requests and responses between a service and its counterpart in a peer's
+// process, over the sessions of package node.
 //
 // # Messages
 //
-// The first byte of a message is its kind. Kinds below Response are requests: the next four bytes are an id chosen by the client, which
-// the response repeats. An unknown request is refused, and an unknown message from Response on is ignored, so that later versions can add
-// kinds. A Refusal is the response to a request that failed.
+// The first byte of a message is its kind. Kinds below Response are requests: the next four bytes
+// are an id chosen by the client and repeated in the response. Unknown requests are refused, and
+// unknown messages from Response on are ignored, so that later versions can add kinds. A Refusal is
+// the response to a failed request.
 //
 // # Sessions
 //
-// A request outlives its session: Process.Ask sends it again in the next session with the same process. So every request must be
-// idempotent. A request fails with its process (Process.End).
+// A request outlives its session: Process.Ask retries it in the next session with the same process.
+// Every request must therefore be idempotent. A request fails with its process (Process.End).
 package rpc
 
 import (
@@ -33,10 +35,10 @@ const (
 	// KindRefusal is the kind of a Refusal in all services: id, code u8, text.
 	KindRefusal Kind = 0x83
 
-	maxText = 256 // bytes of a Refusal's text
+	maxText = 256 // maximum length of a Refusal's text, in bytes
 )
 
-// Begin returns the first bytes of a request or a response.
+// Begin returns the header of a request or a response.
 func Begin(k Kind, id uint32) []byte { return binary.LittleEndian.AppendUint32([]byte{byte(k)}, id) }
 
 // Refusal is the response to a failed request.
@@ -46,7 +48,7 @@ type Refusal struct {
 	Text string
 }
 
-// Encode returns the message. A long text is cut.
+// Encode returns the message. A long text is truncated.
 func (m *Refusal) Encode() []byte {
 	text := m.Text[:min(len(m.Text), maxText)]
 	for !utf8.ValidString(text) {
@@ -55,7 +57,7 @@ func (m *Refusal) Encode() []byte {
 	return append(append(Begin(KindRefusal, m.ID), byte(m.Code)), text...)
 }
 
-// ReadRefusal decodes a Refusal behind its kind.
+// ReadRefusal decodes a Refusal after its kind.
 func ReadRefusal(r *wire.Reader) *Refusal {
 	m := &Refusal{ID: r.U32(), Code: Code(r.U8()), Text: r.Text(maxText)}
 	r.Check(m.Code != 0)
@@ -65,7 +67,8 @@ func ReadRefusal(r *wire.Reader) *Refusal {
 // Unknown is a request of an unknown kind.
 type Unknown struct{ ID uint32 }
 
-// ReadUnknown decodes a message of an unknown kind, behind the kind. It returns an *Unknown, or nil for a message to be ignored.
+// ReadUnknown decodes a message of an unknown kind, after the kind. It returns an *Unknown, or nil
+// if the message must be ignored.
 func ReadUnknown(k Kind, r *wire.Reader) (m any) {
 	if r.Check(k != 0); k < Response {
 		m = &Unknown{ID: r.U32()}
@@ -74,11 +77,12 @@ func ReadUnknown(k Kind, r *wire.Reader) (m any) {
 	return m
 }
 
-// Process is a process of a peer, as long as each side remembers the other, with the outstanding requests to it. Peer.NewProcess returns one.
+// Process is a peer's process, while both sides remember each other, with its outstanding requests.
+// Peer.NewProcess returns one.
 type Process struct {
-	// ID is the id that the process has chosen, and Incarnation that of its sessions.
+	// ID is the id chosen by the process. Incarnation is the incarnation of its sessions.
 	ID, Incarnation uint64
-	// Err is the reason why the process can no longer be used. Peer.Mu guards it.
+	// Err is the reason why the process is unusable. Peer.Mu guards it.
 	Err   error
 	ended chan struct{}
 	peer  link
@@ -97,10 +101,10 @@ type link interface {
 
 func (c *Process) base() *Process { return c }
 
-// Ended is closed when the process can no longer be used.
+// Ended is closed when the process becomes unusable.
 func (c *Process) Ended() <-chan struct{} { return c.ended }
 
-// Over reports whether the process can no longer be used.
+// Over reports whether the process is unusable.
 func (c *Process) Over() bool {
 	select {
 	case <-c.ended:
@@ -120,11 +124,12 @@ func (c *Process) End(err error) bool {
 	return true
 }
 
-// Ask sends a request to the process and returns the response. If the session ends first, Ask sends the request again in the
-// next one. An error for a Refusal wraps the error of its code.
+// Ask sends a request to the process and returns the response. If the session closes first, Ask
+// retries the request in the next one. The error for a Refusal wraps the error of its code.
 //
-// limit has a token for each request without a response. A request whose caller gives up keeps its token until the peer responds:
-// the peer still serves it, and closes the session of a client with too many requests.
+// limit holds a token for each unanswered request. An abandoned request keeps its token until the
+// peer responds: the peer still serves it, and closes the session of a client with too many
+// requests.
 func (c *Process) Ask(ctx context.Context, limit Limit, request func(id uint32) []byte) (any, error) {
 	if err := limit.Take(ctx); err != nil {
 		return nil, err
@@ -137,7 +142,7 @@ func (c *Process) Ask(ctx context.Context, limit Limit, request func(id uint32) 
 			return nil, err
 		}
 		number, call := c.begin()
-		sent := s.Send(ctx, c.peer.service(), request(number)) == nil // otherwise the session or ctx has ended
+		sent := s.Send(ctx, c.peer.service(), request(number)) == nil // otherwise the session is closed or ctx is done
 		var m any
 		select {
 		case m = <-call:
@@ -182,7 +187,8 @@ func (c *Process) end(id uint32) {
 	delete(c.waiting, id)
 }
 
-// outwait returns the token of an abandoned request once the peer has responded or the session has ended.
+// outwait releases the token of an abandoned request once the peer has responded or the session has
+// closed.
 func (c *Process) outwait(live context.Context, limit Limit, id uint32, call chan any) {
 	select {
 	case <-call:
@@ -193,7 +199,7 @@ func (c *Process) outwait(live context.Context, limit Limit, id uint32, call cha
 	limit.Give()
 }
 
-// Answer hands a response to its request. It ignores responses without one.
+// Answer delivers a response to its request. Unexpected responses are ignored.
 func (c *Process) Answer(id uint32, m any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +216,7 @@ func (c *Process) Waiting(id uint32) bool {
 	return c.waiting[id] != nil
 }
 
-// As returns a response as a message of type M. It takes the results of Process.Ask.
+// As converts the results of Process.Ask to a message of type M.
 func As[M any](m any, err error) (M, error) {
 	answer, ok := m.(M)
 	if err == nil && !ok {
@@ -219,10 +225,10 @@ func As[M any](m any, err error) (M, error) {
 	return answer, err
 }
 
-// Limit bounds concurrent use of something: it holds a token for each user.
+// Limit bounds concurrent use of a resource: it holds a token for each user.
 type Limit chan struct{}
 
-// Take adds a token, and waits for space until ctx is done.
+// Take adds a token. It blocks while the limit is reached, until ctx is done.
 func (l Limit) Take(ctx context.Context) error {
 	select {
 	case l <- struct{}{}:

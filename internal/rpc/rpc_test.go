@@ -26,7 +26,7 @@ func (s *fakeSession) Send(_ context.Context, _ service.ID, body []byte) error {
 	return nil
 }
 
-// fakePeer is a peer with one process, whose sessions the test makes and ends.
+// fakePeer is a peer with one process and sessions controlled by the test.
 type fakePeer struct {
 	Peer[*Process]
 	session *fakeSession
@@ -41,7 +41,7 @@ func newFakePeer() *fakePeer {
 	return p
 }
 
-// up begins a session, which the returned function ends.
+// up begins a session; the returned function closes it.
 func (p *fakePeer) up() (end func()) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -49,7 +49,7 @@ func (p *fakePeer) up() (end func()) {
 	return func() { p.Down(p.session) }
 }
 
-// id returns the id of the request that was sent next.
+// id returns the id of the next request sent.
 func (p *fakePeer) id() uint32 {
 	r := wire.NewReader(<-p.session.sent)
 	r.U8()
@@ -91,7 +91,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAskAgain: a request is sent again in the next session, and fails when its process dies.
+// TestAskAgain: a request is retried in the next session, and fails when its process dies.
 func TestAskAgain(t *testing.T) {
 	p, limit := newFakePeer(), make(Limit, 1)
 	c := p.proc
@@ -134,8 +134,9 @@ func TestAskGivenUp(t *testing.T) {
 	}
 }
 
-// TestRestartedBeforeUp: between the hello of a session with another process and its start, requests to the old process fail with
-// ErrRestarted, and those to any process wait for the new one.
+// TestRestartedBeforeUp: between the hello of a session with another process and its start,
+// requests to the old process fail with ErrRestarted, and requests to any process wait for the new
+// one.
 func TestRestartedBeforeUp(t *testing.T) {
 	p := newFakePeer()
 	p.up()()
@@ -180,7 +181,8 @@ type stays struct {
 
 func (p stays) Session() service.Session { return p.session }
 
-// TestLeft: a request fails when the peer stays connected without the service, and at once when the peer is gone or this side closes.
+// TestLeft: a request fails when the peer stays connected without the service, and immediately when
+// the peer is forgotten or this side closes.
 func TestLeft(t *testing.T) {
 	for want, change := range map[error]func(p *fakePeer, done chan struct{}){
 		ErrBusy:           func(*fakePeer, chan struct{}) {},
