@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// TestBatchOfLongRuns: long datagrams leave in batches that a cache holds, before anybody
-// flushes, and short ones wait for the flush.
+// TestBatchOfLongRuns: long datagrams are sent in cache-sized batches before Flush; short ones wait
+// for it.
 func TestBatchOfLongRuns(t *testing.T) {
 	c := open(t, Config{})
 	if c.Segments() == 1 {
@@ -18,7 +18,7 @@ func TestBatchOfLongRuns(t *testing.T) {
 	to := NewDest(c.Addr(), true)
 	long := pattern(4000, 1)
 	perRun := MaxDatagram / len(long)
-	n := 3*perRun + 1 // two runs make a batch; the fourth begins after it has left
+	n := 3*perRun + 1 // two runs fill a batch; the fourth starts after it was sent
 	if holds(c, len(long)) < n {
 		t.Skipf("the socket buffer of %d bytes holds fewer than %d datagrams", c.Buffer(), n)
 	}
@@ -50,16 +50,16 @@ func TestBatchOfLongRuns(t *testing.T) {
 	got(t, c, r, 100)
 }
 
-// TestReadTarget: after long datagrams a Read takes no more than a cache holds, after short ones
-// as many as there is room for.
+// TestReadTarget: after long datagrams a Read takes only as many as fit in the cache, after short
+// ones as many as it has slots.
 func TestReadTarget(t *testing.T) {
 	c := open(t, Config{})
 	w, r := c.NewWriter(), c.NewReader()
 	to := NewDest(c.Addr(), false)
-	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // or it would wait forever
+	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // avoids blocking forever
 	defer enough.Stop()
-	// pass sends datagrams and takes them all, which may arrive bit by bit, and returns the most
-	// that a Read took.
+	// pass sends datagrams and receives all of them, possibly in several Reads. It returns the
+	// largest Read.
 	pass := func(size int) (most int) {
 		t.Helper()
 		left := min(len(r.msgs), holds(c, size))
@@ -99,8 +99,7 @@ func TestReadTarget(t *testing.T) {
 	}
 }
 
-// TestDrained: a Read that takes as much as it may has perhaps left something, one that takes less
-// has not.
+// TestDrained: a full Read may have left datagrams behind; a partial one has not.
 func TestDrained(t *testing.T) {
 	c := open(t, Config{NoCoalesce: true})
 	w, r := c.NewWriter(), c.NewReader()
@@ -114,7 +113,7 @@ func TestDrained(t *testing.T) {
 	if dropped := w.Flush(); dropped != 0 {
 		t.Fatalf("%d datagrams dropped, want 0", dropped)
 	}
-	for left := len(r.msgs) + 1; left > 0; { // they may arrive bit by bit
+	for left := len(r.msgs) + 1; left > 0; { // they may arrive in several Reads
 		most := r.next
 		n, err := r.Read()
 		if err != nil {
@@ -127,7 +126,7 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// TestPayloadAlignment: the payload behind a header of 12 or 28 bytes is where copy is fast.
+// TestPayloadAlignment: the payload after a header of 12 or 28 bytes is aligned for a fast copy.
 func TestPayloadAlignment(t *testing.T) {
 	c := open(t, Config{})
 	r, w := c.NewReader(), c.NewWriter()
@@ -146,8 +145,8 @@ func TestPayloadAlignment(t *testing.T) {
 	}
 }
 
-// TestFill: datagrams that are shorter than their run are filled up with zeros and leave with it. Larger
-// ones, much shorter ones and other destinations begin a run or end it as before.
+// TestFill: datagrams shorter than their run are padded with zeros and join it. Longer or much
+// shorter datagrams and other destinations start or complete a run as before.
 func TestFill(t *testing.T) {
 	c := open(t, Config{Addr: loopback4})
 	if c.Segments() == 1 || !c.Coalesces() {
@@ -160,11 +159,11 @@ func TestFill(t *testing.T) {
 		size, most int
 		k, fill    int
 	}{
-		{filled, 4128, 4144, 0, 16}, // begins a run of 4144
+		{filled, 4128, 4144, 0, 16}, // starts a run of 4144
 		{filled, 4112, 4144, 1, 32},
 		{filled, 4144, 4144, 2, 0},
 		{filled, 4144 - maxFill, 4144, 3, maxFill},
-		{filled, 20, 20, 4, 0}, // too short: it ends the run
+		{filled, 20, 20, 4, 0}, // too short: completes the run
 		{filled, 20, 20, 0, 0},
 		{filled, 24, 24, 0, 0}, // larger than the run
 		{filled, 20, 20, 1, 4},
@@ -194,7 +193,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// TestNoFillWithoutRuns: a datagram that leaves alone is not filled up.
+// TestNoFillWithoutRuns: a datagram outside a run is not padded.
 func TestNoFillWithoutRuns(t *testing.T) {
 	c := open(t, Config{Addr: loopback4, NoSegment: true})
 	if d, k, fill := c.NewWriter().NextIn(NewDest(c.Addr(), true).Fill(), 0, 20, 48); len(d) != 20 || k != 0 || fill != 0 {
@@ -202,7 +201,7 @@ func TestNoFillWithoutRuns(t *testing.T) {
 	}
 }
 
-// TestSegmentsOf: a run has as many datagrams as the kernel takes, and few on one that does not say what it is.
+// TestSegmentsOf: a run has as many datagrams as the kernel accepts, and few on an unknown kernel.
 func TestSegmentsOf(t *testing.T) {
 	for release, want := range map[string]int32{"6.18.5-generic": 128, "6.9.0": 128, "6.8.12": 64, "5.15.0-1": 64, "7.0": 128, "10.1": 128, "": 64, "x": 64, "6": 64} {
 		if got := segmentsOf(release); got != want {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn has the sockets of one local address.
+// Conn holds the sockets of one local address.
 type Conn struct {
 	addr   netip.Addr
 	port   uint16
@@ -21,7 +21,7 @@ type Conn struct {
 	ports  []uint16
 	buffer int
 	gro    bool
-	// segments is how many datagrams a run may have. It is 1 without UDP_SEGMENT.
+	// segments is the maximum number of datagrams per run. It is 1 without UDP_SEGMENT.
 	segments atomic.Int32
 	bell     *bell
 	closed   atomic.Bool
@@ -59,7 +59,7 @@ func (c *Conn) open(cfg *Config) (err error) {
 	return c.listen(cfg)
 }
 
-// listen makes the receiving socket ready for a Reader.
+// listen prepares the receiving socket for a Reader.
 func (c *Conn) listen(cfg *Config) (err error) {
 	c.gro = !cfg.NoCoalesce && unix.SetsockoptInt(c.recv, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
 	if c.buffer, err = unix.GetsockoptInt(c.recv, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil {
@@ -69,7 +69,7 @@ func (c *Conn) listen(cfg *Config) (err error) {
 	return err
 }
 
-// release returns the release of the kernel, such as "6.18.5-generic".
+// release returns the kernel release, such as "6.18.5-generic".
 func release() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -78,7 +78,7 @@ func release() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// segmentsOf returns how many datagrams a run may have on a kernel.
+// segmentsOf returns the maximum number of datagrams per run on a kernel.
 func segmentsOf(release string) int32 {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || major < 6 || (major == 6 && minor < 9) {
@@ -87,7 +87,7 @@ func segmentsOf(release string) int32 {
 	return maxSegments
 }
 
-// socket opens a socket with the options that all sockets have.
+// socket opens a socket with the common options.
 func (c *Conn) socket(buffer int) (int, error) {
 	family, level, option, do := unix.AF_INET, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
 	if c.addr.Is6() {
@@ -113,15 +113,15 @@ func (c *Conn) socket(buffer int) (int, error) {
 	return fd, nil
 }
 
-// enlarge makes a socket buffer as large as requested, or as large as an unprivileged process may. A
-// smaller buffer is only slower.
+// enlarge sets a socket buffer to the requested size, or to the maximum for an unprivileged
+// process. A smaller buffer is only slower.
 func enlarge(fd, force, plain, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
 	}
 }
 
-// receiver returns a socket for receiving, without an address.
+// receiver returns an unbound receiving socket.
 func (c *Conn) receiver(buffer int) (int, error) {
 	fd, err := c.socket(buffer)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Conn) receiver(buffer int) (int, error) {
 	return fd, nil
 }
 
-// bindFrom returns a socket on the first free port from port on.
+// bindFrom returns a socket bound to the first free port at or above port.
 func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
 	fd, err := c.receiver(buffer)
 	if err != nil {
@@ -158,13 +158,13 @@ func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
 	return -1, 0, os.NewSyscallError(fmt.Sprintf("bind from port %d on", port), err)
 }
 
-// bindSource returns a socket on a free source port.
+// bindSource returns a socket bound to a free source port.
 func (c *Conn) bindSource(buffer int) (int, uint16, error) {
 	fd, err := c.socket(buffer)
 	if err != nil {
 		return -1, 0, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // it is never read
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // never read
 	for range portTries {
 		port := uint16(FirstSourcePort + rand.Uint32N(1<<16-FirstSourcePort))
 		err = unix.Bind(fd, c.sockaddr(port))
@@ -186,35 +186,35 @@ func (c *Conn) sockaddr(port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(port), Addr: c.addr.As16()}
 }
 
-// Addr returns the address and port on which the Conn receives.
+// Addr returns the receiving address and port.
 func (c *Conn) Addr() netip.AddrPort { return netip.AddrPortFrom(c.addr, c.port) }
 
-// Sockets returns how many sockets send, numbered from 0. The next number is the receiving socket:
-// the source port of its datagrams tells the receiver where to answer.
+// Sockets returns the number of sending sockets, numbered from 0. The next number is the receiving
+// socket, whose source port is the port to respond to.
 func (c *Conn) Sockets() int { return len(c.send) - 1 }
 
-// SourcePort returns the port of a socket to send from.
+// SourcePort returns the source port of a socket.
 func (c *Conn) SourcePort(socket int) uint16 { return c.ports[socket] }
 
-// Buffer returns the bytes that the kernel keeps for the receiver, overhead included.
+// Buffer returns the size of the kernel's receive buffer in bytes, including overhead.
 func (c *Conn) Buffer() int { return c.buffer }
 
-// Segments returns how many datagrams one run may have; 1 means that there are no runs.
+// Segments returns the maximum number of datagrams per run; 1 means that runs are disabled.
 func (c *Conn) Segments() int { return int(c.segments.Load()) }
 
-// Coalesces reports whether datagrams of one sender may arrive as one.
+// Coalesces reports whether datagrams from one sender may arrive as a run.
 func (c *Conn) Coalesces() bool { return c.gro }
 
-// Wait waits until there is something to read. It returns an error that wraps
-// os.ErrClosed once Interrupt or Close was called. It is for one goroutine at a time.
+// Wait blocks until a datagram is available. It returns an error that wraps os.ErrClosed once
+// Interrupt or Close was called. It must not be called concurrently.
 func (c *Conn) Wait() error { return c.bell.wait() }
 
-// Interrupt ends Wait, now and whenever it is called again. It may be called at any time
-// before Close.
+// Interrupt makes current and future calls of Wait return. It may be called at any time before
+// Close.
 func (c *Conn) Interrupt() error { return c.bell.close() }
 
-// Close closes the sockets. No other method may be running, or be called afterwards, but
-// Wait.
+// Close closes the sockets. No other method except Wait may run concurrently or be called
+// afterwards.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -235,12 +235,12 @@ func (c *Conn) closeSockets() {
 	}
 }
 
-// Yield gives up the processor if another thread waits for it.
+// Yield yields the CPU if another thread is waiting for it.
 func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// bell waits for a socket through the runtime's poller. The poller does not watch the socket itself:
-// then every datagram would wake a thread, even while another goroutine reads. It watches an epoll
-// instance in which wait arms the socket for one event.
+// bell waits for a socket through the runtime's poller. If the poller watched the socket itself,
+// every datagram would wake a thread, even while another goroutine reads. Instead it watches an
+// epoll instance in which wait arms the socket for one event.
 type bell struct {
 	socket   int
 	file     *os.File
@@ -259,7 +259,7 @@ func newBell(socket int) (*bell, error) {
 	}
 	b := &bell{socket: socket}
 	if err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, socket, &unix.EpollEvent{Events: unix.EPOLLONESHOT}); err == nil {
-		err = unix.SetNonblock(fd, true) // os.NewFile gives only such files to the poller
+		err = unix.SetNonblock(fd, true) // os.NewFile registers only nonblocking files with the poller
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -288,7 +288,7 @@ func (b *bell) wait() error {
 		err = b.raw.Read(b.signaled)
 	}
 	if err != nil && b.closed.Load() {
-		err = os.ErrClosed // the poller reports an error of its own
+		err = os.ErrClosed // replaces the poller's own error
 	}
 	if err != nil {
 		return fmt.Errorf("udp: wait for datagrams: %w", err)
@@ -296,7 +296,7 @@ func (b *bell) wait() error {
 	return nil
 }
 
-// close closes the epoll instance, which ends wait. A second call does nothing.
+// close closes the epoll instance, which makes wait return. A second call is a no-op.
 func (b *bell) close() error {
 	if b.closed.Swap(true) {
 		return nil

@@ -4,7 +4,7 @@ package udp
 
 import "net/netip"
 
-// Conn has the sockets of one local address.
+// Conn holds the sockets of one local address.
 type Conn struct{}
 
 // Open returns ErrNotSupported.
@@ -13,36 +13,36 @@ func Open(Config) (*Conn, error) { return nil, ErrNotSupported }
 // OpenGroup returns ErrNotSupported.
 func OpenGroup(Config, netip.Addr) (*Conn, error) { return nil, ErrNotSupported }
 
-// The methods below are never reached: there is no Conn.
+// The methods below are never reached, because Open always fails.
 
-// Addr returns the address and port on which the Conn receives.
+// Addr returns the receiving address and port.
 func (c *Conn) Addr() netip.AddrPort { return netip.AddrPort{} }
 
-// Sockets returns how many sockets send.
+// Sockets returns the number of sending sockets.
 func (c *Conn) Sockets() int { return 0 }
 
-// SourcePort returns the port of a socket to send from.
+// SourcePort returns the source port of a socket.
 func (c *Conn) SourcePort(int) uint16 { return 0 }
 
-// Buffer returns the bytes that the kernel keeps for the receiver, overhead included.
+// Buffer returns the size of the kernel's receive buffer in bytes, including overhead.
 func (c *Conn) Buffer() int { return 0 }
 
-// Segments returns how many datagrams one run may have. 1 means no runs.
+// Segments returns the maximum number of datagrams per run; 1 means that runs are disabled.
 func (c *Conn) Segments() int { return 1 }
 
-// Coalesces reports whether datagrams of one sender may arrive as one.
+// Coalesces reports whether datagrams from one sender may arrive as a run.
 func (c *Conn) Coalesces() bool { return false }
 
-// Wait waits until there is something to read.
+// Wait blocks until a datagram is available.
 func (c *Conn) Wait() error { return ErrNotSupported }
 
-// Interrupt ends Wait.
+// Interrupt makes Wait return.
 func (c *Conn) Interrupt() error { return nil }
 
 // Close closes the sockets.
 func (c *Conn) Close() error { return nil }
 
-// AimAt makes the sockets send to multicast groups.
+// AimAt sets the interface for sending to multicast groups.
 func (c *Conn) AimAt(netip.Addr) error { return ErrNotSupported }
 
 // NewReader returns a Reader of the Conn's datagrams.
@@ -51,33 +51,33 @@ func (c *Conn) NewReader() *Reader { return &Reader{} }
 // NewWriter returns a Writer that sends from the Conn's sockets.
 func (c *Conn) NewWriter() *Writer { return &Writer{} }
 
-// Reader receives datagrams of a Conn in batches.
+// Reader receives the datagrams of a Conn in batches.
 type Reader struct{}
 
-// Read takes the datagrams that are there.
+// Read receives the available datagrams.
 func (r *Reader) Read() (int, error) { return 0, ErrNotSupported }
 
-// Drained reports whether the last Read took all that was there.
+// Drained reports whether the last Read left no datagrams behind.
 func (r *Reader) Drained() bool { return true }
 
 // Datagram returns entry i of the last Read.
 func (r *Reader) Datagram(int) *Datagram { return &Datagram{} }
 
-// Writer sends datagrams of a Conn in batches.
+// Writer sends the datagrams of a Conn in batches.
 type Writer struct{}
 
-// Next returns room for the next datagram.
+// Next returns a buffer for the next datagram.
 func (w *Writer) Next(_ *Dest, _, size int) (datagram []byte, k int) { return make([]byte, size), 0 }
 
-// NextIn returns room for a datagram that is never sent.
+// NextIn returns a buffer for a datagram that is never sent.
 func (w *Writer) NextIn(_ *Dest, _, size, _ int) (datagram []byte, k, fill int) {
 	return make([]byte, size), 0, 0
 }
 
-// Flush sends what was begun.
+// Flush sends all pending datagrams.
 func (w *Writer) Flush() (dropped int) { return 0 }
 
-// Yield gives up the processor.
+// Yield yields the CPU.
 func Yield() {}
 
 type rawAddr struct{}

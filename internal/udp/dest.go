@@ -2,22 +2,20 @@ package udp
 
 import "net/netip"
 
-// Dest is a destination of datagrams, with its address in the form of the kernel. It is for one
-// Writer.
+// Dest is a destination, with its address in kernel format. It belongs to one Writer.
 type Dest struct {
 	addr netip.AddrPort
 	raw  rawAddr
-	// runs says that the receiver can tell the datagrams of a run apart.
+	// runs is set if the receiver can split a run into datagrams.
 	runs bool
-	// fills says that the receiver finds the end of a datagram that was filled up.
+	// fills is set if the receiver can find the end of a padded datagram.
 	fills bool
-	// refused says that the kernel has refused a run. Datagrams then leave one by one.
+	// refused is set after the kernel has refused a run. Datagrams are then sent individually.
 	refused bool
 	marks   Marks
 }
 
-// Marks are the fields of IP headers that routers act on. The zero value means no class and
-// DefaultHops.
+// Marks are the IP header fields that routers act on. The zero value means class 0 and DefaultHops.
 type Marks struct {
 	// Class is the traffic class of IPv6 or the type of service of IPv4.
 	Class uint8
@@ -28,15 +26,16 @@ type Marks struct {
 // DefaultHops is the usual hop limit.
 const DefaultHops = 64
 
-// NewDest returns the destination addr. With runs, datagrams to it may leave in runs of equal
-// ones (UDP_SEGMENT).
+// NewDest returns the destination addr. If runs is set, equally long datagrams may be sent as a run
+// (UDP_SEGMENT).
 func NewDest(addr netip.AddrPort, runs bool) *Dest {
 	d := &Dest{addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), runs: runs, marks: Marks{Hops: DefaultHops}}
 	d.raw.set(d.addr)
 	return d
 }
 
-// Mark sets the marks of the datagrams to the destination and returns d. No datagram may be under way.
+// Mark sets the marks of datagrams to d and returns d. It must not be called while datagrams to d
+// are pending.
 func (d *Dest) Mark(m Marks) *Dest {
 	if m.Hops == 0 {
 		m.Hops = DefaultHops
@@ -45,7 +44,7 @@ func (d *Dest) Mark(m Marks) *Dest {
 	return d
 }
 
-// Fill makes the Writer fill up datagrams to the length of their run and returns d.
+// Fill makes the Writer pad datagrams to the length of their run and returns d.
 func (d *Dest) Fill() *Dest {
 	d.fills = true
 	return d
@@ -54,10 +53,10 @@ func (d *Dest) Fill() *Dest {
 // Fills reports whether Fill was called.
 func (d *Dest) Fills() bool { return d.fills }
 
-// Marks returns the marks of the datagrams to the destination.
+// Marks returns the marks of datagrams to d.
 func (d *Dest) Marks() Marks { return d.marks }
 
-// Runs returns the argument of NewDest: whether datagrams to the destination may leave in runs.
+// Runs returns the argument of NewDest: whether datagrams to d may be sent as runs.
 func (d *Dest) Runs() bool { return d.runs }
 
 // Addr returns the address and port.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenGroup opens a Conn that receives what is sent to a multicast group, on the interface that has cfg.Addr. It must not be used to send. Any number
-// of processes can have one for the same group and port.
+// OpenGroup opens a Conn that receives from a multicast group, on the interface with cfg.Addr. It
+// must not be used to send. Any number of processes can join the same group and port.
 func OpenGroup(cfg Config, group netip.Addr) (*Conn, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -37,12 +37,12 @@ func (c *Conn) openGroup(cfg *Config) (err error) {
 	}
 	to := c.sockaddr(c.port)
 	if six, ok := to.(*unix.SockaddrInet6); ok {
-		six.ZoneId = uint32(in.Index) // an address of link scope needs one
+		six.ZoneId = uint32(in.Index) // required for a link-local address
 	}
 	if err := unix.Bind(c.recv, to); err != nil {
 		return os.NewSyscallError(fmt.Sprintf("bind port %d", c.port), err)
 	}
-	// By default a socket also gets what sockets of other interfaces have joined.
+	// By default a socket also receives groups that other sockets have joined on other interfaces.
 	if c.addr.Is4() {
 		err = unix.SetsockoptInt(c.recv, unix.SOL_IP, unix.IP_MULTICAST_ALL, 0)
 		if err == nil {
@@ -60,8 +60,8 @@ func (c *Conn) openGroup(cfg *Config) (err error) {
 	return c.listen(cfg)
 }
 
-// AimAt makes the sockets send to multicast groups on the interface of the Conn's address, with DefaultHops. It returns an error if
-// the interface does not lead to the group.
+// AimAt makes the sockets send to multicast groups on the interface with the Conn's address, with
+// DefaultHops. It fails if the interface does not lead to the group.
 func (c *Conn) AimAt(group netip.Addr) error {
 	in, err := interfaceOf(c.addr)
 	if err != nil {
@@ -81,13 +81,13 @@ func (c *Conn) AimAt(group netip.Addr) error {
 		return err
 	}
 	aimed := &Conn{addr: group}
-	if err := unix.Connect(probe, aimed.sockaddr(c.port)); err != nil { // it sends nothing
+	if err := unix.Connect(probe, aimed.sockaddr(c.port)); err != nil { // does not send a packet
 		return fmt.Errorf("udp: interface %s does not lead to group %s: %w", in.Name, group, err)
 	}
 	return nil
 }
 
-// aim sets how a socket sends to groups.
+// aim sets the multicast options of a sending socket.
 func (c *Conn) aim(fd, index int) (err error) {
 	if c.addr.Is4() {
 		err = unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Address: c.addr.As4(), Ifindex: int32(index)})

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestGroups: every Conn of a group gets what is sent to it on its interface, each in order, and nothing that is sent to another group.
+// TestGroups: every Conn of a group receives its datagrams on its interface, in order, and no
+// others.
 func TestGroups(t *testing.T) {
 	from := open(t, Config{})
 	group, other := netip.MustParseAddr("239.77.0.1"), netip.MustParseAddr("239.77.0.2")
@@ -41,7 +42,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestGroupRefused: an address of no interface joins no group, and the sockets of one do not lead to groups of the other IP.
+// TestGroupRefused: joining a group fails for an address without an interface, and AimAt fails for
+// groups of the other IP version.
 func TestGroupRefused(t *testing.T) {
 	if c, err := OpenGroup(Config{Addr: netip.MustParseAddr("203.0.113.9"), Port: testPort}, netip.MustParseAddr("239.77.0.1")); err == nil {
 		_ = c.Close()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// marked is a socket that is told the marks of what it receives.
+// marked returns a socket that reports the marks of received datagrams.
 func marked(t *testing.T, addr netip.Addr) (fd int, at netip.AddrPort) {
 	t.Helper()
 	c := &Conn{addr: addr}
@@ -61,8 +61,7 @@ func marksOf(t *testing.T, fd int) (int, Marks) {
 	return n, m
 }
 
-// TestMarks: datagrams have the marks of their destination, alone and in runs, and none of
-// another's.
+// TestMarks: datagrams have the marks of their own destination, individually and in runs.
 func TestMarks(t *testing.T) {
 	for _, addr := range []netip.Addr{loopback4, loopback6} {
 		t.Run(addr.String(), func(t *testing.T) {

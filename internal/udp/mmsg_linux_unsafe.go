@@ -12,19 +12,19 @@ import (
 )
 
 // mmsghdr is struct mmsghdr: a message of sendmmsg and recvmmsg. The compiler pads it to the
-// alignment of Msghdr, as C does.
+// alignment of Msghdr, like C.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	len uint32
 }
 
-// control is room for control messages: UDP_SEGMENT and two marks of a message to be sent, or UDP_GRO
-// of a received message and a longer one that is ignored. Each is
+// control is space for control messages: UDP_SEGMENT and two marks for sending, or UDP_GRO and a
+// longer, ignored one for receiving. Each is
 //
 //	0 length of header and value, 8 (4 on 32-bit systems) | level 4 | type 4 | value
 type control [80]byte
 
-// rawAddr is a socket address of either family in the form of the kernel.
+// rawAddr is a socket address of either family in kernel format.
 type rawAddr struct {
 	any unix.RawSockaddrInet6
 	len uint32
@@ -61,31 +61,31 @@ func (r *rawAddr) get(addr *[16]byte) (port uint16) {
 	return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&r.any.Port))[:])
 }
 
-// name makes r the address of a message.
+// name sets the address of a message.
 func (h *mmsghdr) name(r *rawAddr, n uint32) {
 	h.hdr.Name, h.hdr.Namelen = (*byte)(unsafe.Pointer(&r.any)), n
 }
 
-// vectors makes iovs the payload of a message.
+// vectors sets the payload of a message.
 func (h *mmsghdr) vectors(iovs []unix.Iovec) {
 	h.hdr.Iov = &iovs[0]
 	h.hdr.SetIovlen(len(iovs))
 }
 
-// controls makes the first n bytes of c the control messages of a message.
+// controls sets the control messages of a message to the first n bytes of c.
 func (h *mmsghdr) controls(c *control, n int) {
 	h.hdr.Control = &c[0]
 	h.hdr.SetControllen(n)
 }
 
-// addSegment adds the control message UDP_SEGMENT to the first n bytes of c and returns the new
-// length.
+// addSegment appends the control message UDP_SEGMENT after the first n bytes of c and returns the
+// new length.
 func (c *control) addSegment(n int, size uint16) int {
 	binary.NativeEndian.PutUint16(c.add(n, unix.SOL_UDP, unix.UDP_SEGMENT, 2), size)
 	return n + unix.CmsgSpace(2)
 }
 
-// addMarks adds the control messages of the marks that differ from those of the socket.
+// addMarks appends control messages for marks that differ from the socket's.
 func (c *control) addMarks(n int, m Marks, ipv6 bool) int {
 	level, class, hops := int32(unix.SOL_IP), int32(unix.IP_TOS), int32(unix.IP_TTL)
 	if ipv6 {
@@ -102,8 +102,8 @@ func (c *control) addMarks(n int, m Marks, ipv6 bool) int {
 	return n
 }
 
-// add writes the header of a control message behind the first n bytes of c, and returns the
-// room for its value.
+// add writes the header of a control message after the first n bytes of c, and returns the space
+// for its value.
 func (c *control) add(n int, level, kind int32, size int) []byte {
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&c[n]))
 	h.Level, h.Type = level, kind
@@ -111,8 +111,8 @@ func (c *control) add(n int, level, kind int32, size int) []byte {
 	return c[n+unix.CmsgLen(0):][:size]
 }
 
-// segment returns the value of the control message UDP_GRO if it is the first of the n bytes that the
-// kernel wrote to c, otherwise 0. No other control message was requested.
+// segment returns the value of UDP_GRO if it is the first control message in the n bytes written by
+// the kernel, otherwise 0. No other control message was requested.
 func (c *control) segment(n int) int {
 	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
 	if n < unix.CmsgLen(4) || h.Level != unix.SOL_UDP || h.Type != unix.UDP_GRO {
@@ -121,19 +121,19 @@ func (c *control) segment(n int) int {
 	return int(int32(binary.NativeEndian.Uint32(c[unix.CmsgLen(0):])))
 }
 
-// The two calls below do not wait and copy at most one batch, so they bypass the scheduler
-// (RawSyscall). The scheduler takes the processor away from a goroutine that is in a call for more
-// than 20 us if another goroutine needs it. A batch takes about as long, so a program that keeps all
-// processors busy would lose them at random.
+// The two calls below never block and copy at most one batch, so they bypass the scheduler
+// (RawSyscall). The scheduler retakes the P of a goroutine that spends more than 20 us in a system
+// call if another goroutine needs it. A batch takes about as long, so a busy program would lose its
+// Ps at random.
 
-// sendmmsg sends messages and returns how many were taken.
+// sendmmsg sends messages and returns the number accepted.
 func sendmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
 		uintptr(len(msgs)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	return int(n), errno
 }
 
-// recvmmsg receives waiting messages and returns how many.
+// recvmmsg receives waiting messages and returns their number.
 func recvmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
 		uintptr(len(msgs)), unix.MSG_DONTWAIT, 0, 0)

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// A destination to which the kernel takes no runs costs others nothing: they go on with theirs.
+// A destination that does not accept runs does not affect the others: they continue to use runs.
 func TestRunsRefusedByDestination(t *testing.T) {
 	c := open(t, Config{})
 	if c.Segments() == 1 {
 		t.Skip("the kernel has no UDP_SEGMENT")
 	}
 	w := c.NewWriter()
-	to := NewDest(netip.MustParseAddrPort("0.1.2.3:4791"), true) // an address of no host: EINVAL
+	to := NewDest(netip.MustParseAddrPort("0.1.2.3:4791"), true) // an address without a host: EINVAL
 	for i := range 2 {
 		put(w, to, 0, pattern(1000, i))
 	}

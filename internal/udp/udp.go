@@ -1,16 +1,16 @@
 // Package udp sends and receives UDP in batches, for a software RDMA NIC: many datagrams per system
-// call, runs of equal datagrams as one (UDP_SEGMENT and UDP_GRO, where the kernel has them), no
-// allocation per datagram, and a wait for datagrams that holds no thread.
+// call, runs of equally long datagrams as one (UDP_SEGMENT and UDP_GRO, if the kernel supports
+// them), no allocation per datagram, and a wait that does not block a thread.
 //
-// A [Conn] has the sockets of one local address: one that receives, and a pool that sends, because
-// switches choose a path by the source port. All are unconnected and discover the path's MTU. Then
-// Linux sends identification 0 in the IPv4 header (and k in segment k of a run), which the checksum
-// of RoCE v2 covers.
+// A [Conn] holds the sockets of one local address: one for receiving, and a pool for sending,
+// because switches choose a path by the source port. All are unconnected and use path MTU
+// discovery. Linux then sends identification 0 in the IPv4 header (and k in segment k of a run),
+// which the RoCE v2 checksum covers.
 //
 //	w := conn.NewWriter()                  r := conn.NewReader()
 //	d, k := w.Next(dest, socket, size)     n, err := r.Read()     // never blocks
 //	copy(d, datagram)                      d := r.Datagram(0)     // d.Data in parts of d.Segment
-//	dropped := w.Flush()                   err = conn.Wait()      // until there is more
+//	dropped := w.Flush()                   err = conn.Wait()      // until more arrive
 package udp
 
 import (
@@ -20,23 +20,22 @@ import (
 	"net/netip"
 )
 
-// ErrNotSupported is the error of Open on systems other than Linux.
+// ErrNotSupported is returned by Open on systems other than Linux.
 var ErrNotSupported = errors.New("udp: batched UDP is implemented for Linux only")
 
 const (
-	// DefaultSockets is how many sockets a Conn sends from.
+	// DefaultSockets is the default number of sending sockets.
 	DefaultSockets = 16
-	// DefaultBuffer is the socket buffer that a Conn requests, in bytes.
+	// DefaultBuffer is the default socket buffer size in bytes.
 	DefaultBuffer = 4 << 20
 
-	// MaxDatagram is the most bytes of one datagram, or of a run of them.
+	// MaxDatagram is the maximum size of a datagram or a run, in bytes.
 	MaxDatagram = 65535 - 20 - 8
 
-	// FirstSourcePort is the lowest port from which a Conn sends, as RoCE hardware does. The port
-	// on which it receives is lower.
+	// FirstSourcePort is the lowest source port, as on RoCE hardware. The receiving port is lower.
 	FirstSourcePort = 0xc000
 
-	// portTries is how many ports beyond the wanted one are tried for receiving.
+	// portTries is the number of higher ports to try for receiving.
 	portTries = 4096
 )
 
@@ -44,16 +43,16 @@ const (
 type Config struct {
 	// Addr is the local address, IPv4 or IPv6.
 	Addr netip.Addr
-	// Port is where datagrams are received. If it is taken, Open uses the next free port above it.
+	// Port is the receiving port. If it is taken, Open uses the next free port above it.
 	Port uint16
-	// Sockets is how many sockets to send from. Zero means DefaultSockets.
+	// Sockets is the number of sending sockets. Zero means DefaultSockets.
 	Sockets int
-	// Buffer is the size of the socket buffers to request, in bytes. The system may give less. Zero
+	// Buffer is the requested size of the socket buffers, in bytes. The system may grant less. Zero
 	// means DefaultBuffer.
 	Buffer int
-	// NoSegment does without UDP_SEGMENT, as on a kernel that lacks it.
+	// NoSegment disables UDP_SEGMENT, as on a kernel without it.
 	NoSegment bool
-	// NoCoalesce does without UDP_GRO, as on a kernel that lacks it.
+	// NoCoalesce disables UDP_GRO, as on a kernel without it.
 	NoCoalesce bool
 }
 
@@ -76,10 +75,10 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
-// Datagram is one received datagram, or a run of datagrams of one sender.
+// Datagram is one received datagram, or a run of datagrams from one sender.
 type Datagram struct {
 	Data []byte
-	// Segment is the length of each datagram of a run in bytes. The last one may be shorter.
+	// Segment is the length of each datagram in a run, in bytes. The last one may be shorter.
 	Segment int
 	// From is the sender's address. IPv4 addresses are mapped into IPv6.
 	From [16]byte
@@ -87,7 +86,7 @@ type Datagram struct {
 	Port uint16
 }
 
-// InterfaceMTU returns the MTU of the interface that has addr, and the interface's name.
+// InterfaceMTU returns the MTU and the name of the interface with addr.
 func InterfaceMTU(addr netip.Addr) (mtu int, name string, err error) {
 	in, err := interfaceOf(addr)
 	if err != nil {
@@ -96,8 +95,8 @@ func InterfaceMTU(addr netip.Addr) (mtu int, name string, err error) {
 	return in.MTU, in.Name, nil
 }
 
-// interfaceOf returns the interface that has addr. An address of a loopback network belongs to the loopback interface, as it does
-// for the kernel.
+// interfaceOf returns the interface with addr. As in the kernel, addresses of a loopback network
+// belong to the loopback interface.
 func interfaceOf(addr netip.Addr) (*net.Interface, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -107,7 +106,7 @@ func interfaceOf(addr netip.Addr) (*net.Interface, error) {
 		in := &interfaces[i]
 		addrs, err := in.Addrs()
 		if err != nil {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		for _, a := range addrs {
 			prefix, err := netip.ParsePrefix(a.String())

@@ -18,7 +18,7 @@ var (
 	loopback6 = netip.MustParseAddr("::1")
 )
 
-// testPort is where tests look for a free port: others may have the usual ones.
+// testPort is the first port that tests try: the usual ones may be in use.
 const testPort = 20000
 
 func open(tb testing.TB, cfg Config) *Conn {
@@ -48,10 +48,10 @@ func put(w *Writer, to *Dest, socket int, b []byte) int {
 	return k
 }
 
-// got reads until n datagrams have come and returns them, runs taken apart.
+// got reads until n datagrams have arrived and returns them, with runs split.
 func got(tb testing.TB, c *Conn, r *Reader, n int) (datagrams [][]byte, entries int) {
 	tb.Helper()
-	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // or it would wait forever
+	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // avoids blocking forever
 	defer enough.Stop()
 	for len(datagrams) < n {
 		k, err := r.Read()
@@ -76,11 +76,11 @@ func got(tb testing.TB, c *Conn, r *Reader, n int) (datagrams [][]byte, entries 
 	return datagrams, entries
 }
 
-// holds returns how many datagrams of a size the kernel keeps for a Conn, however little it
-// gives an unprivileged process; it counts more than their bytes.
+// holds returns the number of datagrams of a size that fit in the receive buffer of a Conn, even of
+// an unprivileged process. The kernel counts overhead too.
 func holds(c *Conn, size int) int { return c.Buffer() / 2 / (size + 1024) }
 
-// pattern returns n bytes that tell of their place and of seed.
+// pattern returns n bytes that depend on their offset and on seed.
 func pattern(n, seed int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -89,7 +89,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// variants are the ways in which a Conn can be set up.
+// variants runs f with every configuration of a Conn.
 func variants(t *testing.T, f func(t *testing.T, cfg Config)) {
 	for _, v := range []struct {
 		name string
@@ -105,7 +105,7 @@ func variants(t *testing.T, f func(t *testing.T, cfg Config)) {
 	}
 }
 
-// What is sent arrives, byte by byte and in order, in whatever runs it left.
+// Datagrams arrive intact and in order, whatever their runs.
 func TestRoundTrip(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		c := open(t, cfg)
@@ -137,7 +137,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// Equal datagrams to one destination leave as one and arrive as one, and only they.
+// Only equally long datagrams to one destination are sent and received as a run.
 func TestRuns(t *testing.T) {
 	c := open(t, Config{})
 	if c.Segments() == 1 || !c.Coalesces() {
@@ -155,7 +155,7 @@ func TestRuns(t *testing.T) {
 		{to, 0, 1000, 1},
 		{to, 0, 1000, 2},
 		{to, 1, 1000, 0},    // another socket
-		{to, 0, 1000, 3},    // and back
+		{to, 0, 1000, 3},    // the first socket again
 		{other, 1, 1000, 0}, // another destination
 		{other, 1, 900, 1},  // shorter: the last of its run
 		{other, 1, 900, 0},
@@ -178,7 +178,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// A run has at most as many datagrams, and bytes, as the kernel takes.
+// A run has at most as many datagrams, and bytes, as the kernel accepts.
 func TestRunLimits(t *testing.T) {
 	for _, size := range []int{1, 40, 4112, 32000} {
 		c := open(t, Config{})
@@ -197,7 +197,7 @@ func TestRunLimits(t *testing.T) {
 	}
 }
 
-// Every socket of the pool sends from its own port, and the receiver is told.
+// Every socket of the pool has its own source port, which the receiver sees.
 func TestSourcePorts(t *testing.T) {
 	for _, addr := range []netip.Addr{loopback4, loopback6} {
 		c := open(t, Config{Addr: addr, Sockets: 4})
@@ -223,7 +223,7 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// Two on one address take two ports.
+// Two Conns on one address use different ports.
 func TestPortTaken(t *testing.T) {
 	a, b := open(t, Config{}), open(t, Config{})
 	if a.Addr().Port() == b.Addr().Port() || b.Addr().Port() < testPort {
@@ -231,7 +231,7 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// Interrupt ends a Wait, and those after it.
+// Interrupt makes current and later calls of Wait return.
 func TestInterrupt(t *testing.T) {
 	c := open(t, Config{})
 	done := make(chan error)
@@ -247,7 +247,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// A datagram that does not fit the path is dropped and counted, and the next one goes.
+// A datagram larger than the path MTU is dropped and counted, and the next one is sent.
 func TestDropped(t *testing.T) {
 	c := open(t, Config{})
 	w, r := c.NewWriter(), c.NewReader()
@@ -262,7 +262,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// Nothing is allocated per datagram.
+// Sending and receiving do not allocate per datagram.
 func TestNoAllocations(t *testing.T) {
 	c := open(t, Config{})
 	w, r := c.NewWriter(), c.NewReader()
@@ -284,7 +284,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// The IPv4 header has identification 0 and forbids fragments: the ICRC of RoCE covers both.
+// The IPv4 header has identification 0 and forbids fragmentation: the RoCE ICRC covers both.
 func TestIdentification(t *testing.T) {
 	raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
 	if errors.Is(err, os.ErrPermission) {
@@ -298,7 +298,8 @@ func TestIdentification(t *testing.T) {
 	if err := unix.SetsockoptTimeval(raw, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatalf("SO_RCVTIMEO: %v", err)
 	}
-	// Only datagrams to an address of its own reach the socket, or it would lose some on a busy machine.
+	// The socket uses a dedicated address; with other traffic it would lose datagrams on a busy
+	// machine.
 	own := netip.MustParseAddr("127.19.83.1")
 	if err := unix.Bind(raw, &unix.SockaddrInet4{Addr: own.As4()}); err != nil {
 		t.Fatalf("bind a raw socket: %v", err)
@@ -317,7 +318,7 @@ func TestIdentification(t *testing.T) {
 			switch {
 			case errors.Is(err, unix.EINTR):
 			case errors.Is(err, unix.EAGAIN) && tries < 60:
-				tries++ // it may be lost
+				tries++ // the datagram may have been lost
 				send()
 			case err != nil:
 				t.Fatalf("receive on a raw socket: %v", err)
@@ -343,7 +344,7 @@ func TestInterfaceMTU(t *testing.T) {
 	}
 }
 
-// A configuration that cannot be right is refused.
+// An invalid configuration is rejected.
 func TestConfig(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"no address":       {Port: testPort},
@@ -361,7 +362,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Over IPv6 a datagram without a checksum is received too: the kernel's Soft-RoCE sends none.
+// Over IPv6, datagrams without a checksum are received too: the kernel's Soft-RoCE omits it.
 func TestNoChecksum(t *testing.T) {
 	c := open(t, Config{Addr: loopback6, Sockets: 1})
 	w, r := c.NewWriter(), c.NewReader()

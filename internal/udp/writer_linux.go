@@ -8,46 +8,46 @@ import (
 )
 
 const (
-	// maxSegments is the most datagrams of a run: UDP_MAX_SEGMENTS since Linux 6.9.
+	// maxSegments is the maximum number of datagrams per run: UDP_MAX_SEGMENTS since Linux 6.9.
 	maxSegments = 128
-	// oldSegments is the same before Linux 6.9.
+	// oldSegments is the maximum before Linux 6.9.
 	oldSegments = 64
 
-	// batchMessages is how many messages of one socket a batch holds before it must be sent.
+	// batchMessages is the maximum number of messages in a batch.
 	batchMessages = 64
-	// batchEnough is about how many bytes a batch has before it is sent: two full runs. The receiver
-	// works on them while the sender prepares the next two, and they are still in the sender's
-	// second-level cache when the kernel copies them.
+	// batchEnough is the approximate size in bytes at which a batch is sent: two full runs. The
+	// receiver works on them while the sender prepares the next two, and they are still in the
+	// sender's second-level cache when the kernel copies them.
 	batchEnough = 120 << 10
-	// batchBytes has room for one more run, so that a run is never cut short.
+	// batchBytes leaves space for one more run, so that a run is never cut short.
 	batchBytes = batchEnough + MaxDatagram
 
-	// maxFill is the most bytes that follow a datagram to give it the length of its run.
+	// maxFill is the maximum padding of a datagram to the length of its run, in bytes.
 	maxFill = 252
 
-	// sendPatience is how long the Writer waits for a full socket buffer, in milliseconds, before
-	// it drops datagrams.
+	// sendPatience is the time in milliseconds that the Writer waits for a full socket buffer
+	// before it drops datagrams.
 	sendPatience = 20
 )
 
-// Writer sends datagrams of a Conn in batches, one per socket. Datagrams of one socket leave in the
-// order in which they were written. It is for one goroutine at a time.
+// Writer sends the datagrams of a Conn in batches, one per socket. Datagrams on one socket are sent
+// in the order written. It is not safe for concurrent use.
 type Writer struct {
 	conn *Conn
-	// batches are indexed by socket and made when first used.
+	// batches are indexed by socket and created on first use.
 	batches []*batch
-	// pending are the batches with something to send.
+	// pending holds the batches with datagrams to send.
 	pending []*batch
-	// dropped counts datagrams that could not be sent since the last Flush.
+	// dropped counts unsent datagrams since the last Flush.
 	dropped int
 }
 
-// batch is the datagrams that will leave from one socket.
+// batch holds datagrams to be sent from one socket.
 type batch struct {
 	fd       int
 	msgs     [batchMessages]mmsghdr
 	controls [batchMessages]control
-	// counts are the datagrams of each message.
+	// counts holds the number of datagrams in each message.
 	counts [batchMessages]uint8
 	dests  [batchMessages]*Dest
 	iovs   [batchMessages]unix.Iovec
@@ -55,7 +55,7 @@ type batch struct {
 	bytes []byte
 	// n is the number of messages.
 	n int
-	// used is how many of bytes are in use.
+	// used is the number of bytes in use.
 	used int
 
 	// to is the destination of the last message.
@@ -64,25 +64,26 @@ type batch struct {
 	size int
 	// total is the length of the last message.
 	total int
-	// open says that datagrams may be added to the last message.
+	// open is set if datagrams may be added to the last message.
 	open bool
 }
 
 // NewWriter returns a Writer that sends from the Conn's sockets.
 func (c *Conn) NewWriter() *Writer { return &Writer{conn: c, batches: make([]*batch, len(c.send))} }
 
-// Next returns room for the next datagram, of size bytes, from a socket of the pool. The caller writes
-// it before it calls another method. k is the number of the datagram within its run: 0 if it is the
-// first or leaves alone. The destination must not fill datagrams.
+// Next returns a buffer for the next datagram, of size bytes, from a socket of the pool. The caller
+// writes it before calling another method. k is the index of the datagram in its run, 0 if it is
+// the first or sent individually. The destination must not use padding.
 func (w *Writer) Next(to *Dest, socket, size int) (datagram []byte, k int) {
 	datagram, k, _ = w.NextIn(to, socket, size, size)
 	return datagram, k
 }
 
-// NextIn is Next with fill: so many bytes of 0 follow the datagram, which the receiver must be able to
-// find, so that it gets the length of its run. fill is a multiple of 4, at most maxFill, and 0 unless the
-// destination fills. A run that the datagram begins has datagrams of most bytes; most must be at least
-// size, and a multiple of 4 like it. The capacity of the datagram includes the fill.
+// NextIn is Next with padding: fill zero bytes follow the datagram to reach the length of its run.
+// The receiver must be able to find the end of the datagram. fill is a multiple of 4, at most
+// maxFill, and 0 unless the destination fills. If the datagram starts a run, most is the length of
+// the run's datagrams; it must be at least size, and a multiple of 4 like size. The capacity of the
+// datagram includes the fill.
 func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, fill int) {
 	b := w.batches[socket]
 	if b == nil {
@@ -109,8 +110,8 @@ func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, f
 	return b.bytes[at : at+size : b.used], k, fill
 }
 
-// grow adds a datagram to the last message and returns its number, 0 if that is not possible, and its
-// fill.
+// grow adds a datagram to the last message and returns its index, 0 if that is not possible, and
+// its fill.
 func (b *batch) grow(to *Dest, size, most int) (k, fill int) {
 	if !b.open || to != b.to || size > b.size || b.total+b.size > MaxDatagram {
 		return 0, 0
@@ -123,11 +124,11 @@ func (b *batch) grow(to *Dest, size, most int) (k, fill int) {
 	}
 	b.counts[b.n-1]++
 	b.total += size + fill
-	b.open = size+fill == b.size // a shorter one ends the run
+	b.open = size+fill == b.size // a shorter one completes the run
 	return k, fill
 }
 
-// begin begins a message with a datagram of size bytes.
+// begin starts a message with a datagram of size bytes.
 func (b *batch) begin(to *Dest, size int) {
 	b.end()
 	b.to, b.size, b.total, b.open = to, size, size, to.runs && !to.refused
@@ -157,8 +158,7 @@ func (b *batch) end() {
 	}
 }
 
-// Flush sends all datagrams that Next has begun. It returns how many could not be sent since the last
-// Flush.
+// Flush sends all pending datagrams. It returns the number dropped since the last Flush.
 func (w *Writer) Flush() (dropped int) {
 	for _, b := range w.pending {
 		if b.n > 0 {
@@ -170,8 +170,7 @@ func (w *Writer) Flush() (dropped int) {
 	return dropped
 }
 
-// send hands the messages of a batch to the kernel. It drops those that the kernel refuses, as a
-// network may do.
+// send passes the messages of a batch to the kernel. It drops refused messages, as a network may.
 func (w *Writer) send(b *batch) {
 	b.end()
 	for from := 0; from < b.n; {
@@ -186,7 +185,7 @@ func (w *Writer) send(b *batch) {
 		switch {
 		case b.counts[from] == 1:
 		case errno == syscall.EIO || errno == syscall.EOPNOTSUPP:
-			w.conn.segments.Store(1) // the device cannot segment: no more runs
+			w.conn.segments.Store(1) // the device cannot segment: disable runs
 		case errno == syscall.EINVAL || errno == syscall.EMSGSIZE:
 			b.dests[from].refused = true // the route cannot segment, or has a smaller MTU
 		}
@@ -197,7 +196,7 @@ func (w *Writer) send(b *batch) {
 	b.n, b.used, b.open, b.to = 0, 0, false, nil
 }
 
-// writable waits, up to sendPatience, until a socket takes more.
+// writable waits, up to sendPatience, until a socket accepts more data.
 func writable(fd int) bool {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	for {
