@@ -11,26 +11,28 @@ import (
 )
 
 const (
-	// MaxConns is how many connections a Client has at a time. Those of programs wait until the Client accepts them, without a limit.
+	// MaxConns is the maximum number of concurrent connections of a Client. Further ones wait,
+	// without a limit, until the Client accepts them.
 	MaxConns = 1024
-	// MaxServed is how many connections a Server has at a time with all its Clients, in shares. Those that wait for a share are reset after dialTime.
+	// MaxServed is the maximum number of concurrent connections of a Server, shared by all its
+	// Clients. A connection without a free share is reset after dialTime.
 	MaxServed = 2 * MaxConns
-	// patience is how long an accept loop waits until a connection has reached its target before it takes the next one, so that
-	// connections reach the target in the order in which programs have made them.
+	// patience bounds how long an accept loop waits for a connection to reach its target before it
+	// accepts the next one, so that connections reach the target in the order programs opened them.
 	patience = 100 * time.Millisecond
-	// firstPause is how long an accept loop waits after an error, and longestPause after several in a row.
+	// firstPause is the delay after an accept error; it doubles up to longestPause.
 	firstPause, longestPause = 5 * time.Millisecond, time.Second
 )
 
-// Say prints a line for the user. It may be called from any goroutine.
+// Say prints a line for the user. It must be safe for concurrent use.
 type Say func(format string, args ...any)
 
-// door accepts connections, a bounded number at a time.
+// door accepts a bounded number of concurrent connections.
 type door struct {
 	say    Say
 	places chan struct{} // holds a token for each connection
 	full   problem
-	// patience is how long the next connection waits until handle has called next.
+	// patience bounds the wait until handle calls next.
 	patience time.Duration
 }
 
@@ -38,11 +40,12 @@ func newDoor(say Say, places int) door {
 	return door{say: (&limiter{to: say, period: period}).say, places: make(chan struct{}, places), patience: patience}
 }
 
-// handle serves a connection. It may call next to let the next one in.
+// handle serves a connection. It may call next to admit the next one.
 type handle func(ctx context.Context, c net.Conn, next func())
 
-// serve calls handle for every connection of l, until ctx ends or l is closed. When it returns, l is closed and all calls of handle
-// have returned, whose context ends before. It returns an error if l was closed by somebody else.
+// serve calls handle for every connection of l, until ctx is done or l is closed. When it returns,
+// l is closed, the handlers' context is canceled and all of them have returned. It returns an error
+// if l was closed by another party.
 func (d *door) serve(ctx context.Context, l net.Listener, handle handle) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -80,7 +83,7 @@ func (d *door) serve(ctx context.Context, l net.Listener, handle handle) error {
 	}
 }
 
-// enter waits until there is room for another connection. It reports whether there is.
+// enter waits for a free connection slot and reports whether it got one.
 func (d *door) enter(ctx context.Context) bool {
 	select {
 	case d.places <- struct{}{}:
@@ -99,7 +102,8 @@ func (d *door) enter(ctx context.Context) bool {
 	}
 }
 
-// accept waits for the next connection. An error of the system, such as too many open files, may pass: it is told once and waited for.
+// accept waits for the next connection. System errors, such as too many open files, may be
+// temporary: they are reported once and retried.
 func (d *door) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		c, err := l.Accept()
@@ -117,11 +121,11 @@ func (d *door) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	}
 }
 
-// problem is told once, until it has gone.
+// problem reports a condition once, until it is resolved.
 type problem struct{ known atomic.Bool }
 
 // is reports whether the problem is new.
 func (p *problem) is() bool { return !p.known.Swap(true) }
 
-// gone reports whether there was a problem, which has gone.
+// gone clears the problem and reports whether it was set.
 func (p *problem) gone() bool { return p.known.Load() && p.known.Swap(false) }

@@ -10,31 +10,34 @@ import (
 )
 
 var (
-	// ErrUnnamed means that the Server's user has not named the target.
+	// ErrUnnamed means that the Server's user has not listed the target.
 	ErrUnnamed = errors.New("the host does not forward to it")
-	// ErrBusy means that there is no room for a stream now. The dial of a Client returns it, and is called again.
+	// ErrBusy means that the stream limit is reached. A Client retries if its dial function returns
+	// it.
 	ErrBusy = errors.New("too many connections")
 )
 
 const (
-	// dialTime is how long the host may take to accept a stream. It may have to be connected again first, or have no room for a while.
+	// dialTime limits the time until the host accepts a stream. The host may have to reconnect
+	// first, or be at its limit for a while.
 	dialTime = 10 * time.Second
-	// replyTime is how long the host may take to reply. It may wait for the target meanwhile.
+	// replyTime limits the time until the host replies. The host may be waiting for the target.
 	replyTime = targetTime + dialTime
 )
 
-// Client forwards connections of this host's programs.
+// Client forwards connections of local programs.
 type Client struct {
 	door
 	dial func(context.Context) (net.Conn, error)
 }
 
-// NewClient makes a Client. dial opens a stream to the Service of the host.
+// NewClient returns a Client. dial opens a stream to the host's Service.
 func NewClient(dial func(context.Context) (net.Conn, error), say Say) *Client {
 	return &Client{door: newDoor(say, MaxConns), dial: dial}
 }
 
-// Check asks if the host forwards to a target. If it does not, the error wraps ErrUnnamed. The host does not connect to the target.
+// Check verifies that the host forwards to a target, without connecting to it. If the host does
+// not, the error wraps ErrUnnamed.
 func (c *Client) Check(ctx context.Context, t Target) error {
 	s, err := c.ask(ctx, request{wantCheck, t})
 	if err == nil {
@@ -43,7 +46,8 @@ func (c *Client) Check(ctx context.Context, t Target) error {
 	return err
 }
 
-// Serve forwards the connections that l accepts to a target, until ctx ends or l is closed. Then it resets all connections.
+// Serve forwards the connections that l accepts to a target, until ctx is done or l is closed. It
+// then resets all connections.
 func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
 	var down problem
 	return c.serve(ctx, l, func(ctx context.Context, local net.Conn, next func()) {
@@ -63,7 +67,8 @@ func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
 	})
 }
 
-// ask opens a stream and sends a request. With a reply that all is well it returns the stream. It tries again while the host has no room.
+// ask opens a stream, sends a request and returns the stream after a positive reply. It retries
+// while the host is busy.
 func (c *Client) ask(ctx context.Context, q request) (net.Conn, error) {
 	limit, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -78,11 +83,11 @@ func (c *Client) ask(ctx context.Context, q request) (net.Conn, error) {
 	}
 }
 
-// request sends a request on a stream. Without a reply that all is well it resets the stream.
+// request sends a request on a stream. Without a positive reply it resets the stream.
 func (c *Client) request(ctx context.Context, s net.Conn, q request) (net.Conn, error) {
 	defer context.AfterFunc(ctx, func() { reset(s) })()
 	_ = s.SetDeadline(time.Now().Add(replyTime))
-	_, unsent := s.Write(q.encode()) // a Server without room replies before it has read the request
+	_, unsent := s.Write(q.encode()) // a busy Server replies before it has read the request
 	r, err := readReply(s)
 	if err != nil {
 		err = cmp.Or(unsent, err)
@@ -99,7 +104,7 @@ func (c *Client) request(ctx context.Context, s net.Conn, q request) (net.Conn, 
 	return s, nil
 }
 
-// sleep waits for a while. It reports whether ctx has not ended.
+// sleep waits for d. It returns false if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -109,7 +114,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// err is what a reply means.
+// err converts a reply to an error.
 func (r reply) err(t Target) error {
 	switch r.status {
 	case statusUnnamed:

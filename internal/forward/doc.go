@@ -1,11 +1,13 @@
-// Package forward carries connections of programs over streams, as ssh -L does. A Client listens on TCP. For each connection it
-// opens a stream and names the target. A Server connects to that target, if its user has named it, and copies both ways.
+// Package forward carries TCP connections over streams, like ssh -L. A Client listens on TCP. For
+// each connection it opens a stream and names the target. A Server connects to the target, if its
+// user has listed it, and copies both ways.
 //
 //	client:  program -> TCP -> Client -> stream ->  Server -> TCP -> target
 //
-// Programs notice no difference to TCP. A direction that ends is ended on the other side, and the other direction goes on. A connection that
-// is reset, or lost with its session, is reset on the other side. A target that cannot be reached is a connection that is reset at once.
+// To programs, this behaves like TCP. A half-close is passed on, and the other direction continues.
+// A connection that is reset, or lost with its session, is reset on the other side. If the target
+// is unreachable, the connection is reset immediately.
 //
-// A stream begins with a request of the Client and a reply of the Server, then it has the bytes of the connection. The package knows
-// streams as net.Conn and net.Listener only.
+// A stream starts with the Client's request and the Server's reply, followed by the connection's
+// data. The package uses streams only as net.Conn and net.Listener.
 package forward

@@ -19,10 +19,10 @@ import (
 	"ibverbx/stream"
 )
 
-// TestForwardHalfClose: a program ends its direction, and the target answers after that.
+// TestForwardHalfClose: a program closes its direction, and the target responds after that.
 func TestForwardHalfClose(t *testing.T) {
 	to := target(t, func(c *net.TCPConn) {
-		b, _ := io.ReadAll(c) // until the program has ended its direction
+		b, _ := io.ReadAll(c) // until the program has closed its direction
 		_, _ = c.Write(bytes.ToUpper(b))
 	})
 	r := newRig(t, to)
@@ -39,7 +39,7 @@ func TestForwardHalfClose(t *testing.T) {
 	r.wantNone()
 }
 
-// TestForwardReset: a reset of the program reaches the target, and the other way round. Bytes before it arrive.
+// TestForwardReset: a reset passes in both directions, after the data before it.
 func TestForwardReset(t *testing.T) {
 	ends := make(chan error, 1)
 	to := target(t, func(c *net.TCPConn) {
@@ -68,7 +68,8 @@ func TestForwardReset(t *testing.T) {
 	r.wantNone()
 }
 
-// TestForwardUnlisted: a target that the server's user has not named is refused, at the start and for each connection, and told once.
+// TestForwardUnlisted: an unlisted target is refused, by Check and for each connection, and
+// reported once.
 func TestForwardUnlisted(t *testing.T) {
 	reached := make(chan struct{}, 100)
 	secret := target(t, func(*net.TCPConn) { reached <- struct{}{} })
@@ -99,7 +100,8 @@ func TestForwardUnlisted(t *testing.T) {
 	}
 }
 
-// TestForwardTargetDown: a target that is not up is a reset for the program. Each side tells it once, and that it is back.
+// TestForwardTargetDown: an unreachable target causes a reset. Each side reports it once, and its
+// return.
 func TestForwardTargetDown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	r := newRig(t, forward.Target(path))
@@ -130,7 +132,7 @@ func TestForwardTargetDown(t *testing.T) {
 	}
 }
 
-// TestForwardNICDies: connections go on when a NIC fails for good while they are used.
+// TestForwardNICDies: connections survive the permanent loss of a NIC.
 func TestForwardNICDies(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -159,7 +161,8 @@ func TestForwardNICDies(t *testing.T) {
 	}
 }
 
-// TestForwardSessionLost: a lost session is a reset for the program and for the target, and the next connection works.
+// TestForwardSessionLost: a lost session resets the program and the target; the next connection
+// works.
 func TestForwardSessionLost(t *testing.T) {
 	r, addr, ends := newEchoRig(t)
 	for range 3 {
@@ -173,8 +176,8 @@ func TestForwardSessionLost(t *testing.T) {
 	say(t, dial(t, addr), "again")
 }
 
-// TestForwardHalfClosedEnds: a connection of which one direction has ended is reset on both sides when the session is lost, and when the client ends.
-// The direction that is left has nothing to send, so nobody would notice.
+// TestForwardHalfClosedEnds: a half-closed connection is reset on both sides when the session is
+// lost or the client stops. The open direction is idle, so the loss could go unnoticed.
 func TestForwardHalfClosedEnds(t *testing.T) {
 	for end, f := range map[string]func(*rig){"session": (*rig).lose, "client": func(r *rig) { r.stopClient() }} {
 		for _, first := range []string{"program", "target"} {
@@ -210,9 +213,10 @@ func TestForwardHalfClosedEnds(t *testing.T) {
 	}
 }
 
-// TestForwardSlowReader: a program that pauses for longer than a stream lingers gets every byte, though both directions have ended long ago. It uses a
-// Unix socket, of which the system holds little. How much is not known, so there are several sizes: for some of them, the last bytes wait in the send
-// ring of the server.
+// TestForwardSlowReader: a program that pauses for longer than a stream lingers receives all data,
+// although both directions were closed long ago. A Unix socket buffers little, but how much is
+// unknown, so the test tries several sizes: for some, the last bytes wait in the server's send
+// ring.
 func TestForwardSlowReader(t *testing.T) {
 	t.Parallel()
 	const unit, least, most = stream.MinRing / 2, 3, 14
@@ -246,11 +250,11 @@ func TestForwardSlowReader(t *testing.T) {
 	r.wantNone()
 }
 
-// TestForwardEarlyAnswer: a target that answers and closes before it has read everything. The program gets the whole answer, though it reads it only after
-// its upload.
+// TestForwardEarlyAnswer: a target responds and closes before it has read everything. The program
+// receives the whole response, although it reads it only after its upload.
 func TestForwardEarlyAnswer(t *testing.T) {
 	t.Parallel()
-	answer := bytes.Repeat([]byte("answer.."), 4000) // the target's system sends so much although its socket is closed
+	answer := bytes.Repeat([]byte("answer.."), 4000) // the target's kernel sends this much even after the socket is closed
 	to := target(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 1000))
 		_, _ = c.Write(answer)
@@ -273,7 +277,7 @@ func TestForwardEarlyAnswer(t *testing.T) {
 	r.wantNone()
 }
 
-// TestForwardManyConnections: many connections at once, each with its own bytes, and more than may wait to be accepted.
+// TestForwardManyConnections: many concurrent connections, more than the accept backlog.
 func TestForwardManyConnections(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -296,8 +300,8 @@ func TestForwardManyConnections(t *testing.T) {
 	r.wantNone()
 }
 
-// TestForwardOrder: connections reach the target in the order in which the program has made them. Programs with several connections, such as
-// iperf3 --bidir, depend on it.
+// TestForwardOrder: connections reach the target in the order the program opened them. Programs
+// such as iperf3 --bidir depend on it.
 func TestForwardOrder(t *testing.T) {
 	l := listen(t)
 	to := forward.Target(l.Addr().String())
@@ -322,7 +326,7 @@ func TestForwardOrder(t *testing.T) {
 	}
 }
 
-// TestForwardStops: connections that are idle are reset when the context ends, on both sides.
+// TestForwardStops: idle connections are reset on both sides when the context is canceled.
 func TestForwardStops(t *testing.T) {
 	r, addr, ends := newEchoRig(t)
 	c := dial(t, addr)
@@ -338,7 +342,7 @@ func TestForwardStops(t *testing.T) {
 	r.wantNone()
 }
 
-// TestForwardReaderStops: a program that does not read stops its target, and no other connection.
+// TestForwardReaderStops: a program that does not read blocks only its own target.
 func TestForwardReaderStops(t *testing.T) {
 	endless := target(t, func(c *net.TCPConn) { _, _ = io.Copy(c, zeros{}) })
 	quick := target(t, echo)
@@ -355,7 +359,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestFalseRequests: what is no request ends its stream and nothing else.
+// TestFalseRequests: an invalid request closes only its own stream.
 func TestFalseRequests(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -376,7 +380,7 @@ func TestFalseRequests(t *testing.T) {
 	}
 }
 
-// failing is a Listener whose Accept fails a number of times with an error of the system.
+// failing is a Listener whose Accept fails a number of times with a system error.
 type failing struct {
 	net.Listener
 	left int
@@ -390,7 +394,8 @@ func (f *failing) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestForwardAcceptErrors: errors of the system pass and are told once. A Listener that is closed ends Serve.
+// TestForwardAcceptErrors: system errors are retried and reported once. Serve returns if the
+// Listener is closed.
 func TestForwardAcceptErrors(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -410,7 +415,7 @@ func TestForwardAcceptErrors(t *testing.T) {
 	}
 }
 
-// TestForwardBusyHost: a connection waits for a host that has no room for a while.
+// TestForwardBusyHost: a connection waits while the host is busy.
 func TestForwardBusyHost(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -424,7 +429,7 @@ func TestForwardBusyHost(t *testing.T) {
 	wantOK(t, "Check", busy.Check(soon(t), to))
 }
 
-// TestForwardGreedyClient: a Client gets its share of a Server's connections. More wait until there is room.
+// TestForwardGreedyClient: a Client gets its share of a Server's connections. Further ones wait.
 func TestForwardGreedyClient(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -445,7 +450,8 @@ func TestForwardGreedyClient(t *testing.T) {
 	}
 }
 
-// TestForwardFloodOfFailures: connections that fail and work in turns print a bounded number of lines.
+// TestForwardFloodOfFailures: connections that alternately fail and work print a bounded number of
+// lines.
 func TestForwardFloodOfFailures(t *testing.T) {
 	to := target(t, echo)
 	r := newRig(t, to)
@@ -466,7 +472,8 @@ func TestForwardFloodOfFailures(t *testing.T) {
 	}
 }
 
-// TestCheckEnds: a host that accepts a stream and says nothing does not hold up a Check longer than its context.
+// TestCheckEnds: a host that accepts a stream without replying delays a Check at most until ctx is
+// done.
 func TestCheckEnds(t *testing.T) {
 	l := listen(t)
 	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) {

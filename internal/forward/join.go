@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// grace is how long a program may go on with a connection of which the other end takes nothing any more, and has sent its end. It may still
-// have to read that. Then the connection is reset.
+// grace is the time until a connection is reset after its stream is closed in both directions. The
+// program may still have to read data.
 const grace = time.Second
 
-// duplex is a stream, as package stream has them.
+// duplex is a stream of package stream.
 type duplex interface {
 	net.Conn
 	CloseRead() error
@@ -21,8 +21,8 @@ type duplex interface {
 	Done() <-chan struct{}
 }
 
-// join copies both ways until both directions have ended, and closes the stream s and the connection c. If one does not end well, or ctx ends,
-// it resets both.
+// join copies both ways until both directions are closed, then closes the stream s and the
+// connection c. If a direction fails or ctx is done, it resets both.
 func join(ctx context.Context, s, c net.Conn) {
 	j := &joint{stream: s.(duplex), conn: c, sent: make(chan struct{})}
 	defer context.AfterFunc(ctx, j.reset)()
@@ -34,7 +34,7 @@ func join(ctx context.Context, s, c net.Conn) {
 	_ = s.Close()
 }
 
-// joint is a stream and a connection that belong together.
+// joint is a stream and its connection.
 type joint struct {
 	stream duplex
 	conn   net.Conn
@@ -42,13 +42,14 @@ type joint struct {
 	sent chan struct{}
 }
 
-// reset resets both. The stream may have to wait for its peer, so it comes last.
+// reset resets both. Resetting the stream may wait for its peer, so it is done last.
 func (j *joint) reset() {
 	reset(j.conn)
 	reset(j.stream)
 }
 
-// send copies from the connection to the stream, and waits until the end is there. The reader may take any time.
+// send copies from the connection to the stream, and waits until the peer has received everything.
+// The reader may take any time.
 func (j *joint) send(ctx context.Context) {
 	defer close(j.sent)
 	_, err := io.Copy(j.stream, j.conn)
@@ -64,7 +65,8 @@ func (j *joint) send(ctx context.Context) {
 	case ofRead(err):
 		j.reset()
 	default:
-		// Nobody wants the rest. What comes the other way may be an answer, for which the program must not be stuck in a write.
+		// The peer discards the rest. Keep reading, so that the program is not stuck in a write and
+		// can read a response.
 		_, _ = io.Copy(io.Discard, j.conn)
 	}
 }
@@ -81,9 +83,9 @@ func (j *joint) receive() {
 		j.reset()
 		return
 	default:
-		_ = j.stream.CloseRead() // what the connection has still to say is sent
+		_ = j.stream.CloseRead() // data from the connection is still sent
 	}
-	// A send that waits for the connection does not notice that the stream has ended, and nobody reads the stream any more.
+	// A send blocked in reading the connection does not notice that the stream is closed.
 	select {
 	case <-j.sent:
 		return
@@ -98,7 +100,7 @@ func (j *joint) receive() {
 	}
 }
 
-// ofRead reports whether an error of io.Copy is one of reading.
+// ofRead reports whether an error of io.Copy is a read error.
 func ofRead(err error) bool {
 	var op *net.OpError
 	for errors.As(err, &op) {
@@ -110,7 +112,8 @@ func ofRead(err error) bool {
 	return false
 }
 
-// reset closes a connection so that the other end does not take it for the end of what it reads. It may be called again.
+// reset closes a connection abortively, so that the other end does not see a regular end of data.
+// It may be called again.
 func reset(c net.Conn) {
 	switch c := c.(type) {
 	case interface{ Reset() error }: // a stream

@@ -6,18 +6,19 @@ import (
 )
 
 const (
-	// maxLines is how many lines a Client or Server prints in a period.
+	// maxLines is the maximum number of lines a Client or Server prints per period.
 	maxLines = 20
 	period   = time.Minute
 )
 
-// limiter passes on maxLines lines in a period. At the end of the period it says how many more there were.
+// limiter passes maxLines lines per period. After the period it prints the number of suppressed
+// lines.
 type limiter struct {
 	to     Say
 	period time.Duration
 
 	mu sync.Mutex
-	// lines is how many there were in this period. It begins with the first one.
+	// lines counts the lines of this period, which starts with its first line.
 	lines int
 }
 
@@ -34,7 +35,7 @@ func (l *limiter) say(format string, args ...any) {
 	}
 }
 
-// end ends the period.
+// end closes the period.
 func (l *limiter) end() {
 	l.mu.Lock()
 	more := l.lines - maxLines

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestFloodOfLines: of many lines some are printed, then one that says how many were left out. Afterwards there is room for others.
+// TestFloodOfLines: of many lines some are printed, then the number of suppressed ones. The next
+// period starts afresh.
 func TestFloodOfLines(t *testing.T) {
 	lines := make(chan string, 2*maxLines)
 	l := &limiter{to: func(format string, args ...any) { lines <- fmt.Sprintf(format, args...) }, period: time.Hour}

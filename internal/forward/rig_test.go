@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What tests of several packages share.
+// Helpers shared by several packages.
 var (
 	soon       = rigs.Soon
 	wantOK     = rigs.WantOK
@@ -30,7 +30,7 @@ var (
 	eventually = rigs.Eventually
 )
 
-// said are the lines that one side has printed.
+// said records the lines printed by one side.
 type said struct {
 	mu    sync.Mutex
 	lines []string
@@ -42,7 +42,7 @@ func (s *said) say(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// count returns how many lines have a text.
+// count returns the number of lines that contain text.
 func (s *said) count(text string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,13 +61,14 @@ type rig struct {
 	client        *forward.Client
 	server        *forward.Server
 	said, saidFar said
-	// ctx is that of the Client, which stopClient ends. stop ends the Server too, and waits for both.
+	// ctx is the Client's context; stopClient cancels it. stop also stops the Server, and waits for
+	// both.
 	ctx              context.Context
 	stop, stopClient func()
 	runs             sync.WaitGroup
 }
 
-// newRig makes a Server of some targets and a Client of it.
+// newRig returns a Server with the given targets and a Client of it.
 func newRig(t *testing.T, targets ...forward.Target) *rig {
 	t.Helper()
 	r := &rig{t: t}
@@ -90,7 +91,7 @@ func newRig(t *testing.T, targets ...forward.Target) *rig {
 	return r
 }
 
-// newEchoRig forwards addr to a target that sends back what it gets. ends has the error of each connection of the target.
+// newEchoRig forwards addr to an echo target. ends receives the error of each of its connections.
 func newEchoRig(t *testing.T) (r *rig, addr string, ends chan error) {
 	t.Helper()
 	ends = make(chan error, 1)
@@ -102,7 +103,7 @@ func newEchoRig(t *testing.T) (r *rig, addr string, ends chan error) {
 	return r, r.forward(to), ends
 }
 
-// run runs a Serve, which must end without an error.
+// run runs a Serve function, which must return nil.
 func (r *rig) run(f func() error) {
 	r.runs.Go(func() {
 		if err := f(); err != nil {
@@ -111,7 +112,7 @@ func (r *rig) run(f func() error) {
 	})
 }
 
-// forward makes the Client forward to a target, and returns where it listens.
+// forward makes the Client forward to a target, and returns its listening address.
 func (r *rig) forward(target forward.Target) string {
 	r.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -125,7 +126,7 @@ func (r *rig) forwardOn(l net.Listener, target forward.Target) string {
 	return l.Addr().String()
 }
 
-// lose ends the session.
+// lose closes the session.
 func (r *rig) lose() {
 	for _, p := range r.here.Peers() {
 		if s := p.Service().Session(); s != nil {
@@ -134,7 +135,7 @@ func (r *rig) lose() {
 	}
 }
 
-// target starts a server on TCP that handles every connection with f.
+// target starts a TCP server that handles every connection with f.
 func target(t *testing.T, f func(*net.TCPConn)) forward.Target {
 	t.Helper()
 	l := listen(t)
@@ -158,7 +159,7 @@ func target(t *testing.T, f func(*net.TCPConn)) forward.Target {
 	return forward.Target(l.Addr().String())
 }
 
-// echo sends back what it gets.
+// echo returns all received data.
 func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
 
 func listen(t *testing.T) net.Listener {
@@ -169,7 +170,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// dial connects to an address. The connection is closed at the end of the test.
+// dial connects to an address. The connection is closed after the test.
 func dial(t *testing.T, addr string) *net.TCPConn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -179,7 +180,7 @@ func dial(t *testing.T, addr string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// wantReset connects to an address and wants the connection to be reset. The reset may come before Dial has returned.
+// wantReset connects to an address and expects a reset, possibly before Dial has returned.
 func wantReset(t *testing.T, addr string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -191,7 +192,7 @@ func wantReset(t *testing.T, addr string) {
 	wantErr(t, "Dial and Read", err, syscall.ECONNRESET)
 }
 
-// say sends a text, which must come back.
+// say sends a text and expects it back.
 func say(t *testing.T, c net.Conn, text string) {
 	t.Helper()
 	_, err := c.Write([]byte(text))
@@ -204,7 +205,7 @@ func say(t *testing.T, c net.Conn, text string) {
 	}
 }
 
-// wantNone waits until no stream is left.
+// wantNone waits until all streams are closed.
 func (r *rig) wantNone() {
 	r.t.Helper()
 	for _, s := range []*noderig.Host{r.here, r.there} {

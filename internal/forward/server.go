@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// requestTime is how long a Client may take to send its request.
+	// requestTime limits the time until a Client sends its request.
 	requestTime = 10 * time.Second
-	// targetTime is how long a target may take to accept a connection.
+	// targetTime limits the time until a target accepts a connection.
 	targetTime = 10 * time.Second
 )
 
-// Service is the name of the service that a Server is, for package stream.
+// Service is the name of a Server's service in package stream.
 const Service = "forward"
 
-// Server connects streams of Clients to the targets that its user has named, and to no others.
+// Server connects Clients' streams to the targets listed by its user.
 type Server struct {
 	door
 	targets map[Target]*problem
 	shares  shares
-	// crowded is that a Client has asked for more than its share.
+	// crowded is set after a Client has exceeded its share.
 	crowded problem
-	// strangers is that a Client has asked for another target.
+	// strangers is set after a Client has requested an unlisted target.
 	strangers problem
 }
 
-// NewServer makes a Server. Without targets it refuses every request.
+// NewServer returns a Server. Without targets it refuses every request.
 func NewServer(targets []Target, say Say) *Server {
 	s := &Server{door: newDoor(say, MaxServed), targets: map[Target]*problem{}, shares: shares{total: MaxServed, by: map[string]int{}}}
 	for _, t := range targets {
@@ -37,13 +37,14 @@ func NewServer(targets []Target, say Say) *Server {
 	return s
 }
 
-// Serve serves the streams that l accepts, until ctx ends or l is closed. Then it resets all connections.
+// Serve serves the streams that l accepts, until ctx is done or l is closed. It then resets all
+// connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.serve(ctx, l, s.handle) }
 
-// handle serves a stream. Those of a Client come in order: it waits for the reply.
+// handle serves a stream. A Client's streams arrive in order, because it waits for the reply.
 func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 	next()
-	peer := c.RemoteAddr().String() // that of the session: all streams of a Client have the same
+	peer := c.RemoteAddr().String() // the session's address, shared by all streams of a Client
 	if !s.shares.take(peer) {
 		if s.crowded.is() {
 			s.say("%v has its share of %d connections: more must wait", c.RemoteAddr(), s.shares.total)
@@ -67,13 +68,14 @@ func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 		return
 	}
 	if b == nil {
-		_ = c.Close() // waits until the answer has arrived
+		_ = c.Close() // waits until the reply has arrived
 		return
 	}
 	join(ctx, c, b)
 }
 
-// meet reads the request of a Client and connects to the target. Without a reply the request was wrong.
+// meet reads a Client's request and connects to the target. A nil reply means that the request was
+// invalid.
 func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, *reply) {
 	defer context.AfterFunc(ctx, func() { reset(c) })()
 	_ = c.SetReadDeadline(time.Now().Add(requestTime))
@@ -104,7 +106,7 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, *reply) {
 	return nil, &reply{status: statusFailed, text: printable(cause(err))}
 }
 
-// cause is the text of an error of Dial without the address, which the Client knows.
+// cause returns the text of a Dial error without the address, which the Client knows.
 func cause(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {

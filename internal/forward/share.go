@@ -2,16 +2,17 @@ package forward
 
 import "sync"
 
-// shares divides places among peers. A peer gets another place while it has fewer than are free: one alone gets half of them, and the next one then a
-// quarter. So peers that take all they can get leave places for others.
+// shares divides slots among peers. A peer gets another slot while it has fewer than are free: a
+// single peer gets half of them, and the next one then a quarter. Greedy peers therefore leave
+// slots for others.
 type shares struct {
 	mu    sync.Mutex
 	total int
 	taken int
-	by    map[string]int // places of a peer, more than 0
+	by    map[string]int // slots of a peer, more than 0
 }
 
-// take takes a place for a peer. It reports whether there is one.
+// take takes a slot for a peer and reports whether it got one.
 func (s *shares) take(peer string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,7 +24,7 @@ func (s *shares) take(peer string) bool {
 	return true
 }
 
-// give gives a place of a peer back.
+// give returns a slot of a peer.
 func (s *shares) give(peer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

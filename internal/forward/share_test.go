@@ -2,7 +2,7 @@ package forward
 
 import "testing"
 
-// TestShares: a peer that takes all it can get leaves places to others, and they get what it gives back.
+// TestShares: a greedy peer leaves slots to others, and they get the slots it returns.
 func TestShares(t *testing.T) {
 	s := &shares{total: 24, by: map[string]int{}}
 	grab := func(peer string) (n int) {
@@ -22,7 +22,7 @@ func TestShares(t *testing.T) {
 	for range 12 {
 		s.give("greedy")
 	}
-	if got := grab("second"); got != 5 { // it has 11 then, the third 3, and 10 are free
+	if got := grab("second"); got != 5 { // the second then has 11, the third 3, and 10 are free
 		t.Errorf("the second peer got %d places more, want 5", got)
 	}
 	if got := grab("greedy"); got < 1 {

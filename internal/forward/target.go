@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Target is where a connection leads, as the Server's host sees it: "host:port", or the path of a Unix socket. Targets are equal if they are
-// spelled the same: a host and its address are two targets.
+// Target is the destination of a connection, as seen from the Server's host: "host:port", or the
+// path of a Unix socket. Targets are compared as text: a host name and its address are two targets.
 type Target string
 
-// maxTarget is how many bytes a Target has at most.
+// maxTarget is the maximum length of a Target in bytes.
 const maxTarget = 255
 
-// ParseTarget reads "HOST:PORT", "[IPv6]:PORT" or an absolute path.
+// ParseTarget parses "HOST:PORT", "[IPv6]:PORT" or an absolute path.
 func ParseTarget(text string) (Target, error) {
 	if len(text) > maxTarget || printable(text) != text {
 		return "", fmt.Errorf("%q: want at most %d bytes of printable text", text, maxTarget)
@@ -36,7 +36,7 @@ func ParseTarget(text string) (Target, error) {
 	return Target(net.JoinHostPort(strings.ToLower(host), strconv.FormatUint(n, 10))), nil
 }
 
-// network is the network of the Target, for net.Dial.
+// network returns the network of the Target for net.Dial.
 func (t Target) network() string {
 	if strings.HasPrefix(string(t), "/") {
 		return "unix"

@@ -9,28 +9,29 @@ import (
 	"unicode/utf8"
 )
 
-// A request is a byte with what the Client wants, a byte with the length of the target, and the target. A reply is a byte with
-// the status, a byte with the length of a text, and the text, which says why there is no connection.
+// A request is a byte with the wanted action, a byte with the length of the target, and the target.
+// A reply is a byte with the status, a byte with the length of a text, and the text, which explains
+// a failure.
 
-// want is what a Client asks for.
+// want is the action requested by a Client.
 type want byte
 
 const (
 	wantConnection want = 1 // a connection to the target
-	wantCheck      want = 2 // only if it may have one
+	wantCheck      want = 2 // only check whether it is allowed
 )
 
-// status is what a Server replies.
+// status is the result in a Server's reply.
 type status byte
 
 const (
-	statusOK      status = 0 // bytes of the target follow, or nothing if it was a check
-	statusUnnamed status = 1 // the Server's user has not named the target
+	statusOK      status = 0 // the target's data follows, unless it was a check
+	statusUnnamed status = 1 // the target is not listed
 	statusFailed  status = 2 // the target cannot be reached
-	statusBusy    status = 3 // there is no place for the Client now
+	statusBusy    status = 3 // the Client's share is used up for now
 )
 
-// errProtocol means that the peer has sent what no honest peer sends.
+// errProtocol means that the peer violated the protocol.
 var errProtocol = errors.New("protocol violation")
 
 type request struct {
@@ -91,7 +92,8 @@ func readReply(from io.Reader) (r reply, err error) {
 	return r, nil
 }
 
-// printable returns a text without what a terminal would not show as it is, cut to what fits.
+// printable replaces characters that a terminal would not show literally, and truncates the text to
+// fit.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if strconv.IsPrint(r) && r != utf8.RuneError {

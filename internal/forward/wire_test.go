@@ -21,7 +21,7 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
-// TestPrintable: a text of the system fits into a reply and cannot control a terminal.
+// TestPrintable: system error texts fit in a reply and cannot control a terminal.
 func TestPrintable(t *testing.T) {
 	for text, want := range map[string]string{
 		"connection refused":       "connection refused",
@@ -36,7 +36,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever is decoded is encoded to the same bytes.
+// FuzzDecode: decoded input is encoded to the same bytes.
 func FuzzDecode(f *testing.F) {
 	f.Add(request{wantConnection, "127.0.0.1:5432"}.encode())
 	f.Add(request{wantCheck, ""}.encode())
