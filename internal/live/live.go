@@ -1,24 +1,25 @@
-// Package live is what a running transfer shows of itself: a Setup, samples of its rates, and events. A Record holds
-// them. Screen draws a Record for a terminal, Server serves it as a page, and the JSON form of a View is for programs.
+// Package live records the progress of a running transfer: a Setup, samples of its rates, and
+// events. A Record holds them. Screen draws a Record on a terminal, Server serves it as a web page,
+// and the JSON form of a View is for programs.
 //
-// Times are in seconds since the transfer began, rates in bytes per second.
+// Times are in seconds since the start of the transfer, rates in bytes per second.
 package live
 
 import "sync"
 
-// Setup is what a transfer runs over. It does not change.
+// Setup describes a transfer. It does not change.
 type Setup struct {
-	// Title says what is transferred.
+	// Title describes the transferred data.
 	Title string `json:"title"`
-	// Hosts names the two ends, the sender first.
+	// Hosts names the two hosts, the sender first.
 	Hosts [2]string `json:"hosts"`
-	// Rails are the pairs of NICs, by index.
+	// Rails lists the NIC pairs, by index.
 	Rails []RailSetup `json:"rails"`
-	// Seconds is how long the transfer will take, 0 if that is not known.
+	// Seconds is the expected duration of the transfer, 0 if unknown.
 	Seconds float64 `json:"seconds,omitempty"`
-	// Checked says that every byte is compared.
+	// Checked is set if every byte is compared.
 	Checked bool `json:"checked"`
-	// Actions is what a viewer can do to each rail; it may be empty.
+	// Actions lists the actions available to a viewer for each rail; it may be empty.
 	Actions []Action `json:"actions,omitempty"`
 }
 
@@ -32,46 +33,46 @@ type RailSetup struct {
 
 // Action is a fault that a viewer can turn on and off.
 type Action struct {
-	// Name is what Server.Act gets.
+	// Name is the argument passed to Server.Act.
 	Name string `json:"name"`
-	// On is what the button says that turns it on.
+	// On is the label of the button that turns it on.
 	On string `json:"on"`
-	// Off is what the button says that turns it off.
+	// Off is the label of the button that turns it off.
 	Off string `json:"off"`
 	// Key is the key that presses the button.
 	Key string `json:"key"`
 }
 
-// Sample is the state of a transfer, and its rates since the sample before.
+// Sample is the state of a transfer, with rates since the previous sample.
 type Sample struct {
 	At float64 `json:"at"`
-	// Rate is that of the messages that have arrived.
+	// Rate is the rate of received messages.
 	Rate float64 `json:"bytes_per_second"`
-	// Messages counts those that have arrived since the start and, if Setup.Checked, were right.
+	// Messages counts messages received since the start and, if Setup.Checked, verified.
 	Messages int64 `json:"messages"`
-	// Bytes are those of the messages.
+	// Bytes is the total size of these messages.
 	Bytes int64 `json:"bytes"`
-	// P50 is the median of the time that a message took, in microseconds. It is 0 if none is known.
+	// P50 is the median message time in microseconds, 0 if unknown.
 	P50 float64 `json:"p50_us,omitempty"`
-	// P99 is the 99th percentile of that time.
+	// P99 is the 99th percentile of the message times.
 	P99   float64      `json:"p99_us,omitempty"`
 	Rails []RailSample `json:"rails"`
-	// Lanes is empty if there are very many.
+	// Lanes is omitted for very large numbers of lanes.
 	Lanes []LaneSample `json:"lanes,omitempty"`
 }
 
 // RailSample is the state of a rail.
 type RailSample struct {
-	// Rate is what its NIC took. Bytes that were in flight on a lost rail count there, and again where they were
-	// replayed.
+	// Rate counts the bytes accepted by the NIC. Bytes in flight on a lost rail count there, and
+	// again on the rail that replayed them.
 	Rate float64 `json:"bytes_per_second"`
-	// Up is how many of its lanes are in service.
+	// Up is the number of lanes in service.
 	Up int `json:"up"`
-	// Lanes is how many lanes it has.
+	// Lanes is the number of lanes.
 	Lanes int `json:"lanes"`
-	// Retransmits counts those of its NICs since the start.
+	// Retransmits counts the retransmits of its NICs since the start.
 	Retransmits uint64 `json:"retransmits"`
-	// Faults names the actions that are on.
+	// Faults names the active actions.
 	Faults []string `json:"faults,omitempty"`
 }
 
@@ -80,45 +81,46 @@ type LaneSample struct {
 	Lane int     `json:"lane"`
 	Rail int     `json:"rail"`
 	Rate float64 `json:"bytes_per_second"`
-	// State is "up", or how far the lane is on its way out of service and back.
+	// State is "up", or the current step of the lane's recovery.
 	State string `json:"state"`
 }
 
-// Event is something that happened.
+// Event is an event during a transfer.
 type Event struct {
 	At float64 `json:"at"`
-	// Rail is the rail that it is about, -1 if there is none.
+	// Rail is the affected rail, or -1.
 	Rail int `json:"rail"`
-	// Bad says that something got worse.
+	// Bad is set if the event is a problem.
 	Bad  bool   `json:"bad"`
 	Text string `json:"text"`
 }
 
-// A Record forgets its oldest samples and events beyond these numbers.
+// A Record drops its oldest samples and events beyond these limits.
 const (
 	maxSamples = 3000
 	maxEvents  = 1000
 )
 
-// Record is what a transfer has shown so far. Make one with NewRecord. Any goroutine may call its methods.
+// Record is the history of a transfer. Create it with NewRecord. Its methods are safe for
+// concurrent use.
 type Record struct {
 	mu       sync.Mutex
 	setup    Setup
 	samples  []Sample
 	events   []Event
-	dropped  int    // events that were forgotten
-	ended    string // what was said at the end, empty before
+	dropped  int    // number of dropped events
+	ended    string // final message, empty before
 	watchers map[chan update]struct{}
 }
 
-// update is one change of a Record. One of its fields is set.
+// update is one change of a Record. Exactly one field is set.
 type update struct {
 	Sample *Sample `json:"sample,omitempty"`
 	Event  *Event  `json:"event,omitempty"`
 	Ended  string  `json:"ended,omitempty"`
 }
 
-// NewRecord returns an empty Record of a transfer.
+// NewRecord returns an empty Record for a transfer.
 func NewRecord(s Setup) *Record {
 	return &Record{setup: s, samples: []Sample{}, events: []Event{}, watchers: map[chan update]struct{}{}}
 }
@@ -141,7 +143,7 @@ func (r *Record) Event(e Event) {
 	r.tell(update{Event: &e})
 }
 
-// End says how the transfer ended. Nothing follows.
+// End records the final message of the transfer. It is the last update.
 func (r *Record) End(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +151,7 @@ func (r *Record) End(text string) {
 	r.tell(update{Ended: text})
 }
 
-// trimmed drops the oldest if there are twice as many as max, so that dropping is rare.
+// trimmed drops the oldest elements once the list has twice the maximum, so that dropping is rare.
 func trimmed[T any](list []T, most int) []T {
 	if len(list) < 2*most {
 		return list
@@ -157,18 +159,18 @@ func trimmed[T any](list []T, most int) []T {
 	return append(make([]T, 0, 2*most), list[len(list)-most:]...)
 }
 
-// View is what a Record holds at one time. Its slices are not changed later.
+// View is a snapshot of a Record. Its slices are not modified later.
 type View struct {
 	Setup   Setup    `json:"setup"`
 	Samples []Sample `json:"samples"`
 	Events  []Event  `json:"events"`
-	// Ended is what was said at the end, empty before.
+	// Ended is the final message, empty before.
 	Ended string `json:"ended,omitempty"`
-	// Dropped counts events before those of Events.
+	// Dropped counts events dropped before Events.
 	Dropped int `json:"dropped_events,omitempty"`
 }
 
-// View returns what r holds.
+// View returns a snapshot of r.
 func (r *Record) View() View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,11 +182,12 @@ func (r *Record) view() View {
 	return View{Setup: r.setup, Samples: r.samples[:n:n], Events: r.events[:m:m], Ended: r.ended, Dropped: r.dropped}
 }
 
-// updatesWaiting is how many updates may wait for a viewer. One that is slower is dropped, and connects again.
+// updatesWaiting is the maximum number of updates queued for a viewer. A slower viewer is dropped
+// and reconnects.
 const updatesWaiting = 64
 
-// watch returns what r holds, and a channel of what follows. The channel is closed after the end, and for a viewer that
-// is too slow. stop must be called.
+// watch returns a snapshot of r and a channel of further updates. The channel is closed after the
+// final one, and if the viewer is too slow. stop must be called.
 func (r *Record) watch() (now View, next <-chan update, stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,7 +204,7 @@ func (r *Record) watch() (now View, next <-chan update, stop func()) {
 	}
 }
 
-// tell gives an update to all viewers. r.mu is held.
+// tell sends an update to all viewers. r.mu must be held.
 func (r *Record) tell(u update) {
 	for c := range r.watchers {
 		select {

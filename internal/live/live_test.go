@@ -12,7 +12,8 @@ import (
 
 var rewrite = flag.Bool("update", false, "write the golden files")
 
-// scripted is a transfer over two rails of which the second loses its cable for a while. It ends at a time.
+// scripted is a transfer over two rails, up to the time end. The second rail loses its cable for a
+// while.
 func scripted(end float64) *Record {
 	r := NewRecord(Setup{
 		Title: "ibverbx demo: 256 KiB writes over two rails", Hosts: [2]string{"sender", "receiver"}, Seconds: 9, Checked: true,
@@ -49,7 +50,7 @@ func scripted(end float64) *Record {
 	return r
 }
 
-// TestScreen compares pictures of a scripted transfer with golden files. They fit the terminal.
+// TestScreen compares screens of a scripted transfer with golden files. They must fit the terminal.
 func TestScreen(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
@@ -80,7 +81,7 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// golden compares text with a file of testdata.
+// golden compares text with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -98,7 +99,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestScreenPaints: looks are only in text if a Screen has a Paint, and a rail that is down is red.
+// TestScreenPaints: text is styled only if a Screen has a Paint, and a rail that is down is red.
 func TestScreenPaints(t *testing.T) {
 	v := scripted(4).View()
 	s := Screen{Width: 80, Height: 24, Paint: func(look, text string) string { return "<" + look + ">" + text }}
@@ -110,7 +111,7 @@ func TestScreenPaints(t *testing.T) {
 	}
 }
 
-// TestScreenScrolls: without a known end the newest samples are shown.
+// TestScreenScrolls: if the duration is unknown, the newest samples are shown.
 func TestScreenScrolls(t *testing.T) {
 	r := NewRecord(Setup{Rails: []RailSetup{{}}})
 	for i := range 100 {
@@ -122,7 +123,7 @@ func TestScreenScrolls(t *testing.T) {
 	}
 }
 
-// TestMean: rates are weighted by time, and samples that begin before are left out.
+// TestMean: rates are weighted by time, and samples that begin earlier are omitted.
 func TestMean(t *testing.T) {
 	r := NewRecord(Setup{Rails: []RailSetup{{}}})
 	for _, s := range []struct{ at, rate float64 }{{1, 100}, {2, 10}, {4, 40}, {5, 1000}} {
@@ -154,7 +155,7 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// TestWatch: a viewer gets everything once, and is dropped if it does not read.
+// TestWatch: a viewer receives every update once, and is dropped if it does not read.
 func TestWatch(t *testing.T) {
 	r := NewRecord(Setup{})
 	r.Sample(Sample{At: 1})
@@ -192,7 +193,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestBlocks: a block is as high as its rate, and only a rate of zero is blank.
+// TestBlocks: the height of a block is proportional to its rate, and only a rate of zero is blank.
 func TestBlocks(t *testing.T) {
 	rates := []float64{0, 0.001, 49, 50, 100}
 	if got, want := Blocks(rates, 1, 100)[0], " ▁▄▄█"; got != want {

@@ -8,17 +8,17 @@ import (
 
 const mebibyte = 1 << 20
 
-// Screen draws a Record for a terminal.
+// Screen draws a Record on a terminal.
 type Screen struct {
 	// Width is the number of columns, at least 40.
 	Width int
 	// Height is the number of rows.
 	Height int
-	// Paint gives text a look (ECMA-48). Nil means that no colours are wanted.
+	// Paint styles text (ECMA-48). Nil disables styles.
 	Paint func(look, text string) string
 }
 
-// Looks of text.
+// Text styles.
 const (
 	bold  = "1"
 	faint = "2"
@@ -26,7 +26,8 @@ const (
 	green = "32"
 )
 
-// Lines draws v in at most Height-1 lines of at most Width columns, so that the cursor has a line of its own.
+// Lines draws v in at most Height-1 lines of at most Width columns, which leaves a line for the
+// cursor.
 func (s *Screen) Lines(v *View) []string {
 	var last Sample
 	if n := len(v.Samples); n > 0 {
@@ -43,7 +44,7 @@ func (s *Screen) Lines(v *View) []string {
 			top = max(top, rail.Rate)
 		}
 	}
-	// Beside the charts: the title, a blank, the axis, the total, a blank and eight events.
+	// Lines besides the charts: the title, a blank, the axis, the total, a blank and eight events.
 	const others = 13
 	rails := len(v.Setup.Rails)
 	rows := min(max((s.Height-1-others)/max(rails, 1)-1, 1), 6)
@@ -56,7 +57,7 @@ func (s *Screen) Lines(v *View) []string {
 	return lines[:min(len(lines), max(s.Height-1, 1))]
 }
 
-// rail is the line above the chart of a rail.
+// rail returns the line above a rail's chart.
 func (s *Screen) rail(v *View, last *Sample, i int) string {
 	r := &v.Setup.Rails[i]
 	name := fmt.Sprintf("rail %d  %s -> %s  ", i, r.Device, r.Peer)
@@ -85,10 +86,10 @@ func (s *Screen) rail(v *View, last *Sample, i int) string {
 	return name + s.paint(look, state) + gap + s.paint(bold, rate)
 }
 
-// sparks are blocks by height.
+// sparks lists blocks by height.
 var sparks = [...]rune{' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'}
 
-// chart draws the rate of a rail over time, in so many lines. top fills it.
+// chart draws the rate of a rail over time, rows lines high. A rate of top fills the chart.
 func (s *Screen) chart(v *View, rail, rows int, top float64) []string {
 	lines := Blocks(v.columns(rail, s.Width), rows, top)
 	for row := range lines {
@@ -97,7 +98,8 @@ func (s *Screen) chart(v *View, rail, rows int, top float64) []string {
 	return lines
 }
 
-// Blocks draws rates as columns of blocks, rows lines high. top fills a column. Only a rate of zero is blank.
+// Blocks draws rates as columns of blocks, rows lines high. A rate of top fills a column. Only a
+// rate of zero is blank.
 func Blocks(rates []float64, rows int, top float64) []string {
 	lines := make([]string, rows)
 	for row := range lines {
@@ -114,8 +116,8 @@ func Blocks(rates []float64, rows int, top float64) []string {
 	return lines
 }
 
-// columns folds the rates of a rail into as many columns as there are at most: the whole time if it is known, otherwise
-// the last samples.
+// columns folds the rates of a rail into at most width columns: the whole duration if known,
+// otherwise the last samples.
 func (v *View) columns(rail, width int) []float64 {
 	rateOf := func(s *Sample) float64 {
 		if rail < len(s.Rails) {
@@ -152,7 +154,7 @@ func (v *View) columns(rail, width int) []float64 {
 	return list
 }
 
-// axis is the line of times below the charts.
+// axis returns the time axis below the charts.
 func (s *Screen) axis(v *View) string {
 	if v.Setup.Seconds == 0 {
 		return ""
@@ -168,7 +170,7 @@ func (s *Screen) axis(v *View) string {
 	return s.paint(faint, string(line))
 }
 
-// totals is the line below the axis.
+// totals returns the line below the axis.
 func (s *Screen) totals(v *View, last *Sample) string {
 	left := fmt.Sprintf("%d messages, %.0f MiB", last.Messages, float64(last.Bytes)/mebibyte)
 	if v.Setup.Checked {
@@ -180,7 +182,7 @@ func (s *Screen) totals(v *View, last *Sample) string {
 	return s.sides("", left, "total "+rateText(last.Rate))
 }
 
-// events lists the last events.
+// events returns the last events, at most the given number.
 func (s *Screen) events(v *View, most int) (lines []string) {
 	list := v.Events[max(len(v.Events)-max(most, 0), 0):]
 	for i := range list {
@@ -193,10 +195,10 @@ func (s *Screen) events(v *View, most int) (lines []string) {
 	return lines
 }
 
-// String is the event as a line.
+// String formats the event as a line.
 func (e *Event) String() string { return fmt.Sprintf("%7.2f s  %s", e.At, e.Text) }
 
-// sides puts one text to the left and one to the right.
+// sides aligns one text to the left and one to the right.
 func (s *Screen) sides(look, left, right string) string {
 	room := s.Width - utf8.RuneCountInString(right) - 1
 	left = clip(left, max(room, 0))
@@ -210,7 +212,7 @@ func (s *Screen) paint(look, text string) string {
 	return s.Paint(look, text)
 }
 
-// clip cuts a text to so many columns.
+// clip truncates a text to width columns.
 func clip(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
@@ -220,7 +222,7 @@ func clip(text string, width int) string {
 
 func rateText(rate float64) string { return fmt.Sprintf("%8.1f MiB/s", rate/mebibyte) }
 
-// Line is a sample as one line, for output that is not a terminal.
+// Line formats a sample as one line, for output other than a terminal.
 func (v *View) Line(s *Sample) string {
 	parts := make([]string, 0, len(s.Rails))
 	for i := range s.Rails {
@@ -229,8 +231,8 @@ func (v *View) Line(s *Sample) string {
 	return fmt.Sprintf("%7.2f s  %s  total %s", s.At, strings.Join(parts, "  "), rateText(s.Rate))
 }
 
-// Mean returns the mean rate of each rail in the samples from a time until another, and of all messages. Samples that
-// begin before are left out.
+// Mean returns the mean rate of each rail and of all messages between two times. Samples that begin
+// before from are omitted.
 func (v *View) Mean(from, to float64) (rails []float64, total float64) {
 	rails = make([]float64, len(v.Setup.Rails))
 	seconds := 0.0

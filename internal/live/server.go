@@ -17,20 +17,21 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// Server serves a Record as a page on a loopback address, to viewers that know its address. The address has a secret,
-// so that neither other users of the host nor pages of other origins can read the Record or act. Make one with Listen.
+// Server serves a Record as a web page on a loopback address. The URL contains a secret, so that
+// neither other users of the host nor pages of other origins can read the Record or act. Create it
+// with Listen.
 type Server struct {
-	// Record is what is shown. It is set before Serve.
+	// Record is the Record to serve. Set it before Serve.
 	Record *Record
-	// Act does what a viewer asks for: it turns an action of a rail on or off. An error is shown to the viewer. Any
-	// goroutine may call it. Nil means that there is nothing to do.
+	// Act turns an action on a rail on or off, at a viewer's request. Errors are shown to the
+	// viewer. It must be safe for concurrent use. Nil disables actions.
 	Act func(rail int, action string, on bool) error
 
 	listener net.Listener
 	secret   string
 }
 
-// Listen opens a free port of the loopback.
+// Listen opens a free loopback port.
 func Listen() (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,16 +40,16 @@ func Listen() (*Server, error) {
 	return &Server{listener: l, secret: rand.Text()}, nil
 }
 
-// Address is where a browser finds the page.
+// Address returns the URL of the page.
 func (s *Server) Address() string { return fmt.Sprintf("http://%s/%s/", s.listener.Addr(), s.secret) }
 
-// Close closes the port of a Server that was not served.
+// Close closes the port if Serve was not called.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// lastWords is how long viewers have at the end to get what was shown last.
+// lastWords is the time viewers have to fetch the last updates before Serve returns.
 const lastWords = time.Second
 
-// Serve serves viewers until ctx ends.
+// Serve serves viewers until ctx is done.
 func (s *Server) Serve(ctx context.Context) error {
 	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	ended := make(chan error, 1)
@@ -67,9 +68,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	return err
 }
 
-// handler serves the page, its stream and its actions below the secret.
+// handler serves the page, its event stream and its actions under the secret path.
 func (s *Server) handler() http.Handler {
-	files, _ := fs.Sub(pageFiles, "page") // the name is right
+	files, _ := fs.Sub(pageFiles, "page") // the name is valid
 	mux := http.NewServeMux()
 	root := "/" + s.secret + "/"
 	mux.Handle("GET "+root, http.StripPrefix(root, http.FileServerFS(files)))
@@ -90,17 +91,17 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// sameOrigin reports whether a request does not come from a page of another origin. Programs that are not browsers send
-// neither header.
+// sameOrigin reports whether r is not from a page of another origin. Programs other than browsers
+// send neither header.
 func sameOrigin(r *http.Request, own string) bool {
 	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
 	return (origin == "" || origin == "http://"+own) && (site == "" || site == "same-origin" || site == "none")
 }
 
-// viewSamples is how many samples a viewer gets at first.
+// viewSamples is the number of samples in a viewer's initial state.
 const viewSamples = 600
 
-// stream sends what the Record holds and what follows, as server-sent events.
+// stream sends the state of the Record and all updates as server-sent events.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	now, next, stop := s.Record.watch()
 	defer stop()
@@ -127,17 +128,17 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// maxOrder is how long an order may be, in bytes.
+// maxOrder is the maximum length of an order in bytes.
 const maxOrder = 1 << 10
 
-// order is what a viewer asks for.
+// order is a viewer's request for an action.
 type order struct {
 	Rail   int    `json:"rail"`
 	Action string `json:"action"`
 	On     bool   `json:"on"`
 }
 
-// decodeOrder reads an order strictly.
+// decodeOrder decodes an order strictly.
 func decodeOrder(r io.Reader) (o order, err error) {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
@@ -150,7 +151,7 @@ func decodeOrder(r io.Reader) (o order, err error) {
 	return o, nil
 }
 
-// act does what a viewer asks for.
+// act executes a viewer's order.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	if s.Act == nil {
 		http.Error(w, "nothing can be done here", http.StatusNotFound)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// serve serves a Record until the test ends.
+// serve serves a Record for the duration of the test.
 func serve(t *testing.T, rec *Record, act func(int, string, bool) error) *Server {
 	t.Helper()
 	s, err := Listen()
@@ -32,7 +32,7 @@ func serve(t *testing.T, rec *Record, act func(int, string, bool) error) *Server
 	return s
 }
 
-// ask sends a request and returns the status and the text of the answer.
+// ask sends a request and returns the status and the body of the response.
 func ask(t *testing.T, method, address, body string, change func(*http.Request)) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
@@ -57,7 +57,8 @@ func ask(t *testing.T, method, address, body string, change func(*http.Request))
 	return answer.StatusCode, string(text)
 }
 
-// TestServerGuards: only who knows the secret, asks the right host and is not a page of another origin is served.
+// TestServerGuards: a request is served only with the secret, the right host, and not from a page
+// of another origin.
 func TestServerGuards(t *testing.T) {
 	acted := 0
 	s := serve(t, NewRecord(Setup{}), func(int, string, bool) error { acted++; return nil })
@@ -97,7 +98,7 @@ func TestServerGuards(t *testing.T) {
 	}
 }
 
-// TestServerAct: an action reaches Act, and its error the viewer.
+// TestServerAct: an action reaches Act, and its error reaches the viewer.
 func TestServerAct(t *testing.T) {
 	s := serve(t, NewRecord(Setup{}), func(rail int, action string, on bool) error {
 		if rail != 1 || action != "slow" || !on {
@@ -114,7 +115,7 @@ func TestServerAct(t *testing.T) {
 	}
 }
 
-// TestServerStream: a viewer gets what there is, then what follows, then the end.
+// TestServerStream: a viewer receives the state, then updates, then the final message.
 func TestServerStream(t *testing.T) {
 	rec := NewRecord(Setup{Title: "a title"})
 	for range viewSamples + 10 {
@@ -153,7 +154,7 @@ func TestServerStream(t *testing.T) {
 	}
 }
 
-// TestPageIsSelfContained: the page names no other host, and sets no text as HTML.
+// TestPageIsSelfContained: the page does not refer to other hosts and never sets text as HTML.
 func TestPageIsSelfContained(t *testing.T) {
 	err := fs.WalkDir(pageFiles, "page", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -172,7 +173,7 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 }
 
-// FuzzOrder: an order from a browser is decoded or refused.
+// FuzzOrder: an order from a browser is decoded or rejected.
 func FuzzOrder(f *testing.F) {
 	for _, s := range []string{`{"rail":1,"action":"pulled","on":true}`, `{}`, `{"rail":-1}`, `{"rail":1e9}`, `{}{}`, `[]`, `{"x":1}`, ``} {
 		f.Add(s)
