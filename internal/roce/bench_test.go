@@ -16,7 +16,7 @@ var (
 	to6   = netip.MustParseAddrPort("[fd00::2]:4791")
 )
 
-// TestNoAllocations: nothing that is done per packet allocates.
+// TestNoAllocations: per-packet operations do not allocate.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -67,8 +67,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkICRC makes the ICRC of a whole datagram; CRC32 beside it is the least that can
-// cost, without the headers before the BTH.
+// BenchmarkICRC computes the ICRC of a whole datagram. CRC32 is the lower bound, without the
+// headers before the BTH.
 func BenchmarkICRC(b *testing.B) {
 	for _, size := range []int{8, 1024, 4096} {
 		buf := datagram(roce.OpWriteOnly, size)
@@ -94,8 +94,8 @@ func BenchmarkICRC(b *testing.B) {
 	}
 }
 
-// BenchmarkCopy makes the ICRC of a payload that it copies; "copy" and "sum" beside it are the two one
-// after the other. The memory is more than the first-level cache holds.
+// BenchmarkCopy computes the ICRC of a payload while copying it. "copy" and "sum" do the two steps
+// separately. The memory exceeds the first-level cache.
 func BenchmarkCopy(b *testing.B) {
 	const size, window = 4096, 1 << 20
 	src, dst := make([]byte, window), make([]byte, 128<<10)
@@ -122,8 +122,7 @@ func BenchmarkCopy(b *testing.B) {
 	}
 }
 
-// BenchmarkCheck checks a datagram whose identification is 0, and one where it has to be
-// found.
+// BenchmarkCheck checks a datagram with identification 0, and one with an unknown identification.
 func BenchmarkCheck(b *testing.B) {
 	for _, size := range []int{8, 4096} {
 		for _, id := range []uint16{0, 0x1234} {

@@ -5,8 +5,8 @@ import (
 	"hash/crc32"
 )
 
-// checksum is a faster crc32.Update of the polynomial of Ethernet. For long buffers it uses a processor
-// that multiplies 64 bytes at a time (crc_amd64.go), for short ones a table for four bytes at a time.
+// checksum is a faster crc32.Update for the Ethernet polynomial. Long buffers use carry-less
+// multiplication of 64 bytes at a time (crc_amd64.go), short ones a table for four bytes at a time.
 func checksum(crc uint32, b []byte) uint32 {
 	if wide && len(b) >= foldMin {
 		return foldLong(crc, b)
@@ -17,8 +17,8 @@ func checksum(crc uint32, b []byte) uint32 {
 	return ^short(^crc, b)
 }
 
-// checksumCopy copies src to dst, which is no shorter, and returns the checksum of the copied bytes.
-// src may change meanwhile.
+// checksumCopy copies src to dst, which must not be shorter, and returns the checksum of the copied
+// bytes. src may change meanwhile.
 func checksumCopy(crc uint32, dst, src []byte) uint32 {
 	if wide && unseen && len(src) >= foldMin {
 		return copyLong(crc, dst, src)
@@ -29,7 +29,7 @@ func checksumCopy(crc uint32, dst, src []byte) uint32 {
 // shortMax is the length up to which short is faster than hash/crc32.
 const shortMax = 63
 
-// short returns the CRC without the inversion before and after.
+// short returns the CRC without the initial and final inversion.
 func short(crc uint32, b []byte) uint32 {
 	for ; len(b) >= 4; b = b[4:] {
 		crc ^= binary.LittleEndian.Uint32(b)
@@ -41,7 +41,7 @@ func short(crc uint32, b []byte) uint32 {
 	return crc
 }
 
-// slices are the differences that a byte of a word makes, the last byte first.
+// slices holds the CRC contributions of each byte of a word, the last byte first.
 var slices = newSlices()
 
 func newSlices() *[4][256]uint32 {

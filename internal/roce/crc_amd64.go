@@ -2,17 +2,17 @@ package roce
 
 import "golang.org/x/sys/cpu"
 
-// wide says that the processor multiplies eight 64-bit polynomials at a time. The flags also say that
-// the operating system allows the registers.
+// wide is set if the CPU multiplies eight 64-bit polynomials at once. The flags include operating
+// system support for the registers.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VPCLMULQDQ
 
-// foldMin is the least number of bytes that fold takes.
+// foldMin is the minimum number of bytes for fold.
 const foldMin = 256
 
 // factors fold a message. Only the remainder of the message matters, so any part may be replaced by
-// another with the same remainder. 128 bits that are d bits before another 128 are folded onto them:
-// each half is multiplied by the power of x that its distance gives, modulo the polynomial, and both
-// products are added. (Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+// another with the same remainder. To fold 128 bits onto the 128 bits d bits later, each half is
+// multiplied by the power of x for its distance, modulo the polynomial, and both products are
+// added. (Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 // Instruction", Intel 2009.)
 //
 //	bits   0..63   times x^(d+32)     the first half, further from the end

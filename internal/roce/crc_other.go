@@ -2,10 +2,10 @@
 
 package roce
 
-// wide says that there is no code for this processor beyond that of hash/crc32.
+// wide is false: this architecture only uses hash/crc32 and short.
 const wide = false
 
-// foldMin is of no use here.
+// foldMin is unused here.
 const foldMin = 0
 
 func foldLong(uint32, []byte) uint32 { return 0 }

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestChecksum: it is hash/crc32's, for every length of a datagram and wherever it lies.
+// TestChecksum compares with hash/crc32 for every datagram length and alignment.
 func TestChecksum(t *testing.T) {
 	b := make([]byte, MaxDatagram+64)
 	for i := range b {
@@ -28,8 +28,8 @@ func TestChecksum(t *testing.T) {
 	})
 }
 
-// TestChecksumCopy: it is the checksum of what it copies, for every length of a datagram and
-// wherever both lie, and it writes nothing beside them.
+// TestChecksumCopy: the result is the checksum of the copied bytes, for every datagram length and
+// alignment, and only the destination is written.
 func TestChecksumCopy(t *testing.T) {
 	src, dst, was := make([]byte, MaxDatagram+64), make([]byte, MaxDatagram+192), make([]byte, MaxDatagram+192)
 	for i := range src {
@@ -61,7 +61,7 @@ func TestChecksumCopy(t *testing.T) {
 	})
 }
 
-// TestShort: short, which takes only what is left over elsewhere, takes everything.
+// TestShort: short, otherwise used for remainders only, works for any length.
 func TestShort(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		crc, b := rapid.Uint32().Draw(rt, "crc"), rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(rt, "bytes")

@@ -2,26 +2,26 @@ package roce
 
 import "encoding/binary"
 
-// Reason says what a datagram is, or why Decode refuses it. Reasons are small and dense, so they can
-// index an array of counters.
+// Reason classifies a datagram or explains why Decode rejects it. Reasons are small and dense, so
+// they can index an array of counters.
 type Reason uint8
 
 const (
 	// OK is a packet for a QP.
 	OK Reason = iota
-	// Congestion is a CNP: it concerns the congestion control of DestQPN and carries nothing else.
+	// Congestion is a CNP: it only concerns the congestion control of DestQPN.
 	Congestion
 	// BadLength is a datagram that is too short or too long for its opcode.
 	BadLength
 	// BadVersion is a transport version other than 0.
 	BadVersion
-	// BadOpcode is an opcode that does not exist or that no verb uses.
+	// BadOpcode is an unknown opcode, or one that no verb uses.
 	BadOpcode
 	// BadPad is a pad count that does not fit the payload.
 	BadPad
-	// BadSyndrome is an AETH with a reserved code, or a NAK in a packet that carries an answer.
+	// BadSyndrome is an AETH with a reserved code, or a NAK in a READ or atomic response.
 	BadSyndrome
-	// BadICRC is for callers, which check the ICRC after Decode. Decode never returns it.
+	// BadICRC is for callers that check the ICRC after Decode. Decode never returns it.
 	BadICRC
 
 	// NumReasons is the number of reasons.
@@ -39,7 +39,7 @@ var reasons = [NumReasons]string{
 	BadICRC:     "bad ICRC",
 }
 
-// String returns the reason in words.
+// String returns a description of the reason.
 func (r Reason) String() string {
 	if r < NumReasons {
 		return reasons[r]
@@ -55,9 +55,9 @@ func (r Reason) String() string {
 //	r | 1  0 | reserved
 //	r | 1  1 | NAK code         0 to 4
 const (
-	// SyndromeKind masks the bits that tell ACK, RNR NAK and NAK apart.
+	// SyndromeKind masks the bits that distinguish ACK, RNR NAK and NAK.
 	SyndromeKind uint8 = 3 << 5
-	// SyndromeAck is an ACK of a responder that does not use credits.
+	// SyndromeAck is an ACK from a responder that does not use credits.
 	SyndromeAck uint8 = 0x1f
 	// SyndromeRNR is an RNR NAK with timer code 0.
 	SyndromeRNR uint8 = 1 << 5
@@ -65,7 +65,7 @@ const (
 	NAKSequence uint8 = 3 << 5
 	// NAKInvalidRequest reports a request that the QP does not support.
 	NAKInvalidRequest uint8 = NAKSequence | 1
-	// NAKRemoteAccess reports a wrong key, range or access right.
+	// NAKRemoteAccess reports an invalid key, range or access right.
 	NAKRemoteAccess uint8 = NAKSequence | 2
 	// NAKRemoteOperation reports a failure of the responder itself.
 	NAKRemoteOperation uint8 = NAKSequence | 3
@@ -74,13 +74,13 @@ const (
 	syndromeReserved = 2 << 5
 )
 
-// Decode reads a datagram. If it returns OK or Congestion, h has the headers, and payload is the
-// datagram without headers, pad and ICRC. Otherwise h is not valid. Decode does not check the ICRC; see
-// [Flow.Check].
+// Decode decodes a datagram. If it returns OK or Congestion, h has the headers, and payload is the
+// datagram without headers, pad and ICRC. Otherwise h is not valid. Decode does not check the ICRC;
+// see [Flow.Check].
 //
-// It refuses datagrams that no peer may send: lengths that the opcode does not have, pad without a
-// payload, and reserved opcodes and syndromes. FIRST and MIDDLE packets must have a whole MTU of 256 to
-// 4096 bytes and LAST packets at least one byte. The caller checks what depends on the QP, such as its
+// It rejects malformed datagrams: lengths that do not fit the opcode, pad without a payload, and
+// reserved opcodes and syndromes. FIRST and MIDDLE packets must have a whole MTU of 256 to 4096
+// bytes and LAST packets at least one byte. The caller checks properties of the QP, such as its
 // MTU, its P_Key and its type.
 func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	if !validLength(len(datagram)) {
@@ -94,8 +94,8 @@ func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	return datagram[begin : end-pad : end-pad], OK
 }
 
-// DecodeHeader reads the headers at the beginning of b as Decode does, for a packet whose payload and pad are n
-// bytes. They need not be in b.
+// DecodeHeader decodes the headers at the beginning of b like Decode, for a packet with n bytes of
+// payload and pad, which need not be in b.
 func (h *Header) DecodeHeader(b []byte, n int) Reason {
 	if len(b) < bthLen {
 		return BadLength
@@ -133,14 +133,14 @@ func (h *Header) DecodeHeader(b []byte, n int) Reason {
 	return OK
 }
 
-// MaxFill is how many bytes may follow a packet in its datagram.
+// MaxFill is the maximum number of fill bytes after a packet in its datagram.
 const MaxFill = fillMask * 4
 
-// Trim returns the packet of a datagram whose end is fill. The kernel sends datagrams in one run only if
-// they have the same length, so a sender may append bytes to shorter ones. Header.Fill says how many. It
-// is in bits that the specification reserves. Their sender and receiver must have agreed on their
-// meaning; other senders may set them at will, and then the result is no intact packet. The ICRC covers
-// neither fill nor these bits, and it is that of the trimmed length.
+// Trim removes the fill from the end of a datagram. The kernel sends only equally long datagrams as
+// a run, so a sender may append fill to shorter ones. Header.Fill gives its length, in bits
+// reserved by the specification. Sender and receiver must have agreed on this use; other senders
+// may set the bits at will, and the result is then not an intact packet. The ICRC covers neither
+// the fill nor these bits, and is computed for the trimmed length.
 func Trim(datagram []byte) []byte {
 	if len(datagram) <= bthLen {
 		return datagram
@@ -149,8 +149,8 @@ func Trim(datagram []byte) []byte {
 	return datagram[:max(len(datagram)-fill, 0)]
 }
 
-// checkPayload says whether a packet may have n bytes of payload and pad together, of which pad are
-// pad.
+// checkPayload checks whether a packet may have n bytes of payload and pad together, including pad
+// bytes of pad.
 func checkPayload(l layout, n, pad int) Reason {
 	switch {
 	case l&maybe != 0:
@@ -182,8 +182,8 @@ func checkPayload(l layout, n, pad int) Reason {
 	return OK
 }
 
-// readExtended reads the extended headers, which extend describes. It reports whether the syndrome, if
-// any, exists.
+// readExtended reads the extended headers described at extend. It reports whether the syndrome, if
+// any, is valid.
 func (h *Header) readExtended(b []byte, l layout) bool {
 	if l&hasDETH != 0 {
 		h.QKey = binary.BigEndian.Uint32(b)

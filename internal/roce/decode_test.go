@@ -8,7 +8,7 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// datagram returns one with that opcode and payload.
+// datagram returns a datagram with the given opcode and payload length.
 func datagram(opcode uint8, payload int) []byte {
 	b := make([]byte, roce.DatagramLen(opcode, payload))
 	h := roce.Header{Opcode: opcode, PKey: roce.PKeyDefault, DestQPN: 17}
@@ -16,7 +16,7 @@ func datagram(opcode uint8, payload int) []byte {
 	return b
 }
 
-// TestDecodeRefuses changes good datagrams so that they are no longer good.
+// TestDecodeRefuses corrupts valid datagrams.
 func TestDecodeRefuses(t *testing.T) {
 	with := func(b []byte, at int, v byte) []byte {
 		b[at] = v
@@ -84,7 +84,7 @@ func TestDecodeOpcodes(t *testing.T) {
 			t.Errorf("opcode %#x: Encode = %d, want 0", op, wrote)
 		}
 	}
-	// FIRST, MIDDLE and LAST want a payload.
+	// FIRST, MIDDLE and LAST require a payload.
 	want := map[roce.Reason]int{roce.OK: 10 + 4 + 2, roce.BadLength: 19, roce.Congestion: 1, roce.BadOpcode: 220}
 	if fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("all opcodes without a payload: %v, want %v", counts, want)
@@ -122,8 +122,8 @@ func TestPKeysMatch(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no datagram makes Decode panic, and what it accepts is encoded to the same
-// bytes but for what is reserved.
+// FuzzDecode: Decode never panics, and accepted datagrams are encoded to the same bytes, except
+// reserved bits.
 func FuzzDecode(f *testing.F) {
 	for _, g := range kernelPackets(f) {
 		f.Add(g.datagram)
@@ -164,7 +164,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestTrim: what Fill says is cut off, and a datagram that is too short for it has no packet.
+// TestTrim: the fill is removed; a datagram shorter than its fill becomes empty.
 func TestTrim(t *testing.T) {
 	for _, tt := range []struct{ length, fill, want int }{
 		{20, 0, 20}, {24, 1, 20}, {20 + roce.MaxFill, roce.MaxFill / 4, 20}, {20, 6, 0}, {20, 5, 0}, {12, 1, 12}, {0, 0, 0},

@@ -7,9 +7,9 @@
 // The kernel writes the headers before the BTH. This package calls the rest a datagram, ICRC included.
 // The length of a datagram is a multiple of four.
 //
-// To send, [Header.Encode] writes the headers, the payload follows, and the ICRC ends the datagram.
-// [Flow.Seal] writes the ICRC of a datagram in one piece; [Flow.Begin], [Sum.Add] and [Sum.Finish] do
-// so for a payload in several pieces. To receive, [Header.Decode] reads the headers or returns the
-// reason for a refusal, and [Flow.Check] compares the ICRC. Nothing here allocates, and only
+// To send, [Header.Encode] writes the headers, then the payload and the ICRC follow. [Flow.Seal]
+// writes the ICRC of a contiguous datagram; [Flow.Begin], [Sum.Add] and [Sum.Finish] compute it
+// over several parts. To receive, [Header.Decode] reads the headers or returns the reason for a
+// rejection, and [Flow.Check] verifies the ICRC. The package never allocates per packet, and only
 // [Explainer] holds state.
 package roce

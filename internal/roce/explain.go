@@ -5,28 +5,28 @@ import (
 	"sync/atomic"
 )
 
-// Explainer finds the identification in the IPv4 header of a received packet. A UDP socket does not
-// report it, but the ICRC covers it. Senders differ: some send 0, some a counter, some the number of a
-// segment within a larger send.
+// Explainer recovers the identification in the IPv4 header of a received packet. A UDP socket does
+// not report it, but the ICRC covers it. Senders differ: some send 0, some a counter, some the
+// segment number within a larger send.
 //
-// The CRCs for two identifications differ by a value that depends only on the identifications and the
-// length. So take the difference between the received ICRC and the one for identification 0, and divide
-// it by the power of x that the length gives. The quotient is the identification if its other sixteen
-// bits are 0. Those sixteen bits remain as the check: of packets that were changed at random, one in
-// 65,536 passes, instead of one in 2^32. The UDP checksum, if the sender made one, and the checks of the
-// link below add to that.
+// The CRCs for two identifications differ by a value that depends only on the identifications and
+// the length. So take the difference between the received ICRC and the one for identification 0,
+// and divide it by the power of x for the length. The quotient is the identification if its other
+// sixteen bits are 0. Those sixteen bits remain as the check: one in 65,536 randomly corrupted
+// packets passes, instead of one in 2^32. The UDP checksum, if the sender sets it, and the link's
+// own checks add to that.
 //
-// The division uses a table per length, made when the length first occurs: 512 bytes each, half a
-// megabyte at most. The zero Explainer is ready. It is safe for concurrent use.
+// The division uses a table per length, created on first use: 512 bytes each, half a megabyte in
+// total. The zero Explainer is ready. It is safe for concurrent use.
 type Explainer struct {
 	tables [MaxDatagram/4 + 1]atomic.Pointer[quotients]
 }
 
-// quotients is a table for division, by four bits of the dividend each.
+// quotients is a division table, indexed by four bits of the dividend.
 type quotients [8][16]uint32
 
-// Explain returns the identification for which a datagram of that length has the received ICRC, if
-// computed is its ICRC for identification 0. The length includes the ICRC.
+// Explain returns the identification that explains the received ICRC. computed is the ICRC for
+// identification 0. length is the datagram length, including the ICRC.
 func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, ok bool) {
 	difference := received ^ computed
 	if difference == 0 {
@@ -37,7 +37,7 @@ func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, o
 	}
 	q := e.tables[length>>2].Load()
 	if q == nil {
-		// A concurrent caller makes the same table.
+		// A concurrent caller creates the same table.
 		q = newQuotients(length)
 		e.tables[length>>2].Store(q)
 	}
@@ -49,8 +49,8 @@ func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, o
 	return bits.ReverseBytes16(uint16(v)), true
 }
 
-// newQuotients makes the table of a length. The identification begins with the fifth byte of the IP
-// header. The ICRC covers everything from there on except itself.
+// newQuotients returns the table for a length. The identification starts at the fifth byte of the
+// IP header. The ICRC covers everything from there on except itself.
 func newQuotients(length int) *quotients {
 	covered := ip4Len - 4 + udpLen + length - icrcLen
 	inverse := power(overWord(), covered/4)

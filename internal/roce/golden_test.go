@@ -12,14 +12,14 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// golden is a packet as it was on a wire.
+// golden is a captured packet.
 type golden struct {
 	src, dst netip.AddrPort
 	id       uint16
 	datagram []byte
 }
 
-// parseGolden reads a packet from its IP header on.
+// parseGolden parses a packet, starting with its IP header.
 func parseGolden(t testing.TB, text string) (g golden) {
 	t.Helper()
 	b, err := hex.DecodeString(text)
@@ -40,7 +40,7 @@ func parseGolden(t testing.TB, text string) (g golden) {
 	return g
 }
 
-// kernelPackets returns the packets of the kernel, as testdata has them.
+// kernelPackets returns the kernel's packets from testdata.
 func kernelPackets(t testing.TB) (packets []golden) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/rxe.txt")
@@ -55,8 +55,8 @@ func kernelPackets(t testing.TB) (packets []golden) {
 	return packets
 }
 
-// TestKernelPackets decodes what the kernel sent, finds its ICRC right, and encodes the
-// same bytes.
+// TestKernelPackets decodes packets sent by the kernel, verifies their ICRC, and encodes the same
+// bytes.
 func TestKernelPackets(t *testing.T) {
 	seen := map[bool]map[uint8]bool{false: {}, true: {}}
 	var e roce.Explainer
@@ -72,8 +72,8 @@ func TestKernelPackets(t *testing.T) {
 	}
 }
 
-// TestHardwareCNP does the same with a congestion notification of a NIC in hardware, whose
-// ToS, TTL and BECN the ICRC leaves out.
+// TestHardwareCNP does the same with a congestion notification from a hardware NIC. The ICRC
+// excludes its ToS, TTL and BECN.
 func TestHardwareCNP(t *testing.T) {
 	g := parseGolden(t, "4589003c98c64000201169271616160816161607"+"dbae12b700280000"+
 		"8100ffff400000d200000000"+"00000000000000000000000000000000"+"dafc1bef")
@@ -107,7 +107,7 @@ func checkGolden(t *testing.T, g golden, e *roce.Explainer, want roce.Reason) (h
 	return h
 }
 
-// TestLayout holds the bytes of headers that the specification draws.
+// TestLayout pins the bytes of headers shown in the specification.
 func TestLayout(t *testing.T) {
 	tests := []struct {
 		name    string

@@ -2,23 +2,23 @@ package roce
 
 import "encoding/binary"
 
-// Header holds the headers of one packet. Opcode says which fields are valid: Encode ignores
-// the others, and Decode leaves them unchanged. The fields are ordered for size.
+// Header holds the headers of one packet. Opcode determines the valid fields: Encode ignores the
+// others, and Decode leaves them unchanged. The fields are ordered for size.
 type Header struct {
 	// Opcode is a transport and an operation, or CNP. (BTH)
 	Opcode uint8
-	// Solicited asks the receiver for a solicited completion event. (BTH)
+	// Solicited requests a solicited completion event at the receiver. (BTH)
 	Solicited bool
 	// Migrated is MigReq: the path is the migrated one. NICs without migration set it. (BTH)
 	Migrated bool
-	// AckReq asks the responder for an acknowledgement. (BTH)
+	// AckReq requests an acknowledgement from the responder. (BTH)
 	AckReq bool
-	// FECN says that the packet met congestion. (BTH)
+	// FECN is set if the packet experienced congestion. (BTH)
 	FECN bool
-	// BECN says that packets of the opposite direction met congestion. (BTH)
+	// BECN is set if packets in the opposite direction experienced congestion. (BTH)
 	BECN bool
-	// Fill is how many words of four bytes follow the packet in its datagram, at most MaxFill/4. Decode
-	// does not set it: see Trim. (BTH, in reserved bits)
+	// Fill is the number of four-byte words after the packet in its datagram, at most MaxFill/4.
+	// Decode does not set it: see Trim. (BTH, in reserved bits)
 	Fill uint8
 	// PKey is the partition key. (BTH)
 	PKey uint16
@@ -40,20 +40,20 @@ type Header struct {
 	SwapAdd uint64
 	// Compare is the value that CMP_SWAP compares with. It is 0 in a FETCH_ADD. (AtomicETH)
 	Compare uint64
-	// Original is the value that an atomic found. (AtomicAckETH)
+	// Original is the previous value at the address of an atomic. (AtomicAckETH)
 	Original uint64
 	// MSN counts completed messages, 24 bits. (AETH)
 	MSN uint32
 	// Imm is the immediate. (ImmDt)
 	Imm uint32
-	// Syndrome says whether the packet acknowledges or refuses, and why. (AETH)
+	// Syndrome is an acknowledgement, or a refusal with its reason. (AETH)
 	Syndrome uint8
 }
 
-// The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M is MigReq, Pad
-// the number of pad bytes, and TVer the version, which is 0. F and B are FECN and BECN of annex A17. A
-// asks for an acknowledgement. Bits marked r are sent as 0 and ignored when received. So are those of
-// fill, unless both sides are this package's: see Trim.
+// The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M is MigReq,
+// Pad the number of pad bytes, and TVer the version, which is 0. F and B are FECN and BECN of annex
+// A17. A is the acknowledgement request. Bits marked r are sent as 0 and ignored when received, as
+// is fill unless both sides use this package: see Trim.
 //
 //	    7   6   5   4   3   2   1   0
 //	0 |            opcode             |
@@ -82,9 +82,9 @@ const (
 	flagAckReq    = 1 << 7
 )
 
-// Encode writes the headers of a packet with a payload of that many bytes to the beginning of b and
-// returns their length. b must have room for HeaderLen(h.Opcode) bytes. The payload, Pad(payload) bytes
-// of 0 and the ICRC follow. For an opcode that does not exist it writes nothing and returns 0.
+// Encode writes the headers of a packet with the given payload length to the beginning of b and
+// returns their length. b must have space for HeaderLen(h.Opcode) bytes. The payload, Pad(payload)
+// zero bytes and the ICRC follow. For an unknown opcode it writes nothing and returns 0.
 func (h *Header) Encode(b []byte, payload int) int {
 	f := forms[h.Opcode]
 	if f.length == 0 {
@@ -110,8 +110,8 @@ func (h *Header) Encode(b []byte, payload int) int {
 	if h.AckReq {
 		ack = flagAckReq
 	}
-	// Whole words: the CRC reads words, and loading a word that was stored in pieces stalls until the
-	// stores have reached the cache.
+	// Whole words: the CRC reads words, and loading a word stored in parts stalls until the stores
+	// have reached the cache.
 	binary.BigEndian.PutUint32(b, uint32(h.Opcode)<<24|uint32(flags)<<16|uint32(h.PKey))
 	binary.BigEndian.PutUint32(b[bthECN:], ecn<<24|h.DestQPN&mask24)
 	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|uint32(h.PSN)&mask24)

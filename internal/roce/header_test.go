@@ -9,7 +9,7 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// opcodes are all that there are, in groups that share what they may carry.
+// opcodes lists all opcodes, grouped by the payloads they may carry.
 var (
 	first = []uint8{
 		roce.OpSendFirst, roce.OpSendMiddle, roce.OpWriteFirst, roce.OpWriteMiddle,
@@ -30,8 +30,8 @@ var (
 	bare = []uint8{roce.OpReadRequest, roce.OpAck, roce.OpAtomicAck, roce.OpCompareSwap, roce.OpFetchAdd, roce.CNP}
 )
 
-// drawHeader draws headers of some packet that may be, with all that its opcode does not
-// have left 0, and the length of its payload.
+// drawHeader draws valid headers and the length of the payload. Fields that the opcode does not use
+// are 0.
 func drawHeader(t *rapid.T) (h roce.Header, payload int) {
 	h = roce.Header{
 		Solicited: rapid.Bool().Draw(t, "solicited"),
@@ -89,7 +89,7 @@ func drawExtended(t *rapid.T, h *roce.Header) {
 	}
 }
 
-// TestRoundTrip encodes and decodes whatever there is.
+// TestRoundTrip encodes and decodes random packets.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h, n := drawHeader(t)

@@ -7,13 +7,13 @@ import (
 	"net/netip"
 )
 
-// ErrFlow is the error of NewFlow for addresses of different families.
+// ErrFlow is returned by NewFlow for addresses of different families.
 var ErrFlow = errors.New("roce: not the two ends of a flow")
 
-// The ICRC is the CRC-32 of Ethernet over the packet from its first network header on. All fields that
-// a router may change count as ones, and eight bytes of ones replace InfiniBand's LRH (IBTA volume 1,
-// section 7.8.1 and annex A17.3.3). It is the last four bytes of the datagram, low byte first. Here **
-// is a byte of ones.
+// The ICRC is the Ethernet CRC-32 over the packet from its first network header on. Fields that a
+// router may change count as ones, and eight bytes of ones replace InfiniBand's LRH (IBTA volume 1,
+// section 7.8.1 and annex A17.3.3). It is the last four bytes of the datagram, low byte first.
+// Below, ** is a byte of ones.
 //
 //	IPv4   0 | **  **  **  **  **  **  **  ** |
 //	       8 | 45 | ToS ** | total length     |
@@ -47,18 +47,18 @@ const (
 	dontFrag    = 0x40
 )
 
-// Flow is the part of the ICRC that all packets from one address and port to another have in common:
-// that of the IP and UDP headers. It is a value of eight bytes. Senders and receivers keep one per peer.
-// The zero Flow is not valid.
+// Flow is the part of the ICRC that all packets from one address and port to another share: the IP
+// and UDP headers. It is an eight-byte value. Senders and receivers keep one per peer. The zero
+// Flow is not valid.
 //
-// IPv4 packets must have no options and "don't fragment" set, as annex A17 requires.
+// IPv4 packets must not have options and must have "don't fragment" set, as annex A17 requires.
 type Flow struct {
 	seed uint32
 	ipv6 bool
 }
 
-// NewFlow returns the flow of the packets from src to dst. It allocates only if it fails. IPv4
-// addresses may be in IPv6 form. Zones are ignored.
+// NewFlow returns the flow of packets from src to dst. It allocates only on failure. IPv4 addresses
+// may be in IPv6 form. Zones are ignored.
 func NewFlow(src, dst netip.AddrPort) (Flow, error) {
 	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
 	if !from.IsValid() || from.BitLen() != to.BitLen() {
@@ -92,14 +92,16 @@ func putUDP(b []byte, src, dst uint16) {
 	b[4], b[5] = 0, 0
 }
 
-// IPv6 reports whether the flow is one of IPv6. Its ICRC is exact because there is no identification.
+// IPv6 reports whether the flow uses IPv6. Its ICRC check is exact, because IPv6 lacks an
+// identification.
 func (f Flow) IPv6() bool { return f.ipv6 }
 
-// Sum is the ICRC of the bytes of a packet that have been added.
+// Sum is the ICRC of the packet bytes added so far.
 type Sum uint32
 
-// Begin begins the ICRC of a datagram with its headers, as Encode wrote them. length is that of the
-// datagram, as DatagramLen returns it. id is the identification of the IPv4 header; IPv6 ignores it.
+// Begin starts the ICRC of a datagram with its headers, as written by Encode. length is the
+// datagram length, as returned by DatagramLen. id is the identification of the IPv4 header; IPv6
+// ignores it.
 func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
 	// CRC is linear, so each field that differs from the seed's adds its own difference. The byte that
 	// counts as ones is added in advance in the same way.
@@ -116,12 +118,12 @@ func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
 // the fastest.
 func (s Sum) Add(b []byte) Sum { return Sum(checksum(uint32(s), b)) }
 
-// Copy copies the next bytes of the datagram to dst, which must have room for them, and adds the copied
-// bytes, even if src changes meanwhile.
+// Copy copies the next bytes of the datagram to dst, which must not be shorter than src, and adds
+// the copied bytes, even if src changes meanwhile.
 func (s Sum) Copy(dst, src []byte) Sum { return Sum(checksumCopy(uint32(s), dst[:len(src)], src)) }
 
-// Finish writes pad bytes of 0 and the ICRC to the beginning of tail and returns their number. tail
-// must have room for MaxTail bytes.
+// Finish writes pad zero bytes and the ICRC to the beginning of tail and returns their number. tail
+// must have space for MaxTail bytes.
 func (s Sum) Finish(tail []byte, pad int) int {
 	clear(tail[:pad])
 	s = s.Add(tail[:pad])
@@ -129,13 +131,13 @@ func (s Sum) Finish(tail []byte, pad int) int {
 	return pad + icrcLen
 }
 
-// ICRC returns the ICRC that a datagram should have. It ignores the last four bytes. Decode must accept
+// ICRC returns the expected ICRC of a datagram. It ignores the last four bytes. Decode must accept
 // the length of the datagram.
 func (f Flow) ICRC(datagram []byte, id uint16) uint32 {
 	return uint32(f.Begin(datagram[:len(datagram)-icrcLen], len(datagram), id))
 }
 
-// Received returns the ICRC that a datagram has.
+// Received returns the ICRC stored in a datagram.
 func Received(datagram []byte) uint32 {
 	return binary.LittleEndian.Uint32(datagram[len(datagram)-icrcLen:])
 }
@@ -145,9 +147,9 @@ func (f Flow) Seal(datagram []byte, id uint16) {
 	binary.LittleEndian.PutUint32(datagram[len(datagram)-icrcLen:], f.ICRC(datagram, id))
 }
 
-// Check reports whether the ICRC of a datagram is right, and for which identification. Over IPv6 that is
-// exact and id is 0. Over IPv4, [Explainer] finds the identification. A length that no datagram has is
-// never right.
+// Check reports whether the ICRC of a datagram is valid, and for which identification. Over IPv6
+// the check is exact and id is 0. Over IPv4, [Explainer] finds the identification. An invalid
+// length always fails.
 func (f Flow) Check(datagram []byte, e *Explainer) (id uint16, ok bool) {
 	if !validLength(len(datagram)) {
 		return 0, false

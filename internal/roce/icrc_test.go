@@ -13,8 +13,8 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// slowICRC is the ICRC by its definition: the whole packet is written down, what does not
-// count is replaced by ones, and the CRC is taken.
+// slowICRC is the ICRC by its definition: it builds the whole packet, replaces excluded fields by
+// ones, and computes the CRC.
 func slowICRC(src, dst netip.AddrPort, datagram []byte, id uint16) uint32 {
 	return slowICRCFlags(src, dst, datagram, id, 0x40)
 }
@@ -123,8 +123,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// TestExplain finds every identification, and no identification for half of the
-// difference.
+// TestExplain recovers every identification, and rejects half of the difference.
 func TestExplain(t *testing.T) {
 	src, dst := netip.MustParseAddrPort("10.0.0.1:49152"), netip.MustParseAddrPort("10.0.0.2:4791")
 	flow := newFlow(t, src, dst)
@@ -144,8 +143,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainRefuses counts how many random differences are taken for an identification:
-// one in 65,536.
+// TestExplainRefuses counts the random differences mistaken for an identification: one in 65,536.
 func TestExplainRefuses(t *testing.T) {
 	var e roce.Explainer
 	taken, n := 0, 1<<20
@@ -161,8 +159,7 @@ func TestExplainRefuses(t *testing.T) {
 	}
 }
 
-// TestExplainLengths: what would be an identification is none at a length that no datagram
-// has.
+// TestExplainLengths: Explain fails for an impossible datagram length, even with a matching ICRC.
 func TestExplainLengths(t *testing.T) {
 	var e roce.Explainer
 	flow, b := newFlow(t, from4, to4), make([]byte, 1044)
@@ -177,7 +174,7 @@ func TestExplainLengths(t *testing.T) {
 	}
 }
 
-// TestCheckFlags: the identification explains no other field. The flags are next to it.
+// TestCheckFlags: only the identification is recovered, not the adjacent flags.
 func TestCheckFlags(t *testing.T) {
 	var e roce.Explainer
 	flow, b := newFlow(t, from4, to4), datagram(roce.OpSendOnly, 16)
@@ -189,8 +186,8 @@ func TestCheckFlags(t *testing.T) {
 	}
 }
 
-// TestCheckRefuses changes each bit of a datagram. Only those of the byte that routers may
-// change do not count.
+// TestCheckRefuses changes each bit of a datagram. Only the bits that routers may change are
+// ignored.
 func TestCheckRefuses(t *testing.T) {
 	var e roce.Explainer
 	for _, flow := range []roce.Flow{newFlow(t, from4, to4), newFlow(t, from6, to6)} {
@@ -206,7 +203,7 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// TestCheckIPv6: there is no identification that could explain anything.
+// TestCheckIPv6: IPv6 lacks an identification that could explain a mismatch.
 func TestCheckIPv6(t *testing.T) {
 	var e roce.Explainer
 	four, six, b := newFlow(t, from4, to4), newFlow(t, from6, to6), datagram(roce.OpSendOnly, 16)
@@ -247,7 +244,7 @@ func TestNewFlow(t *testing.T) {
 	}
 }
 
-// TestExplainTogether makes tables from several goroutines.
+// TestExplainTogether creates tables concurrently.
 func TestExplainTogether(t *testing.T) {
 	var e roce.Explainer
 	var all sync.WaitGroup

@@ -49,8 +49,8 @@ const CNP uint8 = 0x81
 // PKeyDefault is the partition key of a full member of the default partition.
 const PKeyDefault uint16 = 0xffff
 
-// PKeysMatch reports whether two ports belong to one partition: the low fifteen bits of their keys are
-// equal and not zero, and the top bit of at least one says that it is a full member (IBTA volume 1,
+// PKeysMatch reports whether two ports belong to one partition: the low fifteen bits of their keys
+// are equal and not zero, and the top bit of at least one marks a full member (IBTA volume 1,
 // section 10.9.3).
 func PKeysMatch(a, b uint16) bool {
 	const member = 1 << 15
@@ -71,20 +71,19 @@ const (
 
 	// MaxHeader is the length of the longest headers: BTH and AtomicETH.
 	MaxHeader = bthLen + atomicLen
-	// MaxTail is the most bytes that can follow a payload: pad and ICRC.
+	// MaxTail is the maximum number of bytes after a payload: pad and ICRC.
 	MaxTail = 3 + icrcLen
-	// MaxPayload is the longest payload of a packet, at the largest MTU.
+	// MaxPayload is the maximum payload of a packet, at the largest MTU.
 	MaxPayload = 4096
-	// MaxDatagram is the length of the longest datagram: a WRITE_ONLY_WITH_IMM at the
-	// largest MTU.
+	// MaxDatagram is the maximum length of a datagram: a WRITE_ONLY_WITH_IMM at the largest MTU.
 	MaxDatagram = bthLen + rethLen + immLen + MaxPayload + icrcLen
-	// MinDatagram is the length of the shortest one.
+	// MinDatagram is the minimum length of a datagram.
 	MinDatagram = bthLen + icrcLen
 
 	minMTU = 256
 )
 
-// layout says which headers follow the BTH, in the order of the wire, and which payloads are allowed.
+// layout lists the headers after the BTH, in wire order, and the allowed payloads.
 type layout uint16
 
 const (
@@ -102,7 +101,7 @@ const (
 	answers          // the AETH is an acknowledgement: a READ or atomic response
 )
 
-// operations are the layouts by operation.
+// operations holds the layouts by operation.
 var operations = [...]layout{
 	OpSendFirst:          full,
 	OpSendMiddle:         full,
@@ -130,11 +129,11 @@ var operations = [...]layout{
 // form describes an opcode.
 type form struct {
 	layout layout
-	// length is that of all headers in bytes.
+	// length is the length of all headers in bytes.
 	length uint8
 }
 
-// forms are the forms of all opcodes. The form of an opcode that does not exist is zero.
+// forms holds the forms of all opcodes. The form of an unknown opcode is zero.
 var forms = makeForms()
 
 func makeForms() (f [256]form) {
@@ -172,10 +171,10 @@ func makeForm(l layout) form {
 	return form{layout: l | known, length: uint8(n)}
 }
 
-// HeaderLen returns the length of the headers of a packet, 0 if the opcode does not exist.
+// HeaderLen returns the length of the headers of a packet, 0 if the opcode is unknown.
 func HeaderLen(opcode uint8) int { return int(forms[opcode].length) }
 
-// Pad returns how many bytes fill up a payload to a multiple of four.
+// Pad returns the number of bytes that pad a payload to a multiple of four.
 func Pad(payload int) int { return -payload & 3 }
 
 // DatagramLen returns the length of a datagram: headers, payload, pad and ICRC.
@@ -183,5 +182,5 @@ func DatagramLen(opcode uint8, payload int) int {
 	return HeaderLen(opcode) + payload + Pad(payload) + icrcLen
 }
 
-// validLength reports whether a datagram can have that length.
+// validLength reports whether a datagram can have length n.
 func validLength(n int) bool { return n >= MinDatagram && n <= MaxDatagram && n&3 == 0 }

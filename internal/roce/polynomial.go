@@ -8,12 +8,12 @@ import "hash/crc32"
 //	bit   31   30  ..   1    0
 //	     x^0  x^1  .. x^30 x^31
 //
-// Each further byte multiplies the polynomial by x^8. So if two messages of one length differ in one
-// place, their CRCs differ by that difference times a power of x that depends on the distance to the
-// end, and on nothing else.
+// Each further byte multiplies the polynomial by x^8. If two messages of equal length differ in one
+// place, their CRCs therefore differ by that difference times a power of x that depends only on the
+// distance to the end.
 const one uint32 = 1 << 31
 
-// times returns a*b modulo the polynomial of Ethernet.
+// times returns a*b modulo the Ethernet polynomial.
 func times(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 {
 		if a&one != 0 {
@@ -51,7 +51,7 @@ func power(a uint32, n int) uint32 {
 	return product
 }
 
-// overWord returns 1/x^32, which takes back four bytes.
+// overWord returns 1/x^32, which reverts four bytes.
 func overWord() uint32 {
 	a := one
 	for range 32 {
@@ -69,10 +69,10 @@ func update(crc uint32, b []byte) uint32 {
 	return ^crc
 }
 
-// field is the difference that a 16-bit field of a message makes, by its two bytes.
+// field holds the CRC contribution of a 16-bit field, by its two bytes.
 type field [2][256]uint32
 
-// newField returns the field that begins distance bytes before the end.
+// newField returns the field that starts distance bytes before the end.
 func newField(distance int) *field {
 	f := &field{}
 	shift := power(one>>8, distance)
@@ -90,12 +90,11 @@ func newField(distance int) *field {
 
 func (f *field) of(v uint16) uint32 { return f[0][v>>8] ^ f[1][v&0xff] }
 
-// identification is the difference that the identification of the IPv4 header makes to the CRC after
-// the UDP header.
+// identification is the contribution of the IPv4 identification to the CRC after the UDP header.
 var identification = newField(prefix4 - 12)
 
-// lengths are the differences that both length fields together make there, by the length of the
-// datagram in words.
+// lengths holds the contributions of both length fields together at that position, by datagram
+// length in words.
 type lengths [MaxDatagram/4 + 1]uint32
 
 var (
@@ -103,7 +102,8 @@ var (
 	ipv6Lengths = newLengths(newField(prefix6-12), udpLen)
 )
 
-// newLengths takes the length field of the IP header and the bytes that it counts beyond the datagram.
+// newLengths takes the length field of the IP header and the number of bytes it counts beyond the
+// datagram.
 func newLengths(ip *field, more int) *lengths {
 	l, udp := &lengths{}, newField(4)
 	for i := range l {
@@ -113,8 +113,8 @@ func newLengths(ip *field, more int) *lengths {
 	return l
 }
 
-// reserved makes the fifth of the following bytes count as ones. It is the difference to the CRC four
-// bytes before that byte, by the byte's value.
+// reserved makes the fifth of the following bytes count as ones. It is the contribution to the CRC
+// four bytes before that byte, by the byte's value.
 var reserved = newReserved()
 
 func newReserved() *[256]uint32 {

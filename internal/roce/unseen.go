@@ -2,5 +2,5 @@
 
 package roce
 
-// unseen says that assembly may copy bytes: no race detector watches them.
+// unseen is set if assembly may copy bytes, which the race detector would not see.
 const unseen = true
