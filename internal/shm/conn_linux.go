@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewConn checks that the process at the other end of c belongs to the same user.
+// NewConn verifies that the process at the other end of c belongs to the same user.
 func NewConn(c *net.UnixConn) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -28,8 +28,8 @@ func NewConn(c *net.UnixConn) (*Conn, error) {
 	return &Conn{c, uint32(cred.Pid)}, nil
 }
 
-// Send sends a message, with a descriptor unless fd is negative. It does not wait: it reports false if the
-// socket is full or has ended.
+// Send sends a message, with a descriptor unless fd is negative. It does not block: it reports
+// false if the socket is full or closed.
 func (c *Conn) Send(m Message, fd int) bool {
 	var rights []byte
 	if fd >= 0 {
@@ -46,11 +46,11 @@ func (c *Conn) Send(m Message, fd int) bool {
 	return e == nil && err == nil
 }
 
-// Receive waits for a message. fd is its descriptor, -1 if it has none. After an error the connection is
-// of no more use.
+// Receive waits for a message. fd is its descriptor, or -1. After an error the connection is
+// unusable.
 func (c *Conn) Receive() (m Message, fd int, err error) {
 	var b [messageLen]byte
-	// Room for one descriptor. The kernel closes those that do not fit.
+	// Space for one descriptor. The kernel closes any further ones.
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, o, _, _, err := c.ReadMsgUnix(b[:], oob)
 	fd = descriptor(oob[:o])
@@ -70,7 +70,7 @@ func (c *Conn) Receive() (m Message, fd int, err error) {
 	return m, fd, nil
 }
 
-// descriptor returns the descriptor in the control data of a message, -1 if there is none.
+// descriptor returns the descriptor in the control data of a message, or -1.
 func descriptor(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err == nil && len(messages) > 0 {

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealSize keeps a file from changing its size. An access beyond its end would be a fault.
+// sealSize prevents a file from changing its size. An access beyond its end would fault.
 const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// Create maps a new file of size bytes. Nobody can change its size. A closed file can be read by
-// everybody who has the descriptor, and written only through this mapping.
+// Create maps a new file of size bytes, whose size is fixed. A closed file can be read by every
+// holder of the descriptor, but written only through this mapping.
 func Create(size int, closed bool) (b []byte, fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	if fd, err = unix.MemfdCreate("ibverbx", flags|unix.MFD_NOEXEC_SEAL); err != nil {
@@ -37,8 +37,8 @@ func Create(size int, closed bool) (b []byte, fd int, err error) {
 	return b, fd, nil
 }
 
-// Share prepares a file of this side for the peer, and reports whether it can be mapped as wanted. A file that is
-// shared for reading cannot be written through any mapping that is made from now on.
+// Share prepares a local file for the peer, and reports whether it can be mapped as wanted. A file
+// shared for reading cannot be written through later mappings.
 func Share(fd int, write bool) bool {
 	if !write {
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
@@ -48,8 +48,8 @@ func Share(fd int, write bool) bool {
 	return err == nil && seals&unix.F_SEAL_FUTURE_WRITE == 0
 }
 
-// Map maps a file of the peer and closes its descriptor. It refuses files that are not ordinary shared
-// memory of at least this size: the peer could make accesses to others fault.
+// Map maps a file of the peer and closes its descriptor. It accepts only ordinary shared memory of
+// at least this size, because the peer could make accesses to other files fault.
 func Map(fd int, size uint64, write bool) ([]byte, error) {
 	defer Close(fd)
 	var fs unix.Statfs_t
@@ -82,16 +82,16 @@ func Map(fd int, size uint64, write bool) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap ends a mapping of Create or Map.
+// Unmap removes a mapping of Create or Map.
 func Unmap(b []byte) {
 	if b != nil {
-		_ = unix.Munmap(b) // b is what mmap returned
+		_ = unix.Munmap(b) // b was returned by mmap
 	}
 }
 
-// Close closes a descriptor, if fd is one.
+// Close closes a descriptor unless it is negative.
 func Close(fd int) {
 	if fd >= 0 {
-		_ = unix.Close(fd) // a memfd has nothing to write back
+		_ = unix.Close(fd) // a memfd does not need to be written back
 	}
 }

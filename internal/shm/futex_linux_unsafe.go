@@ -14,13 +14,13 @@ const (
 	futexWake = 1
 )
 
-// wait sleeps until wake is called on the word, unless its value is not the given one. It may return
+// wait sleeps until wake is called on the word, unless the word differs from value. It may return
 // early.
 func wait(word *atomic.Uint32, value uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value), 0, 0, 0)
 }
 
-// wake wakes one goroutine, in any process, that waits on the word.
+// wake wakes one goroutine, in any process, waiting on the word.
 func wake(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0)
 }

@@ -13,17 +13,18 @@ type Kind uint8
 const (
 	// Hello is the first message of each side. Its file is the segment.
 	Hello Kind = 1 + iota
-	// Lend gives the peer the file of a region.
+	// Lend grants the peer access to a region's file.
 	Lend
-	// Name tells the peer of a region without a file.
+	// Name announces a region without a file to the peer.
 	Name
-	// Recall asks the peer to forget a region and to unmap its file.
+	// Recall tells the peer to forget a region and unmap its file.
 	Recall
-	// Device tells the peer of a region on a device, and gives it a handle with which its own device can open the region.
+	// Device announces a region on a device to the peer, with a handle that lets the peer's device
+	// open it.
 	Device
 )
 
-// MaxHandle is the most bytes that a handle has.
+// MaxHandle is the maximum length of a handle in bytes.
 const MaxHandle = messageLen - 33
 
 // Message is a message on the socket. All have the same length:
@@ -31,15 +32,16 @@ const MaxHandle = messageLen - 33
 //	0 "ibvx" | 4 version | 5 kind | 6 access 2 | 8 key 4 | 12 domain 4 | 16 address 8 | 24 size 8 | 32 length of the handle | 33 handle
 type Message struct {
 	Kind Kind
-	// Access is what the peer may do with the region.
+	// Access is the access granted to the peer.
 	Access uint16
-	// Key and Domain name the region. In a Hello of a ShmLink, whose sockets may be a pair, Key is the number of the process.
+	// Key and Domain identify the region. In a Hello of a ShmLink, whose sockets may be a pair, Key
+	// is the process ID.
 	Key, Domain uint32
-	// Addr is where the region is. In a Hello it is a random number.
+	// Addr is the address of the region. In a Hello it is a random number.
 	Addr uint64
 	// Size is the number of bytes of the file, or of the memory on a device.
 	Size uint64
-	// Handle is for the peer's device. Only a Device has one, of 1 to MaxHandle bytes.
+	// Handle is for the peer's device: 1 to MaxHandle bytes in a Device, otherwise empty.
 	Handle string
 }
 
@@ -52,8 +54,9 @@ const (
 // Conn carries messages and descriptors between two processes of one user.
 type Conn struct {
 	*net.UnixConn
-	// Peer is the number of the process at the other end when the sockets were connected, as the kernel knows it in this namespace. It is 0 if
-	// the process is not visible here. For a pair of sockets it is the process that made both.
+	// Peer is the ID of the process at the other end when the sockets were connected, in this PID
+	// namespace. It is 0 if the process is not visible here. For a socket pair it is the process
+	// that created both.
 	Peer uint32
 }
 

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair returns two sockets of this process that are connected to each other, for tests.
+// Pair returns two connected sockets of this process, for tests.
 func Pair() (pair [2]*net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -15,7 +15,7 @@ func Pair() (pair [2]*net.UnixConn, err error) {
 	}
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
-		c, e := net.FileConn(f) // it has a descriptor of its own
+		c, e := net.FileConn(f) // duplicates the descriptor
 		_ = f.Close()
 		if e != nil {
 			err = e

@@ -7,38 +7,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is another process, whose memory this one can reach as a debugger can (process_vm_readv(2)). Calls must not
-// overlap.
+// Process is another process whose memory is accessible as for a debugger (process_vm_readv(2)). It
+// is not safe for concurrent use.
 type Process struct {
 	pid int
-	// file is a pidfd of the process, nil if the system has none.
+	// file is a pidfd of the process, nil if the system does not support it.
 	file *os.File
-	// want is what the process has at addr.
+	// want is the expected content at addr, which identifies the process.
 	want   []byte
 	addr   uint64
 	local  [maxPieces]unix.Iovec
 	remote [1]unix.RemoteIovec
 }
 
-// Pid returns the number of this process, for NewProcess.
+// Pid returns the ID of this process, for NewProcess.
 func Pid() uint32 { return uint32(os.Getpid()) }
 
-// NewProcess returns the process of a number, if its memory can be reached and has the given bytes at addr. Otherwise it
-// returns nil. Numbers differ between namespaces, and a system may forbid the access. It is always nil for this process:
-// a peer must not make this process write its own memory.
+// NewProcess returns the process with the given ID if its memory is accessible and contains want at
+// addr. Otherwise it returns nil: IDs differ between namespaces, and a system may forbid the
+// access. It always returns nil for this process, because a peer must not make it write its own
+// memory.
 func NewProcess(pid uint32, addr uint64, want []byte) *Process {
 	p := &Process{pid: int(pid), want: want, addr: addr}
 	if fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK); err == nil {
 		p.file = os.NewFile(uintptr(fd), "pidfd")
 	}
-	if pid == Pid() || !p.Is() { // file is that of the process if it is there after file was opened
+	if pid == Pid() || !p.Is() { // if it still runs, file belongs to it
 		p.Close()
 		return nil
 	}
 	return p
 }
 
-// Ended waits until the process has ended. It reports false if it was closed before, or if the system cannot tell.
+// Ended waits until the process has exited. It reports false if p was closed first, or if the
+// system does not support pidfds.
 func (p *Process) Ended() (ended bool) {
 	if p.file == nil {
 		return false
@@ -62,14 +64,14 @@ func (p *Process) Close() {
 	}
 }
 
-// Is reports whether the process still runs. Another one may have its number by now.
+// Is reports whether the process still runs. Its ID may have been reused.
 func (p *Process) Is() bool {
 	got := make([]byte, len(p.want))
 	return p.Read(p.addr, [][]byte{got}) && bytes.Equal(got, p.want)
 }
 
-// Read copies bytes at addr of the process to the pieces, of which there are at most four and none is empty. It reports whether all
-// were copied.
+// Read copies bytes at addr of the process to the pieces: at most four, none empty. It reports
+// whether all were copied.
 func (p *Process) Read(addr uint64, pieces [][]byte) bool {
 	n := p.prepare(addr, pieces)
 	k, err := unix.ProcessVMReadv(p.pid, p.local[:len(pieces)], p.remote[:], 0)

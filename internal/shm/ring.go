@@ -5,46 +5,46 @@ import (
 	"sync/atomic"
 )
 
-// A ring is a table of slots for headers, and as many places for payloads:
+// A ring is a table of header slots, and as many payload slots:
 //
 //	slot   0 sequence 4 | 4 length 4 | 8 header 56
 //
-// Entry k, counted from 0, is in slot k modulo Slots, and is there when the slot's sequence is k+1. The
-// sequence is stored last, so a reader that sees it sees the rest. It is in the same line as the header, so
-// an entry moves one line between the processors. Payloads are elsewhere: otherwise a payload could look
-// like a header when the ring comes round.
+// Entry k, counted from 0, is in slot k modulo Slots, and is available when the slot's sequence is
+// k+1. The sequence is stored last, so a reader that sees it sees the rest. It shares a cache line
+// with the header, so an entry moves one line between CPUs. Payloads are stored separately:
+// otherwise a payload could look like a header after the ring wraps around.
 const (
 	// Slots is the number of entries of a ring.
 	Slots = 1 << 8
 	// Header is the length of an entry's header.
 	Header = Line - headerAt
-	// MaxPayload is the length of the longest payload.
+	// MaxPayload is the maximum length of a payload.
 	MaxPayload = 4096
-	// RingSize is the number of bytes of a ring.
+	// RingSize is the size of a ring in bytes.
 	RingSize = Slots * (Line + stride)
 
-	// stride keeps the beginnings of payloads out of the same set of a cache.
+	// stride keeps the starts of payloads out of the same cache set.
 	stride   = MaxPayload + Line
 	lengthAt = 4
 	headerAt = 8
 )
 
-// Writer puts entries into a ring of this side's segment.
+// Writer writes entries to a ring in this side's segment.
 type Writer struct {
 	ring []byte
-	// taken is the peer's word that counts the entries that it has read.
+	// taken is the peer's count of entries read.
 	taken *atomic.Uint32
-	// next counts the entries that were written.
+	// next counts the entries written.
 	next uint32
-	// seen is taken when it was last looked at. It is at most next.
+	// seen is the last value read from taken. It is at most next.
 	seen uint32
 }
 
 // Init makes w write to a ring in b. taken is in the peer's segment.
 func (w *Writer) Init(b []byte, taken *atomic.Uint32) { w.ring, w.taken = b[:RingSize:RingSize], taken }
 
-// Room reports whether n more entries fit. It does not believe a peer that claims to have read more than
-// was written.
+// Room reports whether n more entries fit. It ignores a peer that claims to have read more than was
+// written.
 func (w *Writer) Room(n uint32) bool {
 	if Slots-(w.next-w.seen) >= n {
 		return true
@@ -56,7 +56,7 @@ func (w *Writer) Room(n uint32) bool {
 }
 
 // Begin returns the header and the payload of the next entry, to be filled in before Publish. The
-// caller has made sure that there is room.
+// caller must have called Room.
 func (w *Writer) Begin(length int) (header, payload []byte) {
 	i := w.next % Slots
 	slot := w.ring[i*Line:][:Line:Line]
@@ -71,10 +71,10 @@ func (w *Writer) Publish() {
 	Word32(w.ring, int(slot*Line)).Store(w.next)
 }
 
-// Reader takes entries out of the ring of the peer's segment.
+// Reader reads entries from the ring in the peer's segment.
 type Reader struct {
 	ring []byte
-	// taken is this side's word that counts the entries that it has read.
+	// taken is this side's count of entries read.
 	taken *atomic.Uint32
 	next  uint32
 }
@@ -82,16 +82,16 @@ type Reader struct {
 // Init makes r read a ring in b. taken is in this side's segment.
 func (r *Reader) Init(b []byte, taken *atomic.Uint32) { r.ring, r.taken = b[:RingSize:RingSize], taken }
 
-// Ready reports whether there are entries that were not released. Any goroutine may call it.
+// Ready reports whether the ring has unreleased entries. It is safe for concurrent use.
 func (r *Reader) Ready() bool { return r.has(r.taken.Load()) }
 
 func (r *Reader) has(next uint32) bool {
 	return Word32(r.ring, int(next%Slots*Line)).Load() == next+1
 }
 
-// Next copies the header of the next entry to header and returns its payload, which is in the ring until
-// Release and may change at any time. ok says that there is an entry. sound says that its payload is
-// within bounds.
+// Next copies the header of the next entry to header and returns its payload, which stays in the
+// ring until Release and may change at any time. ok is false if the ring is empty. sound is set if
+// the payload is within bounds.
 func (r *Reader) Next(header *[Header]byte) (payload []byte, ok, sound bool) {
 	if !r.has(r.next) {
 		return nil, false, false
@@ -107,7 +107,7 @@ func (r *Reader) Next(header *[Header]byte) (payload []byte, ok, sound bool) {
 	return r.ring[Slots*Line+i*stride:][:length], true, true
 }
 
-// Release lets the peer reuse the entries that were read. It reports whether there were any.
+// Release lets the peer reuse the entries read so far. It reports whether there were any.
 func (r *Reader) Release() bool {
 	if r.taken.Load() == r.next {
 		return false

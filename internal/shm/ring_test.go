@@ -20,8 +20,8 @@ func rings() (*Writer, *Reader) {
 	return &w, &r
 }
 
-// TestRing: what comes out is what went in, in order, whatever the lengths are and however far the reader is
-// behind. Room that is promised is there, and an empty ring has some.
+// TestRing: entries are read as written, in order, for any length and reader lag. Room is accurate,
+// and an empty ring has free slots.
 func TestRing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, r := rings()
@@ -74,7 +74,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// TestRingDoesNotBelieveThePeer: a peer that claims to have read what was not written makes no room.
+// TestRingDoesNotBelieveThePeer: a false read count of the peer does not free slots.
 func TestRingDoesNotBelieveThePeer(t *testing.T) {
 	w, _ := rings()
 	for w.Room(1) {
@@ -92,7 +92,7 @@ func TestRingDoesNotBelieveThePeer(t *testing.T) {
 	}
 }
 
-// FuzzReader: whatever the peer writes into its ring, payloads are within it.
+// FuzzReader: whatever the peer writes into its ring, payloads are within bounds.
 func FuzzReader(f *testing.F) {
 	f.Add(uint32(0), []byte("header"))
 	f.Add(uint32(MaxPayload), []byte{})
@@ -113,7 +113,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzMessage: a message that is accepted is encoded to the same bytes.
+// FuzzMessage: an accepted message is encoded to the same bytes.
 func FuzzMessage(f *testing.F) {
 	for _, m := range []Message{{Kind: Hello, Addr: 1, Size: 2}, {Kind: Lend, Access: 3, Key: 4, Domain: 5}, {Kind: Recall}, {Kind: Device, Key: 1, Handle: "handle"}} {
 		b := m.encode()

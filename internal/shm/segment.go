@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Segment is the memory that one side writes and the other only reads: words, grants to the peer, and a ring of packets.
+// Segment is memory that one side writes and the other only reads: words, grants to the peer, and a
+// ring of packets.
 //
 //	bell | taken | wants | in | self | grants to QPs | keys of lent regions | ring
 type Segment []byte
@@ -25,32 +26,35 @@ const (
 	// NoRingSize is the size of a segment without a ring.
 	NoRingSize = ringAt
 
-	// Places is the number of grants and of keys in a segment. The low bits of a QP number or a key name its place.
+	// Places is the number of grants and of keys in a segment. The low bits of a QP number or a key
+	// select the slot.
 	Places    = 1 << placeBits
 	placeBits = 17
-	// numberBits is the size of a QP number, and of a PSN.
+	// numberBits is the width of a QP number, and of a PSN.
 	numberBits = 24
 )
 
-// Taken counts the packets that the owner has read.
+// Taken counts the packets read by the owner.
 func (s Segment) Taken() *atomic.Uint32 { return Word32(s, takenAt) }
 
-// Wants is 1 while the owner waits for room in its ring.
+// Wants is 1 while the owner waits for a free slot in its ring.
 func (s Segment) Wants() *atomic.Uint32 { return Word32(s, wantsAt) }
 
-// In is odd while the owner touches the peer's memory.
+// In is odd while the owner accesses the peer's memory.
 func (s Segment) In() *atomic.Uint32 { return Word32(s, inAt) }
 
 // Grant is the word of a QP: see GrantWord.
 func (s Segment) Grant(qpn uint32) *atomic.Uint64 { return Word64(s, qpsAt+8*int(qpn%Places)) }
 
-// Key is the word of a region: its key while it is lent, otherwise that of another one or 0.
+// Key is the word of a region: its key while access is granted, otherwise 0 or another region's
+// key.
 func (s Segment) Key(key uint32) *atomic.Uint32 { return Word32(s, mrsAt+4*int(key%Places)) }
 
 // Ring is the memory of the ring.
 func (s Segment) Ring() []byte { return s[ringAt:] }
 
-// Sign writes the number by which the peer knows the owner, and the owner's UDP address if that is valid.
+// Sign writes the number that identifies the owner to the peer, and the owner's UDP address if
+// valid.
 func (s Segment) Sign(id uint64, at netip.AddrPort) {
 	Word64(s, selfAt).Store(Addr(s))
 	Word64(s, selfAt+8).Store(id)
@@ -60,7 +64,7 @@ func (s Segment) Sign(id uint64, at netip.AddrPort) {
 	}
 }
 
-// At returns the UDP address that Sign has written.
+// At returns the UDP address written by Sign.
 func (s Segment) At() netip.AddrPort {
 	ip := netip.AddrFrom16([16]byte(s[selfAt+16:]))
 	return netip.AddrPortFrom(ip.Unmap(), binary.NativeEndian.Uint16(s[selfAt+32:]))
@@ -69,18 +73,18 @@ func (s Segment) At() netip.AddrPort {
 // NumberAddr returns the address of the owner's number in its own memory, as the owner reports it.
 func (s Segment) NumberAddr() uint64 { return Word64(s, selfAt).Load() + selfAt + 8 }
 
-// Grant is the remote access that a QP gives to its peer.
+// Grant is the remote access that a QP grants to its peer.
 type Grant struct {
 	Domain      uint32 // number of the protection domain
 	Read, Write bool
 }
 
-// GrantWord is a grant as a word, never 0 with an access:
+// GrantWord encodes a grant as a word, never 0 with an access:
 //
 //	33 domain | 32 write | 31 read | 7 from | 0 high bits of the QP number
 //
-// from is the sum of the first PSN and the number of the QP's peer. RC packets do not name the QP that sends them. The sum
-// keeps another QP than the peer from doing more by grants than by packets.
+// from is the sum of the first PSN and the number of the QP's peer. RC packets do not identify the
+// sending QP. The sum prevents another QP from doing more by grants than by packets.
 func GrantWord(g Grant, from, qpn uint32) uint64 {
 	word := uint64(g.Domain)<<33 | uint64(from&(1<<numberBits-1))<<(numberBits-placeBits) | uint64(qpn>>placeBits)
 	if g.Read {
@@ -92,7 +96,8 @@ func GrantWord(g Grant, from, qpn uint32) uint64 {
 	return word
 }
 
-// GrantOf returns the grant in a word. It reports false if the word grants nothing to the peer that from names.
+// GrantOf decodes a grant. It reports false if the word does not grant access to the peer
+// identified by from.
 func GrantOf(word uint64, from, qpn uint32) (g Grant, ok bool) {
 	g.Domain = uint32(word >> 33)
 	if word == 0 || (word^GrantWord(g, from, qpn))&^(3<<31) != 0 {

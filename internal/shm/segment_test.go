@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestGrant: a grant counts for the QP and the peer that it names, and for no other.
+// TestGrant: a grant applies only to its own QP and peer.
 func TestGrant(t *testing.T) {
 	const from, qpn = 0x123456, 0xabcdef
 	for _, want := range []Grant{{Domain: 1}, {Domain: 7, Read: true}, {Domain: 1<<31 - 1, Write: true}, {Domain: 3, Read: true, Write: true}} {
@@ -17,7 +17,7 @@ func TestGrant(t *testing.T) {
 			if _, ok := GrantOf(word, from^1<<bit, qpn); ok {
 				t.Errorf("bit %d: a grant counts for another peer", bit)
 			}
-			if _, ok := GrantOf(word, from, qpn^1<<bit); ok != (bit < placeBits) { // the low bits name the place
+			if _, ok := GrantOf(word, from, qpn^1<<bit); ok != (bit < placeBits) { // the low bits select the slot
 				t.Errorf("bit %d: GrantOf for another QP = %v", bit, ok)
 			}
 		}
@@ -27,7 +27,7 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-// TestSign: the peer reads the address that the owner has written.
+// TestSign: the peer reads the address written by the owner.
 func TestSign(t *testing.T) {
 	s := make(Segment, NoRingSize)
 	for _, want := range []string{"192.0.2.1:4791", "[2001:db8::1]:65535"} {

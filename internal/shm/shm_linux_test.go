@@ -32,7 +32,7 @@ func conns(t *testing.T) (a, b *Conn, raw *net.UnixConn) {
 	return cs[0], cs[1], pair[1]
 }
 
-// TestSegment: the peer sees what the owner writes, and cannot write it, grow it or shrink it.
+// TestSegment: the peer sees the owner's writes, but cannot write, grow or shrink the segment.
 func TestSegment(t *testing.T) {
 	a, b, _ := conns(t)
 	own, fd, err := Create(8192, true)
@@ -68,7 +68,7 @@ func TestSegment(t *testing.T) {
 	}
 }
 
-// TestMapRefuses: what the peer could make fault is not mapped.
+// TestMapRefuses: files whose access the peer could make fault are not mapped.
 func TestMapRefuses(t *testing.T) {
 	memfd := func(flags, seals int) int {
 		fd, err := unix.MemfdCreate("test", flags|unix.MFD_ALLOW_SEALING)
@@ -107,7 +107,8 @@ func TestMapRefuses(t *testing.T) {
 	Unmap(b)
 }
 
-// TestReceiveRefuses: a message with no sense, a descriptor too many or too few, or an end ends the connection.
+// TestReceiveRefuses: an invalid message, a surplus or missing descriptor, or a closed socket fails
+// the connection.
 func TestReceiveRefuses(t *testing.T) {
 	good := Message{Kind: Recall, Key: 1}.encode()
 	hello := Message{Kind: Hello}.encode()
@@ -145,7 +146,8 @@ func TestReceiveRefuses(t *testing.T) {
 	}
 }
 
-// TestBell: no ring is lost. One side counts up and rings. The other sleeps whenever it has seen the count.
+// TestBell: no ring is lost. One side counts up and rings. The other sleeps whenever it has caught
+// up.
 func TestBell(*testing.T) {
 	mine, yours := make([]byte, BellSize), make([]byte, BellSize)
 	var a, b Bell

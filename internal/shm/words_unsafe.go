@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Addr returns the address of b, which is not empty.
+// Addr returns the address of b, which must not be empty.
 func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
 
 // Word32 returns the word at off of b, which must be aligned.
