@@ -1,10 +1,10 @@
 // Package seal encrypts and authenticates packets between two NICs. docs/wire.md describes the format and
 // the key schedule, with test vectors.
 //
-// Two processes that share a secret make a [Session] each. Every NIC has a [Greeting] for a session, which it
-// sends to its peers in the clear. Two greetings make an [Association]: the keys of both directions between two
-// NICs. Nothing here reads a clock, starts a goroutine or allocates per packet. An Association is for one
-// goroutine at a time.
+// Two processes that share a secret create a [Session] each. Every NIC has a [Greeting] for a
+// session, which it sends to its peers in the clear. Two greetings form an [Association]: the keys
+// of both directions between two NICs. This package never reads a clock, starts a goroutine or
+// allocates per packet. An Association is not safe for concurrent use.
 package seal
 
 import "encoding/binary"
@@ -16,11 +16,11 @@ import "encoding/binary"
 //
 // Numbers are big-endian. The tag authenticates the header and the ciphertext.
 const (
-	// HeaderLen is the length of the part in the clear.
+	// HeaderLen is the length of the unencrypted header.
 	HeaderLen = 16
 	// TagLen is the length of the tag.
 	TagLen = 16
-	// Overhead is how much longer a sealed packet is than what it carries.
+	// Overhead is the number of bytes that sealing adds to a packet.
 	Overhead = HeaderLen + TagLen
 
 	version = 1
@@ -28,8 +28,8 @@ const (
 	headVersion, headSocket, headEpoch, headCounter = 4, 5, 6, 8
 )
 
-// Index returns the index of a sealed packet, by which the receiver finds the Association. It reports false if
-// b is no sealed packet.
+// Index returns the index of a sealed packet, which identifies the Association at the receiver. It
+// reports false if b is not a sealed packet.
 func Index(b []byte) (index uint32, ok bool) {
 	if len(b) < Overhead || b[headVersion] != version {
 		return 0, false
@@ -37,8 +37,8 @@ func Index(b []byte) (index uint32, ok bool) {
 	return binary.BigEndian.Uint32(b), true
 }
 
-// Seats is how many NICs of one process a session may have. The low eight bits of an index are the seat of the
-// sending NIC, and the others are chosen by the receiver.
+// Seats is the maximum number of NICs per process in a session. The low eight bits of an index are
+// the seat of the sending NIC; the receiver chooses the others.
 const Seats = 16
 
 // NonceLen is the length of the random part of a Greeting.
@@ -47,9 +47,9 @@ const NonceLen = 16
 // GreetingLen is the length of a Greeting in bytes.
 const GreetingLen = 4 + NonceLen
 
-// Greeting introduces a NIC to its peers in a session: four bytes with the number under which the NIC receives
-// (24 bits) and its own seat (8 bits), and a nonce. It is not secret. The nonce must be new and random for every
-// NIC and session: it makes the keys differ even if the secret is the same.
+// Greeting introduces a NIC to its peers in a session: four bytes with the NIC's receive number (24
+// bits) and its seat (8 bits), and a nonce. It is not secret. The nonce must be new and random for
+// every NIC and session: it makes the keys differ even if the secret is the same.
 type Greeting [GreetingLen]byte
 
 // NewGreeting returns a greeting. number has 24 bits.
@@ -59,11 +59,11 @@ func NewGreeting(number uint32, seat uint8, nonce [NonceLen]byte) (g Greeting) {
 	return g
 }
 
-// Number is the number under which the NIC receives.
+// Number returns the NIC's receive number.
 func (g *Greeting) Number() uint32 { return binary.BigEndian.Uint32(g[:]) >> 8 }
 
-// Seat tells the NICs of one process in a session apart.
+// Seat distinguishes the NICs of one process in a session.
 func (g *Greeting) Seat() uint8 { return g[3] }
 
-// indexTo returns the index of packets from a NIC to another.
+// indexTo returns the index of packets from one NIC to another.
 func indexTo(from, to *Greeting) uint32 { return to.Number()<<8 | uint32(from.Seat()) }

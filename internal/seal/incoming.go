@@ -2,14 +2,14 @@ package seal
 
 import "encoding/binary"
 
-// Verdict is what became of a packet.
+// Verdict is the result of opening a packet.
 type Verdict uint8
 
 // Verdicts.
 const (
 	// Opened means that the packet is intact and new.
 	Opened Verdict = iota
-	// Bad means that the packet was not sealed with a key of the association, or has changed since.
+	// Bad means that the packet was not sealed with a key of the association, or was modified.
 	Bad
 	// Replayed means that the packet has been opened before.
 	Replayed
@@ -17,33 +17,35 @@ const (
 	Old
 )
 
-// maxAhead is how many keys a receiver may be behind its sender, and how many it derives in a minute at most: deriving
-// one takes as long as opening some packets. A sender that gets no answer stops taking new keys by time before that.
+// maxAhead is the maximum number of keys a receiver may lag behind its sender, and the maximum
+// number it derives per minute: deriving a key takes as long as opening several packets. A sender
+// without responses stops rekeying by time before that.
 const maxAhead = 64
 
-// maxWindows is how many replay windows an Association has: a window takes 2 KiB, and the peer chooses the number of
-// its sockets.
+// maxWindows is the number of replay windows of an Association. A window takes 2 KiB, and the peer
+// chooses the number of its sockets.
 const maxWindows = 16
 
-// maxCounter is the highest counter that is opened. No sender reaches it. Without a limit the next counter of a window
-// could wrap around to 0.
+// maxCounter is the highest accepted counter. No sender reaches it. Without this limit the next
+// counter of a window could wrap around to 0.
 const maxCounter = 1 << 63
 
 // incoming is the receiving direction of an Association.
 type incoming struct {
-	// epoch is that of present.
+	// epoch is the epoch of present.
 	epoch   uint64
 	present *key
-	// last is the key before present. Nil means that its time is over.
+	// last is the key before present, nil once its overlap has expired.
 	last *key
 	// ticks counts the ticks since present was first used.
 	ticks int
-	// advanced is by how many epochs the receiver has advanced since the last tick.
+	// advanced is the number of epochs advanced since the last tick.
 	advanced int
-	// ahead are keys after present that were asked for, at most maxAhead. They are kept, so that a forger
-	// cannot make the receiver derive them again and again.
+	// ahead holds derived keys after present, at most maxAhead. They are cached, so that a forger
+	// cannot make the receiver derive them repeatedly.
 	ahead []*key
-	// windows are those of the sender's sockets, modulo maxWindows, nil until the first packet.
+	// windows holds the windows of the sender's sockets, modulo maxWindows, nil until the first
+	// packet.
 	windows [maxWindows]*window
 }
 
@@ -52,9 +54,9 @@ func (in *incoming) init(secret []byte) (err error) {
 	return err
 }
 
-// Open opens a sealed packet in place and returns what it carries. Index must have accepted it and must have led
-// to this association. The bytes after what it carries are those of the tag. A packet that was not opened is
-// lost, and its bytes may be cleared.
+// Open opens a sealed packet in place and returns its payload. Index must have accepted it and
+// selected this association. The tag follows the payload in memory. If a packet is rejected, its
+// bytes may be cleared.
 func (a *Association) Open(b []byte) ([]byte, Verdict) {
 	in := &a.in
 	counter, w := binary.BigEndian.Uint64(b[headCounter:]), &in.windows[b[headSocket]%maxWindows]
@@ -86,7 +88,7 @@ func (a *Association) Open(b []byte) ([]byte, Verdict) {
 	return plain, Opened
 }
 
-// keyOf returns the key of an epoch, as a distance from the present one.
+// keyOf returns the key of an epoch, given as a distance from the present one.
 func (in *incoming) keyOf(ahead int) (*key, Verdict) {
 	switch {
 	case ahead == 0:
@@ -112,21 +114,21 @@ func (in *incoming) keyOf(ahead int) (*key, Verdict) {
 	return in.ahead[ahead-1], Opened
 }
 
-// advance makes the key that is so many epochs ahead the present one.
+// advance makes the key that is ahead epochs later the present one.
 func (in *incoming) advance(ahead int) {
 	in.last = in.present
 	if ahead > 1 {
 		in.last = in.ahead[ahead-2]
 	}
 	in.present = in.ahead[ahead-1]
-	clear(in.last.secret) // it derives nothing any more
+	clear(in.last.secret) // no longer needed for derivation
 	in.ahead = append([]*key(nil), in.ahead[ahead:]...)
 	in.epoch += uint64(ahead)
 	in.advanced += ahead
 	in.ticks = 0
 }
 
-// expire ends the overlap of two keys.
+// expire drops the previous key after its overlap.
 func (in *incoming) expire() {
 	in.advanced = 0
 	if in.ticks++; in.ticks >= 2 {

@@ -11,9 +11,9 @@ import (
 type key struct {
 	aead cipher.AEAD
 	salt [saltLen]byte
-	// secret is the one from which the key and the next secret are derived.
+	// secret is the input for deriving the key and the next secret.
 	secret []byte
-	// nonce is here so that none is allocated.
+	// nonce is a buffer that avoids an allocation per packet.
 	nonce [saltLen]byte
 }
 
@@ -38,7 +38,7 @@ func newKey(secret []byte) (*key, error) {
 	return k, nil
 }
 
-// next returns the key of the next epoch. The last key cannot be derived from it.
+// next returns the key of the next epoch. It does not reveal the previous key.
 func (k *key) next() (*key, error) {
 	secret, err := expand(k.secret, labelNext, secretLen)
 	if err != nil {
@@ -47,7 +47,8 @@ func (k *key) next() (*key, error) {
 	return newKey(secret)
 }
 
-// nonceOf returns the nonce of a packet: the salt, with the counter added (exclusive or) to its last eight bytes.
+// nonceOf returns the nonce of a packet: the salt, with the counter XORed into its last eight
+// bytes.
 func (k *key) nonceOf(counter uint64) []byte {
 	copy(k.nonce[:], k.salt[:])
 	binary.BigEndian.PutUint64(k.nonce[4:], binary.BigEndian.Uint64(k.salt[4:])^counter)

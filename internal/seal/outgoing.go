@@ -8,7 +8,7 @@ type outgoing struct {
 	index uint32
 	// epoch numbers the keys. Packets carry its low 16 bits.
 	epoch uint64
-	// counter is that of the next packet. It never repeats and goes on with the next key.
+	// counter is the counter of the next packet. It never repeats, even across keys.
 	counter uint64
 	// first is the counter of the first packet under the present key.
 	first uint64
@@ -20,7 +20,7 @@ func (o *outgoing) init(secret []byte, index uint32) (err error) {
 	return err
 }
 
-// rekey takes the next key.
+// rekey switches to the next key.
 func (o *outgoing) rekey() {
 	k, err := o.key.next()
 	if err != nil {
@@ -31,8 +31,8 @@ func (o *outgoing) rekey() {
 	o.epoch++
 }
 
-// Seal makes b a sealed packet. The caller has put what it carries at b[HeaderLen:len(b)-TagLen]. socket tells
-// the sockets apart from which the sender sends: packets of one socket arrive nearly in order.
+// Seal seals b in place. The caller has written the payload to b[HeaderLen:len(b)-TagLen]. socket
+// identifies the sending socket: packets on one socket arrive nearly in order.
 func (a *Association) Seal(b []byte, socket uint8) {
 	o := &a.out
 	if o.counter-o.first >= maxPackets {

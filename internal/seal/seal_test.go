@@ -53,7 +53,7 @@ func expect(t *testing.T, a *Association, b []byte, want Verdict, what string) {
 	}
 }
 
-// TestSealOpen: what one end seals the other opens, in both directions. Every packet is different.
+// TestSealOpen: each end opens the other's packets. Every packet is different.
 func TestSealOpen(t *testing.T) {
 	d, l := ends(t)
 	const text = "the bytes of a packet, from the BTH on"
@@ -76,8 +76,8 @@ func TestSealOpen(t *testing.T) {
 	}
 }
 
-// TestEveryBitIsAuthenticated: a packet with one bit changed, cut short or extended is not opened, and the
-// original still is.
+// TestEveryBitIsAuthenticated: a packet with a flipped bit, truncated or extended is rejected, and
+// the original is still accepted.
 func TestEveryBitIsAuthenticated(t *testing.T) {
 	d, l := ends(t)
 	b := sealed(d, 0, "0123456789abcdef")
@@ -100,7 +100,7 @@ func TestEveryBitIsAuthenticated(t *testing.T) {
 	expect(t, l, b, Opened, "original")
 }
 
-// TestKeySeparation: packets of other directions, sessions, NICs and secrets are not opened.
+// TestKeySeparation: packets of other directions, sessions, NICs and secrets are rejected.
 func TestKeySeparation(t *testing.T) {
 	d, l := ends(t)
 	secret := bytes.Repeat([]byte{7}, 32)
@@ -132,8 +132,8 @@ func TestKeySeparation(t *testing.T) {
 	}
 }
 
-// TestReplay: a packet is opened once, also if it is sent again from another socket. Reordering inside the
-// window is accepted, older packets are not.
+// TestReplay: a packet is opened once, even if it is repeated from another socket. Reordering
+// within the window is accepted, older packets are not.
 func TestReplay(t *testing.T) {
 	d, l := ends(t)
 	var all [][]byte
@@ -183,8 +183,8 @@ func TestForgedCounter(t *testing.T) {
 	expect(t, l, late, Opened, "genuine")
 }
 
-// TestRekey: after 2^26 packets, or an hour in which it sent, a sender takes the next key. The receiver opens
-// packets of both keys until the overlap has ended.
+// TestRekey: after 2^26 packets, or an hour with traffic, a sender switches to the next key. The
+// receiver opens packets of both keys until the overlap has expired.
 func TestRekey(t *testing.T) {
 	d, l := ends(t)
 	early, spare := sealed(d, 0, "early"), sealed(d, 0, "spare")
@@ -201,7 +201,7 @@ func TestRekey(t *testing.T) {
 	expect(t, l, next, Opened, "next key")
 	expect(t, l, last, Opened, "first key, after the next")
 	expect(t, l, spare, Old, "first key, older than the window")
-	rest := sealed(d, 1, "x") // of a socket without a window: only its key can be too old
+	rest := sealed(d, 1, "x") // on a socket without a window: only its key can be too old
 	l.Tick()
 	d.Tick()
 	for range ticksPerKey - 1 {
@@ -224,8 +224,8 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// TestLostEpochs: a receiver finds the present key although all packets of many keys were lost, and the number of
-// the key wraps around.
+// TestLostEpochs: a receiver finds the present key although all packets of many keys were lost and
+// the epoch number wrapped around.
 func TestLostEpochs(t *testing.T) {
 	d, l := ends(t)
 	for range 1100 {
@@ -246,8 +246,8 @@ func TestLostEpochs(t *testing.T) {
 	expect(t, l, sealed(d, 0, "x"), Bad, "too far ahead")
 }
 
-// TestDerivedKeysPerMinute: a peer that takes a new key with every packet makes the receiver derive 64 in a minute, and
-// no more.
+// TestDerivedKeysPerMinute: a peer that rekeys with every packet makes the receiver derive at most
+// 64 keys per minute.
 func TestDerivedKeysPerMinute(t *testing.T) {
 	d, l := ends(t)
 	for i := range 2 * maxAhead {
@@ -262,8 +262,8 @@ func TestDerivedKeysPerMinute(t *testing.T) {
 	expect(t, l, sealed(d, 0, "x"), Opened, "after a minute")
 }
 
-// TestSilentPeer: a sender that gets no answer for weeks does not leave the receiver behind. It takes new keys by time again
-// when the peer is back.
+// TestSilentPeer: a sender without responses for weeks does not outrun the receiver. It resumes
+// rekeying by time when the peer responds.
 func TestSilentPeer(t *testing.T) {
 	d, l := ends(t)
 	for range 1000 * ticksPerKey {
@@ -285,7 +285,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// TestLastCounter: a peer cannot make its replay window begin again with the highest counters.
+// TestLastCounter: a peer cannot restart its replay window with the highest counters.
 func TestLastCounter(t *testing.T) {
 	d, l := ends(t)
 	b := sealed(d, 0, "x")
@@ -302,8 +302,8 @@ func TestLastCounter(t *testing.T) {
 	}
 }
 
-// TestWindowsAreBounded: a peer that names many sockets does not make the receiver keep a window for each. No packet is
-// opened twice.
+// TestWindowsAreBounded: a peer that uses many sockets does not make the receiver keep a window for
+// each. No packet is opened twice.
 func TestWindowsAreBounded(t *testing.T) {
 	d, l := ends(t)
 	for socket := range 256 {
@@ -322,7 +322,7 @@ func TestWindowsAreBounded(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: sealing and opening allocate nothing.
+// TestNoAllocations: sealing and opening do not allocate.
 func TestNoAllocations(t *testing.T) {
 	d, l := ends(t)
 	b := make([]byte, Overhead+4096)
@@ -332,13 +332,13 @@ func TestNoAllocations(t *testing.T) {
 			t.Errorf("verdict %d, want %d", v, Opened)
 		}
 	}
-	run() // makes the window
+	run() // allocates the window
 	if n := testing.AllocsPerRun(100, run); n != 0 {
 		t.Errorf("%v allocations per packet, want 0", n)
 	}
 }
 
-// FuzzOpen: no bytes but those that were sealed are opened, and none panic.
+// FuzzOpen: only sealed packets are opened, and no input panics.
 func FuzzOpen(f *testing.F) {
 	d, l := ends(f)
 	genuine := make(map[string]bool)
@@ -365,7 +365,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// BenchmarkSealOpen is the least that sealing a packet and opening it can cost.
+// BenchmarkSealOpen measures the minimum cost of sealing and opening a packet.
 func BenchmarkSealOpen(b *testing.B) {
 	for _, size := range []struct {
 		name  string

@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// MinSecret is the least length of a secret in bytes.
+// MinSecret is the minimum length of a secret in bytes.
 const MinSecret = 16
 
-// ErrSecret is the error for a secret that is too short.
+// ErrSecret is returned for a secret that is too short.
 var ErrSecret = errors.New("seal: the secret is too short")
 
-// ErrReflected is the error for a greeting of the NIC itself.
+// ErrReflected is returned for the NIC's own greeting.
 var ErrReflected = errors.New("seal: the peer's greeting is that of this NIC")
 
 // Labels of the key schedule.
@@ -30,13 +30,13 @@ const (
 	saltLen   = 12
 )
 
-// Session is a secret that two processes share, and the role of this one. It does not change.
+// Session is a secret shared by two processes, and the role of this one. It is immutable.
 type Session struct {
 	prk    []byte
 	dialer bool
 }
 
-// NewSession returns the session of a secret. Exactly one of the two sides must be the dialer.
+// NewSession returns a session for a secret. Exactly one of the two sides must be the dialer.
 func NewSession(secret []byte, dialer bool) (*Session, error) {
 	if len(secret) < MinSecret {
 		return nil, fmt.Errorf("%w: it has %d bytes, want at least %d random ones", ErrSecret, len(secret), MinSecret)
@@ -48,7 +48,7 @@ func NewSession(secret []byte, dialer bool) (*Session, error) {
 	return &Session{prk: prk, dialer: dialer}, nil
 }
 
-// Associate returns the association of a NIC of this side and one of the peer's. It must not be called twice
+// Associate returns the association of a local NIC and a peer's NIC. It must not be called twice
 // with the same greetings: both associations would use the same nonces.
 func (s *Session) Associate(own, peer *Greeting) (*Association, error) {
 	if own == peer || *own == *peer {
@@ -72,7 +72,7 @@ func (s *Session) Associate(own, peer *Greeting) (*Association, error) {
 	return a, a.in.init(first)
 }
 
-// direction returns the first secret of a direction.
+// direction returns the initial secret of a direction.
 func (s *Session) direction(label string, from, to *Greeting) ([]byte, error) {
 	return expand(s.prk, label+string(from[:])+string(to[:]), secretLen)
 }
@@ -86,28 +86,30 @@ func expand(secret []byte, info string, n int) ([]byte, error) {
 	return b, nil
 }
 
-// Association is the keys of both directions between two NICs.
+// Association holds the keys of both directions between two NICs.
 type Association struct {
 	out outgoing
 	in  incoming
 	// ticks counts calls of Tick since the last rekeying.
 	ticks int
-	// unanswered counts the keys that the sender has taken since a packet of the peer was opened.
+	// unanswered counts the keys used since a packet from the peer was last opened.
 	unanswered int
 }
 
 // Limits of a key.
 const (
-	// maxPackets is how many packets a key seals. With 4 KiB each, the chance to tell GCM from random bytes
-	// stays below 2^-57 (draft-irtf-cfrg-aead-limits, single key).
+	// maxPackets is the maximum number of packets per key. With 4 KiB each, the advantage of
+	// distinguishing GCM from random bytes stays below 2^-57 (draft-irtf-cfrg-aead-limits, single
+	// key).
 	maxPackets = 1 << 26
-	// ticksPerKey is how many ticks a key is used.
+	// ticksPerKey is the number of ticks after which a key is replaced.
 	ticksPerKey = 60
 )
 
-// Tick must be called once a minute. After 60 ticks the sender takes the next key, if it has used the present
-// one. It stops after 32 such keys without an answer, because the receiver may have seen none of them. A receiver that
-// has seen the next key forgets the last one at the second tick afterwards.
+// Tick must be called once a minute. After 60 ticks the sender switches to the next key, if it has
+// used the present one. It stops after 32 such keys without a response, because the receiver may
+// have missed all of them. After seeing the next key, a receiver drops the previous one at the
+// second tick.
 func (a *Association) Tick() {
 	a.in.expire()
 	if a.ticks++; a.ticks >= ticksPerKey {
@@ -118,7 +120,7 @@ func (a *Association) Tick() {
 	}
 }
 
-// rekey makes the sender take the next key.
+// rekey switches the sender to the next key.
 func (a *Association) rekey() {
 	a.out.rekey()
 	a.ticks = 0

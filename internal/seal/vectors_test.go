@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestVectors: docs/wire.md has the values that this package computes.
+// TestVectors compares the values in docs/wire.md with this package's results.
 func TestVectors(t *testing.T) {
 	page, err := os.ReadFile("../../docs/wire.md")
 	if err != nil {

@@ -1,22 +1,23 @@
 package seal
 
-// WindowLen is how far the counter of a packet may be behind the newest of its socket. All sockets of a sender
-// share the counter: with sixteen in use, which is also how many windows there are, a packet may be overtaken by a
-// thousand of its own socket.
+// WindowLen is the maximum distance of a packet's counter to the newest of its socket. All sockets
+// of a sender share the counter: with sixteen sockets, one per window, a thousand packets of the
+// same socket may overtake a packet.
 const WindowLen = (windowWords - 1) * 64
 
 // windowWords is a power of two.
 const windowWords = 256
 
-// window remembers which counters have come. It is a ring of bits, as in RFC 6479: one word is the newest and
-// only partly valid, so a newer packet clears whole words.
+// window records the received counters. It is a ring of bits, as in RFC 6479: one word is the
+// newest and only partly valid, so a newer packet clears whole words.
 type window struct {
 	// next is one more than the newest counter.
 	next uint64
 	bits [windowWords]uint64
 }
 
-// look says whether a packet may be new. It changes nothing: the packet may be forged.
+// look reports whether a packet may be new. It does not change the window, because the packet may
+// be forged.
 func (w *window) look(counter uint64) Verdict {
 	switch {
 	case counter >= w.next:
@@ -29,7 +30,7 @@ func (w *window) look(counter uint64) Verdict {
 	return Opened
 }
 
-// mark notes that a packet has come that look has accepted.
+// mark records a packet that look has accepted.
 func (w *window) mark(counter uint64) {
 	if counter >= w.next {
 		if w.next > 0 {
