@@ -14,7 +14,7 @@ func (e *exam) judgeAccess() {
 	for i := range e.Devices {
 		d := &e.Devices[i]
 		if d.File == "" {
-			continue // ib_uverbs is not loaded, which is reported separately
+			continue // ib_uverbs is not loaded; reported separately
 		}
 		if !e.exists(d.File) {
 			d.FileError = "it does not exist"

@@ -17,13 +17,13 @@ type Device struct {
 	// Driver is the provider that drives the device (mlx5, rxe, ...), "" if unknown.
 	Driver string `json:"driver,omitempty"`
 
-	// File is the device file, "" if the kernel has none.
+	// File is the device file, "" if missing.
 	File string `json:"file,omitempty"`
-	// FileError is why the file cannot be opened, "" if it can.
+	// FileError is the reason why the file cannot be opened, "" if it can.
 	FileError string `json:"file_error,omitempty"`
 
-	// Usable reports whether this process can use at least one port of the device. It does
-	// not cover libraries and limits.
+	// Usable reports whether this process can use at least one port. It does not cover libraries
+	// and limits.
 	Usable bool   `json:"usable"`
 	Ports  []Port `json:"ports"`
 
@@ -83,7 +83,7 @@ func (e *exam) readDevices() {
 	}
 }
 
-// deviceFiles returns the device files by the names of the devices.
+// deviceFiles returns the device files by device name.
 func (e *exam) deviceFiles() map[string]string {
 	files := map[string]string{}
 	for _, u := range e.list("/sys/class/infiniband_verbs") {
@@ -107,8 +107,8 @@ func (e *exam) readPort(d *Device, dir string, number int) Port {
 	return p
 }
 
-// maxHole is how many empty rows of a GID table are read before giving up. The kernel fills the
-// first free row, and rxe's table has 1024 rows.
+// maxHole is the number of consecutive empty rows after which reading a GID table stops. The kernel
+// fills the first free row, and rxe's table has 1024 rows.
 const maxHole = 128
 
 // readGIDs reads the used rows of a GID table.
@@ -135,14 +135,14 @@ func (e *exam) readGIDs(port string) []GID {
 }
 
 // emptyGID reports whether a row is unused. It has neither prefix nor interface, or only a
-// link-local prefix, as on ports that are down.
+// link-local prefix, as on inactive ports.
 func emptyGID(a netip.Addr) bool {
 	b := a.As16()
 	return a.IsUnspecified() || a.IsLinkLocalUnicast() && [8]byte(b[8:]) == [8]byte{}
 }
 
-// netDev returns the network interface of an Ethernet port. It comes from the GIDs, from rxe's
-// parent file, or from the same PCI function and port.
+// netDev returns the network interface of an Ethernet port. It is found through the GIDs, rxe's
+// parent file, or the same PCI function and port.
 func (e *exam) netDev(device string, p *Port) string {
 	if p.LinkLayer != "Ethernet" {
 		return ""
@@ -164,8 +164,8 @@ func (e *exam) netDev(device string, p *Port) string {
 }
 
 // rdmaMTU returns the RDMA MTU that fits into the MTU of a network interface. Hardware drivers
-// reserve room for the largest RoCE headers: GRH or IP (40), UDP (8), BTH (12), XRC extension
-// (4), AtomicETH (28) and ICRC (4). rxe reserves 80 bytes.
+// reserve space for the largest RoCE headers: GRH or IP (40), UDP (8), BTH (12), XRC extension (4),
+// AtomicETH (28) and ICRC (4). rxe reserves 80 bytes.
 func rdmaMTU(netdev int, driver string) int {
 	headers := 40 + 8 + 12 + 4 + 28 + 4
 	if driver == "rxe" {
@@ -193,8 +193,8 @@ var kernelDrivers = map[string]string{
 	"hfi1":      "hfi1verbs",
 }
 
-// driver returns the name of the provider for a device. It depends on the hardware driver, or
-// for software devices on what sysfs shows.
+// driver returns the name of the provider for a device. It depends on the hardware driver, or for
+// software devices on sysfs.
 func (e *exam) driver(device string) string {
 	dir := "/sys/class/infiniband/" + device + "/"
 	if d := e.link(dir + "device/driver"); d != "" {

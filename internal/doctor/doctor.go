@@ -1,8 +1,8 @@
-// Package doctor finds out whether a machine can do RDMA through libibverbs. If it cannot,
-// doctor explains why and what to do.
+// Package doctor checks whether a machine supports RDMA through libibverbs. If it does not, doctor
+// explains why and how to fix it.
 //
-// It reads files and opens device files. It loads no library, changes nothing and needs no
-// privileges. All input comes from a Machine, so tests can supply imaginary machines.
+// It reads files and opens device files. It does not load libraries, change the system or need
+// privileges. All input is read through a Machine, so tests can supply imaginary machines.
 package doctor
 
 import (
@@ -19,12 +19,11 @@ type Machine struct {
 	// Root is the root file system, with /proc and /sys of this process.
 	Root fs.FS
 
-	// Env returns an environment variable, "" if it is not set. Nil means that none is
-	// set.
+	// Env returns an environment variable, "" if it is unset. Nil means an empty environment.
 	Env func(name string) string
 
-	// Open opens a device file for reading and writing, and closes it again. The name is
-	// absolute. Nil means that every file can be opened.
+	// Open opens a device file for reading and writing, and closes it again. The name is absolute.
+	// Nil means that every file can be opened.
 	Open func(name string) error
 }
 
@@ -50,7 +49,7 @@ type Finding struct {
 	Found string `json:"found"`
 	// Means is its consequence; empty if Level is OK.
 	Means string `json:"means,omitempty"`
-	// Do lists what to do, one step per entry, the likeliest first; empty if Level is OK.
+	// Do lists the steps to take, the likeliest first; empty if Level is OK.
 	Do []string `json:"do,omitempty"`
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// findings returns the findings of a report that are not ok, one per line.
+// findings returns the findings of a report other than ok, one per line.
 func findings(r *Report) string {
 	var b strings.Builder
 	for _, f := range r.Findings {
@@ -34,8 +34,8 @@ func advice(r *Report) string {
 
 const noDeviceFound = "problem devices: the kernel shows no RDMA device (/sys/class/infiniband is empty or missing)\n"
 
-// scenario is a machine and the expected report: all findings that are not ok, in order, and
-// parts of the advice.
+// scenario is a machine and the expected report: all findings other than ok, in order, and parts of
+// the advice.
 type scenario struct {
 	name     string
 	machine  machine
@@ -67,7 +67,7 @@ func play(t *testing.T, scenarios []scenario) {
 	}
 }
 
-// checkReport checks what holds for every report.
+// checkReport checks the invariants of every report.
 func checkReport(t *testing.T, r *Report) {
 	t.Helper()
 	if !r.Softnic {
@@ -153,7 +153,7 @@ func TestOtherSystems(t *testing.T) {
 	checkReport(t, &r)
 }
 
-// TestHost examines the machine that runs the test, whatever it has.
+// TestHost examines the machine that runs the test.
 func TestHost(t *testing.T) {
 	r := Examine(Host())
 	checkReport(t, &r)

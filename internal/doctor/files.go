@@ -25,7 +25,7 @@ func (e *exam) text(p string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// number returns the number in a file, in any base of Go's syntax, 0 if there is none.
+// number returns the number in a file, in any base of Go's syntax, 0 if missing or invalid.
 func (e *exam) number(p string) int {
 	n, err := strconv.ParseInt(e.text(p), 0, 64)
 	if err != nil {
@@ -53,7 +53,7 @@ func (e *exam) exists(p string) bool {
 	return err == nil
 }
 
-// link returns the last element of a symbolic link's target, "" if it is no link.
+// link returns the last element of a symbolic link's target, "" if it is not a link.
 func (e *exam) link(p string) string {
 	target, err := fs.ReadLink(e.m.Root, name(p))
 	if err != nil {

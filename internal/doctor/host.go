@@ -5,7 +5,7 @@ import (
 	"runtime"
 )
 
-// Host is the machine that this process runs on, as the process sees it.
+// Host returns the machine that this process runs on, as the process sees it.
 func Host() Machine {
 	return Machine{OS: runtime.GOOS, Root: os.DirFS("/"), Env: os.Getenv, Open: tryOpen}
 }

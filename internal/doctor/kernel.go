@@ -68,7 +68,7 @@ func (e *exam) pciNICs() []nic {
 	return found
 }
 
-// judgeKernel reports whether the kernel has RDMA devices, and what is missing if not.
+// judgeKernel reports whether the kernel has RDMA devices, and the missing parts otherwise.
 func (e *exam) judgeKernel() {
 	nics := e.pciNICs()
 	for _, n := range nics {
@@ -108,7 +108,7 @@ func (e *exam) driverMissing(n nic) {
 		"Without this module the kernel creates no RDMA device for the NIC. The NIC works at most for Ethernet.", do...)
 }
 
-// noDevice reports that the kernel has no device, with the likely reason.
+// noDevice reports that the kernel does not have a device, with the likely reason.
 func (e *exam) noDevice(nics []nic) {
 	found := "the kernel shows no RDMA device (/sys/class/infiniband is empty or missing)"
 	i := slices.IndexFunc(nics, func(n nic) bool { return e.loaded(n.module) })

@@ -18,8 +18,8 @@ const (
 	cacheMaxString = 4096 // PATH_MAX
 )
 
-// cachedPaths returns the paths that a loader cache has for a library, in its order. A truncated
-// or damaged cache has none.
+// cachedPaths returns a library's paths in a loader cache, in cache order. It returns nil for a
+// truncated or corrupted cache.
 func cachedPaths(cache []byte, soname string) []string {
 	start := bytes.Index(cache, []byte(cacheMagic))
 	if start < 0 || len(cache)-start < cacheHeader {
@@ -43,7 +43,7 @@ func cachedPaths(cache []byte, soname string) []string {
 	return paths
 }
 
-// cacheString returns the string at an offset, "" if there is none.
+// cacheString returns the string at an offset, "" if it is invalid.
 func cacheString(cache []byte, offset uint32) string {
 	if uint64(offset) >= uint64(len(cache)) {
 		return ""

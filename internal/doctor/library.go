@@ -13,7 +13,7 @@ const soname = "libibverbs.so.1"
 
 // Library is libibverbs as the dynamic loader would find it.
 type Library struct {
-	Path string `json:"path,omitempty"` // "" if there is none
+	Path string `json:"path,omitempty"` // "" if not found
 
 	// Version is the version of rdma-core, "" if the file name does not contain it.
 	Version string `json:"version,omitempty"`

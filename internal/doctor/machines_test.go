@@ -37,7 +37,7 @@ func (m machine) environment(name, value string) machine {
 	return m
 }
 
-// refusing returns a copy of a machine on which opening a device file fails.
+// refusing returns a copy of a machine where opening a device file fails.
 func (m machine) refusing(file string, err error) machine {
 	m.open = map[string]error{file: &fs.PathError{Op: "open", Path: file, Err: err}}
 	return m
@@ -82,7 +82,7 @@ func limits(soft, hard string) string {
 		fmt.Sprintf("Max locked memory         %-20s %-20s bytes     \n", soft, hard)
 }
 
-// libraries are those of rdma-core as installed by Debian, with two providers.
+// libraries returns the libraries of rdma-core as installed by Debian, with two providers.
 func libraries() map[string]string {
 	const dir = "/usr/lib/x86_64-linux-gnu/"
 	return map[string]string{
@@ -102,7 +102,7 @@ func libraries() map[string]string {
 	}
 }
 
-// rdmaDevice has the files of a device with one port.
+// rdmaDevice returns the files of a device with one port.
 func rdmaDevice(n, uverbs string) map[string]string {
 	dir := "/sys/class/infiniband/" + n + "/"
 	return map[string]string{

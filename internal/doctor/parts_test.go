@@ -71,7 +71,7 @@ func TestPCI(t *testing.T) {
 	}
 }
 
-// TestNetDev checks where the netdev of a port comes from if its GIDs do not name it.
+// TestNetDev checks the sources for a port's netdev other than its GIDs.
 func TestNetDev(t *testing.T) {
 	const dir = "/sys/class/infiniband/dev0/"
 	port := map[string]string{dir + "ports/2/state": "1: DOWN", dir + "ports/2/link_layer": "Ethernet"}

@@ -10,7 +10,7 @@ import (
 // driverConfig is the directory where packages register providers for libibverbs.
 const driverConfig = "/etc/libibverbs.d"
 
-// Provider is a library through which libibverbs drives one kind of device.
+// Provider is the libibverbs driver library for one kind of device.
 type Provider struct {
 	Name string `json:"name"` // mlx5, rxe, ...
 
@@ -34,7 +34,7 @@ func (e *exam) readProviders() {
 	}
 }
 
-// findProvider returns the path of a provider's library, "" if this libibverbs would load none.
+// findProvider returns the path of a provider's library, "" if this libibverbs would not load it.
 // driver is a name or, in private builds, a path.
 func (e *exam) findProvider(driver string) string {
 	abi := e.Library.ProviderABI
@@ -57,7 +57,7 @@ func (e *exam) findProvider(driver string) string {
 // judgeProviders reports the devices without a provider.
 func (e *exam) judgeProviders() {
 	if e.Library.Path == "" || !e.isELF(e.Library.Path) {
-		return // reported separately; without the library there is nothing to check
+		return // reported separately; without the library the check is pointless
 	}
 	install := e.install("ibverbs-providers", "libibverbs rdma-core")
 	if e.Library.ProviderABI == "" {
@@ -68,7 +68,7 @@ func (e *exam) judgeProviders() {
 	for i := range e.Devices {
 		d := &e.Devices[i]
 		if d.Driver == "" || e.Library.ProviderABI == "" {
-			d.served = true // assume that it has one
+			d.served = true // assume that it has a provider
 			continue
 		}
 		j := slices.IndexFunc(e.Providers, func(p Provider) bool { return p.Name == d.Driver })

@@ -2,7 +2,7 @@ package doctor
 
 import "testing"
 
-// TestKernel examines machines whose kernel has a device, has none, or hides it.
+// TestKernel examines machines whose kernel has a device, lacks one, or hides it.
 func TestKernel(t *testing.T) {
 	docker := map[string]string{"/.dockerenv": ""}
 	play(t, []scenario{
@@ -115,7 +115,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// TestPorts examines machines whose port does not work, or not well.
+// TestPorts examines machines whose port is not working, or not working well.
 func TestPorts(t *testing.T) {
 	const port = "/sys/class/infiniband/mlx5_0/ports/1/"
 	play(t, []scenario{

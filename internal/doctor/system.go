@@ -11,8 +11,8 @@ type System struct {
 	Kernel string `json:"kernel,omitempty"`
 	Distro string `json:"distro,omitempty"`
 
-	// Container is the kind of container: docker, podman, kubernetes, lxc, or the name that
-	// it gives itself. Empty means none.
+	// Container is the kind of container: docker, podman, kubernetes, lxc, or its own name. Empty
+	// outside a container.
 	Container string `json:"container,omitempty"`
 
 	family string // debian or rhel, "" if neither
@@ -40,8 +40,8 @@ func (e *exam) readSystem() {
 	e.System.Container = e.container()
 }
 
-// container returns the kind of container around this process. There is no standard way to
-// detect it, so it checks the marks that container managers leave.
+// container returns the kind of container around this process. In the absence of a standard method,
+// it checks the marks that container managers leave.
 func (e *exam) container() string {
 	if e.m.Env("KUBERNETES_SERVICE_HOST") != "" || e.exists("/var/run/secrets/kubernetes.io") {
 		return "kubernetes"
@@ -70,8 +70,8 @@ func (e *exam) container() string {
 	return e.m.Env("container")
 }
 
-// install returns how to install packages with the machine's package manager, or with each
-// known one if the machine's is unknown.
+// install returns the steps to install packages with the machine's package manager, or with each
+// known one if it is unknown.
 func (e *exam) install(debian, rhel string) []string {
 	apt, dnf := "apt-get install "+debian, "dnf install "+rhel
 	switch e.System.family {
@@ -83,7 +83,7 @@ func (e *exam) install(debian, rhel string) []string {
 	return []string{"On Debian and Ubuntu: " + apt, "On Fedora, RHEL and their relatives: " + dnf}
 }
 
-// onHost marks a step as one for the host, if this process runs in a container.
+// onHost marks a step for the host, if this process runs in a container.
 func (e *exam) onHost(step string) string {
 	if e.System.Container != "" {
 		return "On the host, not in this container: " + step
