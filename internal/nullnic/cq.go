@@ -3,7 +3,7 @@ package nullnic
 import "ibverbx/verbs"
 
 // CQ is a ring of completions. It is not a ring.Ring, because it is the baseline of engine
-// benchmarks: succeed and Poll check the room and load the cursors once per chain.
+// benchmarks: succeed and Poll check for space and load the cursors once per chain.
 type CQ struct {
 	ring       []verbs.WC
 	head, tail uint32
@@ -70,7 +70,7 @@ func (c *CQ) freeing(q *QP, n int) {
 	c.slots[int(c.tail)&(len(c.ring)-1)] = freed{q, n}
 }
 
-// Push adds a completion that does not come from a QP of the NIC.
+// Push adds a completion from outside the NIC's QPs.
 func (c *CQ) Push(wc verbs.WC) { *c.push() = wc }
 
 // Len is the number of unpolled completions.
@@ -98,7 +98,7 @@ func (c *CQ) Poll(dst []verbs.WC) (int, error) {
 	return n, nil
 }
 
-// giveBack frees the send queue slots of the oldest n completions, which are being polled.
+// giveBack releases the send queue slots of the oldest n completions, which are being polled.
 //
 //go:noinline
 func (c *CQ) giveBack(n int) {

@@ -7,7 +7,7 @@ type queue struct {
 	posted []verbs.SendWR
 	inline [][]byte // inline bytes of each element of posted; nil if it is not inline
 	taken  [][]byte // inline bytes of each element of QP.Taken
-	// carried is how many of posted the peer has executed.
+	// carried is the number of posted sends that the peer has executed.
 	carried int
 	// silent counts completed requests without a completion. The next completion that is
 	// polled frees their slots too.
@@ -16,7 +16,7 @@ type queue struct {
 	repeat bool
 	// late holds requests that were in flight when the QP went to ERR.
 	late []lateSend
-	// chains has the lengths of the accepted chains.
+	// chains holds the lengths of the accepted chains.
 	chains []int
 }
 
@@ -27,8 +27,8 @@ type lateSend struct {
 	bytes []byte
 }
 
-// Hold makes the QP keep sends until Complete or Fail. A held send queue has the depth of
-// QPConfig. A slot is free when its completion, or a later one, has been polled.
+// Hold makes the QP keep sends until Complete or Fail. A held send queue has the depth of QPConfig.
+// A slot becomes free when its completion, or a later one, is polled.
 func (q *QP) Hold() { q.held = true }
 
 // RepeatReads makes READs fetch their bytes again when they complete, like a READ whose response
@@ -38,16 +38,16 @@ func (q *QP) RepeatReads() { q.queue.repeat = true }
 // Posted returns the outstanding sends of a held QP, oldest first.
 func (q *QP) Posted() []verbs.SendWR { return q.queue.posted }
 
-// Carried returns how many of Posted have been executed by the peer.
+// Carried returns the number of Posted sends that the peer has executed.
 func (q *QP) Carried() int { return q.queue.carried }
 
-// Chains returns the lengths of the chains that a held QP accepted, one for each doorbell.
+// Chains returns the lengths of the chains accepted by a held QP, one for each doorbell.
 func (q *QP) Chains() []int { return q.queue.chains }
 
 // Inline returns the bytes of Taken[i] at the time of its post, nil if it is not inline.
 func (q *QP) Inline(i int) []byte { return q.queue.taken[i] }
 
-// hold accepts the first take requests of a chain, as far as there is room.
+// hold accepts the first take requests of a chain, until the queue is full.
 func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 	s := &q.queue
 	if room := q.cfg.MaxSendWR - q.occupied; q.cfg.MaxSendWR > 0 && room < take {
@@ -76,7 +76,7 @@ func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 	return take, err
 }
 
-// Complete ends the oldest n sends with success, with a completion for each signaled one.
+// Complete completes the oldest n sends successfully, with a completion for each signaled one.
 func (q *QP) Complete(n int) {
 	for i := range n {
 		wr := &q.queue.posted[i]
@@ -92,7 +92,7 @@ func (q *QP) Complete(n int) {
 	q.drop(n)
 }
 
-// Fail ends the oldest send with a status and flushes everything behind it. If the peer has
+// Fail fails the oldest send with a status and flushes everything behind it. If the peer has
 // executed the send, only its acknowledgement was lost.
 func (q *QP) Fail(status verbs.Status) {
 	if len(q.queue.posted) > 0 {

@@ -108,8 +108,8 @@ func (s *station) poll(t *testing.T) []verbs.WC {
 	return wcs[:n]
 }
 
-// TestCarry: each opcode takes effect at the other side when it is carried, not before. Its
-// completion comes with Complete.
+// TestCarry: each opcode takes effect at the other side when it is carried, not before. Complete
+// writes its completion.
 func TestCarry(t *testing.T) {
 	for _, op := range []verbs.Opcode{
 		verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpSendWithImm,
@@ -188,8 +188,8 @@ func checkCarried(t *testing.T, op verbs.Opcode, a, b *station) {
 	}
 }
 
-// TestNotReady: a send waits for a receive. A QP that does not answer, and keys of another NIC,
-// are failures.
+// TestNotReady: a send waits for a receive. An unresponsive QP and keys of another NIC are
+// failures.
 func TestNotReady(t *testing.T) {
 	a, b := pair(t)
 	a.post(t, a.request(verbs.OpSend, 8, b))
@@ -345,8 +345,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRepeatReads: a READ whose response is lost fetches its bytes again, and finds what was
-// written meanwhile.
+// TestRepeatReads: a READ whose response is lost fetches its bytes again, including later writes.
 func TestRepeatReads(t *testing.T) {
 	for repeat, want := range map[bool]string{false: "then", true: "now!"} {
 		a, b := pair(t)
@@ -364,7 +363,7 @@ func TestRepeatReads(t *testing.T) {
 	}
 }
 
-// TestFailedCompletions: failed completions have garbage in every field that is not valid.
+// TestFailedCompletions: failed completions have garbage in every invalid field.
 func TestFailedCompletions(t *testing.T) {
 	a, b := pair(t)
 	if n, err := a.qp.PostRecv(make([]verbs.RecvWR, 2)); n != 2 {
@@ -383,8 +382,8 @@ func TestFailedCompletions(t *testing.T) {
 	}
 }
 
-// TestSRQ: QPs take their receives from the SRQ. It raises its limit event once, and flushing a
-// QP leaves it alone.
+// TestSRQ: QPs consume receives of the SRQ. It raises its limit event once, and flushing a QP does
+// not affect it.
 func TestSRQ(t *testing.T) {
 	nic := nullnic.New("a", 0x11)
 	pd, _ := nic.AllocPD()

@@ -2,7 +2,7 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// QP accepts work requests. Its zero settings complete every signaled send at once.
+// QP accepts work requests. By default it completes every signaled send immediately.
 type QP struct {
 	nic          *NIC
 	num          uint32
@@ -14,17 +14,17 @@ type QP struct {
 
 	// Doorbells counts calls of PostSend that accepted at least one request.
 	Doorbells int
-	// Overruns counts chains that did not fit into a held QP.
+	// Overruns counts chains that did not fit in a held QP.
 	Overruns int
-	// Taken has every send that a held QP ever accepted, in order.
+	// Taken holds every send ever accepted by a held QP, in order.
 	Taken []verbs.SendWR
 
 	held  bool
 	queue queue
 	own   receives
-	pool  *receives // own, or that of an SRQ
+	pool  *receives // own receives, or the SRQ's
 
-	refuseAt  int // position in the next chain from which to refuse, plus one; 0 for none
+	refuseAt  int // position in the next chain from which to refuse, plus one; 0 disables it
 	refuseErr error
 	refusals  int // number of whole chains to refuse after that
 	occupied  int // used slots of a held send queue
@@ -35,8 +35,8 @@ type QP struct {
 
 var _ verbs.QP = (*QP)(nil)
 
-// RefuseAt makes the next PostSend refuse the request at position k of its chain, and all
-// after it, with err. A negative k cancels that.
+// RefuseAt makes the next PostSend refuse the request at position k of its chain, and all after it,
+// with err. A negative k cancels it.
 func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr, q.refusals = max(k+1, 0), err, 0 }
 
 // RefuseMore makes the QP refuse n whole chains after the one of RefuseAt.
@@ -65,7 +65,7 @@ func spoil(wc *verbs.WC, id uint64, status verbs.Status, qpn uint32) {
 	}
 }
 
-// flush ends all outstanding requests, in order.
+// flush flushes all outstanding requests, in order.
 func (q *QP) flush() {
 	q.state = verbs.StateErr
 	q.flushSends()

@@ -11,7 +11,7 @@ type receives struct {
 
 func (r *receives) waiting() []verbs.RecvWR { return r.queue[r.head:] }
 
-// post accepts receives as far as there is room.
+// post accepts receives until the queue is full.
 func (r *receives) post(wrs []verbs.RecvWR) (int, error) {
 	n := max(min(r.max-len(r.waiting()), len(wrs)), 0)
 	if len(r.queue)+n > cap(r.queue) {
@@ -30,15 +30,15 @@ func (r *receives) take() *verbs.RecvWR {
 	return &r.queue[r.head-1]
 }
 
-// Waiting returns the posted receives of the QP or its SRQ, oldest first.
+// Waiting returns the posted receives of the QP or of its SRQ, oldest first.
 func (q *QP) Waiting() []verbs.RecvWR { return q.pool.waiting() }
 
-// Receive completes the oldest posted receive with wc, and fills in WRID and QPN. It returns
-// false if there is none; the sender would get an RNR NAK.
+// Receive completes the oldest posted receive with wc, and fills in WRID and QPN. It returns false
+// if the queue is empty; the sender would get an RNR NAK.
 func (q *QP) Receive(wc verbs.WC) bool { return q.Deliver(wc, nil) }
 
-// Deliver is Receive with a payload that goes to the buffers of the receive. ByteLen is that of
-// wc. It panics if the payload does not fit, which is a bug in the test or in the engine.
+// Deliver is Receive with a payload for the receive's buffers. It does not change wc.ByteLen. It
+// panics if the payload does not fit, which is a bug in the test or in the engine.
 func (q *QP) Deliver(wc verbs.WC, payload []byte) bool {
 	if len(q.pool.waiting()) == 0 {
 		return false
@@ -53,7 +53,7 @@ func (q *QP) Deliver(wc verbs.WC, payload []byte) bool {
 	return true
 }
 
-// FailRecv ends the oldest posted receive with a status and takes the QP to ERR, which flushes
+// FailRecv fails the oldest posted receive with a status and moves the QP to ERR, which flushes
 // everything else.
 func (q *QP) FailRecv(status verbs.Status) {
 	if len(q.pool.waiting()) > 0 {
@@ -63,7 +63,7 @@ func (q *QP) FailRecv(status verbs.Status) {
 	q.flush()
 }
 
-// flushRecvs ends the receives of the QP. Those of an SRQ stay.
+// flushRecvs flushes the QP's own receives. An SRQ is not affected.
 func (q *QP) flushRecvs() {
 	for len(q.own.waiting()) > 0 {
 		spoil(q.recvs.push(), q.own.take().WRID, verbs.StatusWRFlushErr, q.num)

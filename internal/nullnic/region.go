@@ -9,8 +9,8 @@ import (
 // remoteBit distinguishes a remote key from the local key of the same region.
 const remoteBit = 1 << 31
 
-// mr is a memory region. Its keys are valid only on its own NIC, so that using a key of the
-// wrong rail is noticed.
+// mr is a memory region. Its keys are valid only on its own NIC, so that using a key of the wrong
+// rail is detected.
 type mr struct {
 	nic    *NIC
 	memory *verbs.Memory
@@ -45,8 +45,7 @@ func (m *mr) Close() error {
 	return nil
 }
 
-// local returns the bytes of a scatter-gather element, or false if its key or its range is
-// wrong.
+// local returns the bytes of a scatter-gather element, or false if its key or range is invalid.
 func (n *NIC) local(e verbs.SGE) ([]byte, bool) { return n.bytes(e.LKey, e.Addr, uint64(e.Length)) }
 
 // remote returns the bytes for a peer's address and remote key.
@@ -78,8 +77,7 @@ func (n *NIC) gather(sges []verbs.SGE) ([]byte, bool) {
 	return all, true
 }
 
-// scatter copies b to the elements. It returns false if b does not fit or an element is
-// wrong.
+// scatter copies b to the elements. It returns false if b does not fit or an element is invalid.
 func (n *NIC) scatter(sges []verbs.SGE, b []byte) bool {
 	for _, e := range sges {
 		if len(b) == 0 {

@@ -11,8 +11,8 @@ type SRQ struct {
 
 var _ verbs.SRQ = (*SRQ)(nil)
 
-// low raises the limit event of the QP's SRQ once, when a message took a receive and fewer than
-// the limit are left.
+// low raises the limit event of the QP's SRQ once, when a message has consumed a receive and fewer
+// than the limit are left.
 func (q *QP) low() {
 	if q.cfg.SRQ == nil {
 		return

@@ -25,7 +25,7 @@ func Join(nics ...*NIC) *Wire {
 	return w
 }
 
-// peer returns the QP that q is connected to, or nil if it does not answer.
+// peer returns the QP that q is connected to, or nil if it does not respond.
 func (q *QP) peer() *QP {
 	if q.nic.wire == nil {
 		return nil
@@ -42,9 +42,9 @@ func (q *QP) peer() *QP {
 	return nil
 }
 
-// Carry executes the oldest uncarried send at the peer. It returns false if there is none, or if
-// the peer has no receive posted yet. A status other than success is that of the failed send.
-// The caller then calls Fail once the earlier sends are complete.
+// Carry executes the oldest uncarried send at the peer. It returns false if all are carried, or if
+// the peer has not posted a receive yet. After a status other than success, the caller calls Fail
+// once the earlier sends are complete.
 func (q *QP) Carry() (verbs.Status, bool) {
 	s := &q.queue
 	if s.carried == len(s.posted) {
@@ -65,8 +65,8 @@ func (q *QP) Carry() (verbs.Status, bool) {
 	return status, done
 }
 
-// CarryLate executes the oldest send that was in flight when its QP went to ERR and was flushed.
-// It returns false if there is none or the peer does not accept it.
+// CarryLate executes the oldest send that was in flight when its QP went to ERR and was flushed. It
+// returns false if none are left or the peer does not accept it.
 func (q *QP) CarryLate() bool {
 	s := &q.queue
 	if len(s.late) == 0 {
@@ -102,7 +102,7 @@ func (q *QP) keepLate() {
 // carriesBytes reports whether a request carries bytes from this side to the other.
 func carriesBytes(op verbs.Opcode) bool { return op <= verbs.OpSendWithImm }
 
-// execute executes a request at the peer. It returns false if the peer has no receive posted.
+// execute executes a request at the peer. It returns false if the peer has not posted a receive.
 func (q *QP) execute(wr *verbs.SendWR, payload []byte) (verbs.Status, bool) {
 	p := q.peer()
 	if p == nil {
@@ -143,7 +143,7 @@ func (q *QP) execute(wr *verbs.SendWR, payload []byte) (verbs.Status, bool) {
 	return verbs.StatusSuccess, true
 }
 
-// atomic executes an atomic on eight bytes of the peer and fetches their old value.
+// atomic executes an atomic on eight bytes of the peer and returns their old value to the request.
 func (q *QP) atomic(wr *verbs.SendWR, at []byte) verbs.Status {
 	if len(at) != 8 {
 		return verbs.StatusRemInvReqErr
