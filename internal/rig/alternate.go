@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Alternate runs two functions in turn and reports the speed of the second one in bytes per second, and the median of how fast it was in comparison
-// with the first one.
+// Alternate runs two functions alternately. It reports the speed of the second in bytes per second,
+// and its median speed relative to the first.
 func Alternate(b *testing.B, bytes int64, first, second func()) {
 	var ratios []float64
 	var spent time.Duration

@@ -1,7 +1,7 @@
 package rig
 
-// Deaf is an ibverbx.Control that loses every datagram. With it a single lane keeps a ring and a ledger of its requests, and a lost
-// lane stays lost. Any number of VirtualQPs may share one.
+// Deaf is an ibverbx.Control that drops every datagram. With it, a single lane keeps a ring and a
+// ledger of its requests, and a lost lane stays lost. Any number of VirtualQPs may share one.
 type Deaf struct{}
 
 // Send implements ibverbx.Control.

@@ -9,7 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// DMABuf returns the file descriptor of n bytes that a software NIC takes for a dma-buf, and the bytes.
+// DMABuf returns a file descriptor for n bytes that a software NIC accepts as a dma-buf, and the
+// bytes.
 func DMABuf(tb testing.TB, n int) (fd int, b []byte) {
 	tb.Helper()
 	fd, err := unix.MemfdCreate("dma-buf", unix.MFD_CLOEXEC)
@@ -22,7 +23,7 @@ func DMABuf(tb testing.TB, n int) (fd int, b []byte) {
 	return fd, b
 }
 
-// DMABufRegion returns n bytes of a dma-buf that are registered on all rails, and the bytes.
+// DMABufRegion registers n bytes of a dma-buf on all rails, and returns the region and the bytes.
 func (h *Host) DMABufRegion(n int) (*ibverbx.Region, []byte) {
 	h.tb.Helper()
 	fd, b := DMABuf(h.tb, n)

@@ -12,11 +12,11 @@ import (
 // Host is one side of a test: rails, a VirtualCQ, and a VirtualQP.
 type Host struct {
 	tb testing.TB
-	// NICs are the software NICs by rail. There are none on other devices.
+	// NICs are the software NICs by rail; empty on other devices.
 	NICs  []*softnic.NIC
 	Rails *ibverbx.Rails
 	CQ    *ibverbx.VirtualCQ
-	// QP is the VirtualQP that NewQP made first.
+	// QP is the first VirtualQP that NewQP created.
 	QP *ibverbx.VirtualQP
 }
 
@@ -28,8 +28,8 @@ func NewPair(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) (a, b *Hos
 	return a, b
 }
 
-// NewHost returns a host with a NIC on every link, a VirtualCQ with a waker, and a VirtualQP
-// that is not connected.
+// NewHost returns a host with a NIC on every link, a VirtualCQ with a waker, and an unconnected
+// VirtualQP.
 func NewHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *Host {
 	tb.Helper()
 	h := NewRails(tb, links)
@@ -38,20 +38,20 @@ func NewHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *Host {
 	return h
 }
 
-// NewRails returns a host with a NIC on every link, and neither VirtualCQ nor VirtualQP.
+// NewRails returns a host with a NIC on every link, without a VirtualCQ or VirtualQP.
 func NewRails(tb testing.TB, links []softnic.Link) *Host {
 	tb.Helper()
 	return NewRailsOver(tb, links, func(_ int, inner verbs.Context) verbs.Context { return inner })
 }
 
-// NewRailsOver is NewRails with something between each NIC and the engine: wrap gets the rail and
-// the context of its NIC and returns the context that the engine uses.
+// NewRailsOver is NewRails with a layer between each NIC and the engine: wrap receives the rail and
+// the context of its NIC and returns the context for the engine.
 func NewRailsOver(tb testing.TB, links []softnic.Link, wrap func(rail int, inner verbs.Context) verbs.Context) *Host {
 	tb.Helper()
 	var nics []*softnic.NIC
 	var rails []ibverbx.RailConfig
 	for rail, link := range links {
-		// A seed makes QP numbers the same on all NICs, which the engine must bear.
+		// A seed gives all NICs the same QP numbers, which the engine must handle.
 		nic, err := softnic.New(link, softnic.Config{Seed: rand.Uint64() | 1})
 		Must(tb, err)
 		tb.Cleanup(func() { Must(tb, nic.Close()) })
@@ -65,8 +65,8 @@ func NewRailsOver(tb testing.TB, links []softnic.Link, wrap func(rail int, inner
 	return h
 }
 
-// ownCore is the context of a software NIC that says that it does not work on the caller's core. So
-// the engine cuts requests as it does on real NICs.
+// ownCore wraps a software NIC's context so that it does not report running on the caller's core.
+// The engine then fragments requests as on real NICs.
 type ownCore struct{ verbs.Context }
 
 func (c ownCore) QueryPort(port int) (verbs.PortAttr, error) {
@@ -75,8 +75,8 @@ func (c ownCore) QueryPort(port int) (verbs.PortAttr, error) {
 	return attr, err
 }
 
-// NewRailsOn returns a host on contexts of any provider, and neither VirtualCQ nor VirtualQP.
-// The caller closes the contexts.
+// NewRailsOn returns a host on contexts of any provider, without a VirtualCQ or VirtualQP. The
+// caller closes the contexts.
 func NewRailsOn(tb testing.TB, rails ...ibverbx.RailConfig) *Host {
 	tb.Helper()
 	h := &Host{tb: tb}
@@ -87,10 +87,10 @@ func NewRailsOn(tb testing.TB, rails ...ibverbx.RailConfig) *Host {
 	return h
 }
 
-// NewOn returns a host on rails that the caller closes, and neither VirtualCQ nor VirtualQP.
+// NewOn returns a host on rails closed by the caller, without a VirtualCQ or VirtualQP.
 func NewOn(tb testing.TB, rails *ibverbx.Rails) *Host { return &Host{tb: tb, Rails: rails} }
 
-// NewCQ makes the host's VirtualCQ.
+// NewCQ creates the host's VirtualCQ.
 func (h *Host) NewCQ(cfg ibverbx.CQConfig) {
 	h.tb.Helper()
 	cq, err := h.Rails.NewCQ(cfg)
@@ -111,7 +111,7 @@ func (h *Host) NewQP(cfg ibverbx.Config) *ibverbx.VirtualQP {
 	return q
 }
 
-// Region returns n registered bytes that all requests may use.
+// Region returns n registered bytes with all access rights.
 func (h *Host) Region(n int) *ibverbx.Region {
 	h.tb.Helper()
 	return register(h.tb, h.Rails, n)
@@ -128,7 +128,7 @@ func register(tb testing.TB, rails *ibverbx.Rails, n int) *ibverbx.Region {
 	return r
 }
 
-// PostSend posts requests, all of which must be taken.
+// PostSend posts requests; all must be accepted.
 func (h *Host) PostSend(wrs ...ibverbx.SendWR) {
 	h.tb.Helper()
 	if n, err := h.QP.PostSend(wrs); n != len(wrs) || err != nil {
@@ -136,7 +136,7 @@ func (h *Host) PostSend(wrs ...ibverbx.SendWR) {
 	}
 }
 
-// PostRecv posts receives, all of which must be taken.
+// PostRecv posts receives; all must be accepted.
 func (h *Host) PostRecv(wrs ...ibverbx.RecvWR) {
 	h.tb.Helper()
 	if n, err := h.QP.PostRecv(wrs); n != len(wrs) || err != nil {
@@ -152,7 +152,7 @@ func (h *Host) Poll() []ibverbx.WC {
 	return wcs[:n]
 }
 
-// Wait polls until there are n completions.
+// Wait polls until n completions have arrived.
 func (h *Host) Wait(n int) []ibverbx.WC {
 	h.tb.Helper()
 	got := make([]ibverbx.WC, n)
@@ -167,7 +167,7 @@ func (h *Host) Wait(n int) []ibverbx.WC {
 	return got
 }
 
-// MemoryLinks returns n links that hand packets over within the process.
+// MemoryLinks returns n links that deliver packets within the process.
 func MemoryLinks(n int) []softnic.Link {
 	links := make([]softnic.Link, n)
 	for i := range links {

@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Instrument is a VirtualQP, connected to itself, over NICs that do only what the test says:
-// their sends are held until the test completes or fails them.
+// Instrument is a VirtualQP, connected to itself, over NICs controlled by the test: sends are held
+// until the test completes or fails them.
 type Instrument struct {
 	tb testing.TB
 	// NIC is the first NIC.
@@ -28,15 +28,15 @@ func NewInstrument(tb testing.TB, cfg ibverbx.Config) *Instrument {
 	return x
 }
 
-// NewFreeInstrument returns an instrument with one NIC that completes every send at once.
+// NewFreeInstrument returns an instrument with one NIC that completes every send immediately.
 func NewFreeInstrument(tb testing.TB, cfg ibverbx.Config) *Instrument {
 	tb.Helper()
 	nic := nullnic.New("null0", 0x11)
 	return newInstrument(tb, cfg, nic, nic)
 }
 
-// NewInstrumentOn returns an instrument with several NICs, each of which the engine uses
-// through the context at the same place.
+// NewInstrumentOn returns an instrument with several NICs. The engine uses NIC i through
+// contexts[i].
 func NewInstrumentOn(tb testing.TB, cfg ibverbx.Config, nics []*nullnic.NIC, contexts ...verbs.Context) *Instrument {
 	tb.Helper()
 	x := newInstrument(tb, cfg, nics[0], contexts...)
@@ -84,7 +84,7 @@ func (x *Instrument) Request(id uint64, op verbs.Opcode, n uint32) ibverbx.SendW
 	return wr
 }
 
-// PostSend posts requests, all of which must be taken.
+// PostSend posts requests; all must be accepted.
 func (x *Instrument) PostSend(wrs ...ibverbx.SendWR) {
 	x.tb.Helper()
 	if n, err := x.QP.PostSend(wrs); n != len(wrs) || err != nil {
@@ -92,7 +92,7 @@ func (x *Instrument) PostSend(wrs ...ibverbx.SendWR) {
 	}
 }
 
-// PostRecv posts receives, all of which must be taken.
+// PostRecv posts receives; all must be accepted.
 func (x *Instrument) PostRecv(wrs ...ibverbx.RecvWR) {
 	x.tb.Helper()
 	if n, err := x.QP.PostRecv(wrs); n != len(wrs) || err != nil {
@@ -100,8 +100,8 @@ func (x *Instrument) PostRecv(wrs ...ibverbx.RecvWR) {
 	}
 }
 
-// Settle completes everything that the first NIC holds, polls until no more completions come,
-// and returns all of them.
+// Settle completes all sends held by the first NIC, polls until no completions are left, and
+// returns all of them.
 func (x *Instrument) Settle() []ibverbx.WC {
 	x.tb.Helper()
 	return x.SettleWith(func() {
@@ -111,8 +111,8 @@ func (x *Instrument) Settle() []ibverbx.WC {
 	})
 }
 
-// SettleWith polls until no more completions come, calling before ahead of every poll, and
-// returns all completions.
+// SettleWith polls until no completions are left, calling before ahead of every poll, and returns
+// all completions.
 func (x *Instrument) SettleWith(before func()) (all []ibverbx.WC) {
 	x.tb.Helper()
 	for idle := 0; idle < 20; idle++ {

@@ -2,17 +2,17 @@ package rig
 
 import "ibverbx/verbs"
 
-// Limits are those of a small device. Zero means that the limit of the NIC below holds.
+// Limits describe a small device. Zero means the limit of the underlying NIC.
 type Limits struct {
 	CQE int // the depth of a CQ
 	WR  int // requests in one queue of a QP
-	SGE int // pieces of a request
-	// Inline is how many inline bytes a QP accepts; verbs.ExplicitZero means none. The device does not
-	// report it, as libibverbs does not.
+	SGE int // SGEs of a request
+	// Inline is the maximum number of inline bytes per request; verbs.ExplicitZero disables inline
+	// data. As in libibverbs, the device does not report it.
 	Inline int
 }
 
-// Over returns a device with these limits in front of another.
+// Over returns a device with these limits on top of another.
 func (l Limits) Over(inner verbs.Context) verbs.Context {
 	if l == (Limits{}) {
 		return inner

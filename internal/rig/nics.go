@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// OpenNICs opens a NIC on each link, for the Config.Open of a Node. wrap may be nil, or change what is opened. shut closes
-// the NICs, also after an error.
+// OpenNICs opens a NIC on each link, for the Config.Open of a Node. wrap, if not nil, wraps each
+// context. shut closes the NICs; it is valid even after an error.
 func OpenNICs(links []softnic.Link, cfg softnic.Config, wrap func(verbs.Context) (verbs.Context, error)) (nics []*softnic.NIC, rails []ibverbx.RailConfig, shut func() error, err error) {
 	shut = func() (err error) {
 		for _, nic := range nics {

@@ -17,17 +17,17 @@ func Fill(b []byte, seed uint64) {
 	}
 }
 
-// Stamp fills b with bytes that only message i of a sender has.
+// Stamp fills b with bytes unique to message i of a sender.
 func Stamp(b []byte, sender, i int) { Fill(b, uint64(sender)<<40|uint64(i)) }
 
-// Stamped returns n bytes as Stamp writes them.
+// Stamped returns n bytes filled by Stamp.
 func Stamped(n, sender, i int) []byte {
 	b := make([]byte, n)
 	Stamp(b, sender, i)
 	return b
 }
 
-// FirstDifference returns the first index at which two slices of one length differ, or -1.
+// FirstDifference returns the first index where two slices of equal length differ, or -1.
 func FirstDifference(a, b []byte) int {
 	for i := range b {
 		if a[i] != b[i] {

@@ -1,6 +1,6 @@
-// Package rig is the setup that tests of the engine share: hosts on software NICs and on
-// real ones, connected pairs, NICs that a test controls, payloads, and wire formats. Only
-// tests import it. Everything that it opens is closed when the test ends.
+// Package rig is the shared setup of engine tests: hosts on software NICs and on real ones,
+// connected pairs, controllable NICs, payloads, and wire formats. Only tests import it. Everything
+// it opens is closed when the test completes.
 package rig
 
 import (
@@ -12,8 +12,8 @@ import (
 	"ibverbx/internal/property"
 )
 
-// Main is the TestMain of a suite. It seeds the property tests, runs everything, and fails
-// if a test leaves a goroutine behind: the engine starts none.
+// Main is the TestMain of a suite. It seeds the property tests, runs all tests, and fails if a test
+// leaks a goroutine: the engine does not start any.
 func Main(m *testing.M) {
 	property.Seed()
 	goleak.VerifyTestMain(m)
@@ -25,15 +25,15 @@ type failer interface {
 	Fatal(args ...any)
 }
 
-// Must ends the test if err is not nil.
+// Must fails the test immediately if err is not nil.
 func Must(t failer, err error) {
 	if err != nil {
-		t.Helper() // it takes longer than a poll
+		t.Helper() // slower than a poll, so only on failure
 		t.Fatal(err)
 	}
 }
 
-// Schemes are all notification schemes.
+// Schemes lists all notification schemes.
 var Schemes = []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}
 
 // ForEachScheme runs a subtest for each scheme.

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// patience is how long tests wait for what must happen. It is generous, because the machine may be busy.
+// patience is the timeout for expected events. It is generous, because the machine may be busy.
 const patience = 2 * time.Minute
 
-// Soon returns a context with a generous limit. It outlives the test, so that cleanups can use it.
+// Soon returns a context with a generous timeout. It outlives the test, so that cleanups can use
+// it.
 func Soon(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -18,7 +19,7 @@ func Soon(tb testing.TB) context.Context {
 	return ctx
 }
 
-// WantOK ends the test if what was done has failed.
+// WantOK fails the test immediately if err is not nil. what describes the operation.
 func WantOK(tb testing.TB, what string, err error) {
 	tb.Helper()
 	if err != nil {
@@ -26,7 +27,7 @@ func WantOK(tb testing.TB, what string, err error) {
 	}
 }
 
-// WantErr fails the test if err is not the one that is wanted.
+// WantErr fails the test if err does not match want.
 func WantErr(tb testing.TB, what string, err, want error) {
 	tb.Helper()
 	if !errors.Is(err, want) {
@@ -34,7 +35,7 @@ func WantErr(tb testing.TB, what string, err, want error) {
 	}
 }
 
-// Eventually waits until something is true, and ends the test if that takes too long.
+// Eventually waits until f returns true, and fails the test on timeout.
 func Eventually(tb testing.TB, what string, f func() bool) {
 	tb.Helper()
 	for limit := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {

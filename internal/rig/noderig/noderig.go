@@ -15,18 +15,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// Host is a Node of a test.
+// Host is a Node in a test.
 type Host struct {
 	*node.Node
-	// Links are the links that the Node has a NIC on, one for each rail. Without any it has a NIC on UDP, on the loopback.
+	// Links are the links with a NIC of the Node, one for each rail. If empty, the Node has a NIC
+	// on UDP, on the loopback.
 	Links []softnic.Link
-	// Wrap changes the contexts of the NICs, if it is not nil.
+	// Wrap, if not nil, wraps the contexts of the NICs.
 	Wrap func(verbs.Context) (verbs.Context, error)
 	// NICs are the NICs on Links.
 	NICs []*softnic.NIC
 }
 
-// Open is a node.Config.Open.
+// Open implements node.Config.Open.
 func (h *Host) Open() (nics peer.NICs, err error) {
 	if len(h.Links) == 0 {
 		return peer.OpenSoftNICs(netip.MustParseAddr("127.0.0.1"))()
@@ -43,12 +44,13 @@ func (h *Host) Config() node.Config {
 	}
 }
 
-// Alone returns an address on the loopback that no other Host has, so that its port is free when a Node listens there again.
+// Alone returns a loopback address unique to this Host, so that its port is free when a Node
+// listens there again.
 func Alone() string {
 	return fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }
 
-// Start makes the Node, which is closed at the end of the test. change, if it is not nil, changes its Config.
+// Start starts the Node, which is closed after the test. change, if not nil, changes its Config.
 func (h *Host) Start(t testing.TB, change func(*node.Config)) *Host {
 	t.Helper()
 	cfg := h.Config()
