@@ -2,16 +2,16 @@ package pcap
 
 import "encoding/binary"
 
-// The file is in the format pcapng: blocks in the byte order of the writer (here little-endian). A
-// block begins with its type and length, ends with its length again, and is a multiple of four bytes
-// long. One section block is first. Every interface has a block before its first packet.
+// The file format is pcapng: blocks in the writer's byte order (here little-endian). A block starts
+// with its type and length, finishes with its length again, and is a multiple of four bytes long. A
+// section block is first. Every interface has a block before its first packet.
 //
 //	section    0 | type 0a0d0d0a  | length | magic 1a2b3c4d | version 1 . 0 | length unknown, -1 | options
 //	interface  0 | type 1         | length | link type 101  | longest packet                     | options
 //	packet     0 | type 6         | length | interface | time (high, low) | length here, on wire | bytes
 //
-// Link type 101 says that a packet begins with its IP header. The option if_tsresol of an interface says
-// that times are in nanoseconds.
+// With link type 101, a packet starts with its IP header. The interface option if_tsresol selects
+// nanosecond timestamps.
 const (
 	blockSection   = 0x0a0d0d0a
 	blockInterface = 1
@@ -30,11 +30,11 @@ const (
 	optionDescription = 3
 	optionResolution  = 9
 	nanoseconds       = 9
-	// maxOption is how many bytes of a text are written.
+	// maxOption is the maximum length of a text option in bytes.
 	maxOption = 255
 )
 
-// begin appends the head of a block, whose length end fills in.
+// begin appends the start of a block; end fills in its length.
 func begin(b []byte, kind uint32) []byte {
 	b = binary.LittleEndian.AppendUint32(b, kind)
 	return binary.LittleEndian.AppendUint32(b, 0)
@@ -48,7 +48,7 @@ func end(b []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(b, n)
 }
 
-// pad appends zeros until what began at start is a multiple of four bytes long.
+// pad appends zeros until the length since start is a multiple of four bytes.
 func pad(b []byte, start int) []byte {
 	for (len(b)-start)%4 != 0 {
 		b = append(b, 0)
@@ -56,7 +56,7 @@ func pad(b []byte, start int) []byte {
 	return b
 }
 
-// option appends an option of a block. Empty ones are left out.
+// option appends a block option. Empty ones are omitted.
 func option(b []byte, code uint16, value string) []byte {
 	if value == "" {
 		return b
@@ -78,7 +78,7 @@ func section(application string) []byte {
 	return end(binary.LittleEndian.AppendUint32(b, optionEnd), 0)
 }
 
-// describe returns the block of an interface.
+// describe returns an interface block.
 func describe(name, description string, snapLen int) []byte {
 	b := begin(nil, blockInterface)
 	b = binary.LittleEndian.AppendUint32(b, linkRaw)

@@ -14,7 +14,7 @@ const (
 	dontFrag    = 0x4000
 )
 
-// ipFields are the fields of an IP header that differ from packet to packet.
+// ipFields are the IP header fields that vary between packets.
 type ipFields struct {
 	id          uint16 // the identification of IPv4
 	class, hops uint8  // in IPv4: TOS and TTL
@@ -54,8 +54,8 @@ func appendUDP(b []byte, src, dst uint16, n int) []byte {
 	return append(b, 0, 0)
 }
 
-// sumUDP writes the checksum of UDP, which IPv6 requires (RFC 8200 section 8.1): over the
-// addresses, length and protocol of the IP header, and all of udp.
+// sumUDP writes the UDP checksum, which IPv6 requires (RFC 8200 section 8.1): over the addresses,
+// length and protocol of the IP header, and all of udp.
 func sumUDP(ip, udp []byte) {
 	sum := add(uint64(len(udp))+protocolUDP, ip[8:ip6Len])
 	s := ^fold(add(sum, udp))

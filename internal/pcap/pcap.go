@@ -1,5 +1,6 @@
-// Package pcap writes UDP packets to a pcapng file that tcpdump, tshark and Wireshark read. A program
-// with a UDP socket never sees an IP header, so the package makes one from what the caller knows.
+// Package pcap writes UDP packets to a pcapng file for tcpdump, tshark and Wireshark. A program
+// with a UDP socket never sees an IP header, so the package creates one from the caller's
+// arguments.
 package pcap
 
 import (
@@ -16,8 +17,8 @@ import (
 var (
 	// ErrConfig means that a Config is invalid.
 	ErrConfig = errors.New("pcap: bad config")
-	// ErrWrite is a file that could not be written. The error that wraps it says why. Later packets
-	// were dropped.
+	// ErrWrite means that the file could not be written. The wrapping error gives the reason. Later
+	// packets were dropped.
 	ErrWrite = errors.New("pcap: cannot write")
 )
 
@@ -32,15 +33,16 @@ const (
 
 // Config holds the limits of a Writer. The zero value means the defaults.
 type Config struct {
-	// Buffer is how many bytes are collected before they are written, at least 65570: one packet. 0
-	// means DefaultBuffer.
+	// Buffer is the size of the write buffer in bytes, at least 65570: one packet. 0 means
+	// DefaultBuffer.
 	Buffer int
-	// Limit is how many bytes the file may have, at least 1024. Packets that would make it longer are
-	// dropped and counted. 0 means DefaultLimit.
+	// Limit is the maximum size of the file in bytes, at least 1024. Packets that would exceed it
+	// are dropped and counted. 0 means DefaultLimit.
 	Limit int64
-	// SnapLen is how many bytes of a packet are written, IP header included, at most 65535. 0 means all.
+	// SnapLen is the maximum number of bytes written per packet, including the IP header, at most
+	// 65535. 0 means all.
 	SnapLen int
-	// Application is the program and version that the file names as its writer.
+	// Application is the program and version recorded in the file.
 	Application string
 }
 
@@ -72,13 +74,13 @@ type Writer struct {
 	out io.Writer
 	// file is closed by Close. It is nil if the caller closes out.
 	file io.Closer
-	// buf holds bytes that are not written yet.
+	// buf holds unwritten bytes.
 	buf []byte
-	// snapLen is how many bytes of a packet are written.
+	// snapLen is the maximum number of bytes written per packet.
 	snapLen int
-	// room is how many more bytes the file may take, beyond those in buf.
+	// room is the remaining capacity of the file in bytes, beyond the bytes in buf.
 	room int64
-	// interfaces are in the order of their numbers in the file.
+	// interfaces are ordered by their numbers in the file.
 	interfaces []*Interface
 	written    uint64
 	dropped    uint64
@@ -88,7 +90,7 @@ type Writer struct {
 	err error
 }
 
-// Interface is a NIC whose packets are written. It implements softnic.Capture.
+// Interface is a captured NIC. It implements softnic.Capture.
 type Interface struct {
 	w                 *Writer
 	name, description string
@@ -107,7 +109,7 @@ func New(out io.Writer, cfg Config) (*Writer, error) {
 	return w, nil
 }
 
-// Create returns a Writer on a new file, which Close closes. It replaces an existing file.
+// Create returns a Writer on a new file, which Close closes. An existing file is replaced.
 func Create(name string, cfg Config) (*Writer, error) {
 	if _, err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -124,7 +126,8 @@ func Create(name string, cfg Config) (*Writer, error) {
 	return w, nil
 }
 
-// Interface returns the interface of that name and description, which readers show with each packet.
+// Interface returns an interface with a name and a description, which readers show with each
+// packet.
 func (w *Writer) Interface(name, description string) *Interface {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,18 +154,18 @@ func (w *Writer) block(b []byte) bool {
 	return true
 }
 
-// Pause leaves out packets from now on, without counting them, or takes them again.
+// Pause starts or stops ignoring packets. Ignored packets are not counted.
 func (w *Writer) Pause(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.paused = on
 }
 
-// Packet writes one UDP packet. at is the time in nanoseconds since 1970, id the identification of the
-// IPv4 header, class the traffic class (TOS), hops the hop limit (TTL), and parts together are the UDP
-// payload. It drops and counts packets that cannot be
-// written: the file is full, broken or closed, the addresses differ in family, or the packet is
-// longer than 65,535 bytes. It does not allocate and does not keep parts.
+// Packet writes one UDP packet. at is the time in nanoseconds since 1970, id the identification of
+// the IPv4 header, class the traffic class (TOS), hops the hop limit (TTL), and parts together are
+// the UDP payload. A packet is dropped and counted if the file is full, broken or closed, the
+// addresses differ in family, or the packet is longer than 65,535 bytes. Packet does not allocate
+// and does not keep parts.
 func (i *Interface) Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte) {
 	w := i.w
 	w.mu.Lock()
@@ -198,7 +201,7 @@ func (w *Writer) append(id uint32, at int64, src, dst netip.AddrPort, f ipFields
 	if int64(block) > w.room {
 		return false
 	}
-	if len(w.buf)+packetOverhead+n+3 > cap(w.buf) && !w.flush() { // all of it, because checksums need it
+	if len(w.buf)+packetOverhead+n+3 > cap(w.buf) && !w.flush() { // the whole packet, for the checksums
 		return false
 	}
 	w.room -= int64(block)
@@ -245,16 +248,16 @@ func (w *Writer) flush() bool {
 	return w.err == nil
 }
 
-// Counts returns how many packets were accepted and how many were dropped. Accepted packets are
-// in the file once Close has returned nil.
+// Counts returns the number of accepted and of dropped packets. Accepted packets are in the file
+// once Close has returned nil.
 func (w *Writer) Counts() (written, dropped uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.written, w.dropped
 }
 
-// Close writes the buffer, and closes the file if Create made it. It returns the first error of
-// writing. A second Close does nothing and returns the same error.
+// Close flushes the buffer, and closes the file if Create opened it. It returns the first write
+// error. A second Close is a no-op and returns the same error.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

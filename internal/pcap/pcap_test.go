@@ -24,7 +24,7 @@ var (
 	to6   = netip.MustParseAddrPort("[fd00::2]:4791")
 )
 
-// must ends the test after an error.
+// must fails the test if err is not nil.
 var must = rig.Must
 
 // newWriter returns a Writer with one interface.
@@ -75,7 +75,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestSnapLen: a packet is cut after its checksums were computed, and the file says how long it was.
+// TestSnapLen: a packet is truncated after its checksums were computed, and the file records its
+// original length.
 func TestSnapLen(t *testing.T) {
 	var whole, cut bytes.Buffer
 	for out, n := range map[*bytes.Buffer]int{&whole: 0, &cut: 61} {
@@ -93,7 +94,7 @@ func TestSnapLen(t *testing.T) {
 	}
 }
 
-// TestInterfaces: every interface has one block, and packets name theirs.
+// TestInterfaces: every interface has one block, and packets refer to it.
 func TestInterfaces(t *testing.T) {
 	var out bytes.Buffer
 	w, first := newWriter(t, &out, pcap.Config{})
@@ -119,7 +120,7 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// TestPause: packets of a pause are neither written nor counted.
+// TestPause: packets during a pause are neither written nor counted.
 func TestPause(t *testing.T) {
 	var out bytes.Buffer
 	w, i := newWriter(t, &out, pcap.Config{})
@@ -134,7 +135,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestChecksum: over IPv6 no packet has a UDP checksum of 0, which would mean none.
+// TestChecksum: over IPv6 no packet has a UDP checksum of 0, which would disable it.
 func TestChecksum(t *testing.T) {
 	var out bytes.Buffer
 	w, i := newWriter(t, &out, pcap.Config{})
@@ -173,7 +174,7 @@ func blocks(t *testing.T, file []byte) (list [][]byte) {
 	return list
 }
 
-// records returns the packets of a file.
+// records returns the packets in a file.
 func records(t *testing.T, file []byte) (packets [][]byte) {
 	t.Helper()
 	for _, b := range blocks(t, file) {
@@ -218,7 +219,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestLimit: a full file accepts no more, except smaller packets that still fit.
+// TestLimit: a full file only accepts smaller packets that still fit.
 func TestLimit(t *testing.T) {
 	var head bytes.Buffer
 	w, _ := newWriter(t, &head, pcap.Config{})

@@ -15,7 +15,7 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// columns are the fields that tshark prints for each packet. The last ones are complaints.
+// columns are the fields that tshark prints for each packet. The last ones are its complaints.
 var columns = []string{
 	"frame.time_epoch", "frame.interface_name", "frame.interface_description", "frame.protocols",
 	"ip.id", "udp.srcport", "udp.dstport",
@@ -30,7 +30,7 @@ var columns = []string{
 }
 
 // TestTshark writes one packet of each opcode over IPv4 and IPv6 and decodes them with tshark. It
-// must recognize RoCE, show the fields that were written, and not complain.
+// must recognize RoCE, show the written fields, and not complain.
 func TestTshark(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
@@ -113,7 +113,7 @@ func writePacket(t *testing.T, nic *pcap.Interface, op uint8, i int, src, dst ne
 	}
 	line = append(line, extended(h)...)
 	if op == roce.CNP {
-		line = append(line, "") // tshark shows none there
+		line = append(line, "") // tshark leaves it empty
 	} else {
 		line = append(line, fmt.Sprintf("0x%02x%02x%02x%02x", b[n-4], b[n-3], b[n-2], b[n-1]))
 	}
@@ -125,8 +125,8 @@ func writePacket(t *testing.T, nic *pcap.Interface, op uint8, i int, src, dst ne
 	return strings.Join(line, "|")
 }
 
-// payloadFor returns the length of a payload: a whole MTU for FIRST and MIDDLE, otherwise one
-// that needs padding, or none.
+// payloadFor returns a payload length: a whole MTU for FIRST and MIDDLE, otherwise one that needs
+// padding, or 0.
 func payloadFor(op uint8) int {
 	var h roce.Header
 	for _, n := range []int{301, 256} {
