@@ -1,5 +1,5 @@
-// Package compare holds reports of "ibverbx perf --json" against each other. A difference comes with the probability
-// that it is chance, as benchstat has it.
+// Package compare compares reports of "ibverbx perf --json". Each difference has the probability
+// that it is due to chance, as in benchstat.
 package compare
 
 import (
@@ -15,39 +15,41 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// fewest is how many samples a side needs before any difference can be told from chance.
+// fewest is the minimum number of samples per side for a significant difference.
 const fewest = 4
 
-// Key names what can be compared.
+// Key identifies a comparable value.
 type Key struct {
 	Op   string
 	Mode string
 	Size int
-	// Metric is the name of the value as in --json.
+	// Metric is the name of the value in --json.
 	Metric string
 }
 
-// Set is the samples of one side, from one file or several. The zero value is ready.
+// Set holds the samples of one side, from one file or several. The zero value is ready.
 type Set struct {
-	// Time is when the first report was made, and Host where.
+	// Time and Host are the time and the host of the first report.
 	Time time.Time
 	Host string
-	// Reports is how many reports there are. If it is 1, samples of rates are the spans of its timelines.
+	// Reports is the number of reports. If it is 1, rates are sampled by the spans of its
+	// timelines.
 	Reports int
 	values  map[Key][]float64
-	// spans are the rates of the timelines of the first report, without the first span of each: it may be that of a start.
+	// spans holds the timeline rates of the first report, except each first span, which may include
+	// the startup.
 	spans map[Key][]float64
-	// times are all times of latency tests. The metric of the key is empty.
+	// times holds all times of latency tests. The key's metric is empty.
 	times map[Key]*times
 }
 
-// times is the sum of the histograms of several reports.
+// times is the merged histogram of several reports.
 type times struct {
 	all     *hdrhistogram.Histogram // in nanoseconds
 	reports int
 }
 
-// report is what is compared of a report of perf.
+// report holds the compared fields of a perf report.
 type report struct {
 	Run struct {
 		Time time.Time `json:"time"`
@@ -70,7 +72,7 @@ type result struct {
 	} `json:"timeline"`
 }
 
-// Names of metrics.
+// Metric names.
 const (
 	Rate    = "bytes_per_second"
 	Typical = "t_typical_us"
@@ -78,10 +80,10 @@ const (
 	P999    = "t_p999_us"
 )
 
-// percents are the percentiles that metrics of latency are.
+// percents maps latency metrics to percentiles.
 var percents = map[string]float64{Typical: 50, P99: 99, P999: 99.9}
 
-// Read adds the reports of a file, one after the other. After an error the Set is of no use.
+// Read adds all reports in a file. After an error the Set is unusable.
 func (s *Set) Read(r io.Reader) error {
 	if s.values == nil {
 		s.values, s.spans, s.times = map[Key][]float64{}, map[Key][]float64{}, map[Key]*times{}
@@ -106,7 +108,7 @@ func (s *Set) Read(r io.Reader) error {
 	}
 }
 
-// take adds a sample of each value of a report.
+// take adds a sample of each value in a report.
 func (s *Set) take(rep *report) error {
 	s.Reports++
 	if s.Reports == 1 {
@@ -133,7 +135,7 @@ func (s *Set) take(rep *report) error {
 	return nil
 }
 
-// add adds up histograms of times, as --json has them. An empty text is none.
+// add merges a histogram of times in the format of --json. An empty text is ignored.
 func (s *Set) add(k Key, hdr string) error {
 	if hdr == "" {
 		return nil
@@ -154,7 +156,7 @@ func (s *Set) add(k Key, hdr string) error {
 	return nil
 }
 
-// samples are the values of a key in order, empty if there are none.
+// samples returns the sorted values of a key.
 func (s *Set) samples(k Key) []float64 {
 	list := s.values[k]
 	if spans := s.spans[k]; s.Reports == 1 && len(list) > 0 && len(spans) >= fewest {
@@ -163,34 +165,35 @@ func (s *Set) samples(k Key) []float64 {
 	return slices.Sorted(slices.Values(list))
 }
 
-// Value is the samples of one key.
+// Value summarizes the samples of one key.
 type Value struct {
 	N int
-	// Center is the median of the samples. A percentile of latency is that of all times of all reports, if each has
-	// its histogram.
+	// Center is the median of the samples. For a latency percentile, it is the percentile over the
+	// times of all reports, if each has its histogram.
 	Center float64
-	// Spread is by how much of Center it may be wrong, with a confidence of 95 %. It is +Inf with fewer than 6
-	// samples.
+	// Spread is the uncertainty relative to Center, at 95 % confidence. It is +Inf with fewer than
+	// 6 samples.
 	Spread float64
 }
 
-// Difference is a key that both sides have.
+// Difference compares a key that both sides have.
 type Difference struct {
 	Key
 	Old, New Value
-	// Change is New over Old, less 1.
+	// Change is New/Old - 1.
 	Change float64
-	// P is the probability that the difference is chance.
+	// P is the probability that the difference is due to chance.
 	P float64
 }
 
-// Significant reports whether the difference is hardly chance.
+// Significant reports whether the difference is unlikely to be chance.
 func (d *Difference) Significant() bool { return d.P < alpha }
 
-// Enough reports whether there are enough samples to tell a difference from chance.
+// Enough reports whether both sides have enough samples for a significant difference.
 func (d *Difference) Enough() bool { return min(d.Old.N, d.New.N) >= fewest }
 
-// Sets returns the differences between two sides, by operation, metric and size. Values that only one has are left out.
+// Sets returns the differences between two sides, by operation, metric and size. Keys that only one
+// side has are omitted.
 func Sets(old, now *Set) (list []Difference) {
 	for k := range old.values {
 		a, b := old.samples(k), now.samples(k)

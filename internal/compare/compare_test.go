@@ -12,7 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// TestMannWhitney checks probabilities of published tables, and the two ways of computing them against each other.
+// TestMannWhitney checks probabilities from published tables, and both methods against each other.
 func TestMannWhitney(t *testing.T) {
 	for _, tt := range []struct {
 		a, b []float64
@@ -23,7 +23,7 @@ func TestMannWhitney(t *testing.T) {
 		{[]float64{1, 2, 3, 4}, []float64{5, 6, 7, 8}, 2.0 / 70},        // 2 of 70
 		{[]float64{1, 2, 3, 5}, []float64{4, 6, 7, 8}, 4.0 / 70},        // U is 1
 		{[]float64{1, 4, 5, 8}, []float64{2, 3, 6, 7}, 1},               // U is 8, the mean
-		{[]float64{7, 7, 7, 7}, []float64{7, 7, 7, 7}, 1},               // nothing but ties
+		{[]float64{7, 7, 7, 7}, []float64{7, 7, 7, 7}, 1},               // only ties
 		{[]float64{1, 2, 3, 4, 5}, []float64{6, 7, 8, 9, 10}, 2. / 252}, // 2 of 252
 	} {
 		if got := mannWhitney(tt.a, tt.b); math.Abs(got-tt.want) > 1e-9 {
@@ -52,7 +52,8 @@ func TestMannWhitney(t *testing.T) {
 	}
 }
 
-// TestChance: of samples of one distribution, about one pair in twenty differs, and not more.
+// TestChance: about one in twenty pairs of samples from one distribution differs significantly, not
+// more.
 func TestChance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	significant := 0
@@ -72,7 +73,7 @@ func TestChance(t *testing.T) {
 	}
 }
 
-// TestInterval: the bounds are those of tables of the binomial distribution.
+// TestInterval compares the bounds with tables of the binomial distribution.
 func TestInterval(t *testing.T) {
 	for n, k := range map[int]int{5: 0, 6: 1, 8: 1, 9: 2, 10: 2, 20: 6} {
 		sorted := make([]float64, n)
@@ -86,7 +87,7 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// file makes a file of reports with these rates.
+// file returns a file of reports with these rates.
 func file(t testing.TB, rates ...float64) string {
 	t.Helper()
 	var b strings.Builder
@@ -105,7 +106,7 @@ func read(t *testing.T, text string) *Set {
 	return s
 }
 
-// TestSets: files with a clear difference differ, and those with the same values do not.
+// TestSets: files with a clear difference differ, files with equal values do not.
 func TestSets(t *testing.T) {
 	old := read(t, file(t, 100, 101, 102, 103, 104, 105))
 	list := Sets(old, read(t, file(t, 205, 203, 204, 202, 201, 200)))
@@ -132,7 +133,7 @@ func TestSpansAreSamples(t *testing.T) {
 	}
 }
 
-// latencies makes a report with these times in microseconds and their histogram.
+// latencies returns a report with these times in microseconds and their histogram.
 func latencies(t testing.TB, times ...int64) string {
 	t.Helper()
 	h := hdrhistogram.New(1, int64(time.Hour), 3)
@@ -150,8 +151,8 @@ func latencies(t testing.TB, times ...int64) string {
 		at(50), at(99), at(99.9), hdr)
 }
 
-// TestHistogramsAddUp: percentiles are those of all times of all files of a side, whether a file has one report or several. A
-// report without a histogram leaves the medians of the reports.
+// TestHistogramsAddUp: percentiles cover all times in all files of a side, whether a file has one
+// report or several. If a report lacks a histogram, the medians of the reports are used.
 func TestHistogramsAddUp(t *testing.T) {
 	fast := latencies(t, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
 	slow := latencies(t, 500)

@@ -5,20 +5,22 @@ import (
 	"slices"
 )
 
-// alpha is the probability above which a difference counts as chance.
+// alpha is the significance level: above it, a difference counts as chance.
 const alpha = 0.05
 
-// median returns the middle of sorted values, which are not empty, or the mean of the two in the middle.
+// median returns the median of sorted values, which must not be empty.
 func median(sorted []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// interval returns bounds between which the median lies with a confidence of at least 1-alpha. They are two of the
-// sorted values, so nothing is assumed of their distribution. ok is false if there are too few values, less than 6.
+// interval returns a confidence interval for the median, with a confidence of at least 1-alpha. Its
+// bounds are two of the sorted values, so no distribution is assumed. ok is false for fewer than 6
+// values.
 func interval(sorted []float64) (low, high float64, ok bool) {
 	n := len(sorted)
-	// The k smallest are all below the median with the probability of at most k-1 heads in n throws of a coin.
+	// The k smallest are all below the median with the probability of at most k-1 heads in n coin
+	// tosses.
 	tail, one := 0.0, math.Pow(0.5, float64(n))
 	k := 0
 	for tail+one <= alpha/2 {
@@ -32,9 +34,9 @@ func interval(sorted []float64) (low, high float64, ok bool) {
 	return sorted[k-1], sorted[n-k], true
 }
 
-// mannWhitney returns the probability that two samples of one distribution differ in rank at least as much as a and b,
-// which are sorted and not empty (two-sided Mann-Whitney U test). It is exact without ties and up to 50 values each,
-// otherwise a normal approximation.
+// mannWhitney returns the probability that two samples of one distribution differ in rank at least
+// as much as a and b, which must be sorted and not empty (two-sided Mann-Whitney U test). It is
+// exact without ties and for up to 50 values each, otherwise a normal approximation.
 func mannWhitney(a, b []float64) float64 {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
@@ -69,9 +71,11 @@ func mannWhitney(a, b []float64) float64 {
 	return math.Erfc(z / math.Sqrt2)
 }
 
-// exact returns the probability that the smaller U of two samples of n and m different values is at most u.
+// exact returns the two-sided probability of a U of at most u, for two samples of n and m distinct
+// values.
 func exact(n, m, u int) float64 {
-	// ways[i][k] is in how many orders of i values of one sample and j of the other U is k.
+	// ways[i][k] is the number of orders of i values of one sample and j of the other with U equal
+	// to k.
 	ways := make([][]float64, n+1)
 	for i := range ways {
 		ways[i] = make([]float64, n*m+1)
@@ -81,9 +85,9 @@ func exact(n, m, u int) float64 {
 		for i := 1; i <= n; i++ {
 			next := make([]float64, n*m+1)
 			for k := range i*j + 1 {
-				next[k] = ways[i][k] // the largest is of the second sample, and adds nothing
+				next[k] = ways[i][k] // the largest is of the second sample, and adds 0
 				if k >= j {
-					next[k] += ways[i-1][k-j] // it is of the first, and all j of the second are below
+					next[k] += ways[i-1][k-j] // it is of the first sample, above all j of the second
 				}
 			}
 			ways[i] = next
