@@ -37,7 +37,7 @@ func rootAt(tb testing.TB, dir string) *os.Root {
 	return root
 }
 
-// content returns bytes that differ from place to place.
+// content returns n pseudo-random bytes.
 func content(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	src := rand.NewChaCha8([32]byte{byte(seed)})

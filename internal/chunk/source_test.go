@@ -36,7 +36,7 @@ func TestServedFileTruncated(t *testing.T) {
 	}
 }
 
-// TestServedFileReplaced: a file that another one replaces while it is read is read to its end, and Check finds out.
+// TestServedFileReplaced: a replaced file is still read to its end, and Check detects it.
 func TestServedFileReplaced(t *testing.T) {
 	root, dir := newRoot(t)
 	must(t, os.WriteFile(filepath.Join(dir, "f"), content(2*Size, 2), 0o600))

@@ -46,7 +46,7 @@ func TestDiskFull(t *testing.T) {
 	wants(t, x.Keep(2, Digest(piece(want, 2))), ErrDigest, "a chunk that was half written")
 }
 
-// TestPipesDoNotBlock: a named pipe is an error at once, and not a wait for its other end.
+// TestPipesDoNotBlock: a named pipe fails immediately instead of blocking.
 func TestPipesDoNotBlock(t *testing.T) {
 	root, dir := newRoot(t)
 	must(t, syscall.Mkfifo(filepath.Join(dir, "f"), 0o600))

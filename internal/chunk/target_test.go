@@ -94,7 +94,7 @@ func TestResumeOfWrongContent(t *testing.T) {
 	expect(t, dir, "f", want)
 }
 
-// TestBase: chunks of the file that has the name already are used, and the file stays until the new one is complete.
+// TestBase: chunks of the existing file are reused, and it stays until the new one is complete.
 func TestBase(t *testing.T) {
 	root, dir := newRoot(t)
 	old := content(3*Size, 5)
@@ -170,7 +170,8 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// TestWrongBytes: bytes without their digest do not count, and a file without its Sum does not take its place.
+// TestWrongBytes: data without a matching digest is rejected, and so is a file without a matching
+// Sum.
 func TestWrongBytes(t *testing.T) {
 	root, _ := newRoot(t)
 	want := content(Size+10, 8)
@@ -227,7 +228,7 @@ func openFile(t *testing.T, dir, name string) *os.File {
 	return f
 }
 
-// TestBusy: two Targets do not receive the same file at the same time.
+// TestBusy: two Targets cannot receive the same file concurrently.
 func TestBusy(t *testing.T) {
 	root, dir := newRoot(t)
 	x := create(t, root, "f", 100, false)
@@ -254,7 +255,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
-// TestNames: names that leave the directory, or that a partial file could have, are refused.
+// TestNames: names that leave the directory or could belong to a partial file are rejected.
 func TestNames(t *testing.T) {
 	root, _ := newRoot(t)
 	must(t, root.Symlink("/", "out"))
@@ -270,7 +271,7 @@ func TestNames(t *testing.T) {
 	wants(t, x.Commit(total(nil), 0o600, someDay, SyncNever), ErrKind, "the name of a directory")
 }
 
-// TestRenameIsAtomic: who opens the file while it is replaced finds the old or the new one, whole.
+// TestRenameIsAtomic: opening the file while it is replaced yields either the old or the new one.
 func TestRenameIsAtomic(t *testing.T) {
 	root, dir := newRoot(t)
 	a, b := content(Size/4, 14), content(Size/4, 15)
@@ -296,7 +297,8 @@ func TestRenameIsAtomic(t *testing.T) {
 	wg.Wait()
 }
 
-// TestWriteSeesLateChange: bytes that change between the check and the write would be stored as verified ones.
+// TestWriteSeesLateChange: data that changes between check and write must not be stored as
+// verified.
 func TestWriteSeesLateChange(t *testing.T) {
 	root, _ := newRoot(t)
 	want := content(Size, 1)

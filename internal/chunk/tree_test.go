@@ -74,7 +74,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestTreeEscapes: no entry of a peer's tree gets out of the directory, or becomes anything but a file, a directory or a link.
+// TestTreeEscapes: no entry of a peer's tree leaves the directory or creates a special file.
 func TestTreeEscapes(t *testing.T) {
 	root, dir := newRoot(t)
 	outside := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"ibverbx/internal/wire"
 )
 
-// fakeSession is a session that hands the id of each request to sent.
+// fakeSession is a session that passes each sent message to sent.
 type fakeSession struct {
 	service.Session
 	sent        chan []byte

@@ -21,8 +21,8 @@ func (d *driven) Help() bool {
 
 func (d *driven) Leave() { d.left++ }
 
-// TestDrive: Drive looks before it drives the shard, stops as soon as done reports true, and leaves the shard if done never does, also
-// while another goroutine drives it.
+// TestDrive: Drive calls done before it drives the shard, stops as soon as done reports true, and
+// leaves the shard otherwise, even while another goroutine drives it.
 func TestDrive(t *testing.T) {
 	for _, c := range []struct {
 		name               string
@@ -45,7 +45,7 @@ func TestDrive(t *testing.T) {
 	}
 }
 
-// TestDriveAllocatesNothing: a wait on the hot path allocates nothing.
+// TestDriveAllocatesNothing: a wait on the hot path does not allocate.
 func TestDriveAllocatesNothing(t *testing.T) {
 	d, wake := &driven{}, make(chan struct{}, 1)
 	if n := testing.AllocsPerRun(100, func() { Drive(d, 4, func() bool { return len(wake) > 0 }) }); n != 0 {
@@ -53,7 +53,7 @@ func TestDriveAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestAwait: Await drives the shard again and again until done reports true, or ctx is done.
+// TestAwait: Await drives the shard repeatedly until done reports true or ctx is done.
 func TestAwait(t *testing.T) {
 	d := &driven{}
 	if err := Await(t.Context(), d, func() bool { return d.helped == 5 }); err != nil || d.helped != 5 {

@@ -15,7 +15,7 @@ type known struct {
 
 func (p *known) Forgotten() error { return p.forgotten }
 
-// meeting is a session with a Peer. It notes why it ends.
+// meeting is a session with a Peer. It records why it was closed.
 type meeting struct {
 	Session
 	peer  Peer
@@ -57,7 +57,7 @@ func TestPeers(t *testing.T) {
 	peers.Init(StreamID, func(Peer) *heard { return &heard{} })
 	p := &known{}
 	s := &meeting{peer: p}
-	peers.Message(s, nil) // is ignored
+	peers.Message(s, nil) // ignored
 	if _, ok := peers.Hello(s); !ok || len(peers.All()) != 1 {
 		t.Fatalf("Hello: got %v and %d peers, want 1", ok, len(peers.All()))
 	}

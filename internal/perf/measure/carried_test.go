@@ -7,11 +7,11 @@ import (
 	"ibverbx"
 )
 
-// checkCarried holds what PerLane and PerRail say against the results: all bytes were
-// carried, by lanes that may carry them, and no warm-up is among them.
+// checkCarried compares PerLane and PerRail with the results: all bytes were carried, by permitted
+// lanes, without the warm-up.
 func checkCarried(t *testing.T, cfg *Config, rep *Report) {
 	t.Helper()
-	var want Carried // of all messages: their bytes, and how many there are
+	var want Carried // total bytes and number of messages
 	directions := uint64(1)
 	if cfg.Mode == Latency && cfg.op().received() {
 		directions = 2 // an iteration is a message in each
@@ -63,8 +63,8 @@ func wantLanes(cfg *Config) int {
 	return c.QPs + 1
 }
 
-// checkLane checks one lane: its place, its role, and that it was used if its role is to
-// carry the operation, and only then.
+// checkLane checks the index and role of one lane, and that it was used exactly if its role carries
+// the operation.
 func checkLane(t *testing.T, cfg *Config, i int, l *Lane) {
 	t.Helper()
 	c := cfg.withDefaults()

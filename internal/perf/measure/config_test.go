@@ -169,7 +169,7 @@ func TestDeviceWithoutUC(t *testing.T) {
 	}
 }
 
-// The weakest device of all rails counts.
+// The limits of the weakest device apply.
 func TestDevicesDiffer(t *testing.T) {
 	w := newWire()
 	asked := 0

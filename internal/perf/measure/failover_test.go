@@ -124,9 +124,9 @@ func checkFailover(t *testing.T, rep *measure.Report, rail int) {
 	}
 }
 
-// checkShares checks who carried what when: each rail its half before, the other one alone
-// while the ports were down, and each its half again. A SEND goes over one lane, on rail 0
-// at first; whether it returns to a rail that it has left is the engine's choice.
+// checkShares checks the share of each rail over time: half before, all on the other rail while the
+// ports are down, and half again. A SEND uses one lane, initially on rail 0; whether it returns to
+// a rail that it has left is up to the engine.
 func checkShares(t *testing.T, cfg *measure.Config, rep *measure.Report, rail int) {
 	t.Helper()
 	f := rep.Failover

@@ -18,19 +18,19 @@ type wire struct {
 	mem  map[uint32]*verbs.Memory // by key; lkey and rkey are the same
 	sent int                      // requests with payload so far: messages, unless fragmented
 
-	// after, if not nil, sees each message where it has arrived.
+	// after, if not nil, is called with each message at its destination.
 	after func(message int, b []byte)
 	// drop, if not nil, selects messages to drop.
 	drop func(message int) bool
-	// hang makes requests after that many messages end without a completion.
+	// hang makes requests after that many messages disappear without a completion.
 	hang int
 	// fail makes that message fail with a remote access error.
 	fail int
-	// imm, if not nil, changes immediates on their way.
+	// imm, if not nil, changes immediates in transit.
 	imm func(uint32) uint32
 	// length, if not nil, changes the message length reported to receivers.
 	length func(uint32) uint32
-	// polls counts the polls of the CQs of each device.
+	// polls counts CQ polls per device.
 	polls map[string]int
 	// attr, if not nil, changes the device attributes.
 	attr func(*verbs.DeviceAttr)
@@ -153,7 +153,7 @@ type fakeAH struct{ wire *wire }
 func (a *fakeAH) Handle() verbs.AHHandle { return 7 }
 func (a *fakeAH) Close() error           { a.wire.open--; return nil }
 
-// fakeCQ is a ring; a completion too many is a panic, which no test may meet.
+// fakeCQ is a ring that panics on overrun.
 type fakeCQ struct {
 	verbs.CQ
 	wire       *wire

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// railOf is a rail of a report.
+// railOf returns a rail of a report.
 func railOf(i int, h *Health) Rail {
 	return Rail{Rail: i, Health: h}
 }

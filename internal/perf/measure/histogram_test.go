@@ -98,7 +98,7 @@ func TestPercentilesOfManyInOrder(t *testing.T) {
 	}
 }
 
-// TestRecentTimes: recent takes each sample once, in microseconds.
+// TestRecentTimes: recent returns each sample once, in microseconds.
 func TestRecentTimes(t *testing.T) {
 	s := newSamples(0.5)
 	want := func(p50, p99 float64) {

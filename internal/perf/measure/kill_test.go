@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// noPorts stands for ports that a test leaves alone.
+// noPorts is a SetPort that does nothing.
 func noPorts(int, bool) {}
 
 func TestKillConfigErrors(t *testing.T) {
@@ -105,8 +105,8 @@ func TestControlOnlyWithKill(t *testing.T) {
 	}
 }
 
-// TestKillPorts: software NICs of the lost rail go down and up. NICs whose ports this program does not control are refused, with
-// what to do instead.
+// TestKillPorts: software NICs of the lost rail go down and up. NICs whose ports this program does
+// not control are refused, with a suggested fix.
 func TestKillPorts(t *testing.T) {
 	var ends [2][]ibverbx.RailConfig
 	links := rig.MemoryLinks(2)
@@ -139,7 +139,7 @@ func TestKillPorts(t *testing.T) {
 	}
 }
 
-// killed is a Config that loses a rail long after what a test looks at.
+// killed is a Config that loses a rail only after the part under test.
 func killed(op Op) Config {
 	cfg := Config{Op: op, QPs: 4, Sizes: []int{100}, TxDepth: 32, CQMod: 8, Kill: Kill{On: true, Rail: 1, At: time.Hour, SetPort: noPorts}}
 	if op == WriteImm {
@@ -165,7 +165,7 @@ func TestRollingCheckFindsCorruption(t *testing.T) {
 	}
 }
 
-// What touches a message behind its completion is found in the end.
+// A write to a message after its completion is found at the end.
 func TestVerifyAgainFindsLateWrite(t *testing.T) {
 	for _, op := range []Op{Write, WriteImm, Read, Send} {
 		t.Run(string(op), func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestVerifyAgainFindsLateWrite(t *testing.T) {
 			if err := f.verifyAgain(); err != nil {
 				t.Errorf("verifyAgain: got %v, want no error", err)
 			}
-			for _, m := range []int64{104 - 32, 103} { // the oldest that still has its place, and the last
+			for _, m := range []int64{104 - 32, 103} { // the oldest that still has its slot, and the last
 				f.target.message(0, m)[77] ^= 0x10
 				wantMismatch(t, op, 77, f.verifyAgain())
 				f.target.message(0, m)[77] ^= 0x10
@@ -236,7 +236,7 @@ func TestRailNotBack(t *testing.T) {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
 	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
-	o.phases = []counts{{}} // as start has it
+	o.phases = []counts{{}} // as set by start
 	o.killedAt, o.backAt = time.Hour, time.Hour+time.Minute
 	for _, now := range []time.Duration{o.backAt, cfg.Duration, cfg.Duration + backWithin} {
 		o.now = now
@@ -265,7 +265,7 @@ func TestRailNotBack(t *testing.T) {
 	}
 }
 
-// Events are kept with their time and place, and both ends must have recovered.
+// Events are recorded with their time and location, and both ends must have recovered.
 func TestOutageEvents(t *testing.T) {
 	r, err := newTest(t, newWire(), killed(Write)).openRow(t.Context(), 100, new(atomic.Bool))
 	if err != nil {
@@ -314,12 +314,12 @@ func TestOutageEvents(t *testing.T) {
 	}
 }
 
-// The last look at all places is part of the row.
+// The final comparison of all slots is part of the row.
 func TestLateWriteEndsRun(t *testing.T) {
 	w := newWire()
 	var seen [][]byte
 	w.after = func(_ int, b []byte) {
-		// What was compared two chains ago is touched again; its place is used later.
+		// A message compared two chains ago is overwritten; its slot is reused later.
 		if seen = append(seen, b); len(seen) > 20 {
 			seen[0][77] ^= 0x10
 			seen = seen[1:]
@@ -342,7 +342,7 @@ type moving struct {
 
 func (m *moving) lanes() []ibverbx.LaneStats { return []ibverbx.LaneStats{m.now} }
 
-// What a lane carried counts where it was then.
+// Traffic counts for the rail that the lane was on at the time.
 func TestAccountOfMovingLane(t *testing.T) {
 	m := &moving{}
 	h := &side{sideQPs: m, out: &flow{}, before: m.lanes()}

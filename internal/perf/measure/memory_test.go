@@ -124,7 +124,7 @@ func TestDeviceChains(t *testing.T) {
 	if _, err := test.Run(t.Context(), measure.Observer{}); err != nil {
 		t.Fatalf("Run: got %v, want no error", err)
 	}
-	const clearing = 2 // each end clears its buffer with one copy
+	const clearing = 2 // each side clears its buffer with one copy
 	if c := d.Count(); c.Copies-clearing != 64*(c.Calls-clearing) || c.Calls == clearing {
 		t.Errorf("%d copies in %d calls, want 64 in each", c.Copies-clearing, c.Calls-clearing)
 	}

@@ -13,7 +13,7 @@ import (
 // hear decodes a message like RecvMessage.
 func hear(b []byte, v any) error { return RecvMessage(context.Background(), said{b: b}, v) }
 
-// said is a Peer that has said something.
+// said is a Peer that has sent one message.
 type said struct {
 	Peer
 	b []byte
@@ -21,7 +21,7 @@ type said struct {
 
 func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
 
-// A text is cut between letters: half of one would be refused as a note.
+// A text is truncated between characters: half a character would be rejected.
 func TestBriefText(t *testing.T) {
 	for _, text := range []string{"short", strings.Repeat("x", MaxText-1) + "é and more", "\xff broken"} {
 		b, err := json.Marshal(&controlMessage{Kind: kindAnswer, Text: Brief(errors.New(text))})
@@ -35,7 +35,7 @@ func TestBriefText(t *testing.T) {
 	}
 }
 
-// Whatever a partner says is refused, or makes sense.
+// Any input from the remote side is either rejected or valid.
 func FuzzNote(f *testing.F) {
 	for _, v := range []any{
 		&controlMessage{Kind: kindStart}, &controlMessage{Kind: kindCompare, First: 3, N: 4}, &controlMessage{Kind: kindDone, N: 4, Stop: true}, &controlMessage{Kind: kindOver, Over: &Outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
@@ -54,7 +54,7 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-// What a partner says of itself is printed, so it must be harmless.
+// The remote side's result is printed, so it must be harmless.
 func TestNotesRefused(t *testing.T) {
 	good := controlMessage{Kind: kindOver, Over: &Outcome{Messages: 5, Lanes: []Lane{{Role: "data"}, {Lane: 1, Role: "message"}}}}
 	if err := good.check(); err != nil {
@@ -79,7 +79,7 @@ func TestNotesRefused(t *testing.T) {
 	}
 }
 
-// TestHealthRefused: the remote side cannot send counters of more rails or lanes than there can be.
+// TestHealthRefused: the remote side cannot send counters for more rails or lanes than possible.
 func TestHealthRefused(t *testing.T) {
 	for _, h := range []SideHealth{{Rails: make([]Health, ibverbx.MaxRails+1)}, {Lanes: make([]Health, maxHealthLanes+1)}} {
 		m := controlMessage{Kind: kindOver, Over: &Outcome{Health: h}}

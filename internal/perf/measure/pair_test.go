@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// What a Config says of the VirtualQP reaches it.
+// The settings in Config reach the VirtualQP.
 func TestVirtualConfig(t *testing.T) {
 	c := Config{QPs: 6, Scheme: ibverbx.Spray, Policy: ibverbx.TwoChoices, Fragment: 5000, Imm: true, TxDepth: 40, CQMod: 10}.withDefaults()
 	p := newPlan(&c, 20000, 4096)

@@ -38,13 +38,13 @@ func newTest(t *testing.T, w *wire, cfg Config) *Test {
 	return test
 }
 
-// variant is a test that every option has to get through.
+// variant is a test configuration that every option must support.
 type variant struct {
 	name string
 	cfg  Config
 }
 
-// variants are all operations over all shapes of a VirtualQP, and over UC and UD.
+// variants lists all operations over all shapes of a VirtualQP, and over UC and UD.
 func variants() []variant {
 	var vs []variant
 	for _, op := range []Op{Write, WriteImm, Read, Send, Atomic} {
@@ -82,7 +82,7 @@ func variants() []variant {
 
 func TestBandwidth(t *testing.T) {
 	for _, v := range variants() {
-		// Both directions with and without comparing would say the same twice.
+		// Check and Bidirectional are tested together to halve the number of runs.
 		for _, check := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/check,bidi=%v", v.name, check), func(t *testing.T) {
 				cfg := v.cfg
@@ -149,7 +149,7 @@ func TestDurationEndsRow(t *testing.T) {
 	}
 }
 
-// TestShortDurationEnds: a row whose time is over before its first burst ends.
+// TestShortDurationEnds: a row completes even if its time is over before the first burst.
 func TestShortDurationEnds(t *testing.T) {
 	for _, check := range []bool{false, true} {
 		if _, err := run(t, newWire(), Config{Sizes: []int{64}, Duration: time.Nanosecond, Check: check}); err != nil {
@@ -206,7 +206,7 @@ func wantMismatch(t *testing.T, op Op, offset int, err error) {
 	}
 }
 
-// A notification with a wrong immediate is found where the scheme carries it.
+// A wrong immediate is detected if the scheme carries it.
 func TestCheckFindsWrongImmediate(t *testing.T) {
 	for _, cfg := range []Config{{QPs: 1}, {QPs: 4, Scheme: ibverbx.Spray}} {
 		cfg.Imm, cfg.Check, cfg.Sizes, cfg.Iterations = true, true, []int{100}, 200
@@ -239,7 +239,7 @@ func TestCheckFindsMissingMessage(t *testing.T) {
 func TestFailedCompletionEndsRun(t *testing.T) {
 	for _, tt := range []struct {
 		cfg  Config
-		want []string // parts of the error
+		want []string // substrings of the error
 	}{
 		{Config{QPs: 1}, []string{"lane 0 on rail 0 (fake0)", verbs.StatusRemAccessErr.String()}},
 		{Config{QPs: 4}, []string{"on rail ", "(fake", verbs.StatusRemAccessErr.String()}},

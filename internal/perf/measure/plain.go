@@ -44,7 +44,7 @@ func (r *SizeRun) openPlain(rails *[2][]ibverbx.RailConfig) error {
 	return nil
 }
 
-// open makes PD, CQ and QPs.
+// open creates the PD, CQ and QPs.
 func (e *plainQPs) open(rail *ibverbx.RailConfig) (err error) {
 	p, closers := &e.run.plan, &e.run.closers
 	if e.pd, err = rail.Context.AllocPD(); err != nil {
@@ -83,7 +83,7 @@ func (c *Config) smaller(mtu verbs.MTU) (verbs.MTU, error) {
 	return min(mtu, asked), err
 }
 
-// connect takes the QPs to RTS, each with its partner at the other end.
+// connect moves the QPs to RTS, each connected to its partner at the other side.
 func (e *plainQPs) connect(other *plainQPs, rail *ibverbx.RailConfig) (err error) {
 	for i, qp := range e.qps {
 		remote := other.qps[i].endpoint
@@ -185,7 +185,7 @@ func (q *plainQP) PostRecv(wrs []ibverbx.RecvWR) (n int, err error) {
 	return q.QP.PostRecv(chain)
 }
 
-// Poll takes completions. One that failed is returned as an error.
+// Poll returns completions. A failed completion is returned as an error.
 func (e *plainQPs) Poll(dst []ibverbx.WC) (n int, err error) {
 	got, err := e.cq.Poll(e.wcs[:min(len(dst), len(e.wcs))])
 	for i := range got {

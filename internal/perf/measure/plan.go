@@ -6,18 +6,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// Bounds of what one row uses.
+// Limits of one row.
 const (
 	cacheLine = 64
 	pageBytes = 4096
 	// cycleBytes is the range over which small messages are spread, so that they do not share a
 	// cache line. It is a page, like perftest's cycle_buffer.
 	cycleBytes = 4096
-	// chainBytes bounds a chain, so that one post does not run for milliseconds on a
-	// NIC that works inside the call.
+	// chainBytes limits a chain, so that one post does not run for milliseconds on a NIC that works
+	// inside the call.
 	chainBytes = 256 << 10
-	// deviceChainBytes is chainBytes if a device has memory: it copies a chain with one synchronization, which takes as
-	// long as a copy of some hundred KiB.
+	// deviceChainBytes is chainBytes for device memory: the device copies a chain with one
+	// synchronization, which takes as long as copying some hundred KiB.
 	deviceChainBytes = 4 << 20
 	// windowBytes limits a QP's bytes in flight if TxDepth is zero. It exceeds the capacity of any
 	// path.
@@ -25,19 +25,19 @@ const (
 	// checkBytes limits the bytes in flight per direction with Check, where every message has its
 	// own slot.
 	checkBytes = 64 << 20
-	// bufferBytes bounds all buffers of a row.
+	// bufferBytes limits the total size of a row's buffers.
 	bufferBytes = 8 << 30
 	// minLaneDepth is the minimum request capacity of a lane.
 	minLaneDepth = 16
 	// maxLaneDepth is the maximum request capacity of a lane. More requests never queue.
 	maxLaneDepth = 1024
-	// laneRequests is about how many requests all lanes together hold at most.
+	// laneRequests is the approximate maximum number of requests in all lanes together.
 	laneRequests = 1 << 18
 	// wantFragment is the upper limit of an automatic fragment size (ibverbx.Config.FragmentSize).
 	wantFragment = 1 << 20
 )
 
-// plan is how one row is laid out: queues, chains and buffers.
+// plan is the layout of one row: queues, chains and buffers.
 type plan struct {
 	size int // message size in bytes
 	// qps is the number of QPs that messages are posted to. A VirtualQP counts as one.
@@ -89,7 +89,7 @@ func newPlan(c *Config, size, maxWR int) plan {
 	}
 	depth := p.chain * p.window
 	p.slots = max(1, min(p.chain, cycleBytes/p.stride))
-	if c.onDevice() { // copies a chain's messages in parallel if each has its own slot
+	if c.onDevice() { // the device copies a chain's messages in parallel if each has its own slot
 		p.slots = max(1, min(p.chain, deviceChainBytes/p.stride))
 	}
 	if c.Check {

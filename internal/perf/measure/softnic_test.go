@@ -27,7 +27,7 @@ func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2]
 	return nics, ends
 }
 
-// RC must bring every byte through a bad link, and the test must see that.
+// RC must deliver every byte over a bad link, and the test must verify that.
 func TestCheckOverFaultyLink(t *testing.T) {
 	bad := softnic.Impairment{Loss: 0.002, Duplicate: 0.002, Reorder: 0.002, Corrupt: 0.002}
 	for _, cfg := range []measure.Config{
@@ -103,9 +103,8 @@ func TestCancelOverCutLink(t *testing.T) {
 	}
 }
 
-// No sender ever meets a receiver that is not ready: a test must measure the NICs, not
-// their timers. On a memory link everything happens inside the calls of the test, so the
-// count is exact.
+// A sender never gets an RNR NAK: a test must measure the NICs, not their timers. On a memory link
+// everything happens inside the test's calls, so the count is exact.
 func TestReceiverIsReady(t *testing.T) {
 	for _, cfg := range []measure.Config{
 		{Op: measure.Send},

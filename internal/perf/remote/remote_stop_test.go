@@ -46,7 +46,7 @@ func (w *wrapped) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, 
 	return w.partner.Connect(ctx, cfg)
 }
 
-// stopped runs a client, and a server that lives for as long. What the server finds does not matter.
+// stopped runs a client, and a server for the same time. The server's result is ignored.
 func stopped(ctx context.Context, t *testing.T, client *wrapped, server *partner, cfg measure.Config, o measure.Observer) (rep measure.Report, err error) {
 	t.Helper()
 	serving, stop := context.WithCancel(t.Context())
@@ -118,8 +118,8 @@ func TestRemoteInterruptedMeeting(t *testing.T) {
 	}
 }
 
-// TestRemoteInterruptedConnecting: a client that the user ends does not wait until the next row is connected, and reports
-// the rows before it.
+// TestRemoteInterruptedConnecting: an interrupted client does not wait until the next row is
+// connected, and reports the rows before it.
 func TestRemoteInterruptedConnecting(t *testing.T) {
 	t.Parallel()
 	ends := partners(t, 1)
@@ -143,7 +143,8 @@ func TestRemoteInterruptedConnecting(t *testing.T) {
 	}
 }
 
-// TestRemoteServerCannotInterrupt: a client measures all rows, and is not interrupted, whatever a server says of a user.
+// TestRemoteServerCannotInterrupt: a client measures all rows even if the server claims an
+// interrupt.
 func TestRemoteServerCannotInterrupt(t *testing.T) {
 	ends := partners(t, 1)
 	client := &wrapped{partner: ends[0], hear: strings.NewReplacer(
@@ -175,7 +176,7 @@ func TestInterruptedSlowPath(t *testing.T) {
 			o := measure.Observer{Progress: func(p measure.Progress) {
 				switch {
 				case p.Messages == 0 || ctx.Err() != nil:
-				case slow: // and the queue is full: it takes 2 s until all of it has arrived
+				case slow: // the queue is full, and takes 2 s to drain
 					before = p.Messages
 					cancel()
 				default:

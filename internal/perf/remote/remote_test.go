@@ -22,7 +22,7 @@ type partner struct {
 	conn   *bootstrap.Conn
 	dialer bool
 	nics   []ibverbx.RailConfig
-	ahead  int  // of the note to wait
+	ahead  int  // argument of Waiting
 	spoil  bool // the address of the other end's memory is one message off
 }
 
@@ -49,14 +49,14 @@ func (p *partner) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, 
 	return one, err
 }
 
-// partners are a client and a server in one process, with rails in memory between them.
+// partners returns a client and a server in one process, with memory links between them.
 func partners(t *testing.T, n int) [2]*partner {
 	t.Helper()
 	_, ends := rails(t, rig.MemoryLinks(n))
 	return partnersOn(t, ends)
 }
 
-// partnersOn are a client and a server with these rails.
+// partnersOn returns a client and a server with these rails.
 func partnersOn(t *testing.T, ends [2][]ibverbx.RailConfig) [2]*partner {
 	t.Helper()
 	door := bootstrap.Config{InsecurePlaintextOnLoopback: true}
@@ -177,7 +177,7 @@ func checkRemote(t *testing.T, cfg *measure.Config, client, server *measure.Repo
 		}
 	}
 	if cfg.Mode == measure.Latency {
-		return // a ping-pong has an answer for each
+		return // a ping-pong has a response for each
 	}
 	for name, rep := range map[string]*measure.Report{"client": client, "server": server} {
 		carried := uint64(0)
@@ -246,7 +246,7 @@ func TestRemoteCheckFinds(t *testing.T) {
 	}
 }
 
-// With places for one burst alone the next waits until the partner has compared it.
+// With slots for only one burst, the next waits until the peer has compared it.
 func TestRemoteCheckOneBurst(t *testing.T) {
 	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{1 << 20}, Iterations: 100, TxDepth: 4, CQMod: 4, Check: true}
 	client, server := both(t.Context(), partners(t, 1), cfg, measure.Config{})
@@ -255,7 +255,7 @@ func TestRemoteCheckOneBurst(t *testing.T) {
 	}
 }
 
-// The client may have had enough; both ends stop, also one that sends too, and report what there is.
+// If the client is interrupted, both ends stop, even if both send, and return partial reports.
 func TestRemoteInterrupted(t *testing.T) {
 	for name, cfg := range map[string]measure.Config{
 		"bandwidth":    {},
@@ -280,7 +280,7 @@ func TestRemoteInterrupted(t *testing.T) {
 	}
 }
 
-// What cannot be is refused, with the reason at both ends.
+// An invalid test is refused, with the reason at both ends.
 func TestRemoteRefused(t *testing.T) {
 	var config *measure.ConfigError
 	for name, cfg := range map[string]measure.Config{
@@ -340,7 +340,7 @@ func TestRemoteWaits(t *testing.T) {
 	}
 }
 
-// TestRemoteLends: a client cannot make a server take more memory than its owner wants.
+// TestRemoteLends: a client cannot make a server allocate more than its Config.Lend.
 func TestRemoteLends(t *testing.T) {
 	for _, tt := range []struct {
 		lend int

@@ -9,7 +9,7 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// said is a Remote that has said something.
+// said is a Remote that has sent one message.
 type said struct {
 	Remote
 	b []byte
@@ -17,7 +17,7 @@ type said struct {
 
 func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
 
-// FuzzSpec: whatever a partner says of a test and of its host is refused, or makes sense.
+// FuzzSpec: any description of a test or a host is either rejected or valid.
 func FuzzSpec(f *testing.F) {
 	for _, v := range []any{
 		specOf(&measure.Config{Op: measure.Write, Mode: measure.Bandwidth, Iterations: 5, Rails: 2, QPs: 8, Impair: []measure.Impair{{Rail: 1, Loss: 0.01}}}, []int{8, 64}),
@@ -52,7 +52,7 @@ func FuzzSpec(f *testing.F) {
 	})
 }
 
-// What a partner says of its host is printed, so it must be harmless.
+// A host's description is printed, so it must be harmless.
 func TestHostRefused(t *testing.T) {
 	for name, h := range map[string]measure.Host{
 		"no device": {}, "a device in a note to wait": {Devices: []string{"a"}, Ahead: 1}, "less than nobody ahead": {Ahead: -1}, "too many ahead": {Ahead: maxAhead + 1}, "a device": {Devices: []string{"a\x1bb"}}, "a long device": {Devices: []string{string(make([]byte, 65))}}, "nine": {Devices: make([]string, 9)},

@@ -7,7 +7,7 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// rail and lane make parts of a report.
+// rail and lane return parts of a report.
 func railOf(i int, h *measure.Health) measure.Rail {
 	return measure.Rail{Rail: i, Health: h}
 }
