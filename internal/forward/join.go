@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// grace is the time until a connection is reset after its stream is closed in both directions. The
-// program may still have to read data.
+// grace is the time until a connection is reset after the peer has closed its direction and stopped
+// reading. The program may still have to read data.
 const grace = time.Second
 
 // duplex is a stream of package stream.
@@ -85,7 +85,7 @@ func (j *joint) receive() {
 	default:
 		_ = j.stream.CloseRead() // data from the connection is still sent
 	}
-	// A send blocked in reading the connection does not notice that the stream is closed.
+	// A send blocked in reading the connection does not notice that the peer has stopped reading.
 	select {
 	case <-j.sent:
 		return

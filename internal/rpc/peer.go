@@ -36,11 +36,11 @@ type PeerConfig struct {
 	Done    <-chan struct{}
 	// Peer is the peer.
 	Peer service.Peer
-	// Serving limits the unanswered requests of a session. It exceeds the client's limit because a
+	// Serving limits the unanswered requests per session. It exceeds the client's limit because a
 	// server may receive the next request before it has counted its last response.
 	Serving int
-	// Patience is the time after which a request fails with Left if the peer is connected but its
-	// service is closed. Zero means never.
+	// Patience is the timeout of a request while the peer is connected but its service is closed.
+	// The request then fails with Left. Zero means never.
 	Patience time.Duration
 	Left     error
 }

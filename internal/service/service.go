@@ -184,10 +184,10 @@ type Peer interface {
 	// service must bound its outstanding operations.
 	Submit(op *Op)
 	// Cancel stops posting an operation. It fails with node.ErrCanceled once its posted fragments
-	// are complete. If all were posted already and the session is not lost, it completes as usual.
-	// The content of the peer's memory is then undefined. Cancel is a no-op for a completed
-	// operation, even if it is submitted again before Cancel returns. The operation must have been
-	// submitted to this Peer.
+	// are complete, and the content of the peer's memory is then undefined. If all fragments were
+	// posted already and the session is not lost, the operation completes as usual. Cancel is a
+	// no-op for a completed operation, even if it is submitted again before Cancel returns. The
+	// operation must have been submitted to this Peer.
 	Cancel(op *Op)
 	// Help drives the shard once: it posts, polls and calls Sinks. It reports whether it could: another goroutine may be
 	// driving. A goroutine that waits for an operation should Help a while before it sleeps.

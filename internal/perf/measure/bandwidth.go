@@ -246,8 +246,8 @@ func (r *SizeRun) over(now, lasted, d time.Duration) (bool, error) {
 	return r.outage.lasted(lasted, d)
 }
 
-// add records messages completed by the time elapsed, which counts transfers only. It does not
-// advance between bursts, so a peak may span several of them.
+// add records messages completed by the time elapsed, which counts transfers only. That time does
+// not advance between bursts, so a peak may span several of them.
 func (t *tally) add(elapsed time.Duration, messages int64) {
 	t.elapsed = elapsed
 	t.done += messages

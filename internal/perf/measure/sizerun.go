@@ -265,7 +265,7 @@ func fraction(done, total int64) float64 {
 	return float64(done) / float64(total)
 }
 
-// step posts until the windows are full and polls completions, at every side in this process.
+// step posts at most one chain per queue and polls completions, at every side in this process.
 func (r *SizeRun) step() error {
 	for _, f := range r.flows {
 		if err := f.postAll(); err != nil {
