@@ -115,8 +115,7 @@ type Kill struct {
 	// enough traffic has been seen. If zero, 1 s.
 	At time.Duration
 	// Back is the duration of the outage. It is extended until enough traffic has been seen. If
-	// zero, 1 s. If Config.Duration is zero, the row lasts as long after recovery as before the
-	// loss.
+	// zero, 1 s. If Config.Duration is zero, the row lasts as long after the outage as before it.
 	Back time.Duration
 	// SetPort takes the ports of both NICs of a rail down or up. It is called by the goroutine that
 	// runs the test. If nil, the test calls SetPort of the software NICs.
