@@ -92,3 +92,25 @@ func TestListPipe(t *testing.T) {
 	_, err = d.peer.List(soon(t), "d/pipe")
 	wantErr(t, "List of a pipe", err, ErrDenied)
 }
+
+// TestPlantedPartialFile: another user has planted the partial file at the destination. Neither GetFile nor PutFile uses it.
+func TestPlantedPartialFile(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can act as another user")
+	}
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	want := d.write(t, "f", chunk.Size, 1)
+	from := filepath.Join(t.TempDir(), "g")
+	writeFile(t, from, want)
+	for _, planted := range []string{filepath.Join(d.to, ".f.ibx-partial"), filepath.Join(d.dir, ".g.ibx-partial")} {
+		writeFile(t, planted, want)
+		wantOK(t, "Chown", os.Chown(planted, 4321, 4321))
+	}
+	wantErr(t, "GetFile", d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "PutFile", d.peer.PutFile(from, "d/g", TransferConfig{}).Wait(soon(t)), ErrDenied)
+	for _, name := range []string{filepath.Join(d.to, "f"), filepath.Join(d.dir, "g")} {
+		if _, err := os.Lstat(name); !os.IsNotExist(err) {
+			t.Errorf("%s: error %v, want that it does not exist", name, err)
+		}
+	}
+}

@@ -65,7 +65,7 @@ func refuse(id uint32, err error) []byte {
 		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // the path is that of this host
 	}
 	switch {
-	case errors.Is(err, ErrDenied), errors.Is(err, fs.ErrPermission), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrName):
+	case errors.Is(err, ErrDenied), errors.Is(err, fs.ErrPermission), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrName), errors.Is(err, chunk.ErrForeign):
 		c = rpc.Denied
 	case errors.Is(err, ErrChanged), errors.Is(err, chunk.ErrChanged):
 		c = rpc.Changed

@@ -163,7 +163,7 @@ func translate(err error) error {
 		return fmt.Errorf("%w: %w", ErrDigest, err)
 	case errors.Is(err, chunk.ErrBusy):
 		return fmt.Errorf("%w: %w", ErrBusy, err)
-	case errors.Is(err, chunk.ErrName), errors.Is(err, chunk.ErrKind):
+	case errors.Is(err, chunk.ErrName), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrForeign):
 		return fmt.Errorf("%w: %w", ErrDenied, err)
 	}
 	return err

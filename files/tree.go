@@ -181,7 +181,7 @@ func (o *omissions) err() error {
 
 // omits reports whether an error is that of one file, which other files of the tree do not have.
 func omits(err error) bool {
-	for _, cause := range []error{ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy} {
+	for _, cause := range []error{ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy, chunk.ErrForeign} {
 		if errors.Is(err, cause) {
 			return true
 		}

@@ -37,6 +37,8 @@ var (
 	// ErrKind means that a file is not a regular file, a directory or a symbolic link, or not of
 	// the required type.
 	ErrKind = errors.New("the kind of file cannot be used")
+	// ErrForeign means that another user owns a partial file or can write to it.
+	ErrForeign = errors.New("the partial file is not private to this user")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -90,45 +90,69 @@ func partial(name string) string {
 	return dir + "." + base + partialSuffix
 }
 
-// open opens and locks the partial file.
+// open opens and locks the partial file. One that another user owns is an error, even if it is locked. One that others can write to is
+// replaced.
 func (t *Target) open() error {
 	for {
 		if err := t.regular(partial(t.name)); err != nil {
 			return err // otherwise a link would be followed
 		}
 		f, err := t.openPartial()
+		if errors.Is(err, fs.ErrExist) {
+			continue // another Target has just created it
+		}
 		if err != nil {
 			return err
 		}
-		if err := lock(f); err != nil {
-			if errors.Is(err, errLocked) {
-				err = fmt.Errorf("%s: %w, by this process or another", t.name, ErrBusy)
-			}
-			return errors.Join(err, f.Close())
+		again, err := t.adopt(f)
+		if err == nil && !again {
+			t.file = f
+			return nil
 		}
-		// Another Target may have renamed the file before this one had the lock.
-		mine, err := f.Stat()
-		if err != nil {
-			return errors.Join(err, f.Close())
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
 		}
-		if there, err := t.root.Lstat(partial(t.name)); err != nil || !os.SameFile(mine, there) {
-			if err := f.Close(); err != nil {
-				return err
-			}
-			continue
-		}
-		t.file = f
-		return nil
 	}
 }
 
-// openPartial opens the partial file. An interrupted Commit may have left it with the final
-// permissions.
+// adopt locks an opened partial file and checks that it is private and still has its name. again is set if the name now belongs to another
+// file, or to none.
+func (t *Target) adopt(f *os.File) (again bool, err error) {
+	mine, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	foreign, distrusted := t.distrust(mine)
+	if foreign {
+		return false, fmt.Errorf("%s: %w: use a directory that only you can write to", partial(t.name), distrusted)
+	}
+	if err := lock(f); err != nil {
+		if errors.Is(err, errLocked) {
+			err = fmt.Errorf("%s: %w, by this process or another", t.name, ErrBusy)
+		}
+		return false, err
+	}
+	// Another Target may have renamed the file before this one had the lock.
+	if there, err := t.root.Lstat(partial(t.name)); err != nil || !os.SameFile(mine, there) {
+		return true, nil
+	}
+	if distrusted != nil {
+		return true, t.root.Remove(partial(t.name))
+	}
+	return false, nil
+}
+
+// openPartial opens the partial file, or creates it. The error wraps fs.ErrExist if another process creates it at the same time. An
+// interrupted Commit may have left the file with the final permissions.
 func (t *Target) openPartial() (*os.File, error) {
-	const flags = os.O_RDWR | os.O_CREATE | openNoWait
-	f, err := t.root.OpenFile(partial(t.name), flags, 0o600)
-	if errors.Is(err, fs.ErrPermission) && t.root.Chmod(partial(t.name), 0o600) == nil {
-		f, err = t.root.OpenFile(partial(t.name), flags, 0o600)
+	const flags = os.O_RDWR | openNoWait
+	name := partial(t.name)
+	f, err := t.root.OpenFile(name, flags, 0)
+	if errors.Is(err, fs.ErrPermission) && t.root.Chmod(name, 0o600) == nil {
+		f, err = t.root.OpenFile(name, flags, 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = t.root.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	return f, err
 }
@@ -168,7 +192,10 @@ func (t *Target) prepare(fresh bool) error {
 		if t.baseInfo, err = f.Stat(); err == nil {
 			err = t.sameBase()
 		}
-		if err != nil { // replaced just now, perhaps by a link
+		if err == nil {
+			_, err = t.distrust(t.baseInfo) // a digest does not protect against someone who chooses the bytes
+		}
+		if err != nil { // not private, or replaced just now, perhaps by a link
 			if err := f.Close(); err != nil {
 				return err
 			}
