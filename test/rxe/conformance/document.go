@@ -178,7 +178,7 @@ The test itself simulates two outcomes: the refusal of a chain at a given positi
 posted in ERR, which rxe does not support (CapFlushOnPost).
 
 ` + "```" + `
-test/rxe/all . -- -test.run TestTranscriptsRXE
+test/rxe/all ./test/engine/transcript -- -test.run TestTranscriptsRXE
 ` + "```" + `
 `
 
