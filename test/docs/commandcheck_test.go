@@ -70,6 +70,9 @@ func checkCommand(ctx context.Context, tool string, c command) error {
 // checkFlags lets ibverbx parse a command. With --help it reads all flags and their values, and then prints its help. A sentence may name
 // a flag without its value.
 func checkFlags(ctx context.Context, tool string, words []string, inText bool) error {
+	if words[0] == "COMMAND" {
+		return nil // stands for any
+	}
 	first := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })
 	if first < 0 {
 		first = len(words)
