@@ -10,29 +10,28 @@ import (
 	"ibverbx/verbs"
 )
 
-// modelElement is a physical request that tells the receiver something: a record of Tally or
-// a message without one, a numbered fragment or cover of DQPLB, or a notification of Spray.
+// modelElement is a physical request that notifies the receiver: a Tally record or a message without one, a
+// numbered DQPLB fragment or cover, or a Spray notification.
 type modelElement struct {
 	number      uint32 // message of a record, number of DQPLB, count of notifications
 	want        int    // records of the message
 	last        bool
 	imm, length uint32
-	// The NIC at the other side has executed it, and the one at this side has said so.
+	// Whether the remote NIC has executed it, and whether the local NIC has completed it.
 	executed, completed bool
 }
 
-// modelDecoder is the receiver of a scheme in its simplest form: it keeps all that ever
-// came.
+// modelDecoder is the simplest possible receiver of a scheme: it keeps every element it ever received.
 type modelDecoder struct {
 	t        *rapid.T
 	scheme   ibverbx.Scheme
 	elements map[uint32][]*modelElement // by number
 	latest   map[int]uint32             // Tally: the last number of each lane
-	next     uint32                     // first number that is not told of
+	next     uint32                     // first number not yet delivered
 	told     int                        // messages
-	length   uint32                     // DQPLB: of the message being put together
-	notified uint32                     // Spray: notifications that were taken
-	// DQPLB: the numbers below scanned were all taken; ends are those that end a message.
+	length   uint32                     // DQPLB: of the message being assembled
+	notified uint32                     // Spray: notifications received
+	// DQPLB: all numbers below scanned have been received; ends lists the numbers of last fragments.
 	scanned uint32
 	ends    []uint32
 }
@@ -41,8 +40,8 @@ func newModelDecoder(t *rapid.T, scheme ibverbx.Scheme) *modelDecoder {
 	return &modelDecoder{t: t, scheme: scheme, elements: make(map[uint32][]*modelElement), latest: make(map[int]uint32)}
 }
 
-// take looks at a physical request that a lane of the given role took. It returns nil if
-// the request tells nothing.
+// take decodes a physical request posted to a lane of the given role. It returns nil if the request does not
+// notify the receiver.
 func (d *modelDecoder) take(lane int, role string, wr *verbs.SendWR, inline []byte) *modelElement {
 	e := &modelElement{imm: wr.Imm, length: uint32(wr.Length())}
 	switch {
@@ -83,8 +82,8 @@ func (d *modelDecoder) take(lane int, role string, wr *verbs.SendWR, inline []by
 	return e
 }
 
-// message is the message that an element belongs to, -1 if that cannot be said because a
-// number before it was not taken yet.
+// message returns the message that an element belongs to, or -1 if unknown because an earlier number is
+// missing.
 func (d *modelDecoder) message(e *modelElement) int {
 	if d.scheme != ibverbx.DQPLB {
 		return int(e.number)
@@ -100,7 +99,7 @@ func (d *modelDecoder) message(e *modelElement) int {
 	return -1
 }
 
-// ended reports whether the NIC has completed everything that tells of message m.
+// ended reports whether the NIC has completed every element of message m.
 func (d *modelDecoder) ended(m int) bool {
 	first, last := uint32(m), uint32(m)
 	if d.scheme == ibverbx.DQPLB {
@@ -119,10 +118,10 @@ func (d *modelDecoder) ended(m int) bool {
 	return true
 }
 
-// known reports whether it can be said which elements tell of message m.
+// known reports whether the elements of message m can be identified.
 func (d *modelDecoder) known(m int) bool { return d.scheme != ibverbx.DQPLB || m < len(d.ends) }
 
-// whole reports whether all elements with a number are there and as they should be.
+// whole reports whether all elements with a number have arrived and satisfy is.
 func (d *modelDecoder) whole(number uint32, is func(*modelElement) bool) bool {
 	elements := d.elements[number]
 	if len(elements) == 0 || (d.scheme == ibverbx.Tally && len(elements) < elements[0].want) {
@@ -136,8 +135,7 @@ func (d *modelDecoder) whole(number uint32, is func(*modelElement) bool) bool {
 	return true
 }
 
-// advance calls tell for every message that has become whole, in order, with what the
-// scheme carries of it.
+// advance calls tell for every newly complete message, in order, with the metadata the scheme carries.
 func (d *modelDecoder) advance(tell func(message int, imm, length uint32)) {
 	for d.whole(d.next, func(e *modelElement) bool { return e.executed }) {
 		e := d.elements[d.next][0]
@@ -153,7 +151,7 @@ func (d *modelDecoder) advance(tell func(message int, imm, length uint32)) {
 	}
 }
 
-// schemeCarries says what a receiver learns of a message.
+// schemeCarries returns the metadata that a receiver gets with a message.
 func schemeCarries(s ibverbx.Scheme) (flags ibverbx.WCFlags) {
 	switch s {
 	case ibverbx.Tally:

@@ -1,3 +1,3 @@
-// Package model holds the property tests of the engine: thousands of random steps on NICs that
-// do only what the test says, compared with models that are simple enough to be read.
+// Package model holds the property tests of the engine: thousands of random steps on scripted NICs, compared
+// with models simple enough to be read.
 package model

@@ -13,7 +13,7 @@ import (
 // hostileLanes is the number of data lanes in the fuzz targets of receivers.
 const hostileLanes = 3
 
-// delivery is what a hostile peer sends: it fills a receive of a lane.
+// delivery is one message from a hostile peer; it consumes a lane's receive.
 type delivery struct {
 	lane int
 	wc   verbs.WC
@@ -31,7 +31,7 @@ func (d *delivery) record() []byte {
 	return b[:]
 }
 
-// outcome says whether a delivery must, may or must not end the VirtualQP.
+// outcome classifies a delivery: it must, may or must not fail the VirtualQP.
 type outcome uint8
 
 const (
@@ -43,7 +43,7 @@ const (
 // referee is a second, simple receiver. It counts the messages that are complete.
 type referee interface {
 	deliver(d *delivery) outcome
-	// complete returns what the completions of all complete messages must show, in order.
+	// complete returns the expected completions of all complete messages, in order.
 	complete() []ibverbx.WC
 }
 
@@ -53,9 +53,9 @@ const far, near = 1 << 16, 16
 // tallyReferee counts records.
 type tallyReferee struct {
 	next uint32
-	open map[uint32]*[2]uint16 // records that came and records of the message, by message
+	open map[uint32]*[2]uint16 // records received and records expected, by message
 	last map[uint32]*delivery
-	// latest has the number that came last on a lane.
+	// latest holds the last number received on each lane.
 	latest map[int]uint32
 	done   []ibverbx.WC
 }
@@ -104,7 +104,7 @@ type dqplbReferee struct {
 	cxx    bool
 	next   uint32
 	held   map[uint32]*delivery
-	latest [hostileLanes]int64 // number that came last on a lane, in order of counting; -1 if none came
+	latest [hostileLanes]int64 // last number received on each lane, unwrapped; -1 before the first
 	length uint32
 	done   []ibverbx.WC
 }
@@ -157,7 +157,7 @@ func (r *sprayReferee) deliver(d *delivery) outcome {
 	return accepted
 }
 
-// siege is a VirtualQP whose peer sends what it likes.
+// siege is a VirtualQP with a hostile peer.
 type siege struct {
 	t       *testing.T
 	host    *rig.Host
@@ -165,9 +165,9 @@ type siege struct {
 	judge   referee
 	scheme  ibverbx.Scheme
 	shared  bool
-	posted  int // receives that were taken
-	told    int // receives that ended in success
-	flushed int // receives that ended in error
+	posted  int // receives posted
+	told    int // receives completed successfully
+	flushed int // receives completed with an error
 }
 
 func newSiege(t *testing.T, scheme ibverbx.Scheme, options byte) *siege {
@@ -195,7 +195,7 @@ func newSiege(t *testing.T, scheme ibverbx.Scheme, options byte) *siege {
 	return s
 }
 
-// poll takes completions. Receives end in order, and each success is a complete message.
+// poll polls completions. Receives complete in order, and each success is a complete message.
 func (s *siege) poll() {
 	s.t.Helper()
 	for _, wc := range s.host.Poll() {
@@ -224,7 +224,7 @@ func (s *siege) poll() {
 	}
 }
 
-// step does what six bytes of the input say.
+// step interprets six bytes of the input.
 func (s *siege) step(b []byte) {
 	s.t.Helper()
 	if b[0]&7 == 0 {
@@ -260,14 +260,14 @@ func (s *siege) step(b []byte) {
 	}
 	verdict := s.judge.deliver(d)
 	s.poll()
-	// An SRQ cannot hold back a peer that sends more than there are receives for.
+	// An SRQ cannot throttle a peer that sends more than there are receives for.
 	early := s.shared && len(s.judge.complete()) > s.posted+4
 	if err := s.host.QP.Err(); (err == nil && verdict == refused) || (err != nil && verdict == accepted && !early) {
 		s.t.Fatalf("after %+v: Err = %v, want outcome %d", d, err, verdict)
 	}
 }
 
-// end lets a VirtualQP that has failed settle: every receive ends once.
+// end settles a failed VirtualQP: every receive completes once.
 func (s *siege) end() {
 	s.t.Helper()
 	s.poll()
@@ -282,8 +282,8 @@ func (s *siege) end() {
 	}
 }
 
-// fuzzReceiver feeds the receiver of a scheme with what a hostile peer may send. It must end the VirtualQP
-// or count as a referee does.
+// fuzzReceiver feeds a scheme's receiver with input from a hostile peer. The VirtualQP must fail or agree
+// with the referee's counts.
 func fuzzReceiver(f *testing.F, scheme ibverbx.Scheme) {
 	for options := range byte(4) {
 		f.Add([]byte{options, 0, 0, 0, 0, 0, 0, 1, 0, 0, 5, 9, 0, 1, 1, 1, 5, 8, 0, 1, 2, 2, 5, 7, 0})

@@ -15,24 +15,24 @@ import (
 
 // The property tests of the engine:
 //
-//   - TestModelSender (sender_test.go): one VirtualQP that sends. Everything that it
-//     gives to its lanes is looked at, and decoded by a receiver that knows the schemes
-//     from their description alone (decode_test.go).
-//   - TestModelReceiver (receiver_test.go): one VirtualQP that receives what a sender
-//     made of the descriptions sends to it.
+//   - TestModelSender (sender_test.go): a sending VirtualQP. Every request it posts to
+//     its lanes is checked, and decoded by a receiver written from the scheme
+//     descriptions alone (decode_test.go).
+//   - TestModelReceiver (receiver_test.go): a receiving VirtualQP, fed by a sender
+//     written from the descriptions.
 //   - TestModelPair (pair_test.go): two VirtualQPs over a wire that carries one
 //     physical request at a time, in any order that RC allows.
 //
-// On a failure rapid prints the draws of the shortest run that it found and writes them to
-// a file below testdata/rapid. To play it again:
+// On a failure rapid prints the draws of the shortest failing run and writes them to a file below
+// testdata/rapid. To replay it:
 //
 //	go test ./test/engine/model -run TestModelPair/tally -rapid.failfile=testdata/rapid/...
 //	go test ./test/engine/model -run TestModelPair/tally -rapid.seed=N
 //
 // and for a long run: -rapid.checks=100000.
 
-// Request i of a VirtualQP has a range of modelSlot bytes of its own at either side, so that
-// an address says whose it is.
+// Request i of a VirtualQP owns a range of modelSlot bytes on each side, so an address identifies its
+// request.
 const (
 	modelSlot     = 4096
 	modelRequests = 256
@@ -50,8 +50,7 @@ func oneIn(t *rapid.T, label string, n int) bool { return drawOf(t, label, n) ==
 // drawOf draws one of the numbers below n.
 func drawOf(t *rapid.T, label string, n int) int { return rapid.IntRange(0, n-1).Draw(t, label) }
 
-// modelSteps plays random steps, about two hundred. A step that is to be more frequent than
-// others stands there several times.
+// modelSteps plays about two hundred random steps. Steps listed several times are more frequent.
 func modelSteps(t *rapid.T, steps map[string]func()) {
 	actions := make(map[string]func(*rapid.T))
 	for name, play := range steps {
@@ -62,8 +61,8 @@ func modelSteps(t *rapid.T, steps map[string]func()) {
 	}
 }
 
-// drawModelConfig draws a VirtualQP that keeps track of its requests. A single lane does so if it has a
-// Control; then nothing may fail, because the requests of a lost lane would wait for an answer of the peer.
+// drawModelConfig draws a VirtualQP that tracks its requests. A single lane does so only with a Control.
+// Failures are then excluded, because requests on a lost lane would wait for the peer's response.
 func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme, lanes int) ibverbx.Config {
 	now := int64(0)
 	var control ibverbx.Control
@@ -102,7 +101,7 @@ type modelEnd struct {
 	runLen [2]int       // the range of their lengths in bytes; valid in a run
 }
 
-// modelNICs returns NICs that all begin with the same QP number.
+// modelNICs returns NICs that start with the same QP number.
 func modelNICs(name string, n int) []*nullnic.NIC {
 	nics := make([]*nullnic.NIC, n)
 	for i := range nics {
@@ -111,7 +110,7 @@ func modelNICs(name string, n int) []*nullnic.NIC {
 	return nics
 }
 
-// newModelEnd makes a VirtualQP and so many bytes of memory; connect follows.
+// newModelEnd creates a VirtualQP and its memory; the caller must connect it.
 func newModelEnd(t *rapid.T, nics []*nullnic.NIC, cfg ibverbx.Config, shared, bytes int) *modelEnd {
 	e := &modelEnd{t: t, cfg: cfg, nics: nics}
 	var cfgs []ibverbx.RailConfig
@@ -158,7 +157,7 @@ func (e *modelEnd) card() *ibverbx.Card {
 	return c
 }
 
-// drawLane draws a lane; those with something outstanding more often.
+// drawLane draws a lane, with a preference for lanes that have outstanding requests.
 func (e *modelEnd) drawLane() int {
 	k := drawOf(e.t, "lane", 2*len(e.lanes))
 	if k < len(e.lanes) {
@@ -172,14 +171,14 @@ func (e *modelEnd) drawLane() int {
 	return k % len(e.lanes)
 }
 
-// refuse makes a lane refuse a part of its next chain, and perhaps some more after it.
+// refuse makes a lane refuse a part of its next chain, and possibly later ones.
 func (e *modelEnd) refuse() {
 	l := e.lanes[e.drawLane()]
 	l.RefuseAt(drawInt(e.t, "position", 0, 4), verbs.ErrQueueFull)
 	l.RefuseMore(drawInt(e.t, "more chains", 0, 6))
 }
 
-// seen reports whether the VirtualQP has taken everything that its NICs have said.
+// seen reports whether the VirtualQP has consumed all NIC completions.
 func (e *modelEnd) seen() bool {
 	for _, l := range e.lanes {
 		if l.SendCQ().Len() > 0 {
@@ -189,30 +188,29 @@ func (e *modelEnd) seen() bool {
 	return true
 }
 
-// words puts a completion into words, without what differs between runs: rapid shortens a
-// failure by what it says.
+// words describes a completion without details that vary between runs: rapid shrinks failures by message.
 func words(wc *ibverbx.WC) string {
 	return fmt.Sprintf("of ID %d (%s, %s, %d bytes)", wc.WRID, wc.Status, wc.Opcode, wc.ByteLen)
 }
 
-// modelByte is byte off of request i. It is neither 0, which memory is filled with, nor
-// 255, which buffers are overwritten with when they are free again.
+// modelByte returns byte off of request i. It is neither 0, the initial content of memory, nor 255, which
+// overwrites free buffers.
 func modelByte(i, off int) byte { return byte(1 + (i*37+off*11+off/256*5)%250) }
 
-// modelRequest is a request that a VirtualQP took.
+// modelRequest is a request accepted by a VirtualQP.
 type modelRequest struct {
 	index    int
 	wr       ibverbx.SendWR
 	length   int
 	notified bool // a WRITE_WITH_IMM
 	message  bool // a SEND or an atomic
-	// ordinal is its place among the notified, among the SENDs, or what it finds: the
-	// request whose bytes a READ reads, the value that an atomic fetches.
+	// ordinal is the request's index among notified requests or among SENDs. For a READ it is the request
+	// whose bytes it reads; for an atomic, the value it fetches.
 	ordinal int
 }
 
-// drawChain draws how many requests a chain has, at most most. In two of three cases they are a run: one opcode and one piece of memory
-// each. All of these are short, or cut into equally many fragments, or anything.
+// drawChain draws the length of a chain, at most most. In two of three cases it is a run: one opcode, one SGE
+// each. The requests of a run are all short, or cut into equally many fragments, or arbitrary.
 func (e *modelEnd) drawChain(most int) int {
 	if e.inRun = !oneIn(e.t, "mixed chain", 3); !e.inRun {
 		return min(drawInt(e.t, "chain", 1, 6), most)
@@ -224,9 +222,8 @@ func (e *modelEnd) drawChain(most int) int {
 	return min(drawInt(e.t, "run", 1, 12), most)
 }
 
-// drawRequest draws a request with the given index. Its local bytes lie in slot index of
-// region at base, in up to four pieces, and hold modelByte; its target is slot index of
-// remote at target.
+// drawRequest draws a request with the given index. Its local bytes are in slot index of region at base, in
+// up to four SGEs, and hold modelByte; its target is slot index of remote at target.
 func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, target int) *modelRequest {
 	t, op := e.t, e.runOp
 	if !e.inRun {
@@ -290,12 +287,12 @@ func (e *modelEnd) localBytes(r *modelRequest, each func(off int, b *byte)) {
 	}
 }
 
-// scribble overwrites the local bytes of a request: they belong to the program again.
+// scribble overwrites the local bytes of a completed request, which the program owns again.
 func (e *modelEnd) scribble(r *modelRequest) {
 	e.localBytes(r, func(_ int, b *byte) { *b = 255 })
 }
 
-// spoilRequest makes a copy of a request that no VirtualQP may take.
+// spoilRequest returns an illegal variant of a request, which every VirtualQP must refuse.
 func spoilRequest(t *rapid.T, wr ibverbx.SendWR) ibverbx.SendWR {
 	switch drawOf(t, "what is wrong", 6) {
 	case 0:
@@ -308,7 +305,7 @@ func spoilRequest(t *rapid.T, wr ibverbx.SendWR) ibverbx.SendWR {
 		wr.NumSGE, wr.SGE[0].Region = 1, nil
 	case 4:
 		wr.Opcode, wr.RemoteOffset, wr.Flags = verbs.OpRDMAWrite, 1<<40, 0
-		if wr.Length() == 0 { // it names no memory of the peer
+		if wr.Length() == 0 { // it does not access peer memory
 			wr.NumSGE, wr.SGE[0].Region = 1, nil
 		}
 	default:
@@ -317,7 +314,7 @@ func spoilRequest(t *rapid.T, wr ibverbx.SendWR) ibverbx.SendWR {
 	return wr
 }
 
-// modelDepth is the depth that a VirtualQP has: a power of two, as Config says.
+// modelDepth returns the effective depth of a VirtualQP: a power of two, as documented at Config.
 func modelDepth(n int) int {
 	depth := 1
 	for depth < n {
@@ -326,9 +323,9 @@ func modelDepth(n int) int {
 	return depth
 }
 
-// checkRefusal holds what a post must do that did not take everything: n requests of the
-// chain were taken, the one at bad (chain if there is none) is not legal, and before the
-// post at most high requests were outstanding.
+// checkRefusal checks a post that was not accepted in full: n requests of the chain were accepted, the one at
+// bad is illegal (bad equals chain if all are legal), and at most high requests were outstanding before the
+// post.
 func checkRefusal(t *rapid.T, n, chain, bad, depth, high int, err error) {
 	room := modelDepth(depth)
 	switch {

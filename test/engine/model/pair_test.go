@@ -24,19 +24,19 @@ type modelSide struct {
 	notified []*modelRequest
 	sends    []*modelRequest // SENDs
 	adds     int             // FETCH_AND_ADDs
-	word     uint64          // what CMP_AND_SWPs leave at the peer
+	word     uint64          // the peer's word after the CMP_AND_SWPs
 	statuses map[int]verbs.Status
-	reported int // requests up to the last that was reported
+	reported int // requests up to the last reported one
 
 	posted  [2]int // receives: notifications and data
 	ended   [2]int
-	told    [2]int // those that ended in success
-	checked int    // requests of the peer that were found in memory
+	told    [2]int // receives completed successfully
+	checked int    // peer requests found in memory
 
-	injected bool         // a request or a receive was made to fail here
-	status   verbs.Status // with which
-	culprit  int          // the request that was lost with it, -1 if none or unknown
-	cutOff   bool         // the peer did not answer
+	injected bool         // a failure was injected into a local request or receive
+	status   verbs.Status // of the injected failure
+	culprit  int          // the request lost with it, -1 if none or unknown
+	cutOff   bool         // the peer did not respond
 }
 
 const (
@@ -46,8 +46,7 @@ const (
 	sideMemory = sideWords + 16
 )
 
-// newModelPair returns two sides that are connected, over the same number of lanes but
-// else as different as they can be.
+// newModelPair returns two connected sides with equal lane counts and otherwise independent settings.
 func newModelPair(t *rapid.T, scheme ibverbx.Scheme) [2]*modelSide {
 	nics := [2][]*nullnic.NIC{modelNICs("a", drawInt(t, "rails", 1, 3)), modelNICs("b", drawInt(t, "rails", 1, 3))}
 	nullnic.Join(append(append([]*nullnic.NIC{}, nics[0]...), nics[1]...)...)
@@ -83,7 +82,7 @@ func (s *modelSide) post() {
 	for i := range count {
 		r := s.drawRequest(len(s.requests)+i, 0, remote, sideTarget)
 		if r.notified {
-			// A peer with shared receives is not held back by RNR.
+			// RNR does not throttle the peer of an end with shared receives.
 			if s.peer.shared && len(s.notified)+news-s.peer.posted[notes] >= s.peer.cfg.RecvDepth {
 				break
 			}
@@ -99,7 +98,7 @@ func (s *modelSide) post() {
 	}
 }
 
-// aim gives a request that reads something to read, and an atomic its word and operands.
+// aim gives a READ its source, and an atomic its word and operands.
 func (s *modelSide) aim(r *modelRequest) {
 	switch r.wr.Opcode {
 	case verbs.OpRDMARead:
@@ -127,7 +126,7 @@ func (s *modelSide) aim(r *modelRequest) {
 	}
 }
 
-// take notes a request that the VirtualQP took.
+// take records a request accepted by the VirtualQP.
 func (s *modelSide) take(r *modelRequest) {
 	s.requests = append(s.requests, r)
 	switch r.wr.Opcode {
@@ -174,8 +173,8 @@ func (s *modelSide) receive(kind, count int) {
 // firstNote is the ID of the first notification receive.
 const firstNote = 1 << 31
 
-// carry takes up to n requests of a lane to the peer. It reports whether one went. If the
-// peer does not answer the lane fails.
+// carry delivers up to n requests of a lane to the peer, and reports whether it delivered any. The lane fails
+// if the peer does not respond.
 func (s *modelSide) carry(lane, n int) bool {
 	l, moved := s.lanes[lane], false
 	for ; n > 0; n-- {
@@ -198,7 +197,7 @@ func (s *modelSide) carry(lane, n int) bool {
 	return moved
 }
 
-// fail makes the oldest request of a lane, or its oldest receive, fail, once in a run.
+// fail injects a failure into the oldest request or the oldest receive of a lane, once per run.
 func (s *modelSide) fail() {
 	lane := s.drawLane()
 	l := s.lanes[lane]
@@ -219,8 +218,7 @@ func (s *modelSide) fail() {
 	}
 }
 
-// lost is the request whose bytes the oldest physical request of a lane carries, -1 if it
-// carries none, or brings them here.
+// lost returns the request whose outgoing bytes are in the oldest physical request of a lane, or -1.
 func (s *modelSide) lost(lane int) int {
 	wr := &s.lanes[lane].Posted()[0]
 	off := wr.RemoteAddr - s.peer.region.Remote().Addr - sideTarget
@@ -230,7 +228,7 @@ func (s *modelSide) lost(lane int) int {
 	return int(off / modelSlot)
 }
 
-// drain carries, completes, receives and polls on both sides until nothing moves any more.
+// drain carries, completes, receives and polls on both sides until both are idle.
 func drainPair(t *rapid.T, sides [2]*modelSide, late bool) {
 	idle := 0
 	for range 20_000 {
@@ -255,12 +253,15 @@ func drainPair(t *rapid.T, sides [2]*modelSide, late bool) {
 	t.Fatal("the two sides do not come to rest")
 }
 
-// TestModelPair plays two VirtualQPs that send each other requests of every kind, over a wire
-// that carries one physical request at a time, in any order that RC allows, with refusals and at
-// most one failure. It checks the contract: one completion each, in order; when a side is notified
-// of a request, or gets a message, its bytes and those of everything before it are in memory; no
-// buffer is touched after its completion; a request that was lost is never notified; data of a
-// request that succeeded at one side is there at the other; nothing waits forever.
+// TestModelPair runs two VirtualQPs that exchange requests of every kind. The wire carries one physical
+// request at a time, in any order that RC allows, with refusals and at most one failure. It checks the
+// contract:
+//   - Each request completes exactly once, in order.
+//   - A notification or message arrives after its own bytes and all earlier bytes.
+//   - Buffers are not touched after their completion.
+//   - A lost request is never notified.
+//   - Data reported as sent by one side is in the other side's memory.
+//   - Both sides make progress.
 func TestModelPair(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		sides := newModelPair(rt, scheme)

@@ -21,28 +21,28 @@ type modelReceiver struct {
 
 	notes   []*peerMessage // of the scheme
 	sends   []*peerMessage
-	numbers uint32 // given out by the peer
-	// lastLane is a lane with the last number of Tally, -1 if there is none.
+	numbers uint32 // assigned by the peer
+	// lastLane is a lane that received the last Tally number, or -1.
 	lastLane int
 	queues   [][]peerElement
 
 	posted [2]int // receives: notifications and data
 	ended  [2]int
-	told   [2]int // those that ended in success
+	told   [2]int // receives completed successfully
 	failed bool
-	status verbs.Status // of the data receive that was made to fail
-	victim int          // that receive, -1 for none
+	status verbs.Status // of the injected receive failure
+	victim int          // the failed receive, -1 for none
 }
 
-// peerMessage is a message of the peer.
+// peerMessage is a message sent by the peer.
 type peerMessage struct {
 	imm     uint32
 	withImm bool
 	length  int
-	left    int // elements that were not delivered
+	left    int // undelivered elements
 }
 
-// peerElement is one physical request of the peer that takes a receive.
+// peerElement is one physical request from the peer that consumes a receive.
 type peerElement struct {
 	message *peerMessage
 	number  uint32 // of the message, or DQPLB's own
@@ -74,7 +74,7 @@ func newModelReceiver(t *rapid.T, scheme ibverbx.Scheme) *modelReceiver {
 	return r
 }
 
-// send lets the peer send a message of the scheme.
+// send makes the peer send a message of the scheme.
 func (r *modelReceiver) send() {
 	if len(r.notes) == maxMessages || r.shared && len(r.notes)-r.posted[notes] >= r.cfg.RecvDepth {
 		return // a peer that sends more than is received fails a VirtualQP with shared receives
@@ -126,7 +126,7 @@ func (r *modelReceiver) send() {
 	}
 }
 
-// sendMessage lets the peer SEND something.
+// sendMessage makes the peer post a SEND.
 func (r *modelReceiver) sendMessage() {
 	if len(r.sends) == modelInbox {
 		return
@@ -199,7 +199,7 @@ func (r *modelReceiver) post(kind, count int) {
 	r.posted[kind] += n
 }
 
-// fail makes a receive fail, once.
+// fail fails a receive, once.
 func (r *modelReceiver) fail() {
 	lane := drawOf(r.t, "lane", len(r.lanes))
 	l := r.lanes[lane]
@@ -214,7 +214,7 @@ func (r *modelReceiver) fail() {
 	l.FailRecv(r.status)
 }
 
-// poll takes completions and checks each.
+// poll checks completions.
 func (r *modelReceiver) poll(wcs []ibverbx.WC) int {
 	for i := range wcs {
 		wc := &wcs[i]
@@ -281,7 +281,7 @@ func (r *modelReceiver) checkInbox(wc *ibverbx.WC, k int) {
 	}
 }
 
-// arrived counts the messages of a kind that have wholly arrived with all before them.
+// arrived counts the messages of a kind that have fully arrived along with all earlier ones.
 func arrived(messages []*peerMessage) (n int) {
 	for n < len(messages) && messages[n].left == 0 {
 		n++
@@ -289,7 +289,7 @@ func arrived(messages []*peerMessage) (n int) {
 	return n
 }
 
-// checkBound checks that the engine holds a bounded number of messages if no receives are posted.
+// checkBound checks that the engine buffers a bounded number of messages without posted receives.
 func (r *modelReceiver) checkBound() {
 	held := arrived(r.notes) - r.told[notes]
 	if bound := 4*r.cfg.RecvDepth + 4*r.limit + 4*(r.cfg.Lanes+1)*r.cfg.NotifyDepth; !r.shared && held > bound+r.posted[notes]-r.ended[notes] {
@@ -297,7 +297,7 @@ func (r *modelReceiver) checkBound() {
 	}
 }
 
-// drain delivers everything, posts receives for it and polls until nothing moves any more.
+// drain delivers every element, posts receives for them and polls until the receiver is idle.
 func (r *modelReceiver) drain() {
 	idle := 0
 	for range 20_000 {
@@ -336,11 +336,10 @@ func (r *modelReceiver) verify() {
 	}
 }
 
-// TestModelReceiver plays a peer that sends messages of a scheme, and SENDs, whose parts
-// arrive in any order that the lanes allow, while receives are posted early or late. It
-// holds: receives of either kind end in order, with what was sent; none is told of a
-// message that has not wholly arrived; messages that come early are held, within bounds;
-// nothing is lost, also when a receive fails; nothing waits forever.
+// TestModelReceiver simulates a peer that sends SENDs and messages of a scheme. Fragments arrive in any order
+// the lanes allow, while receives are posted early or late. It checks that receives of either kind complete
+// in order with the sent data, and only after the whole message has arrived; that early messages are buffered
+// within bounds; that receive failures do not lose messages; and that the receiver makes progress.
 func TestModelReceiver(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		r := newModelReceiver(rt, scheme)

@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// modelSender is a VirtualQP that sends, and what its NICs and its receiver make of it.
+// modelSender is a sending VirtualQP, with the state of its NICs and its receiver.
 type modelSender struct {
 	*modelEnd
 	decoder  *modelDecoder
@@ -19,38 +19,38 @@ type modelSender struct {
 	notified []*sentRequest
 	messages []*sentRequest // SENDs and atomics
 	done     []ibverbx.WC
-	reported int // requests up to the last that was reported
+	reported int // requests up to the last reported one
 
-	logs     [][]physicalLog // what each lane took
+	logs     [][]physicalLog // requests accepted by each lane
 	executed []int           // of each log
 	complete []int           // of each log
 
-	injected *physicalLog // the request that was made to fail
-	status   verbs.Status // with which
-	broken   bool         // a NIC was told to refuse for good
+	injected *physicalLog // the request with the injected failure
+	status   verbs.Status // of the injected failure
+	broken   bool         // a NIC was set to refuse permanently
 	lane     int          // which
-	taken    int          // messages that the message lane took
+	taken    int          // messages accepted by the message lane
 }
 
-// sentRequest is a request and how far it is.
+// sentRequest is a request and its progress.
 type sentRequest struct {
 	*modelRequest
-	covered                      []bool // bytes that were given to a lane
+	covered                      []bool // bytes posted to a lane
 	executed, completed          int    // bytes
 	taken                        bool   // a message: by its lane
 	messageExecuted, messageDone bool
 }
 
-// physicalLog is a physical request that a lane took.
+// physicalLog is a physical request accepted by a lane.
 type physicalLog struct {
-	request *sentRequest // nil for what carries no bytes
+	request *sentRequest // nil if it carries no data
 	bytes   int
 	element *modelElement
 }
 
 func newModelSender(t *rapid.T, scheme ibverbx.Scheme) *modelSender {
 	nics := modelNICs("null", drawInt(t, "rails", 1, 3))
-	nullnic.Join(nics...) // for keys of their own
+	nullnic.Join(nics...) // gives each NIC distinct keys
 	cfg := drawModelConfig(t, scheme, drawInt(t, "lanes", 1, 9))
 	s := &modelSender{modelEnd: newModelEnd(t, nics, cfg, 0, modelSpace), decoder: newModelDecoder(t, scheme)}
 	s.connect(s.card())
@@ -59,7 +59,7 @@ func newModelSender(t *rapid.T, scheme ibverbx.Scheme) *modelSender {
 	return s
 }
 
-// post posts a chain of requests, and now and then one in it that is not legal.
+// post posts a chain of requests, occasionally with an illegal one.
 func (s *modelSender) post() {
 	if len(s.requests) == modelRequests {
 		return
@@ -97,7 +97,7 @@ func (s *modelSender) post() {
 	s.look()
 }
 
-// look goes through what the lanes took since the last look.
+// look checks the requests that the lanes accepted since the last call.
 func (s *modelSender) look() {
 	for i, l := range s.lanes {
 		for k := len(s.logs[i]); k < len(l.Taken); k++ {
@@ -111,7 +111,7 @@ func (s *modelSender) look() {
 	}
 }
 
-// classify finds out what a physical request is and checks that it is right.
+// classify determines the role of a physical request and checks it.
 func (s *modelSender) classify(lane int, wr *verbs.SendWR, inline []byte) physicalLog {
 	p := physicalLog{bytes: int(wr.Length()), element: s.decoder.take(lane, s.roles[lane], wr, inline)}
 	if s.roles[lane] == "message" {
@@ -144,7 +144,7 @@ func (s *modelSender) classify(lane int, wr *verbs.SendWR, inline []byte) physic
 	return p
 }
 
-// classifyMessage matches what the message lane took with the messages, in order.
+// classifyMessage matches a request on the message lane with the messages, in order.
 func (s *modelSender) classifyMessage(wr *verbs.SendWR, inline []byte) physicalLog {
 	var r *sentRequest
 	if s.taken < len(s.messages) {
@@ -168,8 +168,8 @@ func (s *modelSender) classifyMessage(wr *verbs.SendWR, inline []byte) physicalL
 	return physicalLog{request: r, bytes: r.length}
 }
 
-// checkBytes checks that a physical request takes the bytes of a request from off on, from
-// where they lie, and that nothing else did.
+// checkBytes checks that a physical request carries the bytes of a request from off on, from the right
+// addresses, and that no earlier one carried them.
 func (s *modelSender) checkBytes(r *sentRequest, off int, wr *verbs.SendWR, inline []byte) {
 	at := off
 	place := func(local uint64, inlined byte) {
@@ -198,7 +198,7 @@ func (s *modelSender) checkBytes(r *sentRequest, off int, wr *verbs.SendWR, inli
 	}
 }
 
-// localPlace is where byte off of a request lies in the region.
+// localPlace returns the address of byte off of a request in the region.
 func (s *modelSender) localPlace(r *sentRequest, off int) uint64 {
 	left := uint64(off)
 	for _, e := range r.wr.SGE[:r.wr.NumSGE] {
@@ -210,7 +210,7 @@ func (s *modelSender) localPlace(r *sentRequest, off int) uint64 {
 	return 1 << 62
 }
 
-// checkKeys wants the keys of the rail that the lane is on.
+// checkKeys checks that a request uses the keys of its lane's rail.
 func (s *modelSender) checkKeys(lane int, wr *verbs.SendWR, inline bool) {
 	rail := s.qp.Stats().Lanes[lane].Rail
 	want := s.region.Remote().RKeys[rail]
@@ -218,13 +218,13 @@ func (s *modelSender) checkKeys(lane int, wr *verbs.SendWR, inline bool) {
 		s.t.Fatalf("a request on lane %d has the key %#x, want %#x of rail %d", lane, wr.RKey, want, rail)
 	}
 	for _, e := range wr.SGE[:wr.NumSGE] {
-		if !inline && e.LKey != want&^(1<<31) { // as nullnic makes them
+		if !inline && e.LKey != want&^(1<<31) { // nullnic's key format
 			s.t.Fatalf("a request on lane %d has the local key %#x, want %#x of rail %d", lane, e.LKey, want&^(1<<31), rail)
 		}
 	}
 }
 
-// owner is the request that a physical one belongs to, nil if that is unknown.
+// owner returns the request that a physical request belongs to, or nil if unknown.
 func (s *modelSender) owner(p *physicalLog) *sentRequest {
 	if p.request != nil {
 		return p.request
@@ -242,8 +242,8 @@ func (s *modelSender) owner(p *physicalLog) *sentRequest {
 	return s.notified[m]
 }
 
-// checkStart holds what must be over before a physical request begins: everything, if its
-// request is fenced; all data, if it is a message. And DQPLB's numbers stay in the window.
+// checkStart checks what must have completed before a physical request starts: everything, if its request is
+// fenced; all data, if it is a message. DQPLB's numbers must stay in the window.
 func (s *modelSender) checkStart(lane int, p *physicalLog) {
 	r := s.owner(p)
 	if r == nil {
@@ -267,7 +267,7 @@ func (s *modelSender) checkStart(lane int, p *physicalLog) {
 	}
 }
 
-// ended reports whether the NICs have completed all of a request.
+// ended reports whether the NICs have completed a whole request.
 func (s *modelSender) ended(r *sentRequest) bool {
 	switch {
 	case r.message:
@@ -278,8 +278,8 @@ func (s *modelSender) ended(r *sentRequest) bool {
 	return !r.notified || s.decoder.ended(r.ordinal)
 }
 
-// mayHaveEnded is ended for a request that is said to have. After a failure it is unknown
-// which numbers of DQPLB behind one that was lost belong to it; then its bytes must do.
+// mayHaveEnded is ended for a request reported as completed. After a failure, the DQPLB numbers behind a lost
+// one cannot be assigned to requests; completed bytes then suffice.
 func (s *modelSender) mayHaveEnded(r *sentRequest) bool {
 	if r.notified && r.completed == r.length && s.qp.Err() != nil && !s.decoder.known(r.ordinal) {
 		return true
@@ -287,10 +287,10 @@ func (s *modelSender) mayHaveEnded(r *sentRequest) bool {
 	return s.ended(r)
 }
 
-// alive is how many of a lane's log were not flushed.
+// alive returns the number of requests in a lane's log that were not flushed.
 func (s *modelSender) alive(lane int) int { return s.complete[lane] + len(s.lanes[lane].Posted()) }
 
-// execute lets the peer execute more of what a lane took.
+// execute lets the peer execute up to n more requests of a lane.
 func (s *modelSender) execute(lane, n int) {
 	for ; n > 0 && s.executed[lane] < s.alive(lane); n-- {
 		p := &s.logs[lane][s.executed[lane]]
@@ -310,7 +310,7 @@ func (s *modelSender) execute(lane, n int) {
 	s.decoder.advance(s.told)
 }
 
-// told checks what the receiver learns of a message.
+// told checks the metadata the receiver gets with a message.
 func (s *modelSender) told(m int, imm, length uint32) {
 	if m >= len(s.notified) {
 		s.t.Fatalf("the receiver is told of message %d, only %d were posted", m, len(s.notified))
@@ -326,8 +326,7 @@ func (s *modelSender) told(m int, imm, length uint32) {
 	s.checkArrival(r)
 }
 
-// checkArrival holds what the receiver of r relies on: the bytes of r and of everything
-// before it are in its memory.
+// checkArrival checks that the bytes of r and of every earlier request are in the receiver's memory.
 func (s *modelSender) checkArrival(r *sentRequest) {
 	for _, before := range s.requests[:r.index+1] {
 		there := before.executed == before.length
@@ -358,8 +357,8 @@ func (s *modelSender) end(lane, n int) {
 	s.lanes[lane].Complete(n)
 }
 
-// hush ends everything on lanes whose NIC has taken requests that did not ask for a
-// completion, and refused those that would have: no completion comes.
+// hush completes everything on lanes whose NIC accepted only unsignaled requests and refused the signaled
+// ones, so that no completion is generated.
 func (s *modelSender) hush() {
 	for lane, l := range s.lanes {
 		if n := len(l.Posted()); n > 0 && l.Posted()[n-1].Flags&verbs.SendSignaled == 0 {
@@ -368,7 +367,7 @@ func (s *modelSender) hush() {
 	}
 }
 
-// fail ends the oldest request of a lane with an error, once.
+// fail fails the oldest request of a lane, once.
 func (s *modelSender) fail() {
 	if oneIn(s.t, "in silence", 2) {
 		s.hush()
@@ -382,7 +381,7 @@ func (s *modelSender) fail() {
 	s.lanes[lane].Fail(s.status)
 }
 
-// ruin makes a lane refuse for good.
+// ruin makes a lane refuse permanently.
 func (s *modelSender) ruin() {
 	if !s.broken && s.injected == nil {
 		s.broken, s.lane = true, s.drawLane()
@@ -391,7 +390,7 @@ func (s *modelSender) ruin() {
 	}
 }
 
-// poll takes completions and checks each.
+// poll checks completions.
 func (s *modelSender) poll(wcs []ibverbx.WC) int {
 	for i := range wcs {
 		wc := &wcs[i]
@@ -412,7 +411,7 @@ func (s *modelSender) poll(wcs []ibverbx.WC) int {
 	return len(wcs)
 }
 
-// drain ends everything and polls until nothing moves any more.
+// drain completes everything and polls until the sender is idle.
 func (s *modelSender) drain() {
 	idle := 0
 	for range 20_000 {
@@ -435,12 +434,14 @@ func (s *modelSender) drain() {
 	s.t.Fatal("the sender does not come to rest")
 }
 
-// TestModelSender plays random posts, completions, refusals and at most one failure. It
-// holds: one completion for each signaled or failed request, in posting order; every byte
-// given to a lane exactly once, from the right place; nothing reported before it has ended;
-// fences; the receiver learns of a request when everything before it is there; after an
-// error all that follows is flushed and the receiver is not notified of it; nothing waits
-// forever.
+// TestModelSender runs random posts, completions, refusals and at most one failure. It checks these
+// properties:
+//   - Each signaled or failed request completes exactly once, in posting order.
+//   - Every byte is posted to a lane exactly once, from the right address.
+//   - Requests complete only after all their fragments have, and fences hold.
+//   - The receiver is notified of a request only after all earlier data has arrived.
+//   - After an error all later requests are flushed and never notified.
+//   - The sender makes progress.
 func TestModelSender(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		s := newModelSender(rt, scheme)

@@ -7,7 +7,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// poll takes the completions of a side and checks each.
+// poll checks a side's completions.
 func (s *modelSide) poll(wcs []ibverbx.WC) int {
 	for i := range wcs {
 		wc := &wcs[i]
@@ -28,8 +28,8 @@ func (s *modelSide) poll(wcs []ibverbx.WC) int {
 	return len(wcs)
 }
 
-// sent checks the completion of a request. It, and the unsignaled ones before it, have
-// ended: their buffers are free.
+// sent checks the completion of a request. It and the unsignaled requests before it are done, and their
+// buffers are free.
 func (s *modelSide) sent(wc *ibverbx.WC) {
 	if wc.WRID >= uint64(len(s.requests)) || int(wc.WRID) < s.reported {
 		s.t.Fatalf("completion %s out of turn: %d requests are reported and %d posted", words(wc), s.reported, len(s.requests))
@@ -50,7 +50,7 @@ func (s *modelSide) sent(wc *ibverbx.WC) {
 	s.reported = int(wc.WRID) + 1
 }
 
-// finish checks a request that has ended and gives its buffer back to the program.
+// finish checks a completed request and returns its buffer to the program.
 func (s *modelSide) finish(r *modelRequest, status verbs.Status) {
 	s.statuses[r.index] = status
 	if status == verbs.StatusSuccess {
@@ -59,8 +59,7 @@ func (s *modelSide) finish(r *modelRequest, status verbs.Status) {
 	s.scribble(r)
 }
 
-// checkResult checks what a request that succeeded has done: what it wrote is at the peer,
-// and what it read is here.
+// checkResult checks the effect of a successful request: written data is at the peer, read data is local.
 func (s *modelSide) checkResult(r *modelRequest) {
 	var word [8]byte
 	switch {
@@ -89,7 +88,7 @@ func (s *modelSide) checkWritten(r *modelRequest, when string) {
 	}
 }
 
-// received checks a receive that has ended.
+// received checks a completed receive.
 func (s *modelSide) received(wc *ibverbx.WC, kind, k int) {
 	if k != s.ended[kind] || k >= s.posted[kind] {
 		s.t.Fatalf("completion %s of kind %d out of turn, want receive %d of %d", words(wc), kind, s.ended[kind], s.posted[kind])
@@ -122,7 +121,7 @@ func (s *modelSide) received(wc *ibverbx.WC, kind, k int) {
 	}
 }
 
-// checkNews checks what a completion says of a request of the peer.
+// checkNews checks a receive completion against the peer's request.
 func (s *modelSide) checkNews(wc *ibverbx.WC, r *modelRequest) {
 	flags, opcode := schemeCarries(s.cfg.Scheme), verbs.WCRecvRDMAWithImm
 	if !r.notified {
@@ -137,8 +136,8 @@ func (s *modelSide) checkNews(wc *ibverbx.WC, r *modelRequest) {
 	}
 }
 
-// checkThere checks that a request of the peer has arrived, because this side has learned
-// of news, which was posted behind it.
+// checkThere checks that a peer's request has arrived, because this side was notified of news, which was
+// posted after it.
 func (s *modelSide) checkThere(r, news *modelRequest) {
 	when := "was posted before request " + news.wr.Opcode.String() + ", which has been told of,"
 	switch {
@@ -160,7 +159,7 @@ func (s *modelSide) checkThere(r, news *modelRequest) {
 	}
 }
 
-// verify compares the whole run of a side with what it must have been.
+// verify checks a side's whole run.
 func (s *modelSide) verify() {
 	failed := s.qp.Err() != nil
 	if failed != (s.injected || s.cutOff) {
@@ -173,7 +172,7 @@ func (s *modelSide) verify() {
 			if r.wr.Flags&verbs.SendSignaled != 0 {
 				s.t.Fatalf("request %d (%s) was never reported", r.index, r.wr.Opcode)
 			}
-			s.finish(r, verbs.StatusSuccess) // it has ended well, in silence
+			s.finish(r, verbs.StatusSuccess) // it completed silently
 		}
 		s.verifyStatus(r, status, failed)
 		if succeeded == r.index && status == verbs.StatusSuccess {
@@ -197,7 +196,7 @@ func (s *modelSide) verify() {
 	}
 }
 
-// verifyStatus checks how a request ended.
+// verifyStatus checks the status of a request.
 func (s *modelSide) verifyStatus(r *modelRequest, status verbs.Status, failed bool) {
 	// Another fragment of the same request may have found the peer silent, on another rail. The
 	// order of failures in two queues is unknown.

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// verify compares the whole run of a sender with what it must have been.
+// verify checks a sender's whole run.
 func (s *modelSender) verify() {
 	failed := s.qp.Err() != nil
 	if failed && s.injected == nil && !s.broken || s.injected != nil && !failed {
@@ -57,7 +57,7 @@ func (s *modelSender) verify() {
 	}
 }
 
-// verifyCompletion checks the completion of a request.
+// verifyCompletion checks a request's completion.
 func (s *modelSender) verifyCompletion(r *sentRequest, wc *ibverbx.WC, culprit, failed bool) {
 	switch {
 	case wc.Status == verbs.StatusSuccess:
@@ -86,7 +86,7 @@ func (s *modelSender) verifyCompletion(r *sentRequest, wc *ibverbx.WC, culprit, 
 	}
 }
 
-// pollSome polls in one of the ways that there are, for up to room completions.
+// pollSome polls up to room completions by a randomly chosen method.
 func (e *modelEnd) pollSome(room int) []ibverbx.WC {
 	dst := make([]ibverbx.WC, room)
 	n, err := 0, error(nil)
@@ -118,7 +118,7 @@ func (e *modelEnd) pollSome(room int) []ibverbx.WC {
 	return dst[:n]
 }
 
-// pollAll polls all rails for up to room completions.
+// pollAll polls up to room completions from all rails.
 func (e *modelEnd) pollAll(room int) []ibverbx.WC {
 	dst := make([]ibverbx.WC, room)
 	n, err := e.cq.Poll(dst)
@@ -128,7 +128,7 @@ func (e *modelEnd) pollAll(room int) []ibverbx.WC {
 	return dst[:n]
 }
 
-// takeIn gives the VirtualQP everything that its NICs have said, and no room to report.
+// takeIn passes all NIC completions to the VirtualQP without space to report any.
 func (e *modelEnd) takeIn() {
 	wcs := make([]verbs.WC, 1<<11)
 	for rail := range e.nics {
