@@ -20,9 +20,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// matrixRow is one case of the original's distributed tests: one message of so many
-// bytes, over so many lanes of so many requests, in fragments of one size. The original's
-// max_msg_cnt_per_qp is LaneDepth here, its max_msg_bytes FragmentSize.
+// matrixRow is one case of the original's distributed tests: a single message, with its size, lanes, lane
+// depth and fragment size. LaneDepth is the original's max_msg_cnt_per_qp, FragmentSize its max_msg_bytes.
 type matrixRow struct {
 	suite    string
 	opcode   verbs.Opcode
@@ -42,7 +41,7 @@ const (
 	matrixImm   = 0x0badcafe
 )
 
-// name says everything about the row; a large row that is cut down says so.
+// name describes the row in full, including whether its size was reduced.
 func (r *matrixRow) name(rails int) string {
 	size := byteSize(r.bytes)
 	if r.bytes != r.original {
@@ -64,16 +63,15 @@ func byteSize(n int) string {
 	return fmt.Sprintf("%dB", n)
 }
 
-// group orders the rows so that those that can use one VirtualQP come together.
+// group orders the rows so that rows with equal VirtualQP settings are adjacent.
 func (r *matrixRow) group(o *matrixRow) int {
 	return cmp.Or(cmp.Compare(r.scheme, o.scheme), cmp.Compare(r.lanes, o.lanes),
 		cmp.Compare(r.depth, o.depth), cmp.Compare(r.fragment, o.fragment))
 }
 
-// loadMatrix reads the original's cases, and adds to those that tell the receiver
-// something the same in Tally, which the original does not have. Its cases of SEND have no
-// scheme; the file names the one that its default gives them.
-// Rows of matrixLarge bytes move short bytes unless IBVERBX_LONG is set.
+// loadMatrix reads the original's cases. For every notified case it adds one with Tally, a scheme the
+// original lacks. The original's SEND cases do not specify a scheme; the file lists the default. Rows of
+// matrixLarge bytes are reduced to short bytes unless IBVERBX_LONG is set.
 func loadMatrix(t *testing.T, short int) []matrixRow {
 	t.Helper()
 	f, err := os.Open("testdata/ibverbx_matrix.csv")
@@ -148,14 +146,14 @@ func writeElements(t *testing.T, b []byte, element string) {
 	}
 }
 
-// matrixMemory is what the messages are made of, by type, and where they go.
+// matrixMemory holds the message sources, by element type, and the target.
 type matrixMemory struct {
 	contents map[string][]byte // of the sources
 	sources  map[string]*verbs.Memory
 	target   *verbs.Memory
 }
 
-// onHost allocates memory of the host.
+// onHost allocates host memory.
 func onHost(n int) (*verbs.Memory, error) { return verbs.AllocMemory(n, nil) }
 
 func newMatrixMemory(t *testing.T, rows []matrixRow, from func(n int) (*verbs.Memory, error)) *matrixMemory {
@@ -210,8 +208,8 @@ func (m *matrixMemory) got(t *testing.T, n int) []byte {
 	return b
 }
 
-// matrixRig is two hosts on so many rails, the writer that has the data and the reader
-// that gets it, and the VirtualQPs between them, of which there is a pair at a time.
+// matrixRig is two hosts on a number of rails: the writer has the data, the reader receives it. It keeps one
+// pair of VirtualQPs at a time.
 type matrixRig struct {
 	rails          int
 	mem            *matrixMemory
@@ -219,7 +217,7 @@ type matrixRig struct {
 	sources        map[string]*ibverbx.Region
 	target         *ibverbx.Region
 	pair           *matrixPair
-	made           matrixRow // what the pair was made for
+	made           matrixRow // the pair's settings
 	id             uint64
 }
 
@@ -250,7 +248,7 @@ func newMatrixRig(t *testing.T, rails int, mem *matrixMemory) *matrixRig {
 	return g
 }
 
-// connect makes the pair that a row needs, unless it is there.
+// connect returns a pair that fits the row, and reuses the current one if it can.
 func (g *matrixRig) connect(t *testing.T, row *matrixRow) *matrixPair {
 	t.Helper()
 	if g.pair != nil && g.made.group(row) == 0 {
@@ -270,7 +268,7 @@ func (g *matrixRig) connect(t *testing.T, row *matrixRow) *matrixPair {
 func (g *matrixRig) newEnd(t *testing.T, h *rig.Host, row *matrixRow) matrixEnd {
 	t.Helper()
 	const receives = 64
-	lanes := row.lanes/g.rails + 3 // the message lane, the notify lane, and what does not divide evenly
+	lanes := row.lanes/g.rails + 3 // the message lane, the notify lane, and the remainder
 	cq, err := h.Rails.NewCQ(ibverbx.CQConfig{Depth: lanes * (row.depth + receives)})
 	rig.Must(t, err)
 	qp, err := cq.NewQP(ibverbx.Config{
@@ -293,7 +291,7 @@ func (g *matrixRig) disconnect(t *testing.T) {
 	g.pair = nil
 }
 
-// run moves the message of a row and looks at everything that comes of it.
+// run moves one row's message and checks every result.
 func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	p := g.connect(t, row)
 	want := g.sources[row.element]
@@ -338,8 +336,8 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	g.checkRails(t, row, before, poster.qp.Stats())
 }
 
-// drive polls both ends until each has what is due to it, and once more, when nothing may
-// come. It returns what the end that posted the message got, and what the other got.
+// drive polls both ends until each has its completions, and then once more to see that both are idle. It
+// returns the poster's completion and the other end's.
 func (p *matrixPair) drive(t *testing.T, row *matrixRow) (sent, received ibverbx.WC) {
 	t.Helper()
 	poster, other, receives := &p.writer, &p.reader, 1
@@ -377,8 +375,8 @@ func checkMatrixSend(t *testing.T, row *matrixRow, wc ibverbx.WC, qp *ibverbx.Vi
 	}
 }
 
-// checkMatrixReceive holds what the receiver learns. One lane passes everything through,
-// and with it the immediate and the length, whatever the scheme.
+// checkMatrixReceive checks the receiver's completion. A single lane passes requests through, so the
+// immediate and the length arrive with every scheme.
 func checkMatrixReceive(t *testing.T, row *matrixRow, wc ibverbx.WC, qp *ibverbx.VirtualQP, id uint64) {
 	t.Helper()
 	opcode, hasImm, hasLength := verbs.WCRecv, false, true
@@ -398,8 +396,8 @@ func checkMatrixReceive(t *testing.T, row *matrixRow, wc ibverbx.WC, qp *ibverbx
 	}
 }
 
-// checkRails wants the rails to have carried the message, all of it and no more, and each
-// of them a part of one that was cut.
+// checkRails checks that the rails carried exactly the bytes of the message, and each rail a part of a
+// fragmented one.
 func (g *matrixRig) checkRails(t *testing.T, row *matrixRow, before, after ibverbx.Stats) {
 	t.Helper()
 	isCut := row.lanes > 1 && row.opcode != verbs.OpSend && row.bytes >= g.rails*int(row.fragment)
@@ -415,13 +413,12 @@ func (g *matrixRig) checkRails(t *testing.T, row *matrixRow, before, after ibver
 	}
 }
 
-// TestMatrix runs every distributed case of the original, over one rail and over two, and
-// compares all bytes. A row posts one message and gets one completion for it. Rows that
-// need the same VirtualQPs share them; a row that fails leaves new ones to the next. The
-// rows of 1 GiB move 64 MiB unless IBVERBX_LONG is 1, and say so in their names.
+// TestMatrix runs every distributed case of the original over one rail and over two, and compares all bytes.
+// Each row posts one message and expects one completion. Rows with equal settings share VirtualQPs; a failed
+// row's pair is replaced. Rows of 1 GiB move 64 MiB unless IBVERBX_LONG is 1; their names show it.
 func TestMatrix(t *testing.T) { runMatrix(t, onHost, matrixShort) }
 
-// TestGPUMatrix is TestMatrix between two buffers of a GPU. In a slice, the rows of 1 GiB move 8 MiB.
+// TestGPUMatrix is TestMatrix between two GPU buffers. In a slice, the rows of 1 GiB move 8 MiB.
 func TestGPUMatrix(t *testing.T) {
 	short := matrixShort
 	if !slice.Of(t).Whole() {

@@ -2,5 +2,5 @@
 
 package matrix_test
 
-// matrixShort is what a row of 1 GiB moves unless IBVERBX_LONG is set.
+// matrixShort is the reduced size of a 1 GiB row when IBVERBX_LONG is not set.
 const matrixShort = 64 << 20

@@ -2,6 +2,6 @@
 
 package matrix_test
 
-// matrixShort is what a row of 1 GiB moves unless IBVERBX_LONG is set. The race detector
-// looks at every byte of memory that is on the Go heap: with 64 MiB it takes minutes.
+// matrixShort is the reduced size of a 1 GiB row when IBVERBX_LONG is not set. The race detector checks every
+// byte on the Go heap, and 64 MiB would take minutes.
 const matrixShort = 8 << 20
