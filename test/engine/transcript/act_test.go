@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// act does what a line says and returns what came of it.
+// act runs the command in a line and returns its output.
 func (st *stage) act(line string) (answers []string) {
 	command, rest, _ := strings.Cut(line, " ")
 	a := &args{st: st, words: strings.Fields(rest)}
@@ -49,7 +49,7 @@ func (st *stage) act(line string) (answers []string) {
 	return answers
 }
 
-// post posts a chain: requests that are separated by "|". Receives are posted by themselves.
+// post posts a chain of requests separated by "|". Receives are posted individually.
 func (st *stage) post(a *args, line string) []string {
 	x := st.actor(a)
 	a.words = nil
@@ -82,7 +82,7 @@ func (st *stage) post(a *args, line string) []string {
 	return nil
 }
 
-// errorClass is what a caller can act on. How the rest is worded is not told.
+// errorClass returns the sentinel of an error, without the wording.
 func errorClass(err error) string {
 	for _, class := range []error{verbs.ErrQueueFull, verbs.ErrInvalid, verbs.ErrState, verbs.ErrClosed} {
 		if errors.Is(err, class) {
@@ -130,7 +130,7 @@ func (st *stage) request(a *args, op verbs.Opcode) (wrs []ibverbx.SendWR) {
 	return wrs
 }
 
-// pieces reads "offset+length,offset+length".
+// pieces parses "offset+length,offset+length".
 func (st *stage) pieces(a *args, s string) (sges []ibverbx.SGE) {
 	for piece := range strings.SplitSeq(s, ",") {
 		off, n, _ := strings.Cut(piece, "+")
@@ -165,7 +165,7 @@ func (st *stage) poll(a *args) (answers []string) {
 	return answers
 }
 
-// complete ends the oldest requests of a lane, n=all for all of them.
+// complete completes the oldest n requests of a lane, or all with n=all.
 func (st *stage) complete(a *args) {
 	l := st.actor(a).lane(a)
 	count := a.text("n", "1")
@@ -179,7 +179,7 @@ func (st *stage) complete(a *args) {
 	l.Complete(n)
 }
 
-// fail ends the oldest request of a lane, or its oldest receive, with a status.
+// fail fails the oldest request of a lane, or its oldest receive, with a status.
 func (st *stage) fail(a *args) {
 	l := st.actor(a).lane(a)
 	if a.has("recv") {
@@ -192,8 +192,8 @@ func (st *stage) fail(a *args) {
 	l.Fail(a.status())
 }
 
-// refuse makes the NIC refuse the next chain of a lane from a position on: it is full, or
-// with "broken" cannot go on.
+// refuse makes the NIC refuse a lane's next chain from a position on, because it is full or, with "broken",
+// permanently.
 func (st *stage) refuse(a *args) {
 	l := st.actor(a).lane(a)
 	err := verbs.ErrQueueFull
@@ -203,8 +203,7 @@ func (st *stage) refuse(a *args) {
 	l.RefuseAt(a.number("at", 0), err)
 }
 
-// deliver is what the peer sends: a record of Tally, a number of DQPLB, a notification of
-// Spray, or a SEND.
+// deliver delivers a message from the peer: a Tally record, a DQPLB number, a Spray notification, or a SEND.
 func (st *stage) deliver(a *args) []string {
 	x := st.actor(a)
 	kind := a.word()
@@ -248,7 +247,7 @@ func (st *stage) deliver(a *args) []string {
 	return nil
 }
 
-// receives says how many receives are posted on each lane.
+// receives reports the number of posted receives on each lane.
 func (st *stage) receives(a *args) []string {
 	x := st.actor(a)
 	var parts []string

@@ -21,7 +21,7 @@ func (a *args) fatalf(format string, v ...any) {
 	a.st.tb.Fatalf("%s: %s", a.st.place, fmt.Sprintf(format, v...))
 }
 
-// word takes the next word that stands for itself.
+// word consumes the next bare word.
 func (a *args) word() string {
 	for i, w := range a.words {
 		if !strings.Contains(w, "=") {
@@ -32,7 +32,7 @@ func (a *args) word() string {
 	return ""
 }
 
-// has takes a word that stands for itself.
+// has consumes a bare word and reports whether it was present.
 func (a *args) has(word string) bool {
 	i := slices.Index(a.words, word)
 	if i >= 0 {
@@ -41,7 +41,7 @@ func (a *args) has(word string) bool {
 	return i >= 0
 }
 
-// text takes the value of a key, def if it is not there.
+// text consumes the value of a key and returns it, or def.
 func (a *args) text(key, def string) string {
 	for i, w := range a.words {
 		if v, ok := strings.CutPrefix(w, key+"="); ok {
@@ -52,7 +52,7 @@ func (a *args) text(key, def string) string {
 	return def
 }
 
-// number takes a number, which may have a unit: 4KiB.
+// number consumes a number, which may have a unit: 4KiB.
 func (a *args) number(key string, def int) int {
 	s := a.text(key, "")
 	if s == "" {
@@ -75,7 +75,7 @@ func (a *args) parse(key, s string) int {
 	return n * scale
 }
 
-// span takes "first..last" or one number.
+// span consumes "first..last" or one number.
 func (a *args) span(key string) (first, last int) {
 	from, to, ok := strings.Cut(a.text(key, "0"), "..")
 	first = a.parse(key, from)
@@ -92,7 +92,7 @@ func (a *args) done() {
 	}
 }
 
-// transcriptStatus are the statuses by the names that transcripts give them.
+// transcriptStatus maps names in transcripts to statuses.
 var transcriptStatus = map[string]verbs.Status{
 	"success": verbs.StatusSuccess, "loc-len-err": verbs.StatusLocLenErr, "loc-prot-err": verbs.StatusLocProtErr,
 	"flushed": verbs.StatusWRFlushErr, "rem-inv-req-err": verbs.StatusRemInvReqErr, "rem-access-err": verbs.StatusRemAccessErr,
@@ -117,7 +117,7 @@ func statusName(s verbs.Status) string {
 	return s.String()
 }
 
-// transcriptOp are the opcodes by the names that transcripts give them.
+// transcriptOp maps names in transcripts to opcodes.
 var transcriptOp = map[string]verbs.Opcode{
 	"write": verbs.OpRDMAWrite, "writeimm": verbs.OpRDMAWriteWithImm, "read": verbs.OpRDMARead, "send": verbs.OpSend,
 	"sendimm": verbs.OpSendWithImm, "swap": verbs.OpAtomicCmpAndSwp, "add": verbs.OpAtomicFetchAndAdd,

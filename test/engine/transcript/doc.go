@@ -1,4 +1,3 @@
-// Package transcript plays the transcripts in testdata/transcripts: what is done to a VirtualQP
-// and its NICs, line by line, and what must come of it. testdata/transcripts/README.txt
-// describes the language.
+// Package transcript plays the transcripts in testdata/transcripts: operations on a VirtualQP and its NICs,
+// line by line, with their expected output. testdata/transcripts/README.txt describes the language.
 package transcript

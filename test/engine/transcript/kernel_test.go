@@ -9,15 +9,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestTranscriptsRXE plays the transcripts on the kernel's Soft-RoCE, two devices for each
-// rail. What a lane is given waits until the transcript says how it ends, and then is done
-// for real: a request that completes goes to a peer on the other device and its bytes are
-// compared there, one that fails has a key that the peer does not know or a peer that is
-// gone, a message that comes is sent by the peer. Completions, their order and what is in
-// them are the device's. The answers must be those in the file.
+// TestTranscriptsRXE plays the transcripts on the kernel's Soft-RoCE, two devices per rail. A lane's requests
+// are held until the transcript decides their outcome, which is then produced for real. A completing request
+// is sent to a peer on the other device, where its bytes are compared. A failing one uses an invalid key or a
+// dead peer. An incoming message is sent by the peer. Completions, with their order and contents, are the
+// device's own. The output must match the file.
 //
-// One thing is not the device's doing: no real one can be made to refuse a chain at a place
-// that a transcript names, so the refusal comes from the test, between engine and device.
+// Only refusals are simulated. A real device cannot be made to refuse a chain at a given position, so the
+// test refuses it between engine and device.
 func TestTranscriptsRXE(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") != "1" {
 		t.Skip("needs the Soft-RoCE devices of test/rxe (IBVERBX_RXE=1)")

@@ -11,21 +11,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// kernelLane is a QP of the engine on a kernel device that keeps sends until the transcript
-// ends them. Receives go to the device at once.
+// kernelLane is an engine QP on a kernel device. It holds sends until the transcript completes them; receives
+// are posted to the device directly.
 type kernelLane struct {
 	verbs.QP
 	k       *kernelStage
 	peer    verbs.QP
 	taken   []verbs.SendWR
-	inline  [][]byte // of each of taken, nil if it is not inline
+	inline  [][]byte // of each of taken, nil unless inline
 	done    int      // of taken
 	chains  []int
 	waiting []verbs.RecvWR
 	broken  bool // in ERR
-	// pending is a message that the peer sends again and again, because no receive waits.
+	// pending is a message that the peer keeps retrying, because no receive is posted.
 	pending *verbs.WC
-	// refusal is what the next chain is told at position refuseAt-1; 0 is nowhere.
+	// refusal is the error for the next chain at position refuseAt-1; 0 disables it.
 	refuseAt int
 	refusal  error
 }
@@ -33,7 +33,7 @@ type kernelLane struct {
 func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	k := p.k
 	cfg.SendCQ, cfg.RecvCQ = k.cq.CQ, k.cq.recvs
-	cfg.SignalAll = true // of those that the engine did not ask for it is not told
+	cfg.SignalAll = true // the engine does not see completions it did not request
 	qp, err := p.PD.CreateQP(cfg)
 	if err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return l, nil
 }
 
-// Connect connects the lane to its peer, whatever the engine says, with more patience than
-// usual: a slow machine is no failure.
+// Connect connects the lane to its peer, regardless of the endpoint argument, with longer timeouts than usual
+// because the machine may be slow.
 func (l *kernelLane) Connect(verbs.Endpoint) error {
 	mine, err := l.Endpoint()
 	rig.Must(l.k.tb, err)
@@ -78,7 +78,7 @@ func (l *kernelLane) Request(i int) *verbs.SendWR { return &l.taken[i] }
 func (l *kernelLane) Inline(i int) []byte         { return l.inline[i] }
 func (l *kernelLane) Waiting() []verbs.RecvWR     { return l.waiting }
 
-// RefuseAt stands in for a device that is full or broken: the device is never asked.
+// RefuseAt simulates a full or broken device; the request does not reach the device.
 func (l *kernelLane) RefuseAt(k int, err error) { l.refuseAt, l.refusal = k+1, err }
 
 func (l *kernelLane) PostSend(wrs []verbs.SendWR) (int, error) {
@@ -105,7 +105,7 @@ func (l *kernelLane) PostSend(wrs []verbs.SendWR) (int, error) {
 }
 
 func (l *kernelLane) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	if l.broken { // Soft-RoCE has no CapFlushOnPost
+	if l.broken { // Soft-RoCE lacks CapFlushOnPost
 		for i := range wrs {
 			l.tell(verbs.WC{WRID: wrs[i].WRID, Status: verbs.StatusWRFlushErr, QPN: l.Num()})
 		}
@@ -144,7 +144,7 @@ func (l *kernelLane) start(n int, badKey bool) (wrs []verbs.SendWR) {
 		switch wr.Opcode {
 		case verbs.OpSend, verbs.OpSendWithImm:
 		default:
-			if wr.Length() == 0 && wr.RKey == 0 { // a notification names nothing
+			if wr.Length() == 0 && wr.RKey == 0 { // a notification has an empty target
 				break
 			}
 			r, off := l.k.remote(&wr)
@@ -165,8 +165,7 @@ func takesReceive(op verbs.Opcode) bool {
 	return op == verbs.OpSend || op == verbs.OpSendWithImm || op == verbs.OpRDMAWriteWithImm
 }
 
-// expect posts the receives that the oldest n sends take at the peer, and returns their
-// buffers.
+// expect posts the peer's receives for the oldest n sends, and returns their buffers.
 func (l *kernelLane) expect(n int) (places [][]byte) {
 	for i := range n {
 		wr := &l.taken[l.done+i]
@@ -184,7 +183,7 @@ func (l *kernelLane) expect(n int) (places [][]byte) {
 	return places
 }
 
-// Complete does the oldest n sends for real, and compares what arrived.
+// Complete executes the oldest n sends for real, and compares the received data.
 func (l *kernelLane) Complete(n int) {
 	if n == 0 {
 		return
@@ -214,7 +213,7 @@ func (l *kernelLane) Complete(n int) {
 	l.done += n
 }
 
-// atomicsBefore are the words that the oldest n sends will change, as they are now.
+// atomicsBefore returns the current values of the words that the oldest n sends will change.
 func (l *kernelLane) atomicsBefore(n int) []uint64 {
 	words := make([]uint64, n)
 	for i := range words {
@@ -226,8 +225,8 @@ func (l *kernelLane) atomicsBefore(n int) []uint64 {
 	return words
 }
 
-// compare compares what a request has done with what it was to do. told is the completion of
-// the peer's receive, place its buffer, before the word that an atomic has changed.
+// compare checks the effect of a request. told is the completion of the peer's receive, place its buffer, and
+// before the word that an atomic has changed.
 func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, told *verbs.WC, place []byte, before uint64) {
 	tb := l.k.tb
 	local := inline
@@ -264,7 +263,7 @@ func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, told *verbs.WC, pl
 	}
 }
 
-// Fail makes the oldest send fail for real: the peer does not know its key, or is gone.
+// Fail makes the oldest send fail for real: its key is invalid, or its peer is dead.
 func (l *kernelLane) Fail(status verbs.Status) {
 	n := len(l.Posted())
 	switch status {
@@ -290,8 +289,7 @@ func (l *kernelLane) closePeer() {
 	}
 }
 
-// ended tells the engine of sends of which the first has failed with a status and the others
-// were flushed.
+// ended reports sends to the engine: the first failed with a status, and the others were flushed.
 func (l *kernelLane) ended(wcs []verbs.WC, first verbs.Status) {
 	for i, wc := range wcs {
 		want := verbs.StatusWRFlushErr
@@ -306,8 +304,8 @@ func (l *kernelLane) ended(wcs []verbs.WC, first verbs.Status) {
 	l.tell(wcs...)
 }
 
-// flush takes what the device flushes of a lane in ERR. Sends that it does not have yet are
-// given to it, and it flushes them too.
+// flush collects the device's flushed completions of a lane in ERR. Held sends are posted first, and the
+// device flushes them too.
 func (l *kernelLane) flush() {
 	if n := len(l.Posted()); n > 0 {
 		l.start(n, false)
@@ -322,8 +320,8 @@ func (l *kernelLane) flush() {
 	l.waiting = nil
 }
 
-// FailRecv makes the oldest receive fail for real: the message is longer. Soft-RoCE reports
-// another status (docs/conformance.md), which the engine is not told.
+// FailRecv makes the oldest receive fail for real with an oversized message. Soft-RoCE reports another status
+// (docs/conformance.md), which is hidden from the engine.
 func (l *kernelLane) FailRecv(status verbs.Status) {
 	tb := l.k.tb
 	if status != verbs.StatusLocLenErr {
@@ -347,8 +345,8 @@ func (l *kernelLane) FailRecv(status verbs.Status) {
 	l.flush()
 }
 
-// Deliver has the peer send a message. One for which no receive waits is not lost: the peer
-// sends it again until the transcript delivers it once more.
+// Deliver has the peer send a message. If no receive is posted, the peer keeps retrying until the transcript
+// delivers it again.
 func (l *kernelLane) Deliver(want verbs.WC, payload []byte) bool {
 	tb := l.k.tb
 	if l.pending == nil {
@@ -365,7 +363,7 @@ func (l *kernelLane) Deliver(want verbs.WC, payload []byte) bool {
 	l.waiting = l.waiting[1:]
 	got := l.k.take(l.k.cq.recvs, l.Num(), 1, "a receive")[0]
 	sent := l.k.take(l.k.sent, l.peer.Num(), 1, "the peer's send")[0]
-	got.Flags &= verbs.WCWithImm // that a packet had a GRH says nothing about the transcript
+	got.Flags &= verbs.WCWithImm // the GRH flag is irrelevant to the transcript
 	want.WRID, want.QPN = recv.WRID, l.Num()
 	if got != want || sent.Status != verbs.StatusSuccess {
 		tb.Errorf("received %+v of %+v, want %+v of a success", got, sent, want)
@@ -377,8 +375,7 @@ func (l *kernelLane) Deliver(want verbs.WC, payload []byte) bool {
 	return true
 }
 
-// send posts what the peer sends: a SEND with a payload, or a WRITE_WITH_IMM into memory that
-// no test reads.
+// send posts the peer's message: a SEND with a payload, or a WRITE_WITH_IMM into memory that is never read.
 func (l *kernelLane) send(want *verbs.WC, payload []byte) {
 	b, e := l.k.room(int(max(want.ByteLen, 1)))
 	e.Length = want.ByteLen

@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// kernelStage is a rail of a transcript on two Soft-RoCE devices: the engine has the one, a
-// peer that does as the transcript says has the other.
+// kernelStage is a rail of a transcript on two Soft-RoCE devices: one for the engine, one for a scripted
+// peer.
 type kernelStage struct {
 	verbs.Context
 	tb      testing.TB
@@ -23,8 +23,7 @@ type kernelStage struct {
 	got     verbs.CQ // of the peer's receives
 	lanes   []*kernelLane
 	regions []*kernelMR
-	// scratch is memory of the peer for messages, landing of this side for what the peer
-	// writes.
+	// scratch is the peer's memory for messages; landing is the local target of the peer's WRITEs.
 	scratch, landing     *verbs.Memory
 	scratchMR, landingMR verbs.MR
 	scratchUsed          int
@@ -32,8 +31,7 @@ type kernelStage struct {
 
 const kernelScratch = 4 << 20
 
-// stage returns rail i: rxe0 and rxe1, or rxe2 and rxe3. It has the name that transcripts
-// give it.
+// stage returns rail i: rxe0 and rxe1, or rxe2 and rxe3, under its name in transcripts.
 func (m machine) stage(tb testing.TB, rail int) stageNIC {
 	tb.Helper()
 	k := &kernelStage{
@@ -65,7 +63,7 @@ func (k *kernelStage) lane(qpn uint32) stageLane {
 	return nil
 }
 
-// leave closes what is the peer's.
+// leave closes the peer's resources.
 func (k *kernelStage) leave(tb testing.TB) {
 	rig.Must(tb, k.scratchMR.Close())
 	rig.Must(tb, k.scratch.Free())
@@ -87,8 +85,8 @@ func (d kernelDevice) Name() string { return d.name }
 
 func (k *kernelStage) Device() verbs.Device { return kernelDevice{k.Context.Device(), k.name} }
 
-// kernelCQ gives the engine what the transcript has let happen. Sends and receives have a CQ
-// of the device each, because a failed completion does not say which it is.
+// kernelCQ passes completions to the engine when the transcript allows. Sends and receives use separate
+// device CQs, because a failed completion does not identify its kind.
 type kernelCQ struct {
 	verbs.CQ // of sends
 	recvs    verbs.CQ
@@ -127,8 +125,7 @@ func (k *kernelStage) AllocPD() (verbs.PD, error) {
 	return &kernelPD{PD: pd, k: k}, err
 }
 
-// kernelMR is a region with as much memory of the peer behind it: what the engine believes
-// to be remote is there.
+// kernelMR is a region backed by an equally large region of the peer, which the engine uses as remote memory.
 type kernelMR struct {
 	verbs.MR
 	memory *verbs.Memory
@@ -169,7 +166,7 @@ func (r *kernelMR) Close() error {
 	return r.MR.Close()
 }
 
-// Close closes the PD with what this side has put on it.
+// Close closes the PD and this side's regions on it.
 func (p *kernelPD) Close() error {
 	if p.k.landingMR != nil {
 		if err := p.k.landingMR.Close(); err != nil {
@@ -191,7 +188,7 @@ func (k *kernelStage) remote(wr *verbs.SendWR) (r *kernelMR, off uint64) {
 	return nil, 0
 }
 
-// room returns n bytes of the peer's scratch memory that nothing else uses.
+// room returns n unused bytes of the peer's scratch memory.
 func (k *kernelStage) room(n int) (b []byte, e verbs.SGE) {
 	if k.scratchUsed+n > kernelScratch {
 		k.scratchUsed = 0
@@ -201,8 +198,8 @@ func (k *kernelStage) room(n int) (b []byte, e verbs.SGE) {
 	return k.scratch.Bytes()[at : at+n], verbs.SGE{Addr: k.scratchMR.Addr() + uint64(at), Length: uint32(n), LKey: k.scratchMR.LKey()}
 }
 
-// take waits for n completions of a CQ that are of one QP. Nothing else is under way, but
-// for messages of other lanes that no receive waits for.
+// take waits for n completions of one QP. The only other outstanding work is messages on other lanes that
+// wait for a receive.
 func (k *kernelStage) take(cq verbs.CQ, qpn uint32, n int, what string) (wcs []verbs.WC) {
 	k.tb.Helper()
 	batch := make([]verbs.WC, 16)

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// describeLanes says which lanes there are, by rail.
+// describeLanes lists the lanes by rail.
 func (x *actor) describeLanes(rails int) (answers []string) {
 	for rail := range rails {
 		var parts []string
@@ -39,9 +39,8 @@ func (x *actor) prefix() string {
 
 func (x *actor) laneName(i int) string { return fmt.Sprintf("%slane %d", x.prefix(), i) }
 
-// news tells what the lanes took since the last time, one line for each request; those
-// that one doorbell announced with another begin with "+". Then whether the VirtualQP
-// failed.
+// news lists the requests that the lanes accepted since the last call, one line each. Requests that share a
+// doorbell with the previous one begin with "+". A failure of the VirtualQP follows.
 func (x *actor) news() (answers []string) {
 	for i, l := range x.lanes {
 		at := 0
@@ -67,8 +66,8 @@ func (x *actor) news() (answers []string) {
 	return answers
 }
 
-// withoutCause is the text of an error without the usual cause of its status, which says
-// nothing about the transcript.
+// withoutCause returns the text of an error without the usual cause of its status, which is irrelevant to the
+// transcript.
 func withoutCause(err error) string {
 	text := err.Error()
 	for _, s := range transcriptStatus {
@@ -79,8 +78,7 @@ func withoutCause(err error) string {
 	return text
 }
 
-// describe puts a physical request into words: what it is in its scheme, where it goes and
-// how long it is, and whether it asks for a completion.
+// describe formats a physical request: its role in the scheme, target, length, and whether it is signaled.
 func (x *actor) describe(lane, at int) string {
 	wr, inline := x.lanes[lane].Request(at), x.lanes[lane].Inline(at)
 	var b strings.Builder
@@ -119,8 +117,8 @@ func (x *actor) describe(lane, at int) string {
 	return b.String()
 }
 
-// span says which bytes a physical request moves: off is the place at the peer, from the
-// local one where it is not the same.
+// span formats the bytes that a physical request moves: off is the remote offset, from the local one if it
+// differs.
 func (x *actor) span(wr *verbs.SendWR, inline []byte) string {
 	named := wr.Opcode != verbs.OpSend && wr.Opcode != verbs.OpSendWithImm && wr.Length() > 0
 	s := ""
@@ -141,7 +139,7 @@ func (x *actor) span(wr *verbs.SendWR, inline []byte) string {
 	return s + " from=" + strings.Join(from, ",")
 }
 
-// completion puts a completion into words: only what is valid in it.
+// completion formats the valid fields of a completion.
 func (st *stage) completion(wc *ibverbx.WC) string {
 	name := "?"
 	for _, x := range st.actors {

@@ -11,16 +11,16 @@ import (
 	"ibverbx/verbs"
 )
 
-// stageNIC is a NIC whose lanes keep what they are given until a transcript says how it ends.
+// stageNIC is a NIC whose lanes hold requests until a transcript decides their outcome.
 type stageNIC interface {
 	context() verbs.Context
 	// lane returns the QP with a number, from now on held.
 	lane(qpn uint32) stageLane
-	// leave is called when everything of the engine is closed.
+	// leave is called when all of the engine's objects are closed.
 	leave(tb testing.TB)
 }
 
-// stageLane is a held QP. nullnic.QP says what each of these does.
+// stageLane is a held QP. See nullnic.QP for its methods.
 type stageLane interface {
 	Posted() []verbs.SendWR
 	Chains() []int
@@ -34,7 +34,7 @@ type stageLane interface {
 	Deliver(wc verbs.WC, payload []byte) bool
 }
 
-// nullStage is a NIC that moves nothing.
+// nullStage is a NIC that moves no data.
 type nullStage struct{ nic *nullnic.NIC }
 
 func openNullStage(_ testing.TB, rail int) stageNIC {
@@ -58,11 +58,11 @@ type nullLane struct{ *nullnic.QP }
 
 func (l nullLane) Request(i int) *verbs.SendWR { return &l.Taken[i] }
 
-// stage is the world of a transcript: rails of held NICs, a VirtualCQ, and one or more
-// VirtualQPs, each connected to a peer that only the transcript plays.
+// stage is the world of a transcript: rails of held NICs, a VirtualCQ, and one or more VirtualQPs, each
+// connected to a scripted peer.
 type stage struct {
 	tb    testing.TB
-	place string // file and line that is played
+	place string // file and line being played
 
 	open    func(tb testing.TB, rail int) stageNIC
 	nics    []stageNIC
@@ -71,7 +71,7 @@ type stage struct {
 	memory  *verbs.Memory
 	region  *ibverbx.Region
 	actors  []*actor
-	nextOff int // where the next request that does not say so begins
+	nextOff int // default offset of the next request
 }
 
 // actor is a VirtualQP of a stage.
@@ -83,13 +83,13 @@ type actor struct {
 	lanes  []stageLane
 	roles  []string
 	rail   []int
-	rung   []int // doorbells of each lane that were told of
+	rung   []int // doorbells of each lane already reported
 	failed bool
 }
 
 const stageMemory = 16 << 20
 
-// build makes a new world with a first VirtualQP.
+// build creates a new world with a first VirtualQP.
 func (st *stage) build(a *args) []string {
 	st.close()
 	*st = stage{tb: st.tb, place: st.place, open: st.open}
@@ -107,7 +107,7 @@ func (st *stage) build(a *args) []string {
 	st.memory, err = verbs.AllocMemory(stageMemory, nil)
 	rig.Must(st.tb, err)
 	for i := range st.memory.Bytes()[:1<<16] {
-		st.memory.Bytes()[i] = byte(i) // so that inline bytes can be told apart
+		st.memory.Bytes()[i] = byte(i) // makes inline bytes distinguishable
 	}
 	st.region, err = st.rails.Register(st.memory, verbs.AccessAll)
 	rig.Must(st.tb, err)
@@ -153,7 +153,7 @@ func (st *stage) join(a *args) []string {
 	return x.describeLanes(len(st.nics))
 }
 
-// close takes the world down.
+// close tears the world down.
 func (st *stage) close() {
 	var errs []error
 	for _, x := range st.actors {

@@ -11,30 +11,27 @@ import (
 	"ibverbx/internal/rig"
 )
 
-// A transcript shows what the engine does, line by line, on NICs that do only what it says.
-// It is a text file in testdata/transcripts: what is done to the engine, and below each
-// line, after "> ", what came of it. testdata/transcripts/README.txt describes the
-// language; the files of the test that read it are args_test.go (words), stage_test.go (the
-// world), act_test.go (commands) and print_test.go (answers). kernel_test.go plays the
-// transcripts on kernel devices.
+// A transcript shows what the engine does, line by line, on scripted NICs. It is a text file in
+// testdata/transcripts: each command is followed by its output, after "> ". testdata/transcripts/README.txt
+// describes the language. It is implemented in args_test.go (words), stage_test.go (the world), act_test.go
+// (commands) and print_test.go (answers). kernel_test.go plays the transcripts on kernel devices.
 //
-//	config lanes=2 fragment=100       makes a VirtualQP over held NICs; starts again
+//	config lanes=2 fragment=100       creates a VirtualQP over held NICs; starts over
 //	post write id=1 len=150           PostSend of one request
 //	> lane 0: write off=0 len=100 signaled
 //	> lane 1: write off=100 len=50 signaled
-//	complete lane=1                   the NIC ends the oldest request of the lane
+//	complete lane=1                   the NIC completes the oldest request of the lane
 //	poll                              Poll
 //	> nothing
 //	complete lane=0
 //	poll
 //	> wc id=1 success write len=150
 //
-// When an answer is not the one in the file the test prints both side by side. After a
-// change that is meant,
+// On a mismatch the test prints both outputs side by side. After an intended change,
 //
 //	go test ./test/engine/transcript -run TestTranscripts -update
 //
-// writes the answers as they are now; what changed is then there to be read in the diff.
+// rewrites the answers; review them in the diff.
 var updateTranscripts = flag.Bool("update", false, "rewrite the answers in testdata/transcripts")
 
 // TestTranscripts plays every transcript.
@@ -68,8 +65,7 @@ func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, upda
 	}
 }
 
-// playTranscript does what the lines say, on NICs of a kind, and returns them with the
-// answers that came.
+// playTranscript plays the lines on NICs from open and returns them with the actual answers.
 func playTranscript(tb testing.TB, file string, lines []string, open func(tb testing.TB, rail int) stageNIC) (played []string) {
 	tb.Helper()
 	st := &stage{tb: tb, open: open}
@@ -94,8 +90,8 @@ func playTranscript(tb testing.TB, file string, lines []string, open func(tb tes
 func isAnswer(line string) bool { return strings.HasPrefix(line, ">") }
 func isRemark(line string) bool { return line == "" || strings.HasPrefix(line, "#") }
 
-// besideTranscript returns what is written beside what was played, line by line, with a
-// mark at each difference; nothing if there is none.
+// besideTranscript prints the expected and the actual lines side by side and marks the differences. It
+// returns "" if they are equal.
 func besideTranscript(written, played []string) string {
 	const column = 72
 	var b strings.Builder
@@ -110,7 +106,7 @@ func besideTranscript(written, played []string) string {
 	}
 	for len(w) > 0 || len(p) > 0 {
 		left, right := "", ""
-		// What is not an answer is the same on both sides: answers wait for it.
+		// Lines other than answers are equal on both sides, and keep the answers aligned.
 		takeLeft := len(w) > 0 && (isAnswer(w[0]) || len(p) == 0 || !isAnswer(p[0]))
 		takeRight := len(p) > 0 && (isAnswer(p[0]) || len(w) == 0 || !isAnswer(w[0]))
 		if takeLeft {
@@ -127,8 +123,7 @@ func besideTranscript(written, played []string) string {
 	return b.String()
 }
 
-// TestTranscriptsCanFail: an answer that is wrong, missing or too many is noticed, and
-// shown.
+// TestTranscriptsCanFail: a wrong, missing or extra answer is detected and shown.
 func TestTranscriptsCanFail(t *testing.T) {
 	good := []string{
 		"config lanes=2 fragment=100",
