@@ -11,9 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDefectG12UnknownQPAborts: a completion of a QP that was not registered ended the
-// original's process. It is counted and told as an error; completions around it come as if
-// it were not there.
+// TestDefectG12UnknownQPAborts: a completion for an unregistered QP aborted the original. Here it is counted
+// and reported as an error, and the completions around it are unaffected.
 func TestDefectG12UnknownQPAborts(t *testing.T) {
 	x := newFaulty(t, ibverbx.Config{Lanes: 2}, newFaultNIC())
 	for i := range 4 {
@@ -45,9 +44,9 @@ func TestDefectG12UnknownQPAborts(t *testing.T) {
 	}
 }
 
-// TestDefectG16HalfPostedReceives: when the original could not post all receives at first it
-// kept those that were posted, and posted all again. A VirtualQP whose receives cannot all be
-// posted is not made; everything is given back, and the next one is complete.
+// TestDefectG16HalfPostedReceives: when the original could not post all initial receives, it kept the posted
+// ones and later posted all of them again. Here NewQP fails, releases everything, and the next VirtualQP is
+// complete.
 func TestDefectG16HalfPostedReceives(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}
@@ -55,7 +54,7 @@ func TestDefectG16HalfPostedReceives(t *testing.T) {
 			nic := newFaultNIC()
 			rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
 			rig.Must(t, err)
-			cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for one and no more
+			cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for exactly one
 			rig.Must(t, err)
 			cause := errors.New("no memory for a receive")
 			nic.refuseReceives(after, cause)
@@ -84,8 +83,8 @@ func TestDefectG16HalfPostedReceives(t *testing.T) {
 	})
 }
 
-// TestDefectG19VendorErrorLost: the original dropped the vendor's error and did not say which
-// QP failed. The completion has the error, and Err says it, the lane and the NIC.
+// TestDefectG19VendorErrorLost: the original dropped the vendor error and did not identify the failed QP.
+// Here the completion carries the vendor error, and Err names it, the lane and the NIC.
 func TestDefectG19VendorErrorLost(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
 		x := rig.NewInstrument(t, ibverbx.Config{Lanes: lanes})
@@ -102,9 +101,8 @@ func TestDefectG19VendorErrorLost(t *testing.T) {
 	}
 }
 
-// TestDefectG20DuplicateNumbers: the original's DQPLB took a number twice, or one from far
-// ahead, and told the receiver of it when the numbers came round. The VirtualQP fails and
-// says which number it met.
+// TestDefectG20DuplicateNumbers: the original's DQPLB accepted a duplicate number, or one from far ahead, and
+// notified the receiver when the numbers wrapped. Here the VirtualQP fails and names the number.
 func TestDefectG20DuplicateNumbers(t *testing.T) {
 	for name, numbers := range map[string][]uint32{
 		"twice, waiting":     {1, 1},
@@ -134,15 +132,15 @@ func TestDefectG20DuplicateNumbers(t *testing.T) {
 	}
 }
 
-// TestDefectG21HandlesLeak: objects of the original leaked what they held when another was
-// moved into them. Close gives everything back, also twice and with work in flight.
+// TestDefectG21HandlesLeak: the original's objects leaked their resources when another was moved into them.
+// Close releases everything, even if it is called twice or with work in flight.
 func TestDefectG21HandlesLeak(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		nic := newFaultNIC()
 		rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
 		rig.Must(t, err)
 		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}
-		cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for one and no more
+		cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for exactly one
 		rig.Must(t, err)
 		for range 3 {
 			q, err := cq.NewQP(cfg)

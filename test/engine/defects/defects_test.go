@@ -9,42 +9,41 @@ import (
 	"ibverbx/verbs"
 )
 
-// The tests are named after the defects of the original, the C++ implementation: T were found
-// by its authors, G by running it. Defects whose test is elsewhere, or which cannot exist here:
+// The tests are named after the defects of the original, the C++ implementation: T were found by its authors,
+// G by running it. Defects tested elsewhere, or impossible here:
 //
-//	T3      a fragment that is refused for a time: TestModelSender (test/engine/model)
-//	T8-T14  are listed in a document of the original that was never published
+//	T3      a temporarily refused fragment: TestModelSender (test/engine/model)
+//	T8-T14  are listed in an unpublished document of the original
 //	T15     unsignaled WRITE_WITH_IMM: TestMixedOpcodes (test/engine/traffic), TestModelSender
-//	G2      plain requests that take numbers: TestModelPair (test/engine/model)
+//	G2      plain requests that consume numbers: TestModelPair (test/engine/model)
 //	G4      more messages than receives: TestReceivesRunOut (test/engine/traffic)
 //	G5      data receives beside notifications: TestMessages (test/engine/traffic)
 //	G11     a missing key: TestSameRefusalsOnOneLaneAndMany (test/engine/traffic)
 //	G13     numbers in cards: TestDecodeCard, and for cards of the original itself
 //	        TestBusinessCardRefusals (test/engine/connect)
 //	G14     an empty card: TestDecodeCard, TestConnectRefusals (test/engine/connect)
-//	G15     values that are not checked: TestBadConfig (test/engine/traffic)
+//	G15     unchecked values: TestBadConfig (test/engine/traffic)
 //	G17     SENDs and atomics beyond the depth of a lane: TestModelSender, TestModelPair
 //	G18     immediate and length: TestNotification
 //	G24     device filter: belongs to the provider for real NICs
-//	G25     calls that return -1 and not errno: the same
-//	G26     symbols that are missing at run time: the same
+//	G25     calls that return -1 instead of errno: the same
+//	G26     symbols missing at run time: the same
 //	G27     probe for data-direct memory: the same
-//	G28     over-read of a CQ's memory: needs a GPU that reads it; nothing here does
-//	G29     exceptions out of functions that promise none: Go has neither
+//	G28     over-read of a CQ's memory: requires a GPU that reads CQs, which is not supported
+//	G29     exceptions thrown by noexcept functions: Go has neither
 //	G33     completions copied into new vectors: TestNoAllocations (test/engine/traffic)
 //
-// G21 and G22 are about moves and destructors of C++. In Go, Close must give everything back,
-// and the order of closing must not matter.
+// G21 and G22 are about C++ moves and destructors. In Go, Close must release everything, in any order.
 
 // faultNIC is a nullnic that can misbehave in more ways: it refuses receives, changes completions in
 // its CQs, and has regions that claim to be larger than their memory.
 type faultNIC struct {
 	*nullnic.NIC
 	cqs      []*nullnic.CQ
-	recvLeft int    // receives that the NIC takes before it refuses one
+	recvLeft int    // receives that the NIC accepts before it refuses one
 	recvErr  error  // error of a refused receive
-	length   uint64 // length that regions claim, if it is more than they have
-	regions  int    // regions that are registered
+	length   uint64 // length that regions claim, if larger than their memory
+	regions  int    // registered regions
 }
 
 func newFaultNIC() *faultNIC { return &faultNIC{NIC: nullnic.New("null0", 0x11), recvLeft: 1 << 30} }
@@ -67,8 +66,8 @@ func (n *faultNIC) AllocPD() (verbs.PD, error) {
 	return &faultPD{PD: pd, nic: n}, err
 }
 
-// refuseReceives makes the NIC take a number of receives and then refuse with err, until it is
-// called again.
+// refuseReceives makes the NIC accept a number of receives and then refuse with err, until it is called
+// again.
 func (n *faultNIC) refuseReceives(after int, err error) { n.recvLeft, n.recvErr = after, err }
 
 // garble replaces every field of the failed completions that is not valid in them.
@@ -113,8 +112,7 @@ func (p *faultPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR
 	return &faultMR{MR: mr, nic: p.nic}, nil
 }
 
-// faultMR is counted, and may claim more bytes than it has, for requests whose bytes are never
-// accessed.
+// faultMR is counted, and may claim more bytes than it has, for requests whose bytes are never accessed.
 type faultMR struct {
 	verbs.MR
 	nic    *faultNIC
@@ -163,7 +161,7 @@ func newFaulty(t *testing.T, cfg ibverbx.Config, faults ...*faultNIC) *faulty {
 	return &faulty{Instrument: rig.NewInstrumentOn(t, cfg, nics, contexts...), fault: faults[0]}
 }
 
-// wantIDs fails unless the completions are those of these requests, in this order.
+// wantIDs fails unless the completions have exactly these IDs, in this order.
 func wantIDs(t *testing.T, wcs []ibverbx.WC, ids ...uint64) {
 	t.Helper()
 	var got []uint64
@@ -188,8 +186,8 @@ func upTo(n int) (ids []uint64) {
 	return ids
 }
 
-// notify delivers message n to the engine as a peer would send it: one record, number or
-// notification, on the first lane that is for it.
+// notify delivers message n to the engine like a peer: one record, number or notification, on the first
+// suitable lane.
 func (x *faulty) notify(t *testing.T, scheme ibverbx.Scheme, n uint32) {
 	t.Helper()
 	lane, wc := x.NIC.QPs()[0], verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm}

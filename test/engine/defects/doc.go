@@ -1,3 +1,3 @@
-// Package defects holds a test for each known defect of the C++ implementation in torchcomms:
-// each provokes one and checks what must happen instead.
+// Package defects has a test for each known defect of the C++ implementation in torchcomms: it provokes the
+// defect and checks the correct behavior.
 package defects

@@ -12,10 +12,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDefectG22QueueDestroyedFirst: an original VirtualCQ that was destroyed before its
-// VirtualQPs left them a dangling pointer. Close refuses while VirtualQPs are open and
-// changes nothing; after the right order everything is given back, and calls are errors,
-// not crashes.
+// TestDefectG22QueueDestroyedFirst: destroying the original's VirtualCQ before its VirtualQPs left them with
+// a dangling pointer. Here Close fails without effect while VirtualQPs are open. After closing in the right
+// order everything is released, and calls return errors instead of crashing.
 func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 	for name, c := range map[string]struct{ lanes, shared int }{
 		"both rails in use": {3, 0},
@@ -23,7 +22,7 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 		"shared receives":   {3, 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}) // whose rails do not close while something is left
+			h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}) // its rails do not close while objects remain
 			region := h.Region(64)
 			cq, err := h.Rails.NewCQ(ibverbx.CQConfig{SharedReceives: c.shared})
 			rig.Must(t, err)
@@ -55,7 +54,7 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 	}
 }
 
-// wantClosed wants calls on what was closed to say so.
+// wantClosed checks that calls on closed objects return ErrClosed.
 func wantClosed(t *testing.T, cq *ibverbx.VirtualCQ, q *ibverbx.VirtualQP, wr ibverbx.SendWR) {
 	t.Helper()
 	if n, err := q.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrClosed) {
@@ -73,8 +72,8 @@ func wantClosed(t *testing.T, cq *ibverbx.VirtualCQ, q *ibverbx.VirtualQP, wr ib
 	rig.Must(t, q.Close())
 }
 
-// TestDefectG23BadReceiveUnknown: the original could not say which receive of a chain a NIC
-// had refused. PostRecv returns how many were taken, and the rest can be posted afterwards.
+// TestDefectG23BadReceiveUnknown: the original could not report which receive of a chain the NIC had refused.
+// PostRecv returns the number of accepted receives, and the rest can be posted later.
 func TestDefectG23BadReceiveUnknown(t *testing.T) {
 	const receives = 100
 	for _, lanes := range []int{1, 2} {
@@ -112,9 +111,9 @@ func TestDefectG23BadReceiveUnknown(t *testing.T) {
 	}
 }
 
-// TestDefectG30QueueTooSmall: the original did not check that its CQ could hold what its QPs
-// complete, and lost completions. One that cannot is refused; the smallest that is not holds
-// everything, with both sides full and no poll.
+// TestDefectG30QueueTooSmall: the original did not check that its CQ could hold its QPs' completions, and
+// lost some. Here a CQ that is too small is refused; the smallest accepted one holds everything, with both
+// sides full and without polling.
 func TestDefectG30QueueTooSmall(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 3, Scheme: scheme, LaneDepth: 5, NotifyDepth: 6, RecvDepth: 7, SendDepth: 64, SignalInterval: 1}
@@ -188,8 +187,8 @@ func smallest(t *testing.T, rails *ibverbx.Rails, cfg ibverbx.Config) (*ibverbx.
 	return nil, nil
 }
 
-// TestDefectG31OneDeviceOnly: the original made all QPs on the first device, and more had to
-// be wired by hand. Lanes are spread evenly over the rails, and each uses its own keys.
+// TestDefectG31OneDeviceOnly: the original created all QPs on the first device, and others had to be wired by
+// hand. Here lanes are spread evenly over the rails, and each uses its own keys.
 func TestDefectG31OneDeviceOnly(t *testing.T) {
 	const rails, lanes, fragment = 3, 6, 100
 	a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, FragmentSize: fragment})
@@ -219,8 +218,8 @@ func TestDefectG31OneDeviceOnly(t *testing.T) {
 	}
 }
 
-// TestDefectG32IDsTruncated: the original kept its ids in 32 bits. All 64 of the user's come
-// back, of sends and of both kinds of receives.
+// TestDefectG32IDsTruncated: the original kept IDs in 32 bits. Here sends and both kinds of receives return
+// all 64 bits.
 func TestDefectG32IDsTruncated(t *testing.T) {
 	const id = 0xfedcba9876543210
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {

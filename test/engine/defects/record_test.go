@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// writeRecord writes a record of Tally where a NIC would put it: at the address of a
-// receive. It is that of message seq, of so many, and has neither immediate nor length.
+// writeRecord writes a Tally record to a receive's address, as a NIC would. The record is one of records for
+// message seq, without immediate or length.
 func writeRecord(addr uint64, seq uint32, records uint16) {
 	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), 16)
 	clear(b)

@@ -12,9 +12,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDefectG1NotifiedThoughFailed: the original's Spray told the receiver of a message of
-// which a fragment had failed. With one rail's key wrong a part of the message cannot
-// arrive: the sender learns why, and the receiver is never told.
+// TestDefectG1NotifiedThoughFailed: the original's Spray notified the receiver of a message with a failed
+// fragment. Here one rail's key is wrong, so the message arrives only in part: the sender gets the error, and
+// the receiver is never notified.
 func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for rail := range 2 {
@@ -43,8 +43,8 @@ func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 	})
 }
 
-// TestDefectG1NoNewsBehindFailure: the same, one level down: when a fragment of a message has
-// failed no record or notification of it is posted any more.
+// TestDefectG1NoNewsBehindFailure: at lane level, a failed fragment stops any further record or notification
+// of its message from being posted.
 func TestDefectG1NoNewsBehindFailure(t *testing.T) {
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
 	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 200), x.Request(1, verbs.OpRDMAWriteWithImm, 200))
@@ -59,16 +59,16 @@ func TestDefectG1NoNewsBehindFailure(t *testing.T) {
 	}
 }
 
-// TestDefectG2PeerGivesNumberToPlainRequest: a C++ peer does give numbers to plain requests. When every
-// lane has delivered a later number, the missing one cannot arrive. The receiver fails with an error that
-// says so, and not before that: one lane may still bring the number.
+// TestDefectG2PeerGivesNumberToPlainRequest: a C++ peer numbers plain requests. Once every lane has delivered
+// a later number, the missing one cannot arrive, and the receiver fails with an error that names the cause.
+// It does not fail earlier, while a lane may still deliver the number.
 func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 	type arrival struct {
 		lane int
 		n    uint32
 	}
 	for name, c := range map[string]struct {
-		arrivals []arrival // the last one ends the VirtualQP if fails is set
+		arrivals []arrival // the last one fails the VirtualQP if fails is set
 		told     int
 		fails    bool
 	}{
@@ -107,9 +107,9 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 	}
 }
 
-// TestDefectG3RefusedPostLosesNumber: in the original's DQPLB a fragment that a NIC refused
-// lost its number, and the receiver waited for it forever. Whichever fragment is refused,
-// the numbers on the wire have no gap and none is there twice.
+// TestDefectG3RefusedPostLosesNumber: in the original's DQPLB a refused fragment lost its number, and the
+// receiver waited for it forever. Whichever fragment is refused, the numbers on the wire are contiguous and
+// unique.
 func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 	const fragments = 12
 	for lane := range 2 {
@@ -137,9 +137,9 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 	}
 }
 
-// TestDefectG6UnlimitedDepthPostsNoReceives: a depth of -1 made the original's DQPLB post no
-// receive at all. Such a depth is refused, and with the defaults the lanes have the engine's
-// receives before the peer is known.
+// TestDefectG6UnlimitedDepthPostsNoReceives: with a depth of -1 the original's DQPLB did not post any
+// receive. Such a depth is rejected, and by default the engine's receives are posted before the peer is
+// known.
 func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
@@ -158,8 +158,8 @@ func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
 	})
 }
 
-// TestDefectG7ReceivesLeak: the original kept eight bytes of every receive that ever ended.
-// Fifty thousand of them leave nothing behind.
+// TestDefectG7ReceivesLeak: the original leaked eight bytes for every completed receive. Here fifty thousand
+// of them do not leak.
 func TestDefectG7ReceivesLeak(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		x := newFaulty(t, ibverbx.Config{Lanes: 2, Scheme: scheme}, newFaultNIC())
@@ -192,9 +192,8 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// TestDefectG8OneNotifyInFlight: the original's Spray had one notification under way at a
-// time, so a message took a round trip. When the data of many messages is done, all their
-// notifications are posted.
+// TestDefectG8OneNotifyInFlight: the original's Spray kept only one notification in flight, so each message
+// cost a round trip. Here all notifications are posted as soon as their data has completed.
 func TestDefectG8OneNotifyInFlight(t *testing.T) {
 	const messages = 64
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
@@ -221,9 +220,8 @@ func TestDefectG8OneNotifyInFlight(t *testing.T) {
 	wantIDs(t, x.Settle(), upTo(messages)...)
 }
 
-// TestDefectG9ErrorLosesCompletions: an error of one poll made the original drop what it had
-// taken before. All completions of all rails come, and the error once, when nothing else
-// does.
+// TestDefectG9ErrorLosesCompletions: a poll error made the original drop the completions already polled. Here
+// all completions from all rails are returned, then the error, once.
 func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 	const requests = 40
 	for _, lanes := range []int{1, 4} {
@@ -257,8 +255,8 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 	}
 }
 
-// TestDefectG10NotifyNotRetried: when the original could not post a notification because the queue
-// was full, it never tried again. Here it is tried until it is taken.
+// TestDefectG10NotifyNotRetried: the original never retried a notification refused by a full queue. Here it
+// is retried until the NIC accepts it.
 func TestDefectG10NotifyNotRetried(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for refusals := range 6 {

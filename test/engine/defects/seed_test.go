@@ -11,10 +11,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDefectT1ErrorOpcodeUndefined: the original routed failed completions by their opcode,
-// which no NIC sets, lost the requests and reported numbers of its own. Whatever a failed
-// completion holds beside wr_id, status, QP and vendor error: each request is reported once,
-// in order, under the user's ID.
+// TestDefectT1ErrorOpcodeUndefined: the original routed failed completions by opcode, which NICs leave
+// undefined. It lost requests and reported internal IDs. Here only wr_id, status, QP and vendor error of a
+// failed completion are used: each request is reported once, in order, under the user's ID.
 func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 	opcodes := []verbs.WCOpcode{verbs.WCSend, verbs.WCRDMAWrite, verbs.WCRDMARead, verbs.WCFetchAdd, verbs.WCRecv, verbs.WCRecvRDMAWithImm, 0x7f}
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
@@ -50,8 +49,8 @@ func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 	})
 }
 
-// TestDefectT2DeadLaneStaysInUse: the original went on handing fragments to a QP in the
-// error state. A lane that failed is handed nothing more, and what is posted still ends.
+// TestDefectT2DeadLaneStaysInUse: the original kept posting fragments to a QP in the error state. A failed
+// lane gets no further requests, and posted requests still complete.
 func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: scheme})
@@ -73,8 +72,7 @@ func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
 	})
 }
 
-// wantCovered wants the bytes of a request at the start of the region to have been handed to
-// lanes exactly once.
+// wantCovered checks that each byte of a request at the start of the region was posted to lanes exactly once.
 func wantCovered(t *testing.T, x *rig.Instrument, length uint64) {
 	t.Helper()
 	type piece struct{ from, n uint64 }
@@ -99,8 +97,8 @@ func wantCovered(t *testing.T, x *rig.Instrument, length uint64) {
 	}
 }
 
-// TestDefectT3PermanentRefusal: a NIC that refuses for good ends the VirtualQP; each request
-// is reported once, as failed, and so is what is posted later.
+// TestDefectT3PermanentRefusal: a NIC that refuses permanently fails the VirtualQP. Each request is reported
+// once, as failed, including later ones.
 func TestDefectT3PermanentRefusal(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for position := range 5 {
@@ -125,9 +123,8 @@ func TestDefectT3PermanentRefusal(t *testing.T) {
 	})
 }
 
-// TestDefectT4StaleErrno: the original reported a refused receive with whatever errno held.
-// PostRecv returns the error that the NIC gave, and takes the next receive as if nothing
-// had been.
+// TestDefectT4StaleErrno: the original reported a refused receive with a stale errno. PostRecv returns the
+// NIC's error, and accepts the next receive normally.
 func TestDefectT4StaleErrno(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
@@ -154,9 +151,9 @@ func TestDefectT4StaleErrno(t *testing.T) {
 	}
 }
 
-// TestDefectT5SignedSizes: the original counted bytes in signed 32 bits: 3 GiB went out as
-// one request, and 4 GiB - 1 was done after the first fragment. Such requests are cut as all
-// others are, and end when all of it has.
+// TestDefectT5SignedSizes: the original counted bytes in signed 32 bits. A request of 3 GiB was posted whole,
+// and one of 4 GiB - 1 completed after the first fragment. Here such requests are fragmented like all others
+// and complete after the last fragment.
 func TestDefectT5SignedSizes(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, length := range []uint64{1<<31 - 1, 1 << 31, 3 << 30, 1<<32 - 1} {
@@ -167,7 +164,7 @@ func TestDefectT5SignedSizes(t *testing.T) {
 			half := uint32(length / 2)
 			wr.SetSGE(x.Region.SGE(0, half), x.Region.SGE(uint64(half), uint32(length-uint64(half))))
 			x.PostSend(wr)
-			// All but what the last lane has, so that the request is not done.
+			// Complete every lane except the last, so that the request remains outstanding.
 			for range 3000 {
 				for _, q := range x.NIC.QPs()[1:] {
 					q.Complete(len(q.Posted()))

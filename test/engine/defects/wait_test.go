@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// lateContext is a context whose CQs show completions only once they are armed. Then they hand out everything, and
-// wake nobody: all of it was there before Arm.
+// lateContext is a context whose CQs show completions only once they are armed. An armed CQ returns all of
+// them without a wakeup, as if they had been there before Arm.
 type lateContext struct{ verbs.Context }
 
 type lateCQ struct {
@@ -49,8 +49,8 @@ func (d latePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return d.PD.CreateQP(cfg)
 }
 
-// TestWaitEmptiesLongQueues: more completions than one poll takes were in a queue before Arm, and only the last is for the
-// program. Wait must not sleep before it has found it.
+// TestWaitEmptiesLongQueues: a queue held more completions before Arm than one poll returns, and only the
+// last is for the program. Wait must not sleep before it has found it.
 func TestWaitEmptiesLongQueues(t *testing.T) {
 	const requests = 6000
 	links := []softnic.Link{softnic.NewMemoryLink(nil)}
