@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDecodeCard (G13, G14): a card with anything wrong in it is refused with a reason.
+// TestDecodeCard (G13, G14): an invalid card is refused with a reason.
 func TestDecodeCard(t *testing.T) {
 	c, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
 	if err != nil || len(c.Lanes) != 2 || c.Lanes[1].Rail != 1 {
@@ -69,7 +69,7 @@ func TestDecodeCard(t *testing.T) {
 	}
 }
 
-// TestLaterCard: optional fields of a later version are ignored, those of a card and those of its lanes.
+// TestLaterCard: optional fields from a later version are ignored, both in a card and in its lanes.
 func TestLaterCard(t *testing.T) {
 	want, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
 	rig.Must(t, err)
@@ -79,8 +79,8 @@ func TestLaterCard(t *testing.T) {
 	}
 }
 
-// TestConnectRefusals (G14): Connect refuses a card that does not match, and the VirtualQP can still be
-// connected afterwards.
+// TestConnectRefusals (G14): Connect refuses a mismatched card, and the VirtualQP can still be connected
+// afterwards.
 func TestConnectRefusals(t *testing.T) {
 	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
 	three := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 3})

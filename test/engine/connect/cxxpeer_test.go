@@ -110,8 +110,8 @@ func TestBusinessCardRefusals(t *testing.T) {
 	}
 }
 
-// TestCxxPeer connects both sides with business cards, checks what arrives in both schemes, and
-// that requests which the original does not support are refused.
+// TestCxxPeer connects both sides with business cards, checks the received data in both schemes, and that
+// requests unsupported by the original are refused.
 func TestCxxPeer(t *testing.T) {
 	for _, scheme := range []ibverbx.Scheme{ibverbx.DQPLB, ibverbx.Spray} {
 		for _, lanes := range []int{1, 4} {
@@ -262,8 +262,8 @@ func TestPathsShowPhysicalQPs(t *testing.T) {
 	}
 }
 
-// TestCxxPeerImmediate: a C++ peer gives its immediate to the NIC in host order, lowest byte first. On one
-// lane and on several, 42 leaves and arrives as the bytes 2a 00 00 00.
+// TestCxxPeerImmediate: a C++ peer passes its immediate to the NIC in host order, lowest byte first. On one
+// lane and on several, 42 is sent and received as the bytes 2a 00 00 00.
 func TestCxxPeerImmediate(t *testing.T) {
 	const wire = 0x2a000000 // as providers of package verbs see it, highest byte first
 	for _, c := range []struct {
