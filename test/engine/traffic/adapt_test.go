@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// haul is a transfer between two hosts on virtual time, over rails of given speeds.
+// haul is a transfer between two hosts in virtual time, over rails of given speeds.
 type haul struct {
 	t     *testing.T
 	now   int64
@@ -24,11 +24,11 @@ type haul struct {
 	steps []reliable.Stepper // contexts that keep their own timers
 	wr    ibverbx.SendWR
 	depth int // messages in flight
-	size  int // bytes of a message
-	// outstanding counts the requests that were posted and have not completed.
+	size  int // message size in bytes
+	// outstanding counts requests posted but not completed.
 	outstanding int
 	calls       int // posts and polls of the sender
-	reads       int // how often the sender read the clock
+	reads       int // clock reads by the sender
 }
 
 // haulConfig describes a haul.
@@ -159,7 +159,7 @@ func (x *haul) turn() (done int) {
 	return done
 }
 
-// run returns the goodput over so many messages, in bytes per second.
+// run returns the goodput over the given number of messages, in bytes per second.
 func (x *haul) run(messages int) float64 {
 	x.t.Helper()
 	start, done := x.now, 0
@@ -169,7 +169,7 @@ func (x *haul) run(messages int) float64 {
 	return float64(done) * float64(x.size) / float64(x.now-start) * 1e9
 }
 
-// pass lets a time pass.
+// pass advances time by d.
 func (x *haul) pass(d time.Duration) {
 	x.t.Helper()
 	for end := x.now + int64(d); x.now < end; {
@@ -177,7 +177,7 @@ func (x *haul) pass(d time.Duration) {
 	}
 }
 
-// hiccup lets a rail stand still for a time.
+// hiccup stalls a rail for d.
 func (x *haul) hiccup(rail int, d time.Duration) {
 	x.t.Helper()
 	a, b := x.hosts[0].NICs[rail], x.hosts[1].NICs[rail]
@@ -319,8 +319,8 @@ func TestAutoPolicyRailSlowsDown(t *testing.T) {
 	}
 }
 
-// TestAutoPolicyHiccup: a rail stands still for 2 ms, once. It does not count as slow for long, and both
-// rails carry what they can.
+// TestAutoPolicyHiccup: a rail stalls for 2 ms, once. It soon stops counting as slow, and both rails carry
+// their full share.
 func TestAutoPolicyHiccup(t *testing.T) {
 	for _, cfg := range mainHauls(t) {
 		t.Run(cfg.name(), func(t *testing.T) {
@@ -343,8 +343,8 @@ func TestAutoPolicyHiccup(t *testing.T) {
 	}
 }
 
-// TestAutoPolicyRailLost: the fast rail is lost and returns, while the other one is slow. AutoPolicy
-// continues with what it carried before.
+// TestAutoPolicyRailLost: one of two rails of unequal speed is lost and returns. AutoPolicy then
+// restores the previous goodput.
 func TestAutoPolicyRailLost(t *testing.T) {
 	const variants = 4
 	for i := range variants {
@@ -375,9 +375,9 @@ func TestAutoPolicyRailLost(t *testing.T) {
 	}
 }
 
-// TestTwoRailsCarryTwice: two rails with links of their own carry at least 1.9 times what one carries, with
-// the defaults. Where NICs do not work on the caller's core, no run of requests and no uncut message may
-// leave a rail idle.
+// TestTwoRailsCarryTwice: two rails with separate links carry at least 1.9 times as much as one, with the
+// defaults. Where NICs do not run on the caller's core, neither a run of requests nor an unfragmented message
+// may leave a rail idle.
 func TestTwoRailsCarryTwice(t *testing.T) {
 	for _, cfg := range mainHauls(t) {
 		cfg.depth = max(cfg.depth, 4) // a single message waits for round trips, too

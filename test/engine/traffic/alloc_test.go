@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestNoAllocations: post and poll allocate nothing on either side, in every scheme. The race
-// detector allocates, so the test is left out there.
+// TestNoAllocations: post and poll do not allocate on either side, in any scheme. The test is skipped under
+// the race detector, which allocates.
 func TestNoAllocations(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {

@@ -11,15 +11,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// contender is one of two hosts that do atomics on the memory of a third.
+// contender is one of two hosts that execute atomics on the memory of a third.
 type contender struct {
 	cq      *ibverbx.VirtualCQ
 	qp      *ibverbx.VirtualQP
-	results *ibverbx.Region // what each atomic found, in posting order
+	results *ibverbx.Region // the value each atomic fetched, in posting order
 }
 
-// newContenders returns two hosts that are connected to an owner, which does nothing. Each may
-// be used by a goroutine of its own.
+// newContenders returns two hosts connected to a passive owner. Each may be used by a separate goroutine.
 func newContenders(t *testing.T, rails, results int) (owner *rig.Host, both [2]*contender) {
 	t.Helper()
 	links := rig.MemoryLinks(rails)
@@ -33,7 +32,7 @@ func newContenders(t *testing.T, rails, results int) (owner *rig.Host, both [2]*
 	return owner, both
 }
 
-// run posts atomics and polls until all have ended.
+// run posts atomics and polls until all have completed.
 func (c *contender) run(wrs []ibverbx.SendWR) error {
 	for i := range wrs {
 		wrs[i].WRID, wrs[i].Flags = uint64(i), verbs.SendSignaled
@@ -79,7 +78,7 @@ func contend(t *testing.T, both [2]*contender, wrs [2][]ibverbx.SendWR) {
 	}
 }
 
-// found is what the atomics of both sides found, side by side.
+// found returns the old values that each side's atomics fetched.
 func found(both [2]*contender, n int) (olds [2][]uint64) {
 	for i, c := range both {
 		for k := range n {
@@ -89,8 +88,8 @@ func found(both [2]*contender, n int) (olds [2][]uint64) {
 	return olds
 }
 
-// TestFetchAddFromTwoSides: two hosts add to one word at the same time. The sum is right,
-// every value in between was found exactly once, and each side found its own in order.
+// TestFetchAddFromTwoSides: two hosts concurrently add to one word. The sum is right, every intermediate
+// value was fetched exactly once, and each side fetched its values in order.
 func TestFetchAddFromTwoSides(t *testing.T) {
 	const adds = 2000
 	for _, rails := range []int{1, 2} {
@@ -124,7 +123,7 @@ func TestFetchAddFromTwoSides(t *testing.T) {
 	}
 }
 
-// TestCompareSwapHasOneWinner: two hosts try to take the same words, from both ends. Each word
+// TestCompareSwapHasOneWinner: two hosts try to claim the same words, starting from opposite ends. Each word
 // has one winner, which found it free; the loser found the winner's value.
 func TestCompareSwapHasOneWinner(t *testing.T) {
 	const words = 1000

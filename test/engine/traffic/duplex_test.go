@@ -17,15 +17,15 @@ import (
 type duplex struct {
 	*rig.Host
 	sender, messages, slot int
-	local                  *ibverbx.Region // what it sends, a slot for each message
-	target                 *ibverbx.Region // what the peer writes
-	inbox                  *ibverbx.Region // what the peer sends
+	local                  *ibverbx.Region // source, a slot for each message
+	target                 *ibverbx.Region // target of the peer's WRITEs
+	inbox                  *ibverbx.Region // target of the peer's SENDs
 	remote                 *ibverbx.RemoteRegion
 	over                   *atomic.Bool // one side has failed: the other stops
 
 	posted, completed int
-	told, taken       []int  // messages of the peer that came, notified and sent
-	recvs, due        [2]int // receives of each kind that were posted, and messages that are to come
+	told, taken       []int  // received messages, notified and sent
+	recvs, due        [2]int // receives posted and messages expected, by kind
 }
 
 func newDuplex(h *rig.Host, sender, messages, slot int) *duplex {
@@ -45,7 +45,7 @@ func duplexKind(sender, i int) int { return (i*7 + sender) % 3 / 2 }
 // length returns the length of message i in bytes. Both sides know.
 func (d *duplex) length(sender, i int) int { return 1 + (i*977+sender*31)%d.slot }
 
-// run sends all messages and receives all of the peer's. It runs on a goroutine of its own.
+// run sends all messages and receives all of the peer's, in its own goroutine.
 func (d *duplex) run() error {
 	var p patience
 	var wcs [32]ibverbx.WC
@@ -120,7 +120,7 @@ func (d *duplex) postSend() error {
 	return nil
 }
 
-// take looks at a completion of either kind.
+// take checks a completion of either kind.
 func (d *duplex) take(wc *ibverbx.WC) error {
 	if err := wc.Err(); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (d *duplex) take(wc *ibverbx.WC) error {
 	return d.check(wc, i, len(d.taken)-1, d.inbox.Bytes()[(len(d.taken)-1)*d.slot:])
 }
 
-// next returns the peer's message of a kind that must follow those that came.
+// next returns the next message of a kind that the peer must send.
 func (d *duplex) next(came []int, kind int) int {
 	i := 0
 	if len(came) > 0 {
@@ -171,8 +171,8 @@ func (d *duplex) check(wc *ibverbx.WC, i, nth int, at []byte) error {
 	return nil
 }
 
-// TestBothDirections: two sides, each on a goroutine of its own, send to each other at the
-// same time, notified WRITEs and SENDs in turn.
+// TestBothDirections: two sides, each in its own goroutine, concurrently send each other alternating notified
+// WRITEs and SENDs.
 func TestBothDirections(t *testing.T) {
 	const messages, slot = 300, 6000
 	each(t, 5, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {

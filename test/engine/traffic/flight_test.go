@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestThousandsInFlight: thousands of messages are in flight before the first byte arrives. Each
-// is notified once, in order, when its bytes are there.
+// TestThousandsInFlight: thousands of messages are in flight before the first byte arrives. Each is notified
+// once, in order, after its data has arrived.
 func TestThousandsInFlight(t *testing.T) {
 	const messages, slot = 6000, 256
 	for _, scheme := range rig.Schemes {
@@ -45,7 +45,7 @@ func TestThousandsInFlight(t *testing.T) {
 // flightLength is the length of message i: one to three fragments.
 func flightLength(i int) uint32 { return uint32(1 + i*37%256) }
 
-// checkFlight fails unless the messages are in flight and none has arrived.
+// checkFlight fails unless all messages are in flight.
 func checkFlight(t *testing.T, w *wires, a, b *rig.Host, remote *ibverbx.Region, messages int) {
 	t.Helper()
 	if got := a.QP.Stats().HighWater; got != messages {
@@ -65,7 +65,7 @@ func checkFlight(t *testing.T, w *wires, a, b *rig.Host, remote *ibverbx.Region,
 	}
 }
 
-// landFlight lets the messages arrive and checks each when it is notified.
+// landFlight delivers the messages and checks each when it is notified.
 func landFlight(t *testing.T, w *wires, a, b *rig.Host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
 	t.Helper()
 	p := patience{limit: steps}

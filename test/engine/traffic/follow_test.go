@@ -9,9 +9,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSmallMessagesShareARecord posts 64 notified requests of 8 bytes in one chain. They are a run
-// on one lane, for which Tally sends one record. So 65 physical requests leave, and every message arrives with
-// its immediate, its length and its bytes.
+// TestSmallMessagesShareARecord posts 64 notified requests of 8 bytes in one chain. They form a run on one
+// lane, covered by a single Tally record. So 65 physical requests are posted, and every message arrives with
+// its immediate, length and data.
 func TestSmallMessagesShareARecord(t *testing.T) {
 	const messages, size = 64, 8
 	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})

@@ -13,9 +13,9 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestThousandLanes: 1,024 lanes over two rails carry a message in fragments of 4 KiB, and every
-// lane carries a part; then a READ fetches it back. The wires have a finite rate, so a receiver
-// that is notified too early finds bytes missing.
+// TestThousandLanes: 1,024 lanes over two rails carry a message in 4 KiB fragments, at least one per lane;
+// then a READ fetches it. The wires have a finite rate, so a premature notification would expose missing
+// bytes.
 func TestThousandLanes(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String()+"/memory", func(t *testing.T) { thousandLanes(t, newStill(2), scheme) })
@@ -59,7 +59,7 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 	readBack(t, w, a, local, remote)
 }
 
-// checkLanes fails unless every data lane carried something, and all of them want bytes.
+// checkLanes fails unless every data lane carried data, want bytes in total.
 func checkLanes(t *testing.T, h *rig.Host, lanes int, want uint64) {
 	t.Helper()
 	var used int
@@ -135,8 +135,8 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 	}
 }
 
-// TestNoCutOnCallersCore: if all NICs work on the caller's core, only a request of more than 1 MiB is
-// cut. One NIC that works beside the caller, a fragment size or virtual time changes that.
+// TestNoCutOnCallersCore: if all NICs run on the caller's core, only requests above 1 MiB are fragmented. A
+// NIC on another core, a fragment size or virtual time changes that.
 func TestNoCutOnCallersCore(t *testing.T) {
 	const size = 4 << 20
 	still := &softnic.MemoryConfig{Now: func() int64 { return 0 }}
@@ -171,8 +171,8 @@ func TestNoCutOnCallersCore(t *testing.T) {
 	}
 }
 
-// TestNoCutOnDevices: where devices copy their own memory, a request with memory of one at either end is not cut.
-// Host memory, a NIC without that trait and a fragment size change that. Virtual time does not.
+// TestNoCutOnDevices: where devices copy their own memory, a request with device memory at either end is not
+// fragmented. Host memory, a NIC without that trait, or a fragment size changes that. Virtual time does not.
 func TestNoCutOnDevices(t *testing.T) {
 	const size = 16 << 20
 	device := new(verbstest.MemoryDevice)
@@ -183,7 +183,8 @@ func TestNoCutOnDevices(t *testing.T) {
 		name  string
 		links []softnic.Link
 		cut   uint32
-		// want are the fragments of a request: within the device, to it, from it, on the host, of both kinds.
+		// want is the number of fragments of a request: within the device, to it, from it, on the host, and
+		// with both kinds of memory.
 		want [5]uint64
 	}{
 		{"memory", rig.MemoryLinks(1), 0, [5]uint64{1, 1, 1, 16, 1}},
@@ -229,8 +230,8 @@ func TestNoCutOnDevices(t *testing.T) {
 	}
 }
 
-// TestRunOnCallersCore: if all NICs work on the caller's core, long requests of one post share a lane, and
-// the next post takes the next lane. A wire gives every lane its part.
+// TestRunOnCallersCore: if all NICs run on the caller's core, long requests of one post share a lane, and the
+// next post uses the next lane. On a wire, every lane gets its share.
 func TestRunOnCallersCore(t *testing.T) {
 	const size, count = 64 << 10, 4
 	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
@@ -265,7 +266,7 @@ func TestRunOnCallersCore(t *testing.T) {
 	}
 }
 
-// onCaller returns a host whose NICs say themselves where they work.
+// onCaller returns a host whose NICs report where they run.
 func onCaller(t *testing.T, links []softnic.Link, cut uint32) *rig.Host {
 	t.Helper()
 	var rails []ibverbx.RailConfig

@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// smallest is a device that has little of everything.
+// smallest is a device with minimal limits.
 var smallest = rig.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
 
 // TestDefaultCQFitsTheDevices: the default depth of a VirtualCQ is the smallest of its devices.
@@ -27,9 +27,9 @@ func TestDefaultCQFitsTheDevices(t *testing.T) {
 	}
 }
 
-// TestSmallDevices: a VirtualQP with the default Config carries everything over devices with one SGE, no
-// inline bytes and small queues, over a mix of such devices and others, and over package reliable on
-// devices without inline bytes.
+// TestSmallDevices: a VirtualQP with the default Config carries all requests over devices with one SGE, no
+// inline data and small queues, over a mix of such devices and others, and over package reliable on devices
+// without inline data.
 func TestSmallDevices(t *testing.T) {
 	noInline := rig.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
 	wrapped := func(t *testing.T, inner verbs.Context) verbs.Context {
@@ -68,7 +68,7 @@ func TestSmallDevices(t *testing.T) {
 	}
 }
 
-// carryAll sends requests of every kind from a to b and checks what arrives.
+// carryAll sends requests of every kind from a to b and checks the received data.
 func carryAll(t *testing.T, a, b *rig.Host) {
 	t.Helper()
 	const size, rounds = 8000, 30
@@ -122,8 +122,8 @@ func waitBoth(t *testing.T, a, b *rig.Host) (sent, got ibverbx.WC) {
 	return sent, got
 }
 
-// TestTooMuchForTheDevices: a request or receive with more SGEs than every device has, and more inline
-// bytes, is refused with an error that says so, on one lane and on several.
+// TestTooMuchForTheDevices: a request or receive that exceeds the SGE limit or the inline limit of the
+// devices is refused with an error that names the limit, on one lane and on several.
 func TestTooMuchForTheDevices(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestIdleVirtualQPIsSmall: a VirtualQP with the default Config, on two rails, that is connected and idle takes at
-// most 110 KiB, with its QPs in the software NICs and the receives that are posted on them. A few messages in
-// turn do not change that. The race detector takes memory of its own, so the test is left out there.
+// TestIdleVirtualQPIsSmall: an idle, connected VirtualQP with the default Config on two rails uses at most
+// 110 KiB, including its software QPs and their posted receives, even after a few messages. The test is
+// skipped under the race detector, which allocates memory itself.
 func TestIdleVirtualQPIsSmall(t *testing.T) {
 	const pairs, limit = 32, 110 << 10
 	links := rig.MemoryLinks(2)
@@ -27,7 +27,7 @@ func TestIdleVirtualQPIsSmall(t *testing.T) {
 		rig.Connect(t, x, y)
 		return x, y
 	}
-	pair() // what is made once
+	pair() // warms up one-time allocations
 	before := heap()
 	var ends [pairs][2]*ibverbx.VirtualQP
 	for i := range ends {
@@ -57,7 +57,7 @@ func TestIdleVirtualQPIsSmall(t *testing.T) {
 	runtime.KeepAlive(&ends)
 }
 
-// heap returns how many bytes of the heap are in use.
+// heap returns the heap bytes in use.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()

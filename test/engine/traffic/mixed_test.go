@@ -21,21 +21,21 @@ type mixed struct {
 	a, b   *rig.Host
 	scheme ibverbx.Scheme
 	rng    *rand.Rand
-	// Request i has slot i of local and of target. constant is what READs fetch that
-	// fetch nothing of the stream, words are for atomics, and inbox is for SENDs.
+	// Request i owns slot i of local and of target. constant is the target of READs that do not read the
+	// stream's data, words is for atomics, and inbox is for SENDs.
 	local, target, constant, words, inbox *ibverbx.Region
 
 	wrs      []ibverbx.SendWR
-	want     [][]byte // what slot i of local or target must hold; nil if nothing
+	want     [][]byte // expected content of slot i of local or target; nil if empty
 	payloads [][]byte // of SENDs
-	signaled []int    // requests that ask for a completion
-	notified []int    // requests of which the receiver is told
+	signaled []int    // signaled requests
+	notified []int    // requests with a notification
 	sent     []int    // requests that fill a data receive
 	count    [2]uint64
 
 	posted, completed, told, taken int
 	placed                         int    // requests before it are known to be in place
-	recvs                          [2]int // notification and data receives that were posted
+	recvs                          [2]int // notification and data receives posted
 }
 
 const (
@@ -54,7 +54,7 @@ func newMixed(t *testing.T, a, b *rig.Host, scheme ibverbx.Scheme, requests int)
 	for i := range requests {
 		m.add(i)
 	}
-	last := &m.wrs[requests-1] // nothing is left when the last one completes
+	last := &m.wrs[requests-1] // all work is done when the last one completes
 	if last.Flags |= verbs.SendFence; last.Flags&verbs.SendSignaled == 0 {
 		last.Flags |= verbs.SendSignaled
 		m.signaled = append(m.signaled, requests-1)
@@ -97,8 +97,8 @@ func (m *mixed) add(i int) {
 	m.wrs = append(m.wrs, wr)
 }
 
-// source chooses the length of what sends bytes: SENDs are short, some are inline, and
-// what tells the receiver may have none.
+// source chooses the length of a sending request: SENDs are short, some are inline, and notified requests may
+// be empty.
 func (m *mixed) source(i int, wr *ibverbx.SendWR, n int) int {
 	if wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm {
 		n = 1 + n%mixedInbox
@@ -113,7 +113,7 @@ func (m *mixed) source(i int, wr *ibverbx.SendWR, n int) int {
 	return n
 }
 
-// read makes a READ of what never changes or, fenced, of what an earlier request wrote.
+// read creates a READ of constant data or, fenced, of data written by an earlier request.
 func (m *mixed) read(i int, wr *ibverbx.SendWR, n int) int {
 	if earlier := m.rng.IntN(i + 1); len(m.want[earlier]) > 0 && m.wrs[earlier].Opcode <= verbs.OpRDMAWriteWithImm {
 		wr.Flags |= verbs.SendFence
@@ -141,7 +141,7 @@ func (m *mixed) atomic(i int, wr *ibverbx.SendWR) int {
 	return 8
 }
 
-// pieces makes a request of up to four pieces that lie one behind the other.
+// pieces splits a request into up to four adjacent SGEs.
 func (m *mixed) pieces(i int, wr *ibverbx.SendWR, n int) {
 	at, end := uint64(i*mixedSlot), uint64(i*mixedSlot+n)
 	var sges []ibverbx.SGE
@@ -156,7 +156,7 @@ func (m *mixed) pieces(i int, wr *ibverbx.SendWR, n int) {
 	wr.SetSGE(sges...)
 }
 
-// run posts the stream in chains and takes what comes, until everything has.
+// run posts the stream in chains and polls until everything has completed.
 func (m *mixed) run(idle func(), p patience) {
 	m.Helper()
 	for m.completed < len(m.signaled) || m.told < len(m.notified) || m.taken < len(m.sent) {
@@ -188,7 +188,7 @@ func (m *mixed) run(idle func(), p patience) {
 	}
 }
 
-// post posts a chain, and then spoils the bytes of inline requests that were taken.
+// post posts a chain and then overwrites the buffers of accepted inline requests.
 func (m *mixed) post() {
 	m.Helper()
 	chain := m.wrs[m.posted:min(m.posted+1+m.rng.IntN(6), len(m.wrs))]
@@ -223,7 +223,7 @@ func (m *mixed) receives() {
 	}
 }
 
-// ended looks at the completion of a request. READs and atomics have their bytes then.
+// ended checks a request's completion and, for READs and atomics, the fetched bytes.
 func (m *mixed) ended(wc *ibverbx.WC) {
 	m.Helper()
 	i := m.signaled[m.completed]
@@ -236,7 +236,7 @@ func (m *mixed) ended(wc *ibverbx.WC) {
 	}
 }
 
-// received looks at a receive: its own bytes and those of all requests before it are there.
+// received checks a receive: its own bytes and all earlier requests' bytes have arrived.
 func (m *mixed) received(wc *ibverbx.WC) {
 	m.Helper()
 	var i int
@@ -263,7 +263,7 @@ func (m *mixed) received(wc *ibverbx.WC) {
 	}
 }
 
-// check compares what request i wrote or fetched.
+// check compares the data that request i wrote or fetched.
 func (m *mixed) check(i int) {
 	m.Helper()
 	at := m.local
@@ -275,14 +275,14 @@ func (m *mixed) check(i int) {
 	}
 }
 
-// mixedConfig makes requests wait for lanes and for slots.
+// mixedConfig returns limits that make requests wait for lanes and for slots.
 func mixedConfig(scheme ibverbx.Scheme, lanes int) ibverbx.Config {
 	return ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 600, SendDepth: 32, LaneDepth: 8, RecvDepth: 64, MaxInline: mixedInline, SignalInterval: 3}
 }
 
-// TestMixedOpcodes: one stream of every opcode, fenced, unsignaled, inline, in pieces. The bytes
-// that each request wrote, fetched or sent are compared, completions come in order, and when the
-// receiver is notified of a request, all requests before it are done.
+// TestMixedOpcodes: one stream of every opcode, fenced, unsignaled, inline and fragmented. All written,
+// fetched and sent bytes are compared. Completions are in order, and a notification arrives only after all
+// earlier requests are done.
 func TestMixedOpcodes(t *testing.T) {
 	for _, lanes := range []int{2, 5} {
 		each(t, lanes, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {

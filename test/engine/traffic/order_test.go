@@ -13,14 +13,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// ordered is notified requests of three fragments each, over three lanes that complete when the
-// test says so. Every physical request asks for a completion, so the test knows exactly which
-// requests must be reported.
+// ordered posts notified requests of three fragments each over three lanes, which complete under the test's
+// control. Every physical request is signaled, so the test knows exactly which requests must be reported.
 type ordered struct {
 	*rig.Instrument
 	requests int
-	ended    []int // physical requests of each request that have ended
-	records  []int // records and notifications that each lane has ended
+	ended    []int // completed physical requests of each request
+	records  []int // completed records and notifications of each lane
 	reported int
 }
 
@@ -44,7 +43,7 @@ func newOrdered(t *testing.T, scheme ibverbx.Scheme, requests int) *ordered {
 	return o
 }
 
-// parts is how many physical requests a request is made of.
+// parts returns the number of physical requests per request.
 func (o *ordered) parts(scheme ibverbx.Scheme) int {
 	switch scheme {
 	case ibverbx.DQPLB:
@@ -56,8 +55,8 @@ func (o *ordered) parts(scheme ibverbx.Scheme) int {
 	}
 }
 
-// complete ends the oldest physical request of a lane. A fragment says by its address whose
-// it is; records and notifications have none and come in the order of the requests.
+// complete completes the oldest physical request of a lane. A fragment's address identifies its request;
+// records and notifications are in request order.
 func (o *ordered) complete(lane int) {
 	q := o.NIC.QPs()[lane]
 	if len(q.Posted()) == 0 {
@@ -72,7 +71,7 @@ func (o *ordered) complete(lane int) {
 	q.Complete(1)
 }
 
-// poll fails unless exactly the requests are reported that have ended, with all before them.
+// poll fails unless exactly the requests are reported that have completed along with all earlier ones.
 func (o *ordered) poll(t *testing.T, parts int) {
 	t.Helper()
 	var wcs [64]ibverbx.WC
@@ -93,8 +92,8 @@ func (o *ordered) poll(t *testing.T, parts int) {
 	}
 }
 
-// TestOutOfOrderCompletions: however the completions of the lanes are mixed, requests are
-// reported in posting order, each as soon as it and all before it have ended, once.
+// TestOutOfOrderCompletions: however the lanes' completions interleave, each request is reported once, in
+// posting order, as soon as it and all earlier requests are done.
 func TestOutOfOrderCompletions(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for seed := range uint64(40) {
@@ -107,7 +106,7 @@ func TestOutOfOrderCompletions(t *testing.T) {
 					if turns > 10_000 {
 						t.Fatalf("%d of %d requests are reported", o.reported, o.requests)
 					}
-					// One lane after the other, as far as it goes, or any of them.
+					// Drain one lane after the other, or pick any of them.
 					lane := rng.IntN(lanes)
 					if seed%2 == 0 {
 						lane = order[turns/200%lanes]
@@ -123,10 +122,9 @@ func TestOutOfOrderCompletions(t *testing.T) {
 	}
 }
 
-// TestOutOfOrderArrival: one rail is a thousand times slower than the other, so fragments and
-// notifications of later messages arrive long before those of earlier ones. The receiver is
-// still notified in order, and only of complete messages. With three lanes one of the rails has
-// a single lane.
+// TestOutOfOrderArrival: one rail is a thousand times slower than the other, so later messages' fragments and
+// notifications arrive long before earlier ones. The receiver is still notified in order, and only of
+// complete messages. With three lanes, one rail has a single lane.
 func TestOutOfOrderArrival(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for _, lanes := range []int{3, 4} {

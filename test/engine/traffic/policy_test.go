@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// paced is a VirtualQP on a NIC whose lanes complete as the test says, with requests of four
+// paced is a VirtualQP on a NIC whose lanes complete under the test's control, with requests of four
 // fragments.
 type paced struct {
 	q     *ibverbx.VirtualQP
@@ -17,7 +17,7 @@ type paced struct {
 	lanes []*nullnic.QP
 	wr    ibverbx.SendWR
 	now   int64
-	posts int // requests that a step posts, 0 for as many as it can
+	posts int // requests per step, 0 for as many as possible
 }
 
 func newPaced(t *testing.T, policy ibverbx.Policy, lanes, depth int) *paced {
@@ -50,8 +50,8 @@ func newPaced(t *testing.T, policy ibverbx.Policy, lanes, depth int) *paced {
 	return x
 }
 
-// step posts, lets a microsecond pass in which every lane completes at most
-// so many fragments, and returns how many each did.
+// step posts, advances the clock by a microsecond in which each lane completes at most its rate of fragments,
+// and returns the completed fragments per lane.
 func (x *paced) step(t *testing.T, rates ...int) (done []int) {
 	t.Helper()
 	for i := 0; x.posts == 0 || i < x.posts; i++ {
@@ -70,8 +70,8 @@ func (x *paced) step(t *testing.T, rates ...int) (done []int) {
 	return done
 }
 
-// unequal lets two lanes run, one of which completes four fragments in a microsecond and the
-// other one, and returns how many each carried in the second half of the time.
+// unequal runs two lanes, one of which completes four fragments per microsecond and the other one. It returns
+// the fragments that each carried in the second half of the run.
 func unequal(t *testing.T, policy ibverbx.Policy, microseconds int) (fast, slow int) {
 	t.Helper()
 	x := newPaced(t, policy, 2, 16)
@@ -85,8 +85,8 @@ func unequal(t *testing.T, policy ibverbx.Policy, microseconds int) (fast, slow 
 	return fast, slow
 }
 
-// TestTwoChoicesManySlowLanes: twelve of sixteen lanes are slow. Two lanes drawn at random would
-// both be slow more than half of the time; the slow lanes must get what they can carry, a quarter.
+// TestTwoChoicesManySlowLanes: twelve of sixteen lanes are slow. Two lanes drawn at random would both be slow
+// more than half of the time; the slow lanes must get only their capacity, a quarter.
 func TestTwoChoicesManySlowLanes(t *testing.T) {
 	x := newPaced(t, ibverbx.TwoChoices, 16, 256)
 	rates := make([]int, 16)
@@ -110,9 +110,8 @@ func TestTwoChoicesManySlowLanes(t *testing.T) {
 	}
 }
 
-// TestTwoChoicesSilentLane: a lane that stops completing gets no more requests, although its NIC
-// has not given up and the other lanes cannot carry everything. When it completes again, it gets
-// its share.
+// TestTwoChoicesSilentLane: a lane that stops completing gets no further requests, although its NIC has not
+// reported an error and the other lanes are saturated. When it completes again, it gets its share.
 func TestTwoChoicesSilentLane(t *testing.T) {
 	x := newPaced(t, ibverbx.TwoChoices, 4, 1024)
 	x.posts = 2 // as many fragments as the lanes complete together
@@ -137,8 +136,8 @@ func TestTwoChoicesSilentLane(t *testing.T) {
 	}
 }
 
-// TestTwoChoicesForgetsSlowness: a lane that was very slow is tried again, and gets its share when
-// it is fast again.
+// TestTwoChoicesForgetsSlowness: a formerly slow lane is tried again, and gets its share when it is fast
+// again.
 func TestTwoChoicesForgetsSlowness(t *testing.T) {
 	x := newPaced(t, ibverbx.TwoChoices, 2, 16)
 	for range 50 {
@@ -161,8 +160,8 @@ func TestTwoChoicesForgetsSlowness(t *testing.T) {
 	}
 }
 
-// TestTwoChoicesWeighsLanes: unequal lanes carry unequal shares, so that both are busy.
-// Taking them in turn makes the fast one wait for the slow one.
+// TestTwoChoicesWeighsLanes: unequal lanes carry unequal shares, so that both are busy. Round-robin makes the
+// fast one wait for the slow one.
 func TestTwoChoicesWeighsLanes(t *testing.T) {
 	const time = 4000
 	fast, slow := unequal(t, ibverbx.TwoChoices, time)
@@ -175,8 +174,8 @@ func TestTwoChoicesWeighsLanes(t *testing.T) {
 	}
 }
 
-// TestSmallRequestsShareALane: requests that are not cut and are posted together go to one
-// lane as one chain; those that are posted one by one go to the lanes in turn.
+// TestSmallRequestsShareALane: unfragmented requests posted together use one lane, as one chain; requests
+// posted individually use the lanes round-robin.
 func TestSmallRequestsShareALane(t *testing.T) {
 	for _, policy := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.TwoChoices} {
 		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Policy: policy})
@@ -205,7 +204,7 @@ func TestSmallRequestsShareALane(t *testing.T) {
 	}
 }
 
-// TestPolicyNames: UnmarshalText reads what String writes.
+// TestPolicyNames: UnmarshalText parses the output of String.
 func TestPolicyNames(t *testing.T) {
 	for _, p := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.TwoChoices} {
 		var got ibverbx.Policy

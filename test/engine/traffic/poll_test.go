@@ -21,8 +21,8 @@ func polled(t *testing.T, lanes int) (a *rig.Host) {
 	return a
 }
 
-// TestPollForms: every way to poll returns all completions once and in order, and keeps those that
-// it has no room for.
+// TestPollForms: every poll function returns all completions once and in order, and keeps the ones that do
+// not fit.
 func TestPollForms(t *testing.T) {
 	forms := map[string]func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC{
 		"three at a time": func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC {

@@ -15,20 +15,20 @@ type flood struct {
 	a, b            *rig.Host
 	local, remote   *ibverbx.Region
 	completed, told int
-	// lockstep says that receive n+1 is posted when message n was reported to both sides.
+	// lockstep posts receive n+1 only after message n was reported to both sides.
 	lockstep bool
 }
 
 const floodMessages, floodSlot = 300, 64
 
-// floodConfig bounds the messages that arrive without receives: RecvDepth that the engine holds,
-// and those for which its own receives on the lanes have room.
+// floodConfig returns a config and the maximum number of messages that can arrive without user receives:
+// RecvDepth in the engine plus its receives on the lanes.
 func floodConfig(scheme ibverbx.Scheme) (cfg ibverbx.Config, held int) {
 	cfg = ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512}
 	return cfg, cfg.RecvDepth + (cfg.Lanes+1)*cfg.NotifyDepth
 }
 
-// newFlood posts all messages at once.
+// newFlood posts all messages in advance.
 func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	t.Helper()
 	f := &flood{w: newStill(2)}
@@ -45,7 +45,7 @@ func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	return f
 }
 
-// turn polls both sides and lets time pass. It returns the receiver's completions.
+// turn polls both sides and advances time. It returns the receiver's completions.
 func (f *flood) turn(t *testing.T) []ibverbx.WC {
 	t.Helper()
 	f.completed += pollOnce(t, f.a, f.completed)
@@ -56,8 +56,8 @@ func (f *flood) turn(t *testing.T) []ibverbx.WC {
 	return wcs
 }
 
-// stall lets much time pass. In that time nothing may be notified, only a bounded number of
-// messages may complete, the receiver must answer RNR, and neither side may fail.
+// stall lets a long time pass without receives. The receiver must respond with RNR and must not be notified,
+// only a bounded number of messages may complete, and neither side may fail.
 func (f *flood) stall(t *testing.T, held int) {
 	t.Helper()
 	for range 2000 {
@@ -110,9 +110,9 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 	}
 }
 
-// TestReceivesRunOut: a peer that sends more than there are receives for is held back by
-// RNR after a bounded number of messages. When receives are posted, every message is notified once
-// and in order, for notified WRITEs and for SENDs.
+// TestReceivesRunOut: RNR throttles a peer that sends more than there are receives for, after a bounded
+// number of messages. When receives are posted, every message is notified once and in order, for notified
+// WRITEs and for SENDs.
 func TestReceivesRunOut(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String()+"/notified", func(t *testing.T) {
@@ -145,9 +145,9 @@ func (f *flood) drainSent(t *testing.T) {
 	})
 }
 
-// TestReceivesOneByOne: the sender posts many requests at once. The receiver posts one receive after the
-// other, each when the sender's request before it has completed. No completion may be held back until a
-// later request completes: that would stop both sides.
+// TestReceivesOneByOne: the sender posts many requests together. The receiver posts each receive only after
+// the sender's preceding request has completed. A completion must not be deferred until a later request
+// completes: that would deadlock both sides.
 func TestReceivesOneByOne(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		cfg, _ := floodConfig(scheme)

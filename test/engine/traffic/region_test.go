@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestClosedRegionIsRefused: every use of a region that was closed and whose memory was freed is an error,
-// before a byte of it is read.
+// TestClosedRegionIsRefused: every use of a closed region with freed memory returns an error before the
+// memory is accessed.
 func TestClosedRegionIsRefused(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
 		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
@@ -21,7 +21,7 @@ func TestClosedRegionIsRefused(t *testing.T) {
 		rig.Must(t, err)
 		rig.Must(t, closed.Close())
 		rig.Must(t, mem.Free())
-		rig.Must(t, closed.Close()) // a second one does nothing
+		rig.Must(t, closed.Close()) // closing twice is harmless
 		for _, sges := range [][]ibverbx.SGE{{closed.SGE(0, 8)}, {closed.SGE(0, 0)}, {open.SGE(0, 8), closed.SGE(8, 8)}} {
 			for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {
 				for _, flags := range []verbs.SendFlags{0, verbs.SendInline} {

@@ -10,13 +10,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestReceivesNotPolledAreKept: receives that have ended and were not polled are never
-// lost, however many end at once.
+// TestReceivesNotPolledAreKept: completed but unpolled receives are never lost, however many complete
+// together.
 func TestReceivesNotPolledAreKept(t *testing.T) {
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
 	lane, message := x.NIC.QPs()[0], x.NIC.QPs()[2]
 	msg := uint32(0)
-	arrive := func(n int) { // n messages, taken from the CQ and not reported
+	arrive := func(n int) { // n messages, consumed from the CQ and not reported
 		for range n {
 			b := binary.LittleEndian.AppendUint32(nil, msg)
 			b = binary.LittleEndian.AppendUint32(b, 1)
@@ -61,7 +61,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 	}
 }
 
-// TestUnknownOpcodes: a number that is no opcode is refused, whatever its low bits are.
+// TestUnknownOpcodes: an unknown opcode is refused, whatever its low bits are.
 func TestUnknownOpcodes(t *testing.T) {
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2})
 	for op := 7; op < 256; op++ {

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// forEachWidth runs a test with one lane, with one lane that is tracked, and with four in every scheme.
+// forEachWidth runs a test with one lane, with one tracked lane, and with four lanes in every scheme.
 func forEachWidth(t *testing.T, run func(t *testing.T, cfg ibverbx.Config)) {
 	for _, cfg := range []ibverbx.Config{
 		{Lanes: 1}, {Lanes: 1, Control: rig.Deaf{}}, {Lanes: 4}, {Lanes: 4, Scheme: ibverbx.DQPLB}, {Lanes: 4, Scheme: ibverbx.Spray},
@@ -19,8 +19,8 @@ func forEachWidth(t *testing.T, run func(t *testing.T, cfg ibverbx.Config)) {
 	}
 }
 
-// TestSameRefusalsOnOneLaneAndMany (G11): a request that is not legal is refused by the post, on one lane as
-// on several. Nothing of it is posted, and the VirtualQP still works.
+// TestSameRefusalsOnOneLaneAndMany (G11): an illegal request is refused when posted, on one lane as on
+// several. No part of it is posted, and the VirtualQP still works.
 func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
 		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
@@ -71,8 +71,8 @@ func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 	})
 }
 
-// TestRequestsOfNoBytes: WRITE, READ, WRITE_WITH_IMM and SEND of no bytes complete, on one lane as on
-// several. They name no memory of the peer. The receiver gets the last two.
+// TestRequestsOfNoBytes: empty WRITE, READ, WRITE_WITH_IMM and SEND requests complete without remote memory,
+// on one lane as on several. The receiver gets the last two.
 func TestRequestsOfNoBytes(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
 		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
@@ -83,7 +83,7 @@ func TestRequestsOfNoBytes(t *testing.T) {
 		ops := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead}
 		for i, op := range ops {
 			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled}
-			if i >= 4 { // as a program that works with buffers of any size does it
+			if i >= 4 { // like a program with buffers of any size
 				wr.Remote = remote.Remote()
 				wr.SetSGE(local.SGE(0, 0))
 			}

@@ -36,8 +36,8 @@ func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme,
 	}
 }
 
-// TestNotification: when the receiver is notified of a message, its bytes and those of every request
-// before it are in memory, and the completion has the fields that the scheme can carry.
+// TestNotification: a notification arrives after its message's bytes and all earlier requests' bytes, and its
+// completion has the fields that the scheme carries.
 func TestNotification(t *testing.T) {
 	each(t, 6, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
 		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
@@ -115,8 +115,8 @@ func pollOnce(t *testing.T, h *rig.Host, next int) int {
 	return len(wcs)
 }
 
-// TestMessages: SENDs and data receives beside notifications: two queues that do not
-// disturb each other (G5), and a SEND that finds the WRITEs before it done.
+// TestMessages: SENDs and data receives next to notifications: the two queues are independent (G5), and a
+// SEND arrives after the preceding WRITEs are done.
 func TestMessages(t *testing.T) {
 	each(t, 4, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
 		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
@@ -161,8 +161,8 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// TestCxxPeerNumbersComeLate: the receiver of Config.CxxPeer gives up a number that cannot arrive. Two
-// rails of very different delay, loss, and plain requests between the notified ones are no reason to:
+// TestCxxPeerNumbersComeLate: with Config.CxxPeer, the receiver fails when a number can no longer arrive.
+// Loss, rails with very different delays, and plain requests between notified ones must not trigger that:
 // every message arrives.
 func TestCxxPeerNumbersComeLate(t *testing.T) {
 	for _, policy := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.TwoChoices} {

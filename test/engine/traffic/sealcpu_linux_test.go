@@ -14,10 +14,11 @@ import (
 	"ibverbx/internal/seal"
 )
 
-// BenchmarkSealedCPU compares the CPU time of one QP over UDP with sealed and with plain packets, and with sealing and
-// opening the same packets alone, in turns, as BenchmarkLanesCPU. Times are per message. tls-ns is that of the same bytes over TLS 1.3
-// on TCP. rate is the rate with sealed packets as a part of that with plain ones, and of-tls as a part of that of TLS. added is
-// the time that sealing adds as a multiple of that of Seal and Open alone. All are medians over the turns.
+// BenchmarkSealedCPU compares the CPU time of one QP over UDP with sealed and with plain packets, alternating
+// as in BenchmarkLanesCPU. It also measures sealing and opening the same packets alone. Times are per
+// message; tls-ns is the time for the same bytes over TLS 1.3 on TCP. rate is the sealed rate relative to the
+// plain one, and of-tls relative to TLS. added is the added time relative to Seal and Open alone. All are
+// medians.
 func BenchmarkSealedCPU(b *testing.B) {
 	for _, size := range []int{8, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
@@ -48,7 +49,7 @@ func BenchmarkSealedCPU(b *testing.B) {
 type sealWork struct {
 	b    *testing.B
 	ends [2]*seal.Association
-	// packets are those of one message.
+	// packets holds the packets of one message.
 	packets [][]byte
 }
 

@@ -15,13 +15,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// sharedHost is a host whose VirtualQPs take their receives from one SRQ per rail.
+// sharedHost is a host whose VirtualQPs share one SRQ per rail.
 func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
 	tb.Helper()
 	return sharedHostOver(tb, links, depth, func(inner verbs.Context) verbs.Context { return inner }, cfgs...)
 }
 
-// sharedHostOver is sharedHost with something between the NICs and the engine.
+// sharedHostOver is sharedHost with a layer between the NICs and the engine.
 func sharedHostOver(tb testing.TB, links []softnic.Link, depth int, over func(verbs.Context) verbs.Context, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
 	tb.Helper()
 	h := rig.NewRailsOver(tb, links, func(_ int, inner verbs.Context) verbs.Context { return over(inner) })
@@ -33,8 +33,8 @@ func sharedHostOver(tb testing.TB, links []softnic.Link, depth int, over func(ve
 	return h, qps
 }
 
-// TestSharedReceives: two VirtualQPs of a host share the receives of a rail, far fewer than
-// they have lanes; many more messages than that arrive, whole and in order.
+// TestSharedReceives: two VirtualQPs on a host share a rail's receives, far fewer than their lanes. Many more
+// messages arrive, complete and in order.
 func TestSharedReceives(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for _, rails := range []int{1, 2} {
@@ -97,9 +97,9 @@ func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, o
 	}
 }
 
-// sendMany posts notified WRITEs on each VirtualQP of a, polls until all have completed, and
-// returns the completions that the peer got meanwhile. Each WRITE has memory of its own, because
-// nothing says which of two that are under way at the same time is the last one.
+// sendMany posts notified WRITEs on each VirtualQP of a, polls until all have completed, and returns the
+// completions that the peer got meanwhile. Each WRITE has its own memory, because concurrent WRITEs are
+// unordered.
 func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, messages int) (received []ibverbx.WC) {
 	t.Helper()
 	const room = 64
@@ -134,7 +134,7 @@ func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, message
 	return received
 }
 
-// pollGood returns completions, none of them of a failure.
+// pollGood returns completions and fails the test if any reports an error.
 func pollGood(tb testing.TB, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
 	tb.Helper()
 	n, err := h.CQ.Poll(wcs)
@@ -147,8 +147,8 @@ func pollGood(tb testing.TB, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
 	return wcs[:n]
 }
 
-// TestSharedReceivesExcess: a VirtualQP whose peer sends more than it has receives for
-// fails, with an error that says so; the other one on the same SRQ goes on.
+// TestSharedReceivesExcess: a VirtualQP fails with a descriptive error if its peer sends more than it has
+// receives for. The other VirtualQP on the same SRQ continues.
 func TestSharedReceivesExcess(t *testing.T) {
 	links := rig.MemoryLinks(1)
 	cfg := ibverbx.Config{Lanes: 2, RecvDepth: 4, SendDepth: 4}
@@ -160,7 +160,7 @@ func TestSharedReceivesExcess(t *testing.T) {
 	post := func(q *ibverbx.VirtualQP) {
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 8))
-		_, _ = q.PostSend([]ibverbx.SendWR{wr}) // it fails when the peer has given up
+		_, _ = q.PostSend([]ibverbx.SendWR{wr}) // it fails once the peer has failed
 	}
 	wcs := make([]ibverbx.WC, 16)
 	for range 10_000 {
@@ -190,8 +190,7 @@ func TestSharedReceivesExcess(t *testing.T) {
 	}
 }
 
-// TestSharedReceivesComeBack: VirtualQPs that are closed with work in flight leave no
-// receive of the SRQ behind.
+// TestSharedReceivesComeBack: VirtualQPs closed with work in flight return all their receives to the SRQ.
 func TestSharedReceivesComeBack(t *testing.T) {
 	links := rig.MemoryLinks(1)
 	a, _ := sharedHost(t, links, 4)
@@ -230,7 +229,7 @@ func TestSharedReceivesComeBack(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesNothing: after Close neither completions nor events of a VirtualQP come.
+// TestCloseLeavesNothing: after Close, a VirtualQP delivers neither completions nor events.
 func TestCloseLeavesNothing(t *testing.T) {
 	links := rig.MemoryLinks(1)
 	for _, lanes := range []int{1, 2} {
@@ -262,8 +261,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestSharedReceivesAreRefilledAtOnce: nothing is posted until half of the receives are
-// used, and then all of them.
+// TestSharedReceivesAreRefilledAtOnce: receives are reposted only when half of them are used, and then all at
+// once.
 func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
@@ -304,8 +303,8 @@ func TestSharedReceivesDepth(t *testing.T) {
 	}
 }
 
-// TestSharedReceivesFlushWithoutPoll: every receive of a VirtualQP that has failed ends,
-// also with shared receives, and if the caller polls the physical queues.
+// TestSharedReceivesFlushWithoutPoll: every receive of a failed VirtualQP is flushed, even with shared
+// receives, and even if the caller polls the physical queues.
 func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 	for _, how := range []string{"Poll", "ProcessCompletions"} {
 		t.Run(how, func(t *testing.T) {
@@ -351,7 +350,7 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 	}
 }
 
-// countedSRQs is a context that keeps the lengths of the chains that are posted to its SRQs.
+// countedSRQs is a context that records the length of each chain posted to its SRQs.
 type countedSRQs struct {
 	verbs.Context
 	chains []int
@@ -390,8 +389,8 @@ func (s countedSRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// TestSharedReceivesRefillInChains: of 16 receives at least eight are posted again at once, on bare and on
-// wrapped rails, and CQStats counts what the provider was given.
+// TestSharedReceivesRefillInChains: of 16 receives at least eight are reposted at once, on bare and on
+// wrapped rails, and CQStats counts the receives posted to the provider.
 func TestSharedReceivesRefillInChains(t *testing.T) {
 	const depth, messages = 16, 300
 	for name, wrap := range map[string]bool{"bare": false, "wrapped": true} {

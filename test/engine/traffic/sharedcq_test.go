@@ -43,7 +43,7 @@ func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
 	return all
 }
 
-// newPeers makes a VirtualQP on each of two hosts and connects them.
+// newPeers creates a VirtualQP on each of two hosts and connects them.
 func newPeers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) (qa, qb *ibverbx.VirtualQP) {
 	t.Helper()
 	qa, qb = a.NewQP(cfg), b.NewQP(cfg)
@@ -53,7 +53,7 @@ func newPeers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) (qa, qb *ibverbx
 
 func (s *sharedQP) length(i int) int { return 1 + (i*613+s.cfg.Lanes)%sharedSlot }
 
-// post posts the next message, if there is room.
+// post posts the next message unless the queue is full.
 func (s *sharedQP) post(t *testing.T, sender int) {
 	t.Helper()
 	i := s.posted
@@ -71,8 +71,7 @@ func (s *sharedQP) post(t *testing.T, sender int) {
 	s.posted += k
 }
 
-// sharedRun drives traffic over all pairs for which live reports true, until each has moved its
-// messages.
+// sharedRun sends messages over all pairs selected by live, until each has moved upTo messages.
 func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
 	t.Helper()
 	byA, byB := make(map[*ibverbx.VirtualQP]int), make(map[*ibverbx.VirtualQP]int)
@@ -156,7 +155,7 @@ func severalQPs(t *testing.T, rails int) {
 	}
 }
 
-// failQP makes a request with keys that open nothing, and takes its completion.
+// failQP posts a request with invalid keys, and polls its completion.
 func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
 	t.Helper()
 	bad := s.remote.Remote()
@@ -174,8 +173,8 @@ func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
 	}
 }
 
-// TestNumbers: the numbers of the VirtualCQs of Rails differ, also if several goroutines make them. Those of
-// the VirtualQPs differ on their VirtualCQ, and a closed one's number is not used again.
+// TestNumbers: VirtualCQ numbers are unique within Rails, even if several goroutines create them. VirtualQP
+// numbers are unique within their VirtualCQ and never reused.
 func TestNumbers(t *testing.T) {
 	h := rig.NewRails(t, rig.MemoryLinks(1))
 	const makers, each = 4, 8

@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// sharingPair returns a connected pair whose lanes share so many receives per rail.
+// sharingPair returns a connected pair whose lanes share the given number of receives per rail.
 func sharingPair(t *testing.T, links []softnic.Link, receives int, cfg ibverbx.Config) (a, b *rig.Host) {
 	t.Helper()
 	a, qa := sharedHost(t, links, receives, cfg)

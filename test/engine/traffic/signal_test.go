@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSharedCompletions: short requests of a chain share one completion of the NIC, however few receives the peer has. Longer ones and messages
-// ask for more completions, and so do all if Config says so.
+// TestSharedCompletions: short requests of a chain share one NIC completion, however few receives the peer
+// has. Longer requests and messages are signaled more often, and so are all requests if Config demands it.
 func TestSharedCompletions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		op       verbs.Opcode

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestLaneThatCannotBeUsed: a NIC that refuses for good, in the middle of a dispatch that fills its
-// chains, ends the VirtualQP, and every request is reported once.
+// TestLaneThatCannotBeUsed: a NIC that refuses permanently in the middle of a dispatch with several chains
+// fails the VirtualQP, and every request is reported once.
 func TestLaneThatCannotBeUsed(t *testing.T) {
 	for name, work := range map[string]struct {
 		count int
@@ -56,8 +56,8 @@ func TestLaneThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestDQPLBLongMessage: a message with more fragments than the receiver's window goes on as
-// its numbers are acknowledged.
+// TestDQPLBLongMessage: a message with more fragments than the receiver's window continues as its numbers are
+// acknowledged.
 func TestDQPLBLongMessage(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 4, FragmentSize: 10})
 	local, remote := a.Region(1000), b.Region(1000)
@@ -83,8 +83,8 @@ func TestDQPLBLongMessage(t *testing.T) {
 	}
 }
 
-// TestPostRecvInPart: a PostRecv that takes only some of its receives still matches those with
-// waiting messages.
+// TestPostRecvInPart: a PostRecv that accepts only some of its receives still matches them with waiting
+// messages.
 func TestPostRecvInPart(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -115,8 +115,7 @@ func TestPostRecvInPart(t *testing.T) {
 	}
 }
 
-// TestNotificationWaitsForMessages: a receiver is not notified of a request while an atomic before
-// it is outstanding.
+// TestNotificationWaitsForMessages: a notification waits for an outstanding atomic before it.
 func TestNotificationWaitsForMessages(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestNotificationWaitsForMessages(t *testing.T) {
 	}
 }
 
-// noMemory is a NIC that has no memory regions left.
+// noMemory is a NIC that cannot register memory.
 type noMemory struct{ *nullnic.NIC }
 
 func (n noMemory) AllocPD() (verbs.PD, error) {
@@ -172,8 +171,7 @@ func (noRegions) RegisterMemory(*verbs.Memory, verbs.Access) (verbs.MR, error) {
 	return nil, verbs.ErrLimit
 }
 
-// TestNoRegionsLeft: a region that the engine cannot register for itself is an error, and nothing
-// leaks.
+// TestNoRegionsLeft: NewQP fails without leaks if the engine cannot register its own region.
 func TestNoRegionsLeft(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: noMemory{nullnic.New("null0", 0x11)}})
 	rig.Must(t, err)
@@ -184,8 +182,7 @@ func TestNoRegionsLeft(t *testing.T) {
 	}
 }
 
-// TestFailedConnectKeepsReceives: data receives that were posted before a Connect that
-// failed are still there, in their order.
+// TestFailedConnectKeepsReceives: data receives posted before a failed Connect are kept, in order.
 func TestFailedConnectKeepsReceives(t *testing.T) {
 	links := rig.MemoryLinks(1)
 	a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 2}), rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
@@ -269,7 +266,7 @@ func TestDQPLBWireBytes(t *testing.T) {
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 	wrs := []ibverbx.SendWR{
 		x.Request(1, verbs.OpRDMAWriteWithImm, 300), // 0, 1, 2 and last
-		x.Request(2, verbs.OpRDMAWrite, 100),        // takes no number
+		x.Request(2, verbs.OpRDMAWrite, 100),        // does not consume a number
 		x.Request(3, verbs.OpRDMAWriteWithImm, 0),   // 3 covers the lane of the WRITE; 4 and last
 	}
 	x.PostSend(wrs...)

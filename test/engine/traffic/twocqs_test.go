@@ -16,8 +16,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// talkers returns n connections over the same NICs. Each has a VirtualQP and a VirtualCQ of its own on both
-// sides, and a chain of WRITEs of size bytes. A goroutine can use each without regard to the others.
+// talkers returns n connections over the same NICs. Each has its own VirtualQP and VirtualCQ on both sides,
+// and a chain of WRITEs of size bytes, so separate goroutines can use them without locking.
 func talkers(tb testing.TB, n, size, chain int, wrapped bool) []*talker {
 	tb.Helper()
 	links := rig.MemoryLinks(2)
@@ -74,7 +74,7 @@ type talker struct {
 	wcs           [64]ibverbx.WC
 }
 
-// round posts the chain and polls both sides until it is complete. It reports whether all went well.
+// round posts the chain and polls both sides until it is complete. It reports success.
 func (t *talker) round() bool {
 	if n, err := t.ends[0].QP.PostSend(t.wrs); n != len(t.wrs) || err != nil {
 		t.tb.Errorf("PostSend = %d, %v, want %d", n, err, len(t.wrs))
@@ -99,8 +99,8 @@ func (t *talker) round() bool {
 	return true
 }
 
-// TestTwoVirtualCQs: goroutines that have a VirtualQP and a VirtualCQ each need no care for each other, though
-// they use the same NICs.
+// TestTwoVirtualCQs: goroutines with separate VirtualQPs and VirtualCQs need no locking, even on the same
+// NICs.
 func TestTwoVirtualCQs(t *testing.T) {
 	for _, wrapped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("wrapped=%v", wrapped), func(t *testing.T) {
@@ -125,9 +125,9 @@ func TestTwoVirtualCQs(t *testing.T) {
 	}
 }
 
-// BenchmarkTwoVirtualCQs shows what a second goroutine adds. Each has a VirtualQP of 8 lanes and a VirtualCQ of
-// its own, over the same two NICs. Turns of one and of two goroutines alternate. ratio is the median of
-// a turn of two to the turn of one before it.
+// BenchmarkTwoVirtualCQs measures the gain from a second goroutine. Each goroutine has its own VirtualQP with
+// 8 lanes and its own VirtualCQ, over the same two NICs. Turns of one and of two goroutines alternate. ratio
+// is the median ratio of a two-goroutine turn to the preceding single one.
 func BenchmarkTwoVirtualCQs(b *testing.B) {
 	for _, wrapped := range []bool{false, true} {
 		for _, size := range []int{8, 64 << 10} {
@@ -152,7 +152,7 @@ func BenchmarkTwoVirtualCQs(b *testing.B) {
 	}
 }
 
-// talk lets every talker work for 10 ms in a goroutine, and returns the requests per second of all.
+// talk runs every talker for 10 ms in a goroutine, and returns their total requests per second.
 func talk(all []*talker) float64 {
 	var wg sync.WaitGroup
 	var done atomic.Int64

@@ -34,7 +34,7 @@ func TestWriteReadContent(t *testing.T) {
 	}
 }
 
-// moveOnce moves n bytes between random places, in three pieces on the local side.
+// moveOnce moves n bytes between random offsets, in three local SGEs.
 func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx.Region, rng *rand.Rand, n int) {
 	t.Helper()
 	off := uint64(rng.IntN(len(remote.Bytes()) - n + 1))
@@ -59,8 +59,8 @@ func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx
 	}
 }
 
-// TestFailureIsReportedOnceAndFlushes: a bad key ends the VirtualQP, the failed request
-// says why, and those behind it are flushed in order.
+// TestFailureIsReportedOnceAndFlushes: a bad key fails the VirtualQP. The failed request has the cause, and
+// later requests are flushed in order.
 func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
 	local, remote := a.Region(64<<10), b.Region(64<<10)
@@ -103,7 +103,7 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 	}
 }
 
-// TestBadConfig (G15): a value that makes no sense is an error that names the field.
+// TestBadConfig (G15): an invalid value returns an error that names the field.
 func TestBadConfig(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	rig.Must(t, err)

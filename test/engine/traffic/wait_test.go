@@ -59,7 +59,7 @@ func TestWaitAndServe(t *testing.T) {
 	}
 }
 
-// TestWaitEnds: Wait without a Waker is refused, and Wait returns when its context ends.
+// TestWaitEnds: Wait without a Waker is refused, and Wait returns when its context is done.
 func TestWaitEnds(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	rig.Must(t, err)

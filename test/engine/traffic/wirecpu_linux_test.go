@@ -15,16 +15,16 @@ import (
 	"ibverbx/verbs"
 )
 
-// wirePart and wireMessages bound what BenchmarkLanesCPU moves in one turn.
+// wirePart and wireMessages limit the data that BenchmarkLanesCPU moves in one turn.
 const (
 	wirePart     = 64 << 20
 	wireMessages = 30_000
 )
 
-// BenchmarkLanesCPU compares the CPU time that two ways of moving the same messages take over UDP on the
-// loopback, in turns. One goroutine polls both ends, so nothing waits for another processor, and the
-// time hardly depends on other work on the machine. The names say what is compared with what. An op is
-// one turn of each. ratio is the median over the turns of the second way's time to the first's.
+// BenchmarkLanesCPU compares the CPU time of two ways to move the same messages over UDP on loopback,
+// alternating between them. One goroutine polls both ends, so the time hardly depends on other load. The
+// benchmark names show the two ways. An op is one turn of each; ratio is the median ratio of the second way's
+// time to the first's.
 func BenchmarkLanesCPU(b *testing.B) {
 	one := wireConfig{rails: 1, lanes: 1}
 	many := wireConfig{rails: 2, lanes: 8}
@@ -67,21 +67,21 @@ type wireConfig struct {
 	rails, lanes int
 	// op is how messages are written. Zero is a plain WRITE.
 	op verbs.Opcode
-	// uc makes the lanes of UC QPs, with reliability in software.
+	// uc uses UC QPs as lanes, with reliability in software.
 	uc bool
 	// sealed seals all packets.
 	sealed bool
 }
 
-// wireWork is two hosts on links of their own, as in two processes, and a chain of requests from one to
-// the other.
+// wireWork is two hosts on separate links, as in two processes, and a chain of requests from one to the
+// other.
 type wireWork struct {
 	b        *testing.B
 	from, to *rig.Host
 	wrs      []ibverbx.SendWR
-	// recvs are posted again when messages have arrived. There are none for plain WRITEs.
+	// recvs are reposted when messages have arrived. Plain WRITEs do not need any.
 	recvs []ibverbx.RecvWR
-	// window is how many chains are in flight.
+	// window is the number of chains in flight.
 	window int
 }
 

@@ -10,7 +10,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// wires is a set of links on one virtual clock: a packet arrives when the test says so.
+// wires is a set of links on one virtual clock: packets arrive under the test's control.
 type wires struct {
 	now   int64
 	links []softnic.Link
@@ -55,20 +55,19 @@ func (w *wires) step() {
 	}
 }
 
-// yield is for links in real time, where step is for those in virtual time.
+// yield is the counterpart of step for links in real time.
 func yield() { runtime.Gosched() }
 
-// patience counts the turns in a row in which nothing happened, and gives up when there are
-// more than a test that works can have.
+// patience counts consecutive turns without progress, and fails the test when there are too many.
 type patience struct {
-	// idle is the number of turns since something happened.
+	// idle is the number of turns without progress.
 	idle int
 	// limit is the largest idle; zero means enough for the timers of links in real time and
 	// for a goroutine that waits for a processor.
 	limit int
 }
 
-// steps is a limit for links in virtual time, where every turn does something.
+// steps is a limit for links in virtual time, where every turn makes progress.
 const steps = 200_000
 
 func (p *patience) turn(progress bool) error {

@@ -1,7 +1,7 @@
 //go:build !race
 
-// The race detector would need a minute for the sixteen million numbers that these tests
-// count through, and has nothing to look for: they have one goroutine.
+// The race detector would need a minute to count through the sixteen million numbers, and these tests have a
+// single goroutine.
 
 package traffic_test
 
@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-const numbers = 1<<24 - 1 // how many numbers DQPLB has
+const numbers = 1<<24 - 1 // the number of DQPLB numbers
 
 // TestDQPLBSenderWraps: the number after 0xFFFFFE is 0, and 0xFFFFFF is never used.
 func TestDQPLBSenderWraps(t *testing.T) {
@@ -50,7 +50,7 @@ func TestDQPLBSenderWraps(t *testing.T) {
 	}
 }
 
-// finish posts a request and polls until it has ended.
+// finish posts a request and polls until it has completed.
 func finish(t *testing.T, x *rig.Instrument, wr ibverbx.SendWR) {
 	t.Helper()
 	x.PostSend(wr)
@@ -68,7 +68,7 @@ func finish(t *testing.T, x *rig.Instrument, wr ibverbx.SendWR) {
 	t.Fatal("the request does not end")
 }
 
-// TestDQPLBReceiverWraps: the receiver takes 0 after 0xFFFFFE, in order and out of it.
+// TestDQPLBReceiverWraps: the receiver accepts 0 after 0xFFFFFE, in order and out of order.
 func TestDQPLBReceiverWraps(t *testing.T) {
 	x := rig.NewFreeInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 8})
 	lanes := x.NIC.QPs()[:2]
