@@ -51,8 +51,9 @@ func (q cabledQP) Connect(to verbs.Endpoint) error {
 	return q.QP.Connect(to)
 }
 
-// TestConnectWithPortDown: a port of one side, or of both, is down when a VirtualQP is connected. Its lanes begin out of service, at once and
-// not after a timeout. WRITEs and SENDs use the other rail, and atomics wait if their rail is down. When the port is active, all lanes come into service.
+// TestConnectWithPortDown: a port of one side, or of both, is down when a VirtualQP is connected. Its lanes
+// start out of service immediately, without a timeout. WRITEs and SENDs use the other rail, and atomics wait
+// if their rail is down. When the port is active, all lanes enter service.
 func TestConnectWithPortDown(t *testing.T) {
 	plain := func(_ int, nic verbs.Context) verbs.Context { return nic }
 	strict := func(_ int, nic verbs.Context) verbs.Context { return cabled{nic} }
@@ -68,7 +69,7 @@ func TestConnectWithPortDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 				if c.wraps[0] != nil && scheme != ibverbx.Tally {
-					return // it takes long, and the lanes do not know the scheme
+					return // slow, and lanes are independent of the scheme
 				}
 				for rail := range 2 {
 					for _, hosts := range [][]int{{0}, {1}, {0, 1}} {
@@ -100,7 +101,7 @@ func TestConnectWithPortDown(t *testing.T) {
 	}
 }
 
-// beginMessages is how many WRITEs beginWith posts, before a SEND and an atomic.
+// beginMessages is the number of WRITEs that beginWith posts, before a SEND and an atomic.
 const beginMessages = 8
 
 // beginWith sends messages of every kind from host 0 to host 1. It does not wait for the atomic.
@@ -143,10 +144,10 @@ func TestConnectWithPortDownAndNoControl(t *testing.T) {
 	}
 }
 
-// flickering is a cabled device whose port is active again when it was queried often enough.
+// flickering is a cabled device whose port becomes active after a number of queries.
 type flickering struct {
 	cabled
-	queries int // how often QueryPort still sees the port down; below 1 it changes nothing
+	queries int // remaining QueryPort calls that still report the port as down; below 1 they pass through
 	up      func()
 }
 
@@ -159,8 +160,8 @@ func (c *flickering) QueryPort(port int) (verbs.PortAttr, error) {
 	return a, err
 }
 
-// TestConnectWhilePortComesUp: a port is active again right after the NIC could not connect its lanes. They have no peer, so they begin out of
-// service nevertheless, and come into service later.
+// TestConnectWhilePortComesUp: a port is active again right after the NIC could not connect its lanes.
+// Without a peer, they still start out of service, and enter service later.
 func TestConnectWhilePortComesUp(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		const lanes, rail = 4, 1

@@ -18,7 +18,7 @@ type device interface {
 	Alloc(n int) (*verbs.Memory, error)
 }
 
-// onDevice returns an allocator of memory of a device.
+// onDevice returns an allocator of device memory.
 func onDevice(d device) allocator {
 	return func(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory) {
 		t.Helper()
@@ -32,11 +32,11 @@ func onDevice(d device) allocator {
 	}
 }
 
-// TestDeviceFailsOver: WRITEs, SENDs and READs between memory of a device, over two rails of which one is lost on
-// the way. The lanes of the other rail read the source again, and every byte arrives.
+// TestDeviceFailsOver: WRITEs, SENDs and READs between device memory over two rails, one of which is lost
+// midway. The other rail's lanes read the source again, and every byte arrives.
 func TestDeviceFailsOver(t *testing.T) { failOverOn(t, onDevice(new(verbstest.MemoryDevice))) }
 
-// TestGPUFailsOver is TestDeviceFailsOver between two buffers of a GPU.
+// TestGPUFailsOver is TestDeviceFailsOver between two GPU buffers.
 func TestGPUFailsOver(t *testing.T) { failOverOn(t, onDevice(cudatest.Open(t))) }
 
 func failOverOn(t *testing.T, alloc allocator) {
@@ -48,13 +48,13 @@ func failOverOn(t *testing.T, alloc allocator) {
 // TestDeviceOverReliable: the same with rails that package reliable wraps, one of two or both.
 func TestDeviceOverReliable(t *testing.T) { wrappedTransfer(t, onDevice(new(verbstest.MemoryDevice))) }
 
-// TestGPUOverReliable is TestDeviceOverReliable between two buffers of a GPU.
+// TestGPUOverReliable is TestDeviceOverReliable between two GPU buffers.
 func TestGPUOverReliable(t *testing.T) { wrappedTransfer(t, onDevice(cudatest.Open(t))) }
 
-// allocator returns a region of n bytes of a host that the engine cannot access, and the memory.
+// allocator returns a region of n bytes on a host, inaccessible to the engine, and its memory.
 type allocator func(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory)
 
-// remoteTransfer writes and sends from host 0 to host 1, reads back, and loses rail 1 on the way.
+// remoteTransfer writes and sends from host 0 to host 1, reads the data back, and loses rail 1 midway.
 func remoteTransfer(t *testing.T, d *duo, alloc allocator) {
 	t.Helper()
 	const messages, size, half = 8, 40_000, 8 * 40_000

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDMABufFailsOver: WRITEs, SENDs and READs from one dma-buf to another, over two rails of which one is
-// lost on the way. Every byte arrives.
+// TestDMABufFailsOver: WRITEs, SENDs and READs between dma-bufs over two rails, one of which is lost midway.
+// Every byte arrives.
 func TestDMABufFailsOver(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		remoteTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}), dmaBuf)
@@ -28,8 +28,8 @@ func dmaBuf(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory) {
 	return r, m
 }
 
-// TestDMABufRegion: a dma-buf is registered on every rail or on none, from any offset. The CPU gets no bytes of
-// it, and inline requests are refused.
+// TestDMABufRegion: a dma-buf is registered on every rail or on none, at any offset. The CPU cannot access
+// its bytes, and inline requests are refused.
 func TestDMABufRegion(t *testing.T) {
 	links := rig.MemoryLinks(2)
 	for _, lanes := range []int{1, 4} {
@@ -69,8 +69,8 @@ func TestDMABufRegion(t *testing.T) {
 	}
 }
 
-// TestDMABufRollback: if one rail refuses a dma-buf, no rail keeps it. Otherwise the rails could not be closed
-// when the test ends.
+// TestDMABufRollback: if one rail refuses a dma-buf, no rail keeps it. Otherwise the rails could not be
+// closed at the end of the test.
 func TestDMABufRollback(t *testing.T) {
 	h := rig.NewRailsOver(t, rig.MemoryLinks(2), func(rail int, inner verbs.Context) verbs.Context {
 		if rail == 0 {
@@ -84,7 +84,7 @@ func TestDMABufRollback(t *testing.T) {
 	}
 }
 
-// noDMABuf is a device that takes no dma-bufs.
+// noDMABuf is a device without dma-buf support.
 type noDMABuf struct{ verbs.Context }
 
 func (x *noDMABuf) AllocPD() (verbs.PD, error) {

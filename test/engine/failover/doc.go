@@ -1,3 +1,3 @@
-// Package failover holds the tests of failover on a virtual clock: lanes killed at either side,
-// rails cut, control messages lost, peers that restart, and deadlines.
+// Package failover holds the tests of failover on a virtual clock: lanes killed at either side, rails cut,
+// control messages lost, restarting peers, and deadlines.
 package failover

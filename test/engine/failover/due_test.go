@@ -16,9 +16,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestRecoveryTime kills a lane under load on a path with a round-trip time of 20 us. The lane
-// is in service again within a millisecond. (A lane whose peer is silent also takes the NIC's
-// retry time: 2^timeout * 4.096 us * (retries + 1).)
+// TestRecoveryTime kills a lane under load on a path with a round-trip time of 20 us. The lane is in service
+// again within a millisecond. (With a silent peer, the NIC's retry time is added: 2^timeout * 4.096 us *
+// (retries + 1).)
 func TestRecoveryTime(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 2, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 4096})
@@ -59,18 +59,18 @@ func TestRecoveryTime(t *testing.T) {
 	})
 }
 
-// TestBusyPollHearsControl has a program whose polls are never empty. The engine still handles
-// control messages and failed lanes, by the clock.
+// TestBusyPollHearsControl: a program's polls are never empty. The engine still handles control messages and
+// failed lanes, by the clock.
 func TestBusyPollHearsControl(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, 8))
 	var one [1]ibverbx.WC
-	for range 100 { // until the looks that are due by count have just been taken
+	for range 100 { // until the periodic checks have just run
 		d.step()
 	}
-	d.kill(1, 1) // at the other host: this one learns it from a control message
+	d.kill(1, 1) // at the other host: this one is notified by a control message
 	for d.hosts[1].QP.Stats().Lanes[1].State == "up" || d.hosts[1].QP.Stats().Lanes[1].State == "dying" {
 		_, err := d.hosts[1].CQ.Poll(one[:])
 		rig.Must(t, err)
@@ -93,7 +93,7 @@ func TestBusyPollHearsControl(t *testing.T) {
 	d.until("the lane is back", d.up)
 }
 
-// TestDue: Due returns when a VirtualCQ must be polled although no completion has come.
+// TestDue: Due returns the time when a VirtualCQ must be polled even without completions.
 func TestDue(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: 5 * time.Second})
 	for range 10 {
@@ -124,7 +124,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestDueRefused: a NIC that has refused a request reports no completion for it, so the VirtualCQ wants to be polled at once.
+// TestDueRefused: a NIC does not report a completion for a refused request, so the VirtualCQ must be polled
+// immediately.
 func TestDueRefused(t *testing.T) {
 	x := rig.NewFreeInstrument(t, ibverbx.Config{Lanes: 2, FragmentSize: 4096})
 	x.NIC.QPs()[0].RefuseAt(0, verbs.ErrQueueFull)
@@ -158,8 +159,8 @@ func TestDeadlineNever(t *testing.T) {
 	d.until("it ended", func() bool { return len(d.got[0]) == 1 })
 }
 
-// TestEventsAndLog loses a rail: the events come in order with causes, Stats shows the same,
-// and the log has a record for each state of the connection.
+// TestEventsAndLog loses a rail: the events arrive in order with their causes, Stats matches, and the log has
+// a record for each state of the connection.
 func TestEventsAndLog(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -203,8 +204,8 @@ func TestEventsAndLog(t *testing.T) {
 	}
 }
 
-// TestStallLogsConnectionOnly: the peer is cut off until every lane is lost, and comes back. The log has the
-// states of the connection and of the rails, and no lanes.
+// TestStallLogsConnectionOnly: the peer is cut off until every lane is lost, and returns. The log contains
+// the states of the connection and of the rails, but no lanes.
 func TestStallLogsConnectionOnly(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))

@@ -54,7 +54,7 @@ func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, c
 	return d, taps
 }
 
-// newStrangers is a duo that is not connected yet. over wraps the NIC of each rail.
+// newStrangers returns an unconnected duo. over wraps the NIC of each rail.
 func newStrangers(t *testing.T, over func(int, verbs.Context) verbs.Context, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
 	t.Helper()
 	d := &duo{t: t}
@@ -93,7 +93,7 @@ type tapped struct {
 	ibverbx.Control
 	// pass reports whether a message is sent; nil passes all.
 	pass func(b []byte) bool
-	// err is what Send returns for a message that does not pass. With nil the message is lost.
+	// err is returned by Send for a blocked message. If nil, the message is lost silently.
 	err error
 }
 
@@ -132,7 +132,7 @@ func (d *duo) until(what string, holds func() bool) {
 	}
 }
 
-// kill moves a lane of a host to ERR, as a NIC would.
+// kill moves a host's lane to ERR, as a NIC would.
 func (d *duo) kill(host, lane int) {
 	d.t.Helper()
 	s := d.hosts[host].QP.Stats().Lanes[lane]
@@ -185,8 +185,8 @@ func (d *duo) check(messages int, local, remote *ibverbx.Region) {
 	}
 }
 
-// TestLaneDeath kills each lane in turn, at either side, while messages are in flight: nothing
-// is lost, and the lane is rebuilt.
+// TestLaneDeath kills each lane in sequence, at either side, while messages are in flight: no message is
+// lost, and the lane is rebuilt.
 func TestLaneDeath(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for host := range 2 {
@@ -284,7 +284,7 @@ func TestAtomicInDoubt(t *testing.T) {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, KeepAtomics: keep})
 		local, remote := d.hosts[0].Region(64), d.hosts[1].Region(64)
 		a, b := d.hosts[0].NICs[0], d.hosts[1].NICs[0]
-		d.links[0].Cut(b, a) // the atomic is executed, and its answer is lost
+		d.links[0].Cut(b, a) // the atomic is executed, and its response is lost
 		add := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 		add.SetSGE(local.SGE(0, 8))
 		d.hosts[0].PostSend(add)

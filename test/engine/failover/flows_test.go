@@ -9,8 +9,8 @@ import (
 	"ibverbx/reliable"
 )
 
-// TestLanesShareAgain: lanes that share the paths of wrapped rails all come back after outages at one
-// end, at which this end makes and loses more QPs than the other.
+// TestLanesShareAgain: lanes that share the paths of wrapped rails all recover after outages at one end, even
+// though that end creates and loses more QPs than the other.
 func TestLanesShareAgain(t *testing.T) {
 	for _, flows := range []int{4, 64} {
 		for host := range 2 {

@@ -42,7 +42,8 @@ func TestFlushNamesLostPeer(t *testing.T) {
 	}
 }
 
-// wantFlush wants a failed completion whose error is a *verbs.WCError, wraps the cause and has a text.
+// wantFlush checks that a failed completion's error is a *verbs.WCError, wraps the cause and contains the
+// text.
 func wantFlush(t *testing.T, wc *ibverbx.WC, cause error, text string) {
 	t.Helper()
 	var failed *verbs.WCError
@@ -55,8 +56,8 @@ func wantFlush(t *testing.T, wc *ibverbx.WC, cause error, text string) {
 	}
 }
 
-// TestFlushNamesFirstFailure: a request has a wrong key. Those behind it are flushed, and their errors
-// have the first failure, on a lane that passes everything through and on several lanes.
+// TestFlushNamesFirstFailure: a request has a wrong key. Later requests are flushed, and their errors name
+// the first failure, on a single pass-through lane and on several lanes.
 func TestFlushNamesFirstFailure(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
@@ -78,8 +79,8 @@ func TestFlushNamesFirstFailure(t *testing.T) {
 	}
 }
 
-// TestFlushNamesKilledLane: nothing failed before a lane's QP goes to ERR. The errors of the flushed
-// receives say so, and do not send the reader to a completion that is not there.
+// TestFlushNamesKilledLane: a lane's QP moves to ERR without an earlier failure. The errors of the flushed
+// receives report that, and do not refer to a completion that does not exist.
 func TestFlushNamesKilledLane(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
@@ -96,7 +97,8 @@ func TestFlushNamesKilledLane(t *testing.T) {
 	}
 }
 
-// TestFlushNamesDeadline: the request that missed its deadline, and those behind it, name the deadline.
+// TestFlushNamesDeadline: the errors of the request that missed its deadline and of later requests name the
+// deadline.
 func TestFlushNamesDeadline(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	local, remote := d.hosts[0].Region(16), d.hosts[1].Region(16)

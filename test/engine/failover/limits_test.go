@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSmallDevicesFailOver: on devices with one SGE, no inline bytes and small queues a lane dies and
-// comes back, and a NIC fails and comes back. Nothing is lost or repeated. Package reliable needs the
-// SGEs, so wrapped devices have no inline bytes only.
+// TestSmallDevicesFailOver: on devices with one SGE, no inline data and small queues, a lane dies and
+// recovers, and a NIC fails and recovers. Every message arrives exactly once. Package reliable needs the
+// SGEs, so wrapped devices only lack inline data.
 func TestSmallDevicesFailOver(t *testing.T) {
 	small := rig.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
 	plain := rig.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
@@ -41,7 +41,7 @@ func TestSmallDevicesFailOver(t *testing.T) {
 					d.step()
 					d.hosts[0].NICs[0].Fail()
 					d.post(32, 16, size, local, remote)
-					if lanes == 1 { // no other lane can take over
+					if lanes == 1 { // failover needs another lane
 						d.step()
 						d.hosts[0].NICs[0].Recover()
 					}

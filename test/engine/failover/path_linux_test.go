@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// marked is a Capture that counts packets with the marks of a path, and those without.
+// marked is a Capture that counts packets with and without the marks of a path.
 type marked struct {
 	path     verbs.PathConfig
 	yes, not atomic.Int64
@@ -29,9 +29,9 @@ func (m *marked) Packet(_ int64, _, _ netip.AddrPort, _ uint16, class, hops uint
 	}
 }
 
-// TestPathReachesEveryPacket: all packets have the traffic class and the hop limit of
-// RailConfig.Path: those of data, message and notify lanes, of lanes that were rebuilt, and with
-// reliable those of the paths, of the side QPs and of the control QPs.
+// TestPathReachesEveryPacket: all packets have the traffic class and hop limit of RailConfig.Path. That
+// includes data, message and notify lanes, rebuilt lanes, and with reliable the paths, the side QPs and the
+// control QPs.
 func TestPathReachesEveryPacket(t *testing.T) {
 	for _, wrapped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("wrapped=%v", wrapped), func(t *testing.T) {
@@ -112,7 +112,7 @@ func transfer(t *testing.T, hosts [2]*rig.Host, from, to *ibverbx.Region) {
 	}
 }
 
-// losePort takes rail 1 of host 0 down until both ends have lost lanes, and waits for all lanes.
+// losePort takes rail 1 of host 0 down until both ends have lost lanes, and waits for all lanes to recover.
 func losePort(t *testing.T, hosts [2]*rig.Host) {
 	t.Helper()
 	lanes := func(f func(ibverbx.LaneStats) bool) (n int) {
@@ -135,7 +135,7 @@ func losePort(t *testing.T, hosts [2]*rig.Host) {
 	})
 }
 
-// poll polls both hosts until done, which gets the number of completions of a host, reports true.
+// poll polls both hosts until done, called with a host's number of completions, returns true.
 func poll(t *testing.T, hosts [2]*rig.Host, what string, done func(side, n int) bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; {

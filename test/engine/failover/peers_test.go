@@ -31,9 +31,9 @@ func TestFailoverNotifyAlone(t *testing.T) {
 	d.check(4, local, remote)
 }
 
-// TestFailoverNotifyLeavesSilentRail: the rail of the notify lane is dead, and its data lanes do not know yet,
-// because they carry nothing. The notify lane moves to the other rail before the request's deadline. So does
-// the message lane.
+// TestFailoverNotifyLeavesSilentRail: the notify lane's rail is dead, and its data lanes have not noticed,
+// because they are idle. The notify lane moves to the other rail before the request's deadline. So does the
+// message lane.
 func TestFailoverNotifyLeavesSilentRail(t *testing.T) {
 	for rail, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWriteWithImm} { // by the home of the lane
 		d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray, Policy: ibverbx.RoundRobin})
@@ -54,9 +54,9 @@ func TestFailoverNotifyLeavesSilentRail(t *testing.T) {
 	}
 }
 
-// TestFailoverOneRefusal: a NAK that says that a request is wrong costs its lane. Another lane tries the
-// request again: the NAK may have been forged. Here the key is wrong on one rail. If a second lane
-// refuses it too, it is the program's error.
+// TestFailoverOneRefusal: a NAK that rejects a request costs its lane. Another lane retries the request,
+// because the NAK may have been forged. Here the key is wrong on one rail. If a second lane rejects it too,
+// it is the program's error.
 func TestFailoverOneRefusal(t *testing.T) {
 	for wrong := range 3 { // the rails with a wrong key
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead} {
@@ -93,8 +93,8 @@ func TestFailoverOneRefusal(t *testing.T) {
 	}
 }
 
-// TestFailoverDeviceFailsAtReceiver: a device that fails while its records are in the CQ loses
-// its lanes and nothing else, with and without shared receives.
+// TestFailoverDeviceFailsAtReceiver: a device that fails while its records are in the CQ loses only its
+// lanes, with and without shared receives.
 func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 	for _, shared := range []int{0, 2} {
 		d, _ := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 1}, ibverbx.CQConfig{SharedReceives: shared})
@@ -123,8 +123,7 @@ func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 	}
 }
 
-// TestFailoverPostRecvOnDeadDevice: PostRecv takes a data receive while the device of the
-// message lane is lost.
+// TestFailoverPostRecvOnDeadDevice: PostRecv accepts a data receive while the message lane's device is lost.
 func TestFailoverPostRecvOnDeadDevice(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	remote := d.hosts[1].Region(64)
@@ -134,9 +133,8 @@ func TestFailoverPostRecvOnDeadDevice(t *testing.T) {
 	d.hosts[1].PostRecv(recv)
 }
 
-// TestFailoverWithdrawnOffer: the port of one side flaps while its offer is in flight, so the
-// peer connects to a QP that is gone. The lane returns without waiting for the retries of a
-// probe.
+// TestFailoverWithdrawnOffer: one side's port flaps while its offer is in flight, so the peer connects to a
+// closed QP. The lane recovers without waiting for a probe's retries.
 func TestFailoverWithdrawnOffer(t *testing.T) {
 	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
@@ -160,8 +158,8 @@ func TestFailoverWithdrawnOffer(t *testing.T) {
 	}
 }
 
-// TestFailoverDeadlineRNR: a SEND that finds no receive ends at its deadline, and so do the
-// requests behind it, in order.
+// TestFailoverDeadlineRNR: a SEND without a receive fails at its deadline, and so do later requests, in
+// order.
 func TestFailoverDeadlineRNR(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	local, remote := d.hosts[0].Region(8*4096), d.hosts[1].Region(8*4096)
@@ -195,7 +193,7 @@ func TestFailoverSharedRails(t *testing.T) {
 	stop := make(chan struct{})
 	for k := range 2 {
 		x, y := ibverbx.ControlPair()
-		left, right := *a, *b // the same Rails, with VirtualCQs of their own
+		left, right := *a, *b // the same Rails, with separate VirtualCQs
 		hosts := [2]*rig.Host{&left, &right}
 		for i, c := range []ibverbx.Control{x, y} {
 			hosts[i].NewCQ(ibverbx.CQConfig{})

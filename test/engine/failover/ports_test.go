@@ -12,7 +12,7 @@ import (
 // dualPort is a NIC whose ports 1 and 2 are two rails. It reports each event once.
 type dualPort struct {
 	*nullnic.NIC
-	err error // returned by Events when there are no more
+	err error // returned by Events when the queue is empty
 }
 
 // Events implements verbs.Context.
@@ -59,7 +59,7 @@ func TestTwoRailsOnOneContext(t *testing.T) {
 	}
 }
 
-// connectToItself gives a host a VirtualQP that is connected to itself: it only has to notice events.
+// connectToItself gives a host a VirtualQP connected to itself, which only has to notice events.
 func connectToItself(t *testing.T, h *rig.Host, lanes int) {
 	t.Helper()
 	control, _ := ibverbx.ControlPair()
@@ -95,7 +95,7 @@ func TestEventsReachEveryUser(t *testing.T) {
 	}
 }
 
-// TestOldEventsConcernNobody: a VirtualQP does not lose lanes by an event that came before it was connected.
+// TestOldEventsConcernNobody: an event that precedes the connection does not cost a VirtualQP its lanes.
 func TestOldEventsConcernNobody(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
 	h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic})
@@ -108,8 +108,8 @@ func TestOldEventsConcernNobody(t *testing.T) {
 	}
 }
 
-// TestClosedRailsLeaveEventsToOthers: Rails take the events of a NIC when a VirtualQP needs them. Rails that are closed do not
-// take them from others that use the NIC since.
+// TestClosedRailsLeaveEventsToOthers: Rails claim a NIC's events when a VirtualQP needs them. Closing Rails
+// does not take the events from others that have claimed the NIC since.
 func TestClosedRailsLeaveEventsToOthers(t *testing.T) {
 	nic := &listener{NIC: nullnic.New("null0", 0x11)}
 	var wakers [2]*verbs.Waker
@@ -140,7 +140,7 @@ func TestClosedRailsLeaveEventsToOthers(t *testing.T) {
 	ends[1]()
 }
 
-// listener notes whom its NIC reports events to.
+// listener records the Waker that its NIC reports events to.
 type listener struct {
 	*nullnic.NIC
 	waker *verbs.Waker

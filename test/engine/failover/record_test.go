@@ -11,10 +11,9 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestRecordFollowsFragments loses a lane at every step of messages that fill the lanes, so
-// that their records wait for room. The lane that takes over is slow. The record of a message
-// must move there behind its fragments; otherwise the receiver is notified of bytes that have
-// not arrived.
+// TestRecordFollowsFragments loses a lane at every step of messages that fill the lanes, so that their
+// records wait for free slots. The replacement lane is slow. A message's record must move there behind its
+// fragments; otherwise the receiver is notified of data that has not arrived.
 func TestRecordFollowsFragments(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for depth := 1; depth <= 3; depth++ {

@@ -1,7 +1,7 @@
 //go:build linux && !heapmem
 
-// Without heapmem: two links of one process share no lock, and the race detector does not see that a packet in shared memory
-// comes after it was sent.
+// Without heapmem: two links in one process have separate locks, and the race detector cannot see that a
+// packet in shared memory is sent before it is received.
 
 package failover_test
 
@@ -23,7 +23,7 @@ import (
 // mixed is two hosts with rail 0 on shared memory and rail 1 on UDP.
 type mixed struct {
 	hosts [2]*rig.Host
-	// sockets are the two ends of the socket of rail 0.
+	// sockets are the two ends of rail 0's socket.
 	sockets [2]*net.UnixConn
 	udp     *softnic.UDPLink
 	// nics are the NICs of each host, by rail.
@@ -98,7 +98,7 @@ func bytesOf(t *testing.T, m *verbs.Memory, off, n int) []byte {
 	return b
 }
 
-// succeeded polls a host. Everything that has ended must be a success.
+// succeeded polls a host. All completions must be successful.
 func succeeded(t *testing.T, h *rig.Host) []ibverbx.WC {
 	t.Helper()
 	wcs := h.Poll()
@@ -108,13 +108,13 @@ func succeeded(t *testing.T, h *rig.Host) []ibverbx.WC {
 	return wcs
 }
 
-// TestShmBesideUDP: when the rail of shared memory or that of UDP dies in the midst of notified writes, the other one carries
-// everything. Nothing is lost, comes twice, or comes out of order.
+// TestShmBesideUDP: when the shared-memory rail or the UDP rail dies during notified writes, the other one
+// carries everything. Each write arrives exactly once, in order.
 func TestShmBesideUDP(t *testing.T) {
 	besideUDP(t, func(n int) (*verbs.Memory, error) { return verbs.AllocMemory(n, &verbs.MemoryConfig{Shared: true}) })
 }
 
-// TestShmBesideUDPDevice does it with memory of a device, which opens that of the other host.
+// TestShmBesideUDPDevice does the same with device memory, which each host opens from the other.
 func TestShmBesideUDPDevice(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	d.Share(verbstest.Sharing{Export: true, Open: true, Copy: true})
@@ -124,8 +124,8 @@ func TestShmBesideUDPDevice(t *testing.T) {
 	}
 }
 
-// awaitLost waits until this side has lost all lanes of a rail, and has them write meanwhile: a lane that is idle does not find out, and the
-// policy may have left one idle.
+// awaitLost waits until this side has lost all lanes of a rail. It writes meanwhile, because an idle lane
+// does not notice the loss and the policy may have left one idle.
 func (m *mixed) awaitLost(t *testing.T, rail int, write ibverbx.SendWR) {
 	t.Helper()
 	lost, open := false, 0

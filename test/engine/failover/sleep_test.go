@@ -14,12 +14,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// asleep runs a test on time that stands still while anything runs. synctest.Wait returns when all programs
-// sleep, so what a test finds after it took no time.
+// asleep runs a test in a time that stands still while any goroutine runs. synctest.Wait returns when all
+// programs sleep, so no time has passed by then.
 func asleep(t *testing.T, test func(t *testing.T)) { synctest.Test(t, test) }
 
-// TestPortEventWakesSleepers: a port goes down while all programs sleep. Every VirtualCQ on the NIC notices it at
-// once: two of one Rails and one of a fork.
+// TestPortEventWakesSleepers: a port goes down while all programs sleep. Every VirtualCQ on the NIC is woken
+// immediately: two of one Rails and one of a fork.
 func TestPortEventWakesSleepers(t *testing.T) {
 	asleep(t, func(t *testing.T) {
 		links := rig.MemoryLinks(2)
@@ -65,7 +65,7 @@ func connectSleepers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) {
 	rig.Connect(t, a.QP, b.QP)
 }
 
-// TestControlWakesSleeper: a lane is lost at the peer. A program that sleeps learns it from the Control at once.
+// TestControlWakesSleeper: a lane is lost at the peer. The Control wakes a sleeping program immediately.
 func TestControlWakesSleeper(t *testing.T) {
 	asleep(t, func(t *testing.T) {
 		links := rig.MemoryLinks(1)
@@ -75,7 +75,7 @@ func TestControlWakesSleeper(t *testing.T) {
 		synctest.Wait()
 		rig.Must(t, b.QP.KillLane(0))
 		for s := "up"; s == "up" || s == "dying"; s = b.QP.Stats().Lanes[0].State {
-			b.Poll() // until the peer is told
+			b.Poll() // until the peer is notified
 		}
 		synctest.Wait()
 		if out := a.QP.Stats().Out; out != 1 {
@@ -84,7 +84,7 @@ func TestControlWakesSleeper(t *testing.T) {
 	})
 }
 
-// TestDeadlineEndsSleep: no packet comes back. A program that sleeps is woken when the deadline of its request has
+// TestDeadlineEndsSleep: responses never arrive. A sleeping program is woken when its request's deadline has
 // passed, and not much later. One without requests is never woken.
 func TestDeadlineEndsSleep(t *testing.T) {
 	asleep(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestDeadlineEndsSleep(t *testing.T) {
 	})
 }
 
-// counted is a Control and a clock that count how often they are asked.
+// counted is a Control and a clock that count their calls.
 type counted struct {
 	ibverbx.Control
 	recvs, reads int
@@ -122,8 +122,8 @@ func (c *counted) now() int64 {
 	return int64(c.reads)
 }
 
-// TestIdleSessionCostsNoPoll: an empty poll looks at no VirtualQP that is idle: neither at its Control nor at the
-// clock. It looks at one whose Control has a message.
+// TestIdleSessionCostsNoPoll: an empty poll skips idle VirtualQPs: it checks neither their Control nor the
+// clock. It checks one whose Control has a message.
 func TestIdleSessionCostsNoPoll(t *testing.T) {
 	h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	h.NewCQ(ibverbx.CQConfig{})

@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// observe reads everything that any goroutine may read of hosts, until stop is called. It wants counters
-// that do not shrink, and no more completions than posts.
+// observe reads all state of hosts that any goroutine may read, until stop is called. Counters must not
+// decrease, and completions must not exceed posts.
 func observe(t *testing.T, hosts ...*rig.Host) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -36,7 +36,7 @@ func observe(t *testing.T, hosts ...*rig.Host) (stop func()) {
 }
 
 // TestStatsFromAnotherGoroutine: a metrics goroutine reads Stats and Err while requests run, lanes are lost
-// and rebuilt, the VirtualQP fails and is closed. The race detector finds what is not safe.
+// and rebuilt, and the VirtualQP fails and is closed. The race detector checks the accesses.
 func TestStatsFromAnotherGoroutine(t *testing.T) {
 	for name, c := range map[string]struct {
 		lanes int

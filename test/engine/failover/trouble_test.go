@@ -13,8 +13,7 @@ import (
 func ctlKindOf(b []byte) byte    { return b[5] }
 func ctlFlagsOf(b []byte) uint16 { return binary.LittleEndian.Uint16(b[10:]) }
 
-// TestFailoverFullLaneMoves: the other rail takes over a lane that was full when its rail was
-// lost for good.
+// TestFailoverFullLaneMoves: the other rail takes over a full lane whose rail is lost permanently.
 func TestFailoverFullLaneMoves(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, depth := range []int{1, 4} {
@@ -37,8 +36,8 @@ func TestFailoverFullLaneMoves(t *testing.T) {
 	})
 }
 
-// TestFailoverLostHave: one lost control message (the offer that says "connected") does not
-// keep a lane out of service.
+// TestFailoverLostHave: losing one control message (the offer that means "connected") does not keep a lane
+// out of service.
 func TestFailoverLostHave(t *testing.T) {
 	for host := range 2 {
 		d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
@@ -63,8 +62,8 @@ func TestFailoverLostHave(t *testing.T) {
 	}
 }
 
-// TestFailoverDataReceiveFlushed: a data receive ends when the VirtualQP fails while its message
-// lane is out of service.
+// TestFailoverDataReceiveFlushed: a data receive is flushed when the VirtualQP fails while its message lane
+// is out of service.
 func TestFailoverDataReceiveFlushed(t *testing.T) {
 	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].Region(4096), d.hosts[1].Region(4096)
@@ -251,8 +250,7 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	}
 }
 
-// TestFailoverAheadOfTheDead: a lane takes over the messages of a failed lane that its own
-// messages wait for.
+// TestFailoverAheadOfTheDead: a lane takes over a failed lane's messages that precede its own.
 func TestFailoverAheadOfTheDead(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 4, NotifyDepth: 4, LaneDepth: 256, Deadline: 30 * time.Second})
 	const messages, size = 64, 64
@@ -282,7 +280,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 	d.check(messages, local, remote)
 }
 
-// TestFailoverStarvedFlap: the lanes of a receiver that posts no receives fail again and again.
+// TestFailoverStarvedFlap: the lanes of a receiver that does not post receives fail repeatedly.
 func TestFailoverStarvedFlap(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Scheme: scheme, SendDepth: 4, RecvDepth: 1, NotifyDepth: 4, Deadline: time.Hour})
@@ -317,7 +315,7 @@ func TestFailoverStarvedFlap(t *testing.T) {
 	})
 }
 
-// TestFailoverEmptyPollAllocs: a poll that finds nothing allocates nothing.
+// TestFailoverEmptyPollAllocs: an empty poll does not allocate.
 func TestFailoverEmptyPollAllocs(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	var wcs [16]ibverbx.WC

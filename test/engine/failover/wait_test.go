@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// newSleepers returns two hosts in real time that are connected with a Control, which wakes them.
+// newSleepers returns two hosts in real time, connected with a Control that wakes them.
 func newSleepers(t *testing.T, rails, lanes int) (a, b *rig.Host) {
 	t.Helper()
 	links, wakers := rig.MemoryLinks(rails), [2]*verbs.Waker{verbs.NewWaker(), verbs.NewWaker()}
@@ -29,7 +29,7 @@ func newSleepers(t *testing.T, rails, lanes int) (a, b *rig.Host) {
 	return hosts[0], hosts[1]
 }
 
-// serve drives a host until the test ends or stop is called.
+// serve drives a host until the end of the test or until stop is called.
 func serve(t *testing.T, h *rig.Host) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -44,8 +44,8 @@ func serve(t *testing.T, h *rig.Host) (stop func()) {
 	return stop
 }
 
-// TestWaitReturnsNoEvent: lanes are lost and come back while a program waits for a message. Wait
-// returns when the message is there, and not for the events.
+// TestWaitReturnsNoEvent: lanes are lost and recover while a program waits for a message. Wait returns when
+// the message arrives, and not for the events.
 func TestWaitReturnsNoEvent(t *testing.T) {
 	a, b := newSleepers(t, 2, 4)
 	local, remote := a.Region(8), b.Region(8)
@@ -55,7 +55,7 @@ func TestWaitReturnsNoEvent(t *testing.T) {
 	defer cancel()
 	sent := make(chan error, 1)
 	go func() {
-		// The peer notices the loss and brings the lane back before it sends.
+		// The peer notices the loss and recovers the lane before it sends.
 		for lost := false; !lost || a.QP.Stats().Out > 0; lost = lost || a.QP.Stats().Out > 0 {
 			var wcs [1]ibverbx.WC
 			if _, err := a.CQ.Poll(wcs[:]); err != nil || ctx.Err() != nil {
@@ -81,8 +81,8 @@ func TestWaitReturnsNoEvent(t *testing.T) {
 	rig.Must(t, <-sent)
 }
 
-// TestWaitEndsWithIdleVirtualQP: a VirtualQP that fails with nothing outstanding has no completion
-// that shows it. Wait returns its error, once. Serve ends with it.
+// TestWaitEndsWithIdleVirtualQP: a VirtualQP that fails while idle does not produce a completion. Wait
+// returns its error, once. Serve returns it too.
 func TestWaitEndsWithIdleVirtualQP(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
@@ -108,15 +108,15 @@ func TestWaitEndsWithIdleVirtualQP(t *testing.T) {
 	})
 }
 
-// closeSoon closes the VirtualQP of a host while the test waits for something else, and at the latest when
-// the test ends.
+// closeSoon closes a host's VirtualQP while the test waits for something else, at the latest at the end of
+// the test.
 func closeSoon(t *testing.T, h *rig.Host) {
 	closed := make(chan error, 1)
 	go func() { closed <- h.QP.Close() }()
 	t.Cleanup(func() { rig.Must(t, <-closed) })
 }
 
-// wantSleep wants Wait to find nothing to return.
+// wantSleep checks that Wait blocks.
 func wantSleep(t *testing.T, h *rig.Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -126,8 +126,8 @@ func wantSleep(t *testing.T, h *rig.Host) {
 	}
 }
 
-// TestWaitReturnsFlushes: a VirtualQP that fails with something outstanding shows it by failed
-// completions. Wait returns these and no error.
+// TestWaitReturnsFlushes: a VirtualQP that fails with outstanding requests reports failed completions. Wait
+// returns these without an error.
 func TestWaitReturnsFlushes(t *testing.T) {
 	for name, post := range map[string]func(b *rig.Host){
 		"notification receive": func(b *rig.Host) { b.PostRecv(ibverbx.RecvWR{WRID: 7}) },

@@ -21,9 +21,9 @@ func (d *duo) pump(posted *int, done int, size uint32, local, remote *ibverbx.Re
 	})
 }
 
-// TestWindowAfterTakeover loses lanes again and again with messages in flight, with more than a
-// window of messages in between. If a lost lane leaked a slot of the receiver's window, or one
-// of its receives, the traffic would stop.
+// TestWindowAfterTakeover repeatedly loses lanes with messages in flight, with more than a window of messages
+// in between. If a lost lane leaked a slot of the receiver's window, or one of its receives, the traffic
+// would stop.
 func TestWindowAfterTakeover(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		const rounds, each, size = 24, 40, 8 << 10
@@ -54,8 +54,8 @@ func TestWindowAfterTakeover(t *testing.T) {
 	})
 }
 
-// TestReplacedCQ breaks the CQ of a rail with messages in flight. The CQ is replaced, its lanes
-// are rebuilt on the new one, nothing is lost, and the old one is closed.
+// TestReplacedCQ breaks a rail's CQ with messages in flight. The CQ is replaced, its lanes are rebuilt on the
+// new one, all messages arrive, and the old CQ is closed.
 func TestReplacedCQ(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for side := range 2 {

@@ -22,8 +22,8 @@ func (d *duo) read(first, count int, n uint32, local, remote *ibverbx.Region) {
 	}
 }
 
-// TestWrappedNICFailsUnderReads: on wrapped rails a NIC that fails under READs, at any time and at
-// either end, costs its lanes and nothing else.
+// TestWrappedNICFailsUnderReads: on wrapped rails a NIC failure during READs, at any time and at either end,
+// costs only its lanes.
 func TestWrappedNICFailsUnderReads(t *testing.T) {
 	wrap := &reliable.Config{Paths: 2}
 	for name, wraps := range map[string][]*reliable.Config{"wrapped": {wrap, wrap}, "mixed": {nil, wrap}} {
@@ -65,8 +65,8 @@ func TestWrappedNICFailsUnderReads(t *testing.T) {
 	}
 }
 
-// TestControlMessageCannotBeSent: a lane that does not return because the control channel refuses its
-// messages says so.
+// TestControlMessageCannotBeSent: a lane that cannot recover because the control channel refuses its messages
+// reports the cause.
 func TestControlMessageCannotBeSent(t *testing.T) {
 	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
 	taps[0].err = errors.New("too long for this channel")
@@ -92,8 +92,8 @@ func TestControlMessageCannotBeSent(t *testing.T) {
 	}
 }
 
-// TestWrappedLaneReturns: a lane on wrapped rails that dies, at either end, comes back under
-// messages and READs, whatever its number of paths is.
+// TestWrappedLaneReturns: a dead lane on wrapped rails recovers, at either end, during messages and READs,
+// whatever its number of paths.
 func TestWrappedLaneReturns(t *testing.T) {
 	for name, wrap := range map[string]*reliable.Config{
 		"64 paths":   {Paths: 64},
