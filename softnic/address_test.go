@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// identity is what tells one NIC from another.
+// identity holds the GUID and the GIDs of a NIC.
 type identity struct {
 	guid verbs.GUID
 	gids [2]verbs.GID
@@ -32,8 +32,8 @@ func virtualLink() *softnic.MemoryLink {
 	return softnic.NewMemoryLink(&softnic.MemoryConfig{Now: func() int64 { return 0 }})
 }
 
-// TestAutomaticAddressIsFree: a NIC without an address of its own gets one that nobody
-// on the link has, whatever addresses others have chosen.
+// TestAutomaticAddressIsFree: a NIC without a configured address gets one unused on the link, whatever
+// addresses other NICs have chosen.
 func TestAutomaticAddressIsFree(t *testing.T) {
 	link := virtualLink()
 	seen := map[verbs.GID]bool{}
@@ -51,7 +51,7 @@ func TestAutomaticAddressIsFree(t *testing.T) {
 		return id
 	}
 	addr := add(softnic.Config{}).gids[1].Addr()
-	for range 4 { // every other one of those that come next
+	for range 4 { // take every other one of the next addresses
 		addr = addr.Next().Next()
 		add(softnic.Config{Addr: addr})
 	}
@@ -60,8 +60,8 @@ func TestAutomaticAddressIsFree(t *testing.T) {
 	}
 }
 
-// TestAddressesRefused: an address that cannot be that of a port, or that another NIC of
-// the link has in either row of its GID table, is refused, and the link goes on.
+// TestAddressesRefused: an invalid port address, or one already in the GID table of another NIC on the link,
+// is refused, and the link keeps working.
 func TestAddressesRefused(t *testing.T) {
 	link := virtualLink()
 	nic, ctx, _ := plug(t, link)
@@ -79,7 +79,7 @@ func TestAddressesRefused(t *testing.T) {
 	}
 	plug(t, link)
 
-	// A NIC whose link-local address was taken before it came does not share it.
+	// A new NIC does not share a link-local address already in use.
 	link = virtualLink()
 	taken, ctx, _ := plugConfig(t, link, softnic.Config{Addr: netip.MustParseAddr("fe80::200:ff:fe00:2")})
 	t.Cleanup(func() { must(t, taken.Close()) })
@@ -96,8 +96,8 @@ func TestAddressesRefused(t *testing.T) {
 	}
 }
 
-// TestLinksDiffer: the NICs of two links in real time have other GUIDs and GIDs, so that
-// their QPs cannot be connected by mistake. On virtual time they are the same each time.
+// TestLinksDiffer: the NICs of two links in real time have different GUIDs and GIDs, so that their QPs cannot
+// be connected by mistake. In virtual time they are the same in every run.
 func TestLinksDiffer(t *testing.T) {
 	// Addresses are drawn from 131,072: three draws are not all the same.
 	var reals, virtuals [3]identity

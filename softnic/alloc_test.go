@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestNoAllocations holds the hot path to zero allocations per operation. The race
-// detector allocates, so it is left out there.
+// TestNoAllocations: the hot path does not allocate. The test is skipped under the race detector, which
+// allocates.
 func TestNoAllocations(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 4096)

@@ -18,8 +18,7 @@ var benchSizes = []struct {
 	bytes int
 }{{"8B", 8}, {"4KiB", 4 * kib}, {"64KiB", 64 * kib}, {"1MiB", mib}, {"16MiB", 16 * mib}}
 
-// batch is how many requests one call posts, where they are small: one doorbell, and one
-// acknowledgement.
+// batch is the number of small requests per post: one doorbell and one acknowledgement.
 const batch = 64
 
 func batchFor(size int) int { return max(1, min(batch, mib/size)) }
@@ -63,7 +62,7 @@ func benchOneSided(b *testing.B, op verbs.Opcode, size, qps int) {
 	w.report()
 }
 
-// work is a set of QPs over which chains of one request go.
+// work is a set of QPs that each carry chains of the same request.
 type work struct {
 	b   *testing.B
 	cq  verbs.CQ
@@ -93,7 +92,7 @@ func newWork(b *testing.B, op verbs.Opcode, size, qps, chain int) *work {
 	return w
 }
 
-// round posts the chain on one QP and polls until all of it is complete.
+// round posts the chain on one QP and polls until it has completed.
 func (w *work) round(q int) {
 	n, err := w.qps[q].PostSend(w.wrs)
 	if n != len(w.wrs) || err != nil {

@@ -13,22 +13,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// chaosMode says in which world a chaos run takes place.
+// chaosMode selects the environment of a chaos run.
 type chaosMode struct {
 	name  string
 	fault bool // a link that loses, repeats and reorders packets
 	self  bool // UC and UD QPs that send to themselves too
-	loose bool // a memory link whose gates open as often as they can
+	loose bool // a memory link whose gates open as often as possible
 	depth int  // of the CQs; a small one overruns
 }
 
-// TestChaos does everything that a user can do, in random order, on two NICs with QPs of
-// all types: posts good and bad requests, polls, lets time pass, moves QPs between
-// states, closes them, takes ports down and deregisters memory. After every step the
-// state of the NICs must be consistent, as said at chaos.verify, and in the end
-// everything that was signaled must have completed: once, and in order.
+// TestChaos runs every user operation in random order on two NICs with QPs of all types: it posts valid and
+// invalid requests, polls, advances time, changes QP states, closes QPs, takes ports down and deregisters
+// memory. After every step the NICs must satisfy chaos.verify. At the end every signaled request must have
+// completed once, in order.
 //
-// A seed decides everything. IBVERBX_CHAOS=N runs N seeds in place of a few.
+// A seed determines the run. IBVERBX_CHAOS=N runs N seeds instead of a few.
 func TestChaos(t *testing.T) {
 	const full = 60
 	first, seeds := uint64(slice.Of(t).First(full)), uint64(slice.Of(t).Count(full))
@@ -69,13 +68,13 @@ type chaos struct {
 	recvs    map[uint64]bool // receives posted and not completed
 	lastRecv uint64
 	log      []string
-	// whole says that the log keeps everything.
+	// whole keeps the complete log.
 	whole bool
-	// watch is called after every step, if it is not nil.
+	// watch is called after every step, unless nil.
 	watch func()
 }
 
-// actor is a QP and what is expected of it.
+// actor is a QP and its expected completions.
 type actor struct {
 	q        *qp
 	at       int // station
@@ -83,8 +82,8 @@ type actor struct {
 	peer     *actor
 	ah       verbs.AH
 	nextID   uint64
-	order    []uint64        // sends posted and not known to have ended, in order
-	pending  map[uint64]bool // those of them that were signaled
+	order    []uint64        // sends posted and not known to have completed, in order
+	pending  map[uint64]bool // the signaled ones
 	lastRecv uint64          // the last receive that completed
 }
 
@@ -123,7 +122,7 @@ func newChaos(t *testing.T, mode chaosMode, seed uint64) *chaos {
 	return c
 }
 
-// populate makes the QPs: pairs, some that are their own peer, and UD.
+// populate creates the QPs: pairs, some connected to themselves, and UD.
 func (c *chaos) populate() {
 	add := func(at int, typ verbs.QPType) *actor {
 		a := &actor{at: at, typ: typ}
@@ -165,7 +164,7 @@ func (c *chaos) populate() {
 	}
 }
 
-// create gives a a new QP.
+// create creates a new QP for a.
 func (c *chaos) create(a *actor) {
 	s := c.stations[a.at]
 	cfg := verbs.QPConfig{Type: a.typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 12, MaxSendSGE: 2, MaxInline: 64}
@@ -179,7 +178,7 @@ func (c *chaos) create(a *actor) {
 	a.q = q.(*qp)
 }
 
-// connect brings the QP of a, and of its peer if it has one, to RTS from wherever it is.
+// connect moves the QP of a, and its peer if any, to RTS from any state.
 func (c *chaos) connect(a *actor) {
 	both := []*actor{a}
 	if a.peer != nil && a.peer != a {
@@ -217,7 +216,7 @@ func (c *chaos) failf(format string, args ...any) {
 	c.t.Fatalf("%s\nafter:\n%s", fmt.Sprintf(format, args...), strings.Join(c.log, "\n"))
 }
 
-// run does a number of steps, then lets everything come to rest.
+// run takes a number of steps, then lets the NICs settle.
 func (c *chaos) run(steps int) {
 	for i := range steps {
 		c.step(c.actors[c.r.IntN(len(c.actors))])

@@ -6,8 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// sent checks the completion of a send: it comes once, not before those of signaled
-// sends that were posted before it, and not for one that asked for none, unless it failed.
+// sent checks a send completion. Each signaled send completes once, after all earlier signaled sends; an
+// unsignaled send completes only if it failed.
 func (c *chaos) sent(a *actor, wc verbs.WC) {
 	if !a.pending[wc.WRID] && wc.Status == verbs.StatusSuccess {
 		c.failf("send %d succeeded again, or without having asked for a completion", wc.WRID)
@@ -26,8 +26,8 @@ func (c *chaos) sent(a *actor, wc verbs.WC) {
 	delete(a.pending, wc.WRID)
 }
 
-// received checks the completion of a receive: it comes once, and on a QP with receives
-// of its own in the order in which they were posted.
+// received checks a receive completion. Each receive completes once and, on a QP without an SRQ, in posting
+// order.
 func (c *chaos) received(a *actor, wc verbs.WC) {
 	if !c.recvs[wc.WRID] {
 		c.failf("receive %#x completed, but is not outstanding", wc.WRID)
@@ -39,14 +39,13 @@ func (c *chaos) received(a *actor, wc verbs.WC) {
 	a.lastRecv = wc.WRID
 }
 
-// verify checks what holds between any two calls:
+// verify checks the invariants that hold between any two calls:
 //
-//   - nothing is left on the lists of work but what waits for time or room;
+//   - the work lists contain only QPs that wait for time or space;
 //   - cursors are in order, head <= next <= max <= tail, and una <= snd <= maxPSN;
 //   - the READs and atomics in flight are counted right;
-//   - every slot that is not free is a request that waits, or a completion that nobody
-//     has polled;
-//   - a QP with something to do has a timer, or waits for room of a link that is full.
+//   - every used slot is a waiting request or an unpolled completion;
+//   - a QP with pending work has a timer or waits for space on a full link.
 func (c *chaos) verify() {
 	c.core.mu.Lock()
 	defer c.core.mu.Unlock()
@@ -71,7 +70,7 @@ func (c *chaos) verify() {
 	}
 }
 
-// unpolled adds up the slots that come back with completions nobody has polled.
+// unpolled counts the slots held by unpolled completions.
 func (c *chaos) unpolled() map[*slotCount]uint32 {
 	slots := map[*slotCount]uint32{}
 	for _, s := range c.stations {
@@ -84,7 +83,7 @@ func (c *chaos) unpolled() map[*slotCount]uint32 {
 	return slots
 }
 
-// used is how many slots are occupied.
+// used returns the number of occupied slots.
 func used(s *slotCount) uint32 { return s.taken - s.freed - s.shared.Load() }
 
 func (c *chaos) verifySends(q *qp, unpolled map[*slotCount]uint32) {
@@ -148,8 +147,8 @@ func (c *chaos) verifyReliable(q *qp) {
 	}
 }
 
-// verifyRoom: a QP that waits for room is on the list of waiting QPs, and a packet is under way
-// whose arrival will make room.
+// verifyRoom checks that a QP waiting for space is on the waiting list, and that a packet in flight will free
+// space on arrival.
 func (c *chaos) verifyRoom(q *qp) {
 	listed := slices.Contains(q.nic.waiting.qps[q.nic.waiting.head:], q)
 	waits := q.lists&onWaiting != 0

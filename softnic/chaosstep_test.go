@@ -53,17 +53,17 @@ func (c *chaos) step(a *actor) {
 	}
 }
 
-// move asks for a state; that the transition may be illegal is part of the test.
+// move requests a state transition, which may be illegal.
 func (c *chaos) move(a *actor, to verbs.QPState) {
 	from := a.q.State()
 	err := a.q.Modify(verbs.QPAttr{State: to}, verbs.AttrState)
 	c.note("QP %#x from %v to %v: %v", a.q.num, from, to, err)
 }
 
-// replace closes the QP of a and makes another.
+// replace closes a's QP and creates another.
 func (c *chaos) replace(a *actor) {
 	if a.q.sendCQ.overrun {
-		return // nothing can be made on it
+		return // it cannot create objects
 	}
 	c.note("close %#x", a.q.num)
 	check(c.t, a.q.Close())
@@ -71,7 +71,7 @@ func (c *chaos) replace(a *actor) {
 	c.connect(a)
 }
 
-// upkeep takes events, and now and then registers the memory again, under a new key.
+// upkeep drains events, and occasionally reregisters the memory under a new key.
 func (c *chaos) upkeep(s *station) {
 	var events [8]verbs.Event
 	if _, err := s.ctx.Events(events[:]); err != nil {
@@ -104,7 +104,7 @@ func (c *chaos) postSends(a *actor) {
 	a.nextID += uint64(n)
 }
 
-// draw makes up a request: now and then one with a wrong key.
+// draw draws a request, occasionally with a wrong key.
 func (c *chaos) draw(a *actor) verbs.SendWR {
 	r, s, to := c.r, c.stations[a.at], a.peer
 	wr := verbs.SendWR{Opcode: verbs.Opcode(r.IntN(7)), CompareAdd: 1}
@@ -149,8 +149,8 @@ func (c *chaos) rarely(n int) bool {
 	return c.r.IntN(n) == 0 && (!c.mode.loose || c.r.IntN(8) == 0)
 }
 
-// postRecv posts n receives where the QP takes them from; with faults, now and then one
-// that is too short or has a wrong key.
+// postRecv posts n receives to the QP's receive queue; with faults, occasionally one that is too short or has
+// a wrong key.
 func (c *chaos) postRecv(a *actor, n int, faults bool) {
 	s := c.stations[a.at]
 	wrs := make([]verbs.RecvWR, n)
@@ -184,7 +184,7 @@ func (c *chaos) postRecv(a *actor, n int, faults bool) {
 	c.lastRecv += uint64(len(wrs))
 }
 
-// poll takes up to n completions of a station and checks each.
+// poll polls up to n completions of a station and checks each.
 func (c *chaos) poll(at, n int) {
 	wcs := make([]verbs.WC, n)
 	n, err := c.stations[at].cq.Poll(wcs)

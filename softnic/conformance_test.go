@@ -18,7 +18,7 @@ func pickVariant(t *testing.T, i int) {
 	}
 }
 
-// open returns contexts on two NICs of a link. With a seed they have different ones.
+// open returns contexts on two NICs of a link. A configured seed differs between the two.
 func open(tb testing.TB, link softnic.Link, cfg softnic.Config) verbstest.Pair {
 	tb.Helper()
 	var p verbstest.Pair
@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestConformanceLoose runs the suite over a memory link whose gates open as often as they can.
+// TestConformanceLoose runs the suite over a memory link whose gates open as often as possible.
 func TestConformanceLoose(t *testing.T) {
 	pickVariant(t, 0)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {

@@ -14,7 +14,8 @@ import (
 // batchSize is a chain that the device gets in several slices, with a short last one.
 const batchSize = 900
 
-// slices returns a chain of WRITEs of 64 bytes within the device, each to its own place. The last one is signaled.
+// slices returns a chain of 64-byte WRITEs within the device, each to its own offset. The last one is
+// signaled.
 func (r *deviceRig) slices() []verbs.SendWR {
 	wrs := make([]verbs.SendWR, batchSize)
 	for i := range wrs {
@@ -25,8 +26,8 @@ func (r *deviceRig) slices() []verbs.SendWR {
 	return wrs
 }
 
-// TestDeviceSlices: the requests of a long chain happen in order, also those that overlap and are in different
-// slices of a batch. A receive or host memory in the middle waits for all before it, and nothing else does.
+// TestDeviceSlices: the requests of a long chain execute in order, even if they overlap and are in different
+// slices of a batch. Only a receive or host memory in the middle waits for all earlier requests.
 func TestDeviceSlices(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for turn := range 6 {
@@ -81,8 +82,8 @@ func TestDeviceSlices(t *testing.T) {
 	}
 }
 
-// TestDeviceSlicesEnd: no completion of a chain is there before the device has done its last slice, nor does
-// the post return. A receive in the middle completes when the slices before it are done.
+// TestDeviceSlicesEnd: a chain neither completes nor returns from the post before the device has finished its
+// last slice. A receive in the middle completes when the slices before it are done.
 func TestDeviceSlicesEnd(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	for range 100 { // until the gate is open, so that the peer can poll during a post
@@ -124,11 +125,11 @@ func TestDeviceSlicesEnd(t *testing.T) {
 	}
 }
 
-// TestDeviceSliceFails: a copy that fails in whichever slice ends its request with an error. Those before it
-// succeed with their bytes in place, and those behind it are flushed. A host WRITE behind it changes nothing.
+// TestDeviceSliceFails: a copy that fails in any slice fails its request. Earlier requests succeed with their
+// bytes in place, and later ones are flushed. A later host WRITE has no effect.
 func TestDeviceSliceFails(t *testing.T) {
 	for i, bad := range []int{0, 60, 200, batchSize / 2, batchSize - 1, 0, 200} {
-		withHost := i > 4 // it ends the batch
+		withHost := i > 4 // a host WRITE closes the batch
 		t.Run(fmt.Sprint(bad, withHost), func(t *testing.T) {
 			r := newDeviceRig(t, "memory", verbs.RC)
 			broken := r.register(r.pb, r.device.Alloc)
@@ -198,7 +199,7 @@ func TestDeviceLostBetweenSlices(t *testing.T) {
 	}
 }
 
-// TestDeviceSlicesAllocateNothing: a long chain costs no allocation.
+// TestDeviceSlicesAllocateNothing: a long chain does not allocate.
 func TestDeviceSlicesAllocateNothing(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	wrs, wcs := r.slices(), make([]verbs.WC, 1)

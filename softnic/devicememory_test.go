@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// deviceLinks are the links on which memory of devices is tested, by name.
+// deviceLinks are the links on which device memory is tested, by name.
 var deviceLinks = map[string]func(tb testing.TB) verbstest.Pair{
 	"memory": func(tb testing.TB) verbstest.Pair {
 		link := softnic.NewMemoryLink(nil)
@@ -39,8 +39,8 @@ var deviceLinks = map[string]func(tb testing.TB) verbstest.Pair{
 	},
 }
 
-// TestConformanceDevice runs the suite on memory that only a device can access, and with memory of the device
-// and of the host by turns. A byte that the CPU touched would end the process.
+// TestConformanceDevice runs the suite on memory that only a device can access, and alternately on device and
+// host memory. A CPU access to device memory would crash the process.
 func TestConformanceDevice(t *testing.T) {
 	run := func(name, link string, alloc func(*verbstest.MemoryDevice, int) (*verbs.Memory, error)) {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestConformanceDevice(t *testing.T) {
 	}
 }
 
-// deviceRig is two connected QPs with memory of a device, and of the host, on each side.
+// deviceRig is two connected QPs with device and host memory on each side.
 type deviceRig struct {
 	*rig
 	device   *verbstest.MemoryDevice
@@ -83,7 +83,7 @@ type devicePiece struct {
 
 const deviceRigSize = 1 << 16
 
-// heldTimeout is the code of 17 s. While a test holds a copy the peer does not answer.
+// heldTimeout is the code for 17 s. While a test holds a copy, the peer does not respond.
 const heldTimeout = 22
 
 func newDeviceRig(tb testing.TB, link string, typ verbs.QPType) *deviceRig {
@@ -91,13 +91,13 @@ func newDeviceRig(tb testing.TB, link string, typ verbs.QPType) *deviceRig {
 	return deviceRigOn(tb, deviceLinks[link](tb), typ)
 }
 
-// deviceRigOn returns a rig whose memory is not lent to the peer.
+// deviceRigOn returns a rig without shared memory access.
 func deviceRigOn(tb testing.TB, p verbstest.Pair, typ verbs.QPType) *deviceRig {
 	tb.Helper()
 	return deviceRigWith(tb, p, typ, new(verbstest.MemoryDevice), nil)
 }
 
-// deviceRigWith returns a rig with memory of a device, and of the host as cfg says.
+// deviceRigWith returns a rig with device memory, and host memory as configured by cfg.
 func deviceRigWith(tb testing.TB, p verbstest.Pair, typ verbs.QPType, d *verbstest.MemoryDevice, cfg *verbs.MemoryConfig) *deviceRig {
 	tb.Helper()
 	r := &deviceRig{rig: &rig{tb: tb, ca: p.A, cb: p.B, ackTimeout: heldTimeout}, device: d}
@@ -198,7 +198,7 @@ func TestDeviceCompletionAfterCopy(t *testing.T) {
 	}
 }
 
-// TestDeviceReceiveAfterCopy: while a copy is under way, the peer's CQ stays empty.
+// TestDeviceReceiveAfterCopy: the peer's CQ stays empty while a copy is in progress.
 func TestDeviceReceiveAfterCopy(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	for range 100 { // until the gate is open, so that the peer can poll during a post
@@ -233,8 +233,8 @@ func (r *deviceRig) post(wrs ...verbs.SendWR) {
 	}
 }
 
-// TestDeviceBatch: the device gets the requests of a chain at once, and host memory between them keeps its
-// place in the order.
+// TestDeviceBatch: the device gets the requests of a chain in one call, and host memory between them keeps
+// its position in the order.
 func TestDeviceBatch(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	want := r.local.fill(t, 1)
@@ -283,7 +283,8 @@ func TestDeviceBatch(t *testing.T) {
 	}
 }
 
-// TestTwoDevices: requests on memory of two devices keep their order, and each device copies its own.
+// TestTwoDevices: requests on the memory of two devices keep their order, and each device copies its own
+// data.
 func TestTwoDevices(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	other := r.register(r.pa, new(verbstest.MemoryDevice).Alloc) // at the same address
@@ -303,7 +304,7 @@ func TestTwoDevices(t *testing.T) {
 	}
 }
 
-// deviceSteps are requests of every kind, some with memory of both kinds.
+// deviceSteps returns requests of every kind, some with both kinds of memory.
 func (r *deviceRig) deviceSteps() []verbs.SendWR {
 	return []verbs.SendWR{
 		r.remote.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 100), r.local.sge(100, 2900)),
@@ -315,8 +316,8 @@ func (r *deviceRig) deviceSteps() []verbs.SendWR {
 	}
 }
 
-// TestDeviceCopyFails: whichever copy fails, its request ends with an error and those behind it are flushed.
-// Requests before it that succeed have their bytes in place.
+// TestDeviceCopyFails: whichever copy fails, its request fails and later ones are flushed. Earlier successful
+// requests have their bytes in place.
 func TestDeviceCopyFails(t *testing.T) {
 	for link := range deviceLinks {
 		t.Run(link, func(t *testing.T) {
@@ -329,7 +330,7 @@ func TestDeviceCopyFails(t *testing.T) {
 	}
 }
 
-// deviceCopyFails makes the device fail after k copies, and reports whether all requests succeed.
+// deviceCopyFails fails the device after k copies, and reports whether all requests succeed.
 func deviceCopyFails(t *testing.T, link string, k int) (all bool) {
 	t.Helper()
 	r := newDeviceRig(t, link, verbs.RC)
@@ -380,7 +381,7 @@ func deviceCopyFails(t *testing.T, link string, k int) (all bool) {
 	return good == len(steps)
 }
 
-// bytesFor is what fill writes.
+// bytesFor returns the pattern that fill writes.
 func (r *deviceRig) bytesFor(seed int) []byte {
 	b := make([]byte, deviceRigSize)
 	for i := range b {
@@ -389,7 +390,7 @@ func (r *deviceRig) bytesFor(seed int) []byte {
 	return b
 }
 
-// TestDeviceRefused: what cannot work on memory of a device ends with an error that says so.
+// TestDeviceRefused: operations that device memory does not support fail with a descriptive error.
 func TestDeviceRefused(t *testing.T) {
 	for link := range deviceLinks {
 		t.Run(link, func(t *testing.T) {
@@ -418,7 +419,7 @@ func TestDeviceRefused(t *testing.T) {
 	}
 }
 
-// TestDeviceUnregistered: after Close of the region its keys are gone, and the memory can be freed.
+// TestDeviceUnregistered: closing the region invalidates its keys, and the memory can be freed.
 func TestDeviceUnregistered(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	m, err := r.device.Alloc(100)

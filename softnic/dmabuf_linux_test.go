@@ -14,8 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDMABufOperations: every operation reads and writes a dma-buf, also from an offset, under the iova that
-// was asked for, and after its fd is closed.
+// TestDMABufOperations: every operation can access a dma-buf, even at an offset, at the requested iova, and
+// after its fd is closed.
 func TestDMABufOperations(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	page := uint64(os.Getpagesize())
@@ -62,14 +62,15 @@ func TestDMABufOperations(t *testing.T) {
 		t.Errorf("the SEND put %q into the dma-buf, want hello", got)
 	}
 	must(t, buf.Close())
-	must(t, buf.Close()) // a second one does nothing
+	must(t, buf.Close()) // closing twice is harmless
 	do(verbs.SendWR{Opcode: verbs.OpRDMAWrite}, 8)
 	if qa.State() != verbs.StateErr {
 		t.Errorf("the QP is in %s after a WRITE to a closed region, want ERR", qa.State())
 	}
 }
 
-// TestDMABufRefused: what is no dma-buf, or not in it, is an error and leaves nothing behind.
+// TestDMABufRefused: a descriptor that is not a dma-buf, or a range outside it, returns an error and leaks no
+// resources.
 func TestDMABufRefused(t *testing.T) {
 	_, _, pd := plug(t, softnic.NewMemoryLink(nil))
 	page := uint64(os.Getpagesize())
@@ -113,7 +114,7 @@ func TestDMABufRefused(t *testing.T) {
 	}
 }
 
-// TestDMABufKeepsPosition: a file that is registered stays where its owner has moved it.
+// TestDMABufKeepsPosition: registering a file does not move its file offset.
 func TestDMABufKeepsPosition(t *testing.T) {
 	_, _, pd := plug(t, softnic.NewMemoryLink(nil))
 	fd, _ := enginerig.DMABuf(t, 8192)

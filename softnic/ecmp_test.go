@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// flow is a QP of a NIC that writes to another.
+// flow is a QP that writes to another NIC.
 type flow struct {
 	qp       verbs.QP
 	cq       verbs.CQ
@@ -58,7 +58,7 @@ func newFabric(t *testing.T, paths ...softnic.Path) *fabric {
 	return f
 }
 
-// run lets flows write at the same time, and returns how long it took and how each ended.
+// run runs the flows concurrently, and returns the elapsed time and the status of each.
 func (f *fabric) run(t *testing.T, flows ...flow) (took time.Duration, ends []verbs.Status) {
 	t.Helper()
 	start := f.w.now
@@ -100,8 +100,7 @@ func TestPathsPinFlows(t *testing.T) {
 	}
 }
 
-// TestPathCut: a path that is cut ends the flows that are pinned to it, and no other; a slow
-// one slows its own down.
+// TestPathCut: cutting a path fails only the flows pinned to it; a slow path slows only its own flows.
 func TestPathCut(t *testing.T) {
 	f := newFabric(t, softnic.Path{}, softnic.Path{Delay: 5 * time.Microsecond}, softnic.Path{})
 	quick, _ := f.run(t, f.on(0, 1)...)
@@ -136,7 +135,7 @@ func TestPathLoss(t *testing.T) {
 	}
 }
 
-// TestPathQueue: what does not fit the queue of a path is lost, sent again and counted.
+// TestPathQueue: packets that do not fit in a path's queue are lost, retransmitted and counted.
 func TestPathQueue(t *testing.T) {
 	f := newFabric(t, softnic.Path{Rate: 1e9, Queue: 16 << 10})
 	if _, ends := f.run(t, f.on(0, 2)...); ends[0] != verbs.StatusSuccess || ends[1] != verbs.StatusSuccess {
@@ -147,8 +146,8 @@ func TestPathQueue(t *testing.T) {
 	}
 }
 
-// TestFlowLabelDecidesPath: labels with one source port share a path whatever the QP is, and a packet
-// takes the path of its label.
+// TestFlowLabelDecidesPath: labels with the same source port share a path regardless of the QP, and a packet
+// takes its label's path.
 func TestFlowLabelDecidesPath(t *testing.T) {
 	f := newFabric(t, make([]softnic.Path, 8)...)
 	const label, same = 0x04001, 0x08002 // both stand for port 0xc000
@@ -189,7 +188,7 @@ func TestFlowLabelDecidesPath(t *testing.T) {
 	}
 }
 
-// TestPathsRefuse: what makes no sense is refused.
+// TestPathsRefuse: invalid arguments are rejected.
 func TestPathsRefuse(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{})
 	r := newRig(t, w.link)

@@ -9,9 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestBottleneck: two senders that meet at a port lose what its queue cannot hold, send it
-// again, and end; one that keeps to the port's pace loses nothing and takes as long as the
-// port needs.
+// TestBottleneck: two senders that share a port lose the packets its queue cannot hold, retransmit them and
+// finish. A single sender at the port's rate loses none and takes as long as the port needs.
 func TestBottleneck(t *testing.T) {
 	const size = 64 << 10
 	run := func(queue, senders int) (lost uint64, took time.Duration) {
@@ -61,7 +60,7 @@ func TestBottleneck(t *testing.T) {
 	}
 }
 
-// TestBottleneckRefuses: what makes no sense is refused.
+// TestBottleneckRefuses: invalid arguments are rejected.
 func TestBottleneckRefuses(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{})
 	r := newRig(t, w.link)
@@ -72,9 +71,8 @@ func TestBottleneckRefuses(t *testing.T) {
 	}
 }
 
-// TestInTurn lets two NICs send to one port at once, one of them more than its own wire carries
-// in that time: in turn the port serves both alike; without, whoever sends first is first with
-// all it has.
+// TestInTurn has two NICs send to one port concurrently, one of them more than its wire carries in that time.
+// With InTurn the port serves both equally; without it, the first sender's packets all go first.
 func TestInTurn(t *testing.T) {
 	const size = 256 << 10
 	run := func(inTurn bool) (first, second int64) {
@@ -119,7 +117,7 @@ func TestInTurn(t *testing.T) {
 		}
 		return ends[0], ends[1]
 	}
-	// A quarter as much, served alike, takes the time of half, and all the time of 1.25.
+	// Served equally, a quarter of the bytes takes the time of half, and everything the time of 1.25.
 	if first, second := run(true); second > first/2 {
 		t.Errorf("in turn, a quarter of the bytes took %d ns and the whole %d, want 2/5 of it", second, first)
 	}
@@ -128,8 +126,8 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-// TestInTurnLateClock looks at the link only every few microseconds. The queues of the fabric are
-// faster than the sender's wire, so packets never wait there, however late the link delivers them.
+// TestInTurnLateClock steps the link only every few microseconds. The fabric's queues are faster than the
+// sender's wire, so packets never wait there, however late the link delivers them.
 func TestInTurnLateClock(t *testing.T) {
 	const size = 64 << 10
 	w := newWorld(t, softnic.FaultConfig{InTurn: true, Impairment: softnic.Impairment{Delay: 9 * time.Microsecond, Rate: 4e9}})

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Two NICs in one process: one writes into the memory of the other.
+// Two NICs in one process: one writes into the other's memory.
 func Example() {
 	link := softnic.NewMemoryLink(nil)
 	a, b := newHost(link), newHost(link)
@@ -35,7 +35,7 @@ func Example() {
 	// hello, remote memory
 }
 
-// A wrong key is refused by the NIC that owns the memory, and the completion says why.
+// The NIC that owns the memory rejects a wrong key, and the completion reports the cause.
 func Example_wrongKey() {
 	link := softnic.NewMemoryLink(nil)
 	a, b := newHost(link), newHost(link)
@@ -59,8 +59,7 @@ func Example_wrongKey() {
 	// ERR ERR
 }
 
-// A network that loses a tenth of its packets, on virtual time: the write arrives whole,
-// and takes as long as it takes with the retries.
+// A network that loses a tenth of its packets, in virtual time: the write arrives intact, after some retries.
 func ExampleFaultLink() {
 	var now int64
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{
@@ -126,7 +125,7 @@ func connectHosts(a, b *host) {
 	}
 }
 
-// close closes the NIC and, with it, everything that was made on it.
+// close closes the NIC and all objects created on it.
 func (h *host) close() {
 	if err := h.nic.Close(); err != nil {
 		log.Fatal(err)

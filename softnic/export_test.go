@@ -2,13 +2,14 @@ package softnic
 
 import "ibverbx/verbs"
 
-// SetLoose makes the gates of a link open after need calls: 0 opens them at once, and again and again.
+// SetLoose makes the gates of a link open after need calls: 0 opens them immediately, every time.
 func SetLoose(l *MemoryLink, need uint32) { l.mu.need, l.mu.least = need, need }
 
 // NeverLoose keeps the gates of a link shut.
 const NeverLoose = neverLoose
 
-// PostTurn posts a request to each of some QPs of a NIC and gives each of them a turn. Nothing else runs before all have had it.
+// PostTurn posts a request to each of several QPs of a NIC and gives each QP a turn, without releasing the
+// lock.
 func PostTurn(qps []verbs.QP, wrs []verbs.SendWR) error {
 	c := qps[0].(*qp).core
 	c.mu.Lock()
@@ -24,7 +25,7 @@ func PostTurn(qps []verbs.QP, wrs []verbs.SendWR) error {
 	return nil
 }
 
-// PartNeighbors ends the connections of a NIC with its neighbors, which still run.
+// PartNeighbors closes a NIC's connections to its neighbors, which keep running.
 func PartNeighbors(n *NIC) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()

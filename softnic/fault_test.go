@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// world is a link on virtual time: it moves when the test says so.
+// world is a link in virtual time, which the test advances.
 type world struct {
 	now  int64
 	link *softnic.FaultLink
@@ -29,7 +29,7 @@ func newWorld(tb testing.TB, cfg softnic.FaultConfig) *world {
 	return w
 }
 
-// settle runs the world until nothing is due any more.
+// settle runs the world until no event is due.
 func (w *world) settle(tb testing.TB) {
 	tb.Helper()
 	for range 1_000_000 {
@@ -42,12 +42,12 @@ func (w *world) settle(tb testing.TB) {
 	tb.Fatal("the world does not come to rest")
 }
 
-// model is a sequential machine that knows what a chain of requests on one RC QP must
-// do: the requests, what the remote memory holds in the end, and what each answers.
+// model is a sequential reference for a chain of requests on one RC QP: the requests, the final remote
+// memory, and the result of each request.
 type model struct {
 	remote  []byte
 	wrs     []verbs.SendWR
-	results [][]byte // what the local slot of request i must hold afterwards
+	results [][]byte // expected content of request i's local slot
 	recvs   []verbs.WC
 }
 
@@ -109,10 +109,9 @@ func (m *model) step(t *rapid.T, slot verbs.SGE, remoteAddr uint64, rkey uint32,
 	m.results = append(m.results, result)
 }
 
-// TestRCOverFaults is the promise of RC as a property: whatever the network loses,
-// repeats, reorders, delays or damages, every request takes effect exactly once and in
-// order, and is reported so. An atomic executed twice, a WRITE repeated after a later
-// one, or a READ answered by old data would show.
+// TestRCOverFaults checks the guarantee of RC as a property: whatever the network loses, duplicates,
+// reorders, delays or corrupts, every request takes effect exactly once and in order, and is reported so. It
+// would expose an atomic executed twice, a WRITE repeated after a later one, or a READ that returns old data.
 func TestRCOverFaults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		imp := softnic.Impairment{
@@ -164,7 +163,7 @@ func faultyRun(t *testing.T, rt *rapid.T, w *world) {
 	if n, err := qa.PostSend(m.wrs); n != count || err != nil {
 		rt.Fatalf("PostSend = %d, %v", n, err)
 	}
-	// A receiver that is late makes the sender meet RNR.
+	// A late receiver causes RNR NAKs.
 	for range 100 {
 		next, pending := w.link.Step()
 		if !pending {
@@ -235,7 +234,7 @@ func firstDifference(a, b []byte) int {
 	return -1
 }
 
-// fataler is what testing.TB and rapid.T have in common.
+// fataler is the common subset of testing.TB and rapid.T.
 type fataler interface {
 	Fatal(...any)
 	Fatalf(string, ...any)
@@ -258,8 +257,8 @@ func plugConfig(t fataler, link softnic.Link, cfg softnic.Config) (*softnic.NIC,
 	return nic, ctx, pd
 }
 
-// scratch is memory for one draw of a property test. The NIC that it is registered on
-// is closed, and so the registration gone, when it is freed.
+// scratch is memory for one draw of a property test. When it is freed, its NIC is already closed and the
+// registration with it.
 func scratch(t fataler, pd verbs.PD, n int) (*verbs.Memory, verbs.MR) {
 	m, err := verbs.AllocMemory(n, nil)
 	if err != nil {
@@ -283,7 +282,7 @@ func postRecv(t fataler, q verbs.QP, wrs []verbs.RecvWR) {
 	}
 }
 
-// poll takes everything out of a CQ.
+// poll drains a CQ.
 func poll(t fataler, cq verbs.CQ) []verbs.WC {
 	var all []verbs.WC
 	for buf := make([]verbs.WC, 16); ; {
@@ -298,7 +297,7 @@ func poll(t fataler, cq verbs.CQ) []verbs.WC {
 	}
 }
 
-// TestFaultLinkRepeats shows that the same seed and traffic give the same faults.
+// TestFaultLinkRepeats: equal seeds and traffic produce equal faults.
 func TestFaultLinkRepeats(t *testing.T) {
 	run := func() (stats [2]softnic.FaultStats, nic softnic.Stats, end int64) {
 		w := newWorld(t, softnic.FaultConfig{Seed: 7, Impairment: softnic.Impairment{
@@ -349,7 +348,7 @@ func TestFaultLinkCut(t *testing.T) {
 			if got := r.write(w); got.Status != verbs.StatusRetryExcErr {
 				t.Errorf("write over a cut link = %v, want %v", got.Status, verbs.StatusRetryExcErr)
 			}
-			// Each try takes a timeout of 67 ms.
+			// Each attempt waits for a timeout of 67 ms.
 			if want := (1 + verbs.DefaultRetryCount) * verbs.AckTimeout(verbs.DefaultTimeout); w.now < int64(want) {
 				t.Errorf("gave up after %v, want at least %v", time.Duration(w.now), want)
 			}
@@ -381,8 +380,8 @@ func (r *rig) write(w *world) verbs.WC {
 	return wcs[0]
 }
 
-// TestFaultLinkRate checks that a transfer takes the time that the wire needs, on
-// virtual time: exactly, whatever the machine does.
+// TestFaultLinkRate: in virtual time, a transfer takes exactly the time the wire needs, regardless of the
+// machine.
 func TestFaultLinkRate(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Impairment: softnic.Impairment{Rate: 1e9, Delay: 10 * time.Microsecond}})
 	r := newRig(t, w.link)
@@ -425,8 +424,8 @@ func TestImpairmentValidation(t *testing.T) {
 	}
 }
 
-// TestCloseWithPacketsUnderWay: in real time, closing NICs whose packets are still on
-// their way leaves no helper behind; goleak in TestMain looks.
+// TestCloseWithPacketsUnderWay: in real time, closing NICs with packets in flight does not leak the helper
+// goroutine; goleak in TestMain checks.
 func TestCloseWithPacketsUnderWay(t *testing.T) {
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Impairment: softnic.Impairment{Delay: time.Hour}})
 	must(t, err)

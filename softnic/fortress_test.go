@@ -17,17 +17,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// fortress is two NICs with sealed QPs, and an attacker who knows everything but the secret: addresses, ports,
-// indices, counters, QP numbers, PSNs, remote keys, and every packet that was sent. The attacker is also the holder of
-// another session with the second NIC.
+// fortress is two NICs with sealed QPs, and an attacker who knows everything but the secret: addresses,
+// ports, indices, counters, QP numbers, PSNs, remote keys and every packet sent. The attacker also has a
+// legitimate session with the second NIC.
 type fortress struct {
 	t    testing.TB
 	nics [2]*NIC
 	pds  [2]verbs.PD
 	cqs  [2]verbs.CQ
-	// qps are the QPs of a session: RC, UC and UD, of both NICs.
+	// qps are the RC, UC and UD QPs of a session, on both NICs.
 	qps [2][3]*qp
-	// others are those of the attacker's own session.
+	// others are the QPs of the attacker's session.
 	others [2][3]*qp
 	// eps are the endpoints of the first NIC's qps.
 	eps [3]verbs.Endpoint
@@ -36,8 +36,8 @@ type fortress struct {
 	rng *rand.Rand
 
 	mu sync.Mutex
-	// sent are the last packets of the first NIC, seen those of them that have arrived: one that is delivered twice
-	// before it arrives is not a replay.
+	// sent holds the last packets from the first NIC, and seen the ones that have arrived. A packet delivered
+	// twice before it arrives is not a replay.
 	sent, seen [][]byte
 }
 
@@ -55,7 +55,7 @@ func (f *fortress) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint8, 
 	}
 }
 
-// addr is the address of a NIC.
+// addr returns the address of NIC i.
 func (f *fortress) addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, byte(41 + i)}) }
 
 func newFortress(t testing.TB) *fortress {
@@ -90,7 +90,7 @@ func newFortress(t testing.TB) *fortress {
 	return f
 }
 
-// connect makes the QPs of a session.
+// connect creates and connects the QPs of a session.
 func (f *fortress) connect(qps *[2][3]*qp, secret byte) {
 	f.t.Helper()
 	var eps [2][3]verbs.Endpoint
@@ -118,7 +118,7 @@ func (f *fortress) connect(qps *[2][3]*qp, secret byte) {
 	}
 }
 
-// serve hands a datagram to a port of the second NIC, as if it had come from the first.
+// serve passes a datagram to a port of the second NIC, as if the first had sent it.
 func (f *fortress) serve(u *udpPort, b []byte) {
 	u.reading.Lock()
 	defer u.reading.Unlock()
@@ -133,7 +133,7 @@ func (f *fortress) serve(u *udpPort, b []byte) {
 	c.settle()
 }
 
-// header returns the header of a request or answer that the victim q, of the second NIC, would believe.
+// header returns the header of a request or response that the victim q, on the second NIC, would accept.
 func (f *fortress) header(q *qp) roce.Header {
 	q.core.mu.Lock()
 	defer q.core.mu.Unlock()
@@ -191,8 +191,7 @@ func sealedBy(a *association, carried []byte) []byte {
 	return b
 }
 
-// forged returns a packet for the victim under the right index, epoch and next counter, and a key that the attacker has
-// made up.
+// forged returns a packet for the victim with the right index, epoch and next counter, but an invented key.
 func (f *fortress) forged(q *qp, h roce.Header) []byte {
 	s, err := seal.NewSession(bytes.Repeat([]byte{99}, 32), true)
 	check(f.t, err)
@@ -209,7 +208,7 @@ func (f *fortress) forged(q *qp, h roce.Header) []byte {
 	return b
 }
 
-// old returns a packet that was seen.
+// old returns a packet that has already arrived.
 func (f *fortress) old(newest bool) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()

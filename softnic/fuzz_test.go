@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// hostile is a NIC under attack: one QP of each type connected to a peer that says
-// whatever it likes, and a region with guarded memory around it.
+// hostile is a NIC under attack: one QP of each type connected to a hostile peer, and a region surrounded by
+// guarded memory.
 type hostile struct {
 	nic  *NIC
 	link *FaultLink
@@ -66,7 +66,7 @@ func newHostile(t *testing.T) *hostile {
 	return h
 }
 
-// outstanding gives the RC QP requests for the peer to answer.
+// outstanding posts requests on the RC QP for the peer to answer.
 func (h *hostile) outstanding(t *testing.T) {
 	var wrs []verbs.SendWR
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, verbs.OpSend} {
@@ -88,10 +88,10 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// packetBytes is how many bytes of the fuzzer's input make a packet.
+// packetBytes is the number of fuzzer input bytes per packet.
 const packetBytes = 24
 
-// packet makes a packet out of b: fields that could do harm come near their limits.
+// packet builds a packet from b, with dangerous fields close to their limits.
 func (h *hostile) packet(b []byte) *packet {
 	q := h.qps[int(b[0])%len(h.qps)]
 	p := &packet{path: &path{sgid: q.peerGID(), dgid: h.nic.gids[1].GID}}
@@ -130,8 +130,8 @@ func (q *qp) peerGID() verbs.GID {
 	return verbs.GID{15: 1}
 }
 
-// FuzzReceive: whatever packets arrive, the NIC does not panic, does not write outside
-// of what it was given, does not answer beyond its bounds, and keeps its queues bounded.
+// FuzzReceive: whatever packets arrive, the NIC does not panic, writes only to granted memory, limits its
+// responses, and keeps its queues bounded.
 func FuzzReceive(f *testing.F) {
 	for op := range roce.OperationMask + 1 {
 		seed := make([]byte, 4*packetBytes)

@@ -12,8 +12,8 @@ import (
 )
 
 // TestGatesOpen: on a memory link in real time the gate of a pair opens after a number of plain calls. Calls
-// that look or register leave it open. Calls that change something shut it. A gate that does too little
-// between two of those opens later.
+// that query or register leave it open. Calls that modify objects shut it. If it does too little work between
+// two of those, it opens later.
 func TestGatesOpen(t *testing.T) {
 	a, b := pairOn(t, NewMemoryLink(nil), 256)
 	qa, qb := a.qp(verbs.RC, 16), b.qp(verbs.RC, 16)
@@ -69,8 +69,8 @@ func TestGatesOpen(t *testing.T) {
 	isOpen(true, "after twice as many calls")
 }
 
-// TestGatesOpenTogether: two pairs take turns, and the second begins while the first is about to open, or is
-// open. Soon both are open and stay so: neither shuts the gate of the other while it waits for its own.
+// TestGatesOpenTogether: two pairs alternate, and the second starts while the first is about to open, or is
+// open. Both soon open and stay open: neither shuts the other's gate while it waits for its own.
 func TestGatesOpenTogether(t *testing.T) {
 	for head := range 2 * looseAfter {
 		a, b := pairOn(t, NewMemoryLink(nil), 256)
@@ -102,7 +102,7 @@ func TestGatesOpenTogether(t *testing.T) {
 	}
 }
 
-// TestGatesStayShut: gates never open on virtual time, and not on links that do not deliver at once.
+// TestGatesStayShut: gates never open in virtual time, nor on links with delayed delivery.
 func TestGatesStayShut(t *testing.T) {
 	fault, err := NewFaultLink(nil)
 	check(t, err)
@@ -122,9 +122,8 @@ func TestGatesStayShut(t *testing.T) {
 	}
 }
 
-// TestLooseIsTight runs the same random calls with gates that open as often as they can and with gates that
-// stay shut. Everything that a program sees must be the same: what calls return, completions, memory,
-// Stats and Query.
+// TestLooseIsTight runs the same random calls with gates that open as often as possible and with gates that
+// stay shut. All observable results must be equal: return values, completions, memory, Stats and Query.
 func TestLooseIsTight(t *testing.T) {
 	const full = 60
 	first, seeds := uint64(slice.Of(t).First(full)), uint64(slice.Of(t).Count(full))
@@ -146,8 +145,8 @@ func TestLooseIsTight(t *testing.T) {
 	}
 }
 
-// lookBack does a chaos run and returns everything that a program sees of it, and at how many steps gates
-// were open.
+// lookBack does a chaos run and returns everything observable by a program, and the number of steps with open
+// gates.
 func lookBack(t *testing.T, mode chaosMode, seed uint64, need uint32) (seen []string, opened int) {
 	c := newChaos(t, mode, seed)
 	c.whole = true
@@ -174,7 +173,7 @@ func firstDifference(a, b []string) string {
 	return fmt.Sprintf("%d lines with open gates, %d without", len(a), len(b))
 }
 
-// TestDeregisterBesideGates: when a region is closed, no copy from it is under way, and none begins.
+// TestDeregisterBesideGates: once a region is closed, copies from it have finished and new ones do not start.
 func TestDeregisterBesideGates(t *testing.T) {
 	for range 20 {
 		link := NewMemoryLink(nil)
@@ -215,7 +214,7 @@ func TestDeregisterBesideGates(t *testing.T) {
 	}
 }
 
-// TestGatesShareSlots: polls of several CQs give back slots of one SRQ at the same time.
+// TestGatesShareSlots: concurrent polls of several CQs release slots of one SRQ.
 func TestGatesShareSlots(t *testing.T) {
 	const n = 300_000
 	s := &slotCount{taken: 2 * n}

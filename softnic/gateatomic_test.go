@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestGatesAtomics: two pairs whose gates are open add to one word and swap another. Each atomic is executed
-// once, and no two find the same sum.
+// TestGatesAtomics: two pairs with open gates add to one word and swap another. Each atomic executes once,
+// and no two fetch the same sum.
 func TestGatesAtomics(t *testing.T) {
 	const rounds, chain = 200, 40
 	link := NewMemoryLink(nil)
@@ -58,8 +58,8 @@ func TestGatesAtomics(t *testing.T) {
 	}
 }
 
-// addRounds posts a chain of atomics again and again and returns the sums that they found. The one in the
-// middle swaps: it tries what the last round's found, so that it succeeds at times.
+// addRounds posts a chain of atomics repeatedly and returns the sums they fetched. The middle one is a
+// compare-and-swap that expects a value from the last round, so it succeeds at times.
 func addRounds(t *testing.T, q verbs.QP, cq verbs.CQ, results []byte, wrs []verbs.SendWR, rounds int) (found []uint64) {
 	wcs := make([]verbs.WC, len(wrs))
 	for range rounds {
@@ -91,8 +91,8 @@ func addRounds(t *testing.T, q verbs.QP, cq verbs.CQ, results []byte, wrs []verb
 	return found
 }
 
-// TestGatesAtomicsWithoutRoom: more atomics than their CQ has room for are executed once each. The first
-// that has no room is answered again from what the responder remembers, and overruns the CQ at once.
+// TestGatesAtomicsWithoutRoom: atomics that exceed their CQ's depth execute exactly once each. The first one
+// that does not fit is answered from the responder's replay cache and overruns the CQ immediately.
 func TestGatesAtomicsWithoutRoom(t *testing.T) {
 	const posted = 3 * maxRdAtomic
 	for _, depth := range []int{1, 4, maxRdAtomic + 1, 2 * maxRdAtomic} {

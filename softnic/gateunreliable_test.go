@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// dispatch makes a datagram of 8 bytes at off for q.
+// dispatch returns a datagram of 8 bytes at off for q.
 func (s *station) dispatch(peer *station, q *qp, off uint64) verbs.SendWR {
 	s.t.Helper()
 	ah, err := s.pd.CreateAH(verbs.AHAttr{DGID: peer.nic.gids[1].GID, SGIDIndex: 1})
@@ -20,7 +20,7 @@ func (s *station) dispatch(peer *station, q *qp, off uint64) verbs.SendWR {
 	return wr
 }
 
-// ready connects a QP of each station, which for UD means that they take datagrams.
+// ready connects a QP of each station; UD QPs become ready for datagrams.
 func ready(t *testing.T, typ verbs.QPType, a, b *station, n int) (qa, qb *qp) {
 	t.Helper()
 	qa, qb = a.qp(typ, n), b.qp(typ, n)
@@ -40,8 +40,8 @@ func (s *station) receives(q *qp, off uint64, n int) {
 	}
 }
 
-// TestGatesOfUC: pairs of UC QPs have gates too. A message that is dropped, for want of a receive or because of a wrong
-// key, shuts them, and is counted as on any link.
+// TestGatesOfUC: pairs of UC QPs have gates too. A message dropped for lack of a receive or because of a
+// wrong key shuts them, and is counted as on any link.
 func TestGatesOfUC(t *testing.T) {
 	link := NewMemoryLink(nil)
 	SetLoose(link, 0)
@@ -85,8 +85,8 @@ func TestGatesOfUC(t *testing.T) {
 	}
 }
 
-// TestDatagramsLeaveGatesOpen: datagrams between QPs of a link need the core's mutex, and leave the gates of pairs open.
-// They have everything that packets have.
+// TestDatagramsLeaveGatesOpen: datagrams between QPs on a link take the core's mutex but leave the gates of
+// pairs open. They have the GRH, immediate and counters of packets.
 func TestDatagramsLeaveGatesOpen(t *testing.T) {
 	link := NewMemoryLink(nil)
 	SetLoose(link, 0)
@@ -134,7 +134,7 @@ func TestDatagramsLeaveGatesOpen(t *testing.T) {
 	}
 }
 
-// TestFullCQSendsOnce: a request on UC or UD whose completion has no room is not sent again. The CQ overruns.
+// TestFullCQSendsOnce: a UC or UD request whose completion does not fit is sent only once. The CQ overruns.
 func TestFullCQSendsOnce(t *testing.T) {
 	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
 		link := NewMemoryLink(nil)
@@ -166,7 +166,7 @@ func TestUnreliableTorture(t *testing.T) {
 	var done atomic.Bool
 	a, b := pairOn(t, link, 256)
 	for range talkers {
-		// Each has CQs and memory of its own: stations that share NICs.
+		// Stations share NICs but have separate CQs and memory.
 		x, y := a.mate(64), b.mate(64)
 		uca, ucb := ready(t, verbs.UC, x, y, 4)
 		uda, udb := ready(t, verbs.UD, x, y, 4)
@@ -202,7 +202,7 @@ func TestUnreliableTorture(t *testing.T) {
 	beside.Wait()
 }
 
-// mate returns a station on the NIC of s, with a CQ and memory of its own.
+// mate returns another station on s's NIC, with its own CQ and memory.
 func (s *station) mate(depth int) *station {
 	s.t.Helper()
 	m := *s

@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestQueuesGrow: queues begin small. Inline sends wait for receives while the queue grows, several times, and the
-// cursors are in the middle of the ring. All arrive once, in order, with the bytes that they had when posted.
+// TestQueuesGrow: queues start small. Inline sends wait for receives while the queue grows several times,
+// with its cursors in the middle of the ring. All arrive once, in order, with the data they had when posted.
 func TestQueuesGrow(t *testing.T) {
 	const depth, first = 64, 3
 	r := newRig(t, softnic.NewMemoryLink(nil))

@@ -24,8 +24,9 @@ func (s *besieged) forge(h roce.Header, n int) []byte {
 	return b
 }
 
-// TestKeyGuessingRC: a forger that knows addresses, QP numbers and PSNs cannot try keys with duplicate READs,
-// because only READs that were served are answered again. Not even the right key is. The QP stays.
+// TestKeyGuessingRC: a forger that knows addresses, QP numbers and PSNs cannot guess keys with duplicate
+// READs. Only READs served before are answered again, so even the right key gets no response. The QP
+// survives.
 func TestKeyGuessingRC(t *testing.T) {
 	s := newBesieged(t)
 	q := s.qps[0]
@@ -46,7 +47,7 @@ func TestKeyGuessingRC(t *testing.T) {
 		guess := read
 		guess.PSN = read.PSN.Add(uint32(roce.PSNMask) - uint32(i%1000))
 		switch i % 4 {
-		case 0: // the right key, for bytes that were not read
+		case 0: // the right key, for bytes not read before
 		case 1:
 			guess.PSN, guess.VA = read.PSN, read.VA+1000
 		case 2:
@@ -61,8 +62,8 @@ func TestKeyGuessingRC(t *testing.T) {
 	}
 }
 
-// TestKeyGuessingUC: a forger that knows everything but the key can try 16 keys in 100 ms on the UC QPs of a
-// PD, however many it sends. Even the right key is dropped meanwhile. The QP stays, and works again.
+// TestKeyGuessingUC: a forger that knows everything but the key can try 16 keys per 100 ms on the UC QPs of a
+// PD, however many it sends. Even the right key is dropped meanwhile. The QP survives and works again.
 func TestKeyGuessingUC(t *testing.T) {
 	s := newBesieged(t)
 	q := s.qps[1]
@@ -88,7 +89,7 @@ func TestKeyGuessingUC(t *testing.T) {
 	}
 	t.Logf("%d keys tried per second: half of all take %d days", perSecond, days)
 
-	for i := 0; i < maxGuesses && q.pd.guesses.wrong < maxGuesses; i++ { // a new window may have begun
+	for i := 0; i < maxGuesses && q.pd.guesses.wrong < maxGuesses; i++ { // a new window may have started
 		s.strike(s.forge(write, 8))
 	}
 	write.RKey = s.key
@@ -108,8 +109,8 @@ func TestKeyGuessingUC(t *testing.T) {
 // strike serves one datagram.
 func (s *besieged) strike(b []byte) { s.attack(b, len(b)) }
 
-// TestAnnouncedPorts: a NIC announces the ports from which it sends, and a QP takes packets of its peer from
-// these alone. Peers that announce none may send from any.
+// TestAnnouncedPorts: a NIC announces its source ports, and a QP accepts its peer's packets only from these.
+// Peers that announce none may use any port.
 func TestAnnouncedPorts(t *testing.T) {
 	s := newBesieged(t)
 	own := s.nic.udp.extra(nil)

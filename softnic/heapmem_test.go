@@ -2,5 +2,5 @@
 
 package softnic_test
 
-// heapMemory says that memory for NICs is on the Go heap, where the race detector sees it.
+// heapMemory reports whether NIC memory is on the Go heap, where the race detector sees it.
 const heapMemory = true

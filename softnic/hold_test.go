@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestHold: packets that are held arrive when they are released, and not before.
+// TestHold: held packets arrive only when released.
 func TestHold(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Impairment: softnic.Impairment{Delay: time.Microsecond}})
 	r := newRig(t, w.link)
@@ -18,7 +18,7 @@ func TestHold(t *testing.T) {
 	qa, _ := r.pair(verbs.RC, cq, newCQ(t, r.cb, 4), 32)
 	mem.Bytes()[0], back.Bytes()[0] = 77, 0
 	postWrites(t, qa, src, dst, 1)
-	w.link.Hold(r.a, r.b) // while the packet is under way
+	w.link.Hold(r.a, r.b) // while the packet is in flight
 	w.now += int64(time.Millisecond)
 	w.link.Step()
 	if got := w.link.Held(r.a, r.b); got != 1 || back.Bytes()[0] != 0 {
@@ -34,8 +34,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestLatePacketAfterReset: what a Hold releases after its QP went to RESET and another was
-// made lands nowhere.
+// TestLatePacketAfterReset: packets released by a Hold after their QP was reset and another created do not
+// land anywhere.
 func TestLatePacketAfterReset(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{})
 	r := newRig(t, w.link)
@@ -61,7 +61,7 @@ func TestLatePacketAfterReset(t *testing.T) {
 	}
 }
 
-// TestNext: a link says when something is due, and asking changes nothing.
+// TestNext: a link reports its next event time, without side effects.
 func TestNext(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Impairment: softnic.Impairment{Delay: 5 * time.Microsecond}})
 	r := newRig(t, w.link)

@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestRefuseSend: the send at the position that was named is refused, once, wherever it is
-// in a chain or in a later one, and nothing else is.
+// TestRefuseSend: only the send at the given position is refused, once, whether it is in this chain or a
+// later one.
 func TestRefuseSend(t *testing.T) {
 	broken := errors.New("the device says no")
 	for _, want := range []error{verbs.ErrQueueFull, broken} {
@@ -45,7 +45,7 @@ func TestRefuseSend(t *testing.T) {
 	}
 }
 
-// injectable is how an error is asked for: back-pressure is the default.
+// injectable returns the argument that injects err: nil means back-pressure.
 func injectable(err error) error {
 	if errors.Is(err, verbs.ErrQueueFull) {
 		return nil
@@ -75,7 +75,7 @@ func TestRefuseRecv(t *testing.T) {
 	}
 }
 
-// TestFailQP: a QP that is failed from outside flushes what it has and says so.
+// TestFailQP: a QP failed from outside flushes its requests and raises an event.
 func TestFailQP(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{})
 	r := newRig(t, w.link)
@@ -98,8 +98,7 @@ func TestFailQP(t *testing.T) {
 	}
 }
 
-// TestFailCQ: a CQ that is failed from outside takes its QPs along, and says so when it is
-// empty.
+// TestFailCQ: a CQ failed from outside fails its QPs, and reports the error once it is empty.
 func TestFailCQ(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)

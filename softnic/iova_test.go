@@ -57,7 +57,8 @@ func TestRegisterMemoryAt(t *testing.T) {
 	}
 }
 
-// TestRegisterMemoryAtTheEnd: a region that would go beyond the last address is refused, and its memory can be freed.
+// TestRegisterMemoryAtTheEnd: a region that would exceed the last address is refused, and its memory can be
+// freed.
 func TestRegisterMemoryAtTheEnd(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	m, err := verbs.AllocMemory(64, nil)
@@ -71,8 +72,8 @@ func TestRegisterMemoryAtTheEnd(t *testing.T) {
 	must(t, m.Free())
 }
 
-// TestReregisterMemoryAt: a region that takes the place of another has its key, and other memory, rights and PD. A refusal leaves
-// the old one as it was.
+// TestReregisterMemoryAt: a region that replaces another has the same key, but other memory, rights and PD. A
+// refusal leaves the old one unchanged.
 func TestReregisterMemoryAt(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)
@@ -113,7 +114,7 @@ func TestReregisterMemoryAt(t *testing.T) {
 		t.Errorf("key %#x, want that of the old region, %#x", second.RKey(), old.RKey())
 	}
 	write(verbs.StatusRemAccessErr)
-	must(t, old.Close()) // it is gone already
+	must(t, old.Close()) // it is already closed
 	third, err := again(r.pb, second, verbs.AccessAll)
 	must(t, err)
 	write(verbs.StatusSuccess)

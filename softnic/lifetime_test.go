@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// gone wants the garbage collector to take all of the given QPs.
+// gone checks that the garbage collector frees all given QPs.
 func gone(t *testing.T, qps []weak.Pointer[qp]) {
 	t.Helper()
 	alive := len(qps)
@@ -28,7 +28,7 @@ func gone(t *testing.T, qps []weak.Pointer[qp]) {
 	t.Errorf("%d of %d closed QPs are still in memory", alive, len(qps))
 }
 
-// watched notes QPs before they are closed.
+// watched records QPs before they are closed.
 func watched(qps ...*qp) []weak.Pointer[qp] {
 	var all []weak.Pointer[qp]
 	for _, q := range qps {
@@ -37,9 +37,8 @@ func watched(qps ...*qp) []weak.Pointer[qp] {
 	return all
 }
 
-// TestCQLetsQPsGo: a CQ, however deep, does not keep the QPs that were closed after it
-// reported for them, with their rings. Neither does one with completions that nobody
-// polled, nor an SRQ.
+// TestCQLetsQPsGo: a CQ, however deep, does not keep closed QPs and their rings alive after reporting for
+// them. Neither does a CQ with unpolled completions, nor an SRQ.
 func TestCQLetsQPsGo(t *testing.T) {
 	for _, polled := range []bool{true, false} {
 		a, b := pairOn(t, NewMemoryLink(nil), 256)
@@ -60,7 +59,7 @@ func pairOn(t *testing.T, link Link, depth int) (a, b *station) {
 	return newStation(t, link, depth, Config{}), newStation(t, link, depth, Config{})
 }
 
-// traffic makes two QPs, uses them and closes them.
+// traffic creates two QPs, uses them and closes them.
 func traffic(t *testing.T, a, b *station, s verbs.SRQ, polled bool) []weak.Pointer[qp] {
 	t.Helper()
 	qa := a.qp(verbs.RC, 16)
@@ -83,8 +82,8 @@ func traffic(t *testing.T, a, b *station, s verbs.SRQ, polled bool) []weak.Point
 	return watched(qa, qb)
 }
 
-// TestWorkListsLetQPsGo: the lists of what wants to run do not keep the QPs that went
-// through them, not even in the part of their arrays that is not in use.
+// TestWorkListsLetQPsGo: the work lists do not keep QPs alive that went through them, not even in unused
+// parts of their arrays.
 func TestWorkListsLetQPsGo(t *testing.T) {
 	for name, list := range map[string]func(*testing.T) ([]weak.Pointer[qp], *station){
 		"broken": brokenQPs, "watch": unansweredQPs, "failing": failingQPs, "waiting": waitingQPs,
@@ -97,7 +96,7 @@ func TestWorkListsLetQPsGo(t *testing.T) {
 	}
 }
 
-// brokenQPs were ended by an overrun of their CQ.
+// brokenQPs returns QPs failed by a CQ overrun.
 func brokenQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	a, b := pairOn(t, NewMemoryLink(nil), 4)
 	qps := make([]*qp, 50)
@@ -133,7 +132,7 @@ func unansweredQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	return closeAll(t, qps), a
 }
 
-// failingQPs were ended by a receive of their own.
+// failingQPs returns QPs failed by one of their own receives.
 func failingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	a, _ := pairOn(t, NewMemoryLink(nil), 512)
 	qps := make([]*qp, 50)
@@ -154,7 +153,7 @@ func failingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	return closeAll(t, qps), a
 }
 
-// waitingQPs waited for room on the link.
+// waitingQPs returns QPs that waited for space on the link.
 func waitingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	var now int64
 	link, err := NewFaultLink(&FaultConfig{Now: func() int64 { return now }, Queue: 1, Impairment: Impairment{Delay: time.Millisecond}})

@@ -21,7 +21,7 @@ const listMost = 16
 func listed(mr verbs.MR, n int) ([]verbs.SGE, int) {
 	sges, at := make([]verbs.SGE, n), uint64(0)
 	for i := range sges {
-		k := uint32(i*37%11) * 51 // some have no bytes
+		k := uint32(i*37%11) * 51 // some are empty
 		sges[i] = verbs.SGE{Addr: mr.Addr() + at, Length: k, LKey: mr.LKey()}
 		at += uint64(k) + 1 // a gap behind each
 	}
@@ -32,7 +32,7 @@ func listed(mr verbs.MR, n int) ([]verbs.SGE, int) {
 	return sges, total
 }
 
-// pinned returns a copy of a list in memory that does not move and stays until the test has ended.
+// pinned returns a copy of a list in pinned memory, valid until the end of the test.
 func pinned(t *testing.T, sges []verbs.SGE) []verbs.SGE {
 	t.Helper()
 	m, err := verbs.AllocMemory(len(sges)*int(unsafe.Sizeof(verbs.SGE{})), nil)
@@ -43,7 +43,7 @@ func pinned(t *testing.T, sges []verbs.SGE) []verbs.SGE {
 	return array
 }
 
-// listAddr is what SGE[0] of a request with a list names. The list is pinned.
+// listAddr returns the SGE[0] that points to a list. The list is pinned.
 func listAddr(sges []verbs.SGE) [verbs.MaxSGE]verbs.SGE {
 	return [verbs.MaxSGE]verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(sges))))}}
 }
@@ -56,7 +56,7 @@ func listBytes(m *verbs.Memory, mr verbs.MR, sges []verbs.SGE) (b []byte) {
 	return b
 }
 
-// listRig has a QP pair that takes lists, and a region on each side.
+// listRig has a QP pair that accepts lists, and a region on each side.
 type listRig struct {
 	*rig
 	qa, qb   verbs.QP
@@ -103,8 +103,8 @@ func (r *listRig) ended(t *testing.T, cq verbs.CQ, what string) {
 	}
 }
 
-// TestListedRequests: requests with more elements than they can hold name them in a list, on both sides and for every operation. The
-// array can be reused when the post returns.
+// TestListedRequests: requests with more elements than fit refer to a list, on both sides and for every
+// operation. The array can be reused when the post returns.
 func TestListedRequests(t *testing.T) {
 	links := map[string]func(t *testing.T) *rig{
 		"memory": func(t *testing.T) *rig { return newRig(t, softnic.NewMemoryLink(nil)) },
@@ -232,7 +232,8 @@ func (r *listRig) exchange(t *testing.T, typ verbs.QPType, n int) {
 	}
 }
 
-// TestListedInline: the pieces of an INLINE request can be in a list, and are copied when it is posted.
+// TestListedInline: the data of an inline request can be described by a list, and is copied when it is
+// posted.
 func TestListedInline(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
 	sges := make([]verbs.SGE, 10)
@@ -255,7 +256,7 @@ func TestListedInline(t *testing.T) {
 // TestListedSurvivesGrowth: lists stay with their requests when the queues grow and when receives are flushed.
 func TestListedSurvivesGrowth(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
-	const n = 20 // more than a queue begins with
+	const n = 20 // more than a queue's initial size
 	var arrays [n][]verbs.SGE
 	for i := range arrays {
 		sges := make([]verbs.SGE, verbs.MaxSGE+1)
@@ -284,7 +285,7 @@ func TestListedSurvivesGrowth(t *testing.T) {
 	}
 }
 
-// TestListedRefused: a list needs a QP that was made for it, and elements beyond MaxSGE need a list.
+// TestListedRefused: a list needs a QP created for lists, and more than MaxSGE elements need a list.
 func TestListedRefused(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
 	small, _ := r.pair(verbs.RC, r.cqa, r.cqb, 8)

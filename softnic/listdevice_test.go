@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestListedDevice: the pieces of a list may be on the host and on a device.
+// TestListedDevice: the elements of a list may be on the host and on a device.
 func TestListedDevice(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
 	onDevice := (&deviceRig{rig: r.rig}).register(r.pa, new(verbstest.MemoryDevice).Alloc)
@@ -38,7 +38,7 @@ func TestListedDevice(t *testing.T) {
 		if op == verbs.OpRDMAWrite && !bytes.Equal(r.mb.Bytes()[:n*size], want) {
 			t.Error("the WRITE brings other bytes")
 		}
-		for i := range n * size { // what the READ brings
+		for i := range n * size { // the data that the READ fetches
 			want[i] = ^want[i]
 		}
 		copy(r.mb.Bytes(), want)
@@ -52,7 +52,7 @@ func TestListedDevice(t *testing.T) {
 		}
 	}
 	for i := range want {
-		want[i] = ^want[i] // as it was when the READ was posted
+		want[i] = ^want[i] // the value when the READ was posted
 	}
 	if !bytes.Equal(got, want) {
 		t.Error("the READ brings other bytes")

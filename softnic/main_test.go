@@ -9,8 +9,7 @@ import (
 	"ibverbx/internal/property"
 )
 
-// TestMain fails if a test leaves a goroutine behind: a link whose NICs are closed has
-// none.
+// TestMain fails if a test leaks a goroutine: a link whose NICs are closed has none.
 func TestMain(m *testing.M) {
 	property.Seed()
 	_ = flag.Set("test.parallel", "8") // parallel tests wait most of the time; a flag of go test overrides it

@@ -21,7 +21,7 @@ type multicaster interface {
 	DetachMulticast(mgid verbs.GID) error
 }
 
-// listener is a UD QP with receives, on a NIC of its own link or beside another one.
+// listener is a UD QP with receives, on a NIC with its own link or next to another NIC.
 type listener struct {
 	t   *testing.T
 	nic *softnic.NIC
@@ -71,7 +71,7 @@ func (l *listener) detach(mgid verbs.GID) error { return l.qp.(multicaster).Deta
 // send sends a datagram of one byte to a group, with an immediate.
 func (l *listener) send(mgid verbs.GID, imm uint32) {
 	l.t.Helper()
-	ah, err := l.pd.CreateAH(verbs.AHAttr{DGID: mgid, HopLimit: 1, DLID: 0xbfff}) // the LID means nothing
+	ah, err := l.pd.CreateAH(verbs.AHAttr{DGID: mgid, HopLimit: 1, DLID: 0xbfff}) // the LID is ignored
 	must(l.t, err)
 	wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, Imm: imm, AH: ah.Handle(), RemoteQPN: 0xffffff, RemoteQKey: verbs.DefaultQKey}
 	wr.SetSGE(verbs.SGE{Addr: l.mem.Addr(), Length: 1, LKey: l.mr.LKey()})
@@ -113,8 +113,8 @@ func multicastAddr(t *testing.T) (addr netip.Addr, group string) {
 	return addr, ""
 }
 
-// TestMulticast: every QP that is attached to a group gets one copy of what is sent to it, in order: on other NICs, on the sender's, and the
-// sender itself. Others get nothing.
+// TestMulticast: every QP attached to a group gets one copy of each message, in order: on other NICs, on the
+// sender's NIC, and the sender itself. Other QPs get none.
 func TestMulticast(t *testing.T) {
 	noRaces(t)
 	local := netip.MustParseAddr("127.0.0.21")
@@ -134,7 +134,7 @@ func TestMulticast(t *testing.T) {
 			members := []*listener{a, a2, b, c}
 			for _, l := range members {
 				must(t, l.attach(group))
-				must(t, l.attach(group)) // it changes nothing
+				must(t, l.attach(group)) // attaching twice has no effect
 			}
 			must(t, b2.attach(other))
 			must(t, stranger.qp.Modify(verbs.QPAttr{QKey: 5}, verbs.AttrQKey))
@@ -182,7 +182,8 @@ func joined(t *testing.T, group netip.Addr) bool {
 	return strings.Contains(string(table), fmt.Sprintf("%02X%02X%02X%02X", b[3], b[2], b[1], b[0]))
 }
 
-// TestMulticastClose: the last member that leaves takes the NIC out of the group, whether it is detached or its context or NIC closes.
+// TestMulticastClose: when the last member leaves, the NIC leaves the group, whether the member is detached
+// or its context or NIC is closed.
 func TestMulticastClose(t *testing.T) {
 	noRaces(t)
 	addr := netip.MustParseAddr("239.77.2.1")
@@ -209,7 +210,8 @@ func TestMulticastClose(t *testing.T) {
 	}
 }
 
-// TestMulticastRefused: what a group cannot have is refused, and says why. Nothing is sent plain for a QP that is sealed.
+// TestMulticastRefused: invalid group operations are refused with a descriptive error. A sealed QP never
+// sends plain packets.
 func TestMulticastRefused(t *testing.T) {
 	noRaces(t)
 	group := verbs.GIDFromAddr(netip.MustParseAddr("239.77.3.1"))

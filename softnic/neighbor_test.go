@@ -12,7 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// nearPair returns two connected sides on UDPLinks. The first looks for others, and the second if look is set.
+// nearPair returns two connected sides on UDPLinks. The first discovers neighbors, and so does the second if
+// look is set.
 func nearPair(t *testing.T, look bool) (x, y *shmSide) {
 	t.Helper()
 	x, y = newShmSide(t, nearLink(t, true), 64<<10), newShmSide(t, nearLink(t, look), 64<<10)
@@ -21,8 +22,8 @@ func nearPair(t *testing.T, look bool) (x, y *shmSide) {
 	return x, y
 }
 
-// TestNeighbors: NICs on UDPLinks that find each other do WRITEs and READs on each other's memory. Everything else travels as packets. A
-// region that is closed, and a NIC that is closed, can no longer be reached.
+// TestNeighbors: NICs on UDPLinks that discover each other execute WRITEs and READs directly on each other's
+// memory. All other requests travel as packets. Closed regions and closed NICs are unreachable.
 func TestNeighbors(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
@@ -32,7 +33,7 @@ func TestNeighbors(t *testing.T) {
 	copy(x.mem.Bytes(), "to the neighbor")
 	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})
 	x.await(1)
-	// A READ that y has repeated on a slow machine may be answered only now.
+	// A READ that y has retried on a slow machine may be answered only now.
 	if now := x.nic.Stats(); now.Direct != was.Direct+1 || now.PacketsSent-was.PacketsSent >= (64<<10)/4096 {
 		t.Errorf("a WRITE: %d direct and %d packets, want 1 and fewer than it has", now.Direct-was.Direct, now.PacketsSent-was.PacketsSent)
 	}
@@ -66,8 +67,8 @@ func TestNeighbors(t *testing.T) {
 	x.fails(verbs.StatusRetryExcErr)
 }
 
-// TestNeighborPatience: a WRITE behind a SEND that is not acknowledged is direct if it is long, or if those before it add up. Others travel as packets:
-// to wait for an acknowledgement would take longer.
+// TestNeighborPatience: a WRITE behind an unacknowledged SEND is direct if it is long, or if the preceding
+// WRITEs add up. Other WRITEs travel as packets, because waiting for the acknowledgement would take longer.
 func TestNeighborPatience(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
@@ -91,7 +92,7 @@ func TestNeighborPatience(t *testing.T) {
 	}
 }
 
-// TestNoNeighbors: a NIC that does not look for others is reached by packets only.
+// TestNoNeighbors: a NIC with discovery disabled is reached by packets only.
 func TestNoNeighbors(t *testing.T) {
 	noRaces(t)
 	x, _ := nearPair(t, false)
@@ -104,7 +105,7 @@ func TestNoNeighbors(t *testing.T) {
 	}
 }
 
-// TestNeighborAgain: QPs whose neighbor has been lost find it again if its process still runs, as often as they use it.
+// TestNeighborAgain: QPs rediscover a lost neighbor when used, if its process still runs.
 func TestNeighborAgain(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
@@ -122,7 +123,8 @@ func TestNeighborAgain(t *testing.T) {
 	}
 }
 
-// TestNeighborWrongQP: a QP to which the peer's QP is not connected does nothing directly, even with the PSN of the one that is.
+// TestNeighborWrongQP: a QP that the peer's QP is not connected to cannot use direct access, even with the
+// right PSN.
 func TestNeighborWrongQP(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
@@ -130,7 +132,7 @@ func TestNeighborWrongQP(t *testing.T) {
 	other, err := x.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, MaxSendWR: 8, MaxRecvWR: 8, SendCQ: x.cq, RecvCQ: x.cq})
 	must(t, err)
 	attr := verbs.ConnectAttr(x.card().Endpoint, y.card().Endpoint, 1, 0)
-	attr.Timeout, attr.RetryCount = 8, 1 // nobody need answer
+	attr.Timeout, attr.RetryCount = 8, 1 // no response needed
 	must(t, verbs.ConnectWith(other, attr))
 	was := x.nic.Stats().Direct
 	if _, err := other.PostSend([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)}); err != nil {
@@ -143,8 +145,8 @@ func TestNeighborWrongQP(t *testing.T) {
 	}
 }
 
-// TestNeighborProcess: the kernel copies between processes whose NICs are on UDPLinks, until one is killed. Then requests
-// end as they do for any peer that no longer answers.
+// TestNeighborProcess: the kernel copies between processes whose NICs are on UDPLinks, until one is killed.
+// Then requests fail as for any unresponsive peer.
 func TestNeighborProcess(t *testing.T) {
 	s, far := startFar(t, shmNear)
 	for begin := time.Now(); s.nic.Stats().Direct < 100; {

@@ -16,10 +16,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// hostEnv tells a child process of TestUDPBetweenHosts which host it is.
+// hostEnv selects the host that a child process of TestUDPBetweenHosts plays.
 const hostEnv = "IBVERBX_TEST_HOST"
 
-// netHost is what a child is told, and offer what it tells its peer.
+// netHost is a child's configuration; offer is its message to the peer.
 type netHost struct {
 	Addr     netip.Addr
 	Client   bool
@@ -72,7 +72,7 @@ func namespace(i int) string { return fmt.Sprintf("ibverbx%d-%d", os.Getpid(), i
 
 func hardware(i int) string { return fmt.Sprintf("02:00:00:00:00:%02x", i+1) }
 
-// cable makes two namespaces with an interface each.
+// cable creates two namespaces with an interface each.
 func cable(t *testing.T, addrs [2]string, mtu int) {
 	t.Helper()
 	ip := func(args ...string) {
@@ -91,7 +91,7 @@ func cable(t *testing.T, addrs [2]string, mtu int) {
 		ns := namespace(i)
 		ip("-n", ns, "addr", "add", a, "dev", "rail", "nodad")
 		ip("-n", ns, "link", "set", "rail", "address", hardware(i), "mtu", fmt.Sprint(mtu), "up")
-		// Finding a neighbour takes a second or more if the first question is lost.
+		// Resolving a neighbor takes a second or more if the first request is lost.
 		peer := netip.MustParsePrefix(addrs[1-i]).Addr().String()
 		ip("-n", ns, "neigh", "replace", peer, "lladdr", hardware(1-i), "dev", "rail")
 	}
@@ -102,8 +102,8 @@ type child struct {
 	in   *json.Encoder
 	out  *bufio.Scanner
 	cmd  *exec.Cmd
-	errs bytes.Buffer // what it writes to standard error
-	said bytes.Buffer // and what else to standard output
+	errs bytes.Buffer // its standard error
+	said bytes.Buffer // other standard output
 }
 
 func startHost(t *testing.T, i int, h netHost) *child {
@@ -134,7 +134,7 @@ func startHost(t *testing.T, i int, h netHost) *child {
 	return c
 }
 
-// introduce gives each host the other's offers, and then waits for the client.
+// introduce passes each host the other's offers, and then waits for the client.
 func introduce(t *testing.T, hosts [2]*child) {
 	t.Helper()
 	line := func(c *child) string {
@@ -220,7 +220,7 @@ func TestUDPHost(t *testing.T) {
 	hear(&word)
 }
 
-// tell returns a function that writes a value for the parent to read.
+// tell returns a function that sends a value to the parent.
 func tell(t *testing.T) func(v any) {
 	return func(v any) {
 		b, err := json.Marshal(v)

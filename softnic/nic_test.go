@@ -18,8 +18,8 @@ func writeWR(src, dst verbs.MR, n uint32) verbs.SendWR {
 	return wr
 }
 
-// TestSameQPNumber: QP numbers are unique on a device, not between devices; a program that routes
-// completions must not rely on more. In a simulation they are the same on all.
+// TestSameQPNumber: QP numbers are unique on a device, not between devices, and programs that route
+// completions must not rely on more. In a simulation they are the same on all devices.
 func TestSameQPNumber(t *testing.T) {
 	for _, seeded := range []bool{false, true} {
 		var nums [2]uint32
@@ -65,7 +65,7 @@ func TestQPNumberNotReusedAtOnce(t *testing.T) {
 	}
 }
 
-// TestFirstPSNsAreRandom: the PSNs with which QPs begin do not count up, and those of two NICs differ.
+// TestFirstPSNsAreRandom: initial PSNs are not sequential, and differ between two NICs.
 func TestFirstPSNsAreRandom(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	seen, near := map[uint32]bool{}, 0
@@ -158,8 +158,8 @@ func TestAddressTaken(t *testing.T) {
 	must(t, b.Close())
 }
 
-// TestVirtualTime: with a clock of its own a link starts no goroutine and does nothing
-// before its time. goleak in TestMain holds the first half.
+// TestVirtualTime: a link with its own clock does not start goroutines and never acts before the time is due.
+// goleak in TestMain checks the first half.
 func TestVirtualTime(t *testing.T) {
 	var now int64
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: func() int64 { return now }})
@@ -194,7 +194,7 @@ func TestVirtualTime(t *testing.T) {
 	}
 }
 
-// TestUnattended: the helper sends again after RNR while nobody polls.
+// TestUnattended: the helper goroutine retries after RNR even without polling.
 func TestUnattended(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)
@@ -219,8 +219,8 @@ func TestUnattended(t *testing.T) {
 	}
 }
 
-// TestPortDown: packets disappear while the port is down, contexts are told, and RC
-// goes on when it is up again.
+// TestPortDown: packets are lost while the port is down, contexts get an event, and RC resumes when the port
+// is up again.
 func TestPortDown(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{})
 	r := newRig(t, w.link)
@@ -249,7 +249,7 @@ func TestPortDown(t *testing.T) {
 	}
 }
 
-// TestDeviceFatal: a failed device flushes its QPs, says so, and makes nothing new.
+// TestDeviceFatal: a failed device flushes its QPs, raises an event, and refuses to create new objects.
 func TestDeviceFatal(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	cqA := newCQ(t, r.ca, 4)
@@ -274,7 +274,7 @@ func TestDeviceFatal(t *testing.T) {
 	}
 }
 
-// TestClosedPeer: packets to a NIC that is gone are lost, and the sender notices.
+// TestClosedPeer: packets to a closed NIC are lost, and the sender notices.
 func TestClosedPeer(t *testing.T) {
 	var now int64
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: func() int64 { return now }})

@@ -26,7 +26,7 @@ func (w *watched) see(x softnic.MemoryAccess) {
 	w.touches = append(w.touches, fmt.Sprintf("%s %s %d+%d", name, x.Kind, x.Addr-base, x.Length))
 }
 
-// TestObserver: every access to registered memory is seen, on both sides, with its range.
+// TestObserver: every access to registered memory is reported, on both sides, with its range.
 func TestObserver(t *testing.T) {
 	for name, link := range map[string]softnic.Link{
 		"memory": virtualLink(), "fault": newWorld(t, softnic.FaultConfig{}).link,
@@ -74,8 +74,8 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// post posts a request of n bytes at 8 of the source, if they are many in two pieces, for 16
-// of the destination and lets it end.
+// post posts a request of n bytes from offset 8 of the source, in two SGEs if long, to offset 16 of the
+// destination, and waits for it.
 func (w *watched) post(t *testing.T, q verbs.QP, op verbs.Opcode, flags verbs.SendFlags, n uint32) {
 	t.Helper()
 	wr := verbs.SendWR{Opcode: op, Flags: flags, RemoteAddr: w.dst.Addr() + 16, RKey: w.dst.RKey()}
@@ -83,7 +83,7 @@ func (w *watched) post(t *testing.T, q verbs.QP, op verbs.Opcode, flags verbs.Se
 		return verbs.SGE{Addr: w.src.Addr() + off, Length: n, LKey: w.src.LKey()}
 	}
 	switch {
-	case n > 100: // two pieces, apart from each other
+	case n > 100: // two separate SGEs
 		wr.SetSGE(piece(8, 16), piece(64, n-16))
 	case n > 0:
 		wr.SetSGE(piece(8, n))

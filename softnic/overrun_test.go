@@ -18,8 +18,8 @@ func postWrites(t *testing.T, q verbs.QP, src, dst verbs.MR, n int) {
 	}
 }
 
-// TestOverrunCQRefusesQPs: no QP can be made on a CQ that has overrun, for sends or for
-// receives: its completions would be lost.
+// TestOverrunCQRefusesQPs: an overrun CQ cannot be used for a new QP, neither for sends nor for receives,
+// because its completions would be lost.
 func TestOverrunCQRefusesQPs(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)
@@ -40,9 +40,8 @@ func TestOverrunCQRefusesQPs(t *testing.T) {
 	}
 }
 
-// TestSecondOverrun: a CQ that overran goes on to end the QPs that it cannot report for.
-// One that was not connected at the first overrun goes to the error state, with an
-// event, when it loses a completion later.
+// TestSecondOverrun: an overrun CQ keeps failing the QPs it cannot report for. A QP not connected at the
+// first overrun moves to the error state, with an event, when it loses a completion later.
 func TestSecondOverrun(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)
@@ -76,8 +75,7 @@ func TestSecondOverrun(t *testing.T) {
 	}
 }
 
-// TestOverrunGivesBackSRQSlots: receives whose completions were lost in an overrun do
-// not occupy their SRQ forever.
+// TestOverrunGivesBackSRQSlots: receives whose completions were lost in an overrun release their SRQ slots.
 func TestOverrunGivesBackSRQSlots(t *testing.T) {
 	const slots = 8
 	r := newRig(t, softnic.NewMemoryLink(nil))
@@ -100,7 +98,7 @@ func TestOverrunGivesBackSRQSlots(t *testing.T) {
 		t.Fatalf("the QP whose receive CQ overran is in %v, want ERR", got)
 	}
 	must(t, qb.Close())
-	// As many as the sends took, and no more, can be posted again.
+	// Exactly as many as the sends consumed can be posted again.
 	taken := 4
 	n, err := srq.PostRecv(make([]verbs.RecvWR, slots))
 	if n != taken || !errors.Is(err, verbs.ErrQueueFull) {

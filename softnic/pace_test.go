@@ -10,13 +10,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// pacedNICs returns two NICs with small buffers that take each other for softnics. Each has a link of its own.
+// pacedNICs returns two NICs on separate links, with small buffers, that assume each other to be softnics.
 func pacedNICs(t *testing.T) *udpRig {
 	t.Helper()
 	return newUDPRig(t, softnic.UDPConfig{AssumeSoftNICs: true, Buffer: 64 << 10})
 }
 
-// TestPacedUC: messages of many times the receiver's socket buffer arrive, all of them, though UC has no
+// TestPacedUC: messages many times larger than the receiver's socket buffer all arrive, although UC lacks
 // acknowledgements.
 func TestPacedUC(t *testing.T) {
 	const n, size = 200, 64 << 10
@@ -78,7 +78,7 @@ func TestPacedUD(t *testing.T) {
 	succeeded(t, await(t, cqB, n))
 }
 
-// TestPacedToNobody: without answers a paced QP goes on, slowly, and every request completes.
+// TestPacedToNobody: without responses a paced QP continues slowly, and every request completes.
 func TestPacedToNobody(t *testing.T) {
 	const n = 40 // more than the window of such a small buffer
 	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {

@@ -12,9 +12,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// BenchmarkGoroutines shows what a second goroutine adds on one memory link. Each has its own QPs and CQs.
-// Turns of one and of two goroutines alternate. It reports the median rates, and the median
-// ratio of a turn of two to the turn of one before it.
+// BenchmarkGoroutines measures the gain from a second goroutine on one memory link. Each has its own QPs and
+// CQs. Turns of one and of two goroutines alternate. It reports the median rates, and the median ratio of a
+// two-goroutine turn to the preceding single one.
 func BenchmarkGoroutines(b *testing.B) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
 		for _, size := range []struct {
@@ -31,7 +31,7 @@ func BenchmarkGoroutines(b *testing.B) {
 	}
 }
 
-// turnTime is how long the goroutines of a turn work.
+// turnTime is the duration of a turn.
 const turnTime = 10 * time.Millisecond
 
 func benchGoroutines(b *testing.B, op verbs.Opcode, size, chain int) {
@@ -56,7 +56,7 @@ func median(x []float64) float64 {
 	return x[len(x)/2]
 }
 
-// turn lets one goroutine per lane work for turnTime and returns the requests per second of all.
+// turn runs one goroutine per lane for turnTime and returns their total requests per second.
 func turn(lanes []*lane) float64 {
 	var wg sync.WaitGroup
 	var done atomic.Int64
@@ -75,7 +75,7 @@ func turn(lanes []*lane) float64 {
 	return float64(done.Load()) / time.Since(begin).Seconds()
 }
 
-// lane is a pair of QPs with CQs of their own, and a chain of requests.
+// lane is a pair of QPs with separate CQs, and a chain of requests.
 type lane struct {
 	tb       testing.TB
 	qa, qb   verbs.QP
@@ -136,9 +136,9 @@ func (l *lane) take(cq verbs.CQ, left int) {
 	}
 }
 
-// BenchmarkManyPairs shows what thousands of pairs cost. Two goroutines share them and write 8 bytes on one after the other.
-// ratio is their rate over that of two goroutines with a pair each, in turns. us/shut is how long a call takes that
-// shuts all gates, per pair that was open.
+// BenchmarkManyPairs measures the cost of thousands of pairs. Two goroutines share them and write 8 bytes on
+// each in sequence. ratio is their rate relative to two goroutines with one pair each, in alternating turns.
+// us/shut is the time per open pair of a call that shuts all gates.
 func BenchmarkManyPairs(b *testing.B) {
 	const pairs = 4096
 	r := newRig(b, softnic.NewMemoryLink(nil))

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// portRig is two NICs on one address, as two processes have them, whose GIDs carry their ports.
+// portRig is two NICs on one address, as in two processes, whose GIDs carry their ports.
 func portRig(t *testing.T, addr string) (r *rig, gids [2]verbs.GID) {
 	t.Helper()
 	noRaces(t)
@@ -31,8 +31,8 @@ func portRig(t *testing.T, addr string) (r *rig, gids [2]verbs.GID) {
 	return r, gids
 }
 
-// TestPortGIDs: NICs on one address reach each other by GIDs alone: with RC, with datagrams, and with the answer to a datagram, whose
-// GRH has the GID of the sender.
+// TestPortGIDs: NICs on one address can reach each other by GIDs alone: with RC, with datagrams, and with the
+// response to a datagram, whose GRH has the sender's GID.
 func TestPortGIDs(t *testing.T) {
 	r, gids := portRig(t, "127.0.0.11")
 	if gids[0] == gids[1] {
@@ -55,7 +55,7 @@ func TestPortGIDs(t *testing.T) {
 			must(t, err)
 			ends[i], err = qps[i].Endpoint()
 			must(t, err)
-			ends[i].GID, ends[i].LID, ends[i].Extra = gids[i], 0, nil // what a program in C exchanges
+			ends[i].GID, ends[i].LID, ends[i].Extra = gids[i], 0, nil // the values that a C program exchanges
 		}
 		for i, q := range qps {
 			must(t, q.Connect(ends[1-i]))
@@ -92,7 +92,7 @@ func TestPortGIDs(t *testing.T) {
 	}
 }
 
-// TestPortGIDsIPv6: a GID of IPv6 has no room for a port.
+// TestPortGIDsIPv6: an IPv6 GID cannot hold a port.
 func TestPortGIDsIPv6(t *testing.T) {
 	_, gids := portRig(t, "::1")
 	if want := verbs.GIDFromAddr(netip.IPv6Loopback()); gids[0] != want || gids[1] != want {

@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestProbe: when all of a message is lost but its first packets nobody reports it. A probe
-// finds that out long before the QP's timeout of 67 ms, and uses up no retry.
+// TestProbe: when everything but the first packets of a message is lost, the receiver cannot report it. A
+// probe detects the loss long before the QP's timeout of 67 ms, without consuming a retry.
 func TestProbe(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -41,8 +41,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbesKeepTheDeadline: probes neither shorten nor lengthen the time after which a peer
-// that is gone is given up.
+// TestProbesKeepTheDeadline: probes neither shorten nor lengthen the time until a dead peer is reported.
 func TestProbesKeepTheDeadline(t *testing.T) {
 	took := func(probe time.Duration) int64 {
 		w := newWorld(t, softnic.FaultConfig{ProbeAfter: probe})

@@ -18,7 +18,7 @@ func TestQPStats(t *testing.T) {
 	quietA, quietB := u.pair(verbs.RC, cq, newCQ(t, u.cb, 16), 16)
 	qa, qb := u.pair(verbs.RC, cq, newCQ(t, u.cb, 16), 16)
 	wr := writeWR(src, dst, 64)
-	wr.Opcode = verbs.OpRDMAWriteWithImm // the peer has no receive
+	wr.Opcode = verbs.OpRDMAWriteWithImm // the peer's receive queue is empty
 	if _, err := qa.PostSend([]verbs.SendWR{wr}); err != nil {
 		t.Fatalf("PostSend: %v", err)
 	}

@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestZeroArguments: nil pointers, zero values and handles that were never given out
-// are errors. They never panic, and never leave the lock of the link held.
+// TestZeroArguments: nil pointers, zero values and unknown handles return errors. They never panic or leave
+// the link locked.
 func TestZeroArguments(t *testing.T) {
 	s := newStation(t, NewMemoryLink(nil), 4, Config{})
 	fault, err := NewFaultLink(nil)
@@ -64,7 +64,7 @@ func TestZeroArguments(t *testing.T) {
 	}
 }
 
-// TestZeroMemory: a zero Memory is empty, and freeing it is no harm.
+// TestZeroMemory: a zero Memory is empty and can be freed.
 func TestZeroMemory(t *testing.T) {
 	var m verbs.Memory
 	if err := m.Free(); err != nil {

@@ -9,9 +9,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSeedRepeats: the same seed and the same calls give the same QP numbers, PSNs, keys
-// and address handles on virtual time, also after a context was closed with more in it
-// than a table keeps free, so that all come from what was given back.
+// TestSeedRepeats: in virtual time, the same seed and calls produce the same QP numbers, PSNs, keys and
+// address handles. This holds even after closing a context with more objects than a table keeps free, so that
+// all values are recycled.
 func TestSeedRepeats(t *testing.T) {
 	first, second := seededRun(t), seededRun(t)
 	if first == second {
@@ -25,7 +25,7 @@ func TestSeedRepeats(t *testing.T) {
 	}
 }
 
-// seededRun writes down what a NIC gives out after its first context was closed.
+// seededRun records the identifiers that a NIC allocates after its first context was closed.
 func seededRun(t *testing.T) string {
 	t.Helper()
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: func() int64 { return 0 }})
@@ -52,7 +52,7 @@ func seededRun(t *testing.T) string {
 	return what
 }
 
-// objects makes n QPs and address handles, and regions, and writes down their names.
+// objects creates n QPs and address handles, and regions, and records their identifiers.
 func objects(t *testing.T, out *strings.Builder, ctx verbs.Context, pd verbs.PD, mem *verbs.Memory, n, regions int) {
 	t.Helper()
 	cq := newCQ(t, ctx, 4)
@@ -72,8 +72,8 @@ func objects(t *testing.T, out *strings.Builder, ctx verbs.Context, pd verbs.PD,
 	}
 }
 
-// TestReorderedPacketsAreOvertaken: what a fault link counts as reordered arrives out of
-// order, with jitter and a rate too.
+// TestReorderedPacketsAreOvertaken: packets that a fault link counts as reordered arrive out of order, even
+// with jitter and a rate.
 func TestReorderedPacketsAreOvertaken(t *testing.T) {
 	for name, imp := range map[string]softnic.Impairment{
 		"delay":         {Reorder: 0.5, Delay: 10_000},

@@ -8,9 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDuplicateAtomicNewestResult: PSNs come round after 2^24 packets, so that a
-// responder may remember two atomics of one PSN. A duplicate is answered with the
-// result of the newer one.
+// TestDuplicateAtomicNewestResult: PSNs wrap after 2^24 packets, so a responder may remember two atomics with
+// the same PSN. A duplicate is answered with the newer result.
 func TestDuplicateAtomicNewestResult(t *testing.T) {
 	link := NewMemoryLink(&MemoryConfig{Now: func() int64 { return 0 }})
 	a, b := pairOn(t, link, 64)
@@ -33,7 +32,7 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 	// As if 2^24-1 WRITEs of one packet had followed.
 	qa.snd, qa.una, qa.maxPSN, qb.epsn = psn, psn, psn, psn
 	atomic(5)
-	// The answer was lost, and the request comes again.
+	// The response was lost, and the request is retransmitted.
 	qb.duplicate(&packet{
 		path: qa.path, Header: roce.Header{
 			Opcode: roce.OpFetchAdd, DestQPN: qb.num, PSN: psn,
@@ -51,9 +50,9 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 	}
 }
 
-// TestAckNamesNoAnswer: an acknowledgement names the last SEND or WRITE, never a READ or an
-// atomic behind it. The kernel's Soft-RoCE takes one that does for the whole answer, and
-// completes an atomic without its result if that comes later or is lost.
+// TestAckNamesNoAnswer: an acknowledgement names the last SEND or WRITE, never a READ or an atomic behind it.
+// Soft-RoCE in the kernel would mistake that for the whole response, and complete an atomic without its
+// result if the result is late or lost.
 func TestAckNamesNoAnswer(t *testing.T) {
 	var now int64
 	link, err := NewFaultLink(&FaultConfig{Now: func() int64 { return now }})

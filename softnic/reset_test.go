@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestReset: a NIC that was reset has its QPs in the error state, tells so, and carries
-// traffic again once they are connected again, with the regions that it had.
+// TestReset: resetting a NIC moves its QPs to the error state and raises an event. Once reconnected, they
+// carry traffic again, with the existing regions.
 func TestReset(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	mem, src := memory(t, r.pa, 64)

@@ -12,8 +12,8 @@ func resize(cq verbs.CQ, depth int) error {
 	return cq.(interface{ Resize(depth int) error }).Resize(depth)
 }
 
-// TestResizeCQ: completions that wait stay in order when a CQ grows and shrinks, wherever its ring begins. One that would
-// lose some is refused.
+// TestResizeCQ: pending completions stay in order when a CQ grows or shrinks, wherever its ring starts. A
+// resize that would lose some is refused.
 func TestResizeCQ(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)
@@ -46,7 +46,7 @@ func TestResizeCQ(t *testing.T) {
 		}
 	}
 	post(5)
-	take(5) // the ring begins in the middle
+	take(5) // the ring starts in the middle
 	post(8)
 	must(t, resize(cq, 32))
 	if got := cq.Depth(); got != 32 {

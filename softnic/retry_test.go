@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// clocked returns a memory link and a fault link on virtual time, and a function that
-// runs each until nothing is due.
+// clocked returns a memory link and a fault link in virtual time, each with a function that runs it until no
+// event is due.
 func clocked(t *testing.T) map[string]struct {
 	link softnic.Link
 	run  func()
@@ -38,9 +38,8 @@ func clocked(t *testing.T) map[string]struct {
 	}
 }
 
-// TestRNRRetryCount: RNRRetry is how often a SEND is tried again after its first RNR
-// NAK, no more and no less: with n the responder sends n+1 of them. A WRITE before the
-// SEND, which the first NAK acknowledges, does not change that.
+// TestRNRRetryCount: RNRRetry is the exact number of retries after the first RNR NAK; with n the responder
+// sends n+1 NAKs. A WRITE before the SEND, acknowledged by the first NAK, does not change that.
 func TestRNRRetryCount(t *testing.T) {
 	for _, lead := range []bool{false, true} {
 		for _, retries := range []uint8{0, 1, 6} {
@@ -56,7 +55,7 @@ func TestRNRRetryCount(t *testing.T) {
 	}
 }
 
-// rnrCount sends to a QP without receives until the sender gives up.
+// rnrCount sends to a QP without receives until the sender fails.
 func rnrCount(t *testing.T, link softnic.Link, run func(), retries uint8, lead bool) (naks uint64, status verbs.Status) {
 	t.Helper()
 	r := newRig(t, link)
@@ -92,8 +91,8 @@ func rnrCount(t *testing.T, link softnic.Link, run func(), retries uint8, lead b
 	return r.b.Stats().RNRNAKsSent, wcs[0].Status
 }
 
-// TestCloseLetsSendersGoOn: packets to a NIC that is closed are no longer under way. UD
-// sends of another NIC that waited for them to arrive go out, and complete.
+// TestCloseLetsSendersGoOn: closing a NIC discards packets in flight to it. UD sends of another NIC that
+// waited for their arrival are sent and complete.
 func TestCloseLetsSendersGoOn(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Queue: 4, Impairment: softnic.Impairment{Delay: time.Millisecond}})
 	r := newRig(t, w.link)
@@ -122,9 +121,8 @@ func TestCloseLetsSendersGoOn(t *testing.T) {
 	}
 }
 
-// TestDeviceFatalIsNotCrowdedOut: EventDeviceFatal arrives although nobody has taken the
-// events before it, of which there are more than the queue holds, and although every
-// QP has one of its own to tell when the device fails.
+// TestDeviceFatalIsNotCrowdedOut: EventDeviceFatal arrives even if the event queue has overflowed with unread
+// events, and even if every QP raises its own event when the device fails.
 func TestDeviceFatalIsNotCrowdedOut(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		t.Run(fmt.Sprintf("queued before=%v", before), func(t *testing.T) {
@@ -146,7 +144,7 @@ func TestDeviceFatalIsNotCrowdedOut(t *testing.T) {
 			}
 			var events [64]verbs.Event
 			for n := 1; n > 0; {
-				n, _ = ctx.Events(events[:]) // an error when all are taken
+				n, _ = ctx.Events(events[:]) // an error once the queue is empty
 				for _, e := range events[:n] {
 					if e.Type == verbs.EventDeviceFatal {
 						return

@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// rig is two NICs on a link, a context on each, and what tests need of them.
+// rig is two NICs on a link, with a context on each and the objects that tests need.
 type rig struct {
-	// ackTimeout is that of PathConfig.
+	// ackTimeout is PathConfig's field of the same name.
 	ackTimeout int8
 	tb         testing.TB
 	a, b       *softnic.NIC
@@ -28,7 +28,7 @@ func newRig(tb testing.TB, link softnic.Link) *rig {
 	return r
 }
 
-// plug opens a NIC on link; it is closed when the test ends.
+// plug opens a NIC on link, closed at the end of the test.
 func plug(tb testing.TB, link softnic.Link) (*softnic.NIC, verbs.Context, verbs.PD) {
 	tb.Helper()
 	nic, err := softnic.New(link, softnic.Config{})
@@ -41,10 +41,10 @@ func plug(tb testing.TB, link softnic.Link) (*softnic.NIC, verbs.Context, verbs.
 	return nic, ctx, pd
 }
 
-// must ends the test after an error.
+// must fails the test on error.
 var must = enginerig.Must
 
-// memory returns n touched bytes, registered for everything.
+// memory returns n touched bytes, registered with all access rights.
 func memory(tb testing.TB, pd verbs.PD, n int) (*verbs.Memory, verbs.MR) {
 	tb.Helper()
 	return memoryWith(tb, pd, n, nil)
@@ -71,7 +71,7 @@ func newCQ(tb testing.TB, ctx verbs.Context, depth int) verbs.CQ {
 	return cq
 }
 
-// pair returns two connected QPs whose completions go to the given CQs.
+// pair returns two connected QPs that complete on the given CQs.
 func (r *rig) pair(typ verbs.QPType, cqA, cqB verbs.CQ, depth int) (qa, qb verbs.QP) {
 	r.tb.Helper()
 	cfg := verbs.QPConfig{Type: typ, Path: verbs.PathConfig{AckTimeout: r.ackTimeout}, MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: verbs.MaxSGE, MaxRecvSGE: verbs.MaxSGE, MaxInline: 64}

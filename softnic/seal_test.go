@@ -91,8 +91,8 @@ func exchange(t *testing.T, u *udpRig, c *tap, size int) {
 	}
 }
 
-// TestSealedCapture: who sees all packets sees neither payload nor addresses. Packets still leave in runs, and none goes
-// to the port of RoCE. The same packets without a seal show both.
+// TestSealedCapture: an observer of all packets sees neither payload nor addresses. Packets are still sent in
+// runs, and none to the RoCE port. The same packets without a seal expose both.
 func TestSealedCapture(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		c := newTap()
@@ -129,7 +129,8 @@ func (r *plainRecorder) Packet(at int64, src, dst netip.AddrPort, id uint16, cla
 	r.recorder.Packet(at, src, dst, id, class, hops, parts...)
 }
 
-// TestPlainCapture: CapturePlain shows sealed and plain packets alike, as RoCE with a right ICRC, sent and received ones.
+// TestPlainCapture: CapturePlain shows sealed and plain packets alike, as RoCE with a valid ICRC, both sent
+// and received.
 func TestPlainCapture(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		rec := &plainRecorder{recorder{tb: t}}
@@ -143,7 +144,7 @@ func TestPlainCapture(t *testing.T) {
 		for _, op := range rec.opcodes {
 			counts[op]++
 		}
-		// Both links capture, so every packet is there twice: 74 pieces of 4096 bytes and an ACK each.
+		// Both links capture, so every packet appears twice: 74 packets of 4096 bytes, each with an ACK.
 		for op, least := range map[uint8]int{roce.OpWriteFirst: 2, roce.OpWriteMiddle: 2 * 72, roce.OpWriteLast: 2, roce.OpReadResponseMiddle: 2 * 50, roce.OpAck: 2} {
 			if counts[op] < least {
 				t.Errorf("sealed %v: %d packets of opcode %#x, want at least %d", sealed, counts[op], op, least)
@@ -153,8 +154,8 @@ func TestPlainCapture(t *testing.T) {
 	}
 }
 
-// TestSealDisagreement: QPs whose Seals do not match are not connected, or nothing passes between them. A plain wire is
-// never the result.
+// TestSealDisagreement: QPs with mismatched Seals fail to connect or cannot communicate. They never fall back
+// to plain packets.
 func TestSealDisagreement(t *testing.T) {
 	dialer, listener := newSeals(t)
 	other, err := softnic.NewSeal(bytes.Repeat([]byte{1}, 32), false)

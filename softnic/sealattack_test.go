@@ -17,13 +17,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// drops is what a NIC counts of packets that an attacker sends.
+// drops returns the NIC's counters of dropped hostile packets.
 func drops(s Stats) [7]uint64 {
 	return [7]uint64{s.Malformed, s.Seals.Unknown, s.Seals.Bad, s.Seals.Replayed, s.Seals.Old, s.Seals.Wrong, s.Seals.Plain}
 }
 
-// TestSealedDrops: each kind of attack is dropped, counted once, not answered, and changes nothing. The attacker may
-// be somebody else's admitted peer.
+// TestSealedDrops: each kind of attack packet is dropped without a response or side effect, and counted once.
+// The attacker may be a legitimate peer of another session.
 func TestSealedDrops(t *testing.T) {
 	f := newFortress(t)
 	for k := range 2 {
@@ -80,8 +80,8 @@ func TestSealedDrops(t *testing.T) {
 	}
 }
 
-// TestSealedTooOld: packets older than the replay window, and under a key whose overlap has ended, are dropped and counted.
-// The QPs go on with the next key.
+// TestSealedTooOld: packets older than the replay window, or under a key whose overlap has expired, are
+// dropped and counted. The QPs continue with the next key.
 func TestSealedTooOld(t *testing.T) {
 	f := newFortress(t)
 	f.write(f.qps[0][1], f.qps[1][1], 5000)
@@ -111,8 +111,8 @@ func TestSealedTooOld(t *testing.T) {
 	}
 }
 
-// TestSealedForger: while bytes are written and compared on RC and UC, an attacker sends tens of thousands of packets of
-// all kinds. None is accepted, no byte is wrong and no QP is lost.
+// TestSealedForger: while data is written and compared on RC and UC, an attacker sends tens of thousands of
+// packets of all kinds. All are rejected, the data stays intact and every QP survives.
 func TestSealedForger(t *testing.T) {
 	for k, typ := range []verbs.QPType{verbs.RC, verbs.UC} {
 		t.Run(typ.String(), func(t *testing.T) {
@@ -202,7 +202,8 @@ func (f *fortress) strike(victim *qp) {
 	}
 }
 
-// TestSealedMTU: what a seal adds comes off the MTU of sealed QPs, if the interface has no room for it.
+// TestSealedMTU: the seal's overhead reduces the MTU of sealed QPs if the interface MTU has no spare bytes
+// for it.
 func TestSealedMTU(t *testing.T) {
 	for _, v := range []struct {
 		mtu           int
@@ -230,8 +231,8 @@ func TestSealedMTU(t *testing.T) {
 	}
 }
 
-// FuzzSealedContents: an admitted peer seals any bytes. They are decoded strictly and touch no memory outside of the
-// region. Without the seal nothing is accepted.
+// FuzzSealedContents: an admitted peer seals arbitrary bytes. They are decoded strictly and can only touch
+// memory in the region. Unsealed, they are all rejected.
 func FuzzSealedContents(f *testing.F) {
 	f.Add([]byte(nil), false)
 	f.Add(plain(roce.Header{Opcode: roce.RC | roce.OpWriteOnly, PKey: roce.PKeyDefault, DMALen: 64}), true)
@@ -243,7 +244,7 @@ func FuzzSealedContents(f *testing.F) {
 			return
 		}
 		before := s.nics[1].Stats().PacketsReceived
-		for _, q := range s.qps[1] { // otherwise wrong keys end the session
+		for _, q := range s.qps[1] { // otherwise wrong keys fail the session
 			q.sealing.seal.mu.Lock()
 			q.sealing.seal.wrongKeys = 0
 			q.sealing.seal.mu.Unlock()
@@ -267,8 +268,8 @@ func FuzzSealedContents(f *testing.F) {
 	})
 }
 
-// BenchmarkSealedDrop is what a packet of an attacker costs, without system calls: random bytes, and forged packets with the
-// right index.
+// BenchmarkSealedDrop measures the cost of an attacker's packet without system calls: random bytes, and
+// forged packets with the right index.
 func BenchmarkSealedDrop(b *testing.B) {
 	for _, size := range []int{48, 4156} {
 		for _, forged := range []bool{false, true} {

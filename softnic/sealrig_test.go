@@ -52,8 +52,8 @@ func (d *sealedPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 	return d.PD.CreateAH(attr)
 }
 
-// sealPair seals the two contexts of a pair. A UD QP of each tells the other's NIC its greeting, because the suite
-// connects some QPs without endpoints.
+// sealPair seals the two contexts of a pair. A UD QP on each side passes its greeting to the other's NIC,
+// because the suite connects some QPs without endpoints.
 func sealPair(tb testing.TB, p verbstest.Pair) verbstest.Pair {
 	tb.Helper()
 	seals := [2]verbs.Seal{}

@@ -14,8 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSealClose: a NIC forgets the keys of a session when its Seal is closed, which must have no QPs and AHs. More sessions
-// than a NIC can have at once come and go in one PD.
+// TestSealClose: closing a Seal discards the session's keys, and requires that it has no QPs or AHs. A PD can
+// go through more sessions than a NIC can hold at once.
 func TestSealClose(t *testing.T) {
 	f := newFortress(t)
 	n := f.nics[1]
@@ -55,8 +55,8 @@ func sealedExtra(g seal.Greeting) []byte {
 	return append([]byte{'s', 'n', extraVersion, extraRuns | extraFill | extraSealed, 0, 0, 4, 0}, g[:]...)
 }
 
-// TestSealedPeers: what a sealed peer says of itself is checked, and is its own: it changes nothing for the peer of another
-// session that has the same address.
+// TestSealedPeers: a sealed peer's announcements are validated and apply only to its own session, even if
+// another session's peer has the same address.
 func TestSealedPeers(t *testing.T) {
 	f := newFortress(t)
 	addr := verbs.GIDFromAddr(f.addr(0))
@@ -105,7 +105,7 @@ func TestSealedPeers(t *testing.T) {
 	}
 }
 
-// TestPeersAreEvicted: a port that has learned of as many peers as it may forgets one for the next.
+// TestPeersAreEvicted: a port with the maximum number of known peers evicts one for the next.
 func TestPeersAreEvicted(t *testing.T) {
 	u := &udpPort{peers: make(map[udpAddr]*udpPeer)}
 	e := verbs.Endpoint{Extra: []byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34}}
@@ -122,8 +122,8 @@ func TestPeersAreEvicted(t *testing.T) {
 	}
 }
 
-// TestSealedSourceOfDatagrams: the source of a sealed datagram is the NIC of its association, whatever address an attacker on
-// the path has sent it from. Dropped packets leave nothing behind.
+// TestSealedSourceOfDatagrams: the source of a sealed datagram is the NIC of its association, whatever source
+// address an attacker on the path has used. Dropped packets leave no state.
 func TestSealedSourceOfDatagrams(t *testing.T) {
 	f := newFortress(t)
 	q, u := f.qps[1][2], f.nics[1].sealed
@@ -156,8 +156,8 @@ func TestSealedSourceOfDatagrams(t *testing.T) {
 	}
 }
 
-// TestSealedConnectBinds: a QP accepts packets of the association that its peer's endpoint names, also if another NIC of
-// the peer was met later at the same address.
+// TestSealedConnectBinds: a QP accepts packets from the association in its peer's endpoint, even if another
+// NIC of the peer was later seen at the same address.
 func TestSealedConnectBinds(t *testing.T) {
 	f := newFortress(t)
 	q := f.qps[1][0]
@@ -179,8 +179,9 @@ func TestSealedConnectBinds(t *testing.T) {
 	}
 }
 
-// TestSealedWrongKeys: an admitted peer can try 16 keys in a session, on all QPs of it together, RC and UC, also if they are
-// connected again. Then all its QPs end, a right key is not looked at, and no QP can be made. Other sessions go on.
+// TestSealedWrongKeys: an admitted peer has 16 wrong keys per session, counted over all its RC and UC QPs,
+// even across reconnects. After that all its QPs fail, even a right key is ignored, and new QPs are refused.
+// Other sessions continue.
 func TestSealedWrongKeys(t *testing.T) {
 	f := newFortress(t)
 	rc, uc, a := f.qps[1][0], f.qps[1][1], f.qps[0][1].assoc
@@ -193,7 +194,7 @@ func TestSealedWrongKeys(t *testing.T) {
 		f.serve(f.nics[1].sealed, sealedBy(a, plain(h)))
 	}
 	for i := range maxWrongKeys {
-		if rc.state != verbs.StateRTS { // a wrong key ends it, and a program may connect it again
+		if rc.state != verbs.StateRTS { // a wrong key fails it, and a program may reconnect it
 			check(t, rc.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
 			check(t, rc.Connect(f.eps[0]))
 		}
@@ -219,8 +220,8 @@ func TestSealedWrongKeys(t *testing.T) {
 	t.Logf("%d keys tried in a session: a right one is found in 1 of %d sessions", maxWrongKeys, 1<<32/maxWrongKeys)
 }
 
-// TestKeyGuessingSealed: a forger that knows everything but the secret tries no key at all, on RC and on UC. Not even the
-// right one is looked at.
+// TestKeyGuessingSealed: a forger that knows everything but the secret cannot try any key, on RC or UC. Even
+// the right one is ignored.
 func TestKeyGuessingSealed(t *testing.T) {
 	f := newFortress(t)
 	f.write(f.qps[0][0], f.qps[1][0], 5000)

@@ -66,7 +66,7 @@ func (l *loner) recv(id uint64, n, lkey uint32) {
 	postRecv(l.t, l.q, []verbs.RecvWR{r})
 }
 
-// want polls, and compares what each work request ended with; none may end twice.
+// want polls and compares the status of each work request, which must complete exactly once.
 func (l *loner) want(want map[uint64]verbs.Status) {
 	l.t.Helper()
 	got := map[uint64]verbs.Status{}
@@ -81,9 +81,8 @@ func (l *loner) want(want map[uint64]verbs.Status) {
 	}
 }
 
-// TestUDSelfShortReceive: a datagram that is longer than its receive is dropped without
-// a word, also if the QP sent it to itself. The send completes once, the QP stays in
-// RTS, and the receive serves the next datagram.
+// TestUDSelfShortReceive: a datagram longer than its receive is dropped silently, even if the QP sent it to
+// itself. The send completes once, the QP stays in RTS, and the receive serves the next datagram.
 func TestUDSelfShortReceive(t *testing.T) {
 	l := newLoner(t, verbs.UD)
 	l.recv(100, verbs.GRHLen+8, l.mr.LKey())
@@ -101,9 +100,8 @@ func TestUDSelfShortReceive(t *testing.T) {
 	l.want(map[uint64]verbs.Status{4: verbs.StatusSuccess, 100: verbs.StatusSuccess})
 }
 
-// TestSelfBadReceive: a receive with a wrong key ends the QP that sent to itself, but
-// only after the send: every work request completes exactly once, those after the one
-// that met the receive are flushed, and the QP works again after a reset.
+// TestSelfBadReceive: a receive with a wrong key fails a QP that sends to itself, but only after the send.
+// Every work request completes exactly once, later ones are flushed, and the QP works again after a reset.
 func TestSelfBadReceive(t *testing.T) {
 	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
 		t.Run(typ.String(), func(t *testing.T) {

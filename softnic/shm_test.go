@@ -86,7 +86,7 @@ func shmPair(tb testing.TB, size int) (x, y *shmSide) {
 	return x, y
 }
 
-// lent waits until x can touch the memory of its peer directly.
+// lent waits until s can access its peer's memory directly.
 func (s *shmSide) lent() {
 	s.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
@@ -102,7 +102,7 @@ func (s *shmSide) lent() {
 	}
 }
 
-// TestShmDirect: WRITEs and READs of memory that can be lent need no packets, and an immediate needs one.
+// TestShmDirect: WRITEs and READs of shareable memory need no packets, and an immediate needs one.
 func TestShmDirect(t *testing.T) {
 	noRaces(t)
 	const size = 300 << 10
@@ -146,7 +146,7 @@ func TestShmDirect(t *testing.T) {
 	}
 }
 
-// TestShmNotLent: memory that cannot be lent, and an observed NIC, are served by packets.
+// TestShmNotLent: memory that cannot be shared, and an observed NIC, are served by packets.
 func TestShmNotLent(t *testing.T) {
 	noRaces(t)
 	const size = 100 << 10
@@ -216,8 +216,8 @@ func TestShmRegionClose(t *testing.T) {
 	}
 }
 
-// TestShmBackPressure: a peer that does not read holds back a sender without acknowledgements, and loses nothing. The sender
-// goes on by itself.
+// TestShmBackPressure: a peer that does not read applies back-pressure to a sender without acknowledgements,
+// and no message is lost. The sender resumes without a poll.
 func TestShmBackPressure(t *testing.T) {
 	noRaces(t)
 	r := shmRig(t)
@@ -257,7 +257,7 @@ func TestShmBackPressure(t *testing.T) {
 	}
 }
 
-// TestShmLinkRefuses: what is no link is an error.
+// TestShmLinkRefuses: NewShmLink rejects nil and a peer with another protocol, and a ShmLink a second NIC.
 func TestShmLinkRefuses(t *testing.T) {
 	_, err := softnic.NewShmLink(nil)
 	if !errors.Is(err, verbs.ErrInvalid) {
@@ -280,8 +280,8 @@ func TestShmLinkRefuses(t *testing.T) {
 	}
 }
 
-// TestShmRetry: a request that left in a packet is sent again in a packet, although it could be done directly by then. Its PSN
-// is taken.
+// TestShmRetry: a request first sent as a packet is retransmitted as a packet, even if direct access has
+// become possible. Its PSN is already used.
 func TestShmRetry(t *testing.T) {
 	noRaces(t)
 	r := shmRig(t)
@@ -314,7 +314,7 @@ func TestShmRetry(t *testing.T) {
 	}
 }
 
-// TestShmNotGranted: a QP of the peer that would not take a packet lets nothing be done directly either.
+// TestShmNotGranted: a peer's QP that would not accept a packet does not allow direct access either.
 func TestShmNotGranted(t *testing.T) {
 	noRaces(t)
 	for name, spoil := range map[string]func(x, y *shmSide){
@@ -345,8 +345,8 @@ func TestShmNotGranted(t *testing.T) {
 	}
 }
 
-// TestShmReregister: a region that keeps its key and allows less is refused what it allowed before. The peer may still have
-// the key with the old access.
+// TestShmReregister: a region that keeps its key with fewer rights refuses the removed ones. The peer may
+// still know the key with the old access.
 func TestShmReregister(t *testing.T) {
 	noRaces(t)
 	r := shmRig(t)

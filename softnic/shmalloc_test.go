@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestShmNoAllocations holds direct transfers and packets over shared memory to zero allocations.
+// TestShmNoAllocations: direct transfers and packets over shared memory do not allocate.
 func TestShmNoAllocations(t *testing.T) {
 	x, y := shmPair(t, 64*kib)
 	if !heapMemory {
@@ -43,7 +43,7 @@ func TestShmNoAllocations(t *testing.T) {
 	}
 }
 
-// TestFarDeviceNoAllocations does it with memory of a device.
+// TestFarDeviceNoAllocations does the same with device memory.
 func TestFarDeviceNoAllocations(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")

@@ -13,8 +13,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// BenchmarkShmWrite writes to another process. 8 bytes are a notified write and its answer: an op is half of the round trip,
-// with both sides polling or both asleep. The least is that of the best 64 round trips in a row, for a machine that is not idle. Long ones are written one after the other, beside memcpy in the same run.
+// BenchmarkShmWrite writes to another process. The 8-byte case is a notified write and its response: an op is
+// half a round trip, with both sides polling or both asleep. The reported minimum is the best 64 consecutive
+// round trips, for a busy machine. Long writes run back to back, next to memcpy in the same run.
 func BenchmarkShmWrite(b *testing.B) {
 	for _, mode := range []string{shmEcho, shmSleep} {
 		b.Run("size=8B/"+mode, func(b *testing.B) {
@@ -37,10 +38,10 @@ func BenchmarkShmWrite(b *testing.B) {
 	}
 }
 
-// shmSignaled is how many notified writes one send completion covers.
+// shmSignaled is the number of notified writes per send completion.
 const shmSignaled = 64
 
-// pingPong sends n notified writes and waits for the answer to each.
+// pingPong sends n notified writes and waits for each response.
 func (s *shmSide) pingPong(n int, sleep bool) {
 	ctx := context.Background()
 	recvs := make([]verbs.RecvWR, 1)
@@ -64,11 +65,11 @@ func (s *shmSide) pingPong(n int, sleep bool) {
 	}
 }
 
-// shmChain is how many long WRITEs are posted at a time.
+// shmChain is the number of long WRITEs per post.
 const shmChain = 8
 
-// benchmarkShmStream alternates chains of WRITEs, as much memcpy between two buffers of the same size, and as
-// many bytes through a TCP connection of the loopback.
+// benchmarkShmStream alternates chains of WRITEs, an equal amount of memcpy between two buffers of the same
+// size, and as many bytes over TCP on loopback.
 func benchmarkShmStream(b *testing.B, size int) {
 	s, _ := startFar(b, shmIdle)
 	s.lent()
@@ -97,7 +98,7 @@ func benchmarkShmStream(b *testing.B, size int) {
 	chains := 0
 	b.ResetTimer()
 	for ; chains*shmChain < b.N; chains++ {
-		for k := range ways { // each way comes first as often as the others
+		for k := range ways { // each way goes first equally often
 			way := (k + chains) % len(ways)
 			ways[way]() // fills the caches
 			at := time.Now()
@@ -117,7 +118,7 @@ func benchmarkShmStream(b *testing.B, size int) {
 	}
 }
 
-// tcpStream is a TCP connection whose far end says when it has read everything.
+// tcpStream is a TCP connection whose far end reports when it has read everything.
 type tcpStream struct {
 	b    *testing.B
 	out  net.Conn

@@ -34,8 +34,8 @@ func TestShmTwoProcesses(t *testing.T) {
 	s.pingPong(100, true)
 }
 
-// TestShmKernelCopies: the kernel copies to and from memory of another process that has no file. If the system does not allow that,
-// packets do it.
+// TestShmKernelCopies: the kernel copies to and from another process's memory that is not backed by a file.
+// If the system forbids that, packets carry the data.
 func TestShmKernelCopies(t *testing.T) {
 	s, _ := startFar(t, shmPlain)
 	const size = 1 << 20
@@ -46,7 +46,7 @@ func TestShmKernelCopies(t *testing.T) {
 			s.mem.Bytes()[i] = byte(i*7 + i>>8 + k)
 		}
 		requests := []verbs.SendWR{s.request(verbs.OpRDMAWrite, 0), s.request(verbs.OpRDMARead, 0)}
-		for i := range requests { // pieces of different lengths, one of them empty
+		for i := range requests { // SGEs of different lengths, one of them empty
 			addr := s.mr.Addr() + uint64(i*size)
 			requests[i].SetSGE(verbs.SGE{Addr: addr, Length: 1000, LKey: s.mr.LKey()}, verbs.SGE{LKey: s.mr.LKey()}, verbs.SGE{Addr: addr + 1000, Length: size - 1000, LKey: s.mr.LKey()})
 		}
@@ -61,15 +61,15 @@ func TestShmKernelCopies(t *testing.T) {
 		if s.nic.Stats().Direct == was+2 {
 			break
 		}
-		if k == 1000 { // the first ones may come before the other side has named its region
+		if k == 1000 { // the far side may not have announced its region before
 			t.Fatal("the kernel has not copied")
 		}
 	}
 }
 
-// TestShmPeerKilled: a process that is killed, at any point, leaves nothing locked. The requests of the other one end with
-// RETRY_EXC_ERR because the kernel closes the socket: the QPs have no timeout. It takes 50 ms at most, on an idle machine. So the
-// least time of all is checked.
+// TestShmPeerKilled: a process killed at any point leaves no lock held. The other side's requests fail with
+// RETRY_EXC_ERR because the kernel closes the socket: the QPs have no timeout. On an idle machine that takes
+// at most 50 ms, so only the minimum over all runs is checked.
 func TestShmPeerKilled(t *testing.T) {
 	least := time.Hour
 	defer func() {
@@ -121,8 +121,8 @@ func TestShmPeerKilled(t *testing.T) {
 	}
 }
 
-// TestShmPeerKilledInside: a process that is killed while it writes to this side's memory does not keep MR.Close from
-// returning. Then nobody writes the memory.
+// TestShmPeerKilledInside: MR.Close returns even if a process is killed while writing to this side's memory.
+// Afterwards the memory is no longer written.
 func TestShmPeerKilledInside(t *testing.T) {
 	noRaces(t)
 	for k, pause := range []time.Duration{0, 100 * time.Microsecond, time.Millisecond, 0, 0} {
@@ -148,9 +148,9 @@ func TestShmPeerKilledInside(t *testing.T) {
 	}
 }
 
-// TestShmPeerKilledAsleep: a program that sleeps learns of the peer's death too.
+// TestShmPeerKilledAsleep: a sleeping program is notified of the peer's death, too.
 func TestShmPeerKilledAsleep(t *testing.T) {
-	s, far := startFar(t, shmIdle) // it posts no receives, so that a SEND waits
+	s, far := startFar(t, shmIdle) // it does not post receives, so a SEND waits
 	s.send([]verbs.SendWR{s.request(verbs.OpSend, 8)})
 	go func() { _ = far.Process.Signal(os.Kill) }()
 	if wcs := s.doze(t.Context()); len(wcs) != 1 || wcs[0].Status != verbs.StatusRetryExcErr {
@@ -161,8 +161,8 @@ func TestShmPeerKilledAsleep(t *testing.T) {
 	}
 }
 
-// TestShmPeerKilledSocketKept: requests to a process that was killed fail although another process keeps its socket open, and also if they need
-// only shared memory, which is still there.
+// TestShmPeerKilledSocketKept: requests to a killed process fail even if another process keeps its socket
+// open, and even if they need only the shared memory, which still exists.
 func TestShmPeerKilledSocketKept(t *testing.T) {
 	noRaces(t)
 	s, far := startFar(t, shmChild)

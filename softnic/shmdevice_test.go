@@ -14,10 +14,10 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// sharing is that of a device whose memory processes can open.
+// sharing describes a device whose memory other processes can open.
 var sharing = verbstest.Sharing{Export: true, Open: true, Copy: true}
 
-// farLinks are the links on which a device reaches memory of the peer.
+// farLinks are the links on which a device can access peer memory.
 var farLinks = map[string]func(tb testing.TB) verbstest.Pair{
 	"shm": deviceLinks["shm"],
 	"near": func(tb testing.TB) verbstest.Pair {
@@ -25,7 +25,7 @@ var farLinks = map[string]func(tb testing.TB) verbstest.Pair{
 	},
 }
 
-// newFarRig returns a rig on a link of farLinks, whose memory is lent.
+// newFarRig returns a rig on one of farLinks with shared memory.
 func newFarRig(tb testing.TB, link string) *deviceRig {
 	tb.Helper()
 	d := new(verbstest.MemoryDevice)
@@ -36,13 +36,13 @@ func newFarRig(tb testing.TB, link string) *deviceRig {
 	return r
 }
 
-// direct is how many requests side A has done itself.
+// direct returns the number of requests that side A executed directly.
 func (r *deviceRig) direct() uint64 { return r.ca.Device().(*softnic.NIC).Stats().Direct }
 
-// packets is how many packets side A has sent.
+// packets returns the number of packets that side A has sent.
 func (r *deviceRig) packets() uint64 { return r.ca.Device().(*softnic.NIC).Stats().PacketsSent }
 
-// awaitLent waits until side A reaches a region of the peer without packets.
+// awaitLent waits until side A can access a peer's region without packets.
 func (r *deviceRig) awaitLent(p devicePiece) {
 	r.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
@@ -58,7 +58,7 @@ func (r *deviceRig) awaitLent(p devicePiece) {
 	}
 }
 
-// awaitOpened waits until so many regions are open.
+// awaitOpened waits until want regions are open.
 func (r *deviceRig) awaitOpened(want int, when string) {
 	r.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); r.device.Opened() != want; runtime.Gosched() {
@@ -68,8 +68,9 @@ func (r *deviceRig) awaitOpened(want int, when string) {
 	}
 }
 
-// TestFarDevice: WRITEs and READs between memory of devices and of the host, in all combinations. Those of memory of the peer's device need no
-// packets. The bytes are those that were sent, and no others change. TestFarDeviceLong has long ones of the peer's host memory.
+// TestFarDevice: WRITEs and READs between device and host memory, in all combinations. Access to the peer's
+// device memory needs no packets. The data arrives intact and no other bytes change. TestFarDeviceLong covers
+// long requests on the peer's host memory.
 func TestFarDevice(t *testing.T) {
 	noRaces(t)
 	for link := range farLinks {
@@ -129,7 +130,8 @@ func (r *deviceRig) checkFar(t *testing.T, op verbs.Opcode, far devicePiece, sge
 	}
 }
 
-// TestFarDeviceBatch: a chain of requests is one call of the device, with one synchronization, and a request on host memory ends it. A fence does too.
+// TestFarDeviceBatch: a chain of requests is one device call with one synchronization. A request on host
+// memory or a fence closes the batch.
 func TestFarDeviceBatch(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")
@@ -163,8 +165,8 @@ func TestFarDeviceBatch(t *testing.T) {
 	}
 }
 
-// TestFarDeviceImmediate: the receive of a WRITE with an immediate completes behind bytes that no packet has carried, and behind those of the
-// requests before it. INLINE bytes are brought too.
+// TestFarDeviceImmediate: the receive of a WRITE with an immediate completes after its directly copied bytes
+// and after the bytes of all earlier requests. Inline data is delivered too.
 func TestFarDeviceImmediate(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")
@@ -190,7 +192,8 @@ func TestFarDeviceImmediate(t *testing.T) {
 	}
 }
 
-// TestFarDeviceLong: a device copies long requests to and from any memory of the peer, and those that are longer than a turn.
+// TestFarDeviceLong: a device copies long requests to and from any peer memory, including requests longer
+// than a turn.
 func TestFarDeviceLong(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")
@@ -228,7 +231,7 @@ func TestFarDeviceLong(t *testing.T) {
 	}
 }
 
-// TestFarDeviceRights: what packets may not do, direct copies may not do.
+// TestFarDeviceRights: direct copies are subject to the same access rights as packets.
 func TestFarDeviceRights(t *testing.T) {
 	noRaces(t)
 	for _, tt := range []struct {
@@ -283,13 +286,15 @@ func TestFarDeviceRights(t *testing.T) {
 	}
 }
 
-// awaitKnown waits until side A knows all regions that side B has registered: another one that comes behind them is lent.
+// awaitKnown waits until side A knows all regions that side B has registered, by registering one more and
+// waiting for it.
 func (r *deviceRig) awaitKnown(t *testing.T) {
 	t.Helper()
 	r.awaitLent(r.register(r.pb, r.device.Alloc))
 }
 
-// TestFarDeviceFallback: packets carry what has no handle, cannot be opened or cannot be copied. Nothing fails.
+// TestFarDeviceFallback: packets carry data in memory without a handle, or that cannot be opened or copied.
+// No request fails.
 func TestFarDeviceFallback(t *testing.T) {
 	noRaces(t)
 	cases := map[string]verbstest.Sharing{"no handle": {}, "not opened": {Export: true}, "not copied": {Export: true, Open: true}}
@@ -300,7 +305,7 @@ func TestFarDeviceFallback(t *testing.T) {
 				d := new(verbstest.MemoryDevice)
 				d.Share(s)
 				r := deviceRigWith(t, farLinks["shm"](t), verbs.RC, d, &verbs.MemoryConfig{Shared: true})
-				r.awaitLent(r.hostRemote) // those before it are known too
+				r.awaitLent(r.hostRemote) // earlier regions are known too
 				direct := r.direct()
 				for i := range 20 {
 					mine, n := r.local.fill(t, i), 1+i*3000
@@ -323,7 +328,7 @@ func TestFarDeviceFallback(t *testing.T) {
 	}
 }
 
-// TestFarDeviceOther: a NIC without memory on a device opens none of the peer, until it has some.
+// TestFarDeviceOther: a NIC without device memory does not open the peer's until it registers some.
 func TestFarDeviceOther(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")
@@ -342,7 +347,7 @@ func TestFarDeviceOther(t *testing.T) {
 	r.awaitLent(r.remote)
 }
 
-// TestFarDeviceFails: a device that fails ends the request with an error, and those behind it are flushed.
+// TestFarDeviceFails: a device failure fails the request, and later requests are flushed.
 func TestFarDeviceFails(t *testing.T) {
 	noRaces(t)
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm} {
@@ -396,7 +401,7 @@ func TestFarDeviceWaits(t *testing.T) {
 	}
 }
 
-// TestFarDeviceCloses: memory of the peer is closed when its region goes, and when either side ends.
+// TestFarDeviceCloses: peer memory is closed with its region, and when either side closes.
 func TestFarDeviceCloses(t *testing.T) {
 	noRaces(t)
 	for link := range farLinks {
@@ -422,7 +427,8 @@ func TestFarDeviceCloses(t *testing.T) {
 	})
 }
 
-// TestFarDeviceAddress: a region with addresses of its own is reached by them, and one with the key of an earlier region by packets.
+// TestFarDeviceAddress: a region with its own address range is accessed directly, and one with the key of an
+// earlier region through packets.
 func TestFarDeviceAddress(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmBesieger is a peer of a ShmLink that writes what it likes into its segment and its socket.
+// shmBesieger is a ShmLink peer that writes arbitrary data into its segment and its socket.
 type shmBesieger struct {
 	conn    *shm.Conn
 	segment shm.Segment
@@ -42,7 +42,7 @@ func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	return s, peer
 }
 
-// enter puts an entry into the besieger's ring: its length and header as they are. A small number of a QP is
+// enter writes an entry into the besieger's ring, with its length and header unmodified. A small QP number is
 // an index of qps.
 func (p *shmBesieger) enter(k int, entry []byte, qps []*qp) {
 	slot := p.segment.Ring()[k%shm.Slots*shm.Line:][:shm.Line]
@@ -66,8 +66,8 @@ func shmEntry(h roce.Header, length int, mark byte) []byte {
 	return bytes.Clone(b[4:shm.Line])
 }
 
-// FuzzShmPeer: whatever a peer puts into its ring, its tables and its socket, the NIC touches only what the peer was given, and
-// goes on.
+// FuzzShmPeer: whatever a peer writes into its ring, its tables and its socket, the NIC touches only memory
+// granted to the peer, and keeps working.
 func FuzzShmPeer(f *testing.F) {
 	const qpn = 0 // the RC QP
 	for _, e := range [][]byte{

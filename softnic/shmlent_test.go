@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// lentContext is a context whose regions are with the peer when they are registered, so that the suite finds
-// no time in which it needs packets.
+// lentContext is a context whose regions are known to the peer as soon as they are registered, so that the
+// suite never falls back to packets.
 type lentContext struct {
 	verbs.Context
 	verbs.ClockReader
@@ -85,15 +85,15 @@ func shmEnds(tb testing.TB) (links [2]*ShmLink) {
 	return links
 }
 
-// TestConformanceShmLent runs the suite over shared memory, with every region lent before it is used. Requests that can be done
-// directly are, right from the start.
+// TestConformanceShmLent runs the suite over shared memory, with every region shared before its first use, so
+// that eligible requests are direct from the start.
 func TestConformanceShmLent(t *testing.T) {
 	conformLent(t, false, func(size int) (*verbs.Memory, error) {
 		return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
 	})
 }
 
-// TestConformanceShmLentDevice does the same with memory of a device, and with memory of the device and of the host by turns.
+// TestConformanceShmLentDevice does the same with device memory, and alternately with device and host memory.
 func TestConformanceShmLentDevice(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	d.Share(verbstest.Sharing{Export: true, Open: true, Copy: true})

@@ -16,17 +16,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmFarEnv holds what the far side does. If it is set, this test binary is the far side of a test with
-// two processes: its socket is descriptor 3, and cards go through the standard streams.
+// shmFarEnv selects the far side's behavior. If it is set, this test binary is the far side of a two-process
+// test: its socket is descriptor 3, and cards are exchanged over the standard streams.
 const shmFarEnv = "IBVERBX_TEST_SHM_FAR_SIDE"
 
 // What a far side does.
 const (
-	shmIdle  = "idle"  // nothing: its memory is written and read
-	shmEcho  = "echo"  // polls, and answers each immediate with an immediate
+	shmIdle  = "idle"  // idle: its memory is written and read
+	shmEcho  = "echo"  // polls, and responds to each immediate with an immediate
 	shmSleep = "sleep" // the same, but sleeps in between
 	shmFlood = "flood" // writes to the near side's memory without end
-	shmPlain = "plain" // nothing, and its memory has no file
+	shmPlain = "plain" // idle, with memory that is not file-backed
 	shmNear  = "near"  // the same, on a UDPLink with SharedMemory
 	shmChild = "child" // flood, and a child of the process has its socket too
 )
@@ -34,7 +34,7 @@ const (
 // shmDepth is the depth of the queues of a side.
 const shmDepth = 1024
 
-// shmCard is what one side tells the other.
+// shmCard is the message that each side sends the other.
 type shmCard struct {
 	Endpoint verbs.Endpoint
 	Addr     uint64
@@ -53,7 +53,7 @@ type shmSide struct {
 	mem   *verbs.Memory
 	mr    verbs.MR
 	peer  shmCard
-	// kernel says that the kernel can copy to the memory of the far side.
+	// kernel reports whether the kernel can copy to the far side's memory.
 	kernel bool
 	wcs    [64]verbs.WC
 }
@@ -63,7 +63,7 @@ func newShmSide(tb testing.TB, link softnic.Link, size int) *shmSide {
 	return newShmSideWith(tb, link, size, &verbs.MemoryConfig{Shared: true})
 }
 
-// newShmSideWith makes a side with memory of the given kind.
+// newShmSideWith returns a side with memory of the given kind.
 func newShmSideWith(tb testing.TB, link softnic.Link, size int, cfg *verbs.MemoryConfig) *shmSide {
 	tb.Helper()
 	s := &shmSide{tb: tb, waker: verbs.NewWaker()}
@@ -72,7 +72,7 @@ func newShmSideWith(tb testing.TB, link softnic.Link, size int, cfg *verbs.Memor
 	var err error
 	s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 4 * shmDepth, Waker: s.waker})
 	must(tb, err)
-	path := verbs.PathConfig{AckTimeout: verbs.ExplicitZero} // only an answer or an end ends a request
+	path := verbs.PathConfig{AckTimeout: verbs.ExplicitZero} // a request completes only by a response or the peer's exit
 	if _, udp := link.(*softnic.UDPLink); udp {
 		path.AckTimeout = 12 // 17 ms
 	}
@@ -102,23 +102,23 @@ func (s *shmSide) request(op verbs.Opcode, n int) verbs.SendWR {
 	return wr
 }
 
-// notice returns a notified write of 8 bytes, to another place than the one from which the peer sends.
+// notice returns a notified write of 8 bytes, at a different offset from the peer's own.
 func (s *shmSide) notice() verbs.SendWR {
 	wr := s.request(verbs.OpRDMAWriteWithImm, 8)
 	wr.RemoteAddr += 4096
 	return wr
 }
 
-// poll returns the completions that are there.
+// poll returns the available completions.
 func (s *shmSide) poll() []verbs.WC {
 	n, err := s.cq.Poll(s.wcs[:])
-	if err != nil { // Helper, in must, takes longer than a poll
+	if err != nil { // must is slower than a poll, because of Helper
 		s.tb.Fatal(err)
 	}
 	return s.wcs[:n]
 }
 
-// next returns the completions that are there, or sleeps until there are some.
+// next returns the available completions, or sleeps until one arrives.
 func (s *shmSide) next(ctx context.Context, sleep bool) []verbs.WC {
 	if sleep {
 		return s.doze(ctx)
@@ -156,7 +156,7 @@ func (s *shmSide) doze(ctx context.Context) []verbs.WC {
 	}
 }
 
-// await polls until n completions have come, all of them successes.
+// await polls until n requests have completed successfully.
 func (s *shmSide) await(n int) {
 	for n > 0 {
 		for _, wc := range s.poll() {
@@ -168,7 +168,7 @@ func (s *shmSide) await(n int) {
 	}
 }
 
-// fails polls until a request has ended, which must be with a status.
+// fails polls until a request has completed, which must have the given status.
 func (s *shmSide) fails(want verbs.Status) {
 	s.tb.Helper()
 	wcs := s.poll()
@@ -210,7 +210,7 @@ func TestShmFarSide(t *testing.T) {
 	must(t, out.Encode(s.card())) // ready
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the near side ends
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the near side exits
 		cancel()
 	}()
 	switch mode {
@@ -241,14 +241,14 @@ func (s *shmSide) flood(ctx context.Context) {
 	}
 }
 
-// echo answers each immediate with an immediate.
+// echo responds to each immediate with an immediate.
 func (s *shmSide) echo(ctx context.Context, recvs []verbs.RecvWR, sleep bool) {
 	answer := []verbs.SendWR{s.notice()}
 	for k := 0; ctx.Err() == nil; {
 		wcs := s.next(ctx, sleep)
 		for i := range wcs {
 			if wcs[i].Status != verbs.StatusSuccess {
-				return // the near side has ended
+				return // the near side has exited
 			}
 			switch wcs[i].Opcode {
 			case verbs.WCRecv:
@@ -258,7 +258,7 @@ func (s *shmSide) echo(ctx context.Context, recvs []verbs.RecvWR, sleep bool) {
 				if k++; k%shmSignaled == 0 {
 					answer[0].Flags = verbs.SendSignaled
 				}
-				_, _ = s.qp.PostSend(answer) // the completion tells
+				_, _ = s.qp.PostSend(answer) // the completion reports errors
 				s.receive(recvs[:1])
 			default:
 			}
@@ -266,7 +266,7 @@ func (s *shmSide) echo(ctx context.Context, recvs []verbs.RecvWR, sleep bool) {
 	}
 }
 
-// nearLink returns a UDPLink, whose NICs may look for others on the host.
+// nearLink returns a UDPLink whose NICs may discover neighbors on the host.
 func nearLink(tb testing.TB, look bool) *softnic.UDPLink {
 	tb.Helper()
 	l, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9")}, SharedMemory: look})
@@ -315,14 +315,14 @@ func startFar(tb testing.TB, mode string) (*shmSide, *shmFar) {
 	var card shmCard
 	cards := json.NewDecoder(out)
 	must(tb, cards.Decode(&card))
-	s.connect(card) // before the far side can send: nothing is sent twice
+	s.connect(card) // before the far side can send, so that retransmissions are not needed
 	must(tb, json.NewEncoder(in).Encode(s.card()))
 	must(tb, cards.Decode(&card)) // the far side is ready
 	return s, far
 }
 
-// end makes the process end and waits for it.
+// end stops the process and waits for its exit.
 func (f *shmFar) end() {
 	_ = f.in.Close()
-	_ = f.Wait() // a process that was killed is an error
+	_ = f.Wait() // a killed process returns an error
 }

@@ -11,11 +11,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmTurn is how many bytes a QP moves before others have their turn.
+// shmTurn is the number of bytes a QP moves before it yields to others.
 const shmTurn = 1 << 20
 
-// turnPair returns two sides, on a ShmLink or on UDPLinks, whose memory is long and lent. x has a second QP, connected to one of y, with
-// the same CQ.
+// turnPair returns two sides, on a ShmLink or on UDPLinks, with long shared memory. x has a second QP,
+// connected to one of y, with the same CQ.
 func turnPair(t *testing.T, near bool) (x, y *shmSide, second verbs.QP) {
 	t.Helper()
 	noRaces(t)
@@ -52,8 +52,8 @@ func bothWays(t *testing.T, test func(t *testing.T, x, y *shmSide, second verbs.
 	}
 }
 
-// TestShmTurns: a long WRITE or READ does not hold up other QPs of the NIC: it is done in parts, and they have their turn in between. It
-// ends whether the program polls or sleeps.
+// TestShmTurns: a long WRITE or READ does not block other QPs on the NIC: it is executed in slices, and they
+// run in between. It completes whether the program polls or sleeps.
 func TestShmTurns(t *testing.T) {
 	bothWays(t, func(t *testing.T, x, y *shmSide, second verbs.QP) {
 		for i, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWrite} {
@@ -82,7 +82,8 @@ func TestShmTurns(t *testing.T) {
 	})
 }
 
-// TestShmTurnTakenBack: packets do all of a request whose grant ends in the middle, and the request behind it is whole.
+// TestShmTurnTakenBack: a request whose grant is revoked in the middle is carried entirely by packets, and
+// the request behind it is intact.
 func TestShmTurnTakenBack(t *testing.T) {
 	bothWays(t, func(t *testing.T, x, y *shmSide, _ verbs.QP) {
 		must(t, softnic.PostTurn([]verbs.QP{x.qp}, []verbs.SendWR{x.request(verbs.OpRDMAWrite, x.mem.Len())}))
@@ -101,7 +102,7 @@ func TestShmTurnTakenBack(t *testing.T) {
 	})
 }
 
-// drained takes the QP of a side to SQD and waits until it is drained.
+// drained moves a side's QP to SQD and waits until it is drained.
 func drained(t *testing.T, x *shmSide) {
 	t.Helper()
 	must(t, x.qp.Modify(verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}, verbs.AttrState|verbs.AttrSQDNotify))
@@ -113,13 +114,13 @@ func drained(t *testing.T, x *shmSide) {
 	}
 }
 
-// TestShmTurnDrain: a request that has begun ends before a QP in SQD is drained.
+// TestShmTurnDrain: a QP in SQD is drained only after the request in progress completes.
 func TestShmTurnDrain(t *testing.T) {
 	bothWays(t, func(t *testing.T, x, y *shmSide, _ verbs.QP) {
 		long := x.request(verbs.OpRDMAWrite, x.mem.Len())
 		must(t, softnic.PostTurn([]verbs.QP{x.qp, x.qp}, []verbs.SendWR{long, long}))
 		drained(t, x)
-		done := len(x.poll()) // the second may have begun too, but not ended in part
+		done := len(x.poll()) // the second may have started, but not completed in part
 		if done == 0 {
 			t.Fatal("the QP is drained, and the request that has begun is not complete")
 		}
@@ -131,7 +132,8 @@ func TestShmTurnDrain(t *testing.T) {
 	})
 }
 
-// TestShmTurnDrainPackets: the same if packets must end the request: that of an immediate, or all of them because the grant has ended.
+// TestShmTurnDrainPackets: the same if the request must finish with packets: one for an immediate, or all of
+// it because the grant was revoked.
 func TestShmTurnDrainPackets(t *testing.T) {
 	bothWays(t, func(t *testing.T, x, y *shmSide, _ verbs.QP) {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite} {

@@ -14,7 +14,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestShmOtherUser: a process of another user gets no link.
+// TestShmOtherUser: a process of another user cannot get a link.
 func TestShmOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can act as another user")
@@ -24,7 +24,7 @@ func TestShmOtherUser(t *testing.T) {
 	defer func() { must(t, l.Close()) }()
 	dialed := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the thread has another user and ends with the goroutine
+		runtime.LockOSThread() // the thread has another UID and exits with the goroutine
 		const nobody, same = 65534, ^uintptr(0)
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, same, nobody, same); e != 0 {
 			dialed <- e

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSlots: a table gives every object a number of 24 bits of its own, which finds it until it is
-// released, also after the table has grown. A full table gives none.
+// TestSlots: a table gives every object a unique 24-bit number, which finds it until it is released, even
+// after the table has grown. A full table returns 0.
 func TestSlots(t *testing.T) {
 	const limit = 1000
 	var s slots[*int]
@@ -47,7 +47,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestSlotsAreRandom: the numbers of one table say nothing of those of another, and all their bits vary.
+// TestSlotsAreRandom: numbers are unpredictable across tables, and all their bits vary.
 func TestSlotsAreRandom(t *testing.T) {
 	var a, b slots[*int]
 	a.init(newRand(0), firstQPN, maxQP)

@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// raised returns a rig on w whose QP b, in SQD, may serve 16 READs and atomics at a
-// time after it was connected for fewer.
+// raised returns a rig on w whose QP b, in SQD, may serve 16 concurrent READs and atomics after it was
+// connected for fewer.
 func raised(t *testing.T, w *world, from uint8) (r *rig, qa verbs.QP, cqA verbs.CQ) {
 	t.Helper()
 	r = newRig(t, w.link)
@@ -48,8 +48,8 @@ func allSucceeded(t *testing.T, wcs []verbs.WC, n int) {
 	}
 }
 
-// TestRaiseMaxDestRdAtomic: a limit on READs and atomics that is raised in SQD holds at
-// once. As many as it allows are served together, each with its own answer.
+// TestRaiseMaxDestRdAtomic: raising the limit on READs and atomics in SQD takes effect immediately. The full
+// number is served concurrently, each with its own response.
 func TestRaiseMaxDestRdAtomic(t *testing.T) {
 	for _, from := range []uint8{0, 1} {
 		t.Run(fmt.Sprintf("atomics from %d", from), func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestRaiseMaxDestRdAtomic(t *testing.T) {
 	}
 }
 
-// eventTypes takes the events of a context.
+// eventTypes drains the events of a context and returns their types.
 func eventTypes(t *testing.T, ctx verbs.Context) []verbs.EventType {
 	t.Helper()
 	var types []verbs.EventType
@@ -117,8 +117,8 @@ func eventTypes(t *testing.T, ctx verbs.Context) []verbs.EventType {
 	}
 }
 
-// TestSQDrainedEvent: EventSQDrained comes if the transition to SQD asked for it, once
-// per transition, and not for a later one that did not ask.
+// TestSQDrainedEvent: EventSQDrained is raised once per transition to SQD that requested it, and not for a
+// later one that did not.
 func TestSQDrainedEvent(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	qa, _ := r.pair(verbs.RC, newCQ(t, r.ca, 4), newCQ(t, r.cb, 4), 4)
@@ -142,8 +142,8 @@ func TestSQDrainedEvent(t *testing.T) {
 	}
 }
 
-// TestOldPeerAfterAddressChange: a QP whose address vector was changed in SQD takes
-// nothing more from the peer that it had, though it has taken from it before.
+// TestOldPeerAfterAddressChange: after its address vector was changed in SQD, a QP rejects packets from its
+// former peer, even if it accepted some before.
 func TestOldPeerAfterAddressChange(t *testing.T) {
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: func() int64 { return 0 }})
 	r := newRig(t, link)

@@ -20,7 +20,8 @@ func received(ctx verbs.Context, before uint64, n int) {
 	}
 }
 
-// TestStagedFailures: if several landings of a QP fail, the first of their requests ends with an error. None of them succeeds.
+// TestStagedFailures: if several landings of a QP fail, the first of their requests completes with an error.
+// None of them succeeds.
 func TestStagedFailures(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -40,8 +41,8 @@ func TestStagedFailures(t *testing.T) {
 	})
 }
 
-// TestStagedBufferAfterFailure: a staging buffer whose copies fail is used again once the device has waited for them, or is lost.
-// Otherwise the device keeps it.
+// TestStagedBufferAfterFailure: a staging buffer whose copies fail is reused once the device has waited for
+// them, or is lost. Otherwise the device keeps it.
 func TestStagedBufferAfterFailure(t *testing.T) {
 	const failures = 3
 	for _, tt := range []struct {
@@ -72,7 +73,7 @@ func TestStagedBufferAfterFailure(t *testing.T) {
 	}
 }
 
-// TestStagedReadBeforeFailure: a READ before a WRITE whose landing fails is answered.
+// TestStagedReadBeforeFailure: a READ before a WRITE whose landing fails gets its response.
 func TestStagedReadBeforeFailure(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -99,8 +100,8 @@ func TestStagedReadBeforeFailure(t *testing.T) {
 	})
 }
 
-// TestStagedOwnRequests: bytes that land for the peer do not keep the QP from requests of its own, whether fenced or done directly,
-// and the send queue counts as drained.
+// TestStagedOwnRequests: data landing for the peer does not block the QP's own requests, whether fenced or
+// direct, and the send queue counts as drained.
 func TestStagedOwnRequests(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -127,7 +128,7 @@ func TestStagedOwnRequests(t *testing.T) {
 	})
 }
 
-// TestStagedLastWQE: the event of the last WQE of an SRQ comes after the completions that waited for bytes to land.
+// TestStagedLastWQE: an SRQ's last-WQE event is raised after the completions that waited for data to land.
 func TestStagedLastWQE(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)

@@ -18,14 +18,14 @@ import (
 type stagedFlow struct {
 	q, peer    verbs.QP
 	cq, peerCQ verbs.CQ
-	// own and far are memory of the host and of the device on the two sides.
+	// own and far are host and device memory on the two sides.
 	own, far [2]devicePiece
-	// want is what the requests must leave in far, and got in own.
+	// want is the expected content of far, and got of own.
 	want, got [2][]byte
 	// adds is the last word of far on the host. Each atomic adds 1.
 	adds uint64
 	sent []verbs.SendWR
-	// done counts completions of sends, received those of receives. There are expected ones of the latter.
+	// done counts send completions and received counts receive completions, of which expected are due.
 	done, received, expected int
 }
 
@@ -35,8 +35,9 @@ const (
 	stagedSize  = stagedSlots*stagedSlot + 8
 )
 
-// TestStagedRandom posts requests of all kinds, many at a time, on several QPs and in both directions, with memory of host and devices, over a
-// network that loses, repeats, reorders and damages packets. Few staging buffers serve all.
+// TestStagedRandom posts many concurrent requests of all kinds on several QPs and in both directions, with
+// host and device memory. The network loses, duplicates, reorders and corrupts packets, and staging buffers
+// are scarce.
 func TestStagedRandom(t *testing.T) {
 	for seed := range 4 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { stagedRandom(t, uint64(seed)) })
@@ -95,7 +96,7 @@ func hostPiece(tb testing.TB, pd verbs.PD, n int) devicePiece {
 	return devicePiece{m, mr}
 }
 
-// start fills the memory and makes the requests of a round.
+// start fills the memory and creates the requests of a round.
 func (f *stagedFlow) start(t *testing.T, rng *rand.Rand) {
 	var src [2][]byte
 	for k := range 2 {
@@ -122,7 +123,7 @@ func (f *stagedFlow) start(t *testing.T, rng *rand.Rand) {
 		case verbs.OpRDMARead:
 			copy(f.got[from][at:at+cut], f.want[to][at:])
 			copy(f.got[other][at+cut:at+n], f.want[to][at+cut:])
-			if i > 0 && rng.IntN(2) == 0 && f.sent[i-1].Opcode == verbs.OpRDMAWrite { // what the WRITE before it brings
+			if i > 0 && rng.IntN(2) == 0 && f.sent[i-1].Opcode == verbs.OpRDMAWrite { // the data written by the preceding WRITE
 				last := &f.sent[i-1]
 				wr.RemoteAddr, wr.RKey = last.RemoteAddr, last.RKey
 				n = int(last.SGE[0].Length + last.SGE[1].Length)
@@ -167,7 +168,7 @@ func farKind(f *stagedFlow, key uint32) int {
 	return 0
 }
 
-// stagedPost posts the requests of all flows in pieces, by turns, and waits for all completions.
+// stagedPost posts the requests of all flows in batches, alternately, and waits for all completions.
 func stagedPost(t *testing.T, rng *rand.Rand, flows []*stagedFlow) {
 	next := make([]int, len(flows))
 	for left := len(flows) * stagedSlots; left > 0; {
@@ -211,7 +212,7 @@ func stagedPost(t *testing.T, rng *rand.Rand, flows []*stagedFlow) {
 	}
 }
 
-// recvOwner returns the flow whose receive wc is, nil if it is that of a send.
+// recvOwner returns the flow that owns the receive completed by wc, or nil for a send.
 func recvOwner(flows []*stagedFlow, f *stagedFlow, wc *verbs.WC) *stagedFlow {
 	if wc.Opcode != verbs.WCRecv && wc.Opcode != verbs.WCRecvRDMAWithImm {
 		return nil
@@ -224,7 +225,7 @@ func recvOwner(flows []*stagedFlow, f *stagedFlow, wc *verbs.WC) *stagedFlow {
 	return nil
 }
 
-// check compares the memory of a flow with what its requests must have left.
+// check compares a flow's memory with the expected result of its requests.
 func (f *stagedFlow) check(t *testing.T, round int) {
 	for k := range 2 {
 		for i := range stagedSlots {

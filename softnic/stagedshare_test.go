@@ -12,7 +12,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// stuck returns a QP of side A that sends 1 MiB from memory of a device to a peer that is closed, and then holds a staging buffer forever.
+// stuck creates a QP on side A that sends device memory to a closed peer and so holds a staging
+// buffer forever.
 func (r *deviceRig) stuck(from devicePiece) {
 	r.tb.Helper()
 	cq := newCQ(r.tb, r.ca, 16)
@@ -25,7 +26,7 @@ func (r *deviceRig) stuck(from devicePiece) {
 	must(r.tb, err)
 	must(r.tb, qb.Close())
 	must(r.tb, qa.Connect(e))
-	must2(r.tb)(qa.PostSend([]verbs.SendWR{ // the first makes the window close in the middle of a buffer
+	must2(r.tb)(qa.PostSend([]verbs.SendWR{ // the first closes the window in the middle of a buffer
 		{Opcode: verbs.OpSend}, {Opcode: verbs.OpSend, NumSGE: 1, SGE: [verbs.MaxSGE]verbs.SGE{from.sge(0, 4<<20)}},
 	}))
 }
@@ -37,7 +38,8 @@ func copied(d *verbstest.MemoryDevice, before verbstest.Copies, n int) {
 	}
 }
 
-// TestStagedTakenWhileDue: a QP that waits for bytes of a packet, and whose other bytes another QP has displaced, goes on.
+// TestStagedTakenWhileDue: a QP that waits for a packet's data, while another QP has stolen its other
+// buffers, still makes progress.
 func TestStagedTakenWhileDue(t *testing.T) {
 	p := openUDP(t, nil, softnic.Config{Staging: 1 << 20}, "127.0.0.1", "127.0.0.2")
 	r := deviceRigOn(t, p, verbs.RC)
@@ -62,7 +64,8 @@ func TestStagedTakenWhileDue(t *testing.T) {
 	}
 }
 
-// TestStagedTwoDevices: a packet with bytes of two devices is right, although other QPs have the buffers of one of them.
+// TestStagedTwoDevices: a packet with data from two devices is intact, even if other QPs hold the buffers of
+// one of them.
 func TestStagedTwoDevices(t *testing.T) {
 	p := openUDP(t, nil, softnic.Config{Staging: 1 << 20}, "127.0.0.1", "127.0.0.2")
 	r := deviceRigOn(t, p, verbs.RC)
@@ -95,7 +98,8 @@ func TestStagedTwoDevices(t *testing.T) {
 	}
 }
 
-// TestStagedReadAskedAgain: a READ that the peer asks for again while its bytes come from a device is answered once.
+// TestStagedReadAskedAgain: a READ that the peer retries while its data is being fetched from a device is
+// answered once.
 func TestStagedReadAskedAgain(t *testing.T) {
 	const asked = 3
 	r := newDeviceRig(t, "udp", verbs.RC)
@@ -109,7 +113,7 @@ func TestStagedReadAskedAgain(t *testing.T) {
 	}
 	release()
 	succeeded(t, await(t, r.cqa, 1))
-	if n := nic.Stats().PacketsSent - before.PacketsSent; n > asked { // the peer may ask once more when the answer is on its way
+	if n := nic.Stats().PacketsSent - before.PacketsSent; n > asked { // the peer may retry once more while the response is in flight
 		t.Errorf("%d answers to a READ of one packet that was asked for %d times, want one", n, 1+asked)
 	}
 	if !bytes.Equal(r.hostLocal.read(t, 0, 100), want[:100]) {

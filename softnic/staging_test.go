@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// stagedLinks are the links on which packets wait for memory of devices.
+// stagedLinks are the links on which packets wait for device memory.
 var stagedLinks = []string{"udp", "shm"}
 
 // onStaged runs a test on every link of stagedLinks.
@@ -25,7 +25,7 @@ func onStaged(t *testing.T, test func(t *testing.T, link string)) {
 	}
 }
 
-// hold is Hold of a device, which a test that fails ends.
+// hold is the device's Hold, released if the test fails.
 func hold(tb testing.TB, d *verbstest.MemoryDevice) (waits <-chan struct{}, release func()) {
 	waits, release = d.Hold()
 	release = sync.OnceFunc(release)
@@ -33,7 +33,8 @@ func hold(tb testing.TB, d *verbstest.MemoryDevice) (waits <-chan struct{}, rele
 	return waits, release
 }
 
-// nothing polls the CQs while a copy is held. A completion that does not wait for the copy would come meanwhile.
+// nothing checks that the CQs stay empty while a copy is held. A completion that does not wait for the copy
+// would show up meanwhile.
 func (r *deviceRig) nothing(what string) {
 	r.tb.Helper()
 	var wcs [1]verbs.WC
@@ -108,8 +109,8 @@ func TestStagedCompletion(t *testing.T) {
 	})
 }
 
-// TestStagedOrder: what comes behind bytes that are on their way to a device waits for them: completions of requests on host
-// memory, answers to READs, atomics and NAKs.
+// TestStagedOrder: work behind data landing on a device waits for it: completions of host-memory requests,
+// READ responses, atomics and NAKs.
 func TestStagedOrder(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		for _, behind := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, 99} {
@@ -119,7 +120,7 @@ func TestStagedOrder(t *testing.T) {
 			waits, release := hold(t, r.device)
 			r.post(r.remote.request(verbs.OpRDMAWrite, 100, r.hostLocal.sge(100, 64)))
 			<-waits
-			if behind == 99 { // a READ of what the WRITE is bringing
+			if behind == 99 { // a READ of the data being written
 				r.post(r.remote.request(verbs.OpRDMARead, 100, r.hostLocal.sge(1000, 64)))
 			} else {
 				r.post(r.hostRemote.request(behind, 8, r.hostLocal.sge(0, 8)))
@@ -137,7 +138,7 @@ func TestStagedOrder(t *testing.T) {
 	})
 }
 
-// TestStagedFence: a fenced WRITE sends what a READ before it has brought to a device.
+// TestStagedFence: a fenced WRITE sends the data that an earlier READ brought to a device.
 func TestStagedFence(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -147,7 +148,7 @@ func TestStagedFence(t *testing.T) {
 		fenced := other.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 5000))
 		fenced.Flags |= verbs.SendFence
 		waits, release := hold(t, r.device)
-		// The first WRITE makes the feed look ahead.
+		// The first WRITE starts the prefetch.
 		r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.local.sge(20_000, 5000)), r.hostRemote.request(verbs.OpRDMARead, 0, r.local.sge(0, 5000)), fenced)
 		<-waits
 		r.nothing("fence")
@@ -159,7 +160,8 @@ func TestStagedFence(t *testing.T) {
 	})
 }
 
-// TestStagedAhead: bytes are fetched while those before them are not acknowledged, and a QP that goes back fetches them again.
+// TestStagedAhead: data is prefetched while earlier data is unacknowledged, and a QP that goes back fetches
+// it again.
 func TestStagedAhead(t *testing.T) {
 	link, err := softnic.NewUDPLink(nil)
 	must(t, err)
@@ -186,7 +188,7 @@ func TestStagedAhead(t *testing.T) {
 	if k, err := qa.PostSend([]verbs.SendWR{to.request(verbs.OpRDMAWrite, 0, from.sge(0, n))}); k != 1 || err != nil {
 		t.Fatalf("PostSend = %d, %v, want 1 and nil", k, err)
 	}
-	for device.Count().Copies < copies+3 { // nothing is acknowledged
+	for device.Count().Copies < copies+3 { // unacknowledged so far
 		runtime.Gosched()
 	}
 	link.Restore(nics[0], netip.MustParseAddr("127.0.0.2"))
@@ -196,7 +198,7 @@ func TestStagedAhead(t *testing.T) {
 	}
 }
 
-// bigPiece is registered memory of a device.
+// bigPiece returns registered device memory.
 func bigPiece(tb testing.TB, pd verbs.PD, d *verbstest.MemoryDevice, n int) devicePiece {
 	tb.Helper()
 	m, err := d.Alloc(n)
@@ -208,7 +210,8 @@ func bigPiece(tb testing.TB, pd verbs.PD, d *verbstest.MemoryDevice, n int) devi
 	return devicePiece{m, mr}
 }
 
-// TestStagedFaults moves random pieces over UDP with loss, duplicates, reordering and damage. Memory of both kinds takes part.
+// TestStagedFaults moves random ranges over UDP with loss, duplicates, reordering and corruption, in both
+// kinds of memory.
 func TestStagedFaults(t *testing.T) {
 	p := openUDP(t, &softnic.UDPConfig{Seed: 7, Impairment: softnic.Impairment{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.005}},
 		softnic.Config{MTU: verbs.MTU1024, Staging: 1}, "127.0.0.1", "127.0.0.2")
@@ -237,7 +240,8 @@ func TestStagedFaults(t *testing.T) {
 	}
 }
 
-// TestStagedFlush: an error of the QP flushes what is posted behind bytes that are landing, and nothing is reported before they have landed.
+// TestStagedFlush: a QP error flushes the requests behind landing data, and no completion is reported before
+// it has landed.
 func TestStagedFlush(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -260,7 +264,8 @@ func TestStagedFlush(t *testing.T) {
 	})
 }
 
-// TestStagedReset: a QP that is reset or closed while its bytes land reports nothing, and can be used again.
+// TestStagedReset: a QP that is reset or closed while its data lands does not report completions, and can be
+// reused.
 func TestStagedReset(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -284,8 +289,8 @@ func TestStagedReset(t *testing.T) {
 	})
 }
 
-// TestStagedResetWaits: a QP is not reset or closed before its bytes are in place. Whoever takes its place may use the memory, and
-// a late copy would overwrite that.
+// TestStagedResetWaits: resetting or closing a QP waits until its data has landed. A late copy could
+// otherwise overwrite memory already in use for something else.
 func TestStagedResetWaits(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		for _, end := range []func(q verbs.QP) error{
@@ -361,7 +366,7 @@ func TestStagedBound(t *testing.T) {
 	r := deviceRigOn(t, p, verbs.RC)
 	from, to := bigPiece(t, r.pa, r.device, n), bigPiece(t, r.pb, r.device, n)
 	long := bigPiece(t, r.pa, r.device, 4<<20)
-	cq := newCQ(t, r.ca, 16) // of a QP that waits forever for a peer that is closed, with fetched bytes
+	cq := newCQ(t, r.ca, 16) // of a QP with fetched data that waits forever for a closed peer
 	qa, err := r.pa.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxSendSGE: 1, Path: verbs.PathConfig{AckTimeout: verbs.ExplicitZero},
 	})
@@ -371,7 +376,7 @@ func TestStagedBound(t *testing.T) {
 	must(t, err)
 	must(t, qb.Close())
 	must(t, qa.Connect(e))
-	must2(t)(qa.PostSend([]verbs.SendWR{ // the first makes the window close in the middle of a buffer
+	must2(t)(qa.PostSend([]verbs.SendWR{ // the first closes the window in the middle of a buffer
 		{Opcode: verbs.OpSend}, {Opcode: verbs.OpSend, NumSGE: 1, SGE: [verbs.MaxSGE]verbs.SGE{long.sge(0, 4<<20)}},
 	}))
 	want := from.fill(t, 5)
@@ -393,9 +398,9 @@ func must2(tb testing.TB) func(int, error) {
 	return func(_ int, err error) { tb.Helper(); must(tb, err) }
 }
 
-// TestStagedIsolation: a copy that fails ends only the QP whose memory it is, on either side.
+// TestStagedIsolation: a failed copy fails only the QP that owns the memory, on either side.
 func TestStagedIsolation(t *testing.T) {
-	const busy = 4 // landings, after which those that follow land together
+	const busy = 4 // landings, after which the following ones land together
 	onStaged(t, func(t *testing.T, link string) {
 		for _, incoming := range []bool{false, true} {
 			r := newDeviceRig(t, link, verbs.RC)
@@ -471,7 +476,7 @@ func TestStagedUnreliable(t *testing.T) {
 	})
 }
 
-// TestStagedUnsignaled: a READ without a signal whose bytes cannot land is reported.
+// TestStagedUnsignaled: an unsignaled READ whose data cannot land is reported.
 func TestStagedUnsignaled(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)

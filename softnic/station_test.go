@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// station is a NIC with one of everything, for tests that look inside.
+// station is a NIC with one object of each kind, for white-box tests.
 type station struct {
 	t   *testing.T
 	nic *NIC
@@ -17,7 +17,7 @@ type station struct {
 	mr  verbs.MR
 }
 
-// newStation plugs a NIC into link; it is closed when the test ends.
+// newStation plugs a NIC into link, closed at the end of the test.
 func newStation(t *testing.T, link Link, depth int, cfg Config) *station {
 	t.Helper()
 	s := &station{t: t}
@@ -39,7 +39,7 @@ func newStation(t *testing.T, link Link, depth int, cfg Config) *station {
 	return s
 }
 
-// qp makes a QP with n slots each way.
+// qp creates a QP with n slots in each direction.
 func (s *station) qp(typ verbs.QPType, n int) *qp {
 	s.t.Helper()
 	q, err := s.pd.CreateQP(verbs.QPConfig{Type: typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: n, MaxRecvWR: n})
@@ -52,14 +52,14 @@ func (s *station) sge(off uint64, n uint32) verbs.SGE {
 	return verbs.SGE{Addr: s.mr.Addr() + off, Length: n, LKey: s.mr.LKey()}
 }
 
-// to makes a signaled request of 8 bytes from the station's memory to that of peer.
+// to returns a signaled 8-byte request from the station's memory to peer's.
 func (s *station) to(peer *station, op verbs.Opcode) verbs.SendWR {
 	wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey()}
 	wr.SetSGE(s.sge(0, 8))
 	return wr
 }
 
-// poll takes what the station's CQ has.
+// poll returns the completions in the station's CQ.
 func (s *station) poll() []verbs.WC {
 	s.t.Helper()
 	wcs := make([]verbs.WC, 64)
@@ -81,7 +81,7 @@ func join(t *testing.T, a, b *qp) {
 	}
 }
 
-// post posts requests, all of which must be taken.
+// post posts requests and fails the test unless all are accepted.
 func post(t *testing.T, q *qp, wrs ...verbs.SendWR) {
 	t.Helper()
 	if n, err := q.PostSend(wrs); n != len(wrs) || err != nil {
@@ -89,7 +89,7 @@ func post(t *testing.T, q *qp, wrs ...verbs.SendWR) {
 	}
 }
 
-// settleLink runs a link on virtual time until nothing is due any more.
+// settleLink runs a link in virtual time until no event is due.
 func settleLink(t *testing.T, link Link, now *int64) {
 	t.Helper()
 	for range 1_000_000 {

@@ -16,15 +16,14 @@ import (
 const (
 	tortureSlots = 16
 	slotBytes    = 64
-	// allSlots is the size of a memory with one piece for every slot.
+	// allSlots is the size of the memory for all slots.
 	allSlots = tortureSlots * slotBytes
 )
 
-// TestTorture lets QPs of one link work side by side while their gates open and shut all the time. Every
-// QP has a goroutine that posts, and every CQ one that polls and checks. Two QPs share their CQs, two
-// their SRQ. Beside them memory is registered, QPs are made, connected and closed, and counters are
-// read. Nothing may be lost, doubled or out of order, no slot of a queue may be lost, and the race
-// detector must be content.
+// TestTorture runs QPs on one link concurrently while their gates keep opening and shutting. Every QP has a
+// goroutine that posts, and every CQ one that polls and checks. Two QPs share their CQs, two their SRQ.
+// Meanwhile memory is registered, QPs are created, connected and closed, and counters are read. Messages must
+// arrive exactly once and in order, queue slots must not leak, and the race detector must stay silent.
 func TestTorture(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	softnic.SetLoose(link, 0)
@@ -73,7 +72,7 @@ func TestTorture(t *testing.T) {
 	}
 }
 
-// hall is the CQs of both sides, and the ends that report there, by QP number.
+// hall holds the CQs of both sides and the ends that complete on them, by QP number.
 type hall struct {
 	tb       testing.TB
 	cqA, cqB verbs.CQ
@@ -90,18 +89,18 @@ func newHall(r *rig) *hall {
 	return &hall{tb: r.tb, cqA: cqA, cqB: cqB, senders: map[uint32]*end{}, recvers: map[uint32]*end{}}
 }
 
-// end is a pair of QPs. A request uses the memory of one slot, which is free again when it has completed.
+// end is a pair of QPs. A request uses one slot's memory, which is free again when it has completed.
 type end struct {
 	tb     testing.TB
 	rnd    *rand.Rand
 	qa, qb verbs.QP
-	// recvTo takes receives: the QP or an SRQ.
+	// recvTo accepts receives: the QP or an SRQ.
 	recvTo interface {
 		PostRecv(wrs []verbs.RecvWR) (int, error)
 	}
 	// tokens are the free slots.
 	tokens chan int
-	// src is sent, and answers come to local. dst and remote are the peer's.
+	// src is the source and local receives responses. dst and remote are the peer's.
 	src                       *verbs.Memory
 	srcMR, local, dst, remote verbs.MR
 	in                        *verbs.Memory
@@ -137,7 +136,7 @@ func newEnd(r *rig, h *hall, srq verbs.SRQ, in *verbs.Memory, inMR verbs.MR, i i
 	return e
 }
 
-// give posts a receive for the piece of memory at off.
+// give posts a receive for the memory at off.
 func (e *end) give(off uint64) {
 	wr := verbs.RecvWR{WRID: off}
 	wr.SetSGE(verbs.SGE{Addr: e.inMR.Addr() + off, Length: slotBytes, LKey: e.inMR.LKey()})
@@ -146,7 +145,7 @@ func (e *end) give(off uint64) {
 	}
 }
 
-// post posts so many requests in chains, and an empty message behind them.
+// post posts rounds requests in chains, followed by an empty message.
 func (e *end) post(rounds int) {
 	for seq := 0; seq <= rounds && !e.tb.Failed(); {
 		var chain []verbs.SendWR
@@ -181,7 +180,7 @@ func (e *end) slot() (slot int, ok bool) {
 	return 0, false
 }
 
-// request makes up a request. Its sequence number is its payload, or its immediate.
+// request returns a random request. Its sequence number is its payload, or its immediate.
 func (e *end) request(seq, slot int) verbs.SendWR {
 	at := uint64(slot) * slotBytes
 	binary.LittleEndian.PutUint64(e.src.Bytes()[at:], uint64(seq))
@@ -214,8 +213,8 @@ func (h *hall) pollSends(rounds int) {
 	}
 }
 
-// pollRecvs polls until the empty message of every sender has come. It checks the order of messages and
-// gives their receives back.
+// pollRecvs polls until every sender's empty message has arrived. It checks the message order and reposts the
+// receives.
 func (h *hall) pollRecvs() {
 	for left := len(h.recvers); left > 0 && !h.tb.Failed(); {
 		h.poll(h.cqB, func(wc *verbs.WC) {
@@ -236,7 +235,7 @@ func (h *hall) pollRecvs() {
 	}
 }
 
-// poll hands the completions at hand to f and returns their number. Now and then it arms the CQ.
+// poll passes available completions to f and returns their number. It occasionally arms the CQ.
 func (h *hall) poll(cq verbs.CQ, f func(*verbs.WC)) int {
 	var wcs [4]verbs.WC
 	n, err := cq.Poll(wcs[:])
@@ -274,7 +273,7 @@ func registerMemory(r *rig) {
 	}
 }
 
-// makeQPs makes two QPs, connects them, uses them and closes them.
+// makeQPs creates two QPs, connects them, uses them and closes them.
 func makeQPs(r *rig) {
 	cqA, cqB := newCQ(r.tb, r.ca, 4), newCQ(r.tb, r.cb, 4)
 	qa, qb := r.pair(verbs.RC, cqA, cqB, 4)
@@ -292,8 +291,8 @@ func makeQPs(r *rig) {
 	}
 }
 
-// TestFaultsBesideGates ends QPs, NICs and CQs in every way while a goroutine posts and polls inside gates.
-// Every request that was posted must complete, whether or not it succeeds, unless its QP was closed.
+// TestFaultsBesideGates fails QPs, NICs and CQs in every way while a goroutine posts and polls inside gates.
+// Every posted request must complete, successfully or not, unless its QP was closed.
 func TestFaultsBesideGates(t *testing.T) {
 	for name, end := range map[string]func(r *rig, qa, qb verbs.QP, cq verbs.CQ){
 		"port":      func(r *rig, _, _ verbs.QP, _ verbs.CQ) { r.b.SetPort(false); r.b.SetPort(true) },
@@ -328,7 +327,7 @@ func faultBesideGates(t *testing.T, end func(r *rig, qa, qb verbs.QP, cq verbs.C
 	_, dst := memory(t, r.pb, slotBytes)
 	cqA := newCQ(t, r.ca, 64)
 	qa, qb := r.pair(verbs.RC, cqA, newCQ(t, r.cb, 64), 16)
-	if !survives { // it gives up soon
+	if !survives { // it fails soon
 		sqd := verbs.QPAttr{State: verbs.StateSQD, Timeout: 8, RetryCount: 1}
 		must(t, qa.Modify(sqd, verbs.AttrState))
 		must(t, qa.Modify(sqd, verbs.AttrTimeout|verbs.AttrRetryCount))

@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDuplicateAtomicExecutedOnce: with every packet arriving twice, and answers lost,
-// a sum of ones counts the requests.
+// TestDuplicateAtomicExecutedOnce: every packet arrives twice and responses are lost. A sum of ones still
+// equals the number of requests.
 func TestDuplicateAtomicExecutedOnce(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Seed: 3, Impairment: softnic.Impairment{Duplicate: 1}})
 	r := newRig(t, w.link)
@@ -88,8 +88,8 @@ func TestPSNWraps(t *testing.T) {
 	}
 }
 
-// TestUCDropsBrokenMessages: a message that lost a packet disappears whole, those after
-// it get through, and its receive serves the next.
+// TestUCDropsBrokenMessages: a message with a lost packet is dropped entirely, later ones arrive, and its
+// receive serves the next.
 func TestUCDropsBrokenMessages(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Seed: 11, Impairment: softnic.Impairment{Loss: 0.1}})
 	r := newRig(t, w.link)
@@ -138,8 +138,8 @@ func TestUCDropsBrokenMessages(t *testing.T) {
 	}
 }
 
-// TestReadWithoutDepth: a READ or atomic on a QP whose max_rd_atomic is 0 can never be sent.
-// It ends with LOC_QP_OP_ERR, after the requests before it, and takes the QP to ERR.
+// TestReadWithoutDepth: a READ or atomic on a QP whose max_rd_atomic is 0 can never be sent. It fails with
+// LOC_QP_OP_ERR, after the requests before it, and moves the QP to ERR.
 func TestReadWithoutDepth(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
 		t.Run(op.String(), func(t *testing.T) {

@@ -38,9 +38,8 @@ func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ..
 	return verbstest.Pair{A: ctx[0], B: ctx[1]}
 }
 
-// TestConformanceUDP runs the suite over UDP on the loopback: with runs of datagrams and
-// without, over both versions of IP, between NICs of one link and of two, which have to take
-// different ports.
+// TestConformanceUDP runs the suite over UDP on loopback: with and without runs of datagrams, over both IP
+// versions, and between NICs on one link and on two, which must use different ports.
 func TestConformanceUDP(t *testing.T) {
 	t.Parallel()
 	plain := softnic.UDPConfig{NoSegment: true, NoCoalesce: true}
@@ -58,8 +57,8 @@ func TestConformanceUDP(t *testing.T) {
 		{"shared memory", softnic.UDPConfig{SharedMemory: true}, 0, "127.0.0.3", "127.0.0.3"},
 	}
 	if heapMemory {
-		// Two links share no lock, and the race detector does not see that a packet comes after it
-		// was sent.
+		// Two links have separate locks, so the race detector cannot see that a packet is sent before it is
+		// received.
 		variants = variants[:2]
 	}
 	for i, v := range variants {
@@ -78,8 +77,8 @@ func TestConformanceUDP(t *testing.T) {
 	}
 }
 
-// TestConformanceSealed runs the suite over sealed packets, and the RC part of it also over a network that corrupts
-// them.
+// TestConformanceSealed runs the suite over sealed packets, and its RC part over a corrupting network as
+// well.
 func TestConformanceSealed(t *testing.T) {
 	t.Parallel()
 	t.Run("intact", func(t *testing.T) {
@@ -101,8 +100,8 @@ func TestConformanceSealed(t *testing.T) {
 	})
 }
 
-// TestConformanceUDPOverFaults runs the RC part of the suite over UDP with a layer that
-// loses, repeats, reorders and corrupts packets on their way out.
+// TestConformanceUDPOverFaults runs the RC part of the suite over UDP with a layer that loses, duplicates,
+// reorders and corrupts outgoing packets.
 func TestConformanceUDPOverFaults(t *testing.T) {
 	pickVariant(t, 2)
 	t.Parallel() // it waits most of the time

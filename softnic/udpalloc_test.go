@@ -10,7 +10,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestUDPNoAllocations holds the way over UDP, there and back, to zero allocations, sealed or not, and from and to memory of devices.
+// TestUDPNoAllocations: a round trip over UDP does not allocate, sealed or not, and with host or device
+// memory.
 func TestUDPNoAllocations(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
 	_, src := memory(t, u.pa, 64*kib)
@@ -30,7 +31,7 @@ func udpNoAllocations(t *testing.T, u *udpRig, src, dst verbs.MR) {
 	qa, _ := u.pair(verbs.RC, cq, newCQ(t, u.cb, 64), 64)
 	wcs := make([]verbs.WC, 64)
 	ops := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead}
-	if dst.Addr() < 1<<47 { // a device has no atomics
+	if dst.Addr() < 1<<47 { // devices do not support atomics
 		ops = append(ops, verbs.OpAtomicFetchAndAdd)
 	}
 	for _, op := range ops {

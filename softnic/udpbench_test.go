@@ -20,17 +20,16 @@ import (
 	"ibverbx/verbs"
 )
 
-// The benchmarks of UDP run on the loopback, each side on a link of its own, as two processes
-// would: beside them are what the same system calls, checksums and copies cost without a
-// protocol (BenchmarkUDPFloor), a ping-pong of bare datagrams (BenchmarkUDPRawLatency), and
-// TCP (BenchmarkTCP).
+// The UDP benchmarks run on loopback, with each side on a separate link, as two processes would. For
+// comparison there are the bare system calls, checksums and copies without a protocol (BenchmarkUDPFloor), a
+// ping-pong of bare datagrams (BenchmarkUDPRawLatency), and TCP (BenchmarkTCP).
 
 var udpSizes = []struct {
 	name  string
 	bytes int
 }{{"8B", 8}, {"64KiB", 64 * kib}, {"1MiB", mib}}
 
-// udpDepth is how many requests of a size are outstanding.
+// udpDepth returns the number of outstanding requests for a size.
 func udpDepth(size int) int { return max(4, min(1024, 4*mib/size)) }
 
 // BenchmarkUDPWrite keeps RC writes outstanding on one QP.
@@ -157,7 +156,7 @@ func BenchmarkTLS(b *testing.B) {
 	}
 }
 
-// newTLSConfig returns a configuration for both ends, with a certificate that nobody verifies.
+// newTLSConfig returns a configuration for both ends, with an unverified certificate.
 func newTLSConfig(b *testing.B) *tls.Config {
 	b.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -207,5 +206,5 @@ func sendStream(b *testing.B, size int, cfg *tls.Config) {
 	b.StopTimer()
 	must(b, <-done)
 	must(b, out.Close())
-	_ = in.Close() // TLS tells a peer that has gone
+	_ = in.Close() // TLS returns an error if the peer has already closed
 }

@@ -30,8 +30,8 @@ func (l *lastOf) Packet(_ int64, _, _ netip.AddrPort, _ uint16, _, _ uint8, part
 	l.last[h.DestQPN] = h
 }
 
-// silentPeers returns QPs of one NIC that are connected to QPs of another, of which nobody answers
-// and whose socket buffer has so many bytes. The window of the NIC is large.
+// silentPeers returns QPs on one NIC, connected to QPs on another that never respond. buffer is the other
+// NIC's socket buffer in bytes. The sending NIC's window is large.
 func silentPeers(t *testing.T, capture Capture, qps int, buffer int) []*qp {
 	t.Helper()
 	link, err := NewUDPLink(&UDPConfig{Capture: capture, NICWindow: 1 << 20})
@@ -70,9 +70,9 @@ func silentPeers(t *testing.T, capture Capture, qps int, buffer int) []*qp {
 	return all
 }
 
-// TestUDPPeerBudget: however many QPs write to the QPs of one NIC, together they send no more
-// than its buffer holds, but for one packet each. The last packet that a QP may send asks for an
-// acknowledgement: nothing else would make the peer say that there is room again.
+// TestUDPPeerBudget: however many QPs write to QPs on one NIC, together they send at most its buffer size
+// plus one packet each. The last packet that a QP may send requests an acknowledgement; otherwise the peer
+// would never report free space.
 func TestUDPPeerBudget(t *testing.T) {
 	const qps, buffer = 12, 400 << 10
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
@@ -99,7 +99,7 @@ func TestUDPPeerBudget(t *testing.T) {
 	if total != b.inFlight || total < b.limit || total > b.limit+qps*peerShare {
 		t.Errorf("%d packets in flight, %d in the budget, want the same, and %d to %d", total, b.inFlight, b.limit, b.limit+qps*peerShare)
 	}
-	// The first is answered: the others go on.
+	// The first gets a response, and the others resume.
 	first := all[0]
 	first.ackTo(first.snd.Add(1<<24 - 1))
 	first.charge()
@@ -120,7 +120,7 @@ func TestUDPPeerBudget(t *testing.T) {
 	}
 }
 
-// TestUDPPeerBudgetMoves: a QP that is connected again counts toward its new peer only.
+// TestUDPPeerBudgetMoves: a reconnected QP counts toward its new peer only.
 func TestUDPPeerBudgetMoves(t *testing.T) {
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
 	q := silentPeers(t, seen, 1, 1<<20)[0]
@@ -141,8 +141,8 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 	}
 }
 
-// TestUDPLoopbackBudget: QPs to one NIC of the loopback together have no more full packets under way than
-// one QP has, although the peer's buffer holds more: what is under way should stay in the caches.
+// TestUDPLoopbackBudget: QPs to one loopback NIC together have as many full packets in flight as a single QP,
+// although the peer's buffer holds more. This keeps the data in flight in the caches.
 func TestUDPLoopbackBudget(t *testing.T) {
 	const qps = 4
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
@@ -166,8 +166,8 @@ func TestUDPLoopbackBudget(t *testing.T) {
 	}
 }
 
-// TestUDPPeerBudgetLeftWaiting: a QP that waits for the budget of one peer and is then connected
-// to another waits for that of the new one only.
+// TestUDPPeerBudgetLeftWaiting: a QP that waits for one peer's budget and is reconnected to another then
+// waits only for the new peer's.
 func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
 	all := silentPeers(t, seen, 4, 400<<10)
@@ -196,8 +196,8 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	}
 }
 
-// TestUDPWindow: a QP has a MiB of full packets under way, and more of short ones, unless it is
-// told otherwise.
+// TestUDPWindow: by default a QP has up to 1 MiB of full packets in flight, and a larger number of short
+// ones.
 func TestUDPWindow(t *testing.T) {
 	for _, c := range []struct {
 		window   int
@@ -218,7 +218,7 @@ func TestUDPWindow(t *testing.T) {
 		}
 	}
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
-	q := silentPeers(t, seen, 1, 16<<20)[0] // a MiB is posted, and waits for an answer
+	q := silentPeers(t, seen, 1, 16<<20)[0] // a MiB is posted, and waits for a response
 	c := q.core
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// A READ of memory that somebody writes at the same time is answered: what is sent is what
-// its ICRC was made of. (Of memory on the Go heap the race detector would see it.)
+// A READ of memory being written concurrently is answered: the ICRC covers the bytes actually sent. (The race
+// detector would complain about memory on the Go heap.)
 func TestUDPReadOfChangingMemory(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
 	_, dst := memory(t, u.pa, 64*kib)

@@ -34,12 +34,11 @@ const (
 	floorWindow = 512 // packets
 )
 
-// BenchmarkUDPFloor moves messages as cheaply as the system calls allow: datagrams of the
-// same sizes and in the same runs as those of RoCE, the same CRC over each on both sides, by the pass
-// that copies the payload next to its header on the one, before a copy of it to where it belongs on the
-// other, and a number back for every quarter of the window, so that
-// no buffer overflows. The memory is of the same kind and size. There are no PSNs, keys, QPs or
-// completions, and nothing is repaired.
+// BenchmarkUDPFloor moves messages as cheaply as the system calls allow. Datagram sizes and runs match RoCE,
+// with the same CRC over each on both sides. The sender computes it while copying the payload behind the
+// header, the receiver before copying the payload to its destination. One number is returned per quarter
+// window, so that no buffer overflows. Memory has the same kind and size. There are no PSNs, keys, QPs,
+// completions or retransmissions.
 func BenchmarkUDPFloor(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run("size="+s.name, func(b *testing.B) {
@@ -90,8 +89,8 @@ func floorSend(b *testing.B, conn *udp.Conn, to *udp.Dest, src []byte, packets i
 	}
 }
 
-// bytesOf returns memory like that of the NICs: memory of the Go heap to which nobody has
-// written is one page of zeros over and over, which the first-level cache holds.
+// bytesOf returns memory like the NICs'. Untouched memory on the Go heap maps one zero page repeatedly and
+// would fit in the L1 cache.
 func bytesOf(b *testing.B, size int) []byte {
 	m, err := verbs.AllocMemory(size, nil)
 	must(b, err)
@@ -152,8 +151,7 @@ func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, pack
 	}
 }
 
-// patience counts reads in vain: after some, a side that has nothing else to do sleeps, as a
-// NIC does.
+// patience counts empty reads: after several, an idle side sleeps, as a NIC does.
 type patience int
 
 func (p *patience) pause(conn *udp.Conn) {
@@ -162,7 +160,7 @@ func (p *patience) pause(conn *udp.Conn) {
 		return
 	}
 	*p = 0
-	_ = conn.Wait() // what is wrong comes with the next read
+	_ = conn.Wait() // the next read returns the error
 }
 
 // poll is for a side that polls, as a program does: it sleeps never, and yields at times.

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// besieged is a NIC on UDP, or on a ShmLink, with one QP of each type, connected to a peer that is not there, and
-// memory with guards around it.
+// besieged is a NIC on UDP, or on a ShmLink, with one QP of each type connected to a nonexistent peer, and
+// guarded memory.
 type besieged struct {
 	nic  *NIC
 	mem  *verbs.Memory
@@ -38,7 +38,7 @@ func newBesieged(t *testing.T) *besieged {
 	return s
 }
 
-// furnish gives the NIC its memory and QPs.
+// furnish creates the NIC's memory and QPs.
 func (s *besieged) furnish(t *testing.T, peer verbs.GID) {
 	t.Helper()
 	t.Cleanup(func() { check(t, s.nic.Close()) })
@@ -71,7 +71,7 @@ func (s *besieged) furnish(t *testing.T, peer verbs.GID) {
 	}
 }
 
-// attack serves a datagram, or a run of them, as if it had come from the peer.
+// attack serves a datagram, or a run of datagrams, as if the peer had sent it.
 func (s *besieged) attack(b []byte, segment int) {
 	u := s.nic.udp
 	u.reading.Lock()
@@ -84,8 +84,8 @@ func (s *besieged) attack(b []byte, segment int) {
 	u.nic.core.settle()
 }
 
-// TestUDPFill: a packet is found although its datagram is filled up. A sender that knows nothing of fill may
-// set its bits, which the specification reserves. A wrong ICRC is counted once.
+// TestUDPFill: a packet in a padded datagram is accepted. A sender without support for fill may set its bits,
+// which are reserved in the specification. A wrong ICRC is counted once.
 func TestUDPFill(t *testing.T) {
 	ack := func(s *besieged, fill, bits int) []byte {
 		b := make([]byte, 20+fill)
@@ -122,9 +122,8 @@ func TestUDPFill(t *testing.T) {
 	}
 }
 
-// FuzzUDPReceive throws datagrams at a NIC: as they are, and with the ICRC put right and a QP
-// that exists, so that they get further. Nothing outside of registered memory may change, and
-// nothing may panic.
+// FuzzUDPReceive feeds datagrams to a NIC, both as they are and with a corrected ICRC and an existing QP, so
+// that they get further. Only registered memory may change, and the NIC must not panic.
 func FuzzUDPReceive(f *testing.F) {
 	f.Add([]byte{}, uint16(0), false)
 	f.Add([]byte{roce.OpSendOnly, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0}, uint16(0), true)
@@ -158,7 +157,7 @@ func FuzzUDPReceive(f *testing.F) {
 	})
 }
 
-// What a peer says in Extra is taken only if it is whole and of a version that is known.
+// A peer's Extra is accepted only if it is complete and has a known version.
 func TestUDPExtra(t *testing.T) {
 	s := newBesieged(t)
 	u := s.nic.udp
@@ -194,8 +193,8 @@ func TestUDPMemoryOfOthers(t *testing.T) {
 	}
 }
 
-// The NIC's count of unacknowledged packets is the sum over its QPs, and nothing is left of it
-// when they are done: a window that leaks would close for good.
+// The NIC's count of unacknowledged packets is the sum over its QPs and returns to zero when they are done: a
+// leaking window would close permanently.
 func TestUDPWindowCount(t *testing.T) {
 	s := newBesieged(t)
 	q := s.qps[0]
@@ -218,8 +217,7 @@ func TestUDPWindowCount(t *testing.T) {
 	}
 }
 
-// A QP that the NIC's window holds back has its share all the same, and goes on when the others
-// are done.
+// A QP blocked by the NIC's window still gets its share, and resumes when the others are done.
 func TestUDPWindowShare(t *testing.T) {
 	s := newBesieged(t)
 	n, q := s.nic, s.qps[0]

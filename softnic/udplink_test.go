@@ -72,8 +72,8 @@ func succeeded(tb testing.TB, wcs []verbs.WC) {
 	}
 }
 
-// A READ of many megabytes comes in parts and loses nothing, though nobody acknowledges its
-// packets; several at a time share what may be outstanding.
+// A READ of many megabytes is split and arrives intact, although READ responses are not acknowledged;
+// concurrent READs share the outstanding limit.
 func TestUDPLargeReads(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
 	const size, count = 8*mib + 12345, 4
@@ -98,7 +98,7 @@ func TestUDPLargeReads(t *testing.T) {
 	}
 }
 
-// A cut way ends requests as RC says; a way that is restored carries again.
+// On a cut path requests fail as RC specifies; a restored path carries traffic again.
 func TestUDPCut(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
 	_, src := memory(t, u.pa, 64)
@@ -129,7 +129,7 @@ func TestUDPCut(t *testing.T) {
 	}
 }
 
-// recorder is a Capture that checks what it is shown.
+// recorder is a Capture that checks every packet.
 type recorder struct {
 	tb      testing.TB
 	mu      sync.Mutex
@@ -156,8 +156,7 @@ func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, _, _ uin
 	}
 }
 
-// What is captured is what goes over the wire: both ways, with the identification that the
-// ICRC is for.
+// Captured packets match the wire in both directions, including the IP identification covered by the ICRC.
 func TestUDPCapture(t *testing.T) {
 	rec := &recorder{tb: t}
 	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: rec})
@@ -190,7 +189,7 @@ func TestUDPCapture(t *testing.T) {
 	}
 }
 
-// Garbage is counted and dropped, whoever sends it, and a NIC that gets it goes on.
+// Garbage is counted and dropped, whatever its source, and the NIC keeps working.
 func TestUDPGarbage(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
 	_, src := memory(t, u.pa, 4096)
@@ -222,8 +221,8 @@ func TestUDPGarbage(t *testing.T) {
 	}
 }
 
-// spoil gives a datagram an ICRC that is wrong whatever the identification of its IPv4 header.
-// One at random is right for some identification once in 65,536 times.
+// spoil gives a datagram an ICRC that is wrong for every IPv4 identification. A random one is right for some
+// identification once in 65,536 times.
 func spoil(t *testing.T, datagram []byte, from, to net.Addr) {
 	t.Helper()
 	flow, err := roce.NewFlow(from.(*net.UDPAddr).AddrPort(), to.(*net.UDPAddr).AddrPort())
@@ -239,7 +238,7 @@ func spoil(t *testing.T, datagram []byte, from, to net.Addr) {
 	t.Fatalf("an ICRC with any one bit changed is right, want at least one that is not")
 }
 
-// A configuration that cannot be right is refused, with the reason.
+// An invalid configuration is refused, with the reason.
 func TestUDPRefusals(t *testing.T) {
 	for name, cfg := range map[string]softnic.UDPConfig{
 		"sockets":    {Sockets: -1},
@@ -272,8 +271,8 @@ func TestUDPRefusals(t *testing.T) {
 	}
 }
 
-// TestUDPOnCaller: on the loopback posting moves the data, because there is no other wire. Faults
-// delay packets, so they make one.
+// TestUDPOnCaller: on loopback, posting moves the data, because there is no separate wire. Injected faults
+// delay packets and so act as one.
 func TestUDPOnCaller(t *testing.T) {
 	for _, tt := range []struct {
 		name string

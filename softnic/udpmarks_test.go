@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestUDPMarks: the traffic class and the hop limit of an address vector are those of its
-// packets, and paths that differ in them do not leave in one run.
+// TestUDPMarks: packets carry the traffic class and hop limit of their address vector, and paths that differ
+// in them are sent in separate runs.
 func TestUDPMarks(t *testing.T) {
 	link, err := NewUDPLink(nil)
 	check(t, err)
@@ -37,8 +37,8 @@ func TestUDPMarks(t *testing.T) {
 	}
 }
 
-// TestUDPFlowLabel: the flow label of an address vector decides from which of the sockets its packets
-// leave, as it decides the source port of hardware. A label beyond 20 bits is refused.
+// TestUDPFlowLabel: the flow label of an address vector selects the sending socket, just as it selects the
+// source port on hardware. A label beyond 20 bits is refused.
 func TestUDPFlowLabel(t *testing.T) {
 	link, err := NewUDPLink(&UDPConfig{Sockets: udp.DefaultSockets})
 	check(t, err)

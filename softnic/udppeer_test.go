@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// datagram returns a packet without payload from a port of the peer to the besieged NIC.
+// datagram returns a packet without payload from the peer's port to the besieged NIC.
 func (s *besieged) datagram(t *testing.T, port uint16, h roce.Header) []byte {
 	t.Helper()
 	s.from.Port = port
@@ -24,8 +24,8 @@ func (s *besieged) datagram(t *testing.T, port uint16, h roce.Header) []byte {
 	return b
 }
 
-// TestRNRNakTwice: a SEND and its probe, or a packet that the network repeats, are both refused
-// for want of a receive. That is one try.
+// TestRNRNakTwice: a SEND and its probe, or a duplicated packet, are both refused for lack of a receive. That
+// counts as one retry.
 func TestRNRNakTwice(t *testing.T) {
 	s := newBesieged(t)
 	q := s.ask(t)
@@ -46,7 +46,7 @@ func TestRNRNakTwice(t *testing.T) {
 	}
 }
 
-// TestUDPHearsWhomItExpects: only a datagram that a QP takes says where answers go.
+// TestUDPHearsWhomItExpects: only a datagram accepted by a QP updates the response address.
 func TestUDPHearsWhomItExpects(t *testing.T) {
 	s := newBesieged(t)
 	ud := s.qps[2]
@@ -70,8 +70,7 @@ func TestUDPHearsWhomItExpects(t *testing.T) {
 	}
 }
 
-// TestUDPCountsEmpty: a datagram without a byte, and one that was too long to be read, is
-// counted like others that are no packets.
+// TestUDPCountsEmpty: an empty datagram, or one too long to be read, is counted as malformed.
 func TestUDPCountsEmpty(t *testing.T) {
 	s := newBesieged(t)
 	s.attack(nil, 0)
@@ -80,8 +79,7 @@ func TestUDPCountsEmpty(t *testing.T) {
 	}
 }
 
-// TestUDPLIDOfStrangers: some drivers for Ethernet say that their LID is 1. That is the port of a
-// softnic only.
+// TestUDPLIDOfStrangers: some Ethernet drivers report LID 1. Only a softnic's LID is a port.
 func TestUDPLIDOfStrangers(t *testing.T) {
 	s := newBesieged(t)
 	old := s.qps[0]
@@ -100,8 +98,8 @@ func TestUDPLIDOfStrangers(t *testing.T) {
 	}
 }
 
-// FuzzUDPExtra: a peer describes itself with any bytes. Those of other providers clear the LID and leave
-// nothing behind, and those of softnic are bounded.
+// FuzzUDPExtra: a peer describes itself with arbitrary bytes. Other providers' Extra clears the LID and is
+// otherwise ignored, and softnic's is bounded.
 func FuzzUDPExtra(f *testing.F) {
 	f.Add([]byte(nil), uint16(1))
 	f.Add([]byte{'s', 'n', extraVersion, extraRuns, 0, 0, 1, 0}, uint16(4000))

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestUDPLongAnswer: a peer asks for a long READ with one request. It is answered in turns, so
-// that others are served in between, and to its end, though nobody calls the NIC.
+// TestUDPLongAnswer: a peer requests a long READ. The response is sent in slices, so that others are served
+// in between, and completes without any call to the NIC.
 func TestUDPLongAnswer(t *testing.T) {
 	s := newBesieged(t)
 	q := s.qps[0]
@@ -46,7 +46,8 @@ func TestUDPLongAnswer(t *testing.T) {
 	}
 }
 
-// TestUDPPollWithoutQPs: a poll makes no system call if no QP could get anything, and reads the sockets of those that could.
+// TestUDPPollWithoutQPs: a poll skips the system call if no QP can receive, and otherwise reads the sockets
+// of the QPs that can.
 func TestUDPPollWithoutQPs(t *testing.T) {
 	link, err := NewUDPLink(&UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.12")}})
 	check(t, err)

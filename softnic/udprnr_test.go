@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// declared makes the peer of a besieged NIC's RC QP a softnic.
+// declared declares the peer of a besieged NIC's RC QP to be a softnic.
 func (s *besieged) declared(t *testing.T) *qp {
 	t.Helper()
 	q := s.qps[0]
@@ -19,8 +19,8 @@ func (s *besieged) declared(t *testing.T) *qp {
 	return q
 }
 
-// TestUDPReady: a softnic that was told that there is no receive is told, once, when there is one. Others
-// are told nothing.
+// TestUDPReady: a softnic that got an RNR NAK is notified once when a receive is posted. Other peers are not
+// notified.
 func TestUDPReady(t *testing.T) {
 	for _, softnic := range []bool{false, true} {
 		s := newBesieged(t)
@@ -50,7 +50,7 @@ func TestUDPReady(t *testing.T) {
 	}
 }
 
-// TestUDPResume: an acknowledgement of what came before ends the wait of an RNR NAK, which does not count
+// TestUDPResume: an acknowledgement of the preceding packets cancels the RNR wait, which then does not count
 // as a retry. Older acknowledgements do not.
 func TestUDPResume(t *testing.T) {
 	s := newBesieged(t)

@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// sent counts the packets that are sent to an address, by their numbers.
+// sent counts the packets sent to an address, by PSN.
 type sent struct {
 	mu   sync.Mutex
 	psns map[uint32]bool
@@ -35,22 +35,22 @@ func (s *sent) count() int {
 
 var nobody = netip.MustParseAddr("127.0.0.77")
 
-// A peer that has not said how much it can hold, as Soft-RoCE and hardware, is sent 128 packets
-// ahead of its answers and no more.
+// A peer with an unknown buffer size, such as Soft-RoCE or hardware, is sent at most 128 unacknowledged
+// packets.
 func TestUDPStrangerWindow(t *testing.T) {
 	if got := sentAhead(t, softnic.UDPConfig{}); got != 128 {
 		t.Fatalf("%d packets were sent, want 128", got)
 	}
 }
 
-// With AssumeSoftNICs a peer that has not described itself gets the window of a softnic.
+// With AssumeSoftNICs a peer without a description gets a softnic's window.
 func TestUDPAssumedSoftNICWindow(t *testing.T) {
 	if got := sentAhead(t, softnic.UDPConfig{AssumeSoftNICs: true, Buffer: 4 << 20, Window: 300}); got <= 128 || got > 300 {
 		t.Fatalf("%d packets were sent, want more than a stranger's 128 and at most 300", got)
 	}
 }
 
-// sentAhead returns how many packets a long WRITE sends to a peer that does not exist.
+// sentAhead returns the number of packets that a long WRITE sends to a peer that does not exist.
 func sentAhead(t *testing.T, cfg softnic.UDPConfig) int {
 	t.Helper()
 	seen := &sent{psns: map[uint32]bool{}}

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// ask posts a WRITE to the peer of a besieged NIC, which is not there.
+// ask posts a WRITE to the besieged NIC's peer, which does not exist.
 func (s *besieged) ask(t *testing.T) *qp {
 	t.Helper()
 	q := s.qps[0]
@@ -19,8 +19,8 @@ func (s *besieged) ask(t *testing.T) *qp {
 	return q
 }
 
-// TestUDPTimersOfBusyNICs: somebody reads all the time, as programs do that poll. A peer that
-// does not answer is given up all the same.
+// TestUDPTimersOfBusyNICs: a goroutine reads all the time, as polling programs do. A silent peer still times
+// out.
 func TestUDPTimersOfBusyNICs(t *testing.T) {
 	s := newBesieged(t)
 	stop := make(chan struct{})
@@ -48,8 +48,7 @@ func TestUDPTimersOfBusyNICs(t *testing.T) {
 	done.Wait()
 }
 
-// TestUDPTimersAlwaysLate: a process that is always late gives up a peer that is gone, after
-// twice the time that it would have had.
+// TestUDPTimersAlwaysLate: a process that is always late reports a dead peer after twice the regular timeout.
 func TestUDPTimersAlwaysLate(t *testing.T) {
 	s := newBesieged(t)
 	q := s.ask(t)

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// watchedPorts makes a link with NICs that QPs use, and of whose goroutines so many may look for packets.
+// watchedPorts creates a link with NICs in use by QPs. most is the maximum number of watching goroutines.
 func watchedPorts(t *testing.T, most int32, cfg UDPConfig, nics int) (*udpWatch, []*udpPort) {
 	t.Helper()
 	link, err := NewUDPLink(&cfg)
@@ -27,7 +27,7 @@ func watchedPorts(t *testing.T, most int32, cfg UDPConfig, nics int) (*udpWatch,
 	return &link.watch, ports
 }
 
-// TestUDPWatchTurns: so many goroutines look as may. One that stops calls the others back.
+// TestUDPWatchTurns: at most the allowed number of goroutines watch. One that stops wakes the waiting ones.
 func TestUDPWatchTurns(t *testing.T) {
 	w := &udpWatch{}
 	w.init()
@@ -62,9 +62,9 @@ func TestUDPWatchTurns(t *testing.T) {
 	}
 }
 
-// TestUDPWatchOthers: one that looks reads the ports for which nobody looks, but not those that the program reads.
+// TestUDPWatchOthers: a watching goroutine reads unwatched ports, except ports that the program reads.
 func TestUDPWatchOthers(t *testing.T) {
-	w, ports := watchedPorts(t, 0, UDPConfig{}, 2) // no goroutine looks: each reads its port once in a while
+	w, ports := watchedPorts(t, 0, UDPConfig{}, 2) // no goroutine watches: each reads its port occasionally
 	a, b := ports[0], ports[1]
 	conn, err := net.Dial("udp", b.conn.Addr().String())
 	check(t, err)
@@ -97,7 +97,7 @@ func say(t *testing.T, u *udpPort) {
 	check(t, conn.Close())
 }
 
-// until waits for something that must come.
+// until waits for a condition, and fails the test on timeout.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(50 * time.Microsecond) {
@@ -107,7 +107,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestUDPWatchBusyNIC: the other NICs of a link serve packets and close while one NIC is busy. Here it is busy until the test ends.
+// TestUDPWatchBusyNIC: the other NICs on a link serve packets and close while one NIC is busy, here for the
+// whole test.
 func TestUDPWatchBusyNIC(t *testing.T) {
 	_, ports := watchedPorts(t, 1, UDPConfig{Spin: time.Hour}, 2)
 	a, b := ports[0], ports[1]
@@ -144,8 +145,8 @@ func TestUDPWatchAlone(t *testing.T) {
 	}
 }
 
-// TestUDPWatchServes: packets to all NICs of a link are served, however many goroutines may look, and also if those that
-// look never stop.
+// TestUDPWatchServes: packets to all NICs on a link are served, however many goroutines may watch, even if
+// the watchers never stop.
 func TestUDPWatchServes(t *testing.T) {
 	for _, most := range []int32{1, 2, 3} {
 		for _, spin := range []time.Duration{-1, 0, time.Hour} {

@@ -39,7 +39,7 @@ func writeTo(t *testing.T, a, b *station, n int) {
 	}
 }
 
-// TestUDPNICsDoNotWaitForEachOther: while somebody holds the lock of a NIC, others on the same link work.
+// TestUDPNICsDoNotWaitForEachOther: while one NIC's lock is held, others on the same link work.
 func TestUDPNICsDoNotWaitForEachOther(t *testing.T) {
 	link, err := NewUDPLink(nil)
 	check(t, err)
@@ -68,7 +68,7 @@ func (c *countPackets) Packet(int64, netip.AddrPort, netip.AddrPort, uint16, uin
 	c.n++
 }
 
-// TestUDPCaptureTakesOneAtATime: a Capture needs no lock of its own, though NICs send at the same time.
+// TestUDPCaptureTakesOneAtATime: a Capture needs no locking, although NICs send concurrently.
 func TestUDPCaptureTakesOneAtATime(t *testing.T) {
 	seen := &countPackets{}
 	link, err := NewUDPLink(&UDPConfig{Capture: seen})
@@ -90,7 +90,7 @@ func TestUDPCaptureTakesOneAtATime(t *testing.T) {
 	}
 }
 
-// TestUDPAddressTaken: two NICs of a link cannot have one address, and a NIC that is closed gives its own back.
+// TestUDPAddressTaken: two NICs on a link cannot share an address, and closing a NIC releases its address.
 func TestUDPAddressTaken(t *testing.T) {
 	addr := netip.AddrFrom4([4]byte{127, 0, 0, 49})
 	link, err := NewUDPLink(&UDPConfig{Addrs: []netip.Addr{addr}})
