@@ -6,9 +6,8 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// TestNoAllocations moves chunks between two connections and wants no allocation: neither for
-// new chunks nor for repeated ones, acknowledgements, answers, paths that fail and come back, paths that
-// rest, or credit.
+// TestNoAllocations: moving chunks between two connections does not allocate. That includes new and
+// retransmitted chunks, acknowledgements, responses, failing and recovering paths, pacing and credit.
 func TestNoAllocations(t *testing.T) {
 	for i, flows := range []int{1, 8, 8, 1} {
 		cfg := Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256, Flows: flows}
@@ -97,7 +96,7 @@ func (w *wireless) idle() bool {
 	return true
 }
 
-// drain goes on until everything is acknowledged.
+// drain runs until everything is acknowledged.
 func (w *wireless) drain() {
 	for {
 		for i := 0; i < len(w.queue); i++ {

@@ -7,10 +7,10 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// sharing is what an end has whose flows share receives.
+// sharing is the state of an end whose flows share receives.
 type sharing struct {
 	shared   bool
-	pool     int // how many receives are not promised
+	pool     int // ungranted receives
 	poolSize int // their length
 	turn     int // the flow that gets the next one
 }
@@ -24,8 +24,7 @@ func (r *rig) share(i int) {
 	}
 }
 
-// promise promises shared receives to the flows that want some, one to each in turn. It reports whether
-// there were any.
+// promise grants shared receives to the flows that want some, round-robin. It reports whether it granted any.
 func (e *end) promise() (some bool) {
 	for idle := 0; e.pool > 0 && idle < len(e.flows); idle++ {
 		n := e.turn
@@ -40,7 +39,7 @@ func (e *end) promise() (some bool) {
 	return some
 }
 
-// want takes the number of messages that the peer of end i has.
+// want records the number of messages that the peer of end i wants to send.
 func (e *end) want(i int, a *Action) {
 	f := e.flows[a.Flow]
 	if !e.shared || int(a.Len) <= len(f.receives) {
@@ -63,8 +62,8 @@ func newShared(tb testing.TB, cfg Config, receives int) *line {
 	return l
 }
 
-// TestSharedReceives sends messages of two flows that share receives, more than there are. None fails, the
-// receives go to both flows, and none is promised that no message takes.
+// TestSharedReceives sends messages on two flows that share fewer receives. None fails, both flows get
+// receives, and every granted receive is used.
 func TestSharedReceives(t *testing.T) {
 	const messages = 100
 	cfg := modest()
@@ -88,8 +87,8 @@ func TestSharedReceives(t *testing.T) {
 	}
 }
 
-// TestSharedReceiveRoundTrips wants a SEND to cost one round trip more than with receives of its own, and a
-// stream of them to cost it once.
+// TestSharedReceiveRoundTrips: with shared receives a single SEND costs one extra round trip, and a stream of
+// SENDs costs it once.
 func TestSharedReceiveRoundTrips(t *testing.T) {
 	const messages = 400
 	cfg := modest()
@@ -120,13 +119,13 @@ func TestSharedReceiveRoundTrips(t *testing.T) {
 	}
 }
 
-// TestSharedReceivesAskedInTraffic loses the first questions for a receive while READs of the peer keep chunks in
-// flight: the question is asked again.
+// TestSharedReceivesAskedInTraffic loses the first receive requests while the peer's READs keep chunks in
+// flight: the request is retransmitted.
 func TestSharedReceivesAskedInTraffic(t *testing.T) {
 	cfg := modest()
 	cfg.SendDepth = 4096
 	l := newShared(t, cfg, 1)
-	l.ends[0].conn.flows[0].send.ask.shared = true // as an acknowledgement has told
+	l.ends[0].conn.flows[0].send.ask.shared = true // as if learned from an acknowledgement
 	lost := 0
 	l.Lose = func(from int, p *packet) bool {
 		if from == 0 && p.rec.Type == wire.Solicit && lost < 3 {
@@ -147,8 +146,8 @@ func TestSharedReceivesAskedInTraffic(t *testing.T) {
 	}
 }
 
-// TestSharedPatience has a peer that is slow to answer. While it may have receives nobody gives up. Patience
-// begins when it has answered that it has none.
+// TestSharedPatience: the peer is slow to respond. The sender does not time out while the peer may have
+// receives; the timeout starts when it has reported none.
 func TestSharedPatience(t *testing.T) {
 	const delay, patience = 5_000_000, 1_000_000
 	for _, tt := range []struct {
@@ -172,7 +171,7 @@ func TestSharedPatience(t *testing.T) {
 	}
 }
 
-// TestFalseWant asks for more receives than a peer can use: nothing is promised.
+// TestFalseWant: a peer that requests more receives than it can use is not granted any.
 func TestFalseWant(t *testing.T) {
 	l := newShared(t, modest(), 4)
 	for _, want := range []uint32{1 << 20, 1<<31 - 1} {

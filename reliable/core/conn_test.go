@@ -43,9 +43,8 @@ func TestMovesMessages(t *testing.T) {
 	}
 }
 
-// TestLatestDelayCounts wants a path to be left as soon as one measurement says that a queue has
-// grown on it, however good it was before, and to be taken again as soon as one says that it is
-// gone.
+// TestLatestDelayCounts: one measurement of a grown queue is enough to leave a path, however good it was
+// before, and one measurement of an empty queue is enough to use it again.
 func TestLatestDelayCounts(t *testing.T) {
 	c, err := New(Config{Paths: 2})
 	if err != nil {

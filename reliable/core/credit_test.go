@@ -6,15 +6,15 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// withCredits returns modest with credits at both ends. An idle sender has spare bytes.
+// withCredits returns modest with credits at both ends. An idle sender may send spare bytes.
 func withCredits(spare int) Config {
 	cfg := modest()
 	cfg.Grants, cfg.PeerGrants, cfg.Speculative = true, true, spare
 	return cfg
 }
 
-// TestCreditsHoldSendersBack checks that a sender stops when it has used the credit of an idle one, and goes
-// on by just what it is granted.
+// TestCreditsHoldSendersBack: a sender stops when it has used up an idle sender's credit, and continues by
+// exactly the granted amount.
 func TestCreditsHoldSendersBack(t *testing.T) {
 	cfg := withCredits(64)
 	l := newLine(t, cfg, cfg, 1<<12, 1)
@@ -36,8 +36,8 @@ func TestCreditsHoldSendersBack(t *testing.T) {
 	}
 }
 
-// TestLimitReturns ends NoLimit in the middle of a message: the sender stops, asks, and goes on when it is
-// granted more. Whether the record that ends it is lost makes no difference.
+// TestLimitReturns revokes NoLimit in the middle of a message: the sender stops, requests credit, and
+// continues when it is granted more. It makes no difference whether the revoking record is lost.
 func TestLimitReturns(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		cfg := withCredits(64)
@@ -71,7 +71,7 @@ func TestLimitReturns(t *testing.T) {
 	}
 }
 
-// TestOldCreditIsIgnored gives a sender a limit, and then an older one that was late.
+// TestOldCreditIsIgnored: a delayed older limit does not replace a newer one.
 func TestOldCreditIsIgnored(t *testing.T) {
 	c, err := New(withCredits(64))
 	if err != nil {
@@ -112,8 +112,8 @@ func TestCreditRecordsLost(t *testing.T) {
 	}
 }
 
-// TestCreditTakesAnotherRoute lets one control QP die when nothing is in flight that would need an
-// acknowledgement: the answer to a repeated request takes another route.
+// TestCreditTakesAnotherRoute kills one control QP while the connection is otherwise idle: the response to a
+// retransmitted request takes another route.
 func TestCreditTakesAnotherRoute(t *testing.T) {
 	for dead := range RoutePath {
 		cfg := withCredits(64)
@@ -129,8 +129,8 @@ func TestCreditTakesAnotherRoute(t *testing.T) {
 	}
 }
 
-// TestLateCredit grants long after GiveUp, to a sender that has asked all the time and was answered:
-// what it sends then has its time like everything else.
+// TestLateCredit grants credit long after GiveUp, to a sender that kept requesting it and got responses: the
+// data sent then gets the full timeout.
 func TestLateCredit(t *testing.T) {
 	cfg := withCredits(16)
 	cfg.GiveUp = 5_000_000
@@ -147,8 +147,8 @@ func TestLateCredit(t *testing.T) {
 	}
 }
 
-// TestIdleCredit lets an idle sender send half of its credit at once, again and again. It never asks: its
-// credit comes back as its bytes arrive.
+// TestIdleCredit: an idle sender repeatedly sends half of its credit at once. It never requests credit,
+// because arriving data replenishes it.
 func TestIdleCredit(t *testing.T) {
 	cfg := withCredits(64)
 	l := newLine(t, cfg, cfg, 1<<12, 1)
@@ -164,7 +164,7 @@ func TestIdleCredit(t *testing.T) {
 	}
 }
 
-// TestCreditOfPart grants less than a chunk: it is of use.
+// TestCreditOfPart: a grant of less than a chunk can be used.
 func TestCreditOfPart(t *testing.T) {
 	cfg := withCredits(16)
 	l := newLine(t, cfg, cfg, 1<<12, 1)
@@ -178,8 +178,8 @@ func TestCreditOfPart(t *testing.T) {
 	}
 }
 
-// TestDemandIsNotTrusted checks that a peer that asks for anything has no more in flight, in the eyes of the
-// owner, than it was granted, and that a demand below what has arrived does not stop the peer.
+// TestDemandIsNotTrusted: whatever a peer demands, the owner never counts more in flight than it granted, and
+// a demand below the received bytes does not block the peer.
 func TestDemandIsNotTrusted(t *testing.T) {
 	c, err := New(withCredits(64))
 	if err != nil {
@@ -204,14 +204,14 @@ func TestDemandIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestIncast lets 15 senders share one receiver's link. Without credits each one keeps its
-// whole window in the queue. With them the sum stays near what idle senders may send.
+// TestIncast: 15 senders share one receiver's link. Without credits each keeps its whole window in the queue.
+// With credits the sum stays near the allowance of idle senders.
 func TestIncast(t *testing.T) {
 	const senders, chunk = 15, 1 << 10
 	queue := func(credits bool) int {
 		cfg := Config{Paths: 4, Window: 64, ChunkBytes: chunk, PeerCredit: 64, Grants: credits, PeerGrants: credits, Speculative: 2 * chunk}
 		port := NewPort()
-		port.window = 16 * chunk // one that fits: these senders send less than it takes to find it
+		port.window = 16 * chunk // a fitting window: these senders send too little to find it
 		p := NewPacer(port, chunk, 2*chunk)
 		lines := make([]*line, senders)
 		now, busy, most := int64(0), int64(0), 0

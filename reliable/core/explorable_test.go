@@ -9,8 +9,7 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// tiny is a configuration for the explorer: two paths, a window of four, times that do not
-// depend on what was measured and limits that are out of reach.
+// tiny is a configuration for the explorer: two paths, a window of four, fixed timing and unreachable limits.
 func tiny() Config {
 	return Config{
 		Paths: 2, Window: 4, ChunkBytes: 16, PathDepth: 8, SendDepth: 4, PeerCredit: 4,
@@ -18,17 +17,17 @@ func tiny() Config {
 	}
 }
 
-// scene is what the explorer plays.
+// scene is a scenario for the explorer.
 type scene struct {
 	name  string
 	posts []Message
 	sizes []int
-	flows int // posts go to them in turn; 0 is one
-	// shared makes the flows of the receiver share receives.
+	flows int // posts are distributed round-robin; 0 means one
+	// shared makes the receiver's flows share receives.
 	shared bool
 }
 
-// Scenes, from the smallest on: the less there is to send, the more can happen to it.
+// Scenes, smallest first: the less there is to send, the more events can be explored.
 var (
 	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0, false}
 	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0, false}
@@ -104,7 +103,7 @@ func explore(tb testing.TB, s scene, b bounds, p plant) *explorer {
 	return x
 }
 
-// more is by how many faults and timers the bounds are wider, from the environment.
+// more returns the additional faults and timers, from the environment.
 func more(tb testing.TB) int {
 	tb.Helper()
 	s := os.Getenv("IBVERBX_EXPLORE")
@@ -118,8 +117,8 @@ func more(tb testing.TB) int {
 	return n
 }
 
-// TestExplore is the small model check: no interleaving of arrivals, timers and faults breaks
-// a promise or leads to a state from which a fair network does not finish.
+// TestExplore is the small model check: no interleaving of arrivals, timers and faults violates a guarantee
+// or reaches a state that a fair network cannot finish from.
 func TestExplore(t *testing.T) {
 	cases := []struct {
 		scene

@@ -10,16 +10,15 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// explorer visits every state that a small rig can reach: in each one, any packet that may
-// arrive next arrives, or a timer fires, or a fault happens, as long as the bounds allow.
+// explorer visits every reachable state of a small rig: in each one, any next packet arrives, a timer fires,
+// or a fault happens, within the bounds.
 //
-// Paths are queues whose first packet may arrive at any time, or never if it is lost: so a
-// late original, and any order across paths, is part of it without counting as a fault.
-// Control packets arrive in any order.
+// Paths are queues whose first packet may arrive at any time, or never if it is lost. Late originals and any
+// order across paths are therefore covered without counting as faults. Control packets arrive in any order.
 type explorer struct {
 	bounds  bounds
 	seen    map[uint64]struct{}
-	good    map[uint64]struct{} // states from which a fair schedule finishes
+	good    map[uint64]struct{} // states that a fair schedule finishes from
 	seed    maphash.Seed
 	states  int
 	ends    int
@@ -27,20 +26,20 @@ type explorer struct {
 	trail   []string
 	found   string
 	finish  func(*model) bool
-	fairRun int // steps that a fair schedule may take
+	fairRun int // step limit of a fair schedule
 }
 
-// bounds is what may still happen.
+// bounds limits the remaining faults and ticks.
 type bounds struct {
 	faults, ticks int
 }
 
-// model is a state: two ends and what is between them.
+// model is a state: two ends and the packets between them.
 type model struct {
 	rig
 	paths [2][]([]*packet) // by sender, path
 	ctrl  [2][]*packet     // by sender
-	dead  uint             // paths that carry nothing any more
+	dead  uint             // paths that no longer carry packets
 	left  bounds
 }
 
@@ -68,7 +67,7 @@ func (m *model) take(from int, p *packet) {
 	}
 }
 
-// clone returns a copy that shares nothing that changes.
+// clone returns a copy that does not share mutable state.
 func (m *model) clone() *model {
 	n := new(model)
 	*n = *m
@@ -126,7 +125,7 @@ func (f *modelFlow) clone() *modelFlow {
 	return &n
 }
 
-// cloneSchedule makes the flows of a copied connection its own. Between steps no flow is touched.
+// cloneSchedule gives a copied connection its own flows. Between steps no flow is touched.
 func (c *Conn) cloneSchedule() {
 	n := len(c.flows)
 	c.flows = slices.Clone(c.flows)
@@ -171,7 +170,7 @@ const (
 	moveLoseCtrl
 	moveRepeatCtrl
 	moveKill // a path dies
-	moveCopy // the oldest copy ends
+	moveCopy // the oldest copy completes
 	moveDrop // all copies are refused
 )
 
@@ -179,7 +178,7 @@ var moveNames = [...]string{"arrive", "control", "tick", "lose", "lose control",
 
 func (v move) String() string { return fmt.Sprintf("%s %d/%d", moveNames[v.kind], v.from, v.index) }
 
-// moves returns what can happen.
+// moves returns the possible next events.
 func (m *model) moves() (all []move) {
 	for from := range m.paths {
 		for i := range m.paths[from] {
@@ -206,7 +205,7 @@ func (m *model) moves() (all []move) {
 			all = append(all, move{moveTick, from, 0})
 		}
 	}
-	if m.left.faults > 0 && m.dead == 0 { // one path lives: GiveUp is out of reach
+	if m.left.faults > 0 && m.dead == 0 { // one path survives: GiveUp is unreachable
 		for i := range m.paths[0] {
 			all = append(all, move{moveKill, 0, i})
 		}
@@ -214,7 +213,7 @@ func (m *model) moves() (all []move) {
 	return all
 }
 
-// play makes a move.
+// play executes a move.
 func (m *model) play(v move) {
 	switch v.kind {
 	case moveArrive:
@@ -254,8 +253,7 @@ func (m *model) play(v move) {
 	}
 }
 
-// forget takes acknowledgements away that are older than what their receiver knows: they
-// would change nothing, now or later.
+// forget drops acknowledgements older than their receiver's state: they can never have an effect.
 func (m *model) forget() {
 	for from := range m.ctrl {
 		flows := m.ends[1-from].conn.flows
@@ -275,7 +273,7 @@ func (m *model) tick(i int) {
 	m.step(i, Event{Kind: EvTick})
 }
 
-// run explores from m on, and reports whether no promise is broken.
+// run explores from m on, and reports whether every guarantee holds.
 func (x *explorer) run(m *model) bool {
 	x.seen, x.good, x.seed = map[uint64]struct{}{}, map[uint64]struct{}{}, maphash.MakeSeed()
 	m.left = x.bounds
@@ -294,7 +292,7 @@ func (x *explorer) visit(m *model) {
 	}
 	x.hangs(m)
 	if x.finish(m) {
-		// What is left is data that comes late; the rest only could prevent it.
+		// Only late data remains; any other packet could merely prevent its arrival.
 		x.ends++
 		m = m.clone()
 		m.left = bounds{}
@@ -321,8 +319,8 @@ func (x *explorer) report(what string) {
 	}
 }
 
-// hangs checks that a network that has become fair lets everything finish: every packet
-// arrives in order, and timers fire when nothing is under way.
+// hangs checks that everything finishes once the network is fair: every packet arrives in order, and timers
+// fire when nothing is in flight.
 func (x *explorer) hangs(m *model) {
 	if x.found != "" {
 		return
@@ -348,7 +346,7 @@ func (x *explorer) hangs(m *model) {
 		x.fairRun, n.ends[0].done, n.ends[1].done))
 }
 
-// fair makes the move that a network without faults would make next.
+// fair executes the next move of a network without faults.
 func (m *model) fair() {
 	for from := range m.paths {
 		if len(m.ends[from].copies) > 0 {
@@ -373,7 +371,7 @@ func (m *model) fair() {
 	m.tick(i)
 }
 
-// attempt runs f and returns the promise that it broke, if any.
+// attempt runs f and returns the violated guarantee, if any.
 func attempt(f func()) (broken string) {
 	defer func() {
 		if v := recover(); v != nil {

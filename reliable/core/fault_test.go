@@ -7,8 +7,8 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// TestFault refuses a repeated WRITE, as a receiver does whose regions do not allow it: what
-// came before succeeds, the request fails with the status, the rest is flushed.
+// TestFault refuses a retransmitted WRITE, like a receiver whose regions do not allow it: earlier requests
+// succeed, the request fails with the status, and the rest is flushed.
 func TestFault(t *testing.T) {
 	const refused = 10
 	l := newLine(t, modest(), modest(), 4096, 1)
@@ -46,8 +46,8 @@ func TestFaultIsRepeated(t *testing.T) {
 	}
 }
 
-// TestInvalidMessage posts a message that the owner knows to be wrong: everything before it, also the
-// answer to a READ, succeeds, it has its status, and the rest is flushed.
+// TestInvalidMessage posts a message known to be invalid: everything before it succeeds, including the
+// response to a READ, it fails with its status, and the rest is flushed.
 func TestInvalidMessage(t *testing.T) {
 	l := newLine(t, modest(), modest(), 4096, 1)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
@@ -62,8 +62,7 @@ func TestInvalidMessage(t *testing.T) {
 	}
 }
 
-// TestEchoAlone steps a sender with an acknowledgement whose echo names what the rest of it
-// does not: nothing is acknowledged.
+// TestEchoAlone: a chunk named only in the echo of an acknowledgement is not acknowledged.
 func TestEchoAlone(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {
@@ -76,8 +75,8 @@ func TestEchoAlone(t *testing.T) {
 	}
 }
 
-// TestFaultOutOfOrder lets the chunk that cannot be taken come before the one in front of it:
-// it must not count as arrived.
+// TestFaultOutOfOrder: a chunk that must be refused arrives before its predecessor. It must not count as
+// received.
 func TestFaultOutOfOrder(t *testing.T) {
 	l := newLine(t, modest(), modest(), 4096, 1)
 	l.receive(1, 20)
@@ -93,7 +92,7 @@ func TestFaultOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestCreditChanges tells the peer of fewer receives in the next acknowledgement.
+// TestCreditChanges: the next acknowledgement advertises the reduced number of receives.
 func TestCreditChanges(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {
@@ -106,7 +105,7 @@ func TestCreditChanges(t *testing.T) {
 	}
 }
 
-// TestRecvPatience gives up on a peer that posts no receive, after the stated time.
+// TestRecvPatience: a sender times out if its peer does not post a receive.
 func TestRecvPatience(t *testing.T) {
 	cfg := modest()
 	cfg.RecvPatience = 3_000_000
@@ -122,8 +121,8 @@ func TestRecvPatience(t *testing.T) {
 	}
 }
 
-// TestPeerGoneWithoutReceive waits for a receive of a peer that has gone: silence ends in
-// RETRY_EXC, as RC's would. A peer that answers, however late, may take its time.
+// TestPeerGoneWithoutReceive: while waiting for a receive, silence from the peer leads to RETRY_EXC, as on
+// RC. A peer that responds, however late, is not timed out.
 func TestPeerGoneWithoutReceive(t *testing.T) {
 	gone := int64(20 * second)
 	l := newLine(t, modest(), modest(), 64, 1)
@@ -139,8 +138,8 @@ func TestPeerGoneWithoutReceive(t *testing.T) {
 	}
 }
 
-// TestNoQPForOffer fails to make the QP that the peer's offer asks for. The one that comes later is
-// of another epoch: it is not connected to the QP of the offer.
+// TestNoQPForOffer: creating the QP for the peer's offer fails. A QP created later belongs to another epoch
+// and is not connected to the offered one.
 func TestNoQPForOffer(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// isAnswer reports whether a packet is a piece of an answer.
+// isAnswer reports whether a packet is a fragment of a response.
 func isAnswer(p *packet) bool { return p.imm.Kind == wire.KindChunk && p.hdr.Op == wire.OpAnswer }
 
-// wantDone runs until everything of end 0 has ended, and checks how.
+// wantDone runs until all messages of end 0 have completed, and checks their statuses.
 func wantDone(t *testing.T, l *line, want ...uint8) {
 	t.Helper()
 	if !l.run(l.now+20*second, func() bool { return l.finished(0) }) {
@@ -24,8 +24,8 @@ func wantDone(t *testing.T, l *line, want ...uint8) {
 	}
 }
 
-// TestEveryLossOfRead loses each packet of a READ of 20 chunks, an atomic and a WRITE in turn, and each
-// pair of a shorter one. All bytes arrive, and soon.
+// TestEveryLossOfRead loses each packet of a READ of 20 chunks, an atomic and a WRITE in sequence, and each
+// pair of packets of a shorter one. All data arrives, without a long delay.
 func TestEveryLossOfRead(t *testing.T) {
 	play := func(size int, lost ...int) (sent int) {
 		l := newLine(t, modest(), modest(), 4096, 1)
@@ -53,8 +53,8 @@ func TestEveryLossOfRead(t *testing.T) {
 	}
 }
 
-// TestLateAnswer delays the first transmission of each piece of an answer until long after the READ has
-// completed. The rig wants nothing to be placed then.
+// TestLateAnswer delays the first transmission of each response fragment until long after the READ has
+// completed. The rig fails if it is placed then.
 func TestLateAnswer(t *testing.T) {
 	for slow := range 4 {
 		cfg := modest()
@@ -90,7 +90,7 @@ func TestDeadPathOfAnswers(t *testing.T) {
 	}
 }
 
-// TestFetchLimit posts more READs than may wait. No more are asked for, and all succeed.
+// TestFetchLimit posts more READs than may be outstanding. The limit holds, and all succeed.
 func TestFetchLimit(t *testing.T) {
 	l := newLine(t, modest(), modest(), 64, 1)
 	most := uint32(0)
@@ -109,8 +109,8 @@ func TestFetchLimit(t *testing.T) {
 	}
 }
 
-// TestAnswersPassWaitingMessages fills the queues of both ends with messages that wait for a receive and
-// READs of the other end, which must complete: an answer does not wait behind such a message.
+// TestAnswersPassWaitingMessages fills the queues of both ends with READs and with messages that wait for a
+// receive. The READs must complete: a response does not wait behind such a message.
 func TestAnswersPassWaitingMessages(t *testing.T) {
 	for _, kind := range []MessageKind{MsgSend, MsgWriteImm} {
 		l := newLine(t, modest(), modest(), 4096, 1)
@@ -126,7 +126,7 @@ func TestAnswersPassWaitingMessages(t *testing.T) {
 		if !l.run(second, func() bool { return len(l.ends[0].done) == reads && len(l.ends[1].done) == reads }) {
 			t.Fatalf("%d and %d requests have ended at %d ns while messages wait for receives, want %d READs each", len(l.ends[0].done), len(l.ends[1].done), l.now, reads)
 		}
-		for i := range l.ends { // behind the messages: they are asked for, and wait
+		for i := range l.ends { // behind the messages: they are requested, and wait
 			l.read(i, 0, i, 500, false)
 			for range waiting {
 				l.receive(i, 40)
@@ -138,7 +138,7 @@ func TestAnswersPassWaitingMessages(t *testing.T) {
 	}
 }
 
-// TestAnswersTakeTurns lets a responder with a long WRITE of its own answer a READ.
+// TestAnswersTakeTurns: a responder with its own long WRITE still responds to a READ.
 func TestAnswersTakeTurns(t *testing.T) {
 	l := newLine(t, modest(), modest(), 1<<16, 1)
 	l.post(1, Message{Kind: MsgWrite}, bytesOf(1<<16, 1), 0)
@@ -149,8 +149,8 @@ func TestAnswersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestRequestsBeforeFaultSucceed reads, and then asks for what is not there: the earlier READs have
-// their bytes, the wrong one its status.
+// TestRequestsBeforeFaultSucceed: READs before an invalid one have their data, and the invalid one fails with
+// its status.
 func TestRequestsBeforeFaultSucceed(t *testing.T) {
 	l := newLine(t, modest(), modest(), 4096, 1)
 	l.read(0, 0, 0, 2000, false)
@@ -165,8 +165,8 @@ func TestRequestsBeforeFaultSucceed(t *testing.T) {
 	}
 }
 
-// TestAnswerNeverComes ends a READ whose answer does not come after the time to give up: because the
-// peer sends none, or because none arrives.
+// TestAnswerNeverComes: a READ fails after GiveUp if its response does not arrive, whether the peer does not
+// send it or it is lost.
 func TestAnswerNeverComes(t *testing.T) {
 	cfg := modest()
 	cfg.GiveUp = 100_000_000
@@ -190,8 +190,8 @@ func TestAnswerNeverComes(t *testing.T) {
 	}
 }
 
-// TestResponderFails closes the flow of a responder that has answers to send. The requester learns of it
-// at once, and not by giving up.
+// TestResponderFails closes the flow of a responder with pending responses. The requester is notified
+// immediately instead of timing out.
 func TestResponderFails(t *testing.T) {
 	l := newLine(t, modest(), modest(), 64, 1)
 	l.Lose = func(_ int, p *packet) bool { return isAnswer(p) }
@@ -202,7 +202,7 @@ func TestResponderFails(t *testing.T) {
 	if l.now > 10_000_000 {
 		t.Fatalf("the READ ends at %d ns, want less than 10 ms", l.now)
 	}
-	// The responder's own flow has ended, too: the next message has the reason.
+	// The responder's own flow has failed, too: the next message gets the reason.
 	l = newLine(t, modest(), modest(), 64, 1)
 	l.read(1, 0, 0, 100, false)
 	l.Lose = func(from int, _ *packet) bool { return from == 1 }
@@ -212,12 +212,11 @@ func TestResponderFails(t *testing.T) {
 	wantDone(t, l, statusRetryExc, statusFlush)
 }
 
-// TestFalseAnswers steps a requester with answers that belong to no fetch, or are not what was asked
-// for: nothing is placed, and the flow ends.
+// TestFalseAnswers: a response without a fetch, or that does not match it, is not placed and fails the flow.
 func TestFalseAnswers(t *testing.T) {
 	for _, h := range []wire.Header{
 		{Op: wire.OpAnswer, Flags: wire.FlagLast, Message: 1, Len: 16},         // no such fetch
-		{Op: wire.OpAnswer, Flags: wire.FlagLast, Message: 1<<32 - 1, Len: 16}, // none any more
+		{Op: wire.OpAnswer, Flags: wire.FlagLast, Message: 1<<32 - 1, Len: 16}, // already completed
 		{Op: wire.OpAnswer, Flags: wire.FlagLast, Offset: 16, Len: 32},         // too long
 		{Op: wire.OpAnswer, Flags: wire.FlagLast, Offset: 48},                  // beyond the end
 		{Op: wire.OpAnswer, Flags: wire.FlagLast, Len: 16},                     // too short
@@ -236,7 +235,7 @@ func TestFalseAnswers(t *testing.T) {
 	}
 }
 
-// TestAnswerTwice answers a READ twice, with new chunks: the second is not placed.
+// TestAnswerTwice: a second response to a READ, in new chunks, is not placed.
 func TestAnswerTwice(t *testing.T) {
 	c := newModest(t)
 	path := c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgFetch, Length: wire.FetchLen, Answer: 16}})[0].Path
@@ -253,8 +252,7 @@ func TestAnswerTwice(t *testing.T) {
 	}
 }
 
-// TestFalseFetches steps a responder with fetches whose numbers cannot be: none is carried out twice, and
-// no more are kept than there is room for.
+// TestFalseFetches: fetches with impossible numbers are never executed twice, and the number kept is bounded.
 func TestFalseFetches(t *testing.T) {
 	fetch := func(c *Conn, csn uint16, number uint32) []Action {
 		return c.Step(int64(csn)+1, &Event{
@@ -285,7 +283,7 @@ func TestFalseFetches(t *testing.T) {
 	if n := count(fetch(c, 1, 1), ActAnswer) + count(fetch(c, 2, 1), ActAnswer) + count(fetch(c, 0, 0), ActAnswer); n != 2 {
 		t.Errorf("%d answers to fetches 0, 1 and 1, want 2", n)
 	}
-	c = newModest(t) // a requester that never acknowledges an answer
+	c = newModest(t) // a requester that never acknowledges a response
 	answers := 0
 	for i := range 100 {
 		answers += count(fetch(c, uint16(i), uint32(i)), ActAnswer)
@@ -312,8 +310,8 @@ func TestWriteBehindRead(t *testing.T) {
 	}
 }
 
-// TestNoMemoryForAnswer ends a READ whose memory is gone when its answer arrives, and not the message
-// before it, whose acknowledgement comes later.
+// TestNoMemoryForAnswer: a READ fails if its memory is no longer registered when the response arrives. The
+// message before it, acknowledged later, does not fail.
 func TestNoMemoryForAnswer(t *testing.T) {
 	c := newModest(t)
 	for i, m := range []Message{{Kind: MsgWrite, Length: 16}, {Kind: MsgFetch, Length: wire.FetchLen, Answer: 8}, {Kind: MsgWrite, Length: 16}} {
@@ -339,7 +337,7 @@ func TestNoMemoryForAnswer(t *testing.T) {
 	}
 }
 
-// TestMessagesTakeTurns lets an end that has a long answer to send also send a WRITE.
+// TestMessagesTakeTurns: an end with a long response to send still sends a WRITE.
 func TestMessagesTakeTurns(t *testing.T) {
 	l := newLine(t, modest(), modest(), 1<<16, 1)
 	for range 20 {
@@ -353,8 +351,8 @@ func TestMessagesTakeTurns(t *testing.T) {
 	}
 }
 
-// TestAnswerMakesRoom lets answers arrive while all acknowledgements are lost, on a path with room for two
-// transmissions: an answer shows that its fetch has arrived, and makes room for the next message.
+// TestAnswerMakesRoom: all acknowledgements are lost, on a path limited to two transmissions. A response
+// implies that its fetch has arrived, and so frees a slot for the next message.
 func TestAnswerMakesRoom(t *testing.T) {
 	cfg := modest()
 	cfg.Paths, cfg.PathDepth = 1, 2
@@ -367,7 +365,7 @@ func TestAnswerMakesRoom(t *testing.T) {
 	wantDone(t, l, statusSuccess, statusSuccess, statusSuccess)
 }
 
-// checkAnswer checks what a fetch of end i has got. No two atomics fetch the same value.
+// checkAnswer checks the result of a fetch by end i. No two atomics fetch the same value.
 func (r *rig) checkAnswer(i int, m *modelMessage) {
 	if m.Kind != MsgFetch {
 		return

@@ -9,8 +9,8 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// fingerprint returns a hash of everything that decides what a model does next. Times count
-// from now; what lies outside of the windows is left over and does not count.
+// fingerprint returns a hash of all state that affects a model's future. Times are relative to now, and stale
+// entries outside the windows are excluded.
 func (m *model) fingerprint(seed maphash.Seed, withBounds bool) uint64 {
 	b := make([]byte, 0, 2048)
 	for i := range m.ends {
@@ -57,7 +57,7 @@ func putBools(b []byte, vs ...bool) []byte {
 	return b
 }
 
-// putTimes appends times as they are seen from now.
+// putTimes appends times relative to now.
 func putTimes(b []byte, now int64, vs ...int64) []byte {
 	for _, v := range vs {
 		switch v {
@@ -113,7 +113,7 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 }
 
 func (c *Conn) fingerprint(b []byte, now int64) []byte {
-	// opened and hurry never change here; heap and due are made of the timers; touched is empty.
+	// opened and hurry never change here; heap and due derive from the timers; touched is empty.
 	b = putInts(b, c.alive, c.ready.Len(), len(c.losers), len(c.owing))
 	for i := c.ready.Head(); i != c.ready.Tail(); i++ {
 		b = putInts(b, *c.ready.At(i))
@@ -124,7 +124,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 	for _, f := range c.flows {
 		b = f.fingerprint(b, now)
 		for i, n := range f.send.acked {
-			b = putInts(b, max(n, c.paths[i].low)) // what is below makes no difference
+			b = putInts(b, max(n, c.paths[i].low)) // lower values are equivalent
 		}
 	}
 	for i := range c.paths {
@@ -207,7 +207,8 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 		b = putInts(b, e.csn, e.msg, uint64(e.flow))
 		b = putTimes(b, now, e.sentAt)
 	}
-	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring; stats decides nothing; nothing is paced here.
+	// measuredAt affects only MaxAge, which is unreachable, and pingAt only measurements; stats has no
+	// effect; pacing is not used here.
 	if p.state == PathSuspect {
 		b = putTimes(b, now, p.suspectAt)
 	}
@@ -227,17 +228,17 @@ func (r *receiver) fingerprint(b []byte, now int64) []byte {
 	return putTimes(b, now, r.ackAt)
 }
 
-// TestFingerprintComplete notices a field that was added and not thought of in the
-// fingerprints, which would make states look alike that are not.
+// TestFingerprintComplete fails when a struct gains a field, as a reminder to add it to the fingerprints: a
+// missing field would make different states look equal.
 func TestFingerprintComplete(t *testing.T) {
 	for _, tt := range []struct {
 		v    any
 		want int
 	}{
-		{Conn{}, 13}, // age is that of the event
+		{Conn{}, 13}, // age belongs to the event
 		{sender{}, 26},
 		{asking{}, 6},
-		{control{}, 7}, // posting is that of the event
+		{control{}, 7}, // posting belongs to the event
 		{traffic{}, 10},
 		{rack{}, 4},
 		{schedule{}, 9},

@@ -9,7 +9,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// manyFlows returns a line with n flows, on each of which a WRITE of so many bytes is posted.
+// manyFlows returns a line with n flows, each with a posted WRITE of size bytes.
 func manyFlows(t *testing.T, cfg Config, n, size int) *line {
 	t.Helper()
 	cfg.Flows = n
@@ -20,7 +20,7 @@ func manyFlows(t *testing.T, cfg Config, n, size int) *line {
 	return l
 }
 
-// allSucceeded fails unless every message of end 0 ended with success.
+// allSucceeded fails unless every message of end 0 succeeded.
 func (l *line) allSucceeded(t *testing.T) {
 	t.Helper()
 	for k, f := range l.ends[0].flows {
@@ -30,8 +30,8 @@ func (l *line) allSucceeded(t *testing.T) {
 	}
 }
 
-// TestManyFlows moves messages of 64 flows both ways over four paths that lose, repeat and
-// die: the rig checks every byte, and the order of completions of each flow.
+// TestManyFlows moves messages of 64 flows in both directions over four paths that lose and duplicate packets
+// and die: the rig checks every byte, and the order of completions of each flow.
 func TestManyFlows(t *testing.T) {
 	const flows, rounds = 64, 4
 	cfg := modest()
@@ -64,7 +64,7 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
-// TestAllFlows opens as many flows as there can be.
+// TestAllFlows opens the maximum number of flows.
 func TestAllFlows(t *testing.T) {
 	l := manyFlows(t, Config{Paths: 4, Window: 2, ChunkBytes: 16, SendDepth: 1, PeerCredit: 64, PathDepth: 32}, MaxFlows, 32)
 	l.Loss = 0.01
@@ -74,8 +74,8 @@ func TestAllFlows(t *testing.T) {
 	l.allSucceeded(t)
 }
 
-// TestFlowsTakeTurns lets one flow have ten times as much to send as the others, posted before
-// theirs: they are not held up by it.
+// TestFlowsTakeTurns: one flow has ten times as much to send as the others, posted first. It does not delay
+// them.
 func TestFlowsTakeTurns(t *testing.T) {
 	const flows, size = 8, 800
 	cfg := modest()
@@ -106,8 +106,7 @@ func TestFlowsTakeTurns(t *testing.T) {
 	l.allSucceeded(t)
 }
 
-// TestOneFlowFails lets the peer refuse what one flow sends: its messages fail, those of the
-// others do not.
+// TestOneFlowFails: the peer refuses one flow's requests. Only that flow's messages fail.
 func TestOneFlowFails(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 4
@@ -143,8 +142,8 @@ func TestOneFlowFails(t *testing.T) {
 	}
 }
 
-// TestCloseInFlight closes a flow whose transmissions have not left the memory: no path refers to
-// it when its messages end, and the other flow goes on.
+// TestCloseInFlight closes a flow with transmissions still in memory: no path refers to it when its messages
+// complete, and the other flow continues.
 func TestCloseInFlight(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 2
@@ -195,7 +194,7 @@ func TestCloseInFlight(t *testing.T) {
 	}
 }
 
-// TestNoSuchFlow counts and drops what names a flow that is not open.
+// TestNoSuchFlow: packets for a flow that is not open are counted and dropped.
 func TestNoSuchFlow(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 3
@@ -230,8 +229,8 @@ func TestNoSuchFlow(t *testing.T) {
 	}
 }
 
-// TestAckOfOneFlow acknowledges a chunk of one flow that was sent after one of another on the
-// same path: that says nothing about the other, whose own acknowledgement may be under way.
+// TestAckOfOneFlow: an acknowledgement for one flow does not imply the loss of an earlier chunk of another
+// flow on the same path, whose own acknowledgement may be in flight.
 func TestAckOfOneFlow(t *testing.T) {
 	cfg := modest()
 	cfg.Flows, cfg.Paths = 2, 1
@@ -251,8 +250,8 @@ func TestAckOfOneFlow(t *testing.T) {
 	}
 }
 
-// TestIdleThenNoReceive posts a SEND after a long silence to a peer without a receive: its
-// patience begins then, and not with the last event before.
+// TestIdleThenNoReceive: a SEND after a long idle time finds no receive. Its timeout starts then, and not
+// with the last event before.
 func TestIdleThenNoReceive(t *testing.T) {
 	cfg := modest()
 	cfg.RecvPatience = 1_000_000
@@ -305,8 +304,8 @@ func TestFlowTimers(t *testing.T) {
 	})
 }
 
-// TestFailedFlowAnswers sends on a flow that the peer has given up: it ends with RETRY_EXC, as if
-// nobody were there, at once, also if it waits for a receive, and no path suffers.
+// TestFailedFlowAnswers: sending on a flow that the peer has failed returns RETRY_EXC immediately, even while
+// waiting for a receive, and does not count against any path.
 func TestFailedFlowAnswers(t *testing.T) {
 	for _, kind := range []MessageKind{MsgWrite, MsgSend} {
 		cfg := modest()
@@ -330,8 +329,8 @@ func TestFailedFlowAnswers(t *testing.T) {
 	}
 }
 
-// TestSilentFlow lets one flow get no answers, as if the peer had not opened it, while another is
-// busy: that says nothing about paths.
+// TestSilentFlow: one flow gets no responses, as if the peer had not opened it, while another is busy. The
+// paths are not blamed.
 func TestSilentFlow(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 2

@@ -8,13 +8,13 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// TestCreditAfterFailedFlows fails flows one after the other, with most of their messages unsent and
-// the rest under way: the credit that they asked for and what they had sent and nobody took must
-// not be missing to those that are left.
+// TestCreditAfterFailedFlows fails flows one after the other, with most of their messages unsent and the rest
+// in flight. The remaining flows must get back the credit that the failed ones requested, and their
+// unreceived bytes.
 func TestCreditAfterFailedFlows(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		end  int // that gives the flow up
+		end  int // the end that fails the flow
 	}{{"sender", 0}, {"receiver", 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := modest()
@@ -38,8 +38,8 @@ func TestCreditAfterFailedFlows(t *testing.T) {
 	}
 }
 
-// TestWaitingFlowIsPatient lets flows wait for their turn for longer than GiveUp: the peer takes chunk
-// after chunk, so that none fails.
+// TestWaitingFlowIsPatient: flows wait for their turn longer than GiveUp. None fails, because the peer keeps
+// receiving chunks.
 func TestWaitingFlowIsPatient(t *testing.T) {
 	cfg := modest()
 	cfg.Flows, cfg.GiveUp = 100, 1_000_000
@@ -58,8 +58,8 @@ func TestWaitingFlowIsPatient(t *testing.T) {
 	}
 }
 
-// TestFailedFlowMakesRoom fills the only path with chunks of a flow that nobody takes: when it fails
-// the path is for the others.
+// TestFailedFlowMakesRoom: the only path is full of undeliverable chunks of one flow. When that flow fails,
+// the others get the path.
 func TestFailedFlowMakesRoom(t *testing.T) {
 	cfg := modest()
 	cfg.Paths, cfg.PathDepth, cfg.Flows = 1, 8, 2
@@ -73,8 +73,8 @@ func TestFailedFlowMakesRoom(t *testing.T) {
 	}
 }
 
-// TestWaitForReceive waits for a receive for much longer than GiveUp. The peer answers, so that
-// the sender does not fail, whatever its GiveUp is.
+// TestWaitForReceive: a sender waits for a receive much longer than GiveUp. It does not fail, because the
+// peer responds.
 func TestWaitForReceive(t *testing.T) {
 	for _, giveUp := range []int64{1_000_000, 50_000_000, 200_000_000} {
 		cfg := modest()
@@ -89,8 +89,8 @@ func TestWaitForReceive(t *testing.T) {
 	}
 }
 
-// TestWaitForFailedPeer waits for a receive of a peer that has failed: as on RC nobody answers,
-// and the sender gives up.
+// TestWaitForFailedPeer: a failed peer does not respond to a sender that waits for a receive, as on RC, and
+// the sender times out.
 func TestWaitForFailedPeer(t *testing.T) {
 	for _, flows := range []int{1, 2} {
 		cfg := modest()
@@ -105,8 +105,8 @@ func TestWaitForFailedPeer(t *testing.T) {
 	}
 }
 
-// TestFlowsFailAlone closes some flows at random times, at either end, over random networks: every
-// message of the others arrives, and those of the closed ones end.
+// TestFlowsFailAlone closes some flows at random times, at either end, over random networks: every message of
+// the others arrives, and those of the closed flows complete.
 func TestFlowsFailAlone(t *testing.T) {
 	for range 5 {
 		rapid.Check(t, func(rt *rapid.T) { playFailures(rt, t) })
@@ -124,7 +124,7 @@ func playFailures(rt *rapid.T, t *testing.T) {
 	for i := range tr.ends {
 		for k, f := range tr.ends[i].conn.flows {
 			if k > 0 {
-				f.giveUp = 500_000_000 + tr.heal // those that are closed at the other end only
+				f.giveUp = 500_000_000 + tr.heal // flows closed only at the other end
 			}
 		}
 	}

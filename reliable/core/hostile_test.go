@@ -8,8 +8,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// TestFalseAcks steps a sender with acknowledgements of what was never sent: they are counted
-// and change nothing.
+// TestFalseAcks: acknowledgements of unsent chunks are counted and ignored.
 func TestFalseAcks(t *testing.T) {
 	for _, r := range []wire.Record{
 		{Type: wire.Ack, Cum: 5, Window: 1},
@@ -39,7 +38,7 @@ func TestFalseAcks(t *testing.T) {
 	}
 }
 
-// TestWindowEdge takes the last chunk of the window and not the one behind it.
+// TestWindowEdge: the last chunk of the window is accepted, the one behind it is not.
 func TestWindowEdge(t *testing.T) {
 	for _, tt := range []struct {
 		csn     uint16
@@ -82,7 +81,7 @@ func TestMessagesMustCount(t *testing.T) {
 	}
 }
 
-// TestFutureEpoch refuses a piece of a WRITE whose original went where there never was a path.
+// TestFutureEpoch: a fragment of a WRITE is refused if its original was sent on a path that never existed.
 func TestFutureEpoch(t *testing.T) {
 	for _, h := range []wire.Header{
 		{Op: wire.OpWrite, Xmit: 1, OrigPath: 2, OrigEpoch: 1},
@@ -99,8 +98,8 @@ func TestFutureEpoch(t *testing.T) {
 	}
 }
 
-// TestHostile feeds a connection with whatever decodes, true or not, in any order: it must not
-// panic, and what it does stays within its bounds.
+// TestHostile feeds a connection with arbitrary decodable packets in any order: it must not panic, and its
+// actions stay within bounds.
 func TestHostile(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := modest()

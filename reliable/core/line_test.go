@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// line is a network on virtual time for a rig: every path and every control QP is a line of
-// its own, with faults. Paths keep their order; control packets need not.
+// line is a network in virtual time for a rig: every path and every control QP is a separate line, with
+// faults. Paths preserve order; control packets may be reordered.
 type line struct {
 	*rig
 	rng     *rand.Rand
@@ -23,8 +23,8 @@ type line struct {
 	// Extra is added to the delay of a packet.
 	Extra func(from int, p *packet) int64
 	sent  int
-	// CopyTime is how long it takes to place a chunk, with rig.slow. One copy in CopyLoss is refused, if
-	// that is not 0.
+	// CopyTime is the duration of placing a chunk, with rig.slow. One copy in CopyLoss is refused, unless
+	// that is 0.
 	CopyTime int64
 	CopyLoss int
 	copied   int
@@ -74,7 +74,7 @@ func newLine(tb testing.TB, a, b Config, inbox int, seed uint64) *line {
 	return l
 }
 
-// endCopy ends the oldest copy of an end, or refuses all of them.
+// endCopy completes the oldest copy of an end, or refuses all of them.
 func (l *line) endCopy(i int) {
 	if l.CopyLoss > 0 && l.rng.IntN(l.CopyLoss) == 0 {
 		l.dropCopies(i)
@@ -111,8 +111,7 @@ func (l *line) launch(from int, p *packet) {
 	heap.Push(&l.queue, flight{at: at, seq: l.seq, to: 1 - from, pack: *p})
 }
 
-// run goes on until stop is true, or until nothing will ever happen, or until the time is up,
-// and reports whether it stopped.
+// run runs until stop returns true, no event is left, or the limit is reached. It reports whether it stopped.
 func (l *line) run(limit int64, stop func() bool) bool {
 	for !stop() {
 		at, i := l.deadline()
@@ -139,7 +138,7 @@ func (l *line) run(limit int64, stop func() bool) bool {
 	return true
 }
 
-// bytesOf returns n bytes that no other seed gives.
+// bytesOf returns n bytes unique to the seed.
 func bytesOf(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	r := rand.New(rand.NewPCG(seed, 99))
@@ -149,7 +148,7 @@ func bytesOf(n int, seed uint64) []byte {
 	return b
 }
 
-// deadline is when an end has something to do, and which one.
+// deadline returns the next deadline and its end.
 func (r *rig) deadline() (at int64, i int) {
 	a, b := r.ends[0].conn.Deadline(), r.ends[1].conn.Deadline()
 	if b < a {

@@ -8,7 +8,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// transfer posts one WRITE of n chunks and runs until it has ended, and returns the line.
+// transfer posts one WRITE of n chunks, runs until it completes, and returns the line.
 func transfer(t *testing.T, n int, set func(l *line)) *line {
 	t.Helper()
 	l := newLine(t, modest(), modest(), 16*n, 1)
@@ -55,8 +55,8 @@ func TestEverySingleLoss(t *testing.T) {
 	}
 }
 
-// TestSamePathLossIsImmediate loses one chunk in the middle of a stream: it is found by the
-// next one of its path, before any timer.
+// TestSamePathLossIsImmediate loses one chunk in the middle of a stream: the next chunk on its path reveals
+// the loss, before any timer.
 func TestSamePathLossIsImmediate(t *testing.T) {
 	l := transfer(t, 40, func(l *line) {
 		l.Lose = func(from int, p *packet) bool { return from == 0 && isChunk(p, 7) }
@@ -66,8 +66,8 @@ func TestSamePathLossIsImmediate(t *testing.T) {
 	}
 }
 
-// TestLastAckLost loses the first acknowledgements of a message. In UCCL a repetition that the
-// receiver has already is dropped without an answer, and the sender repeats it forever.
+// TestLastAckLost loses the first acknowledgements of a message. In UCCL a duplicate is dropped without a
+// response, and the sender retransmits it forever.
 func TestLastAckLost(t *testing.T) {
 	for lost := 1; lost <= 6; lost++ {
 		left := lost
@@ -86,8 +86,7 @@ func TestLastAckLost(t *testing.T) {
 	}
 }
 
-// TestDuplicateIsAcknowledged steps a receiver with the same chunk twice: the second time it
-// answers at once and says so.
+// TestDuplicateIsAcknowledged: a duplicate chunk is acknowledged immediately and reported as a duplicate.
 func TestDuplicateIsAcknowledged(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {
@@ -101,7 +100,7 @@ func TestDuplicateIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestAcksLost loses half of all control packets, and repeats some.
+// TestAcksLost loses half of all control packets, and duplicates some.
 func TestAcksLost(t *testing.T) {
 	for seed := range uint64(20) {
 		transfer(t, 200, func(l *line) {
@@ -112,8 +111,7 @@ func TestAcksLost(t *testing.T) {
 	}
 }
 
-// TestControlPathsDead loses every datagram: acknowledgements find their way over the data
-// paths.
+// TestControlPathsDead loses every datagram: acknowledgements use the data paths instead.
 func TestControlPathsDead(t *testing.T) {
 	l := transfer(t, 100, func(l *line) {
 		l.Lose = func(_ int, p *packet) bool { return p.route < RoutePath }
@@ -148,7 +146,7 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
-// TestAllPathsDead wants an error within the stated time, with everything flushed in order.
+// TestAllPathsDead: requests fail within the timeout, and everything else is flushed in order.
 func TestAllPathsDead(t *testing.T) {
 	cfg := modest()
 	l := newLine(t, cfg, cfg, 4096, 1)
@@ -174,9 +172,9 @@ func TestAllPathsDead(t *testing.T) {
 	}
 }
 
-// TestPauseIsNoSilence lets a process stand still for much longer than GiveUp while its peer answers nothing.
-// That time does not count: the peer may have been there. It gives up 5 s after it runs again, less what it
-// had waited before.
+// TestPauseIsNoSilence: a process is stopped for much longer than GiveUp while its peer is silent. The pause
+// does not count, because the peer may have been alive. The timeout fires 5 s after the process resumes, less
+// the time waited before.
 func TestPauseIsNoSilence(t *testing.T) {
 	cfg := modest()
 	l := newLine(t, cfg, cfg, 4096, 1)
@@ -199,8 +197,7 @@ func TestPauseIsNoSilence(t *testing.T) {
 	}
 }
 
-// TestPathComesBack kills a path for a while: it goes down, comes back with new QPs, and
-// carries data again.
+// TestPathComesBack kills a path for a while: it goes down, recovers with new QPs, and carries data again.
 func TestPathComesBack(t *testing.T) {
 	l := newLine(t, modest(), modest(), 1<<16, 1)
 	l.Lose = func(_ int, p *packet) bool {
@@ -234,13 +231,13 @@ func TestPathComesBack(t *testing.T) {
 	}
 }
 
-// TestLateOriginal holds the packets of a path for 5 ms and lets them go after the failover:
-// nothing is written after the completion. The rig panics if it is.
+// TestLateOriginal delays a path's packets by 5 ms, until after the failover: no data is written after the
+// completion. The rig panics otherwise.
 func TestLateOriginal(t *testing.T) {
 	for _, p := range []plant{plantNone, plantNoFence} {
 		broken := attempt(func() {
 			cfg := modest()
-			cfg.Recovery = second // the path must not come back before
+			cfg.Recovery = second // the path must not recover earlier
 			l := newLine(t, cfg, cfg, 16*40, 1)
 			l.plant = p
 			l.Extra = func(from int, p *packet) int64 {
@@ -264,8 +261,8 @@ func TestLateOriginal(t *testing.T) {
 	}
 }
 
-// TestFenceBeforeAck looks at the order of actions when a piece of a WRITE comes on another
-// path: the old path is reset, then the bytes are placed, then it is acknowledged.
+// TestFenceBeforeAck: when a fragment of a WRITE arrives on another path, the old path is reset, then the
+// data is placed, then it is acknowledged.
 func TestFenceBeforeAck(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {
@@ -296,7 +293,7 @@ func TestWrap(t *testing.T) {
 			l.post(0, Message{Kind: MsgWrite}, make([]byte, 16*200), 0)
 			n++
 		}
-		clear(l.ends[1].settled) // the range is used again and again
+		clear(l.ends[1].settled) // the range is reused
 		return n == 1000 && l.finished(0)
 	})
 	if !ok || l.ends[0].conn.flows[0].send.nxt != 200_000 {
@@ -365,9 +362,9 @@ func TestSuspectReturns(t *testing.T) {
 	}
 }
 
-// TestDeadPathAndDatagrams kills a path and all datagrams of the sender, with little room on
-// each path: what silence has ended counts against the path when an answer comes. Before it
-// did, the chunk was repeated on the dead path until its count was used up.
+// TestDeadPathAndDatagrams kills a path and all of the sender's datagrams, with little space on each path.
+// Transmissions ended by silence count against the path once a response arrives. Without that, the chunk was
+// retransmitted on the dead path until its limit was reached.
 func TestDeadPathAndDatagrams(t *testing.T) {
 	cfg := Config{Paths: 4, Window: 2, ChunkBytes: 16, PathDepth: 2, Seed: 2, PeerCredit: 1}
 	l := newLine(t, cfg, cfg, 100, 2)

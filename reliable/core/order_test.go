@@ -6,7 +6,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// count returns how many actions are of a kind.
+// count returns the number of actions of a kind.
 func count(acts []Action, k ActionKind) (n int) {
 	for i := range acts {
 		if acts[i].Kind == k {
@@ -30,8 +30,8 @@ func newModest(t *testing.T) *Conn {
 	return c
 }
 
-// TestCompletionWaitsForMemory completes a message only when it is acknowledged and the NIC
-// needs its memory no more, by completion or because the path was reset.
+// TestCompletionWaitsForMemory: a message completes only when it is acknowledged and the NIC no longer needs
+// its memory, because of a completion or a path reset.
 func TestCompletionWaitsForMemory(t *testing.T) {
 	for _, end := range []Event{{Kind: EvSent, Count: 1}, {Kind: EvPathFailed}} {
 		c := newModest(t)
@@ -54,8 +54,8 @@ func TestCompletionWaitsForMemory(t *testing.T) {
 	}
 }
 
-// TestUserFence sends a fenced message when the one before it has completed, not when it is
-// merely acknowledged.
+// TestUserFence: a fenced message is sent only when the previous one has completed, not when it is merely
+// acknowledged.
 func TestUserFence(t *testing.T) {
 	c := newModest(t)
 	path := c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})[0].Path
@@ -87,7 +87,7 @@ func TestPeerWindow(t *testing.T) {
 	}
 }
 
-// TestFasterPath prefers, of two paths that were measured, the one with the shorter delay.
+// TestFasterPath: of two measured paths the one with the shorter delay is preferred.
 func TestFasterPath(t *testing.T) {
 	cfg := modest()
 	cfg.Paths = 2
@@ -111,8 +111,8 @@ func TestFasterPath(t *testing.T) {
 	}
 }
 
-// TestQuestionsFindAWay lets a sender wait for a receive while the news of it is lost and its
-// own datagrams too: a question over a data path brings the answer.
+// TestQuestionsFindAWay: a sender waits for a receive while the peer's notification and its own datagrams are
+// lost. A probe over a data path gets the response.
 func TestQuestionsFindAWay(t *testing.T) {
 	l := newLine(t, modest(), modest(), 64, 1)
 	l.Lose = func(from int, p *packet) bool { return p.route < RoutePath && (from == 0 || l.now < 1_000_000) }

@@ -6,8 +6,8 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// TestOwedAckLeaves: a chunk that does not ask for an acknowledgement is acknowledged with the end of its batch.
-// Until then the connection owes it, and EvFlush may not be left out.
+// TestOwedAckLeaves: a chunk that does not request an acknowledgement is acknowledged at the end of its
+// batch. Until then the connection owes the ACK, and EvFlush is mandatory.
 func TestOwedAckLeaves(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {

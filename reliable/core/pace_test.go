@@ -40,12 +40,12 @@ func controlled(t *testing.T, controls ...*steady) (*Conn, func(now int64, ev *E
 	}
 }
 
-// TestPathsRest wants one chunk of each path at a time, the next when the gap after it is over, and a
-// Deadline that says when that is. When nothing waits there is no such time.
+// TestPathsRest: a path sends one chunk at a time and the next after its gap, which Deadline reports. Without
+// pending chunks Deadline ignores the gap.
 func TestPathsRest(t *testing.T) {
 	c, step := controlled(t, &steady{4, 10_000}, &steady{4, 25_000})
 	sent := step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16 * 6}})
-	// Each chunk is acknowledged at once, so only the gaps hold the paths back.
+	// Each chunk is acknowledged immediately, so only the gaps delay the paths.
 	for _, want := range []struct {
 		at   int64
 		sent int
@@ -68,7 +68,7 @@ func TestPathsRest(t *testing.T) {
 	}
 }
 
-// TestNothingToPace wants no pause while the paths together may have a chunk in flight.
+// TestNothingToPace: no gaps occur while the paths' windows add up to at least one chunk.
 func TestNothingToPace(t *testing.T) {
 	c, step := controlled(t, &steady{12, 10_000}, &steady{12, 10_000})
 	for k, sent := 0, step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16 * 6}}); k < 6; k++ {
@@ -79,8 +79,7 @@ func TestNothingToPace(t *testing.T) {
 	}
 }
 
-// TestWindowOfEachPath wants each path to keep to its own window, and all of them to what they allow
-// together.
+// TestWindowOfEachPath: each path keeps to its own window, and all paths to the total.
 func TestWindowOfEachPath(t *testing.T) {
 	_, step := controlled(t, &steady{16, 0}, &steady{64, 0}, &steady{32, 0})
 	if got := step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16 * 100}}); got[0] != 1 || got[1] != 4 || got[2] != 2 {
@@ -93,8 +92,8 @@ func TestWindowOfEachPath(t *testing.T) {
 	}
 }
 
-// TestWindowOfPathDown wants the window of a path that goes down to leave what all paths allow, and to
-// return with it.
+// TestWindowOfPathDown: the window of a path that goes down is removed from the total, and returns with the
+// path.
 func TestWindowOfPathDown(t *testing.T) {
 	c, step := controlled(t, &steady{32, 0}, &steady{48, 0})
 	for _, want := range []struct {

@@ -11,7 +11,7 @@ func demand(want, flying, arrived uint64) *Action {
 	return &Action{Kind: ActDemand, Bytes: want, Flying: flying, Arrived: arrived}
 }
 
-// grants takes all grants at now and returns the sum of each connection.
+// grants collects all grants at now and returns the sum per connection.
 func grants(p *Pacer, now int64, conns int) []int {
 	got := make([]int, conns)
 	for conn, n, ok := p.Next(now); ok; conn, n, ok = p.Next(now) {
@@ -20,8 +20,8 @@ func grants(p *Pacer, now int64, conns int) []int {
 	return got
 }
 
-// TestPacerTakesTurns lets three connections ask. They get a chunk each in turn until the window of the port is
-// in flight. As bytes of one arrive, the next in turn gets as many.
+// TestPacerTakesTurns: three connections demand credit. They get one chunk each, round-robin, until the
+// port's window is in flight. As bytes of one arrive, the next in turn is granted as many.
 func TestPacerTakesTurns(t *testing.T) {
 	port := NewPort()
 	p := NewPacer(port, 1000, 10_000)
@@ -30,7 +30,7 @@ func TestPacerTakesTurns(t *testing.T) {
 		p.Join(i, Peer{byte(i)})
 	}
 	now := int64(1_000_000)
-	p.Next(now) // ends NoLimit of the first
+	p.Next(now) // revokes NoLimit from the first
 	for i := range 3 {
 		p.Want(now, i, demand(100_000, 0, 0))
 	}
@@ -52,8 +52,8 @@ func TestPacerTakesTurns(t *testing.T) {
 	}
 }
 
-// TestPacerLone checks that the only connection of a port has no limit until another one joins, and that of
-// two the one that sends alone has none until the other asks.
+// TestPacerLone: the only connection of a port is unlimited until another one joins. Of two, the only sender
+// is unlimited until the other demands credit.
 func TestPacerLone(t *testing.T) {
 	p := NewPacer(NewPort(), 1000, 10_000)
 	if !p.Join(0, Peer{0}) {
@@ -74,7 +74,7 @@ func TestPacerLone(t *testing.T) {
 		t.Fatalf("Next = %d, %d, %v for the one that sends, want NoLimit for 1", conn, n, ok)
 	}
 	p.Want(5, 1, demand(0, 0, 1000))
-	p.Want(5, 0, demand(0, 500, 100)) // a small message of the other changes nothing
+	p.Want(5, 0, demand(0, 500, 100)) // the other's small message has no effect
 	if conn, n, ok := p.Next(5); ok {
 		t.Fatalf("Next = %d, %d after a small message, want nothing", conn, n)
 	}
@@ -87,8 +87,8 @@ func TestPacerLone(t *testing.T) {
 	}
 }
 
-// TestPacerNotYetLone checks that the first of many that ask gets no more than its turn, if bytes of the
-// others arrive, too: they are about to ask.
+// TestPacerNotYetLone: the first of many to demand credit gets only its turn if data from the others arrives
+// as well: they are about to demand some.
 func TestPacerNotYetLone(t *testing.T) {
 	p := NewPacer(NewPort(), 1000, 100_000)
 	for i := range 4 {
@@ -104,8 +104,8 @@ func TestPacerNotYetLone(t *testing.T) {
 	}
 }
 
-// TestPacerForgetsTheDead grants the whole window to a connection that does not use it. The other one waits no
-// longer than the patience of the port, and then has no limit.
+// TestPacerForgetsTheDead grants the whole window to a connection that does not use it. The other one waits
+// for the port's timeout at most, and then is unlimited.
 func TestPacerForgetsTheDead(t *testing.T) {
 	port := NewPort()
 	p := NewPacer(port, 1000, 100_000)
@@ -124,7 +124,7 @@ func TestPacerForgetsTheDead(t *testing.T) {
 	if now > 3*leastPatience {
 		t.Fatalf("Deadline = %d, want at most %d", now, 3*leastPatience)
 	}
-	for range 2 { // the first look may be too early for the grants
+	for range 2 { // the first check may precede the grants
 		if conn, n, ok := p.Next(now); ok && conn == 1 && n == NoLimit {
 			return
 		}
@@ -133,8 +133,8 @@ func TestPacerForgetsTheDead(t *testing.T) {
 	t.Fatalf("connection 1 still has a limit at %d", now)
 }
 
-// TestPacersShare gives two pacers of a port their parts of its window: each by the number of its busy
-// connections, whatever the other has in flight.
+// TestPacersShare: two pacers share a port's window by their numbers of busy connections, whatever the other
+// has in flight.
 func TestPacersShare(t *testing.T) {
 	port := NewPort()
 	port.window = 40_000
@@ -167,8 +167,8 @@ func TestPacersShare(t *testing.T) {
 	}
 }
 
-// TestPacer lets connections join, ask, send, die and leave at random. The sums are right, each connection is
-// in the ring at most once, and everything that is asked for is granted.
+// TestPacer: connections join, demand, send, die and leave at random. The sums are right, each connection is
+// in the ring at most once, and every demand is granted.
 func TestPacer(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const conns = 8
@@ -197,7 +197,7 @@ func TestPacer(t *testing.T) {
 			}
 			w.take()
 		}
-		for range 100 { // all that is granted arrives
+		for range 100 { // everything granted arrives
 			for i := range w.conns {
 				n := w.conns[i].flying
 				w.conns[i].flying = 0
@@ -213,7 +213,7 @@ func TestPacer(t *testing.T) {
 	})
 }
 
-// pacerWorld is a Pacer and what its connections know.
+// pacerWorld is a Pacer and the state of its connections.
 type pacerWorld struct {
 	rt    *rapid.T
 	p     *Pacer
@@ -226,7 +226,7 @@ type pacerConn struct {
 	want, flying uint64
 }
 
-// report tells the pacer what a connection wants.
+// report passes a connection's demand to the pacer.
 func (w *pacerWorld) report(i int, arrived uint64) {
 	c := &w.conns[i]
 	switch {
@@ -240,7 +240,7 @@ func (w *pacerWorld) report(i int, arrived uint64) {
 	}
 }
 
-// take takes all grants and checks the pacer.
+// take collects all grants and checks the pacer.
 func (w *pacerWorld) take() {
 	for conn, n, ok := w.p.Next(w.now); ok; conn, n, ok = w.p.Next(w.now) {
 		c := &w.conns[conn]
@@ -282,8 +282,8 @@ func (w *pacerWorld) take() {
 	}
 }
 
-// TestPacerOnePeer checks that connections of one peer have no limit, in one pacer or in several, until
-// another peer joins: they share the peer's own link, and compete for nothing else.
+// TestPacerOnePeer: connections from one peer are unlimited, in one pacer or in several, until another peer
+// joins: they only compete for the peer's own link.
 func TestPacerOnePeer(t *testing.T) {
 	port := NewPort()
 	a, b := NewPacer(port, 1000, 10_000), NewPacer(port, 1000, 10_000)

@@ -2,8 +2,8 @@ package core
 
 import "testing"
 
-// TestPathCredit lets a peer have two receives on each of four paths: never are more chunks
-// under way on one path, and with loss everything still arrives.
+// TestPathCredit: a peer has two receives on each of four paths. No path ever has more chunks in flight, and
+// with loss everything still arrives.
 func TestPathCredit(t *testing.T) {
 	for _, loss := range []float64{0, 0.05} {
 		cfg := modest()
@@ -34,7 +34,7 @@ func TestPathCredit(t *testing.T) {
 	}
 }
 
-// TestCreditShrinks wants a peer to be told at once that it has fewer receives.
+// TestCreditShrinks: a peer is notified immediately when it has fewer receives.
 func TestCreditShrinks(t *testing.T) {
 	c, err := New(modest())
 	if err != nil {

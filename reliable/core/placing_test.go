@@ -7,14 +7,14 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// copying is a chunk whose bytes are on the way to their place, in memory that the CPU cannot write.
+// copying is a chunk being copied into memory that the CPU cannot write.
 type copying struct {
 	ev   Event
 	act  Action
 	data []byte
 }
 
-// placeLater begins to place the chunk that end i is stepping.
+// placeLater starts placing the chunk that end i is stepping.
 func (r *rig) placeLater(i int, ev *Event, a *Action) {
 	e := &r.ends[i]
 	e.copies = append(e.copies, copying{ev: *ev, act: *a, data: e.landing})
@@ -23,7 +23,7 @@ func (r *rig) placeLater(i int, ev *Event, a *Action) {
 	}
 }
 
-// placed ends the oldest copy of end i, if there is one.
+// placed completes the oldest copy of end i, if any.
 func (r *rig) placed(i int) {
 	e := &r.ends[i]
 	if len(e.copies) == 0 {
@@ -50,7 +50,7 @@ func (r *rig) dropCopies(i int) {
 	}
 }
 
-// fingerprintCopies adds what is on the way.
+// fingerprintCopies adds the copies in progress.
 func (e *end) fingerprintCopies(b []byte) []byte {
 	b = putInts(b, len(e.copies))
 	for i := range e.copies {
@@ -99,7 +99,7 @@ func exploreSlow(tb testing.TB, s scene, b bounds, p plant) *explorer {
 	return x
 }
 
-// TestExploreFindsBadPlacing plants the mistakes of an owner that places later.
+// TestExploreFindsBadPlacing plants the mistakes of an owner with deferred placement.
 func TestExploreFindsBadPlacing(t *testing.T) {
 	for name, tt := range map[string]struct {
 		plant
@@ -117,8 +117,8 @@ func TestExploreFindsBadPlacing(t *testing.T) {
 	}
 }
 
-// TestPlacingHoldsAcks: an acknowledgement waits for a chunk that is being placed, but not longer than AckDelay.
-// The peer would take the gap for a loss.
+// TestPlacingHoldsAcks: an acknowledgement waits for a chunk being placed, but at most AckDelay. Otherwise
+// the peer would mistake the gap for a loss.
 func TestPlacingHoldsAcks(t *testing.T) {
 	for _, slow := range []int64{1_000, 1_000_000} {
 		l := newLine(t, modest(), modest(), 4096, 1)
@@ -143,7 +143,7 @@ func TestPlacingHoldsAcks(t *testing.T) {
 	}
 }
 
-// TestPlacedForNothing: the end of a placement that is not under way changes nothing.
+// TestPlacedForNothing: completing an unknown placement has no effect.
 func TestPlacedForNothing(t *testing.T) {
 	l := newLine(t, modest(), modest(), 4096, 1)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(100, 1), 0)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// portLink is a link to a Port with senders that always have something to send: what is granted arrives
-// after a round trip, or when the bytes before it are through.
+// portLink is a link to a Port with senders that always have data to send: granted bytes arrive after a round
+// trip, or behind the bytes before them.
 type portLink struct {
 	p     *Pacer
 	rate  float64 // bytes per nanosecond
@@ -14,7 +14,7 @@ type portLink struct {
 	now   int64
 	free  int64 // when the link is free
 	queue []linkChunk
-	sums  [4]uint64 // what of each connection is in flight
+	sums  [4]uint64 // bytes in flight per connection
 }
 
 type linkChunk struct {
@@ -42,8 +42,8 @@ func (l *portLink) run(chunks int) {
 	}
 }
 
-// TestPortFindsWindow checks that the window comes to what the link carries in a round trip, and stays
-// there. The rate of the last rounds is that of the link.
+// TestPortFindsWindow: the window converges to the bandwidth-delay product and stays there. The rate of the
+// last rounds is the link's.
 func TestPortFindsWindow(t *testing.T) {
 	for _, rate := range []float64{1.25, 12.5, 50} {
 		for _, rtt := range []int64{10_000, 20_000, 200_000} {
@@ -66,7 +66,7 @@ func TestPortFindsWindow(t *testing.T) {
 	}
 }
 
-// TestPortFollowsLink makes the link four times as slow, and fast again. The window follows.
+// TestPortFollowsLink: the link becomes four times slower, then fast again. The window follows.
 func TestPortFollowsLink(t *testing.T) {
 	l := newPortLink(12.5, 20_000)
 	for _, rate := range []float64{12.5, 12.5 / 4, 12.5} {
@@ -78,8 +78,8 @@ func TestPortFollowsLink(t *testing.T) {
 	}
 }
 
-// TestPortHoldsBack checks that nothing more is granted while many bytes arrive that were not granted, and
-// that the window is used again afterwards.
+// TestPortHoldsBack: while many ungranted bytes arrive, no more are granted, and the window is used again
+// afterwards.
 func TestPortHoldsBack(t *testing.T) {
 	port := NewPort()
 	port.arrived(1, &peer{}, 1<<20, 0, 1<<20)

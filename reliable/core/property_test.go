@@ -13,8 +13,8 @@ type trial struct {
 	heal int64
 }
 
-// drawTrial makes a rig whose network loses, delays and repeats until a time, and whose paths
-// and control QPs die, in one direction or both.
+// drawTrial draws a rig whose network loses, delays and duplicates packets for a while, and whose paths and
+// control QPs die, in one direction or both.
 func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	cfg := Config{
 		Paths:      rapid.SampledFrom([]int{1, 2, 4, 16}).Draw(t, "paths"),
@@ -74,8 +74,8 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	return tr
 }
 
-// TestTransfers plays random messages, in both directions, over random networks, and wants
-// every byte, every completion in order and no write after a completion, within a time.
+// TestTransfers runs random messages in both directions over random networks. Every byte arrives, completions
+// are in order and timely, and nothing is written after a completion.
 func TestTransfers(t *testing.T) {
 	for range 20 { // rapid's own count is for cheaper tests
 		rapid.Check(t, func(rt *rapid.T) { playTrial(rt, t) })

@@ -6,11 +6,10 @@ import (
 	"testing"
 )
 
-// TestReorderingPath shows what it means that a path must not reorder. One chunk is overtaken
-// by those behind it on its path, so that it counts as lost and is sent again. If it comes
-// before the repetition it is a duplicate that was sent in vain. If it comes after the message
-// has completed, on a path that was never fenced because it lives, it is written into memory
-// that is the user's again: the promise is broken, and the docs say so.
+// TestReorderingPath shows why a path must not reorder. Later chunks on its path overtake one chunk, so it
+// counts as lost and is retransmitted. If the original arrives before the retransmission, the latter is a
+// wasted duplicate. If it arrives after the message has completed, on a live and hence unfenced path, it is
+// written into memory that the user owns again. This breaks the guarantee, as documented.
 func TestReorderingPath(t *testing.T) {
 	for _, c := range []struct {
 		late   int64

@@ -8,26 +8,24 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// rig is two ends of a connection with a model of what their owners have: QPs, memory,
-// receives. What carries their packets is up to the test. A broken promise is a panic with a
-// violation.
+// rig is two ends of a connection with a model of their owners' QPs, memory and receives. The test supplies
+// the network. A violated guarantee is a panic with a violation.
 type rig struct {
 	now  int64
 	ends [2]end
-	// send takes a packet from an end.
+	// send transmits a packet from an end.
 	send func(from int, p *packet)
-	// plant is a fault of the owner, to see that it is found.
+	// plant is a fault of the owner, which the test must detect.
 	plant plant
-	// grant makes owners grant at once all that is asked for; demandTo, if not nil, is
-	// told of it instead.
+	// grant makes owners immediately grant every demand; demandTo, if not nil, receives it instead.
 	grant    bool
 	demandTo func(*Action)
-	// slow makes owners place chunks later, when placed is called. later, if not nil, is told of each.
+	// slow makes owners place chunks later, when placed is called. later, if not nil, is called for each.
 	slow  bool
 	later func(i int)
 }
 
-// plant is something that an owner, or a worse protocol, would get wrong.
+// plant is a mistake of an owner, or of a worse protocol.
 type plant uint8
 
 const (
@@ -36,11 +34,11 @@ const (
 	plantNoFence
 	// plantSilent acknowledges neither duplicates nor questions.
 	plantSilent
-	// plantSameNumber brings a path back with the QP number that it had.
+	// plantSameNumber recovers a path with its old QP number.
 	plantSameNumber
-	// plantPlacedEarly says that a chunk is in place when its copy has only begun.
+	// plantPlacedEarly reports a chunk as placed when its copy has only begun.
 	plantPlacedEarly
-	// plantCopyGoesOn refuses a chunk whose copy still writes.
+	// plantCopyGoesOn refuses a chunk while its copy still writes.
 	plantCopyGoesOn
 )
 
@@ -54,35 +52,35 @@ type end struct {
 	qps     []modelQP
 	nextQPN uint32 // numbers are never used again
 
-	*modelFlow // that of flow 0
+	*modelFlow // flow 0
 	flows      []*modelFlow
 
 	inbox   []byte // memory that the peer writes
 	settled []bool // bytes of inbox that belong to a completed message
 	demand  uint64
 	store   []byte // memory that the peer reads, which never changes
-	word    uint64 // what the peer's atomics add to
+	word    uint64 // target of the peer's atomics
 	sums    uint64 // has a bit for each value that an atomic of this end has fetched
 	events  []Event
-	landing []byte // the bytes of the chunk that is being stepped
+	landing []byte // the current chunk's bytes
 	copies  []copying
-	// refuse is what the check of addresses says to a repeated WRITE.
+	// refuse is the address check's status for a retransmitted WRITE.
 	refuse uint8
 	sharing
 }
 
-// modelFlow is what the user of a flow sees.
+// modelFlow is the user's view of a flow.
 type modelFlow struct {
-	out      []modelMessage // what was posted, by token
+	out      []modelMessage // posted messages, by token
 	done     []uint8        // statuses of completions, in order
 	got      []delivery
 	receives [][]byte
-	wanted   uint32        // how many receives the peer wants, if they are shared
+	wanted   uint32        // receives that the peer wants, if shared
 	answers  []modelAnswer // by token
 	fault    uint8
 }
 
-// modelAnswer is a fetch of the peer, and its answer: memory, or the value that an atomic has found.
+// modelAnswer is a peer's fetch and its response: memory, or the value fetched by an atomic.
 type modelAnswer struct {
 	fetch wire.Fetch
 	bytes []byte
@@ -94,12 +92,12 @@ type modelQP struct {
 	dead      bool
 }
 
-// modelMessage is a posted message; a WRITE goes to its own range of the peer's inbox.
+// modelMessage is a posted message; each WRITE has its own range in the peer's inbox.
 type modelMessage struct {
 	Message
 	data   []byte
 	target int
-	got    []byte // the answer to a fetch
+	got    []byte // the response to a fetch
 }
 
 type delivery struct {
@@ -108,7 +106,7 @@ type delivery struct {
 	len    uint32
 }
 
-// packet is what travels: on a path if route is RoutePath or above, otherwise as a datagram.
+// packet is a packet in flight: on a path if route is RoutePath or above, otherwise as a datagram.
 type packet struct {
 	route Route
 	qpn   uint32 // where to, on a path
@@ -179,7 +177,7 @@ func (r *rig) fetch(i, flow int, f wire.Fetch, n int, fence bool) {
 	r.postOn(i, flow, Message{Kind: MsgFetch, Answer: uint32(n), Fence: fence}, b, 0)
 }
 
-// receive posts a receive of so many bytes at end i, on flow 0.
+// receive posts a receive of size bytes at end i, on flow 0.
 func (r *rig) receive(i, size int) { r.receiveOn(i, 0, size) }
 
 func (r *rig) receiveOn(i, flow, size int) {
@@ -195,8 +193,8 @@ func (r *rig) receiveOn(i, flow, size int) {
 	r.step(i, Event{Kind: EvReceives, Flow: uint16(flow), Count: 1})
 }
 
-// step steps end i and carries out its actions, and what follows from them. As the driver, it leaves out an
-// EvFlush that has nothing to do.
+// step steps end i and executes its actions and their consequences. Like the driver, it skips an EvFlush
+// without effect.
 func (r *rig) step(i int, ev Event) {
 	e := &r.ends[i]
 	if ev.Kind == EvFlush && !e.conn.Owes() {
@@ -307,7 +305,7 @@ func (r *rig) sendPacket(i int, a *Action, p *packet) {
 	r.send(i, p)
 }
 
-// answer carries out a fetch of the peer.
+// answer executes a peer's fetch.
 func (e *end) answer(m *modelAnswer, n uint32) {
 	if f := &m.fetch; f.Kind == wire.FetchRead {
 		m.bytes = e.store[f.Addr : f.Addr+uint64(n)]
@@ -327,7 +325,7 @@ func (r *rig) arrive(i int, p *packet) {
 	path := int(p.route - RoutePath)
 	q := &e.qps[path]
 	if q.dead || q.qpn != p.qpn || q.peer == 0 {
-		return // nobody has that number
+		return // unknown number
 	}
 	ev := Event{Path: uint16(path), Epoch: q.epoch, Imm: p.imm, Header: p.hdr, Route: p.route}
 	switch p.imm.Kind {
@@ -346,7 +344,7 @@ func (r *rig) arrive(i int, p *packet) {
 	r.step(i, ev)
 }
 
-// check is the owner's look at a chunk before it is placed.
+// check is the owner's check of a chunk before it is placed.
 func (e *end) check(flow uint16, h *wire.Header) uint8 {
 	if h.Op == wire.OpWrite {
 		return e.refuse
@@ -411,7 +409,7 @@ func (e *end) write(at int, data []byte) {
 	}
 }
 
-// deliver completes a receive: all messages up to it must be in memory, for good.
+// deliver completes a receive: all messages up to it must be in memory, permanently.
 func (r *rig) deliver(i int, a *Action) {
 	f, peer := r.ends[i].flows[a.Flow], r.ends[1-i].flows[a.Flow]
 	if int(a.Header.Message) != len(f.got) {
@@ -445,7 +443,7 @@ func checkDelivery(m *modelMessage, d *delivery) {
 	}
 }
 
-// settle checks that a WRITE to end i is in memory, and lets nobody change it any more.
+// settle checks that a WRITE to end i is in memory, and makes that memory read-only.
 func (r *rig) settle(i int, m *modelMessage) {
 	if m.Kind != MsgWrite && m.Kind != MsgWriteImm {
 		return
@@ -471,7 +469,7 @@ func (r *rig) complete(i int, a *Action) {
 	}
 }
 
-// finished reports whether everything that end i posted has completed.
+// finished reports whether all messages of end i have completed.
 func (r *rig) finished(i int) bool {
 	for _, f := range r.ends[i].flows {
 		if len(f.done) != len(f.out) {
@@ -481,7 +479,7 @@ func (r *rig) finished(i int) bool {
 	return true
 }
 
-// answered reports whether everything that end i has answered has arrived.
+// answered reports whether every response from end i has arrived.
 func (r *rig) answered(i int) bool {
 	for _, f := range r.ends[i].conn.flows {
 		if f.answers.done != f.answers.taken {

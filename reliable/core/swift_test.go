@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSwiftGrows wants a window that doubles until the first cut, and one step more per round trip from
-// then on, however the acknowledgements come, and none beyond the most.
+// TestSwiftGrows: the window doubles until the first cut, then grows by one step per round trip, however the
+// acknowledgements are batched, up to the maximum.
 func TestSwiftGrows(t *testing.T) {
 	for _, acks := range []int{1, 4, 16} {
 		s := NewSwift(50_000, 1, 1000, 20_000)
@@ -31,8 +31,8 @@ func TestSwiftGrows(t *testing.T) {
 	}
 }
 
-// TestSwiftShrinks wants one decrease per round trip, by how far it is beyond the target and by
-// at most half, down to a part of a chunk.
+// TestSwiftShrinks: the window decreases once per round trip, in proportion to the excess over the target and
+// by at most half, down to a fraction of a chunk.
 func TestSwiftShrinks(t *testing.T) {
 	s := NewSwift(50_000, 1, 1000, 1<<20)
 	s.OnAck(0, 14_000, 50_000, 20_000)
@@ -61,8 +61,8 @@ func TestSwiftShrinks(t *testing.T) {
 	}
 }
 
-// TestSwiftGap wants no pause while the window holds a chunk, and below that one chunk in the time in
-// which the window allows it.
+// TestSwiftGap: no gap while the window holds a chunk; below that, one chunk per the time in which the window
+// allows it.
 func TestSwiftGap(t *testing.T) {
 	s := NewSwift(50_000, 1, 1000, 1<<20)
 	s.OnAck(0, 0, 40_000, 20_000)
@@ -75,7 +75,7 @@ func TestSwiftGap(t *testing.T) {
 	}
 }
 
-// TestSwiftFar wants a path that is longer than the target to get as much room for a queue.
+// TestSwiftFar: a path longer than the target gets as much queue space.
 func TestSwiftFar(t *testing.T) {
 	s := NewSwift(50_000, 1, 1000, 1<<20)
 	s.OnAck(0, 1000, 230_000, 200_000)
@@ -87,7 +87,7 @@ func TestSwiftFar(t *testing.T) {
 	}
 }
 
-// TestSwiftBounds wants a window of the least to the most, and a gap that is not negative, whatever
+// TestSwiftBounds: the window stays between minimum and maximum, and the gap is never negative, whatever
 // happens.
 func TestSwiftBounds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
