@@ -7,8 +7,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// FuzzControl: whatever is taken comes out again as the same bytes, so nothing has two
-// spellings.
+// FuzzControl: every accepted packet encodes to the same bytes, so the encoding is unique.
 func FuzzControl(f *testing.F) {
 	for _, tt := range records {
 		f.Add(packet(f, 1, tt.record))
@@ -73,7 +72,7 @@ func FuzzFetch(f *testing.F) {
 	})
 }
 
-// FuzzImm: every immediate is refused or comes out again.
+// FuzzImm: every immediate is refused or survives a round trip.
 func FuzzImm(f *testing.F) {
 	f.Add(uint32(0))
 	f.Add(uint32(0x4abc1234))

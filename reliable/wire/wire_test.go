@@ -226,7 +226,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestControlFull fills packets: the bound holds, and the packet stays good.
+// TestControlFull fills packets: the limit holds, and the packet stays valid.
 func TestControlFull(t *testing.T) {
 	for _, tt := range []struct {
 		record wire.Record
