@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// exchange moves a message each way between two QPs of two sides.
+// exchange moves a message in each direction between two QPs of two sides.
 func exchange(t *testing.T, a, b *side, qa, qb verbs.QP) {
 	t.Helper()
 	x, y := *a, *b
@@ -28,8 +28,8 @@ func exchange(t *testing.T, a, b *side, qa, qb verbs.QP) {
 	transfer(t, &y, &x, verbs.OpSend, 5000)
 }
 
-// TestFlowsAreAgreed: the two ends make, connect, close and use their QPs in any order, and QPs share
-// connections all the same.
+// TestFlowsAreAgreed: QPs share connections in whatever order the two ends create, connect, close and use
+// them.
 func TestFlowsAreAgreed(t *testing.T) {
 	cfg := reliable.Config{Paths: 2, ChunkBytes: 2048, RecvDepth: 1024, Flows: 8}
 	t.Run("another order", func(t *testing.T) {
@@ -109,9 +109,9 @@ func joinByModify(t *testing.T, a, b verbs.QP) {
 	must(t, verbs.ConnectWith(b, verbs.ConnectAttr(eb, ea, 1, 1)))
 }
 
-// TestFlowsToSeveralPeers connects the QPs of a PD to QPs of two hosts, of two PDs of one host, of its
-// own PD and to itself. With Modify the leader does not know the PD of the peer: it proposes a connection
-// that has another peer, and has to take another one.
+// TestFlowsToSeveralPeers connects the QPs of a PD to QPs of two hosts, of two PDs on one host, of its own
+// PD, and to themselves. With Modify the leader does not know the peer's PD: it proposes a connection to
+// another peer and then has to use another one.
 func TestFlowsToSeveralPeers(t *testing.T) {
 	for name, connect := range map[string]func(*testing.T, verbs.QP, verbs.QP){
 		"Connect": func(t *testing.T, a, b verbs.QP) { join(t, a, b) }, "Modify": joinByModify,
@@ -188,8 +188,8 @@ func TestOtherFlows(t *testing.T) {
 	}
 }
 
-// newLed returns a leader and a follower on the clock of a world, whose QPs share connections, connected.
-// The follower's sends are counted.
+// newLed returns a connected leader and follower on a world's clock, whose QPs share connections. The
+// follower's sends are counted.
 func newLed(t *testing.T, w *world) (leader, follower *side, sends *counted) {
 	t.Helper()
 	cfg := w.config(reliable.Config{Paths: 2, Flows: 4})
@@ -208,7 +208,7 @@ func write(t *testing.T, a, b *side) {
 	a.post(t, wr)
 }
 
-// done steps until a has a completion, which must be a success, and returns how long it took.
+// done steps until a has a successful completion, and returns the elapsed time.
 func (w *world) done(t *testing.T, a *side, awake ...*side) time.Duration {
 	t.Helper()
 	start := w.now
@@ -225,8 +225,8 @@ func (w *world) done(t *testing.T, a *side, awake ...*side) time.Duration {
 	return 0
 }
 
-// TestNothingIsSentBeforeConfirm: a follower that has accepted a proposal sends nothing on paths and
-// control QPs, though it has requests and receives, until the leader confirms.
+// TestNothingIsSentBeforeConfirm: a follower that has accepted a proposal stays silent on its paths and
+// control QPs until the leader confirms, even with requests and receives pending.
 func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, sends := newLed(t, w)
@@ -247,8 +247,8 @@ func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	}
 }
 
-// TestDataBeforeConfirm: the side QP of the leader refuses the confirm once. The leader's data arrives
-// before it and is taken, and the confirm comes later.
+// TestDataBeforeConfirm: the leader's side QP refuses the confirm once. The leader's data arrives first and
+// is accepted; the confirm arrives later.
 func TestDataBeforeConfirm(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, _ := newLed(t, w)
@@ -266,8 +266,8 @@ func TestDataBeforeConfirm(t *testing.T) {
 	w.done(t, b, a, b)
 }
 
-// TestFollowerAsks: a follower with the first request asks for a proposal, and asks again if the leader
-// is not ready to send.
+// TestFollowerAsks: a follower with the first request solicits a proposal, and retries if the leader is not
+// ready to send.
 func TestFollowerAsks(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, _ := newLed(t, w)

@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// bench is two wrapped contexts on a clock that stands still, with the QPs of one leader and one
-// follower, which are connected by Connect. Nothing happens unless a test steps a context.
+// bench is two wrapped contexts on a stopped clock, with the QPs of one leader and one follower, connected by
+// Connect. A context acts only when a test steps it.
 type bench struct {
 	ctx      [2]*pathContext
 	qps      [2]*qp
@@ -67,7 +67,7 @@ func (b *bench) proposal() *card {
 	return c
 }
 
-// settle lets the ends agree.
+// settle completes the handshake.
 func (b *bench) settle(tb testing.TB) {
 	tb.Helper()
 	b.leader.side.introduce()
@@ -81,7 +81,7 @@ func (b *bench) settle(tb testing.TB) {
 	}
 }
 
-// TestStaleAccept: an accept that does not echo the present proposal changes nothing at the leader.
+// TestStaleAccept: the leader ignores an accept that does not echo the current proposal.
 func TestStaleAccept(t *testing.T) {
 	b := newBench(t)
 	b.follower.pact.hear(b.proposal())
@@ -105,7 +105,7 @@ func TestStaleAccept(t *testing.T) {
 	}
 }
 
-// TestStaleConfirm: a confirm that does not echo what the follower has accepted does not let it send.
+// TestStaleConfirm: a confirm that does not echo the accepted proposal does not allow the follower to send.
 func TestStaleConfirm(t *testing.T) {
 	b := newBench(t)
 	confirm := card{kind: cardConfirm, conn: b.leader.conn.id, flow: b.leader.flow}
@@ -130,8 +130,8 @@ func TestStaleConfirm(t *testing.T) {
 	}
 }
 
-// TestNewProposal: a follower leaves what it has accepted for a new proposal. The same proposal again
-// changes nothing. After the confirm there is no other.
+// TestNewProposal: a new proposal replaces the accepted one. Repeating the same proposal has no effect. After
+// the confirm no further proposal is accepted.
 func TestNewProposal(t *testing.T) {
 	b := newBench(t)
 	p := b.proposal()
@@ -153,8 +153,8 @@ func TestNewProposal(t *testing.T) {
 	}
 }
 
-// TestProposalOnUsedFlow: a follower does not give a flow of a connection to a second QP, nor to one
-// that comes after the first has left. It makes another connection.
+// TestProposalOnUsedFlow: a follower never assigns a connection's flow to a second QP, even after the first
+// has left. It creates another connection.
 func TestProposalOnUsedFlow(t *testing.T) {
 	b := newBench(t)
 	b.settle(t)
@@ -166,7 +166,7 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	ok(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
 	q.pact, q.state = b.follower.pact, verbs.StateRTS
 	q.pact.user = q
-	q.pact.offer, q.pact.sending = nil, true // nothing leaves
+	q.pact.offer, q.pact.sending = nil, true // suppresses sending
 	attr, err := b.follower.side.Query()
 	ok(t, err)
 	if c := q.engine.connectionOf(q, p, &attr); c != nil {
@@ -200,8 +200,7 @@ func TestOnlyTheLeaderProposes(t *testing.T) {
 	}
 }
 
-// TestNoRoomToFollow: a follower whose PD has no room for another connection fails, and says so by an
-// event.
+// TestNoRoomToFollow: a follower whose PD has reached its connection limit fails and raises an event.
 func TestNoRoomToFollow(t *testing.T) {
 	b := newBench(t)
 	for range b.follower.ctx.maxConnections() {
@@ -224,8 +223,8 @@ func TestNoRoomToFollow(t *testing.T) {
 	}
 }
 
-// FuzzAgreement: cards of a hostile peer, in any order, at either end, before and after the ends have
-// agreed: the number of connections stays bounded, and a QP sends only on a connection that both know.
+// FuzzAgreement: a hostile peer sends cards in any order, to either end, before and after the handshake. The
+// number of connections stays bounded, and a QP sends only on a connection known to both ends.
 func FuzzAgreement(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7}, false)
 	f.Add([]byte{0x12, 0x13, 0x14, 0x22, 0x23, 0x24}, true)

@@ -40,8 +40,7 @@ func newRaw(tb testing.TB, size int) (a, b *side) {
 	return a, b
 }
 
-// stream keeps eight WRITEs in flight, n in all. b may be nil: then its goroutine does its
-// part.
+// stream keeps eight WRITEs in flight, n in total, and polls both sides.
 func stream(tb testing.TB, a, b *side, size, n int) {
 	wrs := make([]verbs.SendWR, 1)
 	wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), NumSGE: 1}
@@ -97,7 +96,7 @@ func BenchmarkReliable(b *testing.B) {
 // BenchmarkRC is an RC QP of the same NICs, to compare with.
 func BenchmarkRC(b *testing.B) { benchmark(b, "", newRaw) }
 
-// TestNoAllocations wants no allocation per message of many chunks, whatever its kind.
+// TestNoAllocations: messages of many chunks do not allocate, whatever their kind.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -109,7 +108,7 @@ func TestNoAllocations(t *testing.T) {
 	allocatesNothing(t, x, y, size)
 }
 
-// allocatesNothing moves messages of every kind and wants no allocation.
+// allocatesNothing moves messages of every kind and checks that they do not allocate.
 func allocatesNothing(t *testing.T, x, y *side, size int) {
 	t.Helper()
 	stream(t, x, y, size, 20)

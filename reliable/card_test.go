@@ -102,7 +102,8 @@ func sharedCard(kind cardKind) card {
 	return c
 }
 
-// FuzzCard: a card is refused or comes out again as the same bytes, also where QPs share connections.
+// FuzzCard: a card is rejected or encodes to the same bytes again, including cards of QPs that share
+// connections.
 func FuzzCard(f *testing.F) {
 	c, cfg := testCard()
 	f.Add(c.encode())

@@ -23,8 +23,8 @@ func TestChunkOfDevice(t *testing.T) {
 	}
 }
 
-// TestSmallerChunkCounts connects ends with different chunks. Each must send what the buffers of the other can
-// take, also when it sends a chunk again.
+// TestSmallerChunkCounts connects ends with different chunk sizes. Each must send chunks that fit the other's
+// buffers, including retransmitted ones.
 func TestSmallerChunkCounts(t *testing.T) {
 	const size = 8000
 	for _, flows := range []int{1, 3} {
@@ -52,5 +52,5 @@ func TestSmallerChunkCounts(t *testing.T) {
 	}
 }
 
-// chunksOf returns how many chunks the QP has sent, each counted once.
+// chunksOf returns the number of distinct chunks the QP has sent.
 func chunksOf(s *side) uint64 { return s.qp.(reliable.StatsReader).Stats().Chunks }

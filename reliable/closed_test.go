@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// lagging is a context whose path QPs, while lag is set, keep what is posted until catchUp.
+// lagging is a context whose path QPs, while lag is set, defer posted requests until catchUp.
 type lagging struct {
 	verbs.Context
 	lag bool
@@ -57,7 +57,7 @@ func (c *lagging) keeps() bool {
 	return slices.ContainsFunc(c.qps, func(q *laggingQP) bool { return len(q.kept) > 0 })
 }
 
-// catchUp posts what was kept.
+// catchUp posts the deferred requests.
 func (c *lagging) catchUp(tb testing.TB) {
 	tb.Helper()
 	c.lag = false
@@ -71,13 +71,13 @@ func (c *lagging) catchUp(tb testing.TB) {
 // closing is a case of TestReadRegionCloses.
 type closing struct {
 	name    string
-	arrives bool // the answer arrives and its acknowledgement is lost; otherwise the answer is lost
-	posted  bool // the second answer is at the NIC when the region closes
+	arrives bool // the response arrives and its acknowledgement is lost; otherwise the response is lost
+	posted  bool // the second response is at the NIC when the region is closed
 }
 
-// TestReadRegionCloses closes the region of a READ before its responder knows that the answer has arrived, so
-// it answers again. A requester that has the answer continues, and so does the QP of the responder. Otherwise the
-// READ ends with REM_ACCESS_ERR.
+// TestReadRegionCloses closes the region of a READ before its responder knows that the response has arrived,
+// so it responds again. A requester that has the response continues, and so does the responder's QP.
+// Otherwise the READ fails with REM_ACCESS_ERR.
 func TestReadRegionCloses(t *testing.T) {
 	for _, tt := range []closing{
 		{"before the answer is repeated", true, false},
@@ -107,7 +107,7 @@ func (tt closing) run(t *testing.T, size int) {
 		}
 	}
 	stats := b.qp.(reliable.StatsReader).Stats
-	a.post(t, a.read(b, 0, 100)) // both ends are connected
+	a.post(t, a.read(b, 0, 100)) // connects both ends
 	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
 
 	mem := b.shelf(t, size, 7)

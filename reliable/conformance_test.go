@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// open returns wrapped contexts on two NICs of a link.
+// open returns wrapped contexts on two NICs of one link.
 func open(tb testing.TB, link softnic.Link, cfg reliable.Config) verbstest.Pair {
 	tb.Helper()
 	cfg.Paths, cfg.ChunkBytes, cfg.RecvDepth = 4, 4096, 8192
@@ -38,7 +38,7 @@ func departures() map[string]string {
 	}
 }
 
-// pickVariant skips all but one of the runs of the whole suite in a slice. The others run in parallel.
+// pickVariant skips all but one run of the whole suite in a slice. The remaining ones run in parallel.
 func pickVariant(t *testing.T, i int) {
 	t.Helper()
 	const variants = 6
@@ -66,12 +66,12 @@ func TestConformanceOverLoss(t *testing.T) {
 	})
 }
 
-// TestConformanceWithoutCredits runs the RC part of the suite with peers that wait for no credit.
+// TestConformanceWithoutCredits runs the RC part of the suite with peers that do not wait for credit.
 func TestConformanceWithoutCredits(t *testing.T) {
 	pickVariant(t, 2)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		p := open(tb, softnic.NewMemoryLink(nil), reliable.Config{NoCredits: true})
-		p.Lossy = true // no UC and UD, which have no credits
+		p.Lossy = true // skips UC and UD, which do not use credits
 		return p
 	})
 }

@@ -9,14 +9,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestControlQPsReturn fails the NIC of a PD whose first QP stays open, in error, so that the control
-// QPs stay too. Another QP of the PD must work like one of a new PD: its requests end before a probe is
-// due, so the acknowledgements came over the control QPs.
+// TestControlQPsReturn fails the NIC of a PD whose first QP stays open, in error, so that the control QPs
+// stay too. Another QP of the PD must work like one of a new PD: its requests complete before a probe is due,
+// so the control QPs carried the acknowledgements.
 func TestControlQPsReturn(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		early bool          // the second QP gives out its endpoint before the NIC fails
-		down  time.Duration // how long the NIC is down
+		early bool          // the second QP's endpoint is read before the NIC fails
+		down  time.Duration // outage of the NIC
 	}{
 		{"QP made after a reset", false, 0},
 		{"endpoint given out before a reset", true, 0},
@@ -59,7 +59,7 @@ func TestControlQPsReturn(t *testing.T) {
 	}
 }
 
-// write makes a WRITE from a to b. It must end before a probe is due.
+// write posts a WRITE from a to b, which must complete before a probe is due.
 func (w *world) write(t *testing.T, a, b *side) {
 	t.Helper()
 	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
@@ -78,15 +78,15 @@ func (w *world) write(t *testing.T, a, b *side) {
 	t.Fatalf("the WRITE has not ended after %v", time.Duration(within))
 }
 
-// pass lets time pass.
+// pass advances time by d.
 func (w *world) pass(d time.Duration, awake ...*side) {
 	for limit := w.now + int64(d); w.now < limit; {
 		w.step(limit, awake)
 	}
 }
 
-// TestFailedQPNeedsNoTimer: a QP that has failed with its NIC has nothing left to do, so no step is
-// due, however long it stays open.
+// TestFailedQPNeedsNoTimer: a QP that failed with its NIC is idle and does not arm a timer, however long it
+// stays open.
 func TestFailedQPNeedsNoTimer(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b := newPair(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)

@@ -33,7 +33,8 @@ func (c *corked) Uncork() {
 	c.inside += c.doorbells() - c.rung
 }
 
-// TestCork: what several paths send at once is collected, if the device can, and sent at the end.
+// TestCork: packets that several paths send together are batched, if the device supports it, and flushed at
+// the end.
 func TestCork(t *testing.T) {
 	const size = 1 << 20
 	now := int64(0)

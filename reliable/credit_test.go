@@ -19,8 +19,8 @@ type star struct {
 	senders []*side
 }
 
-// newStar returns n senders, each with a QP to the receiver, whose port carries rate bytes per
-// second. Their memories have size bytes.
+// newStar returns n senders, each with a QP to the receiver, whose port carries rate bytes per second. Each
+// memory has size bytes.
 func newStar(tb testing.TB, imp softnic.Impairment, cfg reliable.Config, n int, rate float64, size int) *star {
 	tb.Helper()
 	s := &star{now: 1}
@@ -41,7 +41,7 @@ func newStar(tb testing.TB, imp softnic.Impairment, cfg reliable.Config, n int, 
 		join(tb, from.qp, qp)
 		s.senders = append(s.senders, from)
 	}
-	s.until(tb, s.now+int64(100*time.Microsecond), 0) // what new connections tell each other
+	s.until(tb, s.now+int64(100*time.Microsecond), 0) // the handshake of new connections
 	return s
 }
 
@@ -53,8 +53,7 @@ func (s *star) write(tb testing.TB, i, n int) {
 	s.senders[i].post(tb, wr)
 }
 
-// until lets time pass to a limit, or until n completions have come to the senders, which it
-// returns.
+// until advances time to a limit, or until the senders have n completions, which it returns.
 func (s *star) until(tb testing.TB, limit int64, n int) (got []verbs.WC) {
 	tb.Helper()
 	for {
@@ -82,8 +81,8 @@ func (s *star) until(tb testing.TB, limit int64, n int) (got []verbs.WC) {
 	}
 }
 
-// TestCreditsAct lets four senders share the port of one receiver. Without credits they fill the queue in
-// front of it. With credits the queue holds what idle senders may send, and the port is as busy.
+// TestCreditsAct: four senders share the port of one receiver. Without credits they fill its queue. With
+// credits the queue stays within the allowance of idle senders, and the port is just as busy.
 func TestCreditsAct(t *testing.T) {
 	const senders, size, rate, idle = 4, 8 << 20, 12.5e9, 128 << 10
 	run := func(cfg reliable.Config) (queue int, took int64) {
@@ -111,12 +110,12 @@ func TestCreditsAct(t *testing.T) {
 	}
 }
 
-// TestCreditsOfReads lets a host read from four others at once: their answers wait for its credit.
+// TestCreditsOfReads: a host reads from four others concurrently. Their responses wait for its credit.
 func TestCreditsOfReads(t *testing.T) {
 	const senders, size, rate, idle = 4, 4 << 20, 12.5e9, 128 << 10
 	s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate}, reliable.Config{}, senders, rate, size)
 	for i, q := range append([]verbs.QP{s.to.qp}, s.more...) {
-		s.senders[i].fill(7) // the same bytes in the same place, from each
+		s.senders[i].fill(7) // the same data to the same target, from each
 		if n, err := q.PostSend([]verbs.SendWR{s.to.read(s.senders[i], 0, size)}); n != 1 {
 			t.Fatalf("PostSend = %d, %v, want 1", n, err)
 		}
@@ -132,15 +131,15 @@ func TestCreditsOfReads(t *testing.T) {
 	}
 }
 
-// TestCreditsOverLoss loses data, requests and grants, while paths fail, and with QPs that share connections:
-// nothing stalls.
+// TestCreditsOverLoss: data, requests and grants are lost while paths fail, with QPs that share connections.
+// No transfer stalls.
 func TestCreditsOverLoss(t *testing.T) {
 	const senders, size = 3, 2 << 20
 	for _, flows := range []int{1, 2} {
 		s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Loss: 0.02}, reliable.Config{Flows: flows}, senders, 12.5e9, size)
 		s.senders[0].fill(1)
 		for i := range senders {
-			copy(s.senders[i].mem.Bytes(), s.senders[0].mem.Bytes()) // the order of the writes makes no difference
+			copy(s.senders[i].mem.Bytes(), s.senders[0].mem.Bytes()) // the order of the writes is irrelevant
 			s.write(t, i, size)
 		}
 		got := len(s.until(t, s.now+int64(100*time.Microsecond), senders))
@@ -156,8 +155,8 @@ func TestCreditsOverLoss(t *testing.T) {
 	}
 }
 
-// TestCreditsAtOneEnd connects ends of which one gives no credit: bytes move in both directions, and only the
-// other end holds its senders back.
+// TestCreditsAtOneEnd connects two ends of which only one grants credit: data moves in both directions, and
+// only the granting end throttles its senders.
 func TestCreditsAtOneEnd(t *testing.T) {
 	const size = 2 << 20
 	for _, with := range []bool{false, true} {
@@ -189,8 +188,7 @@ func TestCreditsAtOneEnd(t *testing.T) {
 	}
 }
 
-// TestIdleSendersWriteAtOnce lets senders that are idle write a small message each without a round trip for
-// credit.
+// TestIdleSendersWriteAtOnce: idle senders write a small message each without a round trip for credit.
 func TestIdleSendersWriteAtOnce(t *testing.T) {
 	const delay, small = 10 * time.Microsecond, 32 << 10
 	s := newStar(t, softnic.Impairment{Delay: delay}, reliable.Config{}, 2, 12.5e9, small)
@@ -208,8 +206,8 @@ func TestIdleSendersWriteAtOnce(t *testing.T) {
 	}
 }
 
-// TestCreditsClose closes QPs of either end while their credit is outstanding, and resets the NIC of a
-// sender: what they asked for is no longer granted, and the others get the whole link.
+// TestCreditsClose closes QPs at either end while their credit is outstanding, and resets a sender's NIC.
+// Their demand is dropped, and the others get the whole link.
 func TestCreditsClose(t *testing.T) {
 	const size, rate = 4 << 20, 1e9 // a millisecond for a MiB
 	s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond}, reliable.Config{GiveUp: int64(10 * time.Millisecond)}, 4, rate, size)
@@ -220,8 +218,8 @@ func TestCreditsClose(t *testing.T) {
 	must(t, s.more[0].Close())             // of sender 1, at the receiver
 	must(t, s.senders[2].qp.Close())       // of sender 2, at its own end
 	s.senders[3].nic.Reset()               // fails the QP of sender 3
-	must(t, s.more[0].Close())             // once more does nothing
-	start, again := s.now, s.to.another(t) // takes the number of the one that is gone
+	must(t, s.more[0].Close())             // closing twice is harmless
+	start, again := s.now, s.to.another(t) // reuses the closed QP's number
 	for ended := false; !ended; {
 		wc := s.until(t, start+int64(time.Second), 1)[0]
 		switch ended = wc.WRID == 0; {
@@ -231,12 +229,12 @@ func TestCreditsClose(t *testing.T) {
 			t.Fatalf("completion %+v, want only sender 0 to succeed", wc)
 		}
 	}
-	// What was granted to those that have gone is not used, and is granted again after a while.
+	// Credit granted to closed QPs is unused and granted again after a while.
 	if took := s.now - start; took > int64(9*time.Millisecond) {
 		t.Fatalf("4 MiB took %d us, want no more than twice the time of the link", took/1000)
 	}
 	from := newSide(t, s.link, reliable.Config{Now: func() int64 { return s.now }, MinProbe: 50_000}, size)
-	s.until(t, s.now+int64(50*time.Millisecond), 0) // sender 1 gives up
+	s.until(t, s.now+int64(50*time.Millisecond), 0) // sender 1 times out
 	s.senders = append(s.senders, from)
 	join(t, from.qp, again)
 	start = s.now
@@ -266,7 +264,7 @@ func TestCreditsPassive(t *testing.T) {
 		from = append(from, f)
 	}
 	for range 3 {
-		for i, f := range from { // they write at the same time, so each to a place of its own
+		for i, f := range from { // they write concurrently, each to its own range
 			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr() + uint64(i*size), RKey: to.mr.RKey()}
 			wr.SetSGE(f.sge(0, size))
 			f.post(t, wr)

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestConformanceDevice runs the RC part of the suite with memory that only a device can access, and losses:
-// the NIC repairs them there.
+// TestConformanceDevice runs the RC part of the suite on lossy links with memory that only a device can
+// access: the NIC repairs losses there.
 func TestConformanceDevice(t *testing.T) {
 	pickVariant(t, 5)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {

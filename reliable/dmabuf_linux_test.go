@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// onDevice replaces the memory of s by a dma-buf, which the wrapper does not know to be mapped in this process
-// too. It has the addresses of that mapping.
+// onDevice replaces the memory of s by a dma-buf. The wrapper does not know that it is also mapped in this
+// process. It has the addresses of that mapping.
 func (s *side) onDevice(tb testing.TB) {
 	tb.Helper()
 	must(tb, s.mr.Close())
@@ -28,7 +28,7 @@ func (s *side) onDevice(tb testing.TB) {
 	must(tb, err)
 }
 
-// devicePair returns two sides whose memory is a dma-buf, connected.
+// devicePair returns two connected sides with dma-bufs as memory.
 func devicePair(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) (a, b *side) {
 	tb.Helper()
 	a, b = newSide(tb, link, cfg, size), newSide(tb, link, cfg, size)
@@ -38,8 +38,8 @@ func devicePair(tb testing.TB, link softnic.Link, cfg reliable.Config, size int)
 	return a, b
 }
 
-// TestTransferDMABuf moves every kind of message between two dma-bufs over every network. Lost pieces of
-// WRITEs are repaired, and SENDs placed, by the NIC.
+// TestTransferDMABuf moves every kind of message between two dma-bufs over every network. The NIC repairs
+// lost fragments of WRITEs and places SENDs.
 func TestTransferDMABuf(t *testing.T) {
 	const size = 300_000
 	for name, link := range links(t) {
@@ -54,7 +54,7 @@ func TestTransferDMABuf(t *testing.T) {
 	}
 }
 
-// TestNoAllocationsDMABuf: copies of the NIC allocate nothing either.
+// TestNoAllocationsDMABuf: copying through the NIC does not allocate either.
 func TestNoAllocationsDMABuf(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -66,8 +66,8 @@ func TestNoAllocationsDMABuf(t *testing.T) {
 	allocatesNothing(t, x, y, size)
 }
 
-// TestDMABufCostsNoChunks: with losses, a WRITE to a dma-buf sends about as many chunks again as one to memory of the
-// host. A copy takes 3 us, and the acknowledgement waits for it.
+// TestDMABufCostsNoChunks: with losses, a WRITE to a dma-buf retransmits about as many chunks as one to host
+// memory. A copy takes 3 us, and the acknowledgement waits for it.
 func TestDMABufCostsNoChunks(t *testing.T) {
 	const size = 8 << 20
 	again := map[bool]uint64{}
@@ -106,7 +106,7 @@ func TestDMABufCostsNoChunks(t *testing.T) {
 	}
 }
 
-// TestDMABufMixed receives a SEND into a dma-buf and memory of the host, by one receive.
+// TestDMABufMixed receives a SEND into a dma-buf and host memory with one receive.
 func TestDMABufMixed(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, 100_000)
 	host, hostMR := b.mem, b.mr
@@ -131,7 +131,8 @@ func TestDMABufMixed(t *testing.T) {
 	must(t, dev.Close())
 }
 
-// TestDMABufRefused: what the NIC refuses is refused, without a trace. A device without dma-bufs says so.
+// TestDMABufRefused: a registration refused by the NIC is refused without side effects. A device without
+// dma-buf support returns a descriptive error.
 func TestDMABufRefused(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	s := newSide(t, link, reliable.Config{Paths: 2}, 4096)
@@ -151,7 +152,7 @@ func TestDMABufRefused(t *testing.T) {
 	}
 }
 
-// fragile is a context that keeps the RC QPs which are connected to themselves.
+// fragile is a context that tracks the RC QPs connected to themselves.
 type fragile struct {
 	verbs.Context
 	mu  sync.Mutex
@@ -190,8 +191,8 @@ func (q *fragileQP) Connect(to verbs.Endpoint) error {
 	return q.QP.Connect(to)
 }
 
-// TestCopierFails: the QP with which a NIC copies into a dma-buf fails again and again. Another takes its place,
-// and every byte arrives.
+// TestCopierFails: the QP that copies into a dma-buf fails repeatedly. It is replaced each time, and all data
+// arrives.
 func TestCopierFails(t *testing.T) {
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
 	must(t, err)
@@ -226,8 +227,8 @@ func TestCopierFails(t *testing.T) {
 	}
 }
 
-// slowWorld is a pair on virtual time whose chunks take a millisecond to be copied into the dma-buf of b. The
-// first piece of a WRITE is lost, and what follows waits in the copier.
+// slowWorld is a pair in virtual time in which copying a chunk into b's dma-buf takes a millisecond. The
+// first fragment of a WRITE is lost, and the following ones wait in the copier.
 func slowWorld(t *testing.T, size int) (w *world, a, b *side) {
 	t.Helper()
 	w = newWorld(t, softnic.Impairment{})
@@ -247,7 +248,7 @@ func toCopier(t *testing.T, w *world, a, b *side, n int) {
 	}
 }
 
-// TestDMABufCopyEndsWithQP: when the QP is in the error state, no copy writes to the memory of its receives.
+// TestDMABufCopyEndsWithQP: once the QP is in the error state, no copy writes to its receive buffers.
 func TestDMABufCopyEndsWithQP(t *testing.T) {
 	const size = 8192
 	w, a, b := slowWorld(t, size)
@@ -267,8 +268,8 @@ func TestDMABufCopyEndsWithQP(t *testing.T) {
 	}
 }
 
-// TestDMABufRegionClosed: the region is closed while a chunk is copied into it. The receive and the request fail
-// as on one NIC, and another QP of the PD goes on.
+// TestDMABufRegionClosed: the region is closed during a copy into it. The receive and the request fail as on
+// a single NIC, and another QP of the PD continues.
 func TestDMABufRegionClosed(t *testing.T) {
 	const size = 8192
 	w, a, b := slowWorld(t, size)

@@ -22,7 +22,7 @@ type countedPD struct {
 	ctx *counted
 }
 
-// countedQP counts calls of PostSend and PostRecv, a doorbell each, and what they posted.
+// countedQP counts calls of PostSend and PostRecv, one doorbell each, and the posted requests.
 type countedQP struct {
 	verbs.QP
 	doorbells, requests int
@@ -30,7 +30,7 @@ type countedQP struct {
 	refills, receives   int
 }
 
-// countedSRQ counts calls of PostRecv and what they posted.
+// countedSRQ counts calls of PostRecv and the posted receives.
 type countedSRQ struct {
 	verbs.SRQ
 	refills, receives int
@@ -99,8 +99,8 @@ func (s *countedSRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// quantum runs one call of the user's. Each path may ring once in it. It returns how many paths
-// rang, and how many requests left.
+// quantum runs one user call, in which each path may ring at most once. It returns the number of paths that
+// rang and of posted requests.
 func (c *counted) quantum(t *testing.T, what string, call func()) (rang, requests int) {
 	t.Helper()
 	for _, q := range c.paths {
@@ -117,8 +117,7 @@ func (c *counted) quantum(t *testing.T, what string, call func()) (rang, request
 	return rang, requests
 }
 
-// TestOneDoorbellPerPath wants that what one call brings to a path leaves as one chain, with
-// one doorbell, however many chunks that is.
+// TestOneDoorbellPerPath: all chunks that one call posts to a path form one chain with one doorbell.
 func TestOneDoorbellPerPath(t *testing.T) {
 	const size, chunk, parts = 4 << 20, 32 << 10, 8
 	now := int64(0)
@@ -129,7 +128,7 @@ func TestOneDoorbellPerPath(t *testing.T) {
 	a := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
 	b := newSide(t, link, cfg, size)
 	connect(t, a, b)
-	a.ctx.(reliable.Stepper).Step() // takes the credit of b
+	a.ctx.(reliable.Stepper).Step() // receives b's credit
 	var wrs []verbs.SendWR
 	for i := range parts {
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
@@ -171,15 +170,15 @@ func TestOneDoorbellPerPath(t *testing.T) {
 	t.Logf("%d chunks, %d doorbells", total, bells)
 }
 
-// TestAcknowledgementsLeaveInChains wants that the acknowledgements of all connections that one poll
-// causes leave with one doorbell per control QP, with one completion each, and that receives are posted
-// again in chains. The counters of the context must agree with what the provider below was asked for.
+// TestAcknowledgementsLeaveInChains: the acknowledgements that one poll causes on all connections are posted
+// with one doorbell per control QP and one completion each, and receives are reposted in chains. The
+// context's counters match the calls to the provider below.
 func TestAcknowledgementsLeaveInChains(t *testing.T) {
 	const size, senders, rounds = 1 << 20, 8, 16
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
-	cfg := reliable.Config{Now: clock, NoCredits: true} // nothing waits
+	cfg := reliable.Config{Now: clock, NoCredits: true} // so that senders never wait
 	c := &counted{}
 	b := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
 	var from []*side
@@ -234,7 +233,8 @@ func TestAcknowledgementsLeaveInChains(t *testing.T) {
 	t.Logf("%d packets in %d chains, %d receives in %d chains", want.requests, want.doorbells, posted, rings)
 }
 
-// buffers is a pool of buffers for the SENDs of all peers of a side: an SRQ that is filled up at each limit event.
+// buffers is a pool of receive buffers for SENDs from all peers of a side: an SRQ refilled at each limit
+// event.
 type buffers struct {
 	*side
 	srq    verbs.SRQ
@@ -260,7 +260,7 @@ func (b *buffers) refill(t *testing.T) {
 	b.chains++
 }
 
-// poll takes messages and returns how many. At a limit event it fills the pool up.
+// poll polls messages and returns their number. At a limit event it refills the pool.
 func (b *buffers) poll(t *testing.T, size int) int {
 	t.Helper()
 	var wcs [64]verbs.WC
@@ -277,8 +277,8 @@ func (b *buffers) poll(t *testing.T, size int) int {
 	return n
 }
 
-// TestSharedBuffersReturnInChains has one pool of buffers for the SENDs of eight peers. The user fills it up in a
-// chain at each limit event. The buffers below, in which the NIC receives, return in chains, too.
+// TestSharedBuffersReturnInChains uses one pool of buffers for SENDs from eight peers. The user refills it
+// with a chain at each limit event. The NIC's receive buffers below are reposted in chains, too.
 func TestSharedBuffersReturnInChains(t *testing.T) {
 	const senders, each, count, limit, size = 8, 200, 128, 64, 1000
 	now := int64(0)

@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestServesInRTR connects two QPs by Modify. While one of them is in RTR, it takes and serves what the other
-// sends, and refuses what it may not have. In RTS it sends with what Modify has set last. With several flows
-// the one that leads is in RTR, or the other.
+// TestServesInRTR connects two QPs by Modify. While one of them is in RTR, it accepts and serves legal
+// requests and refuses illegal ones. In RTS it sends with the latest attributes from Modify. With several
+// flows, both leader and follower are tested in RTR.
 func TestServesInRTR(t *testing.T) {
 	for _, flows := range []int{1, 4} {
 		for _, first := range []int{0, 1} {
@@ -25,7 +25,7 @@ func TestServesInRTR(t *testing.T) {
 	}
 }
 
-// serveInRTR lets b serve a while it is in RTR.
+// serveInRTR: b serves a's requests while in RTR.
 func serveInRTR(t *testing.T, a, b *side) {
 	t.Helper()
 	ea, err := a.qp.Endpoint()
@@ -58,7 +58,7 @@ func serveInRTR(t *testing.T, a, b *side) {
 		transfer(t, b, a, op, 10_000)
 		transfer(t, a, b, op, 10_000)
 	}
-	// The QP can be used again: what is kept beside the side QP goes with it.
+	// The QP can be reused: state kept next to the side QP is reset with it.
 	for _, q := range []verbs.QP{a.qp, b.qp} {
 		must(t, q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
 	}

@@ -17,8 +17,8 @@ type nullPair struct {
 	wcs [16]verbs.WC
 }
 
-// newNullPairs connects two QPs of one wrapped context to two QPs of another. Each has a CQ of its own. engines
-// is the limit of engines of a PD.
+// newNullPairs connects two QPs of one wrapped context to two QPs of another. Each has a separate CQ. engines
+// is the PD's engine limit.
 func newNullPairs(tb testing.TB, size, engines int) []*nullPair {
 	tb.Helper()
 	net, pairs := newNullNet(), []*nullPair{{}, {}}
@@ -81,7 +81,7 @@ func (p *nullPair) run(n int) error {
 	return nil
 }
 
-// runAll runs n messages of every pair, each in a goroutine of its own, and returns how long that takes.
+// runAll runs n messages on every pair, each in a separate goroutine, and returns the elapsed time.
 func runAll(tb testing.TB, pairs []*nullPair, n int) time.Duration {
 	tb.Helper()
 	errs := make(chan error, len(pairs))
@@ -95,12 +95,12 @@ func runAll(tb testing.TB, pairs []*nullPair, n int) time.Duration {
 	return time.Since(start)
 }
 
-// BenchmarkEngines has two busy connections, on two cores, and reports their rate over that of one of them
-// alone: the median of rounds that measure both in turn.
+// BenchmarkEngines runs two busy connections on two cores and reports their rate relative to a single one:
+// the median of rounds that measure both alternately.
 //
 //	one-engine    both in one engine: they wait for each other
-//	two-engines   of one wrapped context, each in an engine of its own
-//	two-contexts  of two wrapped contexts: they share nothing, so this is what the machine can do now
+//	two-engines   of one wrapped context, each in a separate engine
+//	two-contexts  of two wrapped contexts, which share nothing: the machine's current upper bound
 func BenchmarkEngines(b *testing.B) {
 	const rounds = 9
 	for _, size := range []int{8, 64 << 10} {

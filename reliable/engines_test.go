@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// apart returns the same side with a QP and a CQ of its own, and so in an engine of its own.
+// apart returns the same side with a separate QP and CQ, and hence a separate engine.
 func (s *side) apart(tb testing.TB) *side {
 	tb.Helper()
 	o := *s
@@ -55,8 +55,8 @@ func (s *side) sendNothing(n int) error {
 	return nil
 }
 
-// TestEngineOfQP: the send CQ decides which engine a QP is in. There are at most four, and the one with the
-// fewest QPs takes more.
+// TestEngineOfQP: the send CQ determines a QP's engine. A PD has at most four engines, and further QPs join
+// the one with the fewest.
 func TestEngineOfQP(t *testing.T) {
 	s := newSide(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 1, RecvDepth: 512, ChunkBytes: 256}, 1)
 	if reliable.EngineOf(s.another(t)) != reliable.EngineOf(s.qp) {
@@ -92,7 +92,7 @@ func TestEngineOfQP(t *testing.T) {
 	}
 }
 
-// TestNoSecondEngine: where the device has no SRQ for another engine, QPs share the first.
+// TestNoSecondEngine: if the device cannot create an SRQ for another engine, QPs share the first.
 func TestNoSecondEngine(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	few := &fewSRQs{left: 1}
@@ -117,7 +117,7 @@ func TestNoSecondEngine(t *testing.T) {
 	transfer(t, &a2, b2, verbs.OpSend, 10_000)
 }
 
-// fewSRQs is a context that has a few SRQs beside the one with which Wrap tries the device.
+// fewSRQs is a context that can create a few SRQs besides the one that Wrap uses to probe the device.
 type fewSRQs struct {
 	verbs.Context
 	pds, left int
@@ -145,8 +145,8 @@ func (p fewSRQsPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
 	return p.PD.CreateSRQ(cfg)
 }
 
-// TestReceivesOfSeveralEngines has two QPs in two engines whose receives complete in one CQ. Their peers send
-// at the same time. The CQ has the receives of each QP in order.
+// TestReceivesOfSeveralEngines: two QPs in two engines share a receive CQ. Their peers send concurrently. The
+// CQ has the receives of each QP in order.
 func TestReceivesOfSeveralEngines(t *testing.T) {
 	const messages, depth = 2000, 32
 	link := softnic.NewMemoryLink(nil)
@@ -193,8 +193,8 @@ func TestReceivesOfSeveralEngines(t *testing.T) {
 	}
 }
 
-// TestOverrunOfSeveralEngines: a CQ overruns with completions of one engine. The QPs of both engines that use it
-// fail, and the user learns of each.
+// TestOverrunOfSeveralEngines: a CQ overruns with completions of one engine. Its QPs in both engines fail,
+// and the user is notified of each.
 func TestOverrunOfSeveralEngines(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	a, b := newPair(t, link, reliable.Config{Paths: 2}, 1<<14)
@@ -237,8 +237,8 @@ func TestOverrunOfSeveralEngines(t *testing.T) {
 	}
 }
 
-// TestRegionsOfSeveralEngines: every engine knows the regions that were registered before it was made and after,
-// and none that is closed.
+// TestRegionsOfSeveralEngines: every engine knows all open regions, whether they were registered before or
+// after its creation.
 func TestRegionsOfSeveralEngines(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2}, 1<<14)
 	old := b.shelf(t, 100, 1)
@@ -335,8 +335,8 @@ func TestCloseWithSeveralEngines(t *testing.T) {
 	stopped.Wait()
 }
 
-// TestResetWithSeveralEngines fails a NIC with QPs in two engines. Their QPs fail, and new QPs of both engines
-// work: their requests end before a probe is due, so the control QPs of both have returned.
+// TestResetWithSeveralEngines fails a NIC with QPs in two engines. Their QPs fail, and new QPs in both
+// engines work: their requests complete before a probe is due, so the control QPs of both have recovered.
 func TestResetWithSeveralEngines(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	cfg := w.config(reliable.Config{Paths: 2})
@@ -370,9 +370,8 @@ func TestResetWithSeveralEngines(t *testing.T) {
 	}
 }
 
-// TestCreditsOfSeveralEngines has four hosts send to one whose QPs are in two engines, which share the window of
-// the port. Together they get what the link carries, each a fair share of it, and the queue in front of the
-// port stays short.
+// TestCreditsOfSeveralEngines: four hosts send to one whose QPs are in two engines, which share the port's
+// window. Together they saturate the link, each gets a fair share, and the port's queue stays short.
 func TestCreditsOfSeveralEngines(t *testing.T) {
 	const size, rate, idle = 8 << 20, 12.5e9, 128 << 10
 	w := newWorld(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate})
@@ -396,7 +395,7 @@ func TestCreditsOfSeveralEngines(t *testing.T) {
 		connect(t, from, &at)
 		awake = append(awake, from)
 	}
-	w.pass(100*time.Microsecond, awake...) // what new connections tell each other
+	w.pass(100*time.Microsecond, awake...) // the handshake of new connections
 	for _, from := range awake[1:] {
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}
 		wr.SetSGE(from.sge(0, size))

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Write 1 MiB over a link that loses 2 % of all packets. The QP is made of 16 UC paths; to the
-// program it is an RC QP like any other.
+// Write 1 MiB over a link that loses 2 % of all packets. The QP uses 16 UC paths; to the program it looks
+// like any RC QP.
 func Example() {
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{
 		Seed: 1, Impairment: softnic.Impairment{Loss: 0.02, Delay: 5 * time.Microsecond},
@@ -60,7 +60,7 @@ func newEnd(link softnic.Link) *end {
 	return e
 }
 
-// close closes the context with everything that was made in it, then the NIC.
+// close closes the context with all its objects, then the NIC.
 func (e *end) close() {
 	check(e.ctx.Close())
 	check(e.nic.Close())

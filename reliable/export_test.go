@@ -2,8 +2,8 @@ package reliable
 
 import "ibverbx/verbs"
 
-// SplitEngines gives the PDs of a wrapped context several engines also on a clock of the test. It is called
-// before any QP is made.
+// SplitEngines allows several engines per PD of a wrapped context even on a test clock. Call it before
+// creating QPs.
 func SplitEngines(ctx verbs.Context) { ctx.(*pathContext).maxEngines = maxEngines }
 
 // EngineOf names the engine of a wrapped QP: two QPs of one engine have the same.

@@ -27,7 +27,7 @@ func TestExtra(t *testing.T) {
 	}
 }
 
-// FuzzExtra: bytes are refused or come out again as they were.
+// FuzzExtra: bytes are rejected or survive a round trip unchanged.
 func FuzzExtra(f *testing.F) {
 	f.Add(joinExtra([]byte{1, 2, 3}, []byte{9, 8}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -12,8 +12,8 @@ import (
 
 func noUC(cfg *verbs.QPConfig) bool { return cfg.Type == verbs.UC }
 
-// TestNoUC wants ErrNoUC of a device without UC, whether it says so or refuses such QPs, and
-// the context to be usable after it.
+// TestNoUC: Wrap returns ErrNoUC for a device without UC, whether it announces that or refuses such QPs. The
+// context remains usable.
 func TestNoUC(t *testing.T) {
 	for name, hide := range map[string]verbs.Capabilities{"says so": verbs.CapUC, "refuses": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestNoUC(t *testing.T) {
 	}
 }
 
-// TestNoUD wants a device without UD to be refused by that reason, and to fall back.
+// TestNoUD: a device without UD is refused for that reason, and can fall back.
 func TestNoUD(t *testing.T) {
 	_, inner := openPoor(t, softnic.NewMemoryLink(nil), nil, verbs.CapUD)
 	if _, err := reliable.Wrap(inner, reliable.Config{}); !errors.Is(err, verbs.ErrNotSupported) || errors.Is(err, reliable.ErrNoUC) {
@@ -43,7 +43,7 @@ func TestNoUD(t *testing.T) {
 	must(t, ctx.Close())
 }
 
-// TestFallBack moves data between two contexts that fell back to RC, and wants them to say so.
+// TestFallBack moves data between two contexts that fell back to RC, and checks that they report it.
 func TestFallBack(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	var s [2]*side
@@ -74,7 +74,7 @@ func TestFallBack(t *testing.T) {
 	must(t, again.Close())
 }
 
-// TestFallBackMeetsPaths wants an end with paths to refuse a peer that fell back, and to say why.
+// TestFallBackMeetsPaths: an end with paths rejects a peer that fell back, with a descriptive error.
 func TestFallBackMeetsPaths(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	nic, inner := openPoor(t, link, noUC, 0)

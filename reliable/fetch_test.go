@@ -10,14 +10,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// read returns a READ of n bytes of the memory of to into that of s, both at off.
+// read returns a READ of n bytes from to's memory into s's, both at off.
 func (s *side) read(to *side, off, n int) verbs.SendWR {
 	wr := verbs.SendWR{WRID: uint64(off), Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr() + uint64(off), RKey: to.mr.RKey()}
 	wr.SetSGE(s.sge(off, n))
 	return wr
 }
 
-// polled runs the world until s has n completions, which must all succeed unless want says otherwise.
+// polled runs the world until s has n completions, which must all have status want.
 func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ...*side) {
 	t.Helper()
 	for limit := w.now + int64(30*time.Second); n > 0; w.step(limit, awake) {
@@ -64,8 +64,8 @@ func TestReadTakesAllPaths(t *testing.T) {
 	}
 }
 
-// TestAtomicsOnceOverLoss adds to a word over a network that loses 5 % of all packets and repeats some,
-// while a path fails now and then: each atomic is carried out once, in order.
+// TestAtomicsOnceOverLoss adds to a word over a network that loses 5 % of all packets and duplicates some,
+// while paths occasionally fail: each atomic executes once, in order.
 func TestAtomicsOnceOverLoss(t *testing.T) {
 	const adds = 600
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: 0.05, Duplicate: 0.02})
@@ -80,7 +80,7 @@ func TestAtomicsOnceOverLoss(t *testing.T) {
 			continue
 		}
 		if p := b.qp.(reliable.StatsReader).Paths()[i/40%4]; p.QPN != 0 {
-			must(t, b.nic.FailQP(p.QPN)) // while its answers are under way
+			must(t, b.nic.FailQP(p.QPN)) // while its responses are in flight
 		}
 		w.polled(t, a, 40, verbs.StatusSuccess, a, b)
 	}
@@ -94,8 +94,8 @@ func TestAtomicsOnceOverLoss(t *testing.T) {
 	}
 }
 
-// TestReadsPassWaitingSends fills the queues of both ends with READs and SENDs that wait for a receive.
-// The READs before them complete, and the rest when the receives are there.
+// TestReadsPassWaitingSends fills the queues of both ends with READs and with SENDs that wait for a receive.
+// The READs before them complete, and the rest once receives are posted.
 func TestReadsPassWaitingSends(t *testing.T) {
 	const reads, sends, size = 30, 30, 100_000
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: 0.01})
@@ -151,8 +151,8 @@ func TestReadsThatAreNotServed(t *testing.T) {
 	}
 }
 
-// TestResponderOutlivesRequester closes a QP whose READ is being answered. The QP of the responder stays
-// as it is, like that of a NIC. Its next request finds that the peer is gone.
+// TestResponderOutlivesRequester closes a QP while the peer responds to its READ. The responder's QP is
+// unaffected, as on a NIC. Its next request detects the closed peer.
 func TestResponderOutlivesRequester(t *testing.T) {
 	const size = 1 << 20
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Rate: 1e9})
@@ -174,7 +174,7 @@ func TestResponderOutlivesRequester(t *testing.T) {
 	w.polled(t, b, 1, verbs.StatusRetryExcErr, a, b)
 }
 
-// TestSideFails: a QP whose side QP fails goes to the error state, though nothing else happens.
+// TestSideFails: a QP moves to the error state when its side QP fails, even without traffic.
 func TestSideFails(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096), newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)

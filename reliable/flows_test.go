@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestConformanceOfFlows runs the suite on contexts whose QPs share paths by fours.
+// TestConformanceOfFlows runs the suite on contexts where every four QPs share paths.
 func TestConformanceOfFlows(t *testing.T) {
 	pickVariant(t, 3)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
@@ -34,7 +34,7 @@ type fan struct {
 	qa, qb []verbs.QP
 }
 
-// newFan connects n pairs of QPs, so many of which share paths.
+// newFan connects n pairs of QPs, which share paths according to cfg.
 func newFan(tb testing.TB, link softnic.Link, cfg reliable.Config, n, size int) *fan {
 	tb.Helper()
 	f := &fan{a: newSide(tb, link, cfg, size), b: newSide(tb, link, cfg, size)}
@@ -48,7 +48,7 @@ func newFan(tb testing.TB, link softnic.Link, cfg reliable.Config, n, size int) 
 	return f
 }
 
-// pathOf returns the QPN of the first path of a QP, 0 if it has none.
+// pathOf returns the QPN of a QP's first path, or 0.
 func pathOf(q verbs.QP) uint32 {
 	if paths := q.(reliable.StatsReader).Paths(); len(paths) > 0 {
 		return paths[0].QPN
@@ -56,7 +56,7 @@ func pathOf(q verbs.QP) uint32 {
 	return 0
 }
 
-// through makes QP i the one that the sides use.
+// through returns the sides with QP i selected.
 func (f *fan) through(i int) (a, b *side) {
 	a, b = new(side), new(side)
 	*a, *b = *f.a, *f.b
@@ -111,8 +111,7 @@ func TestSharedPaths(t *testing.T) {
 	}
 }
 
-// TestOneOfManyFails lets one QP write where it must not: it fails, and those that share its paths
-// go on.
+// TestOneOfManyFails: a QP that writes with a bad key fails, and QPs that share its paths continue.
 func TestOneOfManyFails(t *testing.T) {
 	f := newFan(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, Flows: 4}, 4, 1<<16)
 	a, b := f.through(2)
@@ -136,8 +135,8 @@ func TestOneOfManyFails(t *testing.T) {
 	}
 }
 
-// TestOneOfManyCloses closes QPs with requests under way: the others go on, and the last one
-// takes the paths with it.
+// TestOneOfManyCloses closes QPs with outstanding requests: the others continue, and the last one closes the
+// paths.
 func TestOneOfManyCloses(t *testing.T) {
 	f := newFan(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, Flows: 4}, 4, 1<<18)
 	for i := range 3 {

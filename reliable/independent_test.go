@@ -11,13 +11,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// gate is a context whose UC QPs can be made to wait in PostSend.
+// gate is a context whose UC QPs can be blocked in PostSend.
 type gate struct {
 	verbs.Context
 	mu      sync.Mutex
 	qps     map[uint32]*gatedQP
-	entered chan struct{} // gets an element when a QP begins to wait
-	open    chan struct{} // ends the wait when it is closed
+	entered chan struct{} // receives an element when a QP blocks
+	open    chan struct{} // closing it ends the block
 }
 
 type gatedPD struct {
@@ -59,7 +59,7 @@ func (q *gatedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// hold makes the paths of a QP wait.
+// hold blocks the paths of a QP.
 func (g *gate) hold(q verbs.QP) {
 	for _, p := range q.(reliable.StatsReader).Paths() {
 		g.mu.Lock()
@@ -68,8 +68,8 @@ func (g *gate) hold(q verbs.QP) {
 	}
 }
 
-// TestEnginesAreIndependent has one connection wait in a call of its NIC. Another one of the same PD, with a CQ
-// of its own, moves every kind of message meanwhile.
+// TestEnginesAreIndependent blocks one connection in a NIC call. Meanwhile another one in the same PD, with a
+// separate CQ, moves every kind of message.
 func TestEnginesAreIndependent(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	g := &gate{qps: map[uint32]*gatedQP{}, entered: make(chan struct{}, 1), open: make(chan struct{})}
@@ -86,7 +86,7 @@ func TestEnginesAreIndependent(t *testing.T) {
 	must(t, a.sendNothing(1))
 	g.hold(a.qp)
 	open := sync.OnceFunc(func() { close(g.open) })
-	late := time.AfterFunc(patience, open) // so that a failing test ends
+	late := time.AfterFunc(patience, open) // so that a failing test terminates
 	posted := make(chan error)
 	go func() { posted <- a.sendNothing(1) }()
 	<-g.entered

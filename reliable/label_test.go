@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestFlowLabels wants a source port of its own for every path and control QP of a connection and for
-// their next epochs, and different last bits for paths in a row.
+// TestFlowLabels: every path and control QP of a connection has a distinct source port, including their next
+// epochs, and adjacent paths differ in their last bits.
 func TestFlowLabels(t *testing.T) {
 	for _, paths := range []int{1, 2, 7, 16, 256} {
 		c := &connection{id: 3, attr: verbs.QPAttr{SQPSN: 0xfffff0}, paths: make([]path, paths)}

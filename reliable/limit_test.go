@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// shortMessages is a context whose messages have a limit.
+// shortMessages is a context with a message size limit.
 type shortMessages struct {
 	verbs.Context
 	limit uint64
@@ -21,8 +21,8 @@ func (c shortMessages) QueryDevice() (verbs.DeviceAttr, error) {
 	return a, err
 }
 
-// TestMessageTooLong posts messages about as long as the inner device takes: rxe takes 8 MiB, and
-// a READ of more would fail on the side QP.
+// TestMessageTooLong posts messages around the inner device's size limit: rxe accepts 8 MiB, and a longer
+// READ would fail on the side QP.
 func TestMessageTooLong(t *testing.T) {
 	const limit = 10_000
 	link := softnic.NewMemoryLink(nil)

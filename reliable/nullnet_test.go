@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// nullNet joins null NICs for the benchmark of engines. A message arrives within PostSend. The bytes of a WRITE
-// stay where they are, those of a SEND are copied: they are headers and control packets. Every queue has a lock
-// of its own, and there is none that two connections share.
+// nullNet connects null NICs for the engine benchmark. A message arrives within PostSend. WRITE data is not
+// copied; SEND data is, because it consists of headers and control packets. Every queue has a separate lock,
+// so connections never share one.
 type nullNet struct {
 	mu  sync.Mutex                           // serializes the creation of QPs
 	qps atomic.Pointer[table.Table[*nullQP]] // all QPs, by number; the table is replaced
@@ -150,12 +150,12 @@ func (p nullPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return q, err
 }
 
-// nullQP is a QP whose messages arrive at once.
+// nullQP is a QP whose messages arrive immediately.
 type nullQP struct {
 	*nullnic.QP
 	net          *nullNet
 	sends, recvs *nullCQ
-	queue        *nullSRQ // its own, or that of an SRQ
+	queue        *nullSRQ // its own, or an SRQ's
 	peer         *nullQP  // where its messages go, nil until the first and on UD
 }
 
@@ -188,7 +188,7 @@ func (q *nullQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// arrive takes a message, if there is a receive.
+// arrive accepts a message if a receive is posted.
 func (q *nullQP) arrive(from *nullQP, wr *verbs.SendWR) {
 	r, ok := q.queue.take()
 	if !ok {

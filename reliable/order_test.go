@@ -9,9 +9,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestControlPacketsLeaveRoom answers a peer that asks far more on one path than its QP takes: the
-// answers that are staged leave room for all chunks that the core may send, each with a slot of
-// its own for its header, and those that have left make room for others.
+// TestControlPacketsLeaveRoom: a peer sends far more probes on one path than its QP can answer. Staged
+// responses leave space for all chunks that the core may send, each with its own header slot, and sent
+// responses free their slots.
 func TestControlPacketsLeaveRoom(t *testing.T) {
 	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
 	fatal(t, err)

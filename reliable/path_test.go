@@ -17,8 +17,8 @@ func pathNumbers(q verbs.QP) (nums []uint32) {
 	return nums
 }
 
-// TestPathsFail ends the QPs of paths, at either end, while messages move: every message
-// arrives, and the paths come back.
+// TestPathsFail fails path QPs at either end while messages move: every message arrives, and the paths
+// recover.
 func TestPathsFail(t *testing.T) {
 	const size = 1 << 16
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.002}})
@@ -59,15 +59,15 @@ func TestPassiveTarget(t *testing.T) {
 	}
 }
 
-// TestPeerGone wants RETRY_EXC within the stated time when the peer's NIC is gone, and
-// everything behind flushed.
+// TestPeerGone: when the peer's NIC is closed, the request fails with RETRY_EXC within the timeout, and later
+// ones are flushed.
 func TestPeerGone(t *testing.T) {
 	link, err := softnic.NewFaultLink(nil)
 	must(t, err)
 	a, b := newPair(t, link, reliable.Config{GiveUp: int64(200 * time.Millisecond)}, 4096)
 	link.Cut(a.nic, b.nic)
 	for range 3 {
-		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()} // errors come unsignaled, too
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()} // unsignaled errors are reported, too
 		wr.SetSGE(a.sge(0, 100))
 		a.post(t, wr)
 	}
@@ -80,8 +80,8 @@ func TestPeerGone(t *testing.T) {
 	}
 }
 
-// TestVirtualTime runs two wrapped contexts on a clock of the test, without a goroutine, over a
-// network that loses packets: the same seed gives the same time.
+// TestVirtualTime runs two wrapped contexts on a test clock, without goroutines, over a lossy network: the
+// same seed takes the same time.
 func TestVirtualTime(t *testing.T) {
 	run := func() int64 {
 		now := int64(1)

@@ -9,15 +9,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestStatsFindBadPath moves bytes over ways of their own through the network. One way loses packets, is
-// longer than the others, or becomes slow. The path that stands out in PathInfo must be the one that
-// takes this way.
+// TestStatsFindBadPath moves data over separate routes. One route loses packets, is longer than the others,
+// or becomes slow. PathInfo must single out the path on that route.
 func TestStatsFindBadPath(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		bad   softnic.Path
-		later bool // reports that the way is good at first
-		// value is what the operator compares. It is twice as large for the bad path as for any other.
+		later bool // the route is good at first
+		// value is the metric that the operator compares. It is at least twice as large for the bad path as
+		// for any other.
 		value func(*reliable.PathInfo) float64
 	}{
 		{"loss", softnic.Path{Loss: 0.01}, false, func(p *reliable.PathInfo) float64 { return float64(p.Lost) / float64(max(p.Sent, 1)) }},
@@ -62,8 +62,8 @@ func TestStatsFindBadPath(t *testing.T) {
 	}
 }
 
-// aloneOnWay makes so many ways through the network that no other path takes the one of the path bad, and returns it. Flow labels
-// are drawn, so any fixed number of ways has a draw in which two paths share one.
+// aloneOnWay increases the number of routes until path bad has one to itself, and returns that route. Flow
+// labels are random, so with any fixed number two paths may share a route.
 func aloneOnWay(t *testing.T, s *star, bad int) (way int) {
 	t.Helper()
 	from := s.senders[0]
@@ -122,8 +122,7 @@ func TestStatsFromAnyGoroutine(t *testing.T) {
 	}
 }
 
-// TestContextStatsNeverGoBack: the counters of a context are those of its connections, and keep what closed
-// ones have done.
+// TestContextStatsNeverGoBack: a context's counters sum over its connections, including closed ones.
 func TestContextStatsNeverGoBack(t *testing.T) {
 	const size = 256 << 10
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, size)

@@ -9,9 +9,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestPlacesAreFreeWhenPolled fills the queues of a QP in the error state, which ends every request at
-// once. A request keeps its place until its completion was polled, as on a NIC: a CQ with room for the
-// queues of its QPs must never overrun, however often a program posts without polling.
+// TestPlacesAreFreeWhenPolled fills the queues of a QP in the error state, which fails every request
+// immediately. A request keeps its slot until its completion is polled, as on a NIC: a CQ as deep as its QPs'
+// queues must never overrun, however often a program posts without polling.
 func TestPlacesAreFreeWhenPolled(t *testing.T) {
 	a, _ := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2}, 4096)
 	must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
@@ -40,8 +40,8 @@ func TestPlacesAreFreeWhenPolled(t *testing.T) {
 	}
 }
 
-// TestQuietRequestsKeepTheirPlaces posts requests without a completion. The completion of the next
-// request with one frees their places.
+// TestQuietRequestsKeepTheirPlaces posts unsignaled requests. The completion of the next signaled request
+// frees their slots.
 func TestQuietRequestsKeepTheirPlaces(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2}, 4096)
 	const depth = 64 // of the send queue

@@ -13,13 +13,13 @@ import (
 // poor is a context that refuses some QPs and address handles.
 type poor struct {
 	verbs.Context
-	// refuse says which; nil refuses none.
+	// refuse selects the QPs to refuse; nil refuses none.
 	refuse func(*verbs.QPConfig) bool
 	// hide are capabilities that it does not announce.
 	hide verbs.Capabilities
 	// noAH is the number of address handles to refuse.
 	noAH int
-	// closed counts calls of Close unless it is nil.
+	// closed counts calls of Close unless nil.
 	closed *int
 }
 
@@ -64,7 +64,7 @@ func (p poorPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 // noSharedUC refuses UC QPs with a shared receive queue.
 func noSharedUC(cfg *verbs.QPConfig) bool { return cfg.Type == verbs.UC && cfg.SRQ != nil }
 
-// openPoor returns an open context of a new NIC of the link, which refuses.
+// openPoor returns a context on a new NIC that refuses the selected QPs.
 func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) bool, hide verbs.Capabilities) (*softnic.NIC, *poor) {
 	tb.Helper()
 	nic, err := softnic.New(link, softnic.Config{})
@@ -76,8 +76,8 @@ func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) boo
 	return nic, &poor{Context: inner, refuse: refuse, hide: hide}
 }
 
-// TestConformanceWithoutSRQ runs the suite on devices whose UC QPs cannot use a shared receive
-// queue: one end finds out by what the device says, the other by trying.
+// TestConformanceWithoutSRQ runs the suite on devices whose UC QPs cannot use an SRQ: one end learns it from
+// the device's capabilities, the other by trying.
 func TestConformanceWithoutSRQ(t *testing.T) {
 	pickVariant(t, 4)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
@@ -94,8 +94,8 @@ func TestConformanceWithoutSRQ(t *testing.T) {
 	})
 }
 
-// TestMixedReceives connects an end whose paths have their own receives to one with a shared
-// receive queue, over loss, with as few receives as can be, and paths that fail.
+// TestMixedReceives connects an end with per-path receives to one with an SRQ, over a lossy network with
+// failing paths and the minimum of receives.
 func TestMixedReceives(t *testing.T) {
 	const size = 1 << 18
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.005}})
@@ -118,8 +118,8 @@ func TestMixedReceives(t *testing.T) {
 	}
 }
 
-// TestTooManyQPs wants QPs beyond what the receives can serve to be refused, with and without
-// a shared receive queue, and room again when one is closed.
+// TestTooManyQPs: QPs that the receives cannot serve are refused, with and without an SRQ, and closing one
+// frees a slot.
 func TestTooManyQPs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		refuse func(*verbs.QPConfig) bool
@@ -150,8 +150,8 @@ func TestTooManyQPs(t *testing.T) {
 	}
 }
 
-// TestNoRoomForPaths wants an error that says what to change if the receives do not suffice for
-// the paths of one QP.
+// TestNoRoomForPaths: if the receives do not suffice for the paths of one QP, the error names the setting to
+// change.
 func TestNoRoomForPaths(t *testing.T) {
 	_, inner := openPoor(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
 	if _, err := reliable.Wrap(inner, reliable.Config{RecvDepth: 127}); !errors.Is(err, verbs.ErrInvalid) {

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestNoQPForPath fails a path while the device has no QP for it: when there is one the path comes
-// back.
+// TestNoQPForPath fails a path while the device refuses a new QP for it: the path recovers as soon as one is
+// available.
 func TestNoQPForPath(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	left := 0 // UC QPs to refuse
@@ -45,7 +45,7 @@ func TestNoQPForPath(t *testing.T) {
 	}
 }
 
-// TestConnectFails lets Connect fail half way: the QP is of no use, and says so, until it is reset.
+// TestConnectFails makes Connect fail halfway: the QP returns errors until it is reset.
 func TestConnectFails(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	c := &poor{}
@@ -76,7 +76,7 @@ func TestConnectFails(t *testing.T) {
 	t.Fatalf("a WRITE has not ended after a second, want success")
 }
 
-// opener is a device whose contexts have no UC, and count how many are closed.
+// opener is a device whose contexts lack UC, and counts closed contexts.
 type opener struct {
 	verbs.Device
 	closed *int
@@ -94,8 +94,8 @@ type openerOf struct {
 
 func (c openerOf) Device() verbs.Device { return opener{c.Context.Device(), c.closed} }
 
-// TestOpenClosesWhatItCannotWrap opens a device once more that cannot carry paths any longer: the
-// context that nobody gets is closed.
+// TestOpenClosesWhatItCannotWrap reopens a device that no longer supports paths: the unusable context is
+// closed.
 func TestOpenClosesWhatItCannotWrap(t *testing.T) {
 	closed := 0
 	s := newSideOver(t, softnic.NewMemoryLink(nil), reliable.Config{}, 4096, func(inner verbs.Context) verbs.Context { return openerOf{inner, &closed} })

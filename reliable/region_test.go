@@ -8,8 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// sameKeys is a context whose regions all have the same keys: one that is closed and one that
-// comes after it look alike, as they do where a device gives a key away again.
+// sameKeys is a context whose regions all have the same keys, as when a device reuses a closed region's key.
 type sameKeys struct{ verbs.Context }
 
 type sameKeysPD struct{ verbs.PD }
@@ -32,8 +31,8 @@ func (p sameKeysPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.
 func (sameKeysMR) LKey() uint32 { return 7 }
 func (sameKeysMR) RKey() uint32 { return 7 }
 
-// TestRegionClosedTwice closes a region again after its key was given to another one, which must
-// still be known: a SEND into it arrives.
+// TestRegionClosedTwice closes a region again after its key was reused. The new region must still be known: a
+// SEND into it arrives.
 func TestRegionClosedTwice(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	a := newSide(t, link, reliable.Config{Paths: 2}, 4096)

@@ -7,9 +7,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestControlSlotsAfterRevival revives a control QP while completions of its packets wait to be dispatched,
-// and stages as many packets as there are slots. None of the slots may become free by a completion of the
-// former life: the next packet would overwrite one that the NIC has not sent.
+// TestControlSlotsAfterRevival revives a control QP with completions pending from before, and stages as many
+// packets as there are slots. A stale completion must not free a slot: the next packet would overwrite an
+// unsent one.
 func TestControlSlotsAfterRevival(t *testing.T) {
 	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// patience is how long a test waits for something to happen: only a failing one waits so long,
-// and a busy machine is no failure.
+// patience is the test timeout. Only a failing test reaches it, and it allows for a busy machine.
 const patience = time.Minute
 
 // side is one wrapped context with a connected QP and memory.
@@ -24,18 +23,18 @@ type side struct {
 	qp  verbs.QP
 	mem *verbs.Memory
 	mr  verbs.MR
-	// away is memory that the peer has read: it may ask again for what it has, so nobody may
-	// write there before the NIC is closed.
+	// away is memory that the peer has read. The peer may retry a READ, so the memory must not change before
+	// the NIC is closed.
 	away *[]shelf
 }
 
-// shelf is memory of which a peer reads.
+// shelf is memory that a peer reads.
 type shelf struct {
 	mem *verbs.Memory
 	mr  verbs.MR
 }
 
-// shelf returns new memory of n bytes for the peer to read. It is closed with the side.
+// shelf returns n bytes of new memory for the peer to read, closed with the side.
 func (s *side) shelf(tb testing.TB, n int, seed byte) shelf {
 	tb.Helper()
 	mem, err := verbs.AllocMemory(max(n, 1), nil)
@@ -47,16 +46,16 @@ func (s *side) shelf(tb testing.TB, n int, seed byte) shelf {
 	return shelf{mem, mr}
 }
 
-// must ends the test after an error.
+// must fails the test on error.
 var must = rig.Must
 
-// newSide opens a wrapped context on a new NIC of the link. It is closed with the test.
+// newSide opens a wrapped context on a new NIC of the link, closed at the end of the test.
 func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *side {
 	tb.Helper()
 	return newSideOver(tb, link, cfg, size, func(inner verbs.Context) verbs.Context { return inner })
 }
 
-// newSideOver is newSide with something between the NIC and what wraps it.
+// newSideOver is newSide with a layer between the NIC and its wrapper.
 func newSideOver(tb testing.TB, link softnic.Link, cfg reliable.Config, size int, between func(verbs.Context) verbs.Context) *side {
 	tb.Helper()
 	if cfg.GiveUp == 0 && cfg.Now == nil {
@@ -132,7 +131,7 @@ func join(tb testing.TB, a, b verbs.QP) {
 	must(tb, b.Connect(ea))
 }
 
-// another makes one more QP like that of s. It is closed with the test.
+// another creates one more QP like s's, closed at the end of the test.
 func (s *side) another(tb testing.TB) verbs.QP {
 	tb.Helper()
 	q, err := s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64})
@@ -182,7 +181,7 @@ func (s *side) wait(tb testing.TB, n int) []verbs.WC {
 
 func (s *side) fill(seed byte) { pattern(s.mem.Bytes(), seed) }
 
-// pattern writes bytes of which neighbours and pages differ.
+// pattern fills b such that adjacent bytes and pages differ.
 func pattern(b []byte, seed byte) {
 	for i := range b {
 		b[i] = byte(i>>8)*7 + byte(i)*13 + seed

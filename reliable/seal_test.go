@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// newSealedPair returns two sides with Seals that are not connected. They want no plain packet.
+// newSealedPair returns two unconnected sides with Seals. The test fails on any plain packet.
 func newSealedPair(t *testing.T, imp softnic.Impairment, size int) (a, b *side) {
 	t.Helper()
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.73"), netip.MustParseAddr("127.0.0.74")}
@@ -57,7 +57,7 @@ func TestTransferSealed(t *testing.T) {
 	}
 }
 
-// sealedAHs wants a Seal in every address handle: a sealed UD QP sends nothing to others.
+// sealedAHs requires a Seal in every address handle, because a sealed UD QP sends only to sealed peers.
 type sealedAHs struct {
 	verbs.Context
 	verbs.ClockReader
@@ -81,8 +81,8 @@ func (p sealedAHsPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 	return p.PD.CreateAH(attr)
 }
 
-// TestSealedByModify: QPs that Modify connects, with address vectors that have no Seal, send sealed control packets all the
-// same. The NICs have met before.
+// TestSealedByModify: QPs connected by Modify, with address vectors without a Seal, still send sealed control
+// packets. The NICs have exchanged greetings before.
 func TestSealedByModify(t *testing.T) {
 	a, b := newSealedPair(t, softnic.Impairment{}, 1<<20)
 	connect(t, a, b)
@@ -99,7 +99,7 @@ func TestSealedByModify(t *testing.T) {
 	transfer(t, a, b, verbs.OpRDMAWrite, 1<<20)
 }
 
-// onlySealed is a Capture that wants no plain packet.
+// onlySealed is a Capture that fails the test on a plain packet.
 type onlySealed struct{ t *testing.T }
 
 func (o onlySealed) Packet(_ int64, src, dst netip.AddrPort, _ uint16, _, _ uint8, _ ...[]byte) {

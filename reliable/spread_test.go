@@ -48,7 +48,7 @@ func (s *sourcePorts) collect(t *testing.T, to verbs.QP, ports map[uint16]bool) 
 	}
 }
 
-// TestSixteenSourcePorts captures what sixteen paths send over UDP: each has a source port of its own.
+// TestSixteenSourcePorts: each of sixteen paths over UDP has its own source port.
 func TestSixteenSourcePorts(t *testing.T) {
 	const size = 1 << 20
 	seen := &sourcePorts{by: map[uint32]map[uint16]bool{}}
@@ -66,8 +66,8 @@ func TestSixteenSourcePorts(t *testing.T) {
 	}
 }
 
-// TestRebuiltPathHasAnotherLabel ends the QP of a path. When the path is back, its packets have another
-// flow label and so take another route.
+// TestRebuiltPathHasAnotherLabel fails a path's QP. The recovered path has another flow label and so takes
+// another route.
 func TestRebuiltPathHasAnotherLabel(t *testing.T) {
 	const size = 1 << 16
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, ChunkBytes: 4096}, size)

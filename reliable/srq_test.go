@@ -26,8 +26,8 @@ type party struct {
 	sent   []int          // messages posted, by pair
 	got    []int          // messages received, by pair
 	ended  []verbs.Status // of the last request of each pair
-	done   []int          // requests ended, by pair
-	inSRQ  []bool         // the buffers that were posted and have not come back
+	done   []int          // completed requests, by pair
+	inSRQ  []bool         // buffers posted and not yet returned
 	keep   bool           // receives are not posted again
 	path   verbs.PathConfig
 }
@@ -109,8 +109,8 @@ func (p *party) send(t *testing.T, i, n int) {
 // partyLen is the length of a message.
 func partyLen(imm uint32) int { return int(imm*2654435761>>8) % partySize }
 
-// poll takes completions. Messages of a pair come in order, with their bytes, each into a receive that was
-// posted once. Receives that were flushed come back.
+// poll checks completions. Messages of a pair arrive in order and intact, each in a receive posted once.
+// Flushed receives are returned.
 func (p *party) poll(t *testing.T) {
 	t.Helper()
 	for more := true; more; {
@@ -120,7 +120,7 @@ func (p *party) poll(t *testing.T) {
 	}
 }
 
-// take passes completions of a CQ to f, and reports whether there were any.
+// take passes completions of a CQ to f, and reports whether it found any.
 func (p *party) take(t *testing.T, cq verbs.CQ, f func(*testing.T, *verbs.WC)) bool {
 	t.Helper()
 	var wcs [16]verbs.WC
@@ -132,7 +132,7 @@ func (p *party) take(t *testing.T, cq verbs.CQ, f func(*testing.T, *verbs.WC)) b
 	return n > 0
 }
 
-// end takes the completion of a request.
+// end checks the completion of a request.
 func (p *party) end(t *testing.T, wc *verbs.WC) {
 	t.Helper()
 	i := slices.IndexFunc(p.qa, func(q verbs.QP) bool { return q.Num() == wc.QPN })
@@ -145,7 +145,7 @@ func (p *party) end(t *testing.T, wc *verbs.WC) {
 	p.done[i]++
 }
 
-// received takes the completion of a receive.
+// received checks the completion of a receive.
 func (p *party) received(t *testing.T, wc *verbs.WC) {
 	t.Helper()
 	slot := int(wc.WRID)
@@ -170,7 +170,7 @@ func (p *party) received(t *testing.T, wc *verbs.WC) {
 	}
 }
 
-// run goes on until stop is true.
+// run runs until stop returns true.
 func (p *party) run(t *testing.T, what string, stop func() bool) {
 	t.Helper()
 	for limit := p.now + int64(10*time.Second); !stop(); p.poll(t) {
@@ -188,9 +188,8 @@ func sum(of []int) (n int) {
 	return n
 }
 
-// TestSRQRandomTraffic has QPs that share a few receives, on networks that lose packets, with paths that fail,
-// QPs that share paths and QPs that are closed at either end: everything arrives once and in order, and no
-// pair starves.
+// TestSRQRandomTraffic: QPs share a few receives on lossy networks with failing paths and shared paths, while
+// QPs are closed at either end. Every message arrives once and in order, and no pair starves.
 func TestSRQRandomTraffic(t *testing.T) {
 	const pairs, each = 5, 40
 	for seed := range uint64(16) {
@@ -225,8 +224,8 @@ func TestSRQRandomTraffic(t *testing.T) {
 	}
 }
 
-// TestSRQServesInTurn has one pair with many messages and others with a few that come later. The receives are
-// few, and return one by one. The late ones do not wait for all messages of the first.
+// TestSRQServesInTurn: one pair has many messages, and others start later with a few. Receives are scarce and
+// returned one by one. The late pairs do not wait for all messages of the first.
 func TestSRQServesInTurn(t *testing.T) {
 	p := newParty(t, 1, 0, reliable.Config{Paths: 2}, 4, 4)
 	p.keep = true
@@ -236,7 +235,7 @@ func TestSRQServesInTurn(t *testing.T) {
 		p.send(t, i, 2)
 	}
 	for limit := p.now + 1_000_000; p.now < limit; {
-		p.step(limit, []*side{p.a, p.b}) // they ask
+		p.step(limit, []*side{p.a, p.b}) // they request credit
 	}
 	for n := 4; n < 20; n++ {
 		p.recv(t, slices.Index(p.inSRQ, false))
@@ -249,8 +248,8 @@ func TestSRQServesInTurn(t *testing.T) {
 	}
 }
 
-// TestSRQReceivesReturn closes QPs while their messages have receives, or were promised some. All receives
-// serve the others.
+// TestSRQReceivesReturn closes QPs whose messages have receives or were granted some. All receives become
+// available to the others.
 func TestSRQReceivesReturn(t *testing.T) {
 	for name, end := range map[string]func(p *party) error{
 		"close": func(p *party) error { return p.qb[0].Close() },
@@ -267,7 +266,7 @@ func TestSRQReceivesReturn(t *testing.T) {
 					p.step(p.now+1_000, []*side{p.a, p.b})
 				}
 				must(t, end(p))
-				p.poll(t) // takes what was completed or flushed before
+				p.poll(t) // consumes earlier completions
 				left := 0
 				for i := range p.inSRQ {
 					if p.inSRQ[i] {
@@ -281,8 +280,8 @@ func TestSRQReceivesReturn(t *testing.T) {
 	}
 }
 
-// TestSRQPlacesAreFreeWhenPolled fills an SRQ. A receive keeps its place until its completion was polled, so that a CQ
-// with room for the SRQ cannot overrun. Closing a QP frees the places of its completions.
+// TestSRQPlacesAreFreeWhenPolled fills an SRQ. A receive keeps its slot until its completion is polled, so
+// that a CQ as deep as the SRQ cannot overrun. Closing a QP frees the slots of its completions.
 func TestSRQPlacesAreFreeWhenPolled(t *testing.T) {
 	const receives = 4
 	p := newParty(t, 1, 0, reliable.Config{Paths: 2}, 1, receives)
@@ -295,7 +294,7 @@ func TestSRQPlacesAreFreeWhenPolled(t *testing.T) {
 	full(0)
 	p.send(t, 0, receives)
 	for limit := p.now + 1_000_000; p.now < limit; {
-		p.step(limit, []*side{p.a, p.b}) // the messages arrive, nobody polls
+		p.step(limit, []*side{p.a, p.b}) // the messages arrive unpolled
 	}
 	full(0)
 	p.keep = true
@@ -308,8 +307,8 @@ func TestSRQPlacesAreFreeWhenPolled(t *testing.T) {
 	full(receives - 1)
 }
 
-// TestSRQPatience sends to an empty SRQ: RNRRetry of 7 waits for a receive, 0 ends with RNR_RETRY_EXC. A peer
-// that is slow to tell of its receives is no reason to give up.
+// TestSRQPatience sends to an empty SRQ: with RNRRetry 7 the sender waits for a receive, with 0 it fails with
+// RNR_RETRY_EXC. A peer that is slow to advertise its receives does not cause a failure.
 func TestSRQPatience(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -347,14 +346,14 @@ func TestSRQPatience(t *testing.T) {
 	}
 }
 
-// TestSRQLimitOfSilentPeer has a peer that asks for receives and never sends. They count as taken, so that the
-// limit event comes and the user posts more.
+// TestSRQLimitOfSilentPeer: a peer requests receives and never sends. They count as consumed, so the limit
+// event is raised and the user posts more.
 func TestSRQLimitOfSilentPeer(t *testing.T) {
 	p := newParty(t, 1, 0, reliable.Config{Paths: 2}, 2, 8)
 	must(t, p.srq.SetLimit(5))
 	p.send(t, 0, 20)
 	for limit := p.now + 100_000; p.now < limit; {
-		p.step(limit, []*side{p.b}) // the question arrives, and a is gone
+		p.step(limit, []*side{p.b}) // the credit request arrives, and a has exited
 	}
 	var evs [4]verbs.Event
 	n, err := p.b.ctx.Events(evs[:])
@@ -365,7 +364,7 @@ func TestSRQLimitOfSilentPeer(t *testing.T) {
 }
 
 // TestSRQAfterReset resets the NIC under traffic. The QPs fail. New ones use the same SRQ, and every receive
-// has come back or serves them.
+// was returned or serves them.
 func TestSRQAfterReset(t *testing.T) {
 	p := newParty(t, 1, 0, reliable.Config{Paths: 2}, 3, 8)
 	for i := range 30 {

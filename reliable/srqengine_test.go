@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSRQOfSeveralThreads has QPs of one SRQ whose completions are in two pairs of CQs, each polled by a goroutine
-// of its own, which posts the receives again. Everything arrives once, in the order of its QP.
+// TestSRQOfSeveralThreads: QPs of one SRQ complete on two pairs of CQs, each polled by a separate goroutine,
+// which reposts the receives. Every message arrives once, in its QP's order.
 func TestSRQOfSeveralThreads(t *testing.T) {
 	const pairs, each, receives, size = 4, 300, 8, 200
 	link := softnic.NewMemoryLink(nil)
@@ -60,7 +60,7 @@ func TestSRQOfSeveralThreads(t *testing.T) {
 	}
 }
 
-// sendFrom sends messages on QPs in turn, with their numbers, until all have completed.
+// sendFrom sends numbered messages on QPs round-robin, until all have completed.
 func sendFrom(t *testing.T, a *side, cq verbs.CQ, qps []verbs.QP, each, size int) {
 	start, done := time.Now(), 0
 	for sent := 0; done < each*len(qps); {
@@ -78,7 +78,7 @@ func sendFrom(t *testing.T, a *side, cq verbs.CQ, qps []verbs.QP, each, size int
 			}
 		}
 		if n == 0 {
-			runtime.Gosched() // to those that receive
+			runtime.Gosched() // lets the receivers run
 		}
 		if done += n; err != nil || time.Since(start) > patience {
 			t.Errorf("%d of %d requests have ended: %v", done, each*len(qps), err)
@@ -87,7 +87,7 @@ func sendFrom(t *testing.T, a *side, cq verbs.CQ, qps []verbs.QP, each, size int
 	}
 }
 
-// receiveInto takes n messages from a CQ and posts their receives again.
+// receiveInto receives n messages from a CQ and reposts their receives.
 func receiveInto(t *testing.T, cq verbs.CQ, n int, post func(uint64) error) {
 	start, next := time.Now(), map[uint32]uint32{}
 	for got := 0; got < n; {

@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSRQHostilePeer has a peer that sends messages for which it was promised no receive: it gets none. What
-// it asks for leaves receives for others.
+// TestSRQHostilePeer: a peer that sends messages beyond its granted receives does not get any. Its requests
+// leave receives for others.
 func TestSRQHostilePeer(t *testing.T) {
 	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
 	fatal(t, err)

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// bare hides the clock of a device, and its timestamps.
+// bare hides a device's clock and timestamps.
 type bare struct{ verbs.Context }
 
 func (b bare) QueryDevice() (verbs.DeviceAttr, error) {
@@ -18,9 +18,8 @@ func (b bare) QueryDevice() (verbs.DeviceAttr, error) {
 	return attr, err
 }
 
-// lateHosts writes 4 MiB between two hosts that look at their CQs only every look. The round trip through
-// the network takes 20 us. It returns how long the transfer took, and the least and the usual round
-// trip time of path 0.
+// lateHosts writes 4 MiB between two hosts that poll their CQs only every look. The network round trip takes
+// 20 us. It returns the duration of the transfer, and the minimum and the typical round-trip time of path 0.
 func lateHosts(t *testing.T, cfg reliable.Config, look time.Duration, between func(verbs.Context) verbs.Context) (took, least, usual time.Duration) {
 	t.Helper()
 	const size = 4 << 20
@@ -58,8 +57,8 @@ func lateHosts(t *testing.T, cfg reliable.Config, look time.Duration, between fu
 	return 0, 0, 0
 }
 
-// TestLateHosts: with the timestamps of the NICs the time that completions wait in hosts which are
-// late is no delay of the network.
+// TestLateHosts: with NIC timestamps, the time that completions wait on a slow host does not count as network
+// delay.
 func TestLateHosts(t *testing.T) {
 	same := func(c verbs.Context) verbs.Context { return c }
 	hide := func(c verbs.Context) verbs.Context { return bare{c} }
@@ -78,8 +77,7 @@ func TestLateHosts(t *testing.T) {
 	stamped, _, _ := lateHosts(t, cfg, look, same)
 	blind, _, _ := lateHosts(t, cfg, look, hide)
 	t.Logf("with a target delay of 60 us they move 4 MiB in %v with timestamps and in %v without", stamped, blind)
-	// Without timestamps the least round trip contains the wait as well, so Swift does not take it for a
-	// queue.
+	// Without timestamps the minimum round trip includes the wait, so Swift does not mistake it for a queue.
 	if stamped > blind || blind > 10*before {
 		t.Errorf("4 MiB take %v with timestamps and %v without, want no more, and at most ten times %v", stamped, blind, before)
 	}

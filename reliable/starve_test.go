@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestStarvation lets 64 senders write and send to 64 QPs of one context, whose program stalls
-// for 10 ms in the middle, with as few receives as 64 QPs need: not one message is dropped for
-// want of a receive, everything arrives, and nothing hangs. On virtual time.
+// TestStarvation: 64 senders write and send to 64 QPs of one context, whose program stalls for 10 ms in the
+// middle, with the minimum of receives for 64 QPs. In virtual time, no message is dropped for lack of a
+// receive, and all of them arrive.
 func TestStarvation(t *testing.T) {
 	for name, tt := range map[string]struct {
 		refuse func(*verbs.QPConfig) bool
@@ -37,7 +37,7 @@ func starve(t *testing.T, refuse func(*verbs.QPConfig) bool, depth int) {
 	for len(qps) < starveSenders {
 		qps = append(qps, b.another(t))
 	}
-	cfg.RecvDepth = 16 // nobody sends to the senders
+	cfg.RecvDepth = 16 // the senders do not receive data
 	senders := make([]*side, starveSenders)
 	for i := range senders {
 		a := newSide(t, w.link, cfg, 2*starveRounds*starveBytes)
@@ -74,7 +74,7 @@ func starve(t *testing.T, refuse func(*verbs.QPConfig) bool, depth int) {
 	t.Logf("done after %d us, %d packets", w.now/1000, st.PacketsReceived)
 }
 
-// stall lets everyone run until all have completed; b does nothing from 100 us on, for 10 ms.
+// stall runs all sides until all requests have completed; b pauses at 100 us for 10 ms.
 func (w *world) stall(t *testing.T, b *side, senders []*side) {
 	const from, to, end = int64(100 * time.Microsecond), int64(10100 * time.Microsecond), int64(2 * time.Second)
 	everyone := append([]*side{b}, senders...)
@@ -113,8 +113,8 @@ func (w *world) stall(t *testing.T, b *side, senders []*side) {
 	}
 }
 
-// TestMoreThanOneStep lets more arrive than one Step takes: it says that it has more to do, at
-// once, and does not leave the rest to the next timer.
+// TestMoreThanOneStep: when more arrives than one Step handles, Step reports immediate work instead of
+// leaving the rest to the next timer.
 func TestMoreThanOneStep(t *testing.T) {
 	const senders, chunk, window = 8, 1024, 256
 	s := newStar(t, softnic.Impairment{Delay: time.Microsecond},

@@ -20,7 +20,7 @@ type stress struct {
 	sides [2]*side
 	qps   [2][]verbs.QP
 	cqs   [2][]verbs.CQ
-	left  [stressQPs]int  // completions to come, by pair
+	left  [stressQPs]int  // expected completions, by pair
 	gone  [stressQPs]bool // a QP of the pair was closed
 }
 
@@ -56,8 +56,8 @@ func newStress(t *testing.T, seed uint64) *stress {
 	return s
 }
 
-// makeQPs makes the QPs of a side. With split each is in an engine of its own, because it has a send CQ of its own.
-// All receives complete in one CQ.
+// makeQPs creates the QPs of a side. With split each has a separate send CQ and hence a separate engine. All
+// receives complete in one CQ.
 func (s *stress) makeQPs(t *testing.T, i int, split bool) {
 	e := s.sides[i]
 	s.qps[i], s.cqs[i] = []verbs.QP{e.qp}, []verbs.CQ{e.cq}
@@ -112,7 +112,7 @@ func (s *stress) post(t *testing.T, n int) (check func() bool) {
 	return func() bool { return s.gone[k] || bytes.Equal(dst, want) }
 }
 
-// poll takes completions: all succeed, and those of a QP come in the order of posting.
+// poll checks completions: all succeed, in posting order per QP.
 func (s *stress) poll(t *testing.T, last map[string]uint64) {
 	for i := range s.sides {
 		var wcs []verbs.WC
@@ -138,7 +138,7 @@ func (s *stress) poll(t *testing.T, last map[string]uint64) {
 	}
 }
 
-// trouble lets a path fail, or closes a QP that is not the last.
+// trouble fails a path, or closes a QP other than the last.
 func (s *stress) trouble(t *testing.T, closing bool) {
 	i, k := s.rng.IntN(2), s.rng.IntN(stressQPs)
 	switch {
@@ -157,8 +157,8 @@ func (s *stress) trouble(t *testing.T, closing bool) {
 	}
 }
 
-// TestRandomTraffic moves random messages of three pairs of QPs over random settings and networks,
-// with paths that fail on the way, and QPs that are closed, which must not touch the others.
+// TestRandomTraffic moves random messages on three pairs of QPs with random settings and networks. Paths fail
+// meanwhile, and QPs are closed, which must not affect the others.
 func TestRandomTraffic(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestSwiftActs lets four senders share the port of one receiver: when their windows have found
-// their size the queue stays near what the target leaves room for, and the port is busy.
+// TestSwiftActs: four senders share the port of one receiver. Once their windows have converged, the queue
+// stays near the target and the port is busy.
 func TestSwiftActs(t *testing.T) {
 	const senders, size, rate, target = 4, 8 << 20, 12.5e9, 50_000
 	run := func(cfg reliable.Config) (queue int, took int64) {

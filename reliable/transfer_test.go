@@ -21,7 +21,7 @@ func links(tb testing.TB) map[string]func() softnic.Link {
 			return l
 		}
 	}
-	// The NICs are not on the usual port: only the endpoint of the inner QP says on which.
+	// The NICs use a non-standard port, which only the inner QP's endpoint contains.
 	overUDP := func(i softnic.Impairment) func() softnic.Link {
 		return func() softnic.Link {
 			addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")}

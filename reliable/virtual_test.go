@@ -41,7 +41,7 @@ func newPeer(t *testing.T, links []softnic.Link, size int, scheme ibverbx.Scheme
 	must(t, err)
 	p.mem, err = verbs.AllocMemory(size, nil)
 	must(t, err)
-	t.Cleanup(func() { _ = p.mem.Free() }) // after the contexts, which come later, it does not matter
+	t.Cleanup(func() { _ = p.mem.Free() }) // the contexts are created later and so closed before
 	p.region, err = p.rails.Register(p.mem, verbs.AccessAll)
 	must(t, err)
 	p.cq, err = p.rails.NewCQ(ibverbx.CQConfig{})
@@ -52,7 +52,7 @@ func newPeer(t *testing.T, links []softnic.Link, size int, scheme ibverbx.Scheme
 	return p
 }
 
-// wait takes completions of both ends until each has as many as wanted. None may fail.
+// wait polls both ends until each has the wanted number of completions. None may fail.
 func wait(t *testing.T, what string, peers [2]*peer, want [2]int) (got [2][]ibverbx.WC) {
 	t.Helper()
 	for start := time.Now(); len(got[0]) < want[0] || len(got[1]) < want[1]; {
@@ -81,7 +81,7 @@ func TestVirtualQP(t *testing.T) {
 	for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
 		t.Run(scheme.String(), func(t *testing.T) { virtual(t, scheme, 1) })
 	}
-	t.Run("shared paths", func(t *testing.T) { virtual(t, ibverbx.Spray, 2) }) // two lanes of a rail have the same
+	t.Run("shared paths", func(t *testing.T) { virtual(t, ibverbx.Spray, 2) }) // two lanes of a rail share paths
 }
 
 func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
@@ -108,7 +108,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
 		}
 		for k := range remote {
 			if read {
-				break // who has read may ask again for what it has
+				break // the reader may retry
 			}
 			remote[k] = byte(k)
 		}
@@ -142,7 +142,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
 	counter(t, peers)
 }
 
-// checkArrival looks at what the receiver of a message is told.
+// checkArrival checks the receiver's completion of a message.
 func checkArrival(t *testing.T, op verbs.Opcode, scheme ibverbx.Scheme, wc *ibverbx.WC, size uint32) {
 	t.Helper()
 	hasImm := op != verbs.OpSend

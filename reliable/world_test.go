@@ -30,8 +30,8 @@ func (w *world) config(cfg reliable.Config) reliable.Config {
 	return cfg
 }
 
-// step does what is due in the network and at those who are awake, and goes on to the time
-// when something is due next, at the latest to limit.
+// step runs the due events of the network and of the awake sides, and advances to the next event, at most to
+// limit.
 func (w *world) step(limit int64, awake []*side) {
 	next := limit
 	if at, ok := w.link.Step(); ok {
@@ -48,7 +48,7 @@ func (w *world) step(limit int64, awake []*side) {
 	w.now = max(w.now, next)
 }
 
-// byModify connects the QP of s to that of peer as a program does that knows only Modify.
+// byModify connects s's QP to peer's with Modify only.
 func (s *side) byModify(tb testing.TB, peer verbs.Endpoint) {
 	tb.Helper()
 	own, err := s.qp.Endpoint()
@@ -58,8 +58,8 @@ func (s *side) byModify(tb testing.TB, peer verbs.Endpoint) {
 	must(tb, verbs.ConnectWith(s.qp, attr))
 }
 
-// TestPeerLeavesUnanswered closes a QP that has got its peer's card, by the NIC, and has not
-// answered: the peer's request must end, as on RC, and not wait for the answer forever.
+// TestPeerLeavesUnanswered: a QP is closed after its NIC received the peer's card, but before responding. The
+// peer's request must fail, as on RC, instead of waiting forever.
 func TestPeerLeavesUnanswered(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
@@ -73,7 +73,7 @@ func TestPeerLeavesUnanswered(t *testing.T) {
 	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 	wr.SetSGE(a.sge(0, 100))
 	a.post(t, wr)
-	for w.now < int64(time.Millisecond) { // the NIC of B takes the card, B does not look
+	for w.now < int64(time.Millisecond) { // B's NIC receives the card, but B does not poll
 		w.step(int64(time.Millisecond), []*side{a})
 	}
 	must(t, b.qp.Close())
@@ -92,7 +92,7 @@ func TestPeerLeavesUnanswered(t *testing.T) {
 	t.Fatalf("the request of a QP whose peer has gone has not ended after 10 s, want RETRY_EXC")
 }
 
-// halfway is a QP that calls pause before it is taken to RTS.
+// halfway is a QP that calls pause before it moves to RTS.
 type halfway struct {
 	verbs.QP
 	pause func()
@@ -105,8 +105,8 @@ func (h halfway) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return h.QP.Modify(attr, mask)
 }
 
-// TestPatienceOfRTS lets a QP learn of its peer's paths while it is RTR. What Modify says when it
-// takes it to RTS counts all the same: a SEND without a receive ends as RNRRetry says.
+// TestPatienceOfRTS: a QP learns its peer's paths while in RTR. The attributes set by the later Modify to RTS
+// still apply: a SEND without a receive fails according to RNRRetry.
 func TestPatienceOfRTS(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
