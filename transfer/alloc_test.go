@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestNoAllocations wants a transfer to allocate its handle and nothing else.
+// TestNoAllocations: a transfer allocates only its handle.
 func TestNoAllocations(t *testing.T) {
 	if testing.CoverMode() != "" || raceEnabled {
 		t.Skip("instrumented code allocates")

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// raw is a VirtualQP between two hosts, without a Node, with which the benchmarks compare.
+// raw is a VirtualQP between two hosts without a Node, as a baseline for the benchmarks.
 type raw struct {
 	here, there *peer.Session
 	local       *ibverbx.Region
@@ -54,7 +54,7 @@ func newRaw(b *testing.B, n *network) *raw {
 	return r
 }
 
-// write writes count pieces, at most depth at a time.
+// write writes count blocks, at most depth outstanding.
 func (r *raw) write(b *testing.B, count, depth int, size int64) {
 	ended := 0
 	for posted := 0; ended < count; {
@@ -75,7 +75,7 @@ func (r *raw) write(b *testing.B, count, depth int, size int64) {
 	}
 }
 
-// puts writes count pieces with Put, at most len(window) at a time.
+// puts writes count blocks with Put, at most len(window) outstanding.
 func (p *pair) puts(b *testing.B, window []*Transfer, count int, size int64) {
 	ctx := context.Background()
 	for i := range count + len(window) {

@@ -30,11 +30,11 @@ func TestWaitTimeoutIsNotCancel(t *testing.T) {
 	wantSame(t, "the segment", p.local.Bytes(), p.target.Bytes())
 }
 
-// TestCancelThenReuseBuffer cancels reads and writes its own bytes into their buffer at once. They must survive. There are
-// 50 rounds, or 10,000 with IBVERBX_LONG=1.
+// TestCancelThenReuseBuffer cancels reads and immediately reuses their buffer. The new bytes must survive.
+// There are 50 rounds, or 10,000 with IBVERBX_LONG=1.
 func TestCancelThenReuseBuffer(t *testing.T) {
 	n := faultNetwork(t, 2, softnic.Impairment{Loss: 0.002, Reorder: 0.01, Delay: 10 * time.Microsecond})
-	n.node = func(c *node.Config) { c.Window = 64 << 10 } // so that something is left to cancel
+	n.node = func(c *node.Config) { c.Window = 64 << 10 } // so that part of it remains to be canceled
 	const size = 2 << 20
 	p := newPair(t, n, size)
 	p.publish(t, 8)
@@ -94,7 +94,8 @@ func TestDoCancels(t *testing.T) {
 	wantNote(t, p.there, "next")
 }
 
-// TestCancelWithSilentPeer cancels a transfer with a peer that does not answer. It ends because the session is ended.
+// TestCancelWithSilentPeer cancels a transfer with an unresponsive peer. It completes because the session is
+// closed.
 func TestCancelWithSilentPeer(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 1<<20)
@@ -136,7 +137,8 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// TestRoomAfterRefusal: of the transfers that wait for room, those that are refused when it is there leave it to the others.
+// TestRoomAfterRefusal: of the transfers that wait for a free slot, a refused one passes the slot on to the
+// others.
 func TestRoomAfterRefusal(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	a := n.start(t, hostConfig{name: "a", engine: Config{MaxOutstanding: 1}})
@@ -153,7 +155,7 @@ func TestRoomAfterRefusal(t *testing.T) {
 		from := []*Remote{good, bad}[i%2]
 		go func() { results <- p.Batch().Get(local.Slice(i*8, 8), from.At(i*8)).Do(soon(t)) }()
 	}
-	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	time.Sleep(10 * time.Millisecond) // only gives a bug time to show
 	p.link.Mu.Lock()
 	bad.revoked = true
 	p.link.Mu.Unlock()
@@ -175,8 +177,9 @@ func TestRoomAfterRefusal(t *testing.T) {
 	p.link.Mu.Unlock()
 }
 
-// TestCancelBeforeNotify: a transfer is canceled when its blocks are posted, and its notification has no room at the peer. It ends when the blocks
-// do, although the notification could never be sent.
+// TestCancelBeforeNotify: a transfer is canceled after its blocks are posted, while its notification waits
+// because the peer's mailbox is full. It completes with its blocks, although the notification could never be
+// sent.
 func TestCancelBeforeNotify(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)
@@ -198,7 +201,7 @@ func TestCancelBeforeNotify(t *testing.T) {
 	wantNote(t, p.there, "next")
 }
 
-// TestCancelNotifyWithoutSession: a notification waits for a session until its context ends.
+// TestCancelNotifyWithoutSession: a notification waits for a session until its context is done.
 func TestCancelNotifyWithoutSession(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	wantOK(t, "Close", p.there.node.Close())
@@ -208,7 +211,8 @@ func TestCancelNotifyWithoutSession(t *testing.T) {
 	wantErr(t, "Notify", p.peer.Notify(ctx, []byte("never")), ErrCanceled)
 }
 
-// TestCancelNotifyUnderWay: a notification is canceled whose operation is posted. It ends at once and may arrive.
+// TestCancelNotifyUnderWay: a notification canceled after its operation was posted completes immediately, and
+// may still arrive.
 func TestCancelNotifyUnderWay(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)

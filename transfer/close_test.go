@@ -12,7 +12,7 @@ import (
 	"ibverbx/node"
 )
 
-// wallSession is a session whose peer takes no messages: they wait until the session ends.
+// wallSession is a session whose peer does not accept messages: they block until the session is closed.
 type wallSession struct {
 	service.Session
 	peer   *Peer
@@ -44,7 +44,7 @@ func (s *wallSession) End(cause error) {
 	s.Session.End(cause)
 }
 
-// wall makes a peer unreachable for messages in its present session.
+// wall makes a peer's current session block messages.
 func (p *Peer) wall(lossy bool) *wallSession {
 	s := &wallSession{Session: p.session(), peer: p, ended: make(chan struct{}), lossy: lossy}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
@@ -77,8 +77,8 @@ func (h *host) named(name string) (p *Peer) {
 	return p
 }
 
-// TestCloseRudeAndPolite: of the peers that hold a segment some take no messages. They lose their session when the time is over, and the
-// others do not.
+// TestCloseRudeAndPolite: of the peers that hold a segment, some do not accept messages. Only these lose
+// their session after the timeout.
 func TestCloseRudeAndPolite(t *testing.T) {
 	n := memoryNetwork(1)
 	b := n.start(t, hostConfig{name: "b"})
@@ -99,7 +99,7 @@ func TestCloseRudeAndPolite(t *testing.T) {
 	eventually(t, "the polite peer has answered", func() bool {
 		polite.link.Mu.Lock()
 		defer polite.link.Mu.Unlock()
-		return len(polite.link.Proc.lent) == 1 // that of the mailbox
+		return len(polite.link.Proc.lent) == 1 // the mailbox
 	})
 	cancel()
 	wantOK(t, "Close", <-done)
@@ -111,7 +111,8 @@ func TestCloseRudeAndPolite(t *testing.T) {
 	}
 }
 
-// TestCutOffPeerIsTold: a peer loses its session because it has not answered. It learns in the next one that the segment is gone.
+// TestCutOffPeerIsTold: a peer that lost its session because it did not respond learns in the next one that
+// the segment is closed.
 func TestCutOffPeerIsTold(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	p.back.wall(true)
@@ -124,7 +125,8 @@ func TestCutOffPeerIsTold(t *testing.T) {
 	})
 }
 
-// TestRevokeFollowsGrant: a segment is closed while the answer that lends it is being sent. The peer gets the answer first.
+// TestRevokeFollowsGrant: a segment is closed while the response that grants it is being sent. The peer gets
+// the grant first.
 func TestRevokeFollowsGrant(t *testing.T) {
 	n := memoryNetwork(1)
 	a, b := n.start(t, hostConfig{name: "a"}), n.start(t, hostConfig{name: "b"})
@@ -149,8 +151,8 @@ func TestRevokeFollowsGrant(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- target.Close(soon(t)) }()
 	eventually(t, "the segment is being closed", func() bool { return target.uses.Load() < 0 })
-	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
-	back.unwall(s)                    // for the answer
+	time.Sleep(10 * time.Millisecond) // only gives a bug time to show
+	back.unwall(s)                    // for the response
 	close(release)
 	wantOK(t, "Close", <-closed)
 	mu.Lock()
@@ -160,7 +162,7 @@ func TestRevokeFollowsGrant(t *testing.T) {
 	}
 }
 
-// TestCloseWithWaitingNotes closes an Engine whose notifications wait for room at the peer.
+// TestCloseWithWaitingNotes closes an Engine while its notifications wait for free slots at the peer.
 func TestCloseWithWaitingNotes(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	var transfers []*Transfer
@@ -171,7 +173,7 @@ func TestCloseWithWaitingNotes(t *testing.T) {
 	wantErr(t, "Wait", transfers[maxNotes+49].Wait(soon(t)), ErrClosed)
 }
 
-// TestShutdownAfterClose: a Node whose Engine is closed has nothing to wait for, although a peer is lost.
+// TestShutdownAfterClose: a Node whose Engine is closed shuts down without waiting, even if a peer is lost.
 func TestShutdownAfterClose(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	wantOK(t, "Close", p.there.node.Close())
@@ -185,7 +187,7 @@ func TestShutdownAfterClose(t *testing.T) {
 	p.here.down = true
 }
 
-// TestCloseEnded closes segments with a context that has ended. Nothing uses them, so that does not matter.
+// TestCloseEnded: unused segments can be closed with a context that is already done.
 func TestCloseEnded(t *testing.T) {
 	h := memoryNetwork(1).start(t, hostConfig{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -209,7 +211,8 @@ func TestAuthorizeCloses(t *testing.T) {
 	wantErr(t, "Open", err, ErrNotFound)
 }
 
-// TestOpenWhileLeaving: an Engine is closed while a request has no answer. The peer learns that the Engine is gone, not that the segment is.
+// TestOpenWhileLeaving: an Engine is closed with a request unanswered. The peer learns that the Engine is
+// closed, not that the segment is.
 func TestOpenWhileLeaving(t *testing.T) {
 	n := memoryNetwork(1)
 	asked, release := make(chan struct{}), make(chan struct{})
@@ -232,7 +235,7 @@ func TestOpenWhileLeaving(t *testing.T) {
 	go func() { closed <- b.Close(soon(t)) }()
 	eventually(t, "the engine is being closed", b.isClosed)
 	close(release)
-	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	time.Sleep(10 * time.Millisecond) // only gives a bug time to show
 	target.leave()
 	wantErr(t, "Open", <-opened, ErrPeerGone)
 	wantOK(t, "Close", <-closed)

@@ -40,7 +40,7 @@ func (s *Segment) flip(t *testing.T, at int64) {
 	wantOK(t, "WriteAt", err)
 }
 
-// onDevices runs a test with memory of a device on one side and on both, on every link.
+// onDevices runs a test with device memory on one side and on both, on every link.
 func onDevices(t *testing.T, d device, size int64, f func(t *testing.T, p *pair, here, there bool)) {
 	onLinks(t, func(t *testing.T, n *network) {
 		t.Run("from a device", func(t *testing.T) { f(t, newPairOn(t, n, size, d, nil), true, false) })
@@ -49,10 +49,11 @@ func onDevices(t *testing.T, d device, size int64, f func(t *testing.T, p *pair,
 	})
 }
 
-// TestDeviceSegments moves blocks between memory of devices and of hosts, in both directions, with notifications and digests.
+// TestDeviceSegments moves blocks between device and host memory, in both directions, with notifications and
+// digests.
 func TestDeviceSegments(t *testing.T) { checkSegments(t, new(verbstest.MemoryDevice)) }
 
-// TestGPUSegments is TestDeviceSegments with memory of a GPU.
+// TestGPUSegments is TestDeviceSegments with GPU memory.
 func TestGPUSegments(t *testing.T) { checkSegments(t, cudatest.Open(t)) }
 
 func checkSegments(t *testing.T, d device) {
@@ -72,7 +73,7 @@ func checkSegments(t *testing.T, d device) {
 		wantOK(t, "Get", p.peer.Batch().Verify().Get(p.local.Slice(0, size), p.remote.At(0)).Do(soon(t)))
 		p.local.wantBytes(t, "the segment", 0, want)
 
-		// A batch with blocks of memory of the host, too.
+		// A batch that includes blocks of host memory.
 		host := p.here.alloc("", size, 0)
 		b := p.peer.Batch().Verify()
 		var blocks [64][]byte
@@ -89,7 +90,8 @@ func checkSegments(t *testing.T, d device) {
 	})
 }
 
-// TestDigestsOfDevices: Verify finds a wrong byte in memory of a device, on either side. A device that cannot be read ends the transfer.
+// TestDigestsOfDevices: Verify detects a wrong byte in device memory on either side. An unreadable device
+// fails the transfer.
 func TestDigestsOfDevices(t *testing.T) {
 	const size, at = 3 << 20, 2<<20 + 5
 	for name, fails := range map[string]error{"local": verbstest.ErrCopy, "target": ErrFailed} {
@@ -132,8 +134,8 @@ func TestDigestsOfDevices(t *testing.T) {
 	}
 }
 
-// TestDeviceFails: a device that fails in the middle of a transfer ends it in an error, and nothing is notified. Other transfers work
-// when it has recovered.
+// TestDeviceFails: a device failure in the middle of a transfer fails it, and its notification is not sent.
+// Other transfers work once the device has recovered.
 func TestDeviceFails(t *testing.T) {
 	const size = 4 << 20
 	broken := new(verbstest.MemoryDevice)
@@ -145,7 +147,7 @@ func TestDeviceFails(t *testing.T) {
 		case !there:
 			want = want[:1]
 		}
-		after := 0 // one batch of copies may be all, and half of one that fails is done
+		after := 0 // one batch of copies may be everything, and a failing batch is half done
 		if len(p.here.net.links) == 0 {
 			after = 10 // packets
 		}
@@ -172,7 +174,8 @@ func TestDeviceFails(t *testing.T) {
 	})
 }
 
-// TestCloseAdopted: memory that was adopted cannot be freed while it is a segment, and can be used afterwards. Peers lose it.
+// TestCloseAdopted: adopted memory cannot be freed while it is a segment, and can be used afterwards. Peers
+// lose access to it.
 func TestCloseAdopted(t *testing.T) {
 	onHost, err := verbs.AllocMemory(closedSize, nil)
 	wantOK(t, "AllocMemory", err)
@@ -181,7 +184,7 @@ func TestCloseAdopted(t *testing.T) {
 	closeAdopted(t, map[string]*verbs.Memory{"host": onHost, "device": onDevice})
 }
 
-// TestGPUCloseAdopted is TestCloseAdopted with memory of a GPU.
+// TestGPUCloseAdopted is TestCloseAdopted with GPU memory.
 func TestGPUCloseAdopted(t *testing.T) {
 	mem, err := cudatest.Open(t).Alloc(closedSize)
 	wantOK(t, "Alloc", err)

@@ -7,7 +7,7 @@ import (
 	"ibverbx/cuda/cudatest"
 )
 
-// freeze makes a host compute no digests, until thaw.
+// freeze blocks a host's digest computations until thaw.
 func (h *host) freeze() (thaw func()) {
 	for range cap(h.workers) {
 		h.workers <- struct{}{}
@@ -44,7 +44,7 @@ func TestVerify(t *testing.T) {
 // TestDigestCatchesFlippedByte changes one byte after it was moved: at the peer, and in the source.
 func TestDigestCatchesFlippedByte(t *testing.T) { catchesFlippedByte(t, nil) }
 
-// TestGPUDigestCatchesFlippedByte is TestDigestCatchesFlippedByte with memory of a GPU.
+// TestGPUDigestCatchesFlippedByte is TestDigestCatchesFlippedByte with GPU memory.
 func TestGPUDigestCatchesFlippedByte(t *testing.T) { catchesFlippedByte(t, cudatest.Open(t)) }
 
 func catchesFlippedByte(t *testing.T, d device) {
@@ -76,7 +76,7 @@ func catchesFlippedByte(t *testing.T, d device) {
 	wantNote(t, p.there, "right")
 }
 
-// TestReadAgain changes what was read, and wants it to be read again.
+// TestReadAgain: with Verify, local data corrupted after the read is read again.
 func TestReadAgain(t *testing.T) {
 	const size = 1 << 20
 	p := newPair(t, memoryNetwork(1), size)
@@ -90,7 +90,7 @@ func TestReadAgain(t *testing.T) {
 	wantSame(t, "the segment", p.local.Bytes(), p.target.Bytes())
 }
 
-// TestReadAgainOnce reads two blocks to the same place, one after the other. The first one can never be right.
+// TestReadAgainOnce reads two blocks to the same offset in sequence, so the first one can never verify.
 func TestReadAgainOnce(t *testing.T) {
 	const size, block = 24 << 20, 1 << 20
 	p := newPair(t, memoryNetwork(1), size)
@@ -109,7 +109,7 @@ func TestVerifyBeforeTold(t *testing.T) {
 	tr := p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, 4096)).Notify([]byte("verified")).Submit(soon(t))
 	verifying(t, tr)
 	quiet(t, p.there, "before the digests were compared")
-	lose(p.peer) // the question is asked again
+	lose(p.peer) // the request is retransmitted
 	thaw()
 	wantNote(t, p.there, "verified")
 	wantOK(t, "Wait", tr.Wait(soon(t)))
@@ -137,7 +137,7 @@ func TestVerifyBeforeTold(t *testing.T) {
 	wantErr(t, "Verify of a segment that may not be read", err, ErrDenied)
 }
 
-// TestDigestsAcrossSessions: a peer asks for many digests, and again in the next sessions. That is not too many.
+// TestDigestsAcrossSessions: retransmitting many digest requests in later sessions does not exceed the limit.
 func TestDigestsAcrossSessions(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 64*64)
 	thaw := p.there.freeze()

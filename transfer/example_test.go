@@ -14,7 +14,7 @@ import (
 	"ibverbx/transfer"
 )
 
-// start makes a Node with a software NIC on the loopback, and an Engine.
+// start starts a Node with a software NIC on loopback, and an Engine.
 func start(ctx context.Context, name string) (*node.Node, *transfer.Engine) {
 	n, err := node.New(ctx, node.Config{
 		Auth:   bootstrap.Config{Token: []byte("an example's token is no secret"), Name: name},
@@ -31,7 +31,7 @@ func start(ctx context.Context, name string) (*node.Node, *transfer.Engine) {
 	return n, e
 }
 
-// Two processes, here in one program: the first writes blocks into memory of the second and notifies it.
+// Two processes, here in one program: the first writes blocks into the second's memory and notifies it.
 func Example() {
 	ctx := context.Background()
 	decodeNode, decode := start(ctx, "decode")

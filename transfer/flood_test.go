@@ -9,7 +9,7 @@ import (
 	"ibverbx/internal/service"
 )
 
-// slowSession is a session whose peer takes no messages.
+// slowSession is a session whose peer does not accept messages.
 type slowSession struct {
 	service.Session
 	release chan struct{}
@@ -22,7 +22,8 @@ func (s *slowSession) Send(context.Context, service.ID, []byte) error {
 	return nil
 }
 
-// TestManyRevocations: a peer revokes what it has not lent, again and again, and does not take the answers. They wait one after the other.
+// TestManyRevocations: a peer repeatedly revokes segments it has not granted, and does not accept the
+// responses. They are sent one at a time.
 func TestManyRevocations(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
 	s := &slowSession{Session: p.session(), release: make(chan struct{})}
@@ -38,7 +39,7 @@ func TestManyRevocations(t *testing.T) {
 		done <- err
 	}()
 	eventually(t, "an answer is sent", func() bool { return s.sending.Load() > 0 })
-	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	time.Sleep(10 * time.Millisecond) // only gives a bug time to show
 	if got := s.sending.Load(); got != 1 {
 		t.Errorf("%d answers are sent at a time, want 1", got)
 	}
@@ -49,8 +50,8 @@ func TestManyRevocations(t *testing.T) {
 	p.link.Mu.Unlock()
 }
 
-// TestNotesOfManyEngines: a peer says in every session that it is another one, and fills the mailbox each time. What waits for the program
-// is bounded.
+// TestNotesOfManyEngines: a peer claims to be a new one in every session, and fills the mailbox each time.
+// The number of pending notifications is bounded.
 func TestNotesOfManyEngines(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).back
 	s := p.session()
@@ -71,7 +72,7 @@ func TestNotesOfManyEngines(t *testing.T) {
 	}
 }
 
-// TestGrantNumbers: a peer that asks for the same segment again and again uses up no numbers.
+// TestGrantNumbers: opening the same segment repeatedly does not use up grant numbers.
 func TestGrantNumbers(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	last := func() uint32 {

@@ -9,7 +9,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// sessionLost waits until a peer has no session.
+// sessionLost waits until a peer's session is closed.
 func sessionLost(t testing.TB, p *Peer) {
 	t.Helper()
 	eventually(t, "the session has ended", func() bool {
@@ -19,7 +19,8 @@ func sessionLost(t testing.TB, p *Peer) {
 	})
 }
 
-// TestOneSideGivesUp: one side forgets the other while there is no session, and the other does not. Both begin to count from zero.
+// TestOneSideGivesUp: while there is no session, only one side forgets the other. Both restart their counters
+// at zero.
 func TestOneSideGivesUp(t *testing.T) {
 	for name, giveUp := range map[string][2]time.Duration{
 		"the sender": {5 * time.Millisecond, -1}, "the receiver": {-1, 5 * time.Millisecond},
@@ -47,7 +48,7 @@ func TestOneSideGivesUp(t *testing.T) {
 	}
 }
 
-// TestPeerClosedAtOtherSide: the side that was dialed forgets the other one. The next session works.
+// TestPeerClosedAtOtherSide: the dialed side forgets the other. The next session works.
 func TestPeerClosedAtOtherSide(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	wantOK(t, "Close", p.back.Node().Close())
@@ -60,13 +61,13 @@ func TestPeerClosedAtOtherSide(t *testing.T) {
 	wantNote(t, p.there, "put")
 }
 
-// TestNoBlockAfterNotification: a session is lost with the acknowledgments of a batch. Its blocks are written again in the next one, and the
-// notification comes after that.
+// TestNoBlockAfterNotification: a session is lost together with a batch's acknowledgments. Its blocks are
+// rewritten in the next session, and only then is the notification delivered.
 func TestNoBlockAfterNotification(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)
 	fill(p.local.Bytes(), 1)
-	release := n.hold(p.there, p.here, 0) // no acknowledgment comes back
+	release := n.hold(p.there, p.here, 0) // acknowledgments do not arrive
 	defer release()
 	tr := p.peer.Batch().Put(p.remote.At(0), p.local.Slice(0, 4096)).Notify([]byte("here")).Submit(soon(t))
 	quiet(t, p.there, "before the end of the blocks")
@@ -74,14 +75,15 @@ func TestNoBlockAfterNotification(t *testing.T) {
 	sessionLost(t, p.peer)
 	release()
 	wantNote(t, p.there, "here")
-	clear(p.target.Bytes()) // what the program does with them
+	clear(p.target.Bytes()) // as the program might
 	wantOK(t, "Wait", tr.Wait(soon(t)))
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("all")))
 	wantNote(t, p.there, "all")
 	wantSame(t, "bytes that were used again", p.target.Bytes(), make([]byte, 4096))
 }
 
-// TestEngineReplaced: an Engine is closed and another one made on the same Node, several times. None takes what was meant for another.
+// TestEngineReplaced: an Engine is closed and replaced on the same Node several times. None receives messages
+// meant for another.
 func TestEngineReplaced(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	for i := range 3 {
@@ -108,7 +110,8 @@ func TestEngineReplaced(t *testing.T) {
 	}
 }
 
-// TestEndsOnce: transfers wait for room at a peer that is restarted, and are canceled at that time. Each ends once.
+// TestEndsOnce: transfers wait for a free slot at a peer that is restarted, and are canceled at the same
+// time. Each completes once.
 func TestEndsOnce(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	var transfers []*Transfer

@@ -7,7 +7,7 @@ import (
 	"ibverbx"
 )
 
-// TestLend: a segment that was not opened is written to by the peer that it is lent to, until it is closed.
+// TestLend: a peer can write to a segment granted to it without opening it, until the segment is closed.
 func TestLend(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	s := p.here.alloc("", 4096, 0)

@@ -35,7 +35,7 @@ func TestNotifyWaitsForWholeBatch(t *testing.T) {
 
 func TestNotifyAfterGetIsNotEarly(t *testing.T) {
 	n := faultNetwork(t, 2, softnic.Impairment{})
-	const size = 4096 // a NIC goes on to the next request when it has sent the answer
+	const size = 4096 // a NIC starts the next request once it has sent the response
 	p := newPair(t, n, size)
 	p.publish(t, 4)
 	want := append([]byte(nil), p.target.Bytes()...)
@@ -47,11 +47,12 @@ func TestNotifyAfterGetIsNotEarly(t *testing.T) {
 	release()
 	wantNote(t, p.there, "read")
 	wantSame(t, "the segment", p.local.Bytes(), want)
-	clear(p.target.Bytes()) // this is what the notification is for
+	clear(p.target.Bytes()) // the notification permits this
 	wantOK(t, "Wait", tr.Wait(soon(t)))
 }
 
-// TestNotifyThenPeerCloses: a notification that the peer's program has taken was sent, though the peer closes its Engine before the NIC says so.
+// TestNotifyThenPeerCloses: a notification received by the peer's program counts as sent, even if the peer
+// closes its Engine before the NIC's acknowledgment.
 func TestNotifyThenPeerCloses(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)
@@ -64,7 +65,8 @@ func TestNotifyThenPeerCloses(t *testing.T) {
 	wantOK(t, "Notify", <-sent)
 }
 
-// TestNotifyThenClose: notifications that were sent before this side closes its Engine reach the peer's program, though its shard has not looked.
+// TestNotifyThenClose: notifications sent before the local Engine is closed reach the peer's program, even if
+// its shard has not polled yet.
 func TestNotifyThenClose(t *testing.T) {
 	n := memoryNetwork(1)
 	for range 20 {
@@ -100,14 +102,14 @@ func TestNotifyWithoutPolling(t *testing.T) {
 	}
 }
 
-// TestNotifyInOrder submits batches of which the first ones take longest.
+// TestNotifyInOrder submits batches whose first ones take longest.
 func TestNotifyInOrder(t *testing.T) {
 	p := newPair(t, memoryNetwork(2), 4<<20)
 	var transfers []*Transfer
 	for i := range 32 {
 		size := int64(4<<20) >> (i % 8)
 		b := p.peer.Batch()
-		if i%8 > 0 { // each at a place of its own
+		if i%8 > 0 { // each at a separate offset
 			b.Put(p.remote.At(size), p.local.Slice(size, size))
 		}
 		if i%5 == 0 {
@@ -128,8 +130,8 @@ func TestNotifyInOrder(t *testing.T) {
 	}
 }
 
-// steadyNotes sends count batches of one Put and a notification each, while disturb is called again and again, and checks that each notification
-// comes once, in order, and after its block.
+// steadyNotes sends count batches of one Put and one notification each, while disturb is called repeatedly.
+// It checks that each notification arrives once, in order, and after its block.
 func steadyNotes(t *testing.T, p *pair, count int, disturb func(i int)) {
 	t.Helper()
 	const size = 256
@@ -200,12 +202,13 @@ func TestNotifyOnceAcrossReconnect(t *testing.T) {
 	})
 }
 
-// TestNotifySentAgain loses notifications that have reached the peer's NIC, as a session does that ends in that moment.
+// TestNotifySentAgain loses notifications that have reached the peer's NIC, as when the session is lost at
+// that moment.
 func TestNotifySentAgain(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	p.back.link.Mu.Lock()
 	session := p.back.link.Session
-	p.back.link.Session = nil // what comes now is ignored
+	p.back.link.Session = nil // later notifications are ignored
 	p.back.link.Mu.Unlock()
 	for i := range 3 {
 		wantOK(t, "Notify", p.peer.Notify(soon(t), number(i)))
@@ -238,7 +241,8 @@ func TestNotifyAcrossNICDeath(t *testing.T) {
 	})
 }
 
-// TestReceiverTakesNothing fills the mailbox. Data must still move, and what waits must stay bounded.
+// TestReceiverTakesNothing fills the mailbox. Data must still move, and the number of pending notifications
+// must stay bounded.
 func TestReceiverTakesNothing(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 1<<20)
 	const count = 2000
@@ -323,7 +327,8 @@ func TestPutIntoRestarted(t *testing.T) {
 	wantSame(t, "the new process's segment", target.Bytes(), p.local.Bytes())
 }
 
-// TestSenderRestarts checks that a new process begins to count notifications again, and that those of the old one stay.
+// TestSenderRestarts: a new process restarts the notification count, and the old one's notifications are
+// kept.
 func TestSenderRestarts(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("first")))
@@ -357,7 +362,8 @@ func TestEngineClosedAndBack(t *testing.T) {
 	wantNote(t, p.there, "two")
 }
 
-// TestPeerGone loses a peer for good, while notifications wait for room and a question for an answer.
+// TestPeerGone loses a peer permanently, while notifications wait for free slots and a request for its
+// response.
 func TestPeerGone(t *testing.T) {
 	n := memoryNetwork(1)
 	n.node = func(c *node.Config) { c.LostTimeout = 50 * time.Millisecond }
@@ -381,7 +387,8 @@ func TestPeerGone(t *testing.T) {
 	wantErr(t, "Open", err, ErrPeerGone)
 }
 
-// TestNotifyNewProcess: a notification waits for room while the peer's process becomes another one, which is another one than before the wait.
+// TestNotifyNewProcess: a notification that waits for a free slot is delivered even if the peer's process is
+// replaced meanwhile.
 func TestNotifyNewProcess(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	a := n.start(t, hostConfig{name: "a", engine: Config{MaxOutstanding: 1}})
@@ -395,7 +402,7 @@ func TestNotifyNewProcess(t *testing.T) {
 	first := p.Get(soon(t), local.Slice(0, 8), remote.At(0))
 	late := make(chan error, 1)
 	go func() { late <- p.Notify(soon(t), []byte("late")) }()
-	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	time.Sleep(10 * time.Millisecond) // only gives a bug time to show
 	p.link.Mu.Lock()
 	old := p.link.Proc
 	p.link.Proc = p.newProcess(old.Incarnation, &hello{id: old.ID, mailbox: old.mailbox})

@@ -13,10 +13,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// nullNetworks are the networks of NICs that move nothing.
+// nullNetworks are the networks of null NICs.
 var nullNetworks = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 
-// nullNetwork connects hosts by NICs that move nothing. Requests succeed at once.
+// nullNetwork connects hosts by null NICs, which complete requests immediately without moving data.
 func nullNetwork() *network {
 	return &network{null: true, node: func(c *node.Config) { c.PeerNetworks = nullNetworks }}
 }
@@ -37,8 +37,8 @@ func (r *raw) batch(b *testing.B, wrs []ibverbx.SendWR, lists int) {
 	}
 }
 
-// beyond runs two functions in turn, each of which does so many operations, and reports the median of how much longer the second one takes, in ns per
-// operation.
+// beyond runs two functions alternately, each with ops operations, and reports the median extra time of the
+// second, in ns per operation.
 func beyond(b *testing.B, ops int, first, second func()) {
 	timed := func(f func()) float64 {
 		begin := time.Now()
@@ -56,7 +56,7 @@ func beyond(b *testing.B, ops int, first, second func()) {
 	b.ReportMetric(more[len(more)/2], "ns-beyond-raw")
 }
 
-// BenchmarkPutNull measures what a Put of 8 bytes costs beyond the VirtualQP, over a NIC that moves nothing.
+// BenchmarkPutNull measures the overhead of an 8-byte Put over the bare VirtualQP, on a null NIC.
 func BenchmarkPutNull(b *testing.B) {
 	const ops = 1 << 14
 	ctx := context.Background()

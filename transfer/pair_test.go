@@ -11,7 +11,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// trouble is what befalls a pair while it sends notifications.
+// troubles are the disturbances of a pair while it sends notifications.
 var troubles = map[string]func(p *pair, i int){
 	"lanes": func(p *pair, i int) {
 		h := []*host{p.here, p.there}[i%2]
@@ -23,7 +23,7 @@ var troubles = map[string]func(p *pair, i int){
 			return
 		}
 		l := lanes[rand.IntN(len(lanes))]
-		_ = h.nics[l.Rail].FailQP(l.QPN) // it may be gone already
+		_ = h.nics[l.Rail].FailQP(l.QPN) // it may be closed already
 	},
 	"NICs": func(p *pair, i int) {
 		h := []*host{p.here, p.there}[i/2%2]
@@ -42,7 +42,8 @@ var troubles = map[string]func(p *pair, i int){
 	},
 }
 
-// TestNotifyAcrossTrouble wants every notification once, in order and after its block, whatever dies meanwhile.
+// TestNotifyAcrossTrouble: every notification arrives once, in order and after its block, whatever fails
+// meanwhile.
 func TestNotifyAcrossTrouble(t *testing.T) { acrossTrouble(t, nil) }
 
 // TestGPUAcrossTrouble is TestNotifyAcrossTrouble with blocks of a GPU at both sides.
@@ -64,9 +65,10 @@ func acrossTrouble(t *testing.T, d device) {
 	}
 }
 
-// TestNotifyAcrossRestarts restarts both sides in turn while notifications are sent. A process gets only those that were meant for it, from the first one on,
-// once, in order and after their blocks. None is lost of which the sender was told that it has arrived, unless the receiver was restarted. The sender closes
-// its Engine before it goes: what a process has sent that is killed may be lost.
+// TestNotifyAcrossRestarts restarts both sides alternately while notifications are sent. A process gets only
+// notifications meant for it, from the first one on, once, in order and after their blocks. A notification
+// acknowledged to the sender is lost only if the receiver was restarted. The sender closes its Engine before
+// it exits, because notifications of a killed process may be lost.
 func TestNotifyAcrossRestarts(t *testing.T) {
 	for link, network := range map[string]func() *network{
 		"memory":  func() *network { return memoryNetwork(2) },
@@ -93,8 +95,8 @@ func TestNotifyAcrossRestarts(t *testing.T) {
 	}
 }
 
-// roundOfNotes sends notifications from a to b, and calls restart after some, which says whether more may come. It returns how many the sender was told that they have
-// arrived, and how many came.
+// roundOfNotes sends notifications from a to b and calls restart after some of them, which reports whether
+// more may arrive. It returns the number acknowledged to the sender and the number received.
 func roundOfNotes(t *testing.T, a, b *host, round int, restart func() (more bool)) (sent, got int) {
 	t.Helper()
 	const size, count = 64, 200
@@ -102,7 +104,7 @@ func roundOfNotes(t *testing.T, a, b *host, round int, restart func() (more bool
 	p := a.to(b)
 	remote := open2(t, p, target.Name(), Write)
 	for i := range count {
-		fill(local.Bytes()[i*size:][:size], uint64(i)) // now, because the memory goes with its process
+		fill(local.Bytes()[i*size:][:size], uint64(i)) // now, because the memory is freed with its process
 	}
 	body := func(i int) string { return fmt.Sprintf("round %d note %d", round, i) }
 	done := make(chan int, 1)
@@ -139,7 +141,7 @@ func roundOfNotes(t *testing.T, a, b *host, round int, restart func() (more bool
 	for sent = <-done; more && got < sent && take(got, time.Minute); {
 		got++
 	}
-	for more && take(got, 20*time.Millisecond) { // of the last one the sender may not have heard
+	for more && take(got, 20*time.Millisecond) { // the last one may not have been acknowledged
 		got++
 	}
 	return sent, got

@@ -6,7 +6,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestNotifyAcknowledgmentLost: a notification has arrived, and the session ends before the sender knows. The peer's hello says it.
+// TestNotifyAcknowledgmentLost: a notification has arrived, and the session is lost before the
+// acknowledgment. The peer's next hello acknowledges it.
 func TestNotifyAcknowledgmentLost(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)
@@ -22,8 +23,8 @@ func TestNotifyAcknowledgmentLost(t *testing.T) {
 	wantNote(t, p.there, "next")
 }
 
-// TestTakenBeforeHello: the program takes all notifications after this side's hello of a session and before that of the peer. The peer still learns
-// that it has room.
+// TestTakenBeforeHello: the program consumes all notifications between this side's hello and the peer's. The
+// peer still learns about the free slots.
 func TestTakenBeforeHello(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	var transfers []*Transfer

@@ -35,12 +35,12 @@ var (
 	eventually = rig.Eventually
 )
 
-// network is what hosts are connected by: a link in memory for each rail, or UDP on the loopback if there is none.
+// network connects hosts: a memory link per rail, or UDP on loopback if links is empty.
 type network struct {
 	links []softnic.Link
-	// null makes the NICs move nothing.
+	// null selects null NICs, which do not move data.
 	null bool
-	// wrapped says that rails are UC QPs that package reliable makes RC QPs of.
+	// wrapped uses package reliable to build RC QPs from UC rails.
 	wrapped bool
 	// node changes the Nodes of a pair.
 	node func(*node.Config)
@@ -58,7 +58,7 @@ func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	return &network{links: rig.FaultLinks(t, rails, imp)}
 }
 
-// hold keeps back the packets from one host to another on a rail, until release.
+// hold delays the packets from one host to another on a rail, until release.
 func (n *network) hold(from, to *host, rail int) (release func()) {
 	l := n.links[rail].(*softnic.FaultLink)
 	l.Hold(from.nics[rail], to.nics[rail])
@@ -85,7 +85,7 @@ type host struct {
 	down bool
 }
 
-// start makes a host. It is closed at the end of the test.
+// start starts a host, closed at the end of the test.
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
@@ -133,7 +133,7 @@ func (h *host) stop() {
 	}
 }
 
-// restart ends the process without a word and begins another one with the same name and address.
+// restart kills the process without notice and starts another one with the same name and address.
 func (h *host) restart() *host {
 	h.t.Helper()
 	h.down = true
@@ -146,7 +146,7 @@ func (h *host) restart() *host {
 	return h.net.start(h.t, cfg)
 }
 
-// startAgain ends the process as a program does, and begins another one with the same name and address.
+// startAgain closes the process cleanly and starts another one with the same name and address.
 func (h *host) startAgain() *host {
 	h.t.Helper()
 	cfg := h.cfg
@@ -164,7 +164,7 @@ func (h *host) alloc(name string, size int64, public Access) *Segment {
 	return s
 }
 
-// device has memory that the CPU cannot access: a GPU, or what stands in for one.
+// device has memory that the CPU cannot access: a GPU or a stand-in.
 type device interface {
 	Alloc(size int) (*verbs.Memory, error)
 }
@@ -205,7 +205,7 @@ func open2(t testing.TB, p *Peer, name string, want Access) *Remote {
 	return r
 }
 
-// pair is two hosts, of which the first uses a segment of the second.
+// pair is two hosts; the first uses a segment of the second.
 type pair struct {
 	here, there *host
 	peer        *Peer
@@ -216,7 +216,7 @@ type pair struct {
 	back *Peer
 }
 
-// publish fills the target and tells the first host, so that its requests come after that.
+// publish fills the target and notifies the first host, so that later requests see the data.
 func (p *pair) publish(t testing.TB, seed uint64) {
 	t.Helper()
 	fill(p.target.Bytes(), seed)
@@ -229,7 +229,7 @@ func newPair(t testing.TB, n *network, size int64) *pair {
 	return newPairOn(t, n, size, nil, nil)
 }
 
-// newPairOn makes a pair whose segments are memory of devices, or of the host where there is none.
+// newPairOn creates a pair whose segments are device memory, or host memory where the device is nil.
 func newPairOn(t testing.TB, n *network, size int64, here, there device) *pair {
 	t.Helper()
 	a, b := n.start(t, hostConfig{name: "a", node: n.node}), n.start(t, hostConfig{name: "b", node: n.node})
@@ -274,10 +274,10 @@ func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
 
 func number(i int) []byte { return fmt.Appendf(nil, "note %d", i) }
 
-// nodePeer is what Config.Authorize gets.
+// nodePeer is the argument of Config.Authorize.
 type nodePeer = node.Peer
 
-// quiet fails if a notification comes within some milliseconds.
+// quiet fails if a notification arrives within some milliseconds.
 func quiet(t testing.TB, h *host, what string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -287,14 +287,15 @@ func quiet(t testing.TB, h *host, what string) {
 	}
 }
 
-// session returns the session that the service has with a peer, nil if there is none. The service has it before the Node calls it ready.
+// session returns the service's session with a peer, or nil. The service has it before the Node reports it
+// ready.
 func (p *Peer) session() service.Session {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	return p.link.Session
 }
 
-// lose ends the session with a peer.
+// lose closes the session with a peer.
 func lose(p *Peer) {
 	if s := p.session(); s != nil {
 		s.End(errors.New("planted"))

@@ -123,11 +123,11 @@ func TestCloseLocalSegment(t *testing.T) {
 	wantErr(t, "Get", p.peer.Get(soon(t), p.local.Slice(0, 1), p.remote.At(0)).Wait(soon(t)), ErrClosed)
 }
 
-// TestCloseWithRudePeer closes a segment whose holder does not answer. Its session is ended.
+// TestCloseWithRudePeer closes a segment whose holder does not respond. The holder's session is closed.
 func TestCloseWithRudePeer(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	p.peer.link.Mu.Lock()
-	p.remote.uses++ // as if a transfer never ended
+	p.remote.uses++ // as if a transfer never completed
 	p.peer.link.Mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -138,7 +138,8 @@ func TestCloseWithRudePeer(t *testing.T) {
 	p.peer.link.Mu.Unlock()
 }
 
-// TestOneBadPieceDoesNotEndOthers uses a key that the peer's NIC refuses, which ends the session.
+// TestOneBadPieceDoesNotEndOthers: a key that the peer's NIC rejects closes the session, but other transfers
+// succeed.
 func TestOneBadPieceDoesNotEndOthers(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		const size = 16 << 20
@@ -170,7 +171,7 @@ func TestOneBadPieceDoesNotEndOthers(t *testing.T) {
 	})
 }
 
-// smallOp is an operation of 8 bytes that notes how far another transfer is when it ends.
+// smallOp is an 8-byte operation that records the progress of another transfer when it completes.
 type smallOp struct {
 	service.Op
 	huge  *Transfer
@@ -183,7 +184,7 @@ func (o *smallOp) End(*service.Op, error) {
 	o.next()
 }
 
-// TestSmallBehindHuge submits 8 bytes behind 4 GiB, and wants them to move before two windows of the others have.
+// TestSmallBehindHuge: 8 bytes submitted behind 4 GiB are moved before two windows of the latter.
 func TestSmallBehindHuge(t *testing.T) {
 	const size, window = 64 << 20, 8 << 20
 	p := newPair(t, memoryNetwork(1), size)
@@ -209,12 +210,13 @@ func TestSmallBehindHuge(t *testing.T) {
 		t.Errorf("8 bytes moved when %d of others had, of %d in all, want at most two windows of %d", d, int64(4<<30), window)
 	}
 	huge.Cancel()
-	if err := huge.Wait(soon(t)); err != nil { // a test that is not scheduled for a second is too late
+	if err := huge.Wait(soon(t)); err != nil { // a test descheduled for a second is too late
 		wantErr(t, "Wait", err, ErrCanceled)
 	}
 }
 
-// TestRevokedWhileOpened: a segment is revoked before the goroutine that opens it has seen the answer. It is not used then.
+// TestRevokedWhileOpened: a segment is revoked before the goroutine that opens it has seen the response. It
+// is then not used.
 func TestRevokedWhileOpened(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
 	const number = 1 << 20

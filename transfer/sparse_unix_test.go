@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// sparse maps memory of which only the pages that are touched take any.
+// sparse maps memory that uses only the pages touched.
 func sparse(t *testing.T, size int) *verbs.Memory {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)

@@ -16,7 +16,7 @@ func TestPutGet(t *testing.T) {
 		fill(p.local.Bytes(), 1)
 		want := append([]byte(nil), p.local.Bytes()...)
 		wantOK(t, "Put", p.peer.Put(soon(t), p.remote.At(0), p.local.Slice(0, size)).Wait(soon(t)))
-		// The completion of the writer says nothing to the reader, unless something tells the reader.
+		// The writer's completion is invisible to the reader, so notify it.
 		wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("written")))
 		wantNote(t, p.there, "written")
 		wantSame(t, "the peer's segment", p.target.Bytes(), want)
@@ -140,7 +140,7 @@ func TestProgress(t *testing.T) {
 	wantOK(t, "Err", tr.Err())
 }
 
-// TestStatusString: a Status says what there is to say, and nothing else.
+// TestStatusString: a Status prints exactly the relevant fields.
 func TestStatusString(t *testing.T) {
 	for _, c := range []struct {
 		status Status

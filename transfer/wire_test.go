@@ -28,7 +28,7 @@ func messages() []encoder {
 	}
 }
 
-// wantStrict checks that a message is decoded to what is encoded the same, and that no part of it is taken for another.
+// wantStrict checks that a message survives a round trip, and that every prefix that decodes does too.
 func wantStrict(t *testing.T, m encoder) {
 	t.Helper()
 	b := m.encode()
@@ -44,7 +44,7 @@ func wantStrict(t *testing.T, m encoder) {
 	}
 }
 
-// wantDecoded checks that bytes of a peer are refused as errProtocol, or decoded to what is encoded the same.
+// wantDecoded checks that bytes from a peer are rejected with errProtocol or survive a round trip.
 func wantDecoded(t *testing.T, b []byte) {
 	t.Helper()
 	m, err := decode(b)
@@ -78,10 +78,11 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { wantDecoded(t, b) })
 }
 
-// someHello is a hello that is sent and taken.
+// someHello is a valid hello.
 var someHello = hello{id: 4, seen: 5, arrived: 7, taken: 6, mailbox: ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}}
 
-// TestHello: a hello is decoded to what was encoded, bytes of a later version are ignored, and what no honest peer sends is refused.
+// TestHello: a hello survives a round trip, trailing bytes of a later version are ignored, and invalid hellos
+// are rejected.
 func TestHello(t *testing.T) {
 	b := someHello.encode()
 	if len(b) > service.MaxHello {
@@ -109,7 +110,7 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// FuzzHello: arbitrary bytes are refused, or begin with exactly a hello.
+// FuzzHello: arbitrary bytes are rejected or begin with exactly one hello.
 func FuzzHello(f *testing.F) {
 	f.Add(someHello.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -130,7 +131,7 @@ func FuzzDecodeNote(f *testing.F) {
 	})
 }
 
-// TestFalseMessages sends what no honest peer sends. It ends the session at most, and everything goes on afterwards.
+// TestFalseMessages sends invalid messages. At worst they close the session, and later requests work.
 func TestFalseMessages(t *testing.T) {
 	n := memoryNetwork(1)
 	for _, c := range []struct {
@@ -218,7 +219,7 @@ func TestFalseNotes(t *testing.T) {
 				wantNote(t, p.there, "true")
 			}
 			eventually(t, "nothing is queued", func() bool {
-				quiet(t, p.there, "that was never sent") // takes void ones
+				quiet(t, p.there, "that was never sent") // consumes void ones
 				p.back.link.Mu.Lock()
 				defer p.back.link.Mu.Unlock()
 				return p.back.queued == 0
@@ -238,7 +239,8 @@ func (later) Up(service.Session, []byte)             {}
 func (later) Down(service.Session, error)            {}
 func (later) Gone(service.Peer, error)               {}
 
-// TestAnotherVersion meets a peer that speaks a later version. What uses it fails at once, with both versions.
+// TestAnotherVersion: operations with a peer of a later version fail immediately, and the error names both
+// versions.
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	there := p.there.node.Service()
@@ -251,7 +253,7 @@ func TestAnotherVersion(t *testing.T) {
 	there.Detach(service.TransferID)
 }
 
-// TestFalseHello: a peer introduces itself with garbage. The session ends.
+// TestFalseHello: a peer's garbage hello closes the session.
 func TestFalseHello(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	there := p.there.node.Service()
