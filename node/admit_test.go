@@ -9,7 +9,7 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// counted is a context that counts what waits for its end.
+// counted is a context that counts its dependents.
 type counted struct {
 	context.Context
 	children atomic.Int32
@@ -18,7 +18,7 @@ type counted struct {
 // Value hides the context, so that others call AfterFunc.
 func (*counted) Value(any) any { return nil }
 
-// AfterFunc is what package context calls for the children of such a context.
+// AfterFunc is called by package context for the children of such a context.
 func (c *counted) AfterFunc(f func()) (stop func() bool) {
 	c.children.Add(1)
 	inner := context.AfterFunc(c.Context, f)
@@ -76,7 +76,8 @@ func TestRefusedConnectionsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestClosedPeerStaysClosed: a Peer is closed when its address has just been dialed. The connection does not bring it back.
+// TestClosedPeerStaysClosed: a Peer is closed just after its address was dialed. The connection does not
+// reopen it.
 func TestClosedPeerStaysClosed(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -100,7 +101,7 @@ func TestClosedPeerStaysClosed(t *testing.T) {
 	}
 }
 
-// TestReturnNeedsNoRoom: a peer that is known comes back to its shard, although all shards are full.
+// TestReturnNeedsNoRoom: a known peer returns to its shard even if all shards are full.
 func TestReturnNeedsNoRoom(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)

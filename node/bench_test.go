@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// overNull makes a host use a NIC that moves nothing.
+// overNull makes a host use a null NIC, which does not move data.
 func overNull() func(*Config) {
 	return func(c *Config) {
 		c.PeerNetworks = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
@@ -21,7 +21,7 @@ func overNull() func(*Config) {
 	}
 }
 
-// counting is a Sink that counts ends.
+// counting is a Sink that counts completed operations.
 type counting struct{ ended int }
 
 func (c *counting) End(_ *service.Op, err error) {
@@ -31,8 +31,8 @@ func (c *counting) End(_ *service.Op, err error) {
 	c.ended++
 }
 
-// BenchmarkSubmit measures an operation of 8 bytes over a NIC that moves nothing: with one block and 64 operations outstanding, and with 64
-// blocks, per block. The difference to the raw VirtualQP is what a Node costs.
+// BenchmarkSubmit measures an 8-byte operation over a null NIC: with one block and 64 outstanding operations,
+// and with 64 blocks, per block. The difference to the raw VirtualQP is the Node's overhead.
 func BenchmarkSubmit(b *testing.B) {
 	for _, bench := range []struct {
 		name   string
@@ -68,7 +68,7 @@ func BenchmarkSubmit(b *testing.B) {
 					submitted++
 				}
 			}
-			for i := range ops { // or they would end with the Node
+			for i := range ops { // otherwise closing the Node would fail them
 				for !ended(&ops[i]) {
 					p.Help()
 				}

@@ -18,7 +18,7 @@ import (
 type speaker struct {
 	version uint16
 	body    string
-	// up is called by Up, if it is not nil.
+	// up is called by Up, unless nil.
 	up func()
 
 	mu    sync.Mutex
@@ -47,7 +47,7 @@ func (s *speaker) heard() []string {
 	return slices.Clone(s.calls)
 }
 
-// hears waits until the calls of the Handler are those.
+// hears waits until the Handler's calls match want.
 func (s *speaker) hears(t testing.TB, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the service of %s hears %q", s.body, want), func() bool { return slices.Equal(s.heard(), want) })
@@ -112,7 +112,7 @@ func TestServicesIntroduced(t *testing.T) {
 	}
 }
 
-// TestOneSideHasService: a service that the peer does not have, or that takes no part in the session, is never up.
+// TestOneSideHasService: a service that the peer lacks, or that does not join the session, is never up.
 func TestOneSideHasService(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -152,7 +152,8 @@ func TestServiceReplaced(t *testing.T) {
 	}
 }
 
-// TestServiceVersions: services of different versions are told so on both sides. The others go on.
+// TestServiceVersions: services with different versions are notified of the mismatch on both sides. The other
+// services continue.
 func TestServiceVersions(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -168,7 +169,8 @@ func TestServiceVersions(t *testing.T) {
 	}
 }
 
-// TestEarlyImmediates: a peer's service notifies as soon as it is up, which this side's service is not yet. It gets the immediates after Up, in order.
+// TestEarlyImmediates: a peer's service notifies as soon as it is up, before this side's service is. The
+// latter gets the immediates after Up, in order.
 func TestEarlyImmediates(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -195,7 +197,7 @@ func TestEarlyImmediates(t *testing.T) {
 	_ = p
 }
 
-// stranger is a connection of a program that is no Node, or an old one.
+// stranger is a connection from a program that is not a Node, or an old one.
 func stranger(t *testing.T, addr string) *bootstrap.Conn {
 	t.Helper()
 	c, err := bootstrap.Dial(soon(t), addr, bootstrap.Config{InsecurePlaintextOnLoopback: true, Incarnation: 1})
@@ -206,7 +208,7 @@ func stranger(t *testing.T, addr string) *bootstrap.Conn {
 	return c
 }
 
-// closedBy returns why a peer has ended a connection.
+// closedBy returns the peer's reason for closing a connection.
 func closedBy(t *testing.T, c *bootstrap.Conn) (err error) {
 	t.Helper()
 	for err == nil {
@@ -239,7 +241,8 @@ func TestOldDialer(t *testing.T) {
 	}
 }
 
-// TestOldListener: this side dials a peer of version 1, and one of a later version. Peer fails at once, with both versions.
+// TestOldListener: this side dials a peer of version 1, and one of a later version. Peer fails immediately
+// with an error that names both versions.
 func TestOldListener(t *testing.T) {
 	for _, c := range []struct {
 		theirs   uint16
@@ -285,7 +288,7 @@ func TestOldListener(t *testing.T) {
 	}
 }
 
-// TestFalseHellos: hellos that no honest peer sends end the session. Those of a later Node do not.
+// TestFalseHellos: invalid hellos close the session. Hellos from a later Node version do not.
 func TestFalseHellos(t *testing.T) {
 	first := message{kind: kindHello, lowest: 1, highest: 9, session: 1}
 	with := func(list ...introduction) []byte {
@@ -320,7 +323,7 @@ func TestFalseHellos(t *testing.T) {
 	}
 }
 
-// TestLongHello: a service of this side whose hello is too long ends its sessions and nothing else.
+// TestLongHello: a service with an oversized hello closes sessions only while it is attached.
 func TestLongHello(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)

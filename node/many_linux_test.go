@@ -19,13 +19,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// crowd is one Node, and many others that have a session with it. All are in this process.
+// crowd is one Node, and many others with a session to it, all in this process.
 type crowd struct {
 	one    *host
 	others []*Node
 }
 
-// newCrowd makes the Nodes. The others share their NICs.
+// newCrowd starts the Nodes. The others share their NICs.
 func newCrowd(tb testing.TB, count int, change func(*Config)) *crowd {
 	tb.Helper()
 	n := newNetwork(1)
@@ -76,7 +76,7 @@ func (c *crowd) meet(tb testing.TB) {
 	})
 }
 
-// resident returns how many bytes of memory the process has.
+// resident returns the resident memory of the process in bytes.
 func resident(tb testing.TB) int {
 	tb.Helper()
 	runtime.GC()
@@ -92,8 +92,9 @@ func resident(tb testing.TB) int {
 	return pages * os.Getpagesize()
 }
 
-// TestThousandIdlePeers: a Node has 200 sessions with others in the same process, or 1,000 with IBVERBX_LONG=1. An end of a session takes at
-// most 200 KiB, so that those of a process with 1,000 peers fit 200 MiB. All work.
+// TestThousandIdlePeers: a Node has 200 sessions with others in the same process, or 1,000 with
+// IBVERBX_LONG=1. Each side of a session uses at most 200 KiB, so 1,000 peers fit in 200 MiB. All sessions
+// work.
 func TestThousandIdlePeers(t *testing.T) {
 	const limit = 200 << 10
 	count := 200
@@ -118,14 +119,15 @@ func TestThousandIdlePeers(t *testing.T) {
 	}
 }
 
-// BenchmarkParkedPeers measures how much of a core 1,000 parked sessions take, keepalives included, and the memory of one. Both ends are
-// in this process, so the figures are halved. The aims are 2 % and 64 KiB. It needs IBVERBX_LONG=1, and -benchtime 1x.
+// BenchmarkParkedPeers measures the CPU share of 1,000 parked sessions, including keepalives, and the memory
+// per session. Both ends are in this process, so the results are halved. The targets are 2 % and 64 KiB. It
+// needs IBVERBX_LONG=1 and -benchtime 1x.
 func BenchmarkParkedPeers(b *testing.B) {
 	if os.Getenv("IBVERBX_LONG") != "1" {
 		b.Skip("it takes half a minute: set IBVERBX_LONG=1")
 	}
 	const count = 1000
-	c := newCrowd(b, count, func(c *Config) { c.IdleAfter = time.Hour }) // or 1,000 Nodes would look for idle sessions
+	c := newCrowd(b, count, func(c *Config) { c.IdleAfter = time.Hour }) // otherwise 1,000 Nodes would check for idle sessions
 	before := resident(b)
 	c.meet(b)
 	for _, p := range c.one.node.Peers() {

@@ -14,7 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestWriteAndRead: two Nodes meet. Operations of any length move bytes both ways, and immediates come after the bytes.
+// TestWriteAndRead: operations of any length move data in both directions, and immediates arrive after the
+// data.
 func TestWriteAndRead(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t), n.start(t)
@@ -43,7 +44,8 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// TestPeerIsShared: goroutines that ask for the same address, or for another one of the same peer, get the same Peer over one session.
+// TestPeerIsShared: goroutines that request the same address, or another address of the same peer, get the
+// same Peer over one session.
 func TestPeerIsShared(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -70,7 +72,7 @@ func TestPeerIsShared(t *testing.T) {
 	}
 }
 
-// TestFirstErrorAtOnce: an address where nobody listens, and a peer that refuses, are errors of the call.
+// TestFirstErrorAtOnce: dialing an address without a listener, or a peer that refuses, fails the call.
 func TestFirstErrorAtOnce(t *testing.T) {
 	n := newNetwork(1)
 	a := n.start(t)
@@ -95,7 +97,7 @@ func TestFirstErrorAtOnce(t *testing.T) {
 	}
 }
 
-// TestSilentPeerBlocksNobody: authenticated peers that say nothing do not keep others from being served.
+// TestSilentPeerBlocksNobody: silent authenticated peers do not block others from being served.
 func TestSilentPeerBlocksNobody(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -121,7 +123,8 @@ func TestSilentPeerBlocksNobody(t *testing.T) {
 	}
 }
 
-// TestBothDial: two Nodes that dial each other at the same time have one session, and operations work both ways at once.
+// TestBothDial: two Nodes that dial each other concurrently share one session, and operations work in both
+// directions at the same time.
 func TestBothDial(t *testing.T) {
 	for range 8 {
 		n := newNetwork(1)
@@ -147,7 +150,8 @@ func TestBothDial(t *testing.T) {
 	}
 }
 
-// TestCloseAsASessionBegins: a Node that is closed while the other side begins to use the session leaves no VirtualQP.
+// TestCloseAsASessionBegins: closing a Node while the other side starts to use the session does not leak a
+// VirtualQP.
 func TestCloseAsASessionBegins(t *testing.T) {
 	for range 16 {
 		n := newNetwork(1)
@@ -188,7 +192,8 @@ func TestShutdownWaits(t *testing.T) {
 	}
 }
 
-// TestShutdownWaitsForInbox: an operation that was submitted, and that no goroutine has taken, is waited for.
+// TestShutdownWaitsForInbox: shutdown waits for a submitted operation, even one that no goroutine has picked
+// up.
 func TestShutdownWaitsForInbox(t *testing.T) {
 	a, there, hold, release := held(t)
 	j := a.job(there, verbs.OpRDMAWrite, 0, 8)

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestParkAndReturn: a session that is not used is parked, on both sides. The next operation of either side brings it back, and
-// services see nothing of it.
+// TestParkAndReturn: an idle session is parked on both sides. The next operation from either side reopens it,
+// invisibly to services.
 func TestParkAndReturn(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t, idleAfter(4*time.Millisecond)), n.start(t, idleAfter(4*time.Millisecond))
@@ -62,7 +62,7 @@ func TestParkDuringTraffic(t *testing.T) {
 			flow := &service.Flow{}
 			for i := range 150 {
 				j := side.h.job(side.p, verbs.OpRDMAWrite, 0, 0)
-				j.Replay, j.Flow = false, flow // a lost session would end it
+				j.Replay, j.Flow = false, flow // a lost session would fail it
 				side.h.do(side.p, j)
 				if i%3 == 0 {
 					time.Sleep(time.Duration(i%7) * 100 * time.Microsecond)

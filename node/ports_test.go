@@ -2,7 +2,8 @@ package node
 
 import "testing"
 
-// TestSessionWithPortDown: sessions begin, and begin again, while a port is down. When it is active all lanes come into service.
+// TestSessionWithPortDown: sessions are established and re-established while a port is down. When the port is
+// active again, all lanes enter service.
 func TestSessionWithPortDown(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t), n.start(t)

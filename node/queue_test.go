@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// held returns a host and a peer of it. hold keeps back the packets to the peer.
+// held returns a host and one of its peers. hold delays the packets to the peer.
 func held(t *testing.T, change ...func(*Config)) (a *host, there *Peer, hold, release func()) {
 	t.Helper()
 	link, err := softnic.NewFaultLink(nil)
@@ -27,14 +27,15 @@ func held(t *testing.T, change ...func(*Config)) (a *host, there *Peer, hold, re
 	return a, there, func() { link.Hold(a.nics[0], b.nics[0]) }, func() { link.Release(a.nics[0], b.nics[0]) }
 }
 
-// settle posts what was submitted, even if the goroutine that Submit leaves it to has not run yet. The lock must be held.
+// settle posts submitted operations, even if the goroutine responsible for them has not run yet. The lock
+// must be held.
 func (s *shard) settle() {
 	s.take()
 	s.post()
 }
 
-// TestNoEndBeforeQPIsClosed: a Peer is closed while its session ends. Operations do not end between the time when the queue gives
-// up the VirtualQP and the time when it is closed, because the NIC still uses their memory.
+// TestNoEndBeforeQPIsClosed: a Peer is closed while its session is closing. Operations do not complete
+// between the queue's release of the VirtualQP and its close, because the NIC still uses their memory.
 func TestNoEndBeforeQPIsClosed(t *testing.T) {
 	a, there, hold, _ := held(t)
 	hold()
@@ -57,7 +58,7 @@ func TestNoEndBeforeQPIsClosed(t *testing.T) {
 	}
 }
 
-// TestSmallWindow: a block that does not fit the window waits for one before it that has not asked for a completion.
+// TestSmallWindow: a block that does not fit in the window waits for an earlier unsignaled one.
 func TestSmallWindow(t *testing.T) {
 	a, there, _, _ := held(t, func(c *Config) { c.Window = minWindow })
 	j := a.job(there, verbs.OpRDMAWrite, 0, 8<<10)
@@ -67,8 +68,8 @@ func TestSmallWindow(t *testing.T) {
 	a.do(there, j)
 }
 
-// TestFullQueue: the VirtualQP has no room for more pieces: because the queue takes it for deeper than it is, or because of the request
-// behind the pieces of an operation that was canceled. Operations wait for room.
+// TestFullQueue: the VirtualQP is full, because the queue overestimates its depth, or because of the extra
+// request behind a canceled operation. Operations wait for free slots.
 func TestFullQueue(t *testing.T) {
 	for name, test := range map[string]struct{ depth, more, blocks int }{
 		"too deep": {1000, 0, 1}, "canceled": {0, -5, 20},
@@ -120,13 +121,14 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// TestCancelIsNotLost: an operation is submitted and canceled while another goroutine takes what is submitted. It ends.
+// TestCancelIsNotLost: an operation is submitted and canceled while another goroutine picks up submissions.
+// It completes.
 func TestCancelIsNotLost(t *testing.T) {
 	a, there, _, _ := held(t)
 	s := there.shard
 	s.mu.Lock()
 	defer s.unlock()
-	there.queue.paused = true // so that nothing is posted
+	there.queue.paused = true // prevents posting
 	j := a.job(there, verbs.OpRDMAWrite, 0, 8)
 	for range 2000 {
 		var other sync.WaitGroup
@@ -149,8 +151,8 @@ func TestCancelIsNotLost(t *testing.T) {
 	there.queue.paused = false
 }
 
-// TestStaleCancel: a Cancel that is handled late, when its operation has ended and was submitted again, does not cancel it. The peer is
-// on another shard by then.
+// TestStaleCancel: a Cancel handled late, after its operation completed and was submitted again, has no
+// effect. By then the peer is on another shard.
 func TestStaleCancel(t *testing.T) {
 	n := newNetwork(1)
 	a := n.start(t, sharded(2))
@@ -164,7 +166,7 @@ func TestStaleCancel(t *testing.T) {
 		first.shard.turn()
 	}
 	<-j.done
-	first.shard.cancels.ops = append(first.shard.cancels.ops, cancelation{&j.Op, first, 1}) // as if it came before the end
+	first.shard.cancels.ops = append(first.shard.cancels.ops, cancelation{&j.Op, first, 1}) // as if it preceded the completion
 	first.shard.cancels.any.Store(true)
 	second.shard.mu.Lock()
 	j.Blocks = other.Blocks
@@ -177,7 +179,8 @@ func TestStaleCancel(t *testing.T) {
 	}
 }
 
-// TestCancelIsRemembered: an operation is canceled when all of it is posted. If its session is lost it ends, and is not replayed.
+// TestCancelIsRemembered: an operation canceled after it was fully posted completes if its session is lost,
+// and is not replayed.
 func TestCancelIsRemembered(t *testing.T) {
 	a, there, hold, release := held(t)
 	hold()
@@ -193,7 +196,7 @@ func TestCancelIsRemembered(t *testing.T) {
 	a.do(there, j) // as a new one
 }
 
-// TestOpOfAnotherSession: an operation that belongs to a session is submitted late, when there is another one.
+// TestOpOfAnotherSession: an operation bound to a session fails with ErrLost if submitted in a later one.
 func TestOpOfAnotherSession(t *testing.T) {
 	a, there, _, _ := held(t)
 	first := there.Service().Session().Number()

@@ -18,8 +18,8 @@ func byName(c *Config) {
 	c.Authorize = func(p bootstrap.Peer) (Grant, error) { return Grant{Realm: p.Name}, nil }
 }
 
-// TestRealmsCannotReadEachOther: a peer gets hold of the key of memory that is lent to a peer of another realm. Its request is refused and
-// ends its own operation. A peer of the same realm can use the key.
+// TestRealmsCannotReadEachOther: a peer obtains the key of memory granted to a peer in another realm. Its
+// request is refused and fails only its own operation. A peer in the same realm can use the key.
 func TestRealmsCannotReadEachOther(t *testing.T) {
 	n := newNetwork(1)
 	server := n.start(t, byName)
@@ -46,8 +46,8 @@ func TestRealmsCannotReadEachOther(t *testing.T) {
 	}
 }
 
-// TestBadKeyEndsOnlyItsOperation: an operation with a key that the peer refuses ends alone. Others of the session go on, in the next
-// one if need be.
+// TestBadKeyEndsOnlyItsOperation: an operation with a key that the peer rejects fails alone. The session's
+// other operations continue, in the next session if necessary.
 func TestBadKeyEndsOnlyItsOperation(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -80,7 +80,7 @@ func TestBadKeyEndsOnlyItsOperation(t *testing.T) {
 	}
 }
 
-// TestTwoRealmsOneContext: a port goes down, and sessions of two realms on the same NIC learn of it.
+// TestTwoRealmsOneContext: when a port goes down, sessions of two realms on the same NIC are notified.
 func TestTwoRealmsOneContext(t *testing.T) {
 	n := newNetwork(2)
 	server := n.start(t, byName)
@@ -99,8 +99,8 @@ func TestTwoRealmsOneContext(t *testing.T) {
 	}
 }
 
-// TestRealmCannotChange: a peer that comes back belongs to another realm. It is refused as long as it is known, because what it was lent is
-// registered in the first one.
+// TestRealmCannotChange: a returning peer that was moved to another realm is refused while it is known,
+// because its granted memory is registered in the first realm.
 func TestRealmCannotChange(t *testing.T) {
 	n := newNetwork(1)
 	var realm atomic.Value
@@ -119,7 +119,8 @@ func TestRealmCannotChange(t *testing.T) {
 	wait(t, there, StateReady)
 }
 
-// TestRealmsAreBounded: a Node has 64 realms. A peer that would need another one is refused, and so is one whose realm has a long name.
+// TestRealmsAreBounded: a Node has at most 64 realms. A peer that needs another one is refused, and so is one
+// with an overlong realm name.
 func TestRealmsAreBounded(t *testing.T) {
 	n := newNetwork(1)
 	server := n.start(t, func(c *Config) {
@@ -143,7 +144,8 @@ func TestRealmsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRegisteredOnce: memory is registered once for each realm and access, whoever asks, and Close ends all registrations.
+// TestRegisteredOnce: memory is registered once per realm and access, whichever peer needs it, and Close
+// deregisters all.
 func TestRegisteredOnce(t *testing.T) {
 	n := newNetwork(1)
 	server := n.start(t, func(c *Config) {
@@ -184,7 +186,8 @@ func TestRegisteredOnce(t *testing.T) {
 	}
 }
 
-// TestRemoteWhileClosed: what a peer is told of a registration can be asked for while the Node closes it.
+// TestRemoteWhileClosed: Remote may be called while the registration is being closed; it then returns
+// ErrClosed.
 func TestRemoteWhileClosed(t *testing.T) {
 	n := newNetwork(1)
 	server := n.start(t)
@@ -212,8 +215,8 @@ func TestRemoteWhileClosed(t *testing.T) {
 	}
 }
 
-// TestAuthorizeBeforeCard: a peer that is not authorized gets no answer to its hello, and no address or key. One that is no longer
-// authorized loses its session.
+// TestAuthorizeBeforeCard: an unauthorized peer gets neither a response to its hello nor any address or key.
+// A peer whose authorization is revoked loses its session.
 func TestAuthorizeBeforeCard(t *testing.T) {
 	n := newNetwork(1)
 	denied := make(chan struct{})

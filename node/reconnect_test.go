@@ -14,8 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestReconnect: sessions are lost again and again while goroutines write. All operations end in success, and services see sessions begin
-// and end in turn.
+// TestReconnect: sessions are lost repeatedly while goroutines write. All operations succeed, and services
+// see sessions open and close alternately.
 func TestReconnect(t *testing.T) {
 	const goroutines, losses, block = 8, 10, 256 << 10
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Impairment: softnic.Impairment{Delay: 100 * time.Microsecond}})
@@ -58,7 +58,8 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestReconnectStorm: a peer is gone, and many goroutines use it. The Node dials with growing pauses, however many operations wait.
+// TestReconnectStorm: many goroutines use a lost peer. The Node dials with growing backoff, however many
+// operations wait.
 func TestReconnectStorm(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t, alone)
@@ -85,7 +86,7 @@ func TestReconnectStorm(t *testing.T) {
 			if err != nil {
 				return
 			}
-			now := time.Now() // before Close, because the next pause begins then
+			now := time.Now() // before Close, because the next pause starts then
 			_ = c.Close()
 			dials <- now
 		}
@@ -98,7 +99,7 @@ func TestReconnectStorm(t *testing.T) {
 	for range 7 {
 		last = <-dials
 	}
-	// Seven pauses: the shortest are half of 8, 16, 32, 64, 64, 64, 64 ms, if the first one was taken before.
+	// Seven pauses of at least half of 8, 16, 32, 64, 64, 64 and 64 ms. The bound leaves one of them out.
 	if took := last.Sub(first); took < (8+16+32+64+64+64)/2*time.Millisecond {
 		t.Errorf("8 attempts within %v: there are no growing pauses", took)
 	}
@@ -124,8 +125,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestOldSessionCannotWriteAfterReady: packets of a session that is lost are still under way when the next one is ready. They change
-// nothing.
+// TestOldSessionCannotWriteAfterReady: packets from a lost session are still in flight when the next one is
+// ready. They have no effect.
 func TestOldSessionCannotWriteAfterReady(t *testing.T) {
 	link, err := softnic.NewFaultLink(nil)
 	if err != nil {
@@ -160,14 +161,14 @@ func TestOldSessionCannotWriteAfterReady(t *testing.T) {
 	}
 }
 
-// TestNewSessionWaitsForOld: a peer has lost its session and dials again while this side still attends to the old one. The new session is not
-// ready before the old one has ended here, and its queue pairs are gone.
+// TestNewSessionWaitsForOld: a peer has lost its session and redials while this side still serves the old
+// one. The new session is ready only after the old one and its queue pairs are closed here.
 func TestNewSessionWaitsForOld(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
 	there, here := a.meet(b)
 	old := here.Service().Session().(*session)
-	b.mu.Lock() // makes Message and Down of b's service wait
+	b.mu.Lock() // blocks Message and Down of b's service
 	if err := there.Service().Session().Send(soon(t), service.IDs-1, []byte("wait")); err != nil {
 		t.Errorf("Send: got %v, want no error", err)
 	}
@@ -178,7 +179,7 @@ func TestNewSessionWaitsForOld(t *testing.T) {
 		return here.current != nil && here.current != old
 	})
 	for range 20 {
-		if time.Sleep(time.Millisecond); here.State() == StateReady || there.State() == StateReady { // the sleep lets it fail, and proves nothing
+		if time.Sleep(time.Millisecond); here.State() == StateReady || there.State() == StateReady { // the sleep only gives a bug time to show
 			t.Fatal("a session is ready while the one before it has not ended")
 		}
 	}
@@ -191,8 +192,8 @@ func TestNewSessionWaitsForOld(t *testing.T) {
 	}
 }
 
-// TestRestartedPeerDropsKeys: a peer with a name is restarted. Operations for the old process end in ErrRestarted, also those that come
-// late. The Peer is the same, and operations with new keys work.
+// TestRestartedPeerDropsKeys: a named peer is restarted. Operations for the old process fail with
+// ErrRestarted, including late ones. The Peer is the same, and operations with new keys work.
 func TestRestartedPeerDropsKeys(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t, named("b"), alone)
@@ -224,8 +225,8 @@ func TestRestartedPeerDropsKeys(t *testing.T) {
 	eventually(t, "the new process has the notification", func() bool { return again.count() == 1 })
 }
 
-// TestGiveUp: a peer is lost for good. Operations end in ErrPeerGone after a while. A Peer that was dialed stays, one that cannot be
-// dialed is forgotten.
+// TestGiveUp: a peer is lost permanently. Operations fail with ErrPeerGone after the timeout. A dialed Peer
+// is kept; one that cannot be dialed is removed.
 func TestGiveUp(t *testing.T) {
 	n := newNetwork(1)
 	soonGone := func(c *Config) { c.LostTimeout = 20 * time.Millisecond }
@@ -254,8 +255,8 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// TestOtherPeerAtAddress: a peer with another name answers at the address of one that is lost. The lost one says so. When it is closed, the
-// other can be met.
+// TestOtherPeerAtAddress: a peer with another name answers at a lost peer's address. The lost peer's error
+// reports that. Once it is closed, the other peer can be dialed.
 func TestOtherPeerAtAddress(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t, alone, named("b"))

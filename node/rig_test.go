@@ -48,7 +48,7 @@ func (n network) open(h *host) func() (peer.NICs, error) {
 	}
 }
 
-// start makes a host. change may change its Config.
+// start starts a host. change may modify its Config.
 func (n network) start(t testing.TB, change ...func(*Config)) *host {
 	t.Helper()
 	h := &host{}
@@ -66,7 +66,7 @@ func (n network) start(t testing.TB, change ...func(*Config)) *host {
 	return h
 }
 
-// alone makes a host listen at an address that no other has, so that its port is free when it listens there again.
+// alone makes a host listen on a unique address, so that its port stays free for listening again.
 func alone(c *Config) {
 	c.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }
@@ -80,7 +80,7 @@ func idleAfter(d time.Duration) func(*Config) { return func(c *Config) { c.IdleA
 // named gives a host a name.
 func named(name string) func(*Config) { return func(c *Config) { c.Auth.Name = name } }
 
-// meet makes h dial another host and returns both Peers, when both services have what the other has lent.
+// meet makes h dial another host and returns both Peers, once both services have the other's grant.
 func (h *host) meet(other *host) (there, here *Peer) {
 	h.t.Helper()
 	there, err := h.node.Peer(soon(h.t), other.node.Addr().String())
@@ -123,7 +123,7 @@ func wait(t testing.TB, p *Peer, want State) {
 	}
 }
 
-// service is a service that lends its memory to every peer: slab bytes that peers may write and read.
+// testService is a service that grants every peer read and write access to its slab.
 type testService struct {
 	t    testing.TB
 	node *Node
@@ -132,7 +132,7 @@ type testService struct {
 
 	mu   sync.Mutex
 	lent map[*Peer]*ibverbx.RemoteRegion
-	// sessions are those that are up.
+	// sessions holds the sessions that are up.
 	sessions map[*Peer]service.Session
 	ups      int
 	downs    int
@@ -165,7 +165,7 @@ func newService(t testing.TB, n *Node) *testService {
 	return sv
 }
 
-// Hello lends the slab to the peer.
+// Hello grants the peer access to the slab.
 func (sv *testService) Hello(s service.Session) ([]byte, bool) {
 	g, err := sv.slab.Region(s.Peer(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
 	if err != nil {
@@ -177,7 +177,7 @@ func (sv *testService) Hello(s service.Session) ([]byte, bool) {
 	return service.AppendRegion(nil, g.Remote(), service.Length64), true
 }
 
-// Up takes what the peer lends.
+// Up records the memory granted by the peer.
 func (sv *testService) Up(s service.Session, body []byte) {
 	r := wire.NewReader(body)
 	m := service.ReadRegion(&r, service.Length64)
@@ -228,7 +228,7 @@ func (sv *testService) Immediate(_ service.Session, imm, _ uint32) {
 	sv.imms = append(sv.imms, imm&service.ArgMask)
 }
 
-// lose ends the connection of a Peer's session as a network does that has lost it.
+// lose drops the connection of a Peer's session, like a network failure.
 func lose(p *Peer) {
 	p.node.mu.Lock()
 	s := p.current
@@ -238,7 +238,7 @@ func lose(p *Peer) {
 	}
 }
 
-// lentBy waits for what a peer has lent.
+// lentBy waits for a peer's grant.
 func (sv *testService) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
 	sv.t.Helper()
 	eventually(sv.t, "the peer has lent its memory", func() bool {
@@ -250,7 +250,7 @@ func (sv *testService) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
 	return m
 }
 
-// count returns the immediates that have come.
+// count returns the number of received immediates.
 func (sv *testService) count() int {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
@@ -265,13 +265,13 @@ type job struct {
 
 func (j *job) End(_ *service.Op, err error) { j.done <- err }
 
-// job returns an operation with one block, which moves bytes between the same places of both slabs.
+// job returns an operation with one block, which moves data between equal offsets of both slabs.
 func (sv *testService) job(p *Peer, op verbs.Opcode, offset, length uint64) *job {
 	sv.t.Helper()
 	return sv.jobOn(p, sv.lentBy(p), op, offset, length)
 }
 
-// jobOn is job with what the peer has lent.
+// jobOn is job with memory granted by the peer.
 func (sv *testService) jobOn(p *Peer, remote *ibverbx.RemoteRegion, op verbs.Opcode, offset, length uint64) *job {
 	sv.t.Helper()
 	g, err := sv.slab.Region(p.Service(), 0)
@@ -304,7 +304,7 @@ func (j *job) result(t testing.TB) error {
 	}
 }
 
-// do submits a job and wants it to succeed.
+// do submits a job that must succeed.
 func (sv *testService) do(p *Peer, j *job) {
 	sv.t.Helper()
 	p.Service().Submit(&j.Op)

@@ -15,8 +15,8 @@ import (
 	"ibverbx/internal/service"
 )
 
-// TestFalseMessagesWhileConnecting: a peer sends messages that no honest peer sends before the session is made. The first one ends
-// the session.
+// TestFalseMessagesWhileConnecting: a peer sends invalid messages before the session is established. The
+// first one closes the session.
 func TestFalseMessagesWhileConnecting(t *testing.T) {
 	b := newNetwork(1).start(t)
 	c, err := bootstrap.Dial(soon(t), b.node.Addr().String(), bootstrap.Config{InsecurePlaintextOnLoopback: true, Incarnation: 1})
@@ -26,7 +26,7 @@ func TestFalseMessagesWhileConnecting(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	hello := message{kind: kindHello, lowest: version, highest: version, session: 1}
 	for _, m := range []message{hello, {kind: kindPark}, {kind: kindBusy}} {
-		if err == nil { // the second one may have ended the session before the third is sent
+		if err == nil { // the second one may close the session before the third is sent
 			err = c.Send(soon(t), bootstrap.KindService, m.encode())
 		}
 	}
@@ -38,12 +38,12 @@ func TestFalseMessagesWhileConnecting(t *testing.T) {
 	}
 }
 
-// guest is a service that reports calls of its Handler that come when it is not attached, or before Up.
+// guest is a service that reports Handler calls while it is detached or before Up.
 type guest struct {
 	t        testing.TB
 	attached atomic.Bool
 	ups      atomic.Int32
-	// message is what Message does, if it is not nil.
+	// message is called by Message unless nil.
 	message func()
 }
 
@@ -93,7 +93,7 @@ func (g *guest) Message(service.Session, []byte) {
 
 func (g *guest) Immediate(service.Session, uint32, uint32) { g.called("Immediate") }
 
-// TestDetachDuringMessages: a service comes and goes while a peer sends it messages.
+// TestDetachDuringMessages: a service is attached and detached while a peer sends it messages.
 func TestDetachDuringMessages(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -126,7 +126,7 @@ func TestDetachDuringMessages(t *testing.T) {
 	sender.Wait()
 }
 
-// TestDetachWaitsForClosedPeer: a Handler runs for a Peer that is closed. Detach waits for it.
+// TestDetachWaitsForClosedPeer: Detach waits for a Handler call of a closed Peer.
 func TestDetachWaitsForClosedPeer(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -147,13 +147,13 @@ func TestDetachWaitsForClosedPeer(t *testing.T) {
 	both.Go(func() { _ = here.Close() })
 	wait(t, here, StateClosed)
 	both.Go(func() { g.detach(b.node) })
-	time.Sleep(20 * time.Millisecond) // lets it fail, and proves nothing
+	time.Sleep(20 * time.Millisecond) // only gives a bug time to show
 	close(release)
 	both.Wait()
 }
 
-// TestGone: services learn that a peer is given up, and that one is closed, once and after its last session. A peer that was given up and can be
-// dialed comes back.
+// TestGone: services are notified once when a peer is lost or closed, after its last session. A lost peer
+// that can be dialed returns.
 func TestGone(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t, func(c *Config) { c.LostTimeout = 20 * time.Millisecond }), n.start(t, named("b"), alone)
@@ -172,14 +172,14 @@ func TestGone(t *testing.T) {
 	wait(t, there, StateReady)
 	a.lentBy(there)
 	_ = there.Close()
-	_ = there.Close() // nothing more happens
+	_ = there.Close() // has no further effect
 	if got := causes(); len(got) != 2 || !errors.Is(got[0], ErrPeerGone) || !errors.Is(got[1], ErrClosed) {
 		t.Errorf("the peer is gone because of %v, want ErrPeerGone and ErrClosed", got)
 	}
 }
 
-// TestSendEndsWithSession: a Handler sends to a peer that takes nothing, without a deadline. The end of the session ends that, or the
-// session would wait for the Handler forever.
+// TestSendEndsWithSession: a Handler sends to an unresponsive peer without a deadline. Closing the session
+// aborts the send; otherwise the session would wait for the Handler forever.
 func TestSendEndsWithSession(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -197,14 +197,14 @@ func TestSendEndsWithSession(t *testing.T) {
 	g.attach(a.node)
 	(&guest{t: t}).attach(b.node)
 	eventually(t, "the service is up", func() bool { return g.ups.Load() > 0 })
-	b.mu.Lock() // makes Message of b's service wait
+	b.mu.Lock() // blocks Message of b's service
 	for _, p := range b.node.Peers() {
 		if err := p.Service().Session().Send(soon(t), guestID, []byte("begin")); err != nil {
 			t.Errorf("Send: got %v, want no error", err)
 		}
 	}
 	<-begun
-	time.Sleep(20 * time.Millisecond) // lets it fail, and proves nothing
+	time.Sleep(20 * time.Millisecond) // only gives a bug time to show
 	cause := errors.New("planted")
 	s.End(cause)
 	select {

@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// lanes returns how many data lanes of a Peer's session are in service on a rail, or -1 if it has no session.
+// lanes returns the number of data lanes in service on a rail of a Peer's session, or -1 without a session.
 func lanes(p *Peer, rail int) int {
 	if rails := p.Stats().QP.Rails; rail < len(rails) {
 		return rails[rail].Up
@@ -23,11 +23,11 @@ func lanes(p *Peer, rail int) int {
 	return -1
 }
 
-// sharded makes a host with several shards.
+// sharded configures a host with several shards.
 func sharded(shards int) func(*Config) { return func(c *Config) { c.Shards = shards } }
 
-// TestEventsReachEveryShard: a port goes down while nothing is under way. Sessions on all shards learn of it, and those of the peers.
-// Operations go on over the other rail. When the port is back all lanes return.
+// TestEventsReachEveryShard: a port goes down while the Node is idle. Sessions on all shards and their peers
+// learn of it. Operations continue over the other rail. When the port is up again, all lanes return.
 func TestEventsReachEveryShard(t *testing.T) {
 	n := newNetwork(2)
 	a := n.start(t, sharded(3))
@@ -57,7 +57,7 @@ func TestEventsReachEveryShard(t *testing.T) {
 	}
 }
 
-// TestDeviceFatalWithTwoShards: a NIC fails. The sessions of all shards go on with the other one.
+// TestDeviceFatalWithTwoShards: a NIC fails. The sessions of all shards continue on the other one.
 func TestDeviceFatalWithTwoShards(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t, sharded(2)), n.start(t)
@@ -80,7 +80,8 @@ func (b *blocker) End(*service.Op, error) {
 	<-b.release
 }
 
-// TestSlowShardDoesNotStopOthers: a shard is held up. Others work, Submit to the one that is held up does not wait, and Stats do not.
+// TestSlowShardDoesNotStopOthers: a shard is blocked. Other shards work, and neither Submit to the blocked
+// one nor Stats waits.
 func TestSlowShardDoesNotStopOthers(t *testing.T) {
 	n := newNetwork(1)
 	a := n.start(t, sharded(2))
@@ -110,7 +111,7 @@ func TestSlowShardDoesNotStopOthers(t *testing.T) {
 	}
 }
 
-// TestNotificationBurst: many more notifications than there are receives arrive at once. All come, in order.
+// TestNotificationBurst: many more notifications than receives arrive at once. All are delivered, in order.
 func TestNotificationBurst(t *testing.T) {
 	const count = 1000
 	n := newNetwork(2)
@@ -151,7 +152,7 @@ func TestSmallBehindHuge(t *testing.T) {
 	remote := a.lentBy(there)
 	huge := make([]*job, flows)
 	for i := range huge {
-		huge[i] = a.jobOn(there, remote, verbs.OpRDMARead, uint64(i)*256<<10, 256<<10) // each block is a piece
+		huge[i] = a.jobOn(there, remote, verbs.OpRDMARead, uint64(i)*256<<10, 256<<10) // each block is one fragment
 		for range 31 {
 			huge[i].Blocks = append(huge[i].Blocks, huge[i].Blocks[0])
 		}
@@ -167,7 +168,7 @@ func TestSmallBehindHuge(t *testing.T) {
 	for i := range uint64(5) {
 		small := a.jobOn(there, remote, verbs.OpRDMAWrite, slabBytes-64*(i+1), 8)
 		small.Sink = sinkFunc(func(error) { results <- ended() })
-		there.shard.mu.Lock() // so that nothing ends between the look and Submit
+		there.shard.mu.Lock() // so that no operation completes between the check and Submit
 		before := ended()
 		there.Service().Submit(&small.Op)
 		there.shard.unlock()
@@ -215,7 +216,8 @@ func TestFlowsShare(t *testing.T) {
 	<-ends
 }
 
-// TestCancel: an operation that is canceled ends when nothing of it is posted, with ErrCanceled, and others go on.
+// TestCancel: a canceled operation completes with ErrCanceled once none of its requests is posted, and others
+// continue.
 func TestCancel(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -251,11 +253,11 @@ func TestCancel(t *testing.T) {
 	if canceled == 0 {
 		t.Error("no operation was canceled")
 	}
-	there.Service().Cancel(&jobs[0].Op) // it has ended
+	there.Service().Cancel(&jobs[0].Op) // it has completed
 	a.do(there, a.write(there, 0, 8, 1))
 }
 
-// TestBadOperations: operations that break the rules, or do not fit, end with an error and harm nothing.
+// TestBadOperations: invalid or oversized operations fail without side effects.
 func TestBadOperations(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -294,7 +296,7 @@ func TestBadOperations(t *testing.T) {
 	}
 }
 
-// TestManyGoroutines: many goroutines submit to one shard at once, and help.
+// TestManyGoroutines: many goroutines concurrently submit to one shard and help to run it.
 func TestManyGoroutines(t *testing.T) {
 	const goroutines, each = 16, 200
 	n := newNetwork(2)
@@ -331,7 +333,7 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
-// TestStatsRace: everything can be asked for from any goroutine while sessions come and go.
+// TestStatsRace: all statistics can be read from any goroutine while sessions open and close.
 func TestStatsRace(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t, idleAfter(1e6)), n.start(t, idleAfter(1e6))
@@ -359,7 +361,7 @@ func TestStatsRace(t *testing.T) {
 	all.Wait()
 }
 
-// TestMessages: messages arrive in order, also while the session is parked and comes back.
+// TestMessages: messages arrive in order, even while the session is parked and reopened.
 func TestMessages(t *testing.T) {
 	const count = 300
 	n := newNetwork(1)
@@ -385,8 +387,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestRoomForFailover: a shard has as many sessions as fit its completion queues. A NIC fails, and the message lanes of all sessions move to
-// the other one, where they fit too. Data lanes stay where they are.
+// TestRoomForFailover: a shard accepts as many sessions as fit its completion queues. When a NIC fails, the
+// message lanes of all sessions move to the other one, where they fit too. Data lanes stay.
 func TestRoomForFailover(t *testing.T) {
 	const sessions = 3
 	n := newNetwork(2)
@@ -417,8 +419,8 @@ func TestRoomForFailover(t *testing.T) {
 	a.nics[0].Recover() // or its objects could not be closed
 }
 
-// TestCloseDoesNotStopOthers: a shard is held up, and its Peer is closed or given up. That waits, and nothing else does: neither Stats, nor another peer
-// that connects.
+// TestCloseDoesNotStopOthers: a shard is blocked, and its Peer is closed or given up. Only that call waits:
+// neither Stats nor a connecting peer does.
 func TestCloseDoesNotStopOthers(t *testing.T) {
 	for name, end := range map[string]func(*Peer){
 		"Close":    func(p *Peer) { _ = p.Close() },
@@ -438,7 +440,7 @@ func TestCloseDoesNotStopOthers(t *testing.T) {
 				defer close(ended)
 				end(slow)
 			}()
-			time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+			time.Sleep(10 * time.Millisecond) // only gives a bug time to show
 			others := make(chan struct{})
 			go func() {
 				defer close(others)
@@ -457,7 +459,8 @@ func TestCloseDoesNotStopOthers(t *testing.T) {
 	}
 }
 
-// TestLeaveLetsKeeperSleep: a keeper that sleeps until a completion comes is not woken by goroutines that leave the shard to it.
+// TestLeaveLetsKeeperSleep: a keeper that sleeps until the next completion is not woken by goroutines that
+// leave the shard to it.
 func TestLeaveLetsKeeperSleep(t *testing.T) {
 	n := newNetwork(1)
 	p, _ := n.start(t).meet(n.start(t))
@@ -479,7 +482,7 @@ func TestLeaveLetsKeeperSleep(t *testing.T) {
 			woken, last = woken+1, now
 		}
 	}
-	if woken > 20 { // it also looks after its peers now and then
+	if woken > 20 { // it also checks its peers periodically
 		t.Errorf("the keeper woke up %d times in 100, want hardly ever", woken)
 	}
 }

@@ -92,7 +92,7 @@ func TestIntroductions(t *testing.T) {
 	}
 }
 
-// FuzzDecode: arbitrary bytes are refused, or are a message that is encoded to one that means the same.
+// FuzzDecode: arbitrary bytes are rejected or decode to a message that encodes to an equivalent one.
 func FuzzDecode(f *testing.F) {
 	for _, m := range messages {
 		f.Add(m.encode())
