@@ -16,7 +16,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestNoAllocations wants Read and Write to allocate nothing.
+// TestNoAllocations: Read and Write do not allocate.
 func TestNoAllocations(t *testing.T) {
 	if testing.CoverMode() != "" || raceEnabled {
 		t.Skip("instrumented code allocates")
@@ -41,12 +41,12 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// rawPair is a VirtualQP between two sides, without a Node, with which the benchmarks compare.
+// rawPair is a VirtualQP between two sides without a Node, as a baseline for the benchmarks.
 type rawPair struct{ here, there *ibpeer.Session }
 
 const (
 	rawSize = 16 << 20
-	// benchBytes is how much is copied in a turn.
+	// benchBytes is the number of bytes copied per turn.
 	benchBytes = 32 << 20
 )
 
@@ -128,7 +128,7 @@ func (r *rawPair) await(ctx context.Context, s *ibpeer.Session) error {
 	}
 }
 
-// tcpPair returns the two ends of a TCP connection on the loopback.
+// tcpPair returns the two ends of a TCP connection on loopback.
 func tcpPair(b testing.TB) (here, there net.Conn) {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -145,8 +145,8 @@ func tcpPair(b testing.TB) (here, there net.Conn) {
 	return here, there
 }
 
-// alternate runs a function in turn with others and reports its speed, and the median of how fast it was in comparison with each. It returns the speed in
-// bytes per second.
+// alternate runs a function alternately with others and reports its speed and its median speed relative to
+// each. It returns the speed in bytes per second.
 func alternate(b *testing.B, bytes int64, f func(), others map[string]func()) float64 {
 	b.Helper()
 	timed := func(f func()) time.Duration {
@@ -183,7 +183,7 @@ func alternate(b *testing.B, bytes int64, f func(), others map[string]func()) fl
 	return float64(bytes) / mid.Seconds()
 }
 
-// benchLinks runs a benchmark on the links that have figures.
+// benchLinks runs a benchmark on the links with published results.
 func benchLinks(b *testing.B, f func(b *testing.B, n *network)) {
 	for _, l := range []struct {
 		name string
@@ -193,8 +193,8 @@ func benchLinks(b *testing.B, f func(b *testing.B, n *network)) {
 	}
 }
 
-// BenchmarkStream copies through a stream, over UDP between two processes. x-raw is its speed in comparison with WRITEs of a VirtualQP, x-tcp
-// with that of TCP on the loopback, and x-tls with that of TLS.
+// BenchmarkStream copies through a stream, over UDP between two processes. x-raw is its speed relative to
+// WRITEs on a VirtualQP, x-tcp relative to TCP on loopback, and x-tls relative to TLS.
 func BenchmarkStream(b *testing.B) {
 	b.Run("link=memory", func(b *testing.B) {
 		n := memoryNetwork(1)
@@ -213,7 +213,7 @@ func BenchmarkStream(b *testing.B) {
 
 const pings = 500
 
-// pingPong returns a function that sends 64 bytes to and fro.
+// pingPong returns a function that sends 64 bytes back and forth.
 func pingPong(b *testing.B, here, there net.Conn) func() {
 	go func() {
 		buf := make([]byte, 64)
@@ -239,7 +239,8 @@ func pingPong(b *testing.B, here, there net.Conn) func() {
 	}
 }
 
-// BenchmarkStreamPingPong sends 64 bytes to and fro. x-raw compares with a VirtualQP whose two ends wait for completions.
+// BenchmarkStreamPingPong sends 64 bytes back and forth. x-raw is relative to a VirtualQP whose two ends wait
+// for completions.
 func BenchmarkStreamPingPong(b *testing.B) {
 	benchLinks(b, func(b *testing.B, n *network) {
 		here, there := newPair(b, n, Config{}).dial(b)
@@ -273,8 +274,9 @@ func BenchmarkStreamPingPong(b *testing.B) {
 	})
 }
 
-// BenchmarkStreamUnequalRails copies over two rails, of which one has a tenth of the speed. x-alone compares with a stream over the fast one alone,
-// and x-fast with the speed of that rail, which TCP cannot exceed. The rails are so slow that the load of the machine matters little.
+// BenchmarkStreamUnequalRails copies over two rails, one with a tenth of the other's speed. x-alone is
+// relative to a stream over the fast rail alone, and x-fast to that rail's speed, which TCP cannot exceed.
+// The rails are slow enough that machine load hardly matters.
 func BenchmarkStreamUnequalRails(b *testing.B) {
 	const fast = 25e6 // bytes per second
 	run := func(rates ...float64) func() {

@@ -31,8 +31,8 @@ func closeAll(t *testing.T, conns ...*Conn) {
 	}
 }
 
-// TestAcceptedAndClosedAtOnce: a stream that is closed as soon as it is accepted is no mistake of the peer, though the end may overtake the
-// answer to Dial.
+// TestAcceptedAndClosedAtOnce: a stream closed as soon as it is accepted is not a protocol error, even if the
+// close overtakes the response to Dial.
 func TestAcceptedAndClosedAtOnce(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{Ring: MinRing})
@@ -63,7 +63,8 @@ func TestAcceptedAndClosedAtOnce(t *testing.T) {
 	})
 }
 
-// TestReset: the peer reads what was written before a Reset, and then that it was no proper end. Its Write fails, and nothing is left.
+// TestReset: the peer reads the data written before a Reset, then gets an error instead of EOF. Its Write
+// fails, and all resources are released.
 func TestReset(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{Ring: MinRing})
@@ -92,7 +93,8 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// TestResetDrops: a peer that has not read gets what it has room for, and no more. That is no proper end, also after CloseWrite.
+// TestResetDrops: a peer that has not read gets only the data that fits in its ring, then an error, even
+// after CloseWrite.
 func TestResetDrops(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
@@ -114,8 +116,9 @@ func TestResetDrops(t *testing.T) {
 	}
 }
 
-// TestDone: a stream is done when its end has come to the peer, and not before, however long the peer takes to read. It is also done
-// when the peer does not read any more, and when the session is lost, while ReadFrom waits for its Reader.
+// TestDone: a stream is done only when its end has reached the peer, however long the peer takes to read. It
+// is also done when the peer stops reading, and when the session is lost, while ReadFrom waits for its
+// Reader.
 func TestDone(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	wait := func(c *Conn) {
@@ -170,7 +173,7 @@ func TestIdleStreamIsParked(t *testing.T) {
 	p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
 	wantOK(t, "Peer", err)
 	here, there := p.dial(t)
-	for i := range 6 { // both sides in turn
+	for i := range 6 { // both sides alternately
 		eventually(t, "the session is parked", func() bool { return p.peer.State() == node.StateParked })
 		_, err = here.Write([]byte("after a pause"))
 		wantOK(t, "Write", err)
@@ -181,7 +184,8 @@ func TestIdleStreamIsParked(t *testing.T) {
 	}
 }
 
-// TestPeerLeavesIdleReadFrom: the peer closes a stream while this side is in ReadFrom, whose Reader has nothing. The stream ends at once.
+// TestPeerLeavesIdleReadFrom: the peer closes a stream while this side is in ReadFrom with an idle Reader.
+// The stream closes immediately.
 func TestPeerLeavesIdleReadFrom(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	here, there := p.dial(t)
@@ -194,7 +198,7 @@ func TestPeerLeavesIdleReadFrom(t *testing.T) {
 	closeAll(t, there)
 }
 
-// TestCloseInReadFrom: a side whose own Reader has nothing closes the stream. The session does not suffer for it.
+// TestCloseInReadFrom: closing a stream whose ReadFrom waits for an idle Reader does not affect the session.
 func TestCloseInReadFrom(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	p.setLinger(t, 20*time.Millisecond)
@@ -206,14 +210,14 @@ func TestCloseInReadFrom(t *testing.T) {
 		defer here.mu.Unlock()
 		return here.lingered
 	})
-	time.Sleep(100 * time.Millisecond) // so that a mistake shows; it proves nothing
+	time.Sleep(100 * time.Millisecond) // only gives a bug time to show
 	p.oneSession(t)
 	end()
 	<-done
 	eventually(t, "the memory is back", func() bool { return NodeStats(p.here.Node).Streams == 0 })
 }
 
-// idleReadFrom makes a stream read from a Reader that has nothing, until end is called.
+// idleReadFrom makes a stream read from an idle Reader until end is called.
 func idleReadFrom(t *testing.T, c *Conn) (end func(), done chan error) {
 	t.Helper()
 	r, w := io.Pipe()

@@ -19,7 +19,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestBothWays: bytes arrive in both directions, and the end behind them. Nothing is left of the stream.
+// TestBothWays: data arrives in both directions, followed by EOF. All resources of the stream are released.
 func TestBothWays(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{})
@@ -44,7 +44,7 @@ func TestBothWays(t *testing.T) {
 	})
 }
 
-// wantNone wants all streams to end, and no memory but one slab for each side.
+// wantNone waits until all streams are closed and each side has released all memory but one slab.
 func (p *pair) wantNone(t *testing.T) {
 	t.Helper()
 	for _, s := range []*noderig.Host{p.here, p.there} {
@@ -52,7 +52,7 @@ func (p *pair) wantNone(t *testing.T) {
 	}
 }
 
-// TestRingWrap writes and reads pieces of all sizes around those of the ring. Every byte is compared.
+// TestRingWrap writes and reads slices of all sizes around the ring size. Every byte is compared.
 func TestRingWrap(t *testing.T) {
 	p := newPair(t, memoryNetwork(2), Config{Ring: MinRing})
 	data := random(2, 3*MinRing)
@@ -108,7 +108,7 @@ func TestDifferentRings(t *testing.T) {
 	}
 }
 
-// TestWriteWriteRead: an answer to two short writes must not wait for a timer.
+// TestWriteWriteRead: the response to two short writes must not wait for a timer.
 func TestWriteWriteRead(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		here, there := newPair(t, n, Config{}).dial(t)
@@ -139,7 +139,7 @@ func TestWriteWriteRead(t *testing.T) {
 	})
 }
 
-// TestOneByteWrites: short writes are collected while one is under way.
+// TestOneByteWrites: short writes are coalesced while one is in flight.
 func TestOneByteWrites(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, Config{})
@@ -159,7 +159,8 @@ func TestOneByteWrites(t *testing.T) {
 	}
 }
 
-// TestLongWriteGrows wants messages of a long Write to be longer the more are under way. The last bytes wait for none of them.
+// TestLongWriteGrows: the more messages of a long Write are in flight, the longer new ones get. The last
+// bytes are sent without waiting.
 func TestLongWriteGrows(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, Config{Ring: 1 << 20})
@@ -183,7 +184,7 @@ func TestLongWriteGrows(t *testing.T) {
 	}
 }
 
-// hold keeps back all packets between the two sides until release.
+// hold delays all packets between the two sides until release.
 func (p *pair) hold() (release func()) {
 	each := func(f func(l *softnic.FaultLink, from, to *softnic.NIC)) {
 		for rail, link := range p.here.Links {
@@ -196,7 +197,7 @@ func (p *pair) hold() (release func()) {
 	return sync.OnceFunc(func() { each((*softnic.FaultLink).Release) })
 }
 
-// fill writes until both rings are full, and returns how many bytes it has written.
+// fill writes until both rings are full, and returns the number of bytes written.
 func fill(t testing.TB, c *Conn) (sum int) {
 	t.Helper()
 	c.mu.Lock()
@@ -213,14 +214,15 @@ func fill(t testing.TB, c *Conn) (sum int) {
 	return sum
 }
 
-// TestDeadlineDuringCredit: a Write that waits for the peer to read times out, and says how many bytes it has taken. Exactly those arrive.
+// TestDeadlineDuringCredit: a Write that waits for the peer to read times out and returns the number of
+// accepted bytes. Exactly those arrive.
 func TestDeadlineDuringCredit(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		here, there := newPair(t, n, Config{Ring: MinRing}).dial(t)
 		want := random(5, 10*MinRing)
 		var n1 int
 		var err error
-		for wait := 30 * time.Millisecond; n1 == 0 && wait < time.Minute; wait *= 2 { // a busy machine may take the first bytes late
+		for wait := 30 * time.Millisecond; n1 == 0 && wait < time.Minute; wait *= 2 { // a busy machine may accept the first bytes late
 			wantOK(t, "SetWriteDeadline", here.SetWriteDeadline(time.Now().Add(wait)))
 			n1, err = here.Write(want)
 			wantErr(t, "Write", err, os.ErrDeadlineExceeded)
@@ -242,7 +244,7 @@ func TestDeadlineDuringCredit(t *testing.T) {
 	})
 }
 
-// TestHalfClose: each direction ends by itself.
+// TestHalfClose: each direction closes separately.
 func TestHalfClose(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	here, there := p.dial(t)
@@ -281,7 +283,8 @@ func TestHalfClose(t *testing.T) {
 	p.wantNone(t)
 }
 
-// TestCloseUnderFullRing: Close of a stream whose peer does not read is bounded. The peer gets what has arrived, and then an error.
+// TestCloseUnderFullRing: closing a stream whose peer does not read takes bounded time. The peer gets the
+// delivered data, then an error.
 func TestCloseUnderFullRing(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	p.setLinger(t, 50*time.Millisecond)
@@ -300,7 +303,7 @@ func TestCloseUnderFullRing(t *testing.T) {
 	}
 }
 
-// setLinger changes how long Close takes.
+// setLinger sets the timeout of Close.
 func (p *pair) setLinger(t testing.TB, d time.Duration) {
 	t.Helper()
 	for _, s := range []*noderig.Host{p.here, p.there} {
@@ -310,7 +313,7 @@ func (p *pair) setLinger(t testing.TB, d time.Duration) {
 	}
 }
 
-// TestCloseWithDeadPeer: Close is bounded although nothing reaches the peer.
+// TestCloseWithDeadPeer: Close returns within its timeout even if the peer is unreachable.
 func TestCloseWithDeadPeer(t *testing.T) {
 	p := newPair(t, faultNetwork(t, 2, softnic.Impairment{}), Config{})
 	p.setLinger(t, 50*time.Millisecond)
@@ -324,7 +327,7 @@ func TestCloseWithDeadPeer(t *testing.T) {
 	p.wantNone(t)
 }
 
-// TestCloseWaitsForBytes: what was written before Close arrives, even if the Node is closed next.
+// TestCloseWaitsForBytes: data written before Close arrives, even if the Node is closed next.
 func TestCloseWaitsForBytes(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{})
@@ -342,7 +345,7 @@ func TestCloseWaitsForBytes(t *testing.T) {
 	})
 }
 
-// TestUnreadIsReset: Close with bytes that nobody has read ends the stream at the peer with an error, as with TCP.
+// TestUnreadIsReset: Close with unread data resets the stream at the peer, as with TCP.
 func TestUnreadIsReset(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	here, there := p.dial(t)
@@ -357,7 +360,7 @@ func TestUnreadIsReset(t *testing.T) {
 	p.wantNone(t)
 }
 
-// TestReaderStops: a stream that nobody reads holds up no other.
+// TestReaderStops: an unread stream does not block others.
 func TestReaderStops(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{Ring: MinRing})
@@ -407,7 +410,7 @@ func TestCloseDuringReadFrom(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := here.ReadFrom(r)
-		_ = r.Close() // the Write after Close may find nobody reading
+		_ = r.Close() // the Write after Close may fail because the reader has closed
 		done <- err
 	}()
 	_, err := w.Write([]byte("x"))
@@ -420,7 +423,7 @@ func TestCloseDuringReadFrom(t *testing.T) {
 	wantOK(t, "ReadAll", err)
 }
 
-// TestInfo: a stream says what it is.
+// TestInfo: a stream describes itself.
 func TestInfo(t *testing.T) {
 	p := newPair(t, memoryNetwork(2), Config{Ring: MinRing})
 	here, there := p.dial(t)

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// sendMemory sends memory over a stream and receives it into other memory, whose size is the same.
+// sendMemory sends memory over a stream and receives it into other memory of the same size.
 func sendMemory(t *testing.T, p *pair, to, from *verbs.Memory) (sent, received error) {
 	t.Helper()
 	here, there := p.dial(t)
@@ -20,7 +20,7 @@ func sendMemory(t *testing.T, p *pair, to, from *verbs.Memory) (sent, received e
 	go func() {
 		_, err := io.Copy(io.NewOffsetWriter(to, 0), there)
 		if err != nil {
-			_ = there.Reset() // or the sender waits for room
+			_ = there.Reset() // otherwise the sender waits for credit
 		}
 		done <- err
 	}()
@@ -33,7 +33,7 @@ func sendMemory(t *testing.T, p *pair, to, from *verbs.Memory) (sent, received e
 	return sent, <-done
 }
 
-// checkMemory moves bytes from one piece of memory to another through a stream, and back.
+// checkMemory moves data from one memory to another through a stream, and back.
 func checkMemory(t *testing.T, a, b *verbs.Memory) {
 	t.Helper()
 	for name, n := range map[string]*network{"memory": memoryNetwork(2), "udp": {}} {
@@ -55,8 +55,8 @@ func checkMemory(t *testing.T, a, b *verbs.Memory) {
 	}
 }
 
-// TestDeviceMemory: a stream takes bytes of any memory through io.SectionReader and io.OffsetWriter. A device that fails ends the
-// copy with its error.
+// TestDeviceMemory: a stream can carry data of any memory through io.SectionReader and io.OffsetWriter. A
+// device failure fails the copy with the device's error.
 func TestDeviceMemory(t *testing.T) {
 	const size = 1<<20 + 17
 	d := new(verbstest.MemoryDevice)
@@ -77,7 +77,7 @@ func TestDeviceMemory(t *testing.T) {
 	}
 }
 
-// TestGPUMemory: the same with two buffers of a GPU.
+// TestGPUMemory: the same with two GPU buffers.
 func TestGPUMemory(t *testing.T) {
 	const size = 1<<20 + 17
 	g := cudatest.Open(t)

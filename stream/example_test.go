@@ -14,7 +14,7 @@ import (
 	"ibverbx/stream"
 )
 
-// start makes a Node with a software NIC on the loopback.
+// start starts a Node with a software NIC on loopback.
 func start(ctx context.Context, name string) *node.Node {
 	n, err := node.New(ctx, node.Config{
 		Auth:   bootstrap.Config{Token: []byte("an example's token is no secret"), Name: name},

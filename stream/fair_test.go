@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// TestBulkAndPing: while streams carry as much as they can, a short message on another one waits behind at most a window of their bytes, which
-// is 8 MiB unless node.Config says otherwise. What counts is bytes, because time depends on the machine. One ping of a hundred also waits for a processor, behind
-// the goroutines of the others, so the median is what must hold. The order of what waits for the NICs is a test of package node.
+// TestBulkAndPing: while other streams saturate the link, a short message waits behind at most one window of
+// their bytes, 8 MiB by default. The test counts bytes, because time depends on the machine. One ping in a
+// hundred also waits for a CPU behind other goroutines, so only the median is checked. Package node tests the
+// queueing order at the NICs.
 func TestBulkAndPing(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{})
@@ -49,7 +50,7 @@ func TestBulkAndPing(t *testing.T) {
 	})
 }
 
-// ping sends short messages that come back, and returns how much others had sent until then.
+// ping sends short messages that are echoed, and returns the bytes that others sent meanwhile.
 func ping(t *testing.T, c *Conn, pings int, sent func() uint64) (median, p99 uint64) {
 	t.Helper()
 	var waits []uint64

@@ -11,7 +11,7 @@ import (
 	"ibverbx/internal/service"
 )
 
-// stage is a session of which a test sees the end. What it sends is lost.
+// stage is a session that records being closed and discards sent messages.
 type stage struct {
 	service.Session
 	ended bool
@@ -20,12 +20,12 @@ type stage struct {
 func (s *stage) End(error)                                      { s.ended = true }
 func (s *stage) Send(context.Context, service.ID, []byte) error { return nil }
 
-// TestHostilePeer feeds a host messages and immediates that are nearly right, in any order. Nothing may panic, memory stays below its limit, and
-// nothing is left when the session has ended.
+// TestHostilePeer feeds a host almost valid messages and immediates in any order. It must not panic, memory
+// stays below its limit, and all resources are released when the session is closed.
 func TestHostilePeer(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Memory: 16 * MinRing, Backlog: 4})
 	mine, _ := p.dial(t)
-	ring := mine.block.lent() // all that the host writes goes there
+	ring := mine.block.lent() // the host writes only there
 	h, err := hostOf(p.there.Node)
 	wantOK(t, "hostOf", err)
 	victim := h.All()[0]
@@ -47,7 +47,7 @@ func TestHostilePeer(t *testing.T) {
 		actors := &actors{rt: rt, h: h, s: s, p: fresh, ring: ring, l: p.l.(*Listener)}
 		for !s.ended && actors.step() {
 		}
-		if used := h.reserved(); used > 32*MinRing { // those of victim too
+		if used := h.reserved(); used > 32*MinRing { // including victim's
 			rt.Errorf("rings have %d bytes", used)
 		}
 		fresh.Down(s, errors.New("the end"))
@@ -69,7 +69,7 @@ type actors struct {
 	conns []*Conn
 }
 
-// id returns the id of a stream that is there, or another one.
+// id returns the id of an existing stream, or another one.
 func (a *actors) id() uint16 {
 	if len(a.conns) > 0 && rapid.Bool().Draw(a.rt, "known") {
 		return rapid.SampledFrom(a.conns).Draw(a.rt, "stream").id
@@ -115,7 +115,7 @@ func (a *actors) step() bool {
 	return true
 }
 
-// use reads or writes what can be without waiting.
+// use reads or writes as much as possible without blocking.
 func (a *actors) use() {
 	if len(a.conns) == 0 {
 		return

@@ -17,7 +17,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestRefused: a service that is not there is refused, as by TCP.
+// TestRefused: dialing an unknown service is refused, as with TCP.
 func TestRefused(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	_, err := Dial(soon(t), p.peer, "other")
@@ -39,7 +39,7 @@ func TestRefused(t *testing.T) {
 	p.dial(t)
 }
 
-// TestConfig: what is out of range is refused.
+// TestConfig: values out of range are rejected.
 func TestConfig(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	for _, c := range []Config{{Ring: MinRing - 1}, {Ring: 3 * MinRing}, {Ring: 2 * MaxRing}, {Ring: -1}, {Memory: -1}, {Backlog: -1}, {Backlog: 1 << 30}} {
@@ -54,7 +54,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestBacklog: streams that nobody accepts are bounded. They are reset when the service ends.
+// TestBacklog: the number of unaccepted streams is bounded. They are reset when the service is closed.
 func TestBacklog(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Backlog: 3})
 	var all []*Conn
@@ -74,7 +74,8 @@ func TestBacklog(t *testing.T) {
 	p.wantNone(t)
 }
 
-// TestMemoryLimit: rings are bounded on both sides, and memory that is given back can be used for rings of another size.
+// TestMemoryLimit: ring memory is bounded on both sides, and released memory can be used for rings of another
+// size.
 func TestMemoryLimit(t *testing.T) {
 	for _, limited := range []string{"dialer", "listener"} {
 		t.Run(limited, func(t *testing.T) {
@@ -104,8 +105,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestMemoryOfManyDials: streams that are dialed at the same time share a slab. If each made its own, the memory for them all would be used up by a
-// few.
+// TestMemoryOfManyDials: streams dialed concurrently share a slab. With one slab each, a few streams would
+// use up the memory for all.
 func TestMemoryOfManyDials(t *testing.T) {
 	const streams = 32 // as many as a slab has
 	p := newPair(t, memoryNetwork(1), Config{})
@@ -122,12 +123,12 @@ func TestMemoryOfManyDials(t *testing.T) {
 	for i := range streams {
 		take(i)
 	}
-	h.mu.Lock() // a slab cannot be made, so that all see that there is no room
+	h.mu.Lock() // blocks slab creation, so that all find the slabs full
 	var all sync.WaitGroup
 	for i := range streams {
 		all.Go(func() { take(streams + i) })
 	}
-	time.Sleep(20 * time.Millisecond) // so that a mistake shows; it proves nothing
+	time.Sleep(20 * time.Millisecond) // only gives a bug time to show
 	h.mu.Unlock()
 	all.Wait()
 	if got := h.reserved(); got != 2*slabBytes {
@@ -206,7 +207,8 @@ func TestThousandStreams(t *testing.T) {
 	wantOK(t, "Close", p.l.Close())
 }
 
-// TestDialCanceled: a Dial whose context ends leaves nothing behind, whether the peer answers or not.
+// TestDialCanceled: a Dial whose context is canceled releases all resources, whether the peer responds or
+// not.
 func TestDialCanceled(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Backlog: 1000})
 	for i := range 100 {
@@ -222,7 +224,7 @@ func TestDialCanceled(t *testing.T) {
 	p.wantNone(t)
 }
 
-// TestPeerWithoutStreams: Dial waits for a peer that has no streams yet.
+// TestPeerWithoutStreams: Dial waits for a peer that does not offer streams yet.
 func TestPeerWithoutStreams(t *testing.T) {
 	n := memoryNetwork(1)
 	a, b := n.start(t, nil), n.start(t, nil)
@@ -251,7 +253,7 @@ func TestPeerWithoutStreams(t *testing.T) {
 	wantOK(t, "Close", c.Close())
 }
 
-// TestNodeCloses: everything ends when a Node is closed.
+// TestNodeCloses: closing a Node closes all streams and listeners.
 func TestNodeCloses(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	here, there := p.dial(t)
@@ -296,7 +298,8 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// TestStatsByHost: streams count by the host of their peer. What a peer that has left has counted stays, and the number of hosts has a bound.
+// TestStatsByHost: streams are counted by their peer's host. The counts of disconnected peers are kept, and
+// the number of hosts is bounded.
 func TestStatsByHost(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	for round := range uint64(2) {

@@ -13,7 +13,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestLaneDiesMidStream: NICs are lost and come back, and one is lost for good. The program notices nothing.
+// TestLaneDiesMidStream: NICs fail and recover, and one fails permanently, unnoticed by the program.
 func TestLaneDiesMidStream(t *testing.T) {
 	p := newPair(t, faultNetwork(t, 2, softnic.Impairment{Loss: 0.001, Delay: 20 * time.Microsecond}), Config{})
 	here, there := p.dial(t)
@@ -41,8 +41,8 @@ func TestLaneDiesMidStream(t *testing.T) {
 	}
 }
 
-// TestSessionLostIsReset: the streams of a lost session end at both sides, also while they are used. What had arrived can be read. Then
-// streams can be dialed again.
+// TestSessionLostIsReset: the streams of a lost session are reset on both sides, even while in use. Delivered
+// data can still be read. Afterwards streams can be dialed again.
 func TestSessionLostIsReset(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{Ring: MinRing})
@@ -117,7 +117,7 @@ func TestDialAcrossSessions(t *testing.T) {
 	p.wantNone(t)
 }
 
-// TestEndSurvivesSession: a stream that has ended is read to its end although the peer has gone.
+// TestEndSurvivesSession: a finished stream can be read to EOF even after the session is lost.
 func TestEndSurvivesSession(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	here, there := p.dial(t)
@@ -132,7 +132,8 @@ func TestEndSurvivesSession(t *testing.T) {
 	}
 }
 
-// TestNoReset: a peer that does not end its direction loses the session after a while, and cannot keep the memory.
+// TestNoReset: a peer that does not close its direction loses the session after a timeout, so it cannot hold
+// the memory.
 func TestNoReset(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	p.setLinger(t, 20*time.Millisecond)

@@ -6,11 +6,11 @@ import (
 	"ibverbx/internal/service"
 )
 
-// shy is a service.Peer that counts how often it is driven.
+// shy is a service.Peer that counts its Help and Leave calls.
 type shy struct {
 	service.Peer
 	helped, left int
-	// answer is called each time.
+	// answer is called by Help, with the count.
 	answer func(helped int)
 }
 
@@ -23,8 +23,9 @@ func (s *shy) Help() bool {
 
 func (s *shy) Leave() { s.left++ }
 
-// TestPatience: a reader polls until its answer is there, and goes on with that as long as it finds answers. One reader polls at a time, and a writer never
-// does. Whoever finds no answer leaves the shard before it sleeps.
+// TestPatience: a reader polls until its response arrives, and keeps polling as long as it finds responses.
+// Only one reader polls at a time, and a writer never does. A reader without a response leaves the shard
+// before it sleeps.
 func TestPatience(t *testing.T) {
 	s, found := &shy{}, false
 	p := &peer{service: s}

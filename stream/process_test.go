@@ -18,11 +18,11 @@ import (
 	ibpeer "ibverbx/peer"
 )
 
-// asSink makes the test binary the other end of a benchmark: "sealed" or "unsealed".
+// asSink runs the test binary as the other end of a benchmark: "sealed" or "unsealed".
 const asSink = "IBVERBX_TEST_SINK"
 
-// sink is the main function of a process that counts what comes over streams, TCP and TLS, until its standard input ends. It writes a byte
-// for every benchBytes. Its first line says where.
+// sink is the main function of a process that counts data received over streams, TCP and TLS, until EOF on
+// standard input. It writes a byte for every benchBytes. Its first output line holds its addresses.
 func sink(kind string) int {
 	cfg := (&noderig.Host{}).Config()
 	cfg.Unsealed = kind != "sealed"
@@ -64,7 +64,7 @@ func count(c net.Conn) {
 	_, _ = io.Copy(&counter{to: c}, c)
 }
 
-// counter counts bytes that are written to it, and writes a byte for every benchBytes of them.
+// counter counts the bytes written to it, and writes a byte for every benchBytes.
 type counter struct {
 	sum int
 	to  io.Writer
@@ -79,10 +79,10 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// sinkProcess is where a process that runs sink listens.
+// sinkProcess holds the addresses of a process that runs sink.
 type sinkProcess struct{ node, tcp, secure, raw string }
 
-// newSink starts a process, which ends with the benchmark.
+// newSink starts a process, which exits with the benchmark.
 func newSink(b *testing.B, kind string) (s sinkProcess) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])

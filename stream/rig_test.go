@@ -31,7 +31,7 @@ var (
 	eventually = rig.Eventually
 )
 
-// network is what Nodes are connected by: a link for each rail, or UDP on the loopback if there is none.
+// network connects Nodes: a link per rail, or UDP on loopback if links is empty.
 type network struct{ links []softnic.Link }
 
 func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
@@ -41,13 +41,13 @@ func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	return &network{links: rig.FaultLinks(t, rails, imp)}
 }
 
-// start makes a Node, which is closed at the end of the test.
+// start starts a Node, closed at the end of the test.
 func (n *network) start(t testing.TB, change func(*node.Config)) *noderig.Host {
 	t.Helper()
 	return (&noderig.Host{Links: n.links}).Start(t, change)
 }
 
-// pair is two Nodes, of which the first dials the second.
+// pair is two Nodes; the first dials the second.
 type pair struct {
 	here, there *noderig.Host
 	peer        *node.Peer
@@ -66,7 +66,7 @@ func newPair(t testing.TB, n *network, cfg Config) *pair {
 	return p
 }
 
-// dial opens a stream and returns both ends. They are closed at the end of the test.
+// dial opens a stream and returns both ends, closed at the end of the test.
 func (p *pair) dial(t testing.TB) (here, there *Conn) {
 	t.Helper()
 	here, err := p.cfg.Dial(soon(t), p.peer, "test")
@@ -75,7 +75,7 @@ func (p *pair) dial(t testing.TB) (here, there *Conn) {
 	wantOK(t, "Accept", err)
 	there = c.(*Conn)
 	t.Cleanup(func() {
-		var both sync.WaitGroup // one that waits for the other to read takes seconds
+		var both sync.WaitGroup // closing one end that waits for the other to read takes seconds
 		both.Go(func() { _ = here.Close() })
 		both.Go(func() { _ = there.Close() })
 		both.Wait()
@@ -83,7 +83,7 @@ func (p *pair) dial(t testing.TB) (here, there *Conn) {
 	return here, there
 }
 
-// lose ends the session.
+// lose closes the session.
 func (p *pair) lose() {
 	if s := p.peer.Service().Session(); s != nil {
 		s.End(fmt.Errorf("planted: %w", io.EOF))

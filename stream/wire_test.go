@@ -77,7 +77,8 @@ func FuzzImmediates(f *testing.F) {
 	})
 }
 
-// TestFalseMessages sends what no honest peer sends. It ends the session at most, and streams can be dialed afterwards.
+// TestFalseMessages sends invalid messages. At worst they close the session, and streams can be dialed
+// afterwards.
 func TestFalseMessages(t *testing.T) {
 	ring := ibverbx.RemoteRegion{Addr: 4096, Length: MinRing, RKeys: []uint32{1}}
 	for _, c := range []struct {
@@ -95,7 +96,7 @@ func TestFalseMessages(t *testing.T) {
 		{"a ring without keys", (&open{1, ibverbx.RemoteRegion{Length: MinRing}, "test"}).encode(), true},
 		{"a long name", (&open{1, ring, strings.Repeat("x", MaxService+1)}).encode(), true},
 		{"a name that is no name", (&open{1, ring, "\xff"}).encode(), true},
-		{"a service that is not there", (&open{1, ring, "nothing"}).encode(), true}, // the answer was not asked for
+		{"a service that is not there", (&open{1, ring, "nothing"}).encode(), true}, // an unsolicited response
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +117,8 @@ func TestFalseMessages(t *testing.T) {
 	}
 }
 
-// TestFalseRing: a peer lends a ring that is not its own, or with too few keys. Its stream fails, at most with the session.
+// TestFalseRing: a peer exports a ring it does not own, or with too few keys. At worst the session is closed
+// with its stream.
 func TestFalseRing(t *testing.T) {
 	p := newPair(t, memoryNetwork(2), Config{Ring: MinRing})
 	for _, ring := range []ibverbx.RemoteRegion{
@@ -168,7 +170,7 @@ type raw struct {
 
 func (o *raw) End(_ *service.Op, err error) { o.done <- err }
 
-// inject sends an immediate with so many bytes to the peer of a stream.
+// inject sends an immediate with length bytes to a stream's peer.
 func inject(c *Conn, imm uint32, length int) error {
 	o := &raw{done: make(chan error, 1)}
 	o.Blocks = []service.Block{{Local: c.block.region, Remote: &c.ring, Length: uint64(length), Opcode: verbs.OpRDMAWrite}}
@@ -201,7 +203,7 @@ func TestFalseImmediates(t *testing.T) {
 			_, err := here.Write([]byte("x"))
 			wantOK(t, "Write", err)
 			eventually(t, "it has arrived", func() bool { return there.Info().Unread == 1 })
-			_ = inject(here, c.imm(here.far), c.length) // the session may have ended
+			_ = inject(here, c.imm(here.far), c.length) // the session may be closed already
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
 				here, there = p.dial(t)
@@ -220,7 +222,7 @@ func TestFalseImmediates(t *testing.T) {
 	}
 }
 
-// TestBytesBehindEnd: nothing may follow the end of a stream.
+// TestBytesBehindEnd: data after the end of a stream is a protocol error.
 func TestBytesBehindEnd(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	here, there := p.dial(t)
@@ -240,8 +242,8 @@ type later struct{ service.Handler }
 func (later) Hello(service.Session) ([]byte, bool) { return []byte("fields of a later version"), true }
 func (later) Gone(service.Peer, error)             {}
 
-// TestAnotherVersion meets a peer that speaks a later version. Dial fails at once, with both versions. The next peer at the address may speak the
-// same one again.
+// TestAnotherVersion: Dial to a peer with a later version fails immediately, and the error names both
+// versions. The next peer at the address may have a matching version.
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	p.dial(t)
