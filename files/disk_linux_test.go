@@ -10,7 +10,7 @@ import (
 	"ibverbx/internal/chunk"
 )
 
-// blocks returns how many bytes of the disk a file uses.
+// blocks returns the disk space that a file uses, in bytes.
 func blocks(t testing.TB, name string) int64 {
 	t.Helper()
 	info, err := os.Stat(name)
@@ -18,7 +18,7 @@ func blocks(t testing.TB, name string) int64 {
 	return info.Sys().(*syscall.Stat_t).Blocks * 512
 }
 
-// TestResumeSparse: holes of a file are not sent and use no room, also if the target had bytes there.
+// TestResumeSparse: holes in a file are not sent and use no disk space, even if the target had data there.
 func TestResumeSparse(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := make([]byte, 40*chunk.Size)
@@ -60,7 +60,7 @@ func TestResumeSparse(t *testing.T) {
 	}
 }
 
-// TestDiskFull: a full disk ends the transfer, and what was written is of use.
+// TestDiskFull: a full disk fails the transfer, and the written data can be reused.
 func TestDiskFull(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	if err := syscall.Mount("none", d.to, "tmpfs", 0, "size=6m"); err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRenameIsAtomic: until a file is complete the name has the old file, and then the new one. A reader never sees anything else.
+// TestRenameIsAtomic: a name refers to the old file until the new one is complete. A reader never sees a
+// partial file.
 func TestRenameIsAtomic(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	old := []byte("old")

@@ -16,7 +16,7 @@ import (
 	"ibverbx/transfer"
 )
 
-// start makes a Node with a software NIC on the loopback, and an Engine. closeAll closes them.
+// start starts a Node with a software NIC on loopback, and an Engine. closeAll closes them.
 func start(ctx context.Context, name string, exports ...files.ExportConfig) (n *node.Node, f *files.Engine, closeAll func() error) {
 	n, err := node.New(ctx, node.Config{
 		Auth:   bootstrap.Config{Token: []byte("an example's token is no secret"), Name: name},

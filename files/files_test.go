@@ -23,7 +23,7 @@ import (
 type depot struct {
 	here, there *host
 	peer        *Peer
-	// dir is what is exported as "d", and to where files go.
+	// dir is the directory exported as "d"; to is the target directory.
 	dir, to string
 }
 
@@ -40,7 +40,7 @@ func newDepot(t testing.TB, n *network, public Access) *depot {
 // restart restarts the host that exports.
 func (d *depot) restart() { d.there = d.there.restart() }
 
-// write makes a file of the exported directory.
+// write creates a file in the exported directory.
 func (d *depot) write(t testing.TB, name string, size int, seed uint64) []byte {
 	t.Helper()
 	b := make([]byte, size)
@@ -58,7 +58,7 @@ func writeFile(t testing.TB, name string, b []byte) {
 
 var someDay = time.Date(2024, 5, 6, 7, 8, 9, 10, time.UTC)
 
-// wantFile compares a file with what it should hold, and looks for partial files beside it.
+// wantFile compares a file's content and checks for leftover partial files next to it.
 func wantFile(t testing.TB, name string, want []byte) {
 	t.Helper()
 	wantBytes(t, name, want)
@@ -76,7 +76,8 @@ func partials(t testing.TB, dir string) []string {
 
 const manyChunks = 5*chunk.Size + 4711
 
-// TestGetFile gets files of several sizes over every kind of link: bytes, permissions and time are those of the source.
+// TestGetFile gets files of several sizes over every kind of link: content, permissions and modification time
+// match the source.
 func TestGetFile(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		d := newDepot(t, n, Read)
@@ -103,12 +104,12 @@ func TestGetFile(t *testing.T) {
 	})
 }
 
-// TestServedFileTruncated: a file that becomes shorter while it is served is an error.
+// TestServedFileTruncated: truncating a file while it is served fails the transfer.
 func TestServedFileTruncated(t *testing.T) {
 	testChangedFile(t, func(t *testing.T, name string) { wantOK(t, "Truncate", os.Truncate(name, chunk.Size)) })
 }
 
-// TestServedFileReplaced: a file that is replaced while it is served is an error, and so is one that was written to.
+// TestServedFileReplaced: replacing or modifying a file while it is served fails the transfer.
 func TestServedFileReplaced(t *testing.T) {
 	testChangedFile(t, func(t *testing.T, name string) {
 		writeFile(t, name+"2", make([]byte, manyChunks))
@@ -138,7 +139,7 @@ func testChangedFile(t *testing.T, change func(t *testing.T, name string)) {
 	}
 }
 
-// TestFileDigest: a chunk that arrives damaged is asked for once more, and is an error if it is damaged again.
+// TestFileDigest: a corrupted chunk is requested once more, and fails the transfer if it is corrupted again.
 func TestFileDigest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
@@ -161,7 +162,7 @@ func TestFileDigest(t *testing.T) {
 	wantBytes(t, dest, want)
 }
 
-// wantBytes compares a file with what it should hold.
+// wantBytes compares a file's content.
 func wantBytes(t testing.TB, name string, want []byte) {
 	t.Helper()
 	got, err := os.ReadFile(name)
@@ -169,7 +170,8 @@ func wantBytes(t testing.TB, name string, want []byte) {
 	wantSame(t, name, got, want)
 }
 
-// TestResumeOfWrongContent: chunks of a partial file, and of the file that has the name, are used only if they are the same.
+// TestResumeOfWrongContent: chunks of a partial file, and of an existing file with the target name, are
+// reused only if their content matches.
 func TestResumeOfWrongContent(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
@@ -193,8 +195,8 @@ func TestResumeOfWrongContent(t *testing.T) {
 	}
 }
 
-// sameDigest returns other bytes that have the same Digest. The CRC is linear, so each bit of the last four bytes changes it by a value
-// of its own, and some of them together undo the change of the first byte.
+// sameDigest returns different bytes with the same Digest. The CRC is linear, so each bit of the last four
+// bytes changes it by a distinct value, and some combination undoes the change of the first byte.
 func sameDigest(b []byte) []byte {
 	want := chunk.Digest(b)
 	b = bytes.Clone(b)
@@ -226,7 +228,8 @@ func sameDigest(b []byte) []byte {
 	return b
 }
 
-// TestResumeOfSameDigest: a chunk of an old version that has the CRC32C of the new one by chance is not taken for it.
+// TestResumeOfSameDigest: a chunk of an old version that happens to have the new chunk's CRC32C is not
+// mistaken for it.
 func TestResumeOfSameDigest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 3*chunk.Size, 1)
@@ -245,8 +248,8 @@ func TestResumeOfSameDigest(t *testing.T) {
 	}
 }
 
-// TestFileAcrossSessions: a transfer goes on when the session is lost, and when the peer is restarted with the same file. Another
-// file of the name is an error.
+// TestFileAcrossSessions: a transfer resumes after a lost session, and after a restart of the peer with the
+// same file. A different file under that name is an error.
 func TestFileAcrossSessions(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 24*chunk.Size, 1)
@@ -281,14 +284,14 @@ func TestFileAcrossSessions(t *testing.T) {
 	wantErr(t, "GetFile of another file", err, ErrChanged)
 }
 
-// TestRestartSendsNothingTwice: after a restart of the peer the chunks that have arrived are compared and not sent again.
+// TestRestartSendsNothingTwice: after a restart of the peer, received chunks are compared and not sent again.
 func TestRestartSendsNothingTwice(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	const chunks = 2 * stageSlots
 	want := d.write(t, "f", chunks*chunk.Size, 1)
 	var once sync.Once
 	d.here.arrived = func(k int64, _ []byte) {
-		if k == chunks-1 { // it was asked for when half of the others had been stored
+		if k == chunks-1 { // it was requested when half of the others had been stored
 			once.Do(d.restart)
 		}
 	}
@@ -304,14 +307,14 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 	}
 }
 
-// TestFilePeerGone: without the peer a transfer ends, and what has arrived is used by the next one.
+// TestFilePeerGone: a transfer fails when the peer is lost, and the next one reuses the received data.
 func TestFilePeerGone(t *testing.T) {
 	n := memoryNetwork(1)
 	n.node = func(c *node.Config) { c.LostTimeout = 50 * time.Millisecond }
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", manyChunks, 1)
 	d.here.arrived = func(k int64, _ []byte) {
-		if k == 4 { // it is stored, but the request for the digest of the whole has no answer
+		if k == 4 { // it is stored, but the request for the whole file's digest is unanswered
 			wantOK(t, "Close", d.there.node.Close())
 		}
 	}
@@ -327,7 +330,8 @@ func TestFilePeerGone(t *testing.T) {
 	}
 }
 
-// TestFileEngineClosed: a peer that closes its Engine and returns is waited for. Close of this side's Engine ends a transfer.
+// TestFileEngineClosed: a transfer waits for a peer that closes its Engine and returns. Closing the local
+// Engine fails it.
 func TestFileEngineClosed(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 24*chunk.Size, 1)
@@ -361,7 +365,7 @@ func TestFileEngineClosed(t *testing.T) {
 	wantErr(t, "GetFile of a closed Engine", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrClosed)
 }
 
-// TestCancelFile: what has arrived stays.
+// TestCancelFile: a canceled transfer keeps the received data.
 func TestCancelFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
@@ -385,7 +389,7 @@ func TestCancelFile(t *testing.T) {
 	}
 }
 
-// TestCancelChecking: a transfer that is canceled while digests of what is there are computed ends as any other.
+// TestCancelChecking: a transfer can be canceled while it computes digests of existing data.
 func TestCancelChecking(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	b := d.write(t, "f", manyChunks, 1)

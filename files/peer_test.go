@@ -10,7 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestEngineReplaced: a transfer continues with another Engine of the same process, whose transfer.Engine stays.
+// TestEngineReplaced: a transfer continues with another Engine in the same process, on the same
+// transfer.Engine.
 func TestEngineReplaced(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 24*chunk.Size, 1)

@@ -26,7 +26,8 @@ import (
 	"ibverbx/transfer"
 )
 
-// asServer makes the test binary a process that exports a directory, and asClient one that gets a file from there.
+// asServer runs the test binary as a process that exports a directory, and asClient as one that gets a file
+// from it.
 const (
 	asServer  = "IBVERBX_TEST_SERVES"
 	asClient  = "IBVERBX_TEST_GETS"
@@ -34,7 +35,7 @@ const (
 	asSealed  = "IBVERBX_TEST_SEALED"
 )
 
-// processNode is the Node of a process of these tests, with a software NIC on UDP. closeAll closes everything.
+// processNode returns the Node of a test process, with a software NIC on UDP. closeAll closes everything.
 func processNode(name, listen string, sealed bool, exports ...ExportConfig) (n *node.Node, f *Engine, closeAll func() error, err error) {
 	cfg := (&noderig.Host{}).Config()
 	cfg.Auth.Name, cfg.Listen, cfg.Unsealed = name, listen, !sealed
@@ -51,8 +52,8 @@ func processNode(name, listen string, sealed bool, exports ...ExportConfig) (n *
 	}, err
 }
 
-// serveDir is the main function of a process that exports a directory as "d", by an Engine and by HTTP, until its standard input ends. Its first
-// line says where.
+// serveDir is the main function of a process that exports a directory as "d", through an Engine and HTTP,
+// until EOF on standard input. Its first output line holds the addresses.
 func serveDir(dir string) int {
 	if name := os.Getenv(asClient); name != "" {
 		return getTo(dir, name)
@@ -69,8 +70,8 @@ func serveDir(dir string) int {
 	return 0
 }
 
-// getTo is the main function of a process that gets a file, or puts one if its name begins with a slash. It prints how many bytes were there
-// already.
+// getTo is the main function of a process that gets a file, or puts one if its name begins with a slash. It
+// prints the number of reused bytes.
 func getTo(dir, name string) int {
 	_, f, closeAll, err := processNode("", "", false)
 	if err == nil {
@@ -136,14 +137,15 @@ func spawn(t testing.TB, env ...string) *child {
 	return c
 }
 
-// kill kills the process, and waits until it has gone.
+// kill kills the process and waits for its exit.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
 	<-c.ended
 	_ = c.stdin.Close()
 }
 
-// awaitChunks waits until more than some chunks of a file have arrived, or the process has ended. It returns how many there are.
+// awaitChunks waits until more than more chunks of a file have arrived, or the process has exited. It returns
+// their number.
 func (c *child) awaitChunks(t testing.TB, file string, more int) (n int) {
 	t.Helper()
 	eventually(t, "some of a file has arrived", func() bool {
@@ -158,7 +160,8 @@ func (c *child) awaitChunks(t testing.TB, file string, more int) (n int) {
 	return n
 }
 
-// chunksIn returns how many chunks of the partial file beside a file have arrived, at least in part. Their first bytes are not zero.
+// chunksIn returns the number of chunks that have arrived, at least in part, in a file's partial file. Their
+// first bytes are not zero.
 func chunksIn(file string) (n int) {
 	f, err := os.Open(filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".ibx-partial"))
 	if err != nil {
@@ -176,8 +179,8 @@ func chunksIn(file string) (n int) {
 	}
 }
 
-// TestResumeAfterKill9 kills the process that receives, or the one that sends, at random moments of GetFile and of PutFile. The next attempt
-// goes on with what is there, and in the end the file is right.
+// TestResumeAfterKill9 kills the receiving or the sending process at random moments of GetFile and PutFile.
+// The next attempt resumes from the stored data, and the final file is correct.
 func TestResumeAfterKill9(t *testing.T) {
 	dir, to := t.TempDir(), t.TempDir()
 	want := make([]byte, 32*chunk.Size+99)
@@ -199,7 +202,7 @@ func TestResumeAfterKill9(t *testing.T) {
 			if kills < 4 {
 				client.awaitChunks(t, c.result, there+2)
 				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
-				if kills%2 == 0 { // the next one goes on
+				if kills%2 == 0 { // the next attempt resumes
 					client.kill()
 					there = chunksIn(c.result)
 					continue
@@ -224,7 +227,7 @@ func TestResumeAfterKill9(t *testing.T) {
 	}
 }
 
-// benchFile is where BenchmarkGetFile has its files: in memory if there is a place.
+// benchDir returns the directory for BenchmarkGetFile's files, in memory if possible.
 func benchDir(b *testing.B) string {
 	if dir, err := os.MkdirTemp("/dev/shm", "ibverbx"); err == nil {
 		b.Cleanup(func() { _ = os.RemoveAll(dir) })

@@ -66,7 +66,7 @@ type host struct {
 	down   bool
 }
 
-// start starts a host, which is closed at the end of the test.
+// start starts a host, closed at the end of the test.
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
@@ -94,7 +94,7 @@ func (h *host) stop() {
 	}
 }
 
-// restart ends the process without a word and begins another one with the same name and address.
+// restart kills the process without notice and starts another one with the same name and address.
 func (h *host) restart() *host {
 	h.t.Helper()
 	h.down = true
@@ -104,7 +104,7 @@ func (h *host) restart() *host {
 	return h.net.start(h.t, cfg)
 }
 
-// startAgain ends the process as a program does, and begins another one with the same name and address.
+// startAgain closes the process cleanly and starts another one with the same name and address.
 func (h *host) startAgain() *host {
 	h.t.Helper()
 	cfg := h.cfg
@@ -139,14 +139,15 @@ func (h *host) named(name string) (p *Peer) {
 	return p
 }
 
-// session returns the session that the service has with a peer, nil if there is none. The service has it before the Node calls it ready.
+// session returns the service's session with a peer, or nil. The service has it before the Node reports it
+// ready.
 func (p *Peer) session() service.Session {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	return p.link.Session
 }
 
-// lose ends the session with a peer.
+// lose closes the session with a peer.
 func lose(p *Peer) {
 	if s := p.session(); s != nil {
 		s.End(errors.New("planted"))

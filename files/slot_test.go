@@ -21,7 +21,7 @@ func (d *depot) server(t testing.TB) *process {
 	return p.link.Proc
 }
 
-// stall makes all requests for chunks wait, as those for a disk that does not answer do, until resume.
+// stall blocks all chunk requests, as an unresponsive disk does, until resume.
 func (d *depot) stall(t testing.TB) (resume func()) {
 	t.Helper()
 	reading := d.server(t).state.reading
@@ -35,7 +35,7 @@ func (d *depot) stall(t testing.TB) (resume func()) {
 	}
 }
 
-// opening returns a pull that has a file of a depot open, with one slot.
+// opening returns a pull with a depot file open and one slot.
 func (d *depot) opening(t testing.TB, name string) (*pull, source) {
 	t.Helper()
 	l := &pull{peer: d.peer, counts: &counts{}}
@@ -46,8 +46,8 @@ func (d *depot) opening(t testing.TB, name string) (*pull, source) {
 	return l, from
 }
 
-// TestLateChunkRequest: a request that is served after its session has ended writes nothing. The peer has asked again, and has another chunk in
-// the same memory by now.
+// TestLateChunkRequest: a request served after its session was closed does not write. By then the peer has
+// retried, and the same memory holds another chunk.
 func TestLateChunkRequest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 2*chunk.Size, 1)
@@ -74,7 +74,8 @@ func TestLateChunkRequest(t *testing.T) {
 	}
 }
 
-// TestUnansweredSlot: memory that a request without an answer has named is taken back before the slot is used for another chunk.
+// TestUnansweredSlot: memory named in an unanswered request is revoked before its slot is used for another
+// chunk.
 func TestUnansweredSlot(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 2*chunk.Size, 1)
@@ -111,8 +112,8 @@ func TestUnansweredSlot(t *testing.T) {
 	wantOK(t, "Close", target.Close())
 }
 
-// TestGetFileFromStoppedServer: requests that are being served when the Engine is closed get no answer, because an error would end the
-// transfer of a peer that can wait for the next Engine.
+// TestGetFileFromStoppedServer: requests in progress when the Engine is closed get no response, because an
+// error would fail the transfer of a peer that can wait for the next Engine.
 func TestGetFileFromStoppedServer(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
@@ -125,7 +126,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 		defer old.mu.Unlock()
 		return len(v.state.claimed) == 6
 	})
-	old.work.Go(func() { // Close waits until they have ended
+	old.work.Go(func() { // Close waits for them
 		<-old.ctx.Done()
 		resume()
 		eventually(t, "no request is being served", func() bool {
@@ -139,7 +140,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 	wantFile(t, dest, want)
 }
 
-// noneOpen reports whether a process has no file open.
+// noneOpen reports whether a process has closed all files.
 func (f *Engine) noneOpen(proc *process) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,8 +163,8 @@ func (d *depot) noneOpen(t testing.TB) {
 	})
 }
 
-// TestOpenedFilesAreClosed: a file whose answer has no taker is closed: that of a transfer that was canceled, or of a request that was
-// repeated in the next session.
+// TestOpenedFilesAreClosed: a file is closed if the response to its open request is not used, because the
+// transfer was canceled or the request was retried in the next session.
 func TestOpenedFilesAreClosed(t *testing.T) {
 	n := memoryNetwork(1)
 	asked, gate := make(chan struct{}, 10), make(chan struct{})
@@ -192,7 +193,7 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestStuckPeerLeavesSlots: transfers from a peer that does not answer leave memory for those from others.
+// TestStuckPeerLeavesSlots: transfers from an unresponsive peer leave memory for transfers from others.
 func TestStuckPeerLeavesSlots(t *testing.T) {
 	n := memoryNetwork(1)
 	d := newDepot(t, n, Read)
@@ -219,7 +220,8 @@ func TestStuckPeerLeavesSlots(t *testing.T) {
 	}
 }
 
-// TestCanceledRequestsCount: a side that gives up requests and asks again never has more of them at the peer than the peer takes.
+// TestCanceledRequestsCount: canceling and retrying requests never exceeds the peer's limit on outstanding
+// requests.
 func TestCanceledRequestsCount(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", chunk.Size, 1)
@@ -244,7 +246,8 @@ func TestCanceledRequestsCount(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestHandleOfAnotherFile: a peer that asks for another file with the handle of an open one is refused, and the open one stays known.
+// TestHandleOfAnotherFile: a request to open another file under an open handle is refused, and the open file
+// stays usable.
 func TestHandleOfAnotherFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", 100, 1)

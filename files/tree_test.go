@@ -18,7 +18,8 @@ import (
 	"ibverbx/transfer"
 )
 
-// makeTree makes a tree with files of many sizes, an empty directory, a link, and more entries than an answer has.
+// makeTree creates a tree with files of many sizes, an empty directory, a link, and more entries than fit in
+// one response.
 func makeTree(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -57,7 +58,7 @@ func wantTree(t testing.TB, dir string, files map[string][]byte) {
 	}))
 }
 
-// TestGetTree gets a directory, and gets it again when a part is there.
+// TestGetTree gets a directory, and gets it again when part of it exists.
 func TestGetTree(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	files := makeTree(t, filepath.Join(d.dir, "top"))
@@ -107,7 +108,7 @@ func TestPutFile(t *testing.T) {
 	}
 }
 
-// TestPutFileAcrossSessions: a put goes on after a lost session and a restart of the peer, and once more after a Cancel.
+// TestPutFileAcrossSessions: a put resumes after a lost session, a restart of the peer, and a Cancel.
 func TestPutFileAcrossSessions(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Write)
 	b := make([]byte, 24*chunk.Size)
@@ -166,8 +167,8 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 }
 
-// TestTreeEscapes: neither names of a request nor symbolic links lead out of an exported directory, and an entry of a peer's tree leads nowhere
-// but below the target.
+// TestTreeEscapes: neither requested names nor symbolic links lead out of an exported directory, and entries
+// of a peer's tree stay below the target.
 func TestTreeEscapes(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	outside := t.TempDir()
@@ -193,7 +194,7 @@ func TestTreeEscapes(t *testing.T) {
 	if err != nil || len(left) != 1 {
 		t.Errorf("outside there is %v, %v", left, err)
 	}
-	// What is there is not followed either.
+	// Existing links are not followed either.
 	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "sub")))
 	writeFile(t, filepath.Join(d.dir, "tree/sub/f"), []byte("f"))
 	if err := d.peer.GetFile("d/tree", d.to, TransferConfig{}).Wait(soon(t)); err == nil {
@@ -204,7 +205,7 @@ func TestTreeEscapes(t *testing.T) {
 	}
 }
 
-// TestFileNamesHidden: a name that a peer may not have is answered like one that does not exist, and is not listed.
+// TestFileNamesHidden: a name denied to a peer gets the same response as an unknown name, and is not listed.
 func TestFileNamesHidden(t *testing.T) {
 	n := memoryNetwork(1)
 	d := newDepot(t, n, Read)
@@ -239,8 +240,8 @@ func TestFileNamesHidden(t *testing.T) {
 	}
 }
 
-// TestAuthorizeExports: Config.Authorize decides on an Export and everything in it. A symbolic link, also one that the peer puts there, reaches nothing
-// that the decision is not about.
+// TestAuthorizeExports: Config.Authorize decides on an Export and everything in it. Symbolic links, including
+// ones that the peer creates, cannot lead outside it.
 func TestAuthorizeExports(t *testing.T) {
 	n := memoryNetwork(1)
 	dir, to := t.TempDir(), t.TempDir()
@@ -290,7 +291,8 @@ func namesOf(list []Info) (names []string) {
 	return names
 }
 
-// TestLongFileNames: a name that no request can have is an error at once. The peer would end the session because of it, again and again.
+// TestLongFileNames: a name too long for any request is an immediate error. Otherwise the peer would close
+// the session on every attempt.
 func TestLongFileNames(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	want := d.write(t, "f", 10, 1)
@@ -303,7 +305,7 @@ func TestLongFileNames(t *testing.T) {
 	root, err := os.OpenRoot(d.dir)
 	wantOK(t, "OpenRoot", err)
 	defer root.Close()
-	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // no system call takes it, but a peer may
+	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // too long for a system call, but a peer may send it
 	wantOK(t, "MkdirAll", root.MkdirAll(filepath.Dir(deep), 0o700))
 	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), TransferConfig{}).Wait(soon(t)), ErrTooLong)
 	if d.peer.session() != s {
@@ -313,7 +315,8 @@ func TestLongFileNames(t *testing.T) {
 	wantFile(t, filepath.Join(d.to, "f"), want)
 }
 
-// TestPutsBothWays: puts that wait for the peer leave room for the requests by which this side fetches the files of the peer's puts.
+// TestPutsBothWays: puts that wait for the peer leave free slots for the requests that fetch the files of the
+// peer's puts.
 func TestPutsBothWays(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	_, err := d.here.Export(ExportConfig{Name: "h", Path: d.to, DefaultAccess: Read | Write})
@@ -330,7 +333,8 @@ func TestPutsBothWays(t *testing.T) {
 	}
 }
 
-// TestConfigExports: a peer that asks as soon as it can finds the exports of Config. An Engine that cannot export them is not made.
+// TestConfigExports: the exports in Config are available to the earliest possible request. If one cannot be
+// exported, the Engine is not created.
 func TestConfigExports(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 100, 1)
@@ -352,7 +356,7 @@ func TestConfigExports(t *testing.T) {
 	wantOK(t, "Close", errors.Join(e.Close(soon(t)), n.Close()))
 }
 
-// TestTooLongFile: a file that is longer than MaxFileSize is refused by the side that has it.
+// TestTooLongFile: a file longer than MaxFileSize is refused by the side that has it.
 func TestTooLongFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", 0, 1)
@@ -366,8 +370,8 @@ func TestTooLongFile(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestListInPages: a directory is read once for all answers about it, however many there are, and is forgotten at the end. So a
-// name that comes meanwhile is not listed. Another list of the directory has it.
+// TestListInPages: a directory is read once for all pages of a listing and then forgotten. A name created
+// meanwhile is missing from this listing but present in the next.
 func TestListInPages(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	for i := range 2*maxEntries + 10 {
@@ -441,7 +445,7 @@ func TestTreeWithBadFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/a", 100, 1)
 	d.write(t, "t/c/d", 100, 2)
-	long := strings.Repeat("b", 250) // its partial file would have too long a name
+	long := strings.Repeat("b", 250) // its partial file's name would be too long
 	d.write(t, "t/"+long, 100, 3)
 	err := d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t))
 	wantErr(t, "GetFile", err, ErrDenied)
@@ -455,7 +459,8 @@ func TestTreeWithBadFile(t *testing.T) {
 	}
 }
 
-// TestPutAgainAfterRestart: a client with a name that was killed while it put a file, and is back at once, is not refused while its old put ends.
+// TestPutAgainAfterRestart: a named client that was killed during a put and returns immediately is not
+// refused while its old put is being closed.
 func TestPutAgainAfterRestart(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	b := make([]byte, 8*chunk.Size)

@@ -39,7 +39,7 @@ func fileMessages() []encoder {
 	}
 }
 
-// wantStrict checks that a message is decoded to what is encoded the same, and that no part of it is taken for another.
+// wantStrict checks that a message survives a round trip, and that every prefix that decodes does too.
 func wantStrict(t *testing.T, m encoder) {
 	t.Helper()
 	b := m.encode()
@@ -99,7 +99,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestFalseFileMessages sends what no honest peer sends. It ends the session at most, and files can be had afterwards.
+// TestFalseFileMessages sends invalid messages. At worst they close the session, and files can be transferred
+// afterwards.
 func TestFalseFileMessages(t *testing.T) {
 	n := memoryNetwork(1)
 	stage := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 20, RKeys: []uint32{1}}
@@ -135,8 +136,8 @@ func TestFalseFileMessages(t *testing.T) {
 	}
 }
 
-// TestLeavingRefusesNothing: a chunk that cannot be sent because the Node is being closed is no failure of the file. An answer would end the
-// transfer, which goes on with the next process.
+// TestLeavingRefusesNothing: a chunk that cannot be sent because the Node is being closed is not a file
+// error. An error response would fail the transfer, which can resume with the next process.
 func TestLeavingRefusesNothing(t *testing.T) {
 	if b := refuse(1, fmt.Errorf("put: %w", ErrClosed)); b != nil {
 		t.Errorf("got an answer of %d bytes, want none", len(b))
