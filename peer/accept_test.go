@@ -11,7 +11,7 @@ import (
 	"ibverbx/peer"
 )
 
-// TestAccept: Accept waits for one peer, and nobody listens when it has come.
+// TestAccept: Accept waits for one peer and then stops listening.
 func TestAccept(t *testing.T) {
 	fabric, ctx := newNetwork(1), soon(t)
 	cfg := config(fabric.open(1))
@@ -38,7 +38,7 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// freePort returns a port that was free a moment ago. It calls try while the port is taken.
+// freePort returns a recently free port. It calls try while the port is occupied.
 func freePort(t *testing.T, try func(addr string)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func freePort(t *testing.T, try func(addr string)) string {
 	return l.Addr().String()
 }
 
-// acceptAt calls Accept, and Dial until somebody listens.
+// acceptAt calls Accept, and Dial until the listener is up.
 func acceptAt(ctx context.Context, addr string, cfg peer.Config) (d, l *peer.Session, err error) {
 	accepted := make(chan error, 1)
 	go func() {

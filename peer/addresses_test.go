@@ -23,12 +23,12 @@ func TestCardAddresses(t *testing.T) {
 	}{
 		{"203.0.113.5", "203.0.113.5", true},        // the connection's own
 		{"203.0.113.5", "10.1.2.9", true},           // another rail, on a network of this host
-		{"203.0.113.5", "192.168.7.0", true},        // a link of two hosts has no broadcast address
+		{"203.0.113.5", "192.168.7.0", true},        // a link of two hosts lacks a broadcast address
 		{"203.0.113.5", "2001:db8:1::9", true},      //
 		{"203.0.113.5", "fe80::9", true},            //
 		{"203.0.113.5", "198.51.100.7", true},       // in PeerNetworks
 		{"203.0.113.5", "203.0.113.99", true},       // in the certificate
-		{"203.0.113.5", "203.0.113.6", false},       // a neighbour of the peer
+		{"203.0.113.5", "203.0.113.6", false},       // next to the peer's address
 		{"203.0.113.5", "8.8.8.8", false},           // anybody
 		{"203.0.113.5", "2001:db8:2::9", false},     //
 		{"203.0.113.5", "10.1.2.255", false},        // broadcast
@@ -44,11 +44,11 @@ func TestCardAddresses(t *testing.T) {
 		{"10.1.2.3", "127.0.0.9", true},             //
 		{"::1", "127.0.0.1", true},                  //
 		{"127.0.0.1", "127.255.255.255", false},     //
-		{"127.0.0.1", "10.1.2.9", false},            // a process of this host has no other's address
+		{"127.0.0.1", "10.1.2.9", false},            // a local process cannot have another host's address
 		{"2001:db8:9::1", "2001:db8:9::1", true},    //
 		{"2001:db8:9::1", "2001:db8:9::2", false},   //
 		{"203.0.113.5", "198.51.101.7", false},      // beside PeerNetworks
-		{"198.51.100.1", "198.51.100.255", true},    // nobody here knows the length of that network
+		{"198.51.100.1", "198.51.100.255", true},    // the prefix length of that network is unknown here
 		{"203.0.113.5", "::ffff:203.0.113.5", true}, // as a GID has it
 	} {
 		v := vicinity{peer: netip.MustParseAddr(tt.peer), local: local, more: []netip.Prefix{
@@ -61,7 +61,7 @@ func TestCardAddresses(t *testing.T) {
 	}
 }
 
-// TestVicinity: the addresses come from the connection, this host, the Config and the certificate.
+// TestVicinity: the allowed addresses derive from the connection, this host, the Config and the certificate.
 func TestVicinity(t *testing.T) {
 	c := Config{PeerNetworks: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
 	v, err := c.vicinity(bootstrap.Peer{

@@ -10,8 +10,8 @@ import (
 	"ibverbx/peer"
 )
 
-// TestAside: messages of services may arrive while a Session is being made on their connection. Config.OnServiceMessage gets them.
-// Without it they are an error.
+// TestAside: service messages may arrive while a Session is being established on their connection.
+// Config.OnServiceMessage gets them. Without it they are an error.
 func TestAside(t *testing.T) {
 	for _, aside := range []bool{true, false} {
 		l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
@@ -64,7 +64,7 @@ func TestAside(t *testing.T) {
 	}
 }
 
-// TestAsideEnds: a peer that sends messages of services all the time does not keep Connect from ending when ctx does.
+// TestAsideEnds: Connect returns when ctx is done, even if a peer keeps sending service messages.
 func TestAsideEnds(t *testing.T) {
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
 	if err != nil {

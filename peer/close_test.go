@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// diary records the order in which objects of a NIC are closed.
+// diary records the closing order of a NIC's objects.
 type diary struct {
 	mu      sync.Mutex
 	entries []string
@@ -63,8 +63,8 @@ func (p notedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 func (m notedMR) Close() error { return m.diary.note("MR", m.MR.Close) }
 func (q notedQP) Close() error { return q.diary.note("QP", q.QP.Close) }
 
-// Session.Close destroys the QPs before the memory. Outstanding requests of the peer then fail
-// because the QP is gone, not because of a wrong key.
+// Session.Close destroys the QPs before the memory. The peer's outstanding requests then fail because the QP
+// is closed, not because of a wrong key.
 func TestSessionCloseOrder(t *testing.T) {
 	n := newNetwork(1)
 	seen := &diary{}
@@ -88,7 +88,7 @@ func TestSessionCloseOrder(t *testing.T) {
 	}
 }
 
-// A side that has posted no request and only waits notices that the peer died.
+// A side that only waits, without having posted a request, notices the peer's death.
 func TestSessionPeerDies(t *testing.T) {
 	n := newNetwork(1)
 	d, l := mustMeet(t, config(n.open(1)), config(n.open(1)))

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// A region can be a part of a dma-buf. Its fd may be closed when the Session is made.
+// A region can be a part of a dma-buf. Its fd may be closed once the Session is established.
 func TestDMABufRegion(t *testing.T) {
 	n := newNetwork(2)
 	dc, lc := config(n.open(2)), config(n.open(2))

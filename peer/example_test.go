@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// Two programs, one on each host. The listener exports a megabyte, the dialer fills it, and
-// the listener is notified. Here both run in one process. Config names no NIC, so each side
-// opens a software NIC on the local address of the connection.
+// Two programs, one on each host. The listener exports a megabyte, the dialer fills it, and the listener is
+// notified. Here both run in one process. Without NICs in Config, each side opens a software NIC on the
+// connection's local address.
 func Example() {
 	addr := make(chan string)
 	done := make(chan struct{})

@@ -28,7 +28,7 @@ type attacker struct {
 	paths   [2][]ibverbx.LanePath
 	targets [2]netip.AddrPort
 	conn    *net.UDPConn
-	// key and addr are of memory of each side that no request uses.
+	// key and addr belong to unused memory on each side.
 	key  [2]uint32
 	addr [2]uint64
 	sent int
@@ -73,7 +73,7 @@ func (a *attacker) next() (netip.AddrPort, []byte) {
 
 // forged returns a packet of 128 bytes with the right index, a new counter and one of several epochs.
 func (a *attacker) forged() (netip.AddrPort, []byte) {
-	s, _ := a.spies[a.rng.IntN(2)].last(0) // there is one
+	s, _ := a.spies[a.rng.IntN(2)].last(0) // it exists
 	b := append(s.packet[:16:16], make([]byte, 112)...)
 	binary.BigEndian.PutUint64(b[8:], binary.BigEndian.Uint64(b[8:])+1+uint64(a.rng.IntN(1<<20)))
 	binary.BigEndian.PutUint16(b[6:], uint16(a.rng.IntN(3)))
@@ -127,7 +127,7 @@ type siege struct {
 	sessions [2]*peer.Session
 }
 
-// newSiege makes a siege over "RC" or "UC" on the addresses from 127.0.0.first on.
+// newSiege creates a siege over "RC" or "UC" on the addresses from 127.0.0.first on.
 func newSiege(t testing.TB, transport string, first byte) *siege {
 	t.Helper()
 	s := &siege{attacker: attacker{t: t, rng: rand.New(rand.NewPCG(1, 2))}}
@@ -162,7 +162,7 @@ func newSiege(t testing.TB, transport string, first byte) *siege {
 	return s
 }
 
-// plainPort returns the port on which a NIC receives plain packets.
+// plainPort returns a NIC's port for plain packets.
 func plainPort(t testing.TB, nic *softnic.NIC) uint16 {
 	t.Helper()
 	ctx, err := nic.Open()
@@ -177,8 +177,8 @@ func plainPort(t testing.TB, nic *softnic.NIC) uint16 {
 	return cmp.Or(port.LID, roce.Port)
 }
 
-// transfers moves and compares bytes for some time, at least four times, beside packets of the attacker that next returns. It
-// returns the number of transfers per second.
+// transfers moves and compares data for some time, at least four times, while next supplies attack packets.
+// It returns the number of transfers per second.
 func (s *siege) transfers(next func() (netip.AddrPort, []byte), took time.Duration) float64 {
 	stop := make(chan struct{})
 	var attack sync.WaitGroup
@@ -193,7 +193,7 @@ func (s *siege) transfers(next func() (netip.AddrPort, []byte), took time.Durati
 	return rate
 }
 
-// check wants no lane lost and no packet of the attacker accepted, and returns the packets that were dropped.
+// check fails if a lane was lost or an attacker's packet accepted, and returns the dropped packets.
 func (s *siege) check() (dropped softnic.SealStats) {
 	s.t.Helper()
 	for side, one := range s.sessions {
@@ -217,9 +217,9 @@ func (s *siege) check() (dropped softnic.SealStats) {
 	return dropped
 }
 
-// TestSealedFlood: an attacker who is given everything but the secret sends up to 100,000 packets per second to both ends of
-// Sessions with several lanes, on RC and on UC, while bytes are transferred and compared. No lane is lost, no byte is wrong,
-// and no packet is accepted.
+// TestSealedFlood: an attacker who knows everything but the secret sends up to 100,000 packets per second to
+// both ends of Sessions with several lanes, on RC and on UC, while data is transferred and compared. Every
+// lane survives, the data is intact, and no packet is accepted.
 func TestSealedFlood(t *testing.T) {
 	for i, transport := range []string{"RC", "UC"} {
 		t.Run(transport, func(t *testing.T) {
@@ -235,9 +235,9 @@ func TestSealedFlood(t *testing.T) {
 	}
 }
 
-// BenchmarkSealedFlood: transfers of 1 MiB on four lanes whose bytes are compared, beside 100,000 packets per second that are in
-// turns forged with the right index, and random bytes of the same length. ratio is the median of the rate with forged ones
-// to that with random ones.
+// BenchmarkSealedFlood: transfers of 1 MiB on four lanes with compared data, under 100,000 packets per
+// second, which alternate between packets forged with the right index and random bytes of the same length.
+// ratio is the median of the rate with forged packets to the rate with random ones.
 func BenchmarkSealedFlood(b *testing.B) {
 	for i, transport := range []string{"RC", "UC"} {
 		b.Run(transport, func(b *testing.B) {

@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestIdentities: a peer gets only the regions for its identity. When its token is removed, its Session ends
-// and it reaches no memory any more.
+// TestIdentities: a peer gets only the regions for its identity. When its token is removed, its Session is
+// closed and it can no longer access memory.
 func TestIdentities(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"alice", "bob"} {

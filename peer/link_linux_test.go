@@ -11,8 +11,8 @@ import (
 	"ibverbx"
 )
 
-// TestMeetingDismissesStrangers: a process that finds the socket but does not know the nonce is not taken for the peer, and
-// does not keep the peer out. The two ends of the link are those of the meeting.
+// TestMeetingDismissesStrangers: a process that finds the socket without knowing the nonce is not mistaken
+// for the peer and does not block it. Both ends of the link belong to the meeting.
 func TestMeetingDismissesStrangers(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var dialer, listener meeting
@@ -55,7 +55,7 @@ func TestMeetingDismissesStrangers(t *testing.T) {
 	}
 }
 
-// TestMeetingNeedsProof: a listener that reached a socket which another process answers has no link.
+// TestMeetingNeedsProof: a listener whose socket is answered by another process gets no link.
 func TestMeetingNeedsProof(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var stranger, listener meeting
@@ -77,7 +77,8 @@ func TestMeetingNeedsProof(t *testing.T) {
 	}
 }
 
-// TestMeetingEndsWithContext: a listener whose dialer does not prove itself waits no longer than its context.
+// TestMeetingEndsWithContext: a listener whose dialer does not authenticate waits only until its context is
+// done.
 func TestMeetingEndsWithContext(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var dialer, listener meeting
@@ -105,7 +106,8 @@ func TestMeetingEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestMeetingCountsItsOwnLinks: a dialer that speaks of links gets none. Neither does a listener that was offered no socket.
+// TestMeetingCountsItsOwnLinks: a dialer that claims links gets none. Neither does a listener that was not
+// offered a socket.
 func TestMeetingCountsItsOwnLinks(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var dialer, listener, none meeting
@@ -138,7 +140,7 @@ func TestMeetingCountsItsOwnLinks(t *testing.T) {
 	}
 }
 
-// TestOfferLinkRefused: offers that make no sense are refused.
+// TestOfferLinkRefused: invalid offers are refused.
 func TestOfferLinkRefused(t *testing.T) {
 	nonce := strings.Repeat("A", nonceLen)
 	for _, o := range []OfferLink{

@@ -10,8 +10,8 @@ import (
 	"ibverbx/peer"
 )
 
-// TestSilentPeersDelayNoOther: admitted peers that send nothing, or an offer and no card, do not keep
-// the next peer waiting, although they may take ten minutes.
+// TestSilentPeersDelayNoOther: admitted peers that stay silent, or send an offer without a card, do not delay
+// the next peer, even with a timeout of ten minutes.
 func TestSilentPeersDelayNoOther(t *testing.T) {
 	n := newNetwork(1)
 	cfg := config(n.open(1))
@@ -71,7 +71,7 @@ func TestSilentPeersDelayNoOther(t *testing.T) {
 	}
 }
 
-// TestCloseEndsAccept: Close ends an Accept that waits, and closes a peer that was not accepted.
+// TestCloseEndsAccept: Close unblocks a waiting Accept, and closes a peer not yet accepted.
 func TestCloseEndsAccept(t *testing.T) {
 	cfg := config(newNetwork(1).open(1))
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)

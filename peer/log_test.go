@@ -31,8 +31,8 @@ func (r *records) Handle(_ context.Context, one slog.Record) error {
 	return nil
 }
 
-// Sessions that end with WaitDone and Close on both sides log nothing above Info, also with receives
-// posted, whichever side closes first.
+// Sessions closed with WaitDone and Close on both sides log at most at level Info, even with receives posted,
+// whichever side closes first.
 func TestCleanShutdownLogsNothing(t *testing.T) {
 	log := &records{}
 	for range 20 {
@@ -56,8 +56,8 @@ func TestCleanShutdownLogsNothing(t *testing.T) {
 	}
 }
 
-// A Session logs each state of its connection, with the peer, the rail and the cause: that it is connected, that a rail
-// is lost and comes back, and that it is closed. Lanes are for debugging.
+// A Session logs each state of its connection, with the peer, the rail and the cause: connected, rail lost,
+// rail restored, closed. Lanes are logged at debug level.
 func TestLogOfSession(t *testing.T) {
 	var text safeBuffer
 	n := newNetwork(2)
@@ -106,7 +106,7 @@ func TestLogOfSession(t *testing.T) {
 	}
 }
 
-// A Session whose peer is gone logs the failure and its cause, and the cause again when it is closed.
+// A Session whose peer is lost logs the failure and its cause, and the cause again when it is closed.
 func TestLogOfFailure(t *testing.T) {
 	var text safeBuffer
 	n := newNetwork(1)

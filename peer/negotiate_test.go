@@ -48,8 +48,8 @@ func drawOffer(t *rapid.T, name string) *peer.Offer {
 	return o
 }
 
-// For any two offers the result is within the limits of both, and only a minimum exceeds a
-// preference. There is a mismatch exactly when no value suits both.
+// For any two offers the result is within the limits of both, and only a minimum exceeds a preference. A
+// mismatch occurs exactly when the limits do not overlap.
 func TestNegotiateProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, l := drawOffer(t, "dialer"), drawOffer(t, "listener")

@@ -81,7 +81,7 @@ func (s *shard) close() {
 	}
 }
 
-// notify sends an immediate to a Session on a shard and waits until it is there.
+// notify sends an immediate to a Session on a shard and waits for its arrival.
 func notify(t *testing.T, from, to *peer.Session, at *shard, imm uint32) {
 	t.Helper()
 	err := at.on(func(*ibverbx.VirtualCQ) error {
@@ -120,8 +120,8 @@ func end(t *testing.T, both ...*peer.Session) {
 	ends.Wait()
 }
 
-// TestSessionsOnOneCQ: several peers dial at once, and their Sessions share one VirtualCQ and one Rails, which a
-// goroutine polls all the time. Closing some does not harm the others.
+// TestSessionsOnOneCQ: several peers dial concurrently, and their Sessions share one VirtualCQ and one Rails,
+// polled continuously by a goroutine. Closing some does not affect the others.
 func TestSessionsOnOneCQ(t *testing.T) {
 	const peers = 6
 	n := newNetwork(2)
@@ -185,8 +185,8 @@ func TestSessionsOnOneCQ(t *testing.T) {
 	}
 }
 
-// TestListenerSharesEvents: the Sessions of a Listener share the NICs of Config.Rails. A port that goes down takes
-// lanes of all of them out of service, although a NIC reports it once.
+// TestListenerSharesEvents: the Sessions of a Listener share the NICs of Config.Rails. When a port goes down,
+// all of them lose its lanes, although a NIC reports the event once.
 func TestListenerSharesEvents(t *testing.T) {
 	n := newNetwork(2)
 	var cfg peer.Config

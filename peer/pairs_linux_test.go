@@ -38,8 +38,8 @@ func dialTo(t *testing.T, meeting *peer.Listener, cfg peer.Config) (dialed, acce
 	return dialed, accepted
 }
 
-// TestSealedSessionsOnOneCQ: Sessions on one VirtualCQ, and so on the same NICs, are sealed with secrets of their own.
-// They do not take shared memory, because their NICs are given.
+// TestSealedSessionsOnOneCQ: Sessions on one VirtualCQ, and so on the same NICs, are sealed with separate
+// secrets. They do not use shared memory, because their NICs are preset.
 func TestSealedSessionsOnOneCQ(t *testing.T) {
 	rails, err := ibverbx.NewRails(softNICs(t, 33)...)
 	if err != nil {
@@ -81,8 +81,8 @@ func TestSealedSessionsOnOneCQ(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryBesideRails: the Sessions of a Listener that has NICs for all of them use shared memory if both sides
-// may, and its NICs if not.
+// TestSharedMemoryBesideRails: the Sessions of a Listener with shared NICs use shared memory if both sides
+// allow it, and the NICs otherwise.
 func TestSharedMemoryBesideRails(t *testing.T) {
 	cfg := config(nil)
 	cfg.Rails, cfg.Link = softNICs(t, 36), peer.LinkAuto

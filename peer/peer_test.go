@@ -31,7 +31,7 @@ type network []softnic.Link
 
 func newNetwork(rails int) network { return rig.MemoryLinks(rails) }
 
-// open returns a Config.Open for a host on the first rails. cfg describes its NICs, if it is given.
+// open returns a Config.Open for a host on the first rails. The optional cfg describes its NICs.
 func (n network) open(rails int, cfg ...softnic.Config) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
 		_, nics.Rails, nics.Close, err = rig.OpenNICs(n[:rails], append(cfg, softnic.Config{})[0], nil)
@@ -129,7 +129,7 @@ func transfer(t testing.TB, from, to *peer.Session) {
 	}
 }
 
-// Two sides with any Configs get a Session that carries bytes both ways.
+// Two sides with any Configs get a Session that carries data in both directions.
 func TestSession(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -260,9 +260,9 @@ func TestSessionFails(t *testing.T) {
 	broken := good
 	broken.Open = func() (peer.NICs, error) { return peer.NICs{}, errors.New("no NIC today") }
 	tooMuch := good
-	tooMuch.Minimum.RecvDepth = 1 << 16 // more than a queue of softnic holds
+	tooMuch.Minimum.RecvDepth = 1 << 16 // more than a softnic queue holds
 	for name, spoiled := range map[string]peer.Config{"no NIC today": broken, "more than the NICs": tooMuch} {
-		// The listener fails, because a failing dialer may be gone before it is accepted.
+		// The listener fails, because a failing dialer may exit before it is accepted.
 		_, _, dialErr, listenErr := meet(t, good, spoiled)
 		if listenErr == nil || !strings.Contains(listenErr.Error(), name) {
 			t.Errorf("Accept: got %v, want that there is %s", listenErr, name)
@@ -273,7 +273,7 @@ func TestSessionFails(t *testing.T) {
 	}
 }
 
-// A peer that is admitted and then sends nothing, or nonsense, is dropped.
+// A peer that is admitted and then stays silent, or sends garbage, is dropped.
 func TestSessionOfSilence(t *testing.T) {
 	n := newNetwork(1)
 	cfg := config(n.open(1))

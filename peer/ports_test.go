@@ -9,7 +9,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// downAtStart opens NICs, of which those on some rails have a port that is down.
+// downAtStart opens NICs whose ports on the given rails are down.
 func downAtStart(open func() (peer.NICs, error), nics *[]*softnic.NIC, rails ...int) func() (peer.NICs, error) {
 	return func() (peer.NICs, error) {
 		n, err := open()
@@ -22,7 +22,8 @@ func downAtStart(open func() (peer.NICs, error), nics *[]*softnic.NIC, rails ...
 	}
 }
 
-// TestPortDownAtStart: a Session begins with the rails whose ports are active. The lanes of the other one come into service later.
+// TestPortDownAtStart: a Session starts on the rails with active ports. The other rail's lanes enter service
+// later.
 func TestPortDownAtStart(t *testing.T) {
 	for side := range 2 {
 		var nics [2][]*softnic.NIC
@@ -46,7 +47,7 @@ func TestPortDownAtStart(t *testing.T) {
 	}
 }
 
-// TestNoPortAtStart: no port is active, or one is down and there is no failover. The error names the port.
+// TestNoPortAtStart: all ports are down, or one is down without failover. The error names the port.
 func TestNoPortAtStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		down       []int

@@ -14,8 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// A side does not return before the other is ready. The other side here is a mirror that sends
-// everything back and delays its ready message.
+// A side does not return before the other is ready. The other side here echoes everything and delays its
+// ready message.
 func TestReady(t *testing.T) {
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
 	if err != nil {
@@ -106,8 +106,8 @@ func TestSessionOverUDP(t *testing.T) {
 	}
 }
 
-// TestCardToOthersRefused: a peer whose card names an address of others gets no packets sent there. The
-// peer here is a mirror with a card of its own.
+// TestCardToOthersRefused: a card with a multicast, broadcast or foreign address is rejected. The peer here
+// mirrors all messages and modifies the card.
 func TestCardToOthersRefused(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("softnic between processes needs Linux")

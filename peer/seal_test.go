@@ -9,9 +9,9 @@ import (
 	"ibverbx/peer"
 )
 
-// TestSealed: packets between software NICs are sealed by default if the two sides met over TLS. They are not if both
-// turn it off, over plain text, or in memory. If one side turns it off, or one requires it and the other cannot, there is no
-// session.
+// TestSealed: packets between software NICs are sealed by default if the two sides connected over TLS. They
+// are not if both turn it off, over plain text, or in memory. If one side turns it off, or one requires it
+// and the other cannot, the session is refused.
 func TestSealed(t *testing.T) {
 	udp := func(last byte) func() (peer.NICs, error) {
 		return peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, last}))

@@ -20,7 +20,7 @@ type spy struct {
 	sent []seen
 }
 
-// seen is a packet and where it went.
+// seen is a packet and its destination.
 type seen struct {
 	to     netip.AddrPort
 	packet []byte
@@ -36,7 +36,7 @@ func (c *spy) Packet(_ int64, _, dst netip.AddrPort, _ uint16, _, _ uint8, parts
 	c.sent = append(c.sent, seen{dst, bytes.Join(parts, nil)})
 }
 
-// last returns one of the last packets, if there is one.
+// last returns one of the last packets, if any.
 func (c *spy) last(ago int) (seen, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *spy) last(ago int) (seen, bool) {
 	return seen{s.to, bytes.Clone(s.packet)}, true
 }
 
-// spied makes a software NIC over UDP whose packets c sees, and a Config.Open for it.
+// spied returns a software NIC over UDP whose packets c captures, and a Config.Open for it.
 func spied(t testing.TB, last byte, c *spy) (*softnic.NIC, func() (peer.NICs, error)) {
 	t.Helper()
 	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: c})
@@ -65,7 +65,8 @@ func spied(t testing.TB, last byte, c *spy) (*softnic.NIC, func() (peer.NICs, er
 	}
 }
 
-// TestClosedSessionForgetsKeys: NICs that outlive a Session have no keys of it: a packet of it belongs to no session.
+// TestClosedSessionForgetsKeys: NICs that outlive a Session forget its keys: its packets are then counted as
+// unknown.
 func TestClosedSessionForgetsKeys(t *testing.T) {
 	var c spy
 	nic, open := spied(t, 51, &spy{})
@@ -114,7 +115,7 @@ func TestClosedSessionForgetsKeys(t *testing.T) {
 	}
 }
 
-// strike sends a packet from a socket of its own.
+// strike sends a packet from a separate socket.
 func strike(t *testing.T, to netip.AddrPort, b []byte) {
 	t.Helper()
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
@@ -127,7 +128,7 @@ func strike(t *testing.T, to netip.AddrPort, b []byte) {
 	}
 }
 
-// TestSealedEvents: events of a Session say whether its packets are sealed.
+// TestSealedEvents: a Session's events report whether its packets are sealed.
 func TestSealedEvents(t *testing.T) {
 	for _, unsealed := range []bool{false, true} {
 		var cfgs [2]peer.Config

@@ -45,7 +45,7 @@ func badHost(t *testing.T, rails int, imp softnic.Impairment, kept *[]*softnic.N
 	}
 }
 
-// Every byte arrives over UDP with 1 % packet loss, also when a rail is cut and restored.
+// Every byte arrives over UDP with 1 % packet loss, and when a rail is cut and restored.
 func TestSessionSurvives(t *testing.T) {
 	for name, loss := range map[string]float64{"loss": 0.01, "cut": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -85,14 +85,14 @@ func TestSessionSurvives(t *testing.T) {
 	}
 }
 
-// classes is a Capture that counts packets by traffic class. Of received packets it is 0.
+// classes is a Capture that counts packets by traffic class, which is 0 for received packets.
 type classes [256]atomic.Int64
 
 func (c *classes) Packet(_ int64, _, _ netip.AddrPort, _ uint16, class, _ uint8, _ ...[]byte) {
 	c[class].Add(1)
 }
 
-// Config.Path is that of every rail that has none of its own.
+// Config.Path applies to every rail without its own Path.
 func TestSessionPath(t *testing.T) {
 	for own, want := range map[uint8]uint8{0: 104, 8: 8} {
 		seen := &classes{}
@@ -112,7 +112,7 @@ func TestSessionPath(t *testing.T) {
 	}
 }
 
-// openCaptured opens a software NIC whose packets a Capture sees, which may be nil.
+// openCaptured opens a software NIC with a Capture, which may be nil.
 func openCaptured(capture softnic.Capture) (n peer.NICs, err error) {
 	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: capture})
 	if err != nil {

@@ -30,13 +30,13 @@ const relayPatience = 3 * time.Minute
 const (
 	relaySlots    = 4
 	relaySlotSize = 128 << 10
-	relayRounds   = 6 // minimum number of answers per slot and phase
+	relayRounds   = 6 // minimum number of responses per slot and phase
 )
 
 // The phases of the exchange. The far side moves from one to the next.
 const (
 	phaseWhole = iota
-	phaseCut   // rail 1 carries nothing in either direction
+	phaseCut   // rail 1 is cut in both directions
 	phaseBack
 	phaseLast
 )
@@ -114,7 +114,7 @@ func (r *badRails) cut(yes bool) {
 	}
 }
 
-// harm returns how many packets a side's rails have lost, and how many the cut dropped.
+// harm returns the numbers of packets that a side's rails have lost and that the cut dropped.
 func (r *badRails) harm() (lost, cut uint64) {
 	for i, link := range r.links {
 		for _, to := range r.peers {
@@ -228,8 +228,8 @@ func TestTwoProcesses(t *testing.T) {
 	if farErr := far.Wait(); err != nil || farErr != nil {
 		t.Errorf("the exchange ended in %v here and %v on the far side, which printed %q; want no errors", err, farErr, said.String())
 	}
-	// The cut here may have dropped nothing. If the control channel reported the dead lanes before
-	// the first byte of the phase arrived, this side sent nothing on them. The far side's cut drops some.
+	// The cut here may not have dropped any packet: if the control channel reported the dead lanes before the
+	// first byte of the phase arrived, this side did not use them. The far side's cut drops some.
 	if lost, _ := rails.harm(); lost == 0 {
 		t.Error("no packet was lost, want some")
 	}
@@ -238,7 +238,7 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// nearSide answers until the far side ends the exchange.
+// nearSide responds until the far side finishes the exchange.
 func nearSide(ctx context.Context, s *peer.Session, rails *badRails) error {
 	r, err := newRelay(s, 0)
 	if err != nil {
@@ -308,8 +308,8 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 		return err
 	}
 	phase, answers, rounds, ended := phaseWhole, 0, [relaySlots]int{}, 0
-	var before uint64              // how often lanes of rail 1 had died before this phase, for example on a stalled machine
-	var out, said [relaySlots]bool // out: not answered yet; said: the last write was sent
+	var before uint64              // deaths of rail 1's lanes before this phase, for example on a stalled machine
+	var out, said [relaySlots]bool // out: unanswered; said: the last write was sent
 	took := func(i relayImm) error {
 		if i.slot() >= relaySlots || i.round() != rounds[i.slot()] {
 			return fmt.Errorf("an answer to slot %d, round %d, want one to the outstanding round", i.slot(), i.round())
@@ -343,8 +343,8 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 	return s.WaitDone(ctx)
 }
 
-// passed reports whether a phase has reached its goal. before is how often lanes of rail 1 had
-// died when the phase began.
+// passed reports whether a phase has reached its goal. before is the number of lane deaths on rail 1 when the
+// phase began.
 func (r *relay) passed(phase int, before uint64) bool {
 	if phase == phaseCut {
 		return r.deaths() > before
@@ -357,7 +357,7 @@ func (r *relay) passed(phase int, before uint64) bool {
 	return true
 }
 
-// deaths returns how often lanes of rail 1 have died.
+// deaths returns the number of lane deaths on rail 1.
 func (r *relay) deaths() (n uint64) {
 	for _, lane := range r.s.QP.Stats().Lanes {
 		if lane.Rail == 1 {
