@@ -2,7 +2,7 @@ package sim
 
 import "testing"
 
-// everyFaultHappens checks how many worlds have each kind of fault and of rails.
+// everyFaultHappens checks the number of worlds with each kind of fault and of rails.
 func everyFaultHappens(t *testing.T, sum *Summary) {
 	t.Helper()
 	enough := int(sum.Seeds / 100)
@@ -41,8 +41,8 @@ func TestEveryRailHappens(t *testing.T) {
 	}
 }
 
-// TestChunksFitQueues: no drawn chunk is longer than half a queue of its rail. A longer one could be
-// lost every time, and then no lane of that rail could work.
+// TestChunksFitQueues: no drawn chunk is longer than half of its rail's queue. A longer one could be lost
+// every time, and then no lane on that rail could work.
 func TestChunksFitQueues(t *testing.T) {
 	s, err := Builtin("wrapped")
 	if err != nil {

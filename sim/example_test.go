@@ -7,7 +7,7 @@ import (
 	"ibverbx/sim"
 )
 
-// Run a scenario of your own: two rails, one of which is cut for 2 ms, under ten seeds.
+// Run a custom scenario: two rails, one of which is cut for 2 ms, under ten seeds.
 func Example() {
 	s, err := sim.Parse("cut", `
 about a rail is cut while messages are under way

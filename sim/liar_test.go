@@ -78,7 +78,7 @@ func lie(hand func(q *lyingQP, wrs []verbs.SendWR) (int, error)) func(verbs.Cont
 // isData reports whether a request is a WRITE with some bytes.
 func isData(wr *verbs.SendWR) bool { return wr.Opcode <= verbs.OpRDMAWriteWithImm && wr.Length() >= 8 }
 
-// dropFragment makes one WRITE in twenty carry nothing.
+// dropFragment empties one WRITE in twenty.
 func dropFragment(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
 		if q.posts%20 == 7 && isData(&wrs[i]) {
@@ -143,13 +143,13 @@ func twiceAtomic(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 func skipNumber(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
 		if wrs[i].Opcode == verbs.OpRDMAWriteWithImm && q.posts > 5 {
-			wrs[i].Imm += 1 << 24 // The lowest byte of the number comes first.
+			wrs[i].Imm += 1 << 24 // The number is little-endian.
 		}
 	}
 	return q.QP.PostSend(wrs)
 }
 
-// loseRefused reports refused requests as taken.
+// loseRefused reports refused requests as accepted.
 func loseRefused(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	n, err := q.QP.PostSend(wrs)
 	if n < len(wrs) && err != nil {
@@ -252,7 +252,7 @@ func hush(poll pollFunc) pollFunc {
 	}
 }
 
-// stingy never takes more than a few requests at once.
+// stingy never accepts more than a few requests at once.
 func stingy(post postFunc) postFunc {
 	return func(wrs []ibverbx.SendWR) (int, error) {
 		if len(wrs) <= 8 {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestTimeWaitsForRefusedPosts checks that time does not pass a fault while an end has requests that it
-// does not try to post because of an earlier refusal. In these worlds the fault then met no request.
+// TestTimeWaitsForRefusedPosts: time does not pass a fault while an end has requests that it does not post
+// because of an earlier refusal. Otherwise the fault would not meet any request in these worlds.
 func TestTimeWaitsForRefusedPosts(t *testing.T) {
 	s, err := Builtin("black-hole")
 	if err != nil {
@@ -17,8 +17,8 @@ func TestTimeWaitsForRefusedPosts(t *testing.T) {
 	}
 }
 
-// TestRefusedPostIsTriedAgain checks that an end tries a refused post again before every long jump of
-// time, although only the timers of another host are due. Those wake no other host.
+// TestRefusedPostIsTriedAgain: an end retries a refused post before every long jump of time, even if only
+// another host's timers are due, which do not wake it.
 func TestRefusedPostIsTriedAgain(t *testing.T) {
 	w := &world{plan: &Plan{}, healed: int64(time.Second)}
 	timer := &transport{}
@@ -31,7 +31,7 @@ func TestRefusedPostIsTriedAgain(t *testing.T) {
 		tried := 0
 		for limit := timer.deadline; w.now < limit && tried < 2 && w.jump(); {
 			timer.touched = e.blocked == 0
-			if timer.touched { // The host takes its turn, and the post is refused.
+			if timer.touched { // The host runs, and the post is refused.
 				tried++
 				e.blocked, e.host.look = blockedTurns, never
 			}
@@ -43,8 +43,8 @@ func TestRefusedPostIsTriedAgain(t *testing.T) {
 }
 
 // TestPlacedPacketsAreCountedWithoutLocks runs a world in which a lane fault waits for packets to be placed
-// while another end is closed on a wrapped rail. Package reliable holds its lock then, and counting the
-// packet at once would have waited for that lock forever.
+// while another end is closed on a wrapped rail. Package reliable holds its lock at that point; counting the
+// packet immediately would deadlock.
 func TestPlacedPacketsAreCountedWithoutLocks(t *testing.T) {
 	s, err := Builtin("wrapped")
 	if err != nil {

@@ -2,7 +2,7 @@ package sim
 
 import "testing"
 
-// overtaken is a world in which control messages overtake NAKs, which wait in a queue.
+// overtaken is a world in which control messages overtake queued NAKs.
 const overtaken = `
 hosts 3
 rails 1
@@ -28,9 +28,9 @@ fault bad-key end 0b at 3us
 expect contract
 `
 
-// TestRefusalIsHeard checks that a side whose NIC has refused a request does not reset the lane before
-// the NAK has arrived. Otherwise the request is retried and kills one lane after the other, 15 in this
-// world. The first NAK costs the lane at both ends, the second ends the VirtualQP.
+// TestRefusalIsHeard: a side whose NIC has refused a request does not reset the lane before the NAK has
+// arrived. Otherwise the request is retried and kills one lane after the other, 15 in this world. The first
+// NAK costs the lane at both ends, the second fails the VirtualQP.
 func TestRefusalIsHeard(t *testing.T) {
 	s, err := Parse("overtaken", overtaken)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"ibverbx"
 )
 
-// TestCheckGone checks that an end whose peer was replaced must fail soon, with the right error.
+// TestCheckGone: an end whose peer was replaced must fail soon, with the right error.
 func TestCheckGone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -29,8 +29,8 @@ func TestCheckGone(t *testing.T) {
 	}
 }
 
-// TestHeir checks that a process answers on the channel of its predecessor what it received there, and
-// sends everything else to its own peer.
+// TestHeir: a process responds on its predecessor's channel to messages received there, and sends everything
+// else to its own peer.
 func TestHeir(t *testing.T) {
 	w := &world{plan: &Plan{Failover: true}}
 	own, old := &controlPair{w: w}, &controlPair{w: w}

@@ -94,7 +94,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that no text makes Parse panic, and that a plan can be printed and parsed again.
+// FuzzParse: no text makes Parse panic, and every plan can be printed and parsed again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
 		s, err := Builtin(name)

@@ -28,8 +28,8 @@ func shrunk(t *testing.T, text, check string) *Plan {
 	return small
 }
 
-// TestShrinkKeepsTheCause checks that a world in which a failure is missing is not reduced to one
-// without the fault and the requests that ought to cause it.
+// TestShrinkKeepsTheCause: a world in which an expected failure is missing is not reduced to one without the
+// fault and the requests that should cause it.
 func TestShrinkKeepsTheCause(t *testing.T) {
 	small := shrunk(t, `
 		failover off
@@ -46,8 +46,8 @@ func TestShrinkKeepsTheCause(t *testing.T) {
 	}
 }
 
-// TestExpectFailureNeedsACause checks that a scenario that expects a failure and has no fault that can
-// cause one is reported as a mistake of the scenario.
+// TestExpectFailureNeedsACause: a scenario that expects a failure without a fault that can cause one is
+// reported as a scenario error.
 func TestExpectFailureNeedsACause(t *testing.T) {
 	for _, text := range []string{"faults 0\n", "messages 0\nfault cut rail 0 from 0 to 1 at 0s for 900ms\n"} {
 		s, err := Parse("test", "failover off\nhosts 2\nrails 1\nconnections 1\nexpect failure\n"+text)

@@ -8,7 +8,7 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// seeds is how many seeds a test runs: n, a slice's share of n, or the value of IBVERBX_SIM_SEEDS.
+// seeds returns the number of seeds a test runs: n, a slice's share of n, or the value of IBVERBX_SIM_SEEDS.
 func seeds(t *testing.T, n uint64) uint64 {
 	t.Helper()
 	if s := os.Getenv("IBVERBX_SIM_SEEDS"); s != "" {
@@ -24,8 +24,9 @@ func seeds(t *testing.T, n uint64) uint64 {
 	return uint64(slice.Of(t).Count(int(n)))
 }
 
-// TestMixed runs the mixed world on 400 seeds, at least a third of them. Every promise must hold, and every kind of fault,
-// and every kind of rails that is drawn, must be in at least 1 % of the worlds. A hundred are too few to show that.
+// TestMixed runs the mixed world on 400 seeds, or at least a third of them. Every guarantee must hold, and
+// every kind of fault and of rails must occur in at least 1 % of the worlds. A hundred seeds are too few to
+// show that.
 func TestMixed(t *testing.T) {
 	s, err := Builtin("mixed")
 	if err != nil {
@@ -41,8 +42,7 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// firstSeed returns the first seed of a test with n of them: a slice continues where the one before
-// it ends.
+// firstSeed returns the first seed of a test with n seeds: each slice continues where the previous one stops.
 func firstSeed(t *testing.T, n int) uint64 {
 	t.Helper()
 	if os.Getenv("IBVERBX_SIM_SEEDS") != "" || testing.Short() {
@@ -51,7 +51,7 @@ func firstSeed(t *testing.T, n int) uint64 {
 	return 1 + uint64(slice.Of(t).First(n))
 }
 
-// clean runs a scenario on n seeds and requires every promise to hold.
+// clean runs a scenario on n seeds and requires every guarantee to hold.
 func clean(t *testing.T, s *Scenario, first, n uint64) Summary {
 	t.Helper()
 	r := Runner{Scenario: s, First: first, Seeds: n}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSameTrace checks that the same seed gives the same trace, byte for byte, whatever ran before and
-// wherever its memory is, and that another seed gives another trace.
+// TestSameTrace: equal seeds produce byte-identical traces, whatever ran before and wherever the memory is,
+// and different seeds different traces.
 func TestSameTrace(t *testing.T) {
 	s, err := Builtin("mixed")
 	if err != nil {
@@ -53,7 +53,7 @@ func TestSameTrace(t *testing.T) {
 	}
 }
 
-// differs returns the first line in which two texts differ.
+// differs returns the number of the first line that differs between two texts.
 func differs(a, b []byte) int {
 	la, lb := bytes.Split(a, []byte("\n")), bytes.Split(b, []byte("\n"))
 	for i := range la {
@@ -64,7 +64,7 @@ func differs(a, b []byte) int {
 	return len(la) + 1
 }
 
-// TestPlanText checks that a plan that is printed and parsed again is the same plan.
+// TestPlanText: printing and parsing a plan returns the same plan.
 func TestPlanText(t *testing.T) {
 	s, err := Builtin("mixed")
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// TestDeathAtAnyTime lets the path die at several moments of the transfer, also at its end. It never
-// costs a millisecond. The path goes out of service, unless the transfer ends with its first loss. A slice has WRITEs or READs.
+// TestDeathAtAnyTime: the path dies at several moments of the transfer, including its end. This never costs a
+// millisecond. The path goes out of service, unless the transfer completes with its first loss. A slice runs
+// either WRITEs or READs.
 func TestDeathAtAnyTime(t *testing.T) {
 	for _, name := range slice.Pick(t, []string{"WRITE", "READ"}) {
 		t.Run(name, func(t *testing.T) { deathAtAnyTime(t, name == "READ") })

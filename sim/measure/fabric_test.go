@@ -19,8 +19,8 @@ func reduced(t *testing.T, name string, seed uint64, bytes int) *Result {
 	return r
 }
 
-// TestVictim checks that the victim's p50 and p99.9 with the defaults are a fifth of those with RC, and that the
-// queue at the port is. The goodput is at least 0.98 of that with RC.
+// TestVictim: with the defaults, the victim's p50 and p99.9 and the port's queue are a fifth of their values
+// with RC. The goodput is at least 0.98 of RC's.
 func TestVictim(t *testing.T) {
 	bytes := 64 << 20
 	if raced {
@@ -42,8 +42,8 @@ func TestVictim(t *testing.T) {
 	}
 }
 
-// TestCollision checks that every flow gets at least 90 % of its share over 16 paths, for any hash of
-// the switch, while single paths that collide get about half or less.
+// TestCollision: every flow gets at least 90 % of its share over 16 paths, for any hash of the switch, while
+// colliding single paths get about half or less.
 func TestCollision(t *testing.T) {
 	seeds, bytes := slice.Pick(t, []uint64{1, 2, 17}), 256<<20 // With 17 one uplink has 6 of 128 paths and another 22.
 	if raced {

@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// must ends the test after an error.
+// must fails the test on error.
 var must = rig.Must
 
 // TestAims checks that every scenario reaches its aims with the default seed of the tool. A slice has some
@@ -42,7 +42,7 @@ func TestAims(t *testing.T) {
 	}
 }
 
-// TestSameSeed checks that the same seed gives the same JSON, and another seed another.
+// TestSameSeed: equal seeds produce equal JSON, and different seeds different JSON.
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) string {
 		s, ok := Named("reliable-400g-loss-1")
@@ -82,8 +82,7 @@ func small(t *testing.T, i softnic.Impairment) (*world, *flow) {
 	return pair(t, i, fastReliable(), flowConfig{MessageBytes: 64 << 10, Depth: 4, Bytes: 1 << 20})
 }
 
-// TestWrongBytes changes a byte of a completed message, as a late write would. The run must end in an
-// error.
+// TestWrongBytes changes a byte of a completed message, as a late write would. The run must fail.
 func TestWrongBytes(t *testing.T) {
 	for _, at := range []time.Duration{100 * time.Microsecond, 500 * time.Microsecond} {
 		w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
@@ -97,7 +96,7 @@ func TestWrongBytes(t *testing.T) {
 	}
 }
 
-// TestDeadLink checks that a dead link gives an error, not a hang.
+// TestDeadLink: a dead link returns an error instead of hanging.
 func TestDeadLink(t *testing.T) {
 	w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
 	w.at(settle+20*time.Microsecond, func() error {
@@ -109,8 +108,8 @@ func TestDeadLink(t *testing.T) {
 	}
 }
 
-// TestPaced posts a message every 50 us on a link that takes 21.4 us for one, then one every
-// microsecond: 16 messages, two at a time. The latency counts from the time they are due.
+// TestPaced posts a message every 50 us on a link that needs 21.4 us for one, then one every microsecond: 16
+// messages, at most two outstanding. The latency counts from the due time.
 func TestPaced(t *testing.T) {
 	for _, c := range []struct {
 		every     time.Duration
@@ -155,7 +154,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestScenarios checks that names are unique, descriptions are there, and aims name figures.
+// TestScenarios checks that names are unique, descriptions exist, and aims refer to known results.
 func TestScenarios(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range Scenarios() {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWorldOfTransfers runs worlds, of which every promise must hold.
+// TestWorldOfTransfers runs worlds of transfers and checks every guarantee.
 func TestWorldOfTransfers(t *testing.T) {
 	const full = 24
 	first, n := 1+slice.Of(t).First(full), slice.Of(t).Count(full)
