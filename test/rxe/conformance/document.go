@@ -18,7 +18,7 @@ type document struct {
 	rdmaCore    string
 	substitutes []string
 	interop     []string // the table of test/rxe/interop, line by line
-	// departures and lacks are reasons with what they are the reason of, in order.
+	// departures and lacks list reasons with the items they apply to, in order.
 	departures, lacks, swaps []group
 }
 
@@ -29,7 +29,7 @@ type row struct {
 	cells  []verdict
 }
 
-// group is a reason and the names that it holds for, each in some of the columns.
+// group is a reason and the items it applies to, each in some of the columns.
 type group struct {
 	reason string
 	names  []string
@@ -42,7 +42,7 @@ const (
 	all     = 1<<0 | bothRXE
 )
 
-// newDocument judges every item. A log without a version or with a failure makes none.
+// newDocument judges every item. It fails on a log without a version or with a failed test.
 func newDocument(families []family, softnic, rxe *testLog) (*document, error) {
 	d := &document{columns: []column{
 		{title: "softnic", runs: []string{"TestConformance", "TestConformanceSegmented"}, log: softnic},
@@ -81,7 +81,7 @@ func newDocument(families []family, softnic, rxe *testLog) (*document, error) {
 	return d, nil
 }
 
-// only returns what a log says behind a prefix, once.
+// only returns the text after a prefix in a log, which must be unique.
 func only(l *testLog, prefix string) (string, error) {
 	found := slices.Compact(l.find(prefix))
 	if len(found) != 1 {
@@ -108,7 +108,7 @@ func (d *document) add(it item) error {
 	return nil
 }
 
-// file puts notes of a column under their reasons.
+// file groups a column's notes by reason.
 func file(groups []group, column int, notes []note) []group {
 	for _, n := range notes {
 		i := slices.IndexFunc(groups, func(g group) bool { return g.reason == n.reason })
@@ -265,8 +265,7 @@ func (d *document) writeCounts(w io.Writer) {
 	}
 }
 
-// writeGroups writes a line per reason. What holds elsewhere than in the usual columns
-// says where.
+// writeGroups writes a line per reason. Items outside the usual columns name theirs.
 func (d *document) writeGroups(w io.Writer, groups []group, usual uint) {
 	for _, g := range groups {
 		fmt.Fprintf(w, "- %s: ", g.reason)
@@ -297,8 +296,7 @@ func (d *document) place(where uint) string {
 	return strings.Join(titles, "; ")
 }
 
-// library turns the name of libibverbs' file, which ends in its package's version, into
-// that version.
+// library extracts the package version from the file name of libibverbs.
 func library(file string) string {
 	if m := regexp.MustCompile(`^libibverbs\.so\.1\.\d+\.([0-9.]+)$`).FindStringSubmatch(file); m != nil {
 		return m[1]

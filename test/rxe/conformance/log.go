@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// testLog is what go test -v printed.
+// testLog is the output of go test -v.
 type testLog struct {
 	verdicts map[string]string   // PASS, FAIL or SKIP, by full name of a test
-	lines    map[string][]string // what a test logged, without file and line
-	order    []string            // tests in the order in which they began
+	lines    map[string][]string // a test's log, without file and line
+	order    []string            // tests in starting order
 }
 
 var (
@@ -20,8 +20,7 @@ var (
 	loggedLine  = regexp.MustCompile(`^ +[\w.-]+\.go:\d+: (.*)$`)
 )
 
-// readLog understands the plain form of go test -v: what a test logs comes after the line
-// that says whose turn it is.
+// readLog parses the plain output of go test -v: a test's log lines follow the line that announces the test.
 func readLog(r io.Reader) (*testLog, error) {
 	l := &testLog{verdicts: map[string]string{}, lines: map[string][]string{}}
 	current := ""
@@ -53,7 +52,7 @@ func (l *testLog) below(name string) []string {
 	return names
 }
 
-// find returns what any test logged behind a prefix.
+// find returns the text after a prefix in any test's log.
 func (l *testLog) find(prefix string) []string {
 	var found []string
 	for _, name := range l.order {

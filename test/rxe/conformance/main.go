@@ -1,13 +1,12 @@
-// Command conformance writes docs/conformance.md: every item of the conformance suite with
-// what softnic and the kernel's Soft-RoCE make of it, and what they make of each other. It
-// reads what go test -v printed:
+// Command conformance writes docs/conformance.md: every item of the conformance suite with the results of
+// softnic, of the kernel's Soft-RoCE, and of the two against each other. It reads the output of go test -v:
 //
 //	go test -count=1 -v -run 'TestConformance(Segmented)?$' ./softnic >softnic.log
 //	test/rxe/all ./rdmacore ./test/rxe/interop >rxe.log
 //	go run ./test/rxe/conformance softnic.log rxe.log >docs/conformance.md
 //
-// It runs in the root of the tree, where it finds the names and promises of the items in
-// the source of the suite. It prints nothing and fails if an item failed or did not run.
+// It runs in the root of the tree and reads the names and guarantees of the items from the suite's source. If
+// an item failed or did not run, it exits with an error and without output.
 package main
 
 import (
@@ -17,7 +16,7 @@ import (
 	"os"
 )
 
-// suiteDir is where the suite is, seen from the root of the tree.
+// suiteDir is the suite's directory, relative to the root of the tree.
 const suiteDir = "verbs/verbstest"
 
 func main() {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// made returns the document for the suite of testdata, with changes to the log of rxe.
+// made returns the document for the suite in testdata, with changes to the log of rxe.
 func made(t *testing.T, changes ...string) (string, error) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/rxe.log")
@@ -24,7 +24,7 @@ func made(t *testing.T, changes ...string) (string, error) {
 	return out.String(), err
 }
 
-// Rows, counts, reasons and versions come out as the logs and the source have them.
+// The document contains the rows, counts, reasons and versions of the logs and the source.
 func TestDocument(t *testing.T) {
 	doc, err := made(t)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// No document is made from a log in which something failed or is missing.
+// A log with failures or missing tests is rejected.
 func TestRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, old, new, want string }{
 		{"failure", "--- PASS: TestConformanceRXEPair/send/Cases", "--- FAIL: TestConformanceRXEPair/send/Cases", "verdict FAIL on TestConformanceRXEPair/send/Cases"},

@@ -20,14 +20,14 @@ type (
 	item struct{ name, promise string }
 )
 
-// suite is the source of package verbstest, as far as it names tests.
+// suite holds the test names and comments from the source of package verbstest.
 type suite struct {
 	lists    map[string][]ast.Expr // elements of package-level slices, by variable
 	comments map[string]string     // of functions and methods, by name
 }
 
-// readSuite finds the families in the source of the suite: the elements of the variable
-// families name the lists of tests, and the comment of a test's function is its promise.
+// readSuite finds the families in the source of the suite: the elements of the variable families name the
+// lists of tests, and the comment of a test's function is its guarantee.
 func readSuite(dir string) ([]family, error) {
 	s := suite{lists: map[string][]ast.Expr{}, comments: map[string]string{}}
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -145,8 +145,8 @@ func callee(e ast.Expr) (name string) {
 	return name
 }
 
-// firstSentence returns the first sentence of a comment, on one line. A full stop within
-// a number or a reference ends none.
+// firstSentence returns the first sentence of a comment, on one line. A full stop within a number or a
+// reference does not count.
 func firstSentence(comment string) string {
 	line := strings.Join(strings.Fields(comment), " ")
 	if before, _, ok := strings.Cut(line, ". "); ok {

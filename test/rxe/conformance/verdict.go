@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// What a column says about an item, from the best to the worst.
+// The verdict of a column on an item, from best to worst.
 type verdict int
 
 const (
 	passes      verdict = iota
-	substituted         // passes, with a status that stands for the right one
-	inPart              // passes, but for subtests that are skipped
-	absent              // the device has not what the item is about
+	substituted         // passes, with a substitute for the right status
+	inPart              // passes with skipped subtests
+	absent              // the device lacks the feature
 	departs             // from the specification, for a reason that the provider's test names
 )
 
@@ -26,20 +26,19 @@ const (
 	takenFor      = " is accepted as "
 )
 
-// note is a reason why something did not run.
+// note is a reason for skipping a test.
 type note struct {
 	name   string // of the item, or of a part of it
 	reason string
 }
 
-// outcome is the verdict about an item and what there is to say about it.
+// outcome is the verdict on an item, with its notes.
 type outcome struct {
 	verdict                  verdict
 	departures, lacks, swaps []note
 }
 
-// judge looks an item up in the log of a run. An item that failed, or did not run, is an
-// error: no document is made from such a log.
+// judge looks an item up in the log of a run. It returns an error if the item failed or did not run.
 func (l *testLog) judge(run, name string) (outcome, error) {
 	var o outcome
 	full := run + "/" + name
@@ -96,8 +95,8 @@ type column struct {
 	log   *testLog
 }
 
-// judge returns the worst of the runs, with the notes of all. What one run did whole is
-// there, though the device of another lacks it.
+// judge returns the worst verdict of the runs, with all notes. A feature counts as present if one run passed
+// fully, even if another's device lacks it.
 func (c *column) judge(name string) (outcome, error) {
 	var (
 		worst outcome

@@ -19,9 +19,8 @@ func run(t *testing.T, name string, args ...string) {
 	}
 }
 
-// loseRail sends notified WRITEs over two rails, loses the second in the midst of them, and
-// takes it back: everything arrives, once and in order, on the rail that is left; then all
-// lanes return.
+// loseRail sends notified WRITEs over two rails, loses the second midway, and restores it. All messages
+// arrive once and in order on the remaining rail; then all lanes recover.
 func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	a, b := pair(t, 2, ibverbx.Config{Lanes: 4, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 	const messages, size = 12, 100_000
@@ -37,7 +36,7 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	}
 	post(0, 4)
 	lose(t)
-	defer restore(t) // also if the test ends early: the next one wants the rail
+	defer restore(t) // even if the test fails early: the next one needs the rail
 	post(4, 8)
 	wcs := wait(t, "all complete on one rail", []int{messages, messages}, a, b)
 	for i := range messages {
@@ -64,7 +63,7 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	}, a, b)
 }
 
-// TestRailLosesEverything: all packets of a rail are lost for a while.
+// TestRailLosesEverything: a rail loses all packets for a while.
 func TestRailLosesEverything(t *testing.T) {
 	lost := false
 	loseRail(t, func(t *testing.T) {
@@ -80,7 +79,7 @@ func TestRailLosesEverything(t *testing.T) {
 	})
 }
 
-// TestRailDown: the network device of a rail goes down and comes up again.
+// TestRailDown: a rail's network device goes down and up again.
 func TestRailDown(t *testing.T) {
 	loseRail(t, func(t *testing.T) { run(t, "ip", "link", "set", "net2", "down") },
 		func(t *testing.T) { run(t, "ip", "link", "set", "net2", "up") })

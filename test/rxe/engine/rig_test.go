@@ -10,7 +10,7 @@ import (
 	"ibverbx/rdmacore"
 )
 
-// pair returns two hosts whose VirtualQPs are connected over so many rails.
+// pair returns two hosts whose VirtualQPs are connected over the given number of rails.
 func pair(t *testing.T, rails int, cfg ibverbx.Config) (a, b *rig.Host) {
 	t.Helper()
 	if os.Getenv("IBVERBX_RXE") != "1" {
@@ -56,11 +56,11 @@ func open(t *testing.T, names []string) *rig.Host {
 	return rig.NewRailsOn(t, rails...)
 }
 
-// patience is how long a test waits for something to happen: only a failing one waits so
-// long. The machine is emulated, and may have a busy host.
+// patience is the test timeout, which only a failing test reaches. The machine is emulated, on a possibly
+// busy host.
 const patience = 3 * time.Minute
 
-// poll takes completions of all hosts until done holds.
+// poll polls all hosts until done returns true, and returns the completions.
 func poll(t *testing.T, what string, done func() bool, hosts ...*rig.Host) [][]ibverbx.WC {
 	t.Helper()
 	got := make([][]ibverbx.WC, len(hosts))
@@ -69,7 +69,7 @@ func poll(t *testing.T, what string, done func() bool, hosts ...*rig.Host) [][]i
 	return got
 }
 
-// collect takes completions of all hosts into got until done holds.
+// collect polls all hosts into got until done returns true.
 func collect(t *testing.T, what string, done func(got [][]ibverbx.WC) bool, got [][]ibverbx.WC, wcs []ibverbx.WC, hosts []*rig.Host) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(got); {
@@ -87,7 +87,7 @@ func collect(t *testing.T, what string, done func(got [][]ibverbx.WC) bool, got 
 	}
 }
 
-// wait takes so many completions of each host, all of them good.
+// wait polls until each host has want successful completions.
 func wait(t *testing.T, what string, want []int, hosts ...*rig.Host) [][]ibverbx.WC {
 	t.Helper()
 	got := make([][]ibverbx.WC, len(hosts))

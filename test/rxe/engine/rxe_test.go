@@ -25,8 +25,8 @@ func matrix(t *testing.T, run func(t *testing.T, rails int, cfg ibverbx.Config))
 	}
 }
 
-// TestWrite: notified and plain WRITEs of many sizes; when the receiver is told, the bytes
-// of that request and of all before it are there.
+// TestWrite: notified and plain WRITEs of many sizes. A notification arrives after the bytes of its request and
+// all earlier requests.
 func TestWrite(t *testing.T) {
 	matrix(t, func(t *testing.T, rails int, cfg ibverbx.Config) {
 		a, b := pair(t, rails, cfg)
@@ -98,8 +98,8 @@ func TestReadSendAtomics(t *testing.T) {
 	})
 }
 
-// TestAccessError: a WRITE beyond what the peer allows fails, everything behind it is
-// flushed in order, and the VirtualQP says why.
+// TestAccessError: a WRITE beyond the granted region fails, later requests are flushed in order, and the
+// VirtualQP's error names the cause.
 func TestAccessError(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		a, b := pair(t, rails, ibverbx.Config{Lanes: 4})
@@ -135,8 +135,8 @@ func TestAccessError(t *testing.T) {
 	}
 }
 
-// TestLaneForcedToERR: a lane is taken to ERR in mid-message, on either side. With a
-// Control nothing is lost, and the lane comes back.
+// TestLaneForcedToERR: a lane is moved to ERR in mid-message, on either side. With a Control no message is
+// lost, and the lane recovers.
 func TestLaneForcedToERR(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for side := range 2 {

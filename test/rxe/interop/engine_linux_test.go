@@ -14,7 +14,7 @@ import (
 // host is one side of a VirtualQP on the two wires of a world.
 type host struct {
 	*rig.Host
-	// got are the completions that were polled and that complete has not returned.
+	// got holds polled completions that complete has not returned yet.
 	got []ibverbx.WC
 }
 
@@ -50,7 +50,7 @@ func (h *host) region(n int, seed uint64) *ibverbx.Region {
 	return r
 }
 
-// drive polls both hosts until done holds. Every completion must be good, and in order of IDs.
+// drive polls both hosts until done returns true. All completions must be successful, in order of IDs.
 func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
 	t.Helper()
 	wcs := make([]ibverbx.WC, 64)
@@ -76,7 +76,7 @@ func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
 	}
 }
 
-// complete waits for so many completions of each side and returns them.
+// complete waits until a has asked completions and b has told, and returns them.
 func complete(t *testing.T, what string, a, b *host, asked, told int) (ofA, ofB []ibverbx.WC) {
 	t.Helper()
 	drive(t, what, func() bool { return len(a.got) >= asked && len(b.got) >= told }, a, b)
@@ -157,8 +157,8 @@ func talkBack(t *testing.T, a, b *host, local, remote *ibverbx.Region, want []by
 	}
 }
 
-// notified sends WRITEs with a notification, calls disturb in their midst, and wants all of
-// them to arrive once and in order; then all lanes to be up, and disturb to have hit one.
+// notified sends notified WRITEs and calls disturb in the middle. All must arrive once and in order. Then all
+// lanes must be up, and disturb must have hit one.
 func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, disturb func(a, b *host) (restore func())) {
 	a, b := newHosts(t, w, family, asker, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 8192, Deadline: patience})
 	const count, size = 8, 60_000
@@ -197,7 +197,7 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 	}, a, b)
 }
 
-// loseLanes takes a lane to ERR on either side; the control channel brings it back.
+// loseLanes moves a lane to ERR on either side; the control channel recovers it.
 func loseLanes(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		notified(t, w, family, asker, scheme, func(a, b *host) func() {

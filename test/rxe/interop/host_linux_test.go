@@ -58,7 +58,7 @@ func TestHost(t *testing.T) {
 	rig.Must(t, l.Close())
 }
 
-// badNICs are the NICs of a host, on a bad network.
+// badNICs are a host's NICs on an impaired network.
 type badNICs struct {
 	link *softnic.UDPLink
 	nics []*softnic.NIC
@@ -97,7 +97,7 @@ func (b *badNICs) close() (err error) {
 	return err
 }
 
-// lost returns how many packets to the NICs of a peer were lost.
+// lost returns the number of lost packets to a peer's NICs.
 func (b *badNICs) lost(addrs []string) (n uint64) {
 	for i, nic := range b.nics {
 		n += b.link.FaultStats(nic, netip.MustParseAddr(addrs[i])).Lost
@@ -105,9 +105,8 @@ func (b *badNICs) lost(addrs []string) (n uint64) {
 	return n
 }
 
-// dialing writes with a notification and without, reads all of it back, adds to a counter, and
-// sends a message. Its own memory has what is written in the first half, and what is read in
-// the second.
+// dialing writes with and without notification, reads everything back, adds to a counter, and sends a
+// message. The first half of its memory is the source, the second half receives the data read.
 func dialing(t *testing.T, s *peer.Session) {
 	mem, there := s.Local("memory"), s.Remote("memory")
 	half := uint64(hostRounds * hostPart)
@@ -146,7 +145,7 @@ func dialing(t *testing.T, s *peer.Session) {
 	rig.Must(t, err)
 }
 
-// listening lends its memory and looks at it when all has been told.
+// listening exports its memory and checks it after the last notification.
 func listening(t *testing.T, s *peer.Session) {
 	mem := s.Local("memory")
 	half := hostRounds * hostPart

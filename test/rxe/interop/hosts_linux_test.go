@@ -14,14 +14,13 @@ import (
 	"ibverbx"
 )
 
-// hostEnv tells a child process of TestTwoHosts which host it is: its role ("listen" or "dial"),
-// the addresses of its two NICs, and those of its peer.
+// hostEnv selects the host that a child process of TestTwoHosts plays: its role ("listen" or "dial"), the
+// addresses of its two NICs, and its peer's addresses.
 const hostEnv = "IBVERBX_TEST_INTEROP_HOST"
 
-// TestTwoHosts runs two processes in two network namespaces with two wires between them: as
-// two hosts with two NICs each. They meet through package peer, with a token, and use a
-// VirtualQP over softnic on UDP, whose own layer of faults loses 1% of all packets and has 5%
-// overtaken. Both compare bytes.
+// TestTwoHosts runs two processes in two network namespaces with two wires between them, like two hosts with
+// two NICs each. They connect through package peer, with a token, and use a VirtualQP over softnic on UDP,
+// whose fault layer loses 1% of all packets and reorders 5%. Both compare the data.
 func TestTwoHosts(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") == "1" {
 		t.Skip("needs no device of the kernel: it runs outside of the machine")
@@ -59,7 +58,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// wantNamespaces skips a test where network namespaces cannot be made. CI can make them.
+// wantNamespaces skips a test if network namespaces cannot be created. CI can create them.
 func wantNamespaces(t *testing.T) {
 	t.Helper()
 	name := fmt.Sprintf("ibverbx%d-try", os.Getpid())
@@ -82,7 +81,7 @@ type child struct {
 	said  strings.Builder
 }
 
-// startHost starts TestHost in a namespace. When the test ends it must have succeeded.
+// startHost starts TestHost in a namespace. It must have succeeded by the end of the test.
 func startHost(t *testing.T, space namespace, role string, own, peers [2]string) *child {
 	t.Helper()
 	exe, err := os.Executable()
@@ -96,7 +95,7 @@ func startHost(t *testing.T, space namespace, role string, own, peers [2]string)
 	c := &child{t: t, role: role, lines: bufio.NewScanner(out)}
 	t.Cleanup(func() {
 		if t.Failed() {
-			_ = cmd.Process.Kill() // the other one may be gone, and it would wait
+			_ = cmd.Process.Kill() // it would keep waiting if its peer has exited
 		}
 		for c.lines.Scan() {
 			fmt.Fprintln(&c.said, c.lines.Text())
@@ -108,7 +107,7 @@ func startHost(t *testing.T, space namespace, role string, own, peers [2]string)
 	return c
 }
 
-// expect waits for a line that begins so.
+// expect waits for a line with a prefix.
 func (c *child) expect(prefix string) {
 	c.t.Helper()
 	for c.lines.Scan() {
@@ -124,7 +123,7 @@ func (c *child) expect(prefix string) {
 	c.t.Fatalf("the host that was to %s ended (%v), want it to say %q", c.role, err, prefix)
 }
 
-// take waits for n completions, all of them good, and polls meanwhile.
+// take polls until n successful completions have arrived.
 func take(t *testing.T, cq *ibverbx.VirtualCQ, n int) []ibverbx.WC {
 	t.Helper()
 	wcs := make([]ibverbx.WC, n)

@@ -9,7 +9,7 @@ import (
 	"ibverbx/internal/rig"
 )
 
-// outcome is how an operation went in a column of the table.
+// outcome is the result of an operation in a column of the table.
 type outcome string
 
 const (
@@ -21,8 +21,8 @@ const (
 // columns of the table, by family and requester.
 const columns = len(families) * len(sides)
 
-// TestInterop holds softnic on UDP against the kernel's Soft-RoCE, each as the requester and as
-// the responder, and prints the table that docs/conformance.md has.
+// TestInterop tests softnic on UDP against the kernel's Soft-RoCE, each as requester and as responder, and
+// prints the table in docs/conformance.md.
 func TestInterop(t *testing.T) {
 	w := newWorld(t)
 	outcomes := make([][columns]outcome, len(operations))
@@ -45,7 +45,7 @@ func TestInterop(t *testing.T) {
 	}
 }
 
-// column names a column: who asks whom, over what.
+// column names a column: requester, responder and IP version.
 func column(c int) string {
 	asker := c % len(sides)
 	return fmt.Sprintf("%s to %s, %s", sides[asker], sides[1-asker], families[c/len(sides)])
@@ -69,8 +69,7 @@ func table(outcomes [][columns]outcome) string {
 	return b.String()
 }
 
-// The document has the table that TestInterop prints if all is well, which is the only way for
-// it to pass.
+// The document must contain TestInterop's table for a fully successful run, the only result that passes.
 func TestDocumentHasTable(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") == "1" {
 		t.Skip("the document is not in the machine of test/rxe; the test needs no device")

@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestFlowLabelOnWire: the kernel derives the source port of a QP's packets from the flow label as
-// roce.SourcePort does. Without a label it chooses a port itself.
+// TestFlowLabelOnWire: the kernel derives a QP's source port from the flow label as roce.SourcePort does.
+// Without a label it chooses a port itself.
 func TestFlowLabelOnWire(t *testing.T) {
 	for _, label := range []uint32{0, 1, 0x04001, 0x12345, 0xfffff} {
 		for _, typ := range []verbs.QPType{verbs.RC, verbs.UC} {

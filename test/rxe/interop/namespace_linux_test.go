@@ -24,7 +24,7 @@ func command(t *testing.T, name string, args ...string) {
 // namespace is a network namespace, by the name that ip netns knows it by.
 type namespace string
 
-// newNamespace makes a network namespace that is gone when the test ends.
+// newNamespace creates a network namespace, removed at the end of the test.
 func newNamespace(t *testing.T, name string) namespace {
 	t.Helper()
 	command(t, "ip", "netns", "add", name)
@@ -33,12 +33,12 @@ func newNamespace(t *testing.T, name string) namespace {
 	return namespace(name)
 }
 
-// inside calls f on a thread that is in the namespace. Sockets that f makes stay there.
+// inside calls f on a thread in the namespace. Sockets created by f stay there.
 func (n namespace) inside(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // and never unlocked: the thread exits with the goroutine
 		done <- n.enter(f)
 	}()
 	rig.Must(t, <-done)
@@ -56,8 +56,8 @@ func (n namespace) enter(f func() error) error {
 	return f()
 }
 
-// impair makes a network device lose, delay or repeat what it sends, in the words of
-// tc-netem(8), until restore is called or the test ends. An empty namespace is that of the test.
+// impair makes a network device lose, delay or duplicate outgoing packets, with tc-netem(8) arguments, until
+// restore is called or the test finishes. An empty namespace means the test's own.
 func impair(t *testing.T, n namespace, dev string, netem ...string) (restore func()) {
 	t.Helper()
 	var where []string

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// operation is a row of the table: what a requester asks, and how it is tried.
+// operation is a row of the table: a requester's operation and its test.
 type operation struct {
 	name string
 	run  func(t *testing.T, w *world, family, asker int)
@@ -45,7 +45,7 @@ func packets(mtu verbs.MTU) func(t *testing.T, w *world, family, asker int) {
 	}
 }
 
-// bad tries all operations of RC on a wire that tc-netem(8) makes bad in both directions. Timeouts are short,
+// bad runs all RC operations on a wire impaired in both directions by tc-netem(8). Timeouts are short,
 // because some losses need one.
 func bad(netem ...string) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
@@ -95,7 +95,7 @@ var operations = []operation{
 	{"VirtualQP, a rail cut", cutRail},
 }
 
-// notReadyYet has requests wait for receives that come after the first RNR NAK was seen.
+// notReadyYet: receives are posted after the first RNR NAK, and the waiting requests complete.
 func notReadyYet(t *testing.T, w *world, family, asker int) {
 	c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024)
 	net0 := newTap(t, w.wires[0].kern)
@@ -103,7 +103,7 @@ func notReadyYet(t *testing.T, w *world, family, asker int) {
 		c.a.send(verbs.SendWR{Opcode: verbs.OpSend}, 0, n)
 		c.a.send(verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Imm: 7, RemoteAddr: c.b.mr.Addr() + 10_000, RKey: c.b.mr.RKey()}, 0, n)
 		c.posted = []asked{{verbs.OpSend, [2]int{0, 20_000 * (i + 1)}, n}, {verbs.OpRDMAWriteWithImm, [2]int{0, 10_000}, n}}
-		for range 2 { // each receive comes after a NAK
+		for range 2 { // each receive is posted after a NAK
 			net0.packets = nil
 			for deadline := time.Now().Add(patience); !slices.ContainsFunc(net0.take(), isNotReady); time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
@@ -122,14 +122,14 @@ func notReadyYet(t *testing.T, w *world, family, asker int) {
 	}
 }
 
-// neverReady has a request end when the receiver has said that it is not ready too often.
+// neverReady: a request fails after too many RNR NAKs.
 func neverReady(t *testing.T, w *world, family, asker int) {
 	c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024, func(a *verbs.QPAttr) { a.RNRRetry = 2 })
 	c.a.send(verbs.SendWR{Opcode: verbs.OpSend}, 0, 3000)
 	c.a.wait(1, verbs.StatusRNRRetryExcErr)
 }
 
-// wrongKey has requests end that the responder refuses.
+// wrongKey: requests that the responder rejects fail.
 func wrongKey(t *testing.T, w *world, family, asker int) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
 		c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024)
@@ -140,7 +140,7 @@ func wrongKey(t *testing.T, w *world, family, asker int) {
 	}
 }
 
-// peerGone has a request end when nothing comes back.
+// peerGone: a request fails when responses stop.
 func peerGone(t *testing.T, w *world, family, asker int) {
 	c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024, func(a *verbs.QPAttr) { a.Timeout, a.RetryCount = 12, 2 })
 	c.mix(1)
@@ -150,7 +150,7 @@ func peerGone(t *testing.T, w *world, family, asker int) {
 	c.settle()
 }
 
-// ud tries datagrams, and that the receiver learns whose they are.
+// ud sends datagrams and checks that the receiver gets their source.
 func ud(op verbs.Opcode) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		c := newTalk(t, w, family, asker, verbs.UD, verbs.MTU1024)

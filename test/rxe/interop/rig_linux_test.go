@@ -23,10 +23,10 @@ type end struct {
 	row verbs.GIDEntry
 }
 
-// memory is the bytes of an end; receives of recv are in the second half.
+// memory holds an end's bytes; recv posts its receives in the second half.
 const memory = 512 << 10
 
-// newEnd makes a QP with the address gid, until the end of the test.
+// newEnd creates a QP with the address gid, closed at the end of the test.
 func newEnd(t *testing.T, ctx verbs.Context, typ verbs.QPType, row verbs.GIDEntry) *end {
 	t.Helper()
 	e := &end{t: t, ctx: ctx, row: row}
@@ -53,7 +53,7 @@ func newEnd(t *testing.T, ctx verbs.Context, typ verbs.QPType, row verbs.GIDEntr
 	return e
 }
 
-// rowOf returns the row of a GID table that has an address.
+// rowOf returns the GID table row with an address.
 func rowOf(t *testing.T, ctx verbs.Context, gid verbs.GID) verbs.GIDEntry {
 	t.Helper()
 	for i := range 16 {
@@ -93,8 +93,8 @@ func wantMachine(t *testing.T) {
 	}
 }
 
-// connect connects two ends with the given MTU, and what change does to the attributes. The machine is
-// emulated and may stand still for half a second, which the default of 7 timeouts of 67 ms does not survive.
+// connect connects two ends with the given MTU; change may modify the attributes. The emulated machine may
+// stall for half a second, longer than the default of 7 timeouts of 67 ms.
 func connect(t *testing.T, a, b *end, mtu verbs.MTU, change ...func(*verbs.QPAttr)) {
 	t.Helper()
 	for _, ends := range [][2]*end{{a, b}, {b, a}} {
@@ -120,7 +120,7 @@ func (e *end) send(wr verbs.SendWR, off, n int) {
 	rig.Must(e.t, err)
 }
 
-// recv posts a receive of n bytes at the second half of the memory.
+// recv posts a receive of n bytes in the second half of the memory.
 func (e *end) recv(n int) { e.recvAt(memory/2, n) }
 
 // recvAt posts a receive of n bytes at an offset of the memory.
@@ -134,10 +134,10 @@ func (e *end) recvAt(off, n int) {
 	rig.Must(e.t, err)
 }
 
-// patience is how long a test waits for a completion. The machine is emulated.
+// patience is the timeout for a completion. The machine is emulated.
 const patience = 60 * time.Second
 
-// wait takes so many completions and wants that status of each.
+// wait polls n completions and checks the status of each.
 func (e *end) wait(n int, status verbs.Status) []verbs.WC {
 	e.t.Helper()
 	wcs := make([]verbs.WC, n)

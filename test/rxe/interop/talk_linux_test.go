@@ -9,8 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// talk is a connection of which one side, the requester, asks and the other serves. What the
-// memory of both should hold is kept beside it.
+// talk is a connection between a requester and a responder, with the expected memory contents of both.
 type talk struct {
 	t      *testing.T
 	w      *world
@@ -19,15 +18,15 @@ type talk struct {
 	a, b   *end // requester and responder
 	mtu    int
 	rng    *rand.Rand
-	want   [2][]byte  // the memory of a and of b
+	want   [2][]byte  // expected memory of a and of b
 	next   int        // where the next request has its bytes
 	posted []asked    // requests without a completion yet
-	silent bool       // nobody will say when the last request has been served
-	told   []verbs.WC // what the receives should say that have no completion yet
+	silent bool       // the last request is served without a notification
+	told   []verbs.WC // expected completions of outstanding receives
 }
 
-// newTalk connects a softnic with the kernel's device on wire 0. The responder's memory is
-// not that of the requester, so that bytes which did not come are noticed.
+// newTalk connects a softnic to the kernel's device on wire 0. The two sides' memory differs initially, so
+// that missing bytes are noticed.
 func newTalk(t *testing.T, w *world, family, asker int, typ verbs.QPType, mtu verbs.MTU, change ...func(*verbs.QPAttr)) *talk {
 	t.Helper()
 	c := &talk{t: t, w: w, family: family, asker: asker, mtu: mtu.Bytes(), rng: rand.New(rand.NewPCG(uint64(typ), uint64(mtu)))}
@@ -49,11 +48,10 @@ func newTalk(t *testing.T, w *world, family, asker int, typ verbs.QPType, mtu ve
 	return c
 }
 
-// counter is where the word is that atomics change; requests have their bytes behind it.
+// counter is the offset of the word that atomics change; request data lies behind it.
 const counter = 64
 
-// place returns an offset for n bytes that no other request has had since the memory was
-// last checked. It is odd at times.
+// place returns an offset for n bytes, unused since the memory was last checked. It is sometimes odd.
 func (c *talk) place(n int) int {
 	if c.next == 0 || c.next+n+16 > memory {
 		c.settle()
@@ -64,7 +62,7 @@ func (c *talk) place(n int) int {
 	return off
 }
 
-// ask posts a request of n bytes and notes what it should do to the memory of either side.
+// ask posts a request of n bytes and records its expected effect on both sides' memory.
 func (c *talk) ask(op verbs.Opcode, n int) {
 	c.t.Helper()
 	src := c.place(n)
@@ -87,14 +85,14 @@ func (c *talk) ask(op verbs.Opcode, n int) {
 	}
 }
 
-// asked is a request that was posted: what, where in the memory of either side, and how long.
+// asked is a posted request: its operation, its offset on each side, and its length.
 type asked struct {
 	op verbs.Opcode
 	at [2]int
 	n  int
 }
 
-// hear posts the receive that a request needs, if it needs one.
+// hear posts the receive for a request, if it needs one.
 func (c *talk) hear(op verbs.Opcode, dst, n int, imm uint32) {
 	c.t.Helper()
 	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(n)}
@@ -112,7 +110,7 @@ func (c *talk) hear(op verbs.Opcode, dst, n int, imm uint32) {
 	c.told = append(c.told, wc)
 }
 
-// atomic makes an atomic of wr that changes the counter, or not.
+// atomic turns wr into an atomic that may change the counter.
 func (c *talk) atomic(wr *verbs.SendWR, src int) {
 	wr.RemoteAddr = c.b.mr.Addr() + counter
 	old := binary.NativeEndian.Uint64(c.want[1][counter:])
@@ -131,7 +129,7 @@ func (c *talk) atomic(wr *verbs.SendWR, src int) {
 	binary.NativeEndian.PutUint64(c.want[1][counter:], next)
 }
 
-// settle waits for all completions and compares the memory of both sides, every byte.
+// settle waits for all completions and compares every byte of both sides' memory.
 func (c *talk) settle() {
 	c.t.Helper()
 	if c.silent {
@@ -155,7 +153,7 @@ func (c *talk) settle() {
 	c.posted, c.told = c.posted[:0], c.told[:0]
 }
 
-// blame fails the test, and says which requests were to touch the bytes of a side that differ.
+// blame fails the test and lists the requests that cover a side's differing bytes.
 func (c *talk) blame(side int, got []byte) {
 	c.t.Helper()
 	for k := 0; k < len(got); k++ {
@@ -176,12 +174,12 @@ func (c *talk) blame(side int, got []byte) {
 	c.t.FailNow()
 }
 
-// lengths are those at which packets end, begin, are padded and are empty.
+// lengths returns lengths around packet boundaries, with padding, and zero.
 func (c *talk) lengths() []int {
 	return []int{0, 1, 2, 3, 5, 64, c.mtu - 1, c.mtu, c.mtu + 1, 2*c.mtu - 3, 2 * c.mtu, 5*c.mtu + 6, 64<<10 + 7}
 }
 
-// every asks for one operation in all lengths, one after the other, and then all at once.
+// every posts one operation in all lengths, in two rounds.
 func (c *talk) every(op verbs.Opcode) {
 	c.t.Helper()
 	for range 2 {
@@ -192,7 +190,7 @@ func (c *talk) every(op verbs.Opcode) {
 	}
 }
 
-// mix asks for so many operations of all kinds that RC has.
+// mix posts count operations of all kinds that RC supports.
 func (c *talk) mix(count int) {
 	c.t.Helper()
 	ops := []verbs.Opcode{

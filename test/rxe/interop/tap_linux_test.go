@@ -34,7 +34,7 @@ func newTap(t *testing.T, netdev string) *tap {
 	return &tap{t: t, fd: fd}
 }
 
-// take returns the RoCE packets that have passed since the tap was made.
+// take returns the RoCE packets captured since the tap was created.
 func (tp *tap) take() []packet {
 	tp.t.Helper()
 	buf := make([]byte, 1<<16)
@@ -52,7 +52,7 @@ func (tp *tap) take() []packet {
 	}
 }
 
-// packet is a packet that was seen.
+// packet is a captured packet.
 type packet struct {
 	bytes    []byte // from the IP header on
 	src, dst netip.AddrPort
@@ -60,7 +60,7 @@ type packet struct {
 	datagram []byte
 }
 
-// parse reads the IP and UDP headers; what is not UDP has no port.
+// parse reads the IP and UDP headers; packets other than UDP have zero ports.
 func parse(b []byte) (p packet, err error) {
 	p.bytes = b
 	var from, to netip.Addr

@@ -13,11 +13,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestKernelPackets makes the kernel send every kind of packet that there is and holds
-// internal/roce against each: it decodes, its ICRC is right with the identification of its
-// IP header, that identification is found without looking at it, and encoding what was
-// decoded gives the same bytes. With IBVERBX_PACKETS=1 it prints one packet of each kind,
-// as internal/roce/testdata has them.
+// TestKernelPackets makes the kernel send every kind of packet and checks internal/roce against each: it
+// decodes, its ICRC is right for the IP header's identification, that identification is found without reading
+// it, and encoding the decoded packet returns the same bytes. With IBVERBX_PACKETS=1 it prints one packet of
+// each kind, in the format of internal/roce/testdata.
 func TestKernelPackets(t *testing.T) {
 	for row, family := range []string{"ipv6", "ipv4"} {
 		t.Run(family, func(t *testing.T) {
@@ -85,7 +84,7 @@ func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *en
 	return packets
 }
 
-// check holds internal/roce against a packet of the kernel.
+// check checks internal/roce against a kernel packet.
 func check(t *testing.T, p packet, e *roce.Explainer) {
 	t.Helper()
 	var h roce.Header
@@ -110,8 +109,8 @@ func check(t *testing.T, p packet, e *roce.Explainer) {
 	}
 }
 
-// messages posts the SENDs and WRITEs that RC and UC have: of one packet and of several,
-// with and without an immediate, of lengths that want pad.
+// messages posts the SENDs and WRITEs of RC and UC: with one packet and several, with and without an
+// immediate, and with lengths that need padding.
 func messages(a, b *end) {
 	for _, n := range []int{700, 256, 5, 0} {
 		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
@@ -139,7 +138,7 @@ func reliable(_ *tap, a, b *end) {
 	}
 }
 
-// notReady brings an RNR NAK about: there is no receive before it was seen.
+// notReady provokes an RNR NAK: it posts the receive only after the NAK was captured.
 func notReady(net0 *tap, a, b *end) {
 	a.send(verbs.SendWR{Opcode: verbs.OpSend}, 0, 9)
 	for deadline := time.Now().Add(patience); !slices.ContainsFunc(net0.take(), isNotReady); time.Sleep(time.Millisecond) {

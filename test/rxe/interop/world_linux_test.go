@@ -13,9 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// world is two wires, each a veth pair. One end of a wire is in the namespace of the test and
-// has a device of the kernel (rxe); the other is in a namespace of its own, with a softnic on
-// each of its addresses.
+// world is two wires, each a veth pair. One end of a wire is in the test's namespace, with a kernel device
+// (rxe). The other is in a separate namespace, with a softnic on each of its addresses.
 //
 //	rxe10 on kern0, 10.78.0.1, fd78:0::1  <- veth pair ->  soft0, 10.78.0.2, fd78:0::2: a softnic on each
 //	rxe11 on kern1, 10.78.1.1, fd78:1::1  <- veth pair ->  soft1, 10.78.1.2, fd78:1::2: a softnic on each
@@ -24,7 +23,7 @@ type world struct {
 	wires [2]wire
 }
 
-// wire is a veth pair; what is there for each version of IP is in the order of families.
+// wire is a veth pair; fields per IP version are in the order of families.
 type wire struct {
 	device     string // of the kernel
 	kern, soft string // network devices
@@ -34,7 +33,7 @@ type wire struct {
 
 var families = [2]string{"IPv4", "IPv6"}
 
-// Sides of a wire, and of what is in the order of sides.
+// Sides of a wire, and indexes into per-side values.
 const (
 	ours = iota
 	kernels
@@ -42,7 +41,7 @@ const (
 
 var sides = [2]string{"softnic", "rxe"}
 
-// newWorld makes a world for one test.
+// newWorld creates a world for one test.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	wantMachine(t)
@@ -55,13 +54,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// newWire makes wire i, with NICs on link.
+// newWire creates wire i, with NICs on link.
 func (w *world) newWire(t *testing.T, i int, link *softnic.UDPLink) wire {
 	t.Helper()
 	v := wire{device: fmt.Sprintf("rxe1%d", i), kern: fmt.Sprintf("kern%d", i), soft: fmt.Sprintf("soft%d", i)}
 	space := string(w.space)
 	command(t, "ip", "link", "add", v.kern, "type", "veth", "peer", "name", v.soft, "netns", space)
-	t.Cleanup(func() { command(t, "ip", "link", "del", v.kern) }) // at once; with the namespace it goes some time later
+	t.Cleanup(func() { command(t, "ip", "link", "del", v.kern) }) // immediately; the namespace would remove it later
 	for side, where := range [2][]string{ours: {"-n", space}, kernels: {}} {
 		dev := [2]string{v.soft, v.kern}[side]
 		ip := func(args ...string) { command(t, "ip", append(where[:len(where):len(where)], args...)...) }
@@ -100,8 +99,8 @@ func (v *wire) open(t *testing.T, family, side int) (verbs.Context, verbs.GIDEnt
 	return ctx, rowOf(t, ctx, verbs.GIDFromAddr(v.addrs[family][side]))
 }
 
-// impair makes a wire bad in both directions, in the words of tc-netem(8), until restore is
-// called or the test ends.
+// impair impairs a wire in both directions, with tc-netem(8) arguments, until restore is called or the test
+// finishes.
 func (w *world) impair(t *testing.T, i int, netem ...string) (restore func()) {
 	t.Helper()
 	theirs := impair(t, "", w.wires[i].kern, netem...)
@@ -112,7 +111,7 @@ func (w *world) impair(t *testing.T, i int, netem ...string) (restore func()) {
 	}
 }
 
-// tell logs what both sides have counted, if the test has failed.
+// tell logs both sides' counters if the test has failed.
 func (w *world) tell(t *testing.T, family int) {
 	t.Helper()
 	if !t.Failed() {

@@ -18,8 +18,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// substitutes are statuses that rxe confuses: requests whose memory is found bad when they are
-// sent end like those that do not fit the QP.
+// substitutes are statuses that rxe confuses: requests whose memory is found invalid when sent fail like
+// requests that do not fit the QP.
 func substitutes() map[verbs.Status][]verbs.Status {
 	return map[verbs.Status][]verbs.Status{verbs.StatusLocProtErr: {verbs.StatusLocQPOpErr}}
 }

@@ -1,4 +1,3 @@
-// Package reliable holds the tests of package reliable on a real kernel RDMA device, over a
-// network that loses packets. They run in the virtual machine of test/rxe, which has four
-// devices: rxe0 faces rxe1, and rxe2 faces rxe3.
+// Package reliable tests package reliable on a real kernel RDMA device, over a lossy network. The tests run
+// in the virtual machine of test/rxe, which has four devices: rxe0 faces rxe1, and rxe2 faces rxe3.
 package reliable

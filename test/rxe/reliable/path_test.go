@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestPathsEnd sends chunks of nine packets, of which every loss but that of the first packet
-// ends a path of rxe: paths end and come back all the time, with a receive half used. More of
-// them end than there are receive buffers, so that none may be lost with a path.
+// TestPathsEnd sends chunks of nine packets. Losing any packet but the first fails an rxe path, so paths
+// constantly fail and recover with a receive half used. More paths fail than there are receive buffers, so a
+// failed path must not leak its buffers.
 func TestPathsEnd(t *testing.T) {
 	const size, buffers = 100_000, 16
 	lose(t, "net0", "net1")

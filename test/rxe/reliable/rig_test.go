@@ -12,16 +12,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// patience is how long a test waits for something to happen: only a failing one waits so
-// long. The machine is emulated, and may have a busy host.
+// patience is the test timeout, which only a failing test reaches. The machine is emulated, on a possibly
+// busy host.
 const patience = 3 * time.Minute
 
-// onePacket is a configuration whose chunks, headers included, are a packet each.
+// onePacket is a configuration whose chunks, including headers, fit in one packet each.
 //
-// rxe of Linux 6.1 gives a UC QP up that has lost another packet than the first of a message: the
-// next message finds the last one unended and is dropped, and so is everything after it. With
-// longer chunks every such loss ends a path, which TestPathsEnd wants; elsewhere it would only
-// make the tests slow.
+// rxe in Linux 6.1 fails a UC QP that has lost a packet other than the first of a message: the next message
+// finds the last one unfinished and is dropped, and so is everything after it. With longer chunks every such
+// loss fails a path. TestPathsEnd wants that; elsewhere it would only slow the tests down.
 func onePacket() reliable.Config {
 	return reliable.Config{Paths: 8, ChunkBytes: 4000, RecvDepth: 1024, GiveUp: int64(patience), MinProbe: int64(20 * time.Millisecond)}
 }
@@ -34,7 +33,7 @@ func run(tb testing.TB, name string, args ...string) {
 	}
 }
 
-// lose makes the netdevs lose one packet of a hundred until the test ends.
+// lose makes the netdevs lose one packet in a hundred until the end of the test.
 func lose(tb testing.TB, netdevs ...string) {
 	tb.Helper()
 	needRXE(tb)
@@ -140,7 +139,7 @@ func (s *side) post(tb testing.TB, wr verbs.SendWR) {
 	}
 }
 
-// wait polls for n good completions. It lets the kernel's side of rxe run in between.
+// wait polls for n successful completions. It lets the kernel's side of rxe run in between.
 func (s *side) wait(tb testing.TB, what string, n int) (got []verbs.WC) {
 	tb.Helper()
 	var wcs [16]verbs.WC

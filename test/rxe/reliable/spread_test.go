@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestPathsOfRXEHaveLabels: the kernel takes a flow label for every path, each with a source port of its
-// own. TestFlowLabelOnWire in test/rxe/interop looks at the packets.
+// TestPathsOfRXEHaveLabels: the kernel accepts a flow label for every path, each with a distinct source port.
+// TestFlowLabelOnWire in test/rxe/interop checks the packets.
 func TestPathsOfRXEHaveLabels(t *testing.T) {
 	cfg := onePacket()
 	cfg.Paths = 16

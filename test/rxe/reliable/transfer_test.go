@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// mostRead is how much is read at once. A READ travels on an RC QP of rxe, which repeats it from the
-// first packet that is missing, six times: a long one may end with RETRY_EXC on a busy machine.
+// mostRead is the maximum size of a READ. READs use an rxe RC QP, which retransmits from the first missing
+// packet, six times: on a busy machine a long READ may fail with RETRY_EXC.
 const mostRead = 60_000
 
 // TestTransfer moves every kind of message over wrapped rxe devices that lose one packet of a
@@ -70,7 +70,7 @@ func transfer(t *testing.T, a, b *side, op verbs.Opcode, n int) {
 	}
 }
 
-// atomics adds and swaps behind WRITEs of the same word: each finds what was before it.
+// atomics adds and swaps behind WRITEs of the same word: each fetches the preceding value.
 func atomics(t *testing.T, a, b *side) {
 	const rounds = 10
 	ne := binary.NativeEndian

@@ -26,7 +26,7 @@ func newHost(t *testing.T, names []string, wrap reliable.Config, cfg ibverbx.Con
 	return h
 }
 
-// wait takes so many good completions of each host.
+// wait polls until each host has the wanted number of successful completions.
 func wait(t *testing.T, what string, hosts [2]*rig.Host, want [2]int) (got [2][]ibverbx.WC) {
 	t.Helper()
 	var wcs [16]ibverbx.WC
