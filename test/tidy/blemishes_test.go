@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// goodTree is a small tree to which no rule objects.
+// goodTree is a small tree that satisfies every rule.
 var goodTree = map[string]string{
 	"go.mod": "module ibverbx\n",
 	"doc.go": "// Package ibverbx is the engine.\npackage ibverbx\n\nimport (\n\t_ \"ibverbx/internal/ring\"\n\t_ \"ibverbx/verbs\"\n)\n",
@@ -78,7 +78,7 @@ func repeat(line string, n int) string {
 // lines returns a Go function of n lines.
 func lines(n int) string { return "func f() {\n" + strings.Repeat("\t_ = 0\n", n-2) + "}\n" }
 
-// A blemish is one change to goodTree, the rule that must object, and what it must say.
+// A blemish is one change to goodTree, the rule that must object, and the expected finding.
 var blemishes = []struct{ rule, file, text, want string }{
 	{"module", "go.mod", "module example.com/other\n", "want \"module ibverbx\""},
 
@@ -157,7 +157,7 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"markers", "README.md", "all is well\n\nXX" + "X not quite\n", "README.md:3: XX" + "X"},
 }
 
-// Every rule can fail: each blemish on the good tree is found, by the right rule.
+// Every rule can fail: the right rule finds each blemish on the good tree.
 func TestTidyFindsBlemishes(t *testing.T) {
 	tried := map[string]bool{}
 	for _, b := range blemishes {

@@ -1,5 +1,4 @@
-// Package tidy holds the rules of the source tree that no compiler or linter checks: which
-// package may import which, how long a file or function may be, where clocks, goroutines,
-// cgo and unsafe are allowed. TestTidy applies them to the tree; the other tests break a
-// small tree in one place at a time, to show that each rule can fail.
+// Package tidy checks rules of the source tree beyond compiler and linters: allowed imports, the length of
+// files and functions, and where clocks, goroutines, cgo and unsafe may be used. TestTidy applies them to the
+// tree; the other tests break a small tree in one place at a time, to show that each rule can fail.
 package tidy

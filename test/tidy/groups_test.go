@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// groupedDir is the package whose files belong to groups. A prefix of the file name gives the group.
+// groupedDir is the package whose files belong to groups, by the prefix of the file name.
 const groupedDir = "softnic"
 
 // groups are the groups of softnic, each with the groups whose types it may name. nic is the hub: NIC, core and packet refer to
@@ -25,7 +25,7 @@ var groups = map[string][]string{
 	"seal":   {"nic", "qp", "udp"},
 }
 
-// groupOf returns the group of a file, "" if it has none.
+// groupOf returns the group of a file, or "".
 func groupOf(f *goFile) string {
 	prefix, _, _ := strings.Cut(strings.TrimSuffix(path.Base(f.path), ".go"), "_")
 	if groups[prefix] == nil {
@@ -34,7 +34,7 @@ func groupOf(f *goFile) string {
 	return prefix
 }
 
-// checkGroups wants every file of softnic in a group, and only the known arrows between groups.
+// checkGroups requires every file of softnic to be in a group, and allows only known arrows between groups.
 func checkGroups(tr *tree) (findings []string) {
 	owners := map[string]string{} // of types
 	var files []*goFile

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// rule is one thing that holds everywhere in the tree.
+// rule is a property of the whole tree.
 type rule struct {
 	name  string
-	check func(*tree) []string // what is wrong, with file and line
+	check func(*tree) []string // returns findings, with file and line
 }
 
 var rules = []rule{
@@ -45,7 +45,7 @@ func checkModule(tr *tree) []string {
 	return nil
 }
 
-// checkPackageComments wants one package comment per package, in the usual form.
+// checkPackageComments requires one package comment per package, in the usual form.
 func checkPackageComments(tr *tree) (findings []string) {
 	comments := map[string][]*goFile{}
 	for _, f := range tr.files {
@@ -78,10 +78,9 @@ func checkPackageComments(tr *tree) (findings []string) {
 	return findings
 }
 
-// arrows says what the packages of a directory may import of ours. Directories below
-// one that is listed follow it unless they are listed themselves. "pure" stands for
-// what is below internal without a line of its own here: algorithms that import
-// nothing of ours. "all" is for packages that wire others together.
+// arrows lists the packages of ours that the packages in a directory may import. Unlisted directories follow
+// the nearest listed parent. "pure" stands for unlisted packages below internal: algorithms that do not
+// import other packages of ours. "all" is for packages that wire others together.
 var arrows = map[string][]string{
 	".":                  {"verbs", "pure"},
 	"verbs":              {"pure"},
@@ -118,7 +117,7 @@ var arrows = map[string][]string{
 	"docs":               {"all"},
 }
 
-// rigDir holds the setup that tests share. Only test files, and packages below test, import it.
+// rigDir holds the setup shared by tests. Only test files, and packages below test, import it.
 const rigDir = "internal/rig"
 
 // perfDir holds the packages behind "ibverbx perf".
@@ -127,7 +126,7 @@ const perfDir = "internal/perf"
 // nodeRigDir is the same for Nodes.
 const nodeRigDir = rigDir + "/noderig"
 
-// place returns the line of arrows that a directory follows.
+// place returns the entry of arrows that applies to a directory.
 func place(dir string) (string, bool) {
 	for d := dir; ; d = path.Dir(d) {
 		if _, ok := arrows[d]; ok && (d != "." || dir == ".") {
@@ -139,7 +138,7 @@ func place(dir string) (string, bool) {
 	}
 }
 
-// checkArrows holds the order of the packages. Tests may import what they like.
+// checkArrows enforces the order of the packages. Tests may import any package.
 func checkArrows(tr *tree) (findings []string) {
 	for _, f := range tr.files {
 		from, ok := place(f.dir())
@@ -169,7 +168,7 @@ func mayImport(from, dir, to string) bool {
 			return true
 		}
 	}
-	return from == to && from != "internal" // a package and what is below it
+	return from == to && from != "internal" // a package and its subpackages
 }
 
 // ownImports returns the imports that are of this module, by directory.
@@ -191,7 +190,7 @@ func importPath(spec *ast.ImportSpec) string {
 	return p
 }
 
-// vague are names that say nothing about what they name.
+// vague lists uninformative package names.
 var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "types"}
 
 func checkNames(tr *tree) (findings []string) {
@@ -220,8 +219,7 @@ func checkCgo(tr *tree) []string {
 	return tr.importers("C", func(f *goFile) bool { return slices.Contains(cgoFiles, f.path) })
 }
 
-// checkUnsafe confines unsafe to files that say so, and to the places whose business
-// is memory or C.
+// checkUnsafe confines unsafe to files marked as such, and to packages that deal with memory or C.
 func checkUnsafe(tr *tree) []string {
 	return tr.importers("unsafe", func(f *goFile) bool {
 		return f.isTest() || strings.HasSuffix(f.path, "_unsafe.go") || strings.HasPrefix(f.path, "verbs/memory") ||
@@ -265,8 +263,8 @@ func checkFileLength(tr *tree) (findings []string) {
 	return findings
 }
 
-// checkFunctionLength wants short functions, or a line //tidy:long with the reason in
-// the comment above them.
+// checkFunctionLength requires short functions, or a line //tidy:long with the reason in the comment above
+// them.
 func checkFunctionLength(tr *tree) (findings []string) {
 	for _, f := range tr.files {
 		for _, decl := range f.ast.Decls {
@@ -296,8 +294,8 @@ func hasReason(doc *ast.CommentGroup) bool {
 	return false
 }
 
-// clockFiles are the files of softnic in which real time and goroutines live. The rest
-// is driven from outside, so that a simulation can drive it on virtual time.
+// clockFiles are the softnic files that may use real time and goroutines. The rest is driven from outside, so
+// that a simulation can drive it in virtual time.
 var clockFiles = []string{"softnic/nic_clock.go", "softnic/nic_reader.go", "softnic/udp_reader.go", "softnic/shm_reader.go", "softnic/dev_copier.go"}
 
 var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
@@ -322,7 +320,7 @@ func checkClock(tr *tree) (findings []string) {
 	return findings
 }
 
-// checkSkips wants every skipped test to say why.
+// checkSkips requires a reason for every skipped test.
 func checkSkips(tr *tree) (findings []string) {
 	for _, f := range tr.files {
 		ast.Inspect(f.ast, func(n ast.Node) bool {
@@ -350,10 +348,10 @@ func isEmptyString(e ast.Expr) bool {
 	return ok && lit.Kind == token.STRING && (lit.Value == `""` || lit.Value == "``")
 }
 
-// markers are written in pieces, so that this file has none.
+// markers is split, so that this file does not match it.
 var markers = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 
-// checkMarkers wants what is left to do to be in the issue tracker.
+// checkMarkers requires that remaining work is in the issue tracker.
 func checkMarkers(tr *tree) (findings []string) {
 	check := func(name, text string) {
 		for i, line := range strings.Split(text, "\n") {
@@ -371,13 +369,13 @@ func checkMarkers(tr *tree) (findings []string) {
 	return findings
 }
 
-// promises are the texts whose promises name the tests that hold them.
+// promises are the documents whose guarantees name their tests.
 var promises = []string{"SECURITY.md", "docs/wire.md"}
 
 // namedTest finds the name of a test, fuzz target or benchmark in a text.
 var namedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
 
-// checkPromises wants every test that a promise names to exist.
+// checkPromises requires that every test named by a guarantee exists.
 func checkPromises(tr *tree) (findings []string) {
 	tests := map[string]bool{}
 	for _, f := range tr.files {

@@ -20,20 +20,20 @@ var largeTypes = map[string]string{
 	"sim.end":       "an end embeds what each checker has to remember of it",
 }
 
-// typeSize is what counts towards the size of a type. Promoted fields and methods count too.
+// typeSize counts the fields and methods of a type, including promoted ones.
 type typeSize struct {
 	pos      token.Pos
 	name     string // package and name, for findings
 	isStruct bool
-	fields   int             // declared ones that are not embedded
-	methods  map[string]bool // declared ones, or those of an interface
+	fields   int             // declared and not embedded
+	methods  map[string]bool // declared, or an interface's
 	embedded []string        // keys of embedded types of this tree
 }
 
 // sizes has every type of a tree by key: directory, package and name.
 type sizes map[string]*typeSize
 
-// checkTypeSize wants types that a reader can hold in mind. A type that is made of parts has them as
+// checkTypeSize limits the size of types to what a reader can hold in mind. A composite type has its parts as
 // named fields.
 func checkTypeSize(tr *tree) (findings []string) {
 	all := sizes{}
@@ -58,7 +58,7 @@ func checkTypeSize(tr *tree) (findings []string) {
 	return findings
 }
 
-// at returns the entry of a type, which is made if it is missing.
+// at returns the entry of a type, and creates it if missing.
 func (s sizes) at(key string) *typeSize {
 	if s[key] == nil {
 		s[key] = &typeSize{methods: map[string]bool{}}
@@ -133,8 +133,8 @@ func (f *goFile) typeKey(e ast.Expr) string {
 	return ""
 }
 
-// count returns the fields and methods of a type, embedded ones included. An embedded type that is no
-// struct, or not of this tree, is one field.
+// count returns the fields and methods of a type, including embedded ones. An embedded type that is not a
+// struct, or is outside this tree, counts as one field.
 func (s sizes) count(key string, seen map[string]bool) (fields int, methods map[string]bool) {
 	t := s[key]
 	if t == nil || seen[key] {

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// checkState wants no init functions and no package-level state: no variable of a
-// package that is assigned to after its declaration or that exists to be changed.
-// Error values and lookup tables are variables only because Go has no such constants.
+// checkState forbids init functions and package-level state: package variables that are assigned after their
+// declaration or exist to be changed. Error values and lookup tables are variables only because Go lacks such
+// constants.
 func checkState(tr *tree) (findings []string) {
 	vars := map[string][]*ast.ValueSpec{} // by directory
 	for _, f := range tr.files {
@@ -48,8 +48,8 @@ func checkState(tr *tree) (findings []string) {
 	return findings
 }
 
-// isChangeable reports whether a type is one that only makes sense if it changes: a
-// channel, or something of package sync or sync/atomic.
+// isChangeable reports whether a type only makes sense as mutable state: a channel, or a type of package sync
+// or sync/atomic.
 func isChangeable(typ ast.Expr) bool {
 	switch t := typ.(type) {
 	case *ast.ChanType:
@@ -63,8 +63,8 @@ func isChangeable(typ ast.Expr) bool {
 	return false
 }
 
-// assigned returns the identifiers on the left of an assignment in the functions of a
-// file that name one of the given variables of its package.
+// assigned returns the identifiers assigned to in a file's functions that refer to one of the given package
+// variables.
 func assigned(file *ast.File, specs []*ast.ValueSpec) (found []*ast.Ident) {
 	check := func(e ast.Expr) {
 		id := root(e)

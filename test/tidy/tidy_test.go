@@ -16,8 +16,8 @@ import (
 // module is the path under which packages of this tree import one another.
 const module = "ibverbx"
 
-// TestTidy holds the house rules that a compiler does not know. Each rule is a
-// subtest; blemishes_test.go shows that each of them can fail.
+// TestTidy checks the house rules beyond the compiler's. Each rule is a subtest; blemishes_test.go shows that
+// each of them can fail.
 func TestTidy(t *testing.T) {
 	tr, err := loadTree("../..")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// tree is the source that the rules look at.
+// tree is the source checked by the rules.
 type tree struct {
 	fset  *token.FileSet
 	files []*goFile
@@ -56,7 +56,7 @@ func (tr *tree) at(pos token.Pos, format string, args ...any) string {
 	return fmt.Sprintf("%s:%d: %s", p.Filename, p.Line, fmt.Sprintf(format, args...))
 }
 
-// textExtensions are the ends of names of files that are not Go but that people read.
+// textExtensions are the name endings of non-Go files meant for readers.
 var textExtensions = []string{".md", ".s", ".c", ".h", ".yml", ".yaml", ".sh", "Makefile", "go.mod", ".ci/run"}
 
 func loadTree(root string) (*tree, error) {
@@ -95,8 +95,8 @@ func (tr *tree) load(root, p string) error {
 	if err != nil {
 		return err
 	}
-	// Objects are deprecated as a substitute for types, but they tell a local
-	// variable from one of the package, and that is all that the rules ask of them.
+	// Objects are deprecated as a substitute for types, but they distinguish local variables from package
+	// variables, which is all the rules need.
 	file, err := parser.ParseFile(tr.fset, p, text, parser.ParseComments)
 	if err != nil {
 		return err
