@@ -1,6 +1,6 @@
-// Command alternate compares the benchmarks of two commits on a machine that is not quiet:
-// it builds the test binary of both, runs them in turn many times, and prints the median of
-// the ratios of neighbouring runs. What disturbs one run disturbs its neighbour as often.
+// Command alternate compares the benchmarks of two commits on a busy machine: it builds both test binaries,
+// runs them alternately many times, and prints the median ratio of adjacent runs. Disturbances affect both
+// equally often.
 //
 //	go run ./test/alternate -base 'HEAD~1' -bench 'BenchmarkMessage/.*/lanes=16' -rounds 30
 package main
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// figures are the nanoseconds of each benchmark of one run.
+// figures holds the nanoseconds of each benchmark in one run.
 type figures map[string]float64
 
 func run() (err error) {
@@ -72,7 +72,7 @@ func run() (err error) {
 	return report(os.Stdout, ratios, *rounds)
 }
 
-// build checks a commit out below dir and makes its test binary.
+// build checks a commit out below dir and builds its test binary.
 func build(dir, commit, pkg string) (string, error) {
 	hash, err := command(".", "git", "rev-parse", "--verify", commit+"^{commit}")
 	if err != nil {
@@ -89,7 +89,7 @@ func build(dir, commit, pkg string) (string, error) {
 	return binary, err
 }
 
-// command runs a program in a directory and returns what it prints.
+// command runs a program in a directory and returns its output.
 func command(dir string, args ...string) (string, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir

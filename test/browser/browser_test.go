@@ -44,20 +44,20 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// long is how long a test waits for something to happen. It is generous, because the machine may be busy.
+// long is the test timeout. It is generous, because the machine may be busy.
 const long = 2 * time.Minute
 
-// tab is a page in a browser. At the end of the test it must have seen no error.
+// tab is a page in a browser. It must be free of errors at the end of the test.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
 
 	mu    sync.Mutex
-	wrong []string // what the console and the network complained about
-	asked []string // addresses that were asked for
+	wrong []string // errors from the console and the network
+	asked []string // requested addresses
 }
 
-// newBrowser starts Chromium and returns a context in which pages can be opened.
+// newBrowser starts Chromium and returns a context for opening pages.
 func newBrowser(t *testing.T) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -92,7 +92,7 @@ func open(ctx context.Context, t *testing.T, address string) *tab {
 	return p
 }
 
-// follow calls f with all that comes until the tab is closed.
+// follow calls f with every event until the tab is closed.
 func follow[E any](events iter.Seq2[E, error], f func(E)) {
 	go func() {
 		for e, err := range events {
@@ -134,7 +134,7 @@ func (p *tab) complaints() []string {
 	return append([]string(nil), p.wrong...)
 }
 
-// clean checks that the page saw no error and asked only its own server for something.
+// clean checks that the page reported no errors and requested resources only from its own server.
 func (p *tab) clean(origin string) {
 	p.t.Helper()
 	if wrong := p.complaints(); len(wrong) > 0 {
@@ -149,7 +149,7 @@ func (p *tab) clean(origin string) {
 	}
 }
 
-// shoot writes a picture of the whole page to the directory that IBVERBX_SCREENSHOTS names, if any.
+// shoot writes a screenshot of the whole page to the directory in IBVERBX_SCREENSHOTS, if set.
 func (p *tab) shoot(name string) {
 	p.t.Helper()
 	dir := os.Getenv("IBVERBX_SCREENSHOTS")
@@ -173,7 +173,7 @@ type program struct {
 	ended   chan error
 }
 
-// begin starts ibverbx and reads the address of its page.
+// begin starts ibverbx and returns it with the address of its page.
 func begin(t *testing.T, args ...string) *program {
 	t.Helper()
 	p := &program{cmd: exec.Command(tool, args...), ended: make(chan error, 1)}
@@ -202,7 +202,7 @@ func begin(t *testing.T, args ...string) *program {
 	return p
 }
 
-// origin is that of the page, without its secret.
+// origin returns the page's origin, without its secret.
 func (p *program) origin() string {
 	return p.address[:strings.LastIndex(p.address[:len(p.address)-1], "/")]
 }
@@ -232,8 +232,8 @@ func (p *tab) press(keys ...string) {
 	}
 }
 
-// TestDemoPage: a viewer pulls a cable by mouse, plugs it in by keyboard, and turns the other faults on. The other rail
-// carries on, and nothing complains.
+// TestDemoPage: a viewer pulls a cable by mouse, plugs it in by keyboard, and turns the other faults on. The
+// other rail continues, without errors on the page.
 func TestDemoPage(t *testing.T) {
 	demo := begin(t, "demo", "--web")
 	p := open(newBrowser(t), t, demo.address)
@@ -261,7 +261,7 @@ func TestDemoPage(t *testing.T) {
 	p.waitFor("rail 0 loses packets", `samples.at(-1).rails[0].retransmits > 3 && document.querySelector('#rail0 [data-action="lossy"]').getAttribute("aria-pressed") === "true"`)
 	p.press(" ")
 	p.waitFor("both rails", bothUp())
-	// A stream that connects again sends everything, and the page is made again.
+	// A reconnected stream sends everything again, and the page is rebuilt.
 	p.do(chromedp.Evaluate[chromedp.Void](`stream.dispatchEvent(new MessageEvent("view", { data: JSON.stringify({ setup, samples, events }) }))`))
 	p.waitFor("the focus where it was", `document.activeElement.dataset.rail === "0" && document.activeElement.dataset.action === "lossy"`)
 
@@ -307,7 +307,7 @@ func TestOtherOrigin(t *testing.T) {
 	p := open(browser, t, demo.address)
 	p.waitFor("both rails", bothUp())
 	evil := open(p.ctx, t, other.URL)
-	// The first is sent, and its answer cannot be read. The others are not allowed.
+	// The first is sent, but its response cannot be read. The others are blocked.
 	evil.waitFor("what came of it", `JSON.stringify(window.results) === '["fulfilled","rejected","rejected"]'`)
 	p.do(chromedp.Evaluate[chromedp.Void](`window.before = samples.at(-1).at`))
 	p.waitFor("later samples", `samples.at(-1).at > window.before + 0.5`)
@@ -316,7 +316,7 @@ func TestOtherOrigin(t *testing.T) {
 	p.clean(demo.origin())
 }
 
-// TestPerfPage: a running test shows its rails, has no buttons, and says how it ended.
+// TestPerfPage: the page of a running test shows its rails without buttons, and then the outcome.
 func TestPerfPage(t *testing.T) {
 	test := begin(t, "perf", "--web", "-s", "1M", "-D", "600", "--provider", "softnic", "--interval", "100ms")
 	p := open(newBrowser(t), t, test.address)
@@ -331,7 +331,7 @@ func TestPerfPage(t *testing.T) {
 	<-test.ended
 }
 
-// TestReports: the files of perf --html open without a complaint and ask for nothing. Charts have curves and bars.
+// TestReports: the files of perf --html open without errors or network requests. Charts have curves and bars.
 func TestReports(t *testing.T) {
 	browser := newBrowser(t)
 	for _, tt := range []struct {

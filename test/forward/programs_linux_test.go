@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// TestRedis: redis-benchmark with 50 connections, small and pipelined requests, and values of 100 KB. What was written is there.
+// TestRedis: redis-benchmark with 50 connections, small and pipelined requests, and values of 100 KB. The
+// written data is stored.
 func TestRedis(t *testing.T) {
 	server, bench, cli := need(t, "redis-server", "redis-server"), need(t, "redis-benchmark", "redis-tools"), need(t, "redis-cli", "redis-tools")
 	ip, port := freeAddr(t)
@@ -41,7 +42,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// lastLines are the lines of a benchmark without those that it has overwritten.
+// lastLines returns a benchmark's output without overwritten lines.
 func lastLines(out string) string {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for i, l := range lines {
@@ -50,7 +51,8 @@ func lastLines(out string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestPostgreSQL: pgbench makes its tables and runs transactions. No transaction fails, and the sums are right.
+// TestPostgreSQL: pgbench creates its tables and runs transactions. No transaction fails, and the sums are
+// right.
 func TestPostgreSQL(t *testing.T) {
 	const places = "/usr/lib/postgresql/*/bin"
 	initdb, postgres := need(t, "initdb", "postgresql", places), need(t, "postgres", "postgresql", places)

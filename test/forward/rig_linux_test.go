@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// tool is the program that is tested.
+// tool is the path of the tested program.
 var tool string
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func need(t *testing.T, name, pkg string, places ...string) string {
 	return path
 }
 
-// output is what a process prints.
+// output is a process's output.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -80,7 +80,8 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// start starts a program, which is ended with a signal at the end of the test. It must end without an error if clean is set.
+// start starts a program, which is stopped with a signal at the end of the test. If clean is set, it must
+// exit without an error.
 func start(t *testing.T, cmd *exec.Cmd, signal syscall.Signal, clean bool) *output {
 	t.Helper()
 	o := &output{}
@@ -106,7 +107,7 @@ func start(t *testing.T, cmd *exec.Cmd, signal syscall.Signal, clean bool) *outp
 	return o
 }
 
-// run runs a program to its end, which must be a good one, and returns what it prints.
+// run runs a program, which must succeed, and returns its output.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	return finish(t, exec.Command(name, args...))
@@ -125,7 +126,7 @@ func finish(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// freeAddr returns an IP and a port for a server. No other process has the IP, so none takes the port.
+// freeAddr returns an IP and a port for a server. The IP is unique to it, so the port stays free.
 func freeAddr(t *testing.T) (ip, port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
@@ -157,7 +158,7 @@ func through(t *testing.T, ip, port string) (host, local string) {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "token")
 	run(t, tool, "token", token)
-	// Two rails, each with software NICs on an address of its own.
+	// Two rails, each with software NICs on a separate address.
 	common := []string{"--token-file", token, "--provider", "softnic", "--addr", "127.0.0.1,127.0.0.2"}
 	serve := start(t, exec.Command(tool, append([]string{"serve", "--listen", "127.0.0.1:0", "--forward", ip + ":" + port}, common...)...), syscall.SIGINT, true)
 	addr := awaitText(t, serve, "listening on ")
@@ -171,7 +172,7 @@ func through(t *testing.T, ip, port string) (host, local string) {
 	return host, local
 }
 
-// awaitText waits for a line with a text and returns what follows it.
+// awaitText waits for a line with a text and returns the rest of the line.
 func awaitText(t *testing.T, o *output, text string) string {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(time.Millisecond) {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// BenchmarkGRPC makes unary calls of 64 KiB, 8 at a time. x-tcp is their speed in comparison with that over TCP on the loopback.
+// BenchmarkGRPC runs unary calls of 64 KiB, 8 concurrently. x-tcp is their speed relative to TCP on loopback.
 func BenchmarkGRPC(b *testing.B) {
 	for _, n := range networks {
 		if n.name == "fault" || n.name == "shm" {
@@ -45,10 +45,10 @@ func BenchmarkGRPC(b *testing.B) {
 	}
 }
 
-// batch is how many calls are made at a time of the clock.
+// batch is the number of calls per clock reading.
 const batch = 256
 
-// calls makes a batch of calls and returns how long it took.
+// calls runs a batch of calls and returns the elapsed time.
 func calls(b *testing.B, c *grpc.ClientConn) time.Duration {
 	b.Helper()
 	body := make([]byte, 64<<10)

@@ -37,7 +37,7 @@ func unary(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerI
 	return m, decode(m)
 }
 
-// both answers each message with the same one.
+// both echoes each message.
 func both(_ any, s grpc.ServerStream) error {
 	for {
 		m := &wrapperspb.BytesValue{}
@@ -53,7 +53,7 @@ func both(_ any, s grpc.ServerStream) error {
 	}
 }
 
-// serveGRPC starts a gRPC server on a Listener and returns it with a client, whose connections dial makes.
+// serveGRPC starts a gRPC server on a Listener and returns it with a client that connects through dial.
 func serveGRPC(t testing.TB, l net.Listener, dial func(context.Context, string) (net.Conn, error), addr string) (*grpc.Server, *grpc.ClientConn) {
 	t.Helper()
 	s := grpc.NewServer()
@@ -80,7 +80,7 @@ func (p *pair) grpc(t testing.TB) (*grpc.Server, *grpc.ClientConn) {
 	return serveGRPC(t, p.listen(t, "grpc"), func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "", addr) }, p.addr("grpc"))
 }
 
-// call makes a unary call.
+// call runs a unary call.
 func call(ctx context.Context, c *grpc.ClientConn, method string, body []byte) ([]byte, error) {
 	m := &wrapperspb.BytesValue{}
 	err := c.Invoke(ctx, "/Echo/"+method, wrapperspb.Bytes(body), m)
@@ -130,7 +130,7 @@ func TestGRPC(t *testing.T) {
 	})
 }
 
-// testBoth sends messages of many sizes and gets them back, while others are on their way.
+// testBoth sends messages of many sizes and receives their echoes, while others are in flight.
 func testBoth(t *testing.T, c *grpc.ClientConn) {
 	t.Helper()
 	s, err := c.NewStream(soon(t), &service.Streams[0], "/Echo/Both")

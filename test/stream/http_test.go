@@ -47,7 +47,7 @@ func (p *pair) serve(t *testing.T, two bool, h http.Handler) *web {
 	return &web{&http.Client{Transport: tr, Timeout: time.Minute}, server, "http://" + p.server.Addr().String()}
 }
 
-// post sends a body and returns the answer.
+// post sends a body and returns the response.
 func (w *web) post(t testing.TB, path string, body []byte) []byte {
 	t.Helper()
 	r, err := w.Post(w.url+path, "application/octet-stream", bytes.NewReader(body))
@@ -63,7 +63,7 @@ func (w *web) post(t testing.TB, path string, body []byte) []byte {
 	return b
 }
 
-// echo answers with the body, and /wait only when the client has gone.
+// echo responds with the body, and to /wait only when the client has disconnected.
 func echo(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/proto":
@@ -114,7 +114,7 @@ func testHTTP(t *testing.T, two bool, proto string) {
 func TestHTTP1(t *testing.T) { testHTTP(t, false, "HTTP/1.1") }
 func TestHTTP2(t *testing.T) { testHTTP(t, true, "HTTP/2.0") }
 
-// TestHTTP10: the server ends an answer without a length by closing the stream.
+// TestHTTP10: the server marks the end of a response without a length by closing the stream.
 func TestHTTP10(t *testing.T) {
 	p := connect(t, networks[0])
 	p.serve(t, false, http.HandlerFunc(echo))
@@ -152,7 +152,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestHTTPServerStops: a server that shuts down answers what it has begun, and then refuses.
+// TestHTTPServerStops: a server that shuts down finishes requests in progress, and then refuses new ones.
 func TestHTTPServerStops(t *testing.T) {
 	p := connect(t, networks[0])
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -169,7 +169,7 @@ func TestHTTPServerStops(t *testing.T) {
 	for {
 		c, err := stream.Dialer(p.client)(soon(t), "", p.server.Addr().String())
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			break // the service is not there any more
+			break // the service is closed
 		}
 		if err != nil {
 			t.Fatalf("Dial: got %v, want %v", err, syscall.ECONNREFUSED)

@@ -10,7 +10,7 @@ import (
 	"ibverbx/stream"
 )
 
-// TestConn runs what golang.org/x/net expects of every net.Conn.
+// TestConn runs golang.org/x/net's conformance tests for net.Conn.
 func TestConn(t *testing.T) {
 	onNetworks(t, func(t *testing.T, p *pair) {
 		l := p.listen(t, "conn")
@@ -23,7 +23,7 @@ func TestConn(t *testing.T) {
 				return nil, nil, nil, err
 			}
 			return c1, c2, func() {
-				var both sync.WaitGroup // one that waits for the other to read takes seconds
+				var both sync.WaitGroup // closing one end that waits for the other to read takes seconds
 				both.Go(func() { _ = c1.Close() })
 				both.Go(func() { _ = c2.Close() })
 				both.Wait()

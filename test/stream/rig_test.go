@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // network is a kind of link between two Nodes.
 type network struct {
 	name string
-	// links makes the links of the client's NICs and of the server's. Nil means UDP on the loopback.
+	// links returns the links of the client's NICs and of the server's. Nil means UDP on loopback.
 	links func(t testing.TB) (client, server []softnic.Link)
 }
 
@@ -51,7 +51,7 @@ var networks = []network{
 	{"shm", shmLinks},
 }
 
-// shmLinks makes the two ends of a link of shared memory, which does not mind that both are in one process.
+// shmLinks returns the two ends of a shared-memory link, which works within one process.
 func shmLinks(t testing.TB) (client, server []softnic.Link) {
 	if runtime.GOOS != "linux" {
 		t.Skip("shared memory is for Linux")
@@ -83,7 +83,7 @@ func shmLinks(t testing.TB) (client, server []softnic.Link) {
 // pair is two Nodes.
 type pair struct{ client, server *node.Node }
 
-// connect makes two Nodes, which are closed at the end of the test.
+// connect returns two Nodes, closed at the end of the test.
 func connect(t testing.TB, n network) *pair {
 	t.Helper()
 	var client, server []softnic.Link
@@ -93,7 +93,7 @@ func connect(t testing.TB, n network) *pair {
 	return &pair{start(t, client), start(t, server)}
 }
 
-// start makes a Node with a NIC on each link.
+// start starts a Node with a NIC on each link.
 func start(t testing.TB, links []softnic.Link) *node.Node {
 	t.Helper()
 	n, err := node.New(soon(t), node.Config{
@@ -138,7 +138,7 @@ func open(links []softnic.Link) (nics peer.NICs, err error) {
 	return nics, nil
 }
 
-// listen makes a service of the server. It is closed at the end of the test.
+// listen creates a service on the server, closed at the end of the test.
 func (p *pair) listen(t testing.TB, service string) net.Listener {
 	t.Helper()
 	l, err := stream.Listen(p.server, service)
