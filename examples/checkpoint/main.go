@@ -1,8 +1,9 @@
-// Command checkpoint pulls a checkpoint, a directory of large files, from one process to another. The process that pulls is killed
-// with SIGKILL in the middle. It is started again, and only what was missing is sent. Every chunk is verified on the way, and at the
-// end the program compares all bytes itself.
+// Command checkpoint pulls a checkpoint, a directory of large files, from one process to another. The pulling
+// process is killed with SIGKILL in the middle and started again, and only the missing data is sent. Every
+// chunk is verified in transit, and at the end the program compares all bytes itself.
 //
-// The program is the training host, which serves the checkpoint. It starts itself once more as the host that pulls it.
+// The program is the training host, which serves the checkpoint. It starts a second copy of itself as the
+// host that pulls it.
 package main
 
 import (
@@ -29,7 +30,7 @@ import (
 const (
 	shards     = 3
 	shardBytes = 32 << 20
-	// pullEnv makes the program the host that pulls. It holds the address of the training host.
+	// pullEnv selects the pulling host. It holds the address of the training host.
 	pullEnv = "CHECKPOINT_PULL_FROM"
 )
 
@@ -49,8 +50,8 @@ func main() {
 	}
 }
 
-// pull is the host that pulls. It says how far it is, a line of JSON at a time. In dir are the token and, later, the checkpoint.
-// What an earlier process has left there is used.
+// pull is the host that pulls. It reports its progress as lines of JSON. dir holds the token and, later, the
+// checkpoint. Data from an earlier process is reused.
 func pull(ctx context.Context, addr, dir string) error {
 	n, err := node.New(ctx, node.Config{Auth: bootstrap.Config{TokenFile: filepath.Join(dir, "token")}})
 	if err != nil {
@@ -126,7 +127,7 @@ func save(dir string) error {
 	return nil
 }
 
-// pullTwice kills the first pull in the middle, and lets the second one finish.
+// pullTwice kills the first pull in the middle and completes the second.
 func pullTwice(ctx context.Context, w io.Writer, addr, dir string) error {
 	const all = shards * shardBytes
 	for {
@@ -138,7 +139,7 @@ func pullTwice(ctx context.Context, w io.Writer, addr, dir string) error {
 			fmt.Fprintf(w, "killed after %d of %d MiB\n", s.Bytes>>20, all>>20)
 			break
 		}
-		// It had ended before it was killed.
+		// It finished before it was killed.
 		if err := os.RemoveAll(filepath.Join(dir, "pulled")); err != nil {
 			return err
 		}
@@ -155,7 +156,8 @@ func pullTwice(ctx context.Context, w io.Writer, addr, dir string) error {
 	return nil
 }
 
-// startPull runs a process that pulls, and kills it when it has limit bytes. It returns how far the process was.
+// startPull runs a pulling process and kills it once it has limit bytes. It returns the progress of the
+// process.
 func startPull(ctx context.Context, addr, dir string, limit int64) (last files.Status, killed bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -173,7 +175,7 @@ func startPull(ctx context.Context, addr, dir string, limit int64) (last files.S
 	}
 	for lines := bufio.NewScanner(out); lines.Scan() && !killed && err == nil; {
 		if err = json.Unmarshal(lines.Bytes(), &last); err == nil && last.Bytes >= limit {
-			err = cmd.Process.Kill() // SIGKILL: the process can clean up nothing
+			err = cmd.Process.Kill() // SIGKILL: the process cannot clean up
 			killed = true
 		}
 	}
@@ -186,7 +188,7 @@ func startPull(ctx context.Context, addr, dir string, limit int64) (last files.S
 	return last, false, err
 }
 
-// compare returns an error if a file of got is not that of want.
+// compare returns an error if a file in got differs from the one in want.
 func compare(want, got string) error {
 	for i := range shards {
 		name := fmt.Sprintf("shard-%d.safetensors", i)

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestRun pulls a checkpoint, kills the process that pulls, and wants the next one to keep what was there.
+// TestRun: after the pulling process is killed, the next one reuses the data already stored.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(context.Background(), &out); err != nil {

@@ -1,7 +1,7 @@
-// Command failover moves data over two rails of software NICs, loses one of them halfway, and
-// gets it back. The program itself does nothing about the loss. It only gives both ends a
-// control channel (Config.Control) and polls. The VirtualQP repeats the requests of the lost
-// rail on the other one. Each request completes once and in order.
+// Command failover moves data over two rails of software NICs, loses one of them halfway, and recovers it.
+// The program does not handle the loss: it only gives both ends a control channel (Config.Control) and polls.
+// The VirtualQP retransmits the lost rail's requests on the other one. Each request completes once and in
+// order.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 const (
 	size     = 64 << 10 // bytes in a message
-	messages = 512      // each has its own place in memory, so that all can be compared
+	messages = 512      // each has its own offset, so that all can be compared
 )
 
 func main() {
@@ -57,7 +57,7 @@ func run(w io.Writer) error {
 	}
 	posted := 0
 	for limit := time.Now().Add(4 * time.Second); ; {
-		switch posted { // rail 1 is gone for the second quarter of the messages
+		switch posted { // rail 1 is down for the second quarter of the messages
 		case messages / 4:
 			fmt.Fprintln(w, "rail 1 loses its ports")
 			setPorts(a, b, false)
@@ -71,7 +71,7 @@ func run(w io.Writer) error {
 			}
 			posted++
 		}
-		// Both ends must poll, also the one that only exports its memory.
+		// Both ends must poll, even the one that only exports its memory.
 		if err := errors.Join(a.poll(w, "a"), b.poll(io.Discard, "b")); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func run(w io.Writer) error {
 	return nil
 }
 
-// write posts message i, to the same place at the other end.
+// write posts message i, to the same offset at the other end.
 func (h *host) write(i int, remote *ibverbx.RemoteRegion) error {
 	wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote, RemoteOffset: uint64(i * size)}
 	wr.SetSGE(h.region.SGE(uint64(i*size), size))
@@ -101,7 +101,7 @@ func (h *host) write(i int, remote *ibverbx.RemoteRegion) error {
 	return err
 }
 
-// poll takes completions, which must be in order, and prints events of rails.
+// poll checks that completions are in order, and prints rail events.
 func (h *host) poll(w io.Writer, name string) error {
 	var wcs [16]ibverbx.WC
 	n, err := h.cq.Poll(wcs[:])
@@ -135,7 +135,7 @@ func (h *host) whole() bool {
 	return true
 }
 
-// setPorts takes the ports at both ends of rail 1 down or up, like a failing switch.
+// setPorts sets the ports at both ends of rail 1 down or up, like a failing switch.
 func setPorts(a, b *host, up bool) {
 	a.nics[1].SetPort(up)
 	b.nics[1].SetPort(up)
@@ -151,8 +151,8 @@ func newHost(links [2]*softnic.MemoryLink, control ibverbx.Control) *host {
 	}
 	all := must(ibverbx.NewRails(rails...))
 	h.cq = must(all.NewCQ(ibverbx.CQConfig{}))
-	// NICs of a memory link copy on the caller's core, so by default the VirtualQP would not cut messages
-	// of this size. Here every message is to use all lanes, as it does on real NICs.
+	// NICs on a memory link copy on the caller's core, so by default the VirtualQP would not fragment
+	// messages of this size. Here every message uses all lanes, as on real NICs.
 	h.qp = must(h.cq.NewQP(ibverbx.Config{Lanes: 4, FragmentSize: size / 4, SendDepth: messages, Control: control}))
 	h.mem = must(verbs.AllocMemory(messages*size, nil))
 	h.region = must(all.Register(h.mem, verbs.AccessAll))

@@ -1,9 +1,10 @@
-// Command gpu-kvcache moves the KV cache of requests from the GPU of a prefill process to the GPU of a decode process, block by
-// block. A batch has one completion and one notification, which the decoder gets when all blocks are in place on its GPU. The
-// decoder gives the blocks back with a notification of its own. Both sides compare digests of every block.
+// Command gpu-kvcache moves the KV cache of requests from the GPU of a prefill process to the GPU of a decode
+// process, block by block. A batch has one completion and one notification, which the decoder gets when all
+// blocks are in place on its GPU. The decoder returns the blocks with another notification. Both sides
+// compare digests of every block.
 //
-// The program is the prefill process. It starts itself once more as the decode process. Without a GPU it says so and ends;
-// -memory host runs it with memory of the host.
+// The program is the prefill process. It starts a second copy of itself as the decode process. Without a GPU
+// it prints a message and exits; -memory host runs it with host memory.
 package main
 
 import (
@@ -35,7 +36,7 @@ const (
 	blockBytes = 256 << 10
 	pages      = 96 // blocks in the cache of each process
 	requests   = 24
-	// decodeEnv makes the program the decode process. It holds the name of the token file.
+	// decodeEnv selects the decode process. It holds the name of the token file.
 	decodeEnv = "GPU_KVCACHE_DECODE_TOKEN"
 )
 
@@ -61,11 +62,11 @@ func main() {
 	}
 }
 
-// handover announces the blocks of a request, or gives them back.
+// handover announces the blocks of a request, or returns them.
 type handover struct {
 	Request int
 	Pages   []int
-	// Sums are the digests of the blocks, with which this example proves what it says.
+	// Sums are the digests of the blocks, so that this example can verify the data.
 	Sums []uint32 `json:",omitempty"`
 }
 
@@ -79,7 +80,7 @@ type process struct {
 	closers []func() error
 }
 
-// open starts a process whose cache has a name and is lent to others as access says.
+// open starts a process whose named cache is accessible to others according to access.
 func open(ctx context.Context, token, place, listen, name string, access transfer.Access) (p *process, err error) {
 	p = &process{}
 	defer func() {
@@ -106,7 +107,7 @@ func open(ctx context.Context, token, place, listen, name string, access transfe
 	return p, err
 }
 
-// alloc allocates memory of the host or of a GPU.
+// alloc allocates host or GPU memory.
 func (p *process) alloc(place string, size int) (mem *verbs.Memory, err error) {
 	if place == "host" {
 		mem, err = verbs.AllocMemory(size, nil)
@@ -137,7 +138,8 @@ func (p *process) close() error {
 	return errors.Join(errs...)
 }
 
-// decode is the decode process. It lends its cache, says where it listens, and takes what is announced until the prefiller goes.
+// decode is the decode process. It grants access to its cache, prints its address, and consumes announced
+// blocks until the prefiller disconnects.
 func decode(ctx context.Context, token, place string) (err error) {
 	p, err := open(ctx, token, place, "127.0.0.1:0", "kv", transfer.Read|transfer.Write) // Read, because Verify reads
 	if err != nil {
@@ -154,7 +156,7 @@ func decode(ctx context.Context, token, place string) (err error) {
 		if h.Request < 0 { // the end
 			return nil
 		}
-		for i, page := range h.Pages { // kernels of a real decoder would read them on the GPU
+		for i, page := range h.Pages { // a real decoder's kernels would read them on the GPU
 			if _, err := p.mem.ReadAt(block, int64(page)*blockBytes); err != nil {
 				return err
 			}
@@ -201,7 +203,7 @@ func run(ctx context.Context, w io.Writer, place string) (err error) {
 		return err
 	}
 	if err = p.prefill(ctx, w, addr); err != nil {
-		_ = decoder.Process.Kill() // it may have ended
+		_ = decoder.Process.Kill() // it may have exited
 	}
 	return errors.Join(err, decoder.Wait())
 }
@@ -229,7 +231,7 @@ func startDecoder(ctx context.Context, token, place string) (*exec.Cmd, string, 
 	return cmd, lines.Text(), nil
 }
 
-// prefill sends requests. The free blocks of the decoder are known here, because nobody else sends to it.
+// prefill sends requests. It tracks the decoder's free blocks, because it is the only sender.
 func (p *process) prefill(ctx context.Context, w io.Writer, addr string) error {
 	decoder, err := p.engine.Peer(ctx, addr)
 	if err != nil {
@@ -295,8 +297,8 @@ func (p *process) givenBack(ctx context.Context) ([]int, error) {
 	return h.Pages, err
 }
 
-// compute stands for kernels of the model: it fills a block of the cache. A program with kernels synchronizes their stream before
-// it sends what they wrote.
+// compute stands in for the model's kernels: it fills a block of the cache. A program with real kernels
+// synchronizes their stream before it sends their output.
 func (p *process) compute(at int64) (sum uint32, err error) {
 	block := make([]byte, blockBytes)
 	for i := 0; i < len(block); i += 4096 {

@@ -14,7 +14,7 @@ import (
 	"ibverbx/cuda/cudatest"
 )
 
-// asCommand makes the test binary the command itself.
+// asCommand runs the test binary as the command itself.
 const asCommand = "GPU_KVCACHE_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// command runs the example, which starts its decoder, and returns what it prints.
+// command runs the example, which starts its decoder, and returns its output.
 func command(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -38,7 +38,7 @@ func command(t *testing.T, env []string, args ...string) string {
 	return out.String()
 }
 
-// wantAll holds that all requests were handed over in memory of a place.
+// wantAll checks that all requests were handed over in the given kind of memory.
 func wantAll(t *testing.T, out, place string) {
 	t.Helper()
 	if want := "24 requests handed over in memory of " + place + ": "; !strings.HasPrefix(out, want) || !strings.Contains(out, "all right") {
@@ -46,16 +46,16 @@ func wantAll(t *testing.T, out, place string) {
 	}
 }
 
-// TestHost hands all requests over in memory of the host.
+// TestHost hands all requests over in host memory.
 func TestHost(t *testing.T) { wantAll(t, command(t, nil, "-memory", "host"), "the host") }
 
-// TestGPU hands all requests over from one buffer of a GPU to another.
+// TestGPU hands all requests over from one GPU buffer to another.
 func TestGPU(t *testing.T) {
-	cudatest.Open(t) // skips the test where the example has no GPU
+	cudatest.Open(t) // skips the test without a GPU
 	wantAll(t, command(t, cudatest.Environ(t, 1)), "cuda:0")
 }
 
-// TestWithoutDriver: without a GPU the program says what is missing and what to do, and succeeds.
+// TestWithoutDriver: without a GPU the program prints the missing requirement and the fix, and exits with 0.
 func TestWithoutDriver(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, cuda.DefaultLibrary), []byte("no library"), 0o600); err != nil {

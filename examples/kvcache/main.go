@@ -1,8 +1,9 @@
-// Command kvcache moves the KV cache of requests from a prefill process to a decode process, block by block. A batch has one
-// completion and one notification, which the decoder gets when all blocks are in its memory. The decoder reads them, and gives
-// the blocks back with a notification of its own. So its memory is bounded, and nobody polls.
+// Command kvcache moves the KV cache of requests from a prefill process to a decode process, block by block.
+// A batch has one completion and one notification, which the decoder gets when all blocks are in its memory.
+// The decoder reads them, and returns the blocks with another notification. So its memory is bounded, and
+// neither process polls.
 //
-// The program is the prefill process. It starts itself once more as the decode process.
+// The program is the prefill process. It starts a second copy of itself as the decode process.
 package main
 
 import (
@@ -29,15 +30,15 @@ const (
 	blockBytes = 256 << 10
 	pages      = 96 // blocks in the cache of the decoder
 	requests   = 24
-	// decodeEnv makes the program the decode process. It holds the name of the token file.
+	// decodeEnv selects the decode process. It holds the name of the token file.
 	decodeEnv = "KVCACHE_DECODE_TOKEN"
 )
 
-// handover announces the blocks of a request, or gives them back.
+// handover announces the blocks of a request, or returns them.
 type handover struct {
 	Request int
 	Pages   []int
-	// Sums are the digests of the blocks, with which this example proves what it says.
+	// Sums are the digests of the blocks, so that this example can verify the data.
 	Sums []uint32 `json:",omitempty"`
 }
 
@@ -57,7 +58,7 @@ func main() {
 	}
 }
 
-// open makes the process a Node with an Engine.
+// open returns a Node with an Engine.
 func open(ctx context.Context, token, listen string) (*node.Node, *transfer.Engine, error) {
 	n, err := node.New(ctx, node.Config{Auth: bootstrap.Config{TokenFile: token}, Listen: listen})
 	if err != nil {
@@ -70,7 +71,8 @@ func open(ctx context.Context, token, listen string) (*node.Node, *transfer.Engi
 	return n, e, nil
 }
 
-// decode is the decode process. It lends its cache, says where it listens, and takes what is announced until the prefiller goes.
+// decode is the decode process. It grants access to its cache, prints its address, and consumes announced
+// blocks until the prefiller disconnects.
 func decode(ctx context.Context, token string) error {
 	n, e, err := open(ctx, token, "127.0.0.1:0")
 	if err != nil {
@@ -134,7 +136,7 @@ func run(ctx context.Context, w io.Writer) (err error) {
 		err = errors.Join(err, e.Close(ctx), n.Close())
 	}
 	if err != nil {
-		_ = decoder.Process.Kill() // it may have ended
+		_ = decoder.Process.Kill() // it may have exited
 	}
 	return errors.Join(err, decoder.Wait())
 }
@@ -162,7 +164,7 @@ func startDecoder(ctx context.Context, token string) (*exec.Cmd, string, error) 
 	return cmd, lines.Text(), nil
 }
 
-// prefill sends requests. The free blocks of the decoder are known here, because nobody else sends to it.
+// prefill sends requests. It tracks the decoder's free blocks, because it is the only sender.
 func prefill(ctx context.Context, w io.Writer, e *transfer.Engine, addr string) error {
 	cache, err := e.Alloc("", pages*blockBytes, transfer.SegmentConfig{})
 	if err != nil {

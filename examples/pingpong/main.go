@@ -1,7 +1,6 @@
-// Command pingpong sends a message back and forth between two RDMA NICs in one process. It
-// needs no hardware: both are software NICs on a memory link. It shows how two goroutines wait
-// for completions without spinning. Each has a CQ with a Waker, and verbs.Wait sleeps until a
-// completion arrives.
+// Command pingpong sends a message back and forth between two RDMA NICs in one process, without hardware:
+// both are software NICs on a memory link. It shows how two goroutines wait for completions without spinning.
+// Each has a CQ with a Waker, and verbs.Wait sleeps until a completion arrives.
 package main
 
 import (
@@ -22,7 +21,7 @@ func main() {
 	}
 }
 
-// run lets two players exchange the given number of rounds and prints them to w.
+// run runs the given number of rounds between two players and prints them to w.
 func run(ctx context.Context, w io.Writer, rounds int) error {
 	link := softnic.NewMemoryLink(nil)
 	ping, pong := newPlayer(link, "soft0"), newPlayer(link, "soft1")
@@ -99,7 +98,7 @@ func (p *player) play(ctx context.Context, w io.Writer, word string, rounds int,
 	return nil
 }
 
-// send posts text inline: the bytes are copied at once, so the buffer can be reused.
+// send posts text inline: the bytes are copied immediately, so the buffer can be reused.
 func (p *player) send(text string) error {
 	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled | verbs.SendInline}
 	wr.SetSGE(verbs.SGE{Addr: p.mr.Addr(), Length: uint32(copy(p.mem.Bytes()[:half], text))})

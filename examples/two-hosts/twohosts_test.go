@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestTwoProcesses runs both programs and compares what was sent with what was received.
+// TestTwoProcesses runs both programs and compares the sent and received data.
 func TestTwoProcesses(t *testing.T) {
 	dir := t.TempDir()
 	data := bytes.Repeat([]byte("two hosts, one queue pair. "), 40_000)
