@@ -18,12 +18,12 @@ import (
 // TestMain fails if a test leaves a goroutine behind.
 func TestMain(m *testing.M) { rig.Main(m) }
 
-// messageBatch is how many requests a benchmark posts before it polls them all.
+// messageBatch is the number of requests that a benchmark posts before it polls them all.
 const messageBatch = 64
 
-// BenchmarkMessage measures the engine's own cost of a request, over a NIC that does nothing: 64
-// requests are posted, then all polled. side=recv is the cost at the receiver of a notified
-// request: 64 receives are posted, then all polled. The NIC's work in between is not counted.
+// BenchmarkMessage measures the engine's cost per request over a null NIC: 64 requests are posted, then all
+// polled. side=recv is the receiver's cost of a notified request: 64 receives are posted, then all polled.
+// The NIC's work in between is not counted.
 func BenchmarkMessage(b *testing.B) {
 	for _, scheme := range rig.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
@@ -61,7 +61,7 @@ func BenchmarkMessageLane(b *testing.B) {
 
 const benchFragment = 4096
 
-// benchQP returns a VirtualQP over a NIC that does nothing.
+// benchQP returns a VirtualQP over a null NIC.
 func benchQP(b *testing.B, scheme ibverbx.Scheme, lanes, notifyDepth int) (*nullnic.NIC, *ibverbx.Rails, *ibverbx.VirtualCQ, *ibverbx.VirtualQP) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
@@ -113,7 +113,7 @@ func benchSend(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frag
 }
 
 func benchRecv(b *testing.B, scheme ibverbx.Scheme, lanes, frags int) {
-	// Twice what comes between two polls: half of it is posted again meanwhile.
+	// Twice the messages between two polls: half of the receives are reposted meanwhile.
 	perLane := messageBatch
 	if scheme != ibverbx.Spray {
 		perLane = (messageBatch*frags + lanes - 1) / lanes
@@ -165,7 +165,7 @@ func benchReceives(b *testing.B, cq *ibverbx.VirtualCQ, q *ibverbx.VirtualQP, wr
 	b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N), "ns/msg")
 }
 
-// benchPeer makes the receives of a VirtualQP complete as a sender of its scheme would.
+// benchPeer completes the receives of a VirtualQP like a sender of its scheme.
 type benchPeer struct {
 	qps          []*nullnic.QP
 	scheme       ibverbx.Scheme
@@ -175,7 +175,7 @@ type benchPeer struct {
 	record       [16]byte
 }
 
-// send is a notified request of so many fragments.
+// send delivers a notified request of p.frags fragments.
 func (p *benchPeer) send(b *testing.B) {
 	wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ByteLen: benchFragment}
 	switch {
@@ -253,8 +253,8 @@ func BenchmarkNullNIC(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/msg")
 }
 
-// BenchmarkPollEmpty polls a VirtualCQ with nothing in it. Its sessions have a Control and are connected and
-// idle. The time must not depend on their number.
+// BenchmarkPollEmpty polls an empty VirtualCQ. Its sessions have a Control and are connected and idle. The
+// time must not depend on their number.
 func BenchmarkPollEmpty(b *testing.B) {
 	for _, sessions := range []int{0, 1, 1000} {
 		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
@@ -270,7 +270,7 @@ func BenchmarkPollEmpty(b *testing.B) {
 	}
 }
 
-// idleSessions returns a VirtualCQ with n VirtualQPs that have a Control and are connected to themselves.
+// idleSessions returns a VirtualCQ with n VirtualQPs with a Control, each connected to itself.
 func idleSessions(b *testing.B, n int) *ibverbx.VirtualCQ {
 	h := rig.NewRailsOn(b, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	h.NewCQ(ibverbx.CQConfig{Depth: 1 << 18})
@@ -318,8 +318,8 @@ func BenchmarkVirtualWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkCopy copies as many bytes between the same kind of memory. A WRITE within one process
-// should come close to it.
+// BenchmarkCopy copies as many bytes between the same kind of memory. A WRITE within one process should be
+// almost as fast.
 func BenchmarkCopy(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run("size="+s.name, func(b *testing.B) {

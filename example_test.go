@@ -33,8 +33,8 @@ func Example() {
 	// hello over sixteen lanes
 }
 
-// Lose a NIC while a request is under way. With a control channel the request completes all the
-// same: the other NIC carries the rest.
+// Lose a NIC while a request is in flight. With a control channel the request still completes: the other NIC
+// carries the rest.
 func ExampleConfig_control() {
 	toB, toA := ibverbx.ControlPair() // between hosts: package peer brings one
 	a, b := newPair(ibverbx.Config{Control: toB}, ibverbx.Config{Control: toA})
@@ -46,7 +46,7 @@ func ExampleConfig_control() {
 	a.nics[1].SetPort(false) // pull the cable
 	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
 	for {
-		_, _, err := b.cq.PollOne() // both ends poll, also the one that only lends its memory
+		_, _, err := b.cq.PollOne() // both ends poll, even the one that only exports its memory
 		check(err)
 		wc, ok, err := a.cq.PollOne()
 		check(err)
@@ -66,7 +66,7 @@ func ExampleConfig_control() {
 	// rail down 1
 }
 
-// Poll the physical queues in an event loop of your own, and let the virtual CQ make sense of them.
+// Poll the physical queues in your own event loop, and pass their completions to the virtual CQ.
 func ExampleVirtualCQ_ProcessCompletions() {
 	a, b := newPair(ibverbx.Config{}, ibverbx.Config{})
 	defer a.close()
@@ -89,8 +89,8 @@ func ExampleVirtualCQ_ProcessCompletions() {
 	// Output: 1 success
 }
 
-// Read the peer's memory, then add to a counter in it. The fence makes the second request wait
-// for the first; without it, requests of different lanes are not ordered.
+// Read the peer's memory, then add to a counter in it. The fence orders the second request after the first;
+// without it, requests on different lanes are unordered.
 func ExampleVirtualQP_PostSend() {
 	a, b := newPair(ibverbx.Config{}, ibverbx.Config{})
 	defer a.close()
@@ -117,7 +117,7 @@ func ExampleVirtualQP_PostSend() {
 	// from the peer, counter 5
 }
 
-// See which NIC carried what.
+// Show the traffic of each NIC.
 func ExampleVirtualQP_Stats() {
 	a, b := newPair(ibverbx.Config{Lanes: 4}, ibverbx.Config{Lanes: 4})
 	defer a.close()
@@ -135,8 +135,8 @@ func ExampleVirtualQP_Stats() {
 	// rail 1: 2097152 bytes in 2 fragments
 }
 
-// Publish the counters with expvar, which needs no other module. A program gives the variable to
-// expvar.Publish, and /debug/vars has it.
+// Publish the counters with expvar from the standard library. A program passes the variable to expvar.Publish
+// to serve it at /debug/vars.
 func ExampleVirtualQP_Stats_expvar() {
 	a, b := newPair(ibverbx.Config{Lanes: 2}, ibverbx.Config{Lanes: 2})
 	defer a.close()

@@ -58,7 +58,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newTestCQ returns a VirtualCQ on NICs that do nothing.
+// newTestCQ returns a VirtualCQ on null NICs.
 func newTestCQ(t *testing.T, rails int) *VirtualCQ {
 	t.Helper()
 	var cfgs []RailConfig
@@ -72,8 +72,8 @@ func newTestCQ(t *testing.T, rails int) *VirtualCQ {
 	return c
 }
 
-// TestWatchdog: a silent peer is asked every half second while the oldest request stays the same, and
-// a deadline counts when the CQs were found empty, or after a grace time.
+// TestWatchdog: a silent peer is probed every half second while the oldest request stays the same. A deadline
+// applies once the CQs were found empty, or after a grace time.
 func TestWatchdog(t *testing.T) {
 	c, now := newTestCQ(t, 1), callClock{}
 	w := watchdog{setup: &setup{cq: c}, time: &now}
@@ -88,7 +88,7 @@ func TestWatchdog(t *testing.T) {
 		{probeTime, 5, true, false},
 		{probeTime + 1, 5, true, true},
 		{probeTime + 2, 5, true, false},
-		{2*probeTime + 1, 6, true, false}, // another request: the time begins again
+		{2*probeTime + 1, 6, true, false}, // another request: the time starts over
 		{3*probeTime + 1, 6, true, true},
 	} {
 		now.now = step.at
@@ -114,8 +114,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestFailureWithoutLane: when the peer is gone, neither the error, nor the event, nor the log blames a
-// lane.
+// TestFailureWithoutLane: when the peer is lost, neither the error, nor the event, nor the log blames a lane.
 func TestFailureWithoutLane(t *testing.T) {
 	c := newTestCQ(t, 1)
 	var log bytes.Buffer
@@ -135,7 +134,7 @@ func TestFailureWithoutLane(t *testing.T) {
 	}
 }
 
-// brokenEndpoint is a QP that cannot tell its address any more.
+// brokenEndpoint is a QP that can no longer report its address.
 type brokenEndpoint struct{ verbs.QP }
 
 func (brokenEndpoint) Endpoint() (verbs.Endpoint, error) { return verbs.Endpoint{}, verbs.ErrClosed }
@@ -176,7 +175,7 @@ func TestOfferElsewhere(t *testing.T) {
 	}
 }
 
-// TestFlushOfMark: a mark that no NIC has any more is not taken for a request.
+// TestFlushOfMark: a mark no longer held by any NIC is not mistaken for a request.
 func TestFlushOfMark(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
 	if err != nil {
@@ -192,7 +191,7 @@ func TestFlushOfMark(t *testing.T) {
 	}
 }
 
-// TestGuard: a call while another is under way on the same VirtualCQ panics if checks are built in.
+// TestGuard: with checks compiled in, concurrent calls on the same VirtualCQ panic.
 func TestGuard(t *testing.T) {
 	c := &VirtualCQ{}
 	c.enter("Poll")
@@ -207,7 +206,7 @@ func TestGuard(t *testing.T) {
 	_, _ = c.Poll(nil)
 }
 
-// TestTransitions: a lane goes through its whole life, and no state may be skipped.
+// TestTransitions: a lane passes through its whole life cycle, and no state may be skipped.
 func TestTransitions(t *testing.T) {
 	l := &lane{owner: &VirtualQP{}}
 	for _, next := range []laneState{laneDying, laneGone, laneIdle, laneOffered, laneProbing, laneUp} {
@@ -232,8 +231,8 @@ func controlRoundTrip(b []byte) ([]byte, error) {
 	return out[:n], err
 }
 
-// TestTallyWindowGrows: messages come in any order within the largest window, which begins small. They are complete
-// in order, and one beyond the window ends the VirtualQP.
+// TestTallyWindowGrows: messages arrive in any order within the largest window, which starts small. They
+// complete in order, and one beyond the window fails the VirtualQP.
 func TestTallyWindowGrows(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
 	if err != nil {
@@ -250,7 +249,7 @@ func TestTallyWindowGrows(t *testing.T) {
 	if s.window.Len() != few || s.window.Limit() < 4*few {
 		t.Fatalf("the window has %d places and grows to %d", s.window.Len(), s.window.Limit())
 	}
-	for round := range uint32(3) { // the second and third begin in the middle of the ring
+	for round := range uint32(3) { // the second and third start in the middle of the ring
 		first, n := s.next, 2*few*(round+1)-5
 		for i := n - 1; i > 0; i-- {
 			s.count(l, first+i, tallied{want: 1, imm: first + i})
@@ -270,8 +269,8 @@ func TestTallyWindowGrows(t *testing.T) {
 	}
 }
 
-// TestVirtualQPsShareAClock: the VirtualQPs of a VirtualCQ have one clock, because their timers are in one heap. If each counted
-// from its own beginning, the younger would hide the deadlines of the older.
+// TestVirtualQPsShareAClock: the VirtualQPs of a VirtualCQ share one clock, because their timers are in one
+// heap. With separate epochs, a younger one would hide the deadlines of an older one.
 func TestVirtualQPsShareAClock(t *testing.T) {
 	c := newTestCQ(t, 1)
 	var qps [2]*VirtualQP
