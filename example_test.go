@@ -18,7 +18,7 @@ func Example() {
 	defer b.close()
 
 	copy(a.region.Bytes(), "hello over sixteen lanes")
-	value(b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 7}})) // a receive without bytes waits for a notification
+	value(b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 7}})) // a receive without bytes matches a notification
 	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
 	wr.SetSGE(a.region.SGE(0, 16<<20))
 	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
@@ -36,7 +36,7 @@ func Example() {
 // Lose a NIC while a request is in flight. With a control channel the request still completes: the other NIC
 // carries the rest.
 func ExampleConfig_control() {
-	toB, toA := ibverbx.ControlPair() // between hosts: package peer brings one
+	toB, toA := ibverbx.ControlPair() // between hosts, package peer provides one
 	a, b := newPair(ibverbx.Config{Control: toB}, ibverbx.Config{Control: toA})
 	defer a.close()
 	defer b.close()

@@ -11,46 +11,54 @@ import (
 	"ibverbx/verbs"
 )
 
-// CardVersion is the version of the cards that this package writes and reads.
+// CardVersion is the card format version that this package writes and accepts.
 const CardVersion = 2
 
-// Card is what a peer needs to connect to a VirtualQP. DecodeCard and Connect check everything in it.
+// Card describes a VirtualQP to its peer: its lanes, their addresses and its limits. Exchange cards over
+// any channel, then call Connect on both sides. DecodeCard and Connect validate every field. A Card is
+// plain data: concurrent reads are safe.
 type Card struct {
+	// Version is the format version. It must be CardVersion.
 	Version int `json:"version"`
-	// Incarnation is a random number of this VirtualQP, below 2^53. Another number behind the same
-	// address is another peer.
+	// Incarnation identifies this VirtualQP: a random number from 1 to 2^53-1. A different number behind
+	// the same address means a different peer.
 	Incarnation uint64 `json:"incarnation"`
-	// Scheme must be the same on both sides.
+	// Scheme is the notification scheme. It must be the same on both sides.
 	Scheme Scheme `json:"scheme"`
-	// Rails is how many rails this side has. Its regions have one key per rail.
+	// Rails is the number of rails, 1 to MaxRails. Each region of this side has one key per rail.
 	Rails int `json:"rails"`
-	// AtomicRail is the rail that all atomics on this side's memory go through.
+	// AtomicRail is the index of the rail that executes all atomics on this side's memory.
 	AtomicRail int `json:"atomic_rail"`
-	// DataLanes is how many lanes carry data. They are the first ones in Lanes.
+	// DataLanes is the number of data lanes. They precede the other lanes in Lanes.
 	DataLanes int `json:"data_lanes"`
-	// MessageLane is the index of the message lane; -1 if a single lane passes everything through.
+	// MessageLane is the index of the message lane, or -1 if the VirtualQP has a single lane without
+	// failover.
 	MessageLane int `json:"message_lane"`
 	// NotifyLane is the index of the notify lane; -1 unless the scheme is Spray.
 	NotifyLane int `json:"notify_lane"`
-	// MaxMsgSize is the largest fragment that all lanes of this side can carry, in bytes.
+	// MaxMsgSize is the largest fragment, in bytes, that every lane of this side can carry.
 	MaxMsgSize uint64 `json:"max_msg_sz"`
-	// MaxRdAtomic is how many READs and atomics each lane can have outstanding.
+	// MaxRdAtomic is the maximum number of outstanding READs and atomics that each lane serves.
 	MaxRdAtomic uint8 `json:"max_rd_atomic"`
-	// Window is how many numbers of DQPLB this side can put in order.
-	Window uint32     `json:"window,omitempty"`
+	// Window is the size of this side's reorder window in DQPLB sequence numbers. It is 0 for other
+	// schemes.
+	Window uint32 `json:"window,omitempty"`
+	// Limits are the queue depths of this side.
 	Limits CardLimits `json:"limits"`
-	Lanes  []CardLane `json:"lanes"`
+	// Lanes are all lanes: data lanes, then the message lane and the notify lane if they exist.
+	Lanes []CardLane `json:"lanes"`
 }
 
-// CardLimits is how much this side has outstanding at most.
+// CardLimits are the queue depths of the VirtualQP that wrote the card.
 type CardLimits struct {
-	// SendDepth counts requests.
+	// SendDepth is the maximum number of outstanding send requests (Config.SendDepth).
 	SendDepth int `json:"send_depth"`
-	// RecvDepth counts the receives of each kind.
+	// RecvDepth is the maximum number of posted receives of each kind (Config.RecvDepth).
 	RecvDepth int `json:"recv_depth"`
 }
 
-// CardLane is the rail of a lane and the address of its QP.
+// CardLane is one lane: its rail and its QP's address. Apart from Rail, the fields mirror
+// verbs.Endpoint.
 type CardLane struct {
 	Rail            int       `json:"rail"`
 	QPN             uint32    `json:"qpn"`
@@ -71,7 +79,8 @@ func (l *CardLane) endpoint() verbs.Endpoint {
 	}
 }
 
-// Card returns what the peer needs to connect.
+// Card returns the card that the peer needs for Connect. The card stays valid until a failed Connect or
+// Close. It returns verbs.ErrClosed after Close, and otherwise a NIC's error.
 func (q *VirtualQP) Card() (*Card, error) {
 	if q.failover.state == stateClosed {
 		return nil, q.setup.opError("make card", verbs.ErrClosed)
@@ -108,8 +117,8 @@ func (q *VirtualQP) Card() (*Card, error) {
 // Encode returns the card as JSON.
 func (c *Card) Encode() ([]byte, error) { return json.Marshal(c) }
 
-// DecodeCard reads a card and checks it. The error names the field that is wrong. Unknown fields are ignored: later versions may
-// add optional ones.
+// DecodeCard parses and validates a card of at most 1 MiB. Errors wrap verbs.ErrInvalid and name the
+// invalid field. Unknown fields are ignored, so later versions may add optional ones.
 func DecodeCard(b []byte) (*Card, error) {
 	c := &Card{}
 	if err := strictjson.DecodeKnown(b, maxCardBytes, c); err != nil {
@@ -186,9 +195,14 @@ func (c *Card) validateLanes() error {
 	return nil
 }
 
-// Connect connects every lane to the peer's lane of the same index. If a lane cannot be connected, the
-// error says which and why. The VirtualQP can then be connected again, with its receives still
-// posted, but its card has changed. With Config.Control, lanes whose port is down begin out of service.
+// Connect connects every lane to the peer's lane with the same index. Both sides must call it with the
+// other's card.
+//
+// It returns verbs.ErrInvalid if the card does not match Config, verbs.ErrState if the VirtualQP was
+// connected or closed before, and otherwise the NIC's error with the lane that failed. After such an
+// error, Connect may be called again: posted receives stay posted, but the lanes have new addresses, so
+// exchange new cards. With Config.Control, lanes whose port is down start out of service and Connect
+// succeeds.
 func (q *VirtualQP) Connect(remote *Card) error {
 	if remote == nil {
 		return q.setup.opError("connect", verbs.Invalidf("no card"))
@@ -290,29 +304,31 @@ func (q *VirtualQP) disconnect(n int) error {
 	return errors.Join(errs...)
 }
 
-// LanePath is a lane and its physical QP, as values. Programs that do not read a Card, such as a C++ peer,
-// need it to reach the lane, and monitors need it to find a lane in the counters of a NIC or a switch. There
-// is no handle of the QP in it: a request or a transition that the engine does not know of would break the
-// ledger of the lane.
+// LanePath describes a lane and its physical QP. Use it to connect peers that do not read a Card, such
+// as C++ peers, and to match lanes with NIC or switch counters. It does not expose the QP itself: a
+// request or transition unknown to the engine would corrupt the lane's ledger.
 type LanePath struct {
+	// Lane is the index of the lane.
 	Lane int
 	// Role is "data", "message" or "notify".
 	Role string
+	// Rail is the index of the lane's rail.
 	Rail int
-	// Device is the name of the NIC.
+	// Device is the NIC's name.
 	Device string
-	Port   uint8
-	// Endpoint has the QP number, the GID or LID, and the MTU. With Config.CxxPeer, its PSN is 0.
+	// Port is the NIC's port number.
+	Port uint8
+	// Endpoint is the QP's address: QP number, GID or LID, and MTU. With Config.CxxPeer, its PSN is 0.
 	Endpoint verbs.Endpoint
-	// QP is what the NIC reports of the QP: its state and, once it is connected, the peer's QP number and
-	// address, the path MTU, PSNs, timeouts and retries.
+	// QP is the NIC's view of the QP: its state and, once connected, the peer's QP number and address,
+	// path MTU, PSNs, timeouts and retry counts.
 	QP verbs.QPAttr
-	// Sealed says that packets of the lane are encrypted and authenticated (Config.Seal).
+	// Sealed is set when the lane's packets are encrypted and authenticated (Config.Seal).
 	Sealed bool
 }
 
-// Paths returns every lane with its QP, in the order of the lanes. It asks the NICs, which takes a system
-// call per lane on real ones. A lane that is rebuilt has another QP number.
+// Paths returns all lanes with their QPs, in lane order. On real NICs it makes a system call per lane. A
+// rebuilt lane has a new QP number. Paths returns verbs.ErrClosed after Close.
 func (q *VirtualQP) Paths() ([]LanePath, error) {
 	u := &q.setup
 	if q.failover.state == stateClosed {

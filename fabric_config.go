@@ -8,26 +8,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// Policy chooses the lane of a fragment.
+// Policy selects the lane for each fragment.
 type Policy uint8
 
-// Policies.
+// Policies. The zero value is AutoPolicy.
 const (
-	// AutoPolicy is TwoChoices if the rails differ in speed, and RoundRobin otherwise. Taking lanes in
-	// turn would make a fast rail wait for a slow one. If the ports do not report different speeds,
-	// AutoPolicy measures from time to time whether a rail is behind, and follows what it finds.
+	// AutoPolicy is TwoChoices if the rails differ in speed and RoundRobin otherwise, since round-robin
+	// would slow a fast rail down to the slowest. If the ports report equal speeds, AutoPolicy
+	// periodically measures whether a rail lags behind and switches accordingly.
 	AutoPolicy Policy = iota
-	// RoundRobin takes the lanes in turn.
+	// RoundRobin uses the lanes in round-robin order.
 	RoundRobin
-	// TwoChoices looks at two lanes and takes the one that would finish first, by its outstanding
-	// bytes and its recent rate and latency. Lanes of unequal speed get unequal shares, and a silent
-	// lane gets nothing.
+	// TwoChoices compares two lanes and picks the one expected to finish first, based on its outstanding
+	// bytes, recent rate and latency. Slower lanes get smaller shares, and a lane that stops responding
+	// gets no more fragments.
 	TwoChoices
 )
 
 var policyNames = [...]string{"auto", "round-robin", "two-choices"}
 
-// String returns the name that the tool's flags use.
+// String returns the policy's name as used in command-line flags.
 func (p Policy) String() string {
 	if int(p) < len(policyNames) {
 		return policyNames[p]
@@ -35,7 +35,7 @@ func (p Policy) String() string {
 	return fmt.Sprintf("Policy(%d)", uint8(p))
 }
 
-// UnmarshalText reads a name.
+// UnmarshalText parses a name returned by String. Other names return verbs.ErrInvalid.
 func (p *Policy) UnmarshalText(b []byte) error {
 	for i, name := range policyNames {
 		if name == string(b) {
@@ -46,64 +46,69 @@ func (p *Policy) UnmarshalText(b []byte) error {
 	return verbs.Invalidf("there is no policy %q: want auto, round-robin or two-choices", b)
 }
 
-// Config describes a VirtualQP. The zero value is a good choice.
+// Config configures a VirtualQP. The zero value is a good default. NewQP returns verbs.ErrInvalid for
+// values out of range.
 type Config struct {
-	// Lanes is how many physical QPs carry data, spread evenly over the rails. Zero means 4 per rail.
+	// Lanes is the number of data lanes, spread evenly over the rails. Zero means 4 per rail; the
+	// maximum is 4094. It must be the same on both sides.
 	Lanes int
-	// Scheme is how the receiver learns of a WRITE_WITH_IMM. It must be the same on both sides. Zero
-	// means Tally.
+	// Scheme selects how the receiver is notified of a WRITE_WITH_IMM. It must be the same on both
+	// sides. Zero means Tally.
 	Scheme Scheme
-	// Policy chooses the lane of a fragment. Zero means AutoPolicy.
+	// Policy selects the lane for each fragment. Zero means AutoPolicy. The peers may use different
+	// policies.
 	Policy Policy
-	// SendDepth is how many requests can be outstanding. It is rounded up to a power of two. Zero
-	// means 256.
+	// SendDepth is the maximum number of outstanding send requests, rounded up to a power of two. Zero
+	// means 256; the maximum is 65536. PostSend returns verbs.ErrQueueFull beyond it.
 	SendDepth int
-	// RecvDepth is how many notification receives, and how many data receives, can be outstanding.
-	// Zero means 256.
+	// RecvDepth is the maximum number of posted receives of each kind: notification receives and data
+	// receives. Zero means 256, or less if a device has smaller queues; the maximum is 65536.
 	RecvDepth int
-	// LaneDepth is how many physical requests a lane can have outstanding. Zero means 128. This default
-	// and those of RecvDepth and NotifyDepth are lower if a device has smaller queues.
+	// LaneDepth is the maximum number of outstanding physical requests per lane. Zero means 128, or less
+	// if a device has smaller queues; the maximum is 65536.
 	LaneDepth int
-	// NotifyDepth is how many receives the engine keeps posted on a lane for messages of the scheme.
-	// Zero means 64.
+	// NotifyDepth is the number of receives that the engine keeps posted on each lane for scheme
+	// messages. Zero means 64, or less if a device has smaller queues; the maximum is 65536.
 	NotifyDepth int
-	// FragmentSize is how many bytes a fragment carries. Zero means that the length of the request
-	// decides, so that a large request uses all lanes and a small one is not cut.
+	// FragmentSize is the fragment size in bytes, at most 1 GiB. Zero adapts it to the request length:
+	// large requests use all lanes, and small requests are not fragmented.
 	FragmentSize uint32
-	// MaxInline is how many bytes an inline request may carry. Zero means 64, or less if a device takes
-	// less. verbs.ExplicitZero means none: then the engine sends nothing inline either.
+	// MaxInline is the maximum number of bytes in an inline request, at most 256. Zero means 64, or the
+	// smallest limit of the devices. verbs.ExplicitZero disables inline data, including the engine's
+	// own.
 	MaxInline int
-	// SignalInterval is how many physical requests of a lane share one completion at most. Zero means 16, or
-	// all of a doorbell that has at most 8 KiB and no messages. SENDs, atomics and notifications of Spray share
-	// none. The peer's RecvDepth is a limit for messages that use receives.
+	// SignalInterval is the maximum number of physical requests on a lane that share one completion.
+	// Zero means 16, or a whole doorbell if it carries at most 8 KiB and no messages. SENDs, atomics and
+	// Spray notifications always get their own completion. For messages that consume receives, the
+	// peer's RecvDepth is a limit too.
 	SignalInterval int
-	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read a few times in a
-	// post or a poll. AutoPolicy on equal rails reads it in few of them. The VirtualQPs of a VirtualCQ must have the same
+	// Now is a clock in nanoseconds, used by TwoChoices and Control. Posts and polls read it a few
+	// times; AutoPolicy on equal rails reads it rarely. All VirtualQPs of a VirtualCQ must use the same
 	// clock. Nil means the monotonic clock.
 	Now func() int64
-	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
-	// must poll as long as they are connected, and the Rails take the events of their Contexts
-	// (verbs.Context.Events, NotifyEvents). Nil means that the loss of a lane ends the VirtualQP, and that a
-	// single lane passes requests straight through, without a ring and a ledger.
+	// Control enables failover: the two sides use it to agree on lost lanes and to rebuild them. Both
+	// sides must then keep polling while connected. The Rails consume the events of their Contexts
+	// (verbs.Context.Events, NotifyEvents). Nil disables failover: a lost lane fails the VirtualQP, and
+	// a single lane passes requests straight to its QP, without a ring or ledger.
 	Control Control
-	// Deadline is how long a request may take, recovery included, before the VirtualQP ends in
-	// ErrDeadline. Zero means 60 s. It needs Control: without it, NewQP refuses another value than zero.
+	// Deadline bounds the time of a request, including recovery. When it expires, the VirtualQP fails
+	// with ErrDeadline. Zero means 60 s. It requires Control: without it, NewQP accepts only zero.
 	Deadline time.Duration
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
 	// the atomic fails, with WCInDoubt, and WC.Err wraps ErrAtomicInDoubt. It needs Control.
 	KeepAtomics bool
-	// Seal makes the NICs encrypt and authenticate the packets of all lanes, with a secret of this VirtualQP
-	// and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.
+	// Seal makes the NICs encrypt and authenticate all lanes' packets, with a secret shared by this
+	// VirtualQP and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.
 	Seal verbs.Seal
-	// Log gets a record of every event of the VirtualQP. Its failure is an error, a lost rail and the first
-	// lost lane are warnings, recovery from them is information, and other lanes are for debugging. Nil
-	// means no log. VirtualCQ.Events has the events in any case.
+	// Log receives a record of every event: failure of the VirtualQP at Error level, a lost rail and the
+	// first lost lane at Warn, their recovery at Info, other lanes at Debug. Nil disables logging.
+	// VirtualCQ.Events reports the events in any case.
 	Log *slog.Logger
-	// CxxPeer says that the peer is a VirtualQP of the C++ implementation in torchcomms (ConnectCxxPeer).
-	// The scheme must be DQPLB or Spray. Lanes are laid out over the rails as torchcomms does. With
-	// several lanes there are no SENDs and no data receives.
+	// CxxPeer is set when the peer is a VirtualQP of the torchcomms C++ implementation; see
+	// ConnectCxxPeer. The scheme must be DQPLB or Spray, and Control must be nil. Lanes are assigned to
+	// rails as in torchcomms. With several lanes, SENDs and data receives are not available.
 	CxxPeer bool
-	// Incarnation is the number of this VirtualQP in its card. Zero means a random one.
+	// Incarnation is the VirtualQP's number in its card, less than 2^53. Zero means a random number.
 	Incarnation uint64
 }
 

@@ -22,10 +22,10 @@ const cxxWindow = 1 << 23
 //	               number of QPs n | notify QP number, or 0 | n QP numbers
 //	MarshalJSON    before: {"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
 type CxxCard struct {
-	// QPNums are the QPs that carry data.
+	// QPNums are the data QPs' numbers.
 	QPNums []uint32
-	// NotifyQPNum is the QP for notifications. It exists in every scheme if there are several QPs, and
-	// is 0 otherwise.
+	// NotifyQPNum is the notification QP's number. Every scheme has this QP if there are several data
+	// QPs; otherwise it is 0.
 	NotifyQPNum uint32
 }
 
@@ -163,7 +163,8 @@ func (u *setup) imm(v uint32) uint32 {
 	return v
 }
 
-// CxxCard returns what a C++ peer needs to connect. It needs Config.CxxPeer.
+// CxxCard returns the card that a C++ peer needs to connect. It returns verbs.ErrInvalid unless
+// Config.CxxPeer is set, and verbs.ErrClosed after Close.
 func (q *VirtualQP) CxxCard() (*CxxCard, error) {
 	if q.failover.state == stateClosed {
 		return nil, q.setup.opError("make business card", verbs.ErrClosed)
@@ -181,9 +182,10 @@ func (q *VirtualQP) CxxCard() (*CxxCard, error) {
 	return b, nil
 }
 
-// ConnectCxxPeer connects to a C++ peer. paths are the addresses of the peer's devices (GID or LID, MTU,
-// depths of READ), in the peer's order. As in torchcomms, QP i of n is on device i*len(paths)/n, and
-// the notify QP is on the first. Packet sequence numbers are 0 on both sides.
+// ConnectCxxPeer connects to a C++ peer. It requires Config.CxxPeer. paths holds the addresses of the
+// peer's devices (GID or LID, MTU, READ depths) in the peer's order, 1 to MaxRails of them. As in
+// torchcomms, QP i of n is on device i*len(paths)/n, and the notification QP is on the first. Packet
+// sequence numbers start at 0 on both sides. Errors are as in Connect.
 func (q *VirtualQP) ConnectCxxPeer(b *CxxCard, paths []verbs.Endpoint) error {
 	switch {
 	case !q.setup.cfg.CxxPeer:

@@ -11,25 +11,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// MaxRails is how many rails a VirtualQP can use.
+// MaxRails is the maximum number of rails in a Rails.
 const MaxRails = 8
 
-// RailConfig names one NIC port.
+// RailConfig selects the NIC port of one rail and its path settings.
 type RailConfig struct {
-	// Context is the open NIC. It must outlive the Rails; nil is an error. Rails on the ports of one NIC
-	// may share it. Several Rails share it if they are forks of each other (Rails.Fork).
+	// Context is the open NIC; nil is an error. It must outlive the Rails. Rails on different ports of a
+	// NIC may share it, and so may forks (Rails.Fork).
 	Context verbs.Context
-	// Port is the port of the NIC; zero means 1.
+	// Port is the NIC's port number. Zero means 1.
 	Port uint8
-	// GID is the source address; zero means that the provider chooses.
+	// GID is the source address. Zero lets the provider choose.
 	GID verbs.GID
-	// Path has the quality of service, the retries and the rows of the port's tables for every lane
-	// on the rail. Zero means the defaults. The peer has its own.
+	// Path sets quality of service, retries and table indexes for every lane on the rail. Zero means the
+	// defaults. The peer's settings are independent.
 	Path verbs.PathConfig
 }
 
-// Rails is a set of NIC ports that are used together. Regions, completion queues and virtual QPs made
-// from it exist on every one of them. A rail is named by its index.
+// Rails is a set of NIC ports used together. Its regions, completion queues and virtual QPs span all of
+// them. Rails are identified by index, starting at 0. All methods except Close are safe for concurrent
+// use.
 type Rails struct {
 	rails   []rail
 	watch   *watch        // takes the events of the NICs; forks share it
@@ -49,7 +50,8 @@ type rail struct {
 	pd           verbs.PD
 }
 
-// NewRails allocates a protection domain on every NIC.
+// NewRails returns the Rails of 1 to MaxRails NIC ports, with a protection domain on each. It returns
+// verbs.ErrInvalid for a nil Context or an invalid path, and otherwise the NIC's error with the rail.
 func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if len(cfgs) == 0 || len(cfgs) > MaxRails {
 		return nil, fmt.Errorf("make rails: %w", verbs.Invalidf("%d rails: want 1 to %d", len(cfgs), MaxRails))
@@ -65,9 +67,9 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	return r, nil
 }
 
-// Fork returns Rails on the same NICs with protection domains of their own. Regions and VirtualQPs of the one
-// cannot be used with the other. Events of the NICs reach both. Two Rails that NewRails made on one Context
-// would take them from each other.
+// Fork returns Rails on the same NICs with separate protection domains, so regions and VirtualQPs of one
+// cannot be used with the other. NIC events reach both. Use Fork rather than a second NewRails on the
+// same Context: two such Rails would steal each other's events.
 func (r *Rails) Fork() (*Rails, error) {
 	f := &Rails{rails: slices.Clone(r.rails), watch: r.watch}
 	for i := range f.rails {
@@ -158,10 +160,10 @@ func (r *rail) inline(cq verbs.CQ) (int, error) {
 	return 0, nil
 }
 
-// Len is the number of rails.
+// Len returns the number of rails.
 func (r *Rails) Len() int { return len(r.rails) }
 
-// Configs returns the NIC port of every rail.
+// Configs returns a copy of the configuration of every rail, with the default port filled in.
 func (r *Rails) Configs() []RailConfig {
 	cfgs := make([]RailConfig, len(r.rails))
 	for i := range cfgs {
@@ -170,7 +172,8 @@ func (r *Rails) Configs() []RailConfig {
 	return cfgs
 }
 
-// Close frees the protection domains. Everything made from the rails must be closed first.
+// Close frees the protection domains. Close everything created from the Rails first; otherwise Close
+// returns verbs.ErrBusy.
 func (r *Rails) Close() error {
 	var errs []error
 	for i := range r.rails {
@@ -179,8 +182,8 @@ func (r *Rails) Close() error {
 	return errors.Join(errs...)
 }
 
-// Region is memory that is registered on every rail. Any number of goroutines may use it at once; Close
-// must come after the last use.
+// Region is memory registered on every rail. It is safe for concurrent use, except that Close must
+// follow the last use.
 type Region struct {
 	rails  *Rails        // nil if the region is closed, which makes posts refuse it
 	memory *verbs.Memory // nil if the region is a dma-buf
@@ -193,19 +196,24 @@ type Region struct {
 	closing sync.Mutex // serializes Close
 }
 
-// RemoteRegion is what a peer needs to access a Region. Send it to the peer by any means. A post copies
-// what it needs from it.
+// RemoteRegion is a Region's description for the peer: its address and keys. Send it to the peer over
+// any channel, for example as JSON. PostSend copies the fields it needs, so the value may be reused
+// afterwards.
 type RemoteRegion struct {
-	Addr   uint64 `json:"addr"`
+	// Addr is the address of the first byte on the owner's side.
+	Addr uint64 `json:"addr"`
+	// Length is the number of bytes.
 	Length uint64 `json:"length"`
-	// RKeys are the keys by rail of the owner.
+	// RKeys are the remote keys, one per rail of the owner.
 	RKeys []uint32 `json:"rkeys"`
-	// Device says that a device has the memory, such as a GPU. It decides only how requests are cut.
+	// Device is set for device memory, such as GPU memory. It only affects fragmentation.
 	Device bool `json:"device,omitempty"`
 }
 
-// Register registers m on every rail. If a device has the memory, such as a GPU, Bytes of the region returns
-// nil, and requests with verbs.SendInline cannot use it.
+// Register registers m on every rail with the given access rights. For device memory, such as GPU
+// memory, Region.Bytes returns nil, and requests with verbs.SendInline cannot use the region. Register
+// returns verbs.ErrInvalid if m is nil, and otherwise the NIC's error with the rail; nothing stays
+// registered.
 func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) {
 	if m == nil {
 		return nil, fmt.Errorf("register: %w", verbs.Invalidf("no memory"))
@@ -221,9 +229,10 @@ func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) 
 	return g, err
 }
 
-// RegisterDMABuf registers length bytes of a dma-buf, from offset on, on every rail: memory of a GPU or of
-// another device. Every rail needs verbs.CapDMABuf. fd may be closed afterwards. The CPU does not access the
-// region: Bytes returns nil, and requests with verbs.SendInline cannot use it.
+// RegisterDMABuf registers length bytes of a dma-buf, starting at offset, on every rail. A dma-buf is
+// GPU memory or other device memory. Every rail needs verbs.CapDMABuf, otherwise it returns
+// verbs.ErrNotSupported. fd may be closed afterwards. The CPU cannot access the region: Bytes returns
+// nil, and requests with verbs.SendInline cannot use it.
 func (r *Rails) RegisterDMABuf(fd int, offset, length uint64, access verbs.Access) (*Region, error) {
 	// Addresses in the region are offsets in the dma-buf, because NICs want the same place in a page for both.
 	return r.register(nil, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterDMABuf(fd, offset, length, offset, access) })
@@ -266,7 +275,7 @@ func (g *Region) free() error {
 	return g.memory.Free()
 }
 
-// Bytes returns the memory. It is nil if the region is closed, a dma-buf, or memory of a device.
+// Bytes returns the memory. It is nil for a closed region, a dma-buf and device memory.
 func (g *Region) Bytes() []byte {
 	if g.rails == nil || g.memory == nil {
 		return nil
@@ -274,10 +283,10 @@ func (g *Region) Bytes() []byte {
 	return g.memory.Bytes()
 }
 
-// Len is the number of bytes, 0 if the region is closed.
+// Len returns the number of bytes. It is 0 for a closed region.
 func (g *Region) Len() uint64 { return g.length }
 
-// Remote returns what the peer needs.
+// Remote returns a new description of the region for the peer.
 func (g *Region) Remote() *RemoteRegion {
 	m := &RemoteRegion{Addr: g.addr, Length: g.length, Device: g.device}
 	for _, mr := range g.mrs {
@@ -286,7 +295,8 @@ func (g *Region) Remote() *RemoteRegion {
 	return m
 }
 
-// SGE returns a piece of the region.
+// SGE returns a scatter-gather element for length bytes at offset. The range is checked when it is
+// posted.
 func (g *Region) SGE(offset uint64, length uint32) SGE {
 	return SGE{Region: g, Offset: offset, Length: length}
 }

@@ -11,27 +11,27 @@ import (
 	"ibverbx/verbs"
 )
 
-// Control carries small datagrams between the two ends of a VirtualQP, beside its lanes. With it, the
-// ends agree which lanes are out of service and how to bring them back. No call blocks. A Control
-// may lose, repeat, delay and reorder datagrams. It serves one VirtualQP at each end: a datagram for
-// another one is answered as if that one were gone.
+// Control carries small datagrams between the two sides of a VirtualQP, independently of its lanes. The
+// sides use it to agree on lost lanes and to rebuild them. A Control may lose, duplicate, delay and
+// reorder datagrams. It serves one VirtualQP on each side; a datagram for another VirtualQP is answered
+// as if that VirtualQP were closed. Its methods must not block. The engine calls Send and Recv from the
+// goroutine that uses the VirtualCQ.
 type Control interface {
-	// Send sends a datagram of at most MaxControl bytes. An error means that the datagram is lost. The
-	// engine counts it (Stats.ControlErrors), adds it to the lane's cause, and sends the datagram again.
+	// Send sends a datagram of at most MaxControl bytes. On error the datagram counts as lost: the
+	// engine counts it (Stats.ControlErrors), adds the error to the lane's cause, and retransmits.
 	Send(b []byte) error
-	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none. An error that
-	// wraps ErrPeerGone ends the VirtualQP: the channel knows that the other end is gone, and lanes
-	// would only wait for it. Other errors are ignored.
+	// Recv receives a datagram into b, which holds MaxControl bytes. n is 0 if no datagram is queued. An
+	// error that wraps ErrPeerGone fails the VirtualQP: the channel knows that the peer is closed, and
+	// waiting for its lanes would be pointless. Other errors are ignored.
 	Recv(b []byte) (n int, err error)
-	// Notify makes the Control call wake whenever a datagram has come, and when Recv begins to return an
-	// error: the engine does not call Recv before. Connect calls Notify, and Close with nil, which stops
-	// that. wake never blocks, and any goroutine may call it.
+	// Notify registers wake. The Control must call it whenever a datagram arrives and when Recv starts
+	// to return an error; the engine does not call Recv before that. Connect calls Notify; Close calls
+	// it with nil, which unregisters wake. wake never blocks and is safe for concurrent use.
 	Notify(wake func())
 }
 
-// MaxControl is the longest datagram of a Control, in bytes: an offer with the longest
-// verbs.Endpoint.Extra. Nearly all datagrams are far shorter: an offer has 64 bytes and the Extra of
-// its provider.
+// MaxControl is the maximum datagram size of a Control, in bytes: an offer with the longest
+// verbs.Endpoint.Extra. Most datagrams are far shorter: an offer has 64 bytes plus the provider's Extra.
 const MaxControl = ctlOffered + verbs.MaxEndpointExtra
 
 // ctlKind is the kind of a datagram.
@@ -158,7 +158,8 @@ type pipe struct {
 	wake func() // nil before Notify
 }
 
-// ControlPair returns the two ends of a Control within one process. An end holds 256 datagrams; when it is full, the oldest is lost.
+// ControlPair returns the two ends of an in-process Control. Each end queues 256 datagrams and drops the
+// oldest when full. Both ends are safe for concurrent use.
 func ControlPair() (Control, Control) {
 	x, y := &pipe{}, &pipe{}
 	x.peer, y.peer = y, x

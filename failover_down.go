@@ -108,7 +108,8 @@ func (f *failover) handle(m *ctlMessage) {
 	}
 }
 
-// ErrPeerGone says that the peer's VirtualQP has ended, or was never the one meant.
+// ErrPeerGone means that the peer's VirtualQP is closed or has failed, or that another VirtualQP answers
+// in its place.
 var ErrPeerGone = errors.New("the peer is gone")
 
 // violation ends the VirtualQP because a control message cannot be true.

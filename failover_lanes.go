@@ -495,5 +495,5 @@ func (f *failover) expire(r *sendSlot) {
 	f.fail(blamed, cause)
 }
 
-// ErrDeadline says that a request did not end within Config.Deadline.
+// ErrDeadline means that a request did not complete within Config.Deadline.
 var ErrDeadline = errors.New("deadline exceeded")

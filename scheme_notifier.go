@@ -7,27 +7,27 @@ import (
 	"ibverbx/verbs"
 )
 
-// Scheme is how a receiver learns that a whole message has arrived.
+// Scheme selects how a receiver is notified that a complete message has arrived.
 type Scheme uint8
 
-// Schemes.
+// Schemes. The zero value is Tally.
 const (
-	// Tally is the default. Fragments are plain WRITEs. Then every lane that carried data since the last
-	// notification sends a record of 16 bytes, and the receiver counts the records. Tally carries the
+	// Tally is the default. Fragments are plain WRITEs. Each lane that carried data since the last
+	// notification then sends a 16-byte record, and the receiver counts the records. Tally delivers the
 	// immediate and the length.
 	Tally Scheme = iota
-	// DQPLB makes every fragment of a notified request a WRITE_WITH_IMM whose immediate is a sequence
-	// number. It carries the length.
+	// DQPLB sends every fragment of a notified request as a WRITE_WITH_IMM whose immediate is a sequence
+	// number. It delivers the length (WCHasLength).
 	DQPLB
-	// Spray sends plain WRITEs and, when all have completed, one notification on a lane of its own. It
-	// carries the immediate. Prefer Tally: InfiniBand does not promise that the data is visible when a
-	// notification on another QP is (o9-20).
+	// Spray sends plain WRITEs and, once all have completed, one notification on a dedicated lane. It
+	// delivers the immediate (WCHasImm). Prefer Tally: InfiniBand does not guarantee that data is
+	// visible when a notification on another QP arrives (o9-20).
 	Spray
 )
 
 var schemeNames = [...]string{"tally", "dqplb", "spray"}
 
-// String returns the name that cards and flags use.
+// String returns the scheme's name as used in cards and flags.
 func (s Scheme) String() string {
 	if int(s) < len(schemeNames) {
 		return schemeNames[s]
@@ -35,7 +35,7 @@ func (s Scheme) String() string {
 	return fmt.Sprintf("Scheme(%d)", uint8(s))
 }
 
-// MarshalText returns the name.
+// MarshalText returns the scheme's name.
 func (s Scheme) MarshalText() ([]byte, error) {
 	if int(s) >= len(schemeNames) {
 		return nil, verbs.Invalidf("there is no scheme %d", uint8(s))
@@ -43,7 +43,7 @@ func (s Scheme) MarshalText() ([]byte, error) {
 	return []byte(schemeNames[s]), nil
 }
 
-// UnmarshalText reads a name.
+// UnmarshalText parses a name returned by String. Other names return verbs.ErrInvalid.
 func (s *Scheme) UnmarshalText(b []byte) error {
 	for i, name := range schemeNames {
 		if name == string(b) {

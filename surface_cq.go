@@ -16,21 +16,25 @@ import (
 	"ibverbx/verbs"
 )
 
-// CQConfig describes a VirtualCQ.
+// CQConfig configures a VirtualCQ. The zero value is a good default.
 type CQConfig struct {
-	// Depth is how many physical completions each rail must hold: at least the sum of LaneDepth and
-	// RecvDepth over the lanes on it, which NewQP checks. Zero means 65536, or less if a device has less.
+	// Depth is the capacity of each rail's physical CQ, in completions. It must cover LaneDepth plus the
+	// receive depth of every lane on the rail; NewQP checks that. Zero means 65536, or the smallest
+	// limit of the devices.
 	Depth int
-	// SharedReceives is the size of an SRQ per rail, from which the lanes of all VirtualQPs take the
-	// engine's receives. It makes a thousand lanes affordable. A peer that sends more than the user
-	// receives is not held back: its VirtualQP fails. Zero means a queue of NotifyDepth for each lane.
+	// SharedReceives is the size of a per-rail SRQ that supplies the engine's receives to the lanes of
+	// all VirtualQPs, 2 to 65536. It makes thousands of lanes affordable, but provides no back-pressure:
+	// the VirtualQP of a peer that sends more than this side has receives for fails. Zero means a queue
+	// of NotifyDepth per lane.
 	SharedReceives int
-	// Waker is woken when a rail that was armed has a completion. Nil means polling only.
+	// Waker is woken when an armed rail has a completion. Nil means polling only: Wait, Serve and Arm
+	// then return verbs.ErrNotSupported.
 	Waker *verbs.Waker
 }
 
-// VirtualCQ is a completion queue over one CQ per rail. Several VirtualQPs can share it.
-// A VirtualCQ and its VirtualQPs are for one goroutine at a time.
+// VirtualCQ is a completion queue that merges one CQ per rail. Several VirtualQPs can share it. Only one
+// goroutine at a time may use a VirtualCQ and its VirtualQPs; Stats and VirtualQP.Err are safe for
+// concurrent use.
 type VirtualCQ struct {
 	rails   *Rails
 	num     uint32       // unique on the Rails
@@ -69,14 +73,14 @@ type VirtualCQ struct {
 	joined bool    // the VirtualCQ gets the events of the NICs: a VirtualQP has a Control
 }
 
-// CQStats are the counters of a VirtualCQ.
+// CQStats are the counters of a VirtualCQ since its creation.
 type CQStats struct {
 	CQEs       uint64 // physical completions
-	Stale      uint64 // completions of an earlier generation of a lane
-	Unknown    uint64 // completions of a QP that is not registered
-	EventsLost uint64 // events that were dropped because too many waited
-	Refills    uint64 // posts to the SRQs of CQConfig.SharedReceives, a doorbell each
-	Refilled   uint64 // receives that these posts gave to the NICs
+	Stale      uint64 // completions from an earlier generation of a lane
+	Unknown    uint64 // completions for an unknown QP
+	EventsLost uint64 // events dropped because the event queue was full
+	Refills    uint64 // posts to the SRQs of CQConfig.SharedReceives, one doorbell each
+	Refilled   uint64 // receives posted by these refills
 }
 
 // cqCounters are the CQStats, written by the goroutine that uses the VirtualCQ.
@@ -84,7 +88,8 @@ type cqCounters struct {
 	cqes, stale, unknown, eventsLost, refills, refilled counter.Counter
 }
 
-// NewCQ creates a CQ on every rail.
+// NewCQ creates a VirtualCQ with a physical CQ on every rail. It returns verbs.ErrInvalid if
+// SharedReceives is out of range or exceeds Depth, and otherwise the NIC's error with the rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if cfg.Depth == 0 {
 		cfg.Depth = min(1<<16, r.least(func(a *verbs.DeviceAttr) int { return a.MaxCQE }))
@@ -127,11 +132,11 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	return err
 }
 
-// Rails returns the rails that the VirtualCQ was made from.
+// Rails returns the Rails that the VirtualCQ was created on.
 func (c *VirtualCQ) Rails() *Rails { return c.rails }
 
-// Num is a number that is unique on the Rails. Together with VirtualQP.Num it names a VirtualQP of the
-// Rails. Programs use both for messages and tables; nothing on the wire has them.
+// Num returns a number that is unique within the Rails. Together with VirtualQP.Num it identifies a
+// VirtualQP. It is never sent to the peer.
 func (c *VirtualCQ) Num() uint32 { return c.num }
 
 // enter begins a call. Under the race detector, and with the tag ibverbxdebug, it panics if another
@@ -142,7 +147,7 @@ func (c *VirtualCQ) enter(op string) {
 	}
 }
 
-// Stats returns the counters of the queue. Any goroutine may call it at any time.
+// Stats returns the counters. It is safe for concurrent use.
 func (c *VirtualCQ) Stats() CQStats {
 	s := &c.stats
 	return CQStats{
@@ -151,8 +156,8 @@ func (c *VirtualCQ) Stats() CQStats {
 	}
 }
 
-// Close destroys the CQs. The VirtualQPs must be closed first. Otherwise Close returns verbs.ErrBusy and
-// changes nothing.
+// Close destroys the physical CQs. While VirtualQPs are open, it returns verbs.ErrBusy and changes
+// nothing.
 func (c *VirtualCQ) Close() error {
 	if len(c.qps) > 0 {
 		return fmt.Errorf("close virtual CQ %d: %w: %d virtual QPs are open", c.num, verbs.ErrBusy, len(c.qps))

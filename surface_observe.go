@@ -9,24 +9,25 @@ import (
 	"ibverbx/internal/counter"
 )
 
-// EventKind is the kind of an event.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
-// Events.
+// Event kinds.
 const (
-	// EventFailed says that the VirtualQP has failed. Outstanding requests are flushed.
+	// EventFailed means that the VirtualQP has failed. Its outstanding requests are flushed.
 	EventFailed EventKind = iota + 1
-	// EventLaneDown says that a lane is out of service. The others continue.
+	// EventLaneDown means that a lane is out of service. The other lanes continue.
 	EventLaneDown
-	// EventLaneUp says that a lane is in service again.
+	// EventLaneUp means that a lane is back in service.
 	EventLaneUp
-	// EventRailDown says that the last data lane on a rail is out of service.
+	// EventRailDown means that a rail has lost its last working data lane.
 	EventRailDown
-	// EventRailUp says that the first data lane on a rail is in service again.
+	// EventRailUp means that the first data lane on a failed rail is back in service.
 	EventRailUp
-	// EventRecovered says that all lanes are in service again.
+	// EventRecovered means that all lanes are back in service.
 	EventRecovered
-	// EventDegraded says that the first lane is out of service. It comes once until EventRecovered.
+	// EventDegraded means that a lane is out of service while all others work. It is reported once until
+	// EventRecovered.
 	EventDegraded
 )
 
@@ -35,7 +36,7 @@ var eventNames = [...]string{
 	EventRailDown: "rail down", EventRailUp: "rail up", EventRecovered: "recovered", EventDegraded: "degraded",
 }
 
-// String names the event.
+// String returns the event's name, such as "rail down".
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) && eventNames[k] != "" {
 		return eventNames[k]
@@ -43,17 +44,19 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// Event is something that happened to a VirtualQP outside of its requests.
+// Event reports a change in a VirtualQP's lanes or its failure.
 type Event struct {
+	// Kind is the kind of event.
 	Kind EventKind
-	QP   *VirtualQP
-	// Lane is the index of the lane; -1 if the VirtualQP failed and no single lane is to blame.
+	// QP is the affected VirtualQP.
+	QP *VirtualQP
+	// Lane is the index of the lane. It is -1 if the VirtualQP failed without a single lane to blame.
 	Lane int
-	// Rail is the rail of the lane; -1 if Lane is.
+	// Rail is the index of the lane's rail, or -1 if Lane is -1.
 	Rail int
-	// Sealed says that packets of the rail are encrypted and authenticated.
+	// Sealed is set when the rail's packets are encrypted and authenticated.
 	Sealed bool
-	// Err is the cause; nil if something is in service again.
+	// Err is the cause. It is nil for recovery events.
 	Err error
 }
 
@@ -61,7 +64,8 @@ type Event struct {
 // that they report.
 const maxEvents = 256
 
-// Events takes up to len(dst) events, oldest first. It never blocks.
+// Events removes up to len(dst) queued events, oldest first, and returns their number. It never blocks.
+// The queue holds 256 events; CQStats.EventsLost counts dropped ones.
 func (c *VirtualCQ) Events(dst []Event) int {
 	n := copy(dst, c.events)
 	c.events = append(c.events[:0], c.events[n:]...)
@@ -134,16 +138,16 @@ func (e *Event) log(to *slog.Logger) {
 	to.LogAttrs(context.Background(), level, e.Kind.String(), attrs...)
 }
 
-// Counts is what a lane, a rail or a whole VirtualQP did. It is always on, and costs a few additions per
-// physical request.
+// Counts are the counters of a lane, a rail or a whole VirtualQP. They are always enabled and cost a few
+// additions per physical request.
 type Counts struct {
-	Fragments uint64 // physical requests that a NIC took, records and notifications included
-	Bytes     uint64 // bytes that they wrote or read
-	Doorbells uint64 // posts of which a NIC took something
-	CQEs      uint64 // physical completions, of sends and receives
-	Refusals  uint64 // posts that a NIC took only in part, or not at all
-	Stale     uint64 // completions of an earlier generation of a lane
-	HighWater int    // highest number of requests that were outstanding at once
+	Fragments uint64 // physical requests accepted by NICs, including records and notifications
+	Bytes     uint64 // bytes written or read by these requests
+	Doorbells uint64 // posts accepted by NICs, at least in part
+	CQEs      uint64 // physical completions of sends and receives
+	Refusals  uint64 // posts that a NIC rejected, at least in part
+	Stale     uint64 // completions from an earlier generation of a lane
+	HighWater int    // maximum number of outstanding requests
 }
 
 // counters are the Counts of a lane, written by the goroutine that uses the VirtualQP.
@@ -181,28 +185,31 @@ func (c Counts) since(before *Counts) Counts {
 	return c
 }
 
-// LaneStats is what one lane did.
+// LaneStats are the counters and the state of one lane.
 type LaneStats struct {
+	// Lane is the index of the lane.
 	Lane int
+	// Rail is the index of the lane's rail.
 	Rail int
-	QPN  uint32
+	// QPN is the number of the lane's current QP.
+	QPN uint32
 	// Role is "data", "message" or "notify".
 	Role string
-	// State is "up" or, on the way out of service and back, "dying", "gone", "idle", "offered" or
+	// State is "up" or, while out of service and during recovery, "dying", "gone", "idle", "offered" or
 	// "probing".
 	State string
-	// Generation counts the QPs that the lane has had before.
+	// Generation is the number of earlier QPs of the lane.
 	Generation int
-	// Deaths counts how often the lane went out of service.
+	// Deaths is the number of times the lane was lost.
 	Deaths uint64
-	// Replayed counts the requests that other lanes took over or its next generation sent again.
+	// Replayed is the number of requests moved to other lanes or retransmitted by the rebuilt lane.
 	Replayed uint64
-	// Cause is why the lane is out of service; nil while it is up.
+	// Cause is the reason why the lane is out of service. It is nil while the lane is up.
 	Cause error
 	Counts
 }
 
-// MarshalJSON has the text of the cause, if there is one. An error has no form of its own in JSON.
+// MarshalJSON encodes Cause as its text, because errors have no JSON encoding.
 func (s LaneStats) MarshalJSON() ([]byte, error) {
 	type plain LaneStats // without this method
 	cause := ""
@@ -215,35 +222,39 @@ func (s LaneStats) MarshalJSON() ([]byte, error) {
 	}{plain(s), cause})
 }
 
-// RailStats is what the lanes on one rail did together.
+// RailStats are the summed counters of all lanes on one rail.
 type RailStats struct {
+	// Rail is the index of the rail.
 	Rail int
-	// Device is the name of the NIC.
+	// Device is the NIC's name.
 	Device string
-	// Up is how many data lanes are in service on the rail.
+	// Up is the number of working data lanes on the rail.
 	Up int
-	// Sealed says that packets of the rail are encrypted and authenticated (Config.Seal).
+	// Sealed is set when the rail's packets are encrypted and authenticated (Config.Seal).
 	Sealed bool
 	Counts
 }
 
-// Stats is what a VirtualQP did. Its own HighWater counts the user's send requests.
+// Stats are the counters of a VirtualQP since its creation. Its HighWater counts the user's send
+// requests.
 type Stats struct {
-	Posted uint64 // send requests that were taken
-	// Completed counts the send requests that have ended. If a single lane passes everything through,
-	// it counts the completions that were reported.
+	Posted uint64 // accepted send requests
+	// Completed counts the completed send requests. For a single lane without failover, it counts the
+	// reported completions.
 	Completed     uint64
-	RecvPosted    uint64 // receives of both kinds that were taken
-	RecvCompleted uint64 // receives of both kinds that have ended
-	Out           int    // lanes that are out of service
-	ControlErrors uint64 // control messages that could not be sent or read
+	RecvPosted    uint64 // accepted receives of both kinds
+	RecvCompleted uint64 // completed receives of both kinds
+	Out           int    // lanes out of service
+	ControlErrors uint64 // control messages that failed to send or parse
 	Counts
+	// Lanes are the counters by lane, in lane order. Empty after Close.
 	Lanes []LaneStats
+	// Rails are the counters by rail, in rail order.
 	Rails []RailStats
 }
 
-// Stats returns what the VirtualQP has done so far, by lane and by rail. Any goroutine may call it at any
-// time. Numbers that change meanwhile need not belong to the same moment. After Close there are no lanes.
+// Stats returns the counters by lane and by rail. It is safe for concurrent use; counters that change
+// during the call may be from slightly different moments. After Close, it has no lanes.
 func (q *VirtualQP) Stats() Stats {
 	send, recv, pass, u := &q.send, &q.recv, &q.pass, &q.setup
 	s := Stats{

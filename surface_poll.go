@@ -20,9 +20,10 @@ const (
 	pollTurns = 64
 )
 
-// Poll takes the completions of all rails and returns up to len(dst) completions of the VirtualQPs, in
-// posting order for each. Completions that do not fit are kept. Poll never blocks. It returns an error
-// only if it returns no completion, so that none is lost.
+// Poll polls all rails and returns up to len(dst) completions, in posting order per VirtualQP.
+// Completions that do not fit are kept for the next call. Poll never blocks. It returns an error only if
+// n is 0, so an error never hides a completion: a NIC's error with the rail, or verbs.ErrNotFound for a
+// completion of an unknown QP.
 func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	c.enter("Poll")
 	n, err = c.poll(dst, c.next, len(c.cqs))
@@ -33,15 +34,15 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	return n, err
 }
 
-// PollOne is Poll for one completion. ok is false if there is none.
+// PollOne is Poll for a single completion. ok is false if none is available.
 func (c *VirtualCQ) PollOne() (wc WC, ok bool, err error) {
 	var one [1]WC
 	n, err := c.Poll(one[:])
 	return one[0], n == 1, err
 }
 
-// CQ returns the physical queue of a rail, for callers that poll it themselves and use
-// ProcessCompletions.
+// CQ returns the physical CQ of a rail, for callers that poll it themselves and pass the completions to
+// ProcessCompletions. It returns verbs.ErrInvalid if the rail does not exist.
 func (c *VirtualCQ) CQ(rail int) (verbs.CQ, error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return nil, fmt.Errorf("find CQ: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
@@ -49,9 +50,9 @@ func (c *VirtualCQ) CQ(rail int) (verbs.CQ, error) {
 	return c.cqs[rail], nil
 }
 
-// ProcessCompletions is Poll for callers that have polled the physical queue of a rail themselves. It
-// takes all of wcs, and keeps completions that do not fit dst for the next call. It must also be called
-// when the queue was found empty, because failover waits for that.
+// ProcessCompletions is Poll for callers that poll a rail's physical CQ themselves. It consumes all of
+// wcs and keeps completions that do not fit into dst for the next call. Call it with empty wcs when the
+// CQ is empty: failover relies on that.
 func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n int, err error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
@@ -261,10 +262,10 @@ func (c *VirtualCQ) report(dst []WC, n int) int {
 // polling.
 const spins = 32
 
-// Wait polls until there is at least one completion. It polls for a short while and then sleeps on
-// CQConfig.Waker until a rail has a completion. n is 0 only with an error, or if dst is empty. The error is
-// ctx.Err() when ctx ends, and verbs.ErrNotSupported without a Waker. If a VirtualQP fails with nothing
-// outstanding, no completion shows it. Then Wait returns its error (VirtualQP.Err), once.
+// Wait polls until at least one completion is available. It spins briefly and then sleeps on
+// CQConfig.Waker. n is 0 only with an error or if dst is empty. The error is ctx.Err() if ctx is done
+// first, verbs.ErrNotSupported without a Waker, or an error of Poll. If a VirtualQP fails without
+// outstanding requests, so that no completion reports it, Wait returns its error (VirtualQP.Err) once.
 func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 	if c.waker == nil {
 		return 0, fmt.Errorf("wait: %w: the virtual CQ has no Waker", verbs.ErrNotSupported)
@@ -297,17 +298,17 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 	return 0, nil
 }
 
-// Arm is the last step before a sleep on CQConfig.Waker, for callers with their own loop; Wait is such a loop. It arms every
-// rail, so the next completion wakes the Waker, and then polls into dst, because an earlier completion does not wake it. n is
-// as in Poll.
+// Arm prepares a sleep on CQConfig.Waker, for callers with their own event loop; Wait is such a loop. It
+// arms every rail, so that the next completion wakes the Waker. It then polls into dst, because earlier
+// completions do not wake it. n is as in Poll.
 //
-// sleep limits the sleep (verbs.Waker.Sleep). It is 0 if the caller must poll again at once, and math.MaxInt64 if only a wake-up
-// matters. Otherwise a deadline or the next recovery step of a lane is due by then. err is an error of Poll, the error of a rail
-// that could not be armed, or verbs.ErrNotSupported without a Waker. With an error, sleep is at most 1 ms, because completions
-// may not wake the Waker.
+// sleep limits the sleep (verbs.Waker.Sleep). It is 0 if the caller must poll again immediately, and
+// math.MaxInt64 if only a wake-up matters. Otherwise a deadline or a lane's next recovery step is due
+// then. err is an error of Poll, the error of a rail that could not be armed, or verbs.ErrNotSupported
+// without a Waker. With an error, sleep is at most 1 ms, because completions may not wake the Waker.
 //
-// The sleep does not use the VirtualCQ, so another goroutine may use it in the meantime. If that goroutine posts, Due may
-// precede the end of the sleep: then it must wake the Waker or poll by Due itself.
+// Sleeping does not use the VirtualCQ, so another goroutine may use it meanwhile. If that goroutine
+// posts, Due may move before the wake-up time: it must then wake the Waker or poll by Due itself.
 func (c *VirtualCQ) Arm(dst []WC) (n int, sleep time.Duration, err error) {
 	if c.waker == nil {
 		return 0, busySleep, fmt.Errorf("arm: %w: the virtual CQ has no Waker", verbs.ErrNotSupported)
@@ -379,9 +380,9 @@ func (c *VirtualCQ) longestSleep() time.Duration {
 	return min(longest, max(time.Duration(due-first.setup.cfg.Now()), minSleep))
 }
 
-// Serve drives the virtual CQ of a side whose application only lends its memory. It polls and sleeps until
-// ctx ends, and passes completions to each, if that is not nil. It returns ctx.Err() or the first error
-// of Wait, and may be called again.
+// Serve drives the VirtualCQ of a passive side, whose memory only the peer accesses. It polls and sleeps
+// until ctx is done, and passes each completion to each unless each is nil. It returns ctx.Err() or the
+// first error of Wait, and may be called again.
 func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 	wcs := make([]WC, pollBatch)
 	for {
@@ -397,10 +398,10 @@ func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 	}
 }
 
-// Due is the time, by Config.Now, by which Poll wants to be called although nothing need have come:
-// for the next step of a lane, a deadline, or at once because a NIC has refused a request. It is
-// math.MaxInt64 if there is no such time. Due is for callers with an event loop of their own, which must
-// also poll when the CQ of a rail or a Control has something. Wait and Arm do all that.
+// Due returns the time, on the Config.Now clock, by which Poll must be called even without a completion:
+// for a lane's next recovery step, a deadline, or immediately to retry a request that a NIC rejected. It
+// is math.MaxInt64 if no such time is set. Due is for callers with their own event loop, which must also
+// poll when a rail's CQ or a Control is ready. Wait and Arm handle all this.
 func (c *VirtualCQ) Due() int64 {
 	due := c.ready.due()
 	for _, q := range c.touched {

@@ -13,13 +13,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// VirtualQP is many RC queue pairs, on several rails, that behave like one. It cuts requests into
-// fragments, which the lanes carry in parallel. Every request completes once, in posting order.
+// VirtualQP bundles RC queue pairs on several rails into one. It splits requests into fragments and
+// stripes them across its lanes. Every accepted request completes exactly once, in posting order;
+// successful requests report a completion only with verbs.SendSignaled.
 //
-// Many lanes cannot order everything that one QP orders: WRITEs and READs of different requests are
-// not ordered among themselves. verbs.SendFence makes a request wait for all requests before it.
+// Several lanes do not give the full ordering of a single QP: WRITEs and READs of different requests are
+// unordered. Set verbs.SendFence to make a request wait for all earlier ones.
 //
-// A VirtualQP is for one goroutine at a time, the same one that uses its VirtualCQ.
+// Only one goroutine at a time may use a VirtualQP, its VirtualCQ and the other VirtualQPs on it. Err
+// and Stats are safe for concurrent use.
 type VirtualQP struct {
 	setup setup
 	time  callClock
@@ -54,7 +56,9 @@ const (
 	stateClosed
 )
 
-// NewQP makes a VirtualQP whose completions go to c. Its lanes are spread evenly over the rails.
+// NewQP creates a VirtualQP that completes to c, with its lanes spread evenly over the rails. Its
+// receives can be posted before Connect. NewQP returns verbs.ErrInvalid if cfg is invalid or
+// CQConfig.Depth cannot cover the lanes, and otherwise the NIC's error with the lane.
 func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	cfg = cfg.withDefaults(c.rails, c.inline)
 	if cfg.Now == nil {
@@ -170,19 +174,20 @@ func (q *VirtualQP) addLane(lc laneConfig) error {
 	return nil
 }
 
-// Num is a number that is unique on the VirtualCQ.
+// Num returns a number that is unique within the VirtualCQ.
 func (q *VirtualQP) Num() uint32 { return q.setup.num }
 
-// Err returns nil as long as the VirtualQP works. After that it returns what ended the VirtualQP, at
-// once, even while requests before the failed one are outstanding. Any goroutine may call it at any time.
+// Err returns nil while the VirtualQP works, and the cause once it has failed, even while earlier
+// requests are still outstanding. The cause wraps ErrDeadline, ErrPeerGone or ErrAtomicInDoubt where
+// they apply. Err is safe for concurrent use.
 func (q *VirtualQP) Err() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.failover.err
 }
 
-// KillLane takes the QP of a lane to ERR, as a NIC does when it gives up a connection. Programs can
-// test with it that they survive the loss of a lane.
+// KillLane moves a lane's QP to ERR, as a NIC does when it gives up on a connection. Use it to test that
+// a program survives the loss of a lane. It returns verbs.ErrInvalid if the lane does not exist.
 func (q *VirtualQP) KillLane(lane int) error {
 	all := q.setup.all
 	if lane < 0 || lane >= len(all) {
@@ -191,9 +196,12 @@ func (q *VirtualQP) KillLane(lane int) error {
 	return all[lane].qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
 }
 
-// PostSend posts requests. wrs[:n] were taken, and nothing after n. verbs.ErrQueueFull is ordinary
-// back-pressure: poll, then post the rest. A request that was taken completes: in success, in error,
-// or flushed.
+// PostSend posts requests and returns the number accepted: wrs[:n] were accepted, the rest was not. An
+// accepted request completes with success or an error, or is flushed.
+//
+// err is verbs.ErrQueueFull as ordinary back-pressure: poll, then post the rest. It is verbs.ErrInvalid
+// if wrs[n] is invalid, verbs.ErrState before Connect, and verbs.ErrClosed after Close or for a closed
+// Region.
 func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
 	q.setup.cq.enter("PostSend")
 	switch {
@@ -215,7 +223,9 @@ func (q *VirtualQP) notConnected() error {
 	return fmt.Errorf("%w: connect the virtual QP first", verbs.ErrState)
 }
 
-// PostRecv posts receives. wrs[:n] were taken, and nothing after n.
+// PostRecv posts receives and returns the number accepted: wrs[:n] were accepted, the rest was not. It
+// may be called before Connect. err is verbs.ErrQueueFull if the queue is full, verbs.ErrInvalid if
+// wrs[n] is invalid, and verbs.ErrClosed after Close or for a closed Region.
 func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 	q.setup.cq.enter("PostRecv")
 	switch {
@@ -265,7 +275,8 @@ func (q *VirtualQP) busy() bool {
 	return f.reportable() || len(q.send.staged) > 0 || (f.state == stateFailed && f.unsettled())
 }
 
-// Close destroys the lanes. Outstanding requests end without a completion.
+// Close destroys the lanes. Outstanding requests and receives are dropped without a completion. The peer
+// is notified if Config.Control is set. A second Close does nothing.
 func (q *VirtualQP) Close() error {
 	u, f := &q.setup, &q.failover
 	var errs []error
@@ -301,40 +312,48 @@ func (q *VirtualQP) Close() error {
 	return errors.Join(errs...)
 }
 
-// MaxSGE is how many pieces a request has at most. Devices may allow fewer (verbs.DeviceAttr.MaxSGE).
+// MaxSGE is the maximum number of scatter-gather elements in a request. Devices may allow fewer
+// (verbs.DeviceAttr.MaxSGE).
 const MaxSGE = verbs.MaxSGE
 
-// SGE is a piece of local memory: Length bytes at offset Offset of a Region.
+// SGE is a scatter-gather element: a range of local memory in a Region.
 type SGE struct {
+	// Region is the registered memory. It must belong to the VirtualQP's Rails.
 	Region *Region
+	// Offset is the first byte of the range in Region.
 	Offset uint64
+	// Length is the number of bytes.
 	Length uint32
 }
 
-// SendWR is a request of a VirtualQP, of any size up to 4 GiB - 1.
+// SendWR is a send request. WRITEs and READs carry up to 4 GiB - 1 bytes. SENDs must fit the largest
+// message of one lane, and atomics use 8 bytes.
 type SendWR struct {
-	// WRID comes back in the completion.
-	WRID   uint64
+	// WRID is copied to the completion.
+	WRID uint64
+	// Opcode is the operation.
 	Opcode verbs.Opcode
-	// Flags are SendSignaled, SendFence, SendInline and SendSolicited. SendSignaled asks for a
-	// completion; errors are reported without it. SendFence is a full barrier: the request starts when
-	// every earlier one has ended. SendInline copies the bytes at post time (Config.MaxInline).
-	Flags  verbs.SendFlags
+	// Flags are SendSignaled, SendFence, SendInline and SendSolicited. SendSignaled requests a
+	// completion; errors are always reported. SendFence is a full barrier: the request starts after all
+	// earlier ones have completed. SendInline copies the bytes at post time, at most Config.MaxInline.
+	Flags verbs.SendFlags
+	// NumSGE is the number of valid elements in SGE.
 	NumSGE uint8
-	// Imm is the immediate of RDMA_WRITE_WITH_IMM and SEND_WITH_IMM, in host order.
+	// Imm is the immediate of RDMA_WRITE_WITH_IMM and SEND_WITH_IMM, in host byte order.
 	Imm uint32
+	// SGE is the local memory; see SetSGE.
 	SGE [MaxSGE]SGE
-	// Remote is the memory that a WRITE, READ or atomic goes to.
+	// Remote is the target of a WRITE, READ or atomic. Other operations ignore it.
 	Remote *RemoteRegion
 	// RemoteOffset is the offset in Remote, in bytes.
 	RemoteOffset uint64
-	// CompareAdd is the first operand of an atomic: the value to compare with, or to add.
+	// CompareAdd is the value to add (FETCH_AND_ADD) or to compare with (CMP_AND_SWP).
 	CompareAdd uint64
-	// Swap is the second operand of CMP_AND_SWP.
+	// Swap is the new value of CMP_AND_SWP.
 	Swap uint64
 }
 
-// SetSGE makes w carry the given pieces. With more than MaxSGE, the post refuses w.
+// SetSGE sets the local memory of w. PostSend rejects w if there are more than MaxSGE elements.
 func (w *SendWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
 	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
@@ -350,7 +369,7 @@ func (w *SendWR) usesDevice() bool {
 	return w.Remote != nil && w.Remote.Device
 }
 
-// Length returns the sum of the lengths of the pieces.
+// Length returns the total length of the elements in bytes.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -359,30 +378,31 @@ func (w *SendWR) Length() uint64 {
 	return n
 }
 
-// RecvWR is a receive of a VirtualQP. Without bytes it waits for a notification, the end of a
-// WRITE_WITH_IMM. With bytes it waits for a SEND. On several lanes these are two queues, each in its own
-// order.
+// RecvWR is a receive. Without bytes it matches a notification, the end of a WRITE_WITH_IMM. With bytes
+// it matches a SEND. On several lanes these are two separate queues, each in posting order.
 type RecvWR struct {
-	// WRID comes back in the completion.
-	WRID   uint64
+	// WRID is copied to the completion.
+	WRID uint64
+	// NumSGE is the number of valid elements in SGE. Zero receives a notification.
 	NumSGE uint8
-	SGE    [MaxSGE]SGE
+	// SGE is the receive buffer; see SetSGE.
+	SGE [MaxSGE]SGE
 }
 
-// SetSGE makes w receive into the given pieces. With more than MaxSGE, the post refuses w.
+// SetSGE sets the receive buffer of w. PostRecv rejects w if there are more than MaxSGE elements.
 func (w *RecvWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
 	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
 }
 
-// WCFlags says which fields of a completion are valid.
+// WCFlags is a set of flags for the valid optional fields of a WC.
 type WCFlags uint8
 
 // Completion flags.
 const (
-	// WCHasImm says that Imm is the sender's immediate.
+	// WCHasImm is set when Imm is valid.
 	WCHasImm WCFlags = 1 << 0
-	// WCHasLength says that ByteLen is the length of the message.
+	// WCHasLength is set when ByteLen is valid.
 	WCHasLength WCFlags = 1 << 1
 	// WCInDoubt marks a failed atomic that the peer may or may not have executed, because its lane was lost (Config.KeepAtomics).
 	WCInDoubt WCFlags = 1 << 2
@@ -391,14 +411,22 @@ const (
 // WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess, only WRID, QP, Status,
 // VendorErr and WCInDoubt are valid.
 type WC struct {
-	WRID      uint64
-	QP        *VirtualQP
-	Status    verbs.Status
-	Opcode    verbs.WCOpcode
-	Flags     WCFlags
+	// WRID is the request's or receive's WRID.
+	WRID uint64
+	// QP is the VirtualQP that completed it.
+	QP *VirtualQP
+	// Status is verbs.StatusSuccess or the failure.
+	Status verbs.Status
+	// Opcode is the completed operation.
+	Opcode verbs.WCOpcode
+	// Flags are set for the valid fields among ByteLen and Imm.
+	Flags WCFlags
+	// VendorErr is the NIC's own error code; 0 if it has none.
 	VendorErr uint32
-	ByteLen   uint32
-	Imm       uint32
+	// ByteLen is the message length in bytes.
+	ByteLen uint32
+	// Imm is the sender's immediate, in host byte order.
+	Imm uint32
 }
 
 // Err returns nil for a success, and otherwise an error with the request, the status and its usual cause.
