@@ -1,26 +1,28 @@
 package verbs
 
-// Context is an open device. All other objects are created from it.
+// Context is an open device, the factory for all other objects. After Close its methods return
+// ErrClosed. It is safe for concurrent use.
 type Context interface {
-	// Device returns the device that was opened.
+	// Device returns the open device.
 	Device() Device
 	// QueryDevice returns the device's identity and limits.
 	QueryDevice() (DeviceAttr, error)
-	// QueryPort returns the state of a port. Ports are numbered from 1.
+	// QueryPort returns the state of a port. Ports are numbered from 1. An unknown port is an error.
 	QueryPort(port int) (PortAttr, error)
 	// QueryGID returns row index of a port's GID table, or ErrNotFound if the row is empty.
 	QueryGID(port, index int) (GIDEntry, error)
 
-	// AllocPD returns a new protection domain.
+	// AllocPD allocates a protection domain. It returns ErrLimit if the device has no free one.
 	AllocPD() (PD, error)
-	// CreateCQ returns a new completion queue.
+	// CreateCQ creates a completion queue. It returns ErrInvalid for an invalid cfg, and ErrNotSupported
+	// if the device lacks a requested feature.
 	CreateCQ(cfg CQConfig) (CQ, error)
 
-	// Events takes up to len(dst) asynchronous events and never blocks. After a
-	// device failure it delivers the remaining events, then returns ErrDeviceFatal.
+	// Events removes up to len(dst) asynchronous events, oldest first, and never blocks. After a device
+	// failure it delivers the remaining events, then returns ErrDeviceFatal.
 	Events(dst []Event) (n int, err error)
-	// NotifyEvents wakes w whenever an event is queued; nil stops that. If events
-	// are already queued it wakes w at once, so none is missed.
+	// NotifyEvents wakes w whenever an event is queued; nil disables it. If events are already queued,
+	// it wakes w immediately, so none is missed.
 	NotifyEvents(w *Waker) error
 
 	// Close destroys every object still open in the Context, in dependency order,
@@ -28,42 +30,43 @@ type Context interface {
 	Close() error
 }
 
-// PD is a protection domain. A QP can only use memory, SRQs and address handles of its
-// own PD.
+// PD is a protection domain. A QP can only use memory, SRQs and address handles of its own PD. It is
+// safe for concurrent use.
 type PD interface {
-	// RegisterMemory registers m with the NIC. Registered memory cannot be freed.
-	// AccessRemoteWrite and AccessRemoteAtomic require AccessLocalWrite
-	// (ibv_reg_mr(3)). A NIC that cannot reach memory of a device returns ErrNotSupported, and
-	// INLINE requests cannot use such memory.
+	// RegisterMemory registers m with the NIC. m cannot be freed until the MR is closed.
+	// AccessRemoteWrite and AccessRemoteAtomic require AccessLocalWrite (ibv_reg_mr(3)), otherwise it
+	// returns ErrInvalid. A NIC that cannot access m's device, such as a GPU, returns ErrNotSupported.
+	// INLINE requests cannot use device memory.
 	RegisterMemory(m *Memory, access Access) (MR, error)
-	// RegisterDMABuf registers length bytes of a dma-buf, starting at offset. Work
-	// requests address them from iova, which must have the same place in a page as
-	// offset. fd may be closed afterwards. INLINE requests cannot use the region,
-	// because the CPU reads their bytes. It needs CapDMABuf, else ErrNotSupported.
+	// RegisterDMABuf registers length bytes of a dma-buf, starting at offset. Work requests address them
+	// from iova, which must have the same offset within a page as offset. fd may be closed afterwards.
+	// INLINE requests cannot use the region, because the CPU reads their bytes. Without CapDMABuf it
+	// returns ErrNotSupported.
 	RegisterDMABuf(fd int, offset, length, iova uint64, access Access) (MR, error)
-	// CreateQP returns a new QP in RESET.
+	// CreateQP creates a QP in RESET. It returns ErrInvalid for an invalid cfg, ErrNotSupported if the
+	// device lacks a requested feature, and ErrLimit if the device has no free QP.
 	CreateQP(cfg QPConfig) (QP, error)
-	// CreateSRQ returns a new shared receive queue.
+	// CreateSRQ creates a shared receive queue. It returns ErrNotSupported without CapSRQ.
 	CreateSRQ(cfg SRQConfig) (SRQ, error)
-	// CreateAH returns a new address handle, for UD sends.
+	// CreateAH creates an address handle for UD sends.
 	CreateAH(attr AHAttr) (AH, error)
 	// Close frees the PD. It returns ErrBusy while objects of the PD exist.
 	Close() error
 }
 
-// MR is a registered memory region.
+// MR is a registered memory region. It is safe for concurrent use.
 type MR interface {
 	// Addr is the address of the first byte, as used in work requests.
 	Addr() uint64
 	// Len is the number of bytes.
 	Len() uint64
-	// LKey goes into the SGEs of local work requests.
+	// LKey is the local key, used in the SGEs of local work requests.
 	LKey() uint32
-	// RKey goes into the work requests of the peer.
+	// RKey is the remote key, used in the peer's work requests.
 	RKey() uint32
-	// Close deregisters the region. Work requests and remote accesses that still
-	// use its keys fail with a protection or access error. After Close returns the
-	// NIC does not touch the memory through this region.
+	// Close deregisters the region. Work requests and remote accesses that still use its keys fail with
+	// a protection or access error. After Close returns, the NIC no longer accesses the memory through
+	// this region.
 	Close() error
 }
 
@@ -87,11 +90,12 @@ const (
 type AH interface {
 	// Handle is the value for SendWR.AH.
 	Handle() AHHandle
+	// Close destroys the address handle. Sends that name it afterwards fail.
 	Close() error
 }
 
-// AHHandle names an address handle in a work request; 0 names none. The value comes
-// from the caller, so a provider looks it up and never uses it as a pointer.
+// AHHandle identifies an address handle in a work request; 0 means none. The value is untrusted:
+// providers look it up and never use it as a pointer.
 type AHHandle uint64
 
 // AHAttr is an address vector: the path to a remote port (struct ibv_ah_attr).
@@ -100,22 +104,24 @@ type AHAttr struct {
 	DGID GID
 	// SGIDIndex is the row of the local GID table that holds the source address.
 	SGIDIndex int
-	// FlowLabel has 20 bits. It is part of IPv6 headers, and on RoCE v2 it decides the UDP source port, by
-	// which switches choose among equal paths (ECMP). Zero means that the NIC chooses.
+	// FlowLabel is the 20-bit IPv6 flow label. On RoCE v2 it determines the UDP source port, which
+	// switches hash to choose among equal-cost paths (ECMP). Zero lets the NIC choose.
 	FlowLabel    uint32
 	HopLimit     uint8 // zero means 64
 	TrafficClass uint8
 	DLID         uint16
 	SL           uint8
 	Port         uint8 // the local port; zero means 1
-	// Seal is that of the QPs that use the address: see PathConfig.Seal. Nil means plain packets.
+	// Seal is the Seal of the QPs that use the address; see PathConfig.Seal. Nil means plain packets.
 	Seal Seal
 }
 
-// Corker is implemented by contexts of devices to which handing over packets costs much more than
-// posting. Between Cork and Uncork the device may collect what posts to its QPs send. Uncork sends it.
-// Every Cork needs an Uncork soon afterwards, or the peers wait. Several goroutines may cork at once.
+// Corker is implemented by contexts of devices for which handing over packets costs much more than
+// posting. Between Cork and Uncork the device may collect the packets of posts; Uncork sends them. Every
+// Cork needs a prompt Uncork, or peers wait. Several goroutines may cork concurrently.
 type Corker interface {
+	// Cork starts collecting packets.
 	Cork()
+	// Uncork undoes one Cork; the last one sends the collected packets.
 	Uncork()
 }

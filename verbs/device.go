@@ -2,22 +2,23 @@ package verbs
 
 import "fmt"
 
-// Device is a NIC that can be opened.
+// Device is a NIC that can be opened. It is safe for concurrent use.
 type Device interface {
 	// Name is the device's name, such as "mlx5_0" or "soft0".
 	Name() string
 	// GUID is the node GUID.
 	GUID() GUID
-	// Open returns a new Context on the device. A device may be opened several
-	// times. Objects of one Context are not valid in another.
+	// Open returns a new Context on the device. A device may be opened several times. Objects of one
+	// Context are not valid in another.
 	Open() (Context, error)
 }
 
-// DeviceAttr describes a device and its limits (ibv_query_device(3)).
+// DeviceAttr describes a device and its limits (ibv_query_device(3)). A limit of an object count is the
+// maximum per device.
 type DeviceAttr struct {
-	// Provider names the software that drives the device: "softnic" or "rdmacore".
+	// Provider is the name of the driving package: "softnic" or "rdmacore".
 	Provider string
-	// Link names the medium: "memory", "fault", "udp", "shm", "Ethernet" or "InfiniBand".
+	// Link is the medium: "memory", "fault", "udp", "shm", "Ethernet" or "InfiniBand".
 	Link         string
 	FWVersion    string
 	NodeGUID     GUID
@@ -42,9 +43,10 @@ type DeviceAttr struct {
 	MaxAH      int
 	MaxMsgSize uint64 // bytes in one RC or UC message
 
-	// MaxQPRdAtomic bounds the READs and atomics that one QP serves as responder.
+	// MaxQPRdAtomic is the maximum number of outstanding READs and atomics that a QP serves as
+	// responder.
 	MaxQPRdAtomic int
-	// MaxQPInitRdAtomic bounds the READs and atomics that one QP has outstanding.
+	// MaxQPInitRdAtomic is the maximum number of outstanding READs and atomics that a QP issues.
 	MaxQPInitRdAtomic int
 
 	Atomic       AtomicCap
@@ -143,7 +145,8 @@ func (m MTU) Bytes() int {
 // String returns the number of bytes and the code, as ibv_devinfo prints it.
 func (m MTU) String() string { return fmt.Sprintf("%d (%d)", m.Bytes(), uint8(m)) }
 
-// MTUOf returns the code for a number of bytes.
+// MTUOf returns the code for an MTU in bytes: 256, 512, 1024, 2048 or 4096. Other sizes return
+// ErrInvalid.
 func MTUOf(bytes int) (MTU, error) {
 	for m := MTU256; m <= MTU4096; m++ {
 		if m.Bytes() == bytes {
@@ -167,10 +170,10 @@ type PortAttr struct {
 	LinkLayer LinkLayer
 	// SpeedMbps is the port's rate in megabits per second; 0 means unknown.
 	SpeedMbps uint32
-	// OnCaller says that posting moves the data, on the caller's core. Several such ports carry no more
-	// than one of them.
+	// OnCaller is set when posting moves the data on the caller's core. Several such ports are not
+	// faster than one.
 	OnCaller bool
-	// DeviceCopies says that a device copies its own memory for the port (MemoryDevice), and that each request
-	// on such memory waits for the device. It is fastest in one piece.
+	// DeviceCopies is set when a device copies its own memory for the port (MemoryDevice), and each
+	// request on such memory waits for the device. A single unfragmented request is then fastest.
 	DeviceCopies bool
 }

@@ -5,55 +5,57 @@ import (
 	"os"
 )
 
-// MemoryDevice has memory that the CPU cannot access, such as a GPU, and copies it. Programs do not call it:
-// they use the methods of Memory. It is safe for concurrent use.
+// MemoryDevice copies memory that the CPU cannot access, such as GPU memory. It is for providers;
+// programs use the methods of Memory. It is safe for concurrent use.
 type MemoryDevice interface {
-	// Name is the name of the device in errors, such as cuda:0.
+	// Name returns the device's name for errors, such as cuda:0.
 	Name() string
 
-	// Copy does the copies in order, and returns when all bytes are in place. After an error the bytes of all
-	// destinations are undefined, and no copy counts as done. Copies of earlier calls that failed may still be
-	// under way, until a Copy, which may be one without copies, returns without an error or with ErrDeviceFatal. It keeps no reference to the slice.
+	// Copy executes the copies in order and returns when all bytes are in place. After an error all
+	// destinations are undefined, and no copy counts as done. Copies of earlier failed calls may still
+	// be in progress until a Copy, possibly an empty one, returns nil or ErrDeviceFatal. Copy does not
+	// retain the slice.
 	Copy(copies []DeviceCopy) error
 
-	// Start begins copies, and may return before they are done. The next Copy of the caller ends them: it does
-	// its copies behind them, and its result is that of all. The caller keeps their memory until then. An error
-	// of Start is that of such a Copy. It keeps no reference to the slice.
+	// Start begins copies and may return before they are done. The caller's next Copy completes them: it
+	// runs after them and returns the result of all. The caller keeps their memory until then. Errors
+	// are as in Copy. Start does not retain the slice.
 	Start(copies []DeviceCopy) error
 
-	// PinHost makes copies from and to mem, which is memory of the host, as fast as they can be. They are slower
-	// without. The caller calls unpin before it frees the memory.
+	// PinHost pins host memory, which speeds up copies from and to mem. The caller must call unpin
+	// before freeing the memory.
 	PinHost(mem *Memory) (unpin func() error, err error)
 
-	// DMABuf exports n bytes at addr as dma-buf. They begin at offset of it. The caller closes the file.
+	// DMABuf exports n bytes at addr as a dma-buf, in which they start at offset. The caller closes the
+	// file.
 	DMABuf(addr, n uint64) (file *os.File, offset uint64, err error)
 
-	// ExportMemory returns a handle with which other processes of the host open n bytes at addr. The handle has at most
-	// MaxMemoryHandle bytes. It is of no use once the memory is freed.
+	// ExportMemory returns a handle that lets other processes on this host open n bytes at addr. The
+	// handle has at most MaxMemoryHandle bytes and becomes invalid when the memory is freed.
 	ExportMemory(addr, n uint64) (handle []byte, err error)
 
-	// OpenMemory opens memory of another process by its handle. The handle need not be trusted: one that is wrong, of this
-	// process or of another kind of device is refused, and so is one of more bytes than there are. The caller frees the
-	// memory, which closes it here.
+	// OpenMemory opens another process's memory by its handle. The handle is untrusted: OpenMemory
+	// rejects invalid handles, handles from this process or for another kind of device, and sizes beyond
+	// the exported memory. Freeing the returned memory closes it in this process.
 	OpenMemory(handle []byte) (*Memory, error)
 }
 
-// MaxMemoryHandle is the most bytes that a handle of MemoryDevice.ExportMemory has.
+// MaxMemoryHandle is the maximum length in bytes of a MemoryDevice.ExportMemory handle.
 const MaxMemoryHandle = 95
 
-// DeviceCopy is a copy from or to memory of a MemoryDevice, or between two places of it. The source may be
-// memory of another device of the same kind.
+// DeviceCopy is a copy from, to or within the memory of a MemoryDevice. The source may be on another
+// device of the same kind.
 type DeviceCopy struct {
-	// To and From are addresses on the device. 0 stands for Host.
+	// To and From are device addresses. 0 selects Host.
 	To, From uint64
-	// Host is the host's side, nil if there is none.
+	// Host is the host buffer, nil for copies between device addresses.
 	Host []byte
 	// Len is the number of bytes.
 	Len uint64
 }
 
-// NewDeviceMemory is for packages that drive a device. It makes size bytes at addr of the device usable for
-// registration. Free of the memory calls free once nothing uses the memory.
+// NewDeviceMemory is for device drivers such as package cuda. It makes size bytes at device address addr
+// available for registration. Memory.Free calls free once the memory is unused.
 func NewDeviceMemory(d MemoryDevice, addr uint64, size int, free func() error) (*Memory, error) {
 	if d == nil || addr == 0 || size <= 0 || addr+uint64(size) < addr || free == nil {
 		return nil, NewOpError("make device memory", "", 0, Invalidf("%d bytes at %#x of %v", size, addr, d))
@@ -61,10 +63,11 @@ func NewDeviceMemory(d MemoryDevice, addr uint64, size int, free func() error) (
 	return &Memory{device: d, addr: addr, size: size, unmap: free}, nil
 }
 
-// Device returns the device that has the memory, nil if the CPU can access it.
+// Device returns the memory's device, or nil for host memory.
 func (m *Memory) Device() MemoryDevice { return m.device }
 
-// WriteAt copies p to the memory at off. All of it is in place when WriteAt returns without an error.
+// WriteAt copies p to the memory at off. All bytes are in place when it returns nil. A range outside the
+// memory returns ErrInvalid.
 func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	if err := m.use(off, len(p)); err != nil {
 		return 0, err
@@ -79,7 +82,8 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// ReadAt copies the memory at off to p. Unlike io.ReaderAt it reads all of p or fails.
+// ReadAt copies the memory at off to p. Unlike io.ReaderAt it fills p or fails: a range outside the
+// memory returns ErrInvalid.
 func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	if err := m.use(off, len(p)); err != nil {
 		return 0, err
@@ -94,8 +98,8 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// CopyFrom copies n bytes of src at srcOff to the memory at off. All of them are in place when CopyFrom
-// returns without an error.
+// CopyFrom copies n bytes from src at srcOff to the memory at off. All bytes are in place when it
+// returns nil. A range outside either memory returns ErrInvalid.
 func (m *Memory) CopyFrom(off int64, src *Memory, srcOff int64, n int) error {
 	if src == nil {
 		return m.copyError(Invalidf("no source"))
@@ -143,9 +147,10 @@ func (m *Memory) on() string {
 	return m.device.Name()
 }
 
-// DMABuf exports memory of a device as dma-buf, for PD.RegisterDMABuf. The memory begins at offset of it,
-// because a dma-buf has whole pages. The caller closes the file, and may do so once it is registered. The
-// memory must not be freed before all its registrations are closed.
+// DMABuf exports device memory as a dma-buf for PD.RegisterDMABuf. The memory starts at offset, because
+// a dma-buf consists of whole pages. The caller closes the file, at the earliest after registering it,
+// and must not free the memory before closing all its registrations. Host memory returns
+// ErrNotSupported.
 func (m *Memory) DMABuf() (file *os.File, offset uint64, err error) {
 	const op = "export dma-buf"
 	if m.device == nil {

@@ -1,29 +1,30 @@
 package verbs
 
-// MaxEndpointExtra bounds Endpoint.Extra.
+// MaxEndpointExtra is the maximum length of Endpoint.Extra in bytes.
 const MaxEndpointExtra = 4096
 
-// Endpoint is the address of one QP, as its peer needs it to connect. Endpoints come
-// from peers and are validated before use.
+// Endpoint is a QP's address, which its peer needs to connect. Endpoints received from peers are
+// untrusted; Connect validates them.
 type Endpoint struct {
 	QPN uint32
 	PSN uint32 // the first PSN that this side sends
 	LID uint16
 	GID GID
-	// MTU is the largest path MTU of this side. A connection uses the smaller of both.
+	// MTU is the largest path MTU of this side. A connection uses the smaller MTU of both sides.
 	MTU MTU
-	// MaxRdAtomic is how many READs and atomics this side may have outstanding; zero
-	// means none.
+	// MaxRdAtomic is the maximum number of READs and atomics that this side has outstanding; zero
+	// disables them.
 	MaxRdAtomic uint8
-	// MaxDestRdAtomic is how many READs and atomics this side serves; zero means none.
+	// MaxDestRdAtomic is the maximum number of outstanding READs and atomics that this side serves; zero
+	// disables them.
 	MaxDestRdAtomic uint8
 	// QKey is the Q_Key of a UD QP.
 	QKey uint32
-	// Extra is provider data for the peer's provider, at most MaxEndpointExtra bytes.
+	// Extra is opaque data for the peer's provider, at most MaxEndpointExtra bytes.
 	Extra []byte
 }
 
-// Validate returns an error that names the first invalid field.
+// Validate returns nil or an error that wraps ErrInvalid and names the first invalid field.
 func (e *Endpoint) Validate() error {
 	switch {
 	case e.QPN == 0 || e.QPN >= 1<<24:
@@ -40,9 +41,8 @@ func (e *Endpoint) Validate() error {
 	return nil
 }
 
-// Defaults of Connect. Timeout code 14 is 67 ms. RNR timer code 12 is 0.64 ms. Seven
-// RNR retries mean no limit. The retry count is 6, not 7, because the kernel's
-// Soft-RoCE also reads a retry count of 7 as no limit.
+// Defaults of Connect. Timeout code 14 is 67 ms. RNR timer code 12 is 0.64 ms. Seven RNR retries mean no
+// limit. The retry count is 6, because the kernel's Soft-RoCE treats 7 as no limit too.
 const (
 	DefaultTimeout     = 14
 	DefaultRetryCount  = 6
@@ -51,10 +51,10 @@ const (
 	DefaultQKey        = 0x11111111
 )
 
-// ConnectAttr returns the attributes with which Connect takes a QP from INIT to RTS:
-// the defaults above, the smaller MTU, and READ and atomic depths that both ends
-// support. local is the QP's own endpoint, sgidIndex its row in the GID table of port.
-// Callers that need other values change them (PathConfig.Apply) and call ConnectWith.
+// ConnectAttr returns the attributes with which Connect moves a QP from INIT to RTS: the defaults above,
+// the smaller MTU, and READ and atomic depths supported by both sides. local is the QP's own endpoint,
+// sgidIndex its row in the GID table of port. To use other values, change the result (PathConfig.Apply)
+// and call ConnectWith.
 func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 	return QPAttr{
 		PathMTU:         min(local.MTU, remote.MTU),
@@ -74,8 +74,8 @@ func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 	}
 }
 
-// ConnectWith takes qp from RESET or INIT to RTS with the given attributes, using
-// Modify. Providers implement Connect with it.
+// ConnectWith moves qp from RESET or INIT to RTS with the given attributes, using Modify. Providers
+// implement Connect with it. On error qp stays in the last state it reached.
 func ConnectWith(qp QP, attr QPAttr) error {
 	if qp.Type() != UD && attr.DestQPN == 0 {
 		return Invalidf("connect: destination QPN is 0")
@@ -91,8 +91,8 @@ func ConnectWith(qp QP, attr QPAttr) error {
 	return step(qp, attr, StateRTS)
 }
 
-// InitQP takes qp from RESET to INIT. In INIT, receives can be posted before the peer
-// is known. Connect continues from there.
+// InitQP moves qp from RESET to INIT, where receives can be posted before the peer is known. Connect
+// continues from there.
 func InitQP(qp QP, port uint8) error {
 	if port == 0 {
 		port = 1

@@ -6,42 +6,41 @@ import (
 	"strings"
 )
 
-// Sentinel errors. Providers wrap them in an [OpError]; test with errors.Is.
-// ErrQueueFull is ordinary back-pressure. The post methods return it unwrapped, so
-// a full queue costs no allocation.
+// Sentinel errors. Providers wrap them in an [OpError]; test with errors.Is. ErrQueueFull is ordinary
+// back-pressure: the post methods return it unwrapped, so a full queue does not allocate.
 var (
 	// ErrClosed means that the object, or one it depends on, was closed.
 	ErrClosed = errors.New("closed")
-	// ErrQueueFull means that a work queue has no room: poll completions, then post again.
+	// ErrQueueFull means that a work queue is full: poll completions, then post again.
 	ErrQueueFull = errors.New("work queue full")
-	// ErrBusy means that other objects still depend on the one to be closed.
+	// ErrBusy means that other objects still depend on the object being closed.
 	ErrBusy = errors.New("in use by other objects")
-	// ErrInvalid means that an argument is not legal.
+	// ErrInvalid means that an argument is invalid.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrState means that the QP's state does not allow the call.
 	ErrState = errors.New("wrong QP state")
-	// ErrLimit means that a limit of the device or of the object is reached.
+	// ErrLimit means that a device or object limit is reached.
 	ErrLimit = errors.New("limit reached")
 	// ErrNotSupported means that this provider, device or platform lacks the feature.
 	ErrNotSupported = errors.New("not supported")
-	// ErrNotFound means that there is no such device, port, GID or address.
+	// ErrNotFound means that the device, port, GID or address does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrCQOverrun means that a completion queue overran. Completions were lost and
-	// the QPs on it are in the error state.
+	// ErrCQOverrun means that a completion queue overran. Completions were lost, and its QPs are in the
+	// error state.
 	ErrCQOverrun = errors.New("completion queue overrun")
-	// ErrDeviceFatal means that the device has failed and must be opened again.
+	// ErrDeviceFatal means that the device has failed and must be reopened.
 	ErrDeviceFatal = errors.New("device failed")
 )
 
-// OpError names the operation that failed, the object, and the cause.
+// OpError describes a failed operation: its name, the object and the cause.
 type OpError struct {
-	// Op is the operation in words, such as "modify QP" or "register memory".
+	// Op is the operation, such as "modify QP" or "register memory".
 	Op string
-	// Device is the name of the device, empty if none is involved.
+	// Device is the device's name, empty if none is involved.
 	Device string
-	// QPN is the number of the QP, 0 if none is involved.
+	// QPN is the QP's number, 0 if none is involved.
 	QPN uint32
-	// Err is the cause; errors.Is and errors.As see it.
+	// Err is the cause, visible to errors.Is and errors.As.
 	Err error
 }
 

@@ -2,7 +2,7 @@ package verbs
 
 import "fmt"
 
-// EventType is the kind of an asynchronous event.
+// EventType is the type of an asynchronous event.
 type EventType uint8
 
 // Event types, numbered as in enum ibv_event_type.

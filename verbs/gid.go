@@ -6,27 +6,27 @@ import (
 	"net/netip"
 )
 
-// GID is a global identifier: a port's 128-bit address. The zero GID is no address.
+// GID is a global identifier: a port's 128-bit address. The zero GID means no address.
 type GID [16]byte
 
 // GIDFromAddr returns the GID of an IP address; IPv4 addresses are mapped into IPv6
 // (::ffff:a.b.c.d), as RoCE v2 does.
 func GIDFromAddr(a netip.Addr) GID { return GID(a.As16()) }
 
-// Addr returns the GID as an IP address, unmapped if it is an IPv4 one.
+// Addr returns the GID as an IP address. IPv4-mapped addresses are unmapped.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // IsZero reports whether g is the zero GID.
 func (g GID) IsZero() bool { return g == GID{} }
 
-// String returns g as ibv_devinfo prints the GIDs of RoCE v2: an IPv6 address, IPv4-mapped
-// ones as ::ffff:a.b.c.d.
+// String formats g as ibv_devinfo prints RoCE v2 GIDs: as an IPv6 address, IPv4-mapped addresses as
+// ::ffff:a.b.c.d.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
 // MarshalText returns the same as String.
 func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText parses the output of MarshalText. Anything else returns ErrInvalid.
 func (g *GID) UnmarshalText(b []byte) error {
 	a, err := netip.ParseAddr(string(b))
 	if err != nil || a.Zone() != "" {
@@ -56,7 +56,7 @@ type GIDEntry struct {
 	GID   GID
 	Index int
 	Type  GIDType
-	// NetDev is the network interface of the entry; empty if there is none.
+	// NetDev is the name of the entry's network interface, empty if it has none.
 	NetDev string
 }
 

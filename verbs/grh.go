@@ -15,7 +15,8 @@ type GRH struct {
 	HopLimit     uint8
 }
 
-// ParseGRH reads the first 40 bytes of a UD receive buffer.
+// ParseGRH parses the first 40 bytes of a UD receive buffer. It returns ErrInvalid if they are neither a
+// GRH nor an IPv4 header.
 func ParseGRH(b []byte) (GRH, error) {
 	if len(b) < GRHLen {
 		return GRH{}, Invalidf("GRH area of %d bytes, want %d", len(b), GRHLen)

@@ -2,8 +2,9 @@ package verbs
 
 import "unsafe"
 
-// SetInline makes b the payload of an INLINE request. A NIC reads the bytes by their address within the post, so they must
-// not be on the stack of a goroutine: b is a part of memory that does not move and lives until the post has returned.
+// SetInline makes b the payload of an INLINE request. The NIC reads the bytes by address during the
+// post. b must therefore be memory that does not move, never a goroutine's stack, and must stay valid
+// until the post returns.
 func (w *SendWR) SetInline(b []byte) {
 	w.Flags |= SendInline
 	w.NumSGE = 0

@@ -8,26 +8,25 @@ import (
 	"unsafe"
 )
 
-// MemoryConfig describes memory for NICs. The zero value and a nil pointer mean
-// ordinary pages.
+// MemoryConfig configures NIC memory. The zero value and a nil pointer mean ordinary pages.
 type MemoryConfig struct {
-	// HugePages requests explicit huge pages. If there are none, the memory has
-	// ordinary pages with advice to use transparent huge pages where the system has
-	// them. Memory.HugePages reports the outcome.
+	// HugePages requests explicit huge pages. If none are available, the memory uses ordinary pages,
+	// with a hint for transparent huge pages where the system supports them. Memory.HugePages reports
+	// the outcome.
 	HugePages bool
-	// Shared puts the memory into a file of its own (a memfd), so that a NIC can share it with another
-	// process of the host. The file needs a descriptor, and usually has no huge pages. If
-	// there can be no file, the memory is as without Shared. Memory.File reports the outcome.
+	// Shared backs the memory with a dedicated file (a memfd), so that a NIC can share it with another
+	// process on this host. The file uses a descriptor and usually rules out huge pages. If the file
+	// cannot be created, Shared is ignored. Memory.File reports the outcome.
 	Shared bool
 }
 
-// Memory is memory that NICs may touch: page-aligned, zeroed, never moved, not on
-// the Go heap, and freed explicitly. Registered memory cannot be freed.
+// Memory is memory that NICs can access: page-aligned, zeroed, never moved, outside the Go heap, and
+// freed explicitly. Registered memory cannot be freed.
 //
-// Memory of a device, such as a GPU, is neither aligned nor zeroed, and the CPU cannot access it. Package
-// cuda makes it. It has no Bytes: WriteAt, ReadAt and CopyFrom move them.
+// Device memory, such as GPU memory, is neither aligned nor zeroed, and the CPU cannot access it.
+// Package cuda allocates it. Its Bytes is nil: use WriteAt, ReadAt and CopyFrom.
 //
-// Its methods are safe for concurrent use. The caller synchronizes access to the bytes.
+// All methods are safe for concurrent use. The caller synchronizes access to the bytes.
 type Memory struct {
 	b    []byte
 	huge bool
@@ -45,8 +44,8 @@ type Memory struct {
 	unmap func() error
 }
 
-// AllocMemory returns size bytes. The mapping is rounded up to whole pages; Bytes is
-// not. A nil cfg means the defaults.
+// AllocMemory allocates size bytes. The mapping is rounded up to whole pages; Bytes is not. A nil cfg
+// means the defaults. An invalid size returns ErrInvalid; a failed mapping returns the system's error.
 func AllocMemory(size int, cfg *MemoryConfig) (*Memory, error) {
 	if size <= 0 {
 		return nil, NewOpError("allocate memory", "", 0, Invalidf("size %d: want at least 1 byte", size))
@@ -72,9 +71,9 @@ func AllocMemory(size int, cfg *MemoryConfig) (*Memory, error) {
 	return &Memory{b: b[:size:size], huge: huge, unmap: unmap}, nil
 }
 
-// AdoptMemory makes memory that the caller mapped (a file, a device, shared memory)
-// usable for registration. It must not be Go heap memory. It must stay mapped until
-// Free succeeds; Free does not unmap it.
+// AdoptMemory makes memory mapped by the caller (a file, a device, shared memory) available for
+// registration. It must not be Go heap memory. It must stay mapped until Free succeeds; Free does not
+// unmap it. Empty memory returns ErrInvalid.
 func AdoptMemory(b []byte) (*Memory, error) {
 	if len(b) == 0 {
 		return nil, NewOpError("adopt memory", "", 0, Invalidf("no bytes"))
@@ -82,8 +81,8 @@ func AdoptMemory(b []byte) (*Memory, error) {
 	return &Memory{b: b[:len(b):len(b)], unmap: func() error { return nil }}, nil
 }
 
-// Slice returns a view of n bytes at off that can be registered separately. A view is
-// freed with its root.
+// Slice returns a view of n bytes at off that can be registered separately. A view is freed with its
+// root. A range outside the memory returns ErrInvalid.
 func (m *Memory) Slice(off, n int) (*Memory, error) {
 	if off < 0 || n <= 0 || off > m.Len()-n {
 		return nil, NewOpError("slice memory", "", 0, Invalidf("%d bytes at %d of %d", n, off, m.Len()))
@@ -101,13 +100,13 @@ func (m *Memory) top() *Memory {
 	return m
 }
 
-// Bytes returns the memory. It must not be used after Free. It is nil if a device has the memory.
+// Bytes returns the memory, or nil for device memory. It must not be used after Free.
 func (m *Memory) Bytes() []byte { return m.b }
 
-// Len is the number of bytes.
+// Len returns the number of bytes.
 func (m *Memory) Len() int { return len(m.b) + m.size }
 
-// Addr is the address of the first byte, as used in work requests.
+// Addr returns the address of the first byte, as used in work requests.
 func (m *Memory) Addr() uint64 {
 	if m.device != nil {
 		return m.addr
@@ -118,13 +117,13 @@ func (m *Memory) Addr() uint64 {
 // HugePages reports whether the memory was mapped with explicit huge pages.
 func (m *Memory) HugePages() bool { return m.huge }
 
-// File is for providers. It returns the descriptor of the file that holds the memory, and
-// only the memory, from its first byte on. The file can neither shrink nor grow. The
-// descriptor is valid until Free. Only memory that was allocated as Shared has one; views of it have
-// none.
+// File is for providers. It returns the descriptor of the file that backs exactly this memory, starting
+// at its first byte. The file's size is sealed. The descriptor is valid until Free. ok is false unless
+// the memory was allocated as Shared; views are never backed by a file.
 func (m *Memory) File() (fd int, ok bool) { return m.fd, m.file }
 
-// Retain is for providers. It prevents Free until Release.
+// Retain is for providers. It prevents Free until a matching Release. It returns ErrClosed for freed
+// memory.
 func (m *Memory) Retain() error {
 	r := m.top()
 	r.mu.Lock()
@@ -147,8 +146,8 @@ func (m *Memory) Release() {
 	r.refs--
 }
 
-// Free returns the memory to the system, or to its device. It returns ErrBusy while the memory is
-// registered or a copy uses it. A second Free does nothing. If the device is lost, Free reports that, and the
+// Free returns the memory to the system or its device. It returns ErrBusy while the memory is registered
+// or a copy uses it. A second Free does nothing. If the device is lost, Free returns its error, and the
 // memory counts as freed.
 func (m *Memory) Free() error {
 	const op = "free memory"

@@ -2,52 +2,51 @@ package verbs
 
 import "fmt"
 
-// ExplicitZero stands for 0 in a field, such as those of PathConfig, whose zero value means a default.
+// ExplicitZero sets a field to 0 where the zero value means a default, as in PathConfig.
 const ExplicitZero = -1
 
-// PathConfig is how Connect sets up the path of a QP: quality of service, addresses and
-// retries. It describes the packets and the patience of this side only; the peer has its
-// own. The zero value means the defaults.
+// PathConfig configures a QP's path for Connect: quality of service, addresses and retries. It applies
+// to local packets and local retries only; the peer has its own. The zero value means the defaults.
 type PathConfig struct {
-	// TrafficClass is the IP traffic class (IPv4: TOS) of the packets. The upper six bits
-	// are the DSCP, so DSCP 26 is 104. InfiniBand packets have one only if they have a GRH.
+	// TrafficClass is the IP traffic class (IPv4: TOS). The upper six bits are the DSCP, so DSCP 26 is
+	// 104. InfiniBand packets carry it only with a GRH.
 	TrafficClass uint8
-	// SL is the service level, at most 15. Ethernet has 0 to 7, as VLAN priorities.
+	// SL is the service level, 0 to 15; on Ethernet the VLAN priority, 0 to 7.
 	SL uint8
-	// HopLimit is how many routers may pass a packet on (IPv4: TTL). Zero means 64. For RoCE v2 of
-	// a real NIC the Linux kernel takes it from the route instead.
+	// HopLimit is the maximum number of hops (IPv4: TTL). Zero means 64. For RoCE v2 on real NICs, the
+	// Linux kernel uses the route's limit instead.
 	HopLimit uint8
-	// PKeyIndex is the row of the port's P_Key table: the partition of the QP.
+	// PKeyIndex is the QP's partition: its row in the port's P_Key table.
 	PKeyIndex uint16
-	// GIDIndex is the row of the port's GID table with the source address, at most 255. Zero
-	// means that the provider chooses, or that QPConfig.GID decides. ExplicitZero means row 0.
+	// GIDIndex is the GID table row of the source address, at most 255. Zero lets the provider or
+	// QPConfig.GID choose. ExplicitZero means row 0.
 	GIDIndex int
-	// AckTimeout is the code of the acknowledgement timeout (function AckTimeout), 1 to 31.
-	// Zero means DefaultTimeout. ExplicitZero means to wait forever.
+	// AckTimeout is the acknowledgement timeout as a code from 1 to 31; see the function AckTimeout.
+	// Zero means DefaultTimeout. ExplicitZero disables the timeout.
 	AckTimeout int8
-	// RetryCount is how often a request is retransmitted after a timeout, 1 to 7. Zero means
-	// DefaultRetryCount. ExplicitZero means never.
+	// RetryCount is the maximum number of retransmissions after timeouts, 1 to 7. Zero means
+	// DefaultRetryCount. ExplicitZero disables retries.
 	RetryCount int8
-	// RNRRetry is how often a request is retransmitted because the peer had no receive, 1
-	// to 7, where 7 means no limit. Zero means DefaultRNRRetry. ExplicitZero means never.
+	// RNRRetry is the maximum number of retransmissions when the peer has no receive posted, 1 to 7; 7
+	// means no limit. Zero means DefaultRNRRetry. ExplicitZero disables retries.
 	RNRRetry int8
-	// MinRNRTimer is the code for how long the peer waits after it found no receive here
-	// (RNRTimer), 1 to 31. Zero means DefaultMinRNRTimer. ExplicitZero means code 0, 655 ms.
+	// MinRNRTimer is the delay before the peer retries when this side has no receive posted, as a code
+	// from 1 to 31 (RNRTimer). Zero means DefaultMinRNRTimer. ExplicitZero means code 0, 655 ms.
 	MinRNRTimer int8
-	// Seal makes the provider encrypt and authenticate the packets of the QP. The peer's QP must have a Seal
-	// with the same secret. It needs CapSeal. Nil means plain packets.
+	// Seal makes the provider encrypt and authenticate the QP's packets. The peer's QP must have a Seal
+	// with the same secret. It requires CapSeal. Nil means plain packets.
 	Seal Seal
 }
 
-// Seal is a secret that two processes share for one session. The provider makes it (softnic.NewSeal).
-// Providers refuse Seals of others.
+// Seal is a secret that two processes share for one session. Providers create Seals (softnic.NewSeal)
+// and reject Seals from other providers.
 type Seal interface {
-	// Sealed does nothing. It tells Seals apart from other types.
+	// Sealed does nothing. It marks the type as a Seal.
 	Sealed()
 }
 
-// Check checks the path against the port that it is on, and against the GID that is wanted. It
-// returns the row of the GID table that the path names, or -1 if it names none.
+// Check validates the path against its port and the requested GID. It returns the GID table row that the
+// path selects, or -1 if it selects none. Errors wrap ErrInvalid.
 func (p *PathConfig) Check(port *PortAttr, gid GID) (row int, err error) {
 	for _, f := range [...]struct {
 		name        string
@@ -74,9 +73,9 @@ func (p *PathConfig) Check(port *PortAttr, gid GID) (row int, err error) {
 	return max(p.GIDIndex, 0), nil
 }
 
-// SGIDIndex returns the row of a port's GID table with a QP's source address: GIDIndex or, if that
-// is zero, the row of gid. Each version of RoCE has a row for the same GID; that of RoCE v2 is
-// taken. A zero GID is that of an InfiniBand port whose address is its LID, and has row 0.
+// SGIDIndex returns the GID table row of a QP's source address: GIDIndex or, if that is zero, the row of
+// gid. If several RoCE versions list the same GID, it prefers RoCE v2. A zero gid, for InfiniBand ports
+// addressed by LID, returns row 0.
 func (p *PathConfig) SGIDIndex(ctx Context, port uint8, gid GID) (int, error) {
 	if p.GIDIndex != 0 || gid.IsZero() {
 		return max(p.GIDIndex, 0), nil
@@ -97,7 +96,7 @@ func (p *PathConfig) SGIDIndex(ctx Context, port uint8, gid GID) (int, error) {
 	return best.Index, nil
 }
 
-// Apply sets the path's values in the attributes that ConnectAttr returns.
+// Apply overwrites the attributes returned by ConnectAttr with the path's values.
 func (p *PathConfig) Apply(a *QPAttr) {
 	a.AH.TrafficClass, a.AH.SL, a.AH.Seal, a.PKeyIndex = p.TrafficClass, p.SL, p.Seal, p.PKeyIndex
 	if p.HopLimit != 0 {

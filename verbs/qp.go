@@ -32,22 +32,21 @@ var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 // String returns the name of libibverbs without its prefix.
 func (s QPState) String() string { return nameOf(s, "QPState", stateNames[:]) }
 
-// QPConfig describes a queue pair.
+// QPConfig configures a queue pair.
 type QPConfig struct {
 	// Type is RC, UC or UD; zero is an error.
 	Type QPType
 	// SendCQ and RecvCQ receive the completions. They may be the same CQ; nil is an
 	// error.
 	SendCQ, RecvCQ CQ
-	// SRQ, if not nil, supplies the receives. MaxRecvWR must then be zero, and the
-	// QP refuses PostRecv.
+	// SRQ, if not nil, supplies the receives. MaxRecvWR must then be zero, and the QP rejects PostRecv.
 	SRQ SRQ
-	// MaxSendWR and MaxRecvWR are the depths of the work queues; providers may round
-	// up. Nothing can be posted to a queue of depth zero.
+	// MaxSendWR and MaxRecvWR are the work queue depths; providers may round up. A queue of depth zero
+	// rejects all posts.
 	MaxSendWR, MaxRecvWR int
-	// MaxSendSGE and MaxRecvSGE are the most elements of a work request; zero means 1.
+	// MaxSendSGE and MaxRecvSGE are the maximum number of elements per work request; zero means 1.
 	MaxSendSGE, MaxRecvSGE int
-	// MaxInline is how many inline bytes a send must accept; zero means none.
+	// MaxInline is the required number of inline bytes per send; zero means none.
 	MaxInline int
 	// SignalAll makes every send signaled.
 	SignalAll bool
@@ -57,41 +56,43 @@ type QPConfig struct {
 	// GID is the source address that Endpoint and Connect use. If zero, the
 	// provider chooses one, preferring a routable RoCE v2 entry.
 	GID GID
-	// Path is how Connect sets up the path. If Path.GIDIndex is not zero, GID must be.
+	// Path configures the path for Connect. At most one of Path.GIDIndex and GID may be set.
 	Path PathConfig
 }
 
-// QP is a queue pair: a send queue, a receive queue, and the transport to the peer.
+// QP is a queue pair: a send queue, a receive queue, and the transport to the peer. It is safe for
+// concurrent use.
 type QP interface {
 	// Num is the QP number, unique on the device.
 	Num() uint32
+	// Type returns RC, UC or UD.
 	Type() QPType
-	// State is the current state. It may change at any time.
+	// State returns the current state, which may change at any time.
 	State() QPState
 
 	// Modify changes the attributes in mask, as ibv_modify_qp(3) does. An illegal
 	// transition, or a mask with missing or unexpected attributes, returns a
 	// *TransitionError and changes nothing.
 	Modify(attr QPAttr, mask QPAttrMask) error
-	// Query returns all attributes as they were set. The PSNs are the initial ones.
+	// Query returns all attributes with the values last set. The PSNs are the initial ones.
 	Query() (QPAttr, error)
 
-	// Endpoint returns the address of this QP for its peer. It stays the same until
-	// the QP goes to RESET.
+	// Endpoint returns the address of this QP for its peer. It stays the same until the QP returns to
+	// RESET.
 	Endpoint() (Endpoint, error)
-	// Connect takes the QP from RESET or INIT to RTS, connected to remote, with the
-	// attributes of ConnectAttr and QPConfig.Path. On UD it ignores remote. On failure
-	// the QP stays in the last state it reached.
+	// Connect moves the QP from RESET or INIT to RTS, connected to remote, with the attributes of
+	// ConnectAttr and QPConfig.Path. UD ignores remote. It returns ErrInvalid for an invalid remote and
+	// ErrState in other states. On failure the QP stays in the last state it reached.
 	Connect(remote Endpoint) error
 
-	// PostSend posts a chain of sends with one doorbell. wrs[:n] were posted, the
-	// rest was not. err is ErrQueueFull if the queue has no room, otherwise an
-	// *OpError about wrs[n].
+	// PostSend posts a chain of sends with one doorbell. wrs[:n] were posted, the rest was not. err is
+	// ErrQueueFull, unwrapped, if the queue is full, and otherwise an *OpError about wrs[n]. PostSend
+	// never blocks.
 	PostSend(wrs []SendWR) (n int, err error)
 	// PostRecv posts a chain of receives. n and err are as in PostSend.
 	PostRecv(wrs []RecvWR) (n int, err error)
 
-	// Close destroys the QP. Outstanding requests get no completion. Completions of
-	// the QP that were not polled are discarded.
+	// Close destroys the QP. Outstanding requests do not complete, and unpolled completions of the QP
+	// are discarded.
 	Close() error
 }

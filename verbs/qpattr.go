@@ -19,24 +19,24 @@ type QPAttr struct {
 	PKeyIndex uint16
 	Port      uint8
 
-	// MaxRdAtomic is how many READs and atomics the QP may have outstanding.
+	// MaxRdAtomic is the maximum number of READs and atomics that the QP has outstanding.
 	MaxRdAtomic uint8
-	// MaxDestRdAtomic is how many READs and atomics of the peer the QP serves.
+	// MaxDestRdAtomic is the maximum number of outstanding READs and atomics that the QP serves.
 	MaxDestRdAtomic uint8
-	// MinRNRTimer is the code for how long the peer waits after an RNR NAK (RNRTimer).
+	// MinRNRTimer is the delay before the peer retries after an RNR NAK, as a code (RNRTimer).
 	MinRNRTimer uint8
-	// Timeout is the code of the acknowledgement timeout (AckTimeout); 0 means forever.
+	// Timeout is the acknowledgement timeout as a code (AckTimeout); 0 disables it.
 	Timeout uint8
-	// RetryCount is how often a request is retransmitted after a timeout, at most 7.
+	// RetryCount is the maximum number of retransmissions after timeouts, at most 7.
 	RetryCount uint8
-	// RNRRetry is how often a request is retransmitted after an RNR NAK; 7 means no limit.
+	// RNRRetry is the maximum number of retransmissions after RNR NAKs; 7 means no limit.
 	RNRRetry uint8
 	// SQDNotify requests EventSQDrained on the transition to SQD.
 	SQDNotify bool
 }
 
-// Set copies the attributes in mask from b, except State and CurState. Providers use it
-// to keep the attributes of a QP.
+// Set copies the attributes in mask from b, except State and CurState. Providers use it to keep a QP's
+// attributes.
 func (a *QPAttr) Set(b *QPAttr, mask QPAttrMask) {
 	setIf(mask&AttrPathMTU, &a.PathMTU, b.PathMTU)
 	setIf(mask&AttrQKey, &a.QKey, b.QKey)
@@ -56,8 +56,8 @@ func (a *QPAttr) Set(b *QPAttr, mask QPAttrMask) {
 	setIf(mask&AttrSQDNotify, &a.SQDNotify, b.SQDNotify)
 }
 
-// Check checks that the attributes in mask fit their fields on the wire. What a device can do is not
-// known here.
+// Check returns ErrInvalid if an attribute in mask does not fit its field on the wire. It does not check
+// device limits.
 func (a *QPAttr) Check(mask QPAttrMask) error {
 	for _, f := range [...]struct {
 		bit         QPAttrMask

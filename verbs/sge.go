@@ -1,23 +1,23 @@
 package verbs
 
-// SGEPart iterates over a part of an SGE list: a number of bytes from an offset on. It is a value without pointers to itself, so a
-// loop over it does not allocate:
+// SGEPart iterates over a byte range of an SGE list. It is a value without pointers to itself, so the
+// loop does not allocate:
 //
 //	for p := verbs.PartOf(list, off, n); p.Next(); {
 //		use(p.SGE)
 //	}
 type SGEPart struct {
-	// SGE is the current element, cut to the part; valid after Next has returned true.
+	// SGE is the current element, clipped to the range; valid after Next returns true.
 	SGE  SGE
 	list []SGE
 	off  uint32 // bytes of list before the part
 	left uint32 // bytes of the part from off on
 }
 
-// PartOf returns the part of list with n bytes at offset off. It is shorter if list ends before.
+// PartOf returns an iterator over n bytes of list at offset off, clipped to the list's length.
 func PartOf(list []SGE, off, n uint32) SGEPart { return SGEPart{list: list, off: off, left: n} }
 
-// Next advances to the next element that is not empty and reports whether there is one.
+// Next advances to the next non-empty element. It returns false at the end.
 func (p *SGEPart) Next() bool {
 	for p.left > 0 && len(p.list) > 0 {
 		g := &p.list[0]
@@ -33,7 +33,8 @@ func (p *SGEPart) Next() bool {
 	return false
 }
 
-// CutSGE sets dst to the part of src with n bytes at offset off and returns the number of its elements. dst may begin where src does.
+// CutSGE sets dst to n bytes of src at offset off and returns the number of elements written. dst may
+// start at the same element as src.
 func CutSGE(dst, src []SGE, off, n uint32) (count int) {
 	for p := PartOf(src, off, n); p.Next(); count++ {
 		dst[count] = p.SGE

@@ -1,24 +1,24 @@
 package verbs
 
-// SRQConfig describes a shared receive queue.
+// SRQConfig configures a shared receive queue.
 type SRQConfig struct {
-	// MaxWR is how many receives the queue must hold; zero is an error.
+	// MaxWR is the required capacity in receives; zero is an error.
 	MaxWR int
-	// MaxSGE is the most elements of a receive; zero means 1.
+	// MaxSGE is the maximum number of elements per receive; zero means 1.
 	MaxSGE int
-	// Limit arms the limit event. The event fires once, when a message takes a
-	// receive and fewer than Limit are left. Zero means not armed.
+	// Limit arms EventSRQLimitReached; see SRQ.SetLimit. Zero leaves it disarmed.
 	Limit int
 }
 
-// SRQ is a receive queue that several QPs of one PD share.
+// SRQ is a receive queue shared by several QPs of one PD. It is safe for concurrent use.
 type SRQ interface {
-	// PostRecv posts a chain of receives: wrs[:n] were posted, the rest was not.
+	// PostRecv posts a chain of receives: wrs[:n] were posted, the rest was not. err is as in
+	// QP.PostSend.
 	PostRecv(wrs []RecvWR) (n int, err error)
-	// SetLimit arms the limit event. EventSRQLimitReached fires once, when fewer than
-	// limit receives are left, and must then be armed again. Zero disarms it.
+	// SetLimit arms the limit event: EventSRQLimitReached fires once, when a message consumes a receive
+	// and fewer than limit remain. It must then be armed again. Zero disarms it.
 	SetLimit(limit int) error
-	// MaxWR is how many receives the queue holds.
+	// MaxWR returns the queue's capacity in receives.
 	MaxWR() int
 	// Close destroys the SRQ. It returns ErrBusy while QPs use it.
 	Close() error

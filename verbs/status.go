@@ -70,7 +70,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("unknown (%d)", uint8(s))
 }
 
-// Cause returns the usual cause of the status as one phrase, or "" if there is none.
+// Cause returns the usual cause of the status as one phrase, or "" if it is unknown.
 func (s Status) Cause() string {
 	if int(s) < len(statusText) {
 		return statusText[s].cause

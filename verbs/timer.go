@@ -9,7 +9,8 @@ var rnrTimers = [32]time.Duration{
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 }
 
-// RNRTimer returns how long a requester waits after an RNR NAK with the given code.
+// RNRTimer returns the delay before a requester retries after an RNR NAK with the given code. Only the
+// low five bits of code are used.
 func RNRTimer(code uint8) time.Duration { return rnrTimers[code&31] * 10 * time.Microsecond }
 
 // AckTimeout returns the acknowledgement timeout of a code: 4.096 µs times two to

@@ -63,14 +63,16 @@ var transitions = map[[2]QPState]transition{
 	{StateErr, StateErr}:   {},
 }
 
-// TransitionError explains why a QP cannot go from one state to another.
+// TransitionError reports an illegal QP state transition.
 type TransitionError struct {
-	Type     QPType
+	// Type is the QP type.
+	Type QPType
+	// From and To are the current and the requested state.
 	From, To QPState
-	// Missing has the required attributes that were not set; zero if there are none.
+	// Missing is the set of required attributes absent from the mask.
 	Missing QPAttrMask
-	// Unexpected has the attributes that the transition does not allow. Both masks
-	// are zero if there is no such transition.
+	// Unexpected is the set of attributes that the transition does not allow. Both sets are empty if the
+	// transition does not exist.
 	Unexpected QPAttrMask
 }
 
@@ -90,8 +92,8 @@ func (e *TransitionError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns ErrState if there is no such transition, and ErrInvalid if only the
-// attributes are wrong.
+// Unwrap returns ErrState if the transition does not exist, and ErrInvalid if only the attributes are
+// wrong.
 func (e *TransitionError) Unwrap() error {
 	if e.Missing|e.Unexpected == 0 {
 		return ErrState
@@ -99,9 +101,8 @@ func (e *TransitionError) Unwrap() error {
 	return ErrInvalid
 }
 
-// CheckTransition returns nil if a QP of type t may go from one state to another
-// with the attributes in mask, and a *TransitionError otherwise. AttrState in mask is
-// ignored.
+// CheckTransition returns nil if a QP of type t may move between the two states with the attributes in
+// mask, and a *TransitionError otherwise. AttrState in mask is ignored.
 func CheckTransition(t QPType, from, to QPState, mask QPAttrMask) error {
 	tr, ok := transitions[[2]QPState{from, to}]
 	if !ok || (t == RC && from == StateSQE) {

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Waker lets one goroutine sleep until something happens. It holds at most one token:
-// Wake adds it, Wait takes it. A Wake before a Wait is not lost, and several count as
-// one, so the woken goroutine must check everything that shares the Waker.
+// Waker lets one goroutine sleep until an event. It holds at most one token: Wake adds it, Wait consumes
+// it. A Wake before a Wait is not lost, and several count as one, so the woken goroutine must check
+// everything that shares the Waker.
 //
-// A CQ takes its Waker from CQConfig, events use Context.NotifyEvents, and a timer
-// uses time.AfterFunc(d, w.Wake). The zero value is a Waker without a token. Any
-// goroutine may call Wake at any time. Only one goroutine at a time may Wait.
+// A CQ uses the Waker of its CQConfig, events use Context.NotifyEvents, and a timer uses
+// time.AfterFunc(d, w.Wake). The zero value is a Waker without a token. Wake is safe for concurrent use.
+// Only one goroutine at a time may call Wait or Sleep.
 type Waker struct {
 	once  sync.Once
 	token chan struct{}
@@ -24,8 +24,8 @@ type Waker struct {
 // NewWaker returns a Waker without a token.
 func NewWaker() *Waker { return &Waker{} }
 
-// NewWakerFunc returns a Waker whose Wake calls wake and adds no token, for one who is woken by something
-// else than a Wait. A NIC calls wake with its locks held, so wake must not block and must not use the NIC.
+// NewWakerFunc returns a Waker whose Wake calls wake instead of adding a token, for event loops that do
+// not use Wait. NICs call wake with locks held, so wake must not block and must not use a NIC.
 func NewWakerFunc(wake func()) *Waker { return &Waker{call: wake} }
 
 func (w *Waker) tokens() chan struct{} {
@@ -45,8 +45,8 @@ func (w *Waker) Wake() {
 	}
 }
 
-// Wait takes the token, and sleeps until there is one. It returns ctx.Err() if ctx ends
-// first. If ctx has already ended, Wait takes a token that is there but never sleeps.
+// Wait consumes the token, and sleeps until one is available. It returns ctx.Err() if ctx is done first.
+// If ctx is already done, Wait consumes an available token but never sleeps.
 func (w *Waker) Wait(ctx context.Context) error {
 	token := w.tokens()
 	select {

@@ -2,7 +2,7 @@ package verbs
 
 import "fmt"
 
-// WCOpcode is the kind of work request that a successful completion reports.
+// WCOpcode is the operation reported by a successful completion.
 type WCOpcode uint8
 
 // Completion opcodes, numbered as in enum ibv_wc_opcode.
@@ -35,10 +35,10 @@ var opcodeWC = [8]WCOpcode{
 	OpAtomicFetchAndAdd: WCFetchAdd,
 }
 
-// WC returns the opcode of the completion of a request with opcode o.
+// WC returns the completion opcode of a request with opcode o.
 func (o Opcode) WC() WCOpcode { return opcodeWC[o&7] }
 
-// WCFlags is the set of optional parts that a completion has.
+// WCFlags is a set of flags for the optional parts of a completion.
 type WCFlags uint8
 
 // Completion flags, numbered as in enum ibv_wc_flags.
@@ -58,8 +58,8 @@ type WC struct {
 	Flags     WCFlags
 	SL        uint8
 	VendorErr uint32
-	// ByteLen is the number of bytes received (on UD including the 40 bytes of the
-	// GRH) or read, and 8 for atomics. It is not valid for other sends.
+	// ByteLen is the number of bytes received (on UD including the 40-byte GRH) or read, and 8 for
+	// atomics. It is not valid for other sends.
 	ByteLen uint32
 	// Imm is the sender's immediate in host order. It is valid if Flags has WCWithImm.
 	Imm uint32
@@ -70,8 +70,8 @@ type WC struct {
 	SLID      uint16
 	PKeyIndex uint16
 	_         [4]byte
-	// Timestamp is when the NIC completed the request, in ticks of the device's clock
-	// (ClockReader). It is valid if the CQ was created with CQConfig.Timestamp.
+	// Timestamp is the completion time in ticks of the device's clock (ClockReader). It is valid if the
+	// CQ was created with CQConfig.Timestamp.
 	Timestamp uint64
 }
 
@@ -83,7 +83,7 @@ func (w *WC) Err() error {
 	return &WCError{Status: w.Status, VendorErr: w.VendorErr, QPN: w.QPN, WRID: w.WRID}
 }
 
-// WCError is a failed completion as an error.
+// WCError is the error of a failed completion.
 type WCError struct {
 	Status    Status
 	VendorErr uint32

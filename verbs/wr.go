@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// MaxSGE is the most scatter-gather elements that a work request holds itself. Devices may allow
-// fewer (DeviceAttr.MaxSGE), or more in a list beside the request (SendWR.Listed).
+// MaxSGE is the maximum number of scatter-gather elements stored in a work request. Devices may allow
+// fewer (DeviceAttr.MaxSGE), or more in a separate list (SendWR.Listed).
 const MaxSGE = 4
 
 // SGE is a scatter-gather element: Length bytes at Addr, in the region of LKey.
@@ -49,22 +49,21 @@ type SendFlags uint8
 
 // Send flags, numbered as in enum ibv_send_flags.
 const (
-	// SendFence delays the request until earlier READs and atomics of the QP have
-	// completed. RC only.
+	// SendFence delays the request until the QP's earlier READs and atomics have completed. RC only.
 	SendFence SendFlags = 1 << 0
 	// SendSignaled requests a completion. Errors are always reported.
 	SendSignaled SendFlags = 1 << 1
 	// SendSolicited makes the receiver's completion solicited.
 	SendSolicited SendFlags = 1 << 2
-	// SendInline copies the bytes at post time: the buffer may be reused when
-	// PostSend returns, and LKey is ignored. The address must be readable memory of
-	// the process. READs and atomics do not allow it.
+	// SendInline copies the bytes at post time: the buffer may be reused when PostSend returns, and LKey
+	// is ignored. The address must be readable memory of this process. READs and atomics do not allow
+	// it.
 	SendInline SendFlags = 1 << 3
 
 	sendFlagsAll = SendFence | SendSignaled | SendSolicited | SendInline
 )
 
-// Valid reports whether f has no unknown flag.
+// Valid reports whether all flags in f are known.
 func (f SendFlags) Valid() bool { return f&^sendFlagsAll == 0 }
 
 // String lists the flags.
@@ -91,9 +90,9 @@ func (f SendFlags) String() string {
 //	32 AH        40 Imm         44 RKey        48 RemoteQPN  52 RemoteQKey
 //	56 Opcode    57 Flags       58 NumSGE      59 Listed     64 SGE[0..3]
 type SendWR struct {
-	// WRID comes back in the completion.
+	// WRID is copied to the completion.
 	WRID uint64
-	// RemoteAddr is the address of the target of a WRITE, READ or atomic.
+	// RemoteAddr is the target address of a WRITE, READ or atomic.
 	RemoteAddr uint64
 	// CompareAdd is the addend of FETCH_AND_ADD, and the expected value of CMP_AND_SWP.
 	CompareAdd uint64
@@ -101,8 +100,7 @@ type SendWR struct {
 	Swap uint64
 	// AH is the destination of a UD send, together with RemoteQPN and RemoteQKey.
 	AH AHHandle
-	// Imm is the immediate of the WITH_IMM opcodes in host order. Providers put it on
-	// the wire big-endian.
+	// Imm is the immediate of the WITH_IMM opcodes in host byte order. Providers send it big-endian.
 	Imm uint32
 	// RKey is the peer's key for the region of RemoteAddr.
 	RKey       uint32
@@ -110,23 +108,23 @@ type SendWR struct {
 	RemoteQKey uint32
 	Opcode     Opcode
 	Flags      SendFlags
-	// NumSGE is how many elements of SGE, or of the list, are used; 0 is a zero-length operation.
+	// NumSGE is the number of elements in SGE or the list; 0 means a zero-length operation.
 	NumSGE uint8
-	// Listed is 1 if the elements are more than MaxSGE and in an array at SGE[0].Addr. The rest of SGE is not
-	// used. The array must be readable memory of the process that does not move, so not on a
-	// goroutine's stack, and must stay until PostSend returns. It may be reused then.
+	// Listed is 1 if the request has more than MaxSGE elements, stored in an array at SGE[0].Addr; the
+	// rest of SGE is then unused. The array must be readable memory that does not move, never a
+	// goroutine's stack, and must stay valid until PostSend returns.
 	Listed uint8
 	_      [4]byte
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE sets the elements of w. With more than MaxSGE, a post refuses w.
+// SetSGE sets the elements of w. Posting more than MaxSGE elements returns ErrInvalid.
 func (w *SendWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
 	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of the elements in bytes. Of a request with a list it says nothing.
+// Length returns the total length of the elements in bytes. It is meaningless for a request with a list.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -137,23 +135,23 @@ func (w *SendWR) Length() uint64 {
 
 // RecvWR is a receive work request: a flat value without pointers.
 type RecvWR struct {
-	// WRID comes back in the completion.
+	// WRID is copied to the completion.
 	WRID uint64
-	// NumSGE is how many elements of SGE, or of the list, are used; 0 receives no bytes.
+	// NumSGE is the number of elements in SGE or the list; 0 receives no bytes.
 	NumSGE uint8
-	// Listed is that of SendWR.
+	// Listed is as in SendWR.
 	Listed uint8
 	_      [6]byte
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE sets the elements of w. With more than MaxSGE, a post refuses w.
+// SetSGE sets the elements of w. Posting more than MaxSGE elements returns ErrInvalid.
 func (w *RecvWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
 	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of the elements in bytes. Of a request with a list it says nothing.
+// Length returns the total length of the elements in bytes. It is meaningless for a receive with a list.
 func (w *RecvWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {

@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// MemoryDevice stands in for a GPU: its memory has addresses that no CPU can access, and copies are all that
-// moves its bytes. Copies that are started are done by the next call of Copy: the latest moment that is
-// allowed. A test can make copies wait or fail. It is safe for concurrent use.
+// MemoryDevice simulates a GPU: the CPU cannot access its memory, and only copies move its bytes.
+// Started copies are executed by the next Copy, the latest moment allowed. A test can make copies wait
+// or fail. It is safe for concurrent use.
 type MemoryDevice struct {
 	mu     sync.Mutex
 	turns  int // calls of Alternate
@@ -31,12 +31,12 @@ type MemoryDevice struct {
 	opened  int
 }
 
-// Sharing says what processes can do with each other's memory. The zero value is that of a new MemoryDevice. All of them are in
-// this process and have the same MemoryDevice.
+// Sharing configures access between processes to each other's memory. The zero value is the default of a
+// new MemoryDevice. All simulated processes are in this process and use the same MemoryDevice.
 type Sharing struct {
-	// Export gives memory handles.
+	// Export enables memory handles.
 	Export bool
-	// Open makes them valid.
+	// Open makes the handles valid.
 	Open bool
 	// Copy lets copies from and to opened memory succeed.
 	Copy bool
@@ -47,13 +47,13 @@ type span struct{ addr, end uint64 }
 
 var _ verbs.MemoryDevice = (*MemoryDevice)(nil)
 
-// Copies counts the copies of a MemoryDevice.
+// Copies are the copy counters of a MemoryDevice.
 type Copies struct {
-	// Calls is the number of calls of Copy that succeeded.
+	// Calls is the number of successful Copy calls.
 	Calls int
-	// Copies is the number of copies in them, and of those that were started before.
+	// Copies is the number of copies in these calls, including copies started before.
 	Copies int
-	// Bytes is the number of bytes in them.
+	// Bytes is the number of bytes copied.
 	Bytes uint64
 }
 
@@ -64,13 +64,13 @@ type block struct {
 	opened bool // by its handle
 }
 
-// ErrCopy is the error of a MemoryDevice that fails.
+// ErrCopy is the error of an injected copy failure.
 var ErrCopy = errors.New("the copy engine failed")
 
 // Name implements verbs.MemoryDevice.
 func (d *MemoryDevice) Name() string { return "fake:0" }
 
-// Alloc returns memory of the device, filled with zeroes.
+// Alloc allocates zeroed device memory.
 func (d *MemoryDevice) Alloc(size int) (*verbs.Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,7 @@ func (d *MemoryDevice) add(b []byte, opened bool) (*verbs.Memory, error) {
 	return verbs.NewDeviceMemory(d, addr, len(b), func() error { return d.free(addr) })
 }
 
-// Alternate returns memory of the host and of the device by turns, for Pair.Alloc.
+// Alternate allocates host and device memory alternately, for Pair.Alloc.
 func (d *MemoryDevice) Alternate(size int) (*verbs.Memory, error) {
 	d.mu.Lock()
 	d.turns++
@@ -119,7 +119,7 @@ func (d *MemoryDevice) free(addr uint64) error {
 	return fmt.Errorf("%w: nothing at %#x", verbs.ErrInvalid, addr)
 }
 
-// FailAfter makes calls of Copy and Start fail after n more. A negative n ends that.
+// FailAfter makes Copy and Start fail after n more calls. A negative n disables it.
 func (d *MemoryDevice) FailAfter(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,14 +128,14 @@ func (d *MemoryDevice) FailAfter(n int) {
 	}
 }
 
-// Lose makes all copies fail as those of a device that is lost.
+// Lose makes all copies fail as on a lost device.
 func (d *MemoryDevice) Lose() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fail, d.after = verbs.ErrDeviceFatal, 0
 }
 
-// FailAt makes copies from and to memory of the device fail. Nil ends that.
+// FailAt makes copies from and to the given device memory fail. Nil disables it.
 func (d *MemoryDevice) FailAt(m *verbs.Memory) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,14 +145,15 @@ func (d *MemoryDevice) FailAt(m *verbs.Memory) {
 	}
 }
 
-// Pinned returns how many bytes of host memory are pinned.
+// Pinned returns the number of pinned bytes of host memory.
 func (d *MemoryDevice) Pinned() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.pinned
 }
 
-// Hold makes calls of Copy from now on wait until release is called. The channel tells of each that waits.
+// Hold makes later Copy calls wait until release is called. The channel receives a value for each
+// waiting call.
 func (d *MemoryDevice) Hold() (waits <-chan struct{}, release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,14 +169,14 @@ func (d *MemoryDevice) Hold() (waits <-chan struct{}, release func()) {
 	}
 }
 
-// Count returns what has been copied.
+// Count returns the copy counters.
 func (d *MemoryDevice) Count() Copies {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.counts
 }
 
-// Copy implements verbs.MemoryDevice. A call that fails has done half of its copies, as a GPU may have.
+// Copy implements verbs.MemoryDevice. A failing call executes half of its copies, as a GPU might.
 func (d *MemoryDevice) Copy(copies []verbs.DeviceCopy) error {
 	d.mu.Lock()
 	gate := d.gate
@@ -199,7 +200,7 @@ func (d *MemoryDevice) Copy(copies []verbs.DeviceCopy) error {
 	return d.finish()
 }
 
-// Start implements verbs.MemoryDevice. A call that fails has done half of its copies.
+// Start implements verbs.MemoryDevice. A failing call executes half of its copies.
 func (d *MemoryDevice) Start(copies []verbs.DeviceCopy) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -271,7 +272,8 @@ func (d *MemoryDevice) at(addr, n uint64) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %d bytes at %#x are not allocated", verbs.ErrInvalid, n, addr)
 }
 
-// PinHost implements verbs.MemoryDevice. All memory is equally fast. The memory cannot be freed before unpin.
+// PinHost implements verbs.MemoryDevice. Pinning does not change the speed, but the memory cannot be
+// freed before unpin.
 func (d *MemoryDevice) PinHost(mem *verbs.Memory) (unpin func() error, err error) {
 	if err := mem.Retain(); err != nil {
 		return nil, err
@@ -286,19 +288,19 @@ func (d *MemoryDevice) pin(n int) {
 	d.pinned += n
 }
 
-// DMABuf implements verbs.MemoryDevice. There is none.
+// DMABuf implements verbs.MemoryDevice. It is not supported.
 func (d *MemoryDevice) DMABuf(uint64, uint64) (*os.File, uint64, error) {
 	return nil, 0, fmt.Errorf("%w: %s exports no dma-bufs", verbs.ErrNotSupported, d.Name())
 }
 
-// Share says from now on what processes can do with each other's memory.
+// Share sets the access between processes from now on.
 func (d *MemoryDevice) Share(s Sharing) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.shares = s
 }
 
-// Opened returns how many pieces of memory are open by their handles.
+// Opened returns the number of memory ranges opened by handle.
 func (d *MemoryDevice) Opened() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package verbstest is the conformance suite of package verbs: every promise of the
-// seam as a named test that a provider passes or fails.
+// Package verbstest is the conformance suite of package verbs: every guarantee of the interface as a
+// named test that a provider passes or fails.
 //
 //	func TestConformance(t *testing.T) {
 //		verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
@@ -8,16 +8,14 @@
 //		})
 //	}
 //
-// The InfiniBand Architecture Specification (IBTA) and the manual pages of libibverbs
-// decide what is right. Where they allow two outcomes a test takes both and says why;
-// where a provider departs from them, Pair.Departures names the test and the reason, and
-// Pair.Substitutes the statuses that it confuses.
+// The InfiniBand Architecture Specification (IBTA) and the manual pages of libibverbs are authoritative.
+// Where they allow two outcomes, a test accepts both and explains why. Where a provider departs from
+// them, Pair.Departures lists the test and the reason, and Pair.Substitutes the confused statuses.
 //
-// No test depends on time or on the insides of a provider: completions are polled for
-// with a generous deadline, "nothing arrives" is shown by something later that does
-// arrive, and what a device can do is asked from the device. A test for something that
-// it cannot do is skipped and says so. Targets of one-sided writes are read only after
-// a completion, so that the suite is free of races with the build tag heapmem too.
+// Tests depend neither on time nor on a provider's internals. Completions are polled with a generous
+// deadline, the absence of an arrival is shown by a later arrival, and capabilities are queried from the
+// device. Tests of missing capabilities are skipped with a message. Targets of one-sided writes are read
+// only after a completion, so the suite is free of races with the build tag heapmem too.
 package verbstest
 
 import (
@@ -28,27 +26,25 @@ import (
 	"ibverbx/verbs"
 )
 
-// Pair is two open contexts whose ports can reach each other. They may be contexts of
-// the same device.
+// Pair is two open contexts with mutually reachable ports. They may be contexts of the same device.
 type Pair struct {
+	// A and B are the two contexts.
 	A, B verbs.Context
 
-	// Departures names the tests in which the provider departs from the
-	// specification, as "family/Test" or "family/Test/sub", and the reason of each.
-	// They are skipped.
+	// Departures maps tests in which the provider departs from the specification, as "family/Test" or
+	// "family/Test/sub", to the reason. They are skipped.
 	Departures map[string]string
-	// Substitutes lists, for a status that the specification names, others that the
-	// provider reports in its place. A failed completion with one of them is taken for
-	// the one that is right, so that the rest of a test still counts.
+	// Substitutes lists, for a specified status, the statuses that the provider reports instead. Tests
+	// accept them in failed completions, so that the rest of a test still counts.
 	Substitutes map[verbs.Status][]verbs.Status
-	// Lossy says that the path may lose, reorder or duplicate packets. Then only
-	// what RC repairs is tested, and a requester whose peer went to the error state
-	// may find its retries exceeded instead of the peer's answer, which was lost.
+	// Lossy is set when the path may lose, reorder or duplicate packets. Only guarantees that RC can
+	// keep are then tested, and a requester whose peer entered the error state may exceed its retries,
+	// because the peer's response was lost.
 	Lossy bool
-	// Alloc allocates memory, filled with zeroes. Nil means verbs.AllocMemory.
+	// Alloc allocates zeroed memory. Nil means verbs.AllocMemory.
 	Alloc func(size int) (*verbs.Memory, error)
-	// Device says that Alloc may return memory of a device. Tests that need memory which the CPU can access
-	// are skipped.
+	// Device is set when Alloc may return device memory. Tests that need CPU access to memory are
+	// skipped.
 	Device bool
 
 	// PortA and PortB are the ports to use; zero means 1.
@@ -101,8 +97,8 @@ var families = []family{
 	{name: "many", tests: manyTests},
 }
 
-// Run runs the suite. It calls open for every test, so that none sees what another
-// left behind; open closes what it opened with tb.Cleanup.
+// Run runs the suite. It calls open for every test, so tests are independent; open registers its cleanup
+// with tb.Cleanup.
 func Run(t *testing.T, open func(tb testing.TB) Pair) {
 	t.Run("departures", func(t *testing.T) { checkDepartures(t, open(t)) })
 	for _, f := range families {
