@@ -1,10 +1,8 @@
-// Package softnic is an RDMA NIC in pure Go: no hardware, no kernel module, no root.
+// Package softnic implements an RDMA NIC in pure Go: no hardware, no kernel module, no root.
 //
-// It is a NIC and not a mock. RC, UC and UD behave as the InfiniBand Architecture defines them:
-// packet sequence numbers, segmentation, acknowledgements, NAKs, RNR with timers, retry counters and
-// go-back-N, READ and atomics with responder resources, shared receive queues, protection by
-// domains and keys, the QP state machine, flushes and asynchronous events. Package verbs/verbstest
-// checks all of this.
+// RC, UC and UD follow the InfiniBand specification: PSNs, segmentation, ACKs, NAKs, RNR timers, retry
+// counters, go-back-N, responder resources, SRQs, memory protection, the QP state machine, flushes and
+// asynchronous events. Package verbs/verbstest is the conformance suite.
 //
 //	link := softnic.NewMemoryLink(nil)
 //	a, err := softnic.New(link, softnic.Config{})
@@ -13,20 +11,25 @@
 //
 // # Links
 //
-// A [Link] carries packets between NICs. A [MemoryLink] joins NICs of one process: a packet is a
-// header and a reference to the sender's bytes, of any length, so a transfer is one copy. A
-// [FaultLink] segments by MTU and loses, repeats, delays, reorders and corrupts packets by a seed.
-// A [UDPLink] carries packets as RoCE v2 to other processes and hosts. A [ShmLink] joins NICs of two
-// processes on one host by shared memory: the sender copies to the receiver's memory itself.
+// A [Link] connects NICs:
 //
-// # Time and concurrency
+//   - [MemoryLink]: one process, one copy per transfer.
+//   - [FaultLink]: one process, segmented by MTU, with seeded loss, duplication, delay, reordering and corruption.
+//   - [UDPLink]: RoCE v2 between processes and hosts.
+//   - [ShmLink]: two processes on one host; the sender copies straight into the receiver's shared memory.
 //
-// The core has no goroutine and no clock. Posting and polling run it to completion in the caller.
-// One helper goroutine per link runs retry timers and delayed packets while no call does; it
-// sleeps while there is nothing to wait for. A link with a clock of its own (Now in its
-// configuration) runs on virtual time: Step alone drives it.
+// # Concurrency
 //
-// All methods are safe for concurrent use. NICs on one link share one lock. A post or a poll takes
-// it once per batch, which costs about 20 ns without contention. Goroutines that use one link at
-// the same time take turns; give each its own link if that is too slow.
+// Posts and polls run the NIC to completion in the caller. One helper goroutine per link runs retry
+// timers and delivers delayed packets, and sleeps when idle. A link with its own clock (Now in its
+// config) runs on virtual time: only Step advances it.
+//
+// All methods are safe for concurrent use. NICs on a link share a lock, taken once per batch (about 20
+// ns uncontended); to scale, use one link per goroutine. NICs on a UDPLink have separate locks.
+//
+// # Fault injection
+//
+// A FaultLink impairs packets, and a UDPLink can too. [NIC.SetPort], [NIC.Fail], [NIC.FailQP],
+// [NIC.FailCQ] and [NIC.RefuseSend] inject port, device and queue failures. Faults are reproducible: the
+// same seed and traffic give the same faults.
 package softnic

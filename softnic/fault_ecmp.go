@@ -9,19 +9,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// Path is one of several equal paths through a fabric from one NIC to another. Each has a queue
-// of its own. The zero value adds nothing to the link.
+// Path is one of several equal-cost paths from one NIC to another, each with its own queue. The zero
+// value adds no delay, loss or limit.
 type Path struct {
-	// Rate is in bytes per second. Zero is no limit.
+	// Rate is the bandwidth in bytes per second. Zero means unlimited.
 	Rate float64
-	// Queue is how many bytes may wait for a path with a rate. Packets that do not fit are lost
-	// and counted as FaultStats.Overflow. An idle path always accepts a packet.
+	// Queue is the queue size in bytes of a path with a rate. Packets that do not fit are lost and
+	// counted as FaultStats.Overflow. An idle path always accepts a packet.
 	Queue int
-	// Delay is added to that of the link.
+	// Delay is added to the link's delay.
 	Delay time.Duration
-	// Loss is the probability that the path loses a packet, beside the losses of the link.
+	// Loss is the path's loss probability per packet, 0 to 1, in addition to the link's.
 	Loss float64
-	// Cut makes the path lose every packet, packets under way included.
+	// Cut makes the path lose every packet, including packets in flight.
 	Cut bool
 }
 
@@ -33,17 +33,17 @@ type route struct {
 	last int64
 }
 
-// SetPaths joins one NIC to another by several paths. The opposite direction is not affected.
-// A hash of addresses and source port pins each flow to one path, as a switch with equal-cost
-// paths does (ECMP): several flows may share one path while another is idle. The flow label of a
-// QP or address handle decides the source port. Without a label each QP of the receiver has a
-// source port of its own. Calling it without paths removes them.
+// SetPaths connects one NIC to another by several paths, in this direction only. A hash of addresses and
+// source port pins each flow to one path, like an ECMP switch: several flows may share one path while
+// another is idle. The flow label of a QP or address handle determines the source port; without a label,
+// each of the receiver's QPs has a separate source port. An empty list removes the paths. It returns
+// verbs.ErrInvalid for a nil NIC or a value out of range.
 func (l *FaultLink) SetPaths(from, to *NIC, paths ...Path) error {
 	return l.SharePaths([]*NIC{from}, []*NIC{to}, paths...)
 }
 
-// SharePaths joins each NIC in from to each NIC in to by the same paths, as the uplinks of a
-// switch do: all their packets share the queues. Otherwise it is SetPaths.
+// SharePaths is SetPaths from each NIC in from to each NIC in to over common paths, like the uplinks of
+// a switch: all their packets share the queues.
 func (l *FaultLink) SharePaths(from, to []*NIC, paths ...Path) error {
 	if slices.Contains(from, nil) || slices.Contains(to, nil) {
 		return verbs.NewOpError("set paths", "", 0, verbs.Invalidf("a NIC is nil"))
@@ -63,8 +63,8 @@ func (l *FaultLink) SharePaths(from, to []*NIC, paths ...Path) error {
 	return nil
 }
 
-// SetPath changes one of the paths that SetPaths or SharePaths made, for all NICs that share
-// it.
+// SetPath changes one path created by SetPaths or SharePaths, for all NICs that share it. It returns
+// verbs.ErrInvalid if the path does not exist or a value is out of range.
 func (l *FaultLink) SetPath(from, to *NIC, path int, p Path) error {
 	err := verbs.Invalidf("path %d does not exist between these NICs", path)
 	l.look(between(from, to), func(d *direction) {
@@ -87,7 +87,7 @@ func (r *route) set(p Path) error {
 	return nil
 }
 
-// Paths returns the present paths from one NIC to another.
+// Paths returns the current paths from one NIC to another.
 func (l *FaultLink) Paths(from, to *NIC) (paths []Path) {
 	l.look(between(from, to), func(d *direction) {
 		for _, r := range d.routes {
@@ -97,8 +97,8 @@ func (l *FaultLink) Paths(from, to *NIC) (paths []Path) {
 	return paths
 }
 
-// PathOf returns the path that a flow takes from one NIC to a QP of another, -1 if there are no
-// paths. QPs that are connected without a flow label have flow label 0.
+// PathOf returns the index of the path of a flow from one NIC to another NIC's QP, or -1 without paths.
+// QPs connected without a flow label have flow label 0.
 func (l *FaultLink) PathOf(from, to *NIC, qpn, flowLabel uint32) int {
 	path := -1
 	l.look(between(from, to), func(d *direction) {

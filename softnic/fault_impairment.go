@@ -6,23 +6,22 @@ import (
 	"ibverbx/verbs"
 )
 
-// Impairment says what a FaultLink does to the packets of one direction. Probabilities are per
-// packet, from 0 to 1. The zero value does nothing.
+// Impairment describes the faults that a link injects in one direction. Probabilities are per packet,
+// from 0 to 1. The zero value injects none.
 type Impairment struct {
-	// Loss is the probability that a packet is lost.
+	// Loss is the probability of losing a packet.
 	Loss float64
-	// Duplicate is the probability that a packet arrives twice.
+	// Duplicate is the probability of delivering a packet twice.
 	Duplicate float64
 	// Reorder is the probability that up to four later packets overtake a packet.
 	Reorder float64
-	// Corrupt is the probability that a packet arrives damaged. The receiver counts it as a bad
-	// ICRC and drops it.
+	// Corrupt is the probability of corrupting a packet. The receiver drops it and counts it as BadICRC.
 	Corrupt float64
-	// Delay is the time that every packet takes.
+	// Delay is the one-way latency of every packet.
 	Delay time.Duration
-	// Jitter is the longest random time that is added to Delay. It does not reorder packets.
+	// Jitter is the maximum random delay added to Delay. It does not reorder packets.
 	Jitter time.Duration
-	// Rate is the speed of the wire in bytes per second. Zero is no limit.
+	// Rate is the bandwidth in bytes per second. Zero means unlimited.
 	Rate float64
 }
 
@@ -44,7 +43,7 @@ func (i Impairment) validate() error {
 	return nil
 }
 
-// FaultStats counts what happened to the packets of one direction.
+// FaultStats counts the packets of one direction by outcome.
 type FaultStats struct {
 	Sent       uint64
 	Delivered  uint64
@@ -53,7 +52,7 @@ type FaultStats struct {
 	Reordered  uint64
 	Corrupted  uint64
 	Cut        uint64
-	// Overflow counts packets that were lost because the queue of a Path or Bottleneck was full.
+	// Overflow counts packets lost because the queue of a Path or Bottleneck was full.
 	Overflow uint64
 }
 
@@ -68,10 +67,10 @@ type egress struct {
 	peak float64
 }
 
-// Bottleneck makes all packets to a NIC go through one port of a switch with a rate in bytes
-// per second and a queue of a size in bytes. Packets that do not fit are lost and counted as
-// FaultStats.Overflow: senders that together are faster than the port meet there. A rate of 0
-// removes the port.
+// Bottleneck routes all packets to a NIC through one switch port with a rate in bytes per second and a
+// queue in bytes. Packets that do not fit are lost and counted as FaultStats.Overflow. Use it to
+// simulate incast. A rate of 0 removes the port. It returns verbs.ErrInvalid for a nil NIC or a negative
+// value.
 func (l *FaultLink) Bottleneck(to *NIC, rate float64, queue int) error {
 	if to == nil || !(rate >= 0) || queue < 0 {
 		return verbs.NewOpError("set bottleneck", "", 0, verbs.Invalidf("rate %v and queue %d: want a NIC, and both at least 0", rate, queue))
@@ -84,8 +83,7 @@ func (l *FaultLink) Bottleneck(to *NIC, rate float64, queue int) error {
 	return nil
 }
 
-// LongestQueue returns the most bytes that have waited at the port that Bottleneck made, 0 if
-// there is none.
+// LongestQueue returns the maximum number of bytes queued at the Bottleneck port so far, 0 without one.
 func (l *FaultLink) LongestQueue(to *NIC) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

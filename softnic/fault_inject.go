@@ -35,15 +35,14 @@ func (r *refusal) post(n int, post func(limit int) (int, error)) (int, error) {
 	return taken, err
 }
 
-// RefuseSend makes a QP refuse one send. The QP takes after more sends, in any number of posts. The
-// post with the next send stops in front of it with err. A nil err means verbs.ErrQueueFull, which
-// is ordinary back-pressure; any other error simulates a broken device. The call replaces an
-// earlier plan.
+// RefuseSend makes a QP reject one send. The QP accepts after more sends, in any number of posts; the
+// post of the next send then fails with err. A nil err means verbs.ErrQueueFull, ordinary back-pressure;
+// any other error simulates a broken device. A new call replaces an earlier plan.
 func (n *NIC) RefuseSend(qpn uint32, after int, err error) error {
 	return n.plan("refuse send", qpn, after, func(q *qp) { q.injected.send = newRefusal(after, err) })
 }
 
-// RefuseRecv is RefuseSend for receives posted to the QP itself.
+// RefuseRecv is RefuseSend for receives posted to the QP's own receive queue.
 func (n *NIC) RefuseRecv(qpn uint32, after int, err error) error {
 	return n.plan("refuse receive", qpn, after, func(q *qp) { q.injected.recv = newRefusal(after, err) })
 }
@@ -81,9 +80,8 @@ func (n *NIC) inject(op string, qpn uint32, f func(q *qp) error) error {
 	return verbs.NewOpError(op, n.name, qpn, err)
 }
 
-// FailQP ends a QP as an error of the device does: it goes to the error state, everything outstanding
-// on it is flushed, and its context gets EventQPFatal. A QP in RESET or in the error state does not
-// change.
+// FailQP fails a QP like a device error: the QP enters the error state, its outstanding requests are
+// flushed, and its context gets EventQPFatal. A QP in RESET or in the error state is not changed.
 func (n *NIC) FailQP(qpn uint32) error {
 	return n.inject("fail QP", qpn, func(q *qp) error {
 		q.fatal()
@@ -91,8 +89,8 @@ func (n *NIC) FailQP(qpn uint32) error {
 	})
 }
 
-// FailCQ ends a CQ of the NIC as an overrun does. Its context gets EventCQErr, the QPs on it go to
-// the error state with EventQPFatal, and Poll returns verbs.ErrCQOverrun once the CQ is empty.
+// FailCQ fails a CQ like an overrun: its context gets EventCQErr, its QPs enter the error state with
+// EventQPFatal, and Poll returns verbs.ErrCQOverrun once the CQ is empty.
 func (n *NIC) FailCQ(v verbs.CQ) error {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()

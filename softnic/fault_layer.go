@@ -240,9 +240,9 @@ func (w *wire) occupy(at int64, payload int, rate float64) (left, took int64) {
 	return w.busy, took
 }
 
-// PacketOverhead is how many bytes every packet occupies on a link with a rate beside its
-// payload: Ethernet header and checksum, IPv4, UDP, BTH and ICRC. Headers that only some packets
-// have, the preamble and the gap are not counted.
+// PacketOverhead is the number of bytes that each packet occupies on a rate-limited link in addition to
+// its payload: Ethernet header and checksum, IPv4, UDP, BTH and ICRC. Optional headers, the preamble and
+// the gap are not included.
 const PacketOverhead = 14 + 20 + 8 + 12 + 4 + 4
 
 const (

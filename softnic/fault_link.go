@@ -7,42 +7,41 @@ import (
 	"ibverbx/verbs"
 )
 
-// FaultConfig describes a FaultLink. The zero value, or a nil pointer, is a link that segments
-// and queues packets but harms none.
+// FaultConfig configures a FaultLink. The zero value, or a nil pointer, is a link that segments and
+// queues packets without faults.
 type FaultConfig struct {
-	// Seed decides every fault. The same seed and the same traffic give the same faults.
+	// Seed determines every fault. The same seed and traffic give the same faults.
 	Seed uint64
-	// Impairment applies to every direction that Impair does not name. Zero is none.
+	// Impairment applies to every direction not set by Impair. Zero means no faults.
 	Impairment Impairment
-	// Window is how many packets a requester may have unacknowledged. Zero means 128.
+	// Window is the maximum number of unacknowledged packets of a requester. Zero means 128.
 	Window int
-	// Queue is how many packets of one NIC may be under way before it must wait. Zero means
-	// 1024.
+	// Queue is the maximum number of a NIC's packets in flight; the NIC then waits. Zero means 1024.
 	Queue int
-	// ReadAhead is how many packets one READ request asks for at most. Longer READs are made of
-	// several requests, as over UDP. Zero is no limit.
+	// ReadAhead is the maximum number of response packets per READ request. Longer READs use several
+	// requests, as over UDP. Zero means unlimited.
 	ReadAhead int
-	// ProbeAfter is how long a requester waits for an answer before it sends its oldest
-	// unacknowledged packet again, as over UDP. Such a probe does not count as a retry. Zero
-	// means that it sends no probes.
+	// ProbeAfter is the delay before a requester resends its oldest unacknowledged packet as a probe, as
+	// over UDP. Probes do not count as retries. Zero disables them.
 	ProbeAfter time.Duration
-	// InTurn makes packets enter the queues of paths and bottlenecks when they reach them, in
-	// turn with packets of other senders, as in a real fabric. Without it they take their place
-	// there when they are sent, which costs less and is exact for one sender.
+	// InTurn makes packets enter the queues of paths and bottlenecks on arrival, interleaved with other
+	// senders' packets, as in a real fabric. By default packets are queued when sent, which is cheaper
+	// and exact for one sender.
 	InTurn bool
 	// Now is the clock; see MemoryConfig.Now.
 	Now func() int64
 }
 
-// FaultLink joins NICs of one process by packets of at most one MTU, which it copies and
-// queues. On request it loses, repeats, delays, reorders and corrupts packets, and can be cut.
-// Every decision comes from a seed.
+// FaultLink connects NICs within one process with packets of at most one MTU, which it copies and
+// queues. It can lose, duplicate, delay, reorder and corrupt packets, and cut directions. A seed
+// determines every fault. All methods are safe for concurrent use.
 type FaultLink struct {
 	core
 	faults
 }
 
-// NewFaultLink returns a link without NICs. A nil cfg means the defaults.
+// NewFaultLink returns a link without NICs. A nil cfg means the defaults. Values out of range return
+// verbs.ErrInvalid.
 func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 	var c FaultConfig
 	if cfg != nil {
@@ -76,8 +75,8 @@ func (cfg *FaultConfig) complete() error {
 	return cfg.Impairment.validate()
 }
 
-// Impair sets what happens to packets from one NIC to another. The opposite direction is not
-// affected.
+// Impair sets the faults for packets from one NIC to another, in this direction only. It returns
+// verbs.ErrInvalid for a nil NIC or a value out of range.
 func (l *FaultLink) Impair(from, to *NIC, imp Impairment) error {
 	if from == nil || to == nil {
 		return verbs.NewOpError("impair", "", 0, verbs.Invalidf("a NIC is nil"))
@@ -85,35 +84,33 @@ func (l *FaultLink) Impair(from, to *NIC, imp Impairment) error {
 	return l.impair(between(from, to), imp)
 }
 
-// Impairment returns what happens to packets from one NIC to another, so that a change of it
-// can be undone.
+// Impairment returns the current faults for packets from one NIC to another, for example to restore them
+// later.
 func (l *FaultLink) Impairment(from, to *NIC) (imp Impairment) {
 	l.change(between(from, to), func(d *direction) { imp = d.imp })
 	return imp
 }
 
-// Cut makes every packet from one NIC to another disappear until Restore, packets under way
-// included.
+// Cut drops every packet from one NIC to another until Restore, including packets in flight.
 func (l *FaultLink) Cut(from, to *NIC) {
 	l.change(between(from, to), func(d *direction) { d.cut = true })
 }
 
-// Restore ends a Cut.
+// Restore undoes Cut.
 func (l *FaultLink) Restore(from, to *NIC) {
 	l.change(between(from, to), func(d *direction) { d.cut = false })
 }
 
-// Stats returns what happened to packets from one NIC to another.
+// Stats returns the counters of packets from one NIC to another.
 func (l *FaultLink) Stats(from, to *NIC) FaultStats { return l.statsOf(between(from, to)) }
 
-// Hold keeps back the packets from one NIC to another until Release, packets under way
-// included, as a path does while it is rerouted.
+// Hold delays all packets from one NIC to another until Release, including packets in flight, like a
+// path being rerouted.
 func (l *FaultLink) Hold(from, to *NIC) {
 	l.change(between(from, to), func(d *direction) { d.holding = true })
 }
 
-// Release ends a Hold. The packets that were kept back arrive now, in order, even if their
-// senders have given up long ago.
+// Release undoes Hold. The delayed packets arrive now, in order, even if their senders gave up long ago.
 func (l *FaultLink) Release(from, to *NIC) {
 	l.change(between(from, to), func(d *direction) {
 		kept := d.kept
@@ -127,7 +124,7 @@ func (l *FaultLink) Release(from, to *NIC) {
 	})
 }
 
-// Held returns how many packets a Hold keeps back.
+// Held returns the number of packets delayed by Hold.
 func (l *FaultLink) Held(from, to *NIC) (n int) {
 	l.look(between(from, to), func(d *direction) { n = len(d.kept) })
 	return n

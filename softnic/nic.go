@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// NIC is a software RDMA NIC with one port. It implements verbs.Device; Open returns a context on
-// it. All methods are safe for concurrent use.
+// NIC is a software RDMA NIC with one port. It implements verbs.Device; Open returns a context on it.
+// All methods are safe for concurrent use.
 type NIC struct {
 	core *core
 	name string
@@ -64,7 +64,8 @@ type NIC struct {
 
 var _ verbs.Device = (*NIC)(nil)
 
-// New plugs a new NIC into a link.
+// New creates a NIC and attaches it to a link. It returns verbs.ErrInvalid for an invalid cfg or a nil
+// link, and the system's error if a socket cannot be opened. Close the NIC to release it.
 func New(link Link, cfg Config) (*NIC, error) {
 	err := cfg.validate()
 	if err == nil && !made(link) {
@@ -117,13 +118,14 @@ func newRand(seed uint64) *rand.Rand {
 	return rand.New(rand.NewChaCha8(key))
 }
 
-// Name returns the device's name.
+// Name returns the device's name (Config.Name).
 func (n *NIC) Name() string { return n.name }
 
 // GUID returns a locally administered GUID.
 func (n *NIC) GUID() verbs.GUID { return n.guid }
 
-// Open returns a new context on the NIC.
+// Open returns a new context on the NIC. It returns verbs.ErrClosed after Close and verbs.ErrDeviceFatal
+// after Fail.
 func (n *NIC) Open() (verbs.Context, error) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
@@ -138,7 +140,7 @@ func (n *NIC) Open() (verbs.Context, error) {
 	return x, nil
 }
 
-// Close closes the contexts that are open on the NIC and unplugs it.
+// Close closes all contexts on the NIC and detaches it from its link.
 func (n *NIC) Close() error {
 	n.core.mu.Lock()
 	if n.closed {
@@ -168,8 +170,8 @@ func (n *NIC) Close() error {
 	return verbs.NewOpError("close NIC", n.name, 0, err)
 }
 
-// SetPort takes the port down or up. While it is down it neither sends nor receives; QPs keep
-// their state and retry. Contexts get a port event.
+// SetPort brings the port up or down. While down, it neither sends nor receives; QPs keep their state
+// and retry. Contexts get a port event.
 func (n *NIC) SetPort(up bool) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
@@ -193,8 +195,8 @@ func (n *NIC) raise(e verbs.Event) {
 	}
 }
 
-// Fail makes the device fail as hardware does: every QP goes to the error state, contexts get
-// EventDeviceFatal, and no object can be made on the NIC until Recover.
+// Fail simulates a hardware failure: every QP enters the error state, contexts get EventDeviceFatal, and
+// creating objects on the NIC fails until Recover.
 func (n *NIC) Fail() {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
@@ -209,10 +211,10 @@ func (n *NIC) Fail() {
 	n.core.settle()
 }
 
-// Recover ends a Fail, as a firmware reset does that the driver survives. Open contexts can be used
-// again, with their PDs, regions, CQs and SRQs. Their QPs stay in the error state until they are
-// taken to RESET or closed, and posted receives of SRQs stay posted. Contexts get EventPortActive
-// if the port is up. A NIC that has not failed does not change.
+// Recover undoes Fail, like a firmware reset that the driver survives. Open contexts work again, with
+// their PDs, regions, CQs and SRQs. Their QPs stay in the error state until they are reset or closed,
+// and receives in SRQs stay posted. Contexts get EventPortActive if the port is up. A NIC that has not
+// failed is not changed.
 func (n *NIC) Recover() {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
@@ -226,14 +228,14 @@ func (n *NIC) Recover() {
 	n.core.settle()
 }
 
-// Reset is Fail followed by Recover. Afterwards the QPs are in the error state, and the events of
-// both are queued.
+// Reset is Fail followed by Recover. Afterwards the QPs are in the error state, and the events of both
+// calls are queued.
 func (n *NIC) Reset() {
 	n.Fail()
 	n.Recover()
 }
 
-// Stats returns the counters of the NIC.
+// Stats returns the NIC's counters since its creation.
 func (n *NIC) Stats() Stats {
 	l := &n.core.mu
 	l.hold()
@@ -246,7 +248,7 @@ func (n *NIC) Stats() Stats {
 	return n.stats
 }
 
-// QPStats returns the counters of an open QP. ok is false if no open QP has that number.
+// QPStats returns the counters of an open QP. ok is false if the QP does not exist.
 func (n *NIC) QPStats(qpn uint32) (s QPStats, ok bool) {
 	n.core.mu.hold()
 	defer n.core.mu.Unlock()

@@ -37,23 +37,22 @@ const (
 	maxReadAhead = maxMsgSize >> 12
 )
 
-// Config describes a NIC. The zero value means the defaults.
+// Config configures a NIC. The zero value means the defaults.
 type Config struct {
-	// Name is the device's name. Empty means "soft" and a number: the count of NICs on the link
-	// before it. Name the NICs if a program uses several links.
+	// Name is the device's name. Empty means "soft" and the number of earlier NICs on the link. Set it
+	// if a program uses several links.
 	Name string
-	// Addr is the address of the port, in GID table row 1. Zero means a free one from
-	// 198.18.0.0/15. On a UDPLink it is an address of the host, in row 0, and zero means the
-	// next of UDPConfig.Addrs.
+	// Addr is the port's address, in GID table row 1. Zero means a free address in 198.18.0.0/15. On a
+	// UDPLink it is a host address, in row 0, and zero means the next of UDPConfig.Addrs.
 	Addr netip.Addr
-	// MTU is the MTU of the port. Zero means 4096 bytes, or on a UDPLink the most that fits the
-	// interface.
+	// MTU is the port's MTU. Zero means 4096 bytes, or on a UDPLink the largest that fits the interface.
 	MTU verbs.MTU
-	// Seed makes keys, packet sequence numbers and QP numbers repeatable, for simulations. The QP numbers
-	// are then the same on every NIC. Zero means random ones that cannot be guessed.
+	// Seed makes keys, packet sequence numbers and QP numbers reproducible, for simulations. QP numbers
+	// are then the same on every NIC. Zero means unpredictable random values.
 	Seed uint64
-	// Staging is how many bytes of host memory the NIC uses, per device, to move memory of devices (verbs.Memory.Device) over UDP and
-	// between processes. It is taken when it is needed. Other links need none. Zero means 32 MiB, less than 1 MiB means 1 MiB.
+	// Staging limits the host memory, in bytes per device, used to stage device memory
+	// (verbs.Memory.Device) over UDP and between processes. Buffers are allocated on demand. Zero means
+	// 32 MiB; the minimum is 1 MiB.
 	Staging int
 }
 

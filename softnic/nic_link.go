@@ -4,11 +4,11 @@ import (
 	"time"
 )
 
-// Link carries the packets of the NICs that are plugged into it. The package's links are
-// MemoryLink, FaultLink, UDPLink and ShmLink. A link needs no closing: closing its last NIC releases
-// everything.
+// Link connects NICs. The implementations are MemoryLink, FaultLink, UDPLink and ShmLink. Links are not
+// closed: closing the last NIC releases all resources. All methods are safe for concurrent use.
 type Link interface {
-	// Step runs everything that is due: see MemoryLink.Step.
+	// Step runs all due timers and deliveries on a link with its own clock. It returns the time of the
+	// next one; pending is false if none is scheduled.
 	Step() (next int64, pending bool)
 
 	// attach plugs a new NIC in and sets its core.
@@ -77,22 +77,21 @@ func (t *linkTraits) windows(p *path, seg uint32) (n, long uint32) {
 	return n, min(n, t.windowBytes/seg)
 }
 
-// MemoryConfig describes a MemoryLink. The zero value, or a nil pointer, means real time.
+// MemoryConfig configures a MemoryLink. The zero value, or a nil pointer, means real time.
 type MemoryConfig struct {
-	// Now is the clock, in nanoseconds. Nil means the system's monotonic clock and a helper
-	// goroutine that runs timers. A link with a clock of its own starts no goroutine: the
-	// program calls Step whenever it moves the clock.
+	// Now is the clock, in nanoseconds. Nil means the system's monotonic clock and a helper goroutine
+	// for timers. With a clock, the link starts no goroutine: call Step whenever the clock advances.
 	Now func() int64
 }
 
-// MemoryLink joins NICs of one process. A packet is a header and a reference to the sender's
-// bytes, of any length. The call that sends a packet also delivers it, so a transfer is one
-// copy from source to destination. The link loses nothing.
+// MemoryLink connects NICs within one process. A packet is a header and a reference to the sender's
+// bytes, of any length. Sending delivers it in the same call, so a transfer is one copy from source to
+// destination. The link is lossless.
 type MemoryLink struct {
 	core
 }
 
-// NewMemoryLink returns a link without NICs. A nil cfg means the defaults.
+// NewMemoryLink returns a link without NICs. A nil cfg means real time.
 func NewMemoryLink(cfg *MemoryConfig) *MemoryLink {
 	if cfg == nil {
 		cfg = &MemoryConfig{}

@@ -68,108 +68,107 @@ func (x *hostContext) purge(dead func(verbs.Event) bool) {
 	x.events.pending = slices.DeleteFunc(x.events.pending, dead)
 }
 
-// Stats are the counters of a NIC.
+// Stats are the counters of a NIC since its creation.
 type Stats struct {
 	PacketsSent     uint64
 	PacketsReceived uint64
-	// Direct counts WRITEs and READs that the NIC has done itself, on the memory of the peer of a
-	// ShmLink.
+	// Direct counts WRITEs and READs that the NIC executed itself, in a ShmLink peer's memory.
 	Direct uint64
 
 	// Reliability.
-	Retransmits     uint64 // how often a requester went back
+	Retransmits     uint64 // go-back-N retransmissions by requesters
 	Timeouts        uint64 // acknowledgement timers that fired
-	Probes          uint64 // packets sent again to make a silent peer answer
+	Probes          uint64 // packets resent to solicit a response from a silent peer
 	NAKsSent        uint64 // sequence and fatal NAKs
 	RNRNAKsSent     uint64
 	Duplicates      uint64 // requests received again
 	OutOfOrder      uint64 // requests received behind a gap
 	MessagesDropped uint64 // UC and UD messages that could not be placed
 
-	// WrongKeys counts requests of peers whose key, range or access right was wrong.
+	// WrongKeys counts peer requests rejected for an invalid key, range or access right.
 	WrongKeys uint64
-	// WritesBlocked counts UC packets that were dropped unseen, because too many keys were wrong just before.
+	// WritesBlocked counts UC packets dropped unchecked after too many invalid keys.
 	WritesBlocked uint64
 
-	// Seals counts packets that were dropped because of seals.
+	// Seals counts packets dropped by seal checks.
 	Seals SealStats
 
 	// Packets dropped, by reason.
 	UnknownQP     uint64
-	NotReady      uint64 // the state of the QP does not allow receiving
+	NotReady      uint64 // the QP's state does not allow receiving
 	WrongSource   uint64 // not from the QP's peer
 	BadICRC       uint64
 	BadQKey       uint64
 	BadPKey       uint64
-	Malformed     uint64 // not a packet: length, version, opcode, pad or syndrome
-	SendDrops     uint64 // refused by the kernel
+	Malformed     uint64 // invalid length, version, opcode, pad or syndrome
+	SendDrops     uint64 // rejected by the kernel
 	Unroutable    uint64
 	PortDownDrops uint64
 
 	CongestionNotices uint64 // CNPs received
-	ReceiveErrors     uint64 // errors of the receiving socket
+	ReceiveErrors     uint64 // receive errors of the socket
 
-	// EventsLost counts asynchronous events that found their queue full.
+	// EventsLost counts asynchronous events dropped because the queue was full.
 	EventsLost uint64
 }
 
-// QPStats counts what went wrong on one QP. All of it is in the Stats of the NIC, too.
+// QPStats are the error counters of one QP. The NIC's Stats include them.
 type QPStats struct {
-	Retransmits uint64 // how often the requester went back
+	Retransmits uint64 // go-back-N retransmissions by the requester
 	Timeouts    uint64 // acknowledgement timers that fired
 	NAKsSent    uint64 // sequence and fatal NAKs
 	RNRNAKsSent uint64
 }
 
-// SealStats counts packets that were dropped because of seals (docs/wire.md).
+// SealStats counts packets dropped by seal checks (docs/wire.md).
 type SealStats struct {
-	Bad      uint64 // forged or damaged
-	Replayed uint64 // came before
-	Old      uint64 // older than the replay window, or under a key whose time is over
-	Unknown  uint64 // of no session that the NIC has
-	Wrong    uint64 // of another session or NIC than the QP's
-	Plain    uint64 // not sealed, for a sealed QP
+	Bad      uint64 // forged or corrupted
+	Replayed uint64 // received before
+	Old      uint64 // older than the replay window, or sealed with an expired key
+	Unknown  uint64 // session unknown to the NIC
+	Wrong    uint64 // session or NIC differs from the QP's
+	Plain    uint64 // unsealed, for a sealed QP
 }
 
-// MemoryAccess is one access of a NIC to memory. A packet makes one MemoryAccess for every piece of memory that its
-// bytes come from or go to.
+// MemoryAccess is one access of a NIC to memory. A packet causes one MemoryAccess per contiguous source
+// or destination range.
 type MemoryAccess struct {
-	// NIC is the NIC whose registered memory it is.
+	// NIC is the NIC that the memory is registered with.
 	NIC *NIC
-	// QPN is the QP of that NIC.
+	// QPN is the number of the QP on that NIC.
 	QPN uint32
-	// At is the time on the link's clock when the core last looked at it.
+	// At is the time, on the link's clock, when the core last read it.
 	At int64
 	// Addr is the address of the first byte.
 	Addr uint64
 	// Length is the number of bytes.
 	Length uint32
-	Kind   TouchKind
+	// Kind is the kind of access.
+	Kind TouchKind
 }
 
-// TouchKind is the kind of an access.
+// TouchKind is the kind of a MemoryAccess.
 type TouchKind uint8
 
-// Kinds of accesses.
+// Access kinds.
 const (
-	// TouchGather reads the bytes of a request that this side posted.
+	// TouchGather reads the bytes of a locally posted request.
 	TouchGather TouchKind = iota
-	// TouchScatter writes a received message, or the answer to a READ or atomic that this side
-	// posted.
+	// TouchScatter writes a received message, or the response to a locally posted READ or atomic.
 	TouchScatter
-	// TouchRemoteWrite writes for a WRITE of the peer.
+	// TouchRemoteWrite writes for the peer's WRITE.
 	TouchRemoteWrite
-	// TouchRemoteRead reads for a READ of the peer.
+	// TouchRemoteRead reads for the peer's READ.
 	TouchRemoteRead
-	// TouchRemoteAtomic reads, and perhaps writes, for an atomic of the peer.
+	// TouchRemoteAtomic reads, and possibly writes, for the peer's atomic.
 	TouchRemoteAtomic
-	// TouchInline reads the bytes of an INLINE request at post time. They need not be registered.
+	// TouchInline reads the bytes of an INLINE request at post time. They may be unregistered.
 	TouchInline
 )
 
 var touchNames = [...]string{"gather", "scatter", "remote-write", "remote-read", "remote-atomic", "inline"}
 
-// String names the kind.
+// String returns the kind's name.
 func (k TouchKind) String() string {
 	if int(k) < len(touchNames) {
 		return touchNames[k]
@@ -177,9 +176,9 @@ func (k TouchKind) String() string {
 	return "unknown"
 }
 
-// Observe makes the NIC call f at every access to memory. Nil ends that. f is called with the lock of
-// the link held: it must not call a NIC or its link. Requests of an observed NIC on a memory link or a ShmLink travel as
-// packets.
+// Observe makes the NIC call f on every memory access; nil disables it. f runs with the link's lock
+// held: it must not call a NIC or its link. Requests of an observed NIC on a MemoryLink or ShmLink
+// travel as packets, which is slower.
 func (n *NIC) Observe(f func(MemoryAccess)) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()

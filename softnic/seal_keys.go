@@ -12,10 +12,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// Seal makes NICs on UDPLinks encrypt and authenticate packets (docs/wire.md). It is one side of a session. QPs
-// get it as verbs.QPConfig.Path.Seal, or all lanes of a VirtualQP as ibverbx.Config.Seal. The QPs that they are
-// connected to must have a Seal with the same secret and the other role. QPs of several NICs may share a Seal. Close it
-// when its QPs are closed: until then every NIC that it was used with keeps keys.
+// Seal is one side of an encrypted session: NICs on UDPLinks encrypt and authenticate the packets of its
+// QPs (docs/wire.md). Set it as verbs.QPConfig.Path.Seal, or as ibverbx.Config.Seal for all lanes of a
+// VirtualQP. The connected QPs must have a Seal with the same secret and the other role. QPs of several
+// NICs may share a Seal. Close it after its QPs: until then each of these NICs keeps its keys. It is
+// safe for concurrent use.
 type Seal struct {
 	// mu guards everything below. A core's lock may be held when it is taken.
 	mu sync.Mutex
@@ -34,9 +35,10 @@ type Seal struct {
 
 var _ verbs.Seal = (*Seal)(nil)
 
-// NewSeal returns one side of a session with a peer. The two sides must share a secret of at least 16 random
-// bytes, such as a key that a TLS session exports, and exactly one of them must be the dialer. Endpoints do not
-// contain the secret. A secret may be used for several sessions: every session has its own keys.
+// NewSeal returns one side of a session with a peer. Both sides must pass the same secret of at least 16
+// random bytes, such as an exported TLS key, and exactly one of them must be the dialer. Endpoints do
+// not contain the secret. A secret may be reused: every session derives its own keys. A short secret
+// returns verbs.ErrInvalid.
 func NewSeal(secret []byte, dialer bool) (*Seal, error) {
 	s, err := seal.NewSession(secret, dialer)
 	if err != nil {
@@ -48,7 +50,7 @@ func NewSeal(secret []byte, dialer bool) (*Seal, error) {
 // Sealed implements verbs.Seal.
 func (*Seal) Sealed() {}
 
-// Close makes all NICs forget the keys of the session. It returns ErrBusy while QPs or AHs use them.
+// Close makes all NICs discard the session's keys. It returns verbs.ErrBusy while QPs or AHs use them.
 func (s *Seal) Close() error {
 	s.mu.Lock()
 	if s.users > 0 {

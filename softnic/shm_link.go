@@ -10,13 +10,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// ShmLink joins a NIC of this process with one of another process on the same host and of the same
-// user, at memory speed. The sender does WRITEs and READs itself, on the peer's memory: one copy, in
-// which the peer's CPU takes no part. It is fastest if the peer's memory was allocated as Shared. Other memory is copied by
-// the kernel (process_vm_writev(2)) if the system allows that. All else travels as packets in shared memory.
+// ShmLink connects a NIC in this process with one in another process of the same user on this host, at
+// memory speed. The sender executes WRITEs and READs directly in the peer's memory: one copy, without
+// the peer's CPU. It is fastest if the peer's memory was allocated as Shared. The kernel copies other
+// memory (process_vm_writev(2)) if the system permits it. Everything else travels as packets in shared
+// memory.
 //
-// The link loses nothing. It lasts as long as both processes and both NICs: when one ends, the
-// requests of the other fail with RETRY_EXC_ERR and its port goes down. A ShmLink takes one NIC, once, and
+// The link is lossless. It works until either process exits or either NIC is closed: then requests of
+// the other NIC fail with RETRY_EXC_ERR and its port goes down. A ShmLink accepts one NIC, once, and
 // chooses its address.
 type ShmLink struct {
 	core
@@ -42,8 +43,9 @@ const (
 	shmPlaced = 1
 )
 
-// NewShmLink makes a link over a connection of unix sockets, whose other end must do the same. It owns conn
-// from now on. It refuses a peer of another user. It is only for Linux.
+// NewShmLink creates a link over a unix socket connection; the other end must do the same. It takes
+// ownership of conn and closes it on error. Peers of other users are rejected. It works on Linux only;
+// elsewhere it returns an error.
 func NewShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	l, err := newShmLink(conn)
 	if err != nil {

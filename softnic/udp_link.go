@@ -12,65 +12,66 @@ import (
 	"ibverbx/verbs"
 )
 
-// UDPConfig describes a UDPLink. The zero value, or a nil pointer, means the defaults.
+// UDPConfig configures a UDPLink. The zero value, or a nil pointer, means the defaults.
 type UDPConfig struct {
-	// Addrs are the addresses for NICs whose Config has none, in this order. Empty means the
-	// addresses of the host's interfaces, loopback last.
+	// Addrs are the addresses for NICs without Config.Addr, assigned in order. Empty means the addresses
+	// of the host's interfaces, loopback last.
 	Addrs []netip.Addr
-	// Port is the UDP port on which NICs receive. If another process has it, a NIC takes the
-	// next free port and names it in its endpoints. Zero means 4791, the port of RoCE v2.
+	// Port is the UDP port on which NICs receive. If it is in use, a NIC uses the next free port and
+	// includes it in its endpoints. Zero means 4791, the RoCE v2 port.
 	Port uint16
-	// Sockets is how many source ports a NIC sends from. A path keeps one, so switches see as
-	// many flows. Zero means 16, or 1 on the loopback, where no switch looks at the port.
+	// Sockets is the number of source ports per NIC. Each path keeps one, so switches see this many
+	// flows. Zero means 16, or 1 on loopback.
 	Sockets int
-	// Buffer is the size of the socket buffers to request from the kernel, in bytes. An
-	// unprivileged process may get less. Zero means 4 MiB.
+	// Buffer is the requested size of socket buffers in bytes. The kernel may limit it for unprivileged
+	// processes. Zero means 4 MiB.
 	Buffer int
-	// NoSegment does without UDP_SEGMENT, as on a kernel or device that lacks it.
+	// NoSegment disables UDP_SEGMENT, as on a kernel or device without it.
 	NoSegment bool
-	// NoCoalesce does without UDP_GRO, as on a kernel or device that lacks it.
+	// NoCoalesce disables UDP_GRO, as on a kernel or device without it.
 	NoCoalesce bool
-	// Window is how many packets a QP may have unacknowledged. A small socket buffer of the peer
-	// lowers it. Zero means 512 packets and at most 1 MiB of full ones.
+	// Window is the maximum number of a QP's unacknowledged packets. It shrinks if the peer has a small
+	// socket buffer. Zero means 512 packets and at most 1 MiB of full ones.
 	Window int
-	// NICWindow is how many packets all QPs of a NIC together may have unacknowledged. Zero means
-	// 1024.
+	// NICWindow is the maximum number of a NIC's unacknowledged packets over all QPs. Zero means 1024.
 	NICWindow int
-	// Spin is how long a NIC looks for more packets after the last one before it sleeps, if the
-	// program does not poll. Zero means 20 microseconds, a negative value none.
+	// Spin is the time that a NIC spins for more packets after the last one before it sleeps, while the
+	// program does not poll. Zero means 20 µs; negative disables spinning.
 	Spin time.Duration
-	// Capture takes every packet that a NIC sends, and every intact one that it receives from
-	// outside this link. Sealed packets are captured sealed, received ones before they are checked. Nil
-	// means none.
+	// Capture receives every packet that a NIC sends, and every intact packet that it receives from
+	// outside this link. Sealed packets are captured sealed, received ones before verification. Nil
+	// disables it.
 	Capture Capture
-	// CapturePlain takes the same packets before they are sealed and after they are opened, so that
-	// tools can read them. They are shown as any RoCE v2 NIC would send them: without fill, to
-	// port 4791, with the ICRC of that. Received packets that do not open are left out. Nil means none.
+	// CapturePlain receives the same packets unsealed, so that tools can decode them. They look like any
+	// RoCE v2 NIC's packets: without padding, to port 4791, with a matching ICRC. Received packets that
+	// fail verification are omitted. Nil disables it.
 	CapturePlain Capture
-	// AssumeSoftNICs says that peers that did not describe themselves are softnics too, with the same buffer. Programs that
-	// exchange their own addresses, and never an Endpoint, otherwise get the small window of a stranger. It must be false
-	// if a peer may be another kind of NIC. It concerns plain packets only: whether a QP is sealed does not depend on it.
+	// AssumeSoftNICs treats peers with unknown capabilities as softnics with the same buffer. Set it for
+	// programs that exchange addresses without an Endpoint; they otherwise get the small window of an
+	// unknown NIC. It must be false if a peer may be another kind of NIC. It affects plain packets only,
+	// never whether a QP is sealed.
 	AssumeSoftNICs bool
-	// PortGIDs makes QueryGID, and the GRH of datagrams, name IPv4 addresses together with UDP ports. Programs that exchange GIDs and no
-	// LIDs then reach several processes on one address. Every NIC on a UDPLink understands such a GID. Other NICs do not.
+	// PortGIDs encodes UDP ports together with IPv4 addresses in the GIDs of QueryGID and of UD GRHs.
+	// Programs that exchange GIDs but not LIDs can then reach several processes on one address. Only
+	// NICs on a UDPLink understand such GIDs.
 	PortGIDs bool
-	// SharedMemory lets plain RC QPs do WRITEs and READs on the memory of the peer, without packets, if its NIC belongs to
-	// another process of this user on this host and has SharedMemory too. Captures, Impairment and Cut do not see them. Systems
-	// other than Linux ignore it.
+	// SharedMemory lets plain RC QPs execute WRITEs and READs directly in the peer's memory, without
+	// packets, if its NIC belongs to another process of this user on this host and sets SharedMemory
+	// too. Captures, Impairment and Cut do not apply to them. Linux only; ignored elsewhere.
 	SharedMemory bool
-	// Seed decides what Impairment does to each packet.
+	// Seed determines the faults that Impairment injects.
 	Seed uint64
-	// Impairment applies to packets that NICs send, as on a FaultLink. Zero is none.
+	// Impairment applies to packets that NICs send, as on a FaultLink. Zero means no faults.
 	Impairment Impairment
 }
 
-// Capture takes packets as a UDPLink sends and receives them.
+// Capture receives packets as a UDPLink sends and receives them, for example to write a pcap file. A
+// link calls it from one goroutine at a time.
 type Capture interface {
-	// Packet takes one packet: the time in nanoseconds since 1970, the two ends, the
-	// identification of the IPv4 header, the traffic class (IPv4: TOS) and hop limit (TTL), and
-	// the parts of the UDP datagram from the BTH to the ICRC. Of a received packet class and
-	// hops are not known: they are 0 and 64. The parts are valid only during the call. Packet
-	// must be quick and must not call a NIC.
+	// Packet receives one packet: the time in nanoseconds since 1970, the two addresses, the IPv4
+	// header's identification, the traffic class (IPv4: TOS) and hop limit (TTL), and the UDP datagram's
+	// parts from the BTH to the ICRC. For received packets, class and hops are unknown: they are 0 and
+	// 64. The parts are valid only during the call. Packet must be fast and must not call a NIC.
 	Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte)
 }
 
@@ -96,9 +97,9 @@ const (
 	udpQueue = 1024
 )
 
-// UDPLink carries packets as RoCE v2 over UDP: to another process or host, to the kernel's
-// Soft-RoCE, or to hardware. Every NIC on it has its own sockets on its address, and its own lock: NICs
-// do not wait for each other. It needs no privilege. It runs in real time.
+// UDPLink carries RoCE v2 packets over UDP: to another process or host, to the kernel's Soft-RoCE, or to
+// hardware. Each NIC has its own sockets, on its address, and its own lock, so NICs do not wait for each
+// other. It needs no privileges and runs in real time.
 type UDPLink struct {
 	cfg UDPConfig
 	// nonce is that of every NIC's core.
@@ -120,7 +121,8 @@ type UDPLink struct {
 	watch udpWatch
 }
 
-// NewUDPLink returns a link without NICs. A nil cfg means the defaults.
+// NewUDPLink returns a link without NICs. A nil cfg means the defaults. Values out of range return
+// verbs.ErrInvalid.
 func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 	l := &UDPLink{nonce: newRand(0).Uint32(), nics: make(map[verbs.GID]*NIC), senders: make(map[udpAddr]*NIC)}
 	l.watch.init()
@@ -133,7 +135,7 @@ func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 	return l, nil
 }
 
-// Step does nothing: the NICs of the link run by themselves.
+// Step does nothing: NICs on a UDPLink run by themselves.
 func (l *UDPLink) Step() (next int64, pending bool) { return 0, false }
 
 // complete fills in the defaults and checks the rest.
@@ -156,8 +158,8 @@ func (cfg *UDPConfig) complete() error {
 // toward names the direction from a NIC to an address.
 func toward(from *NIC, to verbs.GID) directionKey { return directionKey{from: from, gid: to} }
 
-// Impair sets what happens to packets from a NIC to an address. The opposite direction is not
-// affected.
+// Impair sets the faults for packets from a NIC to an address, in this direction only. It returns
+// verbs.ErrInvalid if the NIC is not on this link or a value is out of range.
 func (l *UDPLink) Impair(from *NIC, to netip.Addr, imp Impairment) error {
 	w := l.wireOf(from)
 	if w == nil {
@@ -174,10 +176,10 @@ func (l *UDPLink) wireOf(n *NIC) *udpWire {
 	return n.core.wire
 }
 
-// Cut makes every packet from a NIC of the link to an address disappear until Restore.
+// Cut drops every packet from a NIC on the link to an address until Restore.
 func (l *UDPLink) Cut(from *NIC, to netip.Addr) { l.setCut(from, to, true) }
 
-// Restore ends a Cut.
+// Restore undoes Cut.
 func (l *UDPLink) Restore(from *NIC, to netip.Addr) { l.setCut(from, to, false) }
 
 func (l *UDPLink) setCut(from *NIC, to netip.Addr, cut bool) {
@@ -186,7 +188,7 @@ func (l *UDPLink) setCut(from *NIC, to netip.Addr, cut bool) {
 	}
 }
 
-// FaultStats returns what happened to packets from a NIC of the link to an address.
+// FaultStats returns the counters of packets from a NIC on the link to an address.
 func (l *UDPLink) FaultStats(from *NIC, to netip.Addr) (s FaultStats) {
 	if w := l.wireOf(from); w != nil {
 		s = w.faults.statsOf(toward(from, verbs.GIDFromAddr(to)))
