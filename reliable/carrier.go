@@ -7,10 +7,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// TransportReporter is implemented by every context that Wrap returns.
+// TransportReporter is implemented by every context that Wrap returns. It is safe for concurrent use.
 type TransportReporter interface {
-	// Transport is the type of the QPs that carry RC QPs of the context: verbs.UC, or verbs.RC if
-	// the device cannot carry paths and Config.FallBackToRC was set.
+	// Transport returns the type of the QPs that carry the context's RC QPs: verbs.UC, or verbs.RC if
+	// the device cannot carry paths and Config.FallBackToRC is set.
 	Transport() verbs.QPType
 }
 
@@ -46,7 +46,7 @@ func (p plain) QueryDevice() (verbs.DeviceAttr, error) {
 	return a, err
 }
 
-// ErrNoUC is returned by Wrap if the device has no UC QPs, which carry the paths. It wraps
+// ErrNoUC is returned by Wrap if the device does not support UC QPs, which carry the paths. It wraps
 // verbs.ErrNotSupported.
 var ErrNoUC = fmt.Errorf("%w: the device has no UC QPs", verbs.ErrNotSupported)
 

@@ -7,59 +7,59 @@ import (
 	"ibverbx/verbs"
 )
 
-// Config describes a wrapped context. The zero value is a good default.
+// Config configures a wrapped context. The zero value is a good default. Wrap returns verbs.ErrInvalid
+// for values out of range.
 type Config struct {
-	// Paths is the number of UC QPs of a connection, at most 256. Zero means 16. Both ends need
-	// the same value.
+	// Paths is the number of paths (UC QPs) per connection, at most 256. Zero means 16. It must be the
+	// same on both sides.
 	Paths int
-	// Flows is the number of QPs of a PD that may share one connection, at most 4096. Zero means 1.
-	// Both ends need the same value. QPs share a connection if they have a send CQ in common, and so have
-	// their peers, which are in one PD. With more than 1 a QP gets its connection from the two ends
-	// together, with the first request of either: an end without room for another connection (see
-	// RecvDepth) fails the QP and raises EventQPFatal.
+	// Flows is the maximum number of QPs in a PD that share a connection, at most 4096. Zero means 1. It
+	// must be the same on both sides. QPs share a connection if they use the same send CQ, and their
+	// peers do too and are in one PD. With more than 1, both sides assign the connection at the first
+	// request of either. A side without capacity for another connection (see RecvDepth) fails the QP and
+	// raises EventQPFatal.
 	Flows int
-	// ChunkBytes is the payload limit of one message on a path, at least 256. If the ends differ, the smaller
-	// value counts. Zero means 32 KiB, or 64 KiB on a device whose port 1 has verbs.PortAttr.OnCaller.
+	// ChunkBytes is the maximum payload of one message on a path, at least 256. If the sides differ, the
+	// smaller value applies. Zero means 32 KiB, or 64 KiB on a device whose port 1 has
+	// verbs.PortAttr.OnCaller.
 	ChunkBytes int
-	// Window is the number of chunks of a QP that may be unacknowledged: a power of two, at most
-	// 256. Zero means 256. Both ends need the same value.
+	// Window is the maximum number of unacknowledged chunks per QP: a power of two, at most 256. Zero
+	// means 256. It must be the same on both sides.
 	Window int
-	// WindowBytes is the number of bytes of a connection that may be in flight. Zero means 4 MiB.
+	// WindowBytes limits a connection's bytes in flight. Zero means 4 MiB.
 	WindowBytes int
-	// TargetDelay makes the bytes in flight of each path follow its round trip time (Swift), in
-	// nanoseconds. They grow while the round trip is within TargetDelay and shrink beyond it, down to
-	// less than one chunk per round trip. WindowBytes stays the upper limit of the connection. The
-	// ends may differ. Zero means that only WindowBytes limits the paths.
+	// TargetDelay is the target round-trip time in nanoseconds for delay-based congestion control
+	// (Swift). A path's bytes in flight grow while its round trip is within TargetDelay and shrink
+	// beyond it, down to less than one chunk per round trip. WindowBytes remains the connection's upper
+	// limit. The sides may differ. Zero means that only WindowBytes limits the paths.
 	TargetDelay int64
-	// Congestion makes the congestion control of a path in place of that of TargetDelay. It is called
-	// for every path of a connection. Nil means that of TargetDelay.
+	// Congestion creates the congestion control of a path, replacing TargetDelay. It is called once for
+	// every path of a connection. Nil means the control that TargetDelay selects.
 	Congestion func() core.Congestion
-	// NoCredits lets the peers of this end send as much as their windows allow. Without it, while
-	// several peers send to a port of this end, each waits for credit, and the queue in front of the
-	// port stays short. The ends may differ.
+	// NoCredits lets peers send as much as their windows allow. By default, while several peers send to
+	// one port, each waits for credit, which keeps the queue in front of the port short. The sides may
+	// differ.
 	NoCredits bool
-	// RecvDepth is the number of receive buffers of ChunkBytes that the connections of a PD share. Each
-	// needs 16, so more than RecvDepth/16 connections are refused. Zero means 512, which is 16 or 32 MiB. QPs
-	// with different send CQs have buffers of their own, up to four times as many in all.
+	// RecvDepth is the number of ChunkBytes receive buffers shared by the connections of a PD. Zero
+	// means 512 (16 or 32 MiB). Each connection needs 16, so RecvDepth/16 is the connection limit. QPs
+	// with different send CQs use separate pools, up to four times RecvDepth in total.
 	RecvDepth int
-	// PathRecv is the number of these buffers that each path keeps on devices whose UC QPs cannot
-	// use a shared receive queue. There a connection needs Paths*PathRecv buffers. Zero means 8.
+	// PathRecv is the number of these buffers per path on devices whose UC QPs cannot use a shared
+	// receive queue. A connection then needs Paths*PathRecv buffers. Zero means 8.
 	PathRecv int
-	// FallBackToRC makes Wrap succeed on a device that cannot carry paths, for example because it
-	// has no UC. The QPs are then the device's own, and TransportReporter reports it. Both ends need the same
-	// kind of QP. False means that Wrap fails on such a device.
+	// FallBackToRC makes Wrap succeed on a device that cannot carry paths, for example one without UC.
+	// The QPs are then the device's own RC QPs, as TransportReporter shows. Both sides need the same
+	// kind of QP. False makes Wrap fail on such a device.
 	FallBackToRC bool
-	// GiveUp is how long a QP continues without progress, in nanoseconds. Then its requests end
-	// with RETRY_EXC. Zero means 5 s. For a QP that Modify has connected, and for one whose
-	// QPConfig.Path has an AckTimeout or a RetryCount, zero means the product of the two, but at
-	// least 50 ms.
+	// GiveUp is the no-progress timeout in nanoseconds; requests then fail with RETRY_EXC. Zero means 5
+	// s. For QPs connected by Modify, or whose Path sets AckTimeout or RetryCount, it means their
+	// product, at least 50 ms.
 	GiveUp int64
-	// MinProbe is the least time that a sender waits before it asks for an acknowledgement, in
-	// nanoseconds. Zero means 1 ms, because the answer comes from a program that may not be
-	// running.
+	// MinProbe is the minimum delay before a sender probes for an ACK, in nanoseconds. Zero means 1 ms,
+	// because the response depends on the scheduling of the peer's process.
 	MinProbe int64
-	// Now is the clock, in nanoseconds. Nil means the system's monotonic clock and a goroutine
-	// that runs the timers. With a clock there is no goroutine: the owner calls Step (see Stepper).
+	// Now is the clock, in nanoseconds. Nil means the system's monotonic clock and a goroutine for
+	// timers. With a clock, no goroutine is started: the owner calls Step (see Stepper).
 	Now func() int64
 }
 
@@ -120,7 +120,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// ChunkOn returns the ChunkBytes of Wrap(inner, cfg).
+// ChunkOn returns the effective ChunkBytes of Wrap(inner, cfg).
 func (cfg Config) ChunkOn(inner verbs.Context) int {
 	if cfg.ChunkBytes != 0 {
 		return cfg.ChunkBytes
@@ -151,10 +151,10 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 	}
 }
 
-// Stepper is implemented by wrapped contexts. With Config.Now the owner calls Step whenever
-// something may have happened, and at the time that Step returned.
+// Stepper is implemented by wrapped contexts. With Config.Now, the owner calls Step after every possible
+// change and at the time returned by the previous Step.
 type Stepper interface {
-	// Step does everything that is due. It returns the time of the next timer, and whether there
-	// is one.
+	// Step runs all due timers and pending work. It returns the next deadline; the bool is false if no
+	// timer is armed.
 	Step() (next int64, pending bool)
 }

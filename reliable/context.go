@@ -42,12 +42,13 @@ var (
 	_ TransportReporter = (*pathContext)(nil)
 )
 
-// Wrap returns a context whose RC QPs are made of paths on inner. It takes inner over: closing the
-// wrapped context closes inner. QPs of other types are those of inner.
+// Wrap returns a context whose RC QPs consist of paths on inner. QPs of other types are inner's own.
+// Wrap takes ownership of inner: closing the wrapped context closes it.
 //
-// Wrap returns [ErrNoUC] if the device has no UC. After an error inner stays open and the caller
-// still owns it. With Config.FallBackToRC a device without UC is no error: the QPs of the context
-// that Wrap returns are those of inner; see [TransportReporter].
+// Wrap returns [ErrNoUC] if the device does not support UC, verbs.ErrNotSupported if it cannot carry
+// paths for another reason, and verbs.ErrInvalid for an invalid cfg. After an error inner stays open,
+// and the caller still owns it. With Config.FallBackToRC, a device that cannot carry paths is accepted,
+// and the RC QPs are inner's own; see [TransportReporter].
 func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	cfg.ChunkBytes = cfg.ChunkOn(inner)
 	cfg, err := cfg.withDefaults()

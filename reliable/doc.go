@@ -1,28 +1,32 @@
-// Package reliable keeps RC's promises over many unreliable paths.
+// Package reliable provides RC semantics over many unreliable (UC) paths.
 //
-// [Wrap] takes an open context and returns one whose RC QPs are made of UC QPs, the paths, with
-// reliability in software. A lost packet costs one chunk, not everything behind it. A dead path
-// costs a few round trips, not a retry timeout. Every program that runs on a verbs.Context runs on
-// a wrapped one.
+// [Wrap] returns a context whose RC QPs spray chunks over UC QPs, the paths, with acknowledgement and
+// retransmission in software. A lost packet costs one chunk, not everything behind it. A dead path costs
+// a few round trips, not a retry timeout. Programs written for verbs.Context run unchanged.
 //
 //	user's RC QP --+-- 16 UC QPs     WRITE_WITH_IMM per chunk of a WRITE, SEND for the rest
 //	               +-- 2 UD QPs      acknowledgements, shared by the QPs of an engine
 //	               +-- 1 RC QP       the QP number, and cards after Modify
 //
-// The types follow this picture. A qp has the queues of one user's QP and its RC QP, the side QP.
-// A connection has the paths and the state of the protocol. With Config.Flows several QPs share one
-// connection. A pd has the UD QPs and the receive buffers of its connections.
+// The types mirror the diagram. A qp holds a user QP's queues and its RC QP, the side QP. A connection
+// holds the paths and the protocol state; with Config.Flows, several QPs share one. A pd holds the UD
+// QPs and receive buffers.
 //
-// The protocol is in package core, which has no clock and no I/O. Its formats are in package wire.
-// docs/reliable.md describes both. This package drives them. It runs inside the caller's posts and
-// polls. One goroutine per context sleeps until a timer is due or a completion arrives while the
-// program does not poll, so a program that only exposes memory acknowledges too.
+// Package core implements the protocol without clock or I/O; package wire defines the formats (see
+// docs/reliable.md). This package drives core from the caller's posts and polls. One goroutine per
+// context handles timers and completions while the program is not polling, so passive targets still
+// acknowledge.
 //
 // # Differences from RC
 //
-// WRITEs of different requests are not ordered among themselves, unless a READ or an atomic is between
-// them. A completed receive guarantees that everything posted before it is in memory. When a WRITE
-// fails, later ones may have been written. Atomics are those of the CPU: atomic among wrapped QPs and
-// with programs of the host, but not with atomics that an unwrapped QP lets the NIC carry out.
-// Wrapped QPs support no atomics on a dma-buf.
+// WRITEs of different requests are unordered unless a READ or an atomic separates them. A completed
+// receive guarantees that everything posted before it is in memory. After a failed WRITE, later WRITEs
+// may have been placed. The CPU executes atomics: they are atomic among wrapped QPs and local programs,
+// but not with atomics that the NIC executes for unwrapped QPs. Atomics on dma-bufs are not supported.
+//
+// # Statistics
+//
+// Wrapped contexts implement [StatsReader], [PathLister], [DoorbellCounter] and [TransportReporter], and
+// wrapped QPs implement StatsReader; use a type assertion. Like all methods of wrapped objects, theirs
+// are safe for concurrent use.
 package reliable

@@ -1,20 +1,20 @@
 package reliable
 
-// DoorbellCounter is implemented by wrapped contexts. Any goroutine may call its method.
+// DoorbellCounter is implemented by wrapped contexts. It is safe for concurrent use.
 type DoorbellCounter interface {
-	// Doorbells returns what the context has handed to its NIC so far.
+	// Doorbells returns the context's posts to its NIC so far.
 	Doorbells() Doorbells
 }
 
-// Doorbells counts the requests that a wrapped context has posted to its NIC, and the calls that posted
-// them, a doorbell each. Many requests per doorbell are cheap.
+// Doorbells counts the requests that a wrapped context posted to its NIC, and the calls that posted
+// them. Each call rings one doorbell; many requests per doorbell are efficient.
 type Doorbells struct {
 	Sends        uint64 // requests on paths: chunks and small control packets
-	SendRings    uint64 // chains of them
-	Controls     uint64 // packets on control QPs, most of them acknowledgements
-	ControlRings uint64 // chains of them
-	Receives     uint64 // receive buffers that were posted again, of paths and of control QPs
-	RecvRings    uint64 // chains of them
+	SendRings    uint64 // doorbells for these
+	Controls     uint64 // packets on control QPs, mostly acknowledgements
+	ControlRings uint64 // doorbells for these
+	Receives     uint64 // reposted receive buffers of paths and control QPs
+	RecvRings    uint64 // doorbells for these
 }
 
 var _ DoorbellCounter = (*pathContext)(nil)

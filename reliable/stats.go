@@ -2,31 +2,33 @@ package reliable
 
 import "ibverbx/reliable/core"
 
-// StatsReader is implemented by wrapped QPs and by wrapped contexts. Any goroutine may call its methods.
+// StatsReader is implemented by wrapped QPs and wrapped contexts. It is safe for concurrent use.
 type StatsReader interface {
-	// Stats returns the counters of the QP's connection, all zero before it is connected. Those of a context
-	// are the sums over all connections that it has or had, so they never go back.
+	// Stats returns the counters of the QP's connection, all zero before it is connected. For a context
+	// it returns the sums over all its current and former connections, so they never decrease.
 	Stats() core.Stats
-	// Paths returns the present state of the paths: those of the QP, or of every connection of the context.
+	// Paths returns the current state of the QP's paths, or of all connections of the context.
 	Paths() []PathInfo
 }
 
-// PathLister is implemented by wrapped contexts. Any goroutine may call its method.
+// PathLister is implemented by wrapped contexts. It is safe for concurrent use.
 type PathLister interface {
-	// PathsOf returns the paths of the open QP of a number, as StatsReader does, or nil if there is none.
-	// It is for those who have a QP only by its number, for example a lane of a VirtualQP.
+	// PathsOf returns the paths of an open QP by its number, like StatsReader, or nil if the QP does not
+	// exist. Use it if only the number is known, for example for a lane of a VirtualQP.
 	PathsOf(qpn uint32) []PathInfo
 }
 
-// PathInfo is one path of a wrapped QP, as this end sees it.
+// PathInfo describes one path of a wrapped QP, as seen by the local side.
 type PathInfo struct {
-	QPN   uint32         // the number of the path's UC QP, 0 while the path is down and has none
-	Epoch uint16         // the number of QPs that the path has had before this one
-	State core.PathState // also PathUp before the QP is connected
-	// FlowLabel decides the UDP source port of the packets that this end sends on the path, or last sent:
-	// 0xc000 | (FlowLabel ^ FlowLabel>>14) & 0x3fff. It is 0 before the path is connected.
+	QPN   uint32         // the path's UC QP number, 0 while the path is down without a QP
+	Epoch uint16         // the number of earlier QPs of the path
+	State core.PathState // PathUp even before the QP is connected
+	// FlowLabel determines the UDP source port of packets sent on the path: 0xc000 | (FlowLabel ^
+	// FlowLabel>>14) & 0x3fff. While the path is down, it is the last one used. It is 0 before the path
+	// is connected.
 	FlowLabel uint32
-	// PathStats is about the path from this end to the peer. It tells which path loses or delays.
+	// PathStats covers the direction from this side to the peer. It shows which path loses or delays
+	// packets.
 	core.PathStats
 }
 

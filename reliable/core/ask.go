@@ -61,11 +61,11 @@ func (c *Conn) askSoon(f *flow) {
 	c.markOwing(f)
 }
 
-// Asks reports whether a posted message waits for a receive of which the peer is to be asked. The owner ends a
-// chain of posts with EvFlush in this case.
+// Asks reports whether a posted message waits for a receive that must be requested from the peer. The
+// owner then ends a chain of posts with EvFlush.
 func (c *Conn) Asks() bool { return c.control.asks }
 
-// Owes reports whether EvFlush has anything to do: a flow owes an acknowledgement, or has to ask for receives.
+// Owes reports whether EvFlush has work to do: a flow owes an acknowledgement or must request receives.
 func (c *Conn) Owes() bool { return len(c.owing) > 0 }
 
 // askAgainAt is when askReceives tells the peer again, or never.
@@ -104,8 +104,8 @@ func (f *flow) impatient() bool {
 	return s.noRecv && f.patience > 0 && s.ask.met && (s.ask.denied || !s.ask.shared)
 }
 
-// Share makes the receives of a flow shared ones. The owner learns from ActWant how many messages the peer
-// has, and promises receives by EvReceives.
+// Share makes a flow use shared receives. ActWant reports the number of the peer's messages to the
+// owner, which grants receives by EvReceives.
 func (c *Conn) Share(number int) { c.flows[number].recv.shared = true }
 
 // want asks the owner for receives that the peer wants of a flow, and reports whether it did.

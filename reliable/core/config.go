@@ -8,7 +8,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// Limits of a connection.
+// Connection limits.
 const (
 	MaxPaths  = 256
 	MaxFlows  = 1 << 12
@@ -19,79 +19,76 @@ const (
 	maxSendDepth = 1 << 15
 )
 
-// ErrConfig is wrapped by the errors of New and Open about an invalid field.
+// ErrConfig is wrapped by errors of New and Open about an invalid field.
 var ErrConfig = errors.New("invalid configuration")
 
-// Config describes a connection. Times are in nanoseconds.
+// Config configures a connection. Times are in nanoseconds.
 type Config struct {
-	// Paths is the number of paths, the same at both ends. Zero means 16.
+	// Paths is the number of paths, at most MaxPaths. It must be the same on both sides. Zero means 16.
 	Paths int
-	// Flows is the number of flows that can be opened, at most MaxFlows. Zero means 1.
+	// Flows is the maximum number of flows, at most MaxFlows. Zero means 1.
 	Flows int
-	// Window is the number of chunks of a flow that may be unacknowledged: a power of two, at most
-	// MaxWindow, the same at both ends. Zero means 256.
+	// Window is the maximum number of unacknowledged chunks per flow: a power of two, at most MaxWindow.
+	// It must be the same on both sides. Zero means 256.
 	Window int
-	// ChunkBytes is the payload limit of one transmission. Zero means 32 KiB.
+	// ChunkBytes is the maximum payload of one transmission in bytes. Zero means 32 KiB.
 	ChunkBytes uint32
-	// SendDepth is the number of messages of a flow that may be posted and not completed. Zero means
-	// 256.
+	// SendDepth is the maximum number of outstanding messages per flow. Zero means 256.
 	SendDepth int
-	// PathDepth is the number of transmissions that one path may have in flight, a power of two.
-	// Zero means 64.
+	// PathDepth is the maximum number of transmissions in flight per path, a power of two. Zero means
+	// 64.
 	PathDepth int
-	// RecvCredit is the number of receives for the connection that the peer may use. The owner keeps
-	// an eighth more posted, for duplicates. Zero means Window.
+	// RecvCredit is the number of the connection's receives that the peer may use. The owner keeps an
+	// eighth more posted, for duplicates. Zero means Window.
 	RecvCredit int
-	// PeerCredit is the peer's RecvCredit, as far as it is known before its first acknowledgement.
-	// Zero means 1.
+	// PeerCredit is the peer's RecvCredit, as known before its first acknowledgement. Zero means 1.
 	PeerCredit int
-	// PathCredit reports that the peer's receives belong to its paths, an equal part to each, and
-	// that no path can use those of another.
+	// PathCredit is set when the peer's receives are split evenly among its paths and cannot be shared
+	// between them.
 	PathCredit bool
-	// WindowBytes is the number of bytes of all flows that may be in flight. One chunk always may.
-	// Zero means 4 MiB.
+	// WindowBytes limits the bytes in flight of all flows. One chunk is always allowed. Zero means 4
+	// MiB.
 	WindowBytes int
-	// Congestion makes the congestion control of a path, within WindowBytes. New calls it once per
+	// Congestion creates the congestion control of a path, within WindowBytes. New calls it once per
 	// path. Nil means that only WindowBytes limits the paths.
 	Congestion func() Congestion
-	// Grants makes this end limit what the peer sends, by what its owner grants (see Pacer).
+	// Grants makes this side limit the peer's sends to the credit that its owner grants (see Pacer).
 	Grants bool
-	// PeerGrants makes this end wait for credit from the peer, which has Grants.
+	// PeerGrants makes this side wait for credit from the peer, which sets Grants.
 	PeerGrants bool
-	// Speculative is the credit of a sender before any is granted and whenever it is idle, in bytes.
-	// Both ends should have the same value. Zero means 128 KiB.
+	// Speculative is a sender's credit in bytes before any is granted, and whenever it is idle. Both
+	// sides should use the same value. Zero means 128 KiB.
 	Speculative int
 	// Rate is the expected rate of a path in bytes per second. It converts bytes in flight to delay.
-	// Zero means 3e9: no path has a link of 100 Gb/s to itself, and a path with more in flight than
-	// others should wait.
+	// Zero means 3e9: paths share a 100 Gb/s link, and a path with more in flight than others should
+	// wait.
 	Rate float64
 
-	// InitialRTT is the assumed round trip time before one was measured. Zero means 100 us.
+	// InitialRTT is the assumed round-trip time before the first measurement. Zero means 100 us.
 	InitialRTT int64
-	// FixedRTT is the assumed value of every round trip time. Zero means that they are measured.
+	// FixedRTT replaces all round-trip measurements. Zero means that they are measured.
 	FixedRTT int64
-	// MinProbe is the least time beyond a round trip that a sender waits for an acknowledgement
-	// before it asks for one. Zero means 50 us.
+	// MinProbe is the minimum delay beyond a round trip before a sender probes for an acknowledgement.
+	// Zero means 50 us.
 	MinProbe int64
-	// MaxProbe bounds that time when it doubles. Zero means 64 ms.
+	// MaxProbe is the upper limit of that delay, which doubles with each probe. Zero means 64 ms.
 	MaxProbe int64
-	// MinReorder is the least difference between paths before a chunk is considered lost. Zero means
-	// 5 us.
+	// MinReorder is the minimum delay difference between paths before a chunk is considered lost. Zero
+	// means 5 us.
 	MinReorder int64
-	// GiveUp is how long a flow continues without progress. Then it fails with RETRY_EXC. Zero means
-	// 5 s.
+	// GiveUp is the no-progress timeout of a flow, which then fails with RETRY_EXC. Zero means 5 s.
 	GiveUp int64
-	// RecvPatience is how long a flow waits for a receive of the peer. Then it fails with
-	// RNR_RETRY_EXC. Zero means forever.
+	// RecvPatience is the timeout of a flow that waits for a receive of the peer; it then fails with
+	// RNR_RETRY_EXC. Zero disables it.
 	RecvPatience int64
-	// AckDelay is how long an acknowledgement may wait for more to acknowledge. Zero means 50 us.
+	// AckDelay is the maximum delay of an acknowledgement, used to coalesce several. Zero means 50 us.
 	AckDelay int64
-	// Recovery is the pause before a path that went down is tried again. It doubles with every
-	// attempt, up to 64 times this value. Zero means 1 ms.
+	// Recovery is the delay before a lost path is retried. It doubles with every attempt, up to 64 times
+	// this value. Zero means 1 ms.
 	Recovery int64
-	// MaxAge is how long a measurement of a path is valid without a new one. Zero means 10 ms.
+	// MaxAge is the validity period of a path measurement. Zero means 10 ms.
 	MaxAge int64
-	// Seed is the seed of the random choices of paths. Zero is a valid seed.
+	// Seed seeds the random path choices. Zero is a valid seed.
 	Seed uint64
 }
 

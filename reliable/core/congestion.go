@@ -2,19 +2,19 @@ package core
 
 import "math"
 
-// Congestion decides how much one path may have in flight, and how fast. Every path has its own. Step
-// calls it in the order of events. An implementation must not allocate.
+// Congestion limits the bytes in flight and the rate of one path. Each path has its own instance. Step
+// calls it in event order. An implementation must not allocate.
 type Congestion interface {
-	// OnAck reports acknowledged bytes. rtt is the round trip time, or 0 if none was measured. least is
-	// the least round trip time of the connection, of any path.
+	// OnAck reports acknowledged bytes. rtt is the round-trip time, or 0 if not measured. least is the
+	// minimum round-trip time of all paths of the connection.
 	OnAck(now int64, bytes int, rtt, least int64)
-	// OnLoss reports lost bytes. With timeout the loss is assumed after a timeout.
+	// OnLoss reports lost bytes. timeout is set when the loss is inferred from a timeout.
 	OnLoss(now int64, bytes int, timeout bool)
-	// Window is the number of bytes that may be in flight. A path with nothing in flight may send a
-	// chunk that is larger, when the gap after the last one is over.
+	// Window returns the maximum number of bytes in flight. An idle path may send a larger chunk once
+	// the gap after the last one has passed.
 	Window() int
-	// Gap is how long the path pauses after a transmission of bytes, in nanoseconds. It counts while the
-	// windows of all paths together are below one chunk. Zero means no pause.
+	// Gap returns the pause after a transmission of bytes, in nanoseconds. It applies while the windows
+	// of all paths together are below one chunk. Zero means no pause.
 	Gap(bytes int) int64
 }
 

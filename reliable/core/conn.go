@@ -7,7 +7,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// Conn is one end of a connection. One goroutine at a time may use it.
+// Conn is one side of a connection. Only one goroutine at a time may use it.
 type Conn struct {
 	cfg   Config          // has its defaults filled in
 	now   int64           // the time of the present step
@@ -49,24 +49,24 @@ type control struct {
 	asks     bool   // reports that a flow has to ask for receives at the next EvFlush
 }
 
-// Stats counts the work of a connection.
+// Stats are the counters of a connection.
 type Stats struct {
 	Chunks        uint64 // counts first transmissions
 	Retransmitted uint64 // counts all other transmissions
-	SamePathLoss  uint64 // counts losses detected because a later chunk of the path arrived
-	ReorderLoss   uint64 // counts losses detected because a later chunk of another path arrived
-	TimeoutLoss   uint64 // counts losses assumed after a timeout
+	SamePathLoss  uint64 // counts losses detected by the arrival of a later chunk on the same path
+	ReorderLoss   uint64 // counts losses detected by the arrival of a later chunk on another path
+	TimeoutLoss   uint64 // counts losses inferred from a timeout
 	Probes        uint64 // counts requests for an acknowledgement
 	Acks          uint64 // counts acknowledgements sent
-	Duplicates    uint64 // counts chunks received again
-	Refused       uint64 // counts chunks dropped: beyond the window, without a receive, or of no open flow
+	Duplicates    uint64 // counts duplicate chunks
+	Refused       uint64 // counts dropped chunks: beyond the window, without a receive, or for a flow that is not open
 	Fences        uint64 // counts paths taken out of service for the fence
 	PathsDown     uint64 // counts paths taken out of service
-	PathsUp       uint64 // counts paths that came back
-	BadRecords    uint64 // counts received records that cannot be true
+	PathsUp       uint64 // counts paths returned to service
+	BadRecords    uint64 // counts received records with impossible values
 }
 
-// Add adds what another connection has counted.
+// Add adds the counters of another connection.
 func (s *Stats) Add(o *Stats) {
 	s.Chunks += o.Chunks
 	s.Retransmitted += o.Retransmitted
@@ -83,7 +83,7 @@ func (s *Stats) Add(o *Stats) {
 	s.BadRecords += o.BadRecords
 }
 
-// New returns a connection whose paths are all up, in epoch 0.
+// New returns a connection with all paths up, in epoch 0. Errors wrap ErrConfig.
 func New(cfg Config) (*Conn, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -105,8 +105,8 @@ func New(cfg Config) (*Conn, error) {
 	return c, c.initFlows()
 }
 
-// Step tells the connection what happened at now, which never goes back. It returns what the owner
-// has to do. The actions are valid until the next Step.
+// Step processes an event at time now, which must never decrease. It returns the actions for the owner,
+// valid until the next Step.
 func (c *Conn) Step(now int64, ev *Event) []Action {
 	c.now, c.age = max(c.now, now), max(ev.Age, 0)
 	c.out, c.control.posting = c.out[:0], ev.Kind == EvPost
@@ -185,19 +185,19 @@ func (c *Conn) tell(route Route, r wire.Record) *wire.Record {
 	return &a.Record
 }
 
-// Room is the number of messages that may be posted on a flow.
+// Room returns the number of messages that can be posted on a flow.
 func (c *Conn) Room(number int) int {
 	s := &c.flows[number].send
 	return s.depth - int(s.posted-s.reported)
 }
 
-// Failed reports whether the sending half of a flow has ended in an error.
+// Failed reports whether the sending half of a flow has failed.
 func (c *Conn) Failed(number int) bool { return c.flows[number].failed }
 
-// Over reports whether the connection has ended: every flow that can be opened has failed.
+// Over reports whether the connection is finished: every flow has failed, and no more can be opened.
 func (c *Conn) Over() bool { return c.alive == 0 && c.opened == len(c.flows) }
 
-// Stats returns the counters of the connection.
+// Stats returns the connection's counters.
 func (c *Conn) Stats() Stats { return c.stats }
 
 // Epoch returns the epoch of a path.

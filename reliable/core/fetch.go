@@ -45,7 +45,8 @@ const answerBit = 1 << 63
 // maxFetches is the limit of fetches without an answer.
 func (cfg *Config) maxFetches() int { return max(cfg.Window/2, 1) }
 
-// Answers is the limit of the answers of a flow that this end keeps. Tokens of ActAnswer are below it.
+// Answers returns the maximum number of responses that this side keeps per flow. Tokens of ActAnswer are
+// below it.
 func (c *Conn) Answers() int { return 2 * c.cfg.maxFetches() }
 
 func (f *flow) initFetches() {
@@ -57,7 +58,8 @@ func (f *flow) initFetches() {
 // waiting reports whether a fetch waits for its answer.
 func (q *fetches) waiting() bool { return q.asked != q.answered }
 
-// Fetching returns the token of the message that waits for the answer with a number, if there is one.
+// Fetching returns the token of the message that waits for the response with the given number, and
+// whether one does.
 func (c *Conn) Fetching(flow int, number uint32) (token uint32, ok bool) {
 	if f := c.flows[flow]; !f.failed {
 		if m := f.fetching(number); m != nil {

@@ -32,13 +32,12 @@ type flow struct {
 	place   int   // its index in c.heap
 }
 
-// FlowConfig describes a flow.
+// FlowConfig configures a flow.
 type FlowConfig struct {
-	// SendDepth is the number of messages that may be posted and not completed. Zero means that of
-	// the connection.
+	// SendDepth is the maximum number of outstanding messages. Zero means the connection's.
 	SendDepth    int
-	GiveUp       int64 // as in Config; zero means that of the connection
-	RecvPatience int64 // as in Config; zero means that of the connection
+	GiveUp       int64 // as in Config; zero means the connection's
+	RecvPatience int64 // as in Config; zero means the connection's
 }
 
 // schedule lists the flows that need attention, and when.
@@ -67,8 +66,9 @@ func (c *Conn) initFlows() error {
 	return c.Open(0, FlowConfig{})
 }
 
-// Open opens a flow. With Config.Flows of one it is open from the start. A number is used once:
-// packets of an ended flow that are still in the network would be taken for those of the next.
+// Open opens a flow. If Config.Flows is 1, the flow is open from the start. Flow numbers are never
+// reused: packets of a closed flow still in the network would be attributed to its successor. Errors
+// wrap ErrConfig.
 func (c *Conn) Open(number int, cfg FlowConfig) error {
 	cfg.SendDepth = cmp.Or(cfg.SendDepth, c.cfg.SendDepth)
 	cfg.GiveUp = cmp.Or(cfg.GiveUp, c.cfg.GiveUp)
@@ -94,7 +94,7 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	return nil
 }
 
-// Retime changes GiveUp and RecvPatience of an open flow. Zero means those of the connection.
+// Retime changes GiveUp and RecvPatience of an open flow. Zero means the connection's.
 func (c *Conn) Retime(number int, giveUp, recvPatience int64) {
 	f := c.flows[number]
 	f.giveUp = min(max(cmp.Or(giveUp, c.cfg.GiveUp), 1), maxDuration)

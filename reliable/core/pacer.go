@@ -6,15 +6,15 @@ import (
 	"ibverbx/internal/ring"
 )
 
-// Pacer grants credit to the connections of one owner that share a port. It has no clock. One goroutine at
-// a time may use it.
+// Pacer grants credit to the connections of one owner that share a port. It has no clock. Only one
+// goroutine at a time may use it.
 //
-//	connections of one peer     have no limit, so that credit costs nothing: they share the peer's link
-//	of several busy peers       take turns, a chunk each. As bytes arrive more are granted, so that the
-//	                            window of the Port is in flight
+//	connections of one peer     have unlimited credit, which costs nothing: they share the peer's link
+//	of several busy peers       are served round-robin, one chunk each. As bytes arrive, more are
+//	                            granted, so that the window of the Port is in flight
 //
-// The pacers of a port divide its window by their busy connections. So each of them grants when bytes of its
-// own connections arrive, and none has to wake another.
+// The pacers of a port divide its window by their busy connections. Each grants when its own
+// connections' bytes arrive, so pacers never wake each other.
 type Pacer struct {
 	port    *Port
 	quantum uint64            // what a connection is granted in its turn, in bytes
@@ -41,14 +41,14 @@ type claim struct {
 	busy   bool
 }
 
-// NewPacer returns a Pacer of a port that grants a quantum at a time, the size of a chunk. spare is the
-// credit of an idle connection.
+// NewPacer returns a Pacer of a port with the given quantum, the size of a chunk. spare is the credit of
+// an idle connection.
 func NewPacer(port *Port, quantum, spare int) *Pacer {
 	return &Pacer{port: port, quantum: uint64(quantum), spare: uint64(spare)}
 }
 
-// Join adds a connection to a peer. It reports whether the peer is the only one of the port. Then the
-// connection has no limit, and the owner tells it so.
+// Join adds a connection to a peer. It reports whether the peer is the port's only one. The connection
+// then has unlimited credit, and the owner sends it EvGrant with NoLimit.
 func (p *Pacer) Join(conn int, to Peer) bool {
 	if n := len(p.conns); conn >= n {
 		p.conns = append(p.conns, make([]claim, max(conn+1, 2*n, 16)-n)...)
@@ -61,7 +61,7 @@ func (p *Pacer) Join(conn int, to Peer) bool {
 	return only
 }
 
-// Leave forgets a connection that has joined.
+// Leave removes a connection added by Join.
 func (p *Pacer) Leave(conn int) {
 	p.limit(conn, 0)
 	c := &p.conns[conn]
@@ -86,7 +86,7 @@ func (p *Pacer) limit(conn int, flying uint64) {
 	p.set(conn, 0, flying)
 }
 
-// Want takes an ActDemand of a connection, which must have joined.
+// Want processes an ActDemand of a joined connection.
 func (p *Pacer) Want(now int64, conn int, a *Action) {
 	c := &p.conns[conn]
 	if a.Arrived > 0 || c.flying == 0 {
@@ -126,7 +126,7 @@ func oneIf(is bool) int {
 	return 0
 }
 
-// Deadline is when Next is to be called although nothing has arrived, or Never.
+// Deadline returns the time of the next call of Next even without arrivals, or Never.
 func (p *Pacer) Deadline() int64 {
 	if p.waiting == 0 {
 		return never
@@ -134,7 +134,7 @@ func (p *Pacer) Deadline() int64 {
 	return p.sweepAt
 }
 
-// Next returns the next grant at now, if there is one: a connection, and the Count of its EvGrant.
+// Next returns the next grant at now, a connection and the Count of its EvGrant, and whether one is due.
 func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
 	if p.waiting == 0 && p.free == 0 {
 		return 0, 0, false

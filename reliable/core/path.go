@@ -6,22 +6,21 @@ type PathState uint8
 const (
 	// PathUp carries everything.
 	PathUp PathState = iota
-	// PathSuspect has lost something while other paths had not. It only carries its own lost chunks
-	// once more.
+	// PathSuspect has lost data while other paths had not. It only retransmits its own lost chunks.
 	PathSuspect
 	// PathDown is out of service. Its QP is reset.
 	PathDown
-	// PathBuilding waits for the owner to make the QP of the next epoch.
+	// PathBuilding waits for the owner to create the QP of the next epoch.
 	PathBuilding
-	// PathOffered has told the peer of its QP and waits for that of the peer.
+	// PathOffered has sent its QP to the peer and waits for the peer's.
 	PathOffered
-	// PathProbing is connected and is tested with pings.
+	// PathProbing is connected and being tested with pings.
 	PathProbing
 )
 
 var pathStateNames = [...]string{"UP", "SUSPECT", "DOWN", "BUILDING", "OFFERED", "PROBING"}
 
-// String returns the name in capitals.
+// String returns the state's name in capitals.
 func (s PathState) String() string { return pathStateNames[s] }
 
 // path is one path, as this end sees it.

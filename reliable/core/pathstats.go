@@ -1,20 +1,20 @@
 package core
 
-// PathStats is what one path has carried, and how long its round trips take. A path that loses more, or
-// takes longer, than the others of its connection is a bad path. Times are in nanoseconds.
+// PathStats are the counters and round-trip times of one path. A path with more losses or longer round
+// trips than the connection's other paths is bad. Times are in nanoseconds.
 type PathStats struct {
 	Sent          uint64 // counts transmissions
-	Retransmitted uint64 // counts the transmissions of Sent that repeat one, of this path or of another
-	Lost          uint64 // counts the transmissions of Sent that were lost, or were under way when the path went down
-	RTT           int64  // the smoothed round trip time of the present epoch, 0 if none was measured
-	LeastRTT      int64  // the least round trip time of the present epoch, 0 if none was measured
+	Retransmitted uint64 // counts the retransmissions among Sent, from this path or another
+	Lost          uint64 // counts the transmissions in Sent that were lost, or in flight when the path went down
+	RTT           int64  // the smoothed round-trip time of the current epoch, 0 if not measured
+	LeastRTT      int64  // the minimum round-trip time of the current epoch, 0 if not measured
 }
 
-// QueueDelay is how long transmissions wait in queues on the path, in nanoseconds: the round trip time
-// above the least one. A path that moves to a longer route counts the difference, too.
+// QueueDelay is the estimated queueing delay on the path, in nanoseconds: the round-trip time above the
+// minimum. After a move to a longer route it includes the difference.
 func (s *PathStats) QueueDelay() int64 { return max(s.RTT-s.LeastRTT, 0) }
 
-// PathStats returns what a path has carried, and its round trip times.
+// PathStats returns the counters and round-trip times of a path.
 func (c *Conn) PathStats(path int) PathStats {
 	p := &c.paths[path]
 	s := p.stats

@@ -2,19 +2,20 @@ package core
 
 import "sync"
 
-// Port is what the pacers of one port share: which peers compete for its link, and how many bytes keep the
-// link busy. It learns both from what arrives. Any goroutine may use it.
+// Port is the state shared by the pacers of one port: the peers that compete for its link, and the
+// number of bytes that keep the link busy. It measures both from arrivals. It is safe for concurrent
+// use.
 //
-// While peers compete, the bytes that were granted and have not arrived are held at a window. A round
-// is the time in which two windows arrive. At its end the window follows the rate of the round:
+// While peers compete, the granted bytes that have not arrived are kept at a window. A round is the time
+// in which two windows arrive. At its end the window follows the rate of the round:
 //
-//	below the best                 the window grows by as much as is missing, and a half
-//	higher since the window grew   grows by as much again: more in flight brings more
-//	otherwise                      shrinks by a 32nd: there may be a queue
+//	below the best                 the window grows by the missing amount, and a half
+//	higher since the window grew   grows by the same amount again: more in flight helps
+//	otherwise                      shrinks by a 32nd: a queue may have formed
 //
-// If growing twice does not help, the link has become slower: the best is replaced. So the window stays a
-// little above what the link carries in a round trip, whatever its speed, its length and the delays of the
-// hosts.
+// If growing twice does not help, the link has become slower: the best is replaced. The window thus
+// stays slightly above the link's bandwidth-delay product, whatever its speed, its length and the hosts'
+// delays.
 type Port struct {
 	mu      sync.Mutex
 	peers   map[Peer]*peer // those with connections
@@ -43,7 +44,7 @@ type round struct {
 	expected uint64 // what of bytes had been asked for and granted
 }
 
-// Peer names the NIC at the other end of connections, for example by its GID. What it sends shares one link.
+// Peer identifies the remote NIC of connections, for example by its GID. Its traffic shares one link.
 type Peer [18]byte
 
 // peer is what a Port knows of a peer.
@@ -72,7 +73,7 @@ const (
 	debtPerByte = 2
 )
 
-// NewPort returns a Port that has measured nothing.
+// NewPort returns a Port without measurements.
 func NewPort() *Port { return &Port{window: firstWindow, peers: make(map[Peer]*peer)} }
 
 // join counts a connection to a peer, and reports whether the peer is the only one.

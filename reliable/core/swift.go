@@ -1,15 +1,15 @@
 package core
 
-// Swift is a Congestion that follows the round trip time of its path. It follows Swift (SIGCOMM 2020).
+// Swift is a Congestion based on the path's round-trip time. It follows Swift (SIGCOMM 2020).
 //
 //	rtt <= target, never cut    window += acknowledged
 //	rtt <= target               window += step * acknowledged/window                one step per rtt
 //	rtt >  target               window *= 1 - min(0.8 * (rtt-target)/rtt, 0.5)      once per rtt
 //	loss                        window *= 0.5                                       once per rtt
-//	timeout                     window  = the least                                 once per rtt
+//	timeout                     window  = the minimum                               once per rtt
 //
-// The least window is a part of a chunk. A window below one chunk means one chunk in more than a round
-// trip: Gap spreads them.
+// The minimum window is a fraction of a chunk. A window below one chunk means less than one chunk per
+// round trip: Gap spaces them.
 type Swift struct {
 	target int64   // the round trip time to aim at, in nanoseconds
 	chunk  float64 // the size of a full chunk, in bytes
@@ -34,7 +34,7 @@ const (
 	swiftFar = 1.2
 )
 
-// NewSwift returns a Swift for one of a number of paths. It aims at a round trip time of target
+// NewSwift returns a Swift for one of a number of paths. It targets a round-trip time of target
 // nanoseconds, with chunks of chunk bytes and windows of at most most bytes.
 func NewSwift(target int64, paths, chunk, most int) *Swift {
 	share := float64(chunk) / float64(paths)

@@ -1,9 +1,9 @@
 package core
 
-// Never is what Deadline returns when no timer is set.
+// Never is the value of Deadline when no timer is armed.
 const Never int64 = never
 
-// Deadline is the time at which EvTick is due, or Never.
+// Deadline returns the time of the next EvTick, or Never.
 func (c *Conn) Deadline() int64 {
 	d := min(c.rack.reorderAt, c.credits.askAt, c.nextFlowTimer(), c.nextPaced())
 	if len(c.up) < len(c.paths) { // a path that is up has no timer

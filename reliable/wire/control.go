@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// Sizes of control packets. A UD receive needs 40 bytes more, for the GRH.
+// Sizes of control packets in bytes. A UD receive needs 40 more bytes for the GRH.
 const (
 	ControlLen    = 8
 	MaxControlLen = 1024
@@ -20,7 +20,7 @@ const (
 //
 // Records are idempotent: a duplicate, late or lost record does no harm.
 
-// StartControl appends the front of a control packet to b, which must be empty.
+// StartControl appends the start of a control packet to b, which must be empty.
 func StartControl(b []byte, conn uint32) []byte {
 	b = append(b, Version, 0, 0, 0)
 	return binary.BigEndian.AppendUint32(b, conn)
@@ -43,8 +43,8 @@ type Reader struct {
 	left int    // their number
 }
 
-// Open starts with a packet. It checks the whole packet: if one record is malformed, Open fails and Next
-// returns none.
+// Open starts reading a packet. It validates the whole packet: if one record is malformed, Open returns
+// ErrMalformed and Next returns false.
 func (r *Reader) Open(b []byte) error {
 	*r = Reader{}
 	switch {
@@ -74,7 +74,7 @@ func (r *Reader) Open(b []byte) error {
 	return nil
 }
 
-// Next fills rec with the next record and reports whether there was one.
+// Next decodes the next record into rec. It returns false at the end.
 func (r *Reader) Next(rec *Record) bool {
 	if r.left == 0 {
 		return false

@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// FetchKind is what a fetch asks for.
+// FetchKind is the operation of a fetch.
 type FetchKind uint8
 
 const (
@@ -14,10 +14,10 @@ const (
 	FetchAdd FetchKind = 3
 )
 
-// FetchLen is the length of a Fetch.
+// FetchLen is the encoded length of a Fetch in bytes.
 const FetchLen = 32
 
-// Fetch is the payload of an OpFetch. The length of the answer is in the header.
+// Fetch is the payload of an OpFetch. The length of the response is in the header.
 //
 //	 0         8         16        24       31
 //	+---------+---------+---------+---------+
@@ -29,22 +29,22 @@ const FetchLen = 32
 //	+---------+-----------------------------+
 //	|  kind   |              0              | 12   kind: 1 READ 2 compare and swap 3 fetch and add
 //	+---------+-----------------------------+
-//	|    what to compare with, or to add    | 16, 20
+//	|        operand: compare or add        | 16, 20
 //	+---------------------------------------+
-//	|             what to store             | 24, 28
+//	|             operand: swap             | 24, 28
 //	+---------------------------------------+
 //
-// A READ has no operands, a fetch and add one. The others are 0. The answer to an atomic is the former
-// value, as 8 bytes in big-endian order.
+// A READ has no operands, a fetch and add one. Unused operands are 0. The response to an atomic is the
+// former value, as 8 bytes in big-endian order.
 type Fetch struct {
 	Kind       FetchKind
 	Addr       uint64 // the source of a READ, the word of an atomic
 	RKey       uint32 // the key of Addr
-	CompareAdd uint64 // what the word is compared with, or what is added to it
-	Swap       uint64 // what is stored if the word is equal
+	CompareAdd uint64 // the value to compare with, or to add
+	Swap       uint64 // the value to store if the word is equal
 }
 
-// Put writes f into b, which has at least FetchLen bytes.
+// Put encodes f into b, which must have at least FetchLen bytes.
 func (f *Fetch) Put(b []byte) {
 	be := binary.BigEndian
 	_ = b[FetchLen-1]
@@ -55,7 +55,8 @@ func (f *Fetch) Put(b []byte) {
 	be.PutUint64(b[24:], f.Swap)
 }
 
-// DecodeFetch decodes the payload of an OpFetch, which must have the length of one.
+// DecodeFetch decodes the payload of an OpFetch, which must have FetchLen bytes. Errors wrap
+// ErrMalformed.
 func DecodeFetch(b []byte) (Fetch, error) {
 	if len(b) != FetchLen {
 		return Fetch{}, malformedf("fetch of %d bytes, want %d", len(b), FetchLen)

@@ -2,42 +2,42 @@ package wire
 
 import "encoding/binary"
 
-// Op is what the receiver does with a chunk that has a Header.
+// Op is the operation of a chunk with a Header.
 type Op uint8
 
 const (
-	// OpWrite is a retransmitted piece of an RDMA WRITE. The receiver checks key, address and length
+	// OpWrite is a retransmitted fragment of an RDMA WRITE. The receiver checks key, address and length
 	// against its own regions and copies the bytes.
 	OpWrite Op = 1
-	// OpEager is a piece of a SEND. The bytes go to the receive of its number.
+	// OpEager is a fragment of a SEND. The receive with its number gets the bytes.
 	OpEager Op = 2
-	// OpNotify ends a WRITE_WITH_IMM. It has no bytes and completes the receive of its number.
+	// OpNotify completes a WRITE_WITH_IMM. It has no payload and completes the receive with its number.
 	OpNotify Op = 3
-	// OpFetch is a READ or an atomic. Its bytes are a Fetch. The receiver answers.
+	// OpFetch is a READ or an atomic. Its payload is a Fetch. The receiver responds.
 	OpFetch Op = 4
-	// OpAnswer is a piece of the answer to the fetch of its number. A retransmission without bytes, although the
-	// answer has some, says that the memory of the answer is closed.
+	// OpAnswer is a fragment of the response to the fetch with its number. A retransmission without
+	// payload of a non-empty response means that the response's memory is closed.
 	OpAnswer Op = 5
 )
 
-// HeaderFlags is a set of properties of a chunk.
+// HeaderFlags is a set of chunk flags.
 type HeaderFlags uint8
 
 const (
-	// FlagLast marks the last piece of a SEND or of an answer, every notification and every fetch.
+	// FlagLast marks the last fragment of a SEND or a response, every notification and every fetch.
 	FlagLast HeaderFlags = 1 << 0
-	// FlagImm says that Imm is the user's immediate.
+	// FlagImm is set when Imm is the user's immediate.
 	FlagImm HeaderFlags = 1 << 1
-	// FlagSolicited asks for a solicited completion.
+	// FlagSolicited requests a solicited completion.
 	FlagSolicited HeaderFlags = 1 << 2
 
 	headerFlagsAll = FlagLast | FlagImm | FlagSolicited
 )
 
-// HeaderLen is the length of a Header.
+// HeaderLen is the encoded length of a Header in bytes.
 const HeaderLen = 24
 
-// Header precedes the bytes of a chunk that travels as a SEND. Flow and CSN are in the immediate.
+// Header precedes the payload of a chunk that travels as a SEND. Flow and CSN are in the immediate.
 //
 //	 0         8         16        24       31
 //	+---------+---------+---------+---------+
@@ -51,27 +51,27 @@ const HeaderLen = 24
 //	+-------------------+-------------------+
 //	|  WRITE: rkey     | others: immediate   | 16
 //	+-------------------+-------------------+
-//	|        length of the bytes            | 20
+//	|        length of the payload          | 20
 //	+---------------------------------------+
 //
-// The field at 12 is the offset of the bytes in their SEND or answer. In a notification it is the length
-// of the WRITE that it ends, in a fetch the length of the answer. Fetches have message numbers of their
-// own, and answers those of their fetches.
+// The field at 12 is the payload's offset in its SEND or response. In a notification it is the length of
+// the completed WRITE, in a fetch the length of the response. Fetches have separate message numbers, and
+// responses use their fetches' numbers.
 type Header struct {
 	Op        Op
 	Flags     HeaderFlags
-	Xmit      uint8  // counts the transmissions of the chunk before this one
+	Xmit      uint8  // the number of earlier transmissions of the chunk
 	OrigPath  uint16 // the path of the chunk's first transmission; the fence (see package core) needs it
 	OrigEpoch uint16 // the epoch of OrigPath
 	Addr      uint64 // the target, in OpWrite
 	RKey      uint32 // the key of the target, in OpWrite
-	Message   uint32 // the number of the SEND or notification, or of the fetch; not in OpWrite
-	Offset    uint32 // the place of the bytes in their message, or the length of the WRITE or of the answer
+	Message   uint32 // the number of the SEND, notification or fetch; unused in OpWrite
+	Offset    uint32 // the payload's offset in its message, or the length of the WRITE or response
 	Imm       uint32 // the user's immediate, with FlagImm
-	Len       uint32 // the number of bytes that follow
+	Len       uint32 // the length of the payload in bytes
 }
 
-// Put writes h into b, which has at least HeaderLen bytes.
+// Put encodes h into b, which must have at least HeaderLen bytes.
 func (h *Header) Put(b []byte) {
 	_ = b[HeaderLen-1]
 	b[0], b[1], b[2], b[3] = Version, byte(h.Op), byte(h.Flags), h.Xmit
@@ -88,8 +88,8 @@ func (h *Header) Put(b []byte) {
 	binary.BigEndian.PutUint32(b[20:], h.Len)
 }
 
-// DecodeHeader decodes the header at the front of a message. The rest of b must be exactly the bytes
-// that it announces.
+// DecodeHeader decodes the header at the start of a message. The rest of b must be exactly the announced
+// payload. Errors wrap ErrMalformed.
 func DecodeHeader(b []byte) (Header, error) {
 	if len(b) < HeaderLen {
 		return Header{}, malformedf("chunk of %d bytes, its header has %d", len(b), HeaderLen)

@@ -7,7 +7,7 @@ const (
 	// KindData is an RDMA WRITE_WITH_IMM, placed by the NIC. It is always the first transmission of
 	// its chunk.
 	KindData Kind = 0
-	// KindChunk is a SEND with a Header and bytes that software places: a retransmission, a SEND of
+	// KindChunk is a SEND with a Header and a payload placed by software: a retransmission, a SEND of
 	// the user, or a notification.
 	KindChunk Kind = 1
 	// KindControl is a SEND whose payload is a control packet.
@@ -19,11 +19,11 @@ const (
 //	31   30 | 29  |   28   | 27           16 | 15            0
 //	 kind   |  0  | ackReq |   flow, 12 bit  |   CSN, 16 bit
 //
-// CSN is the sequence number of the chunk. It wraps, so comparisons use serial arithmetic. A control
-// packet has CSN 0.
+// CSN is the chunk's sequence number. It wraps, so comparisons use serial arithmetic. A control packet
+// has CSN 0.
 type Imm struct {
 	Kind   Kind   // of the message
-	AckReq bool   // asks for an acknowledgement at once
+	AckReq bool   // requests an immediate acknowledgement
 	Flow   uint16 // at most MaxFlow
 	CSN    uint16 // of the chunk
 }
@@ -38,7 +38,7 @@ const (
 	MaxFlow = 1<<12 - 1
 )
 
-// Encode returns the 32 bits of i. Flow must not be above MaxFlow.
+// Encode returns the 32 bits of i. Flow must be at most MaxFlow.
 func (i Imm) Encode() uint32 {
 	v := uint32(i.Kind)<<immKindShift | uint32(i.Flow&MaxFlow)<<immFlowShift | uint32(i.CSN)
 	if i.AckReq {
@@ -47,7 +47,7 @@ func (i Imm) Encode() uint32 {
 	return v
 }
 
-// DecodeImm decodes an immediate.
+// DecodeImm decodes an immediate. Errors wrap ErrMalformed.
 func DecodeImm(v uint32) (Imm, error) {
 	i := Imm{
 		Kind:   Kind(v >> immKindShift),

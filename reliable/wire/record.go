@@ -6,33 +6,34 @@ import "encoding/binary"
 type Type uint8
 
 const (
-	// Ack reports which chunks have arrived.
+	// Ack acknowledges received chunks.
 	Ack Type = 1
-	// Solicit asks for an Ack with its nonce, and for receives.
+	// Solicit requests an Ack with its nonce, and receives.
 	Solicit Type = 2
-	// Offer names the QP of a path for its next epoch.
+	// Offer announces the QP of a path for its next epoch.
 	Offer Type = 3
-	// Ping asks for a Pong on the same path. Both travel on data paths only.
+	// Ping requests a Pong on the same path. Both travel on data paths only.
 	Ping Type = 4
 	// Pong answers a Ping.
 	Pong Type = 5
-	// Fault reports a chunk that can never be taken.
+	// Fault reports a chunk that can never be accepted.
 	Fault Type = 6
-	// CreditRequest is the number of bytes that the sender wants to send, in total.
+	// CreditRequest is the total number of bytes that the sender wants to send.
 	CreditRequest Type = 7
-	// Credit is the number of bytes that the peer may send, in total. All ones mean no limit.
+	// Credit is the total number of bytes that the peer may send. All ones mean unlimited.
 	Credit Type = 8
 )
 
-// Flags of a record.
+// Record flags.
 const (
 	// AckDup reports that a duplicate caused the Ack.
 	AckDup uint8 = 1 << 0
 	// AckEcho reports that EchoCSN, EchoXmit and RxDelay are valid.
 	AckEcho uint8 = 1 << 1
-	// AckNonce reports that Nonce answers a Solicit.
+	// AckNonce reports that Nonce is the nonce of a Solicit.
 	AckNonce uint8 = 1 << 2
-	// AckShared reports that flows share the receives. The sender gets those that it asks for.
+	// AckShared reports that flows share the receives. The sender gets only the receives that it
+	// requests.
 	AckShared uint8 = 1 << 3
 
 	ackFlagsAll = AckDup | AckEcho | AckNonce | AckShared
@@ -41,10 +42,10 @@ const (
 	OfferHave uint8 = 1 << 0
 )
 
-// MaxAckWords is the limit of words in the bitmap of an Ack. Times 64 it is the largest window.
+// MaxAckWords is the maximum number of words in the bitmap of an Ack. Times 64 it is the largest window.
 const MaxAckWords = 4
 
-// Record is one record of a control packet. Type tells which fields are valid:
+// Record is one record of a control packet. Its Type determines the valid fields:
 //
 //	Ack            type8 flags8 flow16 | cum16 window16 | echoCSN16 echoXmit8 words8 |
 //	               rxDelay32 | recvLimit32 | nonce32 | bitmap 64 x words
@@ -60,16 +61,16 @@ type Record struct {
 	Status uint8  // the completion status (verbs.Status) that a Fault causes
 	Flow   uint16 // the flow of an Ack, a Solicit and a Fault
 
-	Cum       uint16              // the first CSN that has not arrived
+	Cum       uint16              // the first missing CSN
 	Words     uint8               // the number of words of Bitmap
 	Bitmap    [MaxAckWords]uint64 // has bit i set if chunk Cum+1+i has arrived
-	Window    uint16              // the number of transmissions that the receiver has receives for
-	EchoCSN   uint16              // the chunk of the last transmission that arrived
-	EchoXmit  uint8               // the Xmit of the last transmission that arrived
-	RxDelay   uint32              // how long the echo waited for this acknowledgement, in nanoseconds
-	RecvLimit uint32              // the number of the first message that has no receive
+	Window    uint16              // the number of transmissions covered by the receiver's receives
+	EchoCSN   uint16              // the chunk of the last received transmission
+	EchoXmit  uint8               // the Xmit of the last received transmission
+	RxDelay   uint32              // the delay of the echo until this acknowledgement, in nanoseconds
+	RecvLimit uint32              // the number of the first message without a receive
 	Nonce     uint32              // pairs an Ack with its Solicit, and a Pong with its Ping; orders CreditRequests and Credits
-	Want      uint32              // the number of the first message for which a Solicit asks for no receive
+	Want      uint32              // the number of the first message beyond the receives requested by a Solicit
 
 	Path  uint16 // the path of an Offer, a Ping and a Pong
 	Epoch uint16 // the epoch of an Offer

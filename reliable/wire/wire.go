@@ -1,9 +1,10 @@
 // Package wire defines the formats of package reliable: the immediate of every message on a data path,
-// the header of chunks that software places, fetches, and control packets.
+// the header of chunks placed by software, fetches, and control packets.
 //
-// All formats are big-endian and versioned. Bytes of a peer are decoded strictly: an unknown version,
-// kind, flag or length, a reserved bit that is set and trailing bytes are errors that wrap ErrMalformed.
-// Decoding never panics, and only the text of an error allocates.
+// All formats are big-endian and versioned. A peer's bytes are decoded strictly: an unknown version,
+// kind, flag or length, a set reserved bit and trailing bytes are errors that wrap ErrMalformed.
+// Decoding never panics, and only the text of an error allocates. All functions are safe for concurrent
+// use; values are plain data.
 package wire
 
 import (
@@ -11,11 +12,11 @@ import (
 	"fmt"
 )
 
-// Version is the version of all formats of this package. Peers of different versions
-// refuse to connect.
+// Version is the version of all formats in this package. Peers with different versions refuse to
+// connect.
 const Version = 3
 
-// ErrMalformed is wrapped by all errors about bytes that this version of the protocol does not send.
+// ErrMalformed is wrapped by all errors about bytes that this version of the protocol never sends.
 var ErrMalformed = errors.New("malformed packet")
 
 func malformedf(format string, args ...any) error {
