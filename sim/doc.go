@@ -1,6 +1,6 @@
-// Package sim simulates VirtualQPs in a deterministic world: hosts, NICs, rails, faults and
-// traffic, all drawn from one seed, on virtual time. It runs the real engine over the real
-// software NIC. Checkers know what every byte and every completion must be, and when.
+// Package sim simulates VirtualQPs in a deterministic world: hosts, NICs, rails, faults and traffic, all
+// derived from one seed, on virtual time. It runs the real engine over the real software NIC. Checkers
+// know the expected value of every byte and every completion, and its latest time.
 //
 //	s, err := sim.Builtin("mixed")
 //	plans, err := s.Plans(seed)
@@ -9,17 +9,18 @@
 //		if report.Failure != nil { ... }
 //	}
 //
-// A [Scenario] is a text with everything that is fixed. The seed decides the rest and gives a
-// [Plan]. The same plan gives the same run, event by event: a world has one goroutine and no
-// wall clock, and nothing depends on the order of a map or on an address.
+// A [Scenario] is a text that fixes part of a world. A seed determines the rest and yields a [Plan]. The
+// same plan gives the same run, event by event: a world uses one goroutine and no wall clock, and is
+// independent of map order and memory addresses.
 //
 // # Checkers
 //
-// Each checker is a file, check_*.go: bytes, completions, notifications, writes to memory
-// after its completion, the first error, the end of every request, progress after faults
-// have healed, leaks, and the bounds of queues.
+// Each checker is a file, check_*.go: bytes, completions, notifications, writes to memory after its
+// completion, the first error, completion of every request, progress after faults have healed, leaks,
+// and queue bounds.
 //
 // # Concurrency
 //
-// Several goroutines may call Run, each with its own Pool. [Runner] does.
+// Plans and scenarios are plain data. Several goroutines may call Run concurrently, each with its own
+// Pool; [Runner] does that.
 package sim

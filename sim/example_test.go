@@ -10,7 +10,7 @@ import (
 // Run a custom scenario: two rails, one of which is cut for 2 ms, under ten seeds.
 func Example() {
 	s, err := sim.Parse("cut", `
-about a rail is cut while messages are under way
+about a rail is cut while messages are in flight
 rails 2
 failover on
 ops write imm read
@@ -20,7 +20,7 @@ expect success
 	if err != nil {
 		log.Fatal(err)
 	}
-	pool := sim.NewPool() // memory that the worlds use one after the other
+	pool := sim.NewPool() // memory reused by successive worlds
 	defer pool.Close()
 	for seed := range uint64(10) {
 		plans, err := s.Plans(seed)
@@ -33,7 +33,7 @@ expect success
 			}
 		}
 	}
-	fmt.Println("every promise was kept")
+	fmt.Println("all guarantees held")
 	// Output:
-	// every promise was kept
+	// all guarantees held
 }

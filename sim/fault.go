@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// FaultKind is a kind of fault.
+// FaultKind is the kind of a Fault.
 type FaultKind uint8
 
-// Kinds of faults.
+// Fault kinds.
 const (
 	FaultCut       FaultKind = iota // A rail between two hosts loses everything in both directions.
 	FaultBlackHole                  // A rail between two hosts loses everything in one direction.
-	FaultPort                       // The port of a host goes down, with its event.
+	FaultPort                       // A host's port goes down, with its event.
 	FaultFlap                       // A port goes down and up several times.
-	FaultHold                       // The packets of one direction are held back and released late.
+	FaultHold                       // Packets of one direction are held and released late.
 	FaultSlow                       // A rail between two hosts becomes slow.
-	// FaultQP moves the QP of a lane to the error state. If After is 0 it does so at once. Otherwise
-	// it waits until After packets of WRITEs have been placed, and hits the lane of the last one.
+	// FaultQP moves a lane's QP to the error state: immediately if After is 0, otherwise once After
+	// WRITE packets have been placed, on the lane of the last one.
 	FaultQP
 	FaultReset   // A NIC is reset.
 	FaultDead    // A NIC fails until it recovers.
 	FaultCQ      // A CQ fails as after an overrun.
-	FaultRefuse  // A lane refuses a post because its queue is full.
-	FaultBroken  // A lane refuses a post with a permanent error.
-	FaultStarve  // An application posts no receives.
-	FaultPause   // A host does not poll.
+	FaultRefuse  // A lane rejects a post because its queue is full.
+	FaultBroken  // A lane rejects a post with a permanent error.
+	FaultStarve  // An application stops posting receives.
+	FaultPause   // A host stops polling.
 	FaultBadKey  // An application uses an invalid remote key.
-	FaultCrash   // A process ends silently. Later another one takes its place, with a new connection.
+	FaultCrash   // A process exits silently. Later another one replaces it, with a new connection.
 	FaultRestart // As FaultCrash, but the new process also answers on the old control channel.
 	// The next five affect the control channel of a connection in one direction.
 	FaultControlCut     // All datagrams are lost.
 	FaultControlDelay   // Datagrams are delayed.
-	FaultControlRepeat  // Datagrams are repeated.
-	FaultControlReorder // Datagrams change their order.
+	FaultControlRepeat  // Datagrams are duplicated.
+	FaultControlReorder // Datagrams are reordered.
 	FaultControlLoss    // Some datagrams are lost.
 	FaultPathCut        // One path of a rail between two hosts loses everything in both directions.
 	FaultPathSlow       // One path of a rail between two hosts becomes slow.
@@ -88,7 +88,7 @@ var faultTable = [numFaults]struct {
 	FaultPathSlow:       {"path-slow", atRail | atPath | atRoute | hasFor},
 }
 
-// String returns the name that scenarios use.
+// String returns the kind's name as used in scenarios.
 func (k FaultKind) String() string {
 	if k < numFaults {
 		return faultTable[k].name
@@ -109,12 +109,13 @@ func faultNamed(name string) (FaultKind, bool) {
 	return 0, false
 }
 
-// Fault is one thing that goes wrong. Its kind decides which fields count. Out-of-range numbers of
-// rails, hosts, paths, connections and lanes wrap.
+// Fault is one fault. Its kind determines which fields are used. Out-of-range rail, host, path,
+// connection and lane numbers wrap.
 type Fault struct {
+	// Kind selects the fault.
 	Kind    FaultKind
-	At      time.Duration // virtual time at which it happens
-	For     time.Duration // how long it lasts; of a flap, how long the port is down each time
+	At      time.Duration // virtual time of the fault
+	For     time.Duration // duration; for a flap, the downtime of each cycle
 	Rail    int           // number of the rail
 	From    int           // number of the only or the first host
 	To      int           // number of the second host
@@ -122,8 +123,8 @@ type Fault struct {
 	Connect int           // number of the connection
 	End     int           // end of the connection, 0 for a and 1 for b
 	Lane    int           // number of the lane
-	After   int           // posts taken before one is refused, or packets placed before a lane dies
-	Times   int           // how often a port flaps
+	After   int           // accepted posts before a rejection, or placed packets before a lane fails
+	Times   int           // number of flaps
 }
 
 // survivable is how long RC surely survives without an answer. Connect sets a timer of 67 ms and

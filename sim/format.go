@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String writes a fault as a scenario does, without the word fault.
+// String formats a fault in scenario syntax, without the word fault.
 func (f *Fault) String() string {
 	text := f.Kind.String()
 	for _, part := range [...]struct {
@@ -30,8 +30,8 @@ func (f *Fault) String() string {
 	return text
 }
 
-// String writes a plan as a scenario that leaves nothing to chance. Parsing the text and drawing it
-// with the seed of the plan gives the same plan.
+// String formats a plan as a scenario without random choices. Parsing the text and deriving a plan with
+// the same seed gives an equal plan.
 func (p *Plan) String() string {
 	var b strings.Builder
 	line := func(before, between, after string, list []setting, fields []any) {

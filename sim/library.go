@@ -23,7 +23,7 @@ func Names() []string {
 	return names
 }
 
-// Builtin returns a built-in scenario.
+// Builtin returns a built-in scenario by name. An unknown name returns an error.
 func Builtin(name string) (*Scenario, error) {
 	b, err := texts.ReadFile(path.Join("scenarios", name+".txt"))
 	if err != nil {

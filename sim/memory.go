@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Pool keeps what one world after another uses: memory for NICs, and a table of random bytes. Only
-// one goroutine may use it at a time.
+// Pool holds memory reused by successive worlds: NIC memory and a table of random bytes. Only one
+// goroutine at a time may use it.
 type Pool struct {
 	table []byte                  // all contents are pieces of it
 	free  map[int][]*verbs.Memory // by size
@@ -52,7 +52,7 @@ func (p *Pool) take(size int) (*verbs.Memory, error) {
 // give returns memory to the pool.
 func (p *Pool) give(m *verbs.Memory) { p.free[m.Len()] = append(p.free[m.Len()], m) }
 
-// Close frees the memory. It fails if some of it is still registered.
+// Close frees the memory. It returns verbs.ErrBusy if some of it is still registered.
 func (p *Pool) Close() error {
 	var errs []error
 	for size, l := range p.free {

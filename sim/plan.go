@@ -9,56 +9,56 @@ import (
 	"ibverbx/verbs"
 )
 
-// Plan describes a world completely: hosts, networks, traffic and faults. Only contents and small
+// Plan describes a world completely: hosts, networks, traffic and faults. Only payloads and minor
 // choices still depend on the seed.
 type Plan struct {
 	Name     string        // name of the scenario
-	Seed     uint64        // seed of contents and small choices
+	Seed     uint64        // seed for payloads and minor choices
 	Hosts    int           // number of hosts
 	Rails    []RailPlan    // networks; each host has a NIC on every one
 	Connects []ConnectPlan // connections
-	Work     WorkPlan      // what applications do
-	Faults   []Fault       // what goes wrong
-	Expect   Expectation   // what must come of it
-	// Shared is the number of receives in the SRQs of a host. 0 means that each lane has its own.
+	Work     WorkPlan      // application traffic
+	Faults   []Fault       // faults to inject
+	Expect   Expectation   // expected outcome
+	// Shared is the number of receives in a host's SRQs. 0 means separate receives per lane.
 	Shared int
 	// Failover gives every VirtualQP a control channel.
 	Failover bool
 	// KeepAtomics is Config.KeepAtomics: an atomic in doubt fails alone.
 	KeepAtomics bool
-	// Goodput is the lowest allowed ratio of the goodput of ends a to the capacity of the rails, in
-	// hundredths of a percent. 0 means that it is not measured.
+	// Goodput is the minimum ratio of the goodput of ends a to the capacity of the rails, in hundredths
+	// of a percent. 0 disables the measurement.
 	Goodput int
-	// Quantum is the smallest step of time.
+	// Quantum is the smallest time step.
 	Quantum time.Duration
 }
 
 // RailPlan describes one network.
 type RailPlan struct {
 	MTU        verbs.MTU          // MTU of the ports
-	Window     int                // most packets of a QP in flight
-	Queue      int                // most packets of a NIC in flight
+	Window     int                // maximum number of a QP's packets in flight
+	Queue      int                // maximum number of a NIC's packets in flight
 	Impairment softnic.Impairment // loss, delay and rate of the wire
 	PortRate   float64            // bytes per second of the switch port at every NIC, 0 for no switch
-	PortQueue  int                // bytes that may wait at the switch port
+	PortQueue  int                // queue of the switch port in bytes
 	Paths      int                // equal paths between two hosts; a flow is pinned to one
 	PathRate   float64            // bytes per second of a path, 0 for no limit
-	PathQueue  int                // bytes that may wait for a path
-	Skew       time.Duration      // largest delay that a path adds
+	PathQueue  int                // queue of a path in bytes
+	Skew       time.Duration      // maximum extra delay of a path
 	TransportPlan
 }
 
-// TransportPlan says how packets wait on a rail, and how its QPs are made.
+// TransportPlan describes a rail's queueing and its QPs' transport.
 type TransportPlan struct {
-	InTurn  bool // packets enter the queues of the fabric in turn with those of other senders
-	Wrapped bool // package reliable makes the RC QPs; the fields below count only then
+	InTurn  bool // packets enter fabric queues interleaved with other senders' packets
+	Wrapped bool // RC QPs are provided by package reliable; the fields below apply only then
 	UCPaths int  // reliable.Config.Paths
 	Flows   int  // reliable.Config.Flows
 	Credits bool // not reliable.Config.NoCredits
 	Chunk   int  // reliable.Config.ChunkBytes
 }
 
-// ConnectPlan describes a connection of two VirtualQPs.
+// ConnectPlan describes a connection between two VirtualQPs.
 type ConnectPlan struct {
 	From     int            // host of end a
 	To       int            // host of end b
@@ -71,34 +71,34 @@ type ConnectPlan struct {
 
 // EndPlan describes one end of a connection.
 type EndPlan struct {
-	SendDepth      int // requests outstanding
-	RecvDepth      int // receives outstanding
-	LaneDepth      int // physical requests of a lane
-	NotifyDepth    int // receives that the engine keeps on a lane
-	SignalInterval int // physical requests that share a completion; 0 means as ibverbx.Config says
+	SendDepth      int // maximum number of outstanding requests
+	RecvDepth      int // maximum number of posted receives
+	LaneDepth      int // maximum number of physical requests per lane
+	NotifyDepth    int // engine receives per lane
+	SignalInterval int // physical requests per completion; 0 means the default of ibverbx.Config
 	Receives       int // receives of each kind that the application keeps posted
-	Messages       int // requests that the application makes
+	Messages       int // number of requests posted by the application
 }
 
-// WorkPlan describes what the applications do. Shares are in hundredths of a percent.
+// WorkPlan describes the application traffic. Shares are in hundredths of a percent.
 type WorkPlan struct {
 	Sizes   [2]int        // smallest and largest request in bytes
-	Ops     OpSet         // kinds of requests
-	Burst   int           // most requests in one post
-	Gap     time.Duration // longest time between two posts
-	Batch   int           // most completions in one poll
-	Polls   time.Duration // longest time between two polls of a host
-	Inline  int           // share of small requests that are inline
-	Fence   int           // share of requests that are fenced
-	Silent  int           // share of requests that are unsignaled
-	Scatter int           // share of requests that have several pieces
-	Room    int           // how many of the largest requests fit the memory of an end
+	Ops     OpSet         // request kinds
+	Burst   int           // maximum number of requests per post
+	Gap     time.Duration // maximum time between two posts
+	Batch   int           // maximum number of completions per poll
+	Polls   time.Duration // maximum time between two polls of a host
+	Inline  int           // share of inline requests among small ones
+	Fence   int           // share of fenced requests
+	Silent  int           // share of unsignaled requests
+	Scatter int           // share of requests with several elements
+	Room    int           // number of largest requests that fit into an end's memory
 }
 
-// OpSet is a set of kinds of requests.
+// OpSet is a set of request kinds.
 type OpSet uint8
 
-// Kinds of requests.
+// Request kinds.
 const (
 	OpWrite OpSet = 1 << iota
 	OpImm
@@ -111,7 +111,7 @@ const (
 
 var opNames = [...]string{"write", "imm", "read", "send", "atomic"}
 
-// Expectation is what a scenario expects of its VirtualQPs.
+// Expectation is the expected outcome of a scenario.
 type Expectation uint8
 
 // Expectations.

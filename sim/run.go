@@ -10,11 +10,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// Options say how a plan is run.
+// Options configure a run of a plan.
 type Options struct {
 	// Pool provides memory. It must not be nil.
 	Pool *Pool
-	// Trace receives one line of JSON for every event. Nil means no trace.
+	// Trace receives one line of JSON for every event. Nil disables the trace.
 	Trace io.Writer
 
 	// wrap replaces the context of a NIC. Tests use it to plant mistakes below the engine.
@@ -30,15 +30,15 @@ type (
 	postFunc = func([]ibverbx.SendWR) (int, error)
 )
 
-// Failure is a broken promise.
+// Failure is a violated guarantee.
 type Failure struct {
-	// Check is the checker that reports it.
+	// Check is the name of the checker that found it.
 	Check string `json:"check"`
-	// End is the end of a connection at which it happened, such as 0a. It may be empty.
+	// End is the affected end of a connection, such as 0a. It may be empty.
 	End string `json:"end,omitempty"`
 	// At is the virtual time.
 	At time.Duration `json:"at_ns"`
-	// Text says what happened.
+	// Text describes the violation.
 	Text string `json:"text"`
 
 	// kind is the text without its values. Failures of one kind break the same promise.
@@ -50,6 +50,7 @@ func (f *Failure) same(o *Failure) bool {
 	return f != nil && o != nil && f.Check == o.Check && f.kind == o.kind
 }
 
+// Error returns the checker, the end, the time and the text.
 func (f *Failure) Error() string {
 	where := ""
 	if f.End != "" {
@@ -58,18 +59,18 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("%s: at %v:%s %s", f.Check, f.At, where, f.Text)
 }
 
-// Totals counts what happened in one world or in several.
+// Totals are the counters of one world or of several.
 type Totals struct {
 	Messages  int           // requests posted
 	Bytes     int           // payload of the requests posted
-	FailedQPs int           // VirtualQPs that ended in an error
-	Virtual   time.Duration // virtual time that passed
+	FailedQPs int           // failed VirtualQPs
+	Virtual   time.Duration // elapsed virtual time
 	Packets   uint64        // packets sent by all NICs
-	Resent    uint64        // packets sent again
+	Resent    uint64        // retransmitted packets
 	Timeouts  uint64        // acknowledgement timers that fired
 	RNRs      uint64        // RNR NAKs sent
-	Deaths    uint64        // lanes that were lost
-	Replayed  uint64        // requests of lost lanes that were sent over another lane
+	Deaths    uint64        // lost lanes
+	Replayed  uint64        // requests moved from lost lanes to other lanes
 }
 
 func (t *Totals) add(o *Totals) {
@@ -88,23 +89,24 @@ func (t *Totals) add(o *Totals) {
 // Report is the result of one run.
 type Report struct {
 	Totals
+	// Plan is the plan that was run.
 	Plan *Plan
-	// Failure is the first broken promise. Nil means that every promise was kept.
+	// Failure is the first violated guarantee, or nil.
 	Failure *Failure
-	// Faults counts the faults that happened, by kind.
+	// Faults counts the injected faults by kind.
 	Faults [numFaults]int
-	// Goodput is the rate of all ends a together in bytes per second, 0 if it is not measured.
+	// Goodput is the combined rate of all ends a in bytes per second, 0 if not measured.
 	Goodput float64
-	// Capacity is what the rails can carry in bytes per second, 0 if it is not measured.
+	// Capacity is the capacity of the rails in bytes per second, 0 if not measured.
 	Capacity float64
-	// Turns counts the rounds in which every host could poll and post.
+	// Turns is the number of rounds in which every host could poll and post.
 	Turns int
-	// TraceErr is the first error of the writer of Options.Trace. It is not a broken promise.
+	// TraceErr is the first write error of Options.Trace. It is not a Failure.
 	TraceErr error
 }
 
-// Run builds the world of a plan, runs it and reports the result. A panic counts as a failure, but
-// the memory of that world is not returned to the pool.
+// Run builds the world of a plan, runs it and reports the result. A panic is reported as a Failure; the
+// memory of that world is not returned to the pool. Concurrent calls need separate pools.
 func (p *Plan) Run(o Options) (report *Report) {
 	report = &Report{Plan: p}
 	w := &world{report: report}

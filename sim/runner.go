@@ -12,35 +12,36 @@ import (
 	"sync/atomic"
 )
 
-// Runner runs the worlds of many seeds, on several processors.
+// Runner runs the worlds of many seeds in parallel.
 type Runner struct {
+	// Scenario is the scenario to run. It must not be nil.
 	Scenario *Scenario
 	// First is the first seed.
 	First uint64
 	// Seeds is the number of seeds. Zero means 1.
 	Seeds uint64
-	// Workers is how many worlds run at once. Zero means one per processor.
+	// Workers is the number of worlds run concurrently. Zero means one per processor.
 	Workers int
-	// Progress is called every 16 seeds, by one goroutine at a time. Nil means never.
+	// Progress is called every 16 seeds, by one goroutine at a time. Nil disables it.
 	Progress func(Summary)
-	// Trace receives one line of JSON for every event. It needs Workers to be 1.
+	// Trace receives one line of JSON for every event. It requires Workers to be 1.
 	Trace io.Writer
 }
 
-// Summary is the result of the worlds of many seeds.
+// Summary is the result of a Runner over many seeds.
 type Summary struct {
 	Totals
 	Scenario string
 	First    uint64         // first seed
-	Seeds    uint64         // seeds that are done
+	Seeds    uint64         // completed seeds
 	Of       uint64         // seeds to run
-	Worlds   int            // worlds that were run; a sweep has several for each seed
+	Worlds   int            // completed worlds; a sweep has several per seed
 	Faults   map[string]int // number of faults by kind
 	Struck   map[string]int // number of worlds with at least one fault of a kind
 	Rails    map[string]int // number of worlds by kind of rails; see Plan.railKinds
-	Goodput  float64        // lowest goodput of a world in bytes per second, 0 if none was measured
-	Share    float64        // lowest ratio of goodput to capacity of a world, 0 if none was measured
-	Failed   int            // worlds that broke a promise
+	Goodput  float64        // lowest goodput of a world in bytes per second, 0 if not measured
+	Share    float64        // lowest ratio of goodput to capacity of a world, 0 if not measured
+	Failed   int            // worlds that violated a guarantee
 	Failures []*Report      // reports of up to maxFailures of them, by seed
 }
 
@@ -80,7 +81,7 @@ const maxFailures = 10
 // progressEvery is how many seeds lie between two calls of Progress.
 const progressEvery = 16
 
-// Run runs all seeds, until ctx ends. Broken promises are in the summary. An error means that the
+// Run runs all seeds until ctx is done. Violated guarantees are in the summary. An error means that
 // worlds could not be run.
 func (r *Runner) Run(ctx context.Context) (Summary, error) {
 	seeds := max(r.Seeds, 1)

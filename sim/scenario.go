@@ -7,8 +7,10 @@ import (
 	"strings"
 )
 
-// Scenario is a text that fixes a part of a world. A seed decides the rest.
+// Scenario is a text that fixes part of a world. A seed determines the rest. It is read-only after Parse
+// and safe for concurrent use.
 type Scenario struct {
+	// Name is the scenario's name.
 	Name  string
 	About string // one sentence from the text
 
@@ -35,7 +37,7 @@ type sweep struct {
 	to   int    // last value
 }
 
-// Parse parses a scenario. An error names the line.
+// Parse parses a scenario. Errors name the line.
 func Parse(name, text string) (*Scenario, error) {
 	s := &Scenario{Name: name, pins: make(map[string]pinned), text: text, ops: allOps}
 	for i, line := range strings.Split(text, "\n") {
@@ -203,7 +205,8 @@ func (s *Scenario) parseSweep(words []string) error {
 	return fmt.Errorf("sweep takes a word and a range of at most 4096 values, such as: sweep k 0..63")
 }
 
-// Plans returns the worlds of a seed. A sweep gives one for each value, two sweeps one for each pair.
+// Plans returns the worlds of a seed: one, or one per value of a sweep, or one per pair of values of two
+// sweeps. The same seed gives equal plans.
 func (s *Scenario) Plans(seed uint64) ([]*Plan, error) {
 	texts := []string{s.text}
 	for _, w := range s.sweeps {

@@ -11,9 +11,9 @@ func (p *Plan) clone() *Plan {
 	return &c
 }
 
-// Shrink looks for a smaller plan whose failure is of the same kind: with fewer faults, messages,
-// lanes, rails or hosts, or a better network. It runs at most budget worlds. It returns the smallest
-// plan it finds, or p.
+// Shrink searches for a smaller plan that fails in the same way: with fewer faults, messages, lanes,
+// rails or hosts, or a better network. It runs at most budget worlds and returns the smallest plan
+// found, or p.
 func Shrink(p *Plan, failure *Failure, o Options, budget int) *Plan {
 	o.Trace = nil
 	best := p

@@ -8,42 +8,42 @@ import (
 	"ibverbx/softnic"
 )
 
-// Result holds the measurements of a scenario, of one seed or as medians of several. Figures that a
-// scenario does not measure are zero. JSON leaves some of those out.
+// Result holds the measurements of a scenario, for one seed or as medians over several. Unmeasured
+// values are zero; JSON omits some of them.
 type Result struct {
-	// Scenario is the name.
+	// Scenario is the scenario's name.
 	Scenario string `json:"scenario"`
 	// Seed is the first seed.
 	Seed uint64 `json:"seed"`
 	// Seeds is the number of seeds.
 	Seeds uint64 `json:"seeds"`
-	// Bytes is the payload that was moved and compared.
+	// Bytes is the payload moved and compared.
 	Bytes int `json:"bytes"`
-	// GoodputRatio is the goodput over what a lossless link of that rate carries after headers.
+	// GoodputRatio is the goodput relative to a lossless link of the same rate, after headers.
 	GoodputRatio float64 `json:"goodput_ratio"`
 	// GoodputGbps is the goodput in Gb/s.
 	GoodputGbps float64 `json:"goodput_gbps"`
-	// Latency is that of messages, from post to completion.
+	// Latency is the message latency from post to completion.
 	Latency Quantiles `json:"latency_us"`
-	// VirtualUS is the time from the first post to the last completion.
+	// VirtualUS is the time from the first post to the last completion, in microseconds.
 	VirtualUS float64 `json:"virtual_us"`
-	// CostUS is how much longer the transfer took than without the fault, nil without a fault.
+	// CostUS is the extra time caused by the fault, in microseconds; nil without a fault.
 	CostUS *float64 `json:"cost_us,omitempty"`
-	// FlowRatios are the goodput ratios of the flows, where GoodputRatio is that of the worst.
+	// FlowRatios are the goodput ratios of the flows; GoodputRatio is then the lowest.
 	FlowRatios []float64 `json:"flow_ratios,omitempty"`
-	// QueueBytes is the longest queue at the port where flows meet.
+	// QueueBytes is the maximum queue, in bytes, at the port shared by the flows.
 	QueueBytes float64 `json:"queue_bytes,omitempty"`
 
-	// RetransmitRatio is the number of chunks, or packets of RC, sent again for each one sent.
+	// RetransmitRatio is the number of retransmitted chunks, or RC packets, per transmitted one.
 	RetransmitRatio float64 `json:"retransmit_ratio"`
-	// Counters are those of all hosts.
+	// Counters are summed over all hosts.
 	Counters Counters `json:"counters"`
-	// Aims are the bounds that the scenario must reach.
+	// Aims are the scenario's required bounds.
 	Aims []Aim `json:"aims,omitempty"`
 }
 
-// Counters explain a result. Those of package reliable (core.Stats) are zero for RC. Packets are those
-// of all NICs. PacketsLost includes packets that a cut path or a full queue dropped. GoBacks and
+// Counters explain a result. The counters of package reliable (core.Stats) are zero for RC. Packets
+// covers all NICs. PacketsLost includes packets dropped by a cut path or a full queue. GoBacks and
 // Timeouts count RC's retransmissions.
 type Counters struct {
 	Packets       uint64 `json:"packets"`
@@ -183,18 +183,19 @@ func median(results []*Result) *Result {
 	return &m
 }
 
-// Aim is a bound for a figure of a result.
+// Aim is a bound for one value of a result.
 type Aim struct {
-	// Figure is the name of the figure in JSON, such as latency_us.p999.
+	// Figure is the value's name in JSON, such as latency_us.p999.
 	Figure string `json:"figure"`
 	// AtLeast is the lower bound. Zero means none.
 	AtLeast float64 `json:"at_least,omitempty"`
-	// Below is the upper bound, which is not allowed itself. Zero means none.
+	// Below is the exclusive upper bound. Zero means none.
 	Below float64 `json:"below,omitempty"`
-	// Reached says whether the figure is within the bounds.
+	// Reached is set when the value is within the bounds.
 	Reached bool `json:"reached"`
 }
 
+// String describes the bound.
 func (a *Aim) String() string {
 	if a.AtLeast > 0 {
 		return fmt.Sprintf("%s at least %g", a.Figure, a.AtLeast)
@@ -212,7 +213,7 @@ func (r *Result) judge() {
 	}
 }
 
-// Missed returns a text for each aim that is not reached.
+// Missed returns a description of each missed aim.
 func (r *Result) Missed() (missed []string) {
 	for i := range r.Aims {
 		if a := &r.Aims[i]; !a.Reached {

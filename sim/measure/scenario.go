@@ -17,13 +17,14 @@ type Scenario struct {
 	run func(o Options, r *Result) error
 }
 
-// Options say how a scenario is run.
+// Options configure a run of a scenario.
 type Options struct {
-	// Seed decides everything that is random. Zero is an ordinary seed.
+	// Seed determines all random choices. Zero is an ordinary seed.
 	Seed uint64
-	// Bytes is the payload to move. Zero means that of the scenario. The aims are valid only for that.
+	// Bytes is the payload to move. Zero means the scenario's default. The aims hold only for the
+	// default.
 	Bytes int
-	// Done is called after each run. It may be nil.
+	// Done is called after each run. Nil disables it.
 	Done func()
 }
 
@@ -37,7 +38,7 @@ func Scenarios() []Scenario {
 	return all
 }
 
-// Named returns a scenario.
+// Named returns a scenario by name, and whether it exists.
 func Named(name string) (*Scenario, bool) {
 	for _, s := range Scenarios() {
 		if s.Name == name {
@@ -47,8 +48,8 @@ func Named(name string) (*Scenario, bool) {
 	return nil, false
 }
 
-// Run runs the scenario once. Missed aims are in the result. An error means that a request failed,
-// bytes were wrong, or the world hung.
+// Run runs the scenario once. Missed aims are in the result. An error means that a request failed, bytes
+// were wrong, or the world hung.
 func (s *Scenario) Run(o Options) (*Result, error) {
 	r := &Result{Scenario: s.Name, Seed: o.Seed, Seeds: 1, Aims: s.Aims}
 	if err := s.run(o, r); err != nil {
@@ -61,8 +62,8 @@ func (s *Scenario) Run(o Options) (*Result, error) {
 	return r, nil
 }
 
-// RunSeeds runs consecutive seeds, the first of which is o.Seed, and returns the medians. It stops when
-// ctx ends.
+// RunSeeds runs consecutive seeds, starting with o.Seed, and returns the medians. It stops when ctx is
+// done.
 func (s *Scenario) RunSeeds(ctx context.Context, o Options, seeds uint64) (*Result, error) {
 	var results []*Result
 	for i := range max(seeds, 1) {

@@ -1,13 +1,14 @@
-// Package transfers runs worlds of package transfer: hosts that put blocks into each other's memory, read from it, verify, cancel and
-// notify, while rails lose packets, cables are pulled, queue pairs and NICs fail, and processes are killed and started again.
+// Package transfers runs worlds of package transfer: hosts put blocks into each other's memory, read
+// from it, verify, cancel and notify, while rails lose packets, cables are pulled, queue pairs and NICs
+// fail, and processes are killed and restarted.
 //
-// A seed decides the world and its faults. Time is real, because nodes have goroutines and connections of their own. So a
-// seed repeats the plan of a world and not its interleaving.
+// A seed determines the world and its faults. Time is real, because nodes have their own goroutines and
+// connections. A seed therefore reproduces the plan of a world, but not its interleaving.
 //
-// # What is checked
+// # Checks
 //
-//	bytes           what a notification announces is in memory when it is taken, byte by byte; so is what a Get has read
+//	bytes           announced data is in memory when its notification is consumed, byte by byte; so is the result of a Get
 //	notifications   each arrives at most once and in the order of Submit; if its batch succeeded, it arrives
-//	errors          a transfer fails only for a reason that the world has: a cancel, or a process that was killed
-//	progress        when the faults are over, everything ends
+//	errors          a transfer fails only for a reason that the world has: a cancel, or a killed process
+//	progress        when the faults are over, everything completes
 package transfers

@@ -8,56 +8,56 @@ import (
 	"ibverbx/softnic"
 )
 
-// Plan is a world as a seed decides it.
+// Plan is a world derived from a seed.
 type Plan struct {
 	Seed  uint64
 	Hosts int
 	Rails int
-	// Wrapped says that rails are UC paths that package reliable makes RC of.
+	// Wrapped is set when rails are UC paths wrapped by package reliable.
 	Wrapped bool
-	// Impairment is what all rails do to packets.
+	// Impairment is applied to the packets on all rails.
 	Impairment softnic.Impairment
-	// Batches is how many batches each process sends to each other host.
+	// Batches is the number of batches that each process sends to each other host.
 	Batches int
 	Faults  []Fault
 }
 
-// Fault is something that happens to a host at a time, and ends by itself.
+// Fault is a temporary fault of a host.
 type Fault struct {
 	Kind FaultKind
-	// At is when it happens, from the beginning of the world on, and For how long it lasts.
+	// At is the time since the start of the world, and For the duration.
 	At, For time.Duration
 	Host    int
-	// Rail is the rail, if the fault is about one.
+	// Rail is the affected rail, if any.
 	Rail int
 }
 
-// FaultKind is a kind of fault.
+// FaultKind is the kind of a Fault.
 type FaultKind uint8
 
-// Kinds of faults.
+// Fault kinds.
 const (
-	// PortDown pulls the cable of a NIC.
+	// PortDown pulls a NIC's cable.
 	PortDown FaultKind = iota
-	// BlackHole makes a rail lose all packets that a host sends.
+	// BlackHole drops all packets that a host sends on a rail.
 	BlackHole
-	// NICFailure makes a NIC fail as a whole.
+	// NICFailure fails a whole NIC.
 	NICFailure
-	// LaneFailure makes a queue pair fail.
+	// LaneFailure fails a queue pair.
 	LaneFailure
-	// Disconnect ends the connections that the others have dialed.
+	// Disconnect closes the connections dialed by other hosts.
 	Disconnect
-	// Restart kills the process of a host and starts another one.
+	// Restart kills a host's process and starts another.
 	Restart
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{"port down", "black hole", "NIC failure", "lane failure", "disconnect", "restart"}
 
-// String names the kind.
+// String returns the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }
 
-// String describes the fault in a line.
+// String describes the fault in one line.
 func (f Fault) String() string {
 	return fmt.Sprintf("%v after %v for %v: host %d, rail %d", f.Kind, f.At, f.For, f.Host, f.Rail)
 }
@@ -70,7 +70,7 @@ const (
 	maxRestarts = 2
 )
 
-// NewPlan draws a world.
+// NewPlan derives a world from a seed. The same seed gives an equal plan.
 func NewPlan(seed uint64) *Plan {
 	r := rand.New(rand.NewPCG(seed, 0x7472616e73666572))
 	p := &Plan{

@@ -11,16 +11,17 @@ import (
 	"ibverbx/softnic"
 )
 
-// Summary counts what happened in a world.
+// Summary holds the counters of a world.
 type Summary struct {
-	// Batches succeeded, Canceled ones were canceled, and Lost ones ended because a process was killed.
+	// Batches counts successful batches, Canceled canceled ones, and Lost those that failed because a
+	// process was killed.
 	Batches, Canceled, Lost int
-	// Notifications were taken and found right, and so were Gets.
+	// Notifications and Gets count the consumed and verified ones.
 	Notifications, Gets int
 	Faults              [faultKinds]int
 }
 
-// Add adds up summaries.
+// Add adds the counters of o.
 func (s *Summary) Add(o Summary) {
 	s.Batches, s.Canceled, s.Lost = s.Batches+o.Batches, s.Canceled+o.Canceled, s.Lost+o.Lost
 	s.Notifications, s.Gets = s.Notifications+o.Notifications, s.Gets+o.Gets
@@ -29,7 +30,7 @@ func (s *Summary) Add(o Summary) {
 	}
 }
 
-// String is a line.
+// String formats the counters in one line.
 func (s Summary) String() string {
 	line := fmt.Sprintf("%d batches (%d canceled, %d lost), %d notifications and %d reads right;",
 		s.Batches+s.Canceled+s.Lost, s.Canceled, s.Lost, s.Notifications, s.Gets)
@@ -62,7 +63,7 @@ type notice struct {
 	Batch                      int
 }
 
-// Run runs the world of a Plan. An error says which promise was broken. ctx bounds the time.
+// Run runs the world of a Plan. An error names the violated guarantee. ctx bounds the real time.
 func Run(ctx context.Context, plan *Plan) (Summary, error) {
 	w := &world{plan: plan, owed: map[notice]bool{}}
 	w.ctx, w.fail = context.WithCancelCause(ctx)
