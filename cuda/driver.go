@@ -7,13 +7,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// DefaultLibrary is the name that Load passes to the dynamic linker.
+// DefaultLibrary is the library name that Load passes to the dynamic linker.
 const DefaultLibrary = "libcuda.so.1"
 
 // Config configures access to libcuda. The zero value means the system's library.
 type Config struct {
-	// Library is the file to open instead of DefaultLibrary. It is a path, or a name that the dynamic
-	// linker searches for.
+	// Library is the file to open instead of DefaultLibrary: a path, or a name for the dynamic linker to
+	// search.
 	Library string
 }
 
@@ -33,8 +33,8 @@ const (
 	noBuild
 )
 
-// Load opens libcuda and initializes it. The error wraps ErrNoDriver or ErrNoDevice and says why. The
-// library stays loaded until the process ends.
+// Load opens and initializes libcuda. Errors wrap ErrNoDriver or ErrNoDevice and name the reason. The
+// library stays loaded until the process exits.
 func Load(cfg Config) (*Driver, error) {
 	const op = "load libcuda"
 	path := cfg.Library
@@ -60,23 +60,24 @@ func Load(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// Version is the newest CUDA version that the driver supports, such as 13.0.
+// Version returns the newest CUDA version that the driver supports, such as 13.0.
 func (d *Driver) Version() string { return fmt.Sprintf("%d.%d", d.version/1000, d.version%1000/10) }
 
 // Device describes a GPU.
 type Device struct {
-	// Ordinal is the number of the GPU for Open. CUDA_VISIBLE_DEVICES changes the numbers.
+	// Ordinal is the GPU's number for Open, starting at 0. CUDA_VISIBLE_DEVICES changes the numbering.
 	Ordinal int
-	Name    string
-	// PCI is the address as sysfs writes it, such as 0000:18:00.0.
+	// Name is the product name.
+	Name string
+	// PCI is the PCI address in sysfs notation, such as 0000:18:00.0.
 	PCI string
 	// Memory is the total memory in bytes.
 	Memory uint64
 	// Compute is the compute capability, such as 9.0.
 	Compute string
-	// DMABuf reports whether the driver can export memory as dma-buf (Memory.DMABuf).
+	// DMABuf reports whether the driver can export memory as a dma-buf (Memory.DMABuf).
 	DMABuf bool
-	// GPUDirect reports whether NICs can access the memory (GPUDirect RDMA).
+	// GPUDirect reports whether NICs can access the memory directly (GPUDirect RDMA).
 	GPUDirect bool
 }
 
@@ -88,7 +89,7 @@ type deviceInfo struct {
 	dmaBuf, rdma bool
 }
 
-// Devices returns the GPUs in the order of the driver. The list may be empty.
+// Devices returns the GPUs in driver order. The list may be empty.
 func (d *Driver) Devices() ([]Device, error) {
 	devices := make([]Device, d.count)
 	for i := range devices {
@@ -104,7 +105,7 @@ func (d *Driver) Devices() ([]Device, error) {
 	return devices, nil
 }
 
-// Devices returns the GPUs of the system's driver.
+// Devices loads the system's driver and returns its GPUs. Errors are as in Load.
 func Devices() ([]Device, error) {
 	d, err := Load(Config{})
 	if err != nil {
@@ -113,7 +114,7 @@ func Devices() ([]Device, error) {
 	return d.Devices()
 }
 
-// Open opens a GPU of the system's driver.
+// Open loads the system's driver and opens a GPU. Errors are as in Load and Driver.Open.
 func Open(ordinal int) (*GPU, error) {
 	d, err := Load(Config{})
 	if err != nil {

@@ -7,31 +7,31 @@ import (
 	"ibverbx/verbs"
 )
 
-// Reasons for errors of this package. Test with errors.Is; the wrapping error has the details. Errors
-// also wrap verbs.ErrInvalid, verbs.ErrNotSupported, verbs.ErrBusy and verbs.ErrClosed.
+// Sentinel errors. Test with errors.Is; the wrapping error has the details. Errors also wrap
+// verbs.ErrInvalid, verbs.ErrNotSupported, verbs.ErrBusy and verbs.ErrClosed.
 var (
 	// ErrNoDriver means that libcuda cannot be opened or is too old.
 	ErrNoDriver = fmt.Errorf("%w: no CUDA driver", verbs.ErrNotSupported)
-	// ErrNoDevice means that the driver works but has no such GPU.
+	// ErrNoDevice means that the driver works, but the GPU does not exist.
 	ErrNoDevice = fmt.Errorf("%w: no GPU", verbs.ErrNotFound)
-	// ErrOutOfMemory means that the GPU, or the host on its behalf, has too little memory left.
+	// ErrOutOfMemory means that the GPU, or the host on its behalf, is out of memory.
 	ErrOutOfMemory = fmt.Errorf("%w: out of memory", verbs.ErrLimit)
-	// ErrDeviceLost means that the GPU or the process's context on it has failed. CUDA then refuses all
-	// further work of the process on it. The contents of its memory are lost.
+	// ErrDeviceLost means that the GPU or the process's context on it has failed. CUDA then rejects all
+	// further work of the process on it, and the contents of its memory are lost.
 	ErrDeviceLost = fmt.Errorf("%w: GPU lost", verbs.ErrDeviceFatal)
 )
 
 // errRefused is the sentinel for results without a more specific meaning.
 var errRefused = errors.New("the CUDA driver refused")
 
-// Error is a failed call of the CUDA driver. errors.Is finds the sentinel of this package or of verbs
-// that the code stands for.
+// Error is a failed CUDA driver call. errors.Is matches the sentinel of this package or of verbs that
+// corresponds to the code.
 type Error struct {
-	// Call is the function, such as cuMemAlloc.
+	// Call is the driver function, such as cuMemAlloc.
 	Call string
 	// Code is the CUresult.
 	Code int
-	// Name is CUDA's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY.
+	// Name is CUDA's name for the code, such as CUDA_ERROR_OUT_OF_MEMORY.
 	Name string
 	// Text is CUDA's description of the code.
 	Text string
@@ -42,8 +42,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%s, %d)", e.Unwrap(), e.Call, e.Text, e.Name, e.Code)
 }
 
-// Unwrap returns the sentinel. A lost GPU is one of the codes after which, by CUDA's documentation, the
-// process must end before it can use CUDA again, or a context that is gone.
+// Unwrap returns the sentinel. ErrDeviceLost covers destroyed contexts and the codes after which,
+// according to CUDA's documentation, the process must exit before it can use CUDA again.
 func (e *Error) Unwrap() error {
 	switch e.Code {
 	case 2: // CUDA_ERROR_OUT_OF_MEMORY

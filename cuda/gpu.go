@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// GPU is an open GPU. It is safe for concurrent use. It uses the primary context of the GPU, as the
-// CUDA runtime and PyTorch do, so it can use their memory.
+// GPU is an open GPU. It is safe for concurrent use. It uses the GPU's primary context, like the CUDA
+// runtime and PyTorch, so it can access their memory.
 type GPU struct {
 	driver  *Driver
 	ordinal int
@@ -26,7 +26,8 @@ var _ verbs.MemoryDevice = (*GPU)(nil)
 
 func gpuName(ordinal int) string { return fmt.Sprintf("cuda:%d", ordinal) }
 
-// Open opens a GPU. The first use of a GPU in a process takes a few hundred milliseconds.
+// Open opens a GPU by its ordinal. It returns ErrNoDevice if the GPU does not exist. The first use of a
+// GPU in a process takes a few hundred milliseconds.
 func (d *Driver) Open(ordinal int) (*GPU, error) {
 	g := &GPU{driver: d, ordinal: ordinal}
 	if ordinal < 0 || ordinal >= d.count {
@@ -45,7 +46,7 @@ func (d *Driver) Open(ordinal int) (*GPU, error) {
 	return g, nil
 }
 
-// Name is the name of the GPU in errors and on command lines, such as cuda:0.
+// Name returns the GPU's name in errors and on command lines, such as cuda:0.
 func (g *GPU) Name() string { return gpuName(g.ordinal) }
 
 // wrong wraps an error of an operation; nil stays nil.
@@ -73,9 +74,9 @@ func (g *GPU) unuse() {
 	g.open--
 }
 
-// Close releases the GPU. It waits for calls of Copy that are under way, and returns
-// verbs.ErrBusy while memory, pins or streams of the GPU are open. A second Close does nothing. Errors of
-// a lost GPU are reported, and the GPU is closed.
+// Close releases the GPU. It waits for Copy calls in progress, and returns verbs.ErrBusy while memory,
+// pins or streams of the GPU are open. A second Close does nothing. On a lost GPU it returns the error,
+// and the GPU is closed.
 func (g *GPU) Close() error {
 	const op = "close"
 	g.copies.mu.Lock() // the last copy may have given its memory back and not returned

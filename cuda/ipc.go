@@ -7,19 +7,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// IPCHandle names memory of a GPU to other processes of the host. It is valid while the process that
-// made it has the memory.
+// IPCHandle lets other processes on this host map GPU memory. It is valid until the exporting process
+// frees the memory.
 type IPCHandle struct {
-	// Handle is CUDA's handle of the whole allocation.
+	// Handle is CUDA's handle for the whole allocation.
 	Handle [64]byte
-	// Offset is where the memory begins in the allocation, in bytes.
+	// Offset is the start of the memory within the allocation, in bytes.
 	Offset uint64
 	// Size is the number of bytes.
 	Size uint64
 }
 
-// IPCHandle returns a handle of memory for OpenIPC in another process. Memory that is itself opened from a
-// handle has none.
+// IPCHandle returns a handle to memory for OpenIPC in another process. Memory opened from a handle
+// cannot be exported again.
 func (g *GPU) IPCHandle(m *verbs.Memory) (IPCHandle, error) {
 	const op = "export memory to processes"
 	addr, err := take(m, 0, 0)
@@ -72,9 +72,9 @@ func (g *GPU) OpenMemory(handle []byte) (*verbs.Memory, error) {
 	})
 }
 
-// OpenIPC opens memory of another process. The GPU must be the same one, or one with peer access to it.
-// The handle need not be trusted: a range outside of the allocation is refused. The other process must
-// not free the memory before Free.
+// OpenIPC maps another process's memory. The GPU must be the same one, or have peer access to it. The
+// handle is untrusted: a range outside the allocation is rejected. The other process must not free the
+// memory before Free.
 func (g *GPU) OpenIPC(h IPCHandle) (*verbs.Memory, error) {
 	const op = "open memory of another process"
 	if h.Size == 0 || h.Size > 1<<62 || h.Offset > 1<<62 {

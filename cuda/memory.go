@@ -7,9 +7,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// Alloc returns size bytes of the GPU. Their contents are undefined.
+// Alloc allocates size bytes of GPU memory with undefined contents. It returns ErrOutOfMemory if the GPU
+// is full, and verbs.ErrInvalid for a size below 1.
 //
-// Copies do not wait for kernels and copies that other libraries have queued on their streams. Synchronize
+// Copies do not wait for kernels and copies that other libraries queued on their streams. Synchronize
 // those first.
 func (g *GPU) Alloc(size int) (*verbs.Memory, error) {
 	const op = "allocate memory"
@@ -55,9 +56,9 @@ type pointerKind struct{ memoryType, managed, ordinal int }
 // deviceMemory is CU_MEMORYTYPE_DEVICE.
 const deviceMemory = 2
 
-// Adopt makes memory that another library allocated on the GPU usable, such as a tensor of PyTorch. The
-// range must lie in one allocation. The memory must stay allocated until Free, which does not free the
-// allocation.
+// Adopt makes another library's memory on the GPU available for registration and copies, such as a
+// PyTorch tensor. The range must lie in one allocation, which must stay allocated until Free; Free does
+// not release it.
 func (g *GPU) Adopt(addr uint64, size int) (*verbs.Memory, error) {
 	const op = "adopt memory"
 	if addr == 0 || size <= 0 || addr+uint64(size) < addr {

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// PinnedMemory is host memory that is locked for the GPU, so that its copy engines access it directly.
+// PinnedMemory is host memory pinned for the GPU, so that its copy engines access it directly.
 type PinnedMemory struct {
 	gpu *GPU
 	mem *verbs.Memory
@@ -15,8 +15,8 @@ type PinnedMemory struct {
 	closed bool
 }
 
-// Pin locks host memory, which then cannot be freed until PinnedMemory.Close. Each piece of memory can be pinned
-// once in a process. Pinning takes about as long as allocating the pages.
+// Pin pins host memory, which then cannot be freed until PinnedMemory.Close. A process can pin each
+// range of memory once. Pinning takes about as long as allocating the pages.
 func (g *GPU) Pin(mem *verbs.Memory) (*PinnedMemory, error) {
 	const op = "pin memory"
 	if mem == nil {
@@ -42,9 +42,9 @@ func (g *GPU) Pin(mem *verbs.Memory) (*PinnedMemory, error) {
 	return &PinnedMemory{gpu: g, mem: mem}, nil
 }
 
-// Close unlocks the memory. The caller has synchronized the streams that use it. Close waits for copies of
-// Memory and of NICs. A second Close does nothing. If the GPU is lost, Close reports that, and the memory counts as
-// unlocked.
+// Close unpins the memory. The caller must have synchronized the streams that use it; Close waits for
+// copies by Memory and NICs. A second Close does nothing. On a lost GPU it returns the error, and the
+// memory counts as unpinned.
 func (p *PinnedMemory) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,16 +10,15 @@ import (
 // maxQueued is the number of copies that a Stream accepts between two calls of Synchronize.
 const maxQueued = 1024
 
-// Stream runs copies in order, at the same time as those of other streams. It is safe for concurrent
-// use. Calls wait while another one synchronizes.
+// Stream runs copies in order, concurrently with other streams. It is safe for concurrent use. Calls
+// wait while another one synchronizes.
 //
-// A copy has happened when Synchronize returns without an error, and not earlier. Until then the
-// stream keeps the memory of the GPU from being freed. Host bytes must stay mapped and unchanged, and
-// bytes that are read into must not be looked at. Copies from and to host memory that is not pinned
-// (GPU.Pin) are slower, and may block the caller.
+// A copy is complete only when Synchronize returns nil. Until then the stream prevents the GPU memory
+// from being freed. Host bytes must stay mapped and unchanged, and destination bytes must not be read.
+// Copies from and to unpinned host memory (GPU.Pin) are slower, and may block the caller.
 //
-// The stream keeps host bytes of the Go heap alive, and nothing keeps the stream alive. Synchronize or
-// close it before the last reference to it goes: otherwise the GPU may access memory that Go has reused.
+// The stream keeps host bytes on the Go heap alive, but it is not kept alive itself. Synchronize or
+// close it before dropping the last reference: otherwise the GPU may access memory that Go has reused.
 type Stream struct {
 	gpu *GPU
 
@@ -48,7 +47,7 @@ func (h *hold) give() {
 	*h = hold{}
 }
 
-// NewStream returns a stream.
+// NewStream creates a stream. Close it before the GPU.
 func (g *GPU) NewStream() (*Stream, error) {
 	const op = "create stream"
 	if err := g.use(); err != nil {
@@ -70,7 +69,7 @@ func (g *GPU) newStream(op string) (*Stream, error) {
 	return &Stream{gpu: g, stream: h, queued: make([]hold, 0, maxQueued)}, nil
 }
 
-// Write queues a copy of src to dst at off.
+// Write queues a copy of src to dst at off. A range outside dst returns verbs.ErrInvalid.
 func (s *Stream) Write(dst *verbs.Memory, off int, src []byte) error {
 	to, err := take(dst, off, len(src))
 	if err != nil {
@@ -79,7 +78,7 @@ func (s *Stream) Write(dst *verbs.Memory, off int, src []byte) error {
 	return s.queue(to, 0, len(src), hold{a: dst, host: src})
 }
 
-// Read queues a copy of src at off to dst.
+// Read queues a copy from src at off to dst. A range outside src returns verbs.ErrInvalid.
 func (s *Stream) Read(dst []byte, src *verbs.Memory, off int) error {
 	from, err := take(src, off, len(dst))
 	if err != nil {
@@ -88,7 +87,8 @@ func (s *Stream) Read(dst []byte, src *verbs.Memory, off int) error {
 	return s.queue(0, from, len(dst), hold{a: src, host: dst})
 }
 
-// Copy queues a copy of n bytes of src, which may be memory of another GPU, to dst.
+// Copy queues a copy of n bytes from src, which may be on another GPU, to dst. A range outside either
+// memory returns verbs.ErrInvalid.
 func (s *Stream) Copy(dst *verbs.Memory, off int, src *verbs.Memory, srcOff, n int) error {
 	to, err := take(dst, off, n)
 	if err != nil {
@@ -216,8 +216,8 @@ func (s *Stream) ready() error {
 	return nil
 }
 
-// Synchronize waits until all copies have happened. After an error their bytes are undefined. They are
-// still in use unless the error is ErrDeviceLost: try again, or close the stream.
+// Synchronize waits for all copies to complete. After an error their destinations are undefined and
+// still in use, unless the error is ErrDeviceLost: try again, or close the stream.
 func (s *Stream) Synchronize() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,8 +256,8 @@ func (s *Stream) settle(addr uint64) error {
 	return nil
 }
 
-// Close waits for the copies and destroys the stream. A second Close does nothing. If the GPU is lost,
-// Close reports that, and the stream is closed.
+// Close waits for the copies and destroys the stream. A second Close does nothing. On a lost GPU it
+// returns the error, and the stream is closed.
 func (s *Stream) Close() error {
 	if s.gpu == nil {
 		return nil // a zero Stream
