@@ -9,7 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Device is an RDMA device in the list of libibverbs.
+// Device is an RDMA device listed by libibverbs. It implements verbs.Device and is safe for concurrent
+// use.
 type Device struct {
 	lib  *Library
 	info deviceInfo
@@ -17,18 +18,18 @@ type Device struct {
 
 var _ verbs.Device = (*Device)(nil)
 
-// Name is the name of the kernel's device, such as "mlx5_0" or "rxe0".
+// Name returns the kernel's device name, such as "mlx5_0" or "rxe0".
 func (d *Device) Name() string { return d.info.name }
 
-// GUID is the node GUID.
+// GUID returns the node GUID.
 func (d *Device) GUID() verbs.GUID { return d.info.guid }
 
-// Driver names the kernel driver, such as "mlx5_core" or "rdma_rxe". It is empty if sysfs
-// does not have it.
+// Driver returns the kernel driver's name, such as "mlx5_core" or "rdma_rxe". It is empty if sysfs does
+// not list it.
 func (d *Device) Driver() string { return driverOf(d.info.path) }
 
-// Open returns a new context on the device. Each Open asks the library for its devices
-// again, so an unplugged device is verbs.ErrNotFound.
+// Open returns a new context on the device. Each Open queries the library's device list, so an unplugged
+// device returns verbs.ErrNotFound.
 func (d *Device) Open() (verbs.Context, error) {
 	const op = "open device"
 	if err := d.lib.use(); err != nil {

@@ -1,5 +1,5 @@
-// Package rdmacore implements package verbs on real NICs through libibverbs: ConnectX and
-// other hardware, and the kernel's Soft-RoCE.
+// Package rdmacore implements package verbs on real NICs through libibverbs: ConnectX and other
+// hardware, and the kernel's Soft-RoCE.
 //
 //	lib, err := rdmacore.Load(rdmacore.Config{})
 //	devices, err := lib.Devices()
@@ -8,35 +8,32 @@
 //
 // # The library
 //
-// [Load] opens libibverbs.so.1 at run time. A program builds and starts without the library
-// and without its headers. The error tells whether the library is missing, too old, or
-// finds no device ([ErrNoLibrary], [ErrOldLibrary], [ErrNoDevice]). Without cgo, and on
-// systems other than 64-bit Linux, the package has the same functions, and Load returns an
-// error that wraps verbs.ErrNotSupported.
+// [Load] opens libibverbs.so.1 at run time. A program builds and starts without the library and without
+// its headers. Errors distinguish a missing library, an old one, and a system without devices
+// ([ErrNoLibrary], [ErrOldLibrary], [ErrNoDevice]). Without cgo, and on systems other than 64-bit Linux,
+// the package has the same functions, and Load returns an error that wraps verbs.ErrNotSupported.
 //
 // # Crossing into C
 //
-// A call into C costs about 40 ns, more than some NICs need for the work itself. One call
-// therefore posts a whole chain or polls a whole slice. Requests are checked and built in C,
-// on its stack, and nothing is allocated. A gate in C serializes posts to one queue and
-// keeps the queue alive until they finish. It costs one atomic operation and no Go lock.
+// A call into C costs about 40 ns, more than some NICs need for the work itself. One call therefore
+// posts a whole chain or polls a whole slice. Requests are checked and built in C, on its stack, without
+// allocation. A gate in C serializes posts to one queue and keeps the queue alive until they finish. It
+// costs one atomic operation and no Go lock.
 //
 // # Completion queues
 //
-// CQs are extended (ibv_create_cq_ex(3)) if the device supports that, and plain otherwise or
-// with Config.PlainCQ. Both behave alike. This package serializes everything that a driver does
-// with a CQ, so extended CQs are created without the driver's lock where the driver allows that
-// (IBV_CREATE_CQ_ATTR_SINGLE_THREADED). A plain CQ is polled with one driver call per
-// batch. An extended CQ needs one call per completion and one per field; only meaningful
-// fields are read. With a driver that only loads the field, an extended CQ costs about 4 ns
-// more per completion (BenchmarkCgoPoll, BenchmarkCgoPollPlain). The Soft-RoCE driver loses
-// entries if several are taken at once, so each completion is polled separately there, in
+// CQs are extended (ibv_create_cq_ex(3)) if the device supports that, and plain otherwise or with
+// Config.PlainCQ. Both behave alike. This package serializes all driver calls on a CQ, so extended CQs
+// are created without the driver's lock where the driver allows it (IBV_CREATE_CQ_ATTR_SINGLE_THREADED).
+// A plain CQ is polled with one driver call per batch. An extended CQ needs one call per completion and
+// one per field; only meaningful fields are read. With a driver that only loads the field, an extended
+// CQ costs about 4 ns more per completion (BenchmarkCgoPoll, BenchmarkCgoPollPlain). The Soft-RoCE
+// driver loses entries if several are polled at once, so each completion is polled separately there, in
 // the same crossing.
 //
-// # What this provider adds to libibverbs
+// # Additions to libibverbs
 //
-// Drivers differ in what they check. This provider keeps the promises of package verbs on
-// all of them:
+// Drivers differ in their checks. This provider keeps the guarantees of package verbs on all of them:
 //
 //   - A post in the wrong state, with an opcode that the transport lacks, or with too many
 //     elements is rejected before the driver sees it.
@@ -45,23 +42,23 @@
 //   - Closing or resetting a QP removes its completions from its CQs.
 //   - Attributes are reported as they were set.
 //
-// State and Query ask the device, which is a system call.
+// State and Query query the device, which is a system call.
 //
 // # Events
 //
-// A context has one goroutine for asynchronous events. A second one for completion events
-// starts with the first CQ that has a Waker. Both are parked in Go's poller and occupy no
-// thread. They end with the context.
+// A context has one goroutine for asynchronous events. A second one for completion events starts with
+// the first CQ that has a Waker. Both are parked in Go's poller, occupy no thread, and exit when the
+// context is closed.
 //
 // # Fork
 //
-// Memory that a NIC may write must not be copied on write. Programs that start others with
-// os/exec are safe, because the child only runs exec. If C code in the process forks without
-// exec, set Config.ForkSafe on kernels before 5.12.
+// Memory that a NIC may write must not be copied on write. Programs that start others with os/exec are
+// safe, because the child only runs exec. If C code in the process forks without exec, set
+// Config.ForkSafe on kernels before 5.12.
 //
 // # Not tested on hardware
 //
 // The suite verbs/verbstest passes on Soft-RoCE. Completion timestamps and their clock, dma-buf
-// registration, InfiniBand link layers and devices with several ports follow the
-// specification but have not been tested on hardware.
+// registration, InfiniBand link layers and devices with several ports follow the specification but have
+// not been tested on hardware.
 package rdmacore

@@ -6,10 +6,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// GIDChoice is the row of a GID table that packets carry as their source, and the reason.
+// GIDChoice is the selected source GID of a port, and the reason.
 type GIDChoice struct {
+	// Entry is the row of the GID table.
 	Entry verbs.GIDEntry
-	// Why is the reason for the choice, in a few words.
+	// Why is the reason for the choice, as a short phrase.
 	Why string
 }
 
@@ -34,10 +35,9 @@ var (
 	rankIB          = rank{9, "the port GID of an InfiniBand port"}
 )
 
-// ChooseGID chooses the source address of a port from the non-empty rows of its GID table. A
-// wanted GID that is not zero is used as it is, in its RoCE v2 row if it has several.
-// Otherwise routable RoCE v2 rows are preferred, IPv4-mapped before IPv6, and link-local rows
-// come last.
+// ChooseGID selects the source address of a port from the non-empty rows of its GID table. A non-zero
+// wanted GID is used as is, in its RoCE v2 row if it has several. Otherwise routable RoCE v2 rows are
+// preferred, IPv4-mapped before IPv6, and link-local rows are the last choice.
 func ChooseGID(link verbs.LinkLayer, rows []verbs.GIDEntry, wanted verbs.GID) (GIDChoice, error) {
 	var (
 		best  GIDChoice

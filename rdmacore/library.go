@@ -19,8 +19,8 @@ type Library struct {
 	closed bool
 }
 
-// Load opens libibverbs. The error wraps ErrNoLibrary or ErrOldLibrary and has the message of
-// the dynamic linker. The library stays loaded until the process ends.
+// Load opens libibverbs. Errors wrap ErrNoLibrary or ErrOldLibrary and include the dynamic linker's
+// message. The library stays loaded until the process exits.
 func Load(cfg Config) (*Library, error) {
 	const op = "load libibverbs"
 	h, text, res := cLoad(cfg.library())
@@ -42,7 +42,7 @@ func Load(cfg Config) (*Library, error) {
 	return &Library{cfg: cfg, h: h}, nil
 }
 
-// Path is the name or path that was opened.
+// Path returns the name or path of the opened library.
 func (l *Library) Path() string { return l.cfg.library() }
 
 // use counts a context, so that Close cannot release the library while it is in use.
@@ -62,8 +62,8 @@ func (l *Library) unuse() {
 	l.open--
 }
 
-// Devices returns the RDMA devices in the order of the library. If there are none, the error
-// wraps ErrNoDevice and explains what to do.
+// Devices returns the RDMA devices in library order. Without devices, the error wraps ErrNoDevice and
+// explains how to fix it.
 func (l *Library) Devices() ([]*Device, error) {
 	const op = "list devices"
 	if err := l.use(); err != nil {

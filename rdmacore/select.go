@@ -8,14 +8,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// Choice is a device chosen by a specification.
+// Choice is a device selected by a specification.
 type Choice[D any] struct {
+	// Device is the selected device.
 	Device D
-	// Port is the requested port; 0 means none.
+	// Port is the requested port; 0 means unspecified.
 	Port int
 }
 
-// Select chooses devices by name, in the syntax that RDMA programs share:
+// Select selects devices by name, in the syntax that RDMA programs share:
 //
 //	""                  all devices
 //	"mlx5_0"            all devices whose name starts with mlx5_0
@@ -25,9 +26,9 @@ type Choice[D any] struct {
 //	"^mlx5_3,rxe"       all devices except those whose names start with mlx5_3 or rxe
 //	"^=mlx5_1"          all devices except mlx5_1
 //
-// A device appears once, or once for each requested port. An entry that matches no device is
-// an error that wraps verbs.ErrNotFound and lists the devices. A malformed entry wraps
-// verbs.ErrInvalid. Entries after ^ may match nothing, but at least one device must remain.
+// A device appears once, or once per requested port. An entry without a match returns verbs.ErrNotFound
+// and lists the devices; a malformed entry returns verbs.ErrInvalid. Entries after ^ may match nothing,
+// but at least one device must remain.
 func Select[D interface{ Name() string }](spec string, devices []D) ([]Choice[D], error) {
 	const op = "select devices"
 	s, err := parseSpec(spec)

@@ -9,10 +9,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// Library is libibverbs. There is none in this build.
+// Library is libibverbs. This build does not support it.
 type Library struct{}
 
-// Device is an RDMA device. There is none in this build.
+// Device is an RDMA device. This build does not support any.
 type Device struct{}
 
 var _ verbs.Device = (*Device)(nil)
