@@ -14,7 +14,8 @@ import (
 	"strings"
 )
 
-// ErrCannotBuild says that the library is not there and cannot be built. The error says what is missing.
+// ErrCannotBuild means that the library does not exist and cannot be built. The wrapping error names the
+// reason, such as missing tools.
 var ErrCannotBuild = errors.New("the library is not installed and cannot be built")
 
 // tools are what a build needs.

@@ -1,17 +1,19 @@
-// Package dropin runs unmodified RDMA programs on software NICs. It is the machinery of `ibverbx run`.
+// Package dropin runs unmodified RDMA programs on software NICs. It implements `ibverbx run`.
 //
-// A program finds its NICs through libibverbs.so.1. The drop-in is a library of that name whose devices are softnics:
+// A program finds its NICs through libibverbs.so.1. The drop-in is a library of that name whose devices
+// are softnics:
 //
 //	shim/    the ABI of libibverbs in C. It builds against the headers of the installed rdma-core.
-//	preload/ what a preloaded library adds: handlers of signals, and the files that a kernel with RDMA has
+//	preload/ additions for a preloaded library: signal handlers, and the files that a kernel with RDMA has
 //	core/    softnic behind the functions of shim/seam.h, as a shared library with a Go runtime
 //
 // The shim is preloaded, so it also satisfies dlopen("libibverbs.so.1"). It loads the core at the first
 // ibv_get_device_list. Shells and launchers that inherit LD_PRELOAD therefore carry no Go runtime.
 //
-// [Find] returns the library: one that was installed, one from the cache, or a new build. [Options] are what a user
-// can set about the software NICs; they travel in environment variables.
+// [Find] returns the library: an installed one, a cached one, or a new build. [Options] configures the
+// software NICs and travels in environment variables. To run a program, pass [Library.Env] and
+// [Options.Env] in its environment.
 //
-// Programs that meet through the drop-in have no bootstrap, so their packets are plain RoCE v2: neither encrypted
-// nor authenticated. docs/dropin.md has more.
+// Programs connected through the drop-in have no bootstrap, so their packets are plain RoCE v2: neither
+// encrypted nor authenticated. See docs/dropin.md.
 package dropin

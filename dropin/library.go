@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// LibraryVariable names the directory of the library. If the library is not there yet, it is built there.
+// LibraryVariable is the environment variable with the library's directory. If the library does not
+// exist there, it is built there.
 const LibraryVariable = prefix + "LIB"
 
 // Files of the library. The shim looks for the core beside itself.
@@ -22,7 +23,7 @@ const (
 	preloadFile = "libibverbx-preload.so"
 )
 
-// Library is the drop-in library, in a directory.
+// Library is the drop-in library in the directory Dir.
 type Library struct{ Dir string }
 
 // complete reports whether the directory has all files.
@@ -35,8 +36,9 @@ func (l Library) complete() bool {
 	return true
 }
 
-// Env returns the variables that make a program use the library. environ is the environment that the program will
-// have otherwise: libraries that it preloads stay preloaded.
+// Env returns the variables that make a program use the library, as NAME=value. environ is the program's
+// environment otherwise; libraries preloaded in it stay preloaded. It returns an error if Dir contains a
+// colon or white space, which LD_PRELOAD cannot express.
 func (l Library) Env(environ []string) ([]string, error) {
 	if strings.ContainsAny(l.Dir, ": \t\n") {
 		return nil, fmt.Errorf("the library is in %q: LD_PRELOAD cannot name a path with spaces or colons; set %s to another directory",
@@ -51,8 +53,9 @@ func (l Library) Env(environ []string) ([]string, error) {
 	return []string{"LD_PRELOAD=" + preload}, nil
 }
 
-// Find returns the library: the one in the directory that lookup has under LibraryVariable, one beside this executable, or one
-// in the user's cache. If there is none, Find builds one and says so on notes.
+// Find returns the library: from the directory that lookup returns for LibraryVariable, from beside this
+// executable, or from the user's cache. If none exists, Find builds one and reports that on notes. It
+// returns ErrCannotBuild if that is impossible, for example because a tool is missing.
 func Find(ctx context.Context, lookup func(string) (string, bool), notes io.Writer) (Library, error) {
 	if dir, ok := lookup(LibraryVariable); ok && dir != "" {
 		dir, err := filepath.Abs(dir)

@@ -12,32 +12,33 @@ import (
 	"ibverbx/verbs"
 )
 
-// Options are what a user can set about the software NICs of a program. The zero value means the defaults.
+// Options configures the software NICs of a program. The zero value means the defaults.
 type Options struct {
-	// Addrs are the addresses of the devices, in this order. A device without one gets a loopback address that no
-	// other process has.
+	// Addrs are the addresses of the devices, in order. Each remaining device gets a loopback address
+	// unused by other processes.
 	Addrs []netip.Addr
-	// Devices is how many devices a program sees. Zero means one, or one per address.
+	// Devices is the number of devices, at most MaxDevices. Zero means one, or one per address.
 	Devices int
-	// MTU is the MTU of the ports. Zero means the most that fits the interface.
+	// MTU is the MTU of the ports. Zero means the largest that fits the interface.
 	MTU verbs.MTU
-	// AnyPeer says that peers may be other NICs than softnics, such as hardware. The NIC then does without what only
-	// softnics understand, and is slower.
+	// AnyPeer allows peers other than softnics, such as hardware. The NIC then avoids softnic extensions
+	// and is slower.
 	AnyPeer bool
-	// PortGIDs makes the GIDs of devices with IPv4 addresses carry their UDP ports.
+	// PortGIDs adds UDP ports to the GIDs of devices with IPv4 addresses.
 	PortGIDs bool
-	// OnlyPackets keeps programs from using shared memory with others of the user on the host. Impairment and Capture, which concern
-	// packets, do so too.
+	// OnlyPackets disables shared memory with the user's other processes on this host. Impairment and
+	// Capture imply it, since they apply to packets.
 	OnlyPackets bool
-	// Impairment is what happens to the packets that a program sends.
+	// Impairment describes the faults injected into the packets that a program sends.
 	Impairment softnic.Impairment
-	// Capture is a file for the packets of a process. %p in the name stands for the process number. Empty means none.
+	// Capture is the pcap file for a process's packets. %p in the name expands to the process ID. Empty
+	// disables it.
 	Capture string
-	// Stats makes every process print the counters of its devices to stderr when it exits.
+	// Stats makes every process print its devices' counters to stderr on exit.
 	Stats bool
 }
 
-// MaxDevices is the most devices that a program can have.
+// MaxDevices is the maximum number of devices of a program.
 const MaxDevices = 16
 
 // variable is how one option travels.
@@ -57,7 +58,7 @@ const prefix = "IBVERBX_"
 // Variable describes an environment variable of the drop-in.
 type Variable struct{ Name, About string }
 
-// Variables lists the environment variables that the drop-in reads.
+// Variables returns the environment variables that the drop-in reads.
 func Variables() []Variable {
 	all := []Variable{{LibraryVariable, "the directory of the library"}}
 	for _, v := range variables {
@@ -107,16 +108,17 @@ func orEmpty(set bool, v any) string {
 	return fmt.Sprint(v)
 }
 
-// OptionError refuses the value of an environment variable.
+// OptionError reports an invalid value of an environment variable.
 type OptionError struct {
 	Variable, Value string
-	Use             string // the legal values
+	Use             string // the valid values
 }
 
-// Error names the variable, its value and the legal values.
+// Error returns the variable, its value and the valid values.
 func (e *OptionError) Error() string { return fmt.Sprintf("%s=%s: use %s", e.Variable, e.Value, e.Use) }
 
-// Set sets the option of a variable by its name without IBVERBX_.
+// Set sets the option of a variable, named without IBVERBX_. An invalid value returns an *OptionError,
+// an unknown name verbs.ErrInvalid.
 func (o *Options) Set(name, value string) error {
 	for _, v := range variables {
 		if v.name == name {
@@ -129,7 +131,8 @@ func (o *Options) Set(name, value string) error {
 	return verbs.Invalidf("there is no option %s", name)
 }
 
-// ReadEnv sets every option whose variable is set and not empty.
+// ReadEnv sets every option whose variable is set and non-empty. An invalid value returns an
+// *OptionError, fewer devices than addresses verbs.ErrInvalid.
 func (o *Options) ReadEnv(lookup func(string) (string, bool)) error {
 	for _, v := range variables {
 		if value, ok := lookup(prefix + v.name); ok && value != "" {
@@ -144,7 +147,7 @@ func (o *Options) ReadEnv(lookup func(string) (string, bool)) error {
 	return nil
 }
 
-// Env returns the options that are not defaults as environment variables.
+// Env returns the non-default options as environment variables, NAME=value. ReadEnv parses them.
 func (o *Options) Env() (env []string) {
 	for _, v := range variables {
 		if text := v.text(o); text != "" {

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// ErrProgram says that a program cannot use the library.
+// ErrProgram means that a program cannot use the library.
 var ErrProgram = errors.New("this program cannot use the library")
 
-// CheckProgram returns an error if the dynamic linker of a program would not load the library. Scripts pass: what they start is not known.
+// CheckProgram returns ErrProgram if a program's dynamic linker would not load the library. Scripts
+// pass, since their child processes are unknown.
 func CheckProgram(path string) error { return checkProgram(path, os.Getuid()) }
 
 // checkProgram is CheckProgram for a user.
