@@ -60,15 +60,15 @@ type CardLimits struct {
 // CardLane is one lane: its rail and its QP's address. Apart from Rail, the fields mirror
 // verbs.Endpoint.
 type CardLane struct {
-	Rail            int       `json:"rail"`
-	QPN             uint32    `json:"qpn"`
-	PSN             uint32    `json:"psn"`
-	LID             uint16    `json:"lid,omitempty"`
-	GID             verbs.GID `json:"gid"`
-	MTU             verbs.MTU `json:"mtu"`
-	MaxRdAtomic     uint8     `json:"max_rd_atomic"`
-	MaxDestRdAtomic uint8     `json:"max_dest_rd_atomic"`
-	Extra           []byte    `json:"extra,omitempty"`
+	Rail            int       `json:"rail"`               // index of the rail
+	QPN             uint32    `json:"qpn"`                // QP number
+	PSN             uint32    `json:"psn"`                // first packet sequence number
+	LID             uint16    `json:"lid,omitempty"`      // InfiniBand only
+	GID             verbs.GID `json:"gid"`                // port address
+	MTU             verbs.MTU `json:"mtu"`                // largest path MTU
+	MaxRdAtomic     uint8     `json:"max_rd_atomic"`      // outstanding READs and atomics issued
+	MaxDestRdAtomic uint8     `json:"max_dest_rd_atomic"` // outstanding READs and atomics served
+	Extra           []byte    `json:"extra,omitempty"`    // opaque data of the provider
 }
 
 // endpoint returns the address in the terms of package verbs.

@@ -51,7 +51,8 @@ type rail struct {
 }
 
 // NewRails returns the Rails of 1 to MaxRails NIC ports, with a protection domain on each. It returns
-// verbs.ErrInvalid for a nil Context or an invalid path, and otherwise the NIC's error with the rail.
+// verbs.ErrInvalid for another number, a nil Context or an invalid path, and otherwise the NIC's error
+// with the rail.
 func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if len(cfgs) == 0 || len(cfgs) > MaxRails {
 		return nil, fmt.Errorf("make rails: %w", verbs.Invalidf("%d rails: want 1 to %d", len(cfgs), MaxRails))
@@ -172,8 +173,8 @@ func (r *Rails) Configs() []RailConfig {
 	return cfgs
 }
 
-// Close frees the protection domains. Close everything created from the Rails first; otherwise Close
-// returns verbs.ErrBusy.
+// Close frees the protection domains. Close everything created from the Rails first: while regions or
+// VirtualQPs exist, Close returns verbs.ErrBusy.
 func (r *Rails) Close() error {
 	var errs []error
 	for i := range r.rails {

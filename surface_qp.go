@@ -326,8 +326,9 @@ type SGE struct {
 	Length uint32
 }
 
-// SendWR is a send request. WRITEs and READs carry up to 4 GiB - 1 bytes. SENDs must fit the largest
-// message of one lane, and atomics use 8 bytes.
+// SendWR is a send request. WRITEs and READs carry up to 4 GiB - 1 bytes. SENDs are not fragmented, and
+// must fit the largest message of a lane, at most 2 GiB; so must all requests on a single lane without
+// failover. Atomics use 8 bytes.
 type SendWR struct {
 	// WRID is copied to the completion.
 	WRID uint64

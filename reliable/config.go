@@ -154,7 +154,7 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 // Stepper is implemented by wrapped contexts. With Config.Now, the owner calls Step after every possible
 // change and at the time returned by the previous Step.
 type Stepper interface {
-	// Step runs all due timers and pending work. It returns the next deadline; the bool is false if no
+	// Step runs all due timers and pending work. It returns the next deadline; pending is false if no
 	// timer is armed.
 	Step() (next int64, pending bool)
 }

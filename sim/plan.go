@@ -100,11 +100,11 @@ type OpSet uint8
 
 // Request kinds.
 const (
-	OpWrite OpSet = 1 << iota
-	OpImm
-	OpRead
-	OpSend
-	OpAtomic
+	OpWrite  OpSet = 1 << iota // RDMA WRITE
+	OpImm                      // RDMA WRITE_WITH_IMM
+	OpRead                     // RDMA READ
+	OpSend                     // SEND
+	OpAtomic                   // atomics
 
 	allOps = OpWrite | OpImm | OpRead | OpSend | OpAtomic
 )

@@ -31,7 +31,7 @@ type Runner struct {
 // Summary is the result of a Runner over many seeds.
 type Summary struct {
 	Totals
-	Scenario string
+	Scenario string         // name of the scenario
 	First    uint64         // first seed
 	Seeds    uint64         // completed seeds
 	Of       uint64         // seeds to run

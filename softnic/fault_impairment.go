@@ -45,13 +45,13 @@ func (i Impairment) validate() error {
 
 // FaultStats counts the packets of one direction by outcome.
 type FaultStats struct {
-	Sent       uint64
-	Delivered  uint64
-	Lost       uint64
-	Duplicated uint64
-	Reordered  uint64
-	Corrupted  uint64
-	Cut        uint64
+	Sent       uint64 // packets handed to the link
+	Delivered  uint64 // packets that arrived, including duplicates
+	Lost       uint64 // packets lost at random
+	Duplicated uint64 // packets delivered twice
+	Reordered  uint64 // packets overtaken by later ones
+	Corrupted  uint64 // packets corrupted
+	Cut        uint64 // packets dropped by Cut or Path.Cut
 	// Overflow counts packets lost because the queue of a Path or Bottleneck was full.
 	Overflow uint64
 }

@@ -72,7 +72,8 @@ func (x *hostContext) purge(dead func(verbs.Event) bool) {
 type Stats struct {
 	PacketsSent     uint64
 	PacketsReceived uint64
-	// Direct counts WRITEs and READs that the NIC executed itself, in a ShmLink peer's memory.
+	// Direct counts WRITEs and READs that the NIC executed itself, directly in the memory of a peer
+	// process (ShmLink, UDPConfig.SharedMemory).
 	Direct uint64
 
 	// Reliability.
@@ -80,7 +81,7 @@ type Stats struct {
 	Timeouts        uint64 // acknowledgement timers that fired
 	Probes          uint64 // packets resent to solicit a response from a silent peer
 	NAKsSent        uint64 // sequence and fatal NAKs
-	RNRNAKsSent     uint64
+	RNRNAKsSent     uint64 // RNR NAKs
 	Duplicates      uint64 // requests received again
 	OutOfOrder      uint64 // requests received behind a gap
 	MessagesDropped uint64 // UC and UD messages that could not be placed
@@ -97,13 +98,13 @@ type Stats struct {
 	UnknownQP     uint64
 	NotReady      uint64 // the QP's state does not allow receiving
 	WrongSource   uint64 // not from the QP's peer
-	BadICRC       uint64
-	BadQKey       uint64
-	BadPKey       uint64
+	BadICRC       uint64 // corrupted
+	BadQKey       uint64 // UD only
+	BadPKey       uint64 // partition mismatch
 	Malformed     uint64 // invalid length, version, opcode, pad or syndrome
 	SendDrops     uint64 // rejected by the kernel
-	Unroutable    uint64
-	PortDownDrops uint64
+	Unroutable    uint64 // destination unknown
+	PortDownDrops uint64 // the port is down
 
 	CongestionNotices uint64 // CNPs received
 	ReceiveErrors     uint64 // receive errors of the socket
@@ -117,7 +118,7 @@ type QPStats struct {
 	Retransmits uint64 // go-back-N retransmissions by the requester
 	Timeouts    uint64 // acknowledgement timers that fired
 	NAKsSent    uint64 // sequence and fatal NAKs
-	RNRNAKsSent uint64
+	RNRNAKsSent uint64 // RNR NAKs
 }
 
 // SealStats counts packets dropped by seal checks (docs/wire.md).

@@ -46,7 +46,8 @@ type PD interface {
 	// CreateQP creates a QP in RESET. It returns ErrInvalid for an invalid cfg, ErrNotSupported if the
 	// device lacks a requested feature, and ErrLimit if the device has no free QP.
 	CreateQP(cfg QPConfig) (QP, error)
-	// CreateSRQ creates a shared receive queue. It returns ErrNotSupported without CapSRQ.
+	// CreateSRQ creates a shared receive queue. It requires CapSRQ, and returns ErrInvalid for an
+	// invalid cfg.
 	CreateSRQ(cfg SRQConfig) (SRQ, error)
 	// CreateAH creates an address handle for UD sends.
 	CreateAH(attr AHAttr) (AH, error)
@@ -75,10 +76,10 @@ type Access uint32
 
 // Access flags, numbered as in enum ibv_access_flags. Local reads are always allowed.
 const (
-	AccessLocalWrite   Access = 1 << 0
-	AccessRemoteWrite  Access = 1 << 1
-	AccessRemoteRead   Access = 1 << 2
-	AccessRemoteAtomic Access = 1 << 3
+	AccessLocalWrite   Access = 1 << 0 // receives, READs and atomics may write the region
+	AccessRemoteWrite  Access = 1 << 1 // the peer may WRITE
+	AccessRemoteRead   Access = 1 << 2 // the peer may READ
+	AccessRemoteAtomic Access = 1 << 3 // the peer may execute atomics
 	// AccessRelaxedOrdering is a hint that providers may ignore.
 	AccessRelaxedOrdering Access = 1 << 20
 
@@ -107,11 +108,11 @@ type AHAttr struct {
 	// FlowLabel is the 20-bit IPv6 flow label. On RoCE v2 it determines the UDP source port, which
 	// switches hash to choose among equal-cost paths (ECMP). Zero lets the NIC choose.
 	FlowLabel    uint32
-	HopLimit     uint8 // zero means 64
-	TrafficClass uint8
-	DLID         uint16
-	SL           uint8
-	Port         uint8 // the local port; zero means 1
+	HopLimit     uint8  // zero means 64
+	TrafficClass uint8  // IP traffic class (IPv4: TOS)
+	DLID         uint16 // destination LID, InfiniBand only
+	SL           uint8  // service level, 0 to 15
+	Port         uint8  // the local port; zero means 1
 	// Seal is the Seal of the QPs that use the address; see PathConfig.Seal. Nil means plain packets.
 	Seal Seal
 }
@@ -122,6 +123,6 @@ type AHAttr struct {
 type Corker interface {
 	// Cork starts collecting packets.
 	Cork()
-	// Uncork undoes one Cork; the last one sends the collected packets.
+	// Uncork undoes one Cork and sends the collected packets.
 	Uncork()
 }

@@ -20,15 +20,15 @@ type DeviceAttr struct {
 	Provider string
 	// Link is the medium: "memory", "fault", "udp", "shm", "Ethernet" or "InfiniBand".
 	Link         string
-	FWVersion    string
+	FWVersion    string // firmware version, empty if unknown
 	NodeGUID     GUID
 	SysImageGUID GUID
 	VendorID     uint32
 	VendorPartID uint32
 	HWVersion    uint32
-	Ports        int
+	Ports        int // number of ports
 
-	MaxMRSize  uint64
+	MaxMRSize  uint64 // bytes in one memory region
 	MaxMR      int
 	MaxPD      int
 	MaxQP      int
@@ -36,10 +36,10 @@ type DeviceAttr struct {
 	MaxSGE     int // scatter-gather elements in one work request; more than the package's MaxSGE only as a list (SendWR.Listed)
 	MaxInline  int // inline bytes in one send; 0 if unknown until a QP exists
 	MaxCQ      int
-	MaxCQE     int
+	MaxCQE     int // completions in one CQ
 	MaxSRQ     int
-	MaxSRQWR   int
-	MaxSRQSGE  int
+	MaxSRQWR   int // receives in one SRQ
+	MaxSRQSGE  int // scatter-gather elements in one SRQ receive
 	MaxAH      int
 	MaxMsgSize uint64 // bytes in one RC or UC message
 
@@ -49,8 +49,8 @@ type DeviceAttr struct {
 	// MaxQPInitRdAtomic is the maximum number of outstanding READs and atomics that a QP issues.
 	MaxQPInitRdAtomic int
 
-	Atomic       AtomicCap
-	Capabilities Capabilities
+	Atomic       AtomicCap    // scope of atomics
+	Capabilities Capabilities // optional features
 }
 
 // AtomicCap is the scope within which a device's atomics are atomic.
@@ -159,14 +159,14 @@ func MTUOf(bytes int) (MTU, error) {
 // PortAttr describes a port and its state (ibv_query_port(3)).
 type PortAttr struct {
 	State     PortState
-	MaxMTU    MTU
-	ActiveMTU MTU
-	GIDs      int // rows of the GID table
-	PKeys     int // rows of the P_Key table
-	MaxMsg    uint64
-	LID       uint16
-	SMLID     uint16
-	LMC       uint8
+	MaxMTU    MTU    // largest supported MTU
+	ActiveMTU MTU    // current MTU
+	GIDs      int    // rows of the GID table
+	PKeys     int    // rows of the P_Key table
+	MaxMsg    uint64 // bytes in one message
+	LID       uint16 // InfiniBand only
+	SMLID     uint16 // LID of the subnet manager, InfiniBand only
+	LMC       uint8  // LID mask count, InfiniBand only
 	LinkLayer LinkLayer
 	// SpeedMbps is the port's rate in megabits per second; 0 means unknown.
 	SpeedMbps uint32

@@ -6,10 +6,10 @@ const MaxEndpointExtra = 4096
 // Endpoint is a QP's address, which its peer needs to connect. Endpoints received from peers are
 // untrusted; Connect validates them.
 type Endpoint struct {
-	QPN uint32
+	QPN uint32 // QP number, 24 bits, not 0
 	PSN uint32 // the first PSN that this side sends
-	LID uint16
-	GID GID
+	LID uint16 // InfiniBand only
+	GID GID    // port address
 	// MTU is the largest path MTU of this side. A connection uses the smaller MTU of both sides.
 	MTU MTU
 	// MaxRdAtomic is the maximum number of READs and atomics that this side has outstanding; zero
@@ -44,11 +44,11 @@ func (e *Endpoint) Validate() error {
 // Defaults of Connect. Timeout code 14 is 67 ms. RNR timer code 12 is 0.64 ms. Seven RNR retries mean no
 // limit. The retry count is 6, because the kernel's Soft-RoCE treats 7 as no limit too.
 const (
-	DefaultTimeout     = 14
-	DefaultRetryCount  = 6
-	DefaultRNRRetry    = 7
-	DefaultMinRNRTimer = 12
-	DefaultQKey        = 0x11111111
+	DefaultTimeout     = 14         // code of AckTimeout: 67 ms
+	DefaultRetryCount  = 6          // retransmissions after timeouts
+	DefaultRNRRetry    = 7          // 7 means no limit
+	DefaultMinRNRTimer = 12         // code of RNRTimer: 0.64 ms
+	DefaultQKey        = 0x11111111 // Q_Key of UD QPs
 )
 
 // ConnectAttr returns the attributes with which Connect moves a QP from INIT to RTS: the defaults above,

@@ -7,26 +7,26 @@ type EventType uint8
 
 // Event types, numbered as in enum ibv_event_type.
 const (
-	EventCQErr            EventType = 0
-	EventQPFatal          EventType = 1
-	EventQPReqErr         EventType = 2
-	EventQPAccessErr      EventType = 3
-	EventCommEst          EventType = 4
-	EventSQDrained        EventType = 5
-	EventPathMig          EventType = 6
-	EventPathMigErr       EventType = 7
-	EventDeviceFatal      EventType = 8
-	EventPortActive       EventType = 9
-	EventPortErr          EventType = 10
-	EventLIDChange        EventType = 11
-	EventPKeyChange       EventType = 12
-	EventSMChange         EventType = 13
-	EventSRQErr           EventType = 14
-	EventSRQLimitReached  EventType = 15
-	EventLastWQEReached   EventType = 16
-	EventClientReregister EventType = 17
-	EventGIDChange        EventType = 18
-	EventWQFatal          EventType = 19
+	EventCQErr            EventType = 0  // CQ overrun or failure; Event.CQ
+	EventQPFatal          EventType = 1  // QP failure; Event.QP
+	EventQPReqErr         EventType = 2  // invalid request received; Event.QP
+	EventQPAccessErr      EventType = 3  // access violation by the peer; Event.QP
+	EventCommEst          EventType = 4  // first packet received in RTR; Event.QP
+	EventSQDrained        EventType = 5  // send queue drained (SQD); Event.QP
+	EventPathMig          EventType = 6  // path migrated; Event.QP
+	EventPathMigErr       EventType = 7  // path migration failed; Event.QP
+	EventDeviceFatal      EventType = 8  // device failure; reopen the device
+	EventPortActive       EventType = 9  // link up; Event.Port
+	EventPortErr          EventType = 10 // link down; Event.Port
+	EventLIDChange        EventType = 11 // LID changed; Event.Port
+	EventPKeyChange       EventType = 12 // P_Key table changed; Event.Port
+	EventSMChange         EventType = 13 // subnet manager changed; Event.Port
+	EventSRQErr           EventType = 14 // SRQ failure; Event.SRQ
+	EventSRQLimitReached  EventType = 15 // fewer receives than the limit; Event.SRQ
+	EventLastWQEReached   EventType = 16 // last receive of an SRQ consumed; Event.QP
+	EventClientReregister EventType = 17 // subnet manager requests reregistration; Event.Port
+	EventGIDChange        EventType = 18 // GID table changed; Event.Port
+	EventWQFatal          EventType = 19 // work queue failure; unused by this package
 )
 
 // eventText holds the wording of ibv_event_type_str(3).

@@ -53,9 +53,9 @@ func (t GIDType) String() string {
 
 // GIDEntry is one row of a port's GID table.
 type GIDEntry struct {
-	GID   GID
-	Index int
-	Type  GIDType
+	GID   GID     // the address
+	Index int     // row in the table
+	Type  GIDType // protocol
 	// NetDev is the name of the entry's network interface, empty if it has none.
 	NetDev string
 }

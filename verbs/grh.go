@@ -9,10 +9,10 @@ const GRHLen = 40
 // half of the area is undefined and the second half holds the IPv4 header (RoCE v2
 // annex A17). ParseGRH handles both.
 type GRH struct {
-	SGID, DGID   GID
-	FlowLabel    uint32
-	TrafficClass uint8
-	HopLimit     uint8
+	SGID, DGID   GID    // source and destination
+	FlowLabel    uint32 // 20 bits, 0 over IPv4
+	TrafficClass uint8  // IPv4: TOS
+	HopLimit     uint8  // IPv4: TTL
 }
 
 // ParseGRH parses the first 40 bytes of a UD receive buffer. It returns ErrInvalid if they are neither a

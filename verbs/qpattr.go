@@ -7,17 +7,17 @@ import (
 
 // QPAttr holds the attributes of a QP (struct ibv_qp_attr).
 type QPAttr struct {
-	State     QPState
+	State     QPState // the state to enter, or the current one
 	CurState  QPState // the state that the caller expects now; checked with AttrCurState
-	PathMTU   MTU
-	QKey      uint32
-	RQPSN     uint32 // the first PSN expected from the peer
-	SQPSN     uint32 // the first PSN sent
-	DestQPN   uint32
-	Access    Access // remote operations that the QP allows
-	AH        AHAttr
-	PKeyIndex uint16
-	Port      uint8
+	PathMTU   MTU     // packet payload limit
+	QKey      uint32  // UD only
+	RQPSN     uint32  // the first PSN expected from the peer
+	SQPSN     uint32  // the first PSN sent
+	DestQPN   uint32  // the peer's QP number
+	Access    Access  // remote operations that the QP allows
+	AH        AHAttr  // the path to the peer
+	PKeyIndex uint16  // row in the P_Key table
+	Port      uint8   // local port
 
 	// MaxRdAtomic is the maximum number of READs and atomics that the QP has outstanding.
 	MaxRdAtomic uint8

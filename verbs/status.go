@@ -7,30 +7,30 @@ type Status uint8
 
 // Completion statuses, numbered as in enum ibv_wc_status.
 const (
-	StatusSuccess          Status = 0
-	StatusLocLenErr        Status = 1
-	StatusLocQPOpErr       Status = 2
-	StatusLocEECOpErr      Status = 3
-	StatusLocProtErr       Status = 4
-	StatusWRFlushErr       Status = 5
-	StatusMWBindErr        Status = 6
-	StatusBadRespErr       Status = 7
-	StatusLocAccessErr     Status = 8
-	StatusRemInvReqErr     Status = 9
-	StatusRemAccessErr     Status = 10
-	StatusRemOpErr         Status = 11
-	StatusRetryExcErr      Status = 12
-	StatusRNRRetryExcErr   Status = 13
-	StatusLocRDDViolErr    Status = 14
-	StatusRemInvRDReqErr   Status = 15
-	StatusRemAbortErr      Status = 16
-	StatusInvEECNErr       Status = 17
-	StatusInvEECStateErr   Status = 18
-	StatusFatalErr         Status = 19
-	StatusRespTimeoutErr   Status = 20
-	StatusGeneralErr       Status = 21
-	StatusTMErr            Status = 22
-	StatusTMRndvIncomplete Status = 23
+	StatusSuccess          Status = 0  // completed
+	StatusLocLenErr        Status = 1  // message does not fit the posted buffer, or exceeds the QP's limit
+	StatusLocQPOpErr       Status = 2  // request inconsistent with the QP's configuration
+	StatusLocEECOpErr      Status = 3  // reliable datagrams, unused
+	StatusLocProtErr       Status = 4  // local key or range invalid
+	StatusWRFlushErr       Status = 5  // flushed because the QP is in the error state
+	StatusMWBindErr        Status = 6  // memory management operation failed
+	StatusBadRespErr       Status = 7  // unexpected transport opcode in a response
+	StatusLocAccessErr     Status = 8  // protection error while receiving a WRITE_WITH_IMM
+	StatusRemInvReqErr     Status = 9  // peer rejected the request as invalid
+	StatusRemAccessErr     Status = 10 // peer's key, range or access right invalid
+	StatusRemOpErr         Status = 11 // peer could not complete the operation
+	StatusRetryExcErr      Status = 12 // peer does not respond
+	StatusRNRRetryExcErr   Status = 13 // peer had no receive posted for too long
+	StatusLocRDDViolErr    Status = 14 // reliable datagrams, unused
+	StatusRemInvRDReqErr   Status = 15 // reliable datagrams, unused
+	StatusRemAbortErr      Status = 16 // operation aborted
+	StatusInvEECNErr       Status = 17 // reliable datagrams, unused
+	StatusInvEECStateErr   Status = 18 // reliable datagrams, unused
+	StatusFatalErr         Status = 19 // device failed
+	StatusRespTimeoutErr   Status = 20 // response timeout
+	StatusGeneralErr       Status = 21 // other error
+	StatusTMErr            Status = 22 // tag matching error
+	StatusTMRndvIncomplete Status = 23 // tag matching, software rendezvous
 )
 
 // statusText holds the wording of ibv_wc_status_str(3) and the usual cause, if there

@@ -52,12 +52,12 @@ const (
 // WC is a work completion, a flat value without pointers. If Status is not
 // StatusSuccess, only WRID, Status, QPN and VendorErr are valid.
 type WC struct {
-	WRID      uint64
-	Status    Status
-	Opcode    WCOpcode
-	Flags     WCFlags
-	SL        uint8
-	VendorErr uint32
+	WRID      uint64   // copied from the work request
+	Status    Status   // StatusSuccess or the failure
+	Opcode    WCOpcode // completed operation
+	Flags     WCFlags  // valid optional parts
+	SL        uint8    // service level, UD only
+	VendorErr uint32   // the device's own error code
 	// ByteLen is the number of bytes received (on UD including the 40-byte GRH) or read, and 8 for
 	// atomics. It is not valid for other sends.
 	ByteLen uint32
@@ -67,8 +67,8 @@ type WC struct {
 	QPN uint32
 	// SrcQPN is the number of the sender's QP. UD only.
 	SrcQPN    uint32
-	SLID      uint16
-	PKeyIndex uint16
+	SLID      uint16 // source LID, UD on InfiniBand only
+	PKeyIndex uint16 // UD only
 	_         [4]byte
 	// Timestamp is the completion time in ticks of the device's clock (ClockReader). It is valid if the
 	// CQ was created with CQConfig.Timestamp.
@@ -85,10 +85,10 @@ func (w *WC) Err() error {
 
 // WCError is the error of a failed completion.
 type WCError struct {
-	Status    Status
-	VendorErr uint32
+	Status    Status // never StatusSuccess
+	VendorErr uint32 // the device's own error code
 	QPN       uint32 // 0 if the failure does not belong to one QP
-	WRID      uint64
+	WRID      uint64 // copied from the work request
 }
 
 // Error returns the status in words, the QP, and the likely cause.

@@ -12,9 +12,9 @@ const MaxSGE = 4
 
 // SGE is a scatter-gather element: Length bytes at Addr, in the region of LKey.
 type SGE struct {
-	Addr   uint64
-	Length uint32
-	LKey   uint32
+	Addr   uint64 // address of the first byte
+	Length uint32 // in bytes
+	LKey   uint32 // local key of the region
 }
 
 // Opcode is the operation of a send work request.
@@ -104,10 +104,10 @@ type SendWR struct {
 	Imm uint32
 	// RKey is the peer's key for the region of RemoteAddr.
 	RKey       uint32
-	RemoteQPN  uint32
-	RemoteQKey uint32
-	Opcode     Opcode
-	Flags      SendFlags
+	RemoteQPN  uint32    // UD only
+	RemoteQKey uint32    // UD only
+	Opcode     Opcode    // operation
+	Flags      SendFlags // options
 	// NumSGE is the number of elements in SGE or the list; 0 means a zero-length operation.
 	NumSGE uint8
 	// Listed is 1 if the request has more than MaxSGE elements, stored in an array at SGE[0].Addr; the

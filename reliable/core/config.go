@@ -10,10 +10,10 @@ import (
 
 // Connection limits.
 const (
-	MaxPaths  = 256
-	MaxFlows  = 1 << 12
-	MaxWindow = 64 * wire.MaxAckWords
-	MaxChunk  = 256 << 10
+	MaxPaths  = 256                   // paths per connection
+	MaxFlows  = 1 << 12               // flows per connection
+	MaxWindow = 64 * wire.MaxAckWords // unacknowledged chunks per flow
+	MaxChunk  = 256 << 10             // payload bytes of a chunk
 	minChunk  = 16
 
 	maxSendDepth = 1 << 15

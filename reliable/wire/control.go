@@ -4,8 +4,8 @@ import "encoding/binary"
 
 // Sizes of control packets in bytes. A UD receive needs 40 more bytes for the GRH.
 const (
-	ControlLen    = 8
-	MaxControlLen = 1024
+	ControlLen    = 8    // fixed part
+	MaxControlLen = 1024 // maximum
 )
 
 // Control packet:

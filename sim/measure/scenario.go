@@ -10,7 +10,7 @@ import (
 
 // Scenario is a measured scenario.
 type Scenario struct {
-	Name  string
+	Name  string // unique name
 	About string // one sentence
 	Aims  []Aim  // bounds that its result must reach
 	// run builds a world, runs it and fills the result.

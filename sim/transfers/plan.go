@@ -11,15 +11,15 @@ import (
 // Plan is a world derived from a seed.
 type Plan struct {
 	Seed  uint64
-	Hosts int
-	Rails int
+	Hosts int // number of hosts
+	Rails int // number of rails
 	// Wrapped is set when rails are UC paths wrapped by package reliable.
 	Wrapped bool
 	// Impairment is applied to the packets on all rails.
 	Impairment softnic.Impairment
 	// Batches is the number of batches that each process sends to each other host.
 	Batches int
-	Faults  []Fault
+	Faults  []Fault // faults to inject
 }
 
 // Fault is a temporary fault of a host.
@@ -27,7 +27,7 @@ type Fault struct {
 	Kind FaultKind
 	// At is the time since the start of the world, and For the duration.
 	At, For time.Duration
-	Host    int
+	Host    int // index of the host
 	// Rail is the affected rail, if any.
 	Rail int
 }

@@ -18,7 +18,7 @@ type Summary struct {
 	Batches, Canceled, Lost int
 	// Notifications and Gets count the consumed and verified ones.
 	Notifications, Gets int
-	Faults              [faultKinds]int
+	Faults              [faultKinds]int // injected faults by kind
 }
 
 // Add adds the counters of o.
