@@ -226,7 +226,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 			return q.setup.opError("connect", err)
 		}
 	}
-	var apart []*lane // those that the NIC could not connect because their port is down
+	var apart []*lane // lanes that could not be connected because their port is down
 	for i, l := range q.setup.all {
 		err := one(l, remote.Lanes[i].endpoint())
 		if err != nil && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
@@ -262,7 +262,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		q.time.tick()
 		q.failover.begin(apart)
 		q.setup.cfg.Control.Notify(q.wake)
-		q.wake() // for messages that came before that
+		q.wake() // for messages that arrived before
 	}
 	return nil
 }

@@ -123,7 +123,7 @@ const (
 	wantFragment = 1 << 20  // a larger fragment gains nothing
 )
 
-// withDefaults fills in the defaults. inline is what every rail takes.
+// withDefaults fills in the defaults. inline is the inline limit of all rails.
 func (c Config) withDefaults(r *Rails, inline int) Config {
 	def := func(p *int, v int) {
 		if *p == 0 {

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// cxxWindow is how far a C++ peer may run ahead with the numbers of DQPLB.
+// cxxWindow is the DQPLB reorder window of a C++ peer, in sequence numbers.
 const cxxWindow = 1 << 23
 
 // CxxCard is the card of the C++ implementation in torchcomms, called a business card there. It contains only QP numbers: the peers must agree

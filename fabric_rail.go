@@ -112,13 +112,13 @@ func (r *rail) open(cfg RailConfig) error {
 	return nil
 }
 
-// down reports whether the port of the rail is not active. A port that cannot be queried is not known to be down.
+// down reports whether the rail's port is inactive. It returns false if the port cannot be queried.
 func (r *rail) down() bool {
 	port, err := r.cfg.Context.QueryPort(int(r.cfg.Port))
 	return err == nil && port.State != verbs.PortActive
 }
 
-// policy is what AutoPolicy begins with on these rails.
+// policy is the initial policy of AutoPolicy on these rails.
 func (r *Rails) policy() Policy {
 	for i := range r.rails {
 		if r.rails[i].mbps != r.rails[0].mbps {
@@ -319,30 +319,30 @@ func (g *Region) Close() error {
 	return errors.Join(errs...)
 }
 
-// watch takes the events of the NICs of a Rails and of its forks, once for all of them. A NIC that has
-// events says so, and wakes all VirtualCQs. The one that polls first takes the events. They are counted by
-// rail, and every VirtualQP compares the counts with those that it has seen.
+// watch reads the NIC events of a Rails and its forks, once for all of them. A NIC with new events wakes all
+// VirtualCQs, and the first one to poll reads them. Events are counted by rail, and every VirtualQP compares
+// the counts with its own.
 type watch struct {
-	// pending says that a NIC has events that were not taken.
+	// pending is set while a NIC has unread events.
 	pending atomic.Bool
 	// changes counts how often the losses of a rail have changed.
 	changes atomic.Uint64
 	rails   []railWatch // by rail
 
-	// taking orders those who take events. It guards events, and fatal, refusals and refused of all rails.
+	// taking serializes reading events. It guards events, and fatal, refusals and refused of all rails.
 	taking sync.Mutex
 	events [8]verbs.Event // where take puts events
 
 	// mu guards the fields below. NICs hold their locks when they report events, so no NIC is called with mu.
 	mu  sync.Mutex
-	cqs []*VirtualCQ // those that have joined
+	cqs []*VirtualCQ // the joined VirtualCQs
 }
 
-// railWatch is what a watch knows of a rail.
+// railWatch is the state of a rail in a watch.
 type railWatch struct {
 	ctx    verbs.Context
 	port   uint8
-	leads  bool          // no rail before it has the same Context: events are taken by it
+	leads  bool          // the first rail of its Context, which reads the events
 	falls  atomic.Uint64 // counts how often the port or the device was lost
 	deaths atomic.Uint64 // counts how often a QP was lost without a completion
 	fatal  bool          // the device has failed, and this is counted in falls
@@ -352,7 +352,7 @@ type railWatch struct {
 	refused int
 }
 
-// losses counts what a rail has lost.
+// losses counts a rail's losses.
 type losses struct {
 	falls  uint64 // how often the port or the device was lost
 	deaths uint64 // how often a QP was lost without a completion
@@ -412,7 +412,7 @@ func (w *watch) wake() {
 	}
 }
 
-// look takes events if there are any.
+// look reads pending events.
 func (w *watch) look() {
 	if w.pending.Load() {
 		w.take()
@@ -478,7 +478,7 @@ func (r *railWatch) saw(events []verbs.Event, err error) (changed bool) {
 // losses returns the counts, which other VirtualCQs may change.
 func (r *railWatch) losses() losses { return losses{falls: r.falls.Load(), deaths: r.deaths.Load()} }
 
-// hasRefused reports whether a QP has recently failed because it refused a request of its peer.
+// hasRefused reports whether a QP has recently failed because it rejected its peer's request.
 func (w *watch) hasRefused(rail int, qpn uint32) bool {
 	w.take()
 	w.taking.Lock()

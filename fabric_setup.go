@@ -18,9 +18,9 @@ type setup struct {
 	peer        uint64 // the incarnation of the peer; 0 before Connect
 	// cfg has its defaults filled in.
 	cfg    Config
-	rails  *Rails          // those of cq
+	rails  *Rails          // cq's rails
 	cq     *VirtualCQ      // where the completions of all lanes arrive
-	shared *sharedReceives // where the engine's receives come from; nil if every lane has its own
+	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
 	scheme notifier        // nil if direct
 	direct bool            // the only lane passes everything through
 
@@ -34,16 +34,16 @@ type setup struct {
 
 	// remoteRails is the number of the peer's rails, by which its keys are counted; 0 before Connect.
 	remoteRails int
-	// remoteRecvs is how many messages the peer takes without a receive of its user.
+	// remoteRecvs is the number of messages that the peer accepts without a user receive.
 	remoteRecvs int
-	// remoteGIDs are the addresses of the peer's lanes in its card. Rebuilt lanes have no others.
+	// remoteGIDs are the addresses of the peer's lanes in its card. Rebuilt lanes must use one of them.
 	remoteGIDs []verbs.GID
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
 	maxMsg uint32
 	mtu    uint32 // the smallest of the rails, in bytes
 	// minCut is the size of the smallest fragment that is worth its doorbell, in bytes.
 	minCut uint32
-	whole  uint32 // the length in bytes up to which no request is cut; 0 before Connect
+	whole  uint32 // the maximum length in bytes of an unfragmented request; 0 before Connect
 	maxSGE uint8  // how many SGEs every device allows
 	// keepsWhole says that requests on memory of a device are not cut: on every rail the device copies them, and
 	// every fragment would wait for it (verbs.PortAttr.DeviceCopies). Config.FragmentSize is 0.
@@ -55,7 +55,7 @@ type callClock struct {
 	now  int64        // in nanoseconds; valid while the clock runs
 	read func() int64 // Config.Now
 	runs bool         // something needs the time
-	// failover says that failover needs the time, whatever the policy does.
+	// failover is set when failover needs the time, whatever the policy does.
 	failover bool
 }
 
@@ -76,10 +76,10 @@ func (u *setup) opError(op string, err error) error {
 	return verbs.NewOpError(op, fmt.Sprintf("virtual QP %d", u.num), 0, err)
 }
 
-// takesShared reports whether the receives of a lane come from the SRQ.
+// takesShared reports whether a lane uses receives of the SRQ.
 func (u *setup) takesShared(l *lane) bool { return u.shared != nil && l.role != roleMessage }
 
-// receives is how many receives of the engine's can be filled before it looks at any.
+// receives is the number of engine receives that can be filled between two polls.
 func (u *setup) receives() int {
 	if u.shared != nil {
 		return u.shared.depth * u.rails.Len()
@@ -172,7 +172,7 @@ const (
 	plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
 )
 
-// setKeys notes the keys of a request for every rail that lanes use.
+// setKeys stores a request's keys for every rail in use.
 func (u *setup) setKeys(keys *[MaxRails]keyPair, r *Region, m *RemoteRegion) {
 	if r != nil {
 		for i := range u.rails.rails {
@@ -186,7 +186,7 @@ func (u *setup) setKeys(keys *[MaxRails]keyPair, r *Region, m *RemoteRegion) {
 	}
 }
 
-// check returns the length of a request, or an error that says what is wrong with it.
+// check returns the length of a request, or an error that describes the invalid field.
 func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	if wr.NumSGE > u.maxSGE {
 		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
@@ -224,7 +224,7 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 		return 0, verbs.Invalidf("%d inline bytes, the lanes take %d (Config.MaxInline)", length, u.cfg.MaxInline)
 	}
 	if message || length == 0 {
-		return length, nil // it names no memory of the peer (IBTA C9-88)
+		return length, nil // it does not access the peer's memory (IBTA C9-88)
 	}
 	return length, u.checkRemote(wr, length)
 }
@@ -256,7 +256,7 @@ func (u *setup) checkRemote(wr *SendWR, length uint64) error {
 	return nil
 }
 
-// checkRecv returns the length of a receive, or an error that says what is wrong with it.
+// checkRecv returns the length of a receive, or an error that describes the invalid field.
 func (u *setup) checkRecv(wr *RecvWR) (length uint64, err error) {
 	if wr.NumSGE > u.maxSGE {
 		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)

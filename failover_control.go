@@ -38,11 +38,11 @@ const MaxControl = ctlOffered + verbs.MaxEndpointExtra
 type ctlKind uint8
 
 const (
-	// ctlDown says that a generation of a lane is out of service at this side.
+	// ctlDown reports that a generation of a lane is out of service locally.
 	ctlDown ctlKind = iota + 1
-	// ctlOffer has the address of a lane's next generation.
+	// ctlOffer carries the address of a lane's next generation.
 	ctlOffer
-	// ctlReset answers a datagram for a VirtualQP that is gone.
+	// ctlReset answers a datagram for a closed VirtualQP.
 	ctlReset
 )
 
@@ -75,7 +75,7 @@ const (
 	ctlOffered = 64
 	// ctlHave says in an offer that the sender's QP is connected to the receiver's.
 	ctlHave = 1 << 0
-	// ctlAnswer says that no answer is due.
+	// ctlAnswer is set when no response is due.
 	ctlAnswer = 1 << 1
 )
 
@@ -204,7 +204,7 @@ type watchdog struct {
 	probing bool // the watchdog has seen an incomplete request
 	// probeSeq is the oldest incomplete request when the watchdog last looked; valid while probing.
 	probeSeq uint32
-	probeAt  int64 // when to ask the peer for a sign of life; valid while probing
+	probeAt  int64 // time of the next liveness probe; valid while probing
 
 	late      bool     // a deadline has passed
 	lateSince int64    // when the watchdog first saw that; valid while late
@@ -212,24 +212,24 @@ type watchdog struct {
 }
 
 const (
-	// probeTime is how long the oldest request waits before the peer is asked whether it is still
-	// the one that was connected, and the interval between questions after that.
+	// probeTime is the delay before the first liveness probe for the oldest request, and the interval
+	// between later probes. A probe checks that the peer is still the connected one.
 	probeTime = int64(500 * time.Millisecond)
-	// lateGrace is how long after a missed deadline the VirtualQP ends although there may be
-	// completions that were not polled.
+	// lateGrace is the delay between a missed deadline and the failure of the VirtualQP, even with
+	// unpolled completions.
 	lateGrace = int64(time.Second)
 )
 
-// deadline returns when a request that is posted now must have ended. A Config.Deadline beyond the
+// deadline returns the deadline of a request posted now. A Config.Deadline beyond the
 // end of the clock means never.
 func (w *watchdog) deadline() int64 {
 	now := w.time.now
 	return now + min(int64(w.setup.cfg.Deadline), math.MaxInt64-1-max(now, 0))
 }
 
-// silent reports whether it is time to ask the peer for a sign of life. waiting says that there is
-// an incomplete request, and oldest is its number. Lanes need not notice that a peer is gone: a
-// request may wait for something that only the peer can do, with nothing in flight.
+// silent reports whether a liveness probe is due. waiting is set when a request is incomplete, and oldest
+// is its number. Lanes need not notice that a peer is closed: a request may wait for the peer's action
+// without packets in flight.
 func (w *watchdog) silent(oldest uint32, waiting bool) bool {
 	if !waiting || !w.probing || oldest != w.probeSeq {
 		w.probing, w.probeSeq, w.probeAt = waiting, oldest, w.time.now+probeTime

@@ -54,7 +54,7 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 	return verbs.Invalidf("there is no scheme %q: want tally, dqplb or spray", b)
 }
 
-// notifier is a scheme at work. It is chosen when the VirtualQP is made.
+// notifier implements a scheme. NewQP selects it.
 type notifier interface {
 	// wire returns the opcode of the fragments of a request.
 	wire(op verbs.Opcode) verbs.Opcode

@@ -45,31 +45,31 @@ type VirtualCQ struct {
 	cqs     []verbs.CQ   // by rail
 	depth   int          // of every CQ
 	inline  int          // how many inline bytes a QP takes on every rail; known up to wantInline
-	retired []verbs.CQ   // CQs that were replaced and could not be closed yet
+	retired []verbs.CQ   // replaced CQs that could not be closed yet
 	// used is how many completions the lanes on a rail can have outstanding, by rail. It is at most
 	// depth.
 	used []int
 	// routes finds a lane by its QP number, which is unique on a rail, by rail.
 	routes []table.Table[*lane]
-	shared *sharedReceives // where the engine's receives come from; nil if every lane has its own
+	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
 
-	qps     []*VirtualQP // those that are not closed, oldest first
+	qps     []*VirtualQP // open VirtualQPs, oldest first
 	qpCount uint32       // VirtualQPs that were ever made
-	failed  []*VirtualQP // those that have failed, until the program has seen it
-	ready   readyList    // those whose failover has something to do
-	touched []*VirtualQP // those that the next report looks at: VirtualQP.touched is set
+	failed  []*VirtualQP // failed VirtualQPs not yet reported to the program
+	ready   readyList    // VirtualQPs with pending failover work
+	touched []*VirtualQP // VirtualQPs for the next report: VirtualQP.touched is set
 
 	chain     [chainMax]verbs.SendWR // where VirtualQPs make the physical requests of a doorbell
 	recvChain [chainMax]verbs.RecvWR // where VirtualQPs make the physical receives of a post
 
 	buf   [pollBatch]verbs.WC // physical completions of the current batch
-	kept  []WC                // completions that had no room in what the caller gave
+	kept  []WC                // completions that did not fit the caller's slice
 	err   error               // returned by the next Poll without a completion
 	next  int                 // the rail that the next Poll starts with
 	polls uint64              // number of polls
-	idle  [MaxRails]uint64    // counts the polls of each rail that left nothing in its CQ
+	idle  [MaxRails]uint64    // counts the polls of each rail that emptied its CQ
 
-	events []Event // those that were not taken, at most maxEvents
+	events []Event // unread events, at most maxEvents
 	joined bool    // the VirtualCQ gets the events of the NICs: a VirtualQP has a Control
 }
 
@@ -118,7 +118,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	return c, nil
 }
 
-// shareReceives makes the SRQs and reserves room for their completions.
+// shareReceives creates the SRQs and reserves CQ space for their completions.
 func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	if depth < 2 || depth > maxDepth {
 		return verbs.Invalidf("CQConfig.SharedReceives is %d: want 2 to %d, or 0", depth, maxDepth)
@@ -140,9 +140,9 @@ func (c *VirtualCQ) Rails() *Rails { return c.rails }
 func (c *VirtualCQ) Num() uint32 { return c.num }
 
 // enter begins a call. Under the race detector, and with the tag ibverbxdebug, it panics if another
-// call is under way.
+// call is in progress.
 func (c *VirtualCQ) enter(op string) {
-	if guard.On { // or the text would be put together in every call
+	if guard.On { // otherwise every call would build the text
 		c.guard.Enter("ibverbx: "+op, "concurrent use of a VirtualCQ or its VirtualQPs")
 	}
 }
@@ -204,7 +204,7 @@ func (c *VirtualCQ) renewCQ(rail int) error {
 	return nil
 }
 
-// closeRetired closes the CQs that were replaced and that no QP uses.
+// closeRetired closes replaced CQs that are no longer in use.
 func (c *VirtualCQ) closeRetired() (err error) {
 	c.retired = slices.DeleteFunc(c.retired, func(cq verbs.CQ) bool {
 		e := cq.Close()
@@ -214,7 +214,7 @@ func (c *VirtualCQ) closeRetired() (err error) {
 	return err
 }
 
-// reserve reserves room for n completions on a rail. release gives it back.
+// reserve reserves CQ space for n completions on a rail. release releases it.
 func (c *VirtualCQ) reserve(rail, n int) error {
 	if have := c.cqs[rail].Depth(); c.used[rail]+n > have {
 		return verbs.Invalidf("CQConfig.Depth: rail %d has %d completions, %d are taken and %d more are needed", rail, have, c.used[rail], n)
@@ -275,15 +275,15 @@ func (c *VirtualCQ) passedAll(all *barriers) bool {
 // readyList finds the VirtualQPs of a VirtualCQ whose failover has something to do: their Control has a message,
 // a NIC had an event, their time has come, or they have lanes out of service. The others cost a poll nothing.
 type readyList struct {
-	// marks says that marked is not empty.
+	// marks is set while marked is not empty.
 	marks  atomic.Bool
 	mu     sync.Mutex
 	marked []*VirtualQP // whose Control has something: VirtualQP.marked is set; guarded by mu
 	taken  []*VirtualQP // the other buffer of marked
 
-	// qps are those that a poll drives. VirtualQP.ready is set. They stay while they are restless.
+	// qps are the VirtualQPs that a poll drives. VirtualQP.ready is set. They stay while they are restless.
 	qps    []*VirtualQP
-	timers heap.Heap[*VirtualQP] // when to look at those with requests outstanding
+	timers heap.Heap[*VirtualQP] // wake-up times of VirtualQPs with outstanding requests
 	events uint64                // watch.changes when the events of the NICs were last looked at
 }
 
@@ -329,7 +329,7 @@ func (r *readyList) takeMarks() {
 	}
 }
 
-// takeDue puts the VirtualQPs on the list whose time has come.
+// takeDue adds the VirtualQPs with expired timers to the list.
 func (r *readyList) takeDue() {
 	for r.timers.Len() > 0 && r.timers.Front().setup.cfg.Now() >= r.timers.Next() {
 		r.add(r.timers.Pop())
@@ -344,7 +344,7 @@ func (r *readyList) setTimer(q *VirtualQP, at int64) {
 	r.timers.Push(at, uint64(q.setup.num), q)
 }
 
-// forget drops q from the list and the timers. A mark may come after that: driving q does nothing then.
+// forget drops q from the list and the timers. A later mark is harmless: driving q then does nothing.
 func (r *readyList) forget(q *VirtualQP) {
 	if q.timer > 0 {
 		r.timers.Remove(q.timer - 1)

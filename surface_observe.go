@@ -174,7 +174,7 @@ func (c *Counts) add(other *Counts) {
 	c.HighWater = max(c.HighWater, other.HighWater)
 }
 
-// since returns what was counted since before.
+// since returns the difference to before.
 func (c Counts) since(before *Counts) Counts {
 	c.Fragments -= before.Fragments
 	c.Bytes -= before.Bytes

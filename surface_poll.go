@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// pollBatch is how many physical completions are taken at once.
+	// pollBatch is the number of physical completions polled at once.
 	pollBatch = 64
 	// pollTurns is how many batches of one rail a Poll takes, so that a rail that never runs empty
 	// does not starve the others.
@@ -150,7 +150,7 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 	}
 }
 
-// giveKept returns completions that had no room before.
+// giveKept returns completions that did not fit before.
 func (c *VirtualCQ) giveKept(dst []WC) int {
 	n := copy(dst, c.kept)
 	c.kept = append(c.kept[:0], c.kept[n:]...)
@@ -170,7 +170,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 				continue
 			}
 		}
-		// Other completions come in runs of one lane.
+		// Other completions arrive in runs of one lane.
 		qpn, run := wcs[0].QPN, 1
 		for run < len(wcs) && wcs[run].QPN == qpn {
 			run++
@@ -191,7 +191,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	return n
 }
 
-// passUp returns completions of a lane that passes everything through. Those that do not fit are kept.
+// passUp returns a passthrough lane's completions. Completions that do not fit are kept.
 func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	l.counts.cqes.Add(uint64(len(wcs)))
 	for i := range wcs {
@@ -206,7 +206,7 @@ func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	return n
 }
 
-// stale counts a completion that belongs to nothing in flight.
+// stale counts a completion without a matching request in flight.
 func (c *VirtualCQ) stale(l *lane) {
 	l.counts.stale.Add(1)
 	c.stats.stale.Add(1)
@@ -418,7 +418,7 @@ func (f *failover) requestDue() int64 {
 	return math.MaxInt64
 }
 
-// due is when the VirtualQP wants to be driven next.
+// due is the next time to drive the VirtualQP.
 func (f *failover) due() int64 {
 	due, now := f.requestDue(), f.time.now
 	if f.state != stateConnected || (f.out == 0 && !f.away) {
@@ -432,12 +432,12 @@ func (f *failover) due() int64 {
 				due = min(due, max(v.since, now)+backoffMax/8)
 			}
 		case laneDying:
-			due = min(due, now+driveBusy) // polls that find nothing show that it is drained
+			due = min(due, now+driveBusy) // empty polls show that it is drained
 		case laneGone, laneIdle, laneOffered:
 			if v.due > now {
 				due = min(due, v.due)
 			} else {
-				due = min(due, now+resendTime) // it waits for a message of the peer
+				due = min(due, now+resendTime) // it waits for the peer's message
 			}
 		case laneProbing:
 		}

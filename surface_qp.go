@@ -38,7 +38,7 @@ type VirtualQP struct {
 	touched bool // the VirtualQP is in VirtualCQ.touched
 	ready   bool // the VirtualQP is in readyList.qps
 	timer   int  // one more than the index in readyList.timers; 0 if it is not there
-	// marked says that the VirtualQP is in readyList.marked.
+	// marked is set while the VirtualQP is in readyList.marked.
 	marked atomic.Bool
 }
 
@@ -46,7 +46,7 @@ type VirtualQP struct {
 // with many are idle.
 const few = 16
 
-// qpState is where a VirtualQP is in its life.
+// qpState is the lifecycle state of a VirtualQP.
 type qpState uint8
 
 const (
@@ -148,7 +148,7 @@ func (q *VirtualQP) build() (err error) {
 	return nil
 }
 
-// addLane makes a lane, reserves room for its completions and routes them to it.
+// addLane creates a lane, reserves CQ space for its completions and routes them to it.
 func (q *VirtualQP) addLane(lc laneConfig) error {
 	u := &q.setup
 	if err := u.cq.reserve(lc.rail, u.cfg.LaneDepth+lc.recvs); err != nil {
@@ -240,7 +240,7 @@ func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 	return n, err
 }
 
-// completed takes a completion of a lane.
+// completed processes a lane's completion.
 func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	t := tag(wc.WRID)
 	switch t.kind() {
@@ -253,7 +253,7 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	}
 }
 
-// report writes completions, those of receives first, and returns how many it wrote.
+// report writes completions, receives first, and returns their number.
 func (q *VirtualQP) report(dst []WC) (n int) {
 	if q.recv.done.Len() > 0 {
 		n = q.recv.report(dst)
@@ -453,14 +453,14 @@ func (w *WC) Err() error {
 // failure is a failed completion of a VirtualQP that has failed.
 type failure struct {
 	wc  verbs.WCError
-	err error // what ended the VirtualQP
+	err error // the cause of the VirtualQP's failure
 }
 
-// Error returns the request, its status in words, and what ended the VirtualQP.
+// Error returns the request, its status in words, and the cause of the VirtualQP's failure.
 func (f *failure) Error() string {
 	w := &f.wc
 	return fmt.Sprintf("completion of wr_id %d: %s (status %d, vendor error %#x): %v", w.WRID, w.Status, uint8(w.Status), w.VendorErr, f.err)
 }
 
-// Unwrap returns the completion and what ended the VirtualQP.
+// Unwrap returns the completion's error and the cause of the VirtualQP's failure.
 func (f *failure) Unwrap() []error { return []error{&f.wc, f.err} }

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Register GPU memory with a NIC. Requests use its address and keys like those of host memory.
+// Register GPU memory with a NIC. Requests use it like host memory.
 func Example() {
 	gpu, err := cuda.Open(0)
 	if err != nil {

@@ -19,8 +19,8 @@ type Config struct {
 	// request of either. A side without capacity for another connection (see RecvDepth) fails the QP and
 	// raises EventQPFatal.
 	Flows int
-	// ChunkBytes is the maximum payload of one message on a path, at least 256. If the sides differ, the
-	// smaller value applies. Zero means 32 KiB, or 64 KiB on a device whose port 1 has
+	// ChunkBytes is the maximum payload of one message on a path, 256 bytes to 256 KiB. If the sides
+	// differ, the smaller value applies. Zero means 32 KiB, or 64 KiB on a device whose port 1 has
 	// verbs.PortAttr.OnCaller.
 	ChunkBytes int
 	// Window is the maximum number of unacknowledged chunks per QP: a power of two, at most 256. Zero
@@ -40,9 +40,9 @@ type Config struct {
 	// one port, each waits for credit, which keeps the queue in front of the port short. The sides may
 	// differ.
 	NoCredits bool
-	// RecvDepth is the number of ChunkBytes receive buffers shared by the connections of a PD. Zero
-	// means 512 (16 or 32 MiB). Each connection needs 16, so RecvDepth/16 is the connection limit. QPs
-	// with different send CQs use separate pools, up to four times RecvDepth in total.
+	// RecvDepth is the number of ChunkBytes receive buffers shared by the connections of a PD, at most
+	// 32768. Zero means 512 (16 or 32 MiB). Each connection needs 16, so RecvDepth/16 is the connection
+	// limit. QPs with different send CQs use separate pools, up to four times RecvDepth in total.
 	RecvDepth int
 	// PathRecv is the number of these buffers per path on devices whose UC QPs cannot use a shared
 	// receive queue. A connection then needs Paths*PathRecv buffers. Zero means 8.

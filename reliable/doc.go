@@ -26,7 +26,7 @@
 //
 // # Statistics
 //
-// Wrapped contexts implement [StatsReader], [PathLister], [DoorbellCounter] and [TransportReporter], and
-// wrapped QPs implement StatsReader; use a type assertion. Like all methods of wrapped objects, theirs
-// are safe for concurrent use.
+// Wrapped contexts implement [StatsReader], [PathLister] and [DoorbellCounter], and wrapped QPs implement
+// StatsReader; use a type assertion. If Config.FallBackToRC took effect, only [TransportReporter] is
+// available. Like all methods of wrapped objects, theirs are safe for concurrent use.
 package reliable

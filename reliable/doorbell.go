@@ -1,6 +1,7 @@
 package reliable
 
-// DoorbellCounter is implemented by wrapped contexts. It is safe for concurrent use.
+// DoorbellCounter is implemented by wrapped contexts, except when Config.FallBackToRC took effect. It is
+// safe for concurrent use.
 type DoorbellCounter interface {
 	// Doorbells returns the context's posts to its NIC so far.
 	Doorbells() Doorbells

@@ -2,7 +2,8 @@ package reliable
 
 import "ibverbx/reliable/core"
 
-// StatsReader is implemented by wrapped QPs and wrapped contexts. It is safe for concurrent use.
+// StatsReader is implemented by wrapped QPs and wrapped contexts, except when Config.FallBackToRC took
+// effect. It is safe for concurrent use.
 type StatsReader interface {
 	// Stats returns the counters of the QP's connection, all zero before it is connected. For a context
 	// it returns the sums over all its current and former connections, so they never decrease.
@@ -11,7 +12,8 @@ type StatsReader interface {
 	Paths() []PathInfo
 }
 
-// PathLister is implemented by wrapped contexts. It is safe for concurrent use.
+// PathLister is implemented by wrapped contexts, except when Config.FallBackToRC took effect. It is safe
+// for concurrent use.
 type PathLister interface {
 	// PathsOf returns the paths of an open QP by its number, like StatsReader, or nil if the QP does not
 	// exist. Use it if only the number is known, for example for a lane of a VirtualQP.

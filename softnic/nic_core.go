@@ -81,9 +81,9 @@ func (c *core) onCaller() bool {
 	return (c.traits.immediate || c.traits.shm != nil) && c.helper != nil
 }
 
-// Step runs everything that is due at the present time of the link's clock. It returns the time
-// at which something will be due next, and whether anything will. A link in real time runs by
-// itself and does not need it.
+// Step runs all timers and deliveries due at the current time of the link's clock. It returns the time of
+// the next one; pending is false if none is scheduled. A link in real time runs by itself and does not
+// need it. Step is safe for concurrent use.
 func (c *core) Step() (next int64, pending bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,8 +91,8 @@ func (c *core) Step() (next int64, pending bool) {
 	return next, next != never
 }
 
-// Next returns the time at which something is due on the link, and whether anything is. It runs
-// nothing: virtual time may jump there, and then Step runs what is due.
+// Next returns the time of the next timer or delivery on the link; pending is false if none is scheduled.
+// It does not run it: advance virtual time to at, then call Step. It is safe for concurrent use.
 func (c *core) Next() (at int64, pending bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
