@@ -21,7 +21,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer mem.Free()
+	defer func() { _ = mem.Free() }()
 	if _, err := mem.WriteAt([]byte("hello"), 0); err != nil {
 		log.Fatal(err)
 	}
