@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Batch collects blocks that are moved together: one completion for all, and perhaps one notification behind them. It is empty after
-// Submit and can be used again.
+// Batch collects blocks that move as one transfer: a single completion, and optionally a notification after the last block. Submit empties
+// the Batch, so it can be reused. A Batch is not safe for concurrent use. The first error in a builder call is reported by Submit.
 type Batch struct {
 	peer   *Peer
 	load   *load
@@ -19,7 +19,7 @@ type Batch struct {
 	err    error
 }
 
-// load is what a transfer moves. Loads are used again.
+// load holds the blocks of a transfer. Loads are pooled.
 type load struct {
 	blocks []service.Block
 	parts  []part // by block
@@ -27,7 +27,7 @@ type load struct {
 	bytes  uint64
 }
 
-// part is the memory that a block uses.
+// part is the memory used by a block.
 type part struct {
 	segment *Segment
 	remote  *Remote
@@ -36,38 +36,39 @@ type part struct {
 // Batch returns an empty Batch.
 func (p *Peer) Batch() *Batch { return &Batch{peer: p} }
 
-// Put writes bytes of this side to the peer. It is a Batch of one: see Submit.
+// Put writes src to the peer's memory at dst. It submits a Batch with one block, see Batch.Submit.
 func (p *Peer) Put(ctx context.Context, dst RemoteRange, src LocalRange) *Transfer {
 	b := Batch{peer: p}
 	return b.Put(dst, src).Submit(ctx)
 }
 
-// Get reads bytes of the peer into memory of this side. It is a Batch of one: see Submit.
+// Get reads from the peer's memory at src into dst. It submits a Batch with one block, see Batch.Submit.
 func (p *Peer) Get(ctx context.Context, dst LocalRange, src RemoteRange) *Transfer {
 	b := Batch{peer: p}
 	return b.Get(dst, src).Submit(ctx)
 }
 
-// Notify sends a notification without data and returns when it has arrived at the peer's NIC.
+// Notify sends a notification without data and returns once it has arrived at the peer's NIC. It fails with ErrTooLong if body exceeds
+// MaxNotification.
 func (p *Peer) Notify(ctx context.Context, body []byte) error {
 	b := Batch{peer: p}
 	return b.Notify(body).Do(ctx)
 }
 
-// Put adds a block to be written to the peer.
+// Put adds a block that is written to the peer. The transfer fails with ErrRange or ErrDenied if a range or its access does not fit.
 func (b *Batch) Put(dst RemoteRange, src LocalRange) *Batch {
 	b.add("put", verbs.OpRDMAWrite, dst, src)
 	return b
 }
 
-// Get adds a block to be read from the peer.
+// Get adds a block that is read from the peer. The transfer fails with ErrRange or ErrDenied if a range or its access does not fit.
 func (b *Batch) Get(dst LocalRange, src RemoteRange) *Batch {
 	b.add("get", verbs.OpRDMARead, src, dst)
 	return b
 }
 
-// Notify makes the peer's program get body, of at most MaxNotification bytes, when all blocks have arrived. A Batch has one
-// notification. body is copied.
+// Notify adds a notification that the peer's program receives after all blocks have arrived. body is copied; its limit is MaxNotification
+// bytes, else the transfer fails with ErrTooLong. A second notification in one Batch fails with verbs.ErrInvalid.
 func (b *Batch) Notify(body []byte) *Batch {
 	l := b.begin("notify")
 	if b.notify && b.err == nil {
@@ -82,15 +83,16 @@ func (b *Batch) Notify(body []byte) *Batch {
 	return b
 }
 
-// Verify makes both sides compute digests (CRC32C) of all blocks after they were moved, and compares them. Blocks that were read wrong are read
-// again once. Different digests end the transfer in ErrDigest. Nothing is notified before. Memory on neither side may
-// change until the end. The segments of the peer must be open for reading, because a digest tells what is in them.
+// Verify compares CRC32C digests of all blocks on both sides after the data has moved and before the notification is sent. If a block that
+// was read differs, all blocks are moved once more; if digests still differ, the transfer fails with ErrDigest. The memory on both sides
+// must not change until the transfer completes. A digest reveals the contents, so the peer's segments must be open for Read, else the
+// transfer fails with ErrDenied.
 func (b *Batch) Verify() *Batch {
 	b.verify = true
 	return b
 }
 
-// begin names the operation after its first block.
+// begin names the operation after the first block.
 func (b *Batch) begin(op string) *load {
 	if b.load == nil {
 		b.load = b.peer.engine.loads.Get().(*load)
@@ -101,7 +103,7 @@ func (b *Batch) begin(op string) *load {
 	return b.load
 }
 
-// add adds a block. The first error is that of the Transfer.
+// add appends a block. The first error becomes the error of the Transfer.
 func (b *Batch) add(op string, opcode verbs.Opcode, place RemoteRange, view LocalRange) {
 	l := b.begin(op)
 	if b.err != nil {
@@ -133,7 +135,7 @@ func (b *Batch) add(op string, opcode verbs.Opcode, place RemoteRange, view Loca
 	l.bytes += uint64(view.n)
 }
 
-// check says what is wrong with a block.
+// check validates a block.
 func (b *Batch) check(opcode verbs.Opcode, place RemoteRange, view LocalRange) error {
 	r, s := place.remote, view.segment
 	need := Write
@@ -157,8 +159,8 @@ func (b *Batch) check(opcode verbs.Opcode, place RemoteRange, view LocalRange) e
 	return nil
 }
 
-// Submit starts the transfer. While Config.MaxOutstanding transfers are outstanding it waits until one completes or ctx is done; the Transfer then
-// fails with ErrBusy. With a ctx that is already done, Submit never waits. Later ctx does not affect the transfer.
+// Submit starts the transfer and never returns nil. It blocks while Config.MaxOutstanding transfers are outstanding; if ctx is done first,
+// the Transfer fails with ErrBusy. Submit never blocks if ctx is already done. ctx does not affect the transfer after Submit has returned.
 func (b *Batch) Submit(ctx context.Context) *Transfer {
 	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify}
 	err, notify := b.err, b.notify
@@ -186,7 +188,7 @@ func (b *Batch) Submit(ctx context.Context) *Transfer {
 	return t
 }
 
-// Do is Submit and Wait. If ctx ends before the transfer does, the transfer is canceled. Do returns when it has ended.
+// Do calls Submit and waits for completion. If ctx is done first, Do cancels the transfer, waits for its requests, and returns its error.
 func (b *Batch) Do(ctx context.Context) error {
 	t := b.Submit(ctx)
 	if err := t.Wait(ctx); !t.isDone() {

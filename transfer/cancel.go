@@ -8,12 +8,12 @@ import (
 	"ibverbx/internal/service"
 )
 
-// cancelTimeout is how long a transfer that was canceled may make no progress before the session is ended.
+// cancelTimeout is the time without progress after Cancel that closes the session.
 const cancelTimeout = time.Second
 
-// Cancel makes the transfer post nothing more. It ends when what is posted has ended, usually within milliseconds, and in ErrCanceled
-// unless everything was posted. The memory that it writes to then holds any part of the bytes. A peer that does not answer for 1 s
-// loses its session. Other transfers go on in the next one.
+// Cancel stops posting requests and returns immediately. The transfer completes when the requests already posted have completed, usually
+// within milliseconds. It fails with ErrCanceled unless everything had been posted; the destination may then contain any part of the data.
+// If the peer does not respond for 1 s, its session is closed, and other transfers resume in the next session.
 func (t *Transfer) Cancel() { t.cancel(ErrCanceled) }
 
 func (t *Transfer) cancel(cause error) {
@@ -39,8 +39,8 @@ func (t *Transfer) cancel(cause error) {
 	t.watch(t.op.Progress())
 }
 
-// unnotify takes the notification off a transfer of which nothing else is left. It reports whether it did. A notification that is under way
-// may still arrive.
+// unnotify detaches the notification from a transfer whose blocks have completed. It reports whether it did. A posted notification may
+// still arrive.
 func (t *Transfer) unnotify() bool {
 	p := t.peer
 	p.link.Mu.Lock()
@@ -60,8 +60,7 @@ func (t *Transfer) unnotify() bool {
 	return true
 }
 
-// watch ends the session if the blocks of a transfer that was canceled make no progress for a while. That ends the transfer, even if all
-// of it was posted.
+// watch closes the session if a canceled transfer's blocks stop making progress. That completes the transfer, even if all of it was posted.
 func (t *Transfer) watch(progress uint64) {
 	time.AfterFunc(cancelTimeout, func() {
 		if t.isDone() {
@@ -75,7 +74,7 @@ func (t *Transfer) watch(progress uint64) {
 	})
 }
 
-// cancelUsers cancels the transfers that use certain memory.
+// cancelUsers cancels the transfers using the memory selected by uses.
 func (p *Peer) cancelUsers(uses func(part) bool, cause error) {
 	p.cancelRunning(func(t *Transfer) bool {
 		for _, part := range t.load.parts {
@@ -87,7 +86,7 @@ func (p *Peer) cancelUsers(uses func(part) bool, cause error) {
 	}, cause)
 }
 
-// cancelRunning cancels the transfers for which which is true. It is called with mu.
+// cancelRunning cancels the outstanding transfers selected by which. which is called with mu held.
 func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 	p.link.Mu.Lock()
 	var list []*Transfer
@@ -102,7 +101,7 @@ func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 	}
 }
 
-// drain waits until no operation of this side is under way, and there is no session if ended is true.
+// drain waits for all local transfers to complete and, if ended is true, for the session to close.
 func (p *Peer) drain(ctx context.Context, ended bool) error {
 	err := service.Await(ctx, p.service, func() bool {
 		p.link.Mu.Lock()

@@ -8,18 +8,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// Access is what a peer may do with a segment: Read, Write or both.
+// Access is a set of access rights to a segment: Read, Write or both.
 type Access uint8
 
-// Kinds of access.
+// Access rights, combined with |.
 const (
-	Read  Access = 1 << 0
+	// Read allows Get and the digests of Batch.Verify.
+	Read Access = 1 << 0
+	// Write allows Put.
 	Write Access = 1 << 1
 )
 
 var accessNames = [...]string{"none", "read", "write", "read and write"}
 
-// String names the access.
+// String returns "none", "read", "write" or "read and write".
 func (a Access) String() string {
 	if int(a) < len(accessNames) {
 		return accessNames[a]
@@ -27,7 +29,7 @@ func (a Access) String() string {
 	return fmt.Sprintf("Access(%d)", uint8(a))
 }
 
-// verbs returns what a NIC must allow.
+// verbs returns the access flags to register the memory with.
 func (a Access) verbs() verbs.Access {
 	var v verbs.Access
 	if a&Read != 0 {
@@ -39,25 +41,26 @@ func (a Access) verbs() verbs.Access {
 	return v
 }
 
-// Config describes an Engine. Node must be set.
+// Config configures an Engine. Node is required.
 type Config struct {
-	// Node is this process on the fabric. The Engine must be closed before it. A Node has one Engine at a time.
+	// Node is the local process on the fabric. Close the Engine before its Node. A Node has at most one Engine at a time.
 	Node *node.Node
-	// MaxOutstanding is how many transfers with one peer may be under way. Submit waits for room. Zero means 4096.
+	// MaxOutstanding is the maximum number of outstanding transfers per peer, at most 1<<20. Submit blocks while the limit is reached. Zero
+	// means 4096.
 	MaxOutstanding int
 	// Authorize returns the access granted to p for a segment. Zero or an error denies access; the peer cannot distinguish that from an
-	// unknown name. Authorize runs in its own goroutine; ctx is canceled when the peer disconnects or times out. Nil grants
-	// SegmentConfig.DefaultAccess.
+	// unknown name. Access without all rights of want fails with ErrDenied at the peer. Authorize runs in its own goroutine; ctx is
+	// canceled when the peer disconnects or after 10 s. Nil grants SegmentConfig.DefaultAccess.
 	Authorize func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
 }
 
-// SegmentConfig describes a segment.
+// SegmentConfig configures a segment.
 type SegmentConfig struct {
-	// DefaultAccess is what every peer may do if Config.Authorize is nil. Zero means nothing.
+	// DefaultAccess is the access granted to every peer if Config.Authorize is nil. Zero denies access.
 	DefaultAccess Access
-	// Local makes a segment that is never lent.
+	// Local hides the segment from Peer.Open. Peer.Grant can still grant access to it.
 	Local bool
-	// HugePages asks Alloc for huge pages, see verbs.MemoryConfig.
+	// HugePages makes Alloc request huge pages, see verbs.MemoryConfig. Adopt and MapFile ignore it.
 	HugePages bool
 }
 

@@ -10,10 +10,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// castagnoli is the polynomial of CRC32C.
+// castagnoli is the CRC32C table.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// check compares the digests of both sides after all blocks were moved. It runs in a goroutine of its own.
+// check compares the digests of both sides after all blocks have moved. It runs in its own goroutine.
 func (t *Transfer) check() {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
@@ -41,21 +41,21 @@ func (t *Transfer) check() {
 	}
 }
 
-// readAgain submits all blocks once more.
+// readAgain resubmits all blocks.
 func (t *Transfer) readAgain() {
 	t.phase.Store(uint32(Moving))
 	t.retried = true
 	t.submit()
 }
 
-// piece is a range of a block whose digest is compared.
+// piece is a range of a block with one digest.
 type piece struct {
 	block  int
 	offset uint64 // in the block
 	length uint32
 }
 
-// compare returns the first piece whose digests differ, with ErrDigest, or where another error happened.
+// compare returns the first piece whose digests differ, with ErrDigest, or the piece at which another error occurred.
 func (t *Transfer) compare(ctx context.Context) (block int, offset uint64, err error) {
 	var pieces []piece
 	for i := range t.load.blocks {
@@ -78,7 +78,7 @@ func (t *Transfer) compare(ctx context.Context) (block int, offset uint64, err e
 	return 0, 0, nil
 }
 
-// compareSome asks the peer for the digests of pieces, computes this side's meanwhile, and returns the first piece that differs.
+// compareSome requests the peer's digests of pieces, computes the local ones meanwhile, and returns the first piece that differs.
 func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err error) {
 	ranges := make([]digestRange, len(pieces))
 	for i, c := range pieces {
@@ -107,7 +107,7 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	return 0, nil
 }
 
-// ownSums are the digests of this side. err is why that of a piece could not be computed.
+// ownSums holds the local digests. err is the error at piece at.
 type ownSums struct {
 	sums []uint32
 	at   int
@@ -126,8 +126,8 @@ func (t *Transfer) sumPieces(ctx context.Context, pieces []piece) ownSums {
 	return own
 }
 
-// crc returns the digest of n bytes at off, at most maxRange, and nothing of use when ctx has ended. Memory of a device is copied first. At
-// most cap(e.workers) goroutines compute at a time.
+// crc returns the digest of n bytes at off, at most maxRange. The result is undefined if ctx is done. Device memory is copied first. At
+// most cap(e.workers) goroutines compute concurrently.
 func (e *Engine) crc(ctx context.Context, mem *verbs.Memory, off uint64, n uint32) (uint32, error) {
 	if e.workers.Take(ctx) != nil {
 		return 0, nil
@@ -144,7 +144,7 @@ func (e *Engine) crc(ctx context.Context, mem *verbs.Memory, off uint64, n uint3
 	return crc32.Checksum(stage[:n], castagnoli), nil
 }
 
-// sum answers a request for digests. The peer must have been lent the segments for reading. It has one goroutine at a time.
+// sum returns the response to a digest request. The peer must have Read access. Each peer uses one goroutine at a time.
 func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
 	if p.digesting.Take(ctx) != nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package transfer moves memory between processes: many peers, named segments, one completion for many blocks, and notifications
-// that come after the data.
+// Package transfer moves memory between many peers: named segments, batches of reads and writes with a single completion, and notifications
+// that follow the data.
 //
 //	e, err := transfer.New(transfer.Config{Node: n})
 //	kv, err := e.Alloc("kv", 64<<30, transfer.SegmentConfig{})
@@ -11,33 +11,29 @@
 //	}
 //	err = b.Notify([]byte("request 4711")).Do(ctx)
 //
-// The peer's program gets the notification from [Engine.Recv] when all blocks are in its memory.
+// The peer's program receives the notification from [Engine.Recv] once all blocks are in its memory.
 //
-// # Promises
+// # Guarantees
 //
-// A transfer ends when the NICs of this side have completed all its requests, and never before. Its memory may then be
-// used again, also after an error or a Cancel. Without an error all bytes are in place on both sides. There is no
-// order among transfers, and none among the blocks of one.
+// A transfer completes only after the local NICs have finished all its requests, so its memory can then be reused, even after an error or
+// [Transfer.Cancel]. A nil error means that all data is in place on both sides. Neither transfers nor the blocks of a batch are ordered.
 //
-// Lost queue pairs and NICs cost time only. A lost session is made again. Transfers then go on if the peer is still the same
-// process, and end in ErrRestarted otherwise. Blocks may be written or read twice on the way, so no two transfers that are under
-// way may write the same bytes.
+// Losing a queue pair or a NIC only adds latency. A lost session is re-established: its transfers resume if the peer is still the same
+// process and fail with [ErrRestarted] otherwise. Resuming may repeat a block, so concurrent transfers must not write the same bytes.
 //
-// Notifications of one process arrive once and in the order of Submit. Each leaves when all blocks of its batch have ended: those
-// of a Put are in the peer's memory and those of a Get in this side's, and no block is moved again. A batch that fails sends none, but a
-// batch that is canceled or lost at the last moment may have sent it.
+// Notifications from one process arrive exactly once, in Submit order, after every block of their batch has completed; no block is moved
+// afterwards. A failed batch does not notify; a batch canceled or lost at the last moment may already have done so.
 //
-// # Memory that others may use
+// # Access control
 //
-// A peer reaches the segments that were lent to it, and keeps that access until Segment.Close. Config.Authorize decides for each peer and
-// name. A peer that may not have a name gets the same answer as if it did not exist.
+// Config.Authorize grants a peer access to a segment, until [Segment.Close]. A denied name and an unknown name return the same error,
+// [ErrNotFound].
 //
-// # Packages on top
+// # Building on this package
 //
-// Package files moves files with this package. It speaks with peers under its own service id and needs few calls: it adopts
-// memory for chunks ([Engine.Adopt]), grants a peer's process access to it under a number ([Peer.Grant]), and at the other side
-// turns number and region into a [Remote] to write to ([Peer.OpenGrant]). [Engine.Of] finds the Peer, [Peer.Rails] and [Progress]
-// report how far a transfer is.
+// Package files uses a few low-level calls, also available to other packages. [Engine.Adopt] registers a buffer. [Peer.Grant] grants a
+// peer's process access to it, and [Peer.OpenGrant] turns the grant's number and region into a [Remote] on the other side. [Engine.Of] maps
+// a node.Peer to a Peer. [Peer.Rails] and [Progress] report the progress of a transfer.
 //
-// All methods but those of Batch may be called from any goroutine. A Batch belongs to one goroutine at a time.
+// All types are safe for concurrent use, except [Batch].
 package transfer

@@ -14,20 +14,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// Engine moves memory between this process and its peers.
+// Engine moves memory between this process and its peers. All methods are safe for concurrent use.
 //
-// Locks: a shard's lock, then a Peer's mu, then mu or the inbox's mu. No method of package service is called with one of the latter three.
+// Lock order: a shard's lock, then a Peer's mu, then mu or the inbox's mu. Methods of package service are called without the last three.
 type Engine struct {
 	cfg     Config
 	service service.Node
-	// workers bounds how many goroutines compute digests.
+	// workers limits the number of goroutines computing digests.
 	workers rpc.Limit
 	loads   sync.Pool // of *load
 	waiters sync.Pool // of *waiter
-	stages  sync.Pool // of *[maxRange]byte, for digests of memory of devices
+	stages  sync.Pool // of *[maxRange]byte, for digests of device memory
 	inbox   inbox
 	peers   service.Peers[*handler]
-	// done is closed when Close begins.
+	// done is closed when Close starts.
 	done chan struct{}
 	// closing serializes Close.
 	closing rpc.Limit
@@ -35,11 +35,11 @@ type Engine struct {
 	mu       sync.Mutex
 	closed   bool
 	segments map[string]*Segment
-	all      map[*Segment]struct{} // those without a name too
+	all      map[*Segment]struct{} // including unnamed segments
 	grants   uint32                // the number of the last grant
 }
 
-// maxWorkers is how many goroutines compute digests at most.
+// maxWorkers is the maximum number of goroutines computing digests.
 const maxWorkers = 4
 
 // Classes of immediates.
@@ -48,7 +48,8 @@ const (
 	classCredit = 5
 )
 
-// New returns an Engine on a Node.
+// New attaches an Engine to cfg.Node. It returns verbs.ErrInvalid for an invalid Config, verbs.ErrBusy if the Node already has an Engine,
+// and ErrClosed if the Node is closed.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Node == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
@@ -78,7 +79,8 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Peer returns the peer that listens at addr, see node.Node.Peer. It waits until the peer has an Engine.
+// Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has an Engine. It returns ErrClosed after
+// Close, and the cause of ctx if ctx is done first.
 func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	np, err := e.cfg.Node.Peer(ctx, addr)
 	if err != nil {
@@ -94,11 +96,10 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 // Node returns Config.Node.
 func (e *Engine) Node() *node.Node { return e.cfg.Node }
 
-// Of returns the Peer of a peer of the Node. Unlike Peer it does not wait until the peer has an Engine.
+// Of returns the Peer for p. Unlike Peer, it never blocks, and the peer may not have an Engine yet.
 func (e *Engine) Of(p *node.Peer) *Peer { return (*Peer)(e.peers.Of(p.Service())) }
 
-// Peers returns the peers that are connected and have an Engine, in no order: those that this side has dialed, and those that have dialed
-// this side.
+// Peers returns the connected peers that have an Engine, in no particular order, no matter which side dialed.
 func (e *Engine) Peers() []*Peer {
 	return slices.DeleteFunc(e.known(), func(p *Peer) bool {
 		p.link.Mu.Lock()
@@ -163,7 +164,7 @@ func (e *Engine) shut(ctx context.Context) error {
 	for _, s := range segments {
 		errs = append(errs, s.free())
 	}
-	for _, h := range e.peers.Clear() { // others may have come
+	for _, h := range e.peers.Clear() { // including peers that connected meanwhile
 		p := (*Peer)(h)
 		p.link.Forget(ErrClosed).end(ErrClosed)
 		errs = append(errs, p.mailbox.free())
@@ -171,7 +172,7 @@ func (e *Engine) shut(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leave ends the session, so that another Engine never begins in the middle of one.
+// leave ends the session, so that a later Engine starts with a new one.
 func (p *Peer) leave(ctx context.Context) error {
 	p.link.Mu.Lock()
 	s := p.link.Session
@@ -206,7 +207,7 @@ func (h *handler) Up(s service.Session, body []byte) error {
 // Down implements service.PeerHandler.
 func (h *handler) Down(s service.Session, _ error) { h.link.Down(s) }
 
-// Gone implements service.PeerHandler. It ends what waits for a peer that will not return soon.
+// Gone implements service.PeerHandler. It fails everything waiting for a peer that is not expected to return soon.
 func (h *handler) Gone(cause error, forgotten bool) {
 	h.link.Forget(cause).end(cause)
 	if !forgotten {
@@ -236,7 +237,7 @@ func (h *handler) Immediate(s service.Session, imm, length uint32) error {
 	}
 }
 
-// isClosed says that Close has begun.
+// isClosed reports whether Close has started.
 func (e *Engine) isClosed() bool {
 	select {
 	case <-e.done:

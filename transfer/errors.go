@@ -9,58 +9,59 @@ import (
 	"ibverbx/node"
 )
 
-// Errors. Returned errors wrap one of these, or the error of a request, and are usually an *Error.
+// Errors returned by this package, for use with errors.Is. Most are wrapped in an *Error. A request that failed at a NIC wraps a
+// *node.RequestError instead.
 var (
-	// ErrPeerGone means that the peer was lost and did not return in time, or has closed its Engine.
+	// ErrPeerGone means that the peer did not reconnect within node.Config.LostTimeout, or has closed its Engine.
 	ErrPeerGone = node.ErrPeerGone
-	// ErrRestarted means that the peer's process is another one than before. Open its segments again.
+	// ErrRestarted means that a new process has replaced the peer's process. Open its segments again.
 	ErrRestarted = node.ErrRestarted
-	// ErrCanceled means that the transfer was canceled. The memory that it wrote to holds any part of the bytes.
+	// ErrCanceled means that the transfer was canceled. Its destination may contain any part of the data.
 	ErrCanceled = node.ErrCanceled
-	// ErrClosed means that this side has closed the Engine, the segment or the Node.
+	// ErrClosed means that the local Engine, segment or Node is closed.
 	ErrClosed = node.ErrClosed
-	// ErrNotFound means that the peer does not have the segment, or does not grant access to it.
+	// ErrNotFound means that the peer does not have the segment, or denies access to it.
 	ErrNotFound = rpc.ErrNotFound
-	// ErrDenied means that a segment is not granted for the requested access.
+	// ErrDenied means that the segment is granted or opened without the requested access.
 	ErrDenied = rpc.ErrDenied
-	// ErrRange means that bytes lie outside a segment.
+	// ErrRange means that a block or a size is out of range for its segment.
 	ErrRange = rpc.ErrRange
-	// ErrDigest means that the bytes on the two sides differ after a transfer with Verify.
+	// ErrDigest means that local and remote data differ after a transfer with Batch.Verify.
 	ErrDigest = rpc.ErrDigest
 	// ErrRevoked means that the peer has closed the segment.
 	ErrRevoked = rpc.ErrRevoked
-	// ErrBusy means that there is no room for another transfer, or that the peer cannot lend a segment now: try again later.
+	// ErrBusy means that Config.MaxOutstanding is reached, or that the peer cannot register the segment now. Try again later.
 	ErrBusy = rpc.ErrBusy
-	// ErrFailed means that the peer failed locally.
+	// ErrFailed means that the peer failed to execute the request.
 	ErrFailed = rpc.ErrFailed
-	// ErrMismatch means that the two sides speak different versions of the protocol.
+	// ErrMismatch means that the peer runs an incompatible protocol version.
 	ErrMismatch = rpc.ErrMismatch
-	// ErrTooLong means that a name or a notification has too many bytes.
+	// ErrTooLong means that a notification exceeds MaxNotification, that a name exceeds MaxNameLen, or that Open was given an empty name.
 	ErrTooLong = errors.New("too long")
-	// errProtocol means that a peer sent what no honest peer sends. It ends the session.
+	// errProtocol reports a protocol violation by the peer. It closes the session.
 	errProtocol = rpc.ErrProtocol
 	errNoEngine = fmt.Errorf("%w: it has no transfer engine now", ErrPeerGone)
 )
 
-// Error says what failed and where. Index and the fields after it describe the first block that did not succeed.
+// Error describes a failed call or transfer. Index and the fields after it describe the first failed block.
 type Error struct {
-	// Op is what was done: "put", "get", "batch", "notify", "open", "alloc".
+	// Op is the operation, such as "put", "get", "batch", "notify", "open" or "alloc".
 	Op string
-	// Peer is the peer, empty if none is concerned.
+	// Peer is the peer's name and address; empty for local operations.
 	Peer string
-	// Name is the segment, the peer's if one of the peer is concerned, and may be empty.
+	// Name is the segment's name: the peer's segment for blocks and Open, the local one otherwise. It may be empty.
 	Name string
-	// Index is the block of the batch, counted from 0, and -1 if the error is not about a block.
+	// Index is the block's index in its batch, starting at 0; -1 if the error does not concern a block.
 	Index int
-	// Offset and Length are the block's bytes in the segment, from the first byte on that is not known to have arrived.
+	// Offset and Length are the bytes of the block, as a range in the peer's segment, not known to have been moved.
 	Offset, Length int64
-	// Rail is the NIC that reported the error, -1 if that is not known.
+	// Rail is the index of the NIC that reported the error; -1 if unknown.
 	Rail int
 	// Err is the cause.
 	Err error
 }
 
-// Error names everything that is known.
+// Error formats all known fields and the cause in one line.
 func (e *Error) Error() string {
 	var s strings.Builder
 	s.WriteString("transfer: " + e.Op)
@@ -82,7 +83,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// newError returns an Error that is not about a block.
+// newError returns an Error that does not concern a block.
 func newError(op string, p *Peer, name string, err error) *Error {
 	e := &Error{Op: op, Name: name, Index: -1, Rail: -1, Err: err}
 	if p != nil {

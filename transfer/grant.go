@@ -6,14 +6,15 @@ import (
 	"ibverbx"
 )
 
-// Grant gives a peer's process access to a segment that it has not opened. Segment.Close revokes it.
+// Grant is the access of one peer process to a segment, granted without Peer.Open. Segment.Close revokes it.
 type Grant struct {
 	proc *process
 	lent *lending
 }
 
-// Grant grants the peer's current process access to a segment, even to a Local one. The program sends Number and Region to the peer, which
-// passes them to OpenGrant. Package files grants access to its buffers this way.
+// Grant grants the peer's current process access to a segment, including a Local one. The caller sends Number and Region to the peer, which
+// passes them to OpenGrant. Grant returns ErrDenied for access that is empty or that the segment does not support, ErrClosed for a closed
+// segment, and ErrPeerGone if the peer does not have an Engine.
 func (p *Peer) Grant(s *Segment, access Access) (*Grant, error) {
 	l, err := p.lendTo(s, access)
 	if err != nil {
@@ -46,10 +47,10 @@ func (p *Peer) lendTo(s *Segment, access Access) (*Grant, error) {
 	return &Grant{proc, p.lendingOf(proc, s, access, region)}, nil
 }
 
-// Number identifies the grant to the peer.
+// Number identifies the grant to the peer. It is unique within the Engine.
 func (g *Grant) Number() uint32 { return g.lent.number }
 
-// Region describes the memory to the peer.
+// Region returns the address and keys that the peer needs.
 func (g *Grant) Region() ibverbx.RemoteRegion { return g.lent.region }
 
 // Ended reports whether the peer's process is known to have exited.
@@ -58,9 +59,9 @@ func (g *Grant) Ended() bool { return g.proc.Over() }
 // maxRemotes limits the grants accepted from one process.
 const maxRemotes = 4096
 
-// OpenGrant returns the segment that a Grant of the peer's current process covers. The peer's transfer engine sends revocations itself, so a
-// caller that receives number and region in a message must call OpenGrant before it returns from the handler of that message. An error that
-// does not wrap ErrPeerGone is a protocol violation by the peer.
+// OpenGrant returns the segment covered by a Grant from the peer's current process. The peer's Engine sends revocations on its own, so a
+// message handler that receives number and region must call OpenGrant before it returns. An error that does not wrap ErrPeerGone is a
+// protocol violation by the peer.
 func (p *Peer) OpenGrant(number uint32, region *ibverbx.RemoteRegion, access Access) (*Remote, error) {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"ibverbx/internal/service"
 )
 
-// Both sides of a session introduce themselves with a hello. It has the id of the sender, that of the peer as far as the sender knows it, and how
-// many of that peer's notifications have arrived. An id stands for all that a side knows of the other. So a hello with an unknown id is from a
-// side that has forgotten everything, and one that does not name this side's id is from a side that will begin from zero when it gets this side's hello.
+// Both sides start a session with a hello. It contains the sender's id, the peer's id if known, and the number of notifications received
+// from that peer. An id identifies the sender's complete state about the peer. A hello with an unknown id thus comes from a side that has lost
+// its state. A hello without the receiver's id comes from a side that will start from zero when it gets the receiver's hello.
 
-// hello begins a session. It returns the hello, nil if this side takes no part in the session.
+// hello starts a session. It returns the hello, or nil if the Engine is closed.
 func (p *Peer) hello(s service.Session) (*hello, error) {
 	if err := p.mailbox.make(p); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 	return m, nil
 }
 
-// up takes the peer's hello.
+// up processes the peer's hello.
 func (p *Peer) up(s service.Session, m *hello) error {
 	p.link.Mu.Lock()
 	if p.engine.isClosed() {
@@ -89,7 +89,7 @@ func (p *Peer) newProcess(incarnation uint64, m *hello) *process {
 	return proc
 }
 
-// revokes returns what the peer has to give back and may not know. mu must be held.
+// revokes returns the revocations that the peer may have missed. mu must be held.
 func (proc *process) revokes() (list []*revoke) {
 	for _, l := range proc.lent {
 		if l.revoking {

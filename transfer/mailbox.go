@@ -13,27 +13,28 @@ import (
 	"ibverbx/verbs"
 )
 
-// Notification is what a peer sent with Batch.Notify.
+// Notification is a message that a peer sent with Batch.Notify or Peer.Notify.
 type Notification struct {
+	// Peer is the sender.
 	Peer *Peer
-	// Body is the caller's.
+	// Body is the message, at most MaxNotification bytes. The receiver owns it.
 	Body []byte
-	// Seq counts the notifications of one process of the peer from 0. Those whose batch failed leave a gap.
+	// Seq numbers the notifications of one peer process, starting at 0. A failed batch leaves a gap.
 	Seq uint64
 }
 
-// maxQueued is how many bytes of notifications of earlier processes of a peer may wait for the program when another one comes.
+// maxQueued limits the unread notifications of a peer's earlier processes, in bytes, when a new process connects.
 const maxQueued = 4 * mailboxSize
 
-// mailbox is the memory that a peer writes its notifications to, and behind it the ring that those to the peer are sent from. The peer can
-// write to the latter too, and change what it gets itself. It is made once for each Peer.
+// mailbox is the ring that the peer writes its notifications to, followed by the ring for outgoing ones. The peer can write to both, but
+// overwriting the second changes only the data it receives itself. Each Peer has one mailbox.
 type mailbox struct {
 	mem    *verbs.Memory
 	memory service.Memory
 	region *ibverbx.Region
 }
 
-// make makes the memory if there is none. Only Up calls it, and a Peer has one session at a time.
+// make allocates the memory if necessary. Only Up calls it, and a Peer has one session at a time.
 func (m *mailbox) make(p *Peer) error {
 	if m.region != nil {
 		return nil
@@ -51,17 +52,17 @@ func (m *mailbox) make(p *Peer) error {
 	return nil
 }
 
-// remote is what the peer is lent.
+// remote returns the region granted to the peer.
 func (m *mailbox) remote() ibverbx.RemoteRegion {
 	r := *m.region.Remote()
 	r.Length = mailboxSize
 	return r
 }
 
-// out is the ring that notifications to the peer are sent from.
+// out returns the ring for outgoing notifications.
 func (m *mailbox) out() []byte { return m.mem.Bytes()[mailboxSize:] }
 
-// free frees the memory. No peer may have its key.
+// free releases the memory. The peer's keys must be revoked before.
 func (m *mailbox) free() error {
 	if m.region == nil {
 		return nil
@@ -70,17 +71,17 @@ func (m *mailbox) free() error {
 	return errors.Join(m.memory.Close(), m.mem.Free())
 }
 
-// arrivals are the notifications of one process that have come. The Peer's mu guards them.
+// arrivals tracks the notifications received from one process. The Peer's mu guards it.
 type arrivals struct {
-	// arrived is the number of the first notification that has not come, and held are those behind it.
+	// arrived is the number of the first missing notification; held are later ones.
 	arrived uint64
 	held    map[uint64]arrival
-	// queued is how many bytes have come that the program has not taken.
+	// queued is the size of the unread notifications in bytes.
 	queued int
-	// taken is how many the program has taken, and owed how many bytes of those the peer was not told.
+	// taken is the number of notifications the program has read, owed the number of read bytes not yet reported to the peer.
 	taken uint64
 	owed  int
-	// credit is the operation that tells the peer, and flying says that it is under way.
+	// credit is the operation that reports reads to the peer; flying is set while it is outstanding.
 	credit credit
 	flying bool
 }
@@ -92,10 +93,10 @@ type arrival struct {
 	void bool
 }
 
-// size is how many bytes of the ring the notification has, without those that were skipped at its end.
+// size returns the notification's size in the ring in bytes, without padding at the end of the ring.
 func (a *arrival) size() int { return (noteHeader + len(a.Body) + slotSize - 1) &^ (slotSize - 1) }
 
-// noteArrived takes a notification out of the mailbox. It is called with the shard's lock. An error ends the session.
+// noteArrived copies a notification out of the mailbox. It is called with the shard's lock held. An error closes the session.
 func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -145,7 +146,7 @@ func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
 	return nil
 }
 
-// decodeNote decodes a notification of which the number is known.
+// decodeNote decodes the notification with number seq.
 func decodeNote(b []byte, seq uint64) (arrival, error) {
 	if len(b) < noteHeader {
 		return arrival{}, fmt.Errorf("%w: notification of %d bytes", errProtocol, len(b))
@@ -158,7 +159,7 @@ func decodeNote(b []byte, seq uint64) (arrival, error) {
 	return arrival{Notification: Notification{Body: b[noteHeader:], Seq: seq}, void: k == noteVoid}, nil
 }
 
-// took notes that the program has taken a notification, and tells the peer now and then.
+// took records that the program has read a notification, and notifies the peer now and then.
 func (a *arrival) took() {
 	p, in := a.Peer, &a.proc.in
 	p.link.Mu.Lock()
@@ -173,14 +174,14 @@ func (a *arrival) took() {
 	}
 }
 
-// credit is an operation that tells the peer how many notifications were taken. If it is lost, the next hello does.
+// credit reports to the peer the number of notifications read. If it is lost, the next hello repeats it.
 type credit struct {
 	proc  *process
 	op    service.Op
 	block [1]service.Block
 }
 
-// credit returns the operation to be submitted, nil if there is none. The Peer's mu must be held.
+// credit returns the operation to submit, or nil. The Peer's mu must be held.
 func (proc *process) credit() *credit {
 	in, p := &proc.in, proc.peer
 	if in.flying || in.owed < mailboxSize/4 || proc.Err != nil || !p.link.Connected() {
@@ -210,9 +211,9 @@ func (c *credit) End(*service.Op, error) {
 	}
 }
 
-// inbox has the notifications of all peers, in the order in which they came. Each peer bounds how many of its own there are.
+// inbox queues the notifications of all peers in arrival order. Each peer limits its own share.
 type inbox struct {
-	// more has a token if a goroutine that waits should look again.
+	// more wakes one waiting goroutine.
 	more chan struct{}
 	mu   sync.Mutex
 	list ring.Ring[arrival]
@@ -225,7 +226,7 @@ func (b *inbox) push(a arrival) {
 	signal(b.more)
 }
 
-// pop takes the oldest notification, if there is one.
+// pop removes the oldest notification; ok is false if the inbox is empty.
 func (b *inbox) pop() (a arrival, ok bool) {
 	b.mu.Lock()
 	left := b.list.Len()
@@ -239,7 +240,7 @@ func (b *inbox) pop() (a arrival, ok bool) {
 	return a, left > 0
 }
 
-// signal wakes one goroutine that waits for a token.
+// signal wakes one goroutine waiting on c.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -247,8 +248,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Recv returns the next notification of any peer, and waits for one until ctx ends. All blocks of its batch are in memory. Each
-// goroutine that calls it gets other ones. A peer's notifications that nobody takes hold up those that it sends later, but no data.
+// Recv returns the next notification from any peer, and blocks until one arrives or ctx is done. All blocks of its batch are in memory.
+// Several goroutines may call Recv; each notification is delivered to one of them. Unread notifications delay only later notifications from
+// the same peer, not data. Once the inbox is empty, Recv returns ErrClosed after Close, or the cause of ctx.
 func (e *Engine) Recv(ctx context.Context) (Notification, error) {
 	for {
 		a, ok := e.inbox.pop()
@@ -269,7 +271,8 @@ func (e *Engine) Recv(ctx context.Context) (Notification, error) {
 	}
 }
 
-// Notifications returns the notifications of all peers, until ctx ends or the Engine is closed. Recv says which of the two it was.
+// Notifications returns an iterator over the notifications from all peers. It stops when ctx is done or the Engine is closed; check ctx.Err
+// to distinguish the two. It consumes the same queue as Recv.
 func (e *Engine) Notifications(ctx context.Context) iter.Seq[Notification] {
 	return func(yield func(Notification) bool) {
 		for {

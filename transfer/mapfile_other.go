@@ -4,7 +4,7 @@ package transfer
 
 import "errors"
 
-// mapFile maps a file read-only, which this system does not do here.
+// mapFile returns errors.ErrUnsupported on this platform.
 func mapFile(path string) (b []byte, unmap func() error, err error) {
 	_ = path
 	return nil, nil, errors.ErrUnsupported

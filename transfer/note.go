@@ -8,66 +8,66 @@ import (
 	"ibverbx/verbs"
 )
 
-// MaxNotification is how many bytes a notification has at most.
+// MaxNotification is the maximum size of a notification body in bytes.
 const MaxNotification = 4 << 10
 
 const (
-	// mailboxSize is the size of the ring that notifications are written to, in bytes.
+	// mailboxSize is the size of the notification ring in bytes.
 	mailboxSize = 16 << 10
-	// slotSize is the unit of places in the ring, in bytes.
+	// slotSize is the allocation unit of the ring in bytes.
 	slotSize = 64
-	// maxNotes is how many notifications fit.
+	// maxNotes is the maximum number of notifications in the ring.
 	maxNotes = mailboxSize / slotSize
 	// noteHeader is {seq u64, length u16, kind u8, 0...} before the body.
 	noteHeader = 16
-	// An immediate of classNote has the lower bits of the number of the notification, and its place in slots below them.
+	// An immediate of classNote holds the low bits of the notification's number above its offset in slots.
 	placeBits = 12
 )
 
 // Kinds of notifications.
 const (
 	noteBody = 0
-	// noteVoid has no body. It takes the place of one whose batch has failed, so that those behind it do not wait.
+	// noteVoid has an empty body. It replaces the notification of a failed batch, so that later ones need not wait.
 	noteVoid = 1
 )
 
-// note is a notification on its way. The Peer's mu guards it.
+// note is an outgoing notification. The Peer's mu guards it.
 type note struct {
 	proc *process
 	// seq is its number, counted from 0 for each process.
 	seq  uint64
 	body []byte
 	void bool
-	// placed says that it has a place in the ring: span bytes in all, of which the last ones begin at off.
+	// placed is set when the note has space in the ring: span bytes including padding, with the note at off.
 	placed    bool
 	off, span int
-	// ready says that it may be posted as soon as it has a place: the blocks of its batch have ended.
+	// ready is set when the blocks of its batch have completed, so it may be posted once placed.
 	ready bool
-	// flying says that op is under way.
+	// flying is set while op is outstanding.
 	flying bool
-	// transfer waits for it, and is nil if none does.
+	// transfer waits for the note; nil if none does.
 	transfer *Transfer
 	op       service.Op
 	block    [1]service.Block
-	// next links notes that are to be submitted, or free ones.
+	// next links notes to submit, or free ones.
 	next *note
 }
 
-// outbox has the notifications to one process. Its ring is a copy of the peer's mailbox. A notification keeps its place until the
-// peer's program has taken it, so it can be sent again if a session was lost. The peer's hello says what has arrived.
+// outbox holds the notifications to one process. Its ring mirrors the peer's mailbox. A notification keeps its slots until the peer's
+// program has read it, so it can be resent after a lost session. The peer's hello reports which ones have arrived.
 type outbox struct {
 	proc *process
-	// notes are those that the peer's program has not taken, in order. The ring's sequence numbers are theirs.
+	// notes are the unread notifications in order, indexed by sequence number.
 	notes ring.Ring[*note]
-	// next is the number of the next notification, unplaced that of the first one without a place, and taken is how many the
-	// peer's program has taken.
+	// next is the number of the next notification, unplaced that of the first one without slots, and taken the number of notifications read
+	// by the peer's program.
 	next, unplaced, taken uint64
-	// tail is where the next place begins, and used how many bytes are taken.
+	// tail is the offset of the next free slot, used the number of allocated bytes.
 	tail, used int
 	free       *note
 }
 
-// add queues a notification of a transfer. mu must be held.
+// add queues a transfer's notification. mu must be held.
 func (o *outbox) add(t *Transfer, body []byte) *note {
 	n := o.free
 	if n == nil {
@@ -81,8 +81,8 @@ func (o *outbox) add(t *Transfer, body []byte) *note {
 	return n
 }
 
-// place gives places to notifications, in order, as long as there are any. It returns those that can be posted. The ring is no longer that
-// of a dead process.
+// place allocates slots to notifications in order until the ring is full. It returns list extended by the notes that can be posted. A dead
+// process no longer owns the ring.
 func (o *outbox) place(list *note) *note {
 	for o.unplaced < o.next && o.proc.Err == nil {
 		n := *o.notes.At(uint32(o.unplaced))
@@ -104,7 +104,7 @@ func (o *outbox) place(list *note) *note {
 	return list
 }
 
-// write puts a notification into the ring.
+// write copies a notification into the ring.
 func (o *outbox) write(n *note) {
 	m := &o.proc.peer.mailbox
 	b := m.out()[n.off:]
@@ -123,12 +123,12 @@ func (o *outbox) write(n *note) {
 	}
 }
 
-// imm is the immediate of a notification that has a place.
+// imm returns the immediate of a placed notification.
 func (n *note) imm() uint32 {
 	return service.Immediate(classNote, uint32(uint16(n.seq))<<placeBits|uint32(n.off/slotSize))
 }
 
-// post adds a notification to the list of those to submit, if it can be posted now.
+// post prepends the notification to the list of notes to submit if it can be posted now.
 func (n *note) post(list *note) *note {
 	p := n.proc.peer
 	if !n.placed || !n.ready || n.flying || n.proc.Err != nil || !p.link.Connected() {
@@ -142,7 +142,7 @@ func (n *note) post(list *note) *note {
 	return n
 }
 
-// submitNotes submits the operations of notifications. It must be called without mu.
+// submitNotes submits the operations of notifications. mu must not be held.
 func (p *Peer) submitNotes(list *note) {
 	for list != nil {
 		n := list
@@ -152,7 +152,7 @@ func (p *Peer) submitNotes(list *note) {
 	}
 }
 
-// End implements service.Sink. A notification that has failed waits for the next session, if that is not there already.
+// End implements service.Sink. A failed notification waits for the next session, or is posted again if that has started.
 func (n *note) End(op *service.Op, err error) {
 	proc := n.proc
 	p := proc.peer
@@ -177,7 +177,7 @@ func (n *note) End(op *service.Op, err error) {
 	p.submitNotes(list)
 }
 
-// detach returns the transfer that waits for the notification, which the caller must finish, or nil.
+// detach returns the transfer waiting for the notification, which the caller must finish, or nil.
 func (n *note) detach() *Transfer {
 	t := n.transfer
 	if t != nil {
@@ -186,7 +186,7 @@ func (n *note) detach() *Transfer {
 	return t
 }
 
-// release frees the places of the notifications that the peer has taken, and gives them to others.
+// release frees the slots of notifications read by the peer and reallocates them.
 func (o *outbox) release(list *note) *note {
 	for o.notes.Len() > 0 {
 		n := *o.notes.Front()
@@ -200,7 +200,7 @@ func (o *outbox) release(list *note) *note {
 	return o.place(list)
 }
 
-// drop makes a notification void whose batch has failed and that is not under way. It returns what can be posted.
+// drop voids the notification of a failed batch. It must not be flying. It returns the notes to post.
 func (n *note) drop() *note {
 	n.detach()
 	if n.proc.Err != nil {
@@ -213,7 +213,7 @@ func (n *note) drop() *note {
 	return n.proc.out.release(n.post(nil))
 }
 
-// take notes that the peer's program has taken all notifications before a number.
+// take records that the peer's program has read all notifications before taken.
 func (o *outbox) take(taken uint64) (*note, error) {
 	if taken > o.unplaced {
 		return nil, fmt.Errorf("%w: %d notifications taken of %d", errProtocol, taken, o.unplaced)
@@ -222,8 +222,8 @@ func (o *outbox) take(taken uint64) (*note, error) {
 	return o.release(nil), nil
 }
 
-// resume begins a session, in which the peer says what it has. It returns the notifications to be sent, and the transfers that have ended
-// because theirs has arrived.
+// resume starts a session in which the peer has reported its state. It returns the notifications to send, and the transfers completed by
+// arrived notifications.
 func (o *outbox) resume(arrived, taken uint64) (list *note, done []*Transfer, err error) {
 	if arrived > o.unplaced || taken > arrived {
 		return nil, nil, fmt.Errorf("%w: %d notifications arrived and %d were taken of %d", errProtocol, arrived, taken, o.unplaced)
@@ -241,7 +241,7 @@ func (o *outbox) resume(arrived, taken uint64) (list *note, done []*Transfer, er
 	return o.release(list), done, nil
 }
 
-// arrived returns the transfers whose notifications are among the first so many, which have arrived at the peer.
+// arrived returns the transfers whose notifications have arrived at the peer: those numbered below arrived.
 func (o *outbox) arrived(arrived uint64) (done []*Transfer, err error) {
 	if arrived > o.unplaced {
 		return nil, fmt.Errorf("%w: %d notifications arrived of %d", errProtocol, arrived, o.unplaced)
@@ -254,7 +254,7 @@ func (o *outbox) arrived(arrived uint64) (done []*Transfer, err error) {
 	return done, nil
 }
 
-// credited handles an immediate with the lower bits of the number of notifications that the peer's program has taken.
+// credited handles an immediate with the low bits of the number of notifications read by the peer's program.
 func (p *Peer) credited(s service.Session, arg uint32) error {
 	p.link.Mu.Lock()
 	var list *note
@@ -271,8 +271,7 @@ func (p *Peer) credited(s service.Session, arg uint32) error {
 	return err
 }
 
-// abandon returns the transfers that wait for notifications which will not be posted, because the process is dead. Those that are under way
-// end in End.
+// abandon returns the transfers waiting for notifications that cannot be posted because the process is dead. End handles posted ones.
 func (o *outbox) abandon() (waiting []*Transfer) {
 	for i := range o.notes.Len() {
 		n := *o.notes.At(o.notes.Head() + uint32(i))

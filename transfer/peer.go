@@ -11,50 +11,50 @@ import (
 	"ibverbx/node"
 )
 
-// Peer is another process with an Engine. It outlives its sessions and its processes.
+// Peer is another process with an Engine. It outlives sessions and restarts of the peer's process. All methods are safe for concurrent use.
 type Peer struct {
 	engine  *Engine
 	service service.Peer
 	node    *node.Peer
 	realm   string
-	// name describes the peer as it authenticated last.
+	// name describes the peer as it last authenticated.
 	name atomic.Pointer[string]
-	// room has a token if a goroutine that waits for room should look again.
+	// room wakes one goroutine waiting for MaxOutstanding.
 	room chan struct{}
-	// asks bounds this side's requests without a response.
+	// asks limits the outstanding requests to the peer.
 	asks rpc.Limit
 	// digesting is held by the goroutine that computes digests for the peer.
 	digesting rpc.Limit
 
 	// link is the session and the process. Its Mu guards the fields below too.
 	link rpc.Peer[*process]
-	// number is that of the last session.
+	// number is the last session's number.
 	number uint64
-	// mailbox is where the peer's notifications go.
+	// mailbox receives the peer's notifications.
 	mailbox mailbox
-	// running are the transfers that have not ended, of which there are count.
+	// running lists the outstanding transfers, count is its length.
 	running transferList
 	count   int
-	// ops is how many operations with notifications and credits are under way.
+	// ops is the number of outstanding notification and credit operations.
 	ops int
-	// queued is how many bytes of notifications the program has not taken, of all processes of the peer.
+	// queued is the size of all unread notifications, including those from earlier processes, in bytes.
 	queued int
 }
 
-// process is what is known of a peer's process. Peer.link.Mu guards its fields, apart from peer and mailbox, which do not change.
+// process is the state kept for one process of a peer. Peer.link.Mu guards all fields except peer and mailbox, which do not change.
 type process struct {
 	rpc.Process
 	peer *Peer
 	// mailbox is the peer's mailbox.
 	mailbox ibverbx.RemoteRegion
 
-	remotes map[uint32]*Remote  // what the peer has lent, by number
-	lent    map[uint32]*lending // what the peer was lent, by number
+	remotes map[uint32]*Remote  // grants from the peer, by number
+	lent    map[uint32]*lending // grants to the peer, by number
 	out     outbox
 	in      arrivals
 }
 
-// maxAsks bounds the requests without a response.
+// maxAsks limits the outstanding requests per peer.
 const maxAsks = 32
 
 func newPeer(e *Engine, s service.Peer) *Peer {
@@ -67,10 +67,10 @@ func newPeer(e *Engine, s service.Peer) *Peer {
 	return p
 }
 
-// Node returns the peer as package node knows it.
+// Node returns the underlying node.Peer.
 func (p *Peer) Node() *node.Peer { return p.node }
 
-// String names the peer: its name if it has one, and its address.
+// String returns the peer's name and address, or the address of an unnamed peer.
 func (p *Peer) String() string { return *p.name.Load() }
 
 func (p *Peer) setName() {
@@ -85,7 +85,7 @@ func (p *Peer) setName() {
 	p.name.Store(&name)
 }
 
-// end ends all that waits for the process. Operations that are under way are ended by the Node.
+// end fails everything waiting for the process. The Node fails the outstanding operations.
 func (proc *process) end(err error) {
 	if proc == nil {
 		return
@@ -106,7 +106,7 @@ func (proc *process) end(err error) {
 	}
 }
 
-// message handles a message of a session. An error ends the session.
+// message handles a session message. An error closes the session.
 func (p *Peer) message(s service.Session, m any) error {
 	proc := p.link.In(s)
 	if proc == nil {

@@ -12,8 +12,8 @@ import (
 	"ibverbx/internal/service"
 )
 
-// Remote is a segment of a peer that was lent to this side. It is valid until the peer closes the segment or its process ends, also
-// across sessions.
+// Remote is an open segment of a peer. It stays valid across sessions until the peer closes the segment (ErrRevoked) or its process exits
+// (ErrRestarted or ErrPeerGone).
 type Remote struct {
 	peer   *Peer
 	proc   *process
@@ -21,27 +21,29 @@ type Remote struct {
 	name   string
 	access Access
 	region ibverbx.RemoteRegion
-	// uses counts the transfers that use the segment, and revoked says that no more may begin. peer.link.Mu guards them.
+	// uses counts the transfers using the segment; revoked blocks new ones. peer.link.Mu guards them.
 	uses    int
 	revoked bool
 }
 
-// RemoteRange is where a block begins in a segment of a peer.
+// RemoteRange is a position in a peer's segment. The block's length is that of its LocalRange.
 type RemoteRange struct {
 	remote *Remote
 	off    int64
 }
 
-// At returns the place at off. Submit checks it.
+// At returns the position off bytes into the segment. Batch.Put and Batch.Get check it.
 func (r *Remote) At(off int64) RemoteRange { return RemoteRange{r, off} }
 
-// Name is the name.
+// Name returns the segment's name, which is empty for a segment from OpenGrant.
 func (r *Remote) Name() string { return r.name }
 
-// Len is the number of bytes.
+// Len returns the segment's size in bytes.
 func (r *Remote) Len() int64 { return int64(r.region.Length) }
 
-// Open asks the peer for a segment. Errors wrap ErrNotFound or ErrDenied if this side does not get it.
+// Open requests access to a peer's segment, and waits for a session if necessary. It returns ErrNotFound if the segment does not exist or
+// access is denied, ErrDenied if only other access is granted, and ErrBusy if the peer cannot register the memory now. name must have 1 to
+// MaxNameLen bytes, else Open returns ErrTooLong.
 func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, error) {
 	if name == "" || len(name) > MaxNameLen {
 		return nil, newError("open", p, name, fmt.Errorf("the name has %d bytes, want 1 to %d: %w", len(name), MaxNameLen, ErrTooLong))
@@ -69,7 +71,7 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	return r, nil
 }
 
-// granted returns the segment of an answer to Open. It is known before the next message is taken, which may revoke it. It has no name yet.
+// granted returns the still unnamed segment in a response to Open. It is recorded before the next message, which may revoke it, is handled.
 func (p *Peer) granted(proc *process, m *grant) *Remote {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -83,25 +85,25 @@ func (p *Peer) granted(proc *process, m *grant) *Remote {
 	return r
 }
 
-// lending is a segment that a peer was lent.
+// lending is a peer's access to a segment.
 type lending struct {
 	number  uint32
 	segment *Segment // nil for the mailbox
 	access  Access
-	// region is what the peer gets. It is kept because a Node that is being closed closes its registrations.
+	// region is sent to the peer. It is stored because Node.Close closes the registrations.
 	region ibverbx.RemoteRegion
-	// granting is how many answers with the segment are being sent. The peer is told to stop after them.
+	// granting is the number of responses with the segment being sent. A revocation must follow them.
 	granting int
-	// revoking says that the peer must stop, and cut that it did not in time. Peer.link.Mu guards these three.
+	// revoking is set when the peer must stop, cut when it did not stop in time. Peer.link.Mu guards these three.
 	revoking, cut bool
-	// stopped is closed when the peer has stopped.
+	// stopped is closed when the peer has stopped using the segment.
 	stopped chan struct{}
 }
 
-// openTimeout is how long Config.Authorize has.
+// openTimeout is the timeout for Config.Authorize.
 const openTimeout = 10 * time.Second
 
-// lend answers the request for a segment. It returns nil if it has sent the answer itself.
+// lend returns the response to an open request, or nil if it has sent the response itself.
 func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *open) []byte {
 	l, answer := p.allow(ctx, proc, m)
 	if l == nil {
@@ -118,7 +120,7 @@ func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *op
 	return nil
 }
 
-// allow decides on a request for a segment. It returns the answer, and what is lent, if anything is.
+// allow decides on an open request. It returns the response, and the lending if access is granted.
 func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []byte) {
 	e := p.engine
 	refuse := func(c rpc.Code, err error) (*lending, []byte) {
@@ -144,7 +146,7 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 		return refuse(rpc.NotFound, ErrNotFound)
 	case access&m.want != m.want:
 		return refuse(rpc.Denied, fmt.Errorf("%w: only %v is allowed", ErrDenied, access))
-	case !s.enter(): // not earlier, because Lend may take its time
+	case !s.enter(): // not earlier, because Authorize may take long
 		return refuse(rpc.NotFound, ErrNotFound)
 	}
 	defer s.leave()
@@ -160,7 +162,7 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	return l, (&grant{id: m.id, number: l.number, access: l.access, region: l.region}).encode()
 }
 
-// lendingOf returns what a process has of a segment. It has one number for each kind of access, however often it asks.
+// lendingOf returns a process's lending of a segment. Each kind of access has one number, even if requested repeatedly.
 func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region ibverbx.RemoteRegion) *lending {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -178,8 +180,8 @@ func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region ibverb
 	return l
 }
 
-// revoke takes back what peers were lent, and returns when they have stopped using it. Those that do not stop in time lose their session. A peer
-// that is not connected, or has lost its session, is told in the next one.
+// revoke revokes the selected lendings and returns when the peers have stopped using them. A peer that does not stop in time loses its
+// session. A disconnected peer is notified in its next session.
 func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*lending) bool) {
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
@@ -192,7 +194,8 @@ func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*lending)
 	wg.Wait()
 }
 
-// recall is what a peer has to give back: list, of which it is told now by messages of a session. Without a session the next hello says it.
+// recall holds the lendings to revoke at one peer. told are the messages to send in the session; without a session, the next hello
+// carries them.
 type recall struct {
 	session service.Session
 	live    context.Context
@@ -200,7 +203,7 @@ type recall struct {
 	told    []*revoke
 }
 
-// recall marks what a peer has to give back.
+// recall marks a peer's selected lendings as revoking.
 func (p *Peer) recall(which func(*lending) bool) recall {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -220,16 +223,16 @@ func (p *Peer) recall(which func(*lending) bool) recall {
 	return r
 }
 
-// takeBack waits until a peer has given back what it has to.
+// takeBack sends the revocations and waits until the peer has stopped.
 func (p *Peer) takeBack(ctx context.Context, r recall) {
 	for _, m := range r.told {
-		_ = r.session.Send(ctx, service.TransferID, m.encode()) // if it fails, the answer does not come
+		_ = r.session.Send(ctx, service.TransferID, m.encode()) // if it fails, the peer does not respond
 	}
 	for _, l := range r.list {
 		select {
 		case <-l.stopped:
 		case <-r.live.Done():
-			return // the next hello says it
+			return // the next hello repeats it
 		case <-ctx.Done():
 			if p.cutOff(r.list) {
 				r.session.End(fmt.Errorf("%w: the peer did not stop using a segment that is closed", ErrRevoked))
@@ -239,12 +242,12 @@ func (p *Peer) takeBack(ctx context.Context, r recall) {
 	}
 }
 
-// revoke is the message that takes a grant back. Peer.link.Mu must be held.
+// revoke returns the message that revokes a grant. Peer.link.Mu must be held.
 func (proc *process) revoke(number uint32) *revoke {
 	return &revoke{number, proc.in.arrived, proc.out.unplaced}
 }
 
-// cutOff notes what a peer has not given back. It reports whether there is any.
+// cutOff marks the lendings that the peer still uses. It reports whether any exist.
 func (p *Peer) cutOff(list []*lending) (any bool) {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -256,7 +259,7 @@ func (p *Peer) cutOff(list []*lending) (any bool) {
 	return any
 }
 
-// forget ends a lending.
+// forget removes a revoked lending.
 func (p *Peer) forget(number uint32) {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -269,7 +272,7 @@ func (p *Peer) forget(number uint32) {
 	}
 }
 
-// stop says that the peer does not use the segment any more. Peer.link.Mu must be held.
+// stop records that the peer no longer uses the segment. Peer.link.Mu must be held.
 func (l *lending) stop() {
 	select {
 	case <-l.stopped:
@@ -278,8 +281,8 @@ func (l *lending) stop() {
 	}
 }
 
-// revoked stops the use of a segment that its owner takes back, and tells the owner when nothing uses it any more. An answer that can be given
-// at once is sent before the next message is taken, so a peer that does not take answers waits.
+// revoked cancels the users of a segment that its owner revokes, and notifies the owner once it is unused. A response that is possible
+// immediately is sent before the next message is handled, so a peer that does not read responses blocks itself.
 func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	number := m.grant
 	if number == mailboxGrant {
@@ -303,18 +306,18 @@ func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	return nil
 }
 
-// lastWords bounds the wait for notifications of a process that leaves.
+// lastWords bounds the wait for the last notifications of a closing Engine.
 const lastWords = 100 * time.Millisecond
 
-// arrived is how many notifications of a process have arrived.
+// arrived returns the number of notifications that have arrived from a process.
 func (p *Peer) arrived(proc *process) uint64 {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	return proc.in.arrived
 }
 
-// left ends a process whose Engine is being closed. It has taken back its segments before, and ends the session next. Notifications that have
-// arrived there have been sent, though their requests may not end any more. Those that it has sent are taken from the completion queues first.
+// left ends a process whose Engine is closing. That Engine has already revoked its segments and closes the session next. Notifications it
+// reports as arrived count as sent, even if their requests never complete. Its own last notifications are polled first.
 func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
@@ -338,7 +341,7 @@ func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 	return nil
 }
 
-// tell sends the peer that a grant is not used any more. It may be called with the shard's lock.
+// tell notifies the peer that a grant is unused. It may be called with the shard's lock held.
 func (p *Peer) tell(number uint32) {
 	p.link.Mu.Lock()
 	s, ctx := p.link.Session, p.link.Live

@@ -15,26 +15,27 @@ import (
 	"ibverbx/verbs"
 )
 
-// Segment is memory with a name that transfers use and that peers may be lent.
+// Segment is registered memory, usually named, used as source or destination of transfers. Peers access it by name as Config.Authorize or
+// SegmentConfig.DefaultAccess permits. All methods are safe for concurrent use.
 type Segment struct {
 	engine *Engine
 	name   string
 	cfg    SegmentConfig
-	// readOnly memory is the source of transfers and is lent for reading only.
+	// readOnly memory can only be read, locally and by peers.
 	readOnly bool
 	mem      *verbs.Memory
 	memory   service.Memory
-	// release gives mem back when nothing is registered any more.
+	// release frees mem after deregistration.
 	release func() error
-	// last is the registration for requests of this side that was used last.
+	// last is the most recently used registration for local requests.
 	last atomic.Pointer[realmRegion]
-	// uses counts the transfers and answers that use the memory. closing is added when no more may begin.
+	// uses counts the transfers and responses using the memory. The constant closing is added to block new ones.
 	uses atomic.Int64
-	// closing adds that once. idle is closed, once, when uses has reached it.
+	// closing guards that addition. idle is closed once uses has dropped to the constant.
 	closing  sync.Once
 	idle     chan struct{}
 	idleOnce sync.Once
-	// freeMu guards freed, which is true once the memory was given back.
+	// freeMu guards freed, which is set once the memory is released.
 	freeMu sync.Mutex
 	freed  bool
 }
@@ -47,10 +48,11 @@ type realmRegion struct {
 	region *ibverbx.Region
 }
 
-// revokeTimeout is how long a peer has to stop using a segment that is closed.
+// revokeTimeout is the time a peer has to stop using a closed segment.
 const revokeTimeout = 5 * time.Second
 
-// Alloc returns a segment of size zeroed bytes. An empty name means that it is Local.
+// Alloc allocates a segment of size zeroed bytes. A segment with an empty name is Local. Alloc returns ErrRange if size is not positive,
+// ErrTooLong if name exceeds MaxNameLen, verbs.ErrInvalid if name is in use or not UTF-8, and ErrClosed after Engine.Close.
 func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, error) {
 	if size <= 0 || size > math.MaxInt {
 		return nil, newError("alloc", nil, name, fmt.Errorf("%w: %d bytes", ErrRange, size))
@@ -62,8 +64,8 @@ func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, er
 	return e.add("alloc", &Segment{name: name, cfg: cfg, mem: mem, release: mem.Free})
 }
 
-// Adopt makes a segment of memory of the program, which may be memory of a device such as a GPU. Close does not free it. Until Close has
-// returned, mem.Free returns verbs.ErrBusy.
+// Adopt turns existing memory, including GPU memory, into a segment. Segment.Close does not free it; until Close has returned, mem.Free
+// returns verbs.ErrBusy. Errors are as for Alloc; empty memory returns verbs.ErrInvalid.
 func (e *Engine) Adopt(name string, mem *verbs.Memory, cfg SegmentConfig) (*Segment, error) {
 	if mem == nil || mem.Len() == 0 {
 		return nil, newError("adopt", nil, name, verbs.Invalidf("no memory"))
@@ -78,8 +80,9 @@ func (e *Engine) Adopt(name string, mem *verbs.Memory, cfg SegmentConfig) (*Segm
 	return e.add("adopt", &Segment{name: name, cfg: cfg, mem: mem, release: release})
 }
 
-// MapFile makes a segment of a file that is mapped read-only. The file must not become shorter while it is mapped: an access behind its end
-// kills the process. It is meant for files in memory (tmpfs, hugetlbfs) and for those that nobody changes.
+// MapFile maps a regular, non-empty file read-only as a segment. The file must not shrink while it is mapped: access beyond its end kills
+// the process. Use it for files in memory (tmpfs, hugetlbfs) and for immutable files. On systems other than Unix it returns
+// errors.ErrUnsupported; other errors are as for Alloc, and ErrDenied if cfg.DefaultAccess includes Write.
 func (e *Engine) MapFile(name, path string, cfg SegmentConfig) (*Segment, error) {
 	b, unmap, err := mapFile(path)
 	if err != nil {
@@ -92,7 +95,7 @@ func (e *Engine) MapFile(name, path string, cfg SegmentConfig) (*Segment, error)
 	return e.add("map file", &Segment{name: name, cfg: cfg, readOnly: true, mem: m, release: unmap})
 }
 
-// add makes a segment known by its name. If that fails, the memory is given back.
+// add publishes a segment under its name. On error it releases the memory.
 func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	var err error
 	s.engine, s.idle = e, make(chan struct{})
@@ -123,26 +126,26 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	return s, nil
 }
 
-// Name is the name.
+// Name returns the segment's name; it may be empty.
 func (s *Segment) Name() string { return s.name }
 
-// Len is the number of bytes.
+// Len returns the segment's size in bytes.
 func (s *Segment) Len() int64 { return int64(s.mem.Len()) }
 
-// Bytes returns the memory. Read what a transfer wrote only after its end, or after its notification. It must not be used after Close. It is
-// nil if a device has the memory: use ReadAt and WriteAt of what was adopted.
+// Bytes returns the memory, or nil for device memory (use ReadAt and WriteAt of the adopted verbs.Memory). Read the result of a transfer
+// only after it has completed or its notification has arrived. Do not use the slice after Close.
 func (s *Segment) Bytes() []byte { return s.mem.Bytes() }
 
-// LocalRange is a part of a segment on this side.
+// LocalRange is a range of bytes in a local segment.
 type LocalRange struct {
 	segment *Segment
 	off, n  int64
 }
 
-// Slice returns n bytes at off. Submit checks them.
+// Slice returns the range of n bytes at off. Batch.Put and Batch.Get check it.
 func (s *Segment) Slice(off, n int64) LocalRange { return LocalRange{s, off, n} }
 
-// enter keeps the memory until leave. It fails if the segment is being closed.
+// enter keeps the memory allocated until leave. It returns false if the segment is closing.
 func (s *Segment) enter() bool {
 	if s.uses.Add(1) < 0 {
 		s.leave()
@@ -157,7 +160,7 @@ func (s *Segment) leave() {
 	}
 }
 
-// local returns the registration for requests of this side to a peer.
+// local returns the registration for local requests to a peer.
 func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 	if r := s.last.Load(); r != nil && r.realm == p.realm {
 		return r.region, nil
@@ -173,10 +176,10 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 	return region, err
 }
 
-// Close takes the segment back and frees it, unless it was adopted. Transfers of this side that use it are canceled. Peers that were lent it are told to stop, and
-// have 5 s, or until ctx ends. The sessions of those that do not answer are ended. They connect again, and nothing of theirs reaches the
-// memory. A peer that is not connected is told when it is. If transfers cannot be ended before ctx ends, Close returns an error,
-// nothing is freed, and it can be called again.
+// Close revokes all access to the segment and frees it, unless it was adopted. Local transfers using it fail with ErrClosed. Peers with
+// access are told to stop, and have 5 s or until ctx is done. The session of a peer that does not respond is closed; its requests can no
+// longer reach the memory, and it reconnects. Disconnected peers are notified when they reconnect. If local transfers are still running
+// when ctx is done, Close returns an error without freeing anything; call it again.
 func (s *Segment) Close(ctx context.Context) error {
 	e := s.engine
 	peers := e.known()
@@ -187,7 +190,7 @@ func (s *Segment) Close(ctx context.Context) error {
 	return s.free()
 }
 
-// stop makes sure that nothing of this side uses the memory any more.
+// stop cancels all local uses of the memory and waits for them.
 func (s *Segment) stop(ctx context.Context, peers []*Peer) error {
 	e := s.engine
 	e.mu.Lock()
@@ -215,7 +218,7 @@ func (s *Segment) stop(ctx context.Context, peers []*Peer) error {
 	}
 }
 
-// free ends the registrations, so that no key works any more, and gives the memory back.
+// free deregisters the memory, which invalidates its keys, and releases it.
 func (s *Segment) free() error {
 	s.freeMu.Lock()
 	defer s.freeMu.Unlock()

@@ -8,24 +8,26 @@ import (
 	"time"
 )
 
-// Phase is what a transfer is doing.
+// Phase is the current activity of a transfer.
 type Phase uint8
 
-// Phases.
+// Phases of a transfer, in order, except Checking.
 const (
+	// Moving means that data is being moved.
 	Moving Phase = iota
-	// Verifying means that digests are compared.
+	// Verifying means that digests are being compared, see Batch.Verify.
 	Verifying
-	// Notifying means that the data is in place and the notification is on its way, or waits for room at the peer.
+	// Notifying means that the data is in place and the notification is in flight or waiting for space in the peer's mailbox.
 	Notifying
+	// Done means that the transfer has completed, possibly with an error.
 	Done
-	// Checking means that digests of what is there already are computed. Only transfers of package files do so.
+	// Checking means that existing data is being verified, before Moving. Only package files uses it.
 	Checking
 )
 
 var phaseNames = [...]string{"moving", "verifying", "notifying", "done", "checking"}
 
-// String names the phase.
+// String returns the phase in lower case, such as "moving".
 func (p Phase) String() string {
 	if int(p) < len(phaseNames) {
 		return phaseNames[p]
@@ -33,30 +35,33 @@ func (p Phase) String() string {
 	return fmt.Sprintf("Phase(%d)", uint8(p))
 }
 
-// Status says how far a transfer is.
+// Status is a snapshot of a transfer's progress.
 type Status struct {
+	// Phase is the current activity.
 	Phase Phase
-	// Bytes of Total are in place. Bytes lags behind a little, and counts from 0 again if digests differed.
+	// Bytes is the number of bytes in place, Total the size of the transfer. Bytes lags slightly, and restarts at 0 if data is read again
+	// after a digest mismatch.
 	Bytes, Total int64
-	// Rate is in bytes per second since the last Status of a Progress, and Left the time that the rest takes at that rate. Both
-	// are 0 if they are not known.
+	// Rate is the rate in bytes per second since the previous Status from Progress; 0 if unknown.
 	Rate float64
+	// Left is the estimated remaining time at Rate; 0 if unknown.
 	Left time.Duration
-	// Rails are the NICs that carry the session with the peer, none if there is no session.
+	// Rails lists the NICs of the peer's session; empty without a session.
 	Rails []RailStatus
 }
 
-// RailStatus says what a NIC does for the session with a peer: for all transfers, not for one.
+// RailStatus reports one NIC's traffic in a peer's session, for all transfers together.
 type RailStatus struct {
-	// Name is that of the NIC.
+	// Name is the NIC's device name.
 	Name string
-	// Bytes were read and written since the session began.
+	// Bytes is the number of bytes read and written since the session's queue pairs were created.
 	Bytes int64
-	// Rate is in bytes per second since the last Status of a Progress, 0 if it is not known.
+	// Rate is the rate in bytes per second since the previous Status from Progress; 0 if unknown.
 	Rate float64
 }
 
-// String is a line for people, such as "moving 57%, 17.1 GB of 30.0 GB, 3.90 GB/s (mlx5_0 1.90 GB/s, mlx5_1 2.00 GB/s), 3s left".
+// String formats the Status in one line, such as "moving 57%, 17.1 GB of 30.0 GB, 3.90 GB/s (mlx5_0 1.90 GB/s, mlx5_1 2.00 GB/s), 3s left".
+// Units are decimal.
 func (s Status) String() string {
 	var b strings.Builder
 	b.WriteString(s.Phase.String())
@@ -79,7 +84,7 @@ func (s Status) String() string {
 	return b.String()
 }
 
-// quantity writes a number of bytes with three digits.
+// quantity formats a number of bytes with three digits.
 func quantity(n float64) string {
 	for _, unit := range []string{"B", "kB", "MB", "GB"} {
 		switch {
@@ -97,12 +102,12 @@ func quantity(n float64) string {
 	return fmt.Sprintf("%.1f TB", n)
 }
 
-// Status returns how far the transfer is, without rates.
+// Status returns the transfer's progress, without rates.
 func (t *Transfer) Status() Status {
 	return Status{Phase: Phase(t.phase.Load()), Bytes: int64(t.op.Progress()), Total: int64(t.total), Rails: t.peer.Rails()}
 }
 
-// Rails returns what the NICs do for the session with the peer, without rates. It is empty without a session.
+// Rails returns the traffic per NIC in the peer's session, without rates. It is empty without a session.
 func (p *Peer) Rails() (list []RailStatus) {
 	for _, r := range p.node.Stats().QP.Rails {
 		list = append(list, RailStatus{Name: r.Device, Bytes: int64(r.Bytes)})
@@ -110,13 +115,14 @@ func (p *Peer) Rails() (list []RailStatus) {
 	return list
 }
 
-// Progress returns the Status now and then, until the transfer has ended or ctx ends. The last one is that at the end.
+// Progress returns an iterator that yields the Status, with rates, once per interval (at least 1 ms) until the transfer completes or ctx is
+// done. The last Status of a completed transfer is its final one.
 func (t *Transfer) Progress(ctx context.Context, every time.Duration) iter.Seq[Status] {
 	return Progress(ctx, every, t.Done(), t.Status)
 }
 
-// Progress calls status now and then, and returns the results with their rates, until done is closed or ctx is done. The last result is that
-// after the end. It is for packages on top of this one, such as files.
+// Progress implements Transfer.Progress for packages built on this one, such as files. It yields the result of status, with rates added,
+// once per interval until done is closed or ctx is done. If done is closed, it calls status a last time.
 func Progress(ctx context.Context, every time.Duration, done <-chan struct{}, status func() Status) iter.Seq[Status] {
 	return func(yield func(Status) bool) {
 		ticker := time.NewTicker(max(every, time.Millisecond))
@@ -141,7 +147,7 @@ func Progress(ctx context.Context, every time.Duration, done <-chan struct{}, st
 	}
 }
 
-// rate fills in the rates since an earlier Status.
+// rate sets the rates since an earlier Status.
 func (s *Status) rate(last *Status, seconds float64) {
 	if seconds <= 0 {
 		return
@@ -151,7 +157,7 @@ func (s *Status) rate(last *Status, seconds float64) {
 		s.Left = time.Duration(float64(s.Total-s.Bytes) / s.Rate * float64(time.Second))
 	}
 	for i := range s.Rails {
-		if r := &s.Rails[i]; i < len(last.Rails) && r.Bytes > last.Rails[i].Bytes { // otherwise it is another session
+		if r := &s.Rails[i]; i < len(last.Rails) && r.Bytes > last.Rails[i].Bytes { // otherwise the session is new
 			r.Rate = float64(r.Bytes-last.Rails[i].Bytes) / seconds
 		}
 	}

@@ -12,31 +12,31 @@ import (
 	"ibverbx/verbs"
 )
 
-// Transfer is a Batch that was submitted. It ends when no NIC of this side touches its memory any more.
+// Transfer is a submitted Batch. It completes when the local NICs no longer access its memory. All methods are safe for concurrent use.
 type Transfer struct {
 	peer *Peer
 	proc *process
-	// load and note are nil when they are of no more use. Peer.link.Mu guards note.
+	// load and note are nil once unused. Peer.link.Mu guards note.
 	load *load
 	note *note
 	// name is "put", "get", "batch" or "notify".
 	name   string
 	verify bool
-	// retried says that op was submitted a second time, because digests differed.
+	// retried is set when op was resubmitted after a digest mismatch.
 	retried bool
 	total   uint64
 	op      service.Op
-	// state has bits, and phase is a Phase.
+	// state holds the bits below, phase a Phase.
 	state, phase atomic.Uint32
-	// next and prev link the running transfers of the peer. Peer.link.Mu guards them.
+	// next and prev link the peer's outstanding transfers. Peer.link.Mu guards them.
 	next, prev *Transfer
 
 	mu sync.Mutex
-	// err is valid when stateDone is set. cause is why the transfer was canceled.
+	// err is valid once stateDone is set. cause is the reason for cancellation.
 	err, cause error
 	waiters    *waiter
 	done       chan struct{}
-	// stop ends the comparison of digests.
+	// stop aborts the digest comparison.
 	stop context.CancelCauseFunc
 }
 
@@ -46,7 +46,7 @@ const (
 	stateDone
 )
 
-// admit waits for room and makes a transfer one of those that are under way.
+// admit waits for MaxOutstanding and adds the transfer to the outstanding ones.
 func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note, err error) {
 	p.link.Mu.Lock()
 	for p.count >= p.engine.cfg.MaxOutstanding && !p.engine.isClosed() {
@@ -67,7 +67,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 		err = t.load.enter(t)
 	}
 	if err != nil {
-		signal(p.room) // for the next one that waits
+		signal(p.room) // wakes the next waiter
 		return nil, err
 	}
 	t.proc = p.link.Proc
@@ -82,7 +82,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 	return notes, nil
 }
 
-// usable says why the peer cannot be used. mu must be held.
+// usable returns an error if the peer cannot accept a transfer. mu must be held.
 func (p *Peer) usable(t *Transfer) error {
 	err := p.link.Err
 	switch {
@@ -101,7 +101,7 @@ func (p *Peer) usable(t *Transfer) error {
 	return newError(t.name, p, "", err)
 }
 
-// enter makes the segments of both sides stay. Peer.link.Mu must be held.
+// enter keeps the segments on both sides open. Peer.link.Mu must be held.
 func (l *load) enter(t *Transfer) error {
 	for i, part := range l.parts {
 		var err error
@@ -127,8 +127,8 @@ func (l *load) enter(t *Transfer) error {
 	return nil
 }
 
-// leave undoes enter for the first n blocks, as far as the peer's segments are concerned. It returns the numbers of the grants that
-// were revoked and are not used any more. Peer.link.Mu must be held.
+// leave undoes enter on the peer's segments for the first n blocks. It returns the numbers of revoked grants that are now unused.
+// Peer.link.Mu must be held.
 func (l *load) leave(n int) (unused []uint32) {
 	for i, part := range l.parts[:n] {
 		if i > 0 && l.parts[i-1] == part {
@@ -143,7 +143,7 @@ func (l *load) leave(n int) (unused []uint32) {
 	return unused
 }
 
-// leaveSegments undoes enter for the first n blocks, as far as the segments of this side are concerned.
+// leaveSegments undoes enter on the local segments for the first n blocks.
 func (l *load) leaveSegments(n int) {
 	for i, part := range l.parts[:n] {
 		if i == 0 || l.parts[i-1] != part {
@@ -152,8 +152,8 @@ func (l *load) leaveSegments(n int) {
 	}
 }
 
-// begin submits the blocks, if there are any, and notifications that can be posted now. A transfer of a notification only may have ended
-// before.
+// begin submits the blocks, if any, and the notifications that can be posted. A transfer with only a notification may already have
+// completed.
 func (t *Transfer) begin(notes *note, blocks, notify bool) {
 	switch {
 	case blocks:
@@ -165,7 +165,7 @@ func (t *Transfer) begin(notes *note, blocks, notify bool) {
 	t.peer.submitNotes(notes)
 }
 
-// submit submits the blocks. A Cancel that came before has not met the operation.
+// submit submits the blocks. An earlier Cancel could not see the operation, so it is repeated.
 func (t *Transfer) submit() {
 	t.peer.service.Submit(&t.op)
 	if t.state.Load()&stateCanceled != 0 {
@@ -192,8 +192,8 @@ func (s *sink) End(op *service.Op, err error) {
 	t.moved()
 }
 
-// moved goes on after the blocks: with the notification, if there is one. It leaves only now, so that no block is written again after
-// the peer's program has got it.
+// moved posts the notification, if any, after the blocks have completed. It is not posted earlier, so that blocks are never rewritten after
+// the peer's program has received it.
 func (t *Transfer) moved() {
 	p := t.peer
 	p.link.Mu.Lock()
@@ -222,7 +222,7 @@ func (t *Transfer) moved() {
 	}
 }
 
-// finish ends the transfer. It must be called once. A notification that is ready has been taken off before.
+// finish completes the transfer. It must be called once. A ready notification must be detached before.
 func (t *Transfer) finish(err error) {
 	p := t.peer
 	if err != nil {
@@ -244,11 +244,11 @@ func (t *Transfer) finish(err error) {
 	}
 	l := t.load
 	t.settle(err)
-	l.leaveSegments(len(l.parts)) // last, so that Segment.Close returns when the transfer has ended
+	l.leaveSegments(len(l.parts)) // last, so that Segment.Close returns after completion
 	l.recycle(t.peer.engine)
 }
 
-// recycle gives a load back.
+// recycle returns the load to its pool.
 func (l *load) recycle(e *Engine) {
 	clear(l.parts)
 	clear(l.blocks)
@@ -256,7 +256,7 @@ func (l *load) recycle(e *Engine) {
 	e.loads.Put(l)
 }
 
-// settle makes the result known.
+// settle publishes the result.
 func (t *Transfer) settle(err error) {
 	t.load = nil
 	t.phase.Store(uint32(Done))
@@ -270,13 +270,13 @@ func (t *Transfer) settle(err error) {
 	}
 	t.mu.Unlock()
 	for w := waiters; w != nil; {
-		next := w.next // the one that wakes up uses it again
+		next := w.next // the woken goroutine reuses w
 		w.wake <- struct{}{}
 		w = next
 	}
 }
 
-// reason returns why an operation was canceled, if it was.
+// reason returns the cause of cancellation, or err if the operation was not canceled.
 func (t *Transfer) reason(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -286,7 +286,7 @@ func (t *Transfer) reason(err error) error {
 	return err
 }
 
-// blockError returns the error of a block from an offset on.
+// blockError returns the Error for a block, starting at offset.
 func (t *Transfer) blockError(block int, offset uint64, err error) error {
 	e := newError(t.name, t.peer, "", err)
 	if r := (*node.RequestError)(nil); errors.As(err, &r) {
@@ -304,7 +304,7 @@ func (t *Transfer) blockError(block int, offset uint64, err error) error {
 	return e
 }
 
-// describe makes an *Error of the error.
+// describe wraps err in an *Error if necessary.
 func (t *Transfer) describe(err error) error {
 	var e *Error
 	if errors.As(err, &e) {

@@ -6,7 +6,7 @@ import (
 	"ibverbx/internal/service"
 )
 
-// waiter is a goroutine that sleeps until a transfer ends.
+// waiter is a goroutine waiting for a transfer.
 type waiter struct {
 	wake chan struct{}
 	next *waiter
@@ -14,7 +14,8 @@ type waiter struct {
 
 func (t *Transfer) isDone() bool { return t.state.Load()&stateDone != 0 }
 
-// Err is nil until the transfer has ended, and then says why it failed.
+// Err returns the transfer's error once it has completed. It is nil while the transfer is running and after success. See Error for the
+// details it carries.
 func (t *Transfer) Err() error {
 	if !t.isDone() {
 		return nil
@@ -22,7 +23,7 @@ func (t *Transfer) Err() error {
 	return t.err
 }
 
-// Done is closed when the transfer has ended. Wait is cheaper.
+// Done returns a channel that is closed when the transfer completes. Wait is cheaper.
 func (t *Transfer) Done() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,8 +36,8 @@ func (t *Transfer) Done() <-chan struct{} {
 	return t.done
 }
 
-// Wait waits until the transfer has ended, and returns its error. If ctx ends before, the transfer goes on, and its memory must
-// not be used: see Cancel.
+// Wait blocks until the transfer completes and returns its error. If ctx is done first, Wait returns the cause of ctx and the transfer
+// continues: its memory must not be reused before completion, see Cancel.
 func (t *Transfer) Wait(ctx context.Context) error {
 	if service.Drive(t.peer.service, service.Rounds, t.isDone) {
 		return t.err
@@ -65,7 +66,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	return err
 }
 
-// unwait takes a waiter back. It reports whether the transfer has not ended.
+// unwait removes a waiter. It returns false if the transfer has completed.
 func (t *Transfer) unwait(w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"ibverbx/internal/wire"
 )
 
-// version is the version of the protocol that this package speaks.
+// version is this package's protocol version.
 const version = 2
 
 // Kinds of messages, see package rpc.
@@ -24,39 +24,38 @@ const (
 	kindRevoked  rpc.Kind = 0x85 // grant u32
 	maxRanges             = 4096 // ranges of a kindDigest
 	maxRange              = 1 << 20
-	mailboxGrant          = 0 // the grant that stands for the mailbox: the Engine is being closed
+	mailboxGrant          = 0 // stands for the mailbox: the Engine is closing
 )
 
-// MaxNameLen is how many bytes the name of a segment has at most.
+// MaxNameLen is the maximum length of a segment name in bytes.
 const MaxNameLen = 255
 
-// hello introduces an Engine to a peer: id u64, seen u64, arrived u64, taken u64, mailbox. Bytes behind it are from a later version.
+// hello introduces an Engine to a peer: id u64, seen u64, arrived u64, taken u64, mailbox. Trailing bytes belong to later versions.
 type hello struct {
-	// id stands for all that the sender knows of the peer, and is not 0. A sender that has forgotten has another one. seen is the id of
-	// the peer as far as the sender knows it, or 0.
+	// id identifies the sender's state about the peer and is not 0. It changes if that state is lost. seen is the last known id of the
+	// peer, or 0.
 	id, seen uint64
-	// arrived is the number of the first notification of peer seen that has not arrived. taken is how many the program
-	// has taken.
+	// arrived is the number of the first notification from seen that has not arrived, taken the number read by the program.
 	arrived, taken uint64
-	// mailbox is where notifications go.
+	// mailbox receives notifications.
 	mailbox ibverbx.RemoteRegion
 }
 
-// open asks for the keys of a segment.
+// open requests access to a segment.
 type open struct {
 	id   uint32
 	want Access
 	name string
 }
 
-// grant lends a segment. It is known by its number until it is revoked.
+// grant grants access to a segment. Its number identifies it until it is revoked.
 type grant struct {
 	id, number uint32
 	access     Access
 	region     ibverbx.RemoteRegion
 }
 
-// digest asks for the CRC32C of ranges of segments that were lent.
+// digest requests the CRC32C of ranges in granted segments.
 type digest struct {
 	id     uint32
 	ranges []digestRange
@@ -68,18 +67,18 @@ type digestRange struct {
 	length uint32
 }
 
-// digests are the sums, in the order of the ranges.
+// digests holds the checksums, in request order.
 type digests struct {
 	id   uint32
 	sums []uint32
 }
 
-// revoke takes a grant back. revoked says that no request uses it any more.
+// revoke revokes a grant. revoked confirms that it is unused.
 type (
 	revoke struct {
 		grant uint32
-		// arrived is how many notifications of the peer have arrived. They have, although the session may end before their
-		// requests do. sent is how many were sent to the peer. They are in its completion queues, unless they have failed.
+		// arrived is the number of notifications received from the peer; the session may close before their requests complete. sent
+		// is the number sent to the peer. Unless they failed, they are in its completion queues.
 		arrived, sent uint64
 	}
 	revoked struct{ grant uint32 }
@@ -141,8 +140,8 @@ func appendRegion(b []byte, r *ibverbx.RemoteRegion) []byte {
 	return service.AppendRegion(b, r, service.Length64)
 }
 
-// decode returns the message in b: a pointer to one of the types above or of package rpc, or nil for one to be ignored. What it returns is in the range of its
-// type, but may still be false.
+// decode returns the message in b: a pointer to one of the types above or of package rpc, or nil if it should be ignored. Field values are
+// in range but otherwise unchecked.
 func decode(b []byte) (any, error) {
 	r := reader{wire.NewReader(b)}
 	k := rpc.Kind(r.U8())
@@ -171,7 +170,7 @@ func decode(b []byte) (any, error) {
 	return m, nil
 }
 
-// reader takes a message apart.
+// reader decodes a message.
 type reader struct{ wire.Reader }
 
 func (r *reader) access() Access {
