@@ -11,14 +11,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// maxPeers is how many peers a Node knows. Those that were lost are forgotten after Config.LostTimeout.
+// maxPeers limits the number of known peers. Lost ones are removed after Config.LostTimeout.
 const maxPeers = 1 << 12
 
-// errReplaced ends a session because the peer has made another one.
+// errReplaced closes a session that the peer has replaced.
 var errReplaced = fmt.Errorf("%w: there is a newer one", ErrLost)
 
-// greet exchanges hellos on a connection and decides whether there is a session on it. r is the route of a connection that this
-// side has dialed, nil otherwise. After an error the connection is closed.
+// greet exchanges hellos on a connection and decides whether it becomes a session. r is the route of a dialed connection, nil otherwise. On
+// error it closes the connection.
 func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
@@ -47,8 +47,8 @@ func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *se
 	return nil, errors.Join(err, conn.CloseWith(err.Error()))
 }
 
-// sayHello is greet of the dialer. A session that there is with the peer ends before the peer gets the hello, so that nothing of it can land
-// in the next one.
+// sayHello is the dialer's part of greet. An existing session with the peer is closed before the hello is sent, so that none of its data
+// can land in the next one.
 func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*session, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -74,7 +74,7 @@ func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*s
 	return s, s.sayServices(ctx)
 }
 
-// welcomed takes the response to the dialer's hello.
+// welcomed processes the response to the dialer's hello.
 func (s *session) welcomed(m *message) error {
 	switch {
 	case m.kind == kindRefuse && m.code == refusedVersion:
@@ -90,7 +90,7 @@ func (s *session) welcomed(m *message) error {
 	return s.meet(m)
 }
 
-// takeHello is greet of the listener.
+// takeHello is the listener's part of greet.
 func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, error) {
 	m, err := takeMessage(ctx, conn)
 	switch {
@@ -102,7 +102,7 @@ func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, e
 	s := newSession(n.ctx, conn, nil, m.session)
 	if err = agree(&m); err == nil {
 		_, err = n.admit(s, m.resume)
-	} else if m.highest > silentVersion { // the others get the reason with the end of the connection
+	} else if m.highest > silentVersion { // older peers get the reason when the connection closes
 		hello := s.hello(nil)
 		_ = conn.Send(ctx, bootstrap.KindService, hello.encode()) // err is returned anyway
 	}
@@ -132,8 +132,8 @@ func takeMessage(ctx context.Context, conn *bootstrap.Conn) (message, error) {
 	return decode(m.Body)
 }
 
-// admit makes s the session of its Peer, and returns the id of the one before. It waits until that one has ended. An error means that
-// there is no session. resume is that of the hello, if this side has not dialed.
+// admit makes s its Peer's session and returns the id of the previous one, after waiting for it to close. On error, s is not a session.
+// resume is the hello's field if the peer dialed.
 func (n *Node) admit(s *session, resume uint64) (last uint64, err error) {
 	id := s.conn.Peer()
 	realm, err := n.realmOf(id)
@@ -163,13 +163,13 @@ func (n *Node) admit(s *session, resume uint64) (last uint64, err error) {
 	return last, nil
 }
 
-// peerOf returns the Peer with an identity; nil if there is none. The lock is held.
+// peerOf returns the Peer with an identity, or nil. The lock is held.
 func (n *Node) peerOf(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) {
 	key, base := identify(id)
 	p := n.peers[key]
 	switch {
 	case n.leaving, r != nil && r.ctx.Err() != nil:
-		return nil, ErrClosed // or the Peer that was closed would be back
+		return nil, ErrClosed // or the closed Peer would return
 	case id.Incarnation == n.auth.Incarnation:
 		return nil, fmt.Errorf("%w: the address is that of this Node", ErrRefused)
 	case r != nil && r.peer != nil && r.peer.base != base:
@@ -188,7 +188,7 @@ func (n *Node) peerOf(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) 
 	return p, nil
 }
 
-// newPeer makes a Peer, unless another goroutine makes it meanwhile. The lock is held, but not while a shard is looked for.
+// newPeer creates a Peer, unless another goroutine does so meanwhile. The lock is held, but released while a shard is chosen.
 func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) {
 	n.mu.Unlock()
 	on, err := realm.place()
@@ -207,12 +207,12 @@ func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error)
 	return p, nil
 }
 
-// take makes s the current session, if it is not a duplicate. It returns the one that it replaces, and the id of the last one. The
-// lock is held. mine is the incarnation of this side.
+// take makes s the current session, unless it is a duplicate. It returns the session it replaces, and the id of the newest one. The lock is
+// held. mine is the local incarnation.
 //
-// A peer that dials again has lost its session. If both sides have dialed, and this side has said hello and gets one, the connection of the
-// smaller incarnation stays, or the session that is ready, unless the peer says that it is gone. This side does not say hello if there is
-// a session or one is being made.
+// A peer that dials again has lost its session. If both sides have dialed and both hellos are out, the connection dialed by the smaller
+// incarnation survives. An established session survives too, unless the peer reports it as lost. This side does not send a hello while it
+// has a session or is establishing one.
 func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64, err error) {
 	old, last = p.current, p.last
 	made := p.state == StateReady || p.state == StateParked
@@ -236,7 +236,7 @@ func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64,
 	return old, last, nil
 }
 
-// realmOf returns the realm that a peer is admitted to, and makes it if need be.
+// realmOf returns the realm a peer is admitted to, and creates it if necessary.
 func (n *Node) realmOf(id bootstrap.Peer) (*realm, error) {
 	var a Grant
 	if n.cfg.Authorize != nil {
@@ -271,9 +271,9 @@ func (n *Node) realmOf(id bootstrap.Peer) (*realm, error) {
 	return r, nil
 }
 
-// giveUp ends the operations of a Peer that was lost for long, and forgets a Peer that cannot be dialed.
+// giveUp fails the operations of a Peer after LostTimeout, and removes a Peer that this side cannot dial.
 func (n *Node) giveUp(p *Peer) {
-	p.calling.Lock() // so that Up of the next session comes after Gone
+	p.calling.Lock() // so that Up of the next session follows Gone
 	defer p.calling.Unlock()
 	n.mu.Lock()
 	lost, sessions, cause := p.state == StateLost && p.current == nil, p.sessions, p.err
@@ -300,7 +300,7 @@ func (n *Node) giveUp(p *Peer) {
 	n.mu.Unlock()
 }
 
-// waitFor waits for a time. It reports false if ctx ends first.
+// waitFor waits for d. It returns false if ctx is done first.
 func waitFor(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

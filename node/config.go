@@ -16,56 +16,54 @@ import (
 	"ibverbx/verbs"
 )
 
-// DefaultPort is the port that programs listen on if their users name none.
+// DefaultPort is the port used when an address does not specify one.
 const DefaultPort = "18510"
 
-// Config describes a Node. Auth must be set.
+// Config configures a Node. Auth is required; the zero value of every other field selects its default.
 type Config struct {
-	// Auth is how the two sides authenticate each other: certificates or a token. With a Name, a peer that is restarted is
-	// still the same Peer to others. Without one every process is a Peer of its own. Names must be unique among
-	// the processes that share a certificate or token. Auth.Authorize must be nil: use Authorize.
+	// Auth configures authentication by certificate or token. Auth.Name identifies this process to its peers: with a Name, a restarted
+	// process remains the same Peer; without one, each process is a separate Peer. Names must be unique among processes that share a
+	// certificate or token. Auth.Authorize must be nil: use Config.Authorize.
 	Auth bootstrap.Config
-	// Listen is the address that peers dial: "host:port", or ":port" for all addresses. Empty means that this side only
-	// dials.
+	// Listen is the address peers dial: "host:port", or ":port" for all addresses. If it is empty, the Node only dials.
 	Listen string
-	// Open opens the NICs, which the Node closes: peer.OpenDevices, peer.OpenSoftNICs. Nil means all real NICs or, if there are
-	// none, a software NIC on the host of Listen. If Listen names no host, it is on the first address of this host
-	// that is not a loopback address.
+	// Open opens the NICs, for example peer.OpenDevices or peer.OpenSoftNICs. The Node closes them. Nil opens all real NICs or, if that
+	// fails, a software NIC on the host in Listen. If Listen does not contain an IP address, the software NIC uses the host's first global
+	// address, or 127.0.0.1.
 	Open func() (peer.NICs, error)
-	// PeerNetworks are networks that the NICs of peers may be on, see peer.Config.
+	// PeerNetworks are additional networks allowed for peers' NIC addresses, see peer.Config.
 	PeerNetworks []netip.Prefix
-	// Unsealed turns off the encryption of packets between software NICs. Both sides must set it, or neither.
+	// Unsealed disables packet encryption between software NICs. Both sides must set it to the same value.
 	Unsealed bool
-	// Lanes is how many lanes a session has. Zero means one per rail, and at least 2. Use more for few peers with much
-	// traffic over NICs that need it.
+	// Lanes is the number of queue pairs per session, at most MaxLanes. Zero means one per rail, at least 2. Raise it if a few peers must
+	// saturate fast NICs.
 	Lanes int
-	// Shards is how many goroutines can drive sessions at a time, at most 64. Zero means a quarter of
-	// GOMAXPROCS, at least 1 and at most 8. Every realm but the first begins with one. There are more if there are
-	// more peers than fit the completion queues.
+	// Shards is the number of goroutines that can drive sessions concurrently, at most 64. Zero means a quarter of GOMAXPROCS, at least 1
+	// and at most 8. It applies to the default realm; other realms start with one shard. Shards are added when the completion queues of
+	// existing ones are full.
 	Shards int
-	// Window is how many bytes a session has outstanding. Zero means 8 MiB. A small operation waits behind that
-	// much.
+	// Window limits a session's outstanding bytes, from 64 KiB to 1 GiB. Zero means 8 MiB. A small operation queues behind at most one
+	// window.
 	Window int
-	// IdleAfter is how long a session is idle before it is parked. Zero means 5 minutes, less than 0 never.
+	// IdleAfter is the idle time before a session is parked. Zero means 5 minutes; negative disables parking.
 	IdleAfter time.Duration
-	// LostTimeout is how long operations wait for a peer that is lost before they end in ErrPeerGone. Zero means 60 s, less
-	// than 0 forever. A peer that this side has not dialed is forgotten then.
+	// LostTimeout is the reconnect timeout. Operations for a lost peer then fail with ErrPeerGone, and a peer that this side never dialed
+	// is removed. Zero means 60 s; negative means never.
 	LostTimeout time.Duration
-	// Authorize says whether an authenticated peer is admitted, and to which realm. It is called before the peer gets
-	// any address or key, and again several times a second while it is connected: an error then ends the
-	// session. It must not block. Nil admits all to realm "".
+	// Authorize admits an authenticated peer and assigns its realm. It runs before the peer receives any address or key, and several times
+	// a second while it is connected; an error closes the session. It must not block. Nil admits all peers to realm "".
 	Authorize func(bootstrap.Peer) (Grant, error)
-	// Log gets records of peers that come and go. Nil means no log.
+	// Log receives a record when a peer connects, is lost or is refused. Nil disables logging.
 	Log *slog.Logger
 
-	// cqDepth is the depth of completion queues, for tests with many Nodes. Zero means the default.
+	// cqDepth is the completion queue depth, for tests with many Nodes. Zero means the default.
 	cqDepth int
 }
 
-// Grant is the place of a peer.
+// Grant is the result of Config.Authorize for an admitted peer.
 type Grant struct {
-	// Realm is the realm that the peer belongs to, at most 64 bytes. Peers of different realms reach no memory
-	// of each other's. There can be 64 realms. The realm of a peer must not change while the peer is known.
+	// Realm is the peer's realm, at most 64 bytes. Peers in different realms cannot access each other's memory. A Node supports 64 realms.
+	// A known peer cannot change its realm: its next session is refused.
 	Realm string
 }
 
@@ -79,10 +77,10 @@ const (
 	maxIncarnate  = 1<<53 - 1
 )
 
-// MaxLanes limits Config.Lanes.
+// MaxLanes is the maximum of Config.Lanes.
 const MaxLanes = 256
 
-// withDefaults returns c with defaults in place of zeros, or what is wrong with it.
+// withDefaults returns c with defaults applied, or an error if it is invalid.
 func (c Config) withDefaults() (Config, error) {
 	c.Shards = cmp.Or(c.Shards, min(8, max(1, runtime.GOMAXPROCS(0)/4)))
 	c.Window = cmp.Or(c.Window, defaultWindow)
@@ -108,7 +106,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// openAny opens all real NICs or, if there are none, a software NIC on the host of an address.
+// openAny opens all real NICs or, if that fails, a software NIC on the host in listen.
 func openAny(listen string) (peer.NICs, error) {
 	nics, err := peer.OpenDevices("")()
 	if err == nil {
@@ -121,7 +119,7 @@ func openAny(listen string) (peer.NICs, error) {
 	return peer.OpenSoftNICs(addr)()
 }
 
-// softAddr returns the address of a software NIC: that of the host that an address names, or the first one of this host.
+// softAddr returns a software NIC's address: the IP address in listen, or the host's first global address.
 func softAddr(listen string) (netip.Addr, error) {
 	if ap, err := netip.ParseAddrPort(listen); err == nil && !ap.Addr().IsUnspecified() {
 		return ap.Addr().Unmap(), nil

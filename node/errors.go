@@ -6,36 +6,36 @@ import (
 	"ibverbx/internal/service"
 )
 
-// Errors. Returned errors wrap one of these and add details.
+// Errors returned by this package and by packages built on it, for use with errors.Is.
 var (
-	// ErrPeerGone means that a peer was lost and did not return within Config.LostTimeout.
+	// ErrPeerGone means that a lost peer did not reconnect within Config.LostTimeout.
 	ErrPeerGone = errors.New("the peer is gone")
-	// ErrRestarted means that the peer's process is another one than before, so what it had lent is gone.
+	// ErrRestarted means that a new process has replaced the peer's process, which invalidates its grants.
 	ErrRestarted = service.ErrRestarted
-	// ErrLost means that the session with the peer has ended. There may be another one soon.
+	// ErrLost means that the session with the peer was lost. The Node may re-establish it.
 	ErrLost = errors.New("the session is lost")
 	// ErrCanceled means that an operation was canceled.
 	ErrCanceled = errors.New("canceled")
-	// ErrClosed means that this side has closed the Node or the Peer.
+	// ErrClosed means that the local Node or Peer is closed.
 	ErrClosed = service.ErrClosed
-	// ErrRefused means that this side or the peer does not want the session.
+	// ErrRefused means that one side refused the session. The text gives the reason.
 	ErrRefused = errors.New("refused")
-	// ErrVersion means that the two sides speak different versions of a protocol. The text names both.
+	// ErrVersion means that the protocol versions are incompatible. The text gives both.
 	ErrVersion = service.ErrVersion
-	// ErrOther means that another peer answers at the address of a lost one. It may be the same program with another certificate or
-	// name. It becomes a Peer when the lost one is closed.
+	// ErrOther means that another peer answers at a lost peer's address, for example the same program with a new certificate or name. Close
+	// the lost Peer to admit it.
 	ErrOther = errors.New("another peer than before")
 )
 
-// RequestError is the error of an operation of which a NIC or the peer has refused a request.
+// RequestError is the error of an operation with a request that a NIC or the peer rejected.
 type RequestError struct {
-	// Rail is the NIC that reported the error, counted as in Config.Open, and -1 if that is not known.
+	// Rail is the index of the NIC that reported the error, in the order of Config.Open; -1 if unknown.
 	Rail int
 	// Err wraps a *verbs.WCError.
 	Err error
 }
 
-// Error returns the text of the cause, which names the rail.
+// Error returns the text of Err.
 func (e *RequestError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.

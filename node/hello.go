@@ -14,15 +14,15 @@ import (
 //
 //	lowest version u16, highest version u16, 0 u32, session u64, resume u64, introductions
 //
-// The first one of the dialer has no introductions, so that a peer of any version can read it. The listener responds with its
+// The dialer's first one contains only the header, so that a peer of any version can read it. The listener responds with its
 // services, and the dialer then sends its own. A service attached later is introduced by another hello. Each side introduces a
-// service once in a session. An introduction is:
+// service once per session. An introduction is:
 //
 //	service u8, version u16, length u16, body
 //
-// Introductions of unknown services are ignored. Those of service.NodeID are for optional fields of later versions.
+// Introductions of unknown services are ignored. service.NodeID is reserved for optional fields of later versions.
 
-// Versions of the messages of this package. Version 1 had no introductions.
+// Versions of this package's messages. Version 1 was without introductions.
 const (
 	version       = 2
 	silentVersion = 1
@@ -45,7 +45,7 @@ func appendIntroductions(b []byte, list []introduction) []byte {
 	return b
 }
 
-// readIntroductions returns the introductions of services that there can be, each at most once.
+// readIntroductions returns the introductions with a valid service id, each at most once.
 func readIntroductions(r *wire.Reader) (list []introduction) {
 	var seen [service.IDs]bool
 	for r.OK() && r.Len() > 0 {
@@ -78,23 +78,23 @@ func agree(m *message) error {
 	return nil
 }
 
-// hello returns a hello of this side.
+// hello returns the local hello.
 func (s *session) hello(list []introduction) message {
 	return message{kind: kindHello, lowest: version, highest: version, session: s.id, services: list}
 }
 
-// services are those that the two sides of a session have introduced. Peer.calling guards them.
+// services records the services introduced by both sides of a session. Peer.calling guards it.
 type services struct {
-	// mine has the services of this side whose Hello was called, and said the bits of those that took part.
+	// mine holds the local services whose Hello was called, said the bits of those taking part.
 	mine [service.IDs]*service.Service
 	said uint16
-	// theirs has the services of the peer.
+	// theirs holds the peer's services.
 	theirs [service.IDs]*introduction
-	// refused has the bits of those whose versions differ.
+	// refused has a bit for each service whose versions differ.
 	refused uint16
 }
 
-// meet takes the introductions of the peer's hello.
+// meet records the introductions in the peer's hello.
 func (s *session) meet(m *message) error {
 	if m.session != s.id {
 		return violation("a hello of session %d in session %d", m.session, s.id)
@@ -119,8 +119,8 @@ func (s *session) sayServices(ctx context.Context) error {
 	return s.conn.Send(ctx, bootstrap.KindService, m.encode())
 }
 
-// introduce returns the services that the peer does not know. The caller sends them. A service that replaces an introduced one waits
-// for the next session. calling is held.
+// introduce returns the services that the peer does not know. The caller sends them. A service that replaces an introduced one waits for
+// the next session. calling is held.
 func (s *session) introduce() (list []introduction) {
 	v := &s.services
 	for id, sv := range s.peer.node.services.Load().byID {
@@ -142,18 +142,18 @@ func (s *session) introduce() (list []introduction) {
 	return list
 }
 
-// raise introduces new services, and calls Up of the services that both sides have.
+// raise introduces new services, and calls Up for services attached on both sides.
 func (s *session) raise() {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
 	s.raiseHeld()
 }
 
-// raiseHeld is raise if calling is held. It returns the services of this side.
+// raiseHeld is raise with calling held. It returns the local services.
 func (s *session) raiseHeld() *serviceTable {
 	t := s.peer.node.services.Load()
 	if list := s.introduce(); len(list) > 0 {
-		_ = s.say(s.hello(list)) // if it fails, the session has ended
+		_ = s.say(s.hello(list)) // it only fails if the session is lost
 	}
 	v := &s.services
 	for id, sv := range t.byID {
@@ -171,7 +171,7 @@ func (s *session) raiseHeld() *serviceTable {
 	return t
 }
 
-// lower calls Down of the services that have got Up.
+// lower calls Down for the services that have received Up.
 func (s *session) lower(cause error) {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
@@ -182,21 +182,21 @@ func (s *session) lower(cause error) {
 	}
 }
 
-// withdraw ends the session if the peer knows a service that is detached. calling is held.
+// withdraw closes the session if the peer knows the detached service. calling is held.
 func (s *session) withdraw(sv *service.Service) {
 	if s.services.mine[sv.ID] == sv && s.services.said&(1<<sv.ID) != 0 {
 		s.End(fmt.Errorf("%w: service %d is detached", ErrLost, sv.ID))
 	}
 }
 
-// early is an immediate that arrives before Up. A service of the peer may send one as soon as it knows this side, and immediates
-// overtake the hello by which this side learns of it.
+// early is an immediate that arrives before Up. The peer's service may send one once it knows the local service, and immediates overtake
+// the hello that introduces the peer's.
 type early struct{ imm, length uint32 }
 
-// maxEarly limits the immediates before Up. Services bound their unanswered immediates to fewer.
+// maxEarly limits the immediates before Up. Services limit their unacknowledged immediates to fewer.
 const maxEarly = 1024
 
-// raised delivers the immediates that have waited for Up.
+// raised delivers the immediates that waited for Up.
 func (s *session) raised(sv *service.Service) {
 	s.peer.shard.do(func() {
 		s.peer.up[sv.ID].Store(sv)
@@ -208,7 +208,7 @@ func (s *session) raised(sv *service.Service) {
 	})
 }
 
-// dispatch gives a message to its service.
+// dispatch passes a message to its service.
 func (s *session) dispatch(body []byte) {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
@@ -221,7 +221,7 @@ func (s *session) dispatch(body []byte) {
 	t.byID[id].Handler.Message(s, body[1:])
 }
 
-// immediate gives an immediate to its service, with the lock of the shard.
+// immediate passes an immediate to its service. The shard's lock is held.
 func (s *session) immediate(imm, length uint32) {
 	sv := s.peer.node.services.Load().byClass[service.Class(imm)]
 	switch {

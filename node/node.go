@@ -17,47 +17,48 @@ import (
 	ibpeer "ibverbx/peer"
 )
 
-// maxJoining is how many connections of peers may be without a session. Further ones wait.
+// maxJoining limits incoming connections without a session. Further ones wait in the listener.
 const maxJoining = 256
 
-// Node is this process on the fabric.
+// Node is one process on the fabric: its NICs, its listening port and its peers. All methods are safe for concurrent use.
 type Node struct {
 	cfg  Config
 	auth bootstrap.Config
 	log  *slog.Logger
-	// backoff is that of all routes.
+	// backoff applies to all routes.
 	backoff backoff
-	// dialer returns what dials all peers, and makes it when it is first called.
+	// dialer returns the Dialer for all peers, which its first call creates.
 	dialer   func() (*bootstrap.Dialer, error)
 	listener *bootstrap.Listener // nil if the Node does not listen
 	opened   closer.Stack        // the NICs and the Dialer
 	services atomic.Pointer[serviceTable]
-	places   chan struct{} // holds a token for each connection without a session
+	places   chan struct{} // holds one token per connection without a session
 
-	// ctx ends when the Node closes.
+	// ctx is canceled when the Node closes.
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	// making orders those who make realms.
+	// making serializes the creation of realms.
 	making sync.Mutex
-	// once makes Close close everything once.
+	// once runs close once.
 	once sync.Once
 
-	// mu guards everything below, and what Peers and routes say. It is not held when the lock of a shard is taken, nor the other way
-	// round: a shard that is busy holds up nothing else.
+	// mu guards everything below, and the state of Peers and routes. It is never held together with a shard's lock, so a busy shard blocks
+	// nothing else.
 	mu     sync.Mutex
 	peers  map[string]*Peer  // by identity
 	routes map[string]*route // by address
 	realms map[string]*realm
 	memory map[*memory]struct{}
-	// callers are the Peers for which Handlers may be called, which may be forgotten already (see calls).
+	// callers are the Peers with possible Handler calls, including closed ones (see calls).
 	callers map[*Peer]int
 	stats   Stats
-	// leaving means that the Node takes no new peers.
+	// leaving is set when the Node no longer accepts peers.
 	leaving bool
 }
 
-// New opens the NICs, and the port if Config.Listen names one. ctx bounds only the call.
+// New opens the NICs and, if Config.Listen is set, starts listening. ctx only bounds the call. New returns verbs.ErrInvalid for an invalid
+// Config, and the errors of Config.Open and of package bootstrap.
 func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -90,7 +91,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// open opens the NICs, makes the first realm and listens.
+// open opens the NICs, creates the default realm and starts listening.
 func (n *Node) open(ctx context.Context) error {
 	nics, err := n.cfg.Open()
 	if err != nil {
@@ -125,7 +126,7 @@ func (n *Node) open(ctx context.Context) error {
 	return nil
 }
 
-// Addr is the address that the Node listens on, nil if it does not listen.
+// Addr returns the listening address, or nil if the Node does not listen.
 func (n *Node) Addr() net.Addr {
 	if n.listener == nil {
 		return nil
@@ -133,7 +134,7 @@ func (n *Node) Addr() net.Addr {
 	return n.listener.Addr()
 }
 
-// accept makes sessions with peers that dial. Each has a goroutine, so a slow one delays no other.
+// accept serves incoming connections, each in its own goroutine.
 func (n *Node) accept() {
 	for {
 		select {
@@ -157,7 +158,7 @@ func (n *Node) accept() {
 	}
 }
 
-// attend runs a session until it ends, and closes its connection.
+// attend runs a session until it is lost, and closes its connection.
 func (n *Node) attend(s *session) error {
 	err := s.run()
 	s.finish(err)
@@ -168,7 +169,7 @@ func (n *Node) attend(s *session) error {
 	return errors.Join(err, s.conn.CloseWith(reason))
 }
 
-// ready notes that a session has a VirtualQP.
+// ready records that a session has a VirtualQP.
 func (n *Node) ready(s *session, made *ibpeer.Session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -185,7 +186,7 @@ func (n *Node) ready(s *session, made *ibpeer.Session) {
 	p.become(StateReady, nil)
 }
 
-// unready notes that a session has no VirtualQP any more.
+// unready records that the session has lost its VirtualQP.
 func (n *Node) unready(s *session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,8 +195,8 @@ func (n *Node) unready(s *session) {
 	}
 }
 
-// lost notes that a session has ended. Its VirtualQP is closed. The next one begins when this one is done, so the queue and the Peer need not
-// change at the same time.
+// lost records the loss of a session. Its VirtualQP is closed. The next session waits for this one, so the queue and the Peer can be
+// updated one after the other.
 func (n *Node) lost(s *session, cause error) {
 	p := s.peer
 	p.shard.do(func() {
@@ -226,7 +227,8 @@ func (n *Node) lost(s *session, cause error) {
 	}
 }
 
-// Shutdown makes no more sessions, waits until no operation is under way or ctx ends, and closes the Node.
+// Shutdown stops accepting and dialing peers, waits for outstanding operations until ctx is done, and closes the Node. If ctx is done
+// first, the remaining operations fail with ErrClosed and Shutdown returns the error of ctx.
 func (n *Node) Shutdown(ctx context.Context) error {
 	n.mu.Lock()
 	n.leaving = true
@@ -249,7 +251,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return n.Close()
 }
 
-// Close closes the Node at once. Operations end in ErrClosed, and all registrations of memory end.
+// Close closes the Node immediately. Outstanding operations fail with ErrClosed, and all memory is deregistered. Later calls return nil.
 func (n *Node) Close() (err error) {
 	n.once.Do(func() { err = n.close() })
 	return err
@@ -286,5 +288,5 @@ func (n *Node) close() error {
 	return errors.Join(append(errs, n.opened.Close())...)
 }
 
-// Service is for packages of this module, such as transfer. Other programs cannot use what it returns.
+// Service is for packages of this module, such as transfer. Other programs cannot use the result.
 func (n *Node) Service() service.Node { return serviceNode{n} }

@@ -4,7 +4,7 @@ import "errors"
 
 // An idle session is parked: both sides close its VirtualQP and keep the connection. See wire.go for the messages.
 
-// look parks idle sessions: those without activity in two looks.
+// look parks idle sessions: those without activity in two consecutive checks.
 func (n *Node) look() {
 	for waitFor(n.ctx, n.cfg.IdleAfter/2) {
 		n.mu.Lock()
@@ -20,7 +20,7 @@ func (n *Node) look() {
 	}
 }
 
-// parked notes that a session is parked.
+// parked records that a session is parked.
 func (n *Node) parked(s *session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -29,17 +29,17 @@ func (n *Node) parked(s *session) {
 	}
 }
 
-// idle reports whether the Peer was not used since the Node looked last.
+// idle reports whether the Peer was unused since the Node's last check.
 func (p *Peer) idle() bool {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
 }
 
-// errParked ends attend: both sides close the VirtualQP.
+// errParked makes attend return, so that the VirtualQP is closed.
 var errParked = errors.New("parked")
 
-// parkMessage handles a message about parking while there is a VirtualQP.
+// parkMessage handles a message about parking while the VirtualQP exists.
 func (s *session) parkMessage(kind messageKind) error {
 	switch {
 	case kind == kindPark && s.parking, kind == kindParked && s.parking:
@@ -60,13 +60,13 @@ func (s *session) parkMessage(kind messageKind) error {
 	return violation("a message of type %d in a session that is not parked", kind)
 }
 
-// pause stops posting if nothing is under way.
+// pause stops posting if no operation is outstanding.
 func (s *session) pause() (paused bool) {
 	s.peer.shard.do(func() { paused = s.peer.queue.pause() })
 	return paused
 }
 
-// suggestPark asks the peer to park the session, if it shall be parked and nothing is under way.
+// suggestPark proposes parking to the peer if parking is due and no operation is outstanding.
 func (s *session) suggestPark() error {
 	if !s.park.Swap(false) || s.parking || !s.pause() {
 		return nil
@@ -75,7 +75,7 @@ func (s *session) suggestPark() error {
 	return s.say(message{kind: kindPark})
 }
 
-// rest handles messages until the session is no longer parked.
+// rest handles messages while the session is parked.
 func (s *session) rest() error {
 	s.parking = false
 	for asked, woken := false, false; !woken; {
@@ -104,7 +104,7 @@ func (s *session) rest() error {
 	return nil
 }
 
-// pause stops posting if there is nothing to post, and reports whether it did.
+// pause stops posting if no operation is queued, and reports whether it did.
 func (q *queue) pause() bool {
 	if q.ops > 0 || q.qp == nil || q.broken {
 		return false

@@ -16,70 +16,70 @@ import (
 	ibpeer "ibverbx/peer"
 )
 
-// Peer is another process with a Node. It outlives its sessions.
+// Peer is another process with a Node. It outlives its sessions and, if named, its process. All methods are safe for concurrent use.
 type Peer struct {
 	node  *Node
 	realm *realm
 	shard *shard
 	// queue belongs to the shard.
 	queue queue
-	// base is the identity without the process.
+	// base is the identity without the incarnation.
 	base string
 	// unclaimed is Counters.Unclaimed.
 	unclaimed atomic.Uint64
-	// calling is held during calls of Handlers, apart from Immediate, and by those who change up.
+	// calling is held while Handlers run, except Immediate, and while up changes.
 	calling sync.Mutex
-	// up has the services that have got Up of the present session.
+	// up holds the services that have received Up in the current session.
 	up [service.IDs]atomic.Pointer[service.Service]
 
 	// The lock of the Node guards everything below.
 
-	// key is where the Node has the Peer.
+	// key is the Peer's key in Node.peers.
 	key      string
 	identity bootstrap.Peer
 	state    State
 	changed  broadcast.Signal
 	err      error
-	// current is the session that is there or is being made; nil if there is none.
+	// current is the session, possibly still connecting; nil if none exists.
 	current *session
-	// last is the id of the session before current, or of current.
+	// last is the id of the newest session.
 	last uint64
-	// sessions is how many there were.
+	// sessions counts all sessions.
 	sessions uint64
-	// made is the VirtualQP of current; nil if it has none.
+	// made is current's VirtualQP; nil if current is connecting or parked.
 	made *ibpeer.Session
-	// agreed and link are those of the last VirtualQP.
+	// agreed and link describe the newest VirtualQP.
 	agreed ibpeer.Agreement
 	link   ibpeer.Link
-	// routes is how many addresses lead to the Peer. A Peer without one cannot be dialed.
+	// routes is the number of addresses leading to the Peer. Without one, this side cannot dial it.
 	routes int
-	// giveUp ends operations when the Peer has been lost for long; nil unless it is lost.
+	// giveUp fires after LostTimeout; nil unless the Peer is lost.
 	giveUp *time.Timer
-	// seen is the activity when the Node looked last, and quiet how often it looked since without seeing any.
+	// seen is the activity count at the Node's last check, quiet the number of checks without activity.
 	seen  uint64
 	quiet int
 }
 
-// State is where a Peer is in its life.
+// State is the connection state of a Peer.
 type State uint8
 
-// States.
+// Connection states.
 const (
-	// StateConnecting means that a session is being made.
+	// StateConnecting means that a session is being established.
 	StateConnecting State = iota
-	// StateReady means that there is a session.
+	// StateReady means that the session is established.
 	StateReady
-	// StateParked means that there is a session whose queue pairs are closed until they are needed.
+	// StateParked means that the session is idle: its connection is open, its queue pairs are closed until the next operation.
 	StateParked
-	// StateLost means that there is no session. There may be another one.
+	// StateLost means that the session was lost. The Node or the peer may reconnect.
 	StateLost
-	// StateClosed means that the Peer is of no more use.
+	// StateClosed means that the Peer was closed or removed. This state is final.
 	StateClosed
 )
 
 var stateNames = [...]string{"connecting", "ready", "parked", "lost", "closed"}
 
-// String names the state.
+// String returns the state in lower case, such as "ready".
 func (s State) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
@@ -87,7 +87,7 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// identify returns the identity of a process, and that without the process. Every process without a name has one of its own.
+// identify returns the identity of a process, and the same without its incarnation. Each unnamed process has a separate identity.
 func identify(p bootstrap.Peer) (key, base string) {
 	switch {
 	case p.Certificate != nil:
@@ -102,20 +102,20 @@ func identify(p bootstrap.Peer) (key, base string) {
 	return base, base
 }
 
-// Identity describes the peer as it authenticated for the last session.
+// Identity returns the peer's identity as authenticated for its newest session.
 func (p *Peer) Identity() bootstrap.Peer {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.identity
 }
 
-// Node is the Node that the Peer belongs to.
+// Node returns the Node that the Peer belongs to.
 func (p *Peer) Node() *Node { return p.node }
 
-// Realm is the realm that the peer was admitted to.
+// Realm returns the realm assigned by Config.Authorize.
 func (p *Peer) Realm() string { return p.realm.name }
 
-// String names the peer by its name and address.
+// String returns the peer's quoted name and its address, or the address of an unnamed peer.
 func (p *Peer) String() string {
 	id := p.Identity()
 	if id.Name == "" {
@@ -124,22 +124,23 @@ func (p *Peer) String() string {
 	return fmt.Sprintf("%q (%v)", id.Name, id.Addr)
 }
 
-// State returns the state.
+// State returns the current state.
 func (p *Peer) State() State {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.state
 }
 
-// Changed returns a channel that is closed at the next change of the state, and when Err becomes ErrOther. Call it before State, so that no change is
-// missed.
+// Changed returns a channel that is closed when the state changes next, or when Err becomes ErrOther. To observe every change, call Changed
+// before State.
 func (p *Peer) Changed() <-chan struct{} {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.changed.Next()
 }
 
-// Err says why the Peer is lost or closed, and is nil otherwise.
+// Err returns the reason why the Peer was lost or closed, and nil while it is ready or parked. While the Peer is reconnecting, Err still
+// returns the reason for the last loss.
 func (p *Peer) Err() error {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -155,7 +156,7 @@ func (p *Peer) become(s State, err error) {
 	}
 }
 
-// other notes that another peer answers at the address of this one. The Node's lock is held.
+// other records that another peer answers at this Peer's address. The Node's lock is held.
 func (p *Peer) other(err error) {
 	if p.state == StateLost && !errors.Is(p.err, ErrOther) {
 		p.err = err
@@ -163,7 +164,7 @@ func (p *Peer) other(err error) {
 	}
 }
 
-// wait waits until there is a session, which may be parked.
+// wait blocks until a session is established, possibly parked.
 func (p *Peer) wait(ctx context.Context) (err error) {
 	ended := p.until(ctx, func() bool {
 		err = p.err
@@ -175,7 +176,7 @@ func (p *Peer) wait(ctx context.Context) (err error) {
 	return cmp.Or(ended, err)
 }
 
-// until waits until done reports true, which is called with the Node's lock whenever the state has changed, or ctx ends.
+// until blocks until done returns true or ctx is done. done is called with the Node's lock held, after every state change.
 func (p *Peer) until(ctx context.Context, done func() bool) error {
 	for {
 		p.node.mu.Lock()
@@ -192,21 +193,23 @@ func (p *Peer) until(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PeerStats is what is known of a Peer's session.
+// PeerStats is a snapshot of a Peer's sessions and traffic.
 type PeerStats struct {
+	// State is the connection state.
 	State State
-	// Sessions is how many sessions there were.
+	// Sessions is the number of sessions so far.
 	Sessions uint64
-	// Agreed and Link are the results of the negotiation of the last session, zero if there was none.
+	// Agreed is the result of the newest session's negotiation; zero before the first.
 	Agreed ibpeer.Agreement
-	Link   ibpeer.Link
-	// QP has the counters of the VirtualQP, by lane and rail. It is zero unless the peer is ready.
+	// Link is the link type of the newest session; zero before the first.
+	Link ibpeer.Link
+	// QP holds the VirtualQP's counters per lane and rail. It is zero while the peer has no queue pairs.
 	QP ibverbx.Stats
-	// Counters count from the first session on.
+	// Counters covers all sessions of the Peer.
 	Counters Counters
 }
 
-// Stats returns what is known of the session. It never waits for a shard.
+// Stats returns the Peer's current statistics. It never waits for a shard.
 func (p *Peer) Stats() PeerStats {
 	p.node.mu.Lock()
 	d := PeerStats{State: p.state, Sessions: p.sessions, Agreed: p.agreed, Link: p.link}
@@ -219,17 +222,17 @@ func (p *Peer) Stats() PeerStats {
 	return d
 }
 
-// Close ends the session and makes the Node forget the Peer. Operations end in ErrClosed. The peer may dial again and is then a
-// new Peer.
+// Close closes the session and removes the Peer from its Node, which stops dialing it. Outstanding operations fail with ErrClosed. If the
+// peer dials again, it becomes a new Peer. Close always returns nil.
 func (p *Peer) Close() error {
 	p.node.drop(p, ErrClosed)
 	return nil
 }
 
-// Service is for packages of this module, such as transfer. Other programs cannot use what it returns.
+// Service is for packages of this module, such as transfer. Other programs cannot use the result.
 func (p *Peer) Service() service.Peer { return servicePeer{p} }
 
-// servicePeer is a Peer as a service.Peer. It hides what has other names there.
+// servicePeer is a Peer as a service.Peer. It hides methods whose names differ there.
 type servicePeer struct{ *Peer }
 
 // Owner implements service.Peer.

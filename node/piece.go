@@ -8,30 +8,30 @@ import (
 	"ibverbx/verbs"
 )
 
-// What is posted, in bytes.
+// Posting limits, in bytes except quietPieces.
 const (
-	// pieceBytes is the longest request.
+	// pieceBytes is the maximum request size.
 	pieceBytes = 1 << 20
-	// turnBytes is how much a Flow posts before the next one does.
+	// turnBytes is the quantum of a Flow in the round-robin.
 	turnBytes = 256 << 10
-	// urgentBytes is how much an operation has at most to be posted before longer ones.
+	// urgentBytes is the maximum size of an operation that overtakes longer ones.
 	urgentBytes = 16 << 10
-	// quietBytes and quietPieces are how much may be posted without asking for a completion.
+	// quietBytes and quietPieces limit consecutive unsignaled requests.
 	quietBytes  = 256 << 10
 	quietPieces = 16
-	// publishBytes is the shortest piece after which Op.Progress changes before the end.
+	// publishBytes is the minimum piece size that updates Op.Progress before completion.
 	publishBytes = 32 << 10
 )
 
-// entry is a piece that is posted.
+// entry is a posted piece.
 type entry struct {
 	op     *service.Op
 	length uint32
-	// signaled means that it asks for a completion.
+	// signaled means that the request is signaled.
 	signaled bool
 }
 
-// turn returns the Flow whose piece is posted next, and its list. It is nil if none may post.
+// turn returns the Flow that posts next, and its list; nil if none may post.
 func (q *queue) turn() (f *service.Flow, from *flowList) {
 	room := q.depth - q.ledger.Len()
 	u, b := q.urgent.head, q.bulk.head
@@ -46,10 +46,10 @@ func (q *queue) turn() (f *service.Flow, from *flowList) {
 		b = nil
 	case q.bytes > 0 && q.bytes+int(pieceOf(flowState(b).Head)) > q.window:
 		b = nil
-		q.flush = q.flush || q.quiet >= q.ledger.Len() // otherwise a completion comes anyway
+		q.flush = q.flush || q.quiet >= q.ledger.Len() // otherwise a completion is due anyway
 	}
 	switch {
-	case room <= 0: // less than 0 after mark
+	case room <= 0: // negative after mark
 		return nil, nil
 	case u != nil && (b == nil || !q.favored || begun(flowState(u).Head)):
 		q.favored = true
@@ -68,7 +68,7 @@ func pieceOf(op *service.Op) uint64 {
 
 func begun(op *service.Op) bool { return stateOf(op).Block > 0 || stateOf(op).Offset > 0 }
 
-// gather puts the next pieces into the ledger and their requests into wrs. It returns how many there are.
+// gather appends the next pieces to the ledger and their requests to wrs. It returns their number.
 func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
 	for n < len(wrs) {
 		f, from := q.turn()
@@ -99,7 +99,7 @@ func (q *queue) unhead(f *service.Flow) {
 	stateOf(op).Next, stateOf(op).Queued = nil, false
 }
 
-// render makes the request of an operation's next piece. It reports whether it is the last one.
+// render builds the request for an operation's next piece. It reports whether that is the last one.
 func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
 	st := stateOf(op)
 	b := &op.Blocks[st.Block]
@@ -132,7 +132,7 @@ func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
 	return last
 }
 
-// post posts pieces as long as there are some and there is room.
+// post posts pieces until none is left or the queue is full.
 func (q *queue) post() {
 	wrs := q.shard.wrs[:]
 	for q.qp != nil && !q.paused && !q.broken {
@@ -152,8 +152,7 @@ func (q *queue) post() {
 	}
 }
 
-// mark posts a request of no bytes behind the pieces that did not ask for a completion, if one is wanted. There is always room
-// for one: depth is less than that of the VirtualQP.
+// mark posts an empty signaled request after unsignaled pieces if flush is set. It always fits: depth is less than the VirtualQP's.
 func (q *queue) mark() {
 	if !q.flush || q.quiet == 0 {
 		q.flush = false
@@ -169,8 +168,8 @@ func (q *queue) mark() {
 	q.ledger.Push(entry{signaled: true})
 }
 
-// refused takes back the pieces from seq on, which the VirtualQP has not taken. If it has no room, they wait for the next completion.
-// Otherwise the first one ends its operation.
+// refused takes back the pieces from seq on, which PostSend did not accept. If the VirtualQP is full, they wait for the next completion.
+// Otherwise the first one fails its operation.
 func (q *queue) refused(seq uint32, err error) {
 	bad := q.ledger.At(seq).op
 	q.takeBack(seq)
@@ -178,11 +177,11 @@ func (q *queue) refused(seq uint32, err error) {
 	case !errors.Is(err, verbs.ErrQueueFull):
 		q.drop(bad, err)
 	case q.quiet >= q.ledger.Len():
-		q.fail(err) // there will be no completion
+		q.fail(err) // no completion will follow
 	}
 }
 
-// takeBack makes the pieces from seq on wait again.
+// takeBack moves the pieces from seq on back to their operations.
 func (q *queue) takeBack(seq uint32) {
 	for q.ledger.Tail() != seq {
 		e := *q.ledger.At(q.ledger.Tail() - 1)
@@ -217,7 +216,7 @@ func (q *queue) takeBack(seq uint32) {
 	}
 }
 
-// complete ends the pieces up to seq in success.
+// complete completes the pieces up to seq successfully.
 func (q *queue) complete(seq uint32) {
 	for q.ledger.Len() > 0 && int32(seq-q.ledger.Head()) >= 0 {
 		e := q.ledger.Pop()
@@ -248,7 +247,7 @@ func (q *queue) complete(seq uint32) {
 	}
 }
 
-// failed takes a failed completion of a piece.
+// failed handles a piece's failed completion.
 func (q *queue) failed(wc *ibverbx.WC) {
 	seq := uint32(wc.WRID)
 	if seq-q.ledger.Head() >= uint32(q.ledger.Len()) {
@@ -264,7 +263,7 @@ func (q *queue) failed(wc *ibverbx.WC) {
 	q.fail(err)
 }
 
-// happened takes an event of the VirtualQP, which may come before or after the completion of the piece that has failed.
+// happened handles a VirtualQP event, which may precede or follow the failed piece's completion.
 func (q *queue) happened(e *ibverbx.Event) {
 	if e.Kind != ibverbx.EventFailed {
 		return
@@ -275,8 +274,8 @@ func (q *queue) happened(e *ibverbx.Event) {
 	q.fail(e.Err)
 }
 
-// blames reports whether a status is the fault of the request. Others are that of the session. A NIC that cannot copy memory of a device
-// reports StatusGeneralErr, and would again in the next session.
+// blames reports whether a status is caused by the request and not by the session. A NIC that cannot copy device memory reports
+// StatusGeneralErr, and would do so again in the next session.
 func blames(s verbs.Status) bool {
 	switch s {
 	case verbs.StatusRemAccessErr, verbs.StatusRemInvReqErr, verbs.StatusRemOpErr, verbs.StatusLocProtErr, verbs.StatusLocLenErr, verbs.StatusLocAccessErr,
@@ -287,8 +286,8 @@ func blames(s verbs.Status) bool {
 	}
 }
 
-// fail ends the session because its VirtualQP cannot be used. If the session is being parked, the peer may have closed its VirtualQP
-// and the answer may be under way. Then resume ends the session.
+// fail closes the session because its VirtualQP is unusable. If the session is being parked, the peer may have closed its VirtualQP with
+// the response still in flight; resume closes the session then.
 func (q *queue) fail(err error) {
 	if q.broken || q.session == nil {
 		return

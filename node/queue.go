@@ -11,51 +11,50 @@ import (
 	"ibverbx/verbs"
 )
 
-// queue is what a Peer has to post and has posted. The lock of its shard guards it.
+// queue holds a Peer's pending and posted operations. Its shard's lock guards it.
 type queue struct {
 	shard *shard
-	// session is the present one, nil if there is none. Operations without Replay need one.
+	// session is the current session; nil without one. Operations without Replay require it.
 	session *session
-	// qp is the VirtualQP of the session, nil while it is made or parked.
+	// qp is the session's VirtualQP; nil while connecting or parked.
 	qp *ibverbx.VirtualQP
-	// paused means that nothing is posted, because the session is being parked.
+	// paused stops posting while the session is being parked.
 	paused bool
-	// broken means that the VirtualQP has failed, and nothing is posted any more.
+	// broken stops posting after the VirtualQP has failed.
 	broken bool
-	// settled means that a piece has failed. The pieces before it have ended, and those after it are in doubt.
+	// settled is set when a piece has failed: earlier pieces have completed, the result of later ones is unknown.
 	settled bool
-	// blamed is the error of the operation whose piece has failed, and rail that of the lane that has. blamed is nil, and rail -1, until
-	// they are known.
+	// blamed is the error of the operation whose piece failed, rail the failed lane's rail. They are nil and -1 until known.
 	blamed *RequestError
 	rail   int
-	// refuse is the error with which all operations end at once; nil if they do not.
+	// refuse fails all operations immediately unless nil.
 	refuse error
-	// closed means that refuse stays.
+	// closed makes refuse permanent.
 	closed bool
-	// incarnation is that of the last session.
+	// incarnation identifies the process of the newest session.
 	incarnation uint64
 
-	// urgent has the Flows whose next operation is short, bulk the others.
+	// urgent holds the Flows whose next operation is short, bulk the others.
 	urgent, bulk flowList
-	// favored means that the last piece was urgent while others waited.
+	// favored is set when the last piece was urgent while others waited.
 	favored bool
-	// ops is how many operations have not ended.
+	// ops is the number of outstanding operations.
 	ops int
 
-	// ledger has the pieces that are posted and have not ended. The wr_id of a piece is its number there.
+	// ledger holds the posted, uncompleted pieces. A piece's wr_id is its sequence number there.
 	ledger ring.Ring[entry]
-	// depth is how many pieces may be in the ledger.
+	// depth is the capacity of the ledger.
 	depth int
-	// bytes are the bytes of the pieces in the ledger, and window the limit for operations that are not urgent.
+	// bytes is the size of the pieces in the ledger, window its limit for operations that are not urgent.
 	bytes, window int
-	// quiet are the pieces since the last one that asked for a completion, and muted their bytes.
+	// quiet counts the pieces since the last signaled one, muted their bytes.
 	quiet, muted int
-	// flush means that a completion is wanted although no piece may follow.
+	// flush requests a completion even if no piece follows.
 	flush bool
-	// owed is how many notification receives have ended and are not posted again.
+	// owed counts completed notification receives not yet reposted.
 	owed int
 
-	// next links queues that have something to post (shard.ready); listed means that this one is linked.
+	// next links queues with pieces to post (shard.ready); listed is set while linked.
 	next   *queue
 	listed bool
 	counts counters
@@ -94,10 +93,10 @@ func (l *flowList) remove(f *service.Flow) {
 	*l = rest
 }
 
-// stateOf returns what this package knows of an operation.
+// stateOf returns this package's state of an operation.
 func stateOf(op *service.Op) *service.State { return opaque.Open(&op.State) }
 
-// flowState returns what this package knows of a Flow.
+// flowState returns this package's state of a Flow.
 func flowState(f *service.Flow) *service.FlowState { return opaque.Open(&f.State) }
 
 func flowOf(op *service.Op) *service.Flow {
@@ -107,7 +106,7 @@ func flowOf(op *service.Op) *service.Flow {
 	return &stateOf(op).Own
 }
 
-// add takes an operation that was submitted.
+// add accepts a submitted operation.
 func (q *queue) add(op *service.Op) {
 	q.ops++
 	q.counts.activity.Add(1)
@@ -132,7 +131,7 @@ func (q *queue) add(op *service.Op) {
 	}
 }
 
-// check returns how many bytes an operation has, or what is wrong with it.
+// check validates an operation and returns its size in bytes.
 func check(op *service.Op) (total uint64, err error) {
 	for i := range op.Blocks {
 		b := &op.Blocks[i]
@@ -176,7 +175,7 @@ func (q *queue) enqueue(op *service.Op) {
 	q.list(f)
 }
 
-// list makes a Flow with operations wait for its turn.
+// list queues a Flow with operations for posting.
 func (q *queue) list(f *service.Flow) {
 	switch {
 	case flowState(f).Waiting || flowState(f).Head == nil:
@@ -187,7 +186,7 @@ func (q *queue) list(f *service.Flow) {
 	}
 }
 
-// stir makes the shard post what the queue has.
+// stir queues q for posting on its shard.
 func (q *queue) stir() {
 	switch {
 	case q.listed || (q.urgent.head == nil && q.bulk.head == nil && !q.flush):
@@ -201,7 +200,7 @@ func (q *queue) stir() {
 	}
 }
 
-// drop makes an operation post nothing more. It ends with err when its pieces have ended.
+// drop stops posting an operation. It fails with err once its posted pieces have completed.
 func (q *queue) drop(op *service.Op, err error) {
 	st := stateOf(op)
 	if st.Queued {
@@ -231,7 +230,7 @@ func (q *queue) drop(op *service.Op, err error) {
 	q.stir()
 }
 
-// cancel is service.Peer.Cancel. The operation may have ended. Then it may belong to another shard.
+// cancel implements service.Peer.Cancel. The operation may have completed and belong to another shard by now.
 func (q *queue) cancel(c cancelation) {
 	st := stateOf(c.op)
 	if st.Runs.Load() != c.run {
@@ -242,7 +241,7 @@ func (q *queue) cancel(c cancelation) {
 	}
 }
 
-// received takes the completion of a notification receive.
+// received handles the completion of a notification receive.
 func (q *queue) received(wc *ibverbx.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		q.fail(wc.Err())
@@ -266,7 +265,7 @@ func (q *queue) postReceives(n int) {
 	}
 }
 
-// install makes the queue use a VirtualQP.
+// install starts using a VirtualQP.
 func (q *queue) install(qp *ibverbx.VirtualQP, depth int) {
 	q.qp, q.depth, q.paused, q.broken, q.settled, q.flush = qp, depth, false, false, false, false
 	q.blamed, q.rail = nil, -1
@@ -275,7 +274,7 @@ func (q *queue) install(qp *ibverbx.VirtualQP, depth int) {
 	q.stir()
 }
 
-// end ends an operation that has no piece in the ledger and is in no Flow.
+// end completes an operation that is neither in the ledger nor in a Flow.
 func (q *queue) end(op *service.Op, err error) {
 	q.ops--
 	q.counts.operations.Add(1)
@@ -287,7 +286,7 @@ func (q *queue) end(op *service.Op, err error) {
 	op.Sink.End(op, err)
 }
 
-// attach begins a session, which has no VirtualQP yet. Operations for another process end.
+// attach starts a session, still without a VirtualQP. Operations for another process fail.
 func (q *queue) attach(s *session) {
 	restarted := q.incarnation != 0 && q.incarnation != s.incarnation
 	if q.session, q.incarnation = s, s.incarnation; !q.closed {
@@ -301,7 +300,7 @@ func (q *queue) attach(s *session) {
 	})
 }
 
-// detach takes the VirtualQP from the queue. The caller closes it before it calls sift, and nothing may be posted meanwhile.
+// detach stops using the VirtualQP. The caller closes it before calling sift; posting must stop meanwhile.
 func (q *queue) detach() {
 	if q.qp != nil {
 		q.shard.queues.Delete(q.qp.Num())
@@ -309,7 +308,7 @@ func (q *queue) detach() {
 	}
 }
 
-// lost ends the operations that do not survive a session.
+// lost fails the operations without Replay after a session was lost.
 func (q *queue) lost(cause error) {
 	q.session = nil
 	err := fmt.Errorf("%w: %w", ErrLost, cause)
@@ -321,8 +320,8 @@ func (q *queue) lost(cause error) {
 	})
 }
 
-// refuseAll ends all operations and all that follow, until attach. If there is a session, whose VirtualQP may be open although the queue
-// has given it up, those that were submitted end with the session.
+// refuseAll fails all current and future operations until attach. With a session, whose VirtualQP may still be open, submitted operations
+// fail when it closes.
 func (q *queue) refuseAll(err error) {
 	q.refuse = err
 	if q.session == nil {
@@ -330,7 +329,7 @@ func (q *queue) refuseAll(err error) {
 	}
 }
 
-// sift takes back all pieces and ends the operations for which why returns an error. There must be no VirtualQP.
+// sift takes back all pieces and fails the operations rejected by why. The VirtualQP must be closed.
 func (q *queue) sift(why func(*service.Op) error) {
 	q.takeBack(q.ledger.Head())
 	var all []*service.Op
@@ -344,7 +343,7 @@ func (q *queue) sift(why func(*service.Op) error) {
 		}
 	}
 	q.favored = false
-	for _, op := range all { // first, because those that stay may share a Flow with one that ends
+	for _, op := range all { // first, because remaining operations may share a Flow with a failed one
 		stateOf(op).Err = whyOf(op, why)
 	}
 	for _, op := range all {

@@ -26,22 +26,22 @@ const (
 	minDepth = 16
 )
 
-// realm is a group of peers that can reach the same memory: protection domains, and shards on them.
+// realm is a group of peers with access to the same memory: protection domains, and shards on them.
 type realm struct {
 	name  string
 	rails *ibverbx.Rails
 	lanes int
-	// depth is that of the completion queues, 0 for the default.
+	// depth is the completion queue depth; 0 means the default.
 	depth int
 
-	// growing is held by the one who adds a shard.
+	// growing serializes grow.
 	growing sync.Mutex
-	// mu guards the list of shards and their counts of peers. It is not held while a shard is made.
+	// mu guards the list of shards and their peer counts. It is not held while a shard is created.
 	mu     sync.Mutex
 	shards []*shard
 }
 
-// newRealm returns a realm with so many shards. It closes rails if it fails.
+// newRealm returns a realm with the given number of shards. On error it closes rails.
 func newRealm(name string, rails *ibverbx.Rails, shards, lanes, depth int) (*realm, error) {
 	r := &realm{name: name, rails: rails, lanes: lanes, depth: depth}
 	for range shards {
@@ -69,7 +69,7 @@ func (r *realm) grow(peers int) (*shard, error) {
 	return s, err
 }
 
-// capacity returns how many VirtualQPs fit a VirtualCQ: their completions on the rail with the most lanes.
+// capacity returns the number of VirtualQPs that fit a VirtualCQ, limited by the rail with the most lanes.
 func (r *realm) capacity(cq *ibverbx.VirtualCQ) (int, error) {
 	each := ((r.lanes-1)/r.rails.Len()+1)*(laneDepth+notifyDepth) + laneDepth + recvDepth
 	first, err := cq.CQ(0)
@@ -83,7 +83,7 @@ func (r *realm) capacity(cq *ibverbx.VirtualCQ) (int, error) {
 	return room, nil
 }
 
-// place returns the shard with the fewest Peers, which has one more from now on. If all are full it makes one.
+// place reserves a slot on the shard with the fewest Peers. If all are full, it adds a shard.
 func (r *realm) place() (*shard, error) {
 	if s := r.vacant(); s != nil {
 		return s, nil
@@ -91,12 +91,12 @@ func (r *realm) place() (*shard, error) {
 	r.growing.Lock()
 	defer r.growing.Unlock()
 	if s := r.vacant(); s != nil {
-		return s, nil // another goroutine has made one
+		return s, nil // another goroutine added one
 	}
 	return r.grow(1)
 }
 
-// vacant is place that makes no shard: it returns nil if all are full.
+// vacant is place without adding a shard: it returns nil if all are full.
 func (r *realm) vacant() *shard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ type memory struct {
 	closed  bool
 }
 
-// registration is what a Region is for.
+// registration is the key of a Region.
 type registration struct {
 	realm  *realm
 	access verbs.Access
@@ -171,7 +171,7 @@ func (m *memory) Remote(p service.Peer, access verbs.Access) (ibverbx.RemoteRegi
 	return *g.Remote(), nil
 }
 
-// region returns a registration, and makes it if it is new. mu must be held.
+// region returns a registration, and creates it if necessary. mu must be held.
 func (m *memory) region(key registration) (*ibverbx.Region, error) {
 	if m.closed {
 		return nil, fmt.Errorf("register memory: %w", ErrClosed)
@@ -186,7 +186,7 @@ func (m *memory) region(key registration) (*ibverbx.Region, error) {
 	return g, err
 }
 
-// Close implements service.Memory. The Node forgets the memory last, so that a Node.Close at the same time waits for the registrations.
+// Close implements service.Memory. The Node forgets the memory last, so that a concurrent Node.Close waits for the registrations.
 func (m *memory) Close() error {
 	defer m.node.forget(m)
 	return m.close()

@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// maxDuplicates is how often a peer may say that there is a session before there is one.
+// maxDuplicates limits the attempts rejected as duplicates before the first session.
 const maxDuplicates = 8
 
-// backoff is how long a Node waits before it dials again.
+// backoff computes the delay before redialing.
 type backoff struct {
-	// first and most bound the wait, which doubles with every attempt.
+	// first and most bound the delay, which doubles with every attempt.
 	first, most time.Duration
-	// health is how long a session must last for the wait to be short again.
+	// health is the session duration that resets the delay.
 	health time.Duration
 }
 
-// after returns the wait after a number of failed attempts in a row, from half to one and a half of the nominal one, drawn with a
-// random number below 1.
+// after returns the delay after a number of consecutive failures: 0.5 to 1.5 times the nominal one, for random in [0, 1).
 func (b *backoff) after(attempts int, random float64) time.Duration {
 	d := b.most
 	if attempts < 32 {
@@ -31,23 +30,24 @@ func (b *backoff) after(attempts int, random float64) time.Duration {
 	return time.Duration((0.5 + random) * float64(d))
 }
 
-// route is an address that this side dials whenever there is no session with the peer behind it. One goroutine does that.
+// route is an address that a goroutine dials whenever its peer has no session.
 type route struct {
 	addr string
-	// peer is the Peer behind the address; nil until it is known. The lock of the Node guards it, and err.
+	// peer is the Peer at the address; nil until known. The Node's lock guards peer and err.
 	peer *Peer
-	// err is why the first attempt failed.
+	// err is the error of the first attempt.
 	err error
 	// known is closed when peer or err is set.
 	known chan struct{}
-	// ctx ends when the address is no longer dialed.
+	// ctx is canceled when the address is no longer dialed.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// Peer returns the peer that listens at addr, "host:port" or "host" for the DefaultPort, and connects to it if it is not
-// connected. It returns when the peer is ready. An error of the first attempt is returned at once. Later the Node
-// connects again whenever the session is lost, until Peer.Close, and Peer waits for that until ctx ends.
+// Peer returns the peer listening at addr, "host:port" or "host" for DefaultPort, and connects to it if necessary. It returns once the peer
+// is ready or parked. If the first attempt fails, Peer returns its error immediately, such as ErrRefused, ErrVersion or an error of package
+// bootstrap. Afterwards the Node redials whenever the session is lost, until Peer.Close; meanwhile Peer blocks until ctx is done. After
+// Close or Shutdown it returns ErrClosed.
 func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		addr = net.JoinHostPort(addr, DefaultPort)
@@ -73,7 +73,7 @@ func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 	return p, nil
 }
 
-// route returns the route to an address, and begins one if there is none.
+// route returns the route to an address, and starts it if necessary.
 func (n *Node) route(addr string) (*route, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,7 +90,7 @@ func (n *Node) route(addr string) (*route, error) {
 	return r, nil
 }
 
-// found notes the Peer behind a route, when there is a session with it. The lock is held.
+// found records the Peer at a route's address once it has a session. The lock is held.
 func (n *Node) found(r *route, p *Peer) {
 	if r == nil || r.peer != nil || r.ctx.Err() != nil {
 		return
@@ -100,7 +100,7 @@ func (n *Node) found(r *route, p *Peer) {
 	close(r.known)
 }
 
-// travel dials an address again and again.
+// travel keeps dialing an address.
 func (n *Node) travel(r *route) {
 	defer n.abandon(r)
 	for attempts := 0; ; {
@@ -130,7 +130,7 @@ func (n *Node) travel(r *route) {
 	}
 }
 
-// dial makes a session and attends to it until it ends. It returns why.
+// dial establishes a session and runs it. It returns the reason why it was lost.
 func (n *Node) dial(r *route) error {
 	d, err := n.dialer()
 	if err != nil {
@@ -147,13 +147,13 @@ func (n *Node) dial(r *route) error {
 	return n.attend(s)
 }
 
-// duplicate reports whether there is no session because there is another one.
+// duplicate reports whether err means that another session exists.
 func duplicate(err error) bool {
 	var refused *refusedError
 	return errors.Is(err, errReplaced) || (errors.As(err, &refused) && refused.code == refusedDuplicate)
 }
 
-// abandon ends a route.
+// abandon closes a route.
 func (n *Node) abandon(r *route) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,8 +171,7 @@ func (n *Node) abandon(r *route) {
 	close(r.known)
 }
 
-// remove makes the Node forget a Peer, and all routes to it. It reports whether the Node knew it. The lock is held. The caller ends the
-// session.
+// remove removes a Peer and all routes to it, and reports whether it was known. The lock is held. The caller closes the session.
 func (n *Node) remove(p *Peer, err error) bool {
 	if p.state == StateClosed {
 		return false
@@ -220,7 +219,7 @@ func (n *Node) drop(p *Peer, err error) {
 	n.mu.Unlock()
 }
 
-// Peers returns all peers that are known, in no order: those that this side has dialed, and those that have dialed this side.
+// Peers returns all known peers, in any state except closed and in no particular order, no matter which side dialed.
 func (n *Node) Peers() []*Peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()

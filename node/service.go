@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// serviceTable has the services that are attached. It is replaced as a whole.
+// serviceTable holds the attached services. It is immutable.
 type serviceTable struct {
 	byID    [service.IDs]*service.Service
 	byClass [16]*service.Service
@@ -71,7 +71,7 @@ func (n serviceNode) Detach(id service.ID) {
 	callers := slices.Collect(maps.Keys(n.callers))
 	n.mu.Unlock()
 	shards := map[*shard]struct{}{}
-	for _, p := range callers { // wait for calls that are under way
+	for _, p := range callers { // wait for running calls
 		p.calling.Lock()
 		p.up[id].CompareAndSwap(gone, nil) // another one may be attached by now
 		n.mu.Lock()
@@ -99,7 +99,7 @@ func (n serviceNode) Attached(id service.ID) service.Handler {
 	return nil
 }
 
-// gone calls Gone of all services. calling is held.
+// gone calls Gone on all services. calling is held.
 func (p *Peer) gone(err error) {
 	for _, sv := range p.node.services.Load().byID {
 		if sv != nil {
@@ -108,7 +108,7 @@ func (p *Peer) gone(err error) {
 	}
 }
 
-// calls counts what calls Handlers for a Peer: its sessions, until they have ended, and calls of Gone. The lock is held.
+// calls counts the users of a Peer that call Handlers: open sessions, and calls of Gone. The lock is held.
 func (n *Node) calls(p *Peer, more int) {
 	if n.callers[p] += more; n.callers[p] == 0 {
 		delete(n.callers, p)
@@ -126,7 +126,7 @@ func (n serviceNode) Register(mem *verbs.Memory) service.Memory {
 	return m
 }
 
-// forget removes memory that is closed.
+// forget removes closed memory.
 func (n *Node) forget(m *memory) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

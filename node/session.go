@@ -15,46 +15,46 @@ import (
 	ibpeer "ibverbx/peer"
 )
 
-// Bounds of the time that a peer takes to make a session.
+// Timeouts for establishing a session.
 const (
 	helloTime = 10 * time.Second
 	joinTime  = 10 * time.Second
 )
 
-// session is a connection with a peer's process, from hello until its end. One goroutine runs it.
+// session is a connection with a peer's process, from hello until loss. One goroutine runs it.
 type session struct {
 	peer *Peer
 	conn *bootstrap.Conn
-	// route is the one that this side has dialed; nil if the peer has.
+	// route is the dialed route; nil if the peer dialed.
 	route *route
-	// id is a random number that the dialer gives the session.
+	// id is a random number chosen by the dialer.
 	id uint64
-	// number counts the sessions of the Peer.
+	// number counts the Peer's sessions.
 	number uint64
-	// incarnation is that of the peer's process.
+	// incarnation identifies the peer's process.
 	incarnation uint64
 
-	// ctx ends with the session. Its cause is why.
+	// ctx is canceled when the session is lost; its cause is the reason.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// done is closed when the VirtualQP is closed, and nothing of this session is posted or lands any more.
+	// done is closed once the VirtualQP is closed, so that the session can neither post nor receive.
 	done chan struct{}
 
-	// services are those of both sides.
+	// services records the services of both sides.
 	services services
-	// early are the immediates that wait for Up. The lock of the shard guards them.
+	// early holds immediates waiting for Up. The shard's lock guards it.
 	early []early
 
 	// mu guards the two below.
 	mu sync.Mutex
-	// rouse ends the wait for a message. It is nil if no wait is under way.
+	// rouse interrupts the wait for a message; nil while not waiting.
 	rouse context.CancelFunc
-	// poked means that the next wait for a message ends at once.
+	// poked makes the next wait for a message return immediately.
 	poked bool
 
-	// park means that the session shall be parked.
+	// park is set when the session is due for parking.
 	park atomic.Bool
-	// parking means that this side has sent a park and has no answer. Only the session's goroutine uses it.
+	// parking is set while a sent park is unanswered. Only the session's goroutine uses it.
 	parking bool
 }
 
@@ -86,7 +86,7 @@ func (s *session) Send(ctx context.Context, id service.ID, body []byte) error {
 	}
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)() // the end of the session waits for Handlers that send
+	defer context.AfterFunc(s.ctx, cancel)() // closing the session waits for Handlers that are sending
 	err := s.conn.Send(both, bootstrap.KindService, append([]byte{byte(id)}, body...))
 	switch {
 	case err == nil || ctx.Err() != nil || errors.Is(err, bootstrap.ErrTooLong):
@@ -101,7 +101,7 @@ func (s *session) say(m message) error {
 	return s.conn.Send(s.ctx, bootstrap.KindService, m.encode())
 }
 
-// poke makes the goroutine of the session look at what it has to do. It never blocks.
+// poke wakes the session's goroutine to check for work. It never blocks.
 func (s *session) poke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,10 +111,10 @@ func (s *session) poke() {
 	}
 }
 
-// errPoked ends a wait for a message.
+// errPoked interrupts a wait for a message.
 var errPoked = errors.New("poked")
 
-// next returns the next message of a service, errPoked, or why the session has ended.
+// next returns the next service message, errPoked, or the reason for the session's loss.
 func (s *session) next() ([]byte, error) {
 	s.mu.Lock()
 	poked := s.poked
@@ -143,7 +143,7 @@ func (s *session) next() ([]byte, error) {
 	return m.Body, nil
 }
 
-// run makes the VirtualQP and attends to the session until it ends. It returns why.
+// run creates the VirtualQP and runs the session. It returns the reason for its loss.
 func (s *session) run() error {
 	for {
 		made, err := s.join()
@@ -163,7 +163,7 @@ func (s *session) run() error {
 	}
 }
 
-// join makes the VirtualQP with the peer and begins to use it.
+// join creates the VirtualQP with the peer and starts using it.
 func (s *session) join() (*ibpeer.Session, error) {
 	p := s.peer
 	n := p.node
@@ -190,11 +190,11 @@ func (s *session) join() (*ibpeer.Session, error) {
 	return made, nil
 }
 
-// partTime is how long a VirtualQP that has failed may take to say which request has.
+// partTime bounds the wait for the completion that identifies the failed request.
 const partTime = 100 * time.Millisecond
 
-// part stops using the VirtualQP. Completions that are there are taken first: notifications among them would be lost, and one may say which
-// operation is to blame.
+// part stops using the VirtualQP. It polls first: completions may carry notifications, which would be lost, or identify the failed
+// operation.
 func (s *session) part() {
 	p := s.peer
 	q := &p.queue
@@ -216,7 +216,7 @@ func (s *session) part() {
 	p.node.unready(s)
 }
 
-// attend handles messages while there is a VirtualQP.
+// attend handles messages while the VirtualQP exists.
 func (s *session) attend() error {
 	for {
 		s.raise()
@@ -241,7 +241,7 @@ func (s *session) handleNext(other func(messageKind) error) error {
 	return s.handle(body, other)
 }
 
-// handle handles a message: it calls other for messages of this package that are not a hello.
+// handle handles a message. It calls other for this package's messages except hello.
 func (s *session) handle(body []byte, other func(messageKind) error) error {
 	if service.ID(body[0]) != service.NodeID {
 		s.dispatch(body)
@@ -257,7 +257,7 @@ func (s *session) handle(body []byte, other func(messageKind) error) error {
 	return other(m.kind)
 }
 
-// aside takes a message that arrives while a VirtualQP is made.
+// aside handles a message that arrives during join.
 func (s *session) aside(body []byte) error {
 	if len(body) == 0 {
 		return violation("a message without bytes")
@@ -270,7 +270,7 @@ func (s *session) aside(body []byte) error {
 	})
 }
 
-// finish ends a session that was admitted.
+// finish closes an admitted session.
 func (s *session) finish(cause error) {
 	p := s.peer
 	s.cancel(cause)
@@ -280,7 +280,7 @@ func (s *session) finish(cause error) {
 	close(s.done)
 }
 
-// peerConfig is how VirtualQPs with a Peer are made.
+// peerConfig returns the configuration of VirtualQPs with a Peer.
 func (n *Node) peerConfig(p *Peer) ibpeer.Config {
 	return ibpeer.Config{
 		SharedCQ: p.shard.on, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, Timeout: joinTime,

@@ -14,23 +14,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// receives is how many notification receives a VirtualQP has posted. A peer that sends more waits.
+// receives is the number of notification receives per VirtualQP. Further notifications wait at the sender.
 const receives = 64
 
 // receiveBit marks the wr_id of a notification receive.
 const receiveBit = 1 << 63
 
-// How long a keeper polls and sleeps.
+// Polling and sleep times of the keeper.
 const (
-	// spinTime is how long it polls while requests are outstanding and nothing happens.
+	// spinTime is the polling time without events while requests are outstanding.
 	spinTime = 20 * time.Microsecond
-	// helpedSleep is how long it sleeps while other goroutines drive the shard.
+	// helpedSleep is the sleep time while other goroutines drive the shard.
 	helpedSleep = 50 * time.Microsecond
-	// idleSleep is its longest sleep otherwise. A completion wakes it earlier.
+	// idleSleep is the maximum sleep otherwise. A completion wakes the keeper earlier.
 	idleSleep = time.Second
-	// pollEvery is how many operations are submitted before one polls. A goroutine that waits for one polls anyway.
+	// pollEvery is the number of submitted operations per poll. A goroutine waiting for one polls anyway.
 	pollEvery = 16
-	// rounds is how often a goroutine takes what others have submitted before it leaves that to the keeper.
+	// rounds limits the passes over the inbox before a goroutine leaves the rest to the keeper.
 	rounds = 8
 )
 
@@ -38,25 +38,24 @@ const (
 type cancelation struct {
 	op   *service.Op
 	peer *Peer
-	// run is State.Runs of the operation when it was called.
+	// run is the operation's State.Runs at the time of the call.
 	run uint64
 }
 
-// shard is a VirtualCQ and those who use it, one goroutine at a time. A goroutine that submits an operation puts it into the inbox. If
-// no other goroutine has the lock it takes the lock, posts and polls. If another one has it, that one does so before it
-// is done with the shard. The keeper does the rest.
+// shard is a VirtualCQ and its users, one goroutine at a time. A goroutine that submits an operation puts it into the inbox. If the lock is
+// free, it takes the lock, posts and polls; otherwise the lock's holder does so before leaving. The keeper does the rest.
 type shard struct {
 	now   func() int64
 	waker *verbs.Waker
-	// peers is how many Peers are on the shard, at most room. The lock of the realm guards peers.
+	// peers is the number of Peers on the shard, at most room. The realm's lock guards peers.
 	peers, room int
 	keeper      sync.WaitGroup
-	// failures counts polls that failed.
+	// failures counts failed polls.
 	failures atomic.Uint64
 
-	// inbox has the operations that were submitted, newest first, linked by State.Next.
+	// inbox holds the submitted operations, newest first, linked by State.Next.
 	inbox atomic.Pointer[service.Op]
-	// cancels has the calls of Cancel that are not handled. Its lock is taken with and without that of the shard.
+	// cancels holds pending calls of Cancel. Its lock is used with and without the shard's.
 	cancels struct {
 		any atomic.Bool
 		mu  sync.Mutex
@@ -67,19 +66,19 @@ type shard struct {
 	mu     sync.Mutex
 	cq     *ibverbx.VirtualCQ
 	closed bool
-	// queues finds the queue of a VirtualQP by its number.
+	// queues maps VirtualQP numbers to queues.
 	queues table.Table[*queue]
-	// ready has the queues with something to post, linked by next.
+	// ready holds the queues with pieces to post, linked by next.
 	ready *queue
-	// flight is how many requests are outstanding.
+	// flight is the number of outstanding requests.
 	flight int
-	// posts is how many operations were submitted since the last poll.
+	// posts counts the operations submitted since the last poll.
 	posts int
-	// armed means that the next completion on any rail wakes the keeper, if it is not awake.
+	// armed is set when the next completion on any rail wakes the keeper.
 	armed bool
-	// wakes is when an armed keeper wakes up by itself.
+	// wakes is the wake-up time of an armed keeper.
 	wakes int64
-	// helped counts how often goroutines other than the keeper have driven the shard.
+	// helped counts turns by goroutines other than the keeper.
 	helped uint64
 	wrs    [32]ibverbx.SendWR
 	recvs  [receives]ibverbx.RecvWR
@@ -87,7 +86,7 @@ type shard struct {
 	events [8]ibverbx.Event
 }
 
-// newShard returns a shard with a VirtualCQ of a depth on rails, and starts its keeper.
+// newShard returns a shard with a VirtualCQ of the given depth, and starts its keeper.
 func newShard(rails *ibverbx.Rails, depth int) (*shard, error) {
 	s := &shard{now: clock.Monotonic(), waker: verbs.NewWaker()}
 	var err error
@@ -101,7 +100,7 @@ func newShard(rails *ibverbx.Rails, depth int) (*shard, error) {
 	return s, nil
 }
 
-// close ends the keeper and closes the VirtualCQ. The VirtualQPs must be closed.
+// close stops the keeper and closes the VirtualCQ. The VirtualQPs must be closed.
 func (s *shard) close() error {
 	s.do(func() { s.closed = true })
 	s.waker.Wake()
@@ -109,25 +108,24 @@ func (s *shard) close() error {
 	return s.cq.Close()
 }
 
-// on is a peer.Config.SharedCQ.
+// on implements peer.Config.SharedCQ.
 func (s *shard) on(step func(*ibverbx.VirtualCQ) error) error {
 	s.mu.Lock()
 	defer s.unlock()
 	return step(s.cq)
 }
 
-// do calls f with the lock.
+// do calls f with the lock held.
 func (s *shard) do(f func()) {
 	s.mu.Lock()
 	defer s.unlock()
 	f()
 }
 
-// waiting reports whether there is something in the inbox.
+// waiting reports whether the inbox or cancels contain work.
 func (s *shard) waiting() bool { return s.inbox.Load() != nil || s.cancels.any.Load() }
 
-// unlock posts what is to be posted and gives the lock back. Then it does what others have left to this goroutine because it had the
-// lock.
+// unlock posts the pending operations and releases the lock. Then it processes the work that other goroutines left to the lock's holder.
 func (s *shard) unlock() {
 	s.post()
 	s.mu.Unlock()
@@ -182,11 +180,10 @@ func (s *shard) help() bool {
 	return true
 }
 
-// leave makes the keeper drive the shard. A keeper that a completion wakes is not disturbed, unless the VirtualCQ must be polled before it wakes
-// up by itself.
+// leave hands the shard to the keeper. An armed keeper keeps sleeping, unless the VirtualCQ must be polled before its wake-up time.
 func (s *shard) leave() {
 	if s.mu.TryLock() {
-		s.take() // what the caller waits for may be in the inbox, and Due counts only what is posted
+		s.take() // the caller's operation may be in the inbox, and Due covers only posted requests
 		s.post()
 		asleep := s.armed && s.wakes <= s.cq.Due()
 		s.unlock()
@@ -197,7 +194,7 @@ func (s *shard) leave() {
 	s.waker.Wake()
 }
 
-// turn posts what is to be posted and polls once. It returns how much happened.
+// turn posts the pending operations and polls once. It returns the number of events.
 func (s *shard) turn() int {
 	n := s.take()
 	if s.closed {
@@ -209,8 +206,8 @@ func (s *shard) turn() int {
 	return n
 }
 
-// take gives the operations of the inbox to their queues, oldest first, and then cancels those that are to be canceled. It looks at the
-// latter first: an operation whose Cancel is there is in the inbox, or was.
+// take moves operations from the inbox to their queues, oldest first, and then handles cancels. It reads cancels first, since a canceled
+// operation enters the inbox before its Cancel.
 func (s *shard) take() (n int) {
 	cancels := s.takeCancels()
 	if s.inbox.Load() != nil {
@@ -232,7 +229,7 @@ func (s *shard) take() (n int) {
 	return n
 }
 
-// takeCancels returns the calls of Cancel that are not handled.
+// takeCancels returns and clears the pending calls of Cancel.
 func (s *shard) takeCancels() []cancelation {
 	if !s.cancels.any.Load() {
 		return nil
@@ -245,7 +242,7 @@ func (s *shard) takeCancels() []cancelation {
 	return ops
 }
 
-// post lets the queues post that have something to post.
+// post lets the ready queues post.
 func (s *shard) post() {
 	for s.ready != nil {
 		q := s.ready
@@ -254,7 +251,7 @@ func (s *shard) post() {
 	}
 }
 
-// poll takes completions and gives them to their queues.
+// poll polls once and dispatches the completions.
 func (s *shard) poll() int {
 	s.posts = 0
 	n, err := s.cq.Poll(s.wcs[:])
@@ -265,13 +262,13 @@ func (s *shard) poll() int {
 	return n
 }
 
-// handle gives n completions, and the events, to their queues.
+// handle dispatches n completions, and the events, to their queues.
 func (s *shard) handle(n int) {
 	for i := range s.wcs[:n] {
 		wc := &s.wcs[i]
 		q := s.queues.Find(wc.QP.Num())
 		switch {
-		case q == nil: // it is being closed
+		case q == nil: // closing
 		case wc.WRID&receiveBit != 0:
 			q.received(wc)
 		case q.settled:
@@ -293,7 +290,7 @@ func (s *shard) handle(n int) {
 	}
 }
 
-// keep is the keeper. It drives the shard while nobody else does: it polls for a while, then arms the CQs and sleeps.
+// keep is the keeper. It drives the shard when no other goroutine does: it polls for a while, then arms the CQs and sleeps.
 func (s *shard) keep() {
 	active, helped := s.now(), uint64(0)
 	for {
@@ -322,13 +319,13 @@ func (s *shard) keep() {
 			runtime.Gosched()
 			continue
 		}
-		_ = s.waker.Sleep(context.Background(), nap) // its context never ends
+		_ = s.waker.Sleep(context.Background(), nap) // its context is never canceled
 		active = s.now()
 	}
 }
 
-// arm makes the next completion wake the keeper, and sets armed. It returns the longest sleep of the keeper: 0 if there was a
-// completion. It posts before it arms, so that the sleep respects the deadlines of these requests.
+// arm makes the next completion wake the keeper, and sets armed. It returns the keeper's maximum sleep, 0 after a completion. It posts
+// before arming, so that the sleep respects the deadlines of those requests.
 func (s *shard) arm() time.Duration {
 	s.post()
 	n, nap, err := s.cq.Arm(s.wcs[:])

@@ -2,21 +2,21 @@ package node
 
 import "ibverbx/internal/counter"
 
-// Counters count what was done with peers.
+// Counters counts operations and traffic with peers.
 type Counters struct {
-	// Operations counts operations that have ended, and Failed those that ended with an error.
+	// Operations counts completed operations, Failed those among them with an error.
 	Operations, Failed uint64
-	// BytesWritten and BytesRead count the bytes of pieces that have ended in success.
+	// BytesWritten and BytesRead count the bytes of successful requests.
 	BytesWritten, BytesRead uint64
-	// Notified counts immediates that were sent, and Notifications those that came.
+	// Notified counts immediates sent, Notifications immediates received.
 	Notified, Notifications uint64
-	// Unclaimed counts immediates and messages that came for a service that is not attached.
+	// Unclaimed counts immediates and messages received for a service that is not attached.
 	Unclaimed uint64
-	// Replays counts operations that went on in another session.
+	// Replays counts operations that resumed in a later session.
 	Replays uint64
 }
 
-// add adds the counters of another.
+// add adds o to c.
 func (c *Counters) add(o Counters) {
 	c.Operations += o.Operations
 	c.Failed += o.Failed
@@ -28,14 +28,14 @@ func (c *Counters) add(o Counters) {
 	c.Replays += o.Replays
 }
 
-// counters are the Counters of a queue, written with the lock of its shard.
+// counters are a queue's Counters. The shard's lock guards writes.
 type counters struct {
 	operations, failed, written, read, notified, notifications, replays counter.Counter
-	// activity counts what keeps a session from being idle.
+	// activity counts events that keep a session from being parked.
 	activity counter.Counter
 }
 
-// counters returns the Counters of a Peer.
+// counters returns a Peer's Counters.
 func (p *Peer) counters() Counters {
 	c := &p.queue.counts
 	return Counters{
@@ -44,23 +44,23 @@ func (p *Peer) counters() Counters {
 	}
 }
 
-// Stats says how a Node is.
+// Stats is a snapshot of a Node.
 type Stats struct {
-	// Ready, Parked and Lost count the peers in that state, Connecting all others.
+	// Ready, Parked, Lost and Connecting are the numbers of peers per state.
 	Ready, Parked, Lost, Connecting int
-	// Sessions counts the sessions that were made, and Losses those that were lost.
+	// Sessions counts established sessions, Losses lost ones.
 	Sessions, Losses uint64
-	// Duplicates counts connections that were closed because there was a session with the peer already.
+	// Duplicates counts connections closed because a session with the peer already existed.
 	Duplicates uint64
-	// Refused counts connections of authenticated peers that ended before there was a session, without Duplicates.
+	// Refused counts other connections from authenticated peers that failed before a session was established.
 	Refused uint64
-	// Realms and Shards are how many there are.
+	// Realms and Shards are the current numbers of realms and shards.
 	Realms, Shards int
-	// Counters are the sums over all peers since New.
+	// Counters sums over all peers since New, including removed ones.
 	Counters Counters
 }
 
-// Stats returns the state and the counters of all peers. It never waits for a shard.
+// Stats returns the Node's current statistics. It never waits for a shard.
 func (n *Node) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()

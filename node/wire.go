@@ -18,19 +18,18 @@ import (
 //	refuse   code u8
 //	park, parked, busy, wake have no fields
 //
-// Bytes behind the fields are ignored, so that later versions can add some. The dialer sends hello, the listener responds with its
-// own or with refuse. Then both make a VirtualQP (package peer). A side that finds the session idle sends park and posts nothing
-// more. The other side answers with parked if it has nothing to post either, otherwise with busy. Two parks that cross count as
-// parked. Then both close the VirtualQP. The dialer sends wake before it makes another one. A listener that wants one sends wake
-// and waits for that of the dialer.
+// Trailing bytes are ignored, so that later versions can add fields. The dialer sends hello, the listener responds with its
+// own or with refuse. Then both create a VirtualQP (package peer). A side that finds the session idle sends park and stops
+// posting. The other side responds with parked if it is idle too, otherwise with busy. Two crossing parks count as
+// parked. Then both close the VirtualQP. The dialer sends wake before it creates another one. A listener that needs one sends wake
+// and waits for the dialer's.
 type message struct {
 	kind messageKind
-	// lowest and highest are the versions that the sender of a hello speaks.
+	// lowest and highest are the versions supported by a hello's sender.
 	lowest, highest uint16
-	// session is a random number that the dialer gives the session. It is not 0.
+	// session is the session's id, a random number chosen by the dialer. It is not 0.
 	session uint64
-	// resume is the last session that the dialer has had with the peer, 0 if there was none. A listener that takes this session for
-	// alive knows then that it is not.
+	// resume is the dialer's previous session with the peer, 0 for the first. A listener that still considers it alive learns of its loss.
 	resume uint64
 	// services are introduced by a hello.
 	services []introduction
@@ -50,14 +49,14 @@ const (
 	kindEnd
 )
 
-// refusal is why a listener refuses a session.
+// refusal is a listener's reason for refusing a session.
 type refusal uint8
 
 const (
-	refusedDuplicate refusal = iota + 1 // there is a session, or the listener is making one
-	refusedVersion                      // of a listener of version 1
-	refusedLimit                        // there are too many peers or realms
-	refusedRealm                        // the peer belongs to another realm than before
+	refusedDuplicate refusal = iota + 1 // a session exists or is being established
+	refusedVersion                      // sent by a version 1 listener
+	refusedLimit                        // too many peers or realms
+	refusedRealm                        // the peer's realm has changed
 	refusalEnd
 )
 
@@ -84,7 +83,7 @@ func (m *message) encode() []byte {
 	return b
 }
 
-// decode decodes a message of a peer, with its service. The introductions refer to b.
+// decode decodes a peer's message, including its service. The introductions refer to b.
 func decode(b []byte) (m message, err error) {
 	if len(b) < 2 || b[0] != byte(service.NodeID) || b[1] == 0 || b[1] == byte(kindWelcome1) || b[1] >= byte(kindEnd) {
 		return m, violation("a message of %d bytes is not one of this package", len(b))
