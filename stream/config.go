@@ -10,20 +10,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// ErrBusy means that one of the two sides has no room for another stream: Config.Memory, Config.Backlog or MaxStreams.
+// ErrBusy means that one side has reached a limit: Config.Memory, Config.Backlog or MaxStreams. Try again later.
 var ErrBusy = errors.New("no room for another stream")
 
-// errProtocol means that the peer has sent what no honest peer sends. It ends the session.
+// errProtocol reports a protocol violation by the peer. It closes the session.
 var errProtocol = errors.New("protocol violation")
 
-// Bounds.
+// Limits.
 const (
-	// MaxStreams is how many streams two Nodes have with each other at most.
+	// MaxStreams is the maximum number of streams between two Nodes.
 	MaxStreams = 4096
-	// MaxService is how many bytes the name of a service has at most.
+	// MaxService is the maximum length of a service name in bytes.
 	MaxService = 255
-	// MinRing and MaxRing bound Config.Ring.
+	// MinRing is the minimum of Config.Ring, in bytes.
 	MinRing = 64 << 10
+	// MaxRing is the maximum of Config.Ring, in bytes.
 	MaxRing = 16 << 20
 
 	defaultRing    = 1 << 20
@@ -32,15 +33,15 @@ const (
 	maxBacklog     = 1 << 16
 )
 
-// Config describes streams. The zero value is what Listen, Dial and Dialer use.
+// Config configures streams. Listen, Dial and Dialer use the zero value. An invalid Config makes them fail with verbs.ErrInvalid.
 type Config struct {
-	// Ring is how many bytes a stream buffers in each direction, on each side. It is a power of two from MinRing to MaxRing. Zero
-	// means 1 MiB. A stream whose bytes travel for long needs more.
+	// Ring is the buffer size per direction, on each side, in bytes: a power of two from MinRing to MaxRing. Zero means 1 MiB. Raise it for
+	// streams with a large bandwidth-delay product.
 	Ring int
-	// Memory bounds the rings of all streams of the Node, in bytes. Above it, Dial returns ErrBusy and a Listener refuses. Zero
-	// means 1 GiB. A stream takes twice Ring.
+	// Memory limits the rings of all streams of the Node, in bytes. Beyond it, Dial returns ErrBusy and a Listener refuses streams. Zero
+	// means 1 GiB. A stream uses twice Ring.
 	Memory int64
-	// Backlog is how many streams may wait for Accept. More are refused. Zero means 128.
+	// Backlog is the maximum number of streams waiting for Accept, at most 65536. Further streams are refused with ErrBusy. Zero means 128.
 	Backlog int
 }
 
@@ -65,29 +66,32 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Listen makes a service known to peers, with the default Config. Its Addr names the service.
+// Listen announces a service to peers, with the default Config. The listener's Addr is an Addr with the service. Listen returns
+// verbs.ErrBusy if the Node already has the service, verbs.ErrInvalid for a name longer than MaxService or not UTF-8, and node.ErrClosed
+// for a closed Node.
 func Listen(n *node.Node, service string) (net.Listener, error) {
 	return Config{}.Listen(n, service)
 }
 
-// Dial opens a stream to a service of a peer, with the default Config. It waits until the peer is connected, and uses streams itself,
-// or ctx ends. If the session is lost meanwhile, it tries again in the next one. If the peer has no such service, the error wraps syscall.ECONNREFUSED.
+// Dial opens a stream to a peer's service, with the default Config. It waits until the peer is connected and supports streams, or ctx is
+// done. If the session is lost meanwhile, Dial retries in the next one. Errors wrap syscall.ECONNREFUSED if the peer does not have the
+// service, ErrBusy if a limit is reached on either side, or the cause of ctx.
 func Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
 	return Config{}.Dial(ctx, p, service)
 }
 
-// Dialer returns a function for http.Transport.DialContext and grpc.WithContextDialer, with the default Config. It dials addresses
-// such as "node7:18510/grpc", whose last part is the service. Without that part the service is "http". The network is
-// ignored.
+// Dialer returns a function for http.Transport.DialContext and grpc.WithContextDialer, with the default Config. It dials addresses such as
+// "node7:18510/grpc", where the part after the slash is the service; the default service is "http". It ignores the network. See
+// node.Node.Peer for connection errors and Dial for the others.
 func Dialer(n *node.Node) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return Config{}.Dialer(n)
 }
 
-// Addr is the address of a service.
+// Addr is the address of a service. It implements net.Addr.
 type Addr struct {
-	// Host is the address of the Node, "host:port". It is empty if it does not listen.
+	// Host is the Node's address, "host:port". It is empty for a Node that does not listen.
 	Host string
-	// Service is the name of the service.
+	// Service is the service name.
 	Service string
 }
 

@@ -15,33 +15,33 @@ const (
 	reapTime   = 30 * time.Second
 )
 
-// Conn is a stream. It implements net.Conn.
+// Conn is a stream. It implements net.Conn, io.ReaderFrom and io.WriterTo. All methods are safe for concurrent use; concurrent Reads, and
+// concurrent Writes, are serialized.
 type Conn struct {
 	peer    *peer
 	session service.Session
 	service string
 	block   block
-	// id is that of this side.
+	// id is the local stream id.
 	id     uint16
 	dialed bool
-	// reading is held by Read and WriteTo, and writing by Write and ReadFrom, also while they wait or call the program's Reader or Writer.
+	// reading is held by Read and WriteTo, writing by Write and ReadFrom, even while they block or call the program's Reader or Writer.
 	reading, writing sync.Mutex
-	// answered is closed when a stream that was dialed is open or has failed, drained when all bytes that were written have
-	// reached the peer or never will.
+	// answered is closed when a dialed stream is open or has failed, drained when all written bytes have been delivered or dropped.
 	answered, drained chan struct{}
 
 	// mu guards everything below.
 	mu sync.Mutex
-	// open says that the peer's id and ring are known.
+	// open is set when the peer's id and ring are known.
 	open bool
 	far  uint16
 	ring ibverbx.RemoteRegion
-	// closed says that Close was called, and err why the stream was lost.
+	// closed is set by Close; err is the reason for the loss of the stream.
 	closed bool
 	err    error
-	// released says that the memory is not the stream's any more.
+	// released is set when the memory has returned to the pool.
 	released bool
-	// reaper ends a stream that does not end by itself after Close. lingered says that it was called once.
+	// reaper enforces the timeouts after Close. lingered is set after its first call.
 	reaper   *time.Timer
 	lingered bool
 	in       inbound
@@ -57,7 +57,7 @@ func newConn(p *peer, s service.Session, service string, b block) *Conn {
 	return c
 }
 
-// establish notes the peer's side of the stream.
+// establish records the peer's side of the stream.
 func (c *Conn) establish(far uint16, ring ibverbx.RemoteRegion) {
 	c.mu.Lock()
 	c.open, c.far, c.ring = true, far, ring
@@ -83,7 +83,7 @@ func isShut(c <-chan struct{}) bool {
 	}
 }
 
-// signal wakes the goroutine that waits for a token.
+// signal wakes the goroutine waiting on c.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -91,7 +91,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// unlock gives mu back. If nobody uses the memory of the stream any more, it gives that back too.
+// unlock releases mu, and the stream's memory if it is unused.
 func (c *Conn) unlock() {
 	in, out := &c.in, &c.out
 	over := c.err != nil || in.ended && out.ended
@@ -109,7 +109,7 @@ func (c *Conn) unlock() {
 	}
 }
 
-// lose ends the stream because of an error.
+// lose fails the stream.
 func (c *Conn) lose(err error) {
 	c.mu.Lock()
 	c.fail(err)
@@ -130,7 +130,7 @@ func (c *Conn) fail(err error) {
 	signal(c.out.wake)
 }
 
-// await waits for a token. The caller then looks again: a token may be older than its last look.
+// await waits for a token. The caller must recheck its condition, because the token may be stale.
 func (c *Conn) await(p *patience, wake chan struct{}) {
 	if len(wake) == 0 {
 		c.peer.drive(p, func() bool { return len(wake) > 0 })
@@ -138,11 +138,11 @@ func (c *Conn) await(p *patience, wake chan struct{}) {
 	<-wake
 }
 
-// Close ends both directions, see the package comment.
+// Close closes both directions and waits up to 4 seconds for delivery, see the package comment. A second Close returns net.ErrClosed.
 func (c *Conn) Close() error { return c.close(false) }
 
-// Reset is Close for a program that gives up: behind those bytes that the peer has room for, it reads syscall.ECONNRESET instead of io.EOF. The rest
-// is dropped. A direction that CloseWrite has ended stays ended, unless bytes of it still wait for room.
+// Reset aborts the stream. The peer reads the data that fits its ring, then gets syscall.ECONNRESET instead of io.EOF; the rest is dropped.
+// After CloseWrite the peer still gets io.EOF, unless some of the data does not fit. Reset waits like Close.
 func (c *Conn) Reset() error { return c.close(true) }
 
 func (c *Conn) close(reset bool) error {
@@ -169,8 +169,8 @@ func (c *Conn) close(reset bool) error {
 	return nil
 }
 
-// unwanted notes that the stream does not end well, for example because Close throws bytes of the peer away. What the peer has no room for is
-// dropped: a peer that waits for this side to read would not make room. mu is held.
+// unwanted marks the stream as aborted, for example because Close discards unread data. Data beyond the peer's credit is dropped: a peer
+// waiting for this side to read would not return credit. mu is held.
 func (c *Conn) unwanted() {
 	if o := &c.out; !o.ending {
 		o.cut = true
@@ -178,14 +178,14 @@ func (c *Conn) unwanted() {
 	}
 }
 
-// linger ends what Close has waited for too long.
+// linger enforces the timeouts after Close.
 func (c *Conn) linger() {
 	c.mu.Lock()
 	if c.released {
 		c.mu.Unlock()
 		return
 	}
-	// Without the end of both directions the peer is late. Otherwise a goroutine of this side is in ReadFrom or WriteTo.
+	// If a direction is open, the peer is late. Otherwise a local goroutine is in ReadFrom or WriteTo.
 	again, late := c.lingered, !c.in.ended || !c.out.ended
 	c.lingered = true
 	c.cut()
@@ -198,7 +198,8 @@ func (c *Conn) linger() {
 	}
 }
 
-// CloseRead makes Read return io.EOF. What the peer has written and this side has not read is lost, and the peer's Write fails.
+// CloseRead makes Read return io.EOF. Unread data is dropped, and the peer's Write fails with syscall.EPIPE. After Close it returns
+// net.ErrClosed.
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	if c.closed {
@@ -212,7 +213,8 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// CloseWrite makes the peer's Read return io.EOF behind what was written. It does not wait for that.
+// CloseWrite makes the peer's Read return io.EOF after the data written so far. It does not wait for delivery, see Done. After Close it
+// returns net.ErrClosed.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	if c.closed {
@@ -226,17 +228,17 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Done returns a channel that is closed when the peer will get nothing more: it has all bytes up to the end of CloseWrite, it does not read any
-// more, or the session is lost. A ReadFrom that waits for its Reader does not notice that. Close does not wait afterwards.
+// Done returns a channel that is closed when sending is over: the peer has all data up to CloseWrite or Close, it has stopped reading, or
+// the session is lost. A ReadFrom blocked in its Reader does not notice that. Close returns immediately afterwards.
 func (c *Conn) Done() <-chan struct{} { return c.drained }
 
-// LocalAddr is the address of this side's Node, with the service.
+// LocalAddr returns the local Node's address with the service, as an Addr.
 func (c *Conn) LocalAddr() net.Addr { return c.peer.host.addr(c.service) }
 
-// RemoteAddr is the address of the peer's connection, with the service.
+// RemoteAddr returns the peer's address with the service, as an Addr.
 func (c *Conn) RemoteAddr() net.Addr { return c.peer.addr(c.service) }
 
-// addr is the address of a service of the peer.
+// addr returns the address of the peer's service.
 func (p *peer) addr(service string) Addr {
 	a := Addr{Service: service}
 	if at := p.service.Identity().Addr; at != nil {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// deadline is that of one direction. Conn.mu guards it.
+// deadline is the deadline of one direction. Conn.mu guards it.
 type deadline struct {
 	timer *time.Timer
-	// turn counts calls of set, so that a timer that has fired late is known.
+	// turn counts calls of set, to detect a stale timer.
 	turn    uint64
 	expired bool
 }
 
-// stop makes the deadline never expire.
+// stop clears the deadline.
 func (d *deadline) stop() {
 	d.turn++
 	if d.expired = false; d.timer != nil {
@@ -21,7 +21,7 @@ func (d *deadline) stop() {
 	}
 }
 
-// setDeadline changes a deadline. wake is where its direction waits.
+// setDeadline changes a deadline. wake wakes its direction.
 func (c *Conn) setDeadline(d *deadline, wake chan struct{}, t time.Time) error {
 	c.mu.Lock()
 	if c.closed {
@@ -51,7 +51,7 @@ func (c *Conn) setDeadline(d *deadline, wake chan struct{}, t time.Time) error {
 	return nil
 }
 
-// SetDeadline is SetReadDeadline and SetWriteDeadline.
+// SetDeadline calls SetReadDeadline and SetWriteDeadline.
 func (c *Conn) SetDeadline(t time.Time) error {
 	if err := c.SetReadDeadline(t); err != nil {
 		return err
@@ -59,13 +59,14 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline makes Read fail with os.ErrDeadlineExceeded from t on. A zero t means never.
+// SetReadDeadline makes current and future Reads fail with os.ErrDeadlineExceeded after t. A zero t clears the deadline. After Close it
+// returns net.ErrClosed.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.setDeadline(&c.in.deadline, c.in.wake, t)
 }
 
-// SetWriteDeadline makes Write fail with os.ErrDeadlineExceeded from t on. A zero t means never. Write then returns how many bytes
-// it has taken. Those are sent.
+// SetWriteDeadline makes current and future Writes fail with os.ErrDeadlineExceeded after t. A zero t clears the deadline. The byte count
+// returned by a timed-out Write is still sent. After Close it returns net.ErrClosed.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.setDeadline(&c.out.deadline, c.out.wake, t)
 }

@@ -10,10 +10,10 @@ import (
 	"ibverbx/node"
 )
 
-// defaultService is what addresses without a service mean.
+// defaultService is the service of addresses without one.
 const defaultService = "http"
 
-// Dial is as the function, with this Config.
+// Dial is like the function Dial, with this Config.
 func (cfg Config) Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
 	c, err := cfg.dial(ctx, p, service)
 	if err != nil {
@@ -47,7 +47,7 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, name string) (*Conn, 
 		if err == nil || ctx.Err() != nil || p.has(s) && !errors.Is(err, node.ErrLost) {
 			return c, err
 		}
-		// The session was lost meanwhile, and the stream with it, if the peer has made one.
+		// The session was lost meanwhile, and any stream in it.
 	}
 }
 
@@ -66,7 +66,7 @@ func (p *peer) try(ctx context.Context, cfg *Config, s service.Session, name str
 	return c, nil
 }
 
-// abandon closes a stream that the program never had, without waiting. If it was dialed, the peer's answer may still come.
+// abandon closes a stream that the program never received, without waiting. The response to a dialed one may still arrive.
 func (c *Conn) abandon() {
 	c.mu.Lock()
 	c.cut()
@@ -74,7 +74,7 @@ func (c *Conn) abandon() {
 	_ = c.Close()
 }
 
-// Dialer is as the function, with this Config.
+// Dialer is like the function Dialer, with this Config.
 func (cfg Config) Dialer(n *node.Node) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, _, addr string) (net.Conn, error) {
 		host, service, found := strings.Cut(addr, "/")

@@ -1,31 +1,29 @@
-// Package stream gives programs a net.Conn and a net.Listener over the NICs of a node.Node. Streams are encrypted and authenticated
-// if the packets of the session are: between software NICs they are, unless node.Config.Unsealed is set. Packets of hardware are
-// neither (see [Info.Sealed]). The peer itself is always authenticated, and the names of services and all keys go over an
-// encrypted connection. Use crypto/tls on top of a stream over hardware.
+// Package stream provides net.Conn and net.Listener over all NICs of a node.Node.
 //
 //	l, err := stream.Listen(n, "grpc")         // a net.Listener: http.Serve(l, h), grpc.Server.Serve(l)
 //	c, err := stream.Dial(ctx, peer, "grpc")   // a net.Conn
 //	t := &http.Transport{DialContext: stream.Dialer(n)}
 //
-// All streams with a peer share the queue pairs of its session. A stream is cut into messages that all rails carry, so it uses all
-// NICs, and losing one of them only costs time. If the session is lost, its streams end: Read and Write return
-// syscall.ECONNRESET, and the program dials again.
+// All streams to a peer share the queue pairs of its session. Data is striped across all rails, so a stream survives the loss of a NIC. If
+// the session is lost, Read and Write return syscall.ECONNRESET and the program must redial.
 //
-// # How it works
+// # Security
 //
-// Each side of a stream has a ring for each direction. Write copies into the send ring and returns. The bytes are written into the
-// peer's receive ring with RDMA, and an immediate says how many there are. Read copies out of the receive ring and tells
-// the peer now and then how much room there is. A stream that nobody reads stops its own sender and no other.
+// Peers are always authenticated. Service names and keys travel over an encrypted connection. Data is encrypted between software NICs
+// unless node.Config.Unsealed is set (see [Info.Sealed]). RDMA hardware does not encrypt: use crypto/tls on top.
 //
-// A short Write leaves at once. While it is under way, further short ones are collected and leave together when it has arrived. There is
-// no timer.
+// # Flow control
 //
-// # Ends
+// Each direction has a ring on each side. Write copies into the send ring and returns. RDMA WRITEs fill the peer's receive ring; an
+// immediate carries the byte count. Read drains the ring and returns credit. An unread stream blocks only its own sender. Short writes are
+// coalesced while another is in flight, without a timer.
 //
-// CloseWrite ends one direction: the peer reads what was written before, then io.EOF. Close ends both. It returns when the peer's
-// NIC has all bytes, after at most 4 seconds: then the peer reads what has arrived and gets syscall.ECONNRESET. That
-// also happens if Close throws away bytes that were not read, as with TCP. A Write to a peer that does not read any more returns
-// syscall.EPIPE. Reset is a Close that the peer cannot take for a proper end.
+// # Closing
 //
-// Errors are of type *net.OpError, apart from io.EOF. All functions and methods may be called from any goroutine.
+// CloseWrite half-closes: the peer reads the remaining data, then io.EOF. Close closes both directions and waits up to 4 seconds for
+// delivery; on timeout, or if unread data is discarded, the peer gets syscall.ECONNRESET. Write returns syscall.EPIPE if the peer has
+// stopped reading. Reset aborts: the peer never sees io.EOF.
+//
+// Errors are of type *net.OpError, except io.EOF and the errors of the Reader or Writer passed to ReadFrom and WriteTo. All functions and
+// methods are safe for concurrent use.
 package stream

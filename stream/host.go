@@ -13,31 +13,32 @@ import (
 	"ibverbx/verbs"
 )
 
-// host is the service of a Node. It is made by the first Listen or Dial and stays as long as the Node.
+// host is the stream service of a Node. The first Listen or Dial creates it; it lives as long as the Node.
 //
-// Locks: a shard's lock, then a Conn's mu, then a peer's mu, a pool's mu or mu. No method of package service is called with one of the latter.
+// Lock order: a shard's lock, then a Conn's mu, then a peer's mu, a pool's mu or mu. Methods of package service are called without the
+// latter.
 type host struct {
 	service.Peers[*peer]
 	node    *node.Node
 	service service.Node
 	now     func() int64
-	// linger is how long Close waits until the peer has all bytes. reap is how long the peer may then take to end its
-	// direction. An honest peer does so at once.
+	// linger bounds Close's wait for delivery. reap then bounds the wait for the peer to close its direction, which an honest peer does
+	// immediately.
 	linger, reap time.Duration
 
 	mu        sync.RWMutex
 	listeners map[string]*Listener
 	used      int64 // bytes of all slabs
 	spent     spent
-	// traffic has the counters of streams by the host of the peer, at most maxHosts. None is ever removed, so that sums never go back.
+	// traffic holds counters by the peer's host, at most maxHosts. Entries are never removed, so that sums never decrease.
 	traffic map[string]*traffic
 	counts  counts
 }
 
-// counts are the counters of Stats that are not those of a peer's host.
+// counts holds the counters of Stats that are not kept per host.
 type counts struct{ dialed, accepted, refused, unclaimed atomic.Uint64 }
 
-// traffic counts the streams with the peers of a host.
+// traffic counts the streams with the peers on one host.
 type traffic struct {
 	streams                atomic.Int64
 	resets, sent, received atomic.Uint64
@@ -48,7 +49,7 @@ const (
 	otherHost = "other"
 )
 
-// trafficOf returns the counters of a host. mu is held.
+// trafficOf returns a host's counters. mu is held.
 func (h *host) trafficOf(name string) *traffic {
 	t := h.traffic[name]
 	if t == nil && len(h.traffic) >= maxHosts {
@@ -62,7 +63,7 @@ func (h *host) trafficOf(name string) *traffic {
 	return t
 }
 
-// hostOf returns the service of a Node, and attaches it if it is not.
+// hostOf returns a Node's stream service, and attaches it if necessary.
 func hostOf(n *node.Node) (*host, error) {
 	for {
 		select {
@@ -88,7 +89,7 @@ func hostOf(n *node.Node) (*host, error) {
 	}
 }
 
-// addr is the address of a service of this side.
+// addr returns the address of a local service.
 func (h *host) addr(service string) Addr {
 	a := Addr{Service: service}
 	if at := h.node.Addr(); at != nil {
@@ -97,12 +98,12 @@ func (h *host) addr(service string) Addr {
 	return a
 }
 
-// opError is the error of a method.
+// opError wraps err in a *net.OpError.
 func (h *host) opError(op, service string, remote net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: Addr{}.Network(), Source: h.addr(service), Addr: remote, Err: err}
 }
 
-// hostName is an address without its port.
+// hostName returns an address without its port.
 func hostName(addr net.Addr) string {
 	if addr == nil {
 		return ""
@@ -114,8 +115,7 @@ func hostName(addr net.Addr) string {
 	return host
 }
 
-// reserve counts memory that is to be allocated, and reports whether there may be so much. It frees what is not used if
-// that helps.
+// reserve reserves memory within limit, and reports whether it succeeded. If necessary, it frees unused slabs.
 func (h *host) reserve(bytes, limit int64) bool {
 	for range 2 {
 		h.mu.Lock()
@@ -141,7 +141,7 @@ func (h *host) unreserve(bytes int64) {
 	h.used -= bytes
 }
 
-// reserved returns how many bytes all slabs have.
+// reserved returns the size of all slabs in bytes.
 func (h *host) reserved() int64 {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -8,29 +8,31 @@ import (
 	"ibverbx/node"
 )
 
-// Info describes a stream.
+// Info is a snapshot of a stream.
 type Info struct {
-	// Peer is the other side, and Identity how it authenticated: its certificate, for programs that authorize.
-	Peer     *node.Peer
+	// Peer is the remote Node.
+	Peer *node.Peer
+	// Identity is the peer's authenticated identity, for example its certificate, for authorization.
 	Identity bootstrap.Peer
-	// Service is the name of the service, and Dialed says that this side has dialed.
+	// Service is the service name.
 	Service string
-	Dialed  bool
-	// Rails is how many NICs of this side carry the stream. It is zero while the session is parked or lost.
+	// Dialed reports whether this side dialed.
+	Dialed bool
+	// Rails is the number of local NICs carrying the stream. It is zero while the session is parked or lost.
 	Rails int
-	// Sealed says that packets of the session are encrypted and authenticated.
+	// Sealed reports whether the session's packets are encrypted and authenticated.
 	Sealed bool
-	// RTT is the time from handing a message over until it has arrived, smoothed. It is zero if none was measured.
+	// RTT is the smoothed time from posting a message until its completion. It is zero before the first measurement.
 	RTT time.Duration
-	// Sent is how many bytes have reached the peer, and Received how many have come.
+	// Sent is the number of bytes delivered to the peer, Received the number of bytes received.
 	Sent, Received uint64
-	// Unsent is how many bytes were written and have not arrived. Unread is how many have come that nobody has read.
+	// Unsent is the number of bytes written but not yet delivered, Unread the number of bytes received but not yet read.
 	Unsent, Unread int
-	// Credit is how many bytes more the peer has room for.
+	// Credit is the remaining space in the peer's ring, in bytes.
 	Credit int
 }
 
-// Info describes the stream as it is.
+// Info returns the stream's current state. It can be called at any time, including after Close.
 func (c *Conn) Info() Info {
 	p := c.peer.service.Owner().(*node.Peer)
 	d := p.Stats()
@@ -45,22 +47,23 @@ func (c *Conn) Info() Info {
 	return i
 }
 
-// Stats says how the streams of a Node are.
+// Stats is a snapshot of all streams of a Node.
 type Stats struct {
-	// Streams is how many there are, and Memory how many bytes their rings have.
+	// Streams is the number of open streams.
 	Streams int
-	Memory  int64
-	// Dialed and Accepted count streams that were opened, and Refused those of peers that were not.
+	// Memory is the memory allocated for rings, in bytes.
+	Memory int64
+	// Dialed and Accepted count opened streams, Refused counts streams refused to peers.
 	Dialed, Accepted, Refused uint64
-	// Resets counts streams that were lost: with their session, or because the peer has cut them off.
+	// Resets counts streams lost with their session or aborted by the peer.
 	Resets uint64
 	// Sent and Received count the bytes of all streams.
 	Sent, Received uint64
-	// Unclaimed counts immediates for streams that were closed.
+	// Unclaimed counts immediates for closed streams.
 	Unclaimed uint64
 }
 
-// NodeStats returns the counters of all streams of a Node. They are zero if it has had none.
+// NodeStats returns the statistics of all streams of a Node. They are zero before its first Listen or Dial.
 func NodeStats(n *node.Node) Stats {
 	h, ok := n.Service().Attached(service.StreamID).(*host)
 	if !ok {
@@ -77,14 +80,16 @@ func NodeStats(n *node.Node) Stats {
 	return all
 }
 
-// HostStats says how the streams with the peers of one host are. The fields are those of Stats.
+// HostStats is a snapshot of the streams with all peers on one host.
 type HostStats struct {
-	Streams                int
+	// Streams is the number of open streams.
+	Streams int
+	// Resets, Sent and Received count as in Stats.
 	Resets, Sent, Received uint64
 }
 
-// StatsByHost returns the counters of the streams of a Node by the address of the peer's host. What peers that have left have counted stays. From the
-// 257th host on, streams count as those of host "other".
+// StatsByHost returns the statistics of a Node's streams by the peers' host address. Counters of disconnected peers are kept. Beyond 256
+// hosts, streams are counted under "other". The result is nil before the first Listen or Dial.
 func StatsByHost(n *node.Node) map[string]HostStats {
 	if h, ok := n.Service().Attached(service.StreamID).(*host); ok {
 		return h.byHost()

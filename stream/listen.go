@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Listener accepts the streams of peers to one service. It implements net.Listener.
+// Listener accepts streams from peers to one service. It implements net.Listener. All methods are safe for concurrent use.
 type Listener struct {
 	host    *host
 	cfg     Config
@@ -18,12 +18,12 @@ type Listener struct {
 	queue   chan *Conn
 	done    chan struct{}
 
-	// mu guards closed, and is held while a stream is put into the queue.
+	// mu guards closed, and is held while a stream is queued.
 	mu     sync.Mutex
 	closed bool
 }
 
-// Listen is as the function, with this Config.
+// Listen is like the function Listen, with this Config.
 func (cfg Config) Listen(n *node.Node, service string) (net.Listener, error) {
 	l, err := cfg.listen(n, service)
 	if err != nil {
@@ -61,7 +61,7 @@ func checkService(name string) error {
 	return nil
 }
 
-// offer gives a stream to Accept. It reports whether there was room.
+// offer queues a stream for Accept. It returns false if the queue is full or closed.
 func (l *Listener) offer(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *Listener) isClosed() bool {
 	return l.closed
 }
 
-// Accept waits for the next stream.
+// Accept waits for the next stream and returns a *Conn. It returns net.ErrClosed after Close, and node.ErrClosed after the Node was closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	err := net.ErrClosed
 	select {
@@ -99,11 +99,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return nil, l.host.opError("accept", l.service, nil, err)
 }
 
-// Close ends the service. Streams that nobody has accepted are reset. Others stay.
+// Close withdraws the service. Streams waiting for Accept are reset; accepted ones stay open. A second Close returns net.ErrClosed.
 func (l *Listener) Close() error {
 	l.host.mu.Lock()
 	if l.host.listeners[l.service] == l {
-		delete(l.host.listeners, l.service) // first, so that the peer is told that there is no such service
+		delete(l.host.listeners, l.service) // first, so that peers get "no such service"
 	}
 	l.host.mu.Unlock()
 	l.mu.Lock()
@@ -124,5 +124,5 @@ func (l *Listener) Close() error {
 	}
 }
 
-// Addr returns an Addr.
+// Addr returns the Node's address with the service, as an Addr.
 func (l *Listener) Addr() net.Addr { return l.host.addr(l.service) }

@@ -2,17 +2,17 @@ package stream
 
 import "ibverbx/internal/service"
 
-// pollAgain is the number of waits that poll once only after a wait has polled in vain.
+// pollAgain is the number of waits without long polling after a fruitless one.
 const pollAgain = 32
 
-// patience decides whether a goroutine that waits polls for a while before it sleeps. If the two sides share processors, polling takes from the other
-// side what it needs to answer. So a goroutine goes on with it as long as it finds what it waits for, and tries again some time after it did not.
+// patience decides whether a waiting goroutine polls before it sleeps. If both sides share processors, polling takes time that the other
+// side needs to respond. A goroutine thus keeps polling while it succeeds, and pauses for a while after it fails.
 type patience struct {
-	// pause is how many times it will not poll.
+	// pause is the number of waits left without polling.
 	pause uint8
 }
 
-// drive drives the shard until done reports true: once or, with patience, service.Rounds times. One goroutine at a time does the latter.
+// drive drives the shard until done returns true: once or, with patience, up to service.Rounds times. Only one goroutine does the latter.
 func (p *peer) drive(patient *patience, done func() bool) {
 	if patient != nil && patient.pause > 0 {
 		patient.pause--

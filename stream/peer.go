@@ -11,23 +11,23 @@ import (
 	"ibverbx/node"
 )
 
-// maxAsks is how many streams of this side wait for the peer's answer. More wait for their turn.
+// maxAsks limits the outstanding open requests per peer. Further ones wait.
 const maxAsks = 256
 
-// peer is a peer and the streams with it.
+// peer holds the streams with one peer.
 type peer struct {
 	host    *host
 	service service.Peer
-	// traffic has the counters of the host that the peer was on first.
+	// traffic holds the counters of the peer's first host.
 	traffic *traffic
 	pool    pool
 	asks    chan struct{}
-	// polled says that a goroutine polls for a while. Others leave it to that one.
+	// polled is set while a goroutine polls. Others leave polling to it.
 	polled atomic.Bool
 
 	// Link is the session. Its Mu guards the fields below too.
 	service.Link
-	// conns are the streams of the session by id.
+	// conns maps ids to the session's streams.
 	conns  table.Table[*Conn]
 	lastID uint16
 }
@@ -44,7 +44,7 @@ func (h *host) newPeer(s service.Peer) *peer {
 	return p
 }
 
-// ready waits until there is a session in which the peer has streams, and that is not lost.
+// ready waits for a session other than lost in which the peer supports streams.
 func (p *peer) ready(ctx context.Context, lost service.Session) (s service.Session, err error) {
 	err = p.Wait(ctx, nil, func() (bool, error) {
 		s = p.Session
@@ -53,14 +53,14 @@ func (p *peer) ready(ctx context.Context, lost service.Session) (s service.Sessi
 	return s, err
 }
 
-// has reports whether a session is the present one.
+// has reports whether s is the current session.
 func (p *peer) has(s service.Session) bool {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	return p.Session == s
 }
 
-// Hello implements service.PeerHandler. It has no fields yet.
+// Hello implements service.PeerHandler. Its body is still empty.
 func (p *peer) Hello(service.Session) ([]byte, bool, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -77,7 +77,7 @@ func (p *peer) Up(s service.Session, _ []byte) error {
 	return nil
 }
 
-// Down implements service.PeerHandler. The streams of the session are lost.
+// Down implements service.PeerHandler. It resets the session's streams.
 func (p *peer) Down(s service.Session, cause error) {
 	p.Mu.Lock()
 	if !p.Drop(s) {
@@ -96,8 +96,8 @@ func (p *peer) Down(s service.Session, cause error) {
 	}
 }
 
-// reset is the error of a stream whose session is lost. It does not wrap the cause, which may be an io.EOF of the connection: a program would take
-// that for the end of the stream.
+// reset returns the error of a stream whose session is lost. It does not wrap the cause, which may be the connection's io.EOF: a program
+// would mistake it for the end of the stream.
 func reset(cause error) error { return fmt.Errorf("%w: %s", syscall.ECONNRESET, cause.Error()) }
 
 // Gone implements service.PeerHandler.
@@ -111,7 +111,7 @@ func (p *peer) Gone(cause error, _ bool) {
 	p.host.spent.free(p.host)
 }
 
-// find returns a stream of a session by its id. If it is nil, the stream is closed.
+// find returns a session's stream by id, or nil if it is closed.
 func (p *peer) find(s service.Session, id uint16) (c *Conn) {
 	p.Mu.Lock()
 	if p.Session == s {
@@ -124,7 +124,7 @@ func (p *peer) find(s service.Session, id uint16) (c *Conn) {
 	return c
 }
 
-// add makes a stream of the session known, and gives it an id.
+// add registers a stream in its session and assigns its id.
 func (p *peer) add(c *Conn) error {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -142,7 +142,7 @@ func (p *peer) add(c *Conn) error {
 	return nil
 }
 
-// remove forgets a stream whose memory nobody uses any more. It may be called with the shard's lock.
+// remove forgets a stream whose memory is unused. It may be called with the shard's lock held.
 func (p *peer) remove(c *Conn) {
 	p.Mu.Lock()
 	if p.conns.Find(uint32(c.id)) == c {
@@ -204,7 +204,7 @@ func (p *peer) Immediate(s service.Session, imm, length uint32) error {
 	return nil
 }
 
-// dialing returns a stream that waits for the peer's answer.
+// dialing returns a stream waiting for the peer's response, or nil.
 func (p *peer) dialing(s service.Session, id uint16) *Conn {
 	c := p.find(s, id)
 	if c == nil {
@@ -218,7 +218,7 @@ func (p *peer) dialing(s service.Session, id uint16) *Conn {
 	return c
 }
 
-// serve returns the answer to a peer that asks for a stream.
+// serve returns the response to an open request.
 func (p *peer) serve(s service.Session, m *open) []byte {
 	p.host.mu.RLock()
 	l := p.host.listeners[m.service]
@@ -245,7 +245,7 @@ func (p *peer) serve(s service.Session, m *open) []byte {
 	return (&refuse{m.from, codeBusy, "try again later"}).encode()
 }
 
-// newConn makes a stream of a session.
+// newConn creates a stream in a session.
 func (p *peer) newConn(cfg *Config, s service.Session, service string) (*Conn, error) {
 	b, err := p.pool.take(cfg.Ring, cfg.Memory)
 	if err != nil {
@@ -260,7 +260,7 @@ func (p *peer) newConn(cfg *Config, s service.Session, service string) (*Conn, e
 	return c, nil
 }
 
-// request asks the peer for a stream.
+// request opens a stream at the peer.
 func (p *peer) request(ctx context.Context, c *Conn) error {
 	select {
 	case p.asks <- struct{}{}:

@@ -15,23 +15,23 @@ import (
 // inbound is the direction from the peer. Conn.mu guards it.
 type inbound struct {
 	ring []byte
-	// head is how many bytes were read, tail how many have come. credited is how many of those that were read the peer knows of. The
-	// ring holds the bytes from head to tail, and the peer may write up to credited + len(ring).
+	// head counts the bytes read, tail the bytes received, and credited the bytes read and reported to the peer. The ring holds the bytes
+	// from head to tail, and the peer may write up to credited + len(ring).
 	head, tail, credited uint64
-	// ended says that nothing follows, and cut that bytes are missing.
+	// ended is set at the end of the stream, cut if bytes are missing there.
 	ended, cut bool
-	// stopped says that nobody reads any more, and told that the peer was told so.
+	// stopped is set when the program stops reading, told when the peer has been notified.
 	stopped, told bool
-	// copying says that a goroutine reads the ring without mu.
+	// copying is set while a goroutine reads the ring without mu.
 	copying bool
-	// teller is the operation that tells the peer what was read. telling says that it is under way.
+	// teller is the operation that returns credit to the peer; telling is set while it is outstanding.
 	teller  teller
 	telling bool
 
 	deadline deadline
-	// patience belongs to the goroutine that reads.
+	// patience belongs to the reading goroutine.
 	patience patience
-	// wake has a token if the goroutine that waits should look again.
+	// wake wakes the waiting goroutine.
 	wake chan struct{}
 }
 
@@ -42,7 +42,7 @@ func (in *inbound) init(c *Conn) {
 	t.op = service.Op{Blocks: t.block[:], Notify: true, Incarnation: c.session.Incarnation(), Session: c.session.Number(), Sink: t}
 }
 
-// arrived takes bytes that have come. It is called with the shard's lock. An error ends the session.
+// arrived records received bytes. It is called with the shard's lock held. An error closes the session.
 func (c *Conn) arrived(length uint32, d data) error {
 	c.mu.Lock()
 	in := &c.in
@@ -72,14 +72,14 @@ func (c *Conn) arrived(length uint32, d data) error {
 	return nil
 }
 
-// teller is an operation that tells the peer what was read.
+// teller is an operation that returns credit to the peer.
 type teller struct {
 	conn  *Conn
 	op    service.Op
 	block [1]service.Block
 }
 
-// tell tells the peer what was read, if it is enough and nothing is being told.
+// tell returns credit to the peer if enough was read and no teller is outstanding.
 func (c *Conn) tell() {
 	c.mu.Lock()
 	in := &c.in
@@ -113,7 +113,9 @@ func (t *teller) End(_ *service.Op, err error) {
 	}
 }
 
-// Read reads what is there, and waits if there is nothing.
+// Read reads received data, and blocks while none is available. It returns io.EOF at the end of the stream or after CloseRead,
+// syscall.ECONNRESET if the stream was aborted or its session lost, os.ErrDeadlineExceeded after the read deadline, and net.ErrClosed after
+// Close.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -126,7 +128,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo writes everything up to the end of the stream to w, straight from the ring.
+// WriteTo implements io.WriterTo. It writes the rest of the stream to w, directly from the ring. Errors are as for Read, except that it
+// returns nil at the end of the stream, or an error of w.
 func (c *Conn) WriteTo(w io.Writer) (sum int64, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -162,8 +165,8 @@ func (c *Conn) readError(err error) error {
 	return c.opError("read", err)
 }
 
-// unread returns bytes of the ring that have come. It waits until there are some, if wait is set. Without an error, taken must follow. The caller
-// has reading.
+// unread returns received bytes in the ring. If wait is set, it blocks until some are available. On success, taken must follow. The caller
+// holds reading.
 func (c *Conn) unread(wait bool) ([]byte, error) {
 	in := &c.in
 	for {
@@ -196,7 +199,7 @@ func (c *Conn) unread(wait bool) ([]byte, error) {
 	}
 }
 
-// taken says that n bytes of what unread has returned were read.
+// taken consumes n of the bytes returned by unread.
 func (c *Conn) taken(n int) {
 	c.mu.Lock()
 	c.in.copying = false

@@ -12,39 +12,39 @@ import (
 )
 
 const (
-	// chunkBytes is how much is copied before it is sent, and a message below it is small: while one is under way, less than that
-	// waits and grows. While a call goes on, twice as much for each message that is under way waits.
+	// chunkBytes is the number of bytes copied before a message is posted. Shorter messages are small: while one is in flight, less
+	// than a chunk is held for coalescing. During a call, twice that per message in flight is held.
 	chunkBytes = 64 << 10
-	// maxFlight is how many messages of a stream are under way at most.
+	// maxFlight limits a stream's messages in flight.
 	maxFlight = 8
-	// sampleEvery is how many messages there are for one whose time is taken.
+	// sampleEvery is the number of messages per RTT sample.
 	sampleEvery = 16
 )
 
 // outbound is the direction to the peer. Conn.mu guards it.
 type outbound struct {
 	ring []byte
-	// tail is how many bytes were written, posted how many were handed over, and done how many have arrived. The ring holds those from
-	// done to tail. acked is how many the peer has read, so posted is at most acked + Conn.ring.Length.
+	// tail counts the bytes written, posted the bytes posted, and done the bytes delivered. The ring holds the bytes from done to tail.
+	// acked counts the bytes read by the peer, so posted is at most acked + Conn.ring.Length.
 	tail, posted, done, acked uint64
-	// end says that nothing more will be written, ending that the peer was told, and ended that this has arrived.
+	// end is set when writing is over, ending when the peer has been notified, and ended when that was delivered.
 	end, ending, ended bool
-	// more says that the call that has written the bytes up to tail goes on.
+	// more is set while the call that wrote the bytes up to tail continues.
 	more bool
-	// cut says that bytes were dropped, and stopped that the peer does not read.
+	// cut is set when bytes were dropped, stopped when the peer has stopped reading.
 	cut, stopped bool
-	// copying says that a goroutine writes to the ring without mu, and pushing that one submits messages.
+	// copying is set while a goroutine writes to the ring without mu, pushing while one posts messages.
 	copying, pushing bool
-	// messages are used in turn. flight are under way, of which small are small.
+	// messages are used round-robin. flight counts messages in flight, small the small ones among them.
 	messages      [maxFlight]message
 	count         uint64
 	flight, small int
 	flow          service.Flow
-	// rtt is the smoothed time from handing a message over until it has arrived, in ns.
+	// rtt is the smoothed time from posting a message to its completion, in ns.
 	rtt int64
 
 	deadline deadline
-	// wake has a token if the goroutine that waits should look again.
+	// wake wakes the waiting goroutine.
 	wake chan struct{}
 }
 
@@ -56,7 +56,7 @@ type message struct {
 	length uint64
 	small  bool
 	last   bool
-	// at is when it was submitted, 0 if its time is not taken.
+	// at is the time of posting; 0 if not sampled.
 	at int64
 }
 
@@ -64,7 +64,7 @@ func (o *outbound) init(c *Conn) {
 	o.ring, o.wake = c.block.send(), make(chan struct{}, 1)
 }
 
-// bind makes messages for the peer's ring.
+// bind prepares the messages for the peer's ring.
 func (o *outbound) bind(c *Conn) {
 	for i := range o.messages {
 		m := &o.messages[i]
@@ -75,7 +75,7 @@ func (o *outbound) bind(c *Conn) {
 	}
 }
 
-// next prepares the next message. It returns nil if there is none, or if it must wait. mu is held.
+// next prepares the next message. It returns nil if none is due. mu is held.
 func (c *Conn) next() *message {
 	o := &c.out
 	if c.err != nil || !c.open || o.ending || o.flight == maxFlight {
@@ -84,7 +84,7 @@ func (c *Conn) next() *message {
 	pending := o.tail - o.posted
 	size, far := uint64(len(o.ring)), c.ring.Length
 	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), service.MaxNotify)
-	last := o.end && n == pending && (!o.copying || c.closed || o.cut) // filled drops what is copied after a cut
+	last := o.end && n == pending && (!o.copying || c.closed || o.cut) // filled drops bytes copied after a cut
 	small := pending < min(chunkBytes, size/4)
 	grows := o.more && pending < min(2*chunkBytes*uint64(o.flight), size/4)
 	if !last && (n == 0 || grows || small && o.small > 0) {
@@ -109,8 +109,8 @@ func (c *Conn) next() *message {
 	return m
 }
 
-// push submits the messages that may be sent. One goroutine does so at a time, so that they keep their order. It reports whether bytes
-// wait for a message that is under way.
+// push posts the due messages. Only one goroutine does so at a time, to keep their order. It reports whether bytes wait for a message in
+// flight.
 func (c *Conn) push() (waits bool) {
 	o := &c.out
 	c.mu.Lock()
@@ -161,7 +161,7 @@ func (m *message) End(_ *service.Op, err error) {
 	c.push()
 }
 
-// credited takes what the peer says that it has read. It is called with the shard's lock. An error ends the session.
+// credited processes credit from the peer. It is called with the shard's lock held. An error closes the session.
 func (c *Conn) credited(m credit) error {
 	c.mu.Lock()
 	o := &c.out
@@ -169,7 +169,7 @@ func (c *Conn) credited(m credit) error {
 	case c.released:
 		c.mu.Unlock()
 		return nil
-	case m.stop: // it may overtake the peer's answer
+	case m.stop: // it may overtake the peer's response
 		o.stopped = true
 		c.cut()
 	case !c.open:
@@ -189,7 +189,7 @@ func (c *Conn) credited(m credit) error {
 	return nil
 }
 
-// cut drops the bytes that are not handed over and ends the direction. mu is held.
+// cut drops the unposted bytes and closes the direction. mu is held.
 func (c *Conn) cut() {
 	o := &c.out
 	o.cut = o.cut || !o.ending
@@ -198,7 +198,9 @@ func (c *Conn) cut() {
 	signal(o.wake)
 }
 
-// Write copies b into the send ring, and waits for room. If it fails, n bytes may still reach the peer.
+// Write copies b into the send ring, and blocks while the ring is full. It does not wait for delivery. It returns syscall.EPIPE after
+// CloseWrite or if the peer has stopped reading, syscall.ECONNRESET if the session is lost, os.ErrDeadlineExceeded after the write
+// deadline, and net.ErrClosed after Close. On error, the first n bytes may still reach the peer.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -216,8 +218,8 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// ReadFrom writes everything that r has, which it reads straight into the send ring. A Write at the same time waits until it has returned, whatever its
-// deadline.
+// ReadFrom implements io.ReaderFrom. It reads r until io.EOF, directly into the send ring. A concurrent Write blocks until ReadFrom
+// returns, even past its deadline. Errors are as for Write, or an error of r.
 func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -243,15 +245,15 @@ func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 	}
 }
 
-// stopCopying notes that the program does not use a ring any more.
+// stopCopying records that the program no longer uses a ring.
 func (c *Conn) stopCopying(copying *bool) {
 	c.mu.Lock()
 	*copying = false
 	c.unlock()
 }
 
-// room returns a part of the ring that is free, at most a chunk. It waits until there is some, if wait is set. Without an error, filled must
-// follow. The caller has writing.
+// room returns free space in the ring, at most a chunk. If wait is set, it blocks until some is available. On success, filled must follow.
+// The caller holds writing.
 func (c *Conn) room(wait bool) ([]byte, error) {
 	o := &c.out
 	for {
@@ -282,8 +284,8 @@ func (c *Conn) room(wait bool) ([]byte, error) {
 	}
 }
 
-// filled says that n bytes of what room has returned are to be sent, and whether more will follow at once. If the stream has ended meanwhile, they
-// are not.
+// filled sends n of the bytes returned by room; more is set if the call continues. If the stream was closed meanwhile, the bytes are
+// dropped.
 func (c *Conn) filled(n int, more bool) (err error) {
 	c.mu.Lock()
 	o := &c.out
@@ -298,7 +300,7 @@ func (c *Conn) filled(n int, more bool) (err error) {
 	}
 	c.mu.Unlock()
 	if c.push() {
-		c.peer.service.Help() // what is under way may have arrived
+		c.peer.service.Help() // messages in flight may have been delivered
 	}
 	return err
 }

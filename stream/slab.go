@@ -11,23 +11,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// slabBytes is the size of the largest slab of rings that are smaller.
+// slabBytes is the maximum slab size for rings smaller than that.
 const slabBytes = 16 << 20
 
-// slab is registered memory with the rings of several streams with one peer. The peer may write to all of it: it gets keys only for what is
-// its own to spoil.
+// slab is registered memory with the rings of several streams to one peer. That peer can write to all of it, and thus corrupt only its own
+// streams.
 type slab struct {
 	mem    *verbs.Memory
 	memory service.Memory
 	region *ibverbx.Region
-	// ring is the size of a ring. A block has one for each direction.
+	// ring is the ring size. A block has one ring per direction.
 	ring int
-	// free are the offsets of the blocks that are not used, of so many. The pool's mu guards free.
+	// free lists the offsets of unused blocks, blocks is the number of all. The pool's mu guards free.
 	free   []int
 	blocks int
 }
 
-// block is the memory of a stream: the receive ring, and behind it the send ring.
+// block is a stream's memory: the receive ring, followed by the send ring.
 type block struct {
 	*slab
 	offset int
@@ -36,7 +36,7 @@ type block struct {
 func (b block) receive() []byte { return b.mem.Bytes()[b.offset:][:b.ring:b.ring] }
 func (b block) send() []byte    { return b.mem.Bytes()[b.offset+b.ring:][:b.ring:b.ring] }
 
-// lent returns the receive ring as the peer uses it.
+// lent returns the receive ring as granted to the peer.
 func (b block) lent() ibverbx.RemoteRegion {
 	r := b.region.Remote()
 	return ibverbx.RemoteRegion{Addr: r.Addr + uint64(b.offset), Length: uint64(b.ring), RKeys: r.RKeys}
@@ -45,19 +45,19 @@ func (b block) lent() ibverbx.RemoteRegion {
 func (s *slab) bytes() int64 { return int64(s.blocks) * int64(s.ring) * 2 }
 func (s *slab) empty() bool  { return len(s.free) == s.blocks }
 
-// pool has the slabs of a peer.
+// pool holds a peer's slabs.
 type pool struct {
 	peer *peer
-	// growing is held while a slab is made. It is locked before mu.
+	// growing is held while a slab is created. It is locked before mu.
 	growing sync.Mutex
 
 	mu    sync.Mutex
 	slabs []*slab
-	// closed means that slabs go when they are empty.
+	// closed makes the pool release empty slabs.
 	closed bool
 }
 
-// take returns memory for a stream with rings of a size. All slabs of the Node may have limit bytes.
+// take returns memory for a stream with the given ring size. limit bounds all slabs of the Node.
 func (q *pool) take(ring int, limit int64) (block, error) {
 	q.mu.Lock()
 	b, ok := q.find(ring)
@@ -68,7 +68,7 @@ func (q *pool) take(ring int, limit int64) (block, error) {
 	q.growing.Lock()
 	defer q.growing.Unlock()
 	q.mu.Lock()
-	b, ok = q.find(ring) // of a slab that was made meanwhile
+	b, ok = q.find(ring) // in a slab created meanwhile
 	used := 0
 	for _, s := range q.slabs {
 		if s.ring == ring {
@@ -99,7 +99,7 @@ func (q *pool) take(ring int, limit int64) (block, error) {
 	return b, nil
 }
 
-// find returns a block that is free. mu is held.
+// find returns a free block. mu is held.
 func (q *pool) find(ring int) (block, bool) {
 	for _, s := range q.slabs {
 		if n := len(s.free); s.ring == ring && n > 0 {
@@ -111,7 +111,7 @@ func (q *pool) find(ring int) (block, bool) {
 	return block{}, false
 }
 
-// make makes a slab of n blocks.
+// make creates a slab with n blocks.
 func (q *pool) make(ring, n int) (*slab, error) {
 	mem, err := verbs.AllocMemory(n*ring*2, nil)
 	if err != nil {
@@ -127,7 +127,7 @@ func (q *pool) make(ring, n int) (*slab, error) {
 	return s, nil
 }
 
-// give takes a block back. It may be called with the shard's lock. A peer keeps one slab that is empty.
+// give returns a block to its slab. It may be called with the shard's lock held. A peer keeps one empty slab.
 func (q *pool) give(b block) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -139,14 +139,14 @@ func (q *pool) give(b block) {
 	}
 }
 
-// close says whether slabs go when they are empty.
+// close sets whether the pool releases empty slabs.
 func (q *pool) close(closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = closed
 }
 
-// sweep makes slabs that are empty ready to be freed.
+// sweep moves empty slabs to spent.
 func (q *pool) sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -158,8 +158,7 @@ func (q *pool) sweep() {
 	})
 }
 
-// spent has the slabs that have left their pools and are not freed. A slab is in a pool or here until its memory is free, so a
-// dial that needs the memory can wait for it.
+// spent holds the slabs removed from their pools but not yet freed. A dial that needs their memory can thus wait for it.
 type spent struct {
 	// freeing is held while slabs are freed. It is locked before mu.
 	freeing sync.Mutex
@@ -168,14 +167,14 @@ type spent struct {
 	slabs []*slab
 }
 
-// add takes a slab that is empty. The pool's lock is held.
+// add takes an empty slab. The pool's lock is held.
 func (t *spent) add(s *slab) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slabs = append(t.slabs, s)
 }
 
-// free frees all slabs that were added before. It must not be called with the shard's lock.
+// free frees all slabs added before. The shard's lock must not be held.
 func (t *spent) free(h *host) {
 	t.freeing.Lock()
 	defer t.freeing.Unlock()

@@ -10,11 +10,11 @@ import (
 	"ibverbx/internal/wire"
 )
 
-// version is the version of the protocol that this package speaks.
+// version is this package's protocol version.
 const version = 2
 
-// kind is the type of a message, its first byte. All numbers are little-endian. Each side names a stream by an id of its own, and
-// messages and immediates carry the id of their receiver.
+// kind is a message's type, its first byte. All numbers are little-endian. Each side has separate stream ids; messages and immediates carry
+// the receiver's id.
 type kind uint8
 
 const (
@@ -24,45 +24,45 @@ const (
 	kindRefuse                 // to u16, code u8, text
 )
 
-// open asks for a stream to a service. The peer writes into ring.
+// open requests a stream to a service. The peer writes into ring.
 type open struct {
 	from    uint16
 	ring    ibverbx.RemoteRegion
 	service string
 }
 
-// accept answers open.
+// accept is the positive response to open.
 type accept struct {
 	to, from uint16
 	ring     ibverbx.RemoteRegion
 }
 
-// refuse answers open too.
+// refuse is the negative response to open.
 type refuse struct {
 	to   uint16
 	code code
 	text string
 }
 
-// code says why a stream was refused.
+// code is the reason for refusing a stream.
 type code uint8
 
 const (
-	codeUnknown code = 1 + iota // there is no such service
+	codeUnknown code = 1 + iota // no such service
 	codeBusy
 	maxText = 256 // bytes of a text
 )
 
 // Classes of immediates, and their arguments. The lower 16 bits are the id of the receiver.
 const (
-	// classData comes with bytes of a stream.
+	// classData announces stream data.
 	classData = 3
-	// flagEnd says that nothing follows, and flagCut that bytes are missing at the end.
+	// flagEnd marks the end of the stream, flagCut that bytes are missing there.
 	flagEnd = 1 << 16
 	flagCut = 1 << 17
 
-	// classCredit says how many bytes were taken from the ring since the stream was opened, in ring/creditUnits, modulo countMask+1.
-	// flagStop says instead that no more bytes are wanted.
+	// classCredit reports the bytes read from the ring since the stream was opened, in ring/creditUnits, modulo countMask+1. flagStop
+	// reports instead that the receiver has stopped reading.
 	classCredit = 4
 	creditUnits = 64
 	countShift  = 16
@@ -72,7 +72,7 @@ const (
 	idMask = 1<<16 - 1
 )
 
-// Most of the ids of a side are free, so that one is not used again soon: an immediate may still come for a stream that is closed.
+// Most ids are free, so that ids are not reused soon: an immediate may still arrive for a closed stream.
 var _ = [1]struct{}{}[MaxStreams*16-(idMask+1)]
 
 var little = binary.LittleEndian
@@ -94,7 +94,7 @@ func appendRing(b []byte, r *ibverbx.RemoteRegion) []byte {
 	return service.AppendRegion(b, r, service.Length32)
 }
 
-// decode returns the message in b: a pointer to one of the types above. Its values are in the range of their type, but may be false.
+// decode returns the message in b: a pointer to one of the types above. Field values are in range but otherwise unchecked.
 func decode(b []byte) (any, error) {
 	r := reader{wire.NewReader(b)}
 	var m any
@@ -118,7 +118,7 @@ func decode(b []byte) (any, error) {
 	return m, nil
 }
 
-// reader takes a message apart.
+// reader decodes a message.
 type reader struct{ wire.Reader }
 
 func (r *reader) ring() ibverbx.RemoteRegion {
@@ -127,7 +127,7 @@ func (r *reader) ring() ibverbx.RemoteRegion {
 	return g
 }
 
-// data is a classData, and credit a classCredit, taken apart.
+// data is a decoded classData, credit a decoded classCredit.
 type data struct {
 	id       uint16
 	end, cut bool
