@@ -16,43 +16,45 @@ import (
 	"ibverbx/verbs"
 )
 
-// Access selects the permitted operations on an Export: Read, Write or both.
+// Access is a set of access rights to an Export: Read, Write or both.
 type Access = transfer.Access
 
-// Kinds of access.
+// Access rights, combined with |.
 const (
-	Read  = transfer.Read
+	// Read allows List and GetFile.
+	Read = transfer.Read
+	// Write allows PutFile into an exported directory.
 	Write = transfer.Write
 )
 
-// Config describes an Engine. Transfer must be set.
+// Config configures an Engine. Transfer is required.
 type Config struct {
-	// Transfer moves the chunks. The Engine must be closed before it. It has one Engine of this package at a time.
+	// Transfer moves the chunks. Close this package's Engine before it. A transfer.Engine has at most one files Engine at a time.
 	Transfer *transfer.Engine
-	// Exports are exported before any peer can request them, see Engine.Export. A peer that continues a transfer after a restart of this
-	// process finds them.
+	// Exports are available before any peer can request them, see Engine.Export. A peer that resumes a transfer after this process was
+	// restarted finds them; Exports added later may be too late for it.
 	Exports []ExportConfig
 	// Authorize returns the access granted to p for an Export. Zero or an error denies access; the peer cannot distinguish that from an
-	// unknown name. Authorize is not called for individual files of an Export. It runs in its own goroutine; ctx is canceled when the
-	// peer disconnects or times out. Nil grants ExportConfig.DefaultAccess.
+	// unknown name. Authorize is not called for individual files of an Export. It runs in its own goroutine; ctx is canceled when the peer
+	// disconnects or after 10 s. Nil grants ExportConfig.DefaultAccess.
 	Authorize func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
 }
 
-// Engine moves files between this process and its peers.
+// Engine transfers files between this process and its peers. All methods are safe for concurrent use.
 //
 // Locks: a Peer's mu and mu are never held together.
 type Engine struct {
 	cfg     Config
 	service service.Node
 	peers   service.Peers[*handler]
-	// ctx is canceled when Close begins.
+	// ctx is canceled when Close starts.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// work has the goroutines of transfers.
+	// work tracks the goroutines of transfers.
 	work sync.WaitGroup
 	// reading is the memory for outgoing chunks.
 	reading readPool
-	// staging has a token for each slot in use for an incoming chunk.
+	// staging holds one token per slot in use for an incoming chunk.
 	staging rpc.Limit
 	// lastHandle is the last handle chosen for a peer's file.
 	lastHandle atomic.Uint32
@@ -62,11 +64,12 @@ type Engine struct {
 	mu      sync.Mutex
 	closed  bool
 	exports map[string]*Export
-	// storing are the files that peers put here, by the place where they go.
+	// storing holds the files being uploaded by peers, by destination.
 	storing map[string]*storing
 }
 
-// New returns an Engine.
+// New attaches an Engine to the Node of cfg.Transfer and publishes cfg.Exports. It returns verbs.ErrInvalid for an invalid Config,
+// verbs.ErrBusy if the Node already has a files Engine, and the errors of Export.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Transfer == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Transfer is not set"))
@@ -88,7 +91,8 @@ func New(cfg Config) (*Engine, error) {
 	return f, nil
 }
 
-// Peer returns the peer that listens at addr, see node.Node.Peer. It waits until the peer has an Engine of this package.
+// Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has a files Engine. It returns ErrClosed after
+// Close, and the cause of ctx if ctx is done first.
 func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	t, err := f.cfg.Transfer.Peer(ctx, addr)
 	if err != nil {
@@ -101,7 +105,7 @@ func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	return p, nil
 }
 
-// begin starts a transfer in its own goroutine. It reports false after Close.
+// begin starts a transfer in its own goroutine. It returns false after Close.
 func (f *Engine) begin(run func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +115,8 @@ func (f *Engine) begin(run func()) bool {
 	return !f.closed
 }
 
-// Close cancels all transfers, closes all Exports and detaches the Engine from its Node. Sessions with peers that know the Engine are closed
-// and re-established. If transfers are still running when ctx is done, Close returns an error and can be called again.
+// Close cancels all transfers, closes all Exports and detaches the Engine from its Node. Sessions with peers that know the Engine are
+// closed and re-established. If transfers are still running when ctx is done, Close returns an error and can be called again.
 func (f *Engine) Close(ctx context.Context) error {
 	if err := f.end(ctx); err != nil {
 		return err
@@ -152,5 +156,5 @@ func (f *Engine) end(ctx context.Context) error {
 	return nil
 }
 
-// isClosed reports whether Close has begun.
+// isClosed reports whether Close has started.
 func (f *Engine) isClosed() bool { return f.ctx.Err() != nil }

@@ -8,47 +8,49 @@ import (
 	"ibverbx/transfer"
 )
 
-// Errors. Returned errors wrap one of these or the error of a system call, and are usually an *Error.
+// Errors returned by this package, for use with errors.Is. Most are wrapped in an *Error. Local file errors wrap the error of the system
+// call.
 var (
-	// ErrPeerGone means that the peer was lost and did not return in time.
+	// ErrPeerGone means that the peer did not reconnect within node.Config.LostTimeout, or did not reopen its Engine within a minute.
 	ErrPeerGone = transfer.ErrPeerGone
-	// ErrRestarted means that the peer was restarted and could not continue.
+	// ErrRestarted means that the peer was restarted and the transfer could not resume.
 	ErrRestarted = transfer.ErrRestarted
 	// ErrCanceled means that the transfer was canceled.
 	ErrCanceled = transfer.ErrCanceled
-	// ErrClosed means that this side has closed the Engine or the Node.
+	// ErrClosed means that the local Engine or Node is closed.
 	ErrClosed = transfer.ErrClosed
-	// ErrNotFound means that the peer does not have the file, or does not grant access to it.
+	// ErrNotFound means that the peer does not have the file, or denies access to it.
 	ErrNotFound = transfer.ErrNotFound
-	// ErrDenied means that an Export is not granted for the requested access, or that a file cannot be used.
+	// ErrDenied means that the Export is granted without the requested access, or that the file has an unsupported name or type.
 	ErrDenied = transfer.ErrDenied
-	// ErrDigest means that a chunk or a file still differs from the peer's after a second attempt.
+	// ErrDigest means that a chunk or file still differs from the peer's after a retry.
 	ErrDigest = transfer.ErrDigest
-	// ErrBusy means that another transfer uses the target, or that the peer is at a limit: try again later.
+	// ErrBusy means that another transfer uses the destination, or that the peer has reached a limit. Try again later.
 	ErrBusy = transfer.ErrBusy
-	// ErrFailed means that the peer failed, for example because its disk is full.
+	// ErrFailed means that the peer failed to execute the request, for example because its disk is full.
 	ErrFailed = transfer.ErrFailed
-	// ErrMismatch means that the two sides have different protocol versions.
+	// ErrMismatch means that the peer runs an incompatible protocol version.
 	ErrMismatch = transfer.ErrMismatch
-	// ErrTooLong means that a name, a file or a directory exceeds its limit.
+	// ErrTooLong means that a name exceeds 4096 bytes, a file exceeds MaxFileSize, or a directory exceeds 1<<20 entries, 256 MiB of names
+	// or a depth of 128.
 	ErrTooLong = transfer.ErrTooLong
-	// ErrChanged means that a file was changed, truncated or replaced while it was transferred.
+	// ErrChanged means that a file was modified, truncated or replaced during its transfer.
 	ErrChanged = rpc.ErrChanged
 )
 
-// Error describes a failed call.
+// Error describes a failed call or transfer.
 type Error struct {
-	// Op is the failed operation: "get", "put", "list", "export", "connect".
+	// Op is the operation, such as "get", "put", "list", "export" or "connect".
 	Op string
-	// Peer is the peer, empty if none is concerned.
+	// Peer is the peer's name and address; empty for local operations.
 	Peer string
-	// Name is the file's name at the peer, or the name of the Export. It may be empty.
+	// Name is the file's name at the peer, or the Export's name. It may be empty.
 	Name string
 	// Err is the cause.
 	Err error
 }
 
-// Error names everything that is known.
+// Error formats all known fields and the cause in one line.
 func (e *Error) Error() string {
 	var s strings.Builder
 	s.WriteString("files: " + e.Op)

@@ -19,41 +19,45 @@ import (
 	"ibverbx/verbs"
 )
 
-// ExportConfig describes an Export. Name and Path must be set.
+// ExportConfig configures an Export. Name and Path are required.
 type ExportConfig struct {
-	// Name is how peers call the Export. It may have slashes.
+	// Name is the Export's name for peers: a relative path with slashes, at most transfer.MaxNameLen bytes.
 	Name string
-	// Path is the file or the directory.
+	// Path is the local file or directory. Symbolic links in it are resolved when it is exported.
 	Path string
-	// DefaultAccess is what every peer may do if Config.Authorize is nil: Read, and for directories Write, which lets peers put files and
-	// directories below the name and replace those that are there. Zero means nothing.
+	// DefaultAccess is the access granted to every peer if Config.Authorize is nil. Write is for directories only: it lets peers create
+	// files and directories below the name and replace existing ones. Zero denies access.
 	DefaultAccess Access
 }
 
-// Export is a file or a directory that peers may read, or put files to.
+// Export is a file or directory shared with peers. All methods are safe for concurrent use.
 type Export struct {
 	engine *Engine
 	cfg    ExportConfig
 	root   *os.Root
-	// file is the name of a file in root, empty for a directory.
+	// file is the name of a file in root; empty for a directory.
 	file string
-	// offered is set for what PutFile offers to a single peer, and hides the Export from all others.
+	// offered is set for uploads by PutFile, and hides the Export from all but one peer.
 	offered *offered
 	closed  atomic.Bool
 }
 
-// Bounds of the memory for files, in slots of chunk.Size bytes.
+// Memory limits, in slots of chunk.Size bytes.
 const (
 	readSlots    = 32
-	peerSlots    = 8  // of readSlots, of one process: a peer that is stuck delays no other
-	stageSlots   = 16 // of one transfer that receives
-	peerStaging  = 32 // of all transfers from one peer, so that a peer that is stuck leaves some to others
-	stagingSlots = 64 // of all transfers that receive
+	peerSlots    = 8  // of readSlots, per process, so that a stuck peer does not delay others
+	stageSlots   = 16 // per incoming transfer
+	peerStaging  = 32 // for all transfers from one peer, so that a stuck peer leaves some to others
+	stagingSlots = 64 // for all incoming transfers
 )
 
-// Export lets peers read a file or a directory. A file of a directory has the name of the Export, a slash and its path. Files are read when a peer asks for them and are never mapped. A peer that may use the Export may
-// use everything in the directory, also by way of symbolic links. Links that lead out of it are not followed.
-// Peers that ask before that get ErrNotFound: what they may ask for after a restart belongs into Config.Exports.
+// Export shares a file or directory with peers. A file in a directory is named by the Export's name, a slash and its path. Files are read
+// on demand and never mapped. Access to an Export covers the whole directory, including symbolic links within it; links that lead outside
+// are not followed. Before Export returns, requests fail with ErrNotFound: use Config.Exports for names that peers may request after a
+// restart.
+//
+// Export returns verbs.ErrInvalid if the name is invalid or in use, ErrDenied for a file with Write access, ErrClosed after Close, and other
+// errors if the path cannot be opened or is neither a regular file nor a directory.
 func (f *Engine) Export(cfg ExportConfig) (*Export, error) {
 	x := &Export{engine: f, cfg: cfg}
 	err := x.open()
@@ -68,7 +72,7 @@ func (f *Engine) Export(cfg ExportConfig) (*Export, error) {
 	return x, nil
 }
 
-// open opens the directory, or that of a file. Symbolic links are followed now, and not when a peer asks.
+// open opens the directory, or a file's directory. Symbolic links are resolved here, not per request.
 func (x *Export) open() error {
 	name, err := filepath.EvalSymlinks(x.cfg.Path)
 	if err != nil {
@@ -92,7 +96,7 @@ func (x *Export) open() error {
 	return err
 }
 
-// publish makes an Export known by its name.
+// publish makes an Export available under its name.
 func (f *Engine) publish(x *Export) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,10 +114,10 @@ func (f *Engine) publish(x *Export) error {
 	return nil
 }
 
-// Name is the name.
+// Name returns ExportConfig.Name.
 func (x *Export) Name() string { return x.cfg.Name }
 
-// Close hides the Export. Transfers that use it fail.
+// Close withdraws the Export. Its transfers fail. A second Close returns nil.
 func (x *Export) Close() error {
 	f := x.engine
 	f.mu.Lock()
@@ -127,8 +131,7 @@ func (x *Export) Close() error {
 	return x.root.Close()
 }
 
-// resolve returns the Export of a name, and the path in its root. Names that do not exist and names that the peer may not have are
-// ErrNotFound.
+// resolve returns the Export for a name, and the path in its root. Unknown and denied names return ErrNotFound.
 func (v *process) resolve(ctx context.Context, name string, want Access) (x *Export, inside string, err error) {
 	if !fs.ValidPath(name) || name == "." {
 		return nil, "", ErrNotFound
@@ -153,7 +156,7 @@ func (v *process) resolve(ctx context.Context, name string, want Access) (x *Exp
 	return x, path.Join(cmp.Or(x.file, "."), inside), nil
 }
 
-// mayUse returns what the peer may do with an Export, and with everything that is in it.
+// mayUse returns the peer's access to an Export and everything in it.
 func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
 	switch lend := v.peer.engine.cfg.Authorize; {
 	case x.offered != nil && x.offered.peer == v.peer:
@@ -172,8 +175,8 @@ func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
 	return x.cfg.DefaultAccess
 }
 
-// openTimeout bounds a call of Config.Authorize.
+// openTimeout is the timeout for Config.Authorize.
 const openTimeout = 10 * time.Second
 
-// secret returns a name that no other peer guesses.
+// secret returns a name that other peers cannot guess.
 func secret() string { return fmt.Sprintf("put-%016x%016x", rand.Uint64(), rand.Uint64()) }

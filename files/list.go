@@ -13,7 +13,7 @@ import (
 	"ibverbx/internal/rpc"
 )
 
-// list answers a request for entries.
+// list returns the response to a list request.
 func (v *process) list(ctx context.Context, m *fileList) []byte {
 	var entries []fileEntry
 	var err error
@@ -37,7 +37,7 @@ func (v *process) list(ctx context.Context, m *fileList) []byte {
 	return answer.encode()
 }
 
-// listDir returns one entry more than fits an answer.
+// listDir returns one entry more than fits a response.
 func (v *process) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
 	x, inside, err := v.resolve(ctx, name, Read)
 	if err != nil {
@@ -73,7 +73,8 @@ func (v *process) listDir(ctx context.Context, name, after string) ([]fileEntry,
 	return entries, err
 }
 
-// listing returns what is in a directory. If the peer goes on with it, that is what was in it at first. One directory is read at a time.
+// listing returns the contents of a directory. If the peer continues a listing, the original contents are used. One directory is read at a
+// time.
 func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
 	f := v.peer.engine
 	is := func(l listing) bool { return l.export == x && l.dir == dir }
@@ -109,7 +110,7 @@ func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn boo
 	return l, nil
 }
 
-// dropListing forgets a directory that the peer has seen the end of.
+// dropListing forgets a completely listed directory.
 func (v *process) dropListing(l *chunk.Listing) {
 	f := v.peer.engine
 	f.mu.Lock()
@@ -146,23 +147,24 @@ func (v *process) exported(ctx context.Context, after string) (entries []fileEnt
 	return entries, nil
 }
 
-// Info describes a file of a peer.
+// Info describes a remote file, directory or symbolic link.
 type Info struct {
-	// Name is what GetFile takes.
+	// Name is the full name, as passed to GetFile.
 	Name string
-	// Mode has the type (a file, a directory or a symbolic link) and the permissions.
+	// Mode holds the type (file, directory or symbolic link) and the permissions.
 	Mode fs.FileMode
-	// Size is the length of a file in bytes.
-	Size    int64
+	// Size is the size of a file in bytes.
+	Size int64
+	// ModTime is the modification time.
 	ModTime time.Time
-	// Link is what a symbolic link points to.
+	// Link is the target of a symbolic link.
 	Link string
-	// Access is what this side may do, if it asked for Exports or for a file. It is 0 for what is in a directory.
+	// Access is the access granted to this side, for Exports and for a single listed file. It is 0 for directory entries.
 	Access Access
 }
 
-// List returns the files and directories in a directory of the peer, the file itself if name is one, and all Exports that
-// this side may use if name is empty. They are in the order of their names.
+// List returns the entries of a remote directory, or the file itself if name is a file. An empty name lists all Exports that this side may
+// use. The result is sorted by name. List returns ErrNotFound for an unknown or denied name, and ErrTooLong beyond the limits listed there.
 func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	entries, err := p.entries(ctx, name, &treeRoom{})
 	if err != nil {
@@ -178,7 +180,7 @@ func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	return list, nil
 }
 
-// entries returns all entries of a directory, and all exports if name is empty. They take their room.
+// entries returns all entries of a directory, or all exports if name is empty. They count against room.
 func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []fileEntry, err error) {
 	if name != "" {
 		if err := checkPath(name); err != nil {
@@ -205,10 +207,10 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []
 	}
 }
 
-// treeRoom is how many entries, and bytes of names, have been taken of maxTree and maxTreeNames.
+// treeRoom counts the entries, and the bytes of their names, against maxTree and maxTreeNames.
 type treeRoom struct{ entries, names int }
 
-// take takes room for one entry.
+// take counts one entry.
 func (r *treeRoom) take(names int) error {
 	r.entries++
 	if r.names += names; r.entries > maxTree || r.names > maxTreeNames {

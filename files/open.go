@@ -13,50 +13,50 @@ import (
 	"ibverbx/transfer"
 )
 
-// openFiles are the files that a process of a peer has open at this side. Engine.mu guards it.
+// openFiles holds the files that a peer's process has open on this side. Engine.mu guards it.
 type openFiles struct {
-	// files are by the handle that the peer chose. Those that are being opened are here too.
+	// files maps the peer's handles to files, including those being opened.
 	files map[uint32]*openFile
-	// ended has handles that were given up, the oldest first: a peer that lost the answer asks again.
+	// ended holds released handles, oldest first, for peers that repeat a request after losing the response.
 	ended []uint32
-	// claimed has a channel for each grant that a chunk is being read for, or written to. It is closed when that has ended.
+	// claimed holds a channel for each grant with a chunk in progress. It is closed when the chunk is done.
 	claimed map[uint32]chan struct{}
-	// storing are the files that the peer puts here, by the name of the peer's Export.
+	// storing holds the peer's uploads, by its Export's name.
 	storing map[string]*storing
-	// reading has a token for each chunk that is being read and sent.
+	// reading holds one token per chunk being read and sent.
 	reading rpc.Limit
-	// listing has a token while a directory is read.
+	// listing holds a token while a directory is read.
 	listing rpc.Limit
-	// listings are the directories of which the peer has seen a part, the oldest first.
+	// listings are the partially listed directories, oldest first.
 	listings []listing
 }
 
-// listing is a directory that a peer lists. A large one has many answers, and is read once for all of them.
+// listing is a directory being listed. A large one needs many responses, but is read once.
 type listing struct {
 	export *Export
 	dir    string
 	*chunk.Listing
 }
 
-// Bounds of what a process may have open. A side that asks keeps to less.
+// Limits of open files per process. Clients use a lower limit.
 const (
 	maxOpen  = 256
 	maxOpens = maxOpen / 2
 	maxEnded = 64
 )
 
-// openFile is a file that a peer reads.
+// openFile is a file opened by a peer.
 type openFile struct {
-	// name is what the peer asked for.
+	// name is the requested name.
 	name string
 	mu   sync.Mutex
-	// export and source are nil until the file is open. They do not change then.
+	// export and source are nil until the file is open, and constant afterwards.
 	export *Export
 	source *chunk.Source
-	// chunks are those that were read, of which left are missing.
+	// chunks records the chunks read; left are missing.
 	chunks chunk.Table[readChunk]
 	left   int64
-	// answer is the end, once the peer has given up the file.
+	// answer is the final response, once the peer has released the file.
 	answer *fileEnded
 	err    error
 }
@@ -74,7 +74,7 @@ func (p *Peer) newProcess(id, incarnation uint64) *process {
 	}}
 }
 
-// close closes the files of a process that has ended, and cancels what it puts here.
+// close closes the files of an exited process, and cancels its uploads.
 func (v *process) close() {
 	f, o := v.peer.engine, &v.state
 	f.mu.Lock()
@@ -83,14 +83,14 @@ func (v *process) close() {
 		st.cancel()
 	}
 	for _, file := range o.files {
-		go func() { _, _, _ = file.end() }() // nobody requests the result
+		go func() { _, _, _ = file.end() }() // the result is unused
 	}
 	clear(o.files)
 	o.ended, o.listings = nil, nil
 }
 
-// reserve returns the file of a handle. It is called before the next message is taken, so that a request to give the file up finds it. After a
-// lost session the peer asks again, and gets the same file.
+// reserve returns the file for a handle. It runs before the next message is handled, so that a release request finds the file. A request
+// repeated after a lost session gets the same file.
 func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,8 @@ func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, 
 	return file, nil
 }
 
-// abandon forgets a handle that was not opened, unless the peer has given it up. If the session has ended, the peer has asked again or will give the handle up.
+// abandon forgets a handle that could not be opened, unless the peer has released it. If the session is lost, the peer repeats the request
+// or releases the handle.
 func (f *Engine) abandon(ctx context.Context, proc *process, handle uint32, file *openFile) {
 	if ctx.Err() != nil || !file.drop() {
 		return
@@ -124,14 +125,14 @@ func (f *Engine) abandon(ctx context.Context, proc *process, handle uint32, file
 	}
 }
 
-// lookup returns an open file, nil if there is none.
+// lookup returns an open file, or nil.
 func (f *Engine) lookup(proc *process, handle uint32) *openFile {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return proc.state.files[handle]
 }
 
-// open opens a file, unless an earlier request has.
+// open opens a file, unless an earlier request has done so.
 func (o *openFile) open(x *Export, inside string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -153,7 +154,7 @@ func (o *openFile) open(x *Export, inside string) error {
 	return nil
 }
 
-// drop makes a file that is not open one that cannot be opened, and reports whether it did.
+// drop prevents an unopened file from being opened, and reports whether it did.
 func (o *openFile) drop() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -171,7 +172,7 @@ func (o *openFile) isOpen() bool {
 	return o.source != nil && o.answer == nil
 }
 
-// end checks that the file is still the same and closes it. One that was not opened will not be.
+// end checks that the file is unchanged and closes it. An unopened file stays closed.
 func (o *openFile) end() (answer fileEnded, err error, first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -193,7 +194,7 @@ func (o *openFile) end() (answer fileEnded, err error, first bool) {
 	return *o.answer, o.err, first
 }
 
-// note keeps the digest of a chunk that was read.
+// note records the digest of a chunk that was read.
 func (o *openFile) note(k int64, digest uint32, length int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -210,7 +211,7 @@ func (o *openFile) note(k int64, digest uint32, length int) {
 	}
 }
 
-// open answers the request for a file or a directory.
+// open returns the response to an open request.
 func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
 	entry, err := v.opened(ctx, m, file)
 	if err != nil || entry.Mode.IsDir() {
@@ -222,7 +223,7 @@ func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte 
 	return (&fileOpened{id: m.id, entry: fileEntry{Entry: entry}}).encode()
 }
 
-// opened opens a file and describes it. A directory is only described. A file that is open already is described as it was opened.
+// opened opens a file and describes it. A directory is only described. For an already open file, the original description is returned.
 func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, err error) {
 	if file.isOpen() {
 		return file.entry(), nil
@@ -250,7 +251,7 @@ func (o *openFile) entry() chunk.Entry {
 	return chunk.Entry{Name: path.Base(o.name), Mode: o.source.Mode(), Size: o.source.Size(), ModTime: o.source.ModTime()}
 }
 
-// done answers the request to give up a file.
+// done returns the response to a release request.
 func (v *process) done(m *fileDone) []byte {
 	f := v.peer.engine
 	file := f.lookup(v, m.handle)

@@ -14,16 +14,16 @@ import (
 	"ibverbx/transfer"
 )
 
-// Peer is another process with an Engine. It outlives its sessions and its processes.
+// Peer is another process with a files Engine. It outlives sessions and restarts of the peer's process. All methods are safe for concurrent
+// use.
 type Peer struct {
 	engine   *Engine
 	service  service.Peer
 	transfer *transfer.Peer
-	// asks bounds this side's requests without a response. puts does so for requests to fetch a file: the peer sends requests to this
-	// side before it responds.
+	// asks limits the outstanding requests to the peer. puts limits the upload requests, which the peer answers only after sending requests
+	// itself.
 	asks, puts rpc.Limit
-	// staging has a token for each slot of transfers from the peer, opens for each open file of the peer, and trees for each incoming
-	// directory.
+	// staging holds one token per slot of transfers from the peer, opens one per open remote file, and trees one per incoming directory.
 	staging, opens, trees rpc.Limit
 
 	// link is the session and the process.
@@ -34,7 +34,7 @@ type Peer struct {
 type process struct {
 	rpc.Process
 	peer *Peer
-	// state is what the process has in use at this side.
+	// state holds the process's open files on this side.
 	state openFiles
 }
 
@@ -57,10 +57,10 @@ func newPeer(f *Engine, s service.Peer) *Peer {
 	return p
 }
 
-// Node returns the peer as package node knows it.
+// Node returns the underlying node.Peer.
 func (p *Peer) Node() *node.Peer { return p.transfer.Node() }
 
-// String names the peer: its name if it has one, and its address.
+// String returns the peer's name and address, or the address of an unnamed peer.
 func (p *Peer) String() string { return p.transfer.String() }
 
 // handler is a Peer as a service.PeerHandler.
@@ -96,7 +96,7 @@ func (p *handler) Up(s service.Session, hello []byte) error {
 // Down implements service.PeerHandler.
 func (p *handler) Down(s service.Session, _ error) { p.link.Down(s) }
 
-// Gone implements service.PeerHandler. It fails everything that waits for the peer.
+// Gone implements service.PeerHandler. It fails everything waiting for the peer.
 func (p *handler) Gone(cause error, _ bool) { p.link.Forget(cause).end(cause) }
 
 // Message implements service.PeerHandler.
@@ -119,7 +119,7 @@ func (p *handler) Message(s service.Session, body []byte) error {
 // Immediate implements service.PeerHandler. This package does not use immediates.
 func (*handler) Immediate(service.Session, uint32, uint32) error { return nil }
 
-// end fails everything that waits for a process.
+// end fails everything waiting for a process.
 func (v *process) end(err error) {
 	if v == nil {
 		return
@@ -135,10 +135,10 @@ func (v *process) end(err error) {
 // returnTimeout bounds the wait for an Engine of a connected peer that has closed its last one.
 const returnTimeout = time.Minute
 
-// errLeft means that a peer is connected and has not returned with an Engine in time.
+// errLeft means that a connected peer did not reopen its Engine in time.
 var errLeft = fmt.Errorf("%w: it has closed its engine for files", ErrPeerGone)
 
-// mayReturn reports whether err means only that the peer's process has ended, and a new one may appear.
+// mayReturn reports whether err only means that the peer's process has exited, so that a new one may appear.
 func (p *Peer) mayReturn(err error) bool {
 	if errors.Is(err, ErrPeerGone) && !errors.Is(err, errLeft) && !p.engine.isClosed() {
 		p.link.Mu.Lock()
@@ -148,7 +148,7 @@ func (p *Peer) mayReturn(err error) bool {
 	return errors.Is(err, ErrRestarted)
 }
 
-// askAny sends a request to the peer's process, and to its successor if it ends. It returns the process that responded.
+// askAny sends a request to the peer's process, and to its successor if that exits. It returns the process that responded.
 func askAny[M any](ctx context.Context, p *Peer, limit rpc.Limit, request func(id uint32) []byte) (answer M, proc *process, err error) {
 	for again := false; ; again = true {
 		wait, cancel := ctx, func() {}

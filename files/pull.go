@@ -15,41 +15,41 @@ import (
 	"ibverbx/internal/rpc"
 )
 
-// pull receives a file or a tree from a peer.
+// pull receives a file or directory from a peer.
 type pull struct {
 	peer  *Peer
 	cfg   TransferConfig
 	stage *stage
-	// counts is what the transfer reports.
+	// counts is the reported progress.
 	counts *counts
-	// room is how much more of a tree fits.
+	// room counts the entries of a tree against its limits.
 	room treeRoom
-	// left are what was left out of a tree.
+	// left records the skipped entries of a tree.
 	left omissions
 }
 
-// counts is how far a transfer of files is.
+// counts is the progress of a file transfer.
 type counts struct {
-	// total, moved, kept and checked are in bytes. kept is the part of moved that was there already.
+	// total, moved, kept, checked and toCheck are in bytes. kept is the part of moved that already existed.
 	total, moved, kept, checked, toCheck atomic.Int64
-	// chunks were verified, and bad ones asked for again.
+	// chunks counts verified chunks, bad the ones requested again.
 	chunks, bad atomic.Int64
-	// checking is how many files are being checked.
+	// checking is the number of files being checked.
 	checking atomic.Int32
-	// name is the file that was begun last.
+	// name is the most recently started file.
 	name atomic.Pointer[string]
 }
 
-// source is an open file of the peer, or a directory. It is zero if nothing was opened.
+// source is an open remote file, or a directory. Its zero value means that opening failed.
 type source struct {
 	proc   *process
 	handle uint32
 	entry  fileEntry
-	// release gives back the token of an open file. It may be called again.
+	// release returns the token of an open file. It is idempotent.
 	release func()
 }
 
-// open opens a file or a directory of the peer. It waits while too many files are open.
+// open opens a remote file or directory. It waits while too many files are open.
 func (l *pull) open(ctx context.Context, name string) (source, error) {
 	if err := checkPath(name); err != nil {
 		return source{}, err
@@ -80,7 +80,7 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 	return source{}, err
 }
 
-// file receives a file that is open, and stores it below root. If the peer is restarted meanwhile, the file is opened again by its name.
+// file receives an open file and stores it below root. If the peer is restarted meanwhile, the file is reopened by name.
 func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) error {
 	l.counts.name.Store(&name)
 	size, modified, mode := from.entry.Size, from.entry.ModTime, from.entry.Mode
@@ -103,7 +103,7 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 		if !l.peer.mayReturn(err) {
 			break
 		}
-		from.release() // its process has ended
+		from.release() // its process has exited
 		if from, err = l.open(ctx, name); err == nil && (from.entry.Mode.IsDir() || from.entry.Size != size || !from.entry.ModTime.Equal(modified)) {
 			err = fmt.Errorf("%w: the peer was restarted and has another file of that name", ErrChanged)
 		}
@@ -118,19 +118,19 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 	return nil
 }
 
-// giveUp tells the peer that a file is not used any more. It does not wait, but goes on until the peer knows, or its process has ended.
+// giveUp releases a remote file in the background, retrying until the peer responds or its process has exited.
 func (l *pull) giveUp(from source) {
 	if from.release == nil {
-		return // it is a directory, or nothing
+		return // a directory, or not open
 	}
 	f := l.peer.engine
 	f.work.Go(func() {
-		_, _ = l.done(f.ctx, from) // without the peer there is nothing to tell
+		_, _ = l.done(f.ctx, from) // if the peer has exited, so has its state
 		from.release()
 	})
 }
 
-// done ends the use of an open file, and returns the digest of the whole.
+// done releases a remote file, and returns the digest of its contents.
 func (l *pull) done(ctx context.Context, from source) (sum chunk.Sum, err error) {
 	m, err := askFor[*fileEnded](ctx, from.proc, l.peer.asks, func(id uint32) []byte { return (&fileDone{id, from.handle}).encode() })
 	if err != nil {
@@ -143,21 +143,21 @@ func (l *pull) done(ctx context.Context, from source) (sum chunk.Sum, err error)
 	return m.sum, nil
 }
 
-// maxWorkers bounds the goroutines that compute digests of one file.
+// maxWorkers limits the goroutines computing digests of one file.
 const maxWorkers = 4
 
-// MaxFileSize is how many bytes a file has at most.
+// MaxFileSize is the maximum size of a file in bytes, 8 TiB.
 const MaxFileSize = 1 << 43
 
-// known is what is known of a chunk that is there.
+// known is the state of an existing chunk.
 type known struct {
 	have  have
 	print chunk.Fingerprint
-	// counted says that the chunk counts as moved.
+	// counted is set when the chunk is included in moved.
 	counted bool
 }
 
-// check computes the Fingerprints of what is there.
+// check computes the Fingerprints of existing chunks.
 func (l *pull) check(ctx context.Context, target *chunk.Target, have *chunk.Table[known]) error {
 	if !target.There() {
 		return nil
@@ -196,7 +196,7 @@ func (l *pull) check(ctx context.Context, target *chunk.Target, have *chunk.Tabl
 	return err
 }
 
-// chunks asks for all chunks, as many at a time as there are slots. Those that are there already are only compared.
+// chunks requests all chunks, one per slot concurrently. Existing ones are only compared.
 func (l *pull) chunks(ctx context.Context, from source, target *chunk.Target, have *chunk.Table[known]) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -221,7 +221,7 @@ func (l *pull) chunks(ctx context.Context, from source, target *chunk.Target, ha
 	return context.Cause(ctx)
 }
 
-// chunk asks for a chunk and stores it. If a request has no answer, the peer may still write to the slot, so its memory is not used again.
+// chunk requests a chunk and stores it. Without a response, the peer may still write to the slot, so its memory is not reused.
 func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) error {
 	if err := s.lend(l.peer, from.proc); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k i
 	return err
 }
 
-// fetch asks for a chunk and stores it. One that arrives with a wrong digest is asked for once more.
+// fetch requests a chunk and stores it. After a digest mismatch it requests the chunk once more.
 func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) (answered bool, err error) {
 	request := fileChunk{
 		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.granted.Number(), stage: s.granted.Region(),
@@ -273,7 +273,7 @@ func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k i
 	}
 }
 
-// count counts a chunk that is stored.
+// count counts a stored chunk.
 func (l *pull) count(have *known, m *fileChunked, n int) {
 	c := l.counts
 	c.chunks.Add(1)
@@ -284,7 +284,7 @@ func (l *pull) count(have *known, m *fileChunked, n int) {
 			c.kept.Add(int64(n))
 		}
 	}
-	switch m.how { // a peer that is restarted is asked for all chunks again
+	switch m.how { // a restarted peer gets requests for all chunks again
 	case chunkWritten:
 		have.have, have.print = haveDigest, chunk.Fingerprint(m.digest)<<32
 	case chunkZero:

@@ -12,15 +12,15 @@ import (
 	"ibverbx/internal/chunk"
 )
 
-// offered is what PutFile knows of the Export that the peer reads.
+// offered is PutFile's state of the Export that the peer reads.
 type offered struct {
 	peer *Peer
-	// served is how many bytes the peer has.
+	// served counts the bytes sent to the peer.
 	served atomic.Int64
 }
 
-// PutFile gives a file or a directory to the peer, which stores it as name. The name lies below an Export of the peer that this side
-// may write to. Directories on the way are made. The peer fetches the file as GetFile does, with the same promises.
+// PutFile starts uploading a local file or directory and returns immediately. The peer stores it as name, which must lie below one of its
+// Exports with Write access. Missing directories are created. The peer fetches the data as GetFile does, with the same guarantees.
 func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("put", name)
 	t.offered = &offered{peer: p}
@@ -45,16 +45,16 @@ func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 	return t
 }
 
-// withdrawTimeout is how long a transfer that was canceled waits until the peer has noticed.
+// withdrawTimeout bounds a canceled upload's wait for the peer.
 const withdrawTimeout = 2 * time.Second
 
-// offer asks the peer to fetch an Export, and waits until it has.
+// offer requests the peer to fetch an Export, and waits until it has.
 func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg TransferConfig) error {
 	ask, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	defer context.AfterFunc(ctx, func() {
 		_ = x.Close()                         // the peer's requests for chunks fail, and so does its transfer
-		time.AfterFunc(withdrawTimeout, stop) // unless it is not there
+		time.AfterFunc(withdrawTimeout, stop) // unless the peer is disconnected
 	})()
 	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.puts, func(id uint32) []byte {
 		return (&filePut{id: id, fresh: cfg.Fresh, source: x.cfg.Name, name: name}).encode()
@@ -71,7 +71,7 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	return nil
 }
 
-// sizeOf returns the length of a file, or of all files in a directory.
+// sizeOf returns the size of a file, or of all files in a directory.
 func sizeOf(ctx context.Context, file string) (total int64, err error) {
 	err = filepath.WalkDir(file, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -85,10 +85,10 @@ func sizeOf(ctx context.Context, file string) (total int64, err error) {
 	return total, err
 }
 
-// storing is a file or a tree that a peer puts here.
+// storing is a file or directory that a peer uploads.
 type storing struct {
 	proc *process
-	// ctx ends with the Engine, with the peer's process, and when another peer takes over.
+	// ctx is canceled with the Engine, with the peer's process, and when another peer takes over.
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -96,10 +96,10 @@ type storing struct {
 	err    error // valid when done is closed
 }
 
-// maxStoring is how many puts of a process are remembered, including those that have ended.
+// maxStoring limits the remembered uploads per process, including completed ones.
 const maxStoring = 64
 
-// store answers the request to fetch a file of the peer. If the peer asks again in another session, it gets the answer of the same transfer.
+// store returns the response to an upload request. A repeated request in another session gets the response of the same transfer.
 func (v *process) store(ctx context.Context, m *filePut) []byte {
 	st, err := v.beginStoring(ctx, m)
 	if err != nil {
@@ -108,7 +108,7 @@ func (v *process) store(ctx context.Context, m *filePut) []byte {
 	select {
 	case <-st.done:
 	case <-ctx.Done():
-		return refuse(m.id, context.Cause(ctx)) // it is not sent: the session has ended
+		return refuse(m.id, context.Cause(ctx)) // not sent: the session is lost
 	}
 	if st.err != nil {
 		return refuse(m.id, st.err)
@@ -117,7 +117,7 @@ func (v *process) store(ctx context.Context, m *filePut) []byte {
 	return (&fileStored{m.id, uint64(c.kept.Load()), uint64(c.chunks.Load()), uint64(c.bad.Load())}).encode()
 }
 
-// beginStoring begins a transfer, or returns the one that was begun.
+// beginStoring starts an upload, or returns the running one.
 func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error) {
 	x, inside, err := v.resolve(ctx, m.name, Write)
 	if err != nil {
@@ -134,7 +134,7 @@ func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error
 			return nil, err
 		case other != nil && other.proc.peer.service.Session() != nil && !other.proc.Over():
 			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.proc.peer)
-		case other != nil: // its process is lost: it was perhaps killed, and this is its successor
+		case other != nil: // its process is lost, perhaps killed, and this may be its successor
 			other.cancel()
 			select {
 			case <-other.done:
@@ -149,7 +149,7 @@ func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error
 	}
 }
 
-// enlist returns the transfer of a request, which may be fresh, or another one that has the same target.
+// enlist returns the transfer for a request, fresh or not, or another one with the same destination.
 func (f *Engine) enlist(proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,7 +181,7 @@ func (f *Engine) enlist(proc *process, m *filePut) (st, other *storing, fresh bo
 	return st, nil, true, nil
 }
 
-// runStoring runs a transfer in a goroutine of its own. It goes on in other sessions, and ends with the peer's process.
+// runStoring runs an upload in its own goroutine. It survives sessions but not the peer's process.
 func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) {
 	f := v.peer.engine
 	end := func(err error) {
@@ -197,7 +197,7 @@ func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) 
 	}
 }
 
-// fetch gets the file or the tree that a peer offers.
+// fetch receives the file or directory offered by a peer.
 func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) error {
 	l := &pull{peer: v.peer, cfg: TransferConfig{Fresh: m.fresh}, counts: &st.counts}
 	st.counts.name.Store(&m.name)

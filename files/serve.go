@@ -54,15 +54,15 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 	return nil, nil
 }
 
-// refuse answers a request that failed. What the operating system says about names is not told, apart from what a peer
-// needs to know. If this side is leaving there is no answer: the peer hears that, and asks the next process.
+// refuse returns the response to a failed request. Local paths in errors of the operating system are not revealed. If this side is closing,
+// it does not respond: the peer is notified, and sends the request to the next process.
 func refuse(id uint32, err error) []byte {
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
 	c, text := rpc.Failed, err.Error()
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
-		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // the path is that of this host
+		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // without the local path
 	}
 	switch {
 	case errors.Is(err, ErrDenied), errors.Is(err, fs.ErrPermission), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrName), errors.Is(err, chunk.ErrForeign):
@@ -81,13 +81,13 @@ func refuse(id uint32, err error) []byte {
 	return (&rpc.Refusal{ID: id, Code: c, Text: text}).Encode()
 }
 
-// isEscape reports whether an os.Root refused a path that leaves it. The error has no name.
+// isEscape reports whether an os.Root rejected a path that leaves it. That error is unnamed.
 func isEscape(err error) bool {
 	var e *fs.PathError
 	return errors.As(err, &e) && e.Err.Error() == "path escapes from parent"
 }
 
-// has reports whether the asking side has the bytes, which have a digest.
+// has reports whether the requester already has b, whose digest is given.
 func (m *fileChunk) has(b []byte, digest uint32) bool {
 	if m.have == haveNone || m.print.Digest() != digest {
 		return false
@@ -95,7 +95,7 @@ func (m *fileChunk) has(b []byte, digest uint32) bool {
 	return m.have == haveDigest || m.print == chunk.FingerprintOf(b, digest)
 }
 
-// chunk answers the request for a chunk: it reads the chunk, and writes it to the peer's memory unless the peer has it.
+// chunk returns the response to a chunk request: it reads the chunk, and writes it to the peer's memory unless the peer has it.
 func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []byte {
 	f := v.peer.engine
 	file, reading := f.lookup(v, m.handle), v.state.reading
@@ -137,9 +137,9 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 	return answer.encode()
 }
 
-// claim keeps the memory of a grant for one request, until release. After a lost session the peer asks again while the first request may
-// still be served. The second one waits for its end. One whose session has ended gets nothing, because the peer may use the memory for
-// another chunk by now. So a late write never falls into memory that is used again.
+// claim reserves a grant's memory for one request, until release. After a lost session, the peer repeats a request while the first may
+// still be running; the second waits for it. A request whose session is lost fails, because the peer may have reused the memory for another
+// chunk. So a late write never hits reused memory.
 func (v *process) claim(ctx context.Context, grant uint32) (release func(), err error) {
 	f := v.peer.engine
 	mine := make(chan struct{})

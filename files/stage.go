@@ -13,8 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// buffer is memory of this package that is a segment too. It outlives the segment, so a chunk can be read from it and written to it at any
-// time before close.
+// buffer is local memory that is also a segment. It outlives the segment, so chunks can be read and written at any time before close.
 type buffer struct {
 	mem     *verbs.Memory
 	segment *transfer.Segment
@@ -40,8 +39,7 @@ func (b *buffer) close(ctx context.Context) error {
 	return b.mem.Free()
 }
 
-// readPool is memory for chunks that are read from files and written to peers. It is made when it is first needed, and stays until
-// close.
+// readPool is memory for outgoing chunks. It is allocated on first use and kept until close.
 type readPool struct {
 	closing sync.Mutex // held by close
 
@@ -65,7 +63,7 @@ func (s readSlot) view(n int) transfer.LocalRange {
 	return s.buffer.segment.Slice(int64(s.number)*chunk.Size, int64(n))
 }
 
-// take returns a slot, and waits for one. share has a token for each slot of the same peer.
+// take waits for a slot. share holds one token per slot of the same peer.
 func (r *readPool) take(ctx context.Context, e *transfer.Engine, share rpc.Limit) (slot readSlot, err error) {
 	if err := share.Take(ctx); err != nil {
 		return readSlot{}, err
@@ -89,7 +87,7 @@ func (r *readPool) slot(ctx context.Context, e *transfer.Engine) (readSlot, erro
 	}
 }
 
-// make returns the memory, and allocates it the first time.
+// make returns the memory, allocating it on first use.
 func (r *readPool) make(e *transfer.Engine) (*buffer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +112,7 @@ func (r *readPool) release(s readSlot, share rpc.Limit) {
 	share.Give()
 }
 
-// close waits until no slot is in use, and frees the memory. If that fails, it can be called again.
+// close waits until all slots are free, and frees the memory. If that fails, it can be called again.
 func (r *readPool) close(ctx context.Context) error {
 	r.closing.Lock()
 	defer r.closing.Unlock()
@@ -129,7 +127,7 @@ func (r *readPool) close(ctx context.Context) error {
 		select {
 		case <-r.free:
 		case <-ctx.Done():
-			for n := range uint32(i) { // which ones they are is of no interest: no slot is taken any more
+			for n := range uint32(i) { // any numbers will do: slots are no longer used
 				r.free <- n
 			}
 			return fmt.Errorf("chunks are being read: %w", context.Cause(ctx))
@@ -144,15 +142,15 @@ func (r *readPool) close(ctx context.Context) error {
 	return err
 }
 
-// slot is memory for one chunk that a peer writes to. Each has a key of its own, which no other peer gets. One goroutine has it at a time.
+// slot is memory for one incoming chunk. Each has a separate key, granted to one peer. One goroutine uses it at a time.
 type slot struct {
-	// buffer is nil until a chunk needs it. granted is the access of proc to it.
+	// buffer is nil until needed. granted is proc's access to it.
 	buffer  *buffer
 	proc    *process
 	granted *transfer.Grant
 }
 
-// lend gets memory, unless the slot has some, and lends it to a process. A slot that another process was lent gets new memory.
+// lend allocates memory if necessary, and grants a process access. A slot granted to another process gets new memory.
 func (s *slot) lend(p *Peer, proc *process) error {
 	if s.proc == proc && !s.granted.Ended() {
 		return nil
@@ -172,10 +170,10 @@ func (s *slot) lend(p *Peer, proc *process) error {
 	return nil
 }
 
-// slotTimeout is how long a slot waits for the end of its use.
+// slotTimeout bounds the wait for a slot to become unused.
 const slotTimeout = 10 * time.Second
 
-// drop takes the memory back and frees it. After that nothing that the peer does reaches a chunk of this side.
+// drop revokes the memory and frees it. Afterwards the peer cannot reach it.
 func (s *slot) drop() error {
 	if s.buffer == nil {
 		return nil
@@ -189,14 +187,14 @@ func (s *slot) drop() error {
 	return nil
 }
 
-// stage is the slots of one transfer.
+// stage holds the slots of one transfer.
 type stage struct {
 	peer  *Peer
 	slots int
 	free  chan *slot
 }
 
-// newStage returns a stage of at most so many slots, and of at most half of those that are free. It waits for one slot.
+// newStage returns a stage with up to the given number of slots, and at most half of the free ones. It waits for one slot.
 func (p *Peer) newStage(ctx context.Context, slots int) (*stage, error) {
 	all := p.engine.staging
 	if err := p.staging.Take(ctx); err != nil {
@@ -220,7 +218,7 @@ func (p *Peer) newStage(ctx context.Context, slots int) (*stage, error) {
 	return s, nil
 }
 
-// close takes all slots back. Those whose memory cannot be freed stay in use.
+// close releases all slots. Slots whose memory cannot be freed stay in use.
 func (s *stage) close() error {
 	errs := make([]error, s.slots)
 	var work sync.WaitGroup

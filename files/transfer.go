@@ -15,52 +15,51 @@ import (
 	"ibverbx/transfer"
 )
 
-// TransferConfig describes a transfer of files. The zero value is usual.
+// TransferConfig configures a file transfer. The zero value suits most programs.
 type TransferConfig struct {
-	// Fresh means that nothing that is at the target is used: neither what an earlier transfer has left, nor the file that
-	// has the name.
+	// Fresh ignores existing data at the destination: both partial data from an earlier transfer and an existing file.
 	Fresh bool
-	// Sync says what is on the disk when the transfer has ended. PutFile ignores it: the peer syncs files.
+	// Sync selects what is flushed to disk before the transfer completes. PutFile ignores it: the peer uses SyncFile.
 	Sync Sync
-	// Parallel is how many files of a directory are received at a time. Zero means 8. Of one peer at most 128 files are open at a time, and
-	// others wait.
+	// Parallel is the maximum number of files received concurrently from a directory. Zero means 8. All transfers from one peer together
+	// have at most 128 open files; others wait. PutFile ignores it.
 	Parallel int
 }
 
-// Sync says what survives a crash of the system.
+// Sync selects the durability of received files after a system crash.
 type Sync uint8
 
-// Kinds of Sync.
+// Durability levels.
 const (
-	// SyncFile writes the bytes of a file to the disk before the file gets its name.
+	// SyncFile flushes a file's contents before it is renamed to its final name.
 	SyncFile = Sync(chunk.SyncFile)
-	// SyncDir writes the name to the disk too.
+	// SyncDir also flushes the directory, and thus the name.
 	SyncDir = Sync(chunk.SyncDir)
-	// SyncNever leaves it to the system. After a crash a file may have its name and wrong bytes.
+	// SyncNever leaves flushing to the system. After a crash, a file may have its final name and wrong contents.
 	SyncNever = Sync(chunk.SyncNever)
 )
 
 const defaultParallel = 8
 
-// Transfer is a file or a tree that is being transferred.
+// Transfer is a running or completed transfer of a file or directory. All methods are safe for concurrent use.
 type Transfer struct {
 	peer *Peer
-	// op is "get" or "put", and name the peer's name.
+	// op is "get" or "put", name the remote name.
 	op, name string
 	counts   counts
-	// offered is set for PutFile, where the peer counts.
+	// offered is set for PutFile, which counts served bytes.
 	offered *offered
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	err     error // valid when done is closed
 }
 
-// GetFile gets a file or a directory of the peer. dest is where it goes: the new name, or for a file a directory that is there. A directory is
-// stored as dest, with what is in it. A file grows under a hidden name beside its place, and replaces a file that has
-// the name when it is complete.
+// GetFile starts downloading a remote file or directory and returns immediately. dest is the new path or, for a file, an existing directory
+// to place it in. A directory's contents are stored below dest. A file is received under a hidden temporary name next to its destination,
+// and replaces an existing file when it is complete.
 //
-// A transfer that ended early, also because a process was killed, is continued by calling GetFile again: what is there is compared by digests
-// and is not sent again.
+// To resume an interrupted transfer, even after a process was killed, call GetFile again: existing data is verified by digest and not sent
+// again. Within a directory, entries that cannot be transferred are skipped; the transfer then fails and reports them at the end.
 func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("get", name)
 	t.run(func() error {
@@ -77,7 +76,7 @@ func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 	return t
 }
 
-// checkPath refuses the name of a file of a peer that no request can have.
+// checkPath validates a remote file name.
 func checkPath(name string) error {
 	switch {
 	case len(name) > maxPath:
@@ -88,7 +87,7 @@ func checkPath(name string) error {
 	return nil
 }
 
-// fileTo receives a file to a path of the system.
+// fileTo receives a file to a local path.
 func (l *pull) fileTo(ctx context.Context, from source, name, dest string) error {
 	if dest == "" {
 		dest = "."
@@ -119,13 +118,13 @@ func (l *pull) single(ctx context.Context, from source, name string, root *os.Ro
 	return errors.Join(l.file(ctx, from, name, root, local), l.stage.close())
 }
 
-// staged gets memory for chunks.
+// staged allocates memory for chunks.
 func (l *pull) staged(ctx context.Context, slots int) (err error) {
 	l.stage, err = l.peer.newStage(ctx, max(slots, 1))
 	return err
 }
 
-// newTransfer returns a transfer, and a context that ends when it is canceled.
+// begin returns a transfer, and a context that is canceled with it.
 func (p *Peer) begin(op, name string) (*Transfer, context.Context) {
 	t := &Transfer{peer: p, op: op, name: name, done: make(chan struct{})}
 	base := path.Base(name)
@@ -135,14 +134,14 @@ func (p *Peer) begin(op, name string) (*Transfer, context.Context) {
 	return t, ctx
 }
 
-// run runs the transfer in a goroutine of its own.
+// run runs the transfer in its own goroutine.
 func (t *Transfer) run(f func() error) {
 	if !t.peer.engine.begin(func() { t.end(f()) }) {
 		t.end(ErrClosed)
 	}
 }
 
-// end ends the transfer.
+// end completes the transfer.
 func (t *Transfer) end(err error) {
 	if err != nil {
 		if e := t.peer.engine; e.isClosed() && errors.Is(err, context.Canceled) {
@@ -154,7 +153,7 @@ func (t *Transfer) end(err error) {
 	close(t.done)
 }
 
-// fileError makes errors of files those of this package.
+// translate maps errors of package chunk to errors of this package.
 func translate(err error) error {
 	switch {
 	case errors.Is(err, chunk.ErrChanged):
@@ -169,10 +168,11 @@ func translate(err error) error {
 	return err
 }
 
-// Done is closed when the transfer has ended.
+// Done returns a channel that is closed when the transfer completes.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
-// Wait waits until the transfer has ended, and returns its error. If ctx ends before, the transfer goes on.
+// Wait blocks until the transfer completes and returns its error, an *Error. If ctx is done first, Wait returns the cause of ctx and the
+// transfer continues.
 func (t *Transfer) Wait(ctx context.Context) error {
 	select {
 	case <-t.done:
@@ -182,7 +182,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	}
 }
 
-// Err is nil until the transfer has ended, and then says why it failed.
+// Err returns the transfer's error once it has completed. It is nil while the transfer is running and after success.
 func (t *Transfer) Err() error {
 	select {
 	case <-t.done:
@@ -192,22 +192,25 @@ func (t *Transfer) Err() error {
 	}
 }
 
-// Cancel ends the transfer in ErrCanceled. What has arrived stays, and another transfer goes on with it.
+// Cancel aborts the transfer, which fails with ErrCanceled, and returns immediately. Received data is kept, and a later transfer resumes
+// from it.
 func (t *Transfer) Cancel() { t.cancel(ErrCanceled) }
 
-// Status describes how far a transfer is.
+// Status is a snapshot of a transfer's progress.
 type Status struct {
-	// Status has phase, bytes and rates. Phase is Checking while the digests of existing chunks are computed.
+	// Status holds phase, bytes and rates. While Phase is transfer.Checking, existing data is verified, and Bytes and Total cover only
+	// that.
 	transfer.Status
-	// Name is the file started last.
+	// Name is the most recently started file.
 	Name string
-	// BytesReused is the part of Bytes that already existed at the target.
+	// BytesReused is the part of Bytes that already existed at the destination. For PutFile it is known only at the end.
 	BytesReused int64
-	// Chunks counts the verified chunks, and ChunksRetried the chunks with a wrong digest, which were requested again.
+	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch. For PutFile they are known only at the
+	// end.
 	Chunks, ChunksRetried int64
 }
 
-// Status returns how far the transfer is, without rates.
+// Status returns the transfer's progress, without rates.
 func (t *Transfer) Status() Status {
 	c := &t.counts
 	s := Status{Name: *c.name.Load(), BytesReused: c.kept.Load(), Chunks: c.chunks.Load(), ChunksRetried: c.bad.Load()}
@@ -226,7 +229,8 @@ func (t *Transfer) Status() Status {
 	return s
 }
 
-// Progress returns the Status now and then, until the transfer has ended or ctx ends. The last one is that at the end.
+// Progress returns an iterator that yields the Status, with rates, once per interval (at least 1 ms) until the transfer completes or ctx is
+// done. The last Status of a completed transfer is its final one.
 func (t *Transfer) Progress(ctx context.Context, every time.Duration) iter.Seq[Status] {
 	return func(yield func(Status) bool) {
 		var s Status

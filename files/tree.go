@@ -12,15 +12,15 @@ import (
 	"ibverbx/internal/chunk"
 )
 
-// Bounds of a tree.
+// Limits of a tree.
 const (
 	maxTree      = 1 << 20   // entries
-	maxTreeNames = 256 << 20 // bytes of names
-	maxDepth     = 128       // directories in directories
-	maxTrees     = 4         // that are received from one peer at a time
+	maxTreeNames = 256 << 20 // total size of names in bytes
+	maxDepth     = 128       // nested directories
+	maxTrees     = 4         // received concurrently from one peer
 )
 
-// treeTo receives a directory to a path of the system.
+// treeTo receives a directory to a local path.
 func (l *pull) treeTo(ctx context.Context, name, dest string) error {
 	if dest == "" {
 		dest = path.Base(name)
@@ -40,7 +40,7 @@ func (l *pull) treeTo(ctx context.Context, name, dest string) error {
 	return err
 }
 
-// newHolders returns the directories that get a name when dir and those that it is in are made: none if dir is there.
+// newHolders returns the directories that gain an entry when dir and its parents are created; empty if dir exists.
 func newHolders(dir string) (holders []string) {
 	for dir = filepath.Clean(dir); ; {
 		if _, err := os.Lstat(dir); err == nil || dir == filepath.Dir(dir) {
@@ -51,7 +51,7 @@ func newHolders(dir string) (holders []string) {
 	}
 }
 
-// syncDir writes the names in a directory to the disk.
+// syncDir flushes a directory.
 func syncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {
@@ -60,7 +60,7 @@ func syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// tree receives a directory. What cannot be received is left out, and the rest is received.
+// tree receives a directory. Entries that cannot be received are skipped.
 func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
 	if err := l.peer.trees.Take(ctx); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
 	return l.left.err()
 }
 
-// walk returns what is in a directory of the peer, and in those in it. A directory comes before what is in it.
+// walk returns all entries of a remote directory tree. Directories precede their contents.
 func (l *pull) walk(ctx context.Context, name, dir string, depth int, all []chunk.Entry) ([]chunk.Entry, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%s: %w: more than %d directories in each other", dir, ErrTooLong, maxDepth)
@@ -108,7 +108,7 @@ func (l *pull) walk(ctx context.Context, name, dir string, depth int, all []chun
 	return all, nil
 }
 
-// receive makes directories and links, and receives files, some at a time.
+// receive creates directories and links, and receives files concurrently.
 func (l *pull) receive(ctx context.Context, name string, root *os.Root, entries []chunk.Entry) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,14 +155,14 @@ func (l *pull) receive(ctx context.Context, name string, root *os.Root, entries 
 	return chunk.Finish(root, dirs, chunk.Sync(l.cfg.Sync))
 }
 
-// omissions is what was left out of a tree, and why.
+// omissions records the skipped entries of a tree, and why.
 type omissions struct {
 	mu    sync.Mutex
 	count int
 	first []error // not all: there can be a million
 }
 
-// add leaves something out.
+// add records a skipped entry.
 func (o *omissions) add(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -171,7 +171,7 @@ func (o *omissions) add(err error) {
 	}
 }
 
-// err returns nil if nothing was left out.
+// err returns nil if all entries were received.
 func (o *omissions) err() error {
 	if o.count == 0 {
 		return nil
@@ -179,7 +179,7 @@ func (o *omissions) err() error {
 	return fmt.Errorf("%d left out, the rest is there: %w", o.count, errors.Join(o.first...))
 }
 
-// omits reports whether an error is that of one file, which other files of the tree do not have.
+// omits reports whether an error concerns only one file of the tree.
 func omits(err error) bool {
 	for _, cause := range []error{ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy, chunk.ErrForeign} {
 		if errors.Is(err, cause) {

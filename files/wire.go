@@ -16,11 +16,11 @@ import (
 	"ibverbx/transfer"
 )
 
-// version is the version of the protocol.
+// version is this package's protocol version.
 const version = 1
 
-// Messages, see package rpc. The side that receives a file asks for each chunk. The other side writes it to the memory that the
-// request names and answers when it is there.
+// Messages, see package rpc. The receiver of a file requests each chunk. The sender writes it to the memory given in the request, and
+// responds.
 const (
 	kindFileOpen  rpc.Kind = 0x10 // id, handle u32, name
 	kindFileList  rpc.Kind = 0x11 // id, length of name u16, name, after
@@ -34,48 +34,48 @@ const (
 	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
 	kindFileStored  rpc.Kind = 0x94 // id, kept u64, chunks u64, bad u64
 
-	maxPath    = 4096                     // bytes of a name with directories, and of the target of a link
-	maxEntries = 512                      // entries of an answer
-	maxIndex   = MaxFileSize / chunk.Size // chunks of a file
-	maxPage    = 512 << 10                // bytes of entries of an answer, after which no more are added
+	maxPath    = 4096                     // length of a path, and of a link's target
+	maxEntries = 512                      // entries per response
+	maxIndex   = MaxFileSize / chunk.Size // chunks per file
+	maxPage    = 512 << 10                // bytes of entries after which a response is full
 )
 
-// fileOpen asks for a file or a directory. It is answered by fileOpened. The asking side chooses the handle of the file. So it can ask
-// again after a lost session, and give up a file without having the answer.
+// fileOpen opens a file or directory. The response is fileOpened. The requester chooses the handle, so it can repeat the request after a
+// lost session, and release a file without having the response.
 type fileOpen struct {
 	id, handle uint32
 	name       string
 }
 
-// fileOpened describes what was opened. A directory has no handle.
+// fileOpened describes the opened file. A directory does not use the handle.
 type fileOpened struct {
 	id    uint32
 	entry fileEntry
 }
 
-// fileList asks for the entries of a directory after a name. An empty name means all exports.
+// fileList requests a directory's entries after a name. An empty name means all exports.
 type fileList struct {
 	id          uint32
 	name, after string
 }
 
-// fileEntries has entries in the order of their names. more means that there are others after the last one.
+// fileEntries holds entries sorted by name. more is set if others follow.
 type fileEntries struct {
 	id      uint32
 	more    bool
 	entries []fileEntry
 }
 
-// fileEntry is an entry of a directory. Its name may be anything without a slash and without a zero byte. If access is not 0, it
-// is an export or a file that was asked for, and its name is a path.
+// fileEntry is a directory entry. Its name may be anything without slashes and zero bytes. If access is not 0, it is an export or a single
+// requested file, and its name is a path.
 type fileEntry struct {
 	chunk.Entry
-	// access is what the peer may do.
+	// access is the peer's access.
 	access Access
 }
 
-// fileChunk asks for a chunk of an open file. It is written to memory that the request lends. If the asking side has a chunk with that Fingerprint,
-// it need not be written.
+// fileChunk requests a chunk of an open file and grants memory for it. If the requester has a chunk with the given Fingerprint, it need not
+// be written.
 type fileChunk struct {
 	id, handle uint32
 	index      uint64
@@ -85,32 +85,32 @@ type fileChunk struct {
 	stage      ibverbx.RemoteRegion
 }
 
-// have is what the asking side knows of the chunk that it has.
+// have is the requester's knowledge of its existing chunk.
 type have uint8
 
 const (
-	haveNone        have = iota // it has none
-	haveFingerprint             // its Fingerprint: it may be of another version of the file
-	haveDigest                  // the upper half of its Fingerprint: it came from this version
+	haveNone        have = iota // no chunk exists
+	haveFingerprint             // its Fingerprint: it may be from another version of the file
+	haveDigest                  // the upper half of its Fingerprint: it is from this version
 )
 
-// fileChunked says that the chunk with that digest is where how says.
+// fileChunked reports the chunk's digest, and its location in how.
 type fileChunked struct {
 	id     uint32
 	how    how
 	digest uint32
 }
 
-// how is where a chunk is.
+// how is the location of a chunk.
 type how uint8
 
 const (
-	chunkWritten how = iota // in the memory of the request
-	chunkSame               // the asking side has it
-	chunkZero               // nowhere: all bytes are zero
+	chunkWritten how = iota // in the request's memory
+	chunkSame               // the requester has it
+	chunkZero               // not stored: all bytes are zero
 )
 
-// fileDone ends the use of an open file. It is answered by fileEnded, which has the digest of the whole if all chunks were read.
+// fileDone releases an open file. The response is fileEnded, with the digest of the whole file if all chunks were read.
 type (
 	fileDone  struct{ id, handle uint32 }
 	fileEnded struct {
@@ -120,8 +120,8 @@ type (
 	}
 )
 
-// filePut asks the peer to fetch the export source of this side, and to store it as name. It is answered by fileStored, with the
-// bytes that were there already, the chunks that were verified, and those that were wrong at first.
+// filePut requests the peer to fetch the local export source, and to store it as name. The response is fileStored, with the reused bytes,
+// the verified chunks, and the retried ones.
 type (
 	filePut struct {
 		id           uint32
@@ -203,11 +203,11 @@ func (e *fileEntry) append(b []byte) []byte {
 	return wire.AppendString(wire.AppendString(b, e.Name), e.Link)
 }
 
-// reader takes a message apart.
+// reader decodes a message.
 type reader struct{ wire.Reader }
 
-// decode returns the message in b: a pointer to one of the types above or of package rpc, or nil for one to be ignored. Its values are in
-// the range of their type, but may be false.
+// decode returns the message in b: a pointer to one of the types above or of package rpc, or nil if it should be ignored. Field values are
+// in range but otherwise unchecked.
 func decode(b []byte) (any, error) {
 	r := reader{wire.NewReader(b)}
 	k := rpc.Kind(r.U8())
@@ -218,7 +218,7 @@ func decode(b []byte) (any, error) {
 	return m, nil
 }
 
-// message takes the message behind its kind.
+// message decodes the message after its kind.
 func (r *reader) message(k rpc.Kind) any {
 	switch k {
 	case kindFileOpen:
@@ -252,7 +252,7 @@ func (r *reader) message(k rpc.Kind) any {
 	}
 }
 
-// path takes the rest, which is a name that may not be valid.
+// path decodes the rest as a name, which may be invalid.
 func (r *reader) path() string {
 	s := r.Rest(maxPath)
 	r.Check(s != "")
