@@ -13,11 +13,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// vicinity says which addresses the NICs of a peer can have.
+// vicinity determines the addresses allowed for a peer's NICs.
 type vicinity struct {
-	// peer is the address of the peer's end of the connection.
+	// peer is the peer's address on the connection.
 	peer netip.Addr
-	// local are the addresses of this host with the networks that they are in.
+	// local are this host's addresses with their networks.
 	local []netip.Prefix
 	// more are the networks of Config.PeerNetworks and the addresses in the peer's certificate.
 	more []netip.Prefix
@@ -54,8 +54,7 @@ func (v *vicinity) ours(a netip.Addr) bool {
 	return a.IsLoopback() || slices.ContainsFunc(v.local, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// check refuses an address that names no single host, or that is unrelated to the peer: packets would
-// go to a host that has not asked for them.
+// check rejects an address that is not a single host's, or that is unrelated to the peer: packets would hit an uninvolved host.
 func (v *vicinity) check(a netip.Addr) error {
 	holds := func(p netip.Prefix) bool { return p.Masked().Contains(a) }
 	switch {
@@ -73,8 +72,7 @@ func (v *vicinity) check(a netip.Addr) error {
 		"add its network to Config.PeerNetworks if the peer has such NICs", a, v.peer)
 }
 
-// broadcast reports whether a reaches all hosts of an IPv4 network. A network of 31 or 32 bits has no
-// such address (RFC 3021).
+// broadcast reports whether a is the broadcast address of an IPv4 network. Networks with 31 or 32 bits do not have one (RFC 3021).
 func broadcast(p netip.Prefix, a netip.Addr) bool {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return false

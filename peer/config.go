@@ -12,122 +12,114 @@ import (
 	"ibverbx/verbs"
 )
 
-// Config describes one side of a Session. The two sides may have different Configs.
+// Config configures one side of a Session. The two sides may use different Configs.
 type Config struct {
-	// Auth is how the two sides authenticate each other: certificates or a token.
+	// Auth configures mutual authentication by certificate or token.
 	Auth bootstrap.Config
 
-	// Rails are open NICs. The caller keeps them, and they must outlive the Session. The Sessions
-	// of a Listener share them. Otherwise, with failover, the events of a NIC belong to one
-	// Session at a time, unless On is set.
+	// Rails are open NICs. The caller keeps ownership; they must outlive the Session. All Sessions of a Listener share them. Otherwise,
+	// with failover, a NIC's events belong to one Session at a time, unless SharedCQ is set.
 	Rails []ibverbx.RailConfig
-	// Open opens the NICs if Rails is empty, and the Session closes them. SoftNICs and
-	// Devices return such functions. Nil means one software NIC on the local address of the
-	// connection.
+	// Open opens the NICs if Rails is empty; the Session closes them. OpenSoftNICs and OpenDevices return such functions. Nil opens a
+	// software NIC on the connection's local address.
 	Open func() (NICs, error)
-	// Link is how the two sides reach each other if all rails are software NICs on UDP. Shared memory replaces the
-	// rails, one by one. Empty means LinkAuto for the NIC that the Session opens by default, and LinkUDP with
-	// Rails or Open.
+	// Link selects shared memory or UDP if all rails are UDP software NICs. Shared memory replaces the rails one by one. Empty means
+	// LinkAuto for a NIC opened by default, and LinkUDP with Rails or Open.
 	Link Link
-	// Path is the Path of every rail whose own Path is zero: quality of service, retries and
-	// rows of tables for this side. The peer has its own.
+	// Path applies to every rail with a zero Path: quality of service, retries and table indexes of this side. The peer configures its own.
 	Path verbs.PathConfig
 
-	// SharedCQ puts the Session on an existing VirtualCQ and its Rails, which other Sessions may use
-	// too. SharedCQ calls step with the VirtualCQ while no other goroutine uses it, for example with a
-	// mutex held, and returns the error of step. Connecting takes several steps, and
-	// Session.Close takes one. A step does not wait for the peer. The program polls the VirtualCQ
-	// and closes it after the Sessions. It must not hold the mutex in VirtualCQ.Wait, which sleeps as
-	// long as nothing happens. Then Rails, Open, Path and CQ must be zero. Nil means a
+	// SharedCQ puts the Session on an existing VirtualCQ and its Rails, shared with other Sessions. SharedCQ must call step with the
+	// VirtualCQ while no other goroutine uses it, for example with a mutex held, and return the error of step. Connecting takes several
+	// steps, Session.Close takes one; a step never waits for the peer. The program polls the VirtualCQ and closes it after the Sessions. It
+	// must not hold the mutex in VirtualCQ.Wait, which sleeps until an event. Rails, Open, Path and CQ must be zero. Nil creates a
 	// VirtualCQ for this Session alone.
 	SharedCQ func(step func(*ibverbx.VirtualCQ) error) error
 
-	// OnServiceMessage gets the messages of kind bootstrap.KindService that arrive while the Session is being made, in
-	// order. It is called by the goroutine that connects. Nil means that such a message is an error.
+	// OnServiceMessage receives messages of kind bootstrap.KindService that arrive while the Session is being established, in order, on the
+	// connecting goroutine. If it is nil, such a message is a protocol error.
 	OnServiceMessage func(body []byte)
 
-	// PeerNetworks are networks that the peer's NICs may be on. Without it they must be on a network
-	// of this host, have the peer's address of the connection, or be named in its certificate. Routed
-	// fabrics need it.
+	// PeerNetworks are additional networks allowed for the peer's NICs; routed fabrics need them. By default a NIC must be on one of this
+	// host's networks, have the peer's connection address, or be listed in its certificate.
 	PeerNetworks []netip.Prefix
 
-	// Regions is the memory that the peer may use, at most 1024 regions.
+	// Regions is the memory exposed to the peer, at most 1024 regions.
 	Regions []RegionConfig
 
-	// QP describes the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize are
-	// preferences. If both sides set one, the smaller value is used, within the limits of
-	// both. Zero lets the peer choose, but then all lanes together hold about 2^18 requests
-	// at most. Scheme and Control must be zero: use Schemes and NoFailover. Deadline and
-	// KeepAtomics have no effect if the peer has disabled failover (Session.Agreed). Log also gets
-	// a record when the Session is connected and when it is closed, and all records have the
-	// peer's address.
+	// QP configures the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize are preferences: if both sides set one, the
+	// smaller value is used, within the limits of both. Zero lets the peer choose; all lanes together then hold at most about 2^18
+	// requests. Scheme and Control must be zero: use Schemes and NoFailover. Deadline and KeepAtomics have no effect if the peer has
+	// disabled failover (Session.Agreed). Log also receives a record when the Session is connected and when it is closed; every record
+	// includes the peer's address.
 	QP ibverbx.Config
-	// Schemes are the schemes that this side accepts, the preferred one first. The dialer's
-	// order decides. Empty means all: Tally, DQPLB, Spray.
+	// Schemes are the accepted schemes in order of preference. The dialer's order decides. Empty means all: Tally, DQPLB, Spray.
 	Schemes []ibverbx.Scheme
-	// MTU is the preferred path MTU in bytes. Zero means the largest that both ports have.
+	// MTU is the preferred path MTU in bytes. Zero means the largest supported by both ports.
 	MTU int
-	// Minimum holds the smallest values that this side accepts. Less is a MismatchError. A
-	// zero field sets no minimum.
+	// Minimum holds the smallest accepted values. If the peer cannot meet them, connecting fails with a MismatchError. Zero fields are not
+	// checked.
 	Minimum Limits
-	// NoFailover disables the control channel, so losing a lane ends the VirtualQP. It
-	// takes effect on both sides if either sets it.
+	// NoFailover disables the control channel, so the loss of a lane fails the VirtualQP. Setting it on one side suffices.
 	NoFailover bool
 
-	// Unsealed turns off sealing: encryption and authentication of the packets (docs/wire.md). Whoever sees
-	// them can then read and change all data and end the session. Both sides must set it, or neither. Without
-	// it packets are sealed if the two sides met over TLS and all NICs of both can seal, which software NICs
-	// over UDP can and others cannot (Agreement.Sealed).
+	// Unsealed disables sealing, the encryption and authentication of packets (docs/wire.md). On-path attackers can then read and modify
+	// all data and abort the session. Both sides must set it to the same value. By default, packets are sealed if the connection uses TLS
+	// and all NICs on both sides support it; only software NICs over UDP do (Agreement.Sealed).
 	Unsealed bool
-	// RequireSealed makes a Session without sealing a MismatchError, before any key is sent: over plain text, or with a
-	// NIC that cannot seal. Shared memory is accepted, because it has no packets.
+	// RequireSealed makes an unsealed Session fail with a MismatchError before any key is sent: over plain text, or with a NIC that cannot
+	// seal. Shared memory is accepted, because it does not use packets.
 	RequireSealed bool
 
-	// CQ describes the VirtualCQ. Zero means a sufficient depth and a Waker.
+	// CQ configures the VirtualCQ. Zero means a sufficient depth and a Waker.
 	CQ ibverbx.CQConfig
-	// Timeout bounds the time from authentication until the peer is ready. Zero means 30 s.
+	// Timeout bounds the time from authentication until the peer is ready. Zero means 30 s; negative values are invalid.
 	Timeout time.Duration
 
-	// base are the Rails that the Sessions of a Listener fork; nil if each opens its own.
+	// base holds the Rails forked by a Listener's Sessions; nil if each opens separate ones.
 	base *ibverbx.Rails
 }
 
-// Limits are numbers that the two sides negotiate.
+// Limits holds the negotiated numbers.
 type Limits struct {
+	// Lanes is the number of lanes; SendDepth, RecvDepth and LaneDepth are queue depths in requests.
 	Lanes, SendDepth, RecvDepth, LaneDepth int
-	FragmentSize                           int // bytes
-	MTU                                    int // bytes
+	// FragmentSize is in bytes.
+	FragmentSize int
+	// MTU is the path MTU in bytes.
+	MTU int
 }
 
-// NICs are open NICs.
+// NICs is the result of Config.Open: open NICs.
 type NICs struct {
+	// Rails describes one rail per NIC port.
 	Rails []ibverbx.RailConfig
-	// Close closes the NICs. Nil means that there is nothing to close.
+	// Close closes the NICs; it may be nil.
 	Close func() error
 }
 
-// RegionConfig describes memory that the peer may use.
+// RegionConfig describes memory exposed to the peer. One of Memory, Size and DMABuf is required.
 type RegionConfig struct {
-	// Name identifies the memory on both sides (Session.Local, Session.Remote). It has at
-	// most 64 bytes of UTF-8, is unique within Config.Regions, and may be empty.
+	// Name identifies the memory on both sides (Session.Local, Session.Remote). It has at most 64 bytes of UTF-8, is unique within
+	// Config.Regions, and may be empty.
 	Name string
-	// Memory is the memory, which the caller keeps. Nil means that the Session allocates
-	// Size bytes and frees them.
+	// Memory is existing memory, owned by the caller. It must outlive the Session.
 	Memory *verbs.Memory
-	Size   int
-	// DMABuf is a part of a dma-buf, in place of Memory and Size. Nil means none.
+	// Size makes the Session allocate and free that many bytes if Memory is nil.
+	Size int
+	// DMABuf is a range of a dma-buf, instead of Memory and Size.
 	DMABuf *DMABufConfig
-	// Access is what the peer may do. Zero means verbs.AccessAll.
+	// Access is the peer's access to the memory. Zero means verbs.AccessAll.
 	Access verbs.Access
-	// For reports whether a peer gets the region. A Session with another peer does not have it.
-	// Nil means every peer.
+	// For selects the peers that get the region; Sessions with other peers do not contain it. Nil selects every peer.
 	For func(bootstrap.Peer) bool
 }
 
-// DMABufConfig names Length bytes at Offset of a dma-buf, such as memory of a GPU. The caller keeps FD and may
-// close it when the Session is made.
+// DMABufConfig is a range of a dma-buf, for example GPU memory.
 type DMABufConfig struct {
-	FD             int
+	// FD is the dma-buf's file descriptor. The caller owns it and may close it once the Session is established.
+	FD int
+	// Offset and Length are in bytes.
 	Offset, Length uint64
 }
 
@@ -137,7 +129,7 @@ const (
 	maxRegionName  = 64
 )
 
-// withDefaults returns c with defaults in place of zeros.
+// withDefaults returns c with defaults applied.
 func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout

@@ -15,7 +15,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// Dial connects to the listener at addr ("host:port") and returns when both sides are ready.
+// Dial connects to the listener at addr ("host:port") and returns when both sides are ready. ctx only bounds the call. Errors wrap
+// verbs.ErrInvalid for an invalid Config, ErrMismatch if the negotiation fails, or a bootstrap error, for example for failed
+// authentication.
 func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -28,8 +30,8 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	return own(join(ctx, conn, true, &cfg))
 }
 
-// Accept waits at addr ("host:port", or ":port" for all addresses) for one authenticated peer
-// and returns when both sides are ready. It rejects peers that fail authentication.
+// Accept waits at addr ("host:port", or ":port" for all addresses) for one authenticated peer, and returns when both sides are ready. It
+// rejects peers that fail authentication, and continues waiting. Other errors are as for Dial.
 func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	l, err := Listen(ctx, addr, cfg)
 	if err != nil {
@@ -39,10 +41,9 @@ func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	return s, errors.Join(err, l.Close())
 }
 
-// Connect creates a Session on an existing connection. Exactly one of the two sides is the
-// dialer. The caller keeps the connection but must not receive on it during the call. When
-// both sides have closed the Session, the connection can carry another one. After an error
-// the connection is closed.
+// Connect creates a Session on an existing connection. Exactly one side must set dialer. The caller keeps ownership of the connection, but
+// must not receive on it during the call. Once both sides have closed the Session, the connection can carry another one. On error, Connect
+// closes the connection. Errors are as for Dial.
 func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -65,8 +66,7 @@ func own(s *Session, err error) (*Session, error) {
 	return s, err
 }
 
-// join creates a Session on a connection. After an error it closes the connection. The peer of a listener
-// waits until it calls sayReady.
+// join creates a Session on a connection. On error it closes the connection. A listener's peer waits until the listener calls sayReady.
 func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -87,7 +87,7 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	var theirs *Offer
 	var err error
-	if !dialer { // first, so that a silent peer costs a connection and no NIC
+	if !dialer { // first, so that a silent peer costs only a connection
 		if theirs, err = s.takeOffer(ctx); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	return nil
 }
 
-// log writes a record of the Session that is connected, and one when it is closed. There is none if to is nil.
+// log records that the Session is connected, and adds a closer that records that it is closed. It does nothing if to is nil.
 func (s *Session) log(to *slog.Logger) {
 	if to == nil {
 		return
@@ -174,9 +174,9 @@ func (s *Session) log(to *slog.Logger) {
 	})
 }
 
-// seal returns the Seal of the Session's packets, which is given unless the two sides have agreed on one.
+// seal returns the Seal for the Session's packets: the agreed one, or given.
 func (s *Session) seal(secret []byte, dialer bool, given verbs.Seal) (verbs.Seal, error) {
-	if s.Link == LinkShm { // it has no packets that others see
+	if s.Link == LinkShm { // shared memory does not use packets
 		s.Agreed.Sealed = false
 		return nil, nil
 	}
@@ -191,7 +191,7 @@ func (s *Session) seal(secret []byte, dialer bool, given verbs.Seal) (verbs.Seal
 	return seal, nil
 }
 
-// open returns the rails of this side. It opens NICs if the Config names none.
+// open returns the local rails. It opens NICs if the Config does not contain any.
 func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
 	if s.on = c.SharedCQ; s.on != nil {
 		s.shared = true
@@ -292,8 +292,7 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRai
 	return card, err
 }
 
-// sayReady tells the peer that the QPs of this side are in RTR. A request that arrived before that
-// would be dropped.
+// sayReady notifies the peer that the local QPs are in RTR. Requests that arrive earlier would be dropped.
 func (s *Session) sayReady(ctx context.Context) error {
 	return s.Conn.Send(ctx, bootstrap.KindReady, nil)
 }

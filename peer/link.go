@@ -21,38 +21,38 @@ import (
 	"ibverbx/verbs"
 )
 
-// Link is how two sides with software NICs reach each other.
+// Link is the type of link between two sides with software NICs.
 type Link string
 
-// Links.
+// Link types.
 const (
-	// LinkAuto is shared memory if both sides are processes of one user on one host, otherwise the NICs that
-	// the side has. Session.LinkReason says why it is not shared memory.
+	// LinkAuto uses shared memory between two processes of one user on one host, otherwise the configured NICs.
+	// Session.LinkReason explains why shared memory is not used.
 	LinkAuto Link = "auto"
-	// LinkShm is shared memory (softnic.ShmLink). If that is not possible, there is no Session.
+	// LinkShm requires shared memory (softnic.ShmLink). If that is impossible, connecting fails with a MismatchError or the cause.
 	LinkShm Link = "shm"
-	// LinkUDP are the NICs that the side has.
+	// LinkUDP uses the configured NICs.
 	LinkUDP Link = "udp"
 )
 
-// OfferLink is what a side says about the link. The dialer offers a socket and a nonce. A listener that has reached the
-// socket answers with a nonce of its own. Each side proves over the socket that it knows the other's nonce. Both came
-// over the authenticated connection, so the processes at the ends of the socket are those of the connection.
+// OfferLink is the part of an Offer about shared memory. The dialer offers a socket and a nonce. A listener that has reached the socket
+// responds with another nonce. Each side proves over the socket that it knows the other's nonce. Both nonces were sent over the
+// authenticated connection, so the processes at the ends of the socket are those of the connection.
 type OfferLink struct {
-	// Want is what the side wants. Empty means LinkUDP.
+	// Want is the side's preference. Empty means LinkUDP.
 	Want Link `json:"want,omitempty"`
-	// Nonce is random, and empty if the side can do without shared memory only. The dialer's also names the socket.
+	// Nonce is random, and empty if the side cannot use shared memory. The dialer's also determines the socket's name.
 	Nonce string `json:"nonce,omitempty"`
-	// Links is how many links of shared memory the listener has begun: one for each rail, or none.
+	// Links is the number of shared-memory links started by the listener: one per rail, or 0.
 	Links int `json:"links,omitempty"`
-	// Why says why Nonce is empty.
+	// Why explains an empty Nonce.
 	Why string `json:"why,omitempty"`
 }
 
 const (
 	nonceLen = 26 // crypto/rand.Text
 	maxWhy   = 256
-	// strangerTime is how long a process at the dialer's socket may take for its proof.
+	// strangerTime is the timeout for the proof of a process at the dialer's socket.
 	strangerTime = time.Second
 )
 
@@ -70,7 +70,7 @@ func (o *OfferLink) validate() error {
 	return nil
 }
 
-// agreeLink refuses what one side wants and the other does not, or cannot do.
+// agreeLink returns an error if the sides' preferences or capabilities conflict.
 func agreeLink(dialer, listener *OfferLink) error {
 	if (dialer.Want != LinkShm && listener.Want != LinkShm) || listener.Links > 0 {
 		return nil
@@ -86,21 +86,21 @@ func agreeLink(dialer, listener *OfferLink) error {
 
 func (o *OfferLink) want() Link { return cmp.Or(o.Want, LinkUDP) }
 
-// refusal is why the peer cannot use shared memory.
+// refusal returns the reason why the peer cannot use shared memory.
 func (o *OfferLink) refusal() error {
 	return fmt.Errorf("the peer: %s", cmp.Or(o.Why, "no shared memory"))
 }
 
-// meeting is how the two sides come to shared memory.
+// meeting is the handshake for shared memory.
 type meeting struct {
 	mine OfferLink
-	// socket is the dialer's, nil if there is none.
+	// socket is the dialer's socket, or nil.
 	socket *net.UnixListener
 	// conns are the listener's connections to the socket.
 	conns []*net.UnixConn
 }
 
-// meet begins a meeting. theirs is the dialer's offer, nil at the dialer.
+// meet starts the handshake. theirs is the dialer's offer, nil on the dialer.
 func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfig, theirs *Offer) *meeting {
 	m := &meeting{mine: OfferLink{Want: c.Link}}
 	if c.Link == "" && len(c.Rails) == 0 && c.Open == nil {
@@ -124,7 +124,7 @@ func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfi
 	return m
 }
 
-// shareable says why this side cannot use shared memory, nil if it can.
+// shareable returns the reason why this side cannot use shared memory, or nil.
 func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConfig) error {
 	if mine.want() == LinkUDP {
 		return errors.New("udp was asked for")
@@ -144,14 +144,14 @@ func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConf
 	return err
 }
 
-// socketPath is where the socket of a dialer with a nonce is. Both sides make it of the nonce: a peer cannot name other
-// sockets. The name, which everybody sees, does not tell the nonce.
+// socketPath returns the path of the dialer's socket. Both sides derive it from the nonce, so a peer cannot choose another socket. The path
+// is public, but does not reveal the nonce.
 func socketPath(nonce string) *net.UnixAddr {
 	name := sha256.Sum256([]byte("ibverbx socket of " + nonce))
 	return &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(os.TempDir(), fmt.Sprintf("ibverbx-%x.sock", name[:16]))}
 }
 
-// listen makes the dialer's socket, which only its user can reach.
+// listen creates the dialer's socket, accessible only to its user.
 func (m *meeting) listen() (err error) {
 	nonce := rand.Text()
 	if m.socket, err = net.ListenUnix("unixpacket", socketPath(nonce)); err != nil {
@@ -161,8 +161,7 @@ func (m *meeting) listen() (err error) {
 	return os.Chmod(socketPath(nonce).Name, 0o600)
 }
 
-// dial connects to the dialer's socket as often as there are links, and proves that this side is the one that got the
-// nonce.
+// dial connects to the dialer's socket once per link, and proves knowledge of the nonce.
 func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
 	for range links {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", socketPath(nonce).Name)
@@ -182,8 +181,7 @@ func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
 	return nil
 }
 
-// finish makes the links that the two sides have agreed on. It returns NICs on them in place of rails, or rails if
-// there are none.
+// finish creates the agreed links. It returns NICs on them in place of rails, or rails without links.
 func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rails []ibverbx.RailConfig) (_ []ibverbx.RailConfig, err error) {
 	defer func() { err = errors.Join(err, m.close()) }() // a socket must not outlive its use
 	links, err := m.links(theirs)
@@ -212,7 +210,7 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
 		shared[i] = ibverbx.RailConfig{Path: rails[i].Path}
-		shared[i].Path.Seal = nil // there are no packets to seal
+		shared[i].Path.Seal = nil // without packets, sealing is not needed
 		if shared[i].Context, err = s.plug(conn, rails[i].Context.Device().Name()); err != nil {
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
@@ -221,7 +219,7 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 	return shared, nil
 }
 
-// links returns how many links there will be. The listener says it, and it has a connection for each.
+// links returns the number of links. The listener determines it, and has a connection for each.
 func (m *meeting) links(theirs *OfferLink) (int, error) {
 	switch {
 	case m.socket != nil: // this side is the dialer
@@ -232,7 +230,7 @@ func (m *meeting) links(theirs *OfferLink) (int, error) {
 	return len(m.conns), nil
 }
 
-// plug makes a NIC on a link over conn.
+// plug creates a NIC on a link over conn.
 func (s *Session) plug(conn *net.UnixConn, name string) (verbs.Context, error) {
 	link, err := softnic.NewShmLink(conn)
 	if err != nil {
@@ -246,12 +244,12 @@ func (s *Session) plug(conn *net.UnixConn, name string) (verbs.Context, error) {
 	return nic.Open()
 }
 
-// interrupter returns what ends all waits of the meeting.
+// interrupter returns a function that aborts all waits of the handshake.
 func (m *meeting) interrupter() func() {
 	socket, conns := m.socket, slices.Clone(m.conns)
 	return func() {
 		if socket != nil {
-			_ = socket.Close() // close reports no error that matters
+			_ = socket.Close() // its error does not matter
 		}
 		for _, c := range conns {
 			_ = c.Close()
@@ -259,8 +257,8 @@ func (m *meeting) interrupter() func() {
 	}
 }
 
-// next returns the connection of link i to a process that has proved to be the peer. The listener waits for the
-// dialer's proof. The dialer takes connections until one comes with its nonce, and then proves itself.
+// next returns the connection of link i after the process at its other end has proved to be the peer. The listener waits for the dialer's
+// proof. The dialer accepts connections until one presents its nonce, and then proves itself.
 func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, error) {
 	if m.socket == nil {
 		conn := m.conns[i]
@@ -279,7 +277,7 @@ func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, 
 		if err != nil {
 			return nil, err
 		}
-		// The peer has written its proof before its offer came. A stranger that is silent must not use up the time.
+		// The peer wrote its proof before its offer. A silent stranger must not consume the time.
 		soon := time.Now().Add(strangerTime)
 		if soon.After(deadline) {
 			soon = deadline
@@ -289,7 +287,7 @@ func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, 
 				return conn, nil
 			}
 		}
-		_ = conn.Close() // another process, or a peer that has ended
+		_ = conn.Close() // another process, or a peer that has exited
 	}
 }
 
@@ -312,7 +310,7 @@ func proven(conn *net.UnixConn, nonce string, deadline time.Time) error {
 	return conn.SetReadDeadline(time.Time{})
 }
 
-// close closes the socket, and the connections that became no link.
+// close closes the socket and the unused connections.
 func (m *meeting) close() error {
 	var errs []error
 	if m.socket != nil {

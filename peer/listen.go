@@ -11,20 +11,20 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// maxJoining is how many peers a Listener connects to at a time. Further ones wait.
+// maxJoining limits the peers being connected concurrently. Further ones wait.
 const maxJoining = 64
 
-// Listener creates Sessions with one peer after another.
+// Listener creates Sessions with many peers. All methods are safe for concurrent use.
 type Listener struct {
 	listener *bootstrap.Listener
 	cfg      Config
-	ctx      context.Context // ends with the Listener
+	ctx      context.Context // canceled by Close
 	cancel   context.CancelFunc
-	mu       sync.Mutex // orders the end of ctx and additions to work
+	mu       sync.Mutex // orders the cancellation of ctx and additions to work
 	work     sync.WaitGroup
-	// places holds a token for each peer that is being connected or waits in joined.
+	// places holds one token per peer that is being connected or waits in joined.
 	places chan struct{}
-	// joined are the peers that are ready, or have failed, and wait for Accept.
+	// joined passes ready or failed peers to Accept.
 	joined chan joined
 }
 
@@ -34,8 +34,9 @@ type joined struct {
 	err     error
 }
 
-// Listen opens a port for peers. With Config.Open every Session has its own NICs. NICs in
-// Config.Rails are shared by all open Sessions.
+// Listen opens a port for peers. addr is "host:port", or ":port" for all addresses; ctx only bounds the call. With Config.Open, each
+// Session opens separate NICs; NICs in Config.Rails are shared by all open Sessions. Listen returns verbs.ErrInvalid or bootstrap.ErrConfig
+// for an invalid Config.
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -57,16 +58,15 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is the address that the Listener listens on.
+// Addr returns the listening address.
 func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
 
-// Stats returns whom the Listener has let in. Any goroutine may call it.
+// Stats returns the counters of admitted and rejected peers.
 func (l *Listener) Stats() bootstrap.ListenerStats { return l.listener.Stats() }
 
-// Accept returns a Session with the next peer that is ready. It connects to several peers at a
-// time, so a slow one delays no other. Those that are not ready when it returns are left to the next
-// call. An error other than ctx's and bootstrap.ErrClosed concerns only one peer; call Accept again
-// for the next.
+// Accept returns a Session with the next ready peer. It connects several peers concurrently, so a slow one does not delay the others. Peers
+// that are not ready when it returns are left to the next call. The error of ctx and bootstrap.ErrClosed (after Close) are final; any other
+// error concerns one peer, and Accept can be called again.
 func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	taking, cancel := context.WithCancel(ctx)
 	taken := make(chan error, 1)
@@ -76,7 +76,7 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	case j = <-l.joined:
 		cancel()
 		<-taken
-	case err := <-taken: // ctx or the Listener has ended
+	case err := <-taken: // ctx is done or the Listener is closed
 		cancel()
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	return j.session, j.err
 }
 
-// take connects to every peer that is authenticated, until ctx or the Listener ends.
+// take connects all authenticated peers until ctx is done or the Listener is closed.
 func (l *Listener) take(ctx context.Context) error {
 	for {
 		select {
@@ -119,7 +119,7 @@ func (l *Listener) closed() error {
 	return fmt.Errorf("accept on %v: %w", l.Addr(), bootstrap.ErrClosed)
 }
 
-// begin announces a goroutine that Close waits for. It reports false if the Listener is closed.
+// begin registers a goroutine that Close waits for. It returns false if the Listener is closed.
 func (l *Listener) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +130,7 @@ func (l *Listener) begin() bool {
 	return true
 }
 
-// join connects to a peer and leaves the Session to Accept.
+// join connects to a peer and passes the Session to Accept.
 func (l *Listener) join(conn *bootstrap.Conn) {
 	defer l.work.Done()
 	s, err := own(join(l.ctx, conn, false, &l.cfg))
@@ -143,7 +143,7 @@ func (l *Listener) join(conn *bootstrap.Conn) {
 	}
 }
 
-// Close closes the port and every Session that Accept has not returned. The others stay open.
+// Close closes the port and every Session not yet returned by Accept. The others stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	l.cancel()
@@ -155,7 +155,7 @@ func (l *Listener) Close() error {
 	return errors.Join(err, l.cfg.closeBase())
 }
 
-// closeBase closes the Rails that Sessions were forked from. Those of open Sessions stay.
+// closeBase closes the Rails that Sessions were forked from. Forked Rails stay open.
 func (c *Config) closeBase() error {
 	if c.base == nil {
 		return nil

@@ -10,13 +10,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// ErrMismatch means that no value suits both sides.
+// ErrMismatch means that the requirements of the two sides are incompatible.
 var ErrMismatch = errors.New("the two sides do not match")
 
 // MismatchError is an ErrMismatch that names the value and both sides' limits.
 type MismatchError struct {
-	What             string // "lanes"
-	Dialer, Listener string // "needs at least 8", "can do at most 4"
+	// What is the negotiated value, such as "lanes".
+	What string
+	// Dialer and Listener are the limits of the two sides, such as "needs at least 8" and "can do at most 4".
+	Dialer, Listener string
 }
 
 // Error implements error.
@@ -27,15 +29,19 @@ func (e *MismatchError) Error() string {
 // Unwrap returns ErrMismatch.
 func (e *MismatchError) Unwrap() error { return ErrMismatch }
 
-// Agreement is the result of the negotiation.
+// Agreement is the result of the negotiation, equal on both sides.
 type Agreement struct {
-	Scheme                                 ibverbx.Scheme
+	// Scheme is the scheme of the VirtualQP.
+	Scheme ibverbx.Scheme
+	// Lanes is the number of lanes; SendDepth, RecvDepth and LaneDepth are queue depths in requests.
 	Lanes, SendDepth, RecvDepth, LaneDepth int
-	// FragmentSize is in bytes; 0 means that it depends on the length of each request.
+	// FragmentSize is in bytes; 0 means that it depends on the request's length.
 	FragmentSize int
-	MTU          verbs.MTU
-	Failover     bool
-	// Sealed says that all packets are encrypted and authenticated.
+	// MTU is the path MTU.
+	MTU verbs.MTU
+	// Failover reports whether lost lanes are rebuilt.
+	Failover bool
+	// Sealed reports whether all packets are encrypted and authenticated.
 	Sealed bool
 }
 
@@ -45,15 +51,15 @@ const (
 	lanesPerRail     = 4
 	defaultDepth     = 256
 	defaultLaneDepth = 128
-	// laneRequests roughly limits how many requests all lanes hold together, unless this side
-	// has set a larger depth. A peer's preference must not exhaust this side's memory. A lane
+	// laneRequests roughly limits the requests held by all lanes together, unless this side
+	// has set a larger depth. A peer's preference must not exhaust local memory. A lane
 	// always holds minLaneDepth.
 	laneRequests = 1 << 18
 	minLaneDepth = 16
 )
 
-// negotiate returns the values that suit both sides. It depends only on the two offers, which
-// must be valid, so both sides get the same result. An error is a *MismatchError.
+// negotiate returns values acceptable to both sides. It depends only on the two offers, which must be valid, so both sides get the same
+// result. An error is a *MismatchError.
 func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	if err := reachable(dialer, listener); err != nil {
 		return a, err
@@ -94,14 +100,13 @@ func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	return a, nil
 }
 
-// among bounds the depth that a side supports for each of so many lanes.
+// among limits a side's depth per lane for the given number of lanes.
 func (r Range) among(lanes int) Range {
 	r.Max = min(r.Max, max(laneRequests/lanes, minLaneDepth, r.Want, r.Min))
 	return r
 }
 
-// meet returns the value of one number for both sides: the smaller preference, or the
-// fallback, within the limits of both.
+// meet returns the value of one number for both sides: the smaller preference, or the fallback, within the limits of both.
 func meet(what string, d, l Range, fallback int) (int, error) {
 	for _, one := range [...]struct {
 		needs, has Range
@@ -155,8 +160,8 @@ func commonScheme(dialer, listener []ibverbx.Scheme) (ibverbx.Scheme, error) {
 	return 0, &MismatchError{What: "scheme", Dialer: takes(dialer), Listener: takes(listener)}
 }
 
-// sealed reports whether packets are sealed. One side that wants it and one that has turned it off do not match. A
-// side that cannot seal is a stranger, such as hardware.
+// sealed reports whether packets are sealed. It fails if one side wants sealing and the other has disabled it. A side that cannot seal,
+// such as hardware, matches both.
 func sealed(dialer, listener string) (bool, error) {
 	wants := map[string]string{sealOn: "seals packets", sealOff: "has turned sealing off (Config.Unsealed, --unsealed)"}
 	if (dialer == sealOn && listener == sealOff) || (dialer == sealOff && listener == sealOn) {
@@ -165,7 +170,7 @@ func sealed(dialer, listener string) (bool, error) {
 	return dialer == sealOn && listener == sealOn, nil
 }
 
-// unsealed is the error of a side that requires sealing, if one of the two cannot seal.
+// unsealed returns the error of a side that requires sealing, if one of the two cannot seal.
 func unsealed(dialer bool, mine, theirs *Offer) error {
 	says := func(seal string) string {
 		if seal == sealUnable {

@@ -13,9 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// OpenSoftNICs returns a Config.Open that opens software NICs. They speak RoCEv2 over UDP and
-// need neither hardware nor privileges. Each address must belong to this host and becomes
-// one rail with its own link.
+// OpenSoftNICs returns a Config.Open that opens software NICs. They use RoCEv2 over UDP and need neither hardware nor privileges. Each
+// address must belong to this host and becomes one rail with a separate link.
 func OpenSoftNICs(addrs ...netip.Addr) func() (NICs, error) {
 	return func() (NICs, error) {
 		var n NICs
@@ -45,8 +44,8 @@ func openSoft(c *closer.Stack, name string, addr netip.Addr) (verbs.Context, err
 	return nic.Open()
 }
 
-// OpenDevices returns a Config.Open that opens real NICs through libibverbs, one rail for each
-// device in spec ("mlx5_0:1,mlx5_1"; see rdmacore.Select). An empty spec means all.
+// OpenDevices returns a Config.Open that opens real NICs through libibverbs, one rail per device in spec ("mlx5_0:1,mlx5_1"; see
+// rdmacore.Select), at most ibverbx.MaxRails. An empty spec selects all. It fails if libibverbs cannot be loaded or no device matches.
 func OpenDevices(spec string) func() (NICs, error) {
 	return func() (NICs, error) {
 		lib, err := rdmacore.Load(rdmacore.Config{})
@@ -76,7 +75,7 @@ func OpenDevices(spec string) func() (NICs, error) {
 	}
 }
 
-// openOn opens a software NIC on the local address of the connection.
+// openOn opens a software NIC on the connection's local address.
 func openOn(local net.Addr) (NICs, error) {
 	ap, err := netip.ParseAddrPort(local.String())
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// OfferVersion is the version of the offers that this package encodes and decodes.
+// OfferVersion is the version of encoded and accepted offers.
 const OfferVersion = 3
 
-// maxOffer bounds an offer in bytes.
+// maxOffer is the maximum size of an offer in bytes.
 const maxOffer = 16 << 10
 
-// Range has the limits of one side for a number that both sides must agree on.
+// Range holds one side's limits for a negotiated number.
 type Range struct {
 	// Want is the preferred value; 0 lets the peer choose.
 	Want int `json:"want"`
-	// Min is the smallest value that the side accepts.
+	// Min is the smallest accepted value.
 	Min int `json:"min"`
-	// Max is the largest value that the side supports.
+	// Max is the largest supported value.
 	Max int `json:"max"`
 }
 
-// Offer is the first message of the negotiation. It holds no address and no key.
+// Offer is the first message of the negotiation. It does not contain addresses or keys.
 type Offer struct {
 	// Version is OfferVersion.
 	Version int `json:"version"`
@@ -41,10 +41,10 @@ type Offer struct {
 	MTU       Range            `json:"mtu"`      // bytes
 	// Failover reports whether the side can rebuild lanes.
 	Failover bool `json:"failover"`
-	// Link is about shared memory.
+	// Link negotiates shared memory.
 	Link OfferLink `json:"link,omitzero"`
-	// Seal is "on" if the side wants sealed packets, "off" if it does not want them, and "unable" if one of its
-	// NICs cannot seal them or the connection is not secret.
+	// Seal is "on" if the side wants sealed packets, "off" if it has disabled sealing, and "unable" if one of its NICs cannot seal or the
+	// connection is not encrypted.
 	Seal string `json:"seal"`
 }
 
@@ -57,12 +57,13 @@ const (
 
 // OfferRail is one NIC port.
 type OfferRail struct {
+	// Device is the device name.
 	Device string `json:"device"`
-	// Network is the type of its network: "memory", "infiniband" or "roce".
+	// Network is the network type: "memory", "infiniband" or "roce".
 	Network string `json:"network"`
 }
 
-// Bounds of an Offer, which are those of ibverbx.Config.
+// Limits of an Offer, the same as in ibverbx.Config.
 const (
 	maxLanes    = 4094
 	maxDepth    = 1 << 16
@@ -82,8 +83,7 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 	return "roce"
 }
 
-// newOffer builds this side's offer from its Config and the capabilities of its NICs. secret says that the two sides
-// share one.
+// newOffer builds the local offer from the Config and the NICs' capabilities. secret is set if the two sides share a secret.
 func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, error) {
 	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, Seal: sealOn}
 	if !secret {
@@ -126,7 +126,7 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 	return o, nil
 }
 
-// Validate returns an error that names the first invalid value of an offer.
+// Validate returns verbs.ErrInvalid for the first invalid value, or nil.
 func (o *Offer) Validate() error {
 	if o.Version != OfferVersion {
 		return verbs.Invalidf("offer has version %d, this side has version %d", o.Version, OfferVersion)

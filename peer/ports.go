@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// checkPorts returns an error if a port is down. With failover one that is active suffices: lanes on the others come into service later.
+// checkPorts returns an error if a port is down. With failover, one active port suffices: the other lanes enter service later.
 func checkPorts(rails []ibverbx.RailConfig, failover bool) error {
 	var down []string
 	for i := range rails {

@@ -23,14 +23,14 @@ type regionEntry struct {
 	ibverbx.RemoteRegion
 }
 
-// lendTo returns the Config with the regions that a peer gets.
+// lendTo returns the Config with the regions exposed to a peer.
 func (c *Config) lendTo(p bootstrap.Peer) *Config {
 	lent := *c
 	lent.Regions = slices.DeleteFunc(slices.Clone(c.Regions), func(r RegionConfig) bool { return r.For != nil && !r.For(p) })
 	return &lent
 }
 
-// encodeRegions encodes the description of this side's memory.
+// encodeRegions encodes the description of local memory.
 func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byte, error) {
 	list := regionList{Regions: []regionEntry{}}
 	for i := range cfgs {
@@ -40,8 +40,7 @@ func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byt
 	return json.Marshal(list)
 }
 
-// decodeRegions decodes the memory description of a peer with that many rails. The result is
-// keyed by name.
+// decodeRegions decodes the memory description of a peer with the given number of rails. The result is keyed by name.
 func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error) {
 	var list regionList
 	if err := strictjson.DecodeKnown(b, bootstrap.MaxMessage, &list); err != nil {

@@ -15,25 +15,25 @@ import (
 	"ibverbx/verbs"
 )
 
-// Session is a VirtualQP that is connected to a peer's VirtualQP, with its memory and its
-// connection. One goroutine at a time may use the VirtualCQ and the VirtualQP. With failover
-// both sides must poll while the Session is open.
+// Session is a VirtualQP connected to a peer's, with its memory and its connection. Only one goroutine at a time may use the VirtualCQ and
+// the VirtualQP. With failover, both sides must poll while the Session is open.
 //
-// With failover a dead peer ends the VirtualQP with ibverbx.ErrPeerGone. That happens at once
-// if the peer's host reports it, otherwise after bootstrap.Config.DeadAfter. Without failover
-// only failed requests and Conn.Done show that the peer is dead.
+// With failover, the VirtualQP fails with ibverbx.ErrPeerGone when the peer dies: immediately if the peer's host reports it, otherwise
+// after bootstrap.Config.DeadAfter. Without failover, only failed requests and Conn.Done reveal a dead peer.
 type Session struct {
-	QP    *ibverbx.VirtualQP
-	CQ    *ibverbx.VirtualCQ
+	// QP is the connected VirtualQP.
+	QP *ibverbx.VirtualQP
+	// CQ is the VirtualCQ of QP. With Config.SharedCQ, use it only as described there.
+	CQ *ibverbx.VirtualCQ
+	// Rails are the local NICs.
 	Rails *ibverbx.Rails
-	// Conn is the connection to the peer. It carries the control channel and the messages of
-	// the application (bootstrap.KindApplication).
+	// Conn is the connection to the peer. It carries the control channel and application messages (bootstrap.KindApplication).
 	Conn *bootstrap.Conn
 	// Agreed is the result of the negotiation.
 	Agreed Agreement
-	// Link is what joins the two sides: LinkShm, LinkUDP, or empty if the NICs are hardware.
+	// Link is the link in use: LinkShm, LinkUDP, or empty for hardware NICs.
 	Link Link
-	// LinkReason says why Link is not LinkShm.
+	// LinkReason explains why Link is not LinkShm; empty with LinkShm.
 	LinkReason string
 
 	// local is this side's memory by name.
@@ -46,42 +46,41 @@ type Session struct {
 	on func(step func(*ibverbx.VirtualCQ) error) error
 	// aside is Config.OnServiceMessage.
 	aside func(body []byte)
-	// shared says that CQ belongs to the program (Config.SharedCQ).
+	// shared is set if CQ belongs to the program (Config.SharedCQ).
 	shared bool
-	// incarnation is the number of the VirtualQP in its card. Records in the log have it.
+	// incarnation is the VirtualQP's number in its card and in log records.
 	incarnation uint64
-	// peerDone says that the peer has called WaitDone.
+	// peerDone is set when the peer has called WaitDone.
 	peerDone bool
-	// peerStopped says that the peer's WaitDone no longer polls.
+	// peerStopped is set when the peer's WaitDone has stopped polling.
 	peerStopped bool
 }
 
-// Local returns this side's memory of that name (RegionConfig.Name), or nil.
+// Local returns the local region with the given RegionConfig.Name, or nil.
 func (s *Session) Local(name string) *ibverbx.Region { return s.local[name] }
 
-// Remote returns the peer's memory of that name, or nil.
+// Remote returns the peer's region with the given name, or nil.
 func (s *Session) Remote(name string) *ibverbx.RemoteRegion { return s.remote[name] }
 
-// RemoteNames returns the names of the peer's memory, sorted.
+// RemoteNames returns the names of the peer's regions, sorted.
 func (s *Session) RemoteNames() []string { return slices.Sorted(maps.Keys(s.remote)) }
 
-// Send sends the peer's application a message. See bootstrap.Conn.
+// Send sends a message to the peer's application, at most bootstrap.MaxMessage bytes. See bootstrap.Conn.Send for errors.
 func (s *Session) Send(ctx context.Context, body []byte) error {
 	return s.Conn.Send(ctx, bootstrap.KindApplication, body)
 }
 
-// Recv returns the next message of the peer's application.
+// Recv returns the next message from the peer's application. It fails with bootstrap.ErrProtocol if a message of another kind arrives, such
+// as the peer's WaitDone. See bootstrap.Conn.Recv for other errors.
 func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 	return s.take(ctx, bootstrap.KindApplication)
 }
 
-// WaitDone tells the peer that this side is done, and waits until the peer is done too or
-// ctx ends. Call it before Close, so that neither side closes while the other waits for a
-// completion. This side's requests must have completed. WaitDone keeps polling until the
-// peer is done, because the peer may need this side to rebuild a lane. When it returns, the
-// peer has stopped polling too and does not take this side's Close for a failure.
-// Completions and messages that the caller has not taken before are lost. With Config.SharedCQ the
-// program polls meanwhile, and loses no completions.
+// WaitDone notifies the peer that this side is done, and waits until the peer is done too or ctx is done. Call it before Close, so that
+// neither side closes while the other waits for a completion. Local requests must have completed. WaitDone keeps polling, because the peer
+// may need this side to rebuild a lane. When it returns nil, the peer has stopped polling too and does not treat this side's Close as a
+// failure. Completions and messages not yet consumed by the caller are lost. With Config.SharedCQ, the program keeps polling, and
+// completions are not lost.
 func (s *Session) WaitDone(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
 		return err
@@ -94,7 +93,7 @@ func (s *Session) WaitDone(ctx context.Context) error {
 		stop()
 	}()
 	if !s.shared {
-		// Serve ends when the peer is done. It also ends when the VirtualQP has failed or the
+		// Serve returns when the peer is done. It also returns when the VirtualQP has failed or the
 		// VirtualCQ can no longer be polled, which does not matter here.
 		_ = s.CQ.Serve(polling, nil)
 	}
@@ -106,17 +105,17 @@ func (s *Session) WaitDone(ctx context.Context) error {
 	return err
 }
 
-// stopped is the body of the second KindDone message: the sender no longer polls.
+// stopped is the body of the second KindDone message: the sender has stopped polling.
 const stopped = "\x01"
 
-// sayStopped tells the peer that this side no longer polls, even if ctx has ended.
+// sayStopped notifies the peer that this side has stopped polling, even if ctx is done.
 func (s *Session) sayStopped(ctx context.Context) {
 	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = s.Conn.Send(brief, bootstrap.KindDone, []byte(stopped)) // if the peer is gone it need not know
+	_ = s.Conn.Send(brief, bootstrap.KindDone, []byte(stopped)) // a dead peer need not know
 }
 
-// takeDone receives messages until the peer has sent the one that sets what: peerDone or peerStopped.
+// takeDone receives messages until the peer has set what: peerDone or peerStopped.
 func (s *Session) takeDone(ctx context.Context, what *bool) error {
 	for !*what {
 		m, err := s.Conn.Recv(ctx)
@@ -135,13 +134,13 @@ func (s *Session) takeDone(ctx context.Context, what *bool) error {
 // requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that. Concurrent and repeated calls return the same result.
 func (s *Session) Close() error { return s.closers.Close() }
 
-// take receives a message, which must have the given kind. Those for Config.OnServiceMessage may come before it.
+// take receives a message of the given kind. Messages for Config.OnServiceMessage may precede it.
 func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
 	m, err := s.Conn.Recv(ctx)
 	for err == nil && m.Kind == bootstrap.KindService && s.aside != nil {
 		s.aside(m.Body)
 		if m, err = s.Conn.Recv(ctx); ctx.Err() != nil {
-			err = ctx.Err() // Recv returns messages that are there even then
+			err = ctx.Err() // Recv returns queued messages even then
 		}
 	}
 	if err != nil {
@@ -153,8 +152,7 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 	return m.Body, nil
 }
 
-// build registers the memory and creates the VirtualQP with cfg and the agreed values. The connection
-// carries its control channel.
+// build registers the memory and creates the VirtualQP with cfg and the agreed values. The connection carries its control channel.
 func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfig) (err error) {
 	if err := checkPorts(rails, s.Agreed.Failover); err != nil {
 		return err
@@ -201,7 +199,7 @@ func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfi
 	return nil
 }
 
-// newCQ makes a VirtualCQ for a VirtualQP.
+// newCQ creates a VirtualCQ for a VirtualQP.
 func (s *Session) newCQ(queue ibverbx.CQConfig, cfg *ibverbx.Config) (err error) {
 	if queue.Waker == nil {
 		queue.Waker = verbs.NewWaker()
@@ -216,12 +214,12 @@ func (s *Session) newCQ(queue ibverbx.CQConfig, cfg *ibverbx.Config) (err error)
 	return nil
 }
 
-// control is the control channel of a Session. It reports a connection that the peer has ended
-// as ibverbx.ErrPeerGone. An idle side would not notice otherwise.
+// control is a Session's control channel. It reports a connection closed by the peer as ibverbx.ErrPeerGone. An idle side would not notice
+// otherwise.
 type control struct {
 	*bootstrap.Control
 	conn *bootstrap.Conn
-	// gone is the error of the ended connection; nil while it is open.
+	// gone is the error of the closed connection; nil while it is open.
 	gone error
 }
 
@@ -242,8 +240,7 @@ func (c *control) Recv(b []byte) (int, error) {
 	return 0, c.gone
 }
 
-// completions is how many completions a rail can have outstanding: those of its share of the
-// lanes, of the message lane and of the notify lane.
+// completions returns the maximum number of outstanding completions per rail: its share of the lanes, the message lane and the notify lane.
 func completions(cfg *ibverbx.Config, rails, shared int) int {
 	const defaultNotify = 64
 	notify := cmp.Or(cfg.NotifyDepth, defaultNotify)
@@ -251,7 +248,7 @@ func completions(cfg *ibverbx.Config, rails, shared int) int {
 	return lanes*(cfg.LaneDepth+notify) + cfg.RecvDepth + shared
 }
 
-// register registers memory that the peer may use.
+// register registers memory exposed to the peer.
 func (s *Session) register(r *RegionConfig) (err error) {
 	var region *ibverbx.Region
 	mem, access := r.Memory, cmp.Or(r.Access, verbs.AccessAll)
