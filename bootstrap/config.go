@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds and defaults of a Config.
+// Limits and defaults of a Config.
 const (
 	defaultHandshake  = 10 * time.Second
 	defaultDeadAfter  = 30 * time.Second
@@ -22,72 +22,64 @@ const (
 	maxIncarnate = 1<<53 - 1
 )
 
-// Config sets how peers are authenticated and how dead ones are detected. It must have certificates, a
-// token, or one of the fields that begin with Insecure. The rest may be zero. Files are read again
-// when they change, and a Conn ends within a second when its peer's token or authority is removed.
+// Config configures authentication and failure detection. It requires certificates, a token, or one of the fields that begin with Insecure;
+// other fields may be zero. Changed files are reloaded, and a Conn is closed within a second after its peer's token or authority was
+// removed.
 type Config struct {
-	// CertFile and KeyFile name PEM files with the certificate of this side and its key. The
-	// certificate of a listener must name the host that is dialed. A key file that others can read
-	// is refused.
+	// CertFile and KeyFile are PEM files with the local certificate and its key. A listener's certificate must contain the dialed host
+	// name. A key file readable by other users is rejected.
 	CertFile, KeyFile string
-	// CAFile names a PEM file with the authority that must have signed the peer's certificate.
+	// CAFile is a PEM file with the authority that must have signed the peer's certificate.
 	CAFile string
-	// ServerName is the name that the certificate of the listener must have. Empty means
-	// the host that was dialed.
+	// ServerName is the host name required in the listener's certificate. Empty means the dialed host.
 	ServerName string
-	// TokenFile names a file with the token, a secret that both sides share. A file that others can
-	// read is refused; ibverbx token makes one. See Token.
+	// TokenFile is a file with the token, a secret shared by both sides. A file readable by other users is rejected; "ibverbx token"
+	// creates one. See Token.
 	TokenFile string
-	// TokenDir names a directory of token files, for a listener whose peers have a token each. The name of
-	// a file is the name of its token (Peer.Token). Names that begin with a dot are ignored. There
-	// may be 256.
+	// TokenDir is a directory of token files, for a listener with a separate token per peer, at most 256. A file's name is the name of its
+	// token (Peer.Token). Names that begin with a dot are ignored.
 	TokenDir string
-	// Token is the token itself: at least 16 bytes, better 32 random ones. White space around it
-	// is ignored.
+	// Token is the token itself: 16 to 4096 bytes, preferably 32 random ones. Surrounding white space is ignored.
 	Token Secret
 
-	// InsecurePlaintextOnLoopback disables TLS and authentication between loopback addresses.
-	// Every process that reaches the port is admitted.
+	// InsecurePlaintextOnLoopback disables TLS and authentication between loopback addresses. Every process that reaches the port is
+	// admitted.
 	InsecurePlaintextOnLoopback bool
-	// InsecurePlaintextOnAnyNetwork extends InsecurePlaintextOnLoopback, which must be set too,
-	// to every address. Keys and addresses can then be read and forged on the network.
+	// InsecurePlaintextOnAnyNetwork extends InsecurePlaintextOnLoopback, which must be set too, to every address. An attacker on the
+	// network can then read and forge keys and addresses.
 	InsecurePlaintextOnAnyNetwork bool
 
-	// Authorize returns an error if an authenticated peer shall not be admitted. It is called before a
-	// Conn exists, and again several times a second while the Conn is open, which an error ends. It
-	// must not block, and several goroutines call it at a time. Nil admits all.
+	// Authorize returns an error to reject an authenticated peer. It runs before a Conn exists, and several times a second while the Conn
+	// is open; an error closes the Conn. It must not block and must be safe for concurrent use. Nil admits all.
 	Authorize func(Peer) error
-	// Reloaded is called when a file of this Config has changed: with nil if it is in use, otherwise
-	// with the reason why it is not. Nil means that nobody is told.
+	// Reloaded is called after a file of this Config has changed: with nil if the new contents are in use, otherwise with the reason why
+	// not. It may be nil.
 	Reloaded func(error)
 
-	// HandshakeTimeout is the time that a peer has for the handshake. Zero means 10 s.
+	// HandshakeTimeout bounds the handshake. Zero means 10 s.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes is how many peers may be in the handshake with a listener. One more
-	// replaces the oldest one from the host with the most handshakes. Zero means 256.
+	// MaxHandshakes is the maximum number of concurrent handshakes of a listener. One more replaces the oldest handshake of the host with
+	// the most. Zero means 256.
 	MaxHandshakes int
-	// Backlog is how many Conns may wait for Accept. Dial of further peers returns ErrBusy: they
-	// may try again later. Zero means 128.
+	// Backlog is the maximum number of Conns waiting for Accept. Further peers get ErrBusy from Dial and may retry later. Zero means 128.
 	Backlog int
-	// DeadAfter is how long a peer may be silent, at least 100 ms. Zero means 30 s. Both sides
-	// send a keepalive three times per DeadAfter, using the shorter of the two.
+	// DeadAfter is the silence after which a peer is considered dead, from 100 ms to 24 h. Zero means 30 s. Both sides send three
+	// keepalives per DeadAfter, using the shorter of the two.
 	DeadAfter time.Duration
 
-	// Name is the name of this side, at most 64 bytes. When a peer reconnects with the same
-	// name (and certificate, if any) but another incarnation, the listener ends the Conns of
-	// the earlier incarnation. Empty disables this.
+	// Name identifies this side, at most 64 bytes. When a peer reconnects with the same name (and certificate, if any) but another
+	// incarnation, the listener closes the Conns of the earlier incarnation with ErrRestarted. Empty disables this.
 	Name string
-	// Incarnation identifies this process, below 2^53. A peer that sees another number knows that
-	// the process was restarted. Zero means a random one for each Listen and Dial.
+	// Incarnation identifies this process, below 2^53. Peers detect a restart by a different number. Zero means a random one for each
+	// Listen, Dial and NewDialer.
 	Incarnation uint64
 
-	// Rejected is called for every peer that a listener rejects, by several goroutines at a time. Of peers
-	// that fail to authenticate it gets the first of a burst from one address; ListenerStats counts
-	// all. Nil means that they are only counted.
+	// Rejected is called for every peer rejected by a listener, from several goroutines. Failed authentications are reported once per burst
+	// from one address; ListenerStats counts all. It may be nil.
 	Rejected func(from net.Addr, err error)
 }
 
-// withDefaults returns c with defaults in place of zeros.
+// withDefaults returns c with defaults applied.
 func (c Config) withDefaults() Config {
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, defaultHandshake)
 	c.DeadAfter = cmp.Or(c.DeadAfter, defaultDeadAfter)
@@ -97,7 +89,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate checks a Config whose defaults are filled in.
+// validate checks a Config after withDefaults.
 func (c *Config) validate() error {
 	switch {
 	case c.HandshakeTimeout < 0:

@@ -14,7 +14,7 @@ import (
 )
 
 // Flow control of messages, in bytes. A message costs its length plus messageCost, so that
-// empty messages are not free. The window bounds what waits on this side in each direction: the
+// empty messages are not free. The window bounds the queues of this side in each direction: the
 // peer's window may be larger.
 const (
 	window      = 4 << 20
@@ -23,19 +23,21 @@ const (
 	messageCost = 64
 )
 
-// readBytes is how much is read at once. Longer messages are read past the buffer.
+// readBytes is the read buffer size. Longer messages bypass the buffer.
 const readBytes = 8 << 10
 
 // Message is a message from the peer.
 type Message struct {
+	// Kind is the subject.
 	Kind Kind
+	// Body is the content, at most MaxMessage bytes. The receiver owns it.
 	Body []byte
 }
 
 func cost(body []byte) int { return len(body) + messageCost }
 
 // Conn is a connection to an authenticated peer. Its methods are safe for concurrent use.
-// It runs two goroutines, which end with it.
+// It runs two goroutines until it is closed.
 type Conn struct {
 	peer     Peer
 	admitted admission
@@ -48,7 +50,7 @@ type Conn struct {
 
 	loops sync.WaitGroup
 	done  chan struct{} // closed when err is set
-	wake  chan struct{} // holds a token when there is something to write
+	wake  chan struct{} // wakes the writer
 	ended func()        // called once, when err is set
 
 	mu      sync.Mutex
@@ -58,9 +60,9 @@ type Conn struct {
 	parting string // the reason sent with frameBye
 
 	inbox  []Message
-	open   int // bytes that the peer may still send
-	owed   int // bytes that Recv has freed and the peer has not been granted yet
-	credit int // bytes that this side may still send
+	open   int // bytes the peer may still send
+	owed   int // bytes freed by Recv and not yet granted to the peer
+	credit int // bytes this side may still send
 	outbox [][]byte
 	queued int // cost of the messages in outbox, at most window
 
@@ -69,17 +71,20 @@ type Conn struct {
 	stats     ConnStats
 }
 
-// ConnStats has the counters of a Conn.
+// ConnStats holds a Conn's counters.
 type ConnStats struct {
-	MessagesIn, MessagesOut   uint64
+	// MessagesIn and MessagesOut count received and queued messages.
+	MessagesIn, MessagesOut uint64
+	// DatagramsIn and DatagramsOut count received and sent datagrams.
 	DatagramsIn, DatagramsOut uint64
 	// DatagramsLost counts datagrams dropped on this side because a queue was full or the
 	// control channel was not in use.
 	DatagramsLost uint64
-	KeepalivesIn  uint64
+	// KeepalivesIn counts received keepalives.
+	KeepalivesIn uint64
 }
 
-// newConn returns a Conn for a stranger that has been authenticated.
+// newConn returns a Conn for an authenticated stranger.
 func newConn(s *stranger, peer Peer, h hello) *Conn {
 	secret := s.secret
 	c := &Conn{
@@ -92,7 +97,7 @@ func newConn(s *stranger, peer Peer, h hello) *Conn {
 	return c
 }
 
-// start starts the goroutines. ended, if not nil, is called once when the Conn has ended.
+// start starts the goroutines. ended, if not nil, is called once when the Conn is closed.
 func (c *Conn) start(ended func()) {
 	c.ended = ended
 	c.loops.Add(2)
@@ -100,32 +105,33 @@ func (c *Conn) start(ended func()) {
 	go c.writer()
 }
 
-// Peer describes the other end.
+// Peer describes the authenticated peer.
 func (c *Conn) Peer() Peer { return c.peer }
 
-// LocalAddr is the address of this side.
+// LocalAddr returns the local address.
 func (c *Conn) LocalAddr() net.Addr { return c.raw.LocalAddr() }
 
-// Done is closed when the Conn has ended; Err then returns the reason.
+// Done returns a channel that is closed when the Conn is closed; Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns nil while the Conn is open, and the reason once it has ended.
+// Err returns nil while the Conn is open. Afterwards it returns the reason: ErrClosed, ErrPeerClosed, ErrSilent, ErrRestarted, ErrProtocol,
+// ErrAuth or a network error.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Stats returns the counters.
+// Stats returns the current counters.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
 }
 
-// Send queues a message. It waits until both sides have room for it or ctx ends. The caller may
-// reuse body when Send returns. A nil error does not mean that the peer has received the
-// message. Close sends queued messages.
+// Send queues a message. It blocks until both sides have space for it or ctx is done. The caller may reuse body when Send returns. A nil
+// error does not mean that the peer has received the message; Close still sends queued messages. Send returns ErrTooLong if body exceeds
+// MaxMessage, ErrConfig for an unknown kind, ErrClosed after Close, and the reason of Err once the Conn is closed.
 func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	if kind == 0 || kind >= kindEnd {
 		return fmt.Errorf("send to %v: %w: unknown message kind %d", c.peer.Addr, ErrConfig, kind)
@@ -156,8 +162,8 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	return nil
 }
 
-// Recv takes the next message, and waits for one until ctx ends. Messages that arrived
-// before the Conn ended can still be taken.
+// Recv returns the next message, and blocks until one arrives or ctx is done. Messages that arrived before the Conn was closed are still
+// returned; then Recv returns the reason of Err.
 func (c *Conn) Recv(ctx context.Context) (Message, error) {
 	defer c.watch(ctx)()
 	c.mu.Lock()
@@ -181,7 +187,7 @@ func (c *Conn) Recv(ctx context.Context) (Message, error) {
 	return m, nil
 }
 
-// watch wakes the waiting goroutines when ctx ends. The returned function stops that.
+// watch wakes the waiting goroutines when ctx is done. The returned function stops that.
 func (c *Conn) watch(ctx context.Context) func() bool {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()
@@ -198,7 +204,7 @@ func (c *Conn) nudge() {
 	}
 }
 
-// fail ends the Conn with err, unless it has already ended.
+// fail closes the Conn with err, unless it is already closed.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	first := c.err == nil
@@ -222,12 +228,10 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// Close sends the queued messages, notifies the peer and ends the Conn, within a second. It
-// may be called again.
+// Close sends the queued messages, notifies the peer and closes the Conn, within a second. It may be called again.
 func (c *Conn) Close() error { return c.CloseWith("") }
 
-// CloseWith is Close with a reason, which the peer gets in its ErrPeerClosed. The reason is
-// cut to 256 bytes.
+// CloseWith is Close with a reason, which is part of the peer's ErrPeerClosed. The reason is truncated to 256 bytes.
 func (c *Conn) CloseWith(reason string) error {
 	c.mu.Lock()
 	if c.closing || c.err != nil {

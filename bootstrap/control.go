@@ -2,12 +2,12 @@ package bootstrap
 
 import "fmt"
 
-// Control carries datagrams of the engine beside the messages of a Conn. It implements
-// ibverbx.Control and never blocks. When a queue is full the oldest datagram is lost.
+// Control carries the engine's datagrams next to the messages of a Conn. It implements ibverbx.Control, never blocks and is safe for
+// concurrent use. A full queue drops its oldest datagram.
 type Control struct{ conn *Conn }
 
-// Control makes the Conn keep the datagrams that arrive from now on. Earlier ones are lost. There is
-// one control channel: another call returns the same.
+// Control makes the Conn keep datagrams that arrive from now on; earlier ones are dropped. A Conn has one control channel, and every call
+// returns it.
 func (c *Conn) Control() *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -16,15 +16,16 @@ func (c *Conn) Control() *Control {
 	return &Control{conn: c}
 }
 
-// Notify makes the Conn call wake when a datagram arrives and when the Conn ends. wake must not block. Another
-// call replaces wake, and nil stops that.
+// Notify makes the Conn call wake when a datagram arrives and when the Conn is closed. wake must not block. A later call replaces wake; nil
+// removes it.
 func (k *Control) Notify(wake func()) {
 	k.conn.mu.Lock()
 	defer k.conn.mu.Unlock()
 	k.conn.onDatum = wake
 }
 
-// Send queues a datagram of at most MaxDatagram bytes. It never blocks.
+// Send queues a datagram without blocking. It returns ErrTooLong unless b has 1 to MaxDatagram bytes, and ErrClosed once the Conn is
+// closed.
 func (k *Control) Send(b []byte) error {
 	c := k.conn
 	if len(b) == 0 || len(b) > MaxDatagram {
@@ -42,7 +43,8 @@ func (k *Control) Send(b []byte) error {
 	return nil
 }
 
-// Recv moves a datagram to b. n is 0 if there is none. It never blocks.
+// Recv copies the next datagram to b without blocking. n is 0 if the queue is empty. Once the Conn is closed and the queue empty, it
+// returns ErrClosed.
 func (k *Control) Recv(b []byte) (n int, err error) {
 	c := k.conn
 	c.mu.Lock()

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// Auth is the way in which the two sides of a Conn authenticate each other.
+// Auth is an authentication method.
 type Auth uint8
 
-// Ways to authenticate.
+// Authentication methods.
 const (
-	AuthCertificate Auth = iota + 1 // certificates of a common authority
-	AuthToken                       // a shared token
+	AuthCertificate Auth = iota + 1 // certificates from a common authority, over TLS
+	AuthToken                       // a shared token, over TLS
 	AuthNone                        // none: plain text
 )
 
@@ -44,12 +44,12 @@ type credentials struct {
 	auth Auth
 	tls  *tls.Config // nil with AuthNone
 	pool *x509.CertPool
-	// tokens are those that a peer may have: one for a dialer, none without tokens.
+	// tokens are the accepted tokens: one for a dialer, empty without tokens.
 	tokens []token
 	any    bool // plain text is allowed beyond loopback
 }
 
-// withoutPeers returns credentials that admit nobody.
+// withoutPeers returns credentials that admit no peers.
 func (cr *credentials) withoutPeers() *credentials {
 	c := &credentials{auth: cr.auth, pool: x509.NewCertPool()}
 	if cr.tls != nil {
@@ -132,7 +132,7 @@ func (c *Config) loadTokens(dial bool, old *credentials) (*credentials, error) {
 	return &credentials{auth: AuthToken, tls: t, tokens: tokens}, nil
 }
 
-// baseTLS has the settings of every session: TLS 1.3 only, and no resumption, so that every
+// baseTLS returns the settings of every session: TLS 1.3 only, without resumption, so that every
 // session is authenticated.
 func baseTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{

@@ -7,11 +7,11 @@ import (
 	"net"
 )
 
-// Dialer connects to listeners with one Config, whose files it reads once and then when they change. A program with many peers uses
-// one for all. Its methods are safe for concurrent use.
+// Dialer connects to listeners with one Config. It reads the Config's files once, and again when they change. A program with many peers
+// shares one Dialer. Its methods are safe for concurrent use.
 type Dialer struct{ *warden }
 
-// NewDialer returns a Dialer.
+// NewDialer returns a Dialer. It returns ErrConfig for an invalid Config or unusable credentials.
 func NewDialer(cfg Config) (*Dialer, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -25,8 +25,9 @@ func NewDialer(cfg Config) (*Dialer, error) {
 	return &Dialer{w}, nil
 }
 
-// Dial connects to a listener and returns when both sides are authenticated. addr is
-// "host:port". ctx bounds only the call, not the life of the Conn.
+// Dial connects to a listener and returns when both sides are authenticated. addr is "host:port". ctx only bounds the call, not the
+// lifetime of the Conn. Dial returns ErrAuth if either side rejects the other, ErrVersion, ErrBusy, ErrTimeout, ErrProtocol if the listener
+// is another program, ErrInsecure, ErrClosed after Close, or a network error.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := d.dial(ctx, addr)
 	if err != nil {
@@ -61,23 +62,23 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 		return nil, errors.Join(ErrClosed, c.Close())
 	}
 	if c.Err() != nil {
-		d.forget(c) // it ended before it was added
+		d.forget(c) // it was closed before it was added
 	}
 	return c, nil
 }
 
-// Close ends the Dialer. Its Conns stay open.
+// Close closes the Dialer. Its Conns stay open. It always returns nil.
 func (d *Dialer) Close() error {
 	d.close()
 	return nil
 }
 
-// Dial is NewDialer and Dialer.Dial for one Conn.
+// Dial connects with a temporary Dialer, see Dialer.Dial. Changed files are still reloaded while the Conn is open.
 func Dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
 	d, err := NewDialer(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", addr, err)
 	}
-	defer d.close() // no other Conn follows
+	defer d.close() // only one Conn is needed
 	return d.Dial(ctx, addr)
 }

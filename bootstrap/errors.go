@@ -10,31 +10,31 @@ import (
 	"os"
 )
 
-// Errors. Returned errors wrap one of these and add details.
+// Errors returned by this package, for use with errors.Is. Network errors are returned as they are.
 var (
-	// ErrConfig means that a Config is invalid.
+	// ErrConfig means that a Config, an address or an argument is invalid, or that a credentials file cannot be used.
 	ErrConfig = errors.New("invalid bootstrap configuration")
-	// ErrInsecure means that plain text was requested where it is not allowed.
+	// ErrInsecure means that plain text was requested for an address where it is not allowed.
 	ErrInsecure = errors.New("refused to speak plain text")
-	// ErrAuth means that one side failed to authenticate.
+	// ErrAuth means that one side failed to authenticate, or was rejected by Config.Authorize.
 	ErrAuth = errors.New("not authenticated")
-	// ErrVersion means that the two sides have different protocol versions.
+	// ErrVersion means that the two sides use different protocol versions.
 	ErrVersion = errors.New("different protocol versions")
 	// ErrProtocol means that the peer violated the protocol.
 	ErrProtocol = errors.New("protocol violation")
-	// ErrBusy means that the listener has no room for another peer now. Try again later.
+	// ErrBusy means that the listener has reached Config.Backlog or Config.MaxHandshakes. Try again later.
 	ErrBusy = errors.New("too many peers")
-	// ErrTimeout means that the peer did not finish the handshake in time.
+	// ErrTimeout means that the handshake exceeded Config.HandshakeTimeout.
 	ErrTimeout = errors.New("handshake timeout")
-	// ErrSilent means that the peer has sent nothing for Config.DeadAfter.
+	// ErrSilent means that the peer was silent for Config.DeadAfter.
 	ErrSilent = errors.New("peer is silent")
-	// ErrRestarted means that the peer's process was restarted: its incarnation changed.
+	// ErrRestarted means that the peer was restarted: its incarnation changed.
 	ErrRestarted = errors.New("peer was restarted")
-	// ErrPeerClosed means that the peer closed the connection.
+	// ErrPeerClosed means that the peer closed the connection. The text contains its reason, if any.
 	ErrPeerClosed = errors.New("closed by the peer")
 	// ErrClosed means that this side closed the connection.
 	ErrClosed = errors.New("closed")
-	// ErrTooLong means that a message or a datagram is longer than the wire allows.
+	// ErrTooLong means that a message or a datagram exceeds MaxMessage or MaxDatagram.
 	ErrTooLong = errors.New("too long")
 )
 

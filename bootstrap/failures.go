@@ -8,12 +8,12 @@ import (
 
 // Limits of failed authentications of one host.
 const (
-	failureCost    = time.Second      // one may fail in this time
-	failureCredit  = 10 * failureCost // and so many at once
-	failureOrigins = 4096             // hosts that are remembered; the others share one record
+	failureCost    = time.Second      // the interval per failure
+	failureCredit  = 10 * failureCost // the burst
+	failureOrigins = 4096             // the number of separate records; further hosts share one
 )
 
-// failures limits how often a host may fail to authenticate. It is safe for concurrent use.
+// failures limits the failed authentications per host. It is safe for concurrent use.
 type failures struct {
 	mu sync.Mutex
 	by map[netip.Prefix]*failure
@@ -24,7 +24,7 @@ type failure struct {
 	// left is the credit at time at, failureCredit at most. A failure takes failureCost.
 	left time.Duration
 	at   time.Time
-	// reported says that the first one since left was failureCredit has been reported.
+	// reported is set when the first failure since left was failureCredit has been reported.
 	reported bool
 }
 
@@ -61,8 +61,8 @@ func (r *failure) refill(now time.Time) {
 	}
 }
 
-// try calls check unless too many have failed, and counts it if it returns false. The lock is held, so
-// that many attempts at once count as many.
+// try calls check unless too many attempts have failed, and counts a failure if it returns false. The lock is held, so that concurrent
+// attempts are all counted.
 func (f *failures) try(from netip.Prefix, now time.Time, check func() bool) (checked, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *failures) try(from netip.Prefix, now time.Time, check func() bool) (che
 	return true, ok
 }
 
-// report reports whether a failure shall be reported: the first of a burst.
+// report reports whether to report a failure: the first of a burst.
 func (f *failures) report(from netip.Prefix, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 type frameType uint8
 
 const (
-	framePreface frameType = 1 // version and way of authentication
+	framePreface frameType = 1 // version and authentication method
 	frameProof   frameType = 2 // knowledge of the token
 	frameHello   frameType = 3 // identity and window
 	frameRefusal frameType = 4 // ends the handshake
 
 	frameMessage   frameType = 16 // a message; the only frame with a kind
 	frameDatagram  frameType = 17 // a datagram of the control channel
-	frameWindow    frameType = 18 // grants more bytes of messages
+	frameWindow    frameType = 18 // grants more message bytes
 	frameKeepalive frameType = 19
 	frameBye       frameType = 20 // the last frame of a side, with a reason
 )
@@ -25,13 +25,13 @@ const (
 // Kind is the subject of a message.
 type Kind uint8
 
-// Kinds of messages.
+// Message kinds. Applications use KindApplication; the others belong to packages peer and node.
 const (
 	KindOffer       Kind = iota + 1 // capabilities of a side
-	KindCard                        // how to connect to a VirtualQP
-	KindRegions                     // memory that a side exports
-	KindReady                       // the peer may start
-	KindApplication                 // the application's own bytes
+	KindCard                        // the address of a VirtualQP
+	KindRegions                     // exported memory
+	KindReady                       // the sender is ready for requests
+	KindApplication                 // application data
 	KindDone                        // the sender is done
 	KindService                     // for a service of package node
 	kindEnd
@@ -40,9 +40,9 @@ const (
 // Lengths in bytes.
 const (
 	headerLen = 8
-	// MaxMessage is the maximum length of a message.
+	// MaxMessage is the maximum length of a message body.
 	MaxMessage = 1 << 20
-	// MaxDatagram is the maximum length of a datagram, that of ibverbx.MaxControl.
+	// MaxDatagram is the maximum length of a datagram, at least ibverbx.MaxControl.
 	MaxDatagram = 4160
 	maxText     = 256
 	prefaceLen  = 12

@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// Peer describes the other end of a Conn.
+// Peer describes the remote end of a Conn.
 type Peer struct {
+	// Addr is the peer's address on the connection.
 	Addr net.Addr
-	// Auth is how the peer authenticated.
+	// Auth is the authentication method.
 	Auth Auth
 	// Certificate is the peer's certificate with AuthCertificate, otherwise nil.
 	Certificate *x509.Certificate
-	// Token is the name of the token that the peer has proved to hold, if the listener has several
-	// (Config.TokenDir).
+	// Token is the name of the peer's token if the listener uses Config.TokenDir, otherwise empty.
 	Token string
-	// Name is the name that the peer claims. Any peer can claim any name.
+	// Name is the peer's Config.Name. It is unverified: any peer can claim any name.
 	Name string
 	// Incarnation identifies the peer's process. It changes when the peer restarts.
 	Incarnation uint64
 }
 
-// identity returns the key that all Conns of one peer share, or "" if the peer has no name.
+// identity returns the key shared by all Conns of one peer, or "" for an unnamed peer.
 func (p *Peer) identity() string {
 	if p.Name == "" {
 		return ""
@@ -39,8 +39,7 @@ func (p *Peer) identity() string {
 	return string(p.Certificate.RawSubjectPublicKeyInfo) + p.Name
 }
 
-// stranger is a connection to a peer that is not authenticated yet. It cannot send messages;
-// only admit turns it into a Conn.
+// stranger is an unauthenticated connection. It cannot send messages; only admit turns it into a Conn.
 type stranger struct {
 	raw    net.Conn
 	stream net.Conn // raw, or TLS over raw
@@ -51,11 +50,11 @@ type stranger struct {
 	// gate returns an error if an authenticated peer is not admitted. A listener calls it before it
 	// sends its hello. Nil admits all.
 	gate func(*Peer) error
-	// failures limits wrong proofs of the host at from; only a listener has it.
+	// failures limits wrong proofs from the host at from; nil for a dialer.
 	failures *failures
 	from     netip.Prefix
 	admitted admission
-	// secret is that of the Conn; nil without TLS.
+	// secret is the result of Conn.Secret; nil without TLS.
 	secret []byte
 }
 
@@ -70,7 +69,7 @@ func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 	s.stream = s.raw
 	peer, h, err := s.meet()
 	if err == nil && !stop() {
-		err = ctx.Err() // the connection's deadline may have passed because ctx ended
+		err = ctx.Err() // the connection's deadline may have passed because ctx is done
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -213,12 +212,12 @@ var (
 	errTooManyWrong = fmt.Errorf("%w: too many wrong proofs from this address", ErrBusy)
 )
 
-// admission is what a peer was admitted with.
+// admission holds the credentials a peer was admitted with.
 type admission struct {
 	token *token
 	chain []*x509.Certificate
 	at    time.Time
-	// pool is the one that chain was last verified with.
+	// pool last verified chain.
 	pool *x509.CertPool
 }
 
@@ -236,7 +235,7 @@ func (a *admission) stands(cr *credentials, dialed bool) error {
 		if dialed {
 			use = x509.ExtKeyUsageServerAuth
 		}
-		// The time is that of the handshake: a Conn may outlive a certificate.
+		// Use the time of the handshake: a Conn may outlive a certificate.
 		opts := x509.VerifyOptions{Roots: cr.pool, Intermediates: rest, CurrentTime: a.at, KeyUsages: []x509.ExtKeyUsage{use}}
 		if _, err := a.chain[0].Verify(opts); err != nil {
 			return fmt.Errorf("%w: %w", ErrAuth, err)
@@ -295,9 +294,8 @@ const (
 	lingerBytes = 64 << 10
 )
 
-// turnAway sends the peer the cause, if possible, and closes the connection. It first reads
-// what the peer has sent, within bounds. Closing with unread bytes would reset the
-// connection and lose the answer.
+// turnAway sends the peer the cause, if possible, and closes the connection. It first reads the peer's data, within limits. Closing with
+// unread bytes would reset the connection and lose the response.
 func (s *stranger) turnAway(cause error) {
 	if speaks(cause) && s.raw.SetDeadline(time.Now().Add(lingerTime)) == nil {
 		c, secure := s.stream.(*tls.Conn)
@@ -309,8 +307,8 @@ func (s *stranger) turnAway(cause error) {
 	_ = s.raw.Close()
 }
 
-// speaks reports whether the peer is sent a refusal for err. It is not if the peer refused
-// this side, if it is too slow to read, or if plain text is not allowed.
+// speaks reports whether to send the peer a refusal for err: not if the peer refused this side, is too slow to read, or if plain text is
+// not allowed.
 func speaks(err error) bool {
 	var told *refusal
 	return !errors.As(err, &told) && !errors.Is(err, ErrInsecure) && !errors.Is(err, ErrTimeout) &&

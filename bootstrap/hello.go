@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Version is the version of the protocol.
+// Version is the protocol version.
 const Version = 1
 
 const magic = "ibverbx\n"
@@ -48,8 +48,8 @@ func decodePreface(b []byte) (p preface, err error) {
 //	0             8            12         16
 //	| incarnation | dead after | window   | name ... [0 | optional fields ...]
 //
-// This version has no optional fields, and ignores those of others. dead after is in milliseconds. window is how many bytes of messages may be sent before the
-// first frameWindow.
+// Optional fields are reserved for later versions and ignored. dead after is in milliseconds. window is the number of message bytes that
+// may be sent before the first frameWindow.
 type hello struct {
 	incarnation uint64
 	deadAfter   time.Duration
@@ -86,7 +86,7 @@ func decodeHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// refusal ends a handshake:
+// refusal aborts a handshake:
 //
 //	0      1
 //	| code | text ...
@@ -126,8 +126,7 @@ func (r *refusal) Error() string {
 
 func (r *refusal) Unwrap() error { return sentinels[r.code] }
 
-// refusalOf returns the refusal for a peer that is rejected with err. It reveals little,
-// because the peer is not authenticated.
+// refusalOf maps err to the refusal sent to the peer. It reveals little, because the peer is not authenticated.
 func refusalOf(err error) *refusal {
 	switch {
 	case errors.Is(err, ErrVersion):

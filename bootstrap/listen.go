@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Listener accepts authenticated peers.
+// Listener accepts authenticated peers. Its methods are safe for concurrent use.
 type Listener struct {
 	*warden
 	socket net.Listener
-	ctx    context.Context // ends with the Listener
+	ctx    context.Context // canceled by Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	ready  chan *Conn
 
-	// The lock of the warden guards everything below.
+	// The warden's lock guards everything below.
 
 	// half holds the connections in the handshake, oldest first.
 	half     []*visit
@@ -32,7 +32,7 @@ type Listener struct {
 type visit struct {
 	raw    net.Conn
 	from   netip.Prefix
-	bumped bool // it was replaced by a newer connection
+	bumped bool // replaced by a newer connection
 }
 
 // origin returns a prefix that all connections from one host share: the IPv4 address, or the
@@ -46,7 +46,7 @@ func origin(addr net.Addr) netip.Prefix {
 	if a.Is6() {
 		bits = 64
 	}
-	p, _ := a.WithZone("").Prefix(bits) // bits is in range, so there is no error
+	p, _ := a.WithZone("").Prefix(bits) // bits is in range, so it cannot fail
 	return p
 }
 
@@ -62,16 +62,16 @@ func nextToGo(half []*visit) (index int) {
 	return slices.IndexFunc(half, func(v *visit) bool { return count[v.from] == most })
 }
 
-// ListenerStats has the counters of a Listener.
+// ListenerStats holds a Listener's counters.
 type ListenerStats struct {
-	// Admitted counts the authenticated peers and Rejected all others.
+	// Admitted counts authenticated peers, Rejected all others.
 	Admitted, Rejected uint64
-	// HalfOpen is how many connections are in the handshake.
+	// HalfOpen is the number of connections in the handshake.
 	HalfOpen int
 }
 
-// Listen opens a port for peers. addr is "host:port"; an empty host means all addresses.
-// ctx bounds only the call, not the life of the Listener.
+// Listen opens a port for peers. addr is "host:port"; an empty host means all addresses. ctx only bounds the call, not the lifetime of the
+// Listener. Listen returns ErrConfig for an invalid Config, ErrInsecure for plain text on a non-loopback address, or a network error.
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -96,10 +96,10 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is the address that the Listener listens on.
+// Addr returns the listening address.
 func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
 
-// Stats returns the counters.
+// Stats returns the current counters.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +108,8 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// Accept returns the next authenticated peer that is still connected. Rejected peers are not
-// an error; they are reported to Config.Rejected.
+// Accept returns the next authenticated peer that is still connected. Rejected peers are not an error; see Config.Rejected. Accept only
+// fails if ctx is done, or with ErrClosed after Close.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	for {
 		select {
@@ -146,9 +146,8 @@ func (l *Listener) accept() {
 	}
 }
 
-// visit adds a connection to the half-open ones, and replaces one if all places are taken. An
-// honest peer needs only a few round trips, so the oldest of many is suspect. A host with
-// many connections only replaces its own.
+// visit adds a half-open connection, and replaces one if the limit is reached. An honest peer needs only a few round trips, so the oldest
+// of many is suspect. A host with many connections only replaces its own.
 func (l *Listener) visit(raw net.Conn) {
 	v := &visit{raw: raw, from: origin(raw.RemoteAddr())}
 	l.mu.Lock()
@@ -193,8 +192,7 @@ func (l *Listener) receive(v *visit) {
 	}
 }
 
-// reports reports whether Config.Rejected is called for an error: of failed authentications for the first of
-// a burst.
+// reports reports whether to call Config.Rejected for an error. Failed authentications are reported once per burst.
 func (l *Listener) reports(v *visit, err error) bool {
 	if errors.Is(err, ErrAuth) || errors.Is(err, errTooManyWrong) {
 		return l.failures.report(v.from, time.Now())
@@ -202,7 +200,7 @@ func (l *Listener) reports(v *visit, err error) bool {
 	return true
 }
 
-// gate tells a peer to wait if there is no room for it.
+// gate returns ErrBusy if the backlog is full.
 func (l *Listener) gate(*Peer) error {
 	if len(l.ready) == cap(l.ready) {
 		return l.busy()
@@ -222,7 +220,7 @@ func (l *Listener) leave(v *visit) (bumped bool) {
 	return v.bumped
 }
 
-// enter queues an admitted peer for Accept, and ends the Conns of its earlier incarnations.
+// enter queues an admitted peer for Accept, and closes the Conns of its earlier incarnations.
 func (l *Listener) enter(c *Conn) error {
 	id := c.peer.identity()
 	c.start(func() { l.forget(c) })
@@ -250,7 +248,7 @@ func (l *Listener) enter(c *Conn) error {
 		other.fail(fmt.Errorf("%w: %q is now incarnation %d, and was %d", ErrRestarted, c.peer.Name, c.peer.Incarnation, other.peer.Incarnation))
 	}
 	if c.Err() != nil {
-		l.forget(c) // it ended before it was added
+		l.forget(c) // it was closed before it was added
 	}
 	if !queued {
 		return errors.Join(l.busy(), c.CloseWith("too many peers are waiting: try again later"))
@@ -258,7 +256,7 @@ func (l *Listener) enter(c *Conn) error {
 	return nil
 }
 
-// Close closes the port and every Conn that was not accepted. Accepted Conns stay open.
+// Close closes the port and every Conn that was not accepted. Accepted Conns stay open. It may be called again.
 func (l *Listener) Close() error {
 	var err error
 	if l.close() {

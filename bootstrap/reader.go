@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// reader reads frames until the Conn ends. It only ever waits for the peer: room for what the
-// peer may send is reserved in advance.
+// reader reads frames until the Conn is closed. It only ever waits for the peer: space for the peer's window is reserved in advance.
 func (c *Conn) reader() {
 	defer c.loops.Done()
 	for {
@@ -107,7 +106,7 @@ func (c *Conn) readDatagram(h header) error {
 	return nil
 }
 
-// granted adds n bytes to what this side may send.
+// granted adds n bytes to the send credit.
 func (c *Conn) granted(n uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

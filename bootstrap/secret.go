@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// maxKeyFile bounds the file of a private key, in bytes.
+// maxKeyFile is the maximum size of a private key file in bytes.
 const maxKeyFile = 64 << 10
 
-// readSecret reads a file that only its owner may read, at most limit bytes of it. The mode is that
-// of the open file, so another file of the same name cannot take its place in between.
+// readSecret reads up to limit bytes of a file that only its owner may read. It checks the mode of the
+// open file, so the file cannot be replaced between check and read.
 func readSecret(name string, limit int) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -31,11 +31,11 @@ func readSecret(name string, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// private refuses a file that users other than its owner can read or change, and says how to fix it.
+// private rejects a file that users other than its owner can read or change. The error includes the fix.
 func private(name string, info os.FileInfo) error {
 	bits, fix := exposed(info)
 	if info.IsDir() || info.Mode().Perm()&bits == 0 {
-		return nil // reading a directory has an error of its own
+		return nil // reading a directory fails anyway
 	}
 	return fmt.Errorf("%s can be read or changed by other users (mode %04o): run chmod %s %s", name, info.Mode().Perm(), fix, name)
 }

@@ -8,16 +8,16 @@ import (
 	"io"
 )
 
-// Secret is bytes that are not printed.
+// Secret holds bytes that package fmt does not print.
 type Secret []byte
 
-// Format implements fmt.Formatter: it prints a fixed text.
+// Format implements fmt.Formatter. It prints "(secret)".
 func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(secret)") }
 
 // secretLabel is the exporter label of Conn.Secret.
 const secretLabel = "EXPORTER-ibverbx-seal-1"
 
-// sessionSecret returns a secret that only the two ends of a TLS session have. The token is bound in, unless it is nil.
+// sessionSecret returns a secret known only to the two ends of a TLS session. It depends on the token, unless that is nil.
 func sessionSecret(state *tls.ConnectionState, t *token) ([]byte, error) {
 	b, err := state.ExportKeyingMaterial(secretLabel, nil, sha256.Size)
 	if err == nil && t != nil {
@@ -29,9 +29,9 @@ func sessionSecret(state *tls.ConnectionState, t *token) ([]byte, error) {
 	return b, nil
 }
 
-// Secret returns 32 bytes that only the two ends of the Conn have, for sealing packets (softnic.NewSeal). Every Conn
-// has other ones. It is nil without TLS.
+// Secret returns 32 bytes known only to the two ends of this Conn, for sealing packets (softnic.NewSeal). They differ for every Conn. It is
+// nil without TLS.
 func (c *Conn) Secret() []byte { return c.secret() }
 
-// Format implements fmt.Formatter: it prints the peer's address, and neither the secret nor messages.
+// Format implements fmt.Formatter. It prints the peer's address, but neither the secret nor messages.
 func (c *Conn) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "Conn to %v", c.peer.Addr) }

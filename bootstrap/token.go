@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// Bounds of a token in bytes. 16 random bytes cannot be guessed.
+// Limits of a token in bytes. 16 random bytes cannot be guessed.
 const (
 	minToken = 16
 	maxToken = 4096
-	// maxTokens is how many tokens a directory may hold. Each costs some tens of milliseconds.
+	// maxTokens is the maximum number of tokens in a directory. Each costs some tens of milliseconds.
 	maxTokens = 256
-	// stretch is how often a token is hashed, which takes some tens of milliseconds. It makes
+	// stretch is the number of hash iterations, which take some tens of milliseconds. It makes
 	// guessing expensive if a token is not random enough.
 	stretch = 1 << 17
 )
@@ -35,14 +35,14 @@ const (
 	exporterLabel = "EXPORTER-ibverbx-bootstrap-1"
 )
 
-// token is a token that a peer may have.
+// token is an accepted token.
 type token struct {
 	name   string // its file in Config.TokenDir; otherwise ""
 	digest [sha256.Size]byte
 	key    []byte // derived from the token
 }
 
-// readTokens reads the tokens of a Config. It takes the keys of unchanged ones from old.
+// readTokens reads a Config's tokens. It reuses the keys of unchanged ones from old.
 func (c *Config) readTokens(dial bool, old *credentials) ([]token, error) {
 	switch {
 	case c.TokenFile != "" && len(c.Token) > 0:
@@ -69,7 +69,7 @@ func (c *Config) readTokens(dial bool, old *credentials) ([]token, error) {
 		path := filepath.Join(c.TokenDir, name)
 		secret, err := readSecret(path, maxToken+1)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was just removed
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -137,8 +137,8 @@ func (cr *credentials) holds(t *token) bool {
 	return false
 }
 
-// match returns the token whose holder made a dialer's proof, and the listener's proof for it. The token is
-// nil if there is none. It tries all tokens, so that the time does not tell which one it is.
+// match returns the token behind a dialer's proof, and the listener's proof for it. The token is nil if none matches. It tries all tokens,
+// so that the time does not reveal which one it is.
 func (cr *credentials) match(proof []byte, state *tls.ConnectionState) (found *token, answer [proofLen]byte, err error) {
 	for i := range cr.tokens {
 		dialer, listener, err := proofs(cr.tokens[i].key, state)

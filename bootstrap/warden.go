@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// rounds is how often a warden looks at the files and at its Conns. A change counts when two rounds have
-// seen it, so that a file that is being written is not read.
+// rounds is the interval at which a warden checks the files and its Conns. A change takes effect after two rounds have seen it, so that
+// partially written files are not read.
 const rounds = 200 * time.Millisecond
 
-// warden holds the credentials of a Config and the Conns that were admitted with them. It reads the
-// files again when they change, and ends the Conns of peers that are no longer admitted.
+// warden holds a Config's credentials and the Conns admitted with them. It reloads changed files, and closes the Conns of peers that are no
+// longer admitted.
 type warden struct {
 	cfg  Config
 	dial bool
@@ -25,12 +25,12 @@ type warden struct {
 	cred *credentials
 	// conns are the open Conns.
 	conns map[*Conn]struct{}
-	// closed says that no Conn follows.
+	// closed is set when no further Conns are added.
 	closed bool
-	// done is closed when no Conn is open and none follows.
+	// done is closed after the last Conn.
 	done chan struct{}
 
-	// stamp identifies the state of the files that cred was read from. Only watch uses it after start.
+	// stamp identifies the files' state when cred was read. Only watch uses it after start.
 	stamp string
 }
 
@@ -41,21 +41,21 @@ func newWarden(cfg Config, dial bool) (*warden, error) {
 	return w, err
 }
 
-// credentials returns those of the last round.
+// credentials returns the credentials of the last round.
 func (w *warden) credentials() *credentials {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cred
 }
 
-// start starts a goroutine that makes rounds, if there is anything to watch. It ends with the last Conn.
+// start starts the checking goroutine if necessary. It exits after the last Conn.
 func (w *warden) start() {
 	if w.stamp != "" || w.cfg.Authorize != nil {
 		go w.watch()
 	}
 }
 
-// close says that no Conn follows. It reports whether this is the first call.
+// close announces that no further Conns are added. It reports whether this is the first call.
 func (w *warden) close() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *warden) close() bool {
 	return true
 }
 
-// forget removes a Conn that has ended. It may be called again.
+// forget removes a closed Conn. It may be called again.
 func (w *warden) forget(c *Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,8 +102,7 @@ func (w *warden) watch() {
 	}
 }
 
-// reload reads the credentials again. If they are invalid the old ones stay. If a file is gone, nobody
-// is admitted until it is back.
+// reload rereads the credentials. If they are invalid, the old ones stay. If a file is missing, all peers are rejected until it returns.
 func (w *warden) reload() {
 	old := w.credentials()
 	cred, err := w.cfg.load(w.dial, old)
@@ -120,7 +119,7 @@ func (w *warden) reload() {
 	}
 }
 
-// recheck ends the Conns of peers that are no longer admitted.
+// recheck closes the Conns of peers that are no longer admitted.
 func (w *warden) recheck() {
 	w.mu.Lock()
 	cred := w.cred
@@ -140,7 +139,7 @@ func (w *warden) recheck() {
 	}
 }
 
-// authorize asks the program.
+// authorize calls Config.Authorize.
 func (c *Config) authorize(p *Peer) error {
 	if c.Authorize == nil {
 		return nil
@@ -151,7 +150,7 @@ func (c *Config) authorize(p *Peer) error {
 	return nil
 }
 
-// stamp identifies the state of the files that the Config names: "" if it names none.
+// stamp identifies the state of the Config's files; "" without files.
 func (c *Config) stamp() string {
 	var b strings.Builder
 	for _, name := range []string{c.CertFile, c.KeyFile, c.CAFile, c.TokenFile, c.TokenDir} {

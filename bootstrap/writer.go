@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// batchBytes is about how much is written at once.
+// batchBytes is the approximate size of a write.
 const batchBytes = 64 << 10
 
-// writer writes the queued frames, and keepalives while there are none.
+// writer writes the queued frames, and keepalives while idle.
 func (c *Conn) writer() {
 	defer c.loops.Done()
 	quiet := time.NewTimer(c.interval)
@@ -46,8 +46,7 @@ func (c *Conn) writer() {
 	}
 }
 
-// collect appends the frames to write next. Datagrams come first, because failover depends on
-// them. last means that no frame follows.
+// collect appends the frames to write next. Datagrams go first, because failover depends on them. last is set for the final frame.
 func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +77,7 @@ func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 	return batch, false
 }
 
-// writeBatch writes b. The peer must take it within the time that it may be silent.
+// writeBatch writes b. The peer must accept it within DeadAfter.
 func (c *Conn) writeBatch(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(c.dead)); err != nil {
 		return c.writeError(err)
@@ -100,8 +99,8 @@ func (c *Conn) writeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrPeerClosed, err)
 }
 
-// sayNoMore closes the sending direction. The peer answers by closing the connection, which
-// ends the reader, unless the timeout of Close ends it first.
+// sayNoMore closes the sending direction. The peer responds by closing the connection, which stops the reader, unless the timeout of Close
+// does so first.
 func (c *Conn) sayNoMore() {
 	if half, ok := c.raw.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		_ = c.raw.Close()
