@@ -17,36 +17,36 @@ import (
 	"ibverbx/verbs"
 )
 
-// Collector is a prometheus.Collector of everything that was added to it. Any goroutine may call its methods.
+// Collector is a prometheus.Collector for the components added to it. All methods are safe for concurrent use.
 //
-// Counters count from when a part was added. They never go back: what a removed part has counted stays. Parts
-// that are added with the same name are summed. Gauges are those of the parts that are there now.
+// Counters start at 0 when a component is added. They never decrease: the counts of removed components are kept. Components added under the
+// same name are summed. Gauges cover live components only. Each label has at most 256 values; further names are reported as "other".
 type Collector struct {
 	mu sync.Mutex
-	// past is what removed parts have counted, less what present ones had counted when they were added.
+	// past holds the counts of removed components, minus the initial counts of live ones.
 	past    tables
 	sources map[any]*source
-	// sessions, devices and listeners are the labels that were given out.
+	// sessions, devices and listeners are the label values in use.
 	sessions, devices, listeners names
 }
 
-// source is a part that is read at every scrape.
+// source is a component that is read at every scrape.
 type source struct {
 	read  func(to *tables, by sign)
-	users int // how often it was added and not removed
+	users int // reference count
 }
 
-// names are the values of a label. The Collector is locked while they are used.
+// names are the values of a label. The Collector's lock guards them.
 type names map[string]bool
 
-// maxNames limits the values of a label. Further ones are reported as otherName, so that a server with ever
-// new peers does not fill a database.
+// maxNames limits the values of a label. Further ones are reported as otherName, to bound the cardinality on servers with
+// ever-changing peers.
 const (
 	maxNames  = 256
 	otherName = "other"
 )
 
-// label returns the value for a name.
+// label returns the label value for a name.
 func (n names) label(name string) string {
 	name = strings.ToValidUTF8(name, "?")
 	switch {
@@ -59,21 +59,21 @@ func (n names) label(name string) string {
 	return name
 }
 
-// NewCollector returns a Collector to which nothing was added.
+// NewCollector returns an empty Collector.
 func NewCollector() *Collector {
 	return &Collector{past: newTables(), sources: map[any]*source{}, sessions: names{}, devices: names{}, listeners: names{}}
 }
 
-// AddSession adds a Session: its VirtualQP, NICs and connection. The name is the label "session", for example
-// the peer's host. Call remove before the Session is closed.
+// AddSession adds a Session: its VirtualQP, NICs and connection. name is the value of the label "session", for example the peer's host.
+// Call remove before closing the Session; it is idempotent.
 func (c *Collector) AddSession(name string, s *peer.Session) (remove func()) {
 	qp := c.AddQP(name, s.QP, s.Rails.Configs())
 	conn := c.AddConn(name, s.Conn)
 	return func() { conn(); qp() }
 }
 
-// AddQP adds a VirtualQP and the NICs of its rails. Without a VirtualQP (nil) it adds the NICs only. Call
-// remove before the VirtualQP is closed. NICs that several VirtualQPs use count once.
+// AddQP adds a VirtualQP, with name as its label "session", and the NICs of its rails. If qp is nil, it adds only the NICs. Call remove
+// before closing the VirtualQP; it is idempotent. NICs shared by several VirtualQPs are counted once.
 func (c *Collector) AddQP(name string, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) (remove func()) {
 	var removes []func()
 	if qp != nil {
@@ -89,7 +89,7 @@ func (c *Collector) AddQP(name string, qp *ibverbx.VirtualQP, rails []ibverbx.Ra
 	}
 }
 
-// addNIC adds what counts of a NIC: software NICs, and contexts of reliable.
+// addNIC adds the countable parts of a NIC: software NICs, and contexts of package reliable.
 func (c *Collector) addNIC(ctx verbs.Context) (removes []func()) {
 	device := ctx.Device()
 	name := device.Name()
@@ -108,7 +108,7 @@ func (c *Collector) addNIC(ctx verbs.Context) (removes []func()) {
 	return removes
 }
 
-// AddConn adds a connection to a peer.
+// AddConn adds a connection to a peer, with name as its label "session". remove is idempotent.
 func (c *Collector) AddConn(name string, conn *bootstrap.Conn) (remove func()) {
 	return c.add(conn, func(to *tables, by sign) {
 		stats := conn.Stats()
@@ -116,12 +116,13 @@ func (c *Collector) AddConn(name string, conn *bootstrap.Conn) (remove func()) {
 	})
 }
 
-// Listener is a *bootstrap.Listener or a *peer.Listener.
+// Listener is implemented by *bootstrap.Listener and *peer.Listener.
 type Listener interface {
+	// Stats returns the current counters. It must be safe for concurrent use.
 	Stats() bootstrap.ListenerStats
 }
 
-// AddListener adds a listener, by the label "listener".
+// AddListener adds a listener, with name as its label "listener". remove is idempotent.
 func (c *Collector) AddListener(name string, l Listener) (remove func()) {
 	return c.add(l, func(to *tables, by sign) {
 		stats := l.Stats()
@@ -129,7 +130,7 @@ func (c *Collector) AddListener(name string, l Listener) (remove func()) {
 	})
 }
 
-// AddStreams adds the streams of a Node. Those with the peers of a host have the label "session", which is the address of the host.
+// AddStreams adds all streams of a Node. Per-host metrics have the peer's host address as their label "session". remove is idempotent.
 func (c *Collector) AddStreams(n *node.Node) (remove func()) {
 	return c.add(n, func(to *tables, by sign) {
 		for host, stats := range stream.StatsByHost(n) {
@@ -140,7 +141,7 @@ func (c *Collector) AddStreams(n *node.Node) (remove func()) {
 	})
 }
 
-// add adds a part, once for every key.
+// add adds a component, once per key.
 func (c *Collector) add(key any, read func(to *tables, by sign)) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,7 +177,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// sums returns what all parts have counted.
+// sums returns the totals of all components.
 func (c *Collector) sums() []anyTable {
 	c.mu.Lock()
 	defer c.mu.Unlock()

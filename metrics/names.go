@@ -12,7 +12,7 @@ import (
 	"ibverbx/stream"
 )
 
-// tables has a table for each type of part.
+// tables has a table for each type of component.
 type tables struct {
 	qps       table[qpStats]
 	rails     table[railStats]
@@ -20,7 +20,7 @@ type tables struct {
 	paths     table[pathStats]
 	conns     table[bootstrap.ConnStats]
 	listeners table[bootstrap.ListenerStats]
-	// streams are those with the peers of a host, streamNodes those of a Node.
+	// streams is per peer host, streamNodes per Node.
 	streams     table[stream.HostStats]
 	streamNodes table[stream.Stats]
 }
@@ -50,7 +50,7 @@ func (t *tables) list() []anyTable {
 	return []anyTable{&t.qps, &t.rails, &t.nics, &t.paths, &t.conns, &t.listeners, &t.streams, &t.streamNodes}
 }
 
-// qpStats is what is reported of a VirtualQP.
+// qpStats holds the reported values of a VirtualQP.
 type qpStats struct {
 	*ibverbx.Stats
 	failed           bool
@@ -66,17 +66,17 @@ var qpMetrics = []metric[qpStats]{
 		return 0
 	}},
 	{"session_lanes", "Lanes.", gauge, "", func(s *qpStats) float64 { return float64(len(s.Lanes)) }},
-	{"session_lanes_out", "Lanes that are out of service.", gauge, "", func(s *qpStats) float64 { return float64(s.Out) }},
-	{"session_lane_deaths_total", "Times that a lane went out of service.", counter, "", func(s *qpStats) float64 { return float64(s.deaths) }},
-	{"session_replayed_requests_total", "Physical requests that were sent again after a lane was lost.", counter, "", func(s *qpStats) float64 { return float64(s.replayed) }},
-	{"session_sends_posted_total", "Send requests that were posted.", counter, "", func(s *qpStats) float64 { return float64(s.Posted) }},
-	{"session_sends_completed_total", "Send requests that have ended.", counter, "", func(s *qpStats) float64 { return float64(s.Completed) }},
-	{"session_receives_posted_total", "Receives that were posted.", counter, "", func(s *qpStats) float64 { return float64(s.RecvPosted) }},
-	{"session_receives_completed_total", "Receives that have ended.", counter, "", func(s *qpStats) float64 { return float64(s.RecvCompleted) }},
-	{"session_control_errors_total", "Control messages that could not be sent or read.", counter, "", func(s *qpStats) float64 { return float64(s.ControlErrors) }},
+	{"session_lanes_out", "Lanes out of service.", gauge, "", func(s *qpStats) float64 { return float64(s.Out) }},
+	{"session_lane_deaths_total", "Lane failures.", counter, "", func(s *qpStats) float64 { return float64(s.deaths) }},
+	{"session_replayed_requests_total", "Physical requests replayed after a lane was lost.", counter, "", func(s *qpStats) float64 { return float64(s.replayed) }},
+	{"session_sends_posted_total", "Posted send requests.", counter, "", func(s *qpStats) float64 { return float64(s.Posted) }},
+	{"session_sends_completed_total", "Completed send requests, including failed ones.", counter, "", func(s *qpStats) float64 { return float64(s.Completed) }},
+	{"session_receives_posted_total", "Posted receives.", counter, "", func(s *qpStats) float64 { return float64(s.RecvPosted) }},
+	{"session_receives_completed_total", "Completed receives, including failed ones.", counter, "", func(s *qpStats) float64 { return float64(s.RecvCompleted) }},
+	{"session_control_errors_total", "Control messages that failed to be sent or decoded.", counter, "", func(s *qpStats) float64 { return float64(s.ControlErrors) }},
 }
 
-// railStats is what is reported of a rail of a VirtualQP.
+// railStats holds the reported values of a rail.
 type railStats struct {
 	ibverbx.RailStats
 	lanes int // data lanes on the rail, in service or not
@@ -84,34 +84,34 @@ type railStats struct {
 
 var railMetrics = []metric[railStats]{
 	{"rail_lanes_up", "Data lanes in service on the rail.", gauge, "", func(s *railStats) float64 { return float64(s.Up) }},
-	{"rail_sessions_down", "VirtualQPs that have lanes on the rail, none of them in service.", gauge, "", func(s *railStats) float64 {
+	{"rail_sessions_down", "VirtualQPs whose lanes on the rail are all out of service.", gauge, "", func(s *railStats) float64 {
 		if s.lanes > 0 && s.Up == 0 {
 			return 1
 		}
 		return 0
 	}},
-	{"rail_bytes_total", "Bytes that this end wrote or read over the rail.", counter, "", func(s *railStats) float64 { return float64(s.Bytes) }},
-	{"rail_fragments_total", "Physical requests that the NIC took.", counter, "", func(s *railStats) float64 { return float64(s.Fragments) }},
-	{"rail_doorbells_total", "Posts of which the NIC took something.", counter, "", func(s *railStats) float64 { return float64(s.Doorbells) }},
+	{"rail_bytes_total", "Bytes written or read by the local end.", counter, "", func(s *railStats) float64 { return float64(s.Bytes) }},
+	{"rail_fragments_total", "Physical requests accepted by the NIC.", counter, "", func(s *railStats) float64 { return float64(s.Fragments) }},
+	{"rail_doorbells_total", "Doorbells: posts accepted by the NIC, completely or in part.", counter, "", func(s *railStats) float64 { return float64(s.Doorbells) }},
 	{"rail_completions_total", "Physical completions.", counter, "", func(s *railStats) float64 { return float64(s.CQEs) }},
-	{"rail_refusals_total", "Posts that the NIC took only in part, or not at all.", counter, "", func(s *railStats) float64 { return float64(s.Refusals) }},
-	{"rail_stale_completions_total", "Completions of an earlier generation of a lane.", counter, "", func(s *railStats) float64 { return float64(s.Stale) }},
+	{"rail_refusals_total", "Posts rejected by the NIC, completely or in part.", counter, "", func(s *railStats) float64 { return float64(s.Refusals) }},
+	{"rail_stale_completions_total", "Completions of an earlier lane generation.", counter, "", func(s *railStats) float64 { return float64(s.Stale) }},
 }
 
-const dropHelp = "Packets that the software NIC dropped. Reason no_buffer counts UC and UD messages without a receive, not packets."
+const dropHelp = "Packets dropped by the software NIC. Reason no_buffer counts UC and UD messages without a receive, not packets."
 
 var nicMetrics = []metric[softnic.Stats]{
-	{"nic_sent_packets_total", "Packets that the software NIC sent.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsSent) }},
-	{"nic_received_packets_total", "Packets that the software NIC received.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsReceived) }},
-	{"nic_direct_transfers_total", "WRITEs and READs on shared memory, without packets.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Direct) }},
-	{"nic_retransmits_total", "Times that a requester went back.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Retransmits) }},
-	{"nic_timeouts_total", "Acknowledgement timers that fired.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Timeouts) }},
-	{"nic_naks_total", "Sequence and fatal NAKs that the NIC sent.", counter, "", func(s *softnic.Stats) float64 { return float64(s.NAKsSent) }},
-	{"nic_rnr_naks_total", "NAKs that the NIC sent because no receive was posted.", counter, "", func(s *softnic.Stats) float64 { return float64(s.RNRNAKsSent) }},
-	{"nic_duplicates_total", "Requests that came again.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Duplicates) }},
-	{"nic_out_of_order_total", "Requests that came behind a gap.", counter, "", func(s *softnic.Stats) float64 { return float64(s.OutOfOrder) }},
-	{"nic_congestion_notices_total", "Congestion notifications (CNPs) that came.", counter, "", func(s *softnic.Stats) float64 { return float64(s.CongestionNotices) }},
-	{"nic_wrong_keys_total", "Requests of peers whose key, range or access right was wrong.", counter, "", func(s *softnic.Stats) float64 { return float64(s.WrongKeys) }},
+	{"nic_sent_packets_total", "Packets sent by the software NIC.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsSent) }},
+	{"nic_received_packets_total", "Packets received by the software NIC.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsReceived) }},
+	{"nic_direct_transfers_total", "WRITEs and READs through shared memory, without packets.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Direct) }},
+	{"nic_retransmits_total", "Go-back-N retransmissions.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Retransmits) }},
+	{"nic_timeouts_total", "Expired ACK timers.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Timeouts) }},
+	{"nic_naks_total", "Sequence and fatal NAKs sent.", counter, "", func(s *softnic.Stats) float64 { return float64(s.NAKsSent) }},
+	{"nic_rnr_naks_total", "RNR NAKs sent because no receive was posted.", counter, "", func(s *softnic.Stats) float64 { return float64(s.RNRNAKsSent) }},
+	{"nic_duplicates_total", "Duplicate requests received.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Duplicates) }},
+	{"nic_out_of_order_total", "Requests received after a gap.", counter, "", func(s *softnic.Stats) float64 { return float64(s.OutOfOrder) }},
+	{"nic_congestion_notices_total", "Congestion notification packets (CNPs) received.", counter, "", func(s *softnic.Stats) float64 { return float64(s.CongestionNotices) }},
+	{"nic_wrong_keys_total", "Peer requests rejected for an invalid key, range or access right.", counter, "", func(s *softnic.Stats) float64 { return float64(s.WrongKeys) }},
 	{"nic_receive_errors_total", "Errors of the receiving socket.", counter, "", func(s *softnic.Stats) float64 { return float64(s.ReceiveErrors) }},
 	{"nic_drops_total", dropHelp, counter, "bad_icrc", func(s *softnic.Stats) float64 { return float64(s.BadICRC) }},
 	{"nic_drops_total", dropHelp, counter, "malformed", func(s *softnic.Stats) float64 { return float64(s.Malformed) }},
@@ -130,7 +130,7 @@ var nicMetrics = []metric[softnic.Stats]{
 	}},
 }
 
-// pathStats is what is reported of the paths of a context of reliable.
+// pathStats holds the reported values of the paths in a reliable context.
 type pathStats struct {
 	core.Stats
 	up, down        int
@@ -156,22 +156,22 @@ func readPaths(from reliable.StatsReader) *pathStats {
 	return s
 }
 
-const lossHelp = "Transmissions of chunks that were lost."
+const lossHelp = "Lost chunk transmissions, by detection method."
 
 var pathMetrics = []metric[pathStats]{
 	{"paths_up", "Paths in service.", gauge, "", func(s *pathStats) float64 { return float64(s.up) }},
 	{"paths_down", "Paths out of service.", gauge, "", func(s *pathStats) float64 { return float64(s.down) }},
-	{"path_rtt_median_seconds", "Median over the paths of their smoothed round trip times.", highest, "", func(s *pathStats) float64 { return s.typical.Seconds() }},
-	{"path_rtt_max_seconds", "Highest of the smoothed round trip times of the paths.", highest, "", func(s *pathStats) float64 { return s.slowed.Seconds() }},
-	{"path_chunks_total", "Chunks that were sent for the first time.", counter, "", func(s *pathStats) float64 { return float64(s.Chunks) }},
-	{"path_retransmitted_chunks_total", "Chunks that were sent again.", counter, "", func(s *pathStats) float64 { return float64(s.Retransmitted) }},
+	{"path_rtt_median_seconds", "Median of the paths' smoothed round-trip times.", highest, "", func(s *pathStats) float64 { return s.typical.Seconds() }},
+	{"path_rtt_max_seconds", "Maximum of the paths' smoothed round-trip times.", highest, "", func(s *pathStats) float64 { return s.slowed.Seconds() }},
+	{"path_chunks_total", "Chunks sent for the first time.", counter, "", func(s *pathStats) float64 { return float64(s.Chunks) }},
+	{"path_retransmitted_chunks_total", "Retransmitted chunks.", counter, "", func(s *pathStats) float64 { return float64(s.Retransmitted) }},
 	{"path_lost_chunks_total", lossHelp, counter, "same_path", func(s *pathStats) float64 { return float64(s.SamePathLoss) }},
 	{"path_lost_chunks_total", lossHelp, counter, "reorder", func(s *pathStats) float64 { return float64(s.ReorderLoss) }},
 	{"path_lost_chunks_total", lossHelp, counter, "timeout", func(s *pathStats) float64 { return float64(s.TimeoutLoss) }},
-	{"path_duplicate_chunks_total", "Chunks that came again.", counter, "", func(s *pathStats) float64 { return float64(s.Duplicates) }},
-	{"path_refused_chunks_total", "Chunks that came and were dropped: no room, no receive, or no open flow.", counter, "", func(s *pathStats) float64 { return float64(s.Refused) }},
-	{"path_bad_records_total", "Records that came and cannot be true.", counter, "", func(s *pathStats) float64 { return float64(s.BadRecords) }},
-	{"path_deaths_total", "Times that a path went out of service.", counter, "", func(s *pathStats) float64 { return float64(s.PathsDown) }},
+	{"path_duplicate_chunks_total", "Duplicate chunks received.", counter, "", func(s *pathStats) float64 { return float64(s.Duplicates) }},
+	{"path_refused_chunks_total", "Received chunks dropped for lack of space, a receive or an open flow.", counter, "", func(s *pathStats) float64 { return float64(s.Refused) }},
+	{"path_bad_records_total", "Invalid records received.", counter, "", func(s *pathStats) float64 { return float64(s.BadRecords) }},
+	{"path_deaths_total", "Path failures.", counter, "", func(s *pathStats) float64 { return float64(s.PathsDown) }},
 }
 
 const (
@@ -185,31 +185,31 @@ var connMetrics = []metric[bootstrap.ConnStats]{
 	{"peer_messages_total", messageHelp, counter, "out", func(s *bootstrap.ConnStats) float64 { return float64(s.MessagesOut) }},
 	{"peer_datagrams_total", datagramHelp, counter, "in", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsIn) }},
 	{"peer_datagrams_total", datagramHelp, counter, "out", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsOut) }},
-	{"peer_datagrams_lost_total", "Control messages that this side dropped.", counter, "", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsLost) }},
-	{"peer_keepalives_total", "Keepalives that came.", counter, "", func(s *bootstrap.ConnStats) float64 { return float64(s.KeepalivesIn) }},
+	{"peer_datagrams_lost_total", "Control messages dropped locally.", counter, "", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsLost) }},
+	{"peer_keepalives_total", "Keepalives received.", counter, "", func(s *bootstrap.ConnStats) float64 { return float64(s.KeepalivesIn) }},
 }
 
 var listenerMetrics = []metric[bootstrap.ListenerStats]{
-	{"listener_admitted_total", "Peers that were authenticated.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Admitted) }},
-	{"listener_rejected_total", "Strangers that were turned away.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Rejected) }},
+	{"listener_admitted_total", "Authenticated peers admitted.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Admitted) }},
+	{"listener_rejected_total", "Connections rejected, for example for failed authentication.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Rejected) }},
 	{"listener_half_open", "Connections in the handshake.", gauge, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.HalfOpen) }},
 }
 
 const (
-	streamBytesHelp = "Bytes of streams that have arrived: of peers (in), and at peers (out)."
-	openedHelp      = "Streams that were opened: by peers (in), and by this side (out)."
+	streamBytesHelp = "Stream bytes received from peers (in) and delivered to peers (out)."
+	openedHelp      = "Streams opened by peers (in) and locally (out)."
 )
 
 var streamMetrics = []metric[stream.HostStats]{
-	{"streams", "Streams that are open.", gauge, "", func(s *stream.HostStats) float64 { return float64(s.Streams) }},
+	{"streams", "Open streams.", gauge, "", func(s *stream.HostStats) float64 { return float64(s.Streams) }},
 	{"stream_bytes_total", streamBytesHelp, counter, "in", func(s *stream.HostStats) float64 { return float64(s.Received) }},
 	{"stream_bytes_total", streamBytesHelp, counter, "out", func(s *stream.HostStats) float64 { return float64(s.Sent) }},
-	{"stream_resets_total", "Streams that were lost with their session, or cut off by the peer.", counter, "", func(s *stream.HostStats) float64 { return float64(s.Resets) }},
+	{"stream_resets_total", "Streams lost with their session or reset by the peer.", counter, "", func(s *stream.HostStats) float64 { return float64(s.Resets) }},
 }
 
 var streamNodeMetrics = []metric[stream.Stats]{
 	{"streams_opened_total", openedHelp, counter, "in", func(s *stream.Stats) float64 { return float64(s.Accepted) }},
 	{"streams_opened_total", openedHelp, counter, "out", func(s *stream.Stats) float64 { return float64(s.Dialed) }},
-	{"streams_refused_total", "Streams of peers that were refused.", counter, "", func(s *stream.Stats) float64 { return float64(s.Refused) }},
-	{"stream_memory_bytes", "Memory of the rings of all streams.", gauge, "", func(s *stream.Stats) float64 { return float64(s.Memory) }},
+	{"streams_refused_total", "Peer streams refused.", counter, "", func(s *stream.Stats) float64 { return float64(s.Refused) }},
+	{"stream_memory_bytes", "Ring memory of all streams.", gauge, "", func(s *stream.Stats) float64 { return float64(s.Memory) }},
 }

@@ -6,38 +6,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// kind is how the values of several parts become one.
+// kind is the aggregation of a metric over components.
 type kind uint8
 
 const (
-	counter kind = iota // a sum that never goes back
-	gauge               // a sum over the parts that are there
-	highest             // the highest of the parts that are there
+	counter kind = iota // a sum that never decreases
+	gauge               // a sum over live components
+	highest             // the maximum over live components
 )
 
-// sign is what a value is added for.
+// sign is the reason for adding a value.
 type sign uint8
 
 const (
 	now   sign = iota // a scrape
-	begin             // a part is added: what it has counted before is none of ours
-	end               // a part is removed: what it has counted stays
+	begin             // a component is added: its earlier counts are subtracted
+	end               // a component is removed: its counts are kept
 )
 
-// metric is a value of parts of type S.
+// metric is a value of components of type S.
 type metric[S any] struct {
 	name string // without the prefix
 	help string
 	kind kind
-	// of is the value of a fixed label that tells metrics of one name apart; empty if there is none.
+	// of is the value of a fixed label that distinguishes metrics of one name; empty without such a label.
 	of    string
 	value func(*S) float64
 }
 
-// labels are the values of a table's labels. Those that a table does not have are empty.
+// labels are the values of a table's labels. Unused ones are empty.
 type labels [3]string
 
-// table has the values of all metrics of parts of type S, by their labels.
+// table holds the values of all metrics of components of type S, by label.
 type table[S any] struct {
 	names   []string // of the labels
 	kindOf  string   // the name of the label for metric.of
@@ -47,11 +47,11 @@ type table[S any] struct {
 
 type row struct {
 	values []float64
-	// live says that a part with these labels is there, so that gauges have a value.
+	// live is set if a component with these labels exists, so that gauges have a value.
 	live bool
 }
 
-// add adds the values of a part.
+// add adds the values of a component.
 func (t *table[S]) add(l labels, part *S, by sign) {
 	r := t.rows[l]
 	if r == nil {
