@@ -1,11 +1,12 @@
-// Package settings has what an operator sets for a fabric: quality of service, addresses, retries,
-// and the transport of package reliable. Each setting has a name, which is also its flag in the tool,
-// and an environment variable. No package of this module reads the environment by itself. A program
-// that wants the variables calls ReadEnv:
+// Package settings defines the operator's settings for a fabric: quality of service, addresses, retries, and the transport of package
+// reliable. Each setting has a name, which is also its flag in the ibverbx tool, and an environment variable. The packages of this module
+// never read the environment themselves. A program that supports the variables calls ReadEnv:
 //
 //	var s settings.Settings
 //	err := s.ReadEnv(os.LookupEnv)
 //	err = s.Apply(rails) // before ibverbx.NewRails
+//
+// Settings are not safe for concurrent use.
 package settings
 
 import (
@@ -19,30 +20,30 @@ import (
 	"ibverbx/verbs"
 )
 
-// Settings are values that were set. The zero value has none: everything has its default.
+// Settings holds the values set so far. The zero value leaves every setting at its default.
 type Settings struct {
-	// Path is for every rail. Its GIDIndex is not used: see GIDIndex.
+	// Path applies to every rail, except its GIDIndex: see Settings.GIDIndex.
 	Path verbs.PathConfig
-	// GIDIndex are rows of GID tables: one for each rail, or one for all. Empty means that the
-	// provider chooses.
+	// GIDIndex holds GID table indexes: one per rail, or one for all rails. If it is empty, the provider chooses.
 	GIDIndex []int
-	// Reliable is for reliable.Wrap.
+	// Reliable is the configuration for reliable.Wrap.
 	Reliable reliable.Config
-	// Origins lists what was set, in the order of All.
+	// Origins lists the values set, in the order of All.
 	Origins []Origin
 }
 
-// Origin is a setting that was set.
+// Origin records where a setting was set.
 type Origin struct {
 	// Name is Setting.Name.
 	Name string `json:"name"`
-	// Value is the text that was given.
+	// Value is the original text.
 	Value string `json:"value"`
-	// From is where it was given: a flag or a variable.
+	// From is the flag or environment variable that set it.
 	From string `json:"from"`
 }
 
-// Set sets the setting of that name. from is the flag or the variable that an error names.
+// Set parses value and sets the setting with that name; a later call overrides an earlier one. from is the flag or variable, for error
+// messages. Set returns a *ValueError for an illegal value, and verbs.ErrInvalid for an unknown name.
 func (s *Settings) Set(name, value, from string) error {
 	i := order(name)
 	if i < 0 {
@@ -57,15 +58,16 @@ func (s *Settings) Set(name, value, from string) error {
 	return nil
 }
 
-// order is the position of a setting in All, -1 if there is none of that name.
+// order returns the index of a setting in All, or -1.
 func order(name string) int {
 	return slices.IndexFunc(table, func(row Setting) bool { return row.Name == name })
 }
 
-// ValueError refuses the value of a setting.
+// ValueError means that the value of a setting is illegal. It wraps verbs.ErrInvalid.
 type ValueError struct {
-	// From is the flag or the variable.
-	From  string
+	// From is the flag or environment variable.
+	From string
+	// Value is the rejected text.
 	Value string
 	// Want is Setting.Range.
 	Want string
@@ -77,9 +79,9 @@ func (e *ValueError) Error() string { return fmt.Sprintf("%s is %q: want %s", e.
 // Unwrap returns verbs.ErrInvalid.
 func (e *ValueError) Unwrap() error { return verbs.ErrInvalid }
 
-// ReadEnv sets every setting whose variable is set and not empty. Settings that were set before keep
-// their values: a flag overrides the environment. The error names the variable and the legal range.
-// lookup is os.LookupEnv.
+// ReadEnv sets every setting whose environment variable is set and not empty. Settings that are already set keep their values, so flags
+// override the environment. lookup is usually os.LookupEnv. The first illegal value stops ReadEnv with a *ValueError, which contains the
+// variable and the legal range.
 func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
 	for _, row := range table {
 		value, ok := lookup(row.Env)
@@ -93,8 +95,8 @@ func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
 	return nil
 }
 
-// Apply sets the paths of open rails. The error names the flag or the variable if a port does not
-// have the rows of its tables that were chosen.
+// Apply sets the Path of open rails. It returns verbs.ErrInvalid if GIDIndex has several values but fewer than rails, and an error that
+// names the flag or variable if a port lacks the selected table entry.
 func (s *Settings) Apply(rails []ibverbx.RailConfig) error {
 	if n := len(s.GIDIndex); n > 1 && n < len(rails) {
 		return fmt.Errorf("%s has rows for %d rails, and there are %d: %w", s.from("gid-index"), n, len(rails), verbs.ErrInvalid)
@@ -116,8 +118,7 @@ func (s *Settings) Apply(rails []ibverbx.RailConfig) error {
 	return nil
 }
 
-// from lists where settings were given: the others cannot be wrong for one port and right for
-// another.
+// from lists the origins of the given settings. Others cannot be valid for one port and invalid for another.
 func (s *Settings) from(names ...string) string {
 	var list []string
 	for _, g := range s.Origins {

@@ -10,32 +10,32 @@ import (
 	"ibverbx/verbs"
 )
 
-// Setting describes a setting.
+// Setting describes one setting.
 type Setting struct {
-	// Name is the name of the flag, without dashes.
+	// Name is the name of the setting and of its flag, without dashes.
 	Name string
-	// Short is the letter of the flag if perftest has one with the same meaning, otherwise empty.
+	// Short is the one-letter flag, if perftest has one with the same meaning; otherwise empty.
 	Short string
 	// Env is the environment variable.
 	Env string
-	// About says what it is, with the word for its value in backquotes.
+	// About is the usage text, with the value's name in backquotes.
 	About string
-	// Range has the legal values, in words.
+	// Range describes the legal values.
 	Range string
-	// Default is the value if it is not set, in words.
+	// Default describes the value used if the setting is not set.
 	Default string
 
-	// set takes a value and reports whether it is legal.
+	// set parses a value and reports whether it is legal.
 	set func(s *Settings, value string) bool
 }
 
-// All returns all settings: those of paths, then those of package reliable, whose names begin with
-// "uc-". The tables of rows depend on the port, and Apply checks them.
+// All returns all settings: first those of paths, then those of package reliable, whose names begin with "uc-". Table indexes depend on the
+// port; Apply checks them. The caller owns the slice.
 func All() []Setting { return slices.Clone(table) }
 
 var table = []Setting{
 	{
-		"tclass", "", "IBVERBX_TCLASS", "traffic `class` of the packets, which is four times the DSCP", "0 to 255", "0",
+		"tclass", "", "IBVERBX_TCLASS", "traffic `class` of packets: four times the DSCP", "0 to 255", "0",
 		number(0, 255, func(s *Settings, n int) { s.Path.TrafficClass = uint8(n) }),
 	},
 	{
@@ -47,48 +47,48 @@ var table = []Setting{
 		number(0, math.MaxUint16, func(s *Settings, n int) { s.Path.PKeyIndex = uint16(n) }),
 	},
 	{
-		"gid-index", "x", "IBVERBX_GID_INDEX", "`row` of the port's GID table, or one for each rail with commas", "0 to 255, or several with commas", "chosen by the provider",
+		"gid-index", "x", "IBVERBX_GID_INDEX", "`row` of the port's GID table; comma-separated for one per rail", "0 to 255, or a comma-separated list", "chosen by the provider",
 		gidIndex,
 	},
 	{
-		"hop-limit", "", "IBVERBX_HOP_LIMIT", "`routers` that may pass a packet on (TTL)", "1 to 255", "64",
+		"hop-limit", "", "IBVERBX_HOP_LIMIT", "maximum number of `routers` on the path (TTL)", "1 to 255", "64",
 		number(1, 255, func(s *Settings, n int) { s.Path.HopLimit = uint8(n) }),
 	},
 	{
-		"ack-timeout", "u", "IBVERBX_ACK_TIMEOUT", "`code` of the ack timeout, 4.096 us times 2^code; 0 waits forever", "0 to 31", "14 (67 ms)",
+		"ack-timeout", "u", "IBVERBX_ACK_TIMEOUT", "ACK timeout `code`: 4.096 us * 2^code; 0 waits forever", "0 to 31", "14 (67 ms)",
 		number(0, 31, func(s *Settings, n int) { s.Path.AckTimeout = explicit(n) }),
 	},
 	{
-		"retry", "", "IBVERBX_RETRY", "`times` that a request is retransmitted without an answer", "0 to 7", "6",
+		"retry", "", "IBVERBX_RETRY", "`times` to retransmit a request after ACK timeouts", "0 to 7", "6",
 		number(0, 7, func(s *Settings, n int) { s.Path.RetryCount = explicit(n) }),
 	},
 	{
-		"rnr-retry", "", "IBVERBX_RNR_RETRY", "`times` that a request is retransmitted because the peer has no receive; 7 is no limit", "0 to 7", "7",
+		"rnr-retry", "", "IBVERBX_RNR_RETRY", "`times` to retransmit a request after RNR NAKs (no receive posted); 7 is unlimited", "0 to 7", "7",
 		number(0, 7, func(s *Settings, n int) { s.Path.RNRRetry = explicit(n) }),
 	},
 	{
-		"rnr-timer", "", "IBVERBX_RNR_TIMER", "`code` of how long the peer waits if this side has no receive: 1 is 0.01 ms, 12 is 0.64 ms, 31 is 491 ms, 0 is 655 ms", "0 to 31", "12",
+		"rnr-timer", "", "IBVERBX_RNR_TIMER", "`code` of the delay that the peer waits after an RNR NAK: 1 is 0.01 ms, 12 is 0.64 ms, 31 is 491 ms, 0 is 655 ms", "0 to 31", "12",
 		number(0, 31, func(s *Settings, n int) { s.Path.MinRNRTimer = explicit(n) }),
 	},
 	{
-		"uc-paths", "", "IBVERBX_UC_PATHS", "UC `QPs` of an RC QP made by package reliable, the same on both sides", "1 to 256", "16",
+		"uc-paths", "", "IBVERBX_UC_PATHS", "UC `QPs` per RC QP, the same on both sides", "1 to 256", "16",
 		number(1, 256, func(s *Settings, n int) { s.Reliable.Paths = n }),
 	},
 	{
-		"uc-window", "", "IBVERBX_UC_WINDOW", "`bytes` of a QP that may be in flight", "65536 to 1073741824", "4194304",
+		"uc-window", "", "IBVERBX_UC_WINDOW", "maximum `bytes` in flight per QP", "65536 to 1073741824", "4194304",
 		number(1<<16, 1<<30, func(s *Settings, n int) { s.Reliable.WindowBytes = n }),
 	},
 	{
-		"uc-target-delay", "", "IBVERBX_UC_TARGET_DELAY", "round trip `time` that the bytes in flight aim at; 0 keeps them fixed", "0, or a time of 1us to 1s", "0",
+		"uc-target-delay", "", "IBVERBX_UC_TARGET_DELAY", "target round-trip `time` for adapting the bytes in flight; 0 keeps them fixed", "0, or a time of 1us to 1s", "0",
 		duration(0, time.Microsecond, time.Second, func(s *Settings, d time.Duration) { s.Reliable.TargetDelay = int64(d) }),
 	},
 	{
-		"uc-give-up", "", "IBVERBX_UC_GIVE_UP", "`time` without progress after which a QP fails", "a time of 50ms to 1h", "5s",
+		"uc-give-up", "", "IBVERBX_UC_GIVE_UP", "no-progress `time` after which a QP fails", "a time of 50ms to 1h", "5s",
 		duration(50*time.Millisecond, 50*time.Millisecond, time.Hour, func(s *Settings, d time.Duration) { s.Reliable.GiveUp = int64(d) }),
 	},
 }
 
-// explicit returns a value of a field of PathConfig whose zero means a default.
+// explicit returns n for a field of PathConfig whose zero value means a default.
 func explicit(n int) int8 {
 	if n == 0 {
 		return verbs.ExplicitZero
@@ -96,7 +96,7 @@ func explicit(n int) int8 {
 	return int8(n)
 }
 
-// number takes a whole number, decimal or hexadecimal with 0x.
+// number parses an integer, decimal or hexadecimal with 0x.
 func number(low, top int, set func(*Settings, int)) func(*Settings, string) bool {
 	return func(s *Settings, value string) bool {
 		n, ok := parse(value, low, top)
@@ -117,7 +117,7 @@ func parse(value string, low, top int) (int, bool) {
 	return int(n), err == nil && int(n) >= low && int(n) <= top
 }
 
-// duration takes other, which may be 0, or a time from low to top.
+// duration parses a time from low to top, or exactly other.
 func duration(other, low, top time.Duration, set func(*Settings, time.Duration)) func(*Settings, string) bool {
 	return func(s *Settings, value string) bool {
 		d, err := time.ParseDuration(value)
@@ -129,7 +129,7 @@ func duration(other, low, top time.Duration, set func(*Settings, time.Duration))
 	}
 }
 
-// gidIndex takes rows with commas.
+// gidIndex parses comma-separated indexes.
 func gidIndex(s *Settings, value string) bool {
 	var rows []int
 	for part := range strings.SplitSeq(value, ",") {
@@ -143,7 +143,7 @@ func gidIndex(s *Settings, value string) bool {
 	return true
 }
 
-// Reserved reports whether tests of this module use a variable, which can then never be a setting.
+// Reserved reports whether a variable is used by this module's tests and thus never by a setting.
 func Reserved(variable string) bool {
 	name, ours := strings.CutPrefix(variable, "IBVERBX_")
 	return ours && (strings.HasPrefix(name, "TEST_") || slices.Contains([]string{

@@ -146,7 +146,7 @@ func TestDoctorShowsVariables(t *testing.T) {
 	}
 	want := []string{
 		`warning environment: IBVERBX_SL is "16": want 0 to 15`, "warning environment: IBVERBX_TC is set", "note mtu: ", "ok devices: ",
-		"ok environment: IBVERBX_TCLASS is 104: traffic class of the packets, which is four times the DSCP",
+		"ok environment: IBVERBX_TCLASS is 104: traffic class of packets: four times the DSCP",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("doctor finds\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
