@@ -63,7 +63,7 @@ type Config struct {
 	MaxHandshakes int
 	// Backlog is the maximum number of Conns waiting for Accept. Further peers get ErrBusy from Dial and may retry later. Zero means 128.
 	Backlog int
-	// DeadAfter is the silence after which a peer is considered dead, from 100 ms to 24 h. Zero means 30 s. Both sides send three
+	// DeadAfter is the maximum silence before a peer is considered dead, from 100 ms to 24 h. Zero means 30 s. Both sides send three
 	// keepalives per DeadAfter, using the shorter of the two.
 	DeadAfter time.Duration
 

@@ -8,7 +8,7 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// Two processes that share a token meet, and one sends the other a message. Here both run in
+// Two processes that share a token connect, and one sends a message to the other. Here both run in
 // one process.
 func Example() {
 	ctx := context.Background()
@@ -43,7 +43,7 @@ func Example() {
 	if err := conn.Send(ctx, bootstrap.KindApplication, []byte("hello")); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := conn.Recv(ctx); err != nil { // wait until the message was taken
+	if _, err := conn.Recv(ctx); err != nil { // wait until the message was received
 		log.Fatal(err)
 	}
 	<-done

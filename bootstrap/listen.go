@@ -256,7 +256,7 @@ func (l *Listener) enter(c *Conn) error {
 	return nil
 }
 
-// Close closes the port and every Conn that was not accepted. Accepted Conns stay open. It may be called again.
+// Close closes the port and every Conn not yet returned by Accept. Accepted Conns stay open. It may be called again.
 func (l *Listener) Close() error {
 	var err error
 	if l.close() {

@@ -20,7 +20,8 @@
 // The receiver requests each chunk and passes memory for it in the request. The sender writes the chunk there and responds. This uses four
 // building blocks:
 //
-//   - Requests: package internal/rpc, under this package's service id. A request whose session is lost is repeated in the next session, unless the peer's process has changed.
+//   - Requests: package internal/rpc, under this package's service id. A request whose session is lost is repeated in the next session,
+//     unless the peer's process has changed.
 //   - Grants: [transfer.Peer.Grant] grants the peer's process access to a chunk's memory. Segment.Close revokes it.
 //   - Remotes: [transfer.Peer.OpenGrant] turns a request's grant into a Remote, the destination of the chunk.
 //   - Chunks: package internal/chunk reads, compares and stores chunks, independently of peers.

@@ -41,9 +41,9 @@ type Config struct {
 }
 
 // Engine transfers files between this process and its peers. All methods are safe for concurrent use.
-//
-// Locks: a Peer's mu and mu are never held together.
 type Engine struct {
+	// A Peer's mu and mu are never held together.
+
 	cfg     Config
 	service service.Node
 	peers   service.Peers[*handler]
@@ -91,8 +91,8 @@ func New(cfg Config) (*Engine, error) {
 	return f, nil
 }
 
-// Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has a files Engine. It returns ErrClosed after
-// Close, and the cause of ctx if ctx is done first.
+// Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has a files Engine or ctx is done. It returns
+// ErrClosed after Close, ErrMismatch if the protocol versions differ, and the errors of transfer.Engine.Peer.
 func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	t, err := f.cfg.Transfer.Peer(ctx, addr)
 	if err != nil {

@@ -37,7 +37,7 @@ func start(ctx context.Context, name string, exports ...files.ExportConfig) (n *
 	return n, f, func() error { return errors.Join(f.Close(ctx), e.Close(ctx), n.Close()) }
 }
 
-// Two processes, here in one program: the first exports a directory, and the second gets a file of it.
+// One process exports a directory, and another downloads its files. Here both run in one program.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "files")

@@ -19,7 +19,7 @@ import (
 type TransferConfig struct {
 	// Fresh ignores existing data at the destination: both partial data from an earlier transfer and an existing file.
 	Fresh bool
-	// Sync selects what is flushed to disk before the transfer completes. PutFile ignores it: the peer uses SyncFile.
+	// Sync selects the data flushed to disk before the transfer completes. PutFile ignores it: the peer uses SyncFile.
 	Sync Sync
 	// Parallel is the maximum number of files received concurrently from a directory. Zero means 8. All transfers from one peer together
 	// have at most 128 open files; others wait. PutFile ignores it.

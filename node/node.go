@@ -43,8 +43,8 @@ type Node struct {
 	// once runs close once.
 	once sync.Once
 
-	// mu guards everything below, and the state of Peers and routes. It is never held together with a shard's lock, so a busy shard blocks
-	// nothing else.
+	// mu guards everything below, and the state of Peers and routes. It is never held together with a shard's lock, so a busy
+	// shard does not block the others.
 	mu     sync.Mutex
 	peers  map[string]*Peer  // by identity
 	routes map[string]*route // by address

@@ -197,13 +197,13 @@ func (p *Peer) until(ctx context.Context, done func() bool) error {
 type PeerStats struct {
 	// State is the connection state.
 	State State
-	// Sessions is the number of sessions so far.
+	// Sessions counts all sessions of the Peer.
 	Sessions uint64
 	// Agreed is the result of the newest session's negotiation; zero before the first.
 	Agreed ibpeer.Agreement
 	// Link is the link type of the newest session; zero before the first.
 	Link ibpeer.Link
-	// QP holds the VirtualQP's counters per lane and rail. It is zero while the peer has no queue pairs.
+	// QP holds the VirtualQP's counters per lane and rail. It is zero without queue pairs, for example while parked.
 	QP ibverbx.Stats
 	// Counters covers all sessions of the Peer.
 	Counters Counters

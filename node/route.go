@@ -30,7 +30,7 @@ func (b *backoff) after(attempts int, random float64) time.Duration {
 	return time.Duration((0.5 + random) * float64(d))
 }
 
-// route is an address that a goroutine dials whenever its peer has no session.
+// route is an address that a goroutine dials whenever the session with its peer is lost.
 type route struct {
 	addr string
 	// peer is the Peer at the address; nil until known. The Node's lock guards peer and err.

@@ -54,7 +54,7 @@ func (v *vicinity) ours(a netip.Addr) bool {
 	return a.IsLoopback() || slices.ContainsFunc(v.local, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// check rejects an address that is not a single host's, or that is unrelated to the peer: packets would hit an uninvolved host.
+// check rejects broadcast and multicast addresses, and addresses unrelated to the peer: packets would hit an uninvolved host.
 func (v *vicinity) check(a netip.Addr) error {
 	holds := func(p netip.Prefix) bool { return p.Masked().Contains(a) }
 	switch {

@@ -37,7 +37,7 @@ const (
 
 // OfferLink is the part of an Offer about shared memory. The dialer offers a socket and a nonce. A listener that has reached the socket
 // responds with another nonce. Each side proves over the socket that it knows the other's nonce. Both nonces were sent over the
-// authenticated connection, so the processes at the ends of the socket are those of the connection.
+// authenticated connection, so both ends of the socket belong to the processes at the ends of the connection.
 type OfferLink struct {
 	// Want is the side's preference. Empty means LinkUDP.
 	Want Link `json:"want,omitempty"`

@@ -31,14 +31,20 @@ type Offer struct {
 	Version int `json:"version"`
 	// Rails are the NIC ports.
 	Rails []OfferRail `json:"rails"`
-	// Schemes are the accepted schemes, the preferred one first.
-	Schemes   []ibverbx.Scheme `json:"schemes"`
-	Lanes     Range            `json:"lanes"`
-	SendDepth Range            `json:"send_depth"`
-	RecvDepth Range            `json:"recv_depth"`
-	LaneDepth Range            `json:"lane_depth"`
-	Fragment  Range            `json:"fragment"` // bytes
-	MTU       Range            `json:"mtu"`      // bytes
+	// Schemes are the accepted schemes in order of preference.
+	Schemes []ibverbx.Scheme `json:"schemes"`
+	// Lanes is the number of lanes.
+	Lanes Range `json:"lanes"`
+	// SendDepth is the send queue depth in requests.
+	SendDepth Range `json:"send_depth"`
+	// RecvDepth is the receive queue depth in requests.
+	RecvDepth Range `json:"recv_depth"`
+	// LaneDepth is the depth of one lane in requests.
+	LaneDepth Range `json:"lane_depth"`
+	// Fragment is the fragment size in bytes.
+	Fragment Range `json:"fragment"`
+	// MTU is the path MTU in bytes.
+	MTU Range `json:"mtu"`
 	// Failover reports whether the side can rebuild lanes.
 	Failover bool `json:"failover"`
 	// Link negotiates shared memory.

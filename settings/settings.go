@@ -20,7 +20,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Settings holds the values set so far. The zero value leaves every setting at its default.
+// Settings holds the operator's values. The zero value leaves every setting at its default.
 type Settings struct {
 	// Path applies to every rail, except its GIDIndex: see Settings.GIDIndex.
 	Path verbs.PathConfig

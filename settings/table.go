@@ -29,8 +29,8 @@ type Setting struct {
 	set func(s *Settings, value string) bool
 }
 
-// All returns all settings: first those of paths, then those of package reliable, whose names begin with "uc-". Table indexes depend on the
-// port; Apply checks them. The caller owns the slice.
+// All returns all settings: first the path settings, then the settings of package reliable, whose names begin with "uc-". Table indexes
+// depend on the port; Apply checks them. The caller owns the slice.
 func All() []Setting { return slices.Clone(table) }
 
 var table = []Setting{

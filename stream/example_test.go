@@ -27,7 +27,7 @@ func start(ctx context.Context, name string) *node.Node {
 	return n
 }
 
-// Two processes, here in one program: net/http on streams. Packets are encrypted, because the NICs are software.
+// An HTTP server and client communicate over streams. Here both run in one program.
 func Example() {
 	ctx := context.Background()
 	server, client := start(ctx, "server"), start(ctx, "client")

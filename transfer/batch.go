@@ -9,7 +9,8 @@ import (
 )
 
 // Batch collects blocks that move as one transfer: a single completion, and optionally a notification after the last block. Submit empties
-// the Batch, so it can be reused. A Batch is not safe for concurrent use. The first error in a builder call is reported by Submit.
+// the Batch, so it can be reused. A Batch is not safe for concurrent use. If a call to Put, Get or Notify is invalid, the submitted
+// Transfer fails with the first such error.
 type Batch struct {
 	peer   *Peer
 	load   *load
@@ -55,13 +56,15 @@ func (p *Peer) Notify(ctx context.Context, body []byte) error {
 	return b.Notify(body).Do(ctx)
 }
 
-// Put adds a block that is written to the peer. The transfer fails with ErrRange or ErrDenied if a range or its access does not fit.
+// Put adds a block to write to the peer. The transfer fails with ErrRange if the block exceeds a segment, and with ErrDenied if the remote
+// segment is not open for Write.
 func (b *Batch) Put(dst RemoteRange, src LocalRange) *Batch {
 	b.add("put", verbs.OpRDMAWrite, dst, src)
 	return b
 }
 
-// Get adds a block that is read from the peer. The transfer fails with ErrRange or ErrDenied if a range or its access does not fit.
+// Get adds a block to read from the peer. The transfer fails with ErrRange if the block exceeds a segment, and with ErrDenied if the remote
+// segment is not open for Read or the local one is read-only.
 func (b *Batch) Get(dst LocalRange, src RemoteRange) *Batch {
 	b.add("get", verbs.OpRDMARead, src, dst)
 	return b

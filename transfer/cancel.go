@@ -86,7 +86,7 @@ func (p *Peer) cancelUsers(uses func(part) bool, cause error) {
 	}, cause)
 }
 
-// cancelRunning cancels the outstanding transfers selected by which. which is called with mu held.
+// cancelRunning cancels the transfers for which(t) is true. It calls which with mu held.
 func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 	p.link.Mu.Lock()
 	var list []*Transfer

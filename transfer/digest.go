@@ -55,7 +55,7 @@ type piece struct {
 	length uint32
 }
 
-// compare returns the first piece whose digests differ, with ErrDigest, or the piece at which another error occurred.
+// compare returns the first piece whose digests differ, with ErrDigest, or the first piece with another error.
 func (t *Transfer) compare(ctx context.Context) (block int, offset uint64, err error) {
 	var pieces []piece
 	for i := range t.load.blocks {

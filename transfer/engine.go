@@ -15,9 +15,10 @@ import (
 )
 
 // Engine moves memory between this process and its peers. All methods are safe for concurrent use.
-//
-// Lock order: a shard's lock, then a Peer's mu, then mu or the inbox's mu. Methods of package service are called without the last three.
 type Engine struct {
+	// Lock order: a shard's lock, then a Peer's mu, then mu or the inbox's mu. Methods of package service are called without the last
+	// three.
+
 	cfg     Config
 	service service.Node
 	// workers limits the number of goroutines computing digests.
@@ -79,8 +80,8 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has an Engine. It returns ErrClosed after
-// Close, and the cause of ctx if ctx is done first.
+// Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has an Engine or ctx is done. It returns
+// ErrClosed after Close, ErrMismatch if the protocol versions differ, and the errors of node.Node.Peer.
 func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	np, err := e.cfg.Node.Peer(ctx, addr)
 	if err != nil {

@@ -78,7 +78,7 @@ func Example() {
 	// Output: prefill: request 4711, first block 7, last block 0
 }
 
-// A file in memory becomes a segment that peers read without a copy.
+// Peers read a memory-mapped file without an extra copy on the server.
 func ExampleEngine_MapFile() {
 	ctx := context.Background()
 	serverNode, server := start(ctx, "server")

@@ -59,8 +59,8 @@ type outbox struct {
 	proc *process
 	// notes are the unread notifications in order, indexed by sequence number.
 	notes ring.Ring[*note]
-	// next is the number of the next notification, unplaced that of the first one without slots, and taken the number of notifications read
-	// by the peer's program.
+	// next is the number of the next notification, unplaced the number of the first one without slots, and taken the count read by the
+	// peer's program.
 	next, unplaced, taken uint64
 	// tail is the offset of the next free slot, used the number of allocated bytes.
 	tail, used int
@@ -222,8 +222,8 @@ func (o *outbox) take(taken uint64) (*note, error) {
 	return o.release(nil), nil
 }
 
-// resume starts a session in which the peer has reported its state. It returns the notifications to send, and the transfers completed by
-// arrived notifications.
+// resume starts a session from the state reported by the peer. It returns the notifications to send, and the transfers completed by arrived
+// notifications.
 func (o *outbox) resume(arrived, taken uint64) (list *note, done []*Transfer, err error) {
 	if arrived > o.unplaced || taken > arrived {
 		return nil, nil, fmt.Errorf("%w: %d notifications arrived and %d were taken of %d", errProtocol, arrived, taken, o.unplaced)

@@ -37,7 +37,7 @@ type Peer struct {
 	count   int
 	// ops is the number of outstanding notification and credit operations.
 	ops int
-	// queued is the size of all unread notifications, including those from earlier processes, in bytes.
+	// queued is the size of all unread notifications in bytes, whichever process of the peer sent them.
 	queued int
 }
 

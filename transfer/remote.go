@@ -26,7 +26,7 @@ type Remote struct {
 	revoked bool
 }
 
-// RemoteRange is a position in a peer's segment. The block's length is that of its LocalRange.
+// RemoteRange is a position in a peer's segment. The LocalRange of a block determines its length.
 type RemoteRange struct {
 	remote *Remote
 	off    int64
@@ -157,7 +157,7 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	}
 	l := p.lendingOf(proc, s, m.want, region)
 	p.link.Mu.Lock()
-	l.granting++ // nothing is revoked before leave
+	l.granting++ // revocation waits for leave
 	p.link.Mu.Unlock()
 	return l, (&grant{id: m.id, number: l.number, access: l.access, region: l.region}).encode()
 }

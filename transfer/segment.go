@@ -176,10 +176,10 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 	return region, err
 }
 
-// Close revokes all access to the segment and frees it, unless it was adopted. Local transfers using it fail with ErrClosed. Peers with
-// access are told to stop, and have 5 s or until ctx is done. The session of a peer that does not respond is closed; its requests can no
-// longer reach the memory, and it reconnects. Disconnected peers are notified when they reconnect. If local transfers are still running
-// when ctx is done, Close returns an error without freeing anything; call it again.
+// Close revokes all access to the segment and frees it, unless it was adopted. Local transfers using it fail with ErrClosed. Close requests
+// peers with access to stop and waits up to 5 s, or until ctx is done. The session of a peer that does not respond is closed; its requests
+// can no longer reach the memory, and it reconnects. Disconnected peers are notified when they reconnect. If local transfers are still
+// running when ctx is done, Close returns an error without freeing anything; call it again.
 func (s *Segment) Close(ctx context.Context) error {
 	e := s.engine
 	peers := e.known()
