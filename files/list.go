@@ -164,7 +164,8 @@ type Info struct {
 }
 
 // List returns the entries of a remote directory, or the file itself if name is a file. An empty name lists all Exports that this side may
-// use. The result is sorted by name. List returns ErrNotFound for an unknown or denied name, and ErrTooLong beyond the limits listed there.
+// use. The result is sorted by name. List returns ErrNotFound for an unknown or denied name, and ErrTooLong if name or the directory is too
+// large.
 func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	entries, err := p.entries(ctx, name, &treeRoom{})
 	if err != nil {

@@ -16,7 +16,7 @@ var ErrBusy = errors.New("no room for another stream")
 // errProtocol reports a protocol violation by the peer. It closes the session.
 var errProtocol = errors.New("protocol violation")
 
-// Limits.
+// Limits of this package.
 const (
 	// MaxStreams is the maximum number of streams between two Nodes.
 	MaxStreams = 4096

@@ -65,8 +65,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.setDeadline(&c.in.deadline, c.in.wake, t)
 }
 
-// SetWriteDeadline makes current and future Writes fail with os.ErrDeadlineExceeded after t. A zero t clears the deadline. The byte count
-// returned by a timed-out Write is still sent. After Close it returns net.ErrClosed.
+// SetWriteDeadline makes current and future Writes fail with os.ErrDeadlineExceeded after t. A zero t clears the deadline. A timed-out
+// Write returns the number of bytes copied; they are still sent. After Close it returns net.ErrClosed.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.setDeadline(&c.out.deadline, c.out.wake, t)
 }

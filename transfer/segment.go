@@ -52,7 +52,8 @@ type realmRegion struct {
 const revokeTimeout = 5 * time.Second
 
 // Alloc allocates a segment of size zeroed bytes. A segment with an empty name is Local. Alloc returns ErrRange if size is not positive,
-// ErrTooLong if name exceeds MaxNameLen, verbs.ErrInvalid if name is in use or not UTF-8, and ErrClosed after Engine.Close.
+// ErrTooLong if name exceeds MaxNameLen, verbs.ErrInvalid if name is in use or not UTF-8, ErrDenied for unknown bits in cfg.DefaultAccess,
+// and ErrClosed after Engine.Close.
 func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, error) {
 	if size <= 0 || size > math.MaxInt {
 		return nil, newError("alloc", nil, name, fmt.Errorf("%w: %d bytes", ErrRange, size))
