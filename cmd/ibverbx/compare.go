@@ -38,7 +38,8 @@ const (
 
 // newCompare builds the compare command.
 func newCompare(s streams) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "compare BASE.json[,BASE2.json...] OTHER.json...",
 		Short: "Test whether perf --json results differ significantly",
 		Long:  compareLong,
@@ -47,12 +48,14 @@ func newCompare(s streams) *cobra.Command {
   ibverbx compare a.json b.json
   ibverbx compare monday.json,tuesday.json wednesday.json`,
 		Args: wantArgs(2, math.MaxInt, "two sides or more, with commas between the files of one side"),
-		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args) },
+		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args, asJSON) },
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
 }
 
-// runCompare prints a table for each side but the first.
-func runCompare(s streams, names []string) error {
+// runCompare prints a table for each side but the first, or one object.
+func runCompare(s streams, names []string, asJSON bool) error {
 	sets := make([]*compare.Set, len(names))
 	for i, name := range names {
 		sets[i] = new(compare.Set)
@@ -61,6 +64,9 @@ func runCompare(s streams, names []string) error {
 				return err
 			}
 		}
+	}
+	if asJSON {
+		return printJSON(s.out, newCompareReport(names, sets))
 	}
 	p := &printer{w: s.out}
 	for i, name := range names {

@@ -97,7 +97,7 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.Fla
 		fl.BoolVar(&f.unsealed, "unsealed", false, "disable packet encryption between software NICs (set it on both sides)")
 	})
 	grouped(fl, "Output", func() {
-		fl.BoolVar(&f.json, "json", false, "print one JSON object per line")
+		fl.BoolVar(&f.json, "json", false, "print one JSON object per line, each with a type; the last one is the result")
 		fl.BoolVarP(&f.quiet, "quiet", "q", false, "print errors only")
 		fl.BoolVarP(&f.verbose, "verbose", "v", false, "log connections, and print the cause of errors")
 		if cmd.Name() != "ls" {

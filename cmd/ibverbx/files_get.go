@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ibverbx/files"
+	"ibverbx/transfer"
 )
 
 const getLong = `Copy a file or a directory from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints. A
@@ -46,6 +47,18 @@ type transferFlags struct {
 	fileFlags
 	cfg  files.TransferConfig
 	sync string
+	// result is the last line of --json, zero if the transfer did not start.
+	result fileReport
+}
+
+// resultOf returns the result line of a transfer of name.
+func (f *transferFlags) resultOf(name string) func(failure string) any {
+	return func(failure string) any {
+		r := f.result
+		r.Type, r.Name, r.Error = lineResult, cmp.Or(r.Name, name), failure
+		r.Phase = cmp.Or(r.Phase, transfer.Done.String())
+		return r
+	}
 }
 
 func newGet(s streams) *cobra.Command {
@@ -60,7 +73,8 @@ func newGet(s streams) *cobra.Command {
 			err := f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
 				return p.GetFile(strings.TrimSuffix(args[1], "/"), strings.Join(args[2:], ""), f.cfg), nil
 			})
-			return explainFile(args[0], args[1], cmp.Or(strings.Join(args[2:], ""), path.Base(args[1])), err)
+			err = explainFile(args[0], args[1], cmp.Or(strings.Join(args[2:], ""), path.Base(args[1])), err)
+			return f.conclude(s, err, f.resultOf(args[1]))
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
@@ -80,13 +94,14 @@ func newPut(s streams) *cobra.Command {
 		Example: putExample,
 		Args:    wantArgs(2, 3, "HOST PATH [NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
+			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
 				name, err := putName(ctx, p, args[1], strings.TrimSuffix(strings.Join(args[2:], ""), "/"))
 				if err != nil {
 					return nil, err
 				}
 				return p.PutFile(args[1], name, f.cfg), nil
 			})
+			return f.conclude(s, err, f.resultOf(cmp.Or(strings.Join(args[2:], ""), args[1])))
 		},
 	}
 	f.define(cmd, s, f.defineFresh)
@@ -118,7 +133,9 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, be
 		if err != nil {
 			err = stopped(ctx, err)
 		} else {
-			err = newFileShow(s, &f.fileFlags, p).run(ctx, t)
+			show := newFileShow(s, &f.fileFlags, p)
+			err = show.run(ctx, t)
+			f.result = show.result
 		}
 		if closed := e.close(); err == nil {
 			err = closed

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io/fs"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ const lsExample = `  ibverbx ls node1 --token-file t
 
 // listed is a file as --json prints it.
 type listed struct {
+	Type     string    `json:"type"` // entry
 	Name     string    `json:"name"`
 	Kind     string    `json:"kind"` // file, dir or link
 	Size     int64     `json:"size,omitempty"`
@@ -35,42 +37,47 @@ func newLs(s streams) *cobra.Command {
 		Example: lsExample,
 		Args:    wantArgs(1, 2, "HOST [NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			e, p, err := f.connect(ctx, s, args[0])
-			if err != nil {
-				return stopped(ctx, err)
-			}
-			list, err := p.List(ctx, strings.TrimSuffix(strings.Join(args[1:], ""), "/"))
-			if closed := e.close(); err == nil {
-				err = closed
-			}
-			if err != nil {
-				return stopped(ctx, explainFile(args[0], strings.Join(args[1:], ""), "", err))
-			}
-			out := printer{w: s.out}
-			for _, i := range list {
-				l := listed{Name: i.Name, Kind: "file", Size: i.Size, Mode: i.Mode.Perm().String(), Modified: i.ModTime, Link: i.Link}
-				if i.Access != 0 {
-					l.Access = i.Access.String()
-				}
-				mark := ""
-				switch {
-				case i.Mode.IsDir():
-					l.Kind, mark = "dir", "/"
-				case i.Mode.Type() == fs.ModeSymlink:
-					l.Kind, mark = "link", " -> "+i.Link
-				}
-				if f.json {
-					out.json(l)
-					continue
-				}
-				out.printf("%-10s %12d  %s  %s%s\n", l.Mode[1:]+access(l.Access), i.Size, i.ModTime.Format(time.DateTime), printable(i.Name), printable(mark))
-			}
-			return out.err
+			n, err := f.list(cmd.Context(), s, args[0], strings.Join(args[1:], ""))
+			return f.conclude(s, err, func(failure string) any { return resultLine{Type: lineResult, Entries: &n, Error: failure} })
 		},
 	}
 	f.define(cmd, s, nil)
 	return cmd
+}
+
+// list prints the entries of a directory, or all exports if name is empty, and returns their number.
+func (f *fileFlags) list(ctx context.Context, s streams, host, name string) (int, error) {
+	e, p, err := f.connect(ctx, s, host)
+	if err != nil {
+		return 0, stopped(ctx, err)
+	}
+	list, err := p.List(ctx, strings.TrimSuffix(name, "/"))
+	if closed := e.close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return 0, stopped(ctx, explainFile(host, name, "", err))
+	}
+	out := printer{w: s.out}
+	for _, i := range list {
+		l := listed{Type: lineEntry, Name: i.Name, Kind: "file", Size: i.Size, Mode: i.Mode.Perm().String(), Modified: i.ModTime, Link: i.Link}
+		if i.Access != 0 {
+			l.Access = i.Access.String()
+		}
+		mark := ""
+		switch {
+		case i.Mode.IsDir():
+			l.Kind, mark = "dir", "/"
+		case i.Mode.Type() == fs.ModeSymlink:
+			l.Kind, mark = "link", " -> "+i.Link
+		}
+		if f.json {
+			out.json(l)
+			continue
+		}
+		out.printf("%-10s %12d  %s  %s%s\n", l.Mode[1:]+access(l.Access), i.Size, i.ModTime.Format(time.DateTime), printable(i.Name), printable(mark))
+	}
+	return len(list), out.err
 }
 
 // access is a letter behind the mode of a name that takes files.

@@ -31,6 +31,8 @@ type fileShow struct {
 	peer *files.Peer
 	// began is the start, and lost when the peer was seen to be lost, zero if it is there.
 	began, lost time.Time
+	// result is the last line of --json, after run.
+	result fileReport
 }
 
 func newFileShow(s streams, f *fileFlags, p *files.Peer) *fileShow {
@@ -39,6 +41,7 @@ func newFileShow(s streams, f *fileFlags, p *files.Peer) *fileShow {
 
 // fileReport is a line of --json.
 type fileReport struct {
+	Type    string  `json:"type"` // progress or result
 	Phase   string  `json:"phase"`
 	Name    string  `json:"name"`
 	Bytes   int64   `json:"bytes"`
@@ -90,7 +93,7 @@ func (w *fileShow) step(s files.Status) {
 	}
 	switch {
 	case w.f.json:
-		_ = w.report(s, nil) // the end reports the error
+		_ = json.NewEncoder(w.out).Encode(w.report(lineProgress, s)) // the result reports the error
 	case w.f.quiet:
 	case w.line.w != nil:
 		w.line.write(w.text(s))
@@ -142,7 +145,8 @@ func (w *fileShow) end(s files.Status, err error) error {
 	s.Rate = float64(s.Bytes-s.BytesReused) / max(took.Seconds(), 1e-9)
 	switch {
 	case w.f.json:
-		return w.report(s, err)
+		w.result = w.report(lineResult, s)
+		return nil
 	case w.f.quiet || err != nil:
 		return nil
 	}
@@ -151,15 +155,12 @@ func (w *fileShow) end(s files.Status, err error) error {
 	return err
 }
 
-func (w *fileShow) report(s files.Status, err error) error {
-	r := fileReport{
-		Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
+// report returns a line of --json.
+func (w *fileShow) report(kind string, s files.Status) fileReport {
+	return fileReport{
+		Type: kind, Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
 		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.ChunksRetried, State: w.peer.Node().State().String(),
 	}
-	if err != nil {
-		r.Error = err.Error()
-	}
-	return json.NewEncoder(w.out).Encode(r)
 }
 
 // shorten cuts the front of a name that has more than n characters.

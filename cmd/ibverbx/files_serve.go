@@ -69,7 +69,8 @@ func newServe(s streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args) })
+			err := f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args) })
+			return f.conclude(s, err, plainResult)
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
@@ -133,7 +134,25 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 		}
 	}
 	tell.say("listening on %v", e.node.Addr())
+	if f.json {
+		if err := printServed(s, all, targets, e.node.Addr()); err != nil {
+			return err
+		}
+	}
 	return forward.NewServer(targets, tell.say).Serve(ctx, l) // until Ctrl-C, the normal end of a server
+}
+
+// printServed prints the lines of --json for exports, targets and the address.
+func printServed(s streams, exports []files.ExportConfig, targets []forward.Target, at net.Addr) error {
+	out := printer{w: s.out}
+	for _, x := range exports {
+		out.json(servedLine{Type: lineServing, Name: x.Name, Path: x.Path, Access: x.DefaultAccess.String()})
+	}
+	for _, t := range targets {
+		out.json(servedLine{Type: lineForwarding, Target: string(t)})
+	}
+	out.json(servedLine{Type: lineListening, Listen: at.String()})
+	return out.err
 }
 
 // forwards returns the targets of --forward.

@@ -77,8 +77,12 @@ func TestFilesTwoProcesses(t *testing.T) {
 		t.Errorf("ls prints %q", out)
 	}
 	var l listed
-	if err := json.Unmarshal([]byte(succeed(t, "ls", addr, "models/v7", "--token-file", token, "--json")), &l); err != nil || l.Name != "models/v7/model" || l.Size != 5<<20+17 {
+	first, rest, _ := strings.Cut(succeed(t, "ls", addr, "models/v7", "--token-file", token, "--json"), "\n")
+	if err := json.Unmarshal([]byte(first), &l); err != nil || l.Name != "models/v7/model" || l.Size != 5<<20+17 {
 		t.Errorf("ls --json prints %+v, %v", l, err)
+	}
+	if want := `{"type":"result","entries":1}` + "\n"; rest != want {
+		t.Errorf("ls --json ends with %q, want %q", rest, want)
 	}
 }
 

@@ -70,7 +70,8 @@ func newForward(s streams) *cobra.Command {
 			if len(f.local) == 0 {
 				return wrong(cmd, "name what to forward, such as -L 5432:127.0.0.1:5432")
 			}
-			return f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args[0]) })
+			err := f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args[0]) })
+			return f.conclude(s, err, plainResult)
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
@@ -117,6 +118,7 @@ func isPort(text string) bool {
 
 // forwarded is an -L as --json prints it.
 type forwarded struct {
+	Type   string `json:"type"`  // listening
 	Event  string `json:"event"` // listening
 	Listen string `json:"listen"`
 	Target string `json:"target"`
@@ -209,7 +211,7 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 	for _, x := range all {
 		switch {
 		case f.json:
-			out.json(forwarded{"listening", x.l.Addr().String(), string(x.target), addr})
+			out.json(forwarded{lineListening, "listening", x.l.Addr().String(), string(x.target), addr})
 		case !f.quiet:
 			out.printf("%v is %s of %s\n", x.l.Addr(), x.target, addr)
 		}

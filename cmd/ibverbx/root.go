@@ -65,14 +65,13 @@ func run(ctx context.Context, args []string, s streams) int {
 	fmt.Fprintf(s.err, "ibverbx: %s\n", printableLines(err.Error()))
 	printCause(cmd, s, err)
 	var usage *usageError
-	var config *measure.ConfigError
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
 	case errors.As(err, &usage):
 		fmt.Fprintf(s.err, "Run '%s --help' for flags and examples.\n", usage.command)
 		return exitUsage
-	case errors.As(err, &config):
+	case invalid(err):
 		fmt.Fprintf(s.err, "Run '%s --help' for flags and examples.\n", cmd.CommandPath())
 		return exitUsage
 	}

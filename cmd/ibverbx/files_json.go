@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+
+	"ibverbx/internal/perf/measure"
+)
+
+// Types of the lines that serve, get, put, ls and forward print with --json. The last line is a result.
+const (
+	lineProgress   = "progress"   // get, put
+	lineEntry      = "entry"      // ls
+	lineServing    = "serving"    // serve: an export
+	lineForwarding = "forwarding" // serve: a target of --forward
+	lineListening  = "listening"  // serve, forward
+	lineResult     = "result"     // all
+)
+
+// resultLine is the result of serve, ls and forward.
+type resultLine struct {
+	Type string `json:"type"`
+	// Entries is the number of entries that ls printed, nil for other commands.
+	Entries *int `json:"entries,omitempty"`
+	// Error is the text on standard error, empty on success.
+	Error string `json:"error,omitempty"`
+}
+
+// servedLine is an export, a target or the address of serve.
+type servedLine struct {
+	Type   string `json:"type"`
+	Name   string `json:"name,omitempty"`
+	Path   string `json:"path,omitempty"`
+	Access string `json:"access,omitempty"`
+	Target string `json:"target,omitempty"`
+	Listen string `json:"listen,omitempty"`
+}
+
+// conclude prints the result line of --json and returns err. line builds it from the error text, which is empty on success.
+// A rejected command line never starts an operation, so conclude prints no line for it.
+func (f *fileFlags) conclude(s streams, err error, line func(failure string) any) error {
+	if !f.json || invalid(err) {
+		return err
+	}
+	failure := ""
+	if err != nil {
+		failure = err.Error()
+	}
+	return errors.Join(err, json.NewEncoder(s.out).Encode(line(failure)))
+}
+
+// plainResult is the result of serve and forward.
+func plainResult(failure string) any { return resultLine{Type: lineResult, Error: failure} }
+
+// invalid reports whether err rejects the command line.
+func invalid(err error) bool {
+	var usage *usageError
+	var config *measure.ConfigError
+	return errors.As(err, &usage) || errors.As(err, &config)
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestJSONObjects: perf, demo, doctor, devices and compare print exactly one object with --json.
+func TestJSONObjects(t *testing.T) {
+	a, b := reportFile(t, "a.json", 1, 1.01, 1.02, 1.03), reportFile(t, "b.json", 1.5)
+	for _, tt := range []struct {
+		args  string
+		field string        // one that the object has
+		limit time.Duration // until the command is interrupted, 0 for never
+		want  []int         // exit statuses
+	}{
+		{"perf -s 8 -n 10", "results", 0, []int{exitOK}},
+		{"perf send --lat -s 8 -n 10", "results", 0, []int{exitOK}},
+		{"perf -s 64K -D 1m", "results", 300 * time.Millisecond, []int{exitInterrupted}},
+		{"demo", "samples", 300 * time.Millisecond, []int{exitInterrupted}},
+		{"demo --web", "samples", 300 * time.Millisecond, []int{exitOK}},
+		{"doctor", "findings", 0, []int{exitOK, exitFailure}},
+		{"devices", "devices", 0, []int{exitOK}},
+		{"devices -v -d soft0", "devices", 0, []int{exitOK}},
+		{"compare " + a + " " + b, "comparisons", 0, []int{exitOK}},
+		{"compare " + a + " " + b + " " + a + "," + b, "sides", 0, []int{exitOK}},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tt.limit > 0 {
+				defer time.AfterFunc(tt.limit, cancel).Stop()
+			}
+			status, out, stderr := command(ctx, append(strings.Fields(tt.args), "--json")...)
+			if !slices.Contains(tt.want, status) {
+				t.Errorf("status %d, want one of %d; stderr %q", status, tt.want, stderr)
+			}
+			list := objects(t, out)
+			if len(list) != 1 {
+				t.Fatalf("%d objects, want 1:\n%s", len(list), out)
+			}
+			if _, ok := list[0][tt.field]; !ok {
+				t.Errorf("the object has no %q:\n%s", tt.field, out)
+			}
+		})
+	}
+}
+
+// objects parses out, which must hold only JSON objects.
+func objects(t *testing.T, out string) (list []map[string]any) {
+	t.Helper()
+	for d := json.NewDecoder(strings.NewReader(out)); ; {
+		var v map[string]any
+		if err := d.Decode(&v); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatalf("Decode of %q: got %v, want objects only", out, err)
+		}
+		list = append(list, v)
+	}
+}
+
+// TestCompareJSON: compare --json has the numbers of the tables.
+func TestCompareJSON(t *testing.T) {
+	a := reportFile(t, "a.json", 1, 1.01, 1.02, 1.03, 1.04, 1.05)
+	b := reportFile(t, "b.json", 1.5, 1.51, 1.52, 1.53, 1.54, 1.55)
+	var r compareReport
+	d := json.NewDecoder(strings.NewReader(succeed(t, "compare", a, b, "--json")))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		t.Fatalf("Decode: got %v, want no error", err)
+	}
+	if len(r.Sides) != 2 || r.Sides[0].Name != a || r.Sides[1].Reports != 12 || r.Sides[1].Host != "node1" || r.Sides[1].Time == nil {
+		t.Errorf("the sides are %+v", r.Sides)
+	}
+	if len(r.Comparisons) != 1 || r.Comparisons[0].Base != a || r.Comparisons[0].Other != b || len(r.Comparisons[0].Differences) != 5 {
+		t.Fatalf("the comparisons are %+v", r.Comparisons)
+	}
+	got := r.Comparisons[0].Differences[0]
+	if got.Op != "send" || got.Mode != "latency" || got.Metric != "t_typical_us" || got.Size != 8 || got.Base.Samples != 6 || got.Base.Median < 2 ||
+		got.Other.Median < 3 || got.Base.Spread == nil || got.Change < 0.48 || got.P > 0.01 || !got.Significant || !got.Enough {
+		t.Errorf("the first difference is %+v", got)
+	}
+}
+
+// typed checks lines of --json: one object each, with a type, and only the last one is a result. It returns the types and the error of
+// the result.
+func typed(t *testing.T, out string) (types []string, failure string) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		var v struct{ Type, Error string }
+		if err := json.Unmarshal([]byte(line), &v); err != nil || v.Type == "" {
+			t.Fatalf("the line %q has the type %q (%v), want an object with a type", line, v.Type, err)
+		}
+		types, failure = append(types, v.Type), v.Error
+	}
+	if i := slices.Index(types, lineResult); i < 0 || i != len(types)-1 {
+		t.Fatalf("the types are %q, want one result, at the end:\n%s", types, out)
+	}
+	return types, failure
+}
+
+// TestJSONLines: serve, get, put, ls and forward print typed lines with --json and end with a result, even if they fail.
+func TestJSONLines(t *testing.T) {
+	token, other := newToken(t, "a secret of this test, long enough"), newToken(t, "another secret, also long enough")
+	dir, in := t.TempDir(), t.TempDir()
+	content(t, filepath.Join(dir, "f"), 3<<20)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, dir+"=d", "--write", in+"=in")
+	words := strings.NewReplacer("ADDR", addr, "DIR", dir, "TO", t.TempDir(), "CLOSED", closedPort(t), "OTHER", other)
+	for _, tt := range []struct {
+		args   string
+		status int
+		want   string // the type of the first line
+		error  string // part of the result's error
+	}{
+		{"get ADDR d/f TO", exitOK, "", ""},
+		{"put ADDR DIR/f in/g", exitOK, "", ""},
+		{"ls ADDR", exitOK, lineEntry, ""},
+		{"ls ADDR d", exitOK, lineEntry, ""},
+		{"get ADDR d/none TO", exitNotFound, "", `does not serve "d/none"`},
+		{"get ADDR d/f TO --token-file OTHER", exitFailure, lineResult, "rejected the token"},
+		{"get CLOSED d/f TO", exitPeer, lineResult, "nothing listens"},
+		{"get ADDR d/f TO --token-file DIR/none", exitFailure, lineResult, "no such file"},
+		{"put ADDR DIR/f d/g", exitNotFound, "", "only read is allowed"},
+		{"put ADDR DIR/none in/g", exitFailure, "", "no such file"},
+		{"put CLOSED DIR/f", exitPeer, lineResult, "nothing listens"},
+		{"ls ADDR d/none", exitNotFound, lineResult, `does not serve "d/none"`},
+		{"ls CLOSED", exitPeer, lineResult, "nothing listens"},
+		{"serve DIR --listen ADDR", exitFailure, lineResult, "the port is in use"},
+		{"forward -L 0:127.0.0.1:1 ADDR", exitNotFound, lineResult, "does not forward to it"},
+		{"forward -L 0:127.0.0.1:1 CLOSED", exitPeer, lineResult, "nothing listens"},
+		{"forward -L ADDR:127.0.0.1:1 ADDR", exitFailure, lineResult, "the port is in use"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			args := append(strings.Fields(words.Replace(tt.args)), "--json")
+			if !slices.Contains(args, "--token-file") {
+				args = append(args, "--token-file", token)
+			}
+			status, out, stderr := command(t.Context(), args...)
+			types, failure := typed(t, out)
+			if status != tt.status || tt.want != "" && types[0] != tt.want || (tt.error == "") != (failure == "") || !strings.Contains(failure, tt.error) {
+				t.Errorf("status %d, types %q, error %q, want %d, %q first and %q", status, types, failure, tt.status, tt.want, tt.error)
+			}
+			if failure != "" && stderr != "ibverbx: "+failure+"\n" {
+				t.Errorf("stderr has %q, want the error of the result: %q", stderr, failure)
+			}
+		})
+	}
+	for _, args := range []string{"get ADDR", "get ADDR d/f TO --lanes 1000", "put ADDR DIR/f --jobs 2", "ls", "serve DIR/none", "forward ADDR"} {
+		refused(t, words.Replace(args)+" --json --token-file "+token)
+	}
+}
+
+// TestJSONLinesOfServers: a signal ends serve and forward, whose last line is then a result without an error.
+func TestJSONLinesOfServers(t *testing.T) {
+	token, dir := newToken(t, "a secret of this test, long enough"), t.TempDir()
+	echo := echoServer(t)
+	server, addr := serveFiles(t, "127.0.0.1:0", "--json", "--token-file", token, dir+"=d", "--forward", echo)
+	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, "--token-file", token)
+	if _, _, err := net.SplitHostPort(at[0]); err != nil {
+		t.Errorf("forward listens on %q: %v", at[0], err)
+	}
+	for _, tt := range []struct {
+		p    *process
+		want []string
+	}{
+		{client, []string{lineListening, lineResult}},
+		{server, []string{lineServing, lineForwarding, lineListening, lineResult}},
+	} {
+		if status := tt.p.interrupt(); status != exitOK {
+			t.Errorf("status %d, want %d: %q", status, exitOK, tt.p.said)
+		}
+		if types, failure := typed(t, tt.p.stdout.String()); !slices.Equal(types, tt.want) || failure != "" {
+			t.Errorf("types %q, error %q, want %q and no error", types, failure, tt.want)
+		}
+	}
+}
