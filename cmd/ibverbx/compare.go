@@ -44,7 +44,7 @@ func newCompare(s streams) *cobra.Command {
 		Short: "Test whether perf --json results differ significantly",
 		Long:  compareLong,
 		Example: `  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K --json >> a.json; done
-  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K -q 2 --json >> b.json; done
+  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K --lanes 2 --json >> b.json; done
   ibverbx compare a.json b.json
   ibverbx compare monday.json,tuesday.json wednesday.json`,
 		Args: wantArgs(2, math.MaxInt, "two sides or more, with commas between the files of one side"),

@@ -45,9 +45,9 @@ have three digits beyond that.
 Lanes: write and read are fragmented and spread over the lanes by --policy. send and atomic use one
 extra lane. With --imm the receiver is notified of each write, by --scheme: tally sends a record
 behind the data on each lane, dqplb numbers the fragments, and spray sends a notification after all
-data has completed. A single lane (-q 1) passes requests through unchanged.
+data has completed. A single lane (--lanes 1) passes requests through unchanged.
 
--c UC and -c UD measure raw QPs on one rail. -q, -n and -t then count QPs, messages per QP and
+-c UC and -c UD measure raw QPs on one rail. --lanes, -n and -t then count QPs, messages per QP and
 messages in flight per QP. Lost messages are counted, not retransmitted. --transport uc is different:
 package reliable builds each lane from 16 UC QPs, retransmits lost chunks and leaves dead paths.
 

@@ -128,7 +128,7 @@ func TestPerfKillFlagErrors(t *testing.T) {
 		"--kill-rail x":               {"--kill-rail x", "whole number from 0 to 7"},
 		"--kill-rail -1":              {"--kill-rail", "whole number from 0 to 7"},
 		"--kill-rail 2":               {"--kill-rail 2", "use 0 to 1"},
-		"--kill-rail 0 -q 1":          {"--kill-rail 0", "--qp 2"},
+		"--kill-rail 0 -q 1":          {"--kill-rail 0", "--lanes 2"},
 		"--kill-rail 0 --rails 1":     {"--kill-rail 0", "--rails 2"},
 		"--kill-rail 0 -c UC":         {"--kill-rail 0", "--connection RC"},
 		"send --kill-rail 0 -c UD":    {"--kill-rail 0", "--connection RC"},

@@ -34,13 +34,13 @@ const (
 
 // clientFlags are the flags of perf that --help shows.
 var clientFlags = []string{
-	"size", "iters", "duration", "lat", "bidirectional", "imm", "check", "rails", "qp", "transport", "kill-rail", "impair",
+	"size", "iters", "duration", "lat", "bidirectional", "imm", "check", "rails", "lanes", "transport", "kill-rail", "impair",
 	"provider", "devices", "memory", "token-file", "verbose", "interval", "web", "json",
 }
 
 // serverFlags are the flags of perf serve that --help shows.
 var serverFlags = []string{
-	"rails", "qp", "provider", "devices", "memory", "listen", "once", "lend", "link", "addr", "token-file", "token-dir",
+	"rails", "lanes", "provider", "devices", "memory", "listen", "once", "lend", "link", "addr", "token-file", "token-dir",
 	"verbose", "json", "metrics",
 }
 
@@ -112,7 +112,7 @@ func (f *perfFlags) defineServer(cmd *cobra.Command, s streams) {
 func (f *perfFlags) defineLanes(fl *pflag.FlagSet) {
 	c := &f.cfg
 	fl.Func("rails", fmt.Sprintf("`NICs` per end, 1 to %d (default 2, or 1 with a single lane)", ibverbx.MaxRails), count(&c.Rails))
-	fl.FuncP("qp", "q", "number of `lanes`; a single lane passes requests through unchanged (default 4 per rail)", count(&c.QPs))
+	fl.FuncP("lanes", "q", "`number` of lanes; a single lane passes requests through unchanged (default 4 per rail)", count(&c.QPs))
 	fl.Func("scheme", "`name` of the notification scheme for --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames()))
 	fl.Func("policy", "`name` of the policy that chooses a lane for a fragment: "+oneOf(policyNames())+
 		" (default auto: round-robin, or two-choices once the rails differ in speed)", named(&c.Policy, policyNames()))
@@ -145,7 +145,7 @@ func (f *perfFlags) defineRemote(fl *pflag.FlagSet) {
 }
 
 // perftestNames are long names of perftest for flags with the same meaning.
-var perftestNames = map[string]string{"pkey_index": "pkey-index", "qp-timeout": "ack-timeout"}
+var perftestNames = map[string]string{"pkey_index": "pkey-index", "qp": "lanes", "qp-timeout": "ack-timeout", "report_gbits": "report-gbits"}
 
 // defineSettings adds a flag for every setting.
 func (f *perfFlags) defineSettings(fl *pflag.FlagSet) {
@@ -156,7 +156,7 @@ func (f *perfFlags) defineSettings(fl *pflag.FlagSet) {
 		usage := fmt.Sprintf("%s: %s (default %s; variable %s)", s.About, s.Range, s.Default, s.Env)
 		fl.FuncP(s.Name, s.Short, usage, func(value string) error {
 			if f.settings.Set(s.Name, value, "--"+s.Name) != nil {
-				return errors.New("want " + s.Range)
+				return errors.New("use " + s.Range)
 			}
 			return nil
 		})
@@ -165,7 +165,12 @@ func (f *perfFlags) defineSettings(fl *pflag.FlagSet) {
 
 // readEnv takes the settings that no flag has set from the environment.
 func (f *perfFlags) readEnv(cmd *cobra.Command, s streams) error {
-	if err := f.settings.ReadEnv(s.lookup); err != nil {
+	err := f.settings.ReadEnv(s.lookup)
+	var invalid *settings.ValueError
+	switch {
+	case errors.As(err, &invalid):
+		return wrong(cmd, "%s=%s: use %s", invalid.From, invalid.Value, invalid.Want)
+	case err != nil:
 		return wrong(cmd, "%w", err)
 	}
 	return nil
@@ -231,7 +236,7 @@ func number(to *int, least, most int64) func(string) error {
 	return func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < least || n > most {
-			return fmt.Errorf("want a whole number from %d to %d", least, most)
+			return fmt.Errorf("use a whole number from %d to %d", least, most)
 		}
 		*to = int(n)
 		return nil
@@ -249,7 +254,7 @@ func seconds(to *time.Duration) func(string) error {
 			*to = d
 			return nil
 		}
-		return errors.New("want seconds such as 5 or 0.5, or a time such as 500ms or 2m")
+		return errors.New("use seconds such as 5 or 0.5, or a time such as 500ms or 2m")
 	}
 }
 
@@ -291,7 +296,7 @@ func one[T ~string](names []T, take func(i int)) func(string) error {
 	return func(s string) error {
 		i := slices.IndexFunc(names, func(name T) bool { return strings.EqualFold(s, string(name)) })
 		if i < 0 {
-			return errors.New("want " + oneOf(names))
+			return errors.New("use " + oneOf(names))
 		}
 		take(i)
 		return nil

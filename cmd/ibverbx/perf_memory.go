@@ -25,7 +25,7 @@ func gpuOf(name string) (int, error) {
 	number, ok := strings.CutPrefix(name, gpuPrefix)
 	n, err := strconv.Atoi(number)
 	if !ok || err != nil || n < 0 || strconv.Itoa(n) != number {
-		return 0, fmt.Errorf("want %s, or a GPU such as %s0", measure.HostMemory, gpuPrefix)
+		return 0, fmt.Errorf("use %s, or a GPU such as %s0", measure.HostMemory, gpuPrefix)
 	}
 	return n, nil
 }
@@ -34,7 +34,7 @@ func gpuOf(name string) (int, error) {
 func (m *memoryFlag) set(s string) error {
 	names := strings.Split(s, ",")
 	if len(names) > 2 {
-		return errors.New("want at most two places: those of the initiator and of the target")
+		return errors.New("use at most two places, for the initiator and the target")
 	}
 	for _, name := range names {
 		if _, err := gpuOf(name); err != nil && name != measure.HostMemory {

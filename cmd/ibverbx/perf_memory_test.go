@@ -90,11 +90,11 @@ func TestPerfMemoryOperations(t *testing.T) {
 func TestPerfMemoryRefused(t *testing.T) {
 	const token = " --token-file t"
 	for args, want := range map[string]string{
-		"perf --memory gpu":                             "want host, or a GPU such as cuda:0",
-		"perf --memory cuda":                            "want host, or a GPU such as cuda:0",
-		"perf --memory cuda:-1":                         "want host, or a GPU such as cuda:0",
-		"perf --memory cuda:01":                         "want host, or a GPU such as cuda:0",
-		"perf --memory host,":                           "want host, or a GPU such as cuda:0",
+		"perf --memory gpu":                             "use host, or a GPU such as cuda:0",
+		"perf --memory cuda":                            "use host, or a GPU such as cuda:0",
+		"perf --memory cuda:-1":                         "use host, or a GPU such as cuda:0",
+		"perf --memory cuda:01":                         "use host, or a GPU such as cuda:0",
+		"perf --memory host,":                           "use host, or a GPU such as cuda:0",
 		"perf --memory host,host,host":                  "at most two places",
 		"perf atomic --memory cuda:0":                   "no atomics on memory of a device; use --memory host at the target",
 		"perf atomic -b --memory cuda:0,host":           "no atomics on memory of a device",

@@ -37,7 +37,7 @@ func (p *perftestFlags) define(fl *pflag.FlagSet, nics *providerFlags) {
 	})
 	fl.FuncP("port", "p", "perftest's way to name the TCP port", func(s string) error {
 		if n, err := strconv.ParseUint(s, 10, 16); err != nil || n == 0 {
-			return errors.New("want a port from 1 to 65535")
+			return errors.New("use a port from 1 to 65535")
 		}
 		p.port = s
 		return nil

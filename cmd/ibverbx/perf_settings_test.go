@@ -57,9 +57,9 @@ func TestPerfSettingErrors(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{nil, "--sl 16", exitUsage, []string{"--sl", "want 0 to 15"}},
-		{nil, "--gid-index 1,x", exitUsage, []string{"--gid-index", "want 0 to 255"}},
-		{map[string]string{"IBVERBX_RNR_TIMER": "32"}, "", exitUsage, []string{`IBVERBX_RNR_TIMER is "32": want 0 to 31`}},
+		{nil, "--sl 16", exitUsage, []string{"--sl", "use 0 to 15"}},
+		{nil, "--gid-index 1,x", exitUsage, []string{"--gid-index", "use 0 to 255"}},
+		{map[string]string{"IBVERBX_RNR_TIMER": "32"}, "", exitUsage, []string{`IBVERBX_RNR_TIMER=32: use 0 to 31`}},
 		{map[string]string{"IBVERBX_GID_INDEX": "7"}, "", exitFailure, []string{"IBVERBX_GID_INDEX 7: rail 0 (soft0)", "want -1 to 1"}},
 		{nil, "--pkey-index 1", exitFailure, []string{"--pkey-index 1: rail 0 (soft0)", "want 0 to 0"}},
 		{nil, "--gid-index 1,1 --rails 3", exitFailure, []string{"--gid-index 1,1 has rows for 2 rails, and there are 3"}},

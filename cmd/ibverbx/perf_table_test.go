@@ -123,7 +123,7 @@ func TestPerfPlainTable(t *testing.T) {
 }
 
 func TestPerfGbits(t *testing.T) {
-	out := succeed(t, "perf", "-s", "4K", "-n", "100", "--report_gbits")
+	out := succeed(t, "perf", "-s", "4K", "-n", "100", "--report-gbits")
 	want := " #bytes    #iterations BW peak[Gb/sec]  BW average[Gb/sec]  MsgRate[Mpps] ratio\n"
 	if !strings.Contains(out, want) {
 		t.Errorf("no %q in\n%s", want, out)

@@ -130,18 +130,18 @@ func TestPerfFlagErrors(t *testing.T) {
 		{"--rails 0", []string{"--rails", "from 1"}},
 		{"--rails two", []string{"--rails two"}},
 		{"--rails 2 -c UC", []string{"--rails 2", "RC QPs", "--connection RC"}},
-		{"-q 0", []string{"--qp", "from 1"}},
-		{"-q 5000", []string{"--qp 5000", "lanes", "use 1 to 4094"}},
-		{"--lat -c UC -q 2", []string{"--qp 2", "--lat"}},
+		{"-q 0", []string{"--lanes", "from 1"}},
+		{"-q 5000", []string{"--lanes 5000", "lanes", "use 1 to 4094"}},
+		{"--lat -c UC -q 2", []string{"--lanes 2", "--lat"}},
 		{"--scheme x", []string{"--scheme x", "tally, dqplb or spray"}},
 		{"--policy x", []string{"--policy x", "round-robin or two-choices"}},
 		{"--fragment 3GiB", []string{"--fragment 3221225472", "1 GiB", "or 0"}},
 		{"--fragment 64KB", []string{"--fragment", "64KiB"}},
 		{"--fragment much", []string{"--fragment much", "64KiB"}},
-		{"--fragment 4K -q 1", []string{"--fragment 4096", "--qp 2"}},
+		{"--fragment 4K -q 1", []string{"--fragment 4096", "--lanes 2"}},
 		{"send --fragment 4K", []string{"--fragment 4096", "one lane"}},
 		{"read --imm", []string{"--imm", "WRITE_WITH_IMM", "measure write"}},
-		{"-q 1 -s 3G", []string{"--size 3221225472", "1 GiB", "--qp 2"}},
+		{"-q 1 -s 3G", []string{"--size 3221225472", "1 GiB", "--lanes 2"}},
 		{"--provider x", []string{"--provider x", "softnic, rdmacore or auto"}},
 	} {
 		refused(t, "perf "+tt.args, append(tt.want, "Run 'ibverbx perf --help'")...)
@@ -151,7 +151,7 @@ func TestPerfFlagErrors(t *testing.T) {
 func TestPerfHelp(t *testing.T) {
 	out := strings.Join(strings.Fields(succeed(t, "perf", "--help-all")), " ")
 	says(t, out,
-		"VirtualQP", "--rails NICs", "--qp lanes", "--scheme name", "--policy name", "--fragment size", "--imm", "--provider NICs",
+		"VirtualQP", "--rails NICs", "--lanes number", "--scheme name", "--policy name", "--fragment size", "--imm", "--provider NICs",
 		"tally, dqplb or spray", "passes requests through unchanged", "-v, --verbose",
 	)
 }

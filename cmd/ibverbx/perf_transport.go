@@ -123,7 +123,7 @@ func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.C
 	if bytes > c.Lend {
 		return refuse(fmt.Sprintf("--transport uc with %d lanes", c.QPs),
 			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, c.Lend>>20),
-			"use a smaller --qp or fewer --rails, or start the server with a larger --lend")
+			"use fewer --lanes or fewer --rails, or start the server with a larger --lend")
 	}
 	return nil
 }

@@ -201,7 +201,7 @@ func (c *Config) Rows(limit uint64) ([]int, error) {
 				fix += ", or --connection RC"
 			case c.direct() && c.Op != Send && uint64(s) <= math.MaxUint32:
 				problem = fmt.Sprintf("a single lane does not cut messages, and the devices carry at most %s", FormatSize(int(limit)))
-				fix += ", or several lanes, such as --qp 2"
+				fix += ", or several lanes, such as --lanes 2"
 			}
 			return nil, Refuse("size", s, problem, fix)
 		}

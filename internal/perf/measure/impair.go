@@ -51,7 +51,7 @@ func ParseImpair(s string) (i Impair, err error) {
 		case "rail":
 			i.Rail, err = strconv.Atoi(value)
 			if err != nil || i.Rail < 0 {
-				err = fmt.Errorf("rail=%s: want the number of a rail: 0, 1 and so on", value)
+				err = fmt.Errorf("rail=%s: use the number of a rail: 0, 1 and so on", value)
 			}
 		case "loss":
 			i.Loss, err = parsePart(name, value)
@@ -67,10 +67,10 @@ func ParseImpair(s string) (i Impair, err error) {
 			i.Jitter, err = parseDelay(name, value)
 		case "rate":
 			if i.Rate, err = ParseSize(value); err != nil {
-				err = fmt.Errorf("rate=%s: want bytes per second, such as 100MiB", value)
+				err = fmt.Errorf("rate=%s: use bytes per second, such as 100MiB", value)
 			}
 		default:
-			err = fmt.Errorf("%q: want rail, loss, duplicate, reorder, corrupt, delay, jitter or rate, each with a value, such as rail=1,loss=1%%,delay=1ms", part)
+			err = fmt.Errorf("%q: use rail, loss, duplicate, reorder, corrupt, delay, jitter or rate, each with a value, such as rail=1,loss=1%%,delay=1ms", part)
 		}
 		if err != nil {
 			return i, err
@@ -90,7 +90,7 @@ func parsePart(name, value string) (float64, error) {
 		p /= 100
 	}
 	if err != nil || !(p >= 0 && p <= 1) {
-		return 0, fmt.Errorf("%s=%s: want a part of the packets, such as 1%%", name, value)
+		return 0, fmt.Errorf("%s=%s: use a part of the packets, such as 1%%", name, value)
 	}
 	return p, nil
 }
@@ -98,7 +98,7 @@ func parsePart(name, value string) (float64, error) {
 func parseDelay(name, value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < 0 || d > maxImpairDelay {
-		return 0, fmt.Errorf("%s=%s: want a time up to %v, such as 1ms", name, value, maxImpairDelay)
+		return 0, fmt.Errorf("%s=%s: use a time up to %v, such as 1ms", name, value, maxImpairDelay)
 	}
 	return d, nil
 }

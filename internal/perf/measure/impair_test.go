@@ -24,10 +24,10 @@ func TestParseImpair(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "want rail, loss", "rail=1": "does nothing", "rail=x,loss=1%": "number of a rail", "rail=-1,loss=1%": "number of a rail",
+		"": "use rail, loss", "rail=1": "does nothing", "rail=x,loss=1%": "number of a rail", "rail=-1,loss=1%": "number of a rail",
 		"loss=101%": "part of the packets", "loss=-1": "part of the packets", "loss=NaN": "part of the packets", "loss": "part of the packets",
 		"delay=1": "such as 1ms", "delay=-1ms": "such as 1ms", "jitter=11s": "up to 10s", "rate=x": "bytes per second",
-		"loss=1%,loss=2%": "twice", "lose=1%": "want rail, loss",
+		"loss=1%,loss=2%": "twice", "lose=1%": "use rail, loss",
 	} {
 		if got, err := ParseImpair(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseImpair(%q) = %+v, %v, want an error that says %q", text, got, err, want)

@@ -197,7 +197,7 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 	qps, cqes := p.deviceQPs(c), p.completions(c)
 	return firstBroken([]rule{
 		{attr.Capabilities&caps != caps, "connection", c.Connection, "the device has no such QPs", "use --connection RC"},
-		{qps > attr.MaxQP, "qp", c.QPs, fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, qps), "use fewer"},
+		{qps > attr.MaxQP, "lanes", c.QPs, fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, qps), "use fewer"},
 		{
 			c.virtual() && depth > MaxRequests, "tx-depth", asked,
 			fmt.Sprintf("a VirtualQP holds at most %d requests, and this needs %d", MaxRequests, depth), "use a smaller depth",
@@ -207,7 +207,7 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 			fmt.Sprintf("the device holds at most %d requests per queue, and this needs %d", attr.MaxQPWR, depth), "use a smaller depth",
 		},
 		{
-			cqes > attr.MaxCQE, "qp", c.QPs, fmt.Sprintf("%d QPs need a completion queue of %d, and the device has at most %d", c.QPs, cqes, attr.MaxCQE),
+			cqes > attr.MaxCQE, "lanes", c.QPs, fmt.Sprintf("%d QPs need a completion queue of %d, and the device has at most %d", c.QPs, cqes, attr.MaxCQE),
 			"use fewer QPs or a smaller --tx-depth",
 		},
 		{

@@ -30,10 +30,10 @@ func ParseSize(s string) (int, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 62)
 	if err != nil || n > math.MaxInt>>shift {
-		return 0, fmt.Errorf("size %s: want a number of bytes such as 65536, 64KiB or 1M", quote(s))
+		return 0, fmt.Errorf("size %s: use a number of bytes such as 65536, 64KiB or 1M", quote(s))
 	}
 	if n == 0 {
-		return 0, fmt.Errorf("size %s: want at least 1 byte", quote(s))
+		return 0, fmt.Errorf("size %s: use at least 1 byte", quote(s))
 	}
 	return int(n << shift), nil
 }

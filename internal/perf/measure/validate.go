@@ -95,7 +95,7 @@ func (c *Config) fragmentRules() []rule {
 			n != 0 && (c.Op == Send || c.Op == Atomic), "fragment", n, fmt.Sprintf("%s is never cut: it goes over one lane", c.Op),
 			"drop --fragment, or measure write or read",
 		},
-		{n != 0 && c.QPs == 1, "fragment", n, "a single lane passes requests through uncut", "use --qp 2 or more, or drop --fragment"},
+		{n != 0 && c.QPs == 1, "fragment", n, "a single lane passes requests through uncut", "use --lanes 2 or more, or drop --fragment"},
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *Config) amountRules() []rule {
 		{c.Iterations < 0, "iters", c.Iterations, "it counts messages", "use 1 or more"},
 		{c.Duration < 0, "duration", c.Duration, "a time cannot be negative", "use a time above 0, such as 5 or 500ms"},
 		{c.Iterations > 0 && c.Duration > 0, "iters with --duration", nil, "a row ends by count or by time", "drop one of them"},
-		{c.QPs < 1 || c.QPs > qps, "qp", c.QPs, counts, fmt.Sprintf("use 1 to %d", qps)},
+		{c.QPs < 1 || c.QPs > qps, "lanes", c.QPs, counts, fmt.Sprintf("use 1 to %d", qps)},
 		{c.TxDepth < 0, "tx-depth", c.TxDepth, "it counts messages in flight", "use 1 or more"},
 		{c.CQMod < 0, "cq-mod", c.CQMod, "it counts messages per completion", "use 1 or more"},
 		{c.CQMod > depth, "cq-mod", c.CQMod, "the send queue would be full before it asks for a completion", "use at most --tx-depth"},
@@ -140,7 +140,7 @@ func (c *Config) latencyRules() []rule {
 	}
 	const one = "latency is measured with one message in flight"
 	return []rule{
-		{c.QPs > 1 && !c.virtual(), "qp", c.QPs, one, "drop --qp or --lat"},
+		{c.QPs > 1 && !c.virtual(), "lanes", c.QPs, one, "drop --lanes or --lat"},
 		{c.TxDepth > 1, "tx-depth", c.TxDepth, one, "drop --tx-depth or --lat"},
 		{c.CQMod > 1, "cq-mod", c.CQMod, one, "drop --cq-mod or --lat"},
 		{c.Bidirectional, "bidirectional", nil, one, "drop --bidirectional or --lat"},
@@ -162,10 +162,10 @@ func (c *Config) killRules() []rule {
 		{!c.virtual(), kill, rail, fmt.Sprintf("%s QPs are measured one by one, and nothing takes over from them", c.Connection), "use --connection RC"},
 		{c.Op == Atomic, kill, rail, "an atomic that was in flight is in doubt and cannot be replayed", "measure write, read or send"},
 		{c.Mode == Latency, kill, rail, "it loses a rail under load, and latency is measured without load", "drop --kill-rail or --lat"},
-		{c.QPs == 1, kill, rail, "a single lane has no other that takes over", "use --qp 2 or more"},
+		{c.QPs == 1, kill, rail, "a single lane has no other that takes over", "use --lanes 2 or more"},
 		{c.Rails == 1, kill, rail, "a single rail has no other that takes over", "use --rails 2 or more"},
 		{rail < 0 || rail >= c.Rails, kill, rail, fmt.Sprintf("there are %d rails", c.Rails), fmt.Sprintf("use 0 to %d", c.Rails-1)},
-		{rail >= c.QPs, kill, rail, fmt.Sprintf("%d lanes are on rails 0 to %d, and it has none", c.QPs, c.QPs-1), "use a rail with lanes, or more --qp"},
+		{rail >= c.QPs, kill, rail, fmt.Sprintf("%d lanes are on rails 0 to %d, and it has none", c.QPs, c.QPs-1), "use a rail with lanes, or more --lanes"},
 		{c.All || len(c.Sizes) > 1, kill, rail, "it shows one transfer, of one size", "use one --size"},
 		{c.Iterations > 0, kill, rail, "the rail is lost at a time, so the transfer must last a time", "use --duration instead of --iters"},
 		{k.At < 0, "at", k.At, "the loss comes after the start", "use a time above 0, such as 2s"},

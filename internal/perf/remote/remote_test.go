@@ -301,7 +301,7 @@ func TestRemoteRefused(t *testing.T) {
 		spec(`"rails":0`):            "leaves out",
 		spec(`"op":"jump"`):          "no such operation",
 		spec(`"duration_ns":-1`):     "leaves out",
-		spec(`"lanes":5000`):         "--qp 5000",
+		spec(`"lanes":5000`):         "--lanes 5000",
 		strings.Replace(spec(""), `"imm"`, `"imm":1,"imm"`, 1): "from the remote side",
 	} {
 		ends := partners(t, 1)
