@@ -3,6 +3,7 @@ package dropin
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -26,6 +27,8 @@ type Options struct {
 	AnyPeer bool
 	// PortGIDs adds UDP ports to the GIDs of devices with IPv4 addresses.
 	PortGIDs bool
+	// SharedMemory makes Validate reject options that disable shared memory. It is on by default where the system allows it.
+	SharedMemory bool
 	// OnlyPackets disables shared memory with the user's other processes on this host. Impairment and
 	// Capture imply it, since they apply to packets.
 	OnlyPackets bool
@@ -75,7 +78,8 @@ var variables = []variable{
 		}
 		return strings.Join(texts, ",")
 	}},
-	{"DEVICES", "number of devices, 1 to 16", "1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
+	{"DEVICES", "older name of IBVERBX_COUNT, which overrides it", "IBVERBX_COUNT for the number of devices, 1 to 16", setDevices, func(*Options) string { return "" }},
+	{"COUNT", "number of devices, 1 to 16", "1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
 	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", "256, 512, 1024, 2048 or 4096", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
 	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", "softnic or any", setPeers, func(o *Options) string {
 		return orEmpty(o.AnyPeer, "any")
@@ -83,17 +87,20 @@ var variables = []variable{
 	{"GIDS", "port if GIDs carry the UDP port, for several processes on one address; ip otherwise (the default)", "ip or port", setGIDs, func(o *Options) string {
 		return orEmpty(o.PortGIDs, "port")
 	}},
-	{"LINK", "auto to use shared memory with programs of the same user on the host (the default), udp otherwise", "auto or udp", setLink, func(o *Options) string {
+	{"LINK", "auto uses shared memory with programs of the same user on the host (the default), shm also rejects options that disable it, udp sends packets only", "auto, shm or udp", setLink, func(o *Options) string {
+		if o.SharedMemory {
+			return "shm"
+		}
 		return orEmpty(o.OnlyPackets, "udp")
 	}},
-	{"LOSS", "share of packets that are lost, such as 0.1%", "0% to 100%", setShare(func(o *Options) *float64 { return &o.Impairment.Loss }), func(o *Options) string {
-		return orEmpty(o.Impairment.Loss != 0, o.Impairment.Loss)
-	}},
-	{"REORDER", "share of packets that later ones overtake, such as 1%", "0% to 100%", setShare(func(o *Options) *float64 { return &o.Impairment.Reorder }), func(o *Options) string {
-		return orEmpty(o.Impairment.Reorder != 0, o.Impairment.Reorder)
-	}},
-	{"DELAY", "time that every packet takes, such as 50us", "0 to 1m, such as 50us", setDelay, func(o *Options) string {
-		return orEmpty(o.Impairment.Delay != 0, o.Impairment.Delay)
+	share("LOSS", "share of packets to drop, such as 0.1%", func(o *Options) *float64 { return &o.Impairment.Loss }),
+	share("REORDER", "share of packets that later ones overtake, such as 1%", func(o *Options) *float64 { return &o.Impairment.Reorder }),
+	share("DUPLICATE", "share of packets to deliver twice, such as 1%", func(o *Options) *float64 { return &o.Impairment.Duplicate }),
+	share("CORRUPT", "share of packets to damage, such as 0.1%", func(o *Options) *float64 { return &o.Impairment.Corrupt }),
+	duration("DELAY", "time that every packet takes, such as 50us", func(o *Options) *time.Duration { return &o.Impairment.Delay }),
+	duration("JITTER", "maximum random addition to the delay, such as 10us", func(o *Options) *time.Duration { return &o.Impairment.Jitter }),
+	{"RATE", "bytes per second of a device, such as 125000000", "a number of bytes per second", setRate, func(o *Options) string {
+		return orEmpty(o.Impairment.Rate != 0, strconv.FormatFloat(o.Impairment.Rate, 'f', -1, 64))
 	}},
 	{"PCAP", "file for the packets of a process; %p in it is the process number", "the name of a file", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
 		return o.Capture
@@ -141,8 +148,16 @@ func (o *Options) ReadEnv(lookup func(string) (string, bool)) error {
 			}
 		}
 	}
-	if o.Devices != 0 && o.Devices < len(o.Addrs) {
-		return verbs.Invalidf("%sDEVICES is %d, and %sADDR has %d addresses: want at least as many devices", prefix, o.Devices, prefix, len(o.Addrs))
+	return o.Validate()
+}
+
+// Validate rejects options that contradict each other, with an OptionError. ReadEnv calls it.
+func (o *Options) Validate() error {
+	switch {
+	case o.Devices != 0 && o.Devices < len(o.Addrs):
+		return &OptionError{prefix + "COUNT", strconv.Itoa(o.Devices), fmt.Sprintf("at least %d, one device per address", len(o.Addrs))}
+	case o.SharedMemory && (o.Impairment != softnic.Impairment{} || o.Capture != ""):
+		return &OptionError{prefix + "LINK", "shm", "udp or auto to capture or impair packets"}
 	}
 	return nil
 }
@@ -205,16 +220,16 @@ func setGIDs(o *Options, value string) error {
 }
 
 func setLink(o *Options, value string) error {
-	if value != "auto" && value != "udp" {
+	if value != "auto" && value != "shm" && value != "udp" {
 		return errValue
 	}
-	o.OnlyPackets = value == "udp"
+	o.SharedMemory, o.OnlyPackets = value == "shm", value == "udp"
 	return nil
 }
 
-// setShare reads a probability: a number from 0 to 1, or a percentage.
-func setShare(field func(*Options) *float64) func(*Options, string) error {
-	return func(o *Options, value string) error {
+// share is a variable with a probability: a number from 0 to 1, or a percentage.
+func share(name, about string, field func(*Options) *float64) variable {
+	set := func(o *Options, value string) error {
 		text, percent := strings.CutSuffix(value, "%")
 		v, err := strconv.ParseFloat(text, 64)
 		if percent {
@@ -226,14 +241,28 @@ func setShare(field func(*Options) *float64) func(*Options, string) error {
 		*field(o) = v
 		return nil
 	}
+	return variable{name, about, "0% to 100%", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
 }
 
-func setDelay(o *Options, value string) error {
-	d, err := time.ParseDuration(value)
-	if err != nil || d < 0 || d > time.Minute {
+// duration is a variable with a time of at most a minute.
+func duration(name, about string, field func(*Options) *time.Duration) variable {
+	set := func(o *Options, value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil || d < 0 || d > time.Minute {
+			return errValue
+		}
+		*field(o) = d
+		return nil
+	}
+	return variable{name, about, "0 to 1m, such as 50us", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
+}
+
+func setRate(o *Options, value string) error {
+	rate, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(rate >= 0 && rate <= math.MaxInt64) {
 		return errValue
 	}
-	o.Impairment.Delay = d
+	o.Impairment.Rate = rate
 	return nil
 }
 

@@ -32,6 +32,8 @@ func TestOptionsTravel(t *testing.T) {
 		{Devices: 3, MTU: verbs.MTU1024, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "/tmp/%p.pcap", Stats: true},
 		{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::2")}},
 		{Impairment: softnic.Impairment{Loss: 0.001, Reorder: 0.5, Delay: 50 * time.Microsecond}},
+		{Impairment: softnic.Impairment{Duplicate: 0.01, Corrupt: 1e-9, Jitter: time.Millisecond, Rate: 125e6}},
+		{SharedMemory: true},
 	} {
 		env := want.Env()
 		var got dropin.Options
@@ -53,8 +55,9 @@ func TestOptionsInWords(t *testing.T) {
 // TestBadOptions: a bad value is refused, and the error names the variable and what it wants.
 func TestBadOptions(t *testing.T) {
 	for _, v := range []string{
-		"ADDR=host", "ADDR=fe80::1%eth0", "DEVICES=0", "DEVICES=17", "DEVICES=x", "MTU=1500", "PEERS=hardware", "LINK=shm", "GIDS=ipv6", "LOSS=2", "LOSS=-1%",
-		"LOSS=NaN", "REORDER=101%", "DELAY=5", "DELAY=-1s", "DELAY=2h", "STATS=maybe",
+		"ADDR=host", "ADDR=fe80::1%eth0", "DEVICES=0", "DEVICES=17", "DEVICES=x", "DEVICES=mlx5_0,mlx5_1", "COUNT=0", "COUNT=17", "COUNT=x", "MTU=1500", "PEERS=hardware", "LINK=tcp", "GIDS=ipv6", "LOSS=2", "LOSS=-1%",
+		"LOSS=NaN", "REORDER=101%", "DELAY=5", "DELAY=-1s", "DELAY=2h", "STATS=maybe", "DUPLICATE=2",
+		"CORRUPT=x", "JITTER=5", "RATE=-1", "RATE=NaN", "RATE=1e300",
 	} {
 		var o dropin.Options
 		name, _, _ := strings.Cut(v, "=")
@@ -62,10 +65,19 @@ func TestBadOptions(t *testing.T) {
 			t.Errorf("ReadEnv with %s = %v, want an error that names the variable", v, err)
 		}
 	}
-	var o dropin.Options
-	if err := o.ReadEnv(lookup([]string{"IBVERBX_DEVICES=1", "IBVERBX_ADDR=127.0.0.9,127.0.0.8"})); err == nil {
-		t.Error("one device with two addresses was accepted")
+	for want, env := range map[string][]string{
+		"IBVERBX_COUNT=1: use at least 2, one device per address":                 {"IBVERBX_DEVICES=1", "IBVERBX_ADDR=127.0.0.9,127.0.0.8"},
+		"IBVERBX_COUNT=2: use at least 3, one device per address":                 {"IBVERBX_COUNT=2", "IBVERBX_ADDR=127.0.0.9,127.0.0.8,127.0.0.7"},
+		"IBVERBX_LINK=shm: use udp or auto to capture or impair packets":          {"IBVERBX_LINK=shm", "IBVERBX_LOSS=1%"},
+		"IBVERBX_LINK=tcp: use auto, shm or udp":                                  {"IBVERBX_LINK=tcp"},
+		"IBVERBX_DEVICES=x: use IBVERBX_COUNT for the number of devices, 1 to 16": {"IBVERBX_DEVICES=x"},
+	} {
+		var o dropin.Options
+		if err := o.ReadEnv(lookup(env)); err == nil || err.Error() != want {
+			t.Errorf("ReadEnv(%q) = %v, want %s", env, err, want)
+		}
 	}
+	var o dropin.Options
 	if err := o.Set("NONE", "1"); err == nil {
 		t.Error("an option that does not exist was accepted")
 	}
@@ -79,14 +91,34 @@ func TestVariables(t *testing.T) {
 	}
 	all := dropin.Options{
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true,
-		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Delay: 1},
+		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Duplicate: 1, Corrupt: 1, Delay: 1, Jitter: 1, Rate: 1},
 	}
 	for _, v := range all.Env() {
 		if name, _, _ := strings.Cut(v, "="); !slices.Contains(names, name) {
 			t.Errorf("%s is not in Variables", name)
 		}
 	}
-	if got, want := len(all.Env()), len(names)-1; got != want || !slices.Contains(names, dropin.LibraryVariable) {
-		t.Errorf("%d variables in Env and %d in Variables, want one more there: the library", got, len(names))
+	if got, want := len(all.Env()), len(names)-2; got != want || !slices.Contains(names, dropin.LibraryVariable) || !slices.Contains(names, "IBVERBX_DEVICES") {
+		t.Errorf("%d variables in Env and %d in Variables, want two more there: the library, and the older name of IBVERBX_COUNT", got, len(names))
+	}
+}
+
+// TestOptionsCount: IBVERBX_COUNT is the number of devices, as is a number in IBVERBX_DEVICES, its older name.
+func TestOptionsCount(t *testing.T) {
+	for _, tt := range []struct {
+		env  []string
+		want int
+	}{
+		{nil, 0},
+		{[]string{"IBVERBX_COUNT=3"}, 3},
+		{[]string{"IBVERBX_DEVICES=2"}, 2},
+		{[]string{"IBVERBX_DEVICES=2", "IBVERBX_COUNT=3"}, 3},
+		{[]string{"IBVERBX_COUNT=3", "IBVERBX_DEVICES=4"}, 3},
+		{[]string{"IBVERBX_COUNT=", "IBVERBX_DEVICES=4"}, 4},
+	} {
+		var o dropin.Options
+		if err := o.ReadEnv(lookup(tt.env)); err != nil || o.Devices != tt.want {
+			t.Errorf("ReadEnv(%q): %d devices, %v, want %d", tt.env, o.Devices, err, tt.want)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -49,6 +51,41 @@ func TestFlagNames(t *testing.T) {
 	if lanes != 7 {
 		t.Errorf("%d commands have --lanes, want serve, get, put, ls, forward, perf and perf serve", lanes)
 	}
+}
+
+// TestLinkAndImpair: --link and --impair have the same values and errors on all commands that have them.
+func TestLinkAndImpair(t *testing.T) {
+	library(t)
+	has := map[string][]string{}
+	eachFlag(func(cmd *cobra.Command, f *pflag.Flag) {
+		has[f.Name] = append(has[f.Name], strings.TrimPrefix(cmd.CommandPath(), "ibverbx "))
+	})
+	if got, want := fmt.Sprint(has["link"], has["impair"]), "[perf perf serve run] [perf run]"; got != want {
+		t.Errorf("--link and --impair belong to %s, want %s", got, want)
+	}
+	for _, cmd := range has["link"] {
+		refused(t, cmd+" --link tcp", "--link tcp: use auto, shm or udp\n")
+	}
+	for _, cmd := range has["impair"] {
+		refused(t, cmd+" --impair loss=2", "--impair loss=2: loss=2: use a part of the packets, such as 1%\n")
+		refused(t, cmd+" --impair lose=1%", `--impair lose=1%: "lose=1%": use rail, loss, duplicate, reorder, corrupt, delay, jitter or rate`)
+	}
+}
+
+// TestHelpLines: --help is short: perf has at most 100 lines, serve, forward, get and put 60, all others 40.
+func TestHelpLines(t *testing.T) {
+	most := map[string]int{"ibverbx perf": 100, "ibverbx perf serve": 100, "ibverbx serve": 60, "ibverbx forward": 60, "ibverbx get": 60, "ibverbx put": 60}
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		if n := strings.Count(succeed(t, append(strings.Fields(path)[1:], "--help")...), "\n"); n > cmp.Or(most[path], 40) {
+			t.Errorf("%s --help has %d lines, want at most %d", path, n, cmp.Or(most[path], 40))
+		}
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+	}
+	walk(newRoot(streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard}))
 }
 
 // TestPerfLaneNames: --lanes, -q and --qp are one flag, which errors and the help call --lanes. So are --report-gbits and --report_gbits.

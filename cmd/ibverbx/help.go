@@ -45,7 +45,10 @@ func printHelp(cmd *cobra.Command, all bool) {
 		p.printf("\n%s\n", rest)
 	}
 	p.flags(cmd.LocalFlags(), all)
-	if cmd.HasAvailableSubCommands() {
+	switch {
+	case !cmd.HasParent():
+		p.println("\nRun 'ibverbx COMMAND --help' for details. Exit statuses: docs/commands.md.")
+	case cmd.HasAvailableSubCommands():
 		p.printf("\nRun '%s COMMAND --help' for the flags and examples of a command.\n", cmd.CommandPath())
 	}
 }

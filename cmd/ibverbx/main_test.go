@@ -126,7 +126,9 @@ func TestUsageErrors(t *testing.T) {
 func TestHelpTeaches(t *testing.T) {
 	for args, want := range map[string]string{
 		"":             "ibverbx perf",
-		"--help":       "ibverbx devices -v",
+		"--help":       "Exit statuses: docs/commands.md",
+		"devices":      "hca_id: soft0",
+		"help":         "List devices, ports, GIDs, limits and GPUs",
 		"perf --help":  "half the round trip",
 		"devices -h":   "ibv_devinfo",
 		"help perf":    "--bidirectional",

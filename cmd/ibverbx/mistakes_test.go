@@ -85,6 +85,10 @@ compare $DIR/nofile $DIR/nofile
 run
 run --loss 2 -- true
 run --devices x -- true
+run --count 17 -- true
+run --link tcp -- true
+run --impair lose=1% -- true
+perf --link tcp
 run -- $DIR/noprogram
 devices a
 doctor a

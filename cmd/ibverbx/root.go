@@ -83,7 +83,6 @@ const (
 	groupFiles   = "files"
 	groupMeasure = "measure"
 	groupInspect = "inspect"
-	groupSecrets = "secrets"
 )
 
 // group puts commands into a group.
@@ -99,26 +98,11 @@ func newRoot(s streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ibverbx",
 		Short: "Move files by RDMA, and measure RDMA NICs, with hardware or without",
-		Long: `ibverbx moves files and TCP connections between hosts by RDMA, and measures and
-inspects RDMA NICs. It needs neither RDMA hardware nor root: without them it uses
-softnic, an RDMA NIC in software.`,
-		Example: `  ibverbx demo                 pull a cable under load, and the transfer goes on
-  ibverbx serve /models        let other hosts get files
-  ibverbx get HOST models/v7   on another host: get them
-  ibverbx forward -L 5432:127.0.0.1:5432 HOST
-                               carry TCP connections, as ssh -L does
-  ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
-  ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
-  ibverbx perf send --lat      latency of SEND
-  ibverbx perf serve           wait for clients
-  ibverbx perf HOST            on another host: measure against that server
-  ibverbx compare a.json b.json  tell a difference of two results from chance
-  ibverbx run -- ib_write_bw   run any RDMA program on software NICs
-  ibverbx token FILE           make a secret for client and server
-  ibverbx cert                 make certificates for them instead
-  ibverbx devices -v           devices, ports, GIDs and limits
-  ibverbx doctor               what this machine lacks for RDMA
-  ibverbx sim --seeds 100      check the engine in a simulated network`,
+		Long: `Move files and TCP connections between hosts by RDMA, and measure and inspect RDMA NICs. Without RDMA
+hardware or root, ibverbx uses software NICs.`,
+		Example: `  ibverbx perf                                bandwidth of RDMA_WRITE
+  ibverbx serve /models --token-file t        on node1: serve files
+  ibverbx get node1 models/v7 --token-file t  elsewhere: copy them`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noCommand,
@@ -134,12 +118,13 @@ softnic, an RDMA NIC in software.`,
 	setHelp(root)
 	root.AddGroup(
 		&cobra.Group{ID: groupFiles, Title: "Move files and connections between hosts:"}, &cobra.Group{ID: groupMeasure, Title: "Measure and run:"},
-		&cobra.Group{ID: groupInspect, Title: "Inspect this machine:"}, &cobra.Group{ID: groupSecrets, Title: "Make secrets for two hosts:"},
+		&cobra.Group{ID: groupInspect, Title: "Inspect and prepare this machine:"},
 	)
 	root.AddCommand(group(groupFiles, newServe(s), newGet(s), newPut(s), newLs(s), newForward(s))...)
 	root.AddCommand(group(groupMeasure, newDemo(s), newPerf(s), newCompare(s), newRun(s), newSim(s))...)
-	root.AddCommand(group(groupInspect, newDevices(s), newDoctor(s), newVersion(s))...)
-	root.AddCommand(group(groupSecrets, newTokenCommand(s), newCert(s))...)
+	root.AddCommand(group(groupInspect, newDevices(s), newDoctor(s), newVersion(s), newTokenCommand(s), newCert(s))...)
+	root.SetCompletionCommandGroupID(groupInspect)
+	root.SetHelpCommandGroupID(groupInspect)
 	return root
 }
 

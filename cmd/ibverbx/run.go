@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,31 +12,38 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/dropin"
+	"ibverbx/internal/perf/measure"
+	"ibverbx/softnic"
 )
 
 // runFlags are the flags of `ibverbx run`.
 type runFlags struct {
 	env bool
+	// impair holds at most one element.
+	impair []measure.Impair
 	// options are flags that stand for an environment variable: flag, variable without prefix, usage.
 	options []runOption
 }
 
 type runOption struct {
 	flag, variable, usage string
-	value                 string
+	// use replaces the legal values in an error, if it is not empty. The help does not show such a flag: it is an older name.
+	use   string
+	value string
 }
 
 func newRun(s streams) *cobra.Command {
 	f := &runFlags{options: []runOption{
 		{flag: "addr", variable: "ADDR", usage: "`IPs` of the devices, comma-separated (default: one loopback address per process)"},
-		{flag: "devices", variable: "DEVICES", usage: "`number` of devices, 1 to 16 (default 1)"},
+		{flag: "count", variable: "COUNT", usage: "`number` of devices, 1 to 16 (default 1)"},
+		{flag: "devices", variable: "DEVICES", usage: "older name of --count", use: "--count for the number of devices, 1 to 16"},
 		{flag: "mtu", variable: "MTU", usage: "payload `bytes` per packet: 256, 512, 1024, 2048 or 4096 (default: what fits)"},
 		{flag: "peers", variable: "PEERS", usage: "`kind` of peers: softnic, or any to include hardware and Soft-RoCE (default softnic)"},
 		{flag: "gids", variable: "GIDS", usage: "`kind` of GIDs: ip, or port to share an address between processes (default ip)"},
-		{flag: "link", variable: "LINK", usage: "`path` to local processes of this user: auto (shared memory) or udp (default auto)"},
-		{flag: "loss", variable: "LOSS", usage: "drop this `share` of packets, such as 0.1%"},
-		{flag: "reorder", variable: "REORDER", usage: "reorder this `share` of packets, such as 1%"},
-		{flag: "delay", variable: "DELAY", usage: "delay packets by `time`, such as 50us"},
+		{flag: "link", variable: "LINK", usage: "`link` to local processes of this user: auto, shm or udp (default auto: shared memory if possible)"},
+		{flag: "loss", variable: "LOSS", usage: "drop this `share` of packets, such as 0.1%; short for --impair loss=0.1%"},
+		{flag: "reorder", variable: "REORDER", usage: "reorder this `share` of packets", use: "0% to 100%"},
+		{flag: "delay", variable: "DELAY", usage: "delay packets by `time`", use: "0 to 1m, such as 50us"},
 		{flag: "pcap", variable: "PCAP", usage: "capture packets to `file` for Wireshark; %p becomes the process ID"},
 		{flag: "stats", variable: "STATS", usage: "`1` prints device counters when a process exits"},
 	}}
@@ -59,26 +67,76 @@ source with Go, a C compiler and the headers of rdma-core.`,
 	fl.SetInterspersed(false) // flags behind PROGRAM are its own
 	fl.BoolVar(&f.env, "env", false, "print the environment variables and exit")
 	for i := range f.options {
-		fl.StringVar(&f.options[i].value, f.options[i].flag, "", f.options[i].usage)
+		o := &f.options[i]
+		fl.StringVar(&o.value, o.flag, "", o.usage)
+		fl.Lookup(o.flag).Hidden = o.use != ""
 	}
+	fl.Func("impair", "`faults` of packets: loss=1%,delay=1ms, also duplicate, reorder, corrupt, jitter, rate=100MiB", f.setImpair)
 	return cmd
 }
 
-func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
-	var o dropin.Options
-	if err := o.ReadEnv(s.lookup); err != nil {
+// setImpair takes --impair, once and for all devices.
+func (f *runFlags) setImpair(value string) error {
+	if err := impairs(&f.impair)(value); err != nil {
 		return err
+	}
+	switch {
+	case len(f.impair) > 1:
+		return errors.New("use one --impair with all faults")
+	case f.impair[0].Rail >= 0:
+		return errors.New("use faults without rail=, which apply to all devices")
+	}
+	return nil
+}
+
+// read sets the options of the environment and then those of the flags.
+func (f *runFlags) read(cmd *cobra.Command, s streams, o *dropin.Options) error {
+	if err := o.ReadEnv(s.lookup); err != nil {
+		return wrong(cmd, "%w", err)
 	}
 	for _, option := range f.options {
 		if option.value == "" {
 			continue
 		}
-		var invalid *dropin.OptionError
-		if err := o.Set(option.variable, option.value); errors.As(err, &invalid) {
-			return wrong(cmd, "--%s %s: use %s", option.flag, option.value, invalid.Use)
-		} else if err != nil {
-			return wrong(cmd, "--%s: %w", option.flag, err)
+		if err := o.Set(option.variable, option.value); err != nil {
+			return f.refused(cmd, err)
 		}
+	}
+	if len(f.impair) > 0 {
+		overlay(&o.Impairment, impairmentOf(0, f.impair))
+	}
+	if err := o.Validate(); err != nil {
+		return f.refused(cmd, err)
+	}
+	return nil
+}
+
+// refused explains an error of an option by its flag, or by its variable if no flag set it.
+func (f *runFlags) refused(cmd *cobra.Command, err error) error {
+	var invalid *dropin.OptionError
+	if !errors.As(err, &invalid) {
+		return wrong(cmd, "%w", err)
+	}
+	for _, option := range f.options {
+		if option.value != "" && invalid.Variable == "IBVERBX_"+option.variable {
+			return wrong(cmd, "--%s %s: use %s", option.flag, option.value, cmp.Or(option.use, invalid.Use))
+		}
+	}
+	return wrong(cmd, "%w", err)
+}
+
+// overlay sets the faults of to that from has.
+func overlay(to *softnic.Impairment, from softnic.Impairment) {
+	to.Loss, to.Duplicate = cmp.Or(from.Loss, to.Loss), cmp.Or(from.Duplicate, to.Duplicate)
+	to.Reorder, to.Corrupt = cmp.Or(from.Reorder, to.Reorder), cmp.Or(from.Corrupt, to.Corrupt)
+	to.Delay, to.Jitter = cmp.Or(from.Delay, to.Delay), cmp.Or(from.Jitter, to.Jitter)
+	to.Rate = cmp.Or(from.Rate, to.Rate)
+}
+
+func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
+	var o dropin.Options
+	if err := f.read(cmd, s, &o); err != nil {
+		return err
 	}
 	switch {
 	case f.env && len(args) > 0:

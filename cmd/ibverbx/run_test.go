@@ -29,10 +29,28 @@ func TestRunEnv(t *testing.T) {
 	dir := library(t)
 	t.Setenv("LD_PRELOAD", "")
 	t.Setenv("IBVERBX_DEVICES", "2")
-	want := "LD_PRELOAD=" + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1\nIBVERBX_DEVICES=2\nIBVERBX_LOSS=0.001\n"
-	if out := succeed(t, "run", "--env", "--loss", "0.1%"); out != want {
-		t.Errorf("run --env prints\n%s\nwant\n%s", out, want)
+	preload := "LD_PRELOAD=" + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1\n"
+	for flags, want := range map[string]string{
+		"--loss 0.1%":                              "IBVERBX_COUNT=2\nIBVERBX_LOSS=0.001\n",
+		"--impair loss=0.1%":                       "IBVERBX_COUNT=2\nIBVERBX_LOSS=0.001\n",
+		"--loss 0.1% --impair delay=1ms":           "IBVERBX_COUNT=2\nIBVERBX_LOSS=0.001\nIBVERBX_DELAY=1ms\n",
+		"--reorder 1% --delay 50us":                "IBVERBX_COUNT=2\nIBVERBX_REORDER=0.01\nIBVERBX_DELAY=50µs\n",
+		"--impair duplicate=1%,corrupt=0.5":        "IBVERBX_COUNT=2\nIBVERBX_DUPLICATE=0.01\nIBVERBX_CORRUPT=0.5\n",
+		"--impair jitter=1s,rate=1MiB --link udp":  "IBVERBX_COUNT=2\nIBVERBX_LINK=udp\nIBVERBX_JITTER=1s\nIBVERBX_RATE=1048576\n",
+		"--count 3":                                "IBVERBX_COUNT=3\n",
+		"--devices 3":                              "IBVERBX_COUNT=3\n",
+		"--link shm":                               "IBVERBX_COUNT=2\nIBVERBX_LINK=shm\n",
+		"--link auto":                              "IBVERBX_COUNT=2\n",
+		"--count 3 --addr 10.0.0.1,10.0.0.2 --env": "IBVERBX_ADDR=10.0.0.1,10.0.0.2\nIBVERBX_COUNT=3\n",
+	} {
+		if out := succeed(t, append([]string{"run", "--env"}, strings.Fields(flags)...)...); out != preload+want {
+			t.Errorf("run --env %s prints\n%s\nwant\n%s", flags, out, preload+want)
+		}
 	}
+	t.Setenv("IBVERBX_LINK", "shm")
+	refused(t, "run --env --loss 1%", "IBVERBX_LINK=shm: use udp or auto to capture or impair packets")
+	t.Setenv("IBVERBX_MTU", "1500")
+	refused(t, "run --env", "IBVERBX_MTU=1500: use 256")
 }
 
 // TestRunRefuses: what cannot work is an error with the reason, before anything is built or started.
@@ -47,6 +65,15 @@ func TestRunRefuses(t *testing.T) {
 		{[]string{"run", "--env", "--", "ls"}, exitUsage, "--env starts no program"},
 		{[]string{"run", "--loss", "2", "--", "ls"}, exitUsage, "--loss"},
 		{[]string{"run", "--mtu", "1500", "--", "ls"}, exitUsage, "--mtu"},
+		{[]string{"run", "--count", "17", "--", "ls"}, exitUsage, "--count 17: use 1 to 16"},
+		{[]string{"run", "--devices", "mlx5_0,mlx5_1", "--", "ls"}, exitUsage, "--devices mlx5_0,mlx5_1: use --count for the number of devices, 1 to 16"},
+		{[]string{"run", "--count", "1", "--addr", "10.0.0.1,10.0.0.2", "--", "ls"}, exitUsage, "--count 1: use at least 2, one device per address"},
+		{[]string{"run", "--delay", "soon", "--", "ls"}, exitUsage, "--delay soon: use 0 to 1m, such as 50us"},
+		{[]string{"run", "--link", "tcp", "--", "ls"}, exitUsage, "--link tcp: use auto, shm or udp"},
+		{[]string{"run", "--link", "shm", "--pcap", "x", "--", "ls"}, exitUsage, "--link shm: use udp or auto to capture or impair packets"},
+		{[]string{"run", "--impair", "loss=2", "--", "ls"}, exitUsage, "--impair loss=2: loss=2: use a part of the packets, such as 1%"},
+		{[]string{"run", "--impair", "rail=1,loss=1%", "--", "ls"}, exitUsage, "use faults without rail="},
+		{[]string{"run", "--impair", "loss=1%", "--impair", "delay=1ms", "--", "ls"}, exitUsage, "use one --impair with all faults"},
 		{[]string{"run", "--", "no-such-program"}, exitFailure, "no-such-program"},
 	} {
 		status, _, stderr := command(t.Context(), tt.args...)
@@ -66,7 +93,7 @@ func TestRunStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), exe, "run", "--devices", "3", "--", "sh", "-c", `echo "$IBVERBX_DEVICES $LD_PRELOAD $1"; exit 7`, "sh", "--flag")
+	cmd := exec.CommandContext(t.Context(), exe, "run", "--count", "3", "--", "sh", "-c", `echo "$IBVERBX_COUNT $LD_PRELOAD $1"; exit 7`, "sh", "--flag")
 	cmd.Env = append(os.Environ(), asCommand+"=1", "LD_PRELOAD=")
 	out, err := cmd.Output()
 	want := "3 " + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1 --flag\n"
