@@ -51,6 +51,11 @@ func (f *authFlags) config(where string) (bootstrap.Config, error) {
 		return bootstrap.Config{}, refuse(where, "it needs --token-file (the same secret on both hosts), or --ca, --cert and --key",
 			"make a secret with ibverbx token FILE, or certificates with ibverbx cert")
 	}
+	for _, given := range [...][2]string{{"--ca ", f.ca}, {"--cert ", f.cert}, {"--key ", f.key}} {
+		if given[1] != "" && (f.ca == "" || f.cert == "" || f.key == "") {
+			return bootstrap.Config{}, refuse(given[0]+given[1], "certificates need all of --ca, --cert and --key", "make them with: ibverbx cert")
+		}
+	}
 	return bootstrap.Config{
 		TokenFile: f.token, TokenDir: f.tokens, CertFile: f.cert, KeyFile: f.key, CAFile: f.ca, ServerName: f.name,
 		InsecurePlaintextOnLoopback: f.plaintext, InsecurePlaintextOnAnyNetwork: f.anywhere,

@@ -182,7 +182,7 @@ func runDemo(ctx context.Context, s streams, flags demoFlags, cfg measure.Config
 		return err
 	}
 	if r.Interrupted {
-		return errInterrupted
+		return stopped(ctx, errInterrupted)
 	}
 	return nil
 }

@@ -130,8 +130,6 @@ func (f *fileFlags) explainOpen(listen string, err error) error {
 		return explain(err, "--token-file %s: no such file; make one with: ibverbx token %s", f.auth.token, f.auth.token)
 	case errors.As(err, &dns):
 		return explain(err, "--listen %s: cannot resolve host %s: %s", listen, dns.Name, dns.Err)
-	case errors.Is(err, bootstrap.ErrConfig) && f.auth.cert+f.auth.key+f.auth.ca != "" && (f.auth.cert == "" || f.auth.key == "" || f.auth.ca == ""):
-		return explain(err, "certificates need all of --ca, --cert and --key; make them with: ibverbx cert")
 	case errors.Is(err, bootstrap.ErrConfig):
 		_, text, _ := strings.Cut(err.Error(), bootstrap.ErrConfig.Error()+": ")
 		return explain(err, "%s", text)

@@ -10,8 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,14 +25,10 @@ import (
 
 // Exit statuses of serve, get, put, ls and forward, beyond those of all commands.
 const (
-	exitNotFound   = 3
-	exitChanged    = 4
-	exitPeer       = 5
-	exitTerminated = 143 // as a shell reports a process ended by SIGTERM
+	exitNotFound = 3 // not found, or access denied
+	exitChanged  = 4 // a file changed during its transfer, or a digest did not match
+	exitPeer     = 5 // the peer is unreachable or was lost
 )
-
-// errTerminated says that SIGTERM ended a transfer early.
-var errTerminated = errors.New("terminated")
 
 // peerError says that the peer cannot be reached.
 type peerError struct{ err error }
@@ -222,17 +216,6 @@ func localAddr(ctx context.Context, addr string) (netip.Addr, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
-}
-
-// stopped returns why a transfer ended: because of a signal, or because of err.
-func stopped(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	if strings.HasPrefix(context.Cause(ctx).Error(), syscall.SIGTERM.String()) {
-		return errTerminated
-	}
-	return errInterrupted
 }
 
 // serverName is the name of a server, so that one that was started again is known again.

@@ -110,6 +110,9 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 		return err
 	}
 	e, err := f.open(ctx, s, cfg, local, all...) // a client that waits for this server may ask at once
+	if err != nil && ctx.Err() != nil {
+		return nil // a signal is the normal end of a server, even while it starts
+	}
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,8 @@
 //	ibverbx sim              check the engine in a simulated network
 //	ibverbx version
 //
-// The exit status is 0 on success, 1 if something failed, 2 if the command line is wrong, and 130
-// if Ctrl-C or SIGTERM ended a measurement. In that case the results so far are printed. The statuses
-// of transfers of files are in the help of ibverbx get.
+// The exit status is 0 on success, 1 on failure, 2 if the command line is invalid, and 130 or 143 if Ctrl-C or SIGTERM
+// stopped unfinished work. docs/commands.md lists all statuses.
 package main
 
 import (

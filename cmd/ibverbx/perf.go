@@ -31,7 +31,7 @@ from post to completion, a full round trip. For send and --imm it is half the ro
 ping-pong, as in ib_send_lat.
 
 Below the results, a line per rail shows the bytes it carried, and the verdict names rails that are
-slow or lose packets. Ctrl-C prints the results so far and exits with status 130.`
+slow or lose packets. Ctrl-C and SIGTERM print the results so far; the exit status is then 130 or 143.`
 
 // perfMore is the part of the help that only --help-all prints.
 const perfMore = `Bandwidth: up to --tx-depth messages are in flight. BW average is bytes over time, BW peak the best
@@ -237,7 +237,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 }
 
 // show runs a test and prints it. remote is the address of the other process, empty if there is
-// none. If ctx ends early what was measured is printed, and the error is errInterrupted.
+// none. If ctx ends early what was measured is printed, and the error is errInterrupted or errTerminated.
 func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remote string) error {
 	tidy, err := f.out.writable()
 	if err != nil {
@@ -294,7 +294,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remo
 		err = errors.Join(err, f.out.save(&result))
 	}
 	if err == nil && result.Interrupted && !f.server {
-		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(result.Results), len(test.Sizes()))
+		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", stopped(ctx, errInterrupted), len(result.Results), len(test.Sizes()))
 	}
 	return err
 }

@@ -97,8 +97,16 @@ func (p *perfRemote) Connect(ctx context.Context, cfg peer.Config) (*peer.Sessio
 	return peer.Connect(ctx, p.conn, !f.server, cfg)
 }
 
-// runClient measures against a server.
+// runClient measures against a server. A signal stops it even while it connects or waits for its turn.
 func runClient(ctx context.Context, s streams, f *perfFlags) error {
+	err := f.client(ctx, s)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %w", stopped(ctx, err), err)
+	}
+	return err
+}
+
+func (f *perfFlags) client(ctx context.Context, s streams) error {
 	auth, err := f.auth.config(f.host)
 	if err != nil {
 		return err

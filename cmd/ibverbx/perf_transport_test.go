@@ -95,8 +95,8 @@ func TestPerfTransportErrors(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"--transport tcp", []string{"--transport tcp", "want rc or uc"}},
-		{"--transport raw", []string{"--transport", "want rc or uc"}},
+		{"--transport tcp", []string{"--transport tcp", "use rc or uc"}},
+		{"--transport raw", []string{"--transport", "use rc or uc"}},
 		{"--transport uc -c UC", []string{"--transport uc", "measures raw QPs", "drop --connection UC"}},
 		{"send --transport uc -c UD", []string{"--transport uc", "--connection UD measures raw QPs", "drop --connection UD"}},
 		{"--server --transport uc", []string{"--transport belongs to the client", "use it with 'ibverbx perf'"}},

@@ -6,22 +6,38 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"ibverbx/internal/perf/measure"
 )
 
-// Exit statuses.
+// Exit statuses of all commands. docs/commands.md documents them.
 const (
 	exitOK          = 0
 	exitFailure     = 1
-	exitUsage       = 2
-	exitInterrupted = 130 // as a shell reports a process ended by SIGINT
+	exitUsage       = 2   // the command line or the environment is invalid; nothing was done
+	exitInterrupted = 130 // SIGINT stopped unfinished work, as a shell reports it
+	exitTerminated  = 143 // SIGTERM stopped unfinished work, as a shell reports it
 )
 
-// errInterrupted says that Ctrl-C or SIGTERM ended a measurement early.
-var errInterrupted = errors.New("interrupted")
+// Errors of work that a signal stopped early.
+var (
+	errInterrupted = errors.New("interrupted") // by SIGINT
+	errTerminated  = errors.New("terminated")  // by SIGTERM
+)
+
+// stopped returns errInterrupted or errTerminated if a signal has ended ctx, otherwise err.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if strings.HasPrefix(context.Cause(ctx).Error(), syscall.SIGTERM.String()) {
+		return errTerminated
+	}
+	return errInterrupted
+}
 
 // streams are the files of a run, so that tests can run commands in process.
 type streams struct {
@@ -68,6 +84,8 @@ func run(ctx context.Context, args []string, s streams) int {
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
+	case errors.Is(err, errTerminated):
+		return exitTerminated
 	case errors.As(err, &usage):
 		fmt.Fprintf(s.err, "Run '%s --help' for flags and examples.\n", usage.command)
 		return exitUsage

@@ -89,7 +89,7 @@ func (f *runFlags) setImpair(value string) error {
 	return nil
 }
 
-// read sets the options of the environment and then those of the flags.
+// read sets the options from the environment, then from the flags, which override it.
 func (f *runFlags) read(cmd *cobra.Command, s streams, o *dropin.Options) error {
 	if err := o.ReadEnv(s.lookup); err != nil {
 		return wrong(cmd, "%w", err)

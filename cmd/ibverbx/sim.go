@@ -106,7 +106,7 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, m *
 		return listScenarios(s)
 	}
 	if f.seeds == 0 {
-		return wrong(cmd, "--seeds 0: use 1 or more")
+		return wrong(cmd, "--seeds 0: use at least 1")
 	}
 	if f.measured && (f.trace != "" || cmd.Flags().Changed("scenario")) {
 		return wrong(cmd, "--measured runs all measured scenarios: drop --scenario and --trace")

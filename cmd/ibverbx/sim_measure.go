@@ -39,7 +39,7 @@ func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags
 func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario, m *simGauges) (*measure.Result, error) {
 	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed, Done: m.done}, f.seeds)
 	if errors.Is(err, context.Canceled) {
-		return nil, fmt.Errorf("%w: %w", errInterrupted, err)
+		return nil, fmt.Errorf("%w: %w", stopped(ctx, errInterrupted), err)
 	}
 	return r, err
 }

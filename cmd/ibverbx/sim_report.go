@@ -86,7 +86,7 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, too
 	case len(failures) > 0:
 		return fmt.Errorf("%d of %d worlds broke a promise, the first is of seed %d", sum.Failed, sum.Worlds, failures[0].Seed)
 	case interrupted:
-		return fmt.Errorf("%w: %d of %d seeds were run", errInterrupted, sum.Seeds, sum.Of)
+		return fmt.Errorf("%w: %d of %d seeds were run", stopped(ctx, errInterrupted), sum.Seeds, sum.Of)
 	}
 	return nil
 }

@@ -22,16 +22,16 @@ func terminated(t *testing.T, measured func(p *process) bool, args ...string) *p
 		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatalf("Signal: got %v, want no error", err)
 		}
-		if status := p.end(); status == exitInterrupted && measured(p) {
+		if status := p.end(); status == exitTerminated && measured(p) {
 			return p
 		} else if wait > 10*time.Second {
-			t.Fatalf("ibverbx %s: after SIGTERM status %d, stdout %q, stderr %q, want %d and results", strings.Join(args, " "), status, p.stdout.String(), p.said, exitInterrupted)
+			t.Fatalf("ibverbx %s: after SIGTERM status %d, stdout %q, stderr %q, want %d and results", strings.Join(args, " "), status, p.stdout.String(), p.said, exitTerminated)
 		}
 	}
 }
 
 // TestSIGTERMPrintsResults: SIGTERM ends every command that runs long as Ctrl-C does. It prints what
-// it has, JSON is one valid object that says so, and the status is 130.
+// it has, JSON is one valid object that says so, and the status is 143.
 func TestSIGTERMPrintsResults(t *testing.T) {
 	report := func(p *process) bool {
 		var r measure.Report
