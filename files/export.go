@@ -104,7 +104,7 @@ func (f *Engine) publish(x *Export) error {
 	case !fs.ValidPath(x.cfg.Name) || x.cfg.Name == "." || len(x.cfg.Name) > transfer.MaxNameLen:
 		return verbs.Invalidf("the name: want 1 to %d bytes, a relative path with slashes", transfer.MaxNameLen)
 	case x.cfg.DefaultAccess&^(Read|Write) != 0:
-		return fmt.Errorf("public %v: %w", x.cfg.DefaultAccess, ErrDenied)
+		return fmt.Errorf("DefaultAccess %v: %w", x.cfg.DefaultAccess, ErrDenied)
 	case f.closed:
 		return ErrClosed
 	case f.exports[x.cfg.Name] != nil:

@@ -89,7 +89,7 @@ func (e *end) postRecv(kind int) bool {
 		if r.span = e.inbox.alloc(e.w.maxSend(), e.w.rng.IntN(64)); r.span == nil {
 			return false
 		}
-		r.span.label, r.span.id, r.span.allow = "receive of "+e.name, r.id&^(recvID|dataID), setOf(softnic.TouchScatter)
+		r.span.label, r.span.id, r.span.allow = "receive of "+e.name, r.id&^(recvID|dataID), setOf(softnic.AccessScatter)
 		r.wr.SetSGE(e.host.region.SGE(uint64(r.span.off), uint32(r.span.len)))
 		if r.span.len > 8 && e.w.rng.IntN(4) == 0 {
 			cut := uint32(1 + e.w.rng.IntN(r.span.len-1))

@@ -60,7 +60,7 @@ func (e *end) last(kind int) *request {
 		s.label, s.id, s.ended, s.known, s.touches = e.name, r.id, false, false, 0
 	}
 	copy(r.local.bytes(), e.w.pool.content(r.content, r.length))
-	r.local.allow, r.remote.allow = setOf(softnic.TouchGather), setOf(softnic.TouchRemoteWrite)
+	r.local.allow, r.remote.allow = setOf(softnic.AccessGather), setOf(softnic.AccessRemoteWrite)
 	r.wr.WRID, r.wr.Opcode, r.wr.Flags = r.id, verbs.OpRDMAWrite, verbs.SendSignaled
 	r.wr.SetSGE(e.host.region.SGE(uint64(r.local.off), 8))
 	r.wr.Remote, r.wr.RemoteOffset = e.peer.host.remote, uint64(r.remote.off)

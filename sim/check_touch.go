@@ -16,7 +16,7 @@ func (h *host) touched(t softnic.MemoryAccess) {
 		return // It is memory of the engine.
 	}
 	h.w.trace.touch(h, off, &t)
-	if t.Kind == softnic.TouchRemoteRead || h.answers(off, &t) {
+	if t.Kind == softnic.AccessRemoteRead || h.answers(off, &t) {
 		return // It is harmless: a duplicate READ is answered again.
 	}
 	s := h.owners[off/granule]
@@ -28,7 +28,7 @@ func (h *host) touched(t softnic.MemoryAccess) {
 			t.Kind, t.Length, off-s.off, s.id)
 	default:
 		s.touches++
-		if len(h.w.watches) > 0 && t.Kind == softnic.TouchRemoteWrite {
+		if len(h.w.watches) > 0 && t.Kind == softnic.AccessRemoteWrite {
 			h.w.placed = append(h.w.placed, t)
 		}
 	}
@@ -37,7 +37,7 @@ func (h *host) touched(t softnic.MemoryAccess) {
 // answers reports whether an access is a part of the answer to a READ on a wrapped rail. There the
 // responder sends it. Requests of its own have no bytes where peers read.
 func (h *host) answers(off int, t *softnic.MemoryAccess) bool {
-	if t.Kind != softnic.TouchGather || h.transports[slices.Index(h.nics, t.NIC)] == nil {
+	if t.Kind != softnic.AccessGather || h.transports[slices.Index(h.nics, t.NIC)] == nil {
 		return false
 	}
 	return slices.ContainsFunc(h.ends, func(e *end) bool {

@@ -185,10 +185,10 @@ func (e *end) layOut() {
 	for _, z := range []*zone{e.out, e.in, e.inbox} {
 		z.lastRelease = w.released
 	}
-	e.library = h.newZone(librarySize).static(setOf(softnic.TouchRemoteRead), "library of "+e.name)
+	e.library = h.newZone(librarySize).static(setOf(softnic.AccessRemoteRead), "library of "+e.name)
 	e.libraryContent = uint32(w.rng.IntN(contentSpace))
 	copy(e.library.bytes(), w.pool.content(e.libraryContent, librarySize))
-	e.words = h.newZone(granule).static(setOf(softnic.TouchRemoteAtomic), "counters of "+e.name)
+	e.words = h.newZone(granule).static(setOf(softnic.AccessRemoteAtomic), "counters of "+e.name)
 	clear(e.words.bytes())
 	for i := range 4 {
 		s := h.newZone(granule).static(0, "spare of "+e.name)

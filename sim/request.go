@@ -210,15 +210,15 @@ func (e *end) fill(r *request, inline, scatter bool) bool {
 		pieces = 1 + e.w.rng.IntN(min(ibverbx.MaxSGE, r.length))
 	}
 	e.cut(r, pieces, !fetches)
-	r.local.allow = setOf(softnic.TouchGather)
+	r.local.allow = setOf(softnic.AccessGather)
 	switch {
 	case fetches:
-		r.local.allow = setOf(softnic.TouchScatter)
+		r.local.allow = setOf(softnic.AccessScatter)
 	case r.wr.Flags&verbs.SendInline != 0:
-		r.local.allow = setOf(softnic.TouchInline) // Only PostSend reads it.
+		r.local.allow = setOf(softnic.AccessInline) // Only PostSend reads it.
 	}
 	if r.remote != nil {
-		r.remote.allow = setOf(softnic.TouchRemoteWrite)
+		r.remote.allow = setOf(softnic.AccessRemoteWrite)
 	}
 	return true
 }

@@ -164,7 +164,7 @@ func (w *world) newHost(index int) (*host, error) {
 		return h, err
 	}
 	h.remote = h.region.Remote()
-	h.shared = h.newZone(granule).static(setOf(softnic.TouchRemoteAtomic), "shared counters")
+	h.shared = h.newZone(granule).static(setOf(softnic.AccessRemoteAtomic), "shared counters")
 	clear(h.shared.bytes())
 	return h, nil
 }

@@ -47,14 +47,14 @@ type span struct {
 // touchSet is a set of kinds of access.
 type touchSet uint8
 
-func setOf(kinds ...softnic.TouchKind) (s touchSet) {
+func setOf(kinds ...softnic.AccessKind) (s touchSet) {
 	for _, k := range kinds {
 		s |= 1 << k
 	}
 	return s
 }
 
-func (s touchSet) has(k softnic.TouchKind) bool { return s>>k&1 != 0 }
+func (s touchSet) has(k softnic.AccessKind) bool { return s>>k&1 != 0 }
 
 // newZone takes the next size bytes of the host's memory.
 func (h *host) newZone(size int) *zone {

@@ -145,32 +145,32 @@ type MemoryAccess struct {
 	// Length is the number of bytes.
 	Length uint32
 	// Kind is the kind of access.
-	Kind TouchKind
+	Kind AccessKind
 }
 
-// TouchKind is the kind of a MemoryAccess.
-type TouchKind uint8
+// AccessKind is the kind of a MemoryAccess.
+type AccessKind uint8
 
 // Access kinds.
 const (
-	// TouchGather reads the bytes of a locally posted request.
-	TouchGather TouchKind = iota
-	// TouchScatter writes a received message, or the response to a locally posted READ or atomic.
-	TouchScatter
-	// TouchRemoteWrite writes for the peer's WRITE.
-	TouchRemoteWrite
-	// TouchRemoteRead reads for the peer's READ.
-	TouchRemoteRead
-	// TouchRemoteAtomic reads, and possibly writes, for the peer's atomic.
-	TouchRemoteAtomic
-	// TouchInline reads the bytes of an INLINE request at post time. They may be unregistered.
-	TouchInline
+	// AccessGather reads the bytes of a locally posted request.
+	AccessGather AccessKind = iota
+	// AccessScatter writes a received message, or the response to a locally posted READ or atomic.
+	AccessScatter
+	// AccessRemoteWrite writes for the peer's WRITE.
+	AccessRemoteWrite
+	// AccessRemoteRead reads for the peer's READ.
+	AccessRemoteRead
+	// AccessRemoteAtomic reads, and possibly writes, for the peer's atomic.
+	AccessRemoteAtomic
+	// AccessInline reads the bytes of an INLINE request at post time. They may be unregistered.
+	AccessInline
 )
 
 var touchNames = [...]string{"gather", "scatter", "remote-write", "remote-read", "remote-atomic", "inline"}
 
 // String returns the kind's name.
-func (k TouchKind) String() string {
+func (k AccessKind) String() string {
 	if int(k) < len(touchNames) {
 		return touchNames[k]
 	}
@@ -188,7 +188,7 @@ func (n *NIC) Observe(f func(MemoryAccess)) {
 }
 
 // touch reports an access to the observer. The caller checks that there is one.
-func (q *qp) touch(kind TouchKind, addr uint64, n uint32) {
+func (q *qp) touch(kind AccessKind, addr uint64, n uint32) {
 	q.nic.observe(MemoryAccess{NIC: q.nic, QPN: q.num, At: q.core.at, Addr: addr, Length: n, Kind: kind})
 }
 
@@ -196,7 +196,7 @@ func (q *qp) touch(kind TouchKind, addr uint64, n uint32) {
 func (q *qp) touchInline(sges []verbs.SGE) {
 	for k := range sges {
 		if s := &sges[k]; s.Length > 0 {
-			q.touch(TouchInline, s.Addr, s.Length)
+			q.touch(AccessInline, s.Addr, s.Length)
 		}
 	}
 }

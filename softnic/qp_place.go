@@ -105,7 +105,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 		return placeNoRecv
 	}
 	if q.nic.observe != nil && p.length > 0 {
-		q.touch(TouchRemoteWrite, va, p.length)
+		q.touch(AccessRemoteWrite, va, p.length)
 	}
 	if to != 0 {
 		for k := range p.numSegs {
@@ -165,7 +165,7 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose side) ve
 			}
 		}
 		if q.nic.observe != nil {
-			q.touch(TouchScatter, s.Addr, s.Length)
+			q.touch(AccessScatter, s.Addr, s.Length)
 		}
 		bulk.Copy(dst, b[:s.Length])
 		b = b[s.Length:]

@@ -130,7 +130,7 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 		return
 	}
 	if q.nic.observe != nil {
-		q.touch(TouchRemoteAtomic, p.VA, 8)
+		q.touch(AccessRemoteAtomic, p.VA, 8)
 	}
 	j.original = q.execute(p.PSN, mem, op, p.Compare, p.SwapAdd)
 	q.served(1)
@@ -267,7 +267,7 @@ func (q *qp) readPacket(j *job, p *packet) (nak uint8, due bool) {
 			}
 		}
 		if q.nic.observe != nil {
-			q.touch(TouchRemoteRead, j.va+uint64(j.off), n)
+			q.touch(AccessRemoteRead, j.va+uint64(j.off), n)
 		}
 		p.setPayload(src)
 	}

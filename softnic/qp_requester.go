@@ -239,7 +239,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 			}
 		}
 		if q.nic.observe != nil {
-			q.touch(TouchGather, s.Addr, s.Length)
+			q.touch(AccessGather, s.Addr, s.Length)
 		}
 		if copied != nil {
 			bulk.Copy(copied[at:], b)

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrBusy means that one side has reached a limit: Config.Memory, Config.Backlog or MaxStreams. Try again later.
-var ErrBusy = errors.New("no room for another stream")
+var ErrBusy = errors.New("stream limit reached")
 
 // errProtocol reports a protocol violation by the peer. It closes the session.
 var errProtocol = errors.New("protocol violation")

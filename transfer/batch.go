@@ -117,7 +117,7 @@ func (b *Batch) add(op string, opcode verbs.Opcode, place RemoteRange, view Loca
 	if r != nil && s != nil {
 		err = b.check(opcode, place, view)
 	} else {
-		err = verbs.Invalidf("a place or a view is zero")
+		err = verbs.Invalidf("a RemoteRange or LocalRange is zero")
 	}
 	block := service.Block{LocalOffset: uint64(view.off), RemoteOffset: uint64(place.off), Length: uint64(view.n), Opcode: opcode}
 	if err == nil {

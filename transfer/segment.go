@@ -109,7 +109,7 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	case !utf8.ValidString(s.name):
 		err = verbs.Invalidf("the name is not UTF-8")
 	case s.cfg.DefaultAccess&^(Read|Write) != 0 || s.readOnly && s.cfg.DefaultAccess&Write != 0:
-		err = fmt.Errorf("public %v: %w", s.cfg.DefaultAccess, ErrDenied)
+		err = fmt.Errorf("DefaultAccess %v: %w", s.cfg.DefaultAccess, ErrDenied)
 	case e.closed:
 		err = ErrClosed
 	case s.name != "" && e.segments[s.name] != nil:

@@ -104,6 +104,8 @@ func explainFile(host, name, target string, err error) error {
 	switch {
 	case errors.Is(err, chunk.ErrKind) && target != "":
 		return &localError{explain(err, "%s is not a regular file or a directory; name another one", target)}
+	case errors.Is(err, chunk.ErrForeign) && target != "":
+		return &localError{explain(err, "%s: another user owns its partial file; use a directory that only you can write to", target)}
 	case errors.Is(err, files.ErrNotFound):
 		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
 	case errors.Is(err, fs.ErrPermission) && target != "":

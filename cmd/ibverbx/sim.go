@@ -114,7 +114,7 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, m *
 	if f.measured {
 		return runAllMeasured(ctx, s, f, m)
 	}
-	if scenario, ok := measure.Named(f.scenario); ok {
+	if scenario, ok := measure.Builtin(f.scenario); ok {
 		return runMeasured(ctx, cmd, s, f, scenario, m)
 	}
 	if f.trace != "" && f.seeds != 1 {

@@ -128,7 +128,7 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 		p.printf("faults: %s\n", counts(sum.Faults))
 	}
 	if len(failures) == 0 {
-		p.println("every promise was kept")
+		p.println("all guarantees held")
 		return p.err
 	}
 	for i := range failures {

@@ -15,7 +15,7 @@ import (
 
 func TestSim(t *testing.T) {
 	out := succeed(t, "sim", "--seeds", "5")
-	says(t, out, "scenario mixed: 5 seeds from 1", "every promise was kept", "faults: ")
+	says(t, out, "scenario mixed: 5 seeds from 1", "all guarantees held", "faults: ")
 	v := object(t, "sim", "--seed", "3", "--seeds", "2", "--scenario", "loss")
 	if v["seeds"] != 2.0 || v["seed"] != 3.0 || v["messages"].(float64) == 0 {
 		t.Errorf("seeds, seed and messages = %v, %v, %v; want 2, 3 and some", v["seeds"], v["seed"], v["messages"])

@@ -47,7 +47,7 @@ func main() {
 func run(dir string, seeds uint64) error {
 	for _, p := range pictures() {
 		svg, err := p.draw(func(name string) (*measure.Result, error) {
-			s, ok := measure.Named(name)
+			s, ok := measure.Builtin(name)
 			if !ok {
 				return nil, fmt.Errorf("there is no measured scenario %q", name)
 			}

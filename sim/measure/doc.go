@@ -2,7 +2,7 @@
 // time, which yield goodput and latency. The NICs and the transport are real: softnic, with RC or
 // package reliable. Only time is simulated.
 //
-//	s, ok := measure.Named("reliable-400g-loss-1")
+//	s, ok := measure.Builtin("reliable-400g-loss-1")
 //	result, err := s.Run(measure.Options{Seed: 1})
 //	fmt.Println(result.GoodputRatio, result.Missed())
 //

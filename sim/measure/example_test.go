@@ -9,7 +9,7 @@ import (
 
 // Measure a scenario with a small payload. The same seed gives the same result.
 func Example() {
-	s, ok := measure.Named("reliable-400g-loss-1")
+	s, ok := measure.Builtin("reliable-400g-loss-1")
 	if !ok {
 		log.Fatal("unknown scenario")
 	}

@@ -10,7 +10,7 @@ import (
 // reduced runs a scenario with a part of its bytes.
 func reduced(t *testing.T, name string, seed uint64, bytes int) *Result {
 	t.Helper()
-	s, ok := Named(name)
+	s, ok := Builtin(name)
 	if !ok {
 		t.Fatalf("there is no scenario %s", name)
 	}

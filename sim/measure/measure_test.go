@@ -45,7 +45,7 @@ func TestAims(t *testing.T) {
 // TestSameSeed: equal seeds produce equal JSON, and different seeds different JSON.
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) string {
-		s, ok := Named("reliable-400g-loss-1")
+		s, ok := Builtin("reliable-400g-loss-1")
 		if !ok {
 			t.Fatalf("there is no such scenario in %v", Scenarios())
 		}
@@ -178,7 +178,7 @@ func TestNames(t *testing.T) {
 		"rc-400g-loss-0", "rc-400g-loss-0.01", "rc-400g-loss-0.1", "rc-400g-loss-1", "reliable-path-dead", "rc-incast-15to1",
 		"reliable-incast-15to1-fixed", "reliable-incast-15to1-credits", "reliable-ecmp-collision", "single-ecmp-collision",
 	} {
-		if _, ok := Named(name); !ok {
+		if _, ok := Builtin(name); !ok {
 			t.Errorf("there is no scenario %s", name)
 		}
 	}

@@ -38,8 +38,8 @@ func Scenarios() []Scenario {
 	return all
 }
 
-// Named returns a scenario by name, and whether it exists.
-func Named(name string) (*Scenario, bool) {
+// Builtin returns a scenario by name, and whether it exists.
+func Builtin(name string) (*Scenario, bool) {
 	for _, s := range Scenarios() {
 		if s.Name == name {
 			return &s, true
