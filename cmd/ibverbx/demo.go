@@ -36,7 +36,7 @@ const demoExample = `  ibverbx demo               nine seconds in the terminal
   ibverbx demo --web         in a browser, with buttons
   ibverbx demo --json | jq .ended`
 
-// demoFlags are the flags of demo as they are given.
+// demoFlags holds the flags of the demo command.
 type demoFlags struct {
 	json    bool
 	web     bool
@@ -44,19 +44,19 @@ type demoFlags struct {
 }
 
 const (
-	demoSize   = 256 << 10 // bytes of a message
+	demoSize   = 256 << 10 // message size in bytes
 	demoSample = 100 * time.Millisecond
 	demoIdle   = 100 * time.Microsecond
-	// demoPatience is how long both cables may be out before the transfer fails.
+	// demoPatience bounds an outage of both rails. A longer one fails the transfer.
 	demoPatience = time.Hour
-	// demoEndless is the length of a transfer that a user ends.
+	// demoEndless is the duration of a transfer that runs until the user stops it.
 	demoEndless = time.Duration(math.MaxInt64)
-	// demoSettled is the time after a change whose rates still have some of before, in seconds.
+	// demoSettled is the settling time after a change, in seconds. Samples within it mix old and new rates.
 	demoSettled = 0.2
 )
 
-// demoTest is the test of the demo: writes that notify the receiver, which compares every byte. A lane is chosen by its
-// speed, because rails do not stay equal.
+// demoTest configures the demo transfer: WRITEs with immediate, every byte verified by the receiver. Lanes are chosen
+// by measured speed, because rail rates change during the demo.
 func demoTest() measure.Config {
 	return measure.Config{
 		Imm: true, Sizes: []int{demoSize}, TxDepth: 16, CQMod: 1, Rails: demoRails, Policy: ibverbx.TwoChoices, Check: true, Duration: demoEndless,
@@ -64,20 +64,20 @@ func demoTest() measure.Config {
 	}
 }
 
-// demoKill is demoTest with a cable that is pulled and plugged in again, as perf --kill-rail does.
+// demoKill is demoTest with a cable pull and replug, as with perf --kill-rail.
 func demoKill() measure.Config {
 	cfg := demoTest()
 	cfg.Duration = 9 * time.Second
-	// Between two samples, so that one sample has the loss and what it caused.
+	// Pull the cable midway between two samples, so that one sample shows the loss and its effects.
 	cfg.Kill = measure.Kill{On: true, Rail: 1, At: 3*time.Second + demoSample/2, Back: 3 * time.Second}
 	return cfg
 }
 
-// demoReport is what demo --json prints.
+// demoReport is the output of demo --json.
 type demoReport struct {
 	Run measure.Run `json:"run"`
 	live.View
-	// Interrupted says that the demo was ended early.
+	// Interrupted is set when the demo was stopped early.
 	Interrupted bool `json:"interrupted"`
 }
 
@@ -105,7 +105,7 @@ func newDemo(s streams) *cobra.Command {
 	return cmd
 }
 
-// demoSetup describes the demo. seconds is how long it takes, 0 if a user ends it.
+// demoSetup describes the demo. seconds is its duration, or 0 if it runs until the user stops it.
 func demoSetup(seconds float64) live.Setup {
 	s := live.Setup{
 		Title: "ibverbx demo: 256 KiB writes over two rails", Hosts: [2]string{"sender", "receiver"}, Seconds: seconds, Checked: true,
@@ -116,14 +116,14 @@ func demoSetup(seconds float64) live.Setup {
 	return s
 }
 
-// demo is a transfer over a fabric, and the record of it.
+// demo is a transfer over a fabric, with its record.
 type demo struct {
 	*fabric
 	rec   *live.Record
-	start atomic.Pointer[time.Time] // of the transfer
+	start atomic.Pointer[time.Time] // start of the transfer
 }
 
-// newDemoOf opens the NICs of a demo. The caller closes it.
+// newDemoOf opens the NICs for a demo. The caller closes it.
 func newDemoOf(setup live.Setup) (*demo, error) {
 	f, err := newFabric()
 	d := &demo{fabric: f, rec: live.NewRecord(setup)}
@@ -131,13 +131,13 @@ func newDemoOf(setup live.Setup) (*demo, error) {
 	return d, err
 }
 
-// begin makes now the start of the transfer.
+// begin sets the start of the transfer to the current time.
 func (d *demo) begin() {
 	now := time.Now()
 	d.start.Store(&now)
 }
 
-// act turns a fault of a rail on or off, and records the event.
+// act switches a rail fault on or off and records the event.
 func (d *demo) act(rail int, fault string, on bool) error {
 	text, err := d.fabric.act(rail, fault, on)
 	if text != "" {
@@ -146,7 +146,7 @@ func (d *demo) act(rail int, fault string, on bool) error {
 	return err
 }
 
-// run measures until the test is over or ctx ends. sampled is called after every sample.
+// run measures until the test completes or ctx is done. It calls sampled after every sample but the initial one.
 func (d *demo) run(ctx context.Context, cfg measure.Config, m *metricsFlags, sampled func()) (r measure.Report, err error) {
 	cfg.Kill.SetPort = func(rail int, up bool) { _ = d.act(rail, faultPull, !up) } // the rail and the fault exist
 	test, err := measure.New(d.ends[0], d.ends[1], cfg)
@@ -163,7 +163,7 @@ func (d *demo) run(ctx context.Context, cfg measure.Config, m *metricsFlags, sam
 	}})
 }
 
-// runDemo loses a rail and shows it.
+// runDemo runs a transfer that loses a rail and shows it live.
 func runDemo(ctx context.Context, s streams, flags demoFlags, cfg measure.Config) (err error) {
 	d, err := newDemoOf(demoSetup(cfg.Duration.Seconds()))
 	if err != nil {
@@ -187,7 +187,7 @@ func runDemo(ctx context.Context, s streams, flags demoFlags, cfg measure.Config
 	return nil
 }
 
-// demoSentence says what the demo has shown. f is nil, or has no recovery, if it was interrupted before.
+// demoSentence summarizes the demo. f is nil, or lacks a recovery time, if the demo was interrupted first.
 func demoSentence(v *live.View, f *measure.Failover, failed error) string {
 	last := live.Sample{}
 	if n := len(v.Samples); n > 0 {
@@ -207,20 +207,19 @@ func demoSentence(v *live.View, f *measure.Failover, failed error) string {
 		*f.BackAt-*f.KilledAt, before/mebibyte, during/mebibyte, after/mebibyte, arrived)
 }
 
-// arrivedText says what has arrived until a sample.
+// arrivedText summarizes the data received up to the sample last.
 func arrivedText(last *live.Sample) string {
 	return fmt.Sprintf("all %.0f MiB that arrived in %.1f s were compared byte by byte, without an error", float64(last.Bytes)/mebibyte, last.At)
 }
 
-// demoText shows a transfer as text. On a terminal a picture is drawn again and again; otherwise events and a sample
-// each second are lines.
+// demoText shows a transfer as text: a redrawn screen on a terminal, otherwise one line per event and per second.
 type demoText struct {
 	printer
-	args   []string                   // the command line
-	size   func() (width, height int) // of the terminal; nil if there is none
-	drawn  int                        // lines of the picture
-	events int                        // events that were printed
-	second int                        // the last one that was printed
+	args   []string                   // command line
+	size   func() (width, height int) // terminal size; nil without a terminal
+	drawn  int                        // screen lines drawn last
+	events int                        // events printed
+	second int                        // last second printed
 }
 
 func newDemoText(s streams) *demoText {
@@ -258,7 +257,7 @@ func (d *demoText) list(v *live.View) {
 	d.events = v.Dropped + len(v.Events)
 }
 
-// draw replaces the picture on the terminal.
+// draw redraws the terminal screen.
 func (d *demoText) draw(v *live.View) {
 	width, height := d.size()
 	screen := live.Screen{Width: max(width, 40), Height: height}
@@ -277,7 +276,7 @@ func (d *demoText) draw(v *live.View) {
 	d.printf("%s\x1b[J", b.String())
 }
 
-// end prints how the transfer ended, or everything as JSON.
+// end prints the outcome of the transfer, or the whole record as JSON.
 func (d *demoText) end(v live.View, asJSON, interrupted bool) error {
 	if asJSON {
 		return printJSON(d.w, &demoReport{Run: runOf(d.args), View: v, Interrupted: interrupted})

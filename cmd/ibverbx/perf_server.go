@@ -15,7 +15,8 @@ import (
 	"ibverbx/internal/perf/remote"
 )
 
-// maxClients is how many clients a server has at once. All but one wait. Further ones are told to try again.
+// maxClients limits the connected clients. One is served and the others are queued; further clients are rejected and
+// may retry later.
 const maxClients = 128
 
 const perfServeLong = `Wait for clients and run their tests one after the other, until Ctrl-C or SIGTERM. A client is
@@ -33,7 +34,7 @@ const perfServeExample = `  ibverbx perf serve --token-file t        on node1
   ibverbx perf serve --token-file t --metrics :9100
                                            also serve node1:9100/metrics`
 
-// newPerfServe builds the serve command of perf.
+// newPerfServe builds the perf serve command.
 func newPerfServe(s streams) *cobra.Command {
 	f := perfFlags{server: true}
 	cmd := &cobra.Command{
@@ -53,7 +54,7 @@ func newPerfServe(s streams) *cobra.Command {
 	return cmd
 }
 
-// oldServer returns a command line with "perf --server", the older name of "perf serve", replaced.
+// oldServer replaces "perf --server", the older name of "perf serve", in a command line.
 func oldServer(args []string) []string {
 	if len(args) < 2 || args[0] != "perf" || !slices.Contains(args, "--server") {
 		return args
@@ -62,8 +63,8 @@ func oldServer(args []string) []string {
 	return append([]string{"perf", "serve"}, rest...)
 }
 
-// runServer serves clients until ctx ends, or one with --once. It measures for one at a time, and the others wait. It
-// goes on after a client that was turned away or whose test failed.
+// runServer serves clients until ctx is done, or a single client with --once. Tests run one at a time and other
+// clients are queued. A rejected client or a failed test does not stop the server.
 func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	auth, err := f.auth.config("perf serve")
 	if err != nil {
@@ -91,7 +92,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			if err == nil {
 				_ = conn.Close()
 			}
-			return nil // Ctrl-C is the normal end of a server
+			return nil // Ctrl-C stops a server normally
 		}
 		if err != nil {
 			return err
@@ -125,8 +126,8 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 }
 
-// serveClient measures for a client when its turn has come. A client that has not said what to measure has no turn, and
-// delays no other.
+// serveClient runs a client's test once it reaches the head of the queue. A client joins the queue when its test
+// request arrives, so an idle client cannot delay others.
 func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, q *queue) error {
 	p, err := newPerfRemote(s, conn, f)
 	if err != nil {
@@ -145,18 +146,18 @@ func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.C
 	return err
 }
 
-// queue lets the clients of a server measure one at a time, in the order in which they have said what to measure.
+// queue serializes the tests of a server's clients, in the arrival order of their requests.
 type queue struct {
 	// turn holds a token while a client is served.
 	turn chan struct{}
-	// length counts the clients that are served or wait.
+	// length counts the served and queued clients.
 	length atomic.Int32
 }
 
 func newQueue() *queue { return &queue{turn: make(chan struct{}, 1)} }
 
-// take waits for the turn of a client. A client that has to wait is told how many are before it. After an error the
-// client has no turn.
+// take blocks until the client's test may run. A queued client is sent the number of clients ahead of it. After an
+// error the client is not in the queue.
 func (q *queue) take(ctx context.Context, p *perfRemote) (err error) {
 	ahead := int(q.length.Add(1)) - 1
 	select {
@@ -179,13 +180,13 @@ func (q *queue) take(ctx context.Context, p *perfRemote) (err error) {
 	return err
 }
 
-// leave ends the turn of a client.
+// leave removes the served client from the queue.
 func (q *queue) leave() {
 	<-q.turn
 	q.length.Add(-1)
 }
 
-// tokenOf tells which token a client has, if there are several.
+// tokenOf names the client's token for log lines. It returns "" without --token-dir.
 func tokenOf(p bootstrap.Peer) string {
 	if p.Token == "" {
 		return ""
@@ -193,13 +194,13 @@ func tokenOf(p bootstrap.Peer) string {
 	return fmt.Sprintf(" with token %q", p.Token)
 }
 
-// teller writes lines to stderr for several goroutines.
+// teller logs lines to stderr. It is safe for concurrent use.
 type teller struct {
 	mu sync.Mutex
 	s  streams
 }
 
-// watch tells who is turned away, and when files have changed.
+// watch logs rejected clients and reloaded credential files.
 func (t *teller) watch(auth *bootstrap.Config) {
 	auth.Rejected = func(from net.Addr, err error) { t.say("turned away %v: %v", from, err) }
 	auth.Reloaded = func(err error) {

@@ -12,8 +12,7 @@ import (
 	"ibverbx/peer"
 )
 
-// Everything fits 80 columns. Column heads are those of perftest, and with --verbose its block of parameters is
-// above them.
+// All output fits in 80 columns. Column heads match perftest; --verbose adds its parameter block above them.
 const (
 	tableTitleIndent = 20
 	tableRule        = "-------------------------------------------------------------------------------"
@@ -23,12 +22,12 @@ const (
 	mebibyte = 1 << 20
 )
 
-// perfTable prints a test: the head at once, rows as they come, rails and the verdict at the end.
+// perfTable prints a test: the head immediately, rows as results arrive, rails and the verdict last.
 type perfTable struct {
 	printer
 	head measure.Report
 	unit report.Unit
-	all  bool // also all parameters, lanes and paths
+	all  bool // print all parameters, lanes and paths
 }
 
 // newPerfTable prints the head of the table.
@@ -46,7 +45,7 @@ func newPerfTable(s streams, head measure.Report, f *perfFlags) *perfTable {
 	return t
 }
 
-// table prints the rows of a table, below its head if it has rows.
+// table prints the rows of a table below its head, or nothing for an empty table.
 func (t *perfTable) table(rows *htmldoc.Table) {
 	for i := range rows.Rows {
 		if i == 0 {
@@ -56,7 +55,7 @@ func (t *perfTable) table(rows *htmldoc.Table) {
 	}
 }
 
-// brief prints the two lines that say what is measured.
+// brief prints a two-line description of the test.
 func (t *perfTable) brief() {
 	r := &t.head
 	what := fmt.Sprintf("%d QPs", r.QPs)
@@ -102,7 +101,7 @@ func (t *perfTable) brief() {
 	}
 }
 
-// parameters prints the block of parameters. perftest aligns with tabs; the columns are the same.
+// parameters prints the parameter block. perftest aligns it with tabs; the columns are the same.
 func (t *perfTable) parameters() {
 	for _, line := range report.Parameters(&t.head) {
 		if len(line) == 1 {
@@ -123,7 +122,7 @@ func (t *perfTable) row(r measure.Result) {
 	}
 }
 
-// span prints the rate of each rail in a stretch of time.
+// span prints the rate of each rail over one time span.
 func (t *perfTable) span(size int, s measure.Span) {
 	total := 0.0
 	for _, rate := range s.PerRail {
@@ -134,7 +133,7 @@ func (t *perfTable) span(size int, s measure.Span) {
 	}
 }
 
-// end prints what follows the rows, and returns the first error of all printing. failed is the error of the test.
+// end prints the summary below the rows and returns the first print error. failed is the error of the test.
 func (t *perfTable) end(r measure.Report, failed error) error {
 	if len(r.Results) == 0 {
 		return t.err
@@ -157,7 +156,7 @@ func (t *perfTable) end(r measure.Report, failed error) error {
 	return t.err
 }
 
-// verdicts prints how healthy the rails were, and what the check of the data found.
+// verdicts prints the health verdict and the result of the data check.
 func (t *perfTable) verdicts(r *measure.Report, failed error) {
 	mark := green
 	if !strings.HasPrefix(r.Verdict, "healthy") && !strings.HasPrefix(r.Verdict, "no trouble") {
@@ -175,13 +174,13 @@ func (t *perfTable) verdicts(r *measure.Report, failed error) {
 	t.println(t.paint(green, fmt.Sprintf(" data check: %d messages, %.4g MiB, 0 errors", messages, bytes/mebibyte)))
 }
 
-// memcpy prints the rate of a copy at 1 MiB, which caches hold, and at the largest size.
+// memcpy prints the copy rate at 1 MiB, which fits in caches, and at the largest size.
 func (t *perfTable) memcpy(rows []measure.Result) {
 	largest := &rows[0]
 	say := func(r *measure.Result) {
 		name := report.CopyName(&t.head)
 		to := name
-		if name == report.GPUCopy { // its rates are wide
+		if name == report.GPUCopy { // its rates are wide, so save columns
 			to = "it"
 		}
 		t.printf(" %s at %s: %.2f %s (%.2f GB/s); ratio is BW average to %s\n",
@@ -205,15 +204,14 @@ const (
 
 	healthIndent = "         "
 
-	// foldLanes is how many lanes have their own line without --verbose: half of them are the
-	// first, half the last, among them the lanes for messages and notifications.
+	// foldLanes is the maximum number of lanes listed without --verbose: the first half and the last half of it, which
+	// includes the message and notify lanes.
 	foldLanes = 16
-	// evenLanes is by how much of the largest the shares of data lanes may differ and still be called even.
+	// evenLanes is the largest shortfall behind a rail's busiest data lane, as a fraction, that still counts as even.
 	evenLanes = 0.2
 )
 
-// carried prints what each rail carried, its share of the bytes and its health. Lanes follow with --verbose, or if they
-// differ.
+// carried prints the bytes, share and health of each rail. Lanes follow with --verbose or if they differ.
 func (t *perfTable) carried(r *measure.Report) {
 	for i := range r.PerRail {
 		rail := &r.PerRail[i]
@@ -226,7 +224,7 @@ func (t *perfTable) carried(r *measure.Report) {
 	for i := range r.PerLane {
 		deaths += r.PerLane[i].Deaths
 	}
-	if deaths > 0 && r.Failover == nil { // otherwise the report of the outage has it
+	if deaths > 0 && r.Failover == nil { // otherwise the outage report includes it
 		t.printf(" lanes were lost %d times and rebuilt\n", deaths)
 	}
 	if t.all || report.Judged(r) && differ(r.PerLane) {
@@ -237,8 +235,8 @@ func (t *perfTable) carried(r *measure.Report) {
 	}
 }
 
-// differ reports whether some data lanes carried much less than others of their rail. Lines of rails show how rails
-// differ.
+// differ reports whether some data lane carried much less than the busiest one on its rail. Differences between rails
+// show in the rail lines.
 func differ(lanes []measure.Lane) bool {
 	most := make(map[int]float64)
 	for i := range lanes {
@@ -249,7 +247,7 @@ func differ(lanes []measure.Lane) bool {
 	return slices.ContainsFunc(lanes, func(l measure.Lane) bool { return l.Role == "data" && l.Share < most[l.Rail]*(1-evenLanes) })
 }
 
-// lanes prints what each lane carried.
+// lanes prints the traffic of each lane.
 func (t *perfTable) lanes(lanes []measure.Lane) {
 	table := report.Lanes(lanes)
 	t.println(t.paint(bold, table.TextHead()))
@@ -275,7 +273,7 @@ func (t *perfTable) lanes(lanes []measure.Lane) {
 	}
 }
 
-// summary is one line for all lanes that have no line of their own.
+// summary summarizes the unlisted lanes in one line.
 func summary(lanes []measure.Lane) string {
 	low, high, sum := lanes[0].Share, 0.0, 0.0
 	for i := range lanes {
@@ -286,11 +284,10 @@ func summary(lanes []measure.Lane) string {
 		lanes[0].Lane, lanes[len(lanes)-1].Lane, 100*sum, 100*low, 100*high)
 }
 
-// sparkColumns limits the columns of a timeline. Longer ones are folded.
+// sparkColumns is the maximum width of a timeline. Longer timelines are folded.
 const sparkColumns = 50
 
-// failover prints the loss of a rail: the rates over time, before, during and after it, the events,
-// and what was replayed.
+// failover prints a rail loss: rates over time, rates before, during and after it, events and replayed work.
 func (t *perfTable) failover(r *measure.Report) {
 	f := r.Failover
 	t.timeline(r)
@@ -311,7 +308,7 @@ func (t *perfTable) failover(r *measure.Report) {
 	}
 }
 
-// timeline prints the rate of each rail over time as a line of blocks. It joins spans until they fit.
+// timeline prints each rail's rate over time as a line of blocks. It averages spans to fit the width.
 func (t *perfTable) timeline(r *measure.Report) {
 	spans := r.Failover.Timeline
 	if len(spans) == 0 {

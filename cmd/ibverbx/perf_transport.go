@@ -13,23 +13,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// Sizes of a wrapped NIC, whose RC QPs are made of UC QPs.
+// Receive buffers of a wrapped NIC, which builds RC QPs from UC QPs.
 const (
-	// wrapPathRecvs is how many receives each UC QP has if they cannot share them.
+	// wrapPathRecvs is the number of receives per UC QP on NICs without SRQs for UC.
 	wrapPathRecvs = 8
-	// wrapRecvs is how many receives a NIC has for each RC QP, otherwise: twice what
-	// reliable.Config.RecvDepth wants, so that lanes can be replaced.
+	// wrapRecvs is the number of receives per RC QP on other NICs: twice the 16 that reliable.Config.RecvDepth
+	// requires, so that lanes can be replaced.
 	wrapRecvs    = 32
 	minWrapRecvs = 512
 	maxWrapRecvs = 1 << 15
-	// wrapMoreLanes are the message lane, the notify lane and one that is being replaced.
+	// wrapMoreLanes counts the message lane, the notify lane and one lane being replaced.
 	wrapMoreLanes = 3
 )
 
-// wrapPaths is how many UC QPs an RC QP has.
+// wrapPaths returns the number of UC QPs per RC QP.
 func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
 
-// set gives the rails their settings.
+// set applies the settings to all rails.
 func (n *nics) set(c *measure.Config, s *settings.Settings) error {
 	for end := range n.ends {
 		if err := s.Apply(n.ends[end]); err != nil {
@@ -39,14 +39,14 @@ func (n *nics) set(c *measure.Config, s *settings.Settings) error {
 	return n.wrap(c, &s.Reliable)
 }
 
-// wrap makes RC QPs of the rails out of UC QPs if the test wants that. The caller closes them,
-// also after an error.
+// wrap replaces each rail's NIC with one that builds RC QPs from UC QPs, if the test uses that transport. The caller
+// closes n, even after an error.
 func (n *nics) wrap(c *measure.Config, cfg *reliable.Config) error {
 	if c.Transport != measure.TransportUC {
 		return nil
 	}
 	for end := range n.ends {
-		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wants
+		rails := max(len(n.ends[end]), 1) // the end may have fewer rails than requested
 		lanes := (c.QPs+rails-1)/rails + wrapMoreLanes
 		if err := lendReceives(c, n.ends[end], cfg, lanes); err != nil {
 			return err
@@ -57,14 +57,14 @@ func (n *nics) wrap(c *measure.Config, cfg *reliable.Config) error {
 			if err != nil {
 				return err
 			}
-			n.closers.Add(ctx.Close) // before that of the inner one, which then does nothing
+			n.closers.Add(ctx.Close) // runs first and makes the inner Close a no-op
 			rail.Context = ctx
 		}
 	}
 	return nil
 }
 
-// pathsOf returns the paths of a QP of a wrapped NIC.
+// pathsOf returns the paths of one QP on a wrapped NIC.
 func pathsOf(ctx verbs.Context, qpn uint32) (paths []measure.Path) {
 	lister, ok := ctx.(reliable.PathLister)
 	if !ok {
@@ -79,8 +79,8 @@ func pathsOf(ctx verbs.Context, qpn uint32) (paths []measure.Path) {
 	return paths
 }
 
-// healthOf returns the counters of a software NIC, or of a QP of it. Real NICs, and QPs made of paths, have none
-// here.
+// healthOf returns the counters of a software NIC, or of one of its QPs if qpn is not 0. ok is false for hardware NICs
+// and for QPs on wrapped NICs.
 func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
 	device := ctx.Device()
 	wrapped, isWrapped := device.(interface{ Unwrap() verbs.Device })
@@ -106,8 +106,7 @@ func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
 	}, true
 }
 
-// lendReceives refuses a test if the receives of the wrapped rails of an end need more memory than
-// Config.Lend allows.
+// lendReceives rejects a test whose receive buffers on the wrapped rails of one end exceed Config.Lend.
 func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
 	if c.Lend == 0 {
 		return nil
@@ -128,7 +127,7 @@ func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.C
 	return nil
 }
 
-// receivesOf is how many receives a NIC gets for so many lanes.
+// receivesOf returns the number of receives a NIC needs for the given number of lanes.
 func receivesOf(ctx verbs.Context, cfg *reliable.Config, lanes int) (int, error) {
 	attr, err := ctx.QueryDevice()
 	recvs := wrapRecvs * lanes
@@ -138,7 +137,7 @@ func receivesOf(ctx verbs.Context, cfg *reliable.Config, lanes int) (int, error)
 	return min(max(recvs, minWrapRecvs), maxWrapRecvs), err
 }
 
-// wrapContext returns a NIC whose RC QPs, one for each lane, are made of UC QPs of ctx.
+// wrapContext wraps ctx in a NIC that builds RC QPs, one per lane, from UC QPs.
 func wrapContext(ctx verbs.Context, cfg reliable.Config, lanes int) (verbs.Context, error) {
 	recvs, err := receivesOf(ctx, &cfg, lanes)
 	if err != nil {

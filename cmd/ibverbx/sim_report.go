@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// simReport is what --json prints.
+// simReport is the output of --json.
 type simReport struct {
 	Scenario    string         `json:"scenario"`
 	Seed        uint64         `json:"seed"`
@@ -29,7 +29,7 @@ type simReport struct {
 	Interrupted bool           `json:"interrupted,omitempty"`
 }
 
-// simMetrics is what a scenario measures besides its verdict.
+// simMetrics holds the measurements of a run, besides its verdict.
 type simMetrics struct {
 	Bytes          int     `json:"bytes"`
 	VirtualSeconds float64 `json:"virtual_seconds"`
@@ -40,27 +40,27 @@ type simMetrics struct {
 	LaneDeaths     uint64  `json:"lane_deaths"`
 	Replayed       uint64  `json:"replayed"`
 	FailedQPs      int     `json:"failed_qps"`
-	// GoodputGbps is that of the slowest world, if the scenario measures it.
+	// GoodputGbps is the goodput of the slowest world, if the scenario measures goodput.
 	GoodputGbps float64 `json:"goodput_gbps,omitempty"`
-	// RatioToSum is GoodputGbps over the rate of all rails.
+	// RatioToSum is GoodputGbps divided by the sum of all rail rates.
 	RatioToSum float64 `json:"ratio_to_sum,omitempty"`
-	// Seconds is how long the run took.
+	// Seconds is the wall time of the run.
 	Seconds float64 `json:"seconds"`
 }
 
-// simFailure is a seed that broke a promise.
+// simFailure describes a seed that violated a guarantee.
 type simFailure struct {
 	Seed uint64 `json:"seed"`
 	sim.Failure
-	// Scenario is the smallest one that was found.
+	// Scenario is the smallest failing scenario found.
 	Scenario string `json:"scenario"`
 	Command  string `json:"command"`
 }
 
-// shrinkBudget is how many worlds may be run to find a smaller one.
+// shrinkBudget limits the worlds run to shrink a failure.
 const shrinkBudget = 400
 
-// reportSim prints what the seeds came to. The error says whether promises were broken.
+// reportSim prints the results of all seeds. It fails if a guarantee was violated or the run was interrupted.
 func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, took time.Duration) error {
 	failures, err := shrinkAll(sum.Failures, f)
 	if err != nil {
@@ -91,16 +91,15 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, too
 	return nil
 }
 
-// shrinkAll makes failures ready to be told: the first one as small as it can be made.
+// shrinkAll prepares failures for the report. Only the first one is shrunk.
 func shrinkAll(reports []*sim.Report, f *simFlags) (failures []simFailure, err error) {
-	failures = []simFailure{} // an empty list, not null
+	failures = []simFailure{} // encodes as [], not null
 	for i, r := range reports {
 		plan := r.Plan
 		if i == 0 {
 			pool := sim.NewPool()
 			plan = sim.Shrink(plan, r.Failure, sim.Options{Pool: pool}, shrinkBudget)
-			// Memory that a broken world has left registered cannot be freed before the
-			// process ends.
+			// A broken world may leave memory registered, which stays allocated until the process exits.
 			if e := pool.Close(); !errors.Is(e, verbs.ErrBusy) {
 				err = errors.Join(err, e)
 			}
@@ -145,7 +144,7 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 	return p.err
 }
 
-// counts lists names and numbers, sorted by name.
+// counts lists name and number pairs, sorted by name.
 func counts(of map[string]int) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {
