@@ -17,7 +17,7 @@ import (
 	"ibverbx/internal/forward"
 )
 
-// echoServer answers every connection with what it gets, and returns its address.
+// echoServer echoes all received data and returns its address.
 func echoServer(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +44,7 @@ func echoServer(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// forwarding starts a forward with --json and returns it with the addresses on which it listens.
+// forwarding starts a forward with --json and returns it with its listen addresses.
 func forwarding(t *testing.T, targets int, args ...string) (*process, []string) {
 	t.Helper()
 	p := begin(t, append([]string{"forward", "--provider", "softnic", "--json"}, args...)...)
@@ -65,7 +65,7 @@ func forwarding(t *testing.T, targets int, args ...string) (*process, []string) 
 	return p, at
 }
 
-// exchange sends a text through a connection, ends its direction, and returns what comes back.
+// exchange sends text over a connection, closes the write side and returns the reply.
 func exchange(addr, text string) (string, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -83,8 +83,8 @@ func exchange(addr, text string) (string, error) {
 	return string(b), err
 }
 
-// TestForwardCommand: two processes carry connections to two targets. What the server has not named is refused. A signal ends each with status
-// 0 and resets what is open, and a server that is started again is found again.
+// TestForwardCommand: two processes forward connections to two targets. Other targets are refused. On a signal each
+// process exits with status 0 and resets its open connections. The client reconnects to a restarted server.
 func TestForwardCommand(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	one, two, secret := echoServer(t), echoServer(t), echoServer(t)
@@ -135,7 +135,8 @@ func TestForwardCommand(t *testing.T) {
 	}
 }
 
-// TestForwardOtherIdentity: a server with another name answers at the address of one that has ended. The client says so and goes on with it.
+// TestForwardOtherIdentity: a server with another name replaces an exited one at its address. The client reports the
+// change and continues with the new server.
 func TestForwardOtherIdentity(t *testing.T) {
 	token, to, listen := newToken(t, "a secret of this test, long enough"), echoServer(t), freeAddr(t)
 	server, addr := serveFiles(t, listen, "--token-file", token, "--forward", to)
@@ -144,7 +145,7 @@ func TestForwardOtherIdentity(t *testing.T) {
 		t.Errorf("the server ended with status %d, want %d: %q", status, exitOK, server.said)
 	}
 	p.line("is lost")
-	other := strings.Replace(listen, ":", ":0", 1) // the same address, but a server is named after what it was told to listen on
+	other := strings.Replace(listen, ":", ":0", 1) // the same address; a server's name is its --listen argument
 	serveFiles(t, other, "--token-file", token, "--forward", to)
 	if line := p.line("another identity"); !strings.Contains(line, listen) {
 		t.Errorf("forward printed %q, want the address", line)
@@ -154,7 +155,7 @@ func TestForwardOtherIdentity(t *testing.T) {
 	}
 }
 
-// TestForwardMetrics: both sides report their streams and NICs. promtool has no objection.
+// TestForwardMetrics: both sides report their streams and NICs, and promtool accepts the output.
 func TestForwardMetrics(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	to := echoServer(t)
@@ -166,7 +167,7 @@ func TestForwardMetrics(t *testing.T) {
 		t.Fatalf("got %q and %v, want what was sent", got, err)
 	}
 	for side, url := range map[string]string{"server": there, "client": p.metricsAt()} {
-		// Bytes count as sent when the NIC has reported it. That may be after they were read.
+		// Bytes count as sent on completion, which may be after the peer has read them.
 		const least = 2*2 + 5 // two replies and the text
 		sent := `ibverbx_stream_bytes_total{direction="out",session="127.0.0.1"}`
 		_, scrape := fetch(t, url)
@@ -178,7 +179,7 @@ func TestForwardMetrics(t *testing.T) {
 			`ibverbx_streams{session="127.0.0.1"}`:                           0,
 			`ibverbx_stream_bytes_total{direction="in",session="127.0.0.1"}`: least,
 			sent: least,
-			`ibverbx_streams_opened_total{direction="` + opened + `"}`: 2, // the check and the connection
+			`ibverbx_streams_opened_total{direction="` + opened + `"}`: 2, // the probe and the connection
 			`ibverbx_nic_received_packets_total{device="soft0"}`:       1,
 		} {
 			if got := value(t, scrape, series); got < least {
@@ -195,7 +196,7 @@ func TestForwardMetrics(t *testing.T) {
 	}
 }
 
-// TestForwardExitCodes: every kind of failure has its exit status.
+// TestForwardExitCodes: each kind of failure has its own exit status.
 func TestForwardExitCodes(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
@@ -248,7 +249,7 @@ func TestParseLocal(t *testing.T) {
 	}
 }
 
-// TestForwardMemory: a server has memory for all its connections, and for as many as may wait besides.
+// TestForwardMemory: the server's memory limit covers all connections plus a full backlog.
 func TestForwardMemory(t *testing.T) {
 	cfg := forwardStreams()
 	if want := int64(forward.MaxServed+cfg.Backlog) * int64(2*cfg.Ring); cfg.Memory < want {

@@ -13,30 +13,30 @@ import (
 	"ibverbx/verbs"
 )
 
-// liveLanes is how many lanes a sample shows at most. With more it shows rails only.
+// liveLanes is the maximum number of lanes shown per sample. Tests with more lanes show rails only.
 const liveLanes = 64
 
-// feed adds the snapshots of a test to a live.Record, run after run. It is for one goroutine.
+// feed appends the snapshots of consecutive runs to a live.Record. It is not safe for concurrent use.
 type feed struct {
 	rec *live.Record
-	// faults returns the actions that are on for a rail. It may be nil.
+	// faults returns a rail's active faults. It may be nil.
 	faults func(rail int) []string
 	sample *sampler // nil before the first run
 
-	began    time.Duration // when the current run began, over all runs
-	messages int64         // of the runs before
-	bytes    int64         // of the runs before
-	last     live.Sample   // of the current run
+	began    time.Duration // total duration of earlier runs
+	messages int64         // total of earlier runs
+	bytes    int64         // total of earlier runs
+	last     live.Sample   // latest sample of the current run
 }
 
-// next begins another run.
+// next starts another run.
 func (f *feed) next() {
 	f.began += time.Duration(f.last.At * float64(time.Second))
 	f.messages, f.bytes = f.messages+f.last.Messages, f.bytes+f.last.Bytes
 	f.last = live.Sample{}
 }
 
-// look adds a snapshot. The first one of a run is its start.
+// look adds a snapshot. The first snapshot of a run sets the baseline.
 func (f *feed) look(shot measure.Snapshot) {
 	switch {
 	case shot.At > 0:
@@ -57,30 +57,30 @@ func (f *feed) look(shot measure.Snapshot) {
 	f.sample.take(f.began+shot.At, now, shot.Lanes)
 }
 
-// sampler turns the counters of a VirtualQP into samples and events of a live.Record. It is for one goroutine.
+// sampler converts VirtualQP counters to samples and events in a live.Record. It is not safe for concurrent use.
 type sampler struct {
 	rec *live.Record
-	// contexts are the NICs of each rail whose retransmits are counted.
+	// contexts lists the NICs of each rail, for retransmit counters.
 	contexts [][]verbs.Context
-	// faults returns the actions that are on for a rail. It may be nil.
+	// faults returns a rail's active faults. It may be nil.
 	faults func(rail int) []string
-	// health returns the counters of a NIC.
+	// health returns a NIC's counters.
 	health func(ctx verbs.Context, qpn uint32) (measure.Health, bool)
 
-	at    time.Duration       // of the last sample
-	bytes int64               // arrived until then
-	lanes []ibverbx.LaneStats // until then
-	sent  []uint64            // retransmits of each rail that do not count; they wrap
+	at    time.Duration       // time of the last sample
+	bytes int64               // received by then
+	lanes []ibverbx.LaneStats // counters at that time
+	sent  []uint64            // retransmit baseline per rail; may wrap
 }
 
-// newSampler counts from now on. lanes are those of the VirtualQP at this time.
+// newSampler starts counting at the current state. lanes holds the VirtualQP's current counters.
 func newSampler(rec *live.Record, contexts [][]verbs.Context, lanes []ibverbx.LaneStats) *sampler {
 	s := &sampler{rec: rec, health: healthOf, sent: make([]uint64, len(contexts))}
 	s.follow(contexts, lanes)
 	return s
 }
 
-// follow goes on with another VirtualQP over as many rails.
+// follow switches to another VirtualQP with the same number of rails.
 func (s *sampler) follow(contexts [][]verbs.Context, lanes []ibverbx.LaneStats) {
 	counted := make([]uint64, len(s.contexts))
 	for rail := range s.contexts {
@@ -95,7 +95,7 @@ func (s *sampler) follow(contexts [][]verbs.Context, lanes []ibverbx.LaneStats) 
 	}
 }
 
-// retransmits counts those of the NICs of a rail, and of package reliable above them.
+// retransmits sums the retransmits of a rail's NICs and of package reliable on top of them.
 func (s *sampler) retransmits(rail int) (n uint64) {
 	for _, ctx := range s.contexts[rail] {
 		if h, ok := s.health(ctx, 0); ok {
@@ -108,8 +108,8 @@ func (s *sampler) retransmits(rail int) (n uint64) {
 	return n
 }
 
-// take adds a sample, and an event for each rail that has lost lanes or got them back. to has the time, the messages
-// and their latency.
+// take adds a sample, and an event for each rail that lost or recovered lanes. to provides the message and byte counts
+// and the latency.
 func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneStats) {
 	span := (at - s.at).Seconds()
 	if span <= 0 {
@@ -132,7 +132,7 @@ func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneSta
 		if up(now) {
 			rail.Up++
 		}
-		died := now.Deaths > before.Deaths // more than once if it could not be rebuilt
+		died := now.Deaths > before.Deaths // repeatedly, if rebuilding failed
 		if up(before) && (died || !up(now)) {
 			lost[before.Rail]++
 		}
@@ -154,10 +154,10 @@ func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneSta
 	s.rec.Sample(to)
 }
 
-// up reports whether a lane carries data. UC and UD QPs without a VirtualQP have no state.
+// up reports whether a lane carries data. Raw UC and UD QPs have an empty state.
 func up(l *ibverbx.LaneStats) bool { return l.State == "up" || l.State == "" }
 
-// changes adds the events of a sample: lanes that were lost and that are back, by rail.
+// changes adds a sample's events: lost and recovered lanes per rail.
 func (s *sampler) changes(at float64, lost, back []int, replayed uint64) {
 	for rail := range lost {
 		if n := lost[rail]; n > 0 {

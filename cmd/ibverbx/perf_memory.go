@@ -14,13 +14,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// memoryFlag is --memory: where the buffers of the initiator and of the target are, or of both. The names are "host" and
-// those of GPUs. Empty means the host.
+// memoryFlag is --memory: the buffer location of both ends, or of the initiator and the target. Values are "host" and
+// GPU names such as cuda:0. Empty means host memory.
 type memoryFlag []string
 
 const gpuPrefix = "cuda:"
 
-// gpuOf returns the number of a GPU.
+// gpuOf parses a GPU name and returns its ordinal.
 func gpuOf(name string) (int, error) {
 	number, ok := strings.CutPrefix(name, gpuPrefix)
 	n, err := strconv.Atoi(number)
@@ -30,7 +30,7 @@ func gpuOf(name string) (int, error) {
 	return n, nil
 }
 
-// set takes the value of the flag.
+// set parses the flag value.
 func (m *memoryFlag) set(s string) error {
 	names := strings.Split(s, ",")
 	if len(names) > 2 {
@@ -45,18 +45,18 @@ func (m *memoryFlag) set(s string) error {
 	return nil
 }
 
-// completeMemory completes the value of --memory with what this machine has.
+// completeMemory completes --memory with the local GPUs.
 func completeMemory(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	values := []string{measure.HostMemory}
-	gpus, _ := cuda.Devices() // a machine without a driver has none
+	gpus, _ := cuda.Devices() // empty without a driver
 	for _, g := range gpus {
 		values = append(values, fmt.Sprintf("%s%d\t%s", gpuPrefix, g.Ordinal, g.Name))
 	}
 	return values, cobra.ShellCompDirectiveNoFileComp
 }
 
-// openMemory opens the GPUs that have buffers of the ends in this process. It refuses a Config that no device could measure with
-// them. Memory of the host beside a GPU in the same process is pinned. The caller closes the result.
+// openMemory opens the GPUs used by the local ends. It rejects a Config that cannot run with the chosen memory. If
+// this process uses a GPU, its host buffers are pinned. The caller closes the result.
 func (f *perfFlags) openMemory() (gpus *closer.Stack, err error) {
 	gpus = &closer.Stack{}
 	ends := f.cfg.Memory[:]
@@ -102,7 +102,7 @@ func (f *perfFlags) openMemory() (gpus *closer.Stack, err error) {
 	return gpus, nil
 }
 
-// onGPU allocates memory of a GPU.
+// onGPU returns an allocator for GPU memory.
 func onGPU(g *cuda.GPU) func(int) (*verbs.Memory, func() error, error) {
 	return func(size int) (*verbs.Memory, func() error, error) {
 		mem, err := g.Alloc(size)
@@ -113,7 +113,7 @@ func onGPU(g *cuda.GPU) func(int) (*verbs.Memory, func() error, error) {
 	}
 }
 
-// pinnedFor allocates memory of the host that a GPU accesses directly.
+// pinnedFor returns an allocator for pinned host memory, which g accesses directly.
 func pinnedFor(g *cuda.GPU) func(int) (*verbs.Memory, func() error, error) {
 	return func(size int) (*verbs.Memory, func() error, error) {
 		mem, err := verbs.AllocMemory(size, nil)

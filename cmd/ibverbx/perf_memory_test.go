@@ -16,7 +16,7 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// withGPUs makes a command that runs in a process of its own, which has two GPUs.
+// withGPUs returns a command for a separate process with two GPUs.
 func withGPUs(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	if !cudatest.Real() {
@@ -29,13 +29,13 @@ func withGPUs(t *testing.T, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// onGPUs runs a command that must succeed in a process with two GPUs, and returns what it prints.
+// onGPUs runs a command in a process with two GPUs and returns its output. The command must succeed.
 func onGPUs(t *testing.T, args ...string) string {
 	t.Helper()
 	return onGPUsOf(t, cudatest.Environ(t, 2), args...)
 }
 
-// onGPUsOf does it with the GPUs of an environment.
+// onGPUsOf is onGPUs with an environment that describes the GPUs.
 func onGPUsOf(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	p := start(t, withGPUs(t, env, args...))
@@ -45,7 +45,7 @@ func onGPUsOf(t *testing.T, env []string, args ...string) string {
 	return p.stdout.String()
 }
 
-// TestPerfMemoryGolden: the table names the memory, and the copy that rates are compared with.
+// TestPerfMemoryGolden: the table names the memory and the copy used as baseline.
 func TestPerfMemoryGolden(t *testing.T) {
 	for memory, shown := range map[string]string{"cuda:0": "cuda:0", "host,cuda:0": "host -> cuda:0", "cuda:0,host": "cuda:0 -> host", "cuda:0,cuda:0": "cuda:0"} {
 		args := []string{"perf", "--provider", "softnic", "--memory", memory, "-s", "8,64K", "-n", "128", "-q", "1"}
@@ -64,7 +64,7 @@ MTU 4096, TX depth 128, memory `+shown+`
 	}
 }
 
-// TestPerfMemoryOperations: what makes sense in memory of a GPU is measured, and every byte is compared.
+// TestPerfMemoryOperations: every operation that supports GPU memory runs, with every byte verified.
 func TestPerfMemoryOperations(t *testing.T) {
 	for _, args := range slice.Pick(t, []string{
 		"write", "write --imm --scheme spray", "read -b", "send", "send -c UD -s 64", "write -c UC -s 8K", "write --transport uc -s 100K -n 5",
@@ -86,7 +86,7 @@ func TestPerfMemoryOperations(t *testing.T) {
 	}
 }
 
-// TestPerfMemoryRefused: what makes no sense is refused.
+// TestPerfMemoryRefused: invalid combinations are rejected.
 func TestPerfMemoryRefused(t *testing.T) {
 	const token = " --token-file t"
 	for args, want := range map[string]string{
@@ -105,7 +105,7 @@ func TestPerfMemoryRefused(t *testing.T) {
 	}
 }
 
-// TestPerfMemoryWithoutGPU: without a driver, and without the GPU, the error says why and what to do.
+// TestPerfMemoryWithoutGPU: the error for a missing driver or GPU gives the cause and the fix.
 func TestPerfMemoryWithoutGPU(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, cuda.DefaultLibrary), []byte("no library"), 0o600); err != nil {
@@ -131,8 +131,8 @@ func TestPerfMemoryWithoutGPU(t *testing.T) {
 	}
 }
 
-// TestPerfMemoryProcesses: each of two processes has its own --memory, on every link, and both name both. Over shared memory the client's GPU
-// opens the server's memory.
+// TestPerfMemoryProcesses: each process has its own --memory, on every link, and both report both. Over shared memory
+// the client's GPU maps the server's memory.
 func TestPerfMemoryProcesses(t *testing.T) {
 	token := newToken(t, "a secret of more than 16 bytes")
 	for link, list := range map[string][][2]string{
@@ -162,7 +162,7 @@ func TestPerfMemoryProcesses(t *testing.T) {
 	}
 }
 
-// TestPerfMemoryRefusedByServer: a client is told that the server's memory cannot do what it asks for.
+// TestPerfMemoryRefusedByServer: a client gets an error if the server's memory does not support the requested test.
 func TestPerfMemoryRefusedByServer(t *testing.T) {
 	token := newToken(t, "a secret of more than 16 bytes")
 	server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "serve", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", "cuda:0"))
@@ -176,7 +176,7 @@ func TestPerfMemoryRefusedByServer(t *testing.T) {
 	}
 }
 
-// TestCompleteMemory: a shell completes --memory with the GPUs of the machine.
+// TestCompleteMemory: shell completion of --memory offers the local GPUs.
 func TestCompleteMemory(t *testing.T) {
 	out := onGPUs(t, "__complete", "perf", "--memory", "")
 	if !strings.HasPrefix(out, "host\ncuda:0\t") {
@@ -184,7 +184,7 @@ func TestCompleteMemory(t *testing.T) {
 	}
 }
 
-// TestGPUsOfDriver: devices and doctor ask the driver, and doctor exports memory.
+// TestGPUsOfDriver: devices and doctor query the driver, and doctor exports GPU memory.
 func TestGPUsOfDriver(t *testing.T) {
 	var list struct {
 		GPUs []gpu `json:"gpus"`
@@ -194,14 +194,14 @@ func TestGPUsOfDriver(t *testing.T) {
 		t.Errorf("devices: %+v and %v, want cuda:0 with dma-buf", list.GPUs, err)
 	}
 	p := start(t, withGPUs(t, cudatest.Environ(t, 1), "doctor"))
-	_ = p.end() // a machine may lack other things
+	_ = p.end() // other checks may fail on this machine
 	line := lineWith(strings.ReplaceAll(p.stdout.String(), "\n", " "), "cuda:0: ")
 	if !strings.Contains(strings.Join(strings.Fields(line), " "), "dma-buf export works") {
 		t.Errorf("doctor says %q, want that dma-buf export works", p.stdout.String())
 	}
 }
 
-// TestExportDMABuf: without a GPU the export is not what fails.
+// TestExportDMABuf: a missing GPU is not reported as an export failure.
 func TestExportDMABuf(t *testing.T) {
 	if err := exportDMABuf(1000); !errors.Is(err, cuda.ErrNoDriver) && !errors.Is(err, cuda.ErrNoDevice) || errors.Is(err, errExport) {
 		t.Errorf("exportDMABuf of a GPU that is not there = %v, want ErrNoDriver or ErrNoDevice", err)

@@ -20,16 +20,16 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// process is a command that runs in a process of its own.
+// process is a command running in a separate process.
 type process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	stdout stdout
-	lines  chan string // of stderr
+	lines  chan string // lines of stderr
 	said   []string
 }
 
-// stdout is what a process has printed. It can be read while the process runs.
+// stdout collects a process's output. It can be read while the process runs.
 type stdout struct {
 	mu      sync.Mutex
 	printed bytes.Buffer
@@ -55,7 +55,7 @@ func (s *stdout) String() string {
 
 func (s *stdout) Bytes() []byte { return []byte(s.String()) }
 
-// prints waits until the process has printed a text.
+// prints waits until the output contains text.
 func (p *process) prints(text string) {
 	p.t.Helper()
 	for limit := time.Now().Add(3 * time.Minute); !strings.Contains(p.stdout.String(), text); time.Sleep(time.Millisecond) {
@@ -65,7 +65,7 @@ func (p *process) prints(text string) {
 	}
 }
 
-// begin starts a command in a process of its own.
+// begin starts a command in a separate process.
 func begin(t testing.TB, args ...string) *process {
 	t.Helper()
 	return start(t, exec.CommandContext(t.Context(), os.Args[0], args...))
@@ -93,7 +93,7 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// line waits for a line of stderr with a text.
+// line waits for a stderr line that contains text, and returns it.
 func (p *process) line(text string) string {
 	p.t.Helper()
 	limit := time.After(3 * time.Minute)
@@ -113,7 +113,7 @@ func (p *process) line(text string) string {
 	}
 }
 
-// end waits for the end of the process and returns its status.
+// end waits for the process to exit and returns its status.
 func (p *process) end() int {
 	for line := range p.lines {
 		p.said = append(p.said, line)
@@ -122,7 +122,7 @@ func (p *process) end() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// interrupt is Ctrl-C.
+// interrupt sends SIGINT, as Ctrl-C does, and returns the exit status.
 func (p *process) interrupt() int {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -131,7 +131,7 @@ func (p *process) interrupt() int {
 	return p.end()
 }
 
-// newToken writes a file with a secret.
+// newToken writes secret to a token file and returns its name.
 func newToken(t testing.TB, secret string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "token")
@@ -154,8 +154,8 @@ func served(t testing.TB, p *process) (*process, string) {
 	return p, addr
 }
 
-// Two real processes measure everything there is over UDP and over shared memory, one client after the other, and
-// both report the same.
+// TestPerfTwoProcesses: every operation runs between two processes over UDP and shared memory, one client after
+// another. Both sides report the same results.
 func TestPerfTwoProcesses(t *testing.T) {
 	for _, link := range []string{"udp", "shm"} {
 		t.Run(link, func(t *testing.T) { twoProcesses(t, link) })
@@ -207,7 +207,7 @@ func twoProcesses(t *testing.T, link string) {
 			t.Errorf("perf %s: the %s reports\n%v\nand the client\n%v", tests[i], s.Role, results(t, s), results(t, c))
 		}
 		if want == measure.TransportUC {
-			continue // only the client knows its paths
+			continue // only the client has path statistics
 		}
 		if !reflect.DeepEqual(s.PerLane, c.PerLane) {
 			t.Errorf("perf %s: the server reports\n%v\nand the client\n%v", tests[i], s.PerLane, c.PerLane)
@@ -221,11 +221,11 @@ func twoProcesses(t *testing.T, link string) {
 	}
 }
 
-// results is what a report says of its rows, as text.
+// results returns the result rows of a report as text.
 func results(t *testing.T, r measure.Report) string {
 	t.Helper()
 	rows := slices.Clone(r.Results)
-	for i := range rows { // only the side that measured has these
+	for i := range rows { // only the measuring side has these
 		rows[i].Timeline, rows[i].Histogram, rows[i].HDR = nil, nil, ""
 	}
 	b, err := json.Marshal(rows)
@@ -235,8 +235,8 @@ func results(t *testing.T, r measure.Report) string {
 	return string(b)
 }
 
-// Whoever has no part in it is turned away and ends nothing; --once ends with the first who
-// has.
+// TestPerfServerKeepsOthersOut: unauthenticated clients are rejected and do not stop the server. With --once the
+// server exits after its first authenticated client.
 func TestPerfServerKeepsOthersOut(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
@@ -261,8 +261,8 @@ func TestPerfServerKeepsOthersOut(t *testing.T) {
 	}
 }
 
-// TestPerfServerTokenDir: a server with a token for each client names the client's, and notices files that
-// come and go.
+// TestPerfServerTokenDir: a server with per-client tokens logs which token a client used, and picks up added and
+// removed token files.
 func TestPerfServerTokenDir(t *testing.T) {
 	dir := t.TempDir()
 	server, addr := serve(t, "--token-dir", dir)
@@ -283,8 +283,8 @@ func TestPerfServerTokenDir(t *testing.T) {
 	}
 }
 
-// A client whose test cannot be, and one that goes away in the midst, end nothing but
-// themselves. The certificates are those of ibverbx cert.
+// TestPerfServerGoesOn: neither an invalid test nor a client killed midway stops the server. Both sides use
+// certificates from ibverbx cert.
 func TestPerfServerGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	succeed(t, "cert", dir)
@@ -293,7 +293,7 @@ func TestPerfServerGoesOn(t *testing.T) {
 	}
 	server, addr := serve(t, door("server")...)
 	gone := begin(t, append([]string{"perf", addr, "-s", "64K", "-D", "600"}, door("client")...)...)
-	server.line("let in") // before that the server need not know of it
+	server.line("let in") // until then the server may not have seen the client
 	if err := gone.cmd.Process.Kill(); err != nil {
 		t.Fatalf("Kill: got %v, want no error", err)
 	}
@@ -364,7 +364,7 @@ func TestWithPort(t *testing.T) {
 	}
 }
 
-// TestPerfSameAddress: rails may share an address.
+// TestPerfSameAddress: several rails can use the same address.
 func TestPerfSameAddress(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serve(t, "--token-file", token, "--link", "udp")

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Every operation over RC QPs made of UC QPs, with every scheme, over one and several lanes,
-// every byte compared.
+// TestPerfTransportUC: every operation works over RC QPs built from UC QPs, with every scheme and with one or several
+// lanes. Every byte is verified.
 func TestPerfTransportUC(t *testing.T) {
 	for _, args := range []string{
 		"write -s 8,64K,1M", "write --imm -s 64K --scheme tally", "write --imm -s 64K --scheme dqplb", "write --imm -s 64K --scheme spray",
@@ -42,7 +42,7 @@ MTU 4096, TX depth 128, scheme tally, policy round-robin
 `, "perf", "-s", "64K", "-n", "100", "--rails", "1", "-q", "2", "--transport", "uc", "--policy", "round-robin", "--check")
 }
 
-// The table and the JSON say which transport ran, raw QPs included.
+// TestPerfTransportSaid: the table and the JSON name the transport, including for raw QPs.
 func TestPerfTransportSaid(t *testing.T) {
 	for _, tt := range []struct{ args, transport, connection, provider, table string }{
 		{"", "rc", "RC", "softnic", "rc, by the NIC"},
@@ -62,7 +62,7 @@ func TestPerfTransportSaid(t *testing.T) {
 	}
 }
 
-// With -v the table has a line for every path, and the JSON always has one. Without paths there is none.
+// TestPerfPaths: every path is listed in the table with -v and always in the JSON. Tests without paths omit the list.
 func TestPerfPaths(t *testing.T) {
 	args := []string{"perf", "--transport", "uc", "-s", "1M", "-n", "40", "--rails", "1", "-q", "1"}
 	lanes := object(t, args...)["per_lane"].([]any)
@@ -78,7 +78,7 @@ func TestPerfPaths(t *testing.T) {
 			t.Errorf("path %d is %v, want one that is up, with a round trip time", i, p)
 		}
 	}
-	if sent < 40*16 { // 16 chunks each
+	if sent < 40*16 { // 16 chunks per message
 		t.Errorf("%v chunks on all paths, want those of 40 messages at least", sent)
 	}
 	table := func(args ...string) int { return strings.Count(succeed(t, args...), " UP ") }
@@ -105,13 +105,13 @@ func TestPerfTransportErrors(t *testing.T) {
 	}
 }
 
-// The help tells --transport uc from -c UC.
+// TestPerfTransportHelp: the help distinguishes --transport uc from -c UC.
 func TestPerfTransportHelp(t *testing.T) {
 	out := strings.Join(strings.Fields(succeed(t, "perf", "--help-all")), " ")
 	says(t, out, "--transport uc is different", "measure raw QPs", "from 16 UC QPs")
 }
 
-// withoutUC is a NIC that has no UC QPs.
+// withoutUC is a NIC without UC support.
 type withoutUC struct{ verbs.Context }
 
 func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
@@ -120,7 +120,7 @@ func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
 	return a, err
 }
 
-// A NIC without UC is refused in words that say what to do.
+// TestPerfTransportNoUC: the error for a NIC without UC names the alternative.
 func TestPerfTransportNoUC(t *testing.T) {
 	n := softRails(t, 1)
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
@@ -131,7 +131,7 @@ func TestPerfTransportNoUC(t *testing.T) {
 	says(t, fmt.Sprint(err), "--transport uc: ", "soft1", "has no UC QPs", "use --transport rc")
 }
 
-// withoutSRQ is a NIC whose UC QPs cannot share a receive queue.
+// withoutSRQ is a NIC whose UC QPs cannot use an SRQ.
 type withoutSRQ struct{ verbs.Context }
 
 func (c withoutSRQ) QueryDevice() (verbs.DeviceAttr, error) {
@@ -140,7 +140,7 @@ func (c withoutSRQ) QueryDevice() (verbs.DeviceAttr, error) {
 	return a, err
 }
 
-// A NIC whose UC QPs cannot share a receive queue gets more receives, enough for all lanes.
+// TestPerfTransportNoSRQ: a NIC without SRQs for UC gets more receives, enough for all lanes.
 func TestPerfTransportNoSRQ(t *testing.T) {
 	n := softRails(t, 1)
 	for end := range n.ends {
@@ -162,8 +162,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 	}
 }
 
-// An end that has fewer NICs than the test wishes for has all lanes on those, and receives for
-// them.
+// TestPerfTransportFewerRails: a side with fewer NICs than requested places all lanes on them, with enough receives.
 func TestPerfTransportFewerRails(t *testing.T) {
 	n := softRails(t, 1)
 	const lanes = 64
@@ -178,7 +177,7 @@ func TestPerfTransportFewerRails(t *testing.T) {
 	}
 }
 
-// A client cannot make a server take more for receives than its owner lends.
+// TestPerfTransportLends: a client cannot make a server allocate more receive memory than --lend allows.
 func TestPerfTransportLends(t *testing.T) {
 	for _, tt := range []struct {
 		lanes, memory int
@@ -192,7 +191,7 @@ func TestPerfTransportLends(t *testing.T) {
 	}
 }
 
-// A rail is lost and comes back under lanes that are made of UC QPs.
+// TestPerfTransportKillRail: lanes built from UC QPs survive the loss of a rail and recover with it.
 func TestPerfTransportKillRail(t *testing.T) {
 	out := succeed(t, "perf", "--transport", "uc", "-s", "256K", "-D", "1.5", "--kill-rail", "1", "--at", "0.3", "--back", "0.3")
 	says(t, out, "ports of rail 1 down", "recovered: all lanes are in service", "every byte of ")

@@ -13,12 +13,11 @@ import (
 	"ibverbx/sim"
 )
 
-// progressLine is one line on a terminal that is overwritten as work goes on. If the writer is not
-// a terminal nothing is ever written.
+// progressLine overwrites one terminal line as work progresses. It is silent if the writer is not a terminal.
 type progressLine struct {
-	w     io.Writer // nil if there is no terminal
-	width int       // columns that are in use
-	last  time.Time // when it was last written
+	w     io.Writer // nil without a terminal
+	width int       // columns in use
+	last  time.Time // time of the last write
 }
 
 func newProgressLine(w io.Writer) *progressLine {
@@ -35,24 +34,24 @@ func (l *progressLine) write(text string) {
 		return
 	}
 	l.last = now
-	// Blanks overwrite the rest, because not every terminal knows an escape sequence for it.
+	// Pad with blanks, because some terminals lack an escape sequence to clear the line.
 	fmt.Fprintf(l.w, "\r%-*s", l.width, text)
 	l.width = max(l.width, len(text))
 }
 
-// perfProgress says how far a test is. The part that is done is that of all sizes, so that it never goes back.
+// perfProgress formats test progress. The bar covers all sizes, so it never decreases.
 type perfProgress struct {
-	began time.Time     // when it first said something
-	row   int           // of the last rate
-	at    time.Duration // of the last rate, within its row
-	sent  int64         // messages until then
+	began time.Time     // first call
+	row   int           // row of the last rate
+	at    time.Duration // time of the last rate, within its row
+	sent  int64         // messages by then
 	rate  float64       // bytes per second
 }
 
-// rateSpan is the shortest time over which progress shows a rate.
+// rateSpan is the shortest interval for a rate.
 const rateSpan = 500 * time.Millisecond
 
-// text is a line of less than 80 columns.
+// text returns a line shorter than 80 columns.
 func (g *perfProgress) text(p measure.Progress, now time.Time) string {
 	if g.began.IsZero() {
 		g.began = now
@@ -88,12 +87,12 @@ func (g *perfProgress) text(p measure.Progress, now time.Time) string {
 	return text
 }
 
-// bar draws how much is done, 0 to 1.
+// bar draws a progress bar for done, which is 0 to 1.
 func bar(done float64, cells int) string {
 	return fmt.Sprintf("[%-*s] %3d%%", cells, strings.Repeat("#", int(done*float64(cells))), int(done*100))
 }
 
-// simProgress says how far a run of many seeds is, how fast, and how long it will take.
+// simProgress returns the progress of a run over many seeds, its speed and the time left.
 func simProgress(s sim.Summary, took time.Duration) string {
 	rate := float64(s.Seeds) / max(took.Seconds(), 1e-3)
 	left := time.Duration(float64(s.Of-s.Seeds) / max(rate, 1e-3) * float64(time.Second))
@@ -104,7 +103,7 @@ func simProgress(s sim.Summary, took time.Duration) string {
 	return text
 }
 
-// clear leaves an empty line for other output.
+// clear blanks the line for other output.
 func (l *progressLine) clear() {
 	if l.width > 0 {
 		fmt.Fprintf(l.w, "\r%*s\r", l.width, "")
