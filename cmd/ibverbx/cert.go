@@ -28,7 +28,7 @@ const certExample = `  ibverbx cert                            certs/ for this h
   ibverbx cert --host node1 --host 10.0.0.1
   ibverbx cert /tmp/try --days 1 --force`
 
-// certFlags are the flags of cert as they are given.
+// certFlags holds the flags of the cert command.
 type certFlags struct {
 	hosts []string
 	days  int
@@ -58,7 +58,7 @@ func newCert(s streams) *cobra.Command {
 	return cmd
 }
 
-// runCert makes all files, or none.
+// runCert writes the authority, the server and client certificates and their keys, then prints how to use them.
 func runCert(s streams, dir string, f *certFlags) error {
 	if len(f.hosts) == 0 {
 		f.hosts = []string{"localhost", "127.0.0.1", "::1"}
@@ -118,7 +118,7 @@ func newIssuer(days int) (*issuer, error) {
 	return ca, err
 }
 
-// issue makes a certificate that the authority signed, and its key.
+// issue creates a key and a certificate signed by the authority.
 func (ca *issuer) issue(name string, hosts []string, use x509.ExtKeyUsage) ([]certFile, error) {
 	serial, err := newSerial()
 	if err != nil {
@@ -145,8 +145,7 @@ func (ca *issuer) issue(name string, hosts []string, use x509.ExtKeyUsage) ([]ce
 	return ca.make(name, what, cert)
 }
 
-// make makes a key and a certificate for it, which the authority signs. The certificate of the
-// authority is signed with its own key.
+// make creates a key and its certificate, signed by the authority. The authority's own certificate is self-signed.
 func (ca *issuer) make(name, what string, cert *x509.Certificate) ([]certFile, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 )
 
-// certFile is a file to be written.
+// certFile is a file to write.
 type certFile struct {
 	name, kind, what string
 	der              []byte
@@ -23,19 +23,19 @@ func (f *certFile) encode(w io.Writer) error {
 	return pem.Encode(w, &pem.Block{Type: f.kind, Bytes: f.der})
 }
 
-// newSerial returns the serial number of a certificate: 127 random bits.
+// newSerial returns a certificate serial number of 127 random bits.
 func newSerial() (*big.Int, error) {
 	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 }
 
-// writeFiles writes all files into dir, which it makes. Without force it writes none if one of
-// them exists. With force it replaces a file, so that neither its mode nor the target of a link is
-// kept. After an error, of a full disk for example, everything is as it was before.
+// writeFiles writes all files to dir, which it creates. Without force it fails if any of them exists. With force it
+// replaces files: their modes and link targets are not kept. A failed write, such as on a full disk, leaves dir as it
+// was. A failed rename may leave some files replaced.
 func writeFiles(dir string, files []certFile, force bool) (err error) {
 	made, err := makeDir(dir)
 	defer func() {
 		for i := 0; i < len(made) && err != nil; i++ {
-			_ = os.Remove(made[i]) // stays if somebody else has put something into it
+			_ = os.Remove(made[i]) // keeps directories with other content
 		}
 	}()
 	if err != nil {
@@ -70,7 +70,7 @@ func writeFiles(dir string, files []certFile, force bool) (err error) {
 	return nil
 }
 
-// makeDir makes a directory and those above it, and returns the ones that it made, the lowest first.
+// makeDir creates a directory and its missing parents. It returns the created directories, deepest first.
 func makeDir(dir string) (made []string, err error) {
 	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
 		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
@@ -81,13 +81,13 @@ func makeDir(dir string) (made []string, err error) {
 	return made, os.MkdirAll(dir, 0o700)
 }
 
-// writeNew makes a file that must not exist. After an error, of a full disk for example, it is gone.
+// writeNew creates a file that must not exist. On error, such as a full disk, it removes the file.
 func writeNew(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	// A file system may report only to Sync that it is full.
+	// Some file systems report a full disk only on Sync.
 	err = errors.Join(write(file), file.Sync(), file.Close())
 	if err != nil {
 		err = errors.Join(err, os.Remove(path))

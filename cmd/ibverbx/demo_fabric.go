@@ -11,17 +11,17 @@ import (
 	"ibverbx/softnic"
 )
 
-// The network of the demo: two rails with the speed and the delay of a wire, so that a viewer sees what each carries.
+// The demo network: two rails with the rate and delay of a real wire, so that a viewer can follow their traffic.
 const (
 	demoRails     = 2
-	demoRate      = 128 << 20 // bytes per second and rail: a small machine can do more
+	demoRate      = 128 << 20 // bytes per second and rail; a small machine sustains more
 	demoDelay     = 50 * time.Microsecond
 	demoLoss      = 0.01
 	demoMoreDelay = 5 * time.Millisecond
-	demoSlow      = 10 // a slow rail has this part of demoRate
+	demoSlow      = 10 // divisor of demoRate on a slow rail
 )
 
-// What can be done to a rail, as it is called while it is on.
+// Rail faults, named by the resulting state.
 const (
 	faultPull  = "pulled"
 	faultLoss  = "lossy"
@@ -29,7 +29,7 @@ const (
 	faultSlow  = "slow"
 )
 
-// demoActions are the buttons of each rail.
+// demoActions returns the buttons of each rail.
 func demoActions() []live.Action {
 	return []live.Action{
 		{Name: faultPull, On: "Pull the cable", Off: "Plug the cable in", Key: "p"},
@@ -39,19 +39,19 @@ func demoActions() []live.Action {
 	}
 }
 
-// fabric is the NICs of the demo and their links. Any goroutine may call act and faults.
+// fabric holds the demo's NICs and links. act and faults are safe for concurrent use.
 type fabric struct {
 	nics
 	rails []fabricRail
 
-	mu sync.Mutex // guards the faults of rails
+	mu sync.Mutex // guards the faults of all rails
 }
 
 // fabricRail is one link with a NIC at each end.
 type fabricRail struct {
 	link   *softnic.FaultLink
 	nics   [2]*softnic.NIC
-	faults []string // those that are on, in the order of demoActions
+	faults []string // active faults, oldest first
 }
 
 // newFabric opens the NICs of both ends.
@@ -72,7 +72,7 @@ func newFabric() (*fabric, error) {
 	return f, nil
 }
 
-// impairment is what a link does to packets with the given faults on.
+// impairment returns the link impairment for a set of active faults.
 func impairment(faults []string) softnic.Impairment {
 	imp := softnic.Impairment{Rate: demoRate, Delay: demoDelay}
 	for _, name := range faults {
@@ -88,14 +88,15 @@ func impairment(faults []string) softnic.Impairment {
 	return imp
 }
 
-// faults returns the faults of a rail that are on.
+// faults returns a rail's active faults.
 func (f *fabric) faults(rail int) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.rails[rail].faults)
 }
 
-// act turns a fault of a rail on or off, and returns what has happened in words. The text is empty if nothing changed.
+// act switches a rail fault on or off and returns a description of the change, which is empty if the state was already
+// set.
 func (f *fabric) act(rail int, fault string, on bool) (text string, err error) {
 	if rail < 0 || rail >= len(f.rails) {
 		return "", fmt.Errorf("there is no rail %d", rail)
@@ -125,7 +126,7 @@ func (f *fabric) act(rail int, fault string, on bool) (text string, err error) {
 	return fmt.Sprintf(text, rail), errors.Join(r.link.Impair(r.nics[0], r.nics[1], imp), r.link.Impair(r.nics[1], r.nics[0], imp))
 }
 
-// faultText says that a fault was turned on or off. It has a place for the rail.
+// faultText returns the description of a change, as a format string with a verb for the rail number.
 func faultText(fault string, on bool) (text string, ok bool) {
 	texts, ok := map[string][2]string{
 		faultPull:  {"the cable of rail %d is plugged in", "the cable of rail %d is pulled"},

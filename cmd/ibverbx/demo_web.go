@@ -8,29 +8,29 @@ import (
 	"ibverbx/internal/live"
 )
 
-// page is a live.Server at work.
+// page is a running live.Server.
 type page struct {
 	*live.Server
 	ended  chan error
 	cancel context.CancelFunc
 }
 
-// servePage serves a Record in the background. act may be nil. The caller closes the page after the end of the Record.
+// servePage serves a Record in the background. act may be nil. The caller closes the page after Record.End.
 func servePage(ctx context.Context, server *live.Server, rec *live.Record, act func(rail int, action string, on bool) error) *page {
 	server.Record, server.Act = rec, act
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // until close, so that viewers see the end
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // runs until close, so that viewers see the final state
 	p := &page{Server: server, ended: make(chan error, 1), cancel: cancel}
 	go func() { p.ended <- server.Serve(ctx) }()
 	return p
 }
 
-// close ends the page, and waits until its viewers know.
+// close stops the page after its viewers have received the final state.
 func (p *page) close() error {
 	p.cancel()
 	return <-p.ended
 }
 
-// runDemoWeb runs the transfer of the demo until ctx ends. Viewers of its page do the rest.
+// runDemoWeb runs the demo transfer until ctx is done. Viewers control the faults from its page.
 func runDemoWeb(ctx context.Context, s streams, flags demoFlags) (err error) {
 	setup := demoSetup(0)
 	setup.Actions = demoActions()
@@ -46,7 +46,7 @@ func runDemoWeb(ctx context.Context, s streams, flags demoFlags) (err error) {
 	p := servePage(ctx, server, d.rec, d.act)
 	fmt.Fprintf(s.err, "Open %s in a browser of this host. Ctrl-C ends the demo.\n", p.Address())
 	out := newDemoText(s)
-	out.size = nil // lines, not a picture
+	out.size = nil // lines, not a screen
 	_, err = d.run(ctx, demoTest(), &flags.metrics, func() {
 		if v := d.rec.View(); !flags.json {
 			out.list(&v)

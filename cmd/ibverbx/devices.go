@@ -83,7 +83,7 @@ closest to it by PCIe, unless --provider softnic asks for software only.`,
 	return cmd
 }
 
-// describeAll describes the devices, or the one of the given name.
+// describeAll describes all devices, or only the named one.
 func describeAll(contexts []verbs.Context, name string) ([]device, error) {
 	var found []device
 	var names []string
@@ -104,7 +104,7 @@ func describeAll(contexts []verbs.Context, name string) ([]device, error) {
 	return found, nil
 }
 
-// device is what devices prints of one device; --json prints it as it is.
+// device describes an RDMA device for the devices command; --json prints it unchanged.
 type device struct {
 	Name         string     `json:"name"`
 	Provider     string     `json:"provider"`
@@ -125,7 +125,7 @@ type device struct {
 	caps   verbs.Capabilities
 }
 
-// limits are named as ibv_devinfo names them.
+// limits uses the names of ibv_devinfo.
 type limits struct {
 	MaxMRSize         uint64 `json:"max_mr_size"`
 	MaxMsgSize        uint64 `json:"max_msg_sz"`

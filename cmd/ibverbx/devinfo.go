@@ -7,7 +7,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// describe asks a device for everything that devices prints.
+// describe queries a device for all fields that the devices command prints.
 func describe(ctx verbs.Context) (device, error) {
 	a, err := ctx.QueryDevice()
 	if err != nil {
@@ -85,7 +85,7 @@ func capabilityNames(c verbs.Capabilities) []string {
 	return names
 }
 
-// printNames prints names only, as ibv_devinfo -l.
+// printNames prints names only, like ibv_devinfo -l.
 func printNames(p *printer, devices []device) {
 	plural := "s"
 	if len(devices) == 1 {
@@ -98,7 +98,7 @@ func printNames(p *printer, devices []device) {
 	p.println("")
 }
 
-// printDevice prints a device as ibv_devinfo does, with its tabs.
+// printDevice prints a device like ibv_devinfo, including its tabs.
 func printDevice(p *printer, d *device, verbose bool) {
 	p.printf("hca_id:\t%s\n", d.Name)
 	p.printf("\ttransport:\t\t\t%s (0)\n", d.Transport)

@@ -11,7 +11,7 @@ import (
 	"ibverbx/internal/doctor"
 )
 
-// errNoRDMA says that doctor found no usable RDMA device.
+// errNoRDMA means that doctor found no usable RDMA device.
 var errNoRDMA = errors.New("RDMA is not usable on this machine; softnic is")
 
 // newDoctor builds the doctor command.
@@ -65,7 +65,7 @@ With --json there is one object with the fields
 	return cmd
 }
 
-// printReport prints a report for people or for programs.
+// printReport prints a report as text or JSON.
 func printReport(s streams, r *doctor.Report, asJSON bool) error {
 	if asJSON {
 		return printJSON(s.out, r)
@@ -80,9 +80,9 @@ func printReport(s streams, r *doctor.Report, asJSON bool) error {
 	return p.err
 }
 
-// printFinding prints one finding: a line if all is well, a paragraph if not.
+// printFinding prints one finding: a line if the check passed, otherwise a paragraph.
 func printFinding(p *printer, f *doctor.Finding) {
-	const width = 11 // of the column of levels
+	const width = 11 // width of the level column
 	p.hang(string(f.Level), width, fmt.Sprintf("%s: %s", f.Check, f.Found))
 	if f.Level == doctor.OK {
 		return
@@ -90,12 +90,12 @@ func printFinding(p *printer, f *doctor.Finding) {
 	indent := strings.Repeat(" ", width)
 	p.wrap(indent, f.Means)
 	for _, step := range f.Do {
-		p.printf("%s- %s\n", indent, step) // in one line, because it may be a command to copy
+		p.printf("%s- %s\n", indent, step) // unwrapped, because it may be a command to copy
 	}
 	p.println("")
 }
 
-// verdict is the conclusion for a machine.
+// verdict returns the conclusion for this machine.
 func verdict(r *doctor.Report) string {
 	if r.Usable {
 		var names []string

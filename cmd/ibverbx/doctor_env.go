@@ -10,8 +10,7 @@ import (
 	"ibverbx/settings"
 )
 
-// judgeEnv reports the variables that set something for ibverbx, those with a bad value, and those
-// that no setting has. environ is os.Environ().
+// judgeEnv reports the ibverbx variables in environ: valid, invalid and unknown ones. environ is os.Environ().
 func judgeEnv(environ []string) (found []doctor.Finding) {
 	add := func(f doctor.Finding) { f.Check = "environment"; found = append(found, f) }
 	rows := settings.All()
@@ -44,7 +43,7 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 	return found
 }
 
-// withFindings adds findings to a report, which stays sorted by level.
+// withFindings adds findings to a report and keeps it sorted by level.
 func withFindings(r *doctor.Report, found []doctor.Finding) {
 	levels := []doctor.Level{doctor.Problem, doctor.Warning, doctor.Note, doctor.OK}
 	r.Findings = append(r.Findings, found...)

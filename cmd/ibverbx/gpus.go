@@ -12,24 +12,24 @@ import (
 	"ibverbx/internal/pcie"
 )
 
-// gpuHost is where GPUs come from.
+// gpuHost provides access to the GPUs of a host.
 type gpuHost struct {
-	sys  fs.FS // the directory /sys
+	sys  fs.FS // the /sys directory
 	list func() ([]cuda.Device, error)
-	// export allocates memory of a GPU and exports it as dma-buf. It returns errExport if the export is
-	// what fails.
+	// export allocates GPU memory and exports it as a dma-buf. The error wraps errExport only if the export itself
+	// fails.
 	export func(ordinal int) error
 }
 
-// thisHost has the GPUs of this machine.
+// thisHost returns the local GPUs.
 func thisHost() gpuHost {
 	return gpuHost{sys: os.DirFS("/sys"), list: cuda.Devices, export: exportDMABuf}
 }
 
-// errExport is the failure of a dma-buf export, after all that it needs worked.
+// errExport means that a dma-buf export failed after memory was allocated.
 var errExport = errors.New("dma-buf export fails")
 
-// exportDMABuf exports memory of a GPU, which is more than what its attributes say.
+// exportDMABuf tests the export with real GPU memory instead of trusting device attributes.
 func exportDMABuf(ordinal int) (err error) {
 	g, err := cuda.Open(ordinal)
 	if err != nil {
@@ -48,7 +48,7 @@ func exportDMABuf(ordinal int) (err error) {
 	return file.Close()
 }
 
-// gpu is what devices prints of a GPU; --json prints it as it is.
+// gpu describes a GPU for the devices command; --json prints it unchanged.
 type gpu struct {
 	Name      string   `json:"name"` // cuda:0
 	Model     string   `json:"model"`
@@ -63,7 +63,7 @@ type gpu struct {
 	ordinal int
 }
 
-// found returns the GPUs. A machine without a driver has none.
+// found lists the GPUs. Errors are as in cuda.Devices.
 func (h *gpuHost) found() ([]gpu, error) {
 	gpus := []gpu{}
 	devices, err := h.list()
@@ -80,7 +80,7 @@ func (h *gpuHost) found() ([]gpu, error) {
 	return gpus, err
 }
 
-// nearest says which NICs are closest.
+// nearest names the closest NICs.
 func (g *gpu) nearest() string {
 	if len(g.NICs) == 0 {
 		return "none"
@@ -88,7 +88,7 @@ func (g *gpu) nearest() string {
 	return fmt.Sprintf("%s (%s)", strings.Join(g.NICs, ", "), g.Distance)
 }
 
-// printGPU prints a GPU in the layout of printDevice.
+// printGPU prints a GPU in the printDevice layout.
 func printGPU(p *printer, g *gpu) {
 	yes := map[bool]string{true: "yes", false: "no"}
 	p.printf("gpu_id:\t%s\n", g.Name)
@@ -99,7 +99,7 @@ func printGPU(p *printer, g *gpu) {
 	p.printf("\tclosest_nic:\t\t\t%s\n", g.nearest())
 }
 
-// judge reports the GPUs. A machine without them has one line.
+// judge reports one finding per GPU, or a single one without GPUs.
 func (h *gpuHost) judge() (found []doctor.Finding) {
 	add := func(f doctor.Finding) { f.Check = "gpus"; found = append(found, f) }
 	gpus, err := h.found()

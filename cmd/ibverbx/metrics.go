@@ -20,10 +20,10 @@ import (
 	"ibverbx/peer"
 )
 
-// metricsFlags say where metrics are served.
+// metricsFlags holds the metrics flags.
 type metricsFlags struct {
 	addr string
-	// collector has everything that is open; nil if metrics are not served.
+	// collector tracks all open resources; nil if metrics are not served.
 	collector *metrics.Collector
 }
 
@@ -31,10 +31,10 @@ func (m *metricsFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&m.addr, "metrics", "", "serve Prometheus metrics on `address`, such as :9100, without authentication")
 }
 
-// metricsTimeout limits the time that a scrape may take to ask, and to take its answer.
+// metricsTimeout is the read and the write timeout of a scrape.
 const metricsTimeout = 10 * time.Second
 
-// during runs a command and serves metrics meanwhile, if the flag is given. more are those that only this command has.
+// during runs a command, and serves metrics while it runs if the flag is set. more holds command-specific collectors.
 func (m *metricsFlags) during(ctx context.Context, s streams, run func() error, more ...prometheus.Collector) error {
 	if m.addr == "" {
 		return run()
@@ -60,7 +60,7 @@ func (m *metricsFlags) during(ctx context.Context, s streams, run func() error, 
 	return err
 }
 
-// buildInfo says which program this is.
+// buildInfo reports the version of this program.
 func buildInfo() prometheus.Collector {
 	b := buildVersion()
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -69,8 +69,8 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// opened returns the function that reports VirtualQPs and their NICs (measure.Observer), nil if metrics are not served.
-// remote is the address of the other process. The session is called by its host, and in one process by the side.
+// opened returns a measure.Observer callback that reports VirtualQPs and their NICs, or nil if metrics are not served.
+// remote is the peer's address. Sessions are named after its host, or after the side if remote is empty.
 func (m *metricsFlags) opened(remote string) func(int, *ibverbx.VirtualQP, []ibverbx.RailConfig) func() {
 	if m.collector == nil {
 		return nil
@@ -84,8 +84,8 @@ func (m *metricsFlags) opened(remote string) func(int, *ibverbx.VirtualQP, []ibv
 	}
 }
 
-// node reports the NICs that open opens until they are closed. The function that it returns reports the streams of their Node, until the one that that
-// returns is called.
+// node wraps open to report the NICs until they are closed. streams reports a Node's streams until its returned
+// function is called.
 func (m *metricsFlags) node(open func() (peer.NICs, error)) (counted func() (peer.NICs, error), streams func(*node.Node) func()) {
 	if m.collector == nil {
 		return open, func(*node.Node) func() { return func() {} }
@@ -104,7 +104,7 @@ func (m *metricsFlags) node(open func() (peer.NICs, error)) (counted func() (pee
 	}, m.collector.AddStreams
 }
 
-// met reports a connection, until the function that it returns is called.
+// met reports a connection until the returned function is called.
 func (m *metricsFlags) met(conn *bootstrap.Conn) func() {
 	if m.collector == nil {
 		return func() {}
@@ -112,7 +112,7 @@ func (m *metricsFlags) met(conn *bootstrap.Conn) func() {
 	return m.collector.AddConn(hostOf(conn.Peer().Addr.String()), conn)
 }
 
-// listening reports a listener, until the function that it returns is called.
+// listening reports a listener until the returned function is called.
 func (m *metricsFlags) listening(l *bootstrap.Listener) func() {
 	if m.collector == nil {
 		return func() {}
@@ -120,7 +120,7 @@ func (m *metricsFlags) listening(l *bootstrap.Listener) func() {
 	return m.collector.AddListener("perf", l)
 }
 
-// hostOf is an address without its port, which is another one for each connection.
+// hostOf strips the port, which differs for each connection.
 func hostOf(addr string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		return host

@@ -11,25 +11,24 @@ import (
 	"ibverbx/verbs"
 )
 
-// provider opens NICs; --provider names one.
+// provider opens NICs; --provider selects one.
 type provider interface {
-	// all opens every NIC once, to be described.
+	// all opens every NIC once, for describing it.
 	all() (*nics, error)
-	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of the
-	// other. Rails share nothing that separate NICs would not share. After an error nothing
-	// is left open.
+	// open opens the given number of rails for each of two ends. Rail i of one end reaches rail i of the other. Rails
+	// are as independent as separate NICs. On error, all NICs are closed.
 	open(rails int, impair []measure.Impair) (*nics, error)
 }
 
-// nics are open NICs of both ends. The caller closes them.
+// nics holds the open NICs of both ends. The caller closes them.
 type nics struct {
-	// ends are the rails of the initiator and of the target.
+	// ends holds the rails of the initiator and the target.
 	ends [2][]ibverbx.RailConfig
 	// closers close the NICs.
 	closers closer.Stack
 }
 
-// contexts returns all NICs, rail by rail.
+// contexts returns all NICs in rail order.
 func (n *nics) contexts() (list []verbs.Context) {
 	for i, rail := range n.ends[0] {
 		list = append(list, rail.Context)
@@ -43,12 +42,12 @@ func (n *nics) contexts() (list []verbs.Context) {
 // close closes everything in reverse order and returns all errors.
 func (n *nics) close() error { return n.closers.Close() }
 
-// softNICs opens software NICs. Rail i has its own memory link between soft2i and soft2i+1.
+// softNICs opens software NICs. Rail i is a separate memory link between soft2i and soft2i+1.
 type softNICs struct{}
 
 func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
 
-// railLink is a link in memory. One that impairs packets is slower than a plain one.
+// railLink creates a memory link. A link with impairments is slower than a plain one.
 func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
 	imp := impairmentOf(rail, impair)
 	if imp == (softnic.Impairment{}) {
@@ -57,7 +56,7 @@ func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
 	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
 }
 
-// impairmentOf is what happens to the packets of a rail. What is said about that rail overrides what is said about all.
+// impairmentOf returns the packet impairment of a rail. Settings for that rail override settings for all rails.
 func impairmentOf(rail int, list []measure.Impair) (imp softnic.Impairment) {
 	for _, all := range []bool{true, false} {
 		for i := range list {
@@ -96,7 +95,7 @@ func (n *nics) openSoft(link softnic.Link, end int, name string) (*softnic.NIC, 
 	return nic, n.openRail(nic, end, 0)
 }
 
-// openRail opens a device and makes it the next rail of an end.
+// openRail opens a device as the next rail of an end.
 func (n *nics) openRail(device verbs.Device, end, port int) error {
 	ctx, err := device.Open()
 	if err != nil {

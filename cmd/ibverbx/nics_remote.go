@@ -12,8 +12,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// remote returns the provider of NICs that reach another process. local is this side's address of
-// the connection. The default is software NICs, because they need nothing at either side.
+// remote returns the provider of NICs that reach another process. local is the local address of the connection.
+// Software NICs are the default, because they work on every host.
 func (f *perfFlags) remote(local net.Addr) (opener, error) {
 	switch f.nics.name {
 	case providerRDMACore:
@@ -26,12 +26,12 @@ func (f *perfFlags) remote(local net.Addr) (opener, error) {
 	return nil, err
 }
 
-// opener opens NICs of one end: Config.Rails of them, or fewer if there are no more.
+// opener opens the NICs of one end: up to Config.Rails of them.
 type opener interface {
 	openEnd(c *measure.Config) (*nics, error)
 }
 
-// nicAddrs returns the addresses of software NICs, in the order of the rails.
+// nicAddrs returns the addresses of software NICs, in rail order.
 func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 	for _, list := range addrs {
 		for part := range strings.SplitSeq(list, ",") {
@@ -52,9 +52,9 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 	return []netip.Addr{ap.Addr().Unmap()}, nil
 }
 
-// udpNICs opens software NICs that speak RoCE v2 over UDP. Rail i is on address i, starting again
-// after the last one. Rails share a link, so that one goroutine can look for the packets of all. A rail has
-// its own if packets are captured or impaired, which is said of a link, or if its address is taken.
+// udpNICs opens software NICs that use RoCE v2 over UDP. Rails use the addresses round-robin. Rails share a link, so
+// one goroutine can poll for all of them. A rail gets a separate link if packets are captured or impaired, because
+// both are per-link settings, or if the shared link already uses its address.
 type udpNICs struct {
 	addrs   []netip.Addr
 	capture *captureFlags
@@ -63,7 +63,7 @@ type udpNICs struct {
 func (u udpNICs) openEnd(c *measure.Config) (_ *nics, err error) {
 	n := &nics{}
 	var link *softnic.UDPLink
-	var on map[netip.Addr]bool // the addresses of the link
+	var on map[netip.Addr]bool // addresses in use on the link
 	for i := range c.Rails {
 		addr := u.addrs[i%len(u.addrs)].Unmap()
 		if link == nil || on[addr] || u.capture.on() || len(c.Impair) > 0 {
@@ -80,10 +80,10 @@ func (u udpNICs) openEnd(c *measure.Config) (_ *nics, err error) {
 	return n, nil
 }
 
-// softName is the name of the software NIC of a rail.
+// softName names a rail's software NIC.
 func softName(rail int) string { return fmt.Sprintf("soft%d", rail) }
 
-// link makes a link for a rail, and for those after it that need none of their own.
+// link creates a link for a rail and for later rails that can share it.
 func (u udpNICs) link(rail int, impair []measure.Impair) (*softnic.UDPLink, error) {
 	cfg := u.capture.udpConfig(rail, softName(rail), u.addrs[rail%len(u.addrs)])
 	cfg.Seed, cfg.Impairment = uint64(rail+1), impairmentOf(rail, impair)
@@ -99,7 +99,7 @@ func (n *nics) openUDP(link *softnic.UDPLink, cfg softnic.Config) error {
 	return n.openRail(nic, 0, 0)
 }
 
-// openEnd opens the chosen devices in order, at most so many.
+// openEnd opens the first Config.Rails usable devices, or all if there are fewer.
 func (r rdmaNICs) openEnd(c *measure.Config) (*nics, error) {
 	if err := unimpaired(c.Impair); err != nil {
 		return nil, err

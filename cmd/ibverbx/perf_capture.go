@@ -11,19 +11,19 @@ import (
 	"ibverbx/softnic"
 )
 
-// captureFlags say where the packets of software NICs go.
+// captureFlags selects the capture files for software NIC packets.
 type captureFlags struct {
-	pcap    string // file for packets before they are sealed
-	wire    string // file for packets as they are on the wire
+	pcap    string // file for packets before sealing
+	wire    string // file for packets as sent on the wire
 	snapLen int
 
-	files [2]*pcap.Writer // of pcap and wire, nil for none
+	files [2]*pcap.Writer // of pcap and wire; nil if unset
 }
 
 // on reports whether packets are captured.
 func (c *captureFlags) on() bool { return c.pcap != "" || c.wire != "" }
 
-// measuring leaves out what is not measured, such as warm-up.
+// measuring pauses the capture outside measurements, for example during warm-up.
 func (c *captureFlags) measuring(on bool) {
 	for _, w := range c.files {
 		if w != nil {
@@ -32,8 +32,8 @@ func (c *captureFlags) measuring(on bool) {
 	}
 }
 
-// captured runs a test between processes. It writes the packets of its software NICs to --pcap and
-// --pcap-wire and says how many there are.
+// captured runs a test between processes. It writes the packets of its software NICs to --pcap and --pcap-wire, and
+// prints their number.
 func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Context, streams, *perfFlags) error) (err error) {
 	c := &f.capture
 	if c.on() && f.nics.name == providerRDMACore {
@@ -46,7 +46,7 @@ func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Co
 	return run(ctx, s, f)
 }
 
-// open creates the files. They take no packets before measuring.
+// open creates the files. Capturing is paused until the measurement starts.
 func (c *captureFlags) open() (err error) {
 	for i, name := range []string{c.pcap, c.wire} {
 		if name == "" {
@@ -60,7 +60,7 @@ func (c *captureFlags) open() (err error) {
 	return nil
 }
 
-// close closes the files and says how many packets are in them.
+// close closes the files and prints the number of packets in each.
 func (c *captureFlags) close(notes io.Writer) error {
 	var errs []error
 	for i, w := range c.files {
@@ -78,7 +78,7 @@ func (c *captureFlags) close(notes io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// udpConfig describes the link of the software NIC of a rail. Every NIC is an interface of its own.
+// udpConfig configures the link of a rail's software NIC. Each NIC is a separate capture interface.
 func (c *captureFlags) udpConfig(rail int, nic string, addr netip.Addr) *softnic.UDPConfig {
 	cfg := &softnic.UDPConfig{}
 	about := fmt.Sprintf("rail %d on %v", rail, addr)

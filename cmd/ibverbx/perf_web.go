@@ -11,21 +11,21 @@ import (
 	"ibverbx/internal/perf/report"
 )
 
-// Spans of a test with a page: short ones, but not very many.
+// Sampling intervals of a test with a page. Long tests use the longer one to limit the number of samples.
 const (
 	webSpan     = 100 * time.Millisecond
 	webSpanLong = time.Second
 	webLong     = 10 * time.Minute
 )
 
-// perfPage shows a test as a page. A nil perfPage shows nothing.
+// perfPage shows a test on a web page. A nil perfPage is a no-op.
 type perfPage struct {
-	server *live.Server // nil when it is served
-	page   *page        // nil before
+	server *live.Server // nil once served
+	page   *page        // nil until served
 	feed   feed
 }
 
-// newPerfPage opens a port for the page, if one is wanted.
+// newPerfPage opens a port for the page if wanted is set.
 func newPerfPage(wanted bool) (*perfPage, error) {
 	if !wanted {
 		return nil, nil
@@ -34,7 +34,7 @@ func newPerfPage(wanted bool) (*perfPage, error) {
 	return &perfPage{server: server}, err
 }
 
-// head serves the page, when it is known what is measured.
+// head starts serving the page once the test is known.
 func (p *perfPage) head(ctx context.Context, s streams, r *measure.Report) {
 	if p == nil || p.server == nil {
 		return
@@ -52,7 +52,7 @@ func (p *perfPage) head(ctx context.Context, s streams, r *measure.Report) {
 	fmt.Fprintf(s.err, "Open %s in a browser of this host.\n", p.page.Address())
 }
 
-// look adds a sample of a run to the page, or begins the run.
+// look adds a sample to the page. The first one of a run starts it.
 func (p *perfPage) look(shot measure.Snapshot) {
 	if shot.At == 0 {
 		p.feed.next()
@@ -61,7 +61,7 @@ func (p *perfPage) look(shot measure.Snapshot) {
 	p.feed.look(shot)
 }
 
-// end tells viewers how the test ended, and closes the page. It returns the error of the test, and its own.
+// end sends the outcome to all viewers and closes the page. It joins failed, the test's error, with its own.
 func (p *perfPage) end(r *measure.Report, failed error) error {
 	switch {
 	case p == nil:

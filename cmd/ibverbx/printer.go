@@ -12,22 +12,22 @@ import (
 	"golang.org/x/term"
 )
 
-// printer writes text and remembers the first error, so that a full disk or a closed
-// pipe is noticed once, at the end. The zero value with a writer is ready.
+// printer writes text and keeps the first error, so that callers check for a full disk or a closed pipe once, at the
+// end. The zero value with a writer is ready to use.
 type printer struct {
 	w      io.Writer
-	colour bool // the writer is a terminal that shows colours
+	colour bool // the writer is a terminal with colours
 	err    error
 }
 
-// Looks of text on a terminal (ECMA-48).
+// Text attributes on a terminal (ECMA-48).
 const (
 	bold   = "1"
 	green  = "32"
 	yellow = "33"
 )
 
-// paint gives text a look, if the writer shows it.
+// paint applies a text attribute if the writer supports it.
 func (p *printer) paint(look, text string) string {
 	if !p.colour {
 		return text
@@ -35,8 +35,8 @@ func (p *printer) paint(look, text string) string {
 	return "\x1b[" + look + "m" + text + "\x1b[0m"
 }
 
-// printable returns text that cannot control a terminal: what is not printable is escaped as in Go. Names and messages of a peer may have
-// any bytes.
+// printable makes untrusted text, such as a peer's names and messages, safe for a terminal. Fully printable text is
+// returned unchanged. Otherwise non-printable characters and backslashes are escaped as in Go.
 func printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return text
@@ -55,7 +55,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// printableLines is printable for text that may have several lines.
+// printableLines is printable for multi-line text.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
@@ -64,10 +64,10 @@ func printableLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// columns is how wide text is at most.
+// columns is the maximum line width.
 const columns = 80
 
-// wrap prints words in lines that begin with indent and fit the columns. A longer word has a line of its own.
+// wrap prints words in lines that start with indent and fit in columns. A word that is too long gets its own line.
 func (p *printer) wrap(indent, text string) {
 	line := indent
 	for word := range strings.FieldsSeq(text) {
@@ -84,7 +84,7 @@ func (p *printer) wrap(indent, text string) {
 	p.println(line)
 }
 
-// hang prints words as wrap does, in lines that begin at a column. The first one begins with head, which is shorter.
+// hang wraps text like wrap, indented to column. The first line starts with head, which must be shorter.
 func (p *printer) hang(head string, column int, text string) {
 	indent := strings.Repeat(" ", column)
 	var b strings.Builder
@@ -93,13 +93,13 @@ func (p *printer) hang(head string, column int, text string) {
 	p.printf("%-*s%s", column, head, strings.TrimPrefix(b.String(), indent))
 }
 
-// colours reports whether the output is a terminal that shows colours, and nobody asked for none.
+// colours reports whether the output is a colour terminal and the environment allows colours.
 func (s *streams) colours() bool {
 	f, ok := s.out.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && wantsColours(s.lookup)
 }
 
-// lookup returns a variable of the environment.
+// lookup returns an environment variable.
 func (s *streams) lookup(name string) (value string, set bool) {
 	if s.env == nil {
 		return os.LookupEnv(name)
@@ -122,14 +122,14 @@ func (p *printer) printf(format string, args ...any) {
 
 func (p *printer) println(s string) { p.printf("%s\n", s) }
 
-// json prints a value in one line.
+// json prints a value on one line.
 func (p *printer) json(v any) {
 	if p.err == nil {
 		p.err = json.NewEncoder(p.w).Encode(v)
 	}
 }
 
-// printJSON writes one value, indented for people.
+// printJSON writes one indented value.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

@@ -13,14 +13,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// Names of providers. Auto takes rdmacore if a device is usable, otherwise softnic.
+// Provider names. Auto selects rdmacore if a device is usable, otherwise softnic.
 const (
 	providerAuto     = "auto"
 	providerSoftNIC  = "softnic"
 	providerRDMACore = "rdmacore"
 )
 
-// providerFlags choose NICs.
+// providerFlags selects NICs.
 type providerFlags struct {
 	name    string
 	devices string
@@ -32,7 +32,7 @@ func (f *providerFlags) define(cmd *cobra.Command, s streams) {
 	fl.StringVar(&f.devices, "devices", "", "`list` of rdmacore devices by name prefix: mlx5_0:1,mlx5_2; =mlx5_1 is an exact name, ^rxe excludes (default all)")
 }
 
-// choose returns the provider. If the choice was left to this program it is printed to notes.
+// choose returns the provider. With auto it prints its choice to notes.
 func (f *providerFlags) choose(notes io.Writer) (provider, error) {
 	real := rdmaNICs{spec: f.devices}
 	switch f.name {
@@ -59,14 +59,14 @@ func (f *providerFlags) choose(notes io.Writer) (provider, error) {
 	return nil, refuse("--provider "+f.name, "there is no such provider", "use softnic, rdmacore or auto")
 }
 
-// rdmaNICs opens real NICs. Rail i of one end is the device at 2i of those chosen, and of the other
-// end the next one. With fewer devices both ends share one, and packets return on it.
+// rdmaNICs opens hardware NICs. Rail i uses chosen device 2i on one end and 2i+1 on the other. With too few devices
+// both ends share one, and packets loop back on it.
 type rdmaNICs struct{ spec string }
 
-// choice is a device and a port of it.
+// choice is a device and one of its ports.
 type choice = rdmacore.Choice[*rdmacore.Device]
 
-// chosen returns the devices that --devices names.
+// chosen returns the devices selected by --devices.
 func (r rdmaNICs) chosen() ([]choice, error) {
 	lib, err := rdmacore.Load(rdmacore.Config{})
 	if err != nil {
@@ -79,7 +79,7 @@ func (r rdmaNICs) chosen() ([]choice, error) {
 	return rdmacore.Select(r.spec, devices)
 }
 
-// usable returns the chosen devices that have an active port.
+// usable returns the chosen devices with an active port.
 func (r rdmaNICs) usable() (active []choice, err error) {
 	chosen, err := r.chosen()
 	for _, c := range chosen {
@@ -98,7 +98,7 @@ func (r rdmaNICs) usable() (active []choice, err error) {
 	return active, err
 }
 
-// found is usable, with an error if there is none.
+// found is usable with a next step added to errors. An empty list is rdmacore.ErrNoDevice.
 func (r rdmaNICs) found() ([]choice, error) {
 	active, err := r.usable()
 	if err == nil && len(active) == 0 {
@@ -107,7 +107,7 @@ func (r rdmaNICs) found() ([]choice, error) {
 	return active, explained(err)
 }
 
-// explained adds to an error of rdmacore what to do.
+// explained adds the next step to an rdmacore error.
 func explained(err error) error {
 	if err == nil {
 		return nil
@@ -123,7 +123,7 @@ func (r rdmaNICs) all() (*nics, error) {
 	return openRails(chosen)
 }
 
-// openRails makes each choice a rail of the first end.
+// openRails opens each choice as a rail of the first end.
 func openRails(chosen []choice) (*nics, error) {
 	n := &nics{}
 	for _, c := range chosen {
@@ -134,7 +134,7 @@ func openRails(chosen []choice) (*nics, error) {
 	return n, nil
 }
 
-// unimpaired refuses what only software NICs do.
+// unimpaired rejects impairments, which only software NICs support.
 func unimpaired(impair []measure.Impair) error {
 	if len(impair) == 0 {
 		return nil

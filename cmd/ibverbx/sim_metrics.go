@@ -8,12 +8,12 @@ import (
 	"ibverbx/sim"
 )
 
-// simGauges is how far a run of many seeds is. Any goroutine may call its methods.
+// simGauges tracks the progress of a run over many seeds. It is safe for concurrent use.
 type simGauges struct {
 	of, seeds, worlds, failed atomic.Uint64
 }
 
-// take takes how far the run is.
+// take records the current progress.
 func (m *simGauges) take(s *sim.Summary) {
 	m.of.Store(s.Of)
 	m.seeds.Store(s.Seeds)
@@ -27,7 +27,7 @@ func (m *simGauges) done() {
 	m.worlds.Add(1)
 }
 
-// collectors report it to Prometheus.
+// collectors returns the Prometheus collectors.
 func (m *simGauges) collectors() []prometheus.Collector {
 	counter := func(name, help string, v *atomic.Uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ibverbx_sim_" + name, Help: help}, func() float64 { return float64(v.Load()) })

@@ -7,12 +7,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build says what this program was built from.
+// build describes the build of this program.
 type build struct {
 	Module  string `json:"module"`
 	Version string `json:"version"`
-	// Revision, Time and Modified are of the version control system, empty if the
-	// build did not know it.
+	// Revision, Time and Modified are the VCS state, empty if unknown at build time.
 	Revision string `json:"revision,omitempty"`
 	Time     string `json:"time,omitempty"`
 	Modified bool   `json:"modified"`
@@ -20,7 +19,7 @@ type build struct {
 	Platform string `json:"platform"`
 }
 
-// buildVersion reads what the Go linker left in the program.
+// buildVersion reads the build information embedded by the Go linker.
 func buildVersion() build {
 	b := build{Module: "ibverbx", Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
