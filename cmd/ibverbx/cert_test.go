@@ -10,13 +10,13 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// certConfig names the files of one side.
+// certConfig names the credential files of one side.
 func certConfig(dir, side string) bootstrap.Config {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	return bootstrap.Config{CAFile: in("ca.pem"), CertFile: in(side + ".pem"), KeyFile: in(side + ".key")}
 }
 
-// The files of one command let two sides meet, by every name that was asked for.
+// TestCertMeet: the files of one cert command authenticate both sides, for every requested host name.
 func TestCertMeet(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "certs")
 	out := succeed(t, "cert", dir, "--host", "node7", "--host", "127.0.0.1")
@@ -37,7 +37,7 @@ func TestCertMeet(t *testing.T) {
 			_ = c.Close()
 		}
 	}
-	// The certificate of a client is none of a server.
+	// A client certificate is not valid for a server.
 	wrong, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "client"))
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
@@ -78,7 +78,7 @@ func TestCertFiles(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err == nil {
 		t.Errorf("cert wrote one file although others are there, want none")
 	}
-	// A link is replaced, and what it points to stays as it is.
+	// A symbolic link is replaced and its target left unchanged.
 	aside := filepath.Join(t.TempDir(), "aside")
 	if err := os.Rename(filepath.Join(dir, "server.key"), aside); err != nil {
 		t.Fatalf("Rename: got %v, want no error", err)
@@ -125,13 +125,13 @@ func TestCertFlagErrors(t *testing.T) {
 	}
 }
 
-// TestCertLeavesNothingBehind: if a file cannot be written, none is there, the directories that were
-// made are gone, and with --force the files from before are as they were.
+// TestCertLeavesNothingBehind: if writing a file fails, no files or new directories are left, and with --force the
+// existing files are unchanged.
 func TestCertLeavesNothingBehind(t *testing.T) {
 	top := t.TempDir()
 	good := certFile{name: "ca.pem", kind: "CERTIFICATE", der: []byte{1}, mode: 0o600}
 	bad := good
-	bad.name = filepath.Join("missing", "ca.key") // fails as a full disk does: while it is written
+	bad.name = filepath.Join("missing", "ca.key") // fails during the write, like a full disk
 	if err := writeFiles(filepath.Join(top, "a", "b"), []certFile{good, bad}, false); err == nil {
 		t.Fatal("writeFiles: got no error, want one")
 	}

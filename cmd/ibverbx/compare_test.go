@@ -12,7 +12,7 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// reportFile writes a file of reports, one for each factor.
+// reportFile writes a file with one report per factor.
 func reportFile(t *testing.T, name string, factors ...float64) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -39,7 +39,7 @@ func reportFile(t *testing.T, name string, factors ...float64) string {
 	return file
 }
 
-// TestCompareGolden: the table of two files, which fits 80 columns.
+// TestCompareGolden: the comparison of two files prints the expected table in 80 columns.
 func TestCompareGolden(t *testing.T) {
 	a := reportFile(t, "before.json", 1, 1.01, 1.02, 1.03, 1.04, 1.05)
 	b := reportFile(t, "a name that is long.json", 1.5, 1.51, 1.52, 1.53, 1.54, 1.55)
@@ -75,7 +75,7 @@ RDMA_Write BW Test: BW average [MiB/sec], more is better
 	}
 }
 
-// TestCompareFew: with few samples nothing differs, and the user is told what to do.
+// TestCompareFew: with few samples no difference is significant, and the output names the next step.
 func TestCompareFew(t *testing.T) {
 	out := succeed(t, "compare", reportFile(t, "a.json", 1), reportFile(t, "b.json", 9), reportFile(t, "c.json", 1))
 	if !strings.Contains(out, "~ (p=1.000 n=1+1)") || !strings.Contains(out, "append more reports") || strings.Count(out, "RDMA_Write BW Test") != 2 {
@@ -83,7 +83,8 @@ func TestCompareFew(t *testing.T) {
 	}
 }
 
-// TestComparePerf: what perf prints can be compared. Files of one side add up, with their histograms of times.
+// TestComparePerf: compare accepts the output of perf. Several files of one side are combined, including their latency
+// histograms.
 func TestComparePerf(t *testing.T) {
 	var files []string
 	for i, mode := range []string{"--lat=false", "--lat", "--lat"} {

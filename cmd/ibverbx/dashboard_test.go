@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// docs returns the path of a file of the documentation.
+// docs returns the path of a documentation file.
 func docs(name string) string { return filepath.Join("..", "..", "docs", name) }
 
-// The alerts of docs/alerts.yml are valid, and fire when they should.
+// TestAlerts: the alerts in docs/alerts.yml are valid and fire when they should.
 func TestAlerts(t *testing.T) {
 	promtool := tool(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", docs("alerts.yml")}, {"test", "rules", docs("alerts_test.yml")}} {
@@ -27,7 +27,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// queries returns the queries of all panels of docs/grafana.json, with values for its variables.
+// queries returns the queries of all panels in docs/grafana.json, with variables substituted.
 func queries(t *testing.T) (list []string) {
 	t.Helper()
 	b, err := os.ReadFile(docs("grafana.json"))
@@ -57,7 +57,7 @@ func queries(t *testing.T) (list []string) {
 	return list
 }
 
-// watch starts a Prometheus that scrapes a target, with the alerts of docs/alerts.yml, and returns its URL.
+// watch starts a Prometheus with the alerts of docs/alerts.yml that scrapes target, and returns its URL.
 func watch(t *testing.T, target string) string {
 	t.Helper()
 	program, dir := tool(t, "prometheus"), t.TempDir()
@@ -65,7 +65,7 @@ func watch(t *testing.T, target string) string {
 	if err != nil {
 		t.Fatalf("Abs: got %v, want no error", err)
 	}
-	config, err := json.Marshal(map[string]any{ // JSON is YAML
+	config, err := json.Marshal(map[string]any{ // JSON is valid YAML
 		"global":     map[string]string{"scrape_interval": "200ms", "evaluation_interval": "200ms"},
 		"rule_files": []string{rules},
 		"scrape_configs": []any{map[string]any{
@@ -78,7 +78,7 @@ func watch(t *testing.T, target string) string {
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), config, 0o600); err != nil {
 		t.Fatalf("WriteFile: got %v, want no error", err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+	l, err := net.Listen("tcp", "127.0.0.1:0") // picks a free port
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
@@ -101,7 +101,7 @@ func watch(t *testing.T, target string) string {
 	return "http://" + addr
 }
 
-// ask returns the finite values that a query has. There are none while Prometheus starts.
+// ask returns the finite values of a query, empty while Prometheus starts.
 func ask(t *testing.T, at, query string) (values []string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/api/v1/query?query="+url.QueryEscape(query), nil)
@@ -131,8 +131,8 @@ func ask(t *testing.T, at, query string) (values []string) {
 	return values
 }
 
-// Every query of every panel has data while a real Prometheus scrapes a server with a client, and the alerts can be
-// evaluated. The client starts when Prometheus has found the server, which takes seconds.
+// TestDashboardHasData: every panel query returns data while a real Prometheus scrapes a server with a client, and the
+// alerts can be evaluated. The client starts after Prometheus has found the server, which takes seconds.
 func TestDashboardHasData(t *testing.T) {
 	tool(t, "prometheus")
 	t.Parallel()

@@ -17,14 +17,14 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// shortDemo is the test of the demo, in less time.
+// shortDemo is the demo test with a shorter duration.
 func shortDemo() measure.Config {
 	cfg := demoKill()
 	cfg.Duration, cfg.Kill.At, cfg.Kill.Back = 900*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
 	return cfg
 }
 
-// TestDemo: the demo pulls a cable, plugs it in again, and says so. As text it has a line for each event.
+// TestDemo: the demo pulls a cable, plugs it in again and reports both. Text output has a line per event.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -44,7 +44,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemoJSON: --json prints one object with the setup, samples, events and the sentence.
+// TestDemoJSON: --json prints one object with the setup, samples, events and the summary.
 func TestDemoJSON(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -67,7 +67,7 @@ func TestDemoJSON(t *testing.T) {
 	}
 }
 
-// TestDemoInterrupted: Ctrl-C ends the demo with what there is, and status 130.
+// TestDemoInterrupted: Ctrl-C stops the demo, which prints its partial results and exits with status 130.
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +84,7 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 }
 
-// TestDemoFailed: an error of the transfer is the demo's sentence.
+// TestDemoFailed: the summary contains the error of a failed transfer.
 func TestDemoFailed(t *testing.T) {
 	v := live.NewRecord(demoSetup(1)).View()
 	if text := demoSentence(&v, nil, errors.New("byte 1 is wrong")); !strings.Contains(text, "failed after 0.0 s: byte 1 is wrong") {
@@ -92,7 +92,7 @@ func TestDemoFailed(t *testing.T) {
 	}
 }
 
-// TestDemoFaults turns each fault on and off, and waits until a sample shows it. The transfer goes on meanwhile.
+// TestDemoFaults switches each fault on and off and waits for a sample that shows it. The transfer keeps running.
 func TestDemoFaults(t *testing.T) {
 	t.Parallel()
 	d, err := newDemoOf(demoSetup(0))
@@ -111,7 +111,7 @@ func TestDemoFaults(t *testing.T) {
 	steps := []struct {
 		fault string
 		on    bool
-		seen  func(s, before *live.Sample) bool // before is the sample at which the step began
+		seen  func(s, before *live.Sample) bool // before is the first sample of the step
 	}{
 		{"", false, healthy},
 		{faultPull, true, func(s, before *live.Sample) bool {
@@ -156,7 +156,7 @@ func TestDemoFaults(t *testing.T) {
 	}
 }
 
-// TestDemoActions: what is not there is refused, and doing something twice changes nothing.
+// TestDemoActions: unknown rails and faults are rejected, and actions are idempotent.
 func TestDemoActions(t *testing.T) {
 	f, err := newFabric()
 	if err != nil {
@@ -182,7 +182,7 @@ func TestDemoActions(t *testing.T) {
 	}
 }
 
-// TestDemoDraws: on a terminal each picture replaces the one before.
+// TestDemoDraws: on a terminal each screen replaces the previous one.
 func TestDemoDraws(t *testing.T) {
 	var out bytes.Buffer
 	d := &demoText{printer: printer{w: &out}, size: func() (int, int) { return 80, 24 }}
@@ -200,7 +200,8 @@ func TestDemoDraws(t *testing.T) {
 	}
 }
 
-// TestDemoWeb: the page of the demo is where it says. Its actions reach the transfer, and Ctrl-C is its normal end.
+// TestDemoWeb: the page is served at the printed address, its actions affect the transfer, and Ctrl-C is a clean
+// shutdown.
 func TestDemoWeb(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,7 +16,7 @@ import (
 	"ibverbx/files"
 )
 
-// TestTokenMode: a token file that others can read is refused on both sides.
+// TestTokenMode: both sides reject a token file that other users can read.
 func TestTokenMode(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	if err := os.Chmod(token, 0o644); err != nil {
@@ -30,13 +30,13 @@ func TestTokenMode(t *testing.T) {
 	}
 }
 
-// TestGetSIGTERM: a get that gets SIGTERM, or Ctrl-C, ends with the status of the signal and says that the partial file stays.
+// TestGetSIGTERM: on SIGTERM or Ctrl-C, get exits with the signal's status and reports that the partial file is kept.
 func TestGetSIGTERM(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	from := t.TempDir()
 	name := filepath.Join(from, "f")
 	content(t, name, 0)
-	if err := os.Truncate(name, 1<<40); err != nil { // a hole that takes minutes
+	if err := os.Truncate(name, 1<<40); err != nil { // a sparse file that takes minutes to transfer
 		t.Fatalf("Truncate: got %v, want no error", err)
 	}
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
@@ -57,7 +57,7 @@ func TestGetSIGTERM(t *testing.T) {
 	}
 }
 
-// TestSignalBeforeTransfer: a signal that comes while a put asks the host for names has its exit status too.
+// TestSignalBeforeTransfer: a signal has its exit status even while put is still querying the host for names.
 func TestSignalBeforeTransfer(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestForwardFrozenPeer: forward and serve end with status 0 although the other process does not answer.
+// TestForwardFrozenPeer: forward and serve exit with status 0 even if the peer process is frozen.
 func TestForwardFrozenPeer(t *testing.T) {
 	for _, frozen := range []string{"server", "client"} {
 		t.Run(frozen, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestForwardFrozenPeer(t *testing.T) {
 	}
 }
 
-// TestForwardSignalAtStart: a signal ends forward with status 0 also while it waits for a host that says nothing.
+// TestForwardSignalAtStart: on a signal, forward exits with status 0 even while it waits for an unresponsive host.
 func TestForwardSignalAtStart(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

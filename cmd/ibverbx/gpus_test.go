@@ -13,7 +13,7 @@ import (
 	"ibverbx/internal/doctor"
 )
 
-// gpuServer is a machine with two GPUs and a NIC that is close to the first.
+// gpuServer is a host with two GPUs and a NIC close to the first.
 func gpuServer() gpuHost {
 	link := func(target string) *fstest.MapFile {
 		return &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
@@ -56,8 +56,8 @@ func TestGPUText(t *testing.T) {
 	}
 }
 
-// TestDoctorGPUs: one line per GPU that works, and one line on a machine without. The dma-buf export is
-// blamed only if it fails itself.
+// TestDoctorGPUs: doctor prints one line per GPU, or one line on a host without GPUs. It blames the dma-buf export
+// only if the export itself failed.
 func TestDoctorGPUs(t *testing.T) {
 	fails := func(err error) gpuHost {
 		return gpuHost{sys: fstest.MapFS{}, list: func() ([]cuda.Device, error) { return nil, err }}
@@ -94,8 +94,7 @@ func TestDoctorGPUs(t *testing.T) {
 	}
 }
 
-// TestDevicesGPUs: devices --json has a list of GPUs, on a machine without GPUs too. A device that is
-// asked for by name comes alone.
+// TestDevicesGPUs: devices --json always contains a list of GPUs. With a device name, it lists that device only.
 func TestDevicesGPUs(t *testing.T) {
 	if _, ok := object(t, "devices")["gpus"].([]any); !ok {
 		t.Error("devices --json has no list of GPUs")

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// tool returns the path of a program of Debian's package prometheus.
+// tool returns the path of a program from Debian's prometheus package.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -26,7 +26,7 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// fetch returns what an address serves.
+// fetch returns the HTTP response of a URL.
 func fetch(t *testing.T, from string) (status int, body []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, from, nil)
@@ -45,14 +45,14 @@ func fetch(t *testing.T, from string) (status int, body []byte) {
 	return answer.StatusCode, body
 }
 
-// metricsAt waits until a process serves metrics, and returns their address.
+// metricsAt waits until a process serves metrics and returns the URL.
 func (p *process) metricsAt() string {
 	p.t.Helper()
 	_, at, _ := strings.Cut(p.line("metrics at "), "metrics at ")
 	return at
 }
 
-// value returns a value of a scrape, by name and labels.
+// value returns a sample of a scrape, by name and labels.
 func value(t *testing.T, scrape []byte, series string) (v float64) {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)$`).FindSubmatch(scrape)
@@ -65,7 +65,7 @@ func value(t *testing.T, scrape []byte, series string) (v float64) {
 	return v
 }
 
-// A server keeps what it has counted when a client has left. promtool has no objection to names and texts.
+// TestPerfMetrics: a server keeps its counters after a client disconnects, and promtool accepts names and help texts.
 func TestPerfMetrics(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	p := begin(t, "perf", "serve", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0", "--link", "udp")
@@ -110,7 +110,8 @@ func TestPerfMetrics(t *testing.T) {
 	})
 }
 
-// A test in one process serves metrics, too. An address that cannot be used ends the command before it measures.
+// TestPerfMetricsAddress: a test within one process serves metrics. An unusable address fails the command before the
+// measurement.
 func TestPerfMetricsAddress(t *testing.T) {
 	args := []string{"perf", "-n", "5", "-s", "8", "--metrics"}
 	status, _, stderr := command(t.Context(), append(args, "127.0.0.1:0")...)
@@ -132,8 +133,8 @@ func TestPerfMetricsAddress(t *testing.T) {
 	}
 }
 
-// Every command that runs long serves metrics while it does: the demo those of both hosts, sim how far it is, and transfers of files those
-// of their NICs, here while they wait for a host that does not answer.
+// TestLongCommandsServeMetrics: every long-running command serves metrics: demo for both hosts, sim for its progress,
+// and file transfers for their NICs, here while they wait for an unresponsive host.
 func TestLongCommandsServeMetrics(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// dissect returns fields of every packet of a file as tshark decodes it with its defaults.
+// dissect returns fields of every packet in a file, as decoded by tshark with default settings.
 func dissect(t *testing.T, file string, fields ...string) (packets [][]string) {
 	t.Helper()
 	tshark, err := exec.LookPath("tshark")
@@ -33,8 +33,8 @@ func dissect(t *testing.T, file string, fields ...string) (packets [][]string) {
 	return packets
 }
 
-// TestPerfPcap: with its defaults tshark reads every packet of a client as RoCE and has nothing to complain
-// about, although packets are sealed and go to other ports. Every NIC is an interface. Warm-up is left out.
+// TestPerfPcap: tshark with default settings decodes every packet of a client as RoCE without complaints, although
+// packets are sealed and use other ports. Each NIC is an interface. Warm-up is not captured.
 func TestPerfPcap(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serve(t, "--token-file", token)
@@ -57,10 +57,10 @@ func TestPerfPcap(t *testing.T) {
 		nics[p[3]]++
 		opcodes[p[5]]++
 		if p[6] == "8" {
-			small[p[7]+" "+p[8]] = true // a retransmission has the same PSN
+			small[p[7]+" "+p[8]] = true // retransmissions repeat the PSN
 		}
 	}
-	// WRITE ONLY of the small ones, FIRST and LAST of the others, and their ACKs.
+	// WRITE ONLY for small messages, FIRST and LAST for others, and ACKs.
 	for _, opcode := range []string{"10", "6", "8", "17"} {
 		if opcodes[opcode] == 0 {
 			t.Errorf("there are packets of opcodes %v, want some of %s", opcodes, opcode)

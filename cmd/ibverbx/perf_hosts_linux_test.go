@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// BenchmarkRailsBetweenHosts compares what two rails with rate limits carry with what the first of them carries, in
-// turns. Hosts are network namespaces, rails are cables between them, and tbf limits each (tc-tbf(8)). ratio is the
-// median over the turns: 2 for equal rails, and 1.25 for one with a quarter of the other's rate. A turn is 2 s: the first
-// tenths go by until what waits for the slow rail has shown that it is slow.
+// BenchmarkRailsBetweenHosts alternates tests on two rate-limited rails and on the first rail alone, and compares
+// their throughput. Hosts are network namespaces, rails are veth pairs between them, and tbf limits each rate
+// (tc-tbf(8)). ratio is the median: 2 for equal rails, and 1.25 if one has a quarter of the other's rate. A test takes
+// 2 s, because the slow rail is detected only after its queue has built up for some tenths of a second.
 func BenchmarkRailsBetweenHosts(b *testing.B) {
 	if os.Getuid() != 0 {
 		b.Skip("network namespaces need root")
@@ -44,7 +44,7 @@ func BenchmarkRailsBetweenHosts(b *testing.B) {
 	}
 }
 
-// cables makes two namespaces, joined by a cable for each rate. It returns their names.
+// cables creates two namespaces joined by one cable per rate, and returns their names.
 func cables(b *testing.B, rates [2]string) (hosts [2]string) {
 	b.Helper()
 	run := func(command ...string) {

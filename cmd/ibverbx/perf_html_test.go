@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// htmlOf runs a command line with --html and returns the file.
+// htmlOf runs a command with --html and returns the file's content.
 func htmlOf(t *testing.T, args ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.html")
@@ -20,7 +20,7 @@ func htmlOf(t *testing.T, args ...string) string {
 	return html.UnescapeString(string(b))
 }
 
-// TestPerfHTML: the file has results, rates over time, what rails and lanes carried, set-up and environment.
+// TestPerfHTML: the file contains results, rates over time, rail and lane traffic, setup and environment.
 func TestPerfHTML(t *testing.T) {
 	t.Parallel()
 	text := htmlOf(t, "perf", "-s", "64K,1M", "-D", "0.3", "--check", "--tclass", "104")
@@ -34,7 +34,7 @@ func TestPerfHTML(t *testing.T) {
 	}
 }
 
-// TestPerfHTMLLatency: the file of --lat has a histogram of each size and a CDF.
+// TestPerfHTMLLatency: with --lat the file contains a histogram per size and a CDF.
 func TestPerfHTMLLatency(t *testing.T) {
 	t.Parallel()
 	text := htmlOf(t, "perf", "send", "--lat", "-s", "8,4K", "-n", "2000")
@@ -44,7 +44,7 @@ func TestPerfHTMLLatency(t *testing.T) {
 	)
 }
 
-// TestPerfHTMLFailover: the file of --kill-rail marks when the rail was lost and when it was back.
+// TestPerfHTMLFailover: with --kill-rail the file marks the loss and the recovery of the rail.
 func TestPerfHTMLFailover(t *testing.T) {
 	t.Parallel()
 	text := htmlOf(t, "perf", "--kill-rail", "1", "--at", "0.2", "--back", "0.2")
@@ -54,7 +54,7 @@ func TestPerfHTMLFailover(t *testing.T) {
 	)
 }
 
-// TestHTMLUnwritable: a file that cannot be written is reported before the test.
+// TestHTMLUnwritable: an unwritable file is reported before the test starts.
 func TestHTMLUnwritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none", "report.html")
 	status, out, stderr := command(t.Context(), "perf", "-D", "600", "--html", file)
@@ -63,7 +63,7 @@ func TestHTMLUnwritable(t *testing.T) {
 	}
 }
 
-// TestHTMLOfFailedTest: a test that fails leaves no empty file, and a file that was there stays as it is.
+// TestHTMLOfFailedTest: a failed test leaves neither an empty file nor a changed existing one.
 func TestHTMLOfFailedTest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.html")
 	failing := []string{"perf", "send", "-c", "UC", "--lat", "-s", "8", "-n", "10", "--impair", "loss=100%", "--html", file}

@@ -9,7 +9,7 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// withServer runs a client of a server of its own, in two processes, and returns what both report.
+// withServer runs a client against its own server, in two processes, and returns both reports.
 func withServer(t *testing.T, args string) (client, server measure.Report) {
 	t.Helper()
 	token := newToken(t, "a secret of this test, long enough")
@@ -24,8 +24,8 @@ func withServer(t *testing.T, args string) (client, server measure.Report) {
 	return client, server
 }
 
-// TestPerfKillRailTwoProcesses: the client takes the port of its own NIC down. The other rail goes on, every byte is
-// right, and the lanes come back at both sides.
+// TestPerfKillRailTwoProcesses: the client disables its NIC port. The other rail continues, the data is intact,
+// and the lanes recover on both sides.
 func TestPerfKillRailTwoProcesses(t *testing.T) {
 	for _, args := range []string{
 		"write -s 64K --link udp", "read -b -s 16K --link udp", "send -s 4K --transport uc --rails 2 -q 4", "write -s 1M --link auto",
@@ -54,7 +54,7 @@ func TestPerfKillRailTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestPerfImpair: packets of one rail are lost, in one process and at both sides of two, and every byte is right.
+// TestPerfImpair: the data is intact despite packet loss on one rail, within a process and on both sides of two.
 func TestPerfImpair(t *testing.T) {
 	const args = "write -s 64K -n 400 --check --impair rail=1,loss=2%,delay=100us --ack-timeout 12"
 	lossy := func(name string, r *measure.Report) {
@@ -82,7 +82,8 @@ func TestPerfImpair(t *testing.T) {
 	})
 }
 
-// TestPerfImpairReachesServer: READs are answered by the server, so only its NICs can delay the answers.
+// TestPerfImpairReachesServer: impairments apply to the server's NICs too. The server sends READ responses, so only
+// its NICs can delay them.
 func TestPerfImpairReachesServer(t *testing.T) {
 	client, _ := withServer(t, "read --lat -s 8 -n 20 --impair delay=5ms")
 	if got := client.Results[0].Min; got < 10_000 {

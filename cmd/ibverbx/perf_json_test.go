@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// wantJSON is what --json prints, with N for every number. CARRIED is wantCarried.
+// wantJSON is the expected output of --json, with N for every number and CARRIED for wantCarried.
 const wantJSON = `{
   "run": {
     "time": "T",
@@ -116,7 +116,7 @@ CARRIED
 }
 `
 
-// wantCarried is what every rail and lane has.
+// wantCarried holds the fields common to rails and lanes.
 const wantCarried = `      "fragments": N,
       "bytes": N,
       "doorbells": N,
@@ -158,7 +158,7 @@ func TestPerfJSON(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		head map[string]any
-		keys []string // of the result, all above 0
+		keys []string // result keys with values above 0
 	}{
 		{
 			[]string{"perf", "-s", "64", "-n", "200"},
@@ -203,8 +203,8 @@ func TestPerfJSON(t *testing.T) {
 	}
 }
 
-// The numbers of per_lane and per_rail are those of the messages: 30 of 160,000 bytes in
-// fragments of 10,000 each way, on eight lanes and two rails.
+// TestPerfJSONCarried: per_lane and per_rail account for all messages: 30 of 160,000 bytes, in fragments of 10,000, in
+// each direction, on eight lanes and two rails.
 func TestPerfJSONCarried(t *testing.T) {
 	v := object(t, "perf", "-s", "160000", "-n", "30", "--fragment", "10000", "-b", "--check")
 	const (

@@ -10,10 +10,9 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// BenchmarkLanesOverUDP compares two measurements of "ibverbx perf" between two processes, over UDP on the
-// loopback. They are made in turns, so that other work on the machine slows both. An op is one turn of
-// each. ratio is the median over the turns of the first rate to the second; ratio-min and ratio-max are
-// the least and the greatest.
+// BenchmarkLanesOverUDP compares two "ibverbx perf" measurements between two processes, over UDP on the loopback
+// interface. Measurements alternate, so that other load affects both. One op is one pair. ratio is the median ratio of
+// the first rate to the second; ratio-min and ratio-max are the extremes.
 func BenchmarkLanesOverUDP(b *testing.B) {
 	for _, c := range []struct{ name, flags, with, sizes string }{
 		{"lanes=8/with=oneQP", "--rails 2 -q 8", "-q 1", "8 64KiB 1MiB"},
@@ -42,13 +41,13 @@ func BenchmarkLanesOverUDP(b *testing.B) {
 	}
 }
 
-// measured runs a measurement of one size and returns the messages per second.
+// measured runs a test of one size and returns the message rate per second.
 func measured(b *testing.B, args ...string) float64 {
 	b.Helper()
 	return messageRate(begin(b, args...))
 }
 
-// messageRate waits for a client that measures one size, and returns the messages per second.
+// messageRate waits for a client with one size and returns the message rate per second.
 func messageRate(p *process) float64 {
 	p.t.Helper()
 	status := p.end()

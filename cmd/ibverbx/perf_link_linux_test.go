@@ -18,8 +18,8 @@ func shortReport(t *testing.T, args ...string) measure.Report {
 	return reportOf(t, append([]string{"-s", "64K", "-n", "50", "--check"}, args...)...)
 }
 
-// TestPerfLink: two processes of one user use shared memory unless a side wants UDP. They say why it is UDP, and a side that must
-// have shared memory gets it or an error.
+// TestPerfLink: two processes of one user communicate over shared memory unless a side selects UDP. The report gives
+// the reason for UDP. --link shm never falls back to UDP.
 func TestPerfLink(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	t.Setenv("TMPDIR", t.TempDir())
@@ -65,7 +65,7 @@ func TestPerfLink(t *testing.T) {
 	}
 }
 
-// installed copies this binary and a token to where others can use them, and returns their names.
+// installed copies this binary and a token to a directory accessible to other users, and returns their paths.
 func installed(t *testing.T, uid int) (binary, token string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "ibverbx-test-")
@@ -88,12 +88,12 @@ func installed(t *testing.T, uid int) (binary, token string) {
 	return binary, token
 }
 
-// serverArgs are the arguments of a server for one client.
+// serverArgs returns the arguments of a server for one client.
 func serverArgs(token string) []string {
 	return []string{"perf", "serve", "--listen", "127.0.0.1:0", "--once", "--token-file", token}
 }
 
-// TestPerfOtherUser: processes of two users use UDP and say why.
+// TestPerfOtherUser: processes of two users communicate over UDP and report why.
 func TestPerfOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a process of another user")
@@ -108,8 +108,8 @@ func TestPerfOtherUser(t *testing.T) {
 	}
 }
 
-// TestPerfContainer: a server in namespaces of its own is reached by shared memory if it shares the directory of the socket. If not,
-// it is reached by UDP.
+// TestPerfContainer: a server in separate namespaces is reached over shared memory if it shares the socket directory,
+// otherwise over UDP.
 func TestPerfContainer(t *testing.T) {
 	for _, tt := range []struct{ name, script, link, reason string }{
 		{"a directory of its own", `mount -t tmpfs none "$D" && exec "$0" "$@"`, "udp", "cannot be reached"},

@@ -10,8 +10,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// TestPerfInterval: while a size is measured there is a line for each interval and rail, and shares add up. The rest after the last interval may have
-// carried nothing.
+// TestPerfInterval: a running size prints one line per interval and rail, and shares add up. The rest after the last
+// interval may be idle.
 func TestPerfInterval(t *testing.T) {
 	out := succeed(t, "perf", "-s", "64K", "-D", "0.3", "--interval", "0.05")
 	lines := regexp.MustCompile(`(?m)^ +([0-9.]+) s  64 KiB    rail ([01]) +[0-9.]+ MiB/sec +([0-9.]+) %$`).FindAllStringSubmatch(out, -1)
@@ -31,7 +31,7 @@ func TestPerfInterval(t *testing.T) {
 	}
 }
 
-// TestPerfTimeline: --json has the rate over time. Its spans have no gaps, and together carried what the row did.
+// TestPerfTimeline: --json contains the rate over time. Its spans are contiguous and add up to the row's bytes.
 func TestPerfTimeline(t *testing.T) {
 	for _, args := range []string{"-s 64K -D 0.3 --interval 0.05", "-s 64K -D 0.3 -b --interval 0.05", "-c UC -q 2 -s 64K -D 0.2 --interval 0.05"} {
 		r := reportOf(t, strings.Fields(args)...)
@@ -47,7 +47,7 @@ func TestPerfTimeline(t *testing.T) {
 				rails += rate * (s.To - s.From)
 			}
 		}
-		// Rails count what is posted, and the rest of the last interval may be missing.
+		// Rails count posted bytes, and the last partial interval may be missing.
 		want := float64(r.Results[0].Iterations) * 65536
 		if len(line) < 1 || bytes > want*1.05 || bytes < want*0.5 || rails > want*1.5 || rails < want*0.5 {
 			t.Errorf("%s: %d spans with %.0f bytes, %.0f by rail, want some and about %.0f", args, len(line), bytes, rails, want)

@@ -6,20 +6,20 @@ import (
 	"testing"
 )
 
-// TestPerftestFlags: flags of perftest have their effect, or none if nothing is to be done.
+// TestPerftestFlags: perftest flags take effect, or are accepted and ignored where perf does not need them.
 func TestPerftestFlags(t *testing.T) {
 	succeed(t, "perf", "-F", "-N", "-s", "64", "-n", "10")
 	if out := succeed(t, "perf", "--help"); strings.Contains(out, "--CPU-freq") || strings.Contains(out, "--rdma_cm") {
 		t.Errorf("the help has flags that are only understood:\n%s", out)
 	}
-	// -d names one device, which is not there.
+	// -d selects a missing device.
 	status, _, stderr := command(t.Context(), "perf", "--provider", "auto", "-d", "mlx5_77")
 	if status == exitOK || stderr == "" {
 		t.Errorf("-d of a device that is not there: status %d, %q, want an error", status, stderr)
 	}
 }
 
-// TestPerftestAnswers: what perf does not do is answered with what to use.
+// TestPerftestAnswers: the error for an unsupported perftest flag names the replacement.
 func TestPerftestAnswers(t *testing.T) {
 	for args, want := range map[string]string{
 		"-i 1":           "--devices mlx5_0:1",
@@ -38,7 +38,7 @@ func TestPerftestAnswers(t *testing.T) {
 	}
 }
 
-// TestPerftestPort: -p is the port of the client's host.
+// TestPerftestPort: -p sets the port of the client's host.
 func TestPerftestPort(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serve(t, "--token-file", token)

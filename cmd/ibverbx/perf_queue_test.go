@@ -9,12 +9,11 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// TestPerfServerManyClients: a hundred clients that come at once are all served, one after the other, and those that have to
-// wait are told so.
+// TestPerfServerManyClients: a hundred simultaneous clients are served one at a time, and queued clients are notified.
 func TestPerfServerManyClients(t *testing.T) {
 	const clients = 100
 	dir := t.TempDir()
-	succeed(t, "cert", dir) // a token takes more time to prove
+	succeed(t, "cert", dir) // faster to verify than a token
 	auth := func(side string) []string {
 		return []string{"--ca", filepath.Join(dir, "ca.pem"), "--cert", filepath.Join(dir, side+".pem"), "--key", filepath.Join(dir, side+".key")}
 	}
@@ -42,7 +41,7 @@ func TestPerfServerManyClients(t *testing.T) {
 	}
 }
 
-// TestPerfServerSilentClient: a client that is let in and says nothing delays no other.
+// TestPerfServerSilentClient: an idle authenticated client does not delay others.
 func TestPerfServerSilentClient(t *testing.T) {
 	secret := "a secret of this test, long enough"
 	token := newToken(t, secret)

@@ -11,9 +11,8 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// TestRXETrafficClass: the kernel's rxe devices send every packet of a VirtualQP with the traffic
-// class of the flags, also with the transport of package reliable. The hop limit of RoCE v2 is not
-// that of the flags: the kernel takes it from the route.
+// TestRXETrafficClass: rxe devices send every packet of a VirtualQP with the traffic class of the flags, including
+// with package reliable. The RoCE v2 hop limit is ignored: the kernel takes it from the route.
 func TestRXETrafficClass(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
@@ -35,7 +34,7 @@ func TestRXETrafficClass(t *testing.T) {
 		for b := make([]byte, 1<<16); ; {
 			n, _, err := unix.Recvfrom(fd, b, 0)
 			if err != nil {
-				break // nothing more has been captured
+				break // end of the capture
 			}
 			const udp, rocePort = 17, 4791
 			if n < 28 || b[0] != 0x45 || b[9] != udp || int(b[22])<<8|int(b[23]) != rocePort {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPerfSealed: packets between processes are sealed, and the report says so. With --unsealed on both sides they are plain,
-// and on one side it is an error on both.
+// TestPerfSealed: packets between processes are sealed, and the report shows it. With --unsealed on both sides they
+// are not sealed; on one side only, both sides fail.
 func TestPerfSealed(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	for _, tt := range []struct {

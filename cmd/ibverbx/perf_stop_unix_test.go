@@ -13,9 +13,9 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// A server that stands still for so long that lanes exceed their retries costs time and
-// nothing else: they are rebuilt, and every byte is right. Without --check there are requests
-// in flight all the time; with it there may be none when the server stops.
+// TestPerfSurvivesStop: a server stopped long enough for lanes to exceed their retries only costs time. The lanes are
+// rebuilt and the data is intact. Without --check, requests are always in flight; with it, possibly none when the
+// server stops.
 func TestPerfSurvivesStop(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
@@ -36,7 +36,7 @@ func survivesStop(t *testing.T, check bool) {
 		args = append(args, "--check")
 	}
 	client := begin(t, args...)
-	server.prints("TX depth") // both sides are ready, and the client has begun or soon will
+	server.prints("TX depth") // both sides are ready, and the client is about to start
 	time.Sleep(time.Second)
 	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatalf("Signal: got %v, want no error", err)
@@ -56,7 +56,7 @@ func survivesStop(t *testing.T, check bool) {
 	for _, lane := range r.PerLane {
 		deaths += lane.Deaths
 	}
-	if !check && deaths == 0 { // how many is a matter of timers
+	if !check && deaths == 0 { // the exact number depends on timers
 		t.Errorf("no lane was lost, want some")
 	}
 	if status := server.end(); status != exitOK {
@@ -64,8 +64,8 @@ func survivesStop(t *testing.T, check bool) {
 	}
 }
 
-// TestPerfSecondSignal: a second signal ends a client at once, whatever it waits for. It is SIGTERM, because a shell has jobs in the
-// background ignore SIGINT.
+// TestPerfSecondSignal: a second signal stops a client immediately, even while it is blocked. The test uses SIGTERM,
+// because background jobs of a shell ignore SIGINT.
 func TestPerfSecondSignal(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
@@ -74,7 +74,7 @@ func TestPerfSecondSignal(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() { ended <- client.end() }()
 	for {
-		_ = client.cmd.Process.Signal(syscall.SIGTERM) // an error if it has ended
+		_ = client.cmd.Process.Signal(syscall.SIGTERM) // fails if the process has exited
 		select {
 		case <-ended:
 			if status, _ := client.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {

@@ -24,27 +24,27 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// victim is a session of another user, as its attacker sees it. The attacker knows everything but the token.
+// victim is another user's session, as seen by its attacker, who knows everything except the token.
 type victim struct {
 	UID   int
-	Addr  string // where the server listens
-	Token string // the file
+	Addr  string // listen address of the server
+	Token string // token file
 	PIDs  []int
 }
 
-// asVictim is the variable that makes TestOtherUser the attacker of a session.
+// asVictim is the environment variable that turns TestOtherUser into an attacker.
 const asVictim = "IBVERBX_TEST_VICTIM"
 
 // account is a user with a session: a server and a client.
 type account struct {
 	uid            int
 	binary         string
-	dir            string // for temporary files
+	dir            string // temporary directory
 	victim         victim
 	server, client *process
 }
 
-// as returns a command of the user.
+// as returns a command that runs as the user.
 func (a *account) as(t *testing.T, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), a.binary, args...)
 	cmd.Dir, cmd.Env = "/", append(os.Environ(), "TMPDIR="+a.dir)
@@ -65,11 +65,11 @@ func (a *account) begin(t *testing.T, link string) {
 	a.server, a.victim.Addr = served(t, start(t, a.as(t, serverArgs(token)...)))
 	a.client = start(t, a.as(t, "perf", a.victim.Addr, "--token-file", token, "--link", link, "-s", "64K", "-D", "600", "--check"))
 	t.Cleanup(func() { _ = a.client.cmd.Process.Kill(); a.client.end() })
-	a.client.prints("TX depth") // it measures
+	a.client.prints("TX depth") // the measurement has started
 	a.victim.PIDs = []int{a.server.cmd.Process.Pid, a.client.cmd.Process.Pid}
 }
 
-// attack makes the user attack a session. The returned function waits for the end of the attack.
+// attack starts an attack on a session as this user. The returned function waits for it to finish.
 func (a *account) attack(t *testing.T, v victim) (wait func()) {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -91,8 +91,8 @@ func (a *account) attack(t *testing.T, v victim) (wait func()) {
 	}
 }
 
-// TestTwoUsers: two users of a host have a session each, over UDP and over shared memory, and attack that of the other with
-// all that the kernel lets them do. Neither reads or ends it.
+// TestTwoUsers: two users on a host run a session each, over UDP and shared memory, and attack each other's with every
+// means the kernel allows. Neither can read or stop the other's session.
 func TestTwoUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start processes of other users")
@@ -116,7 +116,7 @@ func TestTwoUsers(t *testing.T) {
 	}
 }
 
-// TestOtherUser is the attacker of TestTwoUsers, in a process of another user.
+// TestOtherUser is the attacker in TestTwoUsers. It runs as another user.
 func TestOtherUser(t *testing.T) {
 	var v victim
 	if os.Getenv(asVictim) == "" {
@@ -142,7 +142,7 @@ func TestOtherUser(t *testing.T) {
 		}
 	}
 	for _, to := range portsOf(t, v.UID) {
-		if to.Port() < 20000 { // those of NICs, not of another attacker
+		if to.Port() < 20000 { // a NIC, not another attacker
 			takeOver(t, v.UID, to)
 		}
 	}
@@ -175,7 +175,7 @@ func copyOf(pid int) error {
 	return err
 }
 
-// portsOf returns the UDP ports of a user, which the kernel tells everybody.
+// portsOf returns a user's UDP ports, which the kernel shows to all users.
 func portsOf(t *testing.T, uid int) (ports []netip.AddrPort) {
 	b, err := os.ReadFile("/proc/net/udp")
 	if err != nil {
@@ -197,7 +197,7 @@ func portsOf(t *testing.T, uid int) (ports []netip.AddrPort) {
 	return ports
 }
 
-// flood sends packets to the ports of a user from a port of its own. It returns how many it has sent.
+// flood sends packets to a user's ports from its own socket and returns their number.
 func flood(t *testing.T, uid int) (sent int) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -228,11 +228,11 @@ func flood(t *testing.T, uid int) (sent int) {
 			}
 		}
 	}
-	time.Sleep(time.Millisecond) // the sessions need the cores too
+	time.Sleep(time.Millisecond) // leave CPU time for the sessions
 	return sent
 }
 
-// takeOver wants that no socket can be bound to a port that another user has. The user may just have closed it.
+// takeOver checks that another user's port cannot be bound. The user may have just closed it.
 func takeOver(t *testing.T, uid int, to netip.AddrPort) {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

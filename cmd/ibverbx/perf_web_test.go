@@ -13,8 +13,8 @@ import (
 	"ibverbx/internal/live"
 )
 
-// watchPerf runs perf --web with more words, and returns what a viewer saw until the end. A viewer that comes when a short test is over, on a
-// machine that is busy, tries again with another.
+// watchPerf runs perf --web with additional arguments and returns what a viewer received. It retries if the test
+// finished before the viewer connected.
 func watchPerf(t *testing.T, words ...string) live.View {
 	t.Helper()
 	for range 50 {
@@ -42,7 +42,7 @@ func watchOnce(t *testing.T, words ...string) (v live.View, ok bool) {
 	go func() { _, _ = io.Copy(io.Discard, said) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get(strings.Fields(line)[1] + "stream")
-	if err != nil { // refused, or cut off in the middle
+	if err != nil { // refused, or cut off
 		t.Logf("a test ended with status %d before its viewer had an answer: %v", <-ended, err)
 		return v, false
 	}
@@ -81,7 +81,7 @@ func watchOnce(t *testing.T, words ...string) (v live.View, ok bool) {
 	return v, true
 }
 
-// TestPerfWeb: the page of perf shows every size, its rails and lanes, and the verdict. Nothing can be pulled.
+// TestPerfWeb: the perf page shows every size with its rails and lanes, and the verdict. It offers no actions.
 func TestPerfWeb(t *testing.T) {
 	t.Parallel()
 	v := watchPerf(t, "-s", "64K,1M", "-D", "0.4", "--rails", "2", "-q", "4")
@@ -114,11 +114,11 @@ func TestPerfWeb(t *testing.T) {
 	}
 }
 
-// TestPerfWebOthers: latency, raw QPs and a lost rail are shown too.
+// TestPerfWebOthers: the page supports latency tests, raw QPs and rail loss.
 func TestPerfWebOthers(t *testing.T) {
 	t.Parallel()
 	v := watchPerf(t, "send", "--lat", "-s", "64", "-D", "2")
-	// A sample of a time in which no message ended has none.
+	// A sample without completed messages lacks latencies.
 	if !slices.ContainsFunc(v.Samples, func(s live.Sample) bool { return s.P50 > 0 && s.P99 >= s.P50 }) {
 		t.Errorf("the samples of --lat are %+v, want latencies", v.Samples)
 	}

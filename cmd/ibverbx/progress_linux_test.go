@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a terminal of the kernel, and what was written to it.
+// terminal is a pseudoterminal with a record of its output.
 type terminal struct {
 	file *os.File      // for the process
-	read chan struct{} // closed when no process has the terminal any more, and all was read
+	read chan struct{} // closed once all processes have closed the terminal and its output was read
 
 	mu      sync.Mutex
 	written bytes.Buffer
@@ -65,7 +65,7 @@ func newTerminal(t *testing.T, width, height uint16) *terminal {
 	return term
 }
 
-// end waits until all is read that processes, which have ended, have written.
+// end waits until the output of all exited processes was read.
 func (x *terminal) end() {
 	_ = x.file.Close()
 	<-x.read
@@ -77,8 +77,7 @@ func (x *terminal) text() string {
 	return x.written.String()
 }
 
-// shows waits until the terminal has shown a text that matches, behind the first n bytes, and returns how many bytes it
-// has shown by then.
+// shows waits for output after the first n bytes that matches, and returns the offset of the end of the match.
 func (x *terminal) shows(t *testing.T, n int, match string) int {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -92,8 +91,8 @@ func (x *terminal) shows(t *testing.T, n int, match string) int {
 	}
 }
 
-// TestPerfProgressFrozenServer: the line of a client shows its rate. When the server is stopped it shows that the test is
-// stalled, and the bar stands still. When the server goes on there is a rate again. The bar never goes back.
+// TestPerfProgressFrozenServer: the client's progress line shows its rate. While the server is stopped, it shows a
+// stall and the bar does not move. The rate returns when the server resumes. The bar never decreases.
 func TestPerfProgressFrozenServer(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")

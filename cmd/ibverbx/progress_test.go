@@ -8,8 +8,8 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-// TestPerfProgressText: the line has rate, time left, and lanes lost and rebuilt. A stalled test says so instead of a rate.
-// All lines fit 80 columns.
+// TestPerfProgressText: the line shows the rate, the time left, and lost and rebuilt lanes. A stall replaces the rate.
+// Every line fits in 80 columns.
 func TestPerfProgressText(t *testing.T) {
 	const size = 1 << 20
 	start := time.Now()

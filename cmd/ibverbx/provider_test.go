@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAutoSaysWhy: auto says which NICs it takes.
+// TestAutoSaysWhy: auto prints which NICs it selects.
 func TestAutoSaysWhy(t *testing.T) {
 	for _, args := range []string{"perf -s 8 -n 100 --provider auto", "devices --provider auto"} {
 		var out, stderr bytes.Buffer
@@ -18,8 +18,7 @@ func TestAutoSaysWhy(t *testing.T) {
 	}
 }
 
-// TestNoSuchDevice: a provider or a device that is not there ends the command with a reason
-// and what to do.
+// TestNoSuchDevice: an unknown provider or device fails the command, with the reason and the next step.
 func TestNoSuchDevice(t *testing.T) {
 	for _, args := range []string{
 		"perf -s 8 -n 100 --provider rdmacore --devices =nothere0",

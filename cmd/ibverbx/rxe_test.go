@@ -15,7 +15,7 @@ var (
 	blocks  = regexp.MustCompile("[▁▂▃▄▅▆▇█]+")
 )
 
-// withoutNumbers is what a command prints, without its numbers: those change.
+// withoutNumbers strips the numbers from output, because they vary.
 func withoutNumbers(out string) string {
 	out = numbers.ReplaceAllString(out, "N")
 	out = rules.ReplaceAllString(out, "-----")
@@ -27,8 +27,8 @@ func withoutNumbers(out string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// withoutChance leaves out what depends on how busy the machine is: the verdict, which may take several lines, and lanes, which
-// are shown if they differ.
+// withoutChance strips load-dependent output: the verdict, which may span several lines, and lanes, which appear only
+// if they differ.
 func withoutChance(out string) string {
 	var b strings.Builder
 	verdict := false
@@ -41,8 +41,7 @@ func withoutChance(out string) string {
 	return b.String()
 }
 
-// TestRXE runs the tool on the kernel's rxe devices, in the virtual machine of test/rxe, and
-// compares what it prints with what is kept in testdata.
+// TestRXE runs the tool on rxe devices, in the virtual machine of test/rxe, and compares its output with testdata.
 func TestRXE(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")

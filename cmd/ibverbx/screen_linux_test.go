@@ -14,8 +14,7 @@ import (
 
 var rewrite = flag.Bool("update", false, "write the golden files")
 
-// screenOf is what a terminal shows after all was written to it. A line may have been written several times, and
-// numbers, which are never the same twice, are N.
+// screenOf renders terminal output: text after a carriage return overwrites its line.
 func screenOf(written string) string {
 	var lines []string
 	for line := range strings.SplitSeq(strings.ReplaceAll(written, "\r\n", "\n"), "\n") {
@@ -29,22 +28,23 @@ func screenOf(written string) string {
 	return strings.Join(lines, "\n")
 }
 
-// numberless replaces numbers, and columns that depend on their widths. Lines that are then alike are one.
+// numberless replaces numbers with N and collapses spaces, which depend on number widths. Consecutive equal lines are
+// merged.
 func numberless(screen string) string {
 	screen = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f.:]*\b`).ReplaceAllString(screen, "N")
 	screen = regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(screen, "\x1b", "^["), " ")
 	return strings.Join(slices.Compact(strings.Split(screen, "\n")), "\n")
 }
 
-// TestScreens: what commands show on a terminal fits it, has no rest of a progress line, and is as it was. The golden files
-// are testdata/screen-NAME.txt; go test -update writes them.
+// TestScreens: the terminal output of commands fits the terminal, contains no leftovers of a progress line and matches
+// the golden files testdata/screen-NAME.txt. Update them with go test -update.
 func TestScreens(t *testing.T) {
 	for name, args := range map[string]string{
 		"perf":     "perf -s 64,64K -n 200 -q 2 --provider softnic",
 		"lat":      "perf --lat -s 8 -n 200 --provider softnic",
 		"interval": "perf -s 64K -D 0.25 --interval 0.1 --provider softnic",
 		"devices":  "devices --provider softnic",
-		"doctor":   "doctor", // what it finds depends on the machine
+		"doctor":   "doctor", // findings depend on the machine
 	} {
 		for _, size := range [][2]uint16{{80, 24}, {120, 40}} {
 			t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// isSetting reports whether a variable changes what commands show.
+// isSetting reports whether a variable changes the output of commands.
 func isSetting(variable string) bool { return strings.HasPrefix(variable, "IBVERBX_") }
 
 // goldenScreen compares a screen with its golden file.
@@ -88,8 +88,8 @@ func goldenScreen(t *testing.T, name, got string) {
 	}
 }
 
-// TestDevicesOfSoftware: devices --provider softnic does not use the NVIDIA driver, here one that does not start. So its
-// screen is the same on every machine.
+// TestDevicesOfSoftware: devices --provider softnic does not load the NVIDIA driver, here one that fails to
+// initialize. Its output is the same on every machine.
 func TestDevicesOfSoftware(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestDevicesOfSoftware(t *testing.T) {
 		t.Fatalf("compile the stand-in: got %v, want no error:\n%s", err, out)
 	}
 	state := make([]byte, 4096)
-	state[0] = 3 // what cuInit returns: CUDA_ERROR_NOT_INITIALIZED
+	state[0] = 3 // result of cuInit: CUDA_ERROR_NOT_INITIALIZED
 	if err := os.WriteFile(filepath.Join(dir, "state"), state, 0o600); err != nil {
 		t.Fatalf("WriteFile: got %v, want no error", err)
 	}

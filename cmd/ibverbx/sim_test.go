@@ -51,7 +51,7 @@ func TestSimList(t *testing.T) {
 	}
 }
 
-// TestSimMeasured: a measured scenario prints what was promised, and the same each time.
+// TestSimMeasured: the results of a measured scenario meet its guarantees and are reproducible.
 func TestSimMeasured(t *testing.T) {
 	v := object(t, "sim", "--scenario", "reliable-400g-loss-0.1", "--seed", "7")
 	if ratio, ok := v["goodput_ratio"].(float64); !ok || ratio < 0.9 || ratio > 1 {
@@ -68,7 +68,7 @@ func TestSimMeasured(t *testing.T) {
 	if v["bytes"].(float64) < 256<<20 {
 		t.Errorf("bytes = %v, want at least 256 MiB", v["bytes"])
 	}
-	args := []string{"sim", "--scenario", "reliable-400g-rtt-step"} // a short one
+	args := []string{"sim", "--scenario", "reliable-400g-rtt-step"} // a short scenario
 	first := succeed(t, append(args, "--json")...)
 	if second := succeed(t, append(args, "--json")...); first != second {
 		t.Errorf("two runs of one seed differ:\n%s\n%s", first, second)
@@ -77,7 +77,7 @@ func TestSimMeasured(t *testing.T) {
 	says(t, out, "goodput ", "p99.9", "aim: retransmit_ratio below 0.02: reached")
 }
 
-// TestSimTrace: a trace is lines of JSON, and the same each time.
+// TestSimTrace: a trace consists of JSON lines and is reproducible.
 func TestSimTrace(t *testing.T) {
 	read := func(name string) string {
 		file := filepath.Join(t.TempDir(), name)
@@ -99,8 +99,7 @@ func TestSimTrace(t *testing.T) {
 	}
 }
 
-// TestSimTraceOnFullDisk checks that a trace that cannot be written is an error of the disk, not a
-// broken promise.
+// TestSimTraceOnFullDisk: a failed trace write is reported as a disk error, not as a violated guarantee.
 func TestSimTraceOnFullDisk(t *testing.T) {
 	const full = "/dev/full"
 	if _, err := os.Stat(full); err != nil {
@@ -112,8 +111,8 @@ func TestSimTraceOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestSimFailure: a scenario that is not kept ends with status 1, the seed, a smaller
-// scenario that fails as well, and the command.
+// TestSimFailure: a scenario that violates a guarantee exits with status 1 and prints the seed, a smaller failing
+// scenario and the command.
 func TestSimFailure(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "wrong.txt")

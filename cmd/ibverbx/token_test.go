@@ -12,8 +12,8 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// TestToken: two sides meet with the file that the command makes. Only its owner can read it, each has
-// another secret, and a file that exists stays as it is.
+// TestToken: a token file from the command authenticates both sides. It is readable by its owner only, holds a unique
+// secret, and is never overwritten.
 func TestToken(t *testing.T) {
 	file, other := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "token")
 	out := succeed(t, "token", file)
@@ -57,7 +57,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestWriteNewLeavesNothingBehind: a file that cannot be written, on a full disk for example, is gone.
+// TestWriteNewLeavesNothingBehind: a failed write, such as on a full disk, removes the file.
 func TestWriteNewLeavesNothingBehind(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	full := errors.New("no space left on device")
