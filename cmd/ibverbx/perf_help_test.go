@@ -73,7 +73,7 @@ func TestPerfFlagsAreCommonOrRare(t *testing.T) {
 	}
 }
 
-// TestPerfSides: a flag or word of the other side is refused with the command that takes it.
+// TestPerfSides: the error for a flag or argument of the other side names the right command.
 func TestPerfSides(t *testing.T) {
 	for _, name := range []string{"listen", "once", "lend", "token-dir"} {
 		refused(t, "perf --"+name, "--"+name+" belongs to the server: use it with 'ibverbx perf serve'")
@@ -84,7 +84,7 @@ func TestPerfSides(t *testing.T) {
 	refused(t, "perf serve --nothing", "unknown flag: --nothing")
 }
 
-// TestPerfServerAlias: the older --server is perf serve, wherever it stands.
+// TestPerfServerAlias: --server, the older name of perf serve, works in any position.
 func TestPerfServerAlias(t *testing.T) {
 	for args, want := range map[string]string{
 		"perf --server --once":         "perf serve --once",

@@ -13,7 +13,7 @@ import (
 	"ibverbx/internal/live"
 )
 
-// watchPerf runs perf --web with additional arguments and returns what a viewer received. It retries if the test
+// watchPerf runs perf --web with additional arguments and returns the data a viewer received. It retries if the test
 // finished before the viewer connected.
 func watchPerf(t *testing.T, words ...string) live.View {
 	t.Helper()
