@@ -247,7 +247,7 @@ func (later) Gone(service.Peer, error)             {}
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	p.dial(t)
-	there := p.there.Node.Service()
+	there := p.there.Service()
 	host := there.Attached(service.StreamID)
 	there.Detach(service.StreamID)
 	wantOK(t, "Attach", there.Attach(service.Service{ID: service.StreamID, Version: version + 1, Handler: later{}}))

@@ -244,12 +244,12 @@ func TestOpenWhileLeaving(t *testing.T) {
 // TestCloseWaitsForClose: an Engine is being closed by another goroutine. Close waits for that one, or until its context is done.
 func TestCloseWaitsForClose(t *testing.T) {
 	h := memoryNetwork(1).start(t, hostConfig{})
-	wantOK(t, "Take", h.Engine.closing.Take(soon(t))) // as the other goroutine has
+	wantOK(t, "Take", h.closing.Take(soon(t))) // as the other goroutine has
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	wantErr(t, "Close", h.Engine.Close(ctx), context.Canceled)
+	wantErr(t, "Close", h.Close(ctx), context.Canceled)
 	done := make(chan error)
-	go func() { done <- h.Engine.Close(soon(t)) }()
-	h.Engine.closing.Give()
+	go func() { done <- h.Close(soon(t)) }()
+	h.closing.Give()
 	wantOK(t, "Close", <-done)
 }
