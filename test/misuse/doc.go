@@ -1,3 +1,3 @@
-// Package misuse calls the public packages in ways that no correct program needs: Close from several goroutines at once, and functions with
-// zero values. They return errors; they neither race nor crash.
+// Package misuse tests calls that no correct program needs: Close of one public object from several goroutines at once. One call closes, the
+// others wait for it.
 package misuse
