@@ -20,7 +20,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream test-gpu test-forward nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream test-gpu test-forward nightly steady cover clean
 
 all: vet test lint
 
@@ -65,6 +65,11 @@ $(LINT):
 
 bench:
 	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx ./test/engine/traffic
+
+# ibverbx beside the programs that people would use instead: one table, and .cache/bench-peers.json. About 15 minutes
+# on an idle machine. go run ./test/peers -rows UDP measures a part.
+bench-peers:
+	$(GO) run ./test/peers
 
 # Every benchmark runs; what it prints means nothing. A slice has a part of the packages.
 bench-smoke:

@@ -119,25 +119,31 @@ func TestThousandIdlePeers(t *testing.T) {
 	}
 }
 
-// BenchmarkParkedPeers measures the CPU share of 1,000 parked sessions, including keepalives, and the memory
-// per session. Both ends are in this process, so the results are halved. The targets are 2 % and 64 KiB. It
-// needs IBVERBX_LONG=1 and -benchtime 1x.
-func BenchmarkParkedPeers(b *testing.B) {
+// BenchmarkIdlePeers measures the CPU share of 1,000 idle sessions, including keepalives, and the memory per session:
+// ready, or parked. Both ends are in this process, so the results are halved. It needs IBVERBX_LONG=1 and -benchtime 1x.
+func BenchmarkIdlePeers(b *testing.B) {
 	if os.Getenv("IBVERBX_LONG") != "1" {
-		b.Skip("it takes half a minute: set IBVERBX_LONG=1")
+		b.Skip("it takes a minute: set IBVERBX_LONG=1")
 	}
+	b.Run("ready", func(b *testing.B) { benchIdle(b, false) })
+	b.Run("parked", func(b *testing.B) { benchIdle(b, true) })
+}
+
+func benchIdle(b *testing.B, parked bool) {
 	const count = 1000
 	c := newCrowd(b, count, func(c *Config) { c.IdleAfter = time.Hour }) // otherwise 1,000 Nodes would check for idle sessions
 	before := resident(b)
 	c.meet(b)
-	for _, p := range c.one.node.Peers() {
-		p.node.mu.Lock()
-		p.seen = p.queue.counts.activity.Load()
-		p.current.park.Store(true)
-		p.current.poke()
-		p.node.mu.Unlock()
+	if parked {
+		for _, p := range c.one.node.Peers() {
+			p.node.mu.Lock()
+			p.seen = p.queue.counts.activity.Load()
+			p.current.park.Store(true)
+			p.current.poke()
+			p.node.mu.Unlock()
+		}
+		eventually(b, "all are parked", func() bool { return c.one.node.Stats().Parked == count })
 	}
-	eventually(b, "all are parked", func() bool { return c.one.node.Stats().Parked == count })
 	var share float64
 	for b.Loop() {
 		from, began := cpu(b), time.Now()

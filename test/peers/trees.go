@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	treeFiles = 2000
+	treeSize  = 20_000
+)
+
+// tree returns a directory with many small files, made on first use.
+func (b *bench) tree() (string, error) {
+	dir := filepath.Join(b.dir, "tree")
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	content := make([]byte, treeSize)
+	old := time.Now().Add(-time.Hour) // so that a comparison by time trusts them
+	for i := range treeFiles {
+		copy(content, fmt.Sprint("file ", i))
+		name := filepath.Join(dir, fmt.Sprintf("d%02d", i%20), fmt.Sprint("f", i))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(name, content, 0o644); err != nil {
+			return "", err
+		}
+		if err := os.Chtimes(name, old, old); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// copied runs a command that copies the tree to a directory, named by its last argument, and returns the seconds of
+// the first run, or if again is set, of a second one that finds nothing changed.
+func (b *bench) copied(ctx context.Context, again bool, args ...string) (_ float64, err error) {
+	to, err := os.MkdirTemp(b.dir, "copy")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.RemoveAll(to) }()
+	args = append(args, filepath.Join(to, "tree"))
+	var begin time.Time
+	for run := range 2 {
+		begin = time.Now()
+		if _, err := output(ctx, exec.CommandContext(ctx, args[0], args[1:]...)); err != nil {
+			return 0, err
+		}
+		if run == 0 && !again {
+			break
+		}
+	}
+	return time.Since(begin).Seconds(), nil
+}
+
+// get copies the tree with "ibverbx get".
+func (b *bench) get(again bool) side {
+	return func(ctx context.Context) (float64, error) {
+		dir, err := b.tree()
+		if err != nil {
+			return 0, err
+		}
+		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
+		return serving(server, "listening on ", func(addr string) (float64, error) {
+			addr, _, _ = strings.Cut(addr, ",")
+			return b.copied(ctx, again, b.tool, "get", "--token-file", b.token, strings.Fields(addr)[0], "tree")
+		})
+	}
+}
+
+// rsync copies the tree from an rsync daemon, with fsync as get does it.
+func (b *bench) rsync(again bool) side {
+	return func(ctx context.Context) (float64, error) {
+		if err := installed("rsync", "rsync"); err != nil {
+			return 0, err
+		}
+		dir, err := b.tree()
+		if err != nil {
+			return 0, err
+		}
+		port, err := freePort()
+		if err != nil {
+			return 0, err
+		}
+		config := filepath.Join(b.dir, "rsyncd.conf")
+		if err := os.WriteFile(config, fmt.Appendf(nil, "use chroot = no\n[tree]\npath = %s\n", dir), 0o600); err != nil {
+			return 0, err
+		}
+		server := exec.CommandContext(ctx, "rsync", "--daemon", "--no-detach", "--address", "127.0.0.1", "--port", port, "--config", config, "--log-file=/dev/stdout")
+		return serving(server, "rsyncd version", func(string) (float64, error) {
+			return b.copied(ctx, again, "rsync", "-a", "--fsync", "rsync://127.0.0.1:"+port+"/tree/")
+		})
+	}
+}
