@@ -103,9 +103,10 @@ test-stream:
 	cd test/stream && CGO_ENABLED=1 $(GO) test -race -count=$(REPEAT) -timeout 20m -run TestConn .
 	cd test/stream && $(GO) test -count=1 -timeout 20m -skip TestConn .
 
-# redis, PostgreSQL and iperf3 through ibverbx forward (docs/forward.md).
+# redis, PostgreSQL and iperf3 through ibverbx forward, and 160 kills of its processes (docs/forward.md).
 test-forward:
 	IBVERBX_FORWARD=1 $(GO) test -count=1 -timeout 10m ./test/forward
+	IBVERBX_SLICE=$${IBVERBX_SLICE:-0/1} $(GO) test -count=1 -timeout 10m -vet=off -run TestForwardKilled ./cmd/ibverbx
 
 # .ci/run with every suite in full.
 nightly:

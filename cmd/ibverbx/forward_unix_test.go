@@ -3,13 +3,105 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"ibverbx/internal/slice"
 )
+
+// TestForwardKilled: when forward or serve is killed during a download or an upload, the reader gets a reset, never a
+// clean end of data. Every second writer has half-closed the connection.
+func TestForwardKilled(t *testing.T) {
+	kills, conns := slice.Of(t).Count(40), 2
+	token := newToken(t, "a secret of this test, long enough")
+	for _, way := range []string{"download", "upload"} {
+		for _, victim := range []string{"forward", "serve"} {
+			t.Run(way+"/"+victim, func(t *testing.T) {
+				t.Parallel()
+				clean := 0
+				for range kills {
+					clean += killForward(t, token, conns, way == "upload", victim == "serve")
+				}
+				if clean > 0 {
+					t.Errorf("%d of %d readers saw a clean end of data, want a reset", clean, kills*conns)
+				}
+			})
+		}
+	}
+}
+
+// killForward kills a side of a forward while its connections carry data. It returns the number of readers that saw a
+// clean end of data.
+func killForward(t *testing.T, token string, conns int, upload, killServe bool) (clean int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	to := l.Addr().String()
+	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--forward", to)
+	client, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token)
+	moved, ends := make(chan error, conns), make(chan error, conns)
+	for i := range conns {
+		writer, err := net.Dial("tcp", at[0])
+		if err != nil {
+			t.Fatalf("Dial: got %v, want no error", err)
+		}
+		defer func() { _ = writer.Close() }()
+		reader, err := l.Accept()
+		if err != nil {
+			t.Fatalf("Accept: got %v, want no error", err)
+		}
+		defer func() { _ = reader.Close() }()
+		if !upload {
+			reader, writer = writer, reader
+		}
+		if i%2 == 0 {
+			_ = reader.(*net.TCPConn).CloseWrite()
+		}
+		go func() {
+			for b := make([]byte, 64<<10); ; {
+				if _, err := writer.Write(b); err != nil {
+					return
+				}
+			}
+		}()
+		go func() {
+			_ = reader.SetReadDeadline(time.Now().Add(time.Minute))
+			_, err := io.CopyN(io.Discard, reader, 256<<10)
+			moved <- err
+			_, err = io.Copy(io.Discard, reader)
+			ends <- err
+		}()
+	}
+	for range conns {
+		if err := <-moved; err != nil {
+			t.Fatalf("Read: got %v, want no error", err)
+		}
+	}
+	dies, stays := client, server
+	if killServe {
+		dies, stays = server, client
+	}
+	_ = dies.cmd.Process.Kill()
+	for range conns {
+		switch err := <-ends; {
+		case err == nil:
+			clean++
+		case !errors.Is(err, syscall.ECONNRESET):
+			t.Errorf("Read after the kill: got %v, want %v", err, syscall.ECONNRESET)
+		}
+	}
+	_ = stays.cmd.Process.Kill()
+	_, _ = dies.end(), stays.end()
+	return clean
+}
 
 // TestForwardFrozenPeer: forward and serve exit with status 0 even if the peer process is frozen.
 func TestForwardFrozenPeer(t *testing.T) {

@@ -108,6 +108,9 @@ func (d *door) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		c, err := l.Accept()
 		var system syscall.Errno
+		if err == nil {
+			setLinger(c, 0)
+		}
 		if err == nil || ctx.Err() != nil || !errors.As(err, &system) {
 			return c, err
 		}

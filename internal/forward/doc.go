@@ -5,8 +5,9 @@
 //	client:  program -> TCP -> Client -> stream ->  Server -> TCP -> target
 //
 // To programs, this behaves like TCP. A half-close is passed on, and the other direction continues.
-// A connection that is reset, or lost with its session, is reset on the other side. If the target
-// is unreachable, the connection is reset immediately.
+// A connection that is reset, or lost with its session, is reset on the other side. If this process
+// is killed, the kernel resets its connections. If the target is unreachable, the connection is
+// reset immediately.
 //
 // A stream starts with the Client's request and the Server's reply, followed by the connection's
 // data. The package uses streams only as net.Conn and net.Listener.

@@ -30,6 +30,7 @@ func join(ctx context.Context, s, c net.Conn) {
 	both.Go(func() { j.send(ctx) })
 	both.Go(j.receive)
 	both.Wait()
+	setLinger(c, -1) // the kernel delivers data still in its buffers
 	_ = c.Close()
 	_ = s.Close()
 }
@@ -112,16 +113,21 @@ func ofRead(err error) bool {
 	return false
 }
 
+// setLinger makes Close reset a TCP connection (0), or deliver buffered data first (-1, the default). Connections have 0
+// from the start until join has moved all data, so that the kernel resets them if this process is killed.
+func setLinger(c net.Conn, seconds int) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(seconds)
+	}
+}
+
 // reset closes a connection abortively, so that the other end does not see a regular end of data.
 // It may be called again.
 func reset(c net.Conn) {
-	switch c := c.(type) {
-	case interface{ Reset() error }: // a stream
-		_ = c.Reset()
-	case *net.TCPConn:
-		_ = c.SetLinger(0)
-		_ = c.Close()
-	default:
-		_ = c.Close()
+	if s, ok := c.(interface{ Reset() error }); ok { // a stream
+		_ = s.Reset()
+		return
 	}
+	setLinger(c, 0)
+	_ = c.Close()
 }

@@ -96,6 +96,7 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, *reply) {
 	b, err := (&net.Dialer{Timeout: targetTime}).DialContext(ctx, q.target.network(), string(q.target))
 	switch {
 	case err == nil:
+		setLinger(b, 0)
 		if down.gone() {
 			s.say("%s is back", q.target)
 		}
