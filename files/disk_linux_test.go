@@ -2,8 +2,11 @@ package files
 
 import (
 	"bytes"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -112,5 +115,44 @@ func TestPlantedPartialFile(t *testing.T) {
 		if _, err := os.Lstat(name); !os.IsNotExist(err) {
 			t.Errorf("%s: error %v, want that it does not exist", name, err)
 		}
+	}
+}
+
+// TestSpecialFiles: FIFOs and sockets in a directory are skipped. The Status of a get and of a put counts all of them, and names the first
+// ones.
+func TestSpecialFiles(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	writeFile(t, filepath.Join(d.dir, "top/a/f"), []byte("file"))
+	var want []string
+	for i := range maxNamed + 3 {
+		want = append(want, fmt.Sprintf("a/pipe%02d", i))
+		wantOK(t, "Mkfifo", syscall.Mkfifo(filepath.Join(d.dir, "top", want[i]), 0o600))
+	}
+	t.Chdir(filepath.Join(d.dir, "top")) // the name of a socket must be short
+	l, err := net.Listen("unix", "socket")
+	wantOK(t, "Listen", err)
+	defer func() { _ = l.Close() }()
+	to := filepath.Join(d.to, "new")
+	get := d.peer.GetFile("d/top", to, TransferConfig{})
+	wantOK(t, "GetFile", get.Wait(soon(t)))
+	put := d.peer.PutFile(filepath.Join(d.dir, "top"), "d/put", TransferConfig{})
+	wantOK(t, "PutFile", put.Wait(soon(t)))
+	for _, s := range []Status{get.Status(), put.Status()} {
+		if s.Skipped != maxNamed+4 || !slices.Equal(s.SkippedNames, want[:maxNamed]) || s.Total != 4 {
+			t.Errorf("Status() = %+v, want %d skipped files, %q first", s, maxNamed+4, want[:maxNamed])
+		}
+	}
+	for _, dir := range []string{to, filepath.Join(d.dir, "put")} {
+		wantFile(t, filepath.Join(dir, "a/f"), []byte("file"))
+		for name, most := range map[string]int{"": 1, "a": 1} {
+			if list, err := os.ReadDir(filepath.Join(dir, name)); len(list) != most {
+				t.Errorf("%s/%s has %v, %v, want %d entry", dir, name, list, err, most)
+			}
+		}
+	}
+	list, err := d.peer.List(soon(t), "d/top")
+	wantOK(t, "List", err)
+	if len(list) != 1 || list[0].Name != "d/top/a" {
+		t.Errorf("List = %v, want the directory only", list)
 	}
 }

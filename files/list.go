@@ -164,19 +164,23 @@ type Info struct {
 }
 
 // List returns the entries of a remote directory, or the file itself if name is a file. An empty name lists all Exports that this side may
-// use. The result is sorted by name. List returns ErrNotFound for an unknown or denied name, and ErrTooLong if name or the directory is too
+// use. The result is sorted by name, without special files. List returns ErrNotFound for an unknown or denied name, and ErrTooLong if name or the directory is too
 // large.
 func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	entries, err := p.entries(ctx, name, &treeRoom{})
 	if err != nil {
 		return nil, newError("list", p, name, err)
 	}
-	list := make([]Info, len(entries))
-	for i, e := range entries {
-		list[i] = Info{Name: path.Join(name, e.Name), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Link: e.Link, Access: e.access}
-		if e.access != 0 {
-			list[i].Name = e.Name
+	list := make([]Info, 0, len(entries))
+	for _, e := range entries {
+		if chunk.Special(e.Mode) {
+			continue
 		}
+		i := Info{Name: path.Join(name, e.Name), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Link: e.Link, Access: e.access}
+		if e.access != 0 {
+			i.Name = e.Name
+		}
+		list = append(list, i)
 	}
 	return list, nil
 }

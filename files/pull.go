@@ -24,8 +24,8 @@ type pull struct {
 	counts *counts
 	// room counts the entries of a tree against its limits.
 	room treeRoom
-	// left records the skipped entries of a tree.
-	left omissions
+	// left records the entries of a tree that could not be received.
+	left omissions[error]
 }
 
 // counts is the progress of a file transfer.
@@ -34,6 +34,8 @@ type counts struct {
 	total, moved, kept, checked, toCheck atomic.Int64
 	// chunks counts verified chunks, bad the ones requested again.
 	chunks, bad atomic.Int64
+	// skipped names the special files of a tree.
+	skipped omissions[string]
 	// checking is the number of files being checked.
 	checking atomic.Int32
 	// name is the most recently started file.

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,9 +36,8 @@ func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 		if err := p.engine.publish(x); err != nil {
 			return errors.Join(err, x.root.Close())
 		}
-		total, err := sizeOf(ctx, x.cfg.Path)
+		err := t.counts.measure(ctx, x.cfg.Path)
 		if err == nil {
-			t.counts.total.Store(total)
 			err = t.offer(ctx, x, name, cfg)
 		}
 		return errors.Join(err, x.Close())
@@ -71,18 +71,20 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	return nil
 }
 
-// sizeOf returns the size of a file, or of all files in a directory.
-func sizeOf(ctx context.Context, file string) (total int64, err error) {
-	err = filepath.WalkDir(file, func(_ string, d fs.DirEntry, err error) error {
+// measure sets the total to the size of a local file, or of all files in a directory, and records the special files.
+func (c *counts) measure(ctx context.Context, file string) error {
+	return filepath.WalkDir(file, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
-			total += info.Size()
+		if chunk.Special(d.Type()) {
+			name, err = filepath.Rel(file, name)
+			c.skipped.add(filepath.ToSlash(name))
+		} else if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			c.total.Add(info.Size())
 		}
-		return context.Cause(ctx)
+		return cmp.Or(err, context.Cause(ctx))
 	})
-	return total, err
 }
 
 // storing is a file or directory that a peer uploads.

@@ -60,6 +60,7 @@ type Transfer struct {
 //
 // To resume an interrupted transfer, even after a process was killed, call GetFile again: existing data is verified by digest and not sent
 // again. Within a directory, entries that cannot be transferred are skipped; the transfer then fails and reports them at the end.
+// Special files, such as FIFOs, are skipped without an error, see Status.Skipped.
 func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("get", name)
 	t.run(func() error {
@@ -208,12 +209,17 @@ type Status struct {
 	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch. For PutFile they are known only at the
 	// end.
 	Chunks, ChunksRetried int64
+	// Skipped counts the special files of a directory, such as FIFOs, sockets and devices, which are never transferred. SkippedNames holds
+	// the first ones, at most 8, relative to the directory.
+	Skipped      int64
+	SkippedNames []string
 }
 
 // Status returns the transfer's progress, without rates.
 func (t *Transfer) Status() Status {
 	c := &t.counts
 	s := Status{Name: *c.name.Load(), BytesReused: c.kept.Load(), Chunks: c.chunks.Load(), ChunksRetried: c.bad.Load()}
+	s.Skipped, s.SkippedNames = c.skipped.get()
 	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()
 	if t.offered != nil {
 		s.Bytes = t.offered.served.Load()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"ibverbx/internal/chunk"
@@ -60,7 +61,7 @@ func syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// tree receives a directory. Entries that cannot be received are skipped.
+// tree receives a directory. Special files, and entries that cannot be received, are skipped.
 func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
 	if err := l.peer.trees.Take(ctx); err != nil {
 		return err
@@ -76,7 +77,7 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
 	if err := errors.Join(l.receive(ctx, name, root, entries), l.stage.close()); err != nil {
 		return err
 	}
-	return l.left.err()
+	return l.omitted()
 }
 
 // walk returns all entries of a remote directory tree. Directories precede their contents.
@@ -92,6 +93,10 @@ func (l *pull) walk(ctx context.Context, name, dir string, depth int, all []chun
 		e.Name = path.Join(dir, e.Name)
 		if e.access != 0 {
 			return nil, fmt.Errorf("%s: %w: it was a directory", dir, ErrChanged)
+		}
+		if chunk.Special(e.Mode) {
+			l.counts.skipped.add(e.Name)
+			continue
 		}
 		if err := e.Check(); err != nil {
 			l.left.add(err)
@@ -155,28 +160,39 @@ func (l *pull) receive(ctx context.Context, name string, root *os.Root, entries 
 	return chunk.Finish(root, dirs, chunk.Sync(l.cfg.Sync))
 }
 
-// omissions records the skipped entries of a tree, and why.
-type omissions struct {
+// maxNamed bounds the list of skipped entries of a tree. There can be a million.
+const maxNamed = 8
+
+// omissions counts the skipped entries of a tree, and keeps the first ones: their errors, or their names.
+type omissions[T any] struct {
 	mu    sync.Mutex
-	count int
-	first []error // not all: there can be a million
+	count int64
+	first []T
 }
 
 // add records a skipped entry.
-func (o *omissions) add(err error) {
+func (o *omissions[T]) add(v T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.count++; len(o.first) < 8 {
-		o.first = append(o.first, err)
+	if o.count++; len(o.first) < maxNamed {
+		o.first = append(o.first, v)
 	}
 }
 
-// err returns nil if all entries were received.
-func (o *omissions) err() error {
-	if o.count == 0 {
+// get returns the number of skipped entries, and the first ones.
+func (o *omissions[T]) get() (count int64, first []T) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.count, slices.Clone(o.first)
+}
+
+// omitted returns nil if all entries were received.
+func (l *pull) omitted() error {
+	count, first := l.left.get()
+	if count == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d left out, the rest is there: %w", o.count, errors.Join(o.first...))
+	return fmt.Errorf("%d left out, the rest is there: %w", count, errors.Join(first...))
 }
 
 // omits reports whether an error concerns only one file of the tree.

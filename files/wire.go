@@ -17,7 +17,7 @@ import (
 )
 
 // version is this package's protocol version.
-const version = 1
+const version = 2
 
 // Messages, see package rpc. The receiver of a file requests each chunk. The sender writes it to the memory given in the request, and
 // responds.
@@ -185,6 +185,7 @@ const (
 	entryFile uint8 = iota
 	entryDir
 	entryLink
+	entrySpecial // neither of them: listed, but not transferred
 )
 
 // append appends type, permissions, access, size, time, name and link.
@@ -195,6 +196,8 @@ func (e *fileEntry) append(b []byte) []byte {
 		t = entryDir
 	case e.Mode.Type() == fs.ModeSymlink:
 		t = entryLink
+	case chunk.Special(e.Mode):
+		t = entrySpecial
 	}
 	b = append(b, t)
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
@@ -282,7 +285,7 @@ func (r *reader) entry() (e fileEntry) {
 	e.Name, e.Link = r.String(maxPath), r.String(maxPath)
 	e.Size, e.ModTime, e.access = int64(size), time.Unix(0, at), Access(access)
 	e.Mode = fs.FileMode(perm)
-	r.Check(t <= entryLink && e.Mode&^fs.ModePerm == 0 && e.access&^(Read|Write) == 0 && size <= math.MaxInt64)
+	r.Check(t <= entrySpecial && e.Mode&^fs.ModePerm == 0 && e.access&^(Read|Write) == 0 && size <= math.MaxInt64)
 	r.Check(t == entryFile || size == 0)
 	r.Check((t == entryLink) == (e.Link != ""))
 	if e.access != 0 {
@@ -295,6 +298,8 @@ func (r *reader) entry() (e fileEntry) {
 		e.Mode |= fs.ModeDir
 	case entryLink:
 		e.Mode |= fs.ModeSymlink
+	case entrySpecial:
+		e.Mode |= fs.ModeIrregular
 	}
 	return e
 }

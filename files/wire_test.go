@@ -22,13 +22,14 @@ func fileMessages() []encoder {
 	stage := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 24, RKeys: []uint32{1, 2}}
 	file := fileEntry{Entry: chunk.Entry{Name: "f", Mode: 0o644, Size: 1 << 40, ModTime: someDay}}
 	link := fileEntry{Entry: chunk.Entry{Name: "l", Mode: fs.ModeSymlink | 0o777, ModTime: someDay, Link: "../x"}}
+	special := fileEntry{Entry: chunk.Entry{Name: "s", Mode: fs.ModeIrregular | 0o600, ModTime: someDay}}
 	export := fileEntry{Entry: chunk.Entry{Name: "a/b", Mode: fs.ModeDir | 0o755, ModTime: someDay}, access: Read | Write}
 	return []encoder{
 		&fileOpen{1, 2, "a/b"},
 		&fileOpened{1, file},
 		&fileList{3, "a", "b"},
 		&fileList{3, "", ""},
-		&fileEntries{3, true, []fileEntry{file, link, export}},
+		&fileEntries{3, true, []fileEntry{file, link, special, export}},
 		&fileEntries{3, false, nil},
 		&fileChunk{id: 4, handle: 2, index: 1 << 22, have: haveDigest, print: 0x123456789abcdef0, grant: 9, stage: stage},
 		&fileChunked{4, chunkZero, 7},

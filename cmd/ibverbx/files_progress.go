@@ -54,6 +54,9 @@ type fileReport struct {
 	Bad     int64   `json:"bad"`
 	State   string  `json:"peer"`
 	Error   string  `json:"error,omitempty"`
+	// Skipped counts special files; SkippedNames holds the first ones.
+	Skipped      int64    `json:"skipped,omitempty"`
+	SkippedNames []string `json:"skipped_names,omitempty"`
 }
 
 // run shows a transfer until it ends, or cancels it when ctx ends, and returns its error.
@@ -147,7 +150,11 @@ func (w *fileShow) end(s files.Status, err error) error {
 	case w.f.json:
 		w.result = w.report(lineResult, s)
 		return nil
-	case w.f.quiet || err != nil:
+	case w.f.quiet:
+		return nil
+	}
+	w.warn(s)
+	if err != nil {
 		return nil
 	}
 	_, err = fmt.Fprintf(w.out, "%s in %.1f s (%s/s), %s were there already, %s chunks verified, %d bad\n",
@@ -155,11 +162,24 @@ func (w *fileShow) end(s files.Status, err error) error {
 	return err
 }
 
+// warn prints the number of skipped special files and the first names.
+func (w *fileShow) warn(s files.Status) {
+	if s.Skipped == 0 {
+		return
+	}
+	names := printable(strings.Join(s.SkippedNames, ", "))
+	if more := s.Skipped - int64(len(s.SkippedNames)); more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	fmt.Fprintf(w.err, "ibverbx: warning: skipped %d special files (FIFOs, sockets or devices): %s\n", s.Skipped, names)
+}
+
 // report returns a line of --json.
 func (w *fileShow) report(kind string, s files.Status) fileReport {
 	return fileReport{
 		Type: kind, Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
 		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.ChunksRetried, State: w.peer.Node().State().String(),
+		Skipped: s.Skipped, SkippedNames: s.SkippedNames,
 	}
 }
 

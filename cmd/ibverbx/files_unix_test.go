@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -73,5 +75,32 @@ func TestSignalBeforeTransfer(t *testing.T) {
 		if status := fileStatus(err); status != want && (want != exitInterrupted || !errors.Is(err, errInterrupted)) {
 			t.Errorf("%s: %v with status %d, want %d", cause, err, status, want)
 		}
+	}
+}
+
+// TestSkippedFiles: get and put name the special files that they skip: in a warning, and in the result of --json.
+func TestSkippedFiles(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	content(t, filepath.Join(from, "f"), 100)
+	for i := range 10 {
+		if err := syscall.Mkfifo(filepath.Join(from, fmt.Sprintf("pipe\x1b%d", i)), 0o600); err != nil {
+			t.Fatalf("Mkfifo: got %v, want no error", err)
+		}
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	for _, args := range [][]string{{"get", addr, "d", t.TempDir()}, {"put", addr, from, "in/d"}} {
+		args = append(args, "--token-file", token)
+		status, _, stderr := command(t.Context(), args...)
+		want := "ibverbx: warning: skipped 10 special files (FIFOs, sockets or devices): pipe\\x1b0, pipe\\x1b1, pipe\\x1b2, "
+		if status != exitOK || !strings.HasPrefix(stderr, want) || !strings.HasSuffix(stderr, "pipe\\x1b7 and 2 more\n") {
+			t.Errorf("%s: status %d, stderr %q, want %d and %q", args[0], status, stderr, exitOK, want)
+		}
+		var last fileReport
+		lines := strings.Split(strings.TrimSpace(succeed(t, append(args, "--json")...)), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Type != lineResult || last.Skipped != 10 || len(last.SkippedNames) != 8 || last.SkippedNames[7] != "pipe\x1b7" {
+			t.Errorf("%s --json ends with %q, %v, want 10 skipped files and 8 names", args[0], lines[len(lines)-1], err)
+		}
+		succeed(t, append(args, "-q")...)
 	}
 }

@@ -67,8 +67,12 @@ type Listing struct {
 	names []string
 }
 
-// List reads directory dir below root. It omits partial files and special files. It returns
-// ErrTooMany for more than limit names.
+// Special reports whether m is the mode of a special file: not a regular file, a directory or a
+// symbolic link. Special files, such as FIFOs, sockets and devices, are listed but not transferred.
+func Special(m fs.FileMode) bool { return m.Type()&^(fs.ModeDir|fs.ModeSymlink) != 0 }
+
+// List reads directory dir below root. It omits partial files. It returns ErrTooMany for more than
+// limit names.
 func List(root *os.Root, dir string, limit int) (*Listing, error) {
 	d, err := root.Open(dir)
 	if err != nil {
@@ -87,7 +91,7 @@ func (l *Listing) read(d *os.File, limit int) error {
 	for {
 		some, err := d.ReadDir(1024)
 		for _, e := range some {
-			if !isPartial(e.Name()) && e.Type()&^(fs.ModeDir|fs.ModeSymlink) == 0 {
+			if !isPartial(e.Name()) {
 				l.names = append(l.names, e.Name())
 			}
 		}
@@ -127,7 +131,7 @@ func (l *Listing) After(after string, limit int) ([]Entry, error) {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return nil, err
-		case e.Mode.Type()&^(fs.ModeDir|fs.ModeSymlink) == 0:
+		default:
 			list = append(list, e)
 		}
 	}
