@@ -24,7 +24,7 @@ func newBuffer(e *transfer.Engine, size int) (*buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	segment, err := e.Adopt("", mem, transfer.SegmentConfig{})
+	segment, err := e.Adopt("", mem, transfer.SegmentConfig{Local: true})
 	if err != nil {
 		return nil, errors.Join(err, mem.Free())
 	}

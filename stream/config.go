@@ -67,8 +67,8 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // Listen announces a service to peers, with the default Config. The listener's Addr is an Addr with the service. Listen returns
-// verbs.ErrBusy if the Node already has the service, verbs.ErrInvalid for a name longer than MaxService or not UTF-8, and node.ErrClosed
-// for a closed Node.
+// verbs.ErrBusy if the Node already has the service, verbs.ErrInvalid for a name that is empty, longer than MaxService or not UTF-8, and
+// node.ErrClosed for a closed Node.
 func Listen(n *node.Node, service string) (net.Listener, error) {
 	return Config{}.Listen(n, service)
 }

@@ -55,8 +55,8 @@ func (cfg Config) listen(n *node.Node, service string) (*Listener, error) {
 }
 
 func checkService(name string) error {
-	if len(name) > MaxService || !utf8.ValidString(name) {
-		return verbs.Invalidf("service %q: want at most %d bytes of UTF-8", name, MaxService)
+	if name == "" || len(name) > MaxService || !utf8.ValidString(name) {
+		return verbs.Invalidf("service %q: want 1 to %d bytes of UTF-8", name, MaxService)
 	}
 	return nil
 }

@@ -48,9 +48,11 @@ func TestConfig(t *testing.T) {
 		_, err = c.Dial(soon(t), p.peer, "x")
 		wantErr(t, fmt.Sprintf("Dial with %+v", c), err, verbs.ErrInvalid)
 	}
-	for _, name := range []string{"\xff", string(make([]byte, MaxService+1))} {
+	for _, name := range []string{"", "\xff", string(make([]byte, MaxService+1))} {
 		_, err := Dial(soon(t), p.peer, name)
 		wantErr(t, "Dial", err, verbs.ErrInvalid)
+		_, err = Listen(p.there.Node, name)
+		wantErr(t, "Listen", err, verbs.ErrInvalid)
 	}
 }
 

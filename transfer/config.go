@@ -58,7 +58,7 @@ type Config struct {
 type SegmentConfig struct {
 	// DefaultAccess is the access granted to every peer if Config.Authorize is nil. Zero denies access.
 	DefaultAccess Access
-	// Local hides the segment from Peer.Open. Peer.Grant can still grant access to it.
+	// Local hides the segment from Peer.Open. Peer.Grant can still grant access to it. A Local segment does not need a name.
 	Local bool
 	// HugePages makes Alloc request huge pages, see verbs.MemoryConfig. Adopt and MapFile ignore it.
 	HugePages bool

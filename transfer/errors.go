@@ -36,7 +36,7 @@ var (
 	ErrFailed = rpc.ErrFailed
 	// ErrMismatch means that the peer runs an incompatible protocol version.
 	ErrMismatch = rpc.ErrMismatch
-	// ErrTooLong means that a notification exceeds MaxNotification, that a name exceeds MaxNameLen, or that Open was called with an empty one.
+	// ErrTooLong means that a notification exceeds MaxNotification, or that a name exceeds MaxNameLen.
 	ErrTooLong = errors.New("too long")
 	// errProtocol reports a protocol violation by the peer. It closes the session.
 	errProtocol = rpc.ErrProtocol

@@ -46,7 +46,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	kv, err := prefill.Alloc("", blocks*blockSize, transfer.SegmentConfig{})
+	kv, err := prefill.Alloc("", blocks*blockSize, transfer.SegmentConfig{Local: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func ExampleEngine_MapFile() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	local, err := client.Alloc("", remote.Len(), transfer.SegmentConfig{})
+	local, err := client.Alloc("", remote.Len(), transfer.SegmentConfig{Local: true})
 	if err != nil {
 		log.Fatal(err)
 	}

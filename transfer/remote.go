@@ -10,6 +10,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
+	"ibverbx/verbs"
 )
 
 // Remote is an open segment of a peer. It stays valid across sessions until the peer closes the segment (ErrRevoked) or its process exits
@@ -42,11 +43,14 @@ func (r *Remote) Name() string { return r.name }
 func (r *Remote) Len() int64 { return int64(r.region.Length) }
 
 // Open requests access to a peer's segment, and waits for a session if necessary. It returns ErrNotFound if the segment does not exist or
-// access is denied, ErrDenied if only other access is granted, and ErrBusy if the peer cannot register the memory now. name must have 1 to
-// MaxNameLen bytes, else Open returns ErrTooLong.
+// access is denied, ErrDenied if only other access is granted, and ErrBusy if the peer cannot register the memory now. It returns
+// verbs.ErrInvalid for an empty name, and ErrTooLong for a name that exceeds MaxNameLen.
 func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, error) {
-	if name == "" || len(name) > MaxNameLen {
-		return nil, newError("open", p, name, fmt.Errorf("the name has %d bytes, want 1 to %d: %w", len(name), MaxNameLen, ErrTooLong))
+	if name == "" {
+		return nil, newError("open", p, name, verbs.Invalidf("the name is empty"))
+	}
+	if len(name) > MaxNameLen {
+		return nil, newError("open", p, name, fmt.Errorf("the name has %d bytes, at most %d: %w", len(name), MaxNameLen, ErrTooLong))
 	}
 	if want == 0 || want&^(Read|Write) != 0 {
 		return nil, newError("open", p, name, fmt.Errorf("%w: %v", ErrDenied, want))

@@ -157,7 +157,7 @@ func (h *host) startAgain() *host {
 
 func (h *host) alloc(name string, size int64, public Access) *Segment {
 	h.t.Helper()
-	s, err := h.Alloc(name, size, SegmentConfig{DefaultAccess: public})
+	s, err := h.Alloc(name, size, SegmentConfig{DefaultAccess: public, Local: name == ""})
 	if err != nil {
 		h.t.Fatalf("Alloc: got %v, want no error", err)
 	}
@@ -177,7 +177,7 @@ func (h *host) on(d device, name string, size int64, public Access) *Segment {
 	}
 	mem, err := d.Alloc(int(size))
 	wantOK(h.t, "Alloc on a device", err)
-	s, err := h.Adopt(name, mem, SegmentConfig{DefaultAccess: public})
+	s, err := h.Adopt(name, mem, SegmentConfig{DefaultAccess: public, Local: name == ""})
 	wantOK(h.t, "Adopt", err)
 	h.t.Cleanup(func() {
 		wantOK(h.t, "Close of a segment on a device", s.Close(soon(h.t)))

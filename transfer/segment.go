@@ -51,9 +51,9 @@ type realmRegion struct {
 // revokeTimeout is the time a peer has to stop using a closed segment.
 const revokeTimeout = 5 * time.Second
 
-// Alloc allocates a segment of size zeroed bytes. A segment with an empty name is Local. Alloc returns ErrRange if size is not positive,
-// ErrTooLong if name exceeds MaxNameLen, verbs.ErrInvalid if name is in use or not UTF-8, ErrDenied for unknown bits in cfg.DefaultAccess,
-// and ErrClosed after Engine.Close.
+// Alloc allocates a segment of size zeroed bytes. Only a Local segment may have an empty name. Alloc returns ErrRange if size is not
+// positive, ErrTooLong if name exceeds MaxNameLen, verbs.ErrInvalid if name is empty, in use or not UTF-8, ErrDenied for unknown bits in
+// cfg.DefaultAccess, and ErrClosed after Engine.Close.
 func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, error) {
 	if size <= 0 || size > math.MaxInt {
 		return nil, newError("alloc", nil, name, fmt.Errorf("%w: %d bytes", ErrRange, size))
@@ -100,12 +100,13 @@ func (e *Engine) MapFile(name, path string, cfg SegmentConfig) (*Segment, error)
 func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	var err error
 	s.engine, s.idle = e, make(chan struct{})
-	s.cfg.Local = s.cfg.Local || s.name == ""
 	s.memory = e.service.Register(s.mem)
 	e.mu.Lock()
 	switch {
 	case len(s.name) > MaxNameLen:
 		err = fmt.Errorf("the name has %d bytes, at most %d: %w", len(s.name), MaxNameLen, ErrTooLong)
+	case s.name == "" && !s.cfg.Local:
+		err = verbs.Invalidf("the name is empty: peers open a segment by name, and SegmentConfig.Local is not set")
 	case !utf8.ValidString(s.name):
 		err = verbs.Invalidf("the name is not UTF-8")
 	case s.cfg.DefaultAccess&^(Read|Write) != 0 || s.readOnly && s.cfg.DefaultAccess&Write != 0:

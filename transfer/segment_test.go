@@ -29,13 +29,21 @@ func TestSegmentNames(t *testing.T) {
 		{"zero", 0, SegmentConfig{}, ErrRange},
 		{"negative", -1, SegmentConfig{}, ErrRange},
 		{"access", 1, SegmentConfig{DefaultAccess: 4}, ErrDenied},
+		{"", 1, SegmentConfig{}, verbs.ErrInvalid},
+		{"", 1, SegmentConfig{DefaultAccess: Read}, verbs.ErrInvalid},
 	} {
 		_, err := h.Alloc(c.name, c.size, c.cfg)
 		wantErr(t, c.name, err, c.want)
 	}
 	wantOK(t, "Close", s.Close(soon(t)))
 	wantOK(t, "Close again", s.Close(soon(t)))
-	h.alloc("a", 4096, Read)
+	s = h.alloc("a", 4096, Read)
+	_, err := h.Alloc("", 4096, SegmentConfig{Local: true})
+	wantOK(t, "Alloc of a Local segment without a name", err)
+	_, err = h.Adopt("", s.mem, SegmentConfig{})
+	wantErr(t, "Adopt without a name", err, verbs.ErrInvalid)
+	_, err = h.to(memoryNetwork(1).start(t, hostConfig{})).Open(soon(t), "", Read)
+	wantErr(t, "Open without a name", err, verbs.ErrInvalid)
 }
 
 func TestMapFile(t *testing.T) {

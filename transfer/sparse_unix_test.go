@@ -29,7 +29,7 @@ func TestFiveGiB(t *testing.T) {
 	const size, mark = 5 << 30, 4 << 30
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	a, b := n.start(t, hostConfig{}), n.start(t, hostConfig{})
-	local, err := a.Adopt("", sparse(t, size), SegmentConfig{})
+	local, err := a.Adopt("", sparse(t, size), SegmentConfig{Local: true})
 	wantOK(t, "Adopt", err)
 	target, err := b.Adopt("target", sparse(t, size), SegmentConfig{DefaultAccess: Read | Write})
 	wantOK(t, "Adopt", err)

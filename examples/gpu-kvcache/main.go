@@ -103,7 +103,7 @@ func open(ctx context.Context, token, place, listen, name string, access transfe
 	if listen != "" {
 		p.addr = n.Addr().String()
 	}
-	p.cache, err = p.engine.Adopt(name, p.mem, transfer.SegmentConfig{DefaultAccess: access})
+	p.cache, err = p.engine.Adopt(name, p.mem, transfer.SegmentConfig{DefaultAccess: access, Local: name == ""})
 	return p, err
 }
 

@@ -166,7 +166,7 @@ func startDecoder(ctx context.Context, token string) (*exec.Cmd, string, error) 
 
 // prefill sends requests. It tracks the decoder's free blocks, because it is the only sender.
 func prefill(ctx context.Context, w io.Writer, e *transfer.Engine, addr string) error {
-	cache, err := e.Alloc("", pages*blockBytes, transfer.SegmentConfig{})
+	cache, err := e.Alloc("", pages*blockBytes, transfer.SegmentConfig{Local: true})
 	if err != nil {
 		return err
 	}

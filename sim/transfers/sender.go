@@ -79,7 +79,7 @@ func sourceSeed(host int) uint64 { return uint64(host) + 0x50 }
 // run sends the batches of the plan, and returns when all have ended or the process is killed.
 func (s *sender) run() {
 	var err error
-	if s.local, err = s.process.engine.Alloc("", areaBytes+sourceBytes, transfer.SegmentConfig{}); err != nil {
+	if s.local, err = s.process.engine.Alloc("", areaBytes+sourceBytes, transfer.SegmentConfig{Local: true}); err != nil {
 		s.judge(err)
 		return
 	}
