@@ -276,3 +276,25 @@ func TestContexts(t *testing.T) {
 	_, err = Dial(t.Context(), silent, cfg)
 	wants(t, "Dial of a silent listener", err, ErrTimeout)
 }
+
+// TestErrorsStayOnOneLine: control characters in an address or in a certificate of the peer are escaped in errors.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	const evil = "host\nINFO all is well\x1b[2J"
+	_, dial := Dial(soon(t), evil+":1", tokenConfig())
+	_, port := Dial(soon(t), evil, tokenConfig())
+	_, listen := Listen(soon(t), evil+":0", tokenConfig())
+	_, config := Listen(soon(t), evil+":0", Config{})
+	a := newAuthority(t)
+	d := newDoor(t, a.config("server", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{evil} }))
+	client := a.config("client", nil)
+	client.ServerName = "host"
+	_, tls := Dial(soon(t), d.Addr().String(), client)
+	if !errors.Is(tls, ErrAuth) {
+		t.Errorf("Dial of a host with another name: got %v, want %v", tls, ErrAuth)
+	}
+	for what, err := range map[string]error{"Dial": dial, "Dial without a port": port, "Listen": listen, "Listen without a Config": config, "TLS": tls} {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `host\nINFO all is well\x1b[2J`) {
+			t.Errorf("%s: got %q, want one line with the text escaped", what, err)
+		}
+	}
+}

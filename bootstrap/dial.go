@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"ibverbx/internal/printable"
 )
 
 // Dialer connects to listeners with one Config. It reads the Config's files once, and again when they change. A program with many peers
@@ -31,7 +33,7 @@ func NewDialer(cfg Config) (*Dialer, error) {
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := d.dial(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("dial %s: %w", addr, err))
 	}
 	return c, nil
 }
@@ -77,7 +79,7 @@ func (d *Dialer) Close() error {
 func Dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
 	d, err := NewDialer(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("dial %s: %w", addr, err))
 	}
 	defer d.close() // only one Conn is needed
 	return d.Dial(ctx, addr)

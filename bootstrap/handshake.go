@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"ibverbx/internal/printable"
 )
 
 // Peer describes the remote end of a Conn.
@@ -75,7 +77,7 @@ func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		err = handshakeError(err)
+		err = printable.Error(handshakeError(err)) // a certificate has names
 		s.turnAway(err)
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"ibverbx/internal/printable"
 )
 
 // Listener accepts authenticated peers. Its methods are safe for concurrent use.
@@ -75,15 +77,15 @@ type ListenerStats struct {
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
 	w, err := newWarden(cfg, false)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, err
+		return nil, printable.Error(err)
 	}
 	if err := w.cred.allows(socket.Addr()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", addr, err), socket.Close())

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -407,4 +408,25 @@ func TestCancelChecking(t *testing.T) {
 		t.Errorf("check: got %v, want ErrCanceled only", err)
 	}
 	wantOK(t, "Close", target.Close())
+}
+
+// TestErrorsStayOnOneLine: names that a peer chooses are escaped in errors.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	const evil = "x\nINFO all is well\x1b[2J"
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/"+evil+"/a", 100, 1)
+	d.write(t, "u/"+evil, 100, 1)
+	writeFile(t, filepath.Join(d.to, "t", evil), nil) // the directory cannot be created
+	wantOK(t, "Mkdir", os.MkdirAll(filepath.Join(d.to, "u", evil), 0o777))
+	_, list := d.peer.List(soon(t), evil)
+	_, export := d.there.Export(ExportConfig{Name: evil, Path: d.dir, DefaultAccess: 8})
+	for what, err := range map[string]error{
+		"directory": d.peer.GetFile("d/t", filepath.Join(d.to, "t"), TransferConfig{}).Wait(soon(t)),
+		"file":      d.peer.GetFile("d/u", filepath.Join(d.to, "u"), TransferConfig{}).Wait(soon(t)),
+		"List":      list, "Export": export,
+	} {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `x\nINFO all is well\x1b[2J`) {
+			t.Errorf("%s: got %q, want one line with the name escaped", what, err)
+		}
+	}
 }

@@ -60,7 +60,7 @@ func newPeer(f *Engine, s service.Peer) *Peer {
 // Node returns the underlying node.Peer.
 func (p *Peer) Node() *node.Peer { return p.transfer.Node() }
 
-// String returns the peer's name and address, or the address of an unnamed peer.
+// String returns the peer's quoted name and its address, or the address of an unnamed peer.
 func (p *Peer) String() string { return p.transfer.String() }
 
 // handler is a Peer as a service.PeerHandler.

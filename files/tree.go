@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/printable"
 )
 
 // Limits of a tree.
@@ -69,13 +70,13 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
 	defer func() { <-l.peer.trees }()
 	entries, err := l.walk(ctx, name, ".", 0, nil)
 	if err != nil {
-		return err
+		return printable.Error(err)
 	}
 	if err := l.staged(ctx, stageSlots); err != nil {
 		return err
 	}
 	if err := errors.Join(l.receive(ctx, name, root, entries), l.stage.close()); err != nil {
-		return err
+		return printable.Error(err) // the peer chooses names
 	}
 	return l.omitted()
 }
@@ -191,6 +192,9 @@ func (l *pull) omitted() error {
 	count, first := l.left.get()
 	if count == 0 {
 		return nil
+	}
+	for i := range first {
+		first[i] = printable.Error(first[i])
 	}
 	return fmt.Errorf("%d left out, the rest is there: %w", count, errors.Join(first...))
 }

@@ -1,8 +1,11 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -114,5 +117,33 @@ func TestReturnNeedsNoRoom(t *testing.T) {
 	eventually(t, "there is another session", func() bool { return here.State() == StateReady && here.Stats().Sessions > sessions })
 	if s := b.node.Stats(); s.Shards != 1 {
 		t.Errorf("Stats: got %d shards, want 1", s.Shards)
+	}
+}
+
+// TestErrorsStayOnOneLine: addresses, names and reasons of peers are quoted in errors and in the log.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	const evil = "x\nINFO all is well\x1b[2J"
+	var log bytes.Buffer
+	net := newNetwork(1)
+	a := net.start(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	b := net.start(t, named(evil))
+	there, here := b.meet(a)
+	_ = there.Service().Session().(*session).conn.CloseWith(evil)
+	wait(t, here, StateLost)
+	text := here.String() + here.Err().Error()
+	_, err := a.node.Peer(soon(t), evil)
+	if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `x\nINFO all is well\x1b[2J`) {
+		t.Errorf("Peer: got %q, want one line with the address escaped", err)
+	}
+	if strings.ContainsAny(text, "\n\x1b") {
+		t.Errorf("String() and Err() = %q, want one line", text)
+	}
+	if err := a.node.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+	for line := range strings.Lines(log.String()) {
+		if !strings.HasPrefix(line, "time=") || !strings.Contains(line, `x\nINFO`) || strings.Contains(line, "\x1b") {
+			t.Errorf("the log has the line %q, want text of the peer escaped", line)
+		}
 	}
 }

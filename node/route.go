@@ -8,6 +8,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"ibverbx/internal/printable"
 )
 
 // maxDuplicates limits the attempts rejected as duplicates before the first session.
@@ -59,7 +61,7 @@ func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 	select {
 	case <-r.known:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("peer at %s: %w", addr, ctx.Err())
+		return nil, printable.Error(fmt.Errorf("peer at %s: %w", addr, ctx.Err()))
 	}
 	n.mu.Lock()
 	p, err := r.peer, r.err
@@ -68,7 +70,7 @@ func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 		err = p.wait(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("peer at %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("peer at %s: %w", addr, err))
 	}
 	return p, nil
 }
@@ -81,7 +83,7 @@ func (n *Node) route(addr string) (*route, error) {
 		return r, nil
 	}
 	if n.ctx.Err() != nil || n.leaving {
-		return nil, fmt.Errorf("peer at %s: %w", addr, ErrClosed)
+		return nil, printable.Error(fmt.Errorf("peer at %s: %w", addr, ErrClosed))
 	}
 	r := &route{addr: addr, known: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(n.ctx)

@@ -11,6 +11,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/printable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -21,7 +22,7 @@ import (
 func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("dial %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("dial %s: %w", addr, err))
 	}
 	conn, err := bootstrap.Dial(ctx, addr, cfg.Auth)
 	if err != nil {

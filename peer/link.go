@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/printable"
 	"ibverbx/internal/shm"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -79,7 +80,7 @@ func agreeLink(dialer, listener *OfferLink) error {
 		if o.Why == "" || o.want() == LinkUDP {
 			return fmt.Sprintf("wants %s", o.want())
 		}
-		return fmt.Sprintf("wants %s (%s)", o.want(), o.Why)
+		return fmt.Sprintf("wants %s (%s)", o.want(), printable.Text(o.Why))
 	}
 	return &MismatchError{What: "link", Dialer: text(dialer), Listener: text(listener)}
 }
@@ -88,7 +89,7 @@ func (o *OfferLink) want() Link { return cmp.Or(o.Want, LinkUDP) }
 
 // refusal returns the reason why the peer cannot use shared memory.
 func (o *OfferLink) refusal() error {
-	return fmt.Errorf("the peer: %s", cmp.Or(o.Why, "no shared memory"))
+	return fmt.Errorf("the peer: %s", cmp.Or(printable.Text(o.Why), "no shared memory"))
 }
 
 // meeting is the handshake for shared memory.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/bootstrap"
 )
 
 // TestMeetingDismissesStrangers: a process that finds the socket without knowing the nonce is not mistaken
@@ -164,5 +165,22 @@ func TestOfferLinkRefused(t *testing.T) {
 	}
 	if err := agreeLink(&OfferLink{Want: LinkShm, Nonce: nonce}, &OfferLink{Want: LinkUDP}); !errors.Is(err, ErrMismatch) {
 		t.Errorf("shm and udp: %v, want %v", err, ErrMismatch)
+	}
+}
+
+// TestErrorsStayOnOneLine: a peer's reason and an address are quoted in errors.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	theirs := OfferLink{Why: "no\nINFO all is well\x1b[2J"}
+	cfg := Config{Auth: bootstrap.Config{Token: []byte("a token of this test only")}}
+	_, dial := Dial(t.Context(), theirs.Why, cfg)
+	_, listen := Listen(t.Context(), theirs.Why, cfg)
+	_, broken := Listen(t.Context(), theirs.Why, Config{Timeout: -1})
+	theirs.Want = LinkShm
+	for what, err := range map[string]error{
+		"refusal": theirs.refusal(), "dialer": agreeLink(&theirs, &OfferLink{}), "listener": agreeLink(&OfferLink{}, &theirs), "Dial": dial, "Listen": listen, "Config": broken,
+	} {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `no\nINFO all is well\x1b[2J`) {
+			t.Errorf("%s: got %q, want one line with the text escaped", what, err)
+		}
 	}
 }

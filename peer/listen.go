@@ -9,6 +9,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/printable"
 )
 
 // maxJoining limits the peers being connected concurrently. Further ones wait.
@@ -40,12 +41,12 @@ type joined struct {
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
 	if len(cfg.Rails) > 0 {
 		base, err := ibverbx.NewRails(cfg.withPath(cfg.Rails)...)
 		if err != nil {
-			return nil, fmt.Errorf("listen on %s: %w", addr, err)
+			return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 		}
 		cfg.base = base
 	}

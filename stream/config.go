@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net"
 
+	"ibverbx/internal/printable"
 	"ibverbx/node"
 	"ibverbx/verbs"
 )
@@ -98,5 +99,5 @@ type Addr struct {
 // Network returns "ibverbx".
 func (Addr) Network() string { return "ibverbx" }
 
-// String returns "host:port/service".
-func (a Addr) String() string { return a.Host + "/" + a.Service }
+// String returns "host:port/service", with non-printable characters escaped as in Go.
+func (a Addr) String() string { return printable.Text(a.Host + "/" + a.Service) }

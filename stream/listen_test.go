@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -334,5 +335,32 @@ func TestStatsByHost(t *testing.T) {
 	}
 	if len(all) != maxHosts+1 || resets != 2*maxHosts {
 		t.Errorf("%d hosts with %d resets, want %d with %d", len(all), resets, maxHosts+1, 2*maxHosts)
+	}
+}
+
+// TestErrorsStayOnOneLine: names of services and a peer's reason are escaped in errors.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	const evil = "x\nINFO all is well\x1b[2J"
+	p := newPair(t, memoryNetwork(1), Config{})
+	_, refused := Dial(soon(t), p.peer, evil)
+	wantErr(t, "Dial", refused, syscall.ECONNREFUSED)
+	_, host := Dialer(p.here.Node)(soon(t), "", evil+":1/x")
+	l, err := Listen(p.there.Node, evil)
+	wantOK(t, "Listen", err)
+	wantOK(t, "Close", l.Close())
+	c := &Conn{answered: make(chan struct{}), drained: make(chan struct{})}
+	h, err := hostOf(p.here.Node)
+	wantOK(t, "hostOf", err)
+	fresh := h.newPeer(p.peer.Service())
+	s := &stage{Session: p.peer.Service().Session()}
+	wantOK(t, "Up", fresh.Up(s, nil))
+	c.session, c.peer = s, fresh
+	wantOK(t, "add", fresh.add(c))
+	wantOK(t, "Message", fresh.Message(s, (&refuse{c.id, codeBusy, evil}).encode()))
+	wantErr(t, "the refused stream", c.err, ErrBusy)
+	for what, err := range map[string]error{"Dial": refused, "Dialer": host, "Close": l.Close(), "refusal": c.err} {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `x\nINFO all is well\x1b[2J`) {
+			t.Errorf("%s: got %q, want one line with the text escaped", what, err)
+		}
 	}
 }

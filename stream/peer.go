@@ -180,7 +180,7 @@ func (p *peer) Message(s service.Session, body []byte) error {
 		if m.code == codeBusy {
 			err = ErrBusy
 		}
-		c.lose(fmt.Errorf("%w (the peer says: %s)", err, m.text))
+		c.lose(fmt.Errorf("%w (the peer says %q)", err, m.text))
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func newPeer(e *Engine, s service.Peer) *Peer {
 // Node returns the underlying node.Peer.
 func (p *Peer) Node() *node.Peer { return p.node }
 
-// String returns the peer's name and address, or the address of an unnamed peer.
+// String returns the peer's quoted name and its address, or the address of an unnamed peer.
 func (p *Peer) String() string { return *p.name.Load() }
 
 func (p *Peer) setName() {
@@ -78,7 +78,7 @@ func (p *Peer) setName() {
 	name := id.Name
 	switch {
 	case name != "" && id.Addr != nil:
-		name = fmt.Sprintf("%s (%v)", name, id.Addr)
+		name = fmt.Sprintf("%q (%v)", name, id.Addr)
 	case id.Addr != nil:
 		name = id.Addr.String()
 	}

@@ -249,3 +249,18 @@ func TestRevokedWhileOpened(t *testing.T) {
 		t.Error("a segment that was revoked can be used")
 	}
 }
+
+// TestErrorsStayOnOneLine: names are quoted in errors.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	const evil = "x\nINFO all is well\x1b[2J"
+	n := memoryNetwork(1)
+	a, b := n.start(t, hostConfig{name: evil}), n.start(t, hostConfig{name: evil + "2"})
+	_, alloc := a.Alloc(evil, -1, SegmentConfig{})
+	_, open := a.to(b).Open(soon(t), evil, Read)
+	_, connect := a.Peer(soon(t), evil)
+	for what, err := range map[string]error{"Alloc": alloc, "Open": open, "Peer": connect} {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `x\nINFO all is well\x1b[2J`) {
+			t.Errorf("%s: got %q, want one line with the name escaped", what, err)
+		}
+	}
+}

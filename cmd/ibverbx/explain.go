@@ -16,6 +16,7 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/files"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/printable"
 	"ibverbx/node"
 )
 
@@ -38,7 +39,7 @@ func explain(cause error, format string, args ...any) error {
 func printCause(cmd *cobra.Command, s streams, err error) {
 	var p *problem
 	if v := cmd.Flags().Lookup("verbose"); v != nil && v.Value.String() == "true" && errors.As(err, &p) {
-		fmt.Fprintf(s.err, "cause: %s\n", printableLines(p.cause.Error()))
+		fmt.Fprintf(s.err, "cause: %s\n", printable.Lines(p.cause.Error()))
 	}
 }
 

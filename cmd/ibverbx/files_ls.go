@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"ibverbx/internal/printable"
 )
 
 const lsLong = `List the files and directories that a host serves: all exports, or the contents of the directory NAME.
@@ -75,7 +77,7 @@ func (f *fileFlags) list(ctx context.Context, s streams, host, name string) (int
 			out.json(l)
 			continue
 		}
-		out.printf("%-10s %12d  %s  %s%s\n", l.Mode[1:]+access(l.Access), i.Size, i.ModTime.Format(time.DateTime), printable(i.Name), printable(mark))
+		out.printf("%-10s %12d  %s  %s%s\n", l.Mode[1:]+access(l.Access), i.Size, i.ModTime.Format(time.DateTime), printable.Text(i.Name), printable.Text(mark))
 	}
 	return len(list), out.err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ibverbx/files"
+	"ibverbx/internal/printable"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -111,7 +112,7 @@ func (w *fileShow) text(s files.Status) string {
 	if s.Total > 0 { // a file that changes has other sizes than it had
 		done = min(max(float64(s.Bytes)/float64(s.Total), 0), 1)
 	}
-	name := shorten(printable(path.Base(s.Name)), 24)
+	name := shorten(printable.Text(path.Base(s.Name)), 24)
 	switch {
 	case !w.lost.IsZero():
 		return fmt.Sprintf("%s  ... 0 B/s  peer lost %v ago, trying again (%s safe)", name, time.Since(w.lost).Round(time.Second), formatBytes(s.Bytes))
@@ -167,7 +168,7 @@ func (w *fileShow) warn(s files.Status) {
 	if s.Skipped == 0 {
 		return
 	}
-	names := printable(strings.Join(s.SkippedNames, ", "))
+	names := printable.Text(strings.Join(s.SkippedNames, ", "))
 	if more := s.Skipped - int64(len(s.SkippedNames)); more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}

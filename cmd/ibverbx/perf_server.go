@@ -13,6 +13,7 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/internal/perf/remote"
+	"ibverbx/internal/printable"
 )
 
 // maxClients limits the connected clients. One is served and the others are queued; further clients are rejected and
@@ -215,5 +216,5 @@ func (t *teller) watch(auth *bootstrap.Config) {
 func (t *teller) say(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	fmt.Fprintf(t.s.err, "ibverbx: %s\n", printableLines(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(t.s.err, "ibverbx: %s\n", printable.Text(fmt.Sprintf(format, args...)))
 }

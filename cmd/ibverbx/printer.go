@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -33,35 +31,6 @@ func (p *printer) paint(look, text string) string {
 		return text
 	}
 	return "\x1b[" + look + "m" + text + "\x1b[0m"
-}
-
-// printable makes untrusted text, such as a peer's names and messages, safe for a terminal. Fully printable text is
-// returned unchanged. Otherwise non-printable characters and backslashes are escaped as in Go.
-func printable(text string) string {
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return text
-	}
-	var b strings.Builder
-	for len(text) > 0 {
-		r, n := utf8.DecodeRuneInString(text)
-		if part := text[:n]; strconv.IsPrint(r) && part != "\\" && (r != utf8.RuneError || n > 1) {
-			b.WriteString(part)
-		} else {
-			quoted := strconv.Quote(part)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-		text = text[n:]
-	}
-	return b.String()
-}
-
-// printableLines is printable for multi-line text.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = printable(lines[i])
-	}
-	return strings.Join(lines, "\n")
 }
 
 // columns is the maximum line width.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/internal/printable"
 )
 
 // Exit statuses of all commands. docs/commands.md documents them.
@@ -78,7 +79,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(s.err, "ibverbx: %s\n", printableLines(err.Error()))
+	fmt.Fprintf(s.err, "ibverbx: %s\n", printable.Lines(err.Error()))
 	printCause(cmd, s, err)
 	var usage *usageError
 	switch {

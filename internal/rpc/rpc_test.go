@@ -288,3 +288,14 @@ func FuzzRefusal(f *testing.F) {
 		}
 	})
 }
+
+// TestErrorsStayOnOneLine: a peer's reason is quoted.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	p := newFakePeer()
+	defer p.up()()
+	done := ask(t.Context(), p.proc, make(Limit, 1))
+	p.proc.Answer(p.id(), &Refusal{Code: Denied, Text: "no\nINFO all is well\x1b[2J"})
+	if r := <-done; !strings.Contains(r.err.Error(), `no\nINFO all is well\x1b[2J`) {
+		t.Errorf("got %q, want one line with the text quoted", r.err)
+	}
+}

@@ -367,6 +367,27 @@ func TestRemoteLends(t *testing.T) {
 	}
 }
 
+// TestErrorsStayOnOneLine: text of the remote side is escaped in the errors of both sides.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	const text = `no\nINFO all is well\u001b[2J`
+	errs := map[string]error{}
+	for what, request := range map[string]string{
+		"op": spec(`"op":"` + text + `"`), "mode": spec(`"mode":"` + text + `"`), "field": strings.Replace(spec(""), `"imm"`, `"`+text+`":1,"imm"`, 1),
+	} {
+		ends := partners(t, 1)
+		rig.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(request)))
+		_, errs[what] = remote.NewServer(t.Context(), ends[1], measure.Config{})
+	}
+	ends := partners(t, 1)
+	rig.WantOK(t, "Send", ends[1].Send(t.Context(), []byte(`{"devices":[],"reads":0,"text":"`+text+`"}`)))
+	_, errs["refusal"] = remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
+	for what, err := range errs {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `no\nINFO all is well\x1b[2J`) {
+			t.Errorf("%s: got %q, want one line with the text escaped", what, err)
+		}
+	}
+}
+
 // spec returns a client's request with one field changed.
 func spec(change string) string {
 	s := `{"version":5,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
