@@ -232,6 +232,9 @@ func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64,
 		p.giveUp.Stop()
 		p.giveUp = nil
 	}
+	if !s.dialed() { // if this session is lost soon, the peer can probably be dialed
+		p.redial.Raise()
+	}
 	p.become(StateConnecting, p.err)
 	return old, last, nil
 }

@@ -65,7 +65,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("new node: %w", err)
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Log, backoff: backoff{first: 100 * time.Millisecond, most: 30 * time.Second, health: 10 * time.Second},
+		cfg: cfg, log: cfg.Log, backoff: backoff{least: time.Second, first: 100 * time.Millisecond, most: 30 * time.Second, health: 10 * time.Second},
 		places: make(chan struct{}, maxJoining), peers: map[string]*Peer{}, routes: map[string]*route{}, realms: map[string]*realm{},
 		memory: map[*memory]struct{}{}, callers: map[*Peer]int{},
 	}

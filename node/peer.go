@@ -39,7 +39,9 @@ type Peer struct {
 	identity bootstrap.Peer
 	state    State
 	changed  broadcast.Signal
-	err      error
+	// redial is raised when the lost peer is needed, and when the peer dials. It cuts the pause of the Peer's routes short.
+	redial broadcast.Signal
+	err    error
 	// current is the session, possibly still connecting; nil if none exists.
 	current *session
 	// last is the id of the newest session.
@@ -164,9 +166,10 @@ func (p *Peer) other(err error) {
 	}
 }
 
-// wait blocks until a session is established, possibly parked.
+// wait blocks until a session is established, possibly parked. It makes the Node redial.
 func (p *Peer) wait(ctx context.Context) (err error) {
 	ended := p.until(ctx, func() bool {
+		p.want()
 		err = p.err
 		return p.state == StateReady || p.state == StateParked || p.state == StateClosed
 	})
@@ -268,6 +271,20 @@ func (p servicePeer) Forgotten() error {
 		return p.err
 	}
 	return nil
+}
+
+// Redial implements service.Peer.
+func (p servicePeer) Redial() {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	p.want()
+}
+
+// want makes the Node redial a lost Peer. The Node's lock is held.
+func (p *Peer) want() {
+	if p.state == StateLost {
+		p.redial.Raise()
+	}
 }
 
 // Session implements service.Peer.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -58,6 +59,29 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// hangUp listens at an address and closes every connection. It returns their times.
+func hangUp(t *testing.T, addr string) <-chan time.Time {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	dials := make(chan time.Time, 1000)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			now := time.Now() // before Close, because the next pause starts then
+			_ = c.Close()
+			dials <- now
+		}
+	}()
+	return dials
+}
+
 // TestReconnectStorm: many goroutines use a lost peer. The Node dials with growing backoff, however many
 // operations wait.
 func TestReconnectStorm(t *testing.T) {
@@ -74,23 +98,7 @@ func TestReconnectStorm(t *testing.T) {
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	wait(t, there, StateLost)
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
-	defer func() { _ = l.Close() }()
-	dials := make(chan time.Time, 1000)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			now := time.Now() // before Close, because the next pause starts then
-			_ = c.Close()
-			dials <- now
-		}
-	}()
+	dials := hangUp(t, addr)
 	var all sync.WaitGroup
 	for _, j := range jobs {
 		all.Go(func() { there.Service().Submit(&j.Op) })
@@ -110,6 +118,63 @@ func TestReconnectStorm(t *testing.T) {
 			t.Fatalf("an operation ended with %v, want ErrClosed", err)
 		}
 	}
+}
+
+// TestRedialStorm: goroutines request a lost peer in a loop. The Node dials it again and again, one attempt at a time, with the minimum pause
+// between two.
+func TestRedialStorm(t *testing.T) {
+	const least, attempts = 20 * time.Millisecond, 8
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t, alone)
+	a.node.SetPauses(least)
+	there, _ := a.meet(b)
+	addr := b.node.Addr().String()
+	if err := b.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, there, StateLost)
+	dials := hangUp(t, addr)
+	var all sync.WaitGroup
+	var enough atomic.Bool
+	for range 20 {
+		all.Go(func() {
+			for !enough.Load() {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Microsecond)
+				_, _ = a.node.Peer(ctx, addr) // the peer does not return
+				cancel()
+				there.Service().Redial()
+			}
+		})
+	}
+	first, last := <-dials, time.Time{}
+	for range attempts - 1 {
+		last = <-dials
+	}
+	enough.Store(true)
+	all.Wait()
+	if took := last.Sub(first); took < (attempts-1)*least {
+		t.Errorf("%d attempts within %v, want at least %v between two", attempts, took, least)
+	}
+}
+
+// TestRedialAfterHeard: the Node would wait an hour before it redials a lost peer. The peer dials, and that session is lost as well. The Node
+// redials immediately.
+func TestRedialAfterHeard(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t, named("a")), n.start(t, alone, named("b"))
+	a.node.SetPauses(time.Millisecond)
+	there, _ := a.meet(b)
+	addr := b.node.Addr()
+	if err := b.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, there, StateLost)
+	b = n.start(t, named("b"), at(addr))
+	b.node.SetPauses(time.Hour) // only a redials
+	b.meet(a)
+	sessions := there.Stats().Sessions
+	lose(there)
+	eventually(t, "there is another session", func() bool { return there.State() == StateReady && there.Stats().Sessions > sessions })
 }
 
 // TestBackoff: pauses double up to a limit, and are spread.

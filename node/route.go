@@ -17,6 +17,8 @@ const maxDuplicates = 8
 
 // backoff computes the delay before redialing.
 type backoff struct {
+	// least is the part of the delay that Peer.redial does not shorten.
+	least time.Duration
 	// first and most bound the delay, which doubles with every attempt.
 	first, most time.Duration
 	// health is the session duration that resets the delay.
@@ -41,6 +43,9 @@ type route struct {
 	err error
 	// known is closed when peer or err is set.
 	known chan struct{}
+	// wanted is closed by the first Peer.redial since the last attempt began; nil until peer is known. Only the route's goroutine
+	// uses it.
+	wanted <-chan struct{}
 	// ctx is canceled when the address is no longer dialed.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -48,8 +53,8 @@ type route struct {
 
 // Peer returns the peer listening at addr, "host:port" or "host" for DefaultPort, and connects to it if necessary. It returns once the peer
 // is ready or parked. If the first attempt fails, Peer returns its error immediately, such as ErrRefused, ErrVersion or an error of package
-// bootstrap. Afterwards the Node redials whenever the session is lost, until Peer.Close; meanwhile Peer blocks until ctx is done. After
-// Close or Shutdown it returns ErrClosed.
+// bootstrap. Afterwards the Node redials whenever the session is lost, until Peer.Close. Peer makes it redial a lost peer as soon as
+// the last attempt is 1 s old, and blocks until the peer returns or ctx is done. After Close or Shutdown it returns ErrClosed.
 func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		addr = net.JoinHostPort(addr, DefaultPort)
@@ -97,7 +102,7 @@ func (n *Node) found(r *route, p *Peer) {
 	if r == nil || r.peer != nil || r.ctx.Err() != nil {
 		return
 	}
-	r.peer = p
+	r.peer, r.wanted = p, p.redial.Next()
 	p.routes++
 	close(r.known)
 }
@@ -125,11 +130,34 @@ func (n *Node) travel(r *route) {
 			attempts = 0
 		}
 		wait := n.backoff.after(attempts, rand.Float64())
-		attempts++
-		if !waitFor(r.ctx, wait) || p != nil && p.until(r.ctx, func() bool { return p.current == nil }) != nil || r.ctx.Err() != nil {
+		if attempts++; n.pause(r, wait) {
+			attempts = 0
+		}
+		alone := func() bool {
+			r.wanted = p.redial.Next()
+			return p.current == nil
+		}
+		if p != nil && p.until(r.ctx, alone) != nil || r.ctx.Err() != nil {
 			return
 		}
 	}
+}
+
+// pause waits for d, but only for backoff.least if the Peer is wanted, which it reports. It returns early if the route is closed.
+func (n *Node) pause(r *route, d time.Duration) (wanted bool) {
+	least := min(d, n.backoff.least)
+	if !waitFor(r.ctx, least) || least == d {
+		return false
+	}
+	timer := time.NewTimer(d - least)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.ctx.Done():
+	case <-r.wanted:
+		return true
+	}
+	return false
 }
 
 // dial establishes a session and runs it. It returns the reason why it was lost.

@@ -36,7 +36,7 @@ type peer struct {
 func (h *host) newPeer(s service.Peer) *peer {
 	name := hostName(s.Identity().Addr)
 	p := &peer{host: h, service: s, asks: make(chan struct{}, maxAsks)}
-	p.Name, p.Done = "streams", h.service.Done()
+	p.Peer, p.Name, p.Done = s, "streams", h.service.Done()
 	p.pool.peer = p
 	h.mu.Lock()
 	defer h.mu.Unlock()

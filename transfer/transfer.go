@@ -63,6 +63,9 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 	if p.count < p.engine.cfg.MaxOutstanding-1 {
 		signal(p.room)
 	}
+	if p.link.Session == nil {
+		p.service.Redial()
+	}
 	if err = p.usable(t); err == nil {
 		err = t.load.enter(t)
 	}

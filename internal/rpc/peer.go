@@ -30,12 +30,11 @@ type process interface {
 
 // PeerConfig describes a Peer.
 type PeerConfig struct {
-	// Service identifies the service. Name and Done are passed to its Link.
+	// Service identifies the service. Peer, Name and Done are passed to its Link.
 	Service service.ID
 	Name    string
 	Done    <-chan struct{}
-	// Peer is the peer.
-	Peer service.Peer
+	Peer    service.Peer
 	// Serving limits the unanswered requests per session. It exceeds the client's limit because a
 	// server may receive the next request before it has counted its last response.
 	Serving int
@@ -48,7 +47,7 @@ type PeerConfig struct {
 // Init initializes a Peer.
 func (p *Peer[P]) Init(cfg PeerConfig) {
 	p.cfg, p.ID = cfg, newID()
-	p.Name, p.Done = cfg.Name, cfg.Done
+	p.Peer, p.Name, p.Done = cfg.Peer, cfg.Name, cfg.Done
 }
 
 // newID returns a nonzero id.

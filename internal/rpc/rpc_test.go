@@ -35,7 +35,7 @@ type fakePeer struct {
 
 func newFakePeer() *fakePeer {
 	p := &fakePeer{session: &fakeSession{sent: make(chan []byte, 10), incarnation: 1}}
-	p.Init(PeerConfig{Service: service.TransferID, Serving: 1})
+	p.Init(PeerConfig{Service: service.TransferID, Peer: stays{}, Serving: 1})
 	proc := p.NewProcess(1, 1)
 	p.proc = &proc
 	return p
@@ -180,6 +180,8 @@ type stays struct {
 }
 
 func (p stays) Session() service.Session { return p.session }
+
+func (p stays) Redial() {}
 
 // TestLeft: a request fails when the peer stays connected without the service, and immediately when
 // the peer is forgotten or this side closes.

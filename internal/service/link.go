@@ -20,8 +20,9 @@ var (
 // Link is a service's connection to one peer: the session, or the error that explains its absence.
 // Mu may guard further state of the service.
 type Link struct {
-	// Name describes the peer's part of the service in errors. Done is closed when the local part
-	// closes. Neither changes.
+	// Peer is the peer. Name describes its part of the service in errors. Done is closed when the
+	// local part closes. All three are constant.
+	Peer Peer
 	Name string
 	Done <-chan struct{}
 
@@ -65,9 +66,9 @@ func (l *Link) Drop(s Session) bool {
 
 // Wait waits until ready reports true. It returns the error of ready, ErrClosed, Err, or the cause
 // of ctx. ready is called with Mu held, first immediately and then whenever Changed is raised or
-// ended is closed.
+// ended is closed. Unless it reports true immediately, Wait calls Peer.Redial.
 func (l *Link) Wait(ctx context.Context, ended <-chan struct{}, ready func() (bool, error)) error {
-	for {
+	for redialed := false; ; redialed = true {
 		l.Mu.Lock()
 		ok, err := ready()
 		changed := l.Changed.Next()
@@ -79,6 +80,9 @@ func (l *Link) Wait(ctx context.Context, ended <-chan struct{}, ready func() (bo
 			err = l.Err
 		}
 		l.Mu.Unlock()
+		if !ok && !redialed {
+			l.Peer.Redial()
+		}
 		if ok || err != nil {
 			return err
 		}

@@ -195,6 +195,9 @@ type Peer interface {
 	// Leave leaves the shard to its own goroutine. One that has helped and now sleeps until an operation ends calls it.
 	// Otherwise the end may be noticed 50 us late.
 	Leave()
+	// Redial makes the Node dial a lost peer as soon as the last attempt is 1 s old. Services call it when the program
+	// needs the peer; Link.Wait does so itself. Redial never waits for the peer. It must not be called with the shard's lock.
+	Redial()
 	// Session returns the current session, or nil. A parked Peer has one.
 	Session() Session
 	// Identity describes the peer as it authenticated last.
