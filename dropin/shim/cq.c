@@ -8,11 +8,7 @@
 int ibx_take(int fd)
 {
 	uint64_t one;
-	ssize_t n;
-	do
-		n = read(fd, &one, sizeof(one));
-	while (n < 0 && errno == EINTR && !ibx_forked);
-	return n == sizeof(one) ? 0 : -1;
+	return read(fd, &one, sizeof(one)) == sizeof(one) ? 0 : -1;
 }
 
 void ibx_await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acked, uint32_t taken)

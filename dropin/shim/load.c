@@ -15,6 +15,27 @@ bool ibx_forked;
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
 
+// go holds the functions of the core as it exports them.
+static struct ibx_core go;
+
+// preload/signal.c defers signals between ibx_enter and ibx_leave. All three are NULL without it.
+void ibx_wrap(void) __attribute__((weak));
+void ibx_enter(void) __attribute__((weak));
+void ibx_leave(void) __attribute__((weak));
+
+#define GUARDED(name, params, args) \
+	static int32_t guarded_##name params \
+	{ \
+		if (ibx_enter) \
+			ibx_enter(); \
+		int32_t result = go.name args; \
+		if (ibx_leave) \
+			ibx_leave(); \
+		return result; \
+	}
+IBX_CORE(GUARDED)
+#undef GUARDED
+
 static int32_t gone(void) { return ENODEV; }
 static int32_t gone_negative(void) { return -ENODEV; }
 
@@ -22,7 +43,7 @@ static int32_t gone_negative(void) { return -ENODEV; }
 static void child(void)
 {
 	ibx_forked = true;
-#define GONE(name, params) core.name = (__typeof__(core.name))(void (*)(void))gone;
+#define GONE(name, params, args) core.name = (__typeof__(core.name))(void (*)(void))gone;
 	IBX_CORE(GONE)
 #undef GONE
 	core.start = (__typeof__(core.start))(void (*)(void))gone_negative;
@@ -48,12 +69,13 @@ static int core_path(char *path, size_t size)
 
 static int resolve(void *lib, const char *path)
 {
-#define RESOLVE(name, params) \
-	core.name = (__typeof__(core.name))dlsym(lib, "ibx_" #name); \
-	if (!core.name) { \
+#define RESOLVE(name, params, args) \
+	go.name = (__typeof__(go.name))dlsym(lib, "ibx_" #name); \
+	if (!go.name) { \
 		complain(path, dlerror()); \
 		return ENOSYS; \
-	}
+	} \
+	core.name = guarded_##name;
 	IBX_CORE(RESOLVE)
 #undef RESOLVE
 	if (core.seam() != IBX_SEAM) {
@@ -90,8 +112,8 @@ static int start(void)
 
 // start_quietly starts the core without changing how the program handles signals. The threads of the Go runtime
 // inherit the mask of the thread that loads it, so no handler of the program runs on them. The runtime replaces the
-// actions of some signals; they are put back. Handlers get SA_ONSTACK, because the stack of a goroutine is
-// small; Go gives every thread that calls it a signal stack.
+// actions of some signals; they are put back, wrapped by preload/signal.c. Without it, handlers only get SA_ONSTACK:
+// Go sets a signal stack for every thread that calls it.
 static int start_quietly(void)
 {
 	struct sigaction before[NSIG];
@@ -102,8 +124,10 @@ static int start_quietly(void)
 		if (sigaction(s, NULL, &before[s]))
 			before[s].sa_handler = NULL;
 	int err = start();
+	if (ibx_wrap)
+		ibx_wrap();
 	for (int s = 1; s < NSIG; s++) {
-		if (before[s].sa_handler != SIG_DFL && before[s].sa_handler != SIG_IGN)
+		if (!ibx_wrap && before[s].sa_handler != SIG_DFL && before[s].sa_handler != SIG_IGN)
 			before[s].sa_flags |= SA_ONSTACK;
 		sigaction(s, &before[s], NULL);
 	}

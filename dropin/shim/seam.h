@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-// IBX_SEAM changes whenever this file does, so that a shim never uses the core of another build.
+// IBX_SEAM changes whenever a structure or a function of this file does, so that a shim never uses the core of another build.
 #define IBX_SEAM 5
 
 #define IBX_MAX_DEVICES 16
@@ -95,45 +95,45 @@ struct ibx_delivered {
 	uint32_t completion, async;
 };
 
-// The functions of the core: name, parameters. start returns the number of devices or a negative errno, poll_cq
+// The functions of the core: name, parameters, arguments. start returns the number of devices or a negative errno, poll_cq
 // the number of completions or a negative errno.
 #define IBX_CORE(X) \
-	X(seam, (void)) \
-	X(start, (struct ibx_device * devices, int32_t max)) \
-	X(finish, (void)) \
-	X(open, (int32_t device, int32_t async_fd, uint32_t *context)) \
-	X(close, (uint32_t context)) \
-	X(query_device, (uint32_t context, struct ibx_device_attr * attr)) \
-	X(query_port, (uint32_t context, int32_t port, struct ibx_port_attr *attr)) \
-	X(query_gid, (uint32_t context, int32_t port, int32_t index, uint8_t *gid)) \
-	X(read_clock, (uint32_t context, uint64_t *ticks, uint64_t *hz)) \
-	X(next_event, (uint32_t context, struct ibx_event * event)) \
-	X(alloc_pd, (uint32_t context, uint32_t *pd)) \
-	X(dealloc_pd, (uint32_t pd)) \
-	X(reg_mr, (uint32_t pd, void *addr, uint64_t length, uint64_t iova, uint32_t access, uint32_t *mr, uint32_t *key)) \
-	X(rereg_mr, (uint32_t mr, uint32_t pd, void *addr, uint64_t length, uint64_t iova, uint32_t access)) \
-	X(dereg_mr, (uint32_t mr)) \
-	X(create_channel, (uint32_t context, int32_t fd, uint32_t *channel)) \
-	X(destroy_channel, (uint32_t channel)) \
-	X(take_event, (uint32_t channel, uint64_t *cookie)) \
-	X(create_cq, (uint32_t context, int32_t depth, uint32_t channel, uint64_t cookie, int32_t stamps, uint32_t *cq, int32_t *got)) \
-	X(resize_cq, (uint32_t cq, int32_t depth, int32_t *got)) \
-	X(poll_cq, (uint32_t cq, struct ibx_wc * wc, int32_t n)) \
-	X(arm_cq, (uint32_t cq, int32_t solicited)) \
-	X(destroy_cq, (uint32_t cq, struct ibx_delivered * delivered)) \
-	X(create_srq, (uint32_t pd, int32_t max_wr, int32_t max_sge, int32_t limit, uint64_t cookie, uint32_t *srq)) \
-	X(limit_srq, (uint32_t srq, int32_t limit)) \
-	X(post_srq, (uint32_t srq, struct ibx_recv * wrs, int32_t n, int32_t *posted)) \
-	X(destroy_srq, (uint32_t srq, struct ibx_delivered * delivered)) \
-	X(create_qp, (uint32_t pd, struct ibx_qp_config * config, uint32_t *qp, uint32_t *qpn)) \
-	X(modify_qp, (uint32_t qp, struct ibx_qp_attr * attr, uint32_t mask)) \
-	X(query_qp, (uint32_t qp, struct ibx_qp_attr * attr)) \
-	X(post_send, (uint32_t qp, struct ibx_send * wrs, int32_t n, int32_t *posted)) \
-	X(post_recv, (uint32_t qp, struct ibx_recv * wrs, int32_t n, int32_t *posted)) \
-	X(attach_mcast, (uint32_t qp, const uint8_t *mgid)) \
-	X(detach_mcast, (uint32_t qp, const uint8_t *mgid)) \
-	X(destroy_qp, (uint32_t qp, struct ibx_delivered * delivered)) \
-	X(create_ah, (uint32_t pd, struct ibx_ah_attr * attr, uint32_t *ah, uint64_t *number)) \
-	X(destroy_ah, (uint32_t ah))
+	X(seam, (void), ()) \
+	X(start, (struct ibx_device * devices, int32_t max), (devices, max)) \
+	X(finish, (void), ()) \
+	X(open, (int32_t device, int32_t async_fd, uint32_t *context), (device, async_fd, context)) \
+	X(close, (uint32_t context), (context)) \
+	X(query_device, (uint32_t context, struct ibx_device_attr * attr), (context, attr)) \
+	X(query_port, (uint32_t context, int32_t port, struct ibx_port_attr *attr), (context, port, attr)) \
+	X(query_gid, (uint32_t context, int32_t port, int32_t index, uint8_t *gid), (context, port, index, gid)) \
+	X(read_clock, (uint32_t context, uint64_t *ticks, uint64_t *hz), (context, ticks, hz)) \
+	X(next_event, (uint32_t context, struct ibx_event * event), (context, event)) \
+	X(alloc_pd, (uint32_t context, uint32_t *pd), (context, pd)) \
+	X(dealloc_pd, (uint32_t pd), (pd)) \
+	X(reg_mr, (uint32_t pd, void *addr, uint64_t length, uint64_t iova, uint32_t access, uint32_t *mr, uint32_t *key), (pd, addr, length, iova, access, mr, key)) \
+	X(rereg_mr, (uint32_t mr, uint32_t pd, void *addr, uint64_t length, uint64_t iova, uint32_t access), (mr, pd, addr, length, iova, access)) \
+	X(dereg_mr, (uint32_t mr), (mr)) \
+	X(create_channel, (uint32_t context, int32_t fd, uint32_t *channel), (context, fd, channel)) \
+	X(destroy_channel, (uint32_t channel), (channel)) \
+	X(take_event, (uint32_t channel, uint64_t *cookie), (channel, cookie)) \
+	X(create_cq, (uint32_t context, int32_t depth, uint32_t channel, uint64_t cookie, int32_t stamps, uint32_t *cq, int32_t *got), (context, depth, channel, cookie, stamps, cq, got)) \
+	X(resize_cq, (uint32_t cq, int32_t depth, int32_t *got), (cq, depth, got)) \
+	X(poll_cq, (uint32_t cq, struct ibx_wc * wc, int32_t n), (cq, wc, n)) \
+	X(arm_cq, (uint32_t cq, int32_t solicited), (cq, solicited)) \
+	X(destroy_cq, (uint32_t cq, struct ibx_delivered * delivered), (cq, delivered)) \
+	X(create_srq, (uint32_t pd, int32_t max_wr, int32_t max_sge, int32_t limit, uint64_t cookie, uint32_t *srq), (pd, max_wr, max_sge, limit, cookie, srq)) \
+	X(limit_srq, (uint32_t srq, int32_t limit), (srq, limit)) \
+	X(post_srq, (uint32_t srq, struct ibx_recv * wrs, int32_t n, int32_t *posted), (srq, wrs, n, posted)) \
+	X(destroy_srq, (uint32_t srq, struct ibx_delivered * delivered), (srq, delivered)) \
+	X(create_qp, (uint32_t pd, struct ibx_qp_config * config, uint32_t *qp, uint32_t *qpn), (pd, config, qp, qpn)) \
+	X(modify_qp, (uint32_t qp, struct ibx_qp_attr * attr, uint32_t mask), (qp, attr, mask)) \
+	X(query_qp, (uint32_t qp, struct ibx_qp_attr * attr), (qp, attr)) \
+	X(post_send, (uint32_t qp, struct ibx_send * wrs, int32_t n, int32_t *posted), (qp, wrs, n, posted)) \
+	X(post_recv, (uint32_t qp, struct ibx_recv * wrs, int32_t n, int32_t *posted), (qp, wrs, n, posted)) \
+	X(attach_mcast, (uint32_t qp, const uint8_t *mgid), (qp, mgid)) \
+	X(detach_mcast, (uint32_t qp, const uint8_t *mgid), (qp, mgid)) \
+	X(destroy_qp, (uint32_t qp, struct ibx_delivered * delivered), (qp, delivered)) \
+	X(create_ah, (uint32_t pd, struct ibx_ah_attr * attr, uint32_t *ah, uint64_t *number), (pd, attr, ah, number)) \
+	X(destroy_ah, (uint32_t ah), (ah))
 
 #endif

@@ -16,7 +16,7 @@
 // core holds the functions of the Go core. They are valid once ibx_load has returned 0. In a forked child each
 // returns ENODEV.
 struct ibx_core {
-#define FIELD(name, params) int32_t(*name) params;
+#define FIELD(name, params, args) int32_t(*name) params;
 	IBX_CORE(FIELD)
 #undef FIELD
 };

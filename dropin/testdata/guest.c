@@ -170,7 +170,7 @@ static void handler(int sig)
 	deep(16); // more stack than a goroutine begins with
 }
 
-// Handlers of the program run, with room, while its thread is inside the library, and only on its own threads.
+// Handlers of the program run, with room, while its thread uses the library, and only on its own threads.
 static void sig(void)
 {
 	struct sigaction old;
