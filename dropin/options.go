@@ -25,7 +25,7 @@ type Options struct {
 	// AnyPeer allows peers other than softnics, such as hardware. The NIC then avoids softnic extensions
 	// and is slower.
 	AnyPeer bool
-	// PortGIDs adds UDP ports to the GIDs of devices with IPv4 addresses.
+	// PortGIDs adds UDP ports to the GIDs of devices with IPv4 addresses. Devices with loopback addresses also report them as LIDs.
 	PortGIDs bool
 	// SharedMemory makes Validate reject options that disable shared memory. It is on by default where the system allows it.
 	SharedMemory bool

@@ -273,6 +273,31 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
+// TestLIDs: without a GID, an address is invalid, as on RoCE hardware. With port GIDs on a loopback address, each port has a LID, and programs
+// that exchange only LIDs run.
+func TestLIDs(t *testing.T) {
+	if server, _, err := tryBetween(t, dropin.Options{}, "ibv_rc_pingpong", "-n", "100"); err == nil || !strings.Contains(server, "Failed to modify QP to RTR") {
+		t.Errorf("ibv_rc_pingpong without a GID: %v, want an invalid address\n%s", err, server)
+	}
+	o := dropin.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.79")}, PortGIDs: true}
+	for _, name := range []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"} {
+		between(t, o, name, "-n", "100")
+	}
+	t.Run("qperf", func(t *testing.T) {
+		tests := []string{"rc_bw", "rc_lat", "uc_lat", "ud_lat", "rc_rdma_write_bw"}
+		programsRan.add(t, "qperf", "IBVERBX_ADDR=127.0.0.1 IBVERBX_GIDS=port "+strings.Join(tests, " "))
+		l, port := library(t), freePort(t)
+		srv, _ := command(t, l, o, "qperf", "-lp", fmt.Sprint(port))
+		ended := serve(t, srv, port)
+		defer func() { <-ended }()
+		defer func() { _ = srv.Process.Kill() }()
+		cli, out := command(t, l, o, "qperf", append([]string{"-lp", fmt.Sprint(port), "127.0.0.1", "-t", "1"}, tests...)...)
+		if err := finish(t, cli); err != nil || strings.Count(out.String(), " = ") < len(tests) {
+			t.Errorf("%v, want results of %d tests\n%s", err, len(tests), out)
+		}
+	})
+}
+
 // TestSharedMemory: long WRITEs between processes of one user are copied by the kernel, unless the options concern packets.
 func TestSharedMemory(t *testing.T) {
 	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && string(scope) != "0\n" {

@@ -53,6 +53,9 @@ func (l *library) queryPort(n uint32, port int32, to *seamPortAttr) error {
 	if err != nil {
 		return err
 	}
+	if a.LID == 0 {
+		a.LID = x.lid
+	}
 	*to = seamPortAttr{
 		maxMsg: a.MaxMsg, state: uint32(a.State), maxMTU: uint32(a.MaxMTU), activeMTU: uint32(a.ActiveMTU),
 		gids: uint32(a.GIDs), pkeys: uint32(a.PKeys), lid: uint32(a.LID), linkLayer: uint32(a.LinkLayer), ifindex: x.ifindex,

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"ibverbx/internal/pcap"
+	"ibverbx/internal/roce"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -20,6 +21,8 @@ type library struct {
 	capture *pcap.Writer
 	// stats says that finish prints the counters of the NICs.
 	stats bool
+	// portGIDs is set if the GIDs contain UDP ports.
+	portGIDs bool
 
 	contexts table[context]
 	pds      table[domain]
@@ -47,6 +50,8 @@ type context struct {
 	fd int
 	// ifindex is the network interface of the port.
 	ifindex uint32
+	// lid is the LID of the port if its UDP port is 4791: 0, as on RoCE hardware, unless the peers are local and share the address.
+	lid uint16
 }
 
 type domain struct{ verbs.PD }
@@ -110,6 +115,9 @@ func (l *library) open(device, fd int32) (uint32, error) {
 		return 0, err
 	}
 	x := &context{Context: c, fd: int(fd), ifindex: interfaceOf(l.nics[device].addr)}
+	if l.portGIDs && l.nics[device].addr.IsLoopback() {
+		x.lid = roce.Port
+	}
 	if err := c.NotifyEvents(verbs.NewWakerFunc(func() { signal(x.fd) })); err != nil {
 		return 0, errors.Join(err, c.Close())
 	}

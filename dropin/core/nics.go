@@ -54,7 +54,7 @@ func (l *library) start() error {
 		}
 		l.nics = append(l.nics, device{n, nic.Addr})
 	}
-	l.stats = o.Stats
+	l.stats, l.portGIDs = o.Stats, o.PortGIDs
 	return nil
 }
 

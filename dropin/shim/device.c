@@ -72,8 +72,12 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 	}
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 	union ibv_gid gid;
-	if (!core.query_gid(c->handle, 1, 0, gid.raw))
+	if (!core.query_gid(c->handle, 1, 0, gid.raw)) {
 		c->ipv6 = memcmp(gid.raw, mapped, sizeof(mapped)) != 0;
+		memset(gid.raw, 0, 8); // a UDP port
+		if (!memcmp(gid.raw, mapped, sizeof(mapped)) && gid.raw[12] == 127)
+			c->loopback = gid;
+	}
 	base->device = d;
 	base->cmd_fd = fcntl(base->async_fd, F_DUPFD_CLOEXEC, 0); // commands to a kernel have none; programs may duplicate it
 	base->num_comp_vectors = 1;

@@ -4,11 +4,16 @@
 
 #include <arpa/inet.h>
 
-void ibx_ah_from(struct ibx_ah_attr *to, const struct ibv_ah_attr *from)
+// ibx_ah_from translates an address. RoCE has no addresses without a GID; between processes that share a loopback address, the LID, which is
+// a UDP port, is enough.
+void ibx_ah_from(struct ibv_context *base, struct ibx_ah_attr *to, const struct ibv_ah_attr *from)
 {
 	*to = (struct ibx_ah_attr){.dlid = from->dlid, .sl = from->sl, .port = from->port_num};
-	if (!from->is_global)
+	if (!from->is_global) {
+		if (from->dlid)
+			memcpy(to->dgid, to_context(base)->loopback.raw, sizeof(to->dgid));
 		return;
+	}
 	memcpy(to->dgid, from->grh.dgid.raw, sizeof(to->dgid));
 	to->flow_label = from->grh.flow_label & 0xfffff;
 	to->sgid_index = from->grh.sgid_index;
@@ -119,7 +124,7 @@ int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 		.sqd_notify = attr->en_sqd_async_notify,
 	};
 	if (mask & IBV_QP_AV)
-		ibx_ah_from(&a.ah, &attr->ah_attr);
+		ibx_ah_from(base->context, &a.ah, &attr->ah_attr);
 	int err = core.modify_qp(base->handle, &a, (uint32_t)mask);
 	if (!err && mask & IBV_QP_STATE)
 		base->state = attr->qp_state;
@@ -210,7 +215,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	if (!ah)
 		return fail(ENOMEM);
 	struct ibx_ah_attr a;
-	ibx_ah_from(&a, attr);
+	ibx_ah_from(pd->context, &a, attr);
 	int err = core.create_ah(pd->handle, &a, &ah->base.handle, &ah->number);
 	if (err) {
 		free(ah);

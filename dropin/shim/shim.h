@@ -38,6 +38,8 @@ struct context {
 	uint32_t handle;
 	// ipv6 says that the GRH of datagrams is a header of IPv6.
 	bool ipv6;
+	// loopback is the address of the port if it is a loopback address of IPv4, and 0 otherwise.
+	union ibv_gid loopback;
 };
 
 struct pd {
@@ -110,7 +112,7 @@ int ibx_take(int fd);
 // ibx_await_acks waits until the program has acknowledged as many events as it has taken.
 void ibx_await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acked, uint32_t taken);
 
-void ibx_ah_from(struct ibx_ah_attr *to, const struct ibv_ah_attr *from);
+void ibx_ah_from(struct ibv_context *base, struct ibx_ah_attr *to, const struct ibv_ah_attr *from);
 void ibx_ah_to(struct ibv_ah_attr *to, const struct ibx_ah_attr *from);
 
 // The chain of an extended QP.
