@@ -81,9 +81,14 @@ func Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
 	return Config{}.Dial(ctx, p, service)
 }
 
-// Dialer returns a function for http.Transport.DialContext and grpc.WithContextDialer, with the default Config. It dials addresses such as
-// "node7:18510/grpc", where the part after the slash is the service; the default service is "http". It ignores the network. See
-// node.Node.Peer for connection errors and Dial for the others.
+// Dialer returns a function for http.Transport.DialContext, with the default Config. It dials addresses such as "node7:18510/grpc", where
+// the part after the slash is the service; the default service is "http". It ignores the network. See node.Node.Peer for connection errors
+// and Dial for the others.
+//
+// The function that grpc.WithContextDialer accepts does not have the network argument:
+//
+//	dial := stream.Dialer(n)
+//	grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "", addr) })
 func Dialer(n *node.Node) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return Config{}.Dialer(n)
 }
