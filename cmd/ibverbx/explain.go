@@ -39,6 +39,8 @@ func explain(cause error, format string, args ...any) error {
 func printCause(cmd *cobra.Command, s streams, err error) {
 	var p *problem
 	if v := cmd.Flags().Lookup("verbose"); v != nil && v.Value.String() == "true" && errors.As(err, &p) {
+		asJSON := cmd.Flags().Lookup("json")
+		s = s.logged(cmd.GroupID == groupFiles && asJSON != nil && asJSON.Value.String() == "true")
 		fmt.Fprintf(s.err, "cause: %s\n", printable.Lines(p.cause.Error()))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -144,7 +143,7 @@ func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, lo
 	}
 	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
 	if f.verbose {
-		cfg.Log = slog.New(slog.NewTextHandler(s.err, nil))
+		cfg.Log = s.log()
 	}
 	if cfg.Open, err = f.openNICs(local); err != nil {
 		return nil, nil, err

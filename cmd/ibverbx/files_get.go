@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"ibverbx/files"
-	"ibverbx/transfer"
 )
 
 const getLong = `Copy a file or a directory from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints. A
@@ -56,7 +55,9 @@ func (f *transferFlags) resultOf(name string) func(failure string) any {
 	return func(failure string) any {
 		r := f.result
 		r.Type, r.Name, r.Error = lineResult, cmp.Or(r.Name, name), failure
-		r.Phase = cmp.Or(r.Phase, transfer.Done.String())
+		if failure != "" {
+			r.Phase = "failed"
+		}
 		return r
 	}
 }
@@ -70,6 +71,7 @@ func newGet(s streams) *cobra.Command {
 		Example: getExample,
 		Args:    wantArgs(2, 3, "HOST NAME [DEST]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
 				return p.GetFile(strings.TrimSuffix(args[1], "/"), strings.Join(args[2:], ""), f.cfg), nil
 			})
@@ -94,6 +96,7 @@ func newPut(s streams) *cobra.Command {
 		Example: putExample,
 		Args:    wantArgs(2, 3, "HOST PATH [NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
 				name, err := putName(ctx, p, args[1], strings.TrimSuffix(strings.Join(args[2:], ""), "/"))
 				if err != nil {

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"strings"
 
 	"ibverbx/internal/perf/measure"
 )
@@ -15,6 +17,7 @@ const (
 	lineForwarding = "forwarding" // serve: a target of --forward
 	lineListening  = "listening"  // serve, forward
 	lineResult     = "result"     // all
+	lineLog        = "log"        // all, on standard error
 )
 
 // resultLine is the result of serve, ls and forward.
@@ -47,6 +50,32 @@ func (f *fileFlags) conclude(s streams, err error, line func(failure string) any
 		failure = err.Error()
 	}
 	return errors.Join(err, json.NewEncoder(s.out).Encode(line(failure)))
+}
+
+// logWriter logs each line as a message.
+type logWriter struct{ *slog.Logger }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	for line := range strings.Lines(string(b)) {
+		w.Info(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "ibverbx: "))
+	}
+	return len(b), nil
+}
+
+// logged turns messages on standard error into JSON objects of type log, if asJSON is set.
+func (s streams) logged(asJSON bool) streams {
+	if asJSON {
+		s.err = logWriter{slog.New(slog.NewJSONHandler(s.err, nil)).With("type", lineLog)}
+	}
+	return s
+}
+
+// log returns the log of --verbose.
+func (s streams) log() *slog.Logger {
+	if w, ok := s.err.(logWriter); ok {
+		return w.Logger
+	}
+	return slog.New(slog.NewTextHandler(s.err, nil))
 }
 
 // plainResult is the result of serve and forward.

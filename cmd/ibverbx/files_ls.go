@@ -39,6 +39,7 @@ func newLs(s streams) *cobra.Command {
 		Example: lsExample,
 		Args:    wantArgs(1, 2, "HOST [NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			s := s.logged(f.json)
 			n, err := f.list(cmd.Context(), s, args[0], strings.Join(args[1:], ""))
 			return f.conclude(s, err, func(failure string) any { return resultLine{Type: lineResult, Entries: &n, Error: failure} })
 		},

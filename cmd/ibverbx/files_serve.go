@@ -69,6 +69,7 @@ func newServe(s streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			s := s.logged(f.json)
 			err := f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args) })
 			return f.conclude(s, err, plainResult)
 		},

@@ -70,6 +70,7 @@ func newForward(s streams) *cobra.Command {
 			if len(f.local) == 0 {
 				return wrong(cmd, "name what to forward, such as -L 5432:127.0.0.1:5432")
 			}
+			s := s.logged(f.json)
 			err := f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args[0]) })
 			return f.conclude(s, err, plainResult)
 		},

@@ -184,3 +184,58 @@ func TestJSONLinesOfServers(t *testing.T) {
 		}
 	}
 }
+
+// TestJSONLog: with --json, messages and the log of -v are JSON objects on standard error. Only the message of a failure
+// is text.
+func TestJSONLog(t *testing.T) {
+	token, dir, in, echo := newToken(t, "a secret of this test, long enough"), t.TempDir(), t.TempDir(), echoServer(t)
+	content(t, filepath.Join(dir, "f"), 100)
+	common := []string{"--json", "-v", "--token-file", token, "--provider", "softnic"}
+	server, addr := serveFiles(t, "127.0.0.1:0", append(common, dir+"=d", "--write", in+"=in", "--forward", echo, "--metrics", "127.0.0.1:0")...)
+	all := map[string]*process{"serve": server}
+	for _, args := range []string{"get ADDR d/f DIR --metrics 127.0.0.1:0", "put ADDR DIR/f in/f", "ls ADDR", "ls ADDR none"} {
+		args := strings.NewReplacer("ADDR", addr, "DIR", dir).Replace(args)
+		all[args] = begin(t, append(strings.Fields(args), common...)...)
+		all[args].end()
+	}
+	all["forward"], _ = forwarding(t, 1, append(common, "-L", "0:"+echo, addr)...)
+	for _, name := range []string{"forward", "serve"} {
+		all[name].interrupt()
+	}
+	for name, p := range all {
+		if strings.HasSuffix(name, " none") {
+			last := len(p.said) - 1
+			if !strings.HasPrefix(p.said[last-1], "ibverbx: ") {
+				t.Errorf("%s: the last lines are %q, want the failure and its cause", name, p.said)
+			}
+			p.said = append(p.said[:last-1], p.said[last])
+		}
+		for _, line := range p.said {
+			var v struct{ Type, Msg string }
+			if err := json.Unmarshal([]byte(line), &v); err != nil || v.Type != lineLog || v.Msg == "" {
+				t.Errorf("%s: the line %q on stderr, want an object of type %q", name, line, lineLog)
+			}
+		}
+		if !strings.Contains(strings.Join(p.said, "\n"), `"msg":"peer ready"`) {
+			t.Errorf("%s: stderr is %q, want the log of -v", name, p.said)
+		}
+	}
+}
+
+// TestJSONPhase: the phase of a result is done only if the transfer succeeded.
+func TestJSONPhase(t *testing.T) {
+	token, dir, to := newToken(t, "a secret of this test, long enough"), t.TempDir(), t.TempDir()
+	content(t, filepath.Join(dir, "f"), 100)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, dir+"=d")
+	for args, want := range map[string]string{
+		"get " + addr + " d/f " + to: "done", "get " + addr + " d/none " + to: "failed", "get " + closedPort(t) + " d/f " + to: "failed",
+		"put " + addr + " " + dir + "/f d/g": "failed", "put " + closedPort(t) + " " + dir + "/f": "failed",
+	} {
+		_, out, _ := command(t.Context(), append(strings.Fields(args), "--json", "--token-file", token)...)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		var last fileReport
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Phase != want {
+			t.Errorf("%s: the result has the phase %q, %v, want %q", args, last.Phase, err, want)
+		}
+	}
+}

@@ -49,6 +49,7 @@ func fetch(t *testing.T, from string) (status int, body []byte) {
 func (p *process) metricsAt() string {
 	p.t.Helper()
 	_, at, _ := strings.Cut(p.line("metrics at "), "metrics at ")
+	at, _, _ = strings.Cut(at, `"`) // of a JSON object
 	return at
 }
 

@@ -151,6 +151,7 @@ func served(t testing.TB, p *process) (*process, string) {
 	t.Helper()
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })
 	_, addr, _ := strings.Cut(p.line("listening on "), "listening on ")
+	addr, _, _ = strings.Cut(addr, `"`) // of a JSON object
 	return p, addr
 }
 
