@@ -43,7 +43,7 @@ func newCert(s streams) *cobra.Command {
 		Short:   "Make certificates for tests between two hosts",
 		Long:    certLong,
 		Example: certExample,
-		Args:    wantArgs(0, 1, "at most one directory"),
+		Args:    wantArgs(0, 1, "at most one directory", 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.days < 1 || f.days > 3650 {
 				return wrong(cmd, "--days %d: use 1 to 3650", f.days)

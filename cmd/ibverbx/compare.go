@@ -80,6 +80,9 @@ func runCompare(s streams, names []string, asJSON bool) error {
 
 // readReports adds the reports of a file to a side.
 func readReports(to *compare.Set, name string) error {
+	if name == dash {
+		return refuseDash(name)
+	}
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return explain(err, "%s: no such file; make one with: ibverbx perf --json > %s", name, name)

@@ -69,7 +69,7 @@ func newGet(s streams) *cobra.Command {
 		Short:   "Copy a file or a directory from another host",
 		Long:    getLong,
 		Example: getExample,
-		Args:    wantArgs(2, 3, "HOST NAME [DEST]"),
+		Args:    wantArgs(2, 3, "HOST NAME [DEST]", 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
@@ -94,7 +94,7 @@ func newPut(s streams) *cobra.Command {
 		Short:   "Copy a file or a directory to another host",
 		Long:    putLong,
 		Example: putExample,
-		Args:    wantArgs(2, 3, "HOST PATH [NAME]"),
+		Args:    wantArgs(2, 3, "HOST PATH [NAME]", 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {

@@ -175,6 +175,9 @@ func (f *serveFlags) forwards() (list []forward.Target, err error) {
 func exports(args []string, access files.Access) (list []files.ExportConfig, err error) {
 	for _, arg := range args {
 		path, name, named := cutName(arg)
+		if path == dash {
+			return nil, refuseDash(arg)
+		}
 		abs, err := filepath.Abs(path)
 		if err != nil {
 			return nil, err

@@ -98,6 +98,18 @@ cert a b
 sim --seeds x
 sim --scenario nosuch
 version a
+get $SERVE tree/file - --token-file $DIR/token
+put $SERVE - incoming/x --token-file $DIR/token
+serve - --token-file $DIR/token
+serve --write - --token-file $DIR/token
+ls $SERVE --token-file -
+compare - -
+token -
+cert -
+perf -n 1 --html -
+perf $PERF --token-file $DIR/token --pcap -
+serve $DIR/tree --token-file $DIR/token --metrics -
+sim --seeds 1 --trace -
 `
 
 // TestMistakes: what the tool prints about a mistake, and its exit status. With IBVERBX_GOLDEN=1 the golden file is written anew: read what has

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/printable"
@@ -70,6 +71,24 @@ func refuse(flag, problem, fix string) error {
 	return &measure.ConfigError{Where: flag, Problem: problem, Fix: fix}
 }
 
+// dash names standard input or output in other tools. No command of this one reads or writes files there.
+const dash = "-"
+
+// refuseDash is the error of a dash as a file name.
+func refuseDash(where string) error {
+	return refuse(where, "standard input and output are not supported", "use ./- for a file of this name")
+}
+
+// refuseDashes refuses a dash as the value of a flag that names a file or a directory.
+func refuseDashes(cmd *cobra.Command, _ []string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if kind, _ := pflag.UnquoteUsage(f); (kind == "file" || kind == "directory") && f.Value.String() == dash {
+			err = refuseDash("--" + f.Name + " " + dash)
+		}
+	})
+	return err
+}
+
 // run runs a command line and returns its exit status. Only run prints errors.
 func run(ctx context.Context, args []string, s streams) int {
 	s.args = args
@@ -128,6 +147,7 @@ hardware or root, ibverbx uses software NICs.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       buildVersion().Version,
 	}
+	root.PersistentPreRunE = refuseDashes
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("ibverbx {{.Version}}\n")
 	root.SetIn(s.in)
@@ -170,9 +190,14 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return wantArgs(0, 0, "no arguments")(cmd, args)
 }
 
-// wantArgs refuses a command line with too few or too many arguments.
-func wantArgs(least, most int, what string) cobra.PositionalArgs {
+// wantArgs refuses a command line with too few or too many arguments. files are the indices of local files.
+func wantArgs(least, most int, what string, files ...int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
+		for _, i := range files {
+			if i < len(args) && args[i] == dash {
+				return refuseDash(dash)
+			}
+		}
 		switch {
 		case len(args) < least && len(args) == 0:
 			return wrong(cmd, "%s: missing arguments; want %s", cmd.Name(), what)

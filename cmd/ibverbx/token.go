@@ -31,7 +31,7 @@ func newTokenCommand(s streams) *cobra.Command {
 		Short:   "Make a file with a secret that two hosts share",
 		Long:    tokenLong,
 		Example: tokenExample,
-		Args:    wantArgs(1, 1, "the name of one file"),
+		Args:    wantArgs(1, 1, "the name of one file", 0),
 		RunE:    func(_ *cobra.Command, args []string) error { return runToken(s, args[0]) },
 	}
 }
