@@ -20,7 +20,8 @@ import (
 type CQConfig struct {
 	// Depth is the capacity of each rail's physical CQ, in completions. It must cover LaneDepth plus the
 	// receive depth of every lane on the rail; NewQP checks that. Zero means 65536, or the smallest
-	// limit of the devices.
+	// limit of the devices, and lets NewQP enlarge the CQs up to the limits of their devices. Once a
+	// CQ has QPs, only software NICs can enlarge it: set Depth for many VirtualQPs on other NICs.
 	Depth int
 	// SharedReceives is the size of a per-rail SRQ that supplies the engine's receives to the lanes of
 	// all VirtualQPs, 2 to 65536. It makes thousands of lanes affordable, but provides no back-pressure:
@@ -43,11 +44,12 @@ type VirtualCQ struct {
 	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
-	depth   int          // of every CQ
+	depth   []int        // requested for the CQs, by rail
+	grows   bool         // the CQs have the default depth and follow the lanes
 	inline  int          // how many inline bytes a QP takes on every rail; known up to wantInline
 	retired []verbs.CQ   // replaced CQs that could not be closed yet
 	// used is how many completions the lanes on a rail can have outstanding, by rail. It is at most
-	// depth.
+	// the depth of the rail's CQ.
 	used []int
 	// routes finds a lane by its QP number, which is unique on a rail, by rail.
 	routes []table.Table[*lane]
@@ -91,11 +93,12 @@ type cqCounters struct {
 // NewCQ creates a VirtualCQ with a physical CQ on every rail. It returns verbs.ErrInvalid if
 // SharedReceives is out of range or exceeds Depth, and otherwise the NIC's error with the rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
-	if cfg.Depth == 0 {
+	grows := cfg.Depth == 0
+	if grows {
 		cfg.Depth = min(1<<16, r.least(func(a *verbs.DeviceAttr) int { return a.MaxCQE }))
 	}
 	c := &VirtualCQ{
-		rails: r, num: r.cqCount.Add(1), clock: clock.Monotonic(), waker: cfg.Waker, depth: cfg.Depth, inline: wantInline,
+		rails: r, num: r.cqCount.Add(1), clock: clock.Monotonic(), waker: cfg.Waker, grows: grows, inline: wantInline,
 		routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails)),
 	}
 	for i := range r.rails {
@@ -103,7 +106,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
 		}
-		c.cqs = append(c.cqs, cq)
+		c.cqs, c.depth = append(c.cqs, cq), append(c.depth, cfg.Depth)
 		inline, err := r.rails[i].inline(cq)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
@@ -195,7 +198,7 @@ func (c *VirtualCQ) join() error {
 // VirtualCQ.
 func (c *VirtualCQ) renewCQ(rail int) error {
 	r := &c.rails.rails[rail]
-	cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth, Waker: c.waker})
+	cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth[rail], Waker: c.waker})
 	if err != nil {
 		return fmt.Errorf("replace the CQ of rail %d (%s): %w", rail, r.name, err)
 	}
@@ -216,10 +219,41 @@ func (c *VirtualCQ) closeRetired() (err error) {
 
 // reserve reserves CQ space for n completions on a rail. release releases it.
 func (c *VirtualCQ) reserve(rail, n int) error {
-	if have := c.cqs[rail].Depth(); c.used[rail]+n > have {
-		return verbs.Invalidf("CQConfig.Depth: rail %d has %d completions, %d are taken and %d more are needed", rail, have, c.used[rail], n)
+	if err := c.fit(rail, n); err != nil {
+		return err
 	}
 	c.used[rail] += n
+	return nil
+}
+
+// fit checks that a rail's CQ has space for n more completions, and enlarges a CQ of the default depth: the NIC
+// does so if it can, otherwise a larger CQ replaces one without QPs.
+func (c *VirtualCQ) fit(rail, n int) error {
+	r, old, want := &c.rails.rails[rail], c.cqs[rail], c.used[rail]+n
+	if have := old.Depth(); want <= have {
+		return nil
+	} else if !c.grows {
+		return verbs.Invalidf("CQConfig.Depth: rail %d (%s) has %d completions, its lanes need %d", rail, r.name, have, want)
+	}
+	if want > r.attr.MaxCQE {
+		return verbs.Invalidf("rail %d (%s): the lanes need %d completions, a CQ of the device has at most %d", rail, r.name, want, r.attr.MaxCQE)
+	}
+	if can, ok := old.(interface{ Resize(depth int) error }); ok {
+		if err := can.Resize(want); err != nil {
+			return fmt.Errorf("rail %d (%s): %w", rail, r.name, err)
+		}
+	} else {
+		cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: want, Waker: c.waker})
+		if err != nil {
+			return fmt.Errorf("rail %d (%s): %w", rail, r.name, err)
+		}
+		if old.Close() != nil {
+			err = verbs.Invalidf("rail %d (%s): the lanes need %d completions, and the CQ is in use: set CQConfig.Depth", rail, r.name, want)
+			return errors.Join(err, cq.Close())
+		}
+		c.cqs[rail] = cq
+	}
+	c.depth[rail] = want
 	return nil
 }
 

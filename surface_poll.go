@@ -42,7 +42,8 @@ func (c *VirtualCQ) PollOne() (wc WC, ok bool, err error) {
 }
 
 // CQ returns the physical CQ of a rail, for callers that poll it themselves and pass the completions to
-// ProcessCompletions. It returns verbs.ErrInvalid if the rail does not exist.
+// ProcessCompletions. NewQP may replace an unused CQ of the default depth. CQ returns
+// verbs.ErrInvalid if the rail does not exist.
 func (c *VirtualCQ) CQ(rail int) (verbs.CQ, error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return nil, fmt.Errorf("find CQ: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))

@@ -129,10 +129,20 @@ func (q *VirtualQP) build() (err error) {
 	}
 	plan := u.plan()
 	firstLedgers(plan, u.cfg.LaneDepth)
-	for i, lc := range plan {
+	var need [MaxRails]int
+	for i := range plan {
+		lc := &plan[i]
 		if u.shared != nil && lc.role != roleMessage {
 			lc.srq, lc.recvs = u.shared.rails[lc.rail].srq, 0
 		}
+		need[lc.rail] += u.cfg.LaneDepth + lc.recvs
+	}
+	for rail := range u.rails.rails { // before the first lane, because a CQ with QPs may not grow
+		if err := u.cq.fit(rail, need[rail]); err != nil {
+			return err
+		}
+	}
+	for i, lc := range plan {
 		if err := q.addLane(lc); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}

@@ -121,9 +121,9 @@ func end(t *testing.T, both ...*peer.Session) {
 }
 
 // TestSessionsOnOneCQ: several peers dial concurrently, and their Sessions share one VirtualCQ and one Rails,
-// polled continuously by a goroutine. Closing some does not affect the others.
+// polled continuously by a goroutine. Their lanes need more completions than the default depth. Closing some does not affect the others.
 func TestSessionsOnOneCQ(t *testing.T) {
-	const peers = 6
+	const peers, lanes = 6, 150
 	n := newNetwork(2)
 	nics, err := n.open(2)()
 	if err != nil {
@@ -136,7 +136,7 @@ func TestSessionsOnOneCQ(t *testing.T) {
 	}
 	here := newShard(t, rails)
 	cfg := config(nil)
-	cfg.SharedCQ, cfg.Regions[0].Size = here.on, 4096
+	cfg.SharedCQ, cfg.Regions[0].Size, cfg.QP.Lanes = here.on, 4096, lanes
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
@@ -146,6 +146,7 @@ func TestSessionsOnOneCQ(t *testing.T) {
 	for i := range far {
 		dials.Go(func() {
 			cfg := config(n.open(2))
+			cfg.QP.Lanes = lanes
 			cfg.Regions[0].Name = fmt.Sprint("from ", i)
 			cfg.Regions = append(cfg.Regions, peer.RegionConfig{Name: "data", Size: 4096})
 			s, err := peer.Dial(soon(t), meeting.Addr().String(), cfg)

@@ -152,6 +152,9 @@ func TestSession(t *testing.T) {
 		{"one lane with failover", func(d, _ *peer.Config) { d.QP.Lanes = 1 }, peer.Agreement{
 			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true,
 		}},
+		{"1,024 lanes", func(d, l *peer.Config) { d.QP.Lanes, l.QP.Lanes = 1024, 1024 }, peer.Agreement{
+			Lanes: 1024, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true,
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNetwork(2)
@@ -178,6 +181,21 @@ func TestSession(t *testing.T) {
 				t.Errorf("WaitDone: got %v, want no error", err)
 			}
 		})
+	}
+}
+
+// TestSessionBeyondDevice: the CQs of a NIC are too small for the lanes. The error names the lanes and the limit.
+func TestSessionBeyondDevice(t *testing.T) {
+	n := newNetwork(1)
+	small := config(func() (peer.NICs, error) {
+		nics, err := n.open(1)()
+		nics.Rails[0].Context = rig.Limits{CQE: 100_000}.Over(nics.Rails[0].Context)
+		return nics, err
+	})
+	small.QP = ibverbx.Config{Lanes: 1024, LaneDepth: 128}
+	_, _, err, _ := meet(t, small, small)
+	if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "1024 lanes") || !strings.Contains(err.Error(), "100000") {
+		t.Errorf("Dial: got %v, want %v that names 1024 lanes and 100000", err, verbs.ErrInvalid)
 	}
 }
 

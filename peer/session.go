@@ -208,7 +208,7 @@ func (s *Session) newCQ(queue ibverbx.CQConfig, cfg *ibverbx.Config) (err error)
 		queue.Depth = completions(cfg, s.Rails.Len(), queue.SharedReceives)
 	}
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
-		return err
+		return fmt.Errorf("completion queues for %d lanes: %w", cfg.Lanes, err)
 	}
 	s.closers.Add(s.CQ.Close)
 	return nil

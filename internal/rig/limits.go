@@ -10,7 +10,11 @@ type Limits struct {
 	// Inline is the maximum number of inline bytes per request; verbs.ExplicitZero disables inline
 	// data. As in libibverbs, the device does not report it.
 	Inline int
+	// FixedCQ hides that CQs can be resized.
+	FixedCQ bool
 }
+
+type fixedCQ struct{ verbs.CQ }
 
 // Over returns a device with these limits on top of another.
 func (l Limits) Over(inner verbs.Context) verbs.Context {
@@ -45,7 +49,11 @@ func (x *limitedContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	if limit := x.limits.CQE; limit > 0 && cfg.Depth > limit {
 		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, limit)
 	}
-	return x.Context.CreateCQ(cfg)
+	cq, err := x.Context.CreateCQ(cfg)
+	if err == nil && x.limits.FixedCQ {
+		cq = fixedCQ{cq}
+	}
+	return cq, err
 }
 
 func (x *limitedContext) AllocPD() (verbs.PD, error) {
@@ -72,6 +80,9 @@ func (d *limitedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		if f.limit != 0 && f.value > max(f.limit, 0) {
 			return nil, verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, max(f.limit, 0))
 		}
+	}
+	if d.limits.FixedCQ {
+		cfg.SendCQ, cfg.RecvCQ = cfg.SendCQ.(fixedCQ).CQ, cfg.RecvCQ.(fixedCQ).CQ
 	}
 	return d.PD.CreateQP(cfg)
 }

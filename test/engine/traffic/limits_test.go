@@ -1,6 +1,7 @@
 package traffic_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,6 +26,46 @@ func TestDefaultCQFitsTheDevices(t *testing.T) {
 	if _, err := h.Rails.NewCQ(ibverbx.CQConfig{Depth: 32768}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("NewCQ of a depth that one device does not have = %v, want %v", err, verbs.ErrInvalid)
 	}
+}
+
+// TestDefaultCQFollowsLanes: with the default depths, a VirtualQP has 1,024 lanes on one rail or two, on NICs that can resize a CQ (softnic) and
+// on others. Only on the former can a second VirtualQP with as many lanes join the VirtualCQ.
+func TestDefaultCQFollowsLanes(t *testing.T) {
+	const lanes, size = 1024, 4 << 20
+	cfg := ibverbx.Config{Lanes: lanes, FragmentSize: size / lanes}
+	for _, rails := range []int{1, 2} {
+		a, b := rig.NewPair(t, rig.MemoryLinks(rails), cfg)
+		rig.Connect(t, a.NewQP(cfg), b.NewQP(cfg))
+		local, remote := a.Region(size), b.Region(size)
+		rig.Fill(local.Bytes(), 1)
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, size))
+		a.PostSend(wr)
+		for done := 0; done == 0; {
+			done += pollOnce(t, a, 0)
+		}
+		if !bytes.Equal(local.Bytes(), remote.Bytes()) {
+			t.Errorf("%d rails: byte %d differs", rails, rig.FirstDifference(local.Bytes(), remote.Bytes()))
+		}
+		checkLanes(t, a, lanes, size)
+	}
+	h := rig.NewRailsOver(t, rig.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return rig.Limits{FixedCQ: true}.Over(inner) })
+	h.NewCQ(ibverbx.CQConfig{})
+	h.NewQP(cfg)
+	if _, err := h.CQ.NewQP(cfg); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "set CQConfig.Depth") {
+		t.Errorf("NewQP on a CQ that cannot grow = %v, want %v with the remedy", err, verbs.ErrInvalid)
+	}
+}
+
+// TestTooManyLanesForDevice: the error names the device's limit and the need.
+func TestTooManyLanesForDevice(t *testing.T) {
+	h := rig.NewRailsOver(t, rig.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return rig.Limits{CQE: 100_000}.Over(inner) })
+	h.NewCQ(ibverbx.CQConfig{})
+	_, err := h.CQ.NewQP(ibverbx.Config{Lanes: 1024})
+	if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "196992") || !strings.Contains(err.Error(), "100000") {
+		t.Errorf("NewQP with 1,024 lanes = %v, want %v that names 196992 and 100000", err, verbs.ErrInvalid)
+	}
+	h.NewQP(ibverbx.Config{Lanes: 500})
 }
 
 // TestSmallDevices: a VirtualQP with the default Config carries all requests over devices with one SGE, no
