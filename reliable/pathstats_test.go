@@ -147,3 +147,30 @@ func TestContextStatsNeverGoBack(t *testing.T) {
 		connect(t, a, b)
 	}
 }
+
+// TestStatsMatchDrops: the data direction drops packets, and each chunk is one packet. The chunks counted as
+// lost and as retransmitted are the packets that the link dropped, except for a few that were not chunks or
+// arrived late.
+func TestStatsMatchDrops(t *testing.T) {
+	const size = 32 << 20
+	delay := softnic.Impairment{Delay: 500 * time.Microsecond, Rate: 1e9}
+	s := newStar(t, delay, reliable.Config{ChunkBytes: 4096}, 1, 25e9, size)
+	from := s.senders[0]
+	lossy := delay
+	lossy.Loss = 0.01
+	must(t, s.link.Impair(from.nic, s.to.nic, lossy))
+	s.write(t, 0, size)
+	for _, wc := range s.until(t, s.now+int64(10*time.Second), 1) {
+		must(t, wc.Err())
+	}
+	var lost uint64
+	for _, p := range from.ctx.(reliable.PathLister).PathsOf(from.qp.Num()) {
+		lost += p.Lost
+	}
+	dropped, stats := s.link.Stats(from.nic, s.to.nic).Lost, from.qp.(reliable.StatsReader).Stats()
+	near := func(n uint64) bool { return n <= dropped+dropped/10 && n+dropped/10 >= dropped }
+	if all := stats.SamePathLoss + stats.ReorderLoss + stats.TimeoutLoss; !near(lost) || !near(stats.Retransmitted) || !near(all) {
+		t.Errorf("the link dropped %d packets; %d chunks are lost on paths, %d in all, %d retransmitted: want 10 %% more or less at most",
+			dropped, lost, all, stats.Retransmitted)
+	}
+}

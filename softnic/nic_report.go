@@ -77,13 +77,14 @@ type Stats struct {
 	Direct uint64
 
 	// Reliability.
-	Retransmits     uint64 // go-back-N retransmissions by requesters
+	GoBacks         uint64 // go-backs of requesters, about one per lost packet
+	Retransmits     uint64 // packets sent again: requests, probes included, and responses to repeated READs and atomics
 	Timeouts        uint64 // acknowledgement timers that fired
-	Probes          uint64 // packets resent to solicit a response from a silent peer
+	Probes          uint64 // packets sent again to solicit a response from a silent peer
 	NAKsSent        uint64 // sequence and fatal NAKs
 	RNRNAKsSent     uint64 // RNR NAKs
-	Duplicates      uint64 // requests received again
-	OutOfOrder      uint64 // requests received behind a gap
+	Duplicates      uint64 // request packets received again
+	OutOfOrder      uint64 // request packets received behind a gap
 	MessagesDropped uint64 // UC and UD messages that could not be placed
 
 	// WrongKeys counts peer requests rejected for an invalid key, range or access right.
@@ -115,7 +116,8 @@ type Stats struct {
 
 // QPStats are the error counters of one QP. The NIC's Stats include them.
 type QPStats struct {
-	Retransmits uint64 // go-back-N retransmissions by the requester
+	GoBacks     uint64 // go-backs of the requester, about one per lost packet
+	Retransmits uint64 // packets sent again: requests, probes included, and responses to repeated READs and atomics
 	Timeouts    uint64 // acknowledgement timers that fired
 	NAKsSent    uint64 // sequence and fatal NAKs
 	RNRNAKsSent uint64 // RNR NAKs

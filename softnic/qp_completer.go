@@ -223,8 +223,8 @@ func (q *qp) goBackOnce() {
 }
 
 func (q *qp) goBack() {
-	q.nic.stats.Retransmits++
-	q.trouble.Retransmits++
+	q.nic.stats.GoBacks++
+	q.trouble.GoBacks++
 	q.seek(q.una)
 	q.core.lists.tx.push(q)
 }

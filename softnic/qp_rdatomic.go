@@ -217,7 +217,7 @@ func (q *qp) respond() bool {
 		if q.dock.lacks(j.after) {
 			return false
 		}
-		p := q.answer(j.psn)
+		p, again := q.answer(j.psn), j.again
 		if j.atomic {
 			p.noPayload()
 			p.Opcode, p.Original = roce.RC|roce.OpAtomicAck, j.original
@@ -229,6 +229,9 @@ func (q *qp) respond() bool {
 			q.epsn, q.asked = j.psn, 0 // later requests are not served
 			q.refuse(nak, verbs.StatusSuccess)
 			return false
+		}
+		if again {
+			q.countRetransmit()
 		}
 		q.emit(p)
 	}

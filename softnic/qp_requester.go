@@ -165,12 +165,20 @@ func (q *qp) sendData(w *sendWQE) bool {
 	return true
 }
 
-// advance makes psn the next one to send.
+// advance makes psn the next one to send, after a packet.
 func (q *qp) advance(psn roce.PSN) {
 	q.snd = psn
 	if q.maxPSN.Sub(psn) < 0 {
 		q.maxPSN = psn
+	} else {
+		q.countRetransmit()
 	}
+}
+
+// countRetransmit counts a retransmitted packet.
+func (q *qp) countRetransmit() {
+	q.nic.stats.Retransmits++
+	q.trouble.Retransmits++
 }
 
 // sendRequest sends a READ or an atomic. A READ that was answered in part asks only for the rest.

@@ -51,6 +51,10 @@ data has completed. A single lane (--lanes 1) passes requests through unchanged.
 messages in flight per QP. Lost messages are counted, not retransmitted. --transport uc is different:
 package reliable builds each lane from 16 UC QPs, retransmits lost chunks and leaves dead paths.
 
+Counters of a rail or lane: lost counts the losses that senders noticed (go-backs of RC, or chunks
+with --transport uc), retransmits the packets or chunks sent again. The verdict's loss is lost over
+the packets sent for the first time.
+
 --check compares every byte. Rates exclude the time for that.
 
 --kill-rail compares every byte too. The other lanes replay the requests in flight, and the rail

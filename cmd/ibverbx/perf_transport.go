@@ -93,12 +93,12 @@ func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
 		return h, false
 	case qpn != 0:
 		s, ok := nic.QPStats(qpn)
-		return measure.Health{Lost: s.Retransmits, Retransmits: s.Retransmits, Timeouts: s.Timeouts, NAKs: s.NAKsSent, RNRs: s.RNRNAKsSent}, ok
+		return measure.Health{Lost: s.GoBacks, Retransmits: s.Retransmits, Timeouts: s.Timeouts, NAKs: s.NAKsSent, RNRs: s.RNRNAKsSent}, ok
 	}
 	s := nic.Stats()
 	seals := &s.Seals
 	return measure.Health{
-		Sent: s.PacketsSent, Lost: s.Retransmits, Retransmits: s.Retransmits, Timeouts: s.Timeouts,
+		Sent: s.PacketsSent, Lost: s.GoBacks, Retransmits: s.Retransmits, Timeouts: s.Timeouts,
 		NAKs: s.NAKsSent, RNRs: s.RNRNAKsSent, BadICRC: s.BadICRC,
 		Drops: s.MessagesDropped + s.WritesBlocked + s.UnknownQP + s.NotReady + s.WrongSource + s.BadQKey + s.BadPKey + s.Malformed +
 			s.SendDrops + s.Unroutable + s.PortDownDrops +

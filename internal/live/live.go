@@ -70,7 +70,7 @@ type RailSample struct {
 	Up int `json:"up"`
 	// Lanes is the number of lanes.
 	Lanes int `json:"lanes"`
-	// Retransmits counts the retransmits of its NICs since the start.
+	// Retransmits counts packets, and chunks of package reliable, sent again since the start.
 	Retransmits uint64 `json:"retransmits"`
 	// Faults names the active actions.
 	Faults []string `json:"faults,omitempty"`

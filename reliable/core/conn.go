@@ -51,11 +51,11 @@ type control struct {
 
 // Stats are the counters of a connection.
 type Stats struct {
-	Chunks        uint64 // counts first transmissions
-	Retransmitted uint64 // counts all other transmissions
-	SamePathLoss  uint64 // counts losses detected by the arrival of a later chunk on the same path
-	ReorderLoss   uint64 // counts losses detected by the arrival of a later chunk on another path
-	TimeoutLoss   uint64 // counts losses inferred from a timeout
+	Chunks        uint64 // counts first transmissions of chunks
+	Retransmitted uint64 // counts all other transmissions of chunks
+	SamePathLoss  uint64 // counts lost chunk transmissions, detected by the arrival of a later chunk on the same path
+	ReorderLoss   uint64 // the same, on another path
+	TimeoutLoss   uint64 // the same, inferred from a timeout
 	Probes        uint64 // counts requests for an acknowledgement
 	Acks          uint64 // counts acknowledgements sent
 	Duplicates    uint64 // counts duplicate chunks

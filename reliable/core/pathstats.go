@@ -3,7 +3,7 @@ package core
 // PathStats are the counters and round-trip times of one path. A path with more losses or longer round
 // trips than the connection's other paths is bad. Times are in nanoseconds.
 type PathStats struct {
-	Sent          uint64 // counts transmissions
+	Sent          uint64 // counts transmissions of chunks
 	Retransmitted uint64 // counts the retransmissions among Sent, from this path or another
 	Lost          uint64 // counts the transmissions in Sent that were lost, or in flight when the path went down
 	RTT           int64  // the smoothed round-trip time of the current epoch, 0 if not measured

@@ -100,7 +100,7 @@ func (r *Result) measure(w *world, rate float64) {
 	for _, a := range w.hosts {
 		s := a.nic.Stats()
 		r.Counters.Packets += s.PacketsSent
-		r.Counters.GoBacks += s.Retransmits
+		r.Counters.GoBacks += s.GoBacks
 		r.Counters.Timeouts += s.Timeouts
 		if slices.ContainsFunc(w.flows, func(f *flow) bool { return f.source().host == a }) {
 			sent += s.PacketsSent

@@ -14,9 +14,9 @@ import (
 type Health struct {
 	// Sent counts packets sent by the NICs, 0 for a lane. With transport uc it counts chunks.
 	Sent uint64 `json:"sent"`
-	// Lost counts the lost packets or chunks among Sent. On RC every retransmit counts as a loss.
+	// Lost counts the losses that requesters noticed: go-backs on RC, lost chunks with transport uc.
 	Lost uint64 `json:"lost"`
-	// Retransmits counts go-back-N events of requesters; with transport uc, retransmitted chunks.
+	// Retransmits counts packets sent again; with transport uc also chunks.
 	Retransmits uint64 `json:"retransmits"`
 	// Timeouts counts acknowledgement timers that fired.
 	Timeouts uint64 `json:"timeouts"`

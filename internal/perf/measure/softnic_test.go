@@ -153,7 +153,7 @@ func TestHealth(t *testing.T) {
 			return measure.Health{Retransmits: s.Retransmits, NAKs: s.NAKsSent}, ok
 		}
 		s := nic.Stats()
-		return measure.Health{Sent: s.PacketsSent, Lost: s.Retransmits, Retransmits: s.Retransmits, NAKs: s.NAKsSent}, true
+		return measure.Health{Sent: s.PacketsSent, Lost: s.GoBacks, Retransmits: s.Retransmits, NAKs: s.NAKsSent}, true
 	}
 	rep, err := test.Run(t.Context(), measure.Observer{Health: read})
 	if err != nil {

@@ -50,7 +50,9 @@ func Verdict(rep *measure.Report) string {
 
 // troubles returns the clauses of a verdict that are based on counters.
 func troubles(rep *measure.Report, rail *measure.Rail) (wrong []string) {
-	h, sent := rail.Health, rail.Health.Sent
+	h := rail.Health
+	// A requester notices one loss and sends all packets behind it again, whether they were lost or not.
+	sent := h.Sent - min(h.Retransmits, h.Sent)
 	if rep.Transport == measure.TransportUC {
 		sent = 0
 		for i := range rep.PerLane {

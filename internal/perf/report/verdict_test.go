@@ -39,6 +39,8 @@ func TestVerdict(t *testing.T) {
 		"rail 0 had 2 timeouts and found no receive 3 times (RNR) and received 4 damaged packets and dropped 5 packets": {
 			PerRail: []measure.Rail{railOf(0, &measure.Health{Timeouts: 2, RNRs: 3, BadICRC: 4, Drops: 5})}, PerLane: even[:1],
 		},
+		// One loss of RC retransmits many packets. They neither count as lost nor hide the loss.
+		"rail 0 loses 1 % ": {PerRail: []measure.Rail{railOf(0, &measure.Health{Sent: 3000, Lost: 10, Retransmits: 2000})}, PerLane: even[:1]},
 		"rail 0 loses 1 %": {
 			Transport: measure.TransportUC, PerRail: []measure.Rail{railOf(0, &measure.Health{Sent: 8000, Lost: 10})}, PerLane: []measure.Lane{{Role: "data", Health: &measure.Health{Sent: 1000}}},
 		},
