@@ -47,6 +47,8 @@ type Card struct {
 	Limits CardLimits `json:"limits"`
 	// Lanes are all lanes: data lanes, then the message lane and the notify lane if they exist.
 	Lanes []CardLane `json:"lanes"`
+	// Addresses are the port addresses of all rails, zero if unknown: data lanes may move there. It is empty without failover.
+	Addresses []verbs.GID `json:"addresses,omitempty"`
 }
 
 // CardLimits are the queue depths of the VirtualQP that wrote the card.
@@ -111,7 +113,31 @@ func (q *VirtualQP) Card() (*Card, error) {
 			MaxRdAtomic: e.MaxRdAtomic, MaxDestRdAtomic: e.MaxDestRdAtomic, Extra: e.Extra,
 		})
 	}
+	c.Addresses = q.setup.findAddresses(c.Lanes)
 	return c, nil
+}
+
+// findAddresses returns the addresses of all rails, and keeps them: the peer accepts no others. A rail without a lane shows its address in a QP that is closed
+// again. If it cannot make one, no lane moves there.
+func (u *setup) findAddresses(lanes []CardLane) []verbs.GID {
+	if u.cfg.Control == nil || u.addresses != nil {
+		return u.addresses
+	}
+	u.addresses = make([]verbs.GID, u.rails.Len())
+	for i := range lanes {
+		u.addresses[lanes[i].Rail] = lanes[i].GID
+	}
+	for i := range u.addresses {
+		if !u.addresses[i].IsZero() {
+			continue
+		}
+		if qp, err := u.createQP(laneConfig{rail: i, recvs: 1}); err == nil {
+			e, _ := qp.Endpoint() // zero on error
+			u.addresses[i] = e.GID
+			_ = qp.Close()
+		}
+	}
+	return u.addresses
 }
 
 // Encode returns the card as JSON.
@@ -189,6 +215,9 @@ func (c *Card) validateLanes() error {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
+	if n := len(c.Addresses); n != 0 && n != c.Rails {
+		return verbs.Invalidf("%d addresses for %d rails", n, c.Rails)
+	}
 	if c.MessageLane >= 0 && c.Lanes[c.MessageLane].Rail != c.AtomicRail {
 		return verbs.Invalidf("atomic_rail is %d, and the message lane is on rail %d", c.AtomicRail, c.Lanes[c.MessageLane].Rail)
 	}
@@ -238,11 +267,8 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
 		l.life.remoteHome = l.remoteRail
 	}
-	for i := range remote.Lanes {
-		if gid := remote.Lanes[i].GID; !slices.Contains(q.setup.remoteGIDs, gid) {
-			q.setup.remoteGIDs = append(q.setup.remoteGIDs, gid)
-		}
-	}
+	q.setup.remoteGIDs = remote.gids()
+	q.setup.remoteAddresses = remote.Addresses
 	q.setup.remoteRails = remote.Rails
 	q.setup.peer = remote.Incarnation
 	u := &q.setup
@@ -265,6 +291,21 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		q.wake() // for messages that arrived before
 	}
 	return nil
+}
+
+// gids returns where the lanes of a card are, and where they may move.
+func (c *Card) gids() (all []verbs.GID) {
+	for i := range c.Lanes {
+		if gid := c.Lanes[i].GID; !slices.Contains(all, gid) {
+			all = append(all, gid)
+		}
+	}
+	for _, gid := range c.Addresses {
+		if !gid.IsZero() && !slices.Contains(all, gid) {
+			all = append(all, gid)
+		}
+	}
+	return all
 }
 
 // fits checks that a peer's VirtualQP has the same layout as this one.

@@ -36,8 +36,10 @@ type setup struct {
 	remoteRails int
 	// remoteRecvs is the number of messages that the peer accepts without a user receive.
 	remoteRecvs int
-	// remoteGIDs are the addresses of the peer's lanes in its card. Rebuilt lanes must use one of them.
+	// remoteGIDs are the addresses of the peer's lanes and rails in its card. Rebuilt lanes must use one of them.
 	remoteGIDs []verbs.GID
+	// addresses and remoteAddresses are Card.Addresses of this side and of the peer; empty if a card has none.
+	addresses, remoteAddresses []verbs.GID
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
 	maxMsg uint32
 	mtu    uint32 // the smallest of the rails, in bytes

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -264,3 +265,49 @@ func (w *watchdog) due(deadline int64) int64 {
 	}
 	return min(deadline+1, w.time.now+probeTime)
 }
+
+// watchRequests asks the peer for a sign of life if it is silent, and ends the VirtualQP if the
+// oldest request has missed its deadline.
+func (f *failover) watchRequests() {
+	seq, waiting := f.send.sends.oldest()
+	if f.watchdog.silent(seq, waiting) {
+		f.probePeer()
+	}
+	deadline := int64(math.MaxInt64)
+	if waiting {
+		deadline = f.send.sends.slot(seq).deadline
+	}
+	if f.watchdog.expired(deadline) {
+		f.expire(f.send.sends.slot(seq))
+	}
+}
+
+// probePeer sends a message that the peer need not answer. Another VirtualQP in the peer's place
+// answers it with a Reset.
+func (f *failover) probePeer() {
+	l := f.setup.all[0]
+	if l.life.receives() {
+		f.sendOffer(l, ctlAnswer)
+	} else if l.life.downs.said {
+		f.link.sendDown(l, ctlAnswer)
+	}
+}
+
+// expire ends the VirtualQP because a request has missed its deadline.
+func (f *failover) expire(r *sendSlot) {
+	r.fail(verbs.StatusRetryExcErr, 0)
+	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
+	var blamed *lane
+	for _, l := range f.setup.all {
+		if l.life.state != laneUp {
+			blamed = l
+		}
+	}
+	if blamed != nil {
+		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.life.why())
+	}
+	f.fail(blamed, cause)
+}
+
+// ErrDeadline means that a request did not complete within Config.Deadline.
+var ErrDeadline = errors.New("deadline exceeded")

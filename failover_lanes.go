@@ -30,7 +30,7 @@ type failover struct {
 	shown   bool     // a failed completion, or an error of Wait, has shown err to the program
 	emptied barriers // the barriers of the rails from when the VirtualQP failed
 	out     int      // counts the lanes that are out of service
-	away    bool     // a message or notify lane was rebuilt on another rail at some time
+	away    bool     // a lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
 	seen      [MaxRails]losses // what was handled of the rails' events
@@ -99,6 +99,9 @@ func (f *failover) laneDown(l *lane, cause error) {
 		if now-v.since > steadyTime {
 			v.backoff = 0
 		}
+		if l.role == roleData {
+			v.attempts = 0 // home is tried first
+		}
 		f.notice(EventLaneDown, l, cause)
 	case laneProbing:
 	}
@@ -108,6 +111,14 @@ func (f *failover) laneDown(l *lane, cause error) {
 	l.barred |= barOut
 	l.errState()
 	f.setup.touch()
+}
+
+// requestFailed takes a lane out of service because a request of it failed.
+func (f *failover) requestFailed(l *lane, status verbs.Status) {
+	if status == verbs.StatusRetryExcErr {
+		f.inquire(l)
+	}
+	f.laneDown(l, statusError(status))
 }
 
 // failed ends the VirtualQP because a request of a lane failed.
@@ -323,7 +334,7 @@ func (f *failover) driveLane(l *lane) {
 			f.rebuild(l)
 		}
 	case laneOffered:
-		if !v.meeting.connected && now-v.since > offerTime {
+		if !v.meeting.connected && now-v.since > v.patience() {
 			cause := errNoAnswer
 			if v.unsent != nil {
 				cause = nil // the peer could not answer
@@ -338,6 +349,12 @@ func (f *failover) driveLane(l *lane) {
 	case laneUp:
 		f.returnHome(l)
 	case laneProbing:
+		if now < v.due {
+			v.overdue = f.setup.cq.barrier(l.rail)
+		} else if f.setup.cq.passed(l.rail, v.overdue) {
+			f.inquire(l)
+			f.laneDown(l, errNoEcho)
+		}
 	}
 }
 
@@ -451,49 +468,3 @@ func (f *failover) railDown(rail int, cause error) {
 		}
 	}
 }
-
-// watchRequests asks the peer for a sign of life if it is silent, and ends the VirtualQP if the
-// oldest request has missed its deadline.
-func (f *failover) watchRequests() {
-	seq, waiting := f.send.sends.oldest()
-	if f.watchdog.silent(seq, waiting) {
-		f.probePeer()
-	}
-	deadline := int64(math.MaxInt64)
-	if waiting {
-		deadline = f.send.sends.slot(seq).deadline
-	}
-	if f.watchdog.expired(deadline) {
-		f.expire(f.send.sends.slot(seq))
-	}
-}
-
-// probePeer sends a message that the peer need not answer. Another VirtualQP in the peer's place
-// answers it with a Reset.
-func (f *failover) probePeer() {
-	l := f.setup.all[0]
-	if l.life.receives() {
-		f.sendOffer(l, ctlAnswer)
-	} else if l.life.downs.said {
-		f.link.sendDown(l, ctlAnswer)
-	}
-}
-
-// expire ends the VirtualQP because a request has missed its deadline.
-func (f *failover) expire(r *sendSlot) {
-	r.fail(verbs.StatusRetryExcErr, 0)
-	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
-	var blamed *lane
-	for _, l := range f.setup.all {
-		if l.life.state != laneUp {
-			blamed = l
-		}
-	}
-	if blamed != nil {
-		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.life.why())
-	}
-	f.fail(blamed, cause)
-}
-
-// ErrDeadline means that a request did not complete within Config.Deadline.
-var ErrDeadline = errors.New("deadline exceeded")

@@ -36,25 +36,40 @@ func (f *failover) rebuild(l *lane) {
 	f.meet(l)
 }
 
-// leads reports whether this end chooses the rails of the message and notify lanes: the one with the
-// smaller incarnation does.
-func (f *failover) leads() bool { return f.setup.incarnation <= f.setup.peer }
+// roams reports whether data lanes may leave home: a side has a rail without a data lane, and both cards have the addresses of all rails.
+func (f *failover) roams() bool {
+	u := f.setup
+	return len(u.lanes) < max(u.rails.Len(), u.remoteRails) && len(u.addresses) > 0 && len(u.remoteAddresses) > 0
+}
 
-// chooseRail returns where the next generation of a lane is made. A data lane stays on its rail. The
+// leads reports whether this end chooses the rails of lanes that may leave home: the one with the
+// smaller incarnation does or, if data lanes may too, the one with more rails.
+func (f *failover) leads() bool {
+	u := f.setup
+	if here := u.rails.Len(); here != u.remoteRails && f.roams() {
+		return here > u.remoteRails
+	}
+	return u.incarnation <= u.peer
+}
+
+// chooseRail returns the rail of a lane's next generation. A data lane stays at home, unless it roams. The
 // message and notify lanes, of which there is only one each, go to a rail where a data lane is in
 // service, home if possible. Every other attempt leaves home: a data lane that carries nothing counts as in
 // service although its rail may be dead. The end that does not lead takes the rail that faces the one it
 // was offered.
 func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 	v, lanes := &l.life, f.setup.lanes
-	if l.role == roleData {
-		return l.rail, true
+	if l.role == roleData && !f.roams() {
+		return v.home, true
 	}
 	if !f.leads() {
 		if v.meeting.offer == nil {
 			return 0, false
 		}
-		return f.facing(v.meeting.offer.rail)
+		return f.facing(v.meeting.offer.rail), true
+	}
+	if l.role == roleData {
+		return f.roam(l), true
 	}
 	rail = v.home
 	for i, other := range lanes {
@@ -75,15 +90,37 @@ func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 	return rail, true
 }
 
-// facing returns the rail at this side that faces a rail of the peer, as the lanes were laid out when
-// the two sides connected.
-func (f *failover) facing(remote uint8) (rail uint8, ok bool) {
-	for _, l := range f.setup.all {
-		if l.life.remoteHome == remote {
-			return l.life.home, true
+// roam returns the rail of a data lane's next generation if data lanes may leave home. They do so only while no data lane is in service,
+// because otherwise it carries all requests. They alternate between home and the rails without a data lane, and skip a rail whose port is down.
+func (f *failover) roam(l *lane) uint8 {
+	u, v := f.setup, &l.life
+	if slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.life.state == laneUp }) {
+		return v.home
+	}
+	rails := append(make([]uint8, 0, MaxRails), v.home)
+	for i := len(u.lanes); i < u.rails.Len(); i++ {
+		if !u.addresses[i].IsZero() && !u.remoteAddresses[i%u.remoteRails].IsZero() {
+			rails = append(rails, uint8(i))
 		}
 	}
-	return 0, false
+	for range rails {
+		if rail := rails[v.attempts%uint64(len(rails))]; !u.rails.rails[rail].down() {
+			return rail
+		}
+		v.attempts++
+	}
+	return v.home
+}
+
+// facing returns the rail at this side that faces a rail of the peer, as the lanes were laid out when
+// the two sides connected. More lanes would continue the layout.
+func (f *failover) facing(remote uint8) uint8 {
+	for _, l := range f.setup.all {
+		if l.life.remoteHome == remote {
+			return l.life.home
+		}
+	}
+	return remote % uint8(f.setup.rails.Len())
 }
 
 // renew replaces the QP of a lane by a new one, in INIT with its receives posted.
@@ -247,17 +284,28 @@ func (f *failover) probe(l *lane) {
 		return
 	}
 	l.become(laneProbing, f.time.now, nil)
+	l.life.due, l.life.overdue = f.time.now+l.life.patience(), f.setup.cq.barrier(l.rail)
 }
 
 // probed takes the completion of a probe.
 func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
-	switch {
-	case t.generation() != l.generation || l.life.state != laneProbing:
+	switch state := l.life.state; {
+	case t.generation() != l.generation || (state != laneProbing && (state != laneUp || !f.recovers())):
 		f.setup.cq.stale(l)
 	case wc.Status != verbs.StatusSuccess:
-		f.laneDown(l, statusError(wc.Status))
-	default:
+		f.requestFailed(l, wc.Status)
+	case state == laneProbing:
 		f.restore(l)
+	}
+}
+
+// inquire probes the lanes in service that carry nothing on the rail of a lane that got no answer. They would not notice that the rail
+// is dead, and other lanes would be rebuilt next to them.
+func (f *failover) inquire(silent *lane) {
+	for _, l := range f.setup.all {
+		if l != silent && l.rail == silent.rail && l.life.state == laneUp && l.idle() {
+			_ = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) // if it fails, a request will show it
+		}
 	}
 }
 
@@ -279,27 +327,36 @@ func (f *failover) restore(l *lane) {
 	f.setup.touch()
 }
 
-// offerTime is how long an offer waits for the peer's before another rail is tried.
-const offerTime = int64(500 * time.Millisecond)
+// patience is the time limit of an offer and of a probe. The next attempt may be on another rail. The limit grows with the back-off,
+// because the peer or the path may be slow.
+func (v *life) patience() int64 { return max(patienceMin, v.backoff) }
 
-var errNoAnswer = errors.New("the peer does not answer")
+const patienceMin = int64(100 * time.Millisecond)
+
+var (
+	errNoAnswer = errors.New("the peer does not answer")
+	errNoEcho   = errors.New("the path to the peer is silent")
+)
 
 // errReturning is why a lane that works is taken out of service.
 var errReturning = errors.New("it returns to the rail that it was made on")
 
-// returnHome takes a message or notify lane that was rebuilt on another rail out of service, to be
-// rebuilt at home, when a data lane is in service there and nothing is in flight. Atomics wait for
-// it. The end that leads decides.
+// returnHome takes a lane that was rebuilt on another rail out of service, to be
+// rebuilt at home, when it is idle. Atomics wait for that. A message or notify lane returns when a data lane is in service at
+// home. A data lane cannot know whether home works, so it waits longer before it tries. The end that leads decides.
 func (f *failover) returnHome(l *lane) {
-	v := &l.life
-	if l.rail == v.home || !f.leads() || !l.idle() || f.time.now-v.since < backoffMax/8 {
+	v, age := &l.life, f.time.now-l.life.since
+	if l.rail == v.home || !f.leads() || !l.idle() || age < backoffMax/8 {
 		return
 	}
-	for _, other := range f.setup.lanes {
-		if other.rail == v.home && other.life.state == laneUp {
-			f.laneDown(l, errReturning)
-			return
-		}
+	works := slices.ContainsFunc(f.setup.lanes, func(other *lane) bool { return other.rail == v.home && other.life.state == laneUp })
+	if l.role == roleData && !works && age >= backoffMax && f.time.now >= v.due {
+		v.due = f.time.now + backoffMax/8
+		works = !f.setup.rails.rails[v.home].down()
+	}
+	if works {
+		v.backoff, v.attempts = 0, 0
+		f.laneDown(l, errReturning)
 	}
 }
 

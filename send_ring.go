@@ -166,7 +166,7 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	if l.life.state != laneUp || s.failover.survives(l, wc.Status) || s.refusedFirst(l, wc.Status) {
 		// This entry is in doubt, and so is everything after the first failure.
 		l.life.failing, l.life.drained = true, t.entry()+1
-		s.failover.laneDown(l, statusError(wc.Status))
+		s.failover.requestFailed(l, wc.Status)
 		return
 	}
 	if e := l.at(l.head); e.kind() != kindControl {

@@ -441,6 +441,7 @@ func (f *failover) due() int64 {
 				due = min(due, now+resendTime) // it waits for the peer's message
 			}
 		case laneProbing:
+			due = min(due, max(v.due, now+driveBusy))
 		}
 	}
 	return due

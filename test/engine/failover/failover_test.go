@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"testing"
@@ -18,6 +19,7 @@ import (
 type duo struct {
 	t     *testing.T
 	now   int64
+	tick  int64 // how far a step moves the clock, in nanoseconds; 0 means 20 us
 	links []*softnic.FaultLink
 	hosts [2]*rig.Host
 	// steppers are the wrapped contexts, whose timers follow the clock.
@@ -104,7 +106,7 @@ func (c *tapped) Send(b []byte) error {
 	return c.Control.Send(b)
 }
 
-// step polls both hosts, moves the clock by 20 us, and runs the links.
+// step polls both hosts, moves the clock by a tick, and runs the links.
 func (d *duo) step() {
 	d.t.Helper()
 	var wcs [16]ibverbx.WC
@@ -113,7 +115,7 @@ func (d *duo) step() {
 		rig.Must(d.t, err)
 		d.got[i] = append(d.got[i], wcs[:n]...)
 	}
-	d.now += int64(20 * time.Microsecond)
+	d.now += cmp.Or(d.tick, int64(20*time.Microsecond))
 	for _, l := range d.links {
 		l.Step()
 	}
