@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"ibverbx/internal/xorshift"
@@ -30,7 +31,9 @@ type failover struct {
 	shown   bool     // a failed completion, or an error of Wait, has shown err to the program
 	emptied barriers // the barriers of the rails from when the VirtualQP failed
 	out     int      // counts the lanes that are out of service
-	away    bool     // a lane was rebuilt on another rail at some time
+	// stranded is when drive first saw no data lane in service; 0 while there is one.
+	stranded int64
+	away     bool // a lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
 	seen      [MaxRails]losses // what was handled of the rails' events
@@ -45,6 +48,7 @@ const (
 	refusalTime = int64(2 * time.Millisecond)   // time for a NAK that a control message must not overtake
 	backoffMin  = int64(1 * time.Millisecond)   // first pause before a lane is rebuilt again
 	backoffMax  = int64(2 * time.Second)        // longest such pause
+	urgentTime  = int64(25 * time.Millisecond)  // longest such pause of a lane that requests wait for
 	steadyTime  = int64(10 * time.Second)       // time in service after which a lane's failures are forgotten
 	driveCalm   = int64(50 * time.Microsecond)  // between two looks at control and timers
 	driveBusy   = int64(5 * time.Microsecond)   // the same while lanes are out of service
@@ -105,6 +109,7 @@ func (f *failover) laneDown(l *lane, cause error) {
 		f.notice(EventLaneDown, l, cause)
 	case laneProbing:
 	}
+	l.release()
 	l.become(laneDying, now, cause)
 	v.emptied = f.setup.cq.barrier(l.rail)
 	v.due, v.overdue = now+drainTime, v.emptied
@@ -199,14 +204,14 @@ func (f *failover) unsettled() bool {
 	return f.send.silent() || (f.setup.shared != nil && f.recv.notifications.Len() > 0)
 }
 
-// reassign moves the entries of data lanes out of service to one other lane each, all at once and in
+// reassign moves the entries of data lanes whose last generation is settled to one other lane each, all at once and in
 // order, so that a record of Tally stays behind the fragments that it covers. If that lane has too
 // many entries of its own, it is reserved and gets nothing else until it has room. The message and
 // notify lanes have no heirs: their entries wait for the next generation.
 func (f *failover) reassign() {
 	for _, l := range f.setup.lanes {
 		v := &l.life
-		if v.state != laneIdle || l.idle() {
+		if l.idle() || (v.state != laneIdle && v.state != laneOffered && v.state != laneProbing) {
 			continue
 		}
 		if v.heir != nil && v.heir.out() {
@@ -283,6 +288,11 @@ func (f *failover) drive() {
 	}
 	f.watchRails()
 	if f.out > 0 || f.away {
+		if slices.ContainsFunc(f.setup.lanes, func(l *lane) bool { return l.life.state == laneUp }) {
+			f.stranded = 0
+		} else if f.stranded == 0 {
+			f.stranded = f.time.now
+		}
 		for _, l := range f.setup.all {
 			f.driveLane(l)
 			if f.state != stateConnected {
@@ -330,7 +340,7 @@ func (f *failover) driveLane(l *lane) {
 			f.sendDown(l)
 		}
 	case laneIdle:
-		if now >= v.due {
+		if now >= f.rebuildDue(l) {
 			f.rebuild(l)
 		}
 	case laneOffered:
@@ -347,14 +357,11 @@ func (f *failover) driveLane(l *lane) {
 		}
 		f.meet(l)
 	case laneUp:
-		f.returnHome(l)
-	case laneProbing:
-		if now < v.due {
-			v.overdue = f.setup.cq.barrier(l.rail)
-		} else if f.setup.cq.passed(l.rail, v.overdue) {
-			f.inquire(l)
-			f.laneDown(l, errNoEcho)
+		if f.returnHome(l); v.state == laneUp && v.asked {
+			f.checkEcho(l)
 		}
+	case laneProbing:
+		f.checkEcho(l)
 	}
 }
 

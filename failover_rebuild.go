@@ -14,6 +14,23 @@ import (
 // This file brings lanes back: with a new QP and the next generation at both ends, which is tried
 // with a probe before it carries requests.
 
+// rebuildDue returns the time to rebuild an idle lane: after its back-off, or earlier if requests wait for it. They wait for the message and
+// notify lanes and, while no data lane is in service, for the first data lane of each rail. Otherwise rails that flap in turn would have
+// a long back-off when they are needed. In a long outage the pauses grow.
+func (f *failover) rebuildDue(l *lane) int64 {
+	v, pause := &l.life, urgentTime
+	switch {
+	case f.stranded != 0:
+		pause = max(pause, (f.time.now-f.stranded)/8)
+		if l.role == roleData && int(l.index) >= f.setup.rails.Len() {
+			return v.due
+		}
+	case l.role == roleData:
+		return v.due
+	}
+	return min(v.due, v.since+pause)
+}
+
 // rebuild makes the QP of the next generation and offers it to the peer.
 func (f *failover) rebuild(l *lane) {
 	v := &l.life
@@ -30,97 +47,9 @@ func (f *failover) rebuild(l *lane) {
 		v.due = f.time.now + f.jitter(v.backoff)
 		return
 	}
-	l.release()
 	v.sent, v.drained, v.meeting.connected, v.meeting.peerHas = 0, l.head, false, false
 	f.repeatOffer(l)
 	f.meet(l)
-}
-
-// roams reports whether data lanes may leave home: a side has a rail without a data lane, and both cards have the addresses of all rails.
-func (f *failover) roams() bool {
-	u := f.setup
-	return len(u.lanes) < max(u.rails.Len(), u.remoteRails) && len(u.addresses) > 0 && len(u.remoteAddresses) > 0
-}
-
-// leads reports whether this end chooses the rails of lanes that may leave home: the one with the
-// smaller incarnation does or, if data lanes may too, the one with more rails.
-func (f *failover) leads() bool {
-	u := f.setup
-	if here := u.rails.Len(); here != u.remoteRails && f.roams() {
-		return here > u.remoteRails
-	}
-	return u.incarnation <= u.peer
-}
-
-// chooseRail returns the rail of a lane's next generation. A data lane stays at home, unless it roams. The
-// message and notify lanes, of which there is only one each, go to a rail where a data lane is in
-// service, home if possible. Every other attempt leaves home: a data lane that carries nothing counts as in
-// service although its rail may be dead. The end that does not lead takes the rail that faces the one it
-// was offered.
-func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
-	v, lanes := &l.life, f.setup.lanes
-	if l.role == roleData && !f.roams() {
-		return v.home, true
-	}
-	if !f.leads() {
-		if v.meeting.offer == nil {
-			return 0, false
-		}
-		return f.facing(v.meeting.offer.rail), true
-	}
-	if l.role == roleData {
-		return f.roam(l), true
-	}
-	rail = v.home
-	for i, other := range lanes {
-		if other.life.state != laneUp {
-			continue
-		}
-		if other.rail == v.home {
-			if v.attempts%2 == 0 {
-				return v.home, true
-			}
-			continue
-		}
-		// Another rail each time, in case one does not work.
-		if rail == v.home || uint64(i)%uint64(len(lanes)) == v.attempts%uint64(len(lanes)) {
-			rail = other.rail
-		}
-	}
-	return rail, true
-}
-
-// roam returns the rail of a data lane's next generation if data lanes may leave home. They do so only while no data lane is in service,
-// because otherwise it carries all requests. They alternate between home and the rails without a data lane, and skip a rail whose port is down.
-func (f *failover) roam(l *lane) uint8 {
-	u, v := f.setup, &l.life
-	if slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.life.state == laneUp }) {
-		return v.home
-	}
-	rails := append(make([]uint8, 0, MaxRails), v.home)
-	for i := len(u.lanes); i < u.rails.Len(); i++ {
-		if !u.addresses[i].IsZero() && !u.remoteAddresses[i%u.remoteRails].IsZero() {
-			rails = append(rails, uint8(i))
-		}
-	}
-	for range rails {
-		if rail := rails[v.attempts%uint64(len(rails))]; !u.rails.rails[rail].down() {
-			return rail
-		}
-		v.attempts++
-	}
-	return v.home
-}
-
-// facing returns the rail at this side that faces a rail of the peer, as the lanes were laid out when
-// the two sides connected. More lanes would continue the layout.
-func (f *failover) facing(remote uint8) uint8 {
-	for _, l := range f.setup.all {
-		if l.life.remoteHome == remote {
-			return l.life.home
-		}
-	}
-	return remote % uint8(f.setup.rails.Len())
 }
 
 // renew replaces the QP of a lane by a new one, in INIT with its receives posted.
@@ -284,7 +213,7 @@ func (f *failover) probe(l *lane) {
 		return
 	}
 	l.become(laneProbing, f.time.now, nil)
-	l.life.due, l.life.overdue = f.time.now+l.life.patience(), f.setup.cq.barrier(l.rail)
+	f.awaitEcho(l, l.life.patience())
 }
 
 // probed takes the completion of a probe.
@@ -296,15 +225,34 @@ func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
 		f.requestFailed(l, wc.Status)
 	case state == laneProbing:
 		f.restore(l)
+	default:
+		l.life.asked = false
 	}
 }
 
-// inquire probes the lanes in service that carry nothing on the rail of a lane that got no answer. They would not notice that the rail
+// awaitEcho gives a probe a time limit.
+func (f *failover) awaitEcho(l *lane, limit int64) {
+	l.life.due, l.life.overdue = f.time.now+limit, f.setup.cq.barrier(l.rail)
+}
+
+// checkEcho takes a lane out of service whose probe has not completed in time. A completion in the CQ is in time.
+func (f *failover) checkEcho(l *lane) {
+	if v := &l.life; f.time.now < v.due {
+		v.overdue = f.setup.cq.barrier(l.rail)
+	} else if f.setup.cq.passed(l.rail, v.overdue) {
+		f.inquire(l)
+		f.laneDown(l, errNoEcho)
+	}
+}
+
+// inquire probes the idle lanes in service on the rail of a lane that got no answer. They would not notice that the rail
 // is dead, and other lanes would be rebuilt next to them.
 func (f *failover) inquire(silent *lane) {
 	for _, l := range f.setup.all {
-		if l != silent && l.rail == silent.rail && l.life.state == laneUp && l.idle() {
-			_ = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) // if it fails, a request will show it
+		v := &l.life
+		if l != silent && l.rail == silent.rail && v.state == laneUp && !v.asked && l.idle() {
+			v.asked = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) == nil // otherwise, a request will show it
+			f.awaitEcho(l, patienceMin)
 		}
 	}
 }
@@ -314,11 +262,17 @@ func (f *failover) inquire(silent *lane) {
 func (f *failover) restore(l *lane) {
 	v := &l.life
 	l.become(laneUp, f.time.now, nil)
-	l.barred, v.unsent = 0, nil
+	l.release()
+	l.barred, v.unsent, v.asked = 0, nil, false
 	l.posted = l.head
 	v.replayed.Add(uint64(l.load()))
 	l.speed = speed{}
 	f.out--
+	for _, other := range f.setup.all {
+		if other.rail == l.rail && other.life.state == laneIdle {
+			other.life.due = f.time.now // the rail works
+		}
+	}
 	f.away = slices.ContainsFunc(f.setup.all, func(l *lane) bool { return l.rail != l.life.home })
 	f.notice(EventLaneUp, l, nil)
 	if !l.idle() && !l.listed {
@@ -337,28 +291,6 @@ var (
 	errNoAnswer = errors.New("the peer does not answer")
 	errNoEcho   = errors.New("the path to the peer is silent")
 )
-
-// errReturning is why a lane that works is taken out of service.
-var errReturning = errors.New("it returns to the rail that it was made on")
-
-// returnHome takes a lane that was rebuilt on another rail out of service, to be
-// rebuilt at home, when it is idle. Atomics wait for that. A message or notify lane returns when a data lane is in service at
-// home. A data lane cannot know whether home works, so it waits longer before it tries. The end that leads decides.
-func (f *failover) returnHome(l *lane) {
-	v, age := &l.life, f.time.now-l.life.since
-	if l.rail == v.home || !f.leads() || !l.idle() || age < backoffMax/8 {
-		return
-	}
-	works := slices.ContainsFunc(f.setup.lanes, func(other *lane) bool { return other.rail == v.home && other.life.state == laneUp })
-	if l.role == roleData && !works && age >= backoffMax && f.time.now >= v.due {
-		v.due = f.time.now + backoffMax/8
-		works = !f.setup.rails.rails[v.home].down()
-	}
-	if works {
-		v.backoff, v.attempts = 0, 0
-		f.laneDown(l, errReturning)
-	}
-}
 
 // laneState is where a lane is in its life.
 //
@@ -410,7 +342,8 @@ type life struct {
 	// service.
 	backoff int64
 	emptied barrier // the barrier of the rail from when the lane went out of service
-	overdue barrier // the barrier of the rail from when the time to drain was over
+	overdue barrier // the barrier of the rail from when the time to drain, or for a probe, was over
+	asked   bool    // a probe is in flight although the lane is in service
 
 	home       uint8 // the rail that the lane was made on, and returns to
 	remoteHome uint8 // the rail of the peer's end when the two sides connected

@@ -432,11 +432,18 @@ func (f *failover) due() int64 {
 			if l.rail != v.home {
 				due = min(due, max(v.since, now)+backoffMax/8)
 			}
+			if v.asked {
+				due = min(due, max(v.due, now+driveBusy))
+			}
 		case laneDying:
 			due = min(due, now+driveBusy) // empty polls show that it is drained
 		case laneGone, laneIdle, laneOffered:
-			if v.due > now {
-				due = min(due, v.due)
+			next := v.due
+			if v.state == laneIdle {
+				next = f.rebuildDue(l)
+			}
+			if next > now {
+				due = min(due, next)
 			} else {
 				due = min(due, now+resendTime) // it waits for the peer's message
 			}
