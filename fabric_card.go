@@ -71,6 +71,9 @@ type CardLane struct {
 	MaxRdAtomic     uint8     `json:"max_rd_atomic"`      // outstanding READs and atomics issued
 	MaxDestRdAtomic uint8     `json:"max_dest_rd_atomic"` // outstanding READs and atomics served
 	Extra           []byte    `json:"extra,omitempty"`    // opaque data of the provider
+	// Absent is set if the lane has no usable QP, because its device has failed. Only Rail is valid then. The lane
+	// starts out of service, which needs Config.Control.
+	Absent bool `json:"absent,omitempty"`
 }
 
 // endpoint returns the address in the terms of package verbs.
@@ -104,6 +107,10 @@ func (q *VirtualQP) Card() (*Card, error) {
 	}
 	for i, l := range q.setup.all {
 		e, err := l.qp.Endpoint()
+		if q.setup.cfg.Control != nil && (errors.Is(err, verbs.ErrDeviceFatal) || l.life.state != laneUp) {
+			c.Lanes = append(c.Lanes, CardLane{Rail: int(l.rail), Absent: true})
+			continue
+		}
 		if err != nil {
 			return nil, q.setup.opError("make card", fmt.Errorf("lane %d: %w", i, err))
 		}
@@ -125,13 +132,15 @@ func (u *setup) findAddresses(lanes []CardLane) []verbs.GID {
 	}
 	u.addresses = make([]verbs.GID, u.rails.Len())
 	for i := range lanes {
-		u.addresses[lanes[i].Rail] = lanes[i].GID
+		if !lanes[i].Absent {
+			u.addresses[lanes[i].Rail] = lanes[i].GID
+		}
 	}
 	for i := range u.addresses {
 		if !u.addresses[i].IsZero() {
 			continue
 		}
-		if qp, err := u.createQP(laneConfig{rail: i, recvs: 1}); err == nil {
+		if qp, err := u.createQP(laneConfig{rail: i, role: roleMessage, recvs: 1}); err == nil { // without an SRQ
 			e, _ := qp.Endpoint() // zero on error
 			u.addresses[i] = e.GID
 			_ = qp.Close()
@@ -210,6 +219,9 @@ func (c *Card) validateLanes() error {
 		if l.Rail < 0 || l.Rail >= c.Rails {
 			return verbs.Invalidf("lane %d is on rail %d of %d", i, l.Rail, c.Rails)
 		}
+		if l.Absent {
+			continue
+		}
 		e := l.endpoint()
 		if err := e.Validate(); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
@@ -230,8 +242,8 @@ func (c *Card) validateLanes() error {
 // It returns verbs.ErrInvalid if the card does not match Config, verbs.ErrState if the VirtualQP was
 // connected or closed before, and otherwise the NIC's error with the lane that failed. After such an
 // error, Connect may be called again: posted receives stay posted, but the lanes have new addresses, so
-// exchange new cards. With Config.Control, lanes whose port is down start out of service and Connect
-// succeeds.
+// exchange new cards. With Config.Control, lanes whose port is down or whose device has failed, at either
+// end, start out of service and Connect succeeds.
 func (q *VirtualQP) Connect(remote *Card) error {
 	if remote == nil {
 		return q.setup.opError("connect", verbs.Invalidf("no card"))
@@ -255,10 +267,13 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 			return q.setup.opError("connect", err)
 		}
 	}
-	var apart []*lane // lanes that could not be connected because their port is down
+	var apart []*lane // lanes that could not be connected because the port or device of an end is down
 	for i, l := range q.setup.all {
-		err := one(l, remote.Lanes[i].endpoint())
-		if err != nil && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
+		err := errApart
+		if !remote.Lanes[i].Absent && l.life.state == laneUp {
+			err = one(l, remote.Lanes[i].endpoint())
+		}
+		if err != nil && !errors.Is(err, errApart) && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
 			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))
 		}
 		if err != nil {
@@ -267,7 +282,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
 		l.life.remoteHome = l.remoteRail
 	}
-	q.setup.remoteGIDs = remote.gids()
+	q.setup.remoteGIDs, q.failover.unmet = remote.gids()
 	q.setup.remoteAddresses = remote.Addresses
 	q.setup.remoteRails = remote.Rails
 	q.setup.peer = remote.Incarnation
@@ -293,19 +308,28 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	return nil
 }
 
-// gids returns where the lanes of a card are, and where they may move.
-func (c *Card) gids() (all []verbs.GID) {
+// gids returns the addresses of a card's lanes and rails, and the rails, one bit each, that have lanes but no address.
+func (c *Card) gids() (all []verbs.GID, unmet uint8) {
+	met := uint8(0)
+	add := func(rail int, gid verbs.GID) {
+		met |= 1 << rail
+		if !slices.Contains(all, gid) {
+			all = append(all, gid)
+		}
+	}
 	for i := range c.Lanes {
-		if gid := c.Lanes[i].GID; !slices.Contains(all, gid) {
-			all = append(all, gid)
+		if l := &c.Lanes[i]; l.Absent {
+			unmet |= 1 << l.Rail
+		} else {
+			add(l.Rail, l.GID)
 		}
 	}
-	for _, gid := range c.Addresses {
-		if !gid.IsZero() && !slices.Contains(all, gid) {
-			all = append(all, gid)
+	for rail, gid := range c.Addresses {
+		if !gid.IsZero() {
+			add(rail, gid)
 		}
 	}
-	return all
+	return all, unmet &^ met
 }
 
 // fits checks that a peer's VirtualQP has the same layout as this one.
@@ -317,6 +341,8 @@ func (q *VirtualQP) fits(remote *Card) error {
 		return int(l.index)
 	}
 	switch {
+	case q.setup.cfg.Control == nil && slices.ContainsFunc(remote.Lanes, func(l CardLane) bool { return l.Absent }):
+		return verbs.Invalidf("a device of the peer has failed, and this side has no Config.Control")
 	case remote.Scheme != q.setup.cfg.Scheme:
 		return verbs.Invalidf("the peer's scheme is %s, this side's %s", remote.Scheme, q.setup.cfg.Scheme)
 	case len(remote.Lanes) != len(q.setup.all) || remote.DataLanes != len(q.setup.lanes):
@@ -333,7 +359,7 @@ func (q *VirtualQP) fits(remote *Card) error {
 func (q *VirtualQP) disconnect(n int) error {
 	var errs []error
 	for _, l := range q.setup.all[:n+1] {
-		if l.qp.State() == verbs.StateInit {
+		if l.qp.State() == verbs.StateInit || l.absent() {
 			continue // it was not connected
 		}
 		err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
@@ -369,7 +395,8 @@ type LanePath struct {
 }
 
 // Paths returns all lanes with their QPs, in lane order. On real NICs it makes a system call per lane. A
-// rebuilt lane has a new QP number. Paths returns verbs.ErrClosed after Close.
+// rebuilt lane has a new QP number. Endpoint and QP are zero for a lane whose device has failed. Paths
+// returns verbs.ErrClosed after Close.
 func (q *VirtualQP) Paths() ([]LanePath, error) {
 	u := &q.setup
 	if q.failover.state == stateClosed {
@@ -378,14 +405,14 @@ func (q *VirtualQP) Paths() ([]LanePath, error) {
 	paths := make([]LanePath, 0, len(u.all))
 	for i, l := range u.all {
 		e, err := l.qp.Endpoint()
-		if err != nil {
+		if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
 			return nil, u.opError("list paths", fmt.Errorf("lane %d: %w", i, err))
 		}
 		if u.cfg.CxxPeer {
 			e.PSN = 0
 		}
 		attr, err := l.qp.Query()
-		if err != nil {
+		if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
 			return nil, u.opError("list paths", fmt.Errorf("lane %d: %w", i, err))
 		}
 		r := &u.rails.rails[l.rail]

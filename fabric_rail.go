@@ -35,11 +35,20 @@ type Rails struct {
 	rails   []rail
 	watch   *watch        // takes the events of the NICs; forks share it
 	cqCount atomic.Uint32 // VirtualCQs that were ever made
+
+	mu      sync.Mutex // guards rail.pd and partial
+	partial []*Region  // the regions to be registered on more rails
 }
 
 // rail is one NIC port and a protection domain on it.
 type rail struct {
-	cfg      RailConfig
+	cfg RailConfig
+	known
+	pd verbs.PD // nil if the device had failed; see Rails.domain
+}
+
+// known holds the values that a rail's device reported to NewRails.
+type known struct {
 	name     string
 	attr     verbs.DeviceAttr
 	mtu      int    // of the port, in bytes
@@ -47,7 +56,7 @@ type rail struct {
 	onCaller bool   // posting moves the data, on the caller's core
 	// deviceCopies is verbs.PortAttr.DeviceCopies.
 	deviceCopies bool
-	pd           verbs.PD
+	port         verbs.PortAttr
 }
 
 // NewRails returns the Rails of 1 to MaxRails NIC ports, with a protection domain on each. It returns
@@ -70,16 +79,20 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 
 // Fork returns Rails on the same NICs with separate protection domains, so regions and VirtualQPs of one
 // cannot be used with the other. NIC events reach both. Use Fork rather than a second NewRails on the
-// same Context: two such Rails would steal each other's events.
+// same Context: two such Rails would steal each other's events. A rail whose device has failed gets its
+// protection domain when the device works again.
 func (r *Rails) Fork() (*Rails, error) {
-	f := &Rails{rails: slices.Clone(r.rails), watch: r.watch}
-	for i := range f.rails {
+	f := &Rails{watch: r.watch}
+	for i := range r.rails {
+		f.rails = append(f.rails, rail{cfg: r.rails[i].cfg, known: r.rails[i].known})
 		pd, err := f.rails[i].cfg.Context.AllocPD()
-		if err != nil {
+		if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
 			f.rails = f.rails[:i]
 			return nil, errors.Join(fmt.Errorf("fork rails: rail %d (%s): %w", i, r.rails[i].name, err), f.Close())
 		}
-		f.rails[i].pd = pd
+		if err == nil {
+			f.rails[i].pd = pd
+		}
 	}
 	return f, nil
 }
@@ -108,14 +121,16 @@ func (r *rail) open(cfg RailConfig) error {
 	}
 	attr.MaxSGE = min(attr.MaxSGE, MaxSGE)
 	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
+	r.port = port
 	r.mtu, r.mbps, r.onCaller, r.deviceCopies = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller, port.DeviceCopies
 	return nil
 }
 
-// down reports whether the rail's port is inactive. It returns false if the port cannot be queried.
+// down reports whether the rail's port is inactive or its device has failed. It returns false if the port cannot be
+// queried for another reason.
 func (r *rail) down() bool {
 	port, err := r.cfg.Context.QueryPort(int(r.cfg.Port))
-	return err == nil && port.State != verbs.PortActive
+	return (err == nil && port.State != verbs.PortActive) || errors.Is(err, verbs.ErrDeviceFatal)
 }
 
 // policy is the initial policy of AutoPolicy on these rails.
@@ -139,22 +154,27 @@ func (r *Rails) least(limit func(*verbs.DeviceAttr) int) int {
 
 // createQP makes an RC QP on a rail, with as many SGEs as the device allows. Of the path, cfg has only a Seal, or
 // nil for that of the rail.
-func (r *rail) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	seal := cmp.Or(cfg.Path.Seal, r.cfg.Path.Seal)
-	cfg.Type, cfg.Port, cfg.GID, cfg.Path = verbs.RC, r.cfg.Port, r.cfg.GID, r.cfg.Path
+func (r *Rails) createQP(i int, cfg verbs.QPConfig) (verbs.QP, error) {
+	pd, err := r.domain(i)
+	if err != nil {
+		return nil, err
+	}
+	one := &r.rails[i]
+	seal := cmp.Or(cfg.Path.Seal, one.cfg.Path.Seal)
+	cfg.Type, cfg.Port, cfg.GID, cfg.Path = verbs.RC, one.cfg.Port, one.cfg.GID, one.cfg.Path
 	cfg.Path.Seal = seal
-	cfg.MaxSendSGE, cfg.MaxRecvSGE = r.attr.MaxSGE, r.attr.MaxSGE
-	return r.pd.CreateQP(cfg)
+	cfg.MaxSendSGE, cfg.MaxRecvSGE = one.attr.MaxSGE, one.attr.MaxSGE
+	return pd.CreateQP(cfg)
 }
 
 // inline returns how many inline bytes a QP takes. If the device does not report it, QPs that ask for
 // wantInline bytes, and then for less, show it.
-func (r *rail) inline(cq verbs.CQ) (int, error) {
-	if n := r.attr.MaxInline; n > 0 {
+func (r *Rails) inline(i int, cq verbs.CQ) (int, error) {
+	if n := r.rails[i].attr.MaxInline; n > 0 {
 		return n, nil
 	}
 	for n := wantInline; n >= recordSize; n /= 2 {
-		if qp, err := r.createQP(verbs.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: n}); err == nil {
+		if qp, err := r.createQP(i, verbs.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: n}); err == nil {
 			return n, qp.Close()
 		}
 	}
@@ -178,23 +198,29 @@ func (r *Rails) Configs() []RailConfig {
 func (r *Rails) Close() error {
 	var errs []error
 	for i := range r.rails {
-		errs = append(errs, r.rails[i].pd.Close())
+		if pd := r.rails[i].pd; pd != nil {
+			errs = append(errs, pd.Close())
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// Region is memory registered on every rail. It is safe for concurrent use, except that Close must
-// follow the last use.
+// Region is memory registered on every rail, except rails whose device had failed. It is safe for concurrent
+// use, except that Close must follow the last use.
 type Region struct {
-	rails  *Rails        // nil if the region is closed, which makes posts refuse it
-	memory *verbs.Memory // nil if the region is a dma-buf
-	mrs    []verbs.MR    // by rail
+	// whole is rails if the region is open and registered on all of them, otherwise nil. Once it is set, lkeys
+	// does not change.
+	whole  atomic.Pointer[Rails]
 	addr   uint64
-	length uint64 // 0 if the region is closed
-	lkeys  [MaxRails]uint32
-	device bool // a device has the memory, such as a GPU
+	length uint64           // 0 if the region is closed
+	lkeys  [MaxRails]uint32 // by rail; until the region is whole, closing guards missing keys
+	rails  *Rails           // nil if the region is closed, which makes posts refuse it
+	memory *verbs.Memory    // nil if the region is a dma-buf
+	device bool             // a device has the memory, such as a GPU
 
-	closing sync.Mutex // serializes Close
+	closing sync.Mutex                          // guards the fields below, and serializes Close
+	mrs     [MaxRails]verbs.MR                  // by rail; nil where the region is not registered
+	on      func(pd verbs.PD) (verbs.MR, error) // registers the region on a rail
 }
 
 // RemoteRegion is a Region's description for the peer: its address and keys. Send it to the peer over
@@ -205,16 +231,18 @@ type RemoteRegion struct {
 	Addr uint64 `json:"addr"`
 	// Length is the number of bytes.
 	Length uint64 `json:"length"`
-	// RKeys are the remote keys, one per rail of the owner.
+	// RKeys are the remote keys, one per rail of the owner. A key is 0 if the memory was not registered on
+	// the rail when Region.Remote was called, because its device had failed. Requests avoid that rail.
 	RKeys []uint32 `json:"rkeys"`
 	// Device is set for device memory, such as GPU memory. It only affects fragmentation.
 	Device bool `json:"device,omitempty"`
 }
 
 // Register registers m on every rail with the given access rights. For device memory, such as GPU
-// memory, Region.Bytes returns nil, and requests with verbs.SendInline cannot use the region. Register
-// returns verbs.ErrInvalid if m is nil, and otherwise the NIC's error with the rail; nothing stays
-// registered.
+// memory, Region.Bytes returns nil, and requests with verbs.SendInline cannot use the region. A rail whose
+// device has failed is left out, unless all have: requests avoid it. When failover rebuilds a lane on it, the
+// region is registered there first. Register returns verbs.ErrInvalid if m is nil, and otherwise the NIC's
+// error with the rail; nothing stays registered.
 func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) {
 	if m == nil {
 		return nil, fmt.Errorf("register: %w", verbs.Invalidf("no memory"))
@@ -223,57 +251,19 @@ func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) 
 	if m.Device() != nil {
 		cpu = nil
 	}
-	g, err := r.register(cpu, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) })
-	if err == nil {
-		g.device = cpu == nil
-	}
-	return g, err
+	g := &Region{rails: r, memory: cpu, device: cpu == nil}
+	g.on = func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) }
+	return r.register(g, true)
 }
 
 // RegisterDMABuf registers length bytes of a dma-buf, starting at offset, on every rail. A dma-buf is
 // GPU memory or other device memory. Every rail needs verbs.CapDMABuf, otherwise it returns
 // verbs.ErrNotSupported. fd may be closed afterwards. The CPU cannot access the region: Bytes returns
-// nil, and requests with verbs.SendInline cannot use it.
+// nil, and requests with verbs.SendInline cannot use it. A rail whose device has failed is left out for good.
 func (r *Rails) RegisterDMABuf(fd int, offset, length uint64, access verbs.Access) (*Region, error) {
 	// Addresses in the region are offsets in the dma-buf, because NICs want the same place in a page for both.
-	return r.register(nil, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterDMABuf(fd, offset, length, offset, access) })
-}
-
-// register makes a region by registering it on every rail with on. m is the memory, nil if the CPU cannot
-// access it.
-func (r *Rails) register(m *verbs.Memory, on func(verbs.PD) (verbs.MR, error)) (*Region, error) {
-	g := &Region{rails: r, memory: m}
-	for i := range r.rails {
-		mr, err := on(r.rails[i].pd)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("register on rail %d (%s): %w", i, r.rails[i].name, err), g.Close())
-		}
-		g.mrs = append(g.mrs, mr)
-		g.lkeys[i] = mr.LKey()
-		g.addr, g.length = mr.Addr(), mr.Len()
-	}
-	return g, nil
-}
-
-// allocRegion registers n bytes of new memory for the engine's own use.
-func (r *Rails) allocRegion(n int) (*Region, error) {
-	m, err := verbs.AllocMemory(n, nil)
-	if err != nil {
-		return nil, err
-	}
-	g, err := r.Register(m, verbs.AccessLocalWrite)
-	if err != nil {
-		return nil, errors.Join(err, m.Free())
-	}
-	return g, nil
-}
-
-// free closes a region of allocRegion and frees its memory.
-func (g *Region) free() error {
-	if err := g.Close(); err != nil {
-		return err
-	}
-	return g.memory.Free()
+	on := func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterDMABuf(fd, offset, length, offset, access) }
+	return r.register(&Region{rails: r, on: on}, false)
 }
 
 // Bytes returns the memory. It is nil for a closed region, a dma-buf and device memory.
@@ -290,8 +280,15 @@ func (g *Region) Len() uint64 { return g.length }
 // Remote returns a new description of the region for the peer.
 func (g *Region) Remote() *RemoteRegion {
 	m := &RemoteRegion{Addr: g.addr, Length: g.length, Device: g.device}
-	for _, mr := range g.mrs {
-		m.RKeys = append(m.RKeys, mr.RKey())
+	g.closing.Lock()
+	defer g.closing.Unlock()
+	if g.rails != nil {
+		m.RKeys = make([]uint32, len(g.rails.rails))
+	}
+	for i := range m.RKeys {
+		if g.mrs[i] != nil {
+			m.RKeys[i] = g.mrs[i].RKey()
+		}
 	}
 	return m
 }
@@ -309,13 +306,21 @@ func (g *Region) SGE(offset uint64, length uint32) SGE {
 func (g *Region) Close() error {
 	g.closing.Lock()
 	defer g.closing.Unlock()
+	if g.rails != nil {
+		g.rails.setPartial(g, false)
+	}
+	g.whole.Store(nil)
 	g.rails, g.length = nil, 0
 	var errs []error
-	g.mrs = slices.DeleteFunc(g.mrs, func(mr verbs.MR) bool {
+	for i, mr := range g.mrs {
+		if mr == nil {
+			continue
+		}
 		err := mr.Close()
-		errs = append(errs, err)
-		return err == nil
-	})
+		if errs = append(errs, err); err == nil {
+			g.mrs[i] = nil
+		}
+	}
 	return errors.Join(errs...)
 }
 

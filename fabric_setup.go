@@ -36,7 +36,8 @@ type setup struct {
 	remoteRails int
 	// remoteRecvs is the number of messages that the peer accepts without a user receive.
 	remoteRecvs int
-	// remoteGIDs are the addresses of the peer's lanes and rails in its card. Rebuilt lanes must use one of them.
+	// remoteGIDs are the addresses of the peer's lanes and rails in its card, and those of rails that were missing there.
+	// Rebuilt lanes must use one of them. failover.knows adds addresses after Connect.
 	remoteGIDs []verbs.GID
 	// addresses and remoteAddresses are Card.Addresses of this side and of the peer; empty if a card has none.
 	addresses, remoteAddresses []verbs.GID
@@ -154,16 +155,25 @@ func (u *setup) plains(wrs []SendWR) int { return u.front(wrs, plainOps, plainFl
 // short request passes it, so it is one loop without calls.
 func (u *setup) front(wrs []SendWR, ops uint32, flags verbs.SendFlags, most uint32) int {
 	rails, remoteRails := u.rails, u.remoteRails
+	var known *RemoteRegion // it has a key for every rail
 	for i := range wrs {
 		wr := &wrs[i]
 		e, m := &wr.SGE[0], wr.Remote
 		r := e.Region
 		length := uint64(e.Length)
 		if wr.NumSGE != 1 || ops>>wr.Opcode&1 == 0 || wr.Flags&^flags != 0 ||
-			r == nil || m == nil || r.rails != rails || length == 0 || e.Length > most ||
+			r == nil || m == nil || r.whole.Load() != rails || length == 0 || e.Length > most ||
 			e.Offset > r.length || length > r.length-e.Offset ||
 			wr.RemoteOffset > m.Length || length > m.Length-wr.RemoteOffset || len(m.RKeys) < remoteRails {
 			return i
+		}
+		if m != known {
+			for _, key := range m.RKeys[:remoteRails] {
+				if key == 0 {
+					return i
+				}
+			}
+			known = m
 		}
 	}
 	return len(wrs)

@@ -36,6 +36,7 @@ type failover struct {
 	away     bool // a lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
+	unmet     uint8            // the peer's rails, one bit each, that its card had no address of
 	seen      [MaxRails]losses // what was handled of the rails' events
 	railPast  [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
 }
@@ -58,7 +59,7 @@ const (
 const driveEvery = 64
 
 // recovers reports whether the VirtualQP can lose a lane.
-func (f *failover) recovers() bool { return f.setup.cfg.Control != nil && f.state == stateConnected }
+func (f *failover) recovers() bool { return f.setup.cfg.Control != nil && f.state <= stateConnected }
 
 // survives reports whether the VirtualQP can continue after a request of a lane failed with status.
 // A status that the program caused would come again on another lane. If the port is down, though,
@@ -218,7 +219,7 @@ func (f *failover) reassign() {
 			l.release()
 		}
 		if v.heir == nil {
-			v.heir = f.roomiest()
+			v.heir = f.roomiest(l)
 		}
 		h := v.heir
 		if h == nil {
@@ -234,10 +235,10 @@ func (f *failover) reassign() {
 	}
 }
 
-// roomiest returns the data lane in service with the fewest entries that is not reserved, or nil.
-func (f *failover) roomiest() (best *lane) {
+// roomiest returns the unreserved data lane in service with the fewest entries that can take over the entries of lost, or nil.
+func (f *failover) roomiest(lost *lane) (best *lane) {
 	for _, l := range f.setup.lanes {
-		if l.barred == 0 && (best == nil || l.load() < best.load()) {
+		if l.barred == 0 && (best == nil || l.load() < best.load()) && f.send.canMove(lost, l.rail, l.remoteRail) {
 			best = l
 		}
 	}
@@ -445,7 +446,7 @@ func (f *failover) begin(apart []*lane) {
 	}
 }
 
-var errApart = errors.New("its port was down when it was to be connected")
+var errApart = errors.New("its port or device was down when it was to be connected")
 
 // portDown takes all lanes on a rail that has lost its port or its device out of service.
 func (f *failover) portDown(rail int) {
@@ -466,7 +467,7 @@ var errQPFatal = errors.New("the NIC has given its QP up")
 
 // railDown takes all lanes on a rail out of service.
 func (f *failover) railDown(rail int, cause error) {
-	if f.state != stateConnected {
+	if !f.recovers() {
 		return
 	}
 	for _, l := range f.setup.all {

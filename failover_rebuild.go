@@ -56,9 +56,6 @@ func (f *failover) rebuild(l *lane) {
 func (f *failover) renew(l *lane, rail uint8) error {
 	u := f.setup
 	lc := laneConfig{index: int(l.index), rail: int(rail), role: l.role, recvs: int(l.recvDepth)}
-	if u.takesShared(l) {
-		lc.srq = u.shared.rails[rail].srq
-	}
 	if rail != l.rail {
 		if err := u.cq.reserve(int(rail), u.cfg.LaneDepth+lc.recvs); err != nil {
 			return err
@@ -76,6 +73,7 @@ func (f *failover) renew(l *lane, rail uint8) error {
 	if rail != l.rail {
 		u.cq.release(int(l.rail), u.cfg.LaneDepth+lc.recvs)
 	}
+	f.send.records.refresh(rail)
 	f.moveTo(l, qp, rail)
 	u.cq.routes[rail].Set(l.num, l)
 	return f.recv.prepare(l)
@@ -138,7 +136,7 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	case int(m.rail) >= f.setup.remoteRails:
 		f.violation("lane %d is offered on rail %d of %d", l.index, m.rail, f.setup.remoteRails)
 		return
-	case !slices.Contains(f.setup.remoteGIDs, m.endpoint.GID):
+	case !f.knows(m):
 		f.violation("lane %d is offered at %v, which was not in the card", l.index, m.endpoint.GID)
 		return
 	case d.said && m.generation == d.lastGeneration && v.state != laneGone:
@@ -181,6 +179,20 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	}
 }
 
+// knows reports whether an offer's address was in the peer's card, or belongs to a rail that the card had no address of.
+func (f *failover) knows(m *ctlMessage) bool {
+	u, gid := f.setup, m.endpoint.GID
+	if slices.Contains(u.remoteGIDs, gid) {
+		return true
+	}
+	if f.unmet&(1<<m.rail) == 0 || (u.cfg.CheckGID != nil && u.cfg.CheckGID(gid) != nil) {
+		return false
+	}
+	f.unmet &^= 1 << m.rail
+	u.remoteGIDs = append(u.remoteGIDs, gid)
+	return true
+}
+
 var errOtherQP = errors.New("the peer has made another QP")
 
 // meet connects a lane when the peer's address is known, and probes it when the peer is connected
@@ -191,6 +203,10 @@ func (f *failover) meet(l *lane) {
 		return
 	}
 	if !t.connected {
+		if !f.send.canMove(l, l.rail, t.offer.rail) {
+			f.withdraw(l, errUnregistered)
+			return
+		}
 		if err := l.qp.Connect(t.offer.endpoint); err != nil {
 			f.laneDown(l, fmt.Errorf("connect: %w", err))
 			return

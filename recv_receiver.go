@@ -148,6 +148,9 @@ func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	if !l.life.receives() {
 		return nil
 	}
+	if !wr.registered(l.rail) {
+		return errUnregistered
+	}
 	wr.physical(l, &r.chain[0])
 	r.chain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
 	n, err := l.qp.PostRecv(r.chain[:1])

@@ -29,8 +29,8 @@ type sharedReceives struct {
 
 // sharedRail is the SRQ of one rail.
 type sharedRail struct {
-	srq  verbs.SRQ
-	free []uint32 // indices of the receives that are not in the SRQ
+	srq  verbs.SRQ // nil if the device had failed
+	free []uint32  // indices of the receives that are not in the SRQ
 }
 
 func newSharedReceives(c *VirtualCQ, depth int) (*sharedReceives, error) {
@@ -40,24 +40,43 @@ func newSharedReceives(c *VirtualCQ, depth int) (*sharedReceives, error) {
 	if h.region, err = r.allocRegion(len(r.rails) * depth * recordSize); err != nil {
 		return nil, err
 	}
+	h.rails = make([]sharedRail, len(r.rails))
 	for i := range r.rails {
-		srq, err := r.rails[i].pd.CreateSRQ(verbs.SRQConfig{MaxWR: depth, MaxSGE: 1})
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("rail %d (%s): %w", i, r.rails[i].name, err), h.close())
-		}
-		h.rails = append(h.rails, sharedRail{srq: srq, free: make([]uint32, 0, depth)})
-		for k := range depth {
-			h.rails[i].free = append(h.rails[i].free, uint32(k))
-		}
-		if err := h.refill(i); err != nil {
+		if err := h.open(r, i); err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
 			return nil, errors.Join(fmt.Errorf("rail %d (%s): %w", i, r.rails[i].name, err), h.close())
 		}
 	}
 	return h, nil
 }
 
+// open creates the SRQ of a rail, unless it exists, and fills it.
+func (h *sharedReceives) open(r *Rails, rail int) error {
+	one := &h.rails[rail]
+	if !h.region.registered(uint8(rail)) {
+		return errUnregistered
+	}
+	if one.srq == nil {
+		pd, err := r.domain(rail)
+		if err != nil {
+			return err
+		}
+		srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: h.depth, MaxSGE: 1})
+		if err != nil {
+			return err
+		}
+		one.srq, one.free = srq, make([]uint32, h.depth)
+		for k := range one.free {
+			one.free[k] = uint32(k)
+		}
+	}
+	return h.refill(rail)
+}
+
 func (h *sharedReceives) close() error {
 	for i := range h.rails {
+		if h.rails[i].srq == nil {
+			continue // its device had failed
+		}
 		if err := h.rails[i].srq.Close(); err != nil {
 			return err // its lanes exist, so the memory must stay
 		}

@@ -112,7 +112,7 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 		if (last && !d.cover(r)) || !d.room() {
 			return false
 		}
-		l := s.picker.pick(n, whole)
+		l := s.pick(r, n, whole)
 		if l == nil {
 			return false
 		}

@@ -52,6 +52,15 @@ type records struct {
 	addr  uint64          // of bytes
 	flags verbs.SendFlags // SendInline if the lanes take a record inline
 	lkeys [MaxRails]uint32
+	// region has the bytes; nil in other schemes.
+	region *Region
+}
+
+// refresh takes the key of a rail, which the region may have only since its device works again.
+func (r *records) refresh(rail uint8) {
+	if r.region != nil && r.region.registered(rail) {
+		r.lkeys[rail] = r.region.lkeys[rail]
+	}
 }
 
 // put writes the record of a slot, of which there are n.
@@ -80,7 +89,7 @@ func newTally(q *VirtualQP) (*tally, error) {
 	if t.region, err = u.rails.allocRegion(places + u.cfg.SendDepth*recordSize); err != nil {
 		return t, err
 	}
-	q.send.records = records{bytes: t.region.Bytes()[places:], addr: t.region.addr + uint64(places), lkeys: t.region.lkeys}
+	q.send.records = records{bytes: t.region.Bytes()[places:], addr: t.region.addr + uint64(places), region: t.region}
 	if u.cfg.MaxInline >= recordSize {
 		q.send.records.flags = verbs.SendInline
 	}
@@ -129,7 +138,7 @@ func (t *tally) handOver(s *sendSlot) bool {
 // sent if another lane takes over the message.
 func (t *tally) follow(s *sendSlot) bool {
 	send, p := t.send, &t.send.picker
-	if s.begun || s.length > s.cut || p.runLeft == 0 || p.runLane.told+1 != int64(t.seq) || send.carried.first() >= 0 {
+	if s.begun || s.length > s.cut || (!s.plain && s.partial) || p.runLeft == 0 || p.runLane.told+1 != int64(t.seq) || send.carried.first() >= 0 {
 		return false
 	}
 	l := p.again(s.length)

@@ -97,7 +97,7 @@ func (s *sender) standIn(l *lane) *lane {
 // room. Each asks for a completion, because the next one may wait long for a receive.
 func (s *sender) sendMessage(r *sendSlot) bool {
 	l := s.setup.messageLane
-	if !l.room() {
+	if !l.room() || !r.carries(l.rail, l.remoteRail) {
 		return false
 	}
 	head := entryHead(s.sends.index(s.sends.dispatched), kindMessage, r.flags&verbs.SendSolicited|verbs.SendSignaled) | entryConsumes
@@ -122,7 +122,7 @@ func (s *sender) spread(r *sendSlot) bool {
 	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
 	for r.sent < r.length || (r.length == 0 && !r.begun && r.op != verbs.OpRDMAWriteWithImm) {
 		n := min(r.cut, r.length-r.sent)
-		l := s.picker.pick(n, whole)
+		l := s.pick(r, n, whole)
 		if l == nil {
 			return false
 		}

@@ -1,6 +1,7 @@
 package ibverbx
 
 import (
+	"errors"
 	"math/bits"
 
 	"ibverbx/internal/ring"
@@ -95,6 +96,7 @@ const (
 	barOut                      // The lane is out of service: see life.
 	barReserved                 // The rest of another lane is to be moved here.
 	barJust                     // The NIC refused in this call, which does not try again: see sender.ring.
+	barKeyless                  // The request that is being handed over has no key there: see sender.pick.
 )
 
 // role is what a lane carries.
@@ -113,14 +115,16 @@ type laneConfig struct {
 	index int
 	rail  int
 	role  role
-	recvs int       // the depth of the receive queue
-	srq   verbs.SRQ // where the receives come from; nil if the lane has its own
+	recvs int // the depth of the receive queue
 	// ledger is the first ledger of a lane.
 	ledger []entry
 }
 
 func newLane(u *setup, lc laneConfig) (*lane, error) {
 	qp, err := u.createQP(lc)
+	if u.cfg.Control != nil && errors.Is(err, verbs.ErrDeviceFatal) {
+		qp, err = absentQP{err}, nil // failover makes it when the device works again
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -134,11 +138,18 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 	return l, nil
 }
 
-// createQP makes the physical QP of a lane.
+// createQP makes the physical QP of a lane, and before it what its rail lacks.
 func (u *setup) createQP(lc laneConfig) (verbs.QP, error) {
+	if err := u.cq.revive(lc.rail); err != nil {
+		return nil, err
+	}
 	cq := u.cq.cqs[lc.rail]
-	return u.rails.rails[lc.rail].createQP(verbs.QPConfig{
-		SendCQ: cq, RecvCQ: cq, SRQ: lc.srq, MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxInline: u.cfg.MaxInline,
+	var srq verbs.SRQ
+	if u.shared != nil && lc.role != roleMessage {
+		srq = u.shared.rails[lc.rail].srq
+	}
+	return u.rails.createQP(lc.rail, verbs.QPConfig{
+		SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxInline: u.cfg.MaxInline,
 		Path: verbs.PathConfig{Seal: u.cfg.Seal},
 	})
 }

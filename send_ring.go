@@ -114,6 +114,7 @@ func (s *sender) takeOther(wr *SendWR) error {
 	}
 	r.fill(wr, s.wire[wr.Opcode&7], uint32(length), cut, 0, 0)
 	r.plain, r.imm, r.numSGE, r.compareAdd, r.swap, r.sge = false, wr.Imm, wr.NumSGE, wr.CompareAdd, wr.Swap, wr.SGE
+	r.partial = u.isPartial(wr, length)
 	if !isMessage(wr.Opcode) && length > 0 {
 		r.target = wr.Remote.Addr + wr.RemoteOffset
 		u.setKeys(&r.keys, nil, wr.Remote)
@@ -121,10 +122,13 @@ func (s *sender) takeOther(wr *SendWR) error {
 	switch {
 	case wr.Flags&verbs.SendInline != 0:
 		s.copyInline(wr)
-	case wr.NumSGE == 1 && length > 0:
+	case wr.NumSGE == 1 && length > 0 && !r.partial:
 		e := &wr.SGE[0]
 		r.plain, r.local = true, e.Region.addr+e.Offset
 		u.setKeys(&r.keys, e.Region, nil)
+	}
+	if r.partial {
+		return s.checkPartial(r)
 	}
 	return nil
 }
@@ -345,6 +349,7 @@ type sendSlot struct {
 	imm        uint32
 	numSGE     uint8  // of a request that is not plain
 	doubt      bool   // a failed atomic may have been executed
+	partial    bool   // a request that is not plain lacks a key on some rail
 	vendor     uint32 // the vendor error of a request that failed
 	deadline   int64  // when the request must have ended; with Config.Control only
 	compareAdd uint64

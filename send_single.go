@@ -95,6 +95,9 @@ func (p *passthrough) pass(wr *SendWR, l *lane, to *verbs.SendWR) error {
 	if err != nil {
 		return err
 	}
+	if p.setup.isPartial(wr, length) && !wr.registered(l) {
+		return errUnregistered
+	}
 	otherWR(to, wr.WRID, wr.Opcode, wr.Flags, wr.Imm, wr.SGE[:wr.NumSGE], l.rail)
 	if !isMessage(wr.Opcode) && length > 0 {
 		to.RemoteAddr, to.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
@@ -112,6 +115,11 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 			if _, bad := p.setup.checkRecv(&wrs[n+i]); bad != nil {
 				chain = chain[:i]
 				err = p.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n+i, bad))
+				break
+			}
+			if !wrs[n+i].registered(l.rail) {
+				chain = chain[:i]
+				err = p.setup.opError("post receive", errUnregistered)
 				break
 			}
 			wrs[n+i].physical(l, &chain[i])

@@ -90,8 +90,9 @@ type cqCounters struct {
 	cqes, stale, unknown, eventsLost, refills, refilled counter.Counter
 }
 
-// NewCQ creates a VirtualCQ with a physical CQ on every rail. It returns verbs.ErrInvalid if
-// SharedReceives is out of range or exceeds Depth, and otherwise the NIC's error with the rail.
+// NewCQ creates a VirtualCQ with a physical CQ on every rail. A rail whose device has failed gets its CQ when
+// a lane is rebuilt there. NewCQ returns verbs.ErrInvalid if SharedReceives is out of range or exceeds Depth,
+// and otherwise the NIC's error with the rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	grows := cfg.Depth == 0
 	if grows {
@@ -101,17 +102,13 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 		rails: r, num: r.cqCount.Add(1), clock: clock.Monotonic(), waker: cfg.Waker, grows: grows, inline: wantInline,
 		routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails)),
 	}
+	usable := false
 	for i := range r.rails {
-		cq, err := r.rails[i].cfg.Context.CreateCQ(verbs.CQConfig{Depth: cfg.Depth, Waker: cfg.Waker})
-		if err != nil {
+		err := c.addCQ(i, cfg.Depth)
+		usable = usable || err == nil
+		if err != nil && (!errors.Is(err, verbs.ErrDeviceFatal) || (i == len(r.rails)-1 && !usable)) {
 			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
 		}
-		c.cqs, c.depth = append(c.cqs, cq), append(c.depth, cfg.Depth)
-		inline, err := r.rails[i].inline(cq)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
-		}
-		c.inline = min(c.inline, inline)
 	}
 	if cfg.SharedReceives != 0 {
 		if err := c.shareReceives(cfg.SharedReceives); err != nil {
@@ -119,6 +116,20 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 		}
 	}
 	return c, nil
+}
+
+// addCQ creates the CQ of a rail, or an absentCQ if that fails.
+func (c *VirtualCQ) addCQ(rail, depth int) error {
+	c.depth = append(c.depth, depth)
+	cq, err := c.rails.rails[rail].cfg.Context.CreateCQ(verbs.CQConfig{Depth: depth, Waker: c.waker})
+	if err != nil {
+		c.cqs = append(c.cqs, &absentCQ{depth})
+		return err
+	}
+	c.cqs = append(c.cqs, cq)
+	inline, err := c.rails.inline(rail, cq)
+	c.inline = min(c.inline, inline)
+	return err
 }
 
 // shareReceives creates the SRQs and reserves CQ space for their completions.
@@ -239,7 +250,7 @@ func (c *VirtualCQ) fit(rail, n int) error {
 		return verbs.Invalidf("rail %d (%s): the lanes need %d completions, a CQ of the device has at most %d", rail, r.name, want, r.attr.MaxCQE)
 	}
 	if can, ok := old.(interface{ Resize(depth int) error }); ok {
-		if err := can.Resize(want); err != nil {
+		if err := can.Resize(want); err != nil && !errors.Is(err, verbs.ErrDeviceFatal) { // the device's next CQ has this depth
 			return fmt.Errorf("rail %d (%s): %w", rail, r.name, err)
 		}
 	} else {

@@ -58,7 +58,8 @@ const (
 
 // NewQP creates a VirtualQP that completes to c, with its lanes spread evenly over the rails. Its
 // receives can be posted before Connect. NewQP returns verbs.ErrInvalid if cfg is invalid or
-// CQConfig.Depth cannot cover the lanes, and otherwise the NIC's error with the lane.
+// CQConfig.Depth cannot cover the lanes, and otherwise the NIC's error with the lane. With Config.Control,
+// lanes whose device has failed start out of service, unless all have failed.
 func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	cfg = cfg.withDefaults(c.rails, c.inline)
 	if cfg.Now == nil {
@@ -133,7 +134,7 @@ func (q *VirtualQP) build() (err error) {
 	for i := range plan {
 		lc := &plan[i]
 		if u.shared != nil && lc.role != roleMessage {
-			lc.srq, lc.recvs = u.shared.rails[lc.rail].srq, 0
+			lc.recvs = 0
 		}
 		need[lc.rail] += u.cfg.LaneDepth + lc.recvs
 	}
@@ -150,10 +151,17 @@ func (q *VirtualQP) build() (err error) {
 	u.lanes = u.all[:u.cfg.Lanes]
 	q.send.picker.begin(u.lanes, u.cfg.Policy, u.rails)
 	q.send.staged = make([]*lane, 0, len(u.all))
+	usable := false
 	for _, l := range u.all {
-		if err := q.recv.prepare(l); err != nil {
+		err = q.recv.prepare(l)
+		if err != nil && (u.cfg.Control == nil || !errors.Is(err, verbs.ErrDeviceFatal)) {
 			return fmt.Errorf("lane %d: %w", l.index, err)
 		}
+		q.send.records.refresh(l.rail)
+		usable = usable || err == nil
+	}
+	if !usable {
+		return err // all devices have failed
 	}
 	return nil
 }
@@ -170,7 +178,9 @@ func (q *VirtualQP) addLane(lc laneConfig) error {
 		return err
 	}
 	u.all = append(u.all, l)
-	u.cq.routes[lc.rail].Set(l.num, l)
+	if !l.absent() {
+		u.cq.routes[lc.rail].Set(l.num, l)
+	}
 	switch lc.role {
 	case roleMessage:
 		u.messageLane = l

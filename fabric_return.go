@@ -1,0 +1,303 @@
+package ibverbx
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"ibverbx/verbs"
+)
+
+// This file keeps the engine working on the other rails while the device of one has failed. What cannot be created there is left out:
+// regions have no key, a VirtualCQ has an absentCQ, and a lane has an absentQP and starts out of service. Before failover rebuilds a lane
+// on the rail, it creates the missing objects (VirtualCQ.revive). Only requests without a key for every rail are checked per lane.
+
+// Attr returns the attributes of a rail's device and port at the time of NewRails. It returns verbs.ErrInvalid if the rail does not
+// exist.
+func (r *Rails) Attr(rail int) (device verbs.DeviceAttr, port verbs.PortAttr, err error) {
+	if rail < 0 || rail >= len(r.rails) {
+		return device, port, fmt.Errorf("find rail: %w", verbs.Invalidf("rail %d of %d", rail, len(r.rails)))
+	}
+	return r.rails[rail].attr, r.rails[rail].port, nil
+}
+
+// domain returns the protection domain of a rail, and allocates it if its device had failed when the Rails were forked.
+func (r *Rails) domain(rail int) (verbs.PD, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one := &r.rails[rail]
+	if one.pd == nil {
+		pd, err := one.cfg.Context.AllocPD()
+		if err != nil {
+			return nil, err
+		}
+		one.pd = pd
+	}
+	return one.pd, nil
+}
+
+// register registers a region on every rail, except on devices that have failed. It fails if all have. later is set if the region can be
+// registered on these devices when they work again.
+func (r *Rails) register(g *Region, later bool) (*Region, error) {
+	var failed error // of the last device that has failed
+	usable := false
+	for i := range r.rails {
+		err := g.registerOn(r, i)
+		if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
+			return nil, errors.Join(err, g.Close())
+		}
+		if usable = usable || err == nil; err != nil {
+			failed = err
+		}
+	}
+	switch {
+	case failed == nil:
+		g.whole.Store(r)
+		return g, nil
+	case !usable:
+		return nil, failed
+	case later:
+		r.setPartial(g, true)
+		for i := range r.rails { // one may have been revived before it was partial
+			_ = r.complete(g, i) // left to revive
+		}
+	}
+	return g, nil
+}
+
+// registerOn registers a region on a rail. closing is held, or no other goroutine knows the region.
+func (g *Region) registerOn(r *Rails, rail int) error {
+	pd, err := r.domain(rail)
+	var mr verbs.MR
+	if err == nil {
+		mr, err = g.on(pd)
+	}
+	if err != nil {
+		return fmt.Errorf("register on rail %d (%s): %w", rail, r.rails[rail].name, err)
+	}
+	g.mrs[rail], g.lkeys[rail] = mr, mr.LKey()
+	if g.length == 0 {
+		g.addr, g.length = mr.Addr(), mr.Len()
+	}
+	return nil
+}
+
+// allocRegion registers n bytes of new memory for the engine's own use.
+func (r *Rails) allocRegion(n int) (*Region, error) {
+	m, err := verbs.AllocMemory(n, nil)
+	if err != nil {
+		return nil, err
+	}
+	g, err := r.Register(m, verbs.AccessLocalWrite)
+	if err != nil {
+		return nil, errors.Join(err, m.Free())
+	}
+	return g, nil
+}
+
+// free closes a region of allocRegion and frees its memory.
+func (g *Region) free() error {
+	if err := g.Close(); err != nil {
+		return err
+	}
+	return g.memory.Free()
+}
+
+// setPartial adds a region to those to be registered on more rails, or removes it.
+func (r *Rails) setPartial(g *Region, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if on {
+		r.partial = append(r.partial, g)
+	} else if i := slices.Index(r.partial, g); i >= 0 {
+		r.partial = slices.Delete(r.partial, i, i+1)
+	}
+}
+
+// complete registers a partial region on a rail, unless it is registered there or closed.
+func (r *Rails) complete(g *Region, rail int) error {
+	g.closing.Lock()
+	defer g.closing.Unlock()
+	if g.rails == nil || g.mrs[rail] != nil {
+		return nil
+	}
+	if err := g.registerOn(r, rail); err != nil {
+		return err
+	}
+	if !slices.Contains(g.mrs[:len(r.rails)], nil) {
+		g.whole.Store(r)
+		r.setPartial(g, false)
+	}
+	return nil
+}
+
+// registered reports whether the region is registered on a rail.
+func (g *Region) registered(rail uint8) bool {
+	if g.whole.Load() != nil {
+		return true
+	}
+	g.closing.Lock()
+	defer g.closing.Unlock()
+	return g.mrs[rail&(MaxRails-1)] != nil
+}
+
+// revive creates what could not be created on a rail while its device had failed: registrations, the CQ and the SRQ.
+func (c *VirtualCQ) revive(rail int) error {
+	r := c.rails
+	r.mu.Lock()
+	partial := slices.Clone(r.partial)
+	r.mu.Unlock()
+	for _, g := range partial {
+		if err := r.complete(g, rail); err != nil {
+			return err
+		}
+	}
+	if _, absent := c.cqs[rail].(*absentCQ); absent {
+		cq, err := r.rails[rail].cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth[rail], Waker: c.waker})
+		if err != nil {
+			return err
+		}
+		c.cqs[rail] = cq
+	}
+	if c.shared != nil && c.shared.rails[rail].srq == nil {
+		return c.shared.open(r, rail)
+	}
+	return nil
+}
+
+// absentCQ is the CQ of a rail whose device had failed. It is always empty.
+type absentCQ struct{ depth int }
+
+func (*absentCQ) Poll([]verbs.WC) (int, error) { return 0, nil }
+func (*absentCQ) Arm(bool) error               { return nil }
+func (c *absentCQ) Depth() int                 { return c.depth }
+func (*absentCQ) Close() error                 { return nil }
+
+// Resize lets VirtualCQ.fit enlarge the CQ.
+func (c *absentCQ) Resize(depth int) error {
+	c.depth = depth
+	return nil
+}
+
+// absentQP is the QP of a lane whose device had failed. err is the error of the device.
+type absentQP struct{ err error }
+
+func (absentQP) Num() uint32                                   { return 0 }
+func (absentQP) Type() verbs.QPType                            { return verbs.RC }
+func (absentQP) State() verbs.QPState                          { return verbs.StateErr }
+func (q absentQP) Modify(verbs.QPAttr, verbs.QPAttrMask) error { return q.err }
+func (q absentQP) Query() (verbs.QPAttr, error)                { return verbs.QPAttr{}, q.err }
+func (q absentQP) Endpoint() (verbs.Endpoint, error)           { return verbs.Endpoint{}, q.err }
+func (q absentQP) Connect(verbs.Endpoint) error                { return q.err }
+func (q absentQP) PostSend([]verbs.SendWR) (int, error)        { return 0, q.err }
+func (q absentQP) PostRecv([]verbs.RecvWR) (int, error)        { return 0, q.err }
+func (absentQP) Close() error                                  { return nil }
+
+// absent reports whether the lane has no QP yet.
+func (l *lane) absent() bool {
+	_, absent := l.qp.(absentQP)
+	return absent
+}
+
+// errUnregistered means that memory is not registered on a rail: its device had failed.
+var errUnregistered = fmt.Errorf("%w: memory could not be registered on it", verbs.ErrDeviceFatal)
+
+// isPartial reports whether a request lacks a key on some rail.
+func (u *setup) isPartial(wr *SendWR, length uint64) bool {
+	if length == 0 {
+		return false
+	}
+	if wr.Flags&verbs.SendInline == 0 {
+		for i := range wr.NumSGE {
+			if wr.SGE[i].Length > 0 && wr.SGE[i].Region.whole.Load() == nil {
+				return true
+			}
+		}
+	}
+	return !isMessage(wr.Opcode) && slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0)
+}
+
+// carries reports whether a request has the keys for a local and a remote rail.
+func (r *sendSlot) carries(rail, remoteRail uint8) bool {
+	if r.plain || !r.partial {
+		return true
+	}
+	if r.flags&verbs.SendInline == 0 {
+		for i := range r.numSGE {
+			if e := &r.sge[i]; e.Length > 0 && !e.Region.registered(rail) {
+				return false
+			}
+		}
+	}
+	return isMessage(r.op) || r.keys[remoteRail&(MaxRails-1)].remote != 0
+}
+
+// checkPartial returns an error if no lane can ever carry a partial request: its memory is registered on different rails at the two ends.
+func (s *sender) checkPartial(r *sendSlot) error {
+	lanes := s.setup.lanes
+	switch {
+	case isMessage(r.op):
+		return nil // the message lane may go to another rail
+	case isAtomic(r.op):
+		lanes = []*lane{s.setup.messageLane}
+	}
+	if slices.ContainsFunc(lanes, func(l *lane) bool { return r.carries(l.life.home, l.life.remoteHome) }) {
+		return nil
+	}
+	return fmt.Errorf("%w: the memory of the two ends is registered on no lane's rails", verbs.ErrDeviceFatal)
+}
+
+// pick chooses the lane for the next n bytes of a request, among the lanes that it has keys for. See picker.pick.
+func (s *sender) pick(r *sendSlot, n uint32, whole bool) *lane {
+	if r.plain || !r.partial {
+		return s.picker.pick(n, whole)
+	}
+	return s.pickPartial(r, n, whole)
+}
+
+func (s *sender) pickPartial(r *sendSlot, n uint32, whole bool) *lane {
+	for _, l := range s.setup.lanes {
+		if !r.carries(l.rail, l.remoteRail) {
+			l.barred |= barKeyless
+		}
+	}
+	l := s.picker.pick(n, whole)
+	for _, l := range s.setup.lanes {
+		l.barred &^= barKeyless
+	}
+	return l
+}
+
+// registered reports whether a lane has the keys for a request.
+func (w *SendWR) registered(l *lane) bool {
+	for i := range w.NumSGE {
+		if w.SGE[i].Length > 0 && w.Flags&verbs.SendInline == 0 && !w.SGE[i].Region.registered(l.rail) {
+			return false
+		}
+	}
+	return isMessage(w.Opcode) || w.Remote.RKeys[l.remoteRail] != 0
+}
+
+// canMove reports whether the entries of a lane have the keys for other rails.
+func (s *sender) canMove(l *lane, rail, remoteRail uint8) bool {
+	for n := l.head; n != l.tail; n++ {
+		switch e := l.at(n); e.kind() {
+		case kindData, kindMessage, kindAtomic:
+			if !s.sends.of(e).carries(rail, remoteRail) {
+				return false
+			}
+		default:
+		}
+	}
+	return true
+}
+
+// registered reports whether a receive's memory is registered on a rail.
+func (w *RecvWR) registered(rail uint8) bool {
+	for i := range w.NumSGE {
+		if !w.SGE[i].Region.registered(rail) {
+			return false
+		}
+	}
+	return true
+}
