@@ -97,9 +97,9 @@ type Config struct {
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
 	// the atomic fails, with WCInDoubt, and WC.Err wraps ErrAtomicInDoubt. It needs Control.
 	KeepAtomics bool
-	// CheckGID checks the address of a peer's rail that is missing from its card because its device had failed.
-	// An error fails the VirtualQP. Nil accepts every address. CheckGID is called from polls.
-	CheckGID func(gid verbs.GID) error
+	// CheckGID checks an address that is missing from the peer's card because a device had failed, of a lane on
+	// a rail of this side. An error fails the VirtualQP. Nil accepts every address. Polls call CheckGID.
+	CheckGID func(rail int, gid verbs.GID) error
 	// Seal makes the NICs encrypt and authenticate all lanes' packets, with a secret shared by this
 	// VirtualQP and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.
 	Seal verbs.Seal

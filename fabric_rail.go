@@ -47,7 +47,7 @@ type rail struct {
 	pd verbs.PD // nil if the device had failed; see Rails.domain
 }
 
-// known holds the values that a rail's device reported to NewRails.
+// known holds the attributes of a rail's device and port.
 type known struct {
 	name     string
 	attr     verbs.DeviceAttr
@@ -56,22 +56,37 @@ type known struct {
 	onCaller bool   // posting moves the data, on the caller's core
 	// deviceCopies is verbs.PortAttr.DeviceCopies.
 	deviceCopies bool
-	port         verbs.PortAttr
+	assumed      bool // the device had failed, so the attributes are those of another rail
 }
 
 // NewRails returns the Rails of 1 to MaxRails NIC ports, with a protection domain on each. It returns
 // verbs.ErrInvalid for another number, a nil Context or an invalid path, and otherwise the NIC's error
-// with the rail.
+// with the rail. A device that has failed is an error only if all have. It joins later, unless its limits
+// turn out to be lower than those of the first other rail.
 func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if len(cfgs) == 0 || len(cfgs) > MaxRails {
 		return nil, fmt.Errorf("make rails: %w", verbs.Invalidf("%d rails: want 1 to %d", len(cfgs), MaxRails))
 	}
 	r := &Rails{rails: make([]rail, len(cfgs))}
+	var failed error // of the last device that has failed
 	for i, cfg := range cfgs {
-		if err := r.rails[i].open(cfg); err != nil {
+		cfg.Port = max(cfg.Port, 1)
+		one := &r.rails[i]
+		var err error
+		if one.cfg = cfg; cfg.Context == nil {
+			err = verbs.Invalidf("RailConfig.Context is nil")
+		} else {
+			one.pd, err = one.open(cfg)
+		}
+		if one.assumed = errors.Is(err, verbs.ErrDeviceFatal); one.assumed {
+			failed = fmt.Errorf("make rails: rail %d: %w", i, err)
+		} else if err != nil {
 			r.rails = r.rails[:i]
 			return nil, errors.Join(fmt.Errorf("make rails: rail %d: %w", i, err), r.Close())
 		}
+	}
+	if err := r.assume(failed); err != nil {
+		return nil, err
 	}
 	r.watch = newWatch(r.rails)
 	return r, nil
@@ -85,45 +100,31 @@ func (r *Rails) Fork() (*Rails, error) {
 	f := &Rails{watch: r.watch}
 	for i := range r.rails {
 		f.rails = append(f.rails, rail{cfg: r.rails[i].cfg, known: r.rails[i].known})
-		pd, err := f.rails[i].cfg.Context.AllocPD()
-		if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
+		if _, err := f.domain(i); err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
 			f.rails = f.rails[:i]
 			return nil, errors.Join(fmt.Errorf("fork rails: rail %d (%s): %w", i, r.rails[i].name, err), f.Close())
-		}
-		if err == nil {
-			f.rails[i].pd = pd
 		}
 	}
 	return f, nil
 }
 
-func (r *rail) open(cfg RailConfig) error {
-	if cfg.Context == nil {
-		return verbs.Invalidf("RailConfig.Context is nil")
-	}
-	if cfg.Port == 0 {
-		cfg.Port = 1
-	}
+// open queries the device and allocates a protection domain. After an error that is nil.
+func (k *known) open(cfg RailConfig) (verbs.PD, error) {
 	attr, err := cfg.Context.QueryDevice()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	port, err := cfg.Context.QueryPort(int(cfg.Port))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := cfg.Path.Check(&port, cfg.GID); err != nil {
-		return err
-	}
-	pd, err := cfg.Context.AllocPD()
-	if err != nil {
-		return err
+		return nil, err
 	}
 	attr.MaxSGE = min(attr.MaxSGE, MaxSGE)
-	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
-	r.port = port
-	r.mtu, r.mbps, r.onCaller, r.deviceCopies = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller, port.DeviceCopies
-	return nil
+	k.name, k.attr = cfg.Context.Device().Name(), attr
+	k.mtu, k.mbps, k.onCaller, k.deviceCopies = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller, port.DeviceCopies
+	return allocPD(cfg.Context)
 }
 
 // down reports whether the rail's port is inactive or its device has failed. It returns false if the port cannot be

@@ -12,28 +12,56 @@ import (
 // regions have no key, a VirtualCQ has an absentCQ, and a lane has an absentQP and starts out of service. Before failover rebuilds a lane
 // on the rail, it creates the missing objects (VirtualCQ.revive). Only requests without a key for every rail are checked per lane.
 
-// Attr returns the attributes of a rail's device and port at the time of NewRails. It returns verbs.ErrInvalid if the rail does not
-// exist.
-func (r *Rails) Attr(rail int) (device verbs.DeviceAttr, port verbs.PortAttr, err error) {
-	if rail < 0 || rail >= len(r.rails) {
-		return device, port, fmt.Errorf("find rail: %w", verbs.Invalidf("rail %d of %d", rail, len(r.rails)))
+// assume gives rails whose device has failed the attributes of the first other rail. It returns failed if all devices have failed.
+func (r *Rails) assume(failed error) error {
+	i := slices.IndexFunc(r.rails, func(one rail) bool { return !one.assumed })
+	if i < 0 {
+		return failed
 	}
-	return r.rails[rail].attr, r.rails[rail].port, nil
+	for k := range r.rails {
+		if one := &r.rails[k]; one.assumed {
+			one.known = r.rails[i].known
+			one.name, one.assumed = one.cfg.Context.Device().Name(), true
+		}
+	}
+	return nil
 }
 
-// domain returns the protection domain of a rail, and allocates it if its device had failed when the Rails were forked.
+// domain returns the protection domain of a rail, and allocates it if the device had failed before. A device that does less than
+// was assumed is refused.
 func (r *Rails) domain(rail int) (verbs.PD, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one := &r.rails[rail]
-	if one.pd == nil {
-		pd, err := one.cfg.Context.AllocPD()
-		if err != nil {
-			return nil, err
-		}
-		one.pd = pd
+	if one.pd != nil {
+		return one.pd, nil
 	}
-	return one.pd, nil
+	if !one.assumed {
+		pd, err := allocPD(one.cfg.Context)
+		one.pd = pd
+		return pd, err
+	}
+	var real known
+	pd, err := real.open(one.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if a, b := &real.attr, &one.attr; a.MaxCQE < b.MaxCQE || a.MaxQPWR < b.MaxQPWR || a.MaxSGE < b.MaxSGE || a.MaxInline < b.MaxInline ||
+		a.MaxMsgSize < b.MaxMsgSize || real.mtu < one.mtu {
+		err := fmt.Errorf("%w: the device had failed when the rails were made, and has lower limits than the others", verbs.ErrNotSupported)
+		return nil, errors.Join(err, pd.Close())
+	}
+	one.pd = pd
+	return pd, nil
+}
+
+// allocPD allocates a protection domain. After an error it is nil.
+func allocPD(ctx verbs.Context) (verbs.PD, error) {
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	return pd, nil
 }
 
 // register registers a region on every rail, except on devices that have failed. It fails if all have. later is set if the region can be

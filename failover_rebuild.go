@@ -136,7 +136,7 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	case int(m.rail) >= f.setup.remoteRails:
 		f.violation("lane %d is offered on rail %d of %d", l.index, m.rail, f.setup.remoteRails)
 		return
-	case !f.knows(m):
+	case !f.knows(l, m):
 		f.violation("lane %d is offered at %v, which was not in the card", l.index, m.endpoint.GID)
 		return
 	case d.said && m.generation == d.lastGeneration && v.state != laneGone:
@@ -180,12 +180,12 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 }
 
 // knows reports whether an offer's address was in the peer's card, or belongs to a rail that the card had no address of.
-func (f *failover) knows(m *ctlMessage) bool {
+func (f *failover) knows(l *lane, m *ctlMessage) bool {
 	u, gid := f.setup, m.endpoint.GID
 	if slices.Contains(u.remoteGIDs, gid) {
 		return true
 	}
-	if f.unmet&(1<<m.rail) == 0 || (u.cfg.CheckGID != nil && u.cfg.CheckGID(gid) != nil) {
+	if f.unmet&(1<<m.rail) == 0 || (u.cfg.CheckGID != nil && u.cfg.CheckGID(int(l.life.home), gid) != nil) {
 		return false
 	}
 	f.unmet &^= 1 << m.rail

@@ -89,12 +89,26 @@ func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.
 		return err
 	}
 	for i := range theirs.Lanes {
-		if i >= len(mine.Lanes) || rails[mine.Lanes[i].Rail].Network != "roce" || s.Link == LinkShm {
-			continue // Connect refuses another number of lanes
+		if i >= len(mine.Lanes) || theirs.Lanes[i].Absent || rails[mine.Lanes[i].Rail].Network != "roce" || s.Link == LinkShm {
+			continue // Connect refuses another number of lanes, and checkGID checks an absent one
 		}
 		if err := v.check(theirs.Lanes[i].GID.Addr().WithZone("")); err != nil {
 			return fmt.Errorf("the peer's card: lane %d: %w", i, err)
 		}
 	}
 	return nil
+}
+
+// checkGID returns the check of an address that is not in the peer's card, because its device had failed. rails are those of this side.
+func (s *Session) checkGID(c *Config, rails []OfferRail) func(rail int, gid verbs.GID) error {
+	return func(rail int, gid verbs.GID) error {
+		if rails[rail].Network != "roce" || s.Link == LinkShm {
+			return nil
+		}
+		v, err := c.vicinity(s.Conn.Peer())
+		if err != nil {
+			return err
+		}
+		return v.check(gid.Addr().WithZone(""))
+	}
 }

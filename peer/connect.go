@@ -131,7 +131,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if cfg.Seal, err = s.seal(secret, dialer, cfg.Seal); err != nil {
 		return err
 	}
-	if err := s.build(c, cfg, rails); err != nil {
+	if err := s.build(c, cfg, rails, mine.Rails); err != nil {
 		return err
 	}
 	card, err := s.exchangeCards(ctx, c, mine.Rails)

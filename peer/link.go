@@ -194,9 +194,12 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 		if s.LinkReason == "" {
 			s.LinkReason = theirs.refusal().Error()
 		}
-		attr, err := rails[0].Context.QueryDevice()
-		s.Link = Link(attr.Link)
-		return rails, err
+		for i := range rails {
+			attr, err := rails[i].Context.QueryDevice()
+			if s.Link = Link(attr.Link); !errors.Is(err, verbs.ErrDeviceFatal) || i == len(rails)-1 {
+				return rails, err
+			}
+		}
 	}
 	if links > len(rails) {
 		return nil, verbs.Invalidf("%d links of shared memory, this side has %d rails", links, len(rails))

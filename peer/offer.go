@@ -1,8 +1,11 @@
 package peer
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"ibverbx"
 	"ibverbx/internal/strictjson"
@@ -96,28 +99,37 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 		o.Seal = sealUnable
 	}
 	qps, wrs, mtu, msg := math.MaxInt, math.MaxInt, maxMTU, uint64(maxFragment)
+	var failed error // of the last device that has failed
 	for i := range rails {
 		ctx, port := rails[i].Context, max(int(rails[i].Port), 1)
 		if ctx == nil {
 			return nil, verbs.Invalidf("rail %d has no Context", i)
 		}
+		name := ctx.Device().Name()
+		o.Rails = append(o.Rails, OfferRail{Device: name[:min(len(name), maxDevice)]})
 		attr, err := ctx.QueryDevice()
-		if err != nil {
-			return nil, fmt.Errorf("rail %d: %w", i, err)
+		var p verbs.PortAttr
+		if err == nil {
+			p, err = ctx.QueryPort(port)
 		}
-		p, err := ctx.QueryPort(port)
+		if errors.Is(err, verbs.ErrDeviceFatal) {
+			failed = fmt.Errorf("rail %d: %w", i, err)
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("rail %d: %w", i, err)
 		}
 		if attr.Capabilities&verbs.CapSeal == 0 {
 			o.Seal = sealUnable
 		}
-		name := ctx.Device().Name()
-		o.Rails = append(o.Rails, OfferRail{Device: name[:min(len(name), maxDevice)], Network: network(&attr, &p)})
+		o.Rails[i].Network = network(&attr, &p)
 		qps, wrs, mtu, msg = min(qps, attr.MaxQP), min(wrs, attr.MaxQPWR), min(mtu, p.ActiveMTU.Bytes()), min(msg, attr.MaxMsgSize)
 	}
 	if c.Unsealed {
 		o.Seal = sealOff
+	}
+	if err := o.assume(failed); err != nil {
+		return nil, err
 	}
 	bound := func(want, least, most int) Range { return Range{Want: want, Min: max(least, 1), Max: most} }
 	o.Lanes = bound(c.QP.Lanes, c.Minimum.Lanes, min(maxLanes, max(qps-2, 1)*len(rails)))
@@ -130,6 +142,18 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 		return nil, fmt.Errorf("Config asks for more than the NICs of this side support: %w", err)
 	}
 	return o, nil
+}
+
+// assume gives rails whose device has failed the network of another rail. It returns failed if all devices have failed.
+func (o *Offer) assume(failed error) error {
+	i := slices.IndexFunc(o.Rails, func(r OfferRail) bool { return r.Network != "" })
+	if i < 0 {
+		return failed
+	}
+	for k := range o.Rails {
+		o.Rails[k].Network = cmp.Or(o.Rails[k].Network, o.Rails[i].Network)
+	}
+	return nil
 }
 
 // Validate returns verbs.ErrInvalid for the first invalid value, or nil.

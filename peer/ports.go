@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -8,12 +9,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// checkPorts returns an error if a port is down. With failover, one active port suffices: the other lanes enter service later.
+// checkPorts returns an error if a port is down or its device has failed. With failover, one active port suffices: the other lanes enter
+// service later.
 func checkPorts(rails []ibverbx.RailConfig, failover bool) error {
 	var down []string
+	var failed []error
 	for i := range rails {
 		ctx, port := rails[i].Context, max(int(rails[i].Port), 1)
 		p, err := ctx.QueryPort(port)
+		if errors.Is(err, verbs.ErrDeviceFatal) {
+			down, failed = append(down, fmt.Sprintf("rail %d: %v", i, err)), append(failed, err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("rail %d: %w", i, err)
 		}
@@ -24,6 +31,8 @@ func checkPorts(rails []ibverbx.RailConfig, failover bool) error {
 	switch {
 	case len(down) == 0 || failover && len(down) < len(rails):
 		return nil
+	case len(failed) > 0:
+		return fmt.Errorf("no port is active, or one is not and failover is off: %s: %w", strings.Join(down, "; "), failed[0])
 	case failover:
 		return verbs.Invalidf("no port is active: %s", strings.Join(down, "; "))
 	}

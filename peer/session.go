@@ -153,7 +153,7 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 }
 
 // build registers the memory and creates the VirtualQP with cfg and the agreed values. The connection carries its control channel.
-func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfig) (err error) {
+func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfig, offered []OfferRail) (err error) {
 	if err := checkPorts(rails, s.Agreed.Failover); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfi
 	}
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
-	cfg.Scheme, cfg.FragmentSize = a.Scheme, uint32(a.FragmentSize)
+	cfg.Scheme, cfg.FragmentSize, cfg.CheckGID = a.Scheme, uint32(a.FragmentSize), s.checkGID(c, offered)
 	if a.Failover {
 		cfg.Control = &control{Control: s.Conn.Control(), conn: s.Conn}
 	} else {

@@ -148,3 +148,40 @@ func TestNoReset(t *testing.T) {
 	there.out.pushing = false
 	there.mu.Unlock()
 }
+
+// TestDialWithFailedDevice: the device of a rail fails at either end. Streams are dialed on the session that exists and on a new one, and
+// again when the device works.
+func TestDialWithFailedDevice(t *testing.T) {
+	for rail := range 2 {
+		for side := range 2 {
+			n := memoryNetwork(2)
+			p := newPair(t, n, Config{})
+			failing := []*noderig.Host{p.here, p.there}[side].NICs[rail]
+			failing.Fail()
+			other := &pair{here: n.start(t, nil), there: p.there, l: p.l, cfg: p.cfg}
+			other.here.NICs[rail].Fail()
+			var err error
+			other.peer, err = other.here.Peer(soon(t), p.there.Addr().String())
+			wantOK(t, "Peer", err)
+			echo := func(p *pair) {
+				here, there := p.dial(t)
+				want := random(uint64(rail), 1<<20)
+				go func() { _, _ = here.Write(want) }()
+				if !bytes.Equal(readAll(t, there, len(want)), want) {
+					t.Error("the bytes differ")
+				}
+			}
+			echo(p)
+			echo(other)
+			failing.Recover()
+			other.here.NICs[rail].Recover()
+			for _, p := range []*pair{p, other} {
+				eventually(t, "both rails have lanes", func() bool {
+					s := p.peer.Stats().QP.Rails
+					return len(s) == 2 && s[0].Up > 0 && s[1].Up > 0
+				})
+				echo(p)
+			}
+		}
+	}
+}
