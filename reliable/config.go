@@ -41,11 +41,15 @@ type Config struct {
 	// differ.
 	NoCredits bool
 	// RecvDepth is the number of ChunkBytes receive buffers shared by the connections of a PD, at most
-	// 32768. Zero means 512 (16 or 32 MiB). Each connection needs 16, so RecvDepth/16 is the connection
-	// limit. QPs with different send CQs use separate pools, up to four times RecvDepth in total.
+	// 32768. Each connection needs 16, so RecvDepth/16 is the connection limit. Zero means 4096, for 256
+	// connections, allocated 512 at a time (16 MiB with chunks of 32 KiB, 32 MiB with 64 KiB): 512 for
+	// up to 32 connections, and 512 more for every 32 beyond. 64 peers with two QPs each need 2048 (64 or
+	// 128 MiB). Any other value is allocated with the first QP. QPs with different send CQs use separate
+	// pools, up to four times RecvDepth in total.
 	RecvDepth int
 	// PathRecv is the number of these buffers per path on devices whose UC QPs cannot use a shared
-	// receive queue. A connection then needs Paths*PathRecv buffers. Zero means 8.
+	// receive queue. A connection then needs and allocates Paths*PathRecv buffers, and RecvDepth defaults
+	// to 256 times as many, at most 32768. Zero means 8.
 	PathRecv int
 	// FallBackToRC makes Wrap succeed on a device that cannot carry paths, for example one without UC.
 	// The QPs are then the device's own RC QPs, as TransportReporter shows. Both sides need the same
@@ -73,6 +77,12 @@ const (
 	minChunk = 256
 	// minShare is the number of receive buffers that a connection needs.
 	minShare = 16
+	// defaultConnections is the number of connections that the default of Config.RecvDepth serves.
+	defaultConnections = 256
+	// growRecvs is the number of receive buffers that the default of Config.RecvDepth allocates at a time.
+	growRecvs = 512
+	// maxRecvDepth is the limit of Config.RecvDepth.
+	maxRecvDepth = 1 << 15
 	// minPathRecv and maxPathRecv bound Config.PathRecv.
 	minPathRecv, maxPathRecv = 4, 64
 	// pathDepth is the number of chunks that a path may have in flight.
@@ -96,14 +106,14 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, wireChunk)
 	cfg.Window = cmp.Or(cfg.Window, 256)
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
-	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, 512)
+	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, defaultConnections*minShare)
 	cfg.PathRecv = cmp.Or(cfg.PathRecv, 8)
 	cfg.MinProbe = cmp.Or(cfg.MinProbe, 1_000_000)
 	for _, f := range [...]struct {
 		name            string
 		value, low, top int
 	}{
-		{"RecvDepth", cfg.RecvDepth, minShare, 1 << 15},
+		{"RecvDepth", cfg.RecvDepth, minShare, maxRecvDepth},
 		{"PathRecv", cfg.PathRecv, minPathRecv, maxPathRecv},
 		{"ChunkBytes", cfg.ChunkBytes, minChunk, core.MaxChunk},
 	} {

@@ -106,6 +106,9 @@ func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections",
 			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()))
 	}
+	if err := h.supply(h.shares + 1); err != nil {
+		return nil, err
+	}
 	c := &connection{ctx: ctx, engine: e, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
 		return nil, err

@@ -22,6 +22,9 @@ type pathContext struct {
 	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
 	// receives of its own.
 	sharedRecv bool
+	// slab is the number of receive buffers that a hub allocates at a time. It divides cfg.RecvDepth, and is less only if the user did
+	// not set that.
+	slab int
 	// maxEngines is the limit of engines of a PD. With Config.Now it is 1: the owner runs them in one goroutine.
 	maxEngines int
 	events     events // wait for the user
@@ -51,6 +54,7 @@ var (
 // and the RC QPs are inner's own; see [TransportReporter].
 func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	cfg.ChunkBytes = cfg.ChunkOn(inner)
+	grows := cfg.RecvDepth == 0
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", "", 0, err)
@@ -63,6 +67,12 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if cfg.FallBackToRC && errors.Is(err, verbs.ErrNotSupported) {
 		return plain{inner, cfg}, nil
 	}
+	switch {
+	case grows && shared:
+		cfg.RecvDepth = min(cfg.RecvDepth, max(attr.MaxSRQWR/growRecvs, 1)*growRecvs)
+	case grows:
+		cfg.RecvDepth = min(defaultConnections*cfg.pathShare(), maxRecvDepth)
+	}
 	if err == nil && !shared && cfg.pathShare() > cfg.RecvDepth {
 		err = verbs.Invalidf("Config.RecvDepth is %d: want at least Paths*PathRecv, %d, because UC QPs of this device cannot use a shared receive queue",
 			cfg.RecvDepth, cfg.pathShare())
@@ -73,7 +83,10 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
-	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, maxEngines: 1, events: events{inner: inner}}
+	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, slab: cfg.RecvDepth, maxEngines: 1, events: events{inner: inner}}
+	if grows {
+		ctx.slab = growRecvs
+	}
 	ctx.corked, _ = inner.(verbs.Corker)
 	if cfg.Now == nil {
 		ctx.clock, ctx.maxEngines = clock.Monotonic(), maxEngines
@@ -82,7 +95,13 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 }
 
 // Device returns a device that opens wrapped contexts.
-func (ctx *pathContext) Device() verbs.Device { return wrapped{ctx.inner.Device(), ctx.cfg} }
+func (ctx *pathContext) Device() verbs.Device {
+	cfg := ctx.cfg
+	if ctx.slab != cfg.RecvDepth {
+		cfg.RecvDepth = 0
+	}
+	return wrapped{ctx.inner.Device(), cfg}
+}
 
 // wrapped is a device that opens wrapped contexts.
 type wrapped struct {

@@ -209,7 +209,7 @@ func (e *engine) dispatch(wc *verbs.WC) {
 			c.paths[index].arrived(n, wc)
 		}
 	case tagArrival:
-		if e.hub.is(id) && int(n) < e.ctx.cfg.RecvDepth {
+		if e.hub.is(id) && int(n) < e.hub.receives() {
 			e.hub.arrived(n, wc)
 		}
 	case tagControlSend:

@@ -8,3 +8,6 @@ func SplitEngines(ctx verbs.Context) { ctx.(*pathContext).maxEngines = maxEngine
 
 // EngineOf names the engine of a wrapped QP: two QPs of one engine have the same.
 func EngineOf(q verbs.QP) any { return q.(*qp).engine }
+
+// Receives is the number of receive buffers of a wrapped QP's engine.
+func Receives(q verbs.QP) int { return q.(*qp).engine.hub.receives() }

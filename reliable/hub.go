@@ -17,7 +17,7 @@ type hub struct {
 	id      uint32         // the number of the hub in tags; every prepare gives it a new one
 	ready   bool           // reports that prepare has succeeded: the fields below are valid
 	srq     verbs.SRQ      // takes the messages of all paths, nil if UC QPs cannot use one
-	arrival pool           // has the receive buffers of srq
+	arrival []pool         // has the receive buffers of srq, ctx.slab in each
 	refill  refill         // lists the buffers of arrival that wait to be posted
 	control [2]controlQP   // the control QPs
 	copier  copier         // places chunks in dma-bufs, unused as long as dmaBufs is not set
@@ -51,27 +51,39 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	return nil
 }
 
-// makeReceives makes the shared receive queue and fills it, if UC QPs can use one.
+// makeReceives makes the shared receive queue, if UC QPs can use one, with the receive buffers of one connection.
 func (h *hub) makeReceives() error {
 	ctx := h.engine.ctx
 	if !ctx.sharedRecv {
 		return nil
 	}
-	n := ctx.cfg.RecvDepth
-	srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: n, MaxSGE: 1})
+	srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: ctx.cfg.RecvDepth, MaxSGE: 1})
 	if err != nil {
 		return err
 	}
 	h.srq = srq
-	if h.arrival, err = newPool(h.pd, n, ctx.arrivalSize()); err != nil {
-		return err
+	return h.supply(1)
+}
+
+// supply allocates and posts the receive buffers that n connections need, unless they exist.
+func (h *hub) supply(n int) error {
+	ctx := h.engine.ctx
+	for ctx.sharedRecv && h.receives() < n*minShare {
+		p, err := newPool(h.pd, ctx.slab, ctx.arrivalSize())
+		if err != nil {
+			return err
+		}
+		h.arrival = append(h.arrival, p)
+		for i := range ctx.slab {
+			h.recycle(h.receives() - ctx.slab + i)
+		}
+		h.refill.post(h.srq)
 	}
-	for i := range n {
-		h.recycle(i)
-	}
-	h.refill.post(h.srq)
 	return nil
 }
+
+// receives is the number of receive buffers of srq.
+func (h *hub) receives() int { return len(h.arrival) * h.engine.ctx.slab }
 
 // arrivalSize is the length of a receive buffer in bytes.
 func (ctx *pathContext) arrivalSize() int {
@@ -88,8 +100,10 @@ func (h *hub) release() {
 		_ = h.srq.Close() // no QP uses it
 		h.srq = nil
 	}
-	h.arrival.free()
-	h.refill, h.ready = nil, false
+	for i := range h.arrival {
+		h.arrival[i].free()
+	}
+	h.arrival, h.refill, h.ready = nil, nil, false
 }
 
 // takesDMABufs makes the copier, if there is a QP.
@@ -107,7 +121,7 @@ func (h *hub) divide() {
 	if h.shares == 0 || !ctx.sharedRecv {
 		return
 	}
-	share := advertised(ctx.cfg.RecvDepth / h.shares)
+	share := advertised(h.receives() / h.shares)
 	for _, c := range h.engine.conns {
 		if c == nil {
 			continue
@@ -142,13 +156,17 @@ func (h *hub) ringControls() {
 // arrived takes a message in a receive buffer of the SRQ.
 func (h *hub) arrived(slot uint32, wc *verbs.WC) {
 	if path := h.engine.routes.Find(wc.QPN).path; path != nil {
-		path.receive(wc, h.arrival.slot(int(slot)))
+		n := uint32(h.engine.ctx.slab)
+		path.receive(wc, h.arrival[slot/n].slot(int(slot%n)))
 	}
 	h.recycle(int(slot))
 }
 
 // recycle marks receive buffer i as free.
-func (h *hub) recycle(i int) { h.refill.add(tagArrival.with(h.id, 0, uint32(i)), &h.arrival, i) }
+func (h *hub) recycle(i int) {
+	n := h.engine.ctx.slab
+	h.refill.add(tagArrival.with(h.id, 0, uint32(i)), &h.arrival[i/n], i%n)
+}
 
 // placement returns the status of an EvChunk whose bytes can be placed: at once by the CPU, later by the
 // copier if they go to a dma-buf, or not now.

@@ -150,6 +150,33 @@ func TestTooManyQPs(t *testing.T) {
 	}
 }
 
+// TestDefaultServesManyQPs: by default, a PD serves 128 lanes, the message and notify lanes, and lanes being replaced, with and without an SRQ.
+// Its receive buffers are allocated as QPs are created.
+func TestDefaultServesManyQPs(t *testing.T) {
+	const qps = 160
+	for name, refuse := range map[string]func(*verbs.QPConfig) bool{"shared": nil, "per path": noSharedUC} {
+		t.Run(name, func(t *testing.T) {
+			nic, inner := openPoor(t, softnic.NewMemoryLink(nil), refuse, 0)
+			s := newSideOn(t, nic, inner, reliable.Config{ChunkBytes: 4096}, 4096) // and 16 paths
+			attr, err := s.ctx.QueryDevice()
+			must(t, err)
+			if attr.MaxQP < qps {
+				t.Errorf("MaxQP is %d, want at least %d", attr.MaxQP, qps)
+			}
+			for i := range qps {
+				q, err := s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 1})
+				if err != nil {
+					t.Fatalf("QP %d: got %v, want no error", i, err)
+				}
+				t.Cleanup(func() { must(t, q.Close()) })
+				if got, most := reliable.Receives(q), max(512, 16*(i+2)+511); refuse == nil && got > most {
+					t.Fatalf("%d QPs: there are %d receive buffers, want at most %d", i+2, got, most)
+				}
+			}
+		})
+	}
+}
+
 // TestNoRoomForPaths: if the receives do not suffice for the paths of one QP, the error names the setting to
 // change.
 func TestNoRoomForPaths(t *testing.T) {

@@ -1,0 +1,43 @@
+package node_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"ibverbx/internal/rig"
+	"ibverbx/internal/rig/noderig"
+	"ibverbx/node"
+	"ibverbx/reliable"
+	"ibverbx/verbs"
+)
+
+// TestManyPeersOnWrappedRails: a Node on two rails wrapped by package reliable with its default Config serves 64 peers.
+func TestManyPeersOnWrappedRails(t *testing.T) {
+	const peers = 64
+	links := rig.MemoryLinks(2)
+	start := func(cfg reliable.Config) *noderig.Host {
+		h := &noderig.Host{Links: links, Wrap: func(inner verbs.Context) (verbs.Context, error) { return reliable.Wrap(inner, cfg) }}
+		return h.Start(t, nil)
+	}
+	server := start(reliable.Config{})
+	var all sync.WaitGroup
+	for i := range peers {
+		client := start(reliable.Config{RecvDepth: 64, ChunkBytes: 4096})
+		all.Go(func() {
+			if _, err := client.Peer(rig.Soon(t), server.Addr().String()); err != nil {
+				t.Errorf("peer %d: got %v, want no error", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	rig.Eventually(t, fmt.Sprintf("%d peers are ready", peers), func() bool { return server.Stats().Ready == peers })
+	for _, p := range server.Peers() {
+		if p.State() != node.StateReady {
+			t.Errorf("%v is %v, want %v", p, p.State(), node.StateReady)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package traffic_test
+
+import (
+	"bytes"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/reliable"
+	"ibverbx/verbs"
+)
+
+// TestManyWrappedLanes: on one rail wrapped by package reliable with its default Config, 128 lanes of one VirtualQP carry a message.
+func TestManyWrappedLanes(t *testing.T) {
+	const lanes, size = 128, 1 << 20
+	links := rig.MemoryLinks(1)
+	var hosts [2]*rig.Host
+	for i := range hosts {
+		hosts[i] = rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
+			ctx, err := reliable.Wrap(inner, reliable.Config{})
+			rig.Must(t, err)
+			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			return ctx
+		})
+		hosts[i].NewCQ(ibverbx.CQConfig{})
+		hosts[i].NewQP(ibverbx.Config{Lanes: lanes, Scheme: ibverbx.Spray, FragmentSize: size / lanes})
+	}
+	a, b := hosts[0], hosts[1]
+	rig.Connect(t, a.QP, b.QP)
+	local, remote := a.Region(size), b.Region(size)
+	rig.Fill(local.Bytes(), 1)
+	b.PostRecv(ibverbx.RecvWR{})
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr.SetSGE(local.SGE(0, size))
+	a.PostSend(wr)
+	rig.Eventually(t, "the message has arrived", func() bool {
+		pollOnce(t, a, 0)
+		return pollOnce(t, b, 0) == 1
+	})
+	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
+		t.Errorf("byte %d differs", rig.FirstDifference(local.Bytes(), remote.Bytes()))
+	}
+	checkLanes(t, a, lanes, size)
+}
