@@ -233,7 +233,8 @@ type RemoteRegion struct {
 	// Length is the number of bytes.
 	Length uint64 `json:"length"`
 	// RKeys are the remote keys, one per rail of the owner. A key is 0 if the memory was not registered on
-	// the rail when Region.Remote was called, because its device had failed. Requests avoid that rail.
+	// the rail when Region.Remote was called, because its device had failed. Requests avoid that rail, even when
+	// the device works again: call Remote again for the new key.
 	RKeys []uint32 `json:"rkeys"`
 	// Device is set for device memory, such as GPU memory. It only affects fragmentation.
 	Device bool `json:"device,omitempty"`

@@ -47,6 +47,17 @@ func TestFailedDevice(t *testing.T) {
 						})
 					}
 					put(3)
+					again := open2(t, p.peer, "new target", Read|Write)
+					for _, peer := range []*Peer{p.peer, q} {
+						sessions := peer.Node().Stats().Sessions
+						lose(peer)
+						eventually(t, "another session", func() bool { return peer.Node().Stats().Sessions > sessions })
+						wantOK(t, "Notify in another session", peer.Notify(soon(t), []byte("again")))
+					}
+					wantNote(t, p.there, "again")
+					wantNote(t, third, "again")
+					remote = again
+					put(4)
 				})
 			}
 		}

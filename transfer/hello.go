@@ -99,6 +99,8 @@ func (proc *process) revokes() (list []*revoke) {
 	return list
 }
 
+// sameRegion reports whether two descriptions are of the same memory. A key may be 0 in one of them, because a device had failed.
 func sameRegion(a, b *ibverbx.RemoteRegion) bool {
-	return a.Addr == b.Addr && a.Length == b.Length && slices.Equal(a.RKeys, b.RKeys)
+	same := func(x, y uint32) bool { return x == y || x == 0 || y == 0 }
+	return a.Addr == b.Addr && a.Length == b.Length && slices.EqualFunc(a.RKeys, b.RKeys, same)
 }

@@ -1,6 +1,7 @@
 package transfers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -216,6 +217,9 @@ func (h *host) suffer(f Fault) bool {
 	case NICFailure:
 		nic.Fail()
 		undo = nic.Recover
+		if h.world.plan.spare() {
+			h.beginAnew(p, f)
+		}
 	case LaneFailure:
 		return p.failLane(nic, f.Rail)
 	default:
@@ -224,6 +228,55 @@ func (h *host) suffer(f Fault) bool {
 	h.world.sleep(f.For)
 	undo()
 	return true
+}
+
+// beginAnew allocates a segment on a host while one of its NICs has failed, and moves bytes between it and another host, which opens it:
+// the memory, and perhaps the session, are new on the other rails.
+func (h *host) beginAnew(p *process, f Fault) {
+	other := h.world.hosts[(h.index+1)%len(h.world.hosts)]
+	other.mu.Lock()
+	q := other.process
+	other.mu.Unlock()
+	name := fmt.Sprintf("anew on rail %d at %v", f.Rail, f.At)
+	s, err := p.engine.Alloc(name, sourceBytes, transfer.SegmentConfig{DefaultAccess: transfer.Read})
+	if err == nil {
+		fill(s.Bytes(), uint64(f.At))
+		err = errors.Join(q.fetch(h, name, "copy "+name, uint64(f.At), 0), p.fetch(other, sourceName, "source "+name, sourceSeed(other.index), 1))
+	}
+	if p.ctx.Err() != nil || q.ctx.Err() != nil || errors.Is(err, transfer.ErrRestarted) || errors.Is(err, transfer.ErrNotFound) {
+		return // a process was killed, or has not lent the source yet
+	}
+	if err != nil {
+		h.world.broken("host %d with a failed NIC: %w", h.index, err)
+	}
+}
+
+// fetch reads a segment of a host into a new one, named to, and compares it from byte first on.
+func (p *process) fetch(from *host, name, to string, seed uint64, first int64) error {
+	there, err := p.engine.Peer(p.ctx, from.relay.addr())
+	if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
+		return nil // the connection may be cut, or the process killed
+	}
+	var source *transfer.Remote
+	if err == nil {
+		source, err = there.Open(p.ctx, name, transfer.Read)
+	}
+	if err != nil {
+		return err
+	}
+	s, err := p.engine.Alloc(to, sourceBytes, transfer.SegmentConfig{})
+	if err != nil {
+		return err
+	}
+	if err := there.Get(p.ctx, s.Slice(first, sourceBytes-first), source.At(first)).Wait(p.ctx); err != nil {
+		return err
+	}
+	want := make([]byte, sourceBytes)
+	fill(want, seed)
+	if !bytes.Equal(s.Bytes()[first:], want[first:]) {
+		return fmt.Errorf("host %d has read wrong bytes of %q", p.host.index, name)
+	}
+	return nil
 }
 
 // cut makes a rail lose everything that a NIC sends to the NICs that are there now.

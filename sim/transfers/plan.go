@@ -3,6 +3,7 @@ package transfers
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"ibverbx/softnic"
@@ -20,6 +21,15 @@ type Plan struct {
 	// Batches is the number of batches that each process sends to each other host.
 	Batches int
 	Faults  []Fault // faults to inject
+}
+
+// spare reports whether a rail exists without NIC failures. Then no NIC failure may fail an operation.
+func (p *Plan) spare() bool {
+	var failing [8]bool
+	for _, f := range p.Faults {
+		failing[f.Rail] = failing[f.Rail] || f.Kind == NICFailure
+	}
+	return slices.Contains(failing[:p.Rails], false)
 }
 
 // Fault is a temporary fault of a host.

@@ -182,7 +182,8 @@ func (s *sender) judge(err error) {
 	switch {
 	case s.process.ctx.Err() != nil, errors.Is(err, transfer.ErrRestarted), errors.Is(err, transfer.ErrRevoked):
 	case errors.Is(err, transfer.ErrNotFound), // the new process has not lent it yet
-		errors.Is(err, verbs.ErrDeviceFatal), errors.Is(err, transfer.ErrBusy): // memory cannot be registered while a NIC has failed
+		// Memory cannot be registered while all NICs have failed.
+		!s.process.host.world.plan.spare() && (errors.Is(err, verbs.ErrDeviceFatal) || errors.Is(err, transfer.ErrBusy)):
 		s.process.host.world.sleep(time.Millisecond)
 	default:
 		s.process.host.world.broken("host %d to host %d: %w", s.process.host.index, s.to, err)
