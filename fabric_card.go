@@ -87,7 +87,7 @@ func (l *CardLane) endpoint() verbs.Endpoint {
 // Card returns the card that the peer needs for Connect. The card stays valid until a failed Connect or
 // Close. It returns verbs.ErrClosed after Close, and otherwise a NIC's error.
 func (q *VirtualQP) Card() (*Card, error) {
-	if q.failover.state == stateClosed {
+	if q.failover.state == stateClosed || q.setup.rails == nil {
 		return nil, q.setup.opError("make card", verbs.ErrClosed)
 	}
 	c := &Card{

@@ -94,6 +94,9 @@ type cqCounters struct {
 // a lane is rebuilt there. NewCQ returns verbs.ErrInvalid if SharedReceives is out of range or exceeds Depth,
 // and otherwise the NIC's error with the rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
+	if len(r.rails) == 0 {
+		return nil, fmt.Errorf("make virtual CQ: %w", verbs.Invalidf("there are no rails: use NewRails"))
+	}
 	grows := cfg.Depth == 0
 	if grows {
 		cfg.Depth = min(1<<16, r.least(func(a *verbs.DeviceAttr) int { return a.MaxCQE }))
@@ -173,6 +176,9 @@ func (c *VirtualCQ) Stats() CQStats {
 // Close destroys the physical CQs. While VirtualQPs are open, it returns verbs.ErrBusy and changes
 // nothing.
 func (c *VirtualCQ) Close() error {
+	if c.rails == nil {
+		return fmt.Errorf("close virtual CQ: %w", verbs.ErrClosed)
+	}
 	if len(c.qps) > 0 {
 		return fmt.Errorf("close virtual CQ %d: %w: %d virtual QPs are open", c.num, verbs.ErrBusy, len(c.qps))
 	}

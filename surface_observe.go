@@ -257,6 +257,9 @@ type Stats struct {
 // during the call may be from slightly different moments. After Close, it has no lanes.
 func (q *VirtualQP) Stats() Stats {
 	send, recv, pass, u := &q.send, &q.recv, &q.pass, &q.setup
+	if u.rails == nil {
+		return Stats{}
+	}
 	s := Stats{
 		Completed: send.ended.Load() + pass.completed.Load(), RecvCompleted: recv.completed.Load() + pass.recvCompleted.Load(),
 		ControlErrors: q.failover.link.errors.Load(), Rails: make([]RailStats, u.rails.Len()),

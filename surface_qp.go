@@ -21,7 +21,7 @@ import (
 // unordered. Set verbs.SendFence to make a request wait for all earlier ones.
 //
 // Only one goroutine at a time may use a VirtualQP, its VirtualCQ and the other VirtualQPs on it. Err
-// and Stats are safe for concurrent use.
+// and Stats are safe for concurrent use. Get one from VirtualCQ.NewQP: posting to the zero value panics.
 type VirtualQP struct {
 	setup setup
 	time  callClock
@@ -61,6 +61,9 @@ const (
 // CQConfig.Depth cannot cover the lanes, and otherwise the NIC's error with the lane. With Config.Control,
 // lanes whose device has failed start out of service, unless all have failed.
 func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
+	if c.rails == nil {
+		return nil, fmt.Errorf("make virtual QP: %w", verbs.ErrClosed)
+	}
 	cfg = cfg.withDefaults(c.rails, c.inline)
 	if cfg.Now == nil {
 		cfg.Now = c.clock
@@ -300,6 +303,9 @@ func (q *VirtualQP) busy() bool {
 func (q *VirtualQP) Close() error {
 	u, f := &q.setup, &q.failover
 	var errs []error
+	if u.rails == nil {
+		return fmt.Errorf("close virtual QP: %w", verbs.ErrClosed)
+	}
 	if f.state == stateClosed {
 		return nil
 	}

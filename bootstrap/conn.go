@@ -109,7 +109,15 @@ func (c *Conn) start(ended func()) {
 func (c *Conn) Peer() Peer { return c.peer }
 
 // LocalAddr returns the local address.
-func (c *Conn) LocalAddr() net.Addr { return c.raw.LocalAddr() }
+func (c *Conn) LocalAddr() net.Addr {
+	if !c.made() {
+		return nil
+	}
+	return c.raw.LocalAddr()
+}
+
+// made reports whether the Conn has a connection. A nil or zero Conn counts as closed.
+func (c *Conn) made() bool { return c != nil && c.done != nil }
 
 // Done returns a channel that is closed when the Conn is closed; Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
@@ -117,6 +125,9 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 // Err returns nil while the Conn is open. Afterwards it returns the reason: ErrClosed, ErrPeerClosed, ErrSilent, ErrRestarted, ErrProtocol,
 // ErrAuth or a network error.
 func (c *Conn) Err() error {
+	if !c.made() {
+		return ErrClosed
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
@@ -124,6 +135,9 @@ func (c *Conn) Err() error {
 
 // Stats returns the current counters.
 func (c *Conn) Stats() ConnStats {
+	if !c.made() {
+		return ConnStats{}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
@@ -133,6 +147,12 @@ func (c *Conn) Stats() ConnStats {
 // error does not mean that the peer has received the message; Close still sends queued messages. Send returns ErrTooLong if body exceeds
 // MaxMessage, ErrConfig for an unknown kind, ErrClosed after Close, and the reason of Err once the Conn is closed.
 func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
+	if !c.made() {
+		return ErrClosed
+	}
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	if kind == 0 || kind >= kindEnd {
 		return fmt.Errorf("send to %v: %w: unknown message kind %d", c.peer.Addr, ErrConfig, kind)
 	}
@@ -165,6 +185,12 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 // Recv returns the next message, and blocks until one arrives or ctx is done. Messages that arrived before the Conn was closed are still
 // returned; then Recv returns the reason of Err.
 func (c *Conn) Recv(ctx context.Context) (Message, error) {
+	if !c.made() {
+		return Message{}, ErrClosed
+	}
+	if err := checkContext(ctx); err != nil {
+		return Message{}, err
+	}
 	defer c.watch(ctx)()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,6 +259,9 @@ func (c *Conn) Close() error { return c.CloseWith("") }
 
 // CloseWith is Close with a reason, which is part of the peer's ErrPeerClosed. The reason is truncated to 256 bytes.
 func (c *Conn) CloseWith(reason string) error {
+	if !c.made() {
+		return ErrClosed
+	}
 	c.mu.Lock()
 	if c.closing || c.err != nil {
 		c.mu.Unlock()

@@ -19,15 +19,20 @@ func (c *Conn) Control() *Control {
 // Notify makes the Conn call wake when a datagram arrives and when the Conn is closed. wake must not block. A later call replaces wake; nil
 // removes it.
 func (k *Control) Notify(wake func()) {
-	k.conn.mu.Lock()
-	defer k.conn.mu.Unlock()
-	k.conn.onDatum = wake
+	if c := k.conn; c.made() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.onDatum = wake
+	}
 }
 
 // Send queues a datagram without blocking. It returns ErrTooLong unless b has 1 to MaxDatagram bytes, and ErrClosed once the Conn is
 // closed.
 func (k *Control) Send(b []byte) error {
 	c := k.conn
+	if !c.made() {
+		return ErrClosed
+	}
 	if len(b) == 0 || len(b) > MaxDatagram {
 		return fmt.Errorf("send datagram: %w: %d bytes, want 1 to %d", ErrTooLong, len(b), MaxDatagram)
 	}
@@ -47,6 +52,9 @@ func (k *Control) Send(b []byte) error {
 // returns ErrClosed.
 func (k *Control) Recv(b []byte) (n int, err error) {
 	c := k.conn
+	if !c.made() {
+		return 0, ErrClosed
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n = c.datagrams.in.Take(b); n == 0 && c.err != nil {

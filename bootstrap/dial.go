@@ -39,6 +39,12 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 }
 
 func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
+	if d == nil || d.warden == nil {
+		return nil, ErrClosed
+	}
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -69,8 +75,11 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 	return c, nil
 }
 
-// Close closes the Dialer. Its Conns stay open. It always returns nil.
+// Close closes the Dialer. Its Conns stay open. It returns nil, or ErrClosed for the zero value.
 func (d *Dialer) Close() error {
+	if d == nil || d.warden == nil {
+		return ErrClosed
+	}
 	d.close()
 	return nil
 }

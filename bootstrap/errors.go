@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -44,6 +45,14 @@ var errForbidden = fmt.Errorf("%w: not authorized", ErrAuth)
 // badConfig returns an ErrConfig with details.
 func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
+}
+
+// checkContext returns an ErrConfig for a nil Context.
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return badConfig("the Context is nil")
+	}
+	return nil
 }
 
 // violation returns an ErrProtocol with details.

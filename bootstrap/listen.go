@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ type ListenerStats struct {
 // Listener. Listen returns ErrConfig for an invalid Config, ErrInsecure for plain text on a non-loopback address, or a network error.
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cmp.Or(checkContext(ctx), cfg.validate()); err != nil {
 		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
 	w, err := newWarden(cfg, false)
@@ -98,11 +99,22 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	return l, nil
 }
 
+// made reports whether Listen returned the Listener. A nil or zero Listener counts as closed.
+func (l *Listener) made() bool { return l != nil && l.warden != nil }
+
 // Addr returns the listening address.
-func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
+func (l *Listener) Addr() net.Addr {
+	if !l.made() {
+		return nil
+	}
+	return l.socket.Addr()
+}
 
 // Stats returns the current counters.
 func (l *Listener) Stats() ListenerStats {
+	if !l.made() {
+		return ListenerStats{}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
@@ -113,6 +125,12 @@ func (l *Listener) Stats() ListenerStats {
 // Accept returns the next authenticated peer that is still connected. Rejected peers are not an error; see Config.Rejected. Accept only
 // fails if ctx is done, or with ErrClosed after Close.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	if !l.made() {
+		return nil, ErrClosed
+	}
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		select {
 		case c := <-l.ready:
@@ -260,6 +278,9 @@ func (l *Listener) enter(c *Conn) error {
 
 // Close closes the port and every Conn not yet returned by Accept. Accepted Conns stay open. It may be called again.
 func (l *Listener) Close() error {
+	if !l.made() {
+		return ErrClosed
+	}
 	var err error
 	if l.close() {
 		l.cancel()

@@ -31,7 +31,12 @@ func sessionSecret(state *tls.ConnectionState, t *token) ([]byte, error) {
 
 // Secret returns 32 bytes known only to the two ends of this Conn, for sealing packets (softnic.NewSeal). They differ for every Conn. It is
 // nil without TLS.
-func (c *Conn) Secret() []byte { return c.secret() }
+func (c *Conn) Secret() []byte {
+	if !c.made() {
+		return nil
+	}
+	return c.secret()
+}
 
 // Format implements fmt.Formatter. It prints the peer's address, but neither the secret nor messages.
 func (c *Conn) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "Conn to %v", c.peer.Addr) }

@@ -61,7 +61,7 @@ func (g *GPU) wrong(op string, err error) error {
 func (g *GPU) use() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.closed || g.driver == nil {
 		return verbs.ErrClosed
 	}
 	g.open++
@@ -79,6 +79,9 @@ func (g *GPU) unuse() {
 // and the GPU is closed.
 func (g *GPU) Close() error {
 	const op = "close"
+	if g.copies == nil {
+		return nil
+	}
 	g.copies.mu.Lock() // the last copy may have given its memory back and not returned
 	defer g.copies.mu.Unlock()
 	g.mu.Lock()

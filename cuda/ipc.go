@@ -33,6 +33,9 @@ func (g *GPU) IPCHandle(m *verbs.Memory) (IPCHandle, error) {
 
 // handle returns a handle of n bytes at addr, which the caller keeps from being freed.
 func (g *GPU) handle(addr, n uint64) (IPCHandle, error) {
+	if g.driver == nil {
+		return IPCHandle{}, verbs.ErrClosed
+	}
 	base, err := g.within(addr, n)
 	if err != nil {
 		return IPCHandle{}, err

@@ -133,6 +133,9 @@ func (g *GPU) Start(copies []verbs.DeviceCopy) error {
 
 // DMABuf implements verbs.MemoryDevice.
 func (g *GPU) DMABuf(addr, n uint64) (file *os.File, offset uint64, err error) {
+	if g.driver == nil {
+		return nil, 0, g.wrong("export dma-buf", verbs.ErrClosed)
+	}
 	page := uint64(os.Getpagesize())
 	first, end := addr&^(page-1), (addr+n+page-1)&^(page-1)
 	fd, o := cDMABuf(g, first, end-first)

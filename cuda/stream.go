@@ -162,6 +162,9 @@ func (s *Stream) push(to, from uint64, n int, h hold) error {
 // Several callers may have copies in the stream. A synchronization that succeeds is one of all copies. CUDA
 // reports a copy or kernel that fails to all calls from then on, so each caller learns of it.
 func (s *Stream) do(copies []verbs.DeviceCopy, wait bool) error {
+	if s == nil {
+		return verbs.ErrClosed // of a GPU that was never opened
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"ibverbx/verbs"
 )
 
 // LibraryVariable is the environment variable with the library's directory. If the library does not
@@ -57,6 +59,9 @@ func (l Library) Env(environ []string) ([]string, error) {
 // executable, or from the user's cache. If none exists, Find builds one and reports that on notes. It
 // returns ErrCannotBuild if that is impossible, for example because a tool is missing.
 func Find(ctx context.Context, lookup func(string) (string, bool), notes io.Writer) (Library, error) {
+	if ctx == nil || lookup == nil || notes == nil {
+		return Library{}, verbs.Invalidf("the Context, lookup or notes is nil")
+	}
 	if dir, ok := lookup(LibraryVariable); ok && dir != "" {
 		dir, err := filepath.Abs(dir)
 		if err != nil {

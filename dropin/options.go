@@ -141,6 +141,9 @@ func (o *Options) Set(name, value string) error {
 // ReadEnv sets every option whose variable is set and non-empty. An invalid value returns an
 // *OptionError, fewer devices than addresses verbs.ErrInvalid.
 func (o *Options) ReadEnv(lookup func(string) (string, bool)) error {
+	if lookup == nil {
+		return verbs.Invalidf("lookup is nil: use os.LookupEnv")
+	}
 	for _, v := range variables {
 		if value, ok := lookup(prefix + v.name); ok && value != "" {
 			if err := o.Set(v.name, value); err != nil {

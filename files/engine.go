@@ -94,6 +94,9 @@ func New(cfg Config) (*Engine, error) {
 // Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has a files Engine or ctx is done. It returns
 // ErrClosed after Close, ErrMismatch if the protocol versions differ, and the errors of transfer.Engine.Peer.
 func (f *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
+	if f.ctx == nil {
+		return nil, newError("connect", nil, "", ErrClosed)
+	}
 	t, err := f.cfg.Transfer.Peer(ctx, addr)
 	if err != nil {
 		return nil, newError("connect", nil, "", err)
@@ -118,6 +121,12 @@ func (f *Engine) begin(run func()) bool {
 // Close cancels all transfers, closes all Exports and detaches the Engine from its Node. Sessions with peers that know the Engine are
 // closed and re-established. If transfers are still running when ctx is done, Close returns an error and can be called again.
 func (f *Engine) Close(ctx context.Context) error {
+	if f.ctx == nil {
+		return newError("close", nil, "", ErrClosed)
+	}
+	if ctx == nil {
+		return newError("close", nil, "", verbs.Invalidf("the Context is nil"))
+	}
 	if err := f.end(ctx); err != nil {
 		return err
 	}
@@ -157,4 +166,4 @@ func (f *Engine) end(ctx context.Context) error {
 }
 
 // isClosed reports whether Close has started.
-func (f *Engine) isClosed() bool { return f.ctx.Err() != nil }
+func (f *Engine) isClosed() bool { return f == nil || f.ctx == nil || f.ctx.Err() != nil }

@@ -60,7 +60,7 @@ func (e *Error) Error() string {
 	if e.Peer != "" {
 		fmt.Fprintf(&s, " with peer %s", e.Peer)
 	}
-	return s.String() + ": " + e.Err.Error()
+	return fmt.Sprintf("%s: %v", s.String(), e.Err)
 }
 
 // Unwrap returns the cause.

@@ -105,7 +105,7 @@ func (f *Engine) publish(x *Export) error {
 		return verbs.Invalidf("the name: want 1 to %d bytes, a relative path with slashes", transfer.MaxNameLen)
 	case x.cfg.DefaultAccess&^(Read|Write) != 0:
 		return fmt.Errorf("DefaultAccess %v: %w", x.cfg.DefaultAccess, ErrDenied)
-	case f.closed:
+	case f.closed || f.exports == nil:
 		return ErrClosed
 	case f.exports[x.cfg.Name] != nil:
 		return verbs.Invalidf("there is an export of that name")
@@ -120,6 +120,9 @@ func (x *Export) Name() string { return x.cfg.Name }
 // Close withdraws the Export. Its transfers fail. A second Close returns nil.
 func (x *Export) Close() error {
 	f := x.engine
+	if f == nil {
+		return newError("close", nil, "", ErrClosed)
+	}
 	f.mu.Lock()
 	if f.exports[x.cfg.Name] == x {
 		delete(f.exports, x.cfg.Name)

@@ -11,6 +11,7 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
+	"ibverbx/verbs"
 )
 
 // list returns the response to a list request.
@@ -167,6 +168,12 @@ type Info struct {
 // use. The result is sorted by name, without special files. List returns ErrNotFound for an unknown or denied name, and ErrTooLong if name or the directory is too
 // large.
 func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
+	switch {
+	case p.engine == nil:
+		return nil, newError("list", p, name, ErrClosed)
+	case ctx == nil:
+		return nil, newError("list", p, name, verbs.Invalidf("the Context is nil"))
+	}
 	entries, err := p.entries(ctx, name, &treeRoom{})
 	if err != nil {
 		return nil, newError("list", p, name, err)

@@ -58,10 +58,20 @@ func newPeer(f *Engine, s service.Peer) *Peer {
 }
 
 // Node returns the underlying node.Peer.
-func (p *Peer) Node() *node.Peer { return p.transfer.Node() }
+func (p *Peer) Node() *node.Peer {
+	if p.transfer == nil {
+		return nil
+	}
+	return p.transfer.Node()
+}
 
 // String returns the peer's quoted name and its address, or the address of an unnamed peer.
-func (p *Peer) String() string { return p.transfer.String() }
+func (p *Peer) String() string {
+	if p.transfer == nil {
+		return "no peer"
+	}
+	return p.transfer.String()
+}
 
 // handler is a Peer as a service.PeerHandler.
 type handler Peer

@@ -13,6 +13,7 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/transfer"
+	"ibverbx/verbs"
 )
 
 // TransferConfig configures a file transfer. The zero value suits most programs.
@@ -130,14 +131,18 @@ func (p *Peer) begin(op, name string) (*Transfer, context.Context) {
 	t := &Transfer{peer: p, op: op, name: name, done: make(chan struct{})}
 	base := path.Base(name)
 	t.counts.name.Store(&base)
-	ctx, cancel := context.WithCancelCause(p.engine.ctx)
+	parent := context.Background()
+	if p.engine != nil {
+		parent = p.engine.ctx
+	}
+	ctx, cancel := context.WithCancelCause(parent)
 	t.cancel = cancel
 	return t, ctx
 }
 
 // run runs the transfer in its own goroutine.
 func (t *Transfer) run(f func() error) {
-	if !t.peer.engine.begin(func() { t.end(f()) }) {
+	if t.peer.engine == nil || !t.peer.engine.begin(func() { t.end(f()) }) {
 		t.end(ErrClosed)
 	}
 }
@@ -175,6 +180,12 @@ func (t *Transfer) Done() <-chan struct{} { return t.done }
 // Wait blocks until the transfer completes and returns its error, an *Error. If ctx is done first, Wait returns the cause of ctx and the
 // transfer continues.
 func (t *Transfer) Wait(ctx context.Context) error {
+	if t.done == nil {
+		return newError("wait", nil, "", ErrClosed)
+	}
+	if ctx == nil {
+		return newError("wait for "+t.op, t.peer, t.name, verbs.Invalidf("the Context is nil"))
+	}
 	select {
 	case <-t.done:
 		return t.err
@@ -195,7 +206,11 @@ func (t *Transfer) Err() error {
 
 // Cancel aborts the transfer, which fails with ErrCanceled, and returns immediately. Received data is kept, and a later transfer resumes
 // from it.
-func (t *Transfer) Cancel() { t.cancel(ErrCanceled) }
+func (t *Transfer) Cancel() {
+	if t.cancel != nil {
+		t.cancel(ErrCanceled)
+	}
+}
 
 // Status is a snapshot of a transfer's progress.
 type Status struct {
@@ -218,6 +233,9 @@ type Status struct {
 // Status returns the transfer's progress, without rates.
 func (t *Transfer) Status() Status {
 	c := &t.counts
+	if t.done == nil || t.peer.transfer == nil {
+		return Status{Status: transfer.Status{Phase: transfer.Done}}
+	}
 	s := Status{Name: *c.name.Load(), BytesReused: c.kept.Load(), Chunks: c.chunks.Load(), ChunksRetried: c.bad.Load()}
 	s.Skipped, s.SkippedNames = c.skipped.get()
 	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()

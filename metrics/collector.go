@@ -61,12 +61,15 @@ func (n names) label(name string) string {
 
 // NewCollector returns an empty Collector.
 func NewCollector() *Collector {
-	return &Collector{past: newTables(), sources: map[any]*source{}, sessions: names{}, devices: names{}, listeners: names{}}
+	return &Collector{past: newTables()}
 }
 
 // AddSession adds a Session: its VirtualQP, NICs and connection. name is the value of the label "session", for example the peer's host.
 // Call remove before closing the Session; it is idempotent.
 func (c *Collector) AddSession(name string, s *peer.Session) (remove func()) {
+	if s == nil || s.QP == nil {
+		return func() {}
+	}
 	qp := c.AddQP(name, s.QP, s.Rails.Configs())
 	conn := c.AddConn(name, s.Conn)
 	return func() { conn(); qp() }
@@ -124,6 +127,9 @@ type Listener interface {
 
 // AddListener adds a listener, with name as its label "listener". remove is idempotent.
 func (c *Collector) AddListener(name string, l Listener) (remove func()) {
+	if l == nil {
+		return func() {}
+	}
 	return c.add(l, func(to *tables, by sign) {
 		stats := l.Stats()
 		to.listeners.add(labels{c.listeners.label(name)}, &stats, by)
@@ -145,6 +151,9 @@ func (c *Collector) AddStreams(n *node.Node) (remove func()) {
 func (c *Collector) add(key any, read func(to *tables, by sign)) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.sources == nil {
+		c.past, c.sources, c.sessions, c.devices, c.listeners = newTables(), map[any]*source{}, names{}, names{}, names{}
+	}
 	s := c.sources[key]
 	if s == nil {
 		s = &source{read: read}

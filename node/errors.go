@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 
 	"ibverbx/internal/service"
 )
@@ -36,7 +37,7 @@ type RequestError struct {
 }
 
 // Error returns the text of Err.
-func (e *RequestError) Error() string { return e.Err.Error() }
+func (e *RequestError) Error() string { return fmt.Sprint(e.Err) }
 
 // Unwrap returns the cause.
 func (e *RequestError) Unwrap() error { return e.Err }

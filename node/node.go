@@ -15,6 +15,7 @@ import (
 	"ibverbx/internal/closer"
 	"ibverbx/internal/service"
 	ibpeer "ibverbx/peer"
+	"ibverbx/verbs"
 )
 
 // maxJoining limits incoming connections without a session. Further ones wait in the listener.
@@ -61,6 +62,9 @@ type Node struct {
 // Config, and the errors of Config.Open and of package bootstrap.
 func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults()
+	if ctx == nil {
+		err = verbs.Invalidf("the Context is nil")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("new node: %w", err)
 	}
@@ -126,9 +130,12 @@ func (n *Node) open(ctx context.Context) error {
 	return nil
 }
 
+// made reports whether New returned the Node. A nil or zero Node counts as closed.
+func (n *Node) made() bool { return n != nil && n.ctx != nil }
+
 // Addr returns the listening address, or nil if the Node does not listen.
 func (n *Node) Addr() net.Addr {
-	if n.listener == nil {
+	if !n.made() || n.listener == nil {
 		return nil
 	}
 	return n.listener.Addr()
@@ -230,6 +237,12 @@ func (n *Node) lost(s *session, cause error) {
 // Shutdown stops accepting and dialing peers, waits for outstanding operations until ctx is done, and closes the Node. If ctx is done
 // first, the remaining operations fail with ErrClosed and Shutdown returns the error of ctx.
 func (n *Node) Shutdown(ctx context.Context) error {
+	if !n.made() {
+		return ErrClosed
+	}
+	if ctx == nil {
+		return verbs.Invalidf("shut down: the Context is nil")
+	}
 	n.mu.Lock()
 	n.leaving = true
 	n.mu.Unlock()
@@ -251,8 +264,12 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return n.Close()
 }
 
-// Close closes the Node immediately. Outstanding operations fail with ErrClosed, and all memory is deregistered. Later calls return nil.
+// Close closes the Node immediately. Outstanding operations fail with ErrClosed, and all memory is deregistered. Later calls return nil. A
+// Node that New did not return is closed: Close returns ErrClosed.
 func (n *Node) Close() (err error) {
+	if !n.made() {
+		return ErrClosed
+	}
 	n.once.Do(func() { err = n.close() })
 	return err
 }

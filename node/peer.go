@@ -16,7 +16,8 @@ import (
 	ibpeer "ibverbx/peer"
 )
 
-// Peer is another process with a Node. It outlives its sessions and, if named, its process. All methods are safe for concurrent use.
+// Peer is another process with a Node. It outlives its sessions and, if named, its process. The zero value counts as closed. All methods are
+// safe for concurrent use.
 type Peer struct {
 	node  *Node
 	realm *realm
@@ -106,6 +107,9 @@ func identify(p bootstrap.Peer) (key, base string) {
 
 // Identity returns the peer's identity as authenticated for its newest session.
 func (p *Peer) Identity() bootstrap.Peer {
+	if p.node == nil {
+		return bootstrap.Peer{}
+	}
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.identity
@@ -115,12 +119,20 @@ func (p *Peer) Identity() bootstrap.Peer {
 func (p *Peer) Node() *Node { return p.node }
 
 // Realm returns the realm assigned by Config.Authorize.
-func (p *Peer) Realm() string { return p.realm.name }
+func (p *Peer) Realm() string {
+	if p.realm == nil {
+		return ""
+	}
+	return p.realm.name
+}
 
 // String returns the peer's quoted name and its address, or the address of an unnamed peer.
 func (p *Peer) String() string {
 	id := p.Identity()
-	if id.Name == "" {
+	switch {
+	case id.Addr == nil:
+		return "no peer"
+	case id.Name == "":
 		return id.Addr.String()
 	}
 	return fmt.Sprintf("%q (%v)", id.Name, id.Addr)
@@ -128,6 +140,9 @@ func (p *Peer) String() string {
 
 // State returns the current state.
 func (p *Peer) State() State {
+	if p.node == nil {
+		return StateClosed
+	}
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.state
@@ -136,6 +151,9 @@ func (p *Peer) State() State {
 // Changed returns a channel that is closed when the state changes next, or when Err becomes ErrOther. To observe every change, call Changed
 // before State.
 func (p *Peer) Changed() <-chan struct{} {
+	if p.node == nil {
+		return nil
+	}
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.changed.Next()
@@ -144,6 +162,9 @@ func (p *Peer) Changed() <-chan struct{} {
 // Err returns the reason why the Peer was lost or closed, and nil while it is ready or parked. While the Peer is reconnecting, Err still
 // returns the reason for the last loss.
 func (p *Peer) Err() error {
+	if p.node == nil {
+		return ErrClosed
+	}
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.err
@@ -214,6 +235,9 @@ type PeerStats struct {
 
 // Stats returns the Peer's current statistics. It never waits for a shard.
 func (p *Peer) Stats() PeerStats {
+	if p.node == nil {
+		return PeerStats{State: StateClosed}
+	}
 	p.node.mu.Lock()
 	d := PeerStats{State: p.state, Sessions: p.sessions, Agreed: p.agreed, Link: p.link}
 	made := p.made
@@ -226,8 +250,11 @@ func (p *Peer) Stats() PeerStats {
 }
 
 // Close closes the session and removes the Peer from its Node, which stops dialing it. Outstanding operations fail with ErrClosed. If the
-// peer dials again, it becomes a new Peer. Close always returns nil.
+// peer dials again, it becomes a new Peer. Close returns nil, or ErrClosed for the zero value.
 func (p *Peer) Close() error {
+	if p.node == nil {
+		return ErrClosed
+	}
 	p.node.drop(p, ErrClosed)
 	return nil
 }

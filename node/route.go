@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ibverbx/internal/printable"
+	"ibverbx/verbs"
 )
 
 // maxDuplicates limits the attempts rejected as duplicates before the first session.
@@ -56,6 +57,12 @@ type route struct {
 // bootstrap. Afterwards the Node redials whenever the session is lost, until Peer.Close. Peer makes it redial a lost peer as soon as
 // the last attempt is 1 s old, and blocks until the peer returns or ctx is done. After Close or Shutdown it returns ErrClosed.
 func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
+	if !n.made() {
+		return nil, ErrClosed
+	}
+	if ctx == nil {
+		return nil, verbs.Invalidf("the Context is nil")
+	}
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		addr = net.JoinHostPort(addr, DefaultPort)
 	}

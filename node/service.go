@@ -22,6 +22,9 @@ type serviceNode struct{ *Node }
 
 // Attach implements service.Node.
 func (n serviceNode) Attach(s service.Service) error {
+	if !n.made() {
+		return fmt.Errorf("attach service %d: %w", s.ID, ErrClosed)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t := *n.services.Load()
@@ -90,7 +93,7 @@ func (n serviceNode) Detach(id service.ID) {
 
 // Attached implements service.Node.
 func (n serviceNode) Attached(id service.ID) service.Handler {
-	if id >= service.IDs {
+	if id >= service.IDs || !n.made() {
 		return nil
 	}
 	if s := n.services.Load().byID[id]; s != nil {
@@ -137,4 +140,11 @@ func (n *Node) forget(m *memory) {
 func (n serviceNode) Log() *slog.Logger { return n.log }
 
 // Done implements service.Node.
-func (n serviceNode) Done() <-chan struct{} { return n.ctx.Done() }
+func (n serviceNode) Done() <-chan struct{} {
+	if !n.made() {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+	return n.ctx.Done()
+}

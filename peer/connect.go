@@ -47,6 +47,9 @@ func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 // closes the connection. Errors are as for Dial.
 func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
+	if conn == nil || ctx == nil {
+		return nil, verbs.Invalidf("connect: the Conn or the Context is nil")
+	}
 	if err := cfg.validate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), conn.Close())
 	}

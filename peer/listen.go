@@ -10,6 +10,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/printable"
+	"ibverbx/verbs"
 )
 
 // maxJoining limits the peers being connected concurrently. Further ones wait.
@@ -69,6 +70,12 @@ func (l *Listener) Stats() bootstrap.ListenerStats { return l.listener.Stats() }
 // that are not ready when it returns are left to the next call. The error of ctx and bootstrap.ErrClosed (after Close) are final; any other
 // error concerns one peer, and Accept can be called again.
 func (l *Listener) Accept(ctx context.Context) (*Session, error) {
+	if l.listener == nil {
+		return nil, bootstrap.ErrClosed
+	}
+	if ctx == nil {
+		return nil, verbs.Invalidf("accept: the Context is nil")
+	}
 	taking, cancel := context.WithCancel(ctx)
 	taken := make(chan error, 1)
 	go func() { taken <- l.take(taking) }()
@@ -146,6 +153,9 @@ func (l *Listener) join(conn *bootstrap.Conn) {
 
 // Close closes the port and every Session not yet returned by Accept. The others stay open.
 func (l *Listener) Close() error {
+	if l.listener == nil {
+		return bootstrap.ErrClosed
+	}
 	l.mu.Lock()
 	l.cancel()
 	l.mu.Unlock()

@@ -32,6 +32,9 @@ func (d *Device) Driver() string { return driverOf(d.info.path) }
 // device returns verbs.ErrNotFound.
 func (d *Device) Open() (verbs.Context, error) {
 	const op = "open device"
+	if d.lib == nil {
+		return nil, verbs.NewOpError(op, "", 0, verbs.ErrClosed)
+	}
 	if err := d.lib.use(); err != nil {
 		return nil, verbs.NewOpError(op, d.Name(), 0, err)
 	}

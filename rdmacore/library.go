@@ -49,7 +49,7 @@ func (l *Library) Path() string { return l.cfg.library() }
 func (l *Library) use() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed || l.h == 0 {
 		return verbs.ErrClosed
 	}
 	l.open++
@@ -90,7 +90,7 @@ func (l *Library) Devices() ([]*Device, error) {
 func (l *Library) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed || l.h == 0 {
 		return nil
 	}
 	if l.open > 0 {

@@ -135,6 +135,9 @@ func (cfg Config) ChunkOn(inner verbs.Context) int {
 	if cfg.ChunkBytes != 0 {
 		return cfg.ChunkBytes
 	}
+	if inner == nil {
+		return wireChunk
+	}
 	if port, err := inner.QueryPort(1); err == nil && port.OnCaller {
 		return callerChunk
 	}

@@ -53,6 +53,9 @@ var (
 // and the caller still owns it. With Config.FallBackToRC, a device that cannot carry paths is accepted,
 // and the RC QPs are inner's own; see [TransportReporter].
 func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
+	if inner == nil {
+		return nil, verbs.NewOpError("wrap context", "", 0, verbs.Invalidf("the Context is nil"))
+	}
 	cfg.ChunkBytes = cfg.ChunkOn(inner)
 	grows := cfg.RecvDepth == 0
 	cfg, err := cfg.withDefaults()

@@ -83,6 +83,9 @@ func (e *ValueError) Unwrap() error { return verbs.ErrInvalid }
 // override the environment. lookup is usually os.LookupEnv. The first illegal value stops ReadEnv with a *ValueError, which contains the
 // variable and the legal range.
 func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
+	if lookup == nil {
+		return verbs.Invalidf("lookup is nil: use os.LookupEnv")
+	}
 	for _, row := range table {
 		value, ok := lookup(row.Env)
 		if !ok || value == "" || slices.ContainsFunc(s.Origins, func(g Origin) bool { return g.Name == row.Name }) {

@@ -34,7 +34,8 @@ type FaultConfig struct {
 
 // FaultLink connects NICs within one process with packets of at most one MTU, which it copies and
 // queues. It can lose, duplicate, delay, reorder and corrupt packets, and cut directions. A seed
-// determines every fault. All methods are safe for concurrent use.
+// determines every fault. All methods are safe for concurrent use. Get one from NewFaultLink: methods of the
+// zero value panic. So do methods without an error result if a NIC is nil.
 type FaultLink struct {
 	core
 	faults
@@ -102,7 +103,12 @@ func (l *FaultLink) Restore(from, to *NIC) {
 }
 
 // Stats returns the counters of packets from one NIC to another.
-func (l *FaultLink) Stats(from, to *NIC) FaultStats { return l.statsOf(between(from, to)) }
+func (l *FaultLink) Stats(from, to *NIC) FaultStats {
+	if from == nil || to == nil {
+		return FaultStats{}
+	}
+	return l.statsOf(between(from, to))
+}
 
 // Hold delays all packets from one NIC to another until Release, including packets in flight, like a
 // path being rerouted.

@@ -11,7 +11,7 @@ import (
 )
 
 // NIC is a software RDMA NIC with one port. It implements verbs.Device; Open returns a context on it.
-// All methods are safe for concurrent use.
+// All methods are safe for concurrent use. Get one from New: methods that inject faults into the zero value panic.
 type NIC struct {
 	core *core
 	name string
@@ -127,6 +127,9 @@ func (n *NIC) GUID() verbs.GUID { return n.guid }
 // Open returns a new context on the NIC. It returns verbs.ErrClosed after Close and verbs.ErrDeviceFatal
 // after Fail.
 func (n *NIC) Open() (verbs.Context, error) {
+	if n.core == nil {
+		return nil, verbs.NewOpError("open device", "", 0, verbs.ErrClosed)
+	}
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	if n.closed {
@@ -142,6 +145,9 @@ func (n *NIC) Open() (verbs.Context, error) {
 
 // Close closes all contexts on the NIC and detaches it from its link.
 func (n *NIC) Close() error {
+	if n.core == nil {
+		return verbs.NewOpError("close device", "", 0, verbs.ErrClosed)
+	}
 	n.core.mu.Lock()
 	if n.closed {
 		n.core.mu.Unlock()
@@ -237,6 +243,9 @@ func (n *NIC) Reset() {
 
 // Stats returns the NIC's counters since its creation.
 func (n *NIC) Stats() Stats {
+	if n.core == nil {
+		return Stats{}
+	}
 	l := &n.core.mu
 	l.hold()
 	defer l.Unlock()
@@ -250,6 +259,9 @@ func (n *NIC) Stats() Stats {
 
 // QPStats returns the counters of an open QP. ok is false if the QP does not exist.
 func (n *NIC) QPStats(qpn uint32) (s QPStats, ok bool) {
+	if n.core == nil {
+		return s, false
+	}
 	n.core.mu.hold()
 	defer n.core.mu.Unlock()
 	if q := n.qps.get(qpn); q != nil {

@@ -138,6 +138,9 @@ func (c *Conn) await(p *patience, wake chan struct{}) {
 	<-wake
 }
 
+// isClosed reports whether the program has closed the stream. The zero value counts as closed. mu is held.
+func (c *Conn) isClosed() bool { return c.closed || c.peer == nil }
+
 // Close closes both directions and waits up to 4 seconds for delivery, see the package comment. A second Close returns net.ErrClosed.
 func (c *Conn) Close() error { return c.close(false) }
 
@@ -147,7 +150,7 @@ func (c *Conn) Reset() error { return c.close(true) }
 
 func (c *Conn) close(reset bool) error {
 	c.mu.Lock()
-	if c.closed {
+	if c.isClosed() {
 		c.mu.Unlock()
 		return c.opError("close", net.ErrClosed)
 	}
@@ -202,7 +205,7 @@ func (c *Conn) linger() {
 // net.ErrClosed.
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
-	if c.closed {
+	if c.isClosed() {
 		c.mu.Unlock()
 		return c.opError("close", net.ErrClosed)
 	}
@@ -217,7 +220,7 @@ func (c *Conn) CloseRead() error {
 // returns net.ErrClosed.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
-	if c.closed {
+	if c.isClosed() {
 		c.mu.Unlock()
 		return c.opError("close", net.ErrClosed)
 	}
@@ -233,10 +236,20 @@ func (c *Conn) CloseWrite() error {
 func (c *Conn) Done() <-chan struct{} { return c.drained }
 
 // LocalAddr returns the local Node's address with the service, as an Addr.
-func (c *Conn) LocalAddr() net.Addr { return c.peer.host.addr(c.service) }
+func (c *Conn) LocalAddr() net.Addr {
+	if c.peer == nil {
+		return Addr{}
+	}
+	return c.peer.host.addr(c.service)
+}
 
 // RemoteAddr returns the peer's address with the service, as an Addr.
-func (c *Conn) RemoteAddr() net.Addr { return c.peer.addr(c.service) }
+func (c *Conn) RemoteAddr() net.Addr {
+	if c.peer == nil {
+		return Addr{}
+	}
+	return c.peer.addr(c.service)
+}
 
 // addr returns the address of the peer's service.
 func (p *peer) addr(service string) Addr {
@@ -248,5 +261,8 @@ func (p *peer) addr(service string) Addr {
 }
 
 func (c *Conn) opError(op string, err error) error {
+	if c.peer == nil {
+		return &net.OpError{Op: op, Net: Addr{}.Network(), Err: err}
+	}
 	return c.peer.host.opError(op, c.service, c.RemoteAddr(), err)
 }

@@ -24,7 +24,7 @@ func (d *deadline) stop() {
 // setDeadline changes a deadline. wake wakes its direction.
 func (c *Conn) setDeadline(d *deadline, wake chan struct{}, t time.Time) error {
 	c.mu.Lock()
-	if c.closed {
+	if c.isClosed() {
 		c.mu.Unlock()
 		return c.opError("set", net.ErrClosed)
 	}

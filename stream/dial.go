@@ -8,6 +8,7 @@ import (
 
 	"ibverbx/internal/service"
 	"ibverbx/node"
+	"ibverbx/verbs"
 )
 
 // defaultService is the service of addresses without one.
@@ -15,6 +16,9 @@ const defaultService = "http"
 
 // Dial is like the function Dial, with this Config.
 func (cfg Config) Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
+	if ctx == nil || p == nil {
+		return nil, &net.OpError{Op: "dial", Net: Addr{}.Network(), Addr: Addr{Service: service}, Err: verbs.Invalidf("the Context or the Peer is nil")}
+	}
 	c, err := cfg.dial(ctx, p, service)
 	if err != nil {
 		host := ""

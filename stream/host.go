@@ -65,6 +65,9 @@ func (h *host) trafficOf(name string) *traffic {
 
 // hostOf returns a Node's stream service, and attaches it if necessary.
 func hostOf(n *node.Node) (*host, error) {
+	if n == nil {
+		return nil, verbs.Invalidf("the Node is nil")
+	}
 	for {
 		select {
 		case <-n.Service().Done():

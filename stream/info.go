@@ -34,6 +34,9 @@ type Info struct {
 
 // Info returns the stream's current state. It can be called at any time, including after Close.
 func (c *Conn) Info() Info {
+	if c.peer == nil {
+		return Info{}
+	}
 	p := c.peer.service.Owner().(*node.Peer)
 	d := p.Stats()
 	i := Info{

@@ -84,6 +84,9 @@ func (l *Listener) isClosed() bool {
 
 // Accept waits for the next stream and returns a *Conn. It returns net.ErrClosed after Close, and node.ErrClosed after the Node was closed.
 func (l *Listener) Accept() (net.Conn, error) {
+	if l.host == nil {
+		return nil, &net.OpError{Op: "accept", Net: Addr{}.Network(), Err: net.ErrClosed}
+	}
 	err := net.ErrClosed
 	select {
 	case <-l.done:
@@ -101,6 +104,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // Close withdraws the service. Streams waiting for Accept are reset; accepted ones stay open. A second Close returns net.ErrClosed.
 func (l *Listener) Close() error {
+	if l.host == nil {
+		return &net.OpError{Op: "close", Net: Addr{}.Network(), Err: net.ErrClosed}
+	}
 	l.host.mu.Lock()
 	if l.host.listeners[l.service] == l {
 		delete(l.host.listeners, l.service) // first, so that peers get "no such service"
@@ -125,4 +131,9 @@ func (l *Listener) Close() error {
 }
 
 // Addr returns the Node's address with the service, as an Addr.
-func (l *Listener) Addr() net.Addr { return l.host.addr(l.service) }
+func (l *Listener) Addr() net.Addr {
+	if l.host == nil {
+		return Addr{}
+	}
+	return l.host.addr(l.service)
+}

@@ -173,7 +173,7 @@ func (c *Conn) unread(wait bool) ([]byte, error) {
 		c.mu.Lock()
 		var err error
 		switch n := in.tail - in.head; {
-		case c.closed:
+		case c.isClosed():
 			err = net.ErrClosed
 		case in.deadline.expired:
 			err = os.ErrDeadlineExceeded

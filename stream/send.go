@@ -262,7 +262,7 @@ func (c *Conn) room(wait bool) ([]byte, error) {
 		free := size - (o.tail - o.done)
 		var err error
 		switch {
-		case c.closed:
+		case c.isClosed():
 			err = net.ErrClosed
 		case o.deadline.expired:
 			err = os.ErrDeadlineExceeded

@@ -9,7 +9,7 @@ import (
 )
 
 // Batch collects blocks that move as one transfer: a single completion, and optionally a notification after the last block. Submit empties
-// the Batch, so it can be reused. A Batch is not safe for concurrent use. If a call to Put, Get or Notify is invalid, the submitted
+// the Batch, so it can be reused. A zero Batch fails with ErrClosed. A Batch is not safe for concurrent use. If a call to Put, Get or Notify is invalid, the submitted
 // Transfer fails with the first such error.
 type Batch struct {
 	peer   *Peer
@@ -98,8 +98,12 @@ func (b *Batch) Verify() *Batch {
 // begin names the operation after the first block.
 func (b *Batch) begin(op string) *load {
 	if b.load == nil {
-		b.load = b.peer.engine.loads.Get().(*load)
 		b.op = op
+		if b.peer == nil || b.peer.engine == nil {
+			b.load, b.err = &load{}, newError(op, nil, "", ErrClosed)
+			return b.load
+		}
+		b.load = b.peer.engine.loads.Get().(*load)
 	} else if b.op != op && op != "notify" {
 		b.op = "batch"
 	}
@@ -165,8 +169,16 @@ func (b *Batch) check(opcode verbs.Opcode, place RemoteRange, view LocalRange) e
 // Submit starts the transfer and never returns nil. It blocks while Config.MaxOutstanding transfers are outstanding; if ctx is done first,
 // the Transfer fails with ErrBusy. Submit never blocks if ctx is already done. ctx does not affect the transfer after Submit has returned.
 func (b *Batch) Submit(ctx context.Context) *Transfer {
+	if b.peer == nil || b.peer.engine == nil {
+		t := &Transfer{}
+		t.settle(newError("batch", nil, "", ErrClosed))
+		return t
+	}
 	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify}
 	err, notify := b.err, b.notify
+	if ctx == nil && err == nil {
+		err = newError("batch", b.peer, "", checkContext(ctx))
+	}
 	*b = Batch{peer: b.peer}
 	if t.load == nil {
 		t.load, t.name = t.peer.engine.loads.Get().(*load), "batch"

@@ -19,7 +19,7 @@ func (t *Transfer) Cancel() { t.cancel(ErrCanceled) }
 func (t *Transfer) cancel(cause error) {
 	t.mu.Lock()
 	first := t.cause == nil && !t.isDone()
-	if first {
+	if first = first && t.peer != nil; first {
 		t.cause = cause
 	}
 	stop := t.stop

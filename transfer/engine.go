@@ -83,6 +83,9 @@ func New(cfg Config) (*Engine, error) {
 // Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has an Engine or ctx is done. It returns
 // ErrClosed after Close, ErrMismatch if the protocol versions differ, and the errors of node.Node.Peer.
 func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
+	if !e.made() {
+		return nil, newError("connect", nil, "", ErrClosed)
+	}
 	np, err := e.cfg.Node.Peer(ctx, addr)
 	if err != nil {
 		return nil, newError("connect", nil, "", err)
@@ -94,11 +97,19 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	return p, nil
 }
 
+// made reports whether New returned the Engine. A nil or zero Engine counts as closed.
+func (e *Engine) made() bool { return e != nil && e.done != nil }
+
 // Node returns Config.Node.
 func (e *Engine) Node() *node.Node { return e.cfg.Node }
 
-// Of returns the Peer for p. Unlike Peer, it never blocks, and the peer may not have an Engine yet.
-func (e *Engine) Of(p *node.Peer) *Peer { return (*Peer)(e.peers.Of(p.Service())) }
+// Of returns the Peer for p; for nil, a Peer that counts as closed. Unlike Peer, it never blocks, and the peer may not have an Engine yet.
+func (e *Engine) Of(p *node.Peer) *Peer {
+	if !e.made() || p == nil || p.Node() == nil {
+		return &Peer{}
+	}
+	return (*Peer)(e.peers.Of(p.Service()))
+}
 
 // Peers returns the connected peers that have an Engine, in no particular order, no matter which side dialed.
 func (e *Engine) Peers() []*Peer {
@@ -122,6 +133,12 @@ func (e *Engine) known() []*Peer {
 // told, and connect again. If transfers do not end before ctx does, it returns an error, frees nothing that they use, and
 // can be called again. Of concurrent calls, one closes and the others wait for it.
 func (e *Engine) Close(ctx context.Context) error {
+	if !e.made() {
+		return newError("close", nil, "", ErrClosed)
+	}
+	if err := checkContext(ctx); err != nil {
+		return newError("close", nil, "", err)
+	}
 	if !e.closing.Try() { // a context that is done does not matter to the only caller
 		if err := e.closing.Take(ctx); err != nil {
 			return newError("close", nil, "", err)

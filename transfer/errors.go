@@ -1,12 +1,14 @@
 package transfer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"ibverbx/internal/rpc"
 	"ibverbx/node"
+	"ibverbx/verbs"
 )
 
 // Errors returned by this package, for use with errors.Is. Most are wrapped in an *Error. A request that failed at a NIC wraps a
@@ -77,11 +79,19 @@ func (e *Error) Error() string {
 	if e.Rail >= 0 {
 		fmt.Fprintf(&s, " on rail %d", e.Rail)
 	}
-	return s.String() + ": " + e.Err.Error()
+	return fmt.Sprintf("%s: %v", s.String(), e.Err)
 }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// checkContext returns verbs.ErrInvalid for a nil Context.
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return verbs.Invalidf("the Context is nil")
+	}
+	return nil
+}
 
 // newError returns an Error that does not concern a block.
 func newError(op string, p *Peer, name string, err error) *Error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"ibverbx"
+	"ibverbx/verbs"
 )
 
 // Grant is the access of one peer process to a segment, granted without Peer.Open. Segment.Close revokes it.
@@ -16,6 +17,9 @@ type Grant struct {
 // passes them to OpenGrant. Grant returns ErrDenied for access that is empty or that the segment does not support, ErrClosed for a closed
 // segment, and ErrPeerGone if the peer does not have an Engine.
 func (p *Peer) Grant(s *Segment, access Access) (*Grant, error) {
+	if p.engine == nil || s == nil || s.engine == nil {
+		return nil, newError("grant", p, "", fmt.Errorf("%w: the Peer or the Segment", ErrClosed))
+	}
 	l, err := p.lendTo(s, access)
 	if err != nil {
 		return nil, newError("grant", p, s.name, err)
@@ -48,13 +52,23 @@ func (p *Peer) lendTo(s *Segment, access Access) (*Grant, error) {
 }
 
 // Number identifies the grant to the peer. It is unique within the Engine.
-func (g *Grant) Number() uint32 { return g.lent.number }
+func (g *Grant) Number() uint32 {
+	if g.lent == nil {
+		return 0
+	}
+	return g.lent.number
+}
 
 // Region returns the address and keys that the peer needs.
-func (g *Grant) Region() ibverbx.RemoteRegion { return g.lent.region }
+func (g *Grant) Region() ibverbx.RemoteRegion {
+	if g.lent == nil {
+		return ibverbx.RemoteRegion{}
+	}
+	return g.lent.region
+}
 
 // Ended reports whether the peer's process is known to have exited.
-func (g *Grant) Ended() bool { return g.proc.Over() }
+func (g *Grant) Ended() bool { return g.proc == nil || g.proc.Over() }
 
 // maxRemotes limits the grants accepted from one process.
 const maxRemotes = 4096
@@ -63,6 +77,9 @@ const maxRemotes = 4096
 // message handler that receives number and region must call OpenGrant before it returns. An error that does not wrap ErrPeerGone is a
 // protocol violation by the peer.
 func (p *Peer) OpenGrant(number uint32, region *ibverbx.RemoteRegion, access Access) (*Remote, error) {
+	if region == nil {
+		return nil, newError("open grant", p, "", verbs.Invalidf("the region is nil"))
+	}
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	proc := p.link.Proc

@@ -252,6 +252,12 @@ func signal(c chan struct{}) {
 // Several goroutines may call Recv; each notification is delivered to one of them. Unread notifications delay only later notifications from
 // the same peer, not data. Once the inbox is empty, Recv returns ErrClosed after Close, or the cause of ctx.
 func (e *Engine) Recv(ctx context.Context) (Notification, error) {
+	if !e.made() {
+		return Notification{}, newError("receive", nil, "", ErrClosed)
+	}
+	if err := checkContext(ctx); err != nil {
+		return Notification{}, newError("receive", nil, "", err)
+	}
 	for {
 		a, ok := e.inbox.pop()
 		if ok {

@@ -71,7 +71,12 @@ func newPeer(e *Engine, s service.Peer) *Peer {
 func (p *Peer) Node() *node.Peer { return p.node }
 
 // String returns the peer's quoted name and its address, or the address of an unnamed peer.
-func (p *Peer) String() string { return *p.name.Load() }
+func (p *Peer) String() string {
+	if name := p.name.Load(); name != nil {
+		return *name
+	}
+	return "no peer"
+}
 
 func (p *Peer) setName() {
 	id := p.service.Identity()

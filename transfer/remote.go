@@ -46,6 +46,12 @@ func (r *Remote) Len() int64 { return int64(r.region.Length) }
 // access is denied, ErrDenied if only other access is granted, and ErrBusy if the peer cannot register the memory now. It returns
 // verbs.ErrInvalid for an empty name, and ErrTooLong for a name that exceeds MaxNameLen.
 func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, error) {
+	if p.engine == nil {
+		return nil, newError("open", p, name, ErrClosed)
+	}
+	if err := checkContext(ctx); err != nil {
+		return nil, newError("open", p, name, err)
+	}
 	if name == "" {
 		return nil, newError("open", p, name, verbs.Invalidf("the name is empty"))
 	}

@@ -98,6 +98,9 @@ func (e *Engine) MapFile(name, path string, cfg SegmentConfig) (*Segment, error)
 
 // add publishes a segment under its name. On error it releases the memory.
 func (e *Engine) add(op string, s *Segment) (*Segment, error) {
+	if !e.made() {
+		return nil, newError(op, nil, s.name, errors.Join(ErrClosed, s.release()))
+	}
 	var err error
 	s.engine, s.idle = e, make(chan struct{})
 	s.memory = e.service.Register(s.mem)
@@ -132,11 +135,21 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 func (s *Segment) Name() string { return s.name }
 
 // Len returns the segment's size in bytes.
-func (s *Segment) Len() int64 { return int64(s.mem.Len()) }
+func (s *Segment) Len() int64 {
+	if s.mem == nil {
+		return 0
+	}
+	return int64(s.mem.Len())
+}
 
 // Bytes returns the memory, or nil for device memory (use ReadAt and WriteAt of the adopted verbs.Memory). Read the result of a transfer
 // only after it has completed or its notification has arrived. Do not use the slice after Close.
-func (s *Segment) Bytes() []byte { return s.mem.Bytes() }
+func (s *Segment) Bytes() []byte {
+	if s.mem == nil {
+		return nil
+	}
+	return s.mem.Bytes()
+}
 
 // LocalRange is a range of bytes in a local segment.
 type LocalRange struct {
@@ -184,6 +197,12 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 // running when ctx is done, Close returns an error without freeing anything; call it again.
 func (s *Segment) Close(ctx context.Context) error {
 	e := s.engine
+	if e == nil {
+		return newError("close", nil, s.name, ErrClosed)
+	}
+	if err := checkContext(ctx); err != nil {
+		return newError("close", nil, s.name, err)
+	}
 	peers := e.known()
 	if err := s.stop(ctx, peers); err != nil {
 		return err

@@ -104,11 +104,17 @@ func quantity(n float64) string {
 
 // Status returns the transfer's progress, without rates.
 func (t *Transfer) Status() Status {
+	if t.peer == nil {
+		return Status{Phase: Done}
+	}
 	return Status{Phase: Phase(t.phase.Load()), Bytes: int64(t.op.Progress()), Total: int64(t.total), Rails: t.peer.Rails()}
 }
 
 // Rails returns the traffic per NIC in the peer's session, without rates. It is empty without a session.
 func (p *Peer) Rails() (list []RailStatus) {
+	if p.node == nil {
+		return nil
+	}
 	for _, r := range p.node.Stats().QP.Rails {
 		list = append(list, RailStatus{Name: r.Device, Bytes: int64(r.Bytes)})
 	}

@@ -39,6 +39,14 @@ func (t *Transfer) Done() <-chan struct{} {
 // Wait blocks until the transfer completes and returns its error. If ctx is done first, Wait returns the cause of ctx and the transfer
 // continues: its memory must not be reused before completion, see Cancel.
 func (t *Transfer) Wait(ctx context.Context) error {
+	switch {
+	case t.peer == nil && t.isDone():
+		return t.err
+	case t.peer == nil:
+		return newError("wait", nil, "", ErrClosed)
+	case ctx == nil:
+		return newError("wait for "+t.name, t.peer, "", checkContext(ctx))
+	}
 	if service.Drive(t.peer.service, service.Rounds, t.isDone) {
 		return t.err
 	}

@@ -41,6 +41,9 @@ type CQ interface {
 // Wait polls cq until at least one completion is available, and sleeps on w in between. w must be the
 // CQ's Waker. Wait returns ctx.Err() if ctx is done first, and otherwise an error of Poll or Arm.
 func Wait(ctx context.Context, cq CQ, w *Waker, dst []WC) (n int, err error) {
+	if cq == nil || w == nil {
+		return 0, Invalidf("wait: the CQ or the Waker is nil")
+	}
 	for {
 		if n, err = cq.Poll(dst); n > 0 || err != nil || len(dst) == 0 {
 			return n, err

@@ -77,6 +77,9 @@ func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 // ConnectWith moves qp from RESET or INIT to RTS with the given attributes, using Modify. Providers
 // implement Connect with it. On error qp stays in the last state it reached.
 func ConnectWith(qp QP, attr QPAttr) error {
+	if qp == nil {
+		return Invalidf("connect: the QP is nil")
+	}
 	if qp.Type() != UD && attr.DestQPN == 0 {
 		return Invalidf("connect: destination QPN is 0")
 	}
@@ -94,6 +97,9 @@ func ConnectWith(qp QP, attr QPAttr) error {
 // InitQP moves qp from RESET to INIT, where receives can be posted before the peer is known. Connect
 // continues from there.
 func InitQP(qp QP, port uint8) error {
+	if qp == nil {
+		return Invalidf("initialize: the QP is nil")
+	}
 	if port == 0 {
 		port = 1
 	}

@@ -135,7 +135,7 @@ func (m *Memory) Retain() error {
 	return nil
 }
 
-// Release undoes one Retain.
+// Release undoes one Retain. It panics without one, because memory in use would be freed.
 func (m *Memory) Release() {
 	r := m.top()
 	r.mu.Lock()

@@ -48,6 +48,9 @@ type Seal interface {
 // Check validates the path against its port and the requested GID. It returns the GID table row that the
 // path selects, or -1 if it selects none. Errors wrap ErrInvalid.
 func (p *PathConfig) Check(port *PortAttr, gid GID) (row int, err error) {
+	if port == nil {
+		return -1, Invalidf("the port is nil")
+	}
 	for _, f := range [...]struct {
 		name        string
 		v, min, max int

@@ -48,6 +48,9 @@ func (w *Waker) Wake() {
 // Wait consumes the token, and sleeps until one is available. It returns ctx.Err() if ctx is done first.
 // If ctx is already done, Wait consumes an available token but never sleeps.
 func (w *Waker) Wait(ctx context.Context) error {
+	if ctx == nil {
+		return Invalidf("wait: the Context is nil")
+	}
 	token := w.tokens()
 	select {
 	case <-token:
@@ -65,7 +68,7 @@ func (w *Waker) Wait(ctx context.Context) error {
 // Sleep is Wait for at most limit; math.MaxInt64 means no limit. It returns nil after a Wake and after limit, and ctx.Err() if
 // ctx is done first.
 func (w *Waker) Sleep(ctx context.Context, limit time.Duration) error {
-	if limit == math.MaxInt64 {
+	if limit == math.MaxInt64 || ctx == nil {
 		return w.Wait(ctx)
 	}
 	token := w.tokens()
