@@ -1,6 +1,7 @@
 package reliable
 
 import (
+	"ibverbx/internal/bulk"
 	"ibverbx/internal/ring"
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
@@ -102,7 +103,7 @@ func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	h, n := &ev.Header, c.jobs.Tail()
 	slot := int(n % copySlots)
 	*c.jobs.Extend() = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h}
-	size := copy(c.stage.slot(slot), q.conn.landing)
+	size := bulk.Copy(c.stage.slot(slot), q.conn.landing)
 	r, s := &c.recv[0], &c.send[0]
 	*r = verbs.RecvWR{WRID: tagCopy.with(c.hub.id, copyRecv, n)}
 	q.target(h, token, r)

@@ -3,6 +3,8 @@ package verbs
 import (
 	"fmt"
 	"os"
+
+	"ibverbx/internal/bulk"
 )
 
 // MemoryDevice copies memory that the CPU cannot access, such as GPU memory. It is for providers;
@@ -74,7 +76,7 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	}
 	defer m.Release()
 	if m.device == nil {
-		return copy(m.b[off:], p), nil
+		return bulk.Copy(m.b[off:], p), nil
 	}
 	if err := m.device.Copy([]DeviceCopy{{To: m.addr + uint64(off), Host: p, Len: uint64(len(p))}}); err != nil {
 		return 0, err
@@ -90,7 +92,7 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	}
 	defer m.Release()
 	if m.device == nil {
-		return copy(p, m.b[off:]), nil
+		return bulk.Copy(p, m.b[off:]), nil
 	}
 	if err := m.device.Copy([]DeviceCopy{{From: m.addr + uint64(off), Host: p, Len: uint64(len(p))}}); err != nil {
 		return 0, err

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// Both functions move blocks of four pages (blockSize): line i of each page, then line
+// The two stream functions move blocks of four pages (blockSize): line i of each page, then line
 // i+1. DI and SI walk along the first page, BX counts the lines that are left in it,
 // CX the bytes that are left in all.
 //
@@ -95,4 +95,13 @@ line:
 	JNZ  block
 
 	SFENCE
+	RET
+
+// func movsb(dst, src *byte, n int)
+TEXT ·movsb(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	CLD
+	REP; MOVSB
 	RET

@@ -20,12 +20,12 @@ func pattern(n int) []byte {
 
 // check copies n bytes from src[from:] to to in an empty buffer, and compares all of
 // that buffer with what the builtin makes of it: what must not be written is guarded.
-func check(t *testing.T, stream func(dst, src []byte) int, buf, want, src []byte, to, from, n int) {
+func check(t *testing.T, copyBytes func(dst, src []byte) int, buf, want, src []byte, to, from, n int) {
 	t.Helper()
 	clear(buf)
 	clear(want)
 	wantN := copy(want[to:to+n], src[from:from+n])
-	if gotN := stream(buf[to:to+n], src[from:from+n]); gotN != wantN {
+	if gotN := copyBytes(buf[to:to+n], src[from:from+n]); gotN != wantN {
 		t.Fatalf("%d bytes from %d to %d: returned %d", n, from, to, gotN)
 	}
 	if !bytes.Equal(buf, want) {
@@ -38,15 +38,15 @@ func check(t *testing.T, stream func(dst, src []byte) int, buf, want, src []byte
 }
 
 // Every alignment of either side, at lengths just around one block.
-func TestStreamAlignments(t *testing.T) {
-	for name, stream := range bulk.Streams() {
+func TestLargeAlignments(t *testing.T) {
+	for name, large := range bulk.Ways() {
 		t.Run(name, func(t *testing.T) {
 			const room = bulk.BlockSize + 256
 			src, buf, want := pattern(room), make([]byte, room), make([]byte, room)
 			for to := range 64 {
 				for from := range 64 {
 					for _, n := range []int{bulk.BlockSize - 1, bulk.BlockSize, bulk.BlockSize + 63, bulk.BlockSize + 65} {
-						check(t, stream, buf, want, src, to, from, n)
+						check(t, large, buf, want, src, to, from, n)
 					}
 				}
 			}
@@ -55,36 +55,38 @@ func TestStreamAlignments(t *testing.T) {
 }
 
 // Lengths around every boundary that the code knows.
-func TestStreamLengths(t *testing.T) {
+func TestLargeLengths(t *testing.T) {
 	lengths := []int{0, 1, 2, 62, 63, 64, 65, 127, 128, 4095, 4096, 4097}
 	for _, edge := range []int{bulk.BlockSize, 2 * bulk.BlockSize, 4 * bulk.BlockSize, bulk.ChunkSize, 2 * bulk.ChunkSize} {
 		lengths = append(lengths, edge-64, edge-1, edge, edge+1, edge+63, edge+64, edge+bulk.BlockSize+17)
 	}
 	const room = 3*bulk.ChunkSize + 256
 	src, buf, want := pattern(room), make([]byte, room), make([]byte, room)
-	for name, stream := range bulk.Streams() {
+	for name, large := range bulk.Ways() {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range lengths {
 				for _, at := range [][2]int{{0, 0}, {1, 0}, {0, 1}, {63, 33}, {32, 16}, {100, 7}} {
-					check(t, stream, buf, want, src, at[0], at[1], n)
+					check(t, large, buf, want, src, at[0], at[1], n)
 				}
 			}
 		})
 	}
 }
 
-// Copy on both sides of the threshold, with slices of unequal lengths.
-func TestCopyThreshold(t *testing.T) {
-	const room = bulk.Threshold + 4096
+// Copy on both sides of its thresholds, with slices of unequal lengths.
+func TestCopyThresholds(t *testing.T) {
+	const room = bulk.StreamFrom + 4096
 	src, buf, want := pattern(room), make([]byte, room), make([]byte, room)
-	for _, n := range []int{bulk.Threshold - 1, bulk.Threshold, bulk.Threshold + 1} {
-		check(t, bulk.Copy, buf, want, src, 5, 3, n)
-	}
-	if got := bulk.Copy(buf[:bulk.Threshold+1], src); got != bulk.Threshold+1 {
-		t.Errorf("Copy to the shorter slice = %d, want %d", got, bulk.Threshold+1)
-	}
-	if got := bulk.Copy(buf, src[:bulk.Threshold+2]); got != bulk.Threshold+2 {
-		t.Errorf("Copy from the shorter slice = %d, want %d", got, bulk.Threshold+2)
+	for _, threshold := range []int{bulk.PieceFrom, bulk.StreamFrom} {
+		for _, n := range []int{threshold - 1, threshold, threshold + 1} {
+			check(t, bulk.Copy, buf, want, src, 5, 3, n)
+		}
+		if got := bulk.Copy(buf[:threshold+1], src); got != threshold+1 {
+			t.Errorf("Copy to the shorter slice = %d, want %d", got, threshold+1)
+		}
+		if got := bulk.Copy(buf, src[:threshold+2]); got != threshold+2 {
+			t.Errorf("Copy from the shorter slice = %d, want %d", got, threshold+2)
+		}
 	}
 	if got := bulk.Copy(nil, src); got != 0 {
 		t.Errorf("Copy to nil = %d, want 0", got)
@@ -92,11 +94,11 @@ func TestCopyThreshold(t *testing.T) {
 }
 
 // Copying inside one buffer, overlapping or not, gives what the builtin gives.
-func TestStreamIsCopy(t *testing.T) {
+func TestLargeIsCopy(t *testing.T) {
 	const room = bulk.ChunkSize + 4*bulk.BlockSize
 	src := pattern(room)
 	got, want := make([]byte, room), make([]byte, room)
-	for name, stream := range bulk.Streams() {
+	for name, large := range bulk.Ways() {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				length := rapid.Custom(func(t *rapid.T) int {
@@ -109,7 +111,7 @@ func TestStreamIsCopy(t *testing.T) {
 				copy(got, src)
 				copy(want, src)
 				wantN := copy(want[to:to+dstLen], want[from:from+srcLen])
-				gotN := stream(got[to:to+dstLen], got[from:from+srcLen])
+				gotN := large(got[to:to+dstLen], got[from:from+srcLen])
 				if gotN != wantN || !bytes.Equal(got, want) {
 					t.Fatalf("returned %d, want %d; bytes equal: %v", gotN, wantN, bytes.Equal(got, want))
 				}
@@ -118,12 +120,12 @@ func TestStreamIsCopy(t *testing.T) {
 	}
 }
 
-func FuzzStream(f *testing.F) {
+func FuzzLarge(f *testing.F) {
 	const room = 4 * bulk.BlockSize
 	f.Add(uint32(0), uint32(0), uint32(room), uint64(1))
 	f.Add(uint32(1), uint32(63), uint32(bulk.BlockSize), uint64(2))
 	f.Add(uint32(0), uint32(bulk.BlockSize), uint32(bulk.BlockSize+1), uint64(3))
-	streams := bulk.Streams()
+	ways := bulk.Ways()
 	f.Fuzz(func(t *testing.T, to, from, n uint32, seed uint64) {
 		to, from = to%room, from%room
 		n %= room - max(to, from) + 1
@@ -132,9 +134,9 @@ func FuzzStream(f *testing.F) {
 		want := bytes.Clone(got)
 		copy(want[to:to+n], want[from:from+n])
 		orig := bytes.Clone(got)
-		for name, stream := range streams {
+		for name, large := range ways {
 			copy(got, orig)
-			if m := stream(got[to:to+n], got[from:from+n]); m != int(n) || !bytes.Equal(got, want) {
+			if m := large(got[to:to+n], got[from:from+n]); m != int(n) || !bytes.Equal(got, want) {
 				t.Fatalf("%s: %d bytes from %d to %d: returned %d, bytes equal: %v", name, n, from, to, m, bytes.Equal(got, want))
 			}
 		}

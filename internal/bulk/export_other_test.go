@@ -4,11 +4,13 @@ package bulk
 
 // The sizes of the amd64 loops, so that the tests try the same lengths everywhere.
 const (
-	BlockSize = 16 << 10
-	ChunkSize = 256 << 10
+	PieceFrom  = pieceFrom
+	StreamFrom = streamFrom
+	BlockSize  = 16 << 10
+	ChunkSize  = 256 << 10
 )
 
-// Streams returns the one way to copy that this build has.
-func Streams() map[string]func(dst, src []byte) int {
-	return map[string]func(dst, src []byte) int{"builtin": stream}
+// Ways returns the one way to copy that this build has.
+func Ways() map[string]func(dst, src []byte) int {
+	return map[string]func(dst, src []byte) int{"builtin": func(dst, src []byte) int { return large(dst, src, 0) }}
 }
