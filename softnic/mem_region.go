@@ -30,6 +30,8 @@ type mr struct {
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
 	release func()
 	closed  bool
+	// received is set once a receive on a ShmLink has used the region.
+	received bool
 }
 
 var _ verbs.MR = (*mr)(nil)
@@ -46,8 +48,8 @@ func (m *mr) Close() error {
 	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
-	if m.depot != nil {
-		c.settle() // its last bytes have landed
+	if m.depot != nil || c.traits.shm != nil {
+		c.settle() // its last bytes have landed, or requests of the peer were served
 	}
 	return nil
 }
@@ -57,6 +59,9 @@ func (m *mr) destroy() {
 		return
 	}
 	m.closed = true
+	if m.received {
+		m.pd.ctx.core.traits.shm.distrust(m)
+	}
 	for _, b := range m.pd.ctx.core.neighbors {
 		b.recall(m)
 	}
@@ -98,6 +103,9 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	if old != nil {
 		m.key, m.mem = old.key, nil // a neighbor may still have the key as that of old
 		old.destroy()
+		if d.ctx.core.traits.shm != nil {
+			d.ctx.core.settle() // requests of the peer were served
+		}
 	}
 	if err := m.enlist(); err != nil {
 		return nil, err
@@ -124,9 +132,14 @@ func (m *mr) enlist() error {
 		return verbs.ErrLimit
 	}
 	m.pd.mrs.add(m)
+	if m.device != nil && m.pd.ctx.core.traits.shm != nil {
+		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see giveCredit
+		m.pd.ctx.nic.admit()
+		m.pd.ctx.core.settle()
+	}
 	m.depot = m.pd.ctx.nic.depotOf(m.device)
 	for _, b := range m.pd.ctx.core.neighbors {
-		b.lend(m)
+		b.offer(m)
 	}
 	return nil
 }

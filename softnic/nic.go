@@ -184,6 +184,7 @@ func (n *NIC) SetPort(up bool) {
 	if n.closed || n.portUp == up {
 		return
 	}
+	n.revoke()
 	n.portUp = up
 	n.admit()
 	typ := verbs.EventPortErr

@@ -165,6 +165,7 @@ func (x *hostContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 func (x *hostContext) Close() error {
 	x.core.mu.Lock()
 	x.destroy()
+	x.core.settle()
 	x.core.mu.Unlock()
 	return verbs.NewOpError("close context", x.nic.name, 0, x.nic.leaveGroups())
 }

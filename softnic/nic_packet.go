@@ -78,16 +78,18 @@ type packet struct {
 	length uint32
 	// numSegs is how many of segs make up the payload.
 	numSegs uint8
-	segs    [verbs.MaxSGE][]byte
+	// registered is set if segs are memory in regions, which cannot be freed before the lock is released.
+	registered bool
+	segs       [verbs.MaxSGE][]byte
 }
 
 // setPayload makes b the payload.
 func (p *packet) setPayload(b []byte) {
-	p.length, p.numSegs, p.segs[0] = uint32(len(b)), 1, b
+	p.length, p.numSegs, p.registered, p.segs[0] = uint32(len(b)), 1, false, b
 }
 
 // noPayload makes the payload empty.
-func (p *packet) noPayload() { p.length, p.numSegs = 0, 0 }
+func (p *packet) noPayload() { p.length, p.numSegs, p.registered = 0, 0, false }
 
 // sendOpcodes gives the operation of a data packet. The indices are the opcode of the work
 // request, whether the packet is the first of its message, and whether it is the last.

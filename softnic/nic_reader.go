@@ -26,8 +26,10 @@ const midPause = 5 * time.Microsecond
 
 // attendant is the goroutine that reads packets while the program does not poll.
 type attendant struct {
-	// polls counts empty polls of the program. The goroutine reads it to learn whether the program polls.
+	// polls changes while the program polls without finding completions. The goroutine reads it.
 	polls atomic.Uint32
+	// seen is the last value that the goroutine has read.
+	seen atomic.Uint32
 	// looks is set while the goroutine looks for packets on behalf of udpWatch.
 	looks atomic.Bool
 	// waits is set while the goroutine stays away until another one stops looking.
@@ -94,7 +96,7 @@ func (a *attendant) attend(src source, spin time.Duration, pause *time.Timer) bo
 	case <-a.alarm: // it is awake
 	default:
 	}
-	polls := a.polls.Load()
+	polls := a.sample()
 	idle, misses, fresh := time.Now(), 0, true
 	for looks := 1; ; looks++ {
 		if a.ended() {
@@ -107,7 +109,7 @@ func (a *attendant) attend(src source, spin time.Duration, pause *time.Timer) bo
 			if a.stayAway(pause) == closed {
 				return false
 			}
-			polls, idle, fresh = a.polls.Load(), time.Now(), true
+			polls, idle, fresh = a.sample(), time.Now(), true
 			continue
 		}
 		s, mine := src.share(s, looks)
@@ -134,6 +136,20 @@ func (a *attendant) attend(src source, spin time.Duration, pause *time.Timer) bo
 			udp.Yield()
 		}
 		runtime.Gosched()
+	}
+}
+
+// sample returns polls, and lets the next poll change it.
+func (a *attendant) sample() uint32 {
+	n := a.polls.Load()
+	a.seen.Store(n)
+	return n
+}
+
+// polled notes an empty poll of the program. Only the first one after a look of the goroutine costs a locked instruction.
+func (a *attendant) polled() {
+	if n := a.polls.Load(); n == a.seen.Load() {
+		a.polls.Store(n + 1)
 	}
 }
 

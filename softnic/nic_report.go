@@ -185,8 +185,10 @@ func (k AccessKind) String() string {
 func (n *NIC) Observe(f func(MemoryAccess)) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
+	n.revoke()
 	n.observe = f
 	n.admit()
+	n.core.settle()
 }
 
 // touch reports an access to the observer. The caller checks that there is one.

@@ -52,6 +52,7 @@ type qp struct {
 	sendQueue
 	rq recvQueue
 	responder
+	lineState
 	// pair is q and the QP that it is connected to, nil if they have not met. It changes only under the
 	// core's mutex.
 	pair atomic.Pointer[pair]
@@ -120,15 +121,13 @@ type retransmission struct {
 	rnrLeft   uint8
 	// rnrWait says that the QP waits because the peer had no receive.
 	rnrWait bool
-	// wentBack says that the QP went back for a gap at wentAt.
-	wentBack bool
-	wentAt   roce.PSN
+	// armedUna is una when the timer was armed.
+	armedUna roce.PSN
+	loss     lossState
 	// timerIdx is the QP's index in core.timers, -1 if its timer does not run.
 	timerIdx int
 	// timerAt is when the timer fires, or has fired last.
 	timerAt int64
-	// armedUna is una when the timer was armed.
-	armedUna roce.PSN
 	// deadline is when the peer's time is up.
 	deadline int64
 	// excused says that the timer was late and the peer's time started again.
@@ -139,6 +138,25 @@ type retransmission struct {
 	probed bool
 	// probePause is the time to the next probe. 0 means none.
 	probePause int64
+}
+
+// lineState is the part of a QP for lines on a ShmLink (shm_line.go).
+type lineState struct {
+	// spent counts the peer's receives used by requests of this QP since RESET, as lines and as packets.
+	spent uint32
+	// base is the sequence number in the receive queue of the first receive since RESET.
+	base uint32
+	// shown is the sequence number of the first receive without a credit at the peer.
+	shown uint32
+	// shortest is the number of bytes that fit each of the receives in the queue.
+	shortest uint32
+	// peerTook is the peer's count of served entries when the timer was armed.
+	peerTook uint32
+	// credited is set while the peer has credits.
+	credited bool
+	// failing is set after a request has failed, until the work list moves the QP to the error state. Meanwhile the QP serves
+	// the peer's requests, but does not send and ignores responses.
+	failing bool
 }
 
 // wqe returns the request with sequence number i.

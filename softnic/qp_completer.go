@@ -11,10 +11,14 @@ import (
 // receiveResponse takes an answer of the peer: an acknowledgement, a NAK, or the data of a READ or
 // atomic. An answer to nothing outstanding is dropped.
 func (q *qp) receiveResponse(p *packet, op uint8) {
+	if q.failing {
+		return
+	}
 	if p.PSN.Sub(q.una) < 0 || p.PSN.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
 		if q.rnrWait && op == roce.OpAck && p.PSN.Add(1) == q.una && p.Syndrome&roce.SyndromeKind == roce.SyndromeAck&roce.SyndromeKind {
 			q.resume()
 		}
+		q.answeredTwice(p.PSN)
 		return
 	}
 	if op == roce.OpAck {
@@ -23,7 +27,7 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 		q.response(p, op)
 	}
 	q.charge()
-	if q.state == verbs.StateErr {
+	if q.state == verbs.StateErr || q.failing {
 		return
 	}
 	if q.sqNext != q.sqTail || q.state == verbs.StateSQD {
@@ -33,7 +37,11 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 
 // progressed notes that the peer answered something new. It is called before the rest of the
 // answer is looked at, so that a NAK counts against the full number of retries.
-func (q *qp) progressed() {
+func (q *qp) progressed(packets uint32) {
+	q.passed(packets)
+	if q.loss.trip.running && q.una.Sub(q.loss.trip.psn) > 0 {
+		q.measured()
+	}
 	q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 	if q.snd.Sub(q.una) < 0 {
 		q.seek(q.una) // an answer to packets that were sent before going back
@@ -70,7 +78,7 @@ func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 	una := q.una
 	gap = q.retireTo(psn)
 	if q.una != una {
-		q.progressed()
+		q.progressed(uint32(q.una.Sub(una)))
 		if q.probed {
 			q.afterProbe(una)
 		}
@@ -155,7 +163,7 @@ func (q *qp) response(p *packet, op uint8) {
 	if last {
 		q.completeSend(w, verbs.StatusSuccess)
 	}
-	q.progressed()
+	q.progressed(1)
 }
 
 // notReady handles an RNR NAK: the QP waits as long as the peer asks, then sends again.
@@ -168,7 +176,7 @@ func (q *qp) notReady(code uint8) {
 		q.rnrLeft--
 	}
 	q.retryLeft = q.attr.RetryCount // the peer is alive: only silence counts as a retry
-	q.rnrWait = true
+	q.rnrWait, q.loss.trip.running = true, false
 	q.seek(q.una)
 	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
 }
@@ -191,7 +199,11 @@ func (q *qp) resume() {
 func (q *qp) nak(syndrome uint8) {
 	switch syndrome {
 	case roce.NAKSequence:
-		q.retry()
+		if q.wentNow() {
+			q.doubt()
+		} else {
+			q.retry()
+		}
 	case roce.NAKInvalidRequest:
 		q.failSend(verbs.StatusRemInvReqErr)
 	case roce.NAKRemoteAccess:
@@ -213,22 +225,6 @@ func (q *qp) retry() {
 	q.goBack()
 }
 
-// goBackOnce goes back, but only once for the same gap: all packets that were in flight behind a
-// loss report it.
-func (q *qp) goBackOnce() {
-	if !q.wentBack || q.wentAt != q.una {
-		q.wentBack, q.wentAt = true, q.una
-		q.goBack()
-	}
-}
-
-func (q *qp) goBack() {
-	q.nic.stats.GoBacks++
-	q.trouble.GoBacks++
-	q.seek(q.una)
-	q.core.lists.tx.push(q)
-}
-
 // seek moves the send cursor to psn, which must be between una and maxPSN.
 func (q *qp) seek(psn roce.PSN) {
 	q.reads = 0
@@ -247,20 +243,8 @@ func (q *qp) seek(psn roce.PSN) {
 
 // needsTimer reports whether the acknowledgement timer should run and does not.
 func (q *qp) needsTimer() bool {
-	return q.una != q.snd && q.timerIdx < 0 && (q.attr.Timeout != 0 || q.paced) && !q.rnrWait && (q.typ == verbs.RC || q.paced) &&
+	return (q.una != q.snd || q.waitsForPeer()) && q.timerIdx < 0 && (q.attr.Timeout != 0 || q.paced) && !q.rnrWait && (q.typ == verbs.RC || q.paced) &&
 		(q.state == verbs.StateRTS || q.state == verbs.StateSQD)
-}
-
-func (q *qp) armTimer(now int64) {
-	q.armedUna, q.excused = q.una, false
-	if q.paced {
-		q.core.timers.set(q, now+int64(paceTimeout))
-		return
-	}
-	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
-	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))<<min(q.nic.patience, 2)
-	q.probePause = int64(q.core.traits.probeAfter) << q.nic.patience
-	q.setTimer(now)
 }
 
 // setTimer makes the timer fire at the deadline, or earlier for a probe.
@@ -288,6 +272,9 @@ func (q *qp) timeout(now int64) {
 		return
 	}
 	if q.una == q.snd {
+		if q.waitsForPeer() {
+			q.waited(now)
+		}
 		return
 	}
 	if q.paced {
@@ -308,9 +295,10 @@ func (q *qp) timeout(now int64) {
 	}
 	q.nic.stats.Timeouts++
 	q.trouble.Timeouts++
-	q.wentBack = false
+	q.loss.wentBack = false
 	if q.core.traits.probeAfter == 0 || q.retryLeft == 0 {
 		q.retry()
+		q.sentAgain(now)
 		return
 	}
 	q.retryLeft--
@@ -320,8 +308,8 @@ func (q *qp) timeout(now int64) {
 
 // Packets behind a loss report it. A loss at the end of a stream, or of the report, shows only as
 // silence, and the timeout of a QP is long: 67 ms by default. So on a link that may lose packets
-// the requester probes earlier: it sends the oldest unacknowledged packet again, with growing
-// pauses. The answer says what the peer has. A probe does not count as a retry and does not change
+// the requester probes earlier, but not before two round trips: it sends the oldest unacknowledged
+// packet again, with growing pauses. The response reports the peer's state. A probe does not count as a retry and does not change
 // the deadline. Probes must not slow down a peer that is merely slow: each needless one doubles
 // the time to the next first probe of all QPs of the NIC.
 
@@ -331,6 +319,7 @@ const maxPatience = 6
 // probe sends the oldest unacknowledged packet again, and nothing else.
 func (q *qp) probe(now int64) {
 	q.nic.stats.Probes++
+	q.sentAgain(now)
 	snd, next, off, reads := q.snd, q.sqNext, q.sqOff, q.reads
 	q.probing = true
 	q.seek(q.una)
@@ -345,7 +334,7 @@ func (q *qp) probe(now int64) {
 		return // the memory is no longer registered
 	}
 	q.snd, q.sqNext, q.sqOff, q.reads = snd, next, off, reads
-	q.probed = true
+	q.probed, q.loss.probedAt = true, now
 	q.probePause *= 2
 	q.setTimer(now)
 }
@@ -358,6 +347,9 @@ func (q *qp) afterProbe(una roce.PSN) {
 	n := q.nic
 	switch {
 	case q.una != una.Add(1):
+		if q.loss.trip.least > 0 && q.core.clock()-q.loss.probedAt >= q.loss.trip.least {
+			return // it may answer the probe: an earlier answer was lost
+		}
 		n.patience = min(n.patience+1, maxPatience)
 	case q.una != q.snd:
 		n.patience -= min(n.patience, 1)

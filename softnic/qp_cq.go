@@ -189,6 +189,11 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	k := c.core
 	mu := c.guard(&k.mu)
 	n := c.take(dst)
+	if l := k.traits.shm; l != nil && (n > 0 || l.idle(c.armed != disarmed)) {
+		err := c.pollError(n, len(dst))
+		mu.Unlock()
+		return n, err
+	}
 	if mu == &c.Mutex {
 		err, late := c.pollError(n, len(dst)), n == 0 && k.late()
 		mu.Unlock()

@@ -5,9 +5,17 @@ import "ibverbx/verbs"
 // failSend ends the oldest request with an error. An RC QP goes to the error state. On UC and UD
 // only the send queue stops (IBTA 1.4 section 10.3.1).
 func (q *qp) failSend(status verbs.Status) {
+	if q.failing {
+		return
+	}
 	q.completeSend(q.wqe(q.sqHead), status)
 	if q.typ == verbs.RC {
-		q.enterError()
+		if q.core.traits.shm != nil { // enterError serves the ring, which may be where this call comes from
+			q.failing = true
+			q.core.lists.failing.push(q)
+		} else {
+			q.enterError()
+		}
 		return
 	}
 	q.state = verbs.StateSQE
@@ -20,8 +28,8 @@ func (q *qp) enterError() {
 	if q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return
 	}
-	q.state = verbs.StateErr
-	q.core.grant(q)
+	q.revoke()
+	q.state, q.failing = verbs.StateErr, false
 	q.core.timers.drop(q)
 	q.stopResponder()
 	q.flushSends()
@@ -86,6 +94,7 @@ func (q *qp) fatal() {
 // reset makes the QP as new. Posted requests disappear without a completion, and completions that
 // were not polled are removed from the CQs, as drivers of hardware do.
 func (q *qp) reset() {
+	q.revoke()
 	q.unpair()
 	q.core.timers.drop(q)
 	q.stopResponder()
@@ -101,11 +110,11 @@ func (q *qp) reset() {
 		q.recvCQ.discard(q)
 	}
 	q.state = verbs.StateReset
-	q.core.grant(q)
 	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.unreported = 0, 0, 0, 0, 0
 	q.sqUsed.clear()
-	q.sqOff, q.reads, q.drained, q.wentBack, q.probed = 0, 0, false, false, false
+	q.sqOff, q.reads, q.drained = 0, 0, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
+	q.probed, q.loss = false, lossState{}
 	q.charge()
 	q.rq.ring.Truncate(q.rq.ring.Head())
 	q.rq.lists.Truncate(q.rq.lists.Head())
@@ -113,6 +122,7 @@ func (q *qp) reset() {
 		q.rq.used.clear()
 	}
 	q.responder = responder{}
+	q.restartCredits(q.rq.ring.Tail())
 	q.headFor(nil)
 	q.path, q.from, q.assoc = nil, nil, nil
 }

@@ -15,7 +15,11 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	c, n := q.core, 0
 	if p == nil {
 		var err error
-		n, err = q.runDatagrams(wrs)
+		if l := c.traits.shm; l != nil {
+			n, err = l.run(q, wrs)
+		} else {
+			n, err = q.runDatagrams(wrs)
+		}
 		if (n == len(wrs) || err != nil) && q.sqHead == q.sqTail {
 			c.mu.Unlock()
 			return n, err
@@ -220,6 +224,9 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 		n, err = q.rq.post(wrs)
 	} else {
 		n, err = q.injected.recv.post(len(wrs), func(limit int) (int, error) { return q.rq.post(wrs[:limit]) })
+	}
+	if n > 0 && q.core.traits.shm != nil {
+		q.posted(n)
 	}
 	if q.state == verbs.StateErr {
 		q.core.mu.shut()

@@ -9,6 +9,9 @@ import (
 // transmit sends what the QP can send now: answers to the peer first, then its own requests. The
 // work list calls it, so calls are never nested.
 func (q *qp) transmit() {
+	if q.failing {
+		return
+	}
 	switch q.state {
 	case verbs.StateRTR, verbs.StateRTS, verbs.StateSQD:
 	case verbs.StateSQE:
@@ -35,8 +38,11 @@ func (q *qp) transmit() {
 	} else {
 		q.sendMessages()
 		q.charge()
+		if q.failing {
+			return
+		}
 	}
-	if q.una != q.snd && q.timerIdx < 0 {
+	if (q.una != q.snd || q.waitsForPeer()) && q.timerIdx < 0 {
 		q.core.lists.watch.push(q)
 	}
 	if q.feeds != nil {
@@ -113,6 +119,9 @@ func (q *qp) mayStart(w *sendWQE) bool {
 		return false
 	}
 	if q.sqNext == q.sqMax {
+		if w.opcode != verbs.OpRDMAWrite && !w.isRequest() {
+			q.spent++
+		}
 		q.path.moved = 0
 		w.first = q.snd
 		w.last = q.snd
@@ -151,6 +160,9 @@ func (q *qp) sendData(w *sendWQE) bool {
 		q.sqNext++
 	} else {
 		q.sqOff = off + size
+	}
+	if p.AckReq && q.timed && psn == q.maxPSN {
+		q.measure(psn)
 	}
 	q.advance(psn.Add(1))
 	q.emit(p)
@@ -193,6 +205,9 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 			end, last = next, w.first.Add(next/q.seg-1)
 		}
 	}
+	if f := q.inFlight(); q.loss.limit > 0 && f > 0 && !q.probing && f+uint32(last.Sub(q.snd)) >= q.loss.limit {
+		return false // all of the answer must fit
+	}
 	if !q.writable() {
 		q.failLocal(verbs.StatusLocProtErr)
 		return false
@@ -215,6 +230,9 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 		q.sqNext++
 	}
 	q.reads++
+	if q.timed && q.snd == q.maxPSN {
+		q.measure(q.snd)
+	}
 	q.advance(last.Add(1))
 	q.emit(p)
 	return true
@@ -233,7 +251,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 	}
 	var copied []byte // a list is copied, because a packet refers to a few pieces of memory only
 	sges := q.sges(q.sqNext)
-	if p.length, p.numSegs = n, 0; len(sges) > verbs.MaxSGE {
+	if p.length, p.numSegs, p.registered = n, 0, true; len(sges) > verbs.MaxSGE {
 		copied = q.nic.stage.room(n)
 		p.setPayload(copied)
 	}
@@ -245,6 +263,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 			if b = q.supply(s, off, at, n); b == nil {
 				return false
 			}
+			p.registered = false
 		}
 		if q.nic.observe != nil {
 			q.touch(AccessGather, s.Addr, s.Length)

@@ -3,7 +3,6 @@ package softnic
 import (
 	"fmt"
 
-	"ibverbx/internal/ring"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -34,6 +33,14 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := q.checkAttr(&attr, mask); err != nil {
 		return err
 	}
+	q.revoke()
+	err := q.change(&attr, mask, to)
+	q.core.grant(q)
+	return err
+}
+
+// change changes what modify has checked.
+func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState) error {
 	if mask&verbs.AttrAV != 0 {
 		if attr.AH.Seal != nil && attr.AH.Seal != q.pathConfig.Seal {
 			return verbs.Invalidf("QPAttr.AH.Seal is not that of QPConfig.Path")
@@ -53,11 +60,10 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
 		q.attr.SQDNotify = false // it must be requested each time
 	}
-	q.attr.Set(&attr, mask)
+	q.attr.Set(attr, mask)
 	if mask&verbs.AttrState != 0 {
 		q.enter(to)
 	}
-	q.core.grant(q)
 	return nil
 }
 
@@ -129,11 +135,8 @@ func (q *qp) readyToReceive() {
 	}
 	q.window, q.longWindow = c.traits.windows(q.path, q.seg)
 	q.setPace()
-	part := 4
-	if c.wire != nil {
-		part = 2 // an acknowledgement is a system call on both sides
-	}
-	q.ackMask = roce.PSN(ring.CeilPow2((int(q.longWindow)+part-1)/part) - 1)
+	q.setAsking()
+	q.timed = q.typ == verbs.RC && !c.traits.immediate && c.traits.shm == nil
 	q.epsn, q.asked = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
 		// For the highest limit: SQD may raise it later. jobs grows.

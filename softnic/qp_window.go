@@ -33,6 +33,8 @@ type flow struct {
 	charged uint32
 	// to is the budget of the peer's NIC, nil if it is not known.
 	to *budget
+	// timed is set if the round trip is measured.
+	timed bool
 	// paced is set on a UC or UD QP that waits for the receiver.
 	paced bool
 }

@@ -61,7 +61,7 @@ func (u *udpPort) seal(p *packet, corrupt bool) {
 	b, k, fill := u.writer.NextIn(way.dest, way.socket, size, most)
 	b = b[:size+fill]
 	carried := b[seal.HeaderLen : len(b)-seal.TagLen]
-	p.Fill = uint8(fill / 4)
+	p.Fill, p.HeaderICRC = uint8(fill/4), false
 	n := p.Encode(carried, length)
 	for k := range p.numSegs {
 		n += bulk.Copy(carried[n:], p.segs[k])

@@ -37,8 +37,8 @@ const (
 
 // direct does the next requests of q on the peer's memory as long as they are WRITEs and READs that need no packets. It
 // does what packets would do, with the same checks, by what the peer has granted. The requests before them
-// must be acknowledged: they may still fail, and then nothing behind them may happen. A WRITE with an immediate still needs
-// a packet, without payload. After shmStretch bytes the rest waits for another turn, and if packets must do it, they do all of the request (mayStart).
+// must be acknowledged: they may still fail, and then nothing behind them may happen. Requests that can be lines are sent on the
+// way. After shmStretch bytes the rest waits for another turn, and if packets must do it, they do all of the request (mayStart).
 func (b *neighbor) direct(q *qp) transfer {
 	n := q.nic
 	done := q.path.moved // of the first request
@@ -58,14 +58,15 @@ func (b *neighbor) direct(q *qp) transfer {
 		return transferPackets
 	}
 	b.in.Add(1)
-	access, domain := b.granted(q)
+	p := b.permitted(q)
 	did, left := transferPackets, uint32(shmStretch)
 	for q.sqNext != q.sqTail && (q.state == verbs.StateRTS || done > 0) {
 		w := q.wqe(q.sqNext)
-		r, shift, t := b.target(q, w, access, domain)
-		part := min(w.length-done, left<<shift)
+		r, shift, t := b.target(q, w, &p)
+		part := w.length - done
 		if r != nil {
-			t = b.directly(q, w, r, done, part, shift > 0)
+			part = min(part, left<<shift)
+			t = b.directly(q, w, &p, r, done, part, shift > 0)
 		}
 		if t == transferWait || t == transferAgain || did == transferPackets {
 			did = t
@@ -73,7 +74,7 @@ func (b *neighbor) direct(q *qp) transfer {
 		if t != transferDone || b.run.busy && b.run.copies.failed {
 			break
 		}
-		if left -= (part + 1<<shift - 1) >> shift; done+part < w.length {
+		if left -= min(left, (part+1<<shift-1)>>shift); done+part < w.length {
 			if did = b.finish(q); did == transferDone {
 				q.path.moved = done + part
 				q.core.lists.later.push(q)
@@ -85,7 +86,7 @@ func (b *neighbor) direct(q *qp) transfer {
 		q.sqNext++
 		q.sqMax++
 		if !b.run.busy {
-			q.nic.stats.Direct++
+			q.nic.stats.Direct += uint64(index(r != nil))
 			q.completeSend(w, verbs.StatusSuccess)
 		}
 	}
@@ -97,6 +98,11 @@ func (b *neighbor) direct(q *qp) transfer {
 		did = transferDone // the caller looks at the next request, which is the first one of those
 	}
 	return did
+}
+
+// unplaced reports whether a request does not place bytes in the peer's memory, other than in a receive.
+func (w *sendWQE) unplaced() bool {
+	return w.opcode == verbs.OpSend || w.opcode == verbs.OpSendWithImm || (w.opcode == verbs.OpRDMAWriteWithImm && w.length == 0)
 }
 
 // finishTurns goes on with what q moves directly, with a turn for others after each of its own. The core's lock is held, and released in
@@ -115,12 +121,14 @@ func (q *qp) finishTurns() {
 	}
 }
 
-// target returns the peer's region of a request that can be done directly now. For others r is nil, and t is what becomes of them. The device
-// that a request needs copies shmStretch<<shift bytes in a turn. Its side of the region is open.
-func (b *neighbor) target(q *qp, w *sendWQE, access verbs.Access, domain uint32) (r *shmRegion, shift uint, t transfer) {
+// target returns the peer's region of a request that can be executed directly now. For other requests r is nil and t is the
+// result; some of them have been sent as lines. A device copies shmStretch<<shift bytes in a turn, and its side of the region is open.
+func (b *neighbor) target(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uint, t transfer) {
 	var need verbs.Access
 	missed := q.path.missed
-	q.path.missed = 0
+	if q.path.missed = 0; w.unplaced() {
+		return nil, 0, b.line(q, w, p)
+	}
 	switch w.opcode {
 	case verbs.OpRDMAWrite:
 		need = verbs.AccessRemoteWrite
@@ -134,10 +142,11 @@ func (b *neighbor) target(q *qp, w *sendWQE, access verbs.Access, domain uint32)
 	default:
 		return nil, 0, transferPackets
 	}
-	if w.length == 0 || w.placed || access&need == 0 || w.numSGE > verbs.MaxSGE {
+	if w.length == 0 || w.placed || p.access&need == 0 || w.numSGE > verbs.MaxSGE {
 		return nil, 0, transferPackets
 	}
-	if r = b.reach(domain, w.rkey, w.remoteAddr, w.length, need); r == nil {
+	if r = b.reach(p.domain, w.rkey, w.remoteAddr, w.length, need); r == nil {
+		b.ask(w.rkey)
 		return nil, 0, transferPackets
 	}
 	device := r.far != nil || q.fromDevice(w)
@@ -147,7 +156,11 @@ func (b *neighbor) target(q *qp, w *sendWQE, access verbs.Access, domain uint32)
 	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernel):
 		return nil, 0, transferPackets
 	case (q.sqHead != q.sqNext && !b.run.busy) || q.dock.unplaced(ofOwn) != nil:
-		return nil, 0, b.behind(q, w, missed, device)
+		return nil, 0, b.behind(q, w, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.credits())
+	case w.opcode == verbs.OpRDMAWriteWithImm && p.credit(q) && (!b.ring.room(q) || b.gone.Load()):
+		return nil, 0, transferWait
+	case need == verbs.AccessRemoteRead && b.ring != nil && b.ring.unplacedSend():
+		return nil, 0, transferPackets // behind it in the ring
 	case need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()):
 		return nil, 0, transferPackets
 	case device:
@@ -156,8 +169,9 @@ func (b *neighbor) target(q *qp, w *sendWQE, access verbs.Access, domain uint32)
 	return r, 0, transferDone
 }
 
-// directly does n bytes of a request from off on. It takes no PSN. What a device copies is done when finish returns.
-func (b *neighbor) directly(q *qp, w *sendWQE, r *shmRegion, off, n uint32, device bool) transfer {
+// directly does n bytes of a request from off on. It takes no PSN. What a device copies is done when finish returns. At the end of a WRITE
+// with an immediate it sends a line, or a packet without the payload if the peer has not given a credit.
+func (b *neighbor) directly(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n uint32, device bool) transfer {
 	if n == 0 {
 		return transferDone // it has no more turn
 	}
@@ -171,17 +185,22 @@ func (b *neighbor) directly(q *qp, w *sendWQE, r *shmRegion, off, n uint32, devi
 			return transferPackets
 		}
 	} else {
-		p := &q.nic.scratch
-		if !q.gather(w, off, n, p) {
+		s := &q.nic.scratch
+		if !q.gather(w, off, n, s) {
 			return transferWait // the request has failed
 		}
-		if !b.move(r, w.remoteAddr+uint64(off), p.segs[:p.numSegs], w.opcode == verbs.OpRDMARead) {
+		if !b.move(r, w.remoteAddr+uint64(off), s.segs[:s.numSegs], w.opcode == verbs.OpRDMARead) {
 			return transferPackets
 		}
 	}
 	if w.opcode == verbs.OpRDMAWriteWithImm && off+n == w.length {
 		if t := b.finish(q); t != transferDone {
 			return t
+		}
+		if b.ring != nil && p.credit(q) {
+			q.nic.scratch.noPayload()
+			b.ring.notifyOf(q, w, &q.nic.scratch)
+			return transferDone
 		}
 		w.placed = true
 		q.nic.stats.Direct++
@@ -191,14 +210,14 @@ func (b *neighbor) directly(q *qp, w *sendWQE, r *shmRegion, off, n uint32, devi
 }
 
 // behind decides about a request that could be done directly once those before it are acknowledged. missed is the path's before the
-// request. One that needs a device waits in any case: packets would take longer.
-func (b *neighbor) behind(q *qp, w *sendWQE, missed uint32, device bool) transfer {
+// request. One that needs a device waits in any case: packets would take longer. So does one that may become a line: see line.
+func (b *neighbor) behind(q *qp, w *sendWQE, missed uint32, wait bool) transfer {
 	long := w.length >= shmPatience
 	if b.at.IsValid() {
 		q.path.missed = min(missed+w.length, nearPatience)
 		long = q.path.missed == nearPatience
 	}
-	if long || device {
+	if long || wait {
 		return transferWait
 	}
 	return transferPackets

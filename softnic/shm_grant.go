@@ -31,13 +31,15 @@ func (b *neighbor) grant(q *qp) {
 		}
 		want = shm.GrantWord(g, q.attr.RQPSN+q.attr.DestQPN, q.num)
 	}
-	word := b.own.Grant(q.num)
-	if have := word.Load(); have != want {
-		word.Store(0)
-		if have != 0 {
-			b.grace()
-		}
+	if b.ring != nil && b.gone.Load() {
+		want = 0
+	}
+	if word := b.own.Grant(q.num); word.Load() != want {
+		b.revoke(q)
 		word.Store(want)
+		if want != 0 && b.ring != nil {
+			q.giveCredit()
+		}
 	}
 }
 
@@ -50,21 +52,39 @@ func (n *NIC) admit() {
 	}
 }
 
+// revoke revokes the grants of q and serves the ring: the requests in it have completed at the peer. The caller is about to
+// change something that they depend on, and then calls grant.
+func (q *qp) revoke() {
+	for _, b := range q.core.neighbors {
+		b.revoke(q)
+	}
+}
+
+func (b *neighbor) revoke(q *qp) {
+	word := b.own.Grant(q.num)
+	if word.Load() == 0 {
+		return
+	}
+	word.Store(0)
+	if q.credited {
+		q.credited = false
+		b.own.Credit(q.num).Store(0)
+	}
+	b.grace()
+	if b.ring != nil {
+		b.ring.catchUp()
+	}
+}
+
+// revoke revokes the grants of all QPs.
+func (n *NIC) revoke() {
+	for q := range n.qps.all() {
+		q.revoke()
+	}
+}
+
 // shmRemote are the accesses that can be granted.
 const shmRemote = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
-
-// granted returns what q may do directly through its peer, and the protection domain of the peer. Without a grant
-// the access is 0.
-func (b *neighbor) granted(q *qp) (access verbs.Access, domain uint32) {
-	g, _ := shm.GrantOf(b.peers.Grant(q.attr.DestQPN).Load(), q.attr.SQPSN+q.num, q.attr.DestQPN)
-	if g.Read {
-		access = verbs.AccessRemoteRead
-	}
-	if g.Write {
-		access |= verbs.AccessRemoteWrite
-	}
-	return access, g.Domain
-}
 
 // shmFiles are the regions that the two sides have lent each other. The core's lock guards it.
 type shmFiles struct {
@@ -87,12 +107,21 @@ type shmRegion struct {
 	bytes []byte
 	// far is the memory if it is that of a device, otherwise nil.
 	far *farMemory
+	// asked counts the requests that needed the region before the peer had lent it.
+	asked uint32
 	// refused says that a device has failed to copy to or from it. Packets do what needs a device.
 	refused bool
 }
 
 // maxShmFiles is how many regions of the peer are known at a time. Packets serve the others.
 const maxShmFiles = 1 << 12
+
+// offer lends a region to a neighbor that gets all of them.
+func (b *neighbor) offer(m *mr) {
+	if !b.introduced {
+		b.lend(m)
+	}
+}
 
 // lend publishes a region of memory.
 func (b *neighbor) lend(m *mr) {
@@ -130,6 +159,9 @@ func (b *neighbor) recall(m *mr) {
 	}
 	word.Store(0)
 	b.grace()
+	if b.ring != nil {
+		b.ring.catchUp()
+	}
 	b.files.recalls = append(b.files.recalls, m.key)
 	b.recallAll()
 }
@@ -147,6 +179,9 @@ func (b *neighbor) recallAll() bool {
 // hear takes a message of the peer. It reports false if the peer does not keep to the protocol.
 func (b *neighbor) hear(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
+	if m.Kind == shm.Want {
+		return b.introduced && b.asked(m.Key)
+	}
 	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
 		shm.Close(fd)
 		return false
@@ -162,7 +197,7 @@ func (b *neighbor) hear(m shm.Message, fd int) bool {
 		r.far = &farMemory{handle: []byte(m.Handle)}
 	case shm.Recall:
 		r = shmRegion{}
-	case shm.Name, shm.Hello: // there is no file
+	case shm.Name, shm.Hello, shm.Want: // there is no file
 	}
 	c := b.nic.core
 	c.mu.Lock()

@@ -28,9 +28,13 @@ type ShmLink struct {
 	bell   shm.Bell
 	// dirty says that the peer has to look at its ring since the bell was last rung.
 	dirty bool
+	// sends is the number of entries written up to the last line of a SEND.
+	sends uint32
 	// from is the path of packets of the peer.
 	from path
-	ends shmReader
+	// parts holds the bytes of a request while it is executed.
+	parts [verbs.MaxSGE][]byte
+	ends  shmReader
 }
 
 const (
@@ -72,6 +76,7 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	}
 	l.from.sgid, l.from.dgid = shmAddr(theirs), shmAddr(id)
 	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
+	l.near.ring = l
 	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
 	l.writer.Init(l.near.own.Ring(), l.near.peers.Taken())
 	l.reader.Init(l.near.peers.Ring(), l.near.own.Taken())
@@ -179,14 +184,22 @@ func (l *ShmLink) take() {
 			l.near.nic.stats.Malformed++
 		}
 	}
-	if l.reader.Release() && l.near.peers.Wants().Load() != 0 {
+	l.release(shmLazy)
+	l.resume()
+}
+
+// release lets the peer reuse served entries if there are at least n.
+func (l *ShmLink) release(n uint32) {
+	if l.reader.Release(n) && l.near.peers.Wants().Load() != 0 {
 		l.dirty = true // the peer waits for room
 	}
-	l.resume()
 }
 
 // serve passes the packet of an entry to the NIC. It reports false if there is none.
 func (l *ShmLink) serve(header *[shm.Header]byte, payload []byte) bool {
+	if header[shm.Header-1] == shmLine {
+		return l.serveLine(header, payload)
+	}
 	p, n := &l.ends.packet, len(payload)
 	if p.DecodeHeader(header[:], n+roce.Pad(n)) != roce.OK {
 		return false

@@ -17,6 +17,8 @@ import (
 type neighbor struct {
 	nic  *NIC
 	conn *shm.Conn
+	// ring is the link if the two sides also exchange packets and lines through shared memory, otherwise nil.
+	ring *ShmLink
 	// own is this side's segment, peers the other's.
 	own, peers shm.Segment
 	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
@@ -28,6 +30,13 @@ type neighbor struct {
 	process *shm.Process
 	// at is where the peer's NIC receives over UDP. It is the zero value on a ShmLink, where packets have no other way.
 	at netip.AddrPort
+	// introduced is set if the program knows the peer (Introduce). Then regions are lent on request.
+	introduced bool
+	// seal is the Seal of the QPs that use the neighbor; nil means QPs without one. release drops the reference to the Seal.
+	seal    verbs.Seal
+	release func()
+	// wrongKeys counts the peer's requests for regions that it cannot get.
+	wrongKeys int
 	// used says that requests were done on the peer's memory.
 	used bool
 	// gone says that the peer has ended.
@@ -83,7 +92,7 @@ func (b *neighbor) leadsTo(q *qp) bool {
 	if !b.at.IsValid() {
 		return true
 	}
-	return q.path != nil && q.path.sealing == nil && q.path.way.dest.Addr() == b.at
+	return q.path != nil && q.pathConfig.Seal == b.seal && q.path.way.dest.Addr() == b.at
 }
 
 // listen serves the socket until the peer ends. The core's lock must not be held. A child of the peer may keep the socket open, so the

@@ -33,15 +33,14 @@ func socketOf(at netip.AddrPort) *net.UnixAddr {
 
 // approach looks for the process of q's peer, unless it is known. Until they have met, and if they do not, packets carry everything.
 func (w *udpWire) approach(q *qp) {
-	if !w.link.cfg.SharedMemory || q.typ != verbs.RC || q.sealing != nil {
+	if q.typ != verbs.RC {
+		return
+	}
+	if q.path.near = w.known(q); q.path.near != nil || !w.link.cfg.SharedMemory || q.sealing != nil {
 		return
 	}
 	own, at := w.nic.udp.conn.Addr(), q.path.way.dest.Addr()
 	is := func(b *neighbor) bool { return b.at == at }
-	if i := slices.IndexFunc(w.neighbors, is); i >= 0 {
-		q.path.near = w.neighbors[i]
-		return
-	}
 	h := &w.neighborhood
 	if h.socket == nil {
 		l, err := net.ListenUnix("unix", socketOf(own))
@@ -106,7 +105,7 @@ func (w *udpWire) settleIn(b *neighbor) bool {
 	b.at = at
 	w.neighbors = append(w.neighbors, b)
 	for m := range w.nic.mrs.all() {
-		b.lend(m)
+		b.offer(m)
 	}
 	for q := range w.nic.qps.all() {
 		if b.grant(q); b.leadsTo(q) && q.path.near == nil {
@@ -136,6 +135,9 @@ func (w *udpWire) part(b *neighbor) {
 		}
 	}
 	b.unmap()
+	if b.release != nil {
+		b.release()
+	}
 	if !w.nic.closed {
 		w.settle()
 	}

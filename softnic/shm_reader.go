@@ -15,6 +15,7 @@ type shmReader struct {
 	// The core's lock guards the fields from here to misses.
 	header [shm.Header]byte
 	packet packet
+	line   shm.Line
 	// misses counts empty polls since the last packet.
 	misses int
 
@@ -32,8 +33,10 @@ const (
 	shmSpin = 20 * time.Microsecond
 	// shmYield is how many polls may find nothing before the program yields its processor.
 	shmYield = 1000
-	// shmBatch is how many packets are served at a time before the peer may reuse their entries.
-	shmBatch = 256
+	// shmBatch is the maximum number of entries served before the peer may reuse them.
+	shmBatch = 64
+	// shmLazy is the number of served entries at which they are released. A waiting peer must find enough free slots: see room.
+	shmLazy = 32
 )
 
 // start starts the goroutines of the link.
@@ -109,7 +112,7 @@ func (l *ShmLink) poll(watched bool) bool {
 		return false
 	}
 	r := &l.ends
-	if l.reader.Ready() {
+	if l.reader.Unread() {
 		r.misses = 0
 		l.take()
 		// Acknowledgements alone can wait for the next call, which perhaps has something better for the peer.
@@ -120,7 +123,7 @@ func (l *ShmLink) poll(watched bool) bool {
 	}
 	l.drain()
 	if !watched {
-		r.attendant.polls.Add(1)
+		r.attendant.polled()
 	}
 	if r.misses++; r.misses%shmYield == 0 {
 		l.mu.Unlock()
@@ -140,12 +143,29 @@ func (l *ShmLink) awaited() {
 // drain serves the packets that are there, some at a time, and reports whether there were any. The core's
 // lock is held.
 func (l *ShmLink) drain() bool {
-	ready := l.reader.Ready()
+	ready := l.reader.Unread()
 	if ready || !l.near.nic.waiting.empty() || !l.lists.acks.empty() {
 		l.take()
 		l.settle()
 	}
+	l.release(1)
+	l.flush()
 	return ready
+}
+
+// idle is the short way of poll: it reports whether the link needs nothing from a program whose CQ is empty. An empty poll takes
+// 34 ns instead of 45 (BenchmarkShmEmptyPoll, Cascade Lake). The core's lock is held.
+func (l *ShmLink) idle(watched bool) bool {
+	r := &l.ends
+	if l.near.nic.closed || l.reader.Unread() || watched || r.misses%shmYield == shmYield-1 || !l.near.nic.waiting.empty() || !l.lists.acks.empty() ||
+		!l.lists.later.empty() || len(l.depots) > 0 {
+		return false
+	}
+	r.misses++
+	l.release(1)
+	l.flush()
+	r.attendant.polled()
+	return true
 }
 
 // expect waits for the first message of the peer.
@@ -195,6 +215,10 @@ func (b *neighbor) withdraw() {
 	}
 	for q := range b.nic.qps.all() {
 		b.own.Grant(q.num).Store(0)
+		if q.credited {
+			q.credited = false
+			b.own.Credit(q.num).Store(0)
+		}
 	}
 	in := b.theirIn.Load()
 	for end := time.Now().Add(withdrawLimit); in&1 == 1 && b.theirIn.Load() == in && time.Now().Before(end); {
@@ -209,7 +233,8 @@ func (b *neighbor) withdraw() {
 func (l *ShmLink) lost() {
 	n := l.near.nic
 	l.near.files.closeOn(nil)
-	for l.reader.Ready() {
+	l.near.withdraw()
+	for l.reader.Unread() {
 		l.take()
 		l.work()
 	}

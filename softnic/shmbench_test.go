@@ -4,6 +4,7 @@ package softnic_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -35,6 +36,37 @@ func BenchmarkShmWrite(b *testing.B) {
 	}
 	for _, size := range udpSizes[1:] { // long ones
 		b.Run("size="+size.name, func(b *testing.B) { benchmarkShmStream(b, size.bytes) })
+	}
+}
+
+// BenchmarkShmPost posts WRITEs of 8 bytes to another process, one or 16 per post. The reported minimum is the best 64 consecutive posts.
+func BenchmarkShmPost(b *testing.B) {
+	for _, chain := range []int{1, 16} {
+		b.Run(fmt.Sprintf("chain=%d", chain), func(b *testing.B) {
+			s, _ := startFar(b, shmIdle)
+			s.lent()
+			wrs := make([]verbs.SendWR, chain)
+			for i := range wrs {
+				wrs[i] = s.request(verbs.OpRDMAWrite, 8)
+				wrs[i].Flags = 0
+			}
+			least := time.Hour
+			b.ResetTimer()
+			for left := b.N; left > 0; left -= shmSignaled * chain {
+				at := time.Now()
+				for k := range shmSignaled {
+					wrs[chain-1].Flags = 0
+					if last := shmSignaled / chain; k%last == last-1 {
+						wrs[chain-1].Flags = verbs.SendSignaled
+					}
+					s.send(wrs)
+					s.poll()
+				}
+				least = min(least, time.Since(at))
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(least.Nanoseconds())/float64(shmSignaled*chain), "least-ns/op")
+		})
 	}
 }
 
@@ -168,5 +200,13 @@ func (s *tcpStream) send(message []byte, n int) {
 	}
 	if err := <-s.read; err != nil {
 		s.b.Fatal(err)
+	}
+}
+
+// BenchmarkShmEmptyPoll polls an empty CQ.
+func BenchmarkShmEmptyPoll(b *testing.B) {
+	s, _ := shmPair(b, 4096)
+	for b.Loop() {
+		s.poll()
 	}
 }

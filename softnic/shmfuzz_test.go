@@ -43,12 +43,21 @@ func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
 }
 
 // enter writes an entry into the besieger's ring, with its length and header unmodified. A small QP number is
-// an index of qps.
-func (p *shmBesieger) enter(k int, entry []byte, qps []*qp) {
-	slot := p.segment.Ring()[k%shm.Slots*shm.Line:][:shm.Line]
+// an index of s.qps. In a line the key 1 is that of the region, and its address is relative to it.
+func (p *shmBesieger) enter(k int, entry []byte, s *besieged) {
+	slot, qps := p.segment.Ring()[k%shm.Slots*shm.CacheLine:][:shm.CacheLine], s.qps
 	copy(slot[4:], entry)
-	bth := slot[shm.Line-shm.Header:]
-	if flags := binary.BigEndian.Uint32(bth[4:]); flags&roce.PSNMask < uint32(len(qps)) {
+	bth := slot[shm.CacheLine-shm.Header:]
+	var m shm.Line
+	if _, ok := m.Decode((*[shm.Header]byte)(bth), make([]byte, min(binary.NativeEndian.Uint32(slot[4:]), shm.MaxPayload))); ok && bth[shm.Header-1] == shmLine {
+		if int(m.QPN) < len(qps) {
+			m.QPN = qps[m.QPN].num
+		}
+		if m.Key == 1 {
+			m.Key, m.Addr = s.key, m.Addr+s.mem.Addr()+guardBytes
+		}
+		m.Encode(bth)
+	} else if flags := binary.BigEndian.Uint32(bth[4:]); flags&roce.PSNMask < uint32(len(qps)) {
 		binary.BigEndian.PutUint32(bth[4:], flags&^roce.PSNMask|qps[flags&roce.PSNMask].num)
 	}
 	shm.Word32(slot, 0).Store(uint32(k + 1))
@@ -63,7 +72,18 @@ func shmEntry(h roce.Header, length int, mark byte) []byte {
 	h.PKey = roce.PKeyDefault
 	h.Encode(header, length)
 	header[shm.Header-1] = mark
-	return bytes.Clone(b[4:shm.Line])
+	return bytes.Clone(b[4:shm.CacheLine])
+}
+
+// shmLineEntry returns an entry with a line whose bytes are b.
+func shmLineEntry(m shm.Line, b ...byte) []byte {
+	var w shm.Writer
+	ring := make([]byte, shm.RingSize)
+	w.Init(ring, nil)
+	header, _ := w.Begin(m.Payload())
+	copy(m.Encode(header), b)
+	header[shm.Header-1] = shmLine
+	return bytes.Clone(ring[4:shm.CacheLine])
 }
 
 // FuzzShmPeer: whatever a peer writes into its ring, its tables and its socket, the NIC touches only memory
@@ -80,22 +100,34 @@ func FuzzShmPeer(f *testing.F) {
 	} {
 		f.Add(append(bytes.Clone(e), e...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1, byte(shm.Device), 1, 1})
 	}
+	for _, m := range []shm.Line{
+		{Flags: shm.LineSend, QPN: qpn, Length: 8},
+		{Flags: shm.LineSend | shm.LineImm, QPN: qpn, Length: shm.MaxPayload},
+		{Flags: shm.LineImm, QPN: qpn, Key: 1, Length: guardBytes},
+		{Flags: shm.LineImm | shm.LineSolicited, QPN: qpn, Key: 1, Addr: 1, Length: guardBytes},
+		{Flags: shm.LineImm, QPN: qpn, Key: 7, Length: 1},
+		{Flags: shm.LineImm, QPN: qpn + 1, PSN: 1},
+	} {
+		e := shmLineEntry(m, 1, 2, 3, 4, 5, 6, 7, 8)
+		m.PSN++
+		f.Add(append(e, shmLineEntry(m)...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1})
+	}
 	f.Fuzz(func(t *testing.T, entries, table, messages []byte) {
 		s, p := newShmBesieged(t)
-		for k := 0; len(entries) >= shm.Line-4 && k < 8; k++ {
-			p.enter(k, entries[:shm.Line-4], s.qps)
-			entries = entries[shm.Line-4:]
+		for k := 0; len(entries) >= shm.CacheLine-4 && k < 8; k++ {
+			p.enter(k, entries[:shm.CacheLine-4], s)
+			entries = entries[shm.CacheLine-4:]
 		}
 		q := s.qps[0]
 		for k := 0; len(table) >= 4*k+4; k++ {
 			p.segment.Key(table0(table) + uint32(k)).Store(binary.NativeEndian.Uint32(table[4*k:]))
 		}
-		p.segment.Grant(0x99).Store(shm.GrantWord(shm.Grant{Domain: 1, Read: true, Write: true}, q.attr.SQPSN+q.num, 0x99))
+		p.grant(q, table0(table))
 		for k := 0; len(messages) >= 3 && k < 8; k++ {
 			p.send(messages)
 			messages = messages[3:]
 		}
-		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpSend} {
+		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpSend, verbs.OpRDMAWriteWithImm} {
 			wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RKey: table0(table), RemoteAddr: uint64(table0(table)) << 8}
 			wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 100, LKey: s.key})
 			_, _ = q.PostSend([]verbs.SendWR{wr}) // the QP may be in the error state

@@ -8,7 +8,7 @@ import (
 
 // station is a NIC with one object of each kind, for white-box tests.
 type station struct {
-	t   *testing.T
+	t   testing.TB
 	nic *NIC
 	ctx verbs.Context
 	pd  verbs.PD
@@ -18,7 +18,7 @@ type station struct {
 }
 
 // newStation plugs a NIC into link, closed at the end of the test.
-func newStation(t *testing.T, link Link, depth int, cfg Config) *station {
+func newStation(t testing.TB, link Link, depth int, cfg Config) *station {
 	t.Helper()
 	s := &station{t: t}
 	var err error

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +52,9 @@ type UDPConfig struct {
 	// unknown NIC. It must be false if a peer may be another kind of NIC. It affects plain packets only,
 	// never whether a QP is sealed.
 	AssumeSoftNICs bool
+	// ICRC selects the part of plain packets that the ICRC covers if the peer is a softnic. The zero
+	// value, ICRCAuto, leaves out the payload toward NICs on this host.
+	ICRC ICRC
 	// PortGIDs encodes UDP ports together with IPv4 addresses in the GIDs of QueryGID and of UD GRHs.
 	// Programs that exchange GIDs but not LIDs can then reach several processes on one address. Only
 	// NICs on a UDPLink understand such GIDs.
@@ -65,8 +69,24 @@ type UDPConfig struct {
 	Impairment Impairment
 }
 
+// ICRC selects the part of a plain packet between two softnics that its ICRC covers: everything, as RoCE v2
+// requires, or only the headers. The UDP checksum and the Ethernet checksum of each hop then protect the
+// payload, as with TCP, and long messages need less CPU time. NICs agree through their endpoints, separately
+// for each direction. Peers that are not softnics send and receive full ICRCs. Captures contain full ICRCs.
+type ICRC uint8
+
+const (
+	// ICRCAuto covers only the headers toward loopback addresses and addresses that this host had when the
+	// NIC was opened, unless the peer sets ICRCFull, and everything toward other addresses.
+	ICRCAuto ICRC = iota
+	// ICRCFull covers everything, in both directions.
+	ICRCFull
+	// ICRCHeaders covers only the headers, toward other hosts only if both ends set it.
+	ICRCHeaders
+)
+
 // Capture receives packets as a UDPLink sends and receives them, for example to write a pcap file. A
-// link calls it from one goroutine at a time.
+// link calls it from one goroutine at a time. Plain packets have full ICRCs.
 type Capture interface {
 	// Packet receives one packet: the time in nanoseconds since 1970, the two addresses, the IPv4
 	// header's identification, the traffic class (IPv4: TOS) and hop limit (TTL), and the UDP datagram's
@@ -152,6 +172,9 @@ func (cfg *UDPConfig) complete() error {
 		bounded{"NICWindow", cfg.NICWindow, maxWindow}); err != nil {
 		return err
 	}
+	if cfg.ICRC > ICRCHeaders {
+		return verbs.Invalidf("UDPConfig.ICRC is %d: want ICRCAuto, ICRCFull or ICRCHeaders", cfg.ICRC)
+	}
 	return cfg.Impairment.validate()
 }
 
@@ -208,6 +231,22 @@ func (l *UDPLink) address() (netip.Addr, error) {
 		}
 	}
 	return netip.Addr{}, verbs.Invalidf("Config.Addr is empty and every address of the link has a NIC (%v): name another", addrs)
+}
+
+// isLocal reports whether an address is a loopback address or belonged to this host when the NIC was opened.
+func (w *udpWire) isLocal(to verbs.GID) bool {
+	return to.Addr().IsLoopback() || slices.Contains(w.own, to)
+}
+
+// ownAddrs returns all addresses of the host.
+func ownAddrs() (own []verbs.GID) {
+	all, _ := net.InterfaceAddrs() // after an error packets have full ICRCs
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, verbs.GIDFromAddr(p.Addr().Unmap()))
+		}
+	}
+	return own
 }
 
 // hostAddrs returns the addresses of the host to which other hosts may send, IPv4 first, and

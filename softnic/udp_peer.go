@@ -18,7 +18,8 @@ import (
 //
 // Bit 0 of flags says that the receiver checks each datagram of a coalesced run, bit 1 that it finds
 // the end of a packet behind which its datagram is filled up (roce.Trim), bit 2 that the UDP ports follow
-// from which it sends, bit 3 that the QP is sealed and a greeting follows in their place (docs/wire.md). A UDP port
+// from which it sends, bit 3 that the QP is sealed and a greeting follows in their place (docs/wire.md). Bit 4
+// says that the receiver accepts packets whose ICRC covers only the headers from NICs on its host, bit 5 from any NIC. A UDP port
 // other than 4791 is the endpoint's LID, which RoCE does not use otherwise. That carries the
 // port into every address vector.
 const (
@@ -28,6 +29,8 @@ const (
 	extraFill    = 1 << 1
 	extraPorts   = 1 << 2
 	extraSealed  = 1 << 3
+	extraOnHost  = 1 << 4
+	extraAnyHost = 1 << 5
 	// maxPorts bounds the source ports of a peer.
 	maxPorts = 64
 )
@@ -46,6 +49,9 @@ type udpPeer struct {
 	runs bool
 	// fill says that the peer finds the end of a packet in a datagram that is filled up.
 	fill bool
+	// onHost is set if the peer accepts packets whose ICRC covers only the headers from NICs on its host, anyHost if it
+	// accepts them from any NIC.
+	onHost, anyHost bool
 	// buffer is the size of the peer's socket buffer in bytes.
 	buffer uint32
 	// ports are the ports from which the peer sends, nil if it has not announced them.
@@ -71,6 +77,8 @@ type udpWay struct {
 	budget *budget
 	// ports are the only ports from which the peer sends. Nil means that it may send from any.
 	ports []uint16
+	// headerICRC is set if the ICRC of packets covers only the headers.
+	headerICRC bool
 	// guessed says that no endpoint or address vector named the peer's port.
 	guessed bool
 	// assoc seals the packets of the path, nil if they are plain.
@@ -113,6 +121,13 @@ func (u *udpPort) extra(g *sealing) []byte {
 		b[3] ^= extraPorts | extraSealed
 		return append(b, g.greeting[:]...)
 	}
+	switch u.wire.link.cfg.ICRC {
+	case ICRCAuto:
+		b[3] |= extraOnHost
+	case ICRCHeaders:
+		b[3] |= extraOnHost | extraAnyHost
+	case ICRCFull:
+	}
 	for socket := range u.conn.Sockets() + 1 {
 		b = binary.BigEndian.AppendUint16(b, u.conn.SourcePort(socket))
 	}
@@ -142,6 +157,7 @@ func (u *udpPort) learn(e *verbs.Endpoint) (sealed *sealedPeer, err error) {
 	flags, rest := b[3], b[extraLen:]
 	as := udpPeer{
 		runs: flags&extraRuns != 0, fill: flags&extraFill != 0,
+		onHost: flags&extraOnHost != 0, anyHost: flags&extraAnyHost != 0,
 		buffer: min(binary.BigEndian.Uint32(b[4:]), 1<<20) << 10,
 	}
 	if flags&extraSealed != 0 {
@@ -179,6 +195,16 @@ type sealedPeer struct {
 // describe takes over what the peer says of itself.
 func (p *udpPeer) describe(as *udpPeer) {
 	p.runs, p.fill, p.buffer, p.ports = as.runs, as.fill, as.buffer, as.ports
+	p.onHost, p.anyHost = as.onHost, as.anyHost
+}
+
+// sumsHeaders reports whether the ICRC of plain packets to a peer covers only the headers.
+func (u *udpPort) sumsHeaders(to verbs.GID, peer *udpPeer) bool {
+	mine := u.wire.link.cfg.ICRC
+	if u.wire.isLocal(to) {
+		return mine != ICRCFull && peer.onHost
+	}
+	return mine == ICRCHeaders && peer.anyHost
 }
 
 // learn lets the port of a QP learn what the QP's peer says about itself. It returns an error if one of the two
@@ -252,6 +278,7 @@ func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) 
 		return way, nil
 	}
 	way.ports = peer.ports
+	way.headerICRC = assoc == nil && u.sumsHeaders(to.gid, peer)
 	way.window = u.peerWindow(peer.buffer)
 	full := way.window
 	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {

@@ -60,6 +60,7 @@ type udpPort struct {
 	// last is the source of the last packet.
 	last   *udpSource
 	packet packet
+	run    udpRun
 	// reason is what the decoder said of it.
 	reason  roce.Reason
 	explain roce.Explainer

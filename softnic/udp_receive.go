@@ -133,13 +133,16 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	}
 	for b := d.Data; len(b) > 0; {
 		size := min(d.Segment, len(b))
-		if u.sealed {
+		switch {
+		case u.sealed:
 			u.open(addr, b[:size])
-		} else {
+		case u.run.q == nil || !u.run.next(from, b[:size:size], &u.explain):
+			u.run.q = nil
 			u.serveOne(from, b[:size:size])
 		}
 		b = b[size:]
 	}
+	u.run.q = nil
 }
 
 // verdict is what became of a datagram.
@@ -151,13 +154,21 @@ const (
 	intact
 )
 
-// examine decodes a packet and checks its ICRC.
+// examine decodes a packet and checks its ICRC. A NIC that accepts ICRCs of the headers accepts them from any
+// address, because the sender decides by the flags in the NIC's endpoints whether to use them.
 func (u *udpPort) examine(from *udpSource, b []byte) (payload []byte, id uint16, v verdict) {
 	payload, u.reason = u.packet.Decode(b)
 	if u.reason != roce.OK && u.reason != roce.Congestion {
 		return nil, 0, malformed
 	}
-	id, ok := from.flow.Check(b, &u.explain)
+	ok := false
+	if u.packet.HeaderICRC && u.wire.link.cfg.ICRC != ICRCFull {
+		id, ok = from.flow.CheckHeaders(b, &u.explain)
+	}
+	if !ok {
+		u.packet.HeaderICRC = false // it may be another NIC's, which sets reserved bits
+		id, ok = from.flow.Check(b, &u.explain)
+	}
 	if !ok {
 		return nil, id, damaged
 	}
@@ -193,8 +204,7 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 	// Packets of a NIC of this link were captured when they were sent.
 	if u.wire.link.captures() && !u.wire.link.sends(from.addr) {
 		m := udp.Marks{Hops: udp.DefaultHops}
-		u.captureWire(from.addr.addrPort(), u.conn.Addr(), id, m, b)
-		u.capturePlain(from.addr.addrPort(), u.conn.Addr(), id, m, b[:len(b)-icrcLen])
+		u.capture(from.addr.addrPort(), u.conn.Addr(), from.flow, p, id, m, b)
 	}
 	p.path = &from.path
 	if len(payload) == 0 {
@@ -204,6 +214,9 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 	}
 	if u == u.nic.udp {
 		u.pass(from, p)
+		if p.Opcode == roce.RC|roce.OpWriteMiddle {
+			u.run.begin(u.nic, p, b, id, len(whole))
+		}
 	} else {
 		u.spread(from, p)
 	}

@@ -39,10 +39,13 @@ func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ..
 }
 
 // TestConformanceUDP runs the suite over UDP on loopback: with and without runs of datagrams, over both IP
-// versions, and between NICs on one link and on two, which must use different ports.
+// versions, with ICRCs of the headers and of everything, and between NICs on one link and on two, which must
+// use different ports.
 func TestConformanceUDP(t *testing.T) {
 	t.Parallel()
 	plain := softnic.UDPConfig{NoSegment: true, NoCoalesce: true}
+	full := plain
+	full.ICRC = softnic.ICRCFull
 	variants := []struct {
 		name string
 		cfg  softnic.UDPConfig
@@ -51,9 +54,9 @@ func TestConformanceUDP(t *testing.T) {
 	}{
 		{"ipv4", softnic.UDPConfig{}, 0, "127.0.0.1", "127.0.0.2"},
 		{"ipv4 plain", plain, verbs.MTU1024, "127.0.0.1", "127.0.0.2"},
-		{"ipv4 two links", softnic.UDPConfig{}, verbs.MTU256, "127.0.0.3", "127.0.0.3"},
+		{"ipv4 two links", softnic.UDPConfig{ICRC: softnic.ICRCFull}, verbs.MTU256, "127.0.0.3", "127.0.0.3"},
 		{"ipv6 two links", softnic.UDPConfig{}, 0, "::1", "::1"},
-		{"ipv6 plain", plain, verbs.MTU2048, "::1", "::1"},
+		{"ipv6 plain", full, verbs.MTU2048, "::1", "::1"},
 		{"shared memory", softnic.UDPConfig{SharedMemory: true}, 0, "127.0.0.3", "127.0.0.3"},
 	}
 	if heapMemory {

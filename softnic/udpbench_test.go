@@ -36,7 +36,18 @@ func udpDepth(size int) int { return max(4, min(1024, 4*mib/size)) }
 func BenchmarkUDPWrite(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
-			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), false)
+			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), nil)
+			w.stream(b.N)
+			w.report()
+		})
+	}
+}
+
+// BenchmarkUDPWriteFull is BenchmarkUDPWrite as to a peer that wants full ICRCs, and packets of at most 4 KiB.
+func BenchmarkUDPWriteFull(b *testing.B) {
+	for _, s := range udpSizes {
+		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
+			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), &udpVariant{icrc: softnic.ICRCFull})
 			w.stream(b.N)
 			w.report()
 		})
@@ -48,7 +59,7 @@ func BenchmarkUDPWrite(b *testing.B) {
 func BenchmarkUDPWriteSealed(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
-			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), true)
+			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), &udpVariant{sealed: true})
 			w.stream(b.N)
 			w.report()
 		})
@@ -58,7 +69,7 @@ func BenchmarkUDPWriteSealed(b *testing.B) {
 // BenchmarkUDPWriteLatency posts one write and polls its completion: a round trip.
 func BenchmarkUDPWriteLatency(b *testing.B) {
 	b.Run("size=8B", func(b *testing.B) {
-		w := newUDPWork(b, 8, 1, false)
+		w := newUDPWork(b, 8, 1, nil)
 		for range b.N {
 			w.stream(1)
 		}
@@ -75,12 +86,21 @@ type udpWork struct {
 	wcs []verbs.WC
 }
 
-func newUDPWork(b *testing.B, size, depth int, sealed bool) *udpWork {
+// udpVariant holds the parameters of a benchmark of WRITEs.
+type udpVariant struct {
+	sealed bool
+	icrc   softnic.ICRC
+}
+
+func newUDPWork(b *testing.B, size, depth int, v *udpVariant) *udpWork {
 	b.Helper()
+	if v == nil {
+		v = &udpVariant{}
+	}
 	var pds [2]verbs.PD
 	var ctxs [2]verbs.Context
 	for i, addr := range []string{"127.0.0.1", "127.0.0.2"} {
-		link, err := softnic.NewUDPLink(nil)
+		link, err := softnic.NewUDPLink(&softnic.UDPConfig{ICRC: v.icrc})
 		must(b, err)
 		nic, err := softnic.New(link, softnic.Config{Addr: netip.MustParseAddr(addr)})
 		must(b, err)
@@ -96,7 +116,7 @@ func newUDPWork(b *testing.B, size, depth int, sealed bool) *udpWork {
 		must(b, err)
 	}
 	r := &rig{tb: b, pa: pds[0], pb: pds[1]}
-	if sealed {
+	if v.sealed {
 		r.sa, r.sb = newSeals(b)
 	}
 	src, srcMR := memory(b, pds[0], size)

@@ -142,7 +142,7 @@ func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, _, _ uin
 	defer r.mu.Unlock()
 	b := bytes.Join(parts, nil)
 	var h roce.Header
-	if _, reason := h.Decode(b); reason != roce.OK || at <= 0 {
+	if _, reason := h.Decode(b); reason != roce.OK || h.HeaderICRC || at <= 0 {
 		r.tb.Errorf("captured at %d something of %d bytes from %v to %v: %v", at, len(b), src, dst, reason)
 		return
 	}
@@ -156,10 +156,27 @@ func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, _, _ uin
 	}
 }
 
-// Captured packets match the wire in both directions, including the IP identification covered by the ICRC.
+// Captured packets match the wire in both directions, including the IP identification covered by the ICRC. They have
+// full ICRCs, whatever those on the wire cover.
 func TestUDPCapture(t *testing.T) {
-	rec := &recorder{tb: t}
-	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: rec})
+	for icrc := range softnic.ICRCHeaders + 1 {
+		rec, plain := &recorder{tb: t}, &recorder{tb: t}
+		captureWrites(t, softnic.UDPConfig{ICRC: icrc, Capture: rec, CapturePlain: plain})
+		for _, want := range []uint8{roce.OpWriteFirst, roce.OpWriteMiddle, roce.OpWriteLast, roce.OpWriteOnly, roce.OpAck} {
+			if !slices.Contains(rec.opcodes, want) {
+				t.Errorf("captured %v, want opcode %#x among them", rec.opcodes, want)
+			}
+		}
+		if rec.ids == 0 || !slices.Equal(rec.opcodes, plain.opcodes) {
+			t.Errorf("captured %d packets of runs, and plain %v, want some, and %v", rec.ids, plain.opcodes, rec.opcodes)
+		}
+	}
+}
+
+// captureWrites lets a NIC on a link with captures write to another.
+func captureWrites(t *testing.T, cfg softnic.UDPConfig) {
+	t.Helper()
+	link, err := softnic.NewUDPLink(&cfg)
 	must(t, err)
 	u := newUDPRig(t, softnic.UDPConfig{})
 	nic, err := softnic.New(link, softnic.Config{Addr: netip.MustParseAddr("127.0.0.13")})
@@ -179,14 +196,6 @@ func TestUDPCapture(t *testing.T) {
 	succeeded(t, await(t, cq, 2))
 	must(t, src.Close())
 	must(t, nic.Close())
-	for _, want := range []uint8{roce.OpWriteFirst, roce.OpWriteMiddle, roce.OpWriteLast, roce.OpWriteOnly, roce.OpAck} {
-		if !slices.Contains(rec.opcodes, want) {
-			t.Errorf("captured %v, want opcode %#x among them", rec.opcodes, want)
-		}
-	}
-	if rec.ids == 0 {
-		t.Error("no packet of a run was captured, want some")
-	}
 }
 
 // Garbage is counted and dropped, whatever its source, and the NIC keeps working.
@@ -245,6 +254,7 @@ func TestUDPRefusals(t *testing.T) {
 		"buffer":     {Buffer: -1},
 		"window":     {Window: 1 << 24},
 		"nic window": {NICWindow: -1},
+		"icrc":       {ICRC: softnic.ICRCHeaders + 1},
 		"impairment": {Impairment: softnic.Impairment{Loss: 2}},
 	} {
 		if _, err := softnic.NewUDPLink(&cfg); !errors.Is(err, verbs.ErrInvalid) {

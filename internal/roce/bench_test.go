@@ -37,6 +37,9 @@ func TestNoAllocations(t *testing.T) {
 		{"in parts", func() { flow.Begin(b[:28], len(b), 7).Add(b[28:1000]).Add(b[1000:len(b)-4]).Finish(tail, 0) }},
 		{"Copy", func() { flow.Begin(b[:28], len(b), 7).Copy(into, b[28:len(b)-4]) }},
 		{"Check", func() { flow.Check(b, &e) }},
+		{"FinishHeaders", func() { flow.Begin(b[:28], len(b), 7).FinishHeaders(tail, 3) }},
+		{"CheckHeaders", func() { flow.CheckHeaders(b, &e) }},
+		{"Restore", func() { flow.Restore(b, 7) }},
 		{"Explain", func() { e.Explain(1, 2, len(b)) }},
 		{"Reason", func() { _ = roce.BadPad.String() }},
 	} {

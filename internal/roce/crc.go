@@ -5,13 +5,13 @@ import (
 	"hash/crc32"
 )
 
-// checksum is a faster crc32.Update for the Ethernet polynomial. Long buffers use carry-less
-// multiplication of 64 bytes at a time (crc_amd64.go), short ones a table for four bytes at a time.
+// checksum is a faster crc32.Update for the Ethernet polynomial. It uses carry-less multiplication
+// (crc_amd64.go), or a table for four bytes at a time where hash/crc32 is slow.
 func checksum(crc uint32, b []byte) uint32 {
-	if wide && len(b) >= foldMin {
-		return foldLong(crc, b)
-	}
-	if len(b) > shortMax {
+	switch {
+	case folds:
+		return foldSum(crc, b, wide)
+	case len(b) > shortMax:
 		return crc32.Update(crc, crc32.IEEETable, b)
 	}
 	return ^short(^crc, b)
@@ -20,8 +20,8 @@ func checksum(crc uint32, b []byte) uint32 {
 // checksumCopy copies src to dst, which must not be shorter, and returns the checksum of the copied
 // bytes. src may change meanwhile.
 func checksumCopy(crc uint32, dst, src []byte) uint32 {
-	if wide && unseen && len(src) >= foldMin {
-		return copyLong(crc, dst, src)
+	if folds && unseen && len(src) >= narrowMin {
+		return foldCopy(crc, dst, src, wide)
 	}
 	return checksum(crc, dst[:copy(dst, src)])
 }

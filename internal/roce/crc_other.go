@@ -2,12 +2,15 @@
 
 package roce
 
-// wide is false: this architecture only uses hash/crc32 and short.
-const wide = false
+// folds is false: this architecture only uses hash/crc32 and short.
+const (
+	folds = false
+	wide  = false
+)
 
-// foldMin is unused here.
-const foldMin = 0
+// narrowMin is unused here.
+const narrowMin = 0
 
-func foldLong(uint32, []byte) uint32 { return 0 }
+func foldSum(uint32, []byte, bool) uint32 { return 0 }
 
-func copyLong(uint32, []byte, []byte) uint32 { return 0 }
+func foldCopy(uint32, []byte, []byte, bool) uint32 { return 0 }

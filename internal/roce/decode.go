@@ -123,6 +123,7 @@ func (h *Header) DecodeHeader(b []byte, n int) Reason {
 	h.BECN = b[bthECN]&flagBECN != 0
 	h.DestQPN = binary.BigEndian.Uint32(b[bthECN:]) & mask24
 	h.AckReq = b[bthAck]&flagAckReq != 0
+	h.HeaderICRC = b[bthAck]&flagHeaders != 0
 	h.PSN = PSN(binary.BigEndian.Uint32(b[bthAck:]) & mask24)
 	if !h.readExtended(b[bthLen:begin], f.layout) {
 		return BadSyndrome

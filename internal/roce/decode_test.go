@@ -56,6 +56,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"the longest", datagram(roce.OpWriteOnlyImm, 4096), roce.OK},
 		{"RNR", with(datagram(roce.OpAck, 0), 12, 0x3f), roce.OK},
 		{"last NAK code", with(datagram(roce.OpAck, 0), 12, 0x64), roce.OK},
+		{"header ICRC", with(datagram(roce.OpSendOnly, 4), 8, 0x40), roce.OK},
 		{"reserved bits", with(with(datagram(roce.OpSendOnly, 4), 4, 0x3f), 8, 0x7f), roce.OK},
 		{"CNP", datagram(roce.CNP, 0), roce.Congestion},
 	}
@@ -148,7 +149,7 @@ func FuzzDecode(f *testing.F) {
 		h.Encode(headers, len(payload))
 		want := append([]byte(nil), b[:len(headers)]...)
 		want[4] &= 0xc0
-		want[8] &= 0x80
+		want[8] &= 0xc0
 		if h.Opcode&roce.TransportMask == roce.UD {
 			want[16] = 0
 		}

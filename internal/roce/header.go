@@ -20,6 +20,9 @@ type Header struct {
 	// Fill is the number of four-byte words after the packet in its datagram, at most MaxFill/4.
 	// Decode does not set it: see Trim. (BTH, in reserved bits)
 	Fill uint8
+	// HeaderICRC is set if the ICRC covers only the headers: see Flow.CheckHeaders. (BTH, in a
+	// reserved bit)
+	HeaderICRC bool
 	// PKey is the partition key. (BTH)
 	PKey uint16
 	// DestQPN is the destination QP, 24 bits. (BTH)
@@ -52,8 +55,8 @@ type Header struct {
 
 // The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M is MigReq,
 // Pad the number of pad bytes, and TVer the version, which is 0. F and B are FECN and BECN of annex
-// A17. A is the acknowledgement request. Bits marked r are sent as 0 and ignored when received, as
-// is fill unless both sides use this package: see Trim.
+// A17. A is the acknowledgement request, H is HeaderICRC. Bits marked r are sent as 0 and ignored
+// when received, as are fill and H unless both sides use this package: see Trim and CheckHeaders.
 //
 //	    7   6   5   4   3   2   1   0
 //	0 |            opcode             |
@@ -61,7 +64,7 @@ type Header struct {
 //	2 |            P_Key              |
 //	4 | F | B |         fill          |
 //	5 |      destination QP, 24 bits  |
-//	8 | A | r   r   r   r   r   r   r |
+//	8 | A | H | r   r   r   r   r   r |
 //	9 |      PSN, 24 bits             |
 const (
 	bthFlags = 1
@@ -80,6 +83,7 @@ const (
 	flagBECN      = 1 << 6
 	fillMask      = 0x3f
 	flagAckReq    = 1 << 7
+	flagHeaders   = 1 << 6
 )
 
 // Encode writes the headers of a packet with the given payload length to the beginning of b and
@@ -110,10 +114,13 @@ func (h *Header) Encode(b []byte, payload int) int {
 	if h.AckReq {
 		ack = flagAckReq
 	}
-	// Whole words: the CRC reads words, and loading a word stored in parts stalls until the stores
-	// have reached the cache.
-	binary.BigEndian.PutUint32(b, uint32(h.Opcode)<<24|uint32(flags)<<16|uint32(h.PKey))
-	binary.BigEndian.PutUint32(b[bthECN:], ecn<<24|h.DestQPN&mask24)
+	if h.HeaderICRC {
+		ack |= flagHeaders
+	}
+	// Words of eight bytes: the CRC reads words, and loading a word stored in parts stalls until the
+	// stores have reached the cache.
+	first := uint32(h.Opcode)<<24 | uint32(flags)<<16 | uint32(h.PKey)
+	binary.BigEndian.PutUint64(b, uint64(first)<<32|uint64(ecn<<24|h.DestQPN&mask24))
 	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|uint32(h.PSN)&mask24)
 	h.extend(b[bthLen:], f.layout)
 	return n
@@ -137,13 +144,13 @@ func (h *Header) extend(b []byte, l layout) {
 	}
 	if l&(hasRETH|hasAtomic) != 0 {
 		binary.BigEndian.PutUint64(b, h.VA)
-		binary.BigEndian.PutUint32(b[8:], h.RKey)
 		if l&hasAtomic != 0 {
+			binary.BigEndian.PutUint32(b[8:], h.RKey)
 			binary.BigEndian.PutUint64(b[12:], h.SwapAdd)
 			binary.BigEndian.PutUint64(b[20:], h.Compare)
 			return
 		}
-		binary.BigEndian.PutUint32(b[12:], h.DMALen)
+		binary.BigEndian.PutUint64(b[8:], uint64(h.RKey)<<32|uint64(h.DMALen))
 		b = b[rethLen:]
 	}
 	if l&hasAETH != 0 {

@@ -42,6 +42,8 @@ func drawHeader(t *rapid.T) (h roce.Header, payload int) {
 		PKey:      rapid.Uint16().Draw(t, "pkey"),
 		DestQPN:   rapid.Uint32Range(0, 1<<24-1).Draw(t, "dest"),
 		PSN:       roce.PSN(rapid.Uint32Range(0, 1<<24-1).Draw(t, "psn")),
+
+		HeaderICRC: rapid.Bool().Draw(t, "header icrc"),
 	}
 	switch rapid.IntRange(0, 3).Draw(t, "kind") {
 	case 0:

@@ -126,7 +126,13 @@ func (s Sum) Copy(dst, src []byte) Sum { return Sum(checksumCopy(uint32(s), dst[
 // must have space for MaxTail bytes.
 func (s Sum) Finish(tail []byte, pad int) int {
 	clear(tail[:pad])
-	s = s.Add(tail[:pad])
+	return s.Add(tail[:pad]).FinishHeaders(tail, pad)
+}
+
+// FinishHeaders is Finish for a sum of the headers alone, of a packet with HeaderICRC: the ICRC does
+// not cover the pad.
+func (s Sum) FinishHeaders(tail []byte, pad int) int {
+	clear(tail[:pad])
 	binary.LittleEndian.PutUint32(tail[pad:], uint32(s))
 	return pad + icrcLen
 }
@@ -154,9 +160,41 @@ func (f Flow) Check(datagram []byte, e *Explainer) (id uint16, ok bool) {
 	if !validLength(len(datagram)) {
 		return 0, false
 	}
-	received, computed := Received(datagram), f.ICRC(datagram, 0)
+	return f.CheckFirst(datagram, len(datagram)-icrcLen, 0, e)
+}
+
+// CheckFirst is Check for an ICRC that covers the headers before the datagram and its first n bytes. It is
+// fastest if the identification is guess. Decode must accept the length of the datagram.
+func (f Flow) CheckFirst(datagram []byte, n int, guess uint16, e *Explainer) (id uint16, ok bool) {
+	received, computed := Received(datagram), uint32(f.Begin(datagram[:n], len(datagram), guess))
 	if received == computed || f.ipv6 {
-		return 0, received == computed
+		return guess, received == computed
 	}
-	return e.Explain(received, computed, len(datagram))
+	// CRC is linear: the difference is that of the identifications. The ICRC is as far from them as in a
+	// datagram of n bytes.
+	id, ok = e.Explain(received, computed, n+icrcLen)
+	return id ^ guess, ok
+}
+
+// CheckHeaders is Check for a packet with HeaderICRC: its ICRC covers the IP and UDP headers, with the
+// length of the whole datagram, and the headers up to the payload, but neither payload nor pad. Only
+// receivers that have offered to accept such packets may call it. Other senders may set the bit at
+// will, so if CheckHeaders fails, Check decides. Decode must accept the
+// datagram.
+func (f Flow) CheckHeaders(datagram []byte, e *Explainer) (id uint16, ok bool) {
+	if !validLength(len(datagram)) {
+		return 0, false
+	}
+	n := HeaderLen(datagram[0])
+	if n == 0 || n > len(datagram)-icrcLen {
+		return 0, false
+	}
+	return f.CheckFirst(datagram, n, 0, e)
+}
+
+// Restore turns a datagram with HeaderICRC into the packet of a sender without it, for tools that
+// decode captures: it clears the bit and writes an ICRC that covers everything.
+func (f Flow) Restore(datagram []byte, id uint16) {
+	datagram[bthAck] &^= flagHeaders
+	f.Seal(datagram, id)
 }

@@ -21,9 +21,14 @@ func slowICRC(src, dst netip.AddrPort, datagram []byte, id uint16) uint32 {
 
 // slowICRCFlags is slowICRC for an IPv4 header with other flags than "don't fragment".
 func slowICRCFlags(src, dst netip.AddrPort, datagram []byte, id uint16, flags byte) uint32 {
+	return slowICRCLen(src, dst, datagram, len(datagram), id, flags)
+}
+
+// slowICRCLen is slowICRCFlags for headers that name another length of the datagram.
+func slowICRCLen(src, dst netip.AddrPort, datagram []byte, length int, id uint16, flags byte) uint32 {
 	ones := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	b := append([]byte{}, ones...)
-	udp := len(datagram) + 8
+	udp := length + 8
 	if src.Addr().Is4() {
 		b = append(b, 0x45, 0xff)
 		b = binary.BigEndian.AppendUint16(b, uint16(udp+20))

@@ -18,12 +18,12 @@ type Bell struct {
 }
 
 // BellSize is the number of segment bytes used by a Bell.
-const BellSize = 2 * Line
+const BellSize = 2 * CacheLine
 
 // Init places b at the beginning of own and of peers, a part of the peer's segment.
 func (b *Bell) Init(own, peers []byte) {
-	b.rings, b.asleep = Word32(own, 0), Word32(own, Line)
-	b.theirRings, b.theirAsleep = Word32(peers, 0), Word32(peers, Line)
+	b.rings, b.asleep = Word32(own, 0), Word32(own, CacheLine)
+	b.theirRings, b.theirAsleep = Word32(peers, 0), Word32(peers, CacheLine)
 }
 
 // Ring wakes the peer if it sleeps. Calls must not overlap.

@@ -15,5 +15,5 @@ package shm
 // maxPieces is the maximum number of memory ranges in a transfer.
 const maxPieces = 4
 
-// Line is the size of a cache line. Words used concurrently by different sides are a line apart.
-const Line = 64
+// CacheLine is the size of a cache line. Words used concurrently by different sides are a line apart.
+const CacheLine = 64

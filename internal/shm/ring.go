@@ -17,14 +17,14 @@ const (
 	// Slots is the number of entries of a ring.
 	Slots = 1 << 8
 	// Header is the length of an entry's header.
-	Header = Line - headerAt
+	Header = CacheLine - headerAt
 	// MaxPayload is the maximum length of a payload.
 	MaxPayload = 4096
 	// RingSize is the size of a ring in bytes.
-	RingSize = Slots * (Line + stride)
+	RingSize = Slots * (CacheLine + stride)
 
 	// stride keeps the starts of payloads out of the same cache set.
-	stride   = MaxPayload + Line
+	stride   = MaxPayload + CacheLine
 	lengthAt = 4
 	headerAt = 8
 )
@@ -55,20 +55,23 @@ func (w *Writer) Room(n uint32) bool {
 	return Slots-(w.next-w.seen) >= n
 }
 
+// Written counts the entries written.
+func (w *Writer) Written() uint32 { return w.next }
+
 // Begin returns the header and the payload of the next entry, to be filled in before Publish. The
 // caller must have called Room.
 func (w *Writer) Begin(length int) (header, payload []byte) {
 	i := w.next % Slots
-	slot := w.ring[i*Line:][:Line:Line]
+	slot := w.ring[i*CacheLine:][:CacheLine:CacheLine]
 	binary.NativeEndian.PutUint32(slot[lengthAt:], uint32(length))
-	return slot[headerAt:], w.ring[Slots*Line+i*stride:][:length]
+	return slot[headerAt:], w.ring[Slots*CacheLine+i*stride:][:length]
 }
 
 // Publish makes the entry visible to the peer.
 func (w *Writer) Publish() {
 	slot := w.next % Slots
 	w.next++
-	Word32(w.ring, int(slot*Line)).Store(w.next)
+	Word32(w.ring, int(slot*CacheLine)).Store(w.next)
 }
 
 // Reader reads entries from the ring in the peer's segment.
@@ -85,8 +88,11 @@ func (r *Reader) Init(b []byte, taken *atomic.Uint32) { r.ring, r.taken = b[:Rin
 // Ready reports whether the ring has unreleased entries. It is safe for concurrent use.
 func (r *Reader) Ready() bool { return r.has(r.taken.Load()) }
 
+// Unread reports whether the ring has entries that Next has not returned.
+func (r *Reader) Unread() bool { return r.has(r.next) }
+
 func (r *Reader) has(next uint32) bool {
-	return Word32(r.ring, int(next%Slots*Line)).Load() == next+1
+	return Word32(r.ring, int(next%Slots*CacheLine)).Load() == next+1
 }
 
 // Next copies the header of the next entry to header and returns its payload, which stays in the
@@ -97,19 +103,20 @@ func (r *Reader) Next(header *[Header]byte) (payload []byte, ok, sound bool) {
 		return nil, false, false
 	}
 	i := r.next % Slots
-	slot := r.ring[i*Line:][:Line:Line]
+	slot := r.ring[i*CacheLine:][:CacheLine:CacheLine]
 	length := binary.NativeEndian.Uint32(slot[lengthAt:])
 	*header = [Header]byte(slot[headerAt:])
 	r.next++
 	if length > MaxPayload {
 		return nil, true, false
 	}
-	return r.ring[Slots*Line+i*stride:][:length], true, true
+	return r.ring[Slots*CacheLine+i*stride:][:length], true, true
 }
 
-// Release lets the peer reuse the entries read so far. It reports whether there were any.
-func (r *Reader) Release() bool {
-	if r.taken.Load() == r.next {
+// Release lets the peer reuse the entries read so far, and returns true, if there are at least n of
+// them. n must be positive.
+func (r *Reader) Release(n uint32) bool {
+	if r.next-r.taken.Load() < n {
 		return false
 	}
 	r.taken.Store(r.next)

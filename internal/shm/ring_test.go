@@ -55,7 +55,7 @@ func TestRing(t *testing.T) {
 				}
 				sent = sent[1:]
 			}
-			r.Release()
+			r.Release(1)
 			if len(sent) == 0 {
 				if _, ok, _ := r.Next(&header); ok || r.Ready() {
 					rt.Fatal("there is an entry that was not written")
@@ -100,7 +100,7 @@ func FuzzReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, length uint32, header []byte) {
 		_, r := rings()
 		for k := range uint32(3) {
-			slot := r.ring[k*Line:][:Line]
+			slot := r.ring[k*CacheLine:][:CacheLine]
 			binary.NativeEndian.PutUint32(slot[lengthAt:], length+k)
 			copy(slot[headerAt:], header)
 			binary.NativeEndian.PutUint32(slot, k+1)

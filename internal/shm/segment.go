@@ -7,24 +7,27 @@ import (
 )
 
 // Segment is memory that one side writes and the other only reads: words, grants to the peer, and a
-// ring of packets.
+// ring of packets and lines.
 //
-//	bell | taken | wants | in | self | grants to QPs | keys of lent regions | ring
+//	bell | taken | wants | in | self | grants and credits of QPs | keys of lent regions | ring
 type Segment []byte
 
 const (
 	takenAt = BellSize
-	wantsAt = takenAt + Line
-	inAt    = wantsAt + Line
-	selfAt  = inAt + Line // address of the segment in the owner's memory, its number, and its UDP address
+	wantsAt = takenAt + CacheLine
+	inAt    = wantsAt + CacheLine
+	selfAt  = inAt + CacheLine // address of the segment in the owner's memory, its number, and its UDP address
 	qpsAt   = 4096
-	mrsAt   = qpsAt + 8*Places
+	mrsAt   = qpsAt + qpSize*Places
 	ringAt  = mrsAt + 4*Places
 
 	// SegmentSize is the size of a segment.
 	SegmentSize = ringAt + RingSize
 	// NoRingSize is the size of a segment without a ring.
 	NoRingSize = ringAt
+
+	// qpSize is the size of a QP's grant and credit. The peer reads both in one cache line.
+	qpSize = 16
 
 	// Places is the number of grants and of keys in a segment. The low bits of a QP number or a key
 	// select the slot.
@@ -44,7 +47,10 @@ func (s Segment) Wants() *atomic.Uint32 { return Word32(s, wantsAt) }
 func (s Segment) In() *atomic.Uint32 { return Word32(s, inAt) }
 
 // Grant is the word of a QP: see GrantWord.
-func (s Segment) Grant(qpn uint32) *atomic.Uint64 { return Word64(s, qpsAt+8*int(qpn%Places)) }
+func (s Segment) Grant(qpn uint32) *atomic.Uint64 { return Word64(s, qpsAt+qpSize*int(qpn%Places)) }
+
+// Credit is the word of a QP's receives: see CreditWord.
+func (s Segment) Credit(qpn uint32) *atomic.Uint64 { return Word64(s, qpsAt+qpSize*int(qpn%Places)+8) }
 
 // Key is the word of a region: its key while access is granted, otherwise 0 or another region's
 // key.
@@ -106,3 +112,14 @@ func GrantOf(word uint64, from, qpn uint32) (g Grant, ok bool) {
 	g.Read, g.Write = word>>31&1 != 0, word>>32&1 != 0
 	return g, true
 }
+
+// CreditWord encodes the receives of a QP for requests without acknowledgements:
+//
+//	32 shortest | 0 posted
+//
+// posted counts the receives posted since RESET, used ones included. shortest is the length in bytes of
+// the shortest unused one.
+func CreditWord(posted, shortest uint32) uint64 { return uint64(shortest)<<32 | uint64(posted) }
+
+// CreditOf decodes a CreditWord.
+func CreditOf(word uint64) (posted, shortest uint32) { return uint32(word), uint32(word >> 32) }

@@ -74,6 +74,11 @@ func (w *Writer) NextIn(_ *Dest, _, size, _ int) (datagram []byte, k, fill int) 
 	return make([]byte, size), 0, 0
 }
 
+// NextWith returns buffers for a datagram that is never sent.
+func (w *Writer) NextWith(_ *Dest, _, head, tail, _ int, _ [][]byte) (before, behind []byte, k, fill int) {
+	return make([]byte, head), make([]byte, tail), 0, 0
+}
+
 // Flush sends all pending datagrams.
 func (w *Writer) Flush() (dropped int) { return 0 }
 

@@ -284,6 +284,20 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
+// TestChecksummed: datagrams have UDP checksums, which protect what the ICRC of the headers leaves out.
+func TestChecksummed(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		c := open(t, Config{Addr: netip.MustParseAddr(addr), Sockets: 2})
+		for _, fd := range c.send {
+			off, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NO_CHECK)
+			off6, err6 := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_TX)
+			if off != 0 || off6 != 0 || err != nil || err6 != nil {
+				t.Errorf("%s: SO_NO_CHECK = %d, %v, UDP_NO_CHECK6_TX = %d, %v, want both 0", addr, off, err, off6, err6)
+			}
+		}
+	}
+}
+
 // The IPv4 header has identification 0 and forbids fragmentation: the RoCE ICRC covers both.
 func TestIdentification(t *testing.T) {
 	raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)

@@ -22,6 +22,12 @@ const (
 	// batchBytes leaves space for one more run, so that a run is never cut short.
 	batchBytes = batchEnough + MaxDatagram
 
+	// batchPieces is the maximum number of pieces of memory in a batch. Two full runs of datagrams
+	// with 4 KiB of payload elsewhere have 62.
+	batchPieces = 256
+	// maxPieces is the maximum number of pieces of a payload.
+	maxPieces = 16
+
 	// maxFill is the maximum padding of a datagram to the length of its run, in bytes.
 	maxFill = 252
 
@@ -50,13 +56,22 @@ type batch struct {
 	// counts holds the number of datagrams in each message.
 	counts [batchMessages]uint8
 	dests  [batchMessages]*Dest
-	iovs   [batchMessages]unix.Iovec
-	// bytes holds all messages, one after the other.
+	// pieces holds the pieces of all messages, in order: parts of bytes, and payloads elsewhere.
+	pieces [batchPieces]unix.Iovec
+	// bytes holds all messages, one after the other, without payloads elsewhere.
 	bytes []byte
 	// n is the number of messages.
 	n int
 	// used is the number of bytes in use.
 	used int
+	// elsewhere is the number of bytes of payloads elsewhere.
+	elsewhere int
+	// numPieces is the number of complete pieces.
+	numPieces int
+	// first is the first piece of the last message.
+	first int
+	// from is the offset of the incomplete piece in bytes.
+	from int
 
 	// to is the destination of the last message.
 	to *Dest
@@ -85,7 +100,37 @@ func (w *Writer) Next(to *Dest, socket, size int) (datagram []byte, k int) {
 // the run's datagrams; it must be at least size, and a multiple of 4 like size. The capacity of the
 // datagram includes the fill.
 func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, fill int) {
-	b := w.batches[socket]
+	b, k, fill := w.next(to, socket, size, most)
+	return b.take(size, fill), k, fill
+}
+
+// NextWith is NextIn for a datagram whose payload stays where it is. The caller writes head and tail,
+// which are before and behind it. The payload has at most 16 pieces, which must stay
+// valid until the next Flush. The kernel reads it at some time until then.
+func (w *Writer) NextWith(to *Dest, socket, headSize, tailSize, most int, payload [][]byte) (head, tail []byte, k, fill int) {
+	size := headSize + tailSize
+	for _, p := range payload {
+		size += len(p)
+	}
+	b, k, fill := w.next(to, socket, size, most)
+	head = b.take(headSize, 0)
+	b.cut()
+	for _, p := range payload {
+		if len(p) == 0 {
+			continue
+		}
+		v := &b.pieces[b.numPieces]
+		v.Base = &p[0]
+		v.SetLen(len(p))
+		b.numPieces++
+	}
+	b.elsewhere += size - headSize - tailSize
+	return head, b.take(tailSize, fill), k, fill
+}
+
+// next prepares the batch of a socket for a datagram, and sends the batch first if it is full.
+func (w *Writer) next(to *Dest, socket, size, most int) (b *batch, k, fill int) {
+	b = w.batches[socket]
 	if b == nil {
 		b = &batch{fd: w.conn.send[socket], bytes: make([]byte, slotOffset+batchBytes)[slotOffset:]}
 		w.batches[socket] = b
@@ -95,7 +140,7 @@ func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, f
 		most = size
 	}
 	if k, fill = b.grow(to, size, segments); k == 0 {
-		if b.n == batchMessages || b.used >= batchEnough {
+		if b.n == batchMessages || b.used+b.elsewhere >= batchEnough || !b.hasPieces() {
 			w.send(b)
 		}
 		if b.n == 0 {
@@ -104,16 +149,34 @@ func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, f
 		fill = most - size
 		b.begin(to, most)
 	}
+	return b, k, fill
+}
+
+// hasPieces reports whether the batch has capacity for the pieces of another datagram, and for those that
+// complete the messages before it and its own.
+func (b *batch) hasPieces() bool { return b.numPieces+maxPieces+3 <= batchPieces }
+
+// take returns the next size bytes of the batch, and clears those of the fill behind them.
+func (b *batch) take(size, fill int) []byte {
 	at := b.used
 	b.used += size + fill
 	clear(b.bytes[at+size : b.used])
-	return b.bytes[at : at+size : b.used], k, fill
+	return b.bytes[at : at+size : b.used]
+}
+
+// cut completes the incomplete piece.
+func (b *batch) cut() {
+	v := &b.pieces[b.numPieces]
+	v.Base = &b.bytes[b.from]
+	v.SetLen(b.used - b.from)
+	b.numPieces++
+	b.from = b.used
 }
 
 // grow adds a datagram to the last message and returns its index, 0 if that is not possible, and
 // its fill.
 func (b *batch) grow(to *Dest, size, most int) (k, fill int) {
-	if !b.open || to != b.to || size > b.size || b.total+b.size > MaxDatagram {
+	if !b.open || to != b.to || size > b.size || b.total+b.size > MaxDatagram || !b.hasPieces() {
 		return 0, 0
 	}
 	if k = int(b.counts[b.n-1]); k >= most {
@@ -133,7 +196,7 @@ func (b *batch) begin(to *Dest, size int) {
 	b.end()
 	b.to, b.size, b.total, b.open = to, size, size, to.runs && !to.refused
 	b.counts[b.n], b.dests[b.n] = 1, to
-	b.iovs[b.n].Base = &b.bytes[b.used]
+	b.first = b.numPieces
 	b.n++
 }
 
@@ -142,9 +205,9 @@ func (b *batch) end() {
 	if b.n == 0 {
 		return
 	}
-	m, v := &b.msgs[b.n-1], b.iovs[b.n-1:b.n]
-	v[0].SetLen(b.total)
-	m.vectors(v)
+	b.cut()
+	m := &b.msgs[b.n-1]
+	m.vectors(b.pieces[b.first:b.numPieces])
 	m.name(&b.to.raw, b.to.raw.len)
 	c, n := &b.controls[b.n-1], 0
 	if b.counts[b.n-1] > 1 {
@@ -193,7 +256,9 @@ func (w *Writer) send(b *batch) {
 		from++
 	}
 	clear(b.dests[:b.n])
+	clear(b.pieces[:b.numPieces]) // payloads may be freed
 	b.n, b.used, b.open, b.to = 0, 0, false, nil
+	b.elsewhere, b.numPieces, b.first, b.from = 0, 0, 0, 0
 }
 
 // writable waits, up to sendPatience, until a socket accepts more data.

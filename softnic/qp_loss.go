@@ -1,0 +1,229 @@
+package softnic
+
+import (
+	"time"
+
+	"ibverbx/internal/ring"
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// lossState is the requester's knowledge of losses.
+type lossState struct {
+	// wentBack is set after a go-back for a gap at wentTo.
+	wentBack bool
+	wentTo   roce.PSN
+	// wentAt and probedAt are the times of the last go-back and of the last probe.
+	wentAt, probedAt int64
+	trip             roundTrip
+	caution
+}
+
+// roundTrip measures how long the peer takes to answer, one packet at a time.
+type roundTrip struct {
+	// running is set while packet psn, first sent at time at, is being measured.
+	running bool
+	// again is set after a timer has fired: packet againPSN was sent again at againAt.
+	again bool
+	// guess is set if the next measurement replaces smooth.
+	guess bool
+	// rest counts the packets to skip before the next measurement, because the clock costs time.
+	rest          uint8
+	psn, againPSN roce.PSN
+	at, againAt   int64
+	// smooth is the average of the measurements, 0 before the first one. spread is their average distance from it.
+	smooth, spread int64
+	// least is the shortest measurement.
+	least int64
+}
+
+// tripRest is the number of packets with an ACK request skipped between two measurements.
+const tripRest = 15
+
+// measure starts measuring packet psn, a first transmission with an ACK request.
+func (q *qp) measure(psn roce.PSN) {
+	if t := &q.loss.trip; t.rest > 0 {
+		t.rest--
+	} else if !t.running {
+		t.running, t.psn, t.at = true, psn, q.core.clock()
+	}
+}
+
+// measured takes the answer to the measured packet.
+func (q *qp) measured() {
+	t := &q.loss.trip
+	d := q.tripSince(t.at)
+	if t.running, t.again = false, false; t.smooth == 0 || t.guess {
+		t.guess = t.smooth == 0
+		t.smooth, t.spread = d, d/2
+	} else {
+		t.spread += (max(d-t.smooth, t.smooth-d) - t.spread) / 4
+		t.smooth += (d - t.smooth) / 8
+		t.rest = tripRest
+	}
+	if t.least == 0 || d < t.least {
+		t.least = d
+	}
+}
+
+// sentAgain notes that the timer has fired and packet una is sent again. The next answer may be to either copy, so it
+// measures nothing. If that was needless, the peer answers twice (see answeredTwice).
+func (q *qp) sentAgain(now int64) {
+	t := &q.loss.trip
+	t.running, t.rest = false, 0
+	t.again, t.againPSN, t.againAt = true, q.una, now
+}
+
+// answeredTwice takes an unexpected answer to packet psn. If a timer had made the QP send that packet again, then the
+// peer has answered the first copy too, and takes longer than the timer. A timer that grows without this
+// evidence would grow without a limit on a path that only loses packets.
+func (q *qp) answeredTwice(psn roce.PSN) {
+	t := &q.loss.trip
+	if !t.again || psn.Sub(t.againPSN) < 0 || psn.Sub(q.una) >= 0 {
+		return
+	}
+	t.again = false
+	if d := q.tripSince(t.againAt); d > t.smooth {
+		t.smooth, t.spread, t.guess = d, d/2, true
+	}
+}
+
+// tripSince returns the length of a round trip that has just ended. One of them may be much too long, because this
+// process did not run, so it counts at most as the QP's timeout or as four times the average.
+func (q *qp) tripSince(at int64) int64 {
+	d := max(q.core.clock()-at, 1)
+	if s := q.loss.trip.smooth; s > 0 {
+		d = min(d, max(int64(verbs.AckTimeout(q.attr.Timeout)), 4*s))
+	}
+	return d
+}
+
+// timeout returns how long to wait for an answer, 0 before the first measurement.
+func (t *roundTrip) timeout() int64 { return t.smooth + max(4*t.spread, t.smooth) }
+
+// caution limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss wastes the packets in
+// flight. On a path with many losses, the window is the number of packets that usually pass between two of them, so
+// no more are wasted than pass. At 1 % loss on a link that holds 256 packets, a QP alone on the link gets 0.21 of it with
+// 1.9 times the packets needed. With the whole window, which leaves nothing for others, it gets 0.27 with 3.5 times.
+type caution struct {
+	// run counts packets acknowledged since the last go-back.
+	run uint64
+	// usual is the average of run at a go-back, in sixteenths of a packet, 0 before the first one.
+	usual int64
+	// losses counts go-backs up to maxLosses. They weigh the same in usual until then.
+	losses uint32
+	// limit is the most packets that may be unacknowledged, 0 if only the windows of the link count.
+	limit uint32
+}
+
+const (
+	// minLimit is the lowest limit, for paths that lose most packets.
+	minLimit = 4
+	// firstLosses is the weight of the window in the average before the first loss.
+	firstLosses = 3
+	maxLosses   = 16
+)
+
+// lost adapts the limit at a go-back.
+func (q *qp) lost() {
+	c := &q.loss.caution
+	if c.run == 0 {
+		return // no packet has passed since the last go-back: it is the same loss
+	}
+	n, _ := q.core.traits.windows(q.path, q.seg)
+	if c.usual == 0 {
+		c.usual, c.losses = 16*int64(n), firstLosses
+	}
+	c.losses = min(c.losses+1, maxLosses)
+	c.usual += (16*int64(min(c.run, 4*uint64(n))) - c.usual) / int64(c.losses)
+	c.run = 0
+	q.setLimit(uint64(c.usual) * 15 / 256)
+}
+
+// passed counts acknowledged packets. A limit grows when four times as many as usual have passed.
+func (q *qp) passed(n uint32) {
+	c := &q.loss.caution
+	if c.run += uint64(n); c.limit > 0 && c.run/4 > uint64(c.limit) {
+		q.setLimit(c.run / 4)
+	}
+}
+
+// setLimit limits the unacknowledged packets to n, or less if the windows of the link are smaller.
+func (q *qp) setLimit(n uint64) {
+	q.window, q.longWindow = q.core.traits.windows(q.path, q.seg)
+	if q.loss.limit = 0; n < uint64(q.window) {
+		q.loss.limit = uint32(max(n, minLimit))
+		q.window, q.longWindow = min(q.window, q.loss.limit), min(q.longWindow, q.loss.limit)
+	}
+	q.setAsking()
+}
+
+// setAsking selects the packets of a long message that have an ACK request.
+func (q *qp) setAsking() {
+	part := 4
+	if q.core.wire != nil && q.loss.limit == 0 {
+		part = 2 // an acknowledgement is a system call on both sides
+	}
+	q.ackMask = roce.PSN(ring.CeilPow2((int(q.longWindow)+part-1)/part) - 1)
+}
+
+// goBackOnce goes back, but only once for the same gap: all packets that were in flight behind a
+// loss report it.
+func (q *qp) goBackOnce() {
+	switch {
+	case q.loss.wentBack && q.loss.wentTo == q.una:
+	case q.wentNow():
+		q.doubt()
+	default:
+		q.loss.wentBack, q.loss.wentTo = true, q.una
+		q.goBack()
+	}
+}
+
+// wentNow reports whether the last go-back is so recent that a reported loss must be an earlier one. Without a
+// timeout it never is.
+func (q *qp) wentNow() bool {
+	return q.attr.Timeout != 0 && q.core.clock()-q.loss.wentAt < q.loss.trip.least/2
+}
+
+// doubt ignores the report of a loss that seems to stem from packets sent before the last go-back. The peer reports
+// a loss only once, so it is probed soon in case that was wrong.
+func (q *qp) doubt() {
+	if q.timerIdx >= 0 && !q.rnrWait {
+		q.armedUna = q.una
+		q.core.timers.set(q, min(q.deadline, q.loss.wentAt+q.loss.trip.timeout()))
+	}
+}
+
+// goBack sends again from the oldest unacknowledged packet on. The peer's time starts again.
+func (q *qp) goBack() {
+	q.nic.stats.GoBacks++
+	q.trouble.GoBacks++
+	q.loss.wentAt = q.core.clock()
+	q.loss.trip.running, q.loss.trip.again = false, false
+	q.lost()
+	q.seek(q.una)
+	if q.timerIdx >= 0 && !q.rnrWait {
+		q.core.timers.drop(q)
+	}
+	q.core.lists.tx.push(q)
+}
+
+// armTimer starts the peer's time: the QP's timeout, or longer if the peer usually takes longer.
+func (q *qp) armTimer(now int64) {
+	q.armedUna, q.excused = q.una, false
+	if l := q.core.traits.shm; l != nil {
+		q.peerTook = l.near.peers.Taken().Load()
+	}
+	if q.paced {
+		q.core.timers.set(q, now+int64(paceTimeout))
+		return
+	}
+	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
+	t := int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond)) << min(q.nic.patience, 2)
+	q.deadline = now + max(t, q.loss.trip.timeout())
+	if q.probePause = int64(q.core.traits.probeAfter) << q.nic.patience; q.probePause > 0 {
+		q.probePause = max(q.probePause, 2*q.loss.trip.smooth)
+	}
+	q.setTimer(now)
+}

@@ -1,0 +1,89 @@
+package softnic
+
+import (
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+const (
+	// creditLow is the number of unused credits below which new receives are shown to the peer immediately.
+	creditLow = 8
+	// creditBatch is the number of new receives at which the credit is always updated. Each update costs both sides a cache miss.
+	creditBatch = 64
+)
+
+// posted updates the credits after the program has posted n receives.
+func (q *qp) posted(n int) {
+	r := &q.rq.ring
+	if r.Len() == n {
+		q.shortest = shm.MaxPayload
+	}
+	for seq := r.Tail() - uint32(n); seq != r.Tail(); seq++ {
+		q.shortest = min(q.shortest, q.fits(r.At(seq)))
+	}
+	q.showCredit()
+}
+
+// fits returns the number of bytes that fit a receive until one of its regions is closed. It returns 0 for a list.
+func (q *qp) fits(w *recvWQE) (n uint32) {
+	if w.numSGE > verbs.MaxSGE {
+		return 0
+	}
+	for k := range w.sge[:w.numSGE] {
+		s, m := &w.sge[k], q.nic.mrs.get(w.sge[k].LKey)
+		if _, ok := m.find(q.pd, s.Addr, s.Length, verbs.AccessLocalWrite); !ok {
+			break
+		}
+		m.received = true
+		if n += min(s.Length, shm.MaxPayload); n >= shm.MaxPayload {
+			break
+		}
+	}
+	return n
+}
+
+// showCredit shows new receives to the peer if its credits may run out or there are many.
+func (q *qp) showCredit() {
+	tail := q.rq.ring.Tail()
+	if n := tail - q.shown; !q.credited || n == 0 || (n < creditBatch && int32(q.shown-q.rq.ring.Head()) >= creditLow) {
+		return
+	}
+	q.publishCredit(tail)
+}
+
+// publishCredit shows the receives up to tail to the peer.
+func (q *qp) publishCredit(tail uint32) {
+	q.shown = tail
+	q.core.traits.shm.near.own.Credit(q.num).Store(shm.CreditWord(tail-q.base, min(q.shortest, q.seg)))
+}
+
+// giveCredit starts showing receives to the peer, after a grant. It does nothing for an SRQ, whose receives other QPs may use, or if GPU
+// memory is registered, because its copies can fail.
+func (q *qp) giveCredit() {
+	if q.srq == nil && q.nic.mrs.devices.Load() == nil {
+		q.credited = true
+		q.publishCredit(q.rq.ring.Tail())
+	}
+}
+
+// restartCredits restarts the count of receives after a reset.
+func (s *lineState) restartCredits(tail uint32) { *s = lineState{base: tail, shown: tail} }
+
+// distrust reduces the length of all receives shown to the peer to 0, and serves the ring. The caller is about to close region m, which some of
+// these receives may use.
+func (l *ShmLink) distrust(m *mr) {
+	changed := false
+	for q := range l.near.nic.qps.all() {
+		if q.pd != m.pd || q.shortest == 0 || q.rq.ring.Len() == 0 {
+			continue
+		}
+		if q.shortest = 0; q.credited {
+			changed = true
+			q.publishCredit(q.shown)
+		}
+	}
+	if changed {
+		l.near.grace()
+		l.catchUp()
+	}
+}

@@ -1,0 +1,166 @@
+package softnic
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// Neighbor is a NIC in another process that shares memory with a local NIC: see Introduce.
+type Neighbor struct {
+	conn *shm.Conn
+	// done is closed when the two no longer share memory.
+	done chan struct{}
+}
+
+// Introduce lets the RC QPs of a NIC on a UDPLink execute WRITEs and READs directly in the memory of the
+// process at the other end of conn, which must do the same. Only QPs with the given Seal that are
+// connected to the other NIC do so; nil selects QPs without one. Either side maps a region of the other
+// after its first request with the region's key, which travels as packets. Requests that cannot be
+// executed directly always do, as do all requests after either side has exited or closed its Neighbor.
+//
+// The caller must know whose process it is: conn proves only that it belongs to the same user. Introduce
+// takes ownership of conn and closes it on error. Close the Neighbor before the Seal. It works on Linux only.
+func Introduce(ctx verbs.Context, conn *net.UnixConn, seal verbs.Seal) (*Neighbor, error) {
+	if conn == nil {
+		return nil, verbs.NewOpError("introduce neighbor", "", 0, verbs.Invalidf("no connection"))
+	}
+	n, err := introduce(ctx, conn, seal)
+	if err != nil {
+		_ = conn.Close() // the first error says more
+		return nil, verbs.NewOpError("introduce neighbor", "", 0, err)
+	}
+	return n, nil
+}
+
+func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, error) {
+	x, ok := ctx.(*hostContext)
+	if !ok || x == nil || x.core.wire == nil {
+		return nil, verbs.ErrNotSupported
+	}
+	c, err := shm.NewConn(conn)
+	if err != nil {
+		return nil, err
+	}
+	w := x.core.wire
+	b := &neighbor{nic: x.nic, conn: c, introduced: true, seal: s}
+	at, err := w.enroll(x, b)
+	if err != nil {
+		return nil, err
+	}
+	_, _, err = b.meet(shm.NoRingSize, at)
+	n := &Neighbor{conn: c, done: make(chan struct{})}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		if err = x.usable(); err == nil && len(w.neighbors) >= maxNeighbors {
+			err = verbs.ErrLimit
+		}
+	}
+	if err != nil {
+		b.unmap()
+		b.release()
+		return nil, err
+	}
+	w.alone.Store(true)
+	w.settleIn(b)
+	w.neighborhood.running.Go(func() {
+		defer close(n.done)
+		b.listen()
+		w.part(b)
+	})
+	return n, nil
+}
+
+// enroll makes b a user of its Seal, and returns the address where the NIC receives the Seal's packets.
+func (w *udpWire) enroll(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := x.usable(); err != nil {
+		return at, err
+	}
+	g, err := w.nic.sealing(b.seal)
+	if err != nil {
+		return at, err
+	}
+	b.release = g.leave
+	return w.nic.port(g).conn.Addr(), nil
+}
+
+// made reports whether Introduce returned the Neighbor.
+func (n *Neighbor) made() bool { return n != nil && n.conn != nil }
+
+// Done returns a channel that closes when the NICs stop sharing memory. It is nil for the zero value.
+func (n *Neighbor) Done() <-chan struct{} {
+	if !n.made() {
+		return nil
+	}
+	return n.done
+}
+
+// Close stops the sharing of memory. When it returns, neither side accesses the other's memory. Outstanding
+// requests continue as packets. Close returns verbs.ErrClosed for the zero value.
+func (n *Neighbor) Close() error {
+	if !n.made() {
+		return verbs.ErrClosed
+	}
+	_ = n.conn.Close() // the goroutine may have closed it
+	<-n.done
+	return nil
+}
+
+// ask requests a region that an introduced neighbor has not lent. The pauses between requests for one key double, since the
+// neighbor may lack the memory or its socket may be full.
+func (b *neighbor) ask(key uint32) {
+	if !b.introduced {
+		return
+	}
+	r := b.files.under(key)
+	if r == nil && b.files.set(key, shmRegion{key: key}) {
+		r = b.files.under(key)
+	}
+	if r == nil || r.access != 0 {
+		return // too many are known, or the request exceeds the region
+	}
+	if r.asked++; r.asked&(r.asked-1) == 0 {
+		b.conn.Send(shm.Message{Kind: shm.Want, Key: key}, -1)
+	}
+}
+
+// asked lends a region on request. The neighbor must know the key, as for packets, and have a QP in the region's protection domain. It
+// reports false after too many wrong keys.
+func (b *neighbor) asked(key uint32) bool {
+	c := b.nic.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := b.nic.mrs.get(key)
+	if m == nil || !b.serves(m.pd) {
+		b.wrongKeys++
+		return b.wrongKeys < maxWrongKeys
+	}
+	if b.lent(m).Load() != key {
+		b.lend(m)
+	}
+	return true
+}
+
+// serves reports whether a QP of a protection domain is connected to the neighbor.
+func (b *neighbor) serves(d *pd) bool {
+	for q := range b.nic.qps.all() {
+		if q.pd == d && b.leadsTo(q) {
+			return true
+		}
+	}
+	return false
+}
+
+// known returns the neighbor that q is connected to, or nil.
+func (w *udpWire) known(q *qp) *neighbor {
+	if i := slices.IndexFunc(w.neighbors, func(b *neighbor) bool { return b.leadsTo(q) }); i >= 0 {
+		return w.neighbors[i]
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package softnic
+
+import (
+	"ibverbx/internal/roce"
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// catchUp serves all entries that are in the ring now.
+func (l *ShmLink) catchUp() {
+	for left := shm.Slots; left > 0 && l.reader.Unread(); left -= shmBatch {
+		l.take()
+	}
+}
+
+// serveLine serves a line. It reports false if the entry is malformed.
+func (l *ShmLink) serveLine(header *[shm.Header]byte, payload []byte) bool {
+	m := &l.ends.line
+	b, ok := m.Decode(header, payload)
+	if !ok {
+		return false
+	}
+	if q := l.near.nic.qps.get(m.QPN); q == nil || !q.takeLine(m, b, &l.from) {
+		l.unfold(m, b)
+	}
+	return true
+}
+
+// takeLine executes a line, after the checks that the responder applies to a packet: the peer may have written anything. It reports false in any
+// unusual case, which the responder then handles as a packet.
+func (q *qp) takeLine(m *shm.Line, b []byte, from *path) bool {
+	n := q.nic
+	if q.typ != verbs.RC || !receivable[q.state] || (q.state == verbs.StateRTR && !q.commEst) || !n.portUp || n.observe != nil ||
+		roce.PSN(m.PSN) != q.epsn || q.msgKind != 0 || q.dying || q.hasCur || q.srq != nil || q.sealing != nil ||
+		q.rq.ring.Len() == 0 || q.recvCQ.full() || n.mrs.devices.Load() != nil || !q.knows(from) {
+		return false
+	}
+	w, op := q.rq.ring.Front().alone(), verbs.WCRecvRDMAWithImm
+	switch {
+	case w == nil:
+		return false
+	case m.Flags&shm.LineSend != 0:
+		op = verbs.WCRecv
+		if len(b) > 0 && (m.Length > q.seg || q.scatterBytes(w.sge[:w.numSGE], 0, b, ofPeer) != verbs.StatusSuccess) {
+			return false
+		}
+	case q.attr.Access&verbs.AccessRemoteWrite == 0 || m.Length > maxMsgSize:
+		return false
+	case m.Length > 0:
+		if _, ok := n.mrs.get(m.Key).find(q.pd, m.Addr, m.Length, verbs.AccessRemoteWrite); !ok {
+			return false
+		}
+	}
+	wc := q.recvCQ.push(q.rq.used, 1, m.Flags&shm.LineSolicited != 0)
+	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, verbs.StatusSuccess, op, q.num, m.Length
+	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
+	if m.Flags&shm.LineImm != 0 {
+		wc.Flags, wc.Imm = verbs.WCWithImm, m.Imm
+	}
+	q.rq.ring.Drop(1)
+	q.filled()
+	q.epsn, q.asked = q.epsn.Add(1), 0
+	q.msn++
+	n.stats.PacketsReceived++
+	q.showCredit()
+	return true
+}
+
+// unfold converts a line to a packet and passes it to the NIC.
+func (l *ShmLink) unfold(m *shm.Line, b []byte) {
+	p := &l.ends.packet
+	op := sendOpcodes[verbs.OpRDMAWriteWithImm]
+	p.length, p.numSegs = m.Length, 0 // the bytes are in place
+	if m.Flags&shm.LineSend != 0 {
+		if op = sendOpcodes[verbs.OpSend]; m.Flags&shm.LineImm != 0 {
+			op = sendOpcodes[verbs.OpSendWithImm]
+		}
+		p.setPayload(b)
+	}
+	p.Header = roce.Header{
+		Opcode: roce.RC | op[1][1], DestQPN: m.QPN, PSN: roce.PSN(m.PSN), Imm: m.Imm, Solicited: m.Flags&shm.LineSolicited != 0,
+		VA: m.Addr, RKey: m.Key, DMALen: m.Length, PKey: roce.PKeyDefault, Migrated: true,
+	}
+	p.path = &l.from
+	l.near.nic.receive(p)
+}

@@ -1,0 +1,162 @@
+//go:build linux
+
+package softnic
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// TestShmPeerStopped: requests to a peer that no longer reads its ring, such as a stopped process, fail with RETRY_EXC_ERR. Lines complete
+// without the peer until the ring is full.
+func TestShmPeerStopped(t *testing.T) {
+	for name, credits := range map[string]uint32{"packets": 0, "lines": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			s, p := newShmBesieged(t)
+			q := s.qps[0]
+			q.core.mu.Lock()
+			q.attr.Timeout, q.attr.RetryCount, q.retryLeft = 8, 2, 2 // 1 ms
+			q.core.mu.Unlock()
+			p.grant(q, credits)
+			wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 8, LKey: s.key})
+			done := 0
+			for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
+				_, _ = q.PostSend([]verbs.SendWR{wr}) // the queue may be full
+				var wcs [16]verbs.WC
+				n, err := q.sendCQ.Poll(wcs[:])
+				check(t, err)
+				for _, wc := range wcs[:n] {
+					if wc.Status == verbs.StatusSuccess {
+						done++
+						continue
+					}
+					if wc.Status != verbs.StatusRetryExcErr {
+						t.Errorf("the first failed request ends with %v, want %v", wc.Status, verbs.StatusRetryExcErr)
+					}
+					if lines := shm.Slots - shmReserve; credits > 0 && done != lines || credits == 0 && done != 0 {
+						t.Errorf("%d requests have completed before, want %d lines or no packets", done, lines)
+					}
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("no request has failed, and %d have completed", done)
+				}
+			}
+		})
+	}
+}
+
+// grant lets q access the besieger's memory, with credits for receives of any length.
+func (p *shmBesieger) grant(q *qp, credits uint32) {
+	p.segment.Credit(q.attr.DestQPN).Store(shm.CreditWord(credits, shm.MaxPayload))
+	p.segment.Grant(q.attr.DestQPN).Store(shm.GrantWord(shm.Grant{Domain: 1, Read: true, Write: true}, q.attr.SQPSN+q.num, q.attr.DestQPN))
+}
+
+// TestShmLineRefused: a line that the responder would refuse as a packet has the same effect. One that it would accept completes a
+// receive.
+func TestShmLineRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		m     shm.Line
+		state verbs.QPState
+		got   int // completions
+	}{
+		"a SEND":               {shm.Line{Flags: shm.LineSend, Length: 8}, verbs.StateRTS, 1},
+		"a WRITE":              {shm.Line{Flags: shm.LineImm, Key: 1, Length: guardBytes}, verbs.StateRTS, 1},
+		"a WRITE of no bytes":  {shm.Line{Flags: shm.LineImm, Key: 7}, verbs.StateRTS, 1},
+		"another PSN":          {shm.Line{Flags: shm.LineSend, PSN: 1}, verbs.StateRTS, 0},
+		"an earlier PSN":       {shm.Line{Flags: shm.LineSend, PSN: 1<<24 - 1}, verbs.StateRTS, 0},
+		"a UC QP":              {shm.Line{Flags: shm.LineSend, QPN: 1}, verbs.StateRTS, 0},
+		"no QP":                {shm.Line{Flags: shm.LineSend, QPN: 99}, verbs.StateRTS, 0},
+		"past the region":      {shm.Line{Flags: shm.LineImm, Key: 1, Addr: 1, Length: guardBytes}, verbs.StateErr, 2},
+		"an unknown key":       {shm.Line{Flags: shm.LineImm, Key: 7, Length: 1}, verbs.StateErr, 2},
+		"longer than the MTU":  {shm.Line{Flags: shm.LineSend, Length: 257}, verbs.StateErr, 2},
+		"too long to be real":  {shm.Line{Flags: shm.LineImm, Key: 1, Length: 1<<32 - 1}, verbs.StateErr, 2},
+		"an overflowing range": {shm.Line{Flags: shm.LineImm, Key: 1, Addr: 1<<64 - 8, Length: 16}, verbs.StateErr, 2},
+	} {
+		s, p := newShmBesieged(t)
+		p.enter(0, shmLineEntry(c.m), s)
+		got := 0
+		var wcs [16]verbs.WC
+		for range 4 {
+			n, err := s.qps[0].sendCQ.Poll(wcs[:])
+			check(t, err)
+			got += n
+			for _, wc := range wcs[:n] {
+				if (wc.Status == verbs.StatusSuccess) != (c.state == verbs.StateRTS) {
+					t.Errorf("%s: the receive ends with %v", name, wc.Status)
+				}
+			}
+		}
+		if state := s.qps[0].State(); state != c.state || got != c.got {
+			t.Errorf("%s: the QP is in %v with %d completions, want %v with %d", name, state, got, c.state, c.got)
+		}
+	}
+}
+
+// completions returns the completions of a QP's sends, without waiting.
+func completions(q *qp) []verbs.WC {
+	var wcs [4]verbs.WC
+	n, _ := q.sendCQ.Poll(wcs[:]) // after an error n is 0
+	return wcs[:n]
+}
+
+// TestShmPollClosed: polling a CQ of a closed NIC is an error.
+func TestShmPollClosed(t *testing.T) {
+	s, _ := newShmBesieged(t)
+	cq := s.qps[0].sendCQ
+	check(t, s.nic.Close())
+	var wcs [4]verbs.WC
+	if n, err := cq.Poll(wcs[:]); n != 0 || err == nil {
+		t.Errorf("Poll = %d, %v, want an error", n, err)
+	}
+}
+
+// TestShmLinesNeedCredits: a peer without credits, such as one with an SRQ, never gets lines, however many packets it has received.
+func TestShmLinesNeedCredits(t *testing.T) {
+	s, p := newShmBesieged(t)
+	q := s.qps[0]
+	p.grant(q, 0)
+	p.segment.Credit(q.attr.DestQPN).Store(0)
+	q.core.mu.Lock()
+	q.spent = 1<<31 + 1
+	q.core.mu.Unlock()
+	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}})
+	check(t, err)
+	if wcs := completions(q); len(wcs) > 0 {
+		t.Errorf("completed without a credit: %+v", wcs)
+	}
+}
+
+// TestShmLinesNeedGrant: credits of a QP that the peer has connected to another QP are not used.
+func TestShmLinesNeedGrant(t *testing.T) {
+	s, p := newShmBesieged(t)
+	q := s.qps[0]
+	p.grant(q, 100)
+	other := shm.Grant{Domain: 1, Read: true, Write: true}
+	p.segment.Grant(q.attr.DestQPN).Store(shm.GrantWord(other, q.attr.SQPSN+q.num+1, q.attr.DestQPN))
+	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}})
+	check(t, err)
+	if wcs := completions(q); len(wcs) > 0 {
+		t.Errorf("completed without a grant: %+v", wcs)
+	}
+}
+
+// TestShmCreditsOfClosedRegion: if the region of a receive is closed while the peer has no credits, later credits exclude its bytes.
+func TestShmCreditsOfClosedRegion(t *testing.T) {
+	s, _ := newShmBesieged(t)
+	q := s.qps[0]
+	s.nic.SetPort(false)
+	for m := range s.nic.mrs.all() {
+		check(t, m.Close())
+		break
+	}
+	s.nic.SetPort(true)
+	if posted, shortest := shm.CreditOf(q.core.traits.shm.near.own.Credit(q.num).Load()); shortest != 0 {
+		t.Errorf("%d receives of %d bytes are shown, want 0 bytes", posted, shortest)
+	}
+}
