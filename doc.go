@@ -49,7 +49,7 @@
 //	surface   surface_qp       VirtualQP: construction, posts, close; requests and completions of the user
 //	          surface_cq       VirtualCQ: physical CQs, barriers, and the ready list of VirtualQPs to drive
 //	          surface_poll     Poll, Arm, Wait, Serve; routes completions to lanes
-//	          surface_observe  Stats and events
+//	          surface_observe  Stats, events, and log records of lanes and rails
 //	send      send_ring        sender: the ring of requests, completions, reports
 //	          send_dispatch    dispatches requests to lanes: fragments, runs, stripes
 //	          send_policy      picker: the lane of the next fragment
@@ -62,10 +62,11 @@
 //	recv      recv_receiver    receiver: the user's receives and the engine's
 //	          recv_shared      receives in one SRQ per rail
 //	failover  failover_lanes   removes lanes from service and moves their requests
-//	          failover_down    agrees with the peer on the received data
+//	          failover_agree   agrees with the peer on received data and rails
 //	          failover_rebuild lane states and the return to service
 //	          failover_control control messages, and the watchdog for deadlines
 //	fabric    fabric_rail      rails, regions, NIC events
+//	          fabric_return    what is made on a rail whose device had failed
 //	          fabric_card      cards and Connect
 //	          fabric_config    Config
 //	          fabric_cxxpeer   cards and connections for C++ peers

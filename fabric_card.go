@@ -71,7 +71,7 @@ type CardLane struct {
 	MaxRdAtomic     uint8     `json:"max_rd_atomic"`      // outstanding READs and atomics issued
 	MaxDestRdAtomic uint8     `json:"max_dest_rd_atomic"` // outstanding READs and atomics served
 	Extra           []byte    `json:"extra,omitempty"`    // opaque data of the provider
-	// Absent is set if the lane has no usable QP, because its device has failed. Only Rail is valid then. The lane
+	// Absent is set if the lane's device has failed and it cannot use its QP. Only Rail is valid then. The lane
 	// starts out of service, which needs Config.Control.
 	Absent bool `json:"absent,omitempty"`
 }
@@ -124,8 +124,8 @@ func (q *VirtualQP) Card() (*Card, error) {
 	return c, nil
 }
 
-// findAddresses returns the addresses of all rails, and keeps them: the peer accepts no others. A rail without a lane shows its address in a QP that is closed
-// again. If it cannot make one, no lane moves there.
+// findAddresses returns and records the addresses of all rails; the peer refuses any other address. For a rail without a lane it
+// opens a QP and closes it again. If that fails, no lane moves there.
 func (u *setup) findAddresses(lanes []CardLane) []verbs.GID {
 	if u.cfg.Control == nil || u.addresses != nil {
 		return u.addresses

@@ -78,9 +78,9 @@ type Config struct {
 	// own.
 	MaxInline int
 	// SignalInterval is the maximum number of physical requests on a lane that share one completion.
-	// Zero means 16, or a whole doorbell if it carries at most 8 KiB and no messages. SENDs, atomics and
-	// Spray notifications always get their own completion. For messages that consume receives, the
-	// peer's RecvDepth is a limit too.
+	// Zero means 16, or a whole doorbell if it carries at most 8 KiB and no messages. SENDs, atomics and,
+	// with CxxPeer, Spray notifications always get their own completion. For messages that consume
+	// receives, the peer's RecvDepth is a limit too.
 	SignalInterval int
 	// Now is a clock in nanoseconds, used by TwoChoices and Control. Posts and polls read it a few
 	// times; AutoPolicy on equal rails reads it rarely. All VirtualQPs of a VirtualCQ must use the same
@@ -103,8 +103,9 @@ type Config struct {
 	// Seal makes the NICs encrypt and authenticate all lanes' packets, with a secret shared by this
 	// VirtualQP and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.
 	Seal verbs.Seal
-	// Log receives a record of every event: failure of the VirtualQP at Error level, a lost rail and the
-	// first lost lane at Warn, their recovery at Info, other lanes at Debug. Nil disables logging.
+	// Log receives a record of every event: failure of the VirtualQP at Error level, a lost rail at Warn, its
+	// recovery at Info, lanes at Debug. If a lane is lost and its rail is not, "degraded" is at Warn
+	// and "recovered" at Info. Nil disables logging.
 	// VirtualCQ.Events reports the events in any case.
 	Log *slog.Logger
 	// CxxPeer is set when the peer is a VirtualQP of the torchcomms C++ implementation; see

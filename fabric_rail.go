@@ -56,13 +56,13 @@ type known struct {
 	onCaller bool   // posting moves the data, on the caller's core
 	// deviceCopies is verbs.PortAttr.DeviceCopies.
 	deviceCopies bool
-	assumed      bool // the device had failed, so the attributes are those of another rail
+	assumed      bool // the device had failed, so the attributes come from another rail
 }
 
 // NewRails returns the Rails of 1 to MaxRails NIC ports, with a protection domain on each. It returns
 // verbs.ErrInvalid for another number, a nil Context or an invalid path, and otherwise the NIC's error
 // with the rail. A device that has failed is an error only if all have. It joins later, unless its limits
-// turn out to be lower than those of the first other rail.
+// are lower than the limits of the first working rail.
 func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if len(cfgs) == 0 || len(cfgs) > MaxRails {
 		return nil, fmt.Errorf("make rails: %w", verbs.Invalidf("%d rails: want 1 to %d", len(cfgs), MaxRails))

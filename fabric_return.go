@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file keeps the engine working on the other rails while the device of one has failed. What cannot be created there is left out:
-// regions have no key, a VirtualCQ has an absentCQ, and a lane has an absentQP and starts out of service. Before failover rebuilds a lane
+// This file keeps the engine working on the other rails while the device of one has failed. Objects that cannot be created there are left out:
+// regions lack a key, a VirtualCQ has an absentCQ, and a lane has an absentQP and starts out of service. Before failover rebuilds a lane
 // on the rail, it creates the missing objects (VirtualCQ.revive). Only requests without a key for every rail are checked per lane.
 
 // assume gives rails whose device has failed the attributes of the first other rail. It returns failed if all devices have failed.
@@ -169,6 +169,16 @@ func (g *Region) registered(rail uint8) bool {
 	return g.mrs[rail&(MaxRails-1)] != nil
 }
 
+// registered reports whether the memory of all elements is registered on a rail.
+func registered(list []SGE, rail uint8) bool {
+	for i := range list {
+		if e := &list[i]; e.Length > 0 && !e.Region.registered(rail) {
+			return false
+		}
+	}
+	return true
+}
+
 // revive creates what could not be created on a rail while its device had failed: registrations, the CQ and the SRQ.
 func (c *VirtualCQ) revive(rail int) error {
 	r := c.rails
@@ -207,7 +217,7 @@ func (c *absentCQ) Resize(depth int) error {
 	return nil
 }
 
-// absentQP is the QP of a lane whose device had failed. err is the error of the device.
+// absentQP is the QP of a lane whose device had failed. err is the device's error.
 type absentQP struct{ err error }
 
 func (absentQP) Num() uint32                                   { return 0 }
@@ -229,103 +239,3 @@ func (l *lane) absent() bool {
 
 // errUnregistered means that memory is not registered on a rail: its device had failed.
 var errUnregistered = fmt.Errorf("%w: memory could not be registered on it", verbs.ErrDeviceFatal)
-
-// isPartial reports whether a request lacks a key on some rail.
-func (u *setup) isPartial(wr *SendWR, length uint64) bool {
-	if length == 0 {
-		return false
-	}
-	if wr.Flags&verbs.SendInline == 0 {
-		for i := range wr.NumSGE {
-			if wr.SGE[i].Length > 0 && wr.SGE[i].Region.whole.Load() == nil {
-				return true
-			}
-		}
-	}
-	return !isMessage(wr.Opcode) && slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0)
-}
-
-// carries reports whether a request has the keys for a local and a remote rail.
-func (r *sendSlot) carries(rail, remoteRail uint8) bool {
-	if r.plain || !r.partial {
-		return true
-	}
-	if r.flags&verbs.SendInline == 0 {
-		for i := range r.numSGE {
-			if e := &r.sge[i]; e.Length > 0 && !e.Region.registered(rail) {
-				return false
-			}
-		}
-	}
-	return isMessage(r.op) || r.keys[remoteRail&(MaxRails-1)].remote != 0
-}
-
-// checkPartial returns an error if no lane can ever carry a partial request: its memory is registered on different rails at the two ends.
-func (s *sender) checkPartial(r *sendSlot) error {
-	lanes := s.setup.lanes
-	switch {
-	case isMessage(r.op):
-		return nil // the message lane may go to another rail
-	case isAtomic(r.op):
-		lanes = []*lane{s.setup.messageLane}
-	}
-	if slices.ContainsFunc(lanes, func(l *lane) bool { return r.carries(l.life.home, l.life.remoteHome) }) {
-		return nil
-	}
-	return fmt.Errorf("%w: the memory of the two ends is registered on no lane's rails", verbs.ErrDeviceFatal)
-}
-
-// pick chooses the lane for the next n bytes of a request, among the lanes that it has keys for. See picker.pick.
-func (s *sender) pick(r *sendSlot, n uint32, whole bool) *lane {
-	if r.plain || !r.partial {
-		return s.picker.pick(n, whole)
-	}
-	return s.pickPartial(r, n, whole)
-}
-
-func (s *sender) pickPartial(r *sendSlot, n uint32, whole bool) *lane {
-	for _, l := range s.setup.lanes {
-		if !r.carries(l.rail, l.remoteRail) {
-			l.barred |= barKeyless
-		}
-	}
-	l := s.picker.pick(n, whole)
-	for _, l := range s.setup.lanes {
-		l.barred &^= barKeyless
-	}
-	return l
-}
-
-// registered reports whether a lane has the keys for a request.
-func (w *SendWR) registered(l *lane) bool {
-	for i := range w.NumSGE {
-		if w.SGE[i].Length > 0 && w.Flags&verbs.SendInline == 0 && !w.SGE[i].Region.registered(l.rail) {
-			return false
-		}
-	}
-	return isMessage(w.Opcode) || w.Remote.RKeys[l.remoteRail] != 0
-}
-
-// canMove reports whether the entries of a lane have the keys for other rails.
-func (s *sender) canMove(l *lane, rail, remoteRail uint8) bool {
-	for n := l.head; n != l.tail; n++ {
-		switch e := l.at(n); e.kind() {
-		case kindData, kindMessage, kindAtomic:
-			if !s.sends.of(e).carries(rail, remoteRail) {
-				return false
-			}
-		default:
-		}
-	}
-	return true
-}
-
-// registered reports whether a receive's memory is registered on a rail.
-func (w *RecvWR) registered(rail uint8) bool {
-	for i := range w.NumSGE {
-		if !w.SGE[i].Region.registered(rail) {
-			return false
-		}
-	}
-	return true
-}

@@ -266,8 +266,8 @@ func (w *watchdog) due(deadline int64) int64 {
 	return min(deadline+1, w.time.now+probeTime)
 }
 
-// watchRequests asks the peer for a sign of life if it is silent, and ends the VirtualQP if the
-// oldest request has missed its deadline.
+// watchRequests probes a silent peer, and fails the VirtualQP if the oldest request has missed its
+// deadline.
 func (f *failover) watchRequests() {
 	seq, waiting := f.send.sends.oldest()
 	if f.watchdog.silent(seq, waiting) {
@@ -293,7 +293,7 @@ func (f *failover) probePeer() {
 	}
 }
 
-// expire ends the VirtualQP because a request has missed its deadline.
+// expire fails the VirtualQP because a request has missed its deadline.
 func (f *failover) expire(r *sendSlot) {
 	r.fail(verbs.StatusRetryExcErr, 0)
 	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 // failover owns the state of the VirtualQP and of its lanes. With Config.Control it takes lanes out
-// of service (this file), agrees with the peer on what has arrived (failover_down.go) and brings lanes back
+// of service (this file), agrees with the peer on received data (failover_agree.go) and rebuilds lanes
 // (failover_rebuild.go). Without it, the loss of a lane ends the VirtualQP.
 type failover struct {
 	setup *setup
@@ -31,7 +32,7 @@ type failover struct {
 	shown   bool     // a failed completion, or an error of Wait, has shown err to the program
 	emptied barriers // the barriers of the rails from when the VirtualQP failed
 	out     int      // counts the lanes that are out of service
-	// stranded is when drive first saw no data lane in service; 0 while there is one.
+	// stranded is the time at which drive first saw all data lanes out of service. Otherwise it is 0.
 	stranded int64
 	away     bool // a lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
@@ -39,6 +40,7 @@ type failover struct {
 	unmet     uint8            // the peer's rails, one bit each, that its card had no address of
 	seen      [MaxRails]losses // what was handled of the rails' events
 	railPast  [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
+	report    *report          // nil before the first loss of a lane; written under VirtualQP.mu
 }
 
 // Times of failover, in nanoseconds.
@@ -107,6 +109,7 @@ func (f *failover) laneDown(l *lane, cause error) {
 		if l.role == roleData {
 			v.attempts = 0 // home is tried first
 		}
+		v.lostAt = now
 		f.notice(EventLaneDown, l, cause)
 	case laneProbing:
 	}
@@ -162,7 +165,7 @@ func (f *failover) fail(l *lane, cause error) {
 	f.setup.cq.failed = append(f.setup.cq.failed, f.setup.owner)
 	f.emptied = f.setup.cq.barriers()
 	e.Err = f.err
-	f.setup.cq.notice(e)
+	f.setup.cq.notice(&e, slog.LevelError)
 	for _, l := range f.setup.all {
 		if l.life.state == laneUp {
 			l.errState()
@@ -231,6 +234,7 @@ func (f *failover) reassign() {
 			continue
 		}
 		l.release()
+		f.report.failedOver(f, l)
 		f.moveAll(l, h)
 	}
 }
@@ -289,6 +293,9 @@ func (f *failover) drive() {
 	}
 	f.watchRails()
 	if f.out > 0 || f.away {
+		if f.report != nil && f.report.outage.pending && f.time.now-f.report.outage.since > degradedAfter {
+			f.report.logDegraded()
+		}
 		if slices.ContainsFunc(f.setup.lanes, func(l *lane) bool { return l.life.state == laneUp }) {
 			f.stranded = 0
 		} else if f.stranded == 0 {
@@ -475,4 +482,18 @@ func (f *failover) railDown(rail int, cause error) {
 			f.laneDown(l, cause)
 		}
 	}
+}
+
+// canMove reports whether the entries of a lane have the keys for other rails.
+func (s *sender) canMove(l *lane, rail, remoteRail uint8) bool {
+	for n := l.head; n != l.tail; n++ {
+		switch e := l.at(n); e.kind() {
+		case kindData, kindMessage, kindAtomic:
+			if !s.sends.of(e).carries(rail, remoteRail) {
+				return false
+			}
+		default:
+		}
+	}
+	return true
 }

@@ -88,6 +88,7 @@ func (f *failover) moveTo(l *lane, qp verbs.QP, rail uint8) {
 		there := counts.since(&l.life.before)
 		f.railPast[l.rail].add(&there)
 		l.life.before = counts
+		f.report.forsaken(f.setup.lanes, l.rail)
 	}
 	l.qp, l.num, l.rail = qp, qp.Num(), rail
 }
@@ -283,6 +284,9 @@ func (f *failover) restore(l *lane) {
 	l.posted = l.head
 	v.replayed.Add(uint64(l.load()))
 	l.speed = speed{}
+	if !l.idle() {
+		f.report.failedOver(f, l)
+	}
 	f.out--
 	for _, other := range f.setup.all {
 		if other.rail == l.rail && other.life.state == laneIdle {
@@ -380,6 +384,7 @@ type life struct {
 	// if there is none.
 	heir *lane
 
+	lostAt int64  // when the lane went out of service
 	deaths uint64 // counts how often the lane went out of service; written under VirtualQP.mu
 	// replayed counts the requests that other lanes took over or the next generation repeats.
 	replayed counter.Counter

@@ -148,7 +148,7 @@ func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	if !l.life.receives() {
 		return nil
 	}
-	if !wr.registered(l.rail) {
+	if !registered(wr.SGE[:wr.NumSGE], l.rail) {
 		return errUnregistered
 	}
 	wr.physical(l, &r.chain[0])

@@ -133,8 +133,8 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 	}
 }
 
-// stripeLimit is how many numbers fit the window, if no lane with plain WRITEs has to be covered first.
-func (d *dqplb) stripeLimit() (uint32, bool) {
+// notifyLimit returns the free part of the window, 0 if a lane with plain WRITEs must be covered first.
+func (d *dqplb) notifyLimit() (uint32, bool) {
 	if d.send.carried.first() >= 0 {
 		return 0, false
 	}
@@ -148,6 +148,18 @@ func (d *dqplb) notifyStripe(t stripe) stripe {
 	t.numbered, t.number = true, d.seq
 	d.seq = numberAfter(d.seq, t.count*t.cuts)
 	return t
+}
+
+// run sends each request with its number.
+func (d *dqplb) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
+	c, at := laneChain{taken: len(wrs), wrs: buf[:len(wrs)], consuming: uint32(len(wrs))}, l.tail
+	c.bytes, _ = d.send.fill(l, wrs, c.wrs, true)
+	for i := range c.wrs {
+		imm := wireImm(d.number() | dqplbLast)
+		c.wrs[i].Imm, l.at(at).imm = imm, imm
+		at++
+	}
+	return c
 }
 
 // numberAfter is the number that is n after another one. n is less than the modulus.

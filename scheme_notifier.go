@@ -61,9 +61,12 @@ type notifier interface {
 	// handOver gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
 	// room. Then it is called again later and continues where it stopped.
 	handOver(s *sendSlot) bool
-	// stripeLimit is how many fragments of notified requests a stripe may have now, 0 if something else has to be covered first, and
-	// whether lanes send records with them.
-	stripeLimit() (fragments uint32, recorded bool)
+	// notifyLimit returns the maximum number of fragments of notified requests in a stripe or run, 0 if earlier data must be covered first,
+	// and whether lanes send records with them.
+	notifyLimit() (fragments uint32, recorded bool)
+	// run builds a lane's chain from at most notifyLimit unfragmented notified requests, in the memory of buf. The lane has at least
+	// len(wrs) free entries. If the scheme needs more, the chain has fewer requests, or none.
+	run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain
 	// notifyStripe is called before the notified requests of a stripe are handed over. It returns the stripe with its numbers.
 	notifyStripe(t stripe) stripe
 	// advance is called by dispatch before doorbells are rung.
@@ -138,13 +141,28 @@ func (y *spray) handOver(s *sendSlot) bool {
 	return true
 }
 
-func (y *spray) stripeLimit() (uint32, bool) { return math.MaxUint32, false }
+func (y *spray) notifyLimit() (uint32, bool) { return math.MaxUint32, false }
 
 func (y *spray) notifyStripe(t stripe) stripe {
 	for i := range t.count {
 		y.owe(y.send.sends.slot(t.from + i))
 	}
 	return t
+}
+
+// run sends the data. The notifications follow when it has completed.
+func (y *spray) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
+	r := &y.send.sends
+	c, at := laneChain{taken: len(wrs), wrs: buf[:len(wrs)]}, r.posted
+	c.bytes, _ = y.send.fill(l, wrs, c.wrs, false)
+	for i := range wrs {
+		one := r.slot(at)
+		one.demote(&c.wrs[i])
+		one.imm, one.owes = wrs[i].Imm, true
+		at++
+	}
+	y.send.owed += len(wrs)
+	return c
 }
 
 // owe notes that a notification follows the data of a request.
@@ -176,7 +194,10 @@ func (y *spray) advance() {
 		// It now waits for the notification that it owed, so pending does not change.
 		s.owes = false
 		send.owed--
-		flags := s.flags&verbs.SendSolicited | verbs.SendSignaled // the next one may wait long for a receive
+		flags := s.flags & verbs.SendSolicited
+		if y.setup.cfg.CxxPeer {
+			flags |= verbs.SendSignaled // its user posts each receive, so the next notification may wait for one
+		}
 		send.add(notify, entryHead(r.index(y.next), kindNotify, flags)|entryConsumes, 0, 0, y.setup.imm(s.imm))
 		y.next++
 	}

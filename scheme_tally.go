@@ -56,7 +56,7 @@ type records struct {
 	region *Region
 }
 
-// refresh takes the key of a rail, which the region may have only since its device works again.
+// refresh updates the key for a rail: the region gets it when the rail's device recovers.
 func (r *records) refresh(rail uint8) {
 	if r.region != nil && r.region.registered(rail) {
 		r.lkeys[rail] = r.region.lkeys[rail]
@@ -154,15 +154,13 @@ func (t *tally) follow(s *sendSlot) bool {
 	return true
 }
 
-// run makes the chain of notified requests that are whole and cover no other data, on a lane with room for them. It returns
-// those that it took, the chain, and its bytes. All of them are sent without a record, except the first one if it does not
-// follow the message before it on the lane. It takes none if that record has no room. It numbers all of them and writes
-// their records, as follow does: each record is sent at most once.
-func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR, made []verbs.SendWR, bytes uint64) {
+// run sends messages without a record. Only the first sends one, unless it follows its predecessor on the lane. If the lane is too full for
+// that record, run returns an empty chain. It numbers all messages and writes their records, as follow does: each record is sent at most once.
+func (t *tally) run(l *lane, wrs []SendWR, buf []verbs.SendWR) (c laneChain) {
 	send, leads := t.send, l.told+1 != int64(t.seq)
 	if leads {
 		if wrs = wrs[:min(len(wrs), int(l.space-l.load())-1)]; len(wrs) == 0 {
-			return nil, nil, 0
+			return laneChain{}
 		}
 	}
 	r, all := &send.sends, &send.records
@@ -174,31 +172,33 @@ func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR
 		seq++
 	}
 	t.seq = seq
-	first := 0 // of those without a record
+	c.taken, c.consuming = len(wrs), uint32(len(wrs))
 	if leads {
-		first, bytes = 1, t.lead(l, wrs[:1], chain[:2])
+		c.bytes = t.lead(l, wrs[:1], buf[:2])
+		c.wrs = buf[:1+len(wrs)]
+		wrs, buf = wrs[1:], buf[2:]
+	} else {
+		c.wrs = buf[:len(wrs)]
 	}
-	more, _ := send.fill(l, wrs[first:], chain[2*first:], true)
+	more, _ := send.fill(l, wrs, buf, true)
+	c.bytes += more
 	l.told = int64(t.seq - 1)
-	return wrs, chain[:first+len(wrs)], bytes + more
+	return c
 }
 
 // lead makes the two requests of a message with a record.
 func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) {
-	send := t.send
-	data, seq := l.at(l.tail), send.sends.posted
+	send, seq := t.send, t.send.sends.posted
 	bytes, _ = send.fill(l, wr, chain[:1], false)
 	s := send.sends.slot(seq)
-	s.wire, s.pending = verbs.OpRDMAWrite, 2
-	data.imm = 0
-	chain[0].Opcode, chain[0].Imm = verbs.OpRDMAWrite, 0
-	head := entryHead(data.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
+	s.demote(&chain[0])
+	head := entryHead(send.sends.index(seq), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	send.recordWR(&chain[1], l, head, l.tail)
 	l.put(head, 0, 0, 0)
 	return bytes
 }
 
-func (t *tally) stripeLimit() (uint32, bool) {
+func (t *tally) notifyLimit() (uint32, bool) {
 	if t.send.carried.first() >= 0 {
 		return 0, true // records must cover other data too
 	}

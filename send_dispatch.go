@@ -190,7 +190,7 @@ func (s *sender) stretch() (t stripe) {
 		if s.messages > 0 || !p.lanes[p.cursor].room() {
 			return t
 		}
-		limit, t.recorded = s.setup.scheme.stripeLimit()
+		limit, t.recorded = s.setup.scheme.notifyLimit()
 	}
 	limit = min(limit, lanes*chainMax)
 	next, looked, room := p.cursor, uint32(0), uint32(chainMax) // room is what each of the lanes that were looked at has
@@ -288,23 +288,23 @@ func (s *sender) weave(l *lane, t *stripe, first uint32) {
 // mixed requests over UDP took 1.6 times as long.
 const leastRun = 32
 
-// postRun takes the requests from the front of wrs that can be in a run, which are plain and neither cut nor fenced, and posts them in chains. It returns how many it took. That is 0
-// while a request waits before them or a lane is out of service, if fewer than leastRun of them come before others, and for notified requests
-// that have to cover data before them, or whose scheme has no runs. It is fewer than there are if no lane has room. What a NIC refuses is
-// staged, as after a dispatch.
+// postRun posts the requests at the front of wrs that can be in a run, which are plain and neither fragmented nor fenced, in chains. It
+// returns their number: 0 while a lane is out of service, if fewer than leastRun of them precede others, and for notified requests that
+// must cover earlier data. It stops early when all lanes are full or the scheme accepts no more. Requests that a NIC rejects are staged, as
+// after a dispatch. All earlier requests must have been dispatched.
 func (s *sender) postRun(wrs []SendWR) (n int) {
-	f := s.failover
-	if s.sends.dispatched != s.sends.posted || f.state != stateConnected || f.out > 0 {
+	f, scheme := s.failover, s.setup.scheme
+	if f.state != stateConnected || f.out > 0 {
 		return 0
 	}
 	notified := wrs[0].Opcode == verbs.OpRDMAWriteWithImm
-	t, isTally := s.setup.scheme.(*tally)
-	if notified && (!isTally || s.messages > 0 || s.carried.first() >= 0) {
-		return 0
-	}
 	ops := uint32(1 << verbs.OpRDMAWriteWithImm) // either all of a run have an immediate, or none
 	if !notified {
 		ops = plainOps &^ ops
+	} else if limit, _ := scheme.notifyLimit(); limit == 0 || s.messages > 0 {
+		return 0
+	} else if uint64(len(wrs)) > uint64(limit) {
+		wrs = wrs[:limit]
 	}
 	k := s.setup.front(wrs, ops, plainFlags&^verbs.SendFence, s.setup.whole)
 	if k < min(len(wrs), leastRun) {
@@ -319,29 +319,37 @@ func (s *sender) postRun(wrs []SendWR) (n int) {
 			break
 		}
 		run := wrs[n : n+1+s.picker.share(l, wrs[n+1:])]
-		chain, consuming := s.chain[:len(run)], uint32(0)
-		var bytes uint64
 		if notified {
-			if run, chain, bytes = t.run(l, run, s.chain); len(run) == 0 {
+			c := scheme.run(l, run, s.chain)
+			if c.taken == 0 {
 				s.picker.turn = was // dispatch picks again
 				break
 			}
-			consuming = uint32(len(run))
-		} else {
-			var carries bool
-			if bytes, carries = s.fill(l, run, chain, false); carries {
-				s.carried.add(l.index)
-			}
+			s.send(l, c.wrs, c.bytes, c.consuming)
+			n += c.taken
+			continue
 		}
-		s.send(l, chain, bytes, consuming)
+		bytes, carries := s.fill(l, run, s.chain, false)
+		if carries {
+			s.carried.add(l.index)
+		}
+		s.send(l, s.chain[:len(run)], bytes, 0)
 		n += len(run)
 	}
 	return n
 }
 
+// laneChain is the part of a run on one lane.
+type laneChain struct {
+	taken     int            // the number of requests of the run
+	wrs       []verbs.SendWR // the physical requests
+	bytes     uint64         // the length of all requests
+	consuming uint32         // the number of physical requests that consume a receive at the peer
+}
+
 // fill makes the slots, the ledger entries and the physical requests of a chain in one pass. The lane has room for it. notifies says that
-// each request uses up a receive of the peer; it is false also for one whose record does. fill returns how many bytes the chain has, and
-// whether some go to the peer. Like setup.front, it is a loop without calls.
+// each request consumes a receive at the peer. It is false for a notified request with a separate notification, which demote then converts.
+// fill returns how many bytes the chain has, and whether some go to the peer. Like setup.front, it is a loop without calls.
 func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool) (bytes uint64, carries bool) {
 	r, u := &s.sends, s.setup
 	slots, ledger, seq, tail, mask := r.slots, l.ledger, r.posted, l.tail, r.depth-1
@@ -386,4 +394,31 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 	l.tail = tail
 	l.bytes += bytes
 	return bytes, carries
+}
+
+// demote converts a notified request from fill, and its physical request, to a WRITE with a separate notification.
+func (r *sendSlot) demote(to *verbs.SendWR) {
+	r.wire, r.pending = verbs.OpRDMAWrite, 2
+	to.Opcode, to.Imm = verbs.OpRDMAWrite, 0
+}
+
+// pick chooses the lane for a request's next n bytes from the lanes that its keys allow. See picker.pick.
+func (s *sender) pick(r *sendSlot, n uint32, whole bool) *lane {
+	if r.plain || !r.partial {
+		return s.picker.pick(n, whole)
+	}
+	return s.pickPartial(r, n, whole)
+}
+
+func (s *sender) pickPartial(r *sendSlot, n uint32, whole bool) *lane {
+	for _, l := range s.setup.lanes {
+		if !r.carries(l.rail, l.remoteRail) {
+			l.barred |= barKeyless
+		}
+	}
+	l := s.picker.pick(n, whole)
+	for _, l := range s.setup.lanes {
+		l.barred &^= barKeyless
+	}
+	return l
 }

@@ -161,14 +161,12 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 			dataWR(wr, id, r.wire, flags, e.imm, e.off, e.bytes, r.local, r.keys[rail].local, r.target, r.keys[remoteRail].remote)
 		case kindRecord:
 			s.recordWR(wr, l, head, n)
+		case kindNotify:
+			emptyWR(wr, id, verbs.OpRDMAWriteWithImm, flags, e.imm)
 		default:
 			wr.CompareAdd, wr.Swap = r.compareAdd, r.swap
-			if k == kindNotify || e.bytes == 0 { // it names no memory (IBTA C9-88)
-				op := r.wire
-				if k == kindNotify {
-					op = verbs.OpRDMAWriteWithImm
-				}
-				otherWR(wr, id, op, flags, e.imm, nil, rail)
+			if e.bytes == 0 {
+				emptyWR(wr, id, r.wire, flags, e.imm)
 				break
 			}
 			otherWR(wr, id, r.wire, flags, e.imm, r.sge[:r.numSGE], rail)
@@ -217,8 +215,8 @@ func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming u
 	chain[len(chain)-1].Flags |= verbs.SendSignaled
 }
 
-// The functions below build all physical send requests: fragments of one piece of memory (dataWR), records of Tally (recordWR), the user's
-// other requests (otherWR), and the engine's own (postControl). Chains reuse their memory, so each function sets every field that its
+// The functions below build all physical send requests: fragments of one piece of memory (dataWR), records of Tally (recordWR), requests without
+// bytes (emptyWR), the user's other requests (otherWR), and the engine's own (postControl). Chains reuse their memory, so each function sets every field that its
 // opcode needs.
 
 // dataWR makes a fragment: n bytes at offset off of one piece of memory. The batch makers call it once per fragment, so it must be inlined.
@@ -238,11 +236,16 @@ func (s *sender) recordWR(to *verbs.SendWR, l *lane, head, n uint32) {
 	g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[l.rail&(MaxRails-1)]
 }
 
+// emptyWR makes a request without bytes, which names no memory (IBTA C9-88).
+func emptyWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags, imm uint32) {
+	to.WRID, to.Opcode, to.Flags, to.NumSGE, to.Imm = id, op, flags, 0, imm
+	to.RemoteAddr, to.RKey = 0, 0
+}
+
 // otherWR makes a request that is neither a plain fragment nor a record, with all bytes of sges and without remote memory or operands: the
 // caller adds these, and cuts the request if it is a fragment.
 func otherWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags, imm uint32, sges []SGE, rail uint8) {
-	to.WRID, to.Opcode, to.Flags, to.Imm = id, op, flags, imm
-	to.RemoteAddr, to.RKey = 0, 0
+	emptyWR(to, id, op, flags, imm)
 	k := uint8(0)
 	for i := range sges {
 		if e := &sges[i]; e.Length > 0 {

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"fmt"
+	"slices"
 
 	"ibverbx/internal/counter"
 	"ibverbx/internal/ring"
@@ -50,9 +51,11 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 		r.grow(need)
 	}
 	for n < take {
-		if k := s.postRun(wrs[n:take]); k > 0 {
-			n += k
-			continue
+		if r.dispatched == r.posted {
+			if k := s.postRun(wrs[n:take]); k > 0 {
+				n += k
+				continue
+			}
 		}
 		wr := &wrs[n]
 		if u.plains(wrs[n:n+1]) == 1 {
@@ -433,4 +436,45 @@ func (r *sendSlot) fail(status verbs.Status, vendor uint32) {
 func (r *sendSlot) flush() {
 	r.pending--
 	r.fail(verbs.StatusWRFlushErr, 0)
+}
+
+// isPartial reports whether a request lacks a key on some rail.
+func (u *setup) isPartial(wr *SendWR, length uint64) bool {
+	if length == 0 {
+		return false
+	}
+	if wr.Flags&verbs.SendInline == 0 {
+		for i := range wr.NumSGE {
+			if wr.SGE[i].Length > 0 && wr.SGE[i].Region.whole.Load() == nil {
+				return true
+			}
+		}
+	}
+	return !isMessage(wr.Opcode) && slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0)
+}
+
+// carries reports whether a request has the keys for a local and a remote rail.
+func (r *sendSlot) carries(rail, remoteRail uint8) bool {
+	if r.plain || !r.partial {
+		return true
+	}
+	if r.flags&verbs.SendInline == 0 && !registered(r.sge[:r.numSGE], rail) {
+		return false
+	}
+	return isMessage(r.op) || r.keys[remoteRail&(MaxRails-1)].remote != 0
+}
+
+// checkPartial returns an error if no lane can ever carry a partial request: its memory is registered on different rails at the two ends.
+func (s *sender) checkPartial(r *sendSlot) error {
+	lanes := s.setup.lanes
+	switch {
+	case isMessage(r.op):
+		return nil // the message lane may go to another rail
+	case isAtomic(r.op):
+		lanes = []*lane{s.setup.messageLane}
+	}
+	if slices.ContainsFunc(lanes, func(l *lane) bool { return r.carries(l.life.home, l.life.remoteHome) }) {
+		return nil
+	}
+	return fmt.Errorf("%w: the memory of the two ends is registered on no lane's rails", verbs.ErrDeviceFatal)
 }

@@ -117,7 +117,7 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 				err = p.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n+i, bad))
 				break
 			}
-			if !wrs[n+i].registered(l.rail) {
+			if !registered(wrs[n+i].SGE[:wrs[n+i].NumSGE], l.rail) {
 				chain = chain[:i]
 				err = p.setup.opError("post receive", errUnregistered)
 				break
@@ -137,22 +137,36 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 	return n, nil
 }
 
-// report makes a virtual completion from a physical one.
-func (p *passthrough) report(wc *verbs.WC, dst *WC) {
-	dst.WRID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, p.setup.owner, wc.Status, wc.VendorErr
-	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, p.setup.imm(wc.Imm)
-	if wc.Status != verbs.StatusSuccess {
-		p.failover.failed(p.setup.lanes[0], wc.Status)
-		p.failover.shown = true
-		return
+// report makes virtual completions from physical ones.
+func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
+	owner, received, failed := p.setup.owner, 0, 0
+	dst = dst[:len(wcs)]
+	for i := range wcs {
+		wc, to := &wcs[i], &dst[i]
+		to.WRID, to.QP, to.Status, to.VendorErr = wc.WRID, owner, wc.Status, wc.VendorErr
+		to.Opcode, to.Flags, to.ByteLen, to.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
+		if wc.Status != verbs.StatusSuccess {
+			p.failover.failed(p.setup.lanes[0], wc.Status)
+			p.failover.shown = true
+			failed++
+			continue
+		}
+		if wc.Flags&verbs.WCWithImm != 0 {
+			to.Flags, to.Imm = WCHasImm, p.setup.imm(wc.Imm)
+		}
+		if wc.Opcode >= verbs.WCRecv {
+			to.Flags |= WCHasLength
+			received++
+		}
 	}
-	if wc.Flags&verbs.WCWithImm != 0 {
-		dst.Flags |= WCHasImm
+	p.recvCompleted.Add(uint64(received))
+	p.completed.Add(uint64(len(wcs) - received - failed))
+}
+
+// registered reports whether a lane has the keys for a request.
+func (w *SendWR) registered(l *lane) bool {
+	if w.Flags&verbs.SendInline == 0 && !registered(w.SGE[:w.NumSGE], l.rail) {
+		return false
 	}
-	if wc.Opcode >= verbs.WCRecv {
-		dst.Flags |= WCHasLength
-		p.recvCompleted.Add(1)
-		return
-	}
-	p.completed.Add(1)
+	return isMessage(w.Opcode) || w.Remote.RKeys[l.remoteRail] != 0
 }

@@ -3,8 +3,10 @@ package ibverbx
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"ibverbx/internal/counter"
 )
@@ -72,61 +74,177 @@ func (c *VirtualCQ) Events(dst []Event) int {
 	return n
 }
 
-// notice adds an event and a record in the log.
-func (c *VirtualCQ) notice(e Event) {
-	if e.QP.setup.cfg.Log != nil {
-		e.log(e.QP.setup.cfg.Log)
+// railLoss is a rail's part of failover. Its fields are written under VirtualQP.mu.
+type railLoss struct {
+	// down is set while all data lanes on the rail are out of service; since is the time of the loss.
+	down  bool
+	since int64
+	// failover is the longest failover of a lane on the rail since then, and total the sum over all losses, in nanoseconds.
+	failover, total int64
+	// lost and recovered are the counters of RailStats.
+	lost, recovered uint64
+}
+
+// fill sets the fields of RailStats.
+func (r *railLoss) fill(s *RailStats) {
+	if r.down {
+		s.Down = 1
 	}
+	s.Lost, s.Recovered, s.FailoverTime = r.lost, r.recovered, time.Duration(r.total)
+}
+
+// report holds the losses of rails, and the current outage. The first lost lane creates it.
+type report struct {
+	losses [MaxRails]railLoss
+	outage outage
+}
+
+// outage is the time from EventDegraded to EventRecovered.
+type outage struct {
+	since int64
+	// degraded is the event that is still to be logged if pending is set. The log has one record per outage: a lost rail has its own.
+	degraded Event
+	pending  bool
+	// logged is set once degraded was logged.
+	logged bool
+}
+
+// degradedAfter delays the record of a lost lane until the loss of its rail can no longer follow, in nanoseconds. Lanes of a dead rail are
+// lost one after the other, within the timeout of a probe.
+const degradedAfter = 5 * patienceMin
+
+// notice adds an event, and a record in the log.
+func (c *VirtualCQ) notice(e *Event, level slog.Level, more ...slog.Attr) {
+	e.log(level, more...)
 	if len(c.events) == maxEvents {
 		c.stats.eventsLost.Add(1)
 		return
 	}
-	c.events = append(c.events, e)
+	c.events = append(c.events, *e)
 }
 
-// notice adds the event of a lane that went out of service or is back. It also adds those of the rail and
-// of the VirtualQP, if the lane was the last or the first.
+// notice reports that a lane went out of service or is back. It also reports the rail and the VirtualQP, if the lane was the last or
+// the first.
 func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
 	e.Sealed = f.setup.sealed(int(l.rail))
-	f.setup.cq.notice(e)
+	f.setup.cq.notice(&e, slog.LevelDebug)
+	if f.report == nil {
+		f.setup.owner.mu.Lock()
+		f.report = &report{}
+		f.setup.owner.mu.Unlock()
+	}
+	first := kind == EventLaneDown && f.out == 1
+	// The side that leads takes a lane out of service to return it home. The other one only learns that its peer has done so.
+	planned := errors.Is(cause, errReturning) || errors.Is(cause, errPeerDown) && l.rail != l.life.home
+	if first {
+		f.report.outage = outage{since: f.time.now, degraded: e, pending: !planned}
+		f.report.outage.degraded.Kind = EventDegraded
+	}
 	alone := l.role == roleData // no other data lane is in service on its rail
 	for _, other := range f.setup.lanes {
 		if other != l && other.rail == l.rail && other.life.state == laneUp {
 			alone = false
 		}
 	}
-	if alone {
-		e.Kind = EventRailDown
-		if kind == EventLaneUp {
-			e.Kind = EventRailUp
-		}
-		f.setup.cq.notice(e)
+	if alone && kind == EventLaneDown {
+		f.report.railLost(f, &e, planned)
+	} else if alone {
+		f.report.railFound(f, &e)
 	}
 	switch {
 	case kind == EventLaneUp && f.out == 0:
-		e.Kind = EventRecovered
-		f.setup.cq.notice(e)
-	case kind == EventLaneDown && f.out == 1:
+		f.report.recovered(f, &e)
+	case first:
 		e.Kind = EventDegraded
-		f.setup.cq.notice(e)
+		f.setup.cq.notice(&e, slog.LevelDebug)
 	}
 }
 
-// log writes a record: an error if the VirtualQP has failed, a warning if it is degraded or a rail is down, and
-// information if that is over. Single lanes are for debugging: a stall of the peer loses and restores them all.
-func (e *Event) log(to *slog.Logger) {
-	level := slog.LevelInfo
-	switch e.Kind {
-	case EventFailed:
-		level = slog.LevelError
-	case EventRailDown, EventDegraded:
-		level = slog.LevelWarn
-	case EventLaneDown, EventLaneUp:
-		level = slog.LevelDebug
-	case EventRailUp, EventRecovered:
+// railLost reports that a rail has lost its last data lane. If planned, the lane moves to another rail.
+func (t *report) railLost(f *failover, e *Event, planned bool) {
+	e.Kind = EventRailDown
+	if planned {
+		f.setup.cq.notice(e, slog.LevelDebug)
+		return
 	}
-	attrs := make([]slog.Attr, 0, 6)
+	t.outage.pending = false
+	r := &t.losses[e.Rail]
+	f.setup.owner.mu.Lock()
+	r.down, r.since, r.failover = true, f.time.now, 0
+	r.lost++
+	f.setup.owner.mu.Unlock()
+	f.setup.cq.notice(e, slog.LevelWarn)
+}
+
+// railFound reports that a rail has a data lane in service again, or for the first time.
+func (t *report) railFound(f *failover, e *Event) {
+	e.Kind = EventRailUp
+	r := &t.losses[e.Rail]
+	if !r.down {
+		f.setup.cq.notice(e, slog.LevelDebug)
+		return
+	}
+	f.setup.owner.mu.Lock()
+	r.down = false
+	r.recovered++
+	f.setup.owner.mu.Unlock()
+	f.setup.cq.notice(e, slog.LevelInfo, slog.Duration("outage", time.Duration(f.time.now-r.since)), slog.Duration("failover", time.Duration(r.failover)))
+}
+
+// recovered reports that all lanes are back in service.
+func (t *report) recovered(f *failover, e *Event) {
+	t.logDegraded()
+	e.Kind = EventRecovered
+	level := slog.LevelDebug
+	if t.outage.logged {
+		level = slog.LevelInfo
+	}
+	f.setup.cq.notice(e, level, slog.Duration("outage", time.Duration(f.time.now-t.outage.since)))
+}
+
+// logDegraded writes the record of the first lost lane, unless the record of a lost rail replaces it.
+func (t *report) logDegraded() {
+	if t.outage.pending {
+		t.outage.pending, t.outage.logged = false, true
+		t.outage.degraded.log(slog.LevelWarn)
+	}
+}
+
+// forsaken clears the loss of a rail that a lane has left, unless the rail is the home of a data lane. VirtualQP.mu is held.
+func (t *report) forsaken(lanes []*lane, rail uint8) {
+	if t == nil {
+		return
+	}
+	for _, l := range lanes {
+		if l.life.home == rail {
+			return
+		}
+	}
+	t.losses[rail].down = false
+}
+
+// failedOver records that the requests of a lost lane continue, on other lanes or after a rebuild.
+func (t *report) failedOver(f *failover, l *lane) {
+	if t == nil {
+		return
+	}
+	took, r := f.time.now-l.life.lostAt, &t.losses[l.rail]
+	if r.down && took > r.failover {
+		f.setup.owner.mu.Lock()
+		defer f.setup.owner.mu.Unlock()
+		r.total += took - r.failover
+		r.failover = took
+	}
+}
+
+// log writes a record.
+func (e *Event) log(level slog.Level, more ...slog.Attr) {
+	to := e.QP.setup.cfg.Log
+	if to == nil || !to.Enabled(context.Background(), level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs, slog.Uint64("vqp", e.QP.setup.incarnation))
 	if e.Rail >= 0 {
 		device := e.QP.setup.rails.rails[e.Rail].name
@@ -135,7 +253,7 @@ func (e *Event) log(to *slog.Logger) {
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("cause", e.Err))
 	}
-	to.LogAttrs(context.Background(), level, e.Kind.String(), attrs...)
+	to.LogAttrs(context.Background(), level, e.Kind.String(), append(attrs, more...)...)
 }
 
 // Counts are the counters of a lane, a rail or a whole VirtualQP. They are always enabled and cost a few
@@ -230,6 +348,13 @@ type RailStats struct {
 	Device string
 	// Up is the number of working data lanes on the rail.
 	Up int
+	// Down is 1 while the rail is lost: all its data lanes are out of service. In a sum, it counts VirtualQPs.
+	Down int
+	// Lost counts the losses of the rail, Recovered its recoveries.
+	Lost, Recovered uint64
+	// FailoverTime is the time for which losses of the rail delayed requests, until other lanes or rebuilt ones took them over. Of
+	// each loss, it contains the longest delay.
+	FailoverTime time.Duration
 	// Sealed is set when the rail's packets are encrypted and authenticated (Config.Seal).
 	Sealed bool
 	Counts
@@ -245,6 +370,8 @@ type Stats struct {
 	RecvPosted    uint64 // accepted receives of both kinds
 	RecvCompleted uint64 // completed receives of both kinds
 	Out           int    // lanes out of service
+	Deaths        uint64 // losses of lanes
+	Replayed      uint64 // requests moved to other lanes or retransmitted by rebuilt lanes
 	ControlErrors uint64 // control messages that failed to send or parse
 	Counts
 	// Lanes are the counters by lane, in lane order. Empty after Close.
@@ -270,6 +397,9 @@ func (q *VirtualQP) Stats() Stats {
 	defer q.mu.Unlock()
 	for i := range s.Rails {
 		s.Rails[i] = RailStats{Rail: i, Device: u.rails.rails[i].name, Sealed: u.sealed(i), Counts: q.failover.railPast[i]}
+		if r := q.failover.report; r != nil {
+			r.losses[i].fill(&s.Rails[i])
+		}
 	}
 	for i, l := range u.all {
 		v, counts := &l.life, l.counts.load()
@@ -277,6 +407,8 @@ func (q *VirtualQP) Stats() Stats {
 			Lane: i, Rail: int(l.rail), QPN: l.num, Role: roleNames[l.role], State: v.state.String(), Generation: int(l.generation),
 			Deaths: v.deaths, Replayed: v.replayed.Load(), Counts: counts,
 		})
+		s.Deaths += s.Lanes[i].Deaths
+		s.Replayed += s.Lanes[i].Replayed
 		if v.state != laneUp {
 			s.Out++
 			s.Lanes[i].Cause = v.why()
@@ -289,4 +421,47 @@ func (q *VirtualQP) Stats() Stats {
 	}
 	s.HighWater = int(max(send.highWater.Load(), pass.highWater.Load()))
 	return s
+}
+
+// Add adds the statistics of another VirtualQP, whose rails are the same devices. It skips Lanes. It does nothing if other is nil.
+func (s *Stats) Add(other *Stats) {
+	if other == nil {
+		return
+	}
+	s.Posted += other.Posted
+	s.Completed += other.Completed
+	s.RecvPosted += other.RecvPosted
+	s.RecvCompleted += other.RecvCompleted
+	s.Out += other.Out
+	s.Deaths += other.Deaths
+	s.Replayed += other.Replayed
+	s.ControlErrors += other.ControlErrors
+	s.add(&other.Counts)
+	for i := range other.Rails {
+		from := &other.Rails[i]
+		if i == len(s.Rails) {
+			s.Rails = append(s.Rails, RailStats{Rail: from.Rail, Device: from.Device, Sealed: from.Sealed})
+		}
+		to := &s.Rails[i]
+		to.Up += from.Up
+		to.Down += from.Down
+		to.Sealed = to.Sealed && from.Sealed
+		to.Lost += from.Lost
+		to.Recovered += from.Recovered
+		to.FailoverTime += from.FailoverTime
+		to.add(&from.Counts)
+	}
+}
+
+// Past returns the counters of a VirtualQP without the state of its lanes, to be kept after Close.
+func (s *Stats) Past() Stats {
+	if s == nil {
+		return Stats{}
+	}
+	past := *s
+	past.Out, past.Lanes, past.Rails = 0, nil, append([]RailStats(nil), s.Rails...)
+	for i := range past.Rails {
+		past.Rails[i].Up, past.Rails[i].Down = 0, 0
+	}
+	return past
 }

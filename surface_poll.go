@@ -195,16 +195,14 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 // passUp returns a passthrough lane's completions. Completions that do not fit are kept.
 func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	l.counts.cqes.Add(uint64(len(wcs)))
-	for i := range wcs {
-		if n == len(dst) {
-			c.kept = append(c.kept, WC{})
-			l.owner.pass.report(&wcs[i], &c.kept[len(c.kept)-1])
-			continue
-		}
-		l.owner.pass.report(&wcs[i], &dst[n])
-		n++
+	k := min(len(wcs), len(dst)-n)
+	l.owner.pass.report(wcs[:k], dst[n:])
+	if wcs = wcs[k:]; len(wcs) > 0 {
+		kept := len(c.kept)
+		c.kept = append(c.kept, make([]WC, len(wcs))...)
+		l.owner.pass.report(wcs, c.kept[kept:])
 	}
-	return n
+	return n + k
 }
 
 // stale counts a completion without a matching request in flight.

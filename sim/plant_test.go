@@ -73,8 +73,8 @@ var sown = []struct {
 	{
 		// The receiver is notified before the data before it, on other lanes, has arrived.
 		mutant.Change{
-			Name: "a run of Tally covers no data before it", File: "../send_dispatch.go",
-			Old: " || s.carried.first() >= 0)", New: ")",
+			Name: "a run of Tally covers no data before it", File: "../scheme_tally.go",
+			Old: "if t.send.carried.first() >= 0 {", New: "if false {",
 		},
 		"failover-atomics",
 		[]string{"notifications"},
@@ -87,6 +87,24 @@ var sown = []struct {
 		},
 		"failover",
 		[]string{"first error", "notifications"},
+	},
+	{
+		// The receiver gets the immediate of another message.
+		mutant.Change{
+			Name: "a run of Spray has one immediate", File: "../scheme_notifier.go",
+			Old: "one.imm, one.owes = wrs[i].Imm,", New: "one.imm, one.owes = wrs[i&^1].Imm,",
+		},
+		"mixed",
+		[]string{"notifications"},
+	},
+	{
+		// The receiver is notified before the data before it, on other lanes, has arrived.
+		mutant.Change{
+			Name: "a run of DQPLB covers no data before it", File: "../scheme_dqplb.go",
+			Old: "if d.send.carried.first() >= 0 {", New: "if false {",
+		},
+		"mixed",
+		[]string{"notifications"},
 	},
 	{
 		// As above.

@@ -2,6 +2,7 @@ package traffic_test
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"ibverbx"
@@ -151,13 +152,16 @@ func (f *flood) drainSent(t *testing.T) {
 func TestReceivesOneByOne(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		cfg, _ := floodConfig(scheme)
-		cfg.RecvDepth, cfg.NotifyDepth = 1, 1
-		t.Run(scheme.String()+"/notified", func(t *testing.T) {
-			f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)
-			f.lockstep = true
-			f.drain(t, func(nth int) ibverbx.RecvWR { return ibverbx.RecvWR{WRID: uint64(nth)} },
-				func(wc ibverbx.WC, nth int) { checkNotification(t, scheme, wc, nth, nth, floodSlot) })
-		})
+		for _, depth := range []int{1, 5} { // less than a chain of messages without a completion could have
+			cfg.RecvDepth, cfg.NotifyDepth = depth, 1
+			t.Run(fmt.Sprintf("%s/notified/depth=%d", scheme, depth), func(t *testing.T) {
+				f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)
+				f.lockstep = true
+				f.drain(t, func(nth int) ibverbx.RecvWR { return ibverbx.RecvWR{WRID: uint64(nth)} },
+					func(wc ibverbx.WC, nth int) { checkNotification(t, scheme, wc, nth, nth, floodSlot) })
+			})
+		}
+		cfg.RecvDepth = 1
 		t.Run(scheme.String()+"/sent", func(t *testing.T) {
 			f := newFlood(t, cfg, verbs.OpSendWithImm)
 			f.lockstep = true
