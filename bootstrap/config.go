@@ -63,8 +63,8 @@ type Config struct {
 	MaxHandshakes int
 	// Backlog is the maximum number of Conns waiting for Accept. Further peers get ErrBusy from Dial and may retry later. Zero means 128.
 	Backlog int
-	// DeadAfter is the maximum silence before a peer is considered dead, from 100 ms to 24 h. Zero means 30 s. Both sides send three
-	// keepalives per DeadAfter, using the shorter of the two.
+	// DeadAfter is the maximum silence before a peer is considered dead, from 100 ms to 24 h. Zero means 30 s. Both sides send at
+	// least three keepalives per DeadAfter, using the shorter of the two.
 	DeadAfter time.Duration
 
 	// Name identifies this side, at most 64 bytes. When a peer reconnects with the same name (and certificate, if any) but another

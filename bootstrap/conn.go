@@ -254,6 +254,27 @@ func (c *Conn) fail(err error) {
 	}
 }
 
+// Farewell is the first half of Close: it never blocks. The peer finds the connection closed as by Close, within a second. Call Close as well.
+func (c *Conn) Farewell() {
+	if c.made() {
+		c.part("")
+	}
+}
+
+// part starts closing the Conn, and returns the timer that limits it. It returns nil if the Conn is closing or closed.
+func (c *Conn) part(reason string) *time.Timer {
+	c.mu.Lock()
+	if c.closing || c.err != nil {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closing, c.parting = true, clip(reason)
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	c.nudge()
+	return time.AfterFunc(lingerTime, func() { c.fail(ErrClosed) })
+}
+
 // Close sends the queued messages, notifies the peer and closes the Conn, within a second. It may be called again.
 func (c *Conn) Close() error { return c.CloseWith("") }
 
@@ -262,19 +283,13 @@ func (c *Conn) CloseWith(reason string) error {
 	if !c.made() {
 		return ErrClosed
 	}
-	c.mu.Lock()
-	if c.closing || c.err != nil {
-		c.mu.Unlock()
+	deadline := c.part(reason)
+	if deadline == nil {
 		<-c.done
 		c.loops.Wait()
 		return nil
 	}
-	c.closing, c.parting = true, clip(reason)
-	c.changed.Broadcast()
-	c.mu.Unlock()
-	deadline := time.AfterFunc(lingerTime, func() { c.fail(ErrClosed) })
 	defer deadline.Stop()
-	c.nudge()
 	c.loops.Wait()
 	c.fail(ErrClosed)
 	if err := c.Err(); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrPeerClosed) {

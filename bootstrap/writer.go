@@ -15,7 +15,7 @@ const batchBytes = 64 << 10
 // writer writes the queued frames, and keepalives while idle.
 func (c *Conn) writer() {
 	defer c.loops.Done()
-	quiet := time.NewTimer(c.interval)
+	quiet := time.NewTimer(untilKeepalive(time.Now(), c.interval))
 	defer quiet.Stop()
 	var batch []byte
 	for {
@@ -38,12 +38,23 @@ func (c *Conn) writer() {
 			c.fail(err)
 			return
 		}
-		quiet.Reset(c.interval)
+		quiet.Reset(untilKeepalive(time.Now(), c.interval))
 		if last {
 			c.sayNoMore()
 			return
 		}
 	}
+}
+
+// keepaliveSlots is the number of slots per interval. Keepalives are sent at the start of a slot.
+const keepaliveSlots = 4
+
+// untilKeepalive returns the time until the next keepalive after a write: at most interval, and less by at most a slot. Slots start at
+// multiples of their length on the wall clock, so all Conns with the same interval send their keepalives together: waking a sleeping process
+// takes several times as long as sending one. The bounds hold even if the clock is set.
+func untilKeepalive(now time.Time, interval time.Duration) time.Duration {
+	past := uint64(now.Add(interval).UnixNano()) % uint64(interval/keepaliveSlots) // unsigned, in case the clock is before 1970
+	return interval - time.Duration(past)
 }
 
 // collect appends the frames to write next. Datagrams go first, because failover depends on them. last is set for the final frame.

@@ -35,9 +35,9 @@ func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *se
 	}
 	n.mu.Lock()
 	if duplicate(err) {
-		n.stats.Duplicates++
+		n.counts.Duplicates++
 	} else {
-		n.stats.Refused++
+		n.counts.Refused++
 	}
 	n.mu.Unlock()
 	err = fmt.Errorf("session with %v: %w", conn.Peer().Addr, err)
@@ -200,7 +200,7 @@ func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error)
 		realm.leave(on)
 		return p, err
 	}
-	p := &Peer{node: n, realm: realm, shard: on}
+	p := &Peer{node: n, realm: realm, shard: on, host: n.hostOf(id.Addr)}
 	p.key, p.base = identify(id)
 	p.queue = queue{shard: on, window: n.cfg.Window}
 	n.peers[p.key] = p

@@ -31,10 +31,17 @@ type Config struct {
 	// fails, a software NIC on the host in Listen. If Listen does not contain an IP address, the software NIC uses the host's first global
 	// address, or 127.0.0.1.
 	Open func() (peer.NICs, error)
+	// Link selects shared memory or UDP between processes of one user on one host if all NICs are UDP software NICs, see peer.Link. With
+	// shared memory, the NICs execute WRITEs and READs in the peer's memory and send the rest as packets; the peer must allow it too. Empty
+	// means LinkAuto, or LinkUDP if Open is set.
+	Link peer.Link
 	// PeerNetworks are additional networks allowed for peers' NIC addresses, see peer.Config.
 	PeerNetworks []netip.Prefix
 	// Unsealed disables packet encryption between software NICs. Both sides must set it to the same value.
 	Unsealed bool
+	// RequireSealed refuses sessions whose packets would not be encrypted: over plain text, or with a NIC that cannot seal. The peer receives no
+	// key.
+	RequireSealed bool
 	// Lanes is the number of queue pairs per session, at most MaxLanes. Zero means one per rail, at least 2. Raise it if a few peers must
 	// saturate fast NICs.
 	Lanes int
@@ -53,7 +60,8 @@ type Config struct {
 	// Authorize admits an authenticated peer and assigns its realm. It runs before the peer receives any address or key, and several times
 	// a second while it is connected; an error closes the session. It must not block. Nil admits all peers to realm "".
 	Authorize func(bootstrap.Peer) (Grant, error)
-	// Log receives a record when a peer connects, is lost or is refused. Nil disables logging.
+	// Log receives a record when a peer connects, is lost, returns, leaves or is refused, and when a session loses a rail or lane and
+	// recovers it (ibverbx.Config.Log). Losses are at level Warn. Nil disables logging.
 	Log *slog.Logger
 
 	// cqDepth is the completion queue depth, for tests with many Nodes. Zero means the default.
@@ -90,12 +98,20 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Link == "" && c.Open != nil {
+		c.Link = peer.LinkUDP
+	}
+	c.Link = cmp.Or(c.Link, peer.LinkAuto)
 	if c.Open == nil {
 		c.Open = func() (peer.NICs, error) { return openAny(c.Listen) }
 	}
 	switch {
 	case c.Auth.Authorize != nil:
 		return c, verbs.Invalidf("Config.Auth.Authorize is set: use Config.Authorize")
+	case c.Link != peer.LinkAuto && c.Link != peer.LinkShm && c.Link != peer.LinkUDP:
+		return c, verbs.Invalidf("Config.Link is %q: want auto, shm or udp", c.Link)
+	case c.Unsealed && c.RequireSealed:
+		return c, verbs.Invalidf("Config.Unsealed and Config.RequireSealed are both set: want one of them")
 	case c.Lanes < 0 || c.Lanes > MaxLanes:
 		return c, verbs.Invalidf("Config.Lanes is %d: want at most %d", c.Lanes, MaxLanes)
 	case c.Shards < 0 || c.Shards > maxShards:

@@ -6,3 +6,6 @@ import "time"
 func (n *Node) SetPauses(least time.Duration) {
 	n.backoff = backoff{least: least, first: time.Hour, most: time.Hour, health: time.Hour}
 }
+
+// Lose closes the connection of a Peer's session.
+func (p *Peer) Lose() { lose(p) }

@@ -185,7 +185,7 @@ func (s *session) lower(cause error) {
 // withdraw closes the session if the peer knows the detached service. calling is held.
 func (s *session) withdraw(sv *service.Service) {
 	if s.services.mine[sv.ID] == sv && s.services.said&(1<<sv.ID) != 0 {
-		s.End(fmt.Errorf("%w: service %d is detached", ErrLost, sv.ID))
+		s.End(fmt.Errorf("%w: service %d: %w", ErrLost, sv.ID, service.ErrDetached))
 	}
 }
 

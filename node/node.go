@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,9 @@ type Node struct {
 	listener *bootstrap.Listener // nil if the Node does not listen
 	opened   closer.Stack        // the NICs and the Dialer
 	services atomic.Pointer[serviceTable]
-	places   chan struct{} // holds one token per connection without a session
+	// shares is set if sessions may use shared memory.
+	shares bool
+	places chan struct{} // holds one token per connection without a session
 
 	// ctx is canceled when the Node closes.
 	ctx    context.Context
@@ -53,7 +57,9 @@ type Node struct {
 	memory map[*memory]struct{}
 	// callers are the Peers with possible Handler calls, including closed ones (see calls).
 	callers map[*Peer]int
-	stats   Stats
+	counts  Stats // without Totals
+	// hosts holds the counters of StatsByHost, without the known peers. Entries are never removed.
+	hosts map[string]*Totals
 	// leaving is set when the Node no longer accepts peers.
 	leaving bool
 }
@@ -71,7 +77,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: cfg.Log, backoff: backoff{least: time.Second, first: 100 * time.Millisecond, most: 30 * time.Second, health: 10 * time.Second},
 		places: make(chan struct{}, maxJoining), peers: map[string]*Peer{}, routes: map[string]*route{}, realms: map[string]*realm{},
-		memory: map[*memory]struct{}{}, callers: map[*Peer]int{},
+		memory: map[*memory]struct{}{}, callers: map[*Peer]int{}, hosts: map[string]*Totals{},
 	}
 	n.services.Store(&serviceTable{})
 	n.ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -108,6 +114,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.shares = n.cfg.Link != ibpeer.LinkUDP && sharable(nics.Rails)
 	if n.cfg.Lanes == 0 {
 		n.cfg.Lanes = max(2, rails.Len())
 	}
@@ -128,6 +135,24 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.work.Go(n.accept)
 	return nil
+}
+
+// transportOf returns Snapshot.Transport for rails of one kind.
+func transportOf(rails []ibverbx.RailConfig) string {
+	for i := range rails {
+		if attr, err := rails[i].Context.QueryDevice(); err == nil && strings.HasPrefix(attr.Provider, "reliable over ") {
+			return "uc"
+		}
+	}
+	return "rc"
+}
+
+// sharable reports whether all rails are software NICs that can share memory with other processes.
+func sharable(rails []ibverbx.RailConfig) bool {
+	return !slices.ContainsFunc(rails, func(r ibverbx.RailConfig) bool {
+		attr, err := r.Context.QueryDevice()
+		return err != nil || attr.Provider != "softnic" || attr.Link != "udp"
+	})
 }
 
 // made reports whether New returned the Node. A nil or zero Node counts as closed.
@@ -157,7 +182,7 @@ func (n *Node) accept() {
 			s, err := n.greet(n.ctx, conn, nil)
 			<-n.places
 			if err != nil {
-				n.log.Info("peer refused", "addr", conn.Peer().Addr, "cause", err)
+				n.log.Info("peer refused", append(about(conn.Peer()), "cause", err)...)
 				return
 			}
 			_ = n.attend(s) // it was logged
@@ -169,11 +194,8 @@ func (n *Node) accept() {
 func (n *Node) attend(s *session) error {
 	err := s.run()
 	s.finish(err)
-	reason := ""
-	if err = context.Cause(s.ctx); errors.Is(err, bootstrap.ErrProtocol) {
-		reason = err.Error()
-	}
-	return errors.Join(err, s.conn.CloseWith(reason))
+	err = context.Cause(s.ctx)
+	return errors.Join(err, s.conn.CloseWith(s.reason(err)))
 }
 
 // ready records that a session has a VirtualQP.
@@ -185,27 +207,19 @@ func (n *Node) ready(s *session, made *ibpeer.Session) {
 		return
 	}
 	if p.state == StateConnecting {
-		n.stats.Sessions++
-		n.log.Info("peer ready", "peer", p.identity.Name, "addr", p.identity.Addr, "realm", p.realm.name, "sealed", made.Agreed.Sealed)
+		n.established(p, made)
 	}
 	n.found(s.route, p)
-	p.made, p.agreed, p.link, p.quiet = made, made.Agreed, made.Link, 0
+	p.tally.open(made.QP)
+	p.agreed, p.link, p.linkReason, p.quiet = made.Agreed, made.Link, made.LinkReason, 0
 	p.become(StateReady, nil)
-}
-
-// unready records that the session has lost its VirtualQP.
-func (n *Node) unready(s *session) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if s.peer.current == s {
-		s.peer.made = nil
-	}
 }
 
 // lost records the loss of a session. Its VirtualQP is closed. The next session waits for this one, so the queue and the Peer can be
 // updated one after the other.
 func (n *Node) lost(s *session, cause error) {
 	p := s.peer
+	var waiting bool
 	p.shard.do(func() {
 		q := &p.queue
 		if q.session == s {
@@ -214,6 +228,7 @@ func (n *Node) lost(s *session, cause error) {
 		if q.refuse != nil {
 			q.refuseAll(q.refuse)
 		}
+		waiting = q.ops > 0
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -223,14 +238,16 @@ func (n *Node) lost(s *session, cause error) {
 		p.current = nil
 		if p.state != StateClosed {
 			p.become(StateLost, cause)
+			if waiting {
+				p.redial.Raise()
+			}
 			if n.cfg.LostTimeout > 0 {
 				p.giveUp = time.AfterFunc(n.cfg.LostTimeout, func() { n.giveUp(p) })
 			}
 		}
 	}
 	if made {
-		n.stats.Losses++
-		n.log.Warn("peer lost", "peer", p.identity.Name, "addr", p.identity.Addr, "cause", cause)
+		n.ended(s, cause)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
@@ -28,6 +27,9 @@ type Peer struct {
 	base string
 	// unclaimed is Counters.Unclaimed.
 	unclaimed atomic.Uint64
+	// host is the key in Node.hosts.
+	host  string
+	tally tally
 	// calling is held while Handlers run, except Immediate, and while up changes.
 	calling sync.Mutex
 	// up holds the services that have received Up in the current session.
@@ -40,7 +42,7 @@ type Peer struct {
 	identity bootstrap.Peer
 	state    State
 	changed  broadcast.Signal
-	// redial is raised when the lost peer is needed, and when the peer dials. It cuts the pause of the Peer's routes short.
+	// redial is raised when the lost peer is needed, when operations outlive a session, and when the peer dials. It cuts the pause of the Peer's routes short.
 	redial broadcast.Signal
 	err    error
 	// current is the session, possibly still connecting; nil if none exists.
@@ -49,11 +51,12 @@ type Peer struct {
 	last uint64
 	// sessions counts all sessions.
 	sessions uint64
-	// made is current's VirtualQP; nil if current is connecting or parked.
-	made *ibpeer.Session
-	// agreed and link describe the newest VirtualQP.
-	agreed ibpeer.Agreement
-	link   ibpeer.Link
+	// lostAt is the time at which the last session was lost. It is zero if it was closed in order, and while a session is established.
+	lostAt time.Time
+	// agreed, link and linkReason describe the newest VirtualQP.
+	agreed     ibpeer.Agreement
+	link       ibpeer.Link
+	linkReason string
 	// routes is the number of addresses leading to the Peer. Without one, this side cannot dial it.
 	routes int
 	// giveUp fires after LostTimeout; nil unless the Peer is lost.
@@ -89,6 +92,9 @@ func (s State) String() string {
 	}
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
+
+// MarshalText returns the result of String, for JSON.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // identify returns the identity of a process, and the same without its incarnation. Each unnamed process has a separate identity.
 func identify(p bootstrap.Peer) (key, base string) {
@@ -217,38 +223,6 @@ func (p *Peer) until(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PeerStats is a snapshot of a Peer's sessions and traffic.
-type PeerStats struct {
-	// State is the connection state.
-	State State
-	// Sessions counts all sessions of the Peer.
-	Sessions uint64
-	// Agreed is the result of the newest session's negotiation; zero before the first.
-	Agreed ibpeer.Agreement
-	// Link is the link type of the newest session; zero before the first.
-	Link ibpeer.Link
-	// QP holds the VirtualQP's counters per lane and rail. It is zero without queue pairs, for example while parked.
-	QP ibverbx.Stats
-	// Counters covers all sessions of the Peer.
-	Counters Counters
-}
-
-// Stats returns the Peer's current statistics. It never waits for a shard.
-func (p *Peer) Stats() PeerStats {
-	if p.node == nil {
-		return PeerStats{State: StateClosed}
-	}
-	p.node.mu.Lock()
-	d := PeerStats{State: p.state, Sessions: p.sessions, Agreed: p.agreed, Link: p.link}
-	made := p.made
-	p.node.mu.Unlock()
-	if made != nil {
-		d.QP = made.QP.Stats()
-	}
-	d.Counters = p.counters()
-	return d
-}
-
 // Close closes the session and removes the Peer from its Node, which stops dialing it. Outstanding operations fail with ErrClosed. If the
 // peer dials again, it becomes a new Peer. Close returns nil, or ErrClosed for the zero value.
 func (p *Peer) Close() error {
@@ -307,9 +281,9 @@ func (p servicePeer) Redial() {
 	p.want()
 }
 
-// want makes the Node redial a lost Peer. The Node's lock is held.
+// want makes the Node redial a lost Peer, or one whose session is just being closed. The Node's lock is held.
 func (p *Peer) want() {
-	if p.state == StateLost {
+	if p.state == StateLost || p.current != nil && p.current.ctx.Err() != nil {
 		p.redial.Raise()
 	}
 }

@@ -14,18 +14,7 @@ func TestSessionWithPortDown(t *testing.T) {
 	for rail := range 2 {
 		a.nics[rail].SetPort(false)
 		there, here := a.meet(b)
-		for range 2 {
-			for _, p := range []*Peer{there, here} {
-				eventually(t, "the port that is down has no lane and the other one has", func() bool { return lanes(p, rail) == 0 && lanes(p, 1-rail) > 0 })
-			}
-			a.do(there, a.write(there, 0, 1<<20, uint32(rail+1)))
-			b.do(here, b.write(here, 0, 1<<20, uint32(rail+1)))
-			losses := a.node.Stats().Losses
-			lose(there)
-			eventually(t, "the session is lost", func() bool { return a.node.Stats().Losses > losses })
-			wait(t, there, StateReady)
-			wait(t, here, StateReady)
-		}
+		withoutRail(t, a, b, there, here, rail)
 		a.nics[rail].SetPort(true)
 		for _, p := range []*Peer{there, here} {
 			eventually(t, "all rails have lanes", func() bool { return lanes(p, 0) > 0 && lanes(p, 1) > 0 })
@@ -43,18 +32,7 @@ func TestSessionWithFailedDevice(t *testing.T) {
 			a, b := hosts[0], hosts[1]
 			hosts[side].nics[rail].Fail()
 			there, here := a.meet(b)
-			for range 2 {
-				for _, p := range []*Peer{there, here} {
-					eventually(t, "the failed device has no lane and the other one has", func() bool { return lanes(p, rail) == 0 && lanes(p, 1-rail) > 0 })
-				}
-				a.do(there, a.write(there, 0, 1<<20, uint32(rail+1)))
-				b.do(here, b.write(here, 0, 1<<20, uint32(rail+1)))
-				losses := a.node.Stats().Losses
-				lose(there)
-				eventually(t, "the session is lost", func() bool { return a.node.Stats().Losses > losses })
-				wait(t, there, StateReady)
-				wait(t, here, StateReady)
-			}
+			withoutRail(t, a, b, there, here, rail)
 			hosts[side].nics[rail].Recover()
 			for _, p := range []*Peer{there, here} {
 				eventually(t, "all rails have lanes", func() bool { return lanes(p, 0) > 0 && lanes(p, 1) > 0 })
@@ -80,4 +58,21 @@ func TestRealmWithFailedDevice(t *testing.T) {
 	a.nics[1].Recover()
 	eventually(t, "both rails have lanes", func() bool { return lanes(there, 0) > 0 && lanes(there, 1) > 0 })
 	a.do(there, a.write(there, 0, 1<<20, 2))
+}
+
+// withoutRail has the peers of a and b work, lose their session and work again while a rail is out of service.
+func withoutRail(t *testing.T, a, b *host, there, here *Peer, rail int) {
+	t.Helper()
+	for range 2 {
+		for _, p := range []*Peer{there, here} {
+			eventually(t, "only the other rail has lanes", func() bool { return lanes(p, rail) == 0 && lanes(p, 1-rail) > 0 })
+		}
+		a.do(there, a.write(there, 0, 1<<20, uint32(rail+1)))
+		b.do(here, b.write(here, 0, 1<<20, uint32(rail+1)))
+		losses := a.node.Stats().Losses
+		lose(there)
+		eventually(t, "the session is lost", func() bool { return a.node.Stats().Losses > losses })
+		wait(t, there, StateReady)
+		wait(t, here, StateReady)
+	}
 }

@@ -82,6 +82,17 @@ func hangUp(t *testing.T, addr string) <-chan time.Time {
 	return dials
 }
 
+// goes closes the Node of h, which the peer loses, and hangs up on whoever dials its address. See hangUp.
+func goes(t *testing.T, h *host, p *Peer) (dials <-chan time.Time) {
+	t.Helper()
+	addr := h.node.Addr().String()
+	if err := h.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, p, StateLost)
+	return hangUp(t, addr)
+}
+
 // TestReconnectStorm: many goroutines use a lost peer. The Node dials with growing backoff, however many
 // operations wait.
 func TestReconnectStorm(t *testing.T) {
@@ -93,12 +104,7 @@ func TestReconnectStorm(t *testing.T) {
 	for i := range jobs {
 		jobs[i] = a.job(there, verbs.OpRDMAWrite, 0, 8)
 	}
-	addr := b.node.Addr().String()
-	if err := b.node.Close(); err != nil {
-		t.Fatalf("Close: got %v, want no error", err)
-	}
-	wait(t, there, StateLost)
-	dials := hangUp(t, addr)
+	dials := goes(t, b, there)
 	var all sync.WaitGroup
 	for _, j := range jobs {
 		all.Go(func() { there.Service().Submit(&j.Op) })
@@ -129,11 +135,7 @@ func TestRedialStorm(t *testing.T) {
 	a.node.SetPauses(least)
 	there, _ := a.meet(b)
 	addr := b.node.Addr().String()
-	if err := b.node.Close(); err != nil {
-		t.Fatalf("Close: got %v, want no error", err)
-	}
-	wait(t, there, StateLost)
-	dials := hangUp(t, addr)
+	dials := goes(t, b, there)
 	var all sync.WaitGroup
 	var enough atomic.Bool
 	for range 20 {
@@ -175,6 +177,25 @@ func TestRedialAfterHeard(t *testing.T) {
 	sessions := there.Stats().Sessions
 	lose(there)
 	eventually(t, "there is another session", func() bool { return there.State() == StateReady && there.Stats().Sessions > sessions })
+}
+
+// TestOutstandingOperationRedials: a session is lost with an operation outstanding, and the Node would wait an hour before it redials. The
+// operation makes it redial immediately.
+func TestOutstandingOperationRedials(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t, alone)
+	a.node.SetPauses(time.Millisecond)
+	there, _ := a.meet(b)
+	a.nics[0].SetPort(false)
+	j := a.job(there, verbs.OpRDMAWrite, 0, 8)
+	j.Replay = true
+	there.Service().Submit(&j.Op)
+	lose(there)
+	wait(t, there, StateLost)
+	a.nics[0].SetPort(true)
+	if err := j.result(t); err != nil {
+		t.Errorf("the operation failed with %v, want no error", err)
+	}
 }
 
 // TestBackoff: pauses double up to a limit, and are spread.

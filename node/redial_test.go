@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,11 +24,17 @@ type process struct {
 
 func startProcess(t *testing.T, links []softnic.Link, name, listen string, lostTimeout time.Duration) *process {
 	t.Helper()
+	return startProcessWith(t, links, name, listen, lostTimeout, transfer.Config{})
+}
+
+func startProcessWith(t *testing.T, links []softnic.Link, name, listen string, lostTimeout time.Duration, cfg transfer.Config) *process {
+	t.Helper()
 	p := &process{Host: (&noderig.Host{Links: links}).Start(t, func(c *node.Config) {
 		c.Listen, c.LostTimeout, c.Auth.Name = listen, lostTimeout, name
 	})}
 	var err error
-	p.engine, err = transfer.New(transfer.Config{Node: p.Node})
+	cfg.Node = p.Node
+	p.engine, err = transfer.New(cfg)
 	rig.WantOK(t, "transfer.New", err)
 	p.x, err = p.engine.Alloc("x", 4096, transfer.SegmentConfig{DefaultAccess: transfer.Write})
 	rig.WantOK(t, "Alloc", err)
@@ -128,4 +135,33 @@ func restartPeer(t *testing.T, lostTimeout time.Duration) *restarted {
 	rig.Eventually(t, "the peer is lost", func() bool { return r.peer.Node().State() == node.StateLost })
 	startProcess(t, links, "there", r.addr, time.Hour)
 	return r
+}
+
+// TestOutstandingRequestRedials: a session is lost with a request outstanding, and the Node would wait an hour before it redials. The
+// request makes it redial immediately.
+func TestOutstandingRequestRedials(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	here := startProcess(t, links, "here", noderig.Alone(), time.Hour)
+	here.SetPauses(time.Millisecond)
+	asked := make(chan struct{}, 1)
+	var blocked atomic.Bool
+	there := startProcessWith(t, links, "there", noderig.Alone(), time.Hour, transfer.Config{
+		Authorize: func(ctx context.Context, _ *node.Peer, _ string, _ transfer.Access) (transfer.Access, error) {
+			if !blocked.Swap(true) {
+				asked <- struct{}{}
+				<-ctx.Done()
+			}
+			return transfer.Write, nil
+		},
+	})
+	p, err := here.engine.Peer(rig.Soon(t), there.Addr().String())
+	rig.WantOK(t, "Peer", err)
+	opened := make(chan error, 1)
+	go func() {
+		_, err := p.Open(rig.Soon(t), "x", transfer.Write)
+		opened <- err
+	}()
+	<-asked
+	p.Node().Lose()
+	rig.WantOK(t, "Open", <-opened)
 }

@@ -150,8 +150,8 @@ func newService(t testing.TB, n *Node) *testService {
 	t.Helper()
 	sv := &testService{t: t, node: n, lent: map[*Peer]*ibverbx.RemoteRegion{}, sessions: map[*Peer]service.Session{}}
 	var err error
-	if sv.mem, err = verbs.AllocMemory(slabBytes, nil); err != nil {
-		t.Fatalf("AllocMemory: got %v, want no error", err)
+	if sv.mem, err = n.Service().Alloc(slabBytes, nil); err != nil {
+		t.Fatalf("Alloc: got %v, want no error", err)
 	}
 	sv.slab = n.Service().Register(sv.mem)
 	if err := n.Service().Attach(service.Service{ID: service.IDs - 1, Version: 1, Classes: 1 << testClass, Handler: sv}); err != nil {
@@ -234,7 +234,7 @@ func lose(p *Peer) {
 	s := p.current
 	p.node.mu.Unlock()
 	if s != nil {
-		_ = s.conn.Close()
+		_ = s.conn.CloseWith("a network failure")
 	}
 }
 

@@ -213,9 +213,12 @@ func (n *Node) remove(p *Peer, err error) bool {
 	if p.state == StateClosed {
 		return false
 	}
+	if p.current != nil && (p.state == StateReady || p.state == StateParked) {
+		n.hosts[p.host].Closed++ // lost does not count it, because the Peer is closed by then
+	}
 	p.become(StateClosed, err)
 	delete(n.peers, p.key)
-	n.stats.Counters.add(p.counters())
+	n.retire(p)
 	if p.giveUp != nil {
 		p.giveUp.Stop()
 	}

@@ -118,6 +118,16 @@ func (n *Node) calls(p *Peer, more int) {
 	}
 }
 
+// Alloc implements service.Node.
+func (n serviceNode) Alloc(size int, cfg *verbs.MemoryConfig) (*verbs.Memory, error) {
+	if cfg == nil {
+		cfg = &verbs.MemoryConfig{}
+	}
+	c := *cfg
+	c.Shared = c.Shared || n.shares && !c.HugePages
+	return verbs.AllocMemory(size, &c)
+}
+
 // Register implements service.Node.
 func (n serviceNode) Register(mem *verbs.Memory) service.Memory {
 	m := &memory{node: n.Node, mem: mem, regions: map[registration]*ibverbx.Region{}}

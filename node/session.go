@@ -152,6 +152,9 @@ func (s *session) run() error {
 		}
 		err = s.attend()
 		s.part()
+		if orderly(context.Cause(s.ctx)) { // the peer finds out from the connection, before its requests fail
+			s.conn.Farewell()
+		}
 		err = errors.Join(err, made.Close())
 		if !errors.Is(err, errParked) {
 			return err
@@ -213,7 +216,7 @@ func (s *session) part() {
 		}
 	}
 	p.shard.do(q.detach)
-	p.node.unready(s)
+	p.tally.close()
 }
 
 // attend handles messages while the VirtualQP exists.
@@ -283,11 +286,11 @@ func (s *session) finish(cause error) {
 // peerConfig returns the configuration of VirtualQPs with a Peer.
 func (n *Node) peerConfig(p *Peer) ibpeer.Config {
 	return ibpeer.Config{
-		SharedCQ: p.shard.on, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, Timeout: joinTime,
+		SharedCQ: p.shard.on, Link: n.cfg.Link, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, RequireSealed: n.cfg.RequireSealed, Timeout: joinTime,
 		Schemes: []ibverbx.Scheme{ibverbx.Tally},
 		QP: ibverbx.Config{
 			Lanes: p.realm.lanes, SendDepth: sendDepth, RecvDepth: recvDepth, LaneDepth: laneDepth, NotifyDepth: notifyDepth,
-			Now: p.shard.now,
+			Now: p.shard.now, Log: n.laneLog(),
 		},
 		Minimum: ibpeer.Limits{SendDepth: minDepth, LaneDepth: minDepth, RecvDepth: recvDepth},
 	}

@@ -26,8 +26,9 @@ const (
 	spinTime = 20 * time.Microsecond
 	// helpedSleep is the sleep time while other goroutines drive the shard.
 	helpedSleep = 50 * time.Microsecond
-	// idleSleep is the maximum sleep otherwise. A completion wakes the keeper earlier.
-	idleSleep = time.Second
+	// idleSleep is the maximum sleep otherwise. A completion wakes the keeper earlier, and so does a goroutine that posts something with an
+	// earlier deadline (unlock). With one second, the keepers of 1,000 idle Nodes took more time than their keepalives (BenchmarkIdlePeers).
+	idleSleep = time.Minute
 	// pollEvery is the number of submitted operations per poll. A goroutine waiting for one polls anyway.
 	pollEvery = 16
 	// rounds limits the passes over the inbox before a goroutine leaves the rest to the keeper.
@@ -76,8 +77,9 @@ type shard struct {
 	posts int
 	// armed is set when the next completion on any rail wakes the keeper.
 	armed bool
-	// wakes is the wake-up time of an armed keeper.
-	wakes int64
+	// wakes is the wake-up time of an armed keeper, and due what the VirtualCQ required of it. roused is set once it was woken earlier.
+	wakes, due int64
+	roused     bool
 	// helped counts turns by goroutines other than the keeper.
 	helped uint64
 	wrs    [32]ibverbx.SendWR
@@ -128,15 +130,25 @@ func (s *shard) waiting() bool { return s.inbox.Load() != nil || s.cancels.any.L
 // unlock posts the pending operations and releases the lock. Then it processes the work that other goroutines left to the lock's holder.
 func (s *shard) unlock() {
 	s.post()
-	s.mu.Unlock()
+	s.release()
 	for range rounds {
 		if !s.waiting() || !s.mu.TryLock() {
 			return
 		}
 		s.turn()
-		s.mu.Unlock()
+		s.release()
 	}
 	s.waker.Wake()
+}
+
+// release releases the lock. It wakes an armed keeper if the VirtualCQ must be polled earlier than when it was armed.
+func (s *shard) release() {
+	rouse := s.armed && !s.roused && s.cq.Due() < s.due
+	s.roused = s.roused || rouse
+	s.mu.Unlock()
+	if rouse {
+		s.waker.Wake()
+	}
 }
 
 // submit puts an operation into the inbox and drives the shard, unless another goroutine does.
@@ -295,11 +307,11 @@ func (s *shard) keep() {
 	active, helped := s.now(), uint64(0)
 	for {
 		s.mu.Lock()
+		s.armed, s.roused = false, false
 		if s.closed {
 			s.mu.Unlock()
 			return
 		}
-		s.armed = false
 		n := s.turn()
 		now := s.now()
 		if n > 0 {
@@ -332,10 +344,11 @@ func (s *shard) arm() time.Duration {
 	if err != nil {
 		s.failures.Add(1)
 	}
-	s.armed = err == nil
-	s.handle(n)
-	s.post() // an event may have unblocked a queue
+	s.armed, s.roused = err == nil, nap == 0
 	nap = min(nap, idleSleep)
 	s.wakes = s.now() + int64(nap)
+	s.due = min(s.cq.Due(), s.wakes)
+	s.handle(n)
+	s.post() // an event may have unblocked a queue
 	return nap
 }

@@ -458,31 +458,3 @@ func TestCloseDoesNotStopOthers(t *testing.T) {
 		})
 	}
 }
-
-// TestLeaveLetsKeeperSleep: a keeper that sleeps until the next completion is not woken by goroutines that
-// leave the shard to it.
-func TestLeaveLetsKeeperSleep(t *testing.T) {
-	n := newNetwork(1)
-	p, _ := n.start(t).meet(n.start(t))
-	s := p.shard
-	plan := func() (wakes int64) {
-		s.do(func() {
-			if s.armed {
-				wakes = s.wakes
-			}
-		})
-		return wakes
-	}
-	eventually(t, "the keeper sleeps", func() bool { return plan() != 0 })
-	woken, last := 0, plan()
-	for range 100 {
-		p.Service().Leave()
-		time.Sleep(100 * time.Microsecond) // it may wake up
-		if now := plan(); now != last {
-			woken, last = woken+1, now
-		}
-	}
-	if woken > 20 { // it also checks its peers periodically
-		t.Errorf("the keeper woke up %d times in 100, want hardly ever", woken)
-	}
-}

@@ -23,8 +23,8 @@ type Config struct {
 	// Open opens the NICs if Rails is empty; the Session closes them. OpenSoftNICs and OpenDevices return such functions. Nil opens a
 	// software NIC on the connection's local address.
 	Open func() (NICs, error)
-	// Link selects shared memory or UDP if all rails are UDP software NICs. Shared memory replaces the rails one by one. Empty means
-	// LinkAuto for a NIC opened by default, and LinkUDP with Rails or Open.
+	// Link selects shared memory or UDP if all rails are UDP software NICs. Shared memory replaces the rails one by one or, with SharedCQ,
+	// is used beside them. Empty means LinkAuto for a NIC opened by default, and LinkUDP with Rails, Open or SharedCQ.
 	Link Link
 	// Path applies to every rail with a zero Path: quality of service, retries and table indexes of this side. The peer configures its own.
 	Path verbs.PathConfig
@@ -68,7 +68,7 @@ type Config struct {
 	// and all NICs on both sides support it; only software NICs over UDP do (Agreement.Sealed).
 	Unsealed bool
 	// RequireSealed makes an unsealed Session fail with a MismatchError before any key is sent: over plain text, or with a NIC that cannot
-	// seal. Shared memory is accepted, because it does not use packets.
+	// seal. Shared memory is accepted without SharedCQ, because it then does not use packets.
 	RequireSealed bool
 
 	// CQ configures the VirtualCQ. Zero means a sufficient depth and a Waker.

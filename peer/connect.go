@@ -124,14 +124,17 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if rails, err = s.finish(ctx, link, &theirs.Link, rails); err != nil {
 		return err
 	}
-	if c.RequireSealed && !s.Agreed.Sealed && s.Link != LinkShm {
+	if c.RequireSealed && !s.Agreed.Sealed && (s.Link != LinkShm || s.shared) {
 		return unsealed(dialer, mine, theirs)
 	}
 	cfg := c.QP
 	if cfg.Log != nil {
-		cfg.Log = cfg.Log.With(slog.String("peer", s.Conn.Peer().Addr.String()))
+		cfg.Log = about(cfg.Log, s.Conn.Peer())
 	}
 	if cfg.Seal, err = s.seal(secret, dialer, cfg.Seal); err != nil {
+		return err
+	}
+	if err := s.introduce(ctx, c, rails, cfg.Seal); err != nil {
 		return err
 	}
 	if err := s.build(c, cfg, rails, mine.Rails); err != nil {
@@ -141,10 +144,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err != nil {
 		return err
 	}
-	for i := range card.Lanes { // a lane takes the smaller MTU of both ends
-		card.Lanes[i].MTU = min(card.Lanes[i].MTU, s.Agreed.MTU)
-	}
-	if err := s.on(func(*ibverbx.VirtualCQ) error { return s.QP.Connect(card) }); err != nil {
+	if err := s.connect(card); err != nil {
 		return err
 	}
 	if dialer {
@@ -157,6 +157,23 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	}
 	s.log(cfg.Log)
 	return nil
+}
+
+// connect connects the VirtualQP to the peer's.
+func (s *Session) connect(card *ibverbx.Card) error {
+	for i := range card.Lanes { // a lane takes the smaller MTU of both ends
+		card.Lanes[i].MTU = min(card.Lanes[i].MTU, s.Agreed.MTU)
+	}
+	return s.on(func(*ibverbx.VirtualCQ) error { return s.QP.Connect(card) })
+}
+
+// about returns a logger whose records identify the peer.
+func about(log *slog.Logger, p bootstrap.Peer) *slog.Logger {
+	log = log.With(slog.String("peer", p.Addr.String()))
+	if p.Name != "" {
+		log = log.With(slog.String("name", p.Name))
+	}
+	return log
 }
 
 // log records that the Session is connected, and adds a closer that records that it is closed. It does nothing if to is nil.
@@ -180,7 +197,7 @@ func (s *Session) log(to *slog.Logger) {
 
 // seal returns the Seal for the Session's packets: the agreed one, or given.
 func (s *Session) seal(secret []byte, dialer bool, given verbs.Seal) (verbs.Seal, error) {
-	if s.Link == LinkShm { // shared memory does not use packets
+	if s.Link == LinkShm && !s.shared { // shared memory does not use packets
 		s.Agreed.Sealed = false
 		return nil, nil
 	}

@@ -6,3 +6,10 @@ var (
 	DecodeRegions = decodeRegions
 	Negotiate     = negotiate
 )
+
+// LoseSharedMemory closes the connections of s for shared memory with Config.SharedCQ.
+func LoseSharedMemory(s *Session) {
+	for _, c := range s.met {
+		_ = c.Close()
+	}
+}

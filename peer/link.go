@@ -30,7 +30,9 @@ const (
 	// LinkAuto uses shared memory between two processes of one user on one host, otherwise the configured NICs.
 	// Session.LinkReason explains why shared memory is not used.
 	LinkAuto Link = "auto"
-	// LinkShm requires shared memory (softnic.ShmLink). If that is impossible, connecting fails with a MismatchError or the cause.
+	// LinkShm requires shared memory (softnic.ShmLink). If that is impossible, connecting fails with a MismatchError or the cause. With
+	// Config.SharedCQ, the rails remain: they execute WRITEs and READs in the peer's memory (softnic.Introduce), and send the rest as
+	// packets.
 	LinkShm Link = "shm"
 	// LinkUDP uses the configured NICs.
 	LinkUDP Link = "udp"
@@ -46,6 +48,8 @@ type OfferLink struct {
 	Nonce string `json:"nonce,omitempty"`
 	// Links is the number of shared-memory links started by the listener: one per rail, or 0.
 	Links int `json:"links,omitempty"`
+	// Beside is set if the rails remain beside shared memory (Config.SharedCQ). It must be equal on both sides.
+	Beside bool `json:"beside,omitempty"`
 	// Why explains an empty Nonce.
 	Why string `json:"why,omitempty"`
 }
@@ -73,7 +77,7 @@ func (o *OfferLink) validate() error {
 
 // agreeLink returns an error if the sides' preferences or capabilities conflict.
 func agreeLink(dialer, listener *OfferLink) error {
-	if (dialer.Want != LinkShm && listener.Want != LinkShm) || listener.Links > 0 {
+	if listener.Links > 0 && dialer.Beside == listener.Beside || dialer.Want != LinkShm && listener.Want != LinkShm && listener.Links == 0 {
 		return nil
 	}
 	text := func(o *OfferLink) string {
@@ -103,8 +107,8 @@ type meeting struct {
 
 // meet starts the handshake. theirs is the dialer's offer, nil on the dialer.
 func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfig, theirs *Offer) *meeting {
-	m := &meeting{mine: OfferLink{Want: c.Link}}
-	if c.Link == "" && len(c.Rails) == 0 && c.Open == nil {
+	m := &meeting{mine: OfferLink{Want: c.Link, Beside: s.shared}}
+	if c.Link == "" && len(c.Rails) == 0 && c.Open == nil && !s.shared {
 		m.mine.Want = LinkAuto
 	}
 	s.closers.Add(m.close)
@@ -115,6 +119,10 @@ func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfi
 		err = m.listen()
 	case theirs.Link.Nonce == "":
 		err = theirs.Link.refusal()
+	case theirs.Link.Beside != s.shared:
+		err = errors.New("one side shares the NICs of a VirtualCQ (Config.SharedCQ), the other does not")
+	case s.shared: // a link for every pair of rails with lanes
+		err = m.dial(ctx, theirs.Link.Nonce, max(len(rails), len(theirs.Rails)))
 	default:
 		err = m.dial(ctx, theirs.Link.Nonce, min(len(rails), len(theirs.Rails)))
 	}
@@ -129,9 +137,6 @@ func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfi
 func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConfig) error {
 	if mine.want() == LinkUDP {
 		return errors.New("udp was asked for")
-	}
-	if c.SharedCQ != nil {
-		return errors.New("the Session uses the NICs of Config.SharedCQ")
 	}
 	for i := range rails {
 		if attr, err := rails[i].Context.QueryDevice(); err != nil || attr.Provider != "softnic" || attr.Link != "udp" {
@@ -182,7 +187,8 @@ func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
 	return nil
 }
 
-// finish creates the agreed links. It returns NICs on them in place of rails, or rails without links.
+// finish creates the agreed links. It returns NICs on them in place of rails, or rails without links. With Config.SharedCQ it leaves the
+// links to introduce.
 func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rails []ibverbx.RailConfig) (_ []ibverbx.RailConfig, err error) {
 	defer func() { err = errors.Join(err, m.close()) }() // a socket must not outlive its use
 	links, err := m.links(theirs)
@@ -201,7 +207,7 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 			}
 		}
 	}
-	if links > len(rails) {
+	if links > len(rails) && !s.shared {
 		return nil, verbs.Invalidf("%d links of shared memory, this side has %d rails", links, len(rails))
 	}
 	stop := context.AfterFunc(ctx, m.interrupter())
@@ -213,6 +219,11 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 		if err != nil {
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
+		if s.shared {
+			s.met = append(s.met, conn)
+			s.closers.Add(func() error { _ = conn.Close(); return nil }) // introduce may have closed it
+			continue
+		}
 		shared[i] = ibverbx.RailConfig{Path: rails[i].Path}
 		shared[i].Path.Seal = nil // without packets, sealing is not needed
 		if shared[i].Context, err = s.plug(conn, rails[i].Context.Device().Name()); err != nil {
@@ -220,7 +231,33 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 		}
 	}
 	s.Link = LinkShm
+	if s.shared {
+		return rails, nil
+	}
 	return shared, nil
+}
+
+// introduce makes the rails share memory with the peer's, for QPs with the Seal. Link i joins the rails of lane i. If it fails, the rails
+// alone carry the Session, unless this side requires shared memory.
+func (s *Session) introduce(ctx context.Context, c *Config, rails []ibverbx.RailConfig, seal verbs.Seal) error {
+	met := &meeting{conns: s.met}
+	defer context.AfterFunc(ctx, met.interrupter())()
+	for i, conn := range s.met {
+		rail := &rails[i%len(rails)]
+		near, err := softnic.Introduce(rail.Context, conn, cmp.Or(seal, rail.Path.Seal))
+		if err == nil {
+			s.closers.Add(near.Close)
+			continue
+		}
+		err = fmt.Errorf("shared memory: %w", err)
+		if c.Link == LinkShm {
+			return err
+		}
+		met.interrupter()() // the peer's side of the other links fails too
+		s.Link, s.LinkReason = LinkUDP, err.Error()
+		break
+	}
+	return nil
 }
 
 // links returns the number of links. The listener determines it, and has a connection for each.

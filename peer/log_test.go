@@ -83,10 +83,10 @@ func TestLogOfSession(t *testing.T) {
 		{"INFO", "connected", "", ""},
 		{"DEBUG", `"lane down"`, "1", "yes"},
 		{"WARN", `"rail down"`, "1", "yes"},
-		{"WARN", "degraded", "1", "yes"},
+		{"DEBUG", "degraded", "1", "yes"},
 		{"DEBUG", `"lane up"`, "1", ""},
 		{"INFO", `"rail up"`, "1", ""},
-		{"INFO", "recovered", "1", ""},
+		{"DEBUG", "recovered", "1", ""},
 		{"INFO", "closed", "", ""},
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")

@@ -1,11 +1,18 @@
 package peer_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"ibverbx"
 	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
 )
 
 // softNICs opens a software NIC over UDP for the test.
@@ -39,7 +46,7 @@ func dialTo(t *testing.T, meeting *peer.Listener, cfg peer.Config) (dialed, acce
 }
 
 // TestSealedSessionsOnOneCQ: Sessions on one VirtualCQ, and so on the same NICs, are sealed with separate
-// secrets. They do not use shared memory, because their NICs are preset.
+// secrets. They do not use shared memory, because the other sides use their NICs alone.
 func TestSealedSessionsOnOneCQ(t *testing.T) {
 	rails, err := ibverbx.NewRails(softNICs(t, 33)...)
 	if err != nil {
@@ -108,4 +115,127 @@ func TestSharedMemoryBesideRails(t *testing.T) {
 	if err := meeting.Close(); err != nil {
 		t.Errorf("Listener.Close: got %v, want no error", err)
 	}
+}
+
+// direct returns the number of requests that the NICs of s executed in the peer's memory.
+func direct(t *testing.T, s *peer.Session) (n uint64) {
+	t.Helper()
+	for _, r := range s.Rails.Configs() {
+		n += r.Context.Device().(*softnic.NIC).Stats().Direct
+	}
+	return n
+}
+
+// sharedPair returns the Sessions of a connection between two shards, each with software NICs at the given addresses.
+func sharedPair(t *testing.T, links [2]peer.Link, nics [2][]byte) (s [2]*peer.Session, shards [2]*shard, errs [2]error) {
+	t.Helper()
+	var cfgs [2]peer.Config
+	for i := range cfgs {
+		var configs []ibverbx.RailConfig
+		for _, last := range nics[i] {
+			configs = append(configs, softNICs(t, last)...)
+		}
+		rails, err := ibverbx.NewRails(configs...)
+		if err != nil {
+			t.Fatalf("NewRails: got %v, want no error", err)
+		}
+		t.Cleanup(func() {
+			if err := rails.Close(); err != nil {
+				t.Errorf("Rails.Close: got %v, want no error", err)
+			}
+		})
+		shards[i] = newShard(t, rails)
+		t.Cleanup(shards[i].close)
+		cfgs[i] = config(nil)
+		cfgs[i].SharedCQ, cfgs[i].Link = shards[i].on, links[i]
+	}
+	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfgs[0])
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(soon(t))
+	go func() {
+		defer close(done)
+		if s[1], errs[1] = peer.Dial(ctx, meeting.Addr().String(), cfgs[1]); errs[1] != nil {
+			cancel()
+		}
+	}()
+	s[0], errs[0] = meeting.Accept(ctx)
+	<-done
+	if err := meeting.Close(); err != nil {
+		t.Errorf("Listener.Close: got %v, want no error", err)
+	}
+	return s, shards, errs
+}
+
+// read posts READs of the whole region of the peer until one more is executed in its memory, if want is set, or once.
+func read(t *testing.T, s *peer.Session, on *shard, want bool) {
+	t.Helper()
+	for limit, was := time.Now().Add(time.Minute), direct(t, s); ; {
+		err := on.on(func(*ibverbx.VirtualCQ) error {
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMARead, Remote: s.Remote("data"), Flags: verbs.SendSignaled}
+			wr.SetSGE(s.Local("data").SGE(0, 1<<20))
+			on.imms[s.QP] = 1
+			_, err := s.QP.PostSend([]ibverbx.SendWR{wr})
+			return err
+		})
+		if err != nil {
+			t.Fatalf("PostSend: got %v, want no error", err)
+		}
+		for on.imm(s.QP) == 1 { // a completion sets it to 0
+			if time.Now().After(limit) {
+				t.Fatal("a READ has not completed after a minute")
+			}
+		}
+		if !want || direct(t, s) > was {
+			return
+		}
+	}
+}
+
+// TestSharedMemoryOnSharedCQ: Sessions on shared VirtualCQs use shared memory beside their rails, which may differ in number. The
+// packets stay sealed. When one side loses the shared memory, packets carry the requests.
+func TestSharedMemoryOnSharedCQ(t *testing.T) {
+	for name, nics := range map[string][2][]byte{"one rail": {{40}, {41}}, "one and two rails": {{42}, {43, 44}}} {
+		t.Run(name, func(t *testing.T) {
+			s, shards, errs := sharedPair(t, [2]peer.Link{peer.LinkAuto, peer.LinkShm}, nics)
+			if err := errors.Join(errs[:]...); err != nil {
+				t.Fatalf("connect: got %v, want no error", err)
+			}
+			for i, s := range s {
+				if s.Link != peer.LinkShm || s.LinkReason != "" || !s.Agreed.Sealed {
+					t.Errorf("link %q (%q), sealed %v, want shm and sealed packets", s.Link, s.LinkReason, s.Agreed.Sealed)
+				}
+				read(t, s, shards[i], true)
+			}
+			peer.LoseSharedMemory(s[0])
+			for i, s := range s {
+				read(t, s, shards[i], false)
+			}
+			end(t, s[:]...)
+		})
+	}
+}
+
+// TestSharedMemoryRefused: a Session on a shared VirtualCQ that requires shared memory fails if the peer wants UDP, and without Link it
+// uses UDP.
+func TestSharedMemoryRefused(t *testing.T) {
+	s, _, errs := sharedPair(t, [2]peer.Link{peer.LinkUDP, peer.LinkShm}, [2][]byte{{45}, {46}})
+	if !errors.Is(errs[1], peer.ErrMismatch) || !strings.Contains(fmt.Sprint(errs[1]), "wants udp") {
+		t.Errorf("shm and udp: got %v, want a mismatch that names both", errs[1])
+	}
+	if s[1] != nil {
+		t.Error("got a Session, want none")
+	}
+	s, _, errs = sharedPair(t, [2]peer.Link{"", peer.LinkAuto}, [2][]byte{{47}, {48}})
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatalf("connect: got %v, want no error", err)
+	}
+	for _, s := range s {
+		if s.Link != peer.LinkUDP || s.LinkReason == "" {
+			t.Errorf("link %q (%q), want udp with a reason", s.Link, s.LinkReason)
+		}
+	}
+	end(t, s[:]...)
 }

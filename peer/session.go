@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
@@ -46,6 +47,8 @@ type Session struct {
 	on func(step func(*ibverbx.VirtualCQ) error) error
 	// aside is Config.OnServiceMessage.
 	aside func(body []byte)
+	// met are the connections for introduce.
+	met []*net.UnixConn
 	// shared is set if CQ belongs to the program (Config.SharedCQ).
 	shared bool
 	// incarnation is the VirtualQP's number in its card and in log records.

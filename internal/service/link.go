@@ -15,6 +15,8 @@ var (
 	ErrRestarted = errors.New("the peer was restarted")
 	// ErrClosed is node.ErrClosed.
 	ErrClosed = errors.New("closed")
+	// ErrDetached closes a session because this side has closed one of its services. It is not a failure.
+	ErrDetached = errors.New("the service is detached")
 )
 
 // Link is a service's connection to one peer: the session, or the error that explains its absence.

@@ -151,6 +151,9 @@ type Node interface {
 	// Attached returns the Handler of a service, or nil. A service that is created on first use
 	// finds itself this way.
 	Attached(id ID) Handler
+	// Alloc allocates memory for Register. It is Shared if sessions may use shared memory, unless cfg
+	// requests huge pages. cfg may be nil.
+	Alloc(n int, cfg *verbs.MemoryConfig) (*verbs.Memory, error)
 	// Register makes memory usable with peers. Registration is deferred until first use. The caller
 	// still owns the memory and frees it after Memory.Close.
 	Register(m *verbs.Memory) Memory

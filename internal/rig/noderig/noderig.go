@@ -23,6 +23,8 @@ type Host struct {
 	Links []softnic.Link
 	// Wrap, if not nil, wraps the contexts of the NICs.
 	Wrap func(verbs.Context) (verbs.Context, error)
+	// Link is node.Config.Link, used without Links.
+	Link peer.Link
 	// NICs are the NICs on Links.
 	NICs []*softnic.NIC
 }
@@ -40,7 +42,7 @@ func (h *Host) Open() (nics peer.NICs, err error) {
 func (h *Host) Config() node.Config {
 	return node.Config{
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
-		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true, Open: h.Open,
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true, Open: h.Open, Link: h.Link,
 	}
 }
 
