@@ -34,7 +34,7 @@ const (
 	maxBacklog     = 1 << 16
 )
 
-// Config configures streams. Listen, Dial and Dialer use the zero value. An invalid Config makes them fail with verbs.ErrInvalid.
+// Config configures streams. Listen, Dial, Dialer and ContextDialer use the zero value. An invalid Config makes them fail with verbs.ErrInvalid.
 type Config struct {
 	// Ring is the buffer size per direction, on each side, in bytes: a power of two from MinRing to MaxRing. Zero means 1 MiB. Raise it for
 	// streams with a large bandwidth-delay product.
@@ -84,13 +84,13 @@ func Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
 // Dialer returns a function for http.Transport.DialContext, with the default Config. It dials addresses such as "node7:18510/grpc", where
 // the part after the slash is the service; the default service is "http". It ignores the network. See node.Node.Peer for connection errors
 // and Dial for the others.
-//
-// The function that grpc.WithContextDialer accepts does not have the network argument:
-//
-//	dial := stream.Dialer(n)
-//	grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "", addr) })
 func Dialer(n *node.Node) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return Config{}.Dialer(n)
+}
+
+// ContextDialer is like Dialer, for grpc.WithContextDialer: the function does not have the network argument.
+func ContextDialer(n *node.Node) func(ctx context.Context, addr string) (net.Conn, error) {
+	return Config{}.ContextDialer(n)
 }
 
 // Addr is the address of a service. It implements net.Addr.

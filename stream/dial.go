@@ -80,7 +80,13 @@ func (c *Conn) abandon() {
 
 // Dialer is like the function Dialer, with this Config.
 func (cfg Config) Dialer(n *node.Node) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return func(ctx context.Context, _, addr string) (net.Conn, error) {
+	dial := cfg.ContextDialer(n)
+	return func(ctx context.Context, _, addr string) (net.Conn, error) { return dial(ctx, addr) }
+}
+
+// ContextDialer is like the function ContextDialer, with this Config.
+func (cfg Config) ContextDialer(n *node.Node) func(ctx context.Context, addr string) (net.Conn, error) {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
 		host, service, found := strings.Cut(addr, "/")
 		if !found {
 			service = defaultService

@@ -3,6 +3,7 @@
 //	l, err := stream.Listen(n, "grpc")         // a net.Listener: http.Serve(l, h), grpc.Server.Serve(l)
 //	c, err := stream.Dial(ctx, peer, "grpc")   // a net.Conn
 //	t := &http.Transport{DialContext: stream.Dialer(n)}
+//	o := grpc.WithContextDialer(stream.ContextDialer(n))
 //
 // All streams to a peer share the queue pairs of its session. Data is striped across all rails, so a stream survives the loss of a NIC. If
 // the session is lost, Read and Write return syscall.ECONNRESET and the program must redial.

@@ -20,6 +20,8 @@ type Info struct {
 	Dialed bool
 	// Rails is the number of local NICs carrying the stream. It is zero while the session is parked or lost.
 	Rails int
+	// Link is the link type of the session, see node.PeerStats: "shm" for shared memory, "udp", or empty for hardware NICs.
+	Link string
 	// Sealed reports whether the session's packets are encrypted and authenticated.
 	Sealed bool
 	// RTT is the smoothed time from posting a message until its completion. It is zero before the first measurement.
@@ -40,7 +42,8 @@ func (c *Conn) Info() Info {
 	p := c.peer.service.Owner().(*node.Peer)
 	d := p.Stats()
 	i := Info{
-		Peer: p, Identity: p.Identity(), Service: c.service, Dialed: c.dialed, Rails: len(d.QP.Rails), Sealed: d.Agreed.Sealed,
+		Peer: p, Identity: p.Identity(), Service: c.service, Dialed: c.dialed, Rails: len(d.QP.Rails), Link: string(d.Link),
+		Sealed: d.Agreed.Sealed,
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

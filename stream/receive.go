@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 
+	"ibverbx/internal/bulk"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
@@ -123,7 +124,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if err != nil {
 		return 0, c.readError(err)
 	}
-	n := copy(b, from)
+	n := bulk.Copy(b, from)
 	c.taken(n)
 	return n, nil
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"ibverbx/internal/rig"
 	"ibverbx/internal/rig/noderig"
 	"ibverbx/node"
+	ibpeer "ibverbx/peer"
 	"ibverbx/softnic"
 )
 
@@ -32,7 +34,11 @@ var (
 )
 
 // network connects Nodes: a link per rail, or UDP on loopback if links is empty.
-type network struct{ links []softnic.Link }
+type network struct {
+	links []softnic.Link
+	// link is node.Config.Link without links.
+	link ibpeer.Link
+}
 
 func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
 
@@ -44,7 +50,7 @@ func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 // start starts a Node, closed at the end of the test.
 func (n *network) start(t testing.TB, change func(*node.Config)) *noderig.Host {
 	t.Helper()
-	return (&noderig.Host{Links: n.links}).Start(t, change)
+	return (&noderig.Host{Links: n.links, Link: n.link}).Start(t, change)
 }
 
 // pair is two Nodes; the first dials the second.
@@ -116,8 +122,11 @@ func readAll(t testing.TB, r io.Reader, n int) []byte {
 	return b
 }
 
-// onLinks runs a test on a network in memory with two rails, and on UDP.
+// onLinks runs a test on a network in memory with two rails, on UDP and, on Linux, on UDP with shared memory.
 func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
 	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
 	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
+	if runtime.GOOS == "linux" {
+		t.Run("shm", func(t *testing.T) { f(t, &network{link: ibpeer.LinkShm}) })
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 
+	"ibverbx/internal/bulk"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
@@ -209,7 +210,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if err != nil {
 			return n, c.opError("write", err)
 		}
-		k := copy(room, b[n:])
+		k := bulk.Copy(room, b[n:])
 		if err := c.filled(k, n+k < len(b)); err != nil {
 			return n, c.opError("write", err)
 		}

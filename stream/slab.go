@@ -113,7 +113,7 @@ func (q *pool) find(ring int) (block, bool) {
 
 // make creates a slab with n blocks.
 func (q *pool) make(ring, n int) (*slab, error) {
-	mem, err := verbs.AllocMemory(n*ring*2, nil)
+	mem, err := q.peer.host.service.Alloc(n*ring*2, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,9 @@ func (t *Transfer) check() {
 func (t *Transfer) readAgain() {
 	t.phase.Store(uint32(Moving))
 	t.retried = true
+	t.peer.link.Mu.Lock()
+	t.peer.counts.retries.Add(1)
+	t.peer.link.Mu.Unlock()
 	t.submit()
 }
 

@@ -74,6 +74,9 @@ func catchesFlippedByte(t *testing.T, d device) {
 	}
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("right")))
 	wantNote(t, p.there, "right")
+	if s := p.here.Stats(); s.DigestErrors != 2 || s.Failed != 2 || s.Transfers != 3 || s.Notified != 3 {
+		t.Errorf("Stats: got %+v, want 3 transfers, two of which failed because of digests", s)
+	}
 }
 
 // TestReadAgain: with Verify, local data corrupted after the read is read again.
@@ -88,6 +91,9 @@ func TestReadAgain(t *testing.T) {
 	thaw()
 	wantOK(t, "Wait", tr.Wait(soon(t)))
 	wantSame(t, "the segment", p.local.Bytes(), p.target.Bytes())
+	if s := p.here.Stats(); s.Retries != 1 || s.DigestErrors != 0 || s.Bytes != size {
+		t.Errorf("Stats: got %+v, want one retry and %d bytes", s, size)
+	}
 }
 
 // TestReadAgainOnce reads two blocks to the same offset in sequence, so the first one can never verify.

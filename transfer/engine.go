@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -28,6 +29,7 @@ type Engine struct {
 	stages  sync.Pool // of *[maxRange]byte, for digests of device memory
 	inbox   inbox
 	peers   service.Peers[*handler]
+	census  census
 	// done is closed when Close starts.
 	done chan struct{}
 	// closing serializes Close.
@@ -38,6 +40,8 @@ type Engine struct {
 	segments map[string]*Segment
 	all      map[*Segment]struct{} // including unnamed segments
 	grants   uint32                // the number of the last grant
+	// generation is that of the newest named segment.
+	generation uint64
 }
 
 // maxWorkers is the maximum number of goroutines computing digests.
@@ -196,7 +200,7 @@ func (p *Peer) leave(ctx context.Context) error {
 	s := p.link.Session
 	p.link.Mu.Unlock()
 	if s != nil {
-		s.End(errors.New("transfer: the engine is closed"))
+		s.End(fmt.Errorf("transfer: the engine is closed: %w", service.ErrDetached))
 	}
 	return p.drain(ctx, true)
 }
@@ -219,6 +223,7 @@ func (h *handler) Up(s service.Session, body []byte) error {
 	if err != nil {
 		return err
 	}
+	h.engine.census.add((*Peer)(h))
 	return (*Peer)(h).up(s, m)
 }
 
@@ -231,6 +236,7 @@ func (h *handler) Gone(cause error, forgotten bool) {
 	if !forgotten {
 		return
 	}
+	h.engine.census.remove((*Peer)(h))
 	if err := h.mailbox.free(); err != nil {
 		h.engine.service.Log().Error("transfer: a mailbox cannot be freed", "peer", (*Peer)(h).String(), "error", err)
 	}

@@ -39,7 +39,7 @@ func (m *mailbox) make(p *Peer) error {
 	if m.region != nil {
 		return nil
 	}
-	mem, err := verbs.AllocMemory(2*mailboxSize, nil)
+	mem, err := p.engine.service.Alloc(2*mailboxSize, nil)
 	if err != nil {
 		return err
 	}
@@ -127,6 +127,7 @@ func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
 	if in.queued+a.size() > mailboxSize || p.queued+a.size() > maxQueued+mailboxSize {
 		return fmt.Errorf("%w: notification %d without room", errProtocol, seq)
 	}
+	p.counts.notifications.Add(1)
 	p.queued += a.size()
 	in.queued += a.size()
 	if seq != in.arrived {

@@ -36,7 +36,8 @@ type Peer struct {
 	running transferList
 	count   int
 	// ops is the number of outstanding notification and credit operations.
-	ops int
+	ops    int
+	counts counts
 	// queued is the size of all unread notifications in bytes, whichever process of the peer sent them.
 	queued int
 }
@@ -120,6 +121,10 @@ func (p *Peer) message(s service.Session, m any) error {
 	switch m := m.(type) {
 	case *open:
 		return p.link.Serve(s, func(ctx context.Context) []byte { return p.lend(ctx, s, proc, m) })
+	case *list:
+		return p.link.Serve(s, func(ctx context.Context) []byte { return p.offered(ctx, m) })
+	case *listed:
+		proc.Answer(m.id, m)
 	case *digest:
 		return p.link.Serve(s, func(ctx context.Context) []byte { return p.sum(ctx, proc, m) })
 	case *rpc.Unknown:

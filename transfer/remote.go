@@ -142,17 +142,9 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	if s == nil || s.cfg.Local {
 		return refuse(rpc.NotFound, ErrNotFound)
 	}
-	access, err := s.cfg.DefaultAccess, error(nil)
-	if e.cfg.Authorize != nil {
-		ctx, cancel := context.WithTimeout(ctx, openTimeout)
-		access, err = e.cfg.Authorize(ctx, p.node, m.name, m.want)
-		cancel()
-	}
-	if s.readOnly {
-		access &^= Write
-	}
+	access, err := p.authorize(ctx, s, m.want)
 	switch {
-	case err != nil || access&(Read|Write) == 0:
+	case err != nil || access == 0:
 		return refuse(rpc.NotFound, ErrNotFound)
 	case access&m.want != m.want:
 		return refuse(rpc.Denied, fmt.Errorf("%w: only %v is allowed", ErrDenied, access))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +39,8 @@ var (
 // network connects hosts: a memory link per rail, or UDP on loopback if links is empty.
 type network struct {
 	links []softnic.Link
+	// link is node.Config.Link without links.
+	link peer.Link
 	// null selects null NICs, which do not move data.
 	null bool
 	// wrapped uses package reliable to build RC QPs from UC rails.
@@ -89,7 +92,7 @@ type host struct {
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
-	h.rig = &noderig.Host{Links: n.links, Wrap: n.wrapper()}
+	h.rig = &noderig.Host{Links: n.links, Link: n.link, Wrap: n.wrapper()}
 	h.node = h.rig.Start(t, func(c *node.Config) {
 		c.Auth.Name, c.Listen, c.Open = cfg.name, cmp.Or(cfg.listen, noderig.Alone()), h.open
 		if cfg.node != nil {
@@ -266,10 +269,13 @@ func wantNote(t testing.TB, h *host, want string) Notification {
 	return n
 }
 
-// links runs a test on a network in memory with two rails, and on UDP.
+// onLinks runs a test on a network in memory with two rails, on UDP and, on Linux, on UDP with shared memory.
 func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
 	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
 	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
+	if runtime.GOOS == "linux" {
+		t.Run("shm", func(t *testing.T) { f(t, &network{link: peer.LinkShm}) })
+	}
 }
 
 func number(i int) []byte { return fmt.Appendf(nil, "note %d", i) }

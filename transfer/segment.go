@@ -21,6 +21,8 @@ type Segment struct {
 	engine *Engine
 	name   string
 	cfg    SegmentConfig
+	// generation is SegmentInfo.Generation, 0 without a name.
+	generation uint64
 	// readOnly memory can only be read, locally and by peers.
 	readOnly bool
 	mem      *verbs.Memory
@@ -58,7 +60,10 @@ func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, er
 	if size <= 0 || size > math.MaxInt {
 		return nil, newError("alloc", nil, name, fmt.Errorf("%w: %d bytes", ErrRange, size))
 	}
-	mem, err := verbs.AllocMemory(int(size), &verbs.MemoryConfig{HugePages: cfg.HugePages})
+	if !e.made() {
+		return nil, newError("alloc", nil, name, ErrClosed)
+	}
+	mem, err := e.service.Alloc(int(size), &verbs.MemoryConfig{HugePages: cfg.HugePages})
 	if err != nil {
 		return nil, newError("alloc", nil, name, err)
 	}
@@ -120,6 +125,8 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 		err = verbs.Invalidf("there is a segment of that name")
 	default:
 		if s.name != "" {
+			e.generation++
+			s.generation = e.generation
 			e.segments[s.name] = s
 		}
 		e.all[s] = struct{}{}

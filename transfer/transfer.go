@@ -77,6 +77,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 	p.count++
 	p.running.add(t)
 	if notify {
+		p.counts.notified.Add(1)
 		out := &t.proc.out
 		t.note = out.add(t, t.load.body)
 		t.note.ready = len(t.load.blocks) == 0
@@ -234,6 +235,7 @@ func (t *Transfer) finish(err error) {
 	p.link.Mu.Lock()
 	p.running.remove(t)
 	p.count--
+	p.counts.finished(t, err)
 	var list *note
 	if t.note != nil {
 		list = t.note.drop()

@@ -3,6 +3,8 @@ package transfer
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
+	"unicode/utf8"
 
 	"ibverbx"
 	"ibverbx/internal/rpc"
@@ -17,11 +19,13 @@ const version = 2
 const (
 	kindOpen   rpc.Kind = 0x01 // id, want u8, name
 	kindDigest rpc.Kind = 0x02 // id, ranges of {grant u32, offset u64, length u32}
+	kindList   rpc.Kind = 0x03 // id, name: the segments after it
 
 	kindGrant    rpc.Kind = 0x81 // id, grant u32, access u8, region
 	kindDigests  rpc.Kind = 0x82 // id, sums of u32
 	kindRevoke   rpc.Kind = 0x84 // grant u32, arrived u64, sent u64
 	kindRevoked  rpc.Kind = 0x85 // grant u32
+	kindListed   rpc.Kind = 0x86 // id, more u8, segments of {access u8, size u64, generation u64, length u8, name}
 	maxRanges             = 4096 // ranges of a kindDigest
 	maxRange              = 1 << 20
 	mailboxGrant          = 0 // stands for the mailbox: the Engine is closing
@@ -71,6 +75,19 @@ type digestRange struct {
 type digests struct {
 	id   uint32
 	sums []uint32
+}
+
+// list requests the segments whose names follow after, in order.
+type list struct {
+	id    uint32
+	after string
+}
+
+// listed holds at least one segment if more follow.
+type listed struct {
+	id       uint32
+	more     bool
+	segments []SegmentInfo
 }
 
 // revoke revokes a grant. revoked confirms that it is unused.
@@ -130,6 +147,22 @@ func (m *digests) encode() []byte {
 	return b
 }
 
+func (m *list) encode() []byte { return append(rpc.Begin(kindList, m.id), m.after...) }
+
+func (m *listed) encode() []byte {
+	b := append(rpc.Begin(kindListed, m.id), 0)
+	if m.more {
+		b[len(b)-1] = 1
+	}
+	for i := range m.segments {
+		s := &m.segments[i]
+		b = little.AppendUint64(append(b, byte(s.Access)), uint64(s.Size))
+		b = little.AppendUint64(b, s.Generation)
+		b = append(append(b, byte(len(s.Name))), s.Name...)
+	}
+	return b
+}
+
 func (m *revoke) encode() []byte {
 	return little.AppendUint64(little.AppendUint64(rpc.Begin(kindRevoke, m.grant), m.arrived), m.sent)
 }
@@ -153,6 +186,10 @@ func decode(b []byte) (any, error) {
 		m = &grant{id: r.U32(), number: r.U32(), access: r.access(), region: r.region()}
 	case kindDigest:
 		m = r.digest()
+	case kindList:
+		m = &list{id: r.U32(), after: r.Text(MaxNameLen)}
+	case kindListed:
+		m = r.listed()
 	case kindDigests:
 		m = r.digests()
 	case rpc.KindRefusal:
@@ -186,6 +223,22 @@ func (r *reader) region() ibverbx.RemoteRegion {
 func (r *reader) open() *open {
 	m := &open{id: r.U32(), want: r.access(), name: r.Text(MaxNameLen)}
 	r.Check(m.name != "")
+	return m
+}
+
+func (r *reader) listed() *listed {
+	m := &listed{id: r.U32()}
+	more := r.U8()
+	m.more = more == 1
+	for r.OK() && r.Len() > 0 && len(m.segments) < maxListed {
+		s := SegmentInfo{Access: r.access()}
+		size := r.U64()
+		s.Size, s.Generation = int64(size), r.U64()
+		s.Name = string(r.Take(int(r.U8())))
+		r.Check(size > 0 && size <= math.MaxInt64 && s.Name != "" && utf8.ValidString(s.Name))
+		m.segments = append(m.segments, s)
+	}
+	r.Check(more <= 1 && (!m.more || len(m.segments) > 0))
 	return m
 }
 

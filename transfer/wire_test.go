@@ -25,6 +25,9 @@ func messages() []encoder {
 		&digests{id: 3, sums: []uint32{1, math.MaxUint32}},
 		&revoke{5, 6, 7},
 		&revoked{6},
+		&list{7, "kv"},
+		&listed{7, true, []SegmentInfo{{"a", 1 << 40, Read, 3}, {"b", 1, Read | Write, math.MaxUint64}}},
+		&listed{id: 8},
 	}
 }
 
@@ -64,7 +67,7 @@ func wantDecoded(t *testing.T, b []byte) {
 func TestMessages(t *testing.T) {
 	for _, m := range messages() {
 		wantStrict(t, m)
-		if _, err := decode(append(m.encode(), 0)); err == nil && m.encode()[0] != byte(kindOpen) {
+		if _, err := decode(append(m.encode(), 0)); err == nil && m.encode()[0] != byte(kindOpen) && m.encode()[0] != byte(kindList) {
 			t.Errorf("decode of %T and a byte: got no error", m)
 		}
 	}

@@ -76,8 +76,7 @@ func serveGRPC(t testing.TB, l net.Listener, dial func(context.Context, string) 
 
 func (p *pair) grpc(t testing.TB) (*grpc.Server, *grpc.ClientConn) {
 	t.Helper()
-	dial := stream.Dialer(p.client)
-	return serveGRPC(t, p.listen(t, "grpc"), func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "", addr) }, p.addr("grpc"))
+	return serveGRPC(t, p.listen(t, "grpc"), stream.ContextDialer(p.client), p.addr("grpc"))
 }
 
 // call runs a unary call.
