@@ -96,7 +96,7 @@ func build(ctx context.Context, l Library, notes io.Writer) (Library, error) {
 		return l, nil
 	}
 	// The directory exists and has other files.
-	for _, name := range []string{coreFile, preloadFile, shimFile} {
+	for _, name := range files() {
 		if err := os.Rename(filepath.Join(tmp, name), filepath.Join(l.Dir, name)); err != nil {
 			return Library{}, err
 		}
@@ -127,6 +127,12 @@ func (t *tools) compile(ctx context.Context, dir string) error {
 		"-o", at(shimFile), at("shim.o"), at("stubs.c"), "-ldl",
 	}
 	if err := t.run(ctx, dir, t.cc, slices.Concat(flags, link)...); err != nil {
+		return err
+	}
+	link = []string{
+		"-shared", "-nostdlib", "-Wl,-soname," + linkFile, "-Wl,--no-as-needed", "-Wl,-z,nodelete", "-o", at(linkFile), at(shimFile),
+	}
+	if err := t.run(ctx, dir, t.cc, link...); err != nil {
 		return err
 	}
 	if err := t.run(ctx, dir, t.cc, slices.Concat(flags, []string{"-shared", "-o", at(preloadFile)}, preload, []string{"-ldl"})...); err != nil {

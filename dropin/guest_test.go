@@ -3,6 +3,7 @@
 package dropin_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,7 +59,7 @@ func TestNoCore(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"libibverbs.so.1", "libibverbx-preload.so"} {
+	for _, name := range []string{"libibverbs.so.1", "libibverbs.so", "libibverbx-preload.so"} {
 		b, err := os.ReadFile(filepath.Join(l.Dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -70,5 +71,39 @@ func TestNoCore(t *testing.T) {
 	cmd, out := command(t, dropin.Library{Dir: dir}, dropin.Options{}, "ibv_devinfo")
 	if err := cmd.Run(); err == nil || !strings.Contains(out.String(), "ibverbx: cannot load the software NIC") {
 		t.Errorf("without a core: %v, want a failure and a sentence\n%s", err, out)
+	}
+}
+
+// TestLoadAsNCCL: a program that opens libibverbs by name, without being linked with it, finds the devices of this library: by the name of the
+// development link, where rdma-core's link is installed or in the library path and where it is not, and by the library's own name.
+func TestLoadAsNCCL(t *testing.T) {
+	l := library(t)
+	loader := filepath.Join(filepath.Dir(l.Dir), "loader")
+	if out, err := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-O2", "-o", loader, "testdata/loader.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	stock, err := exec.CommandContext(t.Context(), "cc", "-print-file-name=libibverbs.so").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := os.MkdirTemp(filepath.Dir(l.Dir), "links-")
+	if err == nil {
+		err = errors.Join(os.Chmod(links, 0o755), os.Symlink(strings.TrimSpace(string(stock)), filepath.Join(links, "libibverbs.so")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]string{
+		"development link":     {"LD_LIBRARY_PATH=" + links, loader, "libibverbs.so"},
+		"no directory named":   {loader, "libibverbs.so"},
+		"no development link":  {loader, "no-such-library.so"},
+		"the library's SONAME": {loader, "libibverbs.so.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, out := command(t, l, dropin.Options{Devices: 2}, args[0], args[1:]...)
+			if err := cmd.Run(); err != nil || out.String() != "soft0\nsoft1\n" {
+				t.Errorf("got %v, %q, want the devices soft0 and soft1", err, out)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,7 @@ import (
 func fake(t *testing.T) Library {
 	t.Helper()
 	l := Library{t.TempDir()}
-	for _, name := range []string{shimFile, coreFile, preloadFile} {
+	for _, name := range files() {
 		if err := os.WriteFile(filepath.Join(l.Dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -22,14 +23,20 @@ func fake(t *testing.T) Library {
 	return l
 }
 
-// TestLibraryEnv: the library is preloaded in front of what is preloaded already, and once.
+// TestLibraryEnv: the library is preloaded once, before other preloaded libraries. NCCL's settings are not overridden.
 func TestLibraryEnv(t *testing.T) {
 	l := Library{"/opt/ibverbx"}
-	const own = "/opt/ibverbx/libibverbx-preload.so:/opt/ibverbx/libibverbs.so.1"
+	const own = "/opt/ibverbx/libibverbx-preload.so:/opt/ibverbx/libibverbs.so.1:/opt/ibverbx/libibverbs.so"
 	for before, want := range map[string]string{"": own, "/lib/jemalloc.so": own + ":/lib/jemalloc.so", own: own} {
 		env, err := l.Env([]string{"A=b", "LD_PRELOAD=" + before})
-		if err != nil || len(env) != 1 || env[0] != "LD_PRELOAD="+want {
+		if err != nil || fmt.Sprint(env) != "[LD_PRELOAD="+want+" NCCL_GIN_TYPE=0 NCCL_NET_MERGE_LEVEL=LOC]" {
 			t.Errorf("Env with LD_PRELOAD=%q = %q, %v, want %q", before, env, err, want)
+		}
+	}
+	for given, want := range map[string]string{"NCCL_GIN_TYPE=2": "NCCL_NET_MERGE_LEVEL=LOC", "NCCL_NET_MERGE_LEVEL=": "NCCL_GIN_TYPE=0"} {
+		env, err := l.Env([]string{given})
+		if err != nil || fmt.Sprint(env) != "[LD_PRELOAD="+own+" "+want+"]" {
+			t.Errorf("Env with %s = %q, %v, want %s", given, env, err, want)
 		}
 	}
 	if _, err := (Library{"/home/a b"}).Env(nil); err == nil || !strings.Contains(err.Error(), LibraryVariable) {

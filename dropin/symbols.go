@@ -69,7 +69,7 @@ func defined(name string) (found map[string]bool, err error) {
 	return found, nil
 }
 
-// ownVersion is that of the function that the library has for its own parts.
+// ownVersion is that of the functions that the library has for its own parts.
 const ownVersion = "IBVERBX"
 
 // pointers begin the names of functions that return a pointer. The others return an int.
@@ -118,7 +118,7 @@ func stubs(library []symbol, shim map[string]bool) (source, versions string) {
 		}
 		m.WriteString("};\n")
 	}
-	fmt.Fprintf(&m, "%s {\nglobal:\n\tibx_path;\n};\n", ownVersion) // for preload/path.c
+	fmt.Fprintf(&m, "%s {\nglobal:\n\tibx_path;\n\tibx_cm_open;\n\tibx_cm_write;\n\tibx_cm_close;\n};\n", ownVersion) // for preload
 	return c.String(), m.String()
 }
 

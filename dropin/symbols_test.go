@@ -48,6 +48,9 @@ global:
 IBVERBX {
 global:
 	ibx_path;
+	ibx_cm_open;
+	ibx_cm_write;
+	ibx_cm_close;
 };
 `
 	if m != want {

@@ -3,6 +3,7 @@
 package dropin_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +18,8 @@ type ran struct {
 	program       string
 	with, without []string // what it ran with, and what it failed or was not there for
 	note          string
+	// pkg is the package of a program that dpkg cannot find by name.
+	pkg string
 }
 
 // report is what the programs did, in order. Tests that add to it do not run in parallel.
@@ -77,7 +80,7 @@ func (r report) String() string {
 		if p.note != "" {
 			result += "; " + p.note
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", p.program, versionOf(p.program), strings.Join(options, ", "), result)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", p.program, versionOf(cmp.Or(p.pkg, p.program)), strings.Join(options, ", "), result)
 	}
 	return b.String()
 }

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"ibverbx/dropin"
+	"ibverbx/dropin/internal/cm/abi"
 	"ibverbx/verbs"
 )
 
@@ -362,3 +363,21 @@ func ibx_destroy_ah(n uint32) int32 {
 	process.ahs.remove(n)
 	return errno(a.Close())
 }
+
+//export ibx_cm_open
+func ibx_cm_open(fd int32, out *uint32) int32 {
+	n, err := process.openCM(int(fd))
+	*out = n
+	return errno(err)
+}
+
+//export ibx_cm_command
+func ibx_cm_command(n uint32, cmd unsafe.Pointer, length uint32, value unsafe.Pointer, valueLength, from uint32, response unsafe.Pointer, out *uint32) int32 {
+	call := abi.Call{Command: unsafe.Slice((*byte)(cmd), length), Value: unsafe.Slice((*byte)(value), valueLength)}
+	b, err := process.commandCM(n, from, call)
+	*out = uint32(copy(unsafe.Slice((*byte)(response), C.IBX_CM_RESPONSE), b))
+	return errno(err)
+}
+
+//export ibx_cm_close
+func ibx_cm_close(n uint32) int32 { return errno(process.closeCM(n)) }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 
+	"ibverbx/dropin/internal/cm"
 	"ibverbx/internal/pcap"
 	"ibverbx/internal/roce"
 	"ibverbx/softnic"
@@ -32,6 +33,11 @@ type library struct {
 	srqs     table[squeue]
 	qps      table[qpair]
 	ahs      table[handle]
+
+	// manager is the connection manager, created when the program opens the first of cmFiles.
+	manager  *cm.Manager
+	managing sync.Mutex
+	cmFiles  table[cmFile]
 
 	// events is held while an asynchronous event is taken and while an object that has events is destroyed. So an event
 	// never names an object that is gone.

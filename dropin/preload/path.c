@@ -1,7 +1,8 @@
 // Files that a kernel with RDMA would have. Programs that look for devices there, as UCX does, must find those of the library. It says
 // what is in them (ibx_path); everything else is left to libc.
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include "preload.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -11,24 +12,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-// first_version is that of the oldest symbols of glibc. New programs are not linked with some of them, and dlsym does not find those.
-#ifdef __x86_64__
-#define first_version "GLIBC_2.2.5"
-#else
-#define first_version "GLIBC_2.17"
-#endif
-
-// next returns the function of libc behind one of this file.
-#define next(type, name) \
-	({ \
-		static __typeof__(type) *found; \
-		if (!found) \
-			found = (__typeof__(found))dlsym(RTLD_NEXT, name); \
-		if (!found) \
-			found = (__typeof__(found))dlvsym(RTLD_NEXT, name, first_version); \
-		found; \
-	})
 
 enum { most = 256 }; // bytes of a file
 
@@ -123,6 +106,8 @@ static int opened(const char *path, int flags)
 	int n = contents(path, text);
 	if (n < 0)
 		return -2;
+	if (n == 0 && !strcmp(path, ibx_cm_path))
+		return cm_opened(flags);
 	if (n == 0 || (flags & O_ACCMODE) != O_RDONLY) {
 		errno = n ? EACCES : ENXIO; // there is no kernel behind a device
 		return -1;

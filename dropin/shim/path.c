@@ -11,6 +11,8 @@ int ibx_path(const char *path, char *buf, size_t size)
 {
 	char name[64], table[8];
 	int n = -1, row = 0, end = 0;
+	if (!strcmp(path, "/dev/infiniband/rdma_cm"))
+		return ibx_num_devices ? 0 : -1;
 	if (sscanf(path, "/dev/infiniband/uverbs%d%n", &n, &end) == 1 && !path[end])
 		return n >= 0 && n < ibx_num_devices ? 0 : -1;
 	if (sscanf(path, "/sys/class/infiniband/%63[^/]/ports/1/gid_attrs/%7[^/]/%d%n", name, table, &row, &end) != 3 || path[end])

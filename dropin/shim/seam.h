@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_SEAM changes whenever a structure or a function of this file does, so that a shim never uses the core of another build.
-#define IBX_SEAM 5
+#define IBX_SEAM 6
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -95,6 +95,9 @@ struct ibx_delivered {
 	uint32_t completion, async;
 };
 
+// IBX_CM_RESPONSE is the size of the longest response of cm_command.
+#define IBX_CM_RESPONSE 336
+
 // The functions of the core: name, parameters, arguments. start returns the number of devices or a negative errno, poll_cq
 // the number of completions or a negative errno.
 #define IBX_CORE(X) \
@@ -134,6 +137,9 @@ struct ibx_delivered {
 	X(detach_mcast, (uint32_t qp, const uint8_t *mgid), (qp, mgid)) \
 	X(destroy_qp, (uint32_t qp, struct ibx_delivered * delivered), (qp, delivered)) \
 	X(create_ah, (uint32_t pd, struct ibx_ah_attr * attr, uint32_t *ah, uint64_t *number), (pd, attr, ah, number)) \
-	X(destroy_ah, (uint32_t ah), (ah))
+	X(destroy_ah, (uint32_t ah), (ah)) \
+	X(cm_open, (int32_t fd, uint32_t *file), (fd, file)) \
+	X(cm_command, (uint32_t file, const void *command, uint32_t length, const void *value, uint32_t value_length, uint32_t from, void *response, uint32_t *response_length), (file, command, length, value, value_length, from, response, response_length)) \
+	X(cm_close, (uint32_t file), (file))
 
 #endif

@@ -1,0 +1,209 @@
+package cm
+
+import (
+	"syscall"
+	"time"
+)
+
+// ackTimeout is the default acknowledgement timeout of QPs as a code: 0.27 s.
+const ackTimeout = 16
+
+// timewait is the delay of a TimewaitExit after a Disconnected.
+const timewait = 500 * time.Millisecond
+
+// maxRetry is the largest retry count: a REQ has 3 bits for it. libfabric passes 15.
+const maxRetry = 7
+
+// side returns the description of this side of a connection, without parameters.
+func (m *Manager) side(i *id) Side {
+	s := Side{GID: i.device.GID, LID: i.device.LID, MTU: i.device.MTU, PSN: m.cfg.Random() & 0xffffff, Timeout: ackTimeout}
+	if i.ackTimeout != 0 {
+		s.Timeout = i.ackTimeout
+	}
+	return s
+}
+
+// setParam stores the parameters of this side. It returns EINVAL if the private data exceeds limit.
+func (i *id) setParam(p *Param, data []byte, limit int) error {
+	q := *p
+	if err := q.Private.set(data, limit); err != nil {
+		return err
+	}
+	q.QPN &= 0xffffff
+	q.Retry, q.RNRRetry = min(q.Retry, maxRetry), min(q.RNRRetry, maxRetry)
+	i.own.Param, i.depth, i.resources = q, q.InitiatorDepth, q.ResponderResources
+	return nil
+}
+
+// Connect requests a connection. data is the private data, at most 56 bytes. ConnectResponse, Rejected or Unreachable follows.
+func (f *File) Connect(number uint32, p *Param, data []byte) error {
+	return f.with(number, func(i *id) error {
+		if i.state != stateRouted {
+			return syscall.EINVAL
+		}
+		i.own = i.m.side(i)
+		if err := i.setParam(p, data, privateREQ); err != nil {
+			return err
+		}
+		i.state, i.retry = stateRequested, i.own.Param.Retry
+		i.conn = i.port.Connect(&Message{Kind: REQ, Space: i.space, Port: i.local.Port(), Side: i.own}, i)
+		return nil
+	})
+}
+
+// Accept accepts the request behind a passive id, which the program calls uid from now on. data is the private data, at most 196
+// bytes. Established follows.
+func (f *File) Accept(number uint32, uid uint64, p *Param, data []byte) error {
+	return f.with(number, func(i *id) error {
+		if i.state != stateIncoming {
+			return syscall.EINVAL
+		}
+		if err := i.setParam(p, data, privateREP); err != nil {
+			return err
+		}
+		i.uid, i.state = uid, stateAccepted
+		i.own.MTU = min(i.own.MTU, i.peer.MTU)
+		i.conn.Send(&Message{Kind: REP, Side: i.own})
+		return nil
+	})
+}
+
+// Confirm completes an active connection after a ConnectResponse.
+func (f *File) Confirm(number uint32) error {
+	return f.with(number, func(i *id) error {
+		if i.state != stateReplied {
+			return syscall.EINVAL
+		}
+		i.state = stateConnected
+		i.conn.Send(&Message{Kind: RTU})
+		return nil
+	})
+}
+
+// Reject refuses a request, or the response to one. data is the private data, at most 148 bytes.
+func (f *File) Reject(number uint32, reason uint8, data []byte) error {
+	return f.with(number, func(i *id) error {
+		if i.state != stateIncoming && i.state != stateReplied {
+			return syscall.EINVAL
+		}
+		m := &Message{Kind: REJ, Reason: RejectConsumer}
+		if reason != 0 {
+			m.Reason = uint16(reason)
+		}
+		if err := m.Side.Param.Private.set(data, privateREJ); err != nil {
+			return err
+		}
+		i.conn.Send(m)
+		i.setOver()
+		return nil
+	})
+}
+
+// Disconnect closes a connection. Disconnected follows, on both sides. It does not affect a
+// connection that is over or not established.
+func (f *File) Disconnect(number uint32) error {
+	return f.with(number, func(i *id) error {
+		switch i.state {
+		case stateConnected:
+			i.state = stateLeaving
+			i.conn.Send(&Message{Kind: DREQ})
+		case stateLeaving, stateOver, stateRequested, stateReplied, stateIncoming, stateAccepted:
+		default:
+			return syscall.EINVAL
+		}
+		return nil
+	})
+}
+
+// NotifyEstablished reports that data has arrived on the QP of an accepted connection, so the peer is connected.
+func (f *File) NotifyEstablished(number uint32) error {
+	return f.with(number, func(i *id) error {
+		switch i.state {
+		case stateAccepted:
+			i.state = stateConnected
+			i.post(Established, 0, Param{})
+		case stateConnected:
+			return syscall.EISCONN
+		default:
+			return syscall.EINVAL
+		}
+		return nil
+	})
+}
+
+// Received implements Handler. Messages that do not fit the state are ignored.
+func (i *id) Received(m *Message) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	switch m.Kind {
+	case REQ: // only the first message
+	case REP:
+		if i.state == stateRequested {
+			i.replied(m)
+		}
+	case RTU:
+		if i.state == stateAccepted {
+			i.state = stateConnected
+			i.post(Established, 0, Param{})
+		}
+	case REJ:
+		if i.handshaking() {
+			i.setOver()
+			i.post(Rejected, int32(m.Reason), Param{Private: m.Side.Param.Private.padded(privateREJ)})
+		}
+	case DREQ:
+		if i.state == stateReplied || i.state == stateAccepted || i.state == stateConnected || i.state == stateLeaving {
+			i.conn.Send(&Message{Kind: DREP})
+			i.disconnected()
+		}
+	case DREP:
+		if i.state == stateLeaving {
+			i.disconnected()
+		}
+	}
+}
+
+func (i *id) handshaking() bool {
+	return i.state == stateRequested || i.state == stateReplied || i.state == stateIncoming || i.state == stateAccepted
+}
+
+// replied handles a REP.
+func (i *id) replied(m *Message) {
+	i.state, i.peer = stateReplied, m.Side
+	i.own.MTU = min(i.own.MTU, i.peer.MTU)
+	p := m.Side.Param
+	i.depth, i.resources = p.ResponderResources, p.InitiatorDepth
+	p.ResponderResources, p.InitiatorDepth = p.InitiatorDepth, p.ResponderResources
+	p.Private = p.Private.padded(privateREP)
+	i.post(ConnectResponse, 0, p)
+}
+
+// disconnected completes the end of a connection.
+func (i *id) disconnected() {
+	i.setOver()
+	i.post(Disconnected, 0, Param{})
+	i.stopTimewait = i.m.cfg.Later(timewait, func() {
+		i.m.mu.Lock()
+		defer i.m.mu.Unlock()
+		if i.state == stateOver {
+			i.post(TimewaitExit, 0, Param{})
+		}
+	})
+}
+
+// Lost implements Handler. For a killed process, the kernel would destroy its ids, so a program sees the same events as after that.
+func (i *id) Lost(why syscall.Errno) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	switch {
+	case i.state == stateConnected || i.state == stateLeaving:
+		i.disconnected()
+	case !i.handshaking():
+	case why != 0:
+		i.setOver()
+		i.post(Unreachable, -int32(why), Param{})
+	default:
+		i.setOver()
+		i.post(Rejected, int32(RejectConsumer), Param{Private: Private{}.padded(privateREJ)})
+	}
+}

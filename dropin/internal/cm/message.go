@@ -1,0 +1,161 @@
+package cm
+
+import (
+	"net/netip"
+	"syscall"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// Kind is the type of a Message, as in chapter 12.6 of the InfiniBand specification.
+type Kind uint8
+
+// The messages of a connection. The active side sends REQ, the passive side responds with REP or REJ, and the active side
+// confirms a REP with RTU or refuses it with REJ. Either side disconnects with DREQ, and the other confirms it with DREP.
+const (
+	REQ Kind = iota + 1
+	REP
+	RTU
+	REJ
+	DREQ
+	DREP
+)
+
+// Reasons of a REJ, which programs see as the status of a REJECTED event.
+const (
+	RejectNoResources uint16 = 3
+	RejectTimeout     uint16 = 4
+	RejectNoListener  uint16 = 8 // "invalid service ID"
+	RejectConsumer    uint16 = 28
+)
+
+// maxPrivate is the most private data of any message, in bytes. Of a REQ, the IP header of the port space takes 36 bytes.
+const (
+	maxPrivate = 196
+	privateREQ = 56
+	privateREP = 196
+	privateREJ = 148
+)
+
+// Private is a message's private data. Bytes from Len on are zero.
+type Private struct {
+	Len  uint8
+	Data [maxPrivate]byte
+}
+
+// set copies data. It returns EINVAL if data is longer than limit.
+func (p *Private) set(data []byte, limit int) error {
+	if len(data) > limit {
+		return syscall.EINVAL
+	}
+	*p = Private{Len: uint8(len(data))}
+	copy(p.Data[:], data)
+	return nil
+}
+
+// padded returns the data as the kernel reports it: with the length of the message's field, not the length sent.
+func (p Private) padded(limit uint8) Private {
+	p.Len = limit
+	return p
+}
+
+// Param holds the connection parameters that a program passes and receives. In a received Param, the peer's
+// ResponderResources and InitiatorDepth are swapped: they are the limits of this side.
+type Param struct {
+	QPN                                uint32
+	ResponderResources, InitiatorDepth uint8
+	FlowControl, Retry, RNRRetry, SRQ  uint8
+	Private                            Private
+}
+
+// Side describes one side's QP and how to reach it.
+type Side struct {
+	GID verbs.GID
+	LID uint16 // UDP port of the NIC, 0 for 4791
+	MTU verbs.MTU
+	PSN uint32 // first PSN that this side sends, 24 bits
+	// Timeout is the acknowledgement timeout as a code (verbs.AckTimeout).
+	Timeout uint8
+	Param   Param
+}
+
+// Message travels between the managers of two processes.
+type Message struct {
+	Kind Kind
+	// Space is the port space of a REQ, and Port the sender's RDMA port.
+	Space, Port uint16
+	// Reason is set in a REJ.
+	Reason uint16
+	// Side is set in REQ and REP. In a REJ, only the private data is.
+	Side Side
+}
+
+// Link connects the managers of several processes. Its methods do not block.
+type Link interface {
+	// Bind reserves an RDMA port. Port number 0 means a free one. With only6, a wildcard IPv6 address excludes IPv4.
+	Bind(addr netip.AddrPort, only6 bool) (Port, error)
+	// Resolve prepares p for a connection to a remote port and determines its local address. If p is nil, it binds a port to
+	// src, whose zero value means any address.
+	Resolve(p Port, src, dst netip.AddrPort) (Port, error)
+	// IsLocal reports whether an address belongs to this host.
+	IsLocal(addr netip.Addr) bool
+}
+
+// Port is a bound RDMA port. The Manager calls its methods with a lock held, so they must neither block nor call back.
+type Port interface {
+	// Local returns the address.
+	Local() netip.AddrPort
+	// Listen accepts requests from now on. serve is called in the link's goroutines for each REQ. It returns nil if it has refused the
+	// request, and closed the Conn.
+	Listen(serve func(Conn, *Message) Handler) error
+	// Connect sends a REQ to the resolved address.
+	Connect(req *Message, h Handler) Conn
+	// Close releases the port. Requests that serve has not seen are refused. Connections continue.
+	Close()
+}
+
+// Conn carries the messages of one connection. The Manager calls its methods with a lock held, so they must neither block nor
+// call back.
+type Conn interface {
+	// Addrs returns the addresses of both RDMA ports. It is called for passive connections only.
+	Addrs() (local, remote netip.AddrPort)
+	Send(m *Message)
+	// Close drops the connection after the sent messages. The Handler is not called for it.
+	Close()
+}
+
+// Handler receives what happens to a connection. Calls for one connection are sequential.
+type Handler interface {
+	Received(m *Message)
+	// Lost reports that the connection has failed, for example because the peer's process died. why is 0 if the peer closed it.
+	Lost(why syscall.Errno)
+}
+
+// Device is a NIC that connections can use.
+type Device struct {
+	// GUID and Index identify it to librdmacm, as ibv_get_device_guid (in host order) and ibv_get_device_index do.
+	GUID  verbs.GUID
+	Index uint32
+	Addr  netip.Addr
+	GID   verbs.GID
+	LID   uint16
+	MTU   verbs.MTU
+}
+
+// Tokens counts the events of a File, for programs that wait for them. The Manager calls it with a lock held.
+type Tokens interface {
+	Add()
+	// Drop removes n tokens, or fewer if a waiting thread has taken one already.
+	Drop(n int)
+}
+
+// Config configures a Manager.
+type Config struct {
+	Devices []Device // at least one
+	Link    Link
+	// Later calls f after d, unless stop is called first.
+	Later func(d time.Duration, f func()) (stop func())
+	// Random draws starting PSNs.
+	Random func() uint32
+}

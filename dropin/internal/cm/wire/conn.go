@@ -1,0 +1,134 @@
+//go:build linux
+
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"ibverbx/dropin/internal/cm"
+)
+
+const (
+	// answerTimeout bounds the wait for the response to a REQ or REP, which depends on the peer's program. The kernel waits about as long.
+	answerTimeout = 60 * time.Second
+	// leaveTimeout bounds the wait for a DREP.
+	leaveTimeout = 5 * time.Second
+)
+
+// conn is a TCP connection for the messages of one RDMA connection.
+type conn struct {
+	local, remote netip.AddrPort
+	// cancel ends opening. It is nil for passive connections.
+	cancel context.CancelFunc
+
+	// mu guards tcp and closed. A process sends at most four records on a connection, which fit the socket's buffer, so writes do not block.
+	mu     sync.Mutex
+	tcp    *net.TCPConn // nil until it is open
+	closed bool
+}
+
+// open opens the TCP connection of an active port and sends the REQ. It returns a message that stands for the peer's, or an errno,
+// if that fails.
+func (c *conn) open(ctx context.Context, p *port, req *cm.Message) (*cm.Message, syscall.Errno) {
+	addr, err := p.find()
+	var tcp net.Conn
+	if err == nil {
+		d := net.Dialer{
+			LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.local.Addr(), 0)), Timeout: reachTimeout,
+			KeepAliveConfig: keepAlive,
+		}
+		tcp, err = d.DialContext(ctx, "tcp", addr.String())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		if tcp != nil {
+			_ = tcp.Close()
+		}
+		return nil, syscall.ECANCELED // ignored
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &cm.Message{Kind: cm.REJ, Reason: cm.RejectNoListener}, 0
+	case err != nil:
+		return nil, errno(err)
+	}
+	c.tcp = tcp.(*net.TCPConn)
+	c.send(req)
+	return nil, 0
+}
+
+// read reads the next message.
+func (c *conn) read() (m cm.Message, err error) {
+	var b [recordSize]byte
+	if _, err := io.ReadFull(c.tcp, b[:]); err != nil {
+		return m, err
+	}
+	return decode(b[:])
+}
+
+// deliver passes messages to h until the connection ends.
+func (c *conn) deliver(h cm.Handler) {
+	for {
+		m, err := c.read()
+		switch {
+		case err == nil:
+			_ = c.tcp.SetReadDeadline(time.Time{})
+			h.Received(&m)
+			continue
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			h.Lost(syscall.ETIMEDOUT)
+		default: // the peer has closed the connection, or sent an invalid record
+			h.Lost(0)
+		}
+		return
+	}
+}
+
+// Addrs implements cm.Conn.
+func (c *conn) Addrs() (local, remote netip.AddrPort) { return c.local, c.remote }
+
+// Send implements cm.Conn.
+func (c *conn) Send(m *cm.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tcp != nil && !c.closed {
+		c.send(m)
+	}
+}
+
+// send sends a message, and bounds the wait for the response. A failed write also fails the next read.
+func (c *conn) send(m *cm.Message) {
+	switch m.Kind {
+	case cm.REQ, cm.REP:
+		_ = c.tcp.SetReadDeadline(time.Now().Add(answerTimeout))
+	case cm.DREQ:
+		_ = c.tcp.SetReadDeadline(time.Now().Add(leaveTimeout))
+	default: // without a response
+	}
+	_, _ = c.tcp.Write(encode(m))
+}
+
+// Close implements cm.Conn. A forked child may still have the socket, so the connection is shut down, too.
+func (c *conn) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	if c.cancel != nil {
+		c.cancel()
+	}
+	if c.tcp != nil {
+		_ = c.tcp.CloseWrite()
+		_ = c.tcp.Close()
+	}
+}

@@ -1,0 +1,253 @@
+//go:build linux
+
+package wire
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"ibverbx/dropin/internal/cm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ends collects the calls of a handler.
+type ends struct {
+	got  chan cm.Message
+	lost chan syscall.Errno
+}
+
+func newEnds() *ends { return &ends{make(chan cm.Message, 8), make(chan syscall.Errno, 8)} }
+
+func (e *ends) Received(m *cm.Message) { e.got <- *m }
+func (e *ends) Lost(why syscall.Errno) { e.lost <- why }
+
+const patience = 30 * time.Second
+
+// take waits for a value.
+func take[T any](t *testing.T, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		t.Fatal("nothing arrived")
+	}
+	return v
+}
+
+// listen binds and listens. Requests arrive on the channel.
+func listen(t *testing.T, l Link, addr string, h cm.Handler) (cm.Port, <-chan cm.Conn) {
+	t.Helper()
+	p, err := l.Bind(netip.MustParseAddrPort(addr), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	conns := make(chan cm.Conn, 8)
+	err = p.Listen(func(c cm.Conn, _ *cm.Message) cm.Handler {
+		t.Cleanup(c.Close)
+		conns <- c
+		return h
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, conns
+}
+
+// dial resolves and connects.
+func dial(t *testing.T, to netip.AddrPort, h cm.Handler) (cm.Port, cm.Conn) {
+	t.Helper()
+	p, err := Link{}.Resolve(nil, netip.AddrPort{}, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	m := request()
+	m.Port = p.Local().Port()
+	c := p.Connect(m, h)
+	t.Cleanup(c.Close)
+	return p, c
+}
+
+// TestExchange: messages travel both ways, and closing one end is the loss of the other, on each kind of address.
+func TestExchange(t *testing.T) {
+	for _, tt := range []struct{ listen, dial string }{
+		{"127.0.0.1:0", "127.0.0.1"}, {"0.0.0.0:0", "127.0.0.1"}, {"0.0.0.0:0", "127.0.0.9"}, {"[::1]:0", "::1"}, {"[::]:0", "::1"}, {"[::]:0", "127.0.0.9"},
+	} {
+		t.Run(tt.listen+" "+tt.dial, func(t *testing.T) {
+			server, client := newEnds(), newEnds()
+			p, conns := listen(t, Link{LocalOnly: true}, tt.listen, server)
+			to := netip.AddrPortFrom(netip.MustParseAddr(tt.dial), p.Local().Port())
+			port, c := dial(t, to, client)
+			s := take(t, conns)
+			if local, remote := s.Addrs(); local != to || remote != port.Local() {
+				t.Errorf("Addrs = %v, %v, want %v, %v", local, remote, to, port.Local())
+			}
+			rep := request()
+			rep.Kind = cm.REP
+			s.Send(rep)
+			if m := take(t, client.got); m != *rep {
+				t.Errorf("received %+v, want %+v", m, rep)
+			}
+			c.Send(&cm.Message{Kind: cm.RTU})
+			c.Send(&cm.Message{Kind: cm.DREQ})
+			c.Close()
+			if a, b := take(t, server.got), take(t, server.got); a.Kind != cm.RTU || b.Kind != cm.DREQ {
+				t.Errorf("received %d and %d, want RTU and DREQ", a.Kind, b.Kind)
+			}
+			if why := take(t, server.lost); why != 0 {
+				t.Errorf("lost for %v, want 0", why)
+			}
+		})
+	}
+}
+
+// TestNobody: without a listener, the link rejects the request. A service of TCP alone is none.
+func TestNobody(t *testing.T) {
+	for range 20 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addr := l.Addr().(*net.TCPAddr).AddrPort()
+		if u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr)); err != nil {
+			continue // another process has the number there
+		} else {
+			u.Close()
+		}
+		client := newEnds()
+		dial(t, addr, client)
+		if m := take(t, client.got); m.Kind != cm.REJ || m.Reason != cm.RejectNoListener {
+			t.Errorf("received %+v, want REJ with reason 8", m)
+		}
+		return
+	}
+	t.Error("no number is free for UDP")
+}
+
+// TestTCPBeside: a TCP service may have the number of a listening port.
+func TestTCPBeside(t *testing.T) {
+	var err error
+	for range 20 { // another process may have the number
+		p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
+		var l net.Listener
+		if l, err = net.Listen("tcp", p.Local().String()); err == nil {
+			l.Close()
+			return
+		}
+	}
+	t.Error(err)
+}
+
+// TestSilence: a host that does not answer is unreachable after a bounded time.
+func TestSilence(t *testing.T) {
+	silent, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	client := newEnds()
+	dial(t, silent.LocalAddr().(*net.UDPAddr).AddrPort(), client)
+	if why := take(t, client.lost); why != syscall.ETIMEDOUT {
+		t.Errorf("lost for %v, want ETIMEDOUT", why)
+	}
+}
+
+// TestBindErrors: errors have the errno of the kernel.
+func TestBindErrors(t *testing.T) {
+	p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
+	if _, err := (Link{}).Bind(p.Local(), false); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("Bind of a used address = %v, want EADDRINUSE", err)
+	}
+	if _, err := (Link{}).Bind(netip.MustParseAddrPort("203.0.113.1:0"), false); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("Bind of a remote address = %v, want EADDRNOTAVAIL", err)
+	}
+}
+
+// TestBoundActive: a bound port can connect, keeps its number, and gets an address from a wildcard.
+func TestBoundActive(t *testing.T) {
+	p, conns := listen(t, Link{}, "127.0.0.1:0", newEnds())
+	for _, from := range []string{"0.0.0.0:0", "127.0.0.5:0", "[::]:0"} {
+		b, err := Link{}.Bind(netip.MustParseAddrPort(from), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		number := b.Local().Port()
+		if _, err := (Link{}).Resolve(b, netip.AddrPort{}, p.Local()); err != nil {
+			t.Fatalf("Resolve from %s: %v", from, err)
+		}
+		m := request()
+		m.Port = number
+		c := b.Connect(m, newEnds())
+		defer c.Close()
+		if _, remote := take(t, conns).Addrs(); remote != b.Local() || remote.Port() != number || !remote.Addr().IsLoopback() {
+			t.Errorf("request from %v, want %v with port %d", remote, b.Local(), number)
+		}
+	}
+}
+
+// TestHostile: connections that send anything but a request are closed, and do not hinder others.
+func TestHostile(t *testing.T) {
+	p, conns := listen(t, Link{}, "127.0.0.1:0", newEnds())
+	tcp := p.(*port).tcp.Addr().String()
+	rtu := encode(&cm.Message{Kind: cm.RTU})
+	for _, b := range [][]byte{make([]byte, recordSize), rtu, encode(request())[:100]} {
+		c, err := net.Dial("tcp", tcp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if len(b) < recordSize {
+			continue // half a request: it may hold its slot for a while
+		}
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, syscall.ETIMEDOUT) {
+			t.Errorf("Read = %d, %v, want a closed connection", n, err)
+		}
+	}
+	dial(t, p.Local(), newEnds())
+	take(t, conns)
+	_ = p.(*port).tcp // malformed queries are ignored
+	u, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(p.Local()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	for _, b := range [][]byte{{}, make([]byte, datagramSize), encodeDatagram(responseKind, 1, 1), encodeDatagram(queryKind, 77, 0)} {
+		if _, err := u.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b [100]byte
+	_ = u.SetReadDeadline(time.Now().Add(patience))
+	n, err := u.Read(b[:])
+	if nonce, _, invalid := decodeDatagram(b[:n], responseKind); err != nil || invalid != nil || nonce != 77 {
+		t.Errorf("the first response is %x, %v, want that to the only query", b[:n], err)
+	}
+}
+
+// TestCloseWhileConnecting: closing an active connection at once leaves nothing (TestMain checks goroutines).
+func TestCloseWhileConnecting(t *testing.T) {
+	p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
+	for range 50 {
+		b, err := Link{}.Resolve(nil, netip.AddrPort{}, p.Local())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := b.Connect(request(), newEnds())
+		b.Close()
+		c.Close()
+	}
+}

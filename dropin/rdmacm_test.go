@@ -1,0 +1,235 @@
+//go:build linux
+
+package dropin_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/dropin"
+)
+
+// connectors are programs that connect by address: the command lines of both sides, without the port. A server marked with ! runs until it
+// is killed.
+var connectors = []struct{ server, client string }{
+	{"rping -s -C 20", "rping -c -a 127.0.0.1 -C 20 -V"},
+	{"rping -s -a ::1 -C 20", "rping -c -a ::1 -C 20 -V"},
+	{"!rping -s -P", "rping -c -a 127.0.0.1 -C 20 -V -q"},
+	{"ucmatose", "ucmatose -s 127.0.0.1"},
+	{"ucmatose -m", "ucmatose -m -s 127.0.0.1"},
+	{"ucmatose -c 100", "ucmatose -c 100 -s 127.0.0.1"},
+	{"!cmtime", "cmtime -c 1000 -s 127.0.0.1"},
+	{"rdma_server", "rdma_client -s 127.0.0.1"},
+	{"ib_write_bw -R -n 1000", ""},
+	{"ib_write_bw -R -q 4 -n 500", ""},
+	{"ib_write_bw -R -z -n 500", ""},
+	{"ib_write_lat -R -n 500", ""},
+	{"ib_read_bw -R -n 1000", ""},
+	{"ib_read_lat -R -n 500", ""},
+	{"ib_send_bw -R -n 1000", ""},
+	{"ib_send_lat -R -n 500", ""},
+	{"ib_atomic_bw -R -n 500", ""},
+	{"ib_atomic_lat -R -n 500", ""},
+	{"rstream -S 65536 -C 10 -I 100", "rstream -S 65536 -C 10 -I 100 -s 127.0.0.1"},
+	{"riostream -S 65536 -C 1 -I 10", "riostream -S 65536 -C 1 -I 10 -s 127.0.0.1"},
+	{"!UCX_TLS=rc_v UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo", "UCX_TLS=rc_v UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -i 20 127.0.0.1"},
+}
+
+// bound reports whether a process of the host has bound a UDP port. A query to a port that does not listen yet waits in the socket.
+func bound(port int) bool {
+	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+		table, _ := os.ReadFile(name) // a host may lack IPv6
+		for line := range strings.Lines(string(table)) {
+			if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// freeUDPPort returns an unbound port.
+func freeUDPPort(t *testing.T) int {
+	t.Helper()
+	c, err := net.ListenPacket("udp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).Port
+}
+
+// connectBetween runs a server and a client that connect by address. It returns the client's output.
+func connectBetween(t *testing.T, o dropin.Options, server, client string, endless bool) (string, error) {
+	t.Helper()
+	l, port := library(t), freeUDPPort(t)
+	line := func(s string) []string { return append(strings.Fields(s), "-p", fmt.Sprint(port)) }
+	srvLine, cliLine := line(server), line(client)
+	srv, srvOut := command(t, l, o, srvLine[0], srvLine[1:]...)
+	cli, cliOut := command(t, l, o, cliLine[0], cliLine[1:]...)
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Wait() }()
+	for begin := time.Now(); !bound(port) && len(ended) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > patience {
+			_ = srv.Process.Kill()
+			t.Fatalf("the server has not bound its port after %v", patience)
+		}
+	}
+	stop := time.AfterFunc(patience, func() { _ = srv.Process.Kill() })
+	defer stop.Stop()
+	err := finish(t, cli)
+	if err != nil || endless {
+		_ = srv.Process.Kill()
+	}
+	if e := <-ended; !endless {
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w\nclient:\n%s\nserver:\n%s", err, cliOut, srvOut)
+	}
+	return cliOut.String(), err
+}
+
+// TestConnectors: unmodified programs connect by address.
+func TestConnectors(t *testing.T) {
+	for _, c := range connectors {
+		server, endless := strings.CutPrefix(c.server, "!")
+		if c.client == "" {
+			c.client = server + " 127.0.0.1"
+		}
+		t.Run(c.client, func(t *testing.T) {
+			words := strings.Fields(c.client)
+			name := words[slices.IndexFunc(words, func(w string) bool { return !strings.Contains(w, "=") })]
+			programsRan.add(t, name, strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == name }), " "))
+			var err error
+			for range 3 {
+				var out string
+				if out, err = connectBetween(t, dropin.Options{}, server, c.client, endless); !strings.Contains(out, clockless) {
+					break
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestConnectorsLossy: lost packets cost time and no data.
+func TestConnectorsLossy(t *testing.T) {
+	var o dropin.Options
+	o.Impairment.Loss = 0.01
+	for _, c := range [][2]string{{"rping -s -C 50", "rping -c -a 127.0.0.1 -C 50 -V"}, {"rstream -S 65536 -C 1 -I 20", "rstream -S 65536 -C 1 -I 20 -s 127.0.0.1"}} {
+		if _, err := connectBetween(t, o, c[0], c[1], false); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFabricConnections: libfabric's connected endpoints and reliable datagrams, whose server exchanges the port over TCP.
+func TestFabricConnections(t *testing.T) {
+	for _, provider := range []string{"verbs -e msg", "verbs;ofi_rxm -e rdm"} {
+		t.Run(provider, func(t *testing.T) {
+			args := append(strings.Fields("-p "+provider), "-c", "-I", "20")
+			programsRan.add(t, "fi_pingpong", strings.Join(args, " "))
+			between(t, dropin.Options{}, "fi_pingpong", args...)
+		})
+	}
+}
+
+// TestQperfConnections: qperf with -cm1, several tests behind each other.
+func TestQperfConnections(t *testing.T) {
+	tests := []string{"rc_bw", "rc_lat", "rc_rdma_write_bw", "rc_rdma_read_bw"}
+	programsRan.add(t, "qperf", "-cm1 "+strings.Join(tests, " "))
+	l, port := library(t), freePort(t)
+	srv, _ := command(t, l, dropin.Options{}, "qperf", "-lp", fmt.Sprint(port))
+	ended := serve(t, srv, port)
+	defer func() { <-ended }()
+	defer func() { _ = srv.Process.Kill() }()
+	cli, out := command(t, l, dropin.Options{}, "qperf", append([]string{"-lp", fmt.Sprint(port), "127.0.0.1", "-t", "1", "-cm1"}, tests...)...)
+	if err := finish(t, cli); err != nil || strings.Count(out.String(), " = ") < len(tests) {
+		t.Errorf("%v, want results of %d tests\n%s", err, len(tests), out)
+	}
+}
+
+// spreload is the library that moves the TCP connections of a program to rsockets.
+const spreload = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+
+// TestRsocketPreload: a TCP program runs on RDMA through librspreload, in front of this library and behind it. Programs that create
+// sockets with SOCK_CLOEXEC, such as Python, stay on TCP: librspreload passes these sockets on.
+func TestRsocketPreload(t *testing.T) {
+	l := library(t)
+	if _, err := os.Stat(spreload); err != nil {
+		missing(t, spreload+" (Debian: librdmacm1)")
+	}
+	row := programsRan.add(t, "librspreload.so", "rstream -T s -S 65536 -C 10 -I 20")
+	row.pkg = "librdmacm1"
+	vars, err := l.Env(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.TrimPrefix(vars[0], "LD_PRELOAD=")
+	for _, preload := range []string{own + ":" + spreload, spreload + ":" + own} {
+		line := "LD_PRELOAD=" + preload + " rstream -T s -S 65536 -C 10 -I 20"
+		out, err := connectBetween(t, dropin.Options{Stats: true}, line, line+" -s 127.0.0.1", false)
+		if err != nil || strings.Contains(out, "PacketsSent:0 ") || !strings.Contains(out, "PacketsSent:") {
+			t.Errorf("%v, want a client that sends packets\n%s", err, out)
+		}
+	}
+}
+
+// connect builds testdata/connect.c.
+func connect(t *testing.T) (dropin.Library, string) {
+	t.Helper()
+	l := library(t)
+	program := filepath.Join(filepath.Dir(l.Dir), "connect")
+	cc := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-O2", "-o", program, "testdata/connect.c", "-l:librdmacm.so.1", "-libverbs", "-lpthread")
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return l, program
+}
+
+// TestConnect: errors, limits, waiting, migration, forks and descriptors of connections (testdata/connect.c).
+func TestConnect(t *testing.T) {
+	l, program := connect(t)
+	for _, mode := range []string{"errors", "backlog", "migrate", "nonblocking", "closing", "forking", "replaced", "blocking", "many"} {
+		t.Run(mode, func(t *testing.T) {
+			cmd, out := command(t, l, dropin.Options{}, program, mode)
+			if err := finish(t, cmd); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestKilledConnection: the end of a killed process is the end of its connections.
+func TestKilledConnection(t *testing.T) {
+	l, program := connect(t)
+	for range 10 {
+		port := freeUDPPort(t)
+		srv, _ := command(t, l, dropin.Options{}, program, "server", fmt.Sprint(port))
+		if err := srv.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for begin := time.Now(); !bound(port) && time.Since(begin) < patience; time.Sleep(5 * time.Millisecond) {
+		}
+		cli, out := command(t, l, dropin.Options{}, program, "client", fmt.Sprint(port), fmt.Sprint(srv.Process.Pid))
+		if err := finish(t, cli); err != nil {
+			t.Errorf("%v\n%s", err, out)
+			_ = srv.Process.Kill()
+		}
+		_ = srv.Wait()
+	}
+}
