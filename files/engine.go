@@ -38,6 +38,9 @@ type Config struct {
 	// unknown name. Authorize is not called for individual files of an Export. It runs in its own goroutine; ctx is canceled when the peer
 	// disconnects or after 10 s. Nil grants ExportConfig.DefaultAccess.
 	Authorize func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
+	// OnOperation is called after each file that a peer has read from or written to an Export, including refused and failed ones. Calls may
+	// be concurrent; a slow call delays responses to the peer. Nil disables it.
+	OnOperation func(Operation)
 }
 
 // Engine transfers files between this process and its peers. All methods are safe for concurrent use.
@@ -56,10 +59,12 @@ type Engine struct {
 	reading readPool
 	// staging holds one token per slot in use for an incoming chunk.
 	staging rpc.Limit
-	// lastHandle is the last handle chosen for a peer's file.
+	// lastHandle is the last handle chosen for a peer's file, and the last number of a listing.
 	lastHandle atomic.Uint32
-	// arrived is a hook for tests, which may damage received chunks.
+	tallies    tallies
+	// arrived is a hook for tests, which may damage received chunks and small files. heard may change received responses about trees.
 	arrived func(k int64, b []byte)
+	heard   func(m any)
 
 	mu      sync.Mutex
 	closed  bool
@@ -163,6 +168,15 @@ func (f *Engine) end(ctx context.Context) error {
 		return newError("close", nil, "", err)
 	}
 	return nil
+}
+
+// newHandle returns a handle for a peer's file, or a number for a listing. It is never zero.
+func (f *Engine) newHandle() uint32 {
+	for {
+		if h := f.lastHandle.Add(1); h != 0 {
+			return h
+		}
+	}
 }
 
 // isClosed reports whether Close has started.

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,6 +35,8 @@ var (
 	// ErrTooLong means that a name exceeds 4096 bytes, a file exceeds MaxFileSize, or a directory exceeds 1<<20 entries, 256 MiB of names
 	// or a depth of 128.
 	ErrTooLong = transfer.ErrTooLong
+	// ErrIncomplete means that entries of a directory were not transferred. The error names the first ones; the rest is transferred.
+	ErrIncomplete = errors.New("the directory is incomplete")
 	// ErrChanged means that a file was modified, truncated or replaced during its transfer.
 	ErrChanged = rpc.ErrChanged
 )

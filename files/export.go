@@ -3,6 +3,7 @@ package files
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,7 +27,8 @@ type ExportConfig struct {
 	// Path is the local file or directory. Symbolic links in it are resolved when it is exported.
 	Path string
 	// DefaultAccess is the access granted to every peer if Config.Authorize is nil. Write is for directories only: it lets peers create
-	// files and directories below the name and replace existing ones. Zero denies access.
+	// files and directories below the name, replace existing ones, and remove those that an upload with TransferConfig.Delete lacks. Zero
+	// denies access.
 	DefaultAccess Access
 }
 
@@ -182,4 +184,14 @@ func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
 const openTimeout = 10 * time.Second
 
 // secret returns a name that other peers cannot guess.
-func secret() string { return fmt.Sprintf("put-%016x%016x", rand.Uint64(), rand.Uint64()) }
+func secret() string { return fmt.Sprintf("%s%016x%016x", secretPrefix, rand.Uint64(), rand.Uint64()) }
+
+const secretPrefix = "put-"
+
+// isSecret reports whether a name that no Export has may be that of a withdrawn upload.
+func isSecret(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	digits, ok := strings.CutPrefix(first, secretPrefix)
+	b, err := hex.DecodeString(digits)
+	return ok && err == nil && len(b) == 16
+}

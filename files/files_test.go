@@ -98,7 +98,7 @@ func TestGetFile(t *testing.T) {
 				t.Errorf("Status() = %+v after %d bytes", s, size)
 			}
 		}
-		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{Sync: SyncDir}).Wait(soon(t)))
+		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
 		if _, err := os.Stat(filepath.Join(d.to, "f")); err != nil {
 			t.Errorf("a file for a directory: %v", err)
 		}

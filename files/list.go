@@ -94,7 +94,7 @@ func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn boo
 		return nil, err
 	}
 	defer func() { <-o.listing }()
-	l, err := chunk.List(x.root, dir, maxTree)
+	l, err := chunk.List(x.root, dir, maxNames)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn boo
 	o.listings = append(slices.DeleteFunc(o.listings, is), listing{x, dir, l})
 	names := 0
 	for i := len(o.listings) - 1; i >= 0; i-- {
-		if names += o.listings[i].Len(); names > maxTree {
+		if names += o.listings[i].Len(); names > maxNames {
 			o.listings = slices.Delete(o.listings, 0, i+1)
 			break
 		}
@@ -192,6 +192,30 @@ func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	return list, nil
 }
 
+// Stat describes a remote file or directory by its full name. It returns ErrNotFound for an unknown or denied name. A symbolic link is
+// followed within its Export.
+func (p *Peer) Stat(ctx context.Context, name string) (Info, error) {
+	switch {
+	case p.engine == nil:
+		return Info{}, newError("stat", p, name, ErrClosed)
+	case ctx == nil:
+		return Info{}, newError("stat", p, name, verbs.Invalidf("the Context is nil"))
+	}
+	err := checkPath(name)
+	var m *fileOpened
+	if err == nil {
+		m, _, err = askAny[*fileOpened](ctx, p, p.asks, func(id uint32) []byte { return (&fileOpen{id, 0, name}).encode() })
+	}
+	if err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0 {
+		err = errOpenedKind
+	}
+	if err != nil {
+		return Info{}, newError("stat", p, name, err)
+	}
+	e := &m.entry
+	return Info{Name: name, Mode: e.Mode, Size: e.Size, ModTime: e.ModTime}, nil
+}
+
 // entries returns all entries of a directory, or all exports if name is empty. They count against room.
 func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []fileEntry, err error) {
 	if name != "" {
@@ -219,14 +243,14 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []
 	}
 }
 
-// treeRoom counts the entries, and the bytes of their names, against maxTree and maxTreeNames.
+// treeRoom counts the entries, and the bytes of their names, against maxNames and maxTreeNames.
 type treeRoom struct{ entries, names int }
 
 // take counts one entry.
 func (r *treeRoom) take(names int) error {
 	r.entries++
-	if r.names += names; r.entries > maxTree || r.names > maxTreeNames {
-		return fmt.Errorf("%w: more than %d entries, or %d MiB of names", ErrTooLong, maxTree, maxTreeNames>>20)
+	if r.names += names; r.entries > maxNames || r.names > maxTreeNames {
+		return fmt.Errorf("%w: more than %d entries, or %d MiB of names", ErrTooLong, maxNames, maxTreeNames>>20)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"sync"
+	"time"
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
@@ -27,8 +28,9 @@ type openFiles struct {
 	reading rpc.Limit
 	// listing holds a token while a directory is read.
 	listing rpc.Limit
-	// listings are the partially listed directories, oldest first.
+	// listings are the partially listed directories, and walks the trees, oldest first.
 	listings []listing
+	walks    []*treeWalk
 }
 
 // listing is a directory being listed. A large one needs many responses, but is read once.
@@ -56,6 +58,9 @@ type openFile struct {
 	// chunks records the chunks read; left are missing.
 	chunks chunk.Table[readChunk]
 	left   int64
+	// opened is the time of the request, sent the number of bytes moved to the peer.
+	opened time.Time
+	sent   int64
 	// answer is the final response, once the peer has released the file.
 	answer *fileEnded
 	err    error
@@ -83,9 +88,14 @@ func (v *process) close() {
 		st.cancel()
 	}
 	for _, file := range o.files {
-		go func() { _, _, _ = file.end() }() // the result is unused
+		go func() {
+			if _, _, first := file.end(); first {
+				v.peer.sent(file)
+			}
+		}()
 	}
 	clear(o.files)
+	o.closeWalks(func(*treeWalk) bool { return true })
 	o.ended, o.listings = nil, nil
 }
 
@@ -149,7 +159,7 @@ func (o *openFile) open(x *Export, inside string) error {
 	if size := source.Size(); size > MaxFileSize {
 		return errors.Join(fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFileSize)), source.Close())
 	}
-	o.export, o.source, o.left = x, source, chunk.Count(source.Size())
+	o.export, o.source, o.left, o.opened = x, source, chunk.Count(source.Size()), time.Now()
 	o.chunks = chunk.NewTable[readChunk](o.left)
 	return nil
 }
@@ -194,6 +204,13 @@ func (o *openFile) end() (answer fileEnded, err error, first bool) {
 	return *o.answer, o.err, first
 }
 
+// moved counts bytes sent to the peer.
+func (o *openFile) moved(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent += int64(n)
+}
+
 // note records the digest of a chunk that was read.
 func (o *openFile) note(k int64, digest uint32, length int) {
 	o.mu.Lock()
@@ -213,7 +230,11 @@ func (o *openFile) note(k int64, digest uint32, length int) {
 
 // open returns the response to an open request.
 func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
-	entry, err := v.opened(ctx, m, file)
+	start := time.Now()
+	entry, offered, err := v.opened(ctx, m, file)
+	if err != nil && ctx.Err() == nil && !offered {
+		v.peer.report("get", m.name, start, 0, err)
+	}
 	if err != nil || entry.Mode.IsDir() {
 		v.peer.engine.abandon(ctx, v, m.handle, file)
 	}
@@ -223,27 +244,40 @@ func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte 
 	return (&fileOpened{id: m.id, entry: fileEntry{Entry: entry}}).encode()
 }
 
+// describe returns the response to an open request without a handle.
+func (v *process) describe(ctx context.Context, m *fileOpen) []byte {
+	file := &openFile{name: m.name}
+	entry, _, err := v.opened(ctx, m, file)
+	_, _, _ = file.end() // nothing was read
+	if err != nil {
+		return refuse(m.id, err)
+	}
+	return (&fileOpened{id: m.id, entry: fileEntry{Entry: entry}}).encode()
+}
+
 // opened opens a file and describes it. A directory is only described. For an already open file, the original description is returned.
-func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, err error) {
+// offered is set for the secret name of an upload by PutFile.
+func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, offered bool, err error) {
 	if file.isOpen() {
-		return file.entry(), nil
+		return file.entry(), false, nil
 	}
 	x, inside, err := v.resolve(ctx, m.name, Read)
 	if err != nil {
-		return entry, err
+		return entry, isSecret(m.name), err
 	}
+	offered = x.offered != nil
 	info, err := x.root.Stat(inside)
 	if err != nil {
-		return entry, err
+		return entry, offered, err
 	}
 	entry = chunk.Entry{Name: path.Base(m.name), Mode: fs.ModeDir | info.Mode().Perm(), ModTime: info.ModTime()}
 	if info.IsDir() {
-		return entry, nil
+		return entry, offered, nil
 	}
 	if err := file.open(x, inside); err != nil {
-		return entry, err
+		return entry, offered, err
 	}
-	return file.entry(), nil
+	return file.entry(), offered, nil
 }
 
 // entry describes a file that is or was open.
@@ -260,6 +294,7 @@ func (v *process) done(m *fileDone) []byte {
 	}
 	answer, err, first := file.end()
 	if first {
+		v.peer.sent(file)
 		f.mu.Lock()
 		if o := &v.state; o.files[m.handle] == file {
 			if o.ended = append(o.ended, m.handle); len(o.ended) > maxEnded {

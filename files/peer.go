@@ -160,19 +160,28 @@ func (p *Peer) mayReturn(err error) bool {
 
 // askAny sends a request to the peer's process, and to its successor if that exits. It returns the process that responded.
 func askAny[M any](ctx context.Context, p *Peer, limit rpc.Limit, request func(id uint32) []byte) (answer M, proc *process, err error) {
+	err = p.onAny(ctx, func(v *process) (err error) {
+		proc = v
+		answer, err = askFor[M](ctx, v, limit, request)
+		return err
+	})
+	return answer, proc, err
+}
+
+// onAny calls f with the peer's process, and again with its successor if f fails because it has exited.
+func (p *Peer) onAny(ctx context.Context, f func(*process) error) error {
 	for again := false; ; again = true {
 		wait, cancel := ctx, func() {}
 		if again {
 			wait, cancel = context.WithTimeoutCause(ctx, returnTimeout, ErrPeerGone)
 		}
-		proc, err = p.link.Ready(wait)
+		proc, err := p.link.Ready(wait)
 		cancel()
 		if err != nil {
-			return answer, nil, err
+			return err
 		}
-		answer, err = askFor[M](ctx, proc, limit, request)
-		if !p.mayReturn(err) {
-			return answer, proc, err
+		if err = f(proc); !p.mayReturn(err) {
+			return err
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -71,7 +72,7 @@ func serveDir(dir string) int {
 }
 
 // getTo is the main function of a process that gets a file, or puts one if its name begins with a slash. It
-// prints the number of reused bytes.
+// prints the numbers of reused bytes and of sent files.
 func getTo(dir, name string) int {
 	_, f, closeAll, err := processNode("", "", false)
 	if err == nil {
@@ -87,7 +88,7 @@ func getTo(dir, name string) int {
 			x = p.GetFile(name, dir, TransferConfig{})
 		}
 		err = x.Wait(context.Background())
-		fmt.Println(x.Status().BytesReused)
+		fmt.Println(x.Status().BytesReused, x.Status().Sent)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -179,6 +180,15 @@ func chunksIn(file string) (n int) {
 	}
 }
 
+// freeAddr returns an address that a server can use again after its exit, see network.start.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
+	wantOK(t, "Listen", err)
+	defer func() { wantOK(t, "Close", l.Close()) }()
+	return l.Addr().String()
+}
+
 // TestResumeAfterKill9 kills the receiving or the sending process at random moments of GetFile and PutFile.
 // The next attempt resumes from the stored data, and the final file is correct.
 func TestResumeAfterKill9(t *testing.T) {
@@ -187,10 +197,7 @@ func TestResumeAfterKill9(t *testing.T) {
 	fill(want, 1)
 	writeFile(t, filepath.Join(dir, "f"), want)
 	writeFile(t, filepath.Join(to, "put"), want)
-	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))) // see network.start
-	wantOK(t, "Listen", err)
-	addr := l.Addr().String()
-	wantOK(t, "Close", l.Close())
+	addr := freeAddr(t)
 	server := spawn(t, asServer+"="+dir, asPartner+"="+addr)
 	for _, c := range []struct{ name, result string }{
 		{"d/f", filepath.Join(to, "f")},
@@ -223,6 +230,69 @@ func TestResumeAfterKill9(t *testing.T) {
 				break
 			}
 			wantOK(t, "Remove", os.Remove(c.result))
+		}
+	}
+}
+
+// TestTreeAfterKill9 kills the receiving or the sending process at random moments of GetFile and PutFile of a tree. The last attempt
+// completes the tree, removes temporary files, and does not send complete files again.
+func TestTreeAfterKill9(t *testing.T) {
+	dir, to := t.TempDir(), t.TempDir()
+	want := map[string][]byte{}
+	for i := range 3000 {
+		want[fmt.Sprintf("%02d/%04d", i%30, i)] = fmt.Appendf(nil, "file %d", i)
+	}
+	for name, b := range want {
+		writeFile(t, filepath.Join(dir, "t", name), b)
+		writeFile(t, filepath.Join(to, "put", name), b)
+	}
+	complete := func(top string) (n int) {
+		for name := range want {
+			if _, err := os.Lstat(filepath.Join(top, name)); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	addr := freeAddr(t)
+	server := spawn(t, asServer+"="+dir, asPartner+"="+addr)
+	for _, c := range []struct{ name, to, result string }{
+		{"d/t", filepath.Join(to, "t"), filepath.Join(to, "t")},
+		{filepath.Join(to, "put"), to, filepath.Join(dir, "put")},
+	} {
+		for kills := range 4 {
+			client := spawn(t, asServer+"="+c.to, asClient+"="+c.name, asPartner+"="+addr)
+			first := filepath.Join(c.result, "*")
+			eventually(t, "a directory is there", func() bool {
+				list, _ := filepath.Glob(first)
+				return len(list) > kills
+			})
+			time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+			if kills%2 == 0 {
+				client.kill()
+				continue
+			}
+			server.kill()
+			client.kill()
+			server = spawn(t, asServer+"="+dir, asPartner+"="+addr)
+		}
+		there := complete(c.result)
+		client := spawn(t, asServer+"="+c.to, asClient+"="+c.name, asPartner+"="+addr)
+		if <-client.ended; client.err != nil {
+			t.Errorf("%s: the process that was not killed: %v", c.name, client.err)
+		}
+		for name, b := range want {
+			wantBytes(t, filepath.Join(c.result, name), b)
+		}
+		wantOK(t, "WalkDir", filepath.WalkDir(c.result, func(name string, e fs.DirEntry, err error) error {
+			if strings.HasPrefix(e.Name(), ".") {
+				t.Errorf("there is %s", name)
+			}
+			return err
+		}))
+		var kept, sent int
+		if _, err := fmt.Sscan(client.out.String(), &kept, &sent); err != nil || sent > len(want)-there {
+			t.Errorf("%s: %d files were sent (%v), want at most %d", c.name, sent, err, len(want)-there)
 		}
 	}
 }

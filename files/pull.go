@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/filter"
 	"ibverbx/internal/rpc"
 )
 
@@ -20,12 +21,19 @@ type pull struct {
 	peer  *Peer
 	cfg   TransferConfig
 	stage *stage
+	// filter and rules are cfg.Filter.
+	filter filter.Filter
+	rules  rules
 	// counts is the reported progress.
 	counts *counts
-	// room counts the entries of a tree against its limits.
-	room treeRoom
+	// sync is the durability of each file. In a tree, the directories follow.
+	sync chunk.Sync
 	// left records the entries of a tree that could not be received.
 	left omissions[error]
+	// storedFrom is the remote name of a peer's PutFile, and storedAs the name that it requested; empty for GetFile.
+	storedFrom, storedAs string
+	// reported is set once a file was reported to Config.OnOperation.
+	reported atomic.Bool
 }
 
 // counts is the progress of a file transfer.
@@ -34,6 +42,8 @@ type counts struct {
 	total, moved, kept, checked, toCheck atomic.Int64
 	// chunks counts verified chunks, bad the ones requested again.
 	chunks, bad atomic.Int64
+	// sent, unchanged and failed count files and symbolic links.
+	sent, unchanged, deleted, failed atomic.Int64
 	// skipped names the special files of a tree.
 	skipped omissions[string]
 	// checking is the number of files being checked.
@@ -51,6 +61,26 @@ type source struct {
 	release func()
 }
 
+// tally returns the result.
+func (c *counts) tally() tally {
+	return tally{
+		moved: c.moved.Load(), kept: c.kept.Load(), chunks: c.chunks.Load(), bad: c.bad.Load(),
+		sent: c.sent.Load(), unchanged: c.unchanged.Load(), deleted: c.deleted.Load(), failed: c.failed.Load(),
+	}
+}
+
+// set sets the result.
+func (c *counts) set(t tally) {
+	c.moved.Store(t.moved)
+	c.kept.Store(t.kept)
+	c.chunks.Store(t.chunks)
+	c.bad.Store(t.bad)
+	c.sent.Store(t.sent)
+	c.unchanged.Store(t.unchanged)
+	c.deleted.Store(t.deleted)
+	c.failed.Store(t.failed)
+}
+
 // open opens a remote file or directory. It waits while too many files are open.
 func (l *pull) open(ctx context.Context, name string) (source, error) {
 	if err := checkPath(name); err != nil {
@@ -61,14 +91,14 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 		return source{}, err
 	}
 	release := sync.OnceFunc(func() { <-opens })
-	handle, asked := l.peer.engine.lastHandle.Add(1), false
+	handle, asked := l.peer.engine.newHandle(), false
 	m, proc, err := askAny[*fileOpened](ctx, l.peer, l.peer.asks, func(id uint32) []byte {
 		asked = true
 		return (&fileOpen{id, handle, name}).encode()
 	})
 	switch {
 	case err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0:
-		err = fmt.Errorf("%w: it is neither a file nor a directory", rpc.ErrProtocol)
+		err = errOpenedKind
 	case err == nil && m.entry.Mode.IsDir():
 		release()
 		return source{proc: proc, entry: m.entry}, nil
@@ -82,10 +112,15 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 	return source{}, err
 }
 
+// errOpenedKind means that a peer has opened something that is never transferred.
+var errOpenedKind = fmt.Errorf("%w: it is neither a file nor a directory", rpc.ErrProtocol)
+
 // file receives an open file and stores it below root. If the peer is restarted meanwhile, the file is reopened by name.
-func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) error {
+func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) (err error) {
 	l.counts.name.Store(&name)
 	size, modified, mode := from.entry.Size, from.entry.ModTime, from.entry.Mode
+	reception := l.receiving(name, size)
+	defer func() { reception.end(err) }()
 	if size > MaxFileSize {
 		l.giveUp(from)
 		return fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFileSize))
@@ -96,6 +131,7 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 		return err
 	}
 	have := chunk.NewTable[known](chunk.Count(size))
+	reception.have = &have
 	err = l.check(ctx, target, &have)
 	var sum chunk.Sum
 	for err == nil {
@@ -114,8 +150,13 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 		l.giveUp(from)
 		return errors.Join(err, target.Close())
 	}
-	if err := target.Commit(sum, mode, modified, chunk.Sync(l.cfg.Sync)); err != nil {
+	if err := target.Commit(sum, mode, modified, l.sync); err != nil {
 		return errors.Join(err, target.Close())
+	}
+	if target.Kept() {
+		l.counts.unchanged.Add(1)
+	} else {
+		l.counts.sent.Add(1)
 	}
 	return nil
 }
@@ -155,8 +196,8 @@ const MaxFileSize = 1 << 43
 type known struct {
 	have  have
 	print chunk.Fingerprint
-	// counted is set when the chunk is included in moved.
-	counted bool
+	// counted is set when the chunk is included in moved, reused if it existed then.
+	counted, reused bool
 }
 
 // check computes the Fingerprints of existing chunks.
@@ -264,6 +305,7 @@ func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k i
 		}
 		if errors.Is(err, chunk.ErrDigest) {
 			l.counts.bad.Add(1)
+			l.peer.engine.tallies.digestErrors.Add(1)
 			if request.have = haveNone; !again {
 				continue
 			}
@@ -284,7 +326,12 @@ func (l *pull) count(have *known, m *fileChunked, n int) {
 		c.moved.Add(int64(n))
 		if m.how == chunkSame {
 			c.kept.Add(int64(n))
+			have.reused = true
+			l.peer.engine.tallies.bytesReused.Add(uint64(n))
 		}
+	}
+	if m.how == chunkWritten {
+		l.peer.engine.tallies.bytesReceived.Add(uint64(n))
 	}
 	switch m.how { // a restarted peer gets requests for all chunks again
 	case chunkWritten:

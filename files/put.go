@@ -1,12 +1,13 @@
 package files
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
+	"os"
+	"path"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,17 +17,43 @@ import (
 // offered is PutFile's state of the Export that the peer reads.
 type offered struct {
 	peer *Peer
-	// served counts the bytes sent to the peer.
+	// served counts the bytes that the peer has received or compared.
 	served atomic.Int64
+	counts *counts
+
+	mu sync.Mutex
+	// counted is the position in the listing behind the last counted entry.
+	counted string
+}
+
+// count adds a page of the listing to the total, once.
+func (o *offered) count(after, cursor string, page *fileTreed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.counted != after {
+		return
+	}
+	o.counted = cursor
+	at := positionAt(after)
+	for i := range page.steps {
+		s := &page.steps[i]
+		if at.next(s); chunk.Special(s.Mode) {
+			o.counts.skipped.add(at.path())
+		}
+		o.counts.total.Add(s.Size)
+	}
 }
 
 // PutFile starts uploading a local file or directory and returns immediately. The peer stores it as name, which must lie below one of its
 // Exports with Write access. Missing directories are created. The peer fetches the data as GetFile does, with the same guarantees.
 func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("put", name)
-	t.offered = &offered{peer: p}
+	t.offered = &offered{peer: p, counts: &t.counts}
 	t.run(func() error {
 		if err := checkPath(name); err != nil {
+			return err
+		}
+		if _, err := p.newPull(cfg, &t.counts); err != nil {
 			return err
 		}
 		x := &Export{engine: p.engine, cfg: ExportConfig{Name: secret(), Path: file}, offered: t.offered}
@@ -36,7 +63,10 @@ func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 		if err := p.engine.publish(x); err != nil {
 			return errors.Join(err, x.root.Close())
 		}
-		err := t.counts.measure(ctx, x.cfg.Path)
+		err := t.measure(x)
+		if x.file != "" && cfg.DryRun {
+			err = errDryRun
+		}
 		if err == nil {
 			err = t.offer(ctx, x, name, cfg)
 		}
@@ -57,7 +87,10 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 		time.AfterFunc(withdrawTimeout, stop) // unless the peer is disconnected
 	})()
 	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.puts, func(id uint32) []byte {
-		return (&filePut{id: id, fresh: cfg.Fresh, source: x.cfg.Name, name: name}).encode()
+		return (&filePut{
+			id: id, fresh: cfg.Fresh, checksum: cfg.Checksum, remove: cfg.Delete, dryRun: cfg.DryRun, sync: cfg.Sync,
+			source: x.cfg.Name, name: name, rules: rules(strings.Join(cfg.Filter, "\n")),
+		}).encode()
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -65,26 +98,23 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	case err != nil:
 		return err
 	}
-	t.counts.kept.Store(int64(m.kept))
-	t.counts.chunks.Store(int64(m.chunks))
-	t.counts.bad.Store(int64(m.bad))
+	t.counts.set(m.tally)
+	if m.failures != "" {
+		return fmt.Errorf("%w (the peer says %q)", ErrIncomplete, m.failures)
+	}
 	return nil
 }
 
-// measure sets the total to the size of a local file, or of all files in a directory, and records the special files.
-func (c *counts) measure(ctx context.Context, file string) error {
-	return filepath.WalkDir(file, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if chunk.Special(d.Type()) {
-			name, err = filepath.Rel(file, name)
-			c.skipped.add(filepath.ToSlash(name))
-		} else if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
-			c.total.Add(info.Size())
-		}
-		return cmp.Or(err, context.Cause(ctx))
-	})
+// measure sets the total to the size of an offered file. The listing of a directory does it for its contents.
+func (t *Transfer) measure(x *Export) error {
+	if x.file == "" {
+		return nil
+	}
+	info, err := x.root.Stat(x.file)
+	if err == nil {
+		t.counts.total.Store(info.Size())
+	}
+	return err
 }
 
 // storing is a file or directory that a peer uploads.
@@ -95,7 +125,9 @@ type storing struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	counts counts
-	err    error // valid when done is closed
+	// failures and err are valid when done is closed.
+	failures string
+	err      error
 }
 
 // maxStoring limits the remembered uploads per process, including completed ones.
@@ -103,8 +135,10 @@ const maxStoring = 64
 
 // store returns the response to an upload request. A repeated request in another session gets the response of the same transfer.
 func (v *process) store(ctx context.Context, m *filePut) []byte {
+	start := time.Now()
 	st, err := v.beginStoring(ctx, m)
 	if err != nil {
+		v.peer.report("put", m.name, start, 0, err)
 		return refuse(m.id, err)
 	}
 	select {
@@ -115,8 +149,7 @@ func (v *process) store(ctx context.Context, m *filePut) []byte {
 	if st.err != nil {
 		return refuse(m.id, st.err)
 	}
-	c := &st.counts
-	return (&fileStored{m.id, uint64(c.kept.Load()), uint64(c.chunks.Load()), uint64(c.bad.Load())}).encode()
+	return (&fileStored{m.id, st.counts.tally(), st.failures}).encode()
 }
 
 // beginStoring starts an upload, or returns the running one.
@@ -194,34 +227,67 @@ func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) 
 		st.cancel()
 		close(st.done)
 	}
-	if !f.begin(func() { end(v.fetch(st.ctx, st, m, x, inside)) }) {
+	if !f.begin(func() {
+		err := v.fetch(st.ctx, st, m, x, inside)
+		if errors.Is(err, ErrIncomplete) {
+			st.failures, err = err.Error(), nil
+			st.failures = st.failures[:min(len(st.failures), maxPath)]
+		}
+		end(err)
+	}) {
 		end(ErrClosed)
 	}
 }
 
 // fetch receives the file or directory offered by a peer.
-func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) error {
-	l := &pull{peer: v.peer, cfg: TransferConfig{Fresh: m.fresh}, counts: &st.counts}
+func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) (err error) {
+	cfg := TransferConfig{Fresh: m.fresh, Checksum: m.checksum, Delete: m.remove, DryRun: m.dryRun, Sync: m.sync}
+	if m.rules != "" {
+		cfg.Filter = strings.Split(string(m.rules), "\n")
+	}
+	start := time.Now()
+	l, err := v.peer.newPull(cfg, &st.counts)
+	if err != nil {
+		v.peer.report("put", m.name, start, 0, err)
+		return err
+	}
+	l.storedFrom, l.storedAs = m.source, m.name
+	defer func() {
+		if err != nil && !l.reported.Load() {
+			v.peer.report("put", m.name, start, 0, err)
+		}
+	}()
 	st.counts.name.Store(&m.name)
 	from, err := l.open(ctx, m.source)
 	if err != nil {
 		return err
 	}
-	entry := chunk.Entry{Name: inside, Mode: from.entry.Mode}
-	if err := chunk.Make(x.root, &entry); err != nil {
+	if m.dryRun && !from.entry.Mode.IsDir() {
+		l.giveUp(from)
+		return errDryRun
+	}
+	if m.dryRun {
+		return l.dryTree(ctx, m.source, from.entry.Entry, func() (*os.Root, error) { return chunk.OpenDir(x.root, inside) })
+	}
+	dir := inside
+	if !from.entry.Mode.IsDir() {
+		dir = path.Dir(inside)
+	}
+	if err := chunk.MakeDir(x.root, dir); err != nil {
 		l.giveUp(from)
 		return err
 	}
-	if !from.entry.Mode.IsDir() {
-		return l.single(ctx, from, m.source, x.root, inside)
+	if from.entry.Mode.IsDir() {
+		root, opened := chunk.OpenDir(x.root, inside)
+		if opened != nil {
+			return opened
+		}
+		err = errors.Join(l.tree(ctx, m.source, root, from.entry.Entry, true), root.Close())
+	} else {
+		err = l.single(ctx, from, m.source, x.root, inside)
 	}
-	root, err := x.root.OpenRoot(inside)
-	if err != nil {
-		return err
+	if err == nil && m.sync == SyncBatch {
+		err = chunk.SyncParents(x.root, inside)
 	}
-	err = errors.Join(l.tree(ctx, m.source, root), root.Close())
-	if err != nil {
-		return err
-	}
-	return chunk.Finish(x.root, []chunk.Entry{{Name: inside, Mode: from.entry.Mode, ModTime: from.entry.ModTime}}, chunk.SyncFile)
+	return err
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"testing"
 
 	"ibverbx/internal/rig"
 	"ibverbx/internal/rig/noderig"
 	"ibverbx/internal/service"
 	"ibverbx/node"
+	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/transfer"
 )
@@ -35,16 +37,21 @@ var (
 // network connects hosts: a link in memory for each rail, or UDP on the loopback without links.
 type network struct {
 	links []softnic.Link
+	// link is node.Config.Link without links.
+	link peer.Link
 	// node changes the Nodes of a depot.
 	node func(*node.Config)
 }
 
 func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
 
-// onLinks runs a test on a network in memory with two rails, and on UDP.
+// onLinks runs a test on a network in memory with two rails, on UDP and, on Linux, on UDP with shared memory.
 func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
 	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
 	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
+	if runtime.GOOS == "linux" {
+		t.Run("shm", func(t *testing.T) { f(t, &network{link: peer.LinkShm}) })
+	}
 }
 
 // hostConfig describes a host of a test.
@@ -70,7 +77,7 @@ type host struct {
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
-	h.node = (&noderig.Host{Links: n.links}).Start(t, func(c *node.Config) {
+	h.node = (&noderig.Host{Links: n.links, Link: n.link}).Start(t, func(c *node.Config) {
 		c.Auth.Name, c.Listen = cfg.name, cmp.Or(cfg.listen, noderig.Alone())
 		if cfg.node != nil {
 			cfg.node(c)

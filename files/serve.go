@@ -17,6 +17,9 @@ import (
 func (v *process) request(m any) (answer func(ctx context.Context) []byte, err error) {
 	switch m := m.(type) {
 	case *fileOpen:
+		if m.handle == 0 {
+			return func(ctx context.Context) []byte { return v.describe(ctx, m) }, nil
+		}
 		file, err := v.peer.engine.reserve(v, m.handle, m.name) // before the next message, which may give it up
 		return func(ctx context.Context) []byte {
 			if err != nil {
@@ -31,6 +34,11 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 		return func(ctx context.Context) []byte { return v.chunk(ctx, r, m) }, err
 	case *fileDone:
 		return func(context.Context) []byte { return v.done(m) }, nil
+	case *fileTree:
+		return func(ctx context.Context) []byte { return v.listTree(ctx, m) }, nil
+	case *fileBatch:
+		r, err := v.peer.transfer.OpenGrant(m.grant, &m.stage, Write)
+		return func(ctx context.Context) []byte { return v.batch(ctx, r, m) }, err
 	case *filePut:
 		return func(ctx context.Context) []byte { return v.store(ctx, m) }, nil
 	case *rpc.Unknown:
@@ -48,19 +56,38 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 		v.Answer(m.id, m)
 	case *fileEnded:
 		v.Answer(m.id, m)
+	case *fileTreed:
+		v.hear(m)
+		v.Answer(m.id, m)
+	case *fileBatched:
+		v.hear(m)
+		v.Answer(m.id, m)
 	case *fileStored:
 		v.Answer(m.id, m)
 	}
 	return nil, nil
 }
 
-// refuse returns the response to a failed request. Local paths in errors of the operating system are not revealed. If this side is closing,
-// it does not respond: the peer is notified, and sends the request to the next process.
+// hear calls the hook of tests.
+func (v *process) hear(m any) {
+	if f := v.peer.engine.heard; f != nil {
+		f(m)
+	}
+}
+
+// refuse returns the response to a failed request. If this side is closing, it does not respond: the peer is notified, and sends the
+// request to the next process.
 func refuse(id uint32, err error) []byte {
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
-	c, text := rpc.Failed, err.Error()
+	code, text := explain(err)
+	return (&rpc.Refusal{ID: id, Code: code, Text: text}).Encode()
+}
+
+// explain returns an error for the peer. Local paths in errors of the operating system are not revealed.
+func explain(err error) (c rpc.Code, text string) {
+	c, text = rpc.Failed, err.Error()
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // without the local path
 	}
@@ -78,7 +105,7 @@ func refuse(id uint32, err error) []byte {
 	case errors.Is(err, ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), isEscape(err):
 		c, text = rpc.NotFound, ErrNotFound.Error()
 	}
-	return (&rpc.Refusal{ID: id, Code: c, Text: text}).Encode()
+	return c, text
 }
 
 // isEscape reports whether an os.Root rejected a path that leaves it. That error is unnamed.
@@ -128,7 +155,10 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 	case zero:
 		answer.how = chunkZero
 	default:
-		err = v.peer.transfer.Batch().Put(r.At(0), slot.view(n)).Do(ctx)
+		if err = v.peer.transfer.Batch().Put(r.At(0), slot.view(n)).Do(ctx); err == nil {
+			f.tallies.bytesSent.Add(uint64(n))
+			file.moved(n)
+		}
 	}
 	if err != nil {
 		return refuse(m.id, err)

@@ -20,7 +20,7 @@ type buffer struct {
 }
 
 func newBuffer(e *transfer.Engine, size int) (*buffer, error) {
-	mem, err := verbs.AllocMemory(size, nil)
+	mem, err := e.Node().Service().Alloc(size, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -9,21 +9,34 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/filter"
 	"ibverbx/transfer"
 	"ibverbx/verbs"
 )
 
 // TransferConfig configures a file transfer. The zero value suits most programs.
 type TransferConfig struct {
-	// Fresh ignores existing data at the destination: both partial data from an earlier transfer and an existing file.
+	// Fresh ignores existing data at the destination: both partial data from an earlier transfer and existing files.
 	Fresh bool
-	// Sync selects the data flushed to disk before the transfer completes. PutFile ignores it: the peer uses SyncFile.
+	// Checksum compares the contents of all files in a directory. By default, files with the same size and modification time are equal.
+	Checksum bool
+	// Filter leaves out entries of a directory. Each rule is "- PATTERN" to exclude or "+ PATTERN" to include entries, and the first one that
+	// matches decides. Patterns are those of rsync, see docs/files.md; one with a slash in front matches from the top of the directory.
+	Filter []string
+	// Delete removes files and directories at the destination that the source directory lacks, except excluded ones. It runs last, and
+	// only if the source could be listed completely.
+	Delete bool
+	// DryRun counts the files of a directory that would be transferred or deleted, judging from size and modification time, and changes
+	// nothing. A single file cannot have it.
+	DryRun bool
+	// Sync selects the data flushed to disk before the transfer completes.
 	Sync Sync
-	// Parallel is the maximum number of files received concurrently from a directory. Zero means 8. All transfers from one peer together
-	// have at most 128 open files; others wait. PutFile ignores it.
+	// Parallel is the maximum number of large files received concurrently from a directory. Zero means 8. All transfers from one peer
+	// together have at most 128 open files; others wait. PutFile ignores it.
 	Parallel int
 }
 
@@ -32,10 +45,11 @@ type Sync uint8
 
 // Durability levels.
 const (
-	// SyncFile flushes a file's contents before it is renamed to its final name.
+	// SyncBatch flushes the contents of files before they get their final names, many at a time, and each directory once. When the
+	// transfer completes, everything that it wrote is on disk.
+	SyncBatch = Sync(chunk.SyncBatch)
+	// SyncFile flushes the contents of files before they get their final names, but not the directories.
 	SyncFile = Sync(chunk.SyncFile)
-	// SyncDir also flushes the directory, and thus the name.
-	SyncDir = Sync(chunk.SyncDir)
 	// SyncNever leaves flushing to the system. After a crash, a file may have its final name and wrong contents.
 	SyncNever = Sync(chunk.SyncNever)
 )
@@ -65,17 +79,36 @@ type Transfer struct {
 func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("get", name)
 	t.run(func() error {
-		l := &pull{peer: p, cfg: cfg, counts: &t.counts}
+		l, err := p.newPull(cfg, &t.counts)
+		if err != nil {
+			return err
+		}
 		from, err := l.open(ctx, name)
 		if err != nil {
 			return err
 		}
 		if from.entry.Mode.IsDir() {
-			return l.treeTo(ctx, name, dest)
+			return l.treeTo(ctx, from.entry.Entry, name, dest)
+		}
+		if cfg.DryRun {
+			l.giveUp(from)
+			return errDryRun
 		}
 		return l.fileTo(ctx, from, name, dest)
 	})
 	return t
+}
+
+// errDryRun refuses DryRun for a single file.
+var errDryRun = verbs.Invalidf("TransferConfig.DryRun needs a directory")
+
+// newPull returns a transfer from a peer.
+func (p *Peer) newPull(cfg TransferConfig, c *counts) (*pull, error) {
+	f, err := filter.New(cfg.Filter)
+	if err != nil {
+		return nil, verbs.Invalidf("TransferConfig.Filter: %v", err)
+	}
+	return &pull{peer: p, cfg: cfg, counts: c, sync: chunk.Sync(cfg.Sync), filter: f, rules: rules(strings.Join(cfg.Filter, "\n"))}, nil
 }
 
 // checkPath validates a remote file name.
@@ -228,6 +261,10 @@ type Status struct {
 	// the first ones, at most 8, relative to the directory.
 	Skipped      int64
 	SkippedNames []string
+	// Sent counts transferred files and symbolic links, Unchanged counts equal ones, and Failed counts missing entries of a directory. For PutFile they are known only at the end.
+	Sent, Unchanged, Failed int64
+	// Deleted counts the entries removed by TransferConfig.Delete.
+	Deleted int64
 }
 
 // Status returns the transfer's progress, without rates.
@@ -238,8 +275,9 @@ func (t *Transfer) Status() Status {
 	}
 	s := Status{Name: *c.name.Load(), BytesReused: c.kept.Load(), Chunks: c.chunks.Load(), ChunksRetried: c.bad.Load()}
 	s.Skipped, s.SkippedNames = c.skipped.get()
+	s.Sent, s.Unchanged, s.Deleted, s.Failed = c.sent.Load(), c.unchanged.Load(), c.deleted.Load(), c.failed.Load()
 	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()
-	if t.offered != nil {
+	if t.offered != nil && s.Bytes == 0 {
 		s.Bytes = t.offered.served.Load()
 	}
 	if c.checking.Load() > 0 {

@@ -4,28 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/printable"
+	"ibverbx/internal/rpc"
 )
 
 // Limits of a tree.
 const (
-	maxTree      = 1 << 20   // entries
-	maxTreeNames = 256 << 20 // total size of names in bytes
-	maxDepth     = 128       // nested directories
+	maxTree      = 1 << 24   // entries
+	maxNames     = 1 << 20   // names in one directory
+	maxTreeNames = 256 << 20 // total size of names in a directory, in bytes
 	maxTrees     = 4         // received concurrently from one peer
+	maxBatches   = 4         // of small files, per tree
 )
 
 // treeTo receives a directory to a local path.
-func (l *pull) treeTo(ctx context.Context, name, dest string) error {
+func (l *pull) treeTo(ctx context.Context, from chunk.Entry, name, dest string) error {
 	if dest == "" {
 		dest = path.Base(name)
+	}
+	if l.cfg.DryRun {
+		return l.dryTree(ctx, name, from, func() (*os.Root, error) { return os.OpenRoot(dest) })
 	}
 	holders := newHolders(dest)
 	if err := os.MkdirAll(dest, 0o777); err != nil {
@@ -35,11 +44,23 @@ func (l *pull) treeTo(ctx context.Context, name, dest string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(l.tree(ctx, name, root), root.Close())
-	for i := 0; err == nil && l.cfg.Sync == SyncDir && i < len(holders); i++ {
+	err = errors.Join(l.tree(ctx, name, root, from, len(holders) > 0), root.Close())
+	for i := 0; err == nil && l.cfg.Sync == SyncBatch && i < len(holders); i++ {
 		err = syncDir(holders[i])
 	}
 	return err
+}
+
+// dryTree compares a directory with a local one, which may be missing.
+func (l *pull) dryTree(ctx context.Context, name string, top chunk.Entry, open func() (*os.Root, error)) error {
+	root, err := open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.tree(ctx, name, nil, top, false)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.tree(ctx, name, root, top, false), root.Close())
 }
 
 // newHolders returns the directories that gain an entry when dir and its parents are created; empty if dir exists.
@@ -62,103 +83,291 @@ func syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// tree receives a directory. Special files, and entries that cannot be received, are skipped.
-func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
+// treePull receives a directory tree. One goroutine requests the listing, page by page. run compares each entry with the local file, so
+// memory holds only the open directories, two pages and the files in flight.
+type treePull struct {
+	*pull
+	// name is the remote name.
+	name string
+	tree *chunk.Tree
+	// dirs are the open directories, from the top.
+	dirs []openedDir
+	// extra are local names that the peer's tree lacks, for TransferConfig.Delete. unlisted is set if some of that tree could not be listed.
+	extra    []chunk.Extra
+	unlisted bool
+	// next collects small files. batches and larges hold a token per batch and per large file in flight.
+	next            *batch
+	batches, larges rpc.Limit
+	work            sync.WaitGroup
+	cancel          context.CancelCauseFunc
+}
+
+// openedDir is an open directory.
+type openedDir struct {
+	// Dir is nil if the directory could not be opened.
+	*chunk.Dir
+	path string
+	// local are the local names not compared yet, sorted, and extra those that the peer lacks. Both are for TransferConfig.Delete.
+	local, extra []string
+}
+
+// treeEntry is a listed entry with its path.
+type treeEntry struct {
+	step
+	path string
+}
+
+// tree receives a directory. Special files, and entries that cannot be received, are skipped. top has the attributes of the directory, whose
+// permissions are set only if mode is set.
+func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.Entry, mode bool) error {
 	if err := l.peer.trees.Take(ctx); err != nil {
 		return err
 	}
-	defer func() { <-l.peer.trees }()
-	entries, err := l.walk(ctx, name, ".", 0, nil)
-	if err != nil {
-		return printable.Error(err)
-	}
+	defer l.peer.trees.Give()
 	if err := l.staged(ctx, stageSlots); err != nil {
 		return err
 	}
-	if err := errors.Join(l.receive(ctx, name, root, entries), l.stage.close()); err != nil {
+	if l.sync = chunk.Sync(l.cfg.Sync); l.sync == chunk.SyncBatch {
+		l.sync = chunk.SyncFile // the directory follows
+	}
+	parallel := l.cfg.Parallel
+	if parallel <= 0 {
+		parallel = defaultParallel
+	}
+	t := &treePull{pull: l, name: name, next: &batch{}, batches: make(rpc.Limit, maxBatches), larges: make(rpc.Limit, parallel)}
+	if err := errors.Join(t.receive(ctx, root, top, mode), l.stage.close()); err != nil {
 		return printable.Error(err) // the peer chooses names
 	}
 	return l.omitted()
 }
 
-// walk returns all entries of a remote directory tree. Directories precede their contents.
-func (l *pull) walk(ctx context.Context, name, dir string, depth int, all []chunk.Entry) ([]chunk.Entry, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("%s: %w: more than %d directories in each other", dir, ErrTooLong, maxDepth)
-	}
-	list, err := l.peer.entries(ctx, path.Join(name, dir), &l.room)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range list {
-		e.Name = path.Join(dir, e.Name)
-		if e.access != 0 {
-			return nil, fmt.Errorf("%s: %w: it was a directory", dir, ErrChanged)
-		}
-		if chunk.Special(e.Mode) {
-			l.counts.skipped.add(e.Name)
-			continue
-		}
-		if err := e.Check(); err != nil {
-			l.left.add(err)
-			continue
-		}
-		all = append(all, e.Entry)
-		l.counts.total.Add(e.Size)
-		if e.Mode.IsDir() {
-			if all, err = l.walk(ctx, name, e.Name, depth+1, all); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return all, nil
-}
-
-// receive creates directories and links, and receives files concurrently.
-func (l *pull) receive(ctx context.Context, name string, root *os.Root, entries []chunk.Entry) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	parallel := l.cfg.Parallel
-	if parallel <= 0 {
-		parallel = defaultParallel
-	}
-	places := make(chan struct{}, parallel)
-	var work sync.WaitGroup
-	var dirs []chunk.Entry
-	for i := range entries {
-		e := &entries[i]
-		if err := chunk.Make(root, e); err != nil {
-			cancel(err)
-			break
-		}
-		if e.Mode.IsDir() {
-			dirs = append(dirs, *e)
-		}
-		if !e.Mode.IsRegular() {
-			continue
-		}
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		work.Go(func() {
-			if err := l.one(ctx, path.Join(name, e.Name), root, e); err != nil {
-				if err = fmt.Errorf("%s: %w", e.Name, err); !omits(err) || ctx.Err() != nil {
-					cancel(err)
-				}
-				l.left.add(err)
-			}
-			<-places
-		})
-	}
-	work.Wait()
-	if err := context.Cause(ctx); err != nil {
+func (t *treePull) receive(ctx context.Context, root *os.Root, top chunk.Entry, mode bool) (err error) {
+	if t.tree, err = chunk.NewTree(root, chunk.TreeConfig{Sync: chunk.Sync(t.cfg.Sync), DryRun: t.cfg.DryRun}); err != nil {
 		return err
 	}
-	return chunk.Finish(root, dirs, chunk.Sync(l.cfg.Sync))
+	d, err := t.tree.Top(top, mode)
+	if err != nil {
+		return errors.Join(err, t.tree.Close(false))
+	}
+	if err = t.push(d, "."); err == nil {
+		err = t.run(ctx)
+	}
+	if err == nil && t.cfg.Delete && !t.unlisted {
+		t.remove()
+	}
+	left, _ := t.left.get()
+	return errors.Join(err, t.tree.Close(err == nil && left == 0))
+}
+
+// run receives the contents of the top directory.
+func (t *treePull) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.cancel = cancel
+	pages := make(chan []treeEntry, 1)
+	t.work.Go(func() {
+		defer close(pages)
+		if err := t.list(ctx, pages); err != nil {
+			cancel(err)
+		}
+	})
+	at := positionAt("")
+	for page := range pages {
+		for i := range page {
+			if ctx.Err() == nil {
+				at.next(&page[i].step)
+				page[i].path = at.path()
+				t.entry(ctx, &page[i])
+			}
+		}
+	}
+	t.flush(ctx)
+	t.leave(0)
+	t.work.Wait()
+	return context.Cause(ctx)
+}
+
+// list requests all pages of the listing, and checks their order.
+func (t *treePull) list(ctx context.Context, pages chan<- []treeEntry) error {
+	at, count, walk := positionAt(""), 0, t.peer.engine.newHandle()
+	for {
+		m, _, err := askAny[*fileTreed](ctx, t.peer, t.peer.asks, func(id uint32) []byte { return (&fileTree{id, walk, t.name, at.cursor(), t.rules}).encode() })
+		if err != nil {
+			return err
+		}
+		if count += len(m.steps); count > maxTree {
+			return fmt.Errorf("%w: more than %d entries", ErrTooLong, maxTree)
+		}
+		page := make([]treeEntry, len(m.steps))
+		for i := range m.steps {
+			if !at.next(&m.steps[i]) {
+				return fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
+			}
+			page[i].step = m.steps[i] // its path only when it is its turn: a page of deep paths is large
+		}
+		select {
+		case pages <- page:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if !m.more {
+			return nil
+		}
+	}
+}
+
+// leave releases all open directories but the outer ones.
+func (t *treePull) leave(outer int) {
+	for i := len(t.dirs) - 1; i >= outer; i-- {
+		if d := &t.dirs[i]; d.Dir != nil {
+			t.leaveExtra(d)
+			t.release(d.Dir)
+		}
+		t.dirs = t.dirs[:i]
+	}
+}
+
+// release ends one use of a directory.
+func (t *treePull) release(d *chunk.Dir) {
+	if err := d.Release(); err != nil {
+		t.fail("", err)
+	}
+}
+
+// fail records that an entry is left out, or fails the transfer if the error concerns more.
+func (t *treePull) fail(name string, err error) {
+	if name != "" {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	if !omits(err) {
+		t.cancel(err)
+	}
+	t.left.add(err)
+}
+
+// entry receives or skips an entry.
+func (t *treePull) entry(ctx context.Context, e *treeEntry) {
+	t.leave(e.depth + 1)
+	t.dirs[e.depth].pass(e.Name)
+	t.unlisted = t.unlisted || e.failed != ""
+	d := t.dirs[e.depth].Dir
+	err := error(nil)
+	switch {
+	case d == nil:
+		t.left.skip() // its directory is named
+		if e.Mode.IsDir() {
+			t.dirs = append(t.dirs, openedDir{})
+		}
+	case e.failed != "":
+		err = fmt.Errorf("%w: the peer cannot read it (%s)", ErrFailed, e.failed)
+	case len(t.name)+1+len(e.path) > maxPath:
+		err = fmt.Errorf("%w: the path has %d bytes, at most %d", ErrTooLong, len(t.name)+1+len(e.path), maxPath)
+	case chunk.Special(e.Mode):
+		t.counts.skipped.add(e.path)
+	case e.Mode.IsDir():
+		var sub *chunk.Dir
+		if sub, err = d.Enter(&e.Entry); err == nil {
+			err = t.push(sub, e.path)
+		}
+	case e.Mode.IsRegular():
+		err = t.file(ctx, d, e)
+	default:
+		err = t.link(d, e)
+	}
+	if err == nil {
+		return
+	}
+	if e.Mode.IsDir() && e.failed == "" && len(t.dirs) == e.depth+1 {
+		t.dirs = append(t.dirs, openedDir{})
+	}
+	t.fail(e.path, err)
+}
+
+// link compares a symbolic link and replaces it if it differs.
+func (t *treePull) link(d *chunk.Dir, e *treeEntry) error {
+	relation, err := d.Compare(&e.Entry, true)
+	if err != nil {
+		return err
+	}
+	if relation == chunk.Equal {
+		t.counts.unchanged.Add(1)
+		return nil
+	}
+	t.counts.sent.Add(1)
+	if t.cfg.DryRun {
+		return nil
+	}
+	return d.Link(&e.Entry)
+}
+
+// file compares a file by size and modification time, and receives it if it differs.
+func (t *treePull) file(ctx context.Context, d *chunk.Dir, e *treeEntry) error {
+	relation, err := d.Compare(&e.Entry, !e.fresh && !t.cfg.Checksum && !t.cfg.Fresh)
+	if err != nil {
+		return err
+	}
+	t.counts.total.Add(e.Size)
+	if relation == chunk.Equal {
+		t.counts.kept.Add(e.Size)
+		t.counts.moved.Add(e.Size)
+		t.counts.unchanged.Add(1)
+		return nil
+	}
+	if t.cfg.DryRun {
+		t.counts.sent.Add(1)
+		return nil
+	}
+	if e.Size <= maxSmall {
+		t.add(ctx, item{dir: d, entry: e, compare: relation == chunk.SameSize && !t.cfg.Fresh})
+		return nil
+	}
+	if t.larges.Take(ctx) != nil {
+		return nil // the transfer has failed
+	}
+	d.Hold()
+	t.work.Go(func() {
+		defer t.larges.Give()
+		t.large(ctx, d, e)
+		t.release(d)
+	})
+	return nil
+}
+
+// large receives a file in chunks. A file that changes meanwhile is tried twice.
+func (t *treePull) large(ctx context.Context, d *chunk.Dir, e *treeEntry) {
+	name := path.Join(t.name, e.path)
+	err := t.one(ctx, name, d, e)
+	if errors.Is(err, ErrChanged) && ctx.Err() == nil {
+		err = t.one(ctx, name, d, e)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		t.fail(e.path, err)
+	}
+}
+
+// one receives a file of a tree.
+func (t *treePull) one(ctx context.Context, name string, d *chunk.Dir, e *treeEntry) error {
+	start := time.Now()
+	from, err := t.open(ctx, name)
+	if err != nil {
+		t.received(name, start, 0, false, err)
+		return err
+	}
+	if from.entry.Mode.IsDir() {
+		return fmt.Errorf("%w: it has become a directory", ErrChanged)
+	}
+	root, err := d.Root()
+	if err != nil {
+		t.giveUp(from)
+		t.received(name, start, 0, false, err)
+		return err
+	}
+	t.counts.total.Add(from.entry.Size - e.Size)
+	e.Size = from.entry.Size
+	return t.pull.file(ctx, from, name, root, e.Name)
 }
 
 // maxNamed bounds the list of skipped entries of a tree. There can be a million.
@@ -180,6 +389,13 @@ func (o *omissions[T]) add(v T) {
 	}
 }
 
+// skip counts a skipped entry.
+func (o *omissions[T]) skip() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count++
+}
+
 // get returns the number of skipped entries, and the first ones.
 func (o *omissions[T]) get() (count int64, first []T) {
 	o.mu.Lock()
@@ -193,31 +409,42 @@ func (l *pull) omitted() error {
 	if count == 0 {
 		return nil
 	}
+	l.counts.failed.Store(count)
 	for i := range first {
 		first[i] = printable.Error(first[i])
 	}
-	return fmt.Errorf("%d left out, the rest is there: %w", count, errors.Join(first...))
+	return fmt.Errorf("%w: %d left out, the rest is there: %w", ErrIncomplete, count, oneLine(first))
 }
 
-// omits reports whether an error concerns only one file of the tree.
+// oneLine is a list of errors in one line.
+type oneLine []error
+
+func (l oneLine) Error() string {
+	text := make([]string, len(l))
+	for i, err := range l {
+		text[i] = err.Error()
+	}
+	return strings.Join(text, "; ")
+}
+
+func (l oneLine) Unwrap() []error { return l }
+
+// omits reports whether an error concerns only one entry of the tree.
 func omits(err error) bool {
-	for _, cause := range []error{ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy, chunk.ErrForeign} {
+	for _, cause := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, cause) {
+			return false
+		}
+	}
+	for _, cause := range []error{
+		ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, ErrFailed, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy, chunk.ErrForeign,
+		chunk.ErrChanged, chunk.ErrTooMany,
+	} {
 		if errors.Is(err, cause) {
 			return true
 		}
 	}
-	return false
-}
-
-// one receives a file of a tree.
-func (l *pull) one(ctx context.Context, name string, root *os.Root, e *chunk.Entry) error {
-	from, err := l.open(ctx, name)
-	if err != nil {
-		return err
-	}
-	if from.entry.Mode.IsDir() {
-		return fmt.Errorf("%w: it has become a directory", ErrChanged)
-	}
-	l.counts.total.Add(from.entry.Size - e.Size)
-	return l.file(ctx, from, name, root, e.Name)
+	var onPath *fs.PathError
+	var onLink *os.LinkError
+	return errors.As(err, &onPath) || errors.As(err, &onLink)
 }

@@ -433,7 +433,7 @@ func TestSyncDir(t *testing.T) {
 	if got, want := newHolders(dest), []string{filepath.Join(d.to, "x"), d.to}; !slices.Equal(got, want) {
 		t.Errorf("newHolders() = %q, want %q", got, want)
 	}
-	wantOK(t, "GetFile", d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncDir}).Wait(soon(t)))
+	wantOK(t, "GetFile", d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
 	wantFile(t, filepath.Join(dest, "a/f"), want)
 	if got := newHolders(dest); len(got) != 0 {
 		t.Errorf("newHolders() of what is there = %q, want none", got)

@@ -10,6 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/filter"
 	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/internal/wire"
@@ -17,7 +18,7 @@ import (
 )
 
 // version is this package's protocol version.
-const version = 2
+const version = 3
 
 // Messages, see package rpc. The receiver of a file requests each chunk. The sender writes it to the memory given in the request, and
 // responds.
@@ -26,13 +27,13 @@ const (
 	kindFileList  rpc.Kind = 0x11 // id, length of name u16, name, after
 	kindFileChunk rpc.Kind = 0x12 // id, handle u32, index u64, have u8, fingerprint u64, grant u32, region
 	kindFileDone  rpc.Kind = 0x13 // id, handle u32
-	kindFilePut   rpc.Kind = 0x14 // id, fresh u8, length of source u16, source, name
+	kindFilePut   rpc.Kind = 0x14 // id, flags u8, sync u8, length of source u16, source, length of name u16, name, rules
 
 	kindFileOpened  rpc.Kind = 0x90 // id, entry
 	kindFileEntries rpc.Kind = 0x91 // id, more u8, entries
 	kindFileChunked rpc.Kind = 0x92 // id, how u8, digest u32
 	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
-	kindFileStored  rpc.Kind = 0x94 // id, kept u64, chunks u64, bad u64
+	kindFileStored  rpc.Kind = 0x94 // id, 8 numbers u64, failures
 
 	maxPath    = 4096                     // length of a path, and of a link's target
 	maxEntries = 512                      // entries per response
@@ -41,7 +42,7 @@ const (
 )
 
 // fileOpen opens a file or directory. The response is fileOpened. The requester chooses the handle, so it can repeat the request after a
-// lost session, and release a file without having the response.
+// lost session, and release a file without having the response. Handle zero only describes the file.
 type fileOpen struct {
 	id, handle uint32
 	name       string
@@ -120,19 +121,39 @@ type (
 	}
 )
 
-// filePut requests the peer to fetch the local export source, and to store it as name. The response is fileStored, with the reused bytes,
-// the verified chunks, and the retried ones.
+// filePut requests the peer to fetch the local export source, and to store it as name. The response is fileStored.
 type (
 	filePut struct {
-		id           uint32
-		fresh        bool
-		source, name string
+		id                              uint32
+		fresh, checksum, remove, dryRun bool
+		sync                            Sync
+		source, name                    string
+		rules                           rules
 	}
 	fileStored struct {
-		id                uint32
-		kept, chunks, bad uint64
+		id uint32
+		tally
+		// failures names files that were left out, if any.
+		failures string
 	}
 )
+
+// flags are transferred as bits.
+func (m *filePut) flags() []*bool { return []*bool{&m.fresh, &m.checksum, &m.remove, &m.dryRun} }
+
+// tally is the result of a transfer.
+type tally struct {
+	// moved and kept are in bytes. kept is the part of moved that already existed.
+	moved, kept int64
+	// chunks counts verified chunks and small files, bad the ones requested again.
+	chunks, bad int64
+	// sent, unchanged, deleted and failed count files.
+	sent, unchanged, deleted, failed int64
+}
+
+func (t *tally) numbers() []*int64 {
+	return []*int64{&t.moved, &t.kept, &t.chunks, &t.bad, &t.sent, &t.unchanged, &t.deleted, &t.failed}
+}
 
 func (m *fileOpen) encode() []byte {
 	return append(binary.LittleEndian.AppendUint32(rpc.Begin(kindFileOpen, m.id), m.handle), m.name...)
@@ -172,12 +193,22 @@ func (m *fileEnded) encode() []byte {
 }
 
 func (m *filePut) encode() []byte {
-	return append(wire.AppendString(wire.AppendFlag(rpc.Begin(kindFilePut, m.id), m.fresh), m.source), m.name...)
+	flags := byte(0)
+	for i, f := range m.flags() {
+		if *f {
+			flags |= 1 << i
+		}
+	}
+	b := wire.AppendString(append(rpc.Begin(kindFilePut, m.id), flags, byte(m.sync)), m.source)
+	return append(wire.AppendString(b, m.name), m.rules...)
 }
 
 func (m *fileStored) encode() []byte {
-	b := binary.LittleEndian.AppendUint64(rpc.Begin(kindFileStored, m.id), m.kept)
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, m.chunks), m.bad)
+	b := rpc.Begin(kindFileStored, m.id)
+	for _, v := range m.numbers() {
+		b = binary.LittleEndian.AppendUint64(b, uint64(*v))
+	}
+	return append(b, m.failures...)
 }
 
 // Types of entries.
@@ -188,18 +219,25 @@ const (
 	entrySpecial // neither of them: listed, but not transferred
 )
 
+// entryModes holds the fs.FileMode of each type.
+var entryModes = [...]fs.FileMode{entryDir: fs.ModeDir, entryLink: fs.ModeSymlink, entrySpecial: fs.ModeIrregular}
+
+// entryType returns the type of an entry.
+func entryType(m fs.FileMode) uint8 {
+	switch {
+	case m.IsDir():
+		return entryDir
+	case m.Type() == fs.ModeSymlink:
+		return entryLink
+	case chunk.Special(m):
+		return entrySpecial
+	}
+	return entryFile
+}
+
 // append appends type, permissions, access, size, time, name and link.
 func (e *fileEntry) append(b []byte) []byte {
-	t := entryFile
-	switch {
-	case e.Mode.IsDir():
-		t = entryDir
-	case e.Mode.Type() == fs.ModeSymlink:
-		t = entryLink
-	case chunk.Special(e.Mode):
-		t = entrySpecial
-	}
-	b = append(b, t)
+	b = append(b, entryType(e.Mode))
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
 	b = binary.LittleEndian.AppendUint64(b, uint64(e.Size))
 	b = binary.LittleEndian.AppendUint64(b, uint64(e.ModTime.UnixNano()))
@@ -245,14 +283,46 @@ func (r *reader) message(k rpc.Kind) any {
 		copy(m.sum[:], r.Take(len(m.sum)))
 		return m
 	case kindFilePut:
-		return &filePut{id: r.U32(), fresh: r.Flag(), source: r.String(transfer.MaxNameLen), name: r.path()}
+		return r.filePut()
 	case kindFileStored:
-		return &fileStored{id: r.U32(), kept: r.U64(), chunks: r.U64(), bad: r.U64()}
+		return r.stored()
+	case kindFileTree:
+		return &fileTree{id: r.U32(), walk: r.U32(), name: r.String(maxPath), after: r.String(maxCursor), rules: rules(r.Rest(filter.MaxLen))}
+	case kindFileTreed:
+		return r.treed()
+	case kindFileBatch:
+		return r.fileBatch()
+	case kindFileBatched:
+		return r.batched()
 	case rpc.KindRefusal:
 		return rpc.ReadRefusal(&r.Reader)
 	default:
 		return rpc.ReadUnknown(k, &r.Reader)
 	}
+}
+
+func (r *reader) filePut() *filePut {
+	m := &filePut{id: r.U32()}
+	flags := r.U8()
+	r.Check(flags < 1<<len(m.flags()))
+	for i, f := range m.flags() {
+		*f = flags>>i&1 != 0
+	}
+	m.sync = Sync(r.U8())
+	r.Check(m.sync <= SyncNever)
+	m.source, m.name, m.rules = r.String(transfer.MaxNameLen), r.String(maxPath), rules(r.Rest(filter.MaxLen))
+	r.Check(m.name != "")
+	return m
+}
+
+func (r *reader) stored() *fileStored {
+	m := &fileStored{id: r.U32()}
+	for _, v := range m.numbers() {
+		*v = int64(r.U64())
+		r.Check(*v >= 0)
+	}
+	m.failures = r.Rest(maxPath)
+	return m
 }
 
 // path decodes the rest as a name, which may be invalid.
@@ -293,13 +363,6 @@ func (r *reader) entry() (e fileEntry) {
 	} else {
 		r.Check(e.Name != "" && e.Name != "." && e.Name != ".." && !strings.ContainsAny(e.Name, "/\x00"))
 	}
-	switch t {
-	case entryDir:
-		e.Mode |= fs.ModeDir
-	case entryLink:
-		e.Mode |= fs.ModeSymlink
-	case entrySpecial:
-		e.Mode |= fs.ModeIrregular
-	}
+	e.Mode |= entryModes[min(t, entrySpecial)]
 	return e
 }

@@ -24,6 +24,7 @@ func fileMessages() []encoder {
 	link := fileEntry{Entry: chunk.Entry{Name: "l", Mode: fs.ModeSymlink | 0o777, ModTime: someDay, Link: "../x"}}
 	special := fileEntry{Entry: chunk.Entry{Name: "s", Mode: fs.ModeIrregular | 0o600, ModTime: someDay}}
 	export := fileEntry{Entry: chunk.Entry{Name: "a/b", Mode: fs.ModeDir | 0o755, ModTime: someDay}, access: Read | Write}
+	dir := chunk.Entry{Name: "d", Mode: fs.ModeDir | 0o700, ModTime: someDay}
 	return []encoder{
 		&fileOpen{1, 2, "a/b"},
 		&fileOpened{1, file},
@@ -35,8 +36,14 @@ func fileMessages() []encoder {
 		&fileChunked{4, chunkZero, 7},
 		&fileDone{5, 2},
 		&fileEnded{5, true, chunk.Sum{1, 2, 3}},
-		&filePut{6, true, "put-1", "in/x"},
-		&fileStored{6, math.MaxInt64, 1, 0},
+		&filePut{6, true, false, true, false, SyncNever, "put-1", "in/x", "- *.o\n+ *"},
+		&filePut{6, false, true, false, true, SyncBatch, "put-1", "in/x", ""},
+		&fileStored{6, tally{math.MaxInt64, 1, 2, 3, 4, 5, 6, 7}, "d/f: gone"},
+		&fileTree{7, 9, "d/t", "a/b/", "- x"},
+		&fileTreed{7, true, []step{{Entry: file.Entry, fresh: true}, {Entry: link.Entry, depth: 2}, {Entry: special.Entry}, {Entry: dir, failed: "EIO"}}},
+		&fileTreed{7, false, nil},
+		&fileBatch{8, 9, stage, "d/t", []batchFile{{"a/f", 7, someDay, false, 0}, {"b/g", 0, someDay, true, 0x123456789abcdef0}}},
+		&fileBatched{8, []batchResult{{batchWritten, 7}, {batchSame, 8}, {batchRefused + batchHow(rpc.Changed), 0}}},
 	}
 }
 
@@ -60,6 +67,7 @@ func TestFileMessages(t *testing.T) {
 	for _, m := range fileMessages() {
 		wantStrict(t, m)
 	}
+	stage := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 24, RKeys: []uint32{1, 2}}
 	for _, m := range []encoder{
 		&fileOpen{1, 2, ""},
 		&fileOpen{1, 2, strings.Repeat("x", maxPath+1)},
@@ -75,6 +83,21 @@ func TestFileMessages(t *testing.T) {
 		&fileChunk{id: 1, grant: 1, index: maxIndex, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunk{id: 1, grant: 1, have: haveDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunked{1, chunkZero + 1, 0},
+		&filePut{id: 1, sync: SyncNever + 1, source: "x", name: "d/x"},
+		&filePut{id: 1, source: "x"},
+		&fileTreed{1, true, nil},
+		&fileTreed{1, false, make([]step, maxSteps+1)},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: ".."}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "a/b"}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "f", Size: -1}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "f"}, depth: chunk.MaxDepth + 1}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "l", Mode: fs.ModeSymlink}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: strings.Repeat("x", maxBase+1)}}}},
+		&fileBatch{1, 0, stage, "d", []batchFile{{name: "f"}}},
+		&fileBatch{1, 2, stage, "d", nil},
+		&fileBatch{1, 2, stage, "d", make([]batchFile, maxBatch+1)},
+		&fileBatch{1, 2, stage, "d", []batchFile{{name: "f", size: chunk.Size}, {name: "g", size: 1}}},
+		&fileBatched{1, make([]batchResult, maxBatch+1)},
 	} {
 		if got, err := decode(m.encode()); !errors.Is(err, rpc.ErrProtocol) {
 			t.Errorf("decode(%+v) = %+v, %v, want %v", m, got, err, rpc.ErrProtocol)
@@ -114,10 +137,14 @@ func TestFalseFileMessages(t *testing.T) {
 		{"an absolute path", &fileOpen{999, 999, "/etc/passwd"}, false},
 		{"no path", &fileOpen{999, 999, ""}, true},
 		{"a list of a path that leaves", &fileList{999, "..", ""}, false},
-		{"a put to a path that leaves", &filePut{999, false, "x", "d/../../x"}, false},
-		{"a put of nothing", &filePut{999, false, "x", "d/x"}, false},
+		{"a put to a path that leaves", &filePut{id: 999, source: "x", name: "d/../../x"}, false},
+		{"a put of nothing", &filePut{id: 999, source: "x", name: "d/x"}, false},
 		{"a chunk of nothing", &fileChunk{id: 999, handle: 99, grant: 77, stage: stage}, false},
 		{"the end of nothing", &fileDone{999, 99}, false},
+		{"a tree that leaves", &fileTree{999, 9, "d/..", "", ""}, false},
+		{"a tree from outside", &fileTree{999, 9, "d", "../..", ""}, false},
+		{"a tree with false rules", &fileTree{999, 9, "d", "", "x"}, false},
+		{"a batch of paths that leave", &fileBatch{999, 77, stage, "d", []batchFile{{name: "../x"}, {name: "/etc/passwd"}, {name: ""}}}, false},
 		{"an answer to nothing", &fileChunked{99, chunkSame, 1}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,18 +9,21 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/files"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/stream"
+	"ibverbx/transfer"
 	"ibverbx/verbs"
 )
 
 // Collector is a prometheus.Collector for the components added to it. All methods are safe for concurrent use.
 //
 // Counters start at 0 when a component is added. They never decrease: the counts of removed components are kept. Components added under the
-// same name are summed. Gauges cover live components only. Each label has at most 256 values; further names are reported as "other".
+// same name are summed. Gauges cover live components only. Each label has at most 256 values; further names are reported as "other", and the
+// gauge ibverbx_label_overflow is 1.
 type Collector struct {
 	mu sync.Mutex
 	// past holds the counts of removed components, minus the initial counts of live ones.
@@ -29,6 +32,9 @@ type Collector struct {
 	// sessions, devices and listeners are the label values in use.
 	sessions, devices, listeners names
 }
+
+// nodeKey is the key of AddNode. The key of AddStreams is the Node.
+type nodeKey struct{ *node.Node }
 
 // source is a component that is read at every scrape.
 type source struct {
@@ -51,7 +57,8 @@ func (n names) label(name string) string {
 	name = strings.ToValidUTF8(name, "?")
 	switch {
 	case n[name]:
-	case len(n) == maxNames:
+	case len(n) >= maxNames:
+		n[otherName] = true
 		return otherName
 	default:
 		n[name] = true
@@ -109,6 +116,43 @@ func (c *Collector) addNIC(ctx verbs.Context) (removes []func()) {
 		}))
 	}
 	return removes
+}
+
+// AddNode adds a Node: its NICs and, by the peers' hosts, its peers, sessions and rails. The label "session" is the address from which a
+// peer first connected, without the port. Counts of ended sessions and removed peers are included. Call remove before closing the Node; it is
+// idempotent.
+func (c *Collector) AddNode(n *node.Node) (remove func()) {
+	if n.NICs() == nil {
+		return func() {}
+	}
+	nics := c.AddQP("", nil, n.NICs())
+	sessions := c.add(nodeKey{n}, func(to *tables, by sign) {
+		for host, t := range n.StatsByHost() {
+			session := c.sessions.label(host)
+			to.hosts.add(labels{session}, t, by)
+			to.qps.add(labels{session}, &qpStats{Stats: &t.QP, open: t.Connected, failed: t.Failed, lanes: t.Lanes}, by)
+			to.addRails(session, t.QP.Rails, c.devices, by)
+		}
+		all := n.Stats()
+		to.nodes.add(labels{}, &all, by)
+	})
+	return func() { sessions(); nics() }
+}
+
+// AddEngine adds an Engine of package transfer. remove is idempotent.
+func (c *Collector) AddEngine(e *transfer.Engine) (remove func()) {
+	return c.add(e, func(to *tables, by sign) {
+		stats := e.Stats()
+		to.transfers.add(labels{}, &stats, by)
+	})
+}
+
+// AddFiles adds an Engine of package files. remove is idempotent.
+func (c *Collector) AddFiles(e *files.Engine) (remove func()) {
+	return c.add(e, func(to *tables, by sign) {
+		stats := e.Stats()
+		to.files.add(labels{}, &stats, by)
+	})
 }
 
 // AddConn adds a connection to a peer, with name as its label "session". remove is idempotent.
@@ -194,6 +238,9 @@ func (c *Collector) sums() []anyTable {
 	for _, s := range c.sources {
 		s.read(&sums, now)
 	}
+	for label, n := range map[string]names{"session": c.sessions, "device": c.devices, "listener": c.listeners} {
+		sums.labels.add(labels{label}, &n, now)
+	}
 	return sums.list()
 }
 
@@ -202,19 +249,18 @@ var _ prometheus.Collector = (*Collector)(nil)
 // addQP adds a VirtualQP and its rails.
 func (t *tables) addQP(session string, qp *ibverbx.VirtualQP, devices names, by sign) {
 	stats := qp.Stats()
-	q := &qpStats{Stats: &stats, failed: qp.Err() != nil}
-	lanes := make([]int, len(stats.Rails))
-	for i := range stats.Lanes {
-		l := &stats.Lanes[i]
-		q.deaths += l.Deaths
-		q.replayed += l.Replayed
-		if l.Role == "data" && l.Rail < len(lanes) {
-			lanes[l.Rail]++
-		}
+	q := &qpStats{Stats: &stats, open: 1, lanes: len(stats.Lanes)}
+	if qp.Err() != nil {
+		q.failed = 1
 	}
 	t.qps.add(labels{session}, q, by)
-	for i := range stats.Rails {
-		rail := &railStats{RailStats: stats.Rails[i], lanes: lanes[i]}
-		t.rails.add(labels{session, strconv.Itoa(rail.Rail), devices.label(rail.Device)}, rail, by)
+	t.addRails(session, stats.Rails, devices, by)
+}
+
+// addRails adds the rails of one or more VirtualQPs.
+func (t *tables) addRails(session string, rails []ibverbx.RailStats, devices names, by sign) {
+	for i := range rails {
+		r := &rails[i]
+		t.rails.add(labels{session, strconv.Itoa(r.Rail), devices.label(r.Device)}, r, by)
 	}
 }

@@ -6,16 +6,19 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/files"
+	"ibverbx/node"
 	"ibverbx/reliable"
 	"ibverbx/reliable/core"
 	"ibverbx/softnic"
 	"ibverbx/stream"
+	"ibverbx/transfer"
 )
 
 // tables has a table for each type of component.
 type tables struct {
 	qps       table[qpStats]
-	rails     table[railStats]
+	rails     table[ibverbx.RailStats]
 	nics      table[softnic.Stats]
 	paths     table[pathStats]
 	conns     table[bootstrap.ConnStats]
@@ -23,12 +26,18 @@ type tables struct {
 	// streams is per peer host, streamNodes per Node.
 	streams     table[stream.HostStats]
 	streamNodes table[stream.Stats]
+	// hosts is per peer host, nodes per Node.
+	hosts     table[node.Totals]
+	nodes     table[node.Stats]
+	transfers table[transfer.Stats]
+	files     table[files.Stats]
+	labels    table[names]
 }
 
 func newTables() tables {
 	return tables{
 		qps:       table[qpStats]{names: []string{"session"}, metrics: qpMetrics, rows: map[labels]*row{}},
-		rails:     table[railStats]{names: []string{"session", "rail", "device"}, metrics: railMetrics, rows: map[labels]*row{}},
+		rails:     table[ibverbx.RailStats]{names: []string{"session", "rail", "device"}, metrics: railMetrics, rows: map[labels]*row{}},
 		nics:      table[softnic.Stats]{names: []string{"device"}, kindOf: "reason", metrics: nicMetrics, rows: map[labels]*row{}},
 		paths:     table[pathStats]{names: []string{"device"}, kindOf: "cause", metrics: pathMetrics, rows: map[labels]*row{}},
 		conns:     table[bootstrap.ConnStats]{names: []string{"session"}, kindOf: "direction", metrics: connMetrics, rows: map[labels]*row{}},
@@ -36,39 +45,38 @@ func newTables() tables {
 		streams:   table[stream.HostStats]{names: []string{"session"}, kindOf: "direction", metrics: streamMetrics, rows: map[labels]*row{}},
 
 		streamNodes: table[stream.Stats]{kindOf: "direction", metrics: streamNodeMetrics, rows: map[labels]*row{}},
+		hosts:       table[node.Totals]{names: []string{"session"}, kindOf: "state", metrics: hostMetrics, rows: map[labels]*row{}},
+		nodes:       table[node.Stats]{metrics: nodeMetrics, rows: map[labels]*row{}},
+		transfers:   table[transfer.Stats]{kindOf: "direction", metrics: transferMetrics, rows: map[labels]*row{}},
+		files:       table[files.Stats]{kindOf: "direction", metrics: fileMetrics, rows: map[labels]*row{}},
+		labels:      table[names]{names: []string{"label"}, metrics: labelMetrics, rows: map[labels]*row{}},
 	}
 }
 
 func (t *tables) clone() tables {
 	return tables{
 		t.qps.clone(), t.rails.clone(), t.nics.clone(), t.paths.clone(), t.conns.clone(), t.listeners.clone(),
-		t.streams.clone(), t.streamNodes.clone(),
+		t.streams.clone(), t.streamNodes.clone(), t.hosts.clone(), t.nodes.clone(), t.transfers.clone(), t.files.clone(), t.labels.clone(),
 	}
 }
 
 func (t *tables) list() []anyTable {
-	return []anyTable{&t.qps, &t.rails, &t.nics, &t.paths, &t.conns, &t.listeners, &t.streams, &t.streamNodes}
+	return []anyTable{&t.qps, &t.rails, &t.nics, &t.paths, &t.conns, &t.listeners, &t.streams, &t.streamNodes, &t.hosts, &t.nodes, &t.transfers, &t.files, &t.labels}
 }
 
-// qpStats holds the reported values of a VirtualQP.
+// qpStats holds the reported values of VirtualQPs. Stats sums over open and closed ones.
 type qpStats struct {
 	*ibverbx.Stats
-	failed           bool
-	deaths, replayed uint64 // of all lanes
+	open, failed, lanes int
 }
 
 var qpMetrics = []metric[qpStats]{
-	{"sessions", "Open VirtualQPs.", gauge, "", func(*qpStats) float64 { return 1 }},
-	{"sessions_failed", "Open VirtualQPs that have failed.", gauge, "", func(s *qpStats) float64 {
-		if s.failed {
-			return 1
-		}
-		return 0
-	}},
-	{"session_lanes", "Lanes.", gauge, "", func(s *qpStats) float64 { return float64(len(s.Lanes)) }},
+	{"sessions", "Open VirtualQPs.", gauge, "", func(s *qpStats) float64 { return float64(s.open) }},
+	{"sessions_failed", "Open VirtualQPs that have failed.", gauge, "", func(s *qpStats) float64 { return float64(s.failed) }},
+	{"session_lanes", "Lanes.", gauge, "", func(s *qpStats) float64 { return float64(s.lanes) }},
 	{"session_lanes_out", "Lanes out of service.", gauge, "", func(s *qpStats) float64 { return float64(s.Out) }},
-	{"session_lane_deaths_total", "Lane failures.", counter, "", func(s *qpStats) float64 { return float64(s.deaths) }},
-	{"session_replayed_requests_total", "Physical requests replayed after a lane was lost.", counter, "", func(s *qpStats) float64 { return float64(s.replayed) }},
+	{"session_lane_deaths_total", "Lane failures.", counter, "", func(s *qpStats) float64 { return float64(s.Deaths) }},
+	{"session_replayed_requests_total", "Physical requests replayed after a lane was lost.", counter, "", func(s *qpStats) float64 { return float64(s.Replayed) }},
 	{"session_sends_posted_total", "Posted send requests.", counter, "", func(s *qpStats) float64 { return float64(s.Posted) }},
 	{"session_sends_completed_total", "Completed send requests, including failed ones.", counter, "", func(s *qpStats) float64 { return float64(s.Completed) }},
 	{"session_receives_posted_total", "Posted receives.", counter, "", func(s *qpStats) float64 { return float64(s.RecvPosted) }},
@@ -76,26 +84,18 @@ var qpMetrics = []metric[qpStats]{
 	{"session_control_errors_total", "Control messages that failed to be sent or decoded.", counter, "", func(s *qpStats) float64 { return float64(s.ControlErrors) }},
 }
 
-// railStats holds the reported values of a rail.
-type railStats struct {
-	ibverbx.RailStats
-	lanes int // data lanes on the rail, in service or not
-}
-
-var railMetrics = []metric[railStats]{
-	{"rail_lanes_up", "Data lanes in service on the rail.", gauge, "", func(s *railStats) float64 { return float64(s.Up) }},
-	{"rail_sessions_down", "VirtualQPs whose lanes on the rail are all out of service.", gauge, "", func(s *railStats) float64 {
-		if s.lanes > 0 && s.Up == 0 {
-			return 1
-		}
-		return 0
-	}},
-	{"rail_bytes_total", "Bytes written or read by the local end.", counter, "", func(s *railStats) float64 { return float64(s.Bytes) }},
-	{"rail_fragments_total", "Physical requests accepted by the NIC.", counter, "", func(s *railStats) float64 { return float64(s.Fragments) }},
-	{"rail_doorbells_total", "Doorbells: posts accepted by the NIC, completely or in part.", counter, "", func(s *railStats) float64 { return float64(s.Doorbells) }},
-	{"rail_completions_total", "Physical completions.", counter, "", func(s *railStats) float64 { return float64(s.CQEs) }},
-	{"rail_refusals_total", "Posts rejected by the NIC, completely or in part.", counter, "", func(s *railStats) float64 { return float64(s.Refusals) }},
-	{"rail_stale_completions_total", "Completions of an earlier lane generation.", counter, "", func(s *railStats) float64 { return float64(s.Stale) }},
+var railMetrics = []metric[ibverbx.RailStats]{
+	{"rail_lanes_up", "Data lanes in service on the rail.", gauge, "", func(s *ibverbx.RailStats) float64 { return float64(s.Up) }},
+	{"rail_sessions_down", "VirtualQPs whose lanes on the rail are all out of service.", gauge, "", func(s *ibverbx.RailStats) float64 { return float64(s.Down) }},
+	{"rail_losses_total", "Losses of the rail: its last data lane in service was lost.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Lost) }},
+	{"rail_recoveries_total", "Recoveries of the rail after a loss.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Recovered) }},
+	{"rail_failover_seconds_total", "Time for which losses of the rail delayed requests, of each loss the longest delay.", counter, "", func(s *ibverbx.RailStats) float64 { return s.FailoverTime.Seconds() }},
+	{"rail_bytes_total", "Bytes written or read by the local end.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Bytes) }},
+	{"rail_fragments_total", "Physical requests accepted by the NIC.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Fragments) }},
+	{"rail_doorbells_total", "Doorbells: posts accepted by the NIC, completely or in part.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Doorbells) }},
+	{"rail_completions_total", "Physical completions.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.CQEs) }},
+	{"rail_refusals_total", "Posts rejected by the NIC, completely or in part.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Refusals) }},
+	{"rail_stale_completions_total", "Completions of an earlier lane generation.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Stale) }},
 }
 
 const dropHelp = "Packets dropped by the software NIC. Reason no_buffer counts UC and UD messages without a receive, not packets."

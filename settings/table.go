@@ -147,6 +147,7 @@ func gidIndex(s *Settings, value string) bool {
 func Reserved(variable string) bool {
 	name, ours := strings.CutPrefix(variable, "IBVERBX_")
 	return ours && (strings.HasPrefix(name, "TEST_") || slices.Contains([]string{
-		"CHAOS", "CI", "DROPIN", "EXPLORE", "LONG", "MUTATE", "PACKETS", "RXE", "SEED", "SIM_SEEDS", "SLICE", "STANDIN", "VERBSTEST_STATUS",
+		"CHAOS", "CI", "DROPIN", "DROPIN_TABLE", "EXPLORE", "FORWARD", "GOLDEN", "LONG", "MUTANT", "MUTATE", "PACKETS", "RXE", "SCREENSHOTS", "SEED",
+		"SIM_SEEDS", "SLICE", "STANDIN", "VERBSTEST_STATUS",
 	}, name))
 }

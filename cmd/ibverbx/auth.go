@@ -17,6 +17,36 @@ const defaultPort = "18515"
 type authFlags struct {
 	token, tokens, cert, key, ca, name string
 	plaintext, anywhere                bool
+	// variables is set if environment variables named the credentials.
+	variables bool
+}
+
+// authVariable is a flag whose value an environment variable provides if no flag names credentials.
+type authVariable struct {
+	flag, name string
+	value      *string
+}
+
+// environment returns the variables, whose values are fields of f.
+func (f *authFlags) environment() []authVariable {
+	return []authVariable{
+		{"--token-file", "IBVERBX_TOKEN_FILE", &f.token}, {"--ca", "IBVERBX_CA", &f.ca}, {"--cert", "IBVERBX_CERT", &f.cert}, {"--key", "IBVERBX_KEY", &f.key},
+	}
+}
+
+// given reports whether the flags or variables name credentials, or disable authentication.
+func (f *authFlags) given() bool { return *f != authFlags{name: f.name} }
+
+// readEnv takes the credentials from the environment unless a flag names some, so that credentials of both are never mixed.
+func (f *authFlags) readEnv(s *streams) {
+	if f.given() {
+		return
+	}
+	for _, v := range f.environment() {
+		if value, _ := s.lookup(v.name); value != "" {
+			*v.value, f.variables = value, true
+		}
+	}
 }
 
 // define adds the flags of a command that may be either side.
@@ -28,7 +58,7 @@ func (f *authFlags) define(cmd *cobra.Command) {
 }
 
 func (f *authFlags) defineBoth(fl *pflag.FlagSet) {
-	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (see ibverbx token)")
+	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (see ibverbx token; default IBVERBX_TOKEN_FILE)")
 	fl.StringVar(&f.ca, "ca", "", "`file` with the authority's certificate, instead of a token (see ibverbx cert)")
 	fl.StringVar(&f.cert, "cert", "", "`file` with this host's certificate")
 	fl.StringVar(&f.key, "key", "", "`file` with the private key of --cert, readable only by its owner")
@@ -44,17 +74,21 @@ func (f *authFlags) defineClient(fl *pflag.FlagSet) {
 	fl.StringVar(&f.name, "server-name", "", "`name` in the server's certificate, if it differs from the dialed host")
 }
 
-// config returns what the flags say. Without any it refuses where, the flag or the host that needs
+// config returns the configuration from flags or environment variables. Without any it refuses where, the command or host that needs
 // them.
-func (f *authFlags) config(where string) (bootstrap.Config, error) {
-	if *f == (authFlags{}) || (*f == authFlags{name: f.name}) {
+func (f *authFlags) config(s *streams, where string) (bootstrap.Config, error) {
+	if f.readEnv(s); !f.given() {
 		return bootstrap.Config{}, refuse(where, "it needs --token-file (the same secret on both hosts), or --ca, --cert and --key",
 			"make a secret with ibverbx token FILE, or certificates with ibverbx cert")
 	}
-	for _, given := range [...][2]string{{"--ca ", f.ca}, {"--cert ", f.cert}, {"--key ", f.key}} {
-		if given[1] != "" && (f.ca == "" || f.cert == "" || f.key == "") {
-			return bootstrap.Config{}, refuse(given[0]+given[1], "certificates need all of --ca, --cert and --key", "make them with: ibverbx cert")
+	for _, v := range f.environment()[1:] {
+		if *v.value == "" || f.ca != "" && f.cert != "" && f.key != "" {
+			continue
 		}
+		if f.variables {
+			return bootstrap.Config{}, refuse(v.name+"="+*v.value, "certificates need all of IBVERBX_CA, IBVERBX_CERT and IBVERBX_KEY", "make them with: ibverbx cert")
+		}
+		return bootstrap.Config{}, refuse(v.flag+" "+*v.value, "certificates need all of --ca, --cert and --key", "make them with: ibverbx cert")
 	}
 	return bootstrap.Config{
 		TokenFile: f.token, TokenDir: f.tokens, CertFile: f.cert, KeyFile: f.key, CAFile: f.ca, ServerName: f.name,

@@ -24,10 +24,14 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx run", name, value)})
 			continue
 		}
+		if j := slices.IndexFunc(new(authFlags).environment(), func(v authVariable) bool { return v.name == name }); j >= 0 {
+			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: default of %s", name, value, new(authFlags).environment()[j].flag)})
+			continue
+		}
 		if i < 0 {
 			add(doctor.Finding{
-				Level: doctor.Warning, Found: name + " is set", Means: "No setting has this variable, so it has no effect.",
-				Do: []string{"Compare the name with those in ibverbx perf --help, or unset it."},
+				Level: doctor.Warning, Found: name + " is set", Means: "Nothing reads this variable, and other commands refuse to start.",
+				Do: []string{"Unset it, or use " + closest(name, knownVariables()) + " if you meant that."},
 			})
 			continue
 		}

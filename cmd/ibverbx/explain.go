@@ -18,6 +18,7 @@ import (
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/printable"
 	"ibverbx/node"
+	"ibverbx/peer"
 )
 
 // problem is an error in the user's terms: what was given, what is wrong and what to do. The tool prints text, and with --verbose
@@ -72,7 +73,10 @@ var (
 func (v server) explainDial(addr, token string, err error) error {
 	host, _, _ := net.SplitHostPort(addr)
 	var dns *net.DNSError
+	var mismatch *peer.MismatchError
 	switch {
+	case errors.As(err, &mismatch) && mismatch.What == "link" && v == fileServer:
+		return explain(err, "no shared memory with %s: this side %s, %s %s; use --link auto or udp on both sides", addr, mismatch.Dialer, addr, mismatch.Listener)
 	case errors.As(err, &dns):
 		return explain(err, "cannot resolve host %s: %s", host, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -105,6 +109,7 @@ func otherServer(err error) string {
 // explainFile explains why a file or a directory of a host cannot be transferred.
 func explainFile(host, name, target string, err error) error {
 	switch {
+	case errors.Is(err, files.ErrIncomplete):
 	case errors.Is(err, chunk.ErrKind) && target != "":
 		return &localError{explain(err, "%s is not a regular file or a directory; name another one", target)}
 	case errors.Is(err, chunk.ErrForeign) && target != "":

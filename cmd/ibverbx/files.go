@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -44,11 +46,13 @@ func fileStatus(err error) int {
 		return exitFailure
 	case errors.Is(err, errTerminated):
 		return exitTerminated
+	case errors.Is(err, files.ErrIncomplete):
+		return exitFailure
 	case errors.Is(err, files.ErrChanged), errors.Is(err, files.ErrDigest):
 		return exitChanged
 	case errors.Is(err, files.ErrNotFound), errors.Is(err, files.ErrDenied), errors.Is(err, forward.ErrUnnamed):
 		return exitNotFound
-	case errors.Is(err, bootstrap.ErrAuth), errors.Is(err, bootstrap.ErrConfig):
+	case errors.Is(err, bootstrap.ErrAuth), errors.Is(err, bootstrap.ErrConfig), errors.Is(err, peer.ErrMismatch):
 		return exitFailure
 	case errors.As(err, &unreachable), errors.Is(err, files.ErrPeerGone):
 		return exitPeer
@@ -61,6 +65,7 @@ type fileFlags struct {
 	auth     authFlags
 	nics     providerFlags
 	addrs    []string
+	link     peer.Link
 	lanes    int
 	unsealed bool
 	json     bool
@@ -68,10 +73,14 @@ type fileFlags struct {
 	verbose  bool
 	// metrics are not served by ls.
 	metrics metricsFlags
+	// watches makes the log without --verbose contain lost and recovered rails, for commands that run for long.
+	watches bool
+	// carried is the state of the Node before it was closed.
+	carried carried
 }
 
 // commonFlags are the flags of all file commands that --help shows, beside the command's own.
-var commonFlags = []string{"token-file", "ca", "provider", "addr", "json", "quiet", "verbose"}
+var commonFlags = []string{"token-file", "ca", "provider", "addr", "link", "json", "quiet", "verbose"}
 
 // define adds the flags in help order: those that own adds first. --help shows the common ones and the command's own.
 func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.FlagSet)) {
@@ -86,6 +95,9 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.Fla
 	grouped(fl, "NICs", func() {
 		f.nics.define(cmd, s)
 		fl.StringSliceVar(&f.addrs, "addr", nil, "`IPs` of this host for software NICs, one rail each (default: the one that reaches the peer)")
+		fl.Func("link", "`link` to local processes: shm, udp or auto (default auto; udp with --addr)",
+			word(&f.link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP))
+		_ = cmd.RegisterFlagCompletionFunc("link", cobra.FixedCompletions([]string{"auto", "shm", "udp"}, cobra.ShellCompDirectiveNoFileComp))
 		fl.IntVar(&f.lanes, "lanes", 0, "`number` of lanes per peer (default: one per rail, at least 2)")
 		fl.BoolVar(&f.unsealed, "unsealed", false, "disable packet encryption between software NICs (set it on both sides)")
 	})
@@ -105,7 +117,7 @@ type engine struct {
 	node   *node.Node
 	memory *transfer.Engine
 	*files.Engine
-	// uncount ends the report of streams in metrics.
+	// uncount stops the metrics of the Engines and the Node, see openNode.
 	uncount func()
 }
 
@@ -120,40 +132,69 @@ func (e *engine) close() error {
 }
 
 // open makes the Engine. local is an address of this host that reaches peers.
-func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, exports ...files.ExportConfig) (*engine, error) {
+// log is files.Config.OnOperation.
+func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, log func(files.Operation), exports ...files.ExportConfig) (*engine, error) {
 	n, uncount, err := f.openNode(ctx, s, cfg, local)
 	if err != nil {
 		return nil, err
 	}
 	e := &engine{node: n, uncount: uncount}
 	if e.memory, err = transfer.New(transfer.Config{Node: n}); err == nil {
-		e.Engine, err = files.New(files.Config{Transfer: e.memory, Exports: exports})
+		e.Engine, err = files.New(files.Config{Transfer: e.memory, Exports: exports, OnOperation: log})
 	}
 	if err != nil {
 		uncount()
 		return nil, errors.Join(err, n.Close())
 	}
+	engines := f.metrics.engines(e.memory, e.Engine)
+	e.uncount = func() { engines(); uncount() }
 	return e, nil
 }
 
-// openNode makes the Node. uncount ends the report of its streams in metrics.
+// openNode makes the Node. uncount stops its metrics and records its state for --json. Call it before closing the Node.
 func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, local netip.Addr) (n *node.Node, uncount func(), err error) {
 	if f.lanes < 0 || f.lanes > node.MaxLanes {
 		return nil, nil, refuse(fmt.Sprintf("--lanes %d", f.lanes), "", fmt.Sprintf("use 1 to %d", node.MaxLanes))
 	}
+	if cfg.Link, err = f.linkWith(s); err != nil {
+		return nil, nil, err
+	}
 	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
-	if f.verbose {
+	switch {
+	case f.verbose:
 		cfg.Log = s.log()
+	case f.watches && !f.quiet:
+		cfg.Log = slog.New(railLog{s.log().Handler()})
 	}
 	if cfg.Open, err = f.openNICs(local); err != nil {
 		return nil, nil, err
 	}
-	open, streams := f.metrics.node(cfg.Open)
-	cfg.Open = open
 	if n, err = node.New(ctx, cfg); err != nil {
 		return nil, nil, f.explainOpen(cfg.Listen, err)
 	}
-	return n, streams(n), nil
+	remove := f.metrics.node(n)
+	return n, func() {
+		remove()
+		f.carried = carriedBy(n)
+	}, nil
+}
+
+// linkWith returns the link from the flag or from IBVERBX_LINK, or auto. Software NICs with given addresses use UDP.
+func (f *fileFlags) linkWith(s streams) (peer.Link, error) {
+	link, from := f.link, "--link shm"
+	if value, _ := s.lookup("IBVERBX_LINK"); link == "" && value != "" {
+		from = "IBVERBX_LINK=" + value
+		if err := word(&link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP)(value); err != nil {
+			return "", refuse(from, "", err.Error())
+		}
+	}
+	switch {
+	case len(f.addrs) == 0:
+		return cmp.Or(link, peer.LinkAuto), nil
+	case link == peer.LinkShm:
+		return "", refuse(from, "", "use udp or auto with --addr")
+	}
+	return peer.LinkUDP, nil
 }
 
 // openNICs returns what opens the NICs: real ones if there are any, otherwise software ones.
@@ -185,7 +226,7 @@ const connectTime = 30 * time.Second
 
 // connect returns the peer at a host. The caller closes the engine.
 func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engine, *files.Peer, error) {
-	auth, err := f.auth.config("the host " + host)
+	auth, err := f.auth.config(&s, "the host "+host)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -194,7 +235,7 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	if err != nil {
 		return nil, nil, &peerError{fileServer.explainDial(addr, f.auth.token, err)}
 	}
-	e, err := f.open(ctx, s, node.Config{Auth: auth}, local)
+	e, err := f.open(ctx, s, node.Config{Auth: auth}, local, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"path"
-	"path/filepath"
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,28 +12,29 @@ import (
 	"ibverbx/files"
 )
 
-const getLong = `Copy a file or a directory from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints. A
-file is stored as DEST, or in DEST if DEST is a directory. The contents of a directory are stored in DEST.
-Without DEST, the last element of NAME in the current directory is used.
+const getLong = `Copy files and directories from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints. One
+file is stored as DEST, or in DEST if DEST is a directory. The contents of one directory are stored in DEST.
+Without DEST, the last element of NAME in the current directory is used. With several NAMEs, each keeps its
+last element below DEST, which must be a directory or end in a slash.
 
-Transfers resume. Run the same command again after Ctrl-C, a crash, a full disk or a lost host: data that
-has arrived is verified and kept. Incomplete files are named .NAME.ibx-partial. Every 1 MiB chunk is
-verified by its digest.
+Run the same command again to update a copy, or after Ctrl-C, a crash, a full disk or a lost host. In a
+directory, files with the same size and modification time are skipped. Large files continue with the verified
+chunks in .NAME.ibx-partial. Everything received is verified by its digest.
 
-Exit status: 0 complete and verified; 1 failed; 2 wrong usage; 3 not found or not permitted; 4 the file
-changed during the transfer, or its digest is wrong; 5 the host is unreachable or was lost; 130 or 143
-after Ctrl-C or SIGTERM.`
+Exit status: 0 complete and verified; 1 failed, or some files failed; 2 wrong usage; 3 not found or not
+permitted; 4 the file changed during the transfer, or its digest is wrong; 5 the host is unreachable or was
+lost; 130 or 143 after Ctrl-C or SIGTERM.`
 
 const getExample = `  ibverbx get node1 models/v7/model.safetensors --token-file t
   ibverbx get node1 models/v7 /data --token-file t          a whole directory
-  ibverbx get node1:9000 models/v7 /data --token-file t -j 16
-  ibverbx get node1 models/v7 /data --token-file t --json`
+  ibverbx get node1 src ./src --token-file t --delete --exclude '*.o'`
 
-const putLong = `Copy a file or a directory to a host that runs ibverbx serve --write. NAME is its name there and starts
-with the name of a writable directory. Without NAME, or if NAME is such a directory, the last element of
-PATH is kept. Transfers resume and are verified as with ibverbx get.
+const putLong = `Copy files and directories to a host that runs ibverbx serve --write. NAME is the name there and starts with
+the name of a writable directory. Without NAME, or if NAME is such a directory, the last element of PATH is
+kept. With several PATHs, each keeps its last element below NAME, which must be a directory or end in a slash.
 
-The exit status is that of ibverbx get.`
+Transfers resume, skip equal files and are verified as with ibverbx get. The exit status is that of
+ibverbx get.`
 
 const putExample = `  ibverbx serve --write /incoming --token-file t    on node1
   ibverbx put node1 results.tar --token-file t      as incoming/results.tar
@@ -54,7 +53,7 @@ type transferFlags struct {
 func (f *transferFlags) resultOf(name string) func(failure string) any {
 	return func(failure string) any {
 		r := f.result
-		r.Type, r.Name, r.Error = lineResult, cmp.Or(r.Name, name), failure
+		r.Type, r.Name, r.carried, r.Error = lineResult, cmp.Or(r.Name, name), f.carried, failure
 		if failure != "" {
 			r.Phase = "failed"
 		}
@@ -65,64 +64,66 @@ func (f *transferFlags) resultOf(name string) func(failure string) any {
 func newGet(s streams) *cobra.Command {
 	f := &transferFlags{}
 	cmd := &cobra.Command{
-		Use:     "get HOST[:PORT] NAME [DEST]",
-		Short:   "Copy a file or a directory from another host",
+		Use:     "get HOST[:PORT] NAME... [DEST]",
+		Short:   "Copy files and directories from another host",
 		Long:    getLong,
 		Example: getExample,
-		Args:    wantArgs(2, 3, "HOST NAME [DEST]", 2),
+		Args:    wantFiles("HOST NAME... [DEST]", func(args []string) []string { return args[min(len(args), max(2, len(args)-1)):] }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)
-			err := f.transfer(cmd.Context(), s, args[0], func(_ context.Context, p *files.Peer) (*files.Transfer, error) {
-				return p.GetFile(strings.TrimSuffix(args[1], "/"), strings.Join(args[2:], ""), f.cfg), nil
+			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
+				return getAll(ctx, p, args[0], args[1:], f.cfg)
 			})
-			err = explainFile(args[0], args[1], cmp.Or(strings.Join(args[2:], ""), path.Base(args[1])), err)
 			return f.conclude(s, err, f.resultOf(args[1]))
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
-		fl.IntVarP(&f.cfg.Parallel, "jobs", "j", 8, "`number` of files to transfer concurrently")
-		fl.StringVar(&f.sync, "sync", "file", "`when` to fsync: never, file (data of each file) or dir (names as well)")
-		f.defineFresh(fl)
+		f.defineBoth(fl)
+		fl.IntVarP(&f.cfg.Parallel, "jobs", "j", 8, "`number` of large files at a time")
 	})
 	return cmd
 }
 
 func newPut(s streams) *cobra.Command {
-	f := &transferFlags{sync: "file"}
+	f := &transferFlags{}
 	cmd := &cobra.Command{
-		Use:     "put HOST[:PORT] PATH [NAME]",
-		Short:   "Copy a file or a directory to another host",
+		Use:     "put HOST[:PORT] PATH... [NAME]",
+		Short:   "Copy files and directories to another host",
 		Long:    putLong,
 		Example: putExample,
-		Args:    wantArgs(2, 3, "HOST PATH [NAME]", 1),
+		Args:    wantFiles("HOST PATH... [NAME]", func(args []string) []string { return args[1:max(2, len(args)-1)] }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)
-			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
-				name, err := putName(ctx, p, args[1], strings.TrimSuffix(strings.Join(args[2:], ""), "/"))
-				if err != nil {
-					return nil, err
-				}
-				return p.PutFile(args[1], name, f.cfg), nil
+			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
+				return putAll(ctx, p, args[1:], f.cfg)
 			})
-			return f.conclude(s, err, f.resultOf(cmp.Or(strings.Join(args[2:], ""), args[1])))
+			return f.conclude(s, err, f.resultOf(cmp.Or(strings.Join(args[2:], " "), args[1])))
 		},
 	}
-	f.define(cmd, s, f.defineFresh)
+	f.define(cmd, s, f.defineBoth)
 	return cmd
 }
 
-func (f *transferFlags) defineFresh(fl *pflag.FlagSet) {
-	fl.BoolVar(&f.cfg.Fresh, "fresh", false, "start over and ignore partial data")
+// defineBoth adds the flags that get and put have in common.
+func (f *transferFlags) defineBoth(fl *pflag.FlagSet) {
+	fl.BoolVar(&f.cfg.Delete, "delete", false, "delete files that the source directory lacks")
+	fl.BoolVarP(&f.cfg.DryRun, "dry-run", "n", false, "only count the files of a directory to copy and delete")
+	fl.Func("exclude", "exclude files that match `pattern` (as with rsync)", f.rule("- "))
+	fl.Func("include", "include files that match `pattern`; first match wins", f.rule("+ "))
+	fl.Func("exclude-from", "read exclude patterns from `file`, one per line", f.rulesFrom)
+	fl.BoolVar(&f.cfg.Checksum, "checksum", false, "compare contents, not just size and modification time")
+	fl.StringVar(&f.sync, "sync", "batch", "`when` to fsync: batch (everything, many files at a time), file (contents only) or never")
+	fl.BoolVar(&f.cfg.Fresh, "fresh", false, "start over and ignore existing and partial files")
 }
 
 // syncs are the values of --sync.
-var syncs = map[string]files.Sync{"never": files.SyncNever, "file": files.SyncFile, "dir": files.SyncDir}
+var syncs = map[string]files.Sync{"never": files.SyncNever, "file": files.SyncFile, "batch": files.SyncBatch, "dir": files.SyncBatch}
 
-// transfer connects to a host, transfers files, and shows how far that is.
-func (f *transferFlags) transfer(ctx context.Context, s streams, host string, begin func(context.Context, *files.Peer) (*files.Transfer, error)) error {
+// transfer connects to a host, transfers files, and shows the progress.
+func (f *transferFlags) transfer(ctx context.Context, s streams, host string, plan func(context.Context, *files.Peer) ([]copying, error)) error {
 	ok := false
 	if f.cfg.Sync, ok = syncs[f.sync]; !ok {
-		return refuse("--sync "+f.sync, "there is no such value", "use never, file or dir")
+		return refuse("--sync "+f.sync, "there is no such value", "use batch, file or never")
 	}
 	if f.cfg.Parallel < 0 {
 		return refuse("--jobs", "the number is below 1", "use 1 or more")
@@ -132,13 +133,11 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, be
 		if err != nil {
 			return stopped(ctx, err)
 		}
-		t, err := begin(ctx, p)
+		all, err := plan(ctx, p)
 		if err != nil {
 			err = stopped(ctx, err)
 		} else {
-			show := newFileShow(s, &f.fileFlags, p)
-			err = show.run(ctx, t)
-			f.result = show.result
+			err = f.copyAll(ctx, s, p, all)
 		}
 		if closed := e.close(); err == nil {
 			err = closed
@@ -147,29 +146,20 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, be
 	})
 }
 
-// putName returns the name of a file that is put: the one that was given, or below a directory of the peer.
-func putName(ctx context.Context, p *files.Peer, file, name string) (string, error) {
-	abs, err := filepath.Abs(file)
-	if err != nil {
-		return "", err
-	}
-	exports, err := p.List(ctx, "")
-	if err != nil {
-		return "", err
-	}
-	var dirs []string
-	for _, x := range exports {
-		if x.Access&files.Write != 0 && (name == "" || name == x.Name) {
-			dirs = append(dirs, x.Name)
+// copyAll runs transfers one after the other. After a failed one it continues, unless the host is lost.
+func (f *transferFlags) copyAll(ctx context.Context, s streams, p *files.Peer, all []copying) error {
+	var errs []error
+	for _, c := range all {
+		show := newFileShow(s, &f.fileFlags, p)
+		show.dry = f.cfg.DryRun
+		err := show.run(ctx, c.begin())
+		f.result = f.result.plus(show.result)
+		if err != nil {
+			errs = append(errs, c.explain(err))
+			if ctx.Err() != nil || fileStatus(err) == exitPeer {
+				break
+			}
 		}
 	}
-	switch {
-	case len(dirs) == 1:
-		return path.Join(dirs[0], filepath.Base(abs)), nil
-	case name != "":
-		return name, nil
-	case len(dirs) == 0:
-		return "", explain(files.ErrDenied, "the host accepts no files; it needs: ibverbx serve --write DIR")
-	}
-	return "", fmt.Errorf("%s: name its directory on the host: %s", file, strings.Join(dirs, ", "))
+	return errors.Join(errs...)
 }

@@ -25,6 +25,7 @@ type resultLine struct {
 	Type string `json:"type"`
 	// Entries is the number of entries that ls printed, nil for other commands.
 	Entries *int `json:"entries,omitempty"`
+	carried
 	// Error is the text on standard error, empty on success.
 	Error string `json:"error,omitempty"`
 }
@@ -79,7 +80,9 @@ func (s streams) log() *slog.Logger {
 }
 
 // plainResult is the result of serve and forward.
-func plainResult(failure string) any { return resultLine{Type: lineResult, Error: failure} }
+func (f *fileFlags) plainResult(failure string) any {
+	return resultLine{Type: lineResult, carried: f.carried, Error: failure}
+}
 
 // invalid reports whether err rejects the command line.
 func invalid(err error) bool {

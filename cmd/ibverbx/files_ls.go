@@ -41,7 +41,9 @@ func newLs(s streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)
 			n, err := f.list(cmd.Context(), s, args[0], strings.Join(args[1:], ""))
-			return f.conclude(s, err, func(failure string) any { return resultLine{Type: lineResult, Entries: &n, Error: failure} })
+			return f.conclude(s, err, func(failure string) any {
+				return resultLine{Type: lineResult, Entries: &n, carried: f.carried, Error: failure}
+			})
 		},
 	}
 	f.define(cmd, s, nil)

@@ -32,6 +32,8 @@ type fileShow struct {
 	peer *files.Peer
 	// began is the start, and lost when the peer was seen to be lost, zero if it is there.
 	began, lost time.Time
+	// dry is set for a dry run.
+	dry bool
 	// result is the last line of --json, after run.
 	result fileReport
 }
@@ -54,10 +56,39 @@ type fileReport struct {
 	Chunks  int64   `json:"chunks"`
 	Bad     int64   `json:"bad"`
 	State   string  `json:"peer"`
-	Error   string  `json:"error,omitempty"`
+	carried
+	Error string `json:"error,omitempty"`
+	// Sent, Unchanged, Deleted and Failed count files.
+	Sent      int64 `json:"files_sent"`
+	Unchanged int64 `json:"files_unchanged"`
+	Deleted   int64 `json:"files_deleted"`
+	Failed    int64 `json:"files_failed"`
 	// Skipped counts special files; SkippedNames holds the first ones.
 	Skipped      int64    `json:"skipped,omitempty"`
 	SkippedNames []string `json:"skipped_names,omitempty"`
+}
+
+// plus returns the sum of two results. It has the name and the state of the last one.
+func (r fileReport) plus(next fileReport) fileReport {
+	sum := next
+	for _, v := range []struct{ to, with *int64 }{
+		{&sum.Bytes, &r.Bytes},
+		{&sum.Total, &r.Total},
+		{&sum.Kept, &r.Kept},
+		{&sum.Chunks, &r.Chunks},
+		{&sum.Bad, &r.Bad},
+		{&sum.Sent, &r.Sent},
+		{&sum.Unchanged, &r.Unchanged},
+		{&sum.Deleted, &r.Deleted},
+		{&sum.Failed, &r.Failed},
+		{&sum.Skipped, &r.Skipped},
+	} {
+		*v.to += *v.with
+	}
+	sum.Seconds += r.Seconds
+	sum.SkippedNames = append(r.SkippedNames, next.SkippedNames...)
+	sum.Rate = float64(sum.Bytes-sum.Kept) / max(sum.Seconds, 1e-9)
+	return sum
 }
 
 // run shows a transfer until it ends, or cancels it when ctx ends, and returns its error.
@@ -155,12 +186,24 @@ func (w *fileShow) end(s files.Status, err error) error {
 		return nil
 	}
 	w.warn(s)
-	if err != nil {
+	if err != nil && !errors.Is(err, files.ErrIncomplete) {
 		return nil
 	}
+	if w.dry {
+		_, err = fmt.Fprintf(w.out, "dry run: %s\n", countFiles(s))
+		return err
+	}
 	_, err = fmt.Fprintf(w.out, "%s in %.1f s (%s/s), %s were there already, %s chunks verified, %d bad\n",
-		formatBytes(s.Bytes), took.Seconds(), formatBytes(int64(float64(s.Bytes)/max(took.Seconds(), 1e-9))), formatBytes(s.BytesReused), thousands(s.Chunks), s.ChunksRetried)
+		formatBytes(s.Bytes), took.Seconds(), formatBytes(int64(s.Rate)), formatBytes(s.BytesReused), thousands(s.Chunks), s.ChunksRetried)
+	if err == nil && s.Sent+s.Unchanged+s.Deleted+s.Failed > 1 {
+		_, err = fmt.Fprintln(w.out, countFiles(s))
+	}
 	return err
+}
+
+// countFiles formats the numbers of files.
+func countFiles(s files.Status) string {
+	return fmt.Sprintf("%s files sent, %s unchanged, %s deleted, %s failed", thousands(s.Sent), thousands(s.Unchanged), thousands(s.Deleted), thousands(s.Failed))
 }
 
 // warn prints the number of skipped special files and the first names.
@@ -180,7 +223,7 @@ func (w *fileShow) report(kind string, s files.Status) fileReport {
 	return fileReport{
 		Type: kind, Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
 		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.ChunksRetried, State: w.peer.Node().State().String(),
-		Skipped: s.Skipped, SkippedNames: s.SkippedNames,
+		Sent: s.Sent, Unchanged: s.Unchanged, Deleted: s.Deleted, Failed: s.Failed, Skipped: s.Skipped, SkippedNames: s.SkippedNames,
 	}
 }
 

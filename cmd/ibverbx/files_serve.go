@@ -33,7 +33,7 @@ Both sides need the same --token-file (create one with ibverbx token), or certif
 Every client with the token, or with a certificate of the authority, may use all exports; --allow
 restricts that to some clients.
 
-Ctrl-C and SIGTERM stop the server with status 0. Clients resume when it is back.`
+Ctrl-C and SIGTERM stop the server (status 0). SIGHUP reopens the access log.`
 
 const serveExample = `  ibverbx token t                           create a secret; copy it to others
   ibverbx serve /models --token-file t      others get models/...
@@ -53,10 +53,13 @@ type serveFlags struct {
 	write  []string
 	// targets are the values of --forward.
 	targets []string
+	// access is the path of --access-log.
+	access string
 }
 
 func newServe(s streams) *cobra.Command {
 	f := &serveFlags{}
+	f.watches = true
 	cmd := &cobra.Command{
 		Use:     "serve [PATH[=NAME]...] [flags]",
 		Short:   "Serve files, directories and TCP ports to other hosts",
@@ -71,20 +74,21 @@ func newServe(s streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)
 			err := f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args) })
-			return f.conclude(s, err, plainResult)
+			return f.conclude(s, err, f.plainResult)
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
 		fl.StringArrayVar(&f.write, "write", nil, "export `DIR[=NAME]` for reading and writing; repeatable")
 		fl.StringArrayVar(&f.targets, "forward", nil, "allow ibverbx forward to connect to `HOST:PORT` or a socket path; repeatable")
 		fl.StringSliceVar(&f.allow, "allow", nil, "admit only clients with this `name`: CN=NAME of a certificate, or a file name in --token-dir")
+		fl.StringVar(&f.access, "access-log", "", "append a JSON line to `file` per client operation")
 		fl.StringVar(&f.listen, "listen", ":"+node.DefaultPort, "listen on `address`")
 	})
 	return cmd
 }
 
 func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err error) {
-	auth, err := f.auth.config("serve")
+	auth, err := f.auth.config(&s, "serve")
 	if err != nil {
 		return err
 	}
@@ -110,7 +114,12 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	e, err := f.open(ctx, s, cfg, local, all...) // a client that waits for this server may ask at once
+	access, err := openAccessLog(f.access, tell.say)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, access.close()) }()
+	e, err := f.open(ctx, s, cfg, local, access.files(), all...) // a client waiting for this server may send requests immediately
 	if err != nil && ctx.Err() != nil {
 		return nil // a signal is the normal end of a server, even while it starts
 	}
@@ -129,21 +138,32 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
+	if err := f.announce(s, tell, all, targets, e.node.Addr()); err != nil {
+		return err
+	}
+	server := forward.NewServer(targets, tell.say)
+	if access != nil {
+		server.OnServed = access.connection
+		defer access.reopening(ctx)()
+	}
+	return server.Serve(ctx, l) // until Ctrl-C, the normal end of a server
+}
+
+// announce prints exports, targets and the address.
+func (f *serveFlags) announce(s streams, tell *teller, exports []files.ExportConfig, targets []forward.Target, at net.Addr) error {
 	if !f.quiet {
-		for _, x := range all {
+		for _, x := range exports {
 			tell.say("serving %s as %s (%v)", x.Path, x.Name, x.DefaultAccess)
 		}
 		for _, t := range targets {
 			tell.say("forwarding to %s", t)
 		}
 	}
-	tell.say("listening on %v", e.node.Addr())
-	if f.json {
-		if err := printServed(s, all, targets, e.node.Addr()); err != nil {
-			return err
-		}
+	tell.say("listening on %v", at)
+	if !f.json {
+		return nil
 	}
-	return forward.NewServer(targets, tell.say).Serve(ctx, l) // until Ctrl-C, the normal end of a server
+	return printServed(s, exports, targets, at)
 }
 
 // printServed prints the lines of --json for exports, targets and the address.

@@ -82,8 +82,97 @@ func TestFilesTwoProcesses(t *testing.T) {
 	if err := json.Unmarshal([]byte(first), &l); err != nil || l.Name != "models/v7/model" || l.Size != 5<<20+17 {
 		t.Errorf("ls --json prints %+v, %v", l, err)
 	}
-	if want := `{"type":"result","entries":1}` + "\n"; rest != want {
-		t.Errorf("ls --json ends with %q, want %q", rest, want)
+	var last resultLine
+	if err := json.Unmarshal([]byte(rest), &last); err != nil || last.Type != lineResult || *last.Entries != 1 || last.Transport != "rc" || len(last.Rails) == 0 {
+		t.Errorf("ls --json ends with %q, %v, want a result with one entry and the rails", rest, err)
+	}
+}
+
+// TestSeveralSources: several sources keep their names below the destination, the contents of a single directory go to it, and a trailing
+// slash changes nothing.
+func TestSeveralSources(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	for _, name := range []string{"a/f", "b/g", "h"} {
+		content(t, filepath.Join(from, name), 100)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	tree := func(dir string) string {
+		var list []string
+		for _, pattern := range []string{"*", "*/*"} {
+			names, _ := filepath.Glob(filepath.Join(dir, pattern))
+			for _, name := range names {
+				rel, _ := filepath.Rel(dir, name)
+				list = append(list, filepath.ToSlash(rel))
+			}
+		}
+		slices.Sort(list)
+		return strings.Join(list, " ")
+	}
+	for _, tt := range []struct{ args, want string }{
+		{"get ADDR d/a d/b/ d/h TO/new/", "a a/f b b/g h"},
+		{"get ADDR d/a d/h TO", "a a/f h"},
+		{"get ADDR d/a TO", "f"},
+		{"get ADDR d/a/ TO/", "f"},
+		{"get ADDR d TO --exclude *g --include nothing", "a a/f b h"},
+		{"put ADDR FROM/a FROM/h in/x/", "a a/f h"},
+		{"put ADDR FROM/b/ in/x", "g"},
+		{"put ADDR FROM/b in/x/", "g"},
+	} {
+		to := t.TempDir()
+		args := strings.Fields(strings.NewReplacer("ADDR", addr, "TO", to, "FROM", from).Replace(tt.args))
+		succeed(t, append(args, "--token-file", token)...)
+		dir := to
+		switch {
+		case args[0] == "put":
+			dir = filepath.Join(in, "x")
+		case strings.Contains(tt.args, "TO/new"):
+			dir = filepath.Join(to, "new")
+		}
+		if got := tree(dir); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.args, got, tt.want)
+		}
+		_ = os.RemoveAll(filepath.Join(in, "x"))
+	}
+}
+
+// TestMirror: --delete with rules from a file, --dry-run, and the numbers of both outputs.
+func TestMirror(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, to, in := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, name := range []string{"a", "b.o", "d/c"} {
+		content(t, filepath.Join(from, name), 100)
+	}
+	for _, name := range []string{"x/y", "z.o"} {
+		content(t, filepath.Join(to, name), 100)
+		content(t, filepath.Join(in, "m", name), 100)
+	}
+	rules := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(rules, []byte("# objects\n\n+ keep.o\n*.o\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	for dest, args := range map[string][]string{to: {"get", addr, "d", to}, filepath.Join(in, "m"): {"put", addr, from, "in/m"}} {
+		args = append(args, "--token-file", token, "--delete", "--exclude-from", rules)
+		if got, want := succeed(t, append(args, "-n")...), "dry run: 2 files sent, 0 unchanged, 2 deleted, 0 failed\n"; got != want {
+			t.Errorf("%s --dry-run prints %q, want %q", args[0], got, want)
+		}
+		if got, want := succeed(t, args...), "\n2 files sent, 0 unchanged, 2 deleted, 0 failed\n"; !strings.HasSuffix(got, want) {
+			t.Errorf("%s prints %q, want %q at its end", args[0], got, want)
+		}
+		content(t, filepath.Join(dest, "x"), 1)
+		lines := strings.Split(strings.TrimSpace(succeed(t, append(args, "--json")...)), "\n")
+		var last fileReport
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Sent != 0 || last.Unchanged != 2 || last.Deleted != 1 || last.Failed != 0 || last.Kept != 200 {
+			t.Errorf("%s --json ends with %q, %v, want 2 unchanged and 1 deleted", args[0], lines[len(lines)-1], err)
+		}
+	}
+	for _, dir := range []string{to, filepath.Join(in, "m")} {
+		for name, want := range map[string]bool{"a": true, "d/c": true, "z.o": true, "x": false, "b.o": false} {
+			if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+				t.Errorf("%s in %s: %v, want that it exists: %v", name, dir, err, want)
+			}
+		}
 	}
 }
 
@@ -178,8 +267,15 @@ func TestExitCodes(t *testing.T) {
 		{"put ADDR TO/no d/x", exitFailure, "no such file"},
 		{"get ADDR d/f TO/no/f", exitFailure, "no such file"},
 		{"get 127.0.0.1:1 d/f TO", exitPeer, "nothing listens on 127.0.0.1:1"},
-		{"get ADDR", exitUsage, "want HOST NAME [DEST]"},
-		{"get ADDR d/f TO --sync often", exitUsage, "never, file or dir"},
+		{"get ADDR", exitUsage, "want HOST NAME... [DEST]"},
+		{"get ADDR d/f d/f", exitUsage, "serves this name too, and it does not exist here; to copy it as well, add a directory: get ADDR d/f d/f DEST/; to store d/f under this name: get ADDR d/f ./d/f"},
+		{"get ADDR d/f d/g TO/new", exitUsage, "several files need a directory as the last argument"},
+		{"get ADDR d/f d/f TO", exitUsage, "d/f has the same name"},
+		{"get ADDR d/f d/g TO", exitNotFound, `does not serve "d/g"`},
+		{"get ADDR d/f TO -n", exitFailure, "DryRun needs a directory"},
+		{"get ADDR d TO --exclude-from TO/no", exitUsage, "no such file"},
+		{"put ADDR TO/f TO/f d/", exitUsage, "has the same name"},
+		{"get ADDR d/f TO --sync often", exitUsage, "batch, file or never"},
 		{"serve", exitUsage, "--write"},
 		{"get ADDR d/f TO --token-file OTHER", exitFailure, "rejected the token"},
 	} {
@@ -188,7 +284,7 @@ func TestExitCodes(t *testing.T) {
 			args = append(args, "--token-file", token)
 		}
 		status, _, stderr := command(t.Context(), args...)
-		if status != tt.status || !strings.Contains(stderr, tt.want) {
+		if status != tt.status || !strings.Contains(stderr, strings.ReplaceAll(tt.want, "ADDR", addr)) {
 			t.Errorf("%s: status %d, stderr %q, want %d and %q", tt.args, status, stderr, tt.status, tt.want)
 		}
 	}
@@ -316,4 +412,29 @@ func TestServerNames(t *testing.T) {
 		}
 		names[name] = true
 	}
+}
+
+// TestLocalDestination: a destination that begins with ./ or ../ is local, even if the host serves a name like it.
+func TestLocalDestination(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, to := t.TempDir(), t.TempDir()
+	want := content(t, filepath.Join(from, "f"), 100)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	for _, dir := range []string{"d", "x"} {
+		if err := os.Mkdir(filepath.Join(to, dir), 0o700); err != nil {
+			t.Fatalf("Mkdir: got %v, want no error", err)
+		}
+	}
+	t.Chdir(filepath.Join(to, "x"))
+	succeed(t, "get", addr, "d/f", "../d/f", "--token-file", token, "-q")
+	wantContent(t, filepath.Join(to, "d/f"), want)
+	t.Chdir(to)
+	if err := os.Remove("d/f"); err != nil {
+		t.Fatalf("Remove: got %v, want no error", err)
+	}
+	if status, _, stderr := command(t.Context(), "get", addr, "d/f", "d/f", "--token-file", token); status != exitUsage {
+		t.Errorf("get to a served name: status %d, %q, want that it is refused", status, stderr)
+	}
+	succeed(t, "get", addr, "d/f", "./d/f", "--token-file", token, "-q")
+	wantContent(t, "d/f", want)
 }

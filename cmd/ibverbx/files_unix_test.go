@@ -64,10 +64,10 @@ func TestSignalBeforeTransfer(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
 	for cause, want := range map[string]int{"terminated signal received": exitTerminated, "interrupt signal received": exitInterrupted} {
-		f := &transferFlags{sync: "file"}
+		f := &transferFlags{sync: "batch"}
 		f.auth.token, f.nics.name = token, providerSoftNIC
 		ctx, cancel := context.WithCancelCause(t.Context())
-		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *files.Peer) (*files.Transfer, error) {
+		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *files.Peer) ([]copying, error) {
 			cancel(errors.New(cause))
 			_, err := p.List(ctx, "")
 			return nil, err

@@ -60,7 +60,7 @@ func TestLinkAndImpair(t *testing.T) {
 	eachFlag(func(cmd *cobra.Command, f *pflag.Flag) {
 		has[f.Name] = append(has[f.Name], strings.TrimPrefix(cmd.CommandPath(), "ibverbx "))
 	})
-	if got, want := fmt.Sprint(has["link"], has["impair"]), "[perf perf serve run] [perf run]"; got != want {
+	if got, want := fmt.Sprint(has["link"], has["impair"]), "[forward get ls perf perf serve put run serve] [perf run]"; got != want {
 		t.Errorf("--link and --impair belong to %s, want %s", got, want)
 	}
 	for _, cmd := range has["link"] {

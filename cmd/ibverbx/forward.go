@@ -60,6 +60,7 @@ type forwardFlags struct {
 
 func newForward(s streams) *cobra.Command {
 	f := &forwardFlags{}
+	f.watches = true
 	cmd := &cobra.Command{
 		Use:     "forward -L [BIND:]PORT:HOST:PORT HOST[:PORT] [flags]",
 		Short:   "Carry TCP connections to another host, as ssh -L does",
@@ -72,7 +73,7 @@ func newForward(s streams) *cobra.Command {
 			}
 			s := s.logged(f.json)
 			err := f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args[0]) })
-			return f.conclude(s, err, plainResult)
+			return f.conclude(s, err, f.plainResult)
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
@@ -148,7 +149,7 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 
 // forward connects to the host and forwards until ctx ends.
 func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all []*localForward) (err error) {
-	auth, err := f.auth.config("the host " + host)
+	auth, err := f.auth.config(&s, "the host "+host)
 	if err != nil {
 		return err
 	}

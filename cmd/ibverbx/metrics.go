@@ -15,9 +15,10 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/files"
 	"ibverbx/metrics"
 	"ibverbx/node"
-	"ibverbx/peer"
+	"ibverbx/transfer"
 )
 
 // metricsFlags holds the metrics flags.
@@ -84,24 +85,22 @@ func (m *metricsFlags) opened(remote string) func(int, *ibverbx.VirtualQP, []ibv
 	}
 }
 
-// node wraps open to report the NICs until they are closed. streams reports a Node's streams until its returned
-// function is called.
-func (m *metricsFlags) node(open func() (peer.NICs, error)) (counted func() (peer.NICs, error), streams func(*node.Node) func()) {
+// node reports a Node and its streams until the returned function is called.
+func (m *metricsFlags) node(n *node.Node) (remove func()) {
 	if m.collector == nil {
-		return open, func(*node.Node) func() { return func() {} }
+		return func() {}
 	}
-	return func() (peer.NICs, error) {
-		nics, err := open()
-		if err != nil {
-			return nics, err
-		}
-		remove, shut := m.collector.AddQP("", nil, nics.Rails), nics.Close
-		nics.Close = func() error {
-			remove()
-			return shut()
-		}
-		return nics, nil
-	}, m.collector.AddStreams
+	sessions, streams := m.collector.AddNode(n), m.collector.AddStreams(n)
+	return func() { streams(); sessions() }
+}
+
+// engines reports the Engines of a Node until the returned function is called.
+func (m *metricsFlags) engines(memory *transfer.Engine, all *files.Engine) (remove func()) {
+	if m.collector == nil {
+		return func() {}
+	}
+	transfers, moved := m.collector.AddEngine(memory), m.collector.AddFiles(all)
+	return func() { moved(); transfers() }
 }
 
 // met reports a connection until the returned function is called.

@@ -19,7 +19,6 @@ perfs
 --nosuch
 get
 get host
-get a b c d
 get $SERVE tree
 get $SERVE tree $DIR/out --token-file $DIR/nofile
 get $SERVE tree $DIR/out --token-file $DIR/other

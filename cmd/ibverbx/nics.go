@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"ibverbx"
 	"ibverbx/internal/closer"
@@ -47,13 +48,13 @@ type softNICs struct{}
 
 func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
 
-// railLink creates a memory link. A link with impairments is slower than a plain one.
+// railLink creates a memory link. A link with impairments is slower than a plain one, and probes as a UDP link does.
 func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
 	imp := impairmentOf(rail, impair)
 	if imp == (softnic.Impairment{}) {
 		return softnic.NewMemoryLink(nil), nil
 	}
-	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
+	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp, ProbeAfter: 2 * time.Millisecond})
 }
 
 // impairmentOf returns the packet impairment of a rail. Settings for that rail override settings for all rails.

@@ -119,7 +119,7 @@ func newPerf(s streams) *cobra.Command {
 		Example:     perfExample,
 		Annotations: map[string]string{helpMore: perfMore},
 		ValidArgs:   []string{string(measure.Write), string(measure.Read), string(measure.Send), string(measure.Atomic)},
-		Args:        func(cmd *cobra.Command, args []string) error { return f.arguments(cmd, args) },
+		Args:        func(cmd *cobra.Command, args []string) error { return f.arguments(cmd, s, args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.lat {
 				f.cfg.Mode = measure.Latency
@@ -170,7 +170,7 @@ func (f *perfFlags) run(cmd *cobra.Command, s streams, side func(context.Context
 }
 
 // arguments parses an operation and a host. A word that names an operation is never a host.
-func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
+func (f *perfFlags) arguments(cmd *cobra.Command, s streams, args []string) error {
 	rest := args
 	if len(rest) > 0 {
 		if op, err := measure.ParseOp(rest[0]); err == nil {
@@ -180,19 +180,22 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 	if len(rest) > 0 {
 		f.host, rest = rest[0], rest[1:]
 	}
+	if f.host != "" {
+		f.auth.readEnv(&s)
+	}
 	_, notHost := measure.ParseOp(f.host)
 	switch {
 	case notHost == nil:
 		return wrong(cmd, "%s: use one operation", strings.Join(args, " "))
 	case len(rest) > 0:
 		return wrong(cmd, "%s: use one operation and one host", strings.Join(args, " "))
-	case f.host != "" && f.auth == authFlags{} && len(args) > 1: // the operation is there, so this is a host
+	case f.host != "" && !f.auth.given() && len(args) > 1: // the operation is there, so this is a host
 		return wrong(cmd, "the host %s needs --token-file, with the same secret on both sides (ibverbx token makes one), or --ca, --cert and --key", f.host)
-	case f.host != "" && f.auth == authFlags{}:
+	case f.host != "" && !f.auth.given():
 		return wrong(cmd, "operation %q does not exist: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && f.capture.on():
 		return wrong(cmd, "--pcap and --pcap-wire need a HOST: without one, packets never leave this process")
-	case f.host == "" && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
+	case f.host == "" && (f.auth.given() || f.auth.name != "" || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
 		return wrong(cmd, "--link, --addr, --peer-network, --unsealed and the authentication flags need a HOST")
 	}
 	return f.checkLink(cmd)

@@ -107,7 +107,7 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 }
 
 func (f *perfFlags) client(ctx context.Context, s streams) error {
-	auth, err := f.auth.config(f.host)
+	auth, err := f.auth.config(&s, f.host)
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func oldServer(args []string) []string {
 // runServer serves clients until ctx is done, or a single client with --once. Tests run one at a time and other
 // clients are queued. A rejected client or a failed test does not stop the server.
 func runServer(ctx context.Context, s streams, f *perfFlags) error {
-	auth, err := f.auth.config("perf serve")
+	auth, err := f.auth.config(&s, "perf serve")
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,8 @@ type streams struct {
 	out, err io.Writer
 	// provider is the default of --provider. Empty means auto; tests name one.
 	provider string
+	// environ lists the variables, as os.Environ, which it is if env is nil too.
+	environ []string
 	// env is os.LookupEnv if it is nil.
 	env func(name string) (value string, set bool)
 }
@@ -147,7 +149,12 @@ hardware or root, ibverbx uses software NICs.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       buildVersion().Version,
 	}
-	root.PersistentPreRunE = refuseDashes
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := s.refuseVariables(cmd); err != nil {
+			return err
+		}
+		return refuseDashes(cmd, args)
+	}
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("ibverbx {{.Version}}\n")
 	root.SetIn(s.in)

@@ -18,7 +18,7 @@ import (
 
 // runFlags are the flags of `ibverbx run`.
 type runFlags struct {
-	env bool
+	env, verbose bool
 	// impair holds at most one element.
 	impair []measure.Impair
 	// options are flags that stand for an environment variable: flag, variable without prefix, usage.
@@ -50,12 +50,12 @@ func newRun(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS]",
 		Short: "Run any RDMA program on software NICs",
-		Long: `Run an unmodified RDMA program on software NICs, without RDMA hardware or root. A libibverbs.so.1 of this
-project is preloaded, and flags apply to child processes as well. Packets are plain RoCE v2 without
-encryption. docs/dropin.md lists the programs that were tested.
+		Long: `Run an unmodified RDMA program on software NICs, without RDMA hardware or root: a libibverbs.so.1 of this
+project is preloaded. Flags apply to child processes as well. NCCL, and so PyTorch, needs no other setting.
+Packets are plain RoCE v2 without encryption. docs/dropin.md lists the programs that were tested.
 
-The library is searched in IBVERBX_LIB, beside ibverbx and in the cache. If it is missing, it is built from
-source with Go, a C compiler and the headers of rdma-core.`,
+The library is searched in IBVERBX_LIB, beside ibverbx and in the cache, else built from source with Go, a C
+compiler and the headers of rdma-core.`,
 		Example: `  ibverbx run -- ibv_devinfo
   ibverbx run -- ib_write_bw                terminal 1
   ibverbx run -- ib_write_bw 127.0.0.1      terminal 2
@@ -66,6 +66,7 @@ source with Go, a C compiler and the headers of rdma-core.`,
 	fl := cmd.Flags()
 	fl.SetInterspersed(false) // flags behind PROGRAM are its own
 	fl.BoolVar(&f.env, "env", false, "print the environment variables and exit")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print the variables set for the program, and why")
 	for i := range f.options {
 		o := &f.options[i]
 		fl.StringVar(&o.value, o.flag, "", o.usage)
@@ -160,6 +161,12 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 		return err
 	}
 	vars = append(vars, o.Env()...)
+	if f.verbose {
+		for _, v := range vars {
+			name, _, _ := strings.Cut(v, "=")
+			fmt.Fprintf(s.err, "ibverbx: %s (%s)\n", v, cmp.Or(dropin.Reason(name), "an option of ibverbx run"))
+		}
+	}
 	if f.env {
 		fmt.Fprintln(s.out, strings.Join(vars, "\n"))
 		return nil

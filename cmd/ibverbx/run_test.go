@@ -15,7 +15,7 @@ import (
 func library(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"libibverbs.so.1", "libibverbx-core.so", "libibverbx-preload.so"} {
+	for _, name := range []string{"libibverbs.so.1", "libibverbs.so", "libibverbx-core.so", "libibverbx-preload.so"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +29,8 @@ func TestRunEnv(t *testing.T) {
 	dir := library(t)
 	t.Setenv("LD_PRELOAD", "")
 	t.Setenv("IBVERBX_DEVICES", "2")
-	preload := "LD_PRELOAD=" + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1\n"
+	preload := "LD_PRELOAD=" + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1:" + dir + "/libibverbs.so\n" +
+		"NCCL_GIN_TYPE=0\nNCCL_NET_MERGE_LEVEL=LOC\n"
 	for flags, want := range map[string]string{
 		"--loss 0.1%":                              "IBVERBX_COUNT=2\nIBVERBX_LOSS=0.001\n",
 		"--impair loss=0.1%":                       "IBVERBX_COUNT=2\nIBVERBX_LOSS=0.001\n",
@@ -96,7 +97,7 @@ func TestRunStarts(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), exe, "run", "--count", "3", "--", "sh", "-c", `echo "$IBVERBX_COUNT $LD_PRELOAD $1"; exit 7`, "sh", "--flag")
 	cmd.Env = append(os.Environ(), asCommand+"=1", "LD_PRELOAD=")
 	out, err := cmd.Output()
-	want := "3 " + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1 --flag\n"
+	want := "3 " + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1:" + dir + "/libibverbs.so --flag\n"
 	if cmd.ProcessState.ExitCode() != 7 || string(out) != want {
 		t.Errorf("the program ended with %v and printed %q, want status 7 and %q", err, out, want)
 	}

@@ -36,7 +36,20 @@ func OpenSource(root *os.Root, name string) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	settle(info)
 	return &Source{root: root, name: name, file: f, info: info, sparse: isSparse(info)}, nil
+}
+
+// timeTick is longer than the interval at which the kernel advances the modification times that it assigns. Before
+// Linux 6.13 it is a tick, 10 ms at most.
+const timeTick = 20 * time.Millisecond
+
+// settle waits until a file's modification time has passed. A later write then changes the modification time, so that a
+// copy with the same time is known to be old.
+func settle(info fs.FileInfo) {
+	if age := time.Since(info.ModTime()); age >= 0 && age < timeTick {
+		time.Sleep(timeTick - age)
+	}
 }
 
 // Size is the length of the file when it was opened.

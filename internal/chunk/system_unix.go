@@ -35,3 +35,6 @@ func isSparse(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && s.Blocks*512 < info.Size()
 }
+
+// tryLock locks a file and reports whether it did. It is false if another process may use the file.
+func tryLock(f *os.File) bool { return lock(f) == nil }

@@ -35,6 +35,8 @@ type Target struct {
 	chunks  Table[state]
 	left    atomic.Int64
 	touched atomic.Bool // the partial file has usable data
+	// kept is set by Commit if the existing file was equal.
+	kept bool
 }
 
 // state is a Target's state of a chunk.
@@ -155,6 +157,11 @@ func (t *Target) openPartial() (*os.File, error) {
 		f, err = t.root.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	return f, err
+}
+
+// distrust returns why an existing file with the target's name must not be continued or reused.
+func (t *Target) distrust(info fs.FileInfo) (foreign bool, err error) {
+	return distrust(info, func() (uint32, error) { return probeOwner(t.root, path.Dir(t.name)) })
 }
 
 // regular returns ErrKind if name exists and is not a regular file.
@@ -311,8 +318,8 @@ type Sync uint8
 
 // Durability levels of Commit.
 const (
-	SyncFile  Sync = iota // the file's data; after a system crash it may have its old name
-	SyncDir               // the data and the name
+	SyncBatch Sync = iota // the data before the name changes, and then the name, once per directory of a Tree
+	SyncFile              // the data; after a system crash the file may have its old name
 	SyncNever             // no guarantee
 )
 
@@ -351,11 +358,14 @@ func (t *Target) Commit(want Sum, mode fs.FileMode, modified time.Time, sync Syn
 	}
 	t.touched.Store(true)
 	err := t.Close()
-	if sync == SyncDir {
+	if sync == SyncBatch {
 		err = errors.Join(err, syncDir(t.root, path.Dir(t.name)))
 	}
 	return err
 }
+
+// Kept reports whether Commit found the existing file equal and kept it.
+func (t *Target) Kept() bool { return t.kept }
 
 // sync flushes the data to disk. If that fails, the page cache may hold data that never reaches the
 // disk, so the data is not reused, unless the disk was only full.
@@ -405,6 +415,7 @@ func (t *Target) sameBase() error {
 // confirm is Commit for an unchanged file. It only updates attributes that differ, because readers
 // would take any update for a change of the file.
 func (t *Target) confirm(mode fs.FileMode, modified time.Time, sync Sync) error {
+	t.kept = true
 	if sync != SyncNever {
 		if err := t.base.Sync(); err != nil && !cannotSync(err) {
 			return err
@@ -421,7 +432,7 @@ func (t *Target) confirm(mode fs.FileMode, modified time.Time, sync Sync) error 
 		}
 	}
 	err := t.Close()
-	if sync == SyncDir {
+	if sync == SyncBatch {
 		err = errors.Join(err, syncDir(t.root, path.Dir(t.name)))
 	}
 	return err

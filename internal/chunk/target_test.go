@@ -27,7 +27,7 @@ func TestReceive(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	must(t, x.Commit(total(want), 0o640, someDay, SyncDir))
+	must(t, x.Commit(total(want), 0o640, someDay, SyncBatch))
 	expect(t, dir, "f", want)
 	info, err := os.Stat(filepath.Join(dir, "f"))
 	must(t, err)
@@ -377,7 +377,7 @@ func getAgain(t *testing.T, root *os.Root, b []byte) {
 			must(t, target.Write(k, p, Digest(p)))
 		}
 	}
-	must(t, target.Commit(total(b), 0o640, someDay, SyncDir))
+	must(t, target.Commit(total(b), 0o640, someDay, SyncBatch))
 }
 
 // TestUnchangedWithZeros: an identical existing file with a chunk of zeros is not rewritten.

@@ -1,12 +1,9 @@
 package chunk
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path"
 	"slices"
@@ -74,36 +71,11 @@ func Special(m fs.FileMode) bool { return m.Type()&^(fs.ModeDir|fs.ModeSymlink) 
 // List reads directory dir below root. It omits partial files. It returns ErrTooMany for more than
 // limit names.
 func List(root *os.Root, dir string, limit int) (*Listing, error) {
-	d, err := root.Open(dir)
+	names, err := readNames(root, dir, limit)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listing{root: root, dir: dir}
-	if err = errors.Join(l.read(d, limit), d.Close()); err != nil {
-		return nil, err
-	}
-	slices.Sort(l.names)
-	return l, nil
-}
-
-// read reads the names of a directory.
-func (l *Listing) read(d *os.File, limit int) error {
-	for {
-		some, err := d.ReadDir(1024)
-		for _, e := range some {
-			if !isPartial(e.Name()) {
-				l.names = append(l.names, e.Name())
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		case len(l.names) > limit:
-			return fmt.Errorf("%s: %w: more than %d", l.dir, ErrTooMany, limit)
-		}
-	}
+	return &Listing{root, dir, names}, nil
 }
 
 // Len is the number of names.
@@ -151,92 +123,35 @@ func Describe(root *os.Root, name string, info fs.FileInfo) (e Entry, err error)
 	return e, err
 }
 
-// Make creates the directory or symbolic link of an entry below root, and its parent directories. A
-// directory stays writable until Finish. A symbolic link atomically replaces an existing one. An
-// existing file of another type is ErrKind. For a file, Make only creates the parent directories.
-func Make(root *os.Root, e *Entry) error {
-	if err := e.Check(); err != nil {
-		return err
-	}
-	if up := path.Dir(e.Name); up != "." {
-		if err := root.MkdirAll(up, 0o700); err != nil {
-			return err
-		}
-	}
-	switch e.Mode.Type() {
-	case fs.ModeDir:
-		return makeDir(root, e)
-	case fs.ModeSymlink:
-		return makeLink(root, e)
-	default:
+// MakeDir creates directory name below root and its parents, private to this user, unless they exist. It never follows a
+// symbolic link out of root.
+func MakeDir(root *os.Root, name string) error {
+	if name == "." {
 		return nil
 	}
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return root.MkdirAll(name, 0o700)
 }
 
-func makeDir(root *os.Root, e *Entry) error {
-	if e.Name == "." {
-		return nil
-	}
-	err := root.Mkdir(e.Name, 0o700)
-	if !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	info, err := root.Lstat(e.Name)
+// OpenDir opens directory name below root, and fails with ErrKind if it is a symbolic link.
+func OpenDir(root *os.Root, name string) (*os.Root, error) {
+	info, err := root.Lstat(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s: %w: it is not a directory", e.Name, ErrKind)
+		return nil, fmt.Errorf("%s: %w: it is not a directory", name, ErrKind)
 	}
-	return root.Chmod(e.Name, info.Mode().Perm()|0o700)
+	return openDir(root, name, info)
 }
 
-func makeLink(root *os.Root, e *Entry) error {
-	info, err := root.Lstat(e.Name)
-	switch {
-	case err == nil && info.Mode().Type() != fs.ModeSymlink:
-		return fmt.Errorf("%s: %w: it is not a symbolic link", e.Name, ErrKind)
-	case err == nil:
-		if old, err := root.Readlink(e.Name); err == nil && old == e.Link {
-			return nil
-		}
-	}
-	dir, base := path.Split(e.Name)
-	temporary := fmt.Sprintf("%s.%.200s.%08x%s", dir, base, rand.Uint32(), partialSuffix)
-	if err := root.Symlink(e.Link, temporary); err != nil {
-		return err
-	}
-	if err := root.Rename(temporary, e.Name); err != nil {
-		return errors.Join(err, root.Remove(temporary))
-	}
-	return nil
-}
-
-// Finish sets the permissions and times of directories, once their contents are complete. With
-// SyncDir, the names of directories and symbolic links are on disk when it returns. Commit has
-// already synced file names.
-func Finish(root *os.Root, dirs []Entry, sync Sync) error {
-	if sync == SyncDir {
-		if err := syncDir(root, "."); err != nil {
-			return err
-		}
-		for _, d := range dirs {
-			if err := syncDir(root, d.Name); err != nil {
-				return err
-			}
-		}
-	}
-	deepest := slices.SortedFunc(slices.Values(dirs), func(a, b Entry) int {
-		return cmp.Compare(strings.Count(b.Name, "/"), strings.Count(a.Name, "/"))
-	})
-	for _, d := range deepest {
-		if d.Name == "." {
-			continue // the user's own directory
-		}
-		if err := root.Chmod(d.Name, d.Mode.Perm()); err != nil {
-			return err
-		}
-		if err := root.Chtimes(d.Name, time.Time{}, d.ModTime); err != nil {
+// SyncParents flushes the directories above name to disk, up to root.
+func SyncParents(root *os.Root, name string) error {
+	for name != "." {
+		name = path.Dir(name)
+		if err := syncDir(root, name); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -106,4 +107,36 @@ func TestPlantedFile(t *testing.T) {
 			t.Errorf("%s: the result has owner %d, %d links and mode %v; want this user's own file", what, s.Uid, s.Nlink, info.Mode())
 		}
 	}
+}
+
+// TestTopOfAnotherUser: a tree is received in a directory that another user owns, whose mode and time stay. A file there that cannot be
+// removed is not counted as removed.
+func TestTopOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can act as another user")
+	}
+	root, dir := newRoot(t)
+	must(t, os.WriteFile(filepath.Join(dir, "old"), nil, 0o600))
+	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	must(t, syscall.Setfsuid(stranger))
+	defer func() { must(t, syscall.Setfsuid(0)) }()
+	x, err := NewTree(root, TreeConfig{})
+	must(t, err)
+	top, err := x.Top(Entry{ModTime: someDay}, false)
+	must(t, err)
+	f, err := top.Write(&Entry{Name: "f", Mode: 0o600, ModTime: someDay}, []byte("f"), Digest([]byte("f")))
+	must(t, err)
+	must(t, errors.Join(f.Flush(), f.Commit(), top.Release()))
+	keep := func(string, bool) bool { return false }
+	n, err := x.Remove(&Extra{Path: ".", Entry: top.Attributes(), Names: []string{"f"}}, keep)
+	if n != 1 || err != nil {
+		t.Errorf("Remove of a file: got %d, %v, want 1", n, err)
+	}
+	n, err = x.Remove(&Extra{Path: ".", Entry: top.Attributes(), Names: []string{"old"}}, keep)
+	if n != 0 || !errors.Is(err, os.ErrPermission) {
+		t.Errorf("Remove of another user's file: got %d, %v, want 0 and %v", n, err, os.ErrPermission)
+	}
+	must(t, x.Close(true))
 }

@@ -13,19 +13,14 @@ import (
 )
 
 // distrust returns why an existing file must not be continued or reused, nil if it may: another user owns it or can write to it, now or by
-// another link. foreign is set if another user owns it, so that this process must not remove it either.
-func (t *Target) distrust(info fs.FileInfo) (foreign bool, err error) {
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return false, nil
+// another link. foreign is set if another user owns it, so that this process must not remove it either. own returns the owner of files that
+// this process creates in the same file system.
+func distrust(info fs.FileInfo, own func() (uint32, error)) (foreign bool, err error) {
+	if err := foreignOwner(info, own); err != nil {
+		return true, err
 	}
-	if int(s.Uid) != os.Geteuid() {
-		own, err := t.probeOwner()
-		if err != nil || own != s.Uid {
-			return true, errors.Join(fmt.Errorf("%w: user %d owns it", ErrForeign, s.Uid), err)
-		}
-	}
-	switch {
+	switch s, ok := info.Sys().(*syscall.Stat_t); {
+	case !ok:
 	case info.Mode().Perm()&0o022 != 0:
 		return false, fmt.Errorf("%w: its mode is %v", ErrForeign, info.Mode().Perm())
 	case s.Nlink > 1:
@@ -34,11 +29,23 @@ func (t *Target) distrust(info fs.FileInfo) (foreign bool, err error) {
 	return false, nil
 }
 
-// probeOwner returns the owner of files that this process creates beside the partial file. A file server may map users, so that it differs from
-// the user of the process.
-func (t *Target) probeOwner() (uid uint32, err error) {
-	name := path.Join(path.Dir(t.name), fmt.Sprintf(".%016x%s", rand.Uint64(), partialSuffix))
-	f, err := t.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+// foreignOwner returns ErrForeign if another user owns a file.
+func foreignOwner(info fs.FileInfo, own func() (uint32, error)) error {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(s.Uid) == os.Geteuid() {
+		return nil
+	}
+	if uid, err := own(); err != nil || uid != s.Uid {
+		return errors.Join(fmt.Errorf("%w: user %d owns it", ErrForeign, s.Uid), err)
+	}
+	return nil
+}
+
+// probeOwner returns the owner of files that this process creates in a directory below root. A file server may map users, so that it
+// differs from the user of the process.
+func probeOwner(root *os.Root, dir string) (uid uint32, err error) {
+	name := path.Join(dir, fmt.Sprintf(".%016x%s", rand.Uint64(), partialSuffix))
+	f, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0, err
 	}
@@ -46,5 +53,5 @@ func (t *Target) probeOwner() (uid uint32, err error) {
 	if err == nil {
 		uid = info.Sys().(*syscall.Stat_t).Uid
 	}
-	return uid, errors.Join(err, f.Close(), t.root.Remove(name))
+	return uid, errors.Join(err, f.Close(), root.Remove(name))
 }

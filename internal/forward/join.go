@@ -22,8 +22,8 @@ type duplex interface {
 }
 
 // join copies both ways until both directions are closed, then closes the stream s and the
-// connection c. If a direction fails or ctx is done, it resets both.
-func join(ctx context.Context, s, c net.Conn) {
+// connection c. If a direction fails or ctx is done, it resets both. It returns the number of bytes copied, and the error of a direction.
+func join(ctx context.Context, s, c net.Conn) (moved, error) {
 	j := &joint{stream: s.(duplex), conn: c, sent: make(chan struct{})}
 	defer context.AfterFunc(ctx, j.reset)()
 	var both sync.WaitGroup
@@ -33,7 +33,11 @@ func join(ctx context.Context, s, c net.Conn) {
 	setLinger(c, -1) // the kernel delivers data still in its buffers
 	_ = c.Close()
 	_ = s.Close()
+	return j.moved, errors.Join(j.sendErr, j.receiveErr)
 }
+
+// moved counts the bytes copied from the stream and to it.
+type moved struct{ received, sent int64 }
 
 // joint is a stream and its connection.
 type joint struct {
@@ -41,6 +45,9 @@ type joint struct {
 	conn   net.Conn
 	// sent is closed when send has returned.
 	sent chan struct{}
+	// moved and the errors of both directions are valid once both have ended.
+	moved               moved
+	sendErr, receiveErr error
 }
 
 // reset resets both. Resetting the stream may wait for its peer, so it is done last.
@@ -53,10 +60,11 @@ func (j *joint) reset() {
 // The reader may take any time.
 func (j *joint) send(ctx context.Context) {
 	defer close(j.sent)
-	_, err := io.Copy(j.stream, j.conn)
+	n, err := io.Copy(j.stream, j.conn)
 	if err == nil {
 		err = j.stream.CloseWrite()
 	}
+	j.moved.sent, j.sendErr = n, err
 	switch {
 	case err == nil:
 		select {
@@ -74,10 +82,11 @@ func (j *joint) send(ctx context.Context) {
 
 // receive copies from the stream to the connection.
 func (j *joint) receive() {
-	_, err := io.Copy(j.conn, j.stream)
+	n, err := io.Copy(j.conn, j.stream)
 	if err == nil {
 		err = j.conn.(interface{ CloseWrite() error }).CloseWrite()
 	}
+	j.moved.received, j.receiveErr = n, err
 	switch {
 	case err == nil:
 	case ofRead(err):

@@ -20,12 +20,37 @@ const Service = "forward"
 // Server connects Clients' streams to the targets listed by its user.
 type Server struct {
 	door
-	targets map[Target]*problem
-	shares  shares
+	// OnServed, unless nil, is called after each connection to a target, and after each request refused or failed. Set it before Serve. Calls may
+	// be concurrent.
+	OnServed func(Served)
+	targets  map[Target]*problem
+	shares   shares
 	// crowded is set after a Client has exceeded its share.
 	crowded problem
 	// strangers is set after a Client has requested an unlisted target.
 	strangers problem
+}
+
+// Served describes a Client's connection that has ended, for an access log.
+type Served struct {
+	// Peer is the Client's address.
+	Peer net.Addr
+	// Target is the requested target. It is not escaped.
+	Target Target
+	// Start is the time of the request, Duration the time until the connection was closed.
+	Start    time.Time
+	Duration time.Duration
+	// Received counts the bytes from the Client, Sent those to it.
+	Received, Sent int64
+	// Err is nil if both directions ended regularly.
+	Err error
+}
+
+// served calls OnServed.
+func (s *Server) served(c net.Conn, t Target, start time.Time, moved moved, err error) {
+	if s.OnServed != nil {
+		s.OnServed(Served{Peer: c.RemoteAddr(), Target: t, Start: start, Duration: time.Since(start), Received: moved.received, Sent: moved.sent, Err: err})
+	}
 }
 
 // NewServer returns a Server. Without targets it refuses every request.
@@ -55,7 +80,11 @@ func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 	}
 	defer s.shares.give(peer)
 	s.crowded.gone()
-	b, answer := s.meet(ctx, c)
+	start := time.Now()
+	b, target, answer := s.meet(ctx, c)
+	if answer != nil && answer.status != statusOK {
+		s.served(c, target, start, moved{}, answer.failure())
+	}
 	if answer == nil {
 		reset(c)
 		return
@@ -71,17 +100,18 @@ func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 		_ = c.Close() // waits until the reply has arrived
 		return
 	}
-	join(ctx, c, b)
+	moved, err := join(ctx, c, b)
+	s.served(c, target, start, moved, err)
 }
 
 // meet reads a Client's request and connects to the target. A nil reply means that the request was
 // invalid.
-func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, *reply) {
+func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, Target, *reply) {
 	defer context.AfterFunc(ctx, func() { reset(c) })()
 	_ = c.SetReadDeadline(time.Now().Add(requestTime))
 	q, err := readRequest(c)
 	if err != nil || c.SetReadDeadline(time.Time{}) != nil {
-		return nil, nil
+		return nil, "", nil
 	}
 	down := s.targets[q.target]
 	switch {
@@ -89,9 +119,9 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, *reply) {
 		if s.strangers.is() {
 			s.say("%v asked for %s, which --forward does not name; further requests like this are not told", c.RemoteAddr(), q.target)
 		}
-		return nil, &reply{status: statusUnnamed}
+		return nil, q.target, &reply{status: statusUnnamed}
 	case q.want == wantCheck:
-		return nil, &reply{}
+		return nil, q.target, &reply{}
 	}
 	b, err := (&net.Dialer{Timeout: targetTime}).DialContext(ctx, q.target.network(), string(q.target))
 	switch {
@@ -100,11 +130,19 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, *reply) {
 		if down.gone() {
 			s.say("%s is back", q.target)
 		}
-		return b, &reply{}
+		return b, q.target, &reply{}
 	case ctx.Err() == nil && down.is():
 		s.say("%s cannot be reached: %v", q.target, err)
 	}
-	return nil, &reply{status: statusFailed, text: printable(cause(err))}
+	return nil, q.target, &reply{status: statusFailed, text: printable(cause(err))}
+}
+
+// failure returns the error of a negative reply.
+func (r reply) failure() error {
+	if r.status == statusUnnamed {
+		return ErrUnnamed
+	}
+	return errors.New(r.text)
 }
 
 // cause returns the text of a Dial error without the address, which the Client knows.

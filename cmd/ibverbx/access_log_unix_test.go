@@ -1,0 +1,128 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// accessLines returns the lines of an access log, once there are n.
+func accessLines(t *testing.T, path string, n int) (list []accessLine) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		b, err := os.ReadFile(path)
+		if err == nil && strings.Count(string(b), "\n") >= n {
+			for line := range strings.Lines(string(b)) {
+				var v accessLine
+				if err := json.Unmarshal([]byte(line), &v); err != nil {
+					t.Fatalf("the line %q: got %v, want JSON", line, err)
+				}
+				list = append(list, v)
+			}
+			slices.SortStableFunc(list, func(a, b accessLine) int { return a.Time.Compare(b.Time) })
+			return list
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("in a minute the log had %q (%v), want %d lines", b, err, n)
+		}
+	}
+}
+
+// TestAccessLog: serve records each file and connection of a client, also refused ones. SIGHUP reopens the file.
+func TestAccessLog(t *testing.T) {
+	token, dir, in, echo := newToken(t, "a secret of this test, long enough"), t.TempDir(), t.TempDir(), echoServer(t)
+	content(t, filepath.Join(dir, "f"), 3<<20)
+	path := filepath.Join(t.TempDir(), "access")
+	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--access-log", path, dir+"=d", "--write", in+"=in", "--forward", echo)
+	with := []string{"--token-file", token, "-q"}
+	succeed(t, append([]string{"get", addr, "d/f", t.TempDir()}, with...)...)
+	accessLines(t, path, 1)
+	succeed(t, append([]string{"put", addr, filepath.Join(dir, "f"), "in/g"}, with...)...)
+	if status, _, _ := command(t.Context(), append([]string{"get", addr, "d/none", t.TempDir()}, with...)...); status != exitNotFound {
+		t.Errorf("get: status %d, want %d", status, exitNotFound)
+	}
+	accessLines(t, path, 3)
+	old := path + ".1"
+	if err := os.Rename(path, old); err != nil {
+		t.Fatalf("Rename: got %v, want no error", err)
+	}
+	if err := server.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
+	}
+	accessLines(t, path, 0) // the file exists again
+	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, "--token-file", token)
+	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
+		t.Errorf("exchange: got %q, %v, want hello", got, err)
+	}
+	lines := append(accessLines(t, old, 3), accessLines(t, path, 1)...)
+	if status := client.interrupt(); status != exitOK {
+		t.Errorf("status %d, want %d", status, exitOK)
+	}
+	want := []accessLine{
+		{Operation: "get", Name: "d/f", Bytes: 3 << 20, Result: "ok"},
+		{Operation: "put", Name: "in/g", Bytes: 3 << 20, Result: "ok"},
+		{Operation: "get", Name: "d/none", Result: "not found"},
+		{Operation: "forward", Name: echo, Bytes: 10, Result: "ok"},
+	}
+	if len(lines) != len(want) {
+		t.Fatalf("the log has %+v, want %d lines", lines, len(want))
+	}
+	for i, got := range lines {
+		w := want[i]
+		if got.Operation != w.Operation || got.Name != w.Name || got.Bytes != w.Bytes || !strings.Contains(got.Result, w.Result) {
+			t.Errorf("line %d is %+v, want %+v", i, got, w)
+		}
+		if !strings.HasPrefix(got.Peer, "127.0.0.1:") || time.Since(got.Time) > time.Hour || got.Duration < 0 {
+			t.Errorf("line %d is %+v, want the peer's address, the time and the duration", i, got)
+		}
+	}
+	if status, _, stderr := command(t.Context(), "serve", dir, "--token-file", token, "--access-log", dir); status != exitFailure || !strings.Contains(stderr, "--access-log") {
+		t.Errorf("a directory as --access-log: status %d, %q, want %d and the flag", status, stderr, exitFailure)
+	}
+}
+
+// TestAccessLogOnFullDisk: a full disk is reported once, and the server continues. Once there is space again, records
+// follow on separate lines.
+func TestAccessLogOnFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skipf("no /dev/full: %v", err)
+	}
+	var said []string
+	say := func(format string, _ ...any) { said = append(said, format) }
+	path := filepath.Join(t.TempDir(), "access")
+	if err := os.Symlink("/dev/full", path); err != nil {
+		t.Fatalf("Symlink: got %v, want no error", err)
+	}
+	l, err := openAccessLog(path, say)
+	if err != nil {
+		t.Fatalf("openAccessLog: got %v, want no error", err)
+	}
+	for range 3 {
+		l.write(&accessLine{Name: "lost"})
+	}
+	if len(said) != 1 || !strings.Contains(said[0], "records are lost") {
+		t.Errorf("on a full disk, 3 records led to the messages %q, want one", said)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatalf("Remove: got %v, want no error", err)
+	}
+	if err := l.reopen(); err != nil {
+		t.Fatalf("reopen: got %v, want no error", err)
+	}
+	l.write(&accessLine{Name: "kept"})
+	l.write(&accessLine{Name: "kept"})
+	if err := l.close(); err != nil {
+		t.Errorf("close: got %v, want no error", err)
+	}
+	b, err := os.ReadFile(path)
+	if text := string(b); err != nil || strings.Count(text, `"name":"kept"`) != 2 || text[0] != '\n' || len(said) != 2 {
+		t.Errorf("the log has %q (%v) after %d messages, want two records on lines of their own, and two messages", b, err, len(said))
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/files"
+)
+
+// copying is a transfer of one source.
+type copying struct {
+	begin   func() *files.Transfer
+	explain func(error) error
+}
+
+// wantFiles checks that a host and at least one source are named, and that no local path is a dash.
+func wantFiles(what string, local func(args []string) []string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := wantArgs(2, len(args), what)(cmd, args); err != nil {
+			return err
+		}
+		for _, name := range local(args) {
+			if name == dash {
+				return refuseDash(dash)
+			}
+		}
+		return nil
+	}
+}
+
+// rule returns a function that adds a rule for a pattern.
+func (f *transferFlags) rule(sign string) func(string) error {
+	return func(pattern string) error {
+		if pattern == "" || strings.Contains(pattern, "\n") {
+			return errors.New("want a pattern")
+		}
+		f.cfg.Filter = append(f.cfg.Filter, sign+pattern)
+		return nil
+	}
+}
+
+// rulesFrom adds the rules in a file. As with rsync, lines that begin with # or ; are comments, and lines that begin with a sign and a
+// blank are rules.
+func (f *transferFlags) rulesFrom(name string) error {
+	if name == dash {
+		return refuseDash(dash)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimRight(line, "\r\n")
+		switch {
+		case line == "" || line[0] == '#' || line[0] == ';':
+		case strings.HasPrefix(line, "+ ") || strings.HasPrefix(line, "- "):
+			f.cfg.Filter = append(f.cfg.Filter, line)
+		default:
+			f.cfg.Filter = append(f.cfg.Filter, "- "+line)
+		}
+	}
+	return nil
+}
+
+// getAll returns the transfers of get for its names and its destination.
+func getAll(ctx context.Context, p *files.Peer, host string, args []string, cfg files.TransferConfig) ([]copying, error) {
+	names, dest := args, ""
+	if len(args) > 1 {
+		names, dest = args[:len(args)-1], args[len(args)-1]
+	}
+	info, err := os.Stat(dest)
+	switch isDir := err == nil && info.IsDir(); {
+	case dest == "" || isDir:
+	case err != nil && !strings.HasSuffix(dest, "/") && !isLocal(dest) && servesName(ctx, p, dest):
+		return nil, ambiguous(host, names, dest)
+	case len(names) > 1 && (err == nil || !strings.HasSuffix(dest, "/")):
+		return nil, refuse(dest, "several files need a directory as the last argument", "name an existing one, or end it with a slash")
+	}
+	if len(names) > 1 && !cfg.DryRun {
+		if err := os.MkdirAll(dest, 0o777); err != nil {
+			return nil, err
+		}
+	}
+	var all []copying
+	seen := map[string]string{}
+	for _, name := range names {
+		name, to := strings.TrimSuffix(name, "/"), dest
+		if len(names) > 1 {
+			if to, err = below(dest, path.Base(name), name, seen); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, copying{
+			begin:   func() *files.Transfer { return p.GetFile(name, to, cfg) },
+			explain: func(err error) error { return explainFile(host, name, orBase(to, name), err) },
+		})
+	}
+	return all, nil
+}
+
+// orBase returns a destination, by default the last element of a name.
+func orBase(dest, name string) string {
+	if dest == "" {
+		return path.Base(name)
+	}
+	return dest
+}
+
+// below returns the destination of one of several sources, and refuses two with the same one.
+func below(dir, base, source string, seen map[string]string) (string, error) {
+	if other, ok := seen[base]; ok {
+		return "", refuse(source, fmt.Sprintf("%s has the same name", other), "copy them to different directories")
+	}
+	seen[base] = source
+	return path.Join(dir, base), nil
+}
+
+// isLocal reports whether a destination has a form that no name of a served file has.
+func isLocal(dest string) bool {
+	return filepath.IsAbs(dest) || strings.HasPrefix(dest, "./") || strings.HasPrefix(dest, "../")
+}
+
+// servesName reports whether a host serves a name.
+func servesName(ctx context.Context, p *files.Peer, name string) bool {
+	_, err := p.Stat(ctx, path.Clean(name))
+	return err == nil
+}
+
+// ambiguous refuses a destination that is also the name of a served file.
+func ambiguous(host string, names []string, dest string) error {
+	all := strings.Join(names, " ")
+	return refuse(dest, fmt.Sprintf("%s serves this name too, and it does not exist here", host),
+		fmt.Sprintf("to copy it as well, add a directory: get %s %s %s DEST/; to store %s under this name: get %s %s ./%s", host, all, dest, all, host, all, dest))
+}
+
+// putAll returns the transfers of put for its paths and its name.
+func putAll(ctx context.Context, p *files.Peer, args []string, cfg files.TransferConfig) ([]copying, error) {
+	sources, dest := args, ""
+	if len(args) > 1 {
+		sources, dest = args[:len(args)-1], args[len(args)-1]
+	}
+	name := strings.TrimSuffix(dest, "/")
+	if len(sources) > 1 && name == dest {
+		if info, err := p.Stat(ctx, name); err != nil && !errors.Is(err, files.ErrNotFound) && !errors.Is(err, files.ErrDenied) {
+			return nil, err
+		} else if err != nil || !info.Mode.IsDir() {
+			return nil, refuse(dest, "several files need a directory of the host as the last argument", "name an existing one, or end it with a slash")
+		}
+	}
+	var all []copying
+	seen := map[string]string{}
+	for _, file := range sources {
+		abs, err := filepath.Abs(file)
+		if err != nil {
+			return nil, err
+		}
+		var to string
+		if len(sources) > 1 {
+			to, err = below(name, filepath.Base(abs), file, seen)
+		} else {
+			to, err = putName(ctx, p, file, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, copying{
+			begin:   func() *files.Transfer { return p.PutFile(file, to, cfg) },
+			explain: func(err error) error { return err },
+		})
+	}
+	return all, nil
+}
+
+// putName returns the name for a file: the given one, or one below a directory of the host.
+func putName(ctx context.Context, p *files.Peer, file, name string) (string, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	exports, err := p.List(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	var dirs []string
+	for _, x := range exports {
+		if x.Access&files.Write != 0 && (name == "" || name == x.Name) {
+			dirs = append(dirs, x.Name)
+		}
+	}
+	switch {
+	case len(dirs) == 1:
+		return path.Join(dirs[0], filepath.Base(abs)), nil
+	case name != "":
+		return name, nil
+	case len(dirs) == 0:
+		return "", explain(files.ErrDenied, "the host accepts no files; it needs: ibverbx serve --write DIR")
+	}
+	return "", fmt.Errorf("%s: name its directory on the host: %s", file, strings.Join(dirs, ", "))
+}

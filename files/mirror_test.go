@@ -1,0 +1,201 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+// paths returns the sorted paths in a directory.
+func paths(t testing.TB, dir string) (list []string) {
+	t.Helper()
+	wantOK(t, "WalkDir", filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if rel, _ := filepath.Rel(dir, name); rel != "." {
+			list = append(list, filepath.ToSlash(rel))
+		}
+		return err
+	}))
+	slices.Sort(list)
+	return list
+}
+
+func wantPaths(t testing.TB, dir, want string) {
+	t.Helper()
+	if got := strings.Join(paths(t, dir), " "); got != want {
+		t.Errorf("%s has %q, want %q", dir, got, want)
+	}
+}
+
+// TestDelete: Delete removes the entries that the source lacks, also in read-only directories, but no excluded ones and nothing behind
+// symbolic links. Directories keep the times of the source.
+func TestDelete(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		outside := t.TempDir()
+		writeFile(t, filepath.Join(outside, "f"), nil)
+		for _, name := range []string{"a", "d/b", "e/f/g"} {
+			writeFile(t, filepath.Join(from, name), []byte(name))
+			writeFile(t, filepath.Join(to, name), []byte(name))
+		}
+		for _, name := range []string{"0", "d/0", "d/x/y/z", "d/x/keep.o", "e/f/h", "e/f/i/j", "z/z", ".g.ibx-partial"} {
+			writeFile(t, filepath.Join(to, name), nil)
+		}
+		wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(to, "e/link")))
+		for _, name := range []string{filepath.Join(from, "e/f"), filepath.Join(to, "e/f")} {
+			wantOK(t, "Chmod", os.Chmod(name, 0o500))
+			t.Cleanup(func() { wantOK(t, "Chmod", os.Chmod(name, 0o700)) })
+		}
+		wantOK(t, "Chtimes", os.Chtimes(filepath.Join(from, "e/f"), someDay, someDay))
+		before := paths(t, to)
+		cfg := TransferConfig{Delete: true, DryRun: true, Filter: []string{"- *.o"}}
+		for cfg.DryRun = true; ; cfg.DryRun = false {
+			s, err := copyTo(cfg)
+			wantOK(t, "copy", err)
+			if s.Deleted != 10 || s.Unchanged != 3 {
+				t.Errorf("dry run %v: Status() = %+v, want 10 deleted and 3 unchanged", cfg.DryRun, s)
+			}
+			if !cfg.DryRun {
+				break
+			}
+			wantPaths(t, to, strings.Join(before, " "))
+		}
+		wantPaths(t, to, ".g.ibx-partial a d d/b d/x d/x/keep.o e e/f e/f/g")
+		wantPaths(t, outside, "f")
+		if info, err := os.Stat(filepath.Join(to, "e/f")); err != nil || info.Mode().Perm() != 0o500 || !info.ModTime().Equal(someDay) {
+			t.Errorf("the directory has %v (%v), want mode and time of the source", info, err)
+		}
+	})
+}
+
+// TestDeleteAfterFailedListing: Delete removes no entry if a source directory cannot be listed, or the listing is malformed.
+func TestDeleteAfterFailedListing(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/a", 1, 1)
+	d.write(t, "t/d/b", 1, 1)
+	for _, name := range []string{"a", "d/b", "d/c", "x"} {
+		writeFile(t, filepath.Join(d.to, name), nil)
+	}
+	for what, lie := range map[string]func(m *fileTreed){
+		"a directory not readable": func(m *fileTreed) { m.steps, m.steps[1].failed = m.steps[:2], "no" },
+		"entries out of order":     func(m *fileTreed) { m.steps = append(m.steps, m.steps[0]) },
+	} {
+		d.here.heard = func(m any) {
+			if m, ok := m.(*fileTreed); ok {
+				lie(m)
+			}
+		}
+		if err := d.peer.GetFile("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)); err == nil {
+			t.Errorf("%s: got no error", what)
+		}
+		wantPaths(t, d.to, "a d d/b d/c x")
+	}
+}
+
+// TestDryRun: a dry run leaves the destination unchanged and counts the files that the transfer would move or delete. The destination may be missing.
+func TestDryRun(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		for _, name := range []string{"a", "d/b"} {
+			writeFile(t, filepath.Join(from, name), []byte(name))
+		}
+		wantOK(t, "Symlink", os.Symlink("a", filepath.Join(from, "link")))
+		dry := func(sent, unchanged int64) {
+			t.Helper()
+			s, err := copyTo(TransferConfig{DryRun: true, Delete: true})
+			wantOK(t, "a dry run", err)
+			if s.Sent != sent || s.Unchanged != unchanged || s.Deleted != 0 {
+				t.Errorf("Status() = %+v, want %d sent and %d unchanged", s, sent, unchanged)
+			}
+		}
+		dry(3, 0)
+		if _, err := os.Lstat(to); !os.IsNotExist(err) {
+			t.Errorf("Lstat: got %v, want that the destination does not exist", err)
+		}
+		_, err := copyTo(TransferConfig{})
+		wantOK(t, "copy", err)
+		writeFile(t, filepath.Join(to, "a"), []byte("another"))
+		dry(1, 2)
+		wantBytes(t, filepath.Join(to, "a"), []byte("another"))
+	})
+}
+
+// TestDryRunOfFile: DryRun of a single file is refused.
+func TestDryRunOfFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	d.write(t, "f", 1, 1)
+	wantErr(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{DryRun: true}).Wait(soon(t)), verbs.ErrInvalid)
+	wantErr(t, "PutFile", d.peer.PutFile(filepath.Join(d.dir, "f"), "d/g", TransferConfig{DryRun: true}).Wait(soon(t)), verbs.ErrInvalid)
+	wantPaths(t, d.to, "")
+	wantPaths(t, d.dir, "f")
+	d.noneOpen(t)
+}
+
+// TestFilter: rules decide what is listed and transferred. Excluded directories are not read.
+func TestFilter(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		for _, name := range []string{"a.o", "a.c", "d/a.c", "d/a.o", "e/d/a.c", "e/keep.o"} {
+			writeFile(t, filepath.Join(from, name), []byte(name))
+		}
+		s, err := copyTo(TransferConfig{Filter: []string{"+ keep.*", "- *.o", "- /d/"}})
+		wantOK(t, "copy", err)
+		wantPaths(t, to, "a.c e e/d e/d/a.c e/keep.o")
+		if s.Sent != 3 || s.Total != s.Bytes {
+			t.Errorf("Status() = %+v, want 3 files", s)
+		}
+		_, err = copyTo(TransferConfig{Filter: []string{"*.o"}})
+		wantErr(t, "a rule without a sign", err, verbs.ErrInvalid)
+	})
+}
+
+// TestStat describes files and directories, and only names that the peer serves.
+func TestStat(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "a/f", 10, 1)
+	for name, want := range map[string]fs.FileMode{"d": fs.ModeDir, "d/a": fs.ModeDir, "d/a/f": 0} {
+		info, err := d.peer.Stat(soon(t), name)
+		wantOK(t, "Stat", err)
+		if info.Name != name || info.Mode.Type() != want || want == 0 && (info.Size != 10 || !info.ModTime.Equal(someDay)) {
+			t.Errorf("Stat(%q) = %+v", name, info)
+		}
+	}
+	for _, name := range []string{"", "d/b", "e", "d/..", "../d"} {
+		_, err := d.peer.Stat(soon(t), name)
+		wantErr(t, "Stat of "+name, err, ErrNotFound)
+	}
+	d.noneOpen(t)
+}
+
+// TestDeleteBelowLeftOutDirectory: Delete removes no entry if any directory cannot be listed, even one below an omitted parent.
+func TestDeleteBelowLeftOutDirectory(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/d/sub/f", 1, 1)
+	writeFile(t, filepath.Join(d.to, "d"), nil)
+	writeFile(t, filepath.Join(d.to, "x"), nil)
+	d.here.heard = func(m any) {
+		if m, ok := m.(*fileTreed); ok {
+			m.steps, m.steps[1].failed = m.steps[:2], "no"
+		}
+	}
+	wantErr(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)), ErrIncomplete)
+	wantPaths(t, d.to, "d x")
+}
+
+// TestDryRunOfOfferedFile: a peer's dry run of a single file is refused, and its file closed.
+func TestDryRunOfOfferedFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Write)
+	writeFile(t, filepath.Join(d.to, "f"), []byte("f"))
+	x := &Export{engine: d.here.Engine, cfg: ExportConfig{Name: secret(), Path: filepath.Join(d.to, "f")}, offered: &offered{peer: d.peer, counts: &counts{}}}
+	wantOK(t, "publish", errors.Join(x.open(), d.here.publish(x)))
+	put, ctx := d.peer.begin("put", "d/f")
+	if err := put.offer(ctx, x, "d/f", TransferConfig{DryRun: true}); err == nil {
+		t.Error("a dry run of a file: got no error")
+	}
+	put.Cancel()
+	wantPaths(t, d.dir, "")
+	(&depot{there: d.here}).noneOpen(t)
+	wantOK(t, "Close", x.Close())
+}

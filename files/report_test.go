@@ -1,0 +1,181 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"ibverbx/internal/chunk"
+)
+
+// operations collects the Operations of an Engine.
+type operations struct {
+	mu  sync.Mutex
+	all []Operation
+}
+
+func (o *operations) add(one Operation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, one)
+}
+
+// take waits for n operations and returns them, sorted by name.
+func (o *operations) take(t *testing.T, n int) []Operation {
+	t.Helper()
+	eventually(t, "the operations are reported", func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return len(o.all) >= n
+	})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.all
+	o.all = nil
+	slices.SortFunc(all, func(a, b Operation) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	if len(all) != n {
+		t.Errorf("%d operations, want %d: %+v", len(all), n, all)
+	}
+	return all
+}
+
+func (o *operations) want(t *testing.T, op, name string, bytes int64, err error) {
+	t.Helper()
+	one := o.take(t, 1)[0]
+	if one.Op != op || one.Name != name || one.Bytes != bytes || !errors.Is(one.Err, err) || (err == nil) != (one.Err == nil) {
+		t.Errorf("got %+v, want %s of %s, %d bytes, %v", one, op, name, bytes, err)
+	}
+	if one.Peer.Identity().Name != "here" || one.Start.IsZero() || one.Duration < 0 {
+		t.Errorf("%s of %s: peer %v, start %v, duration %v, want here and times", op, name, one.Peer, one.Start, one.Duration)
+	}
+}
+
+// reporting returns a depot whose Export "d" has the given access. Its two sides report their operations to there and here.
+func reporting(t *testing.T, access Access, there, here *operations) *depot {
+	t.Helper()
+	n := memoryNetwork(2)
+	d := &depot{dir: t.TempDir(), to: t.TempDir()}
+	d.there = n.start(t, hostConfig{name: "there", engine: Config{
+		OnOperation: there.add, Exports: []ExportConfig{{Name: "d", Path: d.dir, DefaultAccess: access}},
+	}})
+	d.here = n.start(t, hostConfig{name: "here", engine: Config{OnOperation: here.add}})
+	d.peer = d.here.to(d.there)
+	return d
+}
+
+// TestOperationsAndStats: the owner of an Export learns of every file that a peer reads and writes, and of refused and aborted ones. Both
+// Engines count files and bytes.
+func TestOperationsAndStats(t *testing.T) {
+	const size = 3*chunk.Size + 100
+	var ops, mine operations
+	d := reporting(t, Read|Write, &ops, &mine)
+	want := d.write(t, "f", size, 1)
+	dest := filepath.Join(d.to, "f")
+	get := func(name string) error { return d.peer.GetFile(name, d.to, TransferConfig{}).Wait(soon(t)) }
+
+	wantOK(t, "GetFile", get("d/f"))
+	wantFile(t, dest, want)
+	ops.want(t, "get", "d/f", size, nil)
+
+	want[2*chunk.Size] ^= 1 // one of the four chunks
+	wantOK(t, "WriteFile", os.WriteFile(dest, want, 0o600))
+	want[2*chunk.Size] ^= 1
+	wantOK(t, "GetFile", get("d/f"))
+	wantFile(t, dest, want)
+	ops.want(t, "get", "d/f", chunk.Size, nil)
+
+	wantErr(t, "GetFile", get("d/none"), ErrNotFound)
+	one := ops.take(t, 1)[0]
+	if one.Op != "get" || one.Name != "d/none" || one.Err == nil {
+		t.Errorf("a refused request is reported as %+v, want its name and an error", one)
+	}
+
+	wantOK(t, "PutFile", d.peer.PutFile(dest, "d/put", TransferConfig{}).Wait(soon(t)))
+	ops.want(t, "put", "d/put", size, nil)
+	wantErr(t, "PutFile", d.peer.PutFile(dest, "e/put", TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	ops.want(t, "put", "e/put", 0, ErrNotFound)
+
+	wantOK(t, "Mkdir", os.MkdirAll(filepath.Join(d.to, "tree", "sub"), 0o700))
+	wantOK(t, "WriteFile", os.WriteFile(filepath.Join(d.to, "tree", "a"), []byte("a"), 0o600))
+	wantOK(t, "WriteFile", os.WriteFile(filepath.Join(d.to, "tree", "sub", "b"), []byte("bb"), 0o600))
+	wantOK(t, "PutFile", d.peer.PutFile(filepath.Join(d.to, "tree"), "d/tree", TransferConfig{}).Wait(soon(t)))
+	tree := ops.take(t, 2)
+	if tree[0].Name != "d/tree/a" || tree[0].Bytes != 1 || tree[1].Name != "d/tree/sub/b" || tree[1].Bytes != 2 {
+		t.Errorf("a directory is reported as %+v, want its two files", tree)
+	}
+
+	here, there := d.here.Stats(), d.there.Stats()
+	if want := (Stats{FilesReceived: 2, FilesResumed: 1, FilesSent: 3, BytesReceived: size + chunk.Size, BytesReused: size - chunk.Size, BytesSent: size + 3}); here != want {
+		t.Errorf("Stats of the client: got %+v, want %+v", here, want)
+	}
+	if want := (Stats{FilesReceived: 3, FilesSent: 2, BytesReceived: size + 3, BytesSent: size + chunk.Size}); there != want {
+		t.Errorf("Stats of the owner: got %+v, want %+v", there, want)
+	}
+}
+
+// TestAbortedOperation: a file that a peer gives up is reported as incomplete.
+func TestAbortedOperation(t *testing.T) {
+	var ops, mine operations
+	d := reporting(t, Read, &ops, &mine)
+	d.write(t, "f", 2*chunk.Size, 1)
+	l, from := d.opening(t, "d/f")
+	_, err := l.done(context.Background(), from)
+	if err == nil {
+		t.Error("a file that was not read has a digest, want an error")
+	}
+	from.release()
+	ops.want(t, "get", "d/f", 0, errUnread)
+	if s := d.there.Stats(); s.FilesSent != 0 {
+		t.Errorf("Stats: got %+v, want no file sent", s)
+	}
+}
+
+// TestOperationsOfOfferedTree: only the side that stores an upload reports its files, including a large one that it cannot open.
+func TestOperationsOfOfferedTree(t *testing.T) {
+	var ops, mine operations
+	d := reporting(t, Write, &ops, &mine)
+	writeFile(t, filepath.Join(d.to, "large"), make([]byte, chunk.Size))
+	d.there.heard = func(m any) {
+		if _, ok := m.(*fileTreed); ok {
+			wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "large")))
+		}
+	}
+	wantErr(t, "PutFile", d.peer.PutFile(d.to, "d/t", TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	ops.want(t, "put", "d/t/large", 0, ErrNotFound)
+	if s := d.there.Stats(); s.FilesFailed != 1 {
+		t.Errorf("Stats() = %+v, want 1 failed file", s)
+	}
+	// Names of uploads are secret, also once they are withdrawn.
+	_, err := d.there.named("here").Stat(soon(t), secret())
+	wantErr(t, "Stat", err, ErrNotFound)
+	wantErr(t, "GetFile", d.there.named("here").GetFile(secret()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "GetFile", d.there.named("here").GetFile("put-1/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	if all := mine.take(t, 1); len(all) != 1 || all[0].Name != "put-1/f" {
+		t.Errorf("the offering side reports %+v, want only the request for an unknown name", all)
+	}
+}
+
+// TestStatIsNoOperation: Stat is not reported, and leaves no file open.
+func TestStatIsNoOperation(t *testing.T) {
+	var ops, mine operations
+	d := reporting(t, Read, &ops, &mine)
+	d.write(t, "f", 10, 1)
+	_, err := d.peer.Stat(soon(t), "d/f")
+	wantOK(t, "Stat", err)
+	_, err = d.peer.Stat(soon(t), "d/none")
+	wantErr(t, "Stat", err, ErrNotFound)
+	d.noneOpen(t)
+	wantErr(t, "GetFile", d.peer.GetFile("d/last", d.to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	if all := ops.take(t, 1); len(all) != 1 || all[0].Name != "d/last" {
+		t.Errorf("reported are %+v, want only the request for d/last", all)
+	}
+}

@@ -1,0 +1,159 @@
+package chunk
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// Extra is a directory of a Tree with local names that the peer's tree lacks.
+type Extra struct {
+	// Path is the path of the directory, "." for the top.
+	Path string
+	// Entry has the directory's final attributes.
+	Entry Entry
+	Names []string
+}
+
+// Names returns the sorted local names in a directory, at most limit, without temporary and partial files.
+func (d *Dir) Names(limit int) ([]string, error) {
+	if d.root == nil {
+		return nil, nil
+	}
+	return readNames(d.root, ".", limit)
+}
+
+// Attributes returns the final attributes of the directory.
+func (d *Dir) Attributes() Entry { return d.entry }
+
+// Remove removes local entries and their contents, except paths for which keep returns true, and returns the number of
+// removed entries. It never follows a symbolic link. In a dry run, it only counts. All directories must have been released.
+func (t *Tree) Remove(x *Extra, keep func(path string, dir bool) bool) (removed int64, err error) {
+	root, err := t.openPath(x.Path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if root != t.root {
+			err = errors.Join(err, root.Close())
+		}
+	}()
+	r := remover{keep: keep, dryRun: t.cfg.DryRun}
+	prefix := ""
+	if x.Path != "." {
+		prefix = x.Path + "/"
+	}
+	if !r.dryRun && x.Entry.Mode.Perm()&0o700 != 0o700 {
+		if err := root.Chmod(".", x.Entry.Mode.Perm()|0o700); err != nil {
+			return 0, err
+		}
+	}
+	var errs []error
+	for _, name := range x.Names {
+		_, err := r.remove(root, name, prefix+name)
+		errs = append(errs, err)
+	}
+	if !r.dryRun {
+		errs = append(errs, t.restore(root, x))
+	}
+	return r.removed, errors.Join(errs...)
+}
+
+// restore sets the attributes of a directory after a change, and flushes it.
+func (t *Tree) restore(dir *os.Root, x *Extra) error {
+	d, e := &Dir{}, &x.Entry
+	if x.Path == "." {
+		d = t.top
+	}
+	info, err := dir.Stat(".")
+	if err == nil && info.Mode().Perm() != e.Mode.Perm() {
+		err = dir.Chmod(".", e.Mode.Perm())
+	}
+	if err == nil {
+		err = d.setTime(dir, e.ModTime)
+	}
+	if err != nil {
+		return err
+	}
+	if t.cfg.Sync == SyncBatch {
+		return syncDir(dir, ".")
+	}
+	return nil
+}
+
+// openPath opens a directory of the tree, without following symbolic links.
+func (t *Tree) openPath(path string) (dir *os.Root, err error) {
+	dir = t.root
+	if path == "." {
+		return dir, nil
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		next, err := OpenDir(dir, name)
+		if dir != t.root {
+			err = errors.Join(err, dir.Close())
+		}
+		if err != nil {
+			return nil, err
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// remover removes entries that keep does not protect.
+type remover struct {
+	keep    func(path string, dir bool) bool
+	dryRun  bool
+	removed int64
+}
+
+// remove removes an entry, and reports whether it or some of its contents are kept.
+func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error) {
+	info, err := dir.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return true, err
+	case r.keep(path, info.IsDir()):
+		return true, nil
+	}
+	if info.IsDir() {
+		if kept, err = r.empty(dir, name, path, info); kept || err != nil {
+			return true, err
+		}
+	}
+	if !r.dryRun {
+		if err := dir.Remove(name); err != nil {
+			return true, err
+		}
+	}
+	r.removed++
+	return false, nil
+}
+
+// empty removes the contents of a directory.
+func (r *remover) empty(dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
+	if !r.dryRun && info.Mode().Perm()&0o700 != 0o700 {
+		if err := dir.Chmod(name, 0o700); err != nil {
+			return true, err
+		}
+	}
+	sub, err := openDir(dir, name, info)
+	if err != nil {
+		return true, err
+	}
+	d, err := sub.Open(".")
+	if err != nil {
+		return true, errors.Join(err, sub.Close())
+	}
+	names, err := d.Readdirnames(-1)
+	errs := []error{err, d.Close()}
+	for _, name := range names {
+		k, err := r.remove(sub, name, path+"/"+name)
+		kept = kept || k
+		errs = append(errs, err)
+	}
+	return kept, errors.Join(append(errs, sub.Close())...)
+}

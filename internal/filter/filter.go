@@ -1,0 +1,191 @@
+// Package filter includes and excludes paths of a directory tree, by rules with the meaning of rsync's.
+//
+// A rule is "- PATTERN" or "+ PATTERN". The first rule with a matching pattern excludes or includes a path; without one,
+// the path is included. The contents of an excluded directory are excluded.
+//
+// In a pattern, * matches any characters except slashes, ** any characters, ? one character except a slash, [a-z] one of a
+// set, and a backslash makes the next character literal. A pattern that begins with a slash matches from the top of the
+// tree. Otherwise a pattern with a slash or ** matches at the end of a path, and one without either matches the last
+// element. A pattern that ends in a slash matches directories only. One that ends in /*** matches a directory and all its
+// contents.
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxLen is the maximum length of all rules in bytes, including one byte per rule.
+const MaxLen = 64 << 10
+
+// ErrRule means that a rule is invalid.
+var ErrRule = errors.New("want - PATTERN or + PATTERN")
+
+// Filter is a list of rules. The zero value includes everything. It is safe for concurrent use.
+type Filter struct{ rules []rule }
+
+type rule struct {
+	include bool
+	pattern string
+	// dirs is set for directories only, top for paths from the top of the tree, whole for paths rather than last elements.
+	dirs, top, whole bool
+}
+
+// New returns the Filter of a list of rules.
+func New(rules []string) (f Filter, err error) {
+	size := 0
+	for _, text := range rules {
+		if size += len(text) + 1; size > MaxLen {
+			return Filter{}, fmt.Errorf("the rules have more than %d bytes", MaxLen)
+		}
+		if len(text) < 3 || text[1] != ' ' || text[0] != '-' && text[0] != '+' || strings.ContainsAny(text, "\n\x00") {
+			return Filter{}, fmt.Errorf("filter rule %q: %w", text, ErrRule)
+		}
+		f.rules = append(f.rules, parse(text[0] == '+', text[2:]))
+	}
+	return f, nil
+}
+
+func parse(include bool, pattern string) rule {
+	r := rule{include: include}
+	pattern, r.top = strings.CutPrefix(pattern, "/")
+	if !strings.HasSuffix(pattern, "***") {
+		pattern, r.dirs = strings.CutSuffix(pattern, "/")
+	}
+	r.pattern = pattern
+	r.whole = r.top || strings.Contains(pattern, "/") || strings.Contains(pattern, "**")
+	return r
+}
+
+// Empty reports whether the Filter includes everything.
+func (f *Filter) Empty() bool { return len(f.rules) == 0 }
+
+// Excludes reports whether a rule excludes a path, which is relative to the top of the tree and uses slashes. The caller
+// has checked its directories.
+func (f *Filter) Excludes(path string, dir bool) bool {
+	for i := range f.rules {
+		if r := &f.rules[i]; r.matches(path, dir) {
+			return !r.include
+		}
+	}
+	return false
+}
+
+func (r *rule) matches(path string, dir bool) bool {
+	if r.dirs && !dir {
+		return false
+	}
+	if !r.whole {
+		path = path[strings.LastIndexByte(path, '/')+1:]
+	}
+	if base, all := strings.CutSuffix(r.pattern, "/***"); all && dir && r.anywhere(base, path) {
+		return true
+	}
+	return r.anywhere(r.pattern, path)
+}
+
+// anywhere matches a pattern with a path, or with its end unless the pattern is for paths from the top.
+func (r *rule) anywhere(pattern, path string) bool {
+	if match(pattern, path) || !r.top && strings.HasPrefix(pattern, "**") && match(pattern, "/"+path) { // **/a matches a
+		return true
+	}
+	for i := 0; r.whole && !r.top && i < len(path); i++ {
+		if path[i] == '/' && match(pattern, path[i+1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// match matches a pattern with a whole string. Its time is at most the product of both lengths.
+func match(pattern, s string) bool {
+	// at[i] is set if the pattern so far can match s[:i].
+	at, next := make([]bool, len(s)+1), make([]bool, len(s)+1)
+	at[0] = true
+	for pattern != "" {
+		token, n := pattern[0], 1
+		literal := !strings.ContainsRune("*?[", rune(token))
+		if token == '\\' && len(pattern) > 1 {
+			token, n = pattern[1], 2
+		}
+		clear(next)
+		switch {
+		case !literal && token == '*':
+			for n < len(pattern) && pattern[n] == '*' {
+				n++
+			}
+			star(at, next, s, n > 1)
+		case !literal && token == '?':
+			step(at, next, s, func(c byte) bool { return c != '/' })
+		case !literal && token == '[' && class(pattern) > 0:
+			n = class(pattern)
+			set := pattern[1 : n-1]
+			step(at, next, s, func(c byte) bool { return c != '/' && inClass(set, c) })
+		default:
+			step(at, next, s, func(c byte) bool { return c == token })
+		}
+		pattern = pattern[n:]
+		at, next = next, at
+	}
+	return at[len(s)]
+}
+
+// star advances all positions over any characters.
+func star(at, next []bool, s string, slashes bool) {
+	on := false
+	for i := range next {
+		if on = on || at[i]; on {
+			next[i] = true
+		}
+		if i < len(s) && s[i] == '/' && !slashes {
+			on = false
+		}
+	}
+}
+
+// step advances all positions over one character.
+func step(at, next []bool, s string, accepts func(c byte) bool) {
+	for i := range len(s) {
+		next[i+1] = at[i] && accepts(s[i])
+	}
+}
+
+// class returns the length of the set at the start of a pattern, 0 if it is not closed.
+func class(pattern string) int {
+	for i := 1; i < len(pattern); i++ {
+		switch {
+		case pattern[i] == '\\':
+			i++
+		case pattern[i] == ']' && i > 1 && (i > 2 || pattern[1] != '!' && pattern[1] != '^'):
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// inClass reports whether a set, without its brackets, has a character.
+func inClass(set string, c byte) bool {
+	negated := set != "" && (set[0] == '!' || set[0] == '^')
+	if negated {
+		set = set[1:]
+	}
+	found := false
+	for set != "" {
+		var low, high byte
+		low, set = member(set)
+		if high = low; len(set) > 1 && set[0] == '-' {
+			high, set = member(set[1:])
+		}
+		found = found || low <= c && c <= high
+	}
+	return found != negated
+}
+
+// member cuts the first character from a set.
+func member(set string) (c byte, rest string) {
+	if set[0] == '\\' && len(set) > 1 {
+		set = set[1:]
+	}
+	return set[0], set[1:]
+}
