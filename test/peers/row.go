@@ -20,7 +20,7 @@ type row struct {
 	// Bar is the ratio that a change must not miss, Aim the one to reach. Zero means none.
 	Bar float64 `json:"bar,omitempty"`
 	Aim float64 `json:"aim,omitempty"`
-	// Lower says that less is better, as for times: bar and aim are then upper limits.
+	// Lower is set if less is better, as for times: bar and aim are then upper limits.
 	Lower bool `json:"lower_is_better"`
 	// Best makes figures the best of all rounds, not their median.
 	Best bool `json:"best,omitempty"`
@@ -30,7 +30,7 @@ type row struct {
 	// Ratio is Ours by Theirs.
 	Ratio  float64   `json:"ratio,omitempty"`
 	Rounds []reading `json:"rounds,omitempty"`
-	// Problem says why the row has no figures.
+	// Problem is the reason for missing figures.
 	Problem string `json:"problem,omitempty"`
 
 	ours, theirs side
@@ -42,7 +42,7 @@ type reading struct {
 	Theirs float64 `json:"theirs,omitempty"`
 }
 
-// missing is the error of a peer that is not installed.
+// missing reports that a peer is not installed.
 type missing struct{ program, pkg string }
 
 func (m *missing) Error() string {

@@ -93,6 +93,10 @@ func (b *bench) overUDP() (all []row) {
 		all = append(all, row{
 			Work: "UDP sealed, one QP, loopback, WRITE " + size(n), Unit: "GB/s", Peer: "Go TLS", Bar: 1.3, Aim: 1.5,
 			ours: b.perf2(gbps, "--link udp", write), theirs: b.pair("tls", n),
+		}, row{
+			Work: "UDP plain, full ICRC, in process, WRITE " + size(n), Unit: "MB/s", Peer: "Go TCP", Bar: 0.82, Aim: 0.9,
+			ours:   b.benchmark("", "./softnic", "^BenchmarkUDPWriteFull$/size="+size(n), "MB/s"),
+			theirs: b.benchmark("", "./softnic", "^BenchmarkTCP$/size="+size(n), "MB/s"),
 		})
 	}
 	return all
@@ -143,10 +147,28 @@ func (b *bench) engine() (all []row) {
 }
 
 func (b *bench) rest() []row {
-	return []row{
+	return append(b.trees(), []row{
 		{Work: "node, 1,000 idle peers", Unit: "% of a core", Bar: 0.5, Aim: 0.2, Lower: true, ours: b.benchmark("", "./node", "BenchmarkIdlePeers/ready", "%core", "-test.benchtime=1x")},
 		{Work: "node, 1,000 parked peers", Unit: "% of a core", Lower: true, ours: b.benchmark("", "./node", "BenchmarkIdlePeers/parked", "%core", "-test.benchtime=1x")},
-		{Work: "get of 2,000 files of 20 KB", Unit: "s", Peer: "rsync daemon", Lower: true, ours: b.get(false), theirs: b.rsync(false)},
-		{Work: "get of 2,000 unchanged files", Unit: "s", Peer: "rsync daemon", Lower: true, ours: b.get(true), theirs: b.rsync(true)},
+	}...)
+}
+
+// trees compares copies of a directory of 10,000 files of 20 KB.
+func (b *bench) trees() (all []row) {
+	for _, c := range []struct {
+		work         string
+		bar, aim     float64
+		ours, theirs side
+	}{
+		{"unchanged", 5, 2, b.get(unchanged), b.rsync(unchanged)},
+		{"one changed", 6, 2.4, b.get(oneChanged), b.rsync(oneChanged)},
+		{"first time, no sync", 1.25, 0.8, b.get(nothingThere, "--sync", "never"), b.rsync(nothingThere)},
+		{"first time, on disk", 1, 0.8, b.get(nothingThere), b.rsync(nothingThere, "--fsync")},
+	} {
+		all = append(all, row{
+			Work: "get of 10,000 files of 20 KB, " + c.work, Unit: "s", Peer: "rsync daemon", Bar: c.bar, Aim: c.aim, Lower: true,
+			ours: c.ours, theirs: c.theirs,
+		})
 	}
+	return all
 }

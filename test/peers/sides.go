@@ -203,7 +203,7 @@ func (b *bench) memcpy(size int) side {
 	}
 }
 
-// installed returns an error that names the Debian package of a program that is absent.
+// installed returns an error that names the Debian package of a missing program.
 func installed(program, pkg string) error {
 	if _, err := exec.LookPath(program); err != nil {
 		return &missing{program, pkg}

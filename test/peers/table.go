@@ -69,7 +69,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// origin says where and when results were measured.
+// origin identifies a measurement: time, commit and machine.
 type origin struct {
 	Time    time.Time `json:"time"`
 	Commit  string    `json:"commit"` // "+" behind it means that files have changed since

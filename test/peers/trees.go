@@ -11,8 +11,17 @@ import (
 )
 
 const (
-	treeFiles = 2000
+	treeFiles = 10_000
 	treeSize  = 20_000
+)
+
+// situation is the state of the copy before the measured run.
+type situation uint8
+
+const (
+	nothingThere situation = iota
+	unchanged
+	oneChanged // in the copy
 )
 
 // tree returns a directory with many small files, made on first use.
@@ -25,7 +34,7 @@ func (b *bench) tree() (string, error) {
 	old := time.Now().Add(-time.Hour) // so that a comparison by time trusts them
 	for i := range treeFiles {
 		copy(content, fmt.Sprint("file ", i))
-		name := filepath.Join(dir, fmt.Sprintf("d%02d", i%20), fmt.Sprint("f", i))
+		name := filepath.Join(dir, fmt.Sprintf("d%02d", i%100), fmt.Sprint("f", i))
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return "", err
 		}
@@ -39,9 +48,9 @@ func (b *bench) tree() (string, error) {
 	return dir, nil
 }
 
-// copied runs a command that copies the tree to a directory, named by its last argument, and returns the seconds of
-// the first run, or if again is set, of a second one that finds nothing changed.
-func (b *bench) copied(ctx context.Context, again bool, args ...string) (_ float64, err error) {
+// copied runs a command that copies the tree to a directory, named by its last argument, and returns its seconds in a
+// situation.
+func (b *bench) copied(ctx context.Context, before situation, args ...string) (_ float64, err error) {
 	to, err := os.MkdirTemp(b.dir, "copy")
 	if err != nil {
 		return 0, err
@@ -54,15 +63,20 @@ func (b *bench) copied(ctx context.Context, again bool, args ...string) (_ float
 		if _, err := output(ctx, exec.CommandContext(ctx, args[0], args[1:]...)); err != nil {
 			return 0, err
 		}
-		if run == 0 && !again {
+		if run == 0 && before == nothingThere {
 			break
+		}
+		if run == 0 && before == oneChanged {
+			if err := os.WriteFile(filepath.Join(to, "tree", "d00", "f0"), []byte("changed"), 0o644); err != nil {
+				return 0, err
+			}
 		}
 	}
 	return time.Since(begin).Seconds(), nil
 }
 
-// get copies the tree with "ibverbx get".
-func (b *bench) get(again bool) side {
+// get copies the tree with "ibverbx get" and flags.
+func (b *bench) get(before situation, flags ...string) side {
 	return func(ctx context.Context) (float64, error) {
 		dir, err := b.tree()
 		if err != nil {
@@ -71,13 +85,14 @@ func (b *bench) get(again bool) side {
 		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
 		return serving(server, "listening on ", func(addr string) (float64, error) {
 			addr, _, _ = strings.Cut(addr, ",")
-			return b.copied(ctx, again, b.tool, "get", "--token-file", b.token, strings.Fields(addr)[0], "tree")
+			args := append([]string{b.tool, "get", "--token-file", b.token}, flags...)
+			return b.copied(ctx, before, append(args, strings.Fields(addr)[0], "tree")...)
 		})
 	}
 }
 
-// rsync copies the tree from an rsync daemon, with fsync as get does it.
-func (b *bench) rsync(again bool) side {
+// rsync copies the tree from an rsync daemon with "rsync -a" and flags.
+func (b *bench) rsync(before situation, flags ...string) side {
 	return func(ctx context.Context) (float64, error) {
 		if err := installed("rsync", "rsync"); err != nil {
 			return 0, err
@@ -96,7 +111,7 @@ func (b *bench) rsync(again bool) side {
 		}
 		server := exec.CommandContext(ctx, "rsync", "--daemon", "--no-detach", "--address", "127.0.0.1", "--port", port, "--config", config, "--log-file=/dev/stdout")
 		return serving(server, "rsyncd version", func(string) (float64, error) {
-			return b.copied(ctx, again, "rsync", "-a", "--fsync", "rsync://127.0.0.1:"+port+"/tree/")
+			return b.copied(ctx, before, append(append([]string{"rsync", "-a"}, flags...), "rsync://127.0.0.1:"+port+"/tree/")...)
 		})
 	}
 }

@@ -110,7 +110,7 @@ var arrows = map[string][]string{
 	"transfer":           {".", "verbs", "node", "internal/service", "internal/rpc", "pure"},
 	"files":              {".", "verbs", "node", "transfer", "internal/service", "internal/rpc", "pure"},
 	"stream":             {".", "verbs", "bootstrap", "node", "internal/service", "pure"},
-	"metrics":            {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer", "node", "stream"},
+	"metrics":            {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer", "node", "stream", "transfer", "files"},
 	"dropin":             {"softnic", "verbs", "pure"},
 	"cmd":                {"all"},
 	"examples":           {"all"},
