@@ -57,8 +57,8 @@ cross:
 fmt: $(LINT)
 	$(LINT) fmt
 
-lint: $(LINT)
-	$(LINT) run ./...
+lint: $(LINT) # without -trimpath, with which the output of cgo in the build cache can name a clone that is gone
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" $(LINT) run ./...
 
 $(LINT):
 	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
