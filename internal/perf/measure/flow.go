@@ -240,13 +240,14 @@ func (f *flow) done() int64 {
 	return f.completed
 }
 
-// postAll posts at most one chain per queue.
+// postAll posts at most plan.round chains per queue.
 func (f *flow) postAll() error {
 	if f.posting == 0 {
 		return nil
 	}
 	for i := range f.queues {
-		if q := &f.queues[i]; q.left > 0 && q.inFlight < f.window {
+		q := &f.queues[i]
+		for n := max(1, f.round); n > 0 && q.left > 0 && q.inFlight < f.window; n-- {
 			if err := f.post(q); err != nil {
 				return err
 			}

@@ -217,7 +217,7 @@ func TestRollingWaitsForCompare(t *testing.T) {
 	if err := errors.Join(r.poll(r.sides[1]), f.postAll()); err != nil {
 		t.Fatalf("poll and post: got %v, want no error", err)
 	}
-	if want := int64(f.depth() + f.chain); f.sent != want {
+	if want := int64(f.depth() + f.round*f.chain); f.sent != want {
 		t.Errorf("%d messages were sent when the target had been polled, want %d", f.sent, want)
 	}
 	if err := r.closers.Close(); err != nil {
