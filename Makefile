@@ -66,7 +66,7 @@ $(LINT):
 bench:
 	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx ./test/engine/traffic
 
-# ibverbx beside the programs that people would use instead: one table, and .cache/bench-peers.json. About 15 minutes
+# ibverbx beside the programs that people would use instead: one table, and .cache/bench-peers.json. About ten minutes
 # on an idle machine. go run ./test/peers -rows UDP measures a part.
 bench-peers:
 	$(GO) run ./test/peers
