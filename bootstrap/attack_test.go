@@ -28,11 +28,11 @@ func TestStrangerLearnsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t, tokenConfig())
 	c := secure(t, d.connect(t))
-	wireSend(t, c, framePreface, 0, preface{Version, AuthToken}.encode())
+	wireSend(t, c, framePreface, preface{Version, AuthToken}.encode())
 	if h, b := wireTake(t, c); h.typ != framePreface || !bytes.Equal(b, preface{Version, AuthToken}.encode()) {
 		t.Fatalf("the listener answers with type %d, %x, want a preface", h.typ, b)
 	}
-	wireSend(t, c, frameProof, 0, make([]byte, proofLen))
+	wireSend(t, c, frameProof, make([]byte, proofLen))
 	h, b := wireTake(t, c)
 	r, err := decodeRefusal(b)
 	if h.typ != frameRefusal || err != nil || r.code != refusedAuth {
@@ -143,9 +143,9 @@ func TestReplayedProof(t *testing.T) {
 		if err != nil {
 			t.Fatalf("proofs: got %v, want no error", err)
 		}
-		wireSend(t, in, framePreface, 0, preface{Version, AuthToken}.encode())
+		wireSend(t, in, framePreface, preface{Version, AuthToken}.encode())
 		wireTake(t, in)
-		wireSend(t, in, frameProof, 0, proof[:])
+		wireSend(t, in, frameProof, proof[:])
 		h, _ := wireTake(t, in)
 		return h
 	}
@@ -178,7 +178,7 @@ func TestWrongVersion(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t, plainConfig())
 	c := d.connect(t)
-	wireSend(t, c, framePreface, 0, preface{version: 9, auth: 200}.encode())
+	wireSend(t, c, framePreface, preface{version: 9, auth: 200}.encode())
 	h, b := wireTake(t, c)
 	if r, err := decodeRefusal(b); h.typ != frameRefusal || err != nil || !errors.Is(&r, ErrVersion) {
 		t.Errorf("version 9 is answered with type %d, %q, want a refusal for the version", h.typ, b)
@@ -353,7 +353,7 @@ func TestOtherProof(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	for _, auth := range []Auth{AuthCertificate, AuthNone} {
 		c := secure(t, d.connect(t))
-		wireSend(t, c, framePreface, 0, preface{Version, auth}.encode())
+		wireSend(t, c, framePreface, preface{Version, auth}.encode())
 		if h, _ := wireTake(t, c); h.typ != frameRefusal {
 			t.Errorf("proof by %v is answered with type %d, want a refusal", auth, h.typ)
 		}

@@ -196,9 +196,9 @@ func secure(t *testing.T, raw net.Conn) *tls.Conn {
 }
 
 // wireSend writes a frame.
-func wireSend(t *testing.T, c net.Conn, typ frameType, kind Kind, payload []byte) {
+func wireSend(t *testing.T, c net.Conn, typ frameType, payload []byte) {
 	t.Helper()
-	if _, err := c.Write(appendFrame(nil, typ, kind, payload)); err != nil {
+	if _, err := c.Write(appendFrame(nil, typ, 0, payload)); err != nil {
 		t.Fatalf("write a frame of type %d: got %v, want no error", typ, err)
 	}
 }
@@ -220,10 +220,10 @@ func wireTake(t *testing.T, c net.Conn) (header, []byte) {
 // wireMeet runs a dialer's handshake by hand, in plain text.
 func wireMeet(t *testing.T, c net.Conn) {
 	t.Helper()
-	wireSend(t, c, framePreface, 0, preface{Version, AuthNone}.encode())
+	wireSend(t, c, framePreface, preface{Version, AuthNone}.encode())
 	wireTake(t, c)
 	mine := hello{incarnation: 7, deadAfter: time.Minute, window: window}
-	wireSend(t, c, frameHello, 0, mine.encode())
+	wireSend(t, c, frameHello, mine.encode())
 	wireTake(t, c)
 }
 

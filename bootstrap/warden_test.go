@@ -246,12 +246,12 @@ func TestWrongProofsAreLimited(t *testing.T) {
 	var conns []*tls.Conn // all are ready before the first proof, so the proofs come within a moment
 	for range 30 {
 		c := secure(t, d.connect(t))
-		wireSend(t, c, framePreface, 0, preface{Version, AuthToken}.encode())
+		wireSend(t, c, framePreface, preface{Version, AuthToken}.encode())
 		wireTake(t, c)
 		conns = append(conns, c)
 	}
 	for _, c := range conns {
-		wireSend(t, c, frameProof, 0, make([]byte, proofLen))
+		wireSend(t, c, frameProof, make([]byte, proofLen))
 	}
 	codes := map[refusalCode]int{}
 	for _, c := range conns {

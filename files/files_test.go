@@ -254,7 +254,7 @@ func TestResumeOfSameDigest(t *testing.T) {
 func TestFileAcrossSessions(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 24*chunk.Size, 1)
-	get := func(event func()) (*Transfer, error) {
+	get := func(event func()) error {
 		met, resume := make(chan struct{}), make(chan struct{})
 		d.here.arrived = func(k int64, _ []byte) {
 			if k == 5 {
@@ -270,15 +270,15 @@ func TestFileAcrossSessions(t *testing.T) {
 		<-met
 		event()
 		close(resume)
-		return x, x.Wait(soon(t))
+		return x.Wait(soon(t))
 	}
-	_, err := get(func() { lose(d.peer) })
+	err := get(func() { lose(d.peer) })
 	wantOK(t, "GetFile across a lost session", err)
 	wantFile(t, filepath.Join(d.to, "f"), want)
-	_, err = get(func() { d.restart() })
+	err = get(func() { d.restart() })
 	wantOK(t, "GetFile across a restart", err)
 	wantFile(t, filepath.Join(d.to, "f"), want)
-	_, err = get(func() {
+	err = get(func() {
 		d.restart()
 		writeFile(t, filepath.Join(d.dir, "f"), make([]byte, 3))
 	})
@@ -303,7 +303,7 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 	if s := x.Status(); s.Bytes != chunks*chunk.Size || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v, want that everything was sent once", s)
 	}
-	if sent := d.there.named("here").Node().Stats().Counters.BytesWritten; sent > (chunks-stageSlots)*chunk.Size {
+	if sent := d.there.client().Node().Stats().Counters.BytesWritten; sent > (chunks-stageSlots)*chunk.Size {
 		t.Errorf("%d chunks were sent after the restart, want at most %d", sent/chunk.Size, chunks-stageSlots)
 	}
 }

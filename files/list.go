@@ -19,7 +19,7 @@ func (v *process) list(ctx context.Context, m *fileList) []byte {
 	var entries []fileEntry
 	var err error
 	if m.name == "" {
-		entries, err = v.exported(ctx, m.after)
+		entries = v.exported(ctx, m.after)
 	} else {
 		entries, err = v.listDir(ctx, m.name, m.after)
 	}
@@ -121,7 +121,7 @@ func (v *process) dropListing(l *chunk.Listing) {
 }
 
 // exported returns the Exports that the peer may use.
-func (v *process) exported(ctx context.Context, after string) (entries []fileEntry, err error) {
+func (v *process) exported(ctx context.Context, after string) (entries []fileEntry) {
 	f := v.peer.engine
 	f.mu.Lock()
 	all := make([]*Export, 0, len(f.exports))
@@ -145,7 +145,7 @@ func (v *process) exported(ctx context.Context, after string) (entries []fileEnt
 		entry.Name = x.cfg.Name
 		entries = append(entries, entry)
 	}
-	return entries, nil
+	return entries
 }
 
 // Info describes a remote file, directory or symbolic link.

@@ -127,7 +127,7 @@ func TestAbortedOperation(t *testing.T) {
 	var ops, mine operations
 	d := reporting(t, Read, &ops, &mine)
 	d.write(t, "f", 2*chunk.Size, 1)
-	l, from := d.opening(t, "d/f")
+	l, from := d.opening(t)
 	_, err := l.done(context.Background(), from)
 	if err == nil {
 		t.Error("a file that was not read has a digest, want an error")
@@ -155,10 +155,10 @@ func TestOperationsOfOfferedTree(t *testing.T) {
 		t.Errorf("Stats() = %+v, want 1 failed file", s)
 	}
 	// Names of uploads are secret, also once they are withdrawn.
-	_, err := d.there.named("here").Stat(soon(t), secret())
+	_, err := d.there.client().Stat(soon(t), secret())
 	wantErr(t, "Stat", err, ErrNotFound)
-	wantErr(t, "GetFile", d.there.named("here").GetFile(secret()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
-	wantErr(t, "GetFile", d.there.named("here").GetFile("put-1/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "GetFile", d.there.client().GetFile(secret()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "GetFile", d.there.client().GetFile("put-1/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	if all := mine.take(t, 1); len(all) != 1 || all[0].Name != "put-1/f" {
 		t.Errorf("the offering side reports %+v, want only the request for an unknown name", all)
 	}

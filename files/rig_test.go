@@ -128,16 +128,16 @@ func (h *host) to(other *host) *Peer {
 	return p
 }
 
-// named returns the connected peer with a name.
-func (h *host) named(name string) (p *Peer) {
+// client returns the connected peer named here.
+func (h *host) client() (p *Peer) {
 	h.t.Helper()
-	eventually(h.t, name+" is connected", func() bool {
+	eventually(h.t, "the client is connected", func() bool {
 		for _, known := range h.peers.All() {
 			p = (*Peer)(known)
 			p.link.Mu.Lock()
 			connected := p.link.Connected()
 			p.link.Mu.Unlock()
-			if connected && p.Node().Identity().Name == name {
+			if connected && p.Node().Identity().Name == "here" {
 				return true
 			}
 		}

@@ -15,7 +15,7 @@ import (
 // server is the side that serves the files of a depot, as handlers see it.
 func (d *depot) server(t testing.TB) *process {
 	t.Helper()
-	p := d.there.named("here")
+	p := d.there.client()
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	return p.link.Proc
@@ -35,11 +35,11 @@ func (d *depot) stall(t testing.TB) (resume func()) {
 	}
 }
 
-// opening returns a pull with a depot file open and one slot.
-func (d *depot) opening(t testing.TB, name string) (*pull, source) {
+// opening returns a pull with the depot file f open and one slot.
+func (d *depot) opening(t testing.TB) (*pull, source) {
 	t.Helper()
 	l := &pull{peer: d.peer, counts: &counts{}}
-	from, err := l.open(soon(t), name)
+	from, err := l.open(soon(t), "d/f")
 	wantOK(t, "open", err)
 	wantOK(t, "staged", l.staged(soon(t), 1))
 	t.Cleanup(func() { wantOK(t, "close", l.stage.close()) })
@@ -51,7 +51,7 @@ func (d *depot) opening(t testing.TB, name string) (*pull, source) {
 func TestLateChunkRequest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 2*chunk.Size, 1)
-	l, from := d.opening(t, "d/f")
+	l, from := d.opening(t)
 	s := <-l.stage.free
 	defer func() { l.stage.free <- s }()
 	wantOK(t, "grant", s.lend(d.peer, from.proc))
@@ -79,7 +79,7 @@ func TestLateChunkRequest(t *testing.T) {
 func TestUnansweredSlot(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 2*chunk.Size, 1)
-	l, from := d.opening(t, "d/f")
+	l, from := d.opening(t)
 	root, err := os.OpenRoot(d.to)
 	wantOK(t, "OpenRoot", err)
 	defer root.Close()
@@ -225,7 +225,7 @@ func TestStuckPeerLeavesSlots(t *testing.T) {
 func TestCanceledRequestsCount(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", chunk.Size, 1)
-	l, from := d.opening(t, "d/f")
+	l, from := d.opening(t)
 	resume := d.stall(t)
 	session := d.peer.session()
 	for range cap(d.peer.link.Serving) + 10 {
@@ -251,7 +251,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 func TestHandleOfAnotherFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", 100, 1)
-	l, from := d.opening(t, "d/f")
+	l, from := d.opening(t)
 	for _, name := range []string{"d", "d/none", "d/f"} {
 		_, _, err := askAny[*fileOpened](soon(t), d.peer, d.peer.asks, func(id uint32) []byte {
 			return (&fileOpen{id, from.handle, name}).encode()

@@ -323,7 +323,7 @@ func TestPutsBothWays(t *testing.T) {
 	wantOK(t, "Export", err)
 	source := filepath.Join(t.TempDir(), "f")
 	writeFile(t, source, []byte("some bytes"))
-	back := d.there.named("here")
+	back := d.there.client()
 	var all []*Transfer
 	for i := range maxAsks + 8 {
 		all = append(all, d.peer.PutFile(source, fmt.Sprintf("d/%d", i), TransferConfig{}), back.PutFile(source, fmt.Sprintf("h/%d", i), TransferConfig{}))
@@ -478,7 +478,7 @@ func TestPutAgainAfterRestart(t *testing.T) {
 	d.peer = d.here.to(d.there)
 	x := d.peer.PutFile(name, "d/f", TransferConfig{})
 	eventually(t, "the new put is being served, or refused", func() bool {
-		p := d.there.named("here")
+		p := d.there.client()
 		p.link.Mu.Lock()
 		defer p.link.Mu.Unlock()
 		return len(p.link.Serving) > 0 || x.Err() != nil

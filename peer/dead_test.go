@@ -50,7 +50,7 @@ func TestDeviceFailsAtStart(t *testing.T) {
 			rail := (side + i) % 2
 			t.Run(fmt.Sprintf("side=%d/rail=%d/at=%s", side, rail, call), func(t *testing.T) {
 				var nics [2][]*softnic.NIC
-				cfgs := [2]peer.Config{config(badHost(t, 2, softnic.Impairment{}, &nics[0])), config(badHost(t, 2, softnic.Impairment{}, &nics[1]))}
+				cfgs := [2]peer.Config{config(badHost(t, softnic.Impairment{}, &nics[0])), config(badHost(t, softnic.Impairment{}, &nics[1]))}
 				open := cfgs[side].Open
 				cfgs[side].Open = func() (peer.NICs, error) {
 					n, err := open()
@@ -82,7 +82,7 @@ func TestDeviceFailsAtStart(t *testing.T) {
 // TestNoDeviceAtStart: all devices have failed. Both sides get the error.
 func TestNoDeviceAtStart(t *testing.T) {
 	var nics [2][]*softnic.NIC
-	cfgs := [2]peer.Config{config(badHost(t, 2, softnic.Impairment{}, &nics[0])), config(badHost(t, 2, softnic.Impairment{}, &nics[1]))}
+	cfgs := [2]peer.Config{config(badHost(t, softnic.Impairment{}, &nics[0])), config(badHost(t, softnic.Impairment{}, &nics[1]))}
 	open := cfgs[0].Open
 	cfgs[0].Open = func() (peer.NICs, error) {
 		n, err := open()

@@ -27,7 +27,7 @@ func downAtStart(open func() (peer.NICs, error), nics *[]*softnic.NIC, rails ...
 func TestPortDownAtStart(t *testing.T) {
 	for side := range 2 {
 		var nics [2][]*softnic.NIC
-		cfgs := [2]peer.Config{config(badHost(t, 2, softnic.Impairment{}, &nics[0])), config(badHost(t, 2, softnic.Impairment{}, &nics[1]))}
+		cfgs := [2]peer.Config{config(badHost(t, softnic.Impairment{}, &nics[0])), config(badHost(t, softnic.Impairment{}, &nics[1]))}
 		cfgs[side].Open = downAtStart(cfgs[side].Open, &nics[side], 1)
 		d, l := mustMeet(t, cfgs[0], cfgs[1])
 		for i := range 3 {
@@ -59,7 +59,7 @@ func TestNoPortAtStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var nics [2][]*softnic.NIC
-			cfgs := [2]peer.Config{config(badHost(t, 2, softnic.Impairment{}, &nics[0])), config(badHost(t, 2, softnic.Impairment{}, &nics[1]))}
+			cfgs := [2]peer.Config{config(badHost(t, softnic.Impairment{}, &nics[0])), config(badHost(t, softnic.Impairment{}, &nics[1]))}
 			cfgs[0].Open = downAtStart(cfgs[0].Open, &nics[0], c.down...)
 			for i := range cfgs {
 				cfgs[i].NoFailover = c.noFailover[i]

@@ -13,8 +13,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// badHost opens NICs over UDP on a network that loses packets, and records them in kept.
-func badHost(t *testing.T, rails int, imp softnic.Impairment, kept *[]*softnic.NIC) func() (peer.NICs, error) {
+// badHost opens two NICs over UDP on a network that loses packets, and records them in kept.
+func badHost(t *testing.T, imp softnic.Impairment, kept *[]*softnic.NIC) func() (peer.NICs, error) {
 	t.Helper()
 	return func() (n peer.NICs, err error) {
 		var closers []func() error
@@ -24,7 +24,7 @@ func badHost(t *testing.T, rails int, imp softnic.Impairment, kept *[]*softnic.N
 			}
 			return err
 		}
-		for i := range rails {
+		for i := range 2 {
 			link, err := softnic.NewUDPLink(&softnic.UDPConfig{Seed: uint64(i + 1), Impairment: imp})
 			if err != nil {
 				return n, err
@@ -51,7 +51,7 @@ func TestSessionSurvives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var nics [2][]*softnic.NIC
 			imp := softnic.Impairment{Loss: loss}
-			d, l := mustMeet(t, config(badHost(t, 2, imp, &nics[0])), config(badHost(t, 2, imp, &nics[1])))
+			d, l := mustMeet(t, config(badHost(t, imp, &nics[0])), config(badHost(t, imp, &nics[1])))
 			for i := range 10 {
 				write(t, d, l, byte(i))
 			}

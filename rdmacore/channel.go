@@ -40,7 +40,7 @@ func (x *nicContext) takeCompletions(h handle) (end bool) {
 		if errno != 0 {
 			return errno
 		}
-		ev, _ := x.events.lookup(key)
+		ev := x.events.lookup(key)
 		if c, ok := ev.CQ.(*cq); ok && c.waker != nil {
 			c.waker.Wake()
 		}

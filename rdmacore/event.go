@@ -58,7 +58,7 @@ func (e *eventQueue) forget(key handle) {
 
 // without destroys an object with call while it is forgotten. If call fails, the object is known again.
 func (e *eventQueue) without(key handle, call func() syscall.Errno) syscall.Errno {
-	subject, _ := e.lookup(key)
+	subject := e.lookup(key)
 	e.forget(key)
 	errno := call()
 	if errno != 0 {
@@ -68,11 +68,10 @@ func (e *eventQueue) without(key handle, call func() syscall.Errno) syscall.Errn
 }
 
 // lookup returns an event with the object of a key set.
-func (e *eventQueue) lookup(key handle) (verbs.Event, bool) {
+func (e *eventQueue) lookup(key handle) verbs.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ev, ok := e.objects[key]
-	return ev, ok
+	return e.objects[key]
 }
 
 // raise queues an event and wakes the Waker. It runs under the lock, so a queued event always

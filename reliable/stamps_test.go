@@ -18,9 +18,12 @@ func (b bare) QueryDevice() (verbs.DeviceAttr, error) {
 	return attr, err
 }
 
+// look is the time between two polls of the hosts of lateHosts.
+const look = 100 * time.Microsecond
+
 // lateHosts writes 4 MiB between two hosts that poll their CQs only every look. The network round trip takes
 // 20 us. It returns the duration of the transfer, and the minimum and the typical round-trip time of path 0.
-func lateHosts(t *testing.T, cfg reliable.Config, look time.Duration, between func(verbs.Context) verbs.Context) (took, least, usual time.Duration) {
+func lateHosts(t *testing.T, cfg reliable.Config, between func(verbs.Context) verbs.Context) (took, least, usual time.Duration) {
 	t.Helper()
 	const size = 4 << 20
 	now := int64(1)
@@ -62,20 +65,19 @@ func lateHosts(t *testing.T, cfg reliable.Config, look time.Duration, between fu
 func TestLateHosts(t *testing.T) {
 	same := func(c verbs.Context) verbs.Context { return c }
 	hide := func(c verbs.Context) verbs.Context { return bare{c} }
-	const look = 100 * time.Microsecond
-	fixed, least, usual := lateHosts(t, reliable.Config{}, look, same)
+	fixed, least, usual := lateHosts(t, reliable.Config{}, same)
 	if least < 20*time.Microsecond || usual > 30*time.Microsecond {
 		t.Errorf("with timestamps round trips take %v, at least %v, want about 20 us", usual, least)
 	}
-	before, _, late := lateHosts(t, reliable.Config{}, look, hide)
+	before, _, late := lateHosts(t, reliable.Config{}, hide)
 	if late < look {
 		t.Errorf("without timestamps round trips take %v, want at least %v: are the hosts late?", late, look)
 	}
 	t.Logf("hosts that look every %v measure round trips of %v with timestamps and of %v without, and move 4 MiB in %v and %v",
 		look, usual, late, fixed, before)
 	cfg := reliable.Config{TargetDelay: int64(60 * time.Microsecond)}
-	stamped, _, _ := lateHosts(t, cfg, look, same)
-	blind, _, _ := lateHosts(t, cfg, look, hide)
+	stamped, _, _ := lateHosts(t, cfg, same)
+	blind, _, _ := lateHosts(t, cfg, hide)
 	t.Logf("with a target delay of 60 us they move 4 MiB in %v with timestamps and in %v without", stamped, blind)
 	// Without timestamps the minimum round trip includes the wait, so Swift does not mistake it for a queue.
 	if stamped > blind || blind > 10*before {

@@ -160,14 +160,14 @@ func loseRefused(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 
 // The following functions go between the world and the engine. Every host or end has its own.
 
-// everyNth changes every nth completion.
-func everyNth(n int, change func(wcs []ibverbx.WC, i, got int) int) func(pollFunc) pollFunc {
+// every20th changes the 20th completion.
+func every20th(change func(wcs []ibverbx.WC, i, got int) int) func(pollFunc) pollFunc {
 	return func(poll pollFunc) pollFunc {
 		seen := 0
 		return func(dst []ibverbx.WC) (int, error) {
 			got, err := poll(dst)
 			for i := range got {
-				if seen++; seen == n {
+				if seen++; seen == 20 {
 					return change(dst, i, got), err
 				}
 			}

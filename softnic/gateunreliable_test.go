@@ -10,13 +10,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// dispatch returns a datagram of 8 bytes at off for q.
-func (s *station) dispatch(peer *station, q *qp, off uint64) verbs.SendWR {
+// dispatch returns a datagram of 8 bytes for q.
+func (s *station) dispatch(peer *station, q *qp) verbs.SendWR {
 	s.t.Helper()
 	ah, err := s.pd.CreateAH(verbs.AHAttr{DGID: peer.nic.gids[1].GID, SGIDIndex: 1})
 	check(s.t, err)
 	wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: 7, AH: ah.Handle(), RemoteQPN: q.num, RemoteQKey: q.attr.QKey}
-	wr.SetSGE(s.sge(off, 8))
+	wr.SetSGE(s.sge(0, 8))
 	return wr
 }
 
@@ -98,7 +98,7 @@ func TestDatagramsLeaveGatesOpen(t *testing.T) {
 	a.poll()
 	binary.LittleEndian.PutUint64(a.mem.Bytes(), 42)
 	for range 2 {
-		post(t, ua, a.dispatch(b, ub, 0))
+		post(t, ua, a.dispatch(b, ub))
 	}
 	if p := qa.pair.Load(); p == nil || !p.open.Load() {
 		t.Error("a datagram has shut the gate of a pair")
@@ -116,8 +116,8 @@ func TestDatagramsLeaveGatesOpen(t *testing.T) {
 			t.Errorf("the receiver gets %+v", wc)
 		}
 	}
-	post(t, ua, a.dispatch(b, ub, 0)) // no receive
-	wrong := a.dispatch(b, ub, 0)
+	post(t, ua, a.dispatch(b, ub)) // no receive
+	wrong := a.dispatch(b, ub)
 	wrong.RemoteQKey++
 	post(t, ua, wrong)
 	if got := b.nic.Stats(); got.MessagesDropped != 1 || got.BadQKey != 1 || got.PacketsReceived != 5 {
@@ -125,7 +125,7 @@ func TestDatagramsLeaveGatesOpen(t *testing.T) {
 	}
 	wrs := make([]verbs.SendWR, 5)
 	for i := range wrs {
-		wrs[i] = a.dispatch(b, ub, 0)
+		wrs[i] = a.dispatch(b, ub)
 	}
 	a.poll()
 	b.receives(ub, 1024, 4)
@@ -144,7 +144,7 @@ func TestFullCQSendsOnce(t *testing.T) {
 		b.receives(qb, 1024, 8)
 		wr := a.to(b, verbs.OpSendWithImm)
 		if typ == verbs.UD {
-			wr = a.dispatch(b, qb, 0)
+			wr = a.dispatch(b, qb)
 		}
 		post(t, qa, wr, wr, wr, wr)
 		if got := b.poll(); len(got) != 4 {
@@ -170,7 +170,7 @@ func TestUnreliableTorture(t *testing.T) {
 		x, y := a.mate(64), b.mate(64)
 		uca, ucb := ready(t, verbs.UC, x, y, 4)
 		uda, udb := ready(t, verbs.UD, x, y, 4)
-		datagram := x.dispatch(y, udb, 0)
+		datagram := x.dispatch(y, udb)
 		working.Go(func() {
 			for i := range uint64(rounds) {
 				binary.LittleEndian.PutUint64(x.mem.Bytes(), i)

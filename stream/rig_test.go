@@ -96,13 +96,13 @@ func (p *pair) lose() {
 	}
 }
 
-// within fails if f does not return soon enough.
-func within(t testing.TB, limit time.Duration, what string, f func()) {
+// closeWithin fails if Close fails or does not return soon enough.
+func closeWithin(t testing.TB, limit time.Duration, c *Conn) {
 	t.Helper()
 	began := time.Now()
-	f()
+	wantOK(t, "Close", c.Close())
 	if d := time.Since(began); d > limit {
-		t.Errorf("%s took %v, want at most %v", what, d, limit)
+		t.Errorf("Close took %v, want at most %v", d, limit)
 	}
 }
 

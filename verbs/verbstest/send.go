@@ -79,8 +79,8 @@ func (b *buf) ragged(off, n, k int) (sges []verbs.SGE, places [][2]int) {
 }
 
 // spread stores p in k elements of the memory, cut as ragged does.
-func (b *buf) spread(off, k int, p []byte) []verbs.SGE {
-	sges, places := b.ragged(off, len(p), k)
+func (b *buf) spread(k int, p []byte) []verbs.SGE {
+	sges, places := b.ragged(0, len(p), k)
 	for _, at := range places {
 		b.put(at[0], p[:at[1]])
 		p = p[at[1]:]
@@ -108,7 +108,7 @@ func sendGatherScatter(e *env) {
 		src, dst := e.buf(e.a, n+64), e.painted(e.b, n+128)
 		// The receive is cut elsewhere than the send, and is longer than the message.
 		sges, places := dst.ragged(1, n+17, k)
-		e.message(c, recv(1, sges...), send(2, src.spread(0, k, payload(uint64(n), n))...))
+		e.message(c, recv(1, sges...), send(2, src.spread(k, payload(uint64(n), n))...))
 		e.same(dst.gathered(places, n), payload(uint64(n), n))
 		e.untouched(dst)
 	}
@@ -149,7 +149,7 @@ func sendInlineGather(e *env) {
 	n, k := e.inlineSize(), e.sgeLimit()
 	c := e.conn(connConfig{inline: n, sges: k})
 	src, dst := e.buf(e.a, n+64), e.buf(e.b, n)
-	sges := src.spread(0, k, payload(8, n))
+	sges := src.spread(k, payload(8, n))
 	e.message(c, recv(1, dst.sge(0, n)), flagged(send(2, sges...), verbs.SendInline))
 	e.same(dst.bytes(), payload(8, n))
 }

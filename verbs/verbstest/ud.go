@@ -194,7 +194,7 @@ func udGather(e *env) {
 		e.Skip("the device takes one element")
 	}
 	src, grh, dst := e.buf(e.a, 200), e.buf(e.b, verbs.GRHLen), e.painted(e.b, 128)
-	sges := src.spread(0, k, payload(1, 100))
+	sges := src.spread(k, payload(1, 100))
 	e.postRecv(d.b, recv(1, grh.sge(0, verbs.GRHLen), dst.sge(3, 120)))
 	e.post(d.a, d.to(send(2, sges...)))
 	e.arrived(d.a, d.b, 1, 100)

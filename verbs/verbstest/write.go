@@ -94,7 +94,7 @@ func writeGather(e *env) {
 	c := e.conn(connConfig{sges: k})
 	for _, n := range []int{64, 10001} {
 		src, dst := e.buf(e.a, n+64), e.painted(e.b, n+32)
-		e.do(c.a, write(1, dst, 5, src.spread(0, k, payload(uint64(n), n))...))
+		e.do(c.a, write(1, dst, 5, src.spread(k, payload(uint64(n), n))...))
 		e.holds(dst, 5, payload(uint64(n), n))
 	}
 }

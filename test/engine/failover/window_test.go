@@ -9,12 +9,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// pump posts messages, at most eight in flight, until done of them have completed at both ends.
-func (d *duo) pump(posted *int, done int, size uint32, local, remote *ibverbx.Region) {
+// pump posts messages of 8 KiB, at most eight in flight, until done of them have completed at both ends.
+func (d *duo) pump(posted *int, done int, local, remote *ibverbx.Region) {
 	d.t.Helper()
 	d.until("messages are done", func() bool {
 		for *posted < done && *posted-min(len(d.got[0]), len(d.got[1])) < 8 {
-			d.post(*posted, 1, size, local, remote)
+			d.post(*posted, 1, 8<<10, local, remote)
 			*posted++
 		}
 		return len(d.got[0]) == done && len(d.got[1]) == done
@@ -44,7 +44,7 @@ func TestWindowAfterTakeover(t *testing.T) {
 				return len(d.got[1]) >= half
 			})
 			d.kill(round&1, round%4)
-			d.pump(&posted, (round+1)*each, size, local, remote)
+			d.pump(&posted, (round+1)*each, local, remote)
 			d.until("the lane is back", d.up)
 		}
 		d.check(messages, local, remote)
@@ -64,7 +64,7 @@ func TestReplacedCQ(t *testing.T) {
 			local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
 			rig.Fill(local.Bytes(), 3)
 			posted := 0
-			d.pump(&posted, 20, size, local, remote)
+			d.pump(&posted, 20, local, remote)
 			d.post(posted, 6, size, local, remote)
 			posted += 6
 			d.step()
@@ -72,13 +72,13 @@ func TestReplacedCQ(t *testing.T) {
 			old, err := h.CQ.CQ(1)
 			rig.Must(t, err)
 			rig.Must(t, h.NICs[1].FailCQ(old))
-			d.pump(&posted, 60, size, local, remote)
+			d.pump(&posted, 60, local, remote)
 			d.until("the rail is back", d.up)
 			if now, err := h.CQ.CQ(1); now == old || err != nil {
 				t.Fatal("the CQ that failed is still in use")
 			}
 			before := h.QP.Stats().Rails[1].Bytes
-			d.pump(&posted, messages, size, local, remote)
+			d.pump(&posted, messages, local, remote)
 			d.check(messages, local, remote)
 			if side == 0 && h.QP.Stats().Rails[1].Bytes == before {
 				t.Error("rail 1 has carried nothing since its CQ was replaced")

@@ -60,13 +60,12 @@ func open(t *testing.T, names []string) *rig.Host {
 // busy host.
 const patience = 3 * time.Minute
 
-// poll polls all hosts until done returns true, and returns the completions.
-func poll(t *testing.T, what string, done func() bool, hosts ...*rig.Host) [][]ibverbx.WC {
+// poll polls all hosts until done returns true.
+func poll(t *testing.T, what string, done func() bool, hosts ...*rig.Host) {
 	t.Helper()
 	got := make([][]ibverbx.WC, len(hosts))
 	wcs := make([]ibverbx.WC, 64)
 	collect(t, what, func([][]ibverbx.WC) bool { return done() }, got, wcs, hosts)
-	return got
 }
 
 // collect polls all hosts into got until done returns true.
