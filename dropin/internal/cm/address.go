@@ -17,8 +17,12 @@ func (f *File) Bind(number uint32, addr netip.AddrPort) error {
 	})
 }
 
+func (i *id) portOptions() PortOptions {
+	return PortOptions{Only6: i.only6, Shared: i.space == SpaceUDP}
+}
+
 func (i *id) bind(addr netip.AddrPort) error {
-	p, err := i.m.cfg.Link.Bind(addr, i.only6)
+	p, err := i.m.cfg.Link.Bind(addr, i.portOptions())
 	if err != nil {
 		return err
 	}
@@ -46,13 +50,17 @@ func (f *File) Resolve(number uint32, src, dst netip.AddrPort) error {
 		if i.state != stateIdle && i.state != stateBound || !dst.IsValid() {
 			return syscall.EINVAL
 		}
-		p, err := i.m.cfg.Link.Resolve(i.port, src, dst)
+		group := dst.Addr().IsMulticast()
+		if group && i.port == nil && (!src.IsValid() || src.Addr().IsUnspecified()) {
+			src = netip.AddrPortFrom(i.m.cfg.Devices[0].Addr, src.Port()) // a host may lack a route to groups
+		}
+		p, err := i.m.cfg.Link.Resolve(i.port, src, dst, i.portOptions())
 		if err != nil {
 			return err
 		}
 		i.port, i.local, i.remote, i.state = p, p.Local(), dst, stateResolved
 		i.device = i.m.device(i.local.Addr())
-		if i.device.Addr.IsLoopback() && !i.m.cfg.Link.IsLocal(dst.Addr()) {
+		if i.device.Addr.IsLoopback() && !group && !i.m.cfg.Link.IsLocal(dst.Addr()) {
 			i.state = stateBound // the NIC cannot reach another host
 			i.post(AddrError, -int32(syscall.ENODEV), Param{})
 			return nil
@@ -131,7 +139,7 @@ func (i *id) serve(c Conn, req *Message) Handler {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
 	local, remote := c.Addrs()
-	r := &id{file: i.file, space: i.space, state: stateIncoming, local: local, remote: remote, device: i.m.device(local.Addr()), conn: c, peer: req.Side, tos: i.tos}
+	r := &id{file: i.file, space: i.space, state: stateIncoming, local: local, remote: remote, device: i.m.device(local.Addr()), conn: c, peer: req.Side, tos: i.tos, qkey: i.qkey}
 	reason := uint16(0)
 	switch {
 	case i.state != stateListening || req.Space != i.space:
@@ -150,8 +158,10 @@ func (i *id) serve(c Conn, req *Message) Handler {
 	i.backlog--
 	p := req.Side.Param
 	p.ResponderResources, p.InitiatorDepth = p.InitiatorDepth, p.ResponderResources
-	p.Private = p.Private.padded(privateREQ)
-	i.file.push(pending{Event: Event{i.uid, r.number, ConnectRequest, 0, p}, of: i, request: r})
+	p.Private = p.Private.padded(r.limits().request)
+	e := r.event(ConnectRequest, 0, p)
+	e.UID = i.uid
+	i.file.push(pending{Event: e, of: i, request: r})
 	return r
 }
 

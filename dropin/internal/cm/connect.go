@@ -35,14 +35,15 @@ func (i *id) setParam(p *Param, data []byte, limit int) error {
 	return nil
 }
 
-// Connect requests a connection. data is the private data, at most 56 bytes. ConnectResponse, Rejected or Unreachable follows.
+// Connect requests a connection. data is the private data, at most 56 bytes. ConnectResponse, Rejected or Unreachable follows. For
+// datagrams, the limit is 180 bytes, and Established or Unreachable follows.
 func (f *File) Connect(number uint32, p *Param, data []byte) error {
 	return f.with(number, func(i *id) error {
 		if i.state != stateRouted {
 			return syscall.EINVAL
 		}
 		i.own = i.m.side(i)
-		if err := i.setParam(p, data, privateREQ); err != nil {
+		if err := i.setParam(p, data, int(i.limits().request)); err != nil {
 			return err
 		}
 		i.state, i.retry = stateRequested, i.own.Param.Retry
@@ -52,17 +53,21 @@ func (f *File) Connect(number uint32, p *Param, data []byte) error {
 }
 
 // Accept accepts the request behind a passive id, which the program calls uid from now on. data is the private data, at most 196
-// bytes. Established follows.
+// bytes (136 for datagrams). Established follows, but not for datagrams, which are complete.
 func (f *File) Accept(number uint32, uid uint64, p *Param, data []byte) error {
 	return f.with(number, func(i *id) error {
 		if i.state != stateIncoming {
 			return syscall.EINVAL
 		}
-		if err := i.setParam(p, data, privateREP); err != nil {
+		if err := i.setParam(p, data, int(i.limits().response)); err != nil {
 			return err
 		}
 		i.uid, i.state = uid, stateAccepted
 		i.own.MTU = min(i.own.MTU, i.peer.MTU)
+		if i.space == SpaceUDP {
+			i.acceptDatagrams()
+			return nil
+		}
 		i.conn.Send(&Message{Kind: REP, Side: i.own})
 		return nil
 	})
@@ -138,7 +143,11 @@ func (i *id) Received(m *Message) {
 	switch m.Kind {
 	case REQ: // only the first message
 	case REP:
-		if i.state == stateRequested {
+		switch {
+		case i.state != stateRequested:
+		case i.space == SpaceUDP:
+			i.datagramsAccepted(m)
+		default:
 			i.replied(m)
 		}
 	case RTU:
@@ -148,8 +157,7 @@ func (i *id) Received(m *Message) {
 		}
 	case REJ:
 		if i.handshaking() {
-			i.setOver()
-			i.post(Rejected, int32(m.Reason), Param{Private: m.Side.Param.Private.padded(privateREJ)})
+			i.rejected(m.Reason, m.Side.Param.Private)
 		}
 	case DREQ:
 		if i.state == stateReplied || i.state == stateAccepted || i.state == stateConnected || i.state == stateLeaving {
@@ -203,7 +211,19 @@ func (i *id) Lost(why syscall.Errno) {
 		i.setOver()
 		i.post(Unreachable, -int32(why), Param{})
 	default:
-		i.setOver()
-		i.post(Rejected, int32(RejectConsumer), Param{Private: Private{}.padded(privateREJ)})
+		i.rejected(RejectConsumer, Private{})
+	}
+}
+
+// rejected completes a refused request.
+func (i *id) rejected(reason uint16, data Private) {
+	i.setOver()
+	switch {
+	case i.space != SpaceUDP:
+		i.post(Rejected, int32(reason), Param{Private: data.padded(privateREJ)})
+	case reason == RejectNoListener:
+		i.post(Unreachable, sidrUnsupported, Param{})
+	default:
+		i.post(Unreachable, sidrReject, Param{})
 	}
 }

@@ -1,10 +1,13 @@
 package cm
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
+
+	"ibverbx/verbs"
 )
 
 // maxIDs bounds the ids of a process. librdmacm finds ids by their numbers in a table of this size.
@@ -19,10 +22,15 @@ type Manager struct {
 	// ids are the ids by number. Number 0 is unused. Numbers below free are in use.
 	ids  []*id
 	free int
+	// groups are the joined multicast groups by number.
+	groups    map[uint32]*group
+	lastGroup uint32
 }
 
 // New returns a Manager without files.
-func New(cfg Config) *Manager { return &Manager{cfg: cfg, ids: make([]*id, 1), free: 1} }
+func New(cfg Config) *Manager {
+	return &Manager{cfg: cfg, ids: make([]*id, 1), free: 1, groups: map[uint32]*group{}}
+}
 
 // File is an open /dev/infiniband/rdma_cm, an event channel to librdmacm.
 type File struct {
@@ -38,6 +46,8 @@ type pending struct {
 	Event
 	// of is the id that counts the event. For a CONNECT_REQUEST, it is the listening one, and request is the new one.
 	of, request *id
+	// group counts the event in place of its id, if it is not nil.
+	group *group
 }
 
 // id is one rdma_cm_id.
@@ -67,6 +77,7 @@ type id struct {
 	ackTimeout uint8
 	// stopTimewait cancels the TIMEWAIT_EXIT event, if it is not nil.
 	stopTimewait func()
+	qkey         uint32 // of datagrams
 }
 
 // state is the state of an id.
@@ -142,12 +153,15 @@ func (f *File) with(number uint32, do func(*id) error) error {
 	return do(i)
 }
 
-// SpaceTCP is the port space of connections (RDMA_PS_TCP).
-const SpaceTCP uint16 = 0x0106
+// The port spaces of connections and of datagrams (RDMA_PS_TCP, RDMA_PS_UDP).
+const (
+	SpaceTCP uint16 = 0x0106
+	SpaceUDP uint16 = 0x0111
+)
 
-// Create creates an id that the program calls uid, which is not 0. Only the port space of connections is supported.
+// Create creates an id that the program calls uid, which is not 0.
 func (f *File) Create(uid uint64, space uint16) (number uint32, err error) {
-	if space != SpaceTCP {
+	if space != SpaceTCP && space != SpaceUDP {
 		return 0, syscall.EPROTONOSUPPORT
 	}
 	f.m.mu.Lock()
@@ -155,7 +169,7 @@ func (f *File) Create(uid uint64, space uint16) (number uint32, err error) {
 	if f.closed {
 		return 0, syscall.EBADF
 	}
-	i := &id{uid: uid, file: f, space: space}
+	i := &id{uid: uid, file: f, space: space, qkey: defaultQKey}
 	if err := f.m.add(i); err != nil {
 		return 0, err
 	}
@@ -188,19 +202,25 @@ func (i *id) destroy() {
 		i.stopTimewait()
 		i.stopTimewait = nil
 	}
-	f := i.file
-	var requests []*id
-	before := len(f.queue)
-	f.queue = slices.DeleteFunc(f.queue, func(p pending) bool {
-		if p.of == i && p.request != nil {
-			requests = append(requests, p.request)
+	maps.DeleteFunc(i.m.groups, func(_ uint32, g *group) bool { return g.id == i })
+	for _, p := range i.file.drop(func(p pending) bool { return p.of == i }) {
+		if p.request != nil {
+			p.request.destroy()
 		}
-		return p.of == i
-	})
-	f.tokens.Drop(before - len(f.queue))
-	for _, r := range requests {
-		r.destroy()
 	}
+}
+
+// drop removes events, with their tokens.
+func (f *File) drop(match func(pending) bool) (dropped []pending) {
+	f.queue = slices.DeleteFunc(f.queue, func(p pending) bool {
+		if !match(p) {
+			return false
+		}
+		dropped = append(dropped, p)
+		return true
+	})
+	f.tokens.Drop(len(dropped))
+	return dropped
 }
 
 // end sends the message that the peer of a destroyed id expects.
@@ -236,20 +256,12 @@ func (f *File) Migrate(from *File, number uint32) (delivered uint32, err error) 
 			return nil
 		}
 		i.file = f
-		var rest []pending
-		for _, p := range from.queue {
-			if p.of != i {
-				rest = append(rest, p)
-				continue
-			}
-			f.queue = append(f.queue, p)
-			f.tokens.Add()
+		for _, p := range from.drop(func(p pending) bool { return p.of == i }) {
+			f.push(p)
 			if p.request != nil {
 				p.request.file = f
 			}
 		}
-		from.tokens.Drop(len(from.queue) - len(rest))
-		from.queue = rest
 		return nil
 	})
 	return delivered, err
@@ -258,7 +270,7 @@ func (f *File) Migrate(from *File, number uint32) (delivered uint32, err error) 
 // EventType is the type of an Event (enum rdma_cm_event_type).
 type EventType uint32
 
-// The events of connections.
+// The events of connections and groups.
 const (
 	AddrResolved    EventType = 0
 	AddrError       EventType = 1
@@ -269,6 +281,7 @@ const (
 	Rejected        EventType = 8
 	Established     EventType = 9
 	Disconnected    EventType = 10
+	MulticastJoin   EventType = 12
 	TimewaitExit    EventType = 15
 )
 
@@ -281,13 +294,23 @@ type Event struct {
 	// Status is a negative errno, the reason of a rejection, or 0.
 	Status int32
 	Param  Param
+	// AH is the address to send datagrams to. It is nil if the id is one of connections.
+	AH *verbs.AHAttr
 }
 
 // post queues an event of an id, unless its uid is 0.
 func (i *id) post(typ EventType, status int32, p Param) {
 	if i.uid != 0 {
-		i.file.push(pending{Event: Event{i.uid, i.number, typ, status, p}, of: i})
+		i.file.push(pending{Event: i.event(typ, status, p), of: i})
 	}
+}
+
+func (i *id) event(typ EventType, status int32, p Param) Event {
+	e := Event{UID: i.uid, ID: i.number, Type: typ, Status: status, Param: p}
+	if i.space == SpaceUDP {
+		e.AH = i.route()
+	}
+	return e
 }
 
 func (f *File) push(p pending) {
@@ -304,7 +327,11 @@ func (f *File) Event() (Event, error) {
 	}
 	p := f.queue[0]
 	f.queue = slices.Delete(f.queue, 0, 1)
-	p.of.delivered++
+	if p.group != nil {
+		p.group.delivered++
+	} else {
+		p.of.delivered++
+	}
 	if p.request != nil {
 		p.of.backlog++
 	}

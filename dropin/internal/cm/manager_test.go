@@ -353,3 +353,92 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestDatagrams: one request and one response carry the peer's address, QP and Q_Key. Nothing else follows.
+func TestDatagrams(t *testing.T) {
+	r := newRig(t, 0)
+	udp := netip.MustParseAddrPort("127.0.0.1:7174")
+	l := r.must(r.server.Create(listenUID, SpaceUDP))
+	r.ok(r.server.Bind(l, udp))
+	r.ok(r.server.Listen(l, 2))
+	to := func(dst netip.AddrPort) uint32 {
+		n := r.must(r.client.Create(activeUID, SpaceUDP))
+		r.ok(r.client.Resolve(n, netip.AddrPort{}, dst))
+		r.next(r.client, AddrResolved, 0)
+		r.ok(r.client.ResolveRoute(n))
+		r.next(r.client, RouteResolved, 0)
+		return n
+	}
+	n := to(udp)
+	a, mask, err := r.client.QPAttr(n, verbs.StateInit)
+	if err != nil || a.QKey != 0x01234567 || mask&(verbs.AttrQKey|verbs.AttrAccess) != verbs.AttrQKey {
+		t.Errorf("INIT = %+v, %v, %v, want a Q_Key and no access", a, mask, err)
+	}
+	r.want(syscall.EINVAL, r.client.Connect(n, &Param{}, make([]byte, 181)))
+	r.ok(r.client.Connect(n, &Param{}, []byte("hello")))
+	req := r.next(r.server, ConnectRequest, 0)
+	if req.UID != listenUID || req.AH == nil || req.Param.Private.Len != 180 || !bytes.HasPrefix(req.Param.Private.Data[:], []byte("hello\x00")) {
+		t.Errorf("request = %+v, want 180 bytes of data", req)
+	}
+	r.want(syscall.EINVAL, r.server.Accept(req.ID, passiveUID, &Param{}, make([]byte, 137)))
+	r.ok(r.server.Accept(req.ID, passiveUID, &Param{QPN: 0x22, QKey: 5}, []byte("welcome")))
+	e := r.next(r.client, Established, 0)
+	if e.Param.QPN != 0x22 || e.Param.QKey != 5 || e.AH.DGID != verbs.GIDFromAddr(udp.Addr()) || e.AH.DLID != 5000 || e.Param.Private.Len != 136 {
+		t.Errorf("response = %+v, want the peer's QP, Q_Key and address", e)
+	}
+	r.none(r.server)
+	r.none(r.client)
+
+	for _, tt := range []struct {
+		answer func(id uint32)
+		status int32
+	}{
+		{func(id uint32) { r.ok(r.server.Reject(id, 0, nil)) }, 2},
+		{func(id uint32) { r.must(r.server.Destroy(id)) }, 2},
+	} {
+		r.ok(r.client.Connect(to(udp), &Param{}, nil))
+		tt.answer(r.next(r.server, ConnectRequest, 0).ID)
+		r.next(r.client, Unreachable, tt.status)
+	}
+	r.ok(r.client.Connect(to(service), &Param{}, nil)) // a port of connections
+	r.next(r.client, Unreachable, 1)
+	r.must(r.client.Destroy(n))
+}
+
+// TestGroups: a member gets the address of its group. Its events are counted for the membership, and dropped with it or its id.
+func TestGroups(t *testing.T) {
+	r := newRig(t, 0)
+	addr := netip.MustParseAddr("239.1.2.3")
+	n := r.must(r.client.Create(activeUID, SpaceUDP))
+	join := func() (uint32, error) { return r.client.Join(n, 9, addr) }
+	if _, err := join(); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Join without a device: %v, want EINVAL", err)
+	}
+	r.ok(r.client.Resolve(n, netip.AddrPort{}, netip.AddrPortFrom(addr, 0)))
+	r.next(r.client, AddrResolved, 0)
+	if _, err := r.client.Join(n, 9, service.Addr()); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Join of a unicast address: %v, want EINVAL", err)
+	}
+	g := r.must(join())
+	e := r.next(r.client, MulticastJoin, 0)
+	if e.UID != 9 || e.ID != g || e.AH.DGID != verbs.GIDFromAddr(addr) || e.AH.DLID != 0 || e.Param.QPN != 0xffffff || e.Param.QKey != 0x01234567 {
+		t.Errorf("event %+v, want the address of the group", e)
+	}
+	if k := r.must(r.client.Leave(g)); k != 1 {
+		t.Errorf("Leave = %d delivered events, want 1", k)
+	}
+	_, err := r.client.Leave(g)
+	r.want(syscall.ENOENT, err)
+	g = r.must(join())
+	if k := r.must(r.client.Leave(g)); k != 0 {
+		t.Errorf("Leave = %d delivered events, want 0", k)
+	}
+	r.none(r.client)
+	g = r.must(join())
+	if k := r.must(r.client.Destroy(n)); k != 1 {
+		t.Errorf("Destroy = %d delivered events, want 1", k)
+	}
+	r.none(r.client)
+	_, err = r.client.Leave(g)
+	r.want(syscall.ENOENT, err)
+}

@@ -11,7 +11,7 @@ import (
 // Kind is the type of a Message, as in chapter 12.6 of the InfiniBand specification.
 type Kind uint8
 
-// The messages of a connection. The active side sends REQ, the passive side responds with REP or REJ, and the active side
+// The messages of a connection, of which datagrams use REQ, REP and REJ. The active side sends REQ, the passive side responds with REP or REJ, and the active side
 // confirms a REP with RTU or refuses it with REJ. Either side disconnects with DREQ, and the other confirms it with DREP.
 const (
 	REQ Kind = iota + 1
@@ -36,6 +36,18 @@ const (
 	privateREQ = 56
 	privateREP = 196
 	privateREJ = 148
+)
+
+// The same for datagrams, whose messages are SIDR_REQ and SIDR_REP to InfiniBand.
+const (
+	privateSIDRREQ = 180
+	privateSIDRREP = 136
+)
+
+// The status of an UNREACHABLE event of datagrams whose request is refused.
+const (
+	sidrUnsupported = 1 // without a listener
+	sidrReject      = 2
 )
 
 // Private is a message's private data. Bytes from Len on are zero.
@@ -64,6 +76,7 @@ func (p Private) padded(limit uint8) Private {
 // ResponderResources and InitiatorDepth are swapped: they are the limits of this side.
 type Param struct {
 	QPN                                uint32
+	QKey                               uint32 // of datagrams
 	ResponderResources, InitiatorDepth uint8
 	FlowControl, Retry, RNRRetry, SRQ  uint8
 	Private                            Private
@@ -93,13 +106,21 @@ type Message struct {
 
 // Link connects the managers of several processes. Its methods do not block.
 type Link interface {
-	// Bind reserves an RDMA port. Port number 0 means a free one. With only6, a wildcard IPv6 address excludes IPv4.
-	Bind(addr netip.AddrPort, only6 bool) (Port, error)
+	// Bind reserves an RDMA port. Port number 0 means a free one.
+	Bind(addr netip.AddrPort, o PortOptions) (Port, error)
 	// Resolve prepares p for a connection to a remote port and determines its local address. If p is nil, it binds a port to
 	// src, whose zero value means any address.
-	Resolve(p Port, src, dst netip.AddrPort) (Port, error)
+	Resolve(p Port, src, dst netip.AddrPort, o PortOptions) (Port, error)
 	// IsLocal reports whether an address belongs to this host.
 	IsLocal(addr netip.Addr) bool
+}
+
+// PortOptions describes a Port.
+type PortOptions struct {
+	// Only6 excludes IPv4 from a wildcard IPv6 address.
+	Only6 bool
+	// Shared permits a number that a UDP socket has, as rsockets need. Such a port cannot listen.
+	Shared bool
 }
 
 // Port is a bound RDMA port. The Manager calls its methods with a lock held, so they must neither block nor call back.

@@ -99,7 +99,7 @@ type memPort struct {
 
 func (n *network) IsLocal(addr netip.Addr) bool { return addr.IsLoopback() }
 
-func (n *network) Bind(addr netip.AddrPort, _ bool) (Port, error) {
+func (n *network) Bind(addr netip.AddrPort, _ PortOptions) (Port, error) {
 	if addr.Port() == 0 {
 		n.free++
 		addr = netip.AddrPortFrom(addr.Addr(), n.free)
@@ -111,13 +111,13 @@ func (n *network) Bind(addr netip.AddrPort, _ bool) (Port, error) {
 	return &memPort{net: n, local: addr}, nil
 }
 
-func (n *network) Resolve(p Port, src, dst netip.AddrPort) (Port, error) {
+func (n *network) Resolve(p Port, src, dst netip.AddrPort, _ PortOptions) (Port, error) {
 	if p == nil {
 		if !src.IsValid() {
 			src = netip.MustParseAddrPort("127.0.0.1:0")
 		}
 		var err error
-		if p, err = n.Bind(src, false); err != nil {
+		if p, err = n.Bind(src, PortOptions{}); err != nil {
 			return nil, err
 		}
 	}

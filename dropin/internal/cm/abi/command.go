@@ -96,6 +96,20 @@ func addressing(f *cm.File, cmd uint32, body []byte) ([]byte, error) {
 		return with(body, func(c *resolveRoute) (any, error) { return nil, f.ResolveRoute(c.ID) })
 	case cmdListen:
 		return with(body, func(c *listen) (any, error) { return nil, f.Listen(c.ID, c.Backlog) })
+	case cmdJoinIP:
+		return with(body, func(c *joinIP) (any, error) {
+			a, err := c.Addr.addrPort()
+			if err != nil {
+				return nil, err
+			}
+			n, err := f.Join(c.ID, c.UID, a.Addr())
+			return n, err
+		})
+	case cmdLeave:
+		return with(body, func(c *destroyID) (any, error) {
+			n, err := f.Leave(c.ID)
+			return n, err
+		})
 	case cmdQueryRoute:
 		return with(body, func(c *destroyID) (any, error) {
 			r, err := f.Query(c.ID)
@@ -217,8 +231,10 @@ func attrOf(a *verbs.QPAttr, mask verbs.QPAttrMask) *qpAttr {
 		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN, Access: uint32(a.Access), PKeyIndex: a.PKeyIndex,
 		MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic, MinRNRTimer: a.MinRNRTimer, Port: a.Port,
 		Timeout: a.Timeout, Retry: a.RetryCount, RNRRetry: a.RNRRetry,
-		To: address{
-			DGID: a.AH.DGID, HopLimit: a.AH.HopLimit, Class: a.AH.TrafficClass, DLID: a.AH.DLID, SL: a.AH.SL, IsGlobal: 1, Port: 1,
-		},
+		QKey: a.QKey, To: addressOf(&a.AH),
 	}
+}
+
+func addressOf(a *verbs.AHAttr) address {
+	return address{DGID: a.DGID, HopLimit: a.HopLimit, Class: a.TrafficClass, DLID: a.DLID, SL: a.SL, IsGlobal: 1, Port: 1}
 }

@@ -15,9 +15,11 @@ import (
 // deadEnd is a Link that never delivers a message.
 type deadEnd struct{ local netip.AddrPort }
 
-func (deadEnd) Bind(addr netip.AddrPort, _ bool) (cm.Port, error) { return deadEnd{addr}, nil }
+func (deadEnd) Bind(addr netip.AddrPort, _ cm.PortOptions) (cm.Port, error) {
+	return deadEnd{addr}, nil
+}
 
-func (deadEnd) Resolve(p cm.Port, _, _ netip.AddrPort) (cm.Port, error) {
+func (deadEnd) Resolve(p cm.Port, _, _ netip.AddrPort, _ cm.PortOptions) (cm.Port, error) {
 	if p == nil {
 		p = deadEnd{netip.MustParseAddrPort("127.0.0.1:9")}
 	}
@@ -85,7 +87,7 @@ func TestCommands(t *testing.T) {
 		t.Errorf("CONNECT of an old library: %v", err)
 	}
 	do(cmdDestroyID, &destroyID{ID: 1}, 4)
-	for _, cmd := range []uint32{13, 19, 20, 21, 99} {
+	for _, cmd := range []uint32{13, 19, 20, 21, 22, 99} {
 		if _, err := Do(f, Call{Command: command(t, cmd, &destroyID{})}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("command %d: %v, want EINVAL", cmd, err)
 		}

@@ -26,6 +26,8 @@ const (
 	cmdGetEvent     = 12
 	cmdSetOption    = 14
 	cmdNotify       = 15
+	cmdJoinIP       = 16
+	cmdLeave        = 17
 	cmdMigrateID    = 18
 )
 
@@ -106,6 +108,23 @@ type (
 	setOption struct {
 		Value                   uint64
 		ID, Level, Name, Length uint32
+	}
+	udEvent struct { // an event of datagrams
+		UID        uint64
+		ID, Type   uint32
+		Status     int32
+		QPN, QKey  uint32
+		To         address
+		Private    [256]byte
+		PrivateLen uint8
+		_          [7]byte
+		_          uint32
+		ECE        [8]byte
+	}
+	joinIP struct {
+		Response, UID uint64
+		Addr          sockaddr
+		ID            uint32
 	}
 	notify    struct{ ID, Event uint32 }
 	migrateID struct {
@@ -189,7 +208,7 @@ func sockaddrOf(a netip.AddrPort) (s sockaddr) {
 // param returns the parameters of a program.
 func (p *connParam) param() cm.Param {
 	return cm.Param{
-		QPN: p.QPN, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, Retry: p.Retry,
+		QPN: p.QPN, QKey: p.QKey, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, Retry: p.Retry,
 		RNRRetry: p.RNRRetry, SRQ: p.SRQ,
 	}
 }
@@ -198,12 +217,21 @@ func (p *connParam) param() cm.Param {
 func (p *connParam) private() []byte { return p.Private[:p.PrivateLen] }
 
 // eventOf returns an event as a program sees it.
-func eventOf(e *cm.Event) *event {
+func eventOf(e *cm.Event) any {
 	p := &e.Param
-	to := &event{UID: e.UID, ID: e.ID, Type: uint32(e.Type), Status: e.Status, Param: connParam{
-		QPN: p.QPN, PrivateLen: p.Private.Len, SRQ: p.SRQ, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+	if e.AH != nil {
+		return &udEvent{
+			UID: e.UID, ID: e.ID, Type: uint32(e.Type), Status: e.Status, QPN: p.QPN, QKey: p.QKey, To: addressOf(e.AH),
+			Private: private(&p.Private), PrivateLen: p.Private.Len,
+		}
+	}
+	return &event{UID: e.UID, ID: e.ID, Type: uint32(e.Type), Status: e.Status, Param: connParam{
+		QPN: p.QPN, Private: private(&p.Private), PrivateLen: p.Private.Len, SRQ: p.SRQ, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		FlowControl: p.FlowControl, Retry: p.Retry, RNRRetry: p.RNRRetry,
 	}}
-	copy(to.Param.Private[:], p.Private.Data[:])
-	return to
+}
+
+func private(p *cm.Private) (b [256]byte) {
+	copy(b[:], p.Data[:])
+	return b
 }

@@ -26,6 +26,8 @@ func TestLayouts(t *testing.T) {
 		{"disconnect", oneID{}, 4},
 		{"init_qp_attr", initQPAttr{}, 16},
 		{"event_resp", event{}, 336},
+		{"event_resp of datagrams", udEvent{}, 336},
+		{"join_ip_mcast", joinIP{}, 48},
 		{"set_option", setOption{}, 24},
 		{"notify", notify{}, 8},
 		{"migrate_id", migrateID{}, 16},

@@ -40,11 +40,12 @@ func checkHeader(b []byte, size int) (kind uint8, err error) {
 }
 
 // A record is the header, then: space 6, port 8, reason 10, GID 12, LID 28, MTU 30, timeout 31, PSN 32, QPN 36, responder resources 40,
-// initiator depth 41, flow control 42, retry 43, RNR retry 44, SRQ 45, private length 46, 0 at 47, private data 48, zeros from 244 on. Integers
-// are big-endian.
+// initiator depth 41, flow control 42, retry 43, RNR retry 44, SRQ 45, private length 46, 0 at 47, private data 48, Q_Key 244, zeros from 248
+// on. Integers are big-endian.
 const (
 	privateAt  = 48
 	privateEnd = privateAt + len(cm.Private{}.Data)
+	qkeyEnd    = privateEnd + 4
 )
 
 // encode returns the record of a message.
@@ -61,6 +62,7 @@ func encode(m *cm.Message) []byte {
 	b = binary.BigEndian.AppendUint32(b, p.QPN)
 	b = append(b, p.ResponderResources, p.InitiatorDepth, p.FlowControl, p.Retry, p.RNRRetry, p.SRQ, p.Private.Len, 0)
 	b = append(b, p.Private.Data[:]...)
+	b = binary.BigEndian.AppendUint32(b, p.QKey)
 	return b[:recordSize]
 }
 
@@ -78,13 +80,14 @@ func decode(b []byte) (m cm.Message, err error) {
 	p.ResponderResources, p.InitiatorDepth, p.FlowControl, p.Retry, p.RNRRetry, p.SRQ = b[40], b[41], b[42], b[43], b[44], b[45]
 	p.Private.Len = b[46]
 	copy(p.Private.Data[:], b[privateAt:privateEnd])
+	p.QKey = binary.BigEndian.Uint32(b[privateEnd:])
 	switch {
 	case m.Kind < cm.REQ || m.Kind > cm.DREP:
 		return cm.Message{}, fmt.Errorf("%w: kind %d", errFormat, kind)
-	case int(p.Private.Len) > len(p.Private.Data) || !zero(p.Private.Data[p.Private.Len:]) || b[47] != 0 || !zero(b[privateEnd:]):
+	case int(p.Private.Len) > len(p.Private.Data) || !zero(p.Private.Data[p.Private.Len:]) || b[47] != 0 || !zero(b[qkeyEnd:]):
 		return cm.Message{}, fmt.Errorf("%w: private data or padding", errFormat)
 	case m.Kind > cm.REP:
-		if s.GID != (verbs.GID{}) || s.LID|m.Space|m.Port != 0 || s.MTU|verbs.MTU(s.Timeout) != 0 || s.PSN|p.QPN != 0 || !zero(b[40:46]) {
+		if s.GID != (verbs.GID{}) || s.LID|m.Space|m.Port != 0 || s.MTU|verbs.MTU(s.Timeout) != 0 || s.PSN|p.QPN|p.QKey != 0 || !zero(b[40:46]) {
 			return cm.Message{}, fmt.Errorf("%w: a QP in a message of kind %d", errFormat, kind)
 		}
 	case s.GID.IsZero() || s.MTU < verbs.MTU256 || s.MTU > verbs.MTU4096 || s.Timeout > 31 || s.PSN >= 1<<24 || p.QPN >= 1<<24 || p.Retry > 7 || p.RNRRetry > 7:

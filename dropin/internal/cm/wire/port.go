@@ -73,6 +73,8 @@ type port struct {
 	// remote is set in a resolved port.
 	remote netip.AddrPort
 	only6  bool
+	// shared is set if a UDP socket of the program has the port's number, and udp has another.
+	shared bool
 }
 
 // network returns the name of a network for an address.
@@ -87,28 +89,46 @@ func network(name string, addr netip.Addr, only6 bool) string {
 }
 
 // Bind implements cm.Link.
-func (l Link) Bind(addr netip.AddrPort, only6 bool) (cm.Port, error) {
-	udp, err := net.ListenUDP(network("udp", addr.Addr(), only6), net.UDPAddrFromAddrPort(addr))
+func (l Link) Bind(addr netip.AddrPort, o cm.PortOptions) (cm.Port, error) {
+	return l.bind(addr, o, func(from netip.AddrPort) (*net.UDPConn, error) {
+		return net.ListenUDP(network("udp", addr.Addr(), o.Only6), net.UDPAddrFromAddrPort(from))
+	})
+}
+
+// bind makes a port of a new socket. If its number is taken and may be shared, the socket has another one.
+func (l Link) bind(addr netip.AddrPort, o cm.PortOptions, open func(netip.AddrPort) (*net.UDPConn, error)) (*port, error) {
+	udp, err := open(addr)
+	shared := o.Shared && errors.Is(err, syscall.EADDRINUSE)
+	if shared {
+		udp, err = open(netip.AddrPortFrom(addr.Addr(), 0))
+	}
 	if err != nil {
 		return nil, errno(err)
 	}
-	return &port{link: l, udp: udp, local: addrPort(udp.LocalAddr()), only6: only6}, nil
+	p := &port{link: l, udp: udp, local: addrPort(udp.LocalAddr()), only6: o.Only6, shared: shared}
+	if shared {
+		p.local = netip.AddrPortFrom(p.local.Addr(), addr.Port())
+	}
+	return p, nil
 }
 
 // Resolve implements cm.Link.
-func (l Link) Resolve(bound cm.Port, src, dst netip.AddrPort) (cm.Port, error) {
+func (l Link) Resolve(bound cm.Port, src, dst netip.AddrPort, o cm.PortOptions) (cm.Port, error) {
 	if p, ok := bound.(*port); ok {
 		return p, p.connect(dst)
 	}
-	var from *net.UDPAddr
-	if src.IsValid() && (src.Port() != 0 || !src.Addr().IsUnspecified()) {
-		from = net.UDPAddrFromAddrPort(src)
-	}
-	udp, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(dst))
+	p, err := l.bind(src, o, func(from netip.AddrPort) (*net.UDPConn, error) {
+		var a *net.UDPAddr
+		if from.IsValid() && (from.Port() != 0 || !from.Addr().IsUnspecified()) {
+			a = net.UDPAddrFromAddrPort(from)
+		}
+		return net.DialUDP("udp", a, net.UDPAddrFromAddrPort(dst))
+	})
 	if err != nil {
-		return nil, errno(err)
+		return nil, err
 	}
-	return &port{link: l, udp: udp, local: addrPort(udp.LocalAddr()), remote: dst}, nil
+	p.remote = dst
+	return p, nil
 }
 
 // control calls do with the UDP socket.
@@ -141,11 +161,12 @@ func (p *port) connect(dst netip.AddrPort) error {
 			return err
 		}
 		sa, err := unix.Getsockname(fd)
+		number := p.local.Port()
 		switch sa := sa.(type) {
 		case *unix.SockaddrInet4:
-			p.local = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+			p.local = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), number)
 		case *unix.SockaddrInet6:
-			p.local = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+			p.local = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), number)
 		}
 		return err
 	})
@@ -156,6 +177,9 @@ func (p *port) Local() netip.AddrPort { return p.local }
 
 // Listen implements cm.Port.
 func (p *port) Listen(serve func(cm.Conn, *cm.Message) cm.Handler) error {
+	if p.shared {
+		return syscall.EADDRINUSE
+	}
 	addr := p.local.Addr()
 	tcp, err := net.ListenTCP(network("tcp", addr, p.only6), net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if err != nil {

@@ -44,7 +44,7 @@ func take[T any](t *testing.T, from <-chan T) (v T) {
 // listen binds and listens. Requests arrive on the channel.
 func listen(t *testing.T, l Link, addr string, h cm.Handler) (cm.Port, <-chan cm.Conn) {
 	t.Helper()
-	p, err := l.Bind(netip.MustParseAddrPort(addr), false)
+	p, err := l.Bind(netip.MustParseAddrPort(addr), cm.PortOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func listen(t *testing.T, l Link, addr string, h cm.Handler) (cm.Port, <-chan cm
 // dial resolves and connects.
 func dial(t *testing.T, to netip.AddrPort, h cm.Handler) (cm.Port, cm.Conn) {
 	t.Helper()
-	p, err := Link{}.Resolve(nil, netip.AddrPort{}, to)
+	p, err := Link{}.Resolve(nil, netip.AddrPort{}, to, cm.PortOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +164,10 @@ func TestSilence(t *testing.T) {
 // TestBindErrors: errors have the errno of the kernel.
 func TestBindErrors(t *testing.T) {
 	p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
-	if _, err := (Link{}).Bind(p.Local(), false); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := (Link{}).Bind(p.Local(), cm.PortOptions{}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("Bind of a used address = %v, want EADDRINUSE", err)
 	}
-	if _, err := (Link{}).Bind(netip.MustParseAddrPort("203.0.113.1:0"), false); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if _, err := (Link{}).Bind(netip.MustParseAddrPort("203.0.113.1:0"), cm.PortOptions{}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("Bind of a remote address = %v, want EADDRNOTAVAIL", err)
 	}
 }
@@ -176,13 +176,13 @@ func TestBindErrors(t *testing.T) {
 func TestBoundActive(t *testing.T) {
 	p, conns := listen(t, Link{}, "127.0.0.1:0", newEnds())
 	for _, from := range []string{"0.0.0.0:0", "127.0.0.5:0", "[::]:0"} {
-		b, err := Link{}.Bind(netip.MustParseAddrPort(from), false)
+		b, err := Link{}.Bind(netip.MustParseAddrPort(from), cm.PortOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Close()
 		number := b.Local().Port()
-		if _, err := (Link{}).Resolve(b, netip.AddrPort{}, p.Local()); err != nil {
+		if _, err := (Link{}).Resolve(b, netip.AddrPort{}, p.Local(), cm.PortOptions{}); err != nil {
 			t.Fatalf("Resolve from %s: %v", from, err)
 		}
 		m := request()
@@ -242,12 +242,45 @@ func TestHostile(t *testing.T) {
 func TestCloseWhileConnecting(t *testing.T) {
 	p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
 	for range 50 {
-		b, err := Link{}.Resolve(nil, netip.AddrPort{}, p.Local())
+		b, err := Link{}.Resolve(nil, netip.AddrPort{}, p.Local(), cm.PortOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c := b.Connect(request(), newEnds())
 		b.Close()
 		c.Close()
+	}
+}
+
+// TestShared: a port may share the number of a UDP socket, but does not listen there.
+func TestShared(t *testing.T) {
+	u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	own := u.LocalAddr().(*net.UDPAddr).AddrPort()
+	server, conns := listen(t, Link{}, "127.0.0.1:0", newEnds())
+	bound, err := Link{}.Bind(own, cm.PortOptions{Shared: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bound.Close()
+	if err := bound.Listen(nil); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("Listen = %v, want EADDRINUSE", err)
+	}
+	for _, b := range []cm.Port{bound, nil} {
+		p, err := Link{}.Resolve(b, own, server.Local(), cm.PortOptions{Shared: true})
+		if err != nil || p.Local() != own {
+			t.Fatalf("Resolve = %v, %v, want the address %v", p, err, own)
+		}
+		defer p.Close()
+		m := request()
+		m.Port = own.Port()
+		c := p.Connect(m, newEnds())
+		defer c.Close()
+		if _, remote := take(t, conns).Addrs(); remote != own {
+			t.Errorf("request from %v, want %v", remote, own)
+		}
 	}
 }
