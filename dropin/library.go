@@ -2,12 +2,8 @@ package dropin
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -28,21 +24,8 @@ const (
 	preloadFile = "libibverbx-preload.so"
 )
 
-// files returns all files of the library.
-func files() []string { return []string{coreFile, preloadFile, linkFile, shimFile} }
-
 // Library is the drop-in library in the directory Dir.
 type Library struct{ Dir string }
-
-// complete reports whether the directory has all files.
-func (l Library) complete() bool {
-	for _, name := range files() {
-		if info, err := os.Stat(filepath.Join(l.Dir, name)); err != nil || !info.Mode().IsRegular() {
-			return false
-		}
-	}
-	return true
-}
 
 // ncclDefaults returns settings of NCCL that software NICs need, and for each the reason.
 func ncclDefaults() [][3]string {
@@ -97,43 +80,6 @@ func Find(ctx context.Context, lookup func(string) (string, bool), notes io.Writ
 	if ctx == nil || lookup == nil || notes == nil {
 		return Library{}, verbs.Invalidf("the Context, lookup or notes is nil")
 	}
-	if dir, ok := lookup(LibraryVariable); ok && dir != "" {
-		dir, err := filepath.Abs(dir)
-		if err != nil {
-			return Library{}, err
-		}
-		return build(ctx, Library{dir}, notes)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return Library{}, err
-	}
-	for _, dir := range []string{filepath.Dir(exe), filepath.Join(filepath.Dir(exe), "..", "lib", "ibverbx")} {
-		if l := (Library{filepath.Clean(dir)}); l.complete() {
-			return l, nil
-		}
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return Library{}, fmt.Errorf("no directory for the library: %w; set %s to one", err, LibraryVariable)
-	}
-	id, err := identity(exe)
-	if err != nil {
-		return Library{}, err
-	}
-	return build(ctx, Library{filepath.Join(cache, "ibverbx", "dropin-"+id)}, notes)
-}
-
-// identity names the build of an executable. A library in the cache belongs to the executable that built it.
-func identity(exe string) (id string, err error) {
-	f, err := os.Open(exe)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+	dir, err := shared().Find(ctx, lookup, notes)
+	return Library{dir}, err
 }

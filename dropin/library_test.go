@@ -15,7 +15,7 @@ import (
 func fake(t *testing.T) Library {
 	t.Helper()
 	l := Library{t.TempDir()}
-	for _, name := range files() {
+	for _, name := range shared().Files {
 		if err := os.WriteFile(filepath.Join(l.Dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -54,21 +54,10 @@ func TestFindNamed(t *testing.T) {
 	}
 }
 
-// TestCannotBuild: without tools the error names all that are missing.
+// TestCannotBuild: without rdma-core the error names the package to install.
 func TestCannotBuild(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	t.Setenv("CC", "no-such-compiler")
-	_, err := build(context.Background(), Library{t.TempDir()}, &bytes.Buffer{})
-	if !errors.Is(err, ErrCannotBuild) {
-		t.Fatalf("build without tools = %v, want ErrCannotBuild", err)
-	}
-	if _, e := findTools(context.Background()); strings.Contains(e.Error(), "this is") {
-		t.Skip("the library exists for Linux on amd64 and arm64 only")
-	}
-	for _, want := range []string{"the go command", "a C compiler", LibraryVariable} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error %q does not mention %s", err, want)
-		}
+	if got := shared().Needs(context.Background(), "/no/such/compiler"); !strings.Contains(got, "libibverbs-dev") {
+		t.Errorf("Needs with an unusable compiler = %q, want the package to install", got)
 	}
 }
 

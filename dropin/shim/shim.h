@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "loader.h"
 #include "seam.h"
 
 // core holds the functions of the Go core. They are valid once ibx_load has returned 0. In a forked child each
@@ -27,8 +28,6 @@ int ibx_load(void);
 // ibx_devices are the devices of the core, and ibx_num_devices their number. Both are valid after ibx_load.
 extern struct ibx_device ibx_devices[IBX_MAX_DEVICES];
 extern int ibx_num_devices;
-// ibx_forked says that this process is a child of the one that loaded the core.
-extern bool ibx_forked;
 
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
