@@ -5,12 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
 
 	"ibverbx"
@@ -32,33 +28,18 @@ func (m *metricsFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&m.addr, "metrics", "", "serve Prometheus metrics on `address`, such as :9100, without authentication")
 }
 
-// metricsTimeout is the read and the write timeout of a scrape.
-const metricsTimeout = 10 * time.Second
-
 // during runs a command, and serves metrics while it runs if the flag is set. more holds command-specific collectors.
 func (m *metricsFlags) during(ctx context.Context, s streams, run func() error, more ...prometheus.Collector) error {
 	if m.addr == "" {
 		return run()
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", m.addr)
+	server, err := metrics.NewServer(ctx, m.addr, append(more, buildInfo())...)
 	if err != nil {
 		return fmt.Errorf("--metrics: %w", err)
 	}
-	m.collector = metrics.NewCollector()
-	r := prometheus.NewRegistry()
-	r.MustRegister(m.collector, buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	r.MustRegister(more...)
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
-	server := &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, IdleTimeout: time.Minute}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	fmt.Fprintf(s.err, "ibverbx: metrics at http://%v/metrics\n", l.Addr())
-	err = errors.Join(run(), server.Close())
-	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
-		err = errors.Join(err, ended)
-	}
-	return err
+	m.collector = server.Collector()
+	fmt.Fprintf(s.err, "ibverbx: metrics at http://%v/metrics\n", server.Addr())
+	return errors.Join(run(), server.Close())
 }
 
 // buildInfo reports the version of this program.
