@@ -21,6 +21,7 @@ import (
 	"ibverbx/files"
 	"ibverbx/internal/rig"
 	"ibverbx/metrics"
+	"ibverbx/nccl"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/rdmacore"
@@ -41,6 +42,7 @@ func functions() map[string]any {
 		"cuda.Devices": cuda.Devices, "cuda.Load": cuda.Load, "cuda.Open": cuda.Open,
 		"dropin.CheckProgram": dropin.CheckProgram, "dropin.Find": dropin.Find, "dropin.Reason": dropin.Reason, "dropin.Variables": dropin.Variables,
 		"files.New": files.New, "metrics.NewCollector": metrics.NewCollector, "metrics.NewServer": metrics.NewServer, "node.New": node.New,
+		"nccl.Check": nccl.Check, "nccl.Find": nccl.Find, "nccl.Variables": nccl.Variables,
 		"peer.Accept": peer.Accept, "peer.Connect": peer.Connect, "peer.Dial": peer.Dial, "peer.Listen": peer.Listen,
 		"peer.OpenDevices": peer.OpenDevices, "peer.OpenSoftNICs": peer.OpenSoftNICs,
 		"rdmacore.ChooseGID": rdmacore.ChooseGID, "rdmacore.Load": rdmacore.Load, "rdmacore.Select": rdmacore.Select[*rdmacore.Device],
@@ -70,6 +72,7 @@ func types() []any {
 		new(ibverbx.RecvWR), new(ibverbx.Region), new(ibverbx.Scheme), new(ibverbx.SendWR), new(ibverbx.VirtualCQ),
 		new(ibverbx.VirtualQP), new(ibverbx.WC),
 		new(metrics.Collector), new(metrics.Server),
+		new(nccl.Library),
 		new(node.Node), new(node.Peer), new(node.RequestError), new(node.State),
 		new(peer.Listener), new(peer.MismatchError), new(peer.Offer), new(peer.Session),
 		new(rdmacore.Device), new(rdmacore.Library),
@@ -105,7 +108,7 @@ func blocks() []string { return []string{"metrics.Collector.Collect", "metrics.C
 // surface returns the exported functions and the exported types with methods in the source of the public packages.
 func surface(t *testing.T) (funcs, kinds []string) {
 	for _, pkg := range []string{
-		"ibverbx", "bootstrap", "cuda", "dropin", "files", "metrics", "node", "peer", "rdmacore", "reliable", "settings", "softnic", "stream", "transfer", "verbs",
+		"ibverbx", "bootstrap", "cuda", "dropin", "files", "metrics", "nccl", "node", "peer", "rdmacore", "reliable", "settings", "softnic", "stream", "transfer", "verbs",
 	} {
 		names, err := filepath.Glob(filepath.Join("../..", strings.TrimPrefix(pkg, "ibverbx"), "*.go"))
 		if err != nil || len(names) == 0 {

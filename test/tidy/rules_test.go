@@ -112,6 +112,7 @@ var arrows = map[string][]string{
 	"stream":             {".", "verbs", "bootstrap", "node", "internal/service", "pure"},
 	"metrics":            {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer", "node", "stream", "transfer", "files"},
 	"dropin":             {"softnic", "verbs", "pure"},
+	"nccl":               {"all"},
 	"cmd":                {"all"},
 	"examples":           {"all"},
 	"docs":               {"all"},
@@ -211,8 +212,8 @@ func checkNames(tr *tree) (findings []string) {
 	return findings
 }
 
-// cgoFiles are the files with cgo: real NICs, GPUs, and the drop-in library for programs in C.
-var cgoFiles = []string{"rdmacore/cgo.go", "cuda/cgo.go", "dropin/core/cgo.go"}
+// cgoFiles are the files with cgo: real NICs, GPUs, and the libraries for programs in C.
+var cgoFiles = []string{"rdmacore/cgo.go", "cuda/cgo.go", "dropin/core/cgo.go", "nccl/core/cgo.go"}
 
 // checkCgo confines cgo to one file of each package that talks to C.
 func checkCgo(tr *tree) []string {

@@ -1,0 +1,484 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/peer"
+	"ibverbx/verbs"
+)
+
+// Comm is one direction of a connection between two ranks. All methods are safe for concurrent use.
+type Comm struct {
+	shard   *Shard
+	number  uint32
+	session *peer.Session
+	conn    *bootstrap.Conn
+	// sends is set on the sending side.
+	sends bool
+	// memory and page hold grants: the received ones of a sender, by receive, or the one that a receiver is sending.
+	memory *verbs.Memory
+	page   *ibverbx.Region
+	remove func() // from the metrics
+
+	// The lock of the shard guards everything below.
+	words  *Words // nil before Adopt and after Close
+	failed error  // the cause
+	result Result // of failed
+	closed bool
+	// used counts posted requests, and done the completed ones.
+	used, done uint32
+	granted    uint32
+	grants     [Depth]grant         // of a sender, by sequence number
+	remote     ibverbx.RemoteRegion // of the request being posted
+	keys       [maxRails]uint32     // of remote
+	posted     [Depth]posted        // by request
+	regions    map[*Region]struct{} // registered and not yet deregistered
+	send       [1]ibverbx.SendWR    // of the request being posted
+	recv       [1]ibverbx.RecvWR    // likewise
+}
+
+// posted is an outstanding request.
+type posted struct {
+	region *Region // nil without data
+	size   uint64
+	seq    uint32
+}
+
+// grant is a posted receive, as a message to the sender:
+//
+//	0          4         8         16       24        56
+//	| sequence | rails   | address | length | keys ...|
+//
+// Numbers are little-endian.
+type grant struct {
+	seq          uint32
+	rails        uint32
+	addr, length uint64
+	keys         [maxRails]uint32
+}
+
+const grantSize = 56
+
+// grantBit distinguishes the requests that carry grants.
+const grantBit = 1 << 32
+
+func (g *grant) encode(b []byte) {
+	le := binary.LittleEndian
+	le.PutUint32(b, g.seq)
+	le.PutUint32(b[4:], g.rails)
+	le.PutUint64(b[8:], g.addr)
+	le.PutUint64(b[16:], g.length)
+	for i, k := range g.keys {
+		le.PutUint32(b[24+4*i:], k)
+	}
+}
+
+func (g *grant) decode(b []byte) {
+	le := binary.LittleEndian
+	g.seq, g.rails, g.addr, g.length = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint64(b[16:])
+	for i := range g.keys {
+		g.keys[i] = le.Uint32(b[24+4*i:])
+	}
+}
+
+// Errors of requests.
+var (
+	errProtocol = errors.New("the peer violated the protocol of the plugin")
+	errTooLong  = errors.New("a message is longer than its receive")
+	errDropped  = errors.New("memory was deregistered while a request used it")
+)
+
+// Region is memory registered for a Comm.
+type Region struct {
+	comm   *Comm
+	memory *verbs.Memory
+	region *ibverbx.Region
+	addr   uint64
+	length uint64
+	// remote describes the region in the epoch of the shard. The shard's lock guards it and busy, the number of requests using the region.
+	remote *ibverbx.RemoteRegion
+	epoch  uint64
+	busy   int
+}
+
+// prepare makes a Comm ready for requests.
+func (c *Comm) prepare() (err error) {
+	a := &c.session.Agreed
+	if a.SendDepth < Depth || a.RecvDepth < Depth {
+		return verbs.Invalidf("queues of %d and %d requests, want %d", a.SendDepth, a.RecvDepth, Depth)
+	}
+	if c.memory, err = verbs.AllocMemory(Depth*grantSize, nil); err != nil {
+		return err
+	}
+	if c.page, err = c.shard.rails.Register(c.memory, verbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	c.regions = map[*Region]struct{}{}
+	if !c.shard.acquire() {
+		return fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+	}
+	if server := c.shard.plugin.server; server != nil {
+		c.remove = server.Collector().AddSession(c.conn.Peer().Addr.String(), c.session)
+	}
+	s := c.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.sends {
+		for i := range Depth {
+			if err := c.awaitGrant(i); err != nil {
+				s.users-- // the caller is a user as well
+				return err
+			}
+		}
+	}
+	s.comms.Set(c.session.QP.Num(), c)
+	s.all[c] = struct{}{}
+	c.number = s.plugin.comms.add(c)
+	return nil
+}
+
+// awaitGrant posts the receive of a grant.
+func (c *Comm) awaitGrant(slot int) error {
+	c.recv[0] = ibverbx.RecvWR{WRID: uint64(slot) | grantBit}
+	c.recv[0].SetSGE(c.page.SGE(uint64(slot*grantSize), grantSize))
+	_, err := c.session.QP.PostRecv(c.recv[:])
+	return err
+}
+
+// Comm returns the Comm with a number, nil if it is unknown.
+func (p *Plugin) Comm(n uint32) *Comm { return p.comms.get(n) }
+
+// Number returns the number of the Comm.
+func (c *Comm) Number() uint32 { return c.number }
+
+// Sends reports whether the Comm is the sending side.
+func (c *Comm) Sends() bool { return c.sends }
+
+// Adopt makes the Comm report to w until Close. Requests need it.
+func (c *Comm) Adopt(w *Words) {
+	s := c.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.words = w
+	w.Result.Store(int32(c.result))
+	w.Granted.Store(c.granted)
+}
+
+// Register registers memory and returns its number. Region returns it.
+func (c *Comm) Register(b []byte) (uint32, error) {
+	mem, err := verbs.AdoptMemory(b)
+	if err != nil {
+		return 0, err
+	}
+	region, err := c.shard.rails.Register(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		return 0, errors.Join(err, mem.Free())
+	}
+	r := &Region{comm: c, memory: mem, region: region, addr: mem.Addr(), length: region.Len(), remote: region.Remote()}
+	s := c.shard
+	s.mu.Lock()
+	r.epoch = s.epoch
+	closed := c.closed
+	if !closed {
+		c.regions[r] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		return 0, errors.Join(verbs.ErrClosed, r.close())
+	}
+	return s.plugin.regions.add(r), nil
+}
+
+// Region returns the Region with a number, nil if it is unknown.
+func (p *Plugin) Region(n uint32) *Region { return p.regions.get(n) }
+
+// Deregister ends the registration with a number. If requests still use the memory, it first closes the connection's VirtualQP, so that
+// no data lands afterwards; the requests fail.
+func (p *Plugin) Deregister(n uint32) error {
+	r := p.regions.remove(n)
+	if r == nil {
+		return nil // closed with its Comm
+	}
+	c := r.comm
+	s := c.shard
+	s.mu.Lock()
+	_, open := c.regions[r]
+	delete(c.regions, r)
+	if open && r.busy > 0 {
+		c.fail(errDropped)
+		_ = c.session.QP.Close() // Session.Close returns its error again
+	}
+	s.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return r.close()
+}
+
+func (r *Region) close() error { return errors.Join(r.region.Close(), r.memory.Free()) }
+
+// contains reports whether the region has size bytes at addr.
+func (r *Region) contains(addr, size uint64) bool {
+	return addr >= r.addr && addr-r.addr <= r.length && size <= r.length-(addr-r.addr)
+}
+
+// Send posts request number i: size bytes at addr, in r. They are cut to the length of the receive. It returns Again while the peer has
+// not granted a receive.
+func (c *Comm) Send(addr, size uint64, r *Region, i int) Result {
+	s := c.shard
+	s.mu.Lock()
+	res := c.post(addr, size, r, i)
+	s.mu.Unlock()
+	return res
+}
+
+func (c *Comm) post(addr, size uint64, r *Region, i int) Result {
+	switch {
+	case c.failed != nil:
+		return c.result
+	case c.words == nil || !c.sends || uint(i) >= Depth || size > math.MaxInt32:
+		return InternalError
+	case c.used == c.granted:
+		return Again
+	}
+	g := &c.grants[c.used%Depth]
+	size = min(size, g.length)
+	wr := &c.send[0]
+	*wr = ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: g.seq}
+	if size > 0 {
+		if r == nil || r.comm != c || !r.contains(addr, size) {
+			return InternalError
+		}
+		c.keys = g.keys
+		c.remote = ibverbx.RemoteRegion{Addr: g.addr, Length: g.length, RKeys: c.keys[:g.rails]}
+		wr.NumSGE, wr.SGE[0], wr.Remote = 1, r.region.SGE(addr-r.addr, uint32(size)), &c.remote
+	} else {
+		r = nil
+	}
+	if _, err := c.session.QP.PostSend(c.send[:]); err != nil {
+		return c.refused(err)
+	}
+	c.use(i, r, size)
+	return OK
+}
+
+// Recv posts request number i: a receive of up to size bytes at addr, in r.
+func (c *Comm) Recv(addr, size uint64, r *Region, i int) Result {
+	s := c.shard
+	s.mu.Lock()
+	res := c.grant(addr, size, r, i)
+	s.mu.Unlock()
+	return res
+}
+
+func (c *Comm) grant(addr, size uint64, r *Region, i int) Result {
+	switch {
+	case c.failed != nil:
+		return c.result
+	case c.words == nil || c.sends || uint(i) >= Depth:
+		return InternalError
+	case c.used-c.done == Depth:
+		return Again
+	}
+	size = min(size, math.MaxInt32) // test reports sizes as int
+	g := grant{seq: c.used, rails: uint32(c.shard.rails.Len()), addr: addr, length: size}
+	if size > 0 {
+		if r == nil || r.comm != c || !r.contains(addr, size) {
+			return InternalError
+		}
+		if r.epoch != c.shard.epoch {
+			r.epoch, r.remote = c.shard.epoch, r.region.Remote()
+		}
+		copy(g.keys[:], r.remote.RKeys)
+	} else {
+		r = nil
+	}
+	g.encode(c.memory.Bytes())
+	wr := &c.send[0]
+	*wr = ibverbx.SendWR{WRID: grantBit, Opcode: verbs.OpSend, Flags: verbs.SendInline, NumSGE: 1}
+	wr.SGE[0] = c.page.SGE(0, grantSize)
+	// The sender may respond before the receive is posted: the engine keeps the notification, and no poll is possible in between.
+	if _, err := c.session.QP.PostSend(c.send[:]); err != nil {
+		return c.refused(err)
+	}
+	c.recv[0] = ibverbx.RecvWR{WRID: uint64(i)}
+	if _, err := c.session.QP.PostRecv(c.recv[:]); err != nil {
+		c.fail(err)
+		return c.result
+	}
+	c.use(i, r, size)
+	return OK
+}
+
+// use records a posted request.
+func (c *Comm) use(i int, r *Region, size uint64) {
+	c.posted[i] = posted{region: r, size: size, seq: c.used}
+	c.used++
+	if r != nil {
+		r.busy++
+	}
+}
+
+// refused returns the result of a post that the engine has refused.
+func (c *Comm) refused(err error) Result {
+	if errors.Is(err, verbs.ErrQueueFull) {
+		return Again
+	}
+	if failed := c.session.QP.Err(); failed != nil {
+		err = failed
+	}
+	c.fail(err)
+	return c.result
+}
+
+// completed handles a completion.
+func (c *Comm) completed(wc *ibverbx.WC) {
+	if c.failed != nil || c.closed {
+		return
+	}
+	if wc.Status != verbs.StatusSuccess {
+		c.fail(wc.Err())
+		return
+	}
+	if wc.WRID&grantBit != 0 {
+		if c.sends {
+			c.takeGrant(int(wc.WRID&^grantBit), wc.ByteLen)
+		}
+		return
+	}
+	i := int(wc.WRID)
+	p := &c.posted[i]
+	if !c.sends {
+		switch {
+		case wc.Imm != p.seq:
+			c.fail(fmt.Errorf("%w: message %d arrived, want %d", errProtocol, wc.Imm, p.seq))
+			return
+		case uint64(wc.ByteLen) > p.size:
+			c.fail(fmt.Errorf("%w: %d bytes for a receive of %d", errTooLong, wc.ByteLen, p.size))
+			return
+		}
+		p.size = uint64(wc.ByteLen)
+	}
+	if p.region != nil {
+		p.region.busy--
+		p.region = nil
+	}
+	c.done++
+	w := &c.words.Requests[i]
+	w.Result, w.Size = int32OK, p.size
+	w.State.Store(RequestDone)
+}
+
+const int32OK = OK
+
+// takeGrant handles a received grant.
+func (c *Comm) takeGrant(slot int, length uint32) {
+	g := &c.grants[c.granted%Depth]
+	if length != grantSize || c.granted-c.used >= Depth {
+		c.fail(fmt.Errorf("%w: a grant of %d bytes, or too many", errProtocol, length))
+		return
+	}
+	g.decode(c.memory.Bytes()[slot*grantSize:])
+	if g.seq != c.granted || g.rails < 1 || g.rails > maxRails || g.length > math.MaxUint64-g.addr {
+		c.fail(fmt.Errorf("%w: grant %d with %d keys, want number %d", errProtocol, g.seq, g.rails, c.granted))
+		return
+	}
+	if err := c.awaitGrant(slot); err != nil {
+		c.refused(err)
+		return
+	}
+	c.granted++
+	if c.words != nil {
+		c.words.Granted.Store(c.granted)
+	}
+}
+
+// fail fails the connection and its outstanding requests. The lock is held.
+func (c *Comm) fail(cause error) {
+	if c.failed != nil || c.closed {
+		return
+	}
+	c.failed, c.result = cause, RemoteError
+	switch {
+	case errors.Is(cause, errDropped), errors.Is(cause, errTooLong), errors.Is(cause, verbs.ErrInvalid):
+		c.result = InternalError
+	case errors.Is(cause, verbs.ErrDeviceFatal), errors.Is(cause, verbs.ErrCQOverrun):
+		c.result = SystemError
+	}
+	c.shard.plugin.log.Error("the connection has failed", slog.String("peer", c.conn.Peer().Addr.String()), slog.Any("cause", cause))
+	if c.words == nil {
+		return
+	}
+	c.words.Result.Store(int32(c.result))
+	for i := range c.words.Requests {
+		if w := &c.words.Requests[i]; w.State.Load() == RequestBusy {
+			w.Result = c.result
+			w.State.Store(RequestDone)
+		}
+	}
+}
+
+// Close closes the connection without waiting for the peer. No data lands after Close, and the Words are no longer used.
+func (c *Comm) Close() {
+	s := c.shard
+	s.mu.Lock()
+	if c.closed {
+		s.mu.Unlock()
+		return
+	}
+	clean := c.failed == nil && c.used == c.done
+	c.closed, c.words = true, nil
+	if !clean {
+		_ = c.session.QP.Close() // Session.Close returns its error again
+	}
+	s.mu.Unlock()
+	s.plugin.comms.remove(c.number)
+	go c.finish(clean)
+}
+
+// finish frees the connection. A clean one first waits for the peer, which may lack the last acknowledgement.
+func (c *Comm) finish(clean bool) {
+	s := c.shard
+	if clean {
+		ctx, cancel := context.WithTimeout(context.Background(), lingerTime)
+		_ = c.session.WaitDone(ctx) // the peer may be dead, or slower
+		cancel()
+	}
+	stats := c.session.QP.Stats()
+	s.plugin.addPast(&stats)
+	if c.remove != nil {
+		c.remove()
+	}
+	s.mu.Lock()
+	s.comms.Delete(c.session.QP.Num())
+	delete(s.all, c)
+	left := c.regions
+	c.regions = nil
+	s.mu.Unlock()
+	err := errors.Join(c.session.Close(), c.conn.Close())
+	for r := range left {
+		err = errors.Join(err, r.close())
+	}
+	if err = errors.Join(err, c.free()); err != nil {
+		s.plugin.log.Debug("closing a connection", slog.Any("cause", err))
+	}
+	s.release()
+}
+
+// free frees the memory of grants.
+func (c *Comm) free() (err error) {
+	if c.page != nil {
+		err = c.page.Close()
+	}
+	if c.memory != nil {
+		err = errors.Join(err, c.memory.Free())
+	}
+	return err
+}

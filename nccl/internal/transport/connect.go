@@ -1,0 +1,266 @@
+package transport
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/peer"
+	"ibverbx/verbs"
+)
+
+// attempt is a connection that is being established in a goroutine. NCCL polls for its result.
+type attempt struct {
+	shard  *Shard
+	number uint32
+	cancel context.CancelFunc
+
+	mu sync.Mutex
+	// comm or err is the result once done is set.
+	comm *Comm
+	err  error
+	done bool
+	// over is set once the result was fetched, or will never be. abandon closes the Comm of a later result.
+	over bool
+	// looked is the time of the last look at the attempt.
+	looked time.Time
+}
+
+// begin starts an attempt. connect creates the connection.
+func (s *Shard) begin(connect func(ctx context.Context) (*Comm, error)) (*attempt, error) {
+	if !s.acquire() {
+		return nil, fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
+	a := &attempt{shard: s, cancel: cancel, looked: time.Now()}
+	a.number = s.plugin.attempts.add(a)
+	go func() {
+		comm, err := connect(ctx)
+		cancel()
+		a.mu.Lock()
+		a.comm, a.err, a.done = comm, err, true
+		late := a.over
+		a.mu.Unlock()
+		if late && comm != nil {
+			comm.Close()
+		}
+		s.release()
+	}()
+	return a, nil
+}
+
+// result returns the result once; before, the Comm and the error are nil.
+func (a *attempt) result() (*Comm, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.looked = time.Now()
+	if !a.done || a.over {
+		return nil, nil
+	}
+	a.over = true
+	a.shard.plugin.attempts.remove(a.number)
+	return a.comm, a.err
+}
+
+// abandon cancels an attempt whose result will not be fetched.
+func (a *attempt) abandon() {
+	a.mu.Lock()
+	if a.over {
+		a.mu.Unlock()
+		return
+	}
+	a.over = true
+	comm := a.comm
+	a.mu.Unlock()
+	a.shard.plugin.attempts.remove(a.number)
+	a.cancel()
+	if comm != nil {
+		comm.Close()
+	}
+}
+
+// expire abandons an attempt that nobody looks at.
+func (a *attempt) expire() {
+	a.mu.Lock()
+	old := time.Since(a.looked) > forgetTime
+	a.mu.Unlock()
+	if old {
+		a.abandon()
+	}
+}
+
+// Listener waits for one connection.
+type Listener struct {
+	shard *Shard
+	id    connID
+
+	mu      sync.Mutex
+	pending *attempt // nil before the peer has dialed
+	closed  bool
+}
+
+// Listen creates a Listener and returns its number. It writes the handle into b, of HandleSize bytes.
+func (s *Shard) Listen(b []byte) (uint32, error) {
+	if !s.acquire() {
+		return 0, fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+	}
+	p := s.plugin
+	l := &Listener{shard: s}
+	_, _ = rand.Read(l.id[:]) // it never fails
+	h := handle{conn: l.id, token: p.token}
+	h.addrs, h.port = p.dialed()
+	h.encode(b)
+	p.mu.Lock()
+	p.waiting[l.id] = l
+	p.mu.Unlock()
+	return p.waiters.add(l), nil
+}
+
+// Listener returns the Listener with a number, nil if it is unknown.
+func (p *Plugin) Listener(n uint32) *Listener { return p.waiters.get(n) }
+
+// admit establishes a connection with a peer that has dialed. It returns false if the Listener is closed or has a connection.
+func (l *Listener) admit(conn *bootstrap.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.pending != nil {
+		return false
+	}
+	a, err := l.shard.begin(func(ctx context.Context) (*Comm, error) { return l.shard.establish(ctx, conn, false) })
+	if err != nil {
+		return false
+	}
+	l.pending = a
+	return true
+}
+
+// Accept returns the connection, or nil while the peer has not connected. It never blocks.
+func (l *Listener) Accept() (*Comm, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pending == nil {
+		return nil, nil
+	}
+	c, err := l.pending.result()
+	if c != nil || err != nil {
+		l.pending = nil
+	}
+	return c, err
+}
+
+// CloseListener closes the Listener with the given number, and its connection unless Accept has returned it.
+func (p *Plugin) CloseListener(n uint32) {
+	l := p.waiters.remove(n)
+	if l == nil {
+		return
+	}
+	p.mu.Lock()
+	delete(p.waiting, l.id)
+	p.mu.Unlock()
+	l.mu.Lock()
+	a := l.pending
+	l.pending, l.closed = nil, true
+	l.mu.Unlock()
+	if a != nil {
+		a.abandon()
+	}
+	l.shard.release()
+}
+
+// Connect returns a connection to the listener with a handle, or nil while it is being established. The handle must be the same memory in
+// each call. Connect never blocks.
+func (s *Shard) Connect(b []byte) (*Comm, error) {
+	state := b[handleState:]
+	if n := binary.LittleEndian.Uint64(state); n != 0 {
+		a := s.plugin.attempts.get(uint32(n))
+		if a == nil || a.shard != s {
+			return nil, verbs.Invalidf("the connection was given up")
+		}
+		c, err := a.result()
+		if c != nil || err != nil {
+			clear(state)
+		}
+		return c, err
+	}
+	h, err := decodeHandle(b)
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.begin(func(ctx context.Context) (*Comm, error) {
+		conn, err := s.plugin.dial(ctx, &h)
+		if err != nil {
+			return nil, err
+		}
+		if err := conn.Send(ctx, bootstrap.KindApplication, h.conn[:]); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return s.establish(ctx, conn, true)
+	})
+	if err == nil {
+		binary.LittleEndian.PutUint64(state, uint64(a.number))
+	}
+	return nil, err
+}
+
+// dial tries the addresses of a listener in order.
+func (p *Plugin) dial(ctx context.Context, h *handle) (*bootstrap.Conn, error) {
+	d, err := p.dialer(h.token)
+	if err != nil {
+		return nil, err
+	}
+	var failed []error
+	for i, a := range h.addrs {
+		limit := joinTime / time.Duration(len(h.addrs)-i+1)
+		conn, err := func() (*bootstrap.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			return d.Dial(ctx, net.JoinHostPort(a.String(), strconv.Itoa(int(h.port))))
+		}()
+		if err == nil {
+			return conn, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, errors.Join(failed...)
+}
+
+// everywhere allows NICs of a peer on any network: the peer has proved that it belongs to the job.
+func everywhere() []netip.Prefix {
+	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+}
+
+// establish creates the VirtualQP of a connection. The side that dials sends. On error it closes conn.
+func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, dialer bool) (_ *Comm, err error) {
+	p := s.plugin
+	link := p.opts.Link
+	if link == "" {
+		link = peer.LinkAuto
+	}
+	if p.opts.Loss > 0 {
+		link = peer.LinkUDP
+	}
+	session, err := peer.Connect(ctx, conn, dialer, peer.Config{
+		SharedCQ: s.on, Link: link, PeerNetworks: everywhere(), Timeout: joinTime,
+		QP: ibverbx.Config{
+			Lanes: max(2, s.rails.Len()), SendDepth: Depth, RecvDepth: Depth, LaneDepth: Depth, NotifyDepth: Depth, MaxInline: grantSize,
+			Deadline: p.opts.Deadline, Log: p.log,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := &Comm{shard: s, session: session, conn: conn, sends: dialer}
+	if err := c.prepare(); err != nil {
+		return nil, errors.Join(err, session.Close(), conn.Close(), c.free())
+	}
+	return c, nil
+}

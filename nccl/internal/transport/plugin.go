@@ -1,0 +1,284 @@
+package transport
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/metrics"
+	"ibverbx/verbs"
+)
+
+const (
+	// tickTime is the time without a poll after which the Plugin polls a Shard.
+	tickTime = 10 * time.Millisecond
+	// joinTime limits establishing a connection.
+	joinTime = 30 * time.Second
+	// forgetTime is the time after which an established connection is closed that its communicator has not fetched.
+	forgetTime = 60 * time.Second
+	// lingerTime limits the wait of a cleanly closed connection for its peer.
+	lingerTime = 2 * time.Second
+	// finishTime limits the wait of Shard.Close for such connections.
+	finishTime = 500 * time.Millisecond
+	// defaultDeadAfter is Options.DeadAfter.
+	defaultDeadAfter = 15 * time.Second
+)
+
+// Plugin is the transport of a process. All methods are safe for concurrent use.
+type Plugin struct {
+	opts     Options
+	log      *slog.Logger
+	nics     *nics
+	base     *ibverbx.Rails
+	listener *bootstrap.Listener
+	token    [32]byte
+	// secret is the contents of Options.TokenFile.
+	secret []byte
+	server *metrics.Server
+	// incarnation identifies the process to its peers.
+	incarnation uint64
+
+	shards   registry[Shard]
+	comms    registry[Comm]
+	waiters  registry[Listener]
+	attempts registry[attempt]
+	regions  registry[Region]
+
+	// stirred wakes the goroutine that polls.
+	stirred chan struct{}
+
+	mu      sync.Mutex
+	waiting map[connID]*Listener
+	dialers map[string]*bootstrap.Dialer
+	// past sums up the statistics of closed connections.
+	past ibverbx.Stats
+}
+
+// Start opens the NICs and the port of a process. The Plugin stays open until the process exits.
+func Start(o Options, log *slog.Logger) (*Plugin, error) {
+	if o.DeadAfter == 0 {
+		o.DeadAfter = defaultDeadAfter
+	}
+	p := &Plugin{
+		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, dialers: map[string]*bootstrap.Dialer{},
+		incarnation: uint64(time.Now().UnixNano()) & (1<<53 - 1),
+	}
+	_, _ = rand.Read(p.token[:]) // it never fails
+	var err error
+	if o.TokenFile != "" {
+		if p.secret, err = readSecret(o.TokenFile); err != nil {
+			return nil, err
+		}
+	}
+	if p.nics, err = openNICs(&o); err != nil {
+		return nil, err
+	}
+	if p.base, err = ibverbx.NewRails(p.nics.rails...); err != nil {
+		return nil, err
+	}
+	host := ""
+	if len(p.nics.addrs) == 1 {
+		host = p.nics.addrs[0].String()
+	}
+	p.listener, err = bootstrap.Listen(context.Background(), net.JoinHostPort(host, "0"), p.auth(p.token[:]))
+	if err != nil {
+		return nil, err
+	}
+	if o.Metrics != "" {
+		if p.server, err = metrics.NewServer(context.Background(), o.Metrics); err != nil {
+			log.Warn("no metrics", slog.Any("cause", err)) // another rank of the host may serve on the same port
+		}
+	}
+	go p.serve()
+	go p.keep()
+	return p, nil
+}
+
+// readSecret reads a token file with the checks of package bootstrap.
+func readSecret(name string) ([]byte, error) {
+	d, err := bootstrap.NewDialer(bootstrap.Config{TokenFile: name})
+	if err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(name)
+	return []byte(strings.TrimSpace(string(b))), errors.Join(err, d.Close())
+}
+
+// auth returns the configuration of connections to the process with a token.
+func (p *Plugin) auth(token []byte) bootstrap.Config {
+	if p.secret != nil {
+		mac := hmac.New(sha256.New, p.secret)
+		mac.Write(token)
+		token = mac.Sum(nil)
+	}
+	return bootstrap.Config{
+		Token: bootstrap.Secret(hex.EncodeToString(token)), DeadAfter: p.opts.DeadAfter, Incarnation: p.incarnation, HandshakeTimeout: joinTime,
+		MaxHandshakes: 4096, Backlog: 4096,
+	}
+}
+
+// Describe returns the rails in use, for the user.
+func (p *Plugin) Describe() string { return strings.Join(p.nics.names, ", ") }
+
+// Speed returns the sum of the rails' rates in Mbit/s, 0 if unknown.
+func (p *Plugin) Speed() int { return p.nics.speed }
+
+// Software reports whether the NICs are software NICs.
+func (p *Plugin) Software() bool { return p.nics.soft != nil }
+
+// PCIPath returns the directory of the first NIC's PCI device, empty for software NICs.
+func (p *Plugin) PCIPath() string { return p.nics.pciPath }
+
+// Rails returns the number of rails.
+func (p *Plugin) Rails() int { return len(p.nics.rails) }
+
+// SetRail takes the port of a software NIC up or down, for tests.
+func (p *Plugin) SetRail(rail int, up bool) error {
+	if rail < 0 || rail >= len(p.nics.soft) {
+		return verbs.Invalidf("rail %d of %d software NICs", rail, len(p.nics.soft))
+	}
+	p.nics.soft[rail].SetPort(up)
+	return nil
+}
+
+// serve passes each connection to the Listener that it names.
+func (p *Plugin) serve() {
+	for {
+		conn, err := p.listener.Accept(context.Background())
+		if err != nil {
+			return
+		}
+		go p.admit(conn)
+	}
+}
+
+func (p *Plugin) admit(conn *bootstrap.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
+	defer cancel()
+	m, err := conn.Recv(ctx)
+	if err != nil || m.Kind != bootstrap.KindApplication || len(m.Body) != len(connID{}) {
+		_ = conn.CloseWith("the first message names no connection")
+		return
+	}
+	p.mu.Lock()
+	l := p.waiting[connID(m.Body)]
+	p.mu.Unlock()
+	if l == nil || !l.admit(conn) {
+		_ = conn.CloseWith("the listener is closed")
+	}
+}
+
+// dialer returns the Dialer for peers with a token. Deriving its key takes tens of milliseconds, so connections to one process share it.
+func (p *Plugin) dialer(token [32]byte) (*bootstrap.Dialer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := string(token[:])
+	if d := p.dialers[key]; d != nil {
+		return d, nil
+	}
+	d, err := bootstrap.NewDialer(p.auth(token[:]))
+	if err == nil {
+		p.dialers[key] = d
+	}
+	return d, err
+}
+
+// stir starts the polling goroutine's turns.
+func (p *Plugin) stir() {
+	select {
+	case p.stirred <- struct{}{}:
+	default:
+	}
+}
+
+// keep polls the Shards that NCCL does not poll, while they have connections.
+func (p *Plugin) keep() {
+	for range p.stirred {
+		for p.tick() {
+			time.Sleep(tickTime)
+		}
+	}
+}
+
+// tick reports whether a Shard has connections.
+func (p *Plugin) tick() (busy bool) {
+	if all := p.attempts.all.Load(); all != nil {
+		for _, a := range *all {
+			if a != nil {
+				a.expire()
+			}
+		}
+	}
+	if all := p.shards.all.Load(); all != nil {
+		for _, s := range *all {
+			if s != nil {
+				busy = s.tick() || busy
+			}
+		}
+	}
+	return busy
+}
+
+// addPast adds the statistics of a connection that is being closed.
+func (p *Plugin) addPast(s *ibverbx.Stats) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	past := s.Past()
+	p.past.Add(&past)
+}
+
+// Stats sums up the statistics of all connections.
+func (p *Plugin) Stats() ibverbx.Stats {
+	var sum ibverbx.Stats
+	p.mu.Lock()
+	sum.Add(&p.past)
+	p.mu.Unlock()
+	if all := p.comms.all.Load(); all != nil {
+		for _, c := range *all {
+			if c != nil && c.session != nil {
+				s := c.session.QP.Stats()
+				sum.Add(&s)
+			}
+		}
+	}
+	return sum
+}
+
+// Finish prints statistics if Options.Stats is set. The process is about to exit.
+func (p *Plugin) Finish(out io.Writer) {
+	if !p.opts.Stats {
+		return
+	}
+	s := p.Stats()
+	for _, r := range s.Rails {
+		name := fmt.Sprint(r.Rail)
+		if r.Rail < len(p.nics.names) {
+			name = p.nics.names[r.Rail]
+		}
+		fmt.Fprintf(out, "ibverbx: process %d: rail %s: %d bytes sent, lost %d times, recovered %d times\n", os.Getpid(), name, r.Bytes, r.Lost, r.Recovered)
+	}
+	fmt.Fprintf(out, "ibverbx: process %d: %d requests, %d lanes lost, %d requests moved to other lanes\n", os.Getpid(), s.Completed, s.Deaths, s.Replayed)
+}
+
+// addrs of the port that peers dial.
+func (p *Plugin) dialed() (addrs []netip.Addr, port uint16) {
+	ap, err := netip.ParseAddrPort(p.listener.Addr().String())
+	if err != nil {
+		return nil, 0
+	}
+	return p.nics.addrs, ap.Port()
+}
