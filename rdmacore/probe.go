@@ -60,13 +60,16 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 		defer cFreeQP(q.h)
 		return cDestroyQP(x.lib, q.h) == 0
 	}
-	if exists(verbs.UC, 0) {
-		caps |= verbs.CapUC
+	types := []struct {
+		typ        verbs.QPType
+		has, onSRQ verbs.Capabilities
+	}{{verbs.RC, verbs.CapRC, 0}, {verbs.UC, verbs.CapUC, verbs.CapSRQOnUC}, {verbs.UD, verbs.CapUD, verbs.CapSRQOnUD}}
+	for _, t := range types {
+		if exists(t.typ, 0) {
+			caps |= t.has
+		}
 	}
-	if exists(verbs.UD, 0) {
-		caps |= verbs.CapUD
-	}
-	if x.attr.MaxSRQ == 0 || caps&verbs.CapUC == 0 {
+	if x.attr.MaxSRQ == 0 {
 		return caps
 	}
 	srq, errno := cCreateSRQ(x.lib, pd, 1, 1)
@@ -74,8 +77,10 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 		return caps
 	}
 	defer func() { _ = cDestroySRQ(x.lib, srq.h) }()
-	if exists(verbs.UC, srq.h) {
-		caps |= verbs.CapSRQOnUC
+	for _, t := range types {
+		if caps&t.has != 0 && t.onSRQ != 0 && exists(t.typ, srq.h) {
+			caps |= t.onSRQ
+		}
 	}
 	return caps
 }

@@ -3,6 +3,7 @@ package softnic
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -54,6 +55,9 @@ type Config struct {
 	// (verbs.Memory.Device) over UDP and between processes. Buffers are allocated on demand. Zero means
 	// 32 MiB; the minimum is 1 MiB.
 	Staging int
+	// QPTypes lists the types of QP that the NIC has. Nil means RC, UC and UD. PD.CreateQP returns
+	// verbs.ErrNotSupported for other types.
+	QPTypes []verbs.QPType
 }
 
 func (cfg Config) withDefaults(ordinal uint32) Config {
@@ -70,10 +74,34 @@ func (cfg Config) validate() error {
 	if cfg.MTU != 0 && cfg.MTU.Bytes() == 0 {
 		return verbs.Invalidf("Config.MTU is code %d: want verbs.MTU256 to verbs.MTU4096", uint8(cfg.MTU))
 	}
+	for _, t := range cfg.QPTypes {
+		if t != verbs.RC && t != verbs.UC && t != verbs.UD {
+			return verbs.Invalidf("Config.QPTypes has type %d: want RC, UC and UD", t)
+		}
+	}
 	if cfg.Staging < 0 {
 		return verbs.Invalidf("Config.Staging is %d: want 0 or more", cfg.Staging)
 	}
 	return nil
+}
+
+// has reports whether the NIC has QPs of a type.
+func (cfg *Config) has(t verbs.QPType) bool {
+	return cfg.QPTypes == nil || slices.Contains(cfg.QPTypes, t)
+}
+
+// typeCaps returns the capabilities that depend on the types of QP.
+func (cfg *Config) typeCaps() (caps verbs.Capabilities) {
+	if cfg.has(verbs.RC) {
+		caps |= verbs.CapRC
+	}
+	if cfg.has(verbs.UC) {
+		caps |= verbs.CapUC | verbs.CapSRQOnUC
+	}
+	if cfg.has(verbs.UD) {
+		caps |= verbs.CapUD | verbs.CapSRQOnUD
+	}
+	return caps
 }
 
 // setDefault replaces the zero value of a field.

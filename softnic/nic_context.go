@@ -67,8 +67,7 @@ func (x *hostContext) QueryDevice() (verbs.DeviceAttr, error) {
 }
 
 func (n *NIC) attr() verbs.DeviceAttr {
-	caps := verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC |
-		verbs.CapSQD | verbs.CapFlushOnPost | verbs.CapTimestamp | dmaBufs
+	caps := verbs.CapSRQ | verbs.CapSQD | verbs.CapFlushOnPost | verbs.CapTimestamp | dmaBufs | n.cfg.typeCaps()
 	if n.udp != nil {
 		caps |= verbs.CapSeal
 	}

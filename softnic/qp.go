@@ -307,6 +307,9 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	if cfg.Type != verbs.RC && cfg.Type != verbs.UC && cfg.Type != verbs.UD {
 		return 0, verbs.Invalidf("QPConfig.Type is %d: want RC, UC or UD", cfg.Type)
 	}
+	if !d.ctx.nic.cfg.has(cfg.Type) {
+		return 0, fmt.Errorf("%w: the NIC has no %v QPs (Config.QPTypes)", verbs.ErrNotSupported, cfg.Type)
+	}
 	if err := d.ownCQ("SendCQ", cfg.SendCQ); err != nil {
 		return 0, err
 	}

@@ -82,6 +82,8 @@ const (
 	CapTimestamp                            // completions carry a timestamp
 	CapFlushOnPost                          // a receive posted in ERR is flushed at once
 	CapSeal                                 // packets can be sealed (PathConfig.Seal)
+	CapRC                                   // reliable connected QPs
+	CapSRQOnUD                              // UD QPs may use an SRQ
 )
 
 // PortState is the logical state of a port.

@@ -68,10 +68,12 @@ func capabilityNames(c verbs.Capabilities) []string {
 		bit  verbs.Capabilities
 		name string
 	}{
+		{verbs.CapRC, "RC"},
 		{verbs.CapUC, "UC"},
 		{verbs.CapUD, "UD"},
 		{verbs.CapSRQ, "SRQ"},
 		{verbs.CapSRQOnUC, "SRQ_ON_UC"},
+		{verbs.CapSRQOnUD, "SRQ_ON_UD"},
 		{verbs.CapSQD, "SQD"},
 		{verbs.CapDMABuf, "DMABUF"},
 		{verbs.CapTimestamp, "TIMESTAMP"},

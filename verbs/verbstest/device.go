@@ -210,6 +210,7 @@ func deviceMissingCapabilities(e *env) {
 	qp := func(t verbs.QPType) error {
 		return errorOf(e.a.pd.CreateQP(verbs.QPConfig{Type: t, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}))
 	}
+	lacks(verbs.CapRC, "CreateQP of type RC", func() error { return qp(verbs.RC) })
 	lacks(verbs.CapUC, "CreateQP of type UC", func() error { return qp(verbs.UC) })
 	lacks(verbs.CapUD, "CreateQP of type UD", func() error { return qp(verbs.UD) })
 	lacks(verbs.CapSRQ, "CreateSRQ", func() error { return errorOf(e.a.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1})) })
