@@ -54,7 +54,7 @@ func (f *flow) onRecord(r *wire.Record, route Route) {
 // One for chunks that were never sent is bad.
 func (f *flow) onAck(r *wire.Record, route Route) {
 	s, c := &f.send, f.c
-	d := int64(int16(r.Cum - uint16(s.una)))
+	d := int64(int32(r.Cum - uint32(s.una)))
 	if d < 0 {
 		return
 	}
@@ -131,7 +131,7 @@ func (f *flow) onEcho(r *wire.Record) {
 
 // covers reports whether an acknowledgement reports the arrival of a chunk.
 func covers(r *wire.Record, csn uint16) bool {
-	d := int(int16(csn - r.Cum))
+	d := int(int16(csn - uint16(r.Cum)))
 	if d < 0 {
 		return true
 	}
@@ -204,7 +204,7 @@ func (f *flow) answered(r *wire.Record) {
 // Its message fails when all before it have completed: a READ may still wait for its answer.
 func (f *flow) onFault(r *wire.Record) {
 	s := &f.send
-	d := int64(int16(r.CSN - uint16(s.una)))
+	d := int64(int32(r.CSN - uint32(s.una)))
 	// The peer has failed while this end waits for a receive or an answer.
 	waits := d == 0 && s.una == s.nxt && (s.cut < s.posted || f.fetches.waiting())
 	if f.failed || d < 0 || (s.una+uint64(d) >= s.nxt && !waits) {

@@ -11,7 +11,8 @@ const (
 // choose returns the path for n bytes that may go anywhere, or nil if none has room. It is the better
 // of two random paths, by expected delay. If no path is up, it is a suspect one.
 func (c *Conn) choose(n uint32) *path {
-	if c.last >= 0 && n <= c.cfg.ChunkBytes/smallPart && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum {
+	small := n <= c.cfg.ChunkBytes/smallPart && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum
+	if c.last >= 0 && (small || c.lastBytes+n <= uint32(c.cfg.Burst)) {
 		if p := &c.paths[c.last]; p.state == PathUp && p.room() {
 			c.lastBytes += n
 			return p

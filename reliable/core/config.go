@@ -35,6 +35,22 @@ type Config struct {
 	ChunkBytes uint32
 	// SendDepth is the maximum number of outstanding messages per flow. Zero means 256.
 	SendDepth int
+	// Software is set when software places all bytes, also those of first transmissions. There is no fence
+	// then, and a chunk may be retransmitted on any path. It must be the same on both sides.
+	Software bool
+	// Unordered is set when a path may reorder messages. A chunk then counts as lost when the third one
+	// after it on its path, or a later one, has arrived.
+	Unordered bool
+	// Shared is set when the QP of a path also serves other connections, so it outlives the path's
+	// failure: a path that is down is tested again without ActRebuild, and its transmissions refer to memory
+	// until EvSent or ActReset. It requires Software.
+	Shared bool
+	// AckBytes is the number of received bytes after which an acknowledgement leaves at once. Senders
+	// request one after twice as many. Zero means four chunks or 128 KiB, and eight chunks.
+	AckBytes int
+	// Burst is the number of bytes in a row that go to one path. Zero means one chunk, or half of it in
+	// small chunks.
+	Burst int
 	// PathDepth is the maximum number of transmissions in flight per path, a power of two. Zero means
 	// 64.
 	PathDepth int
@@ -131,6 +147,8 @@ func (cfg *Config) validate() error {
 		{"PeerCredit", int64(cfg.PeerCredit), 1, 1<<16 - 1},
 		{"WindowBytes", int64(cfg.WindowBytes), 1, 1 << 40},
 		{"Speculative", int64(cfg.Speculative), 1, 1 << 30},
+		{"AckBytes", int64(cfg.AckBytes), 0, 1 << 30},
+		{"Burst", int64(cfg.Burst), 0, 1 << 30},
 		{"InitialRTT", cfg.InitialRTT, 1, maxDuration},
 		{"FixedRTT", cfg.FixedRTT, 0, maxDuration},
 		{"MinProbe", cfg.MinProbe, 1, maxDuration},
@@ -153,6 +171,9 @@ func (cfg *Config) validate() error {
 		if f.value&(f.value-1) != 0 {
 			return fmt.Errorf("%w: %s is %d, want a power of two", ErrConfig, f.name, f.value)
 		}
+	}
+	if cfg.Shared && !cfg.Software {
+		return fmt.Errorf("%w: Shared is set without Software, and shared QPs cannot keep the fence", ErrConfig)
 	}
 	if !(cfg.Rate > 0) {
 		return fmt.Errorf("%w: Rate is %v, want bytes per second above 0", ErrConfig, cfg.Rate)

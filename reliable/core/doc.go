@@ -15,6 +15,10 @@
 // a later one on the same path has arrived. A retransmission on the same path is safe: the original
 // cannot arrive after it.
 //
+// UD paths, and UC in a network that reorders, are [Config.Unordered]. Their bytes are placed by software
+// ([Config.Software]), which drops late transmissions by their numbers, so they need neither property. Everything
+// else is the same.
+//
 // # Flows
 //
 // A connection carries up to 4,096 flows. Each is a QP to its user, with ordered messages, receives and

@@ -25,28 +25,42 @@ type scene struct {
 	flows int // posts are distributed round-robin; 0 means one
 	// shared makes the receiver's flows share receives.
 	shared bool
+	// carrier changes the configuration; nil is the default.
+	carrier func(*Config)
 }
 
 // Scenes, smallest first: the less there is to send, the more events can be explored.
 var (
-	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0, false}
-	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0, false}
-	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}, 0, false}
-	oneRead   = scene{"read", []Message{{Kind: MsgFetch, Answer: 16}}, []int{0}, 0, false}
-	longRead  = scene{"read of two chunks", []Message{{Kind: MsgFetch, Answer: 32}}, []int{0}, 0, false}
-	oneAtomic = scene{"atomic", []Message{{Kind: MsgFetch}}, []int{0}, 0, false}
-	writeRead = scene{"write, read", []Message{{Kind: MsgWrite}, {Kind: MsgFetch, Answer: 16}}, []int{16, 0}, 0, false}
-	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}, 0, false}
-	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2, false}
-	sharedTwo = scene{"two flows that share receives", []Message{{Kind: MsgSend}, {Kind: MsgSend}}, []int{8, 8}, 2, true}
-	sharedOne = scene{"shared receive", []Message{{Kind: MsgSend}}, []int{8}, 0, true}
+	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0, false, nil}
+	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0, false, nil}
+	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}, 0, false, nil}
+	oneRead   = scene{"read", []Message{{Kind: MsgFetch, Answer: 16}}, []int{0}, 0, false, nil}
+	longRead  = scene{"read of two chunks", []Message{{Kind: MsgFetch, Answer: 32}}, []int{0}, 0, false, nil}
+	oneAtomic = scene{"atomic", []Message{{Kind: MsgFetch}}, []int{0}, 0, false, nil}
+	writeRead = scene{"write, read", []Message{{Kind: MsgWrite}, {Kind: MsgFetch, Answer: 16}}, []int{16, 0}, 0, false, nil}
+	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}, 0, false, nil}
+	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2, false, nil}
+	sharedTwo = scene{"two flows that share receives", []Message{{Kind: MsgSend}, {Kind: MsgSend}}, []int{8, 8}, 2, true, nil}
+	sharedOne = scene{"shared receive", []Message{{Kind: MsgSend}}, []int{8}, 0, true, nil}
 )
+
+// datagrams makes the paths of cfg those of shared QPs that reorder, whose bytes software places.
+func datagrams(cfg *Config) { cfg.Software, cfg.Unordered, cfg.Shared = true, true, true }
+
+// over returns the scene over paths that change changes.
+func (s scene) over(change func(*Config)) scene {
+	s.name, s.carrier = s.name+" over datagrams", change
+	return s
+}
 
 // model returns the first state of a scene: receives are posted, and the peer knows.
 func (s scene) model(tb testing.TB) *model {
 	tb.Helper()
 	cfg := tiny()
 	cfg.Flows = s.flows
+	if s.carrier != nil {
+		s.carrier(&cfg)
+	}
 	m, err := newModel(cfg, cfg, 32)
 	if err != nil {
 		tb.Fatalf("newModel = %v, want none", err)
@@ -150,6 +164,20 @@ func TestExplore(t *testing.T) {
 		{sharedOne, bounds{0, 2}},
 		{sharedTwo, bounds{1, 0}},
 		{sharedTwo, bounds{0, 1}},
+		{oneWrite.over(datagrams), bounds{0, 3}},
+		{oneWrite.over(datagrams), bounds{2, 1}},
+		{oneWrite.over(datagrams), bounds{1, 2}},
+		{twoChunks.over(datagrams), bounds{0, 2}},
+		{twoChunks.over(datagrams), bounds{1, 1}},
+		{notified.over(datagrams), bounds{1, 1}},
+		{mixed.over(datagrams), bounds{1, 0}},
+		{mixed.over(datagrams), bounds{0, 1}},
+		{oneRead.over(datagrams), bounds{1, 1}},
+		{longRead.over(datagrams), bounds{1, 0}},
+		{oneAtomic.over(datagrams), bounds{1, 1}},
+		{writeRead.over(datagrams), bounds{0, 1}},
+		{twoFlows.over(datagrams), bounds{1, 0}},
+		{sharedOne.over(datagrams), bounds{1, 1}},
 	}
 	for i, tt := range cases {
 		if !slice.Of(t).Has(i, len(cases)) {
@@ -177,6 +205,7 @@ func TestExploreFinds(t *testing.T) {
 		{"no fence", plantNoFence, oneWrite, bounds{0, 3}, "fence: "},
 		{"silence at duplicates", plantSilent, oneWrite, bounds{1, 0}, "hang: "},
 		{"the same QP number", plantSameNumber, oneWrite, bounds{0, 4}, "fence: "},
+		{"silence at duplicates of datagrams", plantSilent, oneWrite.over(datagrams), bounds{1, 0}, "hang: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			x := explore(t, tt.scene, tt.bounds, tt.plant)

@@ -158,6 +158,7 @@ type move struct {
 	kind  moveKind
 	from  int
 	index int
+	place int // in the queue of a path that reorders
 }
 
 type moveKind uint8
@@ -176,38 +177,43 @@ const (
 
 var moveNames = [...]string{"arrive", "control", "tick", "lose", "lose control", "repeat control", "kill path", "copy", "drop copies"}
 
-func (v move) String() string { return fmt.Sprintf("%s %d/%d", moveNames[v.kind], v.from, v.index) }
+func (v move) String() string {
+	return fmt.Sprintf("%s %d/%d/%d", moveNames[v.kind], v.from, v.index, v.place)
+}
 
 // moves returns the possible next events.
 func (m *model) moves() (all []move) {
 	for from := range m.paths {
 		for i := range m.paths[from] {
 			if len(m.paths[from][i]) > 0 {
-				all = append(all, move{moveArrive, from, i})
+				all = append(all, move{moveArrive, from, i, 0})
 				if m.left.faults > 0 {
-					all = append(all, move{moveLose, from, i})
+					all = append(all, move{moveLose, from, i, 0})
+				}
+				for k := 1; k < len(m.paths[from][i]) && m.ends[from].conn.cfg.Unordered; k++ {
+					all = append(all, move{moveArrive, from, i, k})
 				}
 			}
 		}
 		for i := range m.ctrl[from] {
-			all = append(all, move{moveCtrl, from, i})
+			all = append(all, move{moveCtrl, from, i, 0})
 			if m.left.faults > 0 {
-				all = append(all, move{moveLoseCtrl, from, i}, move{moveRepeatCtrl, from, i})
+				all = append(all, move{moveLoseCtrl, from, i, 0}, move{moveRepeatCtrl, from, i, 0})
 			}
 		}
 		if len(m.ends[from].copies) > 0 {
-			all = append(all, move{moveCopy, from, 0})
+			all = append(all, move{moveCopy, from, 0, 0})
 			if m.left.faults > 0 {
-				all = append(all, move{moveDrop, from, 0})
+				all = append(all, move{moveDrop, from, 0, 0})
 			}
 		}
 		if m.left.ticks > 0 && m.ends[from].conn.Deadline() != Never {
-			all = append(all, move{moveTick, from, 0})
+			all = append(all, move{moveTick, from, 0, 0})
 		}
 	}
 	if m.left.faults > 0 && m.dead == 0 { // one path survives: GiveUp is unreachable
 		for i := range m.paths[0] {
-			all = append(all, move{moveKill, 0, i})
+			all = append(all, move{moveKill, 0, i, 0})
 		}
 	}
 	return all
@@ -218,8 +224,8 @@ func (m *model) play(v move) {
 	switch v.kind {
 	case moveArrive:
 		q := m.paths[v.from][v.index]
-		p := q[0]
-		m.paths[v.from][v.index] = q[1:]
+		p := q[v.place]
+		m.paths[v.from][v.index] = slices.Delete(q, v.place, v.place+1)
 		m.hand(1-v.from, p)
 		m.forget()
 	case moveLose:
@@ -258,7 +264,7 @@ func (m *model) forget() {
 	for from := range m.ctrl {
 		flows := m.ends[1-from].conn.flows
 		m.ctrl[from] = slices.DeleteFunc(m.ctrl[from], func(p *packet) bool {
-			return p.rec.Type == wire.Ack && int16(p.rec.Cum-uint16(flows[p.rec.Flow].send.una)) < 0
+			return p.rec.Type == wire.Ack && int32(p.rec.Cum-uint32(flows[p.rec.Flow].send.una)) < 0
 		})
 	}
 }
@@ -349,16 +355,16 @@ func (x *explorer) hangs(m *model) {
 func (m *model) fair() {
 	for from := range m.paths {
 		if len(m.ends[from].copies) > 0 {
-			m.play(move{moveCopy, from, 0})
+			m.play(move{moveCopy, from, 0, 0})
 			return
 		}
 		if len(m.ctrl[from]) > 0 {
-			m.play(move{moveCtrl, from, 0})
+			m.play(move{moveCtrl, from, 0, 0})
 			return
 		}
 		for i := range m.paths[from] {
 			if len(m.paths[from][i]) > 0 {
-				m.play(move{moveArrive, from, i})
+				m.play(move{moveArrive, from, i, 0})
 				return
 			}
 		}

@@ -13,11 +13,11 @@ func TestFalseAcks(t *testing.T) {
 	for _, r := range []wire.Record{
 		{Type: wire.Ack, Cum: 5, Window: 1},
 		{Type: wire.Ack, Cum: 0x7000, Window: 1},
-		{Type: wire.Ack, Cum: 0, Window: 1, Words: 1, Bitmap: [4]uint64{1 << 3}},
-		{Type: wire.Ack, Cum: 4, Window: 1, Words: 1, Bitmap: [4]uint64{1}},
-		{Type: wire.Ack, Cum: 2, Window: 1, Words: 4, Bitmap: [4]uint64{0, 0, 0, 1 << 63}},
+		{Type: wire.Ack, Cum: 0, Window: 1, Words: 1, Bitmap: [wire.MaxAckWords]uint64{1 << 3}},
+		{Type: wire.Ack, Cum: 4, Window: 1, Words: 1, Bitmap: [wire.MaxAckWords]uint64{1}},
+		{Type: wire.Ack, Cum: 2, Window: 1, Words: 4, Bitmap: [wire.MaxAckWords]uint64{0, 0, 0, 1 << 63}},
 		{Type: wire.Fault, Status: 10, CSN: 4},
-		{Type: wire.Fault, Status: 10, CSN: 0xffff},
+		{Type: wire.Fault, Status: 10, CSN: 0xffffffff},
 		{Type: wire.Offer, Path: 4, Epoch: 1, QPN: 1},
 		{Type: wire.Ping, Path: 4},
 		{Type: wire.Pong, Path: 4},
@@ -209,10 +209,10 @@ func drawEvent(rt *rapid.T) Event {
 		Offset: 16 * uint32(u16("offset", 1)),
 	}
 	ev.Record = wire.Record{
-		Type: wire.Type(1 + u16("type", 7)), Flow: u16("recordFlow", 3), Flags: uint8(u16("recordFlags", 7)), Status: 10, Cum: rapid.OneOf(rapid.Uint16Range(0, 30), rapid.Uint16()).Draw(rt, "cum"),
+		Type: wire.Type(1 + u16("type", 7)), Flow: u16("recordFlow", 3), Flags: uint8(u16("recordFlags", 7)), Status: 10, Cum: rapid.OneOf(rapid.Uint32Range(0, 30), rapid.Uint32()).Draw(rt, "cum"),
 		Words: uint8(u16("words", 4)), Window: u16("window", 9), EchoCSN: u16("echo", 30), EchoXmit: uint8(u16("echoXmit", 3)),
 		RxDelay: rapid.Uint32().Draw(rt, "rxDelay"), RecvLimit: rapid.Uint32Range(0, 9).Draw(rt, "limit"), Nonce: rapid.Uint32Range(0, 3).Draw(rt, "nonce"),
-		Path: u16("recordPath", 5), Epoch: u16("recordEpoch", 3), QPN: 5, CSN: u16("faultCSN", 30), Bytes: rapid.Uint64().Draw(rt, "bytes"),
+		Path: u16("recordPath", 5), Epoch: u16("recordEpoch", 3), QPN: 5, CSN: uint32(u16("faultCSN", 30)), Bytes: rapid.Uint64().Draw(rt, "bytes"),
 	}
 	for i := range int(ev.Record.Words) {
 		ev.Record.Bitmap[i] = rapid.Uint64().Draw(rt, "bitmap")

@@ -40,14 +40,20 @@ func (f *flow) findLost() {
 	f.c.loseLate()
 }
 
+// lossDistance is how many later transmissions must have been sent until one that has arrived, on a path that reorders.
+const lossDistance = 3
+
 // loseBefore finds the chunks that the flow has lost on one path: those sent before one of its chunks
 // that has arrived. A path does not reorder, and an acknowledgement that covers the later chunk would
-// cover the earlier one too.
+// cover the earlier one too. With Config.Unordered there is a distance between the two.
 func (f *flow) loseBefore(p *path) {
 	p.sweep() // without a loss nothing before the chunk that has arrived is left
 	last := f.send.acked[p.index]
 	if last == p.low || last-p.low > p.next-p.low {
 		return
+	}
+	if f.c.cfg.Unordered {
+		last -= min(lossDistance, last-p.low)
 	}
 	for k := p.low; k != last; k++ {
 		if e := p.entry(k); e.flow == f.number && p.outstanding(k) {

@@ -25,7 +25,7 @@ func transfer(t *testing.T, n int, set func(l *line)) *line {
 
 // isChunk reports whether p carries chunk csn for the first time.
 func isChunk(p *packet, csn int) bool {
-	return p.route >= RoutePath && p.imm.Kind == wire.KindData && int(p.imm.CSN) == csn
+	return p.route >= RoutePath && p.imm.Kind != wire.KindControl && p.hdr.Xmit == 0 && int(p.imm.CSN) == csn
 }
 
 // TestEverySingleLoss loses each chunk of 40 once, and every pair of 12: each costs just one

@@ -130,6 +130,26 @@ var mutations = []mutant.Change{
 		Old: "		p.best = min(p.best, max(rate, before))\n", New: "		_ = before\n",
 	},
 	{
+		Name: "a chunk that is 65,536 chunks late is taken", Tests: "Datagram", File: "receive.go",
+		Old: "ev.Header.Lap != lapOf(csn)", New: "false",
+	},
+	{
+		Name: "a path that reorders loses what is overtaken once", Tests: "Datagram", File: "loss.go",
+		Old: "last -= min(lossDistance, last-p.low)", New: "last -= 0",
+	},
+	{
+		Name: "a flow fails while shared QPs refer to its memory", Tests: "Datagram", File: "path.go",
+		Old: "	a := p.c.act(ActReset)\n	a.Path, a.Epoch = p.index, p.epoch\n	for p.done", New: "	for p.done",
+	},
+	{
+		Name: "a path of shared QPs that is down refers to no memory", Tests: "Datagram", File: "recover.go",
+		Old: "!c.cfg.Shared && p.done != p.next", New: "p.done != p.next",
+	},
+	{
+		Name: "a failed path keeps its route", Tests: "Datagram", File: "recover.go",
+		Old: "	a := p.c.act(ActConnect)\n	a.Path, a.Epoch = p.index, uint16(p.pingNonce+1)\n	p.tries, p.pongs", New: "	p.tries, p.pongs",
+	},
+	{
 		Name: "bytes without credit do not count", Tests: "Port", File: "port.go",
 		Old: "+debtPerByte*float64(beyond)", New: "",
 	},

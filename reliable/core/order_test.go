@@ -17,7 +17,7 @@ func count(acts []Action, k ActionKind) (n int) {
 }
 
 // ackUpTo steps c with an acknowledgement of everything before cum.
-func ackUpTo(c *Conn, now int64, cum uint16) []Action {
+func ackUpTo(c *Conn, now int64, cum uint32) []Action {
 	return c.Step(now, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Cum: cum, Window: 64, RecvLimit: 64}})
 }
 

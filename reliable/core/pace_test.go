@@ -56,7 +56,7 @@ func TestPathsRest(t *testing.T) {
 			if total += n; n == 0 {
 				break
 			}
-			sent = step(c.now, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Cum: uint16(csn), Window: 64}})
+			sent = step(c.now, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Cum: uint32(csn), Window: 64}})
 		}
 		if c.now != want.at || total != want.sent {
 			t.Errorf("at %d %d chunks were sent, want %d at %d", c.now, total, want.sent, want.at)
@@ -75,7 +75,7 @@ func TestNothingToPace(t *testing.T) {
 		if sent[0]+sent[1] != 1 || c.nextPaced() != never {
 			t.Fatalf("the paths have sent %v and rest until %d, want one chunk and no rest", sent, c.nextPaced())
 		}
-		sent = step(0, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Cum: uint16(k + 1), Window: 64}})
+		sent = step(0, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Cum: uint32(k + 1), Window: 64}})
 	}
 }
 

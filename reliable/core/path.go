@@ -103,7 +103,7 @@ func (p *path) carries() bool { return p.state == PathUp || p.state == PathSuspe
 
 // alive reports whether the path has a QP that may be connected.
 func (p *path) alive() bool {
-	return p.carries() || p.state == PathOffered || p.state == PathProbing
+	return p.carries() || p.c.cfg.Shared || p.state == PathOffered || p.state == PathProbing
 }
 
 // outstanding reports whether transmission pseq is in flight.
@@ -137,7 +137,7 @@ func (p *path) setState(s PathState) {
 func (p *path) onEvent(ev *Event) {
 	switch ev.Kind {
 	case EvSent:
-		for n := ev.Count; n > 0 && p.carries() && p.done != p.next; n-- {
+		for n := ev.Count; n > 0 && (p.carries() || p.c.cfg.Shared) && p.done != p.next; n-- {
 			p.unref()
 		}
 	case EvPathFailed:
@@ -154,6 +154,19 @@ func (p *path) unref() {
 	f.message(e.msg).refs--
 	p.done++
 	f.touch()
+}
+
+// unrefAll makes the owner drop all references of the path's transmissions to memory, if reset is set and there
+// are any. What is in flight may arrive or not.
+func (p *path) unrefAll(reset bool) {
+	if !reset || p.done == p.next {
+		return
+	}
+	a := p.c.act(ActReset)
+	a.Path, a.Epoch = p.index, p.epoch
+	for p.done != p.next {
+		p.unref()
+	}
 }
 
 // refers reports whether a transmission of f may still need its memory.

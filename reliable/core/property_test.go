@@ -29,6 +29,10 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
 		cfg.Grants, cfg.PeerGrants = true, true
 	}
+	if cfg.Software = rapid.Bool().Draw(t, "software"); cfg.Software {
+		cfg.Unordered, cfg.Shared = rapid.Bool().Draw(t, "unordered"), rapid.Bool().Draw(t, "sharedQPs")
+		cfg.AckBytes, cfg.Burst = rapid.SampledFrom([]int{0, 16, 200}).Draw(t, "ackBytes"), rapid.SampledFrom([]int{0, 100}).Draw(t, "burst")
+	}
 	other := cfg
 	if target := rapid.SampledFrom([]int64{0, 0, 1, 30_000, 10_000_000}).Draw(t, "swift"); target > 0 {
 		most := rapid.SampledFrom([]int{16, 1 << 20}).Draw(t, "swiftMost")

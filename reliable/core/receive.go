@@ -3,7 +3,8 @@ package core
 import "ibverbx/reliable/wire"
 
 const (
-	// ackChunks is the number of waiting chunks after which an acknowledgement leaves at once.
+	// ackChunks is the number of waiting chunks after which an acknowledgement leaves at once, without
+	// Config.AckBytes.
 	ackChunks = 4
 	// ackBytes is the payload of waiting chunks after which an acknowledgement leaves at once.
 	ackBytes = 128 << 10
@@ -75,6 +76,10 @@ func (c *Conn) onRecvCredit(n int) {
 
 // onData takes a piece of a WRITE that the NIC has placed.
 func (c *Conn) onData(ev *Event) {
+	if c.cfg.Software {
+		c.stats.Refused++ // the peer has no such QP
+		return
+	}
 	if f, csn, ok := c.fresh(ev, 0); ok {
 		f.echo(ev.Imm.CSN, 0)
 		f.accept(csn, slot{}, ev.Count)
@@ -84,6 +89,10 @@ func (c *Conn) onData(ev *Event) {
 // onChunk takes a chunk that has to be placed.
 func (c *Conn) onChunk(ev *Event) {
 	h := &ev.Header
+	if (h.Flags&wire.FlagLap != 0) != c.cfg.Software {
+		c.stats.Refused++
+		return
+	}
 	f, csn, ok := c.fresh(ev, h.Xmit)
 	if !ok {
 		return
@@ -139,6 +148,9 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	switch have, _ := r.at(csn); {
 	case f.failed || d >= int64(len(r.have)):
 		c.stats.Refused++ // the answer of a failed flow is a Fault
+	case c.cfg.Software && ev.Header.Lap != lapOf(csn):
+		c.stats.Refused++ // as late as no packet of a network is
+		return nil, 0, false
 	case d < 0 || *have:
 		c.stats.Duplicates++
 		r.dup = true
@@ -162,7 +174,7 @@ func (f *flow) echo(csn uint16, xmit uint8) {
 // whether the piece may be taken.
 func (c *Conn) fenced(ev *Event) bool {
 	h := &ev.Header
-	if h.Op != wire.OpWrite || (h.OrigPath == ev.Path && h.OrigEpoch == ev.Epoch) {
+	if h.Op != wire.OpWrite || c.cfg.Software || (h.OrigPath == ev.Path && h.OrigEpoch == ev.Epoch) {
 		return true
 	}
 	if int(h.OrigPath) >= len(c.paths) {
@@ -183,10 +195,10 @@ func (c *Conn) fenced(ev *Event) bool {
 func (f *flow) accept(csn uint64, s slot, bytes int) {
 	r, c := &f.recv, f.c
 	gap := csn != r.next
-	if gap && csn+1 > r.highest && (r.highest <= r.next || csn > r.highest) {
+	if gap && !c.cfg.Unordered && csn+1 > r.highest && (r.highest <= r.next || csn > r.highest) {
 		r.ackNow = true // a gap opens
 	}
-	if !gap && r.highest > r.next {
+	if !gap && !c.cfg.Unordered && r.highest > r.next {
 		r.ackNow = true // a gap is closed
 	}
 	have, slot := r.at(csn)
@@ -196,7 +208,7 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 	c.credits.arrived += uint64(bytes)
 	r.owed++
 	r.owedBytes += bytes
-	if r.owed >= ackChunks || r.owedBytes >= ackBytes {
+	if n := c.cfg.AckBytes; n > 0 && r.owedBytes >= n || n == 0 && (r.owed >= ackChunks || r.owedBytes >= ackBytes) {
 		r.ackNow = true
 	}
 	f.owe()
@@ -326,7 +338,7 @@ func (f *flow) ackIfDue() {
 	route := c.answerRoute()
 	f.fillAck(c.tell(route, wire.Record{Type: wire.Ack, Flow: f.number}))
 	if r.faulty {
-		c.tell(route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint16(r.next)})
+		c.tell(route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint32(r.next)})
 	}
 	c.stats.Acks++
 	r.ackNow, r.dup, r.echoing, r.nonceDue = false, false, false, false
@@ -349,7 +361,7 @@ func (c *Conn) answerRoute() Route {
 
 func (f *flow) fillAck(a *wire.Record) {
 	r := &f.recv
-	a.Cum, a.Window, a.RecvLimit = uint16(r.next), uint16(f.c.control.credit), r.posted
+	a.Cum, a.Window, a.RecvLimit = uint32(r.next), uint16(f.c.control.credit), r.posted
 	if r.dup {
 		a.Flags |= wire.AckDup
 	}

@@ -13,6 +13,9 @@ import "ibverbx/reliable/wire"
 //	   | two pongs                   | no pong         | offer of a       | both have the
 //	   |                             |                 | later epoch      | other's offer
 //	   +--------------------------- PROBING <-----------------------------+
+//
+// With Config.Shared, each end recovers on its own: DOWN leads to PROBING by another route. Nothing is rebuilt,
+// because software drops late transmissions by their numbers.
 
 const (
 	pongsToUp = 2
@@ -25,18 +28,20 @@ func (p *path) route() Route { return RoutePath + Route(p.index) }
 // down takes the path out of service. Its transmissions in flight are lost, and none refers to memory
 // any more.
 func (p *path) down() {
-	if !p.alive() {
+	if !p.alive() || p.state == PathDown {
 		return
 	}
 	c := p.c
-	a := c.act(ActReset)
-	a.Path, a.Epoch = p.index, p.epoch
+	if !c.cfg.Shared {
+		a := c.act(ActReset)
+		a.Path, a.Epoch = p.index, p.epoch
+	}
 	for ; p.low != p.next; p.low++ {
 		if p.outstanding(p.low) {
 			c.lose(p.entry(p.low), false)
 		}
 	}
-	for p.done != p.next {
+	for !c.cfg.Shared && p.done != p.next {
 		p.unref()
 	}
 	p.inflight, p.flying, p.measured, p.loss, p.silent = 0, 0, false, 0, false
@@ -67,6 +72,10 @@ func (p *path) onTimer() {
 	p.timerAt = never
 	switch p.state {
 	case PathDown:
+		if p.c.cfg.Shared {
+			p.test()
+			return
+		}
 		p.rebuild(p.epoch + 1)
 	case PathOffered:
 		p.sendOffer()
@@ -78,6 +87,15 @@ func (p *path) onTimer() {
 		p.sendPing()
 	case PathUp, PathSuspect, PathBuilding:
 	}
+}
+
+// test makes a path of shared QPs probe another route.
+func (p *path) test() {
+	a := p.c.act(ActConnect)
+	a.Path, a.Epoch = p.index, uint16(p.pingNonce+1)
+	p.tries, p.pongs = 0, 0
+	p.setState(PathProbing)
+	p.sendPing()
 }
 
 // rebuild asks the owner for the QP of a new epoch.
@@ -139,7 +157,7 @@ func (p *path) sendOffer() {
 func (p *path) onRecord(r *wire.Record, route Route) bool {
 	switch {
 	case r.Type == wire.Offer:
-		if p.c.Over() {
+		if p.c.Over() || p.c.cfg.Shared {
 			return false
 		}
 		p.onOffer(r)

@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	// ackEvery is the number of new chunks of a flow between two requests for an acknowledgement.
+	// ackEvery is the number of new chunks of a flow between two requests for an acknowledgement, without
+	// Config.AckBytes.
 	ackEvery = 8
 	// maxXmits is the limit of transmissions of a chunk. Its count has eight bits.
 	maxXmits = 255
@@ -204,9 +205,10 @@ func (f *flow) resendLost() {
 }
 
 // pathAgain returns the path for the retransmission of a chunk, or nil. It is the path of the last
-// transmission as long as that carries anything; see the fence in the package comment.
+// transmission as long as that carries anything; see the fence in the package comment. Without a fence it is any
+// path, but a suspect one is tested with its own lost chunks.
 func (c *Conn) pathAgain(ch *chunk) *path {
-	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() {
+	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() && (!c.cfg.Software || p.state == PathSuspect) {
 		if ch.xmits < maxSamePath || ch.moved || p.state != PathUp || len(c.up) <= 1 {
 			return p.ifRoom()
 		}
@@ -308,15 +310,23 @@ func (f *flow) transmit(csn uint64, p *path) {
 	a := c.act(ActSend)
 	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, p.index, p.epoch, m.Token, ch.off, ch.len
 	a.Imm = wire.Imm{Kind: wire.KindData, AckReq: again || f.asksAck(csn, ch), Flow: f.number, CSN: uint16(csn)}
-	if again || ch.op != 0 {
+	if again || ch.op != 0 || c.cfg.Software {
 		a.Imm.Kind = wire.KindChunk
 		a.Header = wire.Header{Op: wire.OpWrite, Xmit: ch.xmits, OrigPath: ch.origPath, OrigEpoch: ch.origEpoch, Len: ch.len}
 		if ch.op != 0 {
 			fillHeader(&a.Header, m, ch)
 		}
+		if c.cfg.Software {
+			a.Header.Flags |= wire.FlagLap
+			a.Header.OrigPath, a.Header.OrigEpoch, a.Header.Lap = 0, 0, lapOf(csn)
+		}
 	}
 	ch.xmits++
 }
+
+// lapOf returns the bits of a chunk's number above those in the immediate. Without a fence, they tell a late
+// transmission from a chunk that is 65,536 later.
+func lapOf(csn uint64) uint16 { return uint16(csn>>16) & (1<<wire.LapBits - 1) }
 
 // fillHeader fills in the fields of a chunk that is no piece of a WRITE.
 func fillHeader(h *wire.Header, m *message, ch *chunk) {
@@ -334,10 +344,13 @@ func fillHeader(h *wire.Header, m *message, ch *chunk) {
 }
 
 // asksAck reports whether a new chunk asks for an acknowledgement at once: the last one for now, one
-// that closes the window, and every ackEvery-th.
+// that closes the window, and one every ackEvery chunks or 2*AckBytes.
 func (f *flow) asksAck(csn uint64, ch *chunk) bool {
-	s := &f.send
-	return csn%ackEvery == ackEvery-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
+	s, every := &f.send, uint64(ackEvery)
+	if n := f.c.cfg.AckBytes; n > 0 {
+		every = max(2*uint64(n)/uint64(f.c.cfg.ChunkBytes), 1)
+	}
+	return csn%every == every-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
 		f.c.flying >= f.c.window || (ch.flags&wire.FlagLast != 0 && !f.pending())
 }
 
@@ -407,13 +420,17 @@ func (f *flow) fail(status uint8) {
 	c.sweep() // makes room for other flows
 }
 
-// resetPaths takes the paths out of service that may still refer to memory of the failed flow.
+// resetPaths takes the paths out of service that may still refer to memory of the failed flow. Shared QPs
+// only drop the references.
 func (f *flow) resetPaths() {
 	c := f.c
 	over := c.Over()
 	for i := range c.paths {
 		p := &c.paths[i]
-		if over || p.refers(f) {
+		switch {
+		case c.cfg.Shared:
+			p.unrefAll(over || p.refers(f))
+		case over || p.refers(f):
 			p.down()
 		}
 		if over {

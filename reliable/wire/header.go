@@ -6,7 +6,7 @@ import "encoding/binary"
 type Op uint8
 
 const (
-	// OpWrite is a retransmitted fragment of an RDMA WRITE. The receiver checks key, address and length
+	// OpWrite is a fragment of an RDMA WRITE that software places: a retransmitted one, or any with FlagLap. The receiver checks key, address and length
 	// against its own regions and copies the bytes.
 	OpWrite Op = 1
 	// OpEager is a fragment of a SEND. The receive with its number gets the bytes.
@@ -30,8 +30,14 @@ const (
 	FlagImm HeaderFlags = 1 << 1
 	// FlagSolicited requests a solicited completion.
 	FlagSolicited HeaderFlags = 1 << 2
+	// FlagLap is set when Conn and Lap are valid instead of OrigPath and OrigEpoch: software places all
+	// chunks of the connection, also first transmissions of a WRITE.
+	FlagLap HeaderFlags = 1 << 3
 
-	headerFlagsAll = FlagLast | FlagImm | FlagSolicited
+	headerFlagsAll = FlagLast | FlagImm | FlagSolicited | FlagLap
+
+	// LapBits is the size of Lap, and ConnBits that of Conn.
+	LapBits, ConnBits = 12, 20
 )
 
 // HeaderLen is the encoded length of a Header in bytes.
@@ -43,7 +49,7 @@ const HeaderLen = 24
 //	+---------+---------+---------+---------+
 //	| version |   op    |  flags  |  xmit   |  0
 //	+---------+---------+---------+---------+
-//	|      origPath     |     origEpoch     |  4
+//	|      origPath     |     origEpoch     |  4   with FlagLap: conn, 20 bits, and lap, 12 bits
 //	+-------------------+-------------------+
 //	|  WRITE: address  | others: message no. |  8
 //	+                  +- - - - - - - - - - -+
@@ -63,6 +69,8 @@ type Header struct {
 	Xmit      uint8  // the number of earlier transmissions of the chunk
 	OrigPath  uint16 // the path of the chunk's first transmission; the fence (see package core) needs it
 	OrigEpoch uint16 // the epoch of OrigPath
+	Conn      uint32 // the receiver's connection, with FlagLap
+	Lap       uint16 // the bits of the chunk's number above its CSN, with FlagLap
 	Addr      uint64 // the target, in OpWrite
 	RKey      uint32 // the key of the target, in OpWrite
 	Message   uint32 // the number of the SEND, notification or fetch; unused in OpWrite
@@ -75,8 +83,11 @@ type Header struct {
 func (h *Header) Put(b []byte) {
 	_ = b[HeaderLen-1]
 	b[0], b[1], b[2], b[3] = Version, byte(h.Op), byte(h.Flags), h.Xmit
-	binary.BigEndian.PutUint16(b[4:], h.OrigPath)
-	binary.BigEndian.PutUint16(b[6:], h.OrigEpoch)
+	word := uint32(h.OrigPath)<<16 | uint32(h.OrigEpoch)
+	if h.Flags&FlagLap != 0 {
+		word = h.Conn<<LapBits | uint32(h.Lap)
+	}
+	binary.BigEndian.PutUint32(b[4:], word)
 	if h.Op == OpWrite {
 		binary.BigEndian.PutUint64(b[8:], h.Addr)
 		binary.BigEndian.PutUint32(b[16:], h.RKey)
@@ -96,9 +107,12 @@ func DecodeHeader(b []byte) (Header, error) {
 	}
 	h := Header{
 		Op: Op(b[1]), Flags: HeaderFlags(b[2]), Xmit: b[3],
-		OrigPath:  binary.BigEndian.Uint16(b[4:]),
-		OrigEpoch: binary.BigEndian.Uint16(b[6:]),
-		Len:       binary.BigEndian.Uint32(b[20:]),
+		Len: binary.BigEndian.Uint32(b[20:]),
+	}
+	if word := binary.BigEndian.Uint32(b[4:]); h.Flags&FlagLap != 0 {
+		h.Conn, h.Lap = word>>LapBits, uint16(word&(1<<LapBits-1))
+	} else {
+		h.OrigPath, h.OrigEpoch = uint16(word>>16), uint16(word)
 	}
 	if h.Op == OpWrite {
 		h.Addr = binary.BigEndian.Uint64(b[8:])
@@ -116,6 +130,7 @@ func DecodeHeader(b []byte) (Header, error) {
 
 // validate returns what is wrong with h in front of n bytes.
 func (h *Header) validate(n int) error {
+	lap, flags := h.Flags&FlagLap, h.Flags&^FlagLap
 	switch {
 	case h.Op < OpWrite || h.Op > OpAnswer:
 		return malformedf("chunk with the unknown op %d", h.Op)
@@ -123,13 +138,13 @@ func (h *Header) validate(n int) error {
 		return malformedf("chunk with unknown flags %#x", h.Flags)
 	case uint64(h.Len) != uint64(n):
 		return malformedf("chunk announces %d bytes and has %d", h.Len, n)
-	case h.Op == OpWrite && (h.Xmit == 0 || h.Flags != 0):
-		return malformedf("repeated WRITE with transmission %d and flags %#x: want above 0 and none", h.Xmit, h.Flags)
+	case h.Op == OpWrite && (h.Xmit == 0 && lap == 0 || flags != 0):
+		return malformedf("WRITE with transmission %d and flags %#x: want above 0 or FlagLap, and no other flag", h.Xmit, h.Flags)
 	case h.Op == OpNotify && (h.Len != 0 || h.Flags&FlagLast == 0):
 		return malformedf("notification with %d bytes and flags %#x: want no bytes and FlagLast", h.Len, h.Flags)
-	case h.Op == OpFetch && (h.Len != FetchLen || h.Flags != FlagLast):
+	case h.Op == OpFetch && (h.Len != FetchLen || flags != FlagLast):
 		return malformedf("fetch with %d bytes and flags %#x: want %d bytes and FlagLast alone", h.Len, h.Flags, FetchLen)
-	case h.Op == OpAnswer && h.Flags&^FlagLast != 0:
+	case h.Op == OpAnswer && flags&^FlagLast != 0:
 		return malformedf("answer with flags %#x: want FlagLast or none", h.Flags)
 	case (h.Op == OpEager || h.Op == OpAnswer) && uint64(h.Offset)+uint64(h.Len) > 1<<32-1:
 		return malformedf("chunk at %d with %d bytes ends beyond 32 bits", h.Offset, h.Len)

@@ -43,16 +43,16 @@ const (
 )
 
 // MaxAckWords is the maximum number of words in the bitmap of an Ack. Times 64 it is the largest window.
-const MaxAckWords = 4
+const MaxAckWords = 16
 
 // Record is one record of a control packet. Its Type determines the valid fields:
 //
-//	Ack            type8 flags8 flow16 | cum16 window16 | echoCSN16 echoXmit8 words8 |
+//	Ack            type8 flags8 flow16 | cum32 | window16 echoXmit8 words8 | echoCSN16 0 |
 //	               rxDelay32 | recvLimit32 | nonce32 | bitmap 64 x words
 //	Solicit        type8 0 flow16 | nonce32 | want32
 //	Offer          type8 flags8 path16 | epoch16 0 | 0 QPN24 | 0 PSN24
 //	Ping, Pong     type8 0 path16 | nonce32
-//	Fault          type8 status8 flow16 | CSN16 0
+//	Fault          type8 status8 flow16 | CSN32
 //	CreditRequest, type8 0 flow16 | number32 | bytes64
 //	Credit
 type Record struct {
@@ -61,7 +61,7 @@ type Record struct {
 	Status uint8  // the completion status (verbs.Status) that a Fault causes
 	Flow   uint16 // the flow of an Ack, a Solicit and a Fault
 
-	Cum       uint16              // the first missing CSN
+	Cum       uint32              // the first missing CSN, with 32 bits
 	Words     uint8               // the number of words of Bitmap
 	Bitmap    [MaxAckWords]uint64 // has bit i set if chunk Cum+1+i has arrived
 	Window    uint16              // the number of transmissions covered by the receiver's receives
@@ -77,12 +77,12 @@ type Record struct {
 	QPN   uint32 // the number of the offered QP
 	PSN   uint32 // the first PSN of the offered QP
 
-	CSN   uint16 // the chunk of a Fault
+	CSN   uint32 // the chunk of a Fault, with 32 bits
 	Bytes uint64 // the total of a CreditRequest, the limit of a Credit
 }
 
 const (
-	ackLen     = 24
+	ackLen     = 28
 	shortLen   = 8 // Ping, Pong, Fault
 	solicitLen = 12
 	offerLen   = 16
@@ -119,10 +119,10 @@ func (r *Record) append(b []byte) []byte {
 	b = be.AppendUint16(b, third)
 	switch r.Type {
 	case Ack:
-		b = be.AppendUint16(b, r.Cum)
+		b = be.AppendUint32(b, r.Cum)
 		b = be.AppendUint16(b, r.Window)
-		b = be.AppendUint16(b, r.EchoCSN)
 		b = append(b, r.EchoXmit, r.Words)
+		b = be.AppendUint32(b, uint32(r.EchoCSN)<<16)
 		b = be.AppendUint32(b, r.RxDelay)
 		b = be.AppendUint32(b, r.RecvLimit)
 		b = be.AppendUint32(b, r.Nonce)
@@ -140,8 +140,7 @@ func (r *Record) append(b []byte) []byte {
 		b = be.AppendUint32(b, r.QPN)
 		b = be.AppendUint32(b, r.PSN)
 	case Fault:
-		b = be.AppendUint16(b, r.CSN)
-		b = append(b, 0, 0)
+		b = be.AppendUint32(b, r.CSN)
 	case CreditRequest, Credit:
 		b = be.AppendUint32(b, r.Nonce)
 		b = be.AppendUint64(b, r.Bytes)
@@ -176,9 +175,8 @@ func (r *Record) decode(b []byte) (int, error) {
 		r.Flags, r.Path = b[1], third
 		n, err = r.decodeOffer(b)
 	case Fault:
-		r.Status, r.Flow, r.CSN = b[1], third, be.Uint16(b[4:])
-		err = zero(r.Type, uint64(be.Uint16(b[6:])))
-		if err == nil && r.Status == 0 {
+		r.Status, r.Flow, r.CSN = b[1], third, be.Uint32(b[4:])
+		if r.Status == 0 {
 			err = malformedf("fault with the status of success")
 		}
 	case CreditRequest, Credit:
@@ -209,9 +207,9 @@ func (r *Record) decodeAck(b []byte) (int, error) {
 	if len(b) < ackLen {
 		return 0, malformedf("acknowledgement of %d bytes, want at least %d", len(b), ackLen)
 	}
-	r.Cum, r.Window, r.EchoCSN = be.Uint16(b[4:]), be.Uint16(b[6:]), be.Uint16(b[8:])
+	r.Cum, r.Window, r.EchoCSN = be.Uint32(b[4:]), be.Uint16(b[8:]), be.Uint16(b[12:])
 	r.EchoXmit, r.Words = b[10], b[11]
-	r.RxDelay, r.RecvLimit, r.Nonce = be.Uint32(b[12:]), be.Uint32(b[16:]), be.Uint32(b[20:])
+	r.RxDelay, r.RecvLimit, r.Nonce = be.Uint32(b[16:]), be.Uint32(b[20:]), be.Uint32(b[24:])
 	if r.Words > MaxAckWords || len(b) < r.size() {
 		return 0, malformedf("acknowledgement with %d words in %d bytes", r.Words, len(b))
 	}
@@ -219,6 +217,8 @@ func (r *Record) decodeAck(b []byte) (int, error) {
 		r.Bitmap[i] = be.Uint64(b[ackLen+8*i:])
 	}
 	switch {
+	case be.Uint16(b[14:]) != 0:
+		return 0, malformedf("acknowledgement with reserved bits set")
 	case r.Flags&^ackFlagsAll != 0:
 		return 0, malformedf("acknowledgement with unknown flags %#x", r.Flags)
 	case r.Flags&AckEcho == 0 && (r.EchoCSN != 0 || r.EchoXmit != 0 || r.RxDelay != 0):

@@ -14,7 +14,7 @@ import (
 
 // Version is the version of all formats in this package. Peers with different versions refuse to
 // connect.
-const Version = 3
+const Version = 4
 
 // ErrMalformed is wrapped by all errors about bytes that this version of the protocol never sends.
 var ErrMalformed = errors.New("malformed packet")

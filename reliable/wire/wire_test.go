@@ -51,27 +51,32 @@ var headers = []struct {
 	{
 		"write",
 		wire.Header{Op: wire.OpWrite, Xmit: 3, OrigPath: 0x0102, OrigEpoch: 0x0304, Addr: 0x1122334455667788, RKey: 0x99aabbcc, Len: 2},
-		"03 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002",
+		"04 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002",
 	},
 	{
 		"eager",
 		wire.Header{Op: wire.OpEager, Flags: wire.FlagLast | wire.FlagImm | wire.FlagSolicited, OrigPath: 7, Message: 0x01020304, Offset: 0x8000, Imm: 0xfedcba98, Len: 2},
-		"03 02 07 00 0007 0000 01020304 00008000 fedcba98 00000002",
+		"04 02 07 00 0007 0000 01020304 00008000 fedcba98 00000002",
+	},
+	{
+		"first transmission placed by software",
+		wire.Header{Op: wire.OpWrite, Flags: wire.FlagLap, Conn: 0xabcde, Lap: 0x123, Addr: 0x1122334455667788, RKey: 0x99aabbcc, Len: 1},
+		"04 01 08 00 abcde123 1122334455667788 99aabbcc 00000001",
 	},
 	{
 		"notify",
 		wire.Header{Op: wire.OpNotify, Flags: wire.FlagLast, Xmit: 1, Message: 5, Offset: 1 << 20},
-		"03 03 01 01 0000 0000 00000005 00100000 00000000 00000000",
+		"04 03 01 01 0000 0000 00000005 00100000 00000000 00000000",
 	},
 	{
 		"fetch",
 		wire.Header{Op: wire.OpFetch, Flags: wire.FlagLast, OrigPath: 1, Message: 6, Offset: 1 << 20, Len: wire.FetchLen},
-		"03 04 01 00 0001 0000 00000006 00100000 00000000 00000020",
+		"04 04 01 00 0001 0000 00000006 00100000 00000000 00000020",
 	},
 	{
 		"answer",
 		wire.Header{Op: wire.OpAnswer, Xmit: 2, OrigPath: 1, OrigEpoch: 2, Message: 6, Offset: 0x8000, Len: 3},
-		"03 05 00 02 0001 0002 00000006 00008000 00000000 00000003",
+		"04 05 00 02 0001 0002 00000006 00008000 00000000 00000003",
 	},
 }
 
@@ -92,24 +97,24 @@ func TestHeader(t *testing.T) {
 func TestHeaderRefused(t *testing.T) {
 	for _, tt := range []struct{ name, bytes string }{
 		{"empty", ""},
-		{"short", "03 01 00 03 0102 0304 1122334455667788 99aabbcc 000000"},
+		{"short", "04 01 00 03 0102 0304 1122334455667788 99aabbcc 000000"},
 		{"version", "02 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"op 0", "03 00 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"op 6", "03 06 00 03 0102 0304 1122334455667788 00000000 00000000"},
-		{"flags", "03 02 08 00 0007 0000 01020304 00008000 00000000 00000000"},
-		{"too few bytes", "03 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002 00"},
-		{"too many bytes", "03 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000 00"},
-		{"a first transmission", "03 01 00 00 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"write with flags", "03 01 01 01 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"notify with bytes", "03 03 01 01 0000 0000 00000005 00100000 00000000 00000001 00"},
-		{"notify that is not last", "03 03 00 01 0000 0000 00000005 00100000 00000000 00000000"},
-		{"end beyond 32 bits", "03 02 00 00 0000 0000 00000005 ffffffff 00000000 00000001 00"},
-		{"fetch without bytes", "03 04 01 00 0001 0000 00000006 00100000 00000000 00000000"},
-		{"fetch that is not last", "03 04 00 00 0001 0000 00000006 00100000 00000000 00000020" + strings.Repeat("00", 32)},
-		{"fetch with an immediate", "03 04 03 00 0001 0000 00000006 00100000 00000001 00000020" + strings.Repeat("00", 32)},
-		{"answer that is solicited", "03 05 05 00 0001 0000 00000006 00000000 00000000 00000000"},
-		{"answer beyond 32 bits", "03 05 01 00 0001 0000 00000006 ffffffff 00000000 00000001 00"},
-		{"immediate without flag", "03 02 01 00 0000 0000 00000005 00000000 00000001 00000000"},
+		{"op 0", "04 00 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"op 6", "04 06 00 03 0102 0304 1122334455667788 00000000 00000000"},
+		{"flags", "04 02 10 00 0007 0000 01020304 00008000 00000000 00000000"},
+		{"too few bytes", "04 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002 00"},
+		{"too many bytes", "04 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000 00"},
+		{"a first transmission", "04 01 00 00 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"write with flags", "04 01 01 01 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"notify with bytes", "04 03 01 01 0000 0000 00000005 00100000 00000000 00000001 00"},
+		{"notify that is not last", "04 03 00 01 0000 0000 00000005 00100000 00000000 00000000"},
+		{"end beyond 32 bits", "04 02 00 00 0000 0000 00000005 ffffffff 00000000 00000001 00"},
+		{"fetch without bytes", "04 04 01 00 0001 0000 00000006 00100000 00000000 00000000"},
+		{"fetch that is not last", "04 04 00 00 0001 0000 00000006 00100000 00000000 00000020" + strings.Repeat("00", 32)},
+		{"fetch with an immediate", "04 04 03 00 0001 0000 00000006 00100000 00000001 00000020" + strings.Repeat("00", 32)},
+		{"answer that is solicited", "04 05 05 00 0001 0000 00000006 00000000 00000000 00000000"},
+		{"answer beyond 32 bits", "04 05 01 00 0001 0000 00000006 ffffffff 00000000 00000001 00"},
+		{"immediate without flag", "04 02 01 00 0000 0000 00000005 00000000 00000001 00000000"},
 	} {
 		if h, err := wire.DecodeHeader(bytesOf(t, tt.bytes)); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%s: DecodeHeader = %+v, %v, want ErrMalformed", tt.name, h, err)
@@ -171,11 +176,11 @@ var records = []struct {
 		"ack",
 		wire.Record{
 			Type: wire.Ack, Flags: wire.AckDup | wire.AckEcho | wire.AckNonce | wire.AckShared, Flow: 0x123, Cum: 0xfffe, Window: 0x100,
-			EchoCSN: 0x1234, EchoXmit: 2, RxDelay: 1000, RecvLimit: 7, Nonce: 9, Words: 2, Bitmap: [4]uint64{1, 1 << 63},
+			EchoCSN: 0x1234, EchoXmit: 2, RxDelay: 1000, RecvLimit: 7, Nonce: 9, Words: 2, Bitmap: [wire.MaxAckWords]uint64{1, 1 << 63},
 		},
-		"01 0f 0123 fffe 0100 1234 02 02 000003e8 00000007 00000009 0000000000000001 8000000000000000",
+		"01 0f 0123 0000fffe 0100 02 02 1234 0000 000003e8 00000007 00000009 0000000000000001 8000000000000000",
 	},
-	{"bare ack", wire.Record{Type: wire.Ack, Cum: 1, Window: 4}, "01 00 0000 0001 0004 0000 00 00 00000000 00000000 00000000"},
+	{"bare ack", wire.Record{Type: wire.Ack, Cum: 1, Window: 4}, "01 00 0000 00000001 0004 00 00 0000 0000 00000000 00000000 00000000"},
 	{"solicit", wire.Record{Type: wire.Solicit, Nonce: 0x01020304, Want: 0x05060708}, "02 00 0000 01020304 05060708"},
 	{
 		"offer",
@@ -184,7 +189,7 @@ var records = []struct {
 	},
 	{"ping", wire.Record{Type: wire.Ping, Path: 255, Nonce: 1}, "04 00 00ff 00000001"},
 	{"pong", wire.Record{Type: wire.Pong, Path: 255, Nonce: 1}, "05 00 00ff 00000001"},
-	{"fault", wire.Record{Type: wire.Fault, Status: 10, CSN: 0x8001}, "06 0a 0000 8001 0000"},
+	{"fault", wire.Record{Type: wire.Fault, Status: 10, CSN: 0x8001}, "06 0a 0000 00008001"},
 	{"credit request", wire.Record{Type: wire.CreditRequest, Nonce: 0xfedcba98, Bytes: 1 << 40}, "07 00 0000 fedcba98 0000010000000000"},
 	{"credit", wire.Record{Type: wire.Credit, Flow: 1, Nonce: 7, Bytes: 1 << 16}, "08 00 0001 00000007 0000000000010000"},
 }
@@ -206,7 +211,7 @@ func TestControl(t *testing.T) {
 	all := []wire.Record{}
 	for _, tt := range records {
 		b := packet(t, 0xdeadbeef, tt.record)
-		if want := bytesOf(t, "03 01 0000 deadbeef"+tt.want); string(b) != string(want) {
+		if want := bytesOf(t, "04 01 0000 deadbeef"+tt.want); string(b) != string(want) {
 			t.Errorf("%s is %x, want %x", tt.name, b, want)
 		}
 		all = append(all, tt.record)
@@ -233,7 +238,7 @@ func TestControlFull(t *testing.T) {
 		want   int
 	}{
 		{wire.Record{Type: wire.Ping}, 127},
-		{wire.Record{Type: wire.Ack, Words: 4, Bitmap: [4]uint64{0, 0, 0, 1}}, 18},
+		{wire.Record{Type: wire.Ack, Words: 4, Bitmap: [wire.MaxAckWords]uint64{0, 0, 0, 1}}, 16},
 	} {
 		b, n := wire.StartControl(nil, 1), 0
 		for ok := true; ok; n++ {
@@ -249,27 +254,27 @@ func TestControlFull(t *testing.T) {
 }
 
 func TestControlRefused(t *testing.T) {
-	const front = "03 01 0000 00000001"
+	const front = "04 01 0000 00000001"
 	for _, tt := range []struct{ name, bytes string }{
 		{"empty", ""},
-		{"short", "03 01 0000 000000"},
+		{"short", "04 01 0000 000000"},
 		{"version", "02 01 0000 00000001 02 00 0000 00000000 00000000"},
-		{"reserved", "03 01 0001 00000001 02 00 0000 00000000 00000000"},
-		{"no records", "03 00 0000 00000001"},
-		{"a record missing", "03 02 0000 00000001 02 00 0000 00000000 00000000"},
+		{"reserved", "04 01 0001 00000001 02 00 0000 00000000 00000000"},
+		{"no records", "04 00 0000 00000001"},
+		{"a record missing", "04 02 0000 00000001 02 00 0000 00000000 00000000"},
 		{"bytes left", front + "02 00 0000 00000000 00000000 00"},
 		{"type 0", front + "00 00 0000 00000000"},
 		{"type 9", front + "09 00 0000 00000000"},
 		{"short record", front + "04 00 0000 000000"},
 		{"short solicit", front + "02 00 0000 00000000 000000"},
-		{"short ack", front + "01 00 0000 0001 0004 0000 00 00 00000000 00000000 000000"},
-		{"ack flags", front + "01 10 0000 0001 0004 0000 00 00 00000000 00000000 00000000"},
-		{"ack words", front + "01 00 0000 0001 0004 0000 00 05 00000000 00000000 00000000" + strings.Repeat("ff", 40)},
-		{"ack with too few words", front + "01 00 0000 0001 0004 0000 00 01 00000000 00000000 00000000 000000000000ff"},
-		{"ack with an empty word", front + "01 00 0000 0001 0004 0000 00 01 00000000 00000000 00000000 0000000000000000"},
-		{"ack with an echo", front + "01 00 0000 0001 0004 0001 00 00 00000000 00000000 00000000"},
-		{"ack with a nonce", front + "01 00 0000 0001 0004 0000 00 00 00000000 00000000 00000001"},
-		{"ack for a flow above the last", front + "01 00 1000 0001 0004 0000 00 00 00000000 00000000 00000000"},
+		{"short ack", front + "01 00 0000 00000001 0004 00 00 0000 0000 00000000 00000000 000000"},
+		{"ack flags", front + "01 10 0000 00000001 0004 00 00 0000 0000 00000000 00000000 00000000"},
+		{"ack words", front + "01 00 0000 00000001 0004 00 11 0000 0000 00000000 00000000 00000000" + strings.Repeat("ff", 8*17)},
+		{"ack with too few words", front + "01 00 0000 00000001 0004 00 01 0000 0000 00000000 00000000 00000000 000000000000ff"},
+		{"ack with an empty word", front + "01 00 0000 00000001 0004 00 01 0000 0000 00000000 00000000 00000000 0000000000000000"},
+		{"ack with an echo", front + "01 00 0000 00000001 0004 00 00 0001 0000 00000000 00000000 00000000"},
+		{"ack with a nonce", front + "01 00 0000 00000001 0004 00 00 0000 0000 00000000 00000000 00000001"},
+		{"ack for a flow above the last", front + "01 00 1000 00000001 0004 00 00 0000 0000 00000000 00000000 00000000"},
 		{"solicit with flags", front + "02 01 0000 00000000 00000000"},
 		{"ping with flags", front + "04 01 0000 00000000"},
 		{"short offer", front + "03 01 000f 0002 0000 00abcdef 001234"},
@@ -278,8 +283,8 @@ func TestControlRefused(t *testing.T) {
 		{"offer without QPN", front + "03 01 000f 0002 0000 00000000 00123456"},
 		{"offer with a long QPN", front + "03 01 000f 0002 0000 01abcdef 00123456"},
 		{"offer with a long PSN", front + "03 01 000f 0002 0000 00abcdef 01123456"},
-		{"fault of success", front + "06 00 0000 8001 0000"},
-		{"fault reserved", front + "06 0a 0000 8001 0001"},
+		{"fault of success", front + "06 00 0000 00008001"},
+		{"ack reserved", front + "01 00 0000 00000001 0004 00 00 0000 0001 00000000 00000000 00000000"},
 		{"short credit", front + "08 00 0001 00000000 00000000000100"},
 		{"credit reserved", front + "08 01 0001 00000001 0000000000010000"},
 	} {
