@@ -115,6 +115,9 @@ func (t *treePull) request(b *batch) *fileBatch {
 // fetchBatch requests a batch and writes its files. It returns those written, and those to be received again. Without a response, the peer
 // may still write to the slot, so its memory is not reused.
 func (t *treePull) fetchBatch(ctx context.Context, b *batch, request *fileBatch, s *slot, start time.Time) (written []smallFile, again []item, err error) {
+	if err := t.pace.take(ctx, b.size); err != nil {
+		return nil, nil, err
+	}
 	var answer *fileBatched
 	err = t.peer.onAny(ctx, func(proc *process) error {
 		err := s.lend(t.peer, proc)
@@ -143,6 +146,8 @@ func (t *treePull) fetchBatch(ctx context.Context, b *batch, request *fileBatch,
 		if r.how == batchWritten {
 			n := it.entry.Size
 			content, room = room[:n:n], room[n:]
+		} else {
+			t.pace.give(it.entry.Size)
 		}
 		small, err := t.store(it, r, &request.files[i], content)
 		switch {

@@ -30,6 +30,8 @@ type ExportConfig struct {
 	// files and directories below the name, replace existing ones, and remove those that an upload with TransferConfig.Delete lacks. Zero
 	// denies access.
 	DefaultAccess Access
+	// Owners accepts TransferConfig.Owner in uploads: peers then choose the owners of files. Only root can give files to other users.
+	Owners bool
 }
 
 // Export is a file or directory shared with peers. All methods are safe for concurrent use.

@@ -204,7 +204,7 @@ func (p *Peer) Stat(ctx context.Context, name string) (Info, error) {
 	err := checkPath(name)
 	var m *fileOpened
 	if err == nil {
-		m, _, err = askAny[*fileOpened](ctx, p, p.asks, func(id uint32) []byte { return (&fileOpen{id, 0, name}).encode() })
+		m, _, err = askAny[*fileOpened](ctx, p, p.asks, func(id uint32) []byte { return (&fileOpen{id: id, name: name}).encode() })
 	}
 	if err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0 {
 		err = errOpenedKind

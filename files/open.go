@@ -55,6 +55,8 @@ type openFile struct {
 	// export and source are nil until the file is open, and constant afterwards.
 	export *Export
 	source *chunk.Source
+	// attributes describes the file.
+	attributes chunk.Entry
 	// chunks records the chunks read; left are missing.
 	chunks chunk.Table[readChunk]
 	left   int64
@@ -143,7 +145,7 @@ func (f *Engine) lookup(proc *process, handle uint32) *openFile {
 }
 
 // open opens a file, unless an earlier request has done so.
-func (o *openFile) open(x *Export, inside string) error {
+func (o *openFile) open(x *Export, inside string, want chunk.Want) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -159,6 +161,14 @@ func (o *openFile) open(x *Export, inside string) error {
 	if size := source.Size(); size > MaxFileSize {
 		return errors.Join(fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFileSize)), source.Close())
 	}
+	entry := source.Entry()
+	if entry.Name = inside; want != (chunk.Want{}) {
+		if err := source.Add(&entry, want); err != nil {
+			return errors.Join(err, source.Close())
+		}
+	}
+	entry.Name = path.Base(o.name)
+	o.attributes = entry
 	o.export, o.source, o.left, o.opened = x, source, chunk.Count(source.Size()), time.Now()
 	o.chunks = chunk.NewTable[readChunk](o.left)
 	return nil
@@ -272,18 +282,19 @@ func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entr
 	}
 	entry = chunk.Entry{Name: path.Base(m.name), Mode: fs.ModeDir | info.Mode().Perm(), ModTime: info.ModTime()}
 	if info.IsDir() {
-		return entry, offered, nil
+		at := chunk.Entry{Name: inside}
+		err := at.Add(x.root, info, m.want)
+		entry.Owner, entry.Xattrs = at.Owner, at.Xattrs
+		return entry, offered, err
 	}
-	if err := file.open(x, inside); err != nil {
+	if err := file.open(x, inside, m.want); err != nil {
 		return entry, offered, err
 	}
 	return file.entry(), offered, nil
 }
 
 // entry describes a file that is or was open.
-func (o *openFile) entry() chunk.Entry {
-	return chunk.Entry{Name: path.Base(o.name), Mode: o.source.Mode(), Size: o.source.Size(), ModTime: o.source.ModTime()}
-}
+func (o *openFile) entry() chunk.Entry { return o.attributes }
 
 // done returns the response to a release request.
 func (v *process) done(m *fileDone) []byte {

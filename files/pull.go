@@ -34,7 +34,12 @@ type pull struct {
 	storedFrom, storedAs string
 	// reported is set once a file was reported to Config.OnOperation.
 	reported atomic.Bool
+	// pace limits the rate of GetFile, nil for none.
+	pace *pacer
 }
+
+// want returns the requested attributes.
+func (l *pull) want() chunk.Want { return chunk.Want{Owner: l.cfg.Owner, Xattrs: l.cfg.Xattrs} }
 
 // counts is the progress of a file transfer.
 type counts struct {
@@ -94,7 +99,7 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 	handle, asked := l.peer.engine.newHandle(), false
 	m, proc, err := askAny[*fileOpened](ctx, l.peer, l.peer.asks, func(id uint32) []byte {
 		asked = true
-		return (&fileOpen{id, handle, name}).encode()
+		return (&fileOpen{id, handle, name, l.want()}).encode()
 	})
 	switch {
 	case err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0:
@@ -118,7 +123,8 @@ var errOpenedKind = fmt.Errorf("%w: it is neither a file nor a directory", rpc.E
 // file receives an open file and stores it below root. If the peer is restarted meanwhile, the file is reopened by name.
 func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) (err error) {
 	l.counts.name.Store(&name)
-	size, modified, mode := from.entry.Size, from.entry.ModTime, from.entry.Mode
+	entry := from.entry.Entry
+	size, modified := entry.Size, entry.ModTime
 	reception := l.receiving(name, size)
 	defer func() { reception.end(err) }()
 	if size > MaxFileSize {
@@ -129,6 +135,9 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 	if err != nil {
 		l.giveUp(from)
 		return err
+	}
+	if entry.Sparse {
+		target.KeepHoles()
 	}
 	have := chunk.NewTable[known](chunk.Count(size))
 	reception.have = &have
@@ -150,7 +159,7 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 		l.giveUp(from)
 		return errors.Join(err, target.Close())
 	}
-	if err := target.Commit(sum, mode, modified, l.sync); err != nil {
+	if err := target.Commit(sum, &entry, l.sync); err != nil {
 		return errors.Join(err, target.Close())
 	}
 	if target.Kept() {
@@ -283,12 +292,18 @@ func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k i
 	}
 	b := s.buffer.mem.Bytes()[:chunk.Len(target.Size(), k)]
 	for again := false; ; again = true {
+		if err := l.pace.take(ctx, int64(len(b))); err != nil {
+			return true, err
+		}
 		m, err := askFor[*fileChunked](ctx, from.proc, l.peer.asks, func(id uint32) []byte {
 			request.id = id
 			return request.encode()
 		})
 		if err != nil {
 			return false, err
+		}
+		if m.how != chunkWritten {
+			l.pace.give(int64(len(b)))
 		}
 		switch {
 		case m.how == chunkSame && request.have != haveNone && m.digest == request.print.Digest():

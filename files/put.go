@@ -20,6 +20,8 @@ type offered struct {
 	// served counts the bytes that the peer has received or compared.
 	served atomic.Int64
 	counts *counts
+	// pace limits the rate, nil for none.
+	pace *pacer
 
 	mu sync.Mutex
 	// counted is the position in the listing behind the last counted entry.
@@ -48,7 +50,7 @@ func (o *offered) count(after, cursor string, page *fileTreed) {
 // Exports with Write access. Missing directories are created. The peer fetches the data as GetFile does, with the same guarantees.
 func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("put", name)
-	t.offered = &offered{peer: p, counts: &t.counts}
+	t.offered = &offered{peer: p, counts: &t.counts, pace: newPacer(cfg.BytesPerSecond)}
 	t.run(func() error {
 		if err := checkPath(name); err != nil {
 			return err
@@ -89,6 +91,7 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.puts, func(id uint32) []byte {
 		return (&filePut{
 			id: id, fresh: cfg.Fresh, checksum: cfg.Checksum, remove: cfg.Delete, dryRun: cfg.DryRun, sync: cfg.Sync,
+			want:   chunk.Want{Owner: cfg.Owner, Xattrs: cfg.Xattrs},
 			source: x.cfg.Name, name: name, rules: rules(strings.Join(cfg.Filter, "\n")),
 		}).encode()
 	})
@@ -241,12 +244,18 @@ func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) 
 
 // fetch receives the file or directory offered by a peer.
 func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) (err error) {
-	cfg := TransferConfig{Fresh: m.fresh, Checksum: m.checksum, Delete: m.remove, DryRun: m.dryRun, Sync: m.sync}
+	cfg := TransferConfig{Fresh: m.fresh, Checksum: m.checksum, Delete: m.remove, DryRun: m.dryRun, Sync: m.sync, Owner: m.want.Owner, Xattrs: m.want.Xattrs}
 	if m.rules != "" {
 		cfg.Filter = strings.Split(string(m.rules), "\n")
 	}
 	start := time.Now()
 	l, err := v.peer.newPull(cfg, &st.counts)
+	if err == nil {
+		err = l.mayOwn()
+	}
+	if err == nil && cfg.Owner && !x.cfg.Owners {
+		err = fmt.Errorf("%w: the export does not accept owners", ErrDenied)
+	}
 	if err != nil {
 		v.peer.report("put", m.name, start, 0, err)
 		return err

@@ -155,6 +155,12 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 	case zero:
 		answer.how = chunkZero
 	default:
+		if file.export.offered != nil {
+			err = file.export.offered.pace.take(ctx, int64(n))
+		}
+		if err != nil {
+			break
+		}
 		if err = v.peer.transfer.Batch().Put(r.At(0), slot.view(n)).Do(ctx); err == nil {
 			f.tallies.bytesSent.Add(uint64(n))
 			file.moved(n)

@@ -254,7 +254,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 	l, from := d.opening(t)
 	for _, name := range []string{"d", "d/none", "d/f"} {
 		_, _, err := askAny[*fileOpened](soon(t), d.peer, d.peer.asks, func(id uint32) []byte {
-			return (&fileOpen{id, from.handle, name}).encode()
+			return (&fileOpen{id: id, handle: from.handle, name: name}).encode()
 		})
 		if name == "d/f" {
 			wantOK(t, "the same file again", err)

@@ -35,6 +35,13 @@ type TransferConfig struct {
 	DryRun bool
 	// Sync selects the data flushed to disk before the transfer completes.
 	Sync Sync
+	// Owner gives files and directories the numeric user and group of the source. This side must run as root. For PutFile, the peer must too,
+	// and its Export must have ExportConfig.Owners.
+	Owner bool
+	// Xattrs copies extended attributes of files and directories whose names begin with "user.", at most 32 KiB per file. Only Linux has them.
+	Xattrs bool
+	// BytesPerSecond limits the rate of file contents. Zero means no limit.
+	BytesPerSecond int64
 	// Parallel is the maximum number of large files received concurrently from a directory. Zero means 8. All transfers from one peer
 	// together have at most 128 open files; others wait. PutFile ignores it.
 	Parallel int
@@ -80,6 +87,9 @@ func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("get", name)
 	t.run(func() error {
 		l, err := p.newPull(cfg, &t.counts)
+		if err == nil {
+			err = l.mayOwn()
+		}
 		if err != nil {
 			return err
 		}
@@ -99,6 +109,14 @@ func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 	return t
 }
 
+// mayOwn returns an error if files are to have other owners and this process cannot do that.
+func (l *pull) mayOwn() error {
+	if l.cfg.Owner && os.Geteuid() != 0 {
+		return fmt.Errorf("%w: TransferConfig.Owner needs root", ErrDenied)
+	}
+	return nil
+}
+
 // errDryRun refuses DryRun for a single file.
 var errDryRun = verbs.Invalidf("TransferConfig.DryRun needs a directory")
 
@@ -108,7 +126,10 @@ func (p *Peer) newPull(cfg TransferConfig, c *counts) (*pull, error) {
 	if err != nil {
 		return nil, verbs.Invalidf("TransferConfig.Filter: %v", err)
 	}
-	return &pull{peer: p, cfg: cfg, counts: c, sync: chunk.Sync(cfg.Sync), filter: f, rules: rules(strings.Join(cfg.Filter, "\n"))}, nil
+	if cfg.BytesPerSecond < 0 {
+		return nil, verbs.Invalidf("TransferConfig.BytesPerSecond is %d", cfg.BytesPerSecond)
+	}
+	return &pull{peer: p, cfg: cfg, counts: c, pace: newPacer(cfg.BytesPerSecond), sync: chunk.Sync(cfg.Sync), filter: f, rules: rules(strings.Join(cfg.Filter, "\n"))}, nil
 }
 
 // checkPath validates a remote file name.

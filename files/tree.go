@@ -95,6 +95,9 @@ type treePull struct {
 	// extra are local names that the peer's tree lacks, for TransferConfig.Delete. unlisted is set if some of that tree could not be listed.
 	extra    []chunk.Extra
 	unlisted bool
+	// first has the first name of each file with several hard links, linked the directories with further names.
+	first  map[chunk.Identity]string
+	linked []chunk.Linked
 	// next collects small files. batches and larges hold a token per batch and per large file in flight.
 	next            *batch
 	batches, larges rpc.Limit
@@ -109,6 +112,8 @@ type openedDir struct {
 	path string
 	// local are the local names not compared yet, sorted, and extra those that the peer lacks. Both are for TransferConfig.Delete.
 	local, extra []string
+	// links are further names of files.
+	links []chunk.HardLink
 }
 
 // treeEntry is a listed entry with its path.
@@ -134,7 +139,10 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.E
 	if parallel <= 0 {
 		parallel = defaultParallel
 	}
-	t := &treePull{pull: l, name: name, next: &batch{}, batches: make(rpc.Limit, maxBatches), larges: make(rpc.Limit, parallel)}
+	t := &treePull{
+		pull: l, name: name, next: &batch{}, batches: make(rpc.Limit, maxBatches), larges: make(rpc.Limit, parallel),
+		first: map[chunk.Identity]string{},
+	}
 	if err := errors.Join(t.receive(ctx, root, top, mode), l.stage.close()); err != nil {
 		return printable.Error(err) // the peer chooses names
 	}
@@ -184,6 +192,7 @@ func (t *treePull) run(ctx context.Context) error {
 	t.flush(ctx)
 	t.leave(0)
 	t.work.Wait()
+	t.links(ctx)
 	return context.Cause(ctx)
 }
 
@@ -191,7 +200,7 @@ func (t *treePull) run(ctx context.Context) error {
 func (t *treePull) list(ctx context.Context, pages chan<- []treeEntry) error {
 	at, count, walk := positionAt(""), 0, t.peer.engine.newHandle()
 	for {
-		m, _, err := askAny[*fileTreed](ctx, t.peer, t.peer.asks, func(id uint32) []byte { return (&fileTree{id, walk, t.name, at.cursor(), t.rules}).encode() })
+		m, _, err := askAny[*fileTreed](ctx, t.peer, t.peer.asks, func(id uint32) []byte { return (&fileTree{id, walk, t.name, at.cursor(), t.rules, t.want()}).encode() })
 		if err != nil {
 			return err
 		}
@@ -221,6 +230,7 @@ func (t *treePull) leave(outer int) {
 	for i := len(t.dirs) - 1; i >= outer; i-- {
 		if d := &t.dirs[i]; d.Dir != nil {
 			t.leaveExtra(d)
+			t.leaveLinks(d)
 			t.release(d.Dir)
 		}
 		t.dirs = t.dirs[:i]
@@ -269,6 +279,7 @@ func (t *treePull) entry(ctx context.Context, e *treeEntry) {
 		if sub, err = d.Enter(&e.Entry); err == nil {
 			err = t.push(sub, e.path)
 		}
+	case e.Mode.IsRegular() && t.further(e):
 	case e.Mode.IsRegular():
 		err = t.file(ctx, d, e)
 	default:
@@ -437,7 +448,7 @@ func omits(err error) bool {
 		}
 	}
 	for _, cause := range []error{
-		ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, ErrFailed, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy, chunk.ErrForeign,
+		errors.ErrUnsupported, ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, ErrFailed, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy, chunk.ErrForeign,
 		chunk.ErrChanged, chunk.ErrTooMany,
 	} {
 		if errors.Is(err, cause) {

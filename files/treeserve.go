@@ -23,6 +23,7 @@ type treeWalk struct {
 	// number is fileTree.walk.
 	number uint32
 	rules  rules
+	want   chunk.Want
 	*chunk.Walk
 }
 
@@ -115,7 +116,10 @@ func (w *treeWalk) page(m *fileTreed, after string) (cursor string, more bool) {
 		}
 		at.next(&e)
 		m.steps = append(m.steps, e)
-		size += len(e.Name) + len(e.Link) + len(e.failed) + 32
+		size += len(e.Name) + len(e.Link) + len(e.failed) + 64
+		for _, x := range e.Xattrs {
+			size += len(x.Name) + len(x.Value) + 4
+		}
 	}
 	return at.cursor(), true
 }
@@ -125,7 +129,7 @@ func (v *process) takeWalk(x *Export, dir string, m *fileTree) (*treeWalk, error
 	f, o := v.peer.engine, &v.state
 	f.mu.Lock()
 	i := slices.IndexFunc(o.walks, func(w *treeWalk) bool {
-		return w.number == m.walk && w.export == x && w.dir == dir && w.cursor == m.after && w.rules == m.rules
+		return w.number == m.walk && w.export == x && w.dir == dir && w.cursor == m.after && w.rules == m.rules && w.want == m.want
 	})
 	if i >= 0 {
 		w := o.walks[i]
@@ -142,11 +146,11 @@ func (v *process) takeWalk(x *Export, dir string, m *fileTree) (*treeWalk, error
 	if rules.Empty() {
 		exclude = nil
 	}
-	w, err := chunk.NewWalk(x.root, dir, m.after, maxNames, exclude)
+	w, err := chunk.NewWalk(x.root, dir, m.after, maxNames, exclude, m.want)
 	if err != nil {
 		return nil, err
 	}
-	return &treeWalk{export: x, dir: dir, number: m.walk, rules: m.rules, Walk: w}, nil
+	return &treeWalk{export: x, dir: dir, number: m.walk, rules: m.rules, want: m.want, Walk: w}, nil
 }
 
 // keepWalk keeps a walk for the next request. It closes walks of closed Exports, and the oldest one if there are too many.
@@ -211,6 +215,11 @@ func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) [
 		}
 		if res.how < batchRefused {
 			read += int64(len(b))
+		}
+	}
+	if n > 0 && x.offered != nil {
+		if err := x.offered.pace.take(ctx, int64(n)); err != nil {
+			return refuse(m.id, err)
 		}
 	}
 	if n > 0 {

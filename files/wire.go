@@ -18,12 +18,12 @@ import (
 )
 
 // version is this package's protocol version.
-const version = 3
+const version = 4
 
 // Messages, see package rpc. The receiver of a file requests each chunk. The sender writes it to the memory given in the request, and
 // responds.
 const (
-	kindFileOpen  rpc.Kind = 0x10 // id, handle u32, name
+	kindFileOpen  rpc.Kind = 0x10 // id, handle u32, attributes u8, name
 	kindFileList  rpc.Kind = 0x11 // id, length of name u16, name, after
 	kindFileChunk rpc.Kind = 0x12 // id, handle u32, index u64, have u8, fingerprint u64, grant u32, region
 	kindFileDone  rpc.Kind = 0x13 // id, handle u32
@@ -46,6 +46,7 @@ const (
 type fileOpen struct {
 	id, handle uint32
 	name       string
+	want       chunk.Want
 }
 
 // fileOpened describes the opened file. A directory does not use the handle.
@@ -126,6 +127,7 @@ type (
 	filePut struct {
 		id                              uint32
 		fresh, checksum, remove, dryRun bool
+		want                            chunk.Want
 		sync                            Sync
 		source, name                    string
 		rules                           rules
@@ -139,7 +141,9 @@ type (
 )
 
 // flags are transferred as bits.
-func (m *filePut) flags() []*bool { return []*bool{&m.fresh, &m.checksum, &m.remove, &m.dryRun} }
+func (m *filePut) flags() []*bool {
+	return []*bool{&m.fresh, &m.checksum, &m.remove, &m.dryRun, &m.want.Owner, &m.want.Xattrs}
+}
 
 // tally is the result of a transfer.
 type tally struct {
@@ -156,7 +160,8 @@ func (t *tally) numbers() []*int64 {
 }
 
 func (m *fileOpen) encode() []byte {
-	return append(binary.LittleEndian.AppendUint32(rpc.Begin(kindFileOpen, m.id), m.handle), m.name...)
+	b := binary.LittleEndian.AppendUint32(rpc.Begin(kindFileOpen, m.id), m.handle)
+	return append(append(b, wantBits(m.want)), m.name...)
 }
 
 func (m *fileOpened) encode() []byte { return m.entry.append(rpc.Begin(kindFileOpened, m.id)) }
@@ -235,13 +240,13 @@ func entryType(m fs.FileMode) uint8 {
 	return entryFile
 }
 
-// append appends type, permissions, access, size, time, name and link.
+// append appends type, permissions, access, size, time, name, link and attributes.
 func (e *fileEntry) append(b []byte) []byte {
 	b = append(b, entryType(e.Mode))
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
 	b = binary.LittleEndian.AppendUint64(b, uint64(e.Size))
 	b = binary.LittleEndian.AppendUint64(b, uint64(e.ModTime.UnixNano()))
-	return wire.AppendString(wire.AppendString(b, e.Name), e.Link)
+	return appendAttributes(wire.AppendString(wire.AppendString(b, e.Name), e.Link), &e.Entry)
 }
 
 // reader decodes a message.
@@ -263,7 +268,9 @@ func decode(b []byte) (any, error) {
 func (r *reader) message(k rpc.Kind) any {
 	switch k {
 	case kindFileOpen:
-		return &fileOpen{id: r.U32(), handle: r.U32(), name: r.path()}
+		m := &fileOpen{id: r.U32(), handle: r.U32(), want: r.want()}
+		m.name = r.path()
+		return m
 	case kindFileOpened:
 		return &fileOpened{id: r.U32(), entry: r.entry()}
 	case kindFileList:
@@ -287,7 +294,9 @@ func (r *reader) message(k rpc.Kind) any {
 	case kindFileStored:
 		return r.stored()
 	case kindFileTree:
-		return &fileTree{id: r.U32(), walk: r.U32(), name: r.String(maxPath), after: r.String(maxCursor), rules: rules(r.Rest(filter.MaxLen))}
+		m := &fileTree{id: r.U32(), walk: r.U32(), want: r.want()}
+		m.name, m.after, m.rules = r.String(maxPath), r.String(maxCursor), rules(r.Rest(filter.MaxLen))
+		return m
 	case kindFileTreed:
 		return r.treed()
 	case kindFileBatch:
@@ -353,6 +362,7 @@ func (r *reader) entry() (e fileEntry) {
 	t, perm, access := r.U8(), r.U16(), r.U8()
 	size, at := r.U64(), int64(r.U64())
 	e.Name, e.Link = r.String(maxPath), r.String(maxPath)
+	r.attributes(&e.Entry, t)
 	e.Size, e.ModTime, e.access = int64(size), time.Unix(0, at), Access(access)
 	e.Mode = fs.FileMode(perm)
 	r.Check(t <= entrySpecial && e.Mode&^fs.ModePerm == 0 && e.access&^(Read|Write) == 0 && size <= math.MaxInt64)

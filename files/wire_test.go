@@ -25,8 +25,12 @@ func fileMessages() []encoder {
 	special := fileEntry{Entry: chunk.Entry{Name: "s", Mode: fs.ModeIrregular | 0o600, ModTime: someDay}}
 	export := fileEntry{Entry: chunk.Entry{Name: "a/b", Mode: fs.ModeDir | 0o755, ModTime: someDay}, access: Read | Write}
 	dir := chunk.Entry{Name: "d", Mode: fs.ModeDir | 0o700, ModTime: someDay}
+	rich := chunk.Entry{Name: "r", Mode: 0o600, Size: 9, ModTime: someDay, Same: chunk.Identity{Device: 1, Inode: 2}, Sparse: true, Owner: &chunk.Owner{UID: 3, GID: 4}}
+	rich.Xattrs = []chunk.Xattr{{Name: "user.a", Value: ""}, {Name: "user.b", Value: "\x00b"}}
 	return []encoder{
-		&fileOpen{1, 2, "a/b"},
+		&fileOpened{1, fileEntry{Entry: rich}},
+		&fileTreed{7, true, []step{{Entry: rich}, {Entry: chunk.Entry{Name: "s", ModTime: someDay, Xattrs: []chunk.Xattr{}}}}},
+		&fileOpen{1, 2, "a/b", chunk.Want{Xattrs: true}},
 		&fileOpened{1, file},
 		&fileList{3, "a", "b"},
 		&fileList{3, "", ""},
@@ -36,10 +40,10 @@ func fileMessages() []encoder {
 		&fileChunked{4, chunkZero, 7},
 		&fileDone{5, 2},
 		&fileEnded{5, true, chunk.Sum{1, 2, 3}},
-		&filePut{6, true, false, true, false, SyncNever, "put-1", "in/x", "- *.o\n+ *"},
-		&filePut{6, false, true, false, true, SyncBatch, "put-1", "in/x", ""},
+		&filePut{6, true, false, true, false, chunk.Want{Xattrs: true}, SyncNever, "put-1", "in/x", "- *.o\n+ *"},
+		&filePut{6, false, true, false, true, chunk.Want{Owner: true}, SyncBatch, "put-1", "in/x", ""},
 		&fileStored{6, tally{math.MaxInt64, 1, 2, 3, 4, 5, 6, 7}, "d/f: gone"},
-		&fileTree{7, 9, "d/t", "a/b/", "- x"},
+		&fileTree{7, 9, "d/t", "a/b/", "- x", chunk.Want{Owner: true}},
 		&fileTreed{7, true, []step{{Entry: file.Entry, fresh: true}, {Entry: link.Entry, depth: 2}, {Entry: special.Entry}, {Entry: dir, failed: "EIO"}}},
 		&fileTreed{7, false, nil},
 		&fileBatch{8, 9, stage, "d/t", []batchFile{{"a/f", 7, someDay, false, 0}, {"b/g", 0, someDay, true, 0x123456789abcdef0}}},
@@ -69,8 +73,8 @@ func TestFileMessages(t *testing.T) {
 	}
 	stage := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 24, RKeys: []uint32{1, 2}}
 	for _, m := range []encoder{
-		&fileOpen{1, 2, ""},
-		&fileOpen{1, 2, strings.Repeat("x", maxPath+1)},
+		&fileOpen{id: 1, handle: 2, name: ""},
+		&fileOpen{id: 1, handle: 2, name: strings.Repeat("x", maxPath+1)},
 		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: ".."}}},
 		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "a/b"}}},
 		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "/a"}, access: Read}},
@@ -88,6 +92,11 @@ func TestFileMessages(t *testing.T) {
 		&fileTreed{1, true, nil},
 		&fileTreed{1, false, make([]step, maxSteps+1)},
 		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: ".."}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "d", Mode: fs.ModeDir, Sparse: true}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "x", Xattrs: []chunk.Xattr{{Name: "security.capability"}}}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "x", Xattrs: []chunk.Xattr{{Name: "user.b"}, {Name: "user.a"}}}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "x", Xattrs: []chunk.Xattr{{Name: "user.a"}, {Name: "user.a"}}}}}},
+		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "x", Xattrs: []chunk.Xattr{{Name: "user.a", Value: strings.Repeat("x", chunk.MaxXattrs)}}}}}},
 		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "a/b"}}}},
 		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "f", Size: -1}}}},
 		&fileTreed{1, false, []step{{Entry: chunk.Entry{Name: "f"}, depth: chunk.MaxDepth + 1}}},
@@ -133,17 +142,17 @@ func TestFalseFileMessages(t *testing.T) {
 		m    encoder
 		ends bool
 	}{
-		{"a path that leaves", &fileOpen{999, 999, "d/../../x"}, false},
-		{"an absolute path", &fileOpen{999, 999, "/etc/passwd"}, false},
-		{"no path", &fileOpen{999, 999, ""}, true},
+		{"a path that leaves", &fileOpen{id: 999, handle: 999, name: "d/../../x"}, false},
+		{"an absolute path", &fileOpen{id: 999, handle: 999, name: "/etc/passwd"}, false},
+		{"no path", &fileOpen{id: 999, handle: 999, name: ""}, true},
 		{"a list of a path that leaves", &fileList{999, "..", ""}, false},
 		{"a put to a path that leaves", &filePut{id: 999, source: "x", name: "d/../../x"}, false},
 		{"a put of nothing", &filePut{id: 999, source: "x", name: "d/x"}, false},
 		{"a chunk of nothing", &fileChunk{id: 999, handle: 99, grant: 77, stage: stage}, false},
 		{"the end of nothing", &fileDone{999, 99}, false},
-		{"a tree that leaves", &fileTree{999, 9, "d/..", "", ""}, false},
-		{"a tree from outside", &fileTree{999, 9, "d", "../..", ""}, false},
-		{"a tree with false rules", &fileTree{999, 9, "d", "", "x"}, false},
+		{"a tree that leaves", &fileTree{id: 999, walk: 9, name: "d/.."}, false},
+		{"a tree from outside", &fileTree{id: 999, walk: 9, name: "d", after: "../.."}, false},
+		{"a tree with false rules", &fileTree{id: 999, walk: 9, name: "d", rules: "x"}, false},
 		{"a batch of paths that leave", &fileBatch{999, 77, stage, "d", []batchFile{{name: "../x"}, {name: "/etc/passwd"}, {name: ""}}}, false},
 		{"an answer to nothing", &fileChunked{99, chunkSame, 1}, false},
 	} {

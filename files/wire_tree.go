@@ -17,7 +17,7 @@ import (
 
 // Messages for trees. The receiver of a tree requests its listing page by page, and small files in batches.
 const (
-	kindFileTree  rpc.Kind = 0x15 // id, walk u32, length of name u16, name, length of after u16, after, rules
+	kindFileTree  rpc.Kind = 0x15 // id, walk u32, attributes u8, length of name u16, name, length of after u16, after, rules
 	kindFileBatch rpc.Kind = 0x16 // id, grant u32, region, length of name u16, name, files
 
 	kindFileTreed   rpc.Kind = 0x95 // id, more u8, entries
@@ -38,6 +38,7 @@ type fileTree struct {
 	id, walk    uint32
 	name, after string
 	rules       rules
+	want        chunk.Want
 }
 
 // rules are the rules of a filter, one per line.
@@ -111,7 +112,7 @@ const (
 )
 
 func (m *fileTree) encode() []byte {
-	b := binary.LittleEndian.AppendUint32(rpc.Begin(kindFileTree, m.id), m.walk)
+	b := append(binary.LittleEndian.AppendUint32(rpc.Begin(kindFileTree, m.id), m.walk), wantBits(m.want))
 	return append(wire.AppendString(wire.AppendString(b, m.name), m.after), m.rules...)
 }
 
@@ -143,7 +144,7 @@ func (m *fileBatched) encode() []byte {
 	return b
 }
 
-// append appends type, flags, depth, permissions, size of a file, time, name, and the link's target or the error.
+// append appends type, flags, depth, permissions, size of a file, time, name, the link's target or the error, and attributes.
 func (s *step) append(b []byte) []byte {
 	t := entryType(s.Mode)
 	b = append(b, t)
@@ -159,7 +160,7 @@ func (s *step) append(b []byte) []byte {
 	if s.failed != "" {
 		b = wire.AppendString(b, s.failed)
 	}
-	return b
+	return appendAttributes(b, &s.Entry)
 }
 
 func (r *reader) treed() *fileTreed {
@@ -193,6 +194,7 @@ func (r *reader) step() (s step) {
 		s.failed = r.String(maxPath)
 		r.Check(s.failed != "")
 	}
+	r.attributes(&s.Entry, t)
 	s.Mode |= entryModes[min(t, entrySpecial)]
 	return s
 }

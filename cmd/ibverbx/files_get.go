@@ -12,26 +12,25 @@ import (
 	"ibverbx/files"
 )
 
-const getLong = `Copy files and directories from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints. One
-file is stored as DEST, or in DEST if DEST is a directory. The contents of one directory are stored in DEST.
-Without DEST, the last element of NAME in the current directory is used. With several NAMEs, each keeps its
-last element below DEST, which must be a directory or end in a slash.
+const getLong = `Copy files and directories from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints, or a
+quoted pattern with *, ? or [...]. One file is stored as DEST, or in DEST if DEST is a directory; - writes it
+to standard output. The contents of one directory are stored in DEST. Without DEST, the last element of NAME
+in the current directory is used. With several NAMEs, each keeps its last element below DEST, which must be a
+directory or end in a slash.
 
-Run the same command again to update a copy, or after Ctrl-C, a crash, a full disk or a lost host. In a
-directory, files with the same size and modification time are skipped. Large files continue with the verified
-chunks in .NAME.ibx-partial. Everything received is verified by its digest.
+Run the same command again to update a copy, or to continue after any failure. In a directory, files with the
+same size and modification time are skipped.
 
-Exit status: 0 complete and verified; 1 failed, or some files failed; 2 wrong usage; 3 not found or not
-permitted; 4 the file changed during the transfer, or its digest is wrong; 5 the host is unreachable or was
-lost; 130 or 143 after Ctrl-C or SIGTERM.`
+Exit status: 0 complete; 1 failed, or some files failed; 2 wrong usage; 3 not found or not permitted; 4 file
+changed, or wrong digest; 5 host lost or unreachable; 130 or 143 after Ctrl-C or SIGTERM.`
 
-const getExample = `  ibverbx get node1 models/v7/model.safetensors --token-file t
-  ibverbx get node1 models/v7 /data --token-file t          a whole directory
+const getExample = `  ibverbx get node1 models/v7 /data --token-file t          a whole directory
   ibverbx get node1 src ./src --token-file t --delete --exclude '*.o'`
 
 const putLong = `Copy files and directories to a host that runs ibverbx serve --write. NAME is the name there and starts with
 the name of a writable directory. Without NAME, or if NAME is such a directory, the last element of PATH is
 kept. With several PATHs, each keeps its last element below NAME, which must be a directory or end in a slash.
+If PATH is -, standard input is stored as NAME.
 
 Transfers resume, skip equal files and are verified as with ibverbx get. The exit status is that of
 ibverbx get.`
@@ -70,6 +69,9 @@ func newGet(s streams) *cobra.Command {
 		Example: getExample,
 		Args:    wantFiles("HOST NAME... [DEST]", func(args []string) []string { return args[min(len(args), max(2, len(args)-1)):] }),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(false); err != nil {
+				return err
+			}
 			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
 				return getAll(ctx, p, args[0], args[1:], f.cfg)
@@ -93,6 +95,9 @@ func newPut(s streams) *cobra.Command {
 		Example: putExample,
 		Args:    wantFiles("HOST PATH... [NAME]", func(args []string) []string { return args[1:max(2, len(args)-1)] }),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(true); err != nil {
+				return err
+			}
 			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
 				return putAll(ctx, p, args[1:], f.cfg)
@@ -104,30 +109,8 @@ func newPut(s streams) *cobra.Command {
 	return cmd
 }
 
-// defineBoth adds the flags that get and put have in common.
-func (f *transferFlags) defineBoth(fl *pflag.FlagSet) {
-	fl.BoolVar(&f.cfg.Delete, "delete", false, "delete files that the source directory lacks")
-	fl.BoolVarP(&f.cfg.DryRun, "dry-run", "n", false, "only count the files of a directory to copy and delete")
-	fl.Func("exclude", "exclude files that match `pattern` (as with rsync)", f.rule("- "))
-	fl.Func("include", "include files that match `pattern`; first match wins", f.rule("+ "))
-	fl.Func("exclude-from", "read exclude patterns from `file`, one per line", f.rulesFrom)
-	fl.BoolVar(&f.cfg.Checksum, "checksum", false, "compare contents, not just size and modification time")
-	fl.StringVar(&f.sync, "sync", "batch", "`when` to fsync: batch (everything, many files at a time), file (contents only) or never")
-	fl.BoolVar(&f.cfg.Fresh, "fresh", false, "start over and ignore existing and partial files")
-}
-
-// syncs are the values of --sync.
-var syncs = map[string]files.Sync{"never": files.SyncNever, "file": files.SyncFile, "batch": files.SyncBatch, "dir": files.SyncBatch}
-
 // transfer connects to a host, transfers files, and shows the progress.
 func (f *transferFlags) transfer(ctx context.Context, s streams, host string, plan func(context.Context, *files.Peer) ([]copying, error)) error {
-	ok := false
-	if f.cfg.Sync, ok = syncs[f.sync]; !ok {
-		return refuse("--sync "+f.sync, "there is no such value", "use batch, file or never")
-	}
-	if f.cfg.Parallel < 0 {
-		return refuse("--jobs", "the number is below 1", "use 1 or more")
-	}
 	return f.metrics.during(ctx, s, func() error {
 		e, p, err := f.connect(ctx, s, host)
 		if err != nil {

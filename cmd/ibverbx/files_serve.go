@@ -41,9 +41,7 @@ const serveExample = `  ibverbx token t                           create a secre
   ibverbx serve --write /incoming --token-file t
                                             others put incoming/...
   ibverbx serve --forward 127.0.0.1:5432 --token-file t
-  ibverbx serve /models --ca ca.pem --cert s.pem --key s.key --allow CN=trainer
-  ibverbx get node1 models/v7 --token-file t
-                                            on another host`
+  ibverbx serve /models --ca ca.pem --cert s.pem --key s.key --allow CN=trainer`
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
@@ -51,6 +49,8 @@ type serveFlags struct {
 	listen string
 	allow  []string
 	write  []string
+	// owner accepts put --owner.
+	owner bool
 	// targets are the values of --forward.
 	targets []string
 	// access is the path of --access-log.
@@ -79,6 +79,7 @@ func newServe(s streams) *cobra.Command {
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
 		fl.StringArrayVar(&f.write, "write", nil, "export `DIR[=NAME]` for reading and writing; repeatable")
+		fl.BoolVar(&f.owner, "owner", false, "accept put --owner: clients choose owners of files")
 		fl.StringArrayVar(&f.targets, "forward", nil, "allow ibverbx forward to connect to `HOST:PORT` or a socket path; repeatable")
 		fl.StringSliceVar(&f.allow, "allow", nil, "admit only clients with this `name`: CN=NAME of a certificate, or a file name in --token-dir")
 		fl.StringVar(&f.access, "access-log", "", "append a JSON line to `file` per client operation")
@@ -108,6 +109,9 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	written, err := exports(f.write, files.Read|files.Write)
 	if err != nil {
 		return err
+	}
+	for i := range written {
+		written[i].Owners = f.owner
 	}
 	all := append(read, written...)
 	targets, err := f.forwards()

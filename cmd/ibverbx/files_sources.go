@@ -35,40 +35,6 @@ func wantFiles(what string, local func(args []string) []string) cobra.Positional
 	}
 }
 
-// rule returns a function that adds a rule for a pattern.
-func (f *transferFlags) rule(sign string) func(string) error {
-	return func(pattern string) error {
-		if pattern == "" || strings.Contains(pattern, "\n") {
-			return errors.New("want a pattern")
-		}
-		f.cfg.Filter = append(f.cfg.Filter, sign+pattern)
-		return nil
-	}
-}
-
-// rulesFrom adds the rules in a file. As with rsync, lines that begin with # or ; are comments, and lines that begin with a sign and a
-// blank are rules.
-func (f *transferFlags) rulesFrom(name string) error {
-	if name == dash {
-		return refuseDash(dash)
-	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(b)) {
-		line = strings.TrimRight(line, "\r\n")
-		switch {
-		case line == "" || line[0] == '#' || line[0] == ';':
-		case strings.HasPrefix(line, "+ ") || strings.HasPrefix(line, "- "):
-			f.cfg.Filter = append(f.cfg.Filter, line)
-		default:
-			f.cfg.Filter = append(f.cfg.Filter, "- "+line)
-		}
-	}
-	return nil
-}
-
 // getAll returns the transfers of get for its names and its destination.
 func getAll(ctx context.Context, p *files.Peer, host string, args []string, cfg files.TransferConfig) ([]copying, error) {
 	names, dest := args, ""

@@ -174,6 +174,9 @@ func (d *Dir) finish() error {
 		return nil
 	}
 	changed := d.changed.Load()
+	if err := d.setAttributes(); err != nil {
+		return err
+	}
 	if d.info == nil || d.opened.Load() || d.info.Mode().Perm() != d.entry.Mode.Perm() {
 		if err := d.root.Chmod(".", d.entry.Mode.Perm()); err != nil {
 			return err
@@ -188,6 +191,27 @@ func (d *Dir) finish() error {
 		return syncDir(d.root, ".")
 	}
 	return nil
+}
+
+// setAttributes sets the owner and the extended attributes.
+func (d *Dir) setAttributes() error {
+	e := d.entry
+	if e.Owner == nil && e.Xattrs == nil || d.borrowed {
+		return nil
+	}
+	e.Name = "."
+	info, err := d.root.Stat(".")
+	if err != nil {
+		return err
+	}
+	if err := chown(d.root, &e, info); err != nil {
+		return err
+	}
+	opened, err := adjustXattrs(d.root, &e, info)
+	if opened {
+		d.opened.Store(true)
+	}
+	return err
 }
 
 // setTime sets the modification time of the directory, open as root.
@@ -209,6 +233,9 @@ func (d *Dir) Link(e *Entry) error {
 		return err
 	}
 	err := d.setLinkTime(temporary, e.ModTime)
+	if err == nil && e.Owner != nil {
+		err = d.root.Lchown(temporary, int(e.Owner.UID), int(e.Owner.GID))
+	}
 	if err == nil {
 		err = d.root.Rename(temporary, e.Name)
 	}
@@ -220,8 +247,11 @@ func (d *Dir) Link(e *Entry) error {
 
 // adjustLink sets the modification time of an existing symbolic link.
 func (d *Dir) adjustLink(e *Entry, info fs.FileInfo) error {
-	if d.tree.cfg.DryRun || info.ModTime().Equal(e.ModTime) {
+	if d.tree.cfg.DryRun {
 		return nil
+	}
+	if err := chown(d.root, e, info); err != nil || info.ModTime().Equal(e.ModTime) {
+		return err
 	}
 	return d.setLinkTime(e.Name, e.ModTime)
 }
@@ -255,7 +285,7 @@ func (d *Dir) Write(e *Entry, b []byte, digest uint32) (*Small, error) {
 		return nil, err
 	}
 	s.file = f
-	if _, err = f.Write(b); err == nil {
+	if err = writeSmall(f, e, b); err == nil {
 		err = f.Chmod(e.Mode.Perm())
 	}
 	if err == nil {
@@ -272,6 +302,46 @@ func (d *Dir) Write(e *Entry, b []byte, digest uint32) (*Small, error) {
 		return nil, errors.Join(err, s.Discard())
 	}
 	return s, nil
+}
+
+// writeSmall writes the contents and the attributes of a new file.
+func writeSmall(f *os.File, e *Entry, b []byte) (err error) {
+	if e.Sparse {
+		err = writeSparse(f, b, 0)
+		if err == nil {
+			err = f.Truncate(int64(len(b)))
+		}
+	} else {
+		_, err = f.Write(b)
+	}
+	if err == nil && len(e.Xattrs) > 0 {
+		err = setXattrs(f, e.Xattrs)
+	}
+	if err == nil && e.Owner != nil {
+		err = f.Chown(int(e.Owner.UID), int(e.Owner.GID))
+	}
+	return err
+}
+
+// sparseBlock is the size of the smallest hole.
+const sparseBlock = 4096
+
+// writeSparse writes b at off of a file that has a hole there, without its blocks of zeros.
+func writeSparse(f *os.File, b []byte, off int64) error {
+	for at := 0; at < len(b); {
+		end := min(at+sparseBlock, len(b))
+		zero := Zero(b[at:end])
+		for end < len(b) && Zero(b[end:min(end+sparseBlock, len(b))]) == zero {
+			end = min(end+sparseBlock, len(b))
+		}
+		if !zero {
+			if _, err := f.WriteAt(b[at:end], off+int64(at)); err != nil {
+				return err
+			}
+		}
+		at = end
+	}
+	return nil
 }
 
 // Flush writes the contents to disk, if the Tree's Sync requires it.

@@ -37,6 +37,14 @@ type TreeConfig struct {
 	DryRun bool
 }
 
+// trusted reports whether the owner of a local file is the one of e, or the user of this process.
+func (t *Tree) trusted(e *Entry, info fs.FileInfo) bool {
+	if o := ownerOf(info); e.Owner != nil && o != nil && o.UID == e.Owner.UID {
+		return true
+	}
+	return foreignOwner(info, t.owner) == nil
+}
+
 // staleRun is the lock file of a killed process, now locked by this one.
 type staleRun struct {
 	id   string
@@ -220,7 +228,7 @@ func (d *Dir) Compare(e *Entry, trust bool) (Relation, error) {
 		return Equal, d.adjustLink(e, info)
 	case info.Size() != e.Size:
 		return Differs, nil
-	case !trust || !info.ModTime().Equal(e.ModTime) || foreignOwner(info, d.tree.owner) != nil:
+	case !trust || !info.ModTime().Equal(e.ModTime) || !d.tree.trusted(e, info):
 		return SameSize, nil
 	}
 	return Equal, d.adjust(e, info)
@@ -244,7 +252,14 @@ func (d *Dir) adjust(e *Entry, info fs.FileInfo) error {
 	if d.tree.cfg.DryRun {
 		return nil
 	}
-	if info.Mode().Perm() != e.Mode.Perm() {
+	if err := chown(d.root, e, info); err != nil {
+		return err
+	}
+	opened, err := adjustXattrs(d.root, e, info)
+	if err != nil {
+		return err
+	}
+	if opened || info.Mode().Perm() != e.Mode.Perm() {
 		if err := d.root.Chmod(e.Name, e.Mode.Perm()); err != nil {
 			return err
 		}

@@ -44,8 +44,8 @@ func (t *Tree) Remove(x *Extra, keep func(path string, dir bool) bool) (removed 
 	if x.Path != "." {
 		prefix = x.Path + "/"
 	}
-	if !r.dryRun && x.Entry.Mode.Perm()&0o700 != 0o700 {
-		if err := root.Chmod(".", x.Entry.Mode.Perm()|0o700); err != nil {
+	if !r.dryRun {
+		if err := unlockDir(root, &x.Entry); err != nil {
 			return 0, err
 		}
 	}
@@ -55,15 +55,15 @@ func (t *Tree) Remove(x *Extra, keep func(path string, dir bool) bool) (removed 
 		errs = append(errs, err)
 	}
 	if !r.dryRun {
-		errs = append(errs, t.restore(root, x))
+		errs = append(errs, t.restore(root, x.Path, &x.Entry))
 	}
 	return r.removed, errors.Join(errs...)
 }
 
-// restore sets the attributes of a directory after a change, and flushes it.
-func (t *Tree) restore(dir *os.Root, x *Extra) error {
-	d, e := &Dir{}, &x.Entry
-	if x.Path == "." {
+// restore sets the attributes of the directory at path after a change, and flushes it.
+func (t *Tree) restore(dir *os.Root, path string, e *Entry) error {
+	d := &Dir{}
+	if path == "." {
 		d = t.top
 	}
 	info, err := dir.Stat(".")
@@ -85,6 +85,9 @@ func (t *Tree) restore(dir *os.Root, x *Extra) error {
 // openPath opens a directory of the tree, without following symbolic links.
 func (t *Tree) openPath(path string) (dir *os.Root, err error) {
 	dir = t.root
+	if dir == nil {
+		return nil, fs.ErrNotExist // in a dry run
+	}
 	if path == "." {
 		return dir, nil
 	}

@@ -3,6 +3,7 @@ package chunk
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -82,3 +83,6 @@ func expect(tb testing.TB, dir, name string, want []byte) {
 		tb.Fatalf("the partial file: error %v, want that it is gone", err)
 	}
 }
+
+// attributes returns the entry of a file with permissions.
+func attributes(mode fs.FileMode) *Entry { return &Entry{Mode: mode, ModTime: someDay} }

@@ -52,6 +52,22 @@ func settle(info fs.FileInfo) {
 	}
 }
 
+// Entry describes the file when it was opened. Its Name is empty.
+func (s *Source) Entry() Entry {
+	return Entry{Mode: s.Mode(), Size: s.Size(), ModTime: s.ModTime(), Sparse: s.sparse}
+}
+
+// Add adds attributes to the file's entry.
+func (s *Source) Add(e *Entry, want Want) (err error) {
+	if want.Owner {
+		e.Owner = ownerOf(s.info)
+	}
+	if want.Xattrs {
+		e.Xattrs, err = listXattrs(s.file)
+	}
+	return err
+}
+
 // Size is the length of the file when it was opened.
 func (s *Source) Size() int64 { return s.info.Size() }
 

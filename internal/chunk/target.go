@@ -9,8 +9,6 @@ import (
 	"path"
 	"sync"
 	"sync/atomic"
-	"syscall"
-	"time"
 )
 
 // partialSuffix is the suffix of a partial file's name, which begins with a dot.
@@ -35,6 +33,8 @@ type Target struct {
 	chunks  Table[state]
 	left    atomic.Int64
 	touched atomic.Bool // the partial file has usable data
+	// sparse is set if blocks of zeros are not stored.
+	sparse bool
 	// kept is set by Commit if the existing file was equal.
 	kept bool
 }
@@ -265,7 +265,7 @@ func (t *Target) Write(k int64, b []byte, digest uint32) error {
 	s := t.chunks.At(k)
 	s.had, s.borrowed, s.zero = false, false, false
 	t.writing.Lock()
-	_, err := t.file.WriteAt(b, k*Size)
+	err := t.put(b, k*Size)
 	t.writing.Unlock()
 	if err != nil {
 		return err
@@ -277,6 +277,18 @@ func (t *Target) Write(k int64, b []byte, digest uint32) error {
 	s.had = true
 	t.finish(k, digest)
 	return nil
+}
+
+// KeepHoles leaves out blocks of zeros from now on, where the file system can do that.
+func (t *Target) KeepHoles() { t.sparse = true }
+
+// put writes a chunk to the partial file.
+func (t *Target) put(b []byte, off int64) error {
+	if t.sparse && (isHole(t.file, off, int64(len(b))) || punch(t.file, off, int64(len(b))) == nil) {
+		return writeSparse(t.file, b, off)
+	}
+	_, err := t.file.WriteAt(b, off)
+	return err
 }
 
 // WriteZero sets chunk k to zeros, without using disk space if possible.
@@ -312,158 +324,6 @@ func (t *Target) Size() int64 { return t.size }
 
 // Left returns the number of missing chunks.
 func (t *Target) Left() int64 { return t.left.Load() }
-
-// Sync selects what is on disk when Commit returns.
-type Sync uint8
-
-// Durability levels of Commit.
-const (
-	SyncBatch Sync = iota // the data before the name changes, and then the name, once per directory of a Tree
-	SyncFile              // the data; after a system crash the file may have its old name
-	SyncNever             // no guarantee
-)
-
-// Commit verifies that the file is complete and matches want, renames the partial file to its final
-// name, and closes the Target. If it fails before the rename, the existing file is unchanged and
-// the partial file remains.
-func (t *Target) Commit(want Sum, mode fs.FileMode, modified time.Time, sync Sync) error {
-	if left := t.Left(); left > 0 {
-		return fmt.Errorf("%s: %w: %d of %d", t.name, ErrIncomplete, left, t.chunks.Len())
-	}
-	if got := Total(t.size, func(k int64) uint32 { return t.chunks.Get(k).digest }); got != want {
-		return fmt.Errorf("%s: %w: the whole has %x, want %x", t.name, ErrDigest, got[:8], want[:8])
-	}
-	if err := t.regular(t.name); err != nil {
-		return err
-	}
-	if t.unchanged() {
-		return t.confirm(mode, modified, sync)
-	}
-	if err := t.copyBorrowed(); err != nil {
-		return err
-	}
-	if sync != SyncNever {
-		if err := t.sync(); err != nil {
-			return err
-		}
-	}
-	if err := t.root.Chtimes(partial(t.name), time.Time{}, modified); err != nil {
-		return err
-	}
-	if err := t.file.Chmod(mode.Perm()); err != nil {
-		return err
-	}
-	if err := t.root.Rename(partial(t.name), t.name); err != nil {
-		return err
-	}
-	t.touched.Store(true)
-	err := t.Close()
-	if sync == SyncBatch {
-		err = errors.Join(err, syncDir(t.root, path.Dir(t.name)))
-	}
-	return err
-}
-
-// Kept reports whether Commit found the existing file equal and kept it.
-func (t *Target) Kept() bool { return t.kept }
-
-// sync flushes the data to disk. If that fails, the page cache may hold data that never reaches the
-// disk, so the data is not reused, unless the disk was only full.
-func (t *Target) sync() error {
-	err := t.file.Sync()
-	if err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		t.touched.Store(false)
-	}
-	return err
-}
-
-// unchanged reports whether the existing file equals the received one, so that the partial file is
-// not needed.
-func (t *Target) unchanged() bool {
-	if t.base == nil || t.baseInfo.Size() != t.size || t.touched.Load() || t.sameBase() != nil {
-		return false
-	}
-	room := make([]byte, Size)
-	for k := range t.chunks.Len() {
-		if s := t.chunks.Get(k); !s.borrowed && (!s.zero || !t.zeroInBase(k, room)) {
-			return false
-		}
-	}
-	return true
-}
-
-// zeroInBase reports whether chunk k of the existing file is all zeros. room is a buffer of one
-// chunk.
-func (t *Target) zeroInBase(k int64, room []byte) bool {
-	b := room[:Len(t.size, k)]
-	if isHole(t.base, k*Size, int64(len(b))) {
-		return true
-	}
-	n, _ := t.base.ReadAt(b, k*Size) // a short read returns false
-	return n == len(b) && Zero(b)
-}
-
-// sameBase returns ErrChanged if the existing file has changed since Create.
-func (t *Target) sameBase() error {
-	now, err := t.root.Lstat(t.name)
-	if err != nil || !os.SameFile(now, t.baseInfo) || !sameVersion(now, t.baseInfo) {
-		return fmt.Errorf("%s: %w while it was received", t.name, ErrChanged)
-	}
-	return nil
-}
-
-// confirm is Commit for an unchanged file. It only updates attributes that differ, because readers
-// would take any update for a change of the file.
-func (t *Target) confirm(mode fs.FileMode, modified time.Time, sync Sync) error {
-	t.kept = true
-	if sync != SyncNever {
-		if err := t.base.Sync(); err != nil && !cannotSync(err) {
-			return err
-		}
-	}
-	if t.baseInfo.Mode().Perm() != mode.Perm() {
-		if err := t.base.Chmod(mode.Perm()); err != nil {
-			return err
-		}
-	}
-	if !t.baseInfo.ModTime().Equal(modified) {
-		if err := t.root.Chtimes(t.name, time.Time{}, modified); err != nil {
-			return err
-		}
-	}
-	err := t.Close()
-	if sync == SyncBatch {
-		err = errors.Join(err, syncDir(t.root, path.Dir(t.name)))
-	}
-	return err
-}
-
-// cannotSync reports whether err means that the system cannot sync a file opened for reading.
-func cannotSync(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL)
-}
-
-// copyBorrowed copies reused chunks from the existing file to the partial file.
-func (t *Target) copyBorrowed() error {
-	var room []byte
-	for k := range t.chunks.Len() {
-		s := t.chunks.Get(k)
-		if !s.borrowed {
-			continue
-		}
-		if room == nil {
-			room = make([]byte, Size)
-		}
-		b := room[:Len(t.size, k)]
-		if _, err := t.base.ReadAt(b, k*Size); err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if err := t.Write(k, b, s.digest); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Close closes the partial file and removes it if it has no usable data. It may be called after
 // Commit.

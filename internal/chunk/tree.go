@@ -22,7 +22,32 @@ type Entry struct {
 	ModTime time.Time
 	// Link is the target of a symbolic link. This package never follows it out of a root.
 	Link string
+	// Same is equal for all names of a file with several hard links. Its zero value means that the file has one name.
+	Same Identity
+	// Sparse is set if a file may have holes.
+	Sparse bool
+	// Owner is nil, and Xattrs is nil, unless they are to be copied. Xattrs is sorted by name.
+	Owner  *Owner
+	Xattrs []Xattr
 }
+
+// Identity identifies a file on one host.
+type Identity struct{ Device, Inode uint64 }
+
+// Owner is the owner of a file.
+type Owner struct{ UID, GID uint32 }
+
+// Xattr is an extended attribute of a file or directory. Its Name begins with XattrPrefix.
+type Xattr struct{ Name, Value string }
+
+// XattrPrefix begins the names of all copied extended attributes. Others belong to the system.
+const XattrPrefix = "user."
+
+// MaxXattrs is the total size of a file's extended attributes in bytes.
+const MaxXattrs = 32 << 10
+
+// Want selects attributes of entries, beside permissions and times.
+type Want struct{ Owner, Xattrs bool }
 
 // Check returns ErrName or ErrKind if an entry of a peer's tree is invalid.
 func (e *Entry) Check() error {
@@ -43,6 +68,11 @@ func (e *Entry) Check() error {
 		}
 	default:
 		return fmt.Errorf("%q: %w: %s", e.Name, ErrKind, e.Mode.Type())
+	}
+	for _, x := range e.Xattrs {
+		if !strings.HasPrefix(x.Name, XattrPrefix) || strings.ContainsRune(x.Name, 0) {
+			return fmt.Errorf("%q: %w: an extended attribute %q", e.Name, ErrName, x.Name)
+		}
 	}
 	return nil
 }
@@ -115,12 +145,23 @@ func Describe(root *os.Root, name string, info fs.FileInfo) (e Entry, err error)
 	e = Entry{Name: path.Base(name), Mode: info.Mode() & (fs.ModeType | fs.ModePerm), ModTime: info.ModTime()}
 	switch e.Mode.Type() {
 	case 0:
-		e.Size = info.Size()
+		e.Size, e.Same, e.Sparse = info.Size(), identity(info), isSparse(info)
 	case fs.ModeSymlink:
 		e.Link, err = root.Readlink(name)
 	default:
 	}
 	return e, err
+}
+
+// Add adds the attributes selected by want to the entry of a file in directory root. info describes that file.
+func (e *Entry) Add(root *os.Root, info fs.FileInfo, want Want) (err error) {
+	if want.Owner {
+		e.Owner = ownerOf(info)
+	}
+	if want.Xattrs {
+		e.Xattrs, err = readXattrs(root, e.Name, info)
+	}
+	return err
 }
 
 // MakeDir creates directory name below root and its parents, private to this user, unless they exist. It never follows a

@@ -17,7 +17,7 @@ import (
 // copyTree copies a tree, as two processes do it, and returns the paths in the order of the Walk.
 func copyTree(t *testing.T, from, to *os.Root, dir string) (paths []string) {
 	t.Helper()
-	w, err := NewWalk(from, dir, "", 100, nil)
+	w, err := NewWalk(from, dir, "", 100, nil, Want{})
 	must(t, err)
 	x, err := NewTree(to, TreeConfig{Sync: SyncBatch})
 	must(t, err)
@@ -126,7 +126,7 @@ func TestWalkGoesOn(t *testing.T) {
 		"a/b/c": {"d", "e", "a-", "f"}, "a/b/d": {"e", "a-", "f"}, "a/b/gone": {"e", "a-", "f"}, "a/gone/x": {"a-", "f"}, "f": nil, "f/": nil,
 		"../x": {"a", "b", "c", "d", "e", "a-", "f"}, "a/../f": {"b", "c", "d", "e", "a-", "f"},
 	} {
-		w, err := NewWalk(root, ".", after, 100, nil)
+		w, err := NewWalk(root, ".", after, 100, nil, Want{})
 		must(t, err)
 		var got []string
 		for s, err := w.Next(); !errors.Is(err, io.EOF); s, err = w.Next() {
@@ -147,7 +147,7 @@ func TestWalkLimit(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(dir, "a", fmt.Sprint(i)), nil, 0o600))
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600))
-	w, err := NewWalk(root, ".", "", 4, nil)
+	w, err := NewWalk(root, ".", "", 4, nil, Want{})
 	must(t, err)
 	s, err := w.Next()
 	must(t, err)
@@ -156,9 +156,9 @@ func TestWalkLimit(t *testing.T) {
 		t.Errorf("got %+v, %v, want the next entry", s, err)
 	}
 	w.Close()
-	_, err = NewWalk(root, ".", "a/0", 4, nil)
+	_, err = NewWalk(root, ".", "a/0", 4, nil, Want{})
 	wants(t, err, ErrTooMany, "a Walk that continues in a directory of three names") // otherwise the others would be missing
-	_, err = NewWalk(root, "a", "", 2, nil)
+	_, err = NewWalk(root, "a", "", 2, nil, Want{})
 	wants(t, err, ErrTooMany, "a top of three names")
 }
 

@@ -31,6 +31,7 @@ type Walk struct {
 	open []level
 	// exclude reports whether a path is left out, with its contents; nil for none.
 	exclude func(path string, dir bool) bool
+	want    Want
 	limit   int // names in open directories
 	names   int
 }
@@ -45,13 +46,13 @@ type level struct {
 
 // NewWalk starts a Walk of directory dir below root, behind the entry with the path after, relative to dir. A path that
 // ends in a slash names a directory whose contents follow. The open directories may have limit names together. Paths for
-// which exclude returns true are left out with their contents; it may be nil.
-func NewWalk(root *os.Root, dir, after string, limit int, exclude func(path string, dir bool) bool) (*Walk, error) {
+// which exclude returns true are left out with their contents; it may be nil. want selects attributes of the entries.
+func NewWalk(root *os.Root, dir, after string, limit int, exclude func(path string, dir bool) bool, want Want) (*Walk, error) {
 	top, err := root.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	w := &Walk{limit: limit, exclude: exclude}
+	w := &Walk{limit: limit, exclude: exclude, want: want}
 	if err := w.push("", top); err != nil {
 		return nil, err
 	}
@@ -114,6 +115,9 @@ func (w *Walk) Next() (s Step, err error) {
 		}
 		if err == nil {
 			s.Entry, err = Describe(l.root, name, info)
+		}
+		if err == nil && w.want != (Want{}) {
+			err = s.Add(l.root, info, w.want)
 		}
 		if err == nil && info.IsDir() {
 			err = w.enter(name, info)

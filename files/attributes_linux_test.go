@@ -1,0 +1,260 @@
+package files
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
+)
+
+// sameFile reports whether two names are hard links of one file.
+func sameFile(t *testing.T, a, b string) bool {
+	t.Helper()
+	x, err := os.Lstat(a)
+	wantOK(t, "Lstat", err)
+	y, err := os.Lstat(b)
+	wantOK(t, "Lstat", err)
+	return os.SameFile(x, y)
+}
+
+// TestHardLinks: hard links inside a tree are hard links in its copy, and a second copy changes nothing.
+func TestHardLinks(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		writeFile(t, filepath.Join(from, "a"), []byte("small"))
+		writeFile(t, filepath.Join(from, "b/large"), make([]byte, 2*chunk.Size))
+		wantOK(t, "Mkdir", os.Mkdir(filepath.Join(from, "c"), 0o700))
+		for _, l := range [][2]string{{"a", "c/a"}, {"a", "z"}, {"b/large", "c/large"}} {
+			wantOK(t, "Link", os.Link(filepath.Join(from, l[0]), filepath.Join(from, l[1])))
+		}
+		wantOK(t, "Chtimes", os.Chtimes(filepath.Join(from, "c"), someDay, someDay))
+		wantOK(t, "Chmod", os.Chmod(filepath.Join(from, "c"), 0o500))
+		t.Cleanup(func() { _, _ = os.Chmod(filepath.Join(from, "c"), 0o700), os.Chmod(filepath.Join(to, "c"), 0o700) })
+		check := func(what string, sent, unchanged int64) {
+			t.Helper()
+			s, err := copyTo(TransferConfig{})
+			wantOK(t, what, err)
+			if s.Sent != sent || s.Unchanged != unchanged {
+				t.Errorf("%s: Status() = %+v, want %d sent and %d unchanged", what, s, sent, unchanged)
+			}
+			for _, l := range [][2]string{{"a", "c/a"}, {"a", "z"}, {"b/large", "c/large"}} {
+				if !sameFile(t, filepath.Join(to, l[0]), filepath.Join(to, l[1])) {
+					t.Errorf("%s: %s is not a link to %s", what, l[1], l[0])
+				}
+			}
+			if info, err := os.Stat(filepath.Join(to, "c")); err != nil || !info.ModTime().Equal(someDay) || info.Mode().Perm() != 0o500 {
+				t.Errorf("%s: the directory has %v, %v, want the source's attributes", what, info, err)
+			}
+		}
+		s, err := copyTo(TransferConfig{DryRun: true})
+		wantOK(t, "a dry run", err)
+		if s.Sent != 5 {
+			t.Errorf("a dry run: Status() = %+v, want 5 sent", s)
+		}
+		check("the first copy", 5, 0)
+		check("the second copy", 0, 5)
+		wantOK(t, "Chmod", os.Chmod(filepath.Join(to, "c"), 0o700))
+		wantOK(t, "Remove", os.Remove(filepath.Join(to, "c/a")))
+		writeFile(t, filepath.Join(to, "c/a"), []byte("small")) // a copy becomes a link
+		check("a copy after a link became a file", 1, 4)
+		writeFile(t, filepath.Join(from, "a"), []byte("SMALLER"))
+		check("a copy of a changed file", 3, 2)
+		wantBytes(t, filepath.Join(to, "z"), []byte("SMALLER"))
+	})
+}
+
+// TestHardLinkToOldVersion: if the first name cannot be received, further names are not linked to its old version.
+func TestHardLinkToOldVersion(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/a", 100, 1)
+	wantOK(t, "Link", os.Link(filepath.Join(d.dir, "t/a"), filepath.Join(d.dir, "t/b")))
+	writeFile(t, filepath.Join(d.to, "a"), []byte("old"))
+	d.here.heard = func(m any) {
+		if m, ok := m.(*fileBatched); ok {
+			m.results[0].how = batchRefused + batchHow(rpc.Denied)
+		}
+	}
+	x := d.peer.GetFile("d/t", d.to, TransferConfig{})
+	wantErr(t, "GetFile", x.Wait(soon(t)), ErrIncomplete)
+	if s := x.Status(); s.Failed != 2 {
+		t.Errorf("Status() = %+v, want 2 failed", s)
+	}
+	if _, err := os.Lstat(filepath.Join(d.to, "b")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Lstat: %v, want no file", err)
+	}
+	wantBytes(t, filepath.Join(d.to, "a"), []byte("old"))
+}
+
+// TestXattrs: with Xattrs, files and directories get exactly the extended attributes of the source.
+func TestXattrs(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		names := []string{"small", "large", "sub"}
+		writeFile(t, filepath.Join(from, "small"), []byte("s"))
+		writeFile(t, filepath.Join(from, "large"), make([]byte, chunk.Size))
+		wantOK(t, "Mkdir", os.Mkdir(filepath.Join(from, "sub"), 0o700))
+		set := func(value string) {
+			for _, name := range names {
+				err := unix.Setxattr(filepath.Join(from, name), "user.test", []byte(value), 0)
+				if errors.Is(err, unix.ENOTSUP) {
+					t.Skip("the file system has no extended attributes")
+				}
+				wantOK(t, "Setxattr", err)
+			}
+		}
+		check := func(want string) {
+			t.Helper()
+			for _, name := range names {
+				b := make([]byte, 100)
+				n, err := unix.Getxattr(filepath.Join(to, name), "user.test", b)
+				if n = max(n, 0); string(b[:n]) != want || want != "" && err != nil {
+					t.Errorf("%s has %q, %v, want %q", name, b[:n], err, want)
+				}
+			}
+		}
+		set("one")
+		_, err := copyTo(TransferConfig{})
+		wantOK(t, "a copy without Xattrs", err)
+		check("")
+		s, err := copyTo(TransferConfig{Xattrs: true})
+		wantOK(t, "a copy of attributes", err)
+		if check("one"); s.Unchanged != 2 {
+			t.Errorf("Status() = %+v, want unchanged files", s)
+		}
+		set("two")
+		wantOK(t, "Setxattr", unix.Setxattr(filepath.Join(to, "small"), "user.more", []byte("x"), 0))
+		wantOK(t, "Chmod", os.Chmod(filepath.Join(from, "large"), 0o444))
+		_, err = copyTo(TransferConfig{Xattrs: true, Fresh: true})
+		wantOK(t, "a fresh copy", err)
+		check("two")
+		if _, err := unix.Getxattr(filepath.Join(to, "small"), "user.more", make([]byte, 9)); !errors.Is(err, unix.ENODATA) {
+			t.Errorf("an attribute that the source lacks: %v, want %v", err, unix.ENODATA)
+		}
+		set("three")
+		_, err = copyTo(TransferConfig{Xattrs: true})
+		wantOK(t, "a copy to files that cannot be written", err)
+		check("three")
+	})
+}
+
+// TestOwner: with Owner, files, directories and links get the owner of the source, and a second copy changes nothing.
+func TestOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to other users")
+	}
+	for _, put := range []bool{false, true} {
+		t.Run(fmt.Sprintf("put=%t", put), func(t *testing.T) {
+			d := newDepot(t, memoryNetwork(1), Read|Write)
+			from, to := filepath.Join(d.dir, "t"), d.to
+			copyTo := func(cfg TransferConfig) *Transfer { return d.peer.GetFile("d/t", to, cfg) }
+			if put {
+				from, to = filepath.Join(t.TempDir(), "t"), filepath.Join(d.dir, "to")
+				copyTo = func(cfg TransferConfig) *Transfer { return d.peer.PutFile(from, "d/to", cfg) }
+			}
+			names := []string{"small", "large", "sub", "link"}
+			writeFile(t, filepath.Join(from, "small"), []byte("s"))
+			writeFile(t, filepath.Join(from, "large"), make([]byte, chunk.Size))
+			wantOK(t, "Mkdir", os.Mkdir(filepath.Join(from, "sub"), 0o700))
+			wantOK(t, "Symlink", os.Symlink("x", filepath.Join(from, "link")))
+			for i, name := range names {
+				wantOK(t, "Lchown", os.Lchown(filepath.Join(from, name), 1000+i, 2000+i))
+			}
+			if put {
+				wantErr(t, "PutFile to an Export without Owners", copyTo(TransferConfig{Owner: true}).Wait(soon(t)), ErrDenied)
+				d.there.Engine.exports["d"].cfg.Owners = true
+			}
+			for run := range 2 {
+				x := copyTo(TransferConfig{Owner: true})
+				wantOK(t, "copy", x.Wait(soon(t)))
+				for i, name := range names {
+					info, err := os.Lstat(filepath.Join(to, name))
+					wantOK(t, "Lstat", err)
+					if s := info.Sys().(*syscall.Stat_t); int(s.Uid) != 1000+i || int(s.Gid) != 2000+i {
+						t.Errorf("%s belongs to %d:%d, want %d:%d", name, s.Uid, s.Gid, 1000+i, 2000+i)
+					}
+				}
+				if s := x.Status(); run == 1 && (s.Sent != 0 || s.Unchanged != 3) {
+					t.Errorf("the second copy: Status() = %+v, want only unchanged files", s)
+				}
+			}
+		})
+	}
+}
+
+// TestSparse: holes of small and large files are holes in the copy.
+func TestSparse(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		sizes := map[string]int64{"small": 200 << 10, "large": 3*chunk.Size + 5}
+		for name, size := range sizes {
+			f, err := os.Create(filepath.Join(from, name))
+			wantOK(t, "Create", err)
+			_, err = f.WriteAt([]byte("data"), 64<<10)
+			wantOK(t, "write", errors.Join(err, f.Truncate(size), f.Close()))
+		}
+		for range 2 {
+			_, err := copyTo(TransferConfig{})
+			wantOK(t, "copy", err)
+			for name, size := range sizes {
+				want, err := os.ReadFile(filepath.Join(from, name))
+				wantOK(t, "ReadFile", err)
+				got, err := os.ReadFile(filepath.Join(to, name))
+				wantOK(t, "ReadFile", err)
+				if !bytes.Equal(got, want) {
+					t.Errorf("%s has other contents", name)
+				}
+				info, err := os.Stat(filepath.Join(to, name))
+				wantOK(t, "Stat", err)
+				if used := info.Sys().(*syscall.Stat_t).Blocks * 512; used > 32<<10 || info.Size() != size {
+					t.Errorf("%s uses %d bytes of %d, want holes", name, used, info.Size())
+				}
+			}
+		}
+	})
+}
+
+// TestPacer: granted bytes are spaced at the rate, and returned ones are granted again.
+func TestPacer(t *testing.T) {
+	p, now := newPacer(1000), time.Now()
+	var waits []time.Duration
+	for _, n := range []int64{500, 1000, 100} {
+		waits = append(waits, p.reserve(now, n))
+	}
+	p.give(600)
+	waits = append(waits, p.reserve(now, 1), p.reserve(now.Add(time.Minute), 1))
+	want := []time.Duration{0, time.Second / 2, 3 * time.Second / 2, time.Second, 0}
+	if !slices.Equal(waits, want) {
+		t.Errorf("waits %v, want %v", waits, want)
+	}
+}
+
+// TestLimitedRate: BytesPerSecond spaces requests in both directions, and a waiting transfer can be canceled.
+func TestLimitedRate(t *testing.T) {
+	both(t, func(t *testing.T, from, _ string, copyTo func(TransferConfig) (Status, error)) {
+		for i := range 4 {
+			writeFile(t, filepath.Join(from, fmt.Sprint(i)), []byte(strings.Repeat("x", 200<<10)))
+		}
+		writeFile(t, filepath.Join(from, "large"), bytes.Repeat([]byte("y"), chunk.Size))
+		begin := time.Now()
+		_, err := copyTo(TransferConfig{BytesPerSecond: 4 << 20})
+		wantOK(t, "a copy", err)
+		if took := time.Since(begin); took < 180*time.Millisecond { // all but the last request, of at most 1 MiB
+			t.Errorf("1.8 MiB took %v at 4 MiB/s", took)
+		}
+	})
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", 3*chunk.Size, 1)
+	x := d.peer.GetFile("d/f", d.to, TransferConfig{BytesPerSecond: 1000})
+	eventually(t, "a chunk is there", func() bool { return x.Status().Chunks > 0 })
+	x.Cancel()
+	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+}

@@ -1,0 +1,70 @@
+package files
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// pacer limits a rate. A nil pacer does not limit it.
+type pacer struct {
+	rate float64 // bytes per second
+
+	mu sync.Mutex
+	// next is the time at which the granted bytes have been moved.
+	next time.Time
+}
+
+// newPacer returns a pacer for a rate in bytes per second, nil for 0.
+func newPacer(rate int64) *pacer {
+	if rate <= 0 {
+		return nil
+	}
+	return &pacer{rate: float64(rate)}
+}
+
+// take waits until n more bytes may be moved.
+func (p *pacer) take(ctx context.Context, n int64) error {
+	if p == nil {
+		return nil
+	}
+	wait := p.reserve(time.Now(), n)
+	if wait <= 0 {
+		return nil
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// reserve grants n bytes and returns the wait before they may be moved.
+func (p *pacer) reserve(now time.Time, n int64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	wait := p.next.Sub(now)
+	p.next = p.next.Add(p.cost(n))
+	return wait
+}
+
+// give returns n bytes that were granted and not moved.
+func (p *pacer) give(n int64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = p.next.Add(-p.cost(n))
+}
+
+// cost returns the time for n bytes.
+func (p *pacer) cost(n int64) time.Duration {
+	return time.Duration(float64(n) / p.rate * float64(time.Second))
+}
