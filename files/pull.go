@@ -274,7 +274,7 @@ func (l *pull) chunks(ctx context.Context, from source, target *chunk.Target, ha
 }
 
 // chunk requests a chunk and stores it. Without a response, the peer may still write to the slot, so its memory is not reused.
-func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) error {
+func (l *pull) chunk(ctx context.Context, from source, target chunkStore, k int64, have *known, s *slot) error {
 	if err := s.lend(l.peer, from.proc); err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k i
 }
 
 // fetch requests a chunk and stores it. After a digest mismatch it requests the chunk once more.
-func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) (answered bool, err error) {
+func (l *pull) fetch(ctx context.Context, from source, target chunkStore, k int64, have *known, s *slot) (answered bool, err error) {
 	request := fileChunk{
 		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.granted.Number(), stage: s.granted.Region(),
 	}

@@ -1,0 +1,123 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/fstest"
+
+	"ibverbx/internal/chunk"
+)
+
+// TestFS: the file system of a peer conforms to io/fs, for a directory and for all Exports.
+func TestFS(t *testing.T) {
+	onLinks(t, func(t *testing.T, n *network) {
+		d := newDepot(t, n, Read)
+		want := d.write(t, "t/large", 10*chunk.Size+7, 1)
+		d.write(t, "t/zeros", 0, 1)
+		d.write(t, "t/sub/small", 100, 2)
+		wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.dir, "t/empty"), 0o700))
+		wantOK(t, "Truncate", os.Truncate(filepath.Join(d.dir, "t/zeros"), 3*chunk.Size))
+		sys := d.peer.FS(soon(t), "d/t")
+		wantOK(t, "TestFS", fstest.TestFS(sys, "large", "zeros", "sub/small", "empty"))
+		wantOK(t, "TestFS of all Exports", fstest.TestFS(d.peer.FS(soon(t), ""), "d/t/large", "d/t/sub/small"))
+		b, err := fs.ReadFile(sys, "large")
+		wantOK(t, "ReadFile", err)
+		wantSame(t, "the file", b, want)
+		b, err = fs.ReadFile(sys, "zeros")
+		wantOK(t, "ReadFile", err)
+		wantSame(t, "the zeros", b, make([]byte, 3*chunk.Size))
+		names, err := fs.Glob(d.peer.FS(soon(t), ""), "d/*/*")
+		wantOK(t, "Glob", err)
+		if len(names) != 4 {
+			t.Errorf("Glob: %q, want 4 names", names)
+		}
+		d.noneOpen(t)
+	})
+}
+
+// TestFSErrors: errors of a peer match those of package fs.
+func TestFSErrors(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/f", 100, 1)
+	wantOK(t, "Symlink", os.Symlink("/etc/passwd", filepath.Join(d.dir, "t/out")))
+	sys := d.peer.FS(soon(t), "d/t")
+	for name, want := range map[string]error{"none": fs.ErrNotExist, "f/x": fs.ErrNotExist, "../t": fs.ErrInvalid, "/t": fs.ErrInvalid, "out": fs.ErrNotExist} {
+		_, err := sys.Open(name)
+		wantErr(t, "Open("+name+")", err, want)
+		_, err = fs.Stat(sys, name)
+		wantErr(t, "Stat("+name+")", err, want)
+	}
+	f, err := sys.Open("f")
+	wantOK(t, "Open", err)
+	wantOK(t, "Close", f.Close())
+	_, err = f.Read(make([]byte, 1))
+	wantErr(t, "Read after Close", err, fs.ErrClosed)
+	wantErr(t, "a second Close", f.Close(), fs.ErrClosed)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = d.peer.FS(ctx, "d").Open("t/f")
+	wantErr(t, "Open after the context ended", err, context.Canceled)
+	_, err = (&Peer{}).FS(t.Context(), "d").Open("t")
+	wantErr(t, "Open with no peer", err, ErrClosed)
+	d.noneOpen(t)
+}
+
+// TestFSChanged: Close reports a file that changed while it was read.
+func TestFSChanged(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", 3*chunk.Size, 1)
+	f, err := d.peer.FS(soon(t), "d").Open("f")
+	wantOK(t, "Open", err)
+	_, err = io.ReadFull(f, make([]byte, chunk.Size+1))
+	wantOK(t, "ReadFull", err)
+	d.write(t, "f", 3*chunk.Size, 2)
+	wantErr(t, "Close", f.Close(), ErrChanged)
+}
+
+// TestFSDigest: a damaged chunk is requested again, and one that is always damaged is an error.
+func TestFSDigest(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 100, 1)
+	left := 1
+	d.here.arrived = func(_ int64, b []byte) {
+		if left > 0 {
+			left--
+			b[7]++
+		}
+	}
+	b, err := fs.ReadFile(d.peer.FS(soon(t), "d"), "f")
+	wantOK(t, "ReadFile of a chunk damaged once", err)
+	wantSame(t, "the file", b, want)
+	left = 2
+	_, err = fs.ReadFile(d.peer.FS(soon(t), "d"), "f")
+	wantErr(t, "ReadFile of a damaged file", err, ErrDigest)
+}
+
+// TestFSAfterRestart: a file is read further after the peer was restarted, unless it has changed.
+func TestFSAfterRestart(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 20*chunk.Size, 1)
+	f, err := d.peer.FS(soon(t), "d").Open("f")
+	wantOK(t, "Open", err)
+	var got bytes.Buffer
+	_, err = io.CopyN(&got, f, chunk.Size)
+	wantOK(t, "CopyN", err)
+	d.restart()
+	_, err = io.Copy(&got, f)
+	wantOK(t, "Copy", err)
+	wantSame(t, "the file", got.Bytes(), want)
+	_, err = f.(io.Seeker).Seek(0, io.SeekStart)
+	wantOK(t, "Seek", err)
+	d.write(t, "f", 19*chunk.Size, 2)
+	d.restart()
+	if _, err = io.Copy(&got, f); !errors.Is(err, ErrChanged) {
+		t.Errorf("Copy: got %v, want %v", err, ErrChanged)
+	}
+	_ = f.Close()
+}
