@@ -26,16 +26,10 @@ type Config struct {
 	// Window is the maximum number of unacknowledged chunks per QP: a power of two, at most 256. Zero
 	// means 256. It must be the same on both sides.
 	Window int
-	// WindowBytes limits a connection's bytes in flight. Zero means 4 MiB.
+	// WindowBytes fixes the limit of a connection's bytes in flight. The sides may differ. Zero means that the
+	// connection adapts it to the queue in the network, or 4 MiB on a device whose port 1 has
+	// verbs.PortAttr.OnCaller.
 	WindowBytes int
-	// TargetDelay is the target round-trip time in nanoseconds for delay-based congestion control
-	// (Swift). A path's bytes in flight grow while its round trip is within TargetDelay and shrink
-	// beyond it, down to less than one chunk per round trip. WindowBytes remains the connection's upper
-	// limit. The sides may differ. Zero means that only WindowBytes limits the paths.
-	TargetDelay int64
-	// Congestion creates the congestion control of a path, replacing TargetDelay. It is called once for
-	// every path of a connection. Nil means the control that TargetDelay selects.
-	Congestion func() core.Congestion
 	// NoCredits lets peers send as much as their windows allow. By default, while several peers send to
 	// one port, each waits for credit, which keeps the queue in front of the port short. The sides may
 	// differ.
@@ -73,6 +67,10 @@ const (
 	// callerChunk is the default where posting moves the data on the caller's core. There is no wire that loses
 	// packets, and every chunk costs time of that core. Chunks of 128 KiB gain nothing more.
 	callerChunk = 64 << 10
+	// callerWindow is the default of Config.WindowBytes there: no queue of a network has to be kept short.
+	callerWindow = 4 << 20
+	// adaptBytes limits the bytes in flight of a connection that adapts them.
+	adaptBytes = 64 << 20
 	// minChunk is the limit of Config.ChunkBytes.
 	minChunk = 256
 	// minShare is the number of receive buffers that a connection needs.
@@ -105,7 +103,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.Flows = cmp.Or(cfg.Flows, 1)
 	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, wireChunk)
 	cfg.Window = cmp.Or(cfg.Window, 256)
-	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
 	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, defaultConnections*minShare)
 	cfg.PathRecv = cmp.Or(cfg.PathRecv, 8)
 	cfg.MinProbe = cmp.Or(cfg.MinProbe, 1_000_000)
@@ -121,9 +118,6 @@ func (cfg Config) withDefaults() (Config, error) {
 			return cfg, verbs.Invalidf("Config.%s is %d: want %d to %d", f.name, f.value, f.low, f.top)
 		}
 	}
-	if cfg.TargetDelay < 0 {
-		return cfg, verbs.Invalidf("Config.TargetDelay is %d: want nanoseconds, at least 0", cfg.TargetDelay)
-	}
 	if _, err := core.New(cfg.core(0, 1, 1)); err != nil { // checks the other fields
 		return cfg, verbs.Invalidf("Config: %v", err)
 	}
@@ -138,20 +132,16 @@ func (cfg Config) ChunkOn(inner verbs.Context) int {
 	if inner == nil {
 		return wireChunk
 	}
-	if port, err := inner.QueryPort(1); err == nil && port.OnCaller {
+	if onCaller(inner) {
 		return callerChunk
 	}
 	return wireChunk
 }
 
-// congestion returns what makes the congestion control of a path, nil if there is none.
-func (cfg *Config) congestion() func() core.Congestion {
-	if cfg.Congestion != nil || cfg.TargetDelay == 0 {
-		return cfg.Congestion
-	}
-	return func() core.Congestion {
-		return core.NewSwift(cfg.TargetDelay, cfg.Paths, cfg.ChunkBytes, cfg.WindowBytes)
-	}
+// onCaller reports whether the device moves data on the caller's core.
+func onCaller(inner verbs.Context) bool {
+	port, err := inner.QueryPort(1)
+	return err == nil && port.OnCaller
 }
 
 // core returns the configuration of one connection.
@@ -159,7 +149,7 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 	return core.Config{
 		Paths: cfg.Paths, Flows: cfg.Flows, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
-		WindowBytes: cfg.WindowBytes, Congestion: cfg.congestion(), MinProbe: cfg.MinProbe,
+		WindowBytes: cmp.Or(cfg.WindowBytes, adaptBytes), Adapt: cfg.WindowBytes == 0, MinProbe: cfg.MinProbe,
 		InitialRTT: cfg.MinProbe, Grants: !cfg.NoCredits, Speculative: idleCredit,
 	}
 }

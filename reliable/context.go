@@ -57,6 +57,9 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 		return nil, verbs.NewOpError("wrap context", "", 0, verbs.Invalidf("the Context is nil"))
 	}
 	cfg.ChunkBytes = cfg.ChunkOn(inner)
+	if cfg.WindowBytes == 0 && inner != nil && onCaller(inner) {
+		cfg.WindowBytes = callerWindow
+	}
 	grows := cfg.RecvDepth == 0
 	cfg, err := cfg.withDefaults()
 	if err != nil {

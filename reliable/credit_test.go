@@ -96,7 +96,7 @@ func TestCreditsAct(t *testing.T) {
 		}
 		return s.link.LongestQueue(s.to.nic), s.now - start
 	}
-	fixed, fixedTook := run(reliable.Config{NoCredits: true})
+	fixed, fixedTook := run(reliable.Config{NoCredits: true, WindowBytes: 4 << 20})
 	credits, creditsTook := run(reliable.Config{})
 	t.Logf("queue of %d bytes in %d us with fixed windows, of %d in %d us with credits", fixed, fixedTook/1000, credits, creditsTook/1000)
 	if fixed < 3*(4<<20) {

@@ -123,7 +123,7 @@ func TestOneDoorbellPerPath(t *testing.T) {
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
-	cfg := reliable.Config{Now: clock}
+	cfg := reliable.Config{Now: clock, WindowBytes: size}
 	c := &counted{}
 	a := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
 	b := newSide(t, link, cfg, size)

@@ -188,19 +188,6 @@ var mutations = []mutant.Change{
 		Name: "data before the confirm is dropped", Tests: "TestDataBeforeConfirm", File: "path.go",
 		Old: "		c.begin() // only its peer sends there\n", New: "",
 	},
-	{
-		Name: "paths do not rest", Tests: "TestRateBelowChunk", File: "core/congestion.go",
-		Old: "return p.c.now >= p.pace.at && (", New: "return (",
-	},
-	{
-		Name: "a path that rests has no timer", Tests: "TestRateBelowChunk", File: "core/timer.go",
-		Old: ", c.nextPaced())", New: ")",
-	},
-	{
-		Name: "the windows of paths do not add up", Tests: "TestSwiftActs", File: "core/send.go",
-		Old: "min(c.limit, c.cfg.WindowBytes)", New: "c.cfg.WindowBytes",
-		Also: []mutant.Edit{{File: "core/congestion.go", Old: "(p.inflight < p.pace.window || p.flying == 0)", New: "true"}},
-	},
 }
 
 // TestMutations breaks the driver in one place at a time and wants the tests to notice.

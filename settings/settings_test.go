@@ -54,7 +54,7 @@ func TestReadEnv(t *testing.T) {
 	must(t, s.ReadEnv(env(map[string]string{
 		"IBVERBX_TCLASS": "0x68", "IBVERBX_SL": "3", "IBVERBX_PKEY_INDEX": "7", "IBVERBX_GID_INDEX": "3, 0", "IBVERBX_HOP_LIMIT": "9",
 		"IBVERBX_ACK_TIMEOUT": "0", "IBVERBX_RETRY": "0", "IBVERBX_RNR_RETRY": "0", "IBVERBX_RNR_TIMER": "0",
-		"IBVERBX_UC_PATHS": "4", "IBVERBX_UC_WINDOW": "65536", "IBVERBX_UC_TARGET_DELAY": "50us", "IBVERBX_UC_GIVE_UP": "2s",
+		"IBVERBX_UC_PATHS": "4", "IBVERBX_UC_WINDOW": "65536", "IBVERBX_UC_GIVE_UP": "2s",
 		"IBVERBX_SEED": "x", "OTHER": "y",
 	})))
 	want := verbs.PathConfig{TrafficClass: 104, SL: 3, PKeyIndex: 7, HopLimit: 9, AckTimeout: -1, RetryCount: -1, RNRRetry: -1, MinRNRTimer: -1}
@@ -62,7 +62,7 @@ func TestReadEnv(t *testing.T) {
 		t.Errorf("the path is %+v with rows %v, want %+v with 3 and 0", s.Path, s.GIDIndex, want)
 	}
 	r := &s.Reliable
-	if r.Paths != 4 || r.WindowBytes != 65536 || r.TargetDelay != int64(50*time.Microsecond) || r.GiveUp != int64(2*time.Second) {
+	if r.Paths != 4 || r.WindowBytes != 65536 || r.GiveUp != int64(2*time.Second) {
 		t.Errorf("the configuration of reliable is %+v", r)
 	}
 	if len(s.Origins) != len(settings.All()) || s.Origins[0] != (settings.Origin{Name: "tclass", Value: "0x68", From: "IBVERBX_TCLASS"}) {
@@ -87,7 +87,7 @@ func TestBadValues(t *testing.T) {
 		"IBVERBX_TCLASS": {"256", "-1", "x", "1.5", "0x", "0x100"}, "IBVERBX_SL": {"16"}, "IBVERBX_PKEY_INDEX": {"65536"},
 		"IBVERBX_GID_INDEX": {"256", "1,", ",", "1,x"}, "IBVERBX_HOP_LIMIT": {"0", "256"}, "IBVERBX_ACK_TIMEOUT": {"32"}, "IBVERBX_RETRY": {"8"},
 		"IBVERBX_RNR_RETRY": {"8"}, "IBVERBX_RNR_TIMER": {"32"}, "IBVERBX_UC_PATHS": {"0", "257"}, "IBVERBX_UC_WINDOW": {"1", "99999999999999999999"},
-		"IBVERBX_UC_TARGET_DELAY": {"5", "2s", "-1us"}, "IBVERBX_UC_GIVE_UP": {"0", "1ms", "2h"},
+		"IBVERBX_UC_GIVE_UP": {"0", "1ms", "2h"},
 	}
 	for _, row := range settings.All() {
 		if len(bad[row.Env]) == 0 {

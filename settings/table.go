@@ -75,12 +75,8 @@ var table = []Setting{
 		number(1, 256, func(s *Settings, n int) { s.Reliable.Paths = n }),
 	},
 	{
-		"uc-window", "", "IBVERBX_UC_WINDOW", "maximum `bytes` in flight per QP", "65536 to 1073741824", "4194304",
+		"uc-window", "", "IBVERBX_UC_WINDOW", "fixed limit of the `bytes` in flight per QP; without it they adapt to the network", "65536 to 1073741824", "adaptive",
 		number(1<<16, 1<<30, func(s *Settings, n int) { s.Reliable.WindowBytes = n }),
-	},
-	{
-		"uc-target-delay", "", "IBVERBX_UC_TARGET_DELAY", "target round-trip `time` for adapting the bytes in flight; 0 keeps them fixed", "0, or a time of 1us to 1s", "0",
-		duration(0, time.Microsecond, time.Second, func(s *Settings, d time.Duration) { s.Reliable.TargetDelay = int64(d) }),
 	},
 	{
 		"uc-give-up", "", "IBVERBX_UC_GIVE_UP", "no-progress `time` after which a QP fails", "a time of 50ms to 1h", "5s",

@@ -81,7 +81,7 @@ func printMeasured(s streams, r *measure.Result) error {
 		if r.Aims[i].Reached {
 			verdict = "reached"
 		}
-		p.printf("aim: %s: %s\n", r.Aims[i].String(), verdict)
+		p.printf("aim: %s: %s with %.4g, worst seed %.4g\n", r.Aims[i].String(), verdict, r.Aims[i].Got, r.Aims[i].Worst)
 	}
 	return p.err
 }
@@ -124,12 +124,15 @@ func measuredRow(r *measure.Result) string {
 	}
 	var aims []string
 	for i := range r.Aims {
-		text := r.Aims[i].String()
+		text := fmt.Sprintf("%s: %.4g", r.Aims[i].String(), r.Aims[i].Got)
+		if r.Seeds > 1 {
+			text += fmt.Sprintf(", worst %.4g", r.Aims[i].Worst)
+		}
 		if !r.Aims[i].Reached {
 			text += " MISSED"
 		}
 		aims = append(aims, text)
 	}
 	return strings.TrimRight(fmt.Sprintf("%-32s %8.4f %8.1f %9.1f %9.1f %9.1f %9s  %s", r.Scenario, r.GoodputRatio, r.GoodputGbps,
-		r.Latency.P50, r.Latency.P99, r.Latency.P999, cost, strings.Join(aims, ", ")), " ")
+		r.Latency.P50, r.Latency.P99, r.Latency.P999, cost, strings.Join(aims, "; ")), " ")
 }

@@ -122,10 +122,10 @@ func (f *flow) onEcho(r *wire.Record) {
 	sample := max(answer-c.age-int64(r.RxDelay), 1)
 	f.acked(csn, true)
 	c.measure(&c.rtt, sample, answer)
+	c.cruise.onEcho(ch.sentAt, sample)
 	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
 		c.measure(&p.rtt, sample, answer)
 		p.measured, p.measuredAt = true, c.now
-		p.onAcked(int(ch.len), sample)
 	}
 }
 
@@ -164,9 +164,6 @@ func (f *flow) acked(csn uint64, exact bool) {
 		return // the path on which it arrived is not known
 	}
 	if ch.epoch == p.epoch && p.carries() {
-		if !exact {
-			p.onAcked(int(ch.len), 0)
-		}
 		p.loss -= p.loss >> 4
 		p.attempts, p.silent = 0, false
 		p.setState(PathUp)

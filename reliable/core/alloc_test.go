@@ -14,8 +14,8 @@ func TestNoAllocations(t *testing.T) {
 		if i == 3 { // both ends wait for credit
 			cfg.Grants, cfg.PeerGrants, cfg.Speculative = true, true, 2048
 		}
-		if i == 2 { // a target that is never reached: paths are paced
-			cfg.Congestion = func() Congestion { return NewSwift(1, 16, 1024, 4<<20) }
+		if i == 2 {
+			cfg.Adapt, cfg.Allowance = true, 2048
 		}
 		w := wireless{queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
 		for i := range w.ends {

@@ -65,9 +65,10 @@ type Config struct {
 	// WindowBytes limits the bytes in flight of all flows. One chunk is always allowed. Zero means 4
 	// MiB.
 	WindowBytes int
-	// Congestion creates the congestion control of a path, within WindowBytes. New calls it once per
-	// path. Nil means that only WindowBytes limits the paths.
-	Congestion func() Congestion
+	// Adapt adapts the bytes in flight to the queue in the network, within WindowBytes.
+	Adapt bool
+	// Allowance is the queue in bytes that Adapt aims at, at least two chunks. Zero means 64 KiB.
+	Allowance int
 	// Grants makes this side limit the peer's sends to the credit that its owner grants (see Pacer).
 	Grants bool
 	// PeerGrants makes this side wait for credit from the peer, which sets Grants.
@@ -119,6 +120,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.RecvCredit = cmp.Or(cfg.RecvCredit, cfg.Window)
 	cfg.PeerCredit = cmp.Or(cfg.PeerCredit, 1)
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
+	cfg.Allowance = cmp.Or(cfg.Allowance, 64<<10)
 	cfg.Speculative = cmp.Or(cfg.Speculative, 128<<10)
 	cfg.Rate = cmp.Or(cfg.Rate, 3e9)
 	cfg.InitialRTT = cmp.Or(cfg.FixedRTT, cfg.InitialRTT, 100_000)
@@ -146,6 +148,7 @@ func (cfg *Config) validate() error {
 		{"RecvCredit", int64(cfg.RecvCredit), 1, 1<<16 - 1},
 		{"PeerCredit", int64(cfg.PeerCredit), 1, 1<<16 - 1},
 		{"WindowBytes", int64(cfg.WindowBytes), 1, 1 << 40},
+		{"Allowance", int64(cfg.Allowance), 1, 1 << 30},
 		{"Speculative", int64(cfg.Speculative), 1, 1 << 30},
 		{"AckBytes", int64(cfg.AckBytes), 0, 1 << 30},
 		{"Burst", int64(cfg.Burst), 0, 1 << 30},

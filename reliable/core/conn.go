@@ -20,6 +20,7 @@ type Conn struct {
 	schedule
 	traffic
 	rack    rack
+	cruise  cruise
 	control control
 	credits credits
 }
@@ -29,7 +30,6 @@ type traffic struct {
 	lost        int    // the number of chunks to be retransmitted
 	flying      int    // the number of transmissions neither acknowledged nor lost
 	flyingBytes int    // the payload of the transmissions of flying, in bytes
-	limit       int    // what the Congestion of all paths that are up allow together, in bytes
 	ghosts      int    // transmissions ended by a timeout since the last progress; they may still arrive
 	window      int    // the number of transmissions that the peer has receives for
 	arrivedAt   int64  // when an acknowledgement last reported an arrival, of any flow
@@ -101,7 +101,7 @@ func New(cfg Config) (*Conn, error) {
 		c.paths[i] = path{c: c, index: uint16(i), ledger: make([]entry, cfg.PathDepth), rtt: c.rtt, timerAt: never}
 		c.up = append(c.up, uint16(i))
 	}
-	c.initPaces()
+	c.cruise.init(c)
 	return c, c.initFlows()
 }
 

@@ -42,10 +42,14 @@ var (
 	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2, false, nil}
 	sharedTwo = scene{"two flows that share receives", []Message{{Kind: MsgSend}, {Kind: MsgSend}}, []int{8, 8}, 2, true, nil}
 	sharedOne = scene{"shared receive", []Message{{Kind: MsgSend}}, []int{8}, 0, true, nil}
+	drained   = scene{"two chunks while the queue is emptied", []Message{{Kind: MsgWrite}}, []int{32}, 0, false, drains}
 )
 
 // datagrams makes the paths of cfg those of shared QPs that reorder, whose bytes software places.
 func datagrams(cfg *Config) { cfg.Software, cfg.Unordered, cfg.Shared = true, true, true }
+
+// drains makes the sender adapt its window, and begin with a drain.
+func drains(cfg *Config) { cfg.Adapt, cfg.Allowance = true, 32 }
 
 // over returns the scene over paths that change changes.
 func (s scene) over(change func(*Config)) scene {
@@ -74,6 +78,10 @@ func (s scene) model(tb testing.TB) *model {
 	}
 	for len(m.ctrl[1]) > 0 {
 		m.fair()
+	}
+	if c := m.ends[0].conn; cfg.Adapt {
+		c.cruise.base = c.cfg.FixedRTT
+		c.cruise.empty(drainDeep)
 	}
 	target := 0
 	for i, p := range s.posts {
@@ -178,6 +186,8 @@ func TestExplore(t *testing.T) {
 		{writeRead.over(datagrams), bounds{0, 1}},
 		{twoFlows.over(datagrams), bounds{1, 0}},
 		{sharedOne.over(datagrams), bounds{1, 1}},
+		{drained, bounds{0, 2}},
+		{drained, bounds{1, 1}},
 	}
 	for i, tt := range cases {
 		if !slice.Of(t).Has(i, len(cases)) {

@@ -93,7 +93,7 @@ func (e *end) clone() end {
 		c.paths[i].ledger = slices.Clone(c.paths[i].ledger)
 	}
 	c.up = append(make([]uint16, 0, len(c.paths)), c.up...)
-	c.credits.c = &c
+	c.credits.c, c.cruise.c = &c, &c
 	c.cloneSchedule()
 	n.conn = &c
 	n.qps = slices.Clone(e.qps)

@@ -133,8 +133,24 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.control.credit)
 	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                                                   // calm never gets to its limit here
 	b = putInts(b, uint32(c.control.route), c.control.requests%6, min(c.control.stale, 2), uint32(c.control.ackRoute)) // 6: three routes, up to two paths
-	// No credits here: credits do not count; rtt is fixed; limit too, without congestion control.
+	if c.cfg.Adapt {
+		b = c.cruise.fingerprint(b, now)
+	}
+	// No credits here: credits do not count; rtt is fixed.
 	return putTimes(b, now, c.rack.at, c.rack.reorderAt)
+}
+
+func (a *cruise) fingerprint(b []byte, now int64) []byte {
+	d, h := &a.drain, &a.recent
+	b = putInts(b, a.window, int(a.phase), a.settled, a.free, d.hold, d.was)
+	b = putInts(b, a.base, d.least, d.last, d.stood, d.moved, h.most, h.spread, h.mostBefore, h.constant, int64(h.rounds))
+	b = putBools(b, a.noisy, d.deep, d.spike, d.again)
+	for _, r := range []*trip{&a.round, &a.before} {
+		b = putInts(b, r.least, r.sum, r.samples, int64(r.peak), int64(r.losses))
+		b = putBools(b, r.limited)
+		b = putTimes(b, now, r.begin)
+	}
+	return putTimes(b, now, d.fromAt, d.until, d.seenAt, d.endedAt)
 }
 
 func (f *flow) fingerprint(b []byte, now int64) []byte {
@@ -208,7 +224,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 		b = putTimes(b, now, e.sentAt)
 	}
 	// measuredAt affects only MaxAge, which is unreachable, and pingAt only measurements; stats has no
-	// effect; pacing is not used here.
+	// effect.
 	if p.state == PathSuspect {
 		b = putTimes(b, now, p.suspectAt)
 	}
@@ -235,11 +251,15 @@ func TestFingerprintComplete(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Conn{}, 13}, // age belongs to the event
+		{Conn{}, 14}, // age belongs to the event
 		{sender{}, 26},
 		{asking{}, 6},
 		{control{}, 7}, // posting belongs to the event
-		{traffic{}, 10},
+		{traffic{}, 9},
+		{cruise{}, 12},
+		{drain{}, 13},
+		{trip{}, 7},
+		{recent{}, 5},
 		{rack{}, 4},
 		{schedule{}, 9},
 		{flow{}, 17},
@@ -247,7 +267,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{answers{}, 6},
 		{message{}, 7},
 		{chunk{}, 14},
-		{path{}, 30},
+		{path{}, 29},
 		{entry{}, 4},
 		{receiver{}, 24},
 		{placing{}, 2},

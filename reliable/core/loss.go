@@ -148,7 +148,10 @@ func (c *Conn) lose(e *entry, timeout bool) {
 	f.noteLost(ch)
 	p.loss += (255 - p.loss) >> 4
 	p.stats.Lost++
-	p.onLost(int(ch.len), timeout)
+	c.cruise.round.losses++
+	if timeout {
+		c.cruise.onTimeout()
+	}
 }
 
 // noteLost puts a chunk on the list of chunks to be retransmitted.

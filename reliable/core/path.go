@@ -45,7 +45,6 @@ type path struct {
 	rtt        rtt       // the round trip time of the path
 	measured   bool      // reports that rtt has a sample of this epoch
 	measuredAt int64     // when rtt got its last sample
-	pace       pace      // limits what the path has in flight
 	loss       uint8     // the share of lost chunks, in 256ths
 	stats      PathStats // its times are filled in by Conn.PathStats
 	suspectAt  int64     // when the path became PathSuspect
@@ -81,13 +80,10 @@ type entry struct {
 
 func (p *path) entry(pseq uint32) *entry { return &p.ledger[pseq&uint32(len(p.ledger)-1)] }
 
-// room reports whether one more transmission fits: congestion control allows it, the ledger has room and
+// room reports whether one more transmission fits: the ledger has room and
 // the peer has a receive.
 func (p *path) room() bool {
 	c := p.c
-	if !p.open() {
-		return false
-	}
 	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
 		return false
 	}
@@ -123,7 +119,6 @@ func (p *path) setState(s PathState) {
 		return
 	}
 	c := p.c
-	p.count(s)
 	p.state = s
 	c.up = c.up[:0]
 	for j := range c.paths {
@@ -187,6 +182,7 @@ func (p *path) land(ch *chunk) {
 		p.inflight -= int(ch.len)
 		p.flying--
 	}
+	p.c.cruise.landed()
 }
 
 // rtt is what is known about round trips, in nanoseconds. A sample is the time in the network. An answer

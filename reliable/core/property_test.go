@@ -34,10 +34,9 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 		cfg.AckBytes, cfg.Burst = rapid.SampledFrom([]int{0, 16, 200}).Draw(t, "ackBytes"), rapid.SampledFrom([]int{0, 100}).Draw(t, "burst")
 	}
 	other := cfg
-	if target := rapid.SampledFrom([]int64{0, 0, 1, 30_000, 10_000_000}).Draw(t, "swift"); target > 0 {
-		most := rapid.SampledFrom([]int{16, 1 << 20}).Draw(t, "swiftMost")
-		cfg.Congestion = func() Congestion { return NewSwift(target, cfg.Paths, int(cfg.ChunkBytes), most) }
-		other.Congestion = cfg.Congestion
+	if cfg.Adapt = rapid.Bool().Draw(t, "adapt"); cfg.Adapt {
+		cfg.Allowance = rapid.SampledFrom([]int{16, 200}).Draw(t, "allowance")
+		other.Adapt, other.Allowance = true, cfg.Allowance
 	}
 	tr := &trial{line: newLine(tb, cfg, other, 1<<16, cfg.Seed)}
 	tr.grant = true

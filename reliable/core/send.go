@@ -227,7 +227,7 @@ func (p *path) ifRoom() *path {
 
 // mayFly reports whether the windows leave room for a transmission of n bytes.
 func (c *Conn) mayFly(n int) bool {
-	return c.flying == 0 || (c.flying < c.window && c.flyingBytes+n <= min(c.limit, c.cfg.WindowBytes))
+	return c.flying == 0 || (c.flying < c.window && c.cruise.allows(n))
 }
 
 // turn is the result of a flow's turn.
@@ -305,7 +305,7 @@ func (f *flow) transmit(csn uint64, p *path) {
 	c.flying++
 	c.flyingBytes += int(ch.len)
 	m.refs++
-	p.rest(int(ch.len))
+	c.cruise.onSent()
 
 	a := c.act(ActSend)
 	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, p.index, p.epoch, m.Token, ch.off, ch.len
@@ -351,7 +351,7 @@ func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 		every = max(2*uint64(n)/uint64(f.c.cfg.ChunkBytes), 1)
 	}
 	return csn%every == every-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
-		f.c.flying >= f.c.window || (ch.flags&wire.FlagLast != 0 && !f.pending())
+		f.c.flying >= f.c.window || f.c.cruise.phase == cruiseDrain || (ch.flags&wire.FlagLast != 0 && !f.pending())
 }
 
 // report completes messages and answers of the flow in order, and reports whether there were any.

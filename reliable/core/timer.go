@@ -5,7 +5,7 @@ const Never int64 = never
 
 // Deadline returns the time of the next EvTick, or Never.
 func (c *Conn) Deadline() int64 {
-	d := min(c.rack.reorderAt, c.credits.askAt, c.nextFlowTimer(), c.nextPaced())
+	d := min(c.rack.reorderAt, c.credits.askAt, c.nextFlowTimer(), c.cruise.drain.until)
 	if len(c.up) < len(c.paths) { // a path that is up has no timer
 		for i := range c.paths {
 			d = min(d, c.paths[i].timerAt)
@@ -53,6 +53,7 @@ func (c *Conn) tick() {
 	if c.Over() {
 		return
 	}
+	c.cruise.expire()
 	if c.now >= c.rack.reorderAt {
 		c.loseLate()
 	}
@@ -118,7 +119,11 @@ func (f *flow) arm() {
 // probeWait is how long a sender waits before probe number n. Several probes fit into every GiveUp, so
 // a peer that is alive answers one of them.
 func (c *Conn) probeWait(n uint8) int64 {
-	base := c.rtt.bound() + max(c.rtt.srtt, c.cfg.MinProbe)
+	least := c.cfg.MinProbe
+	if n == 0 { // costs a small packet if the peer's software is late
+		least = min(least, 4*c.rtt.srtt)
+	}
+	base := c.rtt.bound() + max(c.rtt.srtt, least)
 	return min(base<<min(n, 20), max(min(c.cfg.MaxProbe, c.hurry/4), base))
 }
 

@@ -12,7 +12,7 @@ func badPathScenarios() (all []Scenario) {
 		cfg        *reliable.Config
 	}{
 		{"fixed", "fixed windows", fastReliable()},
-		{"swift", "paths that aim at a round trip of 60 us (Swift)", fastTarget()},
+		{"adaptive", "the defaults", &reliable.Config{}},
 	} {
 		all = append(all, Scenario{
 			Name:  "reliable-path-lossy-" + c.name,
@@ -29,13 +29,6 @@ func badPathScenarios() (all []Scenario) {
 		})
 	}
 	return all
-}
-
-// fastTarget aims at three times the round trip of the idle network.
-func fastTarget() *reliable.Config {
-	cfg := fastReliable()
-	cfg.TargetDelay = int64(6 * fastDelay)
-	return cfg
 }
 
 // runBadPath moves bytes over paths that take different ways, one of which is bad.

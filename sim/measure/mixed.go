@@ -25,8 +25,7 @@ func mixedScenarios() (all []Scenario) {
 	}{
 		{"credits", "the defaults, which are receiver credits", &reliable.Config{}, []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}}},
 		{"fixed", "fixed windows", hostReliable(), nil},
-		{"swift", "paths that aim at a round trip of 60 us (Swift)", withTarget(), []Aim{{Figure: "goodput_ratio", AtLeast: 0.7}}},
-		{"unpaced", "the same without pacing", withoutPacing(), nil},
+		{"adaptive", "the defaults but no credits", &reliable.Config{NoCredits: true}, nil},
 	} {
 		all = append(all, Scenario{
 			Name:  "reliable-mixed-rtt-" + c.name,

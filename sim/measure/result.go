@@ -33,6 +33,12 @@ type Result struct {
 	FlowRatios []float64 `json:"flow_ratios,omitempty"`
 	// QueueBytes is the maximum queue, in bytes, at the port shared by the flows.
 	QueueBytes float64 `json:"queue_bytes,omitempty"`
+	// Fairness is Jain's index of the flows' shares.
+	Fairness float64 `json:"fairness,omitempty"`
+	// JoinTrips is the number of round trips after which the last flow had 80 % of its share for eight in a row.
+	JoinTrips float64 `json:"join_trips,omitempty"`
+	// FirstRatio is the goodput ratio right after the change that the scenario is about; nil without one.
+	FirstRatio *float64 `json:"first_ratio,omitempty"`
 
 	// RetransmitRatio is the number of retransmitted chunks, or RC packets, per transmitted one.
 	RetransmitRatio float64 `json:"retransmit_ratio"`
@@ -145,6 +151,9 @@ var figures = [...]figure{
 	{"latency_us.p999", func(r *Result) *float64 { return &r.Latency.P999 }},
 	{"virtual_us", func(r *Result) *float64 { return &r.VirtualUS }},
 	{"cost_us", func(r *Result) *float64 { return r.CostUS }},
+	{"fairness", func(r *Result) *float64 { return &r.Fairness }},
+	{"join_trips", func(r *Result) *float64 { return &r.JoinTrips }},
+	{"first_ratio", func(r *Result) *float64 { return r.FirstRatio }},
 	{"queue_bytes", func(r *Result) *float64 { return &r.QueueBytes }},
 	{"retransmit_ratio", func(r *Result) *float64 { return &r.RetransmitRatio }},
 }
@@ -167,6 +176,9 @@ func median(results []*Result) *Result {
 	if m.CostUS != nil {
 		m.CostUS = new(float64)
 	}
+	if m.FirstRatio != nil {
+		m.FirstRatio = new(float64)
+	}
 	for _, f := range figures {
 		var values []float64
 		for _, r := range results {
@@ -180,6 +192,14 @@ func median(results []*Result) *Result {
 		}
 	}
 	m.judge()
+	for i := range m.Aims {
+		a := &m.Aims[i]
+		for _, r := range results {
+			if v := r.figureNamed(a.Figure); v != nil && (*v < a.Worst) == (a.AtLeast > 0) {
+				a.Worst = *v
+			}
+		}
+	}
 	return &m
 }
 
@@ -191,6 +211,10 @@ type Aim struct {
 	AtLeast float64 `json:"at_least,omitempty"`
 	// Below is the exclusive upper bound. Zero means none.
 	Below float64 `json:"below,omitempty"`
+	// Got is the value.
+	Got float64 `json:"got"`
+	// Worst is the value of the worst seed.
+	Worst float64 `json:"worst"`
 	// Reached is set when the value is within the bounds.
 	Reached bool `json:"reached"`
 }
@@ -209,7 +233,10 @@ func (r *Result) judge() {
 	for i := range r.Aims {
 		a := &r.Aims[i]
 		v := r.figureNamed(a.Figure)
-		a.Reached = v != nil && *v >= a.AtLeast && (a.Below == 0 || *v < a.Below)
+		if v != nil {
+			a.Got, a.Worst = *v, *v
+		}
+		a.Reached = v != nil && a.Got >= a.AtLeast && (a.Below == 0 || a.Got < a.Below)
 	}
 }
 

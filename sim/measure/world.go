@@ -138,10 +138,22 @@ func (h *host) step() {
 
 // run lets time pass until every flow with an end is done, and checks the bytes of all flows.
 func (w *world) run() error {
+	return w.runUntil(w.done)
+}
+
+// runFor lets time pass, and checks the bytes of all flows.
+func (w *world) runFor(d time.Duration) error {
+	end := w.now + int64(d)
+	w.at(time.Duration(end), func() error { return nil })
+	return w.runUntil(func() bool { return w.now >= end })
+}
+
+// runUntil lets time pass until over returns true, and checks the bytes of all flows.
+func (w *world) runUntil(over func() bool) error {
 	for _, f := range w.flows {
 		f.startAt = w.now + int64(f.cfg.Start)
 	}
-	if err := w.until(w.done); err != nil {
+	if err := w.until(over); err != nil {
 		return err
 	}
 	for _, f := range w.flows {

@@ -1,0 +1,203 @@
+package core
+
+import (
+	"testing"
+)
+
+// course is cruises that share a link: a queue without end, and a delay. Chunks are not lost unless lose says so.
+type course struct {
+	t     *testing.T
+	now   int64
+	delay int64   // round trip time of the empty link
+	rate  float64 // bytes per nanosecond
+	free  int64   // when the link has sent everything that waits
+	ends  []*courseEnd
+	queue []courseChunk // in flight, by the time of the echo
+}
+
+type courseEnd struct {
+	c     *Conn
+	idle  bool
+	bytes int // that have arrived
+}
+
+type courseChunk struct {
+	end          int
+	sentAt, echo int64
+}
+
+const courseChunkBytes = 32 << 10
+
+// newCourse has a link of 100 Gb/s and 20 us.
+func newCourse(t *testing.T, ends int) *course {
+	t.Helper()
+	x := &course{t: t, now: 1, delay: 20_000, rate: 12.5}
+	for range ends {
+		x.join()
+	}
+	return x
+}
+
+func (x *course) join() *courseEnd {
+	x.t.Helper()
+	c, err := New(Config{Adapt: true, WindowBytes: 64 << 20, PeerCredit: 1 << 12})
+	if err != nil {
+		x.t.Fatalf("New = %v, want none", err)
+	}
+	e := &courseEnd{c: c}
+	x.ends = append(x.ends, e)
+	return e
+}
+
+// run lets time pass until all flights have been taken at the time end.
+func (x *course) run(end int64) {
+	for x.now < end {
+		for i, e := range x.ends {
+			a := &e.c.cruise
+			e.c.now = x.now
+			for !e.idle && (e.c.flyingBytes == 0 || a.allows(courseChunkBytes)) {
+				e.c.flyingBytes += courseChunkBytes
+				a.onSent()
+				x.free = max(x.free, x.now) + int64(courseChunkBytes/x.rate)
+				x.queue = append(x.queue, courseChunk{i, x.now, x.free + x.delay})
+			}
+		}
+		if len(x.queue) == 0 {
+			x.now = end
+			return
+		}
+		k := x.queue[0]
+		x.queue = x.queue[1:]
+		x.now = max(x.now, k.echo)
+		e := x.ends[k.end]
+		e.c.now = x.now
+		e.c.cruise.expire()
+		e.c.flyingBytes -= courseChunkBytes
+		e.bytes += courseChunkBytes
+		e.c.cruise.landed()
+		e.c.rtt.add(x.now-k.sentAt, x.now-k.sentAt)
+		e.c.cruise.onEcho(k.sentAt, x.now-k.sentAt)
+	}
+}
+
+// shares returns what each end gets of the link until a time.
+func (x *course) shares(end int64) (all []float64) {
+	from := x.now
+	for _, e := range x.ends {
+		e.bytes = 0
+	}
+	x.run(end)
+	for _, e := range x.ends {
+		all = append(all, float64(e.bytes)/x.rate/float64(x.now-from))
+	}
+	return all
+}
+
+// waiting returns the bytes that wait for the link.
+func (x *course) waiting() int { return int(float64(max(x.free-x.now, 0)) * x.rate) }
+
+// TestCruiseFillsLink: a connection alone finds the window that keeps the link busy with about its allowance in the
+// queue, and keeps it while every tenth chunk is lost.
+func TestCruiseFillsLink(t *testing.T) {
+	x := newCourse(t, 1)
+	x.run(2_000_000)
+	if got := x.shares(6_000_000)[0]; got < 0.98 {
+		t.Errorf("a share of %.3f of the link, want all of it", got)
+	}
+	a := &x.ends[0].c.cruise
+	if q := x.waiting(); q > 3*a.allowance || a.base < 20_000 || a.base > 24_000 {
+		t.Errorf("%d bytes wait, with a base of %d ns: want at most three allowances of %d, and about 22600", q, a.base, a.allowance)
+	}
+	before := a.window
+	for range 1000 {
+		a.round.losses++
+	}
+	if x.run(8_000_000); a.window < before*9/10 {
+		t.Errorf("the window fell from %d to %d bytes after losses, want no change", before, a.window)
+	}
+}
+
+// TestCruiseNewcomer: connections that join others learn the round trip time of the empty link, so that all get the
+// same.
+func TestCruiseNewcomer(t *testing.T) {
+	x := newCourse(t, 1)
+	for n := 2; n <= 4; n++ {
+		x.run(x.now + 3_000_000)
+		x.join()
+	}
+	x.run(x.now + 3_000_000)
+	for i, share := range x.shares(x.now + 10_000_000) {
+		if base := x.ends[i].c.cruise.base; share < 0.15 || share > 0.4 || base > 30_000 {
+			t.Errorf("connection %d has a share of %.3f and a base of %d ns, want about 0.25 and at most 30000", i, share, base)
+		}
+	}
+}
+
+// TestCruiseMoves: round trips that become ten times as long at once are another route, no queue.
+func TestCruiseMoves(t *testing.T) {
+	x := newCourse(t, 1)
+	x.run(5_000_000)
+	x.delay *= 10
+	x.run(x.now + 4_000_000)
+	if got := x.shares(x.now + 10_000_000)[0]; got < 0.9 {
+		t.Errorf("a share of %.3f of a link with longer round trips, want nearly all of it", got)
+	}
+	x.delay /= 10 // which reorders no echo: the queue is in order
+	x.run(x.now + 4_000_000)
+	x.run(x.now + 10_000_000)
+	if base := x.ends[0].c.cruise.base; base > 30_000 {
+		t.Errorf("a base of %d ns on the short route, want at most 30000", base)
+	}
+}
+
+// TestCruiseIdle: the window of a connection that does not need it does not grow, and the connection does not drain.
+func TestCruiseIdle(t *testing.T) {
+	x := newCourse(t, 1)
+	a := &x.ends[0].c.cruise
+	first := a.window
+	x.ends[0].idle = true
+	for range 1000 {
+		x.ends[0].idle = false
+		a.c.now = x.now
+		a.c.flyingBytes = courseChunkBytes
+		a.onSent()
+		a.c.flyingBytes = 0
+		a.onEcho(x.now, 20_000)
+		x.now += 20_000
+		if a.window != first || a.phase == cruiseDrain {
+			t.Fatalf("a window of %d in phase %d with one chunk at a time, want %d and no drain", a.window, a.phase, first)
+		}
+	}
+}
+
+// TestCruiseDrainEnds: a drain whose chunks are lost ends by its timer, which Deadline reports.
+func TestCruiseDrainEnds(t *testing.T) {
+	x := newCourse(t, 1)
+	x.run(2_000_000)
+	c := x.ends[0].c
+	c.cruise.empty(drainDeep)
+	held := c.cruise.drain.hold
+	at := c.Deadline()
+	if held > courseChunkBytes || at > x.now+200_000 {
+		t.Fatalf("a drain holds %d bytes and has a timer at %d, want a chunk, and within some round trips of %d", held, at, x.now)
+	}
+	base := c.cruise.base
+	if c.Step(at, &Event{Kind: EvTick}); c.cruise.phase == cruiseDrain || c.cruise.base != base || c.cruise.window < 4*courseChunkBytes {
+		t.Errorf("phase %d, base %d and window %d after a drain without samples, want its end and a base of %d", c.cruise.phase, c.cruise.base, c.cruise.window, base)
+	}
+}
+
+// TestCruiseTimeout: a timeout starts again with a small window, but not before the peer has ever answered.
+func TestCruiseTimeout(t *testing.T) {
+	x := newCourse(t, 1)
+	a := &x.ends[0].c.cruise
+	first := a.window
+	if a.onTimeout(); a.window != first {
+		t.Errorf("a window of %d after a timeout before any answer, want %d", a.window, first)
+	}
+	x.run(2_000_000)
+	a.set(4 << 20)
+	if a.onTimeout(); a.window != first || a.phase != cruiseStart {
+		t.Errorf("a window of %d in phase %d after a timeout, want %d and a start", a.window, a.phase, first)
+	}
+}

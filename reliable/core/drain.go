@@ -1,0 +1,153 @@
+package core
+
+// drain is how a cruise finds base. base is only seen while the queue is empty. A drain holds the bytes in flight
+// down until a chunk has measured the network in this state, first at half of what the link holds. If that does
+// not show base, others fill the queue: the connection falls back to one chunk. A newcomer measures the queue of
+// others as its base. Its start lengthens their queue suddenly, which makes them drain too, so that all see the
+// same base.
+type drain struct {
+	hold   int   // the limit of the bytes in flight
+	deep   bool  // reports that hold is a chunk
+	fromAt int64 // samples of chunks sent from then on count; never while more than hold is in flight
+	until  int64 // when it ends at the latest, or never
+	least  int64 // its least sample, 0 without samples
+	last   int64 // its last sample; the least round trip time of the round before the first one
+	was    int   // the bytes in flight before that
+	stood  int64 // the least round trip time before that
+
+	seenAt  int64 // when base was last seen
+	endedAt int64 // when the last drain ended
+	spike   bool  // reports that a sudden queue calls for a drain
+	again   bool  // reports that the last drain has not found base
+	moved   int64 // the round trip time before it grew at once, as by another route, or 0
+}
+
+// drainKind is a kind of drain.
+type drainKind uint8
+
+const (
+	drainNot drainKind = iota
+	drainShallow
+	drainDeep
+)
+
+const (
+	// drainPeriod is the least time after which a connection that has not seen base drains, in nanoseconds. It
+	// is doubled until it is at least drainTrips round trips, so that connections with similar round trips stay in
+	// step once they have seen an empty queue together.
+	drainPeriod, drainTrips = 5_000_000, 80
+	// drainRest is the least number of round trips between a drain and one that an event calls for.
+	drainRest = 16
+	// cruiseJoin is the least number of round trips between a drain and one that joins others.
+	cruiseJoin = 8
+)
+
+// calls returns the kind of drain that is due.
+func (a *cruise) calls() drainKind {
+	d, now := &a.drain, a.c.now
+	period := int64(drainPeriod)
+	for period < drainTrips*a.base {
+		period *= 2
+	}
+	rested := now-d.endedAt >= drainRest*a.base
+	switch {
+	case d.moved != 0:
+		return drainDeep
+	case now-d.seenAt >= period, rested && (d.spike || d.again):
+		return drainShallow
+	}
+	return drainNot
+}
+
+// empty begins a drain.
+func (a *cruise) empty(kind drainKind) {
+	d, c := &a.drain, a.c
+	a.phase = cruiseDrain
+	d.was, d.stood = min(a.before.peak, a.window), max(a.round.least, 1)
+	if a.before.peak == 0 {
+		d.was = min(a.round.peak, a.window)
+	}
+	d.least, d.last = 0, d.stood
+	d.hold = max(scale(d.was, a.base, d.stood)/2, int(c.cfg.ChunkBytes))
+	d.deep = kind == drainDeep
+	if d.deep {
+		d.hold = int(c.cfg.ChunkBytes)
+	}
+	d.wait(a)
+}
+
+// wait begins to wait for the sample of a chunk sent with no more than hold in flight.
+func (d *drain) wait(a *cruise) {
+	d.fromAt = never
+	d.until = a.c.now + 2*max(a.c.rtt.mean, d.stood) + 2*d.stood
+	a.landed()
+}
+
+// landed takes note of the bytes in flight after an arrival or a loss.
+func (a *cruise) landed() {
+	if d := &a.drain; a.phase == cruiseDrain && d.fromAt == never && a.c.flyingBytes <= d.hold {
+		d.fromAt = a.c.now
+	}
+}
+
+// onDrained takes a sample during a drain.
+func (a *cruise) onDrained(sentAt, sample int64) {
+	d := &a.drain
+	if sentAt < d.fromAt {
+		return
+	}
+	if d.least == 0 || sample < d.least {
+		d.least = sample
+	}
+	near := 4*sample <= 5*a.base
+	if !d.deep {
+		if near && 100*sample >= 97*a.base {
+			a.base = min(sample, a.base+a.base/20)
+			a.refill(cruiseSteady)
+			return
+		}
+		d.deep, d.hold = true, int(a.c.cfg.ChunkBytes)
+		d.wait(a)
+		return
+	}
+	falls := 100*sample < 97*d.last
+	d.last = sample
+	if falls && !near { // others drain too
+		d.until = a.c.now + 2*max(a.c.rtt.mean, sample) + 2*sample
+		return
+	}
+	a.found()
+}
+
+// found ends a deep drain.
+func (a *cruise) found() {
+	d, old := &a.drain, a.base
+	next, again := cruiseSteady, 4*d.last > 5*old
+	if d.least > 0 {
+		if a.base = min(d.least, old+old/2); d.moved != 0 && 100*d.least > 97*d.stood {
+			// The own bytes do not matter. Half of the rate from before is a good start.
+			a.base, d.stood, again = d.least, 2*d.moved, false
+		}
+	}
+	if 4*a.base > 5*old {
+		next = cruiseStart
+	}
+	a.refill(next)
+	d.again = again
+}
+
+// refill ends a drain and begins another phase.
+func (a *cruise) refill(p cruisePhase) {
+	d := &a.drain
+	a.set(scale(d.was, a.base, d.stood) + a.allowance)
+	d.seenAt, d.endedAt, d.until = a.c.now, a.c.now, never
+	d.spike, d.again, d.moved = false, false, 0
+	a.begin(p)
+}
+
+// expire ends a drain that has taken too long.
+func (a *cruise) expire() {
+	if a.c.now >= a.drain.until {
+		a.found()
+	}
+}
