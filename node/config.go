@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -27,24 +26,12 @@ type Config struct {
 	Auth bootstrap.Config
 	// Listen is the address peers dial: "host:port", or ":port" for all addresses. If it is empty, the Node only dials.
 	Listen string
-	// Open opens the NICs, for example peer.OpenDevices or peer.OpenSoftNICs. The Node closes them. Nil opens all real NICs or, if that
-	// fails, a software NIC on the host in Listen. If Listen does not contain an IP address, the software NIC uses the host's first global
-	// address, or 127.0.0.1.
+	// Open opens the NICs instead of Fabric, for example on a memory link. The Node closes them.
 	Open func() (peer.NICs, error)
-	// Link selects shared memory or UDP between processes of one user on one host if all NICs are UDP software NICs, see peer.Link. With
-	// shared memory, the NICs execute WRITEs and READs in the peer's memory and send the rest as packets; the peer must allow it too. Empty
-	// means LinkAuto, or LinkUDP if Open is set.
-	Link peer.Link
-	// PeerNetworks are additional networks allowed for peers' NIC addresses, see peer.Config.
-	PeerNetworks []netip.Prefix
-	// Unsealed disables packet encryption between software NICs. Both sides must set it to the same value.
-	Unsealed bool
-	// RequireSealed refuses sessions whose packets would not be encrypted: over plain text, or with a NIC that cannot seal. The peer receives no
-	// key.
-	RequireSealed bool
-	// Lanes is the number of queue pairs per session, at most MaxLanes. Zero means one per rail, at least 2. Raise it if a few peers must
-	// saturate fast NICs.
-	Lanes int
+	// Fabric describes the NICs and the way sessions use them. Its Provider defaults to peer.ProviderAuto: all real NICs or, if none has an
+	// active port, a software NIC. With shared memory, the NICs execute WRITEs and READs in the peer's memory and send the rest as packets;
+	// the peer must allow it too. Lanes is at most MaxLanes; raise it if a few peers must saturate fast NICs.
+	peer.Fabric
 	// Shards is the number of goroutines that can drive sessions concurrently, at most 64. Zero means a quarter of GOMAXPROCS, at least 1
 	// and at most 8. It applies to the default realm; other realms start with one shard. Shards are added when the completion queues of
 	// existing ones are full.
@@ -85,7 +72,7 @@ const (
 	maxIncarnate  = 1<<53 - 1
 )
 
-// MaxLanes is the maximum of Config.Lanes.
+// MaxLanes is the maximum of Config.Fabric.Lanes on a Node.
 const MaxLanes = 256
 
 // withDefaults returns c with defaults applied, or an error if it is invalid.
@@ -98,22 +85,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Link == "" && c.Open != nil {
-		c.Link = peer.LinkUDP
-	}
-	c.Link = cmp.Or(c.Link, peer.LinkAuto)
-	if c.Open == nil {
-		c.Open = func() (peer.NICs, error) { return openAny(c.Listen) }
-	}
-	switch {
+	c.Link = c.EffectiveLink(c.Open != nil)
+	switch err := c.CheckFabric(); {
+	case err != nil:
+		return c, err
 	case c.Auth.Authorize != nil:
 		return c, verbs.Invalidf("Config.Auth.Authorize is set: use Config.Authorize")
-	case c.Link != peer.LinkAuto && c.Link != peer.LinkShm && c.Link != peer.LinkUDP:
-		return c, verbs.Invalidf("Config.Link is %q: want auto, shm or udp", c.Link)
-	case c.Unsealed && c.RequireSealed:
-		return c, verbs.Invalidf("Config.Unsealed and Config.RequireSealed are both set: want one of them")
-	case c.Lanes < 0 || c.Lanes > MaxLanes:
-		return c, verbs.Invalidf("Config.Lanes is %d: want at most %d", c.Lanes, MaxLanes)
+	case c.Lanes > MaxLanes:
+		return c, &peer.FabricError{Field: "Lanes", Problem: fmt.Sprintf("a Node has at most %d; use 1 to %d", MaxLanes, MaxLanes)}
 	case c.Shards < 0 || c.Shards > maxShards:
 		return c, verbs.Invalidf("Config.Shards is %d: want at most %d", c.Shards, maxShards)
 	case c.Window < minWindow || c.Window > maxWindow:
@@ -122,17 +101,21 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// openAny opens all real NICs or, if that fails, a software NIC on the host in listen.
-func openAny(listen string) (peer.NICs, error) {
-	nics, err := peer.OpenDevices("")()
-	if err == nil {
-		return nics, nil
+// openNICs opens the NICs.
+func (c *Config) openNICs() (peer.NICs, error) {
+	if c.Open != nil {
+		return c.OpenWith(c.Open)
 	}
-	addr, addrErr := softAddr(listen)
-	if addrErr != nil {
-		return nics, errors.Join(err, addrErr)
+	local := c.Local
+	if !local.IsValid() && len(c.Addrs) == 0 {
+		var err error
+		if local, err = softAddr(c.Listen); err != nil {
+			return peer.NICs{}, err
+		}
 	}
-	return peer.OpenSoftNICs(addr)()
+	f := c.Fabric
+	f.Provider = cmp.Or(f.Provider, peer.ProviderAuto)
+	return f.OpenNICs(local)
 }
 
 // softAddr returns a software NIC's address: the IP address in listen, or the host's first global address.

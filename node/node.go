@@ -103,7 +103,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 
 // open opens the NICs, creates the default realm and starts listening.
 func (n *Node) open(ctx context.Context) error {
-	nics, err := n.cfg.Open()
+	nics, err := n.cfg.openNICs()
 	if err != nil {
 		return fmt.Errorf("open NICs: %w", err)
 	}

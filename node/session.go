@@ -286,7 +286,7 @@ func (s *session) finish(cause error) {
 // peerConfig returns the configuration of VirtualQPs with a Peer.
 func (n *Node) peerConfig(p *Peer) ibpeer.Config {
 	return ibpeer.Config{
-		SharedCQ: p.shard.on, Link: n.cfg.Link, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, RequireSealed: n.cfg.RequireSealed, Timeout: joinTime,
+		SharedCQ: p.shard.on, Fabric: n.cfg.Opened(), Timeout: joinTime,
 		Schemes: []ibverbx.Scheme{ibverbx.Tally},
 		QP: ibverbx.Config{
 			Lanes: p.realm.lanes, SendDepth: sendDepth, RecvDepth: recvDepth, LaneDepth: laneDepth, NotifyDepth: notifyDepth,

@@ -149,7 +149,7 @@ func TestSharedMemoryRefused(t *testing.T) {
 	if err := <-ended; !errors.Is(err, peer.ErrMismatch) {
 		t.Errorf("Peer: got %v, want %v", err, peer.ErrMismatch)
 	}
-	if _, err := New(soon(t), Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Link: "tcp"}); !errors.Is(err, verbs.ErrInvalid) {
+	if _, err := New(soon(t), Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Fabric: peer.Fabric{Link: "tcp"}}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("New with Link tcp: got %v, want %v", err, verbs.ErrInvalid)
 	}
 }
@@ -258,7 +258,7 @@ func TestRequireSealed(t *testing.T) {
 	if !there.Stats().Agreed.Sealed {
 		t.Error("the session of a Node that requires sealed packets is not sealed")
 	}
-	if _, err := New(soon(t), Config{RequireSealed: true, Unsealed: true, Open: a.node.cfg.Open}); !errors.Is(err, verbs.ErrInvalid) {
+	if _, err := New(soon(t), Config{Fabric: peer.Fabric{RequireSealed: true, Unsealed: true}, Open: a.node.cfg.Open}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("New with Unsealed and RequireSealed: got %v, want %v", err, verbs.ErrInvalid)
 	}
 }

@@ -63,7 +63,7 @@ func TestCardAddresses(t *testing.T) {
 
 // TestVicinity: the allowed addresses derive from the connection, this host, the Config and the certificate.
 func TestVicinity(t *testing.T) {
-	c := Config{PeerNetworks: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+	c := Config{Fabric: Fabric{PeerNetworks: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}}
 	v, err := c.vicinity(bootstrap.Peer{
 		Addr:        &net.TCPAddr{IP: net.ParseIP("203.0.113.5"), Port: 1},
 		Certificate: &x509.Certificate{IPAddresses: []net.IP{net.ParseIP("203.0.113.99")}},

@@ -1,8 +1,8 @@
 package peer
 
 import (
+	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -20,14 +20,12 @@ type Config struct {
 	// Rails are open NICs. The caller keeps ownership; they must outlive the Session. All Sessions of a Listener share them. Otherwise,
 	// with failover, a NIC's events belong to one Session at a time, unless SharedCQ is set.
 	Rails []ibverbx.RailConfig
-	// Open opens the NICs if Rails is empty; the Session closes them. OpenSoftNICs and OpenDevices return such functions. Nil opens a
-	// software NIC on the connection's local address.
+	// Open opens the NICs if Rails is empty; the Session closes them. OpenSoftNICs and OpenDevices return such functions. Nil opens the NICs
+	// described by Fabric.
 	Open func() (NICs, error)
-	// Link selects shared memory or UDP if all rails are UDP software NICs. Shared memory replaces the rails one by one or, with SharedCQ,
-	// is used beside them. Empty means LinkAuto for a NIC opened by default, and LinkUDP with Rails, Open or SharedCQ.
-	Link Link
-	// Path applies to every rail with a zero Path: quality of service, retries and table indexes of this side. The peer configures its own.
-	Path verbs.PathConfig
+	// Fabric describes the NICs and the way Sessions use them. With Rails, Open or SharedCQ it must not select NICs
+	// (Fabric.Opened).
+	Fabric
 
 	// SharedCQ puts the Session on an existing VirtualCQ and its Rails, shared with other Sessions. SharedCQ must call step with the
 	// VirtualCQ while no other goroutine uses it, for example with a mutex held, and return the error of step. Connecting takes several
@@ -39,10 +37,6 @@ type Config struct {
 	// OnServiceMessage receives messages of kind bootstrap.KindService that arrive while the Session is being established, in order, on the
 	// connecting goroutine. If it is nil, such a message is a protocol error.
 	OnServiceMessage func(body []byte)
-
-	// PeerNetworks are additional networks allowed for the peer's NICs; routed fabrics need them. By default a NIC must be on one of this
-	// host's networks, have the peer's connection address, or be listed in its certificate.
-	PeerNetworks []netip.Prefix
 
 	// Regions is the memory exposed to the peer, at most 1024 regions.
 	Regions []RegionConfig
@@ -62,14 +56,6 @@ type Config struct {
 	Minimum Limits
 	// NoFailover disables the control channel, so the loss of a lane fails the VirtualQP. Setting it on one side suffices.
 	NoFailover bool
-
-	// Unsealed disables sealing, the encryption and authentication of packets (docs/wire.md). On-path attackers can then read and modify
-	// all data and abort the session. Both sides must set it to the same value. By default, packets are sealed if the connection uses TLS
-	// and all NICs on both sides support it; only software NICs over UDP do (Agreement.Sealed).
-	Unsealed bool
-	// RequireSealed makes an unsealed Session fail with a MismatchError before any key is sent: over plain text, or with a NIC that cannot
-	// seal. Shared memory is accepted without SharedCQ, because it then does not use packets.
-	RequireSealed bool
 
 	// CQ configures the VirtualCQ. Zero means a sufficient depth and a Waker.
 	CQ ibverbx.CQConfig
@@ -134,6 +120,8 @@ func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
+	c.Link = c.EffectiveLink(len(c.Rails) > 0 || c.Open != nil || c.SharedCQ != nil)
+	c.QP.Lanes = cmp.Or(c.QP.Lanes, c.Lanes)
 	if len(c.Schemes) == 0 {
 		c.Schemes = []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}
 	}
@@ -142,23 +130,25 @@ func (c Config) withDefaults() Config {
 
 // validate checks everything that does not depend on the peer.
 func (c *Config) validate() error {
+	err := c.CheckFabric()
+	if err == nil && (len(c.Rails) > 0 || c.Open != nil || c.SharedCQ != nil) {
+		err = c.checkOpened("Config")
+	}
 	switch {
-	case c.Link != "" && c.Link != LinkAuto && c.Link != LinkShm && c.Link != LinkUDP:
-		return verbs.Invalidf("Config.Link is %q: want auto, shm or udp", c.Link)
+	case err != nil:
+		return err
 	case c.QP.Control != nil:
 		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
 	case c.QP.Scheme != 0:
 		return verbs.Invalidf("Config.QP.Scheme is %s: use Config.Schemes instead", c.QP.Scheme)
-	case c.Unsealed && c.RequireSealed:
-		return verbs.Invalidf("Config.Unsealed and Config.RequireSealed are both set: want one of them")
 	case c.NoFailover && (c.QP.Deadline != 0 || c.QP.KeepAtomics):
 		return verbs.Invalidf("Config.QP.Deadline or Config.QP.KeepAtomics is set: they need failover, and Config.NoFailover is set")
 	case c.QP.CxxPeer:
 		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
-	case slices.ContainsFunc(c.PeerNetworks, func(p netip.Prefix) bool { return !p.IsValid() }):
-		return verbs.Invalidf("Config.PeerNetworks has %v: want valid prefixes", c.PeerNetworks)
 	case c.SharedCQ != nil && (len(c.Rails) > 0 || c.Open != nil || c.Path != (verbs.PathConfig{}) || c.CQ != (ibverbx.CQConfig{})):
 		return verbs.Invalidf("Config.SharedCQ is set, and Rails, Open, Path or CQ: the VirtualCQ of SharedCQ has NICs already")
+	case (len(c.Rails) > 0 || c.SharedCQ != nil) && c.Transport == TransportUC:
+		return verbs.Invalidf("Config.Transport is %s: the NICs are open; wrap them with reliable.Wrap, or use Config.Open", c.Transport)
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:

@@ -1,13 +1,12 @@
 package peer
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"net"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -229,31 +228,29 @@ func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
 	if c.base != nil {
 		return c.base.Configs(), nil
 	}
-	rails := c.Rails
-	if len(rails) == 0 {
-		open := c.Open
-		if open == nil {
-			open = func() (NICs, error) { return openOn(s.Conn.LocalAddr()) }
-		}
-		nics, err := open()
-		if err != nil {
-			return nil, err
-		}
-		if nics.Close != nil {
-			s.closers.Add(nics.Close)
-		}
-		rails = nics.Rails
+	if len(c.Rails) > 0 {
+		return c.paths(c.Rails)
 	}
-	return c.withPath(rails), nil
+	nics, err := c.openNICs(s.Conn.LocalAddr())
+	if err != nil {
+		return nil, err
+	}
+	if nics.Close != nil {
+		s.closers.Add(nics.Close)
+	}
+	return nics.Rails, nil
 }
 
-// withPath returns rails with Config.Path for those without their own.
-func (c *Config) withPath(rails []ibverbx.RailConfig) []ibverbx.RailConfig {
-	rails = slices.Clone(rails)
-	for i := range rails {
-		rails[i].Path = cmp.Or(rails[i].Path, c.Path)
+// openNICs opens the NICs of a Config without Rails. local is the connection's local address.
+func (c *Config) openNICs(local net.Addr) (NICs, error) {
+	if c.Open != nil {
+		return c.OpenWith(c.Open)
 	}
-	return rails
+	addr, err := localAddr(local)
+	if err != nil {
+		return NICs{}, err
+	}
+	return c.OpenNICs(addr)
 }
 
 func (s *Session) sendOffer(ctx context.Context, mine *Offer) error {

@@ -108,9 +108,6 @@ type meeting struct {
 // meet starts the handshake. theirs is the dialer's offer, nil on the dialer.
 func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfig, theirs *Offer) *meeting {
 	m := &meeting{mine: OfferLink{Want: c.Link, Beside: s.shared}}
-	if c.Link == "" && len(c.Rails) == 0 && c.Open == nil && !s.shared {
-		m.mine.Want = LinkAuto
-	}
 	s.closers.Add(m.close)
 	err := s.shareable(c, &m.mine, rails)
 	switch {

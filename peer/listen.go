@@ -45,7 +45,11 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
 	if len(cfg.Rails) > 0 {
-		base, err := ibverbx.NewRails(cfg.withPath(cfg.Rails)...)
+		rails, err := cfg.paths(cfg.Rails)
+		var base *ibverbx.Rails
+		if err == nil {
+			base, err = ibverbx.NewRails(rails...)
+		}
 		if err != nil {
 			return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 		}

@@ -1,33 +1,34 @@
-// Package settings defines the operator's settings for a fabric: quality of service, addresses, retries, and the transport of package
-// reliable. Each setting has a name, which is also its flag in the ibverbx tool, and an environment variable. The packages of this module
-// never read the environment themselves. A program that supports the variables calls ReadEnv:
+// Package settings defines the operator's settings: the NICs and their rails, quality of service, addresses, retries, and the transport. Each
+// setting has a name, which is also its flag in the ibverbx tool, and an environment variable, and fills a field of peer.Fabric, which
+// peer.Config and node.Config contain. The packages of this module never read the environment themselves. A program that supports the
+// variables calls ReadEnv:
 //
 //	var s settings.Settings
 //	err := s.ReadEnv(os.LookupEnv)
-//	err = s.Apply(rails) // before ibverbx.NewRails
+//	n, err := node.New(ctx, node.Config{Auth: auth, Fabric: s.Fabric})
+//	err = s.Explain(err) // names the variable of a wrong value
 //
 // Settings are not safe for concurrent use.
 package settings
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"ibverbx"
-	"ibverbx/reliable"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
 // Settings holds the operator's values. The zero value leaves every setting at its default.
 type Settings struct {
-	// Path applies to every rail, except its GIDIndex: see Settings.GIDIndex.
-	Path verbs.PathConfig
-	// GIDIndex holds GID table indexes: one per rail, or one for all rails. If it is empty, the provider chooses.
-	GIDIndex []int
-	// Reliable is the configuration for reliable.Wrap.
-	Reliable reliable.Config
+	// Fabric holds the values, except Capture: see Settings.Captures.
+	peer.Fabric
+	// Captures names the files for Fabric.Capture. The program opens them with peer.NewCapture.
+	Captures peer.CaptureConfig
 	// Origins lists the values set, in the order of All.
 	Origins []Origin
 }
@@ -42,19 +43,33 @@ type Origin struct {
 	From string `json:"from"`
 }
 
-// Set parses value and sets the setting with that name; a later call overrides an earlier one. from is the flag or variable, for error
-// messages. Set returns a *ValueError for an illegal value, and verbs.ErrInvalid for an unknown name.
+// Set parses value and sets the setting with that name; a later call overrides an earlier one. Values of a Setting with Join accumulate if
+// from is the same. from is the flag or variable, for error messages. Set returns a *ValueError for an illegal value, and verbs.ErrInvalid for
+// an unknown name.
 func (s *Settings) Set(name, value, from string) error {
 	i := order(name)
 	if i < 0 {
 		return verbs.Invalidf("there is no setting %q", name)
 	}
-	if !table[i].set(s, strings.TrimSpace(value)) {
-		return &ValueError{From: from, Value: value, Want: table[i].Range}
+	row := &table[i]
+	set := Origin{Name: name, Value: value, From: from}
+	if old := s.origin(name); old != nil && old.From == from && row.Join != "" {
+		set.Value = old.Value + row.Join + value
+	}
+	if why, ok := row.set(s, strings.TrimSpace(set.Value)); !ok {
+		return &ValueError{From: from, Value: value, Want: cmp.Or(why, row.Range)}
 	}
 	s.Origins = slices.DeleteFunc(s.Origins, func(g Origin) bool { return g.Name == name })
-	s.Origins = append(s.Origins, Origin{Name: name, Value: value, From: from})
+	s.Origins = append(s.Origins, set)
 	slices.SortFunc(s.Origins, func(a, b Origin) int { return cmp.Compare(order(a.Name), order(b.Name)) })
+	return nil
+}
+
+// origin returns the Origin of a setting, or nil if it is not set.
+func (s *Settings) origin(name string) *Origin {
+	if i := slices.IndexFunc(s.Origins, func(g Origin) bool { return g.Name == name }); i >= 0 {
+		return &s.Origins[i]
+	}
 	return nil
 }
 
@@ -69,7 +84,7 @@ type ValueError struct {
 	From string
 	// Value is the rejected text.
 	Value string
-	// Want is Setting.Range.
+	// Want is Setting.Range, or what is wrong with the value.
 	Want string
 }
 
@@ -88,7 +103,7 @@ func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
 	}
 	for _, row := range table {
 		value, ok := lookup(row.Env)
-		if !ok || value == "" || slices.ContainsFunc(s.Origins, func(g Origin) bool { return g.Name == row.Name }) {
+		if !ok || value == "" || s.origin(row.Name) != nil {
 			continue
 		}
 		if err := s.Set(row.Name, value, row.Env); err != nil {
@@ -98,36 +113,66 @@ func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
 	return nil
 }
 
-// Apply sets the Path of open rails. It returns verbs.ErrInvalid if GIDIndex has several values but fewer than rails, and an error that
-// names the flag or variable if a port lacks the selected table entry.
+// Apply sets the Path of open rails, for programs that open NICs without package peer. It returns an error that names the flag or variable if
+// a port lacks the selected table entry, or if GIDIndex has several values but fewer than rails.
 func (s *Settings) Apply(rails []ibverbx.RailConfig) error {
-	if n := len(s.GIDIndex); n > 1 && n < len(rails) {
-		return fmt.Errorf("%s has rows for %d rails, and there are %d: %w", s.from("gid-index"), n, len(rails), verbs.ErrInvalid)
-	}
+	f := s.Fabric
+	f.Transport = ""
 	for i := range rails {
-		r := &rails[i]
-		r.Path = s.Path
-		if n := len(s.GIDIndex); n > 0 {
-			r.Path.GIDIndex = cmp.Or(s.GIDIndex[min(i, n-1)], verbs.ExplicitZero)
-		}
-		port, err := r.Context.QueryPort(int(max(r.Port, 1)))
-		if err != nil {
-			return err
-		}
-		if _, err := r.Path.Check(&port, r.GID); err != nil {
-			return fmt.Errorf("%s: rail %d (%s): %w", s.from("gid-index", "pkey-index"), i, r.Context.Device().Name(), err)
-		}
+		rails[i].Path = verbs.PathConfig{}
 	}
-	return nil
+	n := peer.NICs{Rails: rails}
+	err := f.Prepare(&n)
+	copy(rails, n.Rails)
+	return s.Explain(err)
 }
 
-// from lists the origins of the given settings. Others cannot be valid for one port and invalid for another.
-func (s *Settings) from(names ...string) string {
+// Check returns an error that names the flags or variables if settings contradict each other.
+func (s *Settings) Check() error {
+	f := s.Fabric
+	if s.Captures.Plain+s.Captures.Wire != "" {
+		f.Capture = &peer.Capture{}
+	} else if s.Captures.SnapLen != 0 {
+		return s.Explain(&peer.FabricError{Field: "Captures.SnapLen", Problem: "it needs a file for packets; add --pcap or --pcap-wire"})
+	}
+	return s.Explain(f.CheckFabric())
+}
+
+// Explain replaces the field names of a *peer.FabricError by flags or variables. It returns other errors unchanged.
+func (s *Settings) Explain(err error) error {
+	var wrong *peer.FabricError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	text := s.from(wrong.Field)
+	if with := s.from(wrong.With); text != "" && with != "" {
+		text += " with " + with
+	}
+	if text == "" {
+		return err
+	}
+	return &explained{text + ": " + wrong.Problem, err}
+}
+
+// explained is an error with another text.
+type explained struct {
+	text  string
+	cause error
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.cause }
+
+// from lists the origins of a field's settings, or the flag of an unset one. Capture is the one of Captures.
+func (s *Settings) from(field string) string {
 	var list []string
 	for _, g := range s.Origins {
-		if slices.Contains(names, g.Name) {
-			list = append(list, g.From+" "+g.Value)
+		if of := table[order(g.Name)].Field; of == field || field == "Capture" && strings.HasPrefix(of, "Captures.") {
+			list = append(list, strings.TrimSpace(g.From+" "+g.Value))
 		}
+	}
+	if i := slices.IndexFunc(table, func(row Setting) bool { return row.Field == field }); len(list) == 0 && i >= 0 {
+		return "--" + table[i].Name
 	}
 	return strings.Join(list, ", ")
 }

@@ -3,6 +3,8 @@ package settings_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/rig"
+	"ibverbx/peer"
 	"ibverbx/settings"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -56,6 +59,9 @@ func TestReadEnv(t *testing.T) {
 		"IBVERBX_ACK_TIMEOUT": "0", "IBVERBX_RETRY": "0", "IBVERBX_RNR_RETRY": "0", "IBVERBX_RNR_TIMER": "0",
 		"IBVERBX_UC_PATHS": "4", "IBVERBX_UC_WINDOW": "65536", "IBVERBX_UC_GIVE_UP": "2s",
 		"IBVERBX_SEED": "x", "OTHER": "y",
+		"IBVERBX_PROVIDER": "softnic", "IBVERBX_DEVICES": "mlx5_0:1", "IBVERBX_ADDR": "10.0.0.1, ::1", "IBVERBX_RAILS": "3", "IBVERBX_LANES": "5",
+		"IBVERBX_LINK": "UDP", "IBVERBX_TRANSPORT": "uc", "IBVERBX_PEER_NETWORK": "10.1.0.0/16", "IBVERBX_UNSEALED": "1",
+		"IBVERBX_REQUIRE_SEALED": "true", "IBVERBX_IMPAIR": "loss=1%;rail=1,delay=1ms", "IBVERBX_PCAP": "a", "IBVERBX_PCAP_WIRE": "b", "IBVERBX_SNAPLEN": "96",
 	})))
 	want := verbs.PathConfig{TrafficClass: 104, SL: 3, PKeyIndex: 7, HopLimit: 9, AckTimeout: -1, RetryCount: -1, RNRRetry: -1, MinRNRTimer: -1}
 	if s.Path != want || fmt.Sprint(s.GIDIndex) != "[3 0]" {
@@ -65,8 +71,82 @@ func TestReadEnv(t *testing.T) {
 	if r.Paths != 4 || r.WindowBytes != 65536 || r.GiveUp != int64(2*time.Second) {
 		t.Errorf("the configuration of reliable is %+v", r)
 	}
-	if len(s.Origins) != len(settings.All()) || s.Origins[0] != (settings.Origin{Name: "tclass", Value: "0x68", From: "IBVERBX_TCLASS"}) {
+	f := peer.Fabric{
+		Provider: peer.ProviderSoftNIC, Devices: "mlx5_0:1", Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.IPv6Loopback()}, RailCount: 3, Lanes: 5,
+		Link: peer.LinkUDP, Transport: peer.TransportUC, Reliable: *r, Path: want, GIDIndex: s.GIDIndex, PeerNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
+		Unsealed: true, RequireSealed: true, Impair: []peer.Impair{{Rail: -1, Loss: 0.01}, {Rail: 1, Delay: time.Millisecond}},
+	}
+	if !reflect.DeepEqual(s.Fabric, f) || s.Captures != (peer.CaptureConfig{Plain: "a", Wire: "b", SnapLen: 96}) {
+		t.Errorf("the Fabric is %+v with %+v, want %+v", s.Fabric, s.Captures, f)
+	}
+	if len(s.Origins) != len(settings.All()) || s.Origins[0] != (settings.Origin{Name: "provider", Value: "softnic", From: "IBVERBX_PROVIDER"}) {
 		t.Errorf("given %+v, want every setting, in order", s.Origins)
+	}
+}
+
+// TestEveryField: every field of Fabric, and every path setting, has a setting, except the fields that a program
+// sets. A new field needs a new setting.
+func TestEveryField(t *testing.T) {
+	named := map[string]bool{"Local": true, "Capture": true, "Path.Seal": true, "Path.GIDIndex": true} // GIDIndex is the list
+	for _, s := range settings.All() {
+		named[s.Field] = true
+		if _, ok := reflect.TypeFor[settings.Settings]().FieldByName(strings.Split(s.Field, ".")[0]); !ok {
+			t.Errorf("setting %s fills %s: there is no such field", s.Name, s.Field)
+		}
+	}
+	for _, of := range []struct {
+		prefix string
+		fields []reflect.StructField
+	}{
+		{"", reflect.VisibleFields(reflect.TypeFor[peer.Fabric]())},
+		{"Path.", reflect.VisibleFields(reflect.TypeFor[verbs.PathConfig]())},
+	} {
+		for _, f := range of.fields {
+			if name := of.prefix + f.Name; !named[name] && name != "Path" && name != "Reliable" {
+				t.Errorf("no setting fills Fabric.%s", name)
+			}
+		}
+	}
+}
+
+// TestContradictions: settings that exclude each other are refused by the names of their flags and variables, and so is a Fabric by its fields.
+func TestContradictions(t *testing.T) {
+	for want, vars := range map[string]map[string]string{
+		"--link shm with IBVERBX_ADDR 10.0.0.1: ":                                                        {"IBVERBX_ADDR": "10.0.0.1"},
+		"--link shm with IBVERBX_IMPAIR loss=1%: ":                                                       {"IBVERBX_IMPAIR": "loss=1%"},
+		"--link shm with IBVERBX_PCAP f: ":                                                               {"IBVERBX_PCAP": "f"},
+		"IBVERBX_UNSEALED 1 with IBVERBX_REQUIRE_SEALED 1: ":                                             {"IBVERBX_UNSEALED": "1", "IBVERBX_REQUIRE_SEALED": "1"},
+		"IBVERBX_DEVICES mlx5 with IBVERBX_PROVIDER softnic: ":                                           {"IBVERBX_DEVICES": "mlx5", "IBVERBX_PROVIDER": "softnic"},
+		"IBVERBX_SNAPLEN 96: it needs a file":                                                            {"IBVERBX_SNAPLEN": "96"},
+		"IBVERBX_IMPAIR rail=3,loss=1%: rail=3,loss=1%: there are at most 2 rails; use rail=0 to rail=1": {"IBVERBX_IMPAIR": "rail=3,loss=1%", "IBVERBX_RAILS": "2", "IBVERBX_LINK": "udp"},
+	} {
+		var s settings.Settings
+		if vars["IBVERBX_LINK"] == "" {
+			must(t, s.Set("link", "shm", "--link"))
+		}
+		must(t, s.ReadEnv(env(vars)))
+		if err := s.Check(); !errors.Is(err, verbs.ErrInvalid) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: got %v, want %q", vars, err, want)
+		}
+	}
+	f := peer.Fabric{Link: peer.LinkShm, Addrs: []netip.Addr{netip.IPv6Loopback()}}
+	if err := f.CheckFabric(); err == nil || !strings.HasPrefix(err.Error(), "Fabric.Link with Fabric.Addrs: ") {
+		t.Errorf("CheckFabric = %v, want the names of the fields", err)
+	}
+}
+
+// TestJoin: values of a repeated flag accumulate, and replace those of a variable.
+func TestJoin(t *testing.T) {
+	var s settings.Settings
+	must(t, s.Set("addr", "10.0.0.9", "IBVERBX_ADDR"))
+	must(t, s.Set("addr", "10.0.0.1", "--addr"))
+	must(t, s.Set("addr", "10.0.0.2,10.0.0.3", "--addr"))
+	if got := fmt.Sprint(s.Addrs, s.Origins); got != "[10.0.0.1 10.0.0.2 10.0.0.3] [{addr 10.0.0.1,10.0.0.2,10.0.0.3 --addr}]" {
+		t.Errorf("three addresses in two flags are %s", got)
+	}
+	must(t, s.Set("impair", "rail=0,loss=1%", "--impair"))
+	if err := s.Set("impair", "rail=0,delay=1ms", "--impair"); err == nil || !strings.Contains(err.Error(), "twice for this rail") {
+		t.Errorf("the same rail twice: got %v, want it refused", err)
 	}
 }
 
@@ -87,10 +167,12 @@ func TestBadValues(t *testing.T) {
 		"IBVERBX_TCLASS": {"256", "-1", "x", "1.5", "0x", "0x100"}, "IBVERBX_SL": {"16"}, "IBVERBX_PKEY_INDEX": {"65536"},
 		"IBVERBX_GID_INDEX": {"256", "1,", ",", "1,x"}, "IBVERBX_HOP_LIMIT": {"0", "256"}, "IBVERBX_ACK_TIMEOUT": {"32"}, "IBVERBX_RETRY": {"8"},
 		"IBVERBX_RNR_RETRY": {"8"}, "IBVERBX_RNR_TIMER": {"32"}, "IBVERBX_UC_PATHS": {"0", "257"}, "IBVERBX_UC_WINDOW": {"1", "99999999999999999999"},
-		"IBVERBX_UC_GIVE_UP": {"0", "1ms", "2h"},
+		"IBVERBX_PROVIDER": {"x"}, "IBVERBX_ADDR": {"x", "1.2.3.4,"}, "IBVERBX_RAILS": {"0", "65"}, "IBVERBX_LANES": {"0", "4095"}, "IBVERBX_LINK": {"tcp"},
+		"IBVERBX_TRANSPORT": {"raw"}, "IBVERBX_PEER_NETWORK": {"10.0.0.1"}, "IBVERBX_UNSEALED": {"yes"}, "IBVERBX_REQUIRE_SEALED": {"2"},
+		"IBVERBX_SNAPLEN": {"0", "65536"}, "IBVERBX_UC_GIVE_UP": {"0", "1ms", "2h"},
 	}
 	for _, row := range settings.All() {
-		if len(bad[row.Env]) == 0 {
+		if len(bad[row.Env]) == 0 && !slices.Contains([]string{"devices", "impair", "pcap", "pcap-wire"}, row.Name) { // any text, or TestImpair
 			t.Errorf("no bad value of %s is tried", row.Env)
 		}
 		for _, value := range bad[row.Env] {
@@ -130,7 +212,7 @@ func TestApply(t *testing.T) {
 		{"1", "", []int{1, 1, 1}, ""},
 		{"0", "", []int{-1, -1, -1}, ""},
 		{"1,0,1", "0", []int{1, -1, 1}, ""},
-		{"1,0", "", nil, "IBVERBX_GID_INDEX 1,0 has rows for 2 rails, and there are 3"},
+		{"1,0", "", nil, "IBVERBX_GID_INDEX 1,0: there are rows for 2 rails, and 3 rails"},
 		{"9", "", nil, "IBVERBX_GID_INDEX 9: rail 0 (soft"},
 		{"", "1", nil, "IBVERBX_PKEY_INDEX 1: rail 0 (soft"},
 	} {

@@ -28,10 +28,10 @@ func newRaw(b *testing.B, n *network) *raw {
 	side := func() peer.Config {
 		h := &host{t: b, net: n, rig: &noderig.Host{Links: n.links, Wrap: n.wrapper()}}
 		return peer.Config{
-			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: h.open, Unsealed: true,
-			PeerNetworks: nullNetworks, // of no meaning to others
-			Regions:      []peer.RegionConfig{{Name: "raw", Size: benchSize}},
-			Schemes:      []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
+			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: h.open,
+			Fabric:  peer.Fabric{Unsealed: true, PeerNetworks: nullNetworks}, // of no meaning to others
+			Regions: []peer.RegionConfig{{Name: "raw", Size: benchSize}},
+			Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
 		}
 	}
 	l, err := peer.Listen(soon(b), "127.0.0.1:0", side())

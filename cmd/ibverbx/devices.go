@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/cuda"
+	"ibverbx/peer"
+	"ibverbx/settings"
 	"ibverbx/verbs"
 )
 
@@ -17,7 +19,7 @@ func newDevices(s streams) *cobra.Command {
 	var (
 		verbose, list, asJSON bool
 		name                  string
-		nics                  providerFlags
+		nics                  fabricFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "devices",
@@ -30,7 +32,10 @@ closest to it by PCIe, unless --provider softnic asks for software only.`,
   ibverbx devices -v -d soft0       limits and GID table of one device
   ibverbx devices --json | jq .`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := nics.readEnv(cmd, s); err != nil {
+				return err
+			}
 			notes := s.err
 			if asJSON || list {
 				notes = io.Discard
@@ -49,12 +54,8 @@ closest to it by PCIe, unless --provider softnic asks for software only.`,
 				return err
 			}
 			gpus := []gpu{}
-			if name == "" && !list && nics.name != providerSoftNIC {
-				host := thisHost()
-				gpus, err = host.found()
-				if err != nil && !errors.Is(err, cuda.ErrNoDriver) && !errors.Is(err, cuda.ErrNoDevice) {
-					fmt.Fprintf(notes, "No GPU is usable: %v.\n", err)
-				}
+			if name == "" && !list && nics.Provider != peer.ProviderSoftNIC {
+				gpus = foundGPUs(notes)
 			}
 			p := printer{w: s.out}
 			switch {
@@ -78,9 +79,19 @@ closest to it by PCIe, unless --provider softnic asks for software only.`,
 	fl.BoolVarP(&verbose, "verbose", "v", false, "print limits, capabilities and the GID table")
 	fl.StringVarP(&name, "ib-dev", "d", "", "only the `device` of that name")
 	fl.BoolVarP(&list, "list", "l", false, "print names only")
-	nics.define(cmd, s)
+	nics.define(cmd, "NICs", func(row *settings.Setting) bool { return row.Name == "provider" || row.Name == "devices" })
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object, with everything that --verbose prints")
 	return cmd
+}
+
+// foundGPUs returns the usable GPUs, and prints why others are not.
+func foundGPUs(notes io.Writer) []gpu {
+	host := thisHost()
+	gpus, err := host.found()
+	if err != nil && !errors.Is(err, cuda.ErrNoDriver) && !errors.Is(err, cuda.ErrNoDevice) {
+		fmt.Fprintf(notes, "No GPU is usable: %v.\n", err)
+	}
+	return gpus
 }
 
 // describeAll describes all devices, or only the named one.

@@ -131,7 +131,10 @@ func (e *localError) Unwrap() error { return e.err }
 // explainOpen explains why a Node cannot be opened.
 func (f *fileFlags) explainOpen(listen string, err error) error {
 	var dns *net.DNSError
+	var wrong *peer.FabricError
 	switch {
+	case errors.As(err, &wrong):
+		return f.fabric.Explain(err)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return explain(err, "--listen %s: the port is in use; stop the other program (another \"ibverbx serve\"?) or use another port", listen)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

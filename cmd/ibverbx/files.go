@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -21,6 +20,7 @@ import (
 	"ibverbx/internal/forward"
 	"ibverbx/node"
 	"ibverbx/peer"
+	"ibverbx/settings"
 	"ibverbx/transfer"
 )
 
@@ -62,15 +62,11 @@ func fileStatus(err error) int {
 
 // fileFlags are the flags that serve, get, put, ls and forward have in common.
 type fileFlags struct {
-	auth     authFlags
-	nics     providerFlags
-	addrs    []string
-	link     peer.Link
-	lanes    int
-	unsealed bool
-	json     bool
-	quiet    bool
-	verbose  bool
+	auth    authFlags
+	fabric  fabricFlags
+	json    bool
+	quiet   bool
+	verbose bool
 	// metrics are not served by ls.
 	metrics metricsFlags
 	// watches makes the log without --verbose contain lost and recovered rails, for commands that run for long.
@@ -80,7 +76,7 @@ type fileFlags struct {
 }
 
 // commonFlags are the flags of all file commands that --help shows, beside the command's own.
-var commonFlags = []string{"token-file", "ca", "provider", "addr", "link", "json", "quiet", "verbose"}
+var commonFlags = []string{"token-file", "ca", "provider", "addr", "link", "transport", "json", "quiet", "verbose"}
 
 // define adds the flags in help order: those that own adds first. --help shows the common ones and the command's own.
 func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.FlagSet)) {
@@ -92,15 +88,7 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.Fla
 	}
 	fl.VisitAll(func(flag *pflag.Flag) { common = append(common, flag.Name) })
 	grouped(fl, "Authentication", func() { f.auth.define(cmd) })
-	grouped(fl, "NICs", func() {
-		f.nics.define(cmd, s)
-		fl.StringSliceVar(&f.addrs, "addr", nil, "`IPs` of this host for software NICs, one rail each (default: the one that reaches the peer)")
-		fl.Func("link", "`link` to local processes: shm, udp or auto (default auto; udp with --addr)",
-			word(&f.link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP))
-		_ = cmd.RegisterFlagCompletionFunc("link", cobra.FixedCompletions([]string{"auto", "shm", "udp"}, cobra.ShellCompDirectiveNoFileComp))
-		fl.IntVar(&f.lanes, "lanes", 0, "`number` of lanes per peer (default: one per rail, at least 2)")
-		fl.BoolVar(&f.unsealed, "unsealed", false, "disable packet encryption between software NICs (set it on both sides)")
-	})
+	f.fabric.define(cmd, "NICs", func(*settings.Setting) bool { return true })
 	grouped(fl, "Output", func() {
 		fl.BoolVar(&f.json, "json", false, "print one JSON object per line, each with a type; the last one is the result")
 		fl.BoolVarP(&f.quiet, "quiet", "q", false, "print errors only")
@@ -109,6 +97,10 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.Fla
 			f.metrics.define(fl)
 		}
 	})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return f.fabric.during(cmd, s.logged(f.json), func() error { return run(cmd, args) })
+	}
 	addHelpAll(cmd, common)
 }
 
@@ -153,21 +145,12 @@ func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local 
 
 // openNode makes the Node. uncount stops its metrics and records its state for --json. Call it before closing the Node.
 func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, local netip.Addr) (n *node.Node, uncount func(), err error) {
-	if f.lanes < 0 || f.lanes > node.MaxLanes {
-		return nil, nil, refuse(fmt.Sprintf("--lanes %d", f.lanes), "", fmt.Sprintf("use 1 to %d", node.MaxLanes))
-	}
-	if cfg.Link, err = f.linkWith(s); err != nil {
-		return nil, nil, err
-	}
-	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
+	cfg.Fabric, cfg.Local = f.fabric.Fabric, local
 	switch {
 	case f.verbose:
 		cfg.Log = s.log()
 	case f.watches && !f.quiet:
 		cfg.Log = slog.New(railLog{s.log().Handler()})
-	}
-	if cfg.Open, err = f.openNICs(local); err != nil {
-		return nil, nil, err
 	}
 	if n, err = node.New(ctx, cfg); err != nil {
 		return nil, nil, f.explainOpen(cfg.Listen, err)
@@ -176,48 +159,6 @@ func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, lo
 	return n, func() {
 		remove()
 		f.carried = carriedBy(n)
-	}, nil
-}
-
-// linkWith returns the link from the flag or from IBVERBX_LINK, or auto. Software NICs with given addresses use UDP.
-func (f *fileFlags) linkWith(s streams) (peer.Link, error) {
-	link, from := f.link, "--link shm"
-	if value, _ := s.lookup("IBVERBX_LINK"); link == "" && value != "" {
-		from = "IBVERBX_LINK=" + value
-		if err := word(&link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP)(value); err != nil {
-			return "", refuse(from, "", err.Error())
-		}
-	}
-	switch {
-	case len(f.addrs) == 0:
-		return cmp.Or(link, peer.LinkAuto), nil
-	case link == peer.LinkShm:
-		return "", refuse(from, "", "use udp or auto with --addr")
-	}
-	return peer.LinkUDP, nil
-}
-
-// openNICs returns what opens the NICs: real ones if there are any, otherwise software ones.
-func (f *fileFlags) openNICs(local netip.Addr) (func() (peer.NICs, error), error) {
-	on, err := nicAddrs(&net.TCPAddr{IP: local.AsSlice()}, f.addrs)
-	if err != nil {
-		return nil, err
-	}
-	soft, real := peer.OpenSoftNICs(on...), peer.OpenDevices(f.nics.devices)
-	switch {
-	case f.nics.name == providerRDMACore || f.nics.devices != "":
-		return real, nil
-	case f.nics.name == providerSoftNIC || len(f.addrs) > 0:
-		return soft, nil
-	case f.nics.name != providerAuto:
-		_, err := f.nics.choose(nil)
-		return nil, err
-	}
-	return func() (peer.NICs, error) {
-		if nics, err := real(); err == nil {
-			return nics, nil
-		}
-		return soft()
 	}, nil
 }
 

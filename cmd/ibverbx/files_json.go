@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 )
 
 // Types of the lines that serve, get, put, ls and forward print with --json. The last line is a result.
@@ -88,5 +89,6 @@ func (f *fileFlags) plainResult(failure string) any {
 func invalid(err error) bool {
 	var usage *usageError
 	var config *measure.ConfigError
-	return errors.As(err, &usage) || errors.As(err, &config)
+	var fabric *peer.FabricError
+	return errors.As(err, &usage) || errors.As(err, &config) || errors.As(err, &fabric) && fabric.Cause == nil
 }

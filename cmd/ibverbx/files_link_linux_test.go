@@ -54,7 +54,7 @@ func TestFilesLink(t *testing.T) {
 func TestFilesLinkRefused(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	for _, cmd := range []string{"serve " + t.TempDir(), "ls 127.0.0.1:1", "forward -L 0:x:1 127.0.0.1:1"} {
-		refused(t, cmd+" --token-file "+token+" --addr 127.0.0.1 --link shm", "--link shm: use udp or auto with --addr")
+		refused(t, cmd+" --token-file "+token+" --addr 127.0.0.1 --link shm", "--link shm with --addr 127.0.0.1: shared memory uses no addresses; use udp or auto")
 	}
 	t.Setenv("IBVERBX_LINK", "tcp")
 	refused(t, "ls 127.0.0.1:1 --token-file "+token, "IBVERBX_LINK=tcp: use auto, shm or udp")

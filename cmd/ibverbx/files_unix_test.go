@@ -65,7 +65,7 @@ func TestSignalBeforeTransfer(t *testing.T) {
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
 	for cause, want := range map[string]int{"terminated signal received": exitTerminated, "interrupt signal received": exitInterrupted} {
 		f := &transferFlags{sync: "batch"}
-		f.auth.token, f.nics.name = token, providerSoftNIC
+		f.auth.token, f.fabric.Provider = token, providerSoftNIC
 		ctx, cancel := context.WithCancelCause(t.Context())
 		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *files.Peer) ([]copying, error) {
 			cancel(errors.New(cause))

@@ -60,7 +60,7 @@ func TestLinkAndImpair(t *testing.T) {
 	eachFlag(func(cmd *cobra.Command, f *pflag.Flag) {
 		has[f.Name] = append(has[f.Name], strings.TrimPrefix(cmd.CommandPath(), "ibverbx "))
 	})
-	if got, want := fmt.Sprint(has["link"], has["impair"]), "[forward get ls perf perf serve put run serve] [perf run]"; got != want {
+	if got, want := fmt.Sprint(has["link"], has["impair"]), "[forward get ls perf perf serve put run serve] [forward get ls perf put run serve]"; got != want {
 		t.Errorf("--link and --impair belong to %s, want %s", got, want)
 	}
 	for _, cmd := range has["link"] {
@@ -96,7 +96,7 @@ func TestPerfLaneNames(t *testing.T) {
 			t.Errorf("perf %s 3 has %v lanes, want 3", name, lanes)
 		}
 		refused(t, "perf "+name+" 5000", "--lanes 5000")
-		refused(t, "perf serve "+name+" x", "--lanes x: use a whole number")
+		refused(t, "perf serve "+name+" x", "--lanes x: use 1 to 4094")
 	}
 	for _, name := range []string{"--report-gbits", "--report_gbits"} {
 		says(t, succeed(t, "perf", "-s", "8", "-n", "10", name), "BW average[Gb/sec]")

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
+
+	"ibverbx/peer"
 )
 
 // asCommand makes the test binary the command itself, for tests of several processes.
@@ -28,6 +30,9 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // parallel tests wait most of the time; a flag of go test overrides it
 	goleak.VerifyTestMain(m)
 }
+
+// providerSoftNIC is the default of --provider in tests.
+const providerSoftNIC = peer.ProviderSoftNIC
 
 // command runs a command line in process.
 func command(ctx context.Context, args ...string) (status int, stdout, stderr string) {

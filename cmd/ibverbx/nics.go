@@ -8,6 +8,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/closer"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -50,25 +51,11 @@ func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
 
 // railLink creates a memory link. A link with impairments is slower than a plain one, and probes as a UDP link does.
 func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
-	imp := impairmentOf(rail, impair)
+	imp := peer.ImpairmentOf(rail, impair)
 	if imp == (softnic.Impairment{}) {
 		return softnic.NewMemoryLink(nil), nil
 	}
 	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp, ProbeAfter: 2 * time.Millisecond})
-}
-
-// impairmentOf returns the packet impairment of a rail. Settings for that rail override settings for all rails.
-func impairmentOf(rail int, list []measure.Impair) (imp softnic.Impairment) {
-	for _, all := range []bool{true, false} {
-		for i := range list {
-			if f := &list[i]; f.Does(rail) && (f.Rail < 0) == all {
-				imp = softnic.Impairment{
-					Loss: f.Loss, Duplicate: f.Duplicate, Reorder: f.Reorder, Corrupt: f.Corrupt, Delay: f.Delay, Jitter: f.Jitter, Rate: float64(f.Rate),
-				}
-			}
-		}
-	}
-	return imp
 }
 
 func (softNICs) open(rails int, impair []measure.Impair) (*nics, error) {

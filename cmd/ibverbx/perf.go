@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
-	"ibverbx/peer"
-	"ibverbx/settings"
 )
 
 const perfLong = `Measure bandwidth or latency over a VirtualQP: one logical queue pair whose lanes (RC QPs) are spread
@@ -84,29 +81,20 @@ const perfExample = `  ibverbx perf                         RDMA_WRITE, 8 B to 1
 
 // perfFlags are the flags of perf or of perf serve.
 type perfFlags struct {
-	cfg  measure.Config
-	nics providerFlags
+	cfg measure.Config
+	fabricFlags
 	// memory is where the buffers are.
-	memory memoryFlag
-	// settings are those of flags and, from readEnv on, of the environment.
-	settings settings.Settings
+	memory   memoryFlag
 	lat      bool
 	out      outputFlags
 	perftest perftestFlags
 
-	auth   authFlags
-	host   string // the server, empty unless this is a client
-	server bool   // this is perf serve
-	listen string
-	once   bool
-	link   peer.Link
-	addrs  []string // of software NICs between processes, by rail
-	// networks are those that the other side's NICs may be on, beside those of this host.
-	networks []net.IPNet
-	// unsealed disables packet encryption.
-	unsealed bool
-	capture  captureFlags
-	metrics  metricsFlags
+	auth    authFlags
+	host    string // the server, empty unless this is a client
+	server  bool   // this is perf serve
+	listen  string
+	once    bool
+	metrics metricsFlags
 }
 
 // newPerf builds the perf command, with perf serve below it.
@@ -159,14 +147,14 @@ func flagOf(other *cobra.Command, side string) func(*cobra.Command, error) error
 
 // run prepares memory, metrics and captures for a side, and runs it.
 func (f *perfFlags) run(cmd *cobra.Command, s streams, side func(context.Context, streams, *perfFlags) error) error {
-	if err := f.readEnv(cmd, s); err != nil {
-		return err
-	}
-	gpus, err := f.openMemory()
-	if err == nil {
-		err = f.metrics.during(cmd.Context(), s, func() error { return f.captured(cmd.Context(), s, side) })
-	}
-	return errors.Join(err, gpus.Close())
+	return f.during(cmd, s, func() error {
+		f.Capture.Pause(true) // until the measurement starts
+		gpus, err := f.openMemory()
+		if err == nil {
+			err = f.metrics.during(cmd.Context(), s, func() error { return side(cmd.Context(), s, f) })
+		}
+		return errors.Join(err, gpus.Close())
+	})
 }
 
 // arguments parses an operation and a host. A word that names an operation is never a host.
@@ -193,23 +181,26 @@ func (f *perfFlags) arguments(cmd *cobra.Command, s streams, args []string) erro
 		return wrong(cmd, "the host %s needs --token-file, with the same secret on both sides (ibverbx token makes one), or --ca, --cert and --key", f.host)
 	case f.host != "" && !f.auth.given():
 		return wrong(cmd, "operation %q does not exist: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
-	case f.host == "" && f.capture.on():
+	case f.host == "" && f.byFlag("pcap", "pcap-wire"):
 		return wrong(cmd, "--pcap and --pcap-wire need a HOST: without one, packets never leave this process")
-	case f.host == "" && (f.auth.given() || f.auth.name != "" || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
-		return wrong(cmd, "--link, --addr, --peer-network, --unsealed and the authentication flags need a HOST")
+	case f.host == "" && (f.auth.given() || f.auth.name != "" || f.byFlag(onlyRemote...)):
+		return wrong(cmd, "--%s and the authentication flags need a HOST", strings.Join(onlyRemote, ", --"))
 	}
-	return f.checkLink(cmd)
+	return f.checkLink(cmd, s)
 }
 
-// checkLink rejects flag combinations that two processes do not support.
-func (f *perfFlags) checkLink(cmd *cobra.Command) error {
+// onlyRemote are the settings for tests between two processes.
+var onlyRemote = []string{"link", "addr", "peer-network", "unsealed", "require-sealed"}
+
+// checkLink reads the environment and rejects flag combinations that two processes do not support.
+func (f *perfFlags) checkLink(cmd *cobra.Command, s streams) error {
+	if err := f.readEnv(cmd, s); err != nil {
+		return err
+	}
+	f.cfg.Rails, f.cfg.QPs, f.cfg.Transport, f.cfg.Impair = f.RailCount, f.Lanes, f.Transport, f.Impair
 	switch {
-	case !f.capture.on() && f.capture.snapLen != 0:
-		return wrong(cmd, "--snaplen needs --pcap or --pcap-wire")
 	case len(f.memory) > 1 && (f.host != "" || f.server):
 		return wrong(cmd, "--memory %s: two places are for both ends in one process; give each of two processes its own", strings.Join(f.memory, ","))
-	case f.link == peer.LinkShm && (f.capture.on() || len(f.addrs)+len(f.cfg.Impair) > 0):
-		return wrong(cmd, "--addr, --impair, --pcap and --pcap-wire need --link udp")
 	}
 	return f.usePort(cmd)
 }
@@ -224,7 +215,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if f.out.json {
 		notes = io.Discard
 	}
-	from, err := f.nics.choose(notes)
+	from, err := f.choose(notes)
 	if err != nil {
 		return err
 	}
@@ -233,8 +224,10 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	if err := n.set(&cfg, &f.settings); err != nil {
-		return err
+	for end := range n.ends {
+		if err := f.prepare(&cfg, n, end); err != nil {
+			return err
+		}
 	}
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)
 	if err != nil {
@@ -257,7 +250,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remo
 	}
 	line := newProgressLine(s.err)
 	var progress perfProgress
-	o := measure.Observer{Progress: func(p measure.Progress) { line.write(progress.text(p, time.Now())) }, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
+	o := measure.Observer{Progress: func(p measure.Progress) { line.write(progress.text(p, time.Now())) }, Paths: pathsOf, Health: healthOf, Measuring: func(on bool) { f.Capture.Pause(!on) }, Interval: f.out.span(&f.cfg)}
 	o.Opened = f.metrics.opened(remote)
 	if web != nil {
 		o.Snapshot = web.look
@@ -265,7 +258,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remo
 	run := runOf(s.args)
 	complete := func(r *measure.Report) {
 		run.Options = r.Run.Options
-		r.Run, r.Remote, r.Settings, r.Table.Paths = run, remote, f.given(), wrapPaths(&f.settings.Reliable)
+		r.Run, r.Remote, r.Settings, r.Table.Paths = run, remote, f.given(), wrapPaths(&f.Reliable)
 		if len(r.Results) > 0 {
 			r.Verdict = report.Verdict(r)
 		}

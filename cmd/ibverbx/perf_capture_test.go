@@ -85,9 +85,9 @@ func TestPerfPcapErrors(t *testing.T) {
 	}{
 		{"perf --pcap x", "need a HOST"},
 		{"perf --pcap-wire x", "need a HOST"},
-		{"perf --snaplen 100", "needs --pcap"},
+		{"perf --snaplen 100", "add --pcap or --pcap-wire"},
 		{"perf serve --token-file t --pcap x --snaplen 0", "1 to 65535"},
-		{"perf serve --token-file t --provider rdmacore --pcap x", "--provider softnic"},
+		{"perf serve --token-file t --provider rdmacore --pcap x", "use software NICs"},
 		{"perf serve --token-file t --pcap /no/such/folder/x", "/no/such/folder"},
 	} {
 		status, _, stderr := command(t.Context(), strings.Fields(tt.args)...)

@@ -16,7 +16,6 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/peer"
 	"ibverbx/settings"
 	"ibverbx/verbs"
 )
@@ -28,7 +27,6 @@ const (
 	groupFaults  = "Faults"
 	groupNICs    = "NICs and memory"
 	groupRemote  = "Two processes"
-	groupFabric  = "Fabric settings (set them on both sides; each has an environment variable)"
 	groupResults = "Output"
 )
 
@@ -64,21 +62,18 @@ func (f *perfFlags) defineClient(cmd *cobra.Command, s streams) {
 		fl.FuncP("tx-depth", "t", "`messages` in flight (default 128, or fewer to stay within 16 MiB)", count(&c.TxDepth))
 		fl.FuncP("cq-mod", "Q", "`messages` posted together with one completion (default by size, at most 64)", count(&c.CQMod))
 		fl.FuncP("connection", "c", "QP `type`: RC, or raw UC (write, send) or UD (send) without a VirtualQP (default RC)", connection(&c.Connection))
-		fl.Func("transport", "`name` of the layer that makes lanes reliable: rc, the NIC, or uc, software over 16 UC QPs per lane (default rc)", word(&c.Transport, measure.TransportRC, measure.TransportUC))
 	})
 	grouped(fl, groupFaults, func() {
 		fl.Func("kill-rail", "lose this `rail` under load and restore it; implies --check (default size 1MiB)", rail(&c.Kill))
 		fl.Func("at", "`time` from the start until --kill-rail takes the rail down (default 1s)", seconds(&c.Kill.At))
 		fl.Func("back", "`time` from the loss until --kill-rail restores the rail (default 1s)", seconds(&c.Kill.Back))
-		fl.Func("impair", "`faults` of software NICs, on one rail or all: rail=1,loss=1%,delay=1ms, also duplicate, reorder, corrupt, jitter, rate=100MiB; "+
-			"may be repeated, once per rail. A server's NICs apply them too", impairs(&c.Impair))
 	})
-	grouped(fl, groupNICs, func() { f.defineNICs(cmd, s) })
+	grouped(fl, groupNICs, func() { f.defineMemory(fl) })
 	grouped(fl, groupRemote, func() {
-		f.defineRemote(fl)
+		f.auth.defineBoth(fl)
 		f.auth.defineClient(fl)
 	})
-	grouped(fl, groupFabric, func() { f.defineSettings(fl) })
+	f.defineSettings(cmd, nil)
 	grouped(fl, groupResults, func() {
 		f.out.define(fl)
 		f.out.defineFiles(fl)
@@ -95,12 +90,12 @@ func (f *perfFlags) defineServer(cmd *cobra.Command, s streams) {
 		fl.StringVar(&f.listen, "listen", "", "`address` to listen on (default :18515)")
 		fl.BoolVar(&f.once, "once", false, "exit after one client")
 		fl.Func("lend", "`memory` limit for the buffers of a client's test, at most 2GiB (default 256MiB)", sizeOrZero(&f.cfg.Lend))
-		f.defineRemote(fl)
+		f.auth.defineBoth(fl)
 		f.auth.defineServer(fl)
 	})
-	grouped(fl, groupNICs, func() { f.defineNICs(cmd, s) })
+	grouped(fl, groupNICs, func() { f.defineMemory(fl) })
 	grouped(fl, groupLanes, func() { f.defineLanes(fl) })
-	grouped(fl, groupFabric, func() { f.defineSettings(fl) })
+	f.defineSettings(cmd, []string{"transport", "impair"}) // the client decides
 	grouped(fl, groupResults, func() {
 		f.out.define(fl)
 		f.metrics.define(fl)
@@ -111,8 +106,6 @@ func (f *perfFlags) defineServer(cmd *cobra.Command, s streams) {
 // defineLanes adds the flags of this side's VirtualQP.
 func (f *perfFlags) defineLanes(fl *pflag.FlagSet) {
 	c := &f.cfg
-	fl.Func("rails", fmt.Sprintf("`NICs` per end, 1 to %d (default 2, or 1 with a single lane)", ibverbx.MaxRails), count(&c.Rails))
-	fl.FuncP("lanes", "q", "`number` of lanes; a single lane passes requests through unchanged (default 4 per rail)", count(&c.QPs))
 	fl.Func("scheme", "`name` of the notification scheme for --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames()))
 	fl.Func("policy", "`name` of the policy that chooses a lane for a fragment: "+oneOf(policyNames())+
 		" (default auto: round-robin, or two-choices once the rails differ in speed)", named(&c.Policy, policyNames()))
@@ -120,78 +113,34 @@ func (f *perfFlags) defineLanes(fl *pflag.FlagSet) {
 	fl.FuncP("mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default: the ports' MTU; the memory link never segments)", count(&c.MTU))
 }
 
-// defineNICs adds the flags for NICs and buffers.
-func (f *perfFlags) defineNICs(cmd *cobra.Command, s streams) {
-	f.nics.define(cmd, s)
+// defineMemory adds the flag for buffers.
+func (f *perfFlags) defineMemory(fl *pflag.FlagSet) {
 	usage := "`location` of the buffers: host, or a GPU such as cuda:0; without HOST also host,cuda:0 for initiator and target (default host)"
 	if f.server {
 		usage = "`location` of the buffers: host, or a GPU such as cuda:0 (default host)"
 	}
-	cmd.Flags().Func("memory", usage, f.memory.set)
-}
-
-// defineRemote adds the flags for tests between processes.
-func (f *perfFlags) defineRemote(fl *pflag.FlagSet) {
-	fl.Func("link", "`link` between software NICs: shm, shared memory, udp, or auto, shm for processes of one user on one host "+
-		"(default auto; udp with --addr, --impair or --pcap)", word(&f.link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP))
-	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs, one per rail (default: the address of the connection)")
-	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the peer's NICs if this host is not on them, such as 10.1.0.0/16")
-	fl.BoolVar(&f.unsealed, "unsealed", false, "disable packet encryption between software NICs (set it on both sides): "+
-		"anyone on the path can read and change all data and end the session")
-	f.auth.defineBoth(fl)
-	fl.StringVar(&f.capture.pcap, "pcap", "", "write the packets of software NICs, before encryption, to `file` for Wireshark")
-	fl.StringVar(&f.capture.wire, "pcap-wire", "", "write them as they are on the wire, encrypted and with their real ports, to `file`")
-	fl.Func("snaplen", "`bytes` of each packet that captures keep, 1 to 65535, IP header included (default all)", number(&f.capture.snapLen, 1, math.MaxUint16))
+	fl.Func("memory", usage, f.memory.set)
 }
 
 // perftestNames are long names of perftest for flags with the same meaning.
 var perftestNames = map[string]string{"pkey_index": "pkey-index", "qp": "lanes", "qp-timeout": "ack-timeout", "report_gbits": "report-gbits"}
 
-// defineSettings adds a flag for every setting.
-func (f *perfFlags) defineSettings(fl *pflag.FlagSet) {
-	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+// defineSettings adds a flag for every setting except some, with perftest's letters.
+func (f *perfFlags) defineSettings(cmd *cobra.Command, except []string) {
+	f.letters = true
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(cmp.Or(perftestNames[name], name))
 	})
-	for _, s := range settings.All() {
-		usage := fmt.Sprintf("%s: %s (default %s; variable %s)", s.About, s.Range, s.Default, s.Env)
-		fl.FuncP(s.Name, s.Short, usage, func(value string) error {
-			if f.settings.Set(s.Name, value, "--"+s.Name) != nil {
-				return errors.New("use " + s.Range)
-			}
-			return nil
-		})
-	}
-}
-
-// readEnv takes the settings that no flag has set from the environment.
-func (f *perfFlags) readEnv(cmd *cobra.Command, s streams) error {
-	err := f.settings.ReadEnv(s.lookup)
-	var invalid *settings.ValueError
-	switch {
-	case errors.As(err, &invalid):
-		return wrong(cmd, "%s=%s: use %s", invalid.From, invalid.Value, invalid.Want)
-	case err != nil:
-		return wrong(cmd, "%w", err)
-	}
-	return nil
-}
-
-// given is what was set, for the report.
-func (f *perfFlags) given() (list []measure.Setting) {
-	for _, g := range f.settings.Origins {
-		list = append(list, measure.Setting(g))
-	}
-	return list
+	f.fabricFlags.define(cmd, groupNICs, func(row *settings.Setting) bool { return !slices.Contains(except, row.Name) })
 }
 
 // finish adds perftest's flags and completions, and moves all flags but the common ones to --help-all.
 func (f *perfFlags) finish(cmd *cobra.Command, common []string) {
-	f.perftest.define(cmd.Flags(), &f.nics)
+	f.perftest.define(cmd.Flags(), &f.fabricFlags)
 	_ = cmd.RegisterFlagCompletionFunc("memory", completeMemory)
 	for name, values := range map[string][]string{
 		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},
-		"connection": {"RC", "UC", "UD"}, "transport": {"rc", "uc"}, "link": {"auto", "shm", "udp"},
-		"provider": {providerAuto, providerSoftNIC, providerRDMACore},
+		"connection": {"RC", "UC", "UD"},
 	} {
 		// The only error is a flag that this side lacks.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
@@ -206,7 +155,7 @@ func (f *perfFlags) finish(cmd *cobra.Command, common []string) {
 func sizes(to *[]int) func(string) error {
 	return func(s string) error {
 		for part := range strings.SplitSeq(s, ",") {
-			n, err := measure.ParseSize(part)
+			n, err := settings.ParseSize(part)
 			if err != nil {
 				return err
 			}
@@ -223,7 +172,7 @@ func sizeOrZero(to *int) func(string) error {
 			*to = 0
 			return nil
 		}
-		*to, err = measure.ParseSize(s)
+		*to, err = settings.ParseSize(s)
 		return err
 	}
 }
@@ -269,7 +218,7 @@ func rail(to *measure.Kill) func(string) error {
 // impairs takes the faults of a rail.
 func impairs(to *[]measure.Impair) func(string) error {
 	return func(s string) error {
-		i, err := measure.ParseImpair(s)
+		i, err := settings.ParseImpair(s)
 		*to = append(*to, i)
 		return err
 	}

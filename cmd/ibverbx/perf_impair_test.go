@@ -95,9 +95,9 @@ func TestPerfImpairErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--impair loss=200%":                               "part of the packets",
 		"--impair rail=5,loss=1%":                          "use rail=0 to rail=1",
-		"--impair loss=1% --provider rdmacore":             "use --provider softnic",
+		"--impair loss=1% --provider rdmacore":             "use software NICs",
 		"--impair loss=1% --server --token-file T":         "--impair belongs to the client",
-		"--impair loss=1% --link shm node1 --token-file T": "--link udp",
+		"--impair loss=1% --link shm node1 --token-file T": "use udp or auto",
 	} {
 		refused(t, "perf "+args, want)
 	}

@@ -30,10 +30,9 @@ var foreignFlags = []foreignFlag{
 }
 
 // define adds the flags, hidden.
-func (p *perftestFlags) define(fl *pflag.FlagSet, nics *providerFlags) {
+func (p *perftestFlags) define(fl *pflag.FlagSet, set *fabricFlags) {
 	fl.FuncP("ib-dev", "d", "perftest's name of --devices", func(s string) error {
-		nics.devices = "=" + s // only that name, not those that begin so
-		return nil
+		return set.Set("devices", "="+s, "--devices") // only that name, not those that begin so
 	})
 	fl.FuncP("port", "p", "perftest's way to name the TCP port", func(s string) error {
 		if n, err := strconv.ParseUint(s, 10, 16); err != nil || n == 0 {

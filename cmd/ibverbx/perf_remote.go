@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,20 +18,12 @@ import (
 type perfRemote struct {
 	conn  *bootstrap.Conn
 	flags *perfFlags
-	from  opener
-	nics  *nics
+	// fabric describes the NICs once the test is known.
+	fabric peer.Fabric
+	nics   *nics
 	// begin waits for the turn of a client. Nil means that it need not wait.
 	begin func() error
 	notes io.Writer // for the user
-}
-
-// newPerfRemote makes a perfRemote of a connection. Its close closes the connection too.
-func newPerfRemote(s streams, conn *bootstrap.Conn, f *perfFlags) (*perfRemote, error) {
-	from, err := f.remote(conn.LocalAddr())
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return &perfRemote{conn: conn, flags: f, from: from, notes: s.err}, nil
 }
 
 func (p *perfRemote) close(why error) error {
@@ -72,29 +63,35 @@ func (p *perfRemote) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
 			return nil, err
 		}
 	}
-	n, err := p.from.openEnd(c)
+	f := p.flags
+	local, err := netip.ParseAddrPort(p.conn.LocalAddr().String())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the address %s of this side: %w", p.conn.LocalAddr(), err)
 	}
-	p.nics = n
-	return n.ends[0], n.set(c, &p.flags.settings)
+	p.fabric = f.Fabric
+	p.fabric.RailCount, p.fabric.Lanes, p.fabric.Transport, p.fabric.Impair = c.Rails, c.QPs, "", c.Impair // prepare adds the Transport
+	if p.fabric.Provider == peer.ProviderAuto && f.Devices == "" {
+		p.fabric.Provider = peer.ProviderSoftNIC // works on every host
+	}
+	open, err := p.fabric.OpenNICs(local.Addr().Unmap())
+	if err != nil && p.fabric.Provider != peer.ProviderSoftNIC {
+		err = explained(err)
+	}
+	if err != nil {
+		return nil, f.Explain(err)
+	}
+	p.nics = &nics{}
+	p.nics.closers.Add(open.Close)
+	p.nics.ends[0] = open.Rails
+	err = f.prepare(c, p.nics, 0)
+	return p.nics.ends[0], err
 }
 
 // Connect implements remote.Remote.
 func (p *perfRemote) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
-	f := p.flags
-	cfg.Link, cfg.Unsealed = cmp.Or(f.link, peer.LinkAuto), f.unsealed
-	if len(f.addrs)+len(f.cfg.Impair) > 0 || f.capture.on() {
-		cfg.Link = peer.LinkUDP
-	}
-	for _, n := range f.networks {
-		network, err := netip.ParsePrefix(n.String())
-		if err != nil {
-			return nil, err
-		}
-		cfg.PeerNetworks = append(cfg.PeerNetworks, network)
-	}
-	return peer.Connect(ctx, p.conn, !f.server, cfg)
+	cfg.Fabric = p.fabric.Opened()
+	cfg.Lanes = 0 // cfg.QP has the test's
+	return peer.Connect(ctx, p.conn, !p.flags.server, cfg)
 }
 
 // runClient measures against a server. A signal stops it even while it connects or waits for its turn.
@@ -116,10 +113,7 @@ func (f *perfFlags) client(ctx context.Context, s streams) error {
 	if err != nil {
 		return perfServer.explainDial(addr, f.auth.token, err)
 	}
-	p, err := newPerfRemote(s, conn, f)
-	if err != nil {
-		return err
-	}
+	p := &perfRemote{conn: conn, flags: f, notes: s.err}
 	if err = p.takePart(ctx, s); errors.Is(err, bootstrap.ErrPeerClosed) {
 		return perfServer.explainDial(addr, f.auth.token, err)
 	}

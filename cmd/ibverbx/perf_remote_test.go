@@ -337,7 +337,7 @@ func TestPerfRemoteFlagErrors(t *testing.T) {
 		"serve --link x --token-file T":             "auto, shm or udp",
 		"--link shm":                                "need a HOST",
 		"write node1":                               "the host node1 needs --token-file",
-		"node1 --link shm --pcap f --token-file T":  "--link udp",
+		"node1 --link shm --pcap f --token-file T":  "use udp or auto",
 		"serve --peer-network x --token-file T":     "--peer-network",
 		"--server -m 77 --token-file T":             "--mtu 77",
 		"serve --provider x --token-file T":         "--provider x",

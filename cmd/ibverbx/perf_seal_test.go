@@ -32,7 +32,7 @@ func TestPerfSealed(t *testing.T) {
 			}
 		}
 	}
-	if status, _, stderr := command(t.Context(), "perf", "--unsealed"); status == exitOK || !strings.Contains(stderr, "--unsealed and the authentication flags need a HOST") {
+	if status, _, stderr := command(t.Context(), "perf", "--unsealed"); status == exitOK || !strings.Contains(stderr, "--unsealed, --require-sealed and the authentication flags need a HOST") {
 		t.Errorf("perf --unsealed in one process: status %d, %q, want an error", status, stderr)
 	}
 }

@@ -47,7 +47,7 @@ func newPerfServe(s streams) *cobra.Command {
 			if len(args) > 0 {
 				return wrong(cmd, "%q belongs to the client, which decides what to measure: use it with 'ibverbx perf'", args[0])
 			}
-			return f.checkLink(cmd)
+			return f.checkLink(cmd, s)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, s, runServer) },
 	}
@@ -69,9 +69,6 @@ func oldServer(args []string) []string {
 func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	auth, err := f.auth.config(&s, "perf serve")
 	if err != nil {
-		return err
-	}
-	if _, err := f.remote(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}); err != nil {
 		return err
 	}
 	tell := &teller{s: s}
@@ -130,17 +127,14 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 // serveClient runs a client's test once it reaches the head of the queue. A client joins the queue when its test
 // request arrives, so an idle client cannot delay others.
 func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, q *queue) error {
-	p, err := newPerfRemote(s, conn, f)
-	if err != nil {
-		return err
-	}
+	p := &perfRemote{conn: conn, flags: f, notes: s.err}
 	turn := false
 	p.begin = func() error {
 		err := q.take(ctx, p)
 		turn = err == nil
 		return err
 	}
-	err = p.takePart(ctx, s)
+	err := p.takePart(ctx, s)
 	if turn {
 		q.leave()
 	}

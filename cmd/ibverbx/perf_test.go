@@ -127,10 +127,10 @@ func TestPerfFlagErrors(t *testing.T) {
 		want []string // parts of stderr
 	}{
 		{"--rails 9", []string{"--rails 9", "use 1 to 8"}},
-		{"--rails 0", []string{"--rails", "from 1"}},
+		{"--rails 0", []string{"--rails", "use 1 to 8"}},
 		{"--rails two", []string{"--rails two"}},
 		{"--rails 2 -c UC", []string{"--rails 2", "RC QPs", "--connection RC"}},
-		{"-q 0", []string{"--lanes", "from 1"}},
+		{"-q 0", []string{"--lanes", "use 1 to 4094"}},
 		{"-q 5000", []string{"--lanes 5000", "lanes", "use 1 to 4094"}},
 		{"--lat -c UC -q 2", []string{"--lanes 2", "--lat"}},
 		{"--scheme x", []string{"--scheme x", "tally, dqplb or spray"}},
@@ -160,7 +160,7 @@ func TestPerfHelp(t *testing.T) {
 func TestPerfCompletesValues(t *testing.T) {
 	for flag, want := range map[string]string{
 		"scheme": "tally\ndqplb\nspray\n", "connection": "RC\nUC\nUD\n", "transport": "rc\nuc\n", "link": "auto\nshm\nudp\n",
-		"provider": "auto\nsoftnic\nrdmacore\n", "policy": "auto\nround-robin\n", "mtu": "256\n512\n",
+		"provider": "softnic\nrdmacore\nauto\n", "policy": "auto\nround-robin\n", "mtu": "256\n512\n",
 	} {
 		if status, out, _ := command(t.Context(), "__complete", "perf", "--"+flag, ""); status != exitOK || !strings.HasPrefix(out, want) {
 			t.Errorf("--%s is completed with status %d and %q, want %q", flag, status, out, want)

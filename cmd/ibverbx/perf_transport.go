@@ -2,13 +2,12 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/reliable"
-	"ibverbx/settings"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -29,39 +28,23 @@ const (
 // wrapPaths returns the number of UC QPs per RC QP.
 func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
 
-// set applies the settings to all rails.
-func (n *nics) set(c *measure.Config, s *settings.Settings) error {
-	for end := range n.ends {
-		if err := s.Apply(n.ends[end]); err != nil {
-			return err
-		}
-	}
-	return n.wrap(c, &s.Reliable)
-}
-
-// wrap replaces each rail's NIC with one that builds RC QPs from UC QPs, if the test uses that transport. The caller
-// closes n, even after an error.
-func (n *nics) wrap(c *measure.Config, cfg *reliable.Config) error {
-	if c.Transport != measure.TransportUC {
-		return nil
-	}
-	for end := range n.ends {
+// prepare applies the settings to the NICs of an end. The caller closes n, even after an error.
+func (f *perfFlags) prepare(c *measure.Config, n *nics, end int) error {
+	fabric := f.Fabric
+	fabric.Transport = c.Transport
+	if c.Transport == measure.TransportUC {
 		rails := max(len(n.ends[end]), 1) // the end may have fewer rails than requested
-		lanes := (c.QPs+rails-1)/rails + wrapMoreLanes
-		if err := lendReceives(c, n.ends[end], cfg, lanes); err != nil {
+		if err := lendReceives(c, n.ends[end], &fabric.Reliable, (c.QPs+rails-1)/rails+wrapMoreLanes); err != nil {
 			return err
 		}
-		for i := range n.ends[end] {
-			rail := &n.ends[end][i]
-			ctx, err := wrapContext(rail.Context, *cfg, lanes)
-			if err != nil {
-				return err
-			}
-			n.closers.Add(ctx.Close) // runs first and makes the inner Close a no-op
-			rail.Context = ctx
-		}
 	}
-	return nil
+	open := peer.NICs{Rails: n.ends[end]}
+	err := fabric.Prepare(&open)
+	n.ends[end] = open.Rails
+	if open.Close != nil {
+		n.closers.Add(open.Close) // before the NICs below
+	}
+	return f.Explain(err)
 }
 
 // pathsOf returns the paths of one QP on a wrapped NIC.
@@ -106,51 +89,26 @@ func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
 	}, true
 }
 
-// lendReceives rejects a test whose receive buffers on the wrapped rails of one end exceed Config.Lend.
+// lendReceives sets the number of receive buffers of wrapped rails for the lanes of each. It refuses more than Config.Lend.
 func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
-	if c.Lend == 0 {
-		return nil
-	}
-	bytes := 0
+	cfg.PathRecv, cfg.RecvDepth = wrapPathRecvs, minWrapRecvs
+	chunks := 0
 	for i := range rails {
-		recvs, err := receivesOf(rails[i].Context, cfg, lanes)
+		attr, err := rails[i].Context.QueryDevice()
 		if err != nil {
 			return err
 		}
-		bytes += recvs * cfg.ChunkOn(rails[i].Context)
+		recvs := wrapRecvs * lanes
+		if attr.Capabilities&verbs.CapSRQOnUC == 0 {
+			recvs = wrapPaths(cfg) * wrapPathRecvs * lanes
+		}
+		cfg.RecvDepth = min(max(recvs, cfg.RecvDepth), maxWrapRecvs)
+		chunks += cfg.ChunkOn(rails[i].Context)
 	}
-	if bytes > c.Lend {
+	if bytes := cfg.RecvDepth * chunks; c.Lend > 0 && bytes > c.Lend {
 		return refuse(fmt.Sprintf("--transport uc with %d lanes", c.QPs),
 			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, c.Lend>>20),
 			"use fewer --lanes or fewer --rails, or start the server with a larger --lend")
 	}
 	return nil
-}
-
-// receivesOf returns the number of receives a NIC needs for the given number of lanes.
-func receivesOf(ctx verbs.Context, cfg *reliable.Config, lanes int) (int, error) {
-	attr, err := ctx.QueryDevice()
-	recvs := wrapRecvs * lanes
-	if attr.Capabilities&verbs.CapSRQOnUC == 0 {
-		recvs = wrapPaths(cfg) * wrapPathRecvs * lanes
-	}
-	return min(max(recvs, minWrapRecvs), maxWrapRecvs), err
-}
-
-// wrapContext wraps ctx in a NIC that builds RC QPs, one per lane, from UC QPs.
-func wrapContext(ctx verbs.Context, cfg reliable.Config, lanes int) (verbs.Context, error) {
-	recvs, err := receivesOf(ctx, &cfg, lanes)
-	if err != nil {
-		return nil, err
-	}
-	cfg.PathRecv, cfg.RecvDepth = wrapPathRecvs, recvs
-	wrapped, err := reliable.Wrap(ctx, cfg)
-	name := ctx.Device().Name()
-	switch {
-	case errors.Is(err, reliable.ErrNoUC):
-		return nil, fmt.Errorf("--transport uc: %s: %w; use --transport rc", name, reliable.ErrNoUC)
-	case errors.Is(err, verbs.ErrNotSupported):
-		return nil, fmt.Errorf("--transport uc: %w; use --transport rc with %s", err, name)
-	}
-	return wrapped, err
 }

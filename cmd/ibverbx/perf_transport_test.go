@@ -111,6 +111,12 @@ func TestPerfTransportHelp(t *testing.T) {
 	says(t, out, "--transport uc is different", "measure raw QPs", "from 16 UC QPs")
 }
 
+// wrap prepares both ends of a test.
+func wrap(n *nics, c *measure.Config) error {
+	f := &perfFlags{}
+	return errors.Join(f.prepare(c, n, 0), f.prepare(c, n, 1))
+}
+
 // withoutUC is a NIC without UC support.
 type withoutUC struct{ verbs.Context }
 
@@ -124,11 +130,11 @@ func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
 func TestPerfTransportNoUC(t *testing.T) {
 	n := softRails(t, 1)
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
-	err := n.wrap(&measure.Config{Rails: 1, Transport: measure.TransportUC, QPs: 1}, &reliable.Config{})
+	err := wrap(n, &measure.Config{Rails: 1, Transport: measure.TransportUC, QPs: 1})
 	if !errors.Is(err, reliable.ErrNoUC) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
 	}
-	says(t, fmt.Sprint(err), "--transport uc: ", "soft1", "has no UC QPs", "use --transport rc")
+	says(t, fmt.Sprint(err), "--transport: ", "soft1", "has no UC QPs", "use rc")
 }
 
 // withoutSRQ is a NIC whose UC QPs cannot use an SRQ.
@@ -150,7 +156,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Complete: got %v, want no error", err)
 	}
-	if err := n.wrap(&cfg, &reliable.Config{}); err != nil {
+	if err := wrap(n, &cfg); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
 	}
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)
@@ -166,7 +172,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 func TestPerfTransportFewerRails(t *testing.T) {
 	n := softRails(t, 1)
 	const lanes = 64
-	if err := n.wrap(&measure.Config{Rails: 8, Transport: measure.TransportUC, QPs: lanes}, &reliable.Config{}); err != nil {
+	if err := wrap(n, &measure.Config{Rails: 8, Transport: measure.TransportUC, QPs: lanes}); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
 	}
 	for end := range n.ends {
@@ -183,7 +189,7 @@ func TestPerfTransportLends(t *testing.T) {
 		lanes, memory int
 		fits          bool
 	}{{8, 64 << 20, true}, {4000, 256 << 20, false}, {100, 16 << 20, false}, {4000, 0, true}} {
-		err := softRails(t, 2).wrap(&measure.Config{Rails: 2, Transport: measure.TransportUC, QPs: tt.lanes, Lend: tt.memory}, &reliable.Config{})
+		err := wrap(softRails(t, 2), &measure.Config{Rails: 2, Transport: measure.TransportUC, QPs: tt.lanes, Lend: tt.memory})
 		var refused *measure.ConfigError
 		if tt.fits && err != nil || !tt.fits && (!errors.As(err, &refused) || !strings.Contains(err.Error(), "larger --lend")) {
 			t.Errorf("%d lanes with %d bytes lent: got %v, want them to fit: %v", tt.lanes, tt.memory, err, tt.fits)

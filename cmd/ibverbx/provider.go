@@ -1,63 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-
-	"github.com/spf13/cobra"
 
 	"ibverbx/internal/perf/measure"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
-
-// Provider names. Auto selects rdmacore if a device is usable, otherwise softnic.
-const (
-	providerAuto     = "auto"
-	providerSoftNIC  = "softnic"
-	providerRDMACore = "rdmacore"
-)
-
-// providerFlags selects NICs.
-type providerFlags struct {
-	name    string
-	devices string
-}
-
-func (f *providerFlags) define(cmd *cobra.Command, s streams) {
-	fl := cmd.Flags()
-	fl.StringVar(&f.name, "provider", cmp.Or(s.provider, providerAuto), "`NICs` to use: softnic (software), rdmacore (hardware, through libibverbs) or auto")
-	fl.StringVar(&f.devices, "devices", "", "`list` of rdmacore devices by name prefix: mlx5_0:1,mlx5_2; =mlx5_1 is an exact name, ^rxe excludes (default all)")
-}
-
-// choose returns the provider. With auto it prints its choice to notes.
-func (f *providerFlags) choose(notes io.Writer) (provider, error) {
-	real := rdmaNICs{spec: f.devices}
-	switch f.name {
-	case providerSoftNIC:
-		return softNICs{}, nil
-	case providerRDMACore:
-		return real, nil
-	case providerAuto:
-		found, err := real.usable()
-		switch {
-		case err != nil && f.devices != "":
-			return nil, err
-		case len(found) > 0:
-			fmt.Fprintf(notes, "Using RDMA device %s.\n", found[0].Device.Name())
-			return real, nil
-		}
-		why := "No RDMA hardware found"
-		if err == nil {
-			why = "No RDMA port is active"
-		}
-		fmt.Fprintln(notes, why+"; using software NICs (run `ibverbx doctor` for details).")
-		return softNICs{}, nil
-	}
-	return nil, refuse("--provider "+f.name, "there is no such provider", "use softnic, rdmacore or auto")
-}
 
 // rdmaNICs opens hardware NICs. Rail i uses chosen device 2i on one end and 2i+1 on the other. With too few devices
 // both ends share one, and packets loop back on it.
@@ -134,18 +84,9 @@ func openRails(chosen []choice) (*nics, error) {
 	return n, nil
 }
 
-// unimpaired rejects impairments, which only software NICs support.
-func unimpaired(impair []measure.Impair) error {
-	if len(impair) == 0 {
-		return nil
-	}
-	return refuse("--impair "+impair[0].String(), "packets of real NICs do not pass through this program",
-		"use --provider softnic, or impair a switch on their way (Soft-RoCE: tc qdisc add dev DEVICE root netem loss 1%)")
-}
-
 func (r rdmaNICs) open(rails int, impair []measure.Impair) (*nics, error) {
-	if err := unimpaired(impair); err != nil {
-		return nil, err
+	if len(impair) > 0 { // in a process without --provider or --devices, where settings do not refuse it
+		return nil, refuse("--impair "+impair[0].String(), "packets of real NICs do not pass through this program", "use --provider softnic")
 	}
 	active, err := r.found()
 	if err != nil {

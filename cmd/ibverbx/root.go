@@ -13,6 +13,7 @@ import (
 
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/printable"
+	"ibverbx/peer"
 )
 
 // Exit statuses of all commands. docs/commands.md documents them.
@@ -47,7 +48,7 @@ type streams struct {
 	args     []string // the command line, for reports
 	out, err io.Writer
 	// provider is the default of --provider. Empty means auto; tests name one.
-	provider string
+	provider peer.Provider
 	// environ lists the variables, as os.Environ, which it is if env is nil too.
 	environ []string
 	// env is os.LookupEnv if it is nil.

@@ -13,6 +13,7 @@ import (
 
 	"ibverbx/dropin"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/softnic"
 )
 
@@ -104,7 +105,7 @@ func (f *runFlags) read(cmd *cobra.Command, s streams, o *dropin.Options) error 
 		}
 	}
 	if len(f.impair) > 0 {
-		overlay(&o.Impairment, impairmentOf(0, f.impair))
+		overlay(&o.Impairment, peer.ImpairmentOf(0, f.impair))
 	}
 	if err := o.Validate(); err != nil {
 		return f.refused(cmd, err)

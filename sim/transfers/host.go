@@ -59,7 +59,7 @@ func (h *host) start() error {
 	var err error
 	p.node, err = node.New(w.ctx, node.Config{
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: fmt.Sprintf("host%d", h.index)},
-		Listen: "127.0.0.1:0", Shards: 1, LostTimeout: -1, Unsealed: true, Open: p.open,
+		Listen: "127.0.0.1:0", Shards: 1, LostTimeout: -1, Fabric: peer.Fabric{Unsealed: true}, Open: p.open,
 	})
 	if err != nil {
 		return err

@@ -72,11 +72,11 @@ func kindOf(name string) (kind, error) {
 	case "tls":
 		return kind{serveTLS, measureTLS}, nil
 	case "stream":
-		return streams(node.Config{Open: loopback(), Unsealed: true}), nil
+		return streams(node.Config{Open: loopback(), Fabric: peer.Fabric{Unsealed: true}}), nil
 	case "stream-sealed":
 		return streams(node.Config{Open: loopback()}), nil
 	case "stream-host":
-		return streams(node.Config{Unsealed: true}), nil
+		return streams(node.Config{Fabric: peer.Fabric{Unsealed: true}}), nil
 	case "transfer":
 		return kind{serveTransfer, measureTransfer}, nil
 	case "poll":
@@ -263,7 +263,7 @@ func streams(cfg node.Config) kind {
 }
 
 func serveTransfer(ctx context.Context, addr string, size int, ready func(string)) error {
-	n, err := start(ctx, addr, node.Config{Unsealed: true})
+	n, err := start(ctx, addr, node.Config{Fabric: peer.Fabric{Unsealed: true}})
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func serveTransfer(ctx context.Context, addr string, size int, ready func(string
 
 // measureTransfer gets a segment again and again, up to 16 MiB at a time.
 func measureTransfer(ctx context.Context, addr string, size int, spell time.Duration) (_ float64, err error) {
-	n, err := start(ctx, "", node.Config{Unsealed: true})
+	n, err := start(ctx, "", node.Config{Fabric: peer.Fabric{Unsealed: true}})
 	if err != nil {
 		return 0, err
 	}
@@ -330,7 +330,7 @@ func servePoll(ctx context.Context, addr string, _ int, ready func(string)) erro
 }
 
 func pollConfig() peer.Config {
-	return peer.Config{Auth: bootstrap.Config{Token: []byte(secret)}, Link: peer.LinkShm, QP: ibverbx.Config{Lanes: 2}}
+	return peer.Config{Auth: bootstrap.Config{Token: []byte(secret)}, Fabric: peer.Fabric{Link: peer.LinkShm}, QP: ibverbx.Config{Lanes: 2}}
 }
 
 // measurePoll polls an idle VirtualCQ and returns nanoseconds per poll and rail.

@@ -98,7 +98,7 @@ func start(t testing.TB, links []softnic.Link) *node.Node {
 	t.Helper()
 	n, err := node.New(soon(t), node.Config{
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
-		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true,
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Fabric: peer.Fabric{Unsealed: true},
 		Open: func() (nics peer.NICs, err error) { return open(links) },
 	})
 	if err != nil {

@@ -90,7 +90,7 @@ var arrows = map[string][]string{
 	"cuda":               {"verbs", "pure"},
 	"bootstrap":          {"pure"},
 	"reliable":           {"verbs", "pure"},
-	"settings":           {".", "verbs", "reliable"},
+	"settings":           {".", "verbs", "peer"},
 	"internal":           {},
 	perfDir + "/measure": {".", "verbs", "peer", "pure"},
 	perfDir + "/remote":  {".", "verbs", perfDir + "/measure", "pure"},

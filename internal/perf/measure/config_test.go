@@ -252,24 +252,6 @@ func TestPlanBounds(t *testing.T) {
 	}
 }
 
-func TestParseSize(t *testing.T) {
-	for _, tt := range []struct {
-		in   string
-		want int
-	}{
-		{"1", 1}, {"65536", 65536}, {"64K", 65536}, {"64KiB", 65536}, {"64kib", 65536}, {"1M", 1 << 20}, {"16 MiB", 16 << 20}, {"1g", 1 << 30}, {"8B", 8},
-	} {
-		if got, err := ParseSize(tt.in); err != nil || got != tt.want {
-			t.Errorf("ParseSize(%q) = %d, %v, want %d", tt.in, got, err, tt.want)
-		}
-	}
-	for _, in := range []string{"", "0", "-1", "K", "64KB", "1MB", "1.5M", "0x10", "9999999999G", "12Q", "99999999999999999999"} {
-		if got, err := ParseSize(in); err == nil {
-			t.Errorf("ParseSize(%q) = %d, want an error", in, got)
-		}
-	}
-}
-
 func TestFormatSize(t *testing.T) {
 	for n, want := range map[int]string{1: "1 B", 8: "8 B", 1500: "1500 B", 4096: "4 KiB", 64 << 10: "64 KiB", 16 << 20: "16 MiB", 1 << 30: "1 GiB", 1<<20 + 1024: "1025 KiB"} {
 		if got := FormatSize(n); got != want {

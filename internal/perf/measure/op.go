@@ -1,6 +1,11 @@
 package measure
 
-import "ibverbx/verbs"
+import (
+	"strconv"
+
+	"ibverbx/peer"
+	"ibverbx/verbs"
+)
 
 // Op is the operation to measure.
 type Op string
@@ -23,7 +28,7 @@ func ParseOp(s string) (Op, error) {
 		return op, nil
 	case WriteImm: // set by --imm only
 	}
-	return "", &ConfigError{Where: "operation " + quote(s), Problem: "there is no such operation", Fix: "use write, read, send or atomic"}
+	return "", &ConfigError{Where: "operation " + strconv.Quote(s), Problem: "there is no such operation", Fix: "use write, read, send or atomic"}
 }
 
 // opcode returns the opcode of the operation's work requests.
@@ -67,15 +72,15 @@ const (
 )
 
 // Transport is the layer that makes the QPs of a test reliable.
-type Transport string
+type Transport = peer.Transport
 
 // Transports.
 const (
 	// TransportRC uses the device's RC QPs.
-	TransportRC Transport = "rc"
+	TransportRC = peer.TransportRC
 	// TransportUC uses RC QPs that package reliable builds on many UC QPs each. The caller that
 	// opens the rails wraps them.
-	TransportUC Transport = "uc"
+	TransportUC = peer.TransportUC
 
 	// TransportRaw is the name of raw UC and UD QPs in reports; they are unreliable.
 	TransportRaw Transport = "raw"

@@ -3,6 +3,7 @@ package measure
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"ibverbx"
 	"ibverbx/verbs"
@@ -32,7 +33,7 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if c.Mode != Bandwidth && c.Mode != Latency {
-		return &ConfigError{Where: "mode " + quote(string(c.Mode)), Problem: "there is no such mode", Fix: "use bandwidth or latency"}
+		return &ConfigError{Where: "mode " + strconv.Quote(string(c.Mode)), Problem: "there is no such mode", Fix: "use bandwidth or latency"}
 	}
 	return firstBroken(slices.Concat(
 		c.qpRules(), c.plainRules(), c.fragmentRules(), c.sizeRules(), c.amountRules(), c.latencyRules(), c.killRules(), c.impairRules(), c.memoryRules()))

@@ -42,7 +42,7 @@ func (h *Host) Open() (nics peer.NICs, err error) {
 func (h *Host) Config() node.Config {
 	return node.Config{
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
-		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true, Open: h.Open, Link: h.Link,
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Open: h.Open, Fabric: peer.Fabric{Unsealed: true, Link: h.Link},
 	}
 }
 

@@ -249,7 +249,7 @@ func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, dialer bool
 		link = peer.LinkUDP
 	}
 	session, err := peer.Connect(ctx, conn, dialer, peer.Config{
-		SharedCQ: s.on, Link: link, PeerNetworks: everywhere(), Timeout: joinTime,
+		SharedCQ: s.on, Fabric: peer.Fabric{Link: link, PeerNetworks: everywhere()}, Timeout: joinTime,
 		QP: ibverbx.Config{
 			Lanes: max(2, s.rails.Len()), SendDepth: Depth, RecvDepth: Depth, LaneDepth: Depth, NotifyDepth: Depth, MaxInline: grantSize,
 			Deadline: p.opts.Deadline, Log: p.log,
