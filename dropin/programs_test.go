@@ -120,18 +120,7 @@ func freePort(t *testing.T) int {
 }
 
 // listening reports whether a process of the host listens on a TCP port. Connecting would be taken for the client.
-func listening(t *testing.T, port int) bool {
-	t.Helper()
-	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		table, _ := os.ReadFile(name) // a host may lack IPv6
-		for line := range strings.Lines(string(table)) {
-			if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == "0A" {
-				return true
-			}
-		}
-	}
-	return false
-}
+func listening(port int) bool { return listed(os.Getpid(), "tcp", fmt.Sprintf(":%04X", port)) }
 
 // patience is how long two processes may take. A program that hangs never ends; a loaded machine is slow.
 const patience = 90 * time.Second
@@ -198,7 +187,7 @@ func serve(t *testing.T, srv *exec.Cmd, port int) <-chan error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Wait() }()
-	for begin := time.Now(); !listening(t, port) && len(ended) == 0; time.Sleep(5 * time.Millisecond) {
+	for begin := time.Now(); !listening(port) && len(ended) == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Since(begin) > patience {
 			_ = srv.Process.Kill()
 			t.Fatalf("the server does not listen after %v", patience)

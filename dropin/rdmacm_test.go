@@ -3,6 +3,7 @@
 package dropin_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -28,6 +29,9 @@ var connectors = []struct{ server, client string }{
 	{"ucmatose -c 100", "ucmatose -c 100 -s 127.0.0.1"},
 	{"!cmtime", "cmtime -c 1000 -s 127.0.0.1"},
 	{"rdma_server", "rdma_client -s 127.0.0.1"},
+	{"rdma_xserver", "rdma_xclient -s 127.0.0.1"},
+	{"udaddy", "udaddy -s 127.0.0.1"},
+	{"udaddy -b ::1 -c 8 -C 50", "udaddy -s ::1 -c 8 -C 50"},
 	{"ib_write_bw -R -n 1000", ""},
 	{"ib_write_bw -R -q 4 -n 500", ""},
 	{"ib_write_bw -R -z -n 500", ""},
@@ -39,16 +43,20 @@ var connectors = []struct{ server, client string }{
 	{"ib_atomic_bw -R -n 500", ""},
 	{"ib_atomic_lat -R -n 500", ""},
 	{"rstream -S 65536 -C 10 -I 100", "rstream -S 65536 -C 10 -I 100 -s 127.0.0.1"},
+	{"!IBVERBX_ADDR=127.0.0.2 IBVERBX_GIDS=port udpong -b 127.0.0.2", "IBVERBX_ADDR=127.0.0.1 IBVERBX_GIDS=port udpong -C 100 -s 127.0.0.2"},
 	{"riostream -S 65536 -C 1 -I 10", "riostream -S 65536 -C 1 -I 10 -s 127.0.0.1"},
 	{"!UCX_TLS=rc_v UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo", "UCX_TLS=rc_v UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -i 20 127.0.0.1"},
 }
 
-// bound reports whether a process of the host has bound a UDP port. A query to a port that does not listen yet waits in the socket.
-func bound(port int) bool {
-	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
-		table, _ := os.ReadFile(name) // a host may lack IPv6
-		for line := range strings.Lines(string(table)) {
-			if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+// bound reports whether a process's host has bound a UDP port. A query to a port that does not listen yet waits in the socket.
+func bound(pid, port int) bool { return listed(pid, "udp", fmt.Sprintf(":%04X", port)) }
+
+// listed reports whether a table of sockets, as a process sees it, has a local address with a suffix.
+func listed(pid int, table, suffix string) bool {
+	for _, name := range []string{table, table + "6"} {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, name)) // a host may lack IPv6
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], suffix) {
 				return true
 			}
 		}
@@ -67,46 +75,74 @@ func freeUDPPort(t *testing.T) int {
 	return c.LocalAddr().(*net.UDPAddr).Port
 }
 
-// connectBetween runs a server and a client that connect by address. It returns the client's output.
-func connectBetween(t *testing.T, o dropin.Options, server, client string, endless bool) (string, error) {
+// sides are a server and a client that connect by address.
+type sides struct {
+	srv, cli       *exec.Cmd
+	srvOut, cliOut *bytes.Buffer
+	// ready reports whether the server with a process ID serves.
+	ready func(pid int) bool
+	// endless is set if the server runs until it is killed.
+	endless bool
+}
+
+// newSides returns the sides of two command lines, which lack the port. udaddy and mckey have a fixed port, and their -p is the port space.
+func newSides(t *testing.T, o dropin.Options, server, client string) *sides {
 	t.Helper()
 	l, port := library(t), freeUDPPort(t)
 	line := func(s string) []string { return append(strings.Fields(s), "-p", fmt.Sprint(port)) }
-	srvLine, cliLine := line(server), line(client)
-	srv, srvOut := command(t, l, o, srvLine[0], srvLine[1:]...)
-	cli, cliOut := command(t, l, o, cliLine[0], cliLine[1:]...)
-	if err := srv.Start(); err != nil {
+	if strings.HasPrefix(server, "udaddy") || strings.HasPrefix(server, "mckey") {
+		port, line = 7174, strings.Fields
+	}
+	s, srvLine, cliLine := &sides{}, line(server), line(client)
+	s.srv, s.srvOut = command(t, l, o, srvLine[0], srvLine[1:]...)
+	s.cli, s.cliOut = command(t, l, o, cliLine[0], cliLine[1:]...)
+	s.ready = func(pid int) bool { return bound(pid, port) }
+	return s
+}
+
+// run runs both sides and returns the client's output.
+func (s *sides) run(t *testing.T) (string, error) {
+	t.Helper()
+	if err := s.srv.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Wait() }()
-	for begin := time.Now(); !bound(port) && len(ended) == 0; time.Sleep(5 * time.Millisecond) {
+	go func() { ended <- s.srv.Wait() }()
+	for begin := time.Now(); !s.ready(s.srv.Process.Pid) && len(ended) == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Since(begin) > patience {
-			_ = srv.Process.Kill()
-			t.Fatalf("the server has not bound its port after %v", patience)
+			_ = s.srv.Process.Kill()
+			t.Fatalf("the server does not serve after %v", patience)
 		}
 	}
-	stop := time.AfterFunc(patience, func() { _ = srv.Process.Kill() })
+	stop := time.AfterFunc(patience, func() { _ = s.srv.Process.Kill() })
 	defer stop.Stop()
-	err := finish(t, cli)
-	if err != nil || endless {
-		_ = srv.Process.Kill()
+	err := finish(t, s.cli)
+	if err != nil || s.endless {
+		_ = s.srv.Process.Kill()
 	}
-	if e := <-ended; !endless {
+	if e := <-ended; !s.endless {
 		err = errors.Join(err, e)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w\nclient:\n%s\nserver:\n%s", err, cliOut, srvOut)
+		err = fmt.Errorf("%w\nclient:\n%s\nserver:\n%s", err, s.cliOut, s.srvOut)
 	}
-	return cliOut.String(), err
+	return s.cliOut.String(), err
+}
+
+// connectBetween runs a server and a client that connect by address. It returns the client's output.
+func connectBetween(t *testing.T, o dropin.Options, server, client string) (string, error) {
+	t.Helper()
+	server, endless := strings.CutPrefix(server, "!")
+	s := newSides(t, o, server, client)
+	s.endless = endless
+	return s.run(t)
 }
 
 // TestConnectors: unmodified programs connect by address.
 func TestConnectors(t *testing.T) {
 	for _, c := range connectors {
-		server, endless := strings.CutPrefix(c.server, "!")
 		if c.client == "" {
-			c.client = server + " 127.0.0.1"
+			c.client = c.server + " 127.0.0.1"
 		}
 		t.Run(c.client, func(t *testing.T) {
 			words := strings.Fields(c.client)
@@ -115,7 +151,7 @@ func TestConnectors(t *testing.T) {
 			var err error
 			for range 3 {
 				var out string
-				if out, err = connectBetween(t, dropin.Options{}, server, c.client, endless); !strings.Contains(out, clockless) {
+				if out, err = connectBetween(t, dropin.Options{}, c.server, c.client); !strings.Contains(out, clockless) {
 					break
 				}
 			}
@@ -131,7 +167,7 @@ func TestConnectorsLossy(t *testing.T) {
 	var o dropin.Options
 	o.Impairment.Loss = 0.01
 	for _, c := range [][2]string{{"rping -s -C 50", "rping -c -a 127.0.0.1 -C 50 -V"}, {"rstream -S 65536 -C 1 -I 20", "rstream -S 65536 -C 1 -I 20 -s 127.0.0.1"}} {
-		if _, err := connectBetween(t, o, c[0], c[1], false); err != nil {
+		if _, err := connectBetween(t, o, c[0], c[1]); err != nil {
 			t.Error(err)
 		}
 	}
@@ -182,10 +218,15 @@ func TestRsocketPreload(t *testing.T) {
 	own := strings.TrimPrefix(vars[0], "LD_PRELOAD=")
 	for _, preload := range []string{own + ":" + spreload, spreload + ":" + own} {
 		line := "LD_PRELOAD=" + preload + " rstream -T s -S 65536 -C 10 -I 20"
-		out, err := connectBetween(t, dropin.Options{Stats: true}, line, line+" -s 127.0.0.1", false)
+		out, err := connectBetween(t, dropin.Options{Stats: true}, line, line+" -s 127.0.0.1")
 		if err != nil || strings.Contains(out, "PacketsSent:0 ") || !strings.Contains(out, "PacketsSent:") {
 			t.Errorf("%v, want a client that sends packets\n%s", err, out)
 		}
+	}
+	programsRan.add(t, "iperf", "LD_PRELOAD=librspreload.so -c 127.0.0.1 -t 1")
+	with := "LD_PRELOAD=" + own + ":" + spreload + " iperf "
+	if out, err := connectBetween(t, dropin.Options{Stats: true}, with+"-s -P 1", with+"-c 127.0.0.1 -t 1"); err != nil || strings.Contains(out, "PacketsSent:0 ") {
+		t.Errorf("%v, want a client that sends packets\n%s", err, out)
 	}
 }
 
@@ -223,7 +264,7 @@ func TestKilledConnection(t *testing.T) {
 		if err := srv.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for begin := time.Now(); !bound(port) && time.Since(begin) < patience; time.Sleep(5 * time.Millisecond) {
+		for begin := time.Now(); !bound(srv.Process.Pid, port) && time.Since(begin) < patience; time.Sleep(5 * time.Millisecond) {
 		}
 		cli, out := command(t, l, dropin.Options{}, program, "client", fmt.Sprint(port), fmt.Sprint(srv.Process.Pid))
 		if err := finish(t, cli); err != nil {

@@ -99,7 +99,7 @@ func TestTwoUsers(t *testing.T) {
 	}
 	for _, link := range []string{"udp", "shm"} {
 		t.Run(link, func(t *testing.T) {
-			users := [2]*account{{uid: 65534}, {uid: 65533}}
+			users := [2]*account{{uid: 65532}, {uid: 65531}} // other tests run programs as 65534 and 65533
 			for _, a := range users {
 				a.begin(t, link)
 			}

@@ -39,6 +39,10 @@ static struct qp *new_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 	struct qp *q = calloc(1, sizeof(*q));
 	if (!q)
 		return fail(ENOMEM);
+	// The send queue of a NIC has space for inline data in place of an SGE. Programs such as rdma_xclient use it without a request.
+	const uint32_t inline_space = 16;
+	if (init->cap.max_inline_data < inline_space)
+		init->cap.max_inline_data = inline_space;
 	struct ibv_qp *base = &q->ex.qp_base;
 	struct ibx_qp_config cfg = {
 		.cookie = (uintptr_t)base,
