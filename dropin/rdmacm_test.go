@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -230,12 +231,12 @@ func TestRsocketPreload(t *testing.T) {
 	}
 }
 
-// connect builds testdata/connect.c.
-func connect(t *testing.T) (dropin.Library, string) {
+// connector builds a program of testdata.
+func connector(t *testing.T, name string) (dropin.Library, string) {
 	t.Helper()
 	l := library(t)
-	program := filepath.Join(filepath.Dir(l.Dir), "connect")
-	cc := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-O2", "-o", program, "testdata/connect.c", "-l:librdmacm.so.1", "-libverbs", "-lpthread")
+	program := filepath.Join(filepath.Dir(l.Dir), name)
+	cc := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-O2", "-o", program, "testdata/"+name+".c", "-l:librdmacm.so.1", "-libverbs", "-lpthread")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -244,8 +245,8 @@ func connect(t *testing.T) (dropin.Library, string) {
 
 // TestConnect: errors, limits, waiting, migration, forks and descriptors of connections (testdata/connect.c).
 func TestConnect(t *testing.T) {
-	l, program := connect(t)
-	for _, mode := range []string{"errors", "backlog", "migrate", "nonblocking", "closing", "forking", "replaced", "blocking", "many"} {
+	l, program := connector(t, "connect")
+	for _, mode := range []string{"errors", "backlog", "migrate", "nonblocking", "closing", "forking", "replaced", "blocking", "many", "gone", "unacked", "beside"} {
 		t.Run(mode, func(t *testing.T) {
 			cmd, out := command(t, l, dropin.Options{}, program, mode)
 			if err := finish(t, cmd); err != nil {
@@ -255,22 +256,74 @@ func TestConnect(t *testing.T) {
 	}
 }
 
+// pairServer starts the server of testdata/pair.c. It returns the function that runs another mode of the program.
+func pairServer(t *testing.T) (srv *exec.Cmd, ended <-chan error, run func(mode string, args ...string) (*exec.Cmd, *bytes.Buffer)) {
+	t.Helper()
+	l, program := connector(t, "pair")
+	port := freeUDPPort(t)
+	run = func(mode string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		return command(t, l, dropin.Options{}, program, append([]string{mode, fmt.Sprint(port)}, args...)...)
+	}
+	srv, out := run("server")
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := make(chan error, 1)
+	go func() { c <- srv.Wait() }()
+	for begin := time.Now(); !bound(srv.Process.Pid, port); time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > patience || len(c) > 0 {
+			t.Fatalf("the server does not serve\n%s", out)
+		}
+	}
+	t.Cleanup(func() { _ = srv.Process.Kill() })
+	return srv, c, run
+}
+
 // TestKilledConnection: the end of a killed process is the end of its connections.
 func TestKilledConnection(t *testing.T) {
-	l, program := connect(t)
 	for range 10 {
-		port := freeUDPPort(t)
-		srv, _ := command(t, l, dropin.Options{}, program, "server", fmt.Sprint(port))
-		if err := srv.Start(); err != nil {
-			t.Fatal(err)
-		}
-		for begin := time.Now(); !bound(srv.Process.Pid, port) && time.Since(begin) < patience; time.Sleep(5 * time.Millisecond) {
-		}
-		cli, out := command(t, l, dropin.Options{}, program, "client", fmt.Sprint(port), fmt.Sprint(srv.Process.Pid))
+		srv, ended, run := pairServer(t)
+		cli, out := run("kill", fmt.Sprint(srv.Process.Pid))
 		if err := finish(t, cli); err != nil {
 			t.Errorf("%v\n%s", err, out)
 			_ = srv.Process.Kill()
 		}
-		_ = srv.Wait()
+		<-ended
+	}
+}
+
+// TestKilledAtRandom: a process is killed while it connects and disconnects. If it is a client, the server has none of its connections
+// afterwards, and serves others. If it is the server, the client fails and does not hang.
+func TestKilledAtRandom(t *testing.T) {
+	srv, ended, run := pairServer(t)
+	for range 10 {
+		cli, _ := run("hammer")
+		if err := cli.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rand.N(150 * time.Millisecond))
+		_ = cli.Process.Kill()
+		_ = cli.Wait()
+	}
+	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		cli, out := run("count")
+		if err := finish(t, cli); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if out.String() == "0\n" {
+			break
+		}
+		if time.Since(begin) > patience {
+			t.Fatalf("the server has %s connections of killed clients", out)
+		}
+	}
+	for range 10 {
+		cli, out := run("hammer")
+		time.AfterFunc(rand.N(150*time.Millisecond), func() { _ = srv.Process.Kill() })
+		if err := finish(t, cli); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		<-ended
+		srv, ended, run = pairServer(t)
 	}
 }

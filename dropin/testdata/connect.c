@@ -1,121 +1,6 @@
 // A program that connects by address, in the ways that programs of the distribution do not: each mode checks one sequence or one error. Both
 // sides are in this process, without QPs, unless the mode says otherwise. It exits with 0 if all is well.
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <rdma/rdma_cma.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(ok, ...) \
-	do { \
-		if (!(ok)) { \
-			fprintf(stderr, "line %d: %s: errno %d: ", __LINE__, #ok, errno); \
-			fprintf(stderr, __VA_ARGS__); \
-			fprintf(stderr, "\n"); \
-			exit(1); \
-		} \
-	} while (0)
-
-static struct rdma_event_channel *here, *there; // of the active and the passive side
-static struct rdma_cm_id *listener;
-static struct sockaddr_in service = {.sin_family = AF_INET};
-
-static struct rdma_event_channel *channel(void)
-{
-	struct rdma_event_channel *c = rdma_create_event_channel();
-	CHECK(c, "create a channel");
-	return c;
-}
-
-static struct rdma_cm_id *new_id(struct rdma_event_channel *c)
-{
-	struct rdma_cm_id *id;
-	CHECK(!rdma_create_id(c, &id, NULL, RDMA_PS_TCP), "create an id");
-	return id;
-}
-
-// get takes an event that must have a type and a status.
-static struct rdma_cm_event *get(struct rdma_event_channel *c, enum rdma_cm_event_type type, int status)
-{
-	struct rdma_cm_event *e;
-	struct pollfd p = {.fd = c->fd, .events = POLLIN};
-	CHECK(poll(&p, 1, 30000) == 1, "no event, want %s", rdma_event_str(type));
-	CHECK(!rdma_get_cm_event(c, &e), "take an event");
-	CHECK(e->event == type && e->status == status, "%s with status %d, want %s with %d", rdma_event_str(e->event), e->status, rdma_event_str(type), status);
-	return e;
-}
-
-static void want(struct rdma_event_channel *c, enum rdma_cm_event_type type, int status) { rdma_ack_cm_event(get(c, type, status)); }
-
-static void start(int backlog)
-{
-	here = channel();
-	there = channel();
-	listener = new_id(there);
-	service.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&service), "bind");
-	service.sin_port = rdma_get_src_port(listener);
-	CHECK(service.sin_port && listener->verbs, "a bound id has a port and a device");
-	CHECK(!rdma_listen(listener, backlog), "listen");
-}
-
-static struct rdma_cm_id *routed(void)
-{
-	struct rdma_cm_id *id = new_id(here);
-	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&service, 2000), "resolve");
-	want(here, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
-	CHECK(!rdma_resolve_route(id, 2000), "route");
-	want(here, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
-	CHECK(id->verbs && id->route.num_paths == 1 && rdma_get_src_port(id), "a routed id has a device, a path and a port");
-	return id;
-}
-
-static int request(struct rdma_cm_id *id, const void *data, uint8_t length)
-{
-	struct rdma_conn_param p = {.private_data = data, .private_data_len = length, .qp_num = 1, .retry_count = 15};
-	return rdma_connect(id, &p);
-}
-
-// requested connects an id and returns the passive one.
-static struct rdma_cm_id *requested(struct rdma_cm_id *id)
-{
-	CHECK(!request(id, NULL, 0), "connect");
-	struct rdma_cm_event *e = get(there, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
-	struct rdma_cm_id *passive = e->id;
-	CHECK(e->listen_id == listener, "the listener of a request");
-	rdma_ack_cm_event(e);
-	return passive;
-}
-
-static void accept_it(struct rdma_cm_id *passive)
-{
-	struct rdma_conn_param p = {.qp_num = 2};
-	CHECK(!rdma_accept(passive, &p), "accept");
-}
-
-static struct rdma_cm_id *connected(struct rdma_cm_id **passive)
-{
-	struct rdma_cm_id *id = routed();
-	*passive = requested(id);
-	accept_it(*passive);
-	want(here, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
-	CHECK(!rdma_establish(id), "establish");
-	want(there, RDMA_CM_EVENT_ESTABLISHED, 0);
-	return id;
-}
-
-static void destroy(struct rdma_cm_id *id) { CHECK(!rdma_destroy_id(id), "destroy"); }
+#include "connect.h"
 
 // first_unprivileged returns the first port that any user may bind.
 static int first_unprivileged(void)
@@ -319,7 +204,17 @@ static int descriptors(void)
 	return n;
 }
 
-// many connects often. Descriptors and numbers of ids do not leak.
+// resident returns the memory of this process in KiB.
+static long resident(void)
+{
+	long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+	CHECK(f && fscanf(f, "%*d %ld", &pages) == 1, "statm");
+	fclose(f);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+// many connects often. Descriptors and memory do not leak.
 static void many(void)
 {
 	start(0);
@@ -328,7 +223,10 @@ static void many(void)
 	want(there, RDMA_CM_EVENT_DISCONNECTED, 0);
 	destroy(passive);
 	int before = descriptors();
-	for (int i = 0; i < 2000; i++) {
+	long memory = 0;
+	for (int i = 0; i < 10000; i++) {
+		if (i == 2000)
+			memory = resident();
 		id = connected(&passive);
 		if (i % 2) {
 			CHECK(!rdma_disconnect(id), "disconnect");
@@ -339,6 +237,7 @@ static void many(void)
 		destroy(passive);
 	}
 	CHECK(descriptors() <= before + 4, "%d descriptors, %d before", descriptors(), before);
+	CHECK(resident() - memory < 8 << 10, "%ld KiB of memory, %ld after 2000 connections", resident(), memory);
 }
 
 static void *waiter(void *result)
@@ -362,34 +261,74 @@ static void blocking(void)
 	CHECK(!result, "the thread got no event");
 }
 
-// server accepts connections at a port until it is killed. client connects, kills the server and waits for the end.
-static void server(const char *port)
+// gone: accepting fails once the peer of a request is destroyed. Before that is known, an accepted id reports it as an event.
+static void gone(void)
 {
-	here = there = channel();
-	listener = new_id(there);
-	service.sin_port = htons((uint16_t)atoi(port));
-	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&service) && !listener->verbs && !rdma_listen(listener, 0), "listen at a wildcard");
-	for (;;) {
-		struct rdma_cm_event *e;
-		CHECK(!rdma_get_cm_event(there, &e), "event");
-		if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST)
-			accept_it(e->id);
-		rdma_ack_cm_event(e);
+	start(0);
+	struct rdma_conn_param p = {.qp_num = 2};
+	for (useconds_t wait = 1000;; wait *= 2) {
+		struct rdma_cm_id *id = routed(), *passive = requested(id);
+		destroy(id);
+		usleep(wait);
+		int failed = rdma_accept(passive, &p);
+		CHECK(!failed || errno == EINVAL, "accept");
+		if (!failed)
+			want(there, RDMA_CM_EVENT_REJECTED, 4);
+		destroy(passive);
+		if (failed)
+			return;
+		CHECK(wait < 30000000, "accept never fails");
 	}
 }
 
-static void client(const char *port, const char *pid)
+static bool destroyed;
+
+static void *destroyer(void *id)
 {
-	here = channel();
-	service.sin_port = htons((uint16_t)atoi(port));
-	service.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	struct rdma_cm_id *id = routed();
-	CHECK(!request(id, NULL, 0), "connect");
-	want(here, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
-	CHECK(!rdma_establish(id), "establish");
-	CHECK(!kill(atoi(pid), SIGKILL), "kill");
-	want(here, RDMA_CM_EVENT_DISCONNECTED, 0);
 	destroy(id);
+	__atomic_store_n(&destroyed, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+// unacked: destroying an id waits until its events are acknowledged.
+static void unacked(void)
+{
+	start(0);
+	struct rdma_cm_id *id = new_id(here);
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&service, 2000), "resolve");
+	struct rdma_cm_event *e = get(here, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	pthread_t thread;
+	CHECK(!pthread_create(&thread, NULL, destroyer, id), "thread");
+	usleep(50000);
+	CHECK(!__atomic_load_n(&destroyed, __ATOMIC_ACQUIRE), "destroyed with an unacknowledged event");
+	rdma_ack_cm_event(e);
+	pthread_join(thread, NULL);
+}
+
+// beside: a TCP service and RDMA listeners of IPv4 and IPv6 have one port number, as those of valkey do.
+static void beside(void)
+{
+	start(0);
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = service.sin_port};
+	struct rdma_cm_id *other = new_id(there);
+	int on = 1;
+	CHECK(!rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)), "AFONLY");
+	CHECK(!rdma_bind_addr(other, (struct sockaddr *)&six) && !rdma_listen(other, 0), "listen to IPv6");
+	int tcp = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!bind(tcp, (struct sockaddr *)&service, sizeof(service)) && !listen(tcp, 1), "a TCP service");
+	CHECK(!connect(client, (struct sockaddr *)&service, sizeof(service)) && accept(tcp, NULL, NULL) >= 0, "TCP");
+	struct rdma_cm_id *passive;
+	connected(&passive);
+	struct rdma_cm_id *id = new_id(here);
+	six.sin6_addr = in6addr_loopback;
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&six, 2000), "resolve");
+	want(here, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	CHECK(!rdma_resolve_route(id, 2000), "route");
+	want(here, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+	CHECK(!request(id, NULL, 0), "connect");
+	struct rdma_cm_event *e = get(there, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	CHECK(e->listen_id == other, "the listener of IPv6");
+	rdma_ack_cm_event(e);
 }
 
 int main(int argc, char **argv)
@@ -397,14 +336,11 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = {{"errors", errors}, {"backlog", backlog}, {"migrate", migrate}, {"nonblocking", nonblocking}, {"closing", closing}, {"forking", forking}, {"replaced", replaced}, {"many", many}, {"blocking", blocking}};
-	if (argc == 3)
-		server(argv[2]);
-	if (argc == 4) {
-		client(argv[2], argv[3]);
-		return 0;
-	}
-	for (size_t i = 0; argc > 1 && i < sizeof(modes) / sizeof(*modes); i++)
+	} modes[] = {
+		{"errors", errors}, {"backlog", backlog}, {"migrate", migrate}, {"nonblocking", nonblocking}, {"closing", closing}, {"forking", forking},
+		{"replaced", replaced}, {"many", many}, {"blocking", blocking}, {"gone", gone}, {"unacked", unacked}, {"beside", beside},
+	};
+	for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(*modes); i++)
 		if (!strcmp(argv[1], modes[i].name)) {
 			modes[i].run();
 			return 0;
