@@ -20,7 +20,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream test-gpu test-forward nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin repeat-dropin dropin-table test-browser test-stream test-gpu test-forward nightly steady cover clean
 
 all: vet test lint
 
@@ -87,6 +87,13 @@ test-gpu:
 # Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
 test-dropin: # builds from its source, which a binary with -trimpath cannot find
 	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
+
+# Programs that connect by address, many times, then with 1 % loss. Datagrams that are lost stay lost, so their programs run without.
+DROPIN_REPEAT ?= 50
+CONNECTORS = TestConnectors$$|TestFabricConnections|TestQperfConnections|TestRsocketPreload|TestRcopy|TestFio|TestMulticastProgram|TestOtherUserConnects
+repeat-dropin:
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' ./dropin
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 IBVERBX_LOSS=1% $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' -skip 'Multicast|/udaddy|/.*udpong' ./dropin
 
 # The same, and the table of docs/dropin.md says what ran, with the versions of this machine.
 dropin-table:

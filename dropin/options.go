@@ -39,6 +39,8 @@ type Options struct {
 	Capture string
 	// Stats makes every process print its devices' counters to stderr on exit.
 	Stats bool
+	// Verbose makes every process report on stderr that it uses rdma_cm, and the addresses at which it listens and connects.
+	Verbose bool
 }
 
 // MaxDevices is the maximum number of devices of a program.
@@ -105,7 +107,8 @@ var variables = []variable{
 	{"PCAP", "file for the packets of a process; %p in it is the process number", "the name of a file", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
 		return o.Capture
 	}},
-	{"STATS", "1 prints the counters of the devices when a process exits", "1 or 0", setStats, func(o *Options) string { return orEmpty(o.Stats, 1) }},
+	toggle("STATS", "1 prints the counters of the devices when a process exits", func(o *Options) *bool { return &o.Stats }),
+	toggle("VERBOSE", "1 reports that a process uses rdma_cm, and its addresses", func(o *Options) *bool { return &o.Verbose }),
 }
 
 func orEmpty(set bool, v any) string {
@@ -269,7 +272,11 @@ func setRate(o *Options, value string) error {
 	return nil
 }
 
-func setStats(o *Options, value string) (err error) {
-	o.Stats, err = strconv.ParseBool(value)
-	return err
+// toggle is a variable that is 1 or 0.
+func toggle(name, about string, field func(*Options) *bool) variable {
+	set := func(o *Options, value string) (err error) {
+		*field(o), err = strconv.ParseBool(value)
+		return err
+	}
+	return variable{name, about, "1 or 0", set, func(o *Options) string { return orEmpty(*field(o), 1) }}
 }

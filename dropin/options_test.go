@@ -29,7 +29,7 @@ func lookup(env []string) func(string) (string, bool) {
 func TestOptionsTravel(t *testing.T) {
 	for _, want := range []dropin.Options{
 		{},
-		{Devices: 3, MTU: verbs.MTU1024, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "/tmp/%p.pcap", Stats: true},
+		{Devices: 3, MTU: verbs.MTU1024, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "/tmp/%p.pcap", Stats: true, Verbose: true},
 		{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::2")}},
 		{Impairment: softnic.Impairment{Loss: 0.001, Reorder: 0.5, Delay: 50 * time.Microsecond}},
 		{Impairment: softnic.Impairment{Duplicate: 0.01, Corrupt: 1e-9, Jitter: time.Millisecond, Rate: 125e6}},
@@ -90,7 +90,7 @@ func TestVariables(t *testing.T) {
 		names = append(names, v.Name)
 	}
 	all := dropin.Options{
-		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true,
+		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true, Verbose: true,
 		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Duplicate: 1, Corrupt: 1, Delay: 1, Jitter: 1, Rate: 1},
 	}
 	for _, v := range all.Env() {

@@ -159,3 +159,24 @@ func TestFio(t *testing.T) {
 		})
 	}
 }
+
+// TestVerbose: a process that uses rdma_cm reports it, with its addresses, and another one does not.
+func TestVerbose(t *testing.T) {
+	s := newSides(t, dropin.Options{Verbose: true}, "rping -s -C 1", "rping -c -a 127.0.0.1 -C 1")
+	out, err := s.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, in := range map[string]string{
+		"uses rdma_cm with device 0 at 127.": out, "rdma_cm: connects from 127.0.0.1:": out, "rdma_cm: listens at ": s.srvOut.String(),
+		"rdma_cm: accepts a connection from 127.0.0.1:": s.srvOut.String(),
+	} {
+		if !strings.Contains(in, want) {
+			t.Errorf("the report lacks %q:\n%s", want, in)
+		}
+	}
+	cmd, list := command(t, library(t), dropin.Options{Verbose: true}, "ibv_devinfo")
+	if err := cmd.Run(); err != nil || strings.Contains(list.String(), "rdma_cm") {
+		t.Errorf("ibv_devinfo: %v\n%s", err, list)
+	}
+}

@@ -67,7 +67,7 @@ compiler and the headers of rdma-core.`,
 	fl := cmd.Flags()
 	fl.SetInterspersed(false) // flags behind PROGRAM are its own
 	fl.BoolVar(&f.env, "env", false, "print the environment variables and exit")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print the variables set for the program, and why")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print variables set, and why, and rdma_cm addresses")
 	for i := range f.options {
 		o := &f.options[i]
 		fl.StringVar(&o.value, o.flag, "", o.usage)
@@ -161,6 +161,7 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 	if err != nil {
 		return err
 	}
+	o.Verbose = o.Verbose || f.verbose
 	vars = append(vars, o.Env()...)
 	if f.verbose {
 		for _, v := range vars {

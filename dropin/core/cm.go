@@ -3,8 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"ibverbx/dropin/internal/cm"
 	"ibverbx/dropin/internal/cm/abi"
 	"ibverbx/dropin/internal/cm/wire"
+	"ibverbx/internal/roce"
 )
 
 // cmFile is a file of the connection manager.
@@ -68,7 +72,14 @@ func (l *library) openCM(fd int) (uint32, error) {
 			t := time.AfterFunc(d, f)
 			return func() { t.Stop() }
 		}
-		l.manager = cm.New(cm.Config{Devices: devices, Link: wire.Link{LocalOnly: !remote}, Later: later, Random: rand.Uint32})
+		cfg := cm.Config{Devices: devices, Link: wire.Link{LocalOnly: !remote}, Later: later, Random: rand.Uint32}
+		if l.verbose {
+			cfg.Report = report
+			for _, d := range devices {
+				report("uses rdma_cm with device %d at %s, UDP port %d", d.Index, d.Addr, cmp.Or(d.LID, roce.Port))
+			}
+		}
+		l.manager = cm.New(cfg)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -76,6 +87,11 @@ func (l *library) openCM(fd int) (uint32, error) {
 	}
 	tokens := &eventTokens{fd: own}
 	return l.cmFiles.add(&cmFile{l.manager.Open(tokens), tokens}), nil
+}
+
+// report prints what the connection manager does.
+func report(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "ibverbx: process %d: %s\n", os.Getpid(), fmt.Sprintf(format, args...))
 }
 
 // cmDevices describes the NICs to the connection manager.

@@ -22,6 +22,8 @@ type library struct {
 	capture *pcap.Writer
 	// stats says that finish prints the counters of the NICs.
 	stats bool
+	// verbose is set if the use of rdma_cm is reported.
+	verbose bool
 	// portGIDs is set if the GIDs contain UDP ports.
 	portGIDs bool
 

@@ -54,7 +54,7 @@ func (l *library) start() error {
 		}
 		l.nics = append(l.nics, device{n, nic.Addr})
 	}
-	l.stats, l.portGIDs = o.Stats, o.PortGIDs
+	l.stats, l.verbose, l.portGIDs = o.Stats, o.Verbose, o.PortGIDs
 	return nil
 }
 

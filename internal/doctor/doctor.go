@@ -101,6 +101,7 @@ func Examine(m Machine) Report {
 	e.judgeAccess()
 	e.judgePorts()
 	e.judgeLibrary()
+	e.judgeCM()
 	e.judgeProviders()
 	e.judgeMemlock()
 	e.judgeContainer()

@@ -100,6 +100,18 @@ func (e *exam) judgeLibrary() {
 	e.ok("library", "%s%s", e.Library.Path, version)
 }
 
+// judgeCM reports whether programs that connect by address find their library.
+func (e *exam) judgeCM() {
+	const soname = "librdmacm.so.1"
+	switch p := e.findLibrary(soname); {
+	case p != "":
+		e.ok("library", "%s: programs can connect by address (rdma_cm); under ibverbx run, they do without kernel modules", p)
+	case e.Library.Path != "":
+		e.report("library", Note, soname+" is not installed", "Programs that connect by address (rdma_cm) do not start, on hardware or under ibverbx run.",
+			e.install("librdmacm1", "librdmacm")...)
+	}
+}
+
 // isELF reports whether a file is a program or a library. It may also be a linker script, or
 // an empty file left by a failed installation.
 func (e *exam) isELF(p string) bool {

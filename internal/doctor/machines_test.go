@@ -90,6 +90,7 @@ func libraries() map[string]string {
 		dir + "libibverbs.so.1.14.44.0":           "\x7fELF ... %s/lib%s-rdmav34.so\x00 ...",
 		dir + "libibverbs/libmlx5-rdmav34.so":     "\x7fELF",
 		dir + "libibverbs/librxe-rdmav34.so":      "\x7fELF",
+		dir + "librdmacm.so.1":                    "\x7fELF",
 		"/etc/libibverbs.d/mlx5.driver":           "driver mlx5\n",
 		"/etc/libibverbs.d/rxe.driver":            "driver rxe\n",
 		"/etc/libibverbs.d/README":                "not a driver\n",

@@ -130,6 +130,7 @@ func (f *File) Listen(number uint32, backlog int32) error {
 			return err
 		}
 		i.state = stateListening
+		i.m.report("rdma_cm: listens at %s", i.local)
 		return nil
 	})
 }

@@ -46,6 +46,7 @@ func (f *File) Connect(number uint32, p *Param, data []byte) error {
 		if err := i.setParam(p, data, int(i.limits().request)); err != nil {
 			return err
 		}
+		i.m.report("rdma_cm: connects from %s to %s", i.local, i.remote)
 		i.state, i.retry = stateRequested, i.own.Param.Retry
 		i.conn = i.port.Connect(&Message{Kind: REQ, Space: i.space, Port: i.local.Port(), Side: i.own}, i)
 		return nil
@@ -62,6 +63,7 @@ func (f *File) Accept(number uint32, uid uint64, p *Param, data []byte) error {
 		if err := i.setParam(p, data, int(i.limits().response)); err != nil {
 			return err
 		}
+		i.m.report("rdma_cm: accepts a connection from %s at %s", i.remote, i.local)
 		i.uid, i.state = uid, stateAccepted
 		i.own.MTU = min(i.own.MTU, i.peer.MTU)
 		if i.space == SpaceUDP {

@@ -99,6 +99,12 @@ const (
 	stateDestroyed
 )
 
+func (m *Manager) report(format string, args ...any) {
+	if m.cfg.Report != nil {
+		m.cfg.Report(format, args...)
+	}
+}
+
 // Open returns a new File.
 func (m *Manager) Open(tokens Tokens) *File { return &File{m: m, tokens: tokens} }
 

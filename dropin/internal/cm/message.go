@@ -179,4 +179,6 @@ type Config struct {
 	Later func(d time.Duration, f func()) (stop func())
 	// Random draws starting PSNs.
 	Random func() uint32
+	// Report is called when an id listens or connects, for the user. Nil is allowed.
+	Report func(format string, args ...any)
 }
