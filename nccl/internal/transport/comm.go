@@ -40,6 +40,7 @@ type Comm struct {
 	keys       [maxRails]uint32     // of remote
 	posted     [Depth]posted        // by request
 	regions    map[*Region]struct{} // registered and not yet deregistered
+	down       [maxRails]bool       // the rails that the connection has lost
 	send       [1]ibverbx.SendWR    // of the request being posted
 	recv       [1]ibverbx.RecvWR    // likewise
 }
@@ -412,7 +413,11 @@ func (c *Comm) fail(cause error) {
 	case errors.Is(cause, verbs.ErrDeviceFatal), errors.Is(cause, verbs.ErrCQOverrun):
 		c.result = SystemError
 	}
-	c.shard.plugin.log.Error("the connection has failed", slog.String("peer", c.conn.Peer().Addr.String()), slog.Any("cause", cause))
+	level := slog.LevelInfo // an idle connection, which the peer has closed first
+	if c.used != c.done {
+		level = slog.LevelWarn
+	}
+	c.shard.plugin.log.Log(context.Background(), level, "connection failed", slog.String("peer", c.conn.Peer().Addr.String()), slog.Any("cause", cause))
 	if c.words == nil {
 		return
 	}
@@ -459,9 +464,14 @@ func (c *Comm) finish(clean bool) {
 	s.mu.Lock()
 	s.comms.Delete(c.session.QP.Num())
 	delete(s.all, c)
-	left := c.regions
-	c.regions = nil
+	left, lost := c.regions, c.down
+	c.regions, c.down = nil, [maxRails]bool{}
 	s.mu.Unlock()
+	for rail, down := range lost {
+		if down {
+			s.plugin.railChanged(rail, false, nil)
+		}
+	}
 	err := errors.Join(c.session.Close(), c.conn.Close())
 	for r := range left {
 		err = errors.Join(err, r.close())

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
@@ -252,7 +253,7 @@ func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, dialer bool
 		SharedCQ: s.on, Fabric: peer.Fabric{Link: link, PeerNetworks: everywhere()}, Timeout: joinTime,
 		QP: ibverbx.Config{
 			Lanes: max(2, s.rails.Len()), SendDepth: Depth, RecvDepth: Depth, LaneDepth: Depth, NotifyDepth: Depth, MaxInline: grantSize,
-			Deadline: p.opts.Deadline, Log: p.log,
+			Deadline: p.opts.Deadline,
 		},
 	})
 	if err != nil {
@@ -262,5 +263,7 @@ func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, dialer bool
 	if err := c.prepare(); err != nil {
 		return nil, errors.Join(err, session.Close(), conn.Close(), c.free())
 	}
+	p.log.Info("connected", slog.String("peer", conn.Peer().Addr.String()), slog.String("link", string(session.Link)),
+		slog.Int("lanes", session.Agreed.Lanes), slog.Bool("sealed", session.Agreed.Sealed))
 	return c, nil
 }

@@ -66,6 +66,8 @@ type Plugin struct {
 	dialers map[string]*bootstrap.Dialer
 	// past sums up the statistics of closed connections.
 	past ibverbx.Stats
+	// down counts the connections that have lost a rail, by rail.
+	down [maxRails]int
 }
 
 // Start opens the NICs and the port of a process. The Plugin stays open until the process exits.
@@ -231,6 +233,24 @@ func (p *Plugin) tick() (busy bool) {
 		}
 	}
 	return busy
+}
+
+// railChanged logs that the first connection has lost a rail, and that the last one has recovered it.
+func (p *Plugin) railChanged(rail int, down bool, cause error) {
+	p.mu.Lock()
+	change := -1
+	if down {
+		change = 1
+	}
+	p.down[rail] += change
+	count := p.down[rail]
+	p.mu.Unlock()
+	switch {
+	case down && count == 1:
+		p.log.Warn("rail lost", slog.String("rail", p.nics.names[rail]), slog.Any("cause", cause))
+	case !down && count == 0:
+		p.log.Warn("rail recovered", slog.String("rail", p.nics.names[rail]))
+	}
 }
 
 // addPast adds the statistics of a connection that is being closed.

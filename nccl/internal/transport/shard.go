@@ -162,6 +162,9 @@ func (s *Shard) tick() bool {
 	}
 	for n := s.cq.Events(s.events[:]); n > 0; n = s.cq.Events(s.events[:]) {
 		s.epoch++
+		for i := range s.events[:n] {
+			s.noted(&s.events[i])
+		}
 	}
 	// A VirtualQP without outstanding requests fails silently.
 	if s.ticks++; s.ticks%16 == 0 {
@@ -172,4 +175,15 @@ func (s *Shard) tick() bool {
 		}
 	}
 	return s.users > 1 || s.closed
+}
+
+// noted passes an event of a rail to the Plugin. The lock is held.
+func (s *Shard) noted(e *ibverbx.Event) {
+	down := e.Kind == ibverbx.EventRailDown
+	c := s.comms.Find(e.QP.Num())
+	if c == nil || !down && e.Kind != ibverbx.EventRailUp || c.down[e.Rail] == down {
+		return
+	}
+	c.down[e.Rail] = down
+	s.plugin.railChanged(e.Rail, down, e.Err)
 }
