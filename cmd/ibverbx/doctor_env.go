@@ -7,6 +7,7 @@ import (
 
 	"ibverbx/dropin"
 	"ibverbx/internal/doctor"
+	"ibverbx/nccl"
 	"ibverbx/settings"
 )
 
@@ -26,6 +27,10 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 		}
 		if j := slices.IndexFunc(new(authFlags).environment(), func(v authVariable) bool { return v.name == name }); j >= 0 {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: default of %s", name, value, new(authFlags).environment()[j].flag)})
+			continue
+		}
+		if i < 0 && slices.ContainsFunc(nccl.Variables(), func(v nccl.Variable) bool { return v.Name == name }) {
+			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx nccl", name, value)})
 			continue
 		}
 		if i < 0 {

@@ -8,18 +8,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/dropin"
+	"ibverbx/nccl"
 	"ibverbx/settings"
 )
 
 // variablePrefix is the prefix of all variables of this program.
 const variablePrefix = "IBVERBX_"
 
-// knownVariables returns the variables that this program, or a program of ibverbx run, reads.
+// knownVariables returns the variables that this program, or a program of ibverbx run or ibverbx nccl, reads.
 func knownVariables() (names []string) {
 	for _, s := range settings.All() {
 		names = append(names, s.Env)
 	}
 	for _, v := range dropin.Variables() {
+		names = append(names, v.Name)
+	}
+	for _, v := range nccl.Variables() {
 		names = append(names, v.Name)
 	}
 	for _, v := range new(authFlags).environment() {

@@ -139,8 +139,7 @@ func newRoot(s streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ibverbx",
 		Short: "Move files by RDMA, and measure RDMA NICs, with hardware or without",
-		Long: `Move files and TCP connections between hosts by RDMA, and measure and inspect RDMA NICs. Without RDMA
-hardware or root, ibverbx uses software NICs.`,
+		Long:  "Move files and TCP connections by RDMA, with or without RDMA hardware.",
 		Example: `  ibverbx perf                                bandwidth of RDMA_WRITE
   ibverbx serve /models --token-file t        on node1: serve files
   ibverbx get node1 models/v7 --token-file t  elsewhere: copy them`,
@@ -168,7 +167,7 @@ hardware or root, ibverbx uses software NICs.`,
 		&cobra.Group{ID: groupInspect, Title: "Inspect and prepare this machine:"},
 	)
 	root.AddCommand(group(groupFiles, newServe(s), newGet(s), newPut(s), newLs(s), newForward(s))...)
-	root.AddCommand(group(groupMeasure, newDemo(s), newPerf(s), newCompare(s), newRun(s), newSim(s))...)
+	root.AddCommand(group(groupMeasure, newDemo(s), newPerf(s), newCompare(s), newRun(s), newNCCL(s), newSim(s))...)
 	root.AddCommand(group(groupInspect, newDevices(s), newDoctor(s), newVersion(s), newTokenCommand(s), newCert(s))...)
 	root.SetCompletionCommandGroupID(groupInspect)
 	root.SetHelpCommandGroupID(groupInspect)

@@ -444,7 +444,7 @@ func (c *Comm) Close() {
 		_ = c.session.QP.Close() // Session.Close returns its error again
 	}
 	s.mu.Unlock()
-	s.plugin.comms.remove(c.number)
+	s.plugin.retire(c)
 	go c.finish(clean)
 }
 
@@ -456,8 +456,6 @@ func (c *Comm) finish(clean bool) {
 		_ = c.session.WaitDone(ctx) // the peer may be dead, or slower
 		cancel()
 	}
-	stats := c.session.QP.Stats()
-	s.plugin.addPast(&stats)
 	if c.remove != nil {
 		c.remove()
 	}

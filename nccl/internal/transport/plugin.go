@@ -253,20 +253,22 @@ func (p *Plugin) railChanged(rail int, down bool, cause error) {
 	}
 }
 
-// addPast adds the statistics of a connection that is being closed.
-func (p *Plugin) addPast(s *ibverbx.Stats) {
+// retire keeps the statistics of a connection that is being closed, and forgets its number.
+func (p *Plugin) retire(c *Comm) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	past := s.Past()
+	stats := c.session.QP.Stats()
+	past := stats.Past()
 	p.past.Add(&past)
+	p.comms.remove(c.number)
 }
 
 // Stats sums up the statistics of all connections.
 func (p *Plugin) Stats() ibverbx.Stats {
 	var sum ibverbx.Stats
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	sum.Add(&p.past)
-	p.mu.Unlock()
 	if all := p.comms.all.Load(); all != nil {
 		for _, c := range *all {
 			if c != nil && c.session != nil {
