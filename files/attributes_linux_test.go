@@ -171,7 +171,7 @@ func TestOwner(t *testing.T) {
 			}
 			if put {
 				wantErr(t, "PutFile to an Export without Owners", copyTo(TransferConfig{Owner: true}).Wait(soon(t)), ErrDenied)
-				d.there.Engine.exports["d"].cfg.Owners = true
+				d.there.exports["d"].cfg.Owners = true
 			}
 			for run := range 2 {
 				x := copyTo(TransferConfig{Owner: true})

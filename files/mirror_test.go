@@ -199,3 +199,22 @@ func TestDryRunOfOfferedFile(t *testing.T) {
 	(&depot{there: d.here}).noneOpen(t)
 	wantOK(t, "Close", x.Close())
 }
+
+// TestNamedPaths: with paths in Filter, only they are copied, and missing ones are named.
+func TestNamedPaths(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		for _, name := range []string{"a/1", "a/2", "b/c/3", "b/c/4", "d"} {
+			writeFile(t, filepath.Join(from, name), []byte(name))
+		}
+		s, err := copyTo(TransferConfig{Filter: []string{"= a/1", "= b/c", "= none/x"}})
+		wantErr(t, "a copy of named paths", err, ErrIncomplete)
+		if s.Sent != 3 || s.Failed != 1 || !strings.Contains(err.Error(), "none/x") {
+			t.Errorf("Status() = %+v with %v, want 3 sent, and none/x failed", s, err)
+		}
+		for name, want := range map[string]bool{"a/1": true, "a/2": false, "b/c/3": true, "b/c/4": true, "d": false, "none": false} {
+			if _, err := os.Lstat(filepath.Join(to, name)); (err == nil) != want {
+				t.Errorf("%s: %v, want it to exist: %t", name, err, want)
+			}
+		}
+	})
+}

@@ -25,7 +25,9 @@ type TransferConfig struct {
 	// Checksum compares the contents of all files in a directory. By default, files with the same size and modification time are equal.
 	Checksum bool
 	// Filter leaves out entries of a directory. Each rule is "- PATTERN" to exclude or "+ PATTERN" to include entries, and the first one that
-	// matches decides. Patterns are those of rsync, see docs/files.md; one with a slash in front matches from the top of the directory.
+	// matches decides. Patterns are those of rsync, see docs/files.md; one with a slash in front matches from the top of the directory. With
+	// rules "= PATH", everything else is left out: only these paths, their parents and their contents are transferred. A missing path is
+	// reported as a failed entry. All rules together have at most 256 KiB.
 	Filter []string
 	// Delete removes files and directories at the destination that the source directory lacks, except excluded ones. It runs last, and
 	// only if the source could be listed completely.

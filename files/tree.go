@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -95,6 +96,8 @@ type treePull struct {
 	// extra are local names that the peer's tree lacks, for TransferConfig.Delete. unlisted is set if some of that tree could not be listed.
 	extra    []chunk.Extra
 	unlisted bool
+	// named holds the paths of TransferConfig.Filter that were not listed yet.
+	named map[string]bool
 	// first has the first name of each file with several hard links, linked the directories with further names.
 	first  map[chunk.Identity]string
 	linked []chunk.Linked
@@ -141,7 +144,10 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.E
 	}
 	t := &treePull{
 		pull: l, name: name, next: &batch{}, batches: make(rpc.Limit, maxBatches), larges: make(rpc.Limit, parallel),
-		first: map[chunk.Identity]string{},
+		first: map[chunk.Identity]string{}, named: map[string]bool{},
+	}
+	for _, name := range l.filter.Paths() {
+		t.named[name] = true
 	}
 	if err := errors.Join(t.receive(ctx, root, top, mode), l.stage.close()); err != nil {
 		return printable.Error(err) // the peer chooses names
@@ -193,7 +199,17 @@ func (t *treePull) run(ctx context.Context) error {
 	t.leave(0)
 	t.work.Wait()
 	t.links(ctx)
+	if ctx.Err() == nil {
+		t.unlistedNames()
+	}
 	return context.Cause(ctx)
+}
+
+// unlistedNames reports the paths of TransferConfig.Filter that the peer's tree lacks.
+func (t *treePull) unlistedNames() {
+	for _, name := range slices.Sorted(maps.Keys(t.named)) {
+		t.fail(name, ErrNotFound)
+	}
 }
 
 // list requests all pages of the listing, and checks their order.
@@ -259,6 +275,9 @@ func (t *treePull) fail(name string, err error) {
 func (t *treePull) entry(ctx context.Context, e *treeEntry) {
 	t.leave(e.depth + 1)
 	t.dirs[e.depth].pass(e.Name)
+	if len(t.named) > 0 {
+		delete(t.named, e.path)
+	}
 	t.unlisted = t.unlisted || e.failed != ""
 	d := t.dirs[e.depth].Dir
 	err := error(nil)

@@ -44,6 +44,8 @@ type transferFlags struct {
 	fileFlags
 	cfg  files.TransferConfig
 	sync string
+	// names are the lines of --files-from, nil without it.
+	names []string
 	// result is the last line of --json, zero if the transfer did not start.
 	result fileReport
 }
@@ -67,20 +69,23 @@ func newGet(s streams) *cobra.Command {
 		Short:   "Copy files and directories from another host",
 		Long:    getLong,
 		Example: getExample,
-		Args:    wantFiles("HOST NAME... [DEST]", func(args []string) []string { return args[min(len(args), max(2, len(args)-1)):] }),
+		Args:    wantFiles("HOST NAME... [DEST]", toPipe, func(args []string) []string { return args[min(len(args), max(2, len(args)-1)):] }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(false); err != nil {
 				return err
 			}
+			if toPipe(args) {
+				return f.getPipe(cmd.Context(), s, args[0], args[1])
+			}
 			s := s.logged(f.json)
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
-				return getAll(ctx, p, args[0], args[1:], f.cfg)
+				return f.getAll(ctx, p, args[0], args[1:])
 			})
 			return f.conclude(s, err, f.resultOf(args[1]))
 		},
 	}
 	f.define(cmd, s, func(fl *pflag.FlagSet) {
-		f.defineBoth(fl)
+		f.defineBoth(fl, s)
 		fl.IntVarP(&f.cfg.Parallel, "jobs", "j", 8, "`number` of large files at a time")
 	})
 	return cmd
@@ -93,19 +98,22 @@ func newPut(s streams) *cobra.Command {
 		Short:   "Copy files and directories to another host",
 		Long:    putLong,
 		Example: putExample,
-		Args:    wantFiles("HOST PATH... [NAME]", func(args []string) []string { return args[1:max(2, len(args)-1)] }),
+		Args:    wantFiles("HOST PATH... [NAME]", fromPipe, func(args []string) []string { return args[1:max(2, len(args)-1)] }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(true); err != nil {
 				return err
 			}
 			s := s.logged(f.json)
+			if fromPipe(args) {
+				return f.conclude(s, f.putPipe(cmd.Context(), s, args), f.resultOf(args[2]))
+			}
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
-				return putAll(ctx, p, args[1:], f.cfg)
+				return f.putAll(ctx, p, args[1:])
 			})
 			return f.conclude(s, err, f.resultOf(cmp.Or(strings.Join(args[2:], " "), args[1])))
 		},
 	}
-	f.define(cmd, s, f.defineBoth)
+	f.define(cmd, s, func(fl *pflag.FlagSet) { f.defineBoth(fl, s) })
 	return cmd
 }
 

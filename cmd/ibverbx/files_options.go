@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -14,12 +15,13 @@ import (
 )
 
 // defineBoth adds the flags that get and put have in common.
-func (f *transferFlags) defineBoth(fl *pflag.FlagSet) {
+func (f *transferFlags) defineBoth(fl *pflag.FlagSet, s streams) {
 	fl.BoolVar(&f.cfg.Delete, "delete", false, "delete files that the source directory lacks")
 	fl.BoolVarP(&f.cfg.DryRun, "dry-run", "n", false, "only count the files of a directory to copy and delete")
 	fl.Func("exclude", "exclude files that match `pattern` (as with rsync)", f.rule("- "))
 	fl.Func("include", "include files that match `pattern`; first match wins", f.rule("+ "))
 	fl.Func("exclude-from", "read exclude patterns from `file`, one per line", f.rulesFrom)
+	fl.Func("files-from", "copy only the names in `file`, one per line", f.namesFrom(func() io.Reader { return s.in }))
 	fl.BoolVar(&f.cfg.Checksum, "checksum", false, "compare contents, not just size and modification time")
 	fl.BoolVar(&f.cfg.Xattrs, "xattrs", false, "copy extended attributes (user.*)")
 	fl.BoolVar(&f.cfg.Owner, "owner", false, "copy numeric users and groups (as root)")
@@ -38,6 +40,8 @@ func (f *transferFlags) check(sends bool) error {
 		return refuse("--sync "+f.sync, "there is no such value", "use batch, file or never")
 	}
 	switch {
+	case f.names != nil && f.cfg.Delete:
+		return refuse("--delete", "with --files-from it would delete every other file", "leave one of them out")
 	case f.cfg.Parallel < 0:
 		return refuse("--jobs", "the number is below 1", "use 1 or more")
 	case f.cfg.Xattrs && runtime.GOOS != "linux":

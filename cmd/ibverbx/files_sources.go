@@ -20,15 +20,19 @@ type copying struct {
 	explain func(error) error
 }
 
-// wantFiles checks that a host and at least one source are named, and that no local path is a dash.
-func wantFiles(what string, local func(args []string) []string) cobra.PositionalArgs {
+// toPipe reports whether get writes to standard output, and fromPipe whether put reads standard input.
+func toPipe(args []string) bool   { return len(args) == 3 && args[2] == dash }
+func fromPipe(args []string) bool { return len(args) == 3 && args[1] == dash }
+
+// wantFiles checks that a host and at least one source are named, and that no local path is a dash, unless piped accepts it.
+func wantFiles(what string, piped func(args []string) bool, local func(args []string) []string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := wantArgs(2, len(args), what)(cmd, args); err != nil {
 			return err
 		}
 		for _, name := range local(args) {
-			if name == dash {
-				return refuseDash(dash)
+			if name == dash && !piped(args) {
+				return refuse(dash, "only one file can be a pipe: get HOST NAME -, or put HOST - NAME", "use ./- for a file of this name")
 			}
 		}
 		return nil
@@ -36,10 +40,17 @@ func wantFiles(what string, local func(args []string) []string) cobra.Positional
 }
 
 // getAll returns the transfers of get for its names and its destination.
-func getAll(ctx context.Context, p *files.Peer, host string, args []string, cfg files.TransferConfig) ([]copying, error) {
+func (f *transferFlags) getAll(ctx context.Context, p *files.Peer, host string, args []string) ([]copying, error) {
 	names, dest := args, ""
 	if len(args) > 1 {
 		names, dest = args[:len(args)-1], args[len(args)-1]
+	}
+	names, err := expand(ctx, p, host, names)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 1 && dest == "" { // one pattern
+		dest = "./"
 	}
 	info, err := os.Stat(dest)
 	switch isDir := err == nil && info.IsDir(); {
@@ -49,7 +60,7 @@ func getAll(ctx context.Context, p *files.Peer, host string, args []string, cfg 
 	case len(names) > 1 && (err == nil || !strings.HasSuffix(dest, "/")):
 		return nil, refuse(dest, "several files need a directory as the last argument", "name an existing one, or end it with a slash")
 	}
-	if len(names) > 1 && !cfg.DryRun {
+	if len(names) > 1 && !f.cfg.DryRun {
 		if err := os.MkdirAll(dest, 0o777); err != nil {
 			return nil, err
 		}
@@ -63,10 +74,12 @@ func getAll(ctx context.Context, p *files.Peer, host string, args []string, cfg 
 				return nil, err
 			}
 		}
-		all = append(all, copying{
-			begin:   func() *files.Transfer { return p.GetFile(name, to, cfg) },
-			explain: func(err error) error { return explainFile(host, name, orBase(to, name), err) },
-		})
+		for _, cfg := range f.parts() {
+			all = append(all, copying{
+				begin:   func() *files.Transfer { return p.GetFile(name, to, cfg) },
+				explain: func(err error) error { return explainFile(host, name, orBase(to, name), err) },
+			})
+		}
 	}
 	return all, nil
 }
@@ -107,7 +120,7 @@ func ambiguous(host string, names []string, dest string) error {
 }
 
 // putAll returns the transfers of put for its paths and its name.
-func putAll(ctx context.Context, p *files.Peer, args []string, cfg files.TransferConfig) ([]copying, error) {
+func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string) ([]copying, error) {
 	sources, dest := args, ""
 	if len(args) > 1 {
 		sources, dest = args[:len(args)-1], args[len(args)-1]
@@ -136,10 +149,12 @@ func putAll(ctx context.Context, p *files.Peer, args []string, cfg files.Transfe
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, copying{
-			begin:   func() *files.Transfer { return p.PutFile(file, to, cfg) },
-			explain: func(err error) error { return err },
-		})
+		for _, cfg := range f.parts() {
+			all = append(all, copying{
+				begin:   func() *files.Transfer { return p.PutFile(file, to, cfg) },
+				explain: func(err error) error { return err },
+			})
+		}
 	}
 	return all, nil
 }

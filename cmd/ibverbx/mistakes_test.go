@@ -97,8 +97,6 @@ cert a b
 sim --seeds x
 sim --scenario nosuch
 version a
-get $SERVE tree/file - --token-file $DIR/token
-put $SERVE - incoming/x --token-file $DIR/token
 serve - --token-file $DIR/token
 serve --write - --token-file $DIR/token
 ls $SERVE --token-file -

@@ -74,7 +74,7 @@ func refuse(flag, problem, fix string) error {
 	return &measure.ConfigError{Where: flag, Problem: problem, Fix: fix}
 }
 
-// dash names standard input or output in other tools. No command of this one reads or writes files there.
+// dash names standard input or output in other tools. Only get and put read or write files there.
 const dash = "-"
 
 // refuseDash is the error of a dash as a file name.

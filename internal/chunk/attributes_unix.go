@@ -11,7 +11,7 @@ import (
 // identity returns the identity of a file with several hard links.
 func identity(info fs.FileInfo) Identity {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Nlink > 1 {
-		return Identity{uint64(s.Dev), uint64(s.Ino)}
+		return Identity{uint64(s.Dev), s.Ino} //nolint:unconvert // an int32 on Darwin
 	}
 	return Identity{}
 }

@@ -1,7 +1,8 @@
 // Package filter includes and excludes paths of a directory tree, by rules with the meaning of rsync's.
 //
-// A rule is "- PATTERN" or "+ PATTERN". The first rule with a matching pattern excludes or includes a path; without one,
-// the path is included. The contents of an excluded directory are excluded.
+// A rule is "- PATTERN", "+ PATTERN" or "= PATH". The first rule with a matching pattern excludes or includes a path;
+// without one, the path is included. The contents of an excluded directory are excluded. If there are paths, everything
+// else is excluded: only the paths, their parents and their contents are left.
 //
 // In a pattern, * matches any characters except slashes, ** any characters, ? one character except a slash, [a-z] one of a
 // set, and a backslash makes the next character literal. A pattern that begins with a slash matches from the top of the
@@ -13,17 +14,23 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"strings"
 )
 
 // MaxLen is the maximum length of all rules in bytes, including one byte per rule.
-const MaxLen = 64 << 10
+const MaxLen = 256 << 10
 
 // ErrRule means that a rule is invalid.
-var ErrRule = errors.New("want - PATTERN or + PATTERN")
+var ErrRule = errors.New("want - PATTERN, + PATTERN or = PATH")
 
 // Filter is a list of rules. The zero value includes everything. It is safe for concurrent use.
-type Filter struct{ rules []rule }
+type Filter struct {
+	rules []rule
+	// paths maps the paths of rules to true, and their parents to false; nil without such rules.
+	paths map[string]bool
+}
 
 type rule struct {
 	include bool
@@ -39,12 +46,61 @@ func New(rules []string) (f Filter, err error) {
 		if size += len(text) + 1; size > MaxLen {
 			return Filter{}, fmt.Errorf("the rules have more than %d bytes", MaxLen)
 		}
-		if len(text) < 3 || text[1] != ' ' || text[0] != '-' && text[0] != '+' || strings.ContainsAny(text, "\n\x00") {
+		if len(text) < 3 || text[1] != ' ' || !strings.Contains("-+=", text[:1]) || strings.ContainsAny(text, "\n\x00") {
 			return Filter{}, fmt.Errorf("filter rule %q: %w", text, ErrRule)
 		}
-		f.rules = append(f.rules, parse(text[0] == '+', text[2:]))
+		if text[0] != '=' {
+			f.rules = append(f.rules, parse(text[0] == '+', text[2:]))
+		} else if err := f.name(text[2:]); err != nil {
+			return Filter{}, err
+		}
 	}
 	return f, nil
+}
+
+// name adds a path.
+func (f *Filter) name(name string) error {
+	if !fs.ValidPath(name) || name == "." {
+		return fmt.Errorf("filter rule with the path %q: want a relative path without dots as elements", name)
+	}
+	if f.paths == nil {
+		f.paths = map[string]bool{}
+	}
+	f.paths[name] = true
+	for name = path.Dir(name); name != "."; name = path.Dir(name) {
+		if _, known := f.paths[name]; known {
+			break
+		}
+		f.paths[name] = false
+	}
+	return nil
+}
+
+// Paths returns the paths of "= PATH" rules that no pattern excludes, in any order.
+func (f *Filter) Paths() (names []string) {
+	patterns := Filter{rules: f.rules}
+	for name, named := range f.paths {
+		if named && !patterns.Excludes(name, false) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// unnamed reports whether there are paths, and a path is neither one of them, nor a parent, nor inside one.
+func (f *Filter) unnamed(name string) bool {
+	if f.paths == nil {
+		return false
+	}
+	if _, known := f.paths[name]; known {
+		return false
+	}
+	for name = path.Dir(name); name != "."; name = path.Dir(name) {
+		if f.paths[name] {
+			return false
+		}
+	}
+	return true
 }
 
 func parse(include bool, pattern string) rule {
@@ -59,17 +115,17 @@ func parse(include bool, pattern string) rule {
 }
 
 // Empty reports whether the Filter includes everything.
-func (f *Filter) Empty() bool { return len(f.rules) == 0 }
+func (f *Filter) Empty() bool { return len(f.rules) == 0 && f.paths == nil }
 
-// Excludes reports whether a rule excludes a path, which is relative to the top of the tree and uses slashes. The caller
+// Excludes reports whether the rules exclude a path, which is relative to the top of the tree and uses slashes. The caller
 // has checked its directories.
-func (f *Filter) Excludes(path string, dir bool) bool {
+func (f *Filter) Excludes(name string, dir bool) bool {
 	for i := range f.rules {
-		if r := &f.rules[i]; r.matches(path, dir) {
-			return !r.include
+		if r := &f.rules[i]; r.matches(name, dir) {
+			return !r.include || f.unnamed(name)
 		}
 	}
-	return false
+	return f.unnamed(name)
 }
 
 func (r *rule) matches(path string, dir bool) bool {

@@ -181,3 +181,27 @@ func FuzzMatch(f *testing.F) {
 		}
 	})
 }
+
+// TestPaths: with paths, only they, their parents and their contents are left, and patterns still exclude.
+func TestPaths(t *testing.T) {
+	f, err := New([]string{"- *.o", "= a/b/c", "= d", "= x.o"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		"a": false, "a/b": false, "a/b/c": false, "a/b/c/e": false, "a/b/d": true, "a/f": true, "d": false, "d/e/f": false, "d/e.o": true, "x.o": true, "z": true,
+	} {
+		if got := f.Excludes(path, false); got != want {
+			t.Errorf("Excludes(%q) = %t, want %t", path, got, want)
+		}
+	}
+	names := f.Paths()
+	if slices.Sort(names); !slices.Equal(names, []string{"a/b/c", "d"}) {
+		t.Errorf("Paths() = %q, want those that no pattern excludes", names)
+	}
+	for _, rule := range []string{"= /a", "= ../a", "= a//b", "= .", "= a/"} {
+		if _, err := New([]string{rule}); err == nil {
+			t.Errorf("New(%q) succeeds, want an error", rule)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"ibverbx/files"
+	"ibverbx/internal/filter"
+)
+
+// wantSingle refuses flags that have no meaning for one file that is read from a pipe or written to one.
+func (f *transferFlags) wantSingle(name string) error {
+	switch {
+	case f.json && name == "get":
+		return refuse("--json", "standard output holds the file", "leave the flag out, or name a destination")
+	case f.cfg.Delete, f.cfg.DryRun, f.names != nil, len(f.cfg.Filter) > 0:
+		return refuse(dash, "--delete, --dry-run and filters need a directory", "leave them out")
+	}
+	return nil
+}
+
+// getPipe copies a file of a host to standard output.
+func (f *transferFlags) getPipe(ctx context.Context, s streams, host, name string) error {
+	if err := f.wantSingle("get"); err != nil {
+		return err
+	}
+	return f.metrics.during(ctx, s, func() error {
+		e, p, err := f.connect(ctx, s, host)
+		if err != nil {
+			return stopped(ctx, err)
+		}
+		err = f.toStdout(ctx, s, p, host, name)
+		if closed := e.close(); err == nil {
+			err = closed
+		}
+		return err
+	})
+}
+
+// putPipe stores standard input as a file of a host.
+func (f *transferFlags) putPipe(ctx context.Context, s streams, args []string) error {
+	if err := f.wantSingle("put"); err != nil {
+		return err
+	}
+	if name := args[2]; strings.HasSuffix(name, "/") {
+		return refuse(name, "standard input has no name", "name the file")
+	}
+	file, remove, err := spool(ctx, s.in)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	defer remove()
+	return f.transfer(ctx, s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
+		if info, err := p.Stat(ctx, path.Clean(args[2])); err == nil && info.Mode.IsDir() {
+			return nil, refuse(args[2], "this is a directory, and standard input has no name", "name the file")
+		}
+		return []copying{{
+			begin:   func() *files.Transfer { return p.PutFile(file, args[2], f.cfg) },
+			explain: func(err error) error { return err },
+		}}, nil
+	})
+}
+
+// toStdout copies a file of a host to standard output.
+func (f *transferFlags) toStdout(ctx context.Context, s streams, p *files.Peer, host, name string) error {
+	name = path.Clean(name)
+	began := time.Now()
+	n, err := f.stream(ctx, s.out, p, name)
+	if err != nil {
+		return stopped(ctx, explainFile(host, name, "", err))
+	}
+	if !f.quiet {
+		took := time.Since(began).Seconds()
+		fmt.Fprintf(s.err, "%s in %.1f s (%s/s)\n", formatBytes(n), took, formatBytes(int64(float64(n)/max(took, 1e-9))))
+	}
+	return nil
+}
+
+// stream copies a file of a peer to a writer, at most at the rate of --bwlimit, and returns its size.
+func (f *transferFlags) stream(ctx context.Context, to io.Writer, p *files.Peer, name string) (n int64, err error) {
+	file, err := p.FS(ctx, path.Dir(name)).Open(path.Base(name))
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if closed := file.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if info, err := file.Stat(); err != nil || info.IsDir() {
+		return 0, errors.Join(err, refuse(name, "a directory cannot be written to standard output", "name a file"))
+	}
+	if f.cfg.BytesPerSecond == 0 {
+		return io.Copy(to, file)
+	}
+	part := min(1<<20, f.cfg.BytesPerSecond)
+	pause := time.Duration(float64(part) / float64(f.cfg.BytesPerSecond) * float64(time.Second))
+	for next := time.Now(); ; next = next.Add(pause) {
+		select {
+		case <-time.After(time.Until(next)):
+		case <-ctx.Done():
+			return n, context.Cause(ctx)
+		}
+		k, err := io.CopyN(to, file, part)
+		if n += k; errors.Is(err, io.EOF) {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+	}
+}
+
+// spool stores standard input in a temporary file: its size and digest must be known before others can fetch it. remove removes the file.
+func spool(ctx context.Context, in io.Reader) (name string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "ibverbx-put-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	name = filepath.Join(dir, "stdin")
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(file, in)
+		done <- errors.Join(err, file.Close())
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done(): // a read of a terminal or a pipe cannot be interrupted
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	return name, remove, nil
+}
+
+// namesFrom reads the names for --files-from, one per line. Empty lines and comments are skipped, as rsync does.
+func (f *transferFlags) namesFrom(in func() io.Reader) func(string) error {
+	return func(name string) error {
+		from := in()
+		if name != dash {
+			file, err := os.Open(name)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = file.Close() }() // it was only read
+			from = file
+		}
+		f.names = []string{}
+		lines := bufio.NewScanner(from)
+		for lines.Scan() {
+			line := strings.TrimSuffix(lines.Text(), "\r")
+			if line == "" || line[0] == '#' || line[0] == ';' {
+				continue
+			}
+			clean := path.Clean(strings.TrimLeft(line, "/"))
+			if clean == ".." || strings.HasPrefix(clean, "../") {
+				return fmt.Errorf("%q leads out of the source directory", line)
+			}
+			if clean == "." {
+				return fmt.Errorf("%q is the source directory itself", line)
+			}
+			f.names = append(f.names, clean)
+		}
+		return lines.Err()
+	}
+}
+
+// parts returns the configurations for the names of --files-from: one, or several for a list that is too long for one filter.
+func (f *transferFlags) parts() (all []files.TransferConfig) {
+	if f.names == nil {
+		return []files.TransferConfig{f.cfg}
+	}
+	slices.Sort(f.names)
+	own := 0
+	for _, rule := range f.cfg.Filter {
+		own += len(rule) + 1
+	}
+	size := filter.MaxLen + 1
+	for _, name := range slices.Compact(f.names) {
+		if size+len(name)+3 > filter.MaxLen {
+			cfg := f.cfg
+			cfg.Filter = slices.Clone(f.cfg.Filter)
+			all, size = append(all, cfg), own
+		}
+		last := &all[len(all)-1]
+		last.Filter = append(last.Filter, "= "+name)
+		size += len(name) + 3
+	}
+	return all
+}
+
+// isPattern reports whether a name has a character of a pattern.
+func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
+
+// expand replaces patterns by the served names that match, in their order. A served name with such characters stays.
+func expand(ctx context.Context, p *files.Peer, host string, names []string) (all []string, err error) {
+	for _, name := range names {
+		if !isPattern(name) || servesName(ctx, p, name) {
+			all = append(all, name)
+			continue
+		}
+		found, err := glob(ctx, p, path.Clean(name))
+		switch {
+		case errors.Is(err, path.ErrBadPattern):
+			return nil, refuse(name, "the pattern is malformed", `close the bracket, or write \[ for a bracket`)
+		case err != nil:
+			return nil, err
+		case len(found) == 0:
+			return nil, explain(files.ErrNotFound, "%s serves no name that matches %q; see what it serves: ibverbx ls %s", host, name, host)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// glob returns the served names that match a pattern. Names with a dot in front match only a pattern that has it too.
+func glob(ctx context.Context, p *files.Peer, pattern string) (all []string, err error) {
+	parts := strings.Split(pattern, "/")
+	first := slices.IndexFunc(parts, isPattern)
+	all = []string{strings.Join(parts[:first], "/")}
+	for i, part := range parts[first:] {
+		if _, err := path.Match(part, ""); err != nil {
+			return nil, err
+		}
+		last := first+i == len(parts)-1
+		var next []string
+		for _, dir := range all {
+			found, err := matches(ctx, p, dir, part, last)
+			if err != nil {
+				return nil, err
+			}
+			next = append(next, found...)
+		}
+		all = next
+	}
+	return all, nil
+}
+
+// matches returns the names in a served directory that match a part of a pattern, only directories unless it is the last part.
+func matches(ctx context.Context, p *files.Peer, dir, part string, last bool) (all []string, err error) {
+	if dir != "" {
+		info, err := p.Stat(ctx, dir)
+		if errors.Is(err, files.ErrNotFound) || err == nil && !info.Mode.IsDir() {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	list, err := p.List(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range list {
+		base := path.Base(i.Name)
+		if ok, _ := path.Match(part, base); !ok || base[0] == '.' && part[0] != '.' || !last && !i.Mode.IsDir() {
+			continue
+		}
+		all = append(all, i.Name)
+	}
+	return all, nil
+}

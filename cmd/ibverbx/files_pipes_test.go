@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/filter"
+)
+
+// piped runs a command line with standard input, and returns its exit status, standard output and standard error.
+func piped(t *testing.T, in io.Reader, args ...string) (int, []byte, string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	status := run(t.Context(), args, streams{in: in, out: &out, err: &err, provider: providerSoftNIC})
+	return status, out.Bytes(), err.String()
+}
+
+// TestPipes: get writes one file to standard output, and put stores standard input.
+func TestPipes(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	want := content(t, filepath.Join(from, "f"), 3<<20+5)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	for _, more := range [][]string{nil, {"--bwlimit", "100M"}} {
+		status, out, err := piped(t, nil, append([]string{"get", addr, "d/f", "-", "--token-file", token}, more...)...)
+		if status != exitOK || !bytes.Equal(out, want) || !strings.HasPrefix(err, "3.1 MB in ") {
+			t.Errorf("get - %v: status %d with %d bytes and %q, want the file", more, status, len(out), err)
+		}
+	}
+	if status, _, err := piped(t, bytes.NewReader(want), "put", addr, "-", "in/new/g", "--token-file", token, "-q"); status != exitOK || err != "" {
+		t.Errorf("put -: status %d, %q", status, err)
+	}
+	wantContent(t, filepath.Join(in, "new/g"), want)
+	for _, tt := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"get ADDR d -", exitUsage, "a directory cannot be written to standard output"},
+		{"get ADDR d/none -", exitNotFound, "does not serve"},
+		{"get ADDR d/f d/f -", exitUsage, "only one file can be a pipe"},
+		{"get ADDR d/f - --json", exitUsage, "standard output holds the file"},
+		{"get ADDR d/f - --delete", exitUsage, "need a directory"},
+		{"put ADDR - in", exitUsage, "standard input has no name"},
+		{"put ADDR - in/x/", exitUsage, "standard input has no name"},
+		{"put ADDR - FROM/f in/x/", exitUsage, "only one file can be a pipe"},
+	} {
+		args := strings.Fields(strings.NewReplacer("ADDR", addr, "FROM", from).Replace(tt.args))
+		status, out, err := piped(t, strings.NewReader("x"), append(args, "--token-file", token)...)
+		if status != tt.status || !strings.Contains(err, tt.want) || len(out) > 0 {
+			t.Errorf("%s: status %d, %q and %q, want %d and %q", tt.args, status, out, err, tt.status, tt.want)
+		}
+	}
+}
+
+// TestPatterns: get expands patterns to the served names that match.
+func TestPatterns(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from := t.TempDir()
+	for _, name := range []string{"a.bin", "b.bin", "c.txt", "sub/d.bin", "sub/e", "[x]", ".h.bin", "other/d.bin"} {
+		content(t, filepath.Join(from, name), 100)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	for _, tt := range []struct{ name, want string }{
+		{"d/*.bin", "a.bin b.bin"},
+		{"d/[bc].*", "b.bin c.txt"},
+		{"*/s?b", "d.bin e"}, // a single directory
+		{"d/[x]", "[x]"},     // a served name
+		{"d/.*", ".h.bin"},
+		{"d/sub/* d/c*", "c.txt d.bin e"},
+	} {
+		to := t.TempDir()
+		succeed(t, append(append([]string{"get", addr}, strings.Fields(tt.name)...), to+"/", "--token-file", token)...)
+		list, _ := os.ReadDir(to)
+		var names []string
+		for _, e := range list {
+			names = append(names, e.Name())
+		}
+		if got := strings.Join(names, " "); got != tt.want {
+			t.Errorf("get %s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	for name, status := range map[string]int{"d/*.none": exitNotFound, "d/[": exitUsage, "none/*": exitNotFound, "d/*/d.bin": exitUsage} {
+		if got, _, err := command(t.Context(), "get", addr, name, t.TempDir()+"/", "--token-file", token); got != status {
+			t.Errorf("get %s: status %d, %q, want %d", name, got, err, status)
+		}
+	}
+}
+
+// TestFilesFrom: --files-from copies the named files only, and names missing ones.
+func TestFilesFrom(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	for _, name := range []string{"a", "b", "sub/c", "sub/d"} {
+		content(t, filepath.Join(from, name), 100)
+	}
+	list := filepath.Join(t.TempDir(), "list")
+	if err := os.WriteFile(list, []byte("# comment\n\n/a\r\nsub/./c\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	to := filepath.Join(t.TempDir(), "to")
+	succeed(t, "get", addr, "d", to, "--token-file", token, "--files-from", list)
+	succeed(t, "put", addr, from, "in/x", "--token-file", token, "--files-from", list)
+	for _, dir := range []string{to, filepath.Join(in, "x")} {
+		for name, want := range map[string]bool{"a": true, "b": false, "sub/c": true, "sub/d": false} {
+			if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+				t.Errorf("%s in %s: %v, want that it exists: %t", name, dir, err, want)
+			}
+		}
+	}
+	args := []string{"get", addr, "d", to, "--token-file", token, "--files-from", "-"}
+	if status, _, err := piped(t, strings.NewReader("b\nnone\n"), args...); status != exitFailure || !strings.Contains(err, "none") {
+		t.Errorf("a missing name: status %d, %q, want %d and the name", status, err, exitFailure)
+	}
+	if _, err := os.Stat(filepath.Join(to, "b")); err != nil {
+		t.Errorf("a name beside a missing one: %v", err)
+	}
+	if status, out, err := piped(t, strings.NewReader(""), args...); status != exitOK || len(out) > 0 {
+		t.Errorf("no names: status %d, %q, %q, want no transfer", status, out, err)
+	}
+	for _, line := range []string{"../x", "."} {
+		if status, _, err := piped(t, strings.NewReader(line), args...); status != exitUsage {
+			t.Errorf("%q: status %d, %q, want %d", line, status, err, exitUsage)
+		}
+	}
+	if status, _, err := piped(t, strings.NewReader("a"), append(args, "--delete")...); status != exitUsage {
+		t.Errorf("--delete: status %d, %q, want %d", status, err, exitUsage)
+	}
+}
+
+// TestFilesFromParts: a list that is too long for one filter is split, and every part is a valid one.
+func TestFilesFromParts(t *testing.T) {
+	f := &transferFlags{names: []string{}}
+	f.cfg.Filter = []string{"- *.o"}
+	for i := range 20_000 {
+		f.names = append(f.names, fmt.Sprintf("a/directory/with/a/long/name/%05d", i), "twice")
+	}
+	var names []string
+	parts := f.parts()
+	for _, cfg := range parts {
+		for _, rule := range cfg.Filter {
+			if name, ok := strings.CutPrefix(rule, "= "); ok {
+				names = append(names, name)
+			}
+		}
+		if cfg.Filter[0] != "- *.o" {
+			t.Errorf("a part begins with %q", cfg.Filter[0])
+		}
+		if err := checkFilter(cfg.Filter); err != nil {
+			t.Errorf("a part: %v", err)
+		}
+	}
+	if len(parts) < 2 || len(names) != 20_001 || !slices.IsSorted(names) {
+		t.Errorf("%d parts with %d names, want several with all names once", len(parts), len(names))
+	}
+}
+
+func checkFilter(rules []string) error {
+	_, err := filter.New(rules)
+	return err
+}
