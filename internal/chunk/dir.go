@@ -280,7 +280,9 @@ func (d *Dir) Write(e *Entry, b []byte, digest uint32) (*Small, error) {
 		return nil, err
 	}
 	s := &Small{dir: d, name: e.Name, temporary: d.tree.temporary()}
+	d.tree.creating.Lock()
 	f, err := d.root.OpenFile(s.temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	d.tree.creating.Unlock()
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,10 @@ type Tree struct {
 	// owner returns the owner of files that this process creates below root.
 	owner func() (uint32, error)
 
+	// creating is held while a small file is created. Concurrent creators of one directory compete for the same inodes: on ext4
+	// without a journal, two of them take twice the time of one after a tree of 10,000 files was removed.
+	creating sync.Mutex
+
 	mu sync.Mutex
 	// top is the top directory, nil until Top.
 	top *Dir

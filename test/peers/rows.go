@@ -147,7 +147,7 @@ func (b *bench) engine() (all []row) {
 }
 
 func (b *bench) rest() []row {
-	return append(b.trees(), []row{
+	return append(append(b.trees(), b.files()...), []row{
 		{Work: "node, 1,000 idle peers", Unit: "% of a core", Bar: 0.5, Aim: 0.2, Lower: true, ours: b.benchmark("", "./node", "BenchmarkIdlePeers/ready", "%core", "-test.benchtime=1x")},
 		{Work: "node, 1,000 parked peers", Unit: "% of a core", Lower: true, ours: b.benchmark("", "./node", "BenchmarkIdlePeers/parked", "%core", "-test.benchtime=1x")},
 	}...)
@@ -160,10 +160,10 @@ func (b *bench) trees() (all []row) {
 		bar, aim     float64
 		ours, theirs side
 	}{
-		{"unchanged", 5, 2, b.get(unchanged), b.rsync(unchanged)},
-		{"one changed", 6, 2.4, b.get(oneChanged), b.rsync(oneChanged)},
-		{"first time, no sync", 1.25, 0.8, b.get(nothingThere, "--sync", "never"), b.rsync(nothingThere)},
-		{"first time, on disk", 1, 0.8, b.get(nothingThere), b.rsync(nothingThere, "--fsync")},
+		{"unchanged", 5, 2, b.get(inMemory, unchanged), b.rsync(inMemory, unchanged)},
+		{"one changed", 6, 2.4, b.get(inMemory, oneChanged), b.rsync(inMemory, oneChanged)},
+		{"first time, no sync", 1.25, 0.8, b.get(inMemory, nothingThere, "--sync", "never"), b.rsync(inMemory, nothingThere)},
+		{"first time, on disk", 1, 0.8, b.get(onDisk, nothingThere), b.rsync(onDisk, nothingThere, "--fsync")},
 	} {
 		all = append(all, row{
 			Work: "get of 10,000 files of 20 KB, " + c.work, Unit: "s", Peer: "rsync daemon", Bar: c.bar, Aim: c.aim, Lower: true,
@@ -171,4 +171,16 @@ func (b *bench) trees() (all []row) {
 		})
 	}
 	return all
+}
+
+// files compares the CPU time of a large file, and has the memory for a large tree.
+func (b *bench) files() []row {
+	return []row{
+		{
+			Work: "get of a file of 1 GiB, CPU time of both sides", Unit: "s", Peer: "https, Go and curl", Bar: 1, Aim: 0.8, Lower: true,
+			ours: b.getLarge(), theirs: b.curl(),
+		},
+		{Work: "listing of 1,000,000 files, memory of the client", Unit: "MiB", Bar: 200, Aim: 50, Lower: true, ours: b.listing(false)},
+		{Work: "listing of 1,000,000 files, memory of the server", Unit: "MiB", Bar: 200, Aim: 50, Lower: true, ours: b.listing(true)},
+	}
 }

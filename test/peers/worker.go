@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"time"
@@ -77,6 +78,8 @@ func kindOf(name string) (kind, error) {
 		return streams(node.Config{Open: loopback()}), nil
 	case "stream-host":
 		return streams(node.Config{Fabric: peer.Fabric{Unsealed: true}}), nil
+	case "https":
+		return kind{serve: serveHTTPS}, nil
 	case "transfer":
 		return kind{serveTransfer, measureTransfer}, nil
 	case "poll":
@@ -195,21 +198,37 @@ func measureTCP(ctx context.Context, addr string, size int, spell time.Duration)
 }
 
 func serveTLS(ctx context.Context, addr string, size int, ready func(string)) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	l, err := tls.Listen("tcp", addr, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	l, err := listenTLS(addr)
 	if err != nil {
 		return err
 	}
 	ready(l.Addr().String())
 	return acceptAll(ctx, l, size)
+}
+
+// serveHTTPS serves the files of the working directory.
+func serveHTTPS(_ context.Context, addr string, _ int, ready func(string)) error {
+	l, err := listenTLS(addr)
+	if err != nil {
+		return err
+	}
+	ready(l.Addr().String())
+	s := &http.Server{Handler: http.FileServer(http.Dir(".")), ReadHeaderTimeout: time.Minute}
+	return s.Serve(l)
+}
+
+// listenTLS listens with a new certificate.
+func listenTLS(addr string) (net.Listener, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	return tls.Listen("tcp", addr, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
 }
 
 func measureTLS(ctx context.Context, addr string, size int, spell time.Duration) (float64, error) {

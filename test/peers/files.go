@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	largeSize    = 1 << 30
+	listedFiles  = 1_000_000
+	listedPerDir = 1000
+)
+
+// large returns the directory of a file of 1 GiB, made on first use.
+func (b *bench) large() (string, error) {
+	dir := filepath.Join(b.dir, "large")
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	f, err := os.Create(filepath.Join(dir, "file"))
+	if err != nil {
+		return "", err
+	}
+	part := make([]byte, mib)
+	for i := range part {
+		part[i] = byte(i * 7)
+	}
+	for range largeSize / mib {
+		if _, err := f.Write(part); err != nil {
+			return "", err
+		}
+	}
+	return dir, f.Close()
+}
+
+// listed returns a directory with a million empty files, made on first use.
+func (b *bench) listed() (string, error) {
+	dir := filepath.Join(b.dir, "listed")
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	for i := range listedFiles / listedPerDir {
+		sub := filepath.Join(dir, fmt.Sprintf("directory-%04d", i))
+		if err := os.MkdirAll(sub, 0o755); err != nil {
+			return "", err
+		}
+		for j := range listedPerDir {
+			if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("file-%04d.dat", j)), nil, 0o644); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dir, nil
+}
+
+// used returns the CPU seconds of an exited process.
+func used(cmd *exec.Cmd) float64 {
+	return (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+}
+
+// withServer runs a client against a server, and returns both processes after their exit.
+func withServer(ctx context.Context, server *exec.Cmd, client func(addr string) *exec.Cmd) (*exec.Cmd, error) {
+	var c *exec.Cmd
+	_, err := serving(server, "listening on ", func(addr string) (float64, error) {
+		addr, _, _ = strings.Cut(addr, ",")
+		c = client(strings.Fields(addr)[0])
+		_, err := output(ctx, c)
+		return 0, err
+	})
+	return c, err
+}
+
+// getLarge returns the CPU time of "ibverbx serve" and "ibverbx get" for a large file.
+func (b *bench) getLarge() side {
+	return func(ctx context.Context) (float64, error) {
+		dir, err := b.large()
+		if err != nil {
+			return 0, err
+		}
+		to, remove, err := b.newCopy(inMemory)
+		if err != nil {
+			return 0, err
+		}
+		defer remove()
+		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
+		client, err := withServer(ctx, server, func(addr string) *exec.Cmd {
+			return exec.CommandContext(ctx, b.tool, "get", addr, "large/file", filepath.Join(to, "file"), "--token-file", b.token, "-q")
+		})
+		if err != nil {
+			return 0, err
+		}
+		return used(server) + used(client), nil
+	}
+}
+
+// curl returns the CPU time of a server of net/http and of curl for the same file.
+func (b *bench) curl() side {
+	return func(ctx context.Context) (float64, error) {
+		if err := installed("curl", "curl"); err != nil {
+			return 0, err
+		}
+		dir, err := b.large()
+		if err != nil {
+			return 0, err
+		}
+		to, remove, err := b.newCopy(inMemory)
+		if err != nil {
+			return 0, err
+		}
+		defer remove()
+		server := exec.CommandContext(ctx, b.self, "worker", "https", "serve", "127.0.0.1:0", "0")
+		server.Dir = dir
+		client, err := withServer(ctx, server, func(addr string) *exec.Cmd {
+			return exec.CommandContext(ctx, "curl", "-ksf", "-o", filepath.Join(to, "file"), "https://"+addr+"/file")
+		})
+		if err != nil {
+			return 0, err
+		}
+		return used(server) + used(client), nil
+	}
+}
+
+// listing returns the peak memory of the client or the server of a dry run for a million files, in MiB.
+func (b *bench) listing(ofServer bool) side {
+	return func(ctx context.Context) (float64, error) {
+		dir, err := b.listed()
+		if err != nil {
+			return 0, err
+		}
+		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
+		client, err := withServer(ctx, server, func(addr string) *exec.Cmd {
+			return exec.CommandContext(ctx, b.tool, "get", addr, "listed", filepath.Join(b.dir, "nowhere"), "--token-file", b.token, "-q", "--dry-run")
+		})
+		if err != nil {
+			return 0, err
+		}
+		if ofServer {
+			client = server
+		}
+		return peakMemory(client.ProcessState)
+	}
+}
