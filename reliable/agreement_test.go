@@ -21,7 +21,7 @@ func newBench(tb testing.TB) *bench {
 	tb.Helper()
 	b, link := &bench{}, softnic.NewMemoryLink(nil)
 	for i := range b.ctx {
-		nic, err := softnic.New(link, softnic.Config{})
+		nic, err := softnic.New(link, NICConfig())
 		ok(tb, err)
 		tb.Cleanup(func() { ok(tb, nic.Close()) })
 		inner, err := nic.Open()

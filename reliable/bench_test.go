@@ -13,7 +13,7 @@ func newRaw(tb testing.TB, size int) (a, b *side) {
 	tb.Helper()
 	link := softnic.NewMemoryLink(nil)
 	make1 := func() *side {
-		nic, err := softnic.New(link, softnic.Config{})
+		nic, err := softnic.New(link, reliable.NICConfig())
 		must(tb, err)
 		s := &side{nic: nic}
 		s.ctx, err = nic.Open()

@@ -15,8 +15,8 @@ import (
 //	| version |  flags  |       paths       |  0    flags: 1 answer with yours
 //	+---------+---------+-------------------+           2 every path has its part of the credit
 //	|      window       |   receive credit  |  4        4 senders wait for credit
-//	+-------------------+-------------------+           the high four bits are the kind
-//	|            bytes of a chunk           |  8
+//	+-------------------+-------------------+           8 the paths are of UD, not of UC
+//	|            bytes of a chunk           |  8        the high four bits are the kind
 //	+---------------------------------------+
 //	| flow, 12 |  number of the connection  | 12
 //	+---------------------------------------+
@@ -32,20 +32,21 @@ import (
 //	+---------------------------------------+
 type card struct {
 	kind      cardKind
-	window    int        // Config.Window
-	credit    int        // the number of receive buffers that the peer may use, 0 without paths
-	chunk     uint32     // Config.ChunkBytes
-	pathCount int        // Config.Paths
-	conn      uint32     // the number of the connection at the card's end, 0 in a bare card
-	flow      uint16     // the flow of the QP in the connection, Config.Flows-1 in a bare card
-	control   [2]uint32  // the numbers of the control QPs
-	psn       uint32     // the first PSN that the side QP takes, 0 if it is not known yet
-	paths     []pathAddr // the addresses of the paths
-	birth     pathAddr   // the first address of path 0, which tells the connection from earlier ones
-	echo      uint32     // the number of the receiver's connection
-	want      bool       // asks for the card of the receiver
-	perPath   bool       // reports that credit is divided equally among the paths
-	grants    bool       // reports that the peer has to wait for credit; see Config.NoCredits
+	window    int          // Config.Window
+	credit    int          // the number of receive buffers that the peer may use, 0 without paths
+	chunk     uint32       // Config.ChunkBytes
+	pathCount int          // Config.Paths
+	conn      uint32       // the number of the connection at the card's end, 0 in a bare card
+	flow      uint16       // the flow of the QP in the connection, Config.Flows-1 in a bare card
+	control   [2]uint32    // the numbers of the control QPs
+	psn       uint32       // the first PSN that the side QP takes, 0 if it is not known yet
+	paths     []pathAddr   // the addresses of the paths
+	birth     pathAddr     // the first address of path 0, which tells the connection from earlier ones
+	echo      uint32       // the number of the receiver's connection
+	want      bool         // asks for the card of the receiver
+	perPath   bool         // reports that credit is divided equally among the paths
+	carrier   verbs.QPType // the type of the QPs of paths
+	grants    bool         // reports that the peer has to wait for credit; see Config.NoCredits
 }
 
 // cardKind tells what a card is for. With Config.Flows of one there are only whole cards, otherwise
@@ -83,6 +84,7 @@ const (
 	cardWant    = 1
 	cardPerPath = 2
 	cardGrants  = 4
+	cardUD      = 8
 	// kindShift is where the kind begins in the flags.
 	kindShift = 4
 )
@@ -101,6 +103,9 @@ func (c *card) encode() []byte {
 	}
 	if c.perPath {
 		b[1] |= cardPerPath
+	}
+	if c.carrier == verbs.UD {
+		b[1] |= cardUD
 	}
 	b = be.AppendUint16(b, uint16(c.pathCount))
 	b = be.AppendUint16(b, uint16(c.window))
@@ -126,21 +131,24 @@ func (c *card) encode() []byte {
 }
 
 // decodeCard decodes the card of a peer and checks that it fits the configuration of this end.
-func decodeCard(b []byte, cfg *Config) (*card, error) {
+func decodeCard(b []byte, cfg *Config, own *carrier) (*card, error) {
 	be := binary.BigEndian
 	switch {
 	case len(b) == 0:
-		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its context is not wrapped, or fell back to RC: wrap both ends with the same Config")
-	case len(b) < cardLen || b[0] != wire.Version || b[1]&0xf&^(cardWant|cardPerPath|cardGrants) != 0 || b[1]>>kindShift >= byte(cardKinds):
+		return nil, verbs.Invalidf("the peer's carrier is rc, that of this end is %s: the peer's endpoint has no Extra, because its context is not wrapped or fell back to RC: wrap both ends with the same Config", own.name())
+	case len(b) < cardLen || b[0] != wire.Version || b[1]>>kindShift >= byte(cardKinds):
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not a card of protocol version %d", len(b), wire.Version)
 	}
 	c := &card{
-		kind: cardKind(b[1] >> kindShift), pathCount: int(be.Uint16(b[2:])),
+		carrier: verbs.UC, kind: cardKind(b[1] >> kindShift), pathCount: int(be.Uint16(b[2:])),
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]) & maxConn,
 		flow:    uint16(be.Uint32(b[12:]) >> connBits),
 		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, psn: be.Uint32(b[24:]), want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0, grants: b[1]&cardGrants != 0,
 	}
-	if err := c.check(len(b), cfg); err != nil {
+	if b[1]&cardUD != 0 {
+		c.carrier = verbs.UD
+	}
+	if err := c.check(len(b), cfg, own); err != nil {
 		return nil, err
 	}
 	for _, q := range c.control {
@@ -175,7 +183,7 @@ func takeAddr(b *[]byte) pathAddr {
 }
 
 // check checks the fields of fixed size of a card of n bytes.
-func (c *card) check(n int, cfg *Config) error {
+func (c *card) check(n int, cfg *Config, own *carrier) error {
 	want := cardLen
 	if c.kind.hasPaths() {
 		want += addrLen * c.pathCount
@@ -187,11 +195,14 @@ func (c *card) check(n int, cfg *Config) error {
 		want += echoLen
 	}
 	switch {
+	case c.carrier != own.typ:
+		peer := carrier{typ: c.carrier}
+		return verbs.Invalidf("the peer's paths are carried by %s, those of this end by %s: set the same Config.Carrier at both ends", peer.name(), own.name())
 	case c.pathCount != cfg.Paths || c.window != cfg.Window:
 		return verbs.Invalidf("the peer has %d paths and a window of %d, this end %d and %d: give both the same Config",
 			c.pathCount, c.window, cfg.Paths, cfg.Window)
-	case c.chunk < minChunk || c.chunk > core.MaxChunk:
-		return verbs.Invalidf("the peer has chunks of %d bytes: want %d to %d", c.chunk, minChunk, core.MaxChunk)
+	case c.chunk < minCardChunk || c.chunk > core.MaxChunk:
+		return verbs.Invalidf("the peer has chunks of %d bytes: want %d to %d", c.chunk, minCardChunk, core.MaxChunk)
 	case n != want:
 		return verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", n, want, c.pathCount)
 	case (c.kind == cardWhole) != (cfg.Flows == 1) || int(c.flow) >= cfg.Flows || (c.kind == cardBare && int(c.flow) != cfg.Flows-1):

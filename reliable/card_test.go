@@ -28,21 +28,21 @@ func TestCard(t *testing.T) {
 	}
 	full := c
 	full.want, full.perPath, full.grants = true, true, true
-	if got, err := decodeCard(full.encode(), &cfg); err != nil || !got.want || !got.perPath || !got.grants {
+	if got, err := decodeCard(full.encode(), &cfg, &carrier{typ: verbs.UC}); err != nil || !got.want || !got.perPath || !got.grants {
 		t.Fatalf("decodeCard = %+v, %v, want all flags", got, err)
 	}
-	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.psn != 0x654321 || got.paths[1] != c.paths[1] {
+	if got, err := decodeCard(b, &cfg, &carrier{typ: verbs.UC}); err != nil || got.conn != 7 || got.psn != 0x654321 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
 	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 8: 1, 10: 0, 13: 0x10, 16: 1, 19: 0, 24: 1, 28: 1, 31: 0, 32: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
-		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
+		if got, err := decodeCard(bad, &cfg, &carrier{typ: verbs.UC}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("byte %d = %d: decodeCard = %+v, %v, want ErrInvalid", i, set, got, err)
 		}
 	}
 	for n := range b {
-		if got, err := decodeCard(b[:n], &cfg); !errors.Is(err, verbs.ErrInvalid) {
+		if got, err := decodeCard(b[:n], &cfg, &carrier{typ: verbs.UC}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%d bytes: decodeCard = %+v, %v, want ErrInvalid", n, got, err)
 		}
 	}
@@ -53,17 +53,17 @@ func TestCardKinds(t *testing.T) {
 	c, cfg := testCard()
 	whole := c.encode()
 	cfg.Flows = 4
-	if got, err := decodeCard(whole, &cfg); !errors.Is(err, verbs.ErrInvalid) {
+	if got, err := decodeCard(whole, &cfg, &carrier{typ: verbs.UC}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("decodeCard of a whole card = %+v, %v, want ErrInvalid", got, err)
 	}
 	for kind, want := range map[cardKind]int{cardBare: 28, cardPropose: 28 + 16 + 8, cardAccept: 28 + 16 + 8 + 4, cardConfirm: 28 + 4} {
 		c := sharedCard(kind)
 		b := c.encode()
-		if got, err := decodeCard(b, &cfg); err != nil || len(b) != want || !bytes.Equal(got.encode(), b) {
+		if got, err := decodeCard(b, &cfg, &carrier{typ: verbs.UC}); err != nil || len(b) != want || !bytes.Equal(got.encode(), b) {
 			t.Errorf("kind %d: decodeCard of %d bytes = %+v, %v, want the same card of %d bytes", kind, len(b), got, err, want)
 		}
 		for n := range b {
-			if got, err := decodeCard(b[:n], &cfg); !errors.Is(err, verbs.ErrInvalid) {
+			if got, err := decodeCard(b[:n], &cfg, &carrier{typ: verbs.UC}); !errors.Is(err, verbs.ErrInvalid) {
 				t.Errorf("kind %d, %d bytes: decodeCard = %+v, %v, want ErrInvalid", kind, n, got, err)
 			}
 		}
@@ -82,7 +82,7 @@ func TestCardKinds(t *testing.T) {
 			if bytes.Equal(bad.encode(), b) {
 				continue // the kind does not have the field
 			}
-			if got, err := decodeCard(bad.encode(), &cfg); !errors.Is(err, verbs.ErrInvalid) {
+			if got, err := decodeCard(bad.encode(), &cfg, &carrier{typ: verbs.UC}); !errors.Is(err, verbs.ErrInvalid) {
 				t.Errorf("kind %d with %s: decodeCard = %+v, %v, want ErrInvalid", kind, name, got, err)
 			}
 		}
@@ -117,8 +117,10 @@ func FuzzCard(f *testing.F) {
 	f.Add(c.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, cfg := range []*Config{&cfg, &shared} {
-			if got, err := decodeCard(b, cfg); err == nil && !bytes.Equal(got.encode(), b) {
-				t.Fatalf("%x comes out as %x", b, got.encode())
+			for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
+				if got, err := decodeCard(b, cfg, &carrier{typ: typ}); err == nil && !bytes.Equal(got.encode(), b) {
+					t.Fatalf("%x comes out as %x", b, got.encode())
+				}
 			}
 		}
 	})

@@ -3,19 +3,26 @@ package reliable
 import (
 	"errors"
 	"fmt"
+	"strings"
 
+	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
 // TransportReporter is implemented by every context that Wrap returns. It is safe for concurrent use.
 type TransportReporter interface {
-	// Transport returns the type of the QPs that carry the context's RC QPs: verbs.UC, or verbs.RC if
-	// the device cannot carry paths and Config.FallBackToRC is set.
+	// Transport returns the type of the QPs that carry the context's RC QPs: verbs.UC or verbs.UD, or
+	// verbs.RC if the device cannot carry paths and Config.FallBackToRC is set.
 	Transport() verbs.QPType
+	// Carrier is the name of Transport: "uc", "ud" or "rc".
+	Carrier() string
 }
 
-// Transport implements the interface of that name.
-func (ctx *pathContext) Transport() verbs.QPType { return verbs.UC }
+// Transport implements TransportReporter.
+func (ctx *pathContext) Transport() verbs.QPType { return ctx.carrier.typ }
+
+// Carrier implements TransportReporter.
+func (ctx *pathContext) Carrier() string { return ctx.carrier.name() }
 
 // plain is the context of a device that cannot carry paths. All its objects are the device's own.
 // Its QPs connect to QPs of plain or unwrapped contexts. A QP made of paths refuses them, because
@@ -33,6 +40,9 @@ var (
 // Transport reports that QPs are the device's own.
 func (plain) Transport() verbs.QPType { return verbs.RC }
 
+// Carrier implements TransportReporter.
+func (plain) Carrier() string { return "rc" }
+
 // Step does nothing.
 func (plain) Step() (next int64, pending bool) { return 0, false }
 
@@ -46,62 +56,124 @@ func (p plain) QueryDevice() (verbs.DeviceAttr, error) {
 	return a, err
 }
 
-// ErrNoUC is returned by Wrap if the device does not support UC QPs, which carry the paths. It wraps
+// ErrNoCarrier is returned by Wrap if the device has no QPs of the type that carries the paths. It wraps
 // verbs.ErrNotSupported.
-var ErrNoUC = fmt.Errorf("%w: the device has no UC QPs", verbs.ErrNotSupported)
+var ErrNoCarrier = fmt.Errorf("%w: the device has no QPs that can carry paths", verbs.ErrNotSupported)
 
-// probe finds out whether a device can carry paths, and whether UC QPs can use a shared receive
-// queue. It looks at the device's attributes and then creates such QPs.
-func probe(ctx verbs.Context, attr *verbs.DeviceAttr) (shared bool, err error) {
+// carrier describes the inner QPs of the paths.
+type carrier struct {
+	typ  verbs.QPType // UC or UD
+	srq  bool         // reports that they can use a shared receive queue
+	rc   bool         // reports that the device has RC QPs, for side QPs and copiers
+	sges int          // the number of elements of a request
+}
+
+// name is the name that users see.
+func (c *carrier) name() string { return strings.ToLower(c.typ.String()) }
+
+// datagrams reports that the QPs of paths are UD QPs of the engine.
+func (c *carrier) datagrams() bool { return c.typ == verbs.UD }
+
+// ownReceives reports that every path has receives of its own, Config.PathRecv of them.
+func (c *carrier) ownReceives() bool { return !c.srq && !c.datagrams() }
+
+const (
+	// datagramWindow is the default of Config.Window for datagrams, 4 MiB of 4 KiB.
+	datagramWindow = core.MaxWindow
+	// datagramAck and datagramBurst are core.Config.AckBytes and Burst for datagrams: acknowledgements and doorbells
+	// cost as much as those of larger chunks.
+	datagramAck, datagramBurst = 128 << 10, 32 << 10
+	// datagramConnections is the number of connections that the default of Config.RecvDepth serves.
+	datagramConnections = 1024
+	// growDatagrams is growRecvs for datagrams: 4 MiB of 4 KiB.
+	growDatagrams = 1024
+	// minSGEs is the number of elements of a request that paths need: a header and the payload.
+	minSGEs = 2
+)
+
+// describe sets what the core has to know about the carrier.
+func (c *carrier) describe(cfg *core.Config) {
+	if c.datagrams() {
+		cfg.Software, cfg.Unordered, cfg.Shared = true, true, true
+		cfg.AckBytes, cfg.Burst = datagramAck, datagramBurst
+	}
+}
+
+// probe finds out what can carry paths on a device: the type that is wanted, or UC, or else UD. It looks at
+// the device's attributes and then creates such QPs.
+func probe(ctx verbs.Context, attr *verbs.DeviceAttr, want verbs.QPType) (c carrier, err error) {
+	c = carrier{typ: want, sges: min(attr.MaxSGE, verbs.MaxSGE), rc: attr.Capabilities&verbs.CapRC != 0}
 	switch {
-	case attr.Capabilities&verbs.CapUC == 0:
-		return false, ErrNoUC
+	case want != 0:
+	case attr.Capabilities&verbs.CapUC != 0 && c.sges == verbs.MaxSGE && c.rc:
+		c.typ = verbs.UC
+	default:
+		c.typ = verbs.UD
+	}
+	switch {
 	case attr.Capabilities&verbs.CapUD == 0:
-		return false, fmt.Errorf("%w: the device has no UD QPs, which carry acknowledgements", verbs.ErrNotSupported)
-	case attr.MaxSGE < verbs.MaxSGE:
-		return false, fmt.Errorf("%w: the device allows %d elements per request, want %d", verbs.ErrNotSupported, attr.MaxSGE, verbs.MaxSGE)
+		return c, fmt.Errorf("%w: there is no UD, which also carries acknowledgements", ErrNoCarrier)
+	case !c.datagrams() && (attr.Capabilities&verbs.CapUC == 0 || !c.rc):
+		return c, fmt.Errorf("%w: Config.Carrier is UC, which is made of UC, RC and UD", ErrNoCarrier)
+	case !c.datagrams() && c.sges < verbs.MaxSGE, c.sges < minSGEs:
+		return c, fmt.Errorf("%w: the device allows %d elements per request", ErrNoCarrier, attr.MaxSGE)
 	}
 	pd, err := ctx.AllocPD()
 	if err != nil {
-		return false, err
+		return c, err
 	}
 	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 1})
 	if err != nil {
-		return false, errors.Join(err, pd.Close())
+		return c, errors.Join(err, pd.Close())
 	}
-	shared, err = probeUC(pd, cq, attr)
+	err = c.probeQP(pd, cq, attr)
 	if e := errors.Join(cq.Close(), pd.Close()); err == nil {
 		err = e
 	}
-	return shared, err
+	if want == 0 && !c.datagrams() && errors.Is(err, ErrNoCarrier) {
+		return probe(ctx, attr, verbs.UD)
+	}
+	return c, err
 }
 
-// probeUC creates a UC QP, and one with a shared receive queue.
-func probeUC(pd verbs.PD, cq verbs.CQ, attr *verbs.DeviceAttr) (shared bool, err error) {
-	cfg := verbs.QPConfig{Type: verbs.UC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}
+// probeQP creates a QP, and one with a shared receive queue.
+func (c *carrier) probeQP(pd verbs.PD, cq verbs.CQ, attr *verbs.DeviceAttr) error {
+	cfg := verbs.QPConfig{Type: c.typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.sges}
 	qp, err := pd.CreateQP(cfg)
 	if errors.Is(err, verbs.ErrLimit) || errors.Is(err, verbs.ErrClosed) {
-		return false, err // says nothing about UC
+		return err // says nothing about the type
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrNoUC, err)
+		return fmt.Errorf("%w: %w", ErrNoCarrier, err)
 	}
 	if err := qp.Close(); err != nil {
-		return false, err
+		return err
 	}
-	const need = verbs.CapSRQ | verbs.CapSRQOnUC
+	need := verbs.CapSRQ | verbs.CapSRQOnUC
+	if c.datagrams() {
+		need = verbs.CapSRQ | verbs.CapSRQOnUD
+	}
 	if attr.Capabilities&need != need {
-		return false, nil
+		return nil
 	}
 	srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1, MaxSGE: 1})
 	if err != nil {
-		return false, nil //nolint:nilerr // paths do without an SRQ then
+		return nil //nolint:nilerr // paths do without an SRQ then
 	}
 	cfg.SRQ, cfg.MaxRecvWR = srq, 0
 	if qp, err = pd.CreateQP(cfg); err == nil {
-		shared, err = true, qp.Close()
+		c.srq, err = true, qp.Close()
 	} else {
 		err = nil
 	}
-	return shared, errors.Join(err, srq.Close())
+	return errors.Join(err, srq.Close())
+}
+
+// chunkOn returns the length of a chunk for a port: a datagram is one packet.
+func (ctx *pathContext) chunkOn(port uint8) (int, error) {
+	if !ctx.carrier.datagrams() {
+		return ctx.cfg.ChunkBytes, nil
+	}
+	attr, err := ctx.inner.QueryPort(int(max(port, 1)))
+	return min(ctx.cfg.ChunkBytes, datagramPayload(&attr)), err
 }

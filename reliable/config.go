@@ -10,7 +10,11 @@ import (
 // Config configures a wrapped context. The zero value is a good default. Wrap returns verbs.ErrInvalid
 // for values out of range.
 type Config struct {
-	// Paths is the number of paths (UC QPs) per connection, at most 256. Zero means 16. It must be the
+	// Carrier is the type of the QPs that carry the paths: verbs.UC, where the NIC places WRITEs; verbs.UD,
+	// where software copies everything; or verbs.RC, the device's own QPs without any layer. Zero means UC if
+	// the device has it, else UD, else as FallBackToRC says. It must be the same on both sides.
+	Carrier verbs.QPType
+	// Paths is the number of paths (UC QPs, or pairs of UD QPs) per connection, at most 256. Zero means 16. It must be the
 	// same on both sides.
 	Paths int
 	// Flows is the maximum number of QPs in a PD that share a connection, at most 4096. Zero means 1. It
@@ -21,10 +25,10 @@ type Config struct {
 	Flows int
 	// ChunkBytes is the maximum payload of one message on a path, 256 bytes to 256 KiB. If the sides
 	// differ, the smaller value applies. Zero means 32 KiB, or 64 KiB on a device whose port 1 has
-	// verbs.PortAttr.OnCaller.
+	// verbs.PortAttr.OnCaller. On UD it is at most one datagram: the MTU of the port less 24 bytes.
 	ChunkBytes int
-	// Window is the maximum number of unacknowledged chunks per QP: a power of two, at most 256. Zero
-	// means 256. It must be the same on both sides.
+	// Window is the maximum number of unacknowledged chunks per QP: a power of two, at most 1024. Zero
+	// means 256, or 1024 on UD. It must be the same on both sides.
 	Window int
 	// WindowBytes fixes the limit of a connection's bytes in flight. The sides may differ. Zero means that the
 	// connection adapts it to the queue in the network, or 4 MiB on a device whose port 1 has
@@ -39,7 +43,8 @@ type Config struct {
 	// connections, allocated 512 at a time (16 MiB with chunks of 32 KiB, 32 MiB with 64 KiB): 512 for
 	// up to 32 connections, and 512 more for every 32 beyond. 64 peers with two QPs each need 2048 (64 or
 	// 128 MiB). Any other value is allocated with the first QP. QPs with different send CQs use separate
-	// pools, up to four times RecvDepth in total.
+	// pools, up to four times RecvDepth in total. On UD, zero means 16384 buffers of one datagram for 1024
+	// connections, allocated 1024 (4 MiB) at a time.
 	RecvDepth int
 	// PathRecv is the number of these buffers per path on devices whose UC QPs cannot use a shared
 	// receive queue. A connection then needs and allocates Paths*PathRecv buffers, and RecvDepth defaults
@@ -73,6 +78,8 @@ const (
 	adaptBytes = 64 << 20
 	// minChunk is the limit of Config.ChunkBytes.
 	minChunk = 256
+	// minCardChunk is the limit of a peer's chunks: datagrams of the least MTU.
+	minCardChunk = 128
 	// minShare is the number of receive buffers that a connection needs.
 	minShare = 16
 	// defaultConnections is the number of connections that the default of Config.RecvDepth serves.
@@ -98,7 +105,11 @@ func lowWater(n int) int { return min(max(n/16, 1), 32) }
 // pathShare is the number of receive buffers of a connection whose paths have their own.
 func (cfg *Config) pathShare() int { return cfg.Paths * cfg.PathRecv }
 
-func (cfg Config) withDefaults() (Config, error) {
+func (cfg Config) withDefaults(c *carrier) (Config, error) {
+	if c.datagrams() {
+		cfg.Window = cmp.Or(cfg.Window, datagramWindow)
+		cfg.RecvDepth = cmp.Or(cfg.RecvDepth, datagramConnections*minShare)
+	}
 	cfg.Paths = cmp.Or(cfg.Paths, 16)
 	cfg.Flows = cmp.Or(cfg.Flows, 1)
 	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, wireChunk)
@@ -118,7 +129,10 @@ func (cfg Config) withDefaults() (Config, error) {
 			return cfg, verbs.Invalidf("Config.%s is %d: want %d to %d", f.name, f.value, f.low, f.top)
 		}
 	}
-	if _, err := core.New(cfg.core(0, 1, 1)); err != nil { // checks the other fields
+	if t := cfg.Carrier; t != 0 && t != verbs.RC && t != verbs.UC && t != verbs.UD {
+		return cfg, verbs.Invalidf("Config.Carrier is %d: want RC, UC, UD or 0", t)
+	}
+	if _, err := core.New(cfg.core(c, 0, 1, 1)); err != nil { // checks the other fields
 		return cfg, verbs.Invalidf("Config: %v", err)
 	}
 	return cfg, nil
@@ -145,13 +159,15 @@ func onCaller(inner verbs.Context) bool {
 }
 
 // core returns the configuration of one connection.
-func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
-	return core.Config{
+func (cfg *Config) core(c *carrier, sends, credit, peerCredit int) core.Config {
+	own := core.Config{
 		Paths: cfg.Paths, Flows: cfg.Flows, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
 		WindowBytes: cmp.Or(cfg.WindowBytes, adaptBytes), Adapt: cfg.WindowBytes == 0, MinProbe: cfg.MinProbe,
 		InitialRTT: cfg.MinProbe, Grants: !cfg.NoCredits, Speculative: idleCredit,
 	}
+	c.describe(&own)
+	return own
 }
 
 // Stepper is implemented by wrapped contexts. With Config.Now, the owner calls Step after every possible

@@ -13,10 +13,16 @@ import (
 // open returns wrapped contexts on two NICs of one link.
 func open(tb testing.TB, link softnic.Link, cfg reliable.Config) verbstest.Pair {
 	tb.Helper()
+	return openOn(tb, link, cfg, reliable.NICConfig().QPTypes)
+}
+
+// openOn is open on NICs that have only some types of QP.
+func openOn(tb testing.TB, link softnic.Link, cfg reliable.Config, types []verbs.QPType) verbstest.Pair {
+	tb.Helper()
 	cfg.Paths, cfg.ChunkBytes, cfg.RecvDepth = 4, 4096, 8192
 	var ctx [2]verbs.Context
 	for i := range ctx {
-		nic, err := softnic.New(link, softnic.Config{Seed: uint64(i) + 1})
+		nic, err := softnic.New(link, softnic.Config{Seed: uint64(i) + 1, QPTypes: types})
 		must(tb, err)
 		tb.Cleanup(func() { must(tb, nic.Close()) })
 		inner, err := nic.Open()

@@ -43,8 +43,8 @@ func (q *qp) card() *card {
 func (q *qp) bareCard() *card {
 	cfg := &q.ctx.cfg
 	c := &card{
-		kind: cardBare, window: cfg.Window, chunk: uint32(cfg.ChunkBytes), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
-		perPath: !q.ctx.sharedRecv, grants: !cfg.NoCredits, psn: q.side.expects,
+		kind: cardBare, window: cfg.Window, chunk: uint32(q.engine.hub.chunk), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
+		perPath: !q.ctx.carrier.srq, carrier: q.ctx.carrier.typ, grants: !cfg.NoCredits, psn: q.side.expects,
 	}
 	for i := range c.control {
 		c.control[i] = q.engine.hub.control[i].qp.Num()
@@ -68,7 +68,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err != nil {
 		return q.opError("connect QP", err)
 	}
-	peer, err := decodeCard(b, &q.ctx.cfg)
+	peer, err := decodeCard(b, &q.ctx.cfg, &q.ctx.carrier)
 	if err == nil && peer.kind != cardWhole && peer.kind != cardBare {
 		err = verbs.Invalidf("the peer's Extra is a card of kind %d: want what Endpoint returns", peer.kind)
 	}

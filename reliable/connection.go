@@ -38,13 +38,13 @@ type connection struct {
 	peer *card      // the card of the peer's QP that was connected first, nil before
 	// attr is how the side QP of the first connected QP was connected. Paths are connected likewise.
 	attr    verbs.QPAttr
-	ahs     [2]verbs.AH // the addresses of the peer's control QPs, which differ in the flow label; nil until connected
-	share   int         // the number of receive buffers that the peer may use
-	paths   []path      // the data paths, Config.Paths of them
-	arrival pool        // has PathRecv receive buffers per path if paths have receives of their own
-	headers pool        // has pathSlots slots per path, one for the header of each outstanding send
-	pacer   *core.Pacer // grants credit to the peer, nil with Config.NoCredits
-	outbox  [2][]byte   // holds, by control QP, the control packet that the next flush sends
+	ahs     [2]*sharedAH // the addresses of the peer's control QPs, which differ in the flow label; nil until connected
+	share   int          // the number of receive buffers that the peer may use
+	paths   []path       // the data paths, Config.Paths of them
+	arrival pool         // has PathRecv receive buffers per path if paths have receives of their own
+	headers pool         // has pathSlots slots per path, one for the header of each outstanding send
+	pacer   *core.Pacer  // grants credit to the peer, nil with Config.NoCredits
+	outbox  [2][]byte    // holds, by control QP, the control packet that the next flush sends
 	// queue holds events that were caused by actions of the core. They follow the present event.
 	queue   []core.Event
 	landing []byte // the payload of the EvChunk being stepped
@@ -102,6 +102,9 @@ func (q *qp) leave() {
 // newConnection makes a connection with its paths, for a QP of this configuration.
 func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	ctx, h := e.ctx, &e.hub
+	if own := max(h.first.Port, 1); ctx.carrier.datagrams() && max(cfg.Port, 1) != own {
+		return nil, ctx.opError("connect QP", 0, verbs.Invalidf("QPConfig.Port is %d, and the UD QPs of the PD use port %d: use a PD per port", cfg.Port, own))
+	}
 	if h.shares == ctx.maxConnections() {
 		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections",
 			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()))
@@ -151,9 +154,9 @@ func (c *connection) build() (err error) {
 		return err
 	}
 	c.paths = make([]path, cfg.Paths)
-	if !c.ctx.sharedRecv {
+	if c.ctx.carrier.ownReceives() {
 		c.share = cfg.Paths * advertised(cfg.PathRecv)
-		if c.arrival, err = newPool(c.engine.hub.pd, cfg.pathShare(), c.ctx.arrivalSize()); err != nil {
+		if c.arrival, err = newPool(c.engine.hub.pd, cfg.pathShare(), c.engine.hub.arrivalSize()); err != nil {
 			return err
 		}
 	}
@@ -194,10 +197,8 @@ func (c *connection) destroy() {
 func (c *connection) closeAHs() {
 	c.engine.hub.ringControls() // their packets use the AHs
 	for i, ah := range c.ahs {
-		if ah != nil {
-			_ = ah.Close() // no object depends on it
-			c.ahs[i] = nil
-		}
+		c.engine.hub.leaveAddress(ah)
+		c.ahs[i] = nil
 	}
 }
 
@@ -226,7 +227,7 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 		to := attr.AH
 		to.Seal = c.qos.Seal // Modify may have named none
 		to.FlowLabel = c.flowLabel(len(c.paths)+i, 0)
-		ah, err := c.engine.hub.pd.CreateAH(to)
+		ah, err := c.engine.hub.addressOf(to)
 		if err != nil {
 			return err
 		}
@@ -267,8 +268,8 @@ func (c *connection) begin() {
 func (c *connection) start(flow core.FlowConfig) (err error) {
 	ctx := c.ctx
 	agreed := ctx.cfg
-	agreed.ChunkBytes = min(agreed.ChunkBytes, int(c.peer.chunk))
-	cfg := agreed.core(flow.SendDepth, c.share, c.peer.credit)
+	agreed.ChunkBytes = min(c.engine.hub.chunk, int(c.peer.chunk))
+	cfg := agreed.core(&ctx.carrier, flow.SendDepth, c.share, c.peer.credit)
 	cfg.PathCredit, cfg.PeerGrants = c.peer.perPath, c.peer.grants
 	if ctx.cfg.Flows == 1 {
 		cfg.RecvPatience = flow.RecvPatience
@@ -298,6 +299,9 @@ func (c *connection) pathAccess() (access verbs.Access) {
 
 // allow sets the access of all connected paths.
 func (c *connection) allow() {
+	if c.ctx.carrier.datagrams() {
+		return // software checks what each QP allows
+	}
 	access := c.pathAccess()
 	for i := range c.paths {
 		if p := c.paths[i].qp; p != nil && p.State() == verbs.StateRTS {
@@ -315,9 +319,9 @@ func (c *connection) touch() {
 }
 
 // flush posts what the connection has to post, with one doorbell per path. Its control packets share a
-// doorbell with those of other connections.
-func (c *connection) flush() {
-	if !c.ctx.sharedRecv {
+// doorbell with those of other connections. It reports whether something waits for a place in a send queue.
+func (c *connection) flush() (waits bool) {
+	if c.ctx.carrier.ownReceives() {
 		for i := range c.paths {
 			c.paths[i].topUp()
 		}
@@ -325,11 +329,13 @@ func (c *connection) flush() {
 	for i := range c.paths {
 		if len(c.paths[i].chain) > 0 {
 			c.paths[i].ring()
+			waits = waits || (len(c.paths[i].chain) > 0 && c.paths[i].data != nil)
 		}
 	}
 	for i := range c.outbox {
 		c.mail(i)
 	}
+	return waits
 }
 
 // mail stages the control packet that waits for control QP i.

@@ -13,15 +13,15 @@ import (
 
 // pathContext is a context whose RC QPs are made of paths.
 type pathContext struct {
-	inner verbs.Context    // the wrapped context, owned by this one
-	cfg   Config           // has its defaults filled in
-	attr  verbs.DeviceAttr // describes the inner device
-	clock func() int64     // returns nanoseconds and never goes back
+	inner verbs.Context // the wrapped context, owned by this one
+	cfg   Config        // has its defaults filled in
+	// reopen is the configuration that Wrap was given.
+	reopen Config
+	attr   verbs.DeviceAttr // describes the inner device
+	clock  func() int64     // returns nanoseconds and never goes back
 	// corked is inner if posts can be collected there, otherwise nil.
-	corked verbs.Corker
-	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
-	// receives of its own.
-	sharedRecv bool
+	corked  verbs.Corker
+	carrier carrier
 	// slab is the number of receive buffers that a hub allocates at a time. It divides cfg.RecvDepth, and is less only if the user did
 	// not set that.
 	slab int
@@ -48,38 +48,52 @@ var (
 // Wrap returns a context whose RC QPs consist of paths on inner. QPs of other types are inner's own.
 // Wrap takes ownership of inner: closing the wrapped context closes it.
 //
-// Wrap returns [ErrNoUC] if the device does not support UC, verbs.ErrNotSupported if it cannot carry
-// paths for another reason, and verbs.ErrInvalid for an invalid cfg. After an error inner stays open,
+// Wrap returns [ErrNoCarrier] if the device supports neither UC nor UD, or not Config.Carrier, and verbs.ErrInvalid for an invalid cfg. After an error inner stays open,
 // and the caller still owns it. With Config.FallBackToRC, a device that cannot carry paths is accepted,
 // and the RC QPs are inner's own; see [TransportReporter].
 func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if inner == nil {
 		return nil, verbs.NewOpError("wrap context", "", 0, verbs.Invalidf("the Context is nil"))
 	}
-	cfg.ChunkBytes = cfg.ChunkOn(inner)
-	if cfg.WindowBytes == 0 && inner != nil && onCaller(inner) {
-		cfg.WindowBytes = callerWindow
-	}
-	grows := cfg.RecvDepth == 0
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, verbs.NewOpError("wrap context", "", 0, err)
-	}
 	attr, err := inner.QueryDevice()
 	if err != nil {
 		return nil, err
 	}
-	shared, err := probe(inner, &attr)
+	asked, grows := cfg, cfg.RecvDepth == 0
+	if _, err := cfg.withDefaults(&carrier{typ: verbs.UC}); err != nil {
+		return nil, verbs.NewOpError("wrap context", "", 0, err)
+	}
+	if cfg.Carrier == verbs.RC {
+		return plain{inner, asked}, nil
+	}
+	carrier, err := probe(inner, &attr, cfg.Carrier)
 	if cfg.FallBackToRC && errors.Is(err, verbs.ErrNotSupported) {
-		return plain{inner, cfg}, nil
+		return plain{inner, asked}, nil
+	}
+	if err == nil && cfg.ChunkBytes == 0 {
+		cfg.ChunkBytes = cfg.ChunkOn(inner)
+	}
+	if err == nil && cfg.WindowBytes == 0 && onCaller(inner) {
+		cfg.WindowBytes = callerWindow
+	}
+	if err == nil {
+		cfg, err = cfg.withDefaults(&carrier)
+	}
+	slab := growRecvs
+	if carrier.datagrams() {
+		slab = growDatagrams
 	}
 	switch {
-	case grows && shared:
-		cfg.RecvDepth = min(cfg.RecvDepth, max(attr.MaxSRQWR/growRecvs, 1)*growRecvs)
-	case grows:
+	case grows && carrier.srq:
+		cfg.RecvDepth = min(cfg.RecvDepth, max(attr.MaxSRQWR/slab, 1)*slab)
+	case grows && carrier.ownReceives():
 		cfg.RecvDepth = min(defaultConnections*cfg.pathShare(), maxRecvDepth)
+	case grows:
+		cfg.RecvDepth = min(cfg.RecvDepth, max(attr.MaxQPWR*cfg.Paths/slab, 1)*slab)
+	case err == nil && carrier.datagrams() && !carrier.srq:
+		cfg.RecvDepth = min(cfg.RecvDepth, attr.MaxQPWR*cfg.Paths)
 	}
-	if err == nil && !shared && cfg.pathShare() > cfg.RecvDepth {
+	if err == nil && carrier.ownReceives() && cfg.pathShare() > cfg.RecvDepth {
 		err = verbs.Invalidf("Config.RecvDepth is %d: want at least Paths*PathRecv, %d, because UC QPs of this device cannot use a shared receive queue",
 			cfg.RecvDepth, cfg.pathShare())
 	}
@@ -89,9 +103,9 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
-	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, slab: cfg.RecvDepth, maxEngines: 1, events: events{inner: inner}}
-	if grows {
-		ctx.slab = growRecvs
+	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, carrier: carrier, slab: cfg.RecvDepth, maxEngines: 1, events: events{inner: inner}}
+	if ctx.reopen = asked; grows && !carrier.ownReceives() {
+		ctx.slab = min(slab, cfg.RecvDepth)
 	}
 	ctx.corked, _ = inner.(verbs.Corker)
 	if cfg.Now == nil {
@@ -102,11 +116,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 
 // Device returns a device that opens wrapped contexts.
 func (ctx *pathContext) Device() verbs.Device {
-	cfg := ctx.cfg
-	if ctx.slab != cfg.RecvDepth {
-		cfg.RecvDepth = 0
-	}
-	return wrapped{ctx.inner.Device(), cfg}
+	return wrapped{ctx.inner.Device(), ctx.reopen}
 }
 
 // wrapped is a device that opens wrapped contexts.
@@ -134,13 +144,17 @@ func (w wrapped) Open() (verbs.Context, error) {
 func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := ctx.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
-	a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
+	if ctx.carrier.datagrams() { // each QP has a side QP
+		a.MaxQP = min(max(a.MaxQP-ctx.cfg.Paths-len(hub{}.control), 0), ctx.maxConnections()*ctx.cfg.Flows)
+	} else {
+		a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
+	}
 	a.MaxSGE = min(a.MaxSGE, verbs.MaxSGE)
 	a.MaxInline = maxInline // of the wrapper's own memory
 	a.MaxMsgSize = ctx.maxMsg()
 	a.Atomic = verbs.AtomicHCA // by the CPU; an unwrapped QP has the NIC's
 	a.Capabilities &^= verbs.CapSQD | verbs.CapTimestamp
-	a.Capabilities |= verbs.CapFlushOnPost | verbs.CapSRQ
+	a.Capabilities |= verbs.CapFlushOnPost | verbs.CapSRQ | verbs.CapRC
 	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = maxSRQ, maxSRQWR, verbs.MaxSGE
 	return a, err
 }
@@ -150,8 +164,11 @@ func (ctx *pathContext) maxMsg() uint64 { return min(ctx.attr.MaxMsgSize, 1<<30)
 
 // quota is the number of receive buffers that a connection needs.
 func (ctx *pathContext) quota() int {
-	if ctx.sharedRecv {
+	switch {
+	case ctx.carrier.srq:
 		return minShare
+	case ctx.carrier.datagrams():
+		return max(minShare, 2*ctx.cfg.Paths)
 	}
 	return ctx.cfg.pathShare()
 }

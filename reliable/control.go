@@ -105,7 +105,7 @@ func (c *controlQP) close() {
 func (c *controlQP) recycle(i uint32) { c.refill.add(tagControlRecv.with(0, 0, i), &c.in, int(i)) }
 
 // arrived takes a datagram. Any host could have sent it, so it must come from the control QP of the
-// connection that it names.
+// connection that it names, at its address.
 func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		c.fail()
@@ -116,8 +116,10 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 		var r wire.Reader
 		if r.Open(b) == nil {
 			conn := c.hub.engine.findConnection(r.Conn)
-			if conn != nil && conn.peer != nil && wc.SrcQPN == conn.peer.control[c.index] {
+			if conn != nil && conn.peer != nil && conn.sentBy(wc, c.in.slot(int(slot)), conn.peer.control[c.index]) {
 				conn.records(b, core.Route(c.index))
+			} else {
+				c.hub.engine.past.Malformed++
 			}
 		}
 	}

@@ -42,7 +42,7 @@ func (c *copier) open(h *hub) (err error) {
 	if c.hub != nil {
 		return nil
 	}
-	if c.stage, err = newPool(h.pd, copySlots, h.engine.ctx.cfg.ChunkBytes); err != nil {
+	if c.stage, err = newPool(h.pd, copySlots, h.chunk); err != nil {
 		return err
 	}
 	c.hub, c.jobs = h, ring.New[copyJob](copySlots)

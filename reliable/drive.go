@@ -52,6 +52,16 @@ func (in *inbox) discard(qpn uint32) {
 	}
 }
 
+// lastSent returns how many sends of a path have completed, of which done were dispatched.
+func (in *inbox) lastSent(p *path, done uint32) uint32 {
+	for i := in.next; i < len(in.stash); i++ {
+		if t, id, index, n := untag(in.stash[i].WRID); t == tagPath && id == p.conn.id && index == p.index {
+			done = n + 1
+		}
+	}
+	return done
+}
+
 // step does everything that is due. It returns the time of the next timer, core.Never if there is none. It
 // arms the inner CQ so that the keeper wakes for the next completion.
 func (e *engine) step() (next int64) {
@@ -82,9 +92,18 @@ func (e *engine) step() (next int64) {
 		if q != nil && q.side.askAt != 0 {
 			e.wakeAt = min(e.wakeAt, q.side.askAt)
 		}
+		if q != nil && q.side.cardQP != nil {
+			e.wakeAt = min(e.wakeAt, q.side.cardQP.deadline())
+		}
+	}
+	if len(e.dirty) > 0 {
+		e.wakeAt = min(e.wakeAt, e.now+sendAgain) // a send queue is full
 	}
 	return e.wakeAt
 }
+
+// sendAgain is how long requests wait for a place in a send queue, in nanoseconds.
+const sendAgain = 10_000
 
 // lookAgain is how long the keeper leaves completions to a program that polls, in nanoseconds.
 const lookAgain = 1_000_000
@@ -135,6 +154,9 @@ func (e *engine) drive() {
 	e.now = e.ctx.clock()
 	if e.asking > 0 {
 		e.askForCards()
+	}
+	if e.unheard > 0 {
+		e.repeatCards()
 	}
 	e.hub.revive()
 	for i := 0; i < len(e.connected); i++ {
@@ -187,11 +209,14 @@ func (e *engine) flush() {
 
 // ring rings the doorbells of flush.
 func (e *engine) ring() {
+	kept := 0
 	for _, c := range e.dirty {
-		c.dirty = false
-		c.flush()
+		if c.dirty = c.flush(); c.dirty {
+			e.dirty[kept] = c
+			kept++
+		}
 	}
-	e.dirty = e.dirty[:0]
+	e.dirty = e.dirty[:kept]
 	e.hub.ringControls()
 }
 
@@ -225,7 +250,11 @@ func (e *engine) dispatch(wc *verbs.WC) {
 			e.hub.copier.completed(index, n, wc)
 		}
 	case tagCardSend, tagCardRecv:
-		if q := e.findQP(id); q != nil && wc.QPN == q.num {
+		switch q := e.findQP(id); {
+		case q == nil || wc.QPN != q.num:
+		case q.side.cardQP != nil:
+			q.side.cardQP.completed(kind, n, wc)
+		default:
 			q.side.completed(kind, n, wc)
 		}
 	}

@@ -35,15 +35,17 @@ type engine struct {
 	dirty     []*connection      // lists the connections that may have something to post, each once
 	pacers    []*core.Pacer      // grant credit to the peers of its connections, by port, with nil for unused ports; empty with Config.NoCredits
 	asking    int                // counts the QPs whose side.askAt is set
+	unheard   int                // counts the cards that cardQPs repeat
 	srqs      []*srq             // the open SRQs whose QPs it runs
 	doorbells Doorbells          // counts what was posted to the NIC
 	past      core.Stats         // counts what connections have done that are destroyed
 }
 
-// route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.
+// route is the owner of an inner QP: a path, a control QP, a UD QP of paths, or none if the QP is unknown.
 type route struct {
 	path    *path
 	control *controlQP
+	data    *datagramQP
 }
 
 // inboxDepth is the depth of the CQ of the inner QPs. It holds the full windows of 256 QPs.

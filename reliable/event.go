@@ -3,6 +3,7 @@ package reliable
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"ibverbx/internal/table"
 	"ibverbx/verbs"
@@ -27,8 +28,9 @@ type events struct {
 
 // owner is what an inner QP belongs to: a wrapped QP whose side QP it is, or nothing that the user knows.
 type owner struct {
-	known bool // reports that the inner QP is one of this package; false in the zero value
-	user  *qp  // the wrapped QP, or nil
+	known bool         // reports that the inner QP is one of this package; false in the zero value
+	user  *qp          // the wrapped QP, or nil
+	ended *atomic.Bool // set when the QP has failed; may be nil
 }
 
 // lent is an inner SRQ that has the receives of a user's.
@@ -103,6 +105,9 @@ func (v *events) translate(ev verbs.Event) (verbs.Event, bool) {
 			ev.QP = o.user
 			return ev, true
 		}
+		if o.ended != nil && (ev.Type == verbs.EventQPFatal || ev.Type == verbs.EventLastWQEReached) {
+			o.ended.Store(true)
+		}
 		return ev, !o.known && ev.Type != verbs.EventLastWQEReached
 	case ev.CQ != nil:
 		for _, c := range v.cqs {
@@ -144,6 +149,13 @@ func (v *events) own(inner verbs.QP, user *qp) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.owners.Set(inner.Num(), owner{known: true, user: user})
+}
+
+// watch notes that an inner QP is one of this package. ended is set when it fails.
+func (v *events) watch(inner verbs.QP, ended *atomic.Bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.owners.Set(inner.Num(), owner{known: true, ended: ended})
 }
 
 // disown undoes own, before the inner QP is closed.

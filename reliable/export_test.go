@@ -1,6 +1,22 @@
 package reliable
 
-import "ibverbx/verbs"
+import (
+	"os"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// CarrierEnv makes the tests run on NICs with UD alone if it is "ud".
+const CarrierEnv = "IBVERBX_TEST_CARRIER"
+
+// NICConfig returns the configuration of NICs that carry paths.
+func NICConfig() (cfg softnic.Config) {
+	if os.Getenv(CarrierEnv) == "ud" {
+		cfg.QPTypes = []verbs.QPType{verbs.UD}
+	}
+	return cfg
+}
 
 // SplitEngines allows several engines per PD of a wrapped context even on a test clock. Call it before
 // creating QPs.

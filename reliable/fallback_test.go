@@ -12,15 +12,29 @@ import (
 
 func noUC(cfg *verbs.QPConfig) bool { return cfg.Type == verbs.UC }
 
-// TestNoUC: Wrap returns ErrNoUC for a device without UC, whether it announces that or refuses such QPs. The
-// context remains usable.
-func TestNoUC(t *testing.T) {
-	for name, hide := range map[string]verbs.Capabilities{"says so": verbs.CapUC, "refuses": 0} {
+func onlyRC(cfg *verbs.QPConfig) bool { return cfg.Type != verbs.RC }
+
+// TestNoCarrier: Wrap returns ErrNoCarrier for a device without UC and UD, or without the type that is asked for, whether it
+// announces that or refuses such QPs. The context remains usable.
+func TestNoCarrier(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refuse  func(*verbs.QPConfig) bool
+		hide    verbs.Capabilities
+		carrier verbs.QPType
+	}{
+		"says so":      {onlyRC, verbs.CapUC | verbs.CapUD, 0},
+		"refuses":      {onlyRC, 0, 0},
+		"says no UC":   {noUC, verbs.CapUC, verbs.UC},
+		"refuses UC":   {noUC, 0, verbs.UC},
+		"says no UD":   {nil, verbs.CapUD, verbs.UD},
+		"UC and no UD": {nil, verbs.CapUD, 0},
+		"UC and no RC": {nil, verbs.CapRC, verbs.UC},
+	} {
 		t.Run(name, func(t *testing.T) {
-			_, inner := openPoor(t, softnic.NewMemoryLink(nil), noUC, hide)
-			ctx, err := reliable.Wrap(inner, reliable.Config{})
-			if !errors.Is(err, reliable.ErrNoUC) || !errors.Is(err, verbs.ErrNotSupported) || ctx != nil {
-				t.Fatalf("Wrap = %v, %v, want nil and ErrNoUC, which is ErrNotSupported", ctx, err)
+			_, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, tt.hide)
+			ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.carrier})
+			if !errors.Is(err, reliable.ErrNoCarrier) || !errors.Is(err, verbs.ErrNotSupported) || ctx != nil {
+				t.Fatalf("Wrap = %v, %v, want nil and ErrNoCarrier, which is ErrNotSupported", ctx, err)
 			}
 			if !strings.Contains(err.Error(), "FallBackToRC") {
 				t.Fatalf("the error %q does not say what to do", err)
@@ -32,15 +46,49 @@ func TestNoUC(t *testing.T) {
 	}
 }
 
-// TestNoUD: a device without UD is refused for that reason, and can fall back.
-func TestNoUD(t *testing.T) {
-	_, inner := openPoor(t, softnic.NewMemoryLink(nil), nil, verbs.CapUD)
-	if _, err := reliable.Wrap(inner, reliable.Config{}); !errors.Is(err, verbs.ErrNotSupported) || errors.Is(err, reliable.ErrNoUC) {
-		t.Fatalf("Wrap = %v, want ErrNotSupported and not ErrNoUC", err)
+// TestCarrierChoice: UC is preferred to UD, and Config.Carrier chooses.
+func TestCarrierChoice(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refuse     func(*verbs.QPConfig) bool
+		hide       verbs.Capabilities
+		asked, got verbs.QPType
+	}{
+		"everything":   {nil, 0, 0, verbs.UC},
+		"no UC":        {nil, verbs.CapUC, 0, verbs.UD},
+		"UC refused":   {noUC, 0, 0, verbs.UD},
+		"no RC":        {nil, verbs.CapRC, 0, verbs.UD},
+		"UD asked for": {nil, 0, verbs.UD, verbs.UD},
+		"UC asked for": {nil, 0, verbs.UC, verbs.UC},
+		"RC asked for": {nil, 0, verbs.RC, verbs.RC},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, tt.hide)
+			ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.asked})
+			must(t, err)
+			r := ctx.(reliable.TransportReporter)
+			if got := r.Transport(); got != tt.got || r.Carrier() != strings.ToLower(got.String()) {
+				t.Errorf("the carrier is %v, %q, want %v", got, r.Carrier(), tt.got)
+			}
+		})
 	}
-	ctx, err := reliable.Wrap(inner, reliable.Config{FallBackToRC: true})
-	must(t, err)
-	must(t, ctx.Close())
+	_, inner := openPoor(t, softnic.NewMemoryLink(nil), nil, 0)
+	if _, err := reliable.Wrap(inner, reliable.Config{Carrier: 1}); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("Wrap with Carrier 1 = %v, want ErrInvalid", err)
+	}
+}
+
+// TestCarriersDiffer: ends with different carriers refuse each other, and the error names both.
+func TestCarriersDiffer(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	uc, ud := newSide(t, link, reliable.Config{}, 4096), newDatagramSide(t, link, reliable.Config{}, 4096)
+	for _, ends := range [][2]*side{{uc, ud}, {ud, uc}} {
+		ep, err := ends[1].qp.Endpoint()
+		must(t, err)
+		err = ends[0].qp.Connect(ep)
+		if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "uc") || !strings.Contains(err.Error(), "ud") {
+			t.Errorf("Connect = %v, want ErrInvalid and both carriers", err)
+		}
+	}
 }
 
 // TestFallBack moves data between two contexts that fell back to RC, and checks that they report it.
@@ -48,7 +96,7 @@ func TestFallBack(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	var s [2]*side
 	for i := range s {
-		nic, inner := openPoor(t, link, noUC, 0)
+		nic, inner := openPoor(t, link, onlyRC, 0)
 		s[i] = newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 1<<16)
 		if c := s[i].ctx.(reliable.TransportReporter).Transport(); c != verbs.RC {
 			t.Fatalf("Transport = %v, want RC", c)
@@ -77,7 +125,7 @@ func TestFallBack(t *testing.T) {
 // TestFallBackMeetsPaths: an end with paths rejects a peer that fell back, with a descriptive error.
 func TestFallBackMeetsPaths(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
-	nic, inner := openPoor(t, link, noUC, 0)
+	nic, inner := openPoor(t, link, onlyRC, 0)
 	a := newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 4096)
 	b := newSide(t, link, reliable.Config{FallBackToRC: true}, 4096)
 	if c := b.ctx.(reliable.TransportReporter).Transport(); c != verbs.UC {

@@ -1,27 +1,33 @@
 package reliable
 
 import (
+	"fmt"
+
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
 )
 
-// hub is what the connections of an engine share: receive buffers, in an SRQ if UC QPs can use one, and two
-// control QPs. prepare makes these parts with the engine's first QP, release frees them with its last.
+// hub is what the connections of an engine share: receive buffers, in an SRQ if the QPs of paths can use one, two
+// control QPs, and UD QPs if they carry the paths. prepare makes these parts with the engine's first QP, release frees them with its last.
 type hub struct {
 	engine *engine
 	pd     verbs.PD // the inner PD
 	users  int      // counts the QPs
 	shares int      // counts the connections, which share the receive buffers
 
-	id      uint32         // the number of the hub in tags; every prepare gives it a new one
-	ready   bool           // reports that prepare has succeeded: the fields below are valid
-	srq     verbs.SRQ      // takes the messages of all paths, nil if UC QPs cannot use one
-	arrival []pool         // has the receive buffers of srq, ctx.slab in each
-	refill  refill         // lists the buffers of arrival that wait to be posted
-	control [2]controlQP   // the control QPs
-	copier  copier         // places chunks in dma-bufs, unused as long as dmaBufs is not set
-	first   verbs.QPConfig // has the port, the GID and the path of the first QP
+	id      uint32                     // the number of the hub in tags; every prepare gives it a new one
+	ready   bool                       // reports that prepare has succeeded: the fields below are valid
+	srq     verbs.SRQ                  // takes the messages of all paths, nil if their QPs cannot use one
+	arrival []pool                     // has the receive buffers of srq or of data, ctx.slab in each
+	refill  refill                     // lists the buffers of arrival that wait to be posted to srq
+	lives   uint32                     // counts the resets of UD QPs
+	control [2]controlQP               // the control QPs
+	data    []datagramQP               // the UD QPs of paths, Config.Paths of them; none on UC
+	ahs     map[verbs.AHAttr]*sharedAH // the address handles in use
+	chunk   int                        // the longest payload of a chunk on the port
+	copier  copier                     // places chunks in dma-bufs, unused as long as dmaBufs is not set
+	first   verbs.QPConfig             // has the port, the GID and the path of the first QP
 
 	dmaBufs bool // reports that a dma-buf was registered
 }
@@ -33,7 +39,13 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 		return nil
 	}
 	h.id = (h.id + 1) & maxConn
-	err := h.makeReceives()
+	var err error
+	if h.chunk, err = h.engine.ctx.chunkOn(cfg.Port); err == nil && h.chunk < minCardChunk {
+		err = verbs.Invalidf("port %d has no room for chunks of %d bytes", cfg.Port, minCardChunk)
+	}
+	if err == nil {
+		err = h.makeReceives(cfg)
+	}
 	for i := range h.control {
 		if err == nil {
 			err = h.control[i].open(h, i, cfg)
@@ -51,25 +63,33 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	return nil
 }
 
-// makeReceives makes the shared receive queue, if UC QPs can use one, with the receive buffers of one connection.
-func (h *hub) makeReceives() error {
+// makeReceives makes the shared receive queue, if the QPs of paths can use one, the UD QPs, and the receive buffers of one
+// connection.
+func (h *hub) makeReceives(cfg *verbs.QPConfig) error {
 	ctx := h.engine.ctx
-	if !ctx.sharedRecv {
-		return nil
+	if ctx.carrier.srq {
+		srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: ctx.cfg.RecvDepth, MaxSGE: 1})
+		if err != nil {
+			return err
+		}
+		h.srq = srq
 	}
-	srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: ctx.cfg.RecvDepth, MaxSGE: 1})
-	if err != nil {
-		return err
+	if ctx.carrier.datagrams() {
+		h.data = make([]datagramQP, ctx.cfg.Paths)
 	}
-	h.srq = srq
+	for i := range h.data {
+		if err := h.data[i].open(h, i, cfg); err != nil {
+			return err
+		}
+	}
 	return h.supply(1)
 }
 
 // supply allocates and posts the receive buffers that n connections need, unless they exist.
 func (h *hub) supply(n int) error {
 	ctx := h.engine.ctx
-	for ctx.sharedRecv && h.receives() < n*minShare {
-		p, err := newPool(h.pd, ctx.slab, ctx.arrivalSize())
+	for !ctx.carrier.ownReceives() && h.receives() < n*ctx.quota() {
+		p, err := newPool(h.pd, ctx.slab, h.arrivalSize())
 		if err != nil {
 			return err
 		}
@@ -77,18 +97,31 @@ func (h *hub) supply(n int) error {
 		for i := range ctx.slab {
 			h.recycle(h.receives() - ctx.slab + i)
 		}
-		h.refill.post(h.srq)
+		if h.srq != nil {
+			h.refill.post(h.srq)
+			continue
+		}
+		for i := range h.data {
+			h.data[i].refill.post(h.data[i].qp)
+		}
 	}
 	return nil
 }
 
-// receives is the number of receive buffers of srq.
+// receives is the number of receive buffers of srq or of the UD QPs.
 func (h *hub) receives() int { return len(h.arrival) * h.engine.ctx.slab }
 
 // arrivalSize is the length of a receive buffer in bytes.
-func (ctx *pathContext) arrivalSize() int {
-	return max(ctx.cfg.ChunkBytes, wire.FetchLen) + wire.HeaderLen
+func (h *hub) arrivalSize() int {
+	n := max(h.chunk, wire.FetchLen) + wire.HeaderLen
+	if h.engine.ctx.carrier.datagrams() {
+		n = max(n, wire.ControlLen+maxPathRecord) + verbs.GRHLen
+	}
+	return n
 }
+
+// maxPathRecord is the length of the longest record that travels on a path: acknowledgements do so when the control QPs are dead.
+const maxPathRecord = headerSlot - wire.ControlLen
 
 // release frees the shared parts. No QP uses them any more.
 func (h *hub) release() {
@@ -96,6 +129,10 @@ func (h *hub) release() {
 		h.control[i].close()
 	}
 	h.copier.close()
+	for i := range h.data {
+		h.data[i].close()
+	}
+	h.data = nil
 	if h.srq != nil {
 		_ = h.srq.Close() // no QP uses it
 		h.srq = nil
@@ -108,6 +145,9 @@ func (h *hub) release() {
 
 // takesDMABufs makes the copier, if there is a QP.
 func (h *hub) takesDMABufs() error {
+	if !h.engine.ctx.carrier.rc {
+		return fmt.Errorf("%w: an RC QP of the device copies to memory that the CPU cannot access, and it has none", verbs.ErrNotSupported)
+	}
 	if h.dmaBufs = true; h.ready {
 		return h.copier.open(h)
 	}
@@ -118,7 +158,7 @@ func (h *hub) takesDMABufs() error {
 // told at once, before a new connection uses the rest.
 func (h *hub) divide() {
 	ctx := h.engine.ctx
-	if h.shares == 0 || !ctx.sharedRecv {
+	if h.shares == 0 || ctx.carrier.ownReceives() {
 		return
 	}
 	share := advertised(h.receives() / h.shares)
@@ -138,8 +178,14 @@ func (h *hub) is(id uint32) bool { return h.ready && h.id == id }
 
 // topUp posts free receive buffers, where enough of them are free.
 func (h *hub) topUp() {
-	if len(h.refill) >= lowWater(h.engine.ctx.cfg.RecvDepth) {
+	if h.srq != nil && len(h.refill) >= lowWater(h.engine.ctx.cfg.RecvDepth) {
 		h.engine.doorbells.refilled(h.refill.post(h.srq))
+	}
+	for i := range h.data {
+		d := &h.data[i]
+		if h.srq == nil && !d.failed && len(d.refill) >= lowWater(h.receives()/len(h.data)) {
+			h.engine.doorbells.refilled(d.refill.post(d.qp))
+		}
 	}
 	for i := range h.control {
 		h.control[i].topUp()
@@ -155,17 +201,46 @@ func (h *hub) ringControls() {
 
 // arrived takes a message in a receive buffer of the SRQ.
 func (h *hub) arrived(slot uint32, wc *verbs.WC) {
-	if path := h.engine.routes.Find(wc.QPN).path; path != nil {
-		n := uint32(h.engine.ctx.slab)
-		path.receive(wc, h.arrival[slot/n].slot(int(slot%n)))
+	r, lives := h.engine.routes.Find(wc.QPN), h.lives
+	n := uint32(h.engine.ctx.slab)
+	switch b := h.arrival[slot/n].slot(int(slot % n)); {
+	case r.path != nil:
+		r.path.receive(wc, b)
+	case r.data != nil:
+		r.data.arrived(b, wc)
 	}
-	h.recycle(int(slot))
+	if h.srq != nil || h.lives == lives { // otherwise reclaim may have posted it
+		h.recycle(int(slot))
+	}
+}
+
+// reclaim makes the receive buffers of a UD QP free that was reset.
+func (h *hub) reclaim(d *datagramQP) {
+	h.lives++
+	if h.srq == nil {
+		d.refill = d.refill[:0]
+		for i := d.index; i < h.receives(); i += len(h.data) {
+			h.recycle(i)
+		}
+		return
+	}
+	in := &h.engine.inbox
+	for i := in.next; i < len(in.stash); i++ {
+		wc := &in.stash[i]
+		if t, id, _, n := untag(wc.WRID); t == tagArrival && h.is(id) && wc.QPN == d.qp.Num() {
+			h.recycle(int(n))
+		}
+	}
 }
 
 // recycle marks receive buffer i as free.
 func (h *hub) recycle(i int) {
 	n := h.engine.ctx.slab
-	h.refill.add(tagArrival.with(h.id, 0, uint32(i)), &h.arrival[i/n], i%n)
+	to := &h.refill
+	if h.srq == nil {
+		to = &h.data[i%len(h.data)].refill
+	}
+	to.add(tagArrival.with(h.id, 0, uint32(i)), &h.arrival[i/n], i%n)
 }
 
 // placement returns the status of an EvChunk whose bytes can be placed: at once by the CPU, later by the
@@ -188,6 +263,11 @@ func (h *hub) reviveAt() int64 {
 			at = min(at, c.reviveAt)
 		}
 	}
+	for i := range h.data {
+		if d := &h.data[i]; d.failed {
+			at = min(at, d.reviveAt)
+		}
+	}
 	return at
 }
 
@@ -197,5 +277,8 @@ func (h *hub) revive() {
 		if c := &h.control[i]; c.failed && h.engine.now >= c.reviveAt {
 			c.revive()
 		}
+	}
+	for i := range h.data {
+		h.data[i].lookAfter()
 	}
 }

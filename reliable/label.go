@@ -5,7 +5,11 @@ package reliable
 // those of up to 2^k paths in a row differ in the last k bits, for NICs that have only 2^k ports. Each
 // epoch has a port of its own, so that a path that comes back leaves the route on which it failed.
 func (c *connection) flowLabel(index int, epoch uint16) uint32 {
-	n := c.attr.SQPSN + c.id<<8 + uint32(index) + uint32(epoch)*uint32(len(c.paths)|1)
+	salt := c.attr.SQPSN + c.id<<8
+	if c.ctx.carrier.datagrams() {
+		salt = c.engine.hub.control[0].qp.Num() // connections share addresses
+	}
+	n := salt + uint32(index) + uint32(epoch)*uint32(len(c.paths)|1)
 	const golden = 0x278f // 2^14 over the golden ratio, odd: it spreads numbers in a row over all ports
 	return 1<<14 | n*golden&0x3fff
 }

@@ -11,7 +11,7 @@ import (
 // epochs, and adjacent paths differ in their last bits.
 func TestFlowLabels(t *testing.T) {
 	for _, paths := range []int{1, 2, 7, 16, 256} {
-		c := &connection{id: 3, attr: verbs.QPAttr{SQPSN: 0xfffff0}, paths: make([]path, paths)}
+		c := &connection{ctx: &pathContext{}, id: 3, attr: verbs.QPAttr{SQPSN: 0xfffff0}, paths: make([]path, paths)}
 		ports, lasts := map[uint16]int{}, map[uint16]bool{}
 		for epoch := range uint16(8) {
 			for i := range paths {

@@ -68,7 +68,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an end sends chunks that its peer has no room for", Tests: "TestSmallerChunkCounts", File: "connection.go",
-		Old: "min(agreed.ChunkBytes, int(c.peer.chunk))", New: "agreed.ChunkBytes",
+		Old: "min(c.engine.hub.chunk, int(c.peer.chunk))", New: "c.engine.hub.chunk",
 	},
 	{
 		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "send.go",

@@ -13,7 +13,7 @@ import (
 // responses leave space for all chunks that the core may send, each with its own header slot, and sent
 // responses free their slots.
 func TestControlPacketsLeaveRoom(t *testing.T) {
-	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
+	nic, err := softnic.New(softnic.NewMemoryLink(nil), NICConfig())
 	fatal(t, err)
 	inner, err := nic.Open()
 	fatal(t, err)

@@ -6,7 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// path is one data path of a connection. Its UC QP is replaced with every epoch.
+// path is one data path of a connection. Its UC QP is replaced with every epoch. A UD QP belongs to the engine;
+// see datagramQP.
 //
 // On devices whose UC QPs cannot use a shared receive queue a path has Config.PathRecv receives of
 // its own. The peer may use three quarters of them, and keeps to that path by path. The buffers stay
@@ -14,7 +15,9 @@ import (
 type path struct {
 	conn     *connection      // the connection that owns the path
 	index    int              // the position in conn.paths, the same at both ends
-	qp       verbs.QP         // the UC QP of the present epoch, nil while the path has none
+	qp       verbs.QP         // the UC QP of the present epoch or the UD QP, nil while the path has none
+	data     *datagramQP      // has qp, nil on UC
+	ah       *sharedAH        // the peer's address on UD, nil until connected
 	epoch    uint16           // the number of the present epoch, as the core counts it
 	addr     pathAddr         // the address of qp, or of the last one
 	label    uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
@@ -43,11 +46,16 @@ const (
 // open makes the QP of an epoch.
 func (p *path) open(epoch uint16) error {
 	c, ctx, e := p.conn, p.conn.ctx, p.conn.engine
+	if ctx.carrier.datagrams() {
+		p.data = &e.hub.data[p.index]
+		p.qp, p.addr = p.data.qp, pathAddr{p.data.qp.Num(), e.connsMade & 0xffffff}
+		return nil
+	}
 	cfg := verbs.QPConfig{
 		Type: verbs.UC, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: e.hub.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
 		Port: c.port, GID: c.gid, Path: c.qos,
 	}
-	if !ctx.sharedRecv {
+	if ctx.carrier.ownReceives() {
 		cfg.MaxRecvWR = ctx.cfg.PathRecv
 	}
 	inner, err := e.hub.pd.CreateQP(cfg)
@@ -72,6 +80,12 @@ func (p *path) close() {
 	if p.qp == nil {
 		return
 	}
+	if p.data != nil {
+		p.release()
+		p.conn.engine.hub.leaveAddress(p.ah)
+		p.qp, p.ah = nil, nil
+		return
+	}
 	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
 		_ = p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // if it fails, Close does the same
 	}
@@ -84,8 +98,61 @@ func (p *path) close() {
 	p.chain = p.chain[:0]
 }
 
+// release ends the references of the path's sends to memory. Those that are not posted are lost. If others have not completed, the
+// UD QP is reset.
+func (p *path) release() {
+	posted, e := p.posted-uint32(len(p.chain)), p.conn.engine
+	e.inbox.drain()
+	done := e.inbox.lastSent(p, p.done)
+	p.done, p.controls, p.chain = p.posted, 0, p.chain[:0]
+	if done != posted {
+		p.data.revive()
+	}
+}
+
+// dropped notes that the UD QP was reset: no send of the path refers to memory.
+func (p *path) dropped() {
+	n := p.retire(p.posted)
+	p.chain = p.chain[:0]
+	if n > 0 {
+		p.conn.queue = append(p.conn.queue, core.Event{Kind: core.EvSent, Path: uint16(p.index), Epoch: p.epoch, Count: n})
+		p.conn.touch()
+	}
+}
+
+// retire forgets the sends before n. It returns how many of them were chunks.
+func (p *path) retire(n uint32) (chunks int) {
+	for ; int32(n-p.done) > 0; p.done++ {
+		if p.owner[p.done%pathSlots] == controlPacket {
+			p.controls--
+		} else {
+			chunks++
+		}
+	}
+	return chunks
+}
+
+// aim gives the path of a UD QP a route to the peer.
+func (p *path) aim(route uint16) error {
+	c := p.conn
+	to := c.attr.AH
+	to.Seal = c.qos.Seal
+	to.FlowLabel = c.flowLabel(p.index, route)
+	ah, err := c.engine.hub.addressOf(to)
+	if err != nil {
+		return err
+	}
+	p.ring() // its sends use the former handle
+	c.engine.hub.leaveAddress(p.ah)
+	p.ah, p.label = ah, to.FlowLabel
+	return nil
+}
+
 // connect connects the QP to that of the peer, with the attributes of the connection.
 func (p *path) connect(to pathAddr) error {
+	if p.data != nil {
+		return p.aim(0)
+	}
 	own, err := p.qp.Endpoint()
 	if err != nil {
 		return err
@@ -94,7 +161,7 @@ func (p *path) connect(to pathAddr) error {
 	attr.DestQPN, attr.RQPSN, attr.SQPSN, attr.Access = to.qpn, to.psn, own.PSN, p.conn.pathAccess()
 	p.label = p.conn.flowLabel(p.index, p.epoch)
 	attr.AH.FlowLabel = p.label
-	if !p.conn.ctx.sharedRecv && p.qp.State() == verbs.StateReset {
+	if p.conn.ctx.carrier.ownReceives() && p.qp.State() == verbs.StateReset {
 		if err := p.postReceives(&attr); err != nil {
 			return err
 		}
@@ -141,24 +208,42 @@ func (p *path) stage(owner int32) (*verbs.SendWR, int) {
 	p.owner[n] = owner
 	p.chain = append(p.chain, verbs.SendWR{WRID: tagPath.with(p.conn.id, p.index, p.posted)})
 	p.posted++
-	return &p.chain[len(p.chain)-1], p.index*pathSlots + int(n)
+	wr := &p.chain[len(p.chain)-1]
+	if p.data != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah.Handle(), p.conn.peer.paths[p.index].qpn, verbs.DefaultQKey
+	}
+	return wr, p.index*pathSlots + int(n)
 }
 
 // ring posts the chain with one doorbell. Refused sends stay in the chain.
 func (p *path) ring() {
-	if p.qp == nil {
+	switch {
+	case len(p.chain) == 0:
+		return
+	case p.qp == nil:
 		p.chain = p.chain[:0]
 		return
+	case p.data != nil && p.data.failed:
+		p.dropped()
+		return
+	}
+	every := 8
+	if p.data != nil {
+		every = datagramSignal
 	}
 	for k := range p.chain {
-		if k%8 == 7 || k == len(p.chain)-1 {
+		if k%every == every-1 || k == len(p.chain)-1 {
 			p.chain[k].Flags |= verbs.SendSignaled
 		}
 	}
 	n, err := p.qp.PostSend(p.chain)
 	p.conn.engine.doorbells.sent(n)
 	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
-	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped
+	switch {
+	case err == nil || err == verbs.ErrQueueFull: //nolint:errorlint // ErrQueueFull is never wrapped
+	case p.data != nil:
+		p.data.fail()
+	default:
 		p.conn.queue = append(p.conn.queue, p.failed())
 	}
 }
@@ -189,17 +274,16 @@ func (p *path) sent(n uint32, wc *verbs.WC) {
 			// The request itself is wrong and would fail on every path. An answer is sent again without its bytes.
 			c.step(&core.Event{Kind: core.EvClose, Flow: uint16(flow), Status: uint8(wc.Status)})
 		}
-		p.fail()
-		return
-	}
-	chunks := 0
-	for ; int32(n-p.done) >= 0; p.done++ {
-		if p.owner[p.done%pathSlots] == controlPacket {
-			p.controls--
-		} else {
-			chunks++
+		if p.data == nil {
+			p.fail()
+			return
+		}
+		p.data.fail()
+		if c.core == nil {
+			return
 		}
 	}
+	chunks := p.retire(n + 1)
 	c.step(&core.Event{Kind: core.EvSent, Path: uint16(p.index), Epoch: p.epoch, Count: chunks})
 }
 

@@ -67,7 +67,7 @@ func noSharedUC(cfg *verbs.QPConfig) bool { return cfg.Type == verbs.UC && cfg.S
 // openPoor returns a context on a new NIC that refuses the selected QPs.
 func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) bool, hide verbs.Capabilities) (*softnic.NIC, *poor) {
 	tb.Helper()
-	nic, err := softnic.New(link, softnic.Config{})
+	nic, err := softnic.New(link, reliable.NICConfig())
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, nic.Close()) })
 	inner, err := nic.Open()

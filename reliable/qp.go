@@ -161,6 +161,9 @@ func (q *qp) build() (err error) {
 			return err
 		}
 	}
+	if q.side.cardQP != nil {
+		return nil
+	}
 	q.side.cards, err = newPool(h.pd, cardSlots, q.ctx.cfg.maxCardLen())
 	return err
 }

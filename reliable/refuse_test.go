@@ -76,7 +76,7 @@ func TestConnectFails(t *testing.T) {
 	t.Fatalf("a WRITE has not ended after a second, want success")
 }
 
-// opener is a device whose contexts lack UC, and counts closed contexts.
+// opener is a device whose contexts lack UC and UD, and counts closed contexts.
 type opener struct {
 	verbs.Device
 	closed *int
@@ -84,7 +84,7 @@ type opener struct {
 
 func (o opener) Open() (verbs.Context, error) {
 	ctx, err := o.Device.Open()
-	return &poor{Context: ctx, hide: verbs.CapUC, closed: o.closed}, err
+	return &poor{Context: ctx, hide: verbs.CapUC | verbs.CapUD, closed: o.closed}, err
 }
 
 type openerOf struct {
@@ -99,7 +99,7 @@ func (c openerOf) Device() verbs.Device { return opener{c.Context.Device(), c.cl
 func TestOpenClosesWhatItCannotWrap(t *testing.T) {
 	closed := 0
 	s := newSideOver(t, softnic.NewMemoryLink(nil), reliable.Config{}, 4096, func(inner verbs.Context) verbs.Context { return openerOf{inner, &closed} })
-	if ctx, err := s.ctx.Device().Open(); !errors.Is(err, reliable.ErrNoUC) || ctx != nil || closed != 1 {
-		t.Fatalf("Open = %v, %v with %d contexts closed, want none, ErrNoUC and one", ctx, err, closed)
+	if ctx, err := s.ctx.Device().Open(); !errors.Is(err, reliable.ErrNoCarrier) || ctx != nil || closed != 1 {
+		t.Fatalf("Open = %v, %v with %d contexts closed, want none, ErrNoCarrier and one", ctx, err, closed)
 	}
 }

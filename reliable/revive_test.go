@@ -11,7 +11,7 @@ import (
 // packets as there are slots. A stale completion must not free a slot: the next packet would overwrite an
 // unsent one.
 func TestControlSlotsAfterRevival(t *testing.T) {
-	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
+	nic, err := softnic.New(softnic.NewMemoryLink(nil), NICConfig())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func newSideOver(tb testing.TB, link softnic.Link, cfg reliable.Config, size int
 	if cfg.GiveUp == 0 && cfg.Now == nil {
 		cfg.GiveUp = int64(patience)
 	}
-	nic, err := softnic.New(link, softnic.Config{})
+	nic, err := softnic.New(link, reliable.NICConfig())
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, nic.Close()) })
 	inner, err := nic.Open()

@@ -23,7 +23,7 @@ func newSealedPair(t *testing.T, imp softnic.Impairment, size int) (a, b *side) 
 	for i := range sides {
 		seal, err := softnic.NewSeal(bytes.Repeat([]byte{7}, 32), i == 0)
 		must(t, err)
-		nic, err := softnic.New(link, softnic.Config{})
+		nic, err := softnic.New(link, reliable.NICConfig())
 		must(t, err)
 		t.Cleanup(func() { must(t, errors.Join(nic.Close(), seal.Close())) })
 		inner, err := nic.Open()

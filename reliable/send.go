@@ -94,9 +94,15 @@ func (q *qp) launch(token uint32) {
 	s := q.sends.At(token)
 	wr := &s.wr
 	m := core.Message{Token: token, Length: s.length, Imm: wr.Imm, Fence: wr.Flags&verbs.SendFence != 0}
-	if wr.NumSGE == verbs.MaxSGE {
-		// A chunk with a header has one element less.
-		m.Break = s.length - s.wr.SGE[verbs.MaxSGE-1].Length
+	if most := q.ctx.carrier.sges - 1; int(wr.NumSGE) > most { // a chunk with a header has one element less
+		breaks, at := 0, uint32(0)
+		for k := range int(wr.NumSGE) {
+			if k > 0 && k%most == 0 {
+				m.Breaks[breaks] = at
+				breaks++
+			}
+			at += s.wr.SGE[k].Length
+		}
 	}
 	if wr.Flags&verbs.SendSolicited != 0 {
 		m.Flags |= wire.FlagSolicited
@@ -113,7 +119,7 @@ func (q *qp) launch(token uint32) {
 		m.Kind = core.MsgSend
 		m.Flags |= wire.FlagImm
 	default:
-		m.Kind, m.Flags, m.Length, m.Break, m.Answer = core.MsgFetch, 0, wire.FetchLen, 0, s.length
+		m.Kind, m.Flags, m.Length, m.Breaks, m.Answer = core.MsgFetch, 0, wire.FetchLen, [core.MaxBreaks]uint32{}, s.length
 	}
 	if bad := q.localError(wr); bad != verbs.StatusSuccess {
 		// It fails when its turn comes, as on a NIC.
@@ -166,6 +172,9 @@ func (q *qp) transmit(a *core.Action) {
 		return
 	}
 	h, b, n := &a.Header, q.conn.headers.slot(slot), wire.HeaderLen
+	if h.Flags&wire.FlagLap != 0 {
+		h.Conn = q.conn.peer.conn
+	}
 	wr.Opcode, wr.NumSGE = verbs.OpSendWithImm, 1
 	switch h.Op {
 	case wire.OpAnswer:

@@ -6,11 +6,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// sideQP is the inner RC QP of one wrapped QP, which has its number. It carries cards, with which the two
+// sideQP is the inner RC QP of one wrapped QP, or a cardQP, which has its number. It carries cards, with which the two
 // ends tell each other their paths: after Modify, and where QPs share connections.
 type sideQP struct {
-	// QP is the RC QP, nil until open.
+	// QP is the RC QP or cardQP, nil until open.
 	verbs.QP
+	cardQP     *cardQP         // is QP, or nil
 	user       *qp             // the wrapped QP
 	introduced bool            // reports that the own card was sent
 	expects    uint32          // the first PSN of the peer, as Modify has set it
@@ -32,6 +33,13 @@ const (
 // open makes the QP.
 func (s *sideQP) open(q *qp) (err error) {
 	s.user = q
+	if q.ctx.carrier.datagrams() {
+		if s.cardQP, err = newCardQP(q); err == nil {
+			s.QP = s.cardQP
+			q.ctx.events.own(s.cardQP.QP, q)
+		}
+		return err
+	}
 	s.QP, err = q.engine.hub.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq,
 		MaxSendWR: cardSlots, MaxRecvWR: cardSlots - cardRecv,
@@ -60,7 +68,10 @@ func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	case kind == tagCardRecv && wc.Status != verbs.StatusSuccess:
 		q.fail() // the QP or the device has failed
 	case kind == tagCardRecv:
-		s.receiveCard(n, wc)
+		if n >= cardRecv && n < cardSlots && int(wc.ByteLen) <= s.cards.size {
+			s.receiveCard(s.cards.slot(int(n))[:wc.ByteLen])
+			s.awaitCard(int(n)) // a failed QP refuses it
+		}
 	case wc.Status != verbs.StatusSuccess:
 		q.failWith(wc.Status) // as the first request would have
 	case q.ctx.cfg.Flows > 1:
@@ -82,6 +93,9 @@ func (s *sideQP) setAskAt(at int64) {
 
 // awaitCards posts both receives: for the peer's question and for its answer.
 func (s *sideQP) awaitCards() {
+	if s.cardQP != nil {
+		return // it has receives of its own
+	}
 	for slot := cardRecv; slot < cardSlots; slot++ {
 		s.awaitCard(slot)
 	}
@@ -120,6 +134,9 @@ func (s *sideQP) sendCard(slot int, want bool) {
 // send sends a card from a slot. It reports whether the QP has taken it: a QP in the error state
 // does not, and its receives end.
 func (s *sideQP) send(slot int, c *card) bool {
+	if s.cardQP != nil {
+		return s.cardQP.send(slot, c.encode())
+	}
 	n := copy(s.cards.slot(slot), c.encode())
 	s.wr[0] = verbs.SendWR{WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	s.wr[0].SetSGE(s.cards.sge(slot, n))
@@ -127,19 +144,15 @@ func (s *sideQP) send(slot int, c *card) bool {
 	return taken == 1
 }
 
-// receiveCard takes the peer's card from a slot.
-func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
+// receiveCard takes the peer's card.
+func (s *sideQP) receiveCard(b []byte) {
 	q := s.user
-	if slot < cardRecv || slot >= cardSlots || int(wc.ByteLen) > s.cards.size {
-		return
-	}
-	c, err := decodeCard(s.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
+	c, err := decodeCard(b, &q.ctx.cfg, &q.ctx.carrier)
 	if err != nil {
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 		q.fail()
 		return
 	}
-	s.awaitCard(int(slot))
 	if q.state == verbs.StateRTR && !s.early && (c.want || q.ctx.cfg.Flows > 1) {
 		s.answerEarly(c.psn)
 	}

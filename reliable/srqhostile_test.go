@@ -12,7 +12,7 @@ import (
 // TestSRQHostilePeer: a peer that sends messages beyond its granted receives does not get any. Its requests
 // leave receives for others.
 func TestSRQHostilePeer(t *testing.T) {
-	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
+	nic, err := softnic.New(softnic.NewMemoryLink(nil), NICConfig())
 	fatal(t, err)
 	inner, err := nic.Open()
 	fatal(t, err)

@@ -56,10 +56,18 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 	case core.ActControl:
 		c.sendRecord(a)
 	case core.ActReset:
-		c.paths[a.Path].close()
+		if p := &c.paths[a.Path]; p.data != nil {
+			p.release()
+		} else {
+			p.close()
+		}
 	case core.ActRebuild:
 		c.rebuild(a)
 	case core.ActConnect:
+		if p := &c.paths[a.Path]; p.data != nil {
+			_ = p.aim(a.Epoch) // otherwise it keeps its route
+			return
+		}
 		if p := &c.paths[a.Path]; p.qp != nil && p.epoch == a.Epoch && p.connect(pathAddr{a.QPN, a.PSN}) != nil {
 			c.queue = append(c.queue, p.failed())
 		}
@@ -129,6 +137,7 @@ func (c *connection) sendRecord(a *core.Action) {
 		return
 	}
 	p.controls++
+	a.Record.Shorten(headerSlot - wire.ControlLen)
 	wr, slot := p.stage(controlPacket)
 	b, _ := wire.AddRecord(wire.StartControl(c.headers.slot(slot)[:0], c.peer.conn), &a.Record)
 	wr.Opcode, wr.Imm = verbs.OpSendWithImm, wire.Imm{Kind: wire.KindControl}.Encode()

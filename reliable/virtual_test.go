@@ -26,7 +26,7 @@ func newPeer(t *testing.T, links []softnic.Link, size int, scheme ibverbx.Scheme
 	p := &peer{}
 	var rails []ibverbx.RailConfig
 	for _, link := range links {
-		nic, err := softnic.New(link, softnic.Config{})
+		nic, err := softnic.New(link, reliable.NICConfig())
 		must(t, err)
 		t.Cleanup(func() { must(t, nic.Close()) })
 		inner, err := nic.Open()

@@ -131,8 +131,8 @@ func TestPerfTransportNoUC(t *testing.T) {
 	n := softRails(t, 1)
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
 	err := wrap(n, &measure.Config{Rails: 1, Transport: measure.TransportUC, QPs: 1})
-	if !errors.Is(err, reliable.ErrNoUC) {
-		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
+	if !errors.Is(err, reliable.ErrNoCarrier) {
+		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoCarrier", err)
 	}
 	says(t, fmt.Sprint(err), "--transport: ", "soft1", "has no UC QPs", "use rc")
 }

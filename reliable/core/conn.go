@@ -64,6 +64,7 @@ type Stats struct {
 	PathsDown     uint64 // counts paths taken out of service
 	PathsUp       uint64 // counts paths returned to service
 	BadRecords    uint64 // counts received records with impossible values
+	Malformed     uint64 // counts dropped datagrams: malformed, for no connection, or not from its peer; counted by the owner
 }
 
 // Add adds the counters of another connection.
@@ -81,6 +82,7 @@ func (s *Stats) Add(o *Stats) {
 	s.PathsDown += o.PathsDown
 	s.PathsUp += o.PathsUp
 	s.BadRecords += o.BadRecords
+	s.Malformed += o.Malformed
 }
 
 // New returns a connection with all paths up, in epoch 0. Errors wrap ErrConfig.

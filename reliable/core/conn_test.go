@@ -31,7 +31,7 @@ func TestMovesMessages(t *testing.T) {
 		}
 		return 0
 	}
-	l.post(0, Message{Kind: MsgWrite, Break: 7}, bytesOf(20, 4), 3000)
+	l.post(0, Message{Kind: MsgWrite, Breaks: [MaxBreaks]uint32{7}}, bytesOf(20, 4), 3000)
 	if !l.run(second, func() bool { return l.finished(0) }) {
 		t.Fatalf("10 messages end in %v after %d ns, want all", l.ends[0].done, l.now)
 	}

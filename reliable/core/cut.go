@@ -68,8 +68,11 @@ func (f *flow) finishCut(m *message, index uint64) {
 func (c *Conn) nextPiece(m *message, ch *chunk) {
 	left := m.Length - m.off
 	ch.off, ch.len = m.off, min(left, c.cfg.ChunkBytes)
-	if m.off < m.Break {
-		ch.len = min(ch.len, m.Break-m.off)
+	for _, end := range m.Breaks {
+		if m.off < end {
+			ch.len = min(ch.len, end-m.off)
+			break
+		}
 	}
 	switch m.Kind {
 	case MsgSend:

@@ -99,6 +99,9 @@ const (
 	MsgAnswer
 )
 
+// MaxBreaks is the maximum number of offsets in Message.Breaks.
+const MaxBreaks = 3
+
 // Message is a message posted by the user.
 type Message struct {
 	Kind   MessageKind
@@ -107,8 +110,8 @@ type Message struct {
 	Status uint8            // the completion status of a MsgInvalid, 0 for other kinds
 	Token  uint32           // identifies the message in actions
 	Length uint32           // the length in bytes
-	// Break is an offset where a chunk must end: no chunk spans it. Zero means none.
-	Break  uint32
+	// Breaks are offsets where a chunk must end, in order: no chunk spans them. Zero means none.
+	Breaks [MaxBreaks]uint32
 	Imm    uint32 // the user's immediate, with FlagImm
 	Answer uint32 // the length of the response to a MsgFetch in bytes
 }

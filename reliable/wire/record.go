@@ -105,6 +105,15 @@ func (r *Record) size() int {
 	return shortLen
 }
 
+// Shorten removes words from the bitmap of an Ack until its encoded length is at most n. The chunks that it leaves out do not
+// seem to have arrived, which a later Ack corrects.
+func (r *Record) Shorten(n int) {
+	for r.Words > 0 && (r.size() > n || r.Bitmap[r.Words-1] == 0) {
+		r.Words--
+		r.Bitmap[r.Words] = 0
+	}
+}
+
 func (r *Record) append(b []byte) []byte {
 	be := binary.BigEndian
 	second, third := r.Flags, r.Flow

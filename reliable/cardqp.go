@@ -1,0 +1,400 @@
+package reliable
+
+import (
+	"encoding/binary"
+	"time"
+
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// cardQP is a side QP without RC: as far as cards and attributes go, it is an RC QP, made of a UD QP that has the
+// number. A card is a datagram, repeated until the peer acknowledges it. Its PSN tells the sender's life from earlier
+// ones, as on RC.
+//
+//	 0         8         16        24       31
+//	+---------+---------+---------+---------+
+//	| version |  kind   |  slot   |    0    |  0    kind: 1 card, 2 acknowledgement
+//	+---------+---------+---------+---------+
+//	|          number of the card           |  4
+//	+---------------------------------------+
+//	|    first PSN of the card's sender     |  8
+//	+---------------------------------------+
+//	|               card ...                | 12
+type cardQP struct {
+	verbs.QP               // the UD QP, in RTS from INIT of this one on
+	user     *qp           // the wrapped QP
+	state    verbs.QPState // the state of an RC QP
+	attr     verbs.QPAttr  // the attributes of an RC QP
+	psn      uint32        // the first PSN in the endpoint
+	ah       verbs.AH      // the peer's address, nil until RTR
+	in, out  pool          // have cardRecvs receives, and two slots for cards and one for each acknowledgement under way
+	number   uint32        // counts the cards sent
+	acks     uint32        // counts the acknowledgements sent
+	sent     [cardRecv]sentCard
+	heard    [cardRecv]uint32 // the number of the last card in each slot of the peer
+	wr       [1]verbs.SendWR
+}
+
+// sentCard is a card that is repeated until the peer has it.
+type sentCard struct {
+	number uint32 // its number
+	length int    // of the datagram in bytes, 0 if there is none
+	tries  int    // counts the transmissions
+	at     int64  // when it is sent next
+}
+
+const (
+	cardHeader = 12
+	cardRecvs  = 8
+	cardAcks   = 4
+
+	kindCard, kindAck = 1, 2
+
+	// cardAgain is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the peer is gone.
+	cardAgain = int64(20 * time.Millisecond)
+	cardTries = 6
+)
+
+// newCardQP makes the side QP of a user's.
+func newCardQP(q *qp) (*cardQP, error) {
+	h := &q.engine.hub
+	inner, err := h.pd.CreateQP(verbs.QPConfig{
+		Type: verbs.UD, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq,
+		MaxSendWR: cardRecv + 2*cardAcks, MaxRecvWR: cardRecvs, Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &cardQP{QP: inner, user: q}
+	size := cardHeader + q.ctx.cfg.maxCardLen()
+	if s.in, err = newPool(h.pd, cardRecvs, verbs.GRHLen+size); err == nil {
+		s.out, err = newPool(h.pd, cardRecv+cardAcks, size)
+	}
+	if err == nil {
+		err = s.renew()
+	}
+	if err != nil {
+		_ = s.Close() // no object depends on it
+		return nil, err
+	}
+	return s, nil
+}
+
+// renew makes the QP as new.
+func (s *cardQP) renew() error {
+	s.mute()
+	ep, err := s.QP.Endpoint()
+	s.state, s.attr, s.heard = verbs.StateReset, verbs.QPAttr{}, [cardRecv]uint32{}
+	s.psn = ep.PSN
+	return err
+}
+
+// mute stops repeating cards.
+func (s *cardQP) mute() {
+	for i := range s.sent {
+		s.settle(i)
+	}
+}
+
+// settle ends the repetition of a card.
+func (s *cardQP) settle(slot int) {
+	if s.sent[slot].length != 0 {
+		s.sent[slot] = sentCard{}
+		s.user.engine.unheard--
+	}
+}
+
+// Type implements verbs.QP.
+func (s *cardQP) Type() verbs.QPType { return verbs.RC }
+
+// State implements verbs.QP.
+func (s *cardQP) State() verbs.QPState { return s.state }
+
+// Query implements verbs.QP.
+func (s *cardQP) Query() (verbs.QPAttr, error) {
+	a := s.attr
+	a.State, a.CurState = s.state, s.state
+	return a, nil
+}
+
+// maxCardAtomic is the limit of READs and atomics that the endpoint names, as on most NICs. Software has none.
+const maxCardAtomic = 16
+
+// Endpoint implements verbs.QP.
+func (s *cardQP) Endpoint() (verbs.Endpoint, error) {
+	ep, err := s.QP.Endpoint()
+	ep.PSN, ep.QKey, ep.MaxRdAtomic, ep.MaxDestRdAtomic = s.psn, 0, maxCardAtomic, maxCardAtomic
+	return ep, err
+}
+
+// Connect implements verbs.QP.
+func (s *cardQP) Connect(remote verbs.Endpoint) error {
+	own, err := s.Endpoint()
+	if err != nil {
+		return err
+	}
+	cfg := &s.user.cfg
+	row, err := cfg.Path.SGIDIndex(s.user.ctx.inner, max(cfg.Port, 1), own.GID)
+	if err != nil {
+		return err
+	}
+	attr := verbs.ConnectAttr(own, remote, max(cfg.Port, 1), row)
+	cfg.Path.Apply(&attr)
+	if err := s.start(remote); err != nil {
+		return err
+	}
+	return verbs.ConnectWith(s, attr)
+}
+
+// start takes the UD QP into service. remote may tell the device about the peer.
+func (s *cardQP) start(remote verbs.Endpoint) error {
+	if s.QP.State() == verbs.StateRTS {
+		if remote.QPN == 0 {
+			return nil
+		}
+		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
+			return err
+		}
+		s.user.engine.inbox.drain()
+		s.user.engine.inbox.discard(s.Num())
+	}
+	if err := s.QP.Connect(remote); err != nil {
+		return err
+	}
+	var r refill
+	for i := range cardRecvs {
+		r.add(tagCardRecv.with(s.user.id, 0, uint32(i)), &s.in, i)
+	}
+	r.post(s.QP) // the queue has room for all
+	return nil
+}
+
+// Modify implements verbs.QP.
+func (s *cardQP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	q, to := s.user, s.state
+	if mask&verbs.AttrState != 0 {
+		to = attr.State
+	}
+	err := verbs.CheckTransition(verbs.RC, s.state, to, mask)
+	if err == nil {
+		err = s.check(&attr, mask)
+	}
+	if err != nil {
+		return q.opError("modify QP", err)
+	}
+	if mask&verbs.AttrAV != 0 {
+		address := attr.AH
+		address.Seal = q.cfg.Path.Seal
+		ah, err := q.engine.hub.pd.CreateAH(address)
+		if err != nil {
+			return err
+		}
+		s.closeAH()
+		s.ah = ah
+	}
+	switch {
+	case to == verbs.StateReset:
+		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
+			return err
+		}
+		s.closeAH()
+		return s.renew()
+	case to == verbs.StateErr:
+		s.mute()
+		_ = s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
+	case s.QP.State() == verbs.StateReset:
+		if err := s.start(verbs.Endpoint{}); err != nil {
+			return err
+		}
+	}
+	s.attr.Set(&attr, mask)
+	s.state = to
+	return nil
+}
+
+// check checks the values that mask names.
+func (s *cardQP) check(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if err := a.Check(mask); err != nil {
+		return err
+	}
+	ctx := s.user.ctx
+	number := max(s.user.cfg.Port, 1)
+	if mask&verbs.AttrPort != 0 {
+		number = a.Port
+	}
+	port, err := ctx.inner.QueryPort(int(number))
+	if err != nil {
+		return err
+	}
+	for _, f := range [...]struct {
+		bit   verbs.QPAttrMask
+		bad   bool
+		what  string
+		value any
+	}{
+		{verbs.AttrPort, a.Port != max(s.user.cfg.Port, 1), "Port: want that of QPConfig", a.Port},
+		{verbs.AttrPKeyIndex, int(a.PKeyIndex) >= max(port.PKeys, 1), "PKeyIndex: the table is shorter", a.PKeyIndex},
+		{verbs.AttrAccess, a.Access&^verbs.AccessAll != 0, "Access: unknown flags", a.Access},
+		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0 || a.PathMTU > port.ActiveMTU, "PathMTU: not a code, or above the port's", a.PathMTU},
+		{verbs.AttrMaxRdAtomic, a.MaxRdAtomic > maxCardAtomic, "MaxRdAtomic: above the limit", a.MaxRdAtomic},
+		{verbs.AttrMaxDestRdAtomic, a.MaxDestRdAtomic > maxCardAtomic, "MaxDestRdAtomic: above the limit", a.MaxDestRdAtomic},
+	} {
+		if mask&f.bit != 0 && f.bad {
+			return verbs.Invalidf("QPAttr.%s, not %v", f.what, f.value)
+		}
+	}
+	return nil
+}
+
+func (s *cardQP) closeAH() {
+	if s.ah != nil {
+		_ = s.ah.Close() // no object depends on it
+		s.ah = nil
+	}
+}
+
+// Close implements verbs.QP.
+func (s *cardQP) Close() error {
+	s.mute()
+	err := s.QP.Close()
+	s.closeAH()
+	s.in.free()
+	s.out.free()
+	return err
+}
+
+// send sends a card from a slot, and again until the peer has it. It reports whether the QP is in a state to do so.
+func (s *cardQP) send(slot int, card []byte) bool {
+	if s.state != verbs.StateRTS {
+		return false
+	}
+	s.settle(slot)
+	s.number++
+	n := s.write(slot, kindCard, uint8(slot), s.number, s.attr.SQPSN)
+	n += copy(s.out.slot(slot)[n:], card)
+	s.sent[slot] = sentCard{number: s.number, length: n}
+	s.user.engine.unheard++
+	s.transmit(slot)
+	return true
+}
+
+// write writes the header of a datagram into a slot of out.
+func (s *cardQP) write(slot int, kind, of uint8, number, psn uint32) int {
+	b := s.out.slot(slot)
+	b[0], b[1], b[2], b[3] = wire.Version, kind, of, 0
+	binary.BigEndian.PutUint32(b[4:], number)
+	binary.BigEndian.PutUint32(b[8:], psn)
+	return cardHeader
+}
+
+// transmit sends the card of a slot.
+func (s *cardQP) transmit(slot int) {
+	c := &s.sent[slot]
+	c.at = s.user.engine.now + cardAgain<<c.tries
+	c.tries++
+	s.post(slot, c.length)
+}
+
+// post posts the datagram in a slot of out. Without room it is lost.
+func (s *cardQP) post(slot, n int) {
+	s.wr[0] = verbs.SendWR{
+		WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
+		AH: s.ah.Handle(), RemoteQPN: s.attr.DestQPN, RemoteQKey: verbs.DefaultQKey,
+	}
+	s.wr[0].SetSGE(s.out.sge(slot, n))
+	_, _ = s.QP.PostSend(s.wr[:])
+}
+
+// deadline is when a card is sent again.
+func (s *cardQP) deadline() int64 {
+	at := int64(1<<63 - 1)
+	for i := range s.sent {
+		if s.sent[i].length != 0 {
+			at = min(at, s.sent[i].at)
+		}
+	}
+	return at
+}
+
+// repeatCards sends cards again that no peer has acknowledged. After a while the peer is gone, as after the retries of RC.
+func (e *engine) repeatCards() {
+	for _, q := range e.qps {
+		if q == nil || q.side.cardQP == nil {
+			continue
+		}
+		s := q.side.cardQP
+		for slot := range s.sent {
+			switch c := &s.sent[slot]; {
+			case c.length == 0 || e.now < c.at:
+			case c.tries < cardTries:
+				s.transmit(slot)
+			default:
+				s.settle(slot)
+				q.side.completed(tagCardSend, 0, &verbs.WC{Status: verbs.StatusRetryExcErr})
+			}
+		}
+	}
+}
+
+// completed takes a completion of the UD QP.
+func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
+	switch {
+	case wc.Status != verbs.StatusSuccess:
+		s.user.fail() // the QP or the device has failed
+	case kind == tagCardRecv && n < cardRecvs:
+		if b := s.in.slot(int(n)); !s.take(b, wc) {
+			s.user.engine.past.Malformed++
+		}
+		var r refill
+		r.add(tagCardRecv.with(s.user.id, 0, n), &s.in, int(n))
+		r.post(s.QP) // the queue has room
+	}
+}
+
+// take reports whether a datagram comes from the peer. As on RC, a QP before RTR hears nothing.
+func (s *cardQP) take(b []byte, wc *verbs.WC) bool {
+	if s.state != verbs.StateRTR && s.state != verbs.StateRTS {
+		return true
+	}
+	if wc.ByteLen < verbs.GRHLen+cardHeader || int(wc.ByteLen) > len(b) || !sentFrom(&s.attr.AH, wc, b, s.attr.DestQPN) {
+		return false
+	}
+	p := b[verbs.GRHLen:wc.ByteLen]
+	kind, slot, number, psn := p[1], int(p[2]), binary.BigEndian.Uint32(p[4:]), binary.BigEndian.Uint32(p[8:])
+	if p[0] != wire.Version || slot >= cardRecv || p[3] != 0 {
+		return false
+	}
+	switch {
+	case kind == kindAck && len(p) == cardHeader:
+		if c := &s.sent[slot]; c.length != 0 && c.number == number && psn == s.attr.SQPSN {
+			s.settle(slot)
+			s.user.side.completed(tagCardSend, 0, &verbs.WC{})
+		}
+	case kind == kindCard && psn != s.attr.RQPSN: // of an earlier life
+	case kind == kindCard:
+		s.acknowledge(slot, number, psn)
+		if s.heard[slot] != number {
+			s.heard[slot] = number
+			s.established()
+			s.user.side.receiveCard(p[cardHeader:])
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// acknowledge tells the peer that a card has arrived.
+func (s *cardQP) acknowledge(slot int, number, psn uint32) {
+	at := cardRecv + int(s.acks%cardAcks)
+	s.acks++
+	s.post(at, s.write(at, kindAck, uint8(slot), number, psn))
+}
+
+// established raises the event that an RC QP raises in RTR when its peer sends.
+func (s *cardQP) established() {
+	if s.user.state == verbs.StateRTR && s.state == verbs.StateRTR {
+		s.user.ctx.events.raise(verbs.Event{Type: verbs.EventCommEst, QP: s.user})
+	}
+}

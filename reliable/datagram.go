@@ -1,0 +1,227 @@
+package reliable
+
+import (
+	"sync/atomic"
+
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// datagramQP is a UD QP that carries path index of all connections of an engine:
+//
+//	path i    local QP i ----- AH with a flow label of its own -----> QP i of the peer's engine
+//
+// Software places the chunks and drops late ones by their numbers. So a QP that fails, or that has to drop its
+// references to memory, is reset and keeps its number: for the connections, packets were lost.
+type datagramQP struct {
+	hub      *hub
+	index    int         // the position in hub.data, and of its paths in their connections
+	qp       verbs.QP    // the UD QP, nil before open and after close
+	refill   refill      // lists the receive buffers that wait to be posted, if the QP has its own
+	failed   bool        // reports that the QP is out of service until revive succeeds
+	reviveAt int64       // when revive may be called next
+	broken   atomic.Bool // set by an event that says that the QP has failed
+}
+
+const (
+	// datagramSends is the depth of the send queue, if the device allows it.
+	datagramSends = 2048
+	// datagramSignal is the number of sends of a chain after which a completion is requested.
+	datagramSignal = 32
+)
+
+// datagramPayload returns the largest payload of a chunk that fits a datagram of a port. A device without
+// connected QPs (AWS EFA) tells the length of a datagram as the port's longest message, which is no MTU code.
+func datagramPayload(port *verbs.PortAttr) int {
+	const fewerThanMessages = 1 << 16
+	n := port.ActiveMTU.Bytes()
+	if m := port.MaxMsg; m > uint64(n) && m < fewerThanMessages {
+		n = int(m)
+	}
+	return n - wire.HeaderLen
+}
+
+func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
+	e, ctx := h.engine, h.engine.ctx
+	d.hub, d.index = h, index
+	inner := verbs.QPConfig{
+		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: h.srq,
+		MaxSendWR: min(datagramSends, ctx.attr.MaxQPWR), MaxSendSGE: ctx.carrier.sges,
+		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
+	}
+	if h.srq == nil {
+		inner.MaxRecvWR = (ctx.cfg.RecvDepth + ctx.cfg.Paths - 1) / ctx.cfg.Paths
+	}
+	qp, err := h.pd.CreateQP(inner)
+	if err != nil {
+		return err
+	}
+	d.qp = qp
+	if err := qp.Connect(verbs.Endpoint{}); err != nil {
+		return err
+	}
+	e.routes.Set(qp.Num(), route{data: d})
+	e.ctx.events.watch(qp, &d.broken)
+	return nil
+}
+
+func (d *datagramQP) close() {
+	if d.qp != nil {
+		e := d.hub.engine
+		e.routes.Delete(d.qp.Num())
+		e.ctx.events.disown(d.qp)
+		_ = d.qp.Close() // no object depends on it
+	}
+	*d = datagramQP{}
+}
+
+// fail notes that the QP has failed.
+func (d *datagramQP) fail() {
+	if !d.failed {
+		d.failed = true
+		d.hub.engine.keeper.kick()
+	}
+}
+
+// lookAfter takes a failed QP back into service when it may be tried again.
+func (d *datagramQP) lookAfter() {
+	if d.broken.Load() {
+		d.broken.Store(false)
+		d.fail()
+	}
+	if d.failed && d.hub.engine.now >= d.reviveAt {
+		d.revive()
+	}
+}
+
+// revive resets the QP, if the device lets it. Its requests refer to no memory any more, what has arrived is lost, and its
+// receive buffers are posted again.
+func (d *datagramQP) revive() {
+	e := d.hub.engine
+	d.failed, d.reviveAt = true, e.now+lookAgain
+	if d.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
+		return
+	}
+	e.inbox.drain()
+	d.hub.reclaim(d)
+	e.inbox.discard(d.qp.Num())
+	for _, c := range e.connected {
+		c.paths[d.index].dropped()
+	}
+	d.failed = d.qp.Connect(verbs.Endpoint{}) != nil
+	d.hub.engine.doorbells.refilled(d.refill.post(d.qp))
+}
+
+// arrived takes a datagram from buffer b. Any host could have sent it, so it must come from the QP and the address of the peer of
+// the connection that it names.
+func (d *datagramQP) arrived(b []byte, wc *verbs.WC) {
+	e := d.hub.engine
+	if wc.Status != verbs.StatusSuccess {
+		d.fail()
+		return
+	}
+	if !d.take(b, wc) {
+		e.past.Malformed++
+	}
+}
+
+// take reports whether a datagram is one of a connection.
+func (d *datagramQP) take(b []byte, wc *verbs.WC) bool {
+	if wc.ByteLen < verbs.GRHLen || int64(wc.ByteLen) > int64(len(b)) || wc.Flags&verbs.WCWithImm == 0 {
+		return false
+	}
+	e := d.hub.engine
+	imm, err := wire.DecodeImm(wc.Imm)
+	payload := b[verbs.GRHLen:wc.ByteLen]
+	if err != nil {
+		return false
+	}
+	switch imm.Kind {
+	case wire.KindChunk:
+		h, err := wire.DecodeHeader(payload)
+		if err != nil || h.Flags&wire.FlagLap == 0 {
+			return false
+		}
+		c := e.findConnection(h.Conn)
+		if c == nil || c.peer == nil || !c.sentBy(wc, b, c.peer.paths[d.index].qpn) {
+			return false
+		}
+		c.begin()
+		if c.core == nil {
+			return true
+		}
+		ev := core.Event{Kind: core.EvChunk, Path: uint16(d.index), Imm: imm, Header: h}
+		c.landing = payload[wire.HeaderLen:]
+		ev.Status = c.check(imm.Flow, &h)
+		c.step(&ev)
+		return true
+	case wire.KindControl:
+		var r wire.Reader
+		if r.Open(payload) != nil {
+			return false
+		}
+		c := e.findConnection(r.Conn)
+		if c == nil || c.peer == nil || !c.sentBy(wc, b, c.peer.paths[d.index].qpn) {
+			return false
+		}
+		c.records(payload, core.RoutePath+core.Route(d.index))
+		return true
+	case wire.KindData:
+	}
+	return false
+}
+
+// sentBy reports whether a datagram comes from a QP of the connection's peer.
+func (c *connection) sentBy(wc *verbs.WC, b []byte, qpn uint32) bool {
+	return sentFrom(&c.attr.AH, wc, b, qpn)
+}
+
+// sentFrom reports whether a datagram, which begins with its GRH, comes from a QP number at an address. A device that tells
+// no address (AWS EFA) is trusted with the number.
+func sentFrom(to *verbs.AHAttr, wc *verbs.WC, b []byte, qpn uint32) bool {
+	switch {
+	case wc.SrcQPN != qpn:
+		return false
+	case wc.Flags&verbs.WCGRH != 0 && !to.DGID.IsZero():
+		g, err := verbs.ParseGRH(b)
+		return err == nil && g.SGID == to.DGID
+	}
+	return to.DLID == 0 || wc.SLID == 0 || wc.SLID == to.DLID
+}
+
+// addressOf returns the address handle of an address. The paths of all connections to it share one.
+func (h *hub) addressOf(attr verbs.AHAttr) (*sharedAH, error) {
+	if a := h.ahs[attr]; a != nil {
+		a.users++
+		return a, nil
+	}
+	ah, err := h.pd.CreateAH(attr)
+	if err != nil {
+		return nil, err
+	}
+	a := &sharedAH{AH: ah, attr: attr, users: 1}
+	if h.ahs == nil {
+		h.ahs = make(map[verbs.AHAttr]*sharedAH)
+	}
+	h.ahs[attr] = a
+	return a, nil
+}
+
+// sharedAH is an address handle of connections to one address.
+type sharedAH struct {
+	verbs.AH
+	attr  verbs.AHAttr
+	users int // counts the paths and connections that use it
+}
+
+// leave undoes addressOf. No posted request uses the handle.
+func (h *hub) leaveAddress(a *sharedAH) {
+	if a == nil {
+		return
+	}
+	if a.users--; a.users == 0 {
+		delete(h.ahs, a.attr)
+		_ = a.Close() // no object depends on it
+	}
+}
