@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,8 +139,8 @@ func (n *Node) open(ctx context.Context) error {
 // transportOf returns Snapshot.Transport for rails of one kind.
 func transportOf(rails []ibverbx.RailConfig) string {
 	for i := range rails {
-		if attr, err := rails[i].Context.QueryDevice(); err == nil && strings.HasPrefix(attr.Provider, "reliable over ") {
-			return "uc"
+		if c, ok := rails[i].Context.(interface{ Carrier() string }); ok { // of package reliable
+			return c.Carrier()
 		}
 	}
 	return "rc"

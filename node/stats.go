@@ -276,7 +276,7 @@ func (p *Peer) Stats() PeerStats {
 
 // Snapshot is the state of a running Node, for monitoring. It can be encoded as JSON.
 type Snapshot struct {
-	// Transport is how the NICs carry requests: "rc", or "uc" if package reliable wraps them.
+	// Transport is how the NICs carry requests: "rc", or "uc" or "ud" if package reliable wraps them.
 	Transport string
 	// Stats are the statistics of the Node. Stats.QP.Rails sums the rails over all sessions.
 	Stats Stats

@@ -147,7 +147,7 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
 	case c.SharedCQ != nil && (len(c.Rails) > 0 || c.Open != nil || c.Path != (verbs.PathConfig{}) || c.CQ != (ibverbx.CQConfig{})):
 		return verbs.Invalidf("Config.SharedCQ is set, and Rails, Open, Path or CQ: the VirtualCQ of SharedCQ has NICs already")
-	case (len(c.Rails) > 0 || c.SharedCQ != nil) && c.Transport == TransportUC:
+	case (len(c.Rails) > 0 || c.SharedCQ != nil) && c.Transport.Carrier() != 0:
 		return verbs.Invalidf("Config.Transport is %s: the NICs are open; wrap them with reliable.Wrap, or use Config.Open", c.Transport)
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)

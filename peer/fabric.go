@@ -36,7 +36,7 @@ type Fabric struct {
 	Link Link
 	// Transport is the reliability layer below the lanes, the same on both sides. Empty means TransportRC.
 	Transport Transport
-	// Reliable configures TransportUC.
+	// Reliable configures TransportUC and TransportUD, which set its Carrier.
 	Reliable reliable.Config
 	// Path applies to every rail with a zero Path: quality of service, retries and table indexes of this side.
 	Path verbs.PathConfig
@@ -82,7 +82,21 @@ const (
 	TransportRC Transport = "rc"
 	// TransportUC uses RC QPs that package reliable builds on many UC QPs each. It needs NICs with UC.
 	TransportUC Transport = "uc"
+	// TransportUD is TransportUC with UD QPs that all QPs of a NIC share, for NICs without UC.
+	TransportUD Transport = "ud"
 )
+
+// Carrier returns the type of QPs that carry the paths of package reliable, or 0 if the NIC is reliable itself.
+func (t Transport) Carrier() verbs.QPType {
+	switch t {
+	case TransportUC:
+		return verbs.UC
+	case TransportUD:
+		return verbs.UD
+	default:
+		return 0
+	}
+}
 
 // FabricError is an invalid field of a Fabric, or two that contradict each other. It wraps verbs.ErrInvalid.
 type FabricError struct {
@@ -132,8 +146,8 @@ func (f *Fabric) CheckFabric() error {
 		return &FabricError{Field: "Provider", Problem: "there is no such provider; use softnic, rdmacore or auto"}
 	case !slices.Contains([]Link{"", LinkAuto, LinkShm, LinkUDP}, f.Link):
 		return &FabricError{Field: "Link", Problem: fmt.Sprintf("there is no link %q; use auto, shm or udp", f.Link)}
-	case !slices.Contains([]Transport{"", TransportRC, TransportUC}, f.Transport):
-		return &FabricError{Field: "Transport", Problem: fmt.Sprintf("there is no transport %q; use rc or uc", f.Transport)}
+	case !slices.Contains([]Transport{"", TransportRC, TransportUC, TransportUD}, f.Transport):
+		return &FabricError{Field: "Transport", Problem: fmt.Sprintf("there is no transport %q; use rc, uc or ud", f.Transport)}
 	case f.RailCount < 0 || f.RailCount > ibverbx.MaxRails:
 		return &FabricError{Field: "RailCount", Problem: fmt.Sprintf("use 1 to %d", ibverbx.MaxRails)}
 	case f.Lanes < 0 || f.Lanes > maxLanes:
@@ -233,7 +247,7 @@ func (f *Fabric) openWith(open func() (NICs, error)) (NICs, error) {
 	return n, nil
 }
 
-// Prepare applies Path, GIDIndex and Transport to open NICs. Rails with a Path keep it, except its GIDIndex. With TransportUC, Prepare
+// Prepare applies Path, GIDIndex and Transport to open NICs. Rails with a Path keep it, except its GIDIndex. With TransportUC or TransportUD, Prepare
 // replaces the rails' Contexts, and Close closes the new ones too. After an error the caller closes the NICs.
 func (f *Fabric) Prepare(n *NICs) error {
 	if n == nil {
@@ -244,7 +258,8 @@ func (f *Fabric) Prepare(n *NICs) error {
 		return err
 	}
 	n.Rails = rails
-	if f.Transport != TransportUC {
+	cfg := f.Reliable
+	if cfg.Carrier = f.Transport.Carrier(); cfg.Carrier == 0 {
 		return nil
 	}
 	var wrapped closer.Stack
@@ -253,7 +268,7 @@ func (f *Fabric) Prepare(n *NICs) error {
 	}
 	n.Close = wrapped.Close
 	for i := range n.Rails {
-		ctx, err := reliable.Wrap(n.Rails[i].Context, f.Reliable)
+		ctx, err := reliable.Wrap(n.Rails[i].Context, cfg)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", n.Rails[i].Context.Device().Name(), err)
 			return &FabricError{Field: "Transport", Problem: err.Error() + "; use rc", Cause: err}

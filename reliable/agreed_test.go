@@ -228,6 +228,7 @@ func (w *world) done(t *testing.T, a *side, awake ...*side) time.Duration {
 // TestNothingIsSentBeforeConfirm: a follower that has accepted a proposal stays silent on its paths and
 // control QPs until the leader confirms, even with requests and receives pending.
 func TestNothingIsSentBeforeConfirm(t *testing.T) {
+	reliable.OverUC(t, "side QPs that are not counted with the paths")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, sends := newLed(t, w)
 	b.recv(t, 1, 2048, 100)

@@ -12,6 +12,7 @@ import (
 // TestChunkOfDevice: where a post moves the data on the caller's core a chunk has 64 KiB by default, elsewhere
 // 32 KiB, because a lost packet costs a chunk.
 func TestChunkOfDevice(t *testing.T) {
+	reliable.OverUC(t, "chunks of several packets")
 	for name, want := range map[string]uint64{"memory": 1, "udp": 1, "udp, loss=1%": 2, "clean": 2, "loss=1%": 2} {
 		t.Run(name, func(t *testing.T) {
 			a, b := newPair(t, links(t)[name](), reliable.Config{}, 64<<10)

@@ -79,6 +79,7 @@ type closing struct {
 // so it responds again. A requester that has the response continues, and so does the responder's QP.
 // Otherwise the READ fails with REM_ACCESS_ERR.
 func TestReadRegionCloses(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to slow down")
 	for _, tt := range []closing{
 		{"before the answer is repeated", true, false},
 		{"while the answer is repeated", true, true},

@@ -138,7 +138,7 @@ func (cfg Config) withDefaults(c *carrier) (Config, error) {
 	return cfg, nil
 }
 
-// ChunkOn returns the effective ChunkBytes of Wrap(inner, cfg).
+// ChunkOn returns the effective ChunkBytes of Wrap(inner, cfg) on port 1. With Carrier UD, a chunk also fits a datagram.
 func (cfg Config) ChunkOn(inner verbs.Context) int {
 	if cfg.ChunkBytes != 0 {
 		return cfg.ChunkBytes
@@ -146,7 +146,13 @@ func (cfg Config) ChunkOn(inner verbs.Context) int {
 	if inner == nil {
 		return wireChunk
 	}
-	if onCaller(inner) {
+	port, err := inner.QueryPort(1)
+	switch {
+	case err != nil:
+		return wireChunk
+	case cfg.Carrier == verbs.UD:
+		return min(wireChunk, datagramPayload(&port))
+	case port.OnCaller:
 		return callerChunk
 	}
 	return wireChunk

@@ -36,6 +36,7 @@ func (c *corked) Uncork() {
 // TestCork: packets that several paths send together are batched, if the device supports it, and flushed at
 // the end.
 func TestCork(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to count")
 	const size = 1 << 20
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }

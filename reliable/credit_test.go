@@ -84,6 +84,7 @@ func (s *star) until(tb testing.TB, limit int64, n int) (got []verbs.WC) {
 // TestCreditsAct: four senders share the port of one receiver. Without credits they fill its queue. With
 // credits the queue stays within the allowance of idle senders, and the port is just as busy.
 func TestCreditsAct(t *testing.T) {
+	reliable.OverUC(t, "receives for four windows")
 	const senders, size, rate, idle = 4, 8 << 20, 12.5e9, 128 << 10
 	run := func(cfg reliable.Config) (queue int, took int64) {
 		s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate}, cfg, senders, rate, size)

@@ -2,6 +2,7 @@ package reliable
 
 import (
 	"os"
+	"testing"
 
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -9,6 +10,14 @@ import (
 
 // CarrierEnv makes the tests run on NICs with UD alone if it is "ud".
 const CarrierEnv = "IBVERBX_TEST_CARRIER"
+
+// OverUC skips a test of what only UC has.
+func OverUC(tb testing.TB, what string) {
+	tb.Helper()
+	if os.Getenv(CarrierEnv) == "ud" {
+		tb.Skip("only UC has " + what)
+	}
+}
 
 // NICConfig returns the configuration of NICs that carry paths.
 func NICConfig() (cfg softnic.Config) {

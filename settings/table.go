@@ -76,9 +76,9 @@ var nics = []Setting{
 		Field: "Link", Values: words(peer.LinkAuto, peer.LinkShm, peer.LinkUDP), set: word(func(s *Settings) *peer.Link { return &s.Link }, peer.LinkAuto, peer.LinkShm, peer.LinkUDP),
 	},
 	{
-		Name: "transport", About: "`layer` of reliability: rc or uc", Default: "rc",
-		Field: "Transport", Values: words(peer.TransportRC, peer.TransportUC),
-		set: word(func(s *Settings) *peer.Transport { return &s.Transport }, peer.TransportRC, peer.TransportUC),
+		Name: "transport", About: "`layer` of reliability: rc, the NIC, or software over 16 paths: uc, UC QPs per lane, or ud, UD QPs per NIC", Default: "rc",
+		Field: "Transport", Values: words(peer.TransportRC, peer.TransportUC, peer.TransportUD),
+		set: word(func(s *Settings) *peer.Transport { return &s.Transport }, peer.TransportRC, peer.TransportUC, peer.TransportUD),
 	},
 	{
 		Name: "peer-network", About: "`networks` of the peer's NICs if this host is not on them, comma-separated", Range: "networks such as 10.1.0.0/16", Default: "none",

@@ -46,10 +46,11 @@ data has completed. A single lane (--lanes 1) passes requests through unchanged.
 
 -c UC and -c UD measure raw QPs on one rail. --lanes, -n and -t then count QPs, messages per QP and
 messages in flight per QP. Lost messages are counted, not retransmitted. --transport uc is different:
-package reliable builds each lane from 16 UC QPs, retransmits lost chunks and leaves dead paths.
+package reliable builds each lane from 16 UC QPs, retransmits lost chunks and leaves dead paths. --transport
+ud does so with UD QPs that all lanes of a NIC share, for NICs without UC.
 
 Counters of a rail or lane: lost counts the losses that senders noticed (go-backs of RC, or chunks
-with --transport uc), retransmits the packets or chunks sent again. The verdict's loss is lost over
+with --transport uc or ud), retransmits the packets or chunks sent again. The verdict's loss is lost over
 the packets sent for the first time.
 
 --check compares every byte. Rates exclude the time for that.

@@ -28,7 +28,7 @@ type outputFlags struct {
 }
 
 func (o *outputFlags) define(fl *pflag.FlagSet) {
-	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also print all parameters as perftest does, a line per lane, and with --transport uc a line per path")
+	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also print all parameters as perftest does, a line per lane, and with --transport uc or ud a line per path")
 	fl.Func("interval", "print the rate of each rail at this `interval`, such as 1s", seconds(&o.interval))
 	fl.BoolVar(&o.json, "json", false, "print one JSON object, in bytes and seconds")
 	fl.BoolVar(&o.gbits, "report-gbits", false, "print rates in Gb/sec instead of MiB/sec")

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Receive buffers of a wrapped NIC, which builds RC QPs from UC QPs.
+// Receive buffers of a wrapped NIC, which builds RC QPs from UC or UD QPs.
 const (
 	// wrapPathRecvs is the number of receives per UC QP on NICs without SRQs for UC.
 	wrapPathRecvs = 8
@@ -21,18 +21,21 @@ const (
 	wrapRecvs    = 32
 	minWrapRecvs = 512
 	maxWrapRecvs = 1 << 15
+	// wrapDatagrams is the minimum over UD, whose receives hold a datagram.
+	wrapDatagrams = 1024
 	// wrapMoreLanes counts the message lane, the notify lane and one lane being replaced.
 	wrapMoreLanes = 3
 )
 
-// wrapPaths returns the number of UC QPs per RC QP.
+// wrapPaths returns the number of paths per RC QP.
 func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
 
 // prepare applies the settings to the NICs of an end. The caller closes n, even after an error.
 func (f *perfFlags) prepare(c *measure.Config, n *nics, end int) error {
 	fabric := f.Fabric
 	fabric.Transport = c.Transport
-	if c.Transport == measure.TransportUC {
+	if carrier := c.Transport.Carrier(); carrier != 0 {
+		fabric.Reliable.Carrier = carrier
 		rails := max(len(n.ends[end]), 1) // the end may have fewer rails than requested
 		if err := lendReceives(c, n.ends[end], &fabric.Reliable, (c.QPs+rails-1)/rails+wrapMoreLanes); err != nil {
 			return err
@@ -99,14 +102,17 @@ func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.C
 			return err
 		}
 		recvs := wrapRecvs * lanes
-		if attr.Capabilities&verbs.CapSRQOnUC == 0 {
+		switch {
+		case cfg.Carrier == verbs.UD:
+			recvs = max(recvs, wrapDatagrams)
+		case attr.Capabilities&verbs.CapSRQOnUC == 0:
 			recvs = wrapPaths(cfg) * wrapPathRecvs * lanes
 		}
 		cfg.RecvDepth = min(max(recvs, cfg.RecvDepth), maxWrapRecvs)
 		chunks += cfg.ChunkOn(rails[i].Context)
 	}
 	if bytes := cfg.RecvDepth * chunks; c.Lend > 0 && bytes > c.Lend {
-		return refuse(fmt.Sprintf("--transport uc with %d lanes", c.QPs),
+		return refuse(fmt.Sprintf("--transport %s with %d lanes", c.Transport, c.QPs),
 			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, c.Lend>>20),
 			"use fewer --lanes or fewer --rails, or start the server with a larger --lend")
 	}

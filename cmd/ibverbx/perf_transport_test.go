@@ -48,6 +48,7 @@ func TestPerfTransportSaid(t *testing.T) {
 		{"", "rc", "RC", "softnic", "rc, by the NIC"},
 		{"--transport rc", "rc", "RC", "softnic", "rc, by the NIC"},
 		{"--transport uc", "uc", "RC", "reliable over softnic", "uc, RC made of 16 UC QPs each, in software"},
+		{"--transport ud", "ud", "RC", "reliable over softnic", "ud, RC over 16 UD QPs of each NIC, in software"},
 		{"-c UC", "raw", "UC", "softnic", "raw, nothing is retransmitted"},
 		{"-c UC --transport rc", "raw", "UC", "softnic", "raw, nothing is retransmitted"},
 	} {
@@ -95,8 +96,8 @@ func TestPerfTransportErrors(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"--transport tcp", []string{"--transport tcp", "use rc or uc"}},
-		{"--transport raw", []string{"--transport", "use rc or uc"}},
+		{"--transport tcp", []string{"--transport tcp", "use rc, uc or ud"}},
+		{"--transport raw", []string{"--transport", "use rc, uc or ud"}},
 		{"--transport uc -c UC", []string{"--transport uc", "measures raw QPs", "drop --connection UC"}},
 		{"send --transport uc -c UD", []string{"--transport uc", "--connection UD measures raw QPs", "drop --connection UD"}},
 		{"--server --transport uc", []string{"--transport belongs to the client", "use it with 'ibverbx perf'"}},
@@ -108,7 +109,7 @@ func TestPerfTransportErrors(t *testing.T) {
 // TestPerfTransportHelp: the help distinguishes --transport uc from -c UC.
 func TestPerfTransportHelp(t *testing.T) {
 	out := strings.Join(strings.Fields(succeed(t, "perf", "--help-all")), " ")
-	says(t, out, "--transport uc is different", "measure raw QPs", "from 16 UC QPs")
+	says(t, out, "--transport uc is different", "measure raw QPs", "from 16 UC QPs", "--transport ud")
 }
 
 // wrap prepares both ends of a test.
@@ -134,7 +135,7 @@ func TestPerfTransportNoUC(t *testing.T) {
 	if !errors.Is(err, reliable.ErrNoCarrier) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoCarrier", err)
 	}
-	says(t, fmt.Sprint(err), "--transport: ", "soft1", "has no UC QPs", "use rc")
+	says(t, fmt.Sprint(err), "--transport: ", "soft1", "no QPs that can carry paths", "use rc")
 }
 
 // withoutSRQ is a NIC whose UC QPs cannot use an SRQ.

@@ -81,6 +81,8 @@ const (
 	// TransportUC uses RC QPs that package reliable builds on many UC QPs each. The caller that
 	// opens the rails wraps them.
 	TransportUC = peer.TransportUC
+	// TransportUD is TransportUC with UD QPs, whose bytes software copies.
+	TransportUD = peer.TransportUD
 
 	// TransportRaw is the name of raw UC and UD QPs in reports; they are unreliable.
 	TransportRaw Transport = "raw"

@@ -20,7 +20,7 @@ type Report struct {
 	// Peer lists the NICs of the other side. With Bidirectional both sides initiate.
 	Peer       string `json:"peer"`
 	Connection string `json:"connection"`
-	// Transport is "rc" for the device's RC QPs, "uc" for package reliable over UC QPs, or "raw"
+	// Transport is "rc" for the device's RC QPs, "uc" or "ud" for package reliable over UC or UD QPs, or "raw"
 	// for unreliable QPs.
 	Transport Transport `json:"transport"`
 	// QPs is the number of QPs carrying data.

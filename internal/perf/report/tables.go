@@ -163,6 +163,7 @@ func Parameters(r *measure.Report) (lines [][]htmldoc.Fact) {
 	add("Transport", map[measure.Transport]string{
 		measure.TransportRC: "rc, by the NIC", measure.TransportRaw: "raw, nothing is retransmitted",
 		measure.TransportUC: fmt.Sprintf("uc, RC made of %d UC QPs each, in software", r.Table.Paths),
+		measure.TransportUD: fmt.Sprintf("ud, RC over %d UD QPs of each NIC, in software", r.Table.Paths),
 	}[r.Transport])
 	switch rails, lanes := strconv.Itoa(r.Rails), strconv.Itoa(r.Lanes); {
 	case r.Lanes == 1: // scheme and policy are unused

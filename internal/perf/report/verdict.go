@@ -53,7 +53,7 @@ func troubles(rep *measure.Report, rail *measure.Rail) (wrong []string) {
 	h := rail.Health
 	// A requester notices one loss and sends all packets behind it again, whether they were lost or not.
 	sent := h.Sent - min(h.Retransmits, h.Sent)
-	if rep.Transport == measure.TransportUC {
+	if rep.Transport.Carrier() != 0 {
 		sent = 0
 		for i := range rep.PerLane {
 			if l := &rep.PerLane[i]; l.Rail == rail.Rail && l.Health != nil {
