@@ -25,12 +25,13 @@ type world struct {
 
 // party is a process.
 type party struct {
-	name    string
-	m       *Manager
-	files   []*modelFile
-	ids     []*modelID
-	service netip.AddrPort
-	killed  bool
+	name  string
+	m     *Manager
+	files []*modelFile
+	ids   []*modelID
+	// service serves connections, and datagrams serves those.
+	service, datagrams netip.AddrPort
+	killed             bool
 }
 
 type modelFile struct {
@@ -49,6 +50,7 @@ type modelID struct {
 	listening bool
 	// accepted is set in an active id after its confirmation, and in a passive one after its acceptance.
 	accepted, requested, destroyed bool
+	space                          uint16
 	// left is set once the program has disconnected an accepted id, or rejected a request.
 	left, rejected bool
 	seen           []EventType
@@ -60,9 +62,10 @@ type pair struct{ active, passive *modelID }
 
 var ends = []EventType{Rejected, Unreachable, Disconnected}
 
+// count counts the taken events of some types. For datagrams, Established also counts as an end, because it completes the request.
 func (i *modelID) count(types ...EventType) (n int) {
 	for _, e := range i.seen {
-		if slices.Contains(types, e) {
+		if slices.Contains(types, e) || (e == Established && i.space == SpaceUDP && slices.Contains(types, Disconnected)) {
 			n++
 		}
 	}
@@ -112,11 +115,11 @@ func (w *world) open(p *party) *modelFile {
 	return f
 }
 
-func (w *world) create(p *party) *modelID {
+func (w *world) create(p *party, space uint16) *modelID {
 	f := w.file(p)
-	i := &modelID{of: p, file: f, uid: w.uid()}
+	i := &modelID{of: p, file: f, uid: w.uid(), space: space}
 	var err error
-	if i.number, err = f.Create(i.uid, SpaceTCP); err != nil {
+	if i.number, err = f.Create(i.uid, space); err != nil {
 		w.t.Fatal(err)
 	}
 	p.ids = append(p.ids, i)
@@ -125,7 +128,11 @@ func (w *world) create(p *party) *modelID {
 
 // connect resolves and connects an id as its state allows, with its uid as private data.
 func (w *world) connect(i *modelID) {
-	to := w.parties[w.pick("to", len(w.parties))].service
+	p := w.parties[w.pick("to", len(w.parties))]
+	to := p.service
+	if (i.space == SpaceUDP) != (w.pick("wrong space", 10) == 0) {
+		to = p.datagrams
+	}
 	_ = i.file.Resolve(i.number, netip.AddrPort{}, to) // an error means a later state
 	_ = i.file.ResolveRoute(i.number)
 	if i.file.Connect(i.number, &Param{QPN: 1}, binary.BigEndian.AppendUint64(nil, i.uid)) == nil {
@@ -136,7 +143,11 @@ func (w *world) connect(i *modelID) {
 }
 
 func (w *world) listen(i *modelID) {
-	_ = i.file.Bind(i.number, i.of.service)
+	to := i.of.service
+	if i.space == SpaceUDP {
+		to = i.of.datagrams
+	}
+	_ = i.file.Bind(i.number, to)
 	if i.file.Listen(i.number, int32(w.pick("backlog", 3))) == nil {
 		i.listening = true
 	}
@@ -161,7 +172,7 @@ func (w *world) event(p *party, f *modelFile) bool {
 		if !i.listening {
 			w.t.Fatalf("a request for an id that does not listen")
 		}
-		r := &modelID{of: p, file: f, number: e.ID}
+		r := &modelID{of: p, file: f, number: e.ID, space: i.space}
 		tag := binary.BigEndian.Uint64(e.Param.Private.Data[:])
 		k := slices.IndexFunc(w.pairs, func(q *pair) bool { return q.active.uid == tag })
 		if k < 0 || w.pairs[k].passive != nil {
@@ -174,11 +185,15 @@ func (w *world) event(p *party, f *modelFile) bool {
 			w.answer(r)
 		}
 	case ConnectResponse:
-		w.check(i.requested && len(i.seen) == 3, "a response out of order: %v", i.seen)
+		w.check(i.requested && i.space == SpaceTCP && len(i.seen) == 3, "a response out of order: %v", i.seen)
 		if w.pick("confirm", 4) > 0 {
 			w.answer(i)
 		}
 	case Established:
+		if i.space == SpaceUDP {
+			w.check(i.requested && len(i.seen) == 3 && e.AH != nil, "Established out of order: %v", i.seen)
+			break
+		}
 		w.check(i.accepted && i.count(Established) == 1, "Established out of order: %v", i.seen)
 	case TimewaitExit:
 		w.check(i.count(Disconnected) == 1 && i.count(TimewaitExit) == 1, "TimewaitExit out of order: %v", i.seen)
@@ -243,6 +258,9 @@ func (w *world) kill(p *party) {
 	}
 }
 
+// space draws a port space.
+func (w *world) space() uint16 { return []uint16{SpaceTCP, SpaceTCP, SpaceUDP}[w.pick("space", 3)] }
+
 // step draws one thing that happens.
 func (w *world) step() {
 	if w.pick("what", 2) == 0 {
@@ -258,7 +276,7 @@ func (w *world) step() {
 	}
 	i := w.id(p)
 	if i == nil {
-		i = w.create(p)
+		i = w.create(p, w.space())
 	}
 	switch w.pick("action", 20) {
 	case 0, 1, 2, 3, 17, 18, 19:
@@ -267,7 +285,7 @@ func (w *world) step() {
 		w.answer(i)
 	case 6, 7, 8:
 		if i.uid == 0 || i.listening || i.requested {
-			i = w.create(p)
+			i = w.create(p, w.space())
 		}
 		w.connect(i)
 	case 9, 10:
@@ -343,6 +361,9 @@ func (w *world) ended(i, peer *modelID) {
 		w.check(i.count(ends...) == 1, "a request that nobody has taken ended %d times: %v", i.count(ends...), i.seen)
 		return
 	}
+	if i.space == SpaceUDP && i.accepted {
+		return // it is done when it responds
+	}
 	if over && (i.accepted || i.requested) {
 		w.check(i.count(ends...) == 1, "%v: %d ends, want 1", i.seen, i.count(ends...))
 	}
@@ -354,11 +375,13 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{t: t, net: newNetwork(), clock: &clock{}}
 		for n := range rapid.IntRange(2, 3).Draw(t, "parties") {
-			p := &party{name: fmt.Sprint("party ", n), service: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(n + 1)}), 7471)}
+			addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(n + 1)})
+			p := &party{name: fmt.Sprint("party ", n), service: netip.AddrPortFrom(addr, 7471), datagrams: netip.AddrPortFrom(addr, 7174)}
 			p.m = newManager(w.net, w.clock, p.service.Addr().String())
 			w.parties = append(w.parties, p)
 			w.open(p)
-			w.listen(w.create(p))
+			w.listen(w.create(p, SpaceTCP))
+			w.listen(w.create(p, SpaceUDP))
 		}
 		for range 10 + w.pick("steps", 300) {
 			w.step()
