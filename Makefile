@@ -20,7 +20,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin repeat-dropin dropin-table test-browser test-stream test-gpu test-forward nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin repeat-dropin dropin-table test-nccl nccl-prebuilt test-browser test-stream test-gpu test-forward nightly steady cover clean
 
 all: vet test lint
 
@@ -98,6 +98,20 @@ repeat-dropin:
 # The same, and the table of docs/dropin.md says what ran, with the versions of this machine.
 dropin-table:
 	IBVERBX_DROPIN_TABLE=../docs/dropin.md $(MAKE) -s test-dropin
+
+# The NCCL plugin: every table between two processes, NCCL's headers if they are installed, and PyTorch on a GPU if both are there
+# (docs/nccl.md).
+test-nccl:
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_NCCL=1 $(GO) test -count=1 -timeout 20m ./test/nccl
+	test/nccl/gpu --if-possible
+
+# The plugin, the tool and, if rdma-core's headers are installed, the drop-in library in .cache/nccl, for a machine without Go.
+nccl-prebuilt: export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
+nccl-prebuilt:
+	mkdir -p .cache/nccl
+	$(GO) build -ldflags="-s -w" -o .cache/nccl/ibverbx ./cmd/ibverbx
+	IBVERBX_NCCL_LIB=$(CURDIR)/.cache/nccl .cache/nccl/ibverbx nccl --env
+	IBVERBX_LIB=$(CURDIR)/.cache/nccl .cache/nccl/ibverbx run --env || echo "no drop-in library"
 
 # The pages of ibverbx in a headless Chromium. The test is a module of its own.
 test-browser:

@@ -301,7 +301,7 @@ func duration(other, low, top time.Duration, set func(*Settings, time.Duration))
 func Reserved(variable string) bool {
 	name, ours := strings.CutPrefix(variable, "IBVERBX_")
 	return ours && (strings.HasPrefix(name, "TEST_") || slices.Contains([]string{
-		"CHAOS", "CI", "DROPIN", "DROPIN_TABLE", "EXPLORE", "FORWARD", "GOLDEN", "LONG", "MUTANT", "MUTATE", "PACKETS", "RXE", "SCREENSHOTS", "SEED",
+		"CHAOS", "CI", "DROPIN", "DROPIN_TABLE", "EXPLORE", "FORWARD", "GOLDEN", "LONG", "MUTANT", "MUTATE", "NCCL", "PACKETS", "RXE", "SCREENSHOTS", "SEED",
 		"SIM_SEEDS", "SLICE", "STANDIN", "VERBSTEST_STATUS",
 	}, name))
 }

@@ -200,7 +200,7 @@ func (c *Comm) Register(b []byte) (uint32, error) {
 // Region returns the Region with a number, nil if it is unknown.
 func (p *Plugin) Region(n uint32) *Region { return p.regions.get(n) }
 
-// Deregister ends the registration with a number. If requests still use the memory, it first closes the connection's VirtualQP, so that
+// Deregister cancels the registration with a number. If requests still use the memory, it first closes the connection's VirtualQP, so that
 // no data lands afterwards; the requests fail.
 func (p *Plugin) Deregister(n uint32) error {
 	r := p.regions.remove(n)

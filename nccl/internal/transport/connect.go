@@ -89,7 +89,7 @@ func (a *attempt) abandon() {
 	}
 }
 
-// expire abandons an attempt that nobody looks at.
+// expire abandons an attempt without a recent look at it.
 func (a *attempt) expire() {
 	a.mu.Lock()
 	old := time.Since(a.looked) > forgetTime
@@ -234,7 +234,7 @@ func (p *Plugin) dial(ctx context.Context, h *handle) (*bootstrap.Conn, error) {
 	return nil, errors.Join(failed...)
 }
 
-// everywhere allows NICs of a peer on any network: the peer has proved that it belongs to the job.
+// everywhere allows a peer to have NICs on any network: it has proved that it belongs to the job.
 func everywhere() []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 }

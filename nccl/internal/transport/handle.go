@@ -11,7 +11,7 @@ import (
 // HandleSize is the size of an NCCL handle in bytes.
 const HandleSize = 128
 
-// handle is what a connector needs to reach a listener. NCCL carries it over its own connection:
+// handle holds the address and the secrets of a listener. NCCL carries it over its own connection:
 //
 //	0       4         5           6      8              24            56               120     128
 //	| magic | version | addresses | port | connection   | token       | addresses ...  | state |

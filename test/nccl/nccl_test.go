@@ -1,0 +1,228 @@
+//go:build linux
+
+package nccl_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ibverbx/nccl"
+)
+
+// patience bounds one test of the program.
+const patience = 5 * time.Minute
+
+// missing skips the test, or fails it in CI, where everything must be installed.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("IBVERBX_CI") == "1" {
+		t.Fatalf("needs %s, which CI must have", what)
+	}
+	t.Skipf("needs %s", what)
+}
+
+// build builds the plugin once for all tests.
+var build = sync.OnceValues(func() (nccl.Library, error) {
+	dir, err := os.MkdirTemp("", "ibverbx-nccl-")
+	if err != nil {
+		return nccl.Library{}, err
+	}
+	named := func(name string) (string, bool) { return filepath.Join(dir, "lib"), name == nccl.LibraryVariable }
+	return nccl.Find(context.Background(), named, io.Discard)
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if os.Getenv("IBVERBX_NCCL") == "1" && os.Getenv(nccl.LibraryVariable) == "" {
+		if l, err := build(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(l.Dir))
+		}
+	}
+	os.Exit(status)
+}
+
+// library returns the plugin: the one in LibraryVariable, or a new one. Building it takes half a minute, so tests with it run by make
+// test-nccl.
+func library(t *testing.T) nccl.Library {
+	t.Helper()
+	if os.Getenv("IBVERBX_NCCL") != "1" {
+		t.Skip("runs with IBVERBX_NCCL=1, as make test-nccl does")
+	}
+	if dir := os.Getenv(nccl.LibraryVariable); dir != "" {
+		return nccl.Library{Dir: dir}
+	}
+	l, err := build()
+	if errors.Is(err, nccl.ErrCannotBuild) {
+		missing(t, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// run runs a test of the program with a table version and variables, on two rails.
+func run(t *testing.T, version, name string, env ...string) string {
+	t.Helper()
+	l := library(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, l.CheckProgram(), "-v", version, l.Plugin(), name)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NCCL_") }), "IBVERBX_ADDR=127.0.0.1,127.0.0.2")
+	cmd.Env = append(cmd.Env, env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // both processes, and their children
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%s with table v%s and %q: %v\n%s", name, version, env, err, &out)
+	}
+	return out.String()
+}
+
+// links are the ways between two processes of a host.
+var links = []string{"IBVERBX_LINK=auto", "IBVERBX_LINK=udp"}
+
+// TestTables: each table version moves data of all sizes in order, survives being loaded again, and connects.
+func TestTables(t *testing.T) {
+	for i, version := range []string{"8", "9", "10", "11", "12"} {
+		for _, name := range []string{"load", "connect", "sizes", "order", "check", "exit"} {
+			t.Run("v"+version+" "+name, func(t *testing.T) { run(t, version, name, links[i%2]) })
+		}
+	}
+}
+
+// TestRails: rails are lost and come back under traffic in both directions, without an error, and every byte is compared.
+func TestRails(t *testing.T) {
+	for _, link := range links {
+		for _, version := range []string{"8", "11"} {
+			t.Run(link+" v"+version, func(t *testing.T) { run(t, version, "rails", link) })
+		}
+	}
+}
+
+// TestLoss: the same with lost packets.
+func TestLoss(t *testing.T) {
+	for _, name := range []string{"rails", "sizes", "order", "abort"} {
+		t.Run(name, func(t *testing.T) { run(t, "12", name, "IBVERBX_LOSS=0.5%") })
+	}
+}
+
+// TestLife: aborts, forks, dead and stopped peers, registrations under traffic, words that are read while they are written, shared contexts.
+func TestLife(t *testing.T) {
+	for _, name := range []string{"abort", "fork", "regions", "torn", "shared", "stopped", "exit"} {
+		for _, link := range links {
+			t.Run(name+" "+link, func(t *testing.T) { run(t, "11", name, link) })
+		}
+	}
+}
+
+// TestDeadPeer: the death of the peer and the loss of all rails are remote errors, even if children of the peer keep its sockets open.
+func TestDeadPeer(t *testing.T) {
+	for _, name := range []string{"killed", "orphans", "norails"} {
+		t.Run(name, func(t *testing.T) { run(t, "11", name, "IBVERBX_NCCL_DEAD_AFTER=3s", "IBVERBX_NCCL_DEADLINE=5s") })
+	}
+}
+
+// TestManyConnections: a thousand connections between two processes.
+func TestManyConnections(t *testing.T) {
+	t.Log(run(t, "11", "many", "IBVERBX_TEST_COMMS=1000", "IBVERBX_LINK=udp"))
+}
+
+// TestToken: ranks with the same token file connect; a rank with a file that others can read does not start, and says why.
+func TestToken(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(name, []byte("0123456789abcdef0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "11", "check", "IBVERBX_TOKEN_FILE="+name)
+	for variable, value := range map[string]string{"IBVERBX_TOKEN_FILE": "/no/such/file", "IBVERBX_LOSS": "200%", "IBVERBX_ADDR": "192.0.2.1"} {
+		l := library(t)
+		cmd := exec.CommandContext(t.Context(), l.CheckProgram(), l.Plugin(), "check")
+		cmd.Env = append(os.Environ(), variable+"="+value)
+		out, err := cmd.CombinedOutput()
+		if err == nil || !bytes.Contains(out, []byte("not in use")) || !bytes.Contains(out, []byte(value)) {
+			t.Errorf("%s=%s: got %v, want an error that names the value\n%s", variable, value, err, out)
+		}
+	}
+}
+
+// TestStats: the statistics at the end of a process name both rails.
+func TestStats(t *testing.T) {
+	out := run(t, "11", "rails", "IBVERBX_NCCL_STATS=1")
+	for _, want := range []string{"rail soft0 on 127.0.0.1:", "rail soft1 on 127.0.0.2:"} {
+		if strings.Count(out, want) != 2 {
+			t.Errorf("the statistics of two processes lack %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "lost 0 times") || strings.Contains(out, " 0 requests,") {
+		t.Errorf("the statistics have no losses or no requests:\n%s", out)
+	}
+}
+
+// offsets are the offsets of functions in NCCL's tables that changed between versions, and the sizes of tables and properties.
+var offsets = []struct {
+	version, table, properties int
+}{{8, 152, 64}, {9, 160, 104}, {10, 160, 104}, {11, 176, 112}, {12, 176, 128}}
+
+// TestHeaders: the tables have the layouts of NCCL's headers, where those are installed.
+func TestHeaders(t *testing.T) {
+	if os.Getenv("IBVERBX_NCCL") != "1" {
+		t.Skip("runs with IBVERBX_NCCL=1, as make test-nccl does")
+	}
+	include := ""
+	for _, pattern := range []string{
+		"/usr/include/nccl_net.h", "/usr/local/include/nccl_net.h", "/usr/lib/python3*/*-packages/nvidia/nccl/include/nccl_net.h",
+		"/usr/local/lib/python3*/*-packages/nvidia/nccl/include/nccl_net.h", "/opt/*/lib/python3*/site-packages/nvidia/nccl/include/nccl_net.h",
+		os.Getenv("NCCL_HOME") + "/include/nccl_net.h",
+	} {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 {
+			include = filepath.Dir(found[0])
+		}
+	}
+	if include == "" {
+		t.Skip("nccl_net.h is not installed (Debian: libnccl-dev)")
+	}
+	compiled := func(text string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-fsyntax-only", "-I"+include, "-x", "c", "-")
+		cmd.Stdin = strings.NewReader("#include <stddef.h>\n#include <nccl_net.h>\n" + text)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	tried := 0
+	for _, o := range offsets {
+		if _, err := compiled(fmt.Sprintf("ncclNet_v%d_t t; ncclNetProperties_v%d_t p;", o.version, o.version)); err != nil {
+			continue // another release of NCCL
+		}
+		tried++
+		var text strings.Builder
+		fmt.Fprintf(&text, "_Static_assert(sizeof(ncclNet_v%d_t) == %d, \"table\");\n_Static_assert(sizeof(ncclNetProperties_v%d_t) == %d, \"properties\");\n",
+			o.version, o.table, o.version, o.properties)
+		for i, field := range []string{
+			"name", "init", "devices", "getProperties", "listen", "connect", "accept", "regMr", "regMrDmaBuf", "deregMr", "isend", "irecv",
+			"iflush", "test", "closeSend", "closeRecv", "closeListen", "getDeviceMr", "irecvConsumed",
+		} {
+			fmt.Fprintf(&text, "_Static_assert(offsetof(ncclNet_v%d_t, %s) == %d, \"%s\");\n", o.version, field, 8*i, field)
+		}
+		if out, err := compiled(text.String()); err != nil {
+			t.Errorf("version %d: %v\n%s", o.version, err, out)
+		}
+	}
+	if tried == 0 {
+		t.Errorf("%s/nccl_net.h has none of the versions 8 to 12", include)
+	}
+	t.Logf("%s: %d versions", include, tried)
+}
