@@ -344,14 +344,17 @@ func (c *Comm) completed(wc *ibverbx.WC) {
 	if c.failed != nil || c.closed {
 		return
 	}
-	if wc.Status != verbs.StatusSuccess {
+	carries := wc.WRID&grantBit != 0
+	switch {
+	case wc.Status != verbs.StatusSuccess && carries && c.used != c.done:
+		return // outstanding requests may have succeeded before the peer left; they complete by themselves
+	case wc.Status != verbs.StatusSuccess:
 		c.fail(wc.Err())
 		return
-	}
-	if wc.WRID&grantBit != 0 {
-		if c.sends {
-			c.takeGrant(int(wc.WRID&^grantBit), wc.ByteLen)
-		}
+	case carries && c.sends:
+		c.takeGrant(int(wc.WRID&^grantBit), wc.ByteLen)
+		return
+	case carries:
 		return
 	}
 	i := int(wc.WRID)

@@ -314,3 +314,130 @@ func TestRailsLost(t *testing.T) {
 	}
 	closeAll(t, out, in) // with requests outstanding
 }
+
+// TestLateReceiver: messages that completed at a sender that is gone arrive at a receiver that polls late. Its next receive fails.
+func TestLateReceiver(t *testing.T) {
+	p, q := plugin(t, Options{}), plugin(t, Options{})
+	for round := range 10 {
+		out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
+		const messages = 32
+		for i := range messages {
+			in.mustPost(i, i*1024, 1000+i)
+		}
+		for i := range messages {
+			out.mustPost(i, i*1024, 1000+i)
+		}
+		in.shard.mu.Lock() // nobody polls the receiver
+		for i := range messages {
+			out.want(i, 1000+i)
+		}
+		_ = out.comm.conn.Close() // as if the process exited
+		<-in.comm.conn.Done()
+		in.shard.mu.Unlock()
+		for i := range messages {
+			in.want(i, 1000+i)
+		}
+		until(t, "the failure of a receive", func() bool {
+			in.shard.Poll()
+			if res := in.post(0, 0, 8); res != OK {
+				return res == RemoteError
+			}
+			res, _ := in.result(0)
+			return res == RemoteError
+		})
+		if round == 9 {
+			closeAll(t, out, in)
+		}
+	}
+}
+
+// TestLongMessage: a message longer than its receive fails the connection instead of being reported.
+func TestLongMessage(t *testing.T) {
+	p, q := plugin(t, Options{}), plugin(t, Options{})
+	out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
+	in.mustPost(0, 0, 1000)
+	until(t, "a grant", func() bool { out.shard.Poll(); return out.words.Granted.Load() == 1 })
+	out.shard.mu.Lock()
+	out.comm.grants[0].length = 2000 // a peer that does not keep to the protocol
+	out.shard.mu.Unlock()
+	out.mustPost(0, 0, 2000)
+	if res, _ := in.result(0); res != InternalError {
+		t.Errorf("a receive of 1000 bytes for 2000: got %d, want %d", res, InternalError)
+	}
+	if res := in.post(1, 0, 8); res != InternalError {
+		t.Errorf("a receive on the failed connection: got %d, want %d", res, InternalError)
+	}
+	closeAll(t, out, in)
+}
+
+// TestCloseWhileConnecting: a Listener and a Shard can be closed at any time of an attempt. The Shards are freed.
+func TestCloseWhileConnecting(t *testing.T) {
+	p, q := plugin(t, Options{}), plugin(t, Options{})
+	for round := range 20 {
+		from, to := shard(t, p), shard(t, q)
+		b := make([]byte, HandleSize)
+		n, err := to.Listen(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := from.Connect(b); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(round) * 2 * time.Millisecond)
+		q.CloseListener(n)
+		var closing sync.WaitGroup
+		for _, s := range []*Shard{from, to} {
+			closing.Go(s.Close)
+		}
+		closing.Wait()
+		for _, s := range []*Shard{from, to} {
+			until(t, "the end of a shard", func() bool {
+				time.Sleep(time.Millisecond)
+				select {
+				case <-s.idle:
+					return true
+				default:
+					return false
+				}
+			})
+		}
+		if _, err := from.Listen(b); err == nil {
+			t.Error("Listen on a freed shard: got no error")
+		}
+	}
+	for _, r := range []*registry[attempt]{&p.attempts, &q.attempts} {
+		for _, a := range *r.all.Load() {
+			if a != nil {
+				t.Error("an attempt is left")
+			}
+		}
+	}
+}
+
+// TestNoAllocations: posts and polls do not allocate.
+func TestNoAllocations(t *testing.T) {
+	p, q := plugin(t, Options{}), plugin(t, Options{})
+	out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
+	one := func() {
+		for in.post(0, 0, 4096) != OK {
+			in.shard.Poll()
+		}
+		for out.post(0, 0, 4096) != OK {
+			out.shard.Poll()
+			in.shard.Poll()
+		}
+		for in.words.Requests[0].State.Load() != RequestDone || out.words.Requests[0].State.Load() != RequestDone {
+			out.shard.Poll()
+			in.shard.Poll()
+		}
+		in.words.Requests[0].State.Store(RequestFree)
+		out.words.Requests[0].State.Store(RequestFree)
+	}
+	for range 200 {
+		one()
+	}
+	if n := testing.AllocsPerRun(200, one); n >= 1 {
+		t.Errorf("a message allocates %v times, want none", n)
+	}
+	closeAll(t, out, in)
+}
