@@ -322,10 +322,10 @@ func TestLateReceiver(t *testing.T) {
 		out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
 		const messages = 32
 		for i := range messages {
-			in.mustPost(i, i*1024, 1000+i)
+			in.mustPost(i, i*2048, 1000+i)
 		}
 		for i := range messages {
-			out.mustPost(i, i*1024, 1000+i)
+			out.mustPost(i, i*2048, 1000+i)
 		}
 		in.shard.mu.Lock() // nobody polls the receiver
 		for i := range messages {
