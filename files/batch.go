@@ -206,7 +206,8 @@ func (t *treePull) stored(e *treeEntry, start time.Time, bytes int64, err error)
 	}
 }
 
-// commit flushes written files to disk, and then gives them their final names.
+// commit flushes written files to disk, and gives each its final name as soon as it is there: a killed process then leaves few that are
+// received again.
 func (t *treePull) commit(written []smallFile, start time.Time) {
 	errs := make([]error, len(written))
 	var next atomic.Int64
@@ -214,15 +215,17 @@ func (t *treePull) commit(written []smallFile, start time.Time) {
 	for range min(flushers, len(written)) {
 		work.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(written)); i = next.Add(1) - 1 {
-				errs[i] = written[i].Flush()
+				if errs[i] = written[i].Flush(); errs[i] != nil {
+					errs[i] = errors.Join(errs[i], written[i].Discard())
+				} else {
+					errs[i] = written[i].Commit()
+				}
 			}
 		})
 	}
 	work.Wait()
 	for i, f := range written {
-		if errs[i] != nil {
-			errs[i] = errors.Join(errs[i], f.Discard())
-		} else if errs[i] = f.Commit(); errs[i] == nil {
+		if errs[i] == nil {
 			t.counts.chunks.Add(1)
 			t.counts.moved.Add(f.entry.Size)
 			t.counts.sent.Add(1)

@@ -1,0 +1,129 @@
+package files
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/chunk"
+	"ibverbx/internal/slice"
+)
+
+// killTree returns the files of TestKilledAnywhere by name.
+func killTree() map[string][]byte {
+	all := map[string][]byte{}
+	for i := range 400 {
+		all[fmt.Sprintf("%02d/%04d", i%20, i)] = bytes.Repeat(fmt.Appendf(nil, "%08d", i), 1+rand.IntN(3000))
+	}
+	for i := range 4 {
+		b := make([]byte, 4*chunk.Size+99)
+		fill(b, uint64(i))
+		all[fmt.Sprintf("large/%d", i)] = b
+	}
+	return all
+}
+
+// stored describes the copy of a tree after a kill, in bytes.
+type stored struct {
+	// complete counts files with their final names, chunks those of partial files, and lost small files under temporary names.
+	complete, chunks, lost int64
+	files                  int
+}
+
+// storedIn returns the state of a copy.
+func storedIn(t *testing.T, dir string, want map[string][]byte) (s stored) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil //nolint:nilerr // the process may just have renamed it
+		}
+		base := e.Name()
+		info, err := e.Info()
+		if err != nil {
+			return nil //nolint:nilerr // the same
+		}
+		switch rel, _ := filepath.Rel(dir, name); {
+		case want[filepath.ToSlash(rel)] != nil:
+			s.complete += info.Size()
+			s.files++
+		case filepath.Base(filepath.Dir(name)) == "large" && strings.HasSuffix(base, ".ibx-partial"):
+			final := strings.TrimSuffix(strings.TrimPrefix(base, "."), ".ibx-partial")
+			s.chunks += int64(chunksIn(filepath.Join(filepath.Dir(name), final))) * chunk.Size
+		default:
+			s.lost += info.Size()
+		}
+		return nil
+	})
+	wantOK(t, "WalkDir", err)
+	return s
+}
+
+// TestKilledAnywhere kills the receiving or the sending process at 50 random moments of GetFile and PutFile of a tree. The next attempt, or
+// the same one after the server was started again, completes the tree. Stored files, and chunks of large files except the last of each, are
+// not sent again. Only small files of batches in flight are lost.
+func TestKilledAnywhere(t *testing.T) {
+	want := killTree()
+	served, local := t.TempDir(), t.TempDir()
+	for name, b := range want {
+		writeFile(t, filepath.Join(served, "t", name), b)
+		writeFile(t, filepath.Join(local, "put", name), b)
+	}
+	addr := freeAddr(t)
+	start := func() *child { return spawn(t, asServer+"="+served, asPartner+"="+addr) }
+	server := start()
+	part := slice.Of(t)
+	for i := range part.Count(50) {
+		i += part.First(50)
+		put, killServer := i%2 == 1, i/2%2 == 1
+		result, to, name := filepath.Join(t.TempDir(), "t"), "", "d/t"
+		to = result
+		if put {
+			result, to, name = filepath.Join(served, "put"), local, filepath.Join(local, "put")
+			wantOK(t, "RemoveAll", os.RemoveAll(result))
+		}
+		run := func() *child { return spawn(t, asServer+"="+to, asClient+"="+name, asPartner+"="+addr) }
+		client := run()
+		moment := rand.IntN(len(want))
+		eventually(t, "some files are stored", func() bool {
+			select {
+			case <-client.ended:
+				return true
+			default:
+				return storedIn(t, result, want).files >= moment
+			}
+		})
+		var there stored
+		if killServer {
+			server.kill()
+			server = start()
+		} else {
+			client.kill()
+			there = storedIn(t, result, want)
+			if there.lost > maxBatches*chunk.Size {
+				t.Errorf("kill %d: %d bytes are lost, want at most %d batches", i, there.lost, maxBatches)
+			}
+			if put { // the serving process stores the tree: it notices the lost client in a moment
+				there = stored{complete: there.complete}
+			}
+			client = run()
+		}
+		if <-client.ended; client.err != nil {
+			t.Fatalf("kill %d at file %d: the process that was not killed: %v", i, moment, client.err)
+		}
+		for name, b := range want {
+			wantBytes(t, filepath.Join(result, name), b)
+		}
+		if s := storedIn(t, result, want); s.files != len(want) || s.lost+s.chunks > 0 {
+			t.Errorf("kill %d at file %d: the tree has %+v, want %d files", i, moment, s, len(want))
+		}
+		var kept int64
+		if _, err := fmt.Sscan(client.out.String(), &kept); err != nil || kept < there.complete+there.chunks-4*chunk.Size {
+			t.Errorf("kill %d at file %d: %d bytes were there already, %v, want %+v", i, moment, kept, err, there)
+		}
+	}
+}
