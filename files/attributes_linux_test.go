@@ -258,3 +258,73 @@ func TestLimitedRate(t *testing.T) {
 	x.Cancel()
 	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
 }
+
+// TestLyingAttributes: attributes that were not requested are ignored, false hard links are errors, and links in the destination are not
+// followed.
+func TestLyingAttributes(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/a", 100, 1)
+	d.write(t, "t/b", 200, 2)
+	d.write(t, "t/s/c", 100, 3)
+	same := chunk.Identity{Device: 1, Inode: 1}
+	lie := func(change func(steps []step)) {
+		d.here.heard = func(m any) {
+			if m, ok := m.(*fileTreed); ok {
+				change(m.steps)
+			}
+		}
+	}
+	lie(func(steps []step) {
+		for i := range steps {
+			steps[i].Owner, steps[i].Xattrs = &chunk.Owner{UID: 1234, GID: 1234}, []chunk.Xattr{{Name: "user.evil", Value: "x"}}
+		}
+	})
+	wantOK(t, "GetFile with attributes unasked", d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t)))
+	for _, name := range []string{"a", "s"} {
+		info, err := os.Lstat(filepath.Join(d.to, name))
+		wantOK(t, "Lstat", err)
+		if uid := int(info.Sys().(*syscall.Stat_t).Uid); uid != os.Geteuid() {
+			t.Errorf("%s belongs to %d", name, uid)
+		}
+		if n, err := unix.Listxattr(filepath.Join(d.to, name), nil); err == nil && n > 0 {
+			t.Errorf("%s has extended attributes", name)
+		}
+	}
+
+	to := t.TempDir()
+	lie(func(steps []step) { steps[0].Same, steps[1].Same = same, same })
+	wantErr(t, "GetFile with a false hard link", d.peer.GetFile("d/t", to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	if _, err := os.Lstat(filepath.Join(to, "b")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Lstat of a false hard link: %v, want no file", err)
+	}
+
+	to, outside := t.TempDir(), t.TempDir()
+	writeFile(t, filepath.Join(outside, "c"), []byte("outside"))
+	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(to, "s")))
+	lie(func(steps []step) { steps[0].Same, steps[len(steps)-1].Same = same, same })
+	wantErr(t, "GetFile into a link", d.peer.GetFile("d/t", to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	wantBytes(t, filepath.Join(outside, "c"), []byte("outside"))
+	if list, err := os.ReadDir(outside); err != nil || len(list) != 1 {
+		t.Errorf("outside there is %v, %v, want one file", list, err)
+	}
+	d.noneOpen(t)
+}
+
+// TestLinksReplacedMeanwhile: hard links are created below the destination even if a directory became a link outside since it was received.
+func TestLinksReplacedMeanwhile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/a", 100, 1)
+	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.dir, "t/s"), 0o700))
+	wantOK(t, "Link", os.Link(filepath.Join(d.dir, "t/a"), filepath.Join(d.dir, "t/s/a")))
+	outside := t.TempDir()
+	d.here.heard = func(m any) {
+		if _, ok := m.(*fileBatched); ok { // the listing is complete by now
+			eventually(t, "the directory is there", func() bool { return os.Rename(filepath.Join(d.to, "s"), filepath.Join(d.to, "old")) == nil })
+			wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "s")))
+		}
+	}
+	wantErr(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	if list, err := os.ReadDir(outside); err != nil || len(list) != 0 {
+		t.Errorf("outside there is %v, %v, want nothing", list, err)
+	}
+}

@@ -206,7 +206,7 @@ func (t *treePull) stored(e *treeEntry, start time.Time, bytes int64, err error)
 	}
 }
 
-// commit flushes written files to disk, and gives each its final name as soon as it is there: a killed process then leaves few that are
+// commit flushes written files to disk, and gives each its final name as soon as it is flushed: a killed process then leaves few to be
 // received again.
 func (t *treePull) commit(written []smallFile, start time.Time) {
 	errs := make([]error, len(written))

@@ -86,6 +86,16 @@ func (c *counts) set(t tally) {
 	c.failed.Store(t.failed)
 }
 
+// unwanted removes unrequested attributes: a peer must not choose owners unasked.
+func (l *pull) unwanted(e *chunk.Entry) {
+	if !l.cfg.Owner {
+		e.Owner = nil
+	}
+	if !l.cfg.Xattrs {
+		e.Xattrs = nil
+	}
+}
+
 // open opens a remote file or directory. It waits while too many files are open.
 func (l *pull) open(ctx context.Context, name string) (source, error) {
 	if err := checkPath(name); err != nil {
@@ -105,9 +115,11 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 	case err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0:
 		err = errOpenedKind
 	case err == nil && m.entry.Mode.IsDir():
+		l.unwanted(&m.entry.Entry)
 		release()
 		return source{proc: proc, entry: m.entry}, nil
 	case err == nil:
+		l.unwanted(&m.entry.Entry)
 		return source{proc, handle, m.entry, release}, nil
 	case asked && proc != nil && ctx.Err() != nil:
 		l.giveUp(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or will

@@ -228,6 +228,7 @@ func (t *treePull) list(ctx context.Context, pages chan<- []treeEntry) error {
 			if !at.next(&m.steps[i]) {
 				return fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
 			}
+			t.unwanted(&m.steps[i].Entry)
 			page[i].step = m.steps[i] // its path only when it is its turn: a page of deep paths is large
 		}
 		select {

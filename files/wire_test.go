@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,4 +183,47 @@ func TestLeavingRefusesNothing(t *testing.T) {
 	if b := refuse(1, ErrChanged); b == nil {
 		t.Error("a file that has changed: got no answer, want one")
 	}
+}
+
+// FuzzListing: entries of a page never leave the tree, follow each other in order, and a listing continues behind any of them.
+func FuzzListing(f *testing.F) {
+	for _, m := range fileMessages() {
+		if _, ok := m.(*fileTreed); ok {
+			f.Add(m.encode())
+		}
+	}
+	dir := step{Entry: chunk.Entry{Name: "d", Mode: fs.ModeDir | 0o700, ModTime: someDay}}
+	file := step{Entry: chunk.Entry{Name: "f", ModTime: someDay}, depth: 1}
+	f.Add((&fileTreed{1, true, []step{dir, file, {Entry: chunk.Entry{Name: "e", ModTime: someDay}}}}).encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decode(b)
+		page, ok := m.(*fileTreed)
+		if err != nil || !ok {
+			return
+		}
+		at, last := positionAt(""), ""
+		for i := range page.steps {
+			if !at.next(&page.steps[i]) {
+				return
+			}
+			name := at.path()
+			for part := range strings.SplitSeq(name, "/") {
+				if part == "" || part == "." || part == ".." || strings.ContainsRune(part, 0) {
+					t.Fatalf("entry %d has the path %q", i, name)
+				}
+			}
+			if last != "" && !before(last, name) {
+				t.Fatalf("entry %d, %q, follows %q", i, name, last)
+			}
+			last = name
+			if again := positionAt(at.cursor()); again.path() != name || again.open != at.open {
+				t.Fatalf("the listing continues at %+v, want %+v", again, at)
+			}
+		}
+	})
+}
+
+// before reports whether a path precedes another one in a listing: its elements are smaller, or it is a parent.
+func before(a, b string) bool {
+	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/")) < 0
 }

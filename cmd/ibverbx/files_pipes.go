@@ -17,7 +17,7 @@ import (
 	"ibverbx/internal/filter"
 )
 
-// wantSingle refuses flags that have no meaning for one file that is read from a pipe or written to one.
+// wantSingle refuses flags that cannot apply to one file read from a pipe or written to one.
 func (f *transferFlags) wantSingle(name string) error {
 	switch {
 	case f.json && name == "get":
@@ -28,7 +28,7 @@ func (f *transferFlags) wantSingle(name string) error {
 	return nil
 }
 
-// getPipe copies a file of a host to standard output.
+// getPipe copies a remote file to standard output.
 func (f *transferFlags) getPipe(ctx context.Context, s streams, host, name string) error {
 	if err := f.wantSingle("get"); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (f *transferFlags) getPipe(ctx context.Context, s streams, host, name strin
 	})
 }
 
-// putPipe stores standard input as a file of a host.
+// putPipe stores standard input as a remote file.
 func (f *transferFlags) putPipe(ctx context.Context, s streams, args []string) error {
 	if err := f.wantSingle("put"); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (f *transferFlags) putPipe(ctx context.Context, s streams, args []string) e
 	})
 }
 
-// toStdout copies a file of a host to standard output.
+// toStdout copies a remote file to standard output.
 func (f *transferFlags) toStdout(ctx context.Context, s streams, p *files.Peer, host, name string) error {
 	name = path.Clean(name)
 	began := time.Now()
