@@ -9,18 +9,18 @@ import (
 )
 
 // cardQP is a side QP without RC: as far as cards and attributes go, it is an RC QP, made of a UD QP that has the
-// number. A card is a datagram, repeated until the peer acknowledges it. Its PSN tells the sender's life from earlier
-// ones, as on RC.
+// number. A card is a datagram, or as many as its length needs, repeated until the peer acknowledges it. Its PSN tells the
+// sender's life from earlier ones, as on RC.
 //
 //	 0         8         16        24       31
 //	+---------+---------+---------+---------+
-//	| version |  kind   |  slot   |    0    |  0    kind: 1 card, 2 acknowledgement
+//	| version |  kind   |  slot   |  part   |  0    kind: 1 part of a card, 2 its last part, 3 acknowledgement
 //	+---------+---------+---------+---------+
 //	|          number of the card           |  4
 //	+---------------------------------------+
 //	|    first PSN of the card's sender     |  8
 //	+---------------------------------------+
-//	|               card ...                | 12
+//	|            part of the card           | 12
 type cardQP struct {
 	verbs.QP               // the UD QP, in RTS from INIT of this one on
 	user     *qp           // the wrapped QP
@@ -28,28 +28,40 @@ type cardQP struct {
 	attr     verbs.QPAttr  // the attributes of an RC QP
 	psn      uint32        // the first PSN in the endpoint
 	ah       verbs.AH      // the peer's address, nil until RTR
-	in, out  pool          // have cardRecvs receives, and two slots for cards and one for each acknowledgement under way
+	in, out  pool          // have cardRecvs receives, and two slots for cards
+	heads    pool          // has cardHeads slots for headers
+	payload  int           // the bytes of a card in one datagram
 	number   uint32        // counts the cards sent
-	acks     uint32        // counts the acknowledgements sent
+	posted   uint32        // counts the datagrams sent
 	sent     [cardRecv]sentCard
-	heard    [cardRecv]uint32 // the number of the last card in each slot of the peer
+	heard    [cardRecv]heardCard
 	wr       [1]verbs.SendWR
 }
 
 // sentCard is a card that is repeated until the peer has it.
 type sentCard struct {
 	number uint32 // its number
-	length int    // of the datagram in bytes, 0 if there is none
+	length int    // in bytes, 0 if there is none
 	tries  int    // counts the transmissions
 	at     int64  // when it is sent next
 }
 
+// heardCard is a card of the peer.
+type heardCard struct {
+	number uint32 // its number
+	bytes  []byte // what has arrived, in order
+	parts  int    // the number of its parts that have arrived, or cardDone
+}
+
 const (
 	cardHeader = 12
-	cardRecvs  = 8
-	cardAcks   = 4
+	cardRecvs  = 16
+	// cardHeads bounds the datagrams in the send queue; more are lost.
+	cardHeads = 32
+	// cardDone means that the card was taken.
+	cardDone = 1 << 16
 
-	kindCard, kindAck = 1, 2
+	kindCard, kindLast, kindAck = 1, 2, 3
 
 	// cardAgain is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the peer is gone.
 	cardAgain = int64(20 * time.Millisecond)
@@ -60,16 +72,19 @@ const (
 func newCardQP(q *qp) (*cardQP, error) {
 	h := &q.engine.hub
 	inner, err := h.pd.CreateQP(verbs.QPConfig{
-		Type: verbs.UD, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq,
-		MaxSendWR: cardRecv + 2*cardAcks, MaxRecvWR: cardRecvs, Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
+		Type: verbs.UD, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq, MaxSendSGE: minSGEs,
+		MaxSendWR: cardHeads, MaxRecvWR: cardRecvs, Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &cardQP{QP: inner, user: q}
-	size := cardHeader + q.ctx.cfg.maxCardLen()
-	if s.in, err = newPool(h.pd, cardRecvs, verbs.GRHLen+size); err == nil {
-		s.out, err = newPool(h.pd, cardRecv+cardAcks, size)
+	size := q.ctx.cfg.maxCardLen()
+	s := &cardQP{QP: inner, user: q, payload: min(size, h.chunk)}
+	if s.in, err = newPool(h.pd, cardRecvs, verbs.GRHLen+cardHeader+s.payload); err == nil {
+		s.out, err = newPool(h.pd, cardRecv, size)
+	}
+	if err == nil {
+		s.heads, err = newPool(h.pd, cardHeads, cardHeader)
 	}
 	if err == nil {
 		err = s.renew()
@@ -85,7 +100,7 @@ func newCardQP(q *qp) (*cardQP, error) {
 func (s *cardQP) renew() error {
 	s.mute()
 	ep, err := s.QP.Endpoint()
-	s.state, s.attr, s.heard = verbs.StateReset, verbs.QPAttr{}, [cardRecv]uint32{}
+	s.state, s.attr, s.heard = verbs.StateReset, verbs.QPAttr{}, [cardRecv]heardCard{}
 	s.psn = ep.PSN
 	return err
 }
@@ -261,6 +276,7 @@ func (s *cardQP) Close() error {
 	s.closeAH()
 	s.in.free()
 	s.out.free()
+	s.heads.free()
 	return err
 }
 
@@ -271,21 +287,10 @@ func (s *cardQP) send(slot int, card []byte) bool {
 	}
 	s.settle(slot)
 	s.number++
-	n := s.write(slot, kindCard, uint8(slot), s.number, s.attr.SQPSN)
-	n += copy(s.out.slot(slot)[n:], card)
-	s.sent[slot] = sentCard{number: s.number, length: n}
+	s.sent[slot] = sentCard{number: s.number, length: copy(s.out.slot(slot), card)}
 	s.user.engine.unheard++
 	s.transmit(slot)
 	return true
-}
-
-// write writes the header of a datagram into a slot of out.
-func (s *cardQP) write(slot int, kind, of uint8, number, psn uint32) int {
-	b := s.out.slot(slot)
-	b[0], b[1], b[2], b[3] = wire.Version, kind, of, 0
-	binary.BigEndian.PutUint32(b[4:], number)
-	binary.BigEndian.PutUint32(b[8:], psn)
-	return cardHeader
 }
 
 // transmit sends the card of a slot.
@@ -293,16 +298,30 @@ func (s *cardQP) transmit(slot int) {
 	c := &s.sent[slot]
 	c.at = s.user.engine.now + cardAgain<<c.tries
 	c.tries++
-	s.post(slot, c.length)
+	for part := 0; part*s.payload < c.length; part++ {
+		kind, from := byte(kindCard), s.out.sge(slot, c.length)
+		from.Addr += uint64(part * s.payload)
+		if from.Length -= uint32(part * s.payload); int(from.Length) <= s.payload {
+			kind = kindLast
+		}
+		from.Length = min(from.Length, uint32(s.payload))
+		s.post([4]byte{wire.Version, kind, byte(slot), byte(part)}, c.number, s.attr.SQPSN, from)
+	}
 }
 
-// post posts the datagram in a slot of out. Without room it is lost.
-func (s *cardQP) post(slot, n int) {
+// post posts a datagram: a header and a part of a card. Without room it is lost.
+func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
+	slot := int(s.posted % cardHeads)
+	s.posted++
+	b := s.heads.slot(slot)
+	copy(b, head[:])
+	binary.BigEndian.PutUint32(b[4:], number)
+	binary.BigEndian.PutUint32(b[8:], psn)
 	s.wr[0] = verbs.SendWR{
 		WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
 		AH: s.ah.Handle(), RemoteQPN: s.attr.DestQPN, RemoteQKey: verbs.DefaultQKey,
 	}
-	s.wr[0].SetSGE(s.out.sge(slot, n))
+	s.wr[0].SetSGE(append([]verbs.SGE{s.heads.sge(slot, cardHeader)}, part...)...)
 	_, _ = s.QP.PostSend(s.wr[:])
 }
 
@@ -362,34 +381,49 @@ func (s *cardQP) take(b []byte, wc *verbs.WC) bool {
 	}
 	p := b[verbs.GRHLen:wc.ByteLen]
 	kind, slot, number, psn := p[1], int(p[2]), binary.BigEndian.Uint32(p[4:]), binary.BigEndian.Uint32(p[8:])
-	if p[0] != wire.Version || slot >= cardRecv || p[3] != 0 {
+	if p[0] != wire.Version || slot >= cardRecv {
 		return false
 	}
 	switch {
-	case kind == kindAck && len(p) == cardHeader:
+	case kind == kindAck && len(p) == cardHeader && p[3] == 0:
 		if c := &s.sent[slot]; c.length != 0 && c.number == number && psn == s.attr.SQPSN {
 			s.settle(slot)
 			s.user.side.completed(tagCardSend, 0, &verbs.WC{})
 		}
-	case kind == kindCard && psn != s.attr.RQPSN: // of an earlier life
-	case kind == kindCard:
-		s.acknowledge(slot, number, psn)
-		if s.heard[slot] != number {
-			s.heard[slot] = number
-			s.established()
-			s.user.side.receiveCard(p[cardHeader:])
-		}
+	case (kind == kindCard || kind == kindLast) && psn != s.attr.RQPSN: // of an earlier life
+	case kind == kindCard || kind == kindLast:
+		return s.takePart(slot, number, int(p[3]), kind == kindLast, p[cardHeader:])
 	default:
 		return false
 	}
 	return true
 }
 
-// acknowledge tells the peer that a card has arrived.
-func (s *cardQP) acknowledge(slot int, number, psn uint32) {
-	at := cardRecv + int(s.acks%cardAcks)
-	s.acks++
-	s.post(at, s.write(at, kindAck, uint8(slot), number, psn))
+// takePart takes a part of a card. Parts that are out of order are lost: the peer repeats them all.
+func (s *cardQP) takePart(slot int, number uint32, part int, last bool, b []byte) bool {
+	h := &s.heard[slot]
+	if h.number != number {
+		*h = heardCard{number: number, bytes: h.bytes[:0]}
+	}
+	switch {
+	case h.parts == cardDone:
+		if last { // the acknowledgement was lost
+			s.post([4]byte{wire.Version, kindAck, byte(slot), 0}, number, s.attr.RQPSN)
+		}
+	case part != h.parts:
+	case len(h.bytes)+len(b) > s.user.ctx.cfg.maxCardLen():
+		return false
+	default:
+		h.bytes = append(h.bytes, b...)
+		h.parts++
+		if last {
+			h.parts = cardDone
+			s.post([4]byte{wire.Version, kindAck, byte(slot), 0}, number, s.attr.RQPSN)
+			s.established()
+			s.user.side.receiveCard(h.bytes)
+		}
+	}
+	return true
 }
 
 // established raises the event that an RC QP raises in RTR when its peer sends.

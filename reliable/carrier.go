@@ -168,12 +168,3 @@ func (c *carrier) probeQP(pd verbs.PD, cq verbs.CQ, attr *verbs.DeviceAttr) erro
 	}
 	return errors.Join(err, srq.Close())
 }
-
-// chunkOn returns the length of a chunk for a port: a datagram is one packet.
-func (ctx *pathContext) chunkOn(port uint8) (int, error) {
-	if !ctx.carrier.datagrams() {
-		return ctx.cfg.ChunkBytes, nil
-	}
-	attr, err := ctx.inner.QueryPort(int(max(port, 1)))
-	return min(ctx.cfg.ChunkBytes, datagramPayload(&attr)), err
-}

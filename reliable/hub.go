@@ -16,18 +16,19 @@ type hub struct {
 	users  int      // counts the QPs
 	shares int      // counts the connections, which share the receive buffers
 
-	id      uint32                     // the number of the hub in tags; every prepare gives it a new one
-	ready   bool                       // reports that prepare has succeeded: the fields below are valid
-	srq     verbs.SRQ                  // takes the messages of all paths, nil if their QPs cannot use one
-	arrival []pool                     // has the receive buffers of srq or of data, ctx.slab in each
-	refill  refill                     // lists the buffers of arrival that wait to be posted to srq
-	lives   uint32                     // counts the resets of UD QPs
-	control [2]controlQP               // the control QPs
-	data    []datagramQP               // the UD QPs of paths, Config.Paths of them; none on UC
-	ahs     map[verbs.AHAttr]*sharedAH // the address handles in use
-	chunk   int                        // the longest payload of a chunk on the port
-	copier  copier                     // places chunks in dma-bufs, unused as long as dmaBufs is not set
-	first   verbs.QPConfig             // has the port, the GID and the path of the first QP
+	id         uint32                     // the number of the hub in tags; every prepare gives it a new one
+	ready      bool                       // reports that prepare has succeeded: the fields below are valid
+	srq        verbs.SRQ                  // takes the messages of all paths, nil if their QPs cannot use one
+	arrival    []pool                     // has the receive buffers of srq or of data, ctx.slab in each
+	refill     refill                     // lists the buffers of arrival that wait to be posted to srq
+	lives      uint32                     // counts the resets of UD QPs
+	control    [2]controlQP               // the control QPs
+	data       []datagramQP               // the UD QPs of paths, Config.Paths of them; none on UC
+	ahs        map[verbs.AHAttr]*sharedAH // the address handles in use
+	controlLen int                        // the longest control packet on the port
+	chunk      int                        // the longest payload of a chunk on the port
+	copier     copier                     // places chunks in dma-bufs, unused as long as dmaBufs is not set
+	first      verbs.QPConfig             // has the port, the GID and the path of the first QP
 
 	dmaBufs bool // reports that a dma-buf was registered
 }
@@ -39,8 +40,13 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 		return nil
 	}
 	h.id = (h.id + 1) & maxConn
-	var err error
-	if h.chunk, err = h.engine.ctx.chunkOn(cfg.Port); err == nil && h.chunk < minCardChunk {
+	port, err := h.engine.ctx.inner.QueryPort(int(max(cfg.Port, 1)))
+	h.controlLen = min(wire.MaxControlLen, datagramPayload(&port))
+	h.chunk = h.engine.ctx.cfg.ChunkBytes
+	if h.engine.ctx.carrier.datagrams() {
+		h.chunk = min(h.chunk, datagramPayload(&port)) // one packet
+	}
+	if err == nil && h.chunk < minCardChunk {
 		err = verbs.Invalidf("port %d has no room for chunks of %d bytes", cfg.Port, minCardChunk)
 	}
 	if err == nil {

@@ -120,6 +120,9 @@ func (c *connection) rebuild(a *core.Action) {
 // path. Without room the record is dropped, which the protocol tolerates.
 func (c *connection) sendRecord(a *core.Action) {
 	if a.Route < core.RoutePath {
+		if b := c.outbox[a.Route]; len(b) > 0 && len(b)+a.Record.Len() > c.engine.hub.controlLen {
+			c.mail(int(a.Route)) // the port's packets are shorter than wire.MaxControlLen
+		}
 		b := c.outbox[a.Route]
 		if len(b) == 0 {
 			b = wire.StartControl(b, c.peer.conn)

@@ -22,7 +22,7 @@ func (d *drawer) transports() {
 		d.rail = &p.Rails[i]
 		place := railPlace(i)
 		d.fill(place, transportSettings, d.rail.TransportPlan.fields())
-		if d.rail.Wrapped {
+		if d.rail.Wrapped && !d.rail.Datagrams {
 			d.keepOrder(place)
 		}
 	}
@@ -35,7 +35,7 @@ func (d *drawer) transports() {
 }
 
 // keepOrder makes a rail keep the order of packets and repeat none, unless the scenario wants it to.
-// Package reliable needs that of a path.
+// Package reliable needs that of a UC path.
 func (d *drawer) keepOrder(place string) {
 	i := &d.rail.Impairment
 	for name, share := range map[string]*float64{"duplicate": &i.Duplicate, "reorder": &i.Reorder} {

@@ -56,6 +56,8 @@ type TransportPlan struct {
 	Flows   int  // reliable.Config.Flows
 	Credits bool // not reliable.Config.NoCredits
 	Chunk   int  // reliable.Config.ChunkBytes
+	// Datagrams means that the NICs have UD alone, which carries the paths, and that packets may be reordered and repeated.
+	Datagrams bool
 }
 
 // ConnectPlan describes a connection between two VirtualQPs.
@@ -141,6 +143,9 @@ func (p *Plan) railKinds() []string {
 	}
 	if some(func(r RailPlan) bool { return r.Wrapped && r.Credits }) {
 		kinds = append(kinds, "credits")
+	}
+	if some(func(r RailPlan) bool { return r.Wrapped && r.Datagrams }) {
+		kinds = append(kinds, "datagrams")
 	}
 	if some(func(r RailPlan) bool { return r.Wrapped && r.Flows > 1 }) {
 		kinds = append(kinds, "flows")

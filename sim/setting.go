@@ -69,6 +69,7 @@ var (
 		{"flows", unitCount, 1, 64, oneOf(1, 1, 2, 4, 16)},
 		{"credits", unitSwitch, 0, 1, oneOf(1, 1, 0)},
 		{"chunk", unitBytes, 256, 256 << 10, (*drawer).chunk},
+		{"datagrams", unitSwitch, 0, 1, oneOf(0, 0, 1)},
 	}
 	connectSettings = []setting{
 		// By default every host is connected to the last one.
@@ -122,7 +123,7 @@ func (r *RailPlan) fields() []any {
 }
 
 func (t *TransportPlan) fields() []any {
-	return []any{&t.InTurn, &t.Wrapped, &t.UCPaths, &t.Flows, &t.Credits, &t.Chunk}
+	return []any{&t.InTurn, &t.Wrapped, &t.UCPaths, &t.Flows, &t.Credits, &t.Chunk, &t.Datagrams}
 }
 
 func (c *ConnectPlan) fields() []any {

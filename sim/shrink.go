@@ -75,6 +75,11 @@ var reductions = []func(*Plan){
 	forRails(func(r *RailPlan) { r.Wrapped = false }),
 	forRails(func(r *RailPlan) { r.Flows = 1 }),
 	forRails(func(r *RailPlan) { r.Credits = false }),
+	forRails(func(r *RailPlan) { // UC keeps the order
+		if r.Datagrams {
+			r.Datagrams, r.Impairment.Duplicate, r.Impairment.Reorder = false, 0, 0
+		}
+	}),
 	forRails(func(r *RailPlan) { r.UCPaths = max(r.UCPaths/2, 1) }),
 	func(p *Plan) { p.Work.Sizes[1] = max(p.Work.Sizes[1]/2, p.Work.Sizes[0], 8) },
 	func(p *Plan) { p.Work.Ops = shrinkOps(p.Work.Ops, 0) },

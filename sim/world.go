@@ -117,9 +117,13 @@ func (w *world) newHost(index int) (*host, error) {
 	h.batch = 1 + w.rng.IntN(w.plan.Work.Batch)
 	var cfgs []ibverbx.RailConfig
 	for r, link := range w.links {
-		nic, err := softnic.New(link, softnic.Config{
+		cfg := softnic.Config{
 			Name: fmt.Sprintf("h%dr%d", index, r), MTU: w.plan.Rails[r].MTU, Seed: w.plan.Seed<<8 + uint64(index*16+r) + 1,
-		})
+		}
+		if p := &w.plan.Rails[r]; p.Wrapped && p.Datagrams {
+			cfg.QPTypes = []verbs.QPType{verbs.UD}
+		}
+		nic, err := softnic.New(link, cfg)
 		if err != nil {
 			return h, err
 		}

@@ -29,7 +29,7 @@ func StartControl(b []byte, conn uint32) []byte {
 // AddRecord appends r to the control packet b and reports whether it fits MaxControlLen and 255
 // records. If not, b is unchanged.
 func AddRecord(b []byte, r *Record) ([]byte, bool) {
-	if len(b)+r.size() > MaxControlLen || b[1] == 255 {
+	if len(b)+r.Len() > MaxControlLen || b[1] == 255 {
 		return b, false
 	}
 	b[1]++

@@ -89,8 +89,8 @@ const (
 	creditLen  = 16
 )
 
-// size is the encoded length of r in bytes.
-func (r *Record) size() int {
+// Len returns the encoded length of r in bytes.
+func (r *Record) Len() int {
 	switch r.Type {
 	case Ack:
 		return ackLen + 8*int(r.Words)
@@ -108,7 +108,7 @@ func (r *Record) size() int {
 // Shorten removes words from the bitmap of an Ack until its encoded length is at most n. The chunks that it leaves out do not
 // seem to have arrived, which a later Ack corrects.
 func (r *Record) Shorten(n int) {
-	for r.Words > 0 && (r.size() > n || r.Bitmap[r.Words-1] == 0) {
+	for r.Words > 0 && (r.Len() > n || r.Bitmap[r.Words-1] == 0) {
 		r.Words--
 		r.Bitmap[r.Words] = 0
 	}
@@ -219,7 +219,7 @@ func (r *Record) decodeAck(b []byte) (int, error) {
 	r.Cum, r.Window, r.EchoCSN = be.Uint32(b[4:]), be.Uint16(b[8:]), be.Uint16(b[12:])
 	r.EchoXmit, r.Words = b[10], b[11]
 	r.RxDelay, r.RecvLimit, r.Nonce = be.Uint32(b[16:]), be.Uint32(b[20:]), be.Uint32(b[24:])
-	if r.Words > MaxAckWords || len(b) < r.size() {
+	if r.Words > MaxAckWords || len(b) < r.Len() {
 		return 0, malformedf("acknowledgement with %d words in %d bytes", r.Words, len(b))
 	}
 	for i := range int(r.Words) {
@@ -237,7 +237,7 @@ func (r *Record) decodeAck(b []byte) (int, error) {
 	case r.Words > 0 && r.Bitmap[r.Words-1] == 0:
 		return 0, malformedf("acknowledgement whose last word is empty")
 	}
-	return r.size(), nil
+	return r.Len(), nil
 }
 
 func (r *Record) decodeOffer(b []byte) (int, error) {

@@ -6,6 +6,7 @@ import (
 
 	"ibverbx/reliable"
 	"ibverbx/softnic"
+	"ibverbx/verbs"
 )
 
 // The network of the loss scenarios: 400 Gb/s, a round trip of 20 us, packets of 4096 bytes.
@@ -53,6 +54,38 @@ func lossScenarios() (all []Scenario) {
 		}
 	}
 	return all
+}
+
+// datagramScenarios are transfers over UD paths between NICs with UD alone.
+func datagramScenarios() (all []Scenario) {
+	for _, c := range []struct {
+		name    string
+		delay   time.Duration
+		percent string
+		loss    float64
+		aim     float64
+	}{
+		{"", fastDelay, "0", 0, 0.98},
+		{"", fastDelay, "0.1", 0.001, 0.97},
+		{"", fastDelay, "1", 0.01, 0.93},
+		{"", fastDelay, "5", 0.05, 0.75},
+		{"-10us", fastDelay / 2, "0", 0, 0.98},
+		{"-10us", fastDelay / 2, "1", 0.01, 0.95},
+	} {
+		network := softnic.Impairment{Loss: c.loss, Delay: c.delay, Rate: fastRate}
+		all = append(all, Scenario{
+			Name:  "reliable-ud-400g" + c.name + "-loss-" + c.percent,
+			About: fmt.Sprintf("256 MiB over 16 UD paths of package reliable at 400 Gb/s, RTT %v, %s%% of all packets lost.", 2*c.delay, c.percent),
+			Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: c.aim}},
+			run:   func(o Options, r *Result) error { return runFast(o, r, fastDatagrams(), network, fastBytes) },
+		})
+	}
+	return all
+}
+
+// fastDatagrams is fastReliable over UD, whose chunks are datagrams.
+func fastDatagrams() *reliable.Config {
+	return &reliable.Config{Carrier: verbs.UD, Paths: 16, WindowBytes: 1536 << 10, MinProbe: 50_000}
 }
 
 // readScenarios are the same transfers by READs.

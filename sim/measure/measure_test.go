@@ -176,7 +176,7 @@ func TestNames(t *testing.T) {
 		"reliable-400g-loss-0", "reliable-400g-loss-0.01", "reliable-400g-loss-0.1", "reliable-400g-loss-1",
 		"reliable-400g-read-loss-0", "reliable-400g-read-loss-0.01", "reliable-400g-read-loss-0.1", "reliable-400g-read-loss-1", "reliable-path-dead-read",
 		"rc-400g-loss-0", "rc-400g-loss-0.01", "rc-400g-loss-0.1", "rc-400g-loss-1", "reliable-path-dead", "rc-incast-15to1",
-		"reliable-incast-15to1-fixed", "reliable-incast-15to1-credits", "reliable-ecmp-collision", "single-ecmp-collision",
+		"reliable-ud-400g-loss-0", "reliable-ud-400g-loss-1", "reliable-ud-400g-10us-loss-1", "reliable-incast-15to1-fixed", "reliable-incast-15to1-credits", "reliable-ecmp-collision", "single-ecmp-collision",
 	} {
 		if _, ok := Builtin(name); !ok {
 			t.Errorf("there is no scenario %s", name)

@@ -94,7 +94,11 @@ type host struct {
 // the clock of the world.
 func (w *world) addHost(cfg *reliable.Config) (*host, error) {
 	n := len(w.hosts)
-	nic, err := softnic.New(w.link, softnic.Config{Name: fmt.Sprintf("h%d", n), Seed: w.seed<<16 + uint64(n) + 1})
+	nc := softnic.Config{Name: fmt.Sprintf("h%d", n), Seed: w.seed<<16 + uint64(n) + 1}
+	if cfg != nil && cfg.Carrier == verbs.UD {
+		nc.QPTypes = []verbs.QPType{verbs.UD}
+	}
+	nic, err := softnic.New(w.link, nc)
 	if err != nil {
 		return nil, err
 	}
