@@ -12,18 +12,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestManyPeersOnWrappedRails: a Node on two rails wrapped by package reliable with its default Config serves 64 peers.
+// TestManyPeersOnWrappedRails: a Node on two rails wrapped by package reliable with its default Config serves many peers.
 func TestManyPeersOnWrappedRails(t *testing.T) {
-	const peers = 64
+	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
+		t.Run(carrier.String(), func(t *testing.T) { manyPeers(t, carrier, 64) })
+	}
+}
+
+func manyPeers(t *testing.T, carrier verbs.QPType, peers int) {
 	links := rig.MemoryLinks(2)
 	start := func(cfg reliable.Config) *noderig.Host {
 		h := &noderig.Host{Links: links, Wrap: func(inner verbs.Context) (verbs.Context, error) { return reliable.Wrap(inner, cfg) }}
 		return h.Start(t, nil)
 	}
-	server := start(reliable.Config{})
+	server := start(reliable.Config{Carrier: carrier})
 	var all sync.WaitGroup
 	for i := range peers {
-		client := start(reliable.Config{RecvDepth: 64, ChunkBytes: 4096})
+		client := start(reliable.Config{Carrier: carrier, RecvDepth: 64, ChunkBytes: 4096})
 		all.Go(func() {
 			if _, err := client.Peer(rig.Soon(t), server.Addr().String()); err != nil {
 				t.Errorf("peer %d: got %v, want no error", i, err)

@@ -94,7 +94,7 @@ func (p *process) open() (nics peer.NICs, err error) {
 		p.nics = append(p.nics, nic)
 		var ctx verbs.Context
 		if ctx, err = nic.Open(); err == nil && p.host.world.plan.Wrapped {
-			ctx, err = reliable.Wrap(ctx, reliable.Config{Paths: 2})
+			ctx, err = reliable.Wrap(ctx, reliable.Config{Carrier: p.host.world.plan.Carrier, Paths: 2})
 		}
 		if err != nil {
 			return nics, err

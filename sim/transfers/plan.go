@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ibverbx/softnic"
+	"ibverbx/verbs"
 )
 
 // Plan is a world derived from a seed.
@@ -14,8 +15,10 @@ type Plan struct {
 	Seed  uint64
 	Hosts int // number of hosts
 	Rails int // number of rails
-	// Wrapped is set when rails are UC paths wrapped by package reliable.
+	// Wrapped is set when package reliable wraps the rails.
 	Wrapped bool
+	// Carrier is reliable.Config.Carrier of wrapped rails.
+	Carrier verbs.QPType
 	// Impairment is applied to the packets on all rails.
 	Impairment softnic.Impairment
 	// Batches is the number of batches that each process sends to each other host.
@@ -85,6 +88,7 @@ func NewPlan(seed uint64) *Plan {
 	r := rand.New(rand.NewPCG(seed, 0x7472616e73666572))
 	p := &Plan{
 		Seed: seed, Hosts: 2 + r.IntN(2), Rails: 1 + r.IntN(3), Wrapped: r.IntN(3) == 0, Batches: 40 + r.IntN(80),
+		Carrier: verbs.UC + verbs.QPType(seed%2),
 	}
 	if r.IntN(2) == 0 {
 		p.Impairment = softnic.Impairment{Loss: 0.01 * r.Float64(), Reorder: 0.01 * r.Float64(), Corrupt: 0.002 * r.Float64()}

@@ -58,6 +58,7 @@ func TestConnectWithPortDown(t *testing.T) {
 	plain := func(_ int, nic verbs.Context) verbs.Context { return nic }
 	strict := func(_ int, nic verbs.Context) verbs.Context { return cabled{nic} }
 	wrap := &reliable.Config{Paths: 4, ChunkBytes: 4096, GiveUp: int64(100 * time.Millisecond)}
+	ud := &reliable.Config{Carrier: verbs.UD, Paths: 4, GiveUp: int64(100 * time.Millisecond)}
 	for name, c := range map[string]struct {
 		over  func(int, verbs.Context) verbs.Context
 		wraps []*reliable.Config
@@ -65,6 +66,7 @@ func TestConnectWithPortDown(t *testing.T) {
 		"plain":                {plain, make([]*reliable.Config, 2)},
 		"connect needs a port": {strict, make([]*reliable.Config, 2)},
 		"over reliable":        {plain, []*reliable.Config{wrap, wrap}},
+		"over datagrams":       {plain, []*reliable.Config{ud, ud}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {

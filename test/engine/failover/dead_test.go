@@ -82,8 +82,8 @@ func TestRegisterWhileDeviceIsDead(t *testing.T) {
 // Connect, at either end or both. Messages use the other rail. When the device works again, its lanes enter service.
 func TestConnectWhileDeviceIsDead(t *testing.T) {
 	plain := func(_ int, nic verbs.Context) verbs.Context { return nic }
-	wrap := &reliable.Config{Paths: 2}
-	for name, wraps := range map[string][]*reliable.Config{"plain": {nil, nil}, "wrapped": {wrap, wrap}} {
+	wrap, ud := &reliable.Config{Paths: 2}, &reliable.Config{Carrier: verbs.UD, Paths: 2}
+	for name, wraps := range map[string][]*reliable.Config{"plain": {nil, nil}, "wrapped": {wrap, wrap}, "datagrams": {ud, ud}} {
 		for _, shared := range []int{0, 256} {
 			for rail := range 2 {
 				for _, hosts := range sides {

@@ -123,7 +123,8 @@ func remoteTransfer(t *testing.T, d *duo, alloc allocator) {
 // or both.
 func wrappedTransfer(t *testing.T, alloc allocator) {
 	wrap := &reliable.Config{Paths: 4, ChunkBytes: 4096, GiveUp: int64(100 * time.Millisecond)}
-	for name, wraps := range map[string][]*reliable.Config{"both": {wrap, wrap}, "one": {nil, wrap}} {
+	ud := &reliable.Config{Carrier: verbs.UD, Paths: 4, GiveUp: int64(100 * time.Millisecond)}
+	for name, wraps := range map[string][]*reliable.Config{"both": {wrap, wrap}, "one": {nil, wrap}, "datagrams": {ud, ud}} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newDuoOver(t, wraps, ibverbx.Config{Lanes: 4, FragmentSize: 16384}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
 			for i, l := range d.links { // of all packets between the hosts

@@ -7,15 +7,17 @@ import (
 	"ibverbx"
 	"ibverbx/internal/rig"
 	"ibverbx/reliable"
+	"ibverbx/verbs"
 )
 
 // TestLanesShareAgain: lanes that share the paths of wrapped rails all recover after outages at one end, even
 // though that end creates and loses more QPs than the other.
 func TestLanesShareAgain(t *testing.T) {
-	for _, flows := range []int{4, 64} {
+	for i, flows := range []int{4, 64, 4} {
+		carrier := []verbs.QPType{verbs.UC, verbs.UC, verbs.UD}[i]
 		for host := range 2 {
-			t.Run(fmt.Sprintf("flows=%d/host=%d", flows, host), func(t *testing.T) {
-				wrap := &reliable.Config{Paths: 2, Flows: flows}
+			t.Run(fmt.Sprintf("%v/flows=%d/host=%d", carrier, flows, host), func(t *testing.T) {
+				wrap := &reliable.Config{Carrier: carrier, Paths: 2, Flows: flows}
 				d, _ := newDuoOver(t, []*reliable.Config{wrap, wrap}, ibverbx.Config{Lanes: 8, FragmentSize: 1000}, ibverbx.CQConfig{})
 				const rounds, messages, size = 3, 16, 20_000
 				local, remote := d.hosts[0].Region(rounds*messages*size), d.hosts[1].Region(rounds*messages*size)

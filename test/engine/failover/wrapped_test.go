@@ -25,8 +25,8 @@ func (d *duo) read(first, count int, n uint32, local, remote *ibverbx.Region) {
 // TestWrappedNICFailsUnderReads: on wrapped rails a NIC failure during READs, at any time and at either end,
 // costs only its lanes.
 func TestWrappedNICFailsUnderReads(t *testing.T) {
-	wrap := &reliable.Config{Paths: 2}
-	for name, wraps := range map[string][]*reliable.Config{"wrapped": {wrap, wrap}, "mixed": {nil, wrap}} {
+	wrap, ud := &reliable.Config{Paths: 2}, &reliable.Config{Carrier: verbs.UD, Paths: 2}
+	for name, wraps := range map[string][]*reliable.Config{"wrapped": {wrap, wrap}, "mixed": {nil, wrap}, "datagrams": {ud, ud}, "both carriers": {wrap, ud}} {
 		for host := range 2 {
 			t.Run(fmt.Sprintf("%s/host=%d", name, host), func(t *testing.T) {
 				for _, steps := range []int{0, 1, 2, 4, 7, 11} {
@@ -99,6 +99,7 @@ func TestWrappedLaneReturns(t *testing.T) {
 		"64 paths":   {Paths: 64},
 		"256 paths":  {Paths: 256},
 		"no credits": {Paths: 256, NoCredits: true},
+		"UD":         {Carrier: verbs.UD},
 	} {
 		for host := range 2 {
 			t.Run(fmt.Sprintf("%s/host=%d", name, host), func(t *testing.T) {

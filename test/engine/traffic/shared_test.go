@@ -49,12 +49,15 @@ func TestSharedReceives(t *testing.T) {
 // lanes that do not, on links that lose packets.
 func TestSharedReceivesOnWrappedRails(t *testing.T) {
 	for i, scheme := range rig.Schemes {
-		for _, flows := range []int{1, 8} {
-			t.Run(fmt.Sprintf("%s/flows=%d", scheme, flows), func(t *testing.T) {
+		for _, tt := range []struct {
+			carrier verbs.QPType
+			flows   int
+		}{{verbs.UC, 1}, {verbs.UC, 8}, {verbs.UD, 1}, {verbs.UD, 8}} {
+			t.Run(fmt.Sprintf("%s/%v/flows=%d", scheme, tt.carrier, tt.flows), func(t *testing.T) {
 				link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Impairment: softnic.Impairment{Loss: 0.01}})
 				rig.Must(t, err)
 				exchangeShared(t, scheme, []softnic.Link{link}, func(inner verbs.Context) verbs.Context {
-					ctx, err := reliable.Wrap(inner, reliable.Config{Paths: 2, Flows: flows, ChunkBytes: 4096, RecvDepth: 1024})
+					ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.carrier, Paths: 2, Flows: tt.flows, ChunkBytes: 4096, RecvDepth: 1024})
 					rig.Must(t, err)
 					t.Cleanup(func() { rig.Must(t, ctx.Close()) })
 					return ctx

@@ -12,12 +12,18 @@ import (
 
 // TestManyWrappedLanes: on one rail wrapped by package reliable with its default Config, 128 lanes of one VirtualQP carry a message.
 func TestManyWrappedLanes(t *testing.T) {
+	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
+		t.Run(carrier.String(), func(t *testing.T) { manyWrappedLanes(t, carrier) })
+	}
+}
+
+func manyWrappedLanes(t *testing.T, carrier verbs.QPType) {
 	const lanes, size = 128, 1 << 20
 	links := rig.MemoryLinks(1)
 	var hosts [2]*rig.Host
 	for i := range hosts {
 		hosts[i] = rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
-			ctx, err := reliable.Wrap(inner, reliable.Config{})
+			ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: carrier})
 			rig.Must(t, err)
 			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
 			return ctx
