@@ -55,7 +55,7 @@ type recent struct {
 	rounds               int   // counts the present rounds
 }
 
-const recentRounds = 8
+const recentRounds = 4
 
 // add takes the standing queue of a round, as time, and how much longer its mean sample was than the least one.
 func (h *recent) add(queue, spread int64) {
@@ -179,7 +179,7 @@ func (a *cruise) endRound() {
 // accelerate ends a round of the start.
 func (a *cruise) accelerate() {
 	was, mean := a.before.peak, a.round.mean()
-	if queue := int64(was) - int64(was)*a.base/mean; queue < max(3*int64(a.allowance)/2, int64(was)/8) {
+	if queue := int64(was) - int64(was)*a.base/mean; queue < 3*int64(a.allowance)/2 || 32*a.round.least <= 33*a.base {
 		if a.limited() {
 			a.set(2 * a.window)
 		}
@@ -198,14 +198,12 @@ func (a *cruise) follow() {
 	r, was := &a.round, a.before.peak
 	excess := r.least - a.base
 	if usual := a.base + a.recent.longest(); r.least > 2*usual && !a.noisy {
-		a.drain.moved = usual
+		a.drain.usual = usual
 	}
 	room := a.room()
 	a.noisy = room > a.allowance
 	queue := was - scale(was, a.base, r.least)
-	if excess > 2*a.recent.longest() && 2*queue > 3*a.allowance && r.losses == 0 && !a.noisy {
-		a.drain.spike = true
-	}
+	a.drain.spike = excess > 2*a.recent.longest() && 2*queue > 3*a.allowance && r.losses == 0 && !a.noisy
 	a.recent.add(max(a.before.least-a.base, 0), r.mean()-r.least) // a jump may take two rounds
 	if a.limited() {
 		if why := a.calls(); why != drainNot {
@@ -220,7 +218,11 @@ func (a *cruise) follow() {
 		return
 	}
 	a.free = 0
-	if w := was - queue + room; w < a.window || a.limited() {
+	w := was - queue + room
+	if a.noisy { // a round's signal is not exact
+		w = (w + a.window) / 2
+	}
+	if w < a.window || a.limited() {
 		a.set(w)
 	}
 }

@@ -19,7 +19,8 @@ type drain struct {
 	endedAt int64 // when the last drain ended
 	spike   bool  // reports that a sudden queue calls for a drain
 	again   bool  // reports that the last drain has not found base
-	moved   int64 // the round trip time before it grew at once, as by another route, or 0
+	usual   int64 // the round trip time before it grew at once, as by another route, or 0
+	samples int   // counts the samples of a deep drain
 }
 
 // drainKind is a kind of drain.
@@ -51,7 +52,7 @@ func (a *cruise) calls() drainKind {
 	}
 	rested := now-d.endedAt >= drainRest*a.base
 	switch {
-	case d.moved != 0:
+	case d.usual != 0:
 		return drainDeep
 	case now-d.seenAt >= period, rested && (d.spike || d.again):
 		return drainShallow
@@ -67,7 +68,7 @@ func (a *cruise) empty(kind drainKind) {
 	if a.before.peak == 0 {
 		d.was = min(a.round.peak, a.window)
 	}
-	d.least, d.last = 0, d.stood
+	d.least, d.last, d.samples = 0, d.stood, 0
 	d.hold = max(scale(d.was, a.base, d.stood)/2, int(c.cfg.ChunkBytes))
 	d.deep = kind == drainDeep
 	if d.deep {
@@ -110,30 +111,37 @@ func (a *cruise) onDrained(sentAt, sample int64) {
 		d.wait(a)
 		return
 	}
-	falls := 100*sample < 97*d.last
+	d.samples++
+	falls, rises := 100*sample < 97*d.last, 100*sample > 103*d.last
 	d.last = sample
-	if falls && !near { // others drain too
+	if !near && (falls || d.samples == 1 && (d.usual == 0 || d.stood < 4*d.usual)) { // others drain too
 		d.until = a.c.now + 2*max(a.c.rtt.mean, sample) + 2*sample
 		return
 	}
-	a.found()
+	a.found(!falls && !rises && 100*d.least >= 97*d.stood)
 }
 
-// found ends a deep drain.
-func (a *cruise) found() {
-	d, old := &a.drain, a.base
-	next, again := cruiseSteady, 4*d.last > 5*old
-	if d.least > 0 {
-		if a.base = min(d.least, old+old/2); d.moved != 0 && 100*d.least > 97*d.stood {
-			// The own bytes do not matter. Half of the rate from before is a good start.
-			a.base, d.stood, again = d.least, 2*d.moved, false
+// found ends a deep drain. moved reports that round trips stay as long although the connection has left the link:
+// not a queue, but another route, makes them so long.
+func (a *cruise) found(moved bool) {
+	d := &a.drain
+	switch {
+	case d.least == 0:
+		a.refill(cruiseSteady)
+	case 4*d.last <= 5*a.base:
+		a.base = min(d.least, a.base+a.base/20)
+		a.refill(cruiseSteady)
+	case moved:
+		a.base = d.least
+		if d.usual != 0 { // half of the rate from before is a good start
+			d.stood = 2 * d.usual
 		}
+		a.refill(cruiseStart)
+	default:
+		a.base += a.base / 20
+		a.refill(cruiseSteady)
+		d.again = true
 	}
-	if 4*a.base > 5*old {
-		next = cruiseStart
-	}
-	a.refill(next)
-	d.again = again
 }
 
 // refill ends a drain and begins another phase.
@@ -141,13 +149,13 @@ func (a *cruise) refill(p cruisePhase) {
 	d := &a.drain
 	a.set(scale(d.was, a.base, d.stood) + a.allowance)
 	d.seenAt, d.endedAt, d.until = a.c.now, a.c.now, never
-	d.spike, d.again, d.moved = false, false, 0
+	d.spike, d.again, d.usual = false, false, 0
 	a.begin(p)
 }
 
 // expire ends a drain that has taken too long.
 func (a *cruise) expire() {
 	if a.c.now >= a.drain.until {
-		a.found()
+		a.found(false)
 	}
 }

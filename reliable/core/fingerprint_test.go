@@ -143,7 +143,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 func (a *cruise) fingerprint(b []byte, now int64) []byte {
 	d, h := &a.drain, &a.recent
 	b = putInts(b, a.window, int(a.phase), a.settled, a.free, d.hold, d.was)
-	b = putInts(b, a.base, d.least, d.last, d.stood, d.moved, h.most, h.spread, h.mostBefore, h.constant, int64(h.rounds))
+	b = putInts(b, a.base, d.least, d.last, d.stood, d.usual, int64(d.samples), h.most, h.spread, h.mostBefore, h.constant, int64(h.rounds))
 	b = putBools(b, a.noisy, d.deep, d.spike, d.again)
 	for _, r := range []*trip{&a.round, &a.before} {
 		b = putInts(b, r.least, r.sum, r.samples, int64(r.peak), int64(r.losses))
@@ -257,7 +257,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{control{}, 7}, // posting belongs to the event
 		{traffic{}, 9},
 		{cruise{}, 12},
-		{drain{}, 13},
+		{drain{}, 14},
 		{trip{}, 7},
 		{recent{}, 5},
 		{rack{}, 4},

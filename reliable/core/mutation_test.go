@@ -153,6 +153,38 @@ var mutations = []mutant.Change{
 		Name: "bytes without credit do not count", Tests: "Port", File: "port.go",
 		Old: "+debtPerByte*float64(beyond)", New: "",
 	},
+	{
+		Name: "a window ignores the queue", Tests: "Cruise", File: "cruise.go",
+		Old: "w := was - queue + room", New: "w := was + room",
+	},
+	{
+		Name: "a window grows that is not needed", Tests: "Cruise", File: "cruise.go",
+		Old: "		if a.limited() {\n			a.set(2 * a.window)\n		}\n", New: "		a.set(2 * a.window)\n",
+	},
+	{
+		Name: "a timeout before any answer shrinks the window", Tests: "Cruise", File: "cruise.go",
+		Old: "if a.base != 0 && a.c.cfg.Adapt {", New: "if a.window /= 2; a.c.cfg.Adapt {",
+	},
+	{
+		Name: "a drain has no timer", Tests: "Cruise", File: "timer.go",
+		Old: ", c.cruise.drain.until)", New: ")",
+	},
+	{
+		Name: "a drain without samples forgets the base", Tests: "Cruise", File: "drain.go",
+		Old: "case d.least == 0:", New: "case d.least == 1:",
+	},
+	{
+		Name: "another route counts as a queue", Tests: "Cruise", File: "drain.go",
+		Old: "	case moved:", New: "	case moved && false:",
+	},
+	{
+		Name: "no connection makes others drain", Tests: "Cruise", File: "drain.go",
+		Old: "rested && (d.spike || d.again)", New: "rested && d.again && false",
+	},
+	{
+		Name: "a drain holds nothing", Tests: "Cruise", File: "cruise.go",
+		Old: "		w = min(w, a.drain.hold)\n", New: "",
+	},
 }
 
 // TestMutations breaks the protocol in one place at a time and wants the tests to notice.
