@@ -80,7 +80,6 @@ var variables = []variable{
 		}
 		return strings.Join(texts, ",")
 	}},
-	{"DEVICES", "older name of IBVERBX_COUNT, which overrides it", "IBVERBX_COUNT for the number of devices, 1 to 16", setDevices, func(*Options) string { return "" }},
 	{"COUNT", "number of devices, 1 to 16", "1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
 	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", "256, 512, 1024, 2048 or 4096", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
 	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", "softnic or any", setPeers, func(o *Options) string {

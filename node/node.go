@@ -136,16 +136,6 @@ func (n *Node) open(ctx context.Context) error {
 	return nil
 }
 
-// transportOf returns Snapshot.Transport for rails of one kind.
-func transportOf(rails []ibverbx.RailConfig) string {
-	for i := range rails {
-		if c, ok := rails[i].Context.(interface{ Carrier() string }); ok { // of package reliable
-			return c.Carrier()
-		}
-	}
-	return "rc"
-}
-
 // sharable reports whether all rails are software NICs that can share memory with other processes.
 func sharable(rails []ibverbx.RailConfig) bool {
 	return !slices.ContainsFunc(rails, func(r ibverbx.RailConfig) bool {

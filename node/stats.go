@@ -298,7 +298,7 @@ func (n *Node) Snapshot() Snapshot {
 	if !n.made() {
 		return Snapshot{}
 	}
-	s := Snapshot{Transport: transportOf(n.NICs()), Stats: n.Stats(), Peers: []PeerSnapshot{}}
+	s := Snapshot{Transport: string(ibpeer.TransportOf(n.NICs())), Stats: n.Stats(), Peers: []PeerSnapshot{}}
 	for _, p := range n.Peers() {
 		id := p.Identity()
 		one := PeerSnapshot{Name: id.Name, Addr: id.Addr.String(), Realm: p.Realm(), PeerStats: p.Stats()}

@@ -98,6 +98,16 @@ func (t Transport) Carrier() verbs.QPType {
 	}
 }
 
+// TransportOf returns the transport of open rails.
+func TransportOf(rails []ibverbx.RailConfig) Transport {
+	for i := range rails {
+		if r, ok := rails[i].Context.(reliable.TransportReporter); ok {
+			return Transport(r.Carrier())
+		}
+	}
+	return TransportRC
+}
+
 // FabricError is an invalid field of a Fabric, or two that contradict each other. It wraps verbs.ErrInvalid.
 type FabricError struct {
 	// Field is the name of the field, for example "Link" or "Path.PKeyIndex". With is the other field, or empty.

@@ -64,6 +64,9 @@ func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	if err := reachable(dialer, listener); err != nil {
 		return a, err
 	}
+	if d, l := dialer.Transport, listener.Transport; d != l && d != "" && l != "" {
+		return a, &MismatchError{What: "transport", Dialer: fmt.Sprintf("uses %q", d), Listener: fmt.Sprintf("uses %q", l)}
+	}
 	if err := agreeLink(&dialer.Link, &listener.Link); err != nil {
 		return a, err
 	}

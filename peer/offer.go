@@ -50,6 +50,8 @@ type Offer struct {
 	MTU Range `json:"mtu"`
 	// Failover reports whether the side can rebuild lanes.
 	Failover bool `json:"failover"`
+	// Transport is the transport of the rails. Earlier versions omit it.
+	Transport Transport `json:"transport,omitempty"`
 	// Link negotiates shared memory.
 	Link OfferLink `json:"link,omitzero"`
 	// Seal is "on" if the side wants sealed packets, "off" if it has disabled sealing, and "unable" if one of its NICs cannot seal or the
@@ -79,6 +81,8 @@ const (
 	maxFragment = 1 << 30
 	maxMTU      = 4096
 	maxDevice   = 64
+	// maxTransport is the maximum length of a transport's name.
+	maxTransport = 16
 )
 
 // network returns the type of a device's network.
@@ -94,7 +98,7 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 
 // newOffer builds the local offer from the Config and the NICs' capabilities. secret is set if the two sides share a secret.
 func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, error) {
-	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, Seal: sealOn}
+	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, Transport: TransportOf(rails), Seal: sealOn}
 	if !secret {
 		o.Seal = sealUnable
 	}
@@ -171,6 +175,9 @@ func (o *Offer) Validate() error {
 	}
 	if err := o.Link.validate(); err != nil {
 		return err
+	}
+	if len(o.Transport) > maxTransport {
+		return verbs.Invalidf("transport %.64q: want at most %d bytes", o.Transport, maxTransport)
 	}
 	if o.Seal != sealOn && o.Seal != sealOff && o.Seal != sealUnable {
 		return verbs.Invalidf("seal is %.64q: want %q, %q or %q", o.Seal, sealOn, sealOff, sealUnable)

@@ -151,11 +151,11 @@ func (f *fabricFlags) during(cmd *cobra.Command, s streams, run func() error) (e
 		defer func() {
 			err = errors.Join(err, f.Capture.Close())
 			f.Capture.Counts(func(name string, written, dropped uint64) {
-				fmt.Fprintf(s.err, "ibverbx: %d packets in %s", written, name)
+				lost := ""
 				if dropped > 0 {
-					fmt.Fprintf(s.err, ", %d were dropped", dropped)
+					lost = fmt.Sprintf(", %d were dropped", dropped)
 				}
-				fmt.Fprintln(s.err)
+				fmt.Fprintf(s.err, "ibverbx: %d packets in %s%s\n", written, name, lost)
 			})
 		}()
 	}

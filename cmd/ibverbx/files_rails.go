@@ -6,6 +6,7 @@ import (
 
 	"ibverbx/node"
 	"ibverbx/softnic"
+	"ibverbx/verbs"
 )
 
 // railLine is a local NIC as --json prints it, with sums over all sessions.
@@ -26,8 +27,11 @@ type railLine struct {
 type carried struct {
 	Transport string `json:"transport,omitempty"`
 	// Link is the link to the peer; empty with hardware NICs, and without exactly one peer.
-	Link  string     `json:"link,omitempty"`
-	Rails []railLine `json:"rails,omitempty"`
+	Link string `json:"link,omitempty"`
+	// Lanes and Sealed are those of the session with the only peer.
+	Lanes  int        `json:"lanes,omitempty"`
+	Sealed bool       `json:"sealed,omitempty"`
+	Rails  []railLine `json:"rails,omitempty"`
 }
 
 // carriedBy returns the state of a Node.
@@ -35,7 +39,8 @@ func carriedBy(n *node.Node) carried {
 	s := n.Snapshot()
 	c := carried{Transport: s.Transport}
 	if len(s.Peers) == 1 {
-		c.Link = string(s.Peers[0].Link)
+		p := &s.Peers[0]
+		c.Link, c.Lanes, c.Sealed = string(p.Link), p.Agreed.Lanes, p.Agreed.Sealed
 	}
 	for i, cfg := range n.NICs() {
 		device := cfg.Context.Device()
@@ -43,6 +48,9 @@ func carriedBy(n *node.Node) carried {
 		if i < len(s.Stats.QP.Rails) {
 			r := &s.Stats.QP.Rails[i]
 			l.Bytes, l.Lost, l.Recovered, l.FailoverSeconds = r.Bytes, r.Lost, r.Recovered, r.FailoverTime.Seconds()
+		}
+		if wrapped, ok := device.(interface{ Unwrap() verbs.Device }); ok {
+			device = wrapped.Unwrap()
 		}
 		if nic, ok := device.(*softnic.NIC); ok {
 			packets := nic.Stats()

@@ -37,7 +37,7 @@ func newRun(s streams) *cobra.Command {
 	f := &runFlags{options: []runOption{
 		{flag: "addr", variable: "ADDR", usage: "`IPs` of the devices, comma-separated (default: one loopback address per process)"},
 		{flag: "count", variable: "COUNT", usage: "`number` of devices, 1 to 16 (default 1)"},
-		{flag: "devices", variable: "DEVICES", usage: "older name of --count", use: "--count for the number of devices, 1 to 16"},
+		{flag: "devices", variable: "COUNT", usage: "older name of --count", use: "--count for the number of devices, 1 to 16"},
 		{flag: "mtu", variable: "MTU", usage: "payload `bytes` per packet: 256, 512, 1024, 2048 or 4096 (default: what fits)"},
 		{flag: "peers", variable: "PEERS", usage: "`kind` of peers: softnic, or any to include hardware and Soft-RoCE (default softnic)"},
 		{flag: "gids", variable: "GIDS", usage: "`kind` of GIDs: ip, or port to share an address between processes (default ip)"},
@@ -102,6 +102,11 @@ func (f *runFlags) read(cmd *cobra.Command, s streams, o *dropin.Options) error 
 		}
 		if err := o.Set(option.variable, option.value); err != nil {
 			return f.refused(cmd, err)
+		}
+	}
+	if value, _ := s.lookup("IBVERBX_IMPAIR"); value != "" && len(f.impair) == 0 {
+		if err := f.setImpair(value); err != nil {
+			return wrong(cmd, "IBVERBX_IMPAIR=%s: %w", value, err)
 		}
 	}
 	if len(f.impair) > 0 {

@@ -28,7 +28,8 @@ func library(t *testing.T) string {
 func TestRunEnv(t *testing.T) {
 	dir := library(t)
 	t.Setenv("LD_PRELOAD", "")
-	t.Setenv("IBVERBX_DEVICES", "2")
+	t.Setenv("IBVERBX_COUNT", "2")
+	t.Setenv("IBVERBX_DEVICES", "mlx5_0") // for other commands
 	preload := "LD_PRELOAD=" + dir + "/libibverbx-preload.so:" + dir + "/libibverbs.so.1:" + dir + "/libibverbs.so\n" +
 		"NCCL_GIN_TYPE=0\nNCCL_NET_MERGE_LEVEL=LOC\n"
 	for flags, want := range map[string]string{
@@ -47,6 +48,10 @@ func TestRunEnv(t *testing.T) {
 		if out := succeed(t, append([]string{"run", "--env"}, strings.Fields(flags)...)...); out != preload+want {
 			t.Errorf("run --env %s prints\n%s\nwant\n%s", flags, out, preload+want)
 		}
+	}
+	t.Setenv("IBVERBX_IMPAIR", "duplicate=1%")
+	if out := succeed(t, "run", "--env"); out != preload+"IBVERBX_COUNT=2\nIBVERBX_DUPLICATE=0.01\n" {
+		t.Errorf("run --env with IBVERBX_IMPAIR prints\n%s", out)
 	}
 	t.Setenv("IBVERBX_LINK", "shm")
 	refused(t, "run --env --loss 1%", "IBVERBX_LINK=shm: use udp or auto to capture or impair packets")

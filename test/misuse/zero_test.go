@@ -44,7 +44,7 @@ func functions() map[string]any {
 		"files.New": files.New, "metrics.NewCollector": metrics.NewCollector, "metrics.NewServer": metrics.NewServer, "node.New": node.New,
 		"nccl.Check": nccl.Check, "nccl.Find": nccl.Find, "nccl.Variables": nccl.Variables,
 		"peer.Accept": peer.Accept, "peer.Connect": peer.Connect, "peer.Dial": peer.Dial, "peer.Listen": peer.Listen,
-		"peer.ImpairmentOf": peer.ImpairmentOf, "peer.NewCapture": peer.NewCapture, "peer.OpenDevices": peer.OpenDevices, "peer.OpenSoftNICs": peer.OpenSoftNICs,
+		"peer.ImpairmentOf": peer.ImpairmentOf, "peer.NewCapture": peer.NewCapture, "peer.OpenDevices": peer.OpenDevices, "peer.OpenSoftNICs": peer.OpenSoftNICs, "peer.TransportOf": peer.TransportOf,
 		"rdmacore.ChooseGID": rdmacore.ChooseGID, "rdmacore.Load": rdmacore.Load, "rdmacore.Select": rdmacore.Select[*rdmacore.Device],
 		"reliable.Wrap": reliable.Wrap, "settings.All": settings.All, "settings.ParseImpair": settings.ParseImpair, "settings.ParseSize": settings.ParseSize, "settings.Reserved": settings.Reserved,
 		"softnic.Introduce": softnic.Introduce, "softnic.New": softnic.New, "softnic.NewFaultLink": softnic.NewFaultLink, "softnic.NewMemoryLink": softnic.NewMemoryLink,
