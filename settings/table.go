@@ -76,7 +76,7 @@ var nics = []Setting{
 		Field: "Link", Values: words(peer.LinkAuto, peer.LinkShm, peer.LinkUDP), set: word(func(s *Settings) *peer.Link { return &s.Link }, peer.LinkAuto, peer.LinkShm, peer.LinkUDP),
 	},
 	{
-		Name: "transport", About: "`layer` of reliability: rc, the NIC, or software over 16 paths: uc, UC QPs per lane, or ud, UD QPs per NIC", Default: "rc",
+		Name: "transport", About: "`layer` of reliability: the NIC (rc), or software over UC or UD QPs (uc, ud)", Default: "rc",
 		Field: "Transport", Values: words(peer.TransportRC, peer.TransportUC, peer.TransportUD),
 		set: word(func(s *Settings) *peer.Transport { return &s.Transport }, peer.TransportRC, peer.TransportUC, peer.TransportUD),
 	},

@@ -59,7 +59,7 @@ func (f *authFlags) define(cmd *cobra.Command) {
 
 func (f *authFlags) defineBoth(fl *pflag.FlagSet) {
 	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (see ibverbx token; default IBVERBX_TOKEN_FILE)")
-	fl.StringVar(&f.ca, "ca", "", "`file` with the authority's certificate, instead of a token (see ibverbx cert)")
+	fl.StringVar(&f.ca, "ca", "", "`file` with the CA certificate, instead of a token")
 	fl.StringVar(&f.cert, "cert", "", "`file` with this host's certificate")
 	fl.StringVar(&f.key, "key", "", "`file` with the private key of --cert, readable only by its owner")
 	fl.BoolVar(&f.plaintext, "insecure-plaintext-on-loopback", false, "disable TLS and authentication on loopback addresses: any local process can connect")

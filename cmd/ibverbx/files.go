@@ -90,7 +90,7 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.Fla
 	grouped(fl, "Authentication", func() { f.auth.define(cmd) })
 	f.fabric.define(cmd, "NICs", func(*settings.Setting) bool { return true })
 	grouped(fl, "Output", func() {
-		fl.BoolVar(&f.json, "json", false, "print one JSON object per line, each with a type; the last one is the result")
+		fl.BoolVar(&f.json, "json", false, "print JSON objects, one per line; the last is the result")
 		fl.BoolVarP(&f.quiet, "quiet", "q", false, "print errors only")
 		fl.BoolVarP(&f.verbose, "verbose", "v", false, "log connections, and print the cause of errors")
 		if cmd.Name() != "ls" {
