@@ -89,7 +89,7 @@ func (l *library) openCM(fd int) (uint32, error) {
 	return l.cmFiles.add(&cmFile{l.manager.Open(tokens), tokens}), nil
 }
 
-// report prints what the connection manager does.
+// report prints an action of the connection manager.
 func report(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "ibverbx: process %d: %s\n", os.Getpid(), fmt.Sprintf(format, args...))
 }

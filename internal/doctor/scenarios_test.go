@@ -20,7 +20,8 @@ func TestKernel(t *testing.T) {
 		{"mlx5", mlx5(), true, "", nil},
 		{
 			"no librdmacm", mlx5().with(map[string]string{"/usr/lib/x86_64-linux-gnu/librdmacm.so.1": "gone"}), true,
-			"note library: librdmacm.so.1 is not installed\n", []string{"apt-get install librdmacm1"},
+			"note library: librdmacm.so.1 is not installed\n",
+			[]string{"apt-get install librdmacm1"},
 		},
 		{"mlx5, InfiniBand", mlx5().with(infiniBand("4: ACTIVE", "5: LinkUp")), true, "", nil},
 		{

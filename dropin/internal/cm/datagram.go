@@ -23,7 +23,7 @@ func (i *id) limits() limits {
 	return limits{privateREQ, privateREP}
 }
 
-// acceptDatagrams responds to a request with the QP of this side. There is no connection, so both sides are done.
+// acceptDatagrams responds to a request with this side's QP, which completes the exchange.
 func (i *id) acceptDatagrams() {
 	if k := i.own.Param.QKey; k != 0 {
 		i.qkey = k
@@ -47,8 +47,8 @@ type group struct {
 	delivered uint32
 }
 
-// Join reports the address of a multicast group to an id of datagrams that is bound to a device. The program attaches its QP to the group itself.
-// It calls the membership uid. MulticastJoin follows.
+// Join determines the address of a multicast group. The id must be one of SpaceUDP with a device. The program attaches its QP itself, and calls the
+// membership uid. MulticastJoin follows.
 func (f *File) Join(number uint32, uid uint64, addr netip.Addr) (membership uint32, err error) {
 	err = f.with(number, func(i *id) error {
 		if i.space != SpaceUDP || i.device == nil || !addr.IsMulticast() {
@@ -67,7 +67,7 @@ func (f *File) Join(number uint32, uid uint64, addr netip.Addr) (membership uint
 	return membership, err
 }
 
-// Leave ends a membership. It returns the number of its delivered events.
+// Leave removes a membership and returns the number of its delivered events.
 func (f *File) Leave(membership uint32) (delivered uint32, err error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

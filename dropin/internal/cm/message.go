@@ -11,7 +11,7 @@ import (
 // Kind is the type of a Message, as in chapter 12.6 of the InfiniBand specification.
 type Kind uint8
 
-// The messages of a connection, of which datagrams use REQ, REP and REJ. The active side sends REQ, the passive side responds with REP or REJ, and the active side
+// The messages of a connection. Datagrams use only REQ, REP and REJ. The active side sends REQ, the passive side responds with REP or REJ, and the active side
 // confirms a REP with RTU or refuses it with REJ. Either side disconnects with DREQ, and the other confirms it with DREP.
 const (
 	REQ Kind = iota + 1

@@ -73,7 +73,7 @@ type port struct {
 	// remote is set in a resolved port.
 	remote netip.AddrPort
 	only6  bool
-	// shared is set if a UDP socket of the program has the port's number, and udp has another.
+	// shared is set if another UDP socket has the port's number, so udp uses a different one.
 	shared bool
 }
 
@@ -95,7 +95,7 @@ func (l Link) Bind(addr netip.AddrPort, o cm.PortOptions) (cm.Port, error) {
 	})
 }
 
-// bind makes a port of a new socket. If its number is taken and may be shared, the socket has another one.
+// bind opens a socket for a port. If the number is in use and may be shared, the socket gets another one.
 func (l Link) bind(addr netip.AddrPort, o cm.PortOptions, open func(netip.AddrPort) (*net.UDPConn, error)) (*port, error) {
 	udp, err := open(addr)
 	shared := o.Shared && errors.Is(err, syscall.EADDRINUSE)
