@@ -246,7 +246,7 @@ func connector(t *testing.T, name string) (dropin.Library, string) {
 // TestConnect: errors, limits, waiting, migration, forks and descriptors of connections (testdata/connect.c).
 func TestConnect(t *testing.T) {
 	l, program := connector(t, "connect")
-	for _, mode := range []string{"errors", "backlog", "migrate", "nonblocking", "closing", "forking", "replaced", "blocking", "many", "gone", "unacked", "beside"} {
+	for _, mode := range []string{"errors", "backlog", "migrate", "nonblocking", "closing", "forking", "replaced", "blocking", "many", "gone", "unacked", "beside", "writing"} {
 		t.Run(mode, func(t *testing.T) {
 			cmd, out := command(t, l, dropin.Options{}, program, mode)
 			if err := finish(t, cmd); err != nil {

@@ -331,6 +331,106 @@ static void beside(void)
 	rdma_ack_cm_event(e);
 }
 
+enum { data_size = 1 << 20, messages = 1024, message_size = 32 };
+
+// peer is a side with a QP, whose completions wake a non-blocking channel.
+struct peer {
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *done;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	char *memory; // data, then messages
+};
+
+static void equip(struct peer *p, struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = {.cap = {messages, messages, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	p->id = id;
+	CHECK((p->pd = ibv_alloc_pd(id->verbs)) && (p->done = ibv_create_comp_channel(id->verbs)) && !fcntl(p->done->fd, F_SETFL, O_NONBLOCK), "objects");
+	CHECK((p->cq = ibv_create_cq(id->verbs, 2 * messages, NULL, p->done, 0)) && !ibv_req_notify_cq(p->cq, 0), "CQ");
+	attr.send_cq = attr.recv_cq = p->cq;
+	CHECK(!rdma_create_qp(id, p->pd, &attr), "QP");
+	p->memory = calloc(1, data_size + messages * message_size);
+	p->mr = ibv_reg_mr(p->pd, p->memory, data_size + messages * message_size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	CHECK(p->mr, "memory");
+	for (int i = 0; i < messages; i++) {
+		struct ibv_sge sge = {(uintptr_t)p->memory + data_size + (size_t)i * message_size, message_size, p->mr->lkey};
+		struct ibv_recv_wr wr = {.wr_id = sge.addr, .sg_list = &sge, .num_sge = 1}, *bad;
+		CHECK(!ibv_post_recv(id->qp, &wr, &bad), "post a receive");
+	}
+}
+
+// completed waits for a completion.
+static struct ibv_wc completed(struct peer *p, enum ibv_wc_opcode want)
+{
+	struct ibv_wc wc;
+	struct ibv_cq *cq;
+	void *context;
+	for (;;) {
+		int n = ibv_poll_cq(p->cq, 1, &wc);
+		CHECK(n >= 0, "poll");
+		if (n) {
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == want, "completion with status %d, opcode %d, want %d", wc.status, wc.opcode, want);
+			return wc;
+		}
+		struct pollfd ready = {.fd = p->done->fd, .events = POLLIN};
+		CHECK(poll(&ready, 1, 30000) == 1 && !ibv_get_cq_event(p->done, &cq, &context), "no completion");
+		ibv_ack_cq_events(cq, 1);
+		CHECK(!ibv_req_notify_cq(cq, 0), "arm");
+	}
+}
+
+// offer sends the peer the address and the key of the memory for its data, which it takes.
+static void offer(struct peer *p, struct peer *to, uint64_t *addr, uint64_t *key)
+{
+	uint64_t message[4] = {(uintptr_t)p->memory, p->mr->rkey};
+	memcpy(p->memory, message, sizeof(message));
+	struct ibv_sge sge = {(uintptr_t)p->memory, sizeof(message), p->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+	CHECK(!ibv_post_send(p->id->qp, &wr, &bad), "send");
+	struct ibv_wc wc = completed(to, IBV_WC_RECV);
+	memcpy(message, (void *)(uintptr_t)wc.wr_id, sizeof(message));
+	*addr = message[0];
+	*key = message[1];
+	completed(p, IBV_WC_SEND);
+}
+
+// writing: two event-driven sides tell each other where to write, then write with the length as the immediate, as valkey and its clients do.
+static void writing(void)
+{
+	start(0);
+	CHECK(!fcntl(here->fd, F_SETFL, O_NONBLOCK) && !fcntl(there->fd, F_SETFL, O_NONBLOCK), "fcntl");
+	struct peer client, server;
+	equip(&client, routed());
+	equip(&server, requested(client.id));
+	accept_it(server.id);
+	want(here, RDMA_CM_EVENT_ESTABLISHED, 0);
+	want(there, RDMA_CM_EVENT_ESTABLISHED, 0);
+	uint64_t addr[2], key[2];
+	offer(&server, &client, &addr[0], &key[0]);
+	offer(&client, &server, &addr[1], &key[1]);
+	for (uint32_t i = 1, n = 1; i < 400; i++, n = n * 7 % 30011 + 1) {
+		struct peer *from = i % 2 ? &client : &server, *to = i % 2 ? &server : &client;
+		memset(from->memory, (int)i, n);
+		struct ibv_sge sge = {(uintptr_t)from->memory, n, from->mr->lkey};
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htonl(n), .wr.rdma = {addr[!(i % 2)], (uint32_t)key[!(i % 2)]}}, *bad;
+		CHECK(!ibv_post_send(from->id->qp, &wr, &bad), "write");
+		struct ibv_wc wc = completed(to, IBV_WC_RECV_RDMA_WITH_IMM);
+		CHECK(ntohl(wc.imm_data) == n && to->memory[0] == (char)i && !memcmp(to->memory, from->memory, n), "message %u", i);
+	}
+	CHECK(!rdma_disconnect(client.id), "disconnect");
+	want(there, RDMA_CM_EVENT_DISCONNECTED, 0);
+	want(here, RDMA_CM_EVENT_DISCONNECTED, 0);
+	for (struct peer *p = &client;; p = &server) {
+		rdma_destroy_qp(p->id);
+		CHECK(!ibv_dereg_mr(p->mr) && !ibv_destroy_cq(p->cq) && !ibv_destroy_comp_channel(p->done) && !ibv_dealloc_pd(p->pd), "objects in use");
+		destroy(p->id);
+		if (p == &server)
+			break;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -338,7 +438,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} modes[] = {
 		{"errors", errors}, {"backlog", backlog}, {"migrate", migrate}, {"nonblocking", nonblocking}, {"closing", closing}, {"forking", forking},
-		{"replaced", replaced}, {"many", many}, {"blocking", blocking}, {"gone", gone}, {"unacked", unacked}, {"beside", beside},
+		{"replaced", replaced}, {"many", many}, {"blocking", blocking}, {"gone", gone}, {"unacked", unacked}, {"beside", beside}, {"writing", writing},
 	};
 	for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(*modes); i++)
 		if (!strcmp(argv[1], modes[i].name)) {
