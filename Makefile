@@ -108,7 +108,7 @@ test-nccl:
 # The plugin, the tool and, if rdma-core's headers are installed, the drop-in library in .cache/nccl, for a machine without Go.
 nccl-prebuilt: export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
 nccl-prebuilt:
-	mkdir -p .cache/nccl
+	rm -rf .cache/nccl && mkdir -p .cache/nccl
 	$(GO) build -ldflags="-s -w" -o .cache/nccl/ibverbx ./cmd/ibverbx
 	IBVERBX_NCCL_LIB=$(CURDIR)/.cache/nccl .cache/nccl/ibverbx nccl --env
 	IBVERBX_LIB=$(CURDIR)/.cache/nccl .cache/nccl/ibverbx run --env || echo "no drop-in library"

@@ -74,12 +74,14 @@ func ReadEnv(lookup func(string) (string, bool)) (o Options, err error) {
 		return o, err
 	}
 	for _, v := range Variables() {
-		value, _ := lookup(v.Name)
-		if value != "" && !v.set(&o, value) {
+		value, ok := lookup(v.Name)
+		if ok && value != "" && !v.set(&o, value) {
 			return o, fmt.Errorf("%w: %s is %q: want %s", verbs.ErrInvalid, v.Name, value, v.Want)
 		}
 	}
-	o.Interfaces, _ = lookup("NCCL_SOCKET_IFNAME")
+	if value, ok := lookup("NCCL_SOCKET_IFNAME"); ok {
+		o.Interfaces = value
+	}
 	return o, nil
 }
 
