@@ -261,6 +261,9 @@ func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, dialer bool
 	}
 	c := &Comm{shard: s, session: session, conn: conn, sends: dialer}
 	if err := c.prepare(); err != nil {
+		if c.remove != nil {
+			c.remove()
+		}
 		return nil, errors.Join(err, session.Close(), conn.Close(), c.free())
 	}
 	p.log.Info("connected", slog.String("peer", conn.Peer().Addr.String()), slog.String("link", string(session.Link)),

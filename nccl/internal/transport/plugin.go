@@ -61,9 +61,12 @@ type Plugin struct {
 	// stirred wakes the goroutine that polls.
 	stirred chan struct{}
 
+	// dialing guards dialers. Creating one takes tens of milliseconds.
+	dialing sync.Mutex
+	dialers map[string]*bootstrap.Dialer
+
 	mu      sync.Mutex
 	waiting map[connID]*Listener
-	dialers map[string]*bootstrap.Dialer
 	// past sums up the statistics of closed connections.
 	past ibverbx.Stats
 	// down counts the connections that have lost a rail, by rail.
@@ -186,8 +189,8 @@ func (p *Plugin) admit(conn *bootstrap.Conn) {
 
 // dialer returns the Dialer for peers with a token. Deriving its key takes tens of milliseconds, so connections to one process share it.
 func (p *Plugin) dialer(token [32]byte) (*bootstrap.Dialer, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.dialing.Lock()
+	defer p.dialing.Unlock()
 	key := string(token[:])
 	if d := p.dialers[key]; d != nil {
 		return d, nil

@@ -11,9 +11,18 @@ func TestSelected(t *testing.T) {
 		selection, name string
 		want            bool
 	}{
-		{"eth", "eth0", true}, {"eth", "ib0", false}, {"eth,ib", "ib0", true}, {"=eth0", "eth0", true}, {"=eth0", "eth01", false},
-		{"=eth0,ib0", "ib0", true}, {"^docker", "eth0", true}, {"^docker", "docker0", false}, {"^docker,lo", "lo", false}, {"^=eth0", "eth0", false},
-		{"^=eth0", "eth01", true}, {"eth0:1", "eth0", true},
+		{"eth", "eth0", true},
+		{"eth", "ib0", false},
+		{"eth,ib", "ib0", true},
+		{"=eth0", "eth0", true},
+		{"=eth0", "eth01", false},
+		{"=eth0,ib0", "ib0", true},
+		{"^docker", "eth0", true},
+		{"^docker", "docker0", false},
+		{"^docker,lo", "lo", false},
+		{"^=eth0", "eth0", false},
+		{"^=eth0", "eth01", true},
+		{"eth0:1", "eth0", true},
 	} {
 		if got := selected(tt.name, tt.selection); got != tt.want {
 			t.Errorf("selected(%q, %q) = %v, want %v", tt.name, tt.selection, got, tt.want)

@@ -80,7 +80,6 @@ type end struct {
 	buf   []byte
 	mr    *Region
 	mrNum uint32
-	sent  uint32
 }
 
 func newEnd(t *testing.T, c *Comm, size int) *end {
@@ -102,7 +101,7 @@ func newEnd(t *testing.T, c *Comm, size int) *end {
 func (e *end) post(i, off, size int) Result {
 	e.words.Requests[i].State.Store(RequestBusy)
 	addr := e.mr.addr + uint64(off)
-	res := Again
+	var res Result
 	if e.comm.Sends() {
 		res = e.comm.Send(addr, uint64(size), e.mr, i)
 	} else {
