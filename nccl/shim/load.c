@@ -12,6 +12,8 @@
 struct core core;
 
 static logger nccl_log;
+// finished is set when the process exits: NCCL may close its log at any time.
+static bool finished;
 
 void say(int level, const char *format, ...)
 {
@@ -29,7 +31,7 @@ void say(int level, const char *format, ...)
 
 static void go_log(int32_t level, const char *line)
 {
-	if (!ibx_forked)
+	if (!ibx_forked && !__atomic_load_n(&finished, __ATOMIC_ACQUIRE))
 		say(level ? LOG_WARN : LOG_INFO, "%s", line);
 }
 
@@ -37,6 +39,7 @@ static void complain(const char *what, const char *why) { say(LOG_WARN, "NET/ibv
 
 static void finish(void)
 {
+	__atomic_store_n(&finished, true, __ATOMIC_RELEASE);
 	if (!ibx_forked)
 		core.finish();
 }
