@@ -148,7 +148,7 @@ func ExampleConfig_authorize() {
 			{Name: "models", Path: filepath.Join(dir, "models")},
 			{Name: "private", Path: filepath.Join(dir, "private")},
 		},
-		Authorize: func(_ context.Context, p *node.Peer, name string, want files.Access) (files.Access, error) {
+		Authorize: func(_ context.Context, p *node.Peer, name string, _ files.Access) (files.Access, error) {
 			if name == "models" && p.Identity().Token == "trainer" {
 				return files.Read, nil
 			}

@@ -47,6 +47,9 @@ type counts struct {
 	total, moved, kept, checked, toCheck atomic.Int64
 	// chunks counts verified chunks, bad the ones requested again.
 	chunks, bad atomic.Int64
+	// listed counts the files and symbolic links in the listing of a directory so far. listing is set until it is complete.
+	listed  atomic.Int64
+	listing atomic.Bool
 	// sent, unchanged and failed count files and symbolic links.
 	sent, unchanged, deleted, failed atomic.Int64
 	// skipped names the special files of a tree.

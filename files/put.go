@@ -36,11 +36,15 @@ func (o *offered) count(after, cursor string, page *fileTreed) {
 		return
 	}
 	o.counted = cursor
+	o.counts.listing.Store(page.more)
 	at := positionAt(after)
 	for i := range page.steps {
 		s := &page.steps[i]
 		if at.next(s); chunk.Special(s.Mode) {
 			o.counts.skipped.add(at.path())
+		}
+		if !s.Mode.IsDir() {
+			o.counts.listed.Add(1)
 		}
 		o.counts.total.Add(s.Size)
 	}

@@ -3,11 +3,13 @@ package files
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"ibverbx/internal/chunk"
 )
@@ -177,5 +179,34 @@ func TestStatIsNoOperation(t *testing.T) {
 	wantErr(t, "GetFile", d.peer.GetFile("d/last", d.to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	if all := ops.take(t, 1); len(all) != 1 || all[0].Name != "d/last" {
 		t.Errorf("reported are %+v, want only the request for d/last", all)
+	}
+}
+
+// TestProgressOfTree: the progress of a directory has the numbers of listed files, and the rate of unchanged files is zero.
+func TestProgressOfTree(t *testing.T) {
+	both(t, func(t *testing.T, from, _ string, copyTo func(TransferConfig) (Status, error)) {
+		for i := range 20 {
+			writeFile(t, filepath.Join(from, fmt.Sprintf("d/%d", i)), make([]byte, 1000))
+		}
+		for range 2 {
+			s, err := copyTo(TransferConfig{})
+			wantOK(t, "copy", err)
+			if s.Listed != 20 || s.Listing || s.Sent+s.Unchanged != 20 {
+				t.Errorf("Status() = %+v, want 20 listed files", s)
+			}
+		}
+	})
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/f", 100, 1)
+	for range 2 {
+		x := d.peer.GetFile("d/t", d.to, TransferConfig{})
+		var last Status
+		for s := range x.Progress(soon(t), time.Millisecond) {
+			last = s
+		}
+		wantOK(t, "GetFile", x.Err())
+		if last.BytesReused == last.Bytes && last.Rate != 0 {
+			t.Errorf("the rate is %v after %+v, want 0: all was there", last.Rate, last)
+		}
 	}
 }

@@ -280,6 +280,10 @@ type Status struct {
 	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch. For PutFile they are known only at the
 	// end.
 	Chunks, ChunksRetried int64
+	// Listed counts the files and symbolic links in the listing of a directory so far. Listing is set until the listing is complete; Total
+	// then grows.
+	Listed  int64
+	Listing bool
 	// Skipped counts the special files of a directory, such as FIFOs, sockets and devices, which are never transferred. SkippedNames holds
 	// the first ones, at most 8, relative to the directory.
 	Skipped      int64
@@ -297,6 +301,7 @@ func (t *Transfer) Status() Status {
 		return Status{Status: transfer.Status{Phase: transfer.Done}}
 	}
 	s := Status{Name: *c.name.Load(), BytesReused: c.kept.Load(), Chunks: c.chunks.Load(), ChunksRetried: c.bad.Load()}
+	s.Listed, s.Listing = c.listed.Load(), c.listing.Load()
 	s.Skipped, s.SkippedNames = c.skipped.get()
 	s.Sent, s.Unchanged, s.Deleted, s.Failed = c.sent.Load(), c.unchanged.Load(), c.deleted.Load(), c.failed.Load()
 	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()
@@ -308,14 +313,14 @@ func (t *Transfer) Status() Status {
 	}
 	select {
 	case <-t.done:
-		s.Phase = transfer.Done
+		s.Phase, s.Listing = transfer.Done, false
 	default:
 	}
 	return s
 }
 
 // Progress returns an iterator that yields the Status, with rates, once per interval (at least 1 ms) until the transfer completes or ctx is
-// done. The last Status of a completed transfer is its final one.
+// done. Rate covers only moved bytes, not reused ones. The last Status of a completed transfer is its final one.
 func (t *Transfer) Progress(ctx context.Context, every time.Duration) iter.Seq[Status] {
 	return func(yield func(Status) bool) {
 		var s Status
@@ -323,8 +328,16 @@ func (t *Transfer) Progress(ctx context.Context, every time.Duration) iter.Seq[S
 			s = t.Status()
 			return s.Status
 		}
+		var bytes, reused int64
 		for rated := range transfer.Progress(ctx, every, t.done, status) {
-			if s.Status = rated; !yield(s) {
+			s.Status = rated
+			if s.Phase != transfer.Checking {
+				if all := s.Bytes - bytes; all > 0 {
+					s.Rate *= float64(max(all-(s.BytesReused-reused), 0)) / float64(all)
+				}
+				bytes, reused = s.Bytes, s.BytesReused
+			}
+			if !yield(s) {
 				return
 			}
 		}

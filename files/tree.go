@@ -185,6 +185,7 @@ func (t *treePull) run(ctx context.Context) error {
 			cancel(err)
 		}
 	})
+	t.counts.listing.Store(true)
 	at := positionAt("")
 	for page := range pages {
 		for i := range page {
@@ -195,6 +196,7 @@ func (t *treePull) run(ctx context.Context) error {
 			}
 		}
 	}
+	t.counts.listing.Store(false)
 	t.flush(ctx)
 	t.leave(0)
 	t.work.Wait()
@@ -280,6 +282,9 @@ func (t *treePull) entry(ctx context.Context, e *treeEntry) {
 		delete(t.named, e.path)
 	}
 	t.unlisted = t.unlisted || e.failed != ""
+	if !e.Mode.IsDir() {
+		t.counts.listed.Add(1)
+	}
 	d := t.dirs[e.depth].Dir
 	err := error(nil)
 	switch {

@@ -63,6 +63,9 @@ type fileReport struct {
 	Unchanged int64 `json:"files_unchanged"`
 	Deleted   int64 `json:"files_deleted"`
 	Failed    int64 `json:"files_failed"`
+	// Listed counts the files listed so far, and Listing is set until the listing is complete.
+	Listed  int64 `json:"files_listed,omitempty"`
+	Listing bool  `json:"listing,omitempty"`
 	// Skipped counts special files; SkippedNames holds the first ones.
 	Skipped      int64    `json:"skipped,omitempty"`
 	SkippedNames []string `json:"skipped_names,omitempty"`
@@ -81,6 +84,7 @@ func (r fileReport) plus(next fileReport) fileReport {
 		{&sum.Unchanged, &r.Unchanged},
 		{&sum.Deleted, &r.Deleted},
 		{&sum.Failed, &r.Failed},
+		{&sum.Listed, &r.Listed},
 		{&sum.Skipped, &r.Skipped},
 	} {
 		*v.to += *v.with
@@ -152,11 +156,29 @@ func (w *fileShow) text(s files.Status) string {
 	}
 	const cells = 10
 	text := fmt.Sprintf("%s  [%-*s] %3.0f%%  %s  ", name, cells, strings.Repeat("#", int(done*cells)), done*100, formatOf(s.Bytes, s.Total))
-	if whole := text + rate(s); len(whole) <= columns {
+	if whole := text + progressFiles(s) + rate(s); len(whole) <= columns {
 		return whole
 	}
 	s.Rails = nil
+	if whole := text + progressFiles(s) + rate(s); len(whole) <= columns {
+		return whole
+	}
 	return text + rate(s)
+}
+
+// progressFiles formats the numbers of files of a directory: those done, if known, and those listed so far.
+func progressFiles(s files.Status) string {
+	if s.Listed == 0 {
+		return ""
+	}
+	text := thousands(s.Listed)
+	if s.Listing {
+		text += "+"
+	}
+	if done := s.Sent + s.Unchanged + s.Failed; done > 0 {
+		text = thousands(done) + "/" + text
+	}
+	return text + " files  "
 }
 
 // rate says how fast a transfer is, what each NIC of this side sends, and how long it will take.
@@ -223,7 +245,7 @@ func (w *fileShow) report(kind string, s files.Status) fileReport {
 	return fileReport{
 		Type: kind, Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
 		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.ChunksRetried, State: w.peer.Node().State().String(),
-		Sent: s.Sent, Unchanged: s.Unchanged, Deleted: s.Deleted, Failed: s.Failed, Skipped: s.Skipped, SkippedNames: s.SkippedNames,
+		Sent: s.Sent, Unchanged: s.Unchanged, Deleted: s.Deleted, Failed: s.Failed, Listed: s.Listed, Listing: s.Listing, Skipped: s.Skipped, SkippedNames: s.SkippedNames,
 	}
 }
 

@@ -370,7 +370,9 @@ func TestPrintable(t *testing.T) {
 // TestProgressOfGet: the line of a transfer, as it runs, checks what is there, and waits for a lost peer. All fit 80 columns.
 func TestProgressOfGet(t *testing.T) {
 	running := files.Status{Name: "models/v7/weights.bin", Status: transfer.Status{Phase: transfer.Moving, Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 2.5e9, Left: 5200 * time.Millisecond}}
-	checking := running
+	tree, checking := running, running
+	tree.Name = "models/v7"
+	tree.Listed, tree.Listing, tree.Sent, tree.Unchanged = 10_000, true, 4000, 12
 	checking.Phase = transfer.Checking
 	for _, tt := range []struct {
 		show   fileShow
@@ -378,6 +380,7 @@ func TestProgressOfGet(t *testing.T) {
 		want   string
 	}{
 		{fileShow{}, running, "weights.bin  [#####     ]  57%  17.1/30.0 GB  2.5 GB/s  5s left"},
+		{fileShow{}, tree, "v7  [#####     ]  57%  17.1/30.0 GB  4,012/10,000+ files  2.5 GB/s  5s left"},
 		{fileShow{}, checking, "checking  weights.bin   57%  17.1/30.0 GB  2.5 GB/s  5s left"},
 		{fileShow{lost: time.Now().Add(-3 * time.Second)}, running, "weights.bin  ... 0 B/s  peer lost 3s ago, trying again (17.1 GB safe)"},
 	} {
