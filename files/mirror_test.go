@@ -218,3 +218,25 @@ func TestNamedPaths(t *testing.T) {
 		}
 	})
 }
+
+// TestKeepTop: with KeepTop, an existing destination keeps its permissions and times, and a missing one gets those of the source.
+func TestKeepTop(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/f", 100, 1)
+	top := filepath.Join(d.dir, "t")
+	wantOK(t, "Chtimes", os.Chtimes(top, someDay, someDay))
+	wantOK(t, "Chmod", os.Chmod(d.to, 0o751))
+	writeFile(t, filepath.Join(d.to, "extra"), nil)
+	wantOK(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{KeepTop: true, Delete: true}).Wait(soon(t)))
+	if info, err := os.Stat(d.to); err != nil || info.Mode().Perm() != 0o751 || info.ModTime().Equal(someDay) {
+		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
+	}
+	if _, err := os.Stat(filepath.Join(d.to, "extra")); err == nil {
+		t.Error("the extra file exists, want it deleted")
+	}
+	to := filepath.Join(d.to, "new")
+	wantOK(t, "GetFile", d.peer.GetFile("d/t", to, TransferConfig{KeepTop: true}).Wait(soon(t)))
+	if info, err := os.Stat(to); err != nil || !info.ModTime().Equal(someDay) {
+		t.Errorf("a new destination has %v, %v, want the time of the source", info, err)
+	}
+}

@@ -32,6 +32,9 @@ type TransferConfig struct {
 	// Delete removes files and directories at the destination that the source directory lacks, except excluded ones. It runs last, and
 	// only if the source could be listed completely.
 	Delete bool
+	// KeepTop leaves the permissions and times of an existing destination directory as they are, like a copy of single files into it. PutFile
+	// ignores it.
+	KeepTop bool
 	// DryRun counts the files of a directory that would be transferred or deleted, judging from size and modification time, and changes
 	// nothing. A single file cannot have it.
 	DryRun bool

@@ -156,7 +156,7 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.E
 }
 
 func (t *treePull) receive(ctx context.Context, root *os.Root, top chunk.Entry, mode bool) (err error) {
-	if t.tree, err = chunk.NewTree(root, chunk.TreeConfig{Sync: chunk.Sync(t.cfg.Sync), DryRun: t.cfg.DryRun}); err != nil {
+	if t.tree, err = chunk.NewTree(root, chunk.TreeConfig{Sync: chunk.Sync(t.cfg.Sync), DryRun: t.cfg.DryRun, KeepTop: t.cfg.KeepTop}); err != nil {
 		return err
 	}
 	d, err := t.tree.Top(top, mode)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -208,29 +209,43 @@ func (f *transferFlags) parts() (all []files.TransferConfig) {
 // isPattern reports whether a name has a character of a pattern.
 func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 
+// sourceNames are the sources of get.
+type sourceNames struct {
+	names []string
+	// regular has the names of regular files that match a pattern.
+	regular map[string]bool
+}
+
 // expand replaces patterns by the served names that match, in their order. A served name with such characters stays.
-func expand(ctx context.Context, p *files.Peer, host string, names []string) (all []string, err error) {
+func expand(ctx context.Context, p *files.Peer, host string, names []string) (all sourceNames, err error) {
+	all.regular = map[string]bool{}
+	seen := map[string]bool{} // names can match several patterns
 	for _, name := range names {
 		if !isPattern(name) || servesName(ctx, p, name) {
-			all = append(all, name)
+			all.names = append(all.names, name)
 			continue
 		}
-		found, err := glob(ctx, p, path.Clean(name))
+		found, err := glob(ctx, p, path.Clean(name), all.regular)
 		switch {
 		case errors.Is(err, path.ErrBadPattern):
-			return nil, refuse(name, "the pattern is malformed", `close the bracket, or write \[ for a bracket`)
+			return all, refuse(name, "the pattern is malformed", `close the bracket, or write \[ for a bracket`)
 		case err != nil:
-			return nil, err
+			return all, err
 		case len(found) == 0:
-			return nil, explain(files.ErrNotFound, "%s serves no name that matches %q; see what it serves: ibverbx ls %s", host, name, host)
+			return all, explain(files.ErrNotFound, "%s serves no name that matches %q; see what it serves: ibverbx ls %s", host, name, host)
 		}
-		all = append(all, found...)
+		for _, name := range found {
+			if !seen[name] && !slices.Contains(names, name) {
+				seen[name] = true
+				all.names = append(all.names, name)
+			}
+		}
 	}
 	return all, nil
 }
 
-// glob returns the served names that match a pattern. Names with a dot in front match only a pattern that has it too.
-func glob(ctx context.Context, p *files.Peer, pattern string) (all []string, err error) {
+// glob returns the served names that match a pattern, and adds regular files to a set. Names with a dot in front match only a pattern that has it too.
+func glob(ctx context.Context, p *files.Peer, pattern string, regular map[string]bool) (all []string, err error) {
 	parts := strings.Split(pattern, "/")
 	first := slices.IndexFunc(parts, isPattern)
 	all = []string{strings.Join(parts[:first], "/")}
@@ -241,7 +256,7 @@ func glob(ctx context.Context, p *files.Peer, pattern string) (all []string, err
 		last := first+i == len(parts)-1
 		var next []string
 		for _, dir := range all {
-			found, err := matches(ctx, p, dir, part, last)
+			found, err := matches(ctx, p, dir, part, last, regular)
 			if err != nil {
 				return nil, err
 			}
@@ -253,7 +268,7 @@ func glob(ctx context.Context, p *files.Peer, pattern string) (all []string, err
 }
 
 // matches returns the names in a served directory that match a part of a pattern, only directories unless it is the last part.
-func matches(ctx context.Context, p *files.Peer, dir, part string, last bool) (all []string, err error) {
+func matches(ctx context.Context, p *files.Peer, dir, part string, last bool, regular map[string]bool) (all []string, err error) {
 	if dir != "" {
 		info, err := p.Stat(ctx, dir)
 		if errors.Is(err, files.ErrNotFound) || err == nil && !info.Mode.IsDir() {
@@ -272,7 +287,41 @@ func matches(ctx context.Context, p *files.Peer, dir, part string, last bool) (a
 		if ok, _ := path.Match(part, base); !ok || base[0] == '.' && part[0] != '.' || !last && !i.Mode.IsDir() {
 			continue
 		}
-		all = append(all, i.Name)
+		if all = append(all, i.Name); last && i.Mode.IsRegular() {
+			regular[i.Name] = true
+		}
 	}
 	return all, nil
+}
+
+// together splits the sources of get: regular files of one directory that match patterns are copied by one transfer of that directory, as
+// quickly as a tree. The others need a transfer each. With filters or --delete, which have another meaning for a directory, all do.
+func (f *transferFlags) together(from sourceNames) (groups map[string][]string, others []string) {
+	groups = map[string][]string{}
+	if len(f.cfg.Filter) > 0 || f.cfg.Delete || f.names != nil {
+		return groups, from.names
+	}
+	for _, name := range from.names {
+		dir, base := path.Split(name)
+		if from.regular[name] && dir != "" && fs.ValidPath(base) && !strings.Contains(base, "\n") {
+			dir = path.Clean(dir)
+			groups[dir] = append(groups[dir], base)
+		} else {
+			others = append(others, name)
+		}
+	}
+	return groups, others
+}
+
+// getGroup returns the transfers of several files of a served directory to a local one.
+func (f *transferFlags) getGroup(p *files.Peer, host, dir string, bases []string, dest string) (all []copying) {
+	group := transferFlags{cfg: f.cfg, names: bases}
+	group.cfg.KeepTop = true
+	for _, cfg := range group.parts() {
+		all = append(all, copying{
+			begin:   func() *files.Transfer { return p.GetFile(dir, dest, cfg) },
+			explain: func(err error) error { return explainFile(host, dir, dest, err) },
+		})
+	}
+	return all
 }

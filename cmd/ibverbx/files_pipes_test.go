@@ -74,6 +74,7 @@ func TestPatterns(t *testing.T) {
 		{"d/[x]", "[x]"},     // a served name
 		{"d/.*", ".h.bin"},
 		{"d/sub/* d/c*", "c.txt d.bin e"},
+		{"d/* d/a* d/a.bin", "[x] a.bin b.bin c.txt other sub"},
 	} {
 		to := t.TempDir()
 		succeed(t, append(append([]string{"get", addr}, strings.Fields(tt.name)...), to+"/", "--token-file", token)...)
@@ -85,6 +86,26 @@ func TestPatterns(t *testing.T) {
 		if got := strings.Join(names, " "); got != tt.want {
 			t.Errorf("get %s: got %q, want %q", tt.name, got, tt.want)
 		}
+	}
+	to := t.TempDir() // one transfer for both files, which leaves the attributes of the directory
+	if err := os.Chmod(to, 0o751); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"get", addr, "d/*.bin", to, "--token-file", token}
+	for _, run := range []struct {
+		args []string
+		want string
+	}{{append(args, "-n"), "dry run: 2 files sent, 0 unchanged"}, {args, "\n2 files sent, 0 unchanged"}, {args, "\n0 files sent, 2 unchanged"}} {
+		if out := succeed(t, run.args...); !strings.Contains(out, run.want) {
+			t.Errorf("%v prints %q, want %q", run.args, out, run.want)
+		}
+	}
+	source, err := os.Stat(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o751 || info.ModTime().Equal(source.ModTime()) {
+		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
 	}
 	for name, status := range map[string]int{"d/*.none": exitNotFound, "d/[": exitUsage, "none/*": exitNotFound, "d/*/d.bin": exitUsage} {
 		if got, _, err := command(t.Context(), "get", addr, name, t.TempDir()+"/", "--token-file", token); got != status {

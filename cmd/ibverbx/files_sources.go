@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,10 +47,11 @@ func (f *transferFlags) getAll(ctx context.Context, p *files.Peer, host string, 
 	if len(args) > 1 {
 		names, dest = args[:len(args)-1], args[len(args)-1]
 	}
-	names, err := expand(ctx, p, host, names)
+	sources, err := expand(ctx, p, host, names)
 	if err != nil {
 		return nil, err
 	}
+	names = sources.names
 	if len(names) > 1 && dest == "" { // one pattern
 		dest = "./"
 	}
@@ -65,23 +68,36 @@ func (f *transferFlags) getAll(ctx context.Context, p *files.Peer, host string, 
 			return nil, err
 		}
 	}
-	var all []copying
+	if len(names) == 1 {
+		return f.getOne(p, host, names[0], dest), nil
+	}
 	seen := map[string]string{}
 	for _, name := range names {
-		name, to := strings.TrimSuffix(name, "/"), dest
-		if len(names) > 1 {
-			if to, err = below(dest, path.Base(name), name, seen); err != nil {
-				return nil, err
-			}
-		}
-		for _, cfg := range f.parts() {
-			all = append(all, copying{
-				begin:   func() *files.Transfer { return p.GetFile(name, to, cfg) },
-				explain: func(err error) error { return explainFile(host, name, orBase(to, name), err) },
-			})
+		if err := once(name, seen); err != nil {
+			return nil, err
 		}
 	}
+	groups, others := f.together(sources)
+	var all []copying
+	for _, dir := range slices.Sorted(maps.Keys(groups)) {
+		all = append(all, f.getGroup(p, host, dir, groups[dir], dest)...)
+	}
+	for _, name := range others {
+		all = append(all, f.getOne(p, host, name, path.Join(dest, path.Base(name)))...)
+	}
 	return all, nil
+}
+
+// getOne returns the transfers of one name: several if --files-from is split.
+func (f *transferFlags) getOne(p *files.Peer, host, name, to string) (all []copying) {
+	name = strings.TrimSuffix(name, "/")
+	for _, cfg := range f.parts() {
+		all = append(all, copying{
+			begin:   func() *files.Transfer { return p.GetFile(name, to, cfg) },
+			explain: func(err error) error { return explainFile(host, name, orBase(to, name), err) },
+		})
+	}
+	return all
 }
 
 // orBase returns a destination, by default the last element of a name.
@@ -92,13 +108,14 @@ func orBase(dest, name string) string {
 	return dest
 }
 
-// below returns the destination of one of several sources, and refuses two with the same one.
-func below(dir, base, source string, seen map[string]string) (string, error) {
+// once refuses two sources with the same last element.
+func once(source string, seen map[string]string) error {
+	base := path.Base(filepath.ToSlash(source))
 	if other, ok := seen[base]; ok {
-		return "", refuse(source, fmt.Sprintf("%s has the same name", other), "copy them to different directories")
+		return refuse(source, fmt.Sprintf("%s has the same name", other), "copy them to different directories")
 	}
 	seen[base] = source
-	return path.Join(dir, base), nil
+	return nil
 }
 
 // isLocal reports whether a destination has a form that no name of a served file has.
@@ -142,7 +159,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 		}
 		var to string
 		if len(sources) > 1 {
-			to, err = below(name, filepath.Base(abs), file, seen)
+			to, err = path.Join(name, filepath.Base(abs)), once(abs, seen)
 		} else {
 			to, err = putName(ctx, p, file, name)
 		}

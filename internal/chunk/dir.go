@@ -174,6 +174,9 @@ func (d *Dir) finish() error {
 		return nil
 	}
 	changed := d.changed.Load()
+	if d.borrowed && t.cfg.KeepTop {
+		return d.finishKept(changed)
+	}
 	if err := d.setAttributes(); err != nil {
 		return err
 	}
@@ -188,6 +191,19 @@ func (d *Dir) finish() error {
 		}
 	}
 	if t.cfg.Sync == SyncBatch && (changed || len(t.stale) > 0) {
+		return syncDir(d.root, ".")
+	}
+	return nil
+}
+
+// finishKept is finish for a top directory that keeps its attributes.
+func (d *Dir) finishKept(changed bool) error {
+	if d.opened.Load() {
+		if err := d.root.Chmod(".", d.info.Mode().Perm()); err != nil {
+			return err
+		}
+	}
+	if changed && d.tree.cfg.Sync == SyncBatch {
 		return syncDir(d.root, ".")
 	}
 	return nil
@@ -216,6 +232,9 @@ func (d *Dir) setAttributes() error {
 
 // setTime sets the modification time of the directory, open as root.
 func (d *Dir) setTime(root *os.Root, modified time.Time) error {
+	if d.borrowed && d.tree.cfg.KeepTop {
+		return nil
+	}
 	err := root.Chtimes(".", noTime, modified)
 	if d.borrowed && errors.Is(err, fs.ErrPermission) {
 		return nil

@@ -39,6 +39,8 @@ type TreeConfig struct {
 	Sync Sync
 	// DryRun leaves everything as it is.
 	DryRun bool
+	// KeepTop leaves the attributes of an existing top directory.
+	KeepTop bool
 }
 
 // trusted reports whether the owner of a local file is the one of e, or the user of this process.
