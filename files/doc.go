@@ -8,8 +8,8 @@
 //	p, err := f.Peer(ctx, "host1:18510")
 //	err = p.GetFile("models/v7", "/data/v7", files.TransferConfig{}).Wait(ctx)
 //
-// [Engine.Export] shares a file or directory; [Peer.GetFile] downloads it and [Peer.PutFile] uploads one. Every chunk has a digest. An
-// interrupted transfer resumes from the chunks already stored, even after either process was killed.
+// [Engine.Export] shares a file or directory; [Peer.GetFile] downloads it, [Peer.PutFile] uploads one, and [Peer.FS] reads single files as an
+// fs.FS. Every chunk has a digest. An interrupted transfer resumes from the chunks already stored, even after either process was killed.
 //
 // # Access control
 //
