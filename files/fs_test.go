@@ -18,11 +18,11 @@ import (
 func TestFS(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		d := newDepot(t, n, Read)
-		want := d.write(t, "t/large", 10*chunk.Size+7, 1)
+		want := d.write(t, "t/large", 2*chunk.Size+7, 1)
 		d.write(t, "t/zeros", 0, 1)
 		d.write(t, "t/sub/small", 100, 2)
 		wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.dir, "t/empty"), 0o700))
-		wantOK(t, "Truncate", os.Truncate(filepath.Join(d.dir, "t/zeros"), 3*chunk.Size))
+		wantOK(t, "Truncate", os.Truncate(filepath.Join(d.dir, "t/zeros"), chunk.Size+1))
 		sys := d.peer.FS(soon(t), "d/t")
 		wantOK(t, "TestFS", fstest.TestFS(sys, "large", "zeros", "sub/small", "empty"))
 		wantOK(t, "TestFS of all Exports", fstest.TestFS(d.peer.FS(soon(t), ""), "d/t/large", "d/t/sub/small"))
@@ -31,7 +31,7 @@ func TestFS(t *testing.T) {
 		wantSame(t, "the file", b, want)
 		b, err = fs.ReadFile(sys, "zeros")
 		wantOK(t, "ReadFile", err)
-		wantSame(t, "the zeros", b, make([]byte, 3*chunk.Size))
+		wantSame(t, "the zeros", b, make([]byte, chunk.Size+1))
 		names, err := fs.Glob(d.peer.FS(soon(t), ""), "d/*/*")
 		wantOK(t, "Glob", err)
 		if len(names) != 4 {
