@@ -47,7 +47,7 @@ func departures() map[string]string {
 // pickVariant skips all but one run of the whole suite in a slice. The remaining ones run in parallel.
 func pickVariant(t *testing.T, i int) {
 	t.Helper()
-	const variants = 6
+	const variants = 8
 	if !slice.Of(t).Has(i, variants) {
 		t.Skip("a slice runs one of the variants")
 	}

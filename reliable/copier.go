@@ -12,18 +12,27 @@ import (
 // from memory of the host ends in a receive whose elements are in the dma-buf. That needs local keys only,
 // and copies end in the order in which they begin. An engine has one as soon as its PD has a dma-buf and it has a QP.
 //
+// On a device without RC it is a UD QP, whose datagrams carry the number of their copy. If one is lost, a later one ends in
+// its receive, within a chunk that the peer then repeats: all copies are refused.
+//
 //	receive buffer --CPU--> slot of stage --NIC--> dma-buf --> core.EvPlaced
 type copier struct {
 	hub   *hub
-	qp    verbs.QP           // the RC QP, nil while there is none
-	stage pool               // has copySlots slots of a chunk
-	jobs  ring.Ring[copyJob] // the copies under way, at most copySlots; copy n uses slot n modulo copySlots
+	qp    verbs.QP           // the RC or UD QP, nil while there is none
+	ah    verbs.AH           // the own address, if qp is UD
+	grh   pool               // takes the GRHs of datagrams, if qp is UD
+	most  int                // the number of elements that a receive has for the payload
+	slots int                // copySlots or datagramCopies
+	stage pool               // has a chunk in each of slots
+	jobs  ring.Ring[copyJob] // the copies under way, at most slots; copy n uses slot n modulo slots
 	recv  [1]verbs.RecvWR    // the receive being posted
 	send  [1]verbs.SendWR    // the request being posted
 }
 
-// copyJob is the chunk that a copy is for.
+// copyJob is the chunk that a copy is for. It has as many parts as its elements need.
 type copyJob struct {
+	parts  int    // the number of parts that have not ended
+	at     int64  // when it began
 	conn   uint32 // the number of its connection
 	imm    wire.Imm
 	header wire.Header
@@ -33,6 +42,10 @@ const (
 	// copySlots is the number of copies that can be under way, a power of two. The peer sends a chunk again
 	// that finds none.
 	copySlots = 64
+	// datagramCopies is copySlots for chunks of one datagram.
+	datagramCopies = 1024
+	// copyLimit is how long a copy may take on UD, in nanoseconds.
+	copyLimit = 20_000_000
 	// Indices of tagCopy.
 	copySend, copyRecv = 0, 1
 )
@@ -42,10 +55,14 @@ func (c *copier) open(h *hub) (err error) {
 	if c.hub != nil {
 		return nil
 	}
-	if c.stage, err = newPool(h.pd, copySlots, h.chunk); err != nil {
+	slots := copySlots
+	if h.engine.ctx.carrier.datagrams() {
+		slots = datagramCopies
+	}
+	if c.stage, err = newPool(h.pd, slots, h.chunk); err != nil {
 		return err
 	}
-	c.hub, c.jobs = h, ring.New[copyJob](copySlots)
+	c.hub, c.slots, c.jobs = h, slots, ring.New[copyJob](slots)
 	if err = c.connect(); err != nil {
 		c.close()
 	}
@@ -58,8 +75,13 @@ func (c *copier) connect() error {
 	cfg := h.first
 	cfg.Path.Seal = nil // its packets do not leave the host, and a NIC does not seal those to itself
 	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, e.inbox.cq, e.inbox.cq
-	cfg.MaxSendWR, cfg.MaxRecvWR = 2*copySlots, copySlots // a SEND completes after its receive
+	cfg.MaxSendWR, cfg.MaxRecvWR = min(2*c.slots, e.ctx.attr.MaxQPWR), min(c.slots, e.ctx.attr.MaxQPWR) // a SEND completes after its receive
 	cfg.MaxRecvSGE = min(verbs.MaxSGE, e.ctx.attr.MaxSGE)
+	c.most = cfg.MaxRecvSGE
+	if !e.ctx.carrier.rc {
+		cfg.Type = verbs.UD
+		c.most-- // for the GRH
+	}
 	qp, err := h.pd.CreateQP(cfg)
 	if err != nil {
 		return err
@@ -68,6 +90,9 @@ func (c *copier) connect() error {
 	if err == nil {
 		err = qp.Connect(self)
 	}
+	if err == nil && cfg.Type == verbs.UD {
+		err = c.address(&self)
+	}
 	if err != nil {
 		_ = qp.Close() // no object depends on it
 		return err
@@ -75,6 +100,22 @@ func (c *copier) connect() error {
 	c.qp = qp
 	e.ctx.events.own(qp, nil)
 	return nil
+}
+
+// address makes what datagrams to the own address need, unless it exists.
+func (c *copier) address(self *verbs.Endpoint) (err error) {
+	if c.ah != nil {
+		return nil
+	}
+	h := c.hub
+	row, err := h.first.Path.SGIDIndex(h.engine.ctx.inner, max(h.first.Port, 1), self.GID)
+	if err != nil {
+		return err
+	}
+	if c.grh, err = newPool(h.pd, 1, verbs.GRHLen); err == nil {
+		c.ah, err = h.pd.CreateAH(verbs.AHAttr{DGID: self.GID, DLID: self.LID, SGIDIndex: row, Port: h.first.Port})
+	}
+	return err
 }
 
 // disconnect ends the QP. When it returns, no copy writes any more.
@@ -89,32 +130,69 @@ func (c *copier) disconnect() {
 // close frees the parts of the copier.
 func (c *copier) close() {
 	c.disconnect()
+	if c.ah != nil {
+		_ = c.ah.Close() // no object depends on it
+	}
+	c.grh.free()
 	c.stage.free()
 	*c = copier{}
 }
 
 // room reports whether another copy can begin.
 func (c *copier) room() bool {
-	return c.hub != nil && c.jobs.Len() < copySlots && (c.qp != nil || c.connect() == nil)
+	return c.hub != nil && c.jobs.Len() < c.slots && (c.qp != nil || c.connect() == nil)
 }
 
 // start begins to place the payload of the chunk that the connection of q is stepping. There must be room.
 func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	h, n := &ev.Header, c.jobs.Tail()
-	slot := int(n % copySlots)
-	*c.jobs.Extend() = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h}
+	slot := int(n) & (c.slots - 1)
+	job := c.jobs.Extend()
+	*job = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h, at: c.hub.engine.now}
 	size := bulk.Copy(c.stage.slot(slot), q.conn.landing)
-	r, s := &c.recv[0], &c.send[0]
-	*r = verbs.RecvWR{WRID: tagCopy.with(c.hub.id, copyRecv, n)}
-	q.target(h, token, r)
-	*s = verbs.SendWR{WRID: tagCopy.with(c.hub.id, copySend, n), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, NumSGE: 1}
-	s.SGE[0] = c.stage.sge(slot, size)
-	if k, _ := c.qp.PostRecv(c.recv[:]); k == 1 {
-		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {
+	var to verbs.RecvWR
+	q.target(h, token, &to)
+	from := c.stage.sge(slot, size)
+	for k := 0; k < int(to.NumSGE); k += c.most {
+		job.parts++
+		if from.Length = c.part(n, to.SGE[k:min(k+c.most, int(to.NumSGE))], from); from.Length == 0 {
+			c.restart(core.StatusNoRecv)
 			return
 		}
+		from.Addr += uint64(from.Length)
 	}
-	c.restart(core.StatusNoRecv)
+}
+
+// part begins to copy a part of chunk n from the stage to some elements. It returns its length, 0 if the QP has refused it.
+func (c *copier) part(n uint32, to []verbs.SGE, from verbs.SGE) uint32 {
+	r, s := &c.recv[0], &c.send[0]
+	*r = verbs.RecvWR{WRID: tagCopy.with(c.hub.id, copyRecv, n)}
+	*s = verbs.SendWR{WRID: tagCopy.with(c.hub.id, copySend, n), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: n, NumSGE: 1}
+	if c.ah != nil {
+		r.SGE[0], r.NumSGE = c.grh.sge(0, verbs.GRHLen), 1
+		s.AH, s.RemoteQPN, s.RemoteQKey = c.ah.Handle(), c.qp.Num(), verbs.DefaultQKey
+	}
+	s.SGE[0] = from
+	s.SGE[0].Length = 0
+	for k := range to {
+		r.SGE[r.NumSGE] = to[k]
+		r.NumSGE++
+		s.SGE[0].Length += to[k].Length
+	}
+	if k, _ := c.qp.PostRecv(c.recv[:]); k == 1 {
+		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {
+			return s.SGE[0].Length
+		}
+	}
+	return 0
+}
+
+// deadline is when the oldest copy has taken too long, core.Never on RC, which repeats what is lost.
+func (c *copier) deadline() int64 {
+	if c.ah == nil || c.jobs.Len() == 0 {
+		return core.Never
+	}
+	return c.jobs.Front().at + copyLimit
 }
 
 // completed takes a completion of the QP. A copy has ended with its receive.
@@ -125,7 +203,12 @@ func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 		c.restart(c.gone(c.jobs.Front()))
 	case wc.Status != verbs.StatusSuccess:
 		c.restart(core.StatusNoRecv)
-	case index == copyRecv && n == c.jobs.Head():
+	case index == copyRecv && c.jobs.Len() > 0 && wc.Imm != n:
+		c.restart(core.StatusNoRecv) // of a later copy
+	case index == copyRecv && c.jobs.Len() > 0 && n == c.jobs.Head():
+		if c.jobs.Front().parts--; c.jobs.Front().parts > 0 {
+			return
+		}
 		job := c.jobs.Pop()
 		if conn := c.hub.engine.findConnection(job.conn); conn != nil {
 			ev := job.placed(0)

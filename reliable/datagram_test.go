@@ -1,6 +1,8 @@
 package reliable_test
 
 import (
+	"os"
+	"os/exec"
 	"testing"
 
 	"ibverbx/reliable"
@@ -52,7 +54,21 @@ func TestDatagramTransfer(t *testing.T) {
 
 // TestDatagramConformance runs the conformance suite on NICs with UD alone.
 func TestDatagramConformance(t *testing.T) {
+	pickVariant(t, 6)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		return openOn(tb, softnic.NewMemoryLink(nil), reliable.Config{}, onlyUD)
 	})
+}
+
+// TestSuiteOverDatagrams runs the other tests of the package on NICs with UD alone, in another process.
+func TestSuiteOverDatagrams(t *testing.T) {
+	if os.Getenv(reliable.CarrierEnv) != "" {
+		t.Skip("this is that process")
+	}
+	pickVariant(t, 7)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.skip", "Datagram|Mutations|Alloc", "-test.timeout", "10m")
+	cmd.Env = append(os.Environ(), reliable.CarrierEnv+"=ud")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }

@@ -194,6 +194,7 @@ func (q *fragileQP) Connect(to verbs.Endpoint) error {
 // TestCopierFails: the QP that copies into a dma-buf fails repeatedly. It is replaced each time, and all data
 // arrives.
 func TestCopierFails(t *testing.T) {
+	reliable.OverUC(t, "QPs to find the copier among")
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
 	must(t, err)
 	const size, messages = 100_000, 30
@@ -281,15 +282,15 @@ func TestDMABufRegionClosed(t *testing.T) {
 	var got [2][]verbs.WC
 	run := func(n [2]int) {
 		for end := w.now + int64(patience); len(got[0]) < n[0] || len(got[1]) < n[1]; {
+			if w.now >= end {
+				t.Fatalf("completions %+v after a minute", got)
+			}
 			w.step(end, []*side{a, b})
 			for i, s := range []*side{a, b} {
 				var wcs [4]verbs.WC
 				k, err := s.cq.Poll(wcs[:])
 				must(t, err)
 				got[i] = append(got[i], wcs[:k]...)
-			}
-			if w.now >= end {
-				t.Fatalf("completions %+v after a minute", got)
 			}
 		}
 	}

@@ -119,6 +119,7 @@ func (c *counted) quantum(t *testing.T, what string, call func()) (rang, request
 
 // TestOneDoorbellPerPath: all chunks that one call posts to a path form one chain with one doorbell.
 func TestOneDoorbellPerPath(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to count")
 	const size, chunk, parts = 4 << 20, 32 << 10, 8
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
@@ -174,6 +175,7 @@ func TestOneDoorbellPerPath(t *testing.T) {
 // with one doorbell per control QP and one completion each, and receives are reposted in chains. The
 // context's counters match the calls to the provider below.
 func TestAcknowledgementsLeaveInChains(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to count")
 	const size, senders, rounds = 1 << 20, 8, 16
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
@@ -280,6 +282,7 @@ func (b *buffers) poll(t *testing.T, size int) int {
 // TestSharedBuffersReturnInChains uses one pool of buffers for SENDs from eight peers. The user refills it
 // with a chain at each limit event. The NIC's receive buffers below are reposted in chains, too.
 func TestSharedBuffersReturnInChains(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to count")
 	const senders, each, count, limit, size = 8, 200, 128, 64, 1000
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }

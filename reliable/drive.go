@@ -84,7 +84,7 @@ func (e *engine) step() (next int64) {
 	if e.inbox.more || e.inbox.next < len(e.inbox.stash) {
 		e.wakeAt = e.now // these completions will not wake the keeper
 	}
-	e.wakeAt = min(e.wakeAt, e.grantAt(), e.hub.reviveAt())
+	e.wakeAt = min(e.wakeAt, e.grantAt(), e.hub.reviveAt(), e.hub.copier.deadline())
 	for _, c := range e.connected {
 		e.wakeAt = min(e.wakeAt, c.core.Deadline())
 	}
@@ -159,6 +159,9 @@ func (e *engine) drive() {
 		e.repeatCards()
 	}
 	e.hub.revive()
+	if e.now >= e.hub.copier.deadline() {
+		e.hub.copier.restart(core.StatusNoRecv)
+	}
 	for i := 0; i < len(e.connected); i++ {
 		if c := e.connected[i]; e.now >= c.core.Deadline() || len(c.queue) > 0 {
 			c.step(&core.Event{Kind: core.EvTick})

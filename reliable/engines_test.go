@@ -268,6 +268,7 @@ func TestRegionsOfSeveralEngines(t *testing.T) {
 // TestFlowsOfSeveralEngines connects QPs of two engines of one end to QPs of two engines of the other, in every
 // combination. Flows share a connection if they have both engines in common.
 func TestFlowsOfSeveralEngines(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to count")
 	for name, connect := range map[string]func(*testing.T, verbs.QP, verbs.QP){
 		"Connect": func(t *testing.T, a, b verbs.QP) { join(t, a, b) }, "Modify": joinByModify,
 	} {

@@ -48,6 +48,7 @@ func TestNoCarrier(t *testing.T) {
 
 // TestCarrierChoice: UC is preferred to UD, and Config.Carrier chooses.
 func TestCarrierChoice(t *testing.T) {
+	reliable.OverUC(t, "this choice")
 	for name, tt := range map[string]struct {
 		refuse     func(*verbs.QPConfig) bool
 		hide       verbs.Capabilities
@@ -79,6 +80,7 @@ func TestCarrierChoice(t *testing.T) {
 
 // TestCarriersDiffer: ends with different carriers refuse each other, and the error names both.
 func TestCarriersDiffer(t *testing.T) {
+	reliable.OverUC(t, "this choice")
 	link := softnic.NewMemoryLink(nil)
 	uc, ud := newSide(t, link, reliable.Config{}, 4096), newDatagramSide(t, link, reliable.Config{}, 4096)
 	for _, ends := range [][2]*side{{uc, ud}, {ud, uc}} {
@@ -93,6 +95,7 @@ func TestCarriersDiffer(t *testing.T) {
 
 // TestFallBack moves data between two contexts that fell back to RC, and checks that they report it.
 func TestFallBack(t *testing.T) {
+	reliable.OverUC(t, "this choice")
 	link := softnic.NewMemoryLink(nil)
 	var s [2]*side
 	for i := range s {
@@ -124,6 +127,7 @@ func TestFallBack(t *testing.T) {
 
 // TestFallBackMeetsPaths: an end with paths rejects a peer that fell back, with a descriptive error.
 func TestFallBackMeetsPaths(t *testing.T) {
+	reliable.OverUC(t, "this choice")
 	link := softnic.NewMemoryLink(nil)
 	nic, inner := openPoor(t, link, onlyRC, 0)
 	a := newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 4096)

@@ -38,6 +38,7 @@ func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ..
 // TestReadTakesAllPaths reads 4 MiB: every path of the responder carries a part of it, and the side QP
 // carries the card that follows the first request.
 func TestReadTakesAllPaths(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to count")
 	const size = 4 << 20
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	c := &counted{}

@@ -138,6 +138,7 @@ func TestOneOfManyFails(t *testing.T) {
 // TestOneOfManyCloses closes QPs with outstanding requests: the others continue, and the last one closes the
 // paths.
 func TestOneOfManyCloses(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to tell connections")
 	f := newFan(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, Flows: 4}, 4, 1<<18)
 	for i := range 3 {
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: f.b.mr.Addr(), RKey: f.b.mr.RKey()}

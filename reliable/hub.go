@@ -1,8 +1,6 @@
 package reliable
 
 import (
-	"fmt"
-
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
@@ -151,9 +149,6 @@ func (h *hub) release() {
 
 // takesDMABufs makes the copier, if there is a QP.
 func (h *hub) takesDMABufs() error {
-	if !h.engine.ctx.carrier.rc {
-		return fmt.Errorf("%w: an RC QP of the device copies to memory that the CPU cannot access, and it has none", verbs.ErrNotSupported)
-	}
 	if h.dmaBufs = true; h.ready {
 		return h.copier.open(h)
 	}

@@ -71,6 +71,7 @@ func (g *gate) hold(q verbs.QP) {
 // TestEnginesAreIndependent blocks one connection in a NIC call. Meanwhile another one in the same PD, with a
 // separate CQ, moves every kind of message.
 func TestEnginesAreIndependent(t *testing.T) {
+	reliable.OverUC(t, "QPs of its own to tell connections")
 	link := softnic.NewMemoryLink(nil)
 	g := &gate{qps: map[uint32]*gatedQP{}, entered: make(chan struct{}, 1), open: make(chan struct{})}
 	a := newSideOver(t, link, reliable.Config{Paths: 4}, 1<<17, func(inner verbs.Context) verbs.Context {

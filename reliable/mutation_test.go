@@ -27,8 +27,8 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a chunk for a dma-buf is placed when its copy begins", Tests: "TestTransferDMABuf", File: "copier.go",
-		Old: "		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {\n			return\n		}\n",
-		New: "		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {\n			q.conn.queue = append(q.conn.queue, c.jobs.At(n).placed(0))\n			return\n		}\n",
+		Old: "		from.Addr += uint64(from.Length)\n",
+		New: "		from.Addr += uint64(from.Length)\n		if job.parts == 1 {\n			q.conn.queue = append(q.conn.queue, c.jobs.At(n).placed(0))\n		}\n",
 	},
 	{
 		Name: "a SEND may be longer than its receive", Tests: "TestConformance/(send|localerror|remoteerror)", File: "receive.go",

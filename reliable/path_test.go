@@ -20,6 +20,7 @@ func pathNumbers(q verbs.QP) (nums []uint32) {
 // TestPathsFail fails path QPs at either end while messages move: every message arrives, and the paths
 // recover.
 func TestPathsFail(t *testing.T) {
+	reliable.OverUC(t, "QPs of an epoch")
 	const size = 1 << 16
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.002}})
 	must(t, err)

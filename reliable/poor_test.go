@@ -121,6 +121,7 @@ func TestMixedReceives(t *testing.T) {
 // TestTooManyQPs: QPs that the receives cannot serve are refused, with and without an SRQ, and closing one
 // frees a slot.
 func TestTooManyQPs(t *testing.T) {
+	reliable.OverUC(t, "this use of receives")
 	for name, tt := range map[string]struct {
 		refuse func(*verbs.QPConfig) bool
 		want   int
@@ -153,6 +154,7 @@ func TestTooManyQPs(t *testing.T) {
 // TestDefaultServesManyQPs: by default, a PD serves 128 lanes, the message and notify lanes, and lanes being replaced, with and without an SRQ.
 // Its receive buffers are allocated as QPs are created.
 func TestDefaultServesManyQPs(t *testing.T) {
+	reliable.OverUC(t, "this use of receives")
 	const qps = 160
 	for name, refuse := range map[string]func(*verbs.QPConfig) bool{"shared": nil, "per path": noSharedUC} {
 		t.Run(name, func(t *testing.T) {
@@ -180,6 +182,7 @@ func TestDefaultServesManyQPs(t *testing.T) {
 // TestNoRoomForPaths: if the receives do not suffice for the paths of one QP, the error names the setting to
 // change.
 func TestNoRoomForPaths(t *testing.T) {
+	reliable.OverUC(t, "this use of receives")
 	_, inner := openPoor(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
 	if _, err := reliable.Wrap(inner, reliable.Config{RecvDepth: 127}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Fatalf("Wrap = %v, want ErrInvalid: 16 paths need 128 receives", err)

@@ -14,6 +14,7 @@ import (
 // TestNoQPForPath fails a path while the device refuses a new QP for it: the path recovers as soon as one is
 // available.
 func TestNoQPForPath(t *testing.T) {
+	reliable.OverUC(t, "QPs of an epoch")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	left := 0 // UC QPs to refuse
 	c := &poor{refuse: func(cfg *verbs.QPConfig) bool {

@@ -69,6 +69,7 @@ func TestSixteenSourcePorts(t *testing.T) {
 // TestRebuiltPathHasAnotherLabel fails a path's QP. The recovered path has another flow label and so takes
 // another route.
 func TestRebuiltPathHasAnotherLabel(t *testing.T) {
+	reliable.OverUC(t, "QPs of an epoch")
 	const size = 1 << 16
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, ChunkBytes: 4096}, size)
 	path := func() reliable.PathInfo { return a.qp.(reliable.StatsReader).Paths()[2] }

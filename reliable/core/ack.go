@@ -165,7 +165,7 @@ func (f *flow) acked(csn uint64, exact bool) {
 	}
 	if ch.epoch == p.epoch && p.carries() {
 		p.loss -= p.loss >> 4
-		p.attempts, p.silent = 0, false
+		p.attempts, p.silent, p.timerAt = 0, false, never
 		p.setState(PathUp)
 	}
 }

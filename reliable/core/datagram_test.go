@@ -167,3 +167,21 @@ func TestSharedNeedsSoftware(t *testing.T) {
 		t.Fatal("New with Shared and without Software succeeds, want ErrConfig")
 	}
 }
+
+// TestDatagramSuspect: a suspect path whose own chunks others have repeated is tested, and comes back.
+func TestDatagramSuspect(t *testing.T) {
+	cfg := overDatagrams()
+	l := newLine(t, cfg, cfg, 16*40, 1)
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(16*40, 1), 0)
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns", l.now)
+	}
+	c := l.ends[0].conn
+	c.paths[2].blame(l.now)
+	if s := c.PathState(2); s != PathSuspect {
+		t.Fatalf("a blamed path is %v, want SUSPECT", s)
+	}
+	if !l.run(l.now+second, func() bool { return c.PathState(2) == PathUp }) {
+		t.Fatalf("an idle suspect path is %v after a second, want UP", c.PathState(2))
+	}
+}

@@ -114,12 +114,16 @@ func (c *Conn) loseLate() {
 }
 
 // blame counts a loss against the path while other paths delivered. The first makes the path suspect.
-// One that was sent since then takes it down. blame reports whether it did.
+// One that was sent since then takes it down. blame reports whether it did. A suspect path of shared QPs that
+// carries nothing more, because any path repeats its chunks, is tested with pings.
 func (p *path) blame(sentAt int64) bool {
 	switch {
 	case p.state == PathUp:
 		p.suspectAt = p.c.now
 		p.setState(PathSuspect)
+		if p.c.cfg.Shared {
+			p.timerAt = p.c.now + p.c.probeWait(1)
+		}
 	case p.state == PathSuspect && sentAt >= p.suspectAt:
 		p.down()
 		return true

@@ -85,7 +85,11 @@ func (p *path) onTimer() {
 			return
 		}
 		p.sendPing()
-	case PathUp, PathSuspect, PathBuilding:
+	case PathSuspect:
+		p.tries, p.pongs = 0, 0
+		p.setState(PathProbing)
+		p.sendPing()
+	case PathUp, PathBuilding:
 	}
 }
 
