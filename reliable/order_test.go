@@ -52,7 +52,7 @@ func TestControlPacketsLeaveRoom(t *testing.T) {
 	fatal(t, nic.Close())
 }
 
-func fatal(t *testing.T, err error) {
+func fatal(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("error %v, want none", err)

@@ -1,0 +1,178 @@
+package reliable
+
+import (
+	"bytes"
+	"testing"
+
+	"ibverbx/reliable/wire"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// datagramRig is a QP over UD alone that is connected to itself, with two regions: one for its peer, one not.
+type datagramRig struct {
+	ctx        *pathContext
+	q          *qp
+	mem, other *verbs.Memory
+	mr         verbs.MR
+}
+
+func newDatagramRig(tb testing.TB) *datagramRig {
+	tb.Helper()
+	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{QPTypes: []verbs.QPType{verbs.UD}})
+	fatal(tb, err)
+	inner, err := nic.Open()
+	fatal(tb, err)
+	ctx, err := Wrap(inner, Config{Paths: 2, Now: func() int64 { return 1 }})
+	fatal(tb, err)
+	pd, err := ctx.AllocPD()
+	fatal(tb, err)
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16})
+	fatal(tb, err)
+	r := &datagramRig{ctx: ctx.(*pathContext)}
+	for _, m := range []struct {
+		mem    **verbs.Memory
+		access verbs.Access
+	}{{&r.other, verbs.AccessLocalWrite}, {&r.mem, verbs.AccessLocalWrite | verbs.AccessRemoteWrite}} {
+		*m.mem, err = verbs.AllocMemory(4096, nil)
+		fatal(tb, err)
+		r.mr, err = pd.RegisterMemory(*m.mem, m.access)
+		fatal(tb, err)
+	}
+	u, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
+	fatal(tb, err)
+	ep, err := u.Endpoint()
+	fatal(tb, err)
+	fatal(tb, u.Connect(ep))
+	r.q = u.(*qp)
+	tb.Cleanup(func() {
+		fatal(tb, ctx.Close())
+		fatal(tb, nic.Close())
+		fatal(tb, r.mem.Free())
+		fatal(tb, r.other.Free())
+	})
+	return r
+}
+
+// datagram returns a receive buffer with a datagram from an address, and its completion.
+func (r *datagramRig) datagram(from verbs.GID, qpn uint32, imm wire.Imm, payload []byte) ([]byte, *verbs.WC) {
+	b := make([]byte, verbs.GRHLen, verbs.GRHLen+len(payload))
+	b[0] = 0x60
+	copy(b[8:], from[:])
+	wc := &verbs.WC{Flags: verbs.WCWithImm | verbs.WCGRH, Imm: imm.Encode(), ByteLen: uint32(verbs.GRHLen + len(payload)), SrcQPN: qpn}
+	return append(b, payload...), wc
+}
+
+// write returns a first transmission of n bytes to an address, which ends the window at CSN csn.
+func (r *datagramRig) write(addr uint64, rkey uint32, n int) []byte {
+	b := make([]byte, wire.HeaderLen+n)
+	h := wire.Header{Op: wire.OpWrite, Flags: wire.FlagLap, Conn: r.q.conn.id, Addr: addr, RKey: rkey, Len: uint32(n)}
+	h.Put(b)
+	copy(b[wire.HeaderLen:], bytes.Repeat([]byte{7}, n))
+	return b
+}
+
+// TestDatagramStrangers: a datagram counts only from the QP and the address of the peer. Others, and malformed ones, are
+// counted and change nothing.
+func TestDatagramStrangers(t *testing.T) {
+	r := newDatagramRig(t)
+	c, d := r.q.conn, &r.q.engine.hub.data[1]
+	peer, qpn := c.attr.AH.DGID, c.peer.paths[1].qpn
+	stranger := peer
+	stranger[15]++
+	good := r.write(r.mr.Addr(), r.mr.RKey(), 8)
+	chunk := wire.Imm{Kind: wire.KindChunk}
+	change := func(at int, to byte) []byte {
+		b := bytes.Clone(good)
+		b[at] = to
+		return b
+	}
+	ack := wire.StartControl(nil, c.id)
+	ack, _ = wire.AddRecord(ack, &wire.Record{Type: wire.Ping, Path: 1})
+	for name, bad := range map[string]struct {
+		from    verbs.GID
+		qpn     uint32
+		imm     wire.Imm
+		payload []byte
+	}{
+		"address":               {stranger, qpn, chunk, good},
+		"QP number":             {peer, qpn + 1, chunk, good},
+		"QP of another path":    {peer, c.peer.paths[0].qpn, chunk, good},
+		"no bytes":              {peer, qpn, chunk, nil},
+		"half a header":         {peer, qpn, chunk, good[:12]},
+		"fewer bytes":           {peer, qpn, chunk, good[:len(good)-1]},
+		"version":               {peer, qpn, chunk, change(0, wire.Version-1)},
+		"op":                    {peer, qpn, chunk, change(1, 99)},
+		"a chunk of UC":         {peer, qpn, chunk, change(2, 0)},
+		"connection":            {peer, qpn, chunk, change(4, 0xff)},
+		"placed by the NIC":     {peer, qpn, wire.Imm{Kind: wire.KindData}, good},
+		"control from stranger": {stranger, qpn, wire.Imm{Kind: wire.KindControl}, ack},
+		"control, half":         {peer, qpn, wire.Imm{Kind: wire.KindControl}, ack[:9]},
+	} {
+		b, wc := r.datagram(bad.from, bad.qpn, bad.imm, bad.payload)
+		before := r.ctx.Stats().Malformed
+		d.arrived(b, wc)
+		if got := r.ctx.Stats().Malformed - before; got != 1 || r.mem.Bytes()[0] != 0 {
+			t.Errorf("%s: counted %d times, memory begins with %d, want 1 and 0", name, got, r.mem.Bytes()[0])
+		}
+	}
+	b, wc := r.datagram(peer, qpn, chunk, good)
+	if d.arrived(b, wc); r.mem.Bytes()[7] != 7 {
+		t.Fatal("a good datagram has not been placed")
+	}
+	if s := r.q.State(); s != verbs.StateRTS {
+		t.Fatalf("the QP is %v, want RTS", s)
+	}
+}
+
+// TestDatagramBeyondRegion: a WRITE beyond its region, or to one that the peer may not write, ends the QP with an event.
+func TestDatagramBeyondRegion(t *testing.T) {
+	for name, at := range map[string]uint64{"beyond": 4090, "far beyond": 1 << 40} {
+		r := newDatagramRig(t)
+		c := r.q.conn
+		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[0].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr()+at, r.mr.RKey(), 8))
+		r.q.engine.hub.data[0].arrived(b, wc)
+		var ev [8]verbs.Event
+		n, err := r.ctx.Events(ev[:])
+		fatal(t, err)
+		if s := r.q.State(); s != verbs.StateErr || n == 0 || ev[0].Type != verbs.EventQPAccessErr {
+			t.Errorf("%s: the QP is %v with %d events, %v, want ERR and an access error", name, s, n, ev[0].Type)
+		}
+	}
+}
+
+// FuzzDatagram gives arbitrary datagrams of the peer, and of others, to the QPs of paths and to a side QP. Memory that the
+// peer may not write stays as it is, and nothing panics.
+func FuzzDatagram(f *testing.F) {
+	seed := newDatagramRig(f)
+	good := seed.write(seed.mr.Addr(), seed.mr.RKey(), 8)
+	f.Add(uint32(1<<30), byte(0), good)
+	f.Add(uint32(2<<30), byte(1), wire.StartControl(nil, seed.q.conn.id))
+	f.Add(uint32(0), byte(2), []byte{wire.Version, kindLast, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3})
+	f.Add(uint32(0), byte(2), []byte{wire.Version, kindAck, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, imm uint32, to byte, payload []byte) {
+		r := newDatagramRig(t)
+		c := r.q.conn
+		i := int(to & 1)
+		qpn := c.peer.paths[i].qpn
+		if to&2 != 0 {
+			qpn = r.q.num
+		}
+		if len(payload) >= 8 && to&4 != 0 {
+			h := wire.Header{Conn: c.id, Flags: wire.FlagLap} // of this run
+			var b [wire.HeaderLen]byte
+			h.Put(b[:])
+			copy(payload[4:8], b[4:8])
+		}
+		b, wc := r.datagram(c.attr.AH.DGID, qpn, wire.Imm{}, payload)
+		wc.Imm = imm
+		if to&2 != 0 {
+			r.q.side.cardQP.take(append(b, make([]byte, 8)...), wc)
+		} else {
+			r.q.engine.hub.data[i].arrived(b, wc)
+		}
+		if !bytes.Equal(r.other.Bytes(), make([]byte, 4096)) {
+			t.Fatal("memory was written that the peer may not write")
+		}
+	})
+}
