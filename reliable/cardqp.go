@@ -9,7 +9,7 @@ import (
 )
 
 // cardQP is a side QP without RC: as far as cards and attributes go, it is an RC QP, made of a UD QP that has the
-// number. A card is a datagram, or as many as its length needs, repeated until the peer acknowledges it. Its PSN tells the
+// number. A card is a datagram, or as many as its length needs, repeated until the peer acknowledges it. Its PSN distinguishes the
 // sender's life from earlier ones, as on RC.
 //
 //	 0         8         16        24       31
@@ -63,7 +63,7 @@ const (
 
 	kindCard, kindLast, kindAck = 1, 2, 3
 
-	// cardAgain is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the peer is gone.
+	// cardAgain is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the QP fails.
 	cardAgain = int64(20 * time.Millisecond)
 	cardTries = 6
 )
@@ -162,7 +162,7 @@ func (s *cardQP) Connect(remote verbs.Endpoint) error {
 	return verbs.ConnectWith(s, attr)
 }
 
-// start takes the UD QP into service. remote may tell the device about the peer.
+// start takes the UD QP into service. remote, unless zero, describes the peer to the device.
 func (s *cardQP) start(remote verbs.Endpoint) error {
 	if s.QP.State() == verbs.StateRTS {
 		if remote.QPN == 0 {
@@ -181,7 +181,7 @@ func (s *cardQP) start(remote verbs.Endpoint) error {
 	for i := range cardRecvs {
 		r.add(tagCardRecv.with(s.user.id, 0, uint32(i)), &s.in, i)
 	}
-	r.post(s.QP) // the queue has room for all
+	r.post(s.QP) // the queue is deep enough
 	return nil
 }
 
@@ -309,7 +309,7 @@ func (s *cardQP) transmit(slot int) {
 	}
 }
 
-// post posts a datagram: a header and a part of a card. Without room it is lost.
+// post posts a datagram: a header and a part of a card. If the queue is full, it is lost.
 func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 	slot := int(s.posted % cardHeads)
 	s.posted++
@@ -336,7 +336,7 @@ func (s *cardQP) deadline() int64 {
 	return at
 }
 
-// repeatCards sends cards again that no peer has acknowledged. After a while the peer is gone, as after the retries of RC.
+// repeatCards sends cards again that no peer has acknowledged. After cardTries times the QP fails, as after the retries of RC.
 func (e *engine) repeatCards() {
 	for _, q := range e.qps {
 		if q == nil || q.side.cardQP == nil {
@@ -367,7 +367,7 @@ func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
 		}
 		var r refill
 		r.add(tagCardRecv.with(s.user.id, 0, n), &s.in, int(n))
-		r.post(s.QP) // the queue has room
+		r.post(s.QP) // the queue has a free slot
 	}
 }
 

@@ -94,8 +94,8 @@ const (
 // describe sets what the core has to know about the carrier.
 func (c *carrier) describe(cfg *core.Config) {
 	if c.datagrams() {
-		cfg.Software, cfg.Unordered, cfg.Shared = true, true, true
-		cfg.AckBytes, cfg.Burst = datagramAck, datagramBurst
+		cfg.Carrier.Software, cfg.Carrier.Unordered, cfg.Carrier.Shared = true, true, true
+		cfg.Carrier.AckBytes, cfg.Carrier.Burst = datagramAck, datagramBurst
 	}
 }
 

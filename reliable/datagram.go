@@ -84,7 +84,7 @@ func (d *datagramQP) fail() {
 	}
 }
 
-// lookAfter takes a failed QP back into service when it may be tried again.
+// lookAfter returns a failed QP to service when it may be tried again.
 func (d *datagramQP) lookAfter() {
 	if d.broken.Load() {
 		d.broken.Store(false)

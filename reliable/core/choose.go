@@ -12,7 +12,7 @@ const (
 // of two random paths, by expected delay. If no path is up, it is a suspect one.
 func (c *Conn) choose(n uint32) *path {
 	small := n <= c.cfg.ChunkBytes/smallPart && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum
-	if c.last >= 0 && (small || c.lastBytes+n <= uint32(c.cfg.Burst)) {
+	if c.last >= 0 && (small || c.lastBytes+n <= uint32(c.cfg.Carrier.Burst)) {
 		if p := &c.paths[c.last]; p.state == PathUp && p.room() {
 			c.lastBytes += n
 			return p

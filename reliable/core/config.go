@@ -22,20 +22,9 @@ const (
 // ErrConfig is wrapped by errors of New and Open about an invalid field.
 var ErrConfig = errors.New("invalid configuration")
 
-// Config configures a connection. Times are in nanoseconds.
-type Config struct {
-	// Paths is the number of paths, at most MaxPaths. It must be the same on both sides. Zero means 16.
-	Paths int
-	// Flows is the maximum number of flows, at most MaxFlows. Zero means 1.
-	Flows int
-	// Window is the maximum number of unacknowledged chunks per flow: a power of two, at most MaxWindow.
-	// It must be the same on both sides. Zero means 256.
-	Window int
-	// ChunkBytes is the maximum payload of one transmission in bytes. Zero means 32 KiB.
-	ChunkBytes uint32
-	// SendDepth is the maximum number of outstanding messages per flow. Zero means 256.
-	SendDepth int
-	// Software is set when software places all bytes, also those of first transmissions. There is no fence
+// Carrier describes the QPs of paths by their properties. The zero value is UC.
+type Carrier struct {
+	// Software is set when software places all bytes, including first transmissions. There is no fence
 	// then, and a chunk may be retransmitted on any path. It must be the same on both sides.
 	Software bool
 	// Unordered is set when a path may reorder messages. A chunk then counts as lost when the third one
@@ -51,6 +40,23 @@ type Config struct {
 	// Burst is the number of bytes in a row that go to one path. Zero means one chunk, or half of it in
 	// small chunks.
 	Burst int
+}
+
+// Config configures a connection. Times are in nanoseconds.
+type Config struct {
+	// Paths is the number of paths, at most MaxPaths. It must be the same on both sides. Zero means 16.
+	Paths int
+	// Flows is the maximum number of flows, at most MaxFlows. Zero means 1.
+	Flows int
+	// Window is the maximum number of unacknowledged chunks per flow: a power of two, at most MaxWindow.
+	// It must be the same on both sides. Zero means 256.
+	Window int
+	// ChunkBytes is the maximum payload of one transmission in bytes. Zero means 32 KiB.
+	ChunkBytes uint32
+	// SendDepth is the maximum number of outstanding messages per flow. Zero means 256.
+	SendDepth int
+	// Carrier describes the QPs of the paths.
+	Carrier Carrier
 	// PathDepth is the maximum number of transmissions in flight per path, a power of two. Zero means
 	// 64.
 	PathDepth int
@@ -150,8 +156,8 @@ func (cfg *Config) validate() error {
 		{"WindowBytes", int64(cfg.WindowBytes), 1, 1 << 40},
 		{"Allowance", int64(cfg.Allowance), 1, 1 << 30},
 		{"Speculative", int64(cfg.Speculative), 1, 1 << 30},
-		{"AckBytes", int64(cfg.AckBytes), 0, 1 << 30},
-		{"Burst", int64(cfg.Burst), 0, 1 << 30},
+		{"AckBytes", int64(cfg.Carrier.AckBytes), 0, 1 << 30},
+		{"Burst", int64(cfg.Carrier.Burst), 0, 1 << 30},
 		{"InitialRTT", cfg.InitialRTT, 1, maxDuration},
 		{"FixedRTT", cfg.FixedRTT, 0, maxDuration},
 		{"MinProbe", cfg.MinProbe, 1, maxDuration},
@@ -175,7 +181,7 @@ func (cfg *Config) validate() error {
 			return fmt.Errorf("%w: %s is %d, want a power of two", ErrConfig, f.name, f.value)
 		}
 	}
-	if cfg.Shared && !cfg.Software {
+	if cfg.Carrier.Shared && !cfg.Carrier.Software {
 		return fmt.Errorf("%w: Shared is set without Software, and shared QPs cannot keep the fence", ErrConfig)
 	}
 	if !(cfg.Rate > 0) {

@@ -163,7 +163,7 @@ func TestDatagramBlackHole(t *testing.T) {
 
 // TestSharedNeedsSoftware: shared QPs cannot keep the fence.
 func TestSharedNeedsSoftware(t *testing.T) {
-	if _, err := New(Config{Shared: true}); err == nil {
+	if _, err := New(Config{Carrier: Carrier{Shared: true}}); err == nil {
 		t.Fatal("New with Shared and without Software succeeds, want ErrConfig")
 	}
 }

@@ -15,8 +15,8 @@
 // a later one on the same path has arrived. A retransmission on the same path is safe: the original
 // cannot arrive after it.
 //
-// UD paths, and UC in a network that reorders, are [Config.Unordered]. Their bytes are placed by software
-// ([Config.Software]), which drops late transmissions by their numbers, so they need neither property. Everything
+// UD paths, and UC in a network that reorders, are [Carrier.Unordered]. Their bytes are placed by software
+// ([Carrier.Software]), which drops late transmissions by their numbers, so they need neither property. Everything
 // else is the same.
 //
 // # Flows

@@ -136,13 +136,13 @@ const (
 	// ActComplete completes message Token of Flow with Status.
 	ActComplete
 	// ActReset permanently removes the QP of Path in Epoch from service, before the next action. With
-	// Config.Shared it only ends all references of the path's transmissions to memory, and EvSent does not
-	// report them any more.
+	// Carrier.Shared it only ends all references of the path's transmissions to memory, and EvSent must not
+	// report them later.
 	ActReset
 	// ActRebuild creates a QP for Path and the next Epoch. The owner responds with EvRebuilt or
 	// EvPathFailed.
 	ActRebuild
-	// ActConnect connects the QP of Path in Epoch to the peer's QPN and PSN. With Config.Shared it gives the
+	// ActConnect connects the QP of Path in Epoch to the peer's QPN and PSN. With Carrier.Shared it gives the
 	// path another route to the same QP. Epoch differs from that of earlier routes.
 	ActConnect
 	// ActAnswer executes the fetch kept under Token of Flow. Its response has Len bytes, whose fragments

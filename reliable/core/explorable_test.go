@@ -46,7 +46,9 @@ var (
 )
 
 // datagrams makes the paths of cfg those of shared QPs that reorder, whose bytes software places.
-func datagrams(cfg *Config) { cfg.Software, cfg.Unordered, cfg.Shared = true, true, true }
+func datagrams(cfg *Config) {
+	cfg.Carrier.Software, cfg.Carrier.Unordered, cfg.Carrier.Shared = true, true, true
+}
 
 // drains makes the sender adapt its window, and begin with a drain.
 func drains(cfg *Config) { cfg.Adapt, cfg.Allowance = true, 32 }

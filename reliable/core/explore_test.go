@@ -190,7 +190,7 @@ func (m *model) moves() (all []move) {
 				if m.left.faults > 0 {
 					all = append(all, move{moveLose, from, i, 0})
 				}
-				for k := 1; k < len(m.paths[from][i]) && m.ends[from].conn.cfg.Unordered; k++ {
+				for k := 1; k < len(m.paths[from][i]) && m.ends[from].conn.cfg.Carrier.Unordered; k++ {
 					all = append(all, move{moveArrive, from, i, k})
 				}
 			}

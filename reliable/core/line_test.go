@@ -102,7 +102,7 @@ func (l *line) launch(from int, p *packet) {
 	if l.Extra != nil {
 		at += l.Extra(from, p)
 	}
-	if p.route >= RoutePath && !l.ends[from].conn.cfg.Unordered {
+	if p.route >= RoutePath && !l.ends[from].conn.cfg.Carrier.Unordered {
 		key := lineKey{from, p.route}
 		at = max(at, l.last[key])
 		l.last[key] = at

@@ -45,14 +45,14 @@ const lossDistance = 3
 
 // loseBefore finds the chunks that the flow has lost on one path: those sent before one of its chunks
 // that has arrived. A path does not reorder, and an acknowledgement that covers the later chunk would
-// cover the earlier one too. With Config.Unordered there is a distance between the two.
+// cover the earlier one too. With Carrier.Unordered there is a distance between the two.
 func (f *flow) loseBefore(p *path) {
 	p.sweep() // without a loss nothing before the chunk that has arrived is left
 	last := f.send.acked[p.index]
 	if last == p.low || last-p.low > p.next-p.low {
 		return
 	}
-	if f.c.cfg.Unordered {
+	if f.c.cfg.Carrier.Unordered {
 		last -= min(lossDistance, last-p.low)
 	}
 	for k := p.low; k != last; k++ {
@@ -114,14 +114,14 @@ func (c *Conn) loseLate() {
 }
 
 // blame counts a loss against the path while other paths delivered. The first makes the path suspect.
-// One that was sent since then takes it down. blame reports whether it did. A suspect path of shared QPs that
-// carries nothing more, because any path repeats its chunks, is tested with pings.
+// One that was sent since then takes it down. blame reports whether it did. A suspect path of shared QPs is tested with
+// pings, because other paths may retransmit its chunks.
 func (p *path) blame(sentAt int64) bool {
 	switch {
 	case p.state == PathUp:
 		p.suspectAt = p.c.now
 		p.setState(PathSuspect)
-		if p.c.cfg.Shared {
+		if p.c.cfg.Carrier.Shared {
 			p.timerAt = p.c.now + p.c.probeWait(1)
 		}
 	case p.state == PathSuspect && sentAt >= p.suspectAt:

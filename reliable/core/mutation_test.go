@@ -143,7 +143,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a path of shared QPs that is down refers to no memory", Tests: "Datagram", File: "recover.go",
-		Old: "!c.cfg.Shared && p.done != p.next", New: "p.done != p.next",
+		Old: "!c.cfg.Carrier.Shared && p.done != p.next", New: "p.done != p.next",
 	},
 	{
 		Name: "a failed path keeps its route", Tests: "Datagram", File: "recover.go",

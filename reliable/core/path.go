@@ -99,7 +99,7 @@ func (p *path) carries() bool { return p.state == PathUp || p.state == PathSuspe
 
 // alive reports whether the path has a QP that may be connected.
 func (p *path) alive() bool {
-	return p.carries() || p.c.cfg.Shared || p.state == PathOffered || p.state == PathProbing
+	return p.carries() || p.c.cfg.Carrier.Shared || p.state == PathOffered || p.state == PathProbing
 }
 
 // outstanding reports whether transmission pseq is in flight.
@@ -132,7 +132,7 @@ func (p *path) setState(s PathState) {
 func (p *path) onEvent(ev *Event) {
 	switch ev.Kind {
 	case EvSent:
-		for n := ev.Count; n > 0 && (p.carries() || p.c.cfg.Shared) && p.done != p.next; n-- {
+		for n := ev.Count; n > 0 && (p.carries() || p.c.cfg.Carrier.Shared) && p.done != p.next; n-- {
 			p.unref()
 		}
 	case EvPathFailed:

@@ -29,9 +29,9 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
 		cfg.Grants, cfg.PeerGrants = true, true
 	}
-	if cfg.Software = rapid.Bool().Draw(t, "software"); cfg.Software {
-		cfg.Unordered, cfg.Shared = rapid.Bool().Draw(t, "unordered"), rapid.Bool().Draw(t, "sharedQPs")
-		cfg.AckBytes, cfg.Burst = rapid.SampledFrom([]int{0, 16, 200}).Draw(t, "ackBytes"), rapid.SampledFrom([]int{0, 100}).Draw(t, "burst")
+	if cfg.Carrier.Software = rapid.Bool().Draw(t, "software"); cfg.Carrier.Software {
+		cfg.Carrier.Unordered, cfg.Carrier.Shared = rapid.Bool().Draw(t, "unordered"), rapid.Bool().Draw(t, "sharedQPs")
+		cfg.Carrier.AckBytes, cfg.Carrier.Burst = rapid.SampledFrom([]int{0, 16, 200}).Draw(t, "ackBytes"), rapid.SampledFrom([]int{0, 100}).Draw(t, "burst")
 	}
 	other := cfg
 	if cfg.Adapt = rapid.Bool().Draw(t, "adapt"); cfg.Adapt {

@@ -4,7 +4,7 @@ import "ibverbx/reliable/wire"
 
 const (
 	// ackChunks is the number of waiting chunks after which an acknowledgement leaves at once, without
-	// Config.AckBytes.
+	// Carrier.AckBytes.
 	ackChunks = 4
 	// ackBytes is the payload of waiting chunks after which an acknowledgement leaves at once.
 	ackBytes = 128 << 10
@@ -76,7 +76,7 @@ func (c *Conn) onRecvCredit(n int) {
 
 // onData takes a piece of a WRITE that the NIC has placed.
 func (c *Conn) onData(ev *Event) {
-	if c.cfg.Software {
+	if c.cfg.Carrier.Software {
 		c.stats.Refused++ // the peer has no such QP
 		return
 	}
@@ -89,7 +89,7 @@ func (c *Conn) onData(ev *Event) {
 // onChunk takes a chunk that has to be placed.
 func (c *Conn) onChunk(ev *Event) {
 	h := &ev.Header
-	if (h.Flags&wire.FlagLap != 0) != c.cfg.Software {
+	if (h.Flags&wire.FlagLap != 0) != c.cfg.Carrier.Software {
 		c.stats.Refused++
 		return
 	}
@@ -148,7 +148,7 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	switch have, _ := r.at(csn); {
 	case f.failed || d >= int64(len(r.have)):
 		c.stats.Refused++ // the answer of a failed flow is a Fault
-	case c.cfg.Software && ev.Header.Lap != lapOf(csn):
+	case c.cfg.Carrier.Software && ev.Header.Lap != lapOf(csn):
 		c.stats.Refused++ // as late as no packet of a network is
 		return nil, 0, false
 	case d < 0 || *have:
@@ -174,7 +174,7 @@ func (f *flow) echo(csn uint16, xmit uint8) {
 // whether the piece may be taken.
 func (c *Conn) fenced(ev *Event) bool {
 	h := &ev.Header
-	if h.Op != wire.OpWrite || c.cfg.Software || (h.OrigPath == ev.Path && h.OrigEpoch == ev.Epoch) {
+	if h.Op != wire.OpWrite || c.cfg.Carrier.Software || (h.OrigPath == ev.Path && h.OrigEpoch == ev.Epoch) {
 		return true
 	}
 	if int(h.OrigPath) >= len(c.paths) {
@@ -195,10 +195,10 @@ func (c *Conn) fenced(ev *Event) bool {
 func (f *flow) accept(csn uint64, s slot, bytes int) {
 	r, c := &f.recv, f.c
 	gap := csn != r.next
-	if gap && !c.cfg.Unordered && csn+1 > r.highest && (r.highest <= r.next || csn > r.highest) {
+	if gap && !c.cfg.Carrier.Unordered && csn+1 > r.highest && (r.highest <= r.next || csn > r.highest) {
 		r.ackNow = true // a gap opens
 	}
-	if !gap && !c.cfg.Unordered && r.highest > r.next {
+	if !gap && !c.cfg.Carrier.Unordered && r.highest > r.next {
 		r.ackNow = true // a gap is closed
 	}
 	have, slot := r.at(csn)
@@ -208,7 +208,7 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 	c.credits.arrived += uint64(bytes)
 	r.owed++
 	r.owedBytes += bytes
-	if n := c.cfg.AckBytes; n > 0 && r.owedBytes >= n || n == 0 && (r.owed >= ackChunks || r.owedBytes >= ackBytes) {
+	if n := c.cfg.Carrier.AckBytes; n > 0 && r.owedBytes >= n || n == 0 && (r.owed >= ackChunks || r.owedBytes >= ackBytes) {
 		r.ackNow = true
 	}
 	f.owe()

@@ -14,7 +14,7 @@ import "ibverbx/reliable/wire"
 //	   |                             |                 | later epoch      | other's offer
 //	   +--------------------------- PROBING <-----------------------------+
 //
-// With Config.Shared, each end recovers on its own: DOWN leads to PROBING by another route. Nothing is rebuilt,
+// With Carrier.Shared, each end recovers on its own: DOWN leads to PROBING by another route. Nothing is rebuilt,
 // because software drops late transmissions by their numbers.
 
 const (
@@ -32,7 +32,7 @@ func (p *path) down() {
 		return
 	}
 	c := p.c
-	if !c.cfg.Shared {
+	if !c.cfg.Carrier.Shared {
 		a := c.act(ActReset)
 		a.Path, a.Epoch = p.index, p.epoch
 	}
@@ -41,7 +41,7 @@ func (p *path) down() {
 			c.lose(p.entry(p.low), false)
 		}
 	}
-	for !c.cfg.Shared && p.done != p.next {
+	for !c.cfg.Carrier.Shared && p.done != p.next {
 		p.unref()
 	}
 	p.inflight, p.flying, p.measured, p.loss, p.silent = 0, 0, false, 0, false
@@ -72,7 +72,7 @@ func (p *path) onTimer() {
 	p.timerAt = never
 	switch p.state {
 	case PathDown:
-		if p.c.cfg.Shared {
+		if p.c.cfg.Carrier.Shared {
 			p.test()
 			return
 		}
@@ -161,7 +161,7 @@ func (p *path) sendOffer() {
 func (p *path) onRecord(r *wire.Record, route Route) bool {
 	switch {
 	case r.Type == wire.Offer:
-		if p.c.Over() || p.c.cfg.Shared {
+		if p.c.Over() || p.c.cfg.Carrier.Shared {
 			return false
 		}
 		p.onOffer(r)

@@ -244,7 +244,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 	case ActComplete:
 		r.complete(i, a)
 	case ActReset:
-		if q := &e.qps[a.Path]; q.epoch == a.Epoch && (r.plant != plantNoFence || i == 0) && !e.conn.cfg.Shared {
+		if q := &e.qps[a.Path]; q.epoch == a.Epoch && (r.plant != plantNoFence || i == 0) && !e.conn.cfg.Carrier.Shared {
 			q.dead = true
 		}
 	case ActRebuild:
@@ -255,7 +255,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		e.qps[a.Path] = modelQP{qpn: e.nextQPN, epoch: a.Epoch}
 		e.events = append(e.events, Event{Kind: EvRebuilt, Path: a.Path, Epoch: a.Epoch, QPN: e.nextQPN})
 	case ActConnect:
-		if q := &e.qps[a.Path]; q.epoch == a.Epoch && !e.conn.cfg.Shared {
+		if q := &e.qps[a.Path]; q.epoch == a.Epoch && !e.conn.cfg.Carrier.Shared {
 			q.peer = a.QPN
 		}
 	case ActAnswer:

@@ -7,7 +7,7 @@ import (
 
 const (
 	// ackEvery is the number of new chunks of a flow between two requests for an acknowledgement, without
-	// Config.AckBytes.
+	// Carrier.AckBytes.
 	ackEvery = 8
 	// maxXmits is the limit of transmissions of a chunk. Its count has eight bits.
 	maxXmits = 255
@@ -208,7 +208,7 @@ func (f *flow) resendLost() {
 // transmission as long as that carries anything; see the fence in the package comment. Without a fence it is any
 // path, but a suspect one is tested with its own lost chunks.
 func (c *Conn) pathAgain(ch *chunk) *path {
-	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() && (!c.cfg.Software || p.state == PathSuspect) {
+	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() && (!c.cfg.Carrier.Software || p.state == PathSuspect) {
 		if ch.xmits < maxSamePath || ch.moved || p.state != PathUp || len(c.up) <= 1 {
 			return p.ifRoom()
 		}
@@ -310,13 +310,13 @@ func (f *flow) transmit(csn uint64, p *path) {
 	a := c.act(ActSend)
 	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, p.index, p.epoch, m.Token, ch.off, ch.len
 	a.Imm = wire.Imm{Kind: wire.KindData, AckReq: again || f.asksAck(csn, ch), Flow: f.number, CSN: uint16(csn)}
-	if again || ch.op != 0 || c.cfg.Software {
+	if again || ch.op != 0 || c.cfg.Carrier.Software {
 		a.Imm.Kind = wire.KindChunk
 		a.Header = wire.Header{Op: wire.OpWrite, Xmit: ch.xmits, OrigPath: ch.origPath, OrigEpoch: ch.origEpoch, Len: ch.len}
 		if ch.op != 0 {
 			fillHeader(&a.Header, m, ch)
 		}
-		if c.cfg.Software {
+		if c.cfg.Carrier.Software {
 			a.Header.Flags |= wire.FlagLap
 			a.Header.OrigPath, a.Header.OrigEpoch, a.Header.Lap = 0, 0, lapOf(csn)
 		}
@@ -347,7 +347,7 @@ func fillHeader(h *wire.Header, m *message, ch *chunk) {
 // that closes the window, and one every ackEvery chunks or 2*AckBytes.
 func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 	s, every := &f.send, uint64(ackEvery)
-	if n := f.c.cfg.AckBytes; n > 0 {
+	if n := f.c.cfg.Carrier.AckBytes; n > 0 {
 		every = max(2*uint64(n)/uint64(f.c.cfg.ChunkBytes), 1)
 	}
 	return csn%every == every-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
@@ -428,7 +428,7 @@ func (f *flow) resetPaths() {
 	for i := range c.paths {
 		p := &c.paths[i]
 		switch {
-		case c.cfg.Shared:
+		case c.cfg.Carrier.Shared:
 			p.unrefAll(over || p.refers(f))
 		case over || p.refers(f):
 			p.down()
