@@ -1,12 +1,14 @@
-// Package reliable provides RC semantics over many unreliable (UC) paths.
+// Package reliable provides RC semantics over many unreliable paths: UC QPs, or UD QPs where the device has no UC.
 //
-// [Wrap] returns a context whose RC QPs spray chunks over UC QPs, the paths, with acknowledgement and
+// [Wrap] returns a context whose RC QPs spray chunks over these QPs, the paths, with acknowledgement and
 // retransmission in software. A lost packet costs one chunk, not everything behind it. A dead path costs
 // a few round trips, not a retry timeout. Programs written for verbs.Context run unchanged.
 //
 //	user's RC QP --+-- 16 UC QPs     WRITE_WITH_IMM per chunk of a WRITE, SEND for the rest
 //	               +-- 2 UD QPs      acknowledgements, shared by the QPs of an engine
 //	               +-- 1 RC QP       the QP number, and cards after Modify
+//
+// Over UD, all bytes are SENDs over 16 UD QPs of an engine, and the last QP is UD too.
 //
 // The types mirror the diagram. A qp holds a user QP's queues and its RC QP, the side QP. A connection
 // holds the paths and the protocol state; with Config.Flows, several QPs share one. A pd holds the UD

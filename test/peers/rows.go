@@ -115,6 +115,15 @@ func (b *bench) lanes() (all []row) {
 			ours: b.perf2(c.figure, plain, "write --rails 2 -q 8 -s "+size(c.size)), theirs: b.perf2(c.figure, plain, "write -q 1 -s "+size(c.size)),
 		})
 	}
+	for _, c := range []struct {
+		name, link string
+		bar, aim   float64
+	}{{"plain", plain, 0.5, 0.6}, {"sealed", "--link udp", 0.65, 0.75}} {
+		all = append(all, row{
+			Work: "UDP " + c.name + ", transport ud, WRITE 1MiB", Unit: "GB/s", Peer: "transport uc", Bar: c.bar, Aim: c.aim,
+			ours: b.perf2(gbps, c.link, "write -q 1 --transport ud -s 1MiB"), theirs: b.perf2(gbps, c.link, "write -q 1 --transport uc -s 1MiB"),
+		})
+	}
 	return append(all, row{
 		Work: "UDP plain, 8 lanes on 2 rails, transport uc, WRITE 8B", Unit: "M/s", Peer: "transport rc", Bar: 0.4, Aim: 0.6,
 		ours: b.perf2(millions, plain, "write --rails 2 -q 8 --transport uc -s 8"), theirs: b.perf2(millions, plain, "write --rails 2 -q 8 -s 8"),
