@@ -180,6 +180,7 @@ func (f *fabricFlags) choose(notes io.Writer) (provider, error) {
 		return softNICs{}, nil
 	case peer.ProviderRDMACore:
 		return real, nil
+	case peer.ProviderAuto:
 	}
 	found, err := real.usable()
 	switch {

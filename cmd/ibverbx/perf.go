@@ -119,7 +119,7 @@ func newPerf(s streams) *cobra.Command {
 			return f.run(cmd, s, runPerf)
 		},
 	}
-	f.defineClient(cmd, s)
+	f.defineClient(cmd)
 	serve := newPerfServe(s)
 	cmd.AddCommand(serve)
 	cmd.SetFlagErrorFunc(flagOf(serve, "the server"))

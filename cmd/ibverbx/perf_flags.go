@@ -43,7 +43,7 @@ var serverFlags = []string{
 }
 
 // defineClient adds the flags of perf, in help order.
-func (f *perfFlags) defineClient(cmd *cobra.Command, s streams) {
+func (f *perfFlags) defineClient(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	c := &f.cfg
@@ -83,7 +83,7 @@ func (f *perfFlags) defineClient(cmd *cobra.Command, s streams) {
 }
 
 // defineServer adds the flags of perf serve, in help order.
-func (f *perfFlags) defineServer(cmd *cobra.Command, s streams) {
+func (f *perfFlags) defineServer(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	grouped(fl, groupRemote, func() {
@@ -131,7 +131,7 @@ func (f *perfFlags) defineSettings(cmd *cobra.Command, except []string) {
 	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(cmp.Or(perftestNames[name], name))
 	})
-	f.fabricFlags.define(cmd, groupNICs, func(row *settings.Setting) bool { return !slices.Contains(except, row.Name) })
+	f.define(cmd, groupNICs, func(row *settings.Setting) bool { return !slices.Contains(except, row.Name) })
 }
 
 // finish adds perftest's flags and completions, and moves all flags but the common ones to --help-all.
@@ -228,11 +228,6 @@ func impairs(to *[]measure.Impair) func(string) error {
 func connection(to *verbs.QPType) func(string) error {
 	types := []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}
 	return one([]string{"RC", "UC", "UD"}, func(i int) { *to = types[i] })
-}
-
-// word takes one of a few names as it is.
-func word[T ~string](to *T, names ...T) func(string) error {
-	return one(names, func(i int) { *to = names[i] })
 }
 
 // named takes one of a few names.

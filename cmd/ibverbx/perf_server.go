@@ -51,7 +51,7 @@ func newPerfServe(s streams) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, s, runServer) },
 	}
-	f.defineServer(cmd, s)
+	f.defineServer(cmd)
 	return cmd
 }
 

@@ -70,30 +70,51 @@ func features() []feature {
 	const elsewhere = "192.0.2.1" // no address of this host
 	inRun := map[string]string{"run": byDropIn}
 	return []feature{
-		{"Provider", "kind of NICs", func(f *peer.Fabric) { f.Provider = peer.ProviderSoftNIC }, "--provider softnic", func(u *used) bool { return u.err == nil && u.device == "soft0" },
-			map[string]string{"run": "software NICs only"}},
-		{"Devices", "real NICs by name", func(f *peer.Fabric) { f.Provider, f.Devices = peer.ProviderRDMACore, "nosuch" }, "--provider rdmacore --devices nosuch",
-			failsWith("nosuch", "libibverbs", "no RDMA device"), map[string]string{"run": "software NICs only"}},
+		{
+			"Provider", "kind of NICs", func(f *peer.Fabric) { f.Provider = peer.ProviderSoftNIC }, "--provider softnic", func(u *used) bool { return u.err == nil && u.device == "soft0" },
+			map[string]string{"run": "software NICs only"},
+		},
+		{
+			"Devices", "real NICs by name", func(f *peer.Fabric) { f.Provider, f.Devices = peer.ProviderRDMACore, "nosuch" }, "--provider rdmacore --devices nosuch",
+			failsWith("nosuch", "libibverbs", "no RDMA device"),
+			map[string]string{"run": "software NICs only"},
+		},
 		{"Addrs", "addresses of software NICs", func(f *peer.Fabric) { f.Addrs = []netip.Addr{netip.MustParseAddr(elsewhere)} }, "--addr " + elsewhere, failsWith(elsewhere), nil},
-		{"Local", "default address of a software NIC", func(f *peer.Fabric) { f.Local = netip.MustParseAddr(elsewhere) }, "", failsWith(elsewhere),
-			map[string]string{"perf": "the connection's address", "serve": "the address of --listen", "get": "the address that reaches the peer", "run": "a loopback address per process"}},
+		{
+			"Local", "default address of a software NIC", func(f *peer.Fabric) { f.Local = netip.MustParseAddr(elsewhere) }, "", failsWith(elsewhere),
+			map[string]string{"perf": "the connection's address", "serve": "the address of --listen", "get": "the address that reaches the peer", "run": "a loopback address per process"},
+		},
 		{"RailCount", "number of rails", func(f *peer.Fabric) { f.RailCount = 3 }, "--rails 3", func(u *used) bool { return u.rails == 3 }, nil},
 		{"Lanes", "number of lanes", func(f *peer.Fabric) { f.Lanes = 1 }, "--lanes 1", func(u *used) bool { return u.lanes == 1 }, map[string]string{"run": "the program creates its QPs"}},
 		{"Link", "shared memory or packets", func(f *peer.Fabric) { f.Link = peer.LinkShm }, "--link shm", func(u *used) bool { return u.err == nil && u.link == peer.LinkShm }, nil},
-		{"Transport", "rc or uc", func(f *peer.Fabric) { f.Transport = peer.TransportUC }, "--transport uc", func(u *used) bool { return u.err == nil && u.transport == "uc" },
-			map[string]string{"run": "the program chooses the type of its QPs"}},
-		{"Reliable", "settings of uc", func(f *peer.Fabric) { f.Transport, f.Reliable = peer.TransportUC, reliable.Config{Paths: 1000} }, "--transport uc --uc-paths 3",
-			failsWith("paths", "Paths"), map[string]string{"run": "the program chooses the type of its QPs"}},
+		{
+			"Transport", "rc or uc", func(f *peer.Fabric) { f.Transport = peer.TransportUC }, "--transport uc", func(u *used) bool { return u.err == nil && u.transport == "uc" },
+			map[string]string{"run": "the program chooses the type of its QPs"},
+		},
+		{
+			"Reliable", "settings of uc", func(f *peer.Fabric) { f.Transport, f.Reliable = peer.TransportUC, reliable.Config{Paths: 1000} }, "--transport uc --uc-paths 3",
+			failsWith("paths", "Paths"),
+			map[string]string{"run": "the program chooses the type of its QPs"},
+		},
 		{"Path", "quality of service, retries", func(f *peer.Fabric) { f.Path.PKeyIndex = 999 }, "--pkey-index 999", failsWith("999"), inRun},
 		{"GIDIndex", "rows of GID tables", func(f *peer.Fabric) { f.GIDIndex = []int{99} }, "--gid-index 99", failsWith("99"), inRun},
-		{"PeerNetworks", "networks of peers' NICs", func(f *peer.Fabric) { f.PeerNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "--peer-network 10.0.0.0/8",
-			func(u *used) bool { return u.err == nil && u.rails > 0 }, map[string]string{"run": "connections are the program's"}},
-		{"Unsealed", "plain packets", func(f *peer.Fabric) { f.Unsealed, f.Link = true, peer.LinkUDP }, "--unsealed --link udp", func(u *used) bool { return u.err == nil && !u.sealed },
-			map[string]string{"run": "always plain: standard RoCE v2"}},
-		{"RequireSealed", "refuse plain packets", func(f *peer.Fabric) { f.RequireSealed, f.Link = true, peer.LinkUDP }, "--require-sealed --link udp", func(u *used) bool { return u.err == nil && u.sealed },
-			map[string]string{"run": "always plain: standard RoCE v2"}},
-		{"Impair", "faults", func(f *peer.Fabric) { f.Impair = []peer.Impair{{Rail: -1, Delay: 50 * time.Millisecond}} }, "--impair delay=50ms",
-			func(u *used) bool { return u.err == nil && u.took >= 50*time.Millisecond && u.link != peer.LinkShm }, nil},
+		{
+			"PeerNetworks", "networks of peers' NICs", func(f *peer.Fabric) { f.PeerNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "--peer-network 10.0.0.0/8",
+			func(u *used) bool { return u.err == nil && u.rails > 0 },
+			map[string]string{"run": "connections are the program's"},
+		},
+		{
+			"Unsealed", "plain packets", func(f *peer.Fabric) { f.Unsealed, f.Link = true, peer.LinkUDP }, "--unsealed --link udp", func(u *used) bool { return u.err == nil && !u.sealed },
+			map[string]string{"run": "always plain: standard RoCE v2"},
+		},
+		{
+			"RequireSealed", "refuse plain packets", func(f *peer.Fabric) { f.RequireSealed, f.Link = true, peer.LinkUDP }, "--require-sealed --link udp", func(u *used) bool { return u.err == nil && u.sealed },
+			map[string]string{"run": "always plain: standard RoCE v2"},
+		},
+		{
+			"Impair", "faults", func(f *peer.Fabric) { f.Impair = []peer.Impair{{Rail: -1, Delay: 50 * time.Millisecond}} }, "--impair delay=50ms",
+			func(u *used) bool { return u.err == nil && u.took >= 50*time.Millisecond && u.link != peer.LinkShm }, nil,
+		},
 		{"Capture", "packets for Wireshark", nil, "", func(u *used) bool { return u.err == nil && bytes.Contains(u.capture, []byte("rail 0 on 127.0.0.1")) }, nil},
 	}
 }
