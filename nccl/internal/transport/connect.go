@@ -32,17 +32,17 @@ type attempt struct {
 	done bool
 	// over is set once the result was fetched, or will never be. abandon closes the Comm of a later result.
 	over bool
-	// looked is the time of the last look at the attempt.
+	// looked is the time of the last look at the attempt, zero if a Listener has the attempt and ends it.
 	looked time.Time
 }
 
-// begin starts an attempt. connect creates the connection.
-func (s *Shard) begin(connect func(ctx context.Context) (*Comm, error)) (*attempt, error) {
+// begin starts an attempt, which expires after looked unless that is zero. connect creates the connection.
+func (s *Shard) begin(looked time.Time, connect func(ctx context.Context) (*Comm, error)) (*attempt, error) {
 	if !s.acquire() {
 		return nil, fmt.Errorf("the communicator: %w", verbs.ErrClosed)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
-	a := &attempt{shard: s, cancel: cancel, looked: time.Now()}
+	a := &attempt{shard: s, cancel: cancel, looked: looked}
 	a.number = s.plugin.attempts.add(a)
 	go func() {
 		comm, err := connect(ctx)
@@ -63,7 +63,9 @@ func (s *Shard) begin(connect func(ctx context.Context) (*Comm, error)) (*attemp
 func (a *attempt) result() (*Comm, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.looked = time.Now()
+	if !a.looked.IsZero() {
+		a.looked = time.Now()
+	}
 	if !a.done || a.over {
 		return nil, nil
 	}
@@ -92,7 +94,7 @@ func (a *attempt) abandon() {
 // expire abandons an attempt without a recent look at it.
 func (a *attempt) expire() {
 	a.mu.Lock()
-	old := time.Since(a.looked) > forgetTime
+	old := !a.looked.IsZero() && time.Since(a.looked) > forgetTime
 	a.mu.Unlock()
 	if old {
 		a.abandon()
@@ -136,7 +138,7 @@ func (l *Listener) admit(conn *bootstrap.Conn) bool {
 	if l.closed || l.pending != nil {
 		return false
 	}
-	a, err := l.shard.begin(func(ctx context.Context) (*Comm, error) { return l.shard.establish(ctx, conn, false) })
+	a, err := l.shard.begin(time.Time{}, func(ctx context.Context) (*Comm, error) { return l.shard.establish(ctx, conn, false) })
 	if err != nil {
 		return false
 	}
@@ -196,7 +198,7 @@ func (s *Shard) Connect(b []byte) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.begin(func(ctx context.Context) (*Comm, error) {
+	a, err := s.begin(time.Now(), func(ctx context.Context) (*Comm, error) {
 		conn, err := s.plugin.dial(ctx, &h)
 		if err != nil {
 			return nil, err

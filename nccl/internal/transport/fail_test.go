@@ -1,0 +1,53 @@
+//go:build linux
+
+package transport
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// TestAcceptLate: a connection that waits for Accept does not expire, because NCCL calls Accept only after it has heard from all other
+// peers. One that waits for Connect does.
+func TestAcceptLate(t *testing.T) {
+	p, q := plugin(t, Options{}), plugin(t, Options{})
+	from, to := shard(t, p), shard(t, q)
+	b := make([]byte, HandleSize)
+	n, err := to.Listen(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, in *Comm
+	until(t, "Connect", func() bool {
+		out, err = from.Connect(b)
+		return out != nil || err != nil
+	})
+	l := q.Listener(n)
+	l.mu.Lock()
+	waits := l.pending
+	l.mu.Unlock()
+	dials, err := from.begin(time.Now().Add(-2*forgetTime), func(ctx context.Context) (*Comm, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits.expire()
+	dials.expire()
+	if dials.mu.Lock(); !dials.over {
+		t.Error("an attempt of Connect has not expired")
+	}
+	dials.mu.Unlock()
+	if waits.mu.Lock(); !waits.looked.IsZero() || waits.over {
+		t.Errorf("an attempt of Accept expires after %v", waits.looked)
+	}
+	waits.mu.Unlock()
+	until(t, "Accept", func() bool {
+		in, err = l.Accept()
+		return in != nil || err != nil
+	})
+	q.CloseListener(n)
+	closeAll(t, newEnd(t, out, 8), newEnd(t, in, 8))
+}
