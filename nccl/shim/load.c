@@ -58,8 +58,10 @@ static int start(void *lib, const char *path)
 		complain(path, "it belongs to another build of this library; build both again");
 		return ENOSYS;
 	}
-	if (core.start((void *)go_log))
-		return ENODEV; // the core has logged the reason
+	if (core.start((void *)go_log)) {
+		core.seam = NULL; // devices and getProperties must not use it
+		return ENODEV;    // the core has logged the reason
+	}
 	atexit(finish);
 	return 0;
 }

@@ -1,4 +1,5 @@
 // The tables of versions 8 to 12. Layouts are NCCL's; the assertions check them.
+#include "loader.h"
 #include "plugin.h"
 
 #include <string.h>
@@ -163,7 +164,7 @@ static int describe(int dev, struct ibx_properties *p)
 {
 	if (dev != 0)
 		return INVALID_ARGUMENT;
-	if (!core.seam || core.describe(p))
+	if (ibx_forked || !core.seam || core.describe(p))
 		return SYSTEM_ERROR;
 	if (strcmp(device_path, p->pci_path)) // the same in each call
 		memcpy(device_path, p->pci_path, sizeof(device_path));
