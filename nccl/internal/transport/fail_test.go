@@ -6,6 +6,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"ibverbx/verbs"
 )
 
 // TestAcceptLate: a connection that waits for Accept does not expire, because NCCL calls Accept only after it has heard from all other
@@ -50,4 +52,22 @@ func TestAcceptLate(t *testing.T) {
 	})
 	q.CloseListener(n)
 	closeAll(t, newEnd(t, out, 8), newEnd(t, in, 8))
+}
+
+// TestLateCompletion: a late completion of a closed VirtualQP fails no other connection.
+func TestLateCompletion(t *testing.T) {
+	p, q := plugin(t, Options{}), plugin(t, Options{})
+	out, in := pair(t, shard(t, p), shard(t, q), 4096)
+	out.shard.mu.Lock()
+	_, err := out.shard.cq.ProcessCompletions(0, []verbs.WC{{QPN: 0xfffffe}}, nil)
+	if err == nil {
+		t.Error("ProcessCompletions: got no error for an unknown QP")
+	}
+	out.shard.pollFailed(err)
+	out.shard.mu.Unlock()
+	in.mustPost(0, 0, 4096)
+	out.mustPost(0, 0, 4096)
+	out.want(0, 4096)
+	in.want(0, 4096)
+	closeAll(t, out, in)
 }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -143,9 +144,17 @@ func (s *Shard) turn() {
 		}
 	}
 	if err != nil {
-		for c := range s.all {
-			c.fail(err)
-		}
+		s.pollFailed(err)
+	}
+}
+
+// pollFailed handles an error of a poll. The lock is held.
+func (s *Shard) pollFailed(err error) {
+	if errors.Is(err, verbs.ErrNotFound) {
+		return // some NICs still report completions of a VirtualQP after its Close
+	}
+	for c := range s.all {
+		c.fail(err)
 	}
 }
 
