@@ -182,10 +182,10 @@ func (c *Comm) Register(b []byte) (uint32, error) {
 	if err != nil {
 		return 0, errors.Join(err, mem.Free())
 	}
-	r := &Region{comm: c, memory: mem, region: region, addr: mem.Addr(), length: region.Len(), remote: region.Remote()}
+	r := &Region{comm: c, memory: mem, region: region, addr: mem.Addr(), length: region.Len()}
 	s := c.shard
 	s.mu.Lock()
-	r.epoch = s.epoch
+	r.epoch, r.remote = s.epoch, region.Remote() // failover adds keys with the lock held
 	closed := c.closed
 	if !closed {
 		c.regions[r] = struct{}{}
