@@ -395,7 +395,9 @@ func (c *Comm) takeGrant(slot int, length uint32) {
 		return
 	}
 	if err := c.awaitGrant(slot); err != nil {
-		c.refused(err)
+		if c.used == c.done { // otherwise tick fails the connection later: outstanding requests may have succeeded
+			c.refused(err)
+		}
 		return
 	}
 	c.granted++
