@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"ibverbx/internal/counter"
 )
@@ -61,8 +62,8 @@ func (k *controlLink) sendReset() {
 func (f *failover) listen() {
 	for range pollBatch {
 		n, err := f.setup.cfg.Control.Recv(f.link.buf[:])
-		if errors.Is(err, ErrPeerGone) && f.state == stateConnected {
-			f.fail(nil, err)
+		if errors.Is(err, ErrPeerGone) {
+			f.leaving.begin(f, err)
 		}
 		if err != nil || n == 0 {
 			return // any other error of the channel means that a message is lost
@@ -88,9 +89,7 @@ func (f *failover) handle(m *ctlMessage) {
 		}
 		return
 	case m.kind == ctlReset:
-		if f.state == stateConnected {
-			f.fail(nil, fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
-		}
+		f.leaving.begin(f, fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
 		return
 	case m.from != u.peer:
 		return
@@ -113,6 +112,39 @@ func (f *failover) handle(m *ctlMessage) {
 // ErrPeerGone means that the peer's VirtualQP is closed or has failed, or that another VirtualQP answers
 // in its place.
 var ErrPeerGone = errors.New("the peer is gone")
+
+// leaving is the end of a peer that is known, but has not failed the VirtualQP yet.
+type leaving struct {
+	cause error // nil before
+	since int64
+	empty barriers // the barriers of the rails, set at since
+}
+
+// leaveTime is how long acknowledgments that a peer sent before its end may be on their way through this host.
+const leaveTime = int64(10 * time.Millisecond)
+
+// begin fails the VirtualQP because the peer has ended. If requests are outstanding, check does so when the acknowledgments that the peer
+// sent before are polled: they may arrive after the news of its end, which takes another way.
+func (v *leaving) begin(f *failover, cause error) {
+	if f.state != stateConnected || v.cause != nil {
+		return
+	}
+	if _, waiting := f.send.sends.oldest(); !waiting {
+		f.fail(nil, cause)
+		return
+	}
+	*v = leaving{cause: cause, since: f.time.now, empty: f.setup.cq.barriers()}
+}
+
+// check fails the VirtualQP if the peer has ended and can have sent nothing more.
+func (v *leaving) check(f *failover) {
+	if f.state != stateConnected || v.cause == nil || f.time.now-v.since < leaveTime {
+		return
+	}
+	if f.setup.cq.passedAll(&v.empty) || f.time.now-v.since > lateGrace {
+		f.fail(nil, v.cause)
+	}
+}
 
 // violation ends the VirtualQP because a control message cannot be true.
 func (f *failover) violation(format string, args ...any) {

@@ -38,6 +38,7 @@ type failover struct {
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
 	unmet     uint8            // the peer's rails, one bit each, that its card had no address of
+	leaving   leaving          // a peer that has gone
 	seen      [MaxRails]losses // what was handled of the rails' events
 	railPast  [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
 	report    *report          // nil before the first loss of a lane; written under VirtualQP.mu
@@ -288,7 +289,7 @@ func (f *failover) drive() {
 	if f.nextDrive = f.time.now + driveCalm; f.out > 0 {
 		f.nextDrive = f.time.now + driveBusy
 	}
-	if f.state != stateConnected {
+	if f.leaving.check(f); f.state != stateConnected {
 		return
 	}
 	f.watchRails()

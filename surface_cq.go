@@ -479,7 +479,7 @@ func (c *VirtualCQ) driveDue() bool {
 }
 
 // restless reports whether every empty poll must drive the VirtualQP: lanes are out of service or away from
-// home, or a deadline has passed.
+// home, a deadline has passed, or the peer has ended.
 func (f *failover) restless() bool {
-	return f.state == stateConnected && (f.out > 0 || f.away || f.watchdog.late)
+	return f.state == stateConnected && (f.out > 0 || f.away || f.watchdog.late || f.leaving.cause != nil)
 }

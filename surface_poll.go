@@ -420,6 +420,9 @@ func (f *failover) requestDue() int64 {
 // due is the next time to drive the VirtualQP.
 func (f *failover) due() int64 {
 	due, now := f.requestDue(), f.time.now
+	if f.leaving.cause != nil && f.state == stateConnected {
+		due = min(due, max(f.leaving.since+leaveTime, now+driveBusy))
+	}
 	if f.state != stateConnected || (f.out == 0 && !f.away) {
 		return due
 	}

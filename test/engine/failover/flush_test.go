@@ -111,3 +111,30 @@ func TestFlushNamesDeadline(t *testing.T) {
 		}
 	}
 }
+
+// TestAcknowledgedBeforeTheEnd: the news of the peer's end overtakes the acknowledgment of a request. The request succeeds, and then the
+// VirtualQP fails.
+func TestAcknowledgedBeforeTheEnd(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2})
+	a, b := d.hosts[0], d.hosts[1]
+	from, to := b.NICs[0], a.NICs[0]
+	d.links[0].Hold(from, to)
+	b.PostRecv(ibverbx.RecvWR{WRID: 1})
+	wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: b.Region(8).Remote()}
+	wr.SetSGE(a.Region(8).SGE(0, 8))
+	a.PostSend(wr)
+	d.until("the message", func() bool { return len(d.got[1]) > 0 })
+	rig.Must(t, b.QP.Close())
+	for end := d.now + int64(2*time.Millisecond); d.now < end; {
+		d.step()
+	}
+	d.links[0].Release(from, to)
+	d.until("the completion", func() bool { return len(d.got[0]) > 0 })
+	if wc := &d.got[0][0]; wc.WRID != 2 || wc.Err() != nil {
+		t.Errorf("completion %d: %v, want the success of 2", wc.WRID, wc.Err())
+	}
+	d.until("the failure", func() bool { return a.QP.Err() != nil })
+	if err := a.QP.Err(); !errors.Is(err, ibverbx.ErrPeerGone) {
+		t.Errorf("Err = %v, want %v", err, ibverbx.ErrPeerGone)
+	}
+}
