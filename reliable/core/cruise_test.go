@@ -201,3 +201,29 @@ func TestCruiseTimeout(t *testing.T) {
 		t.Errorf("a window of %d in phase %d after a timeout, want %d and a start", a.window, a.phase, first)
 	}
 }
+
+// TestCruiseOver: a connection that ends during a drain has no timer, which nothing would end.
+func TestCruiseOver(t *testing.T) {
+	x := newCourse(t, 1)
+	x.run(2_000_000)
+	c := x.ends[0].c
+	c.cruise.empty(drainDeep)
+	c.Step(x.now, &Event{Kind: EvClose, Status: statusFlush})
+	if at := c.Deadline(); !c.Over() || at != Never {
+		t.Errorf("a connection that is over, %v, has a timer at %d, want none", c.Over(), at)
+	}
+}
+
+// TestCruiseWrongSample: a sample that is far too short, because a clock was read late, spoils the base for some round
+// trips only.
+func TestCruiseWrongSample(t *testing.T) {
+	for _, wrong := range []int64{1, 2, 1000} {
+		x := newCourse(t, 1)
+		x.run(2_000_000)
+		x.ends[0].c.cruise.onEcho(x.now, wrong)
+		x.run(x.now + 30_000_000)
+		if got, base := x.shares(x.now + 10_000_000)[0], x.ends[0].c.cruise.base; got < 0.95 {
+			t.Errorf("a share of %.3f of the link and a base of %d ns after a sample of %d ns, want all and about 22600", got, base, wrong)
+		}
+	}
+}

@@ -138,7 +138,7 @@ func (a *cruise) found(moved bool) {
 		}
 		a.refill(cruiseStart)
 	default:
-		a.base += a.base / 20
+		a.base += max(a.base/20, d.least/64) // also after a wrong sample, which makes it far too short
 		a.refill(cruiseSteady)
 		d.again = true
 	}

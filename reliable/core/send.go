@@ -438,6 +438,6 @@ func (f *flow) resetPaths() {
 		}
 	}
 	if over {
-		c.rack.reorderAt, c.credits.askAt, c.credits.news = never, never, true
+		c.rack.reorderAt, c.credits.askAt, c.cruise.drain.until, c.credits.news = never, never, never, true
 	}
 }
