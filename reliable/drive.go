@@ -136,6 +136,9 @@ const rounds = 1024
 func (e *engine) drive() {
 	in := &e.inbox
 	in.more = true
+	if in.next < len(in.stash) {
+		e.now = e.ctx.clock() // closing a QP has taken them from the CQ, after e.now was set
+	}
 	for range rounds {
 		if in.next == len(in.stash) {
 			in.stash, in.next = in.stash[:0], 0

@@ -80,3 +80,37 @@ func TestLateHosts(t *testing.T) {
 		t.Errorf("4 MiB take %v with timestamps and %v without, want at most ten times the %v of a fixed window", took, before, fixed)
 	}
 }
+
+// TestRoundTripAfterClose: an acknowledgement that waits while another QP of the engine is closed measures the round trip
+// of the network, not less.
+func TestRoundTripAfterClose(t *testing.T) {
+	const delay = 10 * time.Microsecond
+	now := int64(1)
+	cfg := reliable.Config{Now: func() int64 { return now }}
+	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 3, Now: cfg.Now, Impairment: softnic.Impairment{Delay: delay}})
+	must(t, err)
+	a, b := newSide(t, link, cfg, 4096), newSide(t, link, cfg, 4096)
+	connect(t, a, b)
+	other, err := a.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 1, MaxRecvWR: 1})
+	must(t, err)
+	_, err = other.Endpoint()
+	must(t, err)
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(0, 4096))
+	a.post(t, wr)
+	for range 2 {
+		now += int64(delay)
+		link.Step()
+		b.ctx.(reliable.Stepper).Step()
+	}
+	must(t, other.Close())
+	var wc [1]verbs.WC
+	if n, err := a.cq.Poll(wc[:]); n != 1 || err != nil {
+		t.Fatalf("Poll = %d, %v, want the WRITE", n, err)
+	}
+	for i, p := range a.qp.(reliable.StatsReader).Paths() {
+		if p.Sent > 0 && p.LeastRTT < int64(2*delay) {
+			t.Errorf("path %d has measured a round trip of %d ns, want at least %d", i, p.LeastRTT, int64(2*delay))
+		}
+	}
+}
