@@ -129,19 +129,31 @@ func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 // tell it from earlier connections with this index, whose packets may still be in the network.
 func (c *connection) register() error {
 	e := c.engine
-	i := slices.Index(e.conns, nil)
-	if i < 0 {
-		i = len(e.conns)
-	}
+	i := e.freeIndex()
 	if i > maxIndex {
 		return c.ctx.opError("create QP", 0, verbs.ErrLimit)
 	}
 	if i == len(e.conns) {
-		e.conns = append(e.conns, nil)
+		e.conns, e.lives = append(e.conns, nil), append(e.lives, 0)
 	}
 	e.connsMade++
-	e.conns[i], c.id = c, (e.connsMade<<indexBits|uint32(i))&maxConn
+	e.lives[i]++
+	e.conns[i], c.id = c, (e.lives[i]<<indexBits|uint32(i))&maxConn
 	return nil
+}
+
+// restIndices is the number of indices that are used in turn, so that each rests.
+const restIndices = 64
+
+// freeIndex returns the index for the next connection.
+func (e *engine) freeIndex() int {
+	n := len(e.conns)
+	for k := range n {
+		if i := int((e.connsMade + uint32(k)) % uint32(n)); n >= restIndices && e.conns[i] == nil {
+			return i
+		}
+	}
+	return n
 }
 
 // index is the connection's index in the table.

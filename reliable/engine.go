@@ -30,7 +30,8 @@ type engine struct {
 	cqs       []*cq              // the CQs of its QPs, each once
 	qps       []*qp              // the wrapped QPs, by qp.id; a nil entry is free
 	conns     []*connection      // the connections, by the index in their number; a nil entry is free
-	connsMade uint32             // counts the connections made so far; it is part of a connection's number
+	lives     []uint32           // counts the connections of each index so far; it is part of their numbers
+	connsMade uint32             // counts the connections made so far
 	connected []*connection      // lists the connections that have a core, in the order in which they got it
 	dirty     []*connection      // lists the connections that may have something to post, each once
 	pacers    []*core.Pacer      // grant credit to the peers of its connections, by port, with nil for unused ports; empty with Config.NoCredits
