@@ -19,6 +19,7 @@ type datagramQP struct {
 	index    int         // the position in hub.data, and of its paths in their connections
 	qp       verbs.QP    // the UD QP, nil before open and after close
 	refill   refill      // lists the receive buffers that wait to be posted, if the QP has its own
+	lives    uint32      // counts the resets of the QP
 	failed   bool        // reports that the QP is out of service until revive succeeds
 	reviveAt int64       // when revive may be called next
 	broken   atomic.Bool // set by an event that says that the QP has failed
@@ -100,6 +101,7 @@ func (d *datagramQP) lookAfter() {
 func (d *datagramQP) revive() {
 	e := d.hub.engine
 	d.failed, d.reviveAt = true, e.now+lookAgain
+	e.inbox.drain() // a reset removes completions from the CQ, and their buffers are those of an SRQ
 	if d.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
 		return
 	}

@@ -19,7 +19,6 @@ type hub struct {
 	srq        verbs.SRQ                  // takes the messages of all paths, nil if their QPs cannot use one
 	arrival    []pool                     // has the receive buffers of srq or of data, ctx.slab in each
 	refill     refill                     // lists the buffers of arrival that wait to be posted to srq
-	lives      uint32                     // counts the resets of UD QPs
 	control    [2]controlQP               // the control QPs
 	data       []datagramQP               // the UD QPs of paths, Config.Paths of them; none on UC
 	ahs        map[verbs.AHAttr]*sharedAH // the address handles in use
@@ -202,22 +201,23 @@ func (h *hub) ringControls() {
 
 // arrived takes a message in a receive buffer of the SRQ.
 func (h *hub) arrived(slot uint32, wc *verbs.WC) {
-	r, lives := h.engine.routes.Find(wc.QPN), h.lives
+	r := h.engine.routes.Find(wc.QPN)
 	n := uint32(h.engine.ctx.slab)
 	switch b := h.arrival[slot/n].slot(int(slot % n)); {
 	case r.path != nil:
 		r.path.receive(wc, b)
 	case r.data != nil:
-		r.data.arrived(b, wc)
+		lives := r.data.lives
+		if r.data.arrived(b, wc); h.srq == nil && r.data.lives != lives {
+			return // reclaim has posted it
+		}
 	}
-	if h.srq != nil || h.lives == lives { // otherwise reclaim may have posted it
-		h.recycle(int(slot))
-	}
+	h.recycle(int(slot))
 }
 
 // reclaim makes the receive buffers of a UD QP free that was reset.
 func (h *hub) reclaim(d *datagramQP) {
-	h.lives++
+	d.lives++
 	if h.srq == nil {
 		d.refill = d.refill[:0]
 		for i := d.index; i < h.receives(); i += len(h.data) {

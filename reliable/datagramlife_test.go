@@ -1,0 +1,101 @@
+package reliable
+
+import (
+	"testing"
+
+	"ibverbx/reliable/wire"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// without hides capabilities of a context.
+type without struct {
+	verbs.Context
+	hidden verbs.Capabilities
+}
+
+func (w without) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := w.Context.QueryDevice()
+	a.Capabilities &^= w.hidden
+	return a, err
+}
+
+// newLoop returns a QP over two UD QPs that is connected to itself. hidden are capabilities that the NIC lacks.
+func newLoop(t *testing.T, hidden verbs.Capabilities) *qp {
+	t.Helper()
+	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{QPTypes: []verbs.QPType{verbs.UD}})
+	fatal(t, err)
+	inner, err := nic.Open()
+	fatal(t, err)
+	ctx, err := Wrap(without{inner, hidden}, Config{Paths: 2, Now: func() int64 { return 1 }})
+	fatal(t, err)
+	t.Cleanup(func() {
+		fatal(t, ctx.Close())
+		fatal(t, nic.Close())
+	})
+	pd, err := ctx.AllocPD()
+	fatal(t, err)
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 256})
+	fatal(t, err)
+	u, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 64, MaxRecvWR: 1})
+	fatal(t, err)
+	ep, err := u.Endpoint()
+	fatal(t, err)
+	fatal(t, u.Connect(ep))
+	return u.(*qp)
+}
+
+// TestResetKeepsReceives resets a UD QP whose datagrams wait in the CQ. Their buffers are free afterwards: the device takes
+// the completions away, and a shared receive queue does not get the buffers back.
+func TestResetKeepsReceives(t *testing.T) {
+	q := newLoop(t, 0)
+	h := &q.engine.hub
+	if h.srq == nil {
+		t.Fatal("the UD QPs have no shared receive queue")
+	}
+	q.engine.drive()
+	before, from, to := len(h.refill), h.data[0].qp, &h.data[1]
+	for range 5 {
+		wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, AH: q.conn.paths[0].ah.Handle(), RemoteQPN: to.qp.Num(), RemoteQKey: verbs.DefaultQKey}
+		wr.SetSGE(q.conn.headers.sge(0, 4))
+		_, err := from.PostSend([]verbs.SendWR{wr})
+		fatal(t, err)
+	}
+	if to.revive(); to.failed || len(h.refill) != before+5 {
+		t.Errorf("after a reset with 5 datagrams in the CQ %d receive buffers are free, want %d", len(h.refill), before+5)
+	}
+}
+
+// TestResetOfAnotherQP: a datagram of a UD QP ends a connection, which resets another one. The buffer of the datagram is free
+// afterwards.
+func TestResetOfAnotherQP(t *testing.T) {
+	q := newLoop(t, verbs.CapSRQOnUD)
+	e := q.engine
+	h := &e.hub
+	if h.srq != nil {
+		t.Fatal("the UD QPs have a shared receive queue")
+	}
+	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}})
+	fatal(t, err)
+	first := 0
+	if q.conn.paths[0].posted > 0 {
+		first = 1
+	}
+	one, two := &h.data[first], &h.data[1-first]
+	e.inbox.drain()
+	e.inbox.discard(two.qp.Num()) // so that its sends seem to be under way
+	head := wire.Header{Op: wire.OpWrite, Flags: wire.FlagLap, Conn: q.conn.id, RKey: 12345, Len: 8}
+	b := h.arrival[0].slot(first)
+	head.Put(b[verbs.GRHLen:])
+	before, resets := len(one.refill), two.reviveAt
+	h.arrived(uint32(first), &verbs.WC{
+		QPN: one.qp.Num(), SrcQPN: one.qp.Num(), ByteLen: verbs.GRHLen + wire.HeaderLen + 8, Flags: verbs.WCWithImm,
+		Imm: wire.Imm{Kind: wire.KindChunk}.Encode(),
+	})
+	if q.State() != verbs.StateErr || two.reviveAt == resets || one.reviveAt != 0 {
+		t.Fatalf("the QP is in %v, and UD QPs were reset at %d and %d, want ERR and only the second", q.State(), one.reviveAt, two.reviveAt)
+	}
+	if len(one.refill) != before+1 {
+		t.Errorf("%d receive buffers of the first UD QP are free, want %d", len(one.refill), before+1)
+	}
+}
