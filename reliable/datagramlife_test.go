@@ -99,3 +99,21 @@ func TestResetOfAnotherQP(t *testing.T) {
 		t.Errorf("%d receive buffers of the first UD QP are free, want %d", len(one.refill), before+1)
 	}
 }
+
+// TestResetOnce: a request that is wrong ends its QP and stops its UD QP, which is reset for the sends of the ended
+// connection. It is not out of service after that.
+func TestResetOnce(t *testing.T) {
+	q := newLoop(t, 0)
+	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}, {Opcode: verbs.OpRDMAWrite}})
+	fatal(t, err)
+	p := &q.conn.paths[0]
+	if p.posted == 0 {
+		p = &q.conn.paths[1]
+	}
+	q.engine.inbox.drain()
+	q.engine.inbox.discard(p.data.qp.Num())
+	p.sent(0, &verbs.WC{QPN: p.data.qp.Num(), Status: verbs.StatusLocProtErr})
+	if d := p.data; q.State() != verbs.StateErr || d.lives != 1 || d.failed {
+		t.Errorf("the QP is in %v after a wrong request, and its UD QP was reset %d times, failed %v: want ERR, 1 and false", q.State(), d.lives, d.failed)
+	}
+}

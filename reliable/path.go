@@ -270,6 +270,9 @@ func (p *path) sent(n uint32, wc *verbs.WC) {
 		return
 	}
 	if wc.Status != verbs.StatusSuccess {
+		if p.data != nil {
+			p.data.fail() // before the end of the flow, which may reset it
+		}
 		if flow := p.owner[n%pathSlots]; wc.Status != verbs.StatusWRFlushErr && flow >= 0 {
 			// The request itself is wrong and would fail on every path. An answer is sent again without its bytes.
 			c.step(&core.Event{Kind: core.EvClose, Flow: uint16(flow), Status: uint8(wc.Status)})
@@ -278,7 +281,6 @@ func (p *path) sent(n uint32, wc *verbs.WC) {
 			p.fail()
 			return
 		}
-		p.data.fail()
 		if c.core == nil {
 			return
 		}
