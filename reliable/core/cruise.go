@@ -122,7 +122,7 @@ func (a *cruise) onTimeout() {
 
 // begin begins a phase. What the rounds so far have shown is about the one before.
 func (a *cruise) begin(p cruisePhase) {
-	a.phase, a.settled, a.free = p, 0, 0
+	a.phase, a.settled, a.free, a.drain.until = p, 0, 0, never
 	a.before = trip{}
 	a.round = trip{begin: a.c.now, peak: a.c.flyingBytes}
 }

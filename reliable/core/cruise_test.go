@@ -200,6 +200,11 @@ func TestCruiseTimeout(t *testing.T) {
 	if a.onTimeout(); a.window != first || a.phase != cruiseStart {
 		t.Errorf("a window of %d in phase %d after a timeout, want %d and a start", a.window, a.phase, first)
 	}
+	a.empty(drainDeep)
+	a.onTimeout()
+	if a.c.Step(a.c.now+1_000_000, &Event{Kind: EvTick}); a.phase != cruiseStart || a.window != first {
+		t.Errorf("a window of %d in phase %d after a timeout during a drain, want %d and a start", a.window, a.phase, first)
+	}
 }
 
 // TestCruiseOver: a connection that ends during a drain has no timer, which nothing would end.

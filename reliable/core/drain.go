@@ -148,7 +148,7 @@ func (a *cruise) found(moved bool) {
 func (a *cruise) refill(p cruisePhase) {
 	d := &a.drain
 	a.set(scale(d.was, a.base, d.stood) + a.allowance)
-	d.seenAt, d.endedAt, d.until = a.c.now, a.c.now, never
+	d.seenAt, d.endedAt = a.c.now, a.c.now
 	d.spike, d.again, d.usual = false, false, 0
 	a.begin(p)
 }
