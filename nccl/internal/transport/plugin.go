@@ -89,18 +89,10 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 			return nil, err
 		}
 	}
-	if p.nics, err = openNICs(&o); err != nil {
-		return nil, err
-	}
-	if p.base, err = ibverbx.NewRails(p.nics.rails...); err != nil {
-		return nil, err
-	}
-	host := ""
-	if len(p.nics.addrs) == 1 {
-		host = p.nics.addrs[0].String()
-	}
-	p.listener, err = bootstrap.Listen(context.Background(), net.JoinHostPort(host, "0"), p.auth(p.token[:]))
-	if err != nil {
+	if err := p.open(); err != nil {
+		if p.nics != nil {
+			err = errors.Join(err, p.nics.close.Close())
+		}
 		return nil, err
 	}
 	if o.Metrics != "" {
@@ -111,6 +103,24 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 	go p.serve()
 	go p.keep()
 	return p, nil
+}
+
+// open opens the NICs and the port.
+func (p *Plugin) open() (err error) {
+	if p.nics, err = openNICs(&p.opts); err != nil {
+		return err
+	}
+	if p.base, err = ibverbx.NewRails(p.nics.rails...); err != nil {
+		return err
+	}
+	host := ""
+	if len(p.nics.addrs) == 1 {
+		host = p.nics.addrs[0].String()
+	}
+	if p.listener, err = bootstrap.Listen(context.Background(), net.JoinHostPort(host, "0"), p.auth(p.token[:])); err != nil {
+		err = errors.Join(err, p.base.Close())
+	}
+	return err
 }
 
 // readSecret reads a token file with the checks of package bootstrap.

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,6 +8,7 @@ import (
 	"strings"
 
 	"ibverbx"
+	"ibverbx/internal/closer"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -30,9 +30,12 @@ type nics struct {
 	speed int
 	// pciPath is the directory of the first NIC's PCI device, empty if unknown.
 	pciPath string
+	// close closes the NICs.
+	close closer.Stack
 }
 
-// openNICs opens real NICs if Addrs is empty and a port is active, otherwise software NICs.
+// openNICs opens real NICs if Addrs is empty and a port is active, otherwise software NICs. After an error, close what it returns unless it is
+// nil.
 func openNICs(o *Options) (*nics, error) {
 	hosts := o.Addrs
 	if len(hosts) == 0 {
@@ -78,6 +81,7 @@ func (n *nics) openReal() {
 		_ = opened.Close() // no rail uses them
 		return
 	}
+	n.close.Add(opened.Close)
 	n.pciPath = pciPath("/sys/class/infiniband/" + n.rails[0].Context.Device().Name() + "/device")
 }
 
@@ -92,9 +96,10 @@ func (n *nics) openSoft(addrs []netip.Addr, loss float64) error {
 		if err != nil {
 			return fmt.Errorf("software NIC on %v: %w", a, err)
 		}
+		n.close.Add(nic.Close)
 		ctx, err := nic.Open()
 		if err != nil {
-			return errors.Join(fmt.Errorf("software NIC on %v: %w", a, err), nic.Close())
+			return fmt.Errorf("software NIC on %v: %w", a, err)
 		}
 		n.soft = append(n.soft, nic)
 		n.rails = append(n.rails, ibverbx.RailConfig{Context: ctx})

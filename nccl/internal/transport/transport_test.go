@@ -440,3 +440,20 @@ func TestNoAllocations(t *testing.T) {
 	}
 	closeAll(t, out, in)
 }
+
+// TestStartAgain: after a failed Start, another one can use the same addresses.
+func TestStartAgain(t *testing.T) {
+	addr := netip.MustParseAddr("127.0.0.1")
+	if _, err := Start(Options{Addrs: []netip.Addr{addr, netip.MustParseAddr("192.0.2.99")}}, testLog(t)); err == nil {
+		t.Fatal("Start with an address of another host: got no error")
+	}
+	closeAll(t, func() []*end {
+		p := plugin(t, Options{Addrs: []netip.Addr{addr}})
+		out, in := pair(t, shard(t, p), shard(t, p), 4096)
+		in.mustPost(0, 0, 4096)
+		out.mustPost(0, 0, 4096)
+		out.want(0, 4096)
+		in.want(0, 4096)
+		return []*end{out, in}
+	}()...)
+}
