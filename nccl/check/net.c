@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -292,6 +293,7 @@ void *post(bool send, void *comm, void *data, size_t n, void *mhandle)
 		if (request)
 			return request;
 		CHECK(now() < end, "no request within %g s", limit);
+		sched_yield(); // as NCCL does
 	}
 }
 
@@ -302,6 +304,8 @@ int await(void *request)
 		int err = net_test(request, &done, &size);
 		CHECK(!err, "test: %d", err);
 		CHECK(now() < end, "a request is not done within %g s", limit);
+		if (!done)
+			sched_yield();
 	}
 	return size;
 }

@@ -264,26 +264,3 @@ void test_torn(void)
 	CHECK(rank ? !net_close_recv(comm) : !net_close_send(comm), "close");
 }
 
-// test_speed prints the time of messages of several sizes, one direction, eight outstanding.
-void test_speed(void)
-{
-	net_open();
-	for (size_t n = 8; n <= 4 << 20; n *= 8) {
-		struct stream s;
-		stream_open(&s, 0, n);
-		int count = n < 64 << 10 ? 20000 : 400;
-		double begin = now();
-		void *requests[8];
-		for (int i = 0; i < count + 8; i++) {
-			if (i >= 8)
-				await(requests[i % 8]);
-			if (i < count)
-				requests[i % 8] = post(rank == 0, s.comm, s.b + (size_t)(i % 8) * n, n, s.mr);
-		}
-		double took = now() - begin;
-		if (rank == 0)
-			printf("%8zu bytes: %8.2f us per message, %7.3f GB/s\n", n, took / count * 1e6, (double)n * count / took / 1e9);
-		meet();
-		stream_close(&s);
-	}
-}
