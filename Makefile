@@ -90,7 +90,7 @@ test-dropin: # builds from its source, which a binary with -trimpath cannot find
 
 # Programs that connect by address, many times, then with 1 % loss. Datagrams that are lost stay lost, so their programs run without.
 DROPIN_REPEAT ?= 50
-CONNECTORS = TestConnectors$$|TestFabricConnections|TestQperfConnections|TestRsocketPreload|TestRcopy|TestFio|TestMulticastProgram|TestOtherUserConnects
+CONNECTORS = TestConnectors$$|TestFabricConnections|TestQperfConnections|TestRsocketPreload|TestRcopy|TestFio|TestMulticastProgram|TestOtherUserConnects|TestTwoClients
 repeat-dropin:
 	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' ./dropin
 	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 IBVERBX_LOSS=1% $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' -skip 'Multicast|/udaddy|/.*udpong' ./dropin

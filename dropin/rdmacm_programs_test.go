@@ -48,6 +48,17 @@ func TestOtherUserConnects(t *testing.T) {
 	}
 }
 
+// TestTwoClients: a server that serves several clients serves two at once.
+func TestTwoClients(t *testing.T) {
+	s := newSides(t, dropin.Options{}, "rping -s -P", "rping -c -a 127.0.0.1 -C 200 -V")
+	one := strings.Join(s.cli.Args, " ")
+	s.cli, s.cliOut = command(t, library(t), dropin.Options{}, "sh", "-c", one+" & other=$!; "+one+" && wait $other")
+	s.endless = true
+	if _, err := s.run(t); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNamespaces: rping and mckey run between two network namespaces, which are like two hosts.
 func TestNamespaces(t *testing.T) {
 	library(t)

@@ -33,7 +33,7 @@ func (i *id) acceptDatagrams() {
 	i.setOver()
 }
 
-// datagramsAccepted reports the QP of the peer.
+// datagramsAccepted reports the peer's QP.
 func (i *id) datagramsAccepted(m *Message) {
 	i.peer, i.qkey = m.Side, m.Side.Param.QKey
 	i.setOver()

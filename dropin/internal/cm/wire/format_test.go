@@ -21,7 +21,9 @@ func request() *cm.Message {
 func TestRecord(t *testing.T) {
 	reject := &cm.Message{Kind: cm.REJ, Reason: 28}
 	reject.Side.Param.Private = request().Side.Param.Private
-	for _, m := range []*cm.Message{request(), reject, {Kind: cm.RTU}, {Kind: cm.DREQ}, {Kind: cm.DREP}} {
+	datagrams := request()
+	datagrams.Kind, datagrams.Space, datagrams.Side.Param.QKey = cm.REP, cm.SpaceUDP, 0x81234567
+	for _, m := range []*cm.Message{request(), datagrams, reject, {Kind: cm.RTU}, {Kind: cm.DREQ}, {Kind: cm.DREP}} {
 		b := encode(m)
 		got, err := decode(b)
 		if err != nil || got != *m || len(b) != recordSize {
