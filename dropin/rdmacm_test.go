@@ -158,7 +158,8 @@ func TestConnectors(t *testing.T) {
 			var err error
 			for range 3 {
 				var out string
-				if out, err = connectBetween(t, dropin.Options{}, c.server, c.client); !strings.Contains(out, clockless) && !lostEnd(err) {
+				datagrams := strings.Contains(c.client, "udpong") || strings.Contains(c.client, "udaddy") // a late receiver loses some
+				if out, err = connectBetween(t, dropin.Options{}, c.server, c.client); !strings.Contains(out, clockless) && !lostEnd(err) && !(datagrams && err != nil) {
 					break
 				}
 			}
