@@ -18,24 +18,34 @@ import (
 func TestFS(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		d := newDepot(t, n, Read)
-		want := d.write(t, "t/large", 2*chunk.Size+7, 1)
-		d.write(t, "t/zeros", 0, 1)
+		d.write(t, "t/f", 1000, 1) // testing/fstest reads each file many times, byte by byte
 		d.write(t, "t/sub/small", 100, 2)
 		wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.dir, "t/empty"), 0o700))
+		wantOK(t, "TestFS", fstest.TestFS(d.peer.FS(soon(t), "d/t"), "f", "sub/small", "empty"))
+		wantOK(t, "TestFS of all Exports", fstest.TestFS(d.peer.FS(soon(t), ""), "d/t/f", "d/t/sub/small"))
+		want := d.write(t, "t/large", 10*chunk.Size+7, 1)
+		d.write(t, "t/zeros", 0, 1)
 		wantOK(t, "Truncate", os.Truncate(filepath.Join(d.dir, "t/zeros"), chunk.Size+1))
 		sys := d.peer.FS(soon(t), "d/t")
-		wantOK(t, "TestFS", fstest.TestFS(sys, "large", "zeros", "sub/small", "empty"))
-		wantOK(t, "TestFS of all Exports", fstest.TestFS(d.peer.FS(soon(t), ""), "d/t/large", "d/t/sub/small"))
 		b, err := fs.ReadFile(sys, "large")
 		wantOK(t, "ReadFile", err)
 		wantSame(t, "the file", b, want)
+		f, err := sys.Open("large")
+		wantOK(t, "Open", err)
+		for _, at := range []int64{9*chunk.Size - 1, 3, chunk.Size, 10 * chunk.Size} {
+			part := make([]byte, min(3*chunk.Size, len(want)-int(at)))
+			_, err := f.(io.ReaderAt).ReadAt(part, at)
+			wantOK(t, "ReadAt", err)
+			wantSame(t, "a part", part, want[at:][:len(part)])
+		}
+		wantOK(t, "Close", f.Close())
 		b, err = fs.ReadFile(sys, "zeros")
 		wantOK(t, "ReadFile", err)
 		wantSame(t, "the zeros", b, make([]byte, chunk.Size+1))
 		names, err := fs.Glob(d.peer.FS(soon(t), ""), "d/*/*")
 		wantOK(t, "Glob", err)
-		if len(names) != 4 {
-			t.Errorf("Glob: %q, want 4 names", names)
+		if len(names) != 5 {
+			t.Errorf("Glob: %q, want 5 names", names)
 		}
 		d.noneOpen(t)
 	})
