@@ -212,20 +212,19 @@ func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 // sourceNames are the sources of get.
 type sourceNames struct {
 	names []string
-	// regular has the names of regular files that match a pattern.
-	regular map[string]bool
+	// matched has the names that match a pattern.
+	matched map[string]bool
 }
 
 // expand replaces patterns by the served names that match, in their order. A served name with such characters stays.
 func expand(ctx context.Context, p *files.Peer, host string, names []string) (all sourceNames, err error) {
-	all.regular = map[string]bool{}
-	seen := map[string]bool{} // names can match several patterns
+	all.matched = map[string]bool{}
 	for _, name := range names {
 		if !isPattern(name) || servesName(ctx, p, name) {
 			all.names = append(all.names, name)
 			continue
 		}
-		found, err := glob(ctx, p, path.Clean(name), all.regular)
+		found, err := glob(ctx, p, path.Clean(name))
 		switch {
 		case errors.Is(err, path.ErrBadPattern):
 			return all, refuse(name, "the pattern is malformed", `close the bracket, or write \[ for a bracket`)
@@ -235,8 +234,8 @@ func expand(ctx context.Context, p *files.Peer, host string, names []string) (al
 			return all, explain(files.ErrNotFound, "%s serves no name that matches %q; see what it serves: ibverbx ls %s", host, name, host)
 		}
 		for _, name := range found {
-			if !seen[name] && !slices.Contains(names, name) {
-				seen[name] = true
+			if !all.matched[name] && !slices.Contains(names, name) {
+				all.matched[name] = true
 				all.names = append(all.names, name)
 			}
 		}
@@ -244,8 +243,8 @@ func expand(ctx context.Context, p *files.Peer, host string, names []string) (al
 	return all, nil
 }
 
-// glob returns the served names that match a pattern, and adds regular files to a set. Names with a dot in front match only a pattern that has it too.
-func glob(ctx context.Context, p *files.Peer, pattern string, regular map[string]bool) (all []string, err error) {
+// glob returns the served names that match a pattern. Names with a dot in front match only a pattern that has it too.
+func glob(ctx context.Context, p *files.Peer, pattern string) (all []string, err error) {
 	parts := strings.Split(pattern, "/")
 	first := slices.IndexFunc(parts, isPattern)
 	all = []string{strings.Join(parts[:first], "/")}
@@ -256,7 +255,7 @@ func glob(ctx context.Context, p *files.Peer, pattern string, regular map[string
 		last := first+i == len(parts)-1
 		var next []string
 		for _, dir := range all {
-			found, err := matches(ctx, p, dir, part, last, regular)
+			found, err := matches(ctx, p, dir, part, last)
 			if err != nil {
 				return nil, err
 			}
@@ -268,7 +267,7 @@ func glob(ctx context.Context, p *files.Peer, pattern string, regular map[string
 }
 
 // matches returns the names in a served directory that match a part of a pattern, only directories unless it is the last part.
-func matches(ctx context.Context, p *files.Peer, dir, part string, last bool, regular map[string]bool) (all []string, err error) {
+func matches(ctx context.Context, p *files.Peer, dir, part string, last bool) (all []string, err error) {
 	if dir != "" {
 		info, err := p.Stat(ctx, dir)
 		if errors.Is(err, files.ErrNotFound) || err == nil && !info.Mode.IsDir() {
@@ -287,23 +286,23 @@ func matches(ctx context.Context, p *files.Peer, dir, part string, last bool, re
 		if ok, _ := path.Match(part, base); !ok || base[0] == '.' && part[0] != '.' || !last && !i.Mode.IsDir() {
 			continue
 		}
-		if all = append(all, i.Name); last && i.Mode.IsRegular() {
-			regular[i.Name] = true
-		}
+		all = append(all, i.Name)
 	}
 	return all, nil
 }
 
-// together splits the sources of get: regular files of one directory that match patterns are copied by one transfer of that directory, as
-// quickly as a tree. The others need a transfer each. With filters or --delete, which have another meaning for a directory, all do.
+// together splits the sources of get: names in one directory that match patterns are copied by one transfer of that directory, so that files
+// are copied as quickly as a tree, and symbolic links as links. The others need a transfer each. So do all with --delete, and with patterns
+// from the top of each source.
 func (f *transferFlags) together(from sourceNames) (groups map[string][]string, others []string) {
 	groups = map[string][]string{}
-	if len(f.cfg.Filter) > 0 || f.cfg.Delete || f.names != nil {
+	anchored := slices.ContainsFunc(f.cfg.Filter, func(rule string) bool { return strings.HasPrefix(rule[2:], "/") })
+	if anchored || f.cfg.Delete || f.names != nil {
 		return groups, from.names
 	}
 	for _, name := range from.names {
 		dir, base := path.Split(name)
-		if from.regular[name] && dir != "" && fs.ValidPath(base) && !strings.Contains(base, "\n") {
+		if from.matched[name] && dir != "" && fs.ValidPath(base) && !strings.Contains(base, "\n") {
 			dir = path.Clean(dir)
 			groups[dir] = append(groups[dir], base)
 		} else {

@@ -66,14 +66,18 @@ func TestPatterns(t *testing.T) {
 	for _, name := range []string{"a.bin", "b.bin", "c.txt", "sub/d.bin", "sub/e", "[x]", ".h.bin", "other/d.bin"} {
 		content(t, filepath.Join(from, name), 100)
 	}
+	if err := os.Symlink("/nowhere", filepath.Join(from, "sub/link")); err != nil {
+		t.Skip(err)
+	}
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
 	for _, tt := range []struct{ name, want string }{
 		{"d/*.bin", "a.bin b.bin"},
 		{"d/[bc].*", "b.bin c.txt"},
-		{"*/s?b", "d.bin e"}, // a single directory
-		{"d/[x]", "[x]"},     // a served name
+		{"*/s?b", "d.bin e link"}, // a single directory
+		{"d/[x]", "[x]"},          // a served name
 		{"d/.*", ".h.bin"},
-		{"d/sub/* d/c*", "c.txt d.bin e"},
+		{"d/sub/* d/c*", "c.txt d.bin e link"},
+		{"d/su* d/other/*", "d.bin sub"},
 		{"d/* d/a* d/a.bin", "[x] a.bin b.bin c.txt other sub"},
 	} {
 		to := t.TempDir()
