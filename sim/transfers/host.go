@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/node"
 	"ibverbx/peer"
-	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/transfer"
 	"ibverbx/verbs"
@@ -58,8 +58,7 @@ func (h *host) start() error {
 	p.ctx, p.kill = context.WithCancel(w.ctx)
 	var err error
 	p.node, err = node.New(w.ctx, node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: fmt.Sprintf("host%d", h.index)},
-		Listen: "127.0.0.1:0", Shards: 1, LostTimeout: -1, Fabric: peer.Fabric{Unsealed: true}, Open: p.open,
+		Auth: w.auth(h.index), Listen: "127.0.0.1:0", Shards: 1, LostTimeout: -1, Fabric: w.plan.Fabric, Open: p.open,
 	})
 	if err != nil {
 		return err
@@ -78,6 +77,27 @@ func (h *host) start() error {
 	return nil
 }
 
+// auth returns the authentication of a host. Sealing needs TLS.
+func (w *world) auth(host int) bootstrap.Config {
+	auth := bootstrap.Config{Name: fmt.Sprintf("host%d", host)}
+	if auth.InsecurePlaintextOnLoopback = w.plan.Fabric.Unsealed; !w.plan.Fabric.Unsealed {
+		auth.Token = []byte("the token of all simulated hosts")
+	}
+	return auth
+}
+
+// plug creates a NIC on a rail.
+func (w *world) plug(rail int) (*softnic.NIC, error) {
+	if !w.plan.Sockets {
+		return softnic.New(w.links[rail], softnic.Config{})
+	}
+	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Seed: w.plan.Seed + uint64(rail), Impairment: w.plan.Impairment})
+	if err != nil {
+		return nil, err
+	}
+	return softnic.New(link, softnic.Config{Addr: netip.MustParseAddr("127.0.0.1")})
+}
+
 // open opens a NIC on each rail.
 func (p *process) open() (nics peer.NICs, err error) {
 	nics.Close = func() (err error) {
@@ -86,17 +106,14 @@ func (p *process) open() (nics peer.NICs, err error) {
 		}
 		return err
 	}
-	for _, link := range p.host.world.links {
-		nic, err := softnic.New(link, softnic.Config{})
+	for rail := range p.host.world.plan.Rails {
+		nic, err := p.host.world.plug(rail)
 		if err != nil {
 			return nics, err
 		}
 		p.nics = append(p.nics, nic)
 		var ctx verbs.Context
-		if ctx, err = nic.Open(); err == nil && p.host.world.plan.Wrapped {
-			ctx, err = reliable.Wrap(ctx, reliable.Config{Carrier: p.host.world.plan.Carrier, Paths: 2})
-		}
-		if err != nil {
+		if ctx, err = nic.Open(); err != nil {
 			return nics, err
 		}
 		nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
@@ -213,6 +230,11 @@ func (h *host) suffer(f Fault) bool {
 		nic.SetPort(false)
 		undo = func() { nic.SetPort(true) }
 	case BlackHole:
+		if h.world.plan.Sockets {
+			nic.SetPort(false)
+			undo = func() { nic.SetPort(true) }
+			break
+		}
 		undo = h.cut(nic, f.Rail)
 	case NICFailure:
 		nic.Fail()

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"ibverbx/peer"
 	"ibverbx/softnic"
-	"ibverbx/verbs"
 )
 
 // Plan is a world derived from a seed.
@@ -15,10 +15,10 @@ type Plan struct {
 	Seed  uint64
 	Hosts int // number of hosts
 	Rails int // number of rails
-	// Wrapped is set when package reliable wraps the rails.
-	Wrapped bool
-	// Carrier is reliable.Config.Carrier of wrapped rails.
-	Carrier verbs.QPType
+	// Sockets is set when the NICs exchange UDP packets instead of using links in memory. A black hole then takes the port down.
+	Sockets bool
+	// Fabric has the transport, the link and whether packets are sealed, which Sockets need. Only the connections of Sealed worlds use TLS.
+	Fabric peer.Fabric
 	// Impairment is applied to the packets on all rails.
 	Impairment softnic.Impairment
 	// Batches is the number of batches that each process sends to each other host.
@@ -87,8 +87,17 @@ const (
 func NewPlan(seed uint64) *Plan {
 	r := rand.New(rand.NewPCG(seed, 0x7472616e73666572))
 	p := &Plan{
-		Seed: seed, Hosts: 2 + r.IntN(2), Rails: 1 + r.IntN(3), Wrapped: r.IntN(3) == 0, Batches: 40 + r.IntN(80),
-		Carrier: verbs.UC + verbs.QPType(seed%2),
+		Seed: seed, Hosts: 2 + r.IntN(2), Rails: 1 + r.IntN(3), Batches: 40 + r.IntN(80),
+		Sockets: r.IntN(3) == 0, Fabric: peer.Fabric{Unsealed: true, Transport: peer.TransportRC},
+	}
+	if r.IntN(3) == 0 {
+		p.Fabric.Transport = []peer.Transport{peer.TransportUC, peer.TransportUD}[seed%2]
+		p.Fabric.Reliable.Paths = 2
+	}
+	if p.Sockets {
+		p.Fabric.Link = []peer.Link{peer.LinkAuto, peer.LinkUDP}[r.IntN(2)]
+		p.Fabric.Unsealed = p.Fabric.Transport != peer.TransportRC || r.IntN(2) == 0 // a Node cannot seal over uc and ud
+		p.Fabric.RequireSealed = !p.Fabric.Unsealed && r.IntN(2) == 0
 	}
 	if r.IntN(2) == 0 {
 		p.Impairment = softnic.Impairment{Loss: 0.01 * r.Float64(), Reorder: 0.01 * r.Float64(), Corrupt: 0.002 * r.Float64()}

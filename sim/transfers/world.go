@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -65,6 +66,11 @@ type notice struct {
 
 // Run runs the world of a Plan. An error names the violated guarantee. ctx bounds the real time.
 func Run(ctx context.Context, plan *Plan) (Summary, error) {
+	if plan.Sockets && runtime.GOOS != "linux" { // software NICs over UDP need Linux
+		memory := *plan
+		memory.Sockets, memory.Fabric.Link, memory.Fabric.Unsealed, memory.Fabric.RequireSealed = false, "", true, false
+		plan = &memory
+	}
 	w := &world{plan: plan, owed: map[notice]bool{}}
 	w.ctx, w.fail = context.WithCancelCause(ctx)
 	defer w.fail(nil)
