@@ -8,6 +8,30 @@ import (
 	"ibverbx/verbs"
 )
 
+// BenchmarkDatagrams is BenchmarkReliable over UD alone.
+func BenchmarkDatagrams(b *testing.B) {
+	benchmark(b, "/paths=16", func(tb testing.TB, size int) (x, y *side) {
+		link := softnic.NewMemoryLink(nil)
+		x, y = newDatagramSide(tb, link, reliable.Config{}, size), newDatagramSide(tb, link, reliable.Config{}, size)
+		connect(tb, x, y)
+		return x, y
+	})
+}
+
+// TestNoAllocationsDatagrams is TestNoAllocations over UD alone.
+func TestNoAllocationsDatagrams(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	const size = 1 << 20
+	now := int64(0)
+	clock := func() int64 { now += 100; return now }
+	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
+	x, y := newDatagramSide(t, link, reliable.Config{Now: clock}, size), newDatagramSide(t, link, reliable.Config{Now: clock}, size)
+	connect(t, x, y)
+	allocatesNothing(t, x, y, size)
+}
+
 // newRaw returns two connected RC QPs of softnic itself, to compare with.
 func newRaw(tb testing.TB, size int) (a, b *side) {
 	tb.Helper()

@@ -32,6 +32,24 @@ func TestTransfer(t *testing.T) {
 	t.Logf("A: %+v", a.qp.(reliable.StatsReader).Stats())
 }
 
+// TestTransferDatagrams does the same over UD, with the UC and RC QPs of the devices unused.
+func TestTransferDatagrams(t *testing.T) {
+	const size = 200_000
+	lose(t, "net0", "net1")
+	cfg := onePacket()
+	cfg.Carrier, cfg.ChunkBytes = verbs.UD, 0
+	a, b := newPair(t, cfg, size)
+	for _, n := range []int{0, 1, 4000, 4001, 60_000, size} {
+		for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
+			t.Run(fmt.Sprintf("%v/%d", op, n), func(t *testing.T) { transfer(t, a, b, op, n) })
+		}
+	}
+	t.Run("atomics", func(t *testing.T) { atomics(t, a, b) })
+	if s := a.qp.(reliable.StatsReader).Stats(); s.Malformed != 0 {
+		t.Errorf("datagrams of the peer were refused: %+v", s)
+	}
+}
+
 func transfer(t *testing.T, a, b *side, op verbs.Opcode, n int) {
 	a.fill(byte(op) + byte(n))
 	b.fill(200)
