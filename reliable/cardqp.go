@@ -322,7 +322,7 @@ func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 		AH: s.ah.Handle(), RemoteQPN: s.attr.DestQPN, RemoteQKey: verbs.DefaultQKey,
 	}
 	s.wr[0].SetSGE(append([]verbs.SGE{s.heads.sge(slot, cardHeader)}, part...)...)
-	_, _ = s.QP.PostSend(s.wr[:])
+	_, _ = s.PostSend(s.wr[:])
 }
 
 // deadline is when a card is sent again.

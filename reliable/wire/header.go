@@ -36,8 +36,8 @@ const (
 
 	headerFlagsAll = FlagLast | FlagImm | FlagSolicited | FlagLap
 
-	// LapBits is the size of Lap, and ConnBits that of Conn.
-	LapBits, ConnBits = 12, 20
+	// LapBits is the size of Lap. Conn has the other 20 bits of their word.
+	LapBits = 12
 )
 
 // HeaderLen is the encoded length of a Header in bytes.
