@@ -178,10 +178,6 @@ var mutations = []mutant.Change{
 		Old: "	case moved:", New: "	case moved && false:",
 	},
 	{
-		Name: "no connection makes others drain", Tests: "Cruise", File: "drain.go",
-		Old: "rested && (d.spike || d.again)", New: "rested && d.again && false",
-	},
-	{
 		Name: "a drain holds nothing", Tests: "Cruise", File: "cruise.go",
 		Old: "		w = min(w, a.drain.hold)\n", New: "",
 	},

@@ -13,13 +13,17 @@ import (
 // contest is flows from different hosts to different hosts through one link, with the defaults of package
 // reliable unless stated otherwise. Everything is measured in a span of time.
 type contest struct {
-	Rate   float64       // of the link, in bytes per second
-	Delay  time.Duration // one way
-	Loss   float64       // share of lost packets, both ways
-	Jitter time.Duration // largest random delay of a packet, both ways
-	Queue  int           // bytes that may wait for the link
-	Flows  int
-	Depth  int           // messages of 64 KiB that a flow has outstanding; zero means 128
+	Rate         float64       // of the link, in bytes per second
+	Delay        time.Duration // one way
+	Loss         float64       // share of lost packets, both ways
+	Jitter       time.Duration // largest random delay of a packet, both ways
+	Queue        int           // bytes that may wait for the link
+	Flows        int
+	Depth        int // messages of 64 KiB that a flow has outstanding; zero means 128
+	MessageBytes int // zero means 64 KiB
+	Ports        int // equal links that a hash picks, Rate together; zero means 1
+	// Config is the configuration of the flows. Nil means the defaults.
+	Config *reliable.Config
 	Apart  time.Duration // between the starts of two flows
 	Late   time.Duration // by which the last flow starts after the one before
 	Begin  time.Duration // when the span may begin at the earliest
@@ -76,6 +80,9 @@ func (c *contested) build() error {
 	var nics [2][]*softnic.NIC
 	for i := range c.Flows {
 		cfg := &reliable.Config{}
+		if c.Config != nil {
+			cfg = c.Config
+		}
 		if i == 0 && c.Other != nil {
 			cfg = c.Other
 		}
@@ -92,7 +99,7 @@ func (c *contested) build() error {
 		if i == c.Flows-1 {
 			c.begin += c.Late
 		}
-		fc.Start, fc.Depth = c.begin, c.Depth
+		fc.Start, fc.Depth, fc.MessageBytes = c.begin, c.Depth, c.MessageBytes
 		f, err := c.addFlow(fc)
 		if err != nil {
 			return err
@@ -106,8 +113,9 @@ func (c *contested) build() error {
 			return err
 		}
 	}
-	link := softnic.Path{Rate: c.Rate, Queue: c.Queue}
-	if err := errors.Join(c.link.SharePaths(nics[0], nics[1], link), c.link.SharePaths(nics[1], nics[0], link)); err != nil {
+	n := max(c.Ports, 1)
+	ports := slices.Repeat([]softnic.Path{{Rate: c.Rate / float64(n), Queue: c.Queue}}, n)
+	if err := errors.Join(c.link.SharePaths(nics[0], nics[1], ports...), c.link.SharePaths(nics[1], nics[0], ports...)); err != nil {
 		return err
 	}
 	c.begin += c.Begin
@@ -163,6 +171,9 @@ func jain(shares []float64) float64 {
 	for _, s := range shares {
 		sum += s
 		squares += s * s
+	}
+	if squares == 0 {
+		return 0
 	}
 	return sum * sum / (float64(len(shares)) * squares)
 }
@@ -263,6 +274,15 @@ func congestionScenarios() (all []Scenario) {
 		add(fmt.Sprintf("join-%d", n), fmt.Sprintf("A flow joins %d others on a link of 100 Gb/s, RTT 20 us: round trips until it has 80%% of its share.", n), c,
 			Aim{Figure: "join_trips", Below: 20.5})
 	}
+	beside := hostLink
+	beside.Flows, beside.Other = 2, &reliable.Config{WindowBytes: 4 << 20}
+	all = append(all, Scenario{
+		Name:  "reliable-cc-beside-fixed",
+		About: "A flow beside one with a fixed window of 4 MiB on a link of 100 Gb/s, RTT 20 us; the goodput is what it gets of the link.",
+		run: func(o Options, r *Result) error {
+			return beside.run(o, func(x *contested) error { x.fill(r); r.GoodputRatio = r.FlowRatios[1]; return nil })
+		},
+	})
 	far := slowLink
 	far.Delay, far.From, far.For = 50*time.Millisecond, 2*time.Second, 5*time.Second
 	far.Depth = 512

@@ -37,6 +37,10 @@ type Result struct {
 	Fairness float64 `json:"fairness,omitempty"`
 	// JoinTrips is the number of round trips after which the last flow had 80 % of its share for eight in a row.
 	JoinTrips float64 `json:"join_trips,omitempty"`
+	// BackTrips is the number of round trips until the rate is back after a fault.
+	BackTrips float64 `json:"back_trips,omitempty"`
+	// TotalRatio is the goodput ratio of the other flows, if GoodputRatio is that of a victim; nil otherwise.
+	TotalRatio *float64 `json:"total_ratio,omitempty"`
 	// FirstRatio is the goodput ratio right after the change that the scenario is about; nil without one.
 	FirstRatio *float64 `json:"first_ratio,omitempty"`
 
@@ -153,6 +157,8 @@ var figures = [...]figure{
 	{"cost_us", func(r *Result) *float64 { return r.CostUS }},
 	{"fairness", func(r *Result) *float64 { return &r.Fairness }},
 	{"join_trips", func(r *Result) *float64 { return &r.JoinTrips }},
+	{"back_trips", func(r *Result) *float64 { return &r.BackTrips }},
+	{"total_ratio", func(r *Result) *float64 { return r.TotalRatio }},
 	{"first_ratio", func(r *Result) *float64 { return r.FirstRatio }},
 	{"queue_bytes", func(r *Result) *float64 { return &r.QueueBytes }},
 	{"retransmit_ratio", func(r *Result) *float64 { return &r.RetransmitRatio }},
@@ -178,6 +184,9 @@ func median(results []*Result) *Result {
 	}
 	if m.FirstRatio != nil {
 		m.FirstRatio = new(float64)
+	}
+	if m.TotalRatio != nil {
+		m.TotalRatio = new(float64)
 	}
 	for _, f := range figures {
 		var values []float64

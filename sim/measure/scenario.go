@@ -33,7 +33,7 @@ func (o *Options) bytes(n int) int { return cmp.Or(o.Bytes, n) }
 
 // Scenarios returns all scenarios, sorted by name.
 func Scenarios() []Scenario {
-	all := slices.Concat(lossScenarios(), datagramScenarios(), deadPathScenarios(), hardScenarios(), incastScenarios(), ecmpScenarios(), mixedScenarios(), badPathScenarios(), congestionScenarios())
+	all := slices.Concat(lossScenarios(), datagramScenarios(), deadPathScenarios(), hardScenarios(), incastScenarios(), ecmpScenarios(), mixedScenarios(), badPathScenarios(), congestionScenarios(), mrcScenarios())
 	slices.SortFunc(all, func(a, b Scenario) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
