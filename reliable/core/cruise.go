@@ -75,7 +75,7 @@ func (h *recent) longest() int64 { return max(h.most, h.mostBefore) }
 func (h *recent) jitter() int64 { return min(h.spread, h.constant) }
 
 const (
-	// cruiseAllowance is the least allowance in bytes. A connection with large chunks has two of them.
+	// cruiseAllowance is the default of Config.Allowance.
 	cruiseAllowance = 64 << 10
 	// cruiseFirst is the first window, in allowances.
 	cruiseFirst = 4

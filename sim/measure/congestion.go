@@ -16,7 +16,6 @@ type contest struct {
 	Rate         float64       // of the link, in bytes per second
 	Delay        time.Duration // one way
 	Loss         float64       // share of lost packets, both ways
-	Jitter       time.Duration // largest random delay of a packet, both ways
 	Queue        int           // bytes that may wait for the link
 	Flows        int
 	Depth        int // messages of 64 KiB that a flow has outstanding; zero means 128
@@ -61,7 +60,7 @@ func (c *contest) trip() time.Duration { return 2 * c.Delay }
 
 // run builds a world, runs the contest and hands it over.
 func (c contest) run(o Options, do func(*contested) error) error {
-	network := softnic.Impairment{Delay: c.Delay, Loss: c.Loss, Jitter: c.Jitter}
+	network := softnic.Impairment{Delay: c.Delay, Loss: c.Loss}
 	// A queue of packets of a NIC must hold what waits for the link.
 	wc := worldConfig{Seed: o.Seed, Queue: 1 << 17, Impairment: network}
 	return inWorld(wc, func(w *world) error {
@@ -274,6 +273,16 @@ func congestionScenarios() (all []Scenario) {
 		add(fmt.Sprintf("join-%d", n), fmt.Sprintf("A flow joins %d others on a link of 100 Gb/s, RTT 20 us: round trips until it has 80%% of its share.", n), c,
 			Aim{Figure: "join_trips", Below: 20.5})
 	}
+	far := slowLink
+	far.Delay, far.From, far.For = 50*time.Millisecond, 2*time.Second, 5*time.Second
+	far.Depth = 512
+	add("far", "A flow on a link of 1 Gb/s, RTT 100 ms.", far, Aim{Figure: "goodput_ratio", AtLeast: 0.65})
+	all = append(all, movedScenarios()...)
+	return append(all, wholeScenarios()...)
+}
+
+// wholeScenarios are whole transfers, and a flow beside a fixed window.
+func wholeScenarios() (all []Scenario) {
 	beside := hostLink
 	beside.Flows, beside.Other = 2, &reliable.Config{WindowBytes: 4 << 20}
 	all = append(all, Scenario{
@@ -283,11 +292,6 @@ func congestionScenarios() (all []Scenario) {
 			return beside.run(o, func(x *contested) error { x.fill(r); r.GoodputRatio = r.FlowRatios[1]; return nil })
 		},
 	})
-	far := slowLink
-	far.Delay, far.From, far.For = 50*time.Millisecond, 2*time.Second, 5*time.Second
-	far.Depth = 512
-	add("far", "A flow on a link of 1 Gb/s, RTT 100 ms.", far, Aim{Figure: "goodput_ratio", AtLeast: 0.65})
-	all = append(all, movedScenarios()...)
 	network := softnic.Impairment{Delay: fastDelay, Rate: fastRate}
 	for _, l := range []struct {
 		percent   string

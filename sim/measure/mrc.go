@@ -26,16 +26,16 @@ func mrcScenarios() (all []Scenario) {
 		From: 2 * time.Millisecond, For: 8 * time.Millisecond,
 	}
 	add := func(name, about string, c contest, fill func(x *contested, r *Result), aims ...Aim) {
-		all = append(all, Scenario{Name: "reliable-mrc-" + name, About: "8 ports of 100 Gb/s, RTT 20 us, 64 paths: " + about, Aims: aims,
-			run: func(o Options, r *Result) error {
-				return c.run(o, func(x *contested) error {
-					x.fill(r)
-					if fill != nil {
-						fill(x, r)
-					}
-					return nil
-				})
-			}})
+		run := func(o Options, r *Result) error {
+			return c.run(o, func(x *contested) error {
+				x.fill(r)
+				if fill != nil {
+					fill(x, r)
+				}
+				return nil
+			})
+		}
+		all = append(all, Scenario{Name: "reliable-mrc-" + name, About: "8 ports of 100 Gb/s, RTT 20 us, 64 paths: " + about, Aims: aims, run: run})
 	}
 	goodput := func(bar float64) Aim { return Aim{Figure: "goodput_ratio", AtLeast: bar} }
 	small := plain
