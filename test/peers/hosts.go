@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"time"
 )
 
 // hosts are two network namespaces joined by a veth pair. Nil is this host alone, on the loopback interface.
@@ -75,6 +76,23 @@ func (h *hosts) tearDown() {
 	}
 	for end := range 2 {
 		_ = exec.Command("ip", "netns", "del", h.space(end)).Run() // best effort
+	}
+}
+
+// awaitPort waits until a server on this host accepts connections.
+func awaitPort(ctx context.Context, port string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 

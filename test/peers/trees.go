@@ -131,6 +131,9 @@ func (b *bench) rsync(at place, before situation, flags ...string) side {
 		}
 		server := exec.CommandContext(ctx, "rsync", "--daemon", "--no-detach", "--address", "127.0.0.1", "--port", port, "--config", config, "--log-file=/dev/stdout")
 		return serving(server, "rsyncd version", func(string) (float64, error) {
+			if err := awaitPort(ctx, port); err != nil {
+				return 0, err
+			}
 			return b.copied(ctx, at, before, append(append([]string{"rsync", "-a"}, flags...), "rsync://127.0.0.1:"+port+"/tree/")...)
 		})
 	}
