@@ -74,7 +74,7 @@ func types() []any {
 		new(metrics.Collector), new(metrics.Server),
 		new(nccl.Library),
 		new(node.Node), new(node.Peer), new(node.RequestError), new(node.State),
-		new(peer.Capture), new(peer.Fabric), new(peer.FabricError), new(peer.Impair), new(peer.Listener), new(peer.MismatchError), new(peer.Offer), new(peer.Session),
+		new(peer.Capture), new(peer.Fabric), new(peer.FabricError), new(peer.Impair), new(peer.Listener), new(peer.MismatchError), new(peer.Offer), new(peer.Session), new(peer.Transport),
 		new(rdmacore.Device), new(rdmacore.Library),
 		new(reliable.Config),
 		new(settings.Settings), new(settings.ValueError),
