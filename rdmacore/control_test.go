@@ -139,7 +139,7 @@ func TestOldContext(t *testing.T) {
 	defer func() { ok(t, ctx.Close(), "Close") }()
 	attr, err := ctx.QueryDevice()
 	ok(t, err, "QueryDevice")
-	const want = verbs.CapUD | verbs.CapSRQ | verbs.CapFlushOnPost
+	const want = verbs.CapRC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUD | verbs.CapFlushOnPost
 	if attr.Capabilities != want || attr.Provider != "rdmacore" || attr.Link != "Ethernet" || attr.MaxSGE != 4 || attr.Ports != 2 {
 		t.Errorf("QueryDevice = %+v, want capabilities %#x and the stand-in's limits", attr, want)
 	}

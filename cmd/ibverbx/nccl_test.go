@@ -46,8 +46,8 @@ func TestNCCLRefuses(t *testing.T) {
 	refused(t, "nccl", "no program")
 	refused(t, "nccl --env --check", "exclude each other")
 	refused(t, "nccl --env -- ls", "--env and --check start no program")
-	t.Setenv("IBVERBX_LINK", "tcp")
-	refused(t, "nccl --env", `IBVERBX_LINK is "tcp": want auto or udp`)
+	t.Setenv("IBVERBX_LINK", "shm")
+	refused(t, "nccl --env", `IBVERBX_LINK is "shm": want auto or udp`)
 }
 
 // TestNCCLCheck: --check tries every table version, and fails with the program.

@@ -88,11 +88,11 @@ func features() []feature {
 		{"Lanes", "number of lanes", func(f *peer.Fabric) { f.Lanes = 1 }, "--lanes 1", func(u *used) bool { return u.lanes == 1 }, map[string]string{"run": "the program creates its QPs"}},
 		{"Link", "shared memory or packets", func(f *peer.Fabric) { f.Link = peer.LinkShm }, "--link shm", func(u *used) bool { return u.err == nil && u.link == peer.LinkShm }, nil},
 		{
-			"Transport", "rc or uc", func(f *peer.Fabric) { f.Transport, f.Unsealed = peer.TransportUC, true }, "--transport uc --unsealed", func(u *used) bool { return u.err == nil && u.transport == "uc" },
+			"Transport", "rc, uc or ud", func(f *peer.Fabric) { f.Transport, f.Unsealed = peer.TransportUC, true }, "--transport uc --unsealed", func(u *used) bool { return u.err == nil && u.transport == "uc" },
 			map[string]string{"run": "the program chooses the type of its QPs"},
 		},
 		{
-			"Reliable", "settings of uc", func(f *peer.Fabric) {
+			"Reliable", "settings of uc and ud", func(f *peer.Fabric) {
 				f.Transport, f.Unsealed, f.Reliable = peer.TransportUC, true, reliable.Config{Paths: 1000}
 			}, "--transport uc --unsealed --uc-paths 3",
 			failsWith("paths", "Paths"),
