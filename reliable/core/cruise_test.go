@@ -28,25 +28,22 @@ type courseChunk struct {
 
 const courseChunkBytes = 32 << 10
 
-// newCourse has a link of 100 Gb/s and 20 us.
-func newCourse(t *testing.T, ends int) *course {
+// newCourse has one connection on a link of 100 Gb/s and 20 us.
+func newCourse(t *testing.T) *course {
 	t.Helper()
 	x := &course{t: t, now: 1, delay: 20_000, rate: 12.5}
-	for range ends {
-		x.join()
-	}
+	x.join()
 	return x
 }
 
-func (x *course) join() *courseEnd {
+// join adds a connection.
+func (x *course) join() {
 	x.t.Helper()
 	c, err := New(Config{Adapt: true, WindowBytes: 64 << 20, PeerCredit: 1 << 12})
 	if err != nil {
 		x.t.Fatalf("New = %v, want none", err)
 	}
-	e := &courseEnd{c: c}
-	x.ends = append(x.ends, e)
-	return e
+	x.ends = append(x.ends, &courseEnd{c: c})
 }
 
 // run lets time pass until all flights have been taken at the time end.
@@ -99,7 +96,7 @@ func (x *course) waiting() int { return int(float64(max(x.free-x.now, 0)) * x.ra
 // TestCruiseFillsLink: a connection alone finds the window that keeps the link busy with about its allowance in the
 // queue, and keeps it while every tenth chunk is lost.
 func TestCruiseFillsLink(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	x.run(2_000_000)
 	if got := x.shares(6_000_000)[0]; got < 0.98 {
 		t.Errorf("a share of %.3f of the link, want all of it", got)
@@ -120,7 +117,7 @@ func TestCruiseFillsLink(t *testing.T) {
 // TestCruiseNewcomer: connections that join others learn the round trip time of the empty link, so that all get the
 // same.
 func TestCruiseNewcomer(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	for n := 2; n <= 4; n++ {
 		x.run(x.now + 3_000_000)
 		x.join()
@@ -135,7 +132,7 @@ func TestCruiseNewcomer(t *testing.T) {
 
 // TestCruiseMoves: round trips that become ten times as long at once are another route, no queue.
 func TestCruiseMoves(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	x.run(5_000_000)
 	x.delay *= 10
 	x.run(x.now + 4_000_000)
@@ -152,7 +149,7 @@ func TestCruiseMoves(t *testing.T) {
 
 // TestCruiseIdle: the window of a connection that does not need it does not grow, and the connection does not drain.
 func TestCruiseIdle(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	a := &x.ends[0].c.cruise
 	first := a.window
 	x.ends[0].idle = true
@@ -172,7 +169,7 @@ func TestCruiseIdle(t *testing.T) {
 
 // TestCruiseDrainEnds: a drain whose chunks are lost ends by its timer, which Deadline reports.
 func TestCruiseDrainEnds(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	x.run(2_000_000)
 	c := x.ends[0].c
 	c.cruise.empty(drainDeep)
@@ -189,7 +186,7 @@ func TestCruiseDrainEnds(t *testing.T) {
 
 // TestCruiseTimeout: a timeout starts again with a small window, but not before the peer has ever answered.
 func TestCruiseTimeout(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	a := &x.ends[0].c.cruise
 	first := a.window
 	if a.onTimeout(); a.window != first {
@@ -209,7 +206,7 @@ func TestCruiseTimeout(t *testing.T) {
 
 // TestCruiseOver: a connection that ends during a drain has no timer, which nothing would end.
 func TestCruiseOver(t *testing.T) {
-	x := newCourse(t, 1)
+	x := newCourse(t)
 	x.run(2_000_000)
 	c := x.ends[0].c
 	c.cruise.empty(drainDeep)
@@ -223,7 +220,7 @@ func TestCruiseOver(t *testing.T) {
 // trips only.
 func TestCruiseWrongSample(t *testing.T) {
 	for _, wrong := range []int64{1, 2, 1000} {
-		x := newCourse(t, 1)
+		x := newCourse(t)
 		x.run(2_000_000)
 		x.ends[0].c.cruise.onEcho(x.now, wrong)
 		x.run(x.now + 30_000_000)
