@@ -131,7 +131,7 @@ type way struct {
 func ways() []way {
 	return []way{
 		{"peer", func(t *testing.T, f *feature) used { return withFabric(t, f, usePeer) }},
-		{"node", func(t *testing.T, f *feature) used { return withFabric(t, f, useNode(nil)) }},
+		{"node", func(t *testing.T, f *feature) used { return withFabric(t, f, useNode(putBytes)) }}, // a Node moves data for its services only
 		{"transfer", func(t *testing.T, f *feature) used { return withFabric(t, f, useNode(putBytes)) }},
 		{"stream", func(t *testing.T, f *feature) used { return withFabric(t, f, useNode(sendBytes)) }},
 		{"perf", usePerf},
@@ -229,9 +229,7 @@ func useNode(move func(ctx context.Context, here, there *node.Node) error) func(
 		if err != nil {
 			return used{err: err}
 		}
-		if move != nil {
-			err = move(ctx, here, there)
-		}
+		err = move(ctx, here, there)
 		s := p.Stats()
 		return used{
 			device: here.NICs()[0].Context.Device().Name(), transport: here.Snapshot().Transport, rails: len(here.NICs()), lanes: s.Agreed.Lanes,
