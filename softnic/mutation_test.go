@@ -120,7 +120,7 @@ var raceMutations = []mutant.Change{
 	{Name: "shutting does not wait for who is inside a pair", File: "nic_gate.go", Old: "		p.Lock()\n		p.fold()\n		done += p.done\n		p.done = 0\n		p.Unlock()\n", New: "		p.fold()\n		done += p.done\n		p.done = 0\n"},
 	{Name: "gates of CQs are not shut", File: "nic_gate.go", Old: "			q.sendCQ.shut()\n			q.recvCQ.shut()\n"},
 	{Name: "shutting does not wait for who is inside a CQ", File: "nic_gate.go", Old: "		g.Lock()\n		g.Unlock() //nolint", New: "		//nolint"},
-	{Name: "gates of SRQs are not shut", File: "nic_gate.go", Old: "				q.srq.shut()\n"},
+	{Name: "gates of SRQs are not shut", File: "nic_gate.go", Old: "				q.srq.shut()\n", Tests: "^TestTorture$", Race: true},
 	{
 		Name: "sends complete without the gate of their CQ", File: "direct_run.go", Old: "	c.Lock()\n	for i := range wrs {", New: "	for i := range wrs {",
 		Also: []mutant.Edit{{File: "direct_run.go", Old: "			break\n		}\n		wc := c.push(q.sqUsed", New: "			return\n		}\n		wc := c.push(q.sqUsed"}, {File: "direct_run.go", Old: "	}\n	c.Unlock()\n}", New: "	}\n}"}},
