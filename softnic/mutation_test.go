@@ -70,7 +70,7 @@ var mutations = []struct {
 	{"captures have the ICRC of the wire", "TestUDPCapture$", "udp_wire.go", "		flow.Restore(b, id)\n", ""},
 	{"a packet between Cork and Uncork refers to memory that may be freed", "TestUDPLendUntilPosted", "udp_wire.go", "w.corks == 0 || w.lent", "w.corks == 0"},
 	{"a packet that continues a run is not checked against the rest of its WRITE", "TestUDPRun$", "udp_run.go", "if len(payload) > len(r.dst) {", "if false {"},
-	{"a run goes on behind other packets", "TestUDPRun$", "udp_receive.go", "			u.run.q = nil\n			u.serveOne", "			u.serveOne"},
+	{"a run goes on behind other packets", "TestUDPRunEnds$", "udp_receive.go", "			u.run.q = nil\n			u.serveOne", "			u.serveOne"},
 	{"a damaged packet continues a run", "TestUDPRun$", "udp_run.go", "r.covered, r.id+1, e); !ok {", "r.covered, r.id+1, e); false {"},
 	{"QPs to one NIC do not share its buffer", "TestUDPPeerBudget$", "qp_window.go", "if b := q.to; b != nil &&", "if b := q.to; b == nil &&"},
 	{"a QP that is held back does not ask for an acknowledgement", "TestUDPPeerBudget$", "qp_requester.go", " || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)", ""},

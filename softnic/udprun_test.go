@@ -165,6 +165,18 @@ func TestUDPRun(t *testing.T) {
 	}
 }
 
+// TestUDPRunEnds: behind the last packet of a WRITE, one that would continue its run is a duplicate.
+func TestUDPRunEnds(t *testing.T) {
+	s := newBesieged(t)
+	s.rearm(t)
+	all := s.aWrite(4, runSize, 0, true)
+	all = append(all, s.aWrite(5, runSize, 0, true)[3])
+	s.attackOnce([][]byte{bytes.Join(all, nil)}, len(all[0]))
+	if got := s.qps[0].epsn; got != 4 {
+		t.Errorf("the QP expects PSN %d, want 4", got)
+	}
+}
+
 // BenchmarkUDPRun serves runs of 14 packets in the middle of a WRITE, without sockets: packets that udpRun recognizes, and
 // packets decoded one by one.
 func BenchmarkUDPRun(b *testing.B) {
