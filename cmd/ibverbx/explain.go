@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -113,7 +114,7 @@ func explainFile(host, name, target string, err error) error {
 	case errors.Is(err, chunk.ErrKind) && target != "":
 		return &localError{explain(err, "%s is not a regular file or a directory; name another one", target)}
 	case errors.Is(err, chunk.ErrForeign) && target != "":
-		return &localError{explain(err, "%s: another user owns its partial file; use a directory that only you can write to", target)}
+		return &localError{explain(err, "%s: other users own its partial file or can write to it; remove .%s.ibx-partial next to it, or use a directory that only you can write to", target, filepath.Base(target))}
 	case errors.Is(err, files.ErrNotFound):
 		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
 	case errors.Is(err, fs.ErrPermission) && target != "":

@@ -53,18 +53,20 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 	if err := t.root.Chtimes(partial(t.name), time.Time{}, e.ModTime); err != nil {
 		return err
 	}
-	if err := t.file.Chmod(e.Mode.Perm()); err != nil {
+	mode := e.Mode.Perm()
+	if err := t.file.Chmod(mode &^ othersWrite); err != nil {
 		return err
 	}
 	if err := t.root.Rename(partial(t.name), t.name); err != nil {
 		return err
 	}
 	t.touched.Store(true)
-	var err error
-	if e.Owner != nil { // not before: the next Target would distrust a partial file of another user
-		if err = t.file.Chown(int(e.Owner.UID), int(e.Owner.GID)); err == nil {
-			err = t.file.Chmod(e.Mode.Perm())
-		}
+	var err error // after a kill before the rename, the next Target would distrust a partial file of another user, or one that others can write to
+	if e.Owner != nil {
+		err = t.file.Chown(int(e.Owner.UID), int(e.Owner.GID))
+	}
+	if err == nil && (e.Owner != nil || mode&othersWrite != 0) {
+		err = t.file.Chmod(mode)
 	}
 	err = errors.Join(err, t.Close())
 	if sync == SyncBatch {
@@ -72,6 +74,9 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 	}
 	return err
 }
+
+// othersWrite are the permissions that a partial file must not have.
+const othersWrite = 0o022
 
 // Kept reports whether Commit found the existing file equal and kept it.
 func (t *Target) Kept() bool { return t.kept }

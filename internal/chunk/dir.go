@@ -53,6 +53,9 @@ func (t *Tree) Top(e Entry, mode bool) (*Dir, error) {
 	return d, t.sweep(t.root)
 }
 
+// NewDir returns a directory for Compare only: root is not locked, and files in it are received by Targets. Of cfg, only DryRun counts.
+func NewDir(root *os.Root, cfg TreeConfig) *Dir { return &Dir{tree: newTree(root, cfg), root: root} }
+
 // Enter returns a subdirectory and creates it if it is missing. It never follows a symbolic link.
 func (d *Dir) Enter(e *Entry) (*Dir, error) {
 	if err := e.Check(); err != nil {

@@ -63,14 +63,18 @@ const lockSuffix = "-tree" + partialSuffix
 // NewTree starts receiving a tree in the directory root. The caller closes root after the Tree. In a dry run, a nil root is
 // a directory that does not exist.
 func NewTree(root *os.Root, cfg TreeConfig) (*Tree, error) {
-	t := &Tree{root: root, cfg: cfg, id: fmt.Sprintf(".%016x", rand.Uint64())}
-	t.owner = sync.OnceValues(func() (uint32, error) { return probeOwner(root, ".") })
+	t := newTree(root, cfg)
 	if !cfg.DryRun {
 		if err := t.findStale(); err != nil {
 			return nil, errors.Join(err, t.Close(false))
 		}
 	}
 	return t, nil
+}
+
+func newTree(root *os.Root, cfg TreeConfig) *Tree {
+	owner := sync.OnceValues(func() (uint32, error) { return probeOwner(root, ".") })
+	return &Tree{root: root, cfg: cfg, id: fmt.Sprintf(".%016x", rand.Uint64()), owner: owner}
 }
 
 // findStale locks the lock files of killed processes.
@@ -288,7 +292,7 @@ func (d *Dir) Fingerprint(e *Entry, b []byte) (f Fingerprint, state fs.FileInfo)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != e.Size {
 		return 0, nil
 	}
-	if _, err := distrust(info, d.tree.owner); err != nil {
+	if err := distrust(info, d.tree.owner); err != nil {
 		return 0, nil
 	}
 	b = b[:e.Size]

@@ -92,8 +92,7 @@ func partial(name string) string {
 	return dir + "." + base + partialSuffix
 }
 
-// open opens and locks the partial file. One that another user owns is an error, even if it is locked. One that others can write to is
-// replaced.
+// open opens and locks the partial file. One that another user owns, or that others can write to, is an error, even if it is locked.
 func (t *Target) open() error {
 	for {
 		if err := t.regular(partial(t.name)); err != nil {
@@ -124,22 +123,21 @@ func (t *Target) adopt(f *os.File) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	foreign, distrusted := t.distrust(mine)
-	if foreign {
-		return false, fmt.Errorf("%s: %w: use a directory that only you can write to", partial(t.name), distrusted)
-	}
-	if err := lock(f); err != nil {
-		if errors.Is(err, errLocked) {
-			err = fmt.Errorf("%s: %w, by this process or another", t.name, ErrBusy)
+	distrusted := t.distrust(mine)
+	if distrusted == nil {
+		if err := lock(f); err != nil {
+			if errors.Is(err, errLocked) {
+				err = fmt.Errorf("%s: %w, by this process or another", t.name, ErrBusy)
+			}
+			return false, err
 		}
-		return false, err
 	}
 	// Another Target may have renamed the file before this one had the lock.
 	if there, err := t.root.Lstat(partial(t.name)); err != nil || !os.SameFile(mine, there) {
 		return true, nil
 	}
 	if distrusted != nil {
-		return true, t.root.Remove(partial(t.name))
+		return false, fmt.Errorf("%s: %w: remove it, or use a directory that only you can write to", partial(t.name), distrusted)
 	}
 	return false, nil
 }
@@ -160,7 +158,7 @@ func (t *Target) openPartial() (*os.File, error) {
 }
 
 // distrust returns why an existing file with the target's name must not be continued or reused.
-func (t *Target) distrust(info fs.FileInfo) (foreign bool, err error) {
+func (t *Target) distrust(info fs.FileInfo) error {
 	return distrust(info, func() (uint32, error) { return probeOwner(t.root, path.Dir(t.name)) })
 }
 
@@ -200,7 +198,7 @@ func (t *Target) prepare(fresh bool) error {
 			err = t.sameBase()
 		}
 		if err == nil {
-			_, err = t.distrust(t.baseInfo) // a digest does not protect against someone who chooses the bytes
+			err = t.distrust(t.baseInfo) // a digest does not protect against someone who chooses the bytes
 		}
 		if err != nil { // not private, or replaced just now, perhaps by a link
 			if err := f.Close(); err != nil {

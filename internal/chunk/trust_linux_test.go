@@ -51,7 +51,8 @@ func TestPlantedPartialFile(t *testing.T) {
 	}
 }
 
-// TestPartialFileOfManyWriters: the partial file belongs to this user, and others can or could write to it. It is replaced by a new one.
+// TestPartialFileOfManyWriters: the partial file belongs to this user, and others can or could write to it. It is neither continued nor
+// removed.
 func TestPartialFileOfManyWriters(t *testing.T) {
 	b := content(Size, 2)
 	for what, spoil := range map[string]func(name string) error{
@@ -62,20 +63,11 @@ func TestPartialFileOfManyWriters(t *testing.T) {
 		root, dir := newRoot(t)
 		name := plant(t, dir, b)
 		must(t, spoil(name))
-		held, err := os.Open(name) // keeps its inode number
-		must(t, err)
-		defer held.Close()
-		old, err := held.Stat()
-		must(t, err)
-		x := create(t, root, "f", len(b), false)
-		if _, ok, err := x.Have(0, make([]byte, Size)); ok || err != nil {
-			t.Errorf("%s: the chunk is used (error %v), want it ignored", what, err)
+		for _, fresh := range []bool{false, true} {
+			_, err := Create(root, "f", int64(len(b)), fresh)
+			wants(t, err, ErrForeign, what)
 		}
-		now, err := x.file.Stat()
-		must(t, err)
-		if os.SameFile(old, now) || now.Mode().Perm() != 0o600 {
-			t.Errorf("%s: the file is the same or has mode %v, want a new private one", what, now.Mode())
-		}
+		expect(t, dir, partial("f"), b)
 	}
 }
 

@@ -13,20 +13,19 @@ import (
 )
 
 // distrust returns why an existing file must not be continued or reused, nil if it may: another user owns it or can write to it, now or by
-// another link. foreign is set if another user owns it, so that this process must not remove it either. own returns the owner of files that
-// this process creates in the same file system.
-func distrust(info fs.FileInfo, own func() (uint32, error)) (foreign bool, err error) {
+// another link. own returns the owner of files that this process creates in the same file system.
+func distrust(info fs.FileInfo, own func() (uint32, error)) error {
 	if err := foreignOwner(info, own); err != nil {
-		return true, err
+		return err
 	}
 	switch s, ok := info.Sys().(*syscall.Stat_t); {
 	case !ok:
-	case info.Mode().Perm()&0o022 != 0:
-		return false, fmt.Errorf("%w: its mode is %v", ErrForeign, info.Mode().Perm())
+	case info.Mode().Perm()&othersWrite != 0:
+		return fmt.Errorf("%w: its mode is %v", ErrForeign, info.Mode().Perm())
 	case s.Nlink > 1:
-		return false, fmt.Errorf("%w: it has %d links", ErrForeign, s.Nlink)
+		return fmt.Errorf("%w: it has %d links", ErrForeign, s.Nlink)
 	}
-	return false, nil
+	return nil
 }
 
 // foreignOwner returns ErrForeign if another user owns a file.
