@@ -39,7 +39,7 @@ type item struct {
 
 // add adds a file to the next batch, and requests that batch once it is full.
 func (t *treePull) add(ctx context.Context, it item) {
-	if b := t.next; b.size+it.entry.Size > chunk.Size || len(b.items) == maxBatch || b.names > maxBatchNames {
+	if b := t.next; b.size+it.entry.Size > maxBatchSize || len(b.items) == maxBatch || b.names > maxBatchNames {
 		t.flush(ctx)
 	}
 	it.dir.Hold()

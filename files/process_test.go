@@ -54,12 +54,12 @@ func processNode(name, listen string, sealed bool, exports ...ExportConfig) (n *
 }
 
 // serveDir is the main function of a process that exports a directory as "d", through an Engine and HTTP,
-// until EOF on standard input. Its first output line holds the addresses.
+// until EOF on standard input. Its first output line holds the addresses. For each line of input, it prints the number of sent bytes.
 func serveDir(dir string) int {
 	if name := os.Getenv(asClient); name != "" {
 		return getTo(dir, name)
 	}
-	n, _, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, DefaultAccess: Read | Write})
+	n, f, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, DefaultAccess: Read | Write})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -67,12 +67,14 @@ func serveDir(dir string) int {
 	files := http.FileServer(http.Dir(dir))
 	plain, secure := httptest.NewServer(files), httptest.NewTLSServer(files)
 	fmt.Println(n.Addr(), plain.URL, secure.URL)
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		fmt.Println(f.Stats().BytesSent)
+	}
 	return 0
 }
 
 // getTo is the main function of a process that gets a file, or puts one if its name begins with a slash. It
-// prints the numbers of reused bytes and of sent files.
+// prints the numbers of reused bytes, of transferred files and of sent bytes.
 func getTo(dir, name string) int {
 	_, f, closeAll, err := processNode("", "", false)
 	if err == nil {
@@ -88,7 +90,7 @@ func getTo(dir, name string) int {
 			x = p.GetFile(name, dir, TransferConfig{})
 		}
 		err = x.Wait(context.Background())
-		fmt.Println(x.Status().BytesReused, x.Status().Sent)
+		fmt.Println(x.Status().BytesReused, x.Status().Sent, f.Stats().BytesSent)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -104,7 +106,8 @@ type child struct {
 	stdin               io.WriteCloser
 	err                 error // of the process, valid when ended is closed
 	ended               chan struct{}
-	out                 bytes.Buffer // of a client, valid when ended is closed
+	out                 bytes.Buffer  // of a client, valid when ended is closed
+	lines               *bufio.Reader // of a server
 	addr, plain, secure string
 }
 
@@ -126,7 +129,8 @@ func spawn(t testing.TB, env ...string) *child {
 		wantOK(t, "StdoutPipe", err)
 		wantOK(t, "Start", c.cmd.Start())
 		t.Cleanup(c.kill)
-		line, err := bufio.NewReader(out).ReadString('\n')
+		c.lines = bufio.NewReader(out)
+		line, err := c.lines.ReadString('\n')
 		wantOK(t, "the first line of a server", err)
 		_, err = fmt.Sscan(line, &c.addr, &c.plain, &c.secure)
 		wantOK(t, "the addresses of a server", err)
@@ -136,6 +140,16 @@ func spawn(t testing.TB, env ...string) *child {
 		close(c.ended)
 	}()
 	return c
+}
+
+// sent returns the number of bytes that a server has sent.
+func (c *child) sent(t testing.TB) (n int64) {
+	t.Helper()
+	_, err := fmt.Fprintln(c.stdin)
+	wantOK(t, "Fprintln", err)
+	_, err = fmt.Fscanln(c.lines, &n)
+	wantOK(t, "the sent bytes of a server", err)
+	return n
 }
 
 // kill kills the process and waits for its exit.

@@ -26,7 +26,7 @@ const (
 	maxNames     = 1 << 20   // names in one directory
 	maxTreeNames = 256 << 20 // total size of names in a directory, in bytes
 	maxTrees     = 4         // received concurrently from one peer
-	maxBatches   = 4         // of small files, per tree
+	maxBatches   = 2         // of small files, per tree: one is stored while the next is sent, and a killed process loses no more
 )
 
 // treeTo receives a directory to a local path.

@@ -24,9 +24,11 @@ const (
 	kindFileBatched rpc.Kind = 0x96 // id, results of 5 bytes
 
 	maxSteps = 8192      // entries per response
-	maxBatch = 256       // files per batch
+	maxBatch = 128       // files per batch
 	maxSmall = 256 << 10 // size of a file in a batch
-	maxBase  = 255       // length of an element of a path
+	// maxBatchSize is the size of all files in a batch.
+	maxBatchSize = chunk.Size / 2
+	maxBase      = 255 // length of an element of a path
 	// maxCursor is the length of a position in a listing. Paths in a tree may be longer than maxPath; they are left out.
 	maxCursor = (chunk.MaxDepth + 1) * (maxBase + 1)
 )
@@ -208,7 +210,7 @@ func (r *reader) fileBatch() *fileBatch {
 		f := batchFile{name: r.String(maxPath), size: r.U32(), modified: time.Unix(0, int64(r.U64())), has: r.Flag(), print: chunk.Fingerprint(r.U64())}
 		total += int64(f.size)
 		m.files = append(m.files, f)
-		r.Check(len(m.files) <= maxBatch && total <= chunk.Size)
+		r.Check(len(m.files) <= maxBatch && total <= maxBatchSize)
 	}
 	r.Check(m.grant != 0 && len(m.files) > 0)
 	return m
