@@ -241,7 +241,7 @@ func TestResumeOfSameDigest(t *testing.T) {
 	}
 	dest := filepath.Join(d.to, "f")
 	writeFile(t, dest, old)
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
+	x := d.peer.GetFile("d/f", dest, TransferConfig{Checksum: true})
 	wantOK(t, "GetFile", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.BytesReused != 2*chunk.Size {

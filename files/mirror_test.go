@@ -1,13 +1,14 @@
 package files
 
 import (
-	"errors"
+	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ibverbx/verbs"
 )
@@ -123,15 +124,61 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// TestDryRunOfFile: DryRun of a single file is refused.
-func TestDryRunOfFile(t *testing.T) {
-	d := newDepot(t, memoryNetwork(1), Read|Write)
-	d.write(t, "f", 1, 1)
-	wantErr(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{DryRun: true}).Wait(soon(t)), verbs.ErrInvalid)
-	wantErr(t, "PutFile", d.peer.PutFile(filepath.Join(d.dir, "f"), "d/g", TransferConfig{DryRun: true}).Wait(soon(t)), verbs.ErrInvalid)
-	wantPaths(t, d.to, "")
-	wantPaths(t, d.dir, "f")
+// TestSingleFile: a single file is compared by size and modification time like those of a directory. A dry run only counts it, even if the
+// directory of the destination is missing, and an unchanged file is not reported as read.
+func TestSingleFile(t *testing.T) {
+	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
+		wantOK(t, "Remove", os.Remove(from))
+		content := make([]byte, manyChunks)
+		fill(content, 1)
+		writeFile(t, from, content)
+		copied := func(what string, cfg TransferConfig, sent, unchanged int64) {
+			t.Helper()
+			s, err := copyTo(cfg)
+			wantOK(t, what, err)
+			if s.Sent != sent || s.Unchanged != unchanged || s.Total != manyChunks || s.Bytes != s.Total && !cfg.DryRun {
+				t.Errorf("%s: Status() = %+v, want %d sent and %d unchanged", what, s, sent, unchanged)
+			}
+		}
+		copied("a dry run", TransferConfig{DryRun: true}, 1, 0)
+		if _, err := os.Lstat(to); !os.IsNotExist(err) {
+			t.Errorf("Lstat after a dry run: got %v, want that the file does not exist", err)
+		}
+		copied("the first copy", TransferConfig{}, 1, 0)
+		wantFile(t, to, content)
+
+		other := bytes.Clone(content)
+		other[5]++
+		writeFile(t, to, other) // of the same time
+		wantOK(t, "Chmod", os.Chmod(to, 0o700))
+		copied("a dry run with an equal time", TransferConfig{DryRun: true}, 0, 1)
+		if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("after a dry run: %v, %v, want the old permissions", info, err)
+		}
+		copied("a copy of a file with an equal time", TransferConfig{}, 0, 1)
+		wantFile(t, to, other)
+		if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("the copy: %v, %v, want the permissions of the source", info, err)
+		}
+		copied("a dry run with Checksum", TransferConfig{DryRun: true, Checksum: true}, 1, 0)
+		copied("a copy with Checksum", TransferConfig{Checksum: true}, 1, 0)
+		wantFile(t, to, content)
+
+		now := time.Now().Add(time.Hour) // modified just now, or by a clock that is ahead
+		for _, name := range []string{from, to} {
+			wantOK(t, "Chtimes", os.Chtimes(name, now, now))
+		}
+		copied("a dry run of a fresh file", TransferConfig{DryRun: true}, 1, 0)
+		copied("a copy of a fresh, equal file", TransferConfig{}, 0, 1)
+	})
+	var ops, mine operations
+	d := reporting(t, Read, &ops, &mine)
+	d.write(t, "f", 10, 1)
+	for range 2 {
+		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
+	}
 	d.noneOpen(t)
+	ops.want(t, "get", "d/f", 10, nil)
 }
 
 // TestFilter: rules decide what is listed and transferred. Excluded directories are not read.
@@ -182,22 +229,6 @@ func TestDeleteBelowLeftOutDirectory(t *testing.T) {
 	}
 	wantErr(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)), ErrIncomplete)
 	wantPaths(t, d.to, "d x")
-}
-
-// TestDryRunOfOfferedFile: a peer's dry run of a single file is refused, and its file closed.
-func TestDryRunOfOfferedFile(t *testing.T) {
-	d := newDepot(t, memoryNetwork(1), Write)
-	writeFile(t, filepath.Join(d.to, "f"), []byte("f"))
-	x := &Export{engine: d.here.Engine, cfg: ExportConfig{Name: secret(), Path: filepath.Join(d.to, "f")}, offered: &offered{peer: d.peer, counts: &counts{}}}
-	wantOK(t, "publish", errors.Join(x.open(), d.here.publish(x)))
-	put, ctx := d.peer.begin("put", "d/f")
-	if err := put.offer(ctx, x, "d/f", TransferConfig{DryRun: true}); err == nil {
-		t.Error("a dry run of a file: got no error")
-	}
-	put.Cancel()
-	wantPaths(t, d.dir, "")
-	(&depot{there: d.here}).noneOpen(t)
-	wantOK(t, "Close", x.Close())
 }
 
 // TestNamedPaths: with paths in Filter, only they are copied, and missing ones are named.

@@ -55,11 +55,14 @@ type openFile struct {
 	// export and source are nil until the file is open, and constant afterwards.
 	export *Export
 	source *chunk.Source
-	// attributes describes the file.
+	// attributes describes the file. fresh is that of fileOpened.
 	attributes chunk.Entry
+	fresh      bool
 	// chunks records the chunks read; left are missing.
 	chunks chunk.Table[readChunk]
 	left   int64
+	// requested is set once a chunk was requested.
+	requested bool
 	// opened is the time of the request, sent the number of bytes moved to the peer.
 	opened time.Time
 	sent   int64
@@ -154,6 +157,7 @@ func (o *openFile) open(x *Export, inside string, want chunk.Want) error {
 	case o.source != nil:
 		return nil
 	}
+	start := time.Now()
 	source, err := chunk.OpenSource(x.root, inside)
 	if err != nil {
 		return err
@@ -168,7 +172,7 @@ func (o *openFile) open(x *Export, inside string, want chunk.Want) error {
 		}
 	}
 	entry.Name = path.Base(o.name)
-	o.attributes = entry
+	o.attributes, o.fresh = entry, isFresh(entry.ModTime, start)
 	o.export, o.source, o.left, o.opened = x, source, chunk.Count(source.Size()), time.Now()
 	o.chunks = chunk.NewTable[readChunk](o.left)
 	return nil
@@ -189,6 +193,14 @@ func (o *openFile) drop() bool {
 func (o *openFile) isOpen() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.source != nil && o.answer == nil
+}
+
+// request records a request for a chunk, and reports whether chunks can be read.
+func (o *openFile) request() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.requested = true
 	return o.source != nil && o.answer == nil
 }
 
@@ -251,7 +263,7 @@ func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte 
 	if err != nil {
 		return refuse(m.id, err)
 	}
-	return (&fileOpened{id: m.id, entry: fileEntry{Entry: entry}}).encode()
+	return (&fileOpened{id: m.id, fresh: file.fresh, entry: fileEntry{Entry: entry}}).encode()
 }
 
 // describe returns the response to an open request without a handle.

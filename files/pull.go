@@ -65,6 +65,8 @@ type source struct {
 	proc   *process
 	handle uint32
 	entry  fileEntry
+	// fresh is that of fileOpened.
+	fresh bool
 	// release returns the token of an open file. It is idempotent.
 	release func()
 }
@@ -123,7 +125,7 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 		return source{proc: proc, entry: m.entry}, nil
 	case err == nil:
 		l.unwanted(&m.entry.Entry)
-		return source{proc, handle, m.entry, release}, nil
+		return source{proc, handle, m.entry, m.fresh, release}, nil
 	case asked && proc != nil && ctx.Err() != nil:
 		l.giveUp(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or will
 		return source{}, err
@@ -183,6 +185,27 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 		l.counts.sent.Add(1)
 	}
 	return nil
+}
+
+// compare compares a local file with a remote one by size and modification time. done is set if nothing is to be received: the file is
+// equal, or the transfer is a dry run.
+func (l *pull) compare(d *chunk.Dir, e *chunk.Entry, fresh bool) (relation chunk.Relation, done bool, err error) {
+	if relation, err = d.Compare(e, !fresh && !l.cfg.Checksum && !l.cfg.Fresh); err != nil {
+		return relation, false, err
+	}
+	c := l.counts
+	c.total.Add(e.Size)
+	switch {
+	case relation == chunk.Equal:
+		c.kept.Add(e.Size)
+		c.moved.Add(e.Size)
+		c.unchanged.Add(1)
+	case l.cfg.DryRun:
+		c.sent.Add(1)
+	default:
+		return relation, false, nil
+	}
+	return relation, true, nil
 }
 
 // giveUp releases a remote file in the background, retrying until the peer responds or its process has exited.

@@ -70,9 +70,6 @@ func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 			return errors.Join(err, x.root.Close())
 		}
 		err := t.measure(x)
-		if x.file != "" && cfg.DryRun {
-			err = errDryRun
-		}
 		if err == nil {
 			err = t.offer(ctx, x, name, cfg)
 		}
@@ -276,8 +273,7 @@ func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export,
 		return err
 	}
 	if m.dryRun && !from.entry.Mode.IsDir() {
-		l.giveUp(from)
-		return errDryRun
+		return l.single(ctx, from, m.source, x.root, inside)
 	}
 	if m.dryRun {
 		return l.dryTree(ctx, m.source, from.entry.Entry, func() (*os.Root, error) { return chunk.OpenDir(x.root, inside) })

@@ -74,13 +74,14 @@ func (p *Peer) report(op string, name string, start time.Time, bytes int64, err 
 	}
 }
 
-// sent counts and reports a file released by a peer, or left open by its process.
+// sent counts and reports a file released by a peer, or left open by its process, unless the peer has only compared its size and time.
 func (p *Peer) sent(o *openFile) {
 	o.mu.Lock()
 	opened, complete, err, bytes, start := o.source != nil, o.answer != nil && o.answer.known, o.err, o.sent, o.opened
 	offered := opened && o.export.offered != nil
+	compared := !complete && !o.requested
 	o.mu.Unlock()
-	if !opened {
+	if !opened || compared {
 		return
 	}
 	switch {

@@ -124,18 +124,28 @@ func TestOperationsAndStats(t *testing.T) {
 	}
 }
 
-// TestAbortedOperation: a file that a peer gives up is reported as incomplete.
+// TestAbortedOperation: a file that a peer gives up is reported as incomplete, and one that it has only opened is not reported.
 func TestAbortedOperation(t *testing.T) {
 	var ops, mine operations
 	d := reporting(t, Read, &ops, &mine)
-	d.write(t, "f", 2*chunk.Size, 1)
+	d.write(t, "f", 40*chunk.Size, 1)
 	l, from := d.opening(t)
-	_, err := l.done(context.Background(), from)
-	if err == nil {
+	if _, err := l.done(context.Background(), from); err == nil {
 		t.Error("a file that was not read has a digest, want an error")
 	}
 	from.release()
-	ops.want(t, "get", "d/f", 0, errUnread)
+	var x *Transfer
+	ready := make(chan struct{})
+	d.here.arrived = func(int64, []byte) {
+		<-ready
+		x.Cancel()
+	}
+	x = d.peer.GetFile("d/f", d.to, TransferConfig{})
+	close(ready)
+	wantErr(t, "GetFile", x.Wait(soon(t)), ErrCanceled)
+	if one := ops.take(t, 1)[0]; one.Name != "d/f" || !errors.Is(one.Err, errUnread) {
+		t.Errorf("got %+v, want an incomplete read of d/f", one)
+	}
 	if s := d.there.Stats(); s.FilesSent != 0 {
 		t.Errorf("Stats: got %+v, want no file sent", s)
 	}

@@ -127,7 +127,7 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 	f := v.peer.engine
 	file, reading := f.lookup(v, m.handle), v.state.reading
 	switch {
-	case file == nil || !file.isOpen():
+	case file == nil || !file.request():
 		return refuse(m.id, fmt.Errorf("%w: no such open file", transfer.ErrRevoked))
 	case file.export.closed.Load():
 		return refuse(m.id, fmt.Errorf("%w: the export is closed", transfer.ErrRevoked))

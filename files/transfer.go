@@ -22,7 +22,7 @@ import (
 type TransferConfig struct {
 	// Fresh ignores existing data at the destination: both partial data from an earlier transfer and existing files.
 	Fresh bool
-	// Checksum compares the contents of all files in a directory. By default, files with the same size and modification time are equal.
+	// Checksum compares the contents of all files. By default, files with the same size and modification time are equal.
 	Checksum bool
 	// Filter leaves out entries of a directory. Each rule is "- PATTERN" to exclude or "+ PATTERN" to include entries, and the first one that
 	// matches decides. Patterns are those of rsync, see docs/files.md; one with a slash in front matches from the top of the directory. With
@@ -35,8 +35,7 @@ type TransferConfig struct {
 	// KeepTop leaves the permissions and times of an existing destination directory as they are, like a copy of single files into it. PutFile
 	// ignores it.
 	KeepTop bool
-	// DryRun counts the files of a directory that would be transferred or deleted, judging from size and modification time, and changes
-	// nothing. A single file cannot have it.
+	// DryRun counts the files that would be transferred or deleted, judging from size and modification time, and changes nothing.
 	DryRun bool
 	// Sync selects the data flushed to disk before the transfer completes.
 	Sync Sync
@@ -105,10 +104,6 @@ func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
 		if from.entry.Mode.IsDir() {
 			return l.treeTo(ctx, from.entry.Entry, name, dest)
 		}
-		if cfg.DryRun {
-			l.giveUp(from)
-			return errDryRun
-		}
 		return l.fileTo(ctx, from, name, dest)
 	})
 	return t
@@ -121,9 +116,6 @@ func (l *pull) mayOwn() error {
 	}
 	return nil
 }
-
-// errDryRun refuses DryRun for a single file.
-var errDryRun = verbs.Invalidf("TransferConfig.DryRun needs a directory")
 
 // newPull returns a transfer from a peer.
 func (p *Peer) newPull(cfg TransferConfig, c *counts) (*pull, error) {
@@ -168,11 +160,15 @@ func (l *pull) fileTo(ctx context.Context, from source, name, dest string) error
 	return errors.Join(l.single(ctx, from, name, root, base), root.Close())
 }
 
-// single receives one file.
+// single receives one file, unless it is equal.
 func (l *pull) single(ctx context.Context, from source, name string, root *os.Root, local string) error {
-	l.counts.total.Store(from.entry.Size)
-	err := l.staged(ctx, int(min(chunk.Count(from.entry.Size), stageSlots)))
-	if err != nil {
+	e := from.entry.Entry
+	e.Name = local
+	_, done, err := l.compare(chunk.NewDir(root, chunk.TreeConfig{DryRun: l.cfg.DryRun}), &e, from.fresh)
+	if err == nil && !done {
+		err = l.staged(ctx, int(min(chunk.Count(e.Size), stageSlots)))
+	}
+	if err != nil || done {
 		l.giveUp(from)
 		return err
 	}

@@ -338,20 +338,9 @@ func (t *treePull) link(d *chunk.Dir, e *treeEntry) error {
 
 // file compares a file by size and modification time, and receives it if it differs.
 func (t *treePull) file(ctx context.Context, d *chunk.Dir, e *treeEntry) error {
-	relation, err := d.Compare(&e.Entry, !e.fresh && !t.cfg.Checksum && !t.cfg.Fresh)
-	if err != nil {
+	relation, done, err := t.compare(d, &e.Entry, e.fresh)
+	if err != nil || done {
 		return err
-	}
-	t.counts.total.Add(e.Size)
-	if relation == chunk.Equal {
-		t.counts.kept.Add(e.Size)
-		t.counts.moved.Add(e.Size)
-		t.counts.unchanged.Add(1)
-		return nil
-	}
-	if t.cfg.DryRun {
-		t.counts.sent.Add(1)
-		return nil
 	}
 	if e.Size <= maxSmall {
 		t.add(ctx, item{dir: d, entry: e, compare: relation == chunk.SameSize && !t.cfg.Fresh})

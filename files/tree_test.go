@@ -134,7 +134,7 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	wantErr(t, "PutFile that is canceled", put((*Transfer).Cancel), ErrCanceled)
 	d.there.arrived = nil
-	x := d.peer.PutFile(name, "d/f", TransferConfig{})
+	x := d.peer.PutFile(name, "d/f", TransferConfig{Checksum: true})
 	wantOK(t, "PutFile after a Cancel", x.Wait(soon(t)))
 	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)

@@ -33,6 +33,9 @@ const maxWalks = 8
 // freshTime is the minimum age of a modification time that proves a file unchanged. Some file systems store even seconds only.
 const freshTime = 2 * time.Second
 
+// isFresh reports whether a file that is listed now may be modified again without a change of its modification time.
+func isFresh(modified, now time.Time) bool { return modified.After(now.Add(-freshTime)) }
+
 // position is a position in the listing of a tree.
 type position struct {
 	// parts is the path of the last entry.
@@ -104,13 +107,13 @@ func (v *process) listTree(ctx context.Context, m *fileTree) []byte {
 
 // page adds the next entries of a tree to a response.
 func (w *treeWalk) page(m *fileTreed, after string) (cursor string, more bool) {
-	at, fresh := positionAt(after), time.Now().Add(-freshTime)
+	at, now := positionAt(after), time.Now()
 	for size := 0; size < maxPage && len(m.steps) < maxSteps; {
 		s, err := w.Next()
 		if errors.Is(err, io.EOF) {
 			return at.cursor(), false
 		}
-		e := step{Entry: s.Entry, depth: s.Depth, fresh: s.ModTime.After(fresh)}
+		e := step{Entry: s.Entry, depth: s.Depth, fresh: isFresh(s.ModTime, now)}
 		if s.Err != nil {
 			_, e.failed = explain(s.Err)
 		}

@@ -29,7 +29,7 @@ const (
 	kindFileDone  rpc.Kind = 0x13 // id, handle u32
 	kindFilePut   rpc.Kind = 0x14 // id, flags u8, sync u8, length of source u16, source, length of name u16, name, rules
 
-	kindFileOpened  rpc.Kind = 0x90 // id, entry
+	kindFileOpened  rpc.Kind = 0x90 // id, fresh u8, entry
 	kindFileEntries rpc.Kind = 0x91 // id, more u8, entries
 	kindFileChunked rpc.Kind = 0x92 // id, how u8, digest u32
 	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
@@ -49,9 +49,11 @@ type fileOpen struct {
 	want       chunk.Want
 }
 
-// fileOpened describes the opened file. A directory does not use the handle.
+// fileOpened describes the opened file. A directory does not use the handle. fresh is set if the file may be modified again without a change
+// of its modification time.
 type fileOpened struct {
 	id    uint32
+	fresh bool
 	entry fileEntry
 }
 
@@ -164,7 +166,9 @@ func (m *fileOpen) encode() []byte {
 	return append(append(b, wantBits(m.want)), m.name...)
 }
 
-func (m *fileOpened) encode() []byte { return m.entry.append(rpc.Begin(kindFileOpened, m.id)) }
+func (m *fileOpened) encode() []byte {
+	return m.entry.append(wire.AppendFlag(rpc.Begin(kindFileOpened, m.id), m.fresh))
+}
 
 func (m *fileList) encode() []byte {
 	return append(wire.AppendString(rpc.Begin(kindFileList, m.id), m.name), m.after...)
@@ -272,7 +276,7 @@ func (r *reader) message(k rpc.Kind) any {
 		m.name = r.path()
 		return m
 	case kindFileOpened:
-		return &fileOpened{id: r.U32(), entry: r.entry()}
+		return &fileOpened{id: r.U32(), fresh: r.Flag(), entry: r.entry()}
 	case kindFileList:
 		return &fileList{id: r.U32(), name: r.String(maxPath), after: r.Rest(maxPath)}
 	case kindFileEntries:

@@ -29,10 +29,10 @@ func fileMessages() []encoder {
 	rich := chunk.Entry{Name: "r", Mode: 0o600, Size: 9, ModTime: someDay, Same: chunk.Identity{Device: 1, Inode: 2}, Sparse: true, Owner: &chunk.Owner{UID: 3, GID: 4}}
 	rich.Xattrs = []chunk.Xattr{{Name: "user.a", Value: ""}, {Name: "user.b", Value: "\x00b"}}
 	return []encoder{
-		&fileOpened{1, fileEntry{Entry: rich}},
+		&fileOpened{1, true, fileEntry{Entry: rich}},
 		&fileTreed{7, true, []step{{Entry: rich}, {Entry: chunk.Entry{Name: "s", ModTime: someDay, Xattrs: []chunk.Xattr{}}}}},
 		&fileOpen{1, 2, "a/b", chunk.Want{Xattrs: true}},
-		&fileOpened{1, file},
+		&fileOpened{1, true, file},
 		&fileList{3, "a", "b"},
 		&fileList{3, "", ""},
 		&fileEntries{3, true, []fileEntry{file, link, special, export}},
@@ -76,12 +76,12 @@ func TestFileMessages(t *testing.T) {
 	for _, m := range []encoder{
 		&fileOpen{id: 1, handle: 2, name: ""},
 		&fileOpen{id: 1, handle: 2, name: strings.Repeat("x", maxPath+1)},
-		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: ".."}}},
-		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "a/b"}}},
-		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "/a"}, access: Read}},
-		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "f", Size: -1}}},
-		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "l", Mode: fs.ModeSymlink}}},
-		&fileOpened{1, fileEntry{Entry: chunk.Entry{Name: "f", Link: "x"}}},
+		&fileOpened{1, true, fileEntry{Entry: chunk.Entry{Name: ".."}}},
+		&fileOpened{1, true, fileEntry{Entry: chunk.Entry{Name: "a/b"}}},
+		&fileOpened{1, true, fileEntry{Entry: chunk.Entry{Name: "/a"}, access: Read}},
+		&fileOpened{1, true, fileEntry{Entry: chunk.Entry{Name: "f", Size: -1}}},
+		&fileOpened{1, true, fileEntry{Entry: chunk.Entry{Name: "l", Mode: fs.ModeSymlink}}},
+		&fileOpened{1, true, fileEntry{Entry: chunk.Entry{Name: "f", Link: "x"}}},
 		&fileEntries{1, true, nil},
 		&fileEntries{1, false, make([]fileEntry, maxEntries+1)},
 		&fileChunk{id: 1, grant: 0, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},

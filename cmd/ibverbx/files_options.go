@@ -17,7 +17,7 @@ import (
 // defineBoth adds the flags that get and put have in common.
 func (f *transferFlags) defineBoth(fl *pflag.FlagSet, s streams) {
 	fl.BoolVar(&f.cfg.Delete, "delete", false, "delete files that the source directory lacks")
-	fl.BoolVarP(&f.cfg.DryRun, "dry-run", "n", false, "only count the files of a directory to copy and delete")
+	fl.BoolVarP(&f.cfg.DryRun, "dry-run", "n", false, "only count the files to copy and delete")
 	fl.Func("exclude", "exclude files that match `pattern` (as with rsync)", f.rule("- "))
 	fl.Func("include", "include files that match `pattern`; first match wins", f.rule("+ "))
 	fl.Func("exclude-from", "read exclude patterns from `file`, one per line", f.rulesFrom)

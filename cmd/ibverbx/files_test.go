@@ -66,7 +66,7 @@ func TestFilesTwoProcesses(t *testing.T) {
 		t.Errorf("get -q prints %q, want nothing", out)
 	}
 	wantContent(t, filepath.Join(to, "model"), want)
-	out := succeed(t, "get", addr, "models/v7/model", filepath.Join(to, "model"), "--token-file", token)
+	out := succeed(t, "get", addr, "models/v7/model", filepath.Join(to, "model"), "--token-file", token, "--checksum")
 	if !strings.Contains(out, "5.2 MB in ") || !strings.Contains(out, "5.2 MB were there already, 6 chunks verified, 0 bad") {
 		t.Errorf("get prints %q", out)
 	}
@@ -272,7 +272,7 @@ func TestExitCodes(t *testing.T) {
 		{"get ADDR d/f d/g TO/new", exitUsage, "several files need a directory as the last argument"},
 		{"get ADDR d/f d/f TO", exitUsage, "d/f has the same name"},
 		{"get ADDR d/f d/g TO", exitNotFound, `does not serve "d/g"`},
-		{"get ADDR d/f TO -n", exitFailure, "DryRun needs a directory"},
+		{"get ADDR d/f TO -n", exitOK, ""},
 		{"get ADDR d TO --exclude-from TO/no", exitUsage, "no such file"},
 		{"put ADDR TO/f TO/f d/", exitUsage, "has the same name"},
 		{"get ADDR d/f TO --sync often", exitUsage, "batch, file or never"},
