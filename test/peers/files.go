@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,9 +25,14 @@ func (b *bench) large() (string, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	f, err := os.Create(filepath.Join(dir, "file"))
+	return dir, writeLarge(filepath.Join(dir, "file"))
+}
+
+// writeLarge writes the large file.
+func writeLarge(name string) error {
+	f, err := os.Create(name)
 	if err != nil {
-		return "", err
+		return err
 	}
 	part := make([]byte, mib)
 	for i := range part {
@@ -34,10 +40,24 @@ func (b *bench) large() (string, error) {
 	}
 	for range largeSize / mib {
 		if _, err := f.Write(part); err != nil {
-			return "", err
+			return errors.Join(err, f.Close())
 		}
 	}
-	return dir, f.Close()
+	return f.Close()
+}
+
+// newLargeCopy returns a directory in memory for a copy of the large file. The memory was used just before: in a virtual machine, the first
+// use of a page after a while can take the host several times as long as the copy, and only the first side of a round would pay for it.
+func (b *bench) newLargeCopy() (dir string, remove func(), err error) {
+	if dir, remove, err = b.newCopy(inMemory); err != nil {
+		return "", nil, err
+	}
+	name := filepath.Join(dir, "file")
+	if err := errors.Join(writeLarge(name), os.Remove(name)); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return dir, remove, nil
 }
 
 // listed returns a directory with a million empty files, made on first use.
@@ -84,7 +104,7 @@ func (b *bench) getLarge() side {
 		if err != nil {
 			return 0, err
 		}
-		to, remove, err := b.newCopy(inMemory)
+		to, remove, err := b.newLargeCopy()
 		if err != nil {
 			return 0, err
 		}
@@ -110,7 +130,7 @@ func (b *bench) curl() side {
 		if err != nil {
 			return 0, err
 		}
-		to, remove, err := b.newCopy(inMemory)
+		to, remove, err := b.newLargeCopy()
 		if err != nil {
 			return 0, err
 		}
