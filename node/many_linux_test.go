@@ -14,8 +14,11 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
 	"ibverbx/internal/service"
 	"ibverbx/peer"
+	"ibverbx/reliable"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -25,12 +28,16 @@ type crowd struct {
 	others []*Node
 }
 
-// newCrowd starts the Nodes. The others share their NICs.
-func newCrowd(tb testing.TB, count int, change func(*Config)) *crowd {
+// newCrowd starts the Nodes. The others share their NICs. wrap, if not nil, wraps the contexts of all NICs.
+func newCrowd(tb testing.TB, count int, wrap func(verbs.Context) (verbs.Context, error), change func(*Config)) *crowd {
 	tb.Helper()
 	n := newNetwork(1)
-	c := &crowd{one: n.start(tb, change), others: make([]*Node, count)}
-	nics, err := n.open(&host{})()
+	open := func() (nics peer.NICs, err error) {
+		_, nics.Rails, nics.Close, err = rig.OpenNICs(n, softnic.Config{}, wrap)
+		return nics, err
+	}
+	c := &crowd{one: n.start(tb, change, func(c *Config) { c.Open = open }), others: make([]*Node, count)}
+	nics, err := open()
 	if err != nil {
 		tb.Fatalf("open: got %v, want no error", err)
 	}
@@ -101,7 +108,7 @@ func TestThousandIdlePeers(t *testing.T) {
 	if os.Getenv("IBVERBX_LONG") == "1" {
 		count = 1000
 	}
-	c := newCrowd(t, count, func(*Config) {})
+	c := newCrowd(t, count, nil, func(*Config) {})
 	before := resident(t)
 	c.meet(t)
 	each := (resident(t) - before) / (2 * count) // both ends are in this process
@@ -109,13 +116,40 @@ func TestThousandIdlePeers(t *testing.T) {
 	if each > limit {
 		t.Errorf("an end of an idle session takes %d bytes, want at most %d", each, limit)
 	}
+	c.use(t)
+}
+
+// use runs an operation with every peer.
+func (c *crowd) use(tb testing.TB) {
+	tb.Helper()
 	for _, p := range c.one.node.Peers() {
 		j := &job{done: make(chan error, 1)}
 		j.Op = service.Op{Blocks: []service.Block{{Opcode: verbs.OpRDMAWrite}}, Sink: j}
 		c.one.do(p, j)
 	}
-	if s := c.one.node.Stats(); s.Ready != count || s.Losses != 0 {
-		t.Errorf("Stats: got %+v, want %d peers", s, count)
+	if s := c.one.node.Stats(); s.Ready != len(c.others) || s.Losses != 0 {
+		tb.Errorf("Stats: got %+v, want %d peers", s, len(c.others))
+	}
+}
+
+// TestHundredsOfPeersOnWrappedRails: a Node on a wrapped rail has 200 sessions, or 1,000 with IBVERBX_LONG=1, within the default limit of
+// receive buffers. All sessions work. Each of the others has an engine of its own, so the resident memory bounds that of an idle peer.
+func TestHundredsOfPeersOnWrappedRails(t *testing.T) {
+	count := 200
+	if os.Getenv("IBVERBX_LONG") == "1" {
+		count = 1000
+	}
+	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
+		t.Run(carrier.String(), func(t *testing.T) {
+			wrap := func(inner verbs.Context) (verbs.Context, error) {
+				return reliable.Wrap(inner, reliable.Config{Carrier: carrier, ChunkBytes: 32 << 10})
+			}
+			c := newCrowd(t, count, wrap, func(*Config) {})
+			before := resident(t)
+			c.meet(t)
+			t.Logf("an idle session over %v takes %d KiB at both ends", carrier, (resident(t)-before)/count>>10)
+			c.use(t)
+		})
 	}
 }
 
@@ -131,7 +165,7 @@ func BenchmarkIdlePeers(b *testing.B) {
 
 func benchIdle(b *testing.B, parked bool) {
 	const count = 1000
-	c := newCrowd(b, count, func(c *Config) { c.IdleAfter = time.Hour }) // otherwise 1,000 Nodes would check for idle sessions
+	c := newCrowd(b, count, nil, func(c *Config) { c.IdleAfter = time.Hour }) // otherwise 1,000 Nodes would check for idle sessions
 	before := resident(b)
 	c.meet(b)
 	if parked {

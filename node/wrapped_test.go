@@ -28,7 +28,7 @@ func manyPeers(t *testing.T, carrier verbs.QPType, peers int) {
 	server := start(reliable.Config{Carrier: carrier})
 	var all sync.WaitGroup
 	for i := range peers {
-		client := start(reliable.Config{Carrier: carrier, RecvDepth: 64, ChunkBytes: 4096})
+		client := start(reliable.Config{Carrier: carrier, RecvBytes: 64 * 4096, ChunkBytes: 4096})
 		all.Go(func() {
 			if _, err := client.Peer(rig.Soon(t), server.Addr().String()); err != nil {
 				t.Errorf("peer %d: got %v, want no error", i, err)

@@ -31,7 +31,7 @@ func exchange(t *testing.T, a, b *side, qa, qb verbs.QP) {
 // TestFlowsAreAgreed: QPs share connections in whatever order the two ends create, connect, close and use
 // them.
 func TestFlowsAreAgreed(t *testing.T) {
-	cfg := reliable.Config{Paths: 2, ChunkBytes: 2048, RecvDepth: 1024, Flows: 8}
+	cfg := reliable.Config{Paths: 2, ChunkBytes: 2048, RecvBytes: 1024 * 2048, Flows: 8}
 	t.Run("another order", func(t *testing.T) {
 		f := newFan(t, softnic.NewMemoryLink(nil), cfg, 1, 1<<14)
 		for range 7 {

@@ -26,7 +26,7 @@ func newBench(tb testing.TB) *bench {
 		tb.Cleanup(func() { ok(tb, nic.Close()) })
 		inner, err := nic.Open()
 		ok(tb, err)
-		ctx, err := Wrap(inner, Config{Paths: 2, Flows: 4, RecvDepth: 64, ChunkBytes: 256, Now: func() int64 { return 1 }})
+		ctx, err := Wrap(inner, Config{Paths: 2, Flows: 4, RecvBytes: 64 * 256, ChunkBytes: 256, Now: func() int64 { return 1 }})
 		ok(tb, err)
 		tb.Cleanup(func() { ok(tb, ctx.Close()) })
 		b.ctx[i] = ctx.(*pathContext)
@@ -203,7 +203,7 @@ func TestOnlyTheLeaderProposes(t *testing.T) {
 // TestNoRoomToFollow: a follower whose PD has reached its connection limit fails and raises an event.
 func TestNoRoomToFollow(t *testing.T) {
 	b := newBench(t)
-	for range b.follower.ctx.maxConnections() {
+	for range b.follower.ctx.recvs.connections() {
 		_, err := b.follower.engine.newConnection(&b.follower.cfg)
 		ok(t, err)
 	}

@@ -83,10 +83,6 @@ const (
 	// datagramAck and datagramBurst are core.Config.AckBytes and Burst for datagrams: acknowledgements and doorbells
 	// cost as much as those of larger chunks.
 	datagramAck, datagramBurst = 128 << 10, 32 << 10
-	// datagramConnections is the number of connections that the default of Config.RecvDepth serves.
-	datagramConnections = 1024
-	// growDatagrams is growRecvs for datagrams: 4 MiB of 4 KiB.
-	growDatagrams = 1024
 	// minSGEs is the number of elements of a request that paths need: a header and the payload.
 	minSGEs = 2
 )

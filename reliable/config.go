@@ -20,7 +20,7 @@ type Config struct {
 	// Flows is the maximum number of QPs in a PD that share a connection, at most 4096. Zero means 1. It
 	// must be the same on both sides. QPs share a connection if they use the same send CQ, and their
 	// peers do too and are in one PD. With more than 1, both sides assign the connection at the first
-	// request of either. A side without capacity for another connection (see RecvDepth) fails the QP and
+	// request of either. A side without capacity for another connection (see RecvBytes) fails the QP and
 	// raises EventQPFatal.
 	Flows int
 	// ChunkBytes is the maximum payload of one message on a path, 256 bytes to 256 KiB. If the sides
@@ -38,17 +38,14 @@ type Config struct {
 	// one port, each waits for credit, which keeps the queue in front of the port short. The sides may
 	// differ.
 	NoCredits bool
-	// RecvDepth is the number of ChunkBytes receive buffers shared by the connections of a PD, at most
-	// 32768. Each connection needs 16, so RecvDepth/16 is the connection limit. Zero means 4096, for 256
-	// connections, allocated 512 at a time (16 MiB with chunks of 32 KiB, 32 MiB with 64 KiB): 512 for
-	// up to 32 connections, and 512 more for every 32 beyond. 64 peers with two QPs each need 2048 (64 or
-	// 128 MiB). Any other value is allocated with the first QP. QPs with different send CQs use separate
-	// pools, up to four times RecvDepth in total. On UD, zero means 16384 buffers of one datagram for 1024
-	// connections, allocated 1024 (4 MiB) at a time.
-	RecvDepth int
+	// RecvBytes limits the receive buffers of a PD, of ChunkBytes each. There are two per chunk of Window for
+	// the first connection, or one on UD, and 16 per connection if that is more. They are freed as connections
+	// close. At the limit, connections share the buffers, at least 4 each (16 on UD), and a further one is refused
+	// with verbs.ErrLimit. Zero means 256 MiB, which serves 2048 connections with chunks of 32 KiB, or 1 GiB where
+	// each path has its own receives (see PathRecv).
+	RecvBytes int
 	// PathRecv is the number of these buffers per path on devices whose UC QPs cannot use a shared
-	// receive queue. A connection then needs and allocates Paths*PathRecv buffers, and RecvDepth defaults
-	// to 256 times as many, at most 32768. Zero means 8.
+	// receive queue. A connection then needs and allocates Paths*PathRecv buffers. Zero means 8.
 	PathRecv int
 	// FallBackToRC makes Wrap succeed on a device that cannot carry paths, for example one without UC.
 	// The QPs are then the device's own RC QPs, as TransportReporter shows. Both sides need the same
@@ -80,13 +77,15 @@ const (
 	minChunk = 256
 	// minCardChunk is the limit of a peer's chunks: datagrams of the least MTU.
 	minCardChunk = 128
-	// minShare is the number of receive buffers that a connection needs.
-	minShare = 16
-	// defaultConnections is the number of connections that the default of Config.RecvDepth serves.
-	defaultConnections = 256
-	// growRecvs is the number of receive buffers that the default of Config.RecvDepth allocates at a time.
-	growRecvs = 512
-	// maxRecvDepth is the limit of Config.RecvDepth.
+	// usualShare is the number of receive buffers per connection while Config.RecvBytes allows it.
+	usualShare = 16
+	// leastShare is the number of receive buffers that a connection needs.
+	leastShare = 4
+	// sharedBytes and ownBytes are the defaults of Config.RecvBytes.
+	sharedBytes, ownBytes = 256 << 20, 1 << 30
+	// growRecvs is the number of receive buffers that are allocated at a time.
+	growRecvs = 64
+	// maxRecvDepth is the limit of the receive buffers of an engine.
 	maxRecvDepth = 1 << 15
 	// minPathRecv and maxPathRecv bound Config.PathRecv.
 	minPathRecv, maxPathRecv = 4, 64
@@ -108,20 +107,19 @@ func (cfg *Config) pathShare() int { return cfg.Paths * cfg.PathRecv }
 func (cfg Config) withDefaults(c *carrier) (Config, error) {
 	if c.datagrams() {
 		cfg.Window = cmp.Or(cfg.Window, datagramWindow)
-		cfg.RecvDepth = cmp.Or(cfg.RecvDepth, datagramConnections*minShare)
 	}
 	cfg.Paths = cmp.Or(cfg.Paths, 16)
 	cfg.Flows = cmp.Or(cfg.Flows, 1)
 	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, wireChunk)
 	cfg.Window = cmp.Or(cfg.Window, 256)
-	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, defaultConnections*minShare)
+	cfg.RecvBytes = cmp.Or(cfg.RecvBytes, sharedBytes)
 	cfg.PathRecv = cmp.Or(cfg.PathRecv, 8)
 	cfg.MinProbe = cmp.Or(cfg.MinProbe, 1_000_000)
 	for _, f := range [...]struct {
 		name            string
 		value, low, top int
 	}{
-		{"RecvDepth", cfg.RecvDepth, minShare, maxRecvDepth},
+		{"RecvBytes", cfg.RecvBytes, minChunk, 1 << 40},
 		{"PathRecv", cfg.PathRecv, minPathRecv, maxPathRecv},
 		{"ChunkBytes", cfg.ChunkBytes, minChunk, core.MaxChunk},
 	} {

@@ -19,7 +19,7 @@ func open(tb testing.TB, link softnic.Link, cfg reliable.Config) verbstest.Pair 
 // openOn is open on NICs that have only some types of QP.
 func openOn(tb testing.TB, link softnic.Link, cfg reliable.Config, types []verbs.QPType) verbstest.Pair {
 	tb.Helper()
-	cfg.Paths, cfg.ChunkBytes, cfg.RecvDepth = 4, 4096, 8192
+	cfg.Paths, cfg.ChunkBytes = 4, 4096
 	var ctx [2]verbs.Context
 	for i := range ctx {
 		nic, err := softnic.New(link, softnic.Config{Seed: uint64(i) + 1, QPTypes: types})

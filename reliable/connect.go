@@ -228,7 +228,7 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 	if q.shared.srq != nil {
 		q.conn.core.Share(int(q.flow))
 	}
-	q.maxFetches, q.maxServed, q.answers = attr.MaxRdAtomic, attr.MaxDestRdAtomic, make([]answer, q.conn.core.Answers())
+	q.maxFetches, q.maxServed, q.answers = attr.MaxRdAtomic, attr.MaxDestRdAtomic, nil
 	return nil
 }
 

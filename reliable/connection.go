@@ -1,7 +1,6 @@
 package reliable
 
 import (
-	"fmt"
 	"slices"
 
 	"ibverbx/reliable/core"
@@ -105,12 +104,8 @@ func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	if own := max(h.first.Port, 1); ctx.carrier.datagrams() && max(cfg.Port, 1) != own {
 		return nil, ctx.opError("connect QP", 0, verbs.Invalidf("QPConfig.Port is %d, and the UD QPs of the PD use port %d: use a PD per port", cfg.Port, own))
 	}
-	if h.shares == ctx.maxConnections() {
-		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections",
-			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()))
-	}
 	if err := h.supply(h.shares + 1); err != nil {
-		return nil, err
+		return nil, ctx.opError("connect QP", 0, err)
 	}
 	c := &connection{ctx: ctx, engine: e, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
@@ -118,6 +113,7 @@ func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	}
 	h.shares++
 	h.divide()
+	c.share = h.share
 	if err := c.build(); err != nil {
 		c.destroy()
 		return nil, err
@@ -168,12 +164,16 @@ func (c *connection) build() (err error) {
 	c.paths = make([]path, cfg.Paths)
 	if c.ctx.carrier.ownReceives() {
 		c.share = cfg.Paths * advertised(cfg.PathRecv)
+		if !c.engine.budget.take(cfg.pathShare()) {
+			return c.ctx.opError("connect QP", 0, c.ctx.tooManyConnections())
+		}
 		if c.arrival, err = newPool(c.engine.hub.pd, cfg.pathShare(), c.engine.hub.arrivalSize()); err != nil {
+			c.engine.budget.put(cfg.pathShare())
 			return err
 		}
 	}
 	for i := range c.paths {
-		c.paths[i] = path{conn: c, index: i, chain: make([]verbs.SendWR, 0, pathSlots)}
+		c.paths[i] = path{conn: c, index: i, chain: make([]verbs.SendWR, 0, 4)}
 		if err = c.paths[i].open(0); err != nil {
 			return err
 		}
@@ -199,10 +199,14 @@ func (c *connection) destroy() {
 	for i := range c.paths {
 		c.paths[i].close()
 	}
+	if c.arrival.mr != nil {
+		e.budget.put(c.ctx.cfg.pathShare())
+	}
 	c.arrival.free()
 	c.headers.free()
 	e.conns[c.index()] = nil
 	e.hub.shares--
+	e.hub.shrink()
 	e.hub.divide()
 }
 

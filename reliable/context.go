@@ -22,9 +22,7 @@ type pathContext struct {
 	// corked is inner if posts can be collected there, otherwise nil.
 	corked  verbs.Corker
 	carrier carrier
-	// slab is the number of receive buffers that a hub allocates at a time. It divides cfg.RecvDepth, and is less only if the user did
-	// not set that.
-	slab int
+	recvs   recvSizes
 	// maxEngines is the limit of engines of a PD. With Config.Now it is 1: the owner runs them in one goroutine.
 	maxEngines int
 	events     events // wait for the user
@@ -59,7 +57,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, grows := cfg, cfg.RecvDepth == 0
+	asked := cfg
 	if _, err := cfg.withDefaults(&carrier{typ: verbs.UC}); err != nil {
 		return nil, verbs.NewOpError("wrap context", "", 0, err)
 	}
@@ -76,26 +74,15 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err == nil && cfg.WindowBytes == 0 && onCaller(inner) {
 		cfg.WindowBytes = callerWindow
 	}
+	if err == nil && cfg.RecvBytes == 0 && carrier.ownReceives() {
+		cfg.RecvBytes = ownBytes
+	}
 	if err == nil {
 		cfg, err = cfg.withDefaults(&carrier)
 	}
-	slab := growRecvs
-	if carrier.datagrams() {
-		slab = growDatagrams
-	}
-	switch {
-	case grows && carrier.srq:
-		cfg.RecvDepth = min(cfg.RecvDepth, max(attr.MaxSRQWR/slab, 1)*slab)
-	case grows && carrier.ownReceives():
-		cfg.RecvDepth = min(defaultConnections*cfg.pathShare(), maxRecvDepth)
-	case grows:
-		cfg.RecvDepth = min(cfg.RecvDepth, max(attr.MaxQPWR*cfg.Paths/slab, 1)*slab)
-	case err == nil && carrier.datagrams() && !carrier.srq:
-		cfg.RecvDepth = min(cfg.RecvDepth, attr.MaxQPWR*cfg.Paths)
-	}
-	if err == nil && carrier.ownReceives() && cfg.pathShare() > cfg.RecvDepth {
-		err = verbs.Invalidf("Config.RecvDepth is %d: want at least Paths*PathRecv, %d, because UC QPs of this device cannot use a shared receive queue",
-			cfg.RecvDepth, cfg.pathShare())
+	var recvs recvSizes
+	if err == nil {
+		recvs, err = cfg.sizeReceives(inner, &carrier, &attr)
 	}
 	if errors.Is(err, verbs.ErrNotSupported) {
 		err = fmt.Errorf("%w; use the context without Wrap, or set Config.FallBackToRC at both ends", err)
@@ -103,10 +90,8 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
-	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, carrier: carrier, slab: cfg.RecvDepth, maxEngines: 1, events: events{inner: inner}}
-	if ctx.reopen = asked; grows && !carrier.ownReceives() {
-		ctx.slab = min(slab, cfg.RecvDepth)
-	}
+	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, carrier: carrier, recvs: recvs, maxEngines: 1, events: events{inner: inner}}
+	ctx.reopen = asked
 	ctx.corked, _ = inner.(verbs.Corker)
 	if cfg.Now == nil {
 		ctx.clock, ctx.maxEngines = clock.Monotonic(), maxEngines
@@ -145,9 +130,9 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := ctx.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
 	if ctx.carrier.datagrams() { // each QP has a side QP
-		a.MaxQP = min(max(a.MaxQP-ctx.cfg.Paths-len(hub{}.control), 0), ctx.maxConnections()*ctx.cfg.Flows)
+		a.MaxQP = min(max(a.MaxQP-ctx.cfg.Paths-len(hub{}.control), 0), ctx.recvs.connections()*ctx.cfg.Flows)
 	} else {
-		a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
+		a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.recvs.connections()) * ctx.cfg.Flows
 	}
 	a.MaxSGE = min(a.MaxSGE, verbs.MaxSGE)
 	a.MaxInline = maxInline // of the wrapper's own memory
@@ -161,20 +146,6 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 
 // maxMsg is the length limit of a message. The core counts its bytes in 32 bits.
 func (ctx *pathContext) maxMsg() uint64 { return min(ctx.attr.MaxMsgSize, 1<<30) }
-
-// quota is the number of receive buffers that a connection needs.
-func (ctx *pathContext) quota() int {
-	switch {
-	case ctx.carrier.srq:
-		return minShare
-	case ctx.carrier.datagrams():
-		return max(minShare, 2*ctx.cfg.Paths)
-	}
-	return ctx.cfg.pathShare()
-}
-
-// maxConnections is the number of connections that the receive buffers of an engine serve.
-func (ctx *pathContext) maxConnections() int { return ctx.cfg.RecvDepth / ctx.quota() }
 
 func (ctx *pathContext) QueryPort(port int) (verbs.PortAttr, error) { return ctx.inner.QueryPort(port) }
 

@@ -52,7 +52,7 @@ func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
 	}
 	if h.srq == nil {
-		inner.MaxRecvWR = (ctx.cfg.RecvDepth + ctx.cfg.Paths - 1) / ctx.cfg.Paths
+		inner.MaxRecvWR = (ctx.recvs.depth + ctx.cfg.Paths - 1) / ctx.cfg.Paths
 	}
 	qp, err := h.pd.CreateQP(inner)
 	if err != nil {

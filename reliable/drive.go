@@ -240,7 +240,7 @@ func (e *engine) dispatch(wc *verbs.WC) {
 			c.paths[index].arrived(n, wc)
 		}
 	case tagArrival:
-		if e.hub.is(id) && int(n) < e.hub.receives() {
+		if e.hub.is(id) && int(n) < e.hub.exist() {
 			e.hub.arrived(n, wc)
 		}
 	case tagControlSend:

@@ -13,6 +13,7 @@ import (
 // the resulting requests. It works inside the calls of the program, and in its keeper.
 type engine struct {
 	ctx    *pathContext
+	budget *budget // the receive buffers of the PD
 	keeper *keeper // runs timers while the program does not poll, nil with Config.Now
 	// overran reports that a CQ has overrun and its QPs are not in the error state yet.
 	overran atomic.Bool
@@ -55,7 +56,7 @@ const inboxDepth = 1 << 16
 // newEngine returns a running engine of a PD. The context is locked.
 func newEngine(p *pd) (*engine, error) {
 	ctx := p.ctx
-	e := &engine{ctx: ctx, regions: p.regions.clone()}
+	e := &engine{ctx: ctx, budget: &p.budget, regions: p.regions.clone()}
 	e.hub = hub{engine: e, pd: p.inner, dmaBufs: p.dmaBufs}
 	waker := verbs.NewWaker()
 	e.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256), stamps: stampsOf(ctx.inner, &ctx.attr)}

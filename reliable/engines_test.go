@@ -58,7 +58,7 @@ func (s *side) sendNothing(n int) error {
 // TestEngineOfQP: the send CQ determines a QP's engine. A PD has at most four engines, and further QPs join
 // the one with the fewest.
 func TestEngineOfQP(t *testing.T) {
-	s := newSide(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 1, RecvDepth: 512, ChunkBytes: 256}, 1)
+	s := newSide(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 1, ChunkBytes: 256}, 1)
 	if reliable.EngineOf(s.another(t)) != reliable.EngineOf(s.qp) {
 		t.Errorf("QPs of one CQ are in two engines, want one")
 	}

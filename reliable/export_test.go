@@ -34,5 +34,10 @@ func SplitEngines(ctx verbs.Context) { ctx.(*pathContext).maxEngines = maxEngine
 // EngineOf names the engine of a wrapped QP: two QPs of one engine have the same.
 func EngineOf(q verbs.QP) any { return q.(*qp).engine }
 
-// Receives is the number of receive buffers of a wrapped QP's engine.
-func Receives(q verbs.QP) int { return q.(*qp).engine.hub.receives() }
+// Receives returns the number of receive buffers in use of a wrapped QP's engine, and of all that exist.
+func Receives(q verbs.QP) (inUse, exist int) {
+	h := &q.(*qp).engine.hub
+	h.engine.mu.Lock()
+	defer h.engine.mu.Unlock()
+	return h.receives(), h.exist()
+}

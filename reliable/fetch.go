@@ -66,6 +66,9 @@ func fetchAccess(f *wire.Fetch) verbs.Access {
 // keep keeps a fetch of the peer that checkFetch has approved.
 func (q *qp) keep(token uint32) {
 	f, _ := wire.DecodeFetch(q.conn.landing) // was decoded before
+	if q.answers == nil {
+		q.answers = make([]answer, q.conn.core.Answers())
+	}
 	q.answers[token] = answer{Fetch: f}
 }
 

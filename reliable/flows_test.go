@@ -20,7 +20,7 @@ func TestConformanceOfFlows(t *testing.T) {
 		for i := range ctx {
 			_, inner := openPoor(tb, link, nil, 0)
 			var err error
-			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 8192, Flows: 4})
+			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, Flows: 4})
 			must(tb, err)
 			tb.Cleanup(func() { must(tb, ctx[i].Close()) })
 		}
@@ -69,7 +69,7 @@ func TestSharedPaths(t *testing.T) {
 	const n, size = 64, 20_000
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.01}})
 	must(t, err)
-	f := newFan(t, link, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 64, Flows: n}, n, 2*n*size)
+	f := newFan(t, link, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvBytes: 64 * 4096, Flows: n}, n, 2*n*size)
 	f.a.fill(3)
 	for i := range n {
 		rw := verbs.RecvWR{WRID: uint64(i)}

@@ -17,7 +17,9 @@ type hub struct {
 	id         uint32                     // the number of the hub in tags; every prepare gives it a new one
 	ready      bool                       // reports that prepare has succeeded: the fields below are valid
 	srq        verbs.SRQ                  // takes the messages of all paths, nil if their QPs cannot use one
-	arrival    []pool                     // has the receive buffers of srq or of data, ctx.slab in each
+	arrival    []slab                     // has the receive buffers of srq or of data
+	inUse      int                        // the number of slabs in use, see supply
+	share      int                        // the number of buffers that each peer may use
 	refill     refill                     // lists the buffers of arrival that wait to be posted to srq
 	control    [2]controlQP               // the control QPs
 	data       []datagramQP               // the UD QPs of paths, Config.Paths of them; none on UC
@@ -71,7 +73,7 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 func (h *hub) makeReceives(cfg *verbs.QPConfig) error {
 	ctx := h.engine.ctx
 	if ctx.carrier.srq {
-		srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: ctx.cfg.RecvDepth, MaxSGE: 1})
+		srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: ctx.recvs.depth, MaxSGE: 1})
 		if err != nil {
 			return err
 		}
@@ -85,34 +87,13 @@ func (h *hub) makeReceives(cfg *verbs.QPConfig) error {
 			return err
 		}
 	}
-	return h.supply(1)
-}
-
-// supply allocates and posts the receive buffers that n connections need, unless they exist.
-func (h *hub) supply(n int) error {
-	ctx := h.engine.ctx
-	for !ctx.carrier.ownReceives() && h.receives() < n*ctx.quota() {
-		p, err := newPool(h.pd, ctx.slab, h.arrivalSize())
-		if err != nil {
-			return err
-		}
-		h.arrival = append(h.arrival, p)
-		for i := range ctx.slab {
-			h.recycle(h.receives() - ctx.slab + i)
-		}
-		if h.srq != nil {
-			h.refill.post(h.srq)
-			continue
-		}
-		for i := range h.data {
-			h.data[i].refill.post(h.data[i].qp)
+	for !ctx.carrier.ownReceives() && h.receives() < ctx.recvs.first {
+		if err := h.grow(); err != nil {
+			return err // the QP joins another engine, if there is one
 		}
 	}
 	return nil
 }
-
-// receives is the number of receive buffers of srq or of the UD QPs.
-func (h *hub) receives() int { return len(h.arrival) * h.engine.ctx.slab }
 
 // arrivalSize is the length of a receive buffer in bytes.
 func (h *hub) arrivalSize() int {
@@ -140,10 +121,12 @@ func (h *hub) release() {
 		_ = h.srq.Close() // no QP uses it
 		h.srq = nil
 	}
+	h.inUse = 0
 	for i := range h.arrival {
+		h.engine.budget.put(len(h.arrival[i].parked))
 		h.arrival[i].free()
 	}
-	h.arrival, h.refill, h.ready = nil, nil, false
+	h.arrival, h.share, h.refill, h.ready = nil, 0, nil, false
 }
 
 // takesDMABufs makes the copier, if there is a QP.
@@ -154,31 +137,12 @@ func (h *hub) takesDMABufs() error {
 	return nil
 }
 
-// divide shares the receive buffers among the connections. A peer whose share has become smaller is
-// told at once, before a new connection uses the rest.
-func (h *hub) divide() {
-	ctx := h.engine.ctx
-	if h.shares == 0 || ctx.carrier.ownReceives() {
-		return
-	}
-	share := advertised(h.receives() / h.shares)
-	for _, c := range h.engine.conns {
-		if c == nil {
-			continue
-		}
-		c.share = share
-		if c.core != nil {
-			c.step(&core.Event{Kind: core.EvCredit, Count: share})
-		}
-	}
-}
-
 // is reports whether a tag names the hub, and its parts are still those of that time.
 func (h *hub) is(id uint32) bool { return h.ready && h.id == id }
 
 // topUp posts free receive buffers, where enough of them are free.
 func (h *hub) topUp() {
-	if h.srq != nil && len(h.refill) >= lowWater(h.engine.ctx.cfg.RecvDepth) {
+	if h.srq != nil && len(h.refill) >= lowWater(h.receives()) {
 		h.engine.doorbells.refilled(h.refill.post(h.srq))
 	}
 	for i := range h.data {
@@ -202,7 +166,7 @@ func (h *hub) ringControls() {
 // arrived takes a message in a receive buffer of the SRQ.
 func (h *hub) arrived(slot uint32, wc *verbs.WC) {
 	r := h.engine.routes.Find(wc.QPN)
-	n := uint32(h.engine.ctx.slab)
+	n := uint32(h.engine.ctx.recvs.slab)
 	switch b := h.arrival[slot/n].slot(int(slot % n)); {
 	case r.path != nil:
 		r.path.receive(wc, b)
@@ -212,36 +176,9 @@ func (h *hub) arrived(slot uint32, wc *verbs.WC) {
 			return // reclaim has posted it
 		}
 	}
-	h.recycle(int(slot))
-}
-
-// reclaim makes the receive buffers of a UD QP free that was reset.
-func (h *hub) reclaim(d *datagramQP) {
-	d.lives++
-	if h.srq == nil {
-		d.refill = d.refill[:0]
-		for i := d.index; i < h.receives(); i += len(h.data) {
-			h.recycle(i)
-		}
-		return
+	if h.recycle(int(slot)); h.inUse < len(h.arrival) {
+		h.trim()
 	}
-	in := &h.engine.inbox
-	for i := in.next; i < len(in.stash); i++ {
-		wc := &in.stash[i]
-		if t, id, _, n := untag(wc.WRID); t == tagArrival && h.is(id) && wc.QPN == d.qp.Num() {
-			h.recycle(int(n))
-		}
-	}
-}
-
-// recycle marks receive buffer i as free.
-func (h *hub) recycle(i int) {
-	n := h.engine.ctx.slab
-	to := &h.refill
-	if h.srq == nil {
-		to = &h.data[i%len(h.data)].refill
-	}
-	to.add(tagArrival.with(h.id, 0, uint32(i)), &h.arrival[i/n], i%n)
 }
 
 // placement returns the status of an EvChunk whose bytes can be placed: at once by the CPU, later by the

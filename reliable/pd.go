@@ -13,6 +13,7 @@ type pd struct {
 	engines []*engine // run its QPs, at most maxEngines; see engineOf
 	regions regions   // the open regions, of which every engine has a copy
 	dmaBufs bool      // reports that a dma-buf was registered
+	budget  budget    // limits the receive buffers of the engines
 	srqs    int       // counts the user's SRQs
 	closed  bool      // set when the PD is closed
 }
@@ -25,6 +26,7 @@ func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 		return nil, err
 	}
 	p := &pd{ctx: ctx, inner: inner}
+	p.budget.limit = int64(ctx.recvs.limit)
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()
 	ctx.pds = append(ctx.pds, p)

@@ -86,7 +86,7 @@ func TestConformanceWithoutSRQ(t *testing.T) {
 		for i, hide := range []verbs.Capabilities{verbs.CapSRQOnUC, 0} {
 			_, inner := openPoor(tb, link, noSharedUC, hide)
 			var err error
-			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 8192})
+			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096})
 			must(tb, err)
 			tb.Cleanup(func() { must(tb, ctx[i].Close()) })
 		}
@@ -100,7 +100,7 @@ func TestMixedReceives(t *testing.T) {
 	const size = 1 << 18
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.005}})
 	must(t, err)
-	cfg := reliable.Config{Paths: 4, ChunkBytes: 4096, PathRecv: 4, RecvDepth: 16}
+	cfg := reliable.Config{Paths: 4, ChunkBytes: 4096, PathRecv: 4, RecvBytes: 16 * 4096}
 	a := newSide(t, link, cfg, size)
 	nic, inner := openPoor(t, link, noSharedUC, 0)
 	b := newSideOn(t, nic, inner, cfg, size)
@@ -125,10 +125,10 @@ func TestTooManyQPs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		refuse func(*verbs.QPConfig) bool
 		want   int
-	}{"shared": {nil, 4}, "per path": {noSharedUC, 2}} {
+	}{"shared": {nil, 16}, "per path": {noSharedUC, 2}} {
 		t.Run(name, func(t *testing.T) {
 			nic, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, 0)
-			s := newSideOn(t, nic, inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 64}, 4096)
+			s := newSideOn(t, nic, inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvBytes: 64 * 4096}, 4096)
 			attr, err := s.ctx.QueryDevice()
 			must(t, err)
 			if attr.MaxQP != tt.want {
@@ -171,8 +171,8 @@ func TestDefaultServesManyQPs(t *testing.T) {
 					t.Fatalf("QP %d: got %v, want no error", i, err)
 				}
 				t.Cleanup(func() { must(t, q.Close()) })
-				if got, most := reliable.Receives(q), max(512, 16*(i+2)+511); refuse == nil && got > most {
-					t.Fatalf("%d QPs: there are %d receive buffers, want at most %d", i+2, got, most)
+				if got, _ := reliable.Receives(q); refuse == nil && got > max(512, 16*(i+2)+64) {
+					t.Fatalf("%d QPs: there are %d receive buffers, want 512, or 16 for each", i+2, got)
 				}
 			}
 		})
@@ -184,10 +184,10 @@ func TestDefaultServesManyQPs(t *testing.T) {
 func TestNoRoomForPaths(t *testing.T) {
 	reliable.OverUC(t, "this use of receives")
 	_, inner := openPoor(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
-	if _, err := reliable.Wrap(inner, reliable.Config{RecvDepth: 127}); !errors.Is(err, verbs.ErrInvalid) {
+	if _, err := reliable.Wrap(inner, reliable.Config{RecvBytes: 128*32768 - 1, ChunkBytes: 32768}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Fatalf("Wrap = %v, want ErrInvalid: 16 paths need 128 receives", err)
 	}
-	ctx, err := reliable.Wrap(inner, reliable.Config{RecvDepth: 128})
+	ctx, err := reliable.Wrap(inner, reliable.Config{RecvBytes: 128 * 32768, ChunkBytes: 32768})
 	must(t, err)
 	must(t, ctx.Close())
 }

@@ -1,7 +1,6 @@
 package reliable
 
 import (
-	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -101,8 +100,8 @@ func (q *qp) create(p *pd) (err error) {
 	}
 	q.engine.mu.Lock()
 	defer q.engine.mu.Unlock()
-	if n := q.ctx.maxConnections() * q.ctx.cfg.Flows; q.engine.hub.users >= n {
-		return p.ctx.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs", verbs.ErrLimit, q.ctx.cfg.RecvDepth, n))
+	if q.engine.hub.users >= q.ctx.recvs.connections()*q.ctx.cfg.Flows {
+		return p.ctx.opError("create QP", 0, p.ctx.tooManyConnections())
 	}
 	if q.cfg.Path.Seal != q.engine.hub.first.Path.Seal {
 		return p.ctx.opError("create QP", 0, verbs.Invalidf("QPConfig.Path.Seal is not that of the other QPs of the PD: their control packets share a QP"))

@@ -38,7 +38,7 @@ const partySize = 3000
 func newParty(t *testing.T, seed uint64, loss float64, cfg reliable.Config, n, receives int) *party {
 	t.Helper()
 	p := &party{world: newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: loss}), rng: rand.New(rand.NewPCG(seed, 5))}
-	cfg.ChunkBytes, cfg.MinProbe, cfg.RecvDepth = 512, 50_000, 1024
+	cfg.ChunkBytes, cfg.MinProbe, cfg.RecvBytes = 512, 50_000, 1024*512
 	cfg = p.config(cfg)
 	p.a, p.b = newSide(t, p.link, cfg, partySize), newSide(t, p.link, cfg, receives*partySize)
 	p.a.fill(1)

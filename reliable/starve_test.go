@@ -30,14 +30,14 @@ const (
 
 func starve(t *testing.T, refuse func(*verbs.QPConfig) bool, depth int) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 1024, Window: 64, MinProbe: 50_000, RecvDepth: depth})
+	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 1024, Window: 64, MinProbe: 50_000, RecvBytes: depth * 1024})
 	nic, inner := openPoor(t, w.link, refuse, 0)
 	b := newSideOn(t, nic, inner, cfg, starveSenders*starveRounds*2*starveBytes)
 	qps := []verbs.QP{b.qp}
 	for len(qps) < starveSenders {
 		qps = append(qps, b.another(t))
 	}
-	cfg.RecvDepth = 16 // the senders do not receive data
+	cfg.RecvBytes = 16 * 1024 // the senders do not receive data
 	senders := make([]*side, starveSenders)
 	for i := range senders {
 		a := newSide(t, w.link, cfg, 2*starveRounds*starveBytes)
@@ -116,9 +116,10 @@ func (w *world) stall(t *testing.T, b *side, senders []*side) {
 // TestMoreThanOneStep: when more arrives than one Step handles, Step reports immediate work instead of
 // leaving the rest to the next timer.
 func TestMoreThanOneStep(t *testing.T) {
+	reliable.OverUC(t, "room for so many chunks")
 	const senders, chunk, window = 8, 1024, 256
 	s := newStar(t, softnic.Impairment{Delay: time.Microsecond},
-		reliable.Config{Paths: 2, ChunkBytes: chunk, Window: window, RecvDepth: 4096}, senders, 1e12, chunk*window)
+		reliable.Config{Paths: 2, ChunkBytes: chunk, Window: 4 * window}, senders, 1e12, chunk*window)
 	for i := range senders {
 		s.write(t, i, chunk*window)
 	}

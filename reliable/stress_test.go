@@ -35,7 +35,7 @@ func newStress(t *testing.T, seed uint64) *stress {
 	pick := func(of ...int) int { return of[s.rng.IntN(len(of))] }
 	s.world = newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: float64(pick(0, 1, 5)) / 100})
 	cfg := s.config(reliable.Config{
-		Paths: pick(1, 2, 4), Flows: pick(1, 1, 3), ChunkBytes: 512, Window: pick(4, 32, 256), RecvDepth: 256, PathRecv: pick(4, 8),
+		Paths: pick(1, 2, 4), Flows: pick(1, 1, 3), ChunkBytes: 512, Window: pick(4, 32, 256), PathRecv: pick(4, 8),
 		NoCredits: pick(0, 1) == 1, WindowBytes: pick(0, 0, 4<<20), MinProbe: 50_000,
 	})
 	shared := pick(0, 1) == 1

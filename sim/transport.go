@@ -26,7 +26,7 @@ func (w *world) wrap(ctx verbs.Context, nic *softnic.NIC, rail, host int) (*tran
 	wrapped, err := reliable.Wrap(ctx, reliable.Config{
 		Paths: p.UCPaths, Flows: p.Flows, NoCredits: !p.Credits, ChunkBytes: p.Chunk,
 		// Twice, because a lane is rebuilt while its peer still has the old one.
-		RecvDepth: min(2*recvShare*qps, 1<<15),
+		RecvBytes: 2 * recvShare * qps * p.Chunk,
 		Now:       func() int64 { return w.now },
 	})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 const (
 	// wrapPathRecvs is the number of receives per UC QP on NICs without SRQs for UC.
 	wrapPathRecvs = 8
-	// wrapRecvs is the number of receives per RC QP on other NICs: twice the 16 that reliable.Config.RecvDepth
-	// requires, so that lanes can be replaced.
+	// wrapRecvs is the number of receives per RC QP on other NICs: twice what reliable uses, so that
+	// lanes can be replaced.
 	wrapRecvs    = 32
 	minWrapRecvs = 512
 	maxWrapRecvs = 1 << 15
@@ -94,8 +94,7 @@ func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
 
 // lendReceives sets the number of receive buffers of wrapped rails for the lanes of each. It refuses more than Config.Lend.
 func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
-	cfg.PathRecv, cfg.RecvDepth = wrapPathRecvs, minWrapRecvs
-	chunks := 0
+	cfg.PathRecv, cfg.RecvBytes = wrapPathRecvs, 0
 	for i := range rails {
 		attr, err := rails[i].Context.QueryDevice()
 		if err != nil {
@@ -108,10 +107,9 @@ func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.C
 		case attr.Capabilities&verbs.CapSRQOnUC == 0:
 			recvs = wrapPaths(cfg) * wrapPathRecvs * lanes
 		}
-		cfg.RecvDepth = min(max(recvs, cfg.RecvDepth), maxWrapRecvs)
-		chunks += cfg.ChunkOn(rails[i].Context)
+		cfg.RecvBytes = max(cfg.RecvBytes, min(max(recvs, minWrapRecvs), maxWrapRecvs)*cfg.ChunkOn(rails[i].Context))
 	}
-	if bytes := cfg.RecvDepth * chunks; c.Lend > 0 && bytes > c.Lend {
+	if bytes := cfg.RecvBytes * len(rails); c.Lend > 0 && bytes > c.Lend {
 		return refuse(fmt.Sprintf("--transport %s with %d lanes", c.Transport, c.QPs),
 			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, c.Lend>>20),
 			"use fewer --lanes or fewer --rails, or start the server with a larger --lend")

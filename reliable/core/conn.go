@@ -92,7 +92,7 @@ func New(cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{cfg: cfg, rng: xorshift.Source(cmp.Or(cfg.Seed^0x9e3779b97f4a7c15, 1))}
-	c.out = make([]Action, 0, min(2*cfg.Window, 512)+2*cfg.Paths+2*cfg.Flows+16)
+	c.out = make([]Action, 0, 16) // grows to what the largest step needs: most connections are idle
 	c.window, c.control.credit = cfg.PeerCredit, cfg.RecvCredit
 	c.rack, c.last = rack{at: -never, reorderAt: never}, -1
 	c.rtt = newRTT(cfg.InitialRTT)

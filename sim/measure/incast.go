@@ -76,7 +76,7 @@ func inFan(o Options, cfg *reliable.Config, senders, bytes int, shape func(f *fa
 	return inWorld(worldConfig{Seed: o.Seed, Window: rcWindow, Queue: 1 << 16, Impairment: network}, func(w *world) error {
 		f := &fan{world: w}
 		var err error
-		if f.to, err = w.addHost(roomy(cfg)); err != nil {
+		if f.to, err = w.addHost(cfg); err != nil {
 			return err
 		}
 		if err := w.link.Bottleneck(f.to.nic, hostRate, incastQueue); err != nil {
@@ -101,16 +101,6 @@ func inFan(o Options, cfg *reliable.Config, senders, bytes int, shape func(f *fa
 		}
 		return do(f)
 	})
-}
-
-// roomy returns the configuration of a receiver whose buffers do not hold back many senders.
-func roomy(cfg *reliable.Config) *reliable.Config {
-	if cfg == nil {
-		return nil
-	}
-	own := *cfg
-	own.RecvDepth = 16 * 256
-	return &own
 }
 
 // measure runs the world, and fills a result with the sum of all flows and the longest queue.

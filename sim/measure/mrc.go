@@ -98,7 +98,7 @@ func runMRCIncast(o Options, r *Result) error {
 	return inWorld(wc, func(w *world) error {
 		var hosts []*host
 		for range senders + 2 {
-			h, err := w.addHost(roomy(mrcReliable()))
+			h, err := w.addHost(mrcReliable())
 			if err != nil {
 				return err
 			}

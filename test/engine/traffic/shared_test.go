@@ -57,7 +57,7 @@ func TestSharedReceivesOnWrappedRails(t *testing.T) {
 				link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Impairment: softnic.Impairment{Loss: 0.01}})
 				rig.Must(t, err)
 				exchangeShared(t, scheme, []softnic.Link{link}, func(inner verbs.Context) verbs.Context {
-					ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.carrier, Paths: 2, Flows: tt.flows, ChunkBytes: 4096, RecvDepth: 1024})
+					ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.carrier, Paths: 2, Flows: tt.flows, ChunkBytes: 4096})
 					rig.Must(t, err)
 					t.Cleanup(func() { rig.Must(t, ctx.Close()) })
 					return ctx

@@ -13,7 +13,7 @@ import (
 func TestConformance(t *testing.T) {
 	lose(t, "net0", "net1")
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
-		cfg := reliable.Config{Paths: 2, ChunkBytes: 1024, RecvDepth: 1024, MinProbe: 20_000_000}
+		cfg := reliable.Config{Paths: 2, ChunkBytes: 1024, MinProbe: 20_000_000}
 		return verbstest.Pair{A: open(tb, "rxe0", cfg), B: open(tb, "rxe1", cfg), Lossy: true, Departures: departures(), Substitutes: substitutes()}
 	})
 }

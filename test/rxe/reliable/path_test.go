@@ -15,7 +15,7 @@ func TestPathsEnd(t *testing.T) {
 	const size, buffers = 100_000, 16
 	lose(t, "net0", "net1")
 	cfg := onePacket()
-	cfg.ChunkBytes, cfg.RecvDepth, cfg.Paths = 32<<10, buffers, 4
+	cfg.ChunkBytes, cfg.RecvBytes, cfg.Paths = 32<<10, buffers*32<<10, 4
 	a, b := newPair(t, cfg, size)
 	for end := time.Now().Add(patience); ; {
 		ended := 0

@@ -22,7 +22,7 @@ const patience = 3 * time.Minute
 // finds the last one unfinished and is dropped, and so is everything after it. With longer chunks every such
 // loss fails a path. TestPathsEnd wants that; elsewhere it would only slow the tests down.
 func onePacket() reliable.Config {
-	return reliable.Config{Paths: 8, ChunkBytes: 4000, RecvDepth: 1024, GiveUp: int64(patience), MinProbe: int64(20 * time.Millisecond)}
+	return reliable.Config{Paths: 8, ChunkBytes: 4000, GiveUp: int64(patience), MinProbe: int64(20 * time.Millisecond)}
 }
 
 // run runs a command of the machine.
