@@ -126,14 +126,33 @@ func direct(t *testing.T, s *peer.Session) (n uint64) {
 	return n
 }
 
+// distantNICs is softNICs with a rate limit, as on a network: ports do not report verbs.PortAttr.OnCaller.
+func distantNICs(t *testing.T, last byte) []ibverbx.RailConfig {
+	t.Helper()
+	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Impairment: softnic.Impairment{Rate: 1e12}})
+	if err != nil {
+		t.Fatalf("NewUDPLink: got %v, want no error", err)
+	}
+	nic, err := softnic.New(link, softnic.Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, last})})
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	t.Cleanup(func() { _ = nic.Close() })
+	ctx, err := nic.Open()
+	if err != nil {
+		t.Fatalf("Open: got %v, want no error", err)
+	}
+	return []ibverbx.RailConfig{{Context: ctx}}
+}
+
 // sharedPair returns the Sessions of a connection between two shards, each with software NICs at the given addresses.
-func sharedPair(t *testing.T, links [2]peer.Link, nics [2][]byte) (s [2]*peer.Session, shards [2]*shard, errs [2]error) {
+func sharedPair(t *testing.T, open func(*testing.T, byte) []ibverbx.RailConfig, links [2]peer.Link, nics [2][]byte) (s [2]*peer.Session, shards [2]*shard, errs [2]error) {
 	t.Helper()
 	var cfgs [2]peer.Config
 	for i := range cfgs {
 		var configs []ibverbx.RailConfig
 		for _, last := range nics[i] {
-			configs = append(configs, softNICs(t, last)...)
+			configs = append(configs, open(t, last)...)
 		}
 		rails, err := ibverbx.NewRails(configs...)
 		if err != nil {
@@ -199,7 +218,7 @@ func read(t *testing.T, s *peer.Session, on *shard, want bool) {
 func TestSharedMemoryOnSharedCQ(t *testing.T) {
 	for name, nics := range map[string][2][]byte{"one rail": {{40}, {41}}, "one and two rails": {{42}, {43, 44}}} {
 		t.Run(name, func(t *testing.T) {
-			s, shards, errs := sharedPair(t, [2]peer.Link{peer.LinkAuto, peer.LinkShm}, nics)
+			s, shards, errs := sharedPair(t, softNICs, [2]peer.Link{peer.LinkAuto, peer.LinkShm}, nics)
 			if err := errors.Join(errs[:]...); err != nil {
 				t.Fatalf("connect: got %v, want no error", err)
 			}
@@ -218,17 +237,34 @@ func TestSharedMemoryOnSharedCQ(t *testing.T) {
 	}
 }
 
+// TestSharedMemoryKeepsWhole: a Session on shared memory does not divide a request of 1 MiB among its lanes.
+func TestSharedMemoryKeepsWhole(t *testing.T) {
+	s, shards, errs := sharedPair(t, distantNICs, [2]peer.Link{peer.LinkShm, peer.LinkShm}, [2][]byte{{49}, {50}})
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatalf("connect: got %v, want no error", err)
+	}
+	if port, err := s[0].Rails.Configs()[0].Context.QueryPort(1); err != nil || port.OnCaller {
+		t.Fatalf("QueryPort: got OnCaller %v, %v, want a port that would fragment", port.OnCaller, err)
+	}
+	before := s[0].QP.Stats().Fragments
+	read(t, s[0], shards[0], false)
+	if got := s[0].QP.Stats().Fragments - before; got != 1 {
+		t.Errorf("a READ of 1 MiB left as %d fragments, want 1", got)
+	}
+	end(t, s[:]...)
+}
+
 // TestSharedMemoryRefused: a Session on a shared VirtualCQ that requires shared memory fails if the peer wants UDP, and without Link it
 // uses UDP.
 func TestSharedMemoryRefused(t *testing.T) {
-	s, _, errs := sharedPair(t, [2]peer.Link{peer.LinkUDP, peer.LinkShm}, [2][]byte{{45}, {46}})
+	s, _, errs := sharedPair(t, softNICs, [2]peer.Link{peer.LinkUDP, peer.LinkShm}, [2][]byte{{45}, {46}})
 	if !errors.Is(errs[1], peer.ErrMismatch) || !strings.Contains(fmt.Sprint(errs[1]), "wants udp") {
 		t.Errorf("shm and udp: got %v, want a mismatch that names both", errs[1])
 	}
 	if s[1] != nil {
 		t.Error("got a Session, want none")
 	}
-	s, _, errs = sharedPair(t, [2]peer.Link{"", peer.LinkAuto}, [2][]byte{{47}, {48}})
+	s, _, errs = sharedPair(t, softNICs, [2]peer.Link{"", peer.LinkAuto}, [2][]byte{{47}, {48}})
 	if err := errors.Join(errs[:]...); err != nil {
 		t.Fatalf("connect: got %v, want no error", err)
 	}

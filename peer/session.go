@@ -155,6 +155,10 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 	return m.Body, nil
 }
 
+// sharedFragment is the fragment size on rails that share memory with the peer. A core moves one fragment after the other, as on rails with
+// verbs.PortAttr.OnCaller, and each lane of a notified request costs a packet and its acknowledgment.
+const sharedFragment = 1 << 20
+
 // build registers the memory and creates the VirtualQP with cfg and the agreed values. The connection carries its control channel.
 func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfig, offered []OfferRail) (err error) {
 	if err := checkPorts(rails, s.Agreed.Failover); err != nil {
@@ -182,6 +186,9 @@ func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfi
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
 	cfg.Scheme, cfg.FragmentSize, cfg.CheckGID = a.Scheme, uint32(a.FragmentSize), s.checkGID(c, offered)
+	if s.Link == LinkShm && s.shared && cfg.FragmentSize == 0 {
+		cfg.FragmentSize = sharedFragment
+	}
 	if a.Failover {
 		cfg.Control = &control{Control: s.Conn.Control(), conn: s.Conn}
 	} else {
