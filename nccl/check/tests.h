@@ -24,5 +24,6 @@ void test_torn(void);
 void test_many(void);
 void test_shared(void);
 void test_speed(void);
+void test_flow(void);
 
 #endif

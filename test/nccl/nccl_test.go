@@ -93,8 +93,10 @@ func run(t *testing.T, version, name string, env ...string) string {
 	return out.String()
 }
 
+const udp = "IBVERBX_LINK=udp"
+
 // links are the ways between two processes of a host.
-var links = []string{"IBVERBX_LINK=auto", "IBVERBX_LINK=udp"}
+var links = []string{"IBVERBX_LINK=auto", udp}
 
 // TestTables: each table version moves data of all sizes in order, survives being loaded again, and connects.
 func TestTables(t *testing.T) {
@@ -107,10 +109,8 @@ func TestTables(t *testing.T) {
 
 // TestRails: rails are lost and come back under traffic in both directions, without an error, and every byte is compared.
 func TestRails(t *testing.T) {
-	for _, link := range links {
-		for _, version := range []string{"8", "11"} {
-			t.Run(link+" v"+version, func(t *testing.T) { run(t, version, "rails", link) })
-		}
+	for _, version := range []string{"8", "11"} {
+		t.Run("v"+version, func(t *testing.T) { run(t, version, "rails", udp) })
 	}
 }
 
@@ -132,14 +132,21 @@ func TestLife(t *testing.T) {
 
 // TestDeadPeer: the death of the peer and the loss of all rails are remote errors, even if children of the peer keep its sockets open.
 func TestDeadPeer(t *testing.T) {
-	for _, name := range []string{"killed", "orphans", "norails"} {
-		t.Run(name, func(t *testing.T) { run(t, "11", name, "IBVERBX_NCCL_DEAD_AFTER=3s", "IBVERBX_NCCL_DEADLINE=5s") })
+	for _, link := range links {
+		for _, name := range []string{"killed", "orphans", "norails"} {
+			if name == "norails" && link != udp {
+				continue // shared memory does not use rails
+			}
+			t.Run(name+" "+link, func(t *testing.T) { run(t, "11", name, link, "IBVERBX_NCCL_DEAD_AFTER=3s", "IBVERBX_NCCL_DEADLINE=5s") })
+		}
 	}
 }
 
 // TestManyConnections: a thousand connections between two processes.
 func TestManyConnections(t *testing.T) {
-	t.Log(run(t, "11", "many", "IBVERBX_TEST_COMMS=1000", "IBVERBX_LINK=udp"))
+	for _, link := range links {
+		t.Log(link, run(t, "11", "many", "IBVERBX_TEST_COMMS=1000", link))
+	}
 }
 
 // TestToken: ranks with the same token file connect; a rank with a file that others can read does not start, and says why.
@@ -160,9 +167,12 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestStats: the statistics at the end of a process name both rails.
+// TestStats: the statistics at the end of a process name both rails, or shared memory.
 func TestStats(t *testing.T) {
-	out := run(t, "11", "rails", "IBVERBX_NCCL_STATS=1")
+	if out := run(t, "11", "check", "IBVERBX_NCCL_STATS=1"); strings.Count(out, "shared memory: 1342") != 2 {
+		t.Errorf("the statistics of two processes lack the bytes sent through shared memory:\n%s", out)
+	}
+	out := run(t, "11", "rails", udp, "IBVERBX_NCCL_STATS=1")
 	for _, want := range []string{"rail soft0 on 127.0.0.1:", "rail soft1 on 127.0.0.2:"} {
 		if strings.Count(out, want) != 2 {
 			t.Errorf("the statistics of two processes lack %q:\n%s", want, out)

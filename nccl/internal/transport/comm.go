@@ -17,6 +17,7 @@ import (
 // Comm is one direction of a connection between two ranks. All methods are safe for concurrent use.
 type Comm struct {
 	shard   *Shard
+	group   *group
 	number  uint32
 	session *peer.Session
 	conn    *bootstrap.Conn
@@ -118,7 +119,7 @@ func (c *Comm) prepare() (err error) {
 	if c.memory, err = verbs.AllocMemory(Depth*grantSize, nil); err != nil {
 		return err
 	}
-	if c.page, err = c.shard.rails.Register(c.memory, verbs.AccessLocalWrite); err != nil {
+	if c.page, err = c.group.rails.Register(c.memory, verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	c.regions = map[*Region]struct{}{}
@@ -139,7 +140,7 @@ func (c *Comm) prepare() (err error) {
 			}
 		}
 	}
-	s.comms.Set(c.session.QP.Num(), c)
+	c.group.comms.Set(c.session.QP.Num(), c)
 	s.all[c] = struct{}{}
 	c.number = s.plugin.comms.add(c)
 	return nil
@@ -178,7 +179,7 @@ func (c *Comm) Register(b []byte) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	region, err := c.shard.rails.Register(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	region, err := c.group.rails.Register(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return 0, errors.Join(err, mem.Free())
 	}
@@ -289,7 +290,7 @@ func (c *Comm) grant(addr, size uint64, r *Region, i int) Result {
 		return Again
 	}
 	size = min(size, math.MaxInt32) // test reports sizes as int
-	g := grant{seq: c.used, rails: uint32(c.shard.rails.Len()), addr: addr, length: size}
+	g := grant{seq: c.used, rails: uint32(c.group.rails.Len()), addr: addr, length: size}
 	if size > 0 {
 		if r == nil || r.comm != c || !r.contains(addr, size) {
 			return InternalError
@@ -465,7 +466,7 @@ func (c *Comm) finish(clean bool) {
 		c.remove()
 	}
 	s.mu.Lock()
-	s.comms.Delete(c.session.QP.Num())
+	c.group.comms.Delete(c.session.QP.Num())
 	delete(s.all, c)
 	left, lost := c.regions, c.down
 	c.regions, c.down = nil, [maxRails]bool{}
@@ -482,6 +483,7 @@ func (c *Comm) finish(clean bool) {
 	if err = errors.Join(err, c.free()); err != nil {
 		s.plugin.log.Debug("closing a connection", slog.Any("cause", err))
 	}
+	s.leave(c.group)
 	s.release()
 }
 

@@ -132,13 +132,19 @@ func (s *Shard) Listen(b []byte) (uint32, error) {
 func (p *Plugin) Listener(n uint32) *Listener { return p.waiters.get(n) }
 
 // admit establishes a connection with a peer that has dialed. It returns false if the Listener is closed or has a connection.
-func (l *Listener) admit(conn *bootstrap.Conn) bool {
+func (l *Listener) admit(conn *bootstrap.Conn, g *greeting) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.pending != nil {
 		return false
 	}
-	a, err := l.shard.begin(time.Time{}, func(ctx context.Context) (*Comm, error) { return l.shard.establish(ctx, conn, false) })
+	a, err := l.shard.begin(time.Time{}, func(ctx context.Context) (*Comm, error) {
+		n, err := l.shard.plugin.chosen(ctx, conn, g)
+		if err != nil {
+			return nil, errors.Join(err, conn.CloseWith(err.Error()))
+		}
+		return l.shard.establish(ctx, conn, n, false)
+	})
 	if err != nil {
 		return false
 	}
@@ -203,10 +209,14 @@ func (s *Shard) Connect(b []byte) (*Comm, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := conn.Send(ctx, bootstrap.KindApplication, h.conn[:]); err != nil {
+		n, err := s.plugin.nearTo(ctx, &h, conn)
+		if err == nil {
+			err = conn.Send(ctx, bootstrap.KindApplication, n.greeting(h.conn).encode())
+		}
+		if err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		return s.establish(ctx, conn, true)
+		return s.establish(ctx, conn, n, true)
 	})
 	if err == nil {
 		binary.LittleEndian.PutUint64(state, uint64(a.number))
@@ -241,32 +251,35 @@ func everywhere() []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 }
 
-// establish creates the VirtualQP of a connection. The side that dials sends. On error it closes conn.
-func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, dialer bool) (_ *Comm, err error) {
+// establish creates the VirtualQP of a connection, over n or, if that is nil, over the NICs. The side that dials sends. On error it closes conn.
+func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, n *near, dialer bool) (_ *Comm, err error) {
 	p := s.plugin
-	link := p.opts.Link
-	if link == "" {
-		link = peer.LinkAuto
+	g, err := s.join(n)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
-	if p.opts.Loss > 0 {
-		link = peer.LinkUDP
+	lanes := 1 // memory has only one path
+	if n == nil {
+		lanes = max(2, g.rails.Len())
 	}
 	session, err := peer.Connect(ctx, conn, dialer, peer.Config{
-		SharedCQ: s.on, Fabric: peer.Fabric{Link: link, PeerNetworks: everywhere()}, Timeout: joinTime,
+		SharedCQ: g.on, Fabric: peer.Fabric{Link: peer.LinkUDP, PeerNetworks: everywhere()}, Timeout: joinTime,
 		QP: ibverbx.Config{
-			Lanes: max(2, s.rails.Len()), SendDepth: Depth, RecvDepth: Depth, LaneDepth: Depth, NotifyDepth: Depth, MaxInline: grantSize,
-			Deadline: p.opts.Deadline,
+			Lanes: lanes, SendDepth: Depth, RecvDepth: Depth, LaneDepth: Depth, NotifyDepth: Depth, MaxInline: grantSize, Deadline: p.opts.Deadline,
 		},
 	})
 	if err != nil {
+		s.leave(g)
 		return nil, err
 	}
-	c := &Comm{shard: s, session: session, conn: conn, sends: dialer}
+	c := &Comm{shard: s, group: g, session: session, conn: conn, sends: dialer}
 	if err := c.prepare(); err != nil {
 		if c.remove != nil {
 			c.remove()
 		}
-		return nil, errors.Join(err, session.Close(), conn.Close(), c.free())
+		err = errors.Join(err, session.Close(), conn.Close(), c.free())
+		s.leave(g)
+		return nil, err
 	}
 	p.log.Info("connected", slog.String("peer", conn.Peer().Addr.String()), slog.String("link", string(session.Link)),
 		slog.Int("lanes", session.Agreed.Lanes), slog.Bool("sealed", session.Agreed.Sealed))

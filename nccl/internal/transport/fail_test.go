@@ -59,11 +59,11 @@ func TestLateCompletion(t *testing.T) {
 	p, q := plugin(t, Options{}), plugin(t, Options{})
 	out, in := pair(t, shard(t, p), shard(t, q), 4096)
 	out.shard.mu.Lock()
-	_, err := out.shard.cq.ProcessCompletions(0, []verbs.WC{{QPN: 0xfffffe}}, nil)
+	_, err := out.comm.group.cq.ProcessCompletions(0, []verbs.WC{{QPN: 0xfffffe}}, nil)
 	if err == nil {
 		t.Error("ProcessCompletions: got no error for an unknown QP")
 	}
-	out.shard.pollFailed(err)
+	out.comm.group.pollFailed(err)
 	out.shard.mu.Unlock()
 	in.mustPost(0, 0, 4096)
 	out.mustPost(0, 0, 4096)

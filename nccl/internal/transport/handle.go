@@ -29,7 +29,7 @@ type connID [16]byte
 
 const (
 	handleMagic   = "ibxN"
-	handleVersion = 1
+	handleVersion = 2
 	handleState   = HandleSize - 8
 	maxAddrs      = 4
 )

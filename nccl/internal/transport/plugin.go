@@ -67,8 +67,9 @@ type Plugin struct {
 
 	mu      sync.Mutex
 	waiting map[connID]*Listener
+	nears   map[nearKey]*near
 	// past sums up the statistics of closed connections.
-	past ibverbx.Stats
+	past Totals
 	// down counts the connections that have lost a rail, by rail.
 	down [maxRails]int
 }
@@ -79,7 +80,7 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		o.DeadAfter = defaultDeadAfter
 	}
 	p := &Plugin{
-		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, dialers: map[string]*bootstrap.Dialer{},
+		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, nears: map[nearKey]*near{}, dialers: map[string]*bootstrap.Dialer{},
 		incarnation: uint64(time.Now().UnixNano()) & (1<<53 - 1),
 	}
 	_, _ = rand.Read(p.token[:]) // it never fails
@@ -185,14 +186,19 @@ func (p *Plugin) admit(conn *bootstrap.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
 	defer cancel()
 	m, err := conn.Recv(ctx)
-	if err != nil || m.Kind != bootstrap.KindApplication || len(m.Body) != len(connID{}) {
+	g, ok := decodeGreeting(&m)
+	if err != nil || !ok {
 		_ = conn.CloseWith("the first message names no connection")
 		return
 	}
+	if g.conn == (connID{}) {
+		p.welcome(conn, &g)
+		return
+	}
 	p.mu.Lock()
-	l := p.waiting[connID(m.Body)]
+	l := p.waiting[g.conn]
 	p.mu.Unlock()
-	if l == nil || !l.admit(conn) {
+	if l == nil || !l.admit(conn, &g) {
 		_ = conn.CloseWith("the listener is closed")
 	}
 }
@@ -270,23 +276,39 @@ func (p *Plugin) railChanged(rail int, down bool, cause error) {
 func (p *Plugin) retire(c *Comm) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	stats := c.session.QP.Stats()
-	past := stats.Past()
-	p.past.Add(&past)
+	p.past.add(c)
+	p.past.Stats = p.past.Past()
 	p.comms.remove(c.number)
 }
 
+// Totals are the statistics of several connections.
+type Totals struct {
+	ibverbx.Stats
+	// Shared counts the bytes sent through shared memory. Stats.Rails does not include them.
+	Shared uint64
+}
+
+func (t *Totals) add(c *Comm) {
+	s := c.session.QP.Stats()
+	if c.group.near != nil {
+		for i := range s.Rails {
+			t.Shared += s.Rails[i].Bytes
+		}
+		s.Rails, s.Lanes = nil, nil
+	}
+	t.Add(&s)
+}
+
 // Stats sums up the statistics of all connections.
-func (p *Plugin) Stats() ibverbx.Stats {
-	var sum ibverbx.Stats
+func (p *Plugin) Stats() Totals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sum.Add(&p.past)
+	sum := Totals{Shared: p.past.Shared}
+	sum.Add(&p.past.Stats)
 	if all := p.comms.all.Load(); all != nil {
 		for _, c := range *all {
 			if c != nil && c.session != nil {
-				s := c.session.QP.Stats()
-				sum.Add(&s)
+				sum.add(c)
 			}
 		}
 	}
@@ -305,6 +327,9 @@ func (p *Plugin) Finish(out io.Writer) {
 			name = p.nics.names[r.Rail]
 		}
 		fmt.Fprintf(out, "ibverbx: process %d: rail %s: %d bytes sent, lost %d times, recovered %d times\n", os.Getpid(), name, r.Bytes, r.Lost, r.Recovered)
+	}
+	if s.Shared > 0 {
+		fmt.Fprintf(out, "ibverbx: process %d: shared memory: %d bytes sent\n", os.Getpid(), s.Shared)
 	}
 	fmt.Fprintf(out, "ibverbx: process %d: %d requests, %d lanes lost, %d requests moved to other lanes\n", os.Getpid(), s.Completed, s.Deaths, s.Replayed)
 }

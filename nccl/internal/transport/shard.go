@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,18 +18,16 @@ import (
 type Shard struct {
 	plugin *Plugin
 	number uint32
-	rails  *ibverbx.Rails
 	// turns counts polls.
 	turns atomic.Uint64
 	// idle is closed when the last user has left.
 	idle chan struct{}
 
-	// mu guards everything below, and the VirtualQPs of the VirtualCQ.
+	// mu guards everything below, and the VirtualQPs of the groups.
 	mu sync.Mutex
-	cq *ibverbx.VirtualCQ
-	// comms finds a Comm by the number of its VirtualQP.
-	comms table.Table[*Comm]
-	all   map[*Comm]struct{}
+	// groups begins with the one of the NICs.
+	groups []*group
+	all    map[*Comm]struct{}
 	// users counts connections, attempts and Listeners, and the Shard's owner.
 	users  int
 	closed bool
@@ -40,20 +39,76 @@ type Shard struct {
 	events      [16]ibverbx.Event
 }
 
+// group holds the connections of a Shard that use the same NICs: all NICs of the process, or shared memory with one peer.
+type group struct {
+	shard *Shard
+	near  *near // nil: the process's NICs
+	rails *ibverbx.Rails
+	// The lock of the Shard guards everything below.
+	cq *ibverbx.VirtualCQ
+	// comms finds a Comm by the number of its VirtualQP.
+	comms table.Table[*Comm]
+	// users counts connections and attempts.
+	users int
+}
+
 // Open returns a Shard and its number.
 func (p *Plugin) Open() (*Shard, uint32, error) {
-	rails, err := p.base.Fork()
-	if err != nil {
+	s := &Shard{plugin: p, users: 1, idle: make(chan struct{}), all: map[*Comm]struct{}{}}
+	if _, err := s.join(nil); err != nil {
 		return nil, 0, err
+	}
+	s.number = p.shards.add(s)
+	return s, s.number, nil
+}
+
+// join returns the group of a near, or of the NICs if that is nil, with another user.
+func (s *Shard) join(n *near) (*group, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.groups {
+		if g.near == n {
+			g.users++
+			return g, nil
+		}
+	}
+	base := s.plugin.base
+	if n != nil {
+		base = n.session.Rails
+	}
+	rails, err := base.Fork()
+	if err != nil {
+		return nil, err
 	}
 	cq, err := rails.NewCQ(ibverbx.CQConfig{})
 	if err != nil {
-		_ = rails.Close() // the error of NewCQ matters
-		return nil, 0, err
+		return nil, errors.Join(err, rails.Close())
 	}
-	s := &Shard{plugin: p, rails: rails, cq: cq, users: 1, idle: make(chan struct{}), all: map[*Comm]struct{}{}}
-	s.number = p.shards.add(s)
-	return s, s.number, nil
+	if n != nil {
+		s.plugin.mu.Lock()
+		n.users++
+		s.plugin.mu.Unlock()
+	}
+	g := &group{shard: s, near: n, rails: rails, cq: cq, users: 1}
+	s.groups = append(s.groups, g)
+	return g, nil
+}
+
+// leave removes a user of a group. The last one closes it.
+func (s *Shard) leave(g *group) {
+	s.mu.Lock()
+	g.users--
+	last := g.users == 0
+	if last {
+		s.groups = slices.DeleteFunc(s.groups, func(other *group) bool { return other == g })
+		if err := errors.Join(g.cq.Close(), g.rails.Close()); err != nil {
+			s.plugin.log.Warn("cannot close a completion queue", slog.Any("cause", err))
+		}
+	}
+	s.mu.Unlock()
+	if last && g.near != nil {
+		s.plugin.leaveNear(g.near)
+	}
 }
 
 // Shard returns the Shard with a number, nil if it is unknown.
@@ -98,28 +153,25 @@ func (s *Shard) acquire() bool {
 // release removes a user. The last one frees the Shard.
 func (s *Shard) release() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.users--; s.users > 0 {
-		return
+	s.users--
+	last := s.users == 0
+	s.mu.Unlock()
+	if last {
+		s.plugin.shards.remove(s.number)
+		s.leave(s.groups[0]) // connections have left theirs
+		close(s.idle)
 	}
-	s.plugin.shards.remove(s.number)
-	if err := s.cq.Close(); err != nil {
-		s.plugin.log.Warn("cannot close a completion queue", slog.Any("cause", err))
-	}
-	if err := s.rails.Close(); err != nil {
-		s.plugin.log.Warn("cannot free a protection domain", slog.Any("cause", err))
-	}
-	close(s.idle)
 }
 
 // on implements peer.Config.SharedCQ.
-func (s *Shard) on(step func(*ibverbx.VirtualCQ) error) error {
+func (g *group) on(step func(*ibverbx.VirtualCQ) error) error {
+	s := g.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users == 0 {
 		return fmt.Errorf("the communicator: %w", verbs.ErrClosed)
 	}
-	return step(s.cq)
+	return step(g.cq)
 }
 
 // Poll makes progress on all connections of the Shard, unless another thread does.
@@ -136,25 +188,29 @@ func (s *Shard) turn() {
 		return
 	}
 	s.turns.Add(1)
-	n, err := s.cq.Poll(s.wcs[:])
-	for i := range s.wcs[:n] {
-		wc := &s.wcs[i]
-		if c := s.comms.Find(wc.QP.Num()); c != nil {
-			c.completed(wc)
+	for _, g := range s.groups {
+		n, err := g.cq.Poll(s.wcs[:])
+		for i := range s.wcs[:n] {
+			wc := &s.wcs[i]
+			if c := g.comms.Find(wc.QP.Num()); c != nil {
+				c.completed(wc)
+			}
 		}
-	}
-	if err != nil {
-		s.pollFailed(err)
+		if err != nil {
+			g.pollFailed(err)
+		}
 	}
 }
 
 // pollFailed handles an error of a poll. The lock is held.
-func (s *Shard) pollFailed(err error) {
+func (g *group) pollFailed(err error) {
 	if errors.Is(err, verbs.ErrNotFound) {
 		return // some NICs still report completions of a VirtualQP after its Close
 	}
-	for c := range s.all {
-		c.fail(err)
+	for c := range g.shard.all {
+		if c.group == g {
+			c.fail(err)
+		}
 	}
 }
 
@@ -169,10 +225,12 @@ func (s *Shard) tick() bool {
 	if s.users == 0 {
 		return false
 	}
-	for n := s.cq.Events(s.events[:]); n > 0; n = s.cq.Events(s.events[:]) {
-		s.epoch++
-		for i := range s.events[:n] {
-			s.noted(&s.events[i])
+	for _, g := range s.groups {
+		for n := g.cq.Events(s.events[:]); n > 0; n = g.cq.Events(s.events[:]) {
+			s.epoch++
+			for i := range s.events[:n] {
+				g.noted(&s.events[i])
+			}
 		}
 	}
 	// A VirtualQP without outstanding requests fails silently. Outstanding ones complete: some may have succeeded before.
@@ -187,12 +245,12 @@ func (s *Shard) tick() bool {
 }
 
 // noted passes an event of a rail to the Plugin. The lock is held.
-func (s *Shard) noted(e *ibverbx.Event) {
+func (g *group) noted(e *ibverbx.Event) {
 	down := e.Kind == ibverbx.EventRailDown
-	c := s.comms.Find(e.QP.Num())
-	if c == nil || !down && e.Kind != ibverbx.EventRailUp || c.down[e.Rail] == down {
+	c := g.comms.Find(e.QP.Num())
+	if c == nil || g.near != nil || !down && e.Kind != ibverbx.EventRailUp || c.down[e.Rail] == down {
 		return
 	}
 	c.down[e.Rail] = down
-	s.plugin.railChanged(e.Rail, down, e.Err)
+	g.shard.plugin.railChanged(e.Rail, down, e.Err)
 }
