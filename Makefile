@@ -13,7 +13,7 @@ HEAPMEM    := . ./softnic/... ./test/engine/... ./verbs/...
 # The tests of reliable that run with heap memory. TestCloseWithSeveralEngines writes to one buffer from two goroutines.
 RELIABLE := Transfer|VirtualQP|Path|Peer|Passive
 # The packages that run tests on a GPU, beside cuda.
-GPU := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/gpu-kvcache
+GPU := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/kvcache
 
 # golangci-lint is built from source at this version and kept between runs.
 LINT_VERSION := v2.14.0
