@@ -40,7 +40,8 @@ func (o *outputFlags) defineFiles(fl *pflag.FlagSet) {
 	fl.StringVar(&o.html, "html", "", "also write a self-contained report with charts to `file`")
 }
 
-// Spans of the timeline in --json and --html, unless --interval is given: at most so many, and none shorter.
+// The maximum number and the minimum length of the spans of the timeline in --json and --html, unless --interval
+// is given.
 const (
 	jsonSpans   = 100
 	jsonSpanMin = 100 * time.Millisecond
