@@ -15,10 +15,12 @@ RELIABLE := Transfer|VirtualQP|Path|Peer|Passive
 # The packages that run tests on a GPU, beside cuda.
 GPU := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/kvcache
 
-# golangci-lint is built from source at this version and kept between runs.
+# golangci-lint and deadcode are built from source at these versions and kept between runs.
 LINT_VERSION := v2.14.0
+DEADCODE_VERSION := v0.52.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
+DEADCODE     := $(CACHE)/deadcode-$(DEADCODE_VERSION)/deadcode
 
 .PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin repeat-dropin dropin-table test-nccl nccl-prebuilt test-browser test-stream test-gpu test-forward nightly steady cover clean
 
@@ -57,11 +59,15 @@ cross:
 fmt: $(LINT)
 	$(LINT) fmt
 
-lint: $(LINT) # without -trimpath, with which the output of cgo in the build cache can name a clone that is gone
+lint: $(LINT) $(DEADCODE) # without -trimpath, with which the output of cgo in the build cache can name a clone that is gone
 	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" $(LINT) run ./...
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" .ci/deadcode $(DEADCODE)
 
 $(LINT):
 	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+$(DEADCODE):
+	GOBIN=$(@D) $(GO) install golang.org/x/tools/cmd/deadcode@$(DEADCODE_VERSION)
 
 bench:
 	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx ./test/engine/traffic

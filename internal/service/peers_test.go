@@ -25,9 +25,16 @@ type meeting struct {
 func (s *meeting) Peer() Peer      { return s.peer }
 func (s *meeting) End(cause error) { s.ended = cause }
 
+// uncalled has the methods of a PeerHandler that TestPeers does not call.
+type uncalled interface {
+	Up(Session, []byte) error
+	Down(Session, error)
+	Immediate(Session, uint32, uint32) error
+}
+
 // heard is a PeerHandler that records its calls and returns err.
 type heard struct {
-	silent
+	uncalled
 	calls []string
 	err   error
 }
@@ -42,13 +49,6 @@ func (h *heard) Gone(_ error, forgotten bool) {
 }
 
 func (h *heard) Message(Session, []byte) error { return h.err }
-
-// silent has the other methods of a PeerHandler.
-type silent struct{}
-
-func (silent) Up(Session, []byte) error                { return nil }
-func (silent) Down(Session, error)                     {}
-func (silent) Immediate(Session, uint32, uint32) error { return nil }
 
 // TestPeers: a peer has one PeerHandler until the Node forgets the peer. A handler created later is
 // notified immediately. Errors close the session and name the service.
