@@ -44,6 +44,7 @@ type control struct {
 
 	waiting    bool            // this side can only continue after a message
 	quiet      int             // empty rounds since the last completion
+	rests      int             // empty rounds in all
 	finished   bool            // this side has sent its last message of the run
 	started    bool            // the remote side has posted its receives
 	remoteDone bool            // the remote side has finished sending data
@@ -153,16 +154,21 @@ func (c *control) turn() error {
 	return c.rest()
 }
 
-// rest follows a round without completions. A waiting side that gets no data either sleeps until a
+// rest follows a round without completions. Few of them look for messages and yield to other goroutines, because that takes
+// several times as long as a poll of shared memory. A waiting side that gets no data either sleeps until a
 // message arrives or a short time has passed: spinning would keep Go's scheduler from polling the
 // network and delay messages by ten milliseconds.
 func (c *control) rest() error {
+	own := c.run.own()
+	passive := own.out == nil && own.in.recvs == 0 // this side never sees a completion
+	awake := !passive && (!c.waiting || c.quiet < restAfter)
+	if c.rests++; awake && c.rests%pollsPerYield != 0 {
+		return nil
+	}
 	if err := c.poll(); err != nil {
 		return err
 	}
-	own := c.run.own()
-	passive := own.out == nil && own.in.recvs == 0 // this side never sees a completion
-	if !passive && (!c.waiting || c.quiet < restAfter) {
+	if awake {
 		runtime.Gosched()
 		return nil
 	}
