@@ -22,8 +22,8 @@ static const struct {
 } tests[] = {
 	{"check", test_check}, {"load", test_load}, {"connect", test_connect}, {"sizes", test_sizes}, {"order", test_order}, {"abort", test_abort},
 	{"killed", test_killed}, {"orphans", test_orphans}, {"stopped", test_stopped}, {"exit", test_exit}, {"fork", test_fork}, {"rails", test_rails},
-	{"norails", test_norails}, {"regions", test_regions}, {"torn", test_torn}, {"many", test_many}, {"shared", test_shared}, {"speed", test_speed},
-	{"flow", test_flow},
+	{"norails", test_norails}, {"regions", test_regions}, {"torn", test_torn}, {"many", test_many}, {"shared", test_shared}, {"split", test_split}, {"speed", test_speed},
+	{"flow", test_flow},     {"leave", test_leave},
 };
 
 int main(int argc, char **argv)

@@ -23,6 +23,8 @@ void test_regions(void);
 void test_torn(void);
 void test_many(void);
 void test_shared(void);
+void test_split(void);
+void test_leave(void);
 void test_speed(void);
 void test_flow(void);
 

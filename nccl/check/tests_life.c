@@ -3,6 +3,7 @@
 #include "net.h"
 #include "tests.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -398,6 +399,71 @@ void test_many(void)
 			CHECK(!net_close_listen(listeners[i]), "closeListen");
 	}
 	CHECK(!net_finalize(net_ctx), "finalize");
+}
+
+static void *closing(void *comm)
+{
+	close_comm(comm, rank == 0);
+	return NULL;
+}
+
+// test_split: a communicator that shares its parent's context begins to connect before the parent is finalized, and others do while the
+// last connection of the context is closed.
+void test_split(void)
+{
+	net_open();
+	for (int round = 0; round < 20; round++) {
+		char handle[HANDLE];
+		void *comm = NULL, *listener = NULL;
+		if (round > 0)
+			CHECK(!net_init(&net_ctx), "init");
+		if (rank == 1) {
+			CHECK(!net_listen(handle, &listener), "listen");
+			put(handle, HANDLE);
+		} else {
+			take(handle, HANDLE);
+			CHECK(!net_connect(handle, &comm), "connect");
+		}
+		CHECK(!net_finalize(net_ctx), "finalize");
+		for (double end = now() + 60; !comm; pause_ms(1)) {
+			int err = rank == 0 ? net_connect(handle, &comm) : net_accept(listener, &comm);
+			CHECK(!err, "round %d: a connection after finalize: %d", round, err);
+			CHECK(now() < end, "no connection");
+		}
+		pthread_t thread;
+		CHECK(!pthread_create(&thread, NULL, closing, comm), "pthread_create");
+		if (listener)
+			CHECK(!net_close_listen(listener), "closeListen");
+		for (int i = 0; i < 3; i++)
+			exchange();
+		pthread_join(thread, NULL);
+	}
+}
+
+// test_leave: a receiver that exits after its last message, without closing anything, causes no error at the sender, even if
+// acknowledgements were lost.
+void test_leave(void)
+{
+	enum { COMMS = 8, N = 16, SIZE = 20000 };
+	void *comms[COMMS], *mr[COMMS], *requests[COMMS][N];
+	unsigned char *b = map(COMMS * N * SIZE);
+	net_open();
+	for (int c = 0; c < COMMS; c++) {
+		comms[c] = connection(0);
+		CHECK(!net_reg(comms[c], b + c * N * SIZE, N * SIZE, &mr[c]), "regMr");
+	}
+	for (int i = 0; i < N; i++)
+		for (int c = 0; c < COMMS; c++)
+			requests[c][i] = post(rank == 0, comms[c], b + (c * N + i) * SIZE, SIZE, mr[c]);
+	for (int i = 0; i < N; i++)
+		for (int c = 0; c < COMMS; c++)
+			CHECK(await(requests[c][i]) == SIZE, "the size of a message");
+	if (rank == 1)
+		exit(0);
+	for (int c = 0; c < COMMS; c++) {
+		CHECK(!net_dereg(comms[c], mr[c]), "deregMr");
+		close_comm(comms[c], true);
+	}
 }
 
 // test_shared: a connection keeps working after its context was finalized, as after a split with shared resources, and the finalized

@@ -39,6 +39,7 @@ var (
 	_ = wantZero{}[transport.RequestBusy-C.IBX_BUSY]
 	_ = wantZero{}[transport.RequestDone-C.IBX_DONE]
 	_ = wantZero{}[transport.Again-C.IBX_AGAIN]
+	_ = wantZero{}[transport.Gone-C.IBX_GONE]
 )
 
 // process is the plugin of this process. C calls without a receiver.
@@ -74,8 +75,11 @@ func (l *library) start(log unsafe.Pointer) error {
 
 // resultOf translates an error, and logs it.
 func (l *library) resultOf(what string, err error) int32 {
-	if err == nil {
+	switch err { //nolint:errorlint // a wrapped ErrGone is that of a connection
+	case nil:
 		return int32(transport.OK)
+	case transport.ErrGone:
+		return int32(transport.Gone)
 	}
 	l.log.Warn(what, slog.Any("cause", err))
 	switch {
@@ -156,7 +160,7 @@ func ibx_nccl_close_shard(n uint32) int32 {
 func ibx_nccl_listen(n uint32, handle unsafe.Pointer, out *uint32) int32 {
 	s := process.plugin.Shard(n)
 	if s == nil {
-		return process.resultOf("listen", errUnknown)
+		return int32(transport.Gone)
 	}
 	number, err := s.Listen(unsafe.Slice((*byte)(handle), transport.HandleSize))
 	*out = number
@@ -173,7 +177,7 @@ func ibx_nccl_close_listen(n uint32) int32 {
 func ibx_nccl_connect(n uint32, handle unsafe.Pointer, out *uint32) int32 {
 	s := process.plugin.Shard(n)
 	if s == nil {
-		return process.resultOf("connect", errUnknown)
+		return int32(transport.Gone)
 	}
 	c, err := s.Connect(unsafe.Slice((*byte)(handle), transport.HandleSize))
 	return process.number(out, c, err)
@@ -243,9 +247,11 @@ func ibx_nccl_irecv(n uint32, data unsafe.Pointer, size uint64, region, request 
 
 //export ibx_nccl_poll
 func ibx_nccl_poll(n uint32) int32 {
-	if s := process.plugin.Shard(n); s != nil {
-		s.Poll()
+	s := process.plugin.Shard(n)
+	if s == nil {
+		return int32(transport.Gone)
 	}
+	s.Poll()
 	return 0
 }
 

@@ -11,7 +11,7 @@
 static const int64_t poll_interval = 300;
 
 // shard is a communicator's share of the core. NCCL knows it by its number: a context may be used after finalize, by a communicator that
-// shares its parent's resources.
+// shares its parent's resources. It then serves as long as the core keeps it.
 struct shard {
 	uint32_t number;
 	// refs counts connections, listeners and the context. shards_lock guards it.
@@ -41,8 +41,23 @@ static struct shard *shards;
 // common is the shard of table versions without contexts. It also serves contexts that are gone.
 static struct shard *common;
 
+// purge frees the shards that the core has freed. shards_lock is held.
+static void purge(void)
+{
+	for (struct shard **at = &shards; *at;) {
+		struct shard *s = *at;
+		if (s->refs == 0 && core.poll(s->number) == IBX_GONE) {
+			*at = s->next;
+			free(s);
+		} else {
+			at = &s->next;
+		}
+	}
+}
+
 static struct shard *open_shard(void)
 {
+	purge();
 	struct shard *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
@@ -77,14 +92,16 @@ static struct shard *hold(void *ctx)
 static void release(struct shard *s)
 {
 	pthread_mutex_lock(&shards_lock);
-	if (--s->refs == 0) {
-		struct shard **at = &shards;
-		while (*at != s)
-			at = &(*at)->next;
-		*at = s->next;
-		free(s);
-	}
+	s->refs--;
 	pthread_mutex_unlock(&shards_lock);
+}
+
+// move replaces a shard that the core has freed with the common one.
+static int move(struct shard **s)
+{
+	release(*s);
+	*s = hold(NULL);
+	return *s ? OK : SYSTEM_ERROR;
 }
 
 int plugin_init(logger log, int version, void **ctx)
@@ -149,8 +166,11 @@ int plugin_listen(void *ctx, int dev, void *handle, void **out)
 		return SYSTEM_ERROR;
 	}
 	int err = core.listen(l->shard->number, handle, &l->number);
+	if (err == IBX_GONE && (err = move(&l->shard)) == OK)
+		err = core.listen(l->shard->number, handle, &l->number);
 	if (err) {
-		release(l->shard);
+		if (l->shard)
+			release(l->shard);
 		free(l);
 		return err;
 	}
@@ -200,9 +220,12 @@ int plugin_connect(void *ctx, int dev, void *handle, void **out)
 		return SYSTEM_ERROR;
 	uint32_t number = 0;
 	int err = core.connect(s->number, handle, &number);
+	if (err == IBX_GONE && (err = move(&s)) == OK)
+		err = core.connect(s->number, handle, &number);
 	if (!err)
 		return adopt(s, number, out);
-	release(s);
+	if (s)
+		release(s);
 	return err == IBX_AGAIN ? OK : err;
 }
 

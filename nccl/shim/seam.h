@@ -8,8 +8,9 @@
 #define IBX_DEPTH 64
 #define IBX_HANDLE 128
 
-// Results beside the values of ncclResult_t: the call must be repeated later.
+// Results beside the values of ncclResult_t: the call must be repeated later; the shard is freed.
 #define IBX_AGAIN (-1)
+#define IBX_GONE (-2)
 
 enum { IBX_FREE, IBX_BUSY, IBX_DONE };
 
@@ -40,7 +41,7 @@ struct ibx_properties {
 // ibx_log is called by the core on any thread. level is 0 for information and 1 for a warning.
 typedef void (*ibx_log)(int32_t level, const char *line);
 
-// Each function is exported by the core as ibx_nccl_NAME. It returns an ncclResult_t or IBX_AGAIN. Numbers of objects start at 1.
+// Each function is exported by the core as ibx_nccl_NAME. It returns an ncclResult_t, IBX_AGAIN or IBX_GONE. Numbers of objects start at 1.
 #define IBX_NCCL_CORE(X) \
 	X(seam, (void)) \
 	X(start, (void *log)) \

@@ -115,14 +115,14 @@ func TestRails(t *testing.T) {
 
 // TestLoss: the same with lost packets.
 func TestLoss(t *testing.T) {
-	for _, name := range []string{"rails", "sizes", "order", "abort"} {
-		t.Run(name, func(t *testing.T) { run(t, "12", name, "IBVERBX_LOSS=0.5%") })
+	for name, loss := range map[string]string{"rails": "0.5%", "sizes": "0.5%", "order": "0.5%", "abort": "0.5%", "leave": "10%"} {
+		t.Run(name, func(t *testing.T) { run(t, "12", name, "IBVERBX_LOSS="+loss) })
 	}
 }
 
 // TestLife: aborts, forks, dead and stopped peers, registrations under traffic, words that are read while they are written, shared contexts.
 func TestLife(t *testing.T) {
-	for _, name := range []string{"abort", "fork", "regions", "torn", "shared", "stopped", "exit"} {
+	for _, name := range []string{"abort", "fork", "regions", "torn", "shared", "split", "stopped", "exit", "leave"} {
 		for _, link := range links {
 			t.Run(name+" "+link, func(t *testing.T) { run(t, "11", name, link) })
 		}

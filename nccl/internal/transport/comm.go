@@ -1,11 +1,9 @@
 package transport
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 
 	"ibverbx"
@@ -124,7 +122,7 @@ func (c *Comm) prepare() (err error) {
 	}
 	c.regions = map[*Region]struct{}{}
 	if !c.shard.acquire() {
-		return fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+		return ErrGone
 	}
 	if server := c.shard.plugin.server; server != nil {
 		c.remove = server.Collector().AddSession(c.conn.Peer().Addr.String(), c.session)
@@ -405,95 +403,4 @@ func (c *Comm) takeGrant(slot int, length uint32) {
 	if c.words != nil {
 		c.words.Granted.Store(c.granted)
 	}
-}
-
-// fail fails the connection and its outstanding requests. The lock is held.
-func (c *Comm) fail(cause error) {
-	if c.failed != nil || c.closed {
-		return
-	}
-	c.failed, c.result = cause, RemoteError
-	switch {
-	case errors.Is(cause, errDropped), errors.Is(cause, errTooLong), errors.Is(cause, verbs.ErrInvalid):
-		c.result = InternalError
-	case errors.Is(cause, verbs.ErrDeviceFatal), errors.Is(cause, verbs.ErrCQOverrun):
-		c.result = SystemError
-	}
-	level := slog.LevelInfo // an idle connection, which the peer has closed first
-	if c.used != c.done {
-		level = slog.LevelWarn
-	}
-	c.shard.plugin.log.Log(context.Background(), level, "connection failed", slog.String("peer", c.conn.Peer().Addr.String()), slog.Any("cause", cause))
-	if c.words == nil {
-		return
-	}
-	c.words.Result.Store(int32(c.result))
-	for i := range c.words.Requests {
-		if w := &c.words.Requests[i]; w.State.Load() == RequestBusy {
-			w.Result = c.result
-			w.State.Store(RequestDone)
-		}
-	}
-}
-
-// Close closes the connection without waiting for the peer. No data lands after Close, and the Words are no longer used.
-func (c *Comm) Close() {
-	s := c.shard
-	s.mu.Lock()
-	if c.closed {
-		s.mu.Unlock()
-		return
-	}
-	clean := c.failed == nil && c.used == c.done
-	c.closed, c.words = true, nil
-	if !clean {
-		_ = c.session.QP.Close() // Session.Close returns its error again
-	}
-	s.mu.Unlock()
-	s.plugin.retire(c)
-	go c.finish(clean)
-}
-
-// finish frees the connection. A clean one first waits for the peer, which may lack the last acknowledgement.
-func (c *Comm) finish(clean bool) {
-	s := c.shard
-	if clean {
-		ctx, cancel := context.WithTimeout(context.Background(), lingerTime)
-		_ = c.session.WaitDone(ctx) // the peer may be dead, or slower
-		cancel()
-	}
-	if c.remove != nil {
-		c.remove()
-	}
-	s.mu.Lock()
-	c.group.comms.Delete(c.session.QP.Num())
-	delete(s.all, c)
-	left, lost := c.regions, c.down
-	c.regions, c.down = nil, [maxRails]bool{}
-	s.mu.Unlock()
-	for rail, down := range lost {
-		if down {
-			s.plugin.railChanged(rail, false, nil)
-		}
-	}
-	err := errors.Join(c.session.Close(), c.conn.Close())
-	for r := range left {
-		err = errors.Join(err, r.close())
-	}
-	if err = errors.Join(err, c.free()); err != nil {
-		s.plugin.log.Debug("closing a connection", slog.Any("cause", err))
-	}
-	s.leave(c.group)
-	s.release()
-}
-
-// free frees the memory of grants.
-func (c *Comm) free() (err error) {
-	if c.page != nil {
-		err = c.page.Close()
-	}
-	if c.memory != nil {
-		err = errors.Join(err, c.memory.Free())
-	}
-	return err
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -39,7 +38,7 @@ type attempt struct {
 // begin starts an attempt, which expires after looked unless that is zero. connect creates the connection.
 func (s *Shard) begin(looked time.Time, connect func(ctx context.Context) (*Comm, error)) (*attempt, error) {
 	if !s.acquire() {
-		return nil, fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+		return nil, ErrGone
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
 	a := &attempt{shard: s, cancel: cancel, looked: looked}
@@ -93,8 +92,12 @@ func (a *attempt) abandon() {
 
 // expire abandons an attempt without a recent look at it.
 func (a *attempt) expire() {
+	limit := forgetTime
+	if a.shard.finalized() {
+		limit = orphanTime // a communicator that shares the Shard may still look
+	}
 	a.mu.Lock()
-	old := !a.looked.IsZero() && time.Since(a.looked) > forgetTime
+	old := !a.looked.IsZero() && time.Since(a.looked) > limit
 	a.mu.Unlock()
 	if old {
 		a.abandon()
@@ -114,7 +117,7 @@ type Listener struct {
 // Listen creates a Listener and returns its number. It writes the handle into b, of HandleSize bytes.
 func (s *Shard) Listen(b []byte) (uint32, error) {
 	if !s.acquire() {
-		return 0, fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+		return 0, ErrGone
 	}
 	p := s.plugin
 	l := &Listener{shard: s}

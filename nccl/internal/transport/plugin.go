@@ -30,10 +30,14 @@ const (
 	joinTime = 30 * time.Second
 	// forgetTime is the time after which an established connection is closed that its communicator has not fetched.
 	forgetTime = 60 * time.Second
+	// orphanTime is forgetTime after Shard.Close.
+	orphanTime = 5 * time.Second
 	// lingerTime limits the wait of a cleanly closed connection for its peer.
 	lingerTime = 2 * time.Second
 	// finishTime limits the wait of Shard.Close for such connections.
 	finishTime = 500 * time.Millisecond
+	// exitTime limits the time that the process needs for exiting.
+	exitTime = 200 * time.Millisecond
 	// defaultDeadAfter is Options.DeadAfter.
 	defaultDeadAfter = 15 * time.Second
 )
@@ -315,8 +319,42 @@ func (p *Plugin) Stats() Totals {
 	return sum
 }
 
-// Finish prints statistics if Options.Stats is set. The process is about to exit.
+// farewell reports the received messages to all senders, and closes the connections: a sender may lack the last acknowledgements.
+func (p *Plugin) farewell() {
+	ctx, cancel := context.WithTimeout(context.Background(), exitTime)
+	defer cancel()
+	all := p.comms.all.Load()
+	if all == nil {
+		return
+	}
+	for _, c := range *all {
+		if c == nil || c.sends {
+			continue
+		}
+		for !c.shard.mu.TryLock() { // perhaps exit was called in a signal handler
+			if time.Sleep(time.Millisecond); ctx.Err() != nil {
+				return
+			}
+		}
+		n := c.done
+		c.shard.mu.Unlock()
+		c.sayReceived(ctx, n)
+		c.conn.Farewell()
+	}
+	for _, c := range *all {
+		if c == nil || c.sends {
+			continue
+		}
+		select {
+		case <-c.conn.Done():
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Finish closes the connections to all peers, and prints statistics if Options.Stats is set. The process is about to exit.
 func (p *Plugin) Finish(out io.Writer) {
+	p.farewell()
 	if !p.opts.Stats {
 		return
 	}

@@ -114,8 +114,8 @@ func (s *Shard) leave(g *group) {
 // Shard returns the Shard with a number, nil if it is unknown.
 func (p *Plugin) Shard(n uint32) *Shard { return p.shards.get(n) }
 
-// Close gives up the Shard. It keeps serving its connections and is freed with the last one. Close waits briefly for connections that are
-// closing.
+// Close gives up the Shard. It keeps serving its users, which may add others, and is freed with the last one. Close waits briefly for
+// connections that are closing.
 func (s *Shard) Close() {
 	s.mu.Lock()
 	again := s.closed
@@ -124,19 +124,22 @@ func (s *Shard) Close() {
 	if again {
 		return
 	}
-	if all := s.plugin.attempts.all.Load(); all != nil {
-		for _, a := range *all {
-			if a != nil && a.shard == s {
-				a.abandon()
-			}
-		}
-	}
 	s.release()
 	select {
 	case <-s.idle:
 	case <-time.After(finishTime):
 	}
 }
+
+// finalized reports whether Close was called.
+func (s *Shard) finalized() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// ErrGone is returned, unwrapped, by methods of a Shard that is freed.
+var ErrGone = fmt.Errorf("the communicator: %w", verbs.ErrClosed)
 
 // acquire adds a user. It returns false if the Shard is freed.
 func (s *Shard) acquire() bool {
@@ -169,7 +172,7 @@ func (g *group) on(step func(*ibverbx.VirtualCQ) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users == 0 {
-		return fmt.Errorf("the communicator: %w", verbs.ErrClosed)
+		return ErrGone
 	}
 	return step(g.cq)
 }

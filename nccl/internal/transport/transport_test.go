@@ -372,9 +372,11 @@ func TestLongMessage(t *testing.T) {
 // TestCloseWhileConnecting: a Listener and a Shard can be closed at any time of an attempt. The Shards are freed.
 func TestCloseWhileConnecting(t *testing.T) {
 	p, q := plugin(t, Options{}), plugin(t, Options{})
+	var all []*Shard
+	var closing sync.WaitGroup
+	b := make([]byte, HandleSize)
 	for round := range 20 {
 		from, to := shard(t, p), shard(t, q)
-		b := make([]byte, HandleSize)
 		n, err := to.Listen(b)
 		if err != nil {
 			t.Fatal(err)
@@ -384,23 +386,22 @@ func TestCloseWhileConnecting(t *testing.T) {
 		}
 		time.Sleep(time.Duration(round) * 2 * time.Millisecond)
 		q.CloseListener(n)
-		var closing sync.WaitGroup
-		for _, s := range []*Shard{from, to} {
-			closing.Go(s.Close)
-		}
-		closing.Wait()
-		for _, s := range []*Shard{from, to} {
-			until(t, "the end of a shard", func() bool {
-				time.Sleep(time.Millisecond)
-				select {
-				case <-s.idle:
-					return true
-				default:
-					return false
-				}
-			})
-		}
-		if _, err := from.Listen(b); err == nil {
+		closing.Go(from.Close)
+		closing.Go(to.Close)
+		all = append(all, from, to)
+	}
+	closing.Wait()
+	for _, s := range all { // the connecting side looks no more, so its attempt expires
+		until(t, "the end of a shard", func() bool {
+			time.Sleep(time.Millisecond)
+			select {
+			case <-s.idle:
+				return true
+			default:
+				return false
+			}
+		})
+		if _, err := s.Listen(b); err == nil {
 			t.Error("Listen on a freed shard: got no error")
 		}
 	}

@@ -36,8 +36,9 @@ type Words struct {
 // Result is the outcome of a call: a value of ncclResult_t, or Again.
 type Result int32
 
-// Results. Again means that the call must be repeated later.
+// Results. Again means that the call must be repeated later, and Gone that the Shard is freed.
 const (
+	Gone            Result = -2
 	Again           Result = -1
 	OK              Result = 0
 	SystemError     Result = 2
