@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"ibverbx/internal/rpc"
@@ -28,6 +29,27 @@ type Peer struct {
 
 	// link is the session and the process.
 	link rpc.Peer[*process]
+	// received has the bytes that the peer has written to this side, as it last reported them.
+	received atomic.Pointer[railBytes]
+}
+
+// sentRails returns the bytes that this side has written to the peer.
+func (p *Peer) sentRails() (all railBytes) {
+	for _, r := range p.transfer.Rails() {
+		all = append(all, uint64(r.Bytes))
+	}
+	return all
+}
+
+// rails returns the traffic of the session in both directions.
+func (p *Peer) rails() []transfer.RailStatus {
+	all := p.transfer.Rails()
+	if received := p.received.Load(); received != nil && len(*received) == len(all) {
+		for i := range all {
+			all[i].Bytes += int64((*received)[i])
+		}
+	}
+	return all
 }
 
 // process is a process of a peer, until one of the two sides forgets the other.

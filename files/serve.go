@@ -53,6 +53,7 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 	case *fileEntries:
 		v.Answer(m.id, m)
 	case *fileChunked:
+		v.peer.received.Store(&m.rails)
 		v.Answer(m.id, m)
 	case *fileEnded:
 		v.Answer(m.id, m)
@@ -60,6 +61,7 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 		v.hear(m)
 		v.Answer(m.id, m)
 	case *fileBatched:
+		v.peer.received.Store(&m.rails)
 		v.hear(m)
 		v.Answer(m.id, m)
 	case *fileStored:
@@ -170,6 +172,7 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 		return refuse(m.id, err)
 	}
 	file.note(int64(m.index), digest, n)
+	answer.rails = v.peer.sentRails()
 	return answer.encode()
 }
 

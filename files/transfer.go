@@ -303,7 +303,7 @@ func (t *Transfer) Status() Status {
 	s.Listed, s.Listing = c.listed.Load(), c.listing.Load()
 	s.Skipped, s.SkippedNames = c.skipped.get()
 	s.Sent, s.Unchanged, s.Deleted, s.Failed = c.sent.Load(), c.unchanged.Load(), c.deleted.Load(), c.failed.Load()
-	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.transfer.Rails()
+	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.rails()
 	if t.offered != nil && s.Bytes == 0 {
 		s.Bytes = t.offered.served.Load()
 	}

@@ -234,6 +234,7 @@ func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) [
 	if x.offered != nil {
 		x.offered.served.Add(read)
 	}
+	answer.rails = v.peer.sentRails()
 	return answer.encode()
 }
 

@@ -31,7 +31,7 @@ const (
 
 	kindFileOpened  rpc.Kind = 0x90 // id, fresh u8, entry
 	kindFileEntries rpc.Kind = 0x91 // id, more u8, entries
-	kindFileChunked rpc.Kind = 0x92 // id, how u8, digest u32
+	kindFileChunked rpc.Kind = 0x92 // id, how u8, digest u32, rails
 	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
 	kindFileStored  rpc.Kind = 0x94 // id, 8 numbers u64, failures
 
@@ -103,7 +103,12 @@ type fileChunked struct {
 	id     uint32
 	how    how
 	digest uint32
+	rails  railBytes
 }
+
+// railBytes has the number of bytes that the sender has written to the receiver over each rail of their session. The receiver does not see
+// how WRITEs arrive.
+type railBytes []uint64
 
 // how is the location of a chunk.
 type how uint8
@@ -190,7 +195,26 @@ func (m *fileChunk) encode() []byte {
 }
 
 func (m *fileChunked) encode() []byte {
-	return binary.LittleEndian.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.how)), m.digest)
+	return m.rails.append(binary.LittleEndian.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.how)), m.digest))
+}
+
+// append appends the number of rails and their bytes.
+func (s railBytes) append(b []byte) []byte {
+	b = append(b, byte(len(s)))
+	for _, n := range s {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	return b
+}
+
+func (r *reader) rails() railBytes {
+	s := make(railBytes, r.U8())
+	r.Check(len(s) <= ibverbx.MaxRails)
+	for i := range s {
+		s[i] = r.U64()
+		r.Check(s[i] <= math.MaxInt64)
+	}
+	return s
 }
 
 func (m *fileDone) encode() []byte {
@@ -284,7 +308,7 @@ func (r *reader) message(k rpc.Kind) any {
 	case kindFileChunk:
 		return r.fileChunk()
 	case kindFileChunked:
-		m := &fileChunked{id: r.U32(), how: how(r.U8()), digest: r.U32()}
+		m := &fileChunked{id: r.U32(), how: how(r.U8()), digest: r.U32(), rails: r.rails()}
 		r.Check(m.how <= chunkZero)
 		return m
 	case kindFileDone:

@@ -38,7 +38,7 @@ func fileMessages() []encoder {
 		&fileEntries{3, true, []fileEntry{file, link, special, export}},
 		&fileEntries{3, false, nil},
 		&fileChunk{id: 4, handle: 2, index: 1 << 22, have: haveDigest, print: 0x123456789abcdef0, grant: 9, stage: stage},
-		&fileChunked{4, chunkZero, 7},
+		&fileChunked{4, chunkZero, 7, railBytes{1 << 40, 2}},
 		&fileDone{5, 2},
 		&fileEnded{5, true, chunk.Sum{1, 2, 3}},
 		&filePut{6, true, false, true, false, chunk.Want{Xattrs: true}, SyncNever, "put-1", "in/x", "- *.o\n+ *"},
@@ -48,7 +48,7 @@ func fileMessages() []encoder {
 		&fileTreed{7, true, []step{{Entry: file.Entry, fresh: true}, {Entry: link.Entry, depth: 2}, {Entry: special.Entry}, {Entry: dir, failed: "EIO"}}},
 		&fileTreed{7, false, nil},
 		&fileBatch{8, 9, stage, "d/t", []batchFile{{"a/f", 7, someDay, false, 0}, {"b/g", 0, someDay, true, 0x123456789abcdef0}}},
-		&fileBatched{8, []batchResult{{batchWritten, 7}, {batchSame, 8}, {batchRefused + batchHow(rpc.Changed), 0}}},
+		&fileBatched{8, railBytes{3}, []batchResult{{batchWritten, 7}, {batchSame, 8}, {batchRefused + batchHow(rpc.Changed), 0}}},
 	}
 }
 
@@ -87,7 +87,9 @@ func TestFileMessages(t *testing.T) {
 		&fileChunk{id: 1, grant: 0, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunk{id: 1, grant: 1, index: maxIndex, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunk{id: 1, grant: 1, have: haveDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
-		&fileChunked{1, chunkZero + 1, 0},
+		&fileChunked{1, chunkZero + 1, 0, nil},
+		&fileChunked{1, chunkZero, 0, make(railBytes, ibverbx.MaxRails+1)},
+		&fileChunked{1, chunkZero, 0, railBytes{1 << 63}},
 		&filePut{id: 1, sync: SyncNever + 1, source: "x", name: "d/x"},
 		&filePut{id: 1, source: "x"},
 		&fileTreed{1, true, nil},
@@ -107,7 +109,7 @@ func TestFileMessages(t *testing.T) {
 		&fileBatch{1, 2, stage, "d", nil},
 		&fileBatch{1, 2, stage, "d", make([]batchFile, maxBatch+1)},
 		&fileBatch{1, 2, stage, "d", []batchFile{{name: "f", size: chunk.Size}, {name: "g", size: 1}}},
-		&fileBatched{1, make([]batchResult, maxBatch+1)},
+		&fileBatched{1, nil, make([]batchResult, maxBatch+1)},
 	} {
 		if got, err := decode(m.encode()); !errors.Is(err, rpc.ErrProtocol) {
 			t.Errorf("decode(%+v) = %+v, %v, want %v", m, got, err, rpc.ErrProtocol)
@@ -155,7 +157,7 @@ func TestFalseFileMessages(t *testing.T) {
 		{"a tree from outside", &fileTree{id: 999, walk: 9, name: "d", after: "../.."}, false},
 		{"a tree with false rules", &fileTree{id: 999, walk: 9, name: "d", rules: "x"}, false},
 		{"a batch of paths that leave", &fileBatch{999, 77, stage, "d", []batchFile{{name: "../x"}, {name: "/etc/passwd"}, {name: ""}}}, false},
-		{"an answer to nothing", &fileChunked{99, chunkSame, 1}, false},
+		{"an answer to nothing", &fileChunked{99, chunkSame, 1, nil}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDepot(t, n, Read|Write)

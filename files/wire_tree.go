@@ -21,7 +21,7 @@ const (
 	kindFileBatch rpc.Kind = 0x16 // id, grant u32, region, length of name u16, name, files
 
 	kindFileTreed   rpc.Kind = 0x95 // id, more u8, entries
-	kindFileBatched rpc.Kind = 0x96 // id, results of 5 bytes
+	kindFileBatched rpc.Kind = 0x96 // id, rails, results of 5 bytes
 
 	maxSteps = 8192      // entries per response
 	maxBatch = 128       // files per batch
@@ -95,6 +95,7 @@ type batchFile struct {
 // fileBatched has a result for each requested file.
 type fileBatched struct {
 	id      uint32
+	rails   railBytes
 	results []batchResult
 }
 
@@ -139,7 +140,7 @@ func (m *fileBatch) encode() []byte {
 }
 
 func (m *fileBatched) encode() []byte {
-	b := rpc.Begin(kindFileBatched, m.id)
+	b := m.rails.append(rpc.Begin(kindFileBatched, m.id))
 	for _, r := range m.results {
 		b = binary.LittleEndian.AppendUint32(append(b, byte(r.how)), r.digest)
 	}
@@ -217,7 +218,7 @@ func (r *reader) fileBatch() *fileBatch {
 }
 
 func (r *reader) batched() *fileBatched {
-	m := &fileBatched{id: r.U32()}
+	m := &fileBatched{id: r.U32(), rails: r.rails()}
 	for r.Len() > 0 && r.OK() {
 		m.results = append(m.results, batchResult{batchHow(r.U8()), r.U32()})
 		r.Check(len(m.results) <= maxBatch)

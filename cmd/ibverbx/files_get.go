@@ -46,7 +46,7 @@ type transferFlags struct {
 	sync string
 	// names are the lines of --files-from, nil without it.
 	names []string
-	// result is the last line of --json, zero if the transfer did not start.
+	// result is the sum of all transfers.
 	result fileReport
 }
 
@@ -57,6 +57,11 @@ func (f *transferFlags) resultOf(name string) func(failure string) any {
 		r.Type, r.Name, r.carried, r.Error = lineResult, cmp.Or(r.Name, name), f.carried, failure
 		if failure != "" {
 			r.Phase = "failed"
+		}
+		for i := range r.carried.Rails {
+			if i < len(r.perRail) { // unlike the NIC's own counter, it includes what the peer has written
+				r.carried.Rails[i].Bytes = uint64(r.perRail[i].Bytes)
+			}
 		}
 		return r
 	}
@@ -140,17 +145,25 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, pl
 // copyAll runs transfers one after the other. After a failed one it continues, unless the host is lost.
 func (f *transferFlags) copyAll(ctx context.Context, s streams, p *files.Peer, all []copying) error {
 	var errs []error
+	ended := false
 	for _, c := range all {
 		show := newFileShow(s, &f.fileFlags, p)
-		show.dry = f.cfg.DryRun
 		err := show.run(ctx, c.begin())
 		f.result = f.result.plus(show.result)
+		if err == nil || errors.Is(err, files.ErrIncomplete) {
+			ended = true
+		} else if ctx.Err() == nil {
+			f.result.Failed++
+		}
 		if err != nil {
 			errs = append(errs, c.explain(err))
 			if ctx.Err() != nil || fileStatus(err) == exitPeer {
 				break
 			}
 		}
+	}
+	if ended && !f.json && !f.quiet {
+		errs = append(errs, f.summary(s))
 	}
 	return errors.Join(errs...)
 }

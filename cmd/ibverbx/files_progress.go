@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -32,9 +31,7 @@ type fileShow struct {
 	peer *files.Peer
 	// began is the start, and lost when the peer was seen to be lost, zero if it is there.
 	began, lost time.Time
-	// dry is set for a dry run.
-	dry bool
-	// result is the last line of --json, after run.
+	// result is valid after run.
 	result fileReport
 }
 
@@ -69,6 +66,8 @@ type fileReport struct {
 	// Skipped counts special files; SkippedNames holds the first ones.
 	Skipped      int64    `json:"skipped,omitempty"`
 	SkippedNames []string `json:"skipped_names,omitempty"`
+	// perRail is the traffic of the session in both directions.
+	perRail []transfer.RailStatus
 }
 
 // plus returns the sum of two results. It has the name and the state of the last one.
@@ -120,7 +119,8 @@ func (w *fileShow) run(ctx context.Context, t *files.Transfer) error {
 	} else if err != nil && fileStatus(err) == exitPeer {
 		err = fmt.Errorf("%w; %s that have arrived stay; run it again to continue", err, formatBytes(t.Status().Bytes))
 	}
-	return errors.Join(err, w.end(t.Status(), err))
+	w.end(t.Status())
+	return err
 }
 
 // step shows how far a transfer is.
@@ -196,36 +196,42 @@ func rate(s files.Status) string {
 	return text
 }
 
-// end shows the result.
-func (w *fileShow) end(s files.Status, err error) error {
-	took := time.Since(w.began)
-	s.Rate = float64(s.Bytes-s.BytesReused) / max(took.Seconds(), 1e-9)
-	switch {
-	case w.f.json:
-		w.result = w.report(lineResult, s)
-		return nil
-	case w.f.quiet:
-		return nil
+// end records the result.
+func (w *fileShow) end(s files.Status) {
+	s.Rate = float64(s.Bytes-s.BytesReused) / max(time.Since(w.began).Seconds(), 1e-9)
+	w.result = w.report(lineResult, s)
+	if !w.f.json && !w.f.quiet {
+		w.warn(s)
 	}
-	w.warn(s)
-	if err != nil && !errors.Is(err, files.ErrIncomplete) {
-		return nil
-	}
-	if w.dry {
-		_, err = fmt.Fprintf(w.out, "dry run: %s\n", countFiles(s))
+}
+
+// summary prints the result of all transfers.
+func (f *transferFlags) summary(s streams) error {
+	r := &f.result
+	if f.cfg.DryRun {
+		_, err := fmt.Fprintf(s.out, "dry run: %s\n", countFiles(r))
 		return err
 	}
-	_, err = fmt.Fprintf(w.out, "%s in %.1f s (%s/s), %s were there already, %s chunks verified, %d bad\n",
-		formatBytes(s.Bytes), took.Seconds(), formatBytes(int64(s.Rate)), formatBytes(s.BytesReused), thousands(s.Chunks), s.ChunksRetried)
-	if err == nil && s.Sent+s.Unchanged+s.Deleted+s.Failed > 1 {
-		_, err = fmt.Fprintln(w.out, countFiles(s))
+	text := fmt.Sprintf("%s in %.1f s (%s/s), %s were there already, %s chunks verified, %d bad\n",
+		formatBytes(r.Bytes), r.Seconds, formatBytes(int64(r.Rate)), formatBytes(r.Kept), thousands(r.Chunks), r.Bad)
+	for i, rail := range r.perRail {
+		if len(r.perRail) > 1 {
+			text += fmt.Sprintf("%s%s %s", []string{"rails: ", ", "}[min(i, 1)], rail.Name, formatBytes(rail.Bytes))
+		}
 	}
+	if len(r.perRail) > 1 {
+		text += "\n"
+	}
+	if r.Sent+r.Unchanged+r.Deleted+r.Failed > 1 {
+		text += countFiles(r) + "\n"
+	}
+	_, err := fmt.Fprint(s.out, text)
 	return err
 }
 
 // countFiles formats the numbers of files.
-func countFiles(s files.Status) string {
-	return fmt.Sprintf("%s files sent, %s unchanged, %s deleted, %s failed", thousands(s.Sent), thousands(s.Unchanged), thousands(s.Deleted), thousands(s.Failed))
+func countFiles(r *fileReport) string {
+	return fmt.Sprintf("%s files sent, %s unchanged, %s deleted, %s failed", thousands(r.Sent), thousands(r.Unchanged), thousands(r.Deleted), thousands(r.Failed))
 }
 
 // warn prints the number of skipped special files and the first names.
@@ -246,6 +252,7 @@ func (w *fileShow) report(kind string, s files.Status) fileReport {
 		Type: kind, Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.BytesReused, Rate: s.Rate, Left: s.Left.Seconds(),
 		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.ChunksRetried, State: w.peer.Node().State().String(),
 		Sent: s.Sent, Unchanged: s.Unchanged, Deleted: s.Deleted, Failed: s.Failed, Listed: s.Listed, Listing: s.Listing, Skipped: s.Skipped, SkippedNames: s.SkippedNames,
+		perRail: s.Rails,
 	}
 }
 

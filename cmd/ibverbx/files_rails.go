@@ -13,7 +13,8 @@ import (
 type railLine struct {
 	Rail   int    `json:"rail"`
 	Device string `json:"device"`
-	// Bytes counts the bytes that this side has written to peers or read from them. Requests of peers count at their side.
+	// Bytes counts the bytes that this side has written to peers or read from them. With get and put, it includes the bytes that the peer has
+	// written to this side.
 	Bytes uint64 `json:"bytes"`
 	// SentPackets and ReceivedPackets are known for software NICs only.
 	SentPackets     uint64  `json:"sent_packets,omitempty"`

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestSummary: after several transfers, one summary has the sums, and the bytes per rail in whichever direction they moved. A failed transfer
+// does not prevent it.
+func TestSummary(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	content(t, filepath.Join(from, "a/f"), 3<<20)
+	content(t, filepath.Join(from, "b/g"), 2<<20)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--addr", "127.0.0.1,127.0.0.2", from+"=d", "--write", in+"=in")
+	for _, tt := range []struct {
+		args, files string
+		status      int
+	}{
+		{"get ADDR d/a d/b TO/", "2 files sent, 0 unchanged, 0 deleted, 0 failed", exitOK},
+		{"get ADDR d/a d/none d/b/g TO/", "2 files sent, 0 unchanged, 0 deleted, 1 failed", exitNotFound},
+		{"put ADDR FROM/a FROM/b in/x/", "2 files sent, 0 unchanged, 0 deleted, 0 failed", exitOK},
+	} {
+		run := func(more ...string) string {
+			args := strings.Fields(strings.NewReplacer("ADDR", addr, "FROM", from, "TO", t.TempDir()).Replace(tt.args))
+			args = append(args, "--token-file", token, "--addr", "127.0.0.3,127.0.0.4", "--link", "udp", "--fresh")
+			status, out, stderr := command(t.Context(), append(args, more...)...)
+			if status != tt.status {
+				t.Errorf("%s: status %d, %q, want %d", tt.args, status, stderr, tt.status)
+			}
+			return out
+		}
+		want := regexp.MustCompile(`^5\.2 MB in .* 5 chunks verified, 0 bad\nrails: soft0 [0-9.]+ [kM]B, soft1 [0-9.]+ [kM]B\n` + tt.files + `\n$`)
+		if out := run(); !want.MatchString(out) {
+			t.Errorf("%s prints %q, want %v", tt.args, out, want)
+		}
+		lines := strings.Split(strings.TrimSpace(run("--json")), "\n")
+		var last fileReport
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(last.Rails) != 2 || last.Rails[0].Bytes+last.Rails[1].Bytes < 5<<20 {
+			t.Errorf("%s --json ends with %q, %v, want two rails with all bytes", tt.args, lines[len(lines)-1], err)
+		}
+	}
+}
