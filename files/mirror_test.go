@@ -124,7 +124,7 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// TestSingleFile: a single file is compared by size and modification time like those of a directory. A dry run only counts it, even if the
+// TestSingleFile: a single file is compared by size and modification time, as in a directory. A dry run only counts it, even if the
 // directory of the destination is missing, and an unchanged file is not reported as read.
 func TestSingleFile(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {

@@ -55,7 +55,7 @@ type openFile struct {
 	// export and source are nil until the file is open, and constant afterwards.
 	export *Export
 	source *chunk.Source
-	// attributes describes the file. fresh is that of fileOpened.
+	// attributes describes the file. fresh is fileOpened.fresh.
 	attributes chunk.Entry
 	fresh      bool
 	// chunks records the chunks read; left are missing.

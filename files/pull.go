@@ -65,7 +65,7 @@ type source struct {
 	proc   *process
 	handle uint32
 	entry  fileEntry
-	// fresh is that of fileOpened.
+	// fresh is fileOpened.fresh.
 	fresh bool
 	// release returns the token of an open file. It is idempotent.
 	release func()
@@ -187,8 +187,8 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 	return nil
 }
 
-// compare compares a local file with a remote one by size and modification time. done is set if nothing is to be received: the file is
-// equal, or the transfer is a dry run.
+// compare compares a local file with a remote one by size and modification time. done is set if the file is equal, or
+// the transfer is a dry run.
 func (l *pull) compare(d *chunk.Dir, e *chunk.Entry, fresh bool) (relation chunk.Relation, done bool, err error) {
 	if relation, err = d.Compare(e, !fresh && !l.cfg.Checksum && !l.cfg.Fresh); err != nil {
 		return relation, false, err

@@ -59,7 +59,7 @@ func (f *transferFlags) resultOf(name string) func(failure string) any {
 			r.Phase = "failed"
 		}
 		for i := range r.carried.Rails {
-			if i < len(r.perRail) { // unlike the NIC's own counter, it includes what the peer has written
+			if i < len(r.perRail) { // with the bytes written by the peer, which the counter of the NIC lacks
 				r.carried.Rails[i].Bytes = uint64(r.perRail[i].Bytes)
 			}
 		}
