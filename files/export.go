@@ -155,7 +155,7 @@ func (v *process) resolve(ctx context.Context, name string, want Access) (x *Exp
 	}
 	inside = strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/")
 	switch access := v.mayUse(ctx, x, want); {
-	case access == 0 || x.file != "" && inside != "":
+	case access == 0 || x.file != "" && inside != "" || !x.offered.allows(x.root, cmp.Or(inside, ".")):
 		return nil, "", ErrNotFound
 	case access&want != want:
 		return nil, "", fmt.Errorf("%w: only %v is allowed", ErrDenied, access)

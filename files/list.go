@@ -41,6 +41,9 @@ func (v *process) list(ctx context.Context, m *fileList) []byte {
 // listDir returns one entry more than fits a response.
 func (v *process) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
 	x, inside, err := v.resolve(ctx, name, Read)
+	if err == nil && x.offered != nil {
+		err = ErrNotFound // see listTree
+	}
 	if err != nil {
 		return nil, err
 	}

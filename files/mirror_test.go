@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -269,5 +270,74 @@ func TestKeepTop(t *testing.T) {
 	wantOK(t, "GetFile", d.peer.GetFile("d/t", to, TransferConfig{KeepTop: true}).Wait(soon(t)))
 	if info, err := os.Stat(to); err != nil || !info.ModTime().Equal(someDay) {
 		t.Errorf("a new destination has %v, %v, want the time of the source", info, err)
+	}
+}
+
+// TestReadOfExcluded: the peer of PutFile can read only entries that Filter includes, whatever it requests.
+func TestReadOfExcluded(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Write)
+	for _, name := range []string{"a", "sub/b", "key", "keys/c", "large"} {
+		writeFile(t, filepath.Join(d.to, "from", name), []byte(name))
+	}
+	wantOK(t, "Symlink", os.Symlink("key", filepath.Join(d.to, "from/link")))
+	wantOK(t, "Symlink", os.Symlink("keys", filepath.Join(d.to, "from/links")))
+	cfg := TransferConfig{Filter: []string{"- key", "- keys/"}}
+	l, err := d.peer.newPull(cfg, &counts{})
+	wantOK(t, "newPull", err)
+	x := &Export{
+		engine: d.here.Engine, cfg: ExportConfig{Name: secret(), Path: filepath.Join(d.to, "from")},
+		offered: &offered{peer: d.peer, counts: &counts{}, filter: l.filter, rules: l.rules},
+	}
+	wantOK(t, "publish", errors.Join(x.open(), d.here.publish(x)))
+	defer func() { wantOK(t, "Close", x.Close()) }()
+	thief, to := d.there.client(), t.TempDir()
+	for _, name := range []string{"/key", "/keys/c", "/link", "/links/c", "/keys", "/sub", ""} {
+		cfg := TransferConfig{}
+		if name == "/sub" { // allowed, but not as the top of a listing
+			cfg = TransferConfig{Filter: []string{"- nothing"}}
+		}
+		wantErr(t, "GetFile of "+name, thief.GetFile(x.cfg.Name+name, to, cfg).Wait(soon(t)), ErrNotFound)
+		_, err := thief.List(soon(t), x.cfg.Name+name)
+		wantErr(t, "List of "+name, err, ErrNotFound)
+	}
+	wantPaths(t, to, "")
+	d.there.heard = func(m any) { // request what is not listed
+		if m, ok := m.(*fileTreed); ok {
+			key := m.steps[0]
+			key.Name, key.Size = "key", 3
+			m.steps = slices.Insert(m.steps, 1, key)
+		}
+	}
+	wantErr(t, "GetFile", thief.GetFile(x.cfg.Name, to, cfg).Wait(soon(t)), ErrIncomplete)
+	d.there.heard = nil
+	wantPaths(t, to, "a large link links sub sub/b")
+}
+
+// TestKeepTopOfPut: with KeepTop, peers can put files into an Export itself at the same time. Its attributes stay.
+func TestKeepTopOfPut(t *testing.T) {
+	n := memoryNetwork(1)
+	d := newDepot(t, n, Write)
+	wantOK(t, "Chmod", os.Chmod(d.dir, 0o751))
+	met, resume := make(chan struct{}), make(chan struct{})
+	d.there.arrived = func(_ int64, b []byte) {
+		if string(b) == "first" {
+			close(met)
+			<-resume
+		}
+	}
+	put := func(p *Peer, name string) *Transfer {
+		from := filepath.Join(d.to, name)
+		writeFile(t, filepath.Join(from, name), []byte(name))
+		wantOK(t, "Chtimes", os.Chtimes(from, someDay, someDay))
+		return p.PutFile(from, "d", TransferConfig{KeepTop: true})
+	}
+	first := put(d.peer, "first")
+	<-met
+	wantOK(t, "PutFile of another peer", put(n.start(t, hostConfig{name: "other"}).to(d.there), "second").Wait(soon(t)))
+	close(resume)
+	wantOK(t, "PutFile", first.Wait(soon(t)))
+	wantPaths(t, d.dir, "first second")
+	if info, err := os.Stat(d.dir); err != nil || info.Mode().Perm() != 0o751 || info.ModTime().Equal(someDay) {
+		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
 	}
 }

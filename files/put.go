@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/filter"
 )
 
 // offered is PutFile's state of the Export that the peer reads.
@@ -22,10 +24,30 @@ type offered struct {
 	counts *counts
 	// pace limits the rate, nil for none.
 	pace *pacer
+	// filter and rules are TransferConfig.Filter. The peer can read only what they include.
+	filter filter.Filter
+	rules  rules
 
 	mu sync.Mutex
 	// counted is the position in the listing behind the last counted entry.
 	counted string
+}
+
+// allows reports whether the peer may read a path. Symbolic links are not followed: they may lead to an excluded file.
+func (o *offered) allows(root *os.Root, inside string) bool {
+	if o == nil || o.filter.Empty() || inside == "." {
+		return true
+	}
+	for i := range len(inside) + 1 {
+		if i < len(inside) && inside[i] != '/' {
+			continue
+		}
+		info, err := root.Lstat(inside[:i])
+		if err != nil || info.Mode().Type()&^fs.ModeDir != 0 || o.filter.Excludes(inside[:i], info.IsDir()) {
+			return false
+		}
+	}
+	return true
 }
 
 // count adds a page of the listing to the total, once.
@@ -59,17 +81,21 @@ func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
 		if err := checkPath(name); err != nil {
 			return err
 		}
-		if _, err := p.newPull(cfg, &t.counts); err != nil {
+		l, err := p.newPull(cfg, &t.counts)
+		if err != nil {
 			return err
 		}
 		x := &Export{engine: p.engine, cfg: ExportConfig{Name: secret(), Path: file}, offered: t.offered}
 		if err := x.open(); err != nil {
 			return err
 		}
+		if x.file == "" { // a single file has no filter
+			x.offered.filter, x.offered.rules = l.filter, l.rules
+		}
 		if err := p.engine.publish(x); err != nil {
 			return errors.Join(err, x.root.Close())
 		}
-		err := t.measure(x)
+		err = t.measure(x)
 		if err == nil {
 			err = t.offer(ctx, x, name, cfg)
 		}
@@ -91,7 +117,7 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	})()
 	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.puts, func(id uint32) []byte {
 		return (&filePut{
-			id: id, fresh: cfg.Fresh, checksum: cfg.Checksum, remove: cfg.Delete, dryRun: cfg.DryRun, sync: cfg.Sync,
+			id: id, fresh: cfg.Fresh, checksum: cfg.Checksum, remove: cfg.Delete, dryRun: cfg.DryRun, keepTop: cfg.KeepTop, sync: cfg.Sync,
 			want:   chunk.Want{Owner: cfg.Owner, Xattrs: cfg.Xattrs},
 			source: x.cfg.Name, name: name, rules: rules(strings.Join(cfg.Filter, "\n")),
 		}).encode()
@@ -162,15 +188,18 @@ func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error
 	if err != nil {
 		return nil, err
 	}
-	if x.file != "" || inside == "." {
+	if x.file != "" || inside == "." && !m.keepTop {
 		return nil, fmt.Errorf("%w: want a name below %q", ErrDenied, x.cfg.Name)
 	}
 	f := v.peer.engine
-	for {
-		st, other, fresh, err := f.enlist(v, m)
+	for beside := (*storing)(nil); ; {
+		st, other, fresh, err := f.enlist(v, m, beside)
 		switch {
 		case err != nil:
 			return nil, err
+		case other != nil && m.keepTop && other.proc.peer.service.Session() != nil && !other.proc.Over():
+			beside = other // both store files in one directory
+			continue
 		case other != nil && other.proc.peer.service.Session() != nil && !other.proc.Over():
 			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.proc.peer)
 		case other != nil: // its process is lost, perhaps killed, and this may be its successor
@@ -188,8 +217,8 @@ func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error
 	}
 }
 
-// enlist returns the transfer for a request, fresh or not, or another one with the same destination.
-func (f *Engine) enlist(proc *process, m *filePut) (st, other *storing, fresh bool, err error) {
+// enlist returns the transfer for a request, fresh or not, or another one than beside with the same destination.
+func (f *Engine) enlist(proc *process, m *filePut, beside *storing) (st, other *storing, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if proc.Over() {
@@ -199,7 +228,7 @@ func (f *Engine) enlist(proc *process, m *filePut) (st, other *storing, fresh bo
 	if st = o.storing[m.source]; st != nil {
 		return st, nil, false, nil
 	}
-	if other = f.storing[m.name]; other != nil {
+	if other = f.storing[m.name]; other != nil && other != beside {
 		return nil, other, false, nil
 	}
 	for source, old := range o.storing {
@@ -226,7 +255,9 @@ func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) 
 	end := func(err error) {
 		st.err = err
 		f.mu.Lock()
-		delete(f.storing, m.name)
+		if f.storing[m.name] == st {
+			delete(f.storing, m.name)
+		}
 		f.mu.Unlock()
 		st.cancel()
 		close(st.done)
@@ -245,7 +276,7 @@ func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) 
 
 // fetch receives the file or directory offered by a peer.
 func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) (err error) {
-	cfg := TransferConfig{Fresh: m.fresh, Checksum: m.checksum, Delete: m.remove, DryRun: m.dryRun, Sync: m.sync, Owner: m.want.Owner, Xattrs: m.want.Xattrs}
+	cfg := TransferConfig{Fresh: m.fresh, Checksum: m.checksum, Delete: m.remove, DryRun: m.dryRun, KeepTop: m.keepTop, Sync: m.sync, Owner: m.want.Owner, Xattrs: m.want.Xattrs}
 	if m.rules != "" {
 		cfg.Filter = strings.Split(string(m.rules), "\n")
 	}
@@ -291,7 +322,7 @@ func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export,
 		if opened != nil {
 			return opened
 		}
-		err = errors.Join(l.tree(ctx, m.source, root, from.entry.Entry, true), root.Close())
+		err = errors.Join(l.tree(ctx, m.source, root, from.entry.Entry, !m.keepTop), root.Close())
 	} else {
 		err = l.single(ctx, from, m.source, x.root, inside)
 	}

@@ -32,8 +32,9 @@ type TransferConfig struct {
 	// Delete removes files and directories at the destination that the source directory lacks, except excluded ones. It runs last, and
 	// only if the source could be listed completely.
 	Delete bool
-	// KeepTop leaves the permissions and times of an existing destination directory as they are, like a copy of single files into it. PutFile
-	// ignores it.
+	// KeepTop leaves the permissions and times of an existing destination directory as they are, like a copy of single files into it. For
+	// PutFile, the destination may then be an Export itself, other peers may store files there at the same time, and a new directory is
+	// private to the peer's user.
 	KeepTop bool
 	// DryRun counts the files that would be transferred or deleted, judging from size and modification time, and changes nothing.
 	DryRun bool

@@ -84,6 +84,9 @@ func (v *process) listTree(ctx context.Context, m *fileTree) []byte {
 	if err != nil {
 		return refuse(m.id, err)
 	}
+	if x.offered != nil && (inside != "." || m.rules != x.offered.rules) { // excluded entries must not be listed
+		return refuse(m.id, ErrNotFound)
+	}
 	if err := v.state.listing.Take(ctx); err != nil {
 		return refuse(m.id, err)
 	}
@@ -213,6 +216,10 @@ func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) [
 		}
 		b := slot.bytes()[n:][:want.size]
 		res := &answer.results[i]
+		if !x.offered.allows(x.root, path.Join(inside, want.name)) {
+			*res = batchResult{how: batchRefused + batchHow(rpc.NotFound)}
+			continue
+		}
 		if *res = want.read(files, inside, b); res.how == batchWritten {
 			n += len(b)
 		}

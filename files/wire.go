@@ -132,12 +132,12 @@ type (
 // filePut requests the peer to fetch the local export source, and to store it as name. The response is fileStored.
 type (
 	filePut struct {
-		id                              uint32
-		fresh, checksum, remove, dryRun bool
-		want                            chunk.Want
-		sync                            Sync
-		source, name                    string
-		rules                           rules
+		id                                       uint32
+		fresh, checksum, remove, dryRun, keepTop bool
+		want                                     chunk.Want
+		sync                                     Sync
+		source, name                             string
+		rules                                    rules
 	}
 	fileStored struct {
 		id uint32
@@ -149,7 +149,7 @@ type (
 
 // flags are transferred as bits.
 func (m *filePut) flags() []*bool {
-	return []*bool{&m.fresh, &m.checksum, &m.remove, &m.dryRun, &m.want.Owner, &m.want.Xattrs}
+	return []*bool{&m.fresh, &m.checksum, &m.remove, &m.dryRun, &m.keepTop, &m.want.Owner, &m.want.Xattrs}
 }
 
 // tally is the result of a transfer.

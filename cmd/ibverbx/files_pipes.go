@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -209,16 +210,16 @@ func (f *transferFlags) parts() (all []files.TransferConfig) {
 // isPattern reports whether a name has a character of a pattern.
 func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// sourceNames are the sources of get.
+// sourceNames are the sources of get or put.
 type sourceNames struct {
 	names []string
-	// matched has the names that match a pattern.
-	matched map[string]bool
+	// together has the names that can be copied with others in the same directory.
+	together map[string]bool
 }
 
 // expand replaces patterns by the served names that match, in their order. A served name with such characters stays.
 func expand(ctx context.Context, p *files.Peer, host string, names []string) (all sourceNames, err error) {
-	all.matched = map[string]bool{}
+	all.together = map[string]bool{}
 	for _, name := range names {
 		if !isPattern(name) || servesName(ctx, p, name) {
 			all.names = append(all.names, name)
@@ -234,8 +235,8 @@ func expand(ctx context.Context, p *files.Peer, host string, names []string) (al
 			return all, explain(files.ErrNotFound, "%s serves no name that matches %q; see what it serves: ibverbx ls %s", host, name, host)
 		}
 		for _, name := range found {
-			if !all.matched[name] && !slices.Contains(names, name) {
-				all.matched[name] = true
+			if !all.together[name] && !slices.Contains(names, name) {
+				all.together[name] = true
 				all.names = append(all.names, name)
 			}
 		}
@@ -291,36 +292,31 @@ func matches(ctx context.Context, p *files.Peer, dir, part string, last bool) (a
 	return all, nil
 }
 
-// together splits the sources of get: names in one directory that match patterns are copied by one transfer of that directory, so that files
-// are copied as quickly as a tree, and symbolic links as links. The others need a transfer each. So do all with --delete, and with patterns
-// from the top of each source.
-func (f *transferFlags) together(from sourceNames) (groups map[string][]string, others []string) {
-	groups = map[string][]string{}
+// together returns a transfer of a directory, or several, for the sources in it that can be copied together: files are then copied as quickly
+// as a tree. Others need a transfer each. So do all with --delete, and with patterns from the top of each source.
+func (f *transferFlags) together(from sourceNames, begin func(dir string, cfg files.TransferConfig) copying) (all []copying, others []string) {
 	anchored := slices.ContainsFunc(f.cfg.Filter, func(rule string) bool { return strings.HasPrefix(rule[2:], "/") })
 	if anchored || f.cfg.Delete || f.names != nil {
-		return groups, from.names
+		return nil, from.names
 	}
+	groups := map[string]*transferFlags{}
 	for _, name := range from.names {
 		dir, base := path.Split(name)
-		if from.matched[name] && dir != "" && fs.ValidPath(base) && !strings.Contains(base, "\n") {
-			dir = path.Clean(dir)
-			groups[dir] = append(groups[dir], base)
-		} else {
+		if !from.together[name] || dir == "" || !fs.ValidPath(base) || strings.Contains(base, "\n") {
 			others = append(others, name)
+			continue
+		}
+		dir = path.Clean(dir)
+		if groups[dir] == nil {
+			groups[dir] = &transferFlags{cfg: f.cfg}
+			groups[dir].cfg.KeepTop = true
+		}
+		groups[dir].names = append(groups[dir].names, base)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(groups)) {
+		for _, cfg := range groups[dir].parts() {
+			all = append(all, begin(dir, cfg))
 		}
 	}
-	return groups, others
-}
-
-// getGroup returns the transfers of several files of a served directory to a local one.
-func (f *transferFlags) getGroup(p *files.Peer, host, dir string, bases []string, dest string) (all []copying) {
-	group := transferFlags{cfg: f.cfg, names: bases}
-	group.cfg.KeepTop = true
-	for _, cfg := range group.parts() {
-		all = append(all, copying{
-			begin:   func() *files.Transfer { return p.GetFile(dir, dest, cfg) },
-			explain: func(err error) error { return explainFile(host, dir, dest, err) },
-		})
-	}
-	return all
+	return all, others
 }

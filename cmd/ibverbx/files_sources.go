@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,11 +76,12 @@ func (f *transferFlags) getAll(ctx context.Context, p *files.Peer, host string, 
 			return nil, err
 		}
 	}
-	groups, others := f.together(sources)
-	var all []copying
-	for _, dir := range slices.Sorted(maps.Keys(groups)) {
-		all = append(all, f.getGroup(p, host, dir, groups[dir], dest)...)
-	}
+	all, others := f.together(sources, func(dir string, cfg files.TransferConfig) copying {
+		return copying{
+			begin:   func() *files.Transfer { return p.GetFile(dir, dest, cfg) },
+			explain: func(err error) error { return explainFile(host, dir, dest, err) },
+		}
+	})
 	for _, name := range others {
 		all = append(all, f.getOne(p, host, name, path.Join(dest, path.Base(name)))...)
 	}
@@ -150,30 +150,45 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 			return nil, refuse(dest, "several files need a directory of the host as the last argument", "name an existing one, or end it with a slash")
 		}
 	}
-	var all []copying
+	if len(sources) == 1 {
+		to, err := putName(ctx, p, sources[0], name)
+		return f.putOne(p, sources[0], to), err
+	}
+	grouped := sourceNames{together: map[string]bool{}}
 	seen := map[string]string{}
 	for _, file := range sources {
 		abs, err := filepath.Abs(file)
-		if err != nil {
-			return nil, err
-		}
-		var to string
-		if len(sources) > 1 {
-			to, err = path.Join(name, filepath.Base(abs)), once(abs, seen)
-		} else {
-			to, err = putName(ctx, p, file, name)
+		if err == nil {
+			err = once(abs, seen)
 		}
 		if err != nil {
 			return nil, err
 		}
-		for _, cfg := range f.parts() {
-			all = append(all, copying{
-				begin:   func() *files.Transfer { return p.PutFile(file, to, cfg) },
-				explain: func(err error) error { return err },
-			})
+		info, err := os.Lstat(abs)
+		grouped.names = append(grouped.names, abs)
+		grouped.together[abs] = err == nil && info.Mode().Type()&^fs.ModeDir == 0 // links are followed
+	}
+	all, others := f.together(grouped, func(dir string, cfg files.TransferConfig) copying {
+		return copying{
+			begin:   func() *files.Transfer { return p.PutFile(dir, name, cfg) },
+			explain: func(err error) error { return err },
 		}
+	})
+	for _, file := range others {
+		all = append(all, f.putOne(p, file, path.Join(name, filepath.Base(file)))...)
 	}
 	return all, nil
+}
+
+// putOne returns the transfers of one local path: several if --files-from is split.
+func (f *transferFlags) putOne(p *files.Peer, file, to string) (all []copying) {
+	for _, cfg := range f.parts() {
+		all = append(all, copying{
+			begin:   func() *files.Transfer { return p.PutFile(file, to, cfg) },
+			explain: func(err error) error { return err },
+		})
+	}
+	return all
 }
 
 // putName returns the name for a file: the given one, or one below a directory of the host.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -22,6 +24,7 @@ func TestSummary(t *testing.T) {
 	}{
 		{"get ADDR d/a d/b TO/", "2 files sent, 0 unchanged, 0 deleted, 0 failed", exitOK},
 		{"get ADDR d/a d/none d/b/g TO/", "2 files sent, 0 unchanged, 0 deleted, 1 failed", exitNotFound},
+		{"put ADDR FROM/a FROM/none FROM/b/g in/y/", "2 files sent, 0 unchanged, 0 deleted, 1 failed", exitFailure},
 		{"put ADDR FROM/a FROM/b in/x/", "2 files sent, 0 unchanged, 0 deleted, 0 failed", exitOK},
 	} {
 		run := func(more ...string) string {
@@ -42,5 +45,48 @@ func TestSummary(t *testing.T) {
 		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(last.Rails) != 2 || last.Rails[0].Bytes+last.Rails[1].Bytes < 5<<20 {
 			t.Errorf("%s --json ends with %q, %v, want two rails with all bytes", tt.args, lines[len(lines)-1], err)
 		}
+	}
+}
+
+// TestPutMany: local files of one directory are put by one transfer, also into a served directory itself. Links among them are followed, as
+// when each is put alone, and other files of the directory are not touched.
+func TestPutMany(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	for _, name := range []string{"a.bin", "b.bin", "c.txt", "sub/d", "other/e"} {
+		content(t, filepath.Join(from, name), 100)
+	}
+	if err := errors.Join(os.Symlink("c.txt", filepath.Join(from, "l.bin")), os.Chmod(in, 0o751)); err != nil {
+		t.Skip(err)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--write", in+"=in")
+	args := []string{"put", addr}
+	for _, name := range []string{"a.bin", "b.bin", "l.bin", "sub", "other/e"} {
+		args = append(args, filepath.Join(from, name))
+	}
+	args = append(args, "in", "--token-file", token)
+	for _, run := range []struct{ more, want string }{
+		{"-n", "dry run: 5 files sent, 0 unchanged"}, {"-q", ""}, {"--sync=never", "\n0 files sent, 5 unchanged"},
+	} {
+		if out := succeed(t, append(args, run.more)...); !strings.Contains(out, run.want) {
+			t.Errorf("put %s prints %q, want %q", run.more, out, run.want)
+		}
+	}
+	var names []string
+	for _, pattern := range []string{"*", "*/*"} {
+		list, _ := filepath.Glob(filepath.Join(in, pattern))
+		for _, name := range list {
+			rel, _ := filepath.Rel(in, name)
+			names = append(names, rel)
+		}
+	}
+	if got, want := strings.Join(names, " "), "a.bin b.bin e l.bin sub sub/d"; got != want {
+		t.Errorf("the host has %q, want %q", got, want)
+	}
+	if info, err := os.Lstat(filepath.Join(in, "l.bin")); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the link: %v, %v, want its file", info, err)
+	}
+	if info, err := os.Stat(in); err != nil || info.Mode().Perm() != 0o751 {
+		t.Errorf("the served directory: %v, %v, want its own permissions", info, err)
 	}
 }

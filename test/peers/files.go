@@ -46,8 +46,8 @@ func writeLarge(name string) error {
 	return f.Close()
 }
 
-// newLargeCopy returns a directory in memory for a copy of the large file. The memory was used just before: in a virtual machine, the first
-// use of a page after a while can take the host several times as long as the copy, and only the first side of a round would pay for it.
+// newLargeCopy returns a directory in memory for a copy of the large file. The memory was used just before: a virtual
+// machine may have returned idle pages to its host, and the first side of each round would pay for their return.
 func (b *bench) newLargeCopy() (dir string, remove func(), err error) {
 	if dir, remove, err = b.newCopy(inMemory); err != nil {
 		return "", nil, err
