@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"time"
 
-	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
 	"ibverbx/verbs"
@@ -117,20 +116,6 @@ func (c *Config) openNICs() (peer.NICs, error) {
 	f := c.Fabric
 	f.Provider = cmp.Or(f.Provider, peer.ProviderAuto)
 	return f.OpenNICs(local)
-}
-
-// sealable returns an error if the NICs can seal packets for one peer only. The QPs that package reliable builds share control QPs, and a QP has
-// one Seal. A Node must not send plain packets instead unless Unsealed permits it.
-func (c *Config) sealable(rails []ibverbx.RailConfig) error {
-	if c.Unsealed || c.Auth.InsecurePlaintextOnLoopback || c.Auth.InsecurePlaintextOnAnyNetwork || peer.TransportOf(rails) == peer.TransportRC {
-		return nil
-	}
-	for i := range rails {
-		if attr, err := rails[i].Context.QueryDevice(); err != nil || attr.Capabilities&verbs.CapSeal == 0 {
-			return nil
-		}
-	}
-	return &peer.FabricError{Field: "Transport", Problem: "a Node cannot seal its packets for several peers; use rc, or disable sealing on both sides (Unsealed, --unsealed)"}
 }
 
 // softAddr returns a software NIC's address: the IP address in listen, or the host's first global address.

@@ -113,9 +113,6 @@ func (n *Node) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := n.cfg.sealable(nics.Rails); err != nil {
-		return errors.Join(err, rails.Close())
-	}
 	n.shares = n.cfg.Link != ibpeer.LinkUDP && sharable(nics.Rails)
 	if n.cfg.Lanes == 0 {
 		n.cfg.Lanes = max(2, rails.Len())

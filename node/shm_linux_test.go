@@ -262,23 +262,3 @@ func TestRequireSealed(t *testing.T) {
 		t.Errorf("New with Unsealed and RequireSealed: got %v, want %v", err, verbs.ErrInvalid)
 	}
 }
-
-// TestTransportUnsealed: a Node whose QPs consist of UC QPs, which cannot be sealed for several peers, refuses to open unless sealing is disabled.
-func TestTransportUnsealed(t *testing.T) {
-	cfg := Config{
-		Auth:   bootstrap.Config{Token: []byte("a token of this test only")},
-		Fabric: peer.Fabric{Provider: peer.ProviderSoftNIC, Local: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Transport: peer.TransportUC},
-	}
-	var wrong *peer.FabricError
-	if _, err := New(soon(t), cfg); !errors.As(err, &wrong) || wrong.Field != "Transport" {
-		t.Errorf("New with uc and sealing: got %v, want a FabricError for the Transport", err)
-	}
-	cfg.Unsealed = true
-	n, err := New(soon(t), cfg)
-	if err != nil || n.Snapshot().Transport != "uc" {
-		t.Fatalf("New with uc, unsealed: got %v, want a Node with uc", err)
-	}
-	if err := n.Close(); err != nil {
-		t.Errorf("Close: got %v, want no error", err)
-	}
-}

@@ -38,6 +38,7 @@ type connection struct {
 	// attr is how the side QP of the first connected QP was connected. Paths are connected likewise.
 	attr    verbs.QPAttr
 	ahs     [2]*sharedAH // the addresses of the peer's control QPs, which differ in the flow label; nil until connected
+	seal    uint32       // the number of the Seal of ahs, 0 for plain packets
 	share   int          // the number of receive buffers that the peer may use
 	paths   []path       // the data paths, Config.Paths of them
 	arrival pool         // has PathRecv receive buffers per path if paths have receives of their own
@@ -247,7 +248,7 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 		if err != nil {
 			return err
 		}
-		c.ahs[i] = ah
+		c.ahs[i], c.seal = ah, ah.seal
 	}
 	c.allow()
 	for i, addr := range peer.paths {

@@ -33,7 +33,7 @@ func (c *controlQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 	c.hub, c.index = h, index
 	qp, err := h.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
-		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
+		Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path),
 	})
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 	inner := verbs.QPConfig{
 		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: h.srq,
 		MaxSendWR: min(datagramSends, ctx.attr.MaxQPWR), MaxSendSGE: ctx.carrier.sges,
-		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
+		Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path),
 	}
 	if h.srq == nil {
 		inner.MaxRecvWR = (ctx.recvs.depth + ctx.cfg.Paths - 1) / ctx.cfg.Paths
@@ -174,9 +174,13 @@ func (d *datagramQP) take(b []byte, wc *verbs.WC) bool {
 	return false
 }
 
-// sentBy reports whether a datagram comes from a QP of the connection's peer.
+// sentBy reports whether a datagram on a shared QP was sent by a QP of the connection's peer. The QP accepts the Seals of all peers.
 func (c *connection) sentBy(wc *verbs.WC, b []byte, qpn uint32) bool {
-	return sentFrom(&c.attr.AH, wc, b, qpn)
+	seal := uint32(0)
+	if wc.Flags&verbs.WCSealed != 0 {
+		seal = wc.Seal
+	}
+	return seal == c.seal && sentFrom(&c.attr.AH, wc, b, qpn)
 }
 
 // sentFrom reports whether a datagram, which begins with its GRH, comes from a QP number at an address. A device that tells
@@ -203,6 +207,9 @@ func (h *hub) addressOf(attr verbs.AHAttr) (*sharedAH, error) {
 		return nil, err
 	}
 	a := &sharedAH{AH: ah, attr: attr, users: 1}
+	if s, ok := ah.(verbs.SealedAH); ok {
+		a.seal = s.SealNumber()
+	}
 	if h.ahs == nil {
 		h.ahs = make(map[verbs.AHAttr]*sharedAH)
 	}
@@ -214,7 +221,8 @@ func (h *hub) addressOf(attr verbs.AHAttr) (*sharedAH, error) {
 type sharedAH struct {
 	verbs.AH
 	attr  verbs.AHAttr
-	users int // counts the paths and connections that use it
+	seal  uint32 // the number of attr.Seal, 0 without one
+	users int    // counts the paths and connections that use it
 }
 
 // leave undoes addressOf. No posted request uses the handle.

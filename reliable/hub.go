@@ -56,7 +56,7 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 			err = h.control[i].open(h, i, cfg)
 		}
 	}
-	h.first = verbs.QPConfig{Port: cfg.Port, GID: cfg.GID, Path: cfg.Path}
+	h.first = verbs.QPConfig{Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path)}
 	if err == nil && h.dmaBufs {
 		err = h.copier.open(h)
 	}
@@ -66,6 +66,19 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	}
 	h.ready = true
 	return nil
+}
+
+// sharedPath returns the path of a QP that serves connections to several peers: each packet has the Seal of its AH.
+func sharedPath(of verbs.PathConfig) verbs.PathConfig {
+	if of.Seal != nil {
+		of.Seal = verbs.AnySeal{}
+	}
+	return of
+}
+
+// suits reports whether the shared QPs can serve a QP: its packets are sealed, or not, as theirs.
+func (h *hub) suits(cfg *verbs.QPConfig) bool {
+	return (cfg.Path.Seal == nil) == (h.first.Path.Seal == nil)
 }
 
 // makeReceives makes the shared receive queue, if the QPs of paths can use one, the UD QPs, and the receive buffers of one

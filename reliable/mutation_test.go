@@ -14,6 +14,18 @@ var mutations = []mutant.Change{
 		Old: "			to.SetSGE(verbs.SGE{Addr: h.Addr, Length: h.Len, LKey: r.lkey})\n", New: "			_ = r\n",
 	},
 	{
+		Name: "a peer's datagram counts under the Seal of another", Tests: "TestDatagramSeals", File: "datagram.go",
+		Old: "return seal == c.seal && ", New: "return ",
+	},
+	{
+		Name: "the number of an old Seal counts for a plain datagram", Tests: "TestDatagramSeals", File: "datagram.go",
+		Old: "if wc.Flags&verbs.WCSealed != 0 {", New: "if true {",
+	},
+	{
+		Name: "the Seal of a peer stays in use after its QPs", Tests: "TestSealedPeers", File: "control.go",
+		Old: "Path: sharedPath(cfg.Path)", New: "Path: cfg.Path",
+	},
+	{
 		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "receive.go",
 		Old: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(verbs.CutSGE(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset,", New: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(verbs.CutSGE(to.SGE[:], wr.SGE[:wr.NumSGE], 0,",
 	},

@@ -77,7 +77,7 @@ const maxEngines = 4
 
 // engineOf returns the engine for a QP. QPs whose sends complete in one CQ are in one engine, because the
 // goroutine that polls the CQ drives the engine. A further CQ gets an engine of its own, up to the limit,
-// and then that with the fewest QPs. All QPs of an SRQ, which may be nil, are in one engine.
+// and then that with the fewest QPs. All QPs of an SRQ, which may be nil, are in one engine. Sealed and plain QPs are in different ones.
 func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq, s *srq) (*engine, error) {
 	if s != nil && s.engine.Load() != nil {
 		return p.prepare(s.engine.Load(), cfg)
@@ -85,15 +85,16 @@ func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq, s *srq) (*engine, error) {
 	var busy, idle *engine // the one with the fewest QPs among those that have any, and one without
 	for _, e := range p.engines {
 		switch {
-		case send.isFedBy(e):
-			return e, nil
 		case e.hub.users == 0:
 			idle = e
+		case !e.hub.suits(cfg):
+		case send.isFedBy(e):
+			return e, nil
 		case busy == nil || e.hub.users < busy.hub.users:
 			busy = e
 		}
 	}
-	if idle == nil && len(p.engines) == p.ctx.maxEngines {
+	if idle == nil && busy != nil && len(p.engines) >= p.ctx.maxEngines {
 		return busy, nil
 	}
 	e, err := p.prepare(idle, cfg)

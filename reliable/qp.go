@@ -103,8 +103,8 @@ func (q *qp) create(p *pd) (err error) {
 	if q.engine.hub.users >= q.ctx.recvs.connections()*q.ctx.cfg.Flows {
 		return p.ctx.opError("create QP", 0, p.ctx.tooManyConnections())
 	}
-	if q.cfg.Path.Seal != q.engine.hub.first.Path.Seal {
-		return p.ctx.opError("create QP", 0, verbs.Invalidf("QPConfig.Path.Seal is not that of the other QPs of the PD: their control packets share a QP"))
+	if !q.engine.hub.suits(&q.cfg) {
+		return p.ctx.opError("create QP", 0, verbs.Invalidf("some QPs of the SRQ have a QPConfig.Path.Seal and others do not: their control packets share a QP"))
 	}
 	if err := q.build(); err != nil {
 		q.destroy()

@@ -14,44 +14,95 @@ import (
 )
 
 // newSealedPair returns two unconnected sides with Seals. The test fails on any plain packet.
-func newSealedPair(t *testing.T, imp softnic.Impairment, size int) (a, b *side) {
+func newSealedPair(t *testing.T, imp softnic.Impairment, size int, carrier verbs.QPType) (a, b *side) {
 	t.Helper()
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.73"), netip.MustParseAddr("127.0.0.74")}
 	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Sockets: 16, Seed: 1, Impairment: imp, Capture: onlySealed{t}})
 	must(t, err)
 	var sides [2]*side
 	for i := range sides {
-		seal, err := softnic.NewSeal(bytes.Repeat([]byte{7}, 32), i == 0)
-		must(t, err)
+		seal := newSeal(t, 7, i == 0)
 		nic, err := softnic.New(link, reliable.NICConfig())
 		must(t, err)
 		t.Cleanup(func() { must(t, errors.Join(nic.Close(), seal.Close())) })
 		inner, err := nic.Open()
 		must(t, err)
-		sides[i] = newSealedSide(t, nic, sealedAHs{inner, inner.(verbs.ClockReader), t}, reliable.Config{GiveUp: int64(patience)}, size, seal)
+		cfg := reliable.Config{GiveUp: int64(patience), Carrier: carrier}
+		sides[i] = newSealedSide(t, nic, sealedAHs{inner, inner.(verbs.ClockReader), t}, cfg, size, seal)
 	}
 	return sides[0], sides[1]
 }
 
-// TestTransferSealed moves messages over sealed paths: data on UC, control on UD, cards on RC. No packet is plain. QPs of
-// one PD must have one Seal, because their control packets share QPs.
+// newSeal returns one side of a session with a secret.
+func newSeal(t *testing.T, secret byte, dialer bool) *softnic.Seal {
+	t.Helper()
+	seal, err := softnic.NewSeal(bytes.Repeat([]byte{secret}, 32), dialer)
+	must(t, err)
+	return seal
+}
+
+// carriers are the types of QPs that carry paths.
+var carriers = []verbs.QPType{verbs.UC, verbs.UD}
+
+// TestTransferSealed moves messages over sealed paths: data on UC or UD, control on UD, cards on RC or UD. No packet is plain.
 func TestTransferSealed(t *testing.T) {
 	const size = 1 << 20
 	for name, imp := range map[string]softnic.Impairment{"intact": {}, "corrupt": {Corrupt: 0.01, Loss: 0.01}} {
-		t.Run(name, func(t *testing.T) {
-			a, b := newSealedPair(t, imp, size)
-			connect(t, a, b)
-			for _, n := range []int{1, 4096, 200_000, size} {
-				for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
-					transfer(t, a, b, op, n)
+		for _, carrier := range carriers {
+			t.Run(name+"/"+carrier.String(), func(t *testing.T) {
+				a, b := newSealedPair(t, imp, size, carrier)
+				connect(t, a, b)
+				for _, n := range []int{1, 4096, 200_000, size} {
+					for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
+						transfer(t, a, b, op, n)
+					}
 				}
+				if s := b.nic.Stats(); (s.Seals.Bad > 0) != (imp.Corrupt > 0) || s.BadICRC > 0 {
+					t.Errorf("%d bad seals and %d bad ICRCs with %+v", s.Seals.Bad, s.BadICRC, imp)
+				}
+			})
+		}
+	}
+}
+
+// TestSealedPeers: QPs of one PD have the Seals of different peers, and plain QPs are beside them. The keys of a
+// peer that leaves are discarded, and it returns with a new Seal. The others are unaffected.
+func TestSealedPeers(t *testing.T) {
+	for _, carrier := range carriers {
+		t.Run(carrier.String(), func(t *testing.T) {
+			hub, first := newSealedPair(t, softnic.Impairment{}, 1<<16, carrier)
+			connect(t, hub, first)
+			transfer(t, hub, first, verbs.OpRDMAWrite, 5000)
+			qp := hub.qp
+			for round := range byte(3) {
+				seals := [2]*softnic.Seal{newSeal(t, 8+round, true), newSeal(t, 8+round, false)}
+				var qps [2]verbs.QP
+				for i, s := range []*side{hub, first} {
+					var err error
+					qps[i], err = s.pd.CreateQP(verbs.QPConfig{
+						Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2,
+						MaxInline: 64, Path: verbs.PathConfig{Seal: seals[i]},
+					})
+					must(t, err)
+				}
+				join(t, qps[0], qps[1])
+				if reliable.EngineOf(qps[0]) != reliable.EngineOf(qp) {
+					t.Error("QPs with different Seals do not share control QPs")
+				}
+				second := *first
+				hub.qp, second.qp = qps[0], qps[1]
+				transfer(t, hub, &second, verbs.OpRDMAWrite, 5000)
+				transfer(t, hub, &second, verbs.OpRDMARead, 5000)
+				for i := range qps {
+					must(t, qps[i].Close())
+					must(t, seals[i].Close()) // nothing refers to its keys
+				}
+				hub.qp = qp
+				transfer(t, hub, first, verbs.OpRDMAWrite, 5000)
 			}
-			if s := b.nic.Stats(); (s.Seals.Bad > 0) != (imp.Corrupt > 0) || s.BadICRC > 0 {
-				t.Errorf("%d bad seals and %d bad ICRCs with %+v", s.Seals.Bad, s.BadICRC, imp)
-			}
-			cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 1, MaxRecvWR: 1}
-			if _, err := a.pd.CreateQP(cfg); !errors.Is(err, verbs.ErrInvalid) {
-				t.Errorf("CreateQP without the Seal of the PD = %v, want ErrInvalid", err)
+			plain := hub.another(t)
+			if reliable.EngineOf(plain) == reliable.EngineOf(qp) {
+				t.Error("a plain QP shares control QPs with a sealed one")
 			}
 		})
 	}
@@ -84,7 +135,7 @@ func (p sealedAHsPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 // TestSealedByModify: QPs connected by Modify, with address vectors without a Seal, still send sealed control
 // packets. The NICs have exchanged greetings before.
 func TestSealedByModify(t *testing.T) {
-	a, b := newSealedPair(t, softnic.Impairment{}, 1<<20)
+	a, b := newSealedPair(t, softnic.Impairment{}, 1<<20, verbs.UC)
 	connect(t, a, b)
 	transfer(t, a, b, verbs.OpRDMAWrite, 4096)
 	for _, s := range []*side{a, b} {

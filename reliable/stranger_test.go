@@ -125,6 +125,58 @@ func TestDatagramStrangers(t *testing.T) {
 	}
 }
 
+// TestDatagramSeals: on a QP that peers share, a datagram counts only under the Seal of its connection's peer, even if address, numbers and
+// contents are right: a peer cannot forge another's, and a plain one is no peer's.
+func TestDatagramSeals(t *testing.T) {
+	const own, others = 7, 8
+	ping := func(c *connection) []byte {
+		b := wire.StartControl(nil, c.id)
+		b, _ = wire.AddRecord(b, &wire.Record{Type: wire.Ping, Path: 1})
+		return b
+	}
+	for _, tt := range []struct {
+		name       string
+		conn, seal uint32 // 0 means plain
+		want       bool
+	}{
+		{"sealed by the peer", own, own, true}, {"sealed by another peer", own, others, false}, {"plain", own, 0, false},
+		{"both plain", 0, 0, true}, {"sealed, of a plain connection", 0, others, false},
+	} {
+		r := newDatagramRig(t)
+		c := r.q.conn
+		c.seal = tt.conn
+		seal := func(wc *verbs.WC) *verbs.WC {
+			wc.Seal = own // what is left there by an earlier datagram
+			if tt.seal != 0 {
+				wc.Flags, wc.Seal = wc.Flags|verbs.WCSealed, tt.seal
+			}
+			return wc
+		}
+		refused := func(what string, want uint64) {
+			t.Helper()
+			if tt.want {
+				want = 0
+			}
+			if got := r.ctx.Stats().Malformed; got != want {
+				t.Errorf("%s: %d datagrams refused with the %s, want %d", tt.name, got, what, want)
+			}
+		}
+		h := &r.q.engine.hub
+		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[1].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr(), r.mr.RKey(), 8))
+		h.data[1].arrived(b, seal(wc))
+		if refused("chunk", 1); (r.mem.Bytes()[7] == 7) != tt.want {
+			t.Errorf("%s: memory has %d, want the chunk placed: %v", tt.name, r.mem.Bytes()[7], tt.want)
+		}
+		b, wc = r.datagram(c.attr.AH.DGID, c.peer.paths[1].qpn, wire.Imm{Kind: wire.KindControl}, ping(c))
+		h.data[1].arrived(b, seal(wc))
+		refused("records of a path", 2)
+		b, wc = r.datagram(c.attr.AH.DGID, c.peer.control[1], wire.Imm{}, ping(c))
+		copy(h.control[1].in.slot(3), b)
+		h.control[1].arrived(3, seal(wc))
+		refused("control packet", 3)
+	}
+}
+
 // TestDatagramBeyondRegion: a WRITE beyond its region, or to one that the peer may not write, ends the QP with an event.
 func TestDatagramBeyondRegion(t *testing.T) {
 	for name, at := range map[string]uint64{"beyond": 4090, "far beyond": 1 << 40} {

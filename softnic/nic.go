@@ -59,7 +59,7 @@ type NIC struct {
 	// polled are those of ports that have QPs. The slice is replaced, never changed.
 	polled []*udpPort
 	// sealings are the sessions that the NIC has a part in.
-	sealings slots[*sealing]
+	sealings sealings
 }
 
 var _ verbs.Device = (*NIC)(nil)

@@ -259,6 +259,9 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	}
 	n := d.ctx.nic
 	g, err := n.sealing(cfg.Path.Seal)
+	if err == nil && g.any() && cfg.Type != verbs.UD {
+		err = verbs.Invalidf("Seal is AnySeal: want a Seal of the peer on a %v QP", cfg.Type)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("QPConfig.Path: %w", err)
 	}

@@ -14,10 +14,13 @@ type ah struct {
 	closed bool
 }
 
-var _ verbs.AH = (*ah)(nil)
+var _ verbs.SealedAH = (*ah)(nil)
 
 func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
 	g, err := d.ctx.nic.sealing(attr.Seal)
+	if err == nil && g.any() {
+		err = verbs.Invalidf("address vector: AnySeal is for QPs, an AH has one Seal")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +76,14 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 }
 
 func (a *ah) Handle() verbs.AHHandle { return verbs.AHHandle(a.num) }
+
+// SealNumber implements verbs.SealedAH.
+func (a *ah) SealNumber() uint32 {
+	if g := a.path.sealing; g != nil {
+		return g.greeting.Number()
+	}
+	return 0
+}
 
 func (a *ah) Close() error {
 	c := a.pd.ctx.core

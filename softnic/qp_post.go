@@ -167,7 +167,7 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	}
 	if a := q.nic.ahs.get(uint32(wr.AH)); wr.AH>>32 != 0 || a == nil || a.pd != q.pd {
 		return verbs.Invalidf("send %d of the chain: AH %d is not an open address handle of the PD", i, wr.AH)
-	} else if a.path.sealing != q.sealing {
+	} else if !q.sealing.sends(a.path) {
 		return verbs.Invalidf("send %d of the chain: AH %d does not have the Seal of the QP", i, wr.AH)
 	}
 	return nil

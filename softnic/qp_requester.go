@@ -297,7 +297,7 @@ func (q *qp) sendDatagrams() {
 	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.paceRoom() && q.room() {
 		w := q.wqe(q.sqNext)
 		a := q.nic.ahs.get(uint32(w.arg0))
-		if a == nil || a.path.sealing != q.sealing {
+		if a == nil || !q.sealing.sends(a.path) {
 			q.failLocal(verbs.StatusLocQPOpErr)
 			return
 		}

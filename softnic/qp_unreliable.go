@@ -109,6 +109,10 @@ func (q *qp) receiveDatagram(p *packet) {
 		wc.Flags |= verbs.WCWithImm
 		wc.Imm = p.Imm
 	}
+	if p.assoc != nil {
+		wc.Flags |= verbs.WCSealed
+		wc.Seal = p.assoc.of.greeting.Number()
+	}
 }
 
 // failRecv ends the current receive and the QP because of an error of this side. The work list

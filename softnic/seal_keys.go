@@ -94,9 +94,9 @@ func (s *Seal) join(n *NIC) (*sealing, error) {
 	return s.parts[k], nil
 }
 
-// leave takes back a join. It does nothing if g is nil.
+// leave takes back a join. It does nothing if g is nil or for any session.
 func (g *sealing) leave() {
-	if g != nil {
+	if g != nil && !g.any() {
 		g.seal.mu.Lock()
 		g.seal.users--
 		g.seal.mu.Unlock()
@@ -104,7 +104,7 @@ func (g *sealing) leave() {
 }
 
 // sealing is the part of a NIC in a session. The core's lock guards it. It lasts until the Seal is closed. Its
-// nonce is never used again.
+// nonce is never used again. That of verbs.AnySeal has no session, and stands for all of them; see NIC.anySealing.
 type sealing struct {
 	nic     *NIC
 	seal    *Seal
@@ -116,6 +116,13 @@ type sealing struct {
 	peers [seal.Seats]*association
 	// meetings counts the endpoints of peers.
 	meetings uint64
+}
+
+// sealings are the parts of a NIC in sessions, by the number under which it receives their packets.
+type sealings struct {
+	slots[*sealing]
+	// shared is that of verbs.AnySeal, nil before its first QP.
+	shared *sealing
 }
 
 // association is a sealing and a NIC of the peer.
@@ -142,6 +149,9 @@ func (n *NIC) sealing(s verbs.Seal) (*sealing, error) {
 	if n.udp == nil {
 		return nil, fmt.Errorf("%w: Seal is set: only NICs on UDPLinks seal packets", verbs.ErrNotSupported)
 	}
+	if _, ok := s.(verbs.AnySeal); ok {
+		return n.anySealing()
+	}
 	own, ok := s.(*Seal)
 	if !ok || own == nil {
 		return nil, verbs.Invalidf("Seal is a %T: want one that softnic.NewSeal has returned", s)
@@ -149,15 +159,32 @@ func (n *NIC) sealing(s verbs.Seal) (*sealing, error) {
 	return own.join(n)
 }
 
+// anySealing returns the sealing of QPs whose datagrams have the Seals of their AHs.
+func (n *NIC) anySealing() (*sealing, error) {
+	if err := n.core.wire.plugSealed(n); err != nil {
+		return nil, err
+	}
+	if n.sealings.shared == nil {
+		n.sealings.shared = &sealing{nic: n}
+	}
+	return n.sealings.shared, nil
+}
+
+// any reports whether g stands for all sessions.
+func (g *sealing) any() bool { return g != nil && g.seal == nil }
+
+// sends reports whether a QP with this sealing, which may be nil, sends datagrams on a path.
+func (g *sealing) sends(p *path) bool {
+	return p.sealing == g || g.any() && p.sealing != nil
+}
+
 // newSealing makes the NIC's part in a session.
 func (n *NIC) newSealing(s *Seal, seat int) (*sealing, error) {
 	if seat == seal.Seats {
 		return nil, fmt.Errorf("%w: a Seal serves %d NICs", verbs.ErrLimit, seal.Seats)
 	}
-	if n.sealed == nil {
-		if err := n.core.wire.plugSealed(n); err != nil {
-			return nil, err
-		}
+	if err := n.core.wire.plugSealed(n); err != nil {
+		return nil, err
 	}
 	g := &sealing{nic: n, seal: s, session: s.session}
 	number := n.sealings.add(g)
@@ -253,7 +280,7 @@ func (q *qp) accepts(a *association) bool {
 	switch {
 	case a == nil:
 		q.nic.stats.Seals.Plain++
-	case a == q.assoc, q.typ == verbs.UD && a.of == q.sealing:
+	case a == q.assoc, q.typ == verbs.UD && (a.of == q.sealing || q.sealing.any()):
 		return true
 	default:
 		q.nic.stats.Seals.Wrong++

@@ -20,8 +20,11 @@ const (
 	sealTick = time.Minute
 )
 
-// plugSealed opens the sockets for sealed packets.
+// plugSealed opens the sockets for sealed packets, unless they are open.
 func (w *udpWire) plugSealed(n *NIC) error {
+	if n.sealed != nil {
+		return nil
+	}
 	u, err := w.openPort(n, sealedPort, sealOverhead)
 	if err != nil {
 		return err

@@ -119,6 +119,9 @@ func (u *udpPort) extra(g *sealing) []byte {
 	binary.BigEndian.PutUint32(b[4:], uint32(u.conn.Buffer()>>10))
 	if g != nil {
 		b[3] ^= extraPorts | extraSealed
+		if g.any() {
+			return b // no peer can be connected to it
+		}
 		return append(b, g.greeting[:]...)
 	}
 	switch u.wire.link.cfg.ICRC {
@@ -222,6 +225,8 @@ func (q *qp) learn(u *udpPort, e *verbs.Endpoint) error {
 		return verbs.Invalidf("the peer's QP is sealed and this one is not: give both a Seal, or none")
 	case s == nil:
 		return nil
+	case q.sealing.any():
+		return verbs.Invalidf("this QP has AnySeal: connect it without an endpoint, and a QP with the peer's Seal first")
 	}
 	a, err := q.sealing.meet(&s.greeting, udpAddr{e.GID, e.LID}, &s.as)
 	if err == nil && q.typ != verbs.UD && q.path == nil {

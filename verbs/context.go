@@ -95,6 +95,14 @@ type AH interface {
 	Close() error
 }
 
+// SealedAH is implemented by address handles of providers with CapSeal.
+type SealedAH interface {
+	AH
+	// SealNumber identifies AHAttr.Seal among all Seals in use on the NIC. WC.Seal of datagrams sealed with it is the same. It is 0 without
+	// a Seal.
+	SealNumber() uint32
+}
+
 // AHHandle identifies an address handle in a work request; 0 means none. The value is untrusted:
 // providers look it up and never use it as a pointer.
 type AHHandle uint64
@@ -113,7 +121,8 @@ type AHAttr struct {
 	DLID         uint16 // destination LID, InfiniBand only
 	SL           uint8  // service level, 0 to 15
 	Port         uint8  // the local port; zero means 1
-	// Seal is the Seal of the QPs that use the address; see PathConfig.Seal. Nil means plain packets.
+	// Seal is the Seal of the datagrams to the address: that of the QPs that use it, unless theirs is AnySeal. Nil
+	// means plain packets.
 	Seal Seal
 }
 

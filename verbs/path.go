@@ -45,6 +45,14 @@ type Seal interface {
 	Sealed()
 }
 
+// AnySeal, as QPConfig.Path.Seal of a UD QP, lets several peers share the QP: each datagram is sealed with the
+// Seal of its AH. The QP accepts datagrams that are sealed with any Seal in use on its NIC, and no plain ones. WC.Seal
+// identifies the Seal, which the receiver must compare with SealedAH.SealNumber before it trusts a datagram.
+type AnySeal struct{}
+
+// Sealed implements Seal.
+func (AnySeal) Sealed() {}
+
 // Check validates the path against its port and the requested GID. It returns the GID table row that the
 // path selects, or -1 if it selects none. Errors wrap ErrInvalid.
 func (p *PathConfig) Check(port *PortAttr, gid GID) (row int, err error) {

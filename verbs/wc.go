@@ -47,6 +47,8 @@ const (
 	WCGRH WCFlags = 1 << 0
 	// WCWithImm means that Imm is valid.
 	WCWithImm WCFlags = 1 << 1
+	// WCSealed means that Seal is valid. libibverbs has no such flag.
+	WCSealed WCFlags = 1 << 7
 )
 
 // WC is a work completion, a flat value without pointers. If Status is not
@@ -69,7 +71,7 @@ type WC struct {
 	SrcQPN    uint32
 	SLID      uint16 // source LID, UD on InfiniBand only
 	PKeyIndex uint16 // UD only
-	_         [4]byte
+	Seal      uint32 // number of the datagram's Seal (SealedAH), valid if Flags has WCSealed
 	// Timestamp is the completion time in ticks of the device's clock (ClockReader). It is valid if the
 	// CQ was created with CQConfig.Timestamp.
 	Timestamp uint64

@@ -88,13 +88,14 @@ func features() []feature {
 		{"Lanes", "number of lanes", func(f *peer.Fabric) { f.Lanes = 1 }, "--lanes 1", func(u *used) bool { return u.lanes == 1 }, map[string]string{"run": "the program creates its QPs"}},
 		{"Link", "shared memory or packets", func(f *peer.Fabric) { f.Link = peer.LinkShm }, "--link shm", func(u *used) bool { return u.err == nil && u.link == peer.LinkShm }, nil},
 		{
-			"Transport", "rc, uc or ud", func(f *peer.Fabric) { f.Transport, f.Unsealed = peer.TransportUC, true }, "--transport uc --unsealed", func(u *used) bool { return u.err == nil && u.transport == "uc" },
+			"Transport", "rc, uc or ud", func(f *peer.Fabric) { f.Transport, f.Link = peer.TransportUD, peer.LinkUDP }, "--transport ud --link udp",
+			func(u *used) bool { return u.err == nil && u.transport == "ud" && u.sealed },
 			map[string]string{"run": "the program chooses the type of its QPs"},
 		},
 		{
 			"Reliable", "settings of uc and ud", func(f *peer.Fabric) {
-				f.Transport, f.Unsealed, f.Reliable = peer.TransportUC, true, reliable.Config{Paths: 1000}
-			}, "--transport uc --unsealed --uc-paths 3",
+				f.Transport, f.Reliable = peer.TransportUC, reliable.Config{Paths: 1000}
+			}, "--transport uc --uc-paths 3",
 			failsWith("paths", "Paths"),
 			map[string]string{"run": "the program chooses the type of its QPs"},
 		},
@@ -352,7 +353,7 @@ func useFiles(t *testing.T, f *feature, server bool) (u used) {
 		theirs = args
 	}
 	if f.field == "Reliable" { // the other side has another number of paths
-		own, theirs = append([]string{"--transport", "uc", "--unsealed"}, own...), append([]string{"--transport", "uc", "--unsealed"}, theirs...)
+		own, theirs = append([]string{"--transport", "uc"}, own...), append([]string{"--transport", "uc"}, theirs...)
 	}
 	s := begin(t, append([]string{"serve", dir + "=d", "--listen", "127.0.0.1:0", "--provider", "softnic", "--token-file", token, "--json", "-v"}, own...)...)
 	var addr string

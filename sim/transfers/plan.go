@@ -96,7 +96,7 @@ func NewPlan(seed uint64) *Plan {
 	}
 	if p.Sockets {
 		p.Fabric.Link = []peer.Link{peer.LinkAuto, peer.LinkUDP}[r.IntN(2)]
-		p.Fabric.Unsealed = p.Fabric.Transport != peer.TransportRC || r.IntN(2) == 0 // a Node cannot seal over uc and ud
+		p.Fabric.Unsealed = r.IntN(2) == 0
 		p.Fabric.RequireSealed = !p.Fabric.Unsealed && r.IntN(2) == 0
 	}
 	if r.IntN(2) == 0 {
