@@ -134,7 +134,7 @@ func between(t *testing.T, o dropin.Options, name string, args ...string) (serve
 	var err error
 	for try := range 10 {
 		server, client, err = tryBetween(t, o, name, args...)
-		again := strings.Contains(server+client, clockless) || (try < 2 && (mayLose(name, args) || closedEarly(args, server+client)))
+		again := strings.Contains(server+client, clockless) || (try < 2 && mayLose(name, args))
 		if err == nil || !again {
 			break
 		}
@@ -149,12 +149,6 @@ func between(t *testing.T, o dropin.Options, name string, args ...string) (serve
 // and the program waits for them forever.
 func mayLose(name string, args []string) bool {
 	return strings.Contains(name, "_uc_") || strings.Contains(name, "_ud_") || slices.Contains(args, "UC") || slices.Contains(args, "UD")
-}
-
-// closedEarly reports whether libfabric's reliable datagrams over connections have failed at their end: on a loaded machine, a side may see that its
-// peer has disconnected before it has polled the completions of its last messages.
-func closedEarly(args []string, out string) bool {
-	return slices.Contains(args, "verbs;ofi_rxm") && strings.Contains(out, "\n1m ") && strings.Contains(out, "Work Request Flushed Error")
 }
 
 func tryBetween(t *testing.T, o dropin.Options, name string, args ...string) (server, client string, err error) {

@@ -294,6 +294,26 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	return nil
 }
 
+// Unreported serves the packets that have arrived, and reports whether the QP has completions to poll.
+func (q *qp) Unreported() bool {
+	if w := q.core.wire; w != nil {
+		w.readArrived()
+	}
+	q.core.mu.Lock()
+	defer q.core.mu.Unlock()
+	return q.sendCQ.holds(q) || q.recvCQ.holds(q)
+}
+
+// holds reports whether a completion of a QP has not been polled.
+func (c *cq) holds(q *qp) bool {
+	for n := c.head; n != c.tail; n++ {
+		if c.wcs[int(n)&(len(c.wcs)-1)].QPN == q.num {
+			return true
+		}
+	}
+	return false
+}
+
 // discard removes the completions of a QP that is reset or destroyed. Its own queues are gone, but
 // an SRQ gets its slots back.
 func (c *cq) discard(q *qp) {

@@ -72,17 +72,19 @@ func (u *udpPort) poll(watched bool) bool {
 	if !u.reading.TryLock() {
 		return true // the other reader may have found something
 	}
-	some := u.read()
-	if some {
-		u.misses = 0
-	} else {
-		u.misses++
-	}
-	yield := u.misses > yieldAfter
-	u.reading.Unlock()
-	if yield {
+	if u.misses > yieldAfter {
+		// Before the read, so that the program learns what arrives meanwhile: it may look for the end of its connection next.
+		u.reading.Unlock()
 		udp.Yield()
+		if !u.reading.TryLock() {
+			return true
+		}
 	}
+	some := u.read()
+	if u.misses++; some {
+		u.misses = 0
+	}
+	u.reading.Unlock()
 	return some
 }
 

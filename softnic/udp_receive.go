@@ -102,18 +102,25 @@ func (u *udpPort) takeIn() (read bool) {
 func (w *udpWire) catchUp() bool {
 	w.mu.Lock()
 	w.at = w.clock()
-	due, ports := w.due(), w.nic.ports
+	due := w.due()
 	w.mu.Unlock()
-	if !due {
-		return false
+	if due {
+		w.readArrived()
 	}
+	return due
+}
+
+// readArrived reads and serves all packets in the sockets, within limits. It waits for other readers, so the core's lock must not be held.
+func (w *udpWire) readArrived() {
+	w.mu.hold()
+	ports := w.nic.ports
+	w.mu.Unlock()
 	for _, u := range ports {
 		u.reading.Lock()
 		for left := catchUpReads; left > 0 && u.read(); left-- {
 		}
 		u.reading.Unlock()
 	}
-	return true
 }
 
 // serve takes a datagram, or a coalesced run of them, and passes each to the NIC.

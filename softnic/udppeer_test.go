@@ -3,8 +3,10 @@
 package softnic
 
 import (
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/seal"
@@ -76,6 +78,37 @@ func TestUDPCountsEmpty(t *testing.T) {
 	s.attack(nil, 0)
 	if got := s.nic.Stats().Malformed; got != 1 {
 		t.Errorf("%d malformed, want 1", got)
+	}
+}
+
+// TestUDPUnreported: an acknowledgement in the socket counts, even if a reader is slow to serve it, until the completion is polled.
+func TestUDPUnreported(t *testing.T) {
+	s := newBesieged(t)
+	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(verbs.GID(s.from.From).Addr(), 0)), net.UDPAddrFromAddrPort(s.nic.udp.conn.Addr()))
+	check(t, err)
+	defer conn.Close()
+	q := s.ask(t)
+	if q.Unreported() {
+		t.Error("a request without an acknowledgement has completed")
+	}
+	ack := roce.Header{Opcode: roce.OpAck, DestQPN: q.num, PSN: q.una, Syndrome: roce.SyndromeAck}
+	s.nic.udp.reading.Lock()
+	_, err = conn.Write(s.datagram(t, conn.LocalAddr().(*net.UDPAddr).AddrPort().Port(), ack))
+	check(t, err)
+	found := make(chan bool, 1)
+	go func() { found <- q.Unreported() }()
+	select {
+	case <-found:
+		t.Error("it does not wait for the reader")
+	case <-time.After(50 * time.Millisecond):
+		s.nic.udp.reading.Unlock()
+		if !<-found {
+			t.Error("an acknowledged request has not completed")
+		}
+	}
+	var wc [1]verbs.WC
+	if n, err := q.sendCQ.Poll(wc[:]); n != 1 || err != nil || wc[0].Status != verbs.StatusSuccess || q.Unreported() {
+		t.Errorf("%d completions, %v, %+v, and more, want one success", n, err, wc[0])
 	}
 }
 

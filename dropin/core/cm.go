@@ -72,7 +72,7 @@ func (l *library) openCM(fd int) (uint32, error) {
 			t := time.AfterFunc(d, f)
 			return func() { t.Stop() }
 		}
-		cfg := cm.Config{Devices: devices, Link: wire.Link{LocalOnly: !remote}, Later: later, Random: rand.Uint32}
+		cfg := cm.Config{Devices: devices, Link: wire.Link{LocalOnly: !remote}, Later: later, Random: rand.Uint32, Unreported: l.unreported}
 		if l.verbose {
 			cfg.Report = report
 			for _, d := range devices {
@@ -87,6 +87,12 @@ func (l *library) openCM(fd int) (uint32, error) {
 	}
 	tokens := &eventTokens{fd: own}
 	return l.cmFiles.add(&cmFile{l.manager.Open(tokens), tokens}), nil
+}
+
+// unreported reports whether a QP has completions to poll.
+func (l *library) unreported(qpn uint32) bool {
+	q := l.qps.find(func(q *qpair) bool { return q.Num() == qpn })
+	return q != nil && q.QP.(interface{ Unreported() bool }).Unreported()
 }
 
 // report prints an action of the connection manager.

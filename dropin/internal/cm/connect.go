@@ -164,7 +164,7 @@ func (i *id) Received(m *Message) {
 	case DREQ:
 		if i.state == stateReplied || i.state == stateAccepted || i.state == stateConnected || i.state == stateLeaving {
 			i.conn.Send(&Message{Kind: DREP})
-			i.disconnected()
+			i.left()
 		}
 	case DREP:
 		if i.state == stateLeaving {
@@ -188,11 +188,46 @@ func (i *id) replied(m *Message) {
 	i.post(ConnectResponse, 0, p)
 }
 
-// disconnected completes the end of a connection.
+// The program has pollGrace to poll the completions of a connection before it learns that the peer has disconnected, and pollCheck is the time between
+// looks at them. With hardware, a DREQ arrives long after the acknowledgements before it. Here, both may wait for a process without a processor, and
+// programs such as libfabric give up requests that have succeeded if they find the DISCONNECTED first.
+const (
+	pollGrace = 100 * time.Millisecond
+	pollCheck = time.Millisecond
+)
+
+// left completes the end of a connection by the peer.
+func (i *id) left() {
+	if i.state == stateLeaving || i.m.cfg.Unreported == nil {
+		i.disconnected()
+		return
+	}
+	i.setOver()
+	i.leaveIn(0, pollGrace)
+}
+
+// leaveIn reports the end of a connection after wait, or later if completions are not polled, within grace.
+func (i *id) leaveIn(wait, grace time.Duration) {
+	qpn := i.own.Param.QPN
+	i.stopTimer = i.m.cfg.Later(wait, func() {
+		unreported := grace > 0 && i.m.cfg.Unreported(qpn)
+		i.m.mu.Lock()
+		defer i.m.mu.Unlock()
+		switch {
+		case i.state != stateOver:
+		case unreported:
+			i.leaveIn(pollCheck, grace-pollCheck)
+		default:
+			i.disconnected()
+		}
+	})
+}
+
+// disconnected reports the end of a connection.
 func (i *id) disconnected() {
 	i.setOver()
 	i.post(Disconnected, 0, Param{})
-	i.stopTimewait = i.m.cfg.Later(timewait, func() {
+	i.stopTimer = i.m.cfg.Later(timewait, func() {
 		i.m.mu.Lock()
 		defer i.m.mu.Unlock()
 		if i.state == stateOver {
@@ -207,7 +242,7 @@ func (i *id) Lost(why syscall.Errno) {
 	defer i.m.mu.Unlock()
 	switch {
 	case i.state == stateConnected || i.state == stateLeaving:
-		i.disconnected()
+		i.left()
 	case !i.handshaking():
 	case why != 0:
 		i.setOver()

@@ -75,9 +75,9 @@ type id struct {
 	tos                     uint8
 	// ackTimeout is 0 for the default.
 	ackTimeout uint8
-	// stopTimewait cancels the TIMEWAIT_EXIT event, if it is not nil.
-	stopTimewait func()
-	qkey         uint32 // of datagrams
+	// stopTimer cancels the DISCONNECTED or TIMEWAIT_EXIT event that follows, if it is not nil.
+	stopTimer func()
+	qkey      uint32 // of datagrams
 }
 
 // state is the state of an id.
@@ -204,9 +204,9 @@ func (i *id) destroy() {
 	i.state = stateDestroyed
 	i.m.ids[i.number] = nil
 	i.m.free = min(i.m.free, int(i.number))
-	if i.stopTimewait != nil {
-		i.stopTimewait()
-		i.stopTimewait = nil
+	if i.stopTimer != nil {
+		i.stopTimer()
+		i.stopTimer = nil
 	}
 	maps.DeleteFunc(i.m.groups, func(_ uint32, g *group) bool { return g.id == i })
 	for _, p := range i.file.drop(func(p pending) bool { return p.of == i }) {

@@ -108,6 +108,56 @@ func (r *rig) connected() uint32 {
 	return passive
 }
 
+// leave disconnects and destroys a passive id.
+func (r *rig) leave(passive uint32) {
+	r.t.Helper()
+	r.ok(r.server.Disconnect(passive))
+	r.next(r.server, Disconnected, 0)
+	r.must(r.server.Destroy(passive))
+}
+
+// TestDisconnectedLast: a program learns that its peer has disconnected when it has polled the completions of the connection, or after pollGrace. One that
+// has disconnected itself does not wait. A destroyed id does not have events.
+func TestDisconnectedLast(t *testing.T) {
+	r := newRig(t, 0)
+	unpolled := 3
+	r.client.m.cfg.Unreported = func(qpn uint32) bool {
+		if qpn != 0x11 {
+			t.Errorf("asked for QP %#x, want 0x11", qpn)
+		}
+		unpolled--
+		return unpolled >= 0
+	}
+	for _, looks := range []int{3, int(pollGrace / pollCheck)} {
+		if looks > 3 {
+			unpolled = 1 << 30
+		}
+		r.leave(r.connected())
+		for range looks {
+			r.none(r.client)
+			r.clock.fire()
+		}
+		r.none(r.client)
+		r.clock.fire()
+		r.next(r.client, Disconnected, 0)
+		r.must(r.client.Destroy(r.active))
+	}
+	passive := r.connected()
+	r.ok(r.client.Disconnect(r.active))
+	r.next(r.client, Disconnected, 0)
+	r.must(r.client.Destroy(r.active))
+	r.next(r.server, Disconnected, 0)
+	r.must(r.server.Destroy(passive))
+	r.client.m.cfg.Unreported = func(uint32) bool {
+		r.must(r.client.Destroy(r.active))
+		return false
+	}
+	r.leave(r.connected())
+	r.none(r.client)
+	r.clock.fire()
+	r.none(r.client)
+}
+
 // TestConnection: both sides get the parameters of the other, and QP attributes that fit together.
 func TestConnection(t *testing.T) {
 	r := newRig(t, 0)

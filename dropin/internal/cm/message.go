@@ -179,6 +179,8 @@ type Config struct {
 	Later func(d time.Duration, f func()) (stop func())
 	// Random draws starting PSNs.
 	Random func() uint32
+	// Unreported reports whether a QP has completions to poll. It may block. Nil means never.
+	Unreported func(qpn uint32) bool
 	// Report is called when an id listens or connects, for the user. Nil is allowed.
 	Report func(format string, args ...any)
 }

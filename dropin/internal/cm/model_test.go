@@ -21,6 +21,8 @@ type world struct {
 	nextUID uint64
 	draws   uint64
 	pairs   []*pair
+	// polled is set once the programs have polled all completions.
+	polled bool
 }
 
 // party is a process.
@@ -340,8 +342,11 @@ func (w *world) tokens() {
 	}
 }
 
-// settle delivers everything, and the programs take all events.
+// settle delivers everything, and the programs take all completions and events.
 func (w *world) settle() {
+	w.polled = true
+	w.net.drain()
+	w.clock.fire()
 	w.net.drain()
 	for _, p := range w.parties {
 		for _, f := range p.files {
@@ -378,6 +383,7 @@ func TestModel(t *testing.T) {
 			addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(n + 1)})
 			p := &party{name: fmt.Sprint("party ", n), service: netip.AddrPortFrom(addr, 7471), datagrams: netip.AddrPortFrom(addr, 7174)}
 			p.m = newManager(w.net, w.clock, p.service.Addr().String())
+			p.m.cfg.Unreported = func(uint32) bool { return !w.polled && w.pick("unreported", 3) > 0 }
 			w.parties = append(w.parties, p)
 			w.open(p)
 			w.listen(w.create(p, SpaceTCP))
