@@ -3,6 +3,7 @@
 package dropin_test
 
 import (
+	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -75,12 +76,16 @@ func TestMPI(t *testing.T) {
 // pyverbsTests is where Debian's python3-pyverbs has the test suite of its rdma-core.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
-// unpack copies the suite to dir. Debian compresses large files of the folder.
-func unpack(t *testing.T, dir string) {
+// unpacked returns a folder with a copy of the suite. Debian compresses large files.
+func unpacked(t *testing.T) string {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(pyverbsTests, "*"))
 	if len(files) == 0 {
 		missing(t, "rdma-core's tests in "+pyverbsTests+" (python3-pyverbs)")
+	}
+	dir := filepath.Join(filepath.Dir(library(t).Dir), "pyverbs")
+	if err := os.MkdirAll(filepath.Join(dir, "tests"), 0o755); err != nil { // the suite wants this name
+		t.Fatal(err)
 	}
 	for _, name := range files {
 		f, err := os.Open(name)
@@ -96,12 +101,23 @@ func unpack(t *testing.T, dir string) {
 		}
 		b, err := io.ReadAll(from)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, strings.TrimSuffix(filepath.Base(name), ".gz")), b, 0o644)
+			err = os.WriteFile(filepath.Join(dir, "tests", strings.TrimSuffix(filepath.Base(name), ".gz")), b, 0o644)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+	return dir
+}
+
+// python returns the command that runs a script in a copy of the suite. The module is one of Debian's python3, which need not be the first in the
+// path.
+func python(t *testing.T, o dropin.Options, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	dir := unpacked(t)
+	cmd, out := command(t, library(t), o, "PYTHONDONTWRITEBYTECODE=1", append([]string{"PYTHONPATH=.:tests", "/usr/bin/python3"}, args...)...)
+	cmd.Dir = dir
+	return cmd, out
 }
 
 // pyverbsPassed is how many tests of the suite must pass at least. The others are skipped by the suite: they ask for hardware of a vendor, or
@@ -111,19 +127,27 @@ const pyverbsPassed = 80
 // TestPyverbs: the test suite of rdma-core itself has no failure.
 func TestPyverbs(t *testing.T) {
 	row := programsRan.add(t, "python3-pyverbs", "rdma-core's own tests")
-	l := library(t)
-	dir := filepath.Join(filepath.Dir(l.Dir), "pyverbs", "tests") // the suite wants this name
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	unpack(t, dir)
-	// The module is one of Debian's python3, which need not be the first in the path.
-	cmd, out := command(t, l, dropin.Options{}, "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3", "tests/run_tests.py", "-v")
-	cmd.Dir = filepath.Dir(dir)
+	cmd, out := python(t, dropin.Options{}, "tests/run_tests.py", "-v")
 	err := finish(t, cmd)
 	if passed := strings.Count(out.String(), "... ok\n"); err != nil || passed < pyverbsPassed {
 		t.Errorf("%v, %d tests passed, want at least %d\n%s", err, passed, pyverbsPassed, out)
 	} else {
 		row.note = fmt.Sprintf("%d tests passed, %d skipped by the suite, none failed", passed, strings.Count(out.String(), "... skipped"))
+	}
+}
+
+// TestPyverbsConnections: the suite's tests of rdma_cm pass as two programs each (testdata/rdmacm.py).
+func TestPyverbsConnections(t *testing.T) {
+	programsRan.add(t, "python3-pyverbs", "test_rdmacm.py, each side as a program of its own")
+	cmd, out := python(t, dropin.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.80")}}, "rdmacm.py")
+	script, err := os.ReadFile("testdata/rdmacm.py")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(cmd.Dir, "rdmacm.py"), script, 0o644) // where the other user may read it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := finish(t, cmd); err != nil || strings.Count(out.String(), "... ok\n") != 10 {
+		t.Errorf("%v, want 10 tests to pass\n%s", err, out)
 	}
 }

@@ -186,18 +186,17 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_
 	return 0; // large copies bypass the caches, in no promised order
 }
 
+// Drivers without enhanced connection establishment do not succeed with nothing: librdmacm rejects an ECE without a vendor.
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	errno = ece->vendor_id ? EOPNOTSUPP : 0; // nothing to set is what ibv_query_ece reports
-	return errno;
+	(void)qp, (void)ece;
+	return errno = EOPNOTSUPP;
 }
 
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	memset(ece, 0, sizeof(*ece));
-	return 0;
+	(void)qp, (void)ece;
+	return errno = EOPNOTSUPP;
 }
 
 // A group has no LID: the packets are those of IP multicast.
