@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/peer"
 )
 
 const (
@@ -154,15 +155,15 @@ func (c *control) turn() error {
 	return c.rest()
 }
 
-// rest follows a round without completions. Few of them look for messages and yield to other goroutines, because that takes
-// several times as long as a poll of shared memory. A waiting side that gets no data either sleeps until a
-// message arrives or a short time has passed: spinning would keep Go's scheduler from polling the
-// network and delay messages by ten milliseconds.
+// rest follows a round without completions. Only one in pollsPerYield looks for messages and yields to other goroutines, because that
+// takes longer than a poll. Over UDP each does: a poll is a system call there, and many in a row keep the sender from the socket. A
+// waiting side without data sleeps until a message arrives or a short time has passed: spinning would keep Go's scheduler from polling
+// the network and delay messages by ten milliseconds.
 func (c *control) rest() error {
 	own := c.run.own()
 	passive := own.out == nil && own.in.recvs == 0 // this side never sees a completion
 	awake := !passive && (!c.waiting || c.quiet < restAfter)
-	if c.rests++; awake && c.rests%pollsPerYield != 0 {
+	if c.rests++; awake && c.run.session.Link != peer.LinkUDP && c.rests%pollsPerYield != 0 {
 		return nil
 	}
 	if err := c.poll(); err != nil {
