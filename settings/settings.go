@@ -1,7 +1,7 @@
 // Package settings defines the operator's settings: the NICs and their rails, quality of service, addresses, retries, and the transport. Each
 // setting has a name, which is also its flag in the ibverbx tool, and an environment variable, and fills a field of peer.Fabric, which
-// peer.Config and node.Config contain. The packages of this module never read the environment themselves. A program that supports the
-// variables calls ReadEnv:
+// peer.Config and node.Config contain. The packages of this module never set anything from the environment themselves. A program that
+// supports the variables calls ReadEnv:
 //
 //	var s settings.Settings
 //	err := s.ReadEnv(os.LookupEnv)
@@ -96,11 +96,12 @@ func (e *ValueError) Unwrap() error { return verbs.ErrInvalid }
 
 // ReadEnv sets every setting whose environment variable is set and not empty. Settings that are already set keep their values, so flags
 // override the environment. lookup is usually os.LookupEnv. The first illegal value stops ReadEnv with a *ValueError, which contains the
-// variable and the legal range.
+// variable and the legal range. If lookup reads the environment of the process, each Unknown variable there is logged to slog.Default at WARN.
 func (s *Settings) ReadEnv(lookup func(string) (string, bool)) error {
 	if lookup == nil {
 		return verbs.Invalidf("lookup is nil: use os.LookupEnv")
 	}
+	warnUnknown(lookup)
 	for _, row := range table {
 		value, ok := lookup(row.Env)
 		if !ok || value == "" || s.origin(row.Name) != nil {

@@ -20,6 +20,13 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 		if !strings.HasPrefix(name, "IBVERBX_") || value == "" || settings.Reserved(name) {
 			continue
 		}
+		if unknown := settings.Unknown([]string{v}); len(unknown) > 0 {
+			add(doctor.Finding{
+				Level: doctor.Warning, Found: name + " is set", Means: "Nothing reads this variable, and other commands refuse to start.",
+				Do: []string{"Unset it, or use " + unknown[0].Nearest + " if you meant that."},
+			})
+			continue
+		}
 		i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name })
 		if i < 0 && slices.ContainsFunc(dropin.Variables(), func(d dropin.Variable) bool { return d.Name == name }) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx run", name, value)})
@@ -31,13 +38,6 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 		}
 		if i < 0 && slices.ContainsFunc(nccl.Variables(), func(v nccl.Variable) bool { return v.Name == name }) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx nccl", name, value)})
-			continue
-		}
-		if i < 0 {
-			add(doctor.Finding{
-				Level: doctor.Warning, Found: name + " is set", Means: "Nothing reads this variable, and other commands refuse to start.",
-				Do: []string{"Unset it, or use " + closest(name, knownVariables()) + " if you meant that."},
-			})
 			continue
 		}
 		if err := new(settings.Settings).Set(rows[i].Name, value, name); err != nil {

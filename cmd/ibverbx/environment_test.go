@@ -3,8 +3,13 @@ package main
 import (
 	"bytes"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"ibverbx/dropin"
+	"ibverbx/nccl"
+	"ibverbx/settings"
 )
 
 // withVariables runs a command with only these variables.
@@ -48,15 +53,26 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// TestDistance: the edit distance of some words.
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"kitten", "sitting", 3}, {"ab", "ba", 2}, {"flaw", "lawn", 2}} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
+// TestVariables: package settings lists the variables of all readers, so that each of them refuses or reports the same ones.
+func TestVariables(t *testing.T) {
+	var read []string
+	for _, s := range settings.All() {
+		read = append(read, s.Env)
+	}
+	for _, v := range dropin.Variables() {
+		read = append(read, v.Name)
+	}
+	for _, v := range nccl.Variables() {
+		read = append(read, v.Name)
+	}
+	for _, v := range new(authFlags).environment() {
+		read = append(read, v.name)
+	}
+	slices.Sort(read)
+	listed := settings.Variables()
+	slices.Sort(listed)
+	if read = slices.Compact(read); !slices.Equal(read, listed) {
+		t.Errorf("settings.Variables returns %q, want what settings, dropin, nccl and the commands read, %q", listed, read)
 	}
 }
 

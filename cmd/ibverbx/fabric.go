@@ -117,7 +117,7 @@ func (f *fabricFlags) readEnv(cmd *cobra.Command, s streams) error {
 	}
 	var invalid *settings.ValueError
 	switch {
-	case errors.As(err, &invalid) && strings.HasPrefix(invalid.From, variablePrefix):
+	case errors.As(err, &invalid) && strings.HasPrefix(invalid.From, "IBVERBX_"):
 		return wrong(cmd, "%s=%s: use %s", invalid.From, invalid.Value, invalid.Want)
 	case err != nil:
 		return wrong(cmd, "%w", err)

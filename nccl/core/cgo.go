@@ -65,6 +65,7 @@ func (l *library) start(log unsafe.Pointer) error {
 		C.ibx_nccl_log(log, level, text)
 		C.free(unsafe.Pointer(text))
 	}))
+	slog.SetDefault(l.log) // for what packages log about the environment
 	o, err := transport.ReadEnv(os.LookupEnv)
 	if err != nil {
 		return err
