@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -37,6 +38,9 @@ type Options struct {
 	// Capture is the pcap file for a process's packets. %p in the name expands to the process ID. Empty
 	// disables it.
 	Capture string
+	// Metrics is the address at which every process serves Prometheus metrics, at the port or the next free one (metrics.NewProcessServer). Empty
+	// means none.
+	Metrics string
 	// Stats makes every process print its devices' counters to stderr on exit.
 	Stats bool
 	// Verbose makes every process report on stderr that it uses rdma_cm, and the addresses at which it listens and connects.
@@ -105,6 +109,9 @@ var variables = []variable{
 	}},
 	{"PCAP", "file for the packets of a process; %p in it is the process number", "the name of a file", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
 		return o.Capture
+	}},
+	{"METRICS", "address that serves Prometheus metrics, such as :9400; each process gets the next free port", "host:port or :port, such as :9400", setMetrics, func(o *Options) string {
+		return o.Metrics
 	}},
 	toggle("STATS", "1 prints the counters of the devices when a process exits", func(o *Options) *bool { return &o.Stats }),
 	toggle("VERBOSE", "1 reports that a process uses rdma_cm, and its addresses", func(o *Options) *bool { return &o.Verbose }),
@@ -260,6 +267,15 @@ func duration(name, about string, field func(*Options) *time.Duration) variable 
 		return nil
 	}
 	return variable{name, about, "0 to 1m, such as 50us", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
+}
+
+func setMetrics(o *Options, value string) error {
+	_, port, err := net.SplitHostPort(value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	o.Metrics = value
+	return err
 }
 
 func setRate(o *Options, value string) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +57,21 @@ func NewServer(ctx context.Context, addr string, more ...prometheus.Collector) (
 	s.server = &http.Server{Handler: mux, ReadTimeout: serverTimeout, WriteTimeout: serverTimeout, IdleTimeout: time.Minute}
 	go func() { s.served <- s.server.Serve(s.listener) }()
 	return s, nil
+}
+
+// ProcessPorts is the number of ports that NewProcessServer tries.
+const ProcessPorts = 64
+
+// NewProcessServer is NewServer for programs that run as several processes on a host with the same addr: if the port is in use, the Server listens on
+// the first free one of the ProcessPorts-1 that follow.
+func NewProcessServer(ctx context.Context, addr string, more ...prometheus.Collector) (*Server, error) {
+	s, err := NewServer(ctx, addr, more...)
+	host, port, _ := net.SplitHostPort(addr)
+	first, notNumber := strconv.Atoi(port)
+	for k := 1; k < ProcessPorts && notNumber == nil && errors.Is(err, syscall.EADDRINUSE); k++ {
+		s, err = NewServer(ctx, net.JoinHostPort(host, strconv.Itoa(first+k)), more...)
+	}
+	return s, err
 }
 
 // Collector returns the Collector, nil for the zero value.

@@ -42,10 +42,11 @@ func newRun(s streams) *cobra.Command {
 		{flag: "peers", variable: "PEERS", usage: "`kind` of peers: softnic, or any to include hardware and Soft-RoCE (default softnic)"},
 		{flag: "gids", variable: "GIDS", usage: "`kind` of GIDs: ip, or port to share an address between processes (default ip)"},
 		{flag: "link", variable: "LINK", usage: "`link` to local processes of this user: auto, shm or udp (default auto: shared memory if possible)"},
-		{flag: "loss", variable: "LOSS", usage: "drop this `share` of packets, such as 0.1%; short for --impair loss=0.1%"},
+		{flag: "loss", variable: "LOSS", usage: "drop this `share` of packets: --impair loss=SHARE"},
 		{flag: "reorder", variable: "REORDER", usage: "reorder this `share` of packets", use: "0% to 100%"},
 		{flag: "delay", variable: "DELAY", usage: "delay packets by `time`", use: "0 to 1m, such as 50us"},
 		{flag: "pcap", variable: "PCAP", usage: "capture packets to `file` for Wireshark; %p becomes the process ID"},
+		{flag: "metrics", variable: "METRICS", usage: "serve metrics at `address` (:9400) or the next port"},
 		{flag: "stats", variable: "STATS", usage: "`1` prints device counters when a process exits"},
 	}}
 	cmd := &cobra.Command{

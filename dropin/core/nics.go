@@ -3,6 +3,7 @@
 package main
 
 import (
+	stdcontext "context"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -12,8 +13,11 @@ import (
 	"strconv"
 	"strings"
 
+	"ibverbx"
 	"ibverbx/dropin"
 	"ibverbx/internal/pcap"
+	"ibverbx/metrics"
+	"ibverbx/settings"
 	"ibverbx/softnic"
 )
 
@@ -21,6 +25,9 @@ import (
 func (l *library) start() error {
 	if len(l.nics) > 0 {
 		return nil // an earlier call came so far, and then failed
+	}
+	for _, unknown := range settings.Unknown(os.Environ()) {
+		fmt.Fprintf(os.Stderr, "ibverbx: warning: %v\n", unknown)
 	}
 	var o dropin.Options
 	if err := o.ReadEnv(os.LookupEnv); err != nil {
@@ -55,6 +62,32 @@ func (l *library) start() error {
 		l.nics = append(l.nics, device{n, nic.Addr})
 	}
 	l.stats, l.verbose, l.portGIDs = o.Stats, o.Verbose, o.PortGIDs
+	if o.Metrics != "" {
+		if err := l.serveMetrics(o.Metrics); err != nil {
+			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program does not need them
+		}
+	}
+	return nil
+}
+
+// serveMetrics serves the metrics of the NICs until the process ends.
+func (l *library) serveMetrics(addr string) error {
+	rails := make([]ibverbx.RailConfig, len(l.nics))
+	for i, d := range l.nics {
+		c, err := d.nic.Open()
+		if err != nil {
+			return err
+		}
+		rails[i].Context = c
+	}
+	server, err := metrics.NewProcessServer(stdcontext.Background(), addr)
+	if err != nil {
+		return err
+	}
+	server.Collector().AddQP("", nil, rails)
+	if l.verbose {
+		fmt.Fprintf(os.Stderr, "ibverbx: process %d: metrics at http://%s/metrics\n", os.Getpid(), server.Addr())
+	}
 	return nil
 }
 

@@ -112,6 +112,7 @@ var arrows = map[string][]string{
 	"stream":             {".", "verbs", "bootstrap", "node", "internal/service", "pure"},
 	"metrics":            {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer", "node", "stream", "transfer", "files"},
 	"dropin":             {"softnic", "verbs", "pure"},
+	"dropin/core":        {"all"},
 	"nccl":               {"all"},
 	"cmd":                {"all"},
 	"examples":           {"all"},

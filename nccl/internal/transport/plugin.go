@@ -101,8 +101,8 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		return nil, err
 	}
 	if o.Metrics != "" {
-		if p.server, err = metrics.NewServer(context.Background(), o.Metrics); err != nil {
-			log.Warn("no metrics", slog.Any("cause", err)) // another rank of the host may serve on the same port
+		if p.server, err = metrics.NewProcessServer(context.Background(), o.Metrics); err != nil {
+			log.Warn("no metrics", slog.Any("cause", err))
 		}
 	}
 	go p.serve()
