@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"unsafe"
 
 	"ibverbx/bootstrap"
@@ -53,9 +54,13 @@ type library struct {
 // maxProcs limits the threads that run Go code: NCCL's threads and the GPU's host threads need the cores.
 const maxProcs = 4
 
+// gcPercent trades collections for memory. Only establishing connections allocates.
+const gcPercent = 25
+
 // start opens the NICs. C calls it once, or again after an error.
 func (l *library) start(log unsafe.Pointer) error {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	debug.SetGCPercent(gcPercent)
 	l.log = slog.New(transport.Handler(func(warn bool, line string) {
 		level := C.int32_t(0)
 		if warn {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -141,10 +142,16 @@ func TestDeadPeer(t *testing.T) {
 	}
 }
 
-// TestManyConnections: a thousand connections between two processes.
+// TestManyConnections: a thousand connections between two processes, with about 100 KiB each.
 func TestManyConnections(t *testing.T) {
 	for _, link := range links {
-		t.Log(link, run(t, "11", "many", "IBVERBX_TEST_COMMS=1000", link))
+		out := run(t, "11", "many", "IBVERBX_TEST_COMMS=1000", link)
+		t.Log(link, out)
+		var n, kib int
+		var seconds float64
+		if _, err := fmt.Sscanf(out, "%d connections in %f s, %d KiB each", &n, &seconds, &kib); err != nil || n != 1000 || kib > 150 {
+			t.Errorf("%s: %d connections with %d KiB each (%v), want 1000 with at most 150", link, n, kib, err)
+		}
 	}
 }
 

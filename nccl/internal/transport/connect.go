@@ -254,6 +254,10 @@ func everywhere() []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 }
 
+// laneDepth is the number of outstanding physical requests and of notifications per lane. NCCL has up to 8 requests outstanding; each is a
+// fragment and a record on a lane.
+const laneDepth = 32
+
 // establish creates the VirtualQP of a connection, over n or, if that is nil, over the NICs. The side that dials sends. On error it closes conn.
 func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, n *near, dialer bool) (_ *Comm, err error) {
 	p := s.plugin
@@ -265,10 +269,14 @@ func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, n *near, di
 	if n == nil {
 		lanes = max(2, g.rails.Len())
 	}
+	notify := laneDepth
+	if dialer {
+		notify = 1 // it gets grants only, which are SENDs
+	}
 	session, err := peer.Connect(ctx, conn, dialer, peer.Config{
 		SharedCQ: g.on, Fabric: peer.Fabric{Link: peer.LinkUDP, PeerNetworks: everywhere()}, Timeout: joinTime,
 		QP: ibverbx.Config{
-			Lanes: lanes, SendDepth: Depth, RecvDepth: Depth, LaneDepth: Depth, NotifyDepth: Depth, MaxInline: grantSize, Deadline: p.opts.Deadline,
+			Lanes: lanes, SendDepth: Depth, RecvDepth: Depth, LaneDepth: laneDepth, NotifyDepth: notify, MaxInline: grantSize, Deadline: p.opts.Deadline,
 		},
 	})
 	if err != nil {
