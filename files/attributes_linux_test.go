@@ -85,8 +85,8 @@ func TestHardLinkToOldVersion(t *testing.T) {
 			m.results[0].how = batchRefused + batchHow(rpc.Denied)
 		}
 	}
-	x := d.peer.GetFile("d/t", d.to, TransferConfig{})
-	wantErr(t, "GetFile", x.Wait(soon(t)), ErrIncomplete)
+	x := d.peer.Get("d/t", d.to, TransferConfig{})
+	wantErr(t, "Get", x.Wait(soon(t)), ErrIncomplete)
 	if s := x.Status(); s.Failed != 2 {
 		t.Errorf("Status() = %+v, want 2 failed", s)
 	}
@@ -156,10 +156,10 @@ func TestOwner(t *testing.T) {
 		t.Run(fmt.Sprintf("put=%t", put), func(t *testing.T) {
 			d := newDepot(t, memoryNetwork(1), Read|Write)
 			from, to := filepath.Join(d.dir, "t"), d.to
-			copyTo := func(cfg TransferConfig) *Transfer { return d.peer.GetFile("d/t", to, cfg) }
+			copyTo := func(cfg TransferConfig) *Transfer { return d.peer.Get("d/t", to, cfg) }
 			if put {
 				from, to = filepath.Join(t.TempDir(), "t"), filepath.Join(d.dir, "to")
-				copyTo = func(cfg TransferConfig) *Transfer { return d.peer.PutFile(from, "d/to", cfg) }
+				copyTo = func(cfg TransferConfig) *Transfer { return d.peer.Put(from, "d/to", cfg) }
 			}
 			names := []string{"small", "large", "sub", "link"}
 			writeFile(t, filepath.Join(from, "small"), []byte("s"))
@@ -170,7 +170,7 @@ func TestOwner(t *testing.T) {
 				wantOK(t, "Lchown", os.Lchown(filepath.Join(from, name), 1000+i, 2000+i))
 			}
 			if put {
-				wantErr(t, "PutFile to an Export without Owners", copyTo(TransferConfig{Owner: true}).Wait(soon(t)), ErrDenied)
+				wantErr(t, "Put to an Export without Owners", copyTo(TransferConfig{Owner: true}).Wait(soon(t)), ErrDenied)
 				d.there.exports["d"].cfg.Owners = true
 			}
 			for run := range 2 {
@@ -253,10 +253,10 @@ func TestLimitedRate(t *testing.T) {
 	})
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", 3*chunk.Size, 1)
-	x := d.peer.GetFile("d/f", d.to, TransferConfig{BytesPerSecond: 1000})
+	x := d.peer.Get("d/f", d.to, TransferConfig{BytesPerSecond: 1000})
 	eventually(t, "a chunk is there", func() bool { return x.Status().Chunks > 0 })
 	x.Cancel()
-	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
 }
 
 // TestLyingAttributes: attributes that were not requested are ignored, false hard links are errors, and links in the destination are not
@@ -279,7 +279,7 @@ func TestLyingAttributes(t *testing.T) {
 			steps[i].Owner, steps[i].Xattrs = &chunk.Owner{UID: 1234, GID: 1234}, []chunk.Xattr{{Name: "user.evil", Value: "x"}}
 		}
 	})
-	wantOK(t, "GetFile with attributes unasked", d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Get with attributes unasked", d.peer.Get("d/t", d.to, TransferConfig{}).Wait(soon(t)))
 	for _, name := range []string{"a", "s"} {
 		info, err := os.Lstat(filepath.Join(d.to, name))
 		wantOK(t, "Lstat", err)
@@ -293,7 +293,7 @@ func TestLyingAttributes(t *testing.T) {
 
 	to := t.TempDir()
 	lie(func(steps []step) { steps[0].Same, steps[1].Same = same, same })
-	wantErr(t, "GetFile with a false hard link", d.peer.GetFile("d/t", to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	wantErr(t, "Get with a false hard link", d.peer.Get("d/t", to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
 	if _, err := os.Lstat(filepath.Join(to, "b")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Lstat of a false hard link: %v, want no file", err)
 	}
@@ -302,7 +302,7 @@ func TestLyingAttributes(t *testing.T) {
 	writeFile(t, filepath.Join(outside, "c"), []byte("outside"))
 	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(to, "s")))
 	lie(func(steps []step) { steps[0].Same, steps[len(steps)-1].Same = same, same })
-	wantErr(t, "GetFile into a link", d.peer.GetFile("d/t", to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	wantErr(t, "Get into a link", d.peer.Get("d/t", to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
 	wantBytes(t, filepath.Join(outside, "c"), []byte("outside"))
 	if list, err := os.ReadDir(outside); err != nil || len(list) != 1 {
 		t.Errorf("outside there is %v, %v, want one file", list, err)
@@ -323,7 +323,7 @@ func TestLinksReplacedMeanwhile(t *testing.T) {
 			wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "s")))
 		}
 	}
-	wantErr(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	wantErr(t, "Get", d.peer.Get("d/t", d.to, TransferConfig{}).Wait(soon(t)), ErrIncomplete)
 	if list, err := os.ReadDir(outside); err != nil || len(list) != 0 {
 		t.Errorf("outside there is %v, %v, want nothing", list, err)
 	}

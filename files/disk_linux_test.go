@@ -46,8 +46,8 @@ func TestResumeSparse(t *testing.T) {
 		if partial != nil {
 			writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), partial)
 		}
-		x := d.peer.GetFile("d/f", dest, TransferConfig{})
-		wantOK(t, "GetFile", x.Wait(soon(t)))
+		x := d.peer.Get("d/f", dest, TransferConfig{})
+		wantOK(t, "Get", x.Wait(soon(t)))
 		wantFile(t, dest, want)
 		if used := blocks(t, dest); partial == nil && used > 4*chunk.Size {
 			t.Errorf("the file uses %d bytes, want about 2 chunks", used)
@@ -74,10 +74,10 @@ func TestDiskFull(t *testing.T) {
 	writeFile(t, ballast, make([]byte, 3*chunk.Size))
 	want := d.write(t, "f", 5*chunk.Size, 1)
 	dest := filepath.Join(d.to, "f")
-	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), syscall.ENOSPC)
+	wantErr(t, "Get", d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t)), syscall.ENOSPC)
 	wantOK(t, "Remove", os.Remove(ballast))
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	x := d.peer.Get("d/f", dest, TransferConfig{})
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
@@ -96,7 +96,7 @@ func TestListPipe(t *testing.T) {
 	wantErr(t, "List of a pipe", err, ErrDenied)
 }
 
-// TestPlantedPartialFile: another user has planted the partial file at the destination. Neither GetFile nor PutFile uses it.
+// TestPlantedPartialFile: another user has planted the partial file at the destination. Neither Get nor Put uses it.
 func TestPlantedPartialFile(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can act as another user")
@@ -109,8 +109,8 @@ func TestPlantedPartialFile(t *testing.T) {
 		writeFile(t, planted, want)
 		wantOK(t, "Chown", os.Chown(planted, 4321, 4321))
 	}
-	wantErr(t, "GetFile", d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{}).Wait(soon(t)), ErrDenied)
-	wantErr(t, "PutFile", d.peer.PutFile(from, "d/g", TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "Get", d.peer.Get("d/f", filepath.Join(d.to, "f"), TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "Put", d.peer.Put(from, "d/g", TransferConfig{}).Wait(soon(t)), ErrDenied)
 	for _, name := range []string{filepath.Join(d.to, "f"), filepath.Join(d.dir, "g")} {
 		if _, err := os.Lstat(name); !os.IsNotExist(err) {
 			t.Errorf("%s: error %v, want that it does not exist", name, err)
@@ -133,10 +133,10 @@ func TestSpecialFiles(t *testing.T) {
 	wantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	to := filepath.Join(d.to, "new")
-	get := d.peer.GetFile("d/top", to, TransferConfig{})
-	wantOK(t, "GetFile", get.Wait(soon(t)))
-	put := d.peer.PutFile(filepath.Join(d.dir, "top"), "d/put", TransferConfig{})
-	wantOK(t, "PutFile", put.Wait(soon(t)))
+	get := d.peer.Get("d/top", to, TransferConfig{})
+	wantOK(t, "Get", get.Wait(soon(t)))
+	put := d.peer.Put(filepath.Join(d.dir, "top"), "d/put", TransferConfig{})
+	wantOK(t, "Put", put.Wait(soon(t)))
 	for _, s := range []Status{get.Status(), put.Status()} {
 		if s.Skipped != maxNamed+4 || !slices.Equal(s.SkippedNames, want[:maxNamed]) || s.Total != 4 {
 			t.Errorf("Status() = %+v, want %d skipped files, %q first", s, maxNamed+4, want[:maxNamed])

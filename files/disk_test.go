@@ -21,7 +21,7 @@ func TestRenameIsAtomic(t *testing.T) {
 		for {
 			b, err := os.ReadFile(dest)
 			if err != nil || len(b) != len(old) && len(b) != len(want) {
-				t.Errorf("ReadFile during GetFile: %d bytes, %v", len(b), err)
+				t.Errorf("ReadFile during Get: %d bytes, %v", len(b), err)
 				return
 			}
 			select {
@@ -32,7 +32,7 @@ func TestRenameIsAtomic(t *testing.T) {
 		}
 	})
 	for range 5 {
-		wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{Sync: SyncNever}).Wait(soon(t)))
+		wantOK(t, "Get", d.peer.Get("d/f", dest, TransferConfig{Sync: SyncNever}).Wait(soon(t)))
 		wantBytes(t, dest, want)
 		writeFile(t, dest+"2", old)
 		wantOK(t, "Rename", os.Rename(dest+"2", dest))

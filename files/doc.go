@@ -6,9 +6,9 @@
 // and on another host
 //
 //	p, err := f.Peer(ctx, "host1:18510")
-//	err = p.GetFile("models/v7", "/data/v7", files.TransferConfig{}).Wait(ctx)
+//	err = p.Get("models/v7", "/data/v7", files.TransferConfig{}).Wait(ctx)
 //
-// [Engine.Export] shares a file or directory; [Peer.GetFile] downloads it, [Peer.PutFile] uploads one, and [Peer.FS] reads single files as an
+// [Engine.Serve] shares a file or directory; [Peer.Get] downloads it, [Peer.Put] uploads one, and [Peer.FS] reads single files as an
 // fs.FS. Every chunk has a digest. An interrupted transfer resumes from the chunks already stored, even after either process was killed.
 //
 // # Access control

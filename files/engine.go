@@ -21,9 +21,9 @@ type Access = transfer.Access
 
 // Access rights, combined with |.
 const (
-	// Read allows List and GetFile.
+	// Read allows List and Get.
 	Read = transfer.Read
-	// Write allows PutFile into an exported directory.
+	// Write allows Put into an exported directory.
 	Write = transfer.Write
 )
 
@@ -31,7 +31,7 @@ const (
 type Config struct {
 	// Transfer moves the chunks. Close this package's Engine before it. A transfer.Engine has at most one files Engine at a time.
 	Transfer *transfer.Engine
-	// Exports are available before any peer can request them, see Engine.Export. A peer that resumes a transfer after this process was
+	// Exports are available before any peer can request them, see Engine.Serve. A peer that resumes a transfer after this process was
 	// restarted finds them; Exports added later may be too late for it.
 	Exports []ExportConfig
 	// Authorize returns the access granted to p for an Export. Zero or an error denies access; the peer cannot distinguish that from an
@@ -74,7 +74,7 @@ type Engine struct {
 }
 
 // New attaches an Engine to the Node of cfg.Transfer and publishes cfg.Exports. It returns verbs.ErrInvalid for an invalid Config,
-// verbs.ErrBusy if the Node already has a files Engine, and the errors of Export.
+// verbs.ErrBusy if the Node already has a files Engine, and the errors of Serve.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Transfer == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Transfer is not set"))
@@ -85,7 +85,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	for _, x := range cfg.Exports {
-		if _, err := f.Export(x); err != nil {
+		if _, err := f.Serve(x); err != nil {
 			return nil, errors.Join(err, f.end(context.Background()))
 		}
 	}

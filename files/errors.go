@@ -43,7 +43,7 @@ var (
 
 // Error describes a failed call or transfer.
 type Error struct {
-	// Op is the operation, such as "get", "put", "list", "export" or "connect".
+	// Op is the operation, such as "get", "put", "list", "serve" or "connect".
 	Op string
 	// Peer is the peer's name and address; empty for local operations.
 	Peer string

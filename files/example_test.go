@@ -72,7 +72,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	for _, info := range list {
-		t := p.GetFile(info.Name, filepath.Join(dir, "copy"), files.TransferConfig{})
+		t := p.Get(info.Name, filepath.Join(dir, "copy"), files.TransferConfig{})
 		if err := t.Wait(ctx); err != nil {
 			log.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func exampleDir(names ...string) (dir string, remove func()) {
 }
 
 // A tree is mirrored like with rsync -a --delete: the second run compares sizes and modification times, and sends only the difference.
-func ExamplePeer_GetFile_tree() {
+func ExamplePeer_Get_tree() {
 	ctx := context.Background()
 	dir, remove := exampleDir("src/main.go", "src/sub/a.go", "src/sub/a.o")
 	defer remove()
@@ -117,7 +117,7 @@ func ExamplePeer_GetFile_tree() {
 		log.Fatal(err)
 	}
 	for range 2 {
-		t := p.GetFile("src", filepath.Join(dir, "copy"), files.TransferConfig{Delete: true, Filter: []string{"- *.o"}})
+		t := p.Get("src", filepath.Join(dir, "copy"), files.TransferConfig{Delete: true, Filter: []string{"- *.o"}})
 		for s := range t.Progress(ctx, time.Second) {
 			if s.Phase != transfer.Done {
 				log.Printf("%d of %d bytes, %v left", s.Bytes, s.Total, s.Left)

@@ -41,7 +41,7 @@ type Export struct {
 	root   *os.Root
 	// file is the name of a file in root; empty for a directory.
 	file string
-	// offered is set for uploads by PutFile, and hides the Export from all but one peer.
+	// offered is set for uploads by Put, and hides the Export from all but one peer.
 	offered *offered
 	closed  atomic.Bool
 }
@@ -55,14 +55,14 @@ const (
 	stagingSlots = 64 // for all incoming transfers
 )
 
-// Export shares a file or directory with peers. A file in a directory is named by the Export's name, a slash and its path. Files are read
+// Serve shares a file or directory with peers. A file in a directory is named by the Export's name, a slash and its path. Files are read
 // on demand and never mapped. Access to an Export covers the whole directory, including symbolic links within it; links that lead outside
-// are not followed. Before Export returns, requests fail with ErrNotFound: use Config.Exports for names that peers may request after a
+// are not followed. Before Serve returns, requests fail with ErrNotFound: use Config.Exports for names that peers may request after a
 // restart.
 //
-// Export returns verbs.ErrInvalid if the name is invalid or in use, ErrDenied for a file with Write access, ErrClosed after Close, and other
+// Serve returns verbs.ErrInvalid if the name is invalid or in use, ErrDenied for a file with Write access, ErrClosed after Close, and other
 // errors if the path cannot be opened or is neither a regular file nor a directory.
-func (f *Engine) Export(cfg ExportConfig) (*Export, error) {
+func (f *Engine) Serve(cfg ExportConfig) (*Export, error) {
 	x := &Export{engine: f, cfg: cfg}
 	err := x.open()
 	if err == nil {
@@ -71,7 +71,7 @@ func (f *Engine) Export(cfg ExportConfig) (*Export, error) {
 		}
 	}
 	if err != nil {
-		return nil, newError("export", nil, cfg.Name, err)
+		return nil, newError("serve", nil, cfg.Name, err)
 	}
 	return x, nil
 }

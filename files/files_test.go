@@ -85,8 +85,8 @@ func TestGetFile(t *testing.T) {
 		for i, size := range []int{0, 1, chunk.Size, manyChunks, 40 * chunk.Size} {
 			want := d.write(t, "f", size, uint64(i))
 			dest := filepath.Join(d.to, "g")
-			x := d.peer.GetFile("d/f", dest, TransferConfig{})
-			wantOK(t, "GetFile", x.Wait(soon(t)))
+			x := d.peer.Get("d/f", dest, TransferConfig{})
+			wantOK(t, "Get", x.Wait(soon(t)))
 			wantFile(t, dest, want)
 			info, err := os.Stat(dest)
 			wantOK(t, "Stat", err)
@@ -98,7 +98,7 @@ func TestGetFile(t *testing.T) {
 				t.Errorf("Status() = %+v after %d bytes", s, size)
 			}
 		}
-		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
+		wantOK(t, "Get", d.peer.Get("d/f", d.to, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
 		if _, err := os.Stat(filepath.Join(d.to, "f")); err != nil {
 			t.Errorf("a file for a directory: %v", err)
 		}
@@ -133,8 +133,8 @@ func testChangedFile(t *testing.T, change func(t *testing.T, name string)) {
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	err := d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t))
-	wantErr(t, "GetFile of a file that changes", err, ErrChanged)
+	err := d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t))
+	wantErr(t, "Get of a file that changes", err, ErrChanged)
 	if _, err := os.Stat(dest); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Stat of the target: got %v, want that it does not exist", err)
 	}
@@ -152,14 +152,14 @@ func TestFileDigest(t *testing.T) {
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
-	wantOK(t, "GetFile with one damaged chunk", x.Wait(soon(t)))
+	x := d.peer.Get("d/f", dest, TransferConfig{})
+	wantOK(t, "Get with one damaged chunk", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.ChunksRetried != 1 {
 		t.Errorf("Status() = %+v, want 1 bad chunk", s)
 	}
 	left = 2
-	wantErr(t, "GetFile with a chunk that is damaged twice", d.peer.GetFile("d/f", dest, TransferConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
+	wantErr(t, "Get with a chunk that is damaged twice", d.peer.Get("d/f", dest, TransferConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
 	wantBytes(t, dest, want)
 }
 
@@ -180,8 +180,8 @@ func TestResumeOfWrongContent(t *testing.T) {
 		have := bytes.Clone(want[:3*chunk.Size+100]) // chunk 3 is not complete
 		have[chunk.Size+5]++
 		writeFile(t, filepath.Join(d.to, name), have)
-		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{})
-		wantOK(t, "GetFile", x.Wait(soon(t)))
+		x := d.peer.Get("d/f", filepath.Join(d.to, "f"), TransferConfig{})
+		wantOK(t, "Get", x.Wait(soon(t)))
 		wantFile(t, filepath.Join(d.to, "f"), want)
 		if s := x.Status(); s.BytesReused != 2*chunk.Size || s.Bytes != manyChunks {
 			t.Errorf("with %s: Status() = %+v, want 2 chunks kept", name, s)
@@ -189,8 +189,8 @@ func TestResumeOfWrongContent(t *testing.T) {
 		wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "f")))
 	}
 	writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), want)
-	x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	x := d.peer.Get("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
+	wantOK(t, "Get", x.Wait(soon(t)))
 	if s := x.Status(); s.BytesReused != 0 {
 		t.Errorf("with Fresh: Status() = %+v, want nothing kept", s)
 	}
@@ -241,8 +241,8 @@ func TestResumeOfSameDigest(t *testing.T) {
 	}
 	dest := filepath.Join(d.to, "f")
 	writeFile(t, dest, old)
-	x := d.peer.GetFile("d/f", dest, TransferConfig{Checksum: true})
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	x := d.peer.Get("d/f", dest, TransferConfig{Checksum: true})
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.BytesReused != 2*chunk.Size {
 		t.Errorf("Status() = %+v, want 2 chunks kept", s)
@@ -266,23 +266,23 @@ func TestFileAcrossSessions(t *testing.T) {
 				}
 			}
 		}
-		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
+		x := d.peer.Get("d/f", filepath.Join(d.to, "f"), TransferConfig{Fresh: true})
 		<-met
 		event()
 		close(resume)
 		return x.Wait(soon(t))
 	}
 	err := get(func() { lose(d.peer) })
-	wantOK(t, "GetFile across a lost session", err)
+	wantOK(t, "Get across a lost session", err)
 	wantFile(t, filepath.Join(d.to, "f"), want)
 	err = get(func() { d.restart() })
-	wantOK(t, "GetFile across a restart", err)
+	wantOK(t, "Get across a restart", err)
 	wantFile(t, filepath.Join(d.to, "f"), want)
 	err = get(func() {
 		d.restart()
 		writeFile(t, filepath.Join(d.dir, "f"), make([]byte, 3))
 	})
-	wantErr(t, "GetFile of another file", err, ErrChanged)
+	wantErr(t, "Get of another file", err, ErrChanged)
 }
 
 // TestRestartSendsNothingTwice: after a restart of the peer, received chunks are compared and not sent again.
@@ -297,8 +297,8 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	x := d.peer.Get("d/f", dest, TransferConfig{})
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.Bytes != chunks*chunk.Size || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v, want that everything was sent once", s)
@@ -320,11 +320,11 @@ func TestFilePeerGone(t *testing.T) {
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrPeerGone)
+	wantErr(t, "Get", d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrPeerGone)
 	d.here.arrived = nil
 	d.restart()
-	x := d.here.to(d.there).GetFile("d/f", dest, TransferConfig{})
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	x := d.here.to(d.there).Get("d/f", dest, TransferConfig{})
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
@@ -345,11 +345,11 @@ func TestFileEngineClosed(t *testing.T) {
 			<-resume
 		}
 	}
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
+	x := d.peer.Get("d/f", dest, TransferConfig{})
 	<-met
 	d.there = d.there.startAgain()
 	close(resume)
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 
 	met = make(chan struct{})
@@ -359,11 +359,11 @@ func TestFileEngineClosed(t *testing.T) {
 			<-d.here.ctx.Done()
 		}
 	}
-	x = d.peer.GetFile("d/f", dest, TransferConfig{Fresh: true})
+	x = d.peer.Get("d/f", dest, TransferConfig{Fresh: true})
 	<-met
 	d.here.stop()
-	wantErr(t, "GetFile when the Engine is closed", x.Wait(soon(t)), ErrClosed)
-	wantErr(t, "GetFile of a closed Engine", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrClosed)
+	wantErr(t, "Get when the Engine is closed", x.Wait(soon(t)), ErrClosed)
+	wantErr(t, "Get of a closed Engine", d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrClosed)
 }
 
 // TestCancelFile: a canceled transfer keeps the received data.
@@ -378,11 +378,11 @@ func TestCancelFile(t *testing.T) {
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x = d.peer.GetFile("d/f", dest, TransferConfig{})
+	x = d.peer.Get("d/f", dest, TransferConfig{})
 	close(began)
-	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
 	d.here.arrived = nil
-	wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Get", d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, dest, want)
 	d.noneOpen(t)
 	if len(d.here.staging) != 0 {
@@ -419,10 +419,10 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 	writeFile(t, filepath.Join(d.to, "t", evil), nil) // the directory cannot be created
 	wantOK(t, "Mkdir", os.MkdirAll(filepath.Join(d.to, "u", evil), 0o777))
 	_, list := d.peer.List(soon(t), evil)
-	_, export := d.there.Export(ExportConfig{Name: evil, Path: d.dir, DefaultAccess: 8})
+	_, export := d.there.Serve(ExportConfig{Name: evil, Path: d.dir, DefaultAccess: 8})
 	for what, err := range map[string]error{
-		"directory": d.peer.GetFile("d/t", filepath.Join(d.to, "t"), TransferConfig{}).Wait(soon(t)),
-		"file":      d.peer.GetFile("d/u", filepath.Join(d.to, "u"), TransferConfig{}).Wait(soon(t)),
+		"directory": d.peer.Get("d/t", filepath.Join(d.to, "t"), TransferConfig{}).Wait(soon(t)),
+		"file":      d.peer.Get("d/u", filepath.Join(d.to, "u"), TransferConfig{}).Wait(soon(t)),
 		"List":      list, "Export": export,
 	} {
 		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `x\nINFO all is well\x1b[2J`) {

@@ -63,7 +63,7 @@ func storedIn(t *testing.T, dir string, want map[string][]byte) (s stored) {
 	return s
 }
 
-// TestKilledAnywhere kills the receiving or the sending process at 50 random moments of GetFile and PutFile of a tree. The next attempt, or
+// TestKilledAnywhere kills the receiving or the sending process at 50 random moments of Get and Put of a tree. The next attempt, or
 // the same one after the server was started again, completes the tree. Stored files, and chunks of large files except the last of each, are
 // not sent again. At most 1 MiB of small files, and the chunks in flight, are sent twice.
 func TestKilledAnywhere(t *testing.T) {

@@ -153,7 +153,7 @@ func (v *process) exported(ctx context.Context, after string) (entries []fileEnt
 
 // Info describes a remote file, directory or symbolic link.
 type Info struct {
-	// Name is the full name, as passed to GetFile.
+	// Name is the full name, as passed to Get.
 	Name string
 	// Mode holds the type (file, directory or symbolic link) and the permissions.
 	Mode fs.FileMode

@@ -91,7 +91,7 @@ func TestDeleteAfterFailedListing(t *testing.T) {
 				lie(m)
 			}
 		}
-		if err := d.peer.GetFile("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)); err == nil {
+		if err := d.peer.Get("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)); err == nil {
 			t.Errorf("%s: got no error", what)
 		}
 		wantPaths(t, d.to, "a d d/b d/c x")
@@ -176,7 +176,7 @@ func TestSingleFile(t *testing.T) {
 	d := reporting(t, Read, &ops, &mine)
 	d.write(t, "f", 10, 1)
 	for range 2 {
-		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
+		wantOK(t, "Get", d.peer.Get("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 	}
 	d.noneOpen(t)
 	ops.want(t, "get", "d/f", 10, nil)
@@ -228,7 +228,7 @@ func TestDeleteBelowLeftOutDirectory(t *testing.T) {
 			m.steps, m.steps[1].failed = m.steps[:2], "no"
 		}
 	}
-	wantErr(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)), ErrIncomplete)
+	wantErr(t, "Get", d.peer.Get("d/t", d.to, TransferConfig{Delete: true}).Wait(soon(t)), ErrIncomplete)
 	wantPaths(t, d.to, "d x")
 }
 
@@ -259,7 +259,7 @@ func TestKeepTop(t *testing.T) {
 	wantOK(t, "Chtimes", os.Chtimes(top, someDay, someDay))
 	wantOK(t, "Chmod", os.Chmod(d.to, 0o751))
 	writeFile(t, filepath.Join(d.to, "extra"), nil)
-	wantOK(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{KeepTop: true, Delete: true}).Wait(soon(t)))
+	wantOK(t, "Get", d.peer.Get("d/t", d.to, TransferConfig{KeepTop: true, Delete: true}).Wait(soon(t)))
 	if info, err := os.Stat(d.to); err != nil || info.Mode().Perm() != 0o751 || info.ModTime().Equal(someDay) {
 		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
 	}
@@ -267,13 +267,13 @@ func TestKeepTop(t *testing.T) {
 		t.Error("the extra file exists, want it deleted")
 	}
 	to := filepath.Join(d.to, "new")
-	wantOK(t, "GetFile", d.peer.GetFile("d/t", to, TransferConfig{KeepTop: true}).Wait(soon(t)))
+	wantOK(t, "Get", d.peer.Get("d/t", to, TransferConfig{KeepTop: true}).Wait(soon(t)))
 	if info, err := os.Stat(to); err != nil || !info.ModTime().Equal(someDay) {
 		t.Errorf("a new destination has %v, %v, want the time of the source", info, err)
 	}
 }
 
-// TestReadOfExcluded: the peer of PutFile can read only entries that Filter includes, whatever it requests.
+// TestReadOfExcluded: the peer of Put can read only entries that Filter includes, whatever it requests.
 func TestReadOfExcluded(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Write)
 	for _, name := range []string{"a", "sub/b", "key", "keys/c", "large"} {
@@ -296,7 +296,7 @@ func TestReadOfExcluded(t *testing.T) {
 		if name == "/sub" { // allowed, but not as the top of a listing
 			cfg = TransferConfig{Filter: []string{"- nothing"}}
 		}
-		wantErr(t, "GetFile of "+name, thief.GetFile(x.cfg.Name+name, to, cfg).Wait(soon(t)), ErrNotFound)
+		wantErr(t, "Get of "+name, thief.Get(x.cfg.Name+name, to, cfg).Wait(soon(t)), ErrNotFound)
 		_, err := thief.List(soon(t), x.cfg.Name+name)
 		wantErr(t, "List of "+name, err, ErrNotFound)
 	}
@@ -308,7 +308,7 @@ func TestReadOfExcluded(t *testing.T) {
 			m.steps = slices.Insert(m.steps, 1, key)
 		}
 	}
-	wantErr(t, "GetFile", thief.GetFile(x.cfg.Name, to, cfg).Wait(soon(t)), ErrIncomplete)
+	wantErr(t, "Get", thief.Get(x.cfg.Name, to, cfg).Wait(soon(t)), ErrIncomplete)
 	d.there.heard = nil
 	wantPaths(t, to, "a large link links sub sub/b")
 }
@@ -329,13 +329,13 @@ func TestKeepTopOfPut(t *testing.T) {
 		from := filepath.Join(d.to, name)
 		writeFile(t, filepath.Join(from, name), []byte(name))
 		wantOK(t, "Chtimes", os.Chtimes(from, someDay, someDay))
-		return p.PutFile(from, "d", TransferConfig{KeepTop: true})
+		return p.Put(from, "d", TransferConfig{KeepTop: true})
 	}
 	first := put(d.peer, "first")
 	<-met
-	wantOK(t, "PutFile of another peer", put(n.start(t, hostConfig{name: "other"}).to(d.there), "second").Wait(soon(t)))
+	wantOK(t, "Put of another peer", put(n.start(t, hostConfig{name: "other"}).to(d.there), "second").Wait(soon(t)))
 	close(resume)
-	wantOK(t, "PutFile", first.Wait(soon(t)))
+	wantOK(t, "Put", first.Wait(soon(t)))
 	wantPaths(t, d.dir, "first second")
 	if info, err := os.Stat(d.dir); err != nil || info.Mode().Perm() != 0o751 || info.ModTime().Equal(someDay) {
 		t.Errorf("the destination has %v, %v, want its own attributes", info, err)

@@ -278,7 +278,7 @@ func (v *process) describe(ctx context.Context, m *fileOpen) []byte {
 }
 
 // opened opens a file and describes it. A directory is only described. For an already open file, the original description is returned.
-// offered is set for the secret name of an upload by PutFile.
+// offered is set for the secret name of an upload by Put.
 func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, offered bool, err error) {
 	if file.isOpen() {
 		return file.entry(), false, nil

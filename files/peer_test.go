@@ -24,19 +24,19 @@ func TestEngineReplaced(t *testing.T) {
 		}
 	}
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
+	x := d.peer.Get("d/f", dest, TransferConfig{})
 	<-met
 	old := d.there.Engine
 	_, err := New(old.cfg)
 	wantErr(t, "a second Engine", err, verbs.ErrBusy)
 	wantOK(t, "Close", old.Close(soon(t)))
 	wantOK(t, "Close again", old.Close(soon(t)))
-	_, err = old.Export(ExportConfig{Name: "e", Path: d.dir})
+	_, err = old.Serve(ExportConfig{Name: "e", Path: d.dir})
 	wantErr(t, "Export of a closed Engine", err, ErrClosed)
 	d.there.Engine, err = New(old.cfg)
 	wantOK(t, "New", err)
 	close(resume)
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 }
 

@@ -85,9 +85,9 @@ func getTo(dir, name string) int {
 		}
 		var x *Transfer
 		if filepath.IsAbs(name) {
-			x = p.PutFile(name, "d/put", TransferConfig{})
+			x = p.Put(name, "d/put", TransferConfig{})
 		} else {
-			x = p.GetFile(name, dir, TransferConfig{})
+			x = p.Get(name, dir, TransferConfig{})
 		}
 		err = x.Wait(context.Background())
 		fmt.Println(x.Status().BytesReused, x.Status().Sent, f.Stats().BytesSent)
@@ -203,7 +203,7 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// TestResumeAfterKill9 kills the receiving or the sending process at random moments of GetFile and PutFile.
+// TestResumeAfterKill9 kills the receiving or the sending process at random moments of Get and Put.
 // The next attempt resumes from the stored data, and the final file is correct.
 func TestResumeAfterKill9(t *testing.T) {
 	dir, to := t.TempDir(), t.TempDir()
@@ -248,7 +248,7 @@ func TestResumeAfterKill9(t *testing.T) {
 	}
 }
 
-// TestTreeAfterKill9 kills the receiving or the sending process at random moments of GetFile and PutFile of a tree. The last attempt
+// TestTreeAfterKill9 kills the receiving or the sending process at random moments of Get and Put of a tree. The last attempt
 // completes the tree, removes temporary files, and does not send complete files again.
 func TestTreeAfterKill9(t *testing.T) {
 	dir, to := t.TempDir(), t.TempDir()
@@ -320,7 +320,7 @@ func benchDir(b *testing.B) string {
 	return b.TempDir()
 }
 
-// BenchmarkGetFile compares GetFile between two processes over UDP with others that fetch the same file, in turns.
+// BenchmarkGetFile compares Get between two processes over UDP with others that fetch the same file, in turns.
 func BenchmarkGetFile(b *testing.B) {
 	const size = 256 << 20
 	for _, c := range []struct {
@@ -349,7 +349,7 @@ func BenchmarkGetFile(b *testing.B) {
 			wantOK(b, "Peer", err)
 			other := c.other(b, server, dir)
 			rig.Alternate(b, size, func() { other(filepath.Join(to, "other")) }, func() {
-				wantOK(b, "GetFile", p.GetFile("d/f", filepath.Join(to, "rdma"), TransferConfig{Fresh: true}).Wait(soon(b)))
+				wantOK(b, "Get", p.Get("d/f", filepath.Join(to, "rdma"), TransferConfig{Fresh: true}).Wait(soon(b)))
 			})
 		})
 	}

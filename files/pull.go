@@ -30,11 +30,11 @@ type pull struct {
 	sync chunk.Sync
 	// left records the entries of a tree that could not be received.
 	left omissions[error]
-	// storedFrom is the remote name of a peer's PutFile, and storedAs the name that it requested; empty for GetFile.
+	// storedFrom is the remote name of a peer's Put, and storedAs the name that it requested; empty for Get.
 	storedFrom, storedAs string
 	// reported is set once a file was reported to Config.OnOperation.
 	reported atomic.Bool
-	// pace limits the rate of GetFile, nil for none.
+	// pace limits the rate of Get, nil for none.
 	pace *pacer
 }
 

@@ -16,7 +16,7 @@ import (
 	"ibverbx/internal/filter"
 )
 
-// offered is PutFile's state of the Export that the peer reads.
+// offered is Put's state of the Export that the peer reads.
 type offered struct {
 	peer *Peer
 	// served counts the bytes that the peer has received or compared.
@@ -72,9 +72,9 @@ func (o *offered) count(after, cursor string, page *fileTreed) {
 	}
 }
 
-// PutFile starts uploading a local file or directory and returns immediately. The peer stores it as name, which must lie below one of its
-// Exports with Write access. Missing directories are created. The peer fetches the data as GetFile does, with the same guarantees.
-func (p *Peer) PutFile(file, name string, cfg TransferConfig) *Transfer {
+// Put starts uploading a local file or directory and returns immediately. The peer stores it as name, which must lie below one of its
+// Exports with Write access. Missing directories are created. The peer fetches the data as Get does, with the same guarantees.
+func (p *Peer) Put(file, name string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("put", name)
 	t.offered = &offered{peer: p, counts: &t.counts, pace: newPacer(cfg.BytesPerSecond)}
 	t.run(func() error {

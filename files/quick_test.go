@@ -15,17 +15,17 @@ import (
 	"ibverbx/internal/rpc"
 )
 
-// both runs a test with a tree received by GetFile, and with a tree received by PutFile. from and to are the directories, and copyTo copies
+// both runs a test with a tree received by Get, and with a tree received by Put. from and to are the directories, and copyTo copies
 // one to the other and returns the Status.
 func both(t *testing.T, f func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error))) {
 	for _, op := range []string{"get", "put"} {
 		t.Run(op, func(t *testing.T) {
 			d := newDepot(t, memoryNetwork(1), Read|Write)
 			from, to := filepath.Join(d.dir, "from"), filepath.Join(d.to, "to")
-			start := func(cfg TransferConfig) *Transfer { return d.peer.GetFile("d/from", to, cfg) }
+			start := func(cfg TransferConfig) *Transfer { return d.peer.Get("d/from", to, cfg) }
 			if op == "put" {
 				from, to = filepath.Join(d.to, "from"), filepath.Join(d.dir, "to")
-				start = func(cfg TransferConfig) *Transfer { return d.peer.PutFile(from, "d/to", cfg) }
+				start = func(cfg TransferConfig) *Transfer { return d.peer.Put(from, "d/to", cfg) }
 			}
 			wantOK(t, "Mkdir", os.Mkdir(from, 0o700))
 			f(t, from, to, func(cfg TransferConfig) (Status, error) {
@@ -153,9 +153,9 @@ func TestChangedAfterListing(t *testing.T) {
 			wantOK(t, "Remove", os.Remove(filepath.Join(d.dir, "t/b")))
 		}
 	}
-	x := d.peer.GetFile("d/t", d.to, TransferConfig{})
+	x := d.peer.Get("d/t", d.to, TransferConfig{})
 	err := x.Wait(soon(t))
-	wantErr(t, "GetFile", err, ErrIncomplete)
+	wantErr(t, "Get", err, ErrIncomplete)
 	if s := x.Status(); s.Sent != 2 || s.Failed != 1 || !strings.Contains(err.Error(), "b: not found") {
 		t.Errorf("Status() = %+v with %v, want 2 sent and one not found", s, err)
 	}
@@ -175,14 +175,14 @@ func TestDamagedSmallFile(t *testing.T) {
 			b[7]++
 		}
 	}
-	x := d.peer.GetFile("d/t", d.to, TransferConfig{})
-	wantOK(t, "GetFile with one damaged file", x.Wait(soon(t)))
+	x := d.peer.Get("d/t", d.to, TransferConfig{})
+	wantOK(t, "Get with one damaged file", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.to, "a"), want)
 	if s := x.Status(); s.ChunksRetried != 1 || s.Sent != 2 {
 		t.Errorf("Status() = %+v, want one that was retried", s)
 	}
 	left = 100
-	wantErr(t, "GetFile with a file that is always damaged", d.peer.GetFile("d/t", d.to, TransferConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
+	wantErr(t, "Get with a file that is always damaged", d.peer.Get("d/t", d.to, TransferConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
 	wantBytes(t, filepath.Join(d.to, "a"), want)
 }
 
@@ -233,10 +233,10 @@ func TestLyingServer(t *testing.T) {
 			outer := t.TempDir()
 			to := filepath.Join(outer, "x/to")
 			d.here.heard = c.heard
-			err := d.peer.GetFile("d/t", to, TransferConfig{}).Wait(soon(t))
+			err := d.peer.Get("d/t", to, TransferConfig{}).Wait(soon(t))
 			d.here.heard = nil
 			if !errors.Is(err, c.want) {
-				t.Errorf("GetFile: got %v, want %v", err, c.want)
+				t.Errorf("Get: got %v, want %v", err, c.want)
 			}
 			if b, err := os.ReadFile(filepath.Join(to, "a/b")); err == nil {
 				wantSame(t, "the file", b, want)
@@ -249,7 +249,7 @@ func TestLyingServer(t *testing.T) {
 				}
 				return err
 			}))
-			wantOK(t, "a true GetFile", d.peer.GetFile("d/t", to, TransferConfig{}).Wait(soon(t)))
+			wantOK(t, "a true Get", d.peer.Get("d/t", to, TransferConfig{}).Wait(soon(t)))
 			wantFile(t, filepath.Join(to, "a/b"), want)
 		})
 	}
@@ -276,8 +276,8 @@ func TestTreeListedAcrossSessions(t *testing.T) {
 			}
 		}
 		to := t.TempDir()
-		x := d.peer.GetFile("d/t", to, TransferConfig{Sync: SyncNever})
-		wantOK(t, "GetFile", x.Wait(soon(t)))
+		x := d.peer.Get("d/t", to, TransferConfig{Sync: SyncNever})
+		wantOK(t, "Get", x.Wait(soon(t)))
 		work.Wait()
 		if s := x.Status(); s.Sent != n || pages < 2 {
 			t.Errorf("Status() = %+v after %d pages, want %d files", s, pages, n)
@@ -307,14 +307,14 @@ func TestListingOfEarlierTransfer(t *testing.T) {
 			x.Cancel()
 		}
 	}
-	x = d.peer.GetFile("d/t", d.to, TransferConfig{Sync: SyncNever})
+	x = d.peer.Get("d/t", d.to, TransferConfig{Sync: SyncNever})
 	close(ready)
-	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
 	d.here.heard = nil
 	writeFile(t, filepath.Join(top, "zz"), []byte("valuable"))
 	writeFile(t, filepath.Join(d.to, "zz"), []byte("valuable"))
-	x = d.peer.GetFile("d/t", d.to, TransferConfig{Sync: SyncNever, Delete: true})
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	x = d.peer.Get("d/t", d.to, TransferConfig{Sync: SyncNever, Delete: true})
+	wantOK(t, "Get", x.Wait(soon(t)))
 	if n := x.Status().Deleted; n != 0 {
 		t.Errorf("%d deleted, want none", n)
 	}
@@ -342,8 +342,8 @@ func TestListingOfLongPaths(t *testing.T) {
 		wantOK(t, "Close", f.Close())
 	}
 	wantOK(t, "Close", r.Close())
-	x := d.peer.GetFile("d/t", d.to, TransferConfig{DryRun: true})
-	wantErr(t, "GetFile of long paths", x.Wait(soon(t)), ErrTooLong)
+	x := d.peer.Get("d/t", d.to, TransferConfig{DryRun: true})
+	wantErr(t, "Get of long paths", x.Wait(soon(t)), ErrTooLong)
 	if s := x.Status(); s.Sent != 1 || s.Failed < maxSteps {
 		t.Errorf("Status() = %+v, want only the file behind the long paths", s)
 	}
@@ -375,6 +375,6 @@ func TestLocalFileChangedMeanwhile(t *testing.T) {
 			wantOK(t, "WriteFile", os.WriteFile(local, make([]byte, len(want)), 0o600))
 		}
 	}
-	wantOK(t, "GetFile", d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Get", d.peer.Get("d/t", d.to, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, local, want)
 }

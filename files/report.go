@@ -14,7 +14,7 @@ import (
 
 // Stats counts the files moved by an Engine since New, in both directions and with all peers.
 type Stats struct {
-	// FilesReceived counts files received completely, by GetFile or from a peer's PutFile. FilesResumed counts the ones that reused existing
+	// FilesReceived counts files received completely, by Get or from a peer's Put. FilesResumed counts the ones that reused existing
 	// data. FilesFailed counts files that could not be received.
 	FilesReceived, FilesResumed, FilesFailed uint64
 	// FilesSent counts files that peers have read completely.

@@ -82,34 +82,34 @@ func TestOperationsAndStats(t *testing.T) {
 	d := reporting(t, Read|Write, &ops, &mine)
 	want := d.write(t, "f", size, 1)
 	dest := filepath.Join(d.to, "f")
-	get := func(name string) error { return d.peer.GetFile(name, d.to, TransferConfig{}).Wait(soon(t)) }
+	get := func(name string) error { return d.peer.Get(name, d.to, TransferConfig{}).Wait(soon(t)) }
 
-	wantOK(t, "GetFile", get("d/f"))
+	wantOK(t, "Get", get("d/f"))
 	wantFile(t, dest, want)
 	ops.want(t, "get", "d/f", size, nil)
 
 	want[2*chunk.Size] ^= 1 // one of the four chunks
 	wantOK(t, "WriteFile", os.WriteFile(dest, want, 0o600))
 	want[2*chunk.Size] ^= 1
-	wantOK(t, "GetFile", get("d/f"))
+	wantOK(t, "Get", get("d/f"))
 	wantFile(t, dest, want)
 	ops.want(t, "get", "d/f", chunk.Size, nil)
 
-	wantErr(t, "GetFile", get("d/none"), ErrNotFound)
+	wantErr(t, "Get", get("d/none"), ErrNotFound)
 	one := ops.take(t, 1)[0]
 	if one.Op != "get" || one.Name != "d/none" || one.Err == nil {
 		t.Errorf("a refused request is reported as %+v, want its name and an error", one)
 	}
 
-	wantOK(t, "PutFile", d.peer.PutFile(dest, "d/put", TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Put", d.peer.Put(dest, "d/put", TransferConfig{}).Wait(soon(t)))
 	ops.want(t, "put", "d/put", size, nil)
-	wantErr(t, "PutFile", d.peer.PutFile(dest, "e/put", TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Put", d.peer.Put(dest, "e/put", TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	ops.want(t, "put", "e/put", 0, ErrNotFound)
 
 	wantOK(t, "Mkdir", os.MkdirAll(filepath.Join(d.to, "tree", "sub"), 0o700))
 	wantOK(t, "WriteFile", os.WriteFile(filepath.Join(d.to, "tree", "a"), []byte("a"), 0o600))
 	wantOK(t, "WriteFile", os.WriteFile(filepath.Join(d.to, "tree", "sub", "b"), []byte("bb"), 0o600))
-	wantOK(t, "PutFile", d.peer.PutFile(filepath.Join(d.to, "tree"), "d/tree", TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Put", d.peer.Put(filepath.Join(d.to, "tree"), "d/tree", TransferConfig{}).Wait(soon(t)))
 	tree := ops.take(t, 2)
 	if tree[0].Name != "d/tree/a" || tree[0].Bytes != 1 || tree[1].Name != "d/tree/sub/b" || tree[1].Bytes != 2 {
 		t.Errorf("a directory is reported as %+v, want its two files", tree)
@@ -140,9 +140,9 @@ func TestAbortedOperation(t *testing.T) {
 		<-ready
 		x.Cancel()
 	}
-	x = d.peer.GetFile("d/f", d.to, TransferConfig{})
+	x = d.peer.Get("d/f", d.to, TransferConfig{})
 	close(ready)
-	wantErr(t, "GetFile", x.Wait(soon(t)), ErrCanceled)
+	wantErr(t, "Get", x.Wait(soon(t)), ErrCanceled)
 	if one := ops.take(t, 1)[0]; one.Name != "d/f" || !errors.Is(one.Err, errUnread) {
 		t.Errorf("got %+v, want an incomplete read of d/f", one)
 	}
@@ -161,7 +161,7 @@ func TestOperationsOfOfferedTree(t *testing.T) {
 			wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "large")))
 		}
 	}
-	wantErr(t, "PutFile", d.peer.PutFile(d.to, "d/t", TransferConfig{}).Wait(soon(t)), ErrIncomplete)
+	wantErr(t, "Put", d.peer.Put(d.to, "d/t", TransferConfig{}).Wait(soon(t)), ErrIncomplete)
 	ops.want(t, "put", "d/t/large", 0, ErrNotFound)
 	if s := d.there.Stats(); s.FilesFailed != 1 {
 		t.Errorf("Stats() = %+v, want 1 failed file", s)
@@ -169,8 +169,8 @@ func TestOperationsOfOfferedTree(t *testing.T) {
 	// Names of uploads are secret, also once they are withdrawn.
 	_, err := d.there.client().Stat(soon(t), secret())
 	wantErr(t, "Stat", err, ErrNotFound)
-	wantErr(t, "GetFile", d.there.client().GetFile(secret()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
-	wantErr(t, "GetFile", d.there.client().GetFile("put-1/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Get", d.there.client().Get(secret()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Get", d.there.client().Get("put-1/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	if all := mine.take(t, 1); len(all) != 1 || all[0].Name != "put-1/f" {
 		t.Errorf("the offering side reports %+v, want only the request for an unknown name", all)
 	}
@@ -186,7 +186,7 @@ func TestStatIsNoOperation(t *testing.T) {
 	_, err = d.peer.Stat(soon(t), "d/none")
 	wantErr(t, "Stat", err, ErrNotFound)
 	d.noneOpen(t)
-	wantErr(t, "GetFile", d.peer.GetFile("d/last", d.to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Get", d.peer.Get("d/last", d.to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	if all := ops.take(t, 1); len(all) != 1 || all[0].Name != "d/last" {
 		t.Errorf("reported are %+v, want only the request for d/last", all)
 	}
@@ -209,12 +209,12 @@ func TestProgressOfTree(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/f", 100, 1)
 	for range 2 {
-		x := d.peer.GetFile("d/t", d.to, TransferConfig{})
+		x := d.peer.Get("d/t", d.to, TransferConfig{})
 		var last Status
 		for s := range x.Progress(soon(t), time.Millisecond) {
 			last = s
 		}
-		wantOK(t, "GetFile", x.Err())
+		wantOK(t, "Get", x.Err())
 		if last.BytesReused == last.Bytes && last.Rate != 0 {
 			t.Errorf("the rate is %v after %+v, want 0: all was there", last.Rate, last)
 		}

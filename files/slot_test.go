@@ -119,7 +119,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 	want := d.write(t, "f", manyChunks, 1)
 	resume := d.stall(t)
 	dest := filepath.Join(d.to, "f")
-	x := d.peer.GetFile("d/f", dest, TransferConfig{})
+	x := d.peer.Get("d/f", dest, TransferConfig{})
 	v, old := d.server(t), d.there
 	eventually(t, "requests are being served", func() bool {
 		old.mu.Lock()
@@ -136,7 +136,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 		})
 	})
 	d.there = old.startAgain()
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, dest, want)
 }
 
@@ -178,17 +178,17 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 	d.here = n.start(t, hostConfig{name: "here"})
 	d.peer = d.here.to(d.there)
 	want := d.write(t, "f", 100, 1)
-	x := d.peer.GetFile("d/f", d.to, TransferConfig{})
+	x := d.peer.Get("d/f", d.to, TransferConfig{})
 	<-asked
 	x.Cancel()
-	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
 	d.noneOpen(t)
-	x = d.peer.GetFile("d/f", d.to, TransferConfig{})
+	x = d.peer.Get("d/f", d.to, TransferConfig{})
 	<-asked
 	lose(d.peer)
 	<-asked
 	close(gate)
-	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantOK(t, "Get", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.to, "f"), want)
 	d.noneOpen(t)
 }
@@ -199,21 +199,21 @@ func TestStuckPeerLeavesSlots(t *testing.T) {
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", 20*chunk.Size, 1)
 	other := n.start(t, hostConfig{name: "other"})
-	_, err := other.Export(ExportConfig{Name: "d", Path: d.dir, DefaultAccess: Read})
+	_, err := other.Serve(ExportConfig{Name: "d", Path: d.dir, DefaultAccess: Read})
 	wantOK(t, "Export", err)
 	p := d.here.to(other)
 	resume := d.stall(t)
 	var stuck []*Transfer
 	for range stagingSlots / stageSlots {
-		stuck = append(stuck, d.peer.GetFile("d/f", t.TempDir(), TransferConfig{}))
+		stuck = append(stuck, d.peer.Get("d/f", t.TempDir(), TransferConfig{}))
 	}
 	eventually(t, "the stuck transfers have what they get", func() bool { return len(d.here.staging) == peerStaging })
-	x := p.GetFile("d/f", d.to, TransferConfig{})
-	wantOK(t, "GetFile from another peer", x.Wait(soon(t)))
+	x := p.Get("d/f", d.to, TransferConfig{})
+	wantOK(t, "Get from another peer", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.to, "f"), want)
 	resume()
 	for _, x := range stuck {
-		wantOK(t, "GetFile", x.Wait(soon(t)))
+		wantOK(t, "Get", x.Wait(soon(t)))
 	}
 	if got := len(d.here.staging) + len(d.peer.staging); got != 0 {
 		t.Errorf("%d tokens are left, want none", got)
@@ -276,9 +276,9 @@ func TestManyFiles(t *testing.T) {
 	for i := range n {
 		d.write(t, fmt.Sprintf("t/%d", i), 100, 1)
 	}
-	all := []*Transfer{d.peer.GetFile("d/t", filepath.Join(d.to, "tree"), TransferConfig{Sync: SyncNever, Parallel: n})}
+	all := []*Transfer{d.peer.Get("d/t", filepath.Join(d.to, "tree"), TransferConfig{Sync: SyncNever, Parallel: n})}
 	for i := range n {
-		all = append(all, d.peer.GetFile(fmt.Sprintf("d/t/%d", i), filepath.Join(d.to, fmt.Sprint(i)), TransferConfig{Sync: SyncNever}))
+		all = append(all, d.peer.Get(fmt.Sprintf("d/t/%d", i), filepath.Join(d.to, fmt.Sprint(i)), TransferConfig{Sync: SyncNever}))
 	}
 	for _, x := range all {
 		wantOK(t, x.name, x.Wait(soon(t)))

@@ -33,14 +33,14 @@ type TransferConfig struct {
 	// only if the source could be listed completely.
 	Delete bool
 	// KeepTop leaves the permissions and times of an existing destination directory as they are, like a copy of single files into it. For
-	// PutFile, the destination may then be an Export itself, other peers may store files there at the same time, and a new directory is
+	// Put, the destination may then be an Export itself, other peers may store files there at the same time, and a new directory is
 	// private to the peer's user.
 	KeepTop bool
 	// DryRun counts the files that would be transferred or deleted, judging from size and modification time, and changes nothing.
 	DryRun bool
 	// Sync selects the data flushed to disk before the transfer completes.
 	Sync Sync
-	// Owner gives files and directories the numeric user and group of the source. This side must run as root. For PutFile, the peer must too,
+	// Owner gives files and directories the numeric user and group of the source. This side must run as root. For Put, the peer must too,
 	// and its Export must have ExportConfig.Owners.
 	Owner bool
 	// Xattrs copies extended attributes of files and directories whose names begin with "user.", at most 32 KiB per file. Only Linux has them.
@@ -48,7 +48,7 @@ type TransferConfig struct {
 	// BytesPerSecond limits the rate of file contents. Zero means no limit.
 	BytesPerSecond int64
 	// Parallel is the maximum number of large files received concurrently from a directory. Zero means 8. All transfers from one peer
-	// together have at most 128 open files; others wait. PutFile ignores it.
+	// together have at most 128 open files; others wait. Put ignores it.
 	Parallel int
 }
 
@@ -74,21 +74,21 @@ type Transfer struct {
 	// op is "get" or "put", name the remote name.
 	op, name string
 	counts   counts
-	// offered is set for PutFile, which counts served bytes.
+	// offered is set for Put, which counts served bytes.
 	offered *offered
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	err     error // valid when done is closed
 }
 
-// GetFile starts downloading a remote file or directory and returns immediately. dest is the new path or, for a file, an existing directory
+// Get starts downloading a remote file or directory and returns immediately. dest is the new path or, for a file, an existing directory
 // to place it in. A directory's contents are stored below dest. A file is received under a hidden temporary name next to its destination,
 // and replaces an existing file when it is complete.
 //
-// To resume an interrupted transfer, even after a process was killed, call GetFile again: existing data is verified by digest and not sent
+// To resume an interrupted transfer, even after a process was killed, call Get again: existing data is verified by digest and not sent
 // again. Within a directory, entries that cannot be transferred are skipped; the transfer then fails and reports them at the end.
 // Special files, such as FIFOs, are skipped without an error, see Status.Skipped.
-func (p *Peer) GetFile(name, dest string, cfg TransferConfig) *Transfer {
+func (p *Peer) Get(name, dest string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("get", name)
 	t.run(func() error {
 		l, err := p.newPull(cfg, &t.counts)
@@ -275,9 +275,9 @@ type Status struct {
 	transfer.Status
 	// Name is the most recently started file.
 	Name string
-	// BytesReused is the part of Bytes that already existed at the destination. For PutFile it is known only at the end.
+	// BytesReused is the part of Bytes that already existed at the destination. For Put it is known only at the end.
 	BytesReused int64
-	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch. For PutFile they are known only at the
+	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch. For Put they are known only at the
 	// end.
 	Chunks, ChunksRetried int64
 	// Listed counts the files and symbolic links in the listing of a directory so far. Listing is set until the listing is complete; Total
@@ -288,7 +288,7 @@ type Status struct {
 	// the first ones, at most 8, relative to the directory.
 	Skipped      int64
 	SkippedNames []string
-	// Sent counts transferred files and symbolic links, Unchanged counts equal ones, and Failed counts missing entries of a directory. For PutFile they are known only at the end.
+	// Sent counts transferred files and symbolic links, Unchanged counts equal ones, and Failed counts missing entries of a directory. For Put they are known only at the end.
 	Sent, Unchanged, Failed int64
 	// Deleted counts the entries removed by TransferConfig.Delete.
 	Deleted int64

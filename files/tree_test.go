@@ -63,15 +63,15 @@ func TestGetTree(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	files := makeTree(t, filepath.Join(d.dir, "top"))
 	dest := filepath.Join(d.to, "new")
-	x := d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncNever})
-	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
+	x := d.peer.Get("d/top", dest, TransferConfig{Sync: SyncNever})
+	wantOK(t, "Get of a directory", x.Wait(soon(t)))
 	wantTree(t, dest, files)
 	if s := x.Status(); s.Bytes != s.Total || s.Total < 5*chunk.Size || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v", s)
 	}
 	wantOK(t, "Remove", os.Remove(filepath.Join(dest, "a/b/4")))
-	x = d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncNever})
-	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
+	x = d.peer.Get("d/top", dest, TransferConfig{Sync: SyncNever})
+	wantOK(t, "Get of a directory", x.Wait(soon(t)))
 	wantTree(t, dest, files)
 	if s := x.Status(); s.Total-s.BytesReused != 3*chunk.Size {
 		t.Errorf("Status() = %+v, want all but 3 chunks kept", s)
@@ -84,27 +84,27 @@ func TestPutFile(t *testing.T) {
 	b := make([]byte, manyChunks)
 	fill(b, 1)
 	writeFile(t, filepath.Join(d.to, "f"), b)
-	x := d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
-	wantOK(t, "PutFile", x.Wait(soon(t)))
+	x := d.peer.Put(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
+	wantOK(t, "Put", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "new/g"), b)
 	if s := x.Status(); s.Bytes != manyChunks || s.Total != manyChunks || s.Chunks != 6 || s.BytesReused != 0 {
 		t.Errorf("Status() = %+v", s)
 	}
-	x = d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
-	wantOK(t, "PutFile", x.Wait(soon(t)))
+	x = d.peer.Put(filepath.Join(d.to, "f"), "d/new/g", TransferConfig{})
+	wantOK(t, "Put", x.Wait(soon(t)))
 	if s := x.Status(); s.BytesReused != manyChunks {
-		t.Errorf("Status() of another PutFile = %+v, want everything kept", s)
+		t.Errorf("Status() of another Put = %+v, want everything kept", s)
 	}
 	files := makeTree(t, filepath.Join(d.to, "top"))
-	wantOK(t, "PutFile of a directory", d.peer.PutFile(filepath.Join(d.to, "top"), "d/tree", TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Put of a directory", d.peer.Put(filepath.Join(d.to, "top"), "d/tree", TransferConfig{}).Wait(soon(t)))
 	wantTree(t, filepath.Join(d.dir, "tree"), files)
-	wantErr(t, "PutFile to an export itself", d.peer.PutFile(filepath.Join(d.to, "f"), "d", TransferConfig{}).Wait(soon(t)), ErrDenied)
-	wantErr(t, "PutFile to no export", d.peer.PutFile(filepath.Join(d.to, "f"), "e/f", TransferConfig{}).Wait(soon(t)), ErrNotFound)
-	wantErr(t, "PutFile of nothing", d.peer.PutFile(filepath.Join(d.to, "no"), "d/f", TransferConfig{}).Wait(soon(t)), fs.ErrNotExist)
+	wantErr(t, "Put to an export itself", d.peer.Put(filepath.Join(d.to, "f"), "d", TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "Put to no export", d.peer.Put(filepath.Join(d.to, "f"), "e/f", TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Put of nothing", d.peer.Put(filepath.Join(d.to, "no"), "d/f", TransferConfig{}).Wait(soon(t)), fs.ErrNotExist)
 	d.here.mu.Lock()
 	defer d.here.mu.Unlock()
 	if n := len(d.here.exports); n != 0 {
-		t.Errorf("%d exports of PutFile are left", n)
+		t.Errorf("%d exports of Put are left", n)
 	}
 }
 
@@ -124,18 +124,18 @@ func TestPutFileAcrossSessions(t *testing.T) {
 				<-resume
 			}
 		}
-		x := d.peer.PutFile(name, "d/f", TransferConfig{Fresh: true})
+		x := d.peer.Put(name, "d/f", TransferConfig{Fresh: true})
 		<-met
 		event(x)
 		close(resume)
 		return x.Wait(soon(t))
 	}
-	wantOK(t, "PutFile across a lost session", put(func(*Transfer) { lose(d.peer) }))
+	wantOK(t, "Put across a lost session", put(func(*Transfer) { lose(d.peer) }))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
-	wantErr(t, "PutFile that is canceled", put((*Transfer).Cancel), ErrCanceled)
+	wantErr(t, "Put that is canceled", put((*Transfer).Cancel), ErrCanceled)
 	d.there.arrived = nil
-	x := d.peer.PutFile(name, "d/f", TransferConfig{Checksum: true})
-	wantOK(t, "PutFile after a Cancel", x.Wait(soon(t)))
+	x := d.peer.Put(name, "d/f", TransferConfig{Checksum: true})
+	wantOK(t, "Put after a Cancel", x.Wait(soon(t)))
 	if s := x.Status(); s.BytesReused == 0 {
 		t.Errorf("Status() = %+v, want that something was kept", s)
 	}
@@ -148,10 +148,10 @@ func TestPutFileAcrossSessions(t *testing.T) {
 			<-old.ctx.Done()
 		}
 	}
-	x = d.peer.PutFile(name, "d/f", TransferConfig{Fresh: true})
+	x = d.peer.Put(name, "d/f", TransferConfig{Fresh: true})
 	<-met
 	d.restart()
-	wantOK(t, "PutFile across a restart", x.Wait(soon(t)))
+	wantOK(t, "Put across a restart", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	old, met = d.there, make(chan struct{})
 	old.arrived = func(k int64, _ []byte) {
@@ -160,10 +160,10 @@ func TestPutFileAcrossSessions(t *testing.T) {
 			<-old.ctx.Done()
 		}
 	}
-	x = d.peer.PutFile(name, "d/f", TransferConfig{Fresh: true})
+	x = d.peer.Put(name, "d/f", TransferConfig{Fresh: true})
 	<-met
 	d.there = old.startAgain()
-	wantOK(t, "PutFile to a server that is stopped and started", x.Wait(soon(t)))
+	wantOK(t, "Put to a server that is stopped and started", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 }
 
@@ -177,16 +177,16 @@ func TestTreeEscapes(t *testing.T) {
 	wantOK(t, "Symlink", os.Symlink(filepath.Join(outside, "secret"), filepath.Join(d.dir, "link")))
 	writeFile(t, filepath.Join(d.to, "f"), []byte("f"))
 	for _, name := range []string{"d/out/secret", "d/link", "d/../x", "..", "/etc/passwd", "d//f", "d/./f", ""} {
-		err := d.peer.GetFile(name, filepath.Join(d.to, "got"), TransferConfig{}).Wait(soon(t))
-		wantErr(t, "GetFile of "+name, err, ErrNotFound)
+		err := d.peer.Get(name, filepath.Join(d.to, "got"), TransferConfig{}).Wait(soon(t))
+		wantErr(t, "Get of "+name, err, ErrNotFound)
 	}
 	for _, name := range []string{"d/out", "d/out/secret"} {
 		_, err := d.peer.List(soon(t), name)
 		wantErr(t, "List of "+name, err, ErrNotFound)
 	}
 	for _, name := range []string{"d/out/f", "d/out/new/f", "d/link", "d/../f", "/f", "d/.f.ibx-partial"} {
-		if err := d.peer.PutFile(filepath.Join(d.to, "f"), name, TransferConfig{}).Wait(soon(t)); err == nil {
-			t.Errorf("PutFile to %q: got no error", name)
+		if err := d.peer.Put(filepath.Join(d.to, "f"), name, TransferConfig{}).Wait(soon(t)); err == nil {
+			t.Errorf("Put to %q: got no error", name)
 		}
 	}
 	left, err := os.ReadDir(outside)
@@ -197,8 +197,8 @@ func TestTreeEscapes(t *testing.T) {
 	// Existing links are not followed either.
 	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "sub")))
 	writeFile(t, filepath.Join(d.dir, "tree/sub/f"), []byte("f"))
-	if err := d.peer.GetFile("d/tree", d.to, TransferConfig{}).Wait(soon(t)); err == nil {
-		t.Error("GetFile of a tree through a link: got no error")
+	if err := d.peer.Get("d/tree", d.to, TransferConfig{}).Wait(soon(t)); err == nil {
+		t.Error("Get of a tree through a link: got no error")
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 1 {
 		t.Errorf("outside there is %v, %v", left, err)
@@ -211,7 +211,7 @@ func TestFileNamesHidden(t *testing.T) {
 	d := newDepot(t, n, Read)
 	d.write(t, "f", 10, 1)
 	for name, public := range map[string]Access{"hidden": 0, "in": Write, "both": Read | Write} {
-		_, err := d.there.Export(ExportConfig{Name: name, Path: d.dir, DefaultAccess: public})
+		_, err := d.there.Serve(ExportConfig{Name: name, Path: d.dir, DefaultAccess: public})
 		wantOK(t, "Export", err)
 	}
 	list, err := d.peer.List(soon(t), "")
@@ -219,15 +219,15 @@ func TestFileNamesHidden(t *testing.T) {
 	if names := namesOf(list); !slices.Equal(names, []string{"both", "d", "in"}) {
 		t.Errorf("List found %q", names)
 	}
-	hidden := d.peer.GetFile("hidden/f", d.to, TransferConfig{}).Wait(soon(t))
-	absent := d.peer.GetFile("absent/f", d.to, TransferConfig{}).Wait(soon(t))
-	wantErr(t, "GetFile of a hidden name", hidden, ErrNotFound)
+	hidden := d.peer.Get("hidden/f", d.to, TransferConfig{}).Wait(soon(t))
+	absent := d.peer.Get("absent/f", d.to, TransferConfig{}).Wait(soon(t))
+	wantErr(t, "Get of a hidden name", hidden, ErrNotFound)
 	if a, b := errors.Unwrap(hidden).Error(), errors.Unwrap(absent).Error(); a != b {
 		t.Errorf("a hidden name is answered with %q, one that does not exist with %q", a, b)
 	}
-	wantErr(t, "PutFile to a hidden name", d.peer.PutFile(filepath.Join(d.dir, "f"), "hidden/g", TransferConfig{}).Wait(soon(t)), ErrNotFound)
-	wantErr(t, "PutFile to what can be read", d.peer.PutFile(filepath.Join(d.dir, "f"), "d/g", TransferConfig{}).Wait(soon(t)), ErrDenied)
-	wantErr(t, "GetFile of what can be written", d.peer.GetFile("in/f", d.to, TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "Put to a hidden name", d.peer.Put(filepath.Join(d.dir, "f"), "hidden/g", TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Put to what can be read", d.peer.Put(filepath.Join(d.dir, "f"), "d/g", TransferConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "Get of what can be written", d.peer.Get("in/f", d.to, TransferConfig{}).Wait(soon(t)), ErrDenied)
 	list, err = d.peer.List(soon(t), "d")
 	wantOK(t, "List", err)
 	if names := namesOf(list); !slices.Equal(names, []string{"d/f"}) || list[0].Size != 10 {
@@ -256,12 +256,12 @@ func TestAuthorizeExports(t *testing.T) {
 	}
 	there, here := n.start(t, hostConfig{name: "there", engine: Config{Authorize: lend}}), n.start(t, hostConfig{name: "here"})
 	for _, name := range []string{"open", "private"} {
-		_, err := there.Export(ExportConfig{Name: name, Path: filepath.Join(dir, name), DefaultAccess: Read | Write})
+		_, err := there.Serve(ExportConfig{Name: name, Path: filepath.Join(dir, name), DefaultAccess: Read | Write})
 		wantOK(t, "Export", err)
 	}
 	p := here.to(there)
-	wantOK(t, "GetFile", p.GetFile("open/f", to, TransferConfig{}).Wait(soon(t)))
-	wantErr(t, "GetFile of what Authorize hides", p.GetFile("private/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantOK(t, "Get", p.Get("open/f", to, TransferConfig{}).Wait(soon(t)))
+	wantErr(t, "Get of what Authorize hides", p.Get("private/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	list, err := p.List(soon(t), "")
 	wantOK(t, "List", err)
 	if names := namesOf(list); !slices.Equal(names, []string{"open"}) {
@@ -270,10 +270,10 @@ func TestAuthorizeExports(t *testing.T) {
 	tree := filepath.Join(t.TempDir(), "t")
 	writeFile(t, filepath.Join(tree, "w"), []byte("written"))
 	wantOK(t, "Symlink", os.Symlink("../../private", filepath.Join(tree, "x")))
-	wantOK(t, "PutFile of a link", p.PutFile(tree, "open/t", TransferConfig{}).Wait(soon(t)))
-	wantErr(t, "GetFile through a link", p.GetFile("open/t/x/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
-	if err := p.PutFile(filepath.Join(tree, "w"), "open/t/x/f", TransferConfig{}).Wait(soon(t)); err == nil {
-		t.Error("PutFile through a link: got no error")
+	wantOK(t, "Put of a link", p.Put(tree, "open/t", TransferConfig{}).Wait(soon(t)))
+	wantErr(t, "Get through a link", p.Get("open/t/x/f", to, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	if err := p.Put(filepath.Join(tree, "w"), "open/t/x/f", TransferConfig{}).Wait(soon(t)); err == nil {
+		t.Error("Put through a link: got no error")
 	}
 	wantBytes(t, filepath.Join(dir, "private/f"), []byte("secret"))
 	close(names)
@@ -300,18 +300,18 @@ func TestLongFileNames(t *testing.T) {
 	s := d.peer.session()
 	_, err := d.peer.List(soon(t), long)
 	wantErr(t, "List", err, ErrTooLong)
-	wantErr(t, "GetFile", d.peer.GetFile(long, d.to, TransferConfig{}).Wait(soon(t)), ErrTooLong)
-	wantErr(t, "PutFile", d.peer.PutFile(filepath.Join(d.dir, "f"), long, TransferConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "Get", d.peer.Get(long, d.to, TransferConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "Put", d.peer.Put(filepath.Join(d.dir, "f"), long, TransferConfig{}).Wait(soon(t)), ErrTooLong)
 	root, err := os.OpenRoot(d.dir)
 	wantOK(t, "OpenRoot", err)
 	defer root.Close()
 	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // too long for a system call, but a peer may send it
 	wantOK(t, "MkdirAll", root.MkdirAll(filepath.Dir(deep), 0o700))
-	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), TransferConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "Get of a deep tree", d.peer.Get("d", filepath.Join(d.to, "deep"), TransferConfig{}).Wait(soon(t)), ErrTooLong)
 	if d.peer.session() != s {
 		t.Error("the session has ended")
 	}
-	wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
+	wantOK(t, "Get", d.peer.Get("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, filepath.Join(d.to, "f"), want)
 }
 
@@ -319,17 +319,17 @@ func TestLongFileNames(t *testing.T) {
 // peer's puts.
 func TestPutsBothWays(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
-	_, err := d.here.Export(ExportConfig{Name: "h", Path: d.to, DefaultAccess: Read | Write})
+	_, err := d.here.Serve(ExportConfig{Name: "h", Path: d.to, DefaultAccess: Read | Write})
 	wantOK(t, "Export", err)
 	source := filepath.Join(t.TempDir(), "f")
 	writeFile(t, source, []byte("some bytes"))
 	back := d.there.client()
 	var all []*Transfer
 	for i := range maxAsks + 8 {
-		all = append(all, d.peer.PutFile(source, fmt.Sprintf("d/%d", i), TransferConfig{}), back.PutFile(source, fmt.Sprintf("h/%d", i), TransferConfig{}))
+		all = append(all, d.peer.Put(source, fmt.Sprintf("d/%d", i), TransferConfig{}), back.Put(source, fmt.Sprintf("h/%d", i), TransferConfig{}))
 	}
 	for _, x := range all {
-		wantOK(t, "PutFile", x.Wait(soon(t)))
+		wantOK(t, "Put", x.Wait(soon(t)))
 	}
 }
 
@@ -341,9 +341,9 @@ func TestConfigExports(t *testing.T) {
 	for i := range 3 {
 		x := make(chan *Transfer, 1)
 		d.there.stop()
-		go func() { x <- d.peer.GetFile("d/f", filepath.Join(d.to, fmt.Sprint(i)), TransferConfig{}) }()
+		go func() { x <- d.peer.Get("d/f", filepath.Join(d.to, fmt.Sprint(i)), TransferConfig{}) }()
 		d.there = d.there.startAgain()
-		wantOK(t, "GetFile", (<-x).Wait(soon(t)))
+		wantOK(t, "Get", (<-x).Wait(soon(t)))
 		wantFile(t, filepath.Join(d.to, fmt.Sprint(i)), want)
 	}
 	here := d.here
@@ -363,9 +363,9 @@ func TestTooLongFile(t *testing.T) {
 	if err := os.Truncate(filepath.Join(d.dir, "f"), MaxFileSize+1); err != nil {
 		t.Skipf("no file of that length: %v", err)
 	}
-	err := d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t))
-	if wantErr(t, "GetFile", err, ErrFailed); !strings.Contains(err.Error(), "too long") {
-		t.Errorf("GetFile: got %v, want that it says why", err)
+	err := d.peer.Get("d/f", d.to, TransferConfig{}).Wait(soon(t))
+	if wantErr(t, "Get", err, ErrFailed); !strings.Contains(err.Error(), "too long") {
+		t.Errorf("Get: got %v, want that it says why", err)
 	}
 	d.noneOpen(t)
 }
@@ -407,7 +407,7 @@ func TestListInPages(t *testing.T) {
 	}
 }
 
-// TestPutLinkToFile: the path of PutFile and of an Export may be a symbolic link that leads anywhere.
+// TestPutLinkToFile: the path of Put and of an Export may be a symbolic link that leads anywhere.
 func TestPutLinkToFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	want := []byte("some bytes")
@@ -415,8 +415,8 @@ func TestPutLinkToFile(t *testing.T) {
 	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.to, "b"), 0o700))
 	for name, to := range map[string]string{"file": "../a/f", "dir": "../a"} {
 		wantOK(t, "Symlink", os.Symlink(to, filepath.Join(d.to, "b", name)))
-		x := d.peer.PutFile(filepath.Join(d.to, "b", name), "d/"+name, TransferConfig{})
-		wantOK(t, "PutFile", x.Wait(soon(t)))
+		x := d.peer.Put(filepath.Join(d.to, "b", name), "d/"+name, TransferConfig{})
+		wantOK(t, "Put", x.Wait(soon(t)))
 		if s := x.Status(); s.Total != int64(len(want)) {
 			t.Errorf("Status() = %+v, want the size of the file", s)
 		}
@@ -433,7 +433,7 @@ func TestSyncDir(t *testing.T) {
 	if got, want := newHolders(dest), []string{filepath.Join(d.to, "x"), d.to}; !slices.Equal(got, want) {
 		t.Errorf("newHolders() = %q, want %q", got, want)
 	}
-	wantOK(t, "GetFile", d.peer.GetFile("d/top", dest, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
+	wantOK(t, "Get", d.peer.Get("d/top", dest, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
 	wantFile(t, filepath.Join(dest, "a/f"), want)
 	if got := newHolders(dest); len(got) != 0 {
 		t.Errorf("newHolders() of what is there = %q, want none", got)
@@ -447,8 +447,8 @@ func TestTreeWithBadFile(t *testing.T) {
 	d.write(t, "t/c/d", 100, 2)
 	long := strings.Repeat("b", 250) // its partial file's name would be too long
 	d.write(t, "t/"+long, 100, 3)
-	err := d.peer.GetFile("d/t", d.to, TransferConfig{}).Wait(soon(t))
-	wantErr(t, "GetFile", err, ErrDenied)
+	err := d.peer.Get("d/t", d.to, TransferConfig{}).Wait(soon(t))
+	wantErr(t, "Get", err, ErrDenied)
 	if !strings.Contains(err.Error(), long) || !strings.Contains(err.Error(), "1 left out, the rest is there") {
 		t.Errorf("got %q, want the name of the file that was left out", err)
 	}
@@ -472,11 +472,11 @@ func TestPutAgainAfterRestart(t *testing.T) {
 		met <- struct{}{}
 		<-resume
 	}
-	d.peer.PutFile(name, "d/f", TransferConfig{})
+	d.peer.Put(name, "d/f", TransferConfig{})
 	<-met
 	d.here = d.here.restart()
 	d.peer = d.here.to(d.there)
-	x := d.peer.PutFile(name, "d/f", TransferConfig{})
+	x := d.peer.Put(name, "d/f", TransferConfig{})
 	eventually(t, "the new put is being served, or refused", func() bool {
 		p := d.there.client()
 		p.link.Mu.Lock()
@@ -484,6 +484,6 @@ func TestPutAgainAfterRestart(t *testing.T) {
 		return len(p.link.Serving) > 0 || x.Err() != nil
 	})
 	close(resume)
-	wantOK(t, "PutFile of the successor", x.Wait(soon(t)))
+	wantOK(t, "Put of the successor", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 }

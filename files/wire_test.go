@@ -167,7 +167,7 @@ func TestFalseFileMessages(t *testing.T) {
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return d.peer.Node().Stats().Sessions > 1 })
 			}
-			wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, TransferConfig{}).Wait(soon(t)))
+			wantOK(t, "Get", d.peer.Get("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 			wantFile(t, d.to+"/f", want)
 			if !c.ends && d.peer.session() != s {
 				t.Error("the session has ended")

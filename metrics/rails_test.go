@@ -111,7 +111,7 @@ func users(t *testing.T, here, there *node.Node, want []byte) map[string]func() 
 		},
 		"files": func() []byte {
 			to := t.TempDir()
-			rig.Must(t, from.GetFile("d/f", to, files.TransferConfig{}).Wait(rig.Soon(t)))
+			rig.Must(t, from.Get("d/f", to, files.TransferConfig{}).Wait(rig.Soon(t)))
 			b, err := os.ReadFile(filepath.Join(to, "f"))
 			rig.Must(t, err)
 			return b

@@ -56,7 +56,7 @@ func TestScrapeHasNode(t *testing.T) {
 	rig.Must(t, err)
 	get := func() {
 		t.Helper()
-		rig.Must(t, p.GetFile("d/f", t.TempDir(), files.TransferConfig{}).Wait(rig.Soon(t)))
+		rig.Must(t, p.Get("d/f", t.TempDir(), files.TransferConfig{}).Wait(rig.Soon(t)))
 	}
 	until := func(series string, want float64) {
 		t.Helper()

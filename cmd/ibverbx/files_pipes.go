@@ -66,7 +66,7 @@ func (f *transferFlags) putPipe(ctx context.Context, s streams, args []string) e
 			return nil, refuse(args[2], "this is a directory, and standard input has no name", "name the file")
 		}
 		return []copying{{
-			begin:   func() *files.Transfer { return p.PutFile(file, args[2], f.cfg) },
+			begin:   func() *files.Transfer { return p.Put(file, args[2], f.cfg) },
 			explain: func(err error) error { return err },
 		}}, nil
 	})

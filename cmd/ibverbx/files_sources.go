@@ -78,7 +78,7 @@ func (f *transferFlags) getAll(ctx context.Context, p *files.Peer, host string, 
 	}
 	all, others := f.together(sources, func(dir string, cfg files.TransferConfig) copying {
 		return copying{
-			begin:   func() *files.Transfer { return p.GetFile(dir, dest, cfg) },
+			begin:   func() *files.Transfer { return p.Get(dir, dest, cfg) },
 			explain: func(err error) error { return explainFile(host, dir, dest, err) },
 		}
 	})
@@ -93,7 +93,7 @@ func (f *transferFlags) getOne(p *files.Peer, host, name, to string) (all []copy
 	name = strings.TrimSuffix(name, "/")
 	for _, cfg := range f.parts() {
 		all = append(all, copying{
-			begin:   func() *files.Transfer { return p.GetFile(name, to, cfg) },
+			begin:   func() *files.Transfer { return p.Get(name, to, cfg) },
 			explain: func(err error) error { return explainFile(host, name, orBase(to, name), err) },
 		})
 	}
@@ -170,7 +170,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 	}
 	all, others := f.together(grouped, func(dir string, cfg files.TransferConfig) copying {
 		return copying{
-			begin:   func() *files.Transfer { return p.PutFile(dir, name, cfg) },
+			begin:   func() *files.Transfer { return p.Put(dir, name, cfg) },
 			explain: func(err error) error { return err },
 		}
 	})
@@ -184,7 +184,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 func (f *transferFlags) putOne(p *files.Peer, file, to string) (all []copying) {
 	for _, cfg := range f.parts() {
 		all = append(all, copying{
-			begin:   func() *files.Transfer { return p.PutFile(file, to, cfg) },
+			begin:   func() *files.Transfer { return p.Put(file, to, cfg) },
 			explain: func(err error) error { return err },
 		})
 	}

@@ -70,7 +70,7 @@ func pull(ctx context.Context, addr, dir string) error {
 	if err != nil {
 		return err
 	}
-	t := host.GetFile("ckpt-42", filepath.Join(dir, "pulled"), files.TransferConfig{})
+	t := host.Get("ckpt-42", filepath.Join(dir, "pulled"), files.TransferConfig{})
 	for s := range t.Progress(ctx, 2*time.Millisecond) {
 		if err := json.NewEncoder(os.Stdout).Encode(s); err != nil {
 			return err

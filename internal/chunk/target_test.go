@@ -359,7 +359,7 @@ func TestNameIsNoFile(t *testing.T) {
 	}
 }
 
-// getAgain receives a file like GetFile: existing data is kept.
+// getAgain receives a file like Get: existing data is kept.
 func getAgain(t *testing.T, root *os.Root, b []byte) {
 	t.Helper()
 	target := create(t, root, "f", len(b), false)

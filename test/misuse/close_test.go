@@ -77,7 +77,7 @@ func newEngines(t *testing.T) *engines {
 	rig.WantOK(t, "Alloc", err)
 	dir := t.TempDir()
 	rig.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, "f"), []byte("text"), 0o600))
-	x.export, err = x.files[1].Export(files.ExportConfig{Name: "dir", Path: dir, DefaultAccess: files.Read})
+	x.export, err = x.files[1].Serve(files.ExportConfig{Name: "dir", Path: dir, DefaultAccess: files.Read})
 	rig.WantOK(t, "Export", err)
 	x.listener, err = stream.Listen(x.nodes[1].Node, "echo")
 	rig.WantOK(t, "Listen", err)
@@ -98,7 +98,7 @@ func (x *engines) use(t *testing.T) {
 	rig.WantOK(t, "Do", p.Batch().Put(remote.At(0), local.Slice(0, 1<<16)).Notify([]byte("x")).Do(ctx))
 	f, err := x.files[0].Peer(ctx, x.nodes[1].Addr().String())
 	rig.WantOK(t, "files.Peer", err)
-	rig.WantOK(t, "GetFile", f.GetFile("dir/f", filepath.Join(t.TempDir(), "f"), files.TransferConfig{}).Wait(ctx))
+	rig.WantOK(t, "Get", f.Get("dir/f", filepath.Join(t.TempDir(), "f"), files.TransferConfig{}).Wait(ctx))
 	c, err := stream.Dial(ctx, p.Node(), "echo")
 	rig.WantOK(t, "Dial", err)
 	x.conns[0] = c
