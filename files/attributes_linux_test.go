@@ -310,6 +310,34 @@ func TestLyingAttributes(t *testing.T) {
 	d.noneOpen(t)
 }
 
+// TestManyLinks: the memory for hard links is bounded, whatever names and attributes a peer lists. Further names become copies.
+func TestManyLinks(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	wantOK(t, "OpenRoot", err)
+	defer func() { wantOK(t, "Close", root.Close()) }()
+	xattrs := []chunk.Xattr{{Name: "user.x", Value: strings.Repeat("x", 30<<10)}}
+	tree, err := chunk.NewTree(root, chunk.TreeConfig{})
+	wantOK(t, "NewTree", err)
+	top, err := tree.Top(chunk.Entry{Xattrs: xattrs}, false)
+	wantOK(t, "Top", err)
+	x := &treePull{pull: &pull{}, first: map[chunk.Identity]string{}}
+	long, links := strings.Repeat("p", 4000), 0
+	for i := range 100_000 {
+		x.dirs = []openedDir{{Dir: top}}
+		e := &treeEntry{path: long + fmt.Sprint(i), step: step{Entry: chunk.Entry{Name: "f", Xattrs: xattrs, Same: chunk.Identity{Inode: uint64(1 + i/2)}}}}
+		if x.further(e) {
+			links++
+			if x.dirs[0].links[0].Entry.Xattrs != nil {
+				t.Fatal("a link keeps the extended attributes of its file")
+			}
+		}
+	}
+	if kept := links*(30<<10+2*4000) + len(x.first)*4000; links == 0 || kept > 2*maxLinkBytes {
+		t.Errorf("%d links and %d files are kept, with %d MiB, want at most %d MiB", links, len(x.first), kept>>20, maxLinkBytes>>20)
+	}
+	wantOK(t, "Close", tree.Close(true))
+}
+
 // TestLinksReplacedMeanwhile: hard links are created below the destination even if a directory became a link outside since it was received.
 func TestLinksReplacedMeanwhile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)

@@ -8,8 +8,11 @@ import (
 	"ibverbx/internal/chunk"
 )
 
-// maxFirst limits the remembered files with several hard links. Further ones become copies.
-const maxFirst = 1 << 20
+// maxLinkBytes limits the memory for files with several hard links. Further names become copies.
+const maxLinkBytes = 128 << 20
+
+// linkCost is the memory for one name, without its characters.
+const linkCost = 256
 
 // further reports whether an entry is a further name of a file that was listed, and records it.
 func (t *treePull) further(e *treeEntry) bool {
@@ -17,14 +20,24 @@ func (t *treePull) further(e *treeEntry) bool {
 		return false
 	}
 	first, ok := t.first[e.Same]
-	if !ok {
-		if len(t.first) < maxFirst {
-			t.first[e.Same] = e.path
+	d := &t.dirs[e.depth]
+	cost := linkCost + len(e.path)
+	if ok && len(d.links) == 0 { // leaveLinks keeps the attributes of the directory
+		cost += linkCost + len(d.path)
+		for _, x := range d.Attributes().Xattrs {
+			cost += len(x.Name) + len(x.Value)
 		}
+	}
+	if t.linkBytes += cost; t.linkBytes > maxLinkBytes {
+		t.linkBytes -= cost
 		return false
 	}
-	d := &t.dirs[e.depth]
-	d.links = append(d.links, chunk.HardLink{Entry: e.Entry, Target: first})
+	if !ok {
+		t.first[e.Same] = e.path
+		return false
+	}
+	at := chunk.Entry{Name: e.Name, Mode: e.Mode, Size: e.Size, ModTime: e.ModTime} // the file has the other attributes
+	d.links = append(d.links, chunk.HardLink{Entry: at, Target: first})
 	return true
 }
 

@@ -99,8 +99,10 @@ type treePull struct {
 	// named holds the paths of TransferConfig.Filter that were not listed yet.
 	named map[string]bool
 	// first has the first name of each file with several hard links, linked the directories with further names.
-	first  map[chunk.Identity]string
-	linked []chunk.Linked
+	// linkBytes is the memory for them.
+	first     map[chunk.Identity]string
+	linked    []chunk.Linked
+	linkBytes int
 	// next collects small files. batches and larges hold a token per batch and per large file in flight.
 	next            *batch
 	batches, larges rpc.Limit
