@@ -31,7 +31,7 @@ func TestPerfSurvivesStop(t *testing.T) {
 func survivesStop(t *testing.T, check bool) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
-	args := []string{"perf", addr, "--token-file", token, "-s", "1M", "-D", "13", "--json", "--link", "udp"}
+	args := []string{"perf", addr, "--token-file", token, "-s", "1M", "-D", "6", "--json", "--link", "udp"}
 	if check {
 		args = append(args, "--check")
 	}
@@ -41,7 +41,7 @@ func survivesStop(t *testing.T, check bool) {
 	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatalf("Signal: got %v, want no error", err)
 	}
-	time.Sleep(10 * time.Second)
+	time.Sleep(4 * time.Second)
 	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatalf("Signal: got %v, want no error", err)
 	}
