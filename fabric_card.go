@@ -137,10 +137,10 @@ func (u *setup) findAddresses(lanes []CardLane) []verbs.GID {
 		}
 	}
 	for i := range u.addresses {
-		if !u.addresses[i].IsZero() {
+		if !u.addresses[i].IsZero() || u.cq.revive(i) != nil {
 			continue
 		}
-		if qp, err := u.createQP(laneConfig{rail: i, role: roleMessage, recvs: 1}); err == nil { // without an SRQ
+		if qp, err := u.rails.createQP(i, u.qpConfig(laneConfig{rail: i, recvs: 1})); err == nil {
 			e, _ := qp.Endpoint() // zero on error
 			u.addresses[i] = e.GID
 			_ = qp.Close()

@@ -21,6 +21,7 @@ type setup struct {
 	rails  *Rails          // cq's rails
 	cq     *VirtualCQ      // where the completions of all lanes arrive
 	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
+	pool   *dataPool       // the shared data receives; nil if the VirtualQP has its own
 	scheme notifier        // nil if direct
 	direct bool            // the only lane passes everything through
 
@@ -79,8 +80,31 @@ func (u *setup) opError(op string, err error) error {
 	return verbs.NewOpError(op, fmt.Sprintf("virtual QP %d", u.num), 0, err)
 }
 
-// takesShared reports whether a lane uses receives of the SRQ.
-func (u *setup) takesShared(l *lane) bool { return u.shared != nil && l.role != roleMessage }
+// source is the origin of a lane's receives.
+type source uint8
+
+const (
+	ownReceives    source = iota // the lane's own queue
+	engineReceives               // setup.shared
+	dataReceives                 // setup.pool
+)
+
+// srqOf returns the origin of the receives of lanes with a role.
+func (u *setup) srqOf(r role) source {
+	switch {
+	case u.pool != nil && (u.direct || r == roleMessage):
+		return dataReceives
+	case u.shared != nil && r != roleMessage:
+		return engineReceives
+	}
+	return ownReceives
+}
+
+// takesShared reports whether a lane uses receives of setup.shared.
+func (u *setup) takesShared(l *lane) bool { return u.srqOf(l.role) == engineReceives }
+
+// takesPool reports whether a lane uses receives of setup.pool.
+func (u *setup) takesPool(l *lane) bool { return u.srqOf(l.role) == dataReceives }
 
 // receives is the number of engine receives that can be filled between two polls.
 func (u *setup) receives() int {
@@ -221,7 +245,7 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
 		length += uint64(e.Length)
-		if err := u.checkLocal(e); err != nil {
+		if err := u.rails.checkLocal(e); err != nil {
 			return 0, fmt.Errorf("SGE %d: %w", i, err)
 		}
 		if inline && e.Region.memory == nil {
@@ -249,13 +273,14 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	return length, u.checkRemote(wr, length)
 }
 
-func (u *setup) checkLocal(e *SGE) error {
+// checkLocal returns an error that describes what is invalid about an element.
+func (r *Rails) checkLocal(e *SGE) error {
 	switch {
 	case e.Region == nil:
 		return verbs.Invalidf("no region")
 	case e.Region.rails == nil:
 		return fmt.Errorf("%w: the region was closed before the post", verbs.ErrClosed)
-	case e.Region.rails != u.rails:
+	case e.Region.rails != r:
 		return verbs.Invalidf("the region is registered on other rails")
 	case e.Offset > e.Region.length || uint64(e.Length) > e.Region.length-e.Offset:
 		return verbs.Invalidf("%d bytes at %d of a region of %d", e.Length, e.Offset, e.Region.length)
@@ -278,17 +303,27 @@ func (u *setup) checkRemote(wr *SendWR, length uint64) error {
 
 // checkRecv returns the length of a receive, or an error that describes the invalid field.
 func (u *setup) checkRecv(wr *RecvWR) (length uint64, err error) {
-	if wr.NumSGE > u.maxSGE {
-		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
+	switch length, err = u.rails.checkRecv(wr, u.maxSGE); {
+	case err != nil:
+		return 0, err
+	case u.pool != nil && (length > 0 || u.direct):
+		return 0, verbs.Invalidf("a receive of %d bytes belongs in the pool of the virtual CQ (CQConfig.SharedData): use VirtualCQ.PostRecv", length)
+	case length > 0 && u.cfg.CxxPeer && !u.direct:
+		return 0, verbs.Invalidf("a receive of %d bytes: a C++ peer does not send messages on several lanes", length)
+	}
+	return length, nil
+}
+
+// checkRecv returns the length of a receive of at most maxSGE elements, or an error that describes the invalid field.
+func (r *Rails) checkRecv(wr *RecvWR, maxSGE uint8) (length uint64, err error) {
+	if wr.NumSGE > maxSGE {
+		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, maxSGE)
 	}
 	for i := range wr.NumSGE {
-		if err := u.checkLocal(&wr.SGE[i]); err != nil {
+		if err := r.checkLocal(&wr.SGE[i]); err != nil {
 			return 0, fmt.Errorf("SGE %d: %w", i, err)
 		}
 		length += uint64(wr.SGE[i].Length)
-	}
-	if length > 0 && u.cfg.CxxPeer && !u.direct {
-		return 0, verbs.Invalidf("a receive of %d bytes: a C++ peer does not send messages on several lanes", length)
 	}
 	return length, nil
 }

@@ -178,10 +178,10 @@ func (f *failover) fail(l *lane, cause error) {
 	f.flush()
 }
 
-// abandon takes a lane out of service for good, because the VirtualQP has failed. No NIC has its
-// entries any more.
+// abandon takes a lane out of service for good, because the VirtualQP has failed. No NIC writes to memory for its entries from here on.
 func (f *failover) abandon(l *lane) {
 	if l.life.state != laneGone && l.life.state != laneIdle {
+		l.stop()
 		f.retireGeneration(l)
 	}
 	l.release()
@@ -206,7 +206,7 @@ func (f *failover) reportable() bool {
 // unsettled reports whether a VirtualQP that has failed must be looked at again although no
 // completion need come: a lane could not be marked yet, or receives wait for what may be in a CQ.
 func (f *failover) unsettled() bool {
-	return f.send.silent() || (f.setup.shared != nil && f.recv.notifications.Len() > 0)
+	return f.send.silent() || (f.setup.shared != nil && f.recv.notifications.Len() > 0) || f.recv.pooledLane() != nil
 }
 
 // reassign moves the entries of data lanes whose last generation is settled to one other lane each, all at once and in
@@ -380,7 +380,7 @@ func (f *failover) drained(l *lane) bool {
 	if l.head != l.posted && (!v.failing || v.drained != l.posted) {
 		return false
 	}
-	if f.setup.takesShared(l) {
+	if f.setup.srqOf(l.role) != ownReceives {
 		return f.setup.cq.passed(l.rail, v.emptied)
 	}
 	return l.recvHead == l.recvTail
@@ -393,6 +393,7 @@ func (f *failover) drained(l *lane) bool {
 func (f *failover) reset(l *lane) {
 	v := &l.life
 	refused := f.setup.rails.watch.hasRefused(int(l.rail), l.qp.Num())
+	l.resetState()
 	f.retireGeneration(l)
 	if v.due, v.downs.mute = f.time.now, refused; refused {
 		v.due += refusalTime
@@ -404,7 +405,6 @@ func (f *failover) reset(l *lane) {
 // retireGeneration ends a generation at this side. Completions of it that are still in a CQ bear its
 // number and are dropped.
 func (f *failover) retireGeneration(l *lane) {
-	l.resetState()
 	l.become(laneGone, f.time.now, nil)
 	l.nextGeneration()
 	l.recvHead = l.recvTail

@@ -61,7 +61,7 @@ func (f *failover) renew(l *lane, rail uint8) error {
 			return err
 		}
 	}
-	qp, err := u.createQP(lc)
+	qp, queue, err := u.createQP(lc)
 	if err != nil {
 		if rail != l.rail {
 			u.cq.release(int(rail), u.cfg.LaneDepth+lc.recvs)
@@ -70,6 +70,9 @@ func (f *failover) renew(l *lane, rail uint8) error {
 	}
 	u.cq.routes[l.rail].Delete(l.num)
 	_ = l.qp.Close() // a QP of a dead device may refuse, and is of no use
+	u.pool.leave(l)
+	u.pool.settle()
+	l.queue = queue
 	if rail != l.rail {
 		u.cq.release(int(l.rail), u.cfg.LaneDepth+lc.recvs)
 	}

@@ -62,8 +62,11 @@ func (r *receiver) connected(waiting int) {
 	r.earlyMax = ring.CeilPow2(r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
 }
 
-// close drops the queues.
+// close drops the queues. Receives of the pool that were not reported return to it.
 func (r *receiver) close() {
+	for ; r.done.Len() > 0; r.done.Drop(1) {
+		r.setup.pool.dropped(r.done.Front())
+	}
 	r.notifications, r.data, r.early, r.done = ring.Ring[uint64]{}, ring.Ring[RecvWR]{}, ring.Ring[message]{}, ring.Ring[WC]{}
 }
 
@@ -72,7 +75,7 @@ func (r *receiver) reserve(n int) {
 	depth, ended := r.setup.cfg.RecvDepth, r.done.Len()
 	r.notifications.Reserve(min(r.notifications.Len()+n, depth))
 	r.data.Reserve(min(r.data.Len()+n, depth))
-	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+n, 4*r.held))
+	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+n, max(ended, 2*r.held)+2*r.held))
 }
 
 // post takes receives.
@@ -151,28 +154,33 @@ func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	if !registered(wr.SGE[:wr.NumSGE], l.rail) {
 		return errUnregistered
 	}
-	wr.physical(l, &r.chain[0])
+	wr.physical(l.rail, &r.chain[0])
 	r.chain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
 	n, err := l.qp.PostRecv(r.chain[:1])
 	l.recvTail += uint32(n)
 	return err
 }
 
-// physical makes the receive that a lane's NIC gets.
-func (w *RecvWR) physical(l *lane, p *verbs.RecvWR) {
+// physical makes the receive that the NIC of a rail gets.
+func (w *RecvWR) physical(rail uint8, p *verbs.RecvWR) {
 	p.WRID, p.NumSGE = w.WRID, w.NumSGE
 	for i := range w.NumSGE {
 		e := &w.SGE[i]
-		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
+		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[rail]}
 	}
 }
 
 // received takes a receive of a lane that the NIC has ended.
 func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 	u, f := r.setup, r.failover
-	if u.takesShared(l) {
+	switch u.srqOf(l.role) {
+	case engineReceives:
 		r.receivedShared(l, wc, t.entry())
 		return
+	case dataReceives:
+		r.receivedPooled(l, wc, t)
+		return
+	case ownReceives:
 	}
 	if t.generation() != l.generation || t.lane() != l.index || l.life.state == laneIdle {
 		u.cq.stale(l)
@@ -285,8 +293,14 @@ func (r *receiver) end(id uint64, status verbs.Status) *WC {
 
 // endData ends the oldest data receive.
 func (r *receiver) endData(wc *verbs.WC) {
-	out := r.end(r.data.Front().WRID, wc.Status)
+	id := r.data.Front().WRID
 	r.data.Drop(1)
+	r.endMessage(id, wc)
+}
+
+// endMessage ends a data receive.
+func (r *receiver) endMessage(id uint64, wc *verbs.WC) {
+	out := r.end(id, wc.Status)
 	out.VendorErr = wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
 		r.failover.shown = true
@@ -330,11 +344,13 @@ func (r *receiver) report(dst []WC) (n int) {
 		r.done.Drop(1)
 		n++
 	}
+	r.setup.pool.deliver(dst[:n])
 	return n
 }
 
 // flush ends the receives of a VirtualQP that has failed, as far as no NIC has them.
 func (r *receiver) flush() {
+	r.leavePool()
 	r.flushNotifications()
 	if l := r.setup.messageLane; l == nil || l.life.state == laneUp {
 		return // the NIC gives the data receives back

@@ -126,11 +126,23 @@ func (h *sharedReceives) refill(rail int) error {
 	return nil
 }
 
+// shareReceives creates the SRQs and reserves CQ space for their completions.
+func (c *VirtualCQ) shareReceives(depth int) (err error) {
+	if depth < 2 || depth > maxDepth {
+		return verbs.Invalidf("CQConfig.SharedReceives is %d: want 2 to %d, or 0", depth, maxDepth)
+	}
+	if err := c.reserveAll(depth); err != nil {
+		return err
+	}
+	c.shared, err = newSharedReceives(c, depth)
+	return err
+}
+
 // drainTurns bounds how often a VirtualQP that is being closed polls for the completions of its lanes. A
 // software NIC has them at once, and others within microseconds.
 const drainTurns = 10_000
 
-// drain ends everything that the lanes have in flight, so that the receives that they took from the SRQ
+// drain ends everything that the lanes have in flight, so that the receives that they took from an SRQ
 // come back before the QPs are destroyed. A completion that is destroyed with its QP would take its
 // receive along.
 func (q *VirtualQP) drain() {

@@ -46,6 +46,7 @@ type lane struct {
 	num        uint32     // the number of the QP; written under VirtualQP.mu
 	owner      *VirtualQP // the VirtualQP that completions of the QP belong to
 	qp         verbs.QP
+	queue      *dataQueue // the pool's SRQ that qp uses; nil if it uses none
 
 	recvHead  uint32 // the number of the oldest receive that the NIC has
 	recvTail  uint32 // the number of the next receive
@@ -121,7 +122,7 @@ type laneConfig struct {
 }
 
 func newLane(u *setup, lc laneConfig) (*lane, error) {
-	qp, err := u.createQP(lc)
+	qp, queue, err := u.createQP(lc)
 	if u.cfg.Control != nil && errors.Is(err, verbs.ErrDeviceFatal) {
 		qp, err = absentQP{err}, nil // failover makes it when the device works again
 	}
@@ -129,7 +130,7 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{
-		owner: u.owner, qp: qp, num: qp.Num(), told: noNumber, index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
+		owner: u.owner, qp: qp, queue: queue, num: qp.Num(), told: noNumber, index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
 		depth: uint32(u.cfg.LaneDepth), recvDepth: uint32(lc.recvs), recvLow: uint32(min(chainMax, (lc.recvs+1)/2)),
 	}
 	l.setLedger(lc.ledger)
@@ -138,20 +139,36 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 	return l, nil
 }
 
-// createQP makes the physical QP of a lane, and before it what its rail lacks.
-func (u *setup) createQP(lc laneConfig) (verbs.QP, error) {
+// createQP makes the physical QP of a lane, and before it what its rail lacks. queue is the pool's SRQ that the QP uses.
+func (u *setup) createQP(lc laneConfig) (qp verbs.QP, queue *dataQueue, err error) {
 	if err := u.cq.revive(lc.rail); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	cfg := u.qpConfig(lc)
+	switch u.srqOf(lc.role) {
+	case engineReceives:
+		cfg.SRQ = u.shared.rails[lc.rail].srq
+	case dataReceives:
+		if queue, err = u.pool.join(lc.rail); err != nil {
+			return nil, nil, err
+		}
+		cfg.SRQ = queue.srq
+	case ownReceives:
+	}
+	if qp, err = u.rails.createQP(lc.rail, cfg); err != nil && queue != nil {
+		u.pool.left(queue)
+		return nil, nil, err
+	}
+	return qp, queue, err
+}
+
+// qpConfig describes the QP of a lane without an SRQ.
+func (u *setup) qpConfig(lc laneConfig) verbs.QPConfig {
 	cq := u.cq.cqs[lc.rail]
-	var srq verbs.SRQ
-	if u.shared != nil && lc.role != roleMessage {
-		srq = u.shared.rails[lc.rail].srq
-	}
-	return u.rails.createQP(lc.rail, verbs.QPConfig{
-		SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxInline: u.cfg.MaxInline,
+	return verbs.QPConfig{
+		SendCQ: cq, RecvCQ: cq, MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxInline: u.cfg.MaxInline,
 		Path: verbs.PathConfig{Seal: u.cfg.Seal},
-	})
+	}
 }
 
 // sealed reports whether packets of a rail are encrypted and authenticated.
@@ -188,10 +205,12 @@ func newLedger(index, depth int) []entry {
 // there is in ERR already, or gone.
 func (l *lane) errState() { _ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) }
 
-// resetState takes the QP to RESET. A QP that cannot go there is destroyed with the next generation
-// at the latest.
+// resetState takes the QP to RESET, where it stays. A QP that cannot go there is destroyed with the next
+// generation at the latest.
 func (l *lane) resetState() {
-	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
+	if err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err == nil || errors.Is(err, verbs.ErrDeviceFatal) {
+		l.owner.setup.pool.leave(l)
+	}
 }
 
 // out reports whether the lane is out of service.

@@ -122,7 +122,10 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 				err = p.setup.opError("post receive", errUnregistered)
 				break
 			}
-			wrs[n+i].physical(l, &chain[i])
+			wrs[n+i].physical(l.rail, &chain[i])
+		}
+		if len(chain) == 0 {
+			return n, err
 		}
 		k, refused := l.qp.PostRecv(chain)
 		n += k
@@ -145,6 +148,9 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 		wc, to := &wcs[i], &dst[i]
 		to.WRID, to.QP, to.Status, to.VendorErr = wc.WRID, owner, wc.Status, wc.VendorErr
 		to.Opcode, to.Flags, to.ByteLen, to.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
+		if p.setup.pool != nil {
+			p.pooled(wc, to)
+		}
 		if wc.Status != verbs.StatusSuccess {
 			p.failover.failed(p.setup.lanes[0], wc.Status)
 			p.failover.shown = true
@@ -152,7 +158,8 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 			continue
 		}
 		if wc.Flags&verbs.WCWithImm != 0 {
-			to.Flags, to.Imm = WCHasImm, p.setup.imm(wc.Imm)
+			to.Flags |= WCHasImm
+			to.Imm = p.setup.imm(wc.Imm)
 		}
 		if wc.Opcode >= verbs.WCRecv {
 			to.Flags |= WCHasLength
@@ -161,6 +168,17 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 	}
 	p.recvCompleted.Add(uint64(received))
 	p.completed.Add(uint64(len(wcs) - received - failed))
+}
+
+// pooled marks the completion of a receive of the pool. The opcode of a failed one is not valid: it is a receive if
+// its wr_id is the tag of one that the SRQ has.
+func (p *passthrough) pooled(wc *verbs.WC, to *WC) {
+	if wc.Status == verbs.StatusSuccess && wc.Opcode < verbs.WCRecv {
+		return
+	}
+	if slot, ok := p.setup.pool.take(p.setup.lanes[0].rail, tag(wc.WRID)); ok {
+		to.WRID, to.Flags = uint64(slot), wcPooled
+	}
 }
 
 // registered reports whether a lane has the keys for a request.

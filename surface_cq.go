@@ -28,6 +28,9 @@ type CQConfig struct {
 	// the VirtualQP of a peer that sends more than this side has receives for fails. Zero means a queue
 	// of NotifyDepth per lane.
 	SharedReceives int
+	// SharedData is the size of one pool of data receives for all VirtualQPs, 1 to 65536. VirtualCQ.PostRecv
+	// fills it. Zero means that each VirtualQP has its own, posted with VirtualQP.PostRecv.
+	SharedData int
 	// Waker is woken when an armed rail has a completion. Nil means polling only: Wait, Serve and Arm
 	// then return verbs.ErrNotSupported.
 	Waker *verbs.Waker
@@ -54,6 +57,7 @@ type VirtualCQ struct {
 	// routes finds a lane by its QP number, which is unique on a rail, by rail.
 	routes []table.Table[*lane]
 	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
+	pool   *dataPool       // the shared data receives; nil if every VirtualQP has its own
 
 	qps     []*VirtualQP // open VirtualQPs, oldest first
 	qpCount uint32       // VirtualQPs that were ever made
@@ -91,8 +95,9 @@ type cqCounters struct {
 }
 
 // NewCQ creates a VirtualCQ with a physical CQ on every rail. A rail whose device has failed gets its CQ when
-// a lane is rebuilt there. NewCQ returns verbs.ErrInvalid if SharedReceives is out of range or exceeds Depth,
-// and otherwise the NIC's error with the rail.
+// a lane is rebuilt there. NewCQ returns verbs.ErrInvalid if SharedReceives or SharedData is out of range or
+// exceeds Depth, verbs.ErrNotSupported if a device has no SRQ of that size, and otherwise the NIC's error with
+// the rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if len(r.rails) == 0 {
 		return nil, fmt.Errorf("make virtual CQ: %w", verbs.Invalidf("there are no rails: use NewRails"))
@@ -118,6 +123,11 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 			return nil, errors.Join(fmt.Errorf("make virtual CQ: %w", err), c.Close())
 		}
 	}
+	if cfg.SharedData != 0 {
+		if err := c.shareData(cfg.SharedData); err != nil {
+			return nil, errors.Join(fmt.Errorf("make virtual CQ: %w", err), c.Close())
+		}
+	}
 	return c, nil
 }
 
@@ -135,18 +145,14 @@ func (c *VirtualCQ) addCQ(rail, depth int) error {
 	return err
 }
 
-// shareReceives creates the SRQs and reserves CQ space for their completions.
-func (c *VirtualCQ) shareReceives(depth int) (err error) {
-	if depth < 2 || depth > maxDepth {
-		return verbs.Invalidf("CQConfig.SharedReceives is %d: want 2 to %d, or 0", depth, maxDepth)
-	}
+// reserveAll reserves CQ space for n completions on every rail.
+func (c *VirtualCQ) reserveAll(n int) error {
 	for rail := range c.cqs {
-		if err := c.reserve(rail, depth); err != nil {
+		if err := c.reserve(rail, n); err != nil {
 			return err
 		}
 	}
-	c.shared, err = newSharedReceives(c, depth)
-	return err
+	return nil
 }
 
 // Rails returns the Rails that the VirtualCQ was created on.
@@ -173,8 +179,8 @@ func (c *VirtualCQ) Stats() CQStats {
 	}
 }
 
-// Close destroys the physical CQs. While VirtualQPs are open, it returns verbs.ErrBusy and changes
-// nothing.
+// Close destroys the physical CQs. Receives of CQConfig.SharedData end without a completion. While VirtualQPs
+// are open, Close returns verbs.ErrBusy and changes nothing.
 func (c *VirtualCQ) Close() error {
 	if c.rails == nil {
 		return fmt.Errorf("close virtual CQ: %w", verbs.ErrClosed)
@@ -190,7 +196,7 @@ func (c *VirtualCQ) Close() error {
 		}
 		c.shared = nil
 	}
-	errs = append(errs, c.closeRetired())
+	errs = append(errs, c.pool.close(), c.closeRetired())
 	for _, cq := range c.cqs {
 		errs = append(errs, cq.Close())
 	}
@@ -221,6 +227,9 @@ func (c *VirtualCQ) renewCQ(rail int) error {
 	}
 	c.retired = append(c.retired, c.cqs[rail])
 	c.cqs[rail] = cq
+	if c.pool != nil {
+		c.pool.rails[rail] = nil // the completions of its receives are lost: they return when the last lane has left it
+	}
 	return nil
 }
 
@@ -284,7 +293,12 @@ func (c *VirtualCQ) forget(q *VirtualQP) {
 	c.failed = slices.DeleteFunc(c.failed, is)
 	c.ready.forget(q)
 	c.touched = slices.DeleteFunc(c.touched, is)
-	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool { return wc.QP == q })
+	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool {
+		if wc.QP == q {
+			c.pool.dropped(&wc)
+		}
+		return wc.QP == q
+	})
 	c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.QP == q })
 	q.touched = false
 }

@@ -154,6 +154,7 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 // giveKept returns completions that did not fit before.
 func (c *VirtualCQ) giveKept(dst []WC) int {
 	n := copy(dst, c.kept)
+	c.pool.deliver(dst[:n])
 	c.kept = append(c.kept[:0], c.kept[n:]...)
 	return n
 }
@@ -197,11 +198,13 @@ func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	l.counts.cqes.Add(uint64(len(wcs)))
 	k := min(len(wcs), len(dst)-n)
 	l.owner.pass.report(wcs[:k], dst[n:])
+	c.pool.deliver(dst[n : n+k])
 	if wcs = wcs[k:]; len(wcs) > 0 {
 		kept := len(c.kept)
 		c.kept = append(c.kept, make([]WC, len(wcs))...)
 		l.owner.pass.report(wcs, c.kept[kept:])
 	}
+	c.pool.feedLow(l)
 	return n + k
 }
 
@@ -220,7 +223,7 @@ func (c *VirtualCQ) touch(q *VirtualQP) {
 	}
 }
 
-// unknown notes completions of a QP that is not registered. A receive of the SRQ that a lane had taken
+// unknown notes completions of a QP that is not registered. A receive of an SRQ that a lane had taken
 // before it was closed goes back.
 func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 	for i := range wcs {
@@ -230,6 +233,11 @@ func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 			if err := c.shared.used(uint8(rail), t.entry()); err != nil && c.err == nil {
 				c.err = err
 			}
+			continue
+		}
+		if slot, ok := c.pool.take(uint8(rail), t); ok {
+			c.stats.stale.Add(1)
+			c.pool.restore(slot)
 			continue
 		}
 		c.stats.unknown.Add(1)

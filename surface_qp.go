@@ -122,6 +122,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 // posted.
 func (q *VirtualQP) build() (err error) {
 	u := &q.setup
+	u.pool = u.cq.pool
 	if !u.direct {
 		u.shared = u.cq.shared
 		if u.scheme, err = q.newNotifier(); err != nil {
@@ -136,7 +137,7 @@ func (q *VirtualQP) build() (err error) {
 	var need [MaxRails]int
 	for i := range plan {
 		lc := &plan[i]
-		if u.shared != nil && lc.role != roleMessage {
+		if u.srqOf(lc.role) != ownReceives {
 			lc.recvs = 0
 		}
 		need[lc.rail] += u.cfg.LaneDepth + lc.recvs
@@ -248,7 +249,8 @@ func (q *VirtualQP) notConnected() error {
 
 // PostRecv posts receives and returns the number accepted: wrs[:n] were accepted, the rest was not. It
 // may be called before Connect. err is verbs.ErrQueueFull if the queue is full, verbs.ErrInvalid if
-// wrs[n] is invalid, and verbs.ErrClosed after Close or for a closed Region.
+// wrs[n] is invalid or belongs in the pool of CQConfig.SharedData, and verbs.ErrClosed after Close or for a
+// closed Region.
 func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 	q.setup.cq.enter("PostRecv")
 	switch {
@@ -315,12 +317,13 @@ func (q *VirtualQP) Close() error {
 	if u.peer != 0 && u.cfg.Control != nil {
 		u.cfg.Control.Notify(nil)
 	}
-	if u.shared != nil {
+	if u.shared != nil || u.pool != nil {
 		q.drain()
 	}
 	for _, l := range u.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())
+		u.pool.leave(l)
 		u.cq.release(rail, u.cfg.LaneDepth+int(l.recvDepth))
 	}
 	for i := range u.cq.routes {
@@ -335,6 +338,7 @@ func (q *VirtualQP) Close() error {
 	q.send.close()
 	q.recv.close()
 	u.cq.forget(q)
+	u.pool.settle()
 	return errors.Join(errs...)
 }
 

@@ -24,6 +24,52 @@ type recvQueue struct {
 
 func (q *recvQueue) waiting() int { return len(q.posted) - q.head }
 
+// recvPool holds the data receives that the VirtualQPs of a host share.
+type recvPool struct {
+	free   []*span             // the memory of receives that are not posted
+	posted map[uint64]*receive // by WRID
+	made   uint64              // receives posted so far
+}
+
+// topUp posts all receives of a pool that are not posted.
+func (p *recvPool) topUp(h *host) (progress bool) {
+	for len(p.free) > 0 && !h.w.failed() {
+		last := len(p.free) - 1
+		r := &receive{id: recvID | dataID | p.made, span: p.free[last]}
+		r.span.off, r.span.len = r.span.zone.at*granule+h.w.rng.IntN(64), h.w.maxSend()
+		h.scatter(r, r.span.label)
+		if n, err := h.cq.PostRecv([]ibverbx.RecvWR{r.wr}); n != 1 {
+			h.w.fail("completions", "", "host %d: VirtualCQ.PostRecv with %d of %d receives posted: %v", h.index, len(p.posted), h.w.plan.Pool, err)
+			return true
+		}
+		p.free, p.posted[r.id], progress = p.free[:last], r, true
+		p.made++
+	}
+	return progress
+}
+
+// completed takes a receive out of the pool, or returns nil if it is not posted.
+func (p *recvPool) completed(id uint64) *receive {
+	r := p.posted[id]
+	if r == nil {
+		return nil
+	}
+	delete(p.posted, id)
+	p.free = append(p.free, r.span)
+	return r
+}
+
+// scatter describes the memory of a receive, sometimes as two elements.
+func (h *host) scatter(r *receive, label string) {
+	r.span.label, r.span.id, r.span.allow = label, r.id&^(recvID|dataID), setOf(softnic.AccessScatter)
+	r.wr.WRID = r.id
+	r.wr.SetSGE(h.region.SGE(uint64(r.span.off), uint32(r.span.len)))
+	if r.span.len > 8 && h.w.rng.IntN(4) == 0 {
+		cut := uint32(1 + h.w.rng.IntN(r.span.len-1))
+		r.wr.SetSGE(h.region.SGE(uint64(r.span.off), cut), h.region.SGE(uint64(r.span.off)+uint64(cut), uint32(r.span.len)-cut))
+	}
+}
+
 // messageQueue holds the requests that notify the peer, in posting order.
 type messageQueue struct {
 	sent []*request
@@ -55,6 +101,7 @@ func (h *host) turn() (progress bool) {
 		}
 	}
 	progress = h.takeEvents() || progress // Requests may have been flushed meanwhile.
+	progress = h.pool.topUp(h) || progress
 	for _, e := range h.ends {
 		progress = e.topUp() || progress
 		progress = e.work() || progress
@@ -68,8 +115,8 @@ func (e *end) topUp() (progress bool) {
 		return false
 	}
 	for kind := range e.receives {
-		if kind == kindNotify && e.straight() {
-			continue // One queue takes everything.
+		if (kind == kindNotify && e.straight()) || (kind == kindData && e.w.plan.Pool > 0) {
+			continue // One queue takes everything, or the pool does.
 		}
 		for q := &e.receives[kind]; q.waiting() < e.plan.Receives; {
 			if !e.postRecv(kind) {
@@ -89,12 +136,7 @@ func (e *end) postRecv(kind int) bool {
 		if r.span = e.inbox.alloc(e.w.maxSend(), e.w.rng.IntN(64)); r.span == nil {
 			return false
 		}
-		r.span.label, r.span.id, r.span.allow = "receive of "+e.name, r.id&^(recvID|dataID), setOf(softnic.AccessScatter)
-		r.wr.SetSGE(e.host.region.SGE(uint64(r.span.off), uint32(r.span.len)))
-		if r.span.len > 8 && e.w.rng.IntN(4) == 0 {
-			cut := uint32(1 + e.w.rng.IntN(r.span.len-1))
-			r.wr.SetSGE(e.host.region.SGE(uint64(r.span.off), cut), e.host.region.SGE(uint64(r.span.off)+uint64(cut), uint32(r.span.len)-cut))
-		}
+		e.host.scatter(&r, "receive of "+e.name)
 	}
 	r.wr.WRID = r.id
 	n, err := e.qp.PostRecv([]ibverbx.RecvWR{r.wr})

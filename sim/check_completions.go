@@ -59,8 +59,15 @@ func (e *end) checkStatus(r *request, wc *ibverbx.WC) {
 	}
 }
 
-// checkReceive checks that the completion belongs to the oldest receive of its kind.
+// checkReceive checks that the completion belongs to the oldest receive of its kind, or to one of the pool, and returns the receive.
 func (e *end) checkReceive(kind int, wc *ibverbx.WC) *receive {
+	if kind == kindData && e.w.plan.Pool > 0 {
+		r := e.host.pool.completed(wc.WRID)
+		if r == nil {
+			e.fail("completions", "completion of receive %#x, which is not in the pool", wc.WRID)
+		}
+		return r
+	}
 	q := &e.receives[kind]
 	if q.waiting() == 0 {
 		e.fail("completions", "completion of receive %#x, but none is posted", wc.WRID)
@@ -71,5 +78,6 @@ func (e *end) checkReceive(kind int, wc *ibverbx.WC) *receive {
 		e.fail("completions", "completion of receive %#x, but the oldest is %#x", wc.WRID, r.id)
 		return nil
 	}
+	q.head++
 	return r
 }

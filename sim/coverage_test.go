@@ -14,7 +14,7 @@ func everyFaultHappens(t *testing.T, sum *Summary) {
 			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
 		}
 	}
-	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn", "credits", "flows", "shared"} {
+	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn", "credits", "flows", "shared", "pool"} {
 		if n := sum.Rails[kind]; n < enough {
 			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, n, sum.Seeds, enough)
 		}
@@ -34,7 +34,7 @@ func TestEveryRailHappens(t *testing.T) {
 			got[kind]++
 		}
 	}
-	for _, kind := range []string{"wrapped", "mixed", "in-turn", "credits", "flows", "shared"} {
+	for _, kind := range []string{"wrapped", "mixed", "in-turn", "credits", "flows", "shared", "pool"} {
 		if got[kind] < worlds/10 {
 			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, got[kind], worlds, worlds/10)
 		}

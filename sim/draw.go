@@ -73,6 +73,13 @@ func (s *Scenario) draw(seed uint64) *Plan {
 	}
 	d.Rand = rand.New(rand.NewPCG(seed, 3))
 	d.transports()
+	d.Rand = rand.New(rand.NewPCG(seed, 4))
+	switch p.Pool = d.count("pool"); {
+	case p.Pool > 0 && !p.Failover && d.wrap != wrapNone:
+		p.Pool = 0 // package reliable keeps receives for a peer that dies unnoticed
+	case p.Pool > 0:
+		p.Pool = max(p.Pool, len(p.Rails)) // each rail needs one
+	}
 	return p
 }
 

@@ -171,7 +171,10 @@ func (w *world) ringSize() int {
 	return w.plan.Work.Room*(w.plan.Work.Sizes[1]+4*granule) + 64*granule
 }
 
-func (w *world) inboxSize(p *EndPlan) int { return (p.Receives + 4) * (w.maxSend() + 4*granule) }
+func (w *world) inboxSize(p *EndPlan) int { return (p.Receives + 4) * w.inboxSpan() }
+
+// inboxSpan is the memory of a data receive in bytes.
+func (w *world) inboxSpan() int { return w.maxSend() + 4*granule }
 
 func (w *world) endSize(p *EndPlan) int {
 	return 2*w.ringSize() + w.inboxSize(p) + librarySize

@@ -42,7 +42,7 @@ func (p *Plan) String() string {
 	}
 	line("", "", "\n", worldSettings, p.fields())
 	line("", "", "\n", workSettings, p.Work.fields())
-	fmt.Fprintf(&b, "rails %d\nconnections %d\nfaults 0\n", len(p.Rails), len(p.Connects))
+	fmt.Fprintf(&b, "rails %d\nconnections %d\nfaults 0\npool %d\n", len(p.Rails), len(p.Connects), p.Pool)
 	fmt.Fprintf(&b, "sizes %d..%d\nops%s", p.Work.Sizes[0], p.Work.Sizes[1], p.Work.Ops.words())
 	for i := range p.Rails {
 		line(fmt.Sprintf("\nrail %d", i), " ", "", railSettings, p.Rails[i].fields())

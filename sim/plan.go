@@ -22,6 +22,8 @@ type Plan struct {
 	Expect   Expectation   // expected outcome
 	// Shared is the number of receives in a host's SRQs. 0 means separate receives per lane.
 	Shared int
+	// Pool is the number of data receives that the VirtualQPs of a host share. 0 means separate ones.
+	Pool int
 	// Failover gives every VirtualQP a control channel.
 	Failover bool
 	// KeepAtomics is Config.KeepAtomics: an atomic in doubt fails alone.
@@ -127,7 +129,7 @@ var expectNames = [...]string{"contract", "success", "failure"}
 
 // railKinds names the kinds of rails of a world: bare, wrapped, or mixed if it has both; in-turn if packets
 // wait in turn on one of them; credits and flows if a wrapped one uses these options of package reliable;
-// shared if the lanes of a wrapped one take their receives from an SRQ.
+// shared if the lanes of a wrapped one take their receives from an SRQ; pool if VirtualQPs share data receives.
 func (p *Plan) railKinds() []string {
 	some := func(is func(r RailPlan) bool) bool { return slices.ContainsFunc(p.Rails, is) }
 	bare, wrapped := some(func(r RailPlan) bool { return !r.Wrapped }), some(func(r RailPlan) bool { return r.Wrapped })
@@ -152,6 +154,9 @@ func (p *Plan) railKinds() []string {
 	}
 	if wrapped && p.Shared > 0 {
 		kinds = append(kinds, "shared")
+	}
+	if p.Pool > 0 {
+		kinds = append(kinds, "pool")
 	}
 	return kinds
 }

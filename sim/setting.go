@@ -33,14 +33,15 @@ var (
 		{"room", unitCount, 3, 64, func(*drawer) int64 { return 3 }},
 		{"scatter", unitPercent, 0, 10000, oneOf(0, 1000, 5000)},
 	}
-	// listSettings are the lengths of the lists of a plan, sizes, which is always a range, and wrap, the
-	// share of worlds with wrapped rails.
+	// listSettings are the lengths of the lists of a plan, sizes, which is always a range, wrap, the share of
+	// worlds with wrapped rails, and pool, which is drawn last, from random numbers of its own.
 	listSettings = []setting{
 		{"rails", unitCount, 1, 4, oneOf(1, 2, 2, 2, 3)},
 		{"connections", unitCount, 1, 8, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
 		{"faults", unitCount, 0, 64, none},
 		{"sizes", unitBytes, 0, maxMessage, nil},
 		{"wrap", unitPercent, 0, 10000, none},
+		{"pool", unitCount, 0, 1024, oneOf(0, 0, 0, 1, 4, 16, 64)},
 	}
 	railSettings = []setting{
 		{"mtu", unitMTU, 1, 5, oneOf(1, 3, 5, 5)},

@@ -56,6 +56,7 @@ var reductions = []func(*Plan){
 	func(p *Plan) { p.Rails = p.Rails[:max(len(p.Rails)/2, 1)] },
 	func(p *Plan) { p.Rails = p.Rails[len(p.Rails)/2:] },
 	func(p *Plan) { p.Shared = 0 },
+	func(p *Plan) { p.Pool = 0 },
 	forEnds(func(e *EndPlan) { e.Messages /= 2 }),
 	func(p *Plan) { p.Connects[0].Ends[0].Messages = 0 },
 	func(p *Plan) { p.Connects[0].Ends[1].Messages = 0 },

@@ -100,6 +100,7 @@ type host struct {
 	laidOut    int       // granules that zones have taken
 	shared     *span     // counter that all peers add to
 	sum        [2]uint64 // what peers have added to it for sure, and what they may have added
+	pool       recvPool
 
 	ends     []*end
 	byQP     map[*ibverbx.VirtualQP]*end // also ends that crashed
@@ -153,7 +154,7 @@ func (w *world) newHost(index int) (*host, error) {
 	if h.rails, err = ibverbx.NewRails(cfgs...); err != nil {
 		return h, err
 	}
-	if h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: w.cqDepth(index), SharedReceives: w.plan.Shared}); err != nil {
+	if h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: w.cqDepth(index), SharedReceives: w.plan.Shared, SharedData: w.plan.Pool}); err != nil {
 		return h, err
 	}
 	h.poll = h.cq.Poll
@@ -170,6 +171,10 @@ func (w *world) newHost(index int) (*host, error) {
 	h.remote = h.region.Remote()
 	h.shared = h.newZone(granule).static(setOf(softnic.AccessRemoteAtomic), "shared counters")
 	clear(h.shared.bytes())
+	for range w.plan.Pool {
+		h.pool.free = append(h.pool.free, h.newZone(w.inboxSpan()).static(0, "receive of the pool"))
+	}
+	h.pool.posted = make(map[uint64]*receive)
 	return h, nil
 }
 
@@ -184,14 +189,14 @@ func (z *zone) static(allow touchSet, label string) *span {
 
 // cqDepth is how many completions the CQs of a host must hold.
 func (w *world) cqDepth(host int) int {
-	depth := w.plan.Shared + 16
+	depth := w.plan.Shared + w.plan.Pool + 16
 	w.eachEnd(host, func(c *ConnectPlan, e *EndPlan) { depth += c.completions(e) })
 	return depth
 }
 
 // memorySize is the size of all zones of a host in bytes.
 func (w *world) memorySize(host int) int {
-	size := 4 * granule
+	size := 4*granule + w.plan.Pool*(w.inboxSpan()+granule)
 	w.eachEnd(host, func(_ *ConnectPlan, e *EndPlan) { size += w.endSize(e) + 16*granule })
 	return size
 }
