@@ -72,8 +72,11 @@ func (c *VirtualCQ) shareData(depth int) error {
 
 // PostRecv adds data receives to the pool of CQConfig.SharedData and returns the number accepted: wrs[:n] were
 // accepted, the rest was not. A SEND to any VirtualQP of the VirtualCQ takes the oldest one that its rail has. The
-// completion names the VirtualQP. With an empty pool, senders wait. With several rails, each has an equal part of
-// the pool, so post at least one receive per rail.
+// completion names the VirtualQP. With several rails, each has an equal part of the pool, so post at least one
+// receive per rail.
+//
+// With an empty pool, senders wait. Software NICs and package reliable then serve them in turn, so that none can
+// starve the others. Other NICs repeat a refused SEND at equal intervals, and a receive goes to the first that comes.
 //
 // A receive stays in the pool when a VirtualQP fails or is closed. Notification receives belong to a VirtualQP,
 // except those of a single lane without failover, which takes everything from the pool. err is

@@ -289,7 +289,7 @@ func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 }
 
 // nextRecv returns the receive that the next message uses, nil if there is none or if it has a list. It stays in the queue of
-// the QP until the message completes it. One of an SRQ is taken, and leaves a limit event to the packets.
+// the QP until the message completes it. One of an SRQ is taken, and leaves a limit event and turns to the packets.
 func (q *qp) nextRecv() *recvWQE {
 	switch s := q.srq; {
 	case q.hasCur:
@@ -297,7 +297,7 @@ func (q *qp) nextRecv() *recvWQE {
 	case s != nil:
 		s.Lock()
 		defer s.Unlock()
-		if (s.limit > 0 && uint32(s.ring.Len()) <= s.limit) || !q.takeRecv() {
+		if (s.limit > 0 && uint32(s.ring.Len()) <= s.limit) || s.ring.Len() <= len(s.turns) || !q.takeRecv() {
 			return nil
 		}
 		return q.cur.alone()

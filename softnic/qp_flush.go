@@ -30,6 +30,9 @@ func (q *qp) enterError() {
 	}
 	q.revoke()
 	q.state, q.failing = verbs.StateErr, false
+	if q.srq != nil {
+		q.srq.forget(q)
+	}
 	q.core.timers.drop(q)
 	q.stopResponder()
 	q.flushSends()
@@ -102,8 +105,10 @@ func (q *qp) reset() {
 	if q.feeds != nil {
 		q.feeds.requests.drop(0)
 	}
-	if q.hasCur && q.srq != nil {
-		q.srq.used.free(1)
+	if q.srq != nil {
+		if q.srq.forget(q); q.hasCur {
+			q.srq.used.free(1)
+		}
 	}
 	q.sendCQ.discard(q)
 	if q.recvCQ != q.sendCQ {

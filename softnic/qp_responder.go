@@ -249,7 +249,7 @@ func (q *qp) takeRecv() bool {
 		q.hasCur = q.rq.pop(&q.cur, &q.curList)
 		return q.hasCur
 	}
-	if q.hasCur = q.srq.pop(&q.cur, &q.curList); q.hasCur {
+	if q.hasCur = q.srq.admit(q) && q.srq.pop(&q.cur, &q.curList); q.hasCur {
 		q.srq.checkLimit()
 	}
 	return q.hasCur

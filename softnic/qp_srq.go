@@ -2,6 +2,8 @@ package softnic
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
@@ -91,9 +93,50 @@ type srq struct {
 	pd *pd
 	// limit is the number of receives below which the limit event is raised. 0 is disarmed.
 	limit uint32
+	// turns are the RC QPs that got no receive and whose peers will ask again, in the order of their first request. Each is entitled
+	// to one receive before others take one, so that no sender keeps the queue empty for the others.
+	turns []turn
 	// users counts the QPs on the queue.
 	users  int
 	closed bool
+}
+
+// turn is the place of a QP among those that wait for a receive.
+type turn struct {
+	q     *qp
+	until int64 // when the place is lost, in case the peer has gone
+}
+
+// patience is how long a turn lasts after the RNR timer, in nanoseconds. RC repeats a request several times in that time.
+const patience = int64(2 * time.Second)
+
+// admit reports whether a QP may take a receive. If not, it gives the QP a turn.
+func (s *srq) admit(q *qp) bool {
+	if len(s.turns) == 0 && s.ring.Len() > 0 {
+		return true
+	}
+	now := q.core.clock()
+	s.turns = slices.DeleteFunc(s.turns, func(t turn) bool { return t.until < now })
+	i := slices.IndexFunc(s.turns, func(t turn) bool { return t.q == q })
+	if i < 0 {
+		i = len(s.turns)
+	}
+	switch {
+	case s.ring.Len() > i:
+		s.turns = slices.Delete(s.turns, i, min(i+1, len(s.turns)))
+		return true
+	case q.typ != verbs.RC:
+		return false // its peer does not learn that it was refused
+	case i == len(s.turns):
+		s.turns = append(s.turns, turn{q: q})
+	}
+	s.turns[i].until = now + int64(verbs.RNRTimer(q.attr.MinRNRTimer)) + patience
+	return false
+}
+
+// forget ends the turn of a QP that takes no receives any more.
+func (s *srq) forget(q *qp) {
+	s.turns = slices.DeleteFunc(s.turns, func(t turn) bool { return t.q == q })
 }
 
 var _ verbs.SRQ = (*srq)(nil)

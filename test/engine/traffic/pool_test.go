@@ -320,3 +320,39 @@ func TestSharedDataOutlivesVirtualQPs(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedDataFair: a client that always has 64 messages outstanding cannot starve one that sends single messages, although
+// the pool is always empty. Between a message's post and its arrival, the other client gets few receives.
+func TestSharedDataFair(t *testing.T) {
+	const depth, greedy, modest = 4, 0, 1
+	for name, layer := range map[string]over{"bare": bare, "uc": wrapped(t, verbs.UC), "ud": wrapped(t, verbs.UD)} {
+		t.Run(name, func(t *testing.T) {
+			p := newPooled(t, rig.MemoryLinks(1), layer, depth, 2, ibverbx.Config{Lanes: 2})
+			worst := 0
+			for round := range 50 {
+				before := p.got[greedy]
+				for sent := false; p.got[modest] == round; {
+					for p.send(greedy) {
+					}
+					if p.poll(); len(p.held) == 0 {
+						continue
+					}
+					if !sent && len(p.held) == depth { // the pool is empty, and the greedy client waits
+						sent, before = p.send(modest), p.got[greedy]
+					}
+					if sent {
+						last := p.held[len(p.held)-1]
+						rest := p.held[:len(p.held)-1]
+						p.held = []uint64{last}
+						p.repost() // one at a time
+						p.held = rest
+					}
+				}
+				worst = max(worst, p.got[greedy]-before)
+			}
+			if worst > 2*depth {
+				t.Errorf("the greedy client got up to %d receives while the other one waited, want at most %d", worst, 2*depth)
+			}
+		})
+	}
+}
