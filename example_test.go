@@ -117,6 +117,50 @@ func ExampleVirtualQP_PostSend() {
 	// from the peer, counter 5
 }
 
+// Serve 500 clients with 64 receives. Without a pool, each client's VirtualQP would need its own.
+func ExampleVirtualCQ_PostRecv() {
+	const clients, receives, size = 500, 64, 4096
+	links := []softnic.Link{softnic.NewMemoryLink(nil)}
+	server, peers := newHost(links, ibverbx.CQConfig{SharedData: receives}), newHost(links, ibverbx.CQConfig{})
+	defer server.close()
+	defer peers.close()
+	post := func(ids ...uint64) {
+		wrs := make([]ibverbx.RecvWR, len(ids))
+		for i, id := range ids {
+			wrs[i].WRID = id
+			wrs[i].SetSGE(server.region.SGE(id*size, size))
+		}
+		value(server.cq.PostRecv(wrs))
+	}
+	for id := range uint64(receives) {
+		post(id)
+	}
+
+	names, greeting := map[*ibverbx.VirtualQP]int{}, []byte("hello")
+	copy(peers.region.Bytes(), greeting)
+	for i := range clients {
+		client, end := value(peers.cq.NewQP(ibverbx.Config{Lanes: 1})), value(server.cq.NewQP(ibverbx.Config{Lanes: 1}))
+		check(client.Connect(value(end.Card())))
+		check(end.Connect(value(client.Card())))
+		names[end] = i
+		wr := ibverbx.SendWR{Opcode: verbs.OpSend}
+		wr.SetSGE(peers.region.SGE(0, uint32(len(greeting))))
+		value(client.PostSend([]ibverbx.SendWR{wr}))
+	}
+	heard := map[int]bool{}
+	for len(heard) < clients {
+		wc := server.poll()
+		check(wc.Err())
+		if text := server.region.Bytes()[wc.WRID*size:][:wc.ByteLen]; string(text) == "hello" {
+			heard[names[wc.QP]] = true
+		}
+		post(wc.WRID)
+	}
+	fmt.Printf("%d clients, %d receives\n", len(heard), receives)
+	// Output:
+	// 500 clients, 64 receives
+}
+
 // Show the traffic of each NIC.
 func ExampleVirtualQP_Stats() {
 	a, b := newPair(ibverbx.Config{Lanes: 4}, ibverbx.Config{Lanes: 4})
@@ -172,6 +216,13 @@ type side struct {
 }
 
 func newSide(links []softnic.Link, cfg ibverbx.Config) *side {
+	p := newHost(links, ibverbx.CQConfig{})
+	p.qp = value(p.cq.NewQP(cfg))
+	return p
+}
+
+// newHost returns a side without a VirtualQP.
+func newHost(links []softnic.Link, cfg ibverbx.CQConfig) *side {
 	p := &side{}
 	var rails []ibverbx.RailConfig
 	for _, link := range links {
@@ -182,8 +233,7 @@ func newSide(links []softnic.Link, cfg ibverbx.Config) *side {
 	p.rails = value(ibverbx.NewRails(rails...))
 	p.mem = value(verbs.AllocMemory(16<<20, nil))
 	p.region = value(p.rails.Register(p.mem, verbs.AccessAll))
-	p.cq = value(p.rails.NewCQ(ibverbx.CQConfig{}))
-	p.qp = value(p.cq.NewQP(cfg))
+	p.cq = value(p.rails.NewCQ(cfg))
 	return p
 }
 
@@ -198,7 +248,6 @@ func (p *side) poll() ibverbx.WC {
 }
 
 func (p *side) close() {
-	check(p.qp.Close())
 	for _, nic := range p.nics {
 		check(nic.Close())
 	}

@@ -215,7 +215,7 @@ func (s *Session) newCQ(queue ibverbx.CQConfig, cfg *ibverbx.Config) (err error)
 		queue.Waker = verbs.NewWaker()
 	}
 	if queue.Depth == 0 {
-		queue.Depth = completions(cfg, s.Rails.Len(), queue.SharedReceives)
+		queue.Depth = completions(cfg, s.Rails.Len(), queue.SharedReceives+queue.SharedData)
 	}
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
 		return fmt.Errorf("completion queues for %d lanes: %w", cfg.Lanes, err)

@@ -3,6 +3,7 @@ package traffic_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -355,4 +356,90 @@ func TestSharedDataFair(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSharedDataManyClients: 500 clients of a server share 64 receives. Each gets 20 messages through. The server's receives
+// and their part of its CQs do not grow with the number of clients.
+func TestSharedDataManyClients(t *testing.T) {
+	const clients, receives, messages = 500, 64, 20
+	cfg := ibverbx.Config{Lanes: 1, LaneDepth: 8, SendDepth: 8}
+	links := rig.MemoryLinks(1)
+	p := newPooled(t, links, bare, receives, 1, cfg)
+	h := p.clients[0]
+	memory := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	perClient := map[string]uint64{}
+	for name, cq := range map[string]*ibverbx.VirtualCQ{"pool": p.server.CQ, "own receives": newCQ(t, p.server)} {
+		before := memory()
+		for range clients {
+			q, err := cq.NewQP(cfg)
+			rig.Must(t, err)
+			t.Cleanup(func() { rig.Must(t, q.Close()) })
+			if name == "pool" {
+				p.at = append(p.at, q)
+			} else {
+				wrs := make([]ibverbx.RecvWR, 16)
+				for k := range wrs {
+					wrs[k].SetSGE(p.buffers.SGE(0, poolRoom))
+				}
+				if n, err := q.PostRecv(wrs); n != len(wrs) {
+					t.Fatal(err)
+				}
+			}
+		}
+		perClient[name] = (memory() - before) / clients
+	}
+	t.Logf("heap per VirtualQP of a server: %d bytes with a pool, %d with 16 receives each; buffers of 4 KiB: %d and %d bytes",
+		perClient["pool"], perClient["own receives"], receives*4096/clients, 16*4096)
+	got := map[*ibverbx.VirtualQP]int{}
+	wcs := make([]ibverbx.WC, 64)
+	senders := make([]*ibverbx.VirtualQP, 0, clients)
+	for _, q := range p.at[1:] {
+		s := h.NewQP(cfg)
+		rig.Connect(t, s, q)
+		senders = append(senders, s)
+	}
+	wr := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	wr.SetSGE(p.out[0].SGE(0, 8))
+	sent, total := make([]int, len(senders)), 0
+	for turn := 0; total < messages*len(senders); turn++ {
+		if turn > 1_000_000 {
+			t.Fatalf("%d messages of %d", total, messages*len(senders))
+		}
+		for i, s := range senders {
+			for sent[i] < messages {
+				n, err := s.PostSend([]ibverbx.SendWR{wr})
+				if n == 0 && !errors.Is(err, verbs.ErrQueueFull) {
+					t.Fatal(err)
+				}
+				if sent[i] += n; n == 0 {
+					break
+				}
+			}
+		}
+		pollGood(t, h, wcs)
+		for _, wc := range pollGood(t, p.server, wcs) {
+			if got[wc.QP]++; got[wc.QP] > messages {
+				t.Fatalf("%d messages on one VirtualQP, %d were sent", got[wc.QP], messages)
+			}
+			p.held = append(p.held, wc.WRID)
+			total++
+		}
+		p.repost()
+	}
+	if len(got) != len(senders) {
+		t.Errorf("messages came from %d clients, want %d", len(got), len(senders))
+	}
+}
+
+// newCQ returns another VirtualCQ of a host.
+func newCQ(t *testing.T, h *rig.Host) *ibverbx.VirtualCQ {
+	cq, err := h.Rails.NewCQ(ibverbx.CQConfig{})
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, cq.Close()) })
+	return cq
 }
