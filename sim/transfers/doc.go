@@ -1,5 +1,5 @@
-// Package transfers runs worlds of package transfer: hosts put blocks into each other's memory, read
-// from it, verify, cancel and notify, while rails lose packets, cables are pulled, queue pairs and NICs
+// Package transfers runs worlds of packages transfer and stream: hosts put blocks into each other's memory, read
+// from it, verify, cancel and notify, and exchange bytes over streams, while rails lose packets, cables are pulled, queue pairs and NICs
 // fail, and processes are killed and restarted.
 //
 // A seed determines the world and its faults. Time is real, because nodes have their own goroutines and
@@ -10,5 +10,7 @@
 //	bytes           announced data is in memory when its notification is consumed, byte by byte; so is the result of a Get
 //	notifications   each arrives at most once and in the order of Submit; if its batch succeeded, it arrives
 //	errors          a transfer fails only for a reason that the world has: a cancel, or a killed process
+//	streams         the received bytes are those that were sent; the end of a stream means that all have arrived; it fails only if a
+//	                session can be lost: a connection is cut, a process or a NIC fails, or no rail is without faults
 //	progress        when the faults are over, everything completes
 package transfers

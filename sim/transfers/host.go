@@ -70,7 +70,7 @@ func (h *host) start() error {
 	p.life, h.taken = h.life, map[notice]bool{}
 	w.mu.Unlock()
 	h.process = p
-	if err := p.lend(); err != nil {
+	if err := errors.Join(p.lend(), p.listen()); err != nil {
 		return err
 	}
 	h.relay.aim(p.node.Addr().String())
@@ -162,6 +162,11 @@ func (h *host) begin() {
 	}
 	p.work.Go(p.receive)
 	var sending sync.WaitGroup
+	for to := range h.world.hosts {
+		if to != h.index {
+			sending.Go(func() { p.streamTo(to) })
+		}
+	}
 	for _, s := range p.senders {
 		sending.Go(s.run)
 	}

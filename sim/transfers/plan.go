@@ -35,6 +35,18 @@ func (p *Plan) spare() bool {
 	return slices.Contains(failing[:p.Rails], false)
 }
 
+// losesSessions reports whether the faults may cost a session: they are not only faults of some of the rails.
+func (p *Plan) losesSessions() bool {
+	var hit [8]bool
+	for _, f := range p.Faults {
+		if f.Kind == Disconnect || f.Kind == Restart || f.Kind == NICFailure {
+			return true
+		}
+		hit[f.Rail] = true
+	}
+	return !slices.Contains(hit[:p.Rails], false)
+}
+
 // Fault is a temporary fault of a host.
 type Fault struct {
 	Kind FaultKind

@@ -19,13 +19,14 @@ type Summary struct {
 	Batches, Canceled, Lost int
 	// Notifications and Gets count the consumed and verified ones.
 	Notifications, Gets int
+	Streams             int             // verified streams
 	Faults              [faultKinds]int // injected faults by kind
 }
 
 // Add adds the counters of o.
 func (s *Summary) Add(o Summary) {
 	s.Batches, s.Canceled, s.Lost = s.Batches+o.Batches, s.Canceled+o.Canceled, s.Lost+o.Lost
-	s.Notifications, s.Gets = s.Notifications+o.Notifications, s.Gets+o.Gets
+	s.Notifications, s.Gets, s.Streams = s.Notifications+o.Notifications, s.Gets+o.Gets, s.Streams+o.Streams
 	for i, n := range o.Faults {
 		s.Faults[i] += n
 	}
@@ -33,8 +34,8 @@ func (s *Summary) Add(o Summary) {
 
 // String formats the counters in one line.
 func (s Summary) String() string {
-	line := fmt.Sprintf("%d batches (%d canceled, %d lost), %d notifications and %d reads right;",
-		s.Batches+s.Canceled+s.Lost, s.Canceled, s.Lost, s.Notifications, s.Gets)
+	line := fmt.Sprintf("%d batches (%d canceled, %d lost), %d notifications, %d reads and %d streams right;",
+		s.Batches+s.Canceled+s.Lost, s.Canceled, s.Lost, s.Notifications, s.Gets, s.Streams)
 	for k, n := range s.Faults {
 		line += fmt.Sprintf(" %d %v,", n, FaultKind(k))
 	}
