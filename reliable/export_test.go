@@ -34,6 +34,9 @@ func SplitEngines(ctx verbs.Context) { ctx.(*pathContext).maxEngines = maxEngine
 // EngineOf names the engine of a wrapped QP: two QPs of one engine have the same.
 func EngineOf(q verbs.QP) any { return q.(*qp).engine }
 
+// SealOf returns the Seal of a wrapped QP.
+func SealOf(q verbs.QP) verbs.Seal { return q.(*qp).cfg.Path.Seal }
+
 // Receives returns the number of receive buffers in use of a wrapped QP's engine, and of all that exist.
 func Receives(q verbs.QP) (inUse, exist int) {
 	h := &q.(*qp).engine.hub

@@ -74,9 +74,9 @@ func TestSealedPeers(t *testing.T) {
 			connect(t, hub, first)
 			transfer(t, hub, first, verbs.OpRDMAWrite, 5000)
 			qp := hub.qp
-			for round := range byte(3) {
-				seals := [2]*softnic.Seal{newSeal(t, 8+round, true), newSeal(t, 8+round, false)}
-				var qps [2]verbs.QP
+			visit := func(secret byte) (seals [2]*softnic.Seal, qps [2]verbs.QP) {
+				t.Helper()
+				seals = [2]*softnic.Seal{newSeal(t, secret, true), newSeal(t, secret, false)}
 				for i, s := range []*side{hub, first} {
 					var err error
 					qps[i], err = s.pd.CreateQP(verbs.QPConfig{
@@ -93,6 +93,10 @@ func TestSealedPeers(t *testing.T) {
 				hub.qp, second.qp = qps[0], qps[1]
 				transfer(t, hub, &second, verbs.OpRDMAWrite, 5000)
 				transfer(t, hub, &second, verbs.OpRDMARead, 5000)
+				return seals, qps
+			}
+			for round := range byte(3) {
+				seals, qps := visit(8 + round)
 				for i := range qps {
 					must(t, qps[i].Close())
 					must(t, seals[i].Close()) // nothing refers to its keys
@@ -103,6 +107,15 @@ func TestSealedPeers(t *testing.T) {
 			plain := hub.another(t)
 			if reliable.EngineOf(plain) == reliable.EngineOf(qp) {
 				t.Error("a plain QP shares control QPs with a sealed one")
+			}
+			_, others := visit(20)
+			for _, q := range []verbs.QP{qp, first.qp} { // the first ones, for which the control QPs were created
+				seal := reliable.SealOf(q).(*softnic.Seal)
+				must(t, q.Close())
+				must(t, seal.Close())
+			}
+			for _, q := range others {
+				must(t, q.Close())
 			}
 		})
 	}
