@@ -77,7 +77,7 @@ func wantWays(t *testing.T, all []feature, doors []way) {
 func wantTests(t *testing.T, text string) {
 	t.Helper()
 	var source strings.Builder
-	for _, dir := range []string{".", "../../peer", "../../node", "../../metrics"} {
+	for _, dir := range []string{".", "../../peer", "../../node", "../../metrics", "../../settings", "../../dropin"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no tests in %s: %v", dir, err)
