@@ -286,6 +286,9 @@ func (c *connection) start(flow core.FlowConfig) (err error) {
 	ctx := c.ctx
 	agreed := ctx.cfg
 	agreed.ChunkBytes = min(c.engine.hub.chunk, int(c.peer.chunk))
+	if m := c.attr.PathMTU.Bytes(); ctx.carrier.datagrams() && m > 0 && m < c.engine.hub.mtu {
+		agreed.ChunkBytes = min(agreed.ChunkBytes, m-wire.HeaderLen) // a datagram is a packet
+	}
 	cfg := agreed.core(&ctx.carrier, flow.SendDepth, c.share, c.peer.credit)
 	cfg.PathCredit, cfg.PeerGrants = c.peer.perPath, c.peer.grants
 	if ctx.cfg.Flows == 1 {

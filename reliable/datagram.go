@@ -101,7 +101,9 @@ func (d *datagramQP) lookAfter() {
 func (d *datagramQP) revive() {
 	e := d.hub.engine
 	d.failed, d.reviveAt = true, e.now+lookAgain
-	e.inbox.drain() // a reset removes completions from the CQ, and their buffers are those of an SRQ
+	// A reset removes completions from the CQ, and their buffers are those of an SRQ. In the error state nothing more arrives after the drain.
+	_ = d.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if the device has failed
+	e.inbox.drain()
 	if d.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
 		return
 	}

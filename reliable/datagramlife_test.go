@@ -117,3 +117,61 @@ func TestResetOnce(t *testing.T) {
 		t.Errorf("the QP is in %v after a wrong request, and its UD QP was reset %d times, failed %v: want ERR, 1 and false", q.State(), d.lives, d.failed)
 	}
 }
+
+// resetting is a QP that calls a function right before its reset.
+type resetting struct {
+	verbs.QP
+	before func()
+}
+
+func (q resetting) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if attr.State == verbs.StateReset {
+		q.before()
+	}
+	return q.QP.Modify(attr, mask)
+}
+
+// TestResetTakesNoReceives: datagrams that arrive between the last look at the CQ and the reset of a UD QP take no buffer of the
+// shared receive queue. The reset would remove their completions.
+func TestResetTakesNoReceives(t *testing.T) {
+	q := newLoop(t, 0)
+	h := &q.engine.hub
+	q.engine.drive()
+	nic := q.ctx.inner.Device().(*softnic.NIC)
+	before, from, to := nic.Stats().NotReady, h.data[0].qp, &h.data[1]
+	to.qp = resetting{to.qp, func() {
+		wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, AH: q.conn.paths[0].ah.Handle(), RemoteQPN: to.qp.Num(), RemoteQKey: verbs.DefaultQKey}
+		wr.SetSGE(q.conn.headers.sge(0, 4))
+		_, err := from.PostSend([]verbs.SendWR{wr})
+		fatal(t, err)
+	}}
+	to.revive()
+	if got := nic.Stats().NotReady - before; got != 1 || to.failed {
+		t.Errorf("%d datagrams were dropped during the reset, want 1", got)
+	}
+}
+
+// TestAddressOutlivesSends: a path that takes another route keeps the address handle of the former one until the device has sent
+// what uses it.
+func TestAddressOutlivesSends(t *testing.T) {
+	q := newLoop(t, 0)
+	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}, {Opcode: verbs.OpRDMAWrite}})
+	fatal(t, err)
+	p := &q.conn.paths[0]
+	if p.posted == 0 {
+		p = &q.conn.paths[1]
+	}
+	p.done = 0 // as if the device were slow
+	used, open := p.ah, q.engine.hub.ahs
+	fatal(t, p.aim(1))
+	if p.ah == used || open[used.attr] != used {
+		t.Fatal("a path with requests under way keeps its address, or closes it, want another one and the handle open")
+	}
+	if err := p.aim(2); err == nil {
+		t.Error("the path takes a third address meanwhile, want an error")
+	}
+	p.retire(p.posted)
+	if p.former != nil || open[used.attr] != nil {
+		t.Error("the former address is open after its requests have completed")
+	}
+}

@@ -26,6 +26,7 @@ type hub struct {
 	ahs        map[verbs.AHAttr]*sharedAH // the address handles in use
 	controlLen int                        // the longest control packet on the port
 	chunk      int                        // the longest payload of a chunk on the port
+	mtu        int                        // the MTU of the port
 	copier     copier                     // places chunks in dma-bufs, unused as long as dmaBufs is not set
 	first      verbs.QPConfig             // has the port, the GID and the path of the first QP
 
@@ -41,7 +42,7 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	h.id = (h.id + 1) & maxConn
 	port, err := h.engine.ctx.inner.QueryPort(int(max(cfg.Port, 1)))
 	h.controlLen = min(wire.MaxControlLen, datagramPayload(&port))
-	h.chunk = h.engine.ctx.cfg.ChunkBytes
+	h.chunk, h.mtu = h.engine.ctx.cfg.ChunkBytes, port.ActiveMTU.Bytes()
 	if h.engine.ctx.carrier.datagrams() {
 		h.chunk = min(h.chunk, datagramPayload(&port)) // one packet
 	}

@@ -18,6 +18,8 @@ type path struct {
 	qp       verbs.QP         // the UC QP of the present epoch or the UD QP, nil while the path has none
 	data     *datagramQP      // has qp, nil on UC
 	ah       *sharedAH        // the peer's address on UD, nil until connected
+	former   *sharedAH        // the address before, which sends below formerTo may use; nil if none does
+	formerTo uint32           // the first send that uses ah
 	epoch    uint16           // the number of the present epoch, as the core counts it
 	addr     pathAddr         // the address of qp, or of the last one
 	label    uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
@@ -83,7 +85,8 @@ func (p *path) close() {
 	if p.data != nil {
 		p.release()
 		p.conn.engine.hub.leaveAddress(p.ah)
-		p.qp, p.ah = nil, nil
+		p.conn.engine.hub.leaveAddress(p.former)
+		p.qp, p.ah, p.former = nil, nil, nil
 		return
 	}
 	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
@@ -105,6 +108,7 @@ func (p *path) release() {
 	e.inbox.drain()
 	done := e.inbox.lastSent(p, p.done)
 	p.done, p.controls, p.chain = p.posted, 0, p.chain[:0]
+	p.leaveFormer()
 	if done != posted {
 		p.data.revive()
 	}
@@ -129,12 +133,24 @@ func (p *path) retire(n uint32) (chunks int) {
 			chunks++
 		}
 	}
+	p.leaveFormer()
 	return chunks
 }
 
-// aim gives the path of a UD QP a route to the peer.
+// leaveFormer closes the former address if no send uses it.
+func (p *path) leaveFormer() {
+	if p.former != nil && int32(p.done-p.formerTo) >= 0 {
+		p.conn.engine.hub.leaveAddress(p.former)
+		p.former = nil
+	}
+}
+
+// aim gives the path of a UD QP a route to the peer, unless sends of the route before the present one are under way.
 func (p *path) aim(route uint16) error {
 	c := p.conn
+	if p.former != nil {
+		return verbs.ErrBusy
+	}
 	to := c.attr.AH
 	to.Seal = c.qos.Seal
 	to.FlowLabel = c.flowLabel(p.index, route)
@@ -142,9 +158,9 @@ func (p *path) aim(route uint16) error {
 	if err != nil {
 		return err
 	}
-	p.ring() // its sends use the former handle
-	c.engine.hub.leaveAddress(p.ah)
+	p.former, p.formerTo = p.ah, p.posted
 	p.ah, p.label = ah, to.FlowLabel
+	p.leaveFormer()
 	return nil
 }
 
