@@ -38,8 +38,8 @@ type Config struct {
 	// one port, each waits for credit, which keeps the queue in front of the port short. The sides may
 	// differ.
 	NoCredits bool
-	// RecvBytes limits the receive buffers of a PD, of ChunkBytes each. There are two per chunk of Window for
-	// the first connection, or one on UD, and 16 per connection if that is more. They are freed as connections
+	// RecvBytes limits the receive buffers of a PD, of ChunkBytes each. There are 512, or 1024 on UD, and 16 per
+	// connection if that is more. They are freed as connections
 	// close. At the limit, connections share the buffers, at least 4 each (16 on UD), and a further one is refused
 	// with verbs.ErrLimit. Zero means 256 MiB, which serves 2048 connections with chunks of 32 KiB, or 1 GiB where
 	// each path has its own receives (see PathRecv).
@@ -83,6 +83,9 @@ const (
 	leastShare = 4
 	// sharedBytes and ownBytes are the defaults of Config.RecvBytes.
 	sharedBytes, ownBytes = 256 << 20, 1 << 30
+	// firstRecvs is the number of receive buffers of an engine with few connections, twice as many on UD. A share of
+	// 384 chunks also bounds a connection with a larger Window, which keeps the queues of several ports short.
+	firstRecvs = 512
 	// growRecvs is the number of receive buffers that are allocated at a time.
 	growRecvs = 64
 	// maxRecvDepth is the limit of the receive buffers of an engine.

@@ -117,9 +117,9 @@ func (w *world) stall(t *testing.T, b *side, senders []*side) {
 // leaving the rest to the next timer.
 func TestMoreThanOneStep(t *testing.T) {
 	reliable.OverUC(t, "room for so many chunks")
-	const senders, chunk, window = 8, 1024, 256
+	const senders, chunk, window = 128, 1024, 16
 	s := newStar(t, softnic.Impairment{Delay: time.Microsecond},
-		reliable.Config{Paths: 2, ChunkBytes: chunk, Window: 4 * window}, senders, 1e12, chunk*window)
+		reliable.Config{Paths: 2, ChunkBytes: chunk, Window: window}, senders, 1e12, chunk*window)
 	for i := range senders {
 		s.write(t, i, chunk*window)
 	}

@@ -43,14 +43,14 @@ func (s *recvSizes) connections() int { return s.depth / s.least }
 
 // sizeReceives returns the numbers for a device. Defaults are filled in.
 func (cfg *Config) sizeReceives(inner verbs.Context, c *carrier, attr *verbs.DeviceAttr) (recvSizes, error) {
-	s := recvSizes{size: cfg.ChunkBytes, first: 2 * cfg.Window, usual: usualShare, least: leastShare}
+	s := recvSizes{size: cfg.ChunkBytes, first: firstRecvs, usual: usualShare, least: leastShare}
 	switch {
 	case c.datagrams():
 		port, err := inner.QueryPort(1)
 		if err != nil {
 			return s, err
 		}
-		s.size, s.first, s.least = max(min(s.size, datagramPayload(&port)), 1), cfg.Window, usualShare
+		s.size, s.first, s.least = max(min(s.size, datagramPayload(&port)), 1), 2*firstRecvs, usualShare
 		if !c.srq {
 			s.usual = max(s.usual, 2*cfg.Paths)
 			s.least = s.usual

@@ -51,10 +51,10 @@ func TestReceivesGrowAndShrink(t *testing.T) {
 				t.Skip("UC QPs share their receives, or each path has its own")
 			}
 			link := softnic.NewMemoryLink(nil)
-			const first, connections = 128, 60
-			cfg := reliable.Config{Paths: 2, ChunkBytes: 1024, Window: first / 2, Carrier: verbs.UC}
+			const connections = 100
+			first, cfg := 512, reliable.Config{Paths: 2, ChunkBytes: 1024, Window: 64, Carrier: verbs.UC}
 			if len(reliable.NICConfig().QPTypes) > 0 {
-				cfg.Window, cfg.Carrier = first, verbs.UD
+				first, cfg.Carrier = 1024, verbs.UD
 			}
 			hiding := func(inner verbs.Context) verbs.Context { return &poor{Context: inner, hide: hide} }
 			a, b := newSideOver(t, link, cfg, 64<<10, hiding), newSideOver(t, link, cfg, 64<<10, hiding)
