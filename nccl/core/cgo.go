@@ -51,7 +51,8 @@ type library struct {
 	log    *slog.Logger
 }
 
-// maxProcs limits the threads that run Go code: NCCL's threads and the GPU's host threads need the cores.
+// maxProcs limits the threads that run Go code, as does half the number of cores: NCCL's polling threads and the GPU's host threads need the
+// cores. With as many as cores, Go's idle threads preempted the polling ones, and round trips took several times as long on two cores.
 const maxProcs = 4
 
 // gcPercent trades collections for memory. Only establishing connections allocates.
@@ -59,7 +60,7 @@ const gcPercent = 25
 
 // start opens the NICs. C calls it once, or again after an error.
 func (l *library) start(log unsafe.Pointer) error {
-	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	runtime.GOMAXPROCS(max(1, min(maxProcs, runtime.GOMAXPROCS(0)/2)))
 	debug.SetGCPercent(gcPercent)
 	l.log = slog.New(transport.Handler(func(warn bool, line string) {
 		level := C.int32_t(0)
@@ -81,10 +82,10 @@ func (l *library) start(log unsafe.Pointer) error {
 
 // resultOf translates an error, and logs it.
 func (l *library) resultOf(what string, err error) int32 {
-	switch err { //nolint:errorlint // a wrapped ErrGone is that of a connection
+	switch err {
 	case nil:
 		return int32(transport.OK)
-	case transport.ErrGone:
+	case transport.ErrGone: //nolint:errorlint // a wrapped one means that a connection has failed
 		return int32(transport.Gone)
 	}
 	l.log.Warn(what, slog.Any("cause", err))
