@@ -304,7 +304,7 @@ func (q *qp) Unreported() bool {
 	return q.sendCQ.holds(q) || q.recvCQ.holds(q)
 }
 
-// holds reports whether a completion of a QP has not been polled.
+// holds reports whether the queue has a completion of q.
 func (c *cq) holds(q *qp) bool {
 	for n := c.head; n != c.tail; n++ {
 		if c.wcs[int(n)&(len(c.wcs)-1)].QPN == q.num {
