@@ -65,6 +65,7 @@ var mutations = []struct {
 		"		if w.isRequest() {\n			return psn.Sub(q.una) >= 0", "		if false {\n			return psn.Sub(q.una) >= 0",
 	},
 	{"an acknowledgement names an atomic", "TestAckNamesNoAnswer", "qp_responder.go", "q.epsn.Add(roce.PSNMask - q.asked)", "q.epsn.Add(roce.PSNMask)"},
+	{"a QP does not wait for a slow reader", "TestUDPUnreported", "qp_cq.go", "		w.readArrived()\n", ""},
 	{"a stranger is sent all that the link has room for", "TestUDPStrangerWindow", "udp_peer.go", "way.window = strangerWindow", "way.window = maxWindow"},
 	{"a peer that waits for a receive is not told of it", "TestUDPReady", "qp_post.go", "		q.ready()\n", ""},
 	{"the end of a datagram is taken for a part of its packet", "TestUDPFill", "udp_receive.go", "b = roce.Trim(b)", ""},

@@ -98,13 +98,14 @@ func TestUDPUnreported(t *testing.T) {
 	found := make(chan bool, 1)
 	go func() { found <- q.Unreported() }()
 	select {
-	case <-found:
+	case got := <-found:
 		t.Error("it does not wait for the reader")
+		found <- got
 	case <-time.After(50 * time.Millisecond):
-		s.nic.udp.reading.Unlock()
-		if !<-found {
-			t.Error("an acknowledged request has not completed")
-		}
+	}
+	s.nic.udp.reading.Unlock()
+	if !<-found {
+		t.Error("an acknowledged request has not completed")
 	}
 	var wc [1]verbs.WC
 	if n, err := q.sendCQ.Poll(wc[:]); n != 1 || err != nil || wc[0].Status != verbs.StatusSuccess || q.Unreported() {
