@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,39 +103,51 @@ func TestGetFile(t *testing.T) {
 	})
 }
 
-// TestServedFileTruncated: truncating a file while it is served fails the transfer.
+// TestServedFileTruncated: truncating a file whenever it is served fails the transfer.
 func TestServedFileTruncated(t *testing.T) {
-	testChangedFile(t, func(t *testing.T, name string) { wantOK(t, "Truncate", os.Truncate(name, chunk.Size)) })
+	d, err := getChanging(t, 2, func(t *testing.T, name string) { wantOK(t, "Truncate", os.Truncate(name, chunk.Size)) })
+	wantErr(t, "Get of a file that is truncated", err, ErrChanged)
+	wantPaths(t, d.to, ".f.ibx-partial")
 }
 
-// TestServedFileReplaced: replacing or modifying a file while it is served fails the transfer.
+// TestServedFileReplaced: replacing or modifying a file whenever it is served fails the transfer. A file that changes once is requested
+// again, and arrives as it is then.
 func TestServedFileReplaced(t *testing.T) {
-	testChangedFile(t, func(t *testing.T, name string) {
-		writeFile(t, name+"2", make([]byte, manyChunks))
-		wantOK(t, "Rename", os.Rename(name+"2", name))
-	})
-	testChangedFile(t, func(t *testing.T, name string) {
-		wantOK(t, "WriteFile", os.WriteFile(name, make([]byte, manyChunks), 0o600))
-	})
+	other := make([]byte, manyChunks)
+	fill(other, 2)
+	for _, change := range []func(t *testing.T, name string){
+		func(t *testing.T, name string) {
+			writeFile(t, name+"2", other)
+			wantOK(t, "Rename", os.Rename(name+"2", name))
+		},
+		func(t *testing.T, name string) { wantOK(t, "WriteFile", os.WriteFile(name, other, 0o600)) },
+	} {
+		d, err := getChanging(t, 2, change)
+		wantErr(t, "Get of a file that changes twice", err, ErrChanged)
+		wantPaths(t, d.to, ".f.ibx-partial")
+		d, err = getChanging(t, 1, change)
+		wantOK(t, "Get of a file that changes once", err)
+		wantFile(t, filepath.Join(d.to, "f"), other)
+	}
 }
 
-func testChangedFile(t *testing.T, change func(t *testing.T, name string)) {
+// getChanging gets a file and changes it when its first chunk arrives, at most a number of times.
+func getChanging(t *testing.T, times int, change func(t *testing.T, name string)) (*depot, error) {
 	t.Helper()
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", manyChunks, 1)
-	changed := false
 	d.here.arrived = func(k int64, _ []byte) {
-		if k == 0 && !changed {
-			changed = true
+		if k == 0 && times > 0 {
+			times--
 			change(t, filepath.Join(d.dir, "f"))
 		}
 	}
-	dest := filepath.Join(d.to, "f")
-	err := d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t))
-	wantErr(t, "Get of a file that changes", err, ErrChanged)
-	if _, err := os.Stat(dest); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Stat of the target: got %v, want that it does not exist", err)
+	x := d.peer.Get("d/f", d.to, TransferConfig{Fresh: true}) // so that the first chunk arrives again
+	err := x.Wait(soon(t))
+	if s := x.Status(); err == nil && (s.Bytes != s.Total || s.Total != manyChunks) {
+		t.Errorf("Status() = %+v, want all of the file once", s)
 	}
+	return d, err
 }
 
 // TestFileDigest: a corrupted chunk is requested once more, and fails the transfer if it is corrupted again.

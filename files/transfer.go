@@ -173,7 +173,26 @@ func (l *pull) single(ctx context.Context, from source, name string, root *os.Ro
 		l.giveUp(from)
 		return err
 	}
-	return errors.Join(l.file(ctx, from, name, root, local), l.stage.close())
+	err = l.file(ctx, from, name, root, local)
+	if errors.Is(err, ErrChanged) && ctx.Err() == nil {
+		err = l.singleAgain(ctx, name, root, local)
+	}
+	return errors.Join(err, l.stage.close())
+}
+
+// singleAgain receives a file that has changed while it was received, as it is now.
+func (l *pull) singleAgain(ctx context.Context, name string, root *os.Root, local string) error {
+	from, err := l.open(ctx, name)
+	if err != nil {
+		return err
+	}
+	if from.entry.Mode.IsDir() {
+		return fmt.Errorf("%w: it has become a directory", ErrChanged)
+	}
+	l.counts.total.Store(from.entry.Size)
+	l.counts.moved.Store(0)
+	l.counts.kept.Store(0)
+	return l.file(ctx, from, name, root, local)
 }
 
 // staged allocates memory for chunks.

@@ -37,12 +37,19 @@ type peerError struct{ err error }
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
+// someFailed is the error of several transfers, not all of which have failed.
+type someFailed struct{ err error }
+
+func (e *someFailed) Error() string { return e.err.Error() }
+func (e *someFailed) Unwrap() error { return e.err }
+
 // fileStatus returns the exit status of an error of a transfer.
 func fileStatus(err error) int {
 	var unreachable *peerError
 	var local *localError
+	var some *someFailed
 	switch {
-	case errors.As(err, &local):
+	case errors.As(err, &local), errors.As(err, &some):
 		return exitFailure
 	case errors.Is(err, errTerminated):
 		return exitTerminated

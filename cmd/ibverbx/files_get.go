@@ -18,8 +18,8 @@ to standard output. The contents of one directory are stored in DEST. Without DE
 in the current directory is used. With several NAMEs, each keeps its last element below DEST, which must be a
 directory or end in a slash.
 
-Run the same command again to update a copy, or to continue after any failure. In a directory, files with the
-same size and modification time are skipped.
+Run the same command again to update a copy, or to continue after any failure. Files with the same size and
+modification time are skipped.
 
 Exit status: 0 complete; 1 failed, or some files failed; 2 wrong usage; 3 not found or not permitted; 4 file
 changed, or wrong digest; 5 host lost or unreachable; 130 or 143 after Ctrl-C or SIGTERM.`
@@ -162,8 +162,15 @@ func (f *transferFlags) copyAll(ctx context.Context, s streams, p *files.Peer, a
 			}
 		}
 	}
-	if ended && !f.json && !f.quiet {
-		errs = append(errs, f.summary(s))
+	err := errors.Join(errs...)
+	if !ended {
+		return err
 	}
-	return errors.Join(errs...)
+	if err != nil && ctx.Err() == nil && fileStatus(err) != exitPeer {
+		err = &someFailed{err}
+	}
+	if f.json || f.quiet {
+		return err
+	}
+	return errors.Join(err, f.summary(s))
 }

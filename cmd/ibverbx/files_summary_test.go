@@ -23,7 +23,7 @@ func TestSummary(t *testing.T) {
 		status      int
 	}{
 		{"get ADDR d/a d/b TO/", "2 files sent, 0 unchanged, 0 deleted, 0 failed", exitOK},
-		{"get ADDR d/a d/none d/b/g TO/", "2 files sent, 0 unchanged, 0 deleted, 1 failed", exitNotFound},
+		{"get ADDR d/a d/none d/b/g TO/", "2 files sent, 0 unchanged, 0 deleted, 1 failed", exitFailure},
 		{"put ADDR FROM/a FROM/none FROM/b/g in/y/", "2 files sent, 0 unchanged, 0 deleted, 1 failed", exitFailure},
 		{"put ADDR FROM/a FROM/b in/x/", "2 files sent, 0 unchanged, 0 deleted, 0 failed", exitOK},
 	} {
