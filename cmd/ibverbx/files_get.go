@@ -58,9 +58,9 @@ func (f *transferFlags) resultOf(name string) func(failure string) any {
 		if failure != "" {
 			r.Phase = "failed"
 		}
-		for i := range r.carried.Rails {
+		for i := range r.Rails {
 			if i < len(r.perRail) { // with the bytes written by the peer, which the counter of the NIC lacks
-				r.carried.Rails[i].Bytes = uint64(r.perRail[i].Bytes)
+				r.Rails[i].Bytes = uint64(r.perRail[i].Bytes)
 			}
 		}
 		return r
