@@ -280,25 +280,25 @@ func TestSlowAndHalfOpen(t *testing.T) {
 // A host that fills the half-open places replaces its own connections, not those of another
 // host that needs a few round trips.
 func TestCrowdMakesWay(t *testing.T) {
-	visits := func(addrs ...address) (half []*visit) {
+	pending := func(addrs ...address) (half []*pendingHandshake) {
 		for _, a := range addrs {
-			half = append(half, &visit{from: origin(a)})
+			half = append(half, &pendingHandshake{from: origin(a)})
 		}
 		return half
 	}
 	for name, tt := range map[string]struct {
-		half []*visit
+		half []*pendingHandshake
 		want int
 	}{
-		"a crowd":         {visits("10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2", "10.0.0.2:3"), 1},
-		"all alike":       {visits("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"), 0},
-		"mapped":          {visits("10.0.0.1:1", "[::ffff:10.0.0.2]:1", "10.0.0.2:2"), 1},
-		"one IPv6 host":   {visits("[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[2001:db8:0:1::2]:1"), 1},
-		"link-local":      {visits("10.0.0.1:1", "[fe80::1%eth0]:1", "[fe80::2%eth1]:1"), 1},
-		"unknown host":    {visits("10.0.0.1:1", "pipe", "pipe"), 1},
-		"the only one is": {visits("10.0.0.1:1"), 0},
+		"a crowd":         {pending("10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2", "10.0.0.2:3"), 1},
+		"all alike":       {pending("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"), 0},
+		"mapped":          {pending("10.0.0.1:1", "[::ffff:10.0.0.2]:1", "10.0.0.2:2"), 1},
+		"one IPv6 host":   {pending("[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[2001:db8:0:1::2]:1"), 1},
+		"link-local":      {pending("10.0.0.1:1", "[fe80::1%eth0]:1", "[fe80::2%eth1]:1"), 1},
+		"unknown host":    {pending("10.0.0.1:1", "pipe", "pipe"), 1},
+		"the only one is": {pending("10.0.0.1:1"), 0},
 	} {
-		if got := nextToGo(tt.half); got != tt.want {
+		if got := oldestOfMost(tt.half); got != tt.want {
 			t.Errorf("%s: number %d makes way, want %d", name, got, tt.want)
 		}
 	}
@@ -333,7 +333,7 @@ func TestPlainTextSaysNothing(t *testing.T) {
 		heard <- len(b)
 	}()
 	cfg := plainConfig().withDefaults()
-	s := &stranger{raw: far{x}, cfg: &cfg, cred: &credentials{auth: AuthNone}, dialed: true}
+	s := &unauthConn{raw: far{x}, cfg: &cfg, cred: &credentials{auth: AuthNone}, dialed: true}
 	_, err := s.admit(t.Context())
 	wants(t, "admit", err, ErrInsecure)
 	if n := <-heard; n != 0 {

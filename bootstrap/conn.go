@@ -84,8 +84,8 @@ type ConnStats struct {
 	KeepalivesIn uint64
 }
 
-// newConn returns a Conn for an authenticated stranger.
-func newConn(s *stranger, peer Peer, h hello) *Conn {
+// newConn returns a Conn for an authenticated connection.
+func newConn(s *unauthConn, peer Peer, h hello) *Conn {
 	secret := s.secret
 	c := &Conn{
 		peer: peer, admitted: s.admitted, secret: func() []byte { return slices.Clone(secret) }, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),

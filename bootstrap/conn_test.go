@@ -158,7 +158,7 @@ func TestIdleConnIsSmall(t *testing.T) {
 		return (after.TotalAlloc - before.TotalAlloc) / conns
 	}
 	if n := allocated(func(i int) {
-		all[i] = newConn(&stranger{raw: here, stream: here, cfg: &cfg}, Peer{Addr: address("127.0.0.1:1")}, hello{window: maxWindow, deadAfter: cfg.DeadAfter})
+		all[i] = newConn(&unauthConn{raw: here, stream: here, cfg: &cfg}, Peer{Addr: address("127.0.0.1:1")}, hello{window: maxWindow, deadAfter: cfg.DeadAfter})
 	}); n > 11<<10 {
 		t.Errorf("a Conn takes %d bytes, want at most 11 KiB", n)
 	}
@@ -257,7 +257,7 @@ func TestOutboxBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		cfg := plainConfig().withDefaults()
-		c := newConn(&stranger{raw: here, stream: here, cfg: &cfg}, Peer{Addr: address("127.0.0.1:1")}, hello{window: maxWindow, deadAfter: cfg.DeadAfter})
+		c := newConn(&unauthConn{raw: here, stream: here, cfg: &cfg}, Peer{Addr: address("127.0.0.1:1")}, hello{window: maxWindow, deadAfter: cfg.DeadAfter})
 		c.start(nil)
 		const size, count = 64 << 10, 3 * window / (64 << 10)
 		sent := make(chan error, 1)

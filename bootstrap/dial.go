@@ -11,7 +11,7 @@ import (
 
 // Dialer connects to listeners with one Config. It reads the Config's files once, and again when they change. A program with many peers
 // shares one Dialer. Its methods are safe for concurrent use.
-type Dialer struct{ *warden }
+type Dialer struct{ *credentialWatcher }
 
 // NewDialer returns a Dialer. It returns ErrConfig for an invalid Config or unusable credentials.
 func NewDialer(cfg Config) (*Dialer, error) {
@@ -19,7 +19,7 @@ func NewDialer(cfg Config) (*Dialer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	w, err := newWarden(cfg, true)
+	w, err := newCredentialWatcher(cfg, true)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 }
 
 func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
-	if d == nil || d.warden == nil {
+	if d == nil || d.credentialWatcher == nil {
 		return nil, ErrClosed
 	}
 	if err := checkContext(ctx); err != nil {
@@ -54,7 +54,7 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stranger{raw: raw, cfg: &d.cfg, cred: d.credentials(), dialed: true, host: host}
+	s := &unauthConn{raw: raw, cfg: &d.cfg, cred: d.credentials(), dialed: true, host: host}
 	c, err := s.admit(ctx)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 
 // Close closes the Dialer. Its Conns stay open. It returns nil, or ErrClosed for the zero value.
 func (d *Dialer) Close() error {
-	if d == nil || d.warden == nil {
+	if d == nil || d.credentialWatcher == nil {
 		return ErrClosed
 	}
 	d.close()

@@ -68,7 +68,7 @@ func FuzzDoor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x, y := net.Pipe()
 		cfg := plainConfig().withDefaults()
-		s := &stranger{raw: wires{x}, cfg: &cfg, cred: &credentials{auth: AuthNone}}
+		s := &unauthConn{raw: wires{x}, cfg: &cfg, cred: &credentials{auth: AuthNone}}
 		written, read := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(written)

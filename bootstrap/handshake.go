@@ -41,8 +41,8 @@ func (p *Peer) identity() string {
 	return string(p.Certificate.RawSubjectPublicKeyInfo) + p.Name
 }
 
-// stranger is an unauthenticated connection. It cannot send messages; only admit turns it into a Conn.
-type stranger struct {
+// unauthConn is an unauthenticated connection. It cannot send messages; only admit turns it into a Conn.
+type unauthConn struct {
 	raw    net.Conn
 	stream net.Conn // raw, or TLS over raw
 	cfg    *Config
@@ -62,7 +62,7 @@ type stranger struct {
 
 // admit runs the whole handshake, bounded by Config.HandshakeTimeout and ctx. On an error it
 // closes the connection.
-func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
+func (s *unauthConn) admit(ctx context.Context) (_ *Conn, err error) {
 	if err := s.raw.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)); err != nil {
 		return nil, errors.Join(err, s.raw.Close())
 	}
@@ -89,7 +89,7 @@ func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 
 // meet authenticates both sides and learns the peer's identity. The dialer sends first at
 // every step, so a mere connection yields nothing to guess a token with.
-func (s *stranger) meet() (peer Peer, h hello, err error) {
+func (s *unauthConn) meet() (peer Peer, h hello, err error) {
 	peer = Peer{Addr: s.raw.RemoteAddr(), Auth: s.cred.auth}
 	s.admitted.at = time.Now()
 	if err := s.cred.allows(peer.Addr); err != nil {
@@ -134,7 +134,7 @@ func (s *stranger) meet() (peer Peer, h hello, err error) {
 	return peer, h, err
 }
 
-func (s *stranger) startTLS() (tls.ConnectionState, error) {
+func (s *unauthConn) startTLS() (tls.ConnectionState, error) {
 	cfg := s.cred.tls
 	var c *tls.Conn
 	if s.dialed {
@@ -158,7 +158,7 @@ func (s *stranger) startTLS() (tls.ConnectionState, error) {
 }
 
 // checkPreface compares the peer's preface with this side's settings.
-func (s *stranger) checkPreface(b []byte) error {
+func (s *unauthConn) checkPreface(b []byte) error {
 	p, err := decodePreface(b)
 	switch {
 	case err != nil:
@@ -173,7 +173,7 @@ func (s *stranger) checkPreface(b []byte) error {
 
 // prove shows that both sides know the token. The listener sends its proof only after the
 // dialer's proof was correct.
-func (s *stranger) prove(state *tls.ConnectionState) error {
+func (s *unauthConn) prove(state *tls.ConnectionState) error {
 	if s.dialed {
 		one := &s.cred.tokens[0]
 		dialer, listener, err := proofs(one.key, state)
@@ -249,7 +249,7 @@ func (a *admission) stands(cr *credentials, dialed bool) error {
 
 // exchange sends one frame and reads one of the same type. The dialer sends first. The
 // listener sends only after check has accepted the dialer's frame.
-func (s *stranger) exchange(typ frameType, mine []byte, check func(theirs []byte) error) error {
+func (s *unauthConn) exchange(typ frameType, mine []byte, check func(theirs []byte) error) error {
 	if s.dialed {
 		if err := s.send(typ, mine); err != nil {
 			return err
@@ -265,13 +265,13 @@ func (s *stranger) exchange(typ frameType, mine []byte, check func(theirs []byte
 	return s.send(typ, mine)
 }
 
-func (s *stranger) send(typ frameType, payload []byte) error {
+func (s *unauthConn) send(typ frameType, payload []byte) error {
 	_, err := s.stream.Write(appendFrame(nil, typ, 0, payload))
 	return err
 }
 
 // take reads one frame of the given type. A refusal becomes an error.
-func (s *stranger) take(want frameType) ([]byte, error) {
+func (s *unauthConn) take(want frameType) ([]byte, error) {
 	h, err := readHeader(s.stream)
 	if err != nil {
 		return nil, err
@@ -298,7 +298,7 @@ const (
 
 // turnAway sends the peer the cause, if possible, and closes the connection. It first reads the peer's data, within limits. Closing with
 // unread bytes would reset the connection and lose the response.
-func (s *stranger) turnAway(cause error) {
+func (s *unauthConn) turnAway(cause error) {
 	if speaks(cause) && s.raw.SetDeadline(time.Now().Add(lingerTime)) == nil {
 		c, secure := s.stream.(*tls.Conn)
 		if !secure || c.ConnectionState().HandshakeComplete {

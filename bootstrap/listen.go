@@ -16,26 +16,26 @@ import (
 
 // Listener accepts authenticated peers. Its methods are safe for concurrent use.
 type Listener struct {
-	*warden
+	*credentialWatcher
 	socket net.Listener
 	ctx    context.Context // canceled by Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	ready  chan *Conn
 
-	// The warden's lock guards everything below.
+	// The credentialWatcher's lock guards everything below.
 
 	// half holds the connections in the handshake, oldest first.
-	half     []*visit
+	half     []*pendingHandshake
 	stats    ListenerStats
 	failures failures
 }
 
-// visit is a connection in the handshake.
-type visit struct {
-	raw    net.Conn
-	from   netip.Prefix
-	bumped bool // replaced by a newer connection
+// pendingHandshake is a connection in the handshake.
+type pendingHandshake struct {
+	raw      net.Conn
+	from     netip.Prefix
+	replaced bool // replaced by a newer connection
 }
 
 // origin returns a prefix that all connections from one host share: the IPv4 address, or the
@@ -53,16 +53,16 @@ func origin(addr net.Addr) netip.Prefix {
 	return p
 }
 
-// nextToGo returns the half-open connection to replace: the oldest one of the origin with the
+// oldestOfMost returns the half-open connection to replace: the oldest one of the origin with the
 // most connections.
-func nextToGo(half []*visit) (index int) {
+func oldestOfMost(half []*pendingHandshake) (index int) {
 	count := map[netip.Prefix]int{}
 	most := 0
 	for _, v := range half {
 		count[v.from]++
 		most = max(most, count[v.from])
 	}
-	return slices.IndexFunc(half, func(v *visit) bool { return count[v.from] == most })
+	return slices.IndexFunc(half, func(v *pendingHandshake) bool { return count[v.from] == most })
 }
 
 // ListenerStats holds a Listener's counters.
@@ -80,7 +80,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err := cmp.Or(checkContext(ctx), cfg.validate()); err != nil {
 		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
-	w, err := newWarden(cfg, false)
+	w, err := newCredentialWatcher(cfg, false)
 	if err != nil {
 		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
@@ -91,7 +91,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err := w.cred.allows(socket.Addr()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", addr, err), socket.Close())
 	}
-	l := &Listener{warden: w, socket: socket, ready: make(chan *Conn, cfg.Backlog)}
+	l := &Listener{credentialWatcher: w, socket: socket, ready: make(chan *Conn, cfg.Backlog)}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.work.Add(1)
 	go l.accept()
@@ -100,7 +100,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 }
 
 // made reports whether Listen returned the Listener. A nil or zero Listener counts as closed.
-func (l *Listener) made() bool { return l != nil && l.warden != nil }
+func (l *Listener) made() bool { return l != nil && l.credentialWatcher != nil }
 
 // Addr returns the listening address.
 func (l *Listener) Addr() net.Addr {
@@ -162,14 +162,14 @@ func (l *Listener) accept() {
 			}
 			continue
 		}
-		l.visit(raw)
+		l.admitPending(raw)
 	}
 }
 
-// visit adds a half-open connection, and replaces one if the limit is reached. An honest peer needs only a few round trips, so the oldest
+// admitPending adds a half-open connection, and replaces one if the limit is reached. An honest peer needs only a few round trips, so the oldest
 // of many is suspect. A host with many connections only replaces its own.
-func (l *Listener) visit(raw net.Conn) {
-	v := &visit{raw: raw, from: origin(raw.RemoteAddr())}
+func (l *Listener) admitPending(raw net.Conn) {
+	v := &pendingHandshake{raw: raw, from: origin(raw.RemoteAddr())}
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -177,9 +177,9 @@ func (l *Listener) visit(raw net.Conn) {
 		return
 	}
 	if len(l.half) >= l.cfg.MaxHandshakes {
-		i := nextToGo(l.half)
+		i := oldestOfMost(l.half)
 		goes := l.half[i]
-		goes.bumped = true
+		goes.replaced = true
 		l.half = slices.Delete(l.half, i, i+1)
 		_ = goes.raw.Close()
 	}
@@ -189,10 +189,10 @@ func (l *Listener) visit(raw net.Conn) {
 	go l.receive(v)
 }
 
-// receive runs the handshake of a visit.
-func (l *Listener) receive(v *visit) {
+// receive runs the handshake of a connection.
+func (l *Listener) receive(v *pendingHandshake) {
 	defer l.work.Done()
-	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.credentials(), gate: l.gate, failures: &l.failures, from: v.from}
+	s := &unauthConn{raw: v.raw, cfg: &l.cfg, cred: l.credentials(), gate: l.gate, failures: &l.failures, from: v.from}
 	c, err := s.admit(l.ctx)
 	if l.leave(v) {
 		_ = v.raw.Close() // it may just have been admitted
@@ -213,7 +213,7 @@ func (l *Listener) receive(v *visit) {
 }
 
 // reports reports whether to call Config.Rejected for an error. Failed authentications are reported once per burst.
-func (l *Listener) reports(v *visit, err error) bool {
+func (l *Listener) reports(v *pendingHandshake, err error) bool {
 	if errors.Is(err, ErrAuth) || errors.Is(err, errTooManyWrong) {
 		return l.failures.report(v.from, time.Now())
 	}
@@ -232,12 +232,12 @@ func (l *Listener) busy() error {
 	return fmt.Errorf("%w: %d already wait for Accept", ErrBusy, l.cfg.Backlog)
 }
 
-// leave removes a visit from the half-open ones and reports whether it had been replaced.
-func (l *Listener) leave(v *visit) (bumped bool) {
+// leave removes a connection from the half-open ones and reports whether it had been replaced.
+func (l *Listener) leave(v *pendingHandshake) (replaced bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.half = slices.DeleteFunc(l.half, func(other *visit) bool { return other == v })
-	return v.bumped
+	l.half = slices.DeleteFunc(l.half, func(other *pendingHandshake) bool { return other == v })
+	return v.replaced
 }
 
 // enter queues an admitted peer for Accept, and closes the Conns of its earlier incarnations.

@@ -39,7 +39,7 @@ func reloads(t *testing.T) (func(error), func() error) {
 	}
 }
 
-// stays checks that messages pass after another round of the warden.
+// stays checks that messages pass after another round of the watcher.
 func stays(t *testing.T, from, to *Conn, what string) {
 	t.Helper()
 	time.Sleep(2 * rounds) // cannot fail if the round is late

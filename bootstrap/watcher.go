@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// rounds is the interval at which a warden checks the files and its Conns. A change takes effect after two rounds have seen it, so that
+// rounds is the interval at which a credentialWatcher checks the files and its Conns. A change takes effect after two rounds have seen it, so that
 // partially written files are not read.
 const rounds = 200 * time.Millisecond
 
-// warden holds a Config's credentials and the Conns admitted with them. It reloads changed files, and closes the Conns of peers that are no
+// credentialWatcher holds a Config's credentials and the Conns admitted with them. It reloads changed files, and closes the Conns of peers that are no
 // longer admitted.
-type warden struct {
+type credentialWatcher struct {
 	cfg  Config
 	dial bool
 
@@ -34,29 +34,29 @@ type warden struct {
 	stamp string
 }
 
-func newWarden(cfg Config, dial bool) (*warden, error) {
-	w := &warden{cfg: cfg, dial: dial, conns: map[*Conn]struct{}{}, done: make(chan struct{}), stamp: cfg.stamp()}
+func newCredentialWatcher(cfg Config, dial bool) (*credentialWatcher, error) {
+	w := &credentialWatcher{cfg: cfg, dial: dial, conns: map[*Conn]struct{}{}, done: make(chan struct{}), stamp: cfg.stamp()}
 	cred, err := cfg.load(dial, nil)
 	w.cred = cred
 	return w, err
 }
 
 // credentials returns the credentials of the last round.
-func (w *warden) credentials() *credentials {
+func (w *credentialWatcher) credentials() *credentials {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cred
 }
 
 // start starts the checking goroutine if necessary. It exits after the last Conn.
-func (w *warden) start() {
+func (w *credentialWatcher) start() {
 	if w.stamp != "" || w.cfg.Authorize != nil {
 		go w.watch()
 	}
 }
 
 // close announces that no further Conns are added. It reports whether this is the first call.
-func (w *warden) close() bool {
+func (w *credentialWatcher) close() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -70,7 +70,7 @@ func (w *warden) close() bool {
 }
 
 // forget removes a closed Conn. It may be called again.
-func (w *warden) forget(c *Conn) {
+func (w *credentialWatcher) forget(c *Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, open := w.conns[c]; !open {
@@ -82,7 +82,7 @@ func (w *warden) forget(c *Conn) {
 	}
 }
 
-func (w *warden) watch() {
+func (w *credentialWatcher) watch() {
 	tick := time.NewTicker(rounds)
 	defer tick.Stop()
 	seen := w.stamp
@@ -103,7 +103,7 @@ func (w *warden) watch() {
 }
 
 // reload rereads the credentials. If they are invalid, the old ones stay. If a file is missing, all peers are rejected until it returns.
-func (w *warden) reload() {
+func (w *credentialWatcher) reload() {
 	old := w.credentials()
 	cred, err := w.cfg.load(w.dial, old)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func (w *warden) reload() {
 }
 
 // recheck closes the Conns of peers that are no longer admitted.
-func (w *warden) recheck() {
+func (w *credentialWatcher) recheck() {
 	w.mu.Lock()
 	cred := w.cred
 	var open []*Conn
