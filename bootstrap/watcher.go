@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// rounds is the interval at which a credentialWatcher checks the files and its Conns. A change takes effect after two rounds have seen it, so that
+// rounds is the interval between checks of the files and Conns by a credentialWatcher. A change takes effect after two rounds have seen it, so that
 // partially written files are not read.
 const rounds = 200 * time.Millisecond
 

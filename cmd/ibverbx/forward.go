@@ -225,7 +225,7 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 type forwardHost struct {
 	node *node.Node
 	addr string
-	say  forward.Say
+	say  forward.Logf
 	// peer is the Peer that answered at the address last.
 	peer atomic.Pointer[node.Peer]
 }

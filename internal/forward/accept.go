@@ -24,20 +24,20 @@ const (
 	firstPause, longestPause = 5 * time.Millisecond, time.Second
 )
 
-// Say prints a line for the user. It must be safe for concurrent use.
-type Say func(format string, args ...any)
+// Logf prints a line for the user. It must be safe for concurrent use.
+type Logf func(format string, args ...any)
 
-// door accepts a bounded number of concurrent connections.
-type door struct {
-	say    Say
+// acceptLimiter accepts a bounded number of concurrent connections.
+type acceptLimiter struct {
+	say    Logf
 	places chan struct{} // holds a token for each connection
-	full   problem
+	full   logOnce
 	// patience bounds the wait until handle calls next.
 	patience time.Duration
 }
 
-func newDoor(say Say, places int) door {
-	return door{say: (&limiter{to: say, period: period}).say, places: make(chan struct{}, places), patience: patience}
+func newAcceptLimiter(say Logf, places int) acceptLimiter {
+	return acceptLimiter{say: (&limiter{to: say, period: period}).say, places: make(chan struct{}, places), patience: patience}
 }
 
 // handle serves a connection. It may call next to admit the next one.
@@ -46,7 +46,7 @@ type handle func(ctx context.Context, c net.Conn, next func())
 // serve calls handle for every connection of l, until ctx is done or l is closed. When it returns,
 // l is closed, the handlers' context is canceled and all of them have returned. It returns an error
 // if l was closed by another party.
-func (d *door) serve(ctx context.Context, l net.Listener, handle handle) error {
+func (d *acceptLimiter) serve(ctx context.Context, l net.Listener, handle handle) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -84,14 +84,14 @@ func (d *door) serve(ctx context.Context, l net.Listener, handle handle) error {
 }
 
 // enter waits for a free connection slot and reports whether it got one.
-func (d *door) enter(ctx context.Context) bool {
+func (d *acceptLimiter) enter(ctx context.Context) bool {
 	select {
 	case d.places <- struct{}{}:
 		d.full.gone()
 		return true
 	default:
 	}
-	if d.full.is() {
+	if d.full.begins() {
 		d.say("there are %d connections: more must wait", cap(d.places))
 	}
 	select {
@@ -104,7 +104,7 @@ func (d *door) enter(ctx context.Context) bool {
 
 // accept waits for the next connection. System errors, such as too many open files, may be
 // temporary: they are reported once and retried.
-func (d *door) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+func (d *acceptLimiter) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		c, err := l.Accept()
 		var system syscall.Errno
@@ -124,11 +124,11 @@ func (d *door) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	}
 }
 
-// problem reports a condition once, until it is resolved.
-type problem struct{ known atomic.Bool }
+// logOnce reports a condition once, until it is resolved.
+type logOnce struct{ known atomic.Bool }
 
-// is reports whether the problem is new.
-func (p *problem) is() bool { return !p.known.Swap(true) }
+// begins reports whether the condition is new.
+func (p *logOnce) begins() bool { return !p.known.Swap(true) }
 
-// gone clears the problem and reports whether it was set.
-func (p *problem) gone() bool { return p.known.Load() && p.known.Swap(false) }
+// gone clears the condition and reports whether it was set.
+func (p *logOnce) gone() bool { return p.known.Load() && p.known.Swap(false) }

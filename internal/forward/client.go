@@ -27,13 +27,13 @@ const (
 
 // Client forwards connections of local programs.
 type Client struct {
-	door
+	acceptLimiter
 	dial func(context.Context) (net.Conn, error)
 }
 
 // NewClient returns a Client. dial opens a stream to the host's Service.
-func NewClient(dial func(context.Context) (net.Conn, error), say Say) *Client {
-	return &Client{door: newDoor(say, MaxConns), dial: dial}
+func NewClient(dial func(context.Context) (net.Conn, error), say Logf) *Client {
+	return &Client{acceptLimiter: newAcceptLimiter(say, MaxConns), dial: dial}
 }
 
 // Check verifies that the host forwards to a target, without connecting to it. If the host does
@@ -49,12 +49,12 @@ func (c *Client) Check(ctx context.Context, t Target) error {
 // Serve forwards the connections that l accepts to a target, until ctx is done or l is closed. It
 // then resets all connections.
 func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
-	var down problem
+	var down logOnce
 	return c.serve(ctx, l, func(ctx context.Context, local net.Conn, next func()) {
 		s, err := c.ask(ctx, request{wantConnection, t})
 		next()
 		if err != nil {
-			if ctx.Err() == nil && down.is() {
+			if ctx.Err() == nil && down.begins() {
 				c.say("no connection to %s: %v", t, err)
 			}
 			reset(local)

@@ -24,7 +24,7 @@ type duplex interface {
 // join copies both ways until both directions are closed, then closes the stream s and the
 // connection c. If a direction fails or ctx is done, it resets both. It returns the number of bytes copied, and the error of a direction.
 func join(ctx context.Context, s, c net.Conn) (moved, error) {
-	j := &joint{stream: s.(duplex), conn: c, sent: make(chan struct{})}
+	j := &proxiedConn{stream: s.(duplex), conn: c, sent: make(chan struct{})}
 	defer context.AfterFunc(ctx, j.reset)()
 	var both sync.WaitGroup
 	both.Go(func() { j.send(ctx) })
@@ -39,8 +39,8 @@ func join(ctx context.Context, s, c net.Conn) (moved, error) {
 // moved counts the bytes copied from the stream and to it.
 type moved struct{ received, sent int64 }
 
-// joint is a stream and its connection.
-type joint struct {
+// proxiedConn is a stream and its connection.
+type proxiedConn struct {
 	stream duplex
 	conn   net.Conn
 	// sent is closed when send has returned.
@@ -51,14 +51,14 @@ type joint struct {
 }
 
 // reset resets both. Resetting the stream may wait for its peer, so it is done last.
-func (j *joint) reset() {
+func (j *proxiedConn) reset() {
 	reset(j.conn)
 	reset(j.stream)
 }
 
 // send copies from the connection to the stream, and waits until the peer has received everything.
 // The reader may take any time.
-func (j *joint) send(ctx context.Context) {
+func (j *proxiedConn) send(ctx context.Context) {
 	defer close(j.sent)
 	n, err := io.Copy(j.stream, j.conn)
 	if err == nil {
@@ -81,7 +81,7 @@ func (j *joint) send(ctx context.Context) {
 }
 
 // receive copies from the stream to the connection.
-func (j *joint) receive() {
+func (j *proxiedConn) receive() {
 	n, err := io.Copy(j.conn, j.stream)
 	if err == nil {
 		err = j.conn.(interface{ CloseWrite() error }).CloseWrite()

@@ -14,7 +14,7 @@ const (
 // limiter passes maxLines lines per period. After the period it prints the number of suppressed
 // lines.
 type limiter struct {
-	to     Say
+	to     Logf
 	period time.Duration
 
 	mu sync.Mutex

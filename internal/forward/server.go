@@ -19,16 +19,16 @@ const Service = "forward"
 
 // Server connects Clients' streams to the targets listed by its user.
 type Server struct {
-	door
+	acceptLimiter
 	// OnServed, unless nil, is called after each connection to a target, and after each request refused or failed. Set it before Serve. Calls may
 	// be concurrent.
 	OnServed func(Served)
-	targets  map[Target]*problem
-	shares   shares
+	targets  map[Target]*logOnce
+	shares   fairLimiter
 	// crowded is set after a Client has exceeded its share.
-	crowded problem
+	crowded logOnce
 	// strangers is set after a Client has requested an unlisted target.
-	strangers problem
+	strangers logOnce
 }
 
 // Served describes a Client's connection that has ended, for an access log.
@@ -54,10 +54,10 @@ func (s *Server) served(c net.Conn, t Target, start time.Time, moved moved, err 
 }
 
 // NewServer returns a Server. Without targets it refuses every request.
-func NewServer(targets []Target, say Say) *Server {
-	s := &Server{door: newDoor(say, MaxServed), targets: map[Target]*problem{}, shares: shares{total: MaxServed, by: map[string]int{}}}
+func NewServer(targets []Target, say Logf) *Server {
+	s := &Server{acceptLimiter: newAcceptLimiter(say, MaxServed), targets: map[Target]*logOnce{}, shares: fairLimiter{total: MaxServed, by: map[string]int{}}}
 	for _, t := range targets {
-		s.targets[t] = &problem{}
+		s.targets[t] = &logOnce{}
 	}
 	return s
 }
@@ -71,7 +71,7 @@ func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 	next()
 	peer := c.RemoteAddr().String() // the session's address, shared by all streams of a Client
 	if !s.shares.take(peer) {
-		if s.crowded.is() {
+		if s.crowded.begins() {
 			s.say("%v has its share of %d connections: more must wait", c.RemoteAddr(), s.shares.total)
 		}
 		_, _ = c.Write(reply{status: statusBusy}.encode())
@@ -116,7 +116,7 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, Target, *reply
 	down := s.targets[q.target]
 	switch {
 	case down == nil:
-		if s.strangers.is() {
+		if s.strangers.begins() {
 			s.say("%v asked for %s, which --forward does not name; further requests like this are not told", c.RemoteAddr(), q.target)
 		}
 		return nil, q.target, &reply{status: statusUnnamed}
@@ -131,7 +131,7 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, Target, *reply
 			s.say("%s is back", q.target)
 		}
 		return b, q.target, &reply{}
-	case ctx.Err() == nil && down.is():
+	case ctx.Err() == nil && down.begins():
 		s.say("%s cannot be reached: %v", q.target, err)
 	}
 	return nil, q.target, &reply{status: statusFailed, text: printable(cause(err))}

@@ -2,10 +2,10 @@ package forward
 
 import "sync"
 
-// shares divides slots among peers. A peer gets another slot while it has fewer than are free: a
+// fairLimiter divides slots among peers. A peer gets another slot while it has fewer than are free: a
 // single peer gets half of them, and the next one then a quarter. Greedy peers therefore leave
 // slots for others.
-type shares struct {
+type fairLimiter struct {
 	mu    sync.Mutex
 	total int
 	taken int
@@ -13,7 +13,7 @@ type shares struct {
 }
 
 // take takes a slot for a peer and reports whether it got one.
-func (s *shares) take(peer string) bool {
+func (s *fairLimiter) take(peer string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by[peer] >= s.total-s.taken {
@@ -25,7 +25,7 @@ func (s *shares) take(peer string) bool {
 }
 
 // give returns a slot of a peer.
-func (s *shares) give(peer string) {
+func (s *fairLimiter) give(peer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--

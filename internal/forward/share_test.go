@@ -4,7 +4,7 @@ import "testing"
 
 // TestShares: a greedy peer leaves slots to others, and they get the slots it returns.
 func TestShares(t *testing.T) {
-	s := &shares{total: 24, by: map[string]int{}}
+	s := &fairLimiter{total: 24, by: map[string]int{}}
 	grab := func(peer string) (n int) {
 		for s.take(peer) {
 			n++

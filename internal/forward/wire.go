@@ -13,12 +13,12 @@ import (
 // A reply is a byte with the status, a byte with the length of a text, and the text, which explains
 // a failure.
 
-// want is the action requested by a Client.
-type want byte
+// requestKind is the action requested by a Client.
+type requestKind byte
 
 const (
-	wantConnection want = 1 // a connection to the target
-	wantCheck      want = 2 // only check whether it is allowed
+	wantConnection requestKind = 1 // a connection to the target
+	wantCheck      requestKind = 2 // only check whether it is allowed
 )
 
 // status is the result in a Server's reply.
@@ -35,7 +35,7 @@ const (
 var errProtocol = errors.New("protocol violation")
 
 type request struct {
-	want   want
+	want   requestKind
 	target Target
 }
 
@@ -73,7 +73,7 @@ func readRequest(from io.Reader) (q request, err error) {
 	if err != nil {
 		return q, err
 	}
-	q = request{want(first), Target(text)}
+	q = request{requestKind(first), Target(text)}
 	if q.want != wantConnection && q.want != wantCheck {
 		return q, fmt.Errorf("%w: a request of kind %d", errProtocol, first)
 	}
