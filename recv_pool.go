@@ -76,7 +76,7 @@ func (c *VirtualCQ) shareData(depth int) error {
 // receive per rail.
 //
 // With an empty pool, senders wait. Software NICs and package reliable then serve them in turn, so that none can
-// starve the others. Other NICs repeat a refused SEND at equal intervals, and a receive goes to the first that comes.
+// starve the others. Other NICs repeat a refused SEND at equal intervals, and a receive goes to the first that arrives.
 //
 // A receive stays in the pool when a VirtualQP fails or is closed. Notification receives belong to a VirtualQP,
 // except those of a single lane without failover, which takes everything from the pool. err is
@@ -232,7 +232,7 @@ func (p *dataPool) feedLow(l *lane) {
 	}
 }
 
-// feed posts spare receives until every SRQ has its part. Those that a NIC refuses, or that are not registered with it, stay spare.
+// feed posts spare receives until every SRQ has its part. Receives that a NIC refuses, or that are not registered with it, stay spare.
 func (p *dataPool) feed() {
 	for _, q := range p.rails {
 		if q == nil {
@@ -324,7 +324,7 @@ func (l *lane) stop() {
 	}
 }
 
-// pooledLane returns the lane that uses the pool, nil if there is none.
+// pooledLane returns the lane that uses the pool, or nil.
 func (r *receiver) pooledLane() *lane {
 	if l := r.setup.messageLane; r.setup.pool != nil && l != nil && l.queue != nil {
 		return l

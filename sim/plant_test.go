@@ -44,6 +44,24 @@ var sown = []struct {
 		[]string{"bytes", "touch", "notifications", "leaks", "first error"},
 	},
 	{
+		// The peer repeats a message that this side has reported.
+		mutant.Change{
+			Name: "a receive of the pool is missing in Down", File: "../recv_pool.go",
+			Old: "l.life.received++\n\t\tr.endPooled(slot, wc)", New: "r.endPooled(slot, wc)",
+		},
+		"shared-data-failover",
+		[]string{"notifications", "bytes", "first error", "progress"},
+	},
+	{
+		// The pool shrinks, and senders wait forever or until their deadline.
+		mutant.Change{
+			Name: "receives of an SRQ that was left are lost", File: "../recv_pool.go",
+			Old: "\t\t\tp.leaves(uint32(slot))\n\t\t\tp.restore(uint32(slot))\n", New: "\t\t\tp.leaves(uint32(slot))\n",
+		},
+		"shared-data-failover",
+		[]string{"progress", "first error", "deadline"},
+	},
+	{
 		// The receiver waits for the number forever, or its window overflows.
 		mutant.Change{
 			Name: "DQPLB loses a number", File: "../scheme_dqplb.go",
@@ -150,7 +168,7 @@ func TestPlantedInEngine(t *testing.T) {
 // TestSoundEngine runs the worlds of the planted mistakes without a mistake: they keep every promise.
 // It stops at the first broken promise, because a broken engine may not survive the next seed.
 func TestSoundEngine(t *testing.T) {
-	for _, name := range []string{"failover", "failover-atomics", "mixed"} {
+	for _, name := range []string{"failover", "failover-atomics", "mixed", "shared-data-failover"} {
 		t.Run(name, func(t *testing.T) {
 			s, err := Builtin(name)
 			if err != nil {

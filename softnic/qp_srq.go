@@ -93,7 +93,7 @@ type srq struct {
 	pd *pd
 	// limit is the number of receives below which the limit event is raised. 0 is disarmed.
 	limit uint32
-	// turns are the RC QPs that got no receive and whose peers will ask again, in the order of their first request. Each is entitled
+	// turns are the RC QPs that got no receive and whose peers will retry, in the order of their first request. Each is entitled
 	// to one receive before others take one, so that no sender keeps the queue empty for the others.
 	turns []turn
 	// users counts the QPs on the queue.
@@ -107,7 +107,7 @@ type turn struct {
 	until int64 // when the place is lost, in case the peer has gone
 }
 
-// patience is how long a turn lasts after the RNR timer, in nanoseconds. RC repeats a request several times in that time.
+// patience is the length of a turn after the RNR timer, in nanoseconds. RC repeats a request several times in that time.
 const patience = int64(2 * time.Second)
 
 // admit reports whether a QP may take a receive. If not, it gives the QP a turn.
@@ -134,7 +134,7 @@ func (s *srq) admit(q *qp) bool {
 	return false
 }
 
-// forget ends the turn of a QP that takes no receives any more.
+// forget ends the turn of a QP that takes no more receives.
 func (s *srq) forget(q *qp) {
 	s.turns = slices.DeleteFunc(s.turns, func(t turn) bool { return t.q == q })
 }

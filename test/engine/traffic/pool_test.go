@@ -395,14 +395,21 @@ func TestSharedDataManyClients(t *testing.T) {
 	}
 	t.Logf("heap per VirtualQP of a server: %d bytes with a pool, %d with 16 receives each; buffers of 4 KiB: %d and %d bytes",
 		perClient["pool"], perClient["own receives"], receives*4096/clients, 16*4096)
-	got := map[*ibverbx.VirtualQP]int{}
-	wcs := make([]ibverbx.WC, 64)
 	senders := make([]*ibverbx.VirtualQP, 0, clients)
 	for _, q := range p.at[1:] {
 		s := h.NewQP(cfg)
 		rig.Connect(t, s, q)
 		senders = append(senders, s)
 	}
+	p.flood(senders, messages)
+}
+
+// flood sends messages on every VirtualQP of the first client, as fast as they are accepted.
+func (p *pooled) flood(senders []*ibverbx.VirtualQP, messages int) {
+	t, h := p.tb, p.clients[0]
+	t.Helper()
+	got := map[*ibverbx.VirtualQP]int{}
+	wcs := make([]ibverbx.WC, 64)
 	wr := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	wr.SetSGE(p.out[0].SGE(0, 8))
 	sent, total := make([]int, len(senders)), 0
