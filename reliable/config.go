@@ -40,7 +40,7 @@ type Config struct {
 	NoCredits bool
 	// RecvBytes limits the receive buffers of a PD, of ChunkBytes each. There are 512, or 1024 on UD, and 16 per
 	// connection if that is more. They are freed as connections
-	// close. At the limit, connections share the buffers, at least 4 each (16 on UD), and a further one is refused
+	// close. At the limit, connections share the buffers, at least 4 each (8 on UD), and a further one is refused
 	// with verbs.ErrLimit. Zero means 256 MiB, which serves 2048 connections with chunks of 32 KiB, or 1 GiB where
 	// each path has its own receives (see PathRecv).
 	RecvBytes int

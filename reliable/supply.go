@@ -50,7 +50,7 @@ func (cfg *Config) sizeReceives(inner verbs.Context, c *carrier, attr *verbs.Dev
 		if err != nil {
 			return s, err
 		}
-		s.size, s.first, s.least = max(min(s.size, datagramPayload(&port)), 1), 2*firstRecvs, usualShare
+		s.size, s.first, s.least = max(min(s.size, datagramPayload(&port)), 1), 2*firstRecvs, 2*leastShare
 		if !c.srq {
 			s.usual = max(s.usual, 2*cfg.Paths)
 			s.least = s.usual

@@ -95,7 +95,7 @@ func TestReceiveLimit(t *testing.T) {
 	const buffers, chunk = 128, 1024
 	least := 4
 	if len(reliable.NICConfig().QPTypes) > 0 {
-		least = 16
+		least = 8
 	}
 	m := newBunch(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2, ChunkBytes: chunk, RecvBytes: buffers * chunk}, buffers/least)
 	_, err := m.a.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: m.a.cq, RecvCQ: m.a.cq, MaxSendWR: 1})
