@@ -143,7 +143,7 @@ func checkAPI(listed api, found map[string]bool) (wrong []string) {
 		switch n := listed.lasting[name]; {
 		case n && listed.unstable[name]:
 			wrong = append(wrong, name+" is listed twice")
-		case !n && !listed.unstable[name] && !(isMethod && listed.unstable[typ]):
+		case !n && !listed.unstable[name] && (!isMethod || !listed.unstable[typ]):
 			wrong = append(wrong, name+" is not listed")
 		}
 	}
