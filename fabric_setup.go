@@ -103,9 +103,6 @@ func (u *setup) srqOf(r role) source {
 // takesShared reports whether a lane uses receives of setup.shared.
 func (u *setup) takesShared(l *lane) bool { return u.srqOf(l.role) == engineReceives }
 
-// takesPool reports whether a lane uses receives of setup.pool.
-func (u *setup) takesPool(l *lane) bool { return u.srqOf(l.role) == dataReceives }
-
 // receives is the number of engine receives that can be filled between two polls.
 func (u *setup) receives() int {
 	if u.shared != nil {
