@@ -63,8 +63,9 @@ func (r *datagramRig) datagram(from verbs.GID, qpn uint32, imm wire.Imm, payload
 	return append(b, payload...), wc
 }
 
-// write returns a first transmission of n bytes to an address, which ends the window at CSN csn.
-func (r *datagramRig) write(addr uint64, rkey uint32, n int) []byte {
+// write returns a first transmission of 8 bytes to an address.
+func (r *datagramRig) write(addr uint64, rkey uint32) []byte {
+	const n = 8
 	b := make([]byte, wire.HeaderLen+n)
 	h := wire.Header{Op: wire.OpWrite, Flags: wire.FlagLap, Conn: r.q.conn.id, Addr: addr, RKey: rkey, Len: uint32(n)}
 	h.Put(b)
@@ -80,7 +81,7 @@ func TestDatagramStrangers(t *testing.T) {
 	peer, qpn := c.attr.AH.DGID, c.peer.paths[1].qpn
 	stranger := peer
 	stranger[15]++
-	good := r.write(r.mr.Addr(), r.mr.RKey(), 8)
+	good := r.write(r.mr.Addr(), r.mr.RKey())
 	chunk := wire.Imm{Kind: wire.KindChunk}
 	change := func(at int, to byte) []byte {
 		b := bytes.Clone(good)
@@ -139,8 +140,11 @@ func TestDatagramSeals(t *testing.T) {
 		conn, seal uint32 // 0 means plain
 		want       bool
 	}{
-		{"sealed by the peer", own, own, true}, {"sealed by another peer", own, others, false}, {"plain", own, 0, false},
-		{"both plain", 0, 0, true}, {"sealed, of a plain connection", 0, others, false},
+		{"sealed by the peer", own, own, true},
+		{"sealed by another peer", own, others, false},
+		{"plain", own, 0, false},
+		{"both plain", 0, 0, true},
+		{"sealed, of a plain connection", 0, others, false},
 	} {
 		r := newDatagramRig(t)
 		c := r.q.conn
@@ -162,7 +166,7 @@ func TestDatagramSeals(t *testing.T) {
 			}
 		}
 		h := &r.q.engine.hub
-		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[1].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr(), r.mr.RKey(), 8))
+		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[1].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr(), r.mr.RKey()))
 		h.data[1].arrived(b, seal(wc))
 		if refused("chunk", 1); (r.mem.Bytes()[7] == 7) != tt.want {
 			t.Errorf("%s: memory has %d, want the chunk placed: %v", tt.name, r.mem.Bytes()[7], tt.want)
@@ -182,7 +186,7 @@ func TestDatagramBeyondRegion(t *testing.T) {
 	for name, at := range map[string]uint64{"beyond": 4090, "far beyond": 1 << 40} {
 		r := newDatagramRig(t)
 		c := r.q.conn
-		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[0].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr()+at, r.mr.RKey(), 8))
+		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[0].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr()+at, r.mr.RKey()))
 		r.q.engine.hub.data[0].arrived(b, wc)
 		var ev [8]verbs.Event
 		n, err := r.ctx.Events(ev[:])
@@ -197,7 +201,7 @@ func TestDatagramBeyondRegion(t *testing.T) {
 // peer may not write stays as it is, and nothing panics.
 func FuzzDatagram(f *testing.F) {
 	seed := newDatagramRig(f)
-	good := seed.write(seed.mr.Addr(), seed.mr.RKey(), 8)
+	good := seed.write(seed.mr.Addr(), seed.mr.RKey())
 	f.Add(uint32(1<<30), byte(0), good)
 	f.Add(uint32(2<<30), byte(1), wire.StartControl(nil, seed.q.conn.id))
 	f.Add(uint32(0), byte(2), []byte{wire.Version, kindLast, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3})

@@ -45,8 +45,8 @@ type Seal interface {
 	Sealed()
 }
 
-// AnySeal, as QPConfig.Path.Seal of a UD QP, lets several peers share the QP: each datagram is sealed with the
-// Seal of its AH. The QP accepts datagrams that are sealed with any Seal in use on its NIC, and no plain ones. WC.Seal
+// AnySeal as QPConfig.Path.Seal of a UD QP lets several peers share the QP: each datagram is sealed with the Seal
+// of its AH. The QP accepts datagrams that are sealed with any Seal in use on its NIC, and no plain ones. WC.Seal
 // identifies the Seal, which the receiver must compare with SealedAH.SealNumber before it trusts a datagram.
 type AnySeal struct{}
 
