@@ -1,5 +1,5 @@
 # The commands of this repository, by name. .ci/run runs most of them in order. Those that take
-# long run one part with IBVERBX_SLICE=k/n (docs/testing.md). 0/1 is the whole.
+# long run one part with IBVERBX_TEST_SLICE=k/n (docs/testing.md). 0/1 is the whole.
 
 GO   ?= go
 FUZZ ?= 20000x
@@ -92,23 +92,23 @@ test-gpu:
 
 # Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
 test-dropin: # builds from its source, which a binary with -trimpath cannot find
-	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
 
 # Programs that connect by address, many times, then with 1 % loss. Datagrams that are lost stay lost, so their programs run without.
 DROPIN_REPEAT ?= 50
 CONNECTORS = TestConnectors$$|TestFabricConnections|TestQperfConnections|TestRsocketPreload|TestRcopy|TestFio|TestMulticastProgram|TestOtherUserConnects|TestTwoClients
 repeat-dropin:
-	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' ./dropin
-	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_DROPIN=1 IBVERBX_LOSS=1% $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' -skip 'Multicast|/udaddy|/.*udpong' ./dropin
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_DROPIN=1 $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' ./dropin
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_DROPIN=1 IBVERBX_LOSS=1% $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' -skip 'Multicast|/udaddy|/.*udpong' ./dropin
 
 # The same, and the table of docs/dropin.md says what ran, with the versions of this machine.
 dropin-table:
-	IBVERBX_DROPIN_TABLE=../docs/dropin.md $(MAKE) -s test-dropin
+	IBVERBX_TEST_DROPIN_TABLE=../docs/dropin.md $(MAKE) -s test-dropin
 
 # The NCCL plugin: every table between two processes, NCCL's headers if they are installed, and PyTorch on a GPU if both are there
 # (docs/nccl.md).
 test-nccl:
-	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_NCCL=1 $(GO) test -count=1 -timeout 20m ./test/nccl
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_NCCL=1 $(GO) test -count=1 -timeout 20m ./test/nccl
 	test/nccl/gpu --if-possible
 
 # The plugin, the tool and, if rdma-core's headers are installed, the drop-in library in .cache/nccl, for a machine without Go.
@@ -132,12 +132,12 @@ test-stream:
 
 # redis, PostgreSQL and iperf3 through ibverbx forward, and 160 kills of its processes (docs/forward.md).
 test-forward:
-	IBVERBX_FORWARD=1 $(GO) test -count=1 -timeout 10m ./test/forward
-	IBVERBX_SLICE=$${IBVERBX_SLICE:-0/1} $(GO) test -count=1 -timeout 10m -vet=off -run TestForwardKilled ./cmd/ibverbx
+	IBVERBX_TEST_FORWARD=1 $(GO) test -count=1 -timeout 10m ./test/forward
+	IBVERBX_TEST_SLICE=$${IBVERBX_TEST_SLICE:-0/1} $(GO) test -count=1 -timeout 10m -vet=off -run TestForwardKilled ./cmd/ibverbx
 
 # .ci/run with every suite in full.
 nightly:
-	IBVERBX_SLICE=0/1 .ci/run
+	IBVERBX_TEST_SLICE=0/1 .ci/run
 
 # The whole suite and the tests that depend on time, again and again beside busy loops (hours).
 steady:
@@ -149,11 +149,11 @@ fuzz-smoke:
 
 # Breaks softnic and reliable in one place after the other; the tests must notice each time.
 mutate:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -p 1 -parallel 4 -run TestMutations -v ./softnic ./reliable ./reliable/core
+	IBVERBX_TEST_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -p 1 -parallel 4 -run TestMutations -v ./softnic ./reliable ./reliable/core
 
 # Builds the engine with one mistake after the other; the checkers of the simulator must report each.
 planted:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -parallel 2 -run TestPlantedInEngine -v ./sim
+	IBVERBX_TEST_MUTATE=1 $(GO) test -count=1 -timeout 30m -vet=off -parallel 2 -run TestPlantedInEngine -v ./sim
 
 # One hundred thousand worlds of the simulator, about 15 minutes on two cores. .ci/run runs a slice of
 # other seeds.

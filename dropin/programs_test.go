@@ -51,13 +51,13 @@ var build = sync.OnceValues(func() (dropin.Library, error) {
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if document := os.Getenv("IBVERBX_DROPIN_TABLE"); document != "" && status == 0 {
+	if document := os.Getenv("IBVERBX_TEST_DROPIN_TABLE"); document != "" && status == 0 {
 		if err := programsRan.write(document); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			status = 1
 		}
 	}
-	if os.Getenv("IBVERBX_DROPIN") == "1" {
+	if os.Getenv("IBVERBX_TEST_DROPIN") == "1" {
 		if l, err := build(); err == nil {
 			_ = os.RemoveAll(filepath.Dir(l.Dir))
 		}
@@ -68,8 +68,8 @@ func TestMain(m *testing.M) {
 // library returns the library. Building it takes half a minute, so tests with it run by make test-dropin.
 func library(t *testing.T) dropin.Library {
 	t.Helper()
-	if os.Getenv("IBVERBX_DROPIN") != "1" {
-		t.Skip("runs with IBVERBX_DROPIN=1, as make test-dropin does")
+	if os.Getenv("IBVERBX_TEST_DROPIN") != "1" {
+		t.Skip("runs with IBVERBX_TEST_DROPIN=1, as make test-dropin does")
 	}
 	l, err := build()
 	if errors.Is(err, dropin.ErrCannotBuild) {

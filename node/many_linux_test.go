@@ -100,12 +100,12 @@ func resident(tb testing.TB) int {
 }
 
 // TestThousandIdlePeers: a Node has 200 sessions with others in the same process, or 1,000 with
-// IBVERBX_LONG=1. Each side of a session uses at most 200 KiB, so 1,000 peers fit in 200 MiB. All sessions
+// IBVERBX_TEST_LONG=1. Each side of a session uses at most 200 KiB, so 1,000 peers fit in 200 MiB. All sessions
 // work.
 func TestThousandIdlePeers(t *testing.T) {
 	const limit = 200 << 10
 	count := 200
-	if os.Getenv("IBVERBX_LONG") == "1" {
+	if os.Getenv("IBVERBX_TEST_LONG") == "1" {
 		count = 1000
 	}
 	c := newCrowd(t, count, nil, func(*Config) {})
@@ -133,10 +133,10 @@ func (c *crowd) use(tb testing.TB) {
 }
 
 // TestHundredsOfPeersOnWrappedRails: a Node on a wrapped rail has 200 sessions, within the default limit of receive buffers,
-// or 1,000 with IBVERBX_LONG=1, within twice as many. All sessions work. Each of the others has an engine of its own, so the resident memory bounds that of an idle peer.
+// or 1,000 with IBVERBX_TEST_LONG=1, within twice as many. All sessions work. Each of the others has an engine of its own, so the resident memory bounds that of an idle peer.
 func TestHundredsOfPeersOnWrappedRails(t *testing.T) {
 	count, limit := 200, 0 // the default
-	if os.Getenv("IBVERBX_LONG") == "1" {
+	if os.Getenv("IBVERBX_TEST_LONG") == "1" {
 		count, limit = 1000, 512<<20 // a session has three QPs
 	}
 	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
@@ -154,10 +154,10 @@ func TestHundredsOfPeersOnWrappedRails(t *testing.T) {
 }
 
 // BenchmarkIdlePeers measures the CPU share of 1,000 idle sessions, including keepalives, and the memory per session:
-// ready, or parked. Both ends are in this process, so the results are halved. It needs IBVERBX_LONG=1 and -benchtime 1x.
+// ready, or parked. Both ends are in this process, so the results are halved. It needs IBVERBX_TEST_LONG=1 and -benchtime 1x.
 func BenchmarkIdlePeers(b *testing.B) {
-	if os.Getenv("IBVERBX_LONG") != "1" {
-		b.Skip("it takes a minute: set IBVERBX_LONG=1")
+	if os.Getenv("IBVERBX_TEST_LONG") != "1" {
+		b.Skip("it takes a minute: set IBVERBX_TEST_LONG=1")
 	}
 	b.Run("ready", func(b *testing.B) { benchIdle(b, false) })
 	b.Run("parked", func(b *testing.B) { benchIdle(b, true) })

@@ -16,8 +16,8 @@ import (
 // rxeDevices returns the Soft-RoCE devices of the test machine by name.
 func rxeDevices(tb testing.TB, cfg rdmacore.Config) map[string]*rdmacore.Device {
 	tb.Helper()
-	if os.Getenv("IBVERBX_RXE") != "1" {
-		tb.Skip("needs the Soft-RoCE devices of test/rxe (IBVERBX_RXE=1)")
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
+		tb.Skip("needs the Soft-RoCE devices of test/rxe (IBVERBX_TEST_RXE=1)")
 	}
 	lib, err := rdmacore.Load(cfg)
 	if err != nil {

@@ -175,7 +175,7 @@ func newStandin(tb testing.TB) (path string, s *standin) {
 	s = (*standin)(unsafe.Pointer(unsafe.SliceData(b)))
 	s.devices, s.room = 1, math.MaxUint64
 	s.failWith(verbDMABuf, syscall.EOPNOTSUPP)
-	tb.Setenv("IBVERBX_STANDIN", file) // read when the library is loaded
+	tb.Setenv("IBVERBX_TEST_STANDIN", file) // read when the library is loaded
 	library, err := usualStandin()
 	return placeStandin(tb, library, err), s
 }

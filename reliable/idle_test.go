@@ -10,10 +10,10 @@ import (
 )
 
 // TestIdleConnection: an idle connection with the default Config takes little memory. There are 100 of them, or 1,000 with
-// IBVERBX_LONG=1.
+// IBVERBX_TEST_LONG=1.
 func TestIdleConnection(t *testing.T) {
 	n := 100
-	if os.Getenv("IBVERBX_LONG") == "1" {
+	if os.Getenv("IBVERBX_TEST_LONG") == "1" {
 		n = 1000
 	}
 	heap := func() int {

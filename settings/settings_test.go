@@ -46,7 +46,7 @@ func TestNames(t *testing.T) {
 	if len(slices.Compact(slices.Clone(names))) != len(names) {
 		t.Errorf("names are used twice: %q", names)
 	}
-	if !settings.Reserved("IBVERBX_SEED") || !settings.Reserved("IBVERBX_TEST_HOST") || settings.Reserved("IBVERBX_SEEDS") {
+	if !settings.Reserved("IBVERBX_TEST_SEED") || !settings.Reserved("IBVERBX_TEST_HOST") || settings.Reserved("IBVERBX_SEEDS") {
 		t.Error("Reserved: want the variables of tests and no others")
 	}
 }
@@ -58,7 +58,7 @@ func TestReadEnv(t *testing.T) {
 		"IBVERBX_TCLASS": "0x68", "IBVERBX_SL": "3", "IBVERBX_PKEY_INDEX": "7", "IBVERBX_GID_INDEX": "3, 0", "IBVERBX_HOP_LIMIT": "9",
 		"IBVERBX_ACK_TIMEOUT": "0", "IBVERBX_RETRY": "0", "IBVERBX_RNR_RETRY": "0", "IBVERBX_RNR_TIMER": "0",
 		"IBVERBX_UC_PATHS": "4", "IBVERBX_UC_WINDOW": "65536", "IBVERBX_UC_GIVE_UP": "2s",
-		"IBVERBX_SEED": "x", "OTHER": "y",
+		"IBVERBX_TEST_SEED": "x", "OTHER": "y",
 		"IBVERBX_PROVIDER": "softnic", "IBVERBX_DEVICES": "mlx5_0:1", "IBVERBX_ADDR": "10.0.0.1, ::1", "IBVERBX_RAILS": "3", "IBVERBX_LANES": "5",
 		"IBVERBX_LINK": "UDP", "IBVERBX_TRANSPORT": "uc", "IBVERBX_PEER_NETWORK": "10.1.0.0/16", "IBVERBX_UNSEALED": "1",
 		"IBVERBX_REQUIRE_SEALED": "true", "IBVERBX_IMPAIR": "loss=1%;rail=1,delay=1ms", "IBVERBX_PCAP": "a", "IBVERBX_PCAP_WIRE": "b", "IBVERBX_SNAPLEN": "96",

@@ -8,13 +8,13 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// seeds returns the number of seeds a test runs: n, a slice's share of n, or the value of IBVERBX_SIM_SEEDS.
+// seeds returns the number of seeds a test runs: n, a slice's share of n, or the value of IBVERBX_TEST_SIM_SEEDS.
 func seeds(t *testing.T, n uint64) uint64 {
 	t.Helper()
-	if s := os.Getenv("IBVERBX_SIM_SEEDS"); s != "" {
+	if s := os.Getenv("IBVERBX_TEST_SIM_SEEDS"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 32)
 		if err != nil {
-			t.Fatalf("IBVERBX_SIM_SEEDS is %q: want a number", s)
+			t.Fatalf("IBVERBX_TEST_SIM_SEEDS is %q: want a number", s)
 		}
 		return v
 	}
@@ -33,7 +33,7 @@ func TestMixed(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, n := firstSeed(t, 400), seeds(t, 400)
-	if part := slice.Of(t).AtMost(3); !testing.Short() && os.Getenv("IBVERBX_SIM_SEEDS") == "" {
+	if part := slice.Of(t).AtMost(3); !testing.Short() && os.Getenv("IBVERBX_TEST_SIM_SEEDS") == "" {
 		first, n = 1+uint64(part.First(400)), uint64(part.Count(400))
 	}
 	sum := clean(t, s, first, n)
@@ -45,7 +45,7 @@ func TestMixed(t *testing.T) {
 // firstSeed returns the first seed of a test with n seeds: each slice continues where the previous one stops.
 func firstSeed(t *testing.T, n int) uint64 {
 	t.Helper()
-	if os.Getenv("IBVERBX_SIM_SEEDS") != "" || testing.Short() {
+	if os.Getenv("IBVERBX_TEST_SIM_SEEDS") != "" || testing.Short() {
 		return 1
 	}
 	return 1 + uint64(slice.Of(t).First(n))

@@ -27,11 +27,11 @@ type chaosMode struct {
 // memory. After every step the NICs must satisfy chaos.verify. At the end every signaled request must have
 // completed once, in order.
 //
-// A seed determines the run. IBVERBX_CHAOS=N runs N seeds instead of a few.
+// A seed determines the run. IBVERBX_TEST_CHAOS=N runs N seeds instead of a few.
 func TestChaos(t *testing.T) {
 	const full = 60
 	first, seeds := uint64(slice.Of(t).First(full)), uint64(slice.Of(t).Count(full))
-	if s := os.Getenv("IBVERBX_CHAOS"); s != "" {
+	if s := os.Getenv("IBVERBX_TEST_CHAOS"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 32)
 		check(t, err)
 		first, seeds = 0, n

@@ -31,7 +31,7 @@ func TestWaitTimeoutIsNotCancel(t *testing.T) {
 }
 
 // TestCancelThenReuseBuffer cancels reads and immediately reuses their buffer. The new bytes must survive.
-// There are 50 rounds, or 10,000 with IBVERBX_LONG=1.
+// There are 50 rounds, or 10,000 with IBVERBX_TEST_LONG=1.
 func TestCancelThenReuseBuffer(t *testing.T) {
 	n := faultNetwork(t, 2, softnic.Impairment{Loss: 0.002, Reorder: 0.01, Delay: 10 * time.Microsecond})
 	n.node = func(c *node.Config) { c.Window = 64 << 10 } // so that part of it remains to be canceled
@@ -41,7 +41,7 @@ func TestCancelThenReuseBuffer(t *testing.T) {
 	theirs := append([]byte(nil), p.target.Bytes()...)
 	own := make([]byte, size)
 	canceled, rounds := 0, 50
-	if os.Getenv("IBVERBX_LONG") == "1" {
+	if os.Getenv("IBVERBX_TEST_LONG") == "1" {
 		rounds = 10_000
 	}
 	for i := range rounds {

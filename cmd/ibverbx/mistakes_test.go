@@ -109,7 +109,7 @@ serve $DIR/tree --token-file $DIR/token --metrics -
 sim --seeds 1 --trace -
 `
 
-// TestMistakes: what the tool prints about a mistake, and its exit status. With IBVERBX_GOLDEN=1 the golden file is written anew: read what has
+// TestMistakes: what the tool prints about a mistake, and its exit status. With IBVERBX_TEST_GOLDEN=1 the golden file is written anew: read what has
 // changed as a user would.
 func TestMistakes(t *testing.T) {
 	dir := t.TempDir()
@@ -138,7 +138,7 @@ func TestMistakes(t *testing.T) {
 // wantFile compares text with a golden file.
 func wantFile(t *testing.T, name, got string) {
 	t.Helper()
-	if os.Getenv("IBVERBX_GOLDEN") != "" {
+	if os.Getenv("IBVERBX_TEST_GOLDEN") != "" {
 		rig.Must(t, os.WriteFile(name, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(name)

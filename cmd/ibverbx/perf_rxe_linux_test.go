@@ -14,7 +14,7 @@ import (
 // TestRXETrafficClass: rxe devices send every packet of a VirtualQP with the traffic class of the flags, including
 // with package reliable. The RoCE v2 hop limit is ignored: the kernel takes it from the route.
 func TestRXETrafficClass(t *testing.T) {
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 	for _, transport := range []string{"rc", "uc"} {

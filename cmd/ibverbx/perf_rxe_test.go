@@ -8,7 +8,7 @@ import (
 
 // TestRXETwoProcesses measures between two processes on the kernel's rxe devices.
 func TestRXETwoProcesses(t *testing.T) {
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 	token := newToken(t, "a secret of this test, long enough")

@@ -43,7 +43,7 @@ func withoutChance(out string) string {
 
 // TestRXE runs the tool on rxe devices, in the virtual machine of test/rxe, and compares its output with testdata.
 func TestRXE(t *testing.T) {
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 	for name, args := range map[string]string{

@@ -64,12 +64,12 @@ func wantWays(t *testing.T, all []feature, doors []way) {
 	switch {
 	case !ok:
 		t.Errorf("docs/ways-in.md lacks the table's comments")
-	case os.Getenv("IBVERBX_GOLDEN") != "":
+	case os.Getenv("IBVERBX_TEST_GOLDEN") != "":
 		if err := os.WriteFile(docs("ways-in.md"), []byte(want), 0o644); err != nil {
 			t.Errorf("WriteFile: got %v, want no error", err)
 		}
 	case want != string(file):
-		t.Errorf("docs/ways-in.md differs from the test: run it with IBVERBX_GOLDEN=1. Want:\n%s", b.String())
+		t.Errorf("docs/ways-in.md differs from the test: run it with IBVERBX_TEST_GOLDEN=1. Want:\n%s", b.String())
 	}
 }
 

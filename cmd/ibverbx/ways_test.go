@@ -427,7 +427,7 @@ func useRun(t *testing.T, f *feature) (u used) {
 }
 
 // TestWaysIn: every field of peer.Fabric has its effect through every way in, or the table in docs/ways-in.md has the reason why not. With
-// IBVERBX_GOLDEN=1 the table is written anew.
+// IBVERBX_TEST_GOLDEN=1 the table is written anew.
 func TestWaysIn(t *testing.T) {
 	all, doors := features(), ways()
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[peer.Fabric]()) {

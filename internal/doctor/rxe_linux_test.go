@@ -13,7 +13,7 @@ import (
 // onRXE skips a test that needs the devices of test/rxe.
 func onRXE(t *testing.T) {
 	t.Helper()
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs rxe0 on net0 and rxe1 on net1: run test/rxe/all ./internal/doctor")
 	}
 }

@@ -136,7 +136,7 @@ func TestGoldenOfRsync(t *testing.T) {
 		lines = append(lines, strings.Join(append(slices.Clone(rules), paths...), "|"))
 	}
 	text := strings.Join(lines, "\n") + "\n"
-	if os.Getenv("IBVERBX_UPDATE") != "" {
+	if os.Getenv("IBVERBX_TEST_UPDATE") != "" {
 		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 
 // chosen is the environment variable that selects a change at run time, counted from 1. Without it a combined binary
 // behaves like the original.
-const chosen = "IBVERBX_MUTANT"
+const chosen = "IBVERBX_TEST_MUTANT"
 
 // errApart means that a change cannot be selected at run time and needs a separate build.
 var errApart = errors.New("the change is not confined to function bodies")

@@ -39,7 +39,7 @@ type Change struct {
 type Edit struct{ File, Old, New string }
 
 // variable turns mutations on. It is empty in the tests that run on a mutant.
-const variable = "IBVERBX_MUTATE"
+const variable = "IBVERBX_TEST_MUTATE"
 
 // limit bounds building, and testing one mutant. A test that hangs has caught it: the binary exits after timeout, or after
 // someTimeout if only some tests run without the race detector, and names the test. If the test has to report the mistake in

@@ -15,7 +15,7 @@ import (
 
 // Env is the environment variable with the seed, a number. .ci/run derives it from the commit:
 // each commit has draws of its own, and the same ones every time.
-const Env = "IBVERBX_SEED"
+const Env = "IBVERBX_TEST_SEED"
 
 // Flags of pgregory.net/rapid. A value on the command line wins.
 const (

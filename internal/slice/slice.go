@@ -1,5 +1,5 @@
 // Package slice lets a run do one part of every long suite. The environment variable
-// IBVERBX_SLICE holds "k/n": part k, counted from 0, of n equal parts. 0/1 is the whole, and without
+// IBVERBX_TEST_SLICE holds "k/n": part k, counted from 0, of n equal parts. 0/1 is the whole, and without
 // the variable it is 0/6. .ci/run derives k from the commit, so the same commit runs the same part every time.
 package slice
 
@@ -10,7 +10,7 @@ import (
 )
 
 // Env is the environment variable that holds the part to run.
-const Env = "IBVERBX_SLICE"
+const Env = "IBVERBX_TEST_SLICE"
 
 // Slice is one of several equal parts of a suite. The zero value is the whole suite.
 type Slice struct{ index, parts int }

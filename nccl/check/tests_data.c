@@ -14,7 +14,7 @@ enum { MARGIN = 4096 };
 void test_sizes(void)
 {
 	static const size_t sizes[] = {0, 1, 127, 128, 129, 4096, 16383, 16384, 16385, 512 << 10, 1 << 20, 64 << 20};
-	const char *large = getenv("IBVERBX_LONG");
+	const char *large = getenv("IBVERBX_TEST_LONG");
 	size_t most = large && *large == '1' ? 1ul << 30 : 64ul << 20;
 	net_open();
 	void *comm = connection(0), *mr;

@@ -18,7 +18,7 @@ struct standin *shared;
 
 __attribute__((constructor)) static void begin(void)
 {
-	const char *path = getenv("IBVERBX_STANDIN");
+	const char *path = getenv("IBVERBX_TEST_STANDIN");
 	int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
 
 	shared = fd < 0 ? calloc(1, sizeof(*shared)) : mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

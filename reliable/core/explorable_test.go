@@ -130,13 +130,13 @@ func explore(tb testing.TB, s scene, b bounds, p plant) *explorer {
 // more returns the additional faults and timers, from the environment.
 func more(tb testing.TB) int {
 	tb.Helper()
-	s := os.Getenv("IBVERBX_EXPLORE")
+	s := os.Getenv("IBVERBX_TEST_EXPLORE")
 	if s == "" {
 		return 0
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {
-		tb.Fatalf("IBVERBX_EXPLORE is %q, want a number", s)
+		tb.Fatalf("IBVERBX_TEST_EXPLORE is %q, want a number", s)
 	}
 	return n
 }

@@ -20,10 +20,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestWorldOfTransfers(t *testing.T) {
 	const full = 24
 	first, n := 1+slice.Of(t).First(full), slice.Of(t).Count(full)
-	if s := os.Getenv("IBVERBX_SIM_SEEDS"); s != "" {
+	if s := os.Getenv("IBVERBX_TEST_SIM_SEEDS"); s != "" {
 		v, err := strconv.Atoi(s)
 		if err != nil {
-			t.Fatalf("IBVERBX_SIM_SEEDS is %q: want a number", s)
+			t.Fatalf("IBVERBX_TEST_SIM_SEEDS is %q: want a number", s)
 		}
 		first, n = 1, v
 	}

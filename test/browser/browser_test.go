@@ -149,10 +149,10 @@ func (p *tab) clean(origin string) {
 	}
 }
 
-// shoot writes a screenshot of the whole page to the directory in IBVERBX_SCREENSHOTS, if set.
+// shoot writes a screenshot of the whole page to the directory in IBVERBX_TEST_SCREENSHOTS, if set.
 func (p *tab) shoot(name string) {
 	p.t.Helper()
-	dir := os.Getenv("IBVERBX_SCREENSHOTS")
+	dir := os.Getenv("IBVERBX_TEST_SCREENSHOTS")
 	if dir == "" {
 		return
 	}

@@ -228,7 +228,7 @@ func checkChecks(t *testing.T, tool string) {
 		"make race RACE=./node":                                         true,
 		"make none":                                                     false,
 		"make race NONE=1":                                              false,
-		"IBVERBX_LONG=1 go test ./node -run '^$' -bench IdlePeers":      true,
+		"IBVERBX_TEST_LONG=1 go test ./node -run '^$' -bench IdlePeers":      true,
 		"go test ./node -bench None":                                    false,
 		"go test ./node -run TestNone":                                  false,
 		"go test ./none":                                                false,

@@ -21,7 +21,7 @@ import (
 var tool string
 
 func TestMain(m *testing.M) {
-	if os.Getenv("IBVERBX_FORWARD") != "1" {
+	if os.Getenv("IBVERBX_TEST_FORWARD") != "1" {
 		os.Exit(m.Run())
 	}
 	os.Exit(func() int {
@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 // need returns the path of a program of a Debian package. Places are looked through before PATH.
 func need(t *testing.T, name, pkg string, places ...string) string {
 	t.Helper()
-	if os.Getenv("IBVERBX_FORWARD") != "1" {
-		t.Skip("runs with IBVERBX_FORWARD=1, as make test-forward does")
+	if os.Getenv("IBVERBX_TEST_FORWARD") != "1" {
+		t.Skip("runs with IBVERBX_TEST_FORWARD=1, as make test-forward does")
 	}
 	for _, p := range places {
 		if found, _ := filepath.Glob(filepath.Join(p, name)); len(found) > 0 {

@@ -45,7 +45,7 @@ var build = sync.OnceValues(func() (nccl.Library, error) {
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if os.Getenv("IBVERBX_NCCL") == "1" && os.Getenv(nccl.LibraryVariable) == "" {
+	if os.Getenv("IBVERBX_TEST_NCCL") == "1" && os.Getenv(nccl.LibraryVariable) == "" {
 		if l, err := build(); err == nil {
 			_ = os.RemoveAll(filepath.Dir(l.Dir))
 		}
@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 // test-nccl.
 func library(t *testing.T) nccl.Library {
 	t.Helper()
-	if os.Getenv("IBVERBX_NCCL") != "1" {
-		t.Skip("runs with IBVERBX_NCCL=1, as make test-nccl does")
+	if os.Getenv("IBVERBX_TEST_NCCL") != "1" {
+		t.Skip("runs with IBVERBX_TEST_NCCL=1, as make test-nccl does")
 	}
 	if dir := os.Getenv(nccl.LibraryVariable); dir != "" {
 		return nccl.Library{Dir: dir}

@@ -22,7 +22,7 @@ func (b *bench) benchmark(commit, pkg, name, unit string, args ...string) side {
 		}
 		args := append([]string{"-test.run=^$", "-test.bench=" + name, "-test.benchtime=" + b.spell.String()}, args...)
 		cmd := exec.CommandContext(ctx, binary, args...)
-		cmd.Env = append(os.Environ(), "IBVERBX_LONG=1")
+		cmd.Env = append(os.Environ(), "IBVERBX_TEST_LONG=1")
 		out, err := output(ctx, cmd)
 		if err != nil {
 			return 0, err

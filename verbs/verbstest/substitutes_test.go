@@ -17,7 +17,7 @@ func (numbered) Num() uint32 { return 7 }
 
 // substituteVariable names the status of the completion that TestSubstitutes, started by
 // itself, gives to the check.
-const substituteVariable = "IBVERBX_VERBSTEST_STATUS"
+const substituteVariable = "IBVERBX_TEST_VERBSTEST_STATUS"
 
 // A failed completion may have the right status or a substitute of it, and no other. The
 // check fails the test that it belongs to, so it runs in a process of its own.

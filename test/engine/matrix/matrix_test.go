@@ -71,7 +71,7 @@ func (r *matrixRow) group(o *matrixRow) int {
 
 // loadMatrix reads the original's cases. For every notified case it adds one with Tally, a scheme the
 // original lacks. The original's SEND cases do not specify a scheme; the file lists the default. Rows of
-// matrixLarge bytes are reduced to short bytes unless IBVERBX_LONG is set.
+// matrixLarge bytes are reduced to short bytes unless IBVERBX_TEST_LONG is set.
 func loadMatrix(t *testing.T, short int) []matrixRow {
 	t.Helper()
 	f, err := os.Open("testdata/ibverbx_matrix.csv")
@@ -85,7 +85,7 @@ func loadMatrix(t *testing.T, short int) []matrixRow {
 		if err != nil {
 			t.Fatalf("line %d: %v", i+2, err)
 		}
-		if row.original == matrixLarge && os.Getenv("IBVERBX_LONG") != "1" {
+		if row.original == matrixLarge && os.Getenv("IBVERBX_TEST_LONG") != "1" {
 			row.bytes = short
 		}
 		rows = append(rows, row)
@@ -415,7 +415,7 @@ func (g *matrixRig) checkRails(t *testing.T, row *matrixRow, before, after ibver
 
 // TestMatrix runs every distributed case of the original over one rail and over two, and compares all bytes.
 // Each row posts one message and expects one completion. Rows with equal settings share VirtualQPs; a failed
-// row's pair is replaced. Rows of 1 GiB move 64 MiB unless IBVERBX_LONG is 1; their names show it.
+// row's pair is replaced. Rows of 1 GiB move 64 MiB unless IBVERBX_TEST_LONG is 1; their names show it.
 func TestMatrix(t *testing.T) { runMatrix(t, onHost, matrixShort) }
 
 // TestGPUMatrix is TestMatrix between two GPU buffers. In a slice, the rows of 1 GiB move 8 MiB.

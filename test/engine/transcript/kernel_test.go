@@ -18,8 +18,8 @@ import (
 // Only refusals are simulated. A real device cannot be made to refuse a chain at a given position, so the
 // test refuses it between engine and device.
 func TestTranscriptsRXE(t *testing.T) {
-	if os.Getenv("IBVERBX_RXE") != "1" {
-		t.Skip("needs the Soft-RoCE devices of test/rxe (IBVERBX_RXE=1)")
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
+		t.Skip("needs the Soft-RoCE devices of test/rxe (IBVERBX_TEST_RXE=1)")
 	}
 	m := openMachine(t)
 	transcripts(t, m.stage, false)

@@ -13,7 +13,7 @@ import (
 // TestSharedData: two VirtualQPs share four data receives, far fewer than the messages, which wait for them. All arrive in order on
 // the VirtualQP that they were sent to. A third VirtualQP is closed meanwhile.
 func TestSharedData(t *testing.T) {
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 	const receives, messages, size = 4, 40, 256

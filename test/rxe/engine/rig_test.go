@@ -13,7 +13,7 @@ import (
 // pair returns two hosts whose VirtualQPs are connected over the given number of rails.
 func pair(t *testing.T, rails int, cfg ibverbx.Config) (a, b *rig.Host) {
 	t.Helper()
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 	names := [2][]string{{"rxe0", "rxe2"}, {"rxe1", "rxe3"}}

@@ -22,7 +22,7 @@ const hostEnv = "IBVERBX_TEST_INTEROP_HOST"
 // two NICs each. They connect through package peer, with a token, and use a VirtualQP over softnic on UDP,
 // whose fault layer loses 1% of all packets and reorders 5%. Both compare the data.
 func TestTwoHosts(t *testing.T) {
-	if os.Getenv("IBVERBX_RXE") == "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") == "1" {
 		t.Skip("needs no device of the kernel: it runs outside of the machine")
 	}
 	wantNamespaces(t)

@@ -88,7 +88,7 @@ func openDevice(t *testing.T, name string) verbs.Context {
 // wantMachine skips a test that is not in the machine of test/rxe.
 func wantMachine(t *testing.T) {
 	t.Helper()
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 }

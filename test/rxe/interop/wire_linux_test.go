@@ -15,7 +15,7 @@ import (
 
 // TestKernelPackets makes the kernel send every kind of packet and checks internal/roce against each: it
 // decodes, its ICRC is right for the IP header's identification, that identification is found without reading
-// it, and encoding the decoded packet returns the same bytes. With IBVERBX_PACKETS=1 it prints one packet of
+// it, and encoding the decoded packet returns the same bytes. With IBVERBX_TEST_PACKETS=1 it prints one packet of
 // each kind, in the format of internal/roce/testdata.
 func TestKernelPackets(t *testing.T) {
 	for row, family := range []string{"ipv6", "ipv4"} {
@@ -40,7 +40,7 @@ func TestKernelPackets(t *testing.T) {
 					if kind[0] == roce.OpAck {
 						kind[1] = p.datagram[12]
 					}
-					if !kinds[kind] && os.Getenv("IBVERBX_PACKETS") == "1" {
+					if !kinds[kind] && os.Getenv("IBVERBX_TEST_PACKETS") == "1" {
 						fmt.Printf("packet %s %02x %x\n", family, p.datagram[0], p.bytes)
 					}
 					seen[kind[0]], kinds[kind] = true, true

@@ -45,7 +45,7 @@ func lose(tb testing.TB, netdevs ...string) {
 
 func needRXE(tb testing.TB) {
 	tb.Helper()
-	if os.Getenv("IBVERBX_RXE") != "1" {
+	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		tb.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 }
