@@ -89,7 +89,9 @@ func (d *datagramQP) fail() {
 func (d *datagramQP) lookAfter() {
 	if d.broken.Load() {
 		d.broken.Store(false)
-		d.fail()
+		if a, err := d.qp.Query(); err != nil || a.State != verbs.StateRTS {
+			d.fail() // else the event is that of revive, whose error state raises it, perhaps late
+		}
 	}
 	if d.failed && d.hub.engine.now >= d.reviveAt {
 		d.revive()

@@ -151,6 +151,22 @@ func TestResetTakesNoReceives(t *testing.T) {
 	}
 }
 
+// TestResetEnds: a UD QP that was reset stays in service. The error state before the reset raises an event, as a failure does.
+func TestResetEnds(t *testing.T) {
+	q := newLoop(t, 0)
+	d := &q.engine.hub.data[0]
+	d.revive()
+	q.engine.step()
+	if d.failed || d.lives != 1 {
+		t.Errorf("after a reset the UD QP has %d lives and failed %v, want 1 and false", d.lives, d.failed)
+	}
+	fatal(t, d.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
+	q.engine.step()
+	if !d.failed {
+		t.Error("a UD QP in the error state is in service")
+	}
+}
+
 // TestAddressOutlivesSends: a path that takes another route keeps the address handle of the former one until the device has sent
 // what uses it.
 func TestAddressOutlivesSends(t *testing.T) {
