@@ -70,6 +70,9 @@ func (cfg *Config) sizeReceives(inner verbs.Context, c *carrier, attr *verbs.Dev
 			cfg.RecvBytes, s.least*s.size, s.least)
 	}
 	s.slab = min(growRecvs, s.depth)
+	for !c.srq && (s.depth-s.depth%s.slab)/s.least < s.depth/s.least {
+		s.slab-- // connections need many buffers, and the limit is to hold as many connections as it says
+	}
 	s.depth -= s.depth % s.slab
 	s.first = min(s.first, s.depth)
 	return s, nil

@@ -233,3 +233,19 @@ func TestConnectAtOnce(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestOddReceiveLimit: Config.RecvBytes that is no multiple of what is allocated at a time serves as many connections as it holds.
+func TestOddReceiveLimit(t *testing.T) {
+	const paths, chunk, want = 50, 1024, 3
+	each := paths * 7 // receives of their own for UC paths
+	if len(reliable.NICConfig().QPTypes) > 0 {
+		each = 2 * paths // for UD QPs
+	}
+	cfg := reliable.Config{Paths: paths, PathRecv: 7, ChunkBytes: chunk, RecvBytes: want * each * chunk}
+	s := newSideOver(t, softnic.NewMemoryLink(nil), cfg, 4096, func(inner verbs.Context) verbs.Context {
+		return &poor{Context: inner, hide: verbs.CapSRQOnUD | verbs.CapSRQOnUC}
+	})
+	for range want - 1 {
+		s.another(t)
+	}
+}
