@@ -195,6 +195,12 @@ func (p *dataPool) leaves(slot uint32) {
 // restore makes a receive spare that a message used and the program will not see.
 func (p *dataPool) restore(slot uint32) { *p.spare.Extend() = slot }
 
+// giveBack is restore outside of a change of SRQs. It feeds at once: an empty SRQ has no completion that would.
+func (p *dataPool) giveBack(slot uint32) {
+	p.restore(slot)
+	p.feed()
+}
+
 // dropped restores the receive of a completion that the program will not get.
 func (p *dataPool) dropped(wc *WC) {
 	if wc.Flags&wcPooled != 0 {
@@ -287,12 +293,12 @@ func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
 		r.setup.cq.stale(l)
 	case l.life.state == laneGone || l.life.state == laneIdle:
 		r.setup.cq.stale(l) // this side did not report it in its Down, so the peer repeats it
-		p.restore(slot)
+		p.giveBack(slot)
 	case wc.Status == verbs.StatusSuccess:
 		l.life.received++
 		r.endPooled(slot, wc)
 	case f.survives(l, wc.Status):
-		p.restore(slot)
+		p.giveBack(slot)
 		f.laneDown(l, statusError(wc.Status))
 	default:
 		r.endPooled(slot, wc)

@@ -237,7 +237,7 @@ func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 		}
 		if slot, ok := c.pool.take(uint8(rail), t); ok {
 			c.stats.stale.Add(1)
-			c.pool.restore(slot)
+			c.pool.giveBack(slot)
 			continue
 		}
 		c.stats.unknown.Add(1)
