@@ -157,6 +157,7 @@ func (u *setup) createQP(lc laneConfig) (qp verbs.QP, queue *dataQueue, err erro
 	}
 	if qp, err = u.rails.createQP(lc.rail, cfg); err != nil && queue != nil {
 		u.pool.left(queue)
+		u.pool.settle()
 		return nil, nil, err
 	}
 	return qp, queue, err

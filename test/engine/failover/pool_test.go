@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -80,4 +81,78 @@ func TestFailoverSharedData(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFailoverSharedDataScarceQPs: while a device has no QP for the message lane, each attempt to rebuild the lane returns the SRQ that
+// it made. Afterwards messages arrive again.
+func TestFailoverSharedDataScarceQPs(t *testing.T) {
+	s := &scarcity{}
+	over := func(_ int, nic verbs.Context) verbs.Context { return &scarceContext{nic, s} }
+	d, _ := newStrangers(t, over, []*reliable.Config{nil}, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{SharedData: 2})
+	rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
+	recv, send := ibverbx.RecvWR{}, ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	recv.SetSGE(remote.SGE(0, 8))
+	send.SetSGE(local.SGE(0, 8))
+	if n, err := d.hosts[1].CQ.PostRecv([]ibverbx.RecvWR{recv}); n != 1 {
+		t.Fatal(err)
+	}
+	s.refuse = true
+	d.kill(1, len(d.hosts[1].QP.Stats().Lanes)-1)
+	d.until("20 attempts have failed", func() bool { return s.refused >= 20 })
+	if n := s.open(); n > 4 {
+		t.Errorf("%d SRQs are open on two hosts, want at most two on each", n)
+	}
+	s.refuse = false
+	d.until("the lane is up", d.up)
+	d.hosts[0].PostSend(send)
+	d.until("a message has arrived", func() bool { return len(d.got[1]) == 1 })
+}
+
+// scarcity is what devices have of QPs with an SRQ.
+type scarcity struct {
+	refuse  bool
+	refused int
+	srqs    []verbs.SRQ // all that were ever made
+}
+
+// open counts the SRQs that exist.
+func (s *scarcity) open() (n int) {
+	for _, srq := range s.srqs {
+		if srq.SetLimit(0) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+type scarceContext struct {
+	verbs.Context
+	s *scarcity
+}
+
+func (x *scarceContext) AllocPD() (verbs.PD, error) {
+	pd, err := x.Context.AllocPD()
+	return &scarcePD{pd, x.s}, err
+}
+
+type scarcePD struct {
+	verbs.PD
+	s *scarcity
+}
+
+func (d *scarcePD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
+	srq, err := d.PD.CreateSRQ(cfg)
+	if err == nil {
+		d.s.srqs = append(d.s.srqs, srq)
+	}
+	return srq, err
+}
+
+func (d *scarcePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	if cfg.SRQ != nil && d.s.refuse {
+		d.s.refused++
+		return nil, verbs.ErrLimit
+	}
+	return d.PD.CreateQP(cfg)
 }
