@@ -55,12 +55,15 @@ type library struct {
 // cores. With as many as cores, Go's idle threads preempted the polling ones, and round trips took several times as long on two cores.
 const maxProcs = 4
 
+// allProcs is what Go would use. start may be called again, and must not take half of a half.
+var allProcs = runtime.GOMAXPROCS(0)
+
 // gcPercent trades collections for memory. Only establishing connections allocates.
 const gcPercent = 25
 
 // start opens the NICs. C calls it once, or again after an error.
 func (l *library) start(log unsafe.Pointer) error {
-	runtime.GOMAXPROCS(max(1, min(maxProcs, runtime.GOMAXPROCS(0)/2)))
+	runtime.GOMAXPROCS(max(1, min(maxProcs, allProcs/2)))
 	debug.SetGCPercent(gcPercent)
 	l.log = slog.New(transport.Handler(func(warn bool, line string) {
 		level := C.int32_t(0)
