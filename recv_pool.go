@@ -78,7 +78,8 @@ func (c *VirtualCQ) shareData(depth int) error {
 // With an empty pool, senders wait. Software NICs and package reliable then serve them in turn, so that none can
 // starve the others. Other NICs repeat a refused SEND at equal intervals, and a receive goes to the first that arrives.
 //
-// A receive stays in the pool when a VirtualQP fails or is closed. Notification receives belong to a VirtualQP,
+// A receive stays in the pool when a VirtualQP fails or is closed, except one that a message was filling at the
+// failure: it completes with an error. Notification receives belong to a VirtualQP,
 // except those of a single lane without failover, which takes everything from the pool. err is
 // verbs.ErrQueueFull if the pool is full: poll, then post the rest. It is verbs.ErrInvalid if wrs[n] is invalid
 // or SharedData is zero, and verbs.ErrClosed after Close or for a closed Region.
