@@ -151,7 +151,7 @@ func statusError(status verbs.Status) error {
 // are flushed. Fragments that a NIC has end when the NIC gives them back, so that no buffer is
 // touched after its completion. l is the lane to blame, nil if it is the peer or no single lane.
 func (f *failover) fail(l *lane, cause error) {
-	if f.err != nil {
+	if f.err != nil || f.state == stateClosed {
 		return
 	}
 	e, where := Event{Kind: EventFailed, QP: f.setup.owner, Lane: -1, Rail: -1}, "connection"
@@ -377,7 +377,7 @@ func (f *failover) driveLane(l *lane) {
 // drained reports whether the NIC has given back everything that a dying lane had.
 func (f *failover) drained(l *lane) bool {
 	v := &l.life
-	if l.head != l.posted && (!v.failing || v.drained != l.posted) {
+	if l.owes() {
 		return false
 	}
 	if f.setup.srqOf(l.role) != ownReceives {

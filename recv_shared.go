@@ -149,7 +149,9 @@ func (q *VirtualQP) drain() {
 	for _, l := range q.setup.all {
 		l.errState()
 	}
-	q.failover.state = stateFailed
+	q.mu.Lock()
+	q.failover.state = stateClosed // what ends now is no failure
+	q.mu.Unlock()
 	c := q.setup.cq
 	for range drainTurns {
 		empty := true
@@ -163,11 +165,17 @@ func (q *VirtualQP) drain() {
 				c.err = err
 			}
 		}
-		if empty && !slices.ContainsFunc(q.setup.all, func(l *lane) bool { return l.head != l.posted }) {
+		if empty && !slices.ContainsFunc(q.setup.all, (*lane).owes) {
 			return
 		}
 		if empty {
 			runtime.Gosched()
 		}
 	}
+}
+
+// owes reports whether the NIC has not given back everything that a lane has posted.
+func (l *lane) owes() bool {
+	v := &l.life
+	return v.state <= laneDying && l.head != l.posted && (!v.failing || v.drained != l.posted)
 }

@@ -3,6 +3,7 @@ package traffic_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -355,6 +356,24 @@ func TestSharedDataLateCompletion(t *testing.T) {
 				}
 			}
 			p.clients[1].Poll()
+		}
+	}
+}
+
+// TestSharedDataCloseQuietly: Close of a VirtualQP that works is no failure, although it drains the lanes.
+func TestSharedDataCloseQuietly(t *testing.T) {
+	for _, lanes := range []int{1, 2} {
+		var text strings.Builder
+		log := slog.New(slog.NewTextHandler(&text, nil))
+		p := newPooled(t, rig.MemoryLinks(1), bare, 2, 2, ibverbx.Config{Lanes: lanes, Log: log})
+		wr := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		wr.SetSGE(p.buffers.SGE(0, 8))
+		if n, err := p.at[0].PostSend([]ibverbx.SendWR{wr}); n != 1 { // the client has no receive
+			t.Fatal(err)
+		}
+		rig.Must(t, p.at[0].Close())
+		if text.Len() > 0 || p.at[0].Err() != nil {
+			t.Errorf("%d lanes: Close logged %q, and the error is %v", lanes, text.String(), p.at[0].Err())
 		}
 	}
 }
