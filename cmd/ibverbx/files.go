@@ -37,19 +37,24 @@ type peerError struct{ err error }
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// someFailed is the error of several transfers, not all of which have failed.
-type someFailed struct{ err error }
+// severalErrors is the error of several transfers, and the exit status: some have failed, or the host was lost.
+type severalErrors struct {
+	err    error
+	status int
+}
 
-func (e *someFailed) Error() string { return e.err.Error() }
-func (e *someFailed) Unwrap() error { return e.err }
+func (e *severalErrors) Error() string { return e.err.Error() }
+func (e *severalErrors) Unwrap() error { return e.err }
 
 // fileStatus returns the exit status of an error of a transfer.
 func fileStatus(err error) int {
 	var unreachable *peerError
 	var local *localError
-	var some *someFailed
+	var several *severalErrors
 	switch {
-	case errors.As(err, &local), errors.As(err, &some):
+	case errors.As(err, &several):
+		return several.status
+	case errors.As(err, &local):
 		return exitFailure
 	case errors.Is(err, errTerminated):
 		return exitTerminated

@@ -145,7 +145,7 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, pl
 // copyAll runs transfers one after the other. After a failed one it continues, unless the host is lost.
 func (f *transferFlags) copyAll(ctx context.Context, s streams, p *files.Peer, all []copying) error {
 	var errs []error
-	ended := false
+	ended, lost := false, false
 	for _, c := range all {
 		show := newFileShow(s, &f.fileFlags, p)
 		err := show.run(ctx, c.begin())
@@ -157,19 +157,23 @@ func (f *transferFlags) copyAll(ctx context.Context, s streams, p *files.Peer, a
 		}
 		if err != nil {
 			errs = append(errs, c.explain(err))
-			if ctx.Err() != nil || fileStatus(err) == exitPeer {
+			if lost = fileStatus(err) == exitPeer; lost || ctx.Err() != nil {
 				break
 			}
 		}
 	}
-	err := errors.Join(errs...)
-	if !ended {
-		return err
+	return f.concludeAll(ctx, s, errors.Join(errs...), ended, lost)
+}
+
+// concludeAll returns the error of all transfers and prints their sum. ended is set if one of them was completed, and lost if the host was lost.
+func (f *transferFlags) concludeAll(ctx context.Context, s streams, err error, ended, lost bool) error {
+	switch {
+	case lost:
+		err = &severalErrors{err, exitPeer}
+	case ended && err != nil && ctx.Err() == nil:
+		err = &severalErrors{err, exitFailure}
 	}
-	if err != nil && ctx.Err() == nil && fileStatus(err) != exitPeer {
-		err = &someFailed{err}
-	}
-	if f.json || f.quiet {
+	if !ended || f.json || f.quiet {
 		return err
 	}
 	return errors.Join(err, f.summary(s))

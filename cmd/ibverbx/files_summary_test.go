@@ -3,11 +3,14 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"ibverbx/files"
 )
 
 // TestSummary: after several transfers, one summary has the sums, and the bytes per rail in whichever direction they moved. A failed transfer
@@ -88,5 +91,28 @@ func TestPutMany(t *testing.T) {
 	}
 	if info, err := os.Stat(in); err != nil || info.Mode().Perm() != 0o751 {
 		t.Errorf("the served directory: %v, %v, want its own permissions", info, err)
+	}
+}
+
+// TestStatusOfSeveral: a lost host has its own exit status, whatever failed before. Otherwise, the status is 1 if others were transferred.
+func TestStatusOfSeveral(t *testing.T) {
+	missing := &localError{files.ErrNotFound}
+	for _, tt := range []struct {
+		errs        []error
+		ended, lost bool
+		want        int
+	}{
+		{[]error{files.ErrNotFound, files.ErrPeerGone}, true, true, exitPeer},
+		{[]error{missing, files.ErrPeerGone}, false, true, exitPeer},
+		{[]error{files.ErrNotFound}, true, false, exitFailure},
+		{[]error{files.ErrNotFound, files.ErrNotFound}, false, false, exitNotFound},
+	} {
+		f := &transferFlags{fileFlags: fileFlags{quiet: true}}
+		if err := f.concludeAll(t.Context(), streams{}, errors.Join(tt.errs...), tt.ended, tt.lost); fileStatus(err) != tt.want {
+			t.Errorf("%v, ended %t, lost %t: status %d, want %d", tt.errs, tt.ended, tt.lost, fileStatus(err), tt.want)
+		}
+	}
+	if err := new(transferFlags).concludeAll(t.Context(), streams{out: io.Discard}, nil, true, false); err != nil {
+		t.Errorf("without errors: %v", err)
 	}
 }
