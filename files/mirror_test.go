@@ -178,6 +178,11 @@ func TestSingleFile(t *testing.T) {
 	for range 2 {
 		wantOK(t, "Get", d.peer.Get("d/f", d.to, TransferConfig{}).Wait(soon(t)))
 	}
+	x := d.peer.Get("d/f", filepath.Join(d.to, "none", "f"), TransferConfig{DryRun: true})
+	wantOK(t, "Get to a missing directory", x.Wait(soon(t)))
+	if s := x.Status(); s.Sent != 1 || s.Unchanged != 0 {
+		t.Errorf("a dry run to a missing directory: Status() = %+v, want 1 sent", s)
+	}
 	d.noneOpen(t)
 	ops.want(t, "get", "d/f", 10, nil)
 }

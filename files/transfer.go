@@ -154,6 +154,9 @@ func (l *pull) fileTo(ctx context.Context, from source, name, dest string) error
 		dir = "."
 	}
 	root, err := os.OpenRoot(dir)
+	if l.cfg.DryRun && errors.Is(err, fs.ErrNotExist) {
+		return l.single(ctx, from, name, nil, base)
+	}
 	if err != nil {
 		l.giveUp(from)
 		return err
