@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -114,7 +116,11 @@ func explainFile(host, name, target string, err error) error {
 	case errors.Is(err, chunk.ErrKind) && target != "":
 		return &localError{explain(err, "%s is not a regular file or a directory; name another one", target)}
 	case errors.Is(err, chunk.ErrForeign) && target != "":
-		return &localError{explain(err, "%s: other users own its partial file or can write to it; remove .%s.ibx-partial next to it, or use a directory that only you can write to", target, filepath.Base(target))}
+		if info, err := os.Stat(target); err == nil && info.IsDir() {
+			target = filepath.Join(target, path.Base(name))
+		}
+		dir, base := filepath.Split(target)
+		return &localError{explain(err, "%s: other users own its partial file or can write to it; remove %s.%s.ibx-partial, or use a directory that only you can write to", target, dir, base)}
 	case errors.Is(err, files.ErrNotFound):
 		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
 	case errors.Is(err, fs.ErrPermission) && target != "":

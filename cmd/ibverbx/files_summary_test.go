@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"ibverbx/files"
+	"ibverbx/internal/chunk"
 )
 
 // TestSummary: after several transfers, one summary has the sums, and the bytes per rail in whichever direction they moved. A failed transfer
@@ -114,5 +115,16 @@ func TestStatusOfSeveral(t *testing.T) {
 	}
 	if err := new(transferFlags).concludeAll(t.Context(), streams{out: io.Discard}, nil, true, false); err != nil {
 		t.Errorf("without errors: %v", err)
+	}
+}
+
+// TestExplainPartial: the error of a partial file that others can write to names that file, also if the destination is a directory.
+func TestExplainPartial(t *testing.T) {
+	dir := t.TempDir()
+	want := "remove " + filepath.Join(dir, ".model.ibx-partial") + ","
+	for _, target := range []string{dir, dir + "/", filepath.Join(dir, "model")} {
+		if err := explainFile("node1", "d/model", target, chunk.ErrForeign); !strings.Contains(err.Error(), want) {
+			t.Errorf("to %s: %v, want %q", target, err, want)
+		}
 	}
 }
