@@ -346,3 +346,29 @@ func TestKeepTopOfPut(t *testing.T) {
 		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
 	}
 }
+
+// TestKeepTopBesideMirror: a Put with KeepTop runs beside another one of the whole directory, which still excludes a second one of that kind.
+func TestKeepTopBesideMirror(t *testing.T) {
+	n := memoryNetwork(1)
+	d := newDepot(t, n, Write)
+	met, resume := make(chan struct{}), make(chan struct{})
+	d.there.arrived = func(_ int64, b []byte) {
+		if string(b) == "first" {
+			close(met)
+			<-resume
+		}
+	}
+	put := func(p *Peer, name string, keep bool) *Transfer {
+		from := filepath.Join(d.to, name)
+		writeFile(t, filepath.Join(from, name), []byte(name))
+		return p.Put(from, "d/t", TransferConfig{KeepTop: keep})
+	}
+	first := put(d.peer, "first", false)
+	<-met
+	other := n.start(t, hostConfig{name: "other"}).to(d.there)
+	wantOK(t, "Put with KeepTop", put(other, "second", true).Wait(soon(t)))
+	wantErr(t, "Put of the directory", put(other, "third", false).Wait(soon(t)), ErrBusy)
+	close(resume)
+	wantOK(t, "Put", first.Wait(soon(t)))
+	wantPaths(t, filepath.Join(d.dir, "t"), "first second")
+}

@@ -150,6 +150,8 @@ func (t *Transfer) measure(x *Export) error {
 // storing is a file or directory that a peer uploads.
 type storing struct {
 	proc *process
+	// keepTop is TransferConfig.KeepTop.
+	keepTop bool
 	// ctx is canceled with the Engine, with the peer's process, and when another peer takes over.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -243,9 +245,11 @@ func (f *Engine) enlist(proc *process, m *filePut, beside *storing) (st, other *
 	if len(o.storing) >= maxStoring {
 		return nil, nil, false, fmt.Errorf("%w: %d files are being received from this peer", ErrBusy, maxStoring)
 	}
-	st = &storing{proc: proc, done: make(chan struct{})}
+	st = &storing{proc: proc, keepTop: m.keepTop, done: make(chan struct{})}
 	st.ctx, st.cancel = context.WithCancel(f.ctx)
-	o.storing[m.source], f.storing[m.name] = st, st
+	if o.storing[m.source] = st; other == nil || other.keepTop { // otherwise others must still find that one
+		f.storing[m.name] = st
+	}
 	return st, nil, true, nil
 }
 
