@@ -18,7 +18,7 @@ import (
 )
 
 // version is this package's protocol version.
-const version = 4
+const version = 5
 
 // Messages, see package rpc. The receiver of a file requests each chunk. The sender writes it to the memory given in the request, and
 // responds.
