@@ -89,7 +89,7 @@ func TestFileMessages(t *testing.T) {
 		&fileChunk{id: 1, grant: 1, have: haveDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunked{1, chunkZero + 1, 0, nil},
 		&fileChunked{1, chunkZero, 0, make(railBytes, ibverbx.MaxRails+1)},
-		&fileChunked{1, chunkZero, 0, railBytes{1 << 63}},
+		&fileChunked{1, chunkZero, 0, railBytes{1 << 62}},
 		&filePut{id: 1, sync: SyncNever + 1, source: "x", name: "d/x"},
 		&filePut{id: 1, source: "x"},
 		&fileTreed{1, true, nil},
