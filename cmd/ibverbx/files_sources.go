@@ -166,7 +166,8 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 		}
 		info, err := os.Lstat(abs)
 		grouped.names = append(grouped.names, abs)
-		grouped.together[abs] = err == nil && info.Mode().Type()&^fs.ModeDir == 0 // links are followed
+		// Links are followed, and patterns do not apply to the names of sources.
+		grouped.together[abs] = err == nil && info.Mode().Type()&^fs.ModeDir == 0 && len(f.cfg.Filter) == 0
 	}
 	all, others := f.together(grouped, func(dir string, cfg files.TransferConfig) copying {
 		return copying{

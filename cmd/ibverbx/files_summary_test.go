@@ -95,6 +95,25 @@ func TestPutMany(t *testing.T) {
 	}
 }
 
+// TestPutManyWithPatterns: patterns apply to the contents of each source, as if it were put alone, and not to its name.
+func TestPutManyWithPatterns(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	for _, name := range []string{"x.o", "a/f.c", "a/f.o", "b/g.c"} {
+		content(t, filepath.Join(from, name), 100)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--write", in+"=in")
+	args := []string{"put", addr, filepath.Join(from, "x.o"), filepath.Join(from, "a"), filepath.Join(from, "b"), "in/", "--token-file", token}
+	if out := succeed(t, append(args, "--include", "*.c", "--exclude", "*")...); !strings.Contains(out, "\n3 files sent") {
+		t.Errorf("put prints %q, want 3 files", out)
+	}
+	for name, want := range map[string]bool{"x.o": true, "a/f.c": true, "a/f.o": false, "b/g.c": true} {
+		if _, err := os.Stat(filepath.Join(in, name)); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %t", name, err, want)
+		}
+	}
+}
+
 // TestStatusOfSeveral: a lost host has its own exit status, whatever failed before. Otherwise, the status is 1 if others were transferred.
 func TestStatusOfSeveral(t *testing.T) {
 	missing := &localError{files.ErrNotFound}
