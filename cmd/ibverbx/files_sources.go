@@ -171,7 +171,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 	}
 	all, others := f.together(grouped, func(dir string, cfg files.TransferConfig) copying {
 		return copying{
-			begin:   func() *files.Transfer { return p.Put(dir, name, cfg) },
+			begin:   func() *files.Transfer { return p.Put(dir, path.Clean(name), cfg) },
 			explain: func(err error) error { return err },
 		}
 	})

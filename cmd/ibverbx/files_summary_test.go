@@ -76,6 +76,7 @@ func TestPutMany(t *testing.T) {
 			t.Errorf("put %s prints %q, want %q", run.more, out, run.want)
 		}
 	}
+	succeed(t, "put", addr, filepath.Join(from, "a.bin"), filepath.Join(from, "b.bin"), "./in//", "--token-file", token)
 	var names []string
 	for _, pattern := range []string{"*", "*/*"} {
 		list, _ := filepath.Glob(filepath.Join(in, pattern))
