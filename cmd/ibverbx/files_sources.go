@@ -155,7 +155,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 		return f.putOne(p, sources[0], to), err
 	}
 	grouped := sourceNames{together: map[string]bool{}}
-	seen := map[string]string{}
+	seen, alone := map[string]string{}, map[string][]copying{}
 	for _, file := range sources {
 		abs, err := filepath.Abs(file)
 		if err == nil {
@@ -164,10 +164,10 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 		if err != nil {
 			return nil, err
 		}
-		info, err := os.Lstat(abs)
-		grouped.names = append(grouped.names, abs)
-		// Links are followed, and patterns do not apply to the names of sources.
-		grouped.together[abs] = err == nil && info.Mode().Type()&^fs.ModeDir == 0 && len(f.cfg.Filter) == 0
+		source, isPlain := resolveDir(file)
+		grouped.names = append(grouped.names, source)
+		grouped.together[source] = isPlain && len(f.cfg.Filter) == 0 // patterns do not apply to the names of sources
+		alone[source] = f.putOne(p, file, path.Join(name, filepath.Base(abs)))
 	}
 	all, others := f.together(grouped, func(dir string, cfg files.TransferConfig) copying {
 		return copying{
@@ -175,10 +175,33 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 			explain: func(err error) error { return err },
 		}
 	})
-	for _, file := range others {
-		all = append(all, f.putOne(p, file, path.Join(name, filepath.Base(file)))...)
+	for _, source := range others {
+		all = append(all, alone[source]...)
 	}
 	return all, nil
+}
+
+// resolveDir resolves the symbolic links in the directory of a path, as the system does: x/.. may be elsewhere if x is a link, also if x is the
+// current directory. plain is set for a file or directory, without a link.
+func resolveDir(file string) (resolved string, plain bool) {
+	dir, base := filepath.Split(file)
+	if !filepath.IsAbs(dir) {
+		wd, err := os.Getwd()
+		if err != nil {
+			return file, false
+		}
+		dir = wd + string(filepath.Separator) + dir
+	}
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil || base == "" || base == "." || base == ".." {
+		return file, false
+	}
+	resolved = filepath.Join(dir, base)
+	info, err := os.Lstat(resolved)
+	if err != nil || info.Mode().Type()&^fs.ModeDir != 0 {
+		return file, false
+	}
+	return resolved, true
 }
 
 // putOne returns the transfers of one local path: several if --files-from is split.

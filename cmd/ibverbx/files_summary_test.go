@@ -96,6 +96,33 @@ func TestPutMany(t *testing.T) {
 	}
 }
 
+// TestPutManyThroughLink: ".." behind a symbolic link is the parent of what the link leads to, also if the link is the current directory.
+func TestPutManyThroughLink(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in := t.TempDir(), t.TempDir()
+	want := map[string][]byte{}
+	for i, name := range []string{"a", "b"} {
+		content(t, filepath.Join(from, name), 10)
+		want[name] = content(t, filepath.Join(from, "real", name), 100+i)
+	}
+	content(t, filepath.Join(from, "real/sub/f"), 10)
+	link := filepath.Join(from, "link")
+	if err := os.Symlink("real/sub", link); err != nil {
+		t.Skip(err)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--write", in+"=in")
+	t.Chdir(link)
+	for _, parent := range []string{"../", link + "/../"} {
+		succeed(t, "put", addr, parent+"a", parent+"b", "in/", "--token-file", token)
+		for name, b := range want {
+			wantContent(t, filepath.Join(in, name), b)
+			if err := os.Remove(filepath.Join(in, name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // TestPutManyWithPatterns: patterns apply to the contents of each source, as if it were put alone, and not to its name.
 func TestPutManyWithPatterns(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
