@@ -181,7 +181,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 	return all, nil
 }
 
-// resolveDir resolves the symbolic links in the directory of a path, as the system does: x/.. may be elsewhere if x is a link, also if x is the
+// resolveDir resolves the symbolic links in the directory of a path, as the system does: x/.. may be elsewhere if x is a link, and even if it is the
 // current directory. plain is set for a file or directory, without a link.
 func resolveDir(file string) (resolved string, plain bool) {
 	dir, base := filepath.Split(file)

@@ -96,7 +96,7 @@ func TestPutMany(t *testing.T) {
 	}
 }
 
-// TestPutManyThroughLink: ".." behind a symbolic link is the parent of what the link leads to, also if the link is the current directory.
+// TestPutManyThroughLink: ".." behind a symbolic link is the parent of what the link leads to, even if the link is the current directory.
 func TestPutManyThroughLink(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
@@ -165,7 +165,7 @@ func TestStatusOfSeveral(t *testing.T) {
 	}
 }
 
-// TestExplainPartial: the error of a partial file that others can write to names that file, also if the destination is a directory.
+// TestExplainPartial: the error of a partial file that others can write to names that file, even if the destination is a directory.
 func TestExplainPartial(t *testing.T) {
 	dir := t.TempDir()
 	want := "remove " + filepath.Join(dir, ".model.ibx-partial") + ","
