@@ -178,6 +178,9 @@ func (q *qp) fault(status verbs.Status) {
 			q.completeRecv(verbs.WC{Status: q.recvError}, true)
 		}
 	case status == verbs.StatusRemAccessErr:
+		if s, ok := q.cfg.Path.Seal.(verbs.KeyCounter); ok {
+			s.WrongKey()
+		}
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
 	default:
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})

@@ -121,6 +121,43 @@ func TestSealedPeers(t *testing.T) {
 	}
 }
 
+// TestSealedWrongKeys: keys that this package checks itself count against the 16 of a session, though each wrong one ends a QP and the
+// peer connects another.
+func TestSealedWrongKeys(t *testing.T) {
+	for _, carrier := range carriers {
+		t.Run(carrier.String(), func(t *testing.T) {
+			a, b := newSealedPair(t, softnic.Impairment{}, 1<<16, carrier)
+			qp := func(s *side) (verbs.QP, error) {
+				return s.pd.CreateQP(verbs.QPConfig{
+					Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, Path: verbs.PathConfig{Seal: reliable.SealOf(s.qp)},
+				})
+			}
+			for tries := 0; ; tries++ {
+				from, err := qp(a)
+				must(t, err)
+				to, err := qp(b)
+				if tries == 16 {
+					if !errors.Is(err, verbs.ErrLimit) {
+						t.Fatalf("after %d wrong keys: %v, want %v", tries, err, verbs.ErrLimit)
+					}
+					must(t, from.Close())
+					return
+				}
+				must(t, err)
+				join(t, from, to)
+				wr := verbs.SendWR{Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey() ^ uint32(tries+1)}
+				wr.SetSGE(a.sge(0, 8))
+				_, err = from.PostSend([]verbs.SendWR{wr})
+				must(t, err)
+				if wc := a.wait(t, 1)[0]; wc.Status != verbs.StatusRemAccessErr {
+					t.Fatalf("READ %d with a wrong key: %v, want %v", tries, wc.Status, verbs.StatusRemAccessErr)
+				}
+				must(t, errors.Join(from.Close(), to.Close()))
+			}
+		})
+	}
+}
+
 // sealedAHs requires a Seal in every address handle, because a sealed UD QP sends only to sealed peers.
 type sealedAHs struct {
 	verbs.Context

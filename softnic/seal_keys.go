@@ -256,13 +256,7 @@ func (q *qp) wrongKey() {
 		}
 		return
 	}
-	s := q.sealing.seal
-	s.mu.Lock()
-	s.wrongKeys++
-	over := s.wrongKeys == maxWrongKeys
-	s.over.Store(s.wrongKeys >= maxWrongKeys)
-	s.mu.Unlock()
-	if !over {
+	if !q.sealing.seal.count() {
 		return
 	}
 	for other := range q.nic.qps.all() {
@@ -272,6 +266,22 @@ func (q *qp) wrongKey() {
 			other.core.lists.failing.push(other)
 		}
 	}
+}
+
+// WrongKey implements verbs.KeyCounter. The last wrong key ends the session: its QPs get no more packets.
+func (s *Seal) WrongKey() {
+	if s != nil {
+		s.count()
+	}
+}
+
+// count counts a wrong key of the peer, and reports whether it was the last that ends the session.
+func (s *Seal) count() (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wrongKeys++
+	s.over.Store(s.wrongKeys >= maxWrongKeys)
+	return s.wrongKeys == maxWrongKeys
 }
 
 // accepts reports whether the QP takes a packet of an association, which is nil if the packet is plain, and counts it if

@@ -45,6 +45,14 @@ type Seal interface {
 	Sealed()
 }
 
+// KeyCounter is a Seal that ends its session after too many wrong keys. Software above the NIC that checks keys of
+// the peer itself reports the wrong ones; those that the NIC refuses are counted already.
+type KeyCounter interface {
+	Seal
+	// WrongKey counts one wrong key of the peer.
+	WrongKey()
+}
+
 // AnySeal as QPConfig.Path.Seal of a UD QP lets several peers share the QP: each datagram is sealed with the Seal
 // of its AH. The QP accepts datagrams that are sealed with any Seal in use on its NIC, and no plain ones. WC.Seal
 // identifies the Seal, which the receiver must compare with SealedAH.SealNumber before it trusts a datagram.
