@@ -3,13 +3,13 @@ package traffic_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/guard"
 	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -323,61 +323,6 @@ func TestSharedDataOutlivesVirtualQPs(t *testing.T) {
 	}
 }
 
-// TestSharedDataLateCompletion: a receive whose completion is processed after its VirtualQP was closed serves the others,
-// although no other completion comes.
-func TestSharedDataLateCompletion(t *testing.T) {
-	for _, lanes := range []int{1, 2} {
-		p := newPooled(t, rig.MemoryLinks(1), bare, 1, 2, ibverbx.Config{Lanes: lanes})
-		p.send(0)
-		cq, err := p.server.CQ.CQ(0)
-		rig.Must(t, err)
-		var wcs [4]verbs.WC
-		n := 0
-		for turn := 0; n == 0; turn++ {
-			if turn > 1_000_000 {
-				t.Fatal("the message did not arrive")
-			}
-			p.clients[0].Poll()
-			n, err = cq.Poll(wcs[:])
-			rig.Must(t, err)
-		}
-		rig.Must(t, p.at[0].Close())
-		if n, err := p.server.CQ.ProcessCompletions(0, wcs[:n], make([]ibverbx.WC, 4)); n != 0 || err != nil {
-			t.Errorf("%d lanes: ProcessCompletions = %d, %v; want no completion of a closed VirtualQP", lanes, n, err)
-		}
-		p.send(1)
-		for turn := 0; p.got[1] == 0; turn++ {
-			if turn > 1_000_000 {
-				t.Fatalf("%d lanes: the other VirtualQP gets no receive", lanes)
-			}
-			for _, wc := range p.server.Poll() {
-				if wc.QP == p.at[1] && wc.Status == verbs.StatusSuccess {
-					p.got[1]++
-				}
-			}
-			p.clients[1].Poll()
-		}
-	}
-}
-
-// TestSharedDataCloseQuietly: Close of a VirtualQP that works is no failure, although it drains the lanes.
-func TestSharedDataCloseQuietly(t *testing.T) {
-	for _, lanes := range []int{1, 2} {
-		var text strings.Builder
-		log := slog.New(slog.NewTextHandler(&text, nil))
-		p := newPooled(t, rig.MemoryLinks(1), bare, 2, 2, ibverbx.Config{Lanes: lanes, Log: log})
-		wr := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-		wr.SetSGE(p.buffers.SGE(0, 8))
-		if n, err := p.at[0].PostSend([]ibverbx.SendWR{wr}); n != 1 { // the client has no receive
-			t.Fatal(err)
-		}
-		rig.Must(t, p.at[0].Close())
-		if text.Len() > 0 || p.at[0].Err() != nil {
-			t.Errorf("%d lanes: Close logged %q, and the error is %v", lanes, text.String(), p.at[0].Err())
-		}
-	}
-}
-
 // TestSharedDataFair: a client that always has 64 messages outstanding cannot starve one that sends single messages, although
 // the pool is always empty. Between a message's post and its arrival, the other client gets few receives.
 func TestSharedDataFair(t *testing.T) {
@@ -417,7 +362,11 @@ func TestSharedDataFair(t *testing.T) {
 // TestSharedDataManyClients: 500 clients of a server share 64 receives. Each gets 20 messages through. The server's receives
 // and their part of its CQs do not grow with the number of clients.
 func TestSharedDataManyClients(t *testing.T) {
-	const clients, receives, messages = 500, 64, 20
+	const receives, messages = 64, 20
+	clients := 500
+	if guard.On {
+		clients = 50 // with the race detector, the refused SENDs of 500 take the time of the others
+	}
 	cfg := ibverbx.Config{Lanes: 1, LaneDepth: 8, SendDepth: 8}
 	links := rig.MemoryLinks(1)
 	p := newPooled(t, links, bare, receives, 1, cfg)
@@ -447,7 +396,7 @@ func TestSharedDataManyClients(t *testing.T) {
 				}
 			}
 		}
-		perClient[name] = (memory() - before) / clients
+		perClient[name] = (memory() - before) / uint64(clients)
 	}
 	t.Logf("heap per VirtualQP of a server: %d bytes with a pool, %d with 16 receives each; buffers of 4 KiB: %d and %d bytes",
 		perClient["pool"], perClient["own receives"], receives*4096/clients, 16*4096)
