@@ -89,7 +89,7 @@ func TestVariables(t *testing.T) {
 		names = append(names, v.Name)
 	}
 	all := dropin.Options{
-		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true, Verbose: true,
+		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true, Verbose: true, Metrics: ":9400",
 		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Duplicate: 1, Corrupt: 1, Delay: 1, Jitter: 1, Rate: 1},
 	}
 	for _, v := range all.Env() {
