@@ -19,10 +19,14 @@ func newSealedPair(t *testing.T, imp softnic.Impairment, size int, carrier verbs
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.73"), netip.MustParseAddr("127.0.0.74")}
 	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Sockets: 16, Seed: 1, Impairment: imp, Capture: onlySealed{t}})
 	must(t, err)
+	types := reliable.NICConfig()
+	if carrier == verbs.UC {
+		types.QPTypes = nil // has UC in any case
+	}
 	var sides [2]*side
 	for i := range sides {
 		seal := newSeal(t, 7, i == 0)
-		nic, err := softnic.New(link, reliable.NICConfig())
+		nic, err := softnic.New(link, types)
 		must(t, err)
 		t.Cleanup(func() { must(t, errors.Join(nic.Close(), seal.Close())) })
 		inner, err := nic.Open()
