@@ -55,7 +55,7 @@ func (c *conn) open(ctx context.Context, p *port, req *cm.Message) (*cm.Message,
 			_ = tcp.Close()
 		}
 		return nil, syscall.ECANCELED // ignored
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case refused(err):
 		return &cm.Message{Kind: cm.REJ, Reason: cm.RejectNoListener}, 0
 	case err != nil:
 		return nil, errno(err)
@@ -63,6 +63,12 @@ func (c *conn) open(ctx context.Context, p *port, req *cm.Message) (*cm.Message,
 	c.tcp = tcp.(*net.TCPConn)
 	c.send(req)
 	return nil, 0
+}
+
+// refused reports whether an attempt to connect has failed because nobody listens. A listener that ends while a connection waits
+// in its backlog resets it.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // read reads the next message.

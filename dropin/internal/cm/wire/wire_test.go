@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -131,6 +132,19 @@ func TestNobody(t *testing.T) {
 		return
 	}
 	t.Error("no number is free for UDP")
+}
+
+// TestRefused: a listener that ends before it accepts a connection is a refusal, as one that is gone.
+func TestRefused(t *testing.T) {
+	for _, tt := range []struct {
+		err  syscall.Errno
+		want bool
+	}{{syscall.ECONNREFUSED, true}, {syscall.ECONNRESET, true}, {syscall.EHOSTUNREACH, false}, {syscall.ETIMEDOUT, false}} {
+		dialed := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", tt.err)}
+		if got := refused(dialed); got != tt.want {
+			t.Errorf("refused(%v) = %t, want %t", dialed, got, tt.want)
+		}
+	}
 }
 
 // TestTCPBeside: a TCP service may have the number of a listening port.
