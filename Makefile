@@ -22,7 +22,7 @@ CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 DEADCODE     := $(CACHE)/deadcode-$(DEADCODE_VERSION)/deadcode
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin repeat-dropin dropin-table test-nccl nccl-prebuilt test-browser test-stream test-gpu test-forward nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-peers bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin repeat-dropin dropin-table test-nccl nccl-prebuilt test-browser test-stream test-gpu test-forward long nightly steady cover clean
 
 all: vet test lint
 
@@ -57,10 +57,10 @@ cross:
 		echo "$$os/$$arch"; GOOS=$$os GOARCH=$$arch $(GO) vet ./... || exit 1; done
 
 fmt: $(LINT)
-	$(LINT) fmt
+	$(LINT) fmt -c .ci/golangci.yml
 
 lint: $(LINT) $(DEADCODE) # without -trimpath, with which the output of cgo in the build cache can name a clone that is gone
-	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" $(LINT) run ./...
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" $(LINT) run -c .ci/golangci.yml ./...
 	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" .ci/deadcode $(DEADCODE)
 
 $(LINT):
@@ -96,10 +96,10 @@ test-dropin: # builds from its source, which a binary with -trimpath cannot find
 
 # Programs that connect by address, many times, then with 1 % loss. Datagrams that are lost stay lost, so their programs run without.
 DROPIN_REPEAT ?= 50
-CONNECTORS = TestConnectors$$|TestFabricConnections|TestQperfConnections|TestRsocketPreload|TestRcopy|TestFio|TestMulticastProgram|TestOtherUserConnects|TestTwoClients
+CONNECTORS = TestConnectors$$|TestFabricConnections|TestQperfConnections|TestRsocketPreload|TestRcopy|TestFio|TestMulticastProgram|TestOtherUserConnects|TestTwoClients|TestConnect$$|TestKilledConnection|TestKilledAtRandom|TestPyverbsConnections|TestNamespaces
 repeat-dropin:
 	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_DROPIN=1 $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' ./dropin
-	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_DROPIN=1 IBVERBX_LOSS=1% $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' -skip 'Multicast|/udaddy|/.*udpong' ./dropin
+	GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" IBVERBX_TEST_DROPIN=1 IBVERBX_LOSS=1% $(GO) test -count=$(DROPIN_REPEAT) -timeout 4h -run '$(CONNECTORS)' -skip 'Multicast|/udaddy|/.*udpong|TestConnect$$|TestKilled|TestPyverbs|TestNamespaces' ./dropin
 
 # The same, and the table of docs/dropin.md says what ran, with the versions of this machine.
 dropin-table:
@@ -135,9 +135,16 @@ test-forward:
 	IBVERBX_TEST_FORWARD=1 $(GO) test -count=1 -timeout 10m ./test/forward
 	IBVERBX_TEST_SLICE=$${IBVERBX_TEST_SLICE:-0/1} $(GO) test -count=1 -timeout 10m -vet=off -run TestForwardKilled ./cmd/ibverbx
 
-# .ci/run with every suite in full.
+# Tests that CI runs in a shorter form: 1,000 peers, messages of 1 GiB, 10,000 cancelled requests, 2,000 random seeds.
+LONG = ^(TestThousandIdlePeers|TestHundredsOfPeersOnWrappedRails|TestIdleConnection|TestMatrix|TestCancelThenReuseBuffer|TestChaos)$$
+long:
+	IBVERBX_TEST_LONG=1 IBVERBX_TEST_CHAOS=2000 $(GO) test -count=1 -timeout 2h -vet=off -run '$(LONG)' \
+		./node ./reliable ./test/engine/matrix ./transfer ./softnic
+
+# .ci/run with every suite in full, and the long tests.
 nightly:
 	IBVERBX_TEST_SLICE=0/1 .ci/run
+	$(MAKE) -s long
 
 # The whole suite and the tests that depend on time, again and again beside busy loops (hours).
 steady:
