@@ -60,8 +60,7 @@
 //	          scheme_tally     Tally
 //	          scheme_dqplb     DQPLB, compatible with torchcomms
 //	recv      recv_receiver    receiver: the user's receives and the engine's
-//	          recv_shared      the engine's receives in one SRQ per rail
-//	          recv_pool        the data receives of all VirtualQPs in one SRQ per rail
+//	          recv_shared      receives in one SRQ per rail: the engine's, and data for all VirtualQPs
 //	failover  failover_lanes   removes lanes from service and moves their requests
 //	          failover_agree   agrees with the peer on received data and rails
 //	          failover_rebuild lane states and the return to service

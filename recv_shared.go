@@ -3,9 +3,9 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -138,44 +138,352 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	return err
 }
 
-// drainTurns bounds how often a VirtualQP that is being closed polls for the completions of its lanes. A
-// software NIC has them at once, and others within microseconds.
-const drainTurns = 10_000
+// dataPool has the data receives that the SENDs to all VirtualQPs of a VirtualCQ take, in one SRQ per rail:
+//
+//	           PostRecv            feed              a message
+//	free slot ----------> spare --------> in an SRQ ----------> taken ----> reported: free slot
+//	                        ^--- no QP uses the SRQ -'            |
+//	                        ^--- the VirtualQP is closed, or the peer repeats the message
+//
+// A receive leaves an SRQ only with a message or when no QP uses the SRQ any longer, so a rail's SRQ has at most its
+// part of the receives. The others are spare and replace those that messages take.
+type dataPool struct {
+	cq      *VirtualCQ
+	slots   []RecvWR          // the program's receives, by slot
+	in      []*dataQueue      // the SRQ that has the receive, by slot; or nil
+	free    []uint32          // slots without a receive
+	spare   ring.Ring[uint32] // slots whose receive no SRQ has, oldest first
+	posted  int               // the number of receives that SRQs have
+	rails   []*dataQueue      // the SRQ of each rail; nil while no lane uses one
+	retired []verbs.SRQ       // SRQs to be closed when the last QP of theirs is
+	queues  uint16            // counts the SRQs made
+	maxSGE  uint8             // how many SGEs a receive may have
+}
 
-// drain ends everything that the lanes have in flight, so that the receives that they took from an SRQ
-// come back before the QPs are destroyed. A completion that is destroyed with its QP would take its
-// receive along.
-func (q *VirtualQP) drain() {
-	for _, l := range q.setup.all {
-		l.errState()
+// dataQueue is the SRQ of a rail.
+type dataQueue struct {
+	srq    verbs.SRQ
+	base   tag // what the tags of its receives have in common
+	rail   uint8
+	users  int // how many lanes may take its receives
+	posted int // how many receives it has
+}
+
+// poolLane stands for the lane in the tags of a pool's receives.
+const poolLane = maxLanes - 1
+
+// wcPooled marks the completion of a receive of the pool whose WRID is its slot. The program never gets one.
+const wcPooled WCFlags = 1 << 7
+
+// shareData makes the pool and reserves CQ space for its completions.
+func (c *VirtualCQ) shareData(depth int) error {
+	if depth < 1 || depth > maxDepth {
+		return verbs.Invalidf("CQConfig.SharedData is %d: want 1 to %d, or 0", depth, maxDepth)
 	}
-	q.mu.Lock()
-	q.failover.state = stateClosed // what ends now is no failure
-	q.mu.Unlock()
-	c := q.setup.cq
-	for range drainTurns {
-		empty := true
-		for rail, cq := range c.cqs {
-			got, err := cq.Poll(c.buf[:])
-			if got > 0 {
-				empty = false
-				c.process(rail, c.buf[:got], nil, 0) // completions of others are kept
-			}
-			if err != nil && c.err == nil {
-				c.err = err
-			}
+	p := &dataPool{
+		cq: c, slots: make([]RecvWR, depth), in: make([]*dataQueue, depth), free: make([]uint32, depth),
+		spare: ring.New[uint32](depth), rails: make([]*dataQueue, len(c.cqs)), maxSGE: MaxSGE,
+	}
+	for i := range c.rails.rails {
+		r := &c.rails.rails[i]
+		a := &r.attr
+		if a.Capabilities&verbs.CapSRQ == 0 || a.MaxSRQWR < depth {
+			return fmt.Errorf("CQConfig.SharedData is %d: %w: an SRQ of rail %d (%s) has at most %d receives", depth, verbs.ErrNotSupported, i, r.name, a.MaxSRQWR)
 		}
-		if empty && !slices.ContainsFunc(q.setup.all, (*lane).owes) {
-			return
+		p.maxSGE = uint8(min(int(p.maxSGE), a.MaxSGE, a.MaxSRQSGE))
+	}
+	for i := range p.free {
+		p.free[i] = uint32(depth - 1 - i) // the first slot is used first
+	}
+	c.pool = p
+	return c.reserveAll(depth)
+}
+
+// PostRecv adds data receives to the pool of CQConfig.SharedData and returns the number accepted: wrs[:n] were
+// accepted, the rest was not. A SEND to any VirtualQP of the VirtualCQ takes the oldest one that its rail has. The
+// completion names the VirtualQP. With several rails, each has an equal part of the pool, so post at least one
+// receive per rail.
+//
+// With an empty pool, senders wait. Software NICs and package reliable then serve them in turn, so that none can
+// starve the others. Other NICs repeat a refused SEND at equal intervals, and a receive goes to the first that arrives.
+//
+// A receive stays in the pool when a VirtualQP fails or is closed, except one that a message was filling at the
+// failure: it completes with an error. Notification receives belong to a VirtualQP,
+// except those of a single lane without failover, which takes everything from the pool. err is
+// verbs.ErrQueueFull if the pool is full: poll, then post the rest. It is verbs.ErrInvalid if wrs[n] is invalid
+// or SharedData is zero, and verbs.ErrClosed after Close or for a closed Region.
+func (c *VirtualCQ) PostRecv(wrs []RecvWR) (n int, err error) {
+	if c.pool == nil {
+		return 0, fmt.Errorf("post receive: %w", verbs.Invalidf("the virtual CQ has no pool: set CQConfig.SharedData, or use VirtualQP.PostRecv"))
+	}
+	c.enter("PostRecv")
+	n, err = c.pool.post(wrs)
+	c.pool.feed()
+	c.guard.Leave()
+	return n, err
+}
+
+// post takes receives, until one does not fit or is not legal.
+func (p *dataPool) post(wrs []RecvWR) (n int, err error) {
+	if p.slots == nil {
+		return 0, fmt.Errorf("post receive: virtual CQ %d: %w", p.cq.num, verbs.ErrClosed)
+	}
+	for n = range wrs {
+		length, err := p.cq.rails.checkRecv(&wrs[n], p.maxSGE)
+		if err == nil && length == 0 {
+			err = verbs.Invalidf("a receive without bytes waits for a notification: use VirtualQP.PostRecv")
 		}
-		if empty {
-			runtime.Gosched()
+		if err != nil {
+			return n, fmt.Errorf("post receive: virtual CQ %d: receive %d of the chain: %w", p.cq.num, n, err)
+		}
+		last := len(p.free) - 1
+		if last < 0 {
+			return n, verbs.ErrQueueFull
+		}
+		p.slots[p.free[last]] = wrs[n]
+		*p.spare.Extend() = p.free[last]
+		p.free = p.free[:last]
+	}
+	return len(wrs), nil
+}
+
+// join returns the SRQ of a rail for a new QP, and creates it if there is none.
+func (p *dataPool) join(rail int) (*dataQueue, error) {
+	if q := p.rails[rail]; q != nil {
+		q.users++
+		return q, nil
+	}
+	pd, err := p.cq.rails.domain(rail)
+	if err != nil {
+		return nil, err
+	}
+	srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: len(p.slots), MaxSGE: int(p.maxSGE)})
+	if err != nil {
+		return nil, err
+	}
+	p.queues++
+	p.rails[rail] = &dataQueue{srq: srq, base: newTag(p.queues, kindRecv, poolLane, 0), rail: uint8(rail), users: 1}
+	p.feed()
+	return p.rails[rail], nil
+}
+
+// leave notes that the QP of a lane is in RESET or closed.
+func (p *dataPool) leave(l *lane) {
+	if l.queue != nil {
+		p.left(l.queue)
+		l.queue = nil
+	}
+}
+
+// left notes that a QP uses an SRQ no more. With the last one, the receives of the SRQ become spare.
+func (p *dataPool) left(q *dataQueue) {
+	if q.users--; q.users > 0 {
+		return
+	}
+	if p.rails[q.rail] == q {
+		p.rails[q.rail] = nil
+	}
+	p.retired = append(p.retired, q.srq)
+	for slot, in := range p.in {
+		if in == q {
+			p.leaves(uint32(slot))
+			p.restore(uint32(slot))
+		}
+	}
+	p.feed()
+}
+
+// settle closes SRQs without QPs and feeds the others.
+func (p *dataPool) settle() {
+	if p == nil {
+		return
+	}
+	p.retired = slices.DeleteFunc(p.retired, func(s verbs.SRQ) bool { return s.Close() == nil })
+	p.feed()
+}
+
+// take removes the receive that a completion of a rail names from its SRQ. It reports whether an SRQ of the rail had it.
+func (p *dataPool) take(rail uint8, t tag) (slot uint32, ok bool) {
+	slot = t.entry()
+	if p == nil || int(slot) >= len(p.in) {
+		return 0, false
+	}
+	if q := p.in[slot]; q == nil || q.rail != rail || q.base|tag(slot) != t {
+		return 0, false
+	}
+	p.leaves(slot)
+	return slot, true
+}
+
+// leaves notes that an SRQ has a receive no more.
+func (p *dataPool) leaves(slot uint32) {
+	p.in[slot].posted--
+	p.in[slot] = nil
+	p.posted--
+}
+
+// restore makes a receive spare that a message used and the program will not see.
+func (p *dataPool) restore(slot uint32) { *p.spare.Extend() = slot }
+
+// giveBack is restore outside of a change of SRQs. It feeds at once: an empty SRQ has no completion that would.
+func (p *dataPool) giveBack(slot uint32) {
+	p.restore(slot)
+	p.feed()
+}
+
+// dropped restores the receive of a completion that the program will not get.
+func (p *dataPool) dropped(wc *WC) {
+	if wc.Flags&wcPooled != 0 {
+		p.restore(uint32(wc.WRID))
+	}
+}
+
+// deliver completes the receives of the pool among completions that the program gets.
+func (p *dataPool) deliver(wcs []WC) {
+	if p != nil {
+		p.name(wcs)
+	}
+}
+
+// name replaces slots by the program's WRIDs.
+func (p *dataPool) name(wcs []WC) {
+	for i := range wcs {
+		if wc := &wcs[i]; wc.Flags&wcPooled != 0 {
+			slot := uint32(wc.WRID)
+			wc.WRID, wc.Flags = p.slots[slot].WRID, wc.Flags&^wcPooled
+			p.free = append(p.free, slot)
 		}
 	}
 }
 
-// owes reports whether the NIC has not given back everything that a lane has posted.
-func (l *lane) owes() bool {
-	v := &l.life
-	return v.state <= laneDying && l.head != l.posted && (!v.failing || v.drained != l.posted)
+// part is the number of receives that a rail's SRQ may have.
+func (p *dataPool) part() int {
+	return (p.spare.Len() + p.posted + len(p.rails) - 1) / len(p.rails)
+}
+
+// feedLow feeds the SRQs if the one of a lane has used half of its part, so that spare receives are posted in chains.
+func (p *dataPool) feedLow(l *lane) {
+	if p != nil && l.queue != nil && p.spare.Len() > 0 && 2*l.queue.posted <= p.part() {
+		p.feed()
+	}
+}
+
+// feed posts spare receives until every SRQ has its part. Receives that a NIC refuses, or that are not registered with it, stay spare.
+func (p *dataPool) feed() {
+	for _, q := range p.rails {
+		if q == nil {
+			continue
+		}
+		for more := true; more; {
+			more = p.fill(q, min(p.part()-q.posted, p.spare.Len()))
+		}
+	}
+}
+
+// fill posts a chain of at most n receives, and reports whether all of a full chain were posted.
+func (p *dataPool) fill(q *dataQueue, n int) bool {
+	chain, k := p.cq.recvChain[:], 0
+	for ; n > 0 && k < len(chain); n-- {
+		slot := p.spare.Pop()
+		wr := &p.slots[slot]
+		if !registered(wr.SGE[:wr.NumSGE], q.rail) {
+			p.restore(slot)
+			continue
+		}
+		wr.physical(q.rail, &chain[k])
+		chain[k].WRID = uint64(q.base | tag(slot))
+		k++
+	}
+	if k == 0 {
+		return false
+	}
+	done, err := q.srq.PostRecv(chain[:k])
+	for i := range chain[:k] {
+		slot := tag(chain[i].WRID).entry()
+		if i >= done {
+			p.restore(slot)
+			continue
+		}
+		p.in[slot] = q
+		q.posted++
+		p.posted++
+	}
+	if err != nil && !isBackPressure(err) && !errors.Is(err, verbs.ErrDeviceFatal) && p.cq.err == nil {
+		p.cq.err = fmt.Errorf("post receive on rail %d (%s): %w", q.rail, p.cq.rails.rails[q.rail].name, err)
+	}
+	return done == len(chain)
+}
+
+// receivedPooled takes a receive of the pool that the message lane has filled.
+func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
+	p, f := r.setup.pool, r.failover
+	slot, ok := p.take(l.rail, t)
+	switch {
+	case !ok:
+		r.setup.cq.stale(l)
+	case l.life.state == laneGone || l.life.state == laneIdle:
+		r.setup.cq.stale(l) // this side did not report it in its Down, so the peer repeats it
+		p.giveBack(slot)
+	case wc.Status == verbs.StatusSuccess:
+		l.life.received++
+		r.endPooled(slot, wc)
+	case f.survives(l, wc.Status):
+		p.giveBack(slot)
+		f.laneDown(l, statusError(wc.Status))
+	default:
+		r.endPooled(slot, wc)
+		f.failed(l, wc.Status)
+	}
+	p.feedLow(l)
+	if f.state != stateConnected {
+		r.flushNotifications()
+	}
+}
+
+// endPooled ends a receive of the pool.
+func (r *receiver) endPooled(slot uint32, wc *verbs.WC) {
+	r.done.Reserve(r.done.Len() + r.notifications.Len() + 1)
+	r.endMessage(uint64(slot), wc)
+	r.done.At(r.done.Tail() - 1).Flags |= wcPooled
+}
+
+// stop takes the QP of a lane whose VirtualQP has failed to RESET. That would take receives of the pool along that
+// completed and were not polled, so a lane that uses the pool goes to ERR, unless an answer to an atomic can be written to
+// memory, and leavePool resets it.
+func (l *lane) stop() {
+	reset := l.queue == nil
+	for i := l.head; i != l.posted; i++ {
+		reset = reset || l.at(i).kind() == kindAtomic
+	}
+	if l.errState(); reset {
+		l.resetState()
+	}
+}
+
+// pooledLane returns the lane that uses the pool, or nil.
+func (r *receiver) pooledLane() *lane {
+	if l := r.setup.messageLane; r.setup.pool != nil && l != nil && l.queue != nil {
+		return l
+	}
+	return nil
+}
+
+// leavePool resets the message lane of a VirtualQP that has failed, when its completions were polled. An SRQ with QPs that are
+// not in RESET keeps its receives.
+func (r *receiver) leavePool() {
+	if l := r.pooledLane(); l != nil && l.head == l.posted && r.setup.cq.passedAll(&r.failover.emptied) {
+		l.resetState()
+	}
+}
+
+// close closes what is left. The receives end without a completion.
+func (p *dataPool) close() (err error) {
+	if p == nil {
+		return nil
+	}
+	for _, srq := range p.retired {
+		err = errors.Join(err, srq.Close())
+	}
+	*p = dataPool{cq: p.cq}
+	return err
 }

@@ -3,6 +3,8 @@ package ibverbx
 import (
 	"errors"
 	"math/bits"
+	"runtime"
+	"slices"
 
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
@@ -427,3 +429,45 @@ func (t tag) generation() uint16 { return uint16(t >> 48) }
 func (t tag) kind() kind         { return kind(t >> 44 & 0xf) }
 func (t tag) lane() uint16       { return uint16(t>>32) & (maxLanes - 1) }
 func (t tag) entry() uint32      { return uint32(t) }
+
+// drainTurns bounds how often a VirtualQP that is being closed polls for the completions of its lanes. A
+// software NIC has them at once, and others within microseconds.
+const drainTurns = 10_000
+
+// drain ends everything that the lanes have in flight, so that the receives that they took from an SRQ
+// come back before the QPs are destroyed. A completion that is destroyed with its QP would take its
+// receive along.
+func (q *VirtualQP) drain() {
+	for _, l := range q.setup.all {
+		l.errState()
+	}
+	q.mu.Lock()
+	q.failover.state = stateClosed // what ends now is no failure
+	q.mu.Unlock()
+	c := q.setup.cq
+	for range drainTurns {
+		empty := true
+		for rail, cq := range c.cqs {
+			got, err := cq.Poll(c.buf[:])
+			if got > 0 {
+				empty = false
+				c.process(rail, c.buf[:got], nil, 0) // completions of others are kept
+			}
+			if err != nil && c.err == nil {
+				c.err = err
+			}
+		}
+		if empty && !slices.ContainsFunc(q.setup.all, (*lane).owes) {
+			return
+		}
+		if empty {
+			runtime.Gosched()
+		}
+	}
+}
+
+// owes reports whether the NIC has not given back everything that a lane has posted.
+func (l *lane) owes() bool {
+	v := &l.life
+	return v.state <= laneDying && l.head != l.posted && (!v.failing || v.drained != l.posted)
+}

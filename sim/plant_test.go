@@ -46,7 +46,7 @@ var sown = []struct {
 	{
 		// The peer repeats a message that this side has reported.
 		mutant.Change{
-			Name: "a receive of the pool is missing in Down", File: "../recv_pool.go",
+			Name: "a receive of the pool is missing in Down", File: "../recv_shared.go",
 			Old: "l.life.received++\n\t\tr.endPooled(slot, wc)", New: "r.endPooled(slot, wc)",
 		},
 		"shared-data-failover",
@@ -55,7 +55,7 @@ var sown = []struct {
 	{
 		// The pool shrinks, and senders wait forever or until their deadline.
 		mutant.Change{
-			Name: "receives of an SRQ that was left are lost", File: "../recv_pool.go",
+			Name: "receives of an SRQ that was left are lost", File: "../recv_shared.go",
 			Old: "\t\t\tp.leaves(uint32(slot))\n\t\t\tp.restore(uint32(slot))\n", New: "\t\t\tp.leaves(uint32(slot))\n",
 		},
 		"shared-data-failover",
