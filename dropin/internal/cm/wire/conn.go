@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ibverbx/dropin/internal/cm"
 )
 
@@ -119,7 +121,20 @@ func (c *conn) send(m *cm.Message) {
 		_ = c.tcp.SetReadDeadline(time.Now().Add(leaveTimeout))
 	default: // without a response
 	}
-	_, _ = c.tcp.Write(encode(m))
+	c.write(encode(m))
+}
+
+// write writes a record without SIGPIPE. It may run on a thread of the program, which a peer that is gone must not end.
+func (c *conn) write(b []byte) {
+	raw, err := c.tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Write(func(fd uintptr) bool {
+		n, err := unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		b = b[max(n, 0):]
+		return len(b) == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+	})
 }
 
 // Close implements cm.Conn. A forked child may still have the socket, so the connection is shut down, too.

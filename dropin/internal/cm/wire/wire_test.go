@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"syscall"
 	"testing"
 	"time"
@@ -144,6 +145,40 @@ func TestRefused(t *testing.T) {
 		if got := refused(dialed); got != tt.want {
 			t.Errorf("refused(%v) = %t, want %t", dialed, got, tt.want)
 		}
+	}
+}
+
+// TestNoSIGPIPE: a record for a peer that is gone raises no SIGPIPE, which would end a C program whose thread sends it.
+func TestNoSIGPIPE(t *testing.T) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	tcp, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conn{tcp: tcp}
+	defer c.Close()
+	peer, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = peer.SetLinger(0)
+	_ = peer.Close()
+	if _, err := c.read(); err == nil {
+		t.Fatal("a reset connection was read")
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGPIPE, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	c.Send(&cm.Message{Kind: cm.DREQ})
+	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // signals that wait are delivered in the order of their numbers
+		t.Fatal(err)
+	}
+	if got := <-signals; got != syscall.SIGWINCH {
+		t.Errorf("the process got %v", got)
 	}
 }
 
