@@ -108,7 +108,7 @@ func TestStaleAccept(t *testing.T) {
 // TestStaleConfirm: a confirm that does not echo the accepted proposal does not allow the follower to send.
 func TestStaleConfirm(t *testing.T) {
 	b := newBench(t)
-	confirm := card{kind: cardConfirm, conn: b.leader.conn.id, flow: b.leader.flow}
+	confirm := card{kind: cardConfirm, qkey: verbs.DefaultQKey, conn: b.leader.conn.id, flow: b.leader.flow}
 	if b.follower.pact.hear(&confirm); b.follower.ready {
 		t.Fatalf("the follower took a confirm without a proposal")
 	}

@@ -12,11 +12,11 @@ import (
 //
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
-//	| version |  flags  |       paths       |  0    flags: 1 answer with yours
+//	| version |  flags  |       paths       |  0    flags: 1 answer with yours, 128 has a Q_Key
 //	+---------+---------+-------------------+           2 every path has its part of the credit
 //	|      window       |   receive credit  |  4        4 senders wait for credit
 //	+-------------------+-------------------+           8 the paths are of UD, not of UC
-//	|            bytes of a chunk           |  8        the high four bits are the kind
+//	|            bytes of a chunk           |  8        the three bits below 128 are the kind
 //	+---------------------------------------+
 //	| flow, 12 |  number of the connection  | 12
 //	+---------------------------------------+
@@ -30,6 +30,8 @@ import (
 //	+---------------------------------------+
 //	| number of the receiver's connection   |       accept and confirm
 //	+---------------------------------------+
+//	| Q_Key of the UD QPs of the engine     |       without it, verbs.DefaultQKey
+//	+---------------------------------------+
 type card struct {
 	kind      cardKind
 	window    int          // Config.Window
@@ -39,6 +41,7 @@ type card struct {
 	conn      uint32       // the number of the connection at the card's end, 0 in a bare card
 	flow      uint16       // the flow of the QP in the connection, Config.Flows-1 in a bare card
 	control   [2]uint32    // the numbers of the control QPs
+	qkey      uint32       // the Q_Key of the control QPs and of the UD QPs of paths
 	psn       uint32       // the first PSN that the side QP takes, 0 if it is not known yet
 	paths     []pathAddr   // the addresses of the paths
 	birth     pathAddr     // the first address of path 0, which tells the connection from earlier ones
@@ -68,6 +71,9 @@ func (k cardKind) hasPaths() bool { return k == cardWhole || k == cardPropose ||
 // hasBirth reports whether cards of the kind have the first address of path 0.
 func (k cardKind) hasBirth() bool { return k == cardPropose || k == cardAccept }
 
+// hasQKey reports whether the card has a Q_Key.
+func (c *card) hasQKey() bool { return c.qkey != verbs.DefaultQKey }
+
 // hasEcho reports whether cards of the kind have the number of the receiver's connection.
 func (k cardKind) hasEcho() bool { return k == cardAccept || k == cardConfirm }
 
@@ -77,20 +83,21 @@ type pathAddr struct{ qpn, psn uint32 }
 const (
 	// cardLen is the length of a card without the fields that only some cards have, in bytes.
 	cardLen = 28
-	// addrLen and echoLen are the lengths of these fields, in bytes.
-	addrLen, echoLen = 8, 4
+	// addrLen, echoLen and qkeyLen are the lengths of these fields, in bytes.
+	addrLen, echoLen, qkeyLen = 8, 4, 4
 
 	// Flags of a card.
 	cardWant    = 1
 	cardPerPath = 2
 	cardGrants  = 4
 	cardUD      = 8
-	// kindShift is where the kind begins in the flags.
+	cardQKey    = 128
+	// kindShift is where the kind begins in the flags, below cardQKey.
 	kindShift = 4
 )
 
 // maxCardLen is the length of the longest card, in bytes.
-func (cfg *Config) maxCardLen() int { return cardLen + addrLen*(cfg.Paths+1) + echoLen }
+func (cfg *Config) maxCardLen() int { return cardLen + addrLen*(cfg.Paths+1) + echoLen + qkeyLen }
 
 func (c *card) encode() []byte {
 	be := binary.BigEndian
@@ -106,6 +113,9 @@ func (c *card) encode() []byte {
 	}
 	if c.carrier == verbs.UD {
 		b[1] |= cardUD
+	}
+	if c.hasQKey() {
+		b[1] |= cardQKey
 	}
 	b = be.AppendUint16(b, uint16(c.pathCount))
 	b = be.AppendUint16(b, uint16(c.window))
@@ -127,6 +137,9 @@ func (c *card) encode() []byte {
 	if c.kind.hasEcho() {
 		b = be.AppendUint32(b, c.echo)
 	}
+	if c.hasQKey() {
+		b = be.AppendUint32(b, c.qkey)
+	}
 	return b
 }
 
@@ -136,17 +149,24 @@ func decodeCard(b []byte, cfg *Config, own *carrier) (*card, error) {
 	switch {
 	case len(b) == 0:
 		return nil, verbs.Invalidf("the peer's carrier is rc, that of this end is %s: the peer's endpoint has no Extra, because its context is not wrapped or fell back to RC: wrap both ends with the same Config", own.name())
-	case len(b) < cardLen || b[0] != wire.Version || b[1]>>kindShift >= byte(cardKinds):
+	case len(b) < cardLen || b[0] != wire.Version || b[1]&^cardQKey>>kindShift >= byte(cardKinds):
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not a card of protocol version %d", len(b), wire.Version)
 	}
 	c := &card{
-		carrier: verbs.UC, kind: cardKind(b[1] >> kindShift), pathCount: int(be.Uint16(b[2:])),
+		carrier: verbs.UC, kind: cardKind(b[1] &^ cardQKey >> kindShift), qkey: verbs.DefaultQKey, pathCount: int(be.Uint16(b[2:])),
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]) & maxConn,
 		flow:    uint16(be.Uint32(b[12:]) >> connBits),
 		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, psn: be.Uint32(b[24:]), want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0, grants: b[1]&cardGrants != 0,
 	}
 	if b[1]&cardUD != 0 {
 		c.carrier = verbs.UD
+	}
+	if b[1]&cardQKey != 0 && len(b) >= cardLen+qkeyLen {
+		c.qkey = be.Uint32(b[len(b)-qkeyLen:])
+		b = b[:len(b)-qkeyLen]
+		if c.qkey>>31 != 0 || !c.hasQKey() {
+			return nil, verbs.Invalidf("the peer's Q_Key is %#x: want 31 bits, and %#x left out", c.qkey, verbs.DefaultQKey)
+		}
 	}
 	if err := c.check(len(b), cfg, own); err != nil {
 		return nil, err

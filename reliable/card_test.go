@@ -2,6 +2,7 @@ package reliable
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 func testCard() (card, Config) {
 	cfg := Config{Paths: 2, Flows: 1, Window: 64, ChunkBytes: 4096}
 	return card{
-		window: 64, credit: 100, pathCount: 2, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12}, psn: 0x654321,
+		window: 64, credit: 100, pathCount: 2, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12}, qkey: verbs.DefaultQKey, psn: 0x654321,
 		paths: []pathAddr{{0x13, 0xabcdef}, {0x14, 1}},
 	}, cfg
 }
@@ -31,7 +32,23 @@ func TestCard(t *testing.T) {
 	if got, err := decodeCard(full.encode(), &cfg, &carrier{typ: verbs.UC}); err != nil || !got.want || !got.perPath || !got.grants {
 		t.Fatalf("decodeCard = %+v, %v, want all flags", got, err)
 	}
-	if got, err := decodeCard(b, &cfg, &carrier{typ: verbs.UC}); err != nil || got.conn != 7 || got.psn != 0x654321 || got.paths[1] != c.paths[1] {
+	keyed := c
+	keyed.qkey = 0x12345678
+	b = keyed.encode()
+	if len(b) != len(want)+4 || b[1] != 128 || !bytes.Equal(b[len(want):], []byte{0x12, 0x34, 0x56, 0x78}) {
+		t.Fatalf("the card with a Q_Key is %x, want it at the end", b)
+	}
+	if got, err := decodeCard(b, &cfg, &carrier{typ: verbs.UC}); err != nil || got.qkey != keyed.qkey || got.paths[1] != c.paths[1] {
+		t.Fatalf("decodeCard = %+v, %v, want the Q_Key", got, err)
+	}
+	for _, key := range []uint32{verbs.DefaultQKey, 1 << 31} {
+		binary.BigEndian.PutUint32(b[len(want):], key)
+		if got, err := decodeCard(b, &cfg, &carrier{typ: verbs.UC}); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("decodeCard with Q_Key %#x = %+v, %v, want ErrInvalid", key, got, err)
+		}
+	}
+	b = want
+	if got, err := decodeCard(b, &cfg, &carrier{typ: verbs.UC}); err != nil || got.conn != 7 || got.psn != 0x654321 || got.qkey != verbs.DefaultQKey || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
 	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 8: 1, 10: 0, 13: 0x10, 16: 1, 19: 0, 24: 1, 28: 1, 31: 0, 32: 1} {
@@ -113,7 +130,7 @@ func FuzzCard(f *testing.F) {
 		c := sharedCard(kind)
 		f.Add(c.encode())
 	}
-	c.grants = true
+	c.grants, c.qkey = true, 0x12345678
 	f.Add(c.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, cfg := range []*Config{&cfg, &shared} {

@@ -45,6 +45,7 @@ func (q *qp) bareCard() *card {
 	c := &card{
 		kind: cardBare, window: cfg.Window, chunk: uint32(q.engine.hub.chunk), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
 		perPath: !q.ctx.carrier.srq, carrier: q.ctx.carrier.typ, grants: !cfg.NoCredits, psn: q.side.expects,
+		qkey: q.engine.hub.qkey,
 	}
 	for i := range c.control {
 		c.control[i] = q.engine.hub.control[i].qp.Num()

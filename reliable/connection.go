@@ -363,6 +363,6 @@ func (c *connection) mail(i int) {
 	b := c.outbox[i]
 	c.outbox[i] = b[:0]
 	if len(b) > 0 && c.ahs[i] != nil {
-		c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i])
+		c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)
 	}
 }

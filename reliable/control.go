@@ -55,7 +55,7 @@ func (c *controlQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 
 // start takes a QP that is in RESET into service. All its slots are free.
 func (c *controlQP) start() error {
-	if err := c.qp.Connect(verbs.Endpoint{}); err != nil {
+	if err := c.hub.serve(c.qp); err != nil {
 		return err
 	}
 	c.staged, c.done, c.chain, c.refill = 0, 0, c.chain[:0], c.refill[:0]
@@ -146,9 +146,9 @@ func (c *controlQP) sent(n uint32, wc *verbs.WC) {
 	}
 }
 
-// stage appends a packet for the control QP of a connection's peer to the chain. If the QP has failed or
+// stage appends a packet for the control QP of a connection's peer, with its Q_Key, to the chain. If the QP has failed or
 // has no free slot, the packet is dropped, which the protocol tolerates.
-func (c *controlQP) stage(b []byte, ah verbs.AH, peer uint32) {
+func (c *controlQP) stage(b []byte, ah verbs.AH, peer, qkey uint32) {
 	if c.failed || c.staged-c.done == controlSends {
 		return
 	}
@@ -156,7 +156,7 @@ func (c *controlQP) stage(b []byte, ah verbs.AH, peer uint32) {
 	copy(c.out.slot(slot), b)
 	c.chain = append(c.chain, verbs.SendWR{
 		WRID: tagControlSend.with(c.hub.id, c.index, c.staged), Opcode: verbs.OpSend,
-		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
+		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: qkey, NumSGE: 1,
 	})
 	c.chain[len(c.chain)-1].SGE[0] = c.out.sge(slot, len(b))
 	c.staged++

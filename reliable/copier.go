@@ -87,11 +87,14 @@ func (c *copier) connect() error {
 		return err
 	}
 	self, err := qp.Endpoint()
-	if err == nil {
+	switch {
+	case err != nil:
+	case cfg.Type != verbs.UD:
 		err = qp.Connect(self)
-	}
-	if err == nil && cfg.Type == verbs.UD {
-		err = c.address(&self)
+	default:
+		if err = h.serve(qp); err == nil {
+			err = c.address(&self)
+		}
 	}
 	if err != nil {
 		_ = qp.Close() // no object depends on it
@@ -170,7 +173,7 @@ func (c *copier) part(n uint32, to []verbs.SGE, from verbs.SGE) uint32 {
 	*s = verbs.SendWR{WRID: tagCopy.with(c.hub.id, copySend, n), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: n, NumSGE: 1}
 	if c.ah != nil {
 		r.SGE[0], r.NumSGE = c.grh.sge(0, verbs.GRHLen), 1
-		s.AH, s.RemoteQPN, s.RemoteQKey = c.ah.Handle(), c.qp.Num(), verbs.DefaultQKey
+		s.AH, s.RemoteQPN, s.RemoteQKey = c.ah.Handle(), c.qp.Num(), c.hub.qkey
 	}
 	s.SGE[0] = from
 	s.SGE[0].Length = 0

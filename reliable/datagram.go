@@ -59,7 +59,7 @@ func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 		return err
 	}
 	d.qp = qp
-	if err := qp.Connect(verbs.Endpoint{}); err != nil {
+	if err := h.serve(qp); err != nil {
 		return err
 	}
 	e.routes.Set(qp.Num(), route{data: d})
@@ -115,7 +115,7 @@ func (d *datagramQP) revive() {
 	for _, c := range e.connected {
 		c.paths[d.index].dropped()
 	}
-	d.failed = d.qp.Connect(verbs.Endpoint{}) != nil
+	d.failed = d.hub.serve(d.qp) != nil
 	d.hub.engine.doorbells.refilled(d.refill.post(d.qp))
 }
 

@@ -56,7 +56,7 @@ func TestResetKeepsReceives(t *testing.T) {
 	q.engine.drive()
 	before, from, to := len(h.refill), h.data[0].qp, &h.data[1]
 	for range 5 {
-		wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, AH: q.conn.paths[0].ah.Handle(), RemoteQPN: to.qp.Num(), RemoteQKey: verbs.DefaultQKey}
+		wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, AH: q.conn.paths[0].ah.Handle(), RemoteQPN: to.qp.Num(), RemoteQKey: h.qkey}
 		wr.SetSGE(q.conn.headers.sge(0, 4))
 		_, err := from.PostSend([]verbs.SendWR{wr})
 		fatal(t, err)
@@ -140,7 +140,7 @@ func TestResetTakesNoReceives(t *testing.T) {
 	nic := q.ctx.inner.Device().(*softnic.NIC)
 	before, from, to := nic.Stats().NotReady, h.data[0].qp, &h.data[1]
 	to.qp = resetting{to.qp, func() {
-		wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, AH: q.conn.paths[0].ah.Handle(), RemoteQPN: to.qp.Num(), RemoteQKey: verbs.DefaultQKey}
+		wr := verbs.SendWR{Opcode: verbs.OpSendWithImm, AH: q.conn.paths[0].ah.Handle(), RemoteQPN: to.qp.Num(), RemoteQKey: h.qkey}
 		wr.SetSGE(q.conn.headers.sge(0, 4))
 		_, err := from.PostSend([]verbs.SendWR{wr})
 		fatal(t, err)

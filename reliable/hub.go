@@ -1,6 +1,9 @@
 package reliable
 
 import (
+	"crypto/rand"
+	"encoding/binary"
+
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
@@ -29,6 +32,7 @@ type hub struct {
 	mtu        int                        // the MTU of the port
 	copier     copier                     // places chunks in dma-bufs, unused as long as dmaBufs is not set
 	first      verbs.QPConfig             // has the port, the GID and the path of the first QP
+	qkey       uint32                     // the Q_Key of control and data, chosen at random: cards name it
 
 	dmaBufs bool // reports that a dma-buf was registered
 }
@@ -39,7 +43,8 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	if h.ready {
 		return nil
 	}
-	h.id = (h.id + 1) & maxConn
+	h.id, h.qkey = (h.id+1)&maxConn, newQKey()
+	h.first = verbs.QPConfig{Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path)}
 	port, err := h.engine.ctx.inner.QueryPort(int(max(cfg.Port, 1)))
 	h.controlLen = min(wire.MaxControlLen, datagramPayload(&port))
 	h.chunk, h.mtu = h.engine.ctx.cfg.ChunkBytes, port.ActiveMTU.Bytes()
@@ -57,7 +62,6 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 			err = h.control[i].open(h, i, cfg)
 		}
 	}
-	h.first = verbs.QPConfig{Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path)}
 	if err == nil && h.dmaBufs {
 		err = h.copier.open(h)
 	}
@@ -67,6 +71,26 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	}
 	h.ready = true
 	return nil
+}
+
+// newQKey returns a random Q_Key: one that a user may set, and not the one that every host knows.
+func newQKey() uint32 {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // does not fail
+	k := binary.BigEndian.Uint32(b[:]) >> 1
+	if k == verbs.DefaultQKey {
+		k++
+	}
+	return k
+}
+
+// serve takes a UD QP that is in RESET into service, with the Q_Key of the hub.
+func (h *hub) serve(qp verbs.QP) error {
+	ep, err := qp.Endpoint()
+	if err != nil {
+		return err
+	}
+	return verbs.ConnectWith(qp, verbs.QPAttr{Port: max(h.first.Port, 1), PKeyIndex: h.first.Path.PKeyIndex, QKey: h.qkey, SQPSN: ep.PSN})
 }
 
 // sharedPath returns the path of a QP that serves connections to several peers: each packet has the Seal of its AH.

@@ -88,8 +88,8 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "every control packet rings the bell", Tests: "TestAcknowledgements", File: "connection.go",
-		Old: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i])",
-		New: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i])\n\t\tc.engine.hub.control[i].ring()",
+		Old: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)",
+		New: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)\n\t\tc.engine.hub.control[i].ring()",
 	},
 	{
 		Name: "a side QP that fails is not noticed", Tests: "TestSide", File: "side.go",
@@ -155,6 +155,14 @@ var mutations = []mutant.Change{
 	{
 		Name: "a path forgets its least round trip time", Tests: "TestStatsFindBadPath", File: "core/path.go",
 		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
+	},
+	{
+		Name: "every engine has the well-known Q_Key", Tests: "TestQKeys", File: "hub.go",
+		Old: "h.id, h.qkey = (h.id+1)&maxConn, newQKey()", New: "h.id, h.qkey = (h.id+1)&maxConn, verbs.DefaultQKey",
+	},
+	{
+		Name: "datagrams of paths have the own Q_Key", Tests: "TestDatagramTransfer", File: "path.go",
+		Old: "p.conn.peer.paths[p.index].qpn, p.conn.peer.qkey", New: "p.conn.peer.paths[p.index].qpn, p.conn.engine.hub.qkey",
 	},
 	{
 		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "control.go",

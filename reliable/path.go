@@ -226,7 +226,7 @@ func (p *path) stage(owner int32) (*verbs.SendWR, int) {
 	p.posted++
 	wr := &p.chain[len(p.chain)-1]
 	if p.data != nil {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah.Handle(), p.conn.peer.paths[p.index].qpn, verbs.DefaultQKey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah.Handle(), p.conn.peer.paths[p.index].qpn, p.conn.peer.qkey
 	}
 	return wr, p.index*pathSlots + int(n)
 }

@@ -53,7 +53,7 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 	for i := range h.control {
 		c := &h.control[i]
 		for range controlSends + 1 {
-			c.stage([]byte{1}, ah, 1)
+			c.stage([]byte{1}, ah, 1, h.qkey)
 		}
 		if c.failed || len(c.chain) != controlSends {
 			t.Errorf("control QP %d: failed is %v, and it has staged %d packets, want %d", i, c.failed, len(c.chain), controlSends)

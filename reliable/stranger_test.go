@@ -232,3 +232,33 @@ func FuzzDatagram(f *testing.F) {
 		}
 	})
 }
+
+// TestQKeys: the UD QPs of every engine have a Q_Key of their own, which cards name. The NIC drops datagrams with another one.
+func TestQKeys(t *testing.T) {
+	r, other := newDatagramRig(t), newDatagramRig(t)
+	h := &r.q.engine.hub
+	own, foreign := h.qkey, other.q.engine.hub.qkey
+	if own == foreign || own == verbs.DefaultQKey || own>>31 != 0 || r.q.conn.peer.qkey != own {
+		t.Fatalf("the Q_Keys of two engines are %#x and %#x, and a card names %#x: want two of 31 bits, and the first", own, foreign, r.q.conn.peer.qkey)
+	}
+	for name, to := range map[string]verbs.QP{"control QP": h.control[0].qp, "QP of a path": h.data[1].qp} {
+		for _, key := range []uint32{verbs.DefaultQKey, foreign, own ^ 1, own} {
+			r.q.engine.inbox.drain()
+			r.q.engine.inbox.stash = r.q.engine.inbox.stash[:0]
+			wr := verbs.SendWR{Opcode: verbs.OpSend, AH: r.q.conn.paths[0].ah.Handle(), RemoteQPN: to.Num(), RemoteQKey: key}
+			wr.SetSGE(r.q.conn.headers.sge(0, 4))
+			_, err := h.data[0].qp.PostSend([]verbs.SendWR{wr})
+			fatal(t, err)
+			r.q.engine.inbox.drain()
+			got := 0
+			for _, wc := range r.q.engine.inbox.stash {
+				if wc.QPN == to.Num() && wc.Opcode == verbs.WCRecv {
+					got++
+				}
+			}
+			if want := key == own; (got == 1) != want {
+				t.Errorf("%s: a datagram with Q_Key %#x, of %#x, arrived %d times, want %v", name, key, own, got, want)
+			}
+		}
+	}
+}
