@@ -201,6 +201,19 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	return e, p, nil
 }
 
+// withPeer connects to a host, runs do and disconnects.
+func (f *fileFlags) withPeer(ctx context.Context, s streams, host string, do func(*files.Peer) error) error {
+	e, p, err := f.connect(ctx, s, host)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	err = do(p)
+	if closed := e.close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
 // localAddr returns the address of this host from which packets to addr leave. Nothing is sent.
 func localAddr(ctx context.Context, addr string) (netip.Addr, error) {
 	conn, err := (&net.Dialer{Timeout: connectTime}).DialContext(ctx, "udp", addr)

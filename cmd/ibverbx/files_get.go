@@ -125,20 +125,13 @@ func newPut(s streams) *cobra.Command {
 // transfer connects to a host, transfers files, and shows the progress.
 func (f *transferFlags) transfer(ctx context.Context, s streams, host string, plan func(context.Context, *files.Peer) ([]copying, error)) error {
 	return f.metrics.during(ctx, s, func() error {
-		e, p, err := f.connect(ctx, s, host)
-		if err != nil {
-			return stopped(ctx, err)
-		}
-		all, err := plan(ctx, p)
-		if err != nil {
-			err = stopped(ctx, err)
-		} else {
-			err = f.copyAll(ctx, s, p, all)
-		}
-		if closed := e.close(); err == nil {
-			err = closed
-		}
-		return err
+		return f.withPeer(ctx, s, host, func(p *files.Peer) error {
+			all, err := plan(ctx, p)
+			if err != nil {
+				return stopped(ctx, err)
+			}
+			return f.copyAll(ctx, s, p, all)
+		})
 	})
 }
 

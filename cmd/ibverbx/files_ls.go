@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ibverbx/files"
 	"ibverbx/internal/printable"
 )
 
@@ -52,16 +53,15 @@ func newLs(s streams) *cobra.Command {
 
 // list prints the entries of a directory, or all exports if name is empty, and returns their number.
 func (f *fileFlags) list(ctx context.Context, s streams, host, name string) (int, error) {
-	e, p, err := f.connect(ctx, s, host)
+	var list []files.Info
+	err := f.withPeer(ctx, s, host, func(p *files.Peer) (err error) {
+		if list, err = p.List(ctx, strings.TrimSuffix(name, "/")); err != nil {
+			err = stopped(ctx, explainFile(host, name, "", err))
+		}
+		return err
+	})
 	if err != nil {
-		return 0, stopped(ctx, err)
-	}
-	list, err := p.List(ctx, strings.TrimSuffix(name, "/"))
-	if closed := e.close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return 0, stopped(ctx, explainFile(host, name, "", err))
+		return 0, err
 	}
 	out := printer{w: s.out}
 	for _, i := range list {

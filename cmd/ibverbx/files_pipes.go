@@ -36,15 +36,7 @@ func (f *transferFlags) getPipe(ctx context.Context, s streams, host, name strin
 		return err
 	}
 	return f.metrics.during(ctx, s, func() error {
-		e, p, err := f.connect(ctx, s, host)
-		if err != nil {
-			return stopped(ctx, err)
-		}
-		err = f.toStdout(ctx, s, p, host, name)
-		if closed := e.close(); err == nil {
-			err = closed
-		}
-		return err
+		return f.withPeer(ctx, s, host, func(p *files.Peer) error { return f.toStdout(ctx, s, p, host, name) })
 	})
 }
 
@@ -76,7 +68,11 @@ func (f *transferFlags) putPipe(ctx context.Context, s streams, args []string) e
 func (f *transferFlags) toStdout(ctx context.Context, s streams, p *files.Peer, host, name string) error {
 	name = path.Clean(name)
 	began := time.Now()
-	n, err := f.stream(ctx, s.out, p, name)
+	var n int64
+	err := interruptible(ctx, func() (err error) {
+		n, err = f.stream(ctx, s.out, p, name)
+		return err
+	})
 	if err != nil {
 		return stopped(ctx, explainFile(host, name, "", err))
 	}
@@ -134,21 +130,28 @@ func spool(ctx context.Context, in io.Reader) (name string, remove func(), err e
 		remove()
 		return "", nil, err
 	}
-	done := make(chan error, 1)
-	go func() {
+	err = interruptible(ctx, func() error {
 		_, err := io.Copy(file, in)
-		done <- errors.Join(err, file.Close())
-	}()
-	select {
-	case err = <-done:
-	case <-ctx.Done(): // a read of a terminal or a pipe cannot be interrupted
-		err = context.Cause(ctx)
-	}
+		return errors.Join(err, file.Close())
+	})
 	if err != nil {
 		remove()
 		return "", nil, err
 	}
 	return name, remove, nil
+}
+
+// interruptible runs a function that may block in a read or a write of a terminal or a pipe. If ctx is done first, the function is left
+// running, and the error is the cause.
+func interruptible(ctx context.Context, run func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- run() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // namesFrom reads the names for --files-from, one per line. Empty lines and comments are skipped, as rsync does.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ibverbx/internal/filter"
 )
@@ -56,6 +59,32 @@ func TestPipes(t *testing.T) {
 		if status != tt.status || !strings.Contains(err, tt.want) || len(out) > 0 {
 			t.Errorf("%s: status %d, %q and %q, want %d and %q", tt.args, status, out, err, tt.status, tt.want)
 		}
+	}
+}
+
+// TestGetToBlockedPipe: a signal stops get even if its output is not read.
+func TestGetToBlockedPipe(t *testing.T) {
+	token, from := newToken(t, "a secret of this test, long enough"), t.TempDir()
+	content(t, filepath.Join(from, "f"), 3<<20)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	r, w := io.Pipe()
+	defer func() { _ = r.Close() }()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"get", addr, "d/f", "-", "--token-file", token}, streams{out: w, err: io.Discard, provider: providerSoftNIC})
+	}()
+	if _, err := r.Read(make([]byte, 1)); err != nil { // the same Write still waits for more reads
+		t.Fatal(err)
+	}
+	cancel(errors.New("interrupt signal received"))
+	select {
+	case status := <-ended:
+		if status != exitInterrupted {
+			t.Errorf("status %d, want %d", status, exitInterrupted)
+		}
+	case <-time.After(time.Minute):
+		t.Error("get does not end")
 	}
 }
 

@@ -59,7 +59,7 @@ func (f *ncclFlags) run(cmd *cobra.Command, s streams, args []string) error {
 	}
 	lib, err := nccl.Find(cmd.Context(), s.lookup, s.err)
 	if err != nil {
-		return err
+		return stopped(cmd.Context(), err)
 	}
 	switch {
 	case f.check:
@@ -95,7 +95,7 @@ func checkNCCL(cmd *cobra.Command, s streams, lib nccl.Library) error {
 		program := exec.CommandContext(cmd.Context(), lib.CheckProgram(), "-v", v.table, lib.Plugin(), "check")
 		program.Stdout, program.Stderr = s.out, s.out
 		if err := program.Run(); err != nil {
-			return fmt.Errorf("the plugin does not work for NCCL %s: %w", v.releases, err)
+			return stopped(cmd.Context(), fmt.Errorf("the plugin does not work for NCCL %s: %w", v.releases, err))
 		}
 	}
 	return nil

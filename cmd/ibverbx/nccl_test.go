@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +67,19 @@ func TestNCCLCheck(t *testing.T) {
 	plugin(t, "exit 1")
 	if status, _, stderr := command(t.Context(), "nccl", "--check"); status != exitFailure || !strings.Contains(stderr, "does not work for NCCL 2.20") {
 		t.Errorf("--check with a failing program: status %d, %q, want %d and the release", status, stderr, exitFailure)
+	}
+}
+
+// TestSignalStopsTools: a signal that stops the check of the plugin, or a build, is reported as such.
+func TestSignalStopsTools(t *testing.T) {
+	plugin(t, "exit 0")
+	t.Setenv("IBVERBX_LIB", t.TempDir()) // not built yet
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupt signal received"))
+	for _, args := range []string{"nccl --check", "run --env"} {
+		if status, _, stderr := command(ctx, strings.Fields(args)...); status != exitInterrupted || !strings.HasSuffix(stderr, "ibverbx: interrupted\n") {
+			t.Errorf("%s: status %d, %q, want %d and that it was interrupted", args, status, stderr, exitInterrupted)
+		}
 	}
 }
 

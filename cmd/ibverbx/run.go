@@ -161,7 +161,7 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 	}
 	lib, err := dropin.Find(cmd.Context(), s.lookup, s.err)
 	if err != nil {
-		return err
+		return stopped(cmd.Context(), err)
 	}
 	vars, err := lib.Env(os.Environ())
 	if err != nil {
