@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// vicinity determines the addresses allowed for a peer's NICs.
-type vicinity struct {
+// allowedAddrs determines the addresses allowed for a peer's NICs.
+type allowedAddrs struct {
 	// peer is the peer's address on the connection.
 	peer netip.Addr
 	// local are this host's addresses with their networks.
@@ -23,7 +23,7 @@ type vicinity struct {
 	more []netip.Prefix
 }
 
-func (c *Config) vicinity(p bootstrap.Peer) (v vicinity, err error) {
+func (c *Config) allowedAddrs(p bootstrap.Peer) (v allowedAddrs, err error) {
 	ap, err := netip.ParseAddrPort(p.Addr.String())
 	if err != nil {
 		return v, fmt.Errorf("address of the peer: %w", err)
@@ -49,13 +49,13 @@ func (c *Config) vicinity(p bootstrap.Peer) (v vicinity, err error) {
 	return v, nil
 }
 
-// ours reports whether an address belongs to this host.
-func (v *vicinity) ours(a netip.Addr) bool {
+// isLocal reports whether an address belongs to this host.
+func (v *allowedAddrs) isLocal(a netip.Addr) bool {
 	return a.IsLoopback() || slices.ContainsFunc(v.local, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // check rejects broadcast and multicast addresses, and addresses unrelated to the peer: packets would hit an uninvolved host.
-func (v *vicinity) check(a netip.Addr) error {
+func (v *allowedAddrs) check(a netip.Addr) error {
 	holds := func(p netip.Prefix) bool { return p.Masked().Contains(a) }
 	switch {
 	case a.IsUnspecified(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}),
@@ -63,9 +63,9 @@ func (v *vicinity) check(a netip.Addr) error {
 		return verbs.Invalidf("%v is not the address of one host", a)
 	case a == v.peer, slices.ContainsFunc(v.more, holds):
 		return nil
-	case v.ours(a) != v.ours(v.peer):
+	case v.isLocal(a) != v.isLocal(v.peer):
 		return verbs.Invalidf("%v and the peer's address %v are not on the same host", a, v.peer)
-	case v.ours(a), slices.ContainsFunc(v.local, holds):
+	case v.isLocal(a), slices.ContainsFunc(v.local, holds):
 		return nil
 	}
 	return verbs.Invalidf("%v is unrelated to the peer: it is not the peer's address %v, not in its certificate and on no network of this host: "+
@@ -84,7 +84,7 @@ func broadcast(p netip.Prefix, a netip.Addr) bool {
 
 // checkCard checks the addresses of the peer's lanes that face an Ethernet rail of this side.
 func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.Card) error {
-	v, err := c.vicinity(s.Conn.Peer())
+	v, err := c.allowedAddrs(s.Conn.Peer())
 	if err != nil {
 		return err
 	}
@@ -99,13 +99,13 @@ func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.
 	return nil
 }
 
-// checkGID returns the check of an address that is not in the peer's card, because its device had failed. rails are those of this side.
+// checkGID returns the check of an address that is missing from the peer's card because its device had failed. rails are the local rails.
 func (s *Session) checkGID(c *Config, rails []OfferRail) func(rail int, gid verbs.GID) error {
 	return func(rail int, gid verbs.GID) error {
 		if rails[rail].Network != "roce" || s.Link == LinkShm {
 			return nil
 		}
-		v, err := c.vicinity(s.Conn.Peer())
+		v, err := c.allowedAddrs(s.Conn.Peer())
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func TestCardAddresses(t *testing.T) {
 		{"198.51.100.1", "198.51.100.255", true},    // the prefix length of that network is unknown here
 		{"203.0.113.5", "::ffff:203.0.113.5", true}, // as a GID has it
 	} {
-		v := vicinity{peer: netip.MustParseAddr(tt.peer), local: local, more: []netip.Prefix{
+		v := allowedAddrs{peer: netip.MustParseAddr(tt.peer), local: local, more: []netip.Prefix{
 			netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.99/32"),
 		}}
 		err := v.check(netip.MustParseAddr(tt.addr).Unmap())
@@ -61,10 +61,10 @@ func TestCardAddresses(t *testing.T) {
 	}
 }
 
-// TestVicinity: the allowed addresses derive from the connection, this host, the Config and the certificate.
-func TestVicinity(t *testing.T) {
+// TestAllowedAddrs: the allowed addresses derive from the connection, this host, the Config and the certificate.
+func TestAllowedAddrs(t *testing.T) {
 	c := Config{Fabric: Fabric{PeerNetworks: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}}
-	v, err := c.vicinity(bootstrap.Peer{
+	v, err := c.allowedAddrs(bootstrap.Peer{
 		Addr:        &net.TCPAddr{IP: net.ParseIP("203.0.113.5"), Port: 1},
 		Certificate: &x509.Certificate{IPAddresses: []net.IP{net.ParseIP("203.0.113.99")}},
 	})
@@ -76,7 +76,7 @@ func TestVicinity(t *testing.T) {
 			t.Errorf("%s: got %v, want no error", a, err)
 		}
 	}
-	if !v.ours(netip.MustParseAddr("127.0.0.1")) {
+	if !v.isLocal(netip.MustParseAddr("127.0.0.1")) {
 		t.Errorf("127.0.0.1 is not an address of this host, want it to be")
 	}
 }

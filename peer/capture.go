@@ -22,8 +22,8 @@ type CaptureConfig struct {
 	Application string
 }
 
-// Capture writes the packets of software NICs to pcapng files, with one interface per NIC. Its methods are safe for concurrent use; those of
-// nil do nothing.
+// Capture writes the packets of software NICs to pcapng files, with one interface per NIC. Its methods are safe for concurrent use,
+// and do nothing on a nil Capture.
 type Capture struct {
 	files [2]captureFile // CaptureConfig.Plain and Wire
 }

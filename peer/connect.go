@@ -27,7 +27,7 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return own(join(ctx, conn, true, &cfg))
+	return ownConn(newSession(ctx, conn, true, &cfg))
 }
 
 // Accept waits at addr ("host:port", or ":port" for all addresses) for one authenticated peer, and returns when both sides are ready. It
@@ -52,30 +52,30 @@ func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config)
 	if err := cfg.validate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), conn.Close())
 	}
-	s, err := join(ctx, conn, dialer, &cfg)
+	s, err := newSession(ctx, conn, dialer, &cfg)
 	if err == nil && !dialer {
-		if err = s.sayReady(ctx); err != nil {
+		if err = s.sendReady(ctx); err != nil {
 			return nil, errors.Join(err, s.Close(), conn.Close())
 		}
 	}
 	return s, err
 }
 
-// own makes the Session close the connection, after everything else.
-func own(s *Session, err error) (*Session, error) {
+// ownConn makes the Session close the connection, after everything else.
+func ownConn(s *Session, err error) (*Session, error) {
 	if err == nil {
 		s.closers.AddBelow(s.Conn.Close)
 	}
 	return s, err
 }
 
-// join creates a Session on a connection. On error it closes the connection. A listener's peer waits until the listener calls sayReady.
-func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
+// newSession creates a Session on a connection. On error it closes the connection. A listener's peer waits until the listener calls sendReady.
+func newSession(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	c = c.lendTo(conn.Peer())
-	s := &Session{Conn: conn, aside: c.OnServiceMessage}
-	if err := s.join(ctx, dialer, c); err != nil {
+	c = c.forPeer(conn.Peer())
+	s := &Session{Conn: conn, onServiceMessage: c.OnServiceMessage}
+	if err := s.establish(ctx, dialer, c); err != nil {
 		role := "this side listens"
 		if dialer {
 			role = "this side dials"
@@ -86,12 +86,12 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 	return s, nil
 }
 
-// join negotiates with the peer, builds the VirtualQP, and connects it.
-func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
+// establish negotiates with the peer, builds the VirtualQP, and connects it.
+func (s *Session) establish(ctx context.Context, dialer bool, c *Config) error {
 	var theirs *Offer
 	var err error
 	if !dialer { // first, so that a silent peer costs only a connection
-		if theirs, err = s.takeOffer(ctx); err != nil {
+		if theirs, err = s.recvOffer(ctx); err != nil {
 			return err
 		}
 	}
@@ -104,13 +104,13 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err != nil {
 		return err
 	}
-	link := s.meet(ctx, c, rails, theirs)
+	link := s.startShmHandshake(ctx, c, rails, theirs)
 	mine.Link = link.mine
 	if err := s.sendOffer(ctx, mine); err != nil {
 		return err
 	}
 	if dialer {
-		if theirs, err = s.takeOffer(ctx); err != nil {
+		if theirs, err = s.recvOffer(ctx); err != nil {
 			return err
 		}
 		s.Agreed, err = negotiate(mine, theirs)
@@ -120,20 +120,20 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err != nil {
 		return err
 	}
-	if rails, err = s.finish(ctx, link, &theirs.Link, rails); err != nil {
+	if rails, err = s.finishShmHandshake(ctx, link, &theirs.Link, rails); err != nil {
 		return err
 	}
 	if c.RequireSealed && !s.Agreed.Sealed && (s.Link != LinkShm || s.shared) {
-		return unsealed(dialer, mine, theirs)
+		return unsealedError(dialer, mine, theirs)
 	}
 	cfg := c.QP
 	if cfg.Log != nil {
-		cfg.Log = about(cfg.Log, s.Conn.Peer())
+		cfg.Log = peerLogger(cfg.Log, s.Conn.Peer())
 	}
 	if cfg.Seal, err = s.seal(secret, dialer, cfg.Seal); err != nil {
 		return err
 	}
-	if err := s.introduce(ctx, c, rails, cfg.Seal); err != nil {
+	if err := s.shareMemory(ctx, c, rails, cfg.Seal); err != nil {
 		return err
 	}
 	if err := s.build(c, cfg, rails, mine.Rails); err != nil {
@@ -147,7 +147,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		return err
 	}
 	if dialer {
-		if err := s.sayReady(ctx); err != nil {
+		if err := s.sendReady(ctx); err != nil {
 			return err
 		}
 	}
@@ -160,14 +160,14 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 
 // connect connects the VirtualQP to the peer's.
 func (s *Session) connect(card *ibverbx.Card) error {
-	for i := range card.Lanes { // a lane takes the smaller MTU of both ends
+	for i := range card.Lanes { // a lane uses the smaller MTU of both ends
 		card.Lanes[i].MTU = min(card.Lanes[i].MTU, s.Agreed.MTU)
 	}
-	return s.on(func(*ibverbx.VirtualCQ) error { return s.QP.Connect(card) })
+	return s.withCQ(func(*ibverbx.VirtualCQ) error { return s.QP.Connect(card) })
 }
 
-// about returns a logger whose records identify the peer.
-func about(log *slog.Logger, p bootstrap.Peer) *slog.Logger {
+// peerLogger returns a logger whose records identify the peer.
+func peerLogger(log *slog.Logger, p bootstrap.Peer) *slog.Logger {
 	log = log.With(slog.String("peer", p.Addr.String()))
 	if p.Name != "" {
 		log = log.With(slog.String("name", p.Name))
@@ -213,23 +213,22 @@ func (s *Session) seal(secret []byte, dialer bool, given verbs.Seal) (verbs.Seal
 
 // open returns the local rails. It opens NICs if the Config does not contain any.
 func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
-	if s.on = c.SharedCQ; s.on != nil {
+	if s.withCQ = c.SharedCQ; s.withCQ != nil {
 		s.shared = true
-		err := s.on(func(cq *ibverbx.VirtualCQ) error {
+		if err := s.withCQ(func(cq *ibverbx.VirtualCQ) error {
 			s.CQ, s.Rails = cq, cq.Rails()
 			return nil
-		})
-		if err != nil {
+		}); err != nil {
 			return nil, err
 		}
 		return s.Rails.Configs(), nil
 	}
-	s.on = func(step func(*ibverbx.VirtualCQ) error) error { return step(s.CQ) }
+	s.withCQ = func(step func(*ibverbx.VirtualCQ) error) error { return step(s.CQ) }
 	if c.base != nil {
 		return c.base.Configs(), nil
 	}
 	if len(c.Rails) > 0 {
-		return c.paths(c.Rails)
+		return c.withPaths(c.Rails)
 	}
 	nics, err := c.openNICs(s.Conn.LocalAddr())
 	if err != nil {
@@ -261,8 +260,8 @@ func (s *Session) sendOffer(ctx context.Context, mine *Offer) error {
 	return s.Conn.Send(ctx, bootstrap.KindOffer, b)
 }
 
-func (s *Session) takeOffer(ctx context.Context) (*Offer, error) {
-	b, err := s.take(ctx, bootstrap.KindOffer)
+func (s *Session) recvOffer(ctx context.Context) (*Offer, error) {
+	b, err := s.recv(ctx, bootstrap.KindOffer)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +271,7 @@ func (s *Session) takeOffer(ctx context.Context) (*Offer, error) {
 // exchangeCards exchanges cards and region lists with the peer, and returns the peer's card.
 func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRail) (*ibverbx.Card, error) {
 	var mine *ibverbx.Card
-	err := s.on(func(*ibverbx.VirtualCQ) (err error) {
+	err := s.withCQ(func(*ibverbx.VirtualCQ) (err error) {
 		mine, err = s.QP.Card()
 		return err
 	})
@@ -293,7 +292,7 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRai
 	if err := s.Conn.Send(ctx, bootstrap.KindRegions, b); err != nil {
 		return nil, err
 	}
-	if b, err = s.take(ctx, bootstrap.KindCard); err != nil {
+	if b, err = s.recv(ctx, bootstrap.KindCard); err != nil {
 		return nil, err
 	}
 	card, err := ibverbx.DecodeCard(b)
@@ -303,21 +302,21 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRai
 	if err := s.checkCard(c, rails, mine, card); err != nil {
 		return nil, err
 	}
-	if b, err = s.take(ctx, bootstrap.KindRegions); err != nil {
+	if b, err = s.recv(ctx, bootstrap.KindRegions); err != nil {
 		return nil, err
 	}
 	s.remote, err = decodeRegions(b, card.Rails)
 	return card, err
 }
 
-// sayReady notifies the peer that the local QPs are in RTR. Requests that arrive earlier would be dropped.
-func (s *Session) sayReady(ctx context.Context) error {
+// sendReady notifies the peer that the local QPs are in RTR. Requests that arrive earlier would be dropped.
+func (s *Session) sendReady(ctx context.Context) error {
 	return s.Conn.Send(ctx, bootstrap.KindReady, nil)
 }
 
-// waitReady waits until the peer has called sayReady.
+// waitReady waits until the peer has called sendReady.
 func (s *Session) waitReady(ctx context.Context) error {
-	b, err := s.take(ctx, bootstrap.KindReady)
+	b, err := s.recv(ctx, bootstrap.KindReady)
 	if err == nil && len(b) > 0 {
 		err = verbs.Invalidf("a ready message has %d bytes, want 0", len(b))
 	}

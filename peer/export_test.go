@@ -9,7 +9,7 @@ var (
 
 // LoseSharedMemory closes the connections of s for shared memory with Config.SharedCQ.
 func LoseSharedMemory(s *Session) {
-	for _, c := range s.met {
+	for _, c := range s.shmConns {
 		_ = c.Close()
 	}
 }

@@ -134,11 +134,11 @@ func (e *FabricError) Unwrap() []error {
 	return []error{e.Cause, verbs.ErrInvalid}
 }
 
-// packets reports whether the software NICs must exchange packets.
-func (f *Fabric) packets() bool { return len(f.Addrs)+len(f.Impair) > 0 || f.Capture != nil }
+// usesPackets reports whether the software NICs must exchange packets.
+func (f *Fabric) usesPackets() bool { return len(f.Addrs)+len(f.Impair) > 0 || f.Capture != nil }
 
-// onlySoft returns the name of a field that only software NICs support, or "".
-func (f *Fabric) onlySoft() string {
+// softOnlyField returns the name of a field that only software NICs support, or "".
+func (f *Fabric) softOnlyField() string {
 	switch {
 	case len(f.Impair) > 0:
 		return "Impair"
@@ -150,7 +150,7 @@ func (f *Fabric) onlySoft() string {
 
 // CheckFabric returns a *FabricError for an invalid field, and for fields that contradict each other.
 func (f *Fabric) CheckFabric() error {
-	soft := f.onlySoft()
+	soft := f.softOnlyField()
 	switch {
 	case !slices.Contains([]Provider{"", ProviderAuto, ProviderSoftNIC, ProviderRDMACore}, f.Provider):
 		return &FabricError{Field: "Provider", Problem: "there is no such provider; use softnic, rdmacore or auto"}
@@ -204,7 +204,7 @@ func (f *Fabric) EffectiveLink(opened bool) Link {
 	switch {
 	case f.Link == LinkShm:
 		return LinkShm
-	case f.packets() || opened && f.Link == "":
+	case f.usesPackets() || opened && f.Link == "":
 		return LinkUDP
 	}
 	return cmp.Or(f.Link, LinkAuto)
@@ -224,7 +224,7 @@ func (f Fabric) OpenNICs(local netip.Addr) (NICs, error) {
 	}
 	f.Local = cmp.Or(f.Local, local)
 	real := f.Devices != "" || f.Provider == ProviderRDMACore
-	auto := f.Provider == ProviderAuto && !f.packets()
+	auto := f.Provider == ProviderAuto && !f.usesPackets()
 	return f.openWith(func() (NICs, error) {
 		if real || auto {
 			if n, err := f.openDevices(!real); err == nil || real {
@@ -263,7 +263,7 @@ func (f *Fabric) Prepare(n *NICs) error {
 	if n == nil {
 		return verbs.Invalidf("prepare NICs: the NICs are nil")
 	}
-	rails, err := f.paths(n.Rails)
+	rails, err := f.withPaths(n.Rails)
 	if err != nil {
 		return err
 	}
@@ -289,8 +289,8 @@ func (f *Fabric) Prepare(n *NICs) error {
 	return nil
 }
 
-// paths returns copies of rails with Path and GIDIndex.
-func (f *Fabric) paths(rails []ibverbx.RailConfig) ([]ibverbx.RailConfig, error) {
+// withPaths returns copies of rails with Path and GIDIndex.
+func (f *Fabric) withPaths(rails []ibverbx.RailConfig) ([]ibverbx.RailConfig, error) {
 	rails = slices.Clone(rails)
 	rows := len(f.GIDIndex)
 	if rows > 1 && rows < len(rails) {

@@ -95,7 +95,7 @@ func (f *Fabric) checkImpair() error {
 		case i.Rate < 0 || i.Rate > math.MaxInt32<<10:
 			return refuse(i, "the rate is out of range; use a rate above 0, such as 100MiB")
 		case slices.ContainsFunc(f.Impair[:k], func(o Impair) bool { return o.Rail == i.Rail }):
-			return refuse(i, "it is there twice for this rail; write all faults of a rail into one")
+			return refuse(i, "a second entry for this rail; write all faults of a rail into one")
 		}
 	}
 	return nil

@@ -57,8 +57,8 @@ type OfferLink struct {
 const (
 	nonceLen = 26 // crypto/rand.Text
 	maxWhy   = 256
-	// strangerTime is the timeout for the proof of a process at the dialer's socket.
-	strangerTime = time.Second
+	// proofTimeout is the timeout for the proof of a process at the dialer's socket.
+	proofTimeout = time.Second
 )
 
 func (o *OfferLink) validate() error {
@@ -96,8 +96,8 @@ func (o *OfferLink) refusal() error {
 	return fmt.Errorf("the peer: %s", cmp.Or(printable.Text(o.Why), "no shared memory"))
 }
 
-// meeting is the handshake for shared memory.
-type meeting struct {
+// shmHandshake is the handshake for shared memory.
+type shmHandshake struct {
 	mine OfferLink
 	// socket is the dialer's socket, or nil.
 	socket *net.UnixListener
@@ -105,9 +105,9 @@ type meeting struct {
 	conns []*net.UnixConn
 }
 
-// meet starts the handshake. theirs is the dialer's offer, nil on the dialer.
-func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfig, theirs *Offer) *meeting {
-	m := &meeting{mine: OfferLink{Want: c.Link, Beside: s.shared}}
+// startShmHandshake starts the handshake. theirs is the dialer's offer, nil on the dialer.
+func (s *Session) startShmHandshake(ctx context.Context, c *Config, rails []ibverbx.RailConfig, theirs *Offer) *shmHandshake {
+	m := &shmHandshake{mine: OfferLink{Want: c.Link, Beside: s.shared}}
 	s.closers.Add(m.close)
 	err := s.shareable(c, &m.mine, rails)
 	switch {
@@ -133,15 +133,15 @@ func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfi
 // shareable returns the reason why this side cannot use shared memory, or nil.
 func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConfig) error {
 	if mine.want() == LinkUDP {
-		return errors.New("udp was asked for")
+		return errors.New("udp was requested")
 	}
 	for i := range rails {
 		if attr, err := rails[i].Context.QueryDevice(); err != nil || attr.Provider != "softnic" || attr.Link != "udp" {
 			return fmt.Errorf("rail %d is not a plain software NIC", i)
 		}
 	}
-	v, err := c.vicinity(s.Conn.Peer())
-	if err == nil && !v.ours(v.peer) {
+	v, err := c.allowedAddrs(s.Conn.Peer())
+	if err == nil && !v.isLocal(v.peer) {
 		err = fmt.Errorf("%v is not an address of this host", v.peer)
 	}
 	return err
@@ -155,7 +155,7 @@ func socketPath(nonce string) *net.UnixAddr {
 }
 
 // listen creates the dialer's socket, accessible only to its user.
-func (m *meeting) listen() (err error) {
+func (m *shmHandshake) listen() (err error) {
 	nonce := rand.Text()
 	if m.socket, err = net.ListenUnix("unixpacket", socketPath(nonce)); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (m *meeting) listen() (err error) {
 }
 
 // dial connects to the dialer's socket once per link, and proves knowledge of the nonce.
-func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
+func (m *shmHandshake) dial(ctx context.Context, nonce string, links int) error {
 	for range links {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", socketPath(nonce).Name)
 		if err != nil {
@@ -184,11 +184,11 @@ func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
 	return nil
 }
 
-// finish creates the agreed links. It returns NICs on them in place of rails, or rails without links. With Config.SharedCQ it leaves the
+// finishShmHandshake creates the agreed links. It returns NICs on them in place of rails, or rails without links. With Config.SharedCQ it leaves the
 // links to introduce.
-func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rails []ibverbx.RailConfig) (_ []ibverbx.RailConfig, err error) {
+func (s *Session) finishShmHandshake(ctx context.Context, m *shmHandshake, theirs *OfferLink, rails []ibverbx.RailConfig) (_ []ibverbx.RailConfig, err error) {
 	defer func() { err = errors.Join(err, m.close()) }() // a socket must not outlive its use
-	links, err := m.links(theirs)
+	links, err := m.linkCount(theirs)
 	if err != nil {
 		return nil, err
 	}
@@ -212,18 +212,18 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 	deadline, _ := ctx.Deadline()
 	shared := make([]ibverbx.RailConfig, links)
 	for i := range shared {
-		conn, err := m.next(i, theirs.Nonce, deadline)
+		conn, err := m.provenConn(i, theirs.Nonce, deadline)
 		if err != nil {
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
 		if s.shared {
-			s.met = append(s.met, conn)
-			s.closers.Add(func() error { _ = conn.Close(); return nil }) // introduce may have closed it
+			s.shmConns = append(s.shmConns, conn)
+			s.closers.Add(func() error { _ = conn.Close(); return nil }) // shareMemory may have closed it
 			continue
 		}
 		shared[i] = ibverbx.RailConfig{Path: rails[i].Path}
 		shared[i].Path.Seal = nil // without packets, sealing is not needed
-		if shared[i].Context, err = s.plug(conn, rails[i].Context.Device().Name()); err != nil {
+		if shared[i].Context, err = s.openShmNIC(conn, rails[i].Context.Device().Name()); err != nil {
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
 	}
@@ -234,12 +234,12 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 	return shared, nil
 }
 
-// introduce makes the rails share memory with the peer's, for QPs with the Seal. Link i joins the rails of lane i. If it fails, the rails
+// shareMemory makes the rails share memory with the peer's, for QPs with the Seal. Link i joins the rails of lane i. If it fails, the rails
 // alone carry the Session, unless this side requires shared memory.
-func (s *Session) introduce(ctx context.Context, c *Config, rails []ibverbx.RailConfig, seal verbs.Seal) error {
-	met := &meeting{conns: s.met}
+func (s *Session) shareMemory(ctx context.Context, c *Config, rails []ibverbx.RailConfig, seal verbs.Seal) error {
+	met := &shmHandshake{conns: s.shmConns}
 	defer context.AfterFunc(ctx, met.interrupter())()
-	for i, conn := range s.met {
+	for i, conn := range s.shmConns {
 		rail := &rails[i%len(rails)]
 		near, err := softnic.Introduce(rail.Context, conn, cmp.Or(seal, rail.Path.Seal))
 		if err == nil {
@@ -257,19 +257,19 @@ func (s *Session) introduce(ctx context.Context, c *Config, rails []ibverbx.Rail
 	return nil
 }
 
-// links returns the number of links. The listener determines it, and has a connection for each.
-func (m *meeting) links(theirs *OfferLink) (int, error) {
+// linkCount returns the number of links. The listener determines it, and has a connection for each.
+func (m *shmHandshake) linkCount(theirs *OfferLink) (int, error) {
 	switch {
 	case m.socket != nil: // this side is the dialer
 		return theirs.Links, nil
 	case theirs.Links > 0:
-		return 0, verbs.Invalidf("the peer speaks of %d links of shared memory and was offered no socket", theirs.Links)
+		return 0, verbs.Invalidf("the peer claims %d links of shared memory without an offered socket", theirs.Links)
 	}
 	return len(m.conns), nil
 }
 
-// plug creates a NIC on a link over conn.
-func (s *Session) plug(conn *net.UnixConn, name string) (verbs.Context, error) {
+// openShmNIC creates a NIC on a link over conn.
+func (s *Session) openShmNIC(conn *net.UnixConn, name string) (verbs.Context, error) {
 	link, err := softnic.NewShmLink(conn)
 	if err != nil {
 		return nil, err
@@ -283,11 +283,11 @@ func (s *Session) plug(conn *net.UnixConn, name string) (verbs.Context, error) {
 }
 
 // interrupter returns a function that aborts all waits of the handshake.
-func (m *meeting) interrupter() func() {
+func (m *shmHandshake) interrupter() func() {
 	socket, conns := m.socket, slices.Clone(m.conns)
 	return func() {
 		if socket != nil {
-			_ = socket.Close() // its error does not matter
+			_ = socket.Close()
 		}
 		for _, c := range conns {
 			_ = c.Close()
@@ -295,13 +295,13 @@ func (m *meeting) interrupter() func() {
 	}
 }
 
-// next returns the connection of link i after the process at its other end has proved to be the peer. The listener waits for the dialer's
+// provenConn returns the connection of link i after the process at its other end has proved to be the peer. The listener waits for the dialer's
 // proof. The dialer accepts connections until one presents its nonce, and then proves itself.
-func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, error) {
+func (m *shmHandshake) provenConn(i int, nonce string, deadline time.Time) (*net.UnixConn, error) {
 	if m.socket == nil {
 		conn := m.conns[i]
 		m.conns[i] = nil
-		err := proven(conn, m.mine.Nonce, deadline)
+		err := checkProof(conn, m.mine.Nonce, deadline)
 		if err != nil {
 			err = errors.Join(err, conn.Close())
 		}
@@ -315,12 +315,12 @@ func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, 
 		if err != nil {
 			return nil, err
 		}
-		// The peer wrote its proof before its offer. A silent stranger must not consume the time.
-		soon := time.Now().Add(strangerTime)
+		// The peer wrote its proof before its offer. Another, silent process must not consume the time.
+		soon := time.Now().Add(proofTimeout)
 		if soon.After(deadline) {
 			soon = deadline
 		}
-		if proven(conn, m.mine.Nonce, soon) == nil {
+		if checkProof(conn, m.mine.Nonce, soon) == nil {
 			if _, err = conn.Write([]byte(nonce)); err == nil {
 				return conn, nil
 			}
@@ -329,8 +329,8 @@ func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, 
 	}
 }
 
-// proven checks that the other end of conn knows the nonce and belongs to the same user.
-func proven(conn *net.UnixConn, nonce string, deadline time.Time) error {
+// checkProof checks that the other end of conn knows the nonce and belongs to the same user.
+func checkProof(conn *net.UnixConn, nonce string, deadline time.Time) error {
 	if _, err := shm.NewConn(conn); err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func proven(conn *net.UnixConn, nonce string, deadline time.Time) error {
 }
 
 // close closes the socket and the unused connections.
-func (m *meeting) close() error {
+func (m *shmHandshake) close() error {
 	var errs []error
 	if m.socket != nil {
 		errs = append(errs, m.socket.Close())

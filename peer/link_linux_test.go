@@ -12,11 +12,11 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// TestMeetingDismissesStrangers: a process that finds the socket without knowing the nonce is not mistaken
-// for the peer and does not block it. Both ends of the link belong to the meeting.
-func TestMeetingDismissesStrangers(t *testing.T) {
+// TestShmHandshakeRejectsOthers: a process that finds the socket without knowing the nonce is not mistaken
+// for the peer and does not block it. The link joins the two sides of the handshake.
+func TestShmHandshakeRejectsOthers(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	var dialer, listener meeting
+	var dialer, listener shmHandshake
 	if err := dialer.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,12 +37,12 @@ func TestMeetingDismissesStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(time.Minute)
-	a, err := dialer.next(0, listener.mine.Nonce, deadline)
+	a, err := dialer.provenConn(0, listener.mine.Nonce, deadline)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = a.Close() }()
-	b, err := listener.next(0, "", deadline)
+	b, err := listener.provenConn(0, "", deadline)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,10 +56,10 @@ func TestMeetingDismissesStrangers(t *testing.T) {
 	}
 }
 
-// TestMeetingNeedsProof: a listener whose socket is answered by another process gets no link.
-func TestMeetingNeedsProof(t *testing.T) {
+// TestShmHandshakeNeedsProof: a listener that reaches another process at the socket rejects it.
+func TestShmHandshakeNeedsProof(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	var stranger, listener meeting
+	var stranger, listener shmHandshake
 	if err := stranger.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,21 +68,21 @@ func TestMeetingNeedsProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(time.Minute)
-	if c, err := stranger.next(0, strings.Repeat("B", nonceLen), deadline); err != nil {
+	if c, err := stranger.provenConn(0, strings.Repeat("B", nonceLen), deadline); err != nil {
 		t.Fatal(err)
 	} else {
 		defer func() { _ = c.Close() }()
 	}
-	if _, err := listener.next(0, "", deadline); err == nil || !strings.Contains(err.Error(), "is not the peer") {
-		t.Errorf("next = %v, want that the other end is not the peer", err)
+	if _, err := listener.provenConn(0, "", deadline); err == nil || !strings.Contains(err.Error(), "is not the peer") {
+		t.Errorf("provenConn = %v, want that the other end is not the peer", err)
 	}
 }
 
-// TestMeetingEndsWithContext: a listener whose dialer does not authenticate waits only until its context is
+// TestShmHandshakeCanceled: a listener whose dialer does not authenticate waits only until its context is
 // done.
-func TestMeetingEndsWithContext(t *testing.T) {
+func TestShmHandshakeCanceled(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	var dialer, listener meeting
+	var dialer, listener shmHandshake
 	if err := dialer.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,25 +93,25 @@ func TestMeetingEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := (&Session{}).finish(ctx, &listener, &dialer.mine, make([]ibverbx.RailConfig, 1))
+		_, err := (&Session{}).finishShmHandshake(ctx, &listener, &dialer.mine, make([]ibverbx.RailConfig, 1))
 		done <- err
 	}()
 	cancel()
 	select {
 	case err := <-done:
 		if err == nil {
-			t.Error("finish returns no error although the dialer has proved nothing")
+			t.Error("the handshake succeeded without the dialer's proof")
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("finish waits although its context has ended")
+		t.Fatal("the handshake waits although its context is done")
 	}
 }
 
-// TestMeetingCountsItsOwnLinks: a dialer that claims links gets none. Neither does a listener that was not
-// offered a socket.
-func TestMeetingCountsItsOwnLinks(t *testing.T) {
+// TestShmHandshakeCountsLocalLinks: a number of links claimed by a dialer, or by a listener without a socket, is
+// rejected.
+func TestShmHandshakeCountsLocalLinks(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	var dialer, listener, none meeting
+	var dialer, listener, none shmHandshake
 	if err := dialer.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestMeetingCountsItsOwnLinks(t *testing.T) {
 	defer func() { _ = listener.close() }()
 	for _, tt := range []struct {
 		name   string
-		m      *meeting
+		m      *shmHandshake
 		theirs int
 		want   int // -1 is an error
 	}{
@@ -132,12 +132,12 @@ func TestMeetingCountsItsOwnLinks(t *testing.T) {
 		{"neither", &none, 0, 0},
 		{"neither, and the peer says 1", &none, 1, -1},
 	} {
-		if n, err := tt.m.links(&OfferLink{Links: tt.theirs}); (err != nil) != (tt.want < 0) || (err == nil && n != tt.want) {
+		if n, err := tt.m.linkCount(&OfferLink{Links: tt.theirs}); (err != nil) != (tt.want < 0) || (err == nil && n != tt.want) {
 			t.Errorf("%s: %d links, %v; want %d", tt.name, n, err, tt.want)
 		}
 	}
 	if strings.Contains(socketPath(dialer.mine.Nonce).Name, dialer.mine.Nonce) {
-		t.Error("the name of the socket tells the nonce")
+		t.Error("the socket's name reveals the nonce")
 	}
 }
 

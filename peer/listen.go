@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// maxJoining limits the peers being connected concurrently. Further ones wait.
-const maxJoining = 64
+// maxConnecting limits the peers being connected concurrently. Further ones wait.
+const maxConnecting = 64
 
 // Listener creates Sessions with many peers. All methods are safe for concurrent use.
 type Listener struct {
@@ -24,14 +24,14 @@ type Listener struct {
 	cancel   context.CancelFunc
 	mu       sync.Mutex // orders the cancellation of ctx and additions to work
 	work     sync.WaitGroup
-	// places holds one token per peer that is being connected or waits in joined.
-	places chan struct{}
-	// joined passes ready or failed peers to Accept.
-	joined chan joined
+	// slots holds one token per peer that is being connected or waits in results.
+	slots chan struct{}
+	// results passes ready or failed peers to Accept.
+	results chan acceptResult
 }
 
-// joined is a Session whose peer is ready, or the error that prevented it.
-type joined struct {
+// acceptResult is a Session whose peer is ready, or the error that prevented it.
+type acceptResult struct {
 	session *Session
 	err     error
 }
@@ -45,7 +45,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 		return nil, printable.Error(fmt.Errorf("listen on %s: %w", addr, err))
 	}
 	if len(cfg.Rails) > 0 {
-		rails, err := cfg.paths(cfg.Rails)
+		rails, err := cfg.withPaths(cfg.Rails)
 		var base *ibverbx.Rails
 		if err == nil {
 			base, err = ibverbx.NewRails(rails...)
@@ -59,7 +59,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, cfg.closeBase())
 	}
-	l := &Listener{listener: listener, cfg: cfg, places: make(chan struct{}, maxJoining), joined: make(chan joined)}
+	l := &Listener{listener: listener, cfg: cfg, slots: make(chan struct{}, maxConnecting), results: make(chan acceptResult)}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return l, nil
 }
@@ -80,24 +80,24 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	if ctx == nil {
 		return nil, verbs.Invalidf("accept: the Context is nil")
 	}
-	taking, cancel := context.WithCancel(ctx)
-	taken := make(chan error, 1)
-	go func() { taken <- l.take(taking) }()
-	var j joined
+	accepting, cancel := context.WithCancel(ctx)
+	stopped := make(chan error, 1)
+	go func() { stopped <- l.acceptPeers(accepting) }()
+	var j acceptResult
 	select {
-	case j = <-l.joined:
+	case j = <-l.results:
 		cancel()
-		<-taken
-	case err := <-taken: // ctx is done or the Listener is closed
+		<-stopped
+	case err := <-stopped: // ctx is done or the Listener is closed
 		cancel()
 		return nil, err
 	}
-	<-l.places
+	<-l.slots
 	switch {
 	case l.ctx.Err() != nil: // it may have failed for that reason
 		j.err = l.closed()
 	case j.err == nil:
-		j.err = j.session.sayReady(ctx)
+		j.err = j.session.sendReady(ctx)
 	}
 	if j.err != nil && j.session != nil {
 		return nil, errors.Join(j.err, j.session.Close())
@@ -105,11 +105,11 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	return j.session, j.err
 }
 
-// take connects all authenticated peers until ctx is done or the Listener is closed.
-func (l *Listener) take(ctx context.Context) error {
+// acceptPeers connects all authenticated peers until ctx is done or the Listener is closed.
+func (l *Listener) acceptPeers(ctx context.Context) error {
 	for {
 		select {
-		case l.places <- struct{}{}:
+		case l.slots <- struct{}{}:
 		case <-ctx.Done():
 			return fmt.Errorf("accept on %v: %w", l.Addr(), ctx.Err())
 		case <-l.ctx.Done():
@@ -117,10 +117,10 @@ func (l *Listener) take(ctx context.Context) error {
 		}
 		conn, err := l.listener.Accept(ctx)
 		if err != nil {
-			<-l.places
+			<-l.slots
 			return err
 		}
-		if !l.begin() {
+		if !l.startJoin() {
 			return errors.Join(l.closed(), conn.Close())
 		}
 		go l.join(conn)
@@ -131,8 +131,8 @@ func (l *Listener) closed() error {
 	return fmt.Errorf("accept on %v: %w", l.Addr(), bootstrap.ErrClosed)
 }
 
-// begin registers a goroutine that Close waits for. It returns false if the Listener is closed.
-func (l *Listener) begin() bool {
+// startJoin registers a goroutine that Close waits for. It returns false if the Listener is closed.
+func (l *Listener) startJoin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
@@ -145,9 +145,9 @@ func (l *Listener) begin() bool {
 // join connects to a peer and passes the Session to Accept.
 func (l *Listener) join(conn *bootstrap.Conn) {
 	defer l.work.Done()
-	s, err := own(join(l.ctx, conn, false, &l.cfg))
+	s, err := ownConn(newSession(l.ctx, conn, false, &l.cfg))
 	select {
-	case l.joined <- joined{s, err}:
+	case l.results <- acceptResult{s, err}:
 	case <-l.ctx.Done():
 		if s != nil {
 			_ = s.Close()

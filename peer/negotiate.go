@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -82,7 +83,7 @@ func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	for _, f := range [...]struct {
 		what     string
 		d, l     Range
-		fallback int // 0 means no default
+		fallback int // 0 if the value has no default
 		to       *int
 	}{
 		{"lanes", dialer.Lanes, listener.Lanes, lanes, &a.Lanes},
@@ -93,9 +94,9 @@ func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 		{"MTU", dialer.MTU, listener.MTU, maxMTU, &mtu},
 	} {
 		if f.to == &a.LaneDepth {
-			f.d, f.l = f.d.among(a.Lanes), f.l.among(a.Lanes)
+			f.d, f.l = f.d.perLane(a.Lanes), f.l.perLane(a.Lanes)
 		}
-		if *f.to, err = meet(f.what, f.d, f.l, f.fallback); err != nil {
+		if *f.to, err = agreeRange(f.what, f.d, f.l, f.fallback); err != nil {
 			return a, err
 		}
 	}
@@ -103,36 +104,27 @@ func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	return a, nil
 }
 
-// among limits a side's depth per lane for the given number of lanes.
-func (r Range) among(lanes int) Range {
+// perLane limits a side's depth per lane for the given number of lanes.
+func (r Range) perLane(lanes int) Range {
 	r.Max = min(r.Max, max(laneRequests/lanes, minLaneDepth, r.Want, r.Min))
 	return r
 }
 
-// meet returns the value of one number for both sides: the smaller preference, or the fallback, within the limits of both.
-func meet(what string, d, l Range, fallback int) (int, error) {
-	for _, one := range [...]struct {
-		needs, has Range
-		dialer     bool
-	}{{d, l, true}, {l, d, false}} {
-		if one.needs.Min <= one.has.Max {
-			continue
-		}
-		needs, has := fmt.Sprintf("needs at least %d", one.needs.Min), fmt.Sprintf("can do at most %d", one.has.Max)
-		if one.dialer {
-			return 0, &MismatchError{What: what, Dialer: needs, Listener: has}
-		}
-		return 0, &MismatchError{What: what, Dialer: has, Listener: needs}
+// agreeRange returns the value of one number for both sides: the smaller preference, or the fallback, within the limits of both.
+func agreeRange(what string, d, l Range, fallback int) (int, error) {
+	least, most := "needs at least %d", "can do at most %d"
+	switch {
+	case d.Min > l.Max:
+		return 0, &MismatchError{What: what, Dialer: fmt.Sprintf(least, d.Min), Listener: fmt.Sprintf(most, l.Max)}
+	case l.Min > d.Max:
+		return 0, &MismatchError{What: what, Dialer: fmt.Sprintf(most, d.Max), Listener: fmt.Sprintf(least, l.Min)}
 	}
 	want := max(d.Want, l.Want)
 	if d.Want > 0 && l.Want > 0 {
 		want = min(d.Want, l.Want)
 	}
-	if want == 0 && fallback == 0 {
+	if want = cmp.Or(want, fallback); want == 0 {
 		return 0, nil
-	}
-	if want == 0 {
-		want = fallback
 	}
 	return min(max(want, d.Min, l.Min), d.Max, l.Max), nil
 }
@@ -153,14 +145,14 @@ func commonScheme(dialer, listener []ibverbx.Scheme) (ibverbx.Scheme, error) {
 			return s, nil
 		}
 	}
-	takes := func(schemes []ibverbx.Scheme) string {
+	accepts := func(schemes []ibverbx.Scheme) string {
 		var names []string
 		for _, s := range schemes {
 			names = append(names, s.String())
 		}
 		return "accepts " + strings.Join(names, ", ")
 	}
-	return 0, &MismatchError{What: "scheme", Dialer: takes(dialer), Listener: takes(listener)}
+	return 0, &MismatchError{What: "scheme", Dialer: accepts(dialer), Listener: accepts(listener)}
 }
 
 // sealed reports whether packets are sealed. It fails if one side wants sealing and the other has disabled it. A side that cannot seal,
@@ -173,18 +165,19 @@ func sealed(dialer, listener string) (bool, error) {
 	return dialer == sealOn && listener == sealOn, nil
 }
 
-// unsealed returns the error of a side that requires sealing, if one of the two cannot seal.
-func unsealed(dialer bool, mine, theirs *Offer) error {
-	says := func(seal string) string {
+// unsealedError returns the error of a side that requires sealing, if one of the two cannot seal.
+func unsealedError(dialer bool, mine, theirs *Offer) error {
+	ability := func(seal string) string {
 		if seal == sealUnable {
 			return "cannot: it has no TLS, or a NIC other than a software NIC over UDP"
 		}
 		return "can"
 	}
-	if dialer {
-		return &MismatchError{What: "sealing", Dialer: "requires it (Config.RequireSealed) and " + says(mine.Seal), Listener: says(theirs.Seal)}
+	e := &MismatchError{What: "sealing", Dialer: "requires it (Config.RequireSealed) and " + ability(mine.Seal), Listener: ability(theirs.Seal)}
+	if !dialer {
+		e.Dialer, e.Listener = e.Listener, e.Dialer
 	}
-	return &MismatchError{What: "sealing", Dialer: says(theirs.Seal), Listener: "requires it (Config.RequireSealed) and " + says(mine.Seal)}
+	return e
 }
 
 // reachable rejects rails without a common network. Lane i of one side connects to lane i of

@@ -104,7 +104,7 @@ func (f *Fabric) openDevices(active bool) (n NICs, err error) {
 	if active && !slices.Contains(up, true) {
 		return NICs{}, errors.Join(fmt.Errorf("%w: no port is active", rdmacore.ErrNoDevice), held.Close())
 	}
-	for i := 0; len(n.Rails) > cmp.Or(f.RailCount, ibverbx.MaxRails); { // leave out the last port that is down, or the last one
+	for i := 0; len(n.Rails) > cmp.Or(f.RailCount, ibverbx.MaxRails); { // leave out the last inactive port, or the last one
 		if i = len(n.Rails) - 1; slices.Contains(up, false) {
 			for up[i] {
 				i--

@@ -132,7 +132,7 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 	if c.Unsealed {
 		o.Seal = sealOff
 	}
-	if err := o.assume(failed); err != nil {
+	if err := o.assumeNetworks(failed); err != nil {
 		return nil, err
 	}
 	bound := func(want, least, most int) Range { return Range{Want: want, Min: max(least, 1), Max: most} }
@@ -148,8 +148,8 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 	return o, nil
 }
 
-// assume gives rails whose device has failed the network of another rail. It returns failed if all devices have failed.
-func (o *Offer) assume(failed error) error {
+// assumeNetworks gives rails whose device has failed the network of another rail. It returns failed if all devices have failed.
+func (o *Offer) assumeNetworks(failed error) error {
 	i := slices.IndexFunc(o.Rails, func(r OfferRail) bool { return r.Network != "" })
 	if i < 0 {
 		return failed

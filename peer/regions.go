@@ -23,8 +23,8 @@ type regionEntry struct {
 	ibverbx.RemoteRegion
 }
 
-// lendTo returns the Config with the regions exposed to a peer.
-func (c *Config) lendTo(p bootstrap.Peer) *Config {
+// forPeer returns the Config with the regions exposed to a peer.
+func (c *Config) forPeer(p bootstrap.Peer) *Config {
 	lent := *c
 	lent.Regions = slices.DeleteFunc(slices.Clone(c.Regions), func(r RegionConfig) bool { return r.For != nil && !r.For(p) })
 	return &lent

@@ -43,12 +43,12 @@ type Session struct {
 	remote map[string]*ibverbx.RemoteRegion
 	// closers close everything that the Session created or opened.
 	closers closer.Stack
-	// on runs a step that uses CQ: Config.SharedCQ, or the step itself.
-	on func(step func(*ibverbx.VirtualCQ) error) error
-	// aside is Config.OnServiceMessage.
-	aside func(body []byte)
-	// met are the connections for introduce.
-	met []*net.UnixConn
+	// withCQ runs a step that uses CQ: Config.SharedCQ, or the step itself.
+	withCQ func(step func(*ibverbx.VirtualCQ) error) error
+	// onServiceMessage is Config.OnServiceMessage.
+	onServiceMessage func(body []byte)
+	// shmConns are the connections for shareMemory.
+	shmConns []*net.UnixConn
 	// shared is set if CQ belongs to the program (Config.SharedCQ).
 	shared bool
 	// incarnation is the VirtualQP's number in its card and in log records.
@@ -76,7 +76,7 @@ func (s *Session) Send(ctx context.Context, body []byte) error {
 // Recv returns the next message from the peer's application. It fails with bootstrap.ErrProtocol if a message of another kind arrives, such
 // as the peer's WaitDone. See bootstrap.Conn.Recv for other errors.
 func (s *Session) Recv(ctx context.Context) ([]byte, error) {
-	return s.take(ctx, bootstrap.KindApplication)
+	return s.recv(ctx, bootstrap.KindApplication)
 }
 
 // WaitDone notifies the peer that this side is done, and waits until the peer is done too or ctx is done. Call it before Close, so that
@@ -92,7 +92,7 @@ func (s *Session) WaitDone(ctx context.Context) error {
 	defer stop()
 	done := make(chan error, 1)
 	go func() {
-		done <- s.takeDone(ctx, &s.peerDone)
+		done <- s.recvDone(ctx, &s.peerDone)
 		stop()
 	}()
 	if !s.shared {
@@ -101,9 +101,9 @@ func (s *Session) WaitDone(ctx context.Context) error {
 		_ = s.CQ.Serve(polling, nil)
 	}
 	err := <-done
-	s.sayStopped(ctx)
+	s.sendStopped(ctx)
 	if err == nil && !s.peerStopped {
-		_ = s.takeDone(ctx, &s.peerStopped) // both sides are done, so an error does not matter
+		_ = s.recvDone(ctx, &s.peerStopped) // both sides are done, so an error does not matter
 	}
 	return err
 }
@@ -111,16 +111,16 @@ func (s *Session) WaitDone(ctx context.Context) error {
 // stopped is the body of the second KindDone message: the sender has stopped polling.
 const stopped = "\x01"
 
-// sayStopped notifies the peer that this side has stopped polling, even if ctx is done.
-func (s *Session) sayStopped(ctx context.Context) {
+// sendStopped notifies the peer that this side has stopped polling, even if ctx is done.
+func (s *Session) sendStopped(ctx context.Context) {
 	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = s.Conn.Send(brief, bootstrap.KindDone, []byte(stopped)) // a dead peer need not know
 }
 
-// takeDone receives messages until the peer has set what: peerDone or peerStopped.
-func (s *Session) takeDone(ctx context.Context, what *bool) error {
-	for !*what {
+// recvDone receives messages until the peer has set until: peerDone or peerStopped.
+func (s *Session) recvDone(ctx context.Context, until *bool) error {
+	for !*until {
 		m, err := s.Conn.Recv(ctx)
 		if err != nil {
 			return err
@@ -137,11 +137,11 @@ func (s *Session) takeDone(ctx context.Context, what *bool) error {
 // requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that. Concurrent and repeated calls return the same result.
 func (s *Session) Close() error { return s.closers.Close() }
 
-// take receives a message of the given kind. Messages for Config.OnServiceMessage may precede it.
-func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
+// recv receives a message of the given kind. Messages for Config.OnServiceMessage may precede it.
+func (s *Session) recv(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
 	m, err := s.Conn.Recv(ctx)
-	for err == nil && m.Kind == bootstrap.KindService && s.aside != nil {
-		s.aside(m.Body)
+	for err == nil && m.Kind == bootstrap.KindService && s.onServiceMessage != nil {
+		s.onServiceMessage(m.Body)
 		if m, err = s.Conn.Recv(ctx); ctx.Err() != nil {
 			err = ctx.Err() // Recv returns queued messages even then
 		}
@@ -199,13 +199,13 @@ func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfi
 			return err
 		}
 	}
-	if err := s.on(func(cq *ibverbx.VirtualCQ) (err error) {
+	if err := s.withCQ(func(cq *ibverbx.VirtualCQ) (err error) {
 		s.QP, err = cq.NewQP(cfg)
 		return err
 	}); err != nil {
 		return err
 	}
-	s.closers.Add(func() error { return s.on(func(*ibverbx.VirtualCQ) error { return s.QP.Close() }) })
+	s.closers.Add(func() error { return s.withCQ(func(*ibverbx.VirtualCQ) error { return s.QP.Close() }) })
 	return nil
 }
 
@@ -215,7 +215,7 @@ func (s *Session) newCQ(queue ibverbx.CQConfig, cfg *ibverbx.Config) (err error)
 		queue.Waker = verbs.NewWaker()
 	}
 	if queue.Depth == 0 {
-		queue.Depth = completions(cfg, s.Rails.Len(), queue.SharedReceives+queue.SharedData)
+		queue.Depth = cqDepth(cfg, s.Rails.Len(), queue.SharedReceives+queue.SharedData)
 	}
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
 		return fmt.Errorf("completion queues for %d lanes: %w", cfg.Lanes, err)
@@ -250,8 +250,8 @@ func (c *control) Recv(b []byte) (int, error) {
 	return 0, c.gone
 }
 
-// completions returns the maximum number of outstanding completions per rail: its share of the lanes, the message lane and the notify lane.
-func completions(cfg *ibverbx.Config, rails, shared int) int {
+// cqDepth returns the maximum number of outstanding completions per rail: its share of the lanes, the message lane and the notify lane.
+func cqDepth(cfg *ibverbx.Config, rails, shared int) int {
 	const defaultNotify = 64
 	notify := cmp.Or(cfg.NotifyDepth, defaultNotify)
 	lanes := (cfg.Lanes-1)/rails + 1 + 2

@@ -10,10 +10,10 @@ import (
 	"ibverbx/peer"
 )
 
-// TestAside: service messages may arrive while a Session is being established on their connection.
+// TestServiceMessages: service messages may arrive while a Session is being established on their connection.
 // Config.OnServiceMessage gets them. Without it they are an error.
-func TestAside(t *testing.T) {
-	for _, aside := range []bool{true, false} {
+func TestServiceMessages(t *testing.T) {
+	for _, accepted := range []bool{true, false} {
 		l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
 		if err != nil {
 			t.Fatalf("Listen: got %v, want no error", err)
@@ -30,7 +30,7 @@ func TestAside(t *testing.T) {
 		got := map[bool]*[]string{true: {}, false: {}} // by whether this side dials
 		for dialer, conn := range conns {
 			cfg := config(n.open(1))
-			if aside {
+			if accepted {
 				cfg.OnServiceMessage = func(body []byte) { *got[dialer] = append(*got[dialer], string(body)) }
 			}
 			ctx := soon(t)
@@ -50,11 +50,11 @@ func TestAside(t *testing.T) {
 		}
 		err = errors.Join(<-errs, <-errs)
 		for _, texts := range got {
-			if aside && (err != nil || !slices.Equal(*texts, []string{"one", "two"})) {
+			if accepted && (err != nil || !slices.Equal(*texts, []string{"one", "two"})) {
 				t.Errorf("with OnServiceMessage: got %v and %q, want two messages on each side", err, *texts)
 			}
 		}
-		if !aside && !errors.Is(err, bootstrap.ErrProtocol) {
+		if !accepted && !errors.Is(err, bootstrap.ErrProtocol) {
 			t.Errorf("without OnServiceMessage: got %v, want bootstrap.ErrProtocol", err)
 		}
 		for _, conn := range conns {
@@ -64,8 +64,8 @@ func TestAside(t *testing.T) {
 	}
 }
 
-// TestAsideEnds: Connect returns when ctx is done, even if a peer keeps sending service messages.
-func TestAsideEnds(t *testing.T) {
+// TestServiceMessagesCanceled: Connect returns when ctx is done, even if a peer keeps sending service messages.
+func TestServiceMessagesCanceled(t *testing.T) {
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
