@@ -15,7 +15,7 @@ import (
 const maxPeers = 1 << 12
 
 // errReplaced closes a session that the peer has replaced.
-var errReplaced = fmt.Errorf("%w: there is a newer one", ErrLost)
+var errReplaced = fmt.Errorf("%w: a newer one replaces it", ErrLost)
 
 // greet exchanges hellos on a connection and decides whether it becomes a session. r is the route of a dialed connection, nil otherwise. On
 // error it closes the connection.
@@ -23,9 +23,9 @@ func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *se
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
 	if r != nil {
-		s, err = n.sayHello(ctx, conn, r)
+		s, err = n.dialHello(ctx, conn, r)
 	} else {
-		s, err = n.takeHello(ctx, conn)
+		s, err = n.acceptHello(ctx, conn)
 	}
 	if err == nil {
 		return s, nil
@@ -47,9 +47,9 @@ func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *se
 	return nil, errors.Join(err, conn.CloseWith(err.Error()))
 }
 
-// sayHello is the dialer's part of greet. An existing session with the peer is closed before the hello is sent, so that none of its data
+// dialHello is the dialer's part of greet. An existing session with the peer is closed before the hello is sent, so that none of its data
 // can land in the next one.
-func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*session, error) {
+func (n *Node) dialHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*session, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := newSession(n.ctx, conn, r, rand.Uint64N(1<<63)+1)
@@ -64,14 +64,14 @@ func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*s
 	if err := conn.Send(ctx, bootstrap.KindService, hello.encode()); err != nil {
 		return s, err
 	}
-	m, err := takeMessage(ctx, conn)
+	m, err := recvMessage(ctx, conn)
 	if err == nil {
 		err = s.welcomed(&m)
 	}
 	if err != nil {
 		return s, err
 	}
-	return s, s.sayServices(ctx)
+	return s, s.sendServices(ctx)
 }
 
 // welcomed processes the response to the dialer's hello.
@@ -90,9 +90,9 @@ func (s *session) welcomed(m *message) error {
 	return s.meet(m)
 }
 
-// takeHello is the listener's part of greet.
-func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, error) {
-	m, err := takeMessage(ctx, conn)
+// acceptHello is the listener's part of greet.
+func (n *Node) acceptHello(ctx context.Context, conn *bootstrap.Conn) (*session, error) {
+	m, err := recvMessage(ctx, conn)
 	switch {
 	case err != nil:
 		return nil, err
@@ -117,11 +117,11 @@ func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, e
 	if err := s.meet(&m); err != nil {
 		return s, err
 	}
-	return s, s.sayServices(ctx)
+	return s, s.sendServices(ctx)
 }
 
-// takeMessage receives a message of this package.
-func takeMessage(ctx context.Context, conn *bootstrap.Conn) (message, error) {
+// recvMessage receives a message of this package.
+func recvMessage(ctx context.Context, conn *bootstrap.Conn) (message, error) {
 	m, err := conn.Recv(ctx)
 	if err != nil {
 		return message{}, err
@@ -147,7 +147,7 @@ func (n *Node) admit(s *session, resume uint64) (last uint64, err error) {
 	}
 	var old *session
 	if err == nil {
-		if old, last, err = p.take(s, n.auth.Incarnation, resume); err != nil {
+		if old, last, err = p.replaceSession(s, n.auth.Incarnation, resume); err != nil {
 			n.found(s.route, p)
 		}
 	}
@@ -169,9 +169,9 @@ func (n *Node) peerOf(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) 
 	p := n.peers[key]
 	switch {
 	case n.leaving, r != nil && r.ctx.Err() != nil:
-		return nil, ErrClosed // or the closed Peer would return
+		return nil, ErrClosed // a closed Peer must not return
 	case id.Incarnation == n.auth.Incarnation:
-		return nil, fmt.Errorf("%w: the address is that of this Node", ErrRefused)
+		return nil, fmt.Errorf("%w: the address belongs to this Node", ErrRefused)
 	case r != nil && r.peer != nil && r.peer.base != base:
 		return nil, fmt.Errorf("%w: at %s is %w", ErrRefused, r.addr, ErrOther)
 	case p == nil && r != nil && r.peer != nil && r.peer.state != StateClosed:
@@ -191,13 +191,13 @@ func (n *Node) peerOf(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) 
 // newPeer creates a Peer, unless another goroutine does so meanwhile. The lock is held, but released while a shard is chosen.
 func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) {
 	n.mu.Unlock()
-	on, err := realm.place()
+	on, err := realm.reserve()
 	n.mu.Lock()
 	if err != nil {
 		return nil, errors.Join(err, &refusedError{code: refusedLimit})
 	}
 	if p, err := n.peerOf(id, realm, r); p != nil || err != nil {
-		realm.leave(on)
+		realm.release(on)
 		return p, err
 	}
 	p := &Peer{node: n, realm: realm, shard: on, host: n.hostOf(id.Addr)}
@@ -207,13 +207,13 @@ func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error)
 	return p, nil
 }
 
-// take makes s the current session, unless it is a duplicate. It returns the session it replaces, and the id of the newest one. The lock is
+// replaceSession makes s the current session, unless it is a duplicate. It returns the session it replaces, and the id of the newest one. The lock is
 // held. mine is the local incarnation.
 //
 // A peer that dials again has lost its session. If both sides have dialed and both hellos are out, the connection dialed by the smaller
 // incarnation survives. An established session survives too, unless the peer reports it as lost. This side does not send a hello while it
 // has a session or is establishing one.
-func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64, err error) {
+func (p *Peer) replaceSession(s *session, mine, resume uint64) (old *session, last uint64, err error) {
 	old, last = p.current, p.last
 	made := p.state == StateReady || p.state == StateParked
 	switch {
@@ -225,9 +225,9 @@ func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64,
 		return nil, 0, err
 	}
 	p.sessions++
-	p.node.calls(p, 1)
+	p.node.adjustCallers(p, 1)
 	s.peer, s.number = p, p.sessions
-	p.current, p.last, p.identity, p.quiet = s, s.id, s.conn.Peer(), 0
+	p.current, p.last, p.identity, p.idleChecks = s, s.id, s.conn.Peer(), 0
 	if p.giveUp != nil {
 		p.giveUp.Stop()
 		p.giveUp = nil
@@ -235,7 +235,7 @@ func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64,
 	if !s.dialed() { // if this session is lost soon, the peer can probably be dialed
 		p.redial.Raise()
 	}
-	p.become(StateConnecting, p.err)
+	p.setState(StateConnecting, p.err)
 	return old, last, nil
 }
 
@@ -248,8 +248,8 @@ func (n *Node) realmOf(id bootstrap.Peer) (*realm, error) {
 			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 	}
-	n.making.Lock()
-	defer n.making.Unlock()
+	n.creatingRealm.Lock()
+	defer n.creatingRealm.Unlock()
 	n.mu.Lock()
 	r, count := n.realms[a.Realm], len(n.realms)
 	n.mu.Unlock()
@@ -284,7 +284,7 @@ func (n *Node) giveUp(p *Peer) {
 		n.mu.Unlock()
 		return
 	}
-	n.calls(p, 1)
+	n.adjustCallers(p, 1)
 	n.mu.Unlock()
 	err := fmt.Errorf("%w: %w", ErrPeerGone, cause)
 	p.shard.do(func() {
@@ -297,9 +297,9 @@ func (n *Node) giveUp(p *Peer) {
 		n.remove(p, err)
 	}
 	n.mu.Unlock()
-	p.gone(err)
+	p.callGone(err)
 	n.mu.Lock()
-	n.calls(p, -1)
+	n.adjustCallers(p, -1)
 	n.mu.Unlock()
 }
 

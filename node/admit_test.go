@@ -110,7 +110,7 @@ func TestReturnNeedsNoRoom(t *testing.T) {
 	a, b := n.start(t), n.start(t)
 	there, here := a.meet(b)
 	here.realm.mu.Lock()
-	here.shard.room = here.shard.peers
+	here.shard.capacity = here.shard.peers
 	here.realm.mu.Unlock()
 	sessions := here.Stats().Sessions
 	lose(there)

@@ -28,7 +28,7 @@ type Config struct {
 	Listen string
 	// Open opens the NICs instead of Fabric, for example on a memory link. The Node closes them.
 	Open func() (peer.NICs, error)
-	// Fabric describes the NICs and the way sessions use them. Its Provider defaults to peer.ProviderAuto: all real NICs or, if none has an
+	// Fabric describes the NICs and the way sessions use them. Its Provider defaults to peer.ProviderAuto: all real NICs or, without an
 	// active port, a software NIC. With shared memory, the NICs execute WRITEs and READs in the peer's memory and send the rest as packets;
 	// the peer must allow it too. Lanes is at most MaxLanes; raise it if a few peers must saturate fast NICs.
 	peer.Fabric

@@ -85,11 +85,11 @@ func (s *session) hello(list []introduction) message {
 
 // services records the services introduced by both sides of a session. Peer.calling guards it.
 type services struct {
-	// mine holds the local services whose Hello was called, said the bits of those taking part.
-	mine [service.IDs]*service.Service
-	said uint16
-	// theirs holds the peer's services.
-	theirs [service.IDs]*introduction
+	// local holds the local services whose Hello was called, introduced the bits of the introduced ones.
+	local      [service.IDs]*service.Service
+	introduced uint16
+	// remote holds the peer's services.
+	remote [service.IDs]*introduction
 	// refused has a bit for each service whose versions differ.
 	refused uint16
 }
@@ -102,7 +102,7 @@ func (s *session) meet(m *message) error {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
 	for i := range m.services {
-		known := &s.services.theirs[m.services[i].id]
+		known := &s.services.remote[m.services[i].id]
 		if *known != nil {
 			return violation("service %d is introduced twice", m.services[i].id)
 		}
@@ -111,8 +111,8 @@ func (s *session) meet(m *message) error {
 	return nil
 }
 
-// sayServices sends the first hello that introduces services.
-func (s *session) sayServices(ctx context.Context) error {
+// sendServices sends the first hello that introduces services.
+func (s *session) sendServices(ctx context.Context) error {
 	s.peer.calling.Lock()
 	m := s.hello(s.introduce())
 	s.peer.calling.Unlock()
@@ -124,10 +124,10 @@ func (s *session) sayServices(ctx context.Context) error {
 func (s *session) introduce() (list []introduction) {
 	v := &s.services
 	for id, sv := range s.peer.node.services.Load().byID {
-		if sv == nil || v.mine[id] == sv || v.said&(1<<id) != 0 {
+		if sv == nil || v.local[id] == sv || v.introduced&(1<<id) != 0 {
 			continue
 		}
-		v.mine[id] = sv
+		v.local[id] = sv
 		body, ok := sv.Handler.Hello(s)
 		switch {
 		case !ok:
@@ -136,33 +136,33 @@ func (s *session) introduce() (list []introduction) {
 			s.End(fmt.Errorf("%w: the hello of service %d has %d bytes, want at most %d", bootstrap.ErrTooLong, id, len(body), service.MaxHello))
 			return nil
 		}
-		v.said |= 1 << id
+		v.introduced |= 1 << id
 		list = append(list, introduction{service.ID(id), sv.Version, body})
 	}
 	return list
 }
 
-// raise introduces new services, and calls Up for services attached on both sides.
-func (s *session) raise() {
+// bringUp introduces new services, and calls Up for services attached on both sides.
+func (s *session) bringUp() {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
-	s.raiseHeld()
+	s.bringUpLocked()
 }
 
-// raiseHeld is raise with calling held. It returns the local services.
-func (s *session) raiseHeld() *serviceTable {
+// bringUpLocked is bringUp with calling held. It returns the local services.
+func (s *session) bringUpLocked() *serviceTable {
 	t := s.peer.node.services.Load()
 	if list := s.introduce(); len(list) > 0 {
-		_ = s.say(s.hello(list)) // it only fails if the session is lost
+		_ = s.send(s.hello(list)) // it only fails if the session is lost
 	}
 	v := &s.services
 	for id, sv := range t.byID {
-		theirs := v.theirs[id]
+		theirs := v.remote[id]
 		switch {
-		case sv == nil || theirs == nil || v.mine[id] != sv || v.said&(1<<id) == 0 || s.peer.up[id].Load() == sv:
+		case sv == nil || theirs == nil || v.local[id] != sv || v.introduced&(1<<id) == 0 || s.peer.up[id].Load() == sv:
 		case theirs.version == sv.Version:
 			sv.Handler.Up(s, theirs.body)
-			s.raised(sv)
+			s.markUp(sv)
 		case v.refused&(1<<id) == 0:
 			v.refused |= 1 << id
 			sv.Handler.Gone(servicePeer{s.peer}, mismatch(sv.ID.String(), theirs.version, theirs.version, sv.Version))
@@ -171,8 +171,8 @@ func (s *session) raiseHeld() *serviceTable {
 	return t
 }
 
-// lower calls Down for the services that have received Up.
-func (s *session) lower(cause error) {
+// bringDown calls Down for the services that have received Up.
+func (s *session) bringDown(cause error) {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
 	for id, sv := range s.peer.node.services.Load().byID {
@@ -182,22 +182,22 @@ func (s *session) lower(cause error) {
 	}
 }
 
-// withdraw closes the session if the peer knows the detached service. calling is held.
-func (s *session) withdraw(sv *service.Service) {
-	if s.services.mine[sv.ID] == sv && s.services.said&(1<<sv.ID) != 0 {
+// endIfIntroduced closes the session if the peer knows the detached service. calling is held.
+func (s *session) endIfIntroduced(sv *service.Service) {
+	if s.services.local[sv.ID] == sv && s.services.introduced&(1<<sv.ID) != 0 {
 		s.End(fmt.Errorf("%w: service %d: %w", ErrLost, sv.ID, service.ErrDetached))
 	}
 }
 
-// early is an immediate that arrives before Up. The peer's service may send one once it knows the local service, and immediates overtake
+// earlyImmediate is an immediate that arrives before Up. The peer's service may send one once it knows the local service, and immediates overtake
 // the hello that introduces the peer's.
-type early struct{ imm, length uint32 }
+type earlyImmediate struct{ imm, length uint32 }
 
-// maxEarly limits the immediates before Up. Services limit their unacknowledged immediates to fewer.
-const maxEarly = 1024
+// maxEarlyImmediates limits the immediates before Up. Services limit their unacknowledged immediates to fewer.
+const maxEarlyImmediates = 1024
 
-// raised delivers the immediates that waited for Up.
-func (s *session) raised(sv *service.Service) {
+// markUp delivers the immediates that waited for Up.
+func (s *session) markUp(sv *service.Service) {
 	s.peer.shard.do(func() {
 		s.peer.up[sv.ID].Store(sv)
 		waiting := s.early
@@ -212,7 +212,7 @@ func (s *session) raised(sv *service.Service) {
 func (s *session) dispatch(body []byte) {
 	s.peer.calling.Lock()
 	defer s.peer.calling.Unlock()
-	t := s.raiseHeld()
+	t := s.bringUpLocked()
 	id := body[0]
 	if id >= service.IDs || t.byID[id] == nil || s.peer.up[id].Load() != t.byID[id] {
 		s.peer.unclaimed.Add(1)
@@ -229,9 +229,9 @@ func (s *session) immediate(imm, length uint32) {
 		s.peer.unclaimed.Add(1)
 	case s.peer.up[sv.ID].Load() == sv:
 		sv.Handler.Immediate(s, imm, length)
-	case len(s.early) < maxEarly:
-		s.early = append(s.early, early{imm, length})
+	case len(s.early) < maxEarlyImmediates:
+		s.early = append(s.early, earlyImmediate{imm, length})
 	default:
-		s.End(violation("%d immediates for service %d, which the peer has not introduced", maxEarly, sv.ID))
+		s.End(violation("%d immediates for service %d, which the peer has not introduced", maxEarlyImmediates, sv.ID))
 	}
 }

@@ -227,7 +227,7 @@ func TestOldDialer(t *testing.T) {
 			t.Fatalf("Send: got %v, want no error", err)
 		}
 		if theirs > 1 {
-			m, err := takeMessage(soon(t), c)
+			m, err := recvMessage(soon(t), c)
 			if err != nil || m.kind != kindHello || m.lowest != version || m.highest != version {
 				t.Errorf("the response is %+v, %v, want a hello with the versions of this side", m, err)
 			}

@@ -53,8 +53,8 @@ func orderly(cause error) bool {
 	return errors.Is(cause, ErrClosed) || errors.Is(cause, service.ErrDetached)
 }
 
-// farewell reports whether one side has closed the session in order. The peer states a reason otherwise.
-func (s *session) farewell(cause error) bool {
+// closedInOrder reports whether one side closed the session because it no longer needs it. Otherwise the peer states a reason.
+func (s *session) closedInOrder(cause error) bool {
 	return orderly(cause) || s.conn.Err() == bootstrap.ErrPeerClosed //nolint:errorlint // a reason would wrap it
 }
 
@@ -69,8 +69,8 @@ func (s *session) reason(cause error) string {
 	return "the session failed"
 }
 
-// established counts and logs a new session. The lock is held.
-func (n *Node) established(p *Peer, made *ibpeer.Session) {
+// logEstablished counts and logs a new session. The lock is held.
+func (n *Node) logEstablished(p *Peer, made *ibpeer.Session) {
 	t := n.hosts[p.host]
 	t.Sessions++
 	attrs := append(about(p.identity), "realm", p.realm.name, "link", string(made.Link), "sealed", made.Agreed.Sealed)
@@ -86,11 +86,11 @@ func (n *Node) established(p *Peer, made *ibpeer.Session) {
 	}
 }
 
-// ended counts and logs the end of an established session. The lock is held.
-func (n *Node) ended(s *session, cause error) {
+// logLoss counts and logs the loss or orderly close of an established session. The lock is held.
+func (n *Node) logLoss(s *session, cause error) {
 	p := s.peer
 	t, attrs := n.hosts[p.host], append(about(p.identity), "cause", cause)
-	if s.farewell(cause) {
+	if s.closedInOrder(cause) {
 		t.Closed++
 		n.log.Info("peer closed", attrs...)
 		return

@@ -171,9 +171,9 @@ func benchIdle(b *testing.B, parked bool) {
 	if parked {
 		for _, p := range c.one.node.Peers() {
 			p.node.mu.Lock()
-			p.seen = p.queue.counts.activity.Load()
+			p.seenActivity = p.queue.counts.activity.Load()
 			p.current.park.Store(true)
-			p.current.poke()
+			p.current.wake()
 			p.node.mu.Unlock()
 		}
 		eventually(b, "all are parked", func() bool { return c.one.node.Stats().Parked == count })

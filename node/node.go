@@ -19,8 +19,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// maxJoining limits incoming connections without a session. Further ones wait in the listener.
-const maxJoining = 256
+// maxHandshakes limits incoming connections without a session. Further ones wait in the listener.
+const maxHandshakes = 256
 
 // Node is one process on the fabric: its NICs, its listening port and its peers. All methods are safe for concurrent use.
 type Node struct {
@@ -34,16 +34,16 @@ type Node struct {
 	listener *bootstrap.Listener // nil if the Node does not listen
 	opened   closer.Stack        // the NICs and the Dialer
 	services atomic.Pointer[serviceTable]
-	// shares is set if sessions may use shared memory.
-	shares bool
-	places chan struct{} // holds one token per connection without a session
+	// sharesMemory is set if sessions may use shared memory.
+	sharesMemory bool
+	slots        chan struct{} // holds one token per connection without a session
 
 	// ctx is canceled when the Node closes.
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-	// making serializes the creation of realms.
-	making sync.Mutex
+	ctx        context.Context
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
+	// creatingRealm serializes the creation of realms.
+	creatingRealm sync.Mutex
 	// once runs close once.
 	once sync.Once
 
@@ -54,7 +54,7 @@ type Node struct {
 	routes map[string]*route // by address
 	realms map[string]*realm
 	memory map[*memory]struct{}
-	// callers are the Peers with possible Handler calls, including closed ones (see calls).
+	// callers are the Peers with possible Handler calls, including closed ones (see adjustCallers).
 	callers map[*Peer]int
 	counts  Stats // without Totals
 	// hosts holds the counters of StatsByHost, without the known peers. Entries are never removed.
@@ -75,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Log, backoff: backoff{least: time.Second, first: 100 * time.Millisecond, most: 30 * time.Second, health: 10 * time.Second},
-		places: make(chan struct{}, maxJoining), peers: map[string]*Peer{}, routes: map[string]*route{}, realms: map[string]*realm{},
+		slots: make(chan struct{}, maxHandshakes), peers: map[string]*Peer{}, routes: map[string]*route{}, realms: map[string]*realm{},
 		memory: map[*memory]struct{}{}, callers: map[*Peer]int{}, hosts: map[string]*Totals{},
 	}
 	n.services.Store(&serviceTable{})
@@ -113,7 +113,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.shares = n.cfg.Link != ibpeer.LinkUDP && sharable(nics.Rails)
+	n.sharesMemory = n.cfg.Link != ibpeer.LinkUDP && sharable(nics.Rails)
 	if n.cfg.Lanes == 0 {
 		n.cfg.Lanes = max(2, rails.Len())
 	}
@@ -123,7 +123,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.realms[""] = first
 	if n.cfg.IdleAfter > 0 {
-		n.work.Go(n.look)
+		n.goroutines.Go(n.parkIdle)
 	}
 	if n.cfg.Listen == "" {
 		_, err := n.dialer()
@@ -132,7 +132,7 @@ func (n *Node) open(ctx context.Context) error {
 	if n.listener, err = bootstrap.Listen(ctx, n.cfg.Listen, n.auth); err != nil {
 		return err
 	}
-	n.work.Go(n.accept)
+	n.goroutines.Go(n.accept)
 	return nil
 }
 
@@ -144,12 +144,12 @@ func sharable(rails []ibverbx.RailConfig) bool {
 	})
 }
 
-// made reports whether New returned the Node. A nil or zero Node counts as closed.
-func (n *Node) made() bool { return n != nil && n.ctx != nil }
+// isOpen reports whether New returned the Node. A nil or zero Node counts as closed.
+func (n *Node) isOpen() bool { return n != nil && n.ctx != nil }
 
 // Addr returns the listening address, or nil if the Node does not listen.
 func (n *Node) Addr() net.Addr {
-	if !n.made() || n.listener == nil {
+	if !n.isOpen() || n.listener == nil {
 		return nil
 	}
 	return n.listener.Addr()
@@ -159,7 +159,7 @@ func (n *Node) Addr() net.Addr {
 func (n *Node) accept() {
 	for {
 		select {
-		case n.places <- struct{}{}:
+		case n.slots <- struct{}{}:
 		case <-n.ctx.Done():
 			return
 		}
@@ -167,28 +167,28 @@ func (n *Node) accept() {
 		if err != nil {
 			return // the Node or the Listener is closed
 		}
-		n.work.Go(func() {
+		n.goroutines.Go(func() {
 			s, err := n.greet(n.ctx, conn, nil)
-			<-n.places
+			<-n.slots
 			if err != nil {
 				n.log.Info("peer refused", append(about(conn.Peer()), "cause", err)...)
 				return
 			}
-			_ = n.attend(s) // it was logged
+			_ = n.runSession(s) // it was logged
 		})
 	}
 }
 
-// attend runs a session until it is lost, and closes its connection.
-func (n *Node) attend(s *session) error {
+// runSession runs a session until it is lost, and closes its connection.
+func (n *Node) runSession(s *session) error {
 	err := s.run()
 	s.finish(err)
 	err = context.Cause(s.ctx)
 	return errors.Join(err, s.conn.CloseWith(s.reason(err)))
 }
 
-// ready records that a session has a VirtualQP.
-func (n *Node) ready(s *session, made *ibpeer.Session) {
+// sessionReady records that a session has a VirtualQP.
+func (n *Node) sessionReady(s *session, made *ibpeer.Session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := s.peer
@@ -196,23 +196,23 @@ func (n *Node) ready(s *session, made *ibpeer.Session) {
 		return
 	}
 	if p.state == StateConnecting {
-		n.established(p, made)
+		n.logEstablished(p, made)
 	}
 	n.found(s.route, p)
 	p.tally.open(made.QP)
-	p.agreed, p.link, p.linkReason, p.quiet = made.Agreed, made.Link, made.LinkReason, 0
-	p.become(StateReady, nil)
+	p.agreed, p.link, p.linkReason, p.idleChecks = made.Agreed, made.Link, made.LinkReason, 0
+	p.setState(StateReady, nil)
 }
 
-// lost records the loss of a session. Its VirtualQP is closed. The next session waits for this one, so the queue and the Peer can be
+// sessionLost records the loss of a session. Its VirtualQP is closed. The next session waits for this one, so the queue and the Peer can be
 // updated one after the other.
-func (n *Node) lost(s *session, cause error) {
+func (n *Node) sessionLost(s *session, cause error) {
 	p := s.peer
 	var waiting bool
 	p.shard.do(func() {
 		q := &p.queue
 		if q.session == s {
-			q.lost(cause)
+			q.sessionLost(cause)
 		}
 		if q.refuse != nil {
 			q.refuseAll(q.refuse)
@@ -221,12 +221,12 @@ func (n *Node) lost(s *session, cause error) {
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.calls(p, -1)
+	n.adjustCallers(p, -1)
 	made := p.current == s && (p.state == StateReady || p.state == StateParked)
 	if p.current == s {
 		p.current = nil
 		if p.state != StateClosed {
-			p.become(StateLost, cause)
+			p.setState(StateLost, cause)
 			if waiting {
 				p.redial.Raise()
 			}
@@ -236,14 +236,14 @@ func (n *Node) lost(s *session, cause error) {
 		}
 	}
 	if made {
-		n.ended(s, cause)
+		n.logLoss(s, cause)
 	}
 }
 
 // Shutdown stops accepting and dialing peers, waits for outstanding operations until ctx is done, and closes the Node. If ctx is done
 // first, the remaining operations fail with ErrClosed and Shutdown returns the error of ctx.
 func (n *Node) Shutdown(ctx context.Context) error {
-	if !n.made() {
+	if !n.isOpen() {
 		return ErrClosed
 	}
 	if ctx == nil {
@@ -259,7 +259,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		busy = false
 		for _, p := range n.Peers() {
 			p.shard.do(func() {
-				p.shard.take()
+				p.shard.takeInbox()
 				busy = busy || p.queue.ops > 0
 			})
 		}
@@ -273,7 +273,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 // Close closes the Node immediately. Outstanding operations fail with ErrClosed, and all memory is deregistered. Later calls return nil. A
 // Node that New did not return is closed: Close returns ErrClosed.
 func (n *Node) Close() (err error) {
-	if !n.made() {
+	if !n.isOpen() {
 		return ErrClosed
 	}
 	n.once.Do(func() { err = n.close() })
@@ -285,14 +285,14 @@ func (n *Node) close() error {
 	n.leaving = true
 	n.mu.Unlock()
 	for _, p := range n.Peers() {
-		n.drop(p, ErrClosed)
+		n.closePeer(p, ErrClosed)
 	}
 	n.cancel()
 	var errs []error
 	if n.listener != nil {
 		errs = append(errs, n.listener.Close())
 	}
-	n.work.Wait()
+	n.goroutines.Wait()
 	n.mu.Lock()
 	all := n.memory
 	n.memory = nil

@@ -4,28 +4,28 @@ import "errors"
 
 // An idle session is parked: both sides close its VirtualQP and keep the connection. See wire.go for the messages.
 
-// look parks idle sessions: those without activity in two consecutive checks.
-func (n *Node) look() {
+// parkIdle parks idle sessions: those without activity in two consecutive checks.
+func (n *Node) parkIdle() {
 	for waitFor(n.ctx, n.cfg.IdleAfter/2) {
 		n.mu.Lock()
 		for _, p := range n.peers {
-			if activity := p.queue.counts.activity.Load(); activity != p.seen {
-				p.seen, p.quiet = activity, 0
-			} else if p.quiet++; p.quiet >= 2 && p.state == StateReady {
+			if activity := p.queue.counts.activity.Load(); activity != p.seenActivity {
+				p.seenActivity, p.idleChecks = activity, 0
+			} else if p.idleChecks++; p.idleChecks >= 2 && p.state == StateReady {
 				p.current.park.Store(true)
-				p.current.poke()
+				p.current.wake()
 			}
 		}
 		n.mu.Unlock()
 	}
 }
 
-// parked records that a session is parked.
-func (n *Node) parked(s *session) {
+// sessionParked records that a session is parked.
+func (n *Node) sessionParked(s *session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s.peer.current == s && s.peer.state == StateReady {
-		s.peer.become(StateParked, nil)
+		s.peer.setState(StateParked, nil)
 	}
 }
 
@@ -33,7 +33,7 @@ func (n *Node) parked(s *session) {
 func (p *Peer) idle() bool {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
-	return p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
+	return p.queue.counts.activity.Load() == p.seenActivity && p.node.cfg.IdleAfter > 0
 }
 
 // errParked makes attend return, so that the VirtualQP is closed.
@@ -46,9 +46,9 @@ func (s *session) parkMessage(kind messageKind) error {
 		return errParked
 	case kind == kindPark:
 		if !s.peer.idle() || !s.pause() {
-			return s.say(message{kind: kindBusy})
+			return s.send(message{kind: kindBusy})
 		}
-		if err := s.say(message{kind: kindParked}); err != nil {
+		if err := s.send(message{kind: kindParked}); err != nil {
 			return err
 		}
 		return errParked
@@ -72,19 +72,19 @@ func (s *session) suggestPark() error {
 		return nil
 	}
 	s.parking = true
-	return s.say(message{kind: kindPark})
+	return s.send(message{kind: kindPark})
 }
 
-// rest handles messages while the session is parked.
-func (s *session) rest() error {
+// waitParked handles messages while the session is parked.
+func (s *session) waitParked() error {
 	s.parking = false
 	for asked, woken := false, false; !woken; {
-		s.raise()
+		s.bringUp()
 		wanted := false
 		s.peer.shard.do(func() { wanted = s.peer.queue.ops > 0 })
 		if wanted && !asked {
 			asked = true
-			if err := s.say(message{kind: kindWake}); err != nil || s.dialed() {
+			if err := s.send(message{kind: kindWake}); err != nil || s.dialed() {
 				return err
 			}
 		}
@@ -93,7 +93,7 @@ func (s *session) rest() error {
 				return violation("a message of type %d in a session that is parked", kind)
 			}
 			if woken = true; s.dialed() {
-				return s.say(message{kind: kindWake})
+				return s.send(message{kind: kindWake})
 			}
 			return nil
 		})
@@ -119,5 +119,5 @@ func (q *queue) resume() {
 	if q.broken {
 		q.session.End(ErrLost)
 	}
-	q.stir()
+	q.schedule()
 }

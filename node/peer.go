@@ -29,7 +29,7 @@ type Peer struct {
 	unclaimed atomic.Uint64
 	// host is the key in Node.hosts.
 	host  string
-	tally tally
+	tally qpTotals
 	// calling is held while Handlers run, except Immediate, and while up changes.
 	calling sync.Mutex
 	// up holds the services that have received Up in the current session.
@@ -61,9 +61,9 @@ type Peer struct {
 	routes int
 	// giveUp fires after LostTimeout; nil unless the Peer is lost.
 	giveUp *time.Timer
-	// seen is the activity count at the Node's last check, quiet the number of checks without activity.
-	seen  uint64
-	quiet int
+	// seenActivity is the activity count at the Node's last check, idleChecks the number of checks without activity.
+	seenActivity uint64
+	idleChecks   int
 }
 
 // State is the connection state of a Peer.
@@ -176,8 +176,8 @@ func (p *Peer) Err() error {
 	return p.err
 }
 
-// become changes the state. The Node's lock is held.
-func (p *Peer) become(s State, err error) {
+// setState changes the state. The Node's lock is held.
+func (p *Peer) setState(s State, err error) {
 	p.err = err
 	if p.state != s {
 		p.state = s
@@ -185,8 +185,8 @@ func (p *Peer) become(s State, err error) {
 	}
 }
 
-// other records that another peer answers at this Peer's address. The Node's lock is held.
-func (p *Peer) other(err error) {
+// setOther records that another peer answers at this Peer's address. The Node's lock is held.
+func (p *Peer) setOther(err error) {
 	if p.state == StateLost && !errors.Is(p.err, ErrOther) {
 		p.err = err
 		p.changed.Raise()
@@ -195,8 +195,8 @@ func (p *Peer) other(err error) {
 
 // wait blocks until a session is established, possibly parked. It makes the Node redial.
 func (p *Peer) wait(ctx context.Context) (err error) {
-	ended := p.until(ctx, func() bool {
-		p.want()
+	ended := p.waitUntil(ctx, func() bool {
+		p.wantRedial()
 		err = p.err
 		return p.state == StateReady || p.state == StateParked || p.state == StateClosed
 	})
@@ -206,8 +206,8 @@ func (p *Peer) wait(ctx context.Context) (err error) {
 	return cmp.Or(ended, err)
 }
 
-// until blocks until done returns true or ctx is done. done is called with the Node's lock held, after every state change.
-func (p *Peer) until(ctx context.Context, done func() bool) error {
+// waitUntil blocks until done returns true or ctx is done. done is called with the Node's lock held, after every state change.
+func (p *Peer) waitUntil(ctx context.Context, done func() bool) error {
 	for {
 		p.node.mu.Lock()
 		ok, changed := done(), p.changed.Next()
@@ -229,7 +229,7 @@ func (p *Peer) Close() error {
 	if p.node == nil {
 		return ErrClosed
 	}
-	p.node.drop(p, ErrClosed)
+	p.node.closePeer(p, ErrClosed)
 	return nil
 }
 
@@ -278,11 +278,11 @@ func (p servicePeer) Forgotten() error {
 func (p servicePeer) Redial() {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
-	p.want()
+	p.wantRedial()
 }
 
-// want makes the Node redial a lost Peer, or one whose session is just being closed. The Node's lock is held.
-func (p *Peer) want() {
+// wantRedial makes the Node redial a lost Peer, or one whose session is just being closed. The Node's lock is held.
+func (p *Peer) wantRedial() {
 	if p.state == StateLost || p.current != nil && p.current.ctx.Err() != nil {
 		p.redial.Raise()
 	}

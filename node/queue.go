@@ -22,9 +22,9 @@ type queue struct {
 	paused bool
 	// broken stops posting after the VirtualQP has failed.
 	broken bool
-	// settled is set when a piece has failed: earlier pieces have completed, the result of later ones is unknown.
+	// settled is set when a fragment has failed: earlier fragments have completed, the result of later ones is unknown.
 	settled bool
-	// blamed is the error of the operation whose piece failed, rail the failed lane's rail. They are nil and -1 until known.
+	// blamed is the error of the operation whose fragment failed, rail the failed lane's rail. They are nil and -1 until known.
 	blamed *RequestError
 	rail   int
 	// refuse fails all operations immediately unless nil.
@@ -36,25 +36,25 @@ type queue struct {
 
 	// urgent holds the Flows whose next operation is short, bulk the others.
 	urgent, bulk flowList
-	// favored is set when the last piece was urgent while others waited.
+	// favored is set when the last fragment was urgent while others waited.
 	favored bool
 	// ops is the number of outstanding operations.
 	ops int
 
-	// ledger holds the posted, uncompleted pieces. A piece's wr_id is its sequence number there.
-	ledger ring.Ring[entry]
+	// ledger holds the posted, uncompleted fragments. A fragment's wr_id is its sequence number there.
+	ledger ring.Ring[fragment]
 	// depth is the capacity of the ledger.
 	depth int
-	// bytes is the size of the pieces in the ledger, window its limit for operations that are not urgent.
+	// bytes is the size of the fragments in the ledger, window its limit for operations that are not urgent.
 	bytes, window int
-	// quiet counts the pieces since the last signaled one, muted their bytes.
-	quiet, muted int
-	// flush requests a completion even if no piece follows.
+	// unsignaled counts the fragments since the last signaled one, unsignaledBytes their bytes.
+	unsignaled, unsignaledBytes int
+	// flush requests a completion even if no fragment follows.
 	flush bool
-	// owed counts completed notification receives not yet reposted.
-	owed int
+	// unposted counts completed notification receives not yet reposted.
+	unposted int
 
-	// next links queues with pieces to post (shard.ready); listed is set while linked.
+	// next links queues with fragments to post (shard.ready); listed is set while linked.
 	next   *queue
 	listed bool
 	counts counters
@@ -127,7 +127,7 @@ func (q *queue) add(op *service.Op) {
 		q.end(op, ErrRestarted)
 	default:
 		q.enqueue(op)
-		q.stir()
+		q.schedule()
 	}
 }
 
@@ -142,9 +142,9 @@ func check(op *service.Op) (total uint64, err error) {
 		case b.Local == nil || b.Remote == nil:
 			err = verbs.Invalidf("no memory")
 		case b.LocalOffset > b.Local.Len() || b.Length > b.Local.Len()-b.LocalOffset:
-			err = verbs.Invalidf("%d bytes at %d of %d of this side", b.Length, b.LocalOffset, b.Local.Len())
+			err = verbs.Invalidf("%d bytes at %d: the local region has %d", b.Length, b.LocalOffset, b.Local.Len())
 		case b.RemoteOffset > b.Remote.Length || b.Length > b.Remote.Length-b.RemoteOffset:
-			err = verbs.Invalidf("%d bytes at %d of %d of the peer", b.Length, b.RemoteOffset, b.Remote.Length)
+			err = verbs.Invalidf("%d bytes at %d: the peer's region has %d", b.Length, b.RemoteOffset, b.Remote.Length)
 		case total > math.MaxUint64-b.Length:
 			err = verbs.Invalidf("more than 2^64 bytes in all")
 		}
@@ -186,13 +186,13 @@ func (q *queue) list(f *service.Flow) {
 	}
 }
 
-// stir queues q for posting on its shard.
-func (q *queue) stir() {
+// schedule queues q for posting on its shard.
+func (q *queue) schedule() {
 	switch {
 	case q.listed || (q.urgent.head == nil && q.bulk.head == nil && !q.flush):
 	case q.qp == nil:
 		if q.session != nil {
-			q.session.poke() // it may be parked
+			q.session.wake() // it may be parked
 		}
 	default:
 		q.listed = true
@@ -200,7 +200,7 @@ func (q *queue) stir() {
 	}
 }
 
-// drop stops posting an operation. It fails with err once its posted pieces have completed.
+// drop stops posting an operation. It fails with err once its posted fragments have completed.
 func (q *queue) drop(op *service.Op, err error) {
 	st := stateOf(op)
 	if st.Queued {
@@ -227,7 +227,7 @@ func (q *queue) drop(op *service.Op, err error) {
 		return
 	}
 	q.flush = true
-	q.stir()
+	q.schedule()
 }
 
 // cancel implements service.Peer.Cancel. The operation may have completed and belong to another shard by now.
@@ -249,8 +249,8 @@ func (q *queue) received(wc *ibverbx.WC) {
 	}
 	q.counts.activity.Add(1)
 	q.counts.notifications.Add(1)
-	if q.owed++; q.owed >= receives/4 {
-		q.postReceives(q.owed)
+	if q.unposted++; q.unposted >= receives/4 {
+		q.postReceives(q.unposted)
 	}
 	if q.session != nil {
 		q.session.immediate(wc.Imm, wc.ByteLen)
@@ -259,7 +259,7 @@ func (q *queue) received(wc *ibverbx.WC) {
 
 // postReceives posts notification receives.
 func (q *queue) postReceives(n int) {
-	q.owed = 0
+	q.unposted = 0
 	if _, err := q.qp.PostRecv(q.shard.recvs[:n]); err != nil {
 		q.fail(err)
 	}
@@ -271,7 +271,7 @@ func (q *queue) install(qp *ibverbx.VirtualQP, depth int) {
 	q.blamed, q.rail = nil, -1
 	q.shard.queues.Set(qp.Num(), q)
 	q.postReceives(receives)
-	q.stir()
+	q.schedule()
 }
 
 // end completes an operation that is neither in the ledger nor in a Flow.
@@ -292,7 +292,7 @@ func (q *queue) attach(s *session) {
 	if q.session, q.incarnation = s, s.incarnation; !q.closed {
 		q.refuse = nil
 	}
-	q.sift(func(op *service.Op) error {
+	q.requeue(func(op *service.Op) error {
 		if restarted || (op.Incarnation != 0 && op.Incarnation != s.incarnation) {
 			return ErrRestarted
 		}
@@ -300,7 +300,7 @@ func (q *queue) attach(s *session) {
 	})
 }
 
-// detach stops using the VirtualQP. The caller closes it before calling sift; posting must stop meanwhile.
+// detach stops using the VirtualQP. The caller closes it before calling requeue; posting must stop meanwhile.
 func (q *queue) detach() {
 	if q.qp != nil {
 		q.shard.queues.Delete(q.qp.Num())
@@ -308,11 +308,11 @@ func (q *queue) detach() {
 	}
 }
 
-// lost fails the operations without Replay after a session was lost.
-func (q *queue) lost(cause error) {
+// sessionLost fails the operations without Replay after a session was lost.
+func (q *queue) sessionLost(cause error) {
 	q.session = nil
 	err := fmt.Errorf("%w: %w", ErrLost, cause)
-	q.sift(func(op *service.Op) error {
+	q.requeue(func(op *service.Op) error {
 		if op.Replay {
 			return nil
 		}
@@ -325,26 +325,26 @@ func (q *queue) lost(cause error) {
 func (q *queue) refuseAll(err error) {
 	q.refuse = err
 	if q.session == nil {
-		q.sift(func(*service.Op) error { return err })
+		q.requeue(func(*service.Op) error { return err })
 	}
 }
 
-// sift takes back all pieces and fails the operations rejected by why. The VirtualQP must be closed.
-func (q *queue) sift(why func(*service.Op) error) {
-	q.takeBack(q.ledger.Head())
+// requeue returns all fragments to their operations and fails the operations rejected by why. The VirtualQP must be closed.
+func (q *queue) requeue(why func(*service.Op) error) {
+	q.unpostFrom(q.ledger.Head())
 	var all []*service.Op
 	for _, l := range []*flowList{&q.urgent, &q.bulk} {
 		for l.head != nil {
 			f := l.pop()
 			for flowState(f).Head != nil {
 				all = append(all, flowState(f).Head)
-				q.unhead(f)
+				q.popOp(f)
 			}
 		}
 	}
 	q.favored = false
 	for _, op := range all { // first, because remaining operations may share a Flow with a failed one
-		stateOf(op).Err = whyOf(op, why)
+		stateOf(op).Err = resultOf(op, why)
 	}
 	for _, op := range all {
 		if stateOf(op).Err == nil {
@@ -360,10 +360,10 @@ func (q *queue) sift(why func(*service.Op) error) {
 			q.end(op, stateOf(op).Err)
 		}
 	}
-	q.stir()
+	q.schedule()
 }
 
-func whyOf(op *service.Op, why func(*service.Op) error) error {
+func resultOf(op *service.Op, why func(*service.Op) error) error {
 	switch {
 	case stateOf(op).Err != nil:
 		return stateOf(op).Err

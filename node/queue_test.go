@@ -30,7 +30,7 @@ func held(t *testing.T, change ...func(*Config)) (a *host, there *Peer, hold, re
 // settle posts submitted operations, even if the goroutine responsible for them has not run yet. The lock
 // must be held.
 func (s *shard) settle() {
-	s.take()
+	s.takeInbox()
 	s.post()
 }
 
@@ -102,8 +102,8 @@ func TestFullQueue(t *testing.T) {
 			if test.depth == 0 {
 				there.shard.do(func() {
 					there.shard.settle()
-					if room := there.queue.depth - there.queue.ledger.Len(); room != 0 || there.queue.quiet == 0 {
-						t.Errorf("there is room for %d pieces and %d have not asked for a completion, want none and some", room, there.queue.quiet)
+					if room := there.queue.depth - there.queue.ledger.Len(); room != 0 || there.queue.unsignaled == 0 {
+						t.Errorf("there is room for %d fragments and %d are unsignaled, want none and some", room, there.queue.unsignaled)
 					}
 				})
 				there.Service().Cancel(&canceled.Op)
@@ -139,10 +139,10 @@ func TestCancelIsNotLost(t *testing.T) {
 			submitted.Store(true)
 		})
 		for !submitted.Load() {
-			s.take()
+			s.takeInbox()
 		}
 		other.Wait()
-		s.take()
+		s.takeInbox()
 		if !ended(&j.Op) {
 			t.Fatal("an operation that was canceled has not ended")
 		}
@@ -163,7 +163,7 @@ func TestStaleCancel(t *testing.T) {
 	first.Service().Submit(&j.Op)
 	first.shard.mu.Lock()
 	for len(j.done) == 0 {
-		first.shard.turn()
+		first.shard.postAndPoll()
 	}
 	<-j.done
 	first.shard.cancels.ops = append(first.shard.cancels.ops, cancelation{&j.Op, first, 1}) // as if it preceded the completion
@@ -171,7 +171,7 @@ func TestStaleCancel(t *testing.T) {
 	second.shard.mu.Lock()
 	j.Blocks = other.Blocks
 	second.Service().Submit(&j.Op)
-	second.shard.take()
+	second.shard.takeInbox()
 	first.shard.unlock()
 	second.shard.unlock()
 	if err := j.result(t); err != nil {

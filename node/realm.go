@@ -34,8 +34,8 @@ type realm struct {
 	// depth is the completion queue depth; 0 means the default.
 	depth int
 
-	// growing serializes grow.
-	growing sync.Mutex
+	// addingShard serializes addShard.
+	addingShard sync.Mutex
 	// mu guards the list of shards and their peer counts. It is not held while a shard is created.
 	mu     sync.Mutex
 	shards []*shard
@@ -45,24 +45,24 @@ type realm struct {
 func newRealm(name string, rails *ibverbx.Rails, shards, lanes, depth int) (*realm, error) {
 	r := &realm{name: name, rails: rails, lanes: lanes, depth: depth}
 	for range shards {
-		if _, err := r.grow(0); err != nil {
+		if _, err := r.addShard(0); err != nil {
 			return nil, errors.Join(fmt.Errorf("realm %q: %w", name, err), r.close())
 		}
 	}
 	return r, nil
 }
 
-// grow adds a shard with a number of peers.
-func (r *realm) grow(peers int) (*shard, error) {
+// addShard adds a shard with a number of peers.
+func (r *realm) addShard(peers int) (*shard, error) {
 	if r.count() == maxShards {
-		return nil, fmt.Errorf("%w: %d shards have no room for another peer", verbs.ErrLimit, maxShards)
+		return nil, fmt.Errorf("%w: all %d shards are full", verbs.ErrLimit, maxShards)
 	}
 	s, err := newShard(r.rails, r.depth)
 	if err != nil {
 		return nil, err
 	}
 	s.peers = peers
-	s.room, err = r.capacity(s.cq)
+	s.capacity, err = r.capacity(s.cq)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shards = append(r.shards, s)
@@ -83,26 +83,26 @@ func (r *realm) capacity(cq *ibverbx.VirtualCQ) (int, error) {
 	return room, nil
 }
 
-// place reserves a slot on the shard with the fewest Peers. If all are full, it adds a shard.
-func (r *realm) place() (*shard, error) {
-	if s := r.vacant(); s != nil {
+// reserve reserves a slot on the shard with the fewest Peers. If all are full, it adds a shard.
+func (r *realm) reserve() (*shard, error) {
+	if s := r.reserveFree(); s != nil {
 		return s, nil
 	}
-	r.growing.Lock()
-	defer r.growing.Unlock()
-	if s := r.vacant(); s != nil {
+	r.addingShard.Lock()
+	defer r.addingShard.Unlock()
+	if s := r.reserveFree(); s != nil {
 		return s, nil // another goroutine added one
 	}
-	return r.grow(1)
+	return r.addShard(1)
 }
 
-// vacant is place without adding a shard: it returns nil if all are full.
-func (r *realm) vacant() *shard {
+// reserveFree is reserve without adding a shard: it returns nil if all are full.
+func (r *realm) reserveFree() *shard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var best *shard
 	for _, s := range r.shards {
-		if s.peers < s.room && (best == nil || s.peers < best.peers) {
+		if s.peers < s.capacity && (best == nil || s.peers < best.peers) {
 			best = s
 		}
 	}
@@ -112,8 +112,8 @@ func (r *realm) vacant() *shard {
 	return best
 }
 
-// leave undoes place.
-func (r *realm) leave(s *shard) {
+// release undoes reserve.
+func (r *realm) release(s *shard) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.peers--

@@ -202,10 +202,10 @@ func TestOutstandingOperationRedials(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	b := backoff{first: 100 * time.Millisecond, most: 30 * time.Second}
 	for attempts, want := range map[int]time.Duration{0: 100 * time.Millisecond, 3: 800 * time.Millisecond, 20: 30 * time.Second, 1000: 30 * time.Second} {
-		if got := b.after(attempts, 0.5); got != want {
+		if got := b.delay(attempts, 0.5); got != want {
 			t.Errorf("after(%d, 0.5) = %v, want %v", attempts, got, want)
 		}
-		if low, high := b.after(attempts, 0), b.after(attempts, 1); low != want/2 || high != want*3/2 {
+		if low, high := b.delay(attempts, 0), b.delay(attempts, 1); low != want/2 || high != want*3/2 {
 			t.Errorf("after(%d) is between %v and %v, want half and one and a half of %v", attempts, low, high, want)
 		}
 	}
@@ -328,7 +328,7 @@ func TestGiveUp(t *testing.T) {
 	inbound.Service().Submit(&jobs[1].Op)
 	for i, j := range jobs {
 		if i == 2 {
-			there.Service().Submit(&j.Op) // after the end of the wait
+			there.Service().Submit(&j.Op) // delay the end of the wait
 		}
 		if err := j.result(t); !errors.Is(err, ErrPeerGone) {
 			t.Errorf("operation %d ended with %v, want ErrPeerGone", i, err)

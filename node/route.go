@@ -26,8 +26,8 @@ type backoff struct {
 	health time.Duration
 }
 
-// after returns the delay after a number of consecutive failures: 0.5 to 1.5 times the nominal one, for random in [0, 1).
-func (b *backoff) after(attempts int, random float64) time.Duration {
+// delay returns the delay after a number of consecutive failures: 0.5 to 1.5 times the nominal one, for random in [0, 1).
+func (b *backoff) delay(attempts int, random float64) time.Duration {
 	d := b.most
 	if attempts < 32 {
 		d = min(b.most, b.first<<attempts)
@@ -57,7 +57,7 @@ type route struct {
 // bootstrap. Afterwards the Node redials whenever the session is lost, until Peer.Close. Peer makes it redial a lost peer as soon as
 // the last attempt is 1 s old, and blocks until the peer returns or ctx is done. After Close or Shutdown it returns ErrClosed.
 func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
-	if !n.made() {
+	if !n.isOpen() {
 		return nil, ErrClosed
 	}
 	if ctx == nil {
@@ -100,7 +100,7 @@ func (n *Node) route(addr string) (*route, error) {
 	r := &route{addr: addr, known: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(n.ctx)
 	n.routes[addr] = r
-	n.work.Go(func() { n.travel(r) })
+	n.goroutines.Go(func() { n.dialLoop(r) })
 	return r, nil
 }
 
@@ -114,9 +114,9 @@ func (n *Node) found(r *route, p *Peer) {
 	close(r.known)
 }
 
-// travel keeps dialing an address.
-func (n *Node) travel(r *route) {
-	defer n.abandon(r)
+// dialLoop keeps dialing an address.
+func (n *Node) dialLoop(r *route) {
+	defer n.closeRoute(r)
 	for attempts := 0; ; {
 		began := time.Now()
 		err := n.dial(r)
@@ -126,7 +126,7 @@ func (n *Node) travel(r *route) {
 			r.err = err
 		}
 		if p != nil && errors.Is(err, ErrOther) {
-			p.other(err)
+			p.setOther(err)
 		}
 		failed := r.err != nil
 		n.mu.Unlock()
@@ -136,7 +136,7 @@ func (n *Node) travel(r *route) {
 		if time.Since(began) >= n.backoff.health {
 			attempts = 0
 		}
-		wait := n.backoff.after(attempts, rand.Float64())
+		wait := n.backoff.delay(attempts, rand.Float64())
 		if attempts++; n.pause(r, wait) {
 			attempts = 0
 		}
@@ -144,13 +144,13 @@ func (n *Node) travel(r *route) {
 			r.wanted = p.redial.Next()
 			return p.current == nil
 		}
-		if p != nil && p.until(r.ctx, alone) != nil || r.ctx.Err() != nil {
+		if p != nil && p.waitUntil(r.ctx, alone) != nil || r.ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// pause waits for d, but only for backoff.least if the Peer is wanted, which it reports. It returns early if the route is closed.
+// pause waits for d, or only for backoff.least if the Peer is wanted, which it reports. It returns early if the route is closed.
 func (n *Node) pause(r *route, d time.Duration) (wanted bool) {
 	least := min(d, n.backoff.least)
 	if !waitFor(r.ctx, least) || least == d {
@@ -181,7 +181,7 @@ func (n *Node) dial(r *route) error {
 	if err != nil {
 		return err
 	}
-	return n.attend(s)
+	return n.runSession(s)
 }
 
 // duplicate reports whether err means that another session exists.
@@ -190,8 +190,8 @@ func duplicate(err error) bool {
 	return errors.Is(err, errReplaced) || (errors.As(err, &refused) && refused.code == refusedDuplicate)
 }
 
-// abandon closes a route.
-func (n *Node) abandon(r *route) {
+// closeRoute closes a route.
+func (n *Node) closeRoute(r *route) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r.cancel()
@@ -216,7 +216,7 @@ func (n *Node) remove(p *Peer, err error) bool {
 	if p.current != nil && (p.state == StateReady || p.state == StateParked) {
 		n.hosts[p.host].Closed++ // lost does not count it, because the Peer is closed by then
 	}
-	p.become(StateClosed, err)
+	p.setState(StateClosed, err)
 	delete(n.peers, p.key)
 	n.retire(p)
 	if p.giveUp != nil {
@@ -228,12 +228,12 @@ func (n *Node) remove(p *Peer, err error) bool {
 			r.cancel()
 		}
 	}
-	p.realm.leave(p.shard)
+	p.realm.release(p.shard)
 	return true
 }
 
-// drop closes a Peer.
-func (n *Node) drop(p *Peer, err error) {
+// closePeer closes a Peer.
+func (n *Node) closePeer(p *Peer, err error) {
 	p.shard.do(func() {
 		p.queue.closed = true
 		p.queue.refuseAll(err)
@@ -241,7 +241,7 @@ func (n *Node) drop(p *Peer, err error) {
 	n.mu.Lock()
 	known, s := n.remove(p, err), p.current
 	if known {
-		n.calls(p, 1)
+		n.adjustCallers(p, 1)
 	}
 	n.mu.Unlock()
 	if s != nil {
@@ -252,10 +252,10 @@ func (n *Node) drop(p *Peer, err error) {
 		return
 	}
 	p.calling.Lock()
-	p.gone(err)
+	p.callGone(err)
 	p.calling.Unlock()
 	n.mu.Lock()
-	n.calls(p, -1)
+	n.adjustCallers(p, -1)
 	n.mu.Unlock()
 }
 

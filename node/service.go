@@ -22,7 +22,7 @@ type serviceNode struct{ *Node }
 
 // Attach implements service.Node.
 func (n serviceNode) Attach(s service.Service) error {
-	if !n.made() {
+	if !n.isOpen() {
 		return fmt.Errorf("attach service %d: %w", s.ID, ErrClosed)
 	}
 	n.mu.Lock()
@@ -49,7 +49,7 @@ func (n serviceNode) Attach(s service.Service) error {
 	n.services.Store(&t)
 	for _, p := range n.peers {
 		if p.current != nil {
-			p.current.poke()
+			p.current.wake()
 		}
 	}
 	return nil
@@ -81,7 +81,7 @@ func (n serviceNode) Detach(id service.ID) {
 		s := p.current
 		n.mu.Unlock()
 		if s != nil {
-			s.withdraw(gone)
+			s.endIfIntroduced(gone)
 		}
 		p.calling.Unlock()
 		shards[p.shard] = struct{}{}
@@ -93,7 +93,7 @@ func (n serviceNode) Detach(id service.ID) {
 
 // Attached implements service.Node.
 func (n serviceNode) Attached(id service.ID) service.Handler {
-	if id >= service.IDs || !n.made() {
+	if id >= service.IDs || !n.isOpen() {
 		return nil
 	}
 	if s := n.services.Load().byID[id]; s != nil {
@@ -102,8 +102,8 @@ func (n serviceNode) Attached(id service.ID) service.Handler {
 	return nil
 }
 
-// gone calls Gone on all services. calling is held.
-func (p *Peer) gone(err error) {
+// callGone calls Gone on all services. calling is held.
+func (p *Peer) callGone(err error) {
 	for _, sv := range p.node.services.Load().byID {
 		if sv != nil {
 			sv.Handler.Gone(servicePeer{p}, err)
@@ -111,8 +111,8 @@ func (p *Peer) gone(err error) {
 	}
 }
 
-// calls counts the users of a Peer that call Handlers: open sessions, and calls of Gone. The lock is held.
-func (n *Node) calls(p *Peer, more int) {
+// adjustCallers adds to the number of possible Handler calls for a Peer: open sessions, and calls of Gone. The lock is held.
+func (n *Node) adjustCallers(p *Peer, more int) {
 	if n.callers[p] += more; n.callers[p] == 0 {
 		delete(n.callers, p)
 	}
@@ -124,7 +124,7 @@ func (n serviceNode) Alloc(size int, cfg *verbs.MemoryConfig) (*verbs.Memory, er
 		cfg = &verbs.MemoryConfig{}
 	}
 	c := *cfg
-	c.Shared = c.Shared || n.shares && !c.HugePages
+	c.Shared = c.Shared || n.sharesMemory && !c.HugePages
 	return verbs.AllocMemory(size, &c)
 }
 
@@ -151,7 +151,7 @@ func (n serviceNode) Log() *slog.Logger { return n.log }
 
 // Done implements service.Node.
 func (n serviceNode) Done() <-chan struct{} {
-	if !n.made() {
+	if !n.isOpen() {
 		closed := make(chan struct{})
 		close(closed)
 		return closed

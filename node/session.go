@@ -42,15 +42,15 @@ type session struct {
 
 	// services records the services of both sides.
 	services services
-	// early holds immediates waiting for Up. The shard's lock guards it.
-	early []early
+	// earlyImmediate holds immediates waiting for Up. The shard's lock guards it.
+	early []earlyImmediate
 
 	// mu guards the two below.
 	mu sync.Mutex
-	// rouse interrupts the wait for a message; nil while not waiting.
-	rouse context.CancelFunc
-	// poked makes the next wait for a message return immediately.
-	poked bool
+	// interrupt interrupts the wait for a message; nil while not waiting.
+	interrupt context.CancelFunc
+	// woken makes the next wait for a message return immediately.
+	woken bool
 
 	// park is set when the session is due for parking.
 	park atomic.Bool
@@ -97,44 +97,44 @@ func (s *session) Send(ctx context.Context, id service.ID, body []byte) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-func (s *session) say(m message) error {
+func (s *session) send(m message) error {
 	return s.conn.Send(s.ctx, bootstrap.KindService, m.encode())
 }
 
-// poke wakes the session's goroutine to check for work. It never blocks.
-func (s *session) poke() {
+// wake wakes the session's goroutine to check for work. It never blocks.
+func (s *session) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.poked = true
-	if s.rouse != nil {
-		s.rouse()
+	s.woken = true
+	if s.interrupt != nil {
+		s.interrupt()
 	}
 }
 
-// errPoked interrupts a wait for a message.
-var errPoked = errors.New("poked")
+// errWoken interrupts a wait for a message.
+var errWoken = errors.New("poked")
 
-// next returns the next service message, errPoked, or the reason for the session's loss.
+// next returns the next service message, errWoken, or the reason for the session's loss.
 func (s *session) next() ([]byte, error) {
 	s.mu.Lock()
-	poked := s.poked
-	s.poked = false
+	poked := s.woken
+	s.woken = false
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	s.rouse = cancel
+	s.interrupt = cancel
 	s.mu.Unlock()
 	if poked {
-		return nil, errPoked
+		return nil, errWoken
 	}
 	m, err := s.conn.Recv(ctx)
 	s.mu.Lock()
-	s.rouse = nil
+	s.interrupt = nil
 	s.mu.Unlock()
 	switch {
 	case s.ctx.Err() != nil:
 		return nil, context.Cause(s.ctx)
 	case err != nil && ctx.Err() != nil:
-		return nil, errPoked
+		return nil, errWoken
 	case err != nil:
 		return nil, err
 	case m.Kind != bootstrap.KindService || len(m.Body) == 0:
@@ -146,12 +146,12 @@ func (s *session) next() ([]byte, error) {
 // run creates the VirtualQP and runs the session. It returns the reason for its loss.
 func (s *session) run() error {
 	for {
-		made, err := s.join()
+		made, err := s.joinQP()
 		if err != nil {
 			return err
 		}
-		err = s.attend()
-		s.part()
+		err = s.serve()
+		s.detachQP()
 		if orderly(context.Cause(s.ctx)) { // the peer finds out from the connection, before its requests fail
 			s.conn.Farewell()
 		}
@@ -159,15 +159,15 @@ func (s *session) run() error {
 		if !errors.Is(err, errParked) {
 			return err
 		}
-		s.peer.node.parked(s)
-		if err := s.rest(); err != nil {
+		s.peer.node.sessionParked(s)
+		if err := s.waitParked(); err != nil {
 			return err
 		}
 	}
 }
 
-// join creates the VirtualQP with the peer and starts using it.
-func (s *session) join() (*ibpeer.Session, error) {
+// joinQP creates the VirtualQP with the peer and starts using it.
+func (s *session) joinQP() (*ibpeer.Session, error) {
 	p := s.peer
 	n := p.node
 	cfg := n.peerConfig(p)
@@ -175,9 +175,9 @@ func (s *session) join() (*ibpeer.Session, error) {
 		if s.ctx.Err() != nil {
 			return
 		}
-		if err := s.aside(body); err != nil {
+		if err := s.handleWhileJoining(body); err != nil {
 			s.End(err)
-			_ = s.conn.CloseWith(err.Error()) // ends Connect, which reports another error
+			_ = s.conn.CloseWith(err.Error()) // makes Connect return, with another error
 		}
 	}
 	made, err := ibpeer.Connect(s.ctx, s.conn, s.dialed(), cfg)
@@ -187,8 +187,8 @@ func (s *session) join() (*ibpeer.Session, error) {
 	if s.ctx.Err() != nil {
 		return nil, errors.Join(context.Cause(s.ctx), made.Close())
 	}
-	s.raise()
-	n.ready(s, made)
+	s.bringUp()
+	n.sessionReady(s, made)
 	p.shard.do(func() { p.queue.install(made.QP, made.Agreed.SendDepth-1) })
 	return made, nil
 }
@@ -196,16 +196,16 @@ func (s *session) join() (*ibpeer.Session, error) {
 // partTime bounds the wait for the completion that identifies the failed request.
 const partTime = 100 * time.Millisecond
 
-// part stops using the VirtualQP. It polls first: completions may carry notifications, which would be lost, or identify the failed
+// detachQP stops using the VirtualQP. It polls first: completions may carry notifications, which would be lost, or identify the failed
 // operation.
-func (s *session) part() {
+func (s *session) detachQP() {
 	p := s.peer
 	q := &p.queue
 	for limit := time.Now().Add(partTime); ; time.Sleep(100 * time.Microsecond) {
 		waits := false
 		p.shard.do(func() {
 			for range rounds {
-				if p.shard.turn() == 0 {
+				if p.shard.postAndPoll() == 0 {
 					break
 				}
 			}
@@ -219,10 +219,10 @@ func (s *session) part() {
 	p.tally.close()
 }
 
-// attend handles messages while the VirtualQP exists.
-func (s *session) attend() error {
+// serve handles messages while the VirtualQP exists.
+func (s *session) serve() error {
 	for {
-		s.raise()
+		s.bringUp()
 		if err := s.suggestPark(); err != nil {
 			return err
 		}
@@ -232,11 +232,11 @@ func (s *session) attend() error {
 	}
 }
 
-// handleNext waits for a message and handles it. It also returns after poke.
+// handleNext waits for a message and handles it. It also returns after wake.
 func (s *session) handleNext(other func(messageKind) error) error {
 	body, err := s.next()
 	switch {
-	case errors.Is(err, errPoked):
+	case errors.Is(err, errWoken):
 		return nil
 	case err != nil:
 		return err
@@ -260,8 +260,8 @@ func (s *session) handle(body []byte, other func(messageKind) error) error {
 	return other(m.kind)
 }
 
-// aside handles a message that arrives during join.
-func (s *session) aside(body []byte) error {
+// handleWhileJoining handles a message that arrives during joinQP.
+func (s *session) handleWhileJoining(body []byte) error {
 	if len(body) == 0 {
 		return violation("a message without bytes")
 	}
@@ -278,15 +278,15 @@ func (s *session) finish(cause error) {
 	p := s.peer
 	s.cancel(cause)
 	cause = context.Cause(s.ctx)
-	s.lower(cause)
-	p.node.lost(s, cause)
+	s.bringDown(cause)
+	p.node.sessionLost(s, cause)
 	close(s.done)
 }
 
 // peerConfig returns the configuration of VirtualQPs with a Peer.
 func (n *Node) peerConfig(p *Peer) ibpeer.Config {
 	return ibpeer.Config{
-		SharedCQ: p.shard.on, Fabric: n.cfg.Opened(), Timeout: joinTime,
+		SharedCQ: p.shard.withCQ, Fabric: n.cfg.Opened(), Timeout: joinTime,
 		Schemes: []ibverbx.Scheme{ibverbx.Tally},
 		QP: ibverbx.Config{
 			Lanes: p.realm.lanes, SendDepth: sendDepth, RecvDepth: recvDepth, LaneDepth: laneDepth, NotifyDepth: notifyDepth,

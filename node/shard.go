@@ -20,18 +20,18 @@ const receives = 64
 // receiveBit marks the wr_id of a notification receive.
 const receiveBit = 1 << 63
 
-// Polling and sleep times of the keeper.
+// Polling and sleep times of pollLoop.
 const (
 	// spinTime is the polling time without events while requests are outstanding.
 	spinTime = 20 * time.Microsecond
 	// helpedSleep is the sleep time while other goroutines drive the shard.
 	helpedSleep = 50 * time.Microsecond
-	// idleSleep is the maximum sleep otherwise. A completion wakes the keeper earlier, and so does a goroutine that posts something with an
-	// earlier deadline (unlock). With one second, the keepers of 1,000 idle Nodes took more time than their keepalives (BenchmarkIdlePeers).
+	// idleSleep is the maximum sleep otherwise. A completion wakes the poll loop earlier, and so does a goroutine that posts something with an
+	// earlier deadline (unlock). With one second, the poll loops of 1,000 idle Nodes took more time than their keepalives (BenchmarkIdlePeers).
 	idleSleep = time.Minute
 	// pollEvery is the number of submitted operations per poll. A goroutine waiting for one polls anyway.
 	pollEvery = 16
-	// rounds limits the passes over the inbox before a goroutine leaves the rest to the keeper.
+	// rounds limits the passes over the inbox before a goroutine leaves the rest to the poll loop.
 	rounds = 8
 )
 
@@ -44,13 +44,13 @@ type cancelation struct {
 }
 
 // shard is a VirtualCQ and its users, one goroutine at a time. A goroutine that submits an operation puts it into the inbox. If the lock is
-// free, it takes the lock, posts and polls; otherwise the lock's holder does so before leaving. The keeper does the rest.
+// free, it takes the lock, posts and polls; otherwise the lock's holder does so before leaving. The poll loop does the rest.
 type shard struct {
 	now   func() int64
 	waker *verbs.Waker
-	// peers is the number of Peers on the shard, at most room. The realm's lock guards peers.
-	peers, room int
-	keeper      sync.WaitGroup
+	// peers is the number of Peers on the shard, at most capacity. The realm's lock guards peers.
+	peers, capacity int
+	pollers         sync.WaitGroup
 	// failures counts failed polls.
 	failures atomic.Uint64
 
@@ -69,18 +69,19 @@ type shard struct {
 	closed bool
 	// queues maps VirtualQP numbers to queues.
 	queues table.Table[*queue]
-	// ready holds the queues with pieces to post, linked by next.
+	// ready holds the queues with fragments to post, linked by next.
 	ready *queue
 	// flight is the number of outstanding requests.
 	flight int
 	// posts counts the operations submitted since the last poll.
 	posts int
-	// armed is set when the next completion on any rail wakes the keeper.
+	// armed is set when the next completion on any rail wakes the poll loop.
 	armed bool
-	// wakes is the wake-up time of an armed keeper, and due what the VirtualCQ required of it. roused is set once it was woken earlier.
-	wakes, due int64
-	roused     bool
-	// helped counts turns by goroutines other than the keeper.
+	// wakeAt is the wake-up time of an armed poll loop, armedDue the VirtualCQ's deadline when it was armed. woken is set once the loop was
+	// woken earlier.
+	wakeAt, armedDue int64
+	woken            bool
+	// helped counts the calls of postAndPoll by other goroutines than the poll loop.
 	helped uint64
 	wrs    [32]ibverbx.SendWR
 	recvs  [receives]ibverbx.RecvWR
@@ -88,7 +89,7 @@ type shard struct {
 	events [8]ibverbx.Event
 }
 
-// newShard returns a shard with a VirtualCQ of the given depth, and starts its keeper.
+// newShard returns a shard with a VirtualCQ of the given depth, and starts its poll loop.
 func newShard(rails *ibverbx.Rails, depth int) (*shard, error) {
 	s := &shard{now: clock.Monotonic(), waker: verbs.NewWaker()}
 	var err error
@@ -98,20 +99,20 @@ func newShard(rails *ibverbx.Rails, depth int) (*shard, error) {
 	for i := range s.recvs {
 		s.recvs[i].WRID = receiveBit
 	}
-	s.keeper.Go(s.keep)
+	s.pollers.Go(s.pollLoop)
 	return s, nil
 }
 
-// close stops the keeper and closes the VirtualCQ. The VirtualQPs must be closed.
+// close stops the poll loop and closes the VirtualCQ. The VirtualQPs must be closed.
 func (s *shard) close() error {
 	s.do(func() { s.closed = true })
 	s.waker.Wake()
-	s.keeper.Wait()
+	s.pollers.Wait()
 	return s.cq.Close()
 }
 
-// on implements peer.Config.SharedCQ.
-func (s *shard) on(step func(*ibverbx.VirtualCQ) error) error {
+// withCQ implements peer.Config.SharedCQ.
+func (s *shard) withCQ(step func(*ibverbx.VirtualCQ) error) error {
 	s.mu.Lock()
 	defer s.unlock()
 	return step(s.cq)
@@ -124,27 +125,27 @@ func (s *shard) do(f func()) {
 	f()
 }
 
-// waiting reports whether the inbox or cancels contain work.
-func (s *shard) waiting() bool { return s.inbox.Load() != nil || s.cancels.any.Load() }
+// hasWork reports whether the inbox or cancels contain work.
+func (s *shard) hasWork() bool { return s.inbox.Load() != nil || s.cancels.any.Load() }
 
 // unlock posts the pending operations and releases the lock. Then it processes the work that other goroutines left to the lock's holder.
 func (s *shard) unlock() {
 	s.post()
-	s.release()
+	s.unlockOnly()
 	for range rounds {
-		if !s.waiting() || !s.mu.TryLock() {
+		if !s.hasWork() || !s.mu.TryLock() {
 			return
 		}
-		s.turn()
-		s.release()
+		s.postAndPoll()
+		s.unlockOnly()
 	}
 	s.waker.Wake()
 }
 
-// release releases the lock. It wakes an armed keeper if the VirtualCQ must be polled earlier than when it was armed.
-func (s *shard) release() {
-	rouse := s.armed && !s.roused && s.cq.Due() < s.due
-	s.roused = s.roused || rouse
+// unlockOnly releases the lock. It wakes an armed poll loop if the VirtualCQ must be polled earlier than when it was armed.
+func (s *shard) unlockOnly() {
+	rouse := s.armed && !s.woken && s.cq.Due() < s.armedDue
+	s.woken = s.woken || rouse
 	s.mu.Unlock()
 	if rouse {
 		s.waker.Wake()
@@ -165,9 +166,9 @@ func (s *shard) submit(op *service.Op) {
 	}
 	s.helped++
 	if s.posts++; s.posts >= pollEvery {
-		s.turn()
+		s.postAndPoll()
 	} else {
-		s.take()
+		s.takeInbox()
 	}
 	s.unlock()
 }
@@ -187,17 +188,17 @@ func (s *shard) help() bool {
 		return false
 	}
 	s.helped++
-	s.turn()
+	s.postAndPoll()
 	s.unlock()
 	return true
 }
 
-// leave hands the shard to the keeper. An armed keeper keeps sleeping, unless the VirtualCQ must be polled before its wake-up time.
+// leave hands the shard to the poll loop. An armed poll loop keeps sleeping, unless the VirtualCQ must be polled before its wake-up time.
 func (s *shard) leave() {
 	if s.mu.TryLock() {
-		s.take() // the caller's operation may be in the inbox, and Due covers only posted requests
+		s.takeInbox() // the caller's operation may be in the inbox, and Due covers only posted requests
 		s.post()
-		asleep := s.armed && s.wakes <= s.cq.Due()
+		asleep := s.armed && s.wakeAt <= s.cq.Due()
 		s.unlock()
 		if asleep {
 			return
@@ -206,9 +207,9 @@ func (s *shard) leave() {
 	s.waker.Wake()
 }
 
-// turn posts the pending operations and polls once. It returns the number of events.
-func (s *shard) turn() int {
-	n := s.take()
+// postAndPoll posts the pending operations and polls once. It returns the number of events.
+func (s *shard) postAndPoll() int {
+	n := s.takeInbox()
 	if s.closed {
 		return n
 	}
@@ -218,9 +219,9 @@ func (s *shard) turn() int {
 	return n
 }
 
-// take moves operations from the inbox to their queues, oldest first, and then handles cancels. It reads cancels first, since a canceled
+// takeInbox moves operations from the inbox to their queues, oldest first, and then handles cancels. It reads cancels first, since a canceled
 // operation enters the inbox before its Cancel.
-func (s *shard) take() (n int) {
+func (s *shard) takeInbox() (n int) {
 	cancels := s.takeCancels()
 	if s.inbox.Load() != nil {
 		var oldest *service.Op
@@ -288,31 +289,31 @@ func (s *shard) handle(n int) {
 			q.failed(wc)
 		default:
 			q.complete(uint32(wc.WRID))
-			q.stir()
+			q.schedule()
 		}
 	}
 	for more := true; more; {
 		k := s.cq.Events(s.events[:])
 		for i := range s.events[:k] {
 			if q := s.queues.Find(s.events[i].QP.Num()); q != nil {
-				q.happened(&s.events[i])
+				q.handleEvent(&s.events[i])
 			}
 		}
 		more = k == len(s.events)
 	}
 }
 
-// keep is the keeper. It drives the shard when no other goroutine does: it polls for a while, then arms the CQs and sleeps.
-func (s *shard) keep() {
+// pollLoop drives the shard when no other goroutine does: it polls for a while, then arms the CQs and sleeps.
+func (s *shard) pollLoop() {
 	active, helped := s.now(), uint64(0)
 	for {
 		s.mu.Lock()
-		s.armed, s.roused = false, false
+		s.armed, s.woken = false, false
 		if s.closed {
 			s.mu.Unlock()
 			return
 		}
-		n := s.turn()
+		n := s.postAndPoll()
 		now := s.now()
 		if n > 0 {
 			active = now
@@ -331,12 +332,12 @@ func (s *shard) keep() {
 			runtime.Gosched()
 			continue
 		}
-		_ = s.waker.Sleep(context.Background(), nap) // its context is never canceled
+		_ = s.waker.Sleep(context.Background(), nap)
 		active = s.now()
 	}
 }
 
-// arm makes the next completion wake the keeper, and sets armed. It returns the keeper's maximum sleep, 0 after a completion. It posts
+// arm makes the next completion wake the poll loop, and sets armed. It returns the poll loop's maximum sleep, 0 after a completion. It posts
 // before arming, so that the sleep respects the deadlines of those requests.
 func (s *shard) arm() time.Duration {
 	s.post()
@@ -344,10 +345,10 @@ func (s *shard) arm() time.Duration {
 	if err != nil {
 		s.failures.Add(1)
 	}
-	s.armed, s.roused = err == nil, nap == 0
+	s.armed, s.woken = err == nil, nap == 0
 	nap = min(nap, idleSleep)
-	s.wakes = s.now() + int64(nap)
-	s.due = min(s.cq.Due(), s.wakes)
+	s.wakeAt = s.now() + int64(nap)
+	s.armedDue = min(s.cq.Due(), s.wakeAt)
 	s.handle(n)
 	s.post() // an event may have unblocked a queue
 	return nap

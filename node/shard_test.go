@@ -401,8 +401,8 @@ func TestRoomForFailover(t *testing.T) {
 		there, here := a.meet(b)
 		hosts, peers, jobs = append(hosts, b), append(peers, there), append(jobs, a.write(there, 0, 64<<10, 1), b.write(here, 1<<20, 64<<10, 1))
 	}
-	if s := a.node.Stats(); s.Shards != 1 || peers[0].shard.room != sessions {
-		t.Fatalf("there are %d shards with room for %d sessions, want 1 for %d", s.Shards, peers[0].shard.room, sessions)
+	if s := a.node.Stats(); s.Shards != 1 || peers[0].shard.capacity != sessions {
+		t.Fatalf("there are %d shards with room for %d sessions, want 1 for %d", s.Shards, peers[0].shard.capacity, sessions)
 	}
 	a.nics[0].Fail()
 	for i, p := range peers {

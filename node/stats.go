@@ -59,7 +59,7 @@ type Totals struct {
 	Ready, Parked, Lost, Connecting int
 	// Sessions counts established sessions, Reconnects those among them that replaced a lost one.
 	Sessions, Reconnects uint64
-	// Losses counts lost sessions, Closed those that one side closed in order.
+	// Losses counts lost sessions, Closed the sessions closed in order by one side.
 	Losses, Closed uint64
 	// Connected is the number of open VirtualQPs, Failed the number of failed ones among them, and Lanes the number of their lanes.
 	Connected, Failed, Lanes int
@@ -101,8 +101,8 @@ func (t *Totals) count(s State) {
 	}
 }
 
-// tally sums the statistics of a Peer's VirtualQPs.
-type tally struct {
+// qpTotals sums the statistics of a Peer's VirtualQPs.
+type qpTotals struct {
 	mu sync.Mutex
 	// qp is the open VirtualQP, nil without one. past sums the closed ones.
 	qp   *ibverbx.VirtualQP
@@ -110,14 +110,14 @@ type tally struct {
 }
 
 // open starts counting a VirtualQP.
-func (t *tally) open(qp *ibverbx.VirtualQP) {
+func (t *qpTotals) open(qp *ibverbx.VirtualQP) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.qp = qp
 }
 
 // close keeps the counters of the VirtualQP, which the caller closes.
-func (t *tally) close() {
+func (t *qpTotals) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.qp != nil {
@@ -129,7 +129,7 @@ func (t *tally) close() {
 }
 
 // addTo adds the sums to those of other peers. It returns the statistics of the open VirtualQP, zero without one.
-func (t *tally) addTo(sum *Totals) (open ibverbx.Stats) {
+func (t *qpTotals) addTo(sum *Totals) (open ibverbx.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	sum.QP.Add(&t.past)
@@ -191,7 +191,7 @@ type Stats struct {
 
 // Stats returns the Node's current statistics. It never waits for a shard.
 func (n *Node) Stats() Stats {
-	if !n.made() {
+	if !n.isOpen() {
 		return Stats{}
 	}
 	s, hosts := n.stats()
@@ -204,7 +204,7 @@ func (n *Node) Stats() Stats {
 // StatsByHost returns the statistics of the peers by host address: the address from which the peer first connected. Beyond 256 hosts, peers
 // count under "other". Hosts without peers keep their counters.
 func (n *Node) StatsByHost() map[string]*Totals {
-	if !n.made() {
+	if !n.isOpen() {
 		return nil
 	}
 	_, hosts := n.stats()
@@ -295,7 +295,7 @@ type PeerSnapshot struct {
 
 // Snapshot returns the state of the Node and of all its peers. It never waits for a shard.
 func (n *Node) Snapshot() Snapshot {
-	if !n.made() {
+	if !n.isOpen() {
 		return Snapshot{}
 	}
 	s := Snapshot{Transport: string(ibpeer.TransportOf(n.NICs())), Stats: n.Stats(), Peers: []PeerSnapshot{}}
@@ -313,7 +313,7 @@ func (n *Node) Snapshot() Snapshot {
 
 // NICs returns the local NICs in rail order.
 func (n *Node) NICs() []ibverbx.RailConfig {
-	if !n.made() {
+	if !n.isOpen() {
 		return nil
 	}
 	n.mu.Lock()

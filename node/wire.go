@@ -61,8 +61,8 @@ const (
 )
 
 var refusals = [refusalEnd]string{
-	refusedDuplicate: "there is a session already", refusedVersion: "no common version of the protocol",
-	refusedLimit: "too many peers", refusedRealm: "the peer is in another realm than before",
+	refusedDuplicate: "a session exists already", refusedVersion: "no common version of the protocol",
+	refusedLimit: "too many peers", refusedRealm: "the peer's realm has changed",
 }
 
 func (m *message) encode() []byte {

@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestIdleKeeperWakesForDeadline: a goroutine submits an operation and leaves, and the peer does not answer. The keeper, which slept for
+// TestIdlePollLoopWakesForDeadline: a goroutine submits an operation and leaves, and the peer does not answer. The poll loop, which slept for
 // long, then wakes up when the VirtualCQ must be polled.
-func TestIdleKeeperWakesForDeadline(t *testing.T) {
+func TestIdlePollLoopWakesForDeadline(t *testing.T) {
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{})
 	if err != nil {
 		t.Fatalf("NewFaultLink: got %v, want no error", err)
@@ -22,9 +22,9 @@ func TestIdleKeeperWakesForDeadline(t *testing.T) {
 	plan := func() (now, wakes, due int64, armed bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock() // without posting
-		return s.now(), s.wakes, s.cq.Due(), s.armed
+		return s.now(), s.wakeAt, s.cq.Due(), s.armed
 	}
-	eventually(t, "the keeper sleeps for long", func() bool {
+	eventually(t, "the poll loop sleeps for long", func() bool {
 		now, wakes, _, armed := plan()
 		return armed && wakes > now+int64(idleSleep/2)
 	})
@@ -34,17 +34,17 @@ func TestIdleKeeperWakesForDeadline(t *testing.T) {
 	j := a.job(p, verbs.OpRDMAWrite, 0, 64)
 	p.Service().Submit(&j.Op)
 	s.mu.Lock()
-	if s.armed && !s.roused && s.wakes > s.cq.Due()+int64(time.Millisecond) {
-		t.Error("nothing wakes the keeper before the deadline of the operation")
+	if s.armed && !s.woken && s.wakeAt > s.cq.Due()+int64(time.Millisecond) {
+		t.Error("nothing wakes the poll loop before the deadline of the operation")
 	}
 	s.mu.Unlock()
-	eventually(t, "the keeper wakes up in time", func() bool {
+	eventually(t, "the poll loop wakes up in time", func() bool {
 		_, wakes, due, armed := plan()
 		return armed && wakes <= due+int64(time.Millisecond)
 	})
 	select {
 	case err := <-j.done:
-		t.Errorf("the operation ended with %v before the keeper was observed, want it outstanding", err)
+		t.Errorf("the operation ended with %v before the poll loop was observed, want it outstanding", err)
 	default:
 	}
 	if err := link.Impair(a.nics[0], b.nics[0], softnic.Impairment{}); err != nil {
@@ -55,21 +55,21 @@ func TestIdleKeeperWakesForDeadline(t *testing.T) {
 	}
 }
 
-// TestLeaveLetsKeeperSleep: a keeper that sleeps until the next completion is not woken by goroutines that
+// TestLeaveLetsPollLoopSleep: a poll loop that sleeps until the next completion is not woken by goroutines that
 // leave the shard to it.
-func TestLeaveLetsKeeperSleep(t *testing.T) {
+func TestLeaveLetsPollLoopSleep(t *testing.T) {
 	n := newNetwork(1)
 	p, _ := n.start(t).meet(n.start(t))
 	s := p.shard
 	plan := func() (wakes int64) {
 		s.do(func() {
 			if s.armed {
-				wakes = s.wakes
+				wakes = s.wakeAt
 			}
 		})
 		return wakes
 	}
-	eventually(t, "the keeper sleeps", func() bool { return plan() != 0 })
+	eventually(t, "the poll loop sleeps", func() bool { return plan() != 0 })
 	woken, last := 0, plan()
 	for range 100 {
 		p.Service().Leave()
@@ -79,6 +79,6 @@ func TestLeaveLetsKeeperSleep(t *testing.T) {
 		}
 	}
 	if woken > 20 { // it also checks its peers periodically
-		t.Errorf("the keeper woke up %d times in 100, want hardly ever", woken)
+		t.Errorf("the poll loop woke up %d times in 100, want hardly ever", woken)
 	}
 }

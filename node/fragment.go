@@ -8,31 +8,31 @@ import (
 	"ibverbx/verbs"
 )
 
-// Posting limits, in bytes except quietPieces.
+// Posting limits, in bytes except maxUnsignaled.
 const (
-	// pieceBytes is the maximum request size.
-	pieceBytes = 1 << 20
+	// fragmentBytes is the maximum request size.
+	fragmentBytes = 1 << 20
 	// turnBytes is the quantum of a Flow in the round-robin.
 	turnBytes = 256 << 10
 	// urgentBytes is the maximum size of an operation that overtakes longer ones.
 	urgentBytes = 16 << 10
-	// quietBytes and quietPieces limit consecutive unsignaled requests.
-	quietBytes  = 256 << 10
-	quietPieces = 16
-	// publishBytes is the minimum piece size that updates Op.Progress before completion.
+	// maxUnsignaledBytes and maxUnsignaled limit consecutive unsignaled requests.
+	maxUnsignaledBytes = 256 << 10
+	maxUnsignaled      = 16
+	// publishBytes is the minimum fragment size that updates Op.Progress before completion.
 	publishBytes = 32 << 10
 )
 
-// entry is a posted piece.
-type entry struct {
+// fragment is a posted fragment.
+type fragment struct {
 	op     *service.Op
 	length uint32
 	// signaled means that the request is signaled.
 	signaled bool
 }
 
-// turn returns the Flow that posts next, and its list; nil if none may post.
-func (q *queue) turn() (f *service.Flow, from *flowList) {
+// nextFlow returns the Flow that posts next and its list, or nil if no Flow may post.
+func (q *queue) nextFlow() (f *service.Flow, from *flowList) {
 	room := q.depth - q.ledger.Len()
 	u, b := q.urgent.head, q.bulk.head
 	for b != nil && flowState(b).Deficit <= 0 {
@@ -44,14 +44,14 @@ func (q *queue) turn() (f *service.Flow, from *flowList) {
 	case b == nil:
 	case room <= q.depth/4:
 		b = nil
-	case q.bytes > 0 && q.bytes+int(pieceOf(flowState(b).Head)) > q.window:
+	case q.bytes > 0 && q.bytes+int(nextLength(flowState(b).Head)) > q.window:
 		b = nil
-		q.flush = q.flush || q.quiet >= q.ledger.Len() // otherwise a completion is due anyway
+		q.flush = q.flush || q.unsignaled >= q.ledger.Len() // otherwise a completion is due anyway
 	}
 	switch {
-	case room <= 0: // negative after mark
+	case room <= 0: // negative after postMarker
 		return nil, nil
-	case u != nil && (b == nil || !q.favored || begun(flowState(u).Head)):
+	case u != nil && (b == nil || !q.favored || isStarted(flowState(u).Head)):
 		q.favored = true
 		return u, &q.urgent
 	case b != nil:
@@ -61,37 +61,37 @@ func (q *queue) turn() (f *service.Flow, from *flowList) {
 	return nil, nil
 }
 
-// pieceOf returns the length of an operation's next piece.
-func pieceOf(op *service.Op) uint64 {
-	return min(pieceBytes, op.Blocks[stateOf(op).Block].Length-stateOf(op).Offset)
+// nextLength returns the length of an operation's next fragment.
+func nextLength(op *service.Op) uint64 {
+	return min(fragmentBytes, op.Blocks[stateOf(op).Block].Length-stateOf(op).Offset)
 }
 
-func begun(op *service.Op) bool { return stateOf(op).Block > 0 || stateOf(op).Offset > 0 }
+func isStarted(op *service.Op) bool { return stateOf(op).Block > 0 || stateOf(op).Offset > 0 }
 
-// gather appends the next pieces to the ledger and their requests to wrs. It returns their number.
+// gather appends the next fragments to the ledger and their requests to wrs. It returns their number.
 func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
 	for n < len(wrs) {
-		f, from := q.turn()
+		f, from := q.nextFlow()
 		if f == nil {
 			break
 		}
 		op := flowState(f).Head
-		last := q.render(op, &wrs[n])
+		last := q.buildRequest(op, &wrs[n])
 		n++
 		if from == &q.bulk {
 			flowState(f).Deficit -= int(wrs[n-1].SGE[0].Length)
 		}
 		if last {
 			from.pop()
-			q.unhead(f)
+			q.popOp(f)
 			q.list(f)
 		}
 	}
 	return n
 }
 
-// unhead removes the first operation of a Flow.
-func (q *queue) unhead(f *service.Flow) {
+// popOp removes the first operation of a Flow.
+func (q *queue) popOp(f *service.Flow) {
 	op := flowState(f).Head
 	if flowState(f).Head = stateOf(op).Next; flowState(f).Head == nil {
 		flowState(f).Tail, flowState(f).Deficit = nil, 0
@@ -99,11 +99,11 @@ func (q *queue) unhead(f *service.Flow) {
 	stateOf(op).Next, stateOf(op).Queued = nil, false
 }
 
-// render builds the request for an operation's next piece. It reports whether that is the last one.
-func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
+// buildRequest builds the request for an operation's next fragment. It reports whether that is the last one.
+func (q *queue) buildRequest(op *service.Op, wr *ibverbx.SendWR) (last bool) {
 	st := stateOf(op)
 	b := &op.Blocks[st.Block]
-	length := uint32(pieceOf(op))
+	length := uint32(nextLength(op))
 	wr.WRID, wr.Opcode, wr.Flags, wr.Imm = uint64(q.ledger.Tail()), b.Opcode, 0, 0
 	wr.Remote, wr.RemoteOffset = b.Remote, b.RemoteOffset+st.Offset
 	wr.NumSGE = 0
@@ -118,33 +118,33 @@ func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
 	if last = st.Block == len(op.Blocks); last && op.Notify {
 		wr.Opcode, wr.Imm = verbs.OpRDMAWriteWithImm, op.Imm
 	}
-	q.quiet++
-	q.muted += int(length)
-	if last || q.quiet >= min(quietPieces, q.depth/4) || q.muted >= min(quietBytes, q.window/4) {
+	q.unsignaled++
+	q.unsignaledBytes += int(length)
+	if last || q.unsignaled >= min(maxUnsignaled, q.depth/4) || q.unsignaledBytes >= min(maxUnsignaledBytes, q.window/4) {
 		wr.Flags = verbs.SendSignaled
-		q.quiet, q.muted = 0, 0
+		q.unsignaled, q.unsignaledBytes = 0, 0
 	}
 	st.Tried = true
 	st.Flight++
 	q.bytes += int(length)
 	q.shard.flight++
-	q.ledger.Push(entry{op: op, length: length, signaled: wr.Flags != 0})
+	q.ledger.Push(fragment{op: op, length: length, signaled: wr.Flags != 0})
 	return last
 }
 
-// post posts pieces until none is left or the queue is full.
+// post posts fragments until all are posted or the queue is full.
 func (q *queue) post() {
 	wrs := q.shard.wrs[:]
 	for q.qp != nil && !q.paused && !q.broken {
 		first := q.ledger.Tail()
 		n := q.gather(wrs)
 		if n == 0 {
-			q.mark()
+			q.postMarker()
 			return
 		}
 		taken, err := q.qp.PostSend(wrs[:n])
 		if taken < n {
-			q.refused(first+uint32(taken), err)
+			q.unpost(first+uint32(taken), err)
 		}
 		if errors.Is(err, verbs.ErrQueueFull) {
 			return
@@ -152,40 +152,40 @@ func (q *queue) post() {
 	}
 }
 
-// mark posts an empty signaled request after unsignaled pieces if flush is set. It always fits: depth is less than the VirtualQP's.
-func (q *queue) mark() {
-	if !q.flush || q.quiet == 0 {
+// postMarker posts an empty signaled request after unsignaled fragments if flush is set. It always fits: depth is less than the VirtualQP's.
+func (q *queue) postMarker() {
+	if !q.flush || q.unsignaled == 0 {
 		q.flush = false
 		return
 	}
-	q.flush, q.quiet, q.muted = false, 0, 0
+	q.flush, q.unsignaled, q.unsignaledBytes = false, 0, 0
 	wr := ibverbx.SendWR{WRID: uint64(q.ledger.Tail()), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
 	if _, err := q.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		q.fail(err)
 		return
 	}
 	q.shard.flight++
-	q.ledger.Push(entry{signaled: true})
+	q.ledger.Push(fragment{signaled: true})
 }
 
-// refused takes back the pieces from seq on, which PostSend did not accept. If the VirtualQP is full, they wait for the next completion.
+// unpost requeues the fragments from seq on, which PostSend did not accept. If the VirtualQP is full, they wait for the next completion.
 // Otherwise the first one fails its operation.
-func (q *queue) refused(seq uint32, err error) {
+func (q *queue) unpost(seq uint32, err error) {
 	bad := q.ledger.At(seq).op
-	q.takeBack(seq)
+	q.unpostFrom(seq)
 	switch {
 	case !errors.Is(err, verbs.ErrQueueFull):
 		q.drop(bad, err)
-	case q.quiet >= q.ledger.Len():
+	case q.unsignaled >= q.ledger.Len():
 		q.fail(err) // no completion will follow
 	}
 }
 
-// takeBack moves the pieces from seq on back to their operations.
-func (q *queue) takeBack(seq uint32) {
+// unpostFrom returns the fragments from seq on to their operations.
+func (q *queue) unpostFrom(seq uint32) {
 	for q.ledger.Tail() != seq {
 		e := *q.ledger.At(q.ledger.Tail() - 1)
-		*q.ledger.At(q.ledger.Tail() - 1) = entry{}
+		*q.ledger.At(q.ledger.Tail() - 1) = fragment{}
 		q.ledger.Truncate(q.ledger.Tail() - 1)
 		q.bytes -= int(e.length)
 		q.shard.flight--
@@ -209,14 +209,14 @@ func (q *queue) takeBack(seq uint32) {
 			q.list(f)
 		}
 	}
-	q.quiet, q.muted = 0, 0
+	q.unsignaled, q.unsignaledBytes = 0, 0
 	for at := q.ledger.Tail(); at != q.ledger.Head() && !q.ledger.At(at-1).signaled; at-- {
-		q.quiet++
-		q.muted += int(q.ledger.At(at - 1).length)
+		q.unsignaled++
+		q.unsignaledBytes += int(q.ledger.At(at - 1).length)
 	}
 }
 
-// complete completes the pieces up to seq successfully.
+// complete completes the fragments up to seq successfully.
 func (q *queue) complete(seq uint32) {
 	for q.ledger.Len() > 0 && int32(seq-q.ledger.Head()) >= 0 {
 		e := q.ledger.Pop()
@@ -247,7 +247,7 @@ func (q *queue) complete(seq uint32) {
 	}
 }
 
-// failed handles a piece's failed completion.
+// failed handles a fragment's failed completion.
 func (q *queue) failed(wc *ibverbx.WC) {
 	seq := uint32(wc.WRID)
 	if seq-q.ledger.Head() >= uint32(q.ledger.Len()) {
@@ -256,15 +256,15 @@ func (q *queue) failed(wc *ibverbx.WC) {
 	q.complete(seq - 1)
 	q.settled = true
 	err := wc.Err()
-	if e := q.ledger.At(seq); e.op != nil && blames(wc.Status) {
+	if e := q.ledger.At(seq); e.op != nil && causedByRequest(wc.Status) {
 		q.blamed = &RequestError{Rail: q.rail, Err: err}
 		stateOf(e.op).Err = q.blamed
 	}
 	q.fail(err)
 }
 
-// happened handles a VirtualQP event, which may precede or follow the failed piece's completion.
-func (q *queue) happened(e *ibverbx.Event) {
+// handleEvent handles a VirtualQP event, which may precede or follow the failed fragment's completion.
+func (q *queue) handleEvent(e *ibverbx.Event) {
 	if e.Kind != ibverbx.EventFailed {
 		return
 	}
@@ -274,9 +274,9 @@ func (q *queue) happened(e *ibverbx.Event) {
 	q.fail(e.Err)
 }
 
-// blames reports whether a status is caused by the request and not by the session. A NIC that cannot copy device memory reports
+// causedByRequest reports whether a status is caused by the request and not by the session. A NIC that cannot copy device memory reports
 // StatusGeneralErr, and would do so again in the next session.
-func blames(s verbs.Status) bool {
+func causedByRequest(s verbs.Status) bool {
 	switch s {
 	case verbs.StatusRemAccessErr, verbs.StatusRemInvReqErr, verbs.StatusRemOpErr, verbs.StatusLocProtErr, verbs.StatusLocLenErr, verbs.StatusLocAccessErr,
 		verbs.StatusGeneralErr:
