@@ -13,23 +13,23 @@ import (
 // Transfer fails with the first such error.
 type Batch struct {
 	peer   *Peer
-	load   *load
+	state  *batchState
 	op     string
 	notify bool
 	verify bool
 	err    error
 }
 
-// load holds the blocks of a transfer. Loads are pooled.
-type load struct {
-	blocks []service.Block
-	parts  []part // by block
-	body   []byte
-	bytes  uint64
+// state holds the blocks of a transfer. Loads are pooled.
+type batchState struct {
+	blocks    []service.Block
+	endpoints []endpoints // by block
+	body      []byte
+	bytes     uint64
 }
 
-// part is the memory used by a block.
-type part struct {
+// endpoints is the memory used by a block.
+type endpoints struct {
 	segment *Segment
 	remote  *Remote
 }
@@ -96,18 +96,18 @@ func (b *Batch) Verify() *Batch {
 }
 
 // begin names the operation after the first block.
-func (b *Batch) begin(op string) *load {
-	if b.load == nil {
+func (b *Batch) begin(op string) *batchState {
+	if b.state == nil {
 		b.op = op
 		if b.peer == nil || b.peer.engine == nil {
-			b.load, b.err = &load{}, newError(op, nil, "", ErrClosed)
-			return b.load
+			b.state, b.err = &batchState{}, newError(op, nil, "", ErrClosed)
+			return b.state
 		}
-		b.load = b.peer.engine.loads.Get().(*load)
+		b.state = b.peer.engine.states.Get().(*batchState)
 	} else if b.op != op && op != "notify" {
 		b.op = "batch"
 	}
-	return b.load
+	return b.state
 }
 
 // add appends a block. The first error becomes the error of the Transfer.
@@ -138,7 +138,7 @@ func (b *Batch) add(op string, opcode verbs.Opcode, place RemoteRange, view Loca
 		return
 	}
 	l.blocks = append(l.blocks, block)
-	l.parts = append(l.parts, part{s, r})
+	l.endpoints = append(l.endpoints, endpoints{s, r})
 	l.bytes += uint64(view.n)
 }
 
@@ -171,32 +171,32 @@ func (b *Batch) check(opcode verbs.Opcode, place RemoteRange, view LocalRange) e
 func (b *Batch) Submit(ctx context.Context) *Transfer {
 	if b.peer == nil || b.peer.engine == nil {
 		t := &Transfer{}
-		t.settle(newError("batch", nil, "", ErrClosed))
+		t.publish(newError("batch", nil, "", ErrClosed))
 		return t
 	}
-	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify}
+	t := &Transfer{peer: b.peer, batch: b.state, name: b.op, verify: b.verify}
 	err, notify := b.err, b.notify
 	if ctx == nil && err == nil {
 		err = newError("batch", b.peer, "", checkContext(ctx))
 	}
 	*b = Batch{peer: b.peer}
-	if t.load == nil {
-		t.load, t.name = t.peer.engine.loads.Get().(*load), "batch"
+	if t.batch == nil {
+		t.batch, t.name = t.peer.engine.states.Get().(*batchState), "batch"
 	}
-	t.total = t.load.bytes
-	blocks := len(t.load.blocks) > 0
-	for i := 0; t.verify && err == nil && i < len(t.load.parts); i++ {
-		if r := t.load.parts[i].remote; r.access&Read == 0 {
+	t.total = t.batch.bytes
+	blocks := len(t.batch.blocks) > 0
+	for i := 0; t.verify && err == nil && i < len(t.batch.endpoints); i++ {
+		if r := t.batch.endpoints[i].remote; r.access&Read == 0 {
 			err = t.blockError(i, 0, fmt.Errorf("%w: Verify needs a segment that was opened for reading too", ErrDenied))
 		}
 	}
-	var notes *note
+	var notes *notification
 	if err == nil {
 		notes, err = t.peer.admit(ctx, t, notify)
 	}
 	if err != nil {
-		t.load.recycle(t.peer.engine)
-		t.settle(err)
+		t.batch.recycle(t.peer.engine)
+		t.publish(err)
 		return t
 	}
 	t.begin(notes, blocks, notify)

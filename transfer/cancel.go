@@ -32,52 +32,52 @@ func (t *Transfer) cancel(cause error) {
 	if stop != nil {
 		stop(cause)
 	}
-	if t.unnotify() {
+	if t.detachNotification() {
 		t.finish(cause)
 		return
 	}
-	t.watch(t.op.Progress())
+	t.watchCanceled(t.op.Progress())
 }
 
-// unnotify detaches the notification from a transfer whose blocks have completed. It reports whether it did. A posted notification may
+// detachNotification detaches the notification from a transfer whose blocks have completed. It reports whether it did. A posted notification may
 // still arrive.
-func (t *Transfer) unnotify() bool {
+func (t *Transfer) detachNotification() bool {
 	p := t.peer
 	p.link.Mu.Lock()
-	n := t.note
+	n := t.notification
 	if n == nil || !n.ready {
 		p.link.Mu.Unlock()
 		return false
 	}
-	var list *note
-	if n.flying {
+	var list *notification
+	if n.inFlight {
 		n.detach()
 	} else {
 		list = n.drop()
 	}
 	p.link.Mu.Unlock()
-	p.submitNotes(list)
+	p.submitNotifications(list)
 	return true
 }
 
-// watch closes the session if a canceled transfer's blocks stop making progress. That completes the transfer, even if all of it was posted.
-func (t *Transfer) watch(progress uint64) {
+// watchCanceled closes the session if a canceled transfer's blocks stop making progress. That completes the transfer, even if all of it was posted.
+func (t *Transfer) watchCanceled(progress uint64) {
 	time.AfterFunc(cancelTimeout, func() {
 		if t.isDone() {
 			return
 		}
 		now := t.op.Progress()
 		if s := t.peer.service.Session(); s != nil && now == progress && t.op.Pending() {
-			s.End(fmt.Errorf("transfer: the peer has not answered for %v since a transfer was canceled", cancelTimeout))
+			s.End(fmt.Errorf("transfer: no progress for %v after a transfer was canceled", cancelTimeout))
 		}
-		t.watch(now)
+		t.watchCanceled(now)
 	})
 }
 
 // cancelUsers cancels the transfers using the memory selected by uses.
-func (p *Peer) cancelUsers(uses func(part) bool, cause error) {
+func (p *Peer) cancelUsers(uses func(endpoints) bool, cause error) {
 	p.cancelRunning(func(t *Transfer) bool {
-		for _, part := range t.load.parts {
+		for _, part := range t.batch.endpoints {
 			if uses(part) {
 				return true
 			}

@@ -184,10 +184,10 @@ func TestCancelBeforeNotify(t *testing.T) {
 	n := faultNetwork(t, 1, softnic.Impairment{})
 	p := newPair(t, n, 4096)
 	var notes []*Transfer
-	for i := range maxNotes + 1 {
+	for i := range maxNotifications + 1 {
 		notes = append(notes, p.peer.Batch().Notify(number(i)).Submit(soon(t)))
 	}
-	wantOK(t, "Wait", notes[maxNotes-1].Wait(soon(t)))
+	wantOK(t, "Wait", notes[maxNotifications-1].Wait(soon(t)))
 	release := n.hold(p.there, p.here, 0)
 	defer release()
 	tr := p.peer.Batch().Get(p.local.Slice(0, 8), p.remote.At(0)).Notify([]byte("never")).Submit(soon(t))

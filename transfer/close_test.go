@@ -99,7 +99,7 @@ func TestCloseRudeAndPolite(t *testing.T) {
 	eventually(t, "the polite peer has answered", func() bool {
 		polite.link.Mu.Lock()
 		defer polite.link.Mu.Unlock()
-		return len(polite.link.Proc.lent) == 1 // the mailbox
+		return len(polite.link.Proc.granted) == 1 // the mailbox
 	})
 	cancel()
 	wantOK(t, "Close", <-done)
@@ -166,11 +166,11 @@ func TestRevokeFollowsGrant(t *testing.T) {
 func TestCloseWithWaitingNotes(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	var transfers []*Transfer
-	for i := range maxNotes + 50 {
+	for i := range maxNotifications + 50 {
 		transfers = append(transfers, p.peer.Batch().Notify(number(i)).Submit(soon(t)))
 	}
 	wantOK(t, "Close", p.here.Close(soon(t)))
-	wantErr(t, "Wait", transfers[maxNotes+49].Wait(soon(t)), ErrClosed)
+	wantErr(t, "Wait", transfers[maxNotifications+49].Wait(soon(t)), ErrClosed)
 }
 
 // TestShutdownAfterClose: a Node whose Engine is closed shuts down without waiting, even if a peer is lost.

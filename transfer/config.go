@@ -65,6 +65,6 @@ type SegmentConfig struct {
 }
 
 const (
-	defaultQueue = 4096
-	maxQueue     = 1 << 20
+	defaultOutstanding = 4096
+	maxOutstanding     = 1 << 20
 )

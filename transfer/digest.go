@@ -13,8 +13,8 @@ import (
 // castagnoli is the CRC32C table.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// check compares the digests of both sides after all blocks have moved. It runs in its own goroutine.
-func (t *Transfer) check() {
+// verifyDigests compares the digests of both sides after all blocks have moved. It runs in its own goroutine.
+func (t *Transfer) verifyDigests() {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	t.mu.Lock()
@@ -33,16 +33,16 @@ func (t *Transfer) check() {
 	t.mu.Unlock()
 	switch {
 	case err == nil:
-		t.moved()
-	case again && errors.Is(err, ErrDigest) && t.load.blocks[block].Opcode == verbs.OpRDMARead:
-		t.readAgain()
+		t.blocksDone()
+	case again && errors.Is(err, ErrDigest) && t.batch.blocks[block].Opcode == verbs.OpRDMARead:
+		t.retryReads()
 	default:
 		t.finish(t.blockError(block, offset, err))
 	}
 }
 
-// readAgain resubmits all blocks.
-func (t *Transfer) readAgain() {
+// retryReads resubmits all blocks.
+func (t *Transfer) retryReads() {
 	t.phase.Store(uint32(Moving))
 	t.retried = true
 	t.peer.link.Mu.Lock()
@@ -51,20 +51,20 @@ func (t *Transfer) readAgain() {
 	t.submit()
 }
 
-// piece is a range of a block with one digest.
-type piece struct {
+// blockRange is a range of a block with one digest.
+type blockRange struct {
 	block  int
 	offset uint64 // in the block
 	length uint32
 }
 
-// compare returns the first piece whose digests differ, with ErrDigest, or the first piece with another error.
+// compare returns the first range whose digests differ, with ErrDigest, or the first range with another error.
 func (t *Transfer) compare(ctx context.Context) (block int, offset uint64, err error) {
-	var pieces []piece
-	for i := range t.load.blocks {
-		b := &t.load.blocks[i]
+	var pieces []blockRange
+	for i := range t.batch.blocks {
+		b := &t.batch.blocks[i]
 		for off := uint64(0); off < b.Length; off += maxRange {
-			pieces = append(pieces, piece{i, off, uint32(min(maxRange, b.Length-off))})
+			pieces = append(pieces, blockRange{i, off, uint32(min(maxRange, b.Length-off))})
 			if len(pieces) == maxRanges {
 				if at, err := t.compareSome(ctx, pieces); err != nil {
 					return pieces[at].block, pieces[at].offset, err
@@ -81,15 +81,15 @@ func (t *Transfer) compare(ctx context.Context) (block int, offset uint64, err e
 	return 0, 0, nil
 }
 
-// compareSome requests the peer's digests of pieces, computes the local ones meanwhile, and returns the first piece that differs.
-func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err error) {
+// compareSome requests the peer's digests of ranges, computes the local ones meanwhile, and returns the first range that differs.
+func (t *Transfer) compareSome(ctx context.Context, pieces []blockRange) (at int, err error) {
 	ranges := make([]digestRange, len(pieces))
 	for i, c := range pieces {
-		ranges[i] = digestRange{t.load.parts[c.block].remote.number, t.load.blocks[c.block].RemoteOffset + c.offset, c.length}
+		ranges[i] = digestRange{t.batch.endpoints[c.block].remote.number, t.batch.blocks[c.block].RemoteOffset + c.offset, c.length}
 	}
-	own := make(chan ownSums, 1)
-	go func() { own <- t.sumPieces(ctx, pieces) }()
-	m, err := t.proc.Ask(ctx, t.peer.asks, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
+	own := make(chan localSums, 1)
+	go func() { own <- t.localSums(ctx, pieces) }()
+	m, err := t.proc.Ask(ctx, t.peer.requests, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
 	ours := <-own // the memory is in use until then
 	if err == nil {
 		at, err = ours.at, ours.err
@@ -100,7 +100,7 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	sums := ours.sums
 	theirs, ok := m.(*digests)
 	if !ok || len(theirs.sums) != len(sums) {
-		return 0, fmt.Errorf("%w: the peer's answer", errProtocol)
+		return 0, fmt.Errorf("%w: the peer's response", errProtocol)
 	}
 	for i := range sums {
 		if sums[i] != theirs.sums[i] {
@@ -110,18 +110,18 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	return 0, nil
 }
 
-// ownSums holds the local digests. err is the error at piece at.
-type ownSums struct {
+// localSums holds the local digests. err is the error at range at.
+type localSums struct {
 	sums []uint32
 	at   int
 	err  error
 }
 
-func (t *Transfer) sumPieces(ctx context.Context, pieces []piece) ownSums {
-	own := ownSums{sums: make([]uint32, len(pieces))}
+func (t *Transfer) localSums(ctx context.Context, pieces []blockRange) localSums {
+	own := localSums{sums: make([]uint32, len(pieces))}
 	for i, c := range pieces {
-		off := t.load.blocks[c.block].LocalOffset + c.offset
-		if own.sums[i], own.err = t.peer.engine.crc(ctx, t.load.parts[c.block].segment.mem, off, c.length); own.err != nil {
+		off := t.batch.blocks[c.block].LocalOffset + c.offset
+		if own.sums[i], own.err = t.peer.engine.crc(ctx, t.batch.endpoints[c.block].segment.mem, off, c.length); own.err != nil {
 			own.at = i
 			break
 		}
@@ -147,8 +147,8 @@ func (e *Engine) crc(ctx context.Context, mem *verbs.Memory, off uint64, n uint3
 	return crc32.Checksum(stage[:n], castagnoli), nil
 }
 
-// sum returns the response to a digest request. The peer must have Read access. Each peer uses one goroutine at a time.
-func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
+// answerDigest returns the response to a digest request. The peer must have Read access. Each peer uses one goroutine at a time.
+func (p *Peer) answerDigest(ctx context.Context, proc *process, m *digest) []byte {
 	if p.digesting.Take(ctx) != nil {
 		return nil
 	}
@@ -156,11 +156,11 @@ func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
 	sums := make([]uint32, len(m.ranges))
 	for i, r := range m.ranges {
 		p.link.Mu.Lock()
-		l := proc.lent[r.grant]
+		l := proc.granted[r.grant]
 		ok := l != nil && l.segment != nil && !l.revoking && l.access&Read != 0 && l.segment.enter()
 		p.link.Mu.Unlock()
 		if !ok {
-			return (&rpc.Refusal{ID: m.id, Code: rpc.NotFound, Text: "the segment is not lent for reading"}).Encode()
+			return (&rpc.Refusal{ID: m.id, Code: rpc.NotFound, Text: "the segment is not granted for reading"}).Encode()
 		}
 		if size := uint64(l.segment.Len()); r.offset > size || uint64(r.length) > size-r.offset {
 			l.segment.leave()

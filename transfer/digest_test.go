@@ -157,7 +157,7 @@ func TestDigestsAcrossSessions(t *testing.T) {
 		eventually(t, "all questions are asked", func() bool {
 			p.back.link.Mu.Lock()
 			defer p.back.link.Mu.Unlock()
-			return p.back.number == session && len(p.back.link.Serving) == maxAsks
+			return p.back.number == session && len(p.back.link.Serving) == maxRequests
 		})
 		if session < 3 {
 			lose(p.peer)

@@ -23,13 +23,13 @@ type Engine struct {
 	cfg     Config
 	service service.Node
 	// workers limits the number of goroutines computing digests.
-	workers rpc.Limit
-	loads   sync.Pool // of *load
-	waiters sync.Pool // of *waiter
-	stages  sync.Pool // of *[maxRange]byte, for digests of device memory
-	inbox   inbox
-	peers   service.Peers[*handler]
-	census  census
+	workers  rpc.Limit
+	states   sync.Pool // of *batchState
+	waiters  sync.Pool // of *waiter
+	stages   sync.Pool // of *[maxRange]byte, for digests of device memory
+	inbox    inbox
+	peers    service.Peers[*handler]
+	registry statsRegistry
 	// done is closed when Close starts.
 	done chan struct{}
 	// closing serializes Close.
@@ -49,8 +49,8 @@ const maxWorkers = 4
 
 // Classes of immediates.
 const (
-	classNote   = 1
-	classCredit = 5
+	classNotification = 1
+	classCredit       = 5
 )
 
 // New attaches an Engine to cfg.Node. It returns verbs.ErrInvalid for an invalid Config, verbs.ErrBusy if the Node already has an Engine,
@@ -59,11 +59,11 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Node == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
 	}
-	if cfg.MaxOutstanding < 0 || cfg.MaxOutstanding > maxQueue {
-		return nil, newError("new", nil, "", verbs.Invalidf("MaxOutstanding %d: want 0 to %d", cfg.MaxOutstanding, maxQueue))
+	if cfg.MaxOutstanding < 0 || cfg.MaxOutstanding > maxOutstanding {
+		return nil, newError("new", nil, "", verbs.Invalidf("MaxOutstanding %d: want 0 to %d", cfg.MaxOutstanding, maxOutstanding))
 	}
 	if cfg.MaxOutstanding == 0 {
-		cfg.MaxOutstanding = defaultQueue
+		cfg.MaxOutstanding = defaultOutstanding
 	}
 	n := cfg.Node.Service()
 	e := &Engine{
@@ -74,11 +74,11 @@ func New(cfg Config) (*Engine, error) {
 		closing:  make(rpc.Limit, 1),
 		segments: map[string]*Segment{}, all: map[*Segment]struct{}{},
 	}
-	e.loads.New = func() any { return &load{} }
+	e.states.New = func() any { return &batchState{} }
 	e.stages.New = func() any { return new([maxRange]byte) }
 	e.waiters.New = func() any { return &waiter{wake: make(chan struct{}, 1)} }
 	e.peers.Init(service.TransferID, func(s service.Peer) *handler { return (*handler)(newPeer(e, s)) })
-	if err := n.Attach(service.Service{ID: service.TransferID, Version: version, Classes: 1<<classNote | 1<<classCredit, Handler: &e.peers}); err != nil {
+	if err := n.Attach(service.Service{ID: service.TransferID, Version: version, Classes: 1<<classNotification | 1<<classCredit, Handler: &e.peers}); err != nil {
 		return nil, newError("new", nil, "", err)
 	}
 	return e, nil
@@ -87,7 +87,7 @@ func New(cfg Config) (*Engine, error) {
 // Peer connects to the peer listening at addr, see node.Node.Peer, and waits until that peer has an Engine or ctx is done. It returns
 // ErrClosed after Close, ErrMismatch if the protocol versions differ, and the errors of node.Node.Peer.
 func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
-	if !e.made() {
+	if !e.isOpen() {
 		return nil, newError("connect", nil, "", ErrClosed)
 	}
 	np, err := e.cfg.Node.Peer(ctx, addr)
@@ -101,15 +101,15 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	return p, nil
 }
 
-// made reports whether New returned the Engine. A nil or zero Engine counts as closed.
-func (e *Engine) made() bool { return e != nil && e.done != nil }
+// isOpen reports whether New returned the Engine. A nil or zero Engine counts as closed.
+func (e *Engine) isOpen() bool { return e != nil && e.done != nil }
 
 // Node returns Config.Node.
 func (e *Engine) Node() *node.Node { return e.cfg.Node }
 
 // Of returns the Peer for p; for nil, a Peer that counts as closed. Unlike Peer, it never blocks, and the peer may not have an Engine yet.
 func (e *Engine) Of(p *node.Peer) *Peer {
-	if !e.made() || p == nil || p.Node() == nil {
+	if !e.isOpen() || p == nil || p.Node() == nil {
 		return &Peer{}
 	}
 	return (*Peer)(e.peers.Of(p.Service()))
@@ -117,15 +117,15 @@ func (e *Engine) Of(p *node.Peer) *Peer {
 
 // Peers returns the connected peers that have an Engine, in no particular order, no matter which side dialed.
 func (e *Engine) Peers() []*Peer {
-	return slices.DeleteFunc(e.known(), func(p *Peer) bool {
+	return slices.DeleteFunc(e.allPeers(), func(p *Peer) bool {
 		p.link.Mu.Lock()
 		defer p.link.Mu.Unlock()
 		return !p.link.Connected()
 	})
 }
 
-// known returns all peers.
-func (e *Engine) known() []*Peer {
+// allPeers returns all peers.
+func (e *Engine) allPeers() []*Peer {
 	var list []*Peer
 	for _, h := range e.peers.All() {
 		list = append(list, (*Peer)(h))
@@ -133,26 +133,26 @@ func (e *Engine) known() []*Peer {
 	return list
 }
 
-// Close cancels all transfers, takes back all segments (see Segment.Close), ends the sessions and detaches the Engine from its Node. Peers are
-// told, and connect again. If transfers do not end before ctx does, it returns an error, frees nothing that they use, and
-// can be called again. Of concurrent calls, one closes and the others wait for it.
+// Close cancels all transfers, closes all segments (see Segment.Close) and sessions, and detaches the Engine from its Node. Peers are
+// notified and reconnect. If transfers are still running when ctx is done, it returns an error without freeing their memory, and can be
+// called again. Of concurrent calls, one closes and the others wait for it.
 func (e *Engine) Close(ctx context.Context) error {
-	if !e.made() {
+	if !e.isOpen() {
 		return newError("close", nil, "", ErrClosed)
 	}
 	if err := checkContext(ctx); err != nil {
 		return newError("close", nil, "", err)
 	}
-	if !e.closing.Try() { // a context that is done does not matter to the only caller
+	if !e.closing.Try() { // the only caller proceeds even if its context is done
 		if err := e.closing.Take(ctx); err != nil {
 			return newError("close", nil, "", err)
 		}
 	}
 	defer e.closing.Give()
-	return e.shut(ctx)
+	return e.closeAll(ctx)
 }
 
-func (e *Engine) shut(ctx context.Context) error {
+func (e *Engine) closeAll(ctx context.Context) error {
 	e.mu.Lock()
 	if !e.closed {
 		e.closed = true
@@ -160,7 +160,7 @@ func (e *Engine) shut(ctx context.Context) error {
 	}
 	segments := slices.Collect(maps.Keys(e.all))
 	e.mu.Unlock()
-	peers := e.known()
+	peers := e.allPeers()
 	for _, p := range peers {
 		p.cancelRunning(func(*Transfer) bool { return true }, ErrClosed)
 	}
@@ -174,8 +174,8 @@ func (e *Engine) shut(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	e.revoke(ctx, peers, func(l *lending) bool { return l.number != mailboxGrant })
-	e.revoke(ctx, peers, func(*lending) bool { return true })
+	e.revoke(ctx, peers, func(l *grantedSegment) bool { return l.number != mailboxGrant })
+	e.revoke(ctx, peers, func(*grantedSegment) bool { return true })
 	for _, p := range peers {
 		errs = append(errs, p.leave(ctx))
 	}
@@ -194,7 +194,7 @@ func (e *Engine) shut(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leave ends the session, so that a later Engine starts with a new one.
+// leave closes the session, so that a later Engine starts with a new one.
 func (p *Peer) leave(ctx context.Context) error {
 	p.link.Mu.Lock()
 	s := p.link.Session
@@ -223,7 +223,7 @@ func (h *handler) Up(s service.Session, body []byte) error {
 	if err != nil {
 		return err
 	}
-	h.engine.census.add((*Peer)(h))
+	h.engine.registry.add((*Peer)(h))
 	return (*Peer)(h).up(s, m)
 }
 
@@ -236,7 +236,7 @@ func (h *handler) Gone(cause error, forgotten bool) {
 	if !forgotten {
 		return
 	}
-	h.engine.census.remove((*Peer)(h))
+	h.engine.registry.remove((*Peer)(h))
 	if err := h.mailbox.free(); err != nil {
 		h.engine.service.Log().Error("transfer: a mailbox cannot be freed", "peer", (*Peer)(h).String(), "error", err)
 	}
@@ -254,8 +254,8 @@ func (h *handler) Message(s service.Session, body []byte) error {
 // Immediate implements service.PeerHandler.
 func (h *handler) Immediate(s service.Session, imm, length uint32) error {
 	switch arg := imm & service.ArgMask; service.Class(imm) {
-	case classNote:
-		return (*Peer)(h).noteArrived(s, arg, length)
+	case classNotification:
+		return (*Peer)(h).notificationArrived(s, arg, length)
 	default:
 		return (*Peer)(h).credited(s, arg)
 	}

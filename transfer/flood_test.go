@@ -59,9 +59,9 @@ func TestNotesOfManyEngines(t *testing.T) {
 	var err error
 	for id := uint64(1); id < 20 && err == nil; id++ {
 		wantOK(t, "up", p.up(s, &hello{id: id, seen: p.link.ID, mailbox: p.mailbox.remote()}))
-		for seq := uint32(0); seq < maxNotes && err == nil; seq++ {
+		for seq := uint32(0); seq < maxNotifications && err == nil; seq++ {
 			little.PutUint64(b[seq*slotSize:], uint64(seq))
-			err = p.noteArrived(s, seq<<placeBits|seq, noteHeader)
+			err = p.notificationArrived(s, seq<<placeBits|seq, notificationHeader)
 		}
 	}
 	wantErr(t, "notifications of 20 engines", err, errProtocol)

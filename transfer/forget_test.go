@@ -115,7 +115,7 @@ func TestEngineReplaced(t *testing.T) {
 func TestEndsOnce(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	var transfers []*Transfer
-	for i := range 2 * maxNotes {
+	for i := range 2 * maxNotifications {
 		b := p.peer.Batch()
 		if i%3 == 0 {
 			b.Get(p.local.Slice(0, 0), p.remote.At(0))

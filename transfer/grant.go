@@ -9,8 +9,8 @@ import (
 
 // Grant is the access of one peer process to a segment, granted without Peer.Open. Segment.Close revokes it.
 type Grant struct {
-	proc *process
-	lent *lending
+	proc    *process
+	segment *grantedSegment
 }
 
 // Grant grants the peer's current process access to a segment, including a Local one. The caller sends Number and Region to the peer, which
@@ -20,14 +20,14 @@ func (p *Peer) Grant(s *Segment, access Access) (*Grant, error) {
 	if p.engine == nil || s == nil || s.engine == nil {
 		return nil, newError("grant", p, "", fmt.Errorf("%w: the Peer or the Segment", ErrClosed))
 	}
-	l, err := p.lendTo(s, access)
+	l, err := p.grantTo(s, access)
 	if err != nil {
 		return nil, newError("grant", p, s.name, err)
 	}
 	return l, nil
 }
 
-func (p *Peer) lendTo(s *Segment, access Access) (*Grant, error) {
+func (p *Peer) grantTo(s *Segment, access Access) (*Grant, error) {
 	if access == 0 || access&^(Read|Write) != 0 || s.readOnly && access&Write != 0 {
 		return nil, fmt.Errorf("%w: %v", ErrDenied, access)
 	}
@@ -48,23 +48,23 @@ func (p *Peer) lendTo(s *Segment, access Access) (*Grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Grant{proc, p.lendingOf(proc, s, access, region)}, nil
+	return &Grant{proc, p.grantOf(proc, s, access, region)}, nil
 }
 
 // Number identifies the grant to the peer. It is unique within the Engine.
 func (g *Grant) Number() uint32 {
-	if g.lent == nil {
+	if g.segment == nil {
 		return 0
 	}
-	return g.lent.number
+	return g.segment.number
 }
 
 // Region returns the address and keys that the peer needs.
 func (g *Grant) Region() ibverbx.RemoteRegion {
-	if g.lent == nil {
+	if g.segment == nil {
 		return ibverbx.RemoteRegion{}
 	}
-	return g.lent.region
+	return g.segment.region
 }
 
 // Ended reports whether the peer's process is known to have exited.

@@ -23,8 +23,8 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 	old, queued := p.link.Expect(s), p.queued
 	m := &hello{id: p.link.ID, mailbox: p.mailbox.remote()}
 	if proc := p.link.Proc; proc != nil && old == nil {
-		m.seen, m.arrived, m.taken = proc.ID, proc.in.arrived, proc.in.taken
-		proc.in.owed = 0
+		m.seen, m.arrived, m.read = proc.ID, proc.in.arrived, proc.in.read
+		proc.in.unreported = 0
 	}
 	p.link.Mu.Unlock()
 	old.end(ErrRestarted)
@@ -32,7 +32,7 @@ func (p *Peer) hello(s service.Session) (*hello, error) {
 	case p.engine.isClosed():
 		return nil, nil
 	case queued > maxQueued:
-		return nil, fmt.Errorf("%w: the program takes no notifications", ErrBusy)
+		return nil, fmt.Errorf("%w: the program does not read its notifications", ErrBusy)
 	}
 	return m, nil
 }
@@ -50,17 +50,17 @@ func (p *Peer) up(s service.Session, m *hello) error {
 	}
 	if !sameRegion(&proc.mailbox, &m.mailbox) {
 		p.link.Mu.Unlock()
-		return fmt.Errorf("%w: another mailbox than before", errProtocol)
+		return fmt.Errorf("%w: the mailbox has changed", errProtocol)
 	}
-	var arrived, taken uint64
+	var arrived, read uint64
 	if m.seen == p.link.ID {
-		arrived, taken = m.arrived, m.taken
+		arrived, read = m.arrived, m.read
 	}
 	p.number = s.Number()
 	old := p.link.Begin(context.Background(), s, proc)
 	var c *credit
 	var revokes []*revoke
-	notes, done, err := proc.out.resume(arrived, taken)
+	notes, done, err := proc.out.resume(arrived, read)
 	if err == nil {
 		c, revokes = proc.credit(), proc.revokes()
 	}
@@ -69,7 +69,7 @@ func (p *Peer) up(s service.Session, m *hello) error {
 	for _, t := range done {
 		t.finish(nil)
 	}
-	p.submitNotes(notes)
+	p.submitNotifications(notes)
 	if c != nil {
 		p.service.Submit(&c.op)
 	}
@@ -82,16 +82,16 @@ func (p *Peer) up(s service.Session, m *hello) error {
 func (p *Peer) newProcess(incarnation uint64, m *hello) *process {
 	proc := &process{
 		Process: p.link.NewProcess(m.id, incarnation), peer: p, mailbox: m.mailbox,
-		remotes: map[uint32]*Remote{}, lent: map[uint32]*lending{},
+		remotes: map[uint32]*Remote{}, granted: map[uint32]*grantedSegment{},
 	}
 	proc.out.proc = proc
-	proc.lent[mailboxGrant] = &lending{number: mailboxGrant, stopped: make(chan struct{})}
+	proc.granted[mailboxGrant] = &grantedSegment{number: mailboxGrant, stopped: make(chan struct{})}
 	return proc
 }
 
 // revokes returns the revocations that the peer may have missed. mu must be held.
 func (proc *process) revokes() (list []*revoke) {
-	for _, l := range proc.lent {
+	for _, l := range proc.granted {
 		if l.revoking {
 			list = append(list, proc.revoke(l.number))
 		}

@@ -43,7 +43,7 @@ func (p *Peer) Segments(ctx context.Context) ([]SegmentInfo, error) {
 		if err != nil {
 			return nil, newError("list", p, "", err)
 		}
-		m, err := rpc.As[*listed](proc.Ask(ctx, p.asks, func(id uint32) []byte { return (&list{id, after}).encode() }))
+		m, err := rpc.As[*listed](proc.Ask(ctx, p.requests, func(id uint32) []byte { return (&list{id, after}).encode() }))
 		if err != nil {
 			return nil, newError("list", p, "", err)
 		}
@@ -62,8 +62,8 @@ func (p *Peer) Segments(ctx context.Context) ([]SegmentInfo, error) {
 	}
 }
 
-// offered returns the response to a list request: the segments that the peer may open. Config.Authorize is called for each.
-func (p *Peer) offered(ctx context.Context, m *list) []byte {
+// answerList returns the response to a list request: the segments that the peer may open. Config.Authorize is called for each.
+func (p *Peer) answerList(ctx context.Context, m *list) []byte {
 	e := p.engine
 	e.mu.Lock()
 	var segments []*Segment
@@ -76,9 +76,9 @@ func (p *Peer) offered(ctx context.Context, m *list) []byte {
 	slices.SortFunc(segments, func(a, b *Segment) int { return strings.Compare(a.name, b.name) })
 	answer := listed{id: m.id}
 	for _, s := range segments {
-		access := p.mayUse(ctx, s, Read)
+		access := p.accessOrNone(ctx, s, Read)
 		if access == 0 && e.cfg.Authorize != nil { // it may grant only the requested access
-			access = p.mayUse(ctx, s, Write)
+			access = p.accessOrNone(ctx, s, Write)
 		}
 		switch {
 		case access == 0:
@@ -94,8 +94,8 @@ func (p *Peer) offered(ctx context.Context, m *list) []byte {
 	return answer.encode()
 }
 
-// mayUse returns the peer's access to a segment, 0 after an error.
-func (p *Peer) mayUse(ctx context.Context, s *Segment, want Access) Access {
+// accessOrNone returns the peer's access to a segment, 0 after an error.
+func (p *Peer) accessOrNone(ctx context.Context, s *Segment, want Access) Access {
 	access, err := p.authorize(ctx, s, want)
 	if err != nil {
 		return 0

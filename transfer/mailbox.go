@@ -34,7 +34,7 @@ type mailbox struct {
 	region *ibverbx.Region
 }
 
-// make allocates the memory if necessary. Only Up calls it, and a Peer has one session at a time.
+// make allocates the memory if necessary. Only hello calls it, and calls of hello are serialized.
 func (m *mailbox) make(p *Peer) error {
 	if m.region != nil {
 		return nil
@@ -73,17 +73,17 @@ func (m *mailbox) free() error {
 
 // arrivals tracks the notifications received from one process. The Peer's mu guards it.
 type arrivals struct {
-	// arrived is the number of the first missing notification; held are later ones.
+	// arrived is the number of the first missing notification; early holds later ones.
 	arrived uint64
-	held    map[uint64]arrival
+	early   map[uint64]arrival
 	// queued is the size of the unread notifications in bytes.
 	queued int
-	// taken is the number of notifications the program has read, owed the number of read bytes not yet reported to the peer.
-	taken uint64
-	owed  int
-	// credit is the operation that reports reads to the peer; flying is set while it is outstanding.
-	credit credit
-	flying bool
+	// read is the number of notifications the program has read, unreported the number of read bytes not yet reported to the peer.
+	read       uint64
+	unreported int
+	// credit is the operation that reports reads to the peer; inFlight is set while it is outstanding.
+	credit   credit
+	inFlight bool
 }
 
 // arrival is a notification, or a void one.
@@ -94,10 +94,12 @@ type arrival struct {
 }
 
 // size returns the notification's size in the ring in bytes, without padding at the end of the ring.
-func (a *arrival) size() int { return (noteHeader + len(a.Body) + slotSize - 1) &^ (slotSize - 1) }
+func (a *arrival) size() int {
+	return (notificationHeader + len(a.Body) + slotSize - 1) &^ (slotSize - 1)
+}
 
-// noteArrived copies a notification out of the mailbox. It is called with the shard's lock held. An error closes the session.
-func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
+// notificationArrived copies a notification out of the mailbox. It is called with the shard's lock held. An error closes the session.
+func (p *Peer) notificationArrived(s service.Session, arg, length uint32) error {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	proc := p.link.Proc
@@ -110,64 +112,64 @@ func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
 		return nil // sent again after a session was lost
 	}
 	seq := in.arrived + uint64(ahead)
-	if _, ok := in.held[seq]; ok {
+	if _, ok := in.early[seq]; ok {
 		return nil
 	}
 	off := int(arg&(1<<placeBits-1)) * slotSize
-	if ahead >= maxNotes || length < noteHeader || length > noteHeader+MaxNotification || off+int(length) > mailboxSize {
+	if ahead >= maxNotifications || length < notificationHeader || length > notificationHeader+MaxNotification || off+int(length) > mailboxSize {
 		return fmt.Errorf("%w: notification %d of %d bytes at %d, after %d", errProtocol, seq, length, off, in.arrived)
 	}
 	b := make([]byte, length)
 	copy(b, p.mailbox.mem.Bytes()[off:mailboxSize]) // the peer can change the mailbox at any time
-	a, err := decodeNote(b, seq)
+	a, err := decodeNotification(b, seq)
 	if err != nil {
 		return err
 	}
 	a.Peer, a.proc = p, proc
 	if in.queued+a.size() > mailboxSize || p.queued+a.size() > maxQueued+mailboxSize {
-		return fmt.Errorf("%w: notification %d without room", errProtocol, seq)
+		return fmt.Errorf("%w: notification %d exceeds the mailbox", errProtocol, seq)
 	}
 	p.counts.notifications.Add(1)
 	p.queued += a.size()
 	in.queued += a.size()
 	if seq != in.arrived {
-		if in.held == nil {
-			in.held = map[uint64]arrival{}
+		if in.early == nil {
+			in.early = map[uint64]arrival{}
 		}
-		in.held[seq] = a
+		in.early[seq] = a
 		return nil
 	}
 	for ok := true; ok; {
 		p.engine.inbox.push(a)
 		in.arrived++
-		if a, ok = in.held[in.arrived]; ok {
-			delete(in.held, in.arrived)
+		if a, ok = in.early[in.arrived]; ok {
+			delete(in.early, in.arrived)
 		}
 	}
 	return nil
 }
 
-// decodeNote decodes the notification with number seq.
-func decodeNote(b []byte, seq uint64) (arrival, error) {
-	if len(b) < noteHeader {
+// decodeNotification decodes the notification with number seq.
+func decodeNotification(b []byte, seq uint64) (arrival, error) {
+	if len(b) < notificationHeader {
 		return arrival{}, fmt.Errorf("%w: notification of %d bytes", errProtocol, len(b))
 	}
 	got, length, k := little.Uint64(b), int(little.Uint16(b[8:])), b[10]
 	rest := b[11] | b[12] | b[13] | b[14] | b[15]
-	if got != seq || length != len(b)-noteHeader || length > MaxNotification || k > noteVoid || k == noteVoid && length != 0 || rest != 0 {
+	if got != seq || length != len(b)-notificationHeader || length > MaxNotification || k > kindVoid || k == kindVoid && length != 0 || rest != 0 {
 		return arrival{}, fmt.Errorf("%w: notification %d says that it is %d, of kind %d with %d bytes", errProtocol, seq, got, k, length)
 	}
-	return arrival{Notification: Notification{Body: b[noteHeader:], Seq: seq}, void: k == noteVoid}, nil
+	return arrival{Notification: Notification{Body: b[notificationHeader:], Seq: seq}, void: k == kindVoid}, nil
 }
 
-// took records that the program has read a notification, and notifies the peer now and then.
-func (a *arrival) took() {
+// markRead records that the program has read a notification, and notifies the peer now and then.
+func (a *arrival) markRead() {
 	p, in := a.Peer, &a.proc.in
 	p.link.Mu.Lock()
 	p.queued -= a.size()
 	in.queued -= a.size()
-	in.taken++
-	in.owed += a.size()
+	in.read++
+	in.unreported += a.size()
 	c := a.proc.credit()
 	p.link.Mu.Unlock()
 	if c != nil {
@@ -185,15 +187,15 @@ type credit struct {
 // credit returns the operation to submit, or nil. The Peer's mu must be held.
 func (proc *process) credit() *credit {
 	in, p := &proc.in, proc.peer
-	if in.flying || in.owed < mailboxSize/4 || proc.Err != nil || !p.link.Connected() {
+	if in.inFlight || in.unreported < mailboxSize/4 || proc.Err != nil || !p.link.Connected() {
 		return nil
 	}
 	c := &in.credit
-	in.flying, in.owed = true, 0
+	in.inFlight, in.unreported = true, 0
 	p.ops++
 	c.proc = proc
 	c.block[0] = service.Block{Local: p.mailbox.region, Remote: &proc.mailbox, Opcode: verbs.OpRDMAWrite}
-	c.op.Blocks, c.op.Notify, c.op.Imm = c.block[:], true, service.Immediate(classCredit, uint32(in.taken))
+	c.op.Blocks, c.op.Notify, c.op.Imm = c.block[:], true, service.Immediate(classCredit, uint32(in.read))
 	c.op.Session, c.op.Sink = p.number, c
 	return c
 }
@@ -203,7 +205,7 @@ func (c *credit) End(*service.Op, error) {
 	proc := c.proc
 	p := proc.peer
 	p.link.Mu.Lock()
-	proc.in.flying = false
+	proc.in.inFlight = false
 	p.ops--
 	next := proc.credit()
 	p.link.Mu.Unlock()
@@ -253,7 +255,7 @@ func signal(c chan struct{}) {
 // Several goroutines may call Recv; each notification is delivered to one of them. Unread notifications delay only later notifications from
 // the same peer, not data. Once the inbox is empty, Recv returns ErrClosed after Close, or the cause of ctx.
 func (e *Engine) Recv(ctx context.Context) (Notification, error) {
-	if !e.made() {
+	if !e.isOpen() {
 		return Notification{}, newError("receive", nil, "", ErrClosed)
 	}
 	if err := checkContext(ctx); err != nil {
@@ -262,7 +264,7 @@ func (e *Engine) Recv(ctx context.Context) (Notification, error) {
 	for {
 		a, ok := e.inbox.pop()
 		if ok {
-			a.took()
+			a.markRead()
 			if a.void {
 				continue
 			}

@@ -263,7 +263,7 @@ func TestReceiverTakesNothing(t *testing.T) {
 		defer p.there.inbox.mu.Unlock()
 		return p.there.inbox.list.Len()
 	}
-	eventually(t, "the mailbox is full", func() bool { return waiting() == maxNotes })
+	eventually(t, "the mailbox is full", func() bool { return waiting() == maxNotifications })
 	transfers[count-1].Cancel()
 	wantErr(t, "Wait for a canceled notification", transfers[count-1].Wait(soon(t)), ErrCanceled)
 	for i := range count - 1 {
@@ -368,7 +368,7 @@ func TestPeerGone(t *testing.T) {
 	n := memoryNetwork(1)
 	n.node = func(c *node.Config) { c.LostTimeout = 50 * time.Millisecond }
 	p := newPair(t, n, 4096)
-	const count = maxNotes + 10
+	const count = maxNotifications + 10
 	var transfers []*Transfer
 	for i := range count {
 		transfers = append(transfers, p.peer.Batch().Notify(number(i)).Submit(soon(t)))

@@ -19,10 +19,10 @@ type Peer struct {
 	realm   string
 	// name describes the peer as it last authenticated.
 	name atomic.Pointer[string]
-	// room wakes one goroutine waiting for MaxOutstanding.
-	room chan struct{}
-	// asks limits the outstanding requests to the peer.
-	asks rpc.Limit
+	// outstandingFreed wakes one goroutine waiting for MaxOutstanding.
+	outstandingFreed chan struct{}
+	// requests limits the outstanding requests to the peer.
+	requests rpc.Limit
 	// digesting is held by the goroutine that computes digests for the peer.
 	digesting rpc.Limit
 
@@ -49,21 +49,21 @@ type process struct {
 	// mailbox is the peer's mailbox.
 	mailbox ibverbx.RemoteRegion
 
-	remotes map[uint32]*Remote  // grants from the peer, by number
-	lent    map[uint32]*lending // grants to the peer, by number
+	remotes map[uint32]*Remote         // grants from the peer, by number
+	granted map[uint32]*grantedSegment // grants to the peer, by number
 	out     outbox
 	in      arrivals
 }
 
-// maxAsks limits the outstanding requests per peer.
-const maxAsks = 32
+// maxRequests limits the outstanding requests per peer.
+const maxRequests = 32
 
 func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
 		engine: e, service: s, node: s.Owner().(*node.Peer), realm: s.Owner().(*node.Peer).Realm(),
-		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), digesting: make(rpc.Limit, 1),
+		outstandingFreed: make(chan struct{}, 1), requests: make(rpc.Limit, maxRequests), digesting: make(rpc.Limit, 1),
 	}
-	p.link.Init(rpc.PeerConfig{Service: service.TransferID, Name: "transfer engine", Done: e.done, Peer: s, Serving: 2 * maxAsks})
+	p.link.Init(rpc.PeerConfig{Service: service.TransferID, Name: "transfer engine", Done: e.done, Peer: s, Serving: 2 * maxRequests})
 	p.setName()
 	return p
 }
@@ -102,7 +102,7 @@ func (proc *process) end(err error) {
 		p.link.Mu.Unlock()
 		return
 	}
-	for _, l := range proc.lent {
+	for _, l := range proc.granted {
 		l.stop()
 	}
 	waiting := proc.out.abandon()
@@ -120,20 +120,20 @@ func (p *Peer) message(s service.Session, m any) error {
 	}
 	switch m := m.(type) {
 	case *open:
-		return p.link.Serve(s, func(ctx context.Context) []byte { return p.lend(ctx, s, proc, m) })
+		return p.link.Serve(s, func(ctx context.Context) []byte { return p.answerOpen(ctx, s, proc, m) })
 	case *list:
-		return p.link.Serve(s, func(ctx context.Context) []byte { return p.offered(ctx, m) })
+		return p.link.Serve(s, func(ctx context.Context) []byte { return p.answerList(ctx, m) })
 	case *listed:
 		proc.Answer(m.id, m)
 	case *digest:
-		return p.link.Serve(s, func(ctx context.Context) []byte { return p.sum(ctx, proc, m) })
+		return p.link.Serve(s, func(ctx context.Context) []byte { return p.answerDigest(ctx, proc, m) })
 	case *rpc.Unknown:
 		text := fmt.Sprintf("this side speaks version %d", version)
 		return p.link.Serve(s, func(context.Context) []byte {
 			return (&rpc.Refusal{ID: m.ID, Code: rpc.UnknownRequest, Text: text}).Encode()
 		})
 	case *grant:
-		proc.Answer(m.id, p.granted(proc, m))
+		proc.Answer(m.id, p.recordRemote(proc, m))
 	case *digests:
 		proc.Answer(m.id, m)
 	case *rpc.Refusal:
@@ -141,7 +141,7 @@ func (p *Peer) message(s service.Session, m any) error {
 	case *revoke:
 		return p.revoked(s, proc, m)
 	case *revoked:
-		p.forget(m.grant)
+		p.revokeDone(m.grant)
 	}
 	return nil
 }

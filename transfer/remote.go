@@ -65,13 +65,13 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
-	m, err := proc.Ask(ctx, p.asks, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
+	m, err := proc.Ask(ctx, p.requests, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
 	r, ok := m.(*Remote)
 	if !ok || r.access&want != want {
-		return nil, newError("open", p, name, fmt.Errorf("%w: the peer's answer", errProtocol))
+		return nil, newError("open", p, name, fmt.Errorf("%w: the peer's response", errProtocol))
 	}
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
@@ -81,8 +81,8 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	return r, nil
 }
 
-// granted returns the still unnamed segment in a response to Open. It is recorded before the next message, which may revoke it, is handled.
-func (p *Peer) granted(proc *process, m *grant) *Remote {
+// recordRemote returns the still unnamed segment in a response to Open. It is recorded before the next message, which may revoke it, is handled.
+func (p *Peer) recordRemote(proc *process, m *grant) *Remote {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	r := proc.remotes[m.number]
@@ -95,8 +95,8 @@ func (p *Peer) granted(proc *process, m *grant) *Remote {
 	return r
 }
 
-// lending is a peer's access to a segment.
-type lending struct {
+// grantedSegment is a peer's access to a segment.
+type grantedSegment struct {
 	number  uint32
 	segment *Segment // nil for the mailbox
 	access  Access
@@ -104,8 +104,8 @@ type lending struct {
 	region ibverbx.RemoteRegion
 	// granting is the number of responses with the segment being sent. A revocation must follow them.
 	granting int
-	// revoking is set when the peer must stop, cut when it did not stop in time. Peer.link.Mu guards these three.
-	revoking, cut bool
+	// revoking is set when the peer must stop, timedOut when it did not stop in time. Peer.link.Mu guards these three.
+	revoking, timedOut bool
 	// stopped is closed when the peer has stopped using the segment.
 	stopped chan struct{}
 }
@@ -113,9 +113,9 @@ type lending struct {
 // openTimeout is the timeout for Config.Authorize.
 const openTimeout = 10 * time.Second
 
-// lend returns the response to an open request, or nil if it has sent the response itself.
-func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *open) []byte {
-	l, answer := p.allow(ctx, proc, m)
+// answerOpen returns the response to an open request, or nil if it has sent the response itself.
+func (p *Peer) answerOpen(ctx context.Context, s service.Session, proc *process, m *open) []byte {
+	l, answer := p.decideOpen(ctx, proc, m)
 	if l == nil {
 		return answer
 	}
@@ -130,10 +130,10 @@ func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *op
 	return nil
 }
 
-// allow decides on an open request. It returns the response, and the lending if access is granted.
-func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []byte) {
+// decideOpen decides on an open request. It returns the response, and the granted segment if access is granted.
+func (p *Peer) decideOpen(ctx context.Context, proc *process, m *open) (*grantedSegment, []byte) {
 	e := p.engine
-	refuse := func(c rpc.Code, err error) (*lending, []byte) {
+	refuse := func(c rpc.Code, err error) (*grantedSegment, []byte) {
 		return nil, (&rpc.Refusal{ID: m.id, Code: c, Text: err.Error()}).Encode()
 	}
 	e.mu.Lock()
@@ -154,21 +154,21 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	defer s.leave()
 	region, err := s.memory.Remote(p.service, m.want.verbs())
 	if err != nil {
-		e.service.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
+		e.service.Log().Error("transfer: cannot grant a segment", "segment", s.name, "peer", p.String(), "error", err)
 		return refuse(rpc.Busy, errors.New("the memory cannot be registered with the NICs now"))
 	}
-	l := p.lendingOf(proc, s, m.want, region)
+	l := p.grantOf(proc, s, m.want, region)
 	p.link.Mu.Lock()
 	l.granting++ // revocation waits for leave
 	p.link.Mu.Unlock()
 	return l, (&grant{id: m.id, number: l.number, access: l.access, region: l.region}).encode()
 }
 
-// lendingOf returns a process's lending of a segment. Each kind of access has one number, even if requested repeatedly.
-func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region ibverbx.RemoteRegion) *lending {
+// grantOf returns a process's grant of a segment. Each kind of access has one number, even if requested repeatedly.
+func (p *Peer) grantOf(proc *process, s *Segment, access Access, region ibverbx.RemoteRegion) *grantedSegment {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
-	for _, l := range proc.lent {
+	for _, l := range proc.granted {
 		if l.segment == s && l.access == access {
 			return l
 		}
@@ -177,57 +177,57 @@ func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region ibverb
 	p.engine.grants++
 	number := p.engine.grants
 	p.engine.mu.Unlock()
-	l := &lending{number: number, segment: s, access: access, region: region, stopped: make(chan struct{})}
-	proc.lent[number] = l
+	l := &grantedSegment{number: number, segment: s, access: access, region: region, stopped: make(chan struct{})}
+	proc.granted[number] = l
 	return l
 }
 
-// revoke revokes the selected lendings and returns when the peers have stopped using them. A peer that does not stop in time loses its
+// revoke revokes the selected grants and returns when the peers have stopped using them. A peer that does not stop in time loses its
 // session. A disconnected peer is notified in its next session.
-func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*lending) bool) {
+func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*grantedSegment) bool) {
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, p := range peers {
-		if r := p.recall(which); r.session != nil && len(r.list) > 0 {
-			wg.Go(func() { p.takeBack(ctx, r) })
+		if r := p.markRevoking(which); r.session != nil && len(r.list) > 0 {
+			wg.Go(func() { p.awaitRevoked(ctx, r) })
 		}
 	}
 	wg.Wait()
 }
 
-// recall holds the lendings to revoke at one peer. told are the messages to send in the session; without a session, the next hello
-// carries them.
-type recall struct {
-	session service.Session
-	live    context.Context
-	list    []*lending
-	told    []*revoke
+// revocation holds the grants to revoke at one peer. messages are to be sent in the session; without a session, the next hello carries
+// them.
+type revocation struct {
+	session  service.Session
+	live     context.Context
+	list     []*grantedSegment
+	messages []*revoke
 }
 
-// recall marks a peer's selected lendings as revoking.
-func (p *Peer) recall(which func(*lending) bool) recall {
+// markRevoking marks a peer's selected grants as revoking.
+func (p *Peer) markRevoking(which func(*grantedSegment) bool) revocation {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
-	r := recall{session: p.link.Session, live: p.link.Live}
+	r := revocation{session: p.link.Session, live: p.link.Live}
 	if p.link.Proc == nil {
 		return r
 	}
-	for _, l := range p.link.Proc.lent {
-		if l.cut || !which(l) {
+	for _, l := range p.link.Proc.granted {
+		if l.timedOut || !which(l) {
 			continue
 		}
 		if r.list = append(r.list, l); !l.revoking && l.granting == 0 {
-			r.told = append(r.told, p.link.Proc.revoke(l.number))
+			r.messages = append(r.messages, p.link.Proc.revoke(l.number))
 		}
 		l.revoking = true
 	}
 	return r
 }
 
-// takeBack sends the revocations and waits until the peer has stopped.
-func (p *Peer) takeBack(ctx context.Context, r recall) {
-	for _, m := range r.told {
+// awaitRevoked sends the revocations and waits until the peer has stopped.
+func (p *Peer) awaitRevoked(ctx context.Context, r revocation) {
+	for _, m := range r.messages {
 		_ = r.session.Send(ctx, service.TransferID, m.encode()) // if it fails, the peer does not respond
 	}
 	for _, l := range r.list {
@@ -236,8 +236,8 @@ func (p *Peer) takeBack(ctx context.Context, r recall) {
 		case <-r.live.Done():
 			return // the next hello repeats it
 		case <-ctx.Done():
-			if p.cutOff(r.list) {
-				r.session.End(fmt.Errorf("%w: the peer did not stop using a segment that is closed", ErrRevoked))
+			if p.markCut(r.list) {
+				r.session.End(fmt.Errorf("%w: the peer did not stop using a closed segment", ErrRevoked))
 			}
 			return
 		}
@@ -249,33 +249,33 @@ func (proc *process) revoke(number uint32) *revoke {
 	return &revoke{number, proc.in.arrived, proc.out.unplaced}
 }
 
-// cutOff marks the lendings that the peer still uses. It reports whether any exist.
-func (p *Peer) cutOff(list []*lending) (any bool) {
+// markCut marks the grants that the peer still uses. It reports whether any exist.
+func (p *Peer) markCut(list []*grantedSegment) (any bool) {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	for _, l := range list {
-		if p.link.Proc != nil && p.link.Proc.lent[l.number] == l {
-			l.cut, any = true, true
+		if p.link.Proc != nil && p.link.Proc.granted[l.number] == l {
+			l.timedOut, any = true, true
 		}
 	}
 	return any
 }
 
-// forget removes a revoked lending.
-func (p *Peer) forget(number uint32) {
+// revokeDone removes a revoked grant.
+func (p *Peer) revokeDone(number uint32) {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()
 	if p.link.Proc == nil {
 		return
 	}
-	if l := p.link.Proc.lent[number]; l != nil && l.revoking {
+	if l := p.link.Proc.granted[number]; l != nil && l.revoking {
 		l.stop()
-		delete(p.link.Proc.lent, number)
+		delete(p.link.Proc.granted, number)
 	}
 }
 
 // stop records that the peer no longer uses the segment. Peer.link.Mu must be held.
-func (l *lending) stop() {
+func (l *grantedSegment) stop() {
 	select {
 	case <-l.stopped:
 	default:
@@ -288,7 +288,7 @@ func (l *lending) stop() {
 func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	number := m.grant
 	if number == mailboxGrant {
-		return p.left(s, proc, m)
+		return p.engineClosed(s, proc, m)
 	}
 	p.link.Mu.Lock()
 	r := proc.remotes[number]
@@ -304,12 +304,12 @@ func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 		_ = s.Send(context.Background(), service.TransferID, (&revoked{number}).encode())
 		return nil
 	}
-	p.cancelUsers(func(part part) bool { return part.remote == r }, ErrRevoked)
+	p.cancelUsers(func(part endpoints) bool { return part.remote == r }, ErrRevoked)
 	return nil
 }
 
-// lastWords bounds the wait for the last notifications of a closing Engine.
-const lastWords = 100 * time.Millisecond
+// farewellTimeout bounds the wait for the last notifications of a closing Engine.
+const farewellTimeout = 100 * time.Millisecond
 
 // arrived returns the number of notifications that have arrived from a process.
 func (p *Peer) arrived(proc *process) uint64 {
@@ -318,10 +318,10 @@ func (p *Peer) arrived(proc *process) uint64 {
 	return proc.in.arrived
 }
 
-// left ends a process whose Engine is closing. That Engine has already revoked its segments and closes the session next. Notifications it
-// reports as arrived count as sent, even if their requests never complete. Its own last notifications are polled first.
-func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
-	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+// engineClosed drops a process whose Engine is closing. That Engine has already revoked its segments and closes the session next.
+// Notifications it reports as arrived count as sent, even if their requests never complete. Its last notifications are polled first.
+func (p *Peer) engineClosed(s service.Session, proc *process, m *revoke) error {
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTimeout)
 	defer cancel()
 	_ = service.Await(ctx, p.service, func() bool { return p.arrived(proc) >= m.sent }) // others are lost
 	p.link.Mu.Lock()
@@ -343,8 +343,8 @@ func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 	return nil
 }
 
-// tell notifies the peer that a grant is unused. It may be called with the shard's lock held.
-func (p *Peer) tell(number uint32) {
+// sendRevoked notifies the peer that a grant is unused. It may be called with the shard's lock held.
+func (p *Peer) sendRevoked(number uint32) {
 	p.link.Mu.Lock()
 	s, ctx := p.link.Session, p.link.Live
 	p.link.Mu.Unlock()

@@ -28,22 +28,22 @@ func TestNotifyAcknowledgmentLost(t *testing.T) {
 func TestTakenBeforeHello(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	var transfers []*Transfer
-	for i := range maxNotes + 10 {
+	for i := range maxNotifications + 10 {
 		transfers = append(transfers, p.peer.Batch().Notify(number(i)).Submit(soon(t)))
 	}
-	wantOK(t, "Wait", transfers[maxNotes-1].Wait(soon(t)))
+	wantOK(t, "Wait", transfers[maxNotifications-1].Wait(soon(t)))
 	b := p.back
 	s := b.session()
-	eventually(t, "all that fit have arrived", func() bool { return b.arrived(b.link.Proc) == maxNotes })
+	eventually(t, "all that fit have arrived", func() bool { return b.arrived(b.link.Proc) == maxNotifications })
 	b.link.Down(s)
 	_, err := b.hello(s)
 	wantOK(t, "hello", err)
 	m := hello{id: b.link.Proc.ID, seen: b.link.ID, mailbox: b.link.Proc.mailbox}
-	for i := range maxNotes {
+	for i := range maxNotifications {
 		wantNote(t, p.there, string(number(i)))
 	}
 	wantOK(t, "up", b.up(s, &m))
-	for i := maxNotes; i < len(transfers); i++ {
+	for i := maxNotifications; i < len(transfers); i++ {
 		wantNote(t, p.there, string(number(i)))
 	}
 }
@@ -51,7 +51,7 @@ func TestTakenBeforeHello(t *testing.T) {
 // TestNotifySubmittedLate: a notification was to be sent in one session, and the goroutine that submits it runs only in the next one.
 func TestNotifySubmittedLate(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
-	tr := &Transfer{peer: p.peer, name: "notify", load: &load{body: []byte("late")}}
+	tr := &Transfer{peer: p.peer, name: "notify", batch: &batchState{body: []byte("late")}}
 	list, err := p.peer.admit(soon(t), tr, true)
 	wantOK(t, "admit", err)
 	lose(p.peer)

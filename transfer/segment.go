@@ -29,8 +29,8 @@ type Segment struct {
 	memory   service.Memory
 	// release frees mem after deregistration.
 	release func() error
-	// last is the most recently used registration for local requests.
-	last atomic.Pointer[realmRegion]
+	// lastRegion is the most recently used registration for local requests.
+	lastRegion atomic.Pointer[realmRegion]
 	// uses counts the transfers and responses using the memory. The constant closing is added to block new ones.
 	uses atomic.Int64
 	// closing guards that addition. idle is closed once uses has dropped to the constant.
@@ -60,7 +60,7 @@ func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, er
 	if size <= 0 || size > math.MaxInt {
 		return nil, newError("alloc", nil, name, fmt.Errorf("%w: %d bytes", ErrRange, size))
 	}
-	if !e.made() {
+	if !e.isOpen() {
 		return nil, newError("alloc", nil, name, ErrClosed)
 	}
 	mem, err := e.service.Alloc(int(size), &verbs.MemoryConfig{HugePages: cfg.HugePages})
@@ -103,7 +103,7 @@ func (e *Engine) MapFile(name, path string, cfg SegmentConfig) (*Segment, error)
 
 // add publishes a segment under its name. On error it releases the memory.
 func (e *Engine) add(op string, s *Segment) (*Segment, error) {
-	if !e.made() {
+	if !e.isOpen() {
 		return nil, newError(op, nil, s.name, errors.Join(ErrClosed, s.release()))
 	}
 	var err error
@@ -122,7 +122,7 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	case e.closed:
 		err = ErrClosed
 	case s.name != "" && e.segments[s.name] != nil:
-		err = verbs.Invalidf("there is a segment of that name")
+		err = verbs.Invalidf("the name is in use")
 	default:
 		if s.name != "" {
 			e.generation++
@@ -184,7 +184,7 @@ func (s *Segment) leave() {
 
 // local returns the registration for local requests to a peer.
 func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
-	if r := s.last.Load(); r != nil && r.realm == p.realm {
+	if r := s.lastRegion.Load(); r != nil && r.realm == p.realm {
 		return r.region, nil
 	}
 	var access verbs.Access
@@ -193,7 +193,7 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 	}
 	region, err := s.memory.Region(p.service, access)
 	if err == nil {
-		s.last.Store(&realmRegion{p.realm, region})
+		s.lastRegion.Store(&realmRegion{p.realm, region})
 	}
 	return region, err
 }
@@ -210,11 +210,11 @@ func (s *Segment) Close(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return newError("close", nil, s.name, err)
 	}
-	peers := e.known()
+	peers := e.allPeers()
 	if err := s.stop(ctx, peers); err != nil {
 		return err
 	}
-	e.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
+	e.revoke(ctx, peers, func(l *grantedSegment) bool { return l.segment == s })
 	return s.free()
 }
 
@@ -236,7 +236,7 @@ func (s *Segment) stop(ctx context.Context, peers []*Peer) error {
 	default:
 	}
 	for _, p := range peers {
-		p.cancelUsers(func(part part) bool { return part.segment == s }, ErrClosed)
+		p.cancelUsers(func(part endpoints) bool { return part.segment == s }, ErrClosed)
 	}
 	select {
 	case <-s.idle:

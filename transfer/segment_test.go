@@ -232,7 +232,7 @@ func TestRevokedWhileOpened(t *testing.T) {
 	defer p.unwall(s)
 	asked, answer := make(chan uint32, 1), make(chan any, 1)
 	go func() {
-		m, _ := p.link.Proc.Ask(soon(t), p.asks, func(id uint32) []byte {
+		m, _ := p.link.Proc.Ask(soon(t), p.requests, func(id uint32) []byte {
 			asked <- id
 			return nil
 		})

@@ -48,8 +48,8 @@ func (c *counts) finished(t *Transfer, err error) {
 	c.failed.Add(1)
 }
 
-// census sums the counters of all Peers of an Engine.
-type census struct {
+// statsRegistry sums the counters of all Peers of an Engine.
+type statsRegistry struct {
 	mu sync.Mutex
 	// peers have counters, past sums those of forgotten Peers.
 	peers map[*Peer]struct{}
@@ -57,7 +57,7 @@ type census struct {
 }
 
 // add adds a Peer, unless it was added.
-func (c *census) add(p *Peer) {
+func (c *statsRegistry) add(p *Peer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.peers == nil {
@@ -67,7 +67,7 @@ func (c *census) add(p *Peer) {
 }
 
 // remove keeps the counters of a Peer.
-func (c *census) remove(p *Peer) {
+func (c *statsRegistry) remove(p *Peer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.peers[p]; ok {
@@ -78,13 +78,13 @@ func (c *census) remove(p *Peer) {
 
 // Stats returns the current counters. They are kept when a peer disconnects, and after Close.
 func (e *Engine) Stats() Stats {
-	if !e.made() {
+	if !e.isOpen() {
 		return Stats{}
 	}
-	e.census.mu.Lock()
-	defer e.census.mu.Unlock()
-	s := e.census.past
-	for p := range e.census.peers {
+	e.registry.mu.Lock()
+	defer e.registry.mu.Unlock()
+	s := e.registry.past
+	for p := range e.registry.peers {
 		p.counts.addTo(&s)
 	}
 	return s

@@ -16,9 +16,9 @@ import (
 type Transfer struct {
 	peer *Peer
 	proc *process
-	// load and note are nil once unused. Peer.link.Mu guards note.
-	load *load
-	note *note
+	// batch and notification are nil once unused. Peer.link.Mu guards notification.
+	batch        *batchState
+	notification *notification
 	// name is "put", "get", "batch" or "notify".
 	name   string
 	verify bool
@@ -47,12 +47,12 @@ const (
 )
 
 // admit waits for MaxOutstanding and adds the transfer to the outstanding ones.
-func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note, err error) {
+func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *notification, err error) {
 	p.link.Mu.Lock()
 	for p.count >= p.engine.cfg.MaxOutstanding && !p.engine.isClosed() {
 		p.link.Mu.Unlock()
 		select {
-		case <-p.room:
+		case <-p.outstandingFreed:
 		case <-p.engine.done:
 		case <-ctx.Done():
 			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way: %w", ErrBusy, p.engine.cfg.MaxOutstanding, context.Cause(ctx)))
@@ -61,16 +61,16 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 	}
 	defer p.link.Mu.Unlock()
 	if p.count < p.engine.cfg.MaxOutstanding-1 {
-		signal(p.room)
+		signal(p.outstandingFreed)
 	}
 	if p.link.Session == nil {
 		p.service.Redial()
 	}
 	if err = p.usable(t); err == nil {
-		err = t.load.enter(t)
+		err = t.batch.enter(t)
 	}
 	if err != nil {
-		signal(p.room) // wakes the next waiter
+		signal(p.outstandingFreed) // wakes the next waiter
 		return nil, err
 	}
 	t.proc = p.link.Proc
@@ -79,8 +79,8 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *note
 	if notify {
 		p.counts.notified.Add(1)
 		out := &t.proc.out
-		t.note = out.add(t, t.load.body)
-		t.note.ready = len(t.load.blocks) == 0
+		t.notification = out.add(t, t.batch.body)
+		t.notification.ready = len(t.batch.blocks) == 0
 		notes = out.place(nil)
 	}
 	return notes, nil
@@ -93,7 +93,7 @@ func (p *Peer) usable(t *Transfer) error {
 	case err != nil:
 	case p.engine.isClosed():
 		err = ErrClosed
-	case len(t.load.parts) > 0: // enter compares their process with the present one
+	case len(t.batch.endpoints) > 0: // enter compares their process with the present one
 		return nil
 	case p.link.Proc == nil:
 		err = errNoEngine
@@ -106,8 +106,8 @@ func (p *Peer) usable(t *Transfer) error {
 }
 
 // enter keeps the segments on both sides open. Peer.link.Mu must be held.
-func (l *load) enter(t *Transfer) error {
-	for i, part := range l.parts {
+func (l *batchState) enter(t *Transfer) error {
+	for i, part := range l.endpoints {
 		var err error
 		switch r := part.remote; {
 		case r.proc.Err != nil:
@@ -116,7 +116,7 @@ func (l *load) enter(t *Transfer) error {
 			err = ErrRestarted
 		case r.revoked:
 			err = ErrRevoked
-		case i > 0 && l.parts[i-1] == part:
+		case i > 0 && l.endpoints[i-1] == part:
 		case !part.segment.enter():
 			err = fmt.Errorf("this side's segment %q: %w", part.segment.name, ErrClosed)
 		default:
@@ -133,9 +133,9 @@ func (l *load) enter(t *Transfer) error {
 
 // leave undoes enter on the peer's segments for the first n blocks. It returns the numbers of revoked grants that are now unused.
 // Peer.link.Mu must be held.
-func (l *load) leave(n int) (unused []uint32) {
-	for i, part := range l.parts[:n] {
-		if i > 0 && l.parts[i-1] == part {
+func (l *batchState) leave(n int) (unused []uint32) {
+	for i, part := range l.endpoints[:n] {
+		if i > 0 && l.endpoints[i-1] == part {
 			continue
 		}
 		r := part.remote
@@ -148,9 +148,9 @@ func (l *load) leave(n int) (unused []uint32) {
 }
 
 // leaveSegments undoes enter on the local segments for the first n blocks.
-func (l *load) leaveSegments(n int) {
-	for i, part := range l.parts[:n] {
-		if i == 0 || l.parts[i-1] != part {
+func (l *batchState) leaveSegments(n int) {
+	for i, part := range l.endpoints[:n] {
+		if i == 0 || l.endpoints[i-1] != part {
 			part.segment.leave()
 		}
 	}
@@ -158,15 +158,15 @@ func (l *load) leaveSegments(n int) {
 
 // begin submits the blocks, if any, and the notifications that can be posted. A transfer with only a notification may already have
 // completed.
-func (t *Transfer) begin(notes *note, blocks, notify bool) {
+func (t *Transfer) begin(notes *notification, blocks, notify bool) {
 	switch {
 	case blocks:
-		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.load.blocks, true, t.proc.Incarnation, (*sink)(t)
+		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.batch.blocks, true, t.proc.Incarnation, (*sink)(t)
 		t.submit()
 	case !notify:
 		t.finish(nil)
 	}
-	t.peer.submitNotes(notes)
+	t.peer.submitNotifications(notes)
 }
 
 // submit submits the blocks. An earlier Cancel could not see the operation, so it is repeated.
@@ -190,18 +190,18 @@ func (s *sink) End(op *service.Op, err error) {
 	}
 	if t.verify {
 		t.phase.Store(uint32(Verifying))
-		go t.check()
+		go t.verifyDigests()
 		return
 	}
-	t.moved()
+	t.blocksDone()
 }
 
-// moved posts the notification, if any, after the blocks have completed. It is not posted earlier, so that blocks are never rewritten after
+// blocksDone posts the notification, if any, after the blocks have completed. It is not posted earlier, so that blocks are never rewritten after
 // the peer's program has received it.
-func (t *Transfer) moved() {
+func (t *Transfer) blocksDone() {
 	p := t.peer
 	p.link.Mu.Lock()
-	n := t.note
+	n := t.notification
 	if n == nil {
 		p.link.Mu.Unlock()
 		t.finish(nil)
@@ -212,7 +212,7 @@ func (t *Transfer) moved() {
 	if err == nil && t.state.Load()&stateCanceled != 0 { // otherwise cancel sees that the notification is ready
 		err = ErrCanceled
 	}
-	var list *note
+	var list *notification
 	if err == nil {
 		n.ready = true
 		list = n.post(nil)
@@ -220,7 +220,7 @@ func (t *Transfer) moved() {
 		list = n.drop()
 	}
 	p.link.Mu.Unlock()
-	p.submitNotes(list)
+	p.submitNotifications(list)
 	if err != nil {
 		t.finish(err)
 	}
@@ -236,34 +236,34 @@ func (t *Transfer) finish(err error) {
 	p.running.remove(t)
 	p.count--
 	p.counts.finished(t, err)
-	var list *note
-	if t.note != nil {
-		list = t.note.drop()
+	var list *notification
+	if t.notification != nil {
+		list = t.notification.drop()
 	}
-	unused := t.load.leave(len(t.load.parts))
+	unused := t.batch.leave(len(t.batch.endpoints))
 	p.link.Mu.Unlock()
-	signal(p.room)
-	p.submitNotes(list)
+	signal(p.outstandingFreed)
+	p.submitNotifications(list)
 	for _, number := range unused {
-		p.tell(number)
+		p.sendRevoked(number)
 	}
-	l := t.load
-	t.settle(err)
-	l.leaveSegments(len(l.parts)) // last, so that Segment.Close returns after completion
+	l := t.batch
+	t.publish(err)
+	l.leaveSegments(len(l.endpoints)) // last, so that Segment.Close returns after completion
 	l.recycle(t.peer.engine)
 }
 
-// recycle returns the load to its pool.
-func (l *load) recycle(e *Engine) {
-	clear(l.parts)
+// recycle returns the state to its pool.
+func (l *batchState) recycle(e *Engine) {
+	clear(l.endpoints)
 	clear(l.blocks)
-	l.parts, l.blocks, l.bytes = l.parts[:0], l.blocks[:0], 0
-	e.loads.Put(l)
+	l.endpoints, l.blocks, l.bytes = l.endpoints[:0], l.blocks[:0], 0
+	e.states.Put(l)
 }
 
-// settle publishes the result.
-func (t *Transfer) settle(err error) {
-	t.load = nil
+// publish publishes the result.
+func (t *Transfer) publish(err error) {
+	t.batch = nil
 	t.phase.Store(uint32(Done))
 	t.mu.Lock()
 	t.err = err
@@ -297,13 +297,13 @@ func (t *Transfer) blockError(block int, offset uint64, err error) error {
 	if r := (*node.RequestError)(nil); errors.As(err, &r) {
 		e.Rail = r.Rail
 	}
-	if block < len(t.load.parts) {
-		b := &t.load.blocks[block]
+	if block < len(t.batch.endpoints) {
+		b := &t.batch.blocks[block]
 		e.Op = "put"
 		if b.Opcode == verbs.OpRDMARead {
 			e.Op = "get"
 		}
-		e.Name = t.load.parts[block].remote.name
+		e.Name = t.batch.endpoints[block].remote.name
 		e.Index, e.Offset, e.Length = block, int64(b.RemoteOffset+offset), int64(b.Length-offset)
 	}
 	return e

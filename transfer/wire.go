@@ -34,13 +34,13 @@ const (
 // MaxNameLen is the maximum length of a segment name in bytes.
 const MaxNameLen = 255
 
-// hello introduces an Engine to a peer: id u64, seen u64, arrived u64, taken u64, mailbox. Trailing bytes belong to later versions.
+// hello introduces an Engine to a peer: id u64, seen u64, arrived u64, read u64, mailbox. Trailing bytes belong to later versions.
 type hello struct {
 	// id identifies the sender's state about the peer and is not 0. It changes if that state is lost. seen is the last known id of the
 	// peer, or 0.
 	id, seen uint64
-	// arrived is the number of the first notification from seen that has not arrived, taken the number read by the program.
-	arrived, taken uint64
+	// arrived is the number of the first notification from seen that has not arrived, read the number read by the program.
+	arrived, read uint64
 	// mailbox receives notifications.
 	mailbox ibverbx.RemoteRegion
 }
@@ -104,7 +104,7 @@ type (
 var little = binary.LittleEndian
 
 func (m *hello) encode() (b []byte) {
-	for _, v := range [...]uint64{m.id, m.seen, m.arrived, m.taken} {
+	for _, v := range [...]uint64{m.id, m.seen, m.arrived, m.read} {
 		b = little.AppendUint64(b, v)
 	}
 	return appendRegion(b, &m.mailbox)
@@ -113,8 +113,8 @@ func (m *hello) encode() (b []byte) {
 // decodeHello decodes the hello of a peer.
 func decodeHello(b []byte) (*hello, error) {
 	r := reader{wire.NewReader(b)}
-	m := &hello{id: r.U64(), seen: r.U64(), arrived: r.U64(), taken: r.U64(), mailbox: r.region()}
-	if r.Check(m.id != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize); !r.OK() {
+	m := &hello{id: r.U64(), seen: r.U64(), arrived: r.U64(), read: r.U64(), mailbox: r.region()}
+	if r.Check(m.id != 0 && m.read <= m.arrived && m.mailbox.Length == mailboxSize); !r.OK() {
 		return nil, fmt.Errorf("%w: a hello of %d bytes", errProtocol, len(b))
 	}
 	return m, nil

@@ -82,7 +82,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // someHello is a valid hello.
-var someHello = hello{id: 4, seen: 5, arrived: 7, taken: 6, mailbox: ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}}
+var someHello = hello{id: 4, seen: 5, arrived: 7, read: 6, mailbox: ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}}
 
 // TestHello: a hello survives a round trip, trailing bytes of a later version are ignored, and invalid hellos
 // are rejected.
@@ -102,7 +102,7 @@ func TestHello(t *testing.T) {
 	}
 	for _, change := range []func(*hello){
 		func(m *hello) { m.id = 0 },
-		func(m *hello) { m.taken = m.arrived + 1 },
+		func(m *hello) { m.read = m.arrived + 1 },
 		func(m *hello) { m.mailbox.Length++ },
 		func(m *hello) { m.mailbox.RKeys = nil },
 	} {
@@ -125,10 +125,10 @@ func FuzzHello(f *testing.F) {
 
 func FuzzDecodeNote(f *testing.F) {
 	f.Add([]byte("\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00ok"), uint64(1))
-	f.Add(make([]byte, noteHeader), uint64(0))
+	f.Add(make([]byte, notificationHeader), uint64(0))
 	f.Fuzz(func(t *testing.T, b []byte, seq uint64) {
-		a, err := decodeNote(b, seq)
-		if err == nil && (a.Seq != seq || len(a.Body) != len(b)-noteHeader || a.void && len(a.Body) > 0) {
+		a, err := decodeNotification(b, seq)
+		if err == nil && (a.Seq != seq || len(a.Body) != len(b)-notificationHeader || a.void && len(a.Body) > 0) {
 			t.Errorf("decodeNote(%x, %d) = %+v", b, seq, a)
 		}
 	})
@@ -183,7 +183,7 @@ func (o *rawNote) End(_ *service.Op, err error) { o.done <- err }
 // TestFalseNotes sends notifications that no honest peer sends.
 func TestFalseNotes(t *testing.T) {
 	header := func(seq uint64, length int, k byte) []byte {
-		b := make([]byte, noteHeader)
+		b := make([]byte, notificationHeader)
 		little.PutUint64(b, seq)
 		little.PutUint16(b[8:], uint16(length))
 		b[10] = k
@@ -196,13 +196,13 @@ func TestFalseNotes(t *testing.T) {
 		ends bool
 	}{
 		{"no header", 0, nil, true},
-		{"another number", 0, header(1, 0, noteBody), true},
-		{"another length", 0, header(0, 1, noteBody), true},
+		{"another number", 0, header(1, 0, kindBody), true},
+		{"another length", 0, header(0, 1, kindBody), true},
 		{"an unknown kind", 0, header(0, 0, 2), true},
-		{"too far ahead", maxNotes << placeBits, header(maxNotes, 0, noteBody), true},
-		{"behind the end", 1<<placeBits - 1, header(0, 0, noteBody), true},
-		{"an old one", 0xffff << placeBits, header(math.MaxUint64, 0, noteBody), false},
-		{"a void one", 0, header(0, 0, noteVoid), false},
+		{"too far ahead", maxNotifications << placeBits, header(maxNotifications, 0, kindBody), true},
+		{"behind the end", 1<<placeBits - 1, header(0, 0, kindBody), true},
+		{"an old one", 0xffff << placeBits, header(math.MaxUint64, 0, kindBody), false},
+		{"a void one", 0, header(0, 0, kindVoid), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, memoryNetwork(1), 4096)
@@ -211,7 +211,7 @@ func TestFalseNotes(t *testing.T) {
 			copy(p.local.Bytes(), c.body)
 			o := &rawNote{done: make(chan error, 1)}
 			o.Blocks = []service.Block{{Local: region, Remote: &p.peer.link.Proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
-			o.Notify, o.Imm, o.Sink = true, service.Immediate(classNote, c.arg), o
+			o.Notify, o.Imm, o.Sink = true, service.Immediate(classNotification, c.arg), o
 			p.peer.service.Submit(&o.Op)
 			if err := <-o.done; !c.ends { // otherwise the end of the session may be faster
 				wantOK(t, "a false notification", err)
