@@ -33,6 +33,7 @@ type cardQP struct {
 	payload  int           // the bytes of a card in one datagram
 	number   uint32        // counts the cards sent
 	posted   uint32        // counts the datagrams sent
+	held     int           // counts the CQ entries of sends
 	sent     [cardRecv]sentCard
 	heard    [cardRecv]heardCard
 	wr       [1]verbs.SendWR
@@ -99,10 +100,19 @@ func newCardQP(q *qp) (*cardQP, error) {
 // renew makes the QP as new.
 func (s *cardQP) renew() error {
 	s.mute()
+	s.forget()
 	ep, err := s.QP.Endpoint()
 	s.state, s.attr, s.heard = verbs.StateReset, verbs.QPAttr{}, [cardRecv]heardCard{}
 	s.psn = ep.PSN
 	return err
+}
+
+// forget drops the completions of a QP that is closed or in RESET.
+func (s *cardQP) forget() {
+	in := &s.user.engine.inbox
+	in.drain()
+	in.discard(s.Num())
+	in.room.hold(&s.held, -s.held)
 }
 
 // mute stops repeating cards.
@@ -171,8 +181,7 @@ func (s *cardQP) start(remote verbs.Endpoint) error {
 		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 			return err
 		}
-		s.user.engine.inbox.drain()
-		s.user.engine.inbox.discard(s.Num())
+		s.forget()
 	}
 	if err := s.QP.Connect(remote); err != nil {
 		return err
@@ -273,6 +282,7 @@ func (s *cardQP) closeAH() {
 func (s *cardQP) Close() error {
 	s.mute()
 	err := s.QP.Close()
+	s.forget()
 	s.closeAH()
 	s.in.free()
 	s.out.free()
@@ -309,8 +319,12 @@ func (s *cardQP) transmit(slot int) {
 	}
 }
 
-// post posts a datagram: a header and a part of a card. If the queue is full, it is lost.
+// post posts a datagram: a header and a part of a card. If the queue or the CQ is full, it is lost.
 func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
+	room := &s.user.engine.inbox.room
+	if room.left() == 0 {
+		return
+	}
 	slot := int(s.posted % cardHeads)
 	s.posted++
 	b := s.heads.slot(slot)
@@ -322,7 +336,8 @@ func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 		AH: s.ah.Handle(), RemoteQPN: s.attr.DestQPN, RemoteQKey: verbs.DefaultQKey,
 	}
 	s.wr[0].SetSGE(append([]verbs.SGE{s.heads.sge(slot, cardHeader)}, part...)...)
-	_, _ = s.PostSend(s.wr[:])
+	n, _ := s.PostSend(s.wr[:])
+	room.hold(&s.held, n)
 }
 
 // deadline is when a card is sent again.
@@ -358,6 +373,9 @@ func (e *engine) repeatCards() {
 
 // completed takes a completion of the UD QP.
 func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
+	if kind == tagCardSend && s.held > 0 {
+		s.user.engine.inbox.room.hold(&s.held, -1)
+	}
 	switch {
 	case wc.Status != verbs.StatusSuccess:
 		s.user.fail() // the QP or the device has failed

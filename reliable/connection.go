@@ -165,11 +165,11 @@ func (c *connection) build() (err error) {
 	c.paths = make([]path, cfg.Paths)
 	if c.ctx.carrier.ownReceives() {
 		c.share = cfg.Paths * advertised(cfg.PathRecv)
-		if !c.engine.budget.take(cfg.pathShare()) {
-			return c.ctx.opError("connect QP", 0, c.ctx.tooManyConnections())
+		if err := c.engine.afford(cfg.pathShare()); err != nil {
+			return c.ctx.opError("connect QP", 0, err)
 		}
 		if c.arrival, err = newPool(c.engine.hub.pd, cfg.pathShare(), c.engine.hub.arrivalSize()); err != nil {
-			c.engine.budget.put(cfg.pathShare())
+			c.engine.refund(cfg.pathShare())
 			return err
 		}
 	}
@@ -201,7 +201,7 @@ func (c *connection) destroy() {
 		c.paths[i].close()
 	}
 	if c.arrival.mr != nil {
-		e.budget.put(c.ctx.cfg.pathShare())
+		e.refund(c.ctx.cfg.pathShare())
 	}
 	c.arrival.free()
 	c.headers.free()
@@ -339,7 +339,8 @@ func (c *connection) touch() {
 }
 
 // flush posts what the connection has to post, with one doorbell per path. Its control packets share a
-// doorbell with those of other connections. It reports whether something waits for a place in a send queue.
+// doorbell with those of other connections. It reports whether something waits for a place in a send queue or in
+// the CQ.
 func (c *connection) flush() (waits bool) {
 	if c.ctx.carrier.ownReceives() {
 		for i := range c.paths {
@@ -349,7 +350,7 @@ func (c *connection) flush() (waits bool) {
 	for i := range c.paths {
 		if len(c.paths[i].chain) > 0 {
 			c.paths[i].ring()
-			waits = waits || (len(c.paths[i].chain) > 0 && c.paths[i].data != nil)
+			waits = waits || (len(c.paths[i].chain) > 0 && (c.paths[i].data != nil || c.engine.inbox.room.left() == 0))
 		}
 	}
 	for i := range c.outbox {

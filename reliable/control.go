@@ -26,6 +26,8 @@ type controlQP struct {
 const (
 	controlRecvs = 256
 	controlSends = 128
+	// controlEntries is the number of CQ entries that both control QPs need.
+	controlEntries = 2 * (controlRecvs + controlSends)
 )
 
 func (c *controlQP) open(h *hub, index int, cfg *verbs.QPConfig) error {

@@ -44,6 +44,8 @@ const (
 	copySlots = 64
 	// datagramCopies is copySlots for chunks of one datagram.
 	datagramCopies = 1024
+	// copyEntries is the number of CQ entries per slot: two sends and a receive.
+	copyEntries = 3
 	// copyLimit is how long a copy may take on UD, in nanoseconds.
 	copyLimit = 20_000_000
 	// Indices of tagCopy.
@@ -59,10 +61,14 @@ func (c *copier) open(h *hub) (err error) {
 	if h.engine.ctx.carrier.datagrams() {
 		slots = datagramCopies
 	}
-	if c.stage, err = newPool(h.pd, slots, h.chunk); err != nil {
+	if err := h.engine.inbox.room.reserve(copyEntries * slots); err != nil {
 		return err
 	}
 	c.hub, c.slots, c.jobs = h, slots, ring.New[copyJob](slots)
+	if c.stage, err = newPool(h.pd, slots, h.chunk); err != nil {
+		c.close()
+		return err
+	}
 	if err = c.connect(); err != nil {
 		c.close()
 	}
@@ -138,6 +144,9 @@ func (c *copier) close() {
 	}
 	c.grh.free()
 	c.stage.free()
+	if c.hub != nil {
+		c.hub.engine.inbox.room.release(copyEntries * c.slots)
+	}
 	*c = copier{}
 }
 

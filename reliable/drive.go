@@ -8,6 +8,7 @@ import (
 // inbox takes the completions of all inner QPs of an engine.
 type inbox struct {
 	cq    verbs.CQ   // takes the completions; it is deeper than the number of outstanding requests
+	room  cqRoom     // counts the entries of cq
 	batch []verbs.WC // the target of one Poll
 	stash []verbs.WC // holds completions that were polled from cq
 	next  int        // the index in stash of the first completion that is not dispatched
@@ -18,6 +19,7 @@ type inbox struct {
 
 // open makes the CQ, with timestamps if the device can.
 func (in *inbox) open(ctx verbs.Context, cfg verbs.CQConfig) (err error) {
+	in.room.depth = cfg.Depth
 	if in.stamps.device != nil {
 		cfg.Timestamp = true
 		if in.cq, err = ctx.CreateCQ(cfg); err == nil {

@@ -50,7 +50,7 @@ type route struct {
 	data    *datagramQP
 }
 
-// inboxDepth is the depth of the CQ of the inner QPs. It holds the full windows of 256 QPs.
+// inboxDepth is the depth of the CQ of the inner QPs, if the device allows it; see cqRoom.
 const inboxDepth = 1 << 16
 
 // newEngine returns a running engine of a PD. The context is locked.

@@ -44,3 +44,11 @@ func Receives(q verbs.QP) (inUse, exist int) {
 	defer h.engine.mu.Unlock()
 	return h.receives(), h.exist()
 }
+
+// SendsOf returns the number of sends of paths that hold CQ entries of a wrapped QP's engine, and the most that may.
+func SendsOf(q verbs.QP) (sends, most int) {
+	e := q.(*qp).engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.inbox.room.sends, e.inbox.room.sendShare()
+}

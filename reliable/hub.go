@@ -55,8 +55,12 @@ func (h *hub) prepare(cfg *verbs.QPConfig) error {
 		err = verbs.Invalidf("port %d has no room for chunks of %d bytes", cfg.Port, minCardChunk)
 	}
 	if err == nil {
-		err = h.makeReceives(cfg)
+		err = h.engine.inbox.room.reserve(controlEntries)
 	}
+	if err != nil {
+		return err
+	}
+	err = h.makeReceives(cfg)
 	for i := range h.control {
 		if err == nil {
 			err = h.control[i].open(h, i, cfg)
@@ -151,6 +155,7 @@ func (h *hub) release() {
 		h.control[i].close()
 	}
 	h.copier.close()
+	h.engine.inbox.room.release(controlEntries)
 	for i := range h.data {
 		h.data[i].close()
 	}
@@ -161,7 +166,7 @@ func (h *hub) release() {
 	}
 	h.inUse = 0
 	for i := range h.arrival {
-		h.engine.budget.put(len(h.arrival[i].parked))
+		h.engine.refund(len(h.arrival[i].parked))
 		h.arrival[i].free()
 	}
 	h.arrival, h.share, h.refill, h.ready = nil, 0, nil, false

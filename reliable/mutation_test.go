@@ -157,6 +157,22 @@ var mutations = []mutant.Change{
 		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
 	},
 	{
+		Name: "sends overrun the CQ of their engine", Tests: "TestCQRoomForSends", File: "cqroom.go",
+		Old: "return r.sendShare() - r.sends", New: "return r.depth",
+	},
+	{
+		Name: "receives overrun the CQ of their engine", Tests: "TestCQRoomForQPs", File: "cqroom.go",
+		Old: "r.reserved+n > most", New: "n > most",
+	},
+	{
+		Name: "sends that have completed keep their CQ entries", Tests: "TestCQRoomForSends", File: "path.go",
+		Old: "	p.hold(-min(int(int32(n-p.done)), p.held))\n", New: "",
+	},
+	{
+		Name: "a side QP keeps its CQ entries", Tests: "TestCQRoomForQPs", File: "side.go",
+		Old: "		s.user.engine.inbox.room.release(s.entries)\n", New: "",
+	},
+	{
 		Name: "every engine has the well-known Q_Key", Tests: "TestQKeys", File: "hub.go",
 		Old: "h.id, h.qkey = (h.id+1)&maxConn, newQKey()", New: "h.id, h.qkey = (h.id+1)&maxConn, verbs.DefaultQKey",
 	},

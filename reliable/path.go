@@ -25,6 +25,7 @@ type path struct {
 	label    uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
 	posted   uint32           // counts the sends staged in this epoch
 	done     uint32           // counts the sends that have completed in this epoch
+	held     int              // counts the CQ entries that posted sends hold
 	controls uint32           // counts the control packets between done and posted, at most maxControls
 	chain    []verbs.SendWR   // holds the staged sends that wait for the doorbell
 	owner    [pathSlots]int32 // the flow of each send between done and posted, controlPacket or answerPiece
@@ -94,6 +95,7 @@ func (p *path) close() {
 	}
 	e := p.conn.engine
 	e.inbox.drain()
+	p.hold(-p.held)
 	e.routes.Delete(p.qp.Num())
 	p.conn.ctx.events.disown(p.qp)
 	_ = p.qp.Close() // no object depends on it
@@ -108,6 +110,7 @@ func (p *path) release() {
 	e.inbox.drain()
 	done := e.inbox.lastSent(p, p.done)
 	p.done, p.controls, p.chain = p.posted, 0, p.chain[:0]
+	p.hold(-p.held)
 	p.leaveFormer()
 	if done != posted {
 		p.data.revive()
@@ -126,6 +129,7 @@ func (p *path) dropped() {
 
 // retire forgets the sends before n. It returns how many of them were chunks.
 func (p *path) retire(n uint32) (chunks int) {
+	p.hold(-min(int(int32(n-p.done)), p.held))
 	for ; int32(n-p.done) > 0; p.done++ {
 		if p.owner[p.done%pathSlots] == controlPacket {
 			p.controls--
@@ -136,6 +140,9 @@ func (p *path) retire(n uint32) (chunks int) {
 	p.leaveFormer()
 	return chunks
 }
+
+// hold counts n more CQ entries that posted sends hold.
+func (p *path) hold(n int) { p.conn.engine.inbox.room.hold(&p.held, n) }
 
 // leaveFormer closes the former address if no send uses it.
 func (p *path) leaveFormer() {
@@ -231,7 +238,7 @@ func (p *path) stage(owner int32) (*verbs.SendWR, int) {
 	return wr, p.index*pathSlots + int(n)
 }
 
-// ring posts the chain with one doorbell. Refused sends stay in the chain.
+// ring posts the chain with one doorbell. Refused sends, and sends without a CQ entry, stay in the chain.
 func (p *path) ring() {
 	switch {
 	case len(p.chain) == 0:
@@ -247,12 +254,17 @@ func (p *path) ring() {
 	if p.data != nil {
 		every = datagramSignal
 	}
-	for k := range p.chain {
-		if k%every == every-1 || k == len(p.chain)-1 {
+	room := min(len(p.chain), p.conn.engine.inbox.room.left())
+	if room == 0 {
+		return
+	}
+	for k := range room {
+		if k%every == every-1 || k == room-1 {
 			p.chain[k].Flags |= verbs.SendSignaled
 		}
 	}
-	n, err := p.qp.PostSend(p.chain)
+	n, err := p.qp.PostSend(p.chain[:room])
+	p.hold(n)
 	p.conn.engine.doorbells.sent(n)
 	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
 	switch {

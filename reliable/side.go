@@ -13,6 +13,7 @@ type sideQP struct {
 	verbs.QP
 	cardQP     *cardQP         // is QP, or nil
 	user       *qp             // the wrapped QP
+	entries    int             // the CQ entries reserved for QP
 	introduced bool            // reports that the own card was sent
 	expects    uint32          // the first PSN of the peer, as Modify has set it
 	early      bool            // reports that the QP went to RTS before the user's; see answerEarly
@@ -33,6 +34,14 @@ const (
 // open makes the QP.
 func (s *sideQP) open(q *qp) (err error) {
 	s.user = q
+	n := 2*cardSlots - cardRecv
+	if q.ctx.carrier.datagrams() {
+		n = cardRecvs
+	}
+	if err := q.engine.inbox.room.reserve(n); err != nil {
+		return q.opError("create QP", err)
+	}
+	s.entries = n
 	if q.ctx.carrier.datagrams() {
 		if s.cardQP, err = newCardQP(q); err == nil {
 			s.QP = s.cardQP
@@ -57,6 +66,10 @@ func (s *sideQP) close() {
 	if s.QP != nil {
 		s.user.ctx.events.disown(s.QP)
 		_ = s.Close() // no object depends on it
+	}
+	if s.entries > 0 {
+		s.user.engine.inbox.room.release(s.entries)
+		s.entries = 0
 	}
 	s.cards.free()
 }

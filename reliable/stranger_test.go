@@ -233,7 +233,7 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// TestQKeys: the UD QPs of every engine have a Q_Key of their own, which cards name. The NIC drops datagrams with another one.
+// TestQKeys: the UD QPs of an engine have a random Q_Key, which cards name. The NIC drops datagrams with another one.
 func TestQKeys(t *testing.T) {
 	r, other := newDatagramRig(t), newDatagramRig(t)
 	h := &r.q.engine.hub

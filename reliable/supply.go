@@ -27,6 +27,24 @@ func (b *budget) take(n int) bool {
 // put undoes take.
 func (b *budget) put(n int) { b.used.Add(int64(-n)) }
 
+// afford takes the budget and the CQ entries for n more receive buffers.
+func (e *engine) afford(n int) error {
+	if !e.budget.take(n) {
+		return e.ctx.tooManyConnections()
+	}
+	err := e.inbox.room.reserve(n)
+	if err != nil {
+		e.budget.put(n)
+	}
+	return err
+}
+
+// refund undoes afford.
+func (e *engine) refund(n int) {
+	e.budget.put(n)
+	e.inbox.room.release(n)
+}
+
 // recvSizes says how many receive buffers a context uses. All fields but size are numbers of buffers.
 type recvSizes struct {
 	size  int // what one holds of a chunk, in bytes
@@ -113,12 +131,12 @@ func (h *hub) grow() error {
 		return ctx.tooManyConnections()
 	}
 	if h.inUse == len(h.arrival) {
-		if !h.engine.budget.take(ctx.recvs.slab) {
-			return ctx.tooManyConnections()
+		if err := h.engine.afford(ctx.recvs.slab); err != nil {
+			return err
 		}
 		p, err := newPool(h.pd, ctx.recvs.slab, h.arrivalSize())
 		if err != nil {
-			h.engine.budget.put(ctx.recvs.slab)
+			h.engine.refund(ctx.recvs.slab)
 			return err
 		}
 		h.arrival = append(h.arrival, slab{pool: p, parked: make([]bool, ctx.recvs.slab)})
@@ -185,7 +203,7 @@ func (h *hub) park(list refill) refill {
 func (h *hub) trim() {
 	for n := len(h.arrival) - 1; n >= h.inUse && h.arrival[n].idle == h.engine.ctx.recvs.slab; n-- {
 		h.arrival[n].free()
-		h.engine.budget.put(h.engine.ctx.recvs.slab)
+		h.engine.refund(h.engine.ctx.recvs.slab)
 		h.arrival = h.arrival[:n]
 	}
 }
