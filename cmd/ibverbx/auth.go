@@ -10,10 +10,10 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// defaultPort is where the server of perf listens. perftest uses the same.
+// defaultPort is the port of perf serve, as in perftest.
 const defaultPort = "18515"
 
-// authFlags say how two processes authenticate each other.
+// authFlags hold the credentials with which two processes authenticate each other.
 type authFlags struct {
 	token, tokens, cert, key, ca, name string
 	plaintext, anywhere                bool
@@ -96,7 +96,7 @@ func (f *authFlags) config(s *streams, where string) (bootstrap.Config, error) {
 	}, nil
 }
 
-// withPort adds a port to a host that has none.
+// withPort adds a port to a host without one.
 func withPort(host, port string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host

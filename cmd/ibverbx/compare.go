@@ -32,7 +32,7 @@ significant. Each side needs at least 4 samples to show one.`
 const (
 	compareHead = " %-10s %-20s %-20s %s\n"
 	compareRow  = " %-10d %-20s %-20s %s\n"
-	// compareName is how many letters of the name of a side are a head.
+	// compareName is the maximum width of a side's name in a table head.
 	compareName = 20
 )
 
@@ -97,7 +97,7 @@ func readReports(to *compare.Set, name string) error {
 	return nil
 }
 
-// setText is where and when a side was measured.
+// setText describes the number of reports of a side, and when and where the first one was measured.
 func setText(s *compare.Set) string {
 	text := "1 report"
 	if s.Reports > 1 {
@@ -126,14 +126,14 @@ func printDifferences(p *printer, names [2]string, list []compare.Difference) {
 			p.printf(compareHead, "#bytes", headName(names[0]), headName(names[1]), "change")
 		}
 		p.printf(compareRow, size, valueText(&d.Old, d.Metric), valueText(&d.New, d.Metric), changeText(d))
-		few = few || !d.Enough()
+		few = few || !d.Enough
 	}
 	if few {
 		p.println("\nWith fewer than 4 samples on a side no difference can be told from chance:\nappend more reports (>>), or measure longer (-D 10).")
 	}
 }
 
-// headName is the name of a side as a head: its first file.
+// headName shortens the name of a side to its first file, for a table head.
 func headName(name string) string {
 	first, rest, several := strings.Cut(name, ",")
 	name = filepath.Base(first)
@@ -146,7 +146,7 @@ func headName(name string) string {
 	return name
 }
 
-// metricText is the head of a table.
+// metricText is the title of a table.
 func metricText(k *compare.Key) string {
 	text := map[string]string{
 		compare.Rate:    "BW average [MiB/sec], more is better",
@@ -157,23 +157,55 @@ func metricText(k *compare.Key) string {
 	return report.Title(measure.Report{Op: measure.Op(k.Op), Mode: measure.Mode(k.Mode)}) + ": " + text
 }
 
-// valueText is a value and how far off it may be.
+// valueText formats a value and its uncertainty.
 func valueText(v *compare.Value, metric string) string {
 	x := v.Center
 	if metric == compare.Rate {
 		x /= mebibyte
 	}
-	if math.IsInf(v.Spread, 1) {
+	if v.Spread == nil {
 		return fmt.Sprintf("%.2f", x)
 	}
-	return fmt.Sprintf("%.2f +-%.0f%%", x, 100*v.Spread)
+	return fmt.Sprintf("%.2f +-%.0f%%", x, 100**v.Spread)
 }
 
-// changeText is the change if it is hardly chance.
+// changeText formats the change, or ~ if it is not significant.
 func changeText(d *compare.Difference) string {
 	change := "~"
-	if d.Significant() {
+	if d.Significant {
 		change = fmt.Sprintf("%+.2f%%", 100*d.Change)
 	}
 	return fmt.Sprintf("%s (p=%.3f n=%d+%d)", change, d.P, d.Old.N, d.New.N)
+}
+
+// compareReport is the object that compare --json prints.
+type compareReport struct {
+	// Sides are the arguments; the first one is the base.
+	Sides []compareSide `json:"sides"`
+	// Comparisons hold each other side against the base.
+	Comparisons []comparison `json:"comparisons"`
+}
+
+type compareSide struct {
+	Name string `json:"name"`
+	*compare.Set
+}
+
+type comparison struct {
+	Base        string               `json:"base"`
+	Other       string               `json:"other"`
+	Differences []compare.Difference `json:"differences"`
+}
+
+// newCompareReport compares the sides, whose first one is the base.
+func newCompareReport(names []string, sets []*compare.Set) compareReport {
+	var r compareReport
+	for i, set := range sets {
+		r.Sides = append(r.Sides, compareSide{names[i], set})
+		if i > 0 {
+			list := append([]compare.Difference{}, compare.Sets(sets[0], set)...) // [] rather than null
+			r.Comparisons = append(r.Comparisons, comparison{names[0], names[i], list})
+		}
+	}
+	return r
 }

@@ -24,8 +24,7 @@ import (
 	"ibverbx/peer"
 )
 
-// problem is an error in the user's terms: what was given, what is wrong and what to do. The tool prints text, and with --verbose
-// the cause as well.
+// problem is an error in the user's terms: the input, the fault and the fix. The tool prints text, and with --verbose the cause as well.
 type problem struct {
 	text  string
 	cause error

@@ -100,7 +100,7 @@ func (v *settingValue) String() string {
 // Type implements pflag.Value.
 func (v *settingValue) Type() string {
 	if v.isSwitch {
-		return "bool" // the help names no value
+		return "bool" // the help shows no value
 	}
 	return "string"
 }

@@ -31,13 +31,13 @@ const (
 	exitPeer     = 5 // the peer is unreachable or was lost
 )
 
-// peerError says that the peer cannot be reached.
+// peerError means that the peer is unreachable.
 type peerError struct{ err error }
 
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// severalErrors is the error of several transfers, and the exit status: some have failed, or the host was lost.
+// severalErrors joins the errors of several transfers and determines the exit status.
 type severalErrors struct {
 	err    error
 	status int
@@ -81,8 +81,8 @@ type fileFlags struct {
 	verbose bool
 	// metrics are not served by ls.
 	metrics metricsFlags
-	// watches makes the log without --verbose contain lost and recovered rails, for commands that run for long.
-	watches bool
+	// logRails logs lost and recovered rails even without --verbose. It is set for servers.
+	logRails bool
 	// carried is the state of the Node before it was closed.
 	carried carried
 }
@@ -90,7 +90,7 @@ type fileFlags struct {
 // commonFlags are the flags of all file commands that --help shows, beside the command's own.
 var commonFlags = []string{"token-file", "ca", "provider", "addr", "link", "transport", "json", "quiet", "verbose"}
 
-// define adds the flags in help order: those that own adds first. --help shows the common ones and the command's own.
+// define adds the flags in help order, starting with the command's own, which own adds. --help shows these and the common ones.
 func (f *fileFlags) define(cmd *cobra.Command, s streams, own func(fl *pflag.FlagSet)) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
@@ -125,7 +125,7 @@ type engine struct {
 	uncount func()
 }
 
-// closeTime is how long peers have to stop using what this side has lent.
+// closeTime limits the wait for peers to stop using granted memory.
 const closeTime = 5 * time.Second
 
 func (e *engine) close() error {
@@ -135,8 +135,7 @@ func (e *engine) close() error {
 	return errors.Join(e.Close(ctx), e.memory.Close(ctx), e.node.Close())
 }
 
-// open makes the Engine. local is an address of this host that reaches peers.
-// log is files.Config.OnOperation.
+// open creates the Engines. local is an address of this host that reaches peers. log is files.Config.OnOperation.
 func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, log func(files.Operation), exports ...files.ExportConfig) (*engine, error) {
 	n, uncount, err := f.openNode(ctx, s, cfg, local)
 	if err != nil {
@@ -155,13 +154,13 @@ func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local 
 	return e, nil
 }
 
-// openNode makes the Node. uncount stops its metrics and records its state for --json. Call it before closing the Node.
+// openNode creates the Node. uncount stops its metrics and records its state for --json. Call it before closing the Node.
 func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, local netip.Addr) (n *node.Node, uncount func(), err error) {
 	cfg.Fabric, cfg.Local = f.fabric.Fabric, local
 	switch {
 	case f.verbose:
 		cfg.Log = s.log()
-	case f.watches && !f.quiet:
+	case f.logRails && !f.quiet:
 		cfg.Log = slog.New(railLog{s.log().Handler()})
 	}
 	if n, err = node.New(ctx, cfg); err != nil {
@@ -174,7 +173,7 @@ func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, lo
 	}, nil
 }
 
-// connectTime is how long a peer has to be there.
+// connectTime is the connect timeout.
 const connectTime = 30 * time.Second
 
 // connect returns the peer at a host. The caller closes the engine.
@@ -214,7 +213,7 @@ func (f *fileFlags) withPeer(ctx context.Context, s streams, host string, do fun
 	return err
 }
 
-// localAddr returns the address of this host from which packets to addr leave. Nothing is sent.
+// localAddr returns the source address of this host for packets to addr. It sends nothing.
 func localAddr(ctx context.Context, addr string) (netip.Addr, error) {
 	conn, err := (&net.Dialer{Timeout: connectTime}).DialContext(ctx, "udp", addr)
 	if err != nil {
@@ -224,11 +223,11 @@ func localAddr(ctx context.Context, addr string) (netip.Addr, error) {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
-// serverName is the name of a server, so that one that was started again is known again.
+// serverName returns the peer name of a server, by which clients recognize it after a restart. It is empty for a random port.
 func serverName(listen string) string {
 	host, err := os.Hostname()
 	if _, port, _ := net.SplitHostPort(listen); err != nil || port == "0" {
-		return "" // another process may have the same
+		return "" // another server on this host may have the same
 	}
 	return nameOf(host, listen)
 }

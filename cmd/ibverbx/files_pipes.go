@@ -83,7 +83,7 @@ func (f *transferFlags) toStdout(ctx context.Context, s streams, p *files.Peer, 
 	return nil
 }
 
-// stream copies a file of a peer to a writer, at most at the rate of --bwlimit, and returns its size.
+// stream copies a peer's file to a writer, at most at the rate of --bwlimit, and returns its size.
 func (f *transferFlags) stream(ctx context.Context, to io.Writer, p *files.Peer, name string) (n int64, err error) {
 	file, err := p.FS(ctx, path.Dir(name)).Open(path.Base(name))
 	if err != nil {

@@ -22,14 +22,14 @@ const (
 	everyJSON       = time.Second
 )
 
-// fileShow shows a transfer: on a terminal in a line that is overwritten, elsewhere in a line now and then, and with --json in objects.
+// fileShow shows a transfer: on a terminal in a line that it overwrites, elsewhere in a line per interval, and with --json in objects.
 type fileShow struct {
 	f    *fileFlags
 	line *progressLine
 	out  io.Writer
 	err  io.Writer
 	peer *files.Peer
-	// began is the start, and lost when the peer was seen to be lost, zero if it is there.
+	// began is the start of the transfer. lost is the time at which the peer was found lost, zero while it is connected.
 	began, lost time.Time
 	// result is valid after run.
 	result fileReport
@@ -46,7 +46,7 @@ type fileReport struct {
 	Name    string  `json:"name"`
 	Bytes   int64   `json:"bytes"`
 	Total   int64   `json:"total"`
-	Kept    int64   `json:"kept"` // of Bytes: what was there already
+	Kept    int64   `json:"kept"` // part of Bytes that existed before the transfer
 	Rate    float64 `json:"bytes_per_second"`
 	Left    float64 `json:"seconds_left,omitempty"`
 	Seconds float64 `json:"seconds"`
@@ -94,7 +94,7 @@ func (r fileReport) plus(next fileReport) fileReport {
 	return sum
 }
 
-// run shows a transfer until it ends, or cancels it when ctx ends, and returns its error.
+// run shows a transfer until it completes, cancels it when ctx is done, and returns its error.
 func (w *fileShow) run(ctx context.Context, t *files.Transfer) error {
 	every := everyElsewhere
 	switch {
@@ -123,7 +123,7 @@ func (w *fileShow) run(ctx context.Context, t *files.Transfer) error {
 	return err
 }
 
-// step shows how far a transfer is.
+// step shows the progress of a transfer.
 func (w *fileShow) step(s files.Status) {
 	if w.peer.Node().State() != node.StateLost {
 		w.lost = time.Time{}
@@ -144,7 +144,7 @@ func (w *fileShow) step(s files.Status) {
 // text is a line of at most 80 columns.
 func (w *fileShow) text(s files.Status) string {
 	done := 0.0
-	if s.Total > 0 { // a file that changes has other sizes than it had
+	if s.Total > 0 { // the total of a changing file may shrink
 		done = min(max(float64(s.Bytes)/float64(s.Total), 0), 1)
 	}
 	name := shorten(printable.Text(path.Base(s.Name)), 24)
@@ -166,7 +166,7 @@ func (w *fileShow) text(s files.Status) string {
 	return text + rate(s)
 }
 
-// progressFiles formats the numbers of files of a directory: those done, if known, and those listed so far.
+// progressFiles formats the file counts of a directory: completed files, if known, and files listed so far.
 func progressFiles(s files.Status) string {
 	if s.Listed == 0 {
 		return ""
@@ -181,7 +181,7 @@ func progressFiles(s files.Status) string {
 	return text + " files  "
 }
 
-// rate says how fast a transfer is, what each NIC of this side sends, and how long it will take.
+// rate formats the rate of a transfer and of each local NIC, and the time left.
 func rate(s files.Status) string {
 	text := formatBytes(int64(s.Rate)) + "/s"
 	unit, size := scale(int64(s.Rate))

@@ -29,7 +29,7 @@ type carried struct {
 	Transport string `json:"transport,omitempty"`
 	// Link is the link to the peer; empty with hardware NICs, and without exactly one peer.
 	Link string `json:"link,omitempty"`
-	// Lanes and Sealed are those of the session with the only peer.
+	// Lanes and Sealed describe the session with the only peer.
 	Lanes  int        `json:"lanes,omitempty"`
 	Sealed bool       `json:"sealed,omitempty"`
 	Rails  []railLine `json:"rails,omitempty"`

@@ -59,7 +59,7 @@ type serveFlags struct {
 
 func newServe(s streams) *cobra.Command {
 	f := &serveFlags{}
-	f.watches = true
+	f.logRails = true
 	cmd := &cobra.Command{
 		Use:     "serve [PATH[=NAME]...] [flags]",
 		Short:   "Serve files, directories and TCP ports to other hosts",
@@ -132,13 +132,13 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	}
 	defer func() {
 		closed := e.close()
-		if errors.Is(closed, context.DeadlineExceeded) { // that a peer does not answer is no failure of this server
+		if errors.Is(closed, context.DeadlineExceeded) { // a silent peer is not a failure of this server
 			tell.say("a peer does not answer and is left")
 			closed = nil
 		}
 		err = errors.Join(err, closed)
 	}()
-	l, err := forwardStreams().Listen(e.node, forward.Service) // also without targets, so that clients are told
+	l, err := forwardStreams().Listen(e.node, forward.Service) // even without targets, so that clients get a reason
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (f *serveFlags) forwards() (list []forward.Target, err error) {
 	return list, nil
 }
 
-// exports returns what to export for arguments, each with a name or under its own.
+// exports parses PATH[=NAME] arguments.
 func exports(args []string, access files.Access) (list []files.ExportConfig, err error) {
 	for _, arg := range args {
 		path, name, named := cutName(arg)
@@ -235,7 +235,7 @@ func cutName(arg string) (path, name string, named bool) {
 	return arg, "", false
 }
 
-// authorize returns what lets in peers, nil for all.
+// authorize returns the check of --allow, nil without it.
 func (f *serveFlags) authorize() func(bootstrap.Peer) (node.Grant, error) {
 	if len(f.allow) == 0 {
 		return nil
@@ -251,7 +251,7 @@ func (f *serveFlags) authorize() func(bootstrap.Peer) (node.Grant, error) {
 	}
 }
 
-// hostAddr returns an address of this host for software NICs: that of listen, or the first one that others reach.
+// hostAddr returns an address of this host for software NICs: the listen address, or the first address that other hosts can reach.
 func hostAddr(listen string) (netip.Addr, error) {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -118,7 +118,7 @@ func once(source string, seen map[string]string) error {
 	return nil
 }
 
-// isLocal reports whether a destination has a form that no name of a served file has.
+// isLocal reports whether a destination cannot be the name of a served file.
 func isLocal(dest string) bool {
 	return filepath.IsAbs(dest) || strings.HasPrefix(dest, "./") || strings.HasPrefix(dest, "../")
 }

@@ -42,11 +42,11 @@ const forwardExample = `  ibverbx serve --forward 127.0.0.1:5432 --token-file t 
   ibverbx forward -L 10.0.0.5:8080:127.0.0.1:80 node1 --token-file t
                                             reachable from other hosts`
 
-// replaceTime is how long forward waits before it tries again to meet a host that is another one than before.
+// replaceTime is the interval between attempts to connect to a host with a new identity.
 const replaceTime = time.Second
 
-// forwardStreams is what streams of forwarded connections are like. Besides those that a server has connected, there is memory for those that wait, those
-// that are being closed, and what the slabs of several clients leave unused.
+// forwardStreams returns the configuration of forwarded streams. Their memory covers connected, queued and closing streams, and what the
+// slabs of several clients leave unused.
 func forwardStreams() stream.Config {
 	const ring, backlog = 256 << 10, forward.MaxConns / 2
 	return stream.Config{Ring: ring, Backlog: backlog, Memory: (forward.MaxServed + 2*backlog) * 2 * ring}
@@ -60,7 +60,7 @@ type forwardFlags struct {
 
 func newForward(s streams) *cobra.Command {
 	f := &forwardFlags{}
-	f.watches = true
+	f.logRails = true
 	cmd := &cobra.Command{
 		Use:     "forward -L [BIND:]PORT:HOST:PORT HOST[:PORT] [flags]",
 		Short:   "Carry TCP connections to another host, as ssh -L does",
@@ -142,12 +142,12 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 	}
 	err := f.forward(ctx, s, host, all)
 	if ctx.Err() != nil {
-		return nil // a signal is the normal end, also while the host is being connected
+		return nil // a signal stops forward normally, even while it connects
 	}
 	return err
 }
 
-// forward connects to the host and forwards until ctx ends.
+// forward connects to the host and forwards until ctx is done.
 func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all []*localForward) (err error) {
 	auth, err := f.auth.config(&s, "the host "+host)
 	if err != nil {
@@ -207,7 +207,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	return err
 }
 
-// ready says that programs can connect.
+// ready prints the addresses that programs can connect to.
 func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error {
 	out := printer{w: s.out}
 	for _, x := range all {
@@ -230,8 +230,8 @@ type forwardHost struct {
 	peer atomic.Pointer[node.Peer]
 }
 
-// watch tells when the host is lost, and when it is back. If another one answers at the address, it becomes the host: it has
-// passed the authentication that the user has asked for.
+// watch reports the loss and the recovery of the host. A host with another identity at the same address replaces it, because it has passed
+// the authentication.
 func (h *forwardHost) watch(ctx context.Context) {
 	for lost := false; ctx.Err() == nil; {
 		p := h.peer.Load()
@@ -255,7 +255,7 @@ func (h *forwardHost) watch(ctx context.Context) {
 	}
 }
 
-// replace meets the peer that answers in place of an old one. It reports whether it has, which it tries until ctx ends.
+// replace connects to the successor of an old peer, trying until ctx is done. It reports whether it has succeeded.
 func (h *forwardHost) replace(ctx context.Context, old *node.Peer) bool {
 	_ = old.Close() // never fails
 	for ctx.Err() == nil {

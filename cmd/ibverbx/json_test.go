@@ -79,15 +79,15 @@ func TestCompareJSON(t *testing.T) {
 	if err := d.Decode(&r); err != nil {
 		t.Fatalf("Decode: got %v, want no error", err)
 	}
-	if len(r.Sides) != 2 || r.Sides[0].Name != a || r.Sides[1].Reports != 12 || r.Sides[1].Host != "node1" || r.Sides[1].Time == nil {
+	if len(r.Sides) != 2 || r.Sides[0].Name != a || r.Sides[1].Reports != 12 || r.Sides[1].Host != "node1" || r.Sides[1].Time.IsZero() {
 		t.Errorf("the sides are %+v", r.Sides)
 	}
 	if len(r.Comparisons) != 1 || r.Comparisons[0].Base != a || r.Comparisons[0].Other != b || len(r.Comparisons[0].Differences) != 5 {
 		t.Fatalf("the comparisons are %+v", r.Comparisons)
 	}
 	got := r.Comparisons[0].Differences[0]
-	if got.Op != "send" || got.Mode != "latency" || got.Metric != "t_typical_us" || got.Size != 8 || got.Base.Samples != 6 || got.Base.Median < 2 ||
-		got.Other.Median < 3 || got.Base.Spread == nil || got.Change < 0.48 || got.P > 0.01 || !got.Significant || !got.Enough {
+	if got.Op != "send" || got.Mode != "latency" || got.Metric != "t_typical_us" || got.Size != 8 || got.Old.N != 6 || got.Old.Center < 2 ||
+		got.New.Center < 3 || got.Old.Spread == nil || got.Change < 0.48 || got.P > 0.01 || !got.Significant || !got.Enough {
 		t.Errorf("the first difference is %+v", got)
 	}
 }

@@ -16,17 +16,23 @@ import (
 // liveLanes is the maximum number of lanes shown per sample. Tests with more lanes show rails only.
 const liveLanes = 64
 
-// feed appends the snapshots of consecutive runs to a live.Record. It is not safe for concurrent use.
+// feed converts the snapshots of consecutive runs to samples and events in a live.Record. It is not safe for concurrent use.
 type feed struct {
 	rec *live.Record
 	// faults returns a rail's active faults. It may be nil.
 	faults func(rail int) []string
-	sample *sampler // nil before the first run
+	// contexts lists the NICs of each rail in the current run, for retransmit counters.
+	contexts [][]verbs.Context
 
 	began    time.Duration // total duration of earlier runs
 	messages int64         // total of earlier runs
 	bytes    int64         // total of earlier runs
 	last     live.Sample   // latest sample of the current run
+
+	at       time.Duration       // time of the last sample
+	received int64               // bytes received by then
+	lanes    []ibverbx.LaneStats // counters at that time
+	sent     []uint64            // retransmit baseline per rail; may wrap
 }
 
 // next starts another run.
@@ -38,14 +44,8 @@ func (f *feed) next() {
 
 // look adds a snapshot. The first snapshot of a run sets the baseline.
 func (f *feed) look(shot measure.Snapshot) {
-	switch {
-	case shot.At > 0:
-	case f.sample == nil:
-		f.sample = newSampler(f.rec, shot.Contexts, shot.Lanes)
-		f.sample.faults = f.faults
-		return
-	default:
-		f.sample.follow(shot.Contexts, shot.Lanes)
+	if shot.At == 0 {
+		f.follow(shot.Contexts, shot.Lanes)
 		return
 	}
 	if shot.P50 > 0 {
@@ -54,51 +54,25 @@ func (f *feed) look(shot measure.Snapshot) {
 	f.last.At, f.last.Messages, f.last.Bytes = shot.At.Seconds(), shot.Messages, shot.Messages*int64(shot.Size)
 	now := f.last
 	now.Messages, now.Bytes = f.messages+now.Messages, f.bytes+now.Bytes
-	f.sample.take(f.began+shot.At, now, shot.Lanes)
+	f.sample(f.began+shot.At, now, shot.Lanes)
 }
 
-// sampler converts VirtualQP counters to samples and events in a live.Record. It is not safe for concurrent use.
-type sampler struct {
-	rec *live.Record
-	// contexts lists the NICs of each rail, for retransmit counters.
-	contexts [][]verbs.Context
-	// faults returns a rail's active faults. It may be nil.
-	faults func(rail int) []string
-	// health returns a NIC's counters.
-	health func(ctx verbs.Context, qpn uint32) (measure.Health, bool)
-
-	at    time.Duration       // time of the last sample
-	bytes int64               // received by then
-	lanes []ibverbx.LaneStats // counters at that time
-	sent  []uint64            // retransmit baseline per rail; may wrap
-}
-
-// newSampler starts counting at the current state. lanes holds the VirtualQP's current counters.
-func newSampler(rec *live.Record, contexts [][]verbs.Context, lanes []ibverbx.LaneStats) *sampler {
-	s := &sampler{rec: rec, health: healthOf, sent: make([]uint64, len(contexts))}
-	s.follow(contexts, lanes)
-	return s
-}
-
-// follow switches to another VirtualQP with the same number of rails.
-func (s *sampler) follow(contexts [][]verbs.Context, lanes []ibverbx.LaneStats) {
-	counted := make([]uint64, len(s.contexts))
-	for rail := range s.contexts {
-		counted[rail] = s.retransmits(rail) - s.sent[rail]
+// follow switches to the VirtualQP of another run, with the same number of rails.
+func (f *feed) follow(contexts [][]verbs.Context, lanes []ibverbx.LaneStats) {
+	sent := make([]uint64, len(contexts))
+	for rail := range f.contexts {
+		sent[rail] = f.sent[rail] - f.retransmits(rail)
 	}
-	s.contexts, s.lanes = contexts, lanes
+	f.contexts, f.lanes, f.sent = contexts, lanes, sent
 	for rail := range contexts {
-		s.sent[rail] = s.retransmits(rail)
-		if rail < len(counted) {
-			s.sent[rail] -= counted[rail]
-		}
+		sent[rail] += f.retransmits(rail)
 	}
 }
 
 // retransmits sums the retransmits of a rail's NICs and of package reliable on top of them.
-func (s *sampler) retransmits(rail int) (n uint64) {
-	for _, ctx := range s.contexts[rail] {
-		if h, ok := s.health(ctx, 0); ok {
+func (f *feed) retransmits(rail int) (n uint64) {
+	for _, ctx := range f.contexts[rail] {
+		if h, ok := healthOf(ctx, 0); ok {
 			n += h.Retransmits
 		}
 		if c, ok := ctx.(reliable.StatsReader); ok {
@@ -108,19 +82,19 @@ func (s *sampler) retransmits(rail int) (n uint64) {
 	return n
 }
 
-// take adds a sample, and an event for each rail that lost or recovered lanes. to provides the message and byte counts
+// sample adds a sample, and an event for each rail that lost or recovered lanes. to provides the message and byte counts
 // and the latency.
-func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneStats) {
-	span := (at - s.at).Seconds()
+func (f *feed) sample(at time.Duration, to live.Sample, lanes []ibverbx.LaneStats) {
+	span := (at - f.at).Seconds()
 	if span <= 0 {
 		return
 	}
 	to.At = at.Seconds()
-	to.Rate = float64(to.Bytes-s.bytes) / span
-	to.Rails = make([]live.RailSample, len(s.contexts))
-	lost, back, replayed := make([]int, len(s.contexts)), make([]int, len(s.contexts)), uint64(0)
+	to.Rate = float64(to.Bytes-f.received) / span
+	to.Rails = make([]live.RailSample, len(f.contexts))
+	lost, back, replayed := make([]int, len(f.contexts)), make([]int, len(f.contexts)), uint64(0)
 	for i := range lanes {
-		now, before := &lanes[i], &s.lanes[i]
+		now, before := &lanes[i], &f.lanes[i]
 		rate := float64(now.Bytes-before.Bytes) / span
 		rail := &to.Rails[now.Rail]
 		rail.Rate += rate
@@ -144,28 +118,28 @@ func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneSta
 		}
 	}
 	for rail := range to.Rails {
-		to.Rails[rail].Retransmits = s.retransmits(rail) - s.sent[rail]
-		if s.faults != nil {
-			to.Rails[rail].Faults = s.faults(rail)
+		to.Rails[rail].Retransmits = f.retransmits(rail) - f.sent[rail]
+		if f.faults != nil {
+			to.Rails[rail].Faults = f.faults(rail)
 		}
 	}
-	s.at, s.bytes, s.lanes = at, to.Bytes, lanes
-	s.changes(to.At, lost, back, replayed)
-	s.rec.Sample(to)
+	f.at, f.received, f.lanes = at, to.Bytes, lanes
+	f.changes(to.At, lost, back, replayed)
+	f.rec.Sample(to)
 }
 
 // up reports whether a lane carries data. Raw UC and UD QPs have an empty state.
 func up(l *ibverbx.LaneStats) bool { return l.State == "up" || l.State == "" }
 
 // changes adds a sample's events: lost and recovered lanes per rail.
-func (s *sampler) changes(at float64, lost, back []int, replayed uint64) {
+func (f *feed) changes(at float64, lost, back []int, replayed uint64) {
 	for rail := range lost {
 		if n := lost[rail]; n > 0 {
-			s.rec.Event(live.Event{At: at, Rail: rail, Bad: true, Text: fmt.Sprintf(
+			f.rec.Event(live.Event{At: at, Rail: rail, Bad: true, Text: fmt.Sprintf(
 				"rail %d lost %s; %s moved to other lanes", rail, report.Plural(n, "lane"), report.Plural(int(replayed), "request"))})
 		}
 		if n := back[rail]; n > 0 {
-			s.rec.Event(live.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, report.Plural(n, "lane"))})
+			f.rec.Event(live.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, report.Plural(n, "lane"))})
 		}
 	}
 }

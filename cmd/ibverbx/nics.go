@@ -7,7 +7,6 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/closer"
-	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -19,7 +18,7 @@ type provider interface {
 	all() (*nics, error)
 	// open opens the given number of rails for each of two ends. Rail i of one end reaches rail i of the other. Rails
 	// are as independent as separate NICs. On error, all NICs are closed.
-	open(rails int, impair []measure.Impair) (*nics, error)
+	open(rails int, impair []peer.Impair) (*nics, error)
 }
 
 // nics holds the open NICs of both ends. The caller closes them.
@@ -50,7 +49,7 @@ type softNICs struct{}
 func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
 
 // railLink creates a memory link. A link with impairments is slower than a plain one, and probes as a UDP link does.
-func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
+func railLink(rail int, impair []peer.Impair) (softnic.Link, error) {
 	imp := peer.ImpairmentOf(rail, impair)
 	if imp == (softnic.Impairment{}) {
 		return softnic.NewMemoryLink(nil), nil
@@ -58,7 +57,7 @@ func railLink(rail int, impair []measure.Impair) (softnic.Link, error) {
 	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp, ProbeAfter: 2 * time.Millisecond})
 }
 
-func (softNICs) open(rails int, impair []measure.Impair) (*nics, error) {
+func (softNICs) open(rails int, impair []peer.Impair) (*nics, error) {
 	n := &nics{}
 	for i := range rails {
 		link, err := railLink(i, impair)

@@ -84,7 +84,7 @@ const perfExample = `  ibverbx perf                         RDMA_WRITE, 8 B to 1
 type perfFlags struct {
 	cfg measure.Config
 	fabricFlags
-	// memory is where the buffers are.
+	// memory is the location of the buffers.
 	memory   memoryFlag
 	lat      bool
 	out      outputFlags
@@ -178,7 +178,7 @@ func (f *perfFlags) arguments(cmd *cobra.Command, s streams, args []string) erro
 		return wrong(cmd, "%s: use one operation", strings.Join(args, " "))
 	case len(rest) > 0:
 		return wrong(cmd, "%s: use one operation and one host", strings.Join(args, " "))
-	case f.host != "" && !f.auth.given() && len(args) > 1: // the operation is there, so this is a host
+	case f.host != "" && !f.auth.given() && len(args) > 1: // the first argument is the operation, so this is a host
 		return wrong(cmd, "the host %s needs --token-file, with the same secret on both sides (ibverbx token makes one), or --ca, --cert and --key", f.host)
 	case f.host != "" && !f.auth.given():
 		return wrong(cmd, "operation %q does not exist: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
@@ -199,8 +199,7 @@ func (f *perfFlags) checkLink(cmd *cobra.Command, s streams) error {
 		return err
 	}
 	f.cfg.Rails, f.cfg.QPs, f.cfg.Transport, f.cfg.Impair = f.RailCount, f.Lanes, f.Transport, f.Impair
-	switch {
-	case len(f.memory) > 1 && (f.host != "" || f.server):
+	if len(f.memory) > 1 && (f.host != "" || f.server) {
 		return wrong(cmd, "--memory %s: two places are for both ends in one process; give each of two processes its own", strings.Join(f.memory, ","))
 	}
 	return f.usePort(cmd)
@@ -237,8 +236,8 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	return show(ctx, s, f, test, "")
 }
 
-// show runs a test and prints it. remote is the address of the other process, empty if there is
-// none. If ctx ends early what was measured is printed, and the error is errInterrupted or errTerminated.
+// show runs a test and prints it. remote is the address of the other process, empty in a test within one process. If ctx is done early,
+// show prints partial results, and the error is errInterrupted or errTerminated.
 func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remote string) error {
 	tidy, err := f.out.writable()
 	if err != nil {
@@ -283,7 +282,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *measure.Test, remo
 	line.clear()
 	complete(&result)
 	err = web.end(&result, err)
-	ended := ctx.Err() != nil && len(result.Results) > 0 // a server that is stopped has an error, and the rows before it
+	ended := ctx.Err() != nil && len(result.Results) > 0 // a stopped server has an error, and the rows before it
 	result.Interrupted = result.Interrupted || ended && err != nil
 	switch {
 	case f.out.json && (err == nil || ended):

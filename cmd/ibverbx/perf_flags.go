@@ -16,6 +16,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/settings"
 	"ibverbx/verbs"
 )
@@ -216,7 +217,7 @@ func rail(to *measure.Kill) func(string) error {
 }
 
 // impairs takes the faults of a rail.
-func impairs(to *[]measure.Impair) func(string) error {
+func impairs(to *[]peer.Impair) func(string) error {
 	return func(s string) error {
 		i, err := settings.ParseImpair(s)
 		*to = append(*to, i)

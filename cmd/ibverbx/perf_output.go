@@ -17,7 +17,7 @@ import (
 	"ibverbx/internal/perf/report"
 )
 
-// outputFlags say how results are printed.
+// outputFlags select the form of the results.
 type outputFlags struct {
 	json     bool
 	gbits    bool
@@ -47,7 +47,7 @@ const (
 	jsonSpanMin = 100 * time.Millisecond
 )
 
-// span is how long a span of the timeline is.
+// span returns the length of a span of the timeline.
 func (o *outputFlags) span(cfg *measure.Config) time.Duration {
 	switch {
 	case o.interval > 0:
@@ -62,8 +62,7 @@ func (o *outputFlags) span(cfg *measure.Config) time.Duration {
 	return 0
 }
 
-// writable reports now, before a long test, if the file of --html cannot be written. tidy removes the file if writable
-// has made it and nothing was written.
+// writable detects an unwritable --html file before a long test. tidy removes the file if writable created it and it is still empty.
 func (o *outputFlags) writable() (tidy func(), err error) {
 	tidy = func() {}
 	if o.html == "" {
@@ -100,14 +99,14 @@ func (o *outputFlags) save(r *measure.Report) error {
 	return nil
 }
 
-// runOf says where, when and how this program runs.
+// runOf describes the host, the time and the build of this run.
 func runOf(args []string) measure.Run {
 	b := buildVersion()
 	r := measure.Run{Time: time.Now().UTC(), Platform: b.Platform, CPUs: runtime.GOMAXPROCS(0), Version: b.Version, Go: b.Go, Command: args}
 	if b.Revision != "" {
 		r.Version += " " + b.Revision
 	}
-	r.Host, _ = os.Hostname() // empty if it has none
+	r.Host, _ = os.Hostname() // empty if unknown
 	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		r.Kernel = strings.TrimSpace(string(kernel))
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// perftestFlags are flags of perftest that have another name here, or none. They are not in the help.
+// perftestFlags are perftest flags with another name here, or without an equivalent. They are not in the help.
 type perftestFlags struct {
 	port string // of the server, for -p
 }
 
-// foreignFlag is a flag of perftest that is answered with what to use instead.
+// foreignFlag is an unsupported perftest flag. Its error names the replacement.
 type foreignFlag struct {
 	name, short string
 	value       bool // it takes one
@@ -32,7 +32,7 @@ var foreignFlags = []foreignFlag{
 // define adds the flags, hidden.
 func (p *perftestFlags) define(fl *pflag.FlagSet, set *fabricFlags) {
 	fl.FuncP("ib-dev", "d", "perftest's name of --devices", func(s string) error {
-		return set.Set("devices", "="+s, "--devices") // only that name, not those that begin so
+		return set.Set("devices", "="+s, "--devices") // the exact name, not a prefix
 	})
 	fl.FuncP("port", "p", "perftest's way to name the TCP port", func(s string) error {
 		if n, err := strconv.ParseUint(s, 10, 16); err != nil || n == 0 {

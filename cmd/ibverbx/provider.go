@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
@@ -84,7 +84,7 @@ func openRails(chosen []choice) (*nics, error) {
 	return n, nil
 }
 
-func (r rdmaNICs) open(rails int, impair []measure.Impair) (*nics, error) {
+func (r rdmaNICs) open(rails int, impair []peer.Impair) (*nics, error) {
 	if len(impair) > 0 { // in a process without --provider or --devices, where settings do not refuse it
 		return nil, refuse("--impair "+impair[0].String(), "packets of real NICs do not pass through this program", "use --provider softnic")
 	}

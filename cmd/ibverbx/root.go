@@ -20,7 +20,7 @@ import (
 const (
 	exitOK          = 0
 	exitFailure     = 1
-	exitUsage       = 2   // the command line or the environment is invalid; nothing was done
+	exitUsage       = 2   // the command line or the environment is invalid
 	exitInterrupted = 130 // SIGINT stopped unfinished work, as a shell reports it
 	exitTerminated  = 143 // SIGTERM stopped unfinished work, as a shell reports it
 )
@@ -55,7 +55,7 @@ type streams struct {
 	env func(name string) (value string, set bool)
 }
 
-// usageError says that the command line is wrong.
+// usageError rejects the command line.
 type usageError struct {
 	command string // whose help explains it
 	err     error
@@ -174,7 +174,7 @@ func newRoot(s streams) *cobra.Command {
 	return root
 }
 
-// noCommand refuses words that are not a command, and names those that are.
+// noCommand rejects unknown commands and lists the known ones.
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -192,7 +192,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	return wrong(cmd, "there is no command %q; %s", args[0], hint)
 }
 
-// noArgs refuses arguments to a command that has none.
+// noArgs rejects arguments.
 func noArgs(cmd *cobra.Command, args []string) error {
 	return wantArgs(0, 0, "no arguments")(cmd, args)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/dropin"
-	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 )
@@ -21,7 +20,7 @@ import (
 type runFlags struct {
 	env, verbose bool
 	// impair holds at most one element.
-	impair []measure.Impair
+	impair []peer.Impair
 	// options are flags that stand for an environment variable: flag, variable without prefix, usage.
 	options []runOption
 }
@@ -185,7 +184,7 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 	return nil
 }
 
-// program finds the file of a program that can use the library.
+// program finds a program and checks that it can use the library.
 func program(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if errors.Is(err, exec.ErrDot) {

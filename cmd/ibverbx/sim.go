@@ -59,7 +59,7 @@ const simExample = `  ibverbx sim                             one seed of the sc
   ibverbx sim --scenario reliable-400g-loss-1 --json | jq .goodput_ratio
   ibverbx sim --measured                  all measured scenarios, as a table`
 
-// simFlags are the flags of sim as they are given.
+// simFlags are the flags of sim.
 type simFlags struct {
 	seed     uint64
 	seeds    uint64
@@ -165,7 +165,7 @@ func findScenario(name string) (*sim.Scenario, error) {
 	return sim.Parse(strings.TrimSuffix(filepath.Base(name), ".txt"), string(text))
 }
 
-// scenarioLine is a line of the list: a name, the longest has 29 letters, and what it is about.
+// scenarioLine is a line of the list: a name of up to 29 letters and a description.
 const scenarioLine = "%-29s %s\n"
 
 func listScenarios(s streams) error {

@@ -11,7 +11,7 @@ import (
 	"ibverbx/sim/measure"
 )
 
-// errAims says that a measured scenario misses an aim.
+// errAims means that a measured scenario misses an aim.
 var errAims = errors.New("not every aim is reached")
 
 // runMeasured runs one measured scenario and prints its result, or the medians of several seeds.
@@ -35,7 +35,7 @@ func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags
 	return missedAims(result.Missed())
 }
 
-// measureSeeds runs the seeds of the flags until ctx ends.
+// measureSeeds runs the selected seeds until ctx is done.
 func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario, m *simGauges) (*measure.Result, error) {
 	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed, Done: m.done}, f.seeds)
 	if errors.Is(err, context.Canceled) {
@@ -116,7 +116,7 @@ func runAllMeasured(ctx context.Context, s streams, f *simFlags, m *simGauges) e
 	return missedAims(missed)
 }
 
-// measuredRow is the line of a result in the table of all.
+// measuredRow formats a result as a line of the table.
 func measuredRow(r *measure.Result) string {
 	cost := "-"
 	if r.CostUS != nil {

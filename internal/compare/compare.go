@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"time"
 
@@ -20,22 +19,22 @@ const fewest = 4
 
 // Key identifies a comparable value.
 type Key struct {
-	Op   string
-	Mode string
-	Size int
-	// Metric is the name of the value in --json.
-	Metric string
+	Op   string `json:"op"`
+	Mode string `json:"mode"`
+	// Metric is the name of the value in perf --json.
+	Metric string `json:"metric"`
+	Size   int    `json:"size"`
 }
 
 // Set holds the samples of one side, from one file or several. The zero value is ready.
 type Set struct {
-	// Time and Host are the time and the host of the first report.
-	Time time.Time
-	Host string
 	// Reports is the number of reports. If it is 1, rates are sampled by the spans of its
 	// timelines.
-	Reports int
-	values  map[Key][]float64
+	Reports int `json:"reports"`
+	// Time and Host are the time and the host of the first report.
+	Time   time.Time `json:"time,omitzero"`
+	Host   string    `json:"host,omitempty"`
+	values map[Key][]float64
 	// spans holds the timeline rates of the first report, except each first span, which may include
 	// the startup.
 	spans map[Key][]float64
@@ -165,32 +164,31 @@ func (s *Set) samples(k Key) []float64 {
 	return slices.Sorted(slices.Values(list))
 }
 
-// Value summarizes the samples of one key.
+// Value summarizes the samples of one key, in the unit of its metric.
 type Value struct {
-	N int
+	N int `json:"samples"`
 	// Center is the median of the samples. For a latency percentile, it is the percentile over the
 	// times of all reports, if each has its histogram.
-	Center float64
-	// Spread is the uncertainty relative to Center, at 95 % confidence. It is +Inf with fewer than
+	Center float64 `json:"median"`
+	// Spread is the uncertainty relative to Center, at 95 % confidence. It is nil with fewer than
 	// 6 samples.
-	Spread float64
+	Spread *float64 `json:"spread,omitempty"`
 }
 
 // Difference compares a key that both sides have.
 type Difference struct {
 	Key
-	Old, New Value
+	Old Value `json:"base"`
+	New Value `json:"other"`
 	// Change is New/Old - 1.
-	Change float64
+	Change float64 `json:"change"`
 	// P is the probability that the difference is due to chance.
-	P float64
+	P float64 `json:"p"`
+	// Significant is set if the difference is unlikely to be chance.
+	Significant bool `json:"significant"`
+	// Enough is set if both sides have enough samples for a significant difference.
+	Enough bool `json:"enough_samples"`
 }
-
-// Significant reports whether the difference is unlikely to be chance.
-func (d *Difference) Significant() bool { return d.P < alpha }
-
-// Enough reports whether both sides have enough samples for a significant difference.
-func (d *Difference) Enough() bool { return min(d.Old.N, d.New.N) >= fewest }
 
 // Sets returns the differences between two sides, by operation, metric and size. Keys that only one
 // side has are omitted.
@@ -200,7 +198,8 @@ func Sets(old, now *Set) (list []Difference) {
 		if len(b) == 0 {
 			continue
 		}
-		d := Difference{Key: k, Old: old.value(k, a), New: now.value(k, b), P: mannWhitney(a, b)}
+		d := Difference{Key: k, Old: old.value(k, a), New: now.value(k, b), P: mannWhitney(a, b), Enough: min(len(a), len(b)) >= fewest}
+		d.Significant = d.P < alpha
 		if d.Old.Center != 0 {
 			d.Change = d.New.Center/d.Old.Center - 1
 		}
@@ -213,12 +212,13 @@ func Sets(old, now *Set) (list []Difference) {
 }
 
 func (s *Set) value(k Key, sorted []float64) Value {
-	v := Value{N: len(sorted), Center: median(sorted), Spread: math.Inf(1)}
+	v := Value{N: len(sorted), Center: median(sorted)}
 	if t := s.times[Key{Op: k.Op, Mode: k.Mode, Size: k.Size}]; t != nil && t.reports == v.N && percents[k.Metric] > 0 {
 		v.Center = float64(t.all.ValueAtPercentile(percents[k.Metric])) / 1e3
 	}
 	if low, high, ok := interval(sorted); ok && v.Center != 0 {
-		v.Spread = max(v.Center-low, high-v.Center) / v.Center
+		spread := max(v.Center-low, high-v.Center) / v.Center
+		v.Spread = &spread
 	}
 	return v
 }

@@ -110,13 +110,13 @@ func read(t *testing.T, text string) *Set {
 func TestSets(t *testing.T) {
 	old := read(t, file(t, 100, 101, 102, 103, 104, 105))
 	list := Sets(old, read(t, file(t, 205, 203, 204, 202, 201, 200)))
-	if len(list) != 1 || !list[0].Significant() || !list[0].Enough() || math.Abs(list[0].Change-0.9756) > 1e-4 || list[0].Old.Center != 102.5 {
+	if len(list) != 1 || !list[0].Significant || !list[0].Enough || math.Abs(list[0].Change-0.9756) > 1e-4 || list[0].Old.Center != 102.5 {
 		t.Errorf("Sets = %+v, want one difference of 97.56 %%", list)
 	}
-	if list := Sets(old, old); list[0].Significant() || list[0].Change != 0 {
+	if list := Sets(old, old); list[0].Significant || list[0].Change != 0 {
 		t.Errorf("Sets = %+v, want no difference", list)
 	}
-	if list := Sets(old, read(t, file(t, 500))); list[0].Significant() || list[0].Enough() || !math.IsInf(list[0].New.Spread, 1) {
+	if list := Sets(old, read(t, file(t, 500))); list[0].Significant || list[0].Enough || list[0].New.Spread != nil {
 		t.Errorf("Sets = %+v, want too few samples", list)
 	}
 }
@@ -170,7 +170,7 @@ func TestHistogramsAddUp(t *testing.T) {
 		if d := list[i]; math.Abs(d.Old.Center-want) > want/500 || d.Old.N != 8 || math.Abs(d.New.Center-20) > 0.1 {
 			t.Errorf("%s is %v of %d reports and %v, want %v of 8 and 20", d.Metric, d.Old.Center, d.Old.N, d.New.Center, want)
 		}
-		if !list[i].Significant() {
+		if !list[i].Significant {
 			t.Errorf("%s: the probability of chance is %v, want a difference: 7 of 8 reports have 10 us", list[i].Metric, list[i].P)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -73,7 +74,7 @@ type Config struct {
 	Transport Transport `json:"transport,omitempty"`
 
 	// Impair makes software NICs lose, delay or corrupt packets, at both sides.
-	Impair []Impair `json:"impair,omitempty"`
+	Impair []peer.Impair `json:"impair,omitempty"`
 
 	// Memory holds the buffer locations of the initiator and the target. Between processes each
 	// side sets its own: a client the first, a server the second. It is not sent.

@@ -1,11 +1,13 @@
 package measure
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"ibverbx"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -146,6 +148,16 @@ func (c *Config) latencyRules() []rule {
 		{c.CQMod > 1, "cq-mod", c.CQMod, one, "drop --cq-mod or --lat"},
 		{c.Bidirectional, "bidirectional", nil, one, "drop --bidirectional or --lat"},
 	}
+}
+
+// impairRules refuse invalid impairments. Clients send them to servers.
+func (c *Config) impairRules() []rule {
+	f := peer.Fabric{RailCount: c.Rails, Impair: c.Impair}
+	var wrong *peer.FabricError
+	if !errors.As(f.CheckFabric(), &wrong) {
+		return nil
+	}
+	return []rule{{true, "impair", nil, "", wrong.Problem}}
 }
 
 // killRules refuse configurations that cannot survive the loss of a rail.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 )
 
 // said is a Remote that has sent one message.
@@ -20,7 +21,7 @@ func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
 // FuzzSpec: any description of a test or a host is either rejected or valid.
 func FuzzSpec(f *testing.F) {
 	for _, v := range []any{
-		specOf(&measure.Config{Op: measure.Write, Mode: measure.Bandwidth, Iterations: 5, Rails: 2, QPs: 8, Impair: []measure.Impair{{Rail: 1, Loss: 0.01}}}, []int{8, 64}),
+		specOf(&measure.Config{Op: measure.Write, Mode: measure.Bandwidth, Iterations: 5, Rails: 2, QPs: 8, Impair: []peer.Impair{{Rail: 1, Loss: 0.01}}}, []int{8, 64}),
 		measure.Host{Devices: []string{"soft0"}, Reads: 16},
 	} {
 		b, err := json.Marshal(v)
