@@ -26,17 +26,17 @@ func (q *recvQueue) waiting() int { return len(q.posted) - q.head }
 
 // recvPool holds the data receives that the VirtualQPs of a host share.
 type recvPool struct {
-	free   []*span             // the memory of receives that are not posted
+	free   []*span             // memory of unposted receives
 	posted map[uint64]*receive // by WRID
 	made   uint64              // receives posted so far
 }
 
-// topUp posts all receives of a pool that are not posted.
+// topUp posts all unposted receives of a pool.
 func (p *recvPool) topUp(h *host) (progress bool) {
 	for len(p.free) > 0 && !h.w.failed() {
 		last := len(p.free) - 1
 		r := &receive{id: recvID | dataID | p.made, span: p.free[last]}
-		r.span.off, r.span.len = r.span.zone.at*granule+h.w.rng.IntN(64), h.w.maxSend()
+		r.span.off, r.span.len = r.span.ring.at*granule+h.w.rng.IntN(64), h.w.maxSend()
 		h.scatter(r, r.span.label)
 		if n, err := h.cq.PostRecv([]ibverbx.RecvWR{r.wr}); n != 1 {
 			h.w.fail("completions", "", "host %d: VirtualCQ.PostRecv with %d of %d receives posted: %v", h.index, len(p.posted), h.w.plan.Pool, err)
@@ -73,7 +73,7 @@ func (h *host) scatter(r *receive, label string) {
 // messageQueue holds the requests that notify the peer, in posting order.
 type messageQueue struct {
 	sent []*request
-	head int // index of the first one that has not completed a receive of the peer
+	head int // index of the first one without a completed receive at the peer
 }
 
 // Bits of a WRID: recvID marks a receive, dataID one of kind kindData.
@@ -116,7 +116,7 @@ func (e *end) topUp() (progress bool) {
 	}
 	for kind := range e.receives {
 		if (kind == kindNotify && e.straight()) || (kind == kindData && e.w.plan.Pool > 0) {
-			continue // One queue takes everything, or the pool does.
+			continue // One queue receives everything, or the pool does.
 		}
 		for q := &e.receives[kind]; q.waiting() < e.plan.Receives; {
 			if !e.postRecv(kind) {
@@ -152,7 +152,7 @@ func (e *end) postRecv(kind int) bool {
 	return n == 1
 }
 
-// work makes requests and posts them. It reports whether any was taken.
+// work creates requests and posts them. It reports whether it posted any.
 func (e *end) work() bool {
 	w := e.w
 	if w.failed() {
@@ -180,19 +180,18 @@ func (e *end) work() bool {
 			}
 		}
 		if len(e.backlog) == 0 && e.silent() {
-			// A signaled request shows when the ranges of the unsignaled ones are free.
+			// A signaled request shows that the unsignaled ones before it are complete.
 			e.backlog = append(e.backlog, e.last(spareAsk))
 		}
 		if gap := int64(w.plan.Work.Gap); gap > 0 {
 			e.nextBurst = w.now + w.rng.Int64N(gap) + 1
-			w.agenda.add(e.nextBurst, nil)
+			w.eventQueue.add(e.nextBurst, nil)
 		}
 	}
 	return len(e.backlog) > 0 && e.mayPost() && e.post()
 }
 
-// mayPost reports whether to try a post. After a refusal it skips some turns, unless a request
-// completes or the world makes no other progress.
+// mayPost reports whether to try a post. After a refusal it skips some turns, unless a request completes or the world is idle.
 func (e *end) mayPost() bool {
 	if e.blocked > 0 && e.w.still == 0 {
 		e.blocked--
@@ -201,10 +200,10 @@ func (e *end) mayPost() bool {
 	return true
 }
 
-// blockedTurns is how many turns an end does not post after a refusal.
+// blockedTurns is the number of turns without a post after a refusal.
 const blockedTurns = 16
 
-// silent reports whether requests are outstanding and none of them is signaled.
+// silent reports whether only unsignaled requests are outstanding.
 func (e *end) silent() bool {
 	for _, r := range e.sends[e.head:] {
 		if r.signaled() {
@@ -214,7 +213,7 @@ func (e *end) silent() bool {
 	return e.head < len(e.sends)
 }
 
-// post posts the backlog and records the requests that were taken.
+// post posts the backlog and records the accepted requests.
 func (e *end) post() bool {
 	wrs := e.wrs[:0]
 	for _, r := range e.backlog {
@@ -261,7 +260,7 @@ func (e *end) post() bool {
 	return n > 0
 }
 
-// drop gives up the requests that were not taken, after a permanent error.
+// drop abandons the backlog after a permanent error.
 func (e *end) drop() {
 	for _, r := range e.backlog {
 		for _, s := range []*span{r.local, r.remote} {

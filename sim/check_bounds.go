@@ -5,10 +5,9 @@ import (
 	"ibverbx/internal/ring"
 )
 
-// This file checks that queues have exactly the depth they were made with, and that their slots are
-// freed.
+// This file checks that queues have exactly the configured depth, and that their slots are freed.
 
-// sendDepth is how many requests a VirtualQP takes.
+// sendDepth is the maximum number of outstanding requests of a VirtualQP.
 func (e *end) sendDepth() int {
 	if e.straight() {
 		return e.plan.LaneDepth
@@ -16,8 +15,7 @@ func (e *end) sendDepth() int {
 	return ring.CeilPow2(e.plan.SendDepth)
 }
 
-// checkCapacity fills the queues of an end that has not failed. Nothing is outstanding, so they must
-// take as many requests as they were made for.
+// checkCapacity fills the queues of an end that has not failed. They are empty, so they must accept their configured depth.
 func (e *end) checkCapacity() {
 	if e.crashed || e.qp.Err() != nil || e.mayFail || (e.straight() && e.refused) {
 		return // A pending refusal would reach the application.
@@ -56,7 +54,7 @@ func (e *end) checkStats() {
 		return
 	}
 	s := e.qp.Stats()
-	// A VirtualQP that passes requests through does not see unsignaled ones end.
+	// A VirtualQP that passes requests through does not notice the completion of unsignaled ones.
 	if s.HighWater > e.sendDepth() && !e.failed && !e.straight() {
 		e.fail("bounds", "%d requests were outstanding, the queue holds %d", s.HighWater, e.sendDepth())
 	}
@@ -85,7 +83,7 @@ func (h *host) checkCQ() {
 		var wcs [1]ibverbx.WC
 		n, err := h.cq.Poll(wcs[:])
 		if n == 1 && wcs[0].QP.Err() != nil && wcs[0].Err() != nil {
-			continue // The VirtualQP has just learned that its peer failed, and flushes.
+			continue // The VirtualQP has just noticed the failure of its peer, and flushes.
 		}
 		if n != 0 || (err != nil && !h.cqFailed) {
 			h.w.fail("completions", "", "host %d: Poll = %d, %v after the last completion", h.index, n, err)

@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file checks that the bytes of a request that succeeded are in place and stay there until the
-// range is used again, and that atomics are executed once and in order.
+// This file checks that the bytes of a successful request are in place and stay there until their range is reused, and that atomics are
+// executed once and in order.
 
 // checkEffect checks the effect of a request that succeeded.
 func (e *end) checkEffect(r *request) {
@@ -61,15 +61,15 @@ func (w *world) released(s *span) {
 	}
 }
 
-// history tracks the values of a counter. An atomic that fails while its VirtualQP goes on may or may
-// not have been executed. The next atomic that succeeds shows which.
+// history tracks the values of a counter. An atomic that fails without its VirtualQP may or may not have been executed. The next
+// successful atomic shows which.
 type history struct {
 	values []uint64 // value after each atomic, if all are executed; the first is the initial value
-	may    []uint64 // values that the counter may hold after the atomics that have ended
-	lost   bool     // there are more than mayMost such values, and may is empty
+	may    []uint64 // possible values after the completed atomics
+	lost   bool     // more than mayMost values are possible; may is empty
 }
 
-// mayMost is how many possible values of a counter are kept.
+// mayMost is the maximum length of history.may.
 const mayMost = 1024
 
 // after returns the value of a counter after an atomic.

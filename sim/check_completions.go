@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file checks that every signaled request has exactly one completion, in posting order, that an
-// unsignaled success has none, and that a post takes a request completely or not at all.
+// This file checks that every signaled request completes exactly once, in posting order, that unsignaled requests complete only on
+// failure, and that a post accepts a request completely or not at all.
 
 // checkPosted checks what PostSend returned.
 func (e *end) checkPosted(n, of int, err error) {

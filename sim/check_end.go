@@ -26,8 +26,8 @@ func (e *end) postBarrier() {
 	e.ended = e.mayFail && len(e.backlog) == 0 && e.sends[len(e.sends)-1] != r
 }
 
-// lateEnd is how long after its deadline a request may end. The engine waits at most 1 s for
-// completions that were not polled, and hosts that are not paused poll at least every 20 ms.
+// lateEnd is the tolerance for deadlines. The engine waits at most 1 s for unpolled completions, and hosts poll at least every 20 ms unless
+// paused.
 const lateEnd = 2 * time.Second
 
 // checkDeadline checks that a request has ended by its deadline, with failover.
@@ -36,7 +36,7 @@ func (e *end) checkDeadline(r *request) {
 		return
 	}
 	limit := deadline + lateEnd
-	for _, s := range e.w.struck {
+	for _, s := range e.w.activeFaults {
 		if s.fault.Kind == FaultPause {
 			limit += s.fault.For
 		}
@@ -46,13 +46,13 @@ func (e *end) checkDeadline(r *request) {
 	}
 }
 
-// Requests that have ranges of their own. At most one of each is outstanding.
+// Requests with dedicated ranges. At most one of each is outstanding.
 const (
 	spareEnd = iota // the last request of an end
-	spareAsk        // a signaled request that shows that those before it have ended
+	spareAsk        // a signaled request, whose completion shows that earlier ones are complete
 )
 
-// last makes a signaled WRITE between spare ranges.
+// last creates a signaled WRITE between spare ranges.
 func (e *end) last(kind int) *request {
 	r := &request{id: uint64(len(e.sends)), length: 8, content: uint32(e.w.rng.IntN(contentSpace))}
 	r.local, r.remote = e.spare[kind][0], e.peer.spare[kind][1]
@@ -89,7 +89,7 @@ func (e *end) over() bool {
 	return true
 }
 
-// outstanding lists what each end waits for.
+// outstanding lists the unfinished work of each end.
 func (w *world) outstanding() string {
 	var s []string
 	for _, e := range w.ends {

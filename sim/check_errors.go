@@ -17,7 +17,7 @@ func (e *end) checkFailure(ev *ibverbx.Event) {
 	if e.w.plan.Failover && ev.Err != nil {
 		e.excuseFailover(ev.Err)
 	}
-	if ev.Err != nil && (e.overflowed(ev) || e.overfed(ev.Err)) {
+	if ev.Err != nil && (e.queueOverflow(ev) || e.receiveOverflow(ev.Err)) {
 		e.mayFailFor(1)
 	}
 	switch {
@@ -33,16 +33,15 @@ func (e *end) checkFailure(ev *ibverbx.Event) {
 	e.w.report.FailedQPs++
 	for _, other := range []*end{e, e.peer} {
 		for _, r := range other.sends {
-			other.settle(r) // No notification is expected any more.
+			other.settle(r) // Notifications are no longer expected.
 		}
 	}
 }
 
-// overflowed reports whether a VirtualQP may fail because switches have dropped packets of its
-// connection on a rail. RC has no congestion control. Senders that retransmit together can overrun a
-// short queue until one ends in RETRY_EXC. Each attempt has lost at least one packet. With failover
-// the lane is rebuilt.
-func (e *end) overflowed(ev *ibverbx.Event) bool {
+// queueOverflow reports whether a VirtualQP may fail because switches have dropped packets of its
+// connection on a rail. RC lacks congestion control: senders that retransmit together can overrun a short queue until one fails with
+// RETRY_EXC. Each attempt has lost at least one packet. With failover the lane is rebuilt.
+func (e *end) queueOverflow(ev *ibverbx.Event) bool {
 	if e.w.plan.Failover || ev.Rail < 0 || !strings.Contains(ev.Err.Error(), verbs.StatusRetryExcErr.String()) {
 		return false
 	}
@@ -51,18 +50,18 @@ func (e *end) overflowed(ev *ibverbx.Event) bool {
 	return link.Stats(a, b).Overflow+link.Stats(b, a).Overflow >= givesUpAfter
 }
 
-// overfed reports whether a VirtualQP may fail because it received more messages than it can hold.
-// With shared receives nothing holds back the peer while the application posts no receives or does
-// not poll. Other VirtualQPs on the same SRQ must not fail.
-func (e *end) overfed(err error) bool {
+// receiveOverflow reports whether a VirtualQP may fail because it received more messages than it can hold.
+// With shared receives, the peer keeps sending while the application posts no receives or does not poll. Other VirtualQPs on the same SRQ
+// must not fail.
+func (e *end) receiveOverflow(err error) bool {
 	return e.w.plan.Shared > 0 && strings.Contains(err.Error(), "more messages than receives were posted for") &&
-		slices.ContainsFunc(e.w.struck, func(s struck) bool {
-			starved := s.fault.Kind == FaultStarve && e.w.victim(s.fault) == e
+		slices.ContainsFunc(e.w.activeFaults, func(s activeFault) bool {
+			starved := s.fault.Kind == FaultStarve && e.w.targetEnd(s.fault) == e
 			return starved || (s.fault.Kind == FaultPause && e.host == e.w.hosts[s.fault.From%len(e.w.hosts)])
 		})
 }
 
-// givesUpAfter is how often RC sends a packet before it fails.
+// givesUpAfter is the number of times RC sends a packet before it fails.
 const givesUpAfter = verbs.DefaultRetryCount + 1
 
 // checkErr checks that Err returns the error of the event, from the event on.
@@ -77,38 +76,38 @@ func (e *end) checkErr() {
 	}
 }
 
-// checkError checks the completion of a request that failed.
+// checkError checks the completion of a failed request.
 func (e *end) checkError(r *request, wc *ibverbx.WC) {
-	if e.doubtful(r, wc) {
+	if e.inDoubt(r, wc) {
 		return
 	}
 	e.checkFailed(wc.Status, r.String())
 	switch {
 	case wc.Status == verbs.StatusRemAccessErr && !r.bad:
 		e.fail("first error", "%v failed with %s, but its key is valid", r, wc.Status)
-	case r.bad && !e.otherReason() && !e.rightful(wc.Status):
+	case r.bad && !e.otherReason() && !e.validBadKeyStatus(wc.Status):
 		e.fail("first error", "%v failed with %s, want %s", r, wc.Status, verbs.StatusRemAccessErr)
 	case r.late && wc.Status != verbs.StatusWRFlushErr && !e.straight():
 		e.fail("first error", "%v was posted after the failure and ended with %s", r, wc.Status)
 	}
 }
 
-// rightful reports whether a request with an invalid key may end with a status. The peer sends one
-// NAK. RETRY_EXC is right only if a packet of the peer was lost, which may be the NAK, or if the peer
-// has failed. With failover the request is retried over another lane.
-func (e *end) rightful(status verbs.Status) bool {
+// validBadKeyStatus reports whether a request with an invalid key may complete with a status. The peer sends one NAK. RETRY_EXC is valid
+// only if a packet from the peer was lost, perhaps the NAK, or if the peer has failed. With failover the request is retried over another
+// lane.
+func (e *end) validBadKeyStatus(status verbs.Status) bool {
 	switch status {
 	case verbs.StatusRemAccessErr, verbs.StatusWRFlushErr:
 		return true
 	case verbs.StatusRetryExcErr:
-		return !e.w.plan.Failover && (e.unheard() || e.peer.failed)
+		return !e.w.plan.Failover && (e.responseLost() || e.peer.failed)
 	default:
 		return false
 	}
 }
 
-// unheard reports whether a packet of the peer was lost or held back.
-func (e *end) unheard() bool {
+// responseLost reports whether a packet from the peer was lost or held.
+func (e *end) responseLost() bool {
 	for i, link := range e.w.links {
 		from, to := e.peer.host.nics[i], e.host.nics[i]
 		s := link.Stats(from, to)
@@ -116,11 +115,11 @@ func (e *end) unheard() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(e.w.struck, func(s struck) bool { return s.fault.Kind == FaultHold && e.w.meets(s.fault, e) })
+	return slices.ContainsFunc(e.w.activeFaults, func(s activeFault) bool { return s.fault.Kind == FaultHold && e.w.affects(s.fault, e) })
 }
 
 // otherReason reports whether the end may fail for a reason other than an invalid key.
-func (e *end) otherReason() bool { return e.reasons > 0 || e.bereft }
+func (e *end) otherReason() bool { return e.reasons > 0 || e.anyCrashed }
 
 // checkFailed checks that Err is set when a completion has an error.
 func (e *end) checkFailed(status verbs.Status, what string) {

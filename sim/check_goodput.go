@@ -1,7 +1,6 @@
 package sim
 
-// This file checks that ends a reach the share of the capacity of the rails that the scenario asks
-// for. The capacity includes packet headers.
+// This file checks that the goodput of ends a reaches the scenario's fraction of the rails' capacity, which includes packet headers.
 
 // meter measures the goodput of ends a, from their first request to the completion of their last.
 // Learning rates, filling queues and draining them are included.
@@ -12,14 +11,14 @@ type meter struct {
 	begun bool  // from is set
 }
 
-// begin counts a request that is posted.
+// begin counts a posted request.
 func (m *meter) begin(now int64) {
 	if !m.begun {
 		m.begun, m.from = true, now
 	}
 }
 
-// count counts a request that succeeded.
+// count counts a successful request.
 func (m *meter) count(now int64, r *request) {
 	m.bytes += r.length
 	m.to = now
@@ -33,8 +32,8 @@ func (m *meter) rate() float64 {
 	return float64(m.bytes) / float64(m.to-m.from) * 1e9
 }
 
-// capacity is what the rails can carry from ends a to ends b, in bytes per second. Only paths that
-// a data lane is pinned to count. It is 0 if a rail has no rate.
+// capacity is the capacity of the rails from ends a to ends b in bytes per second. Only paths with a data lane count. It is 0 if the rate
+// of a rail is unlimited.
 func (w *world) capacity() (sum float64) {
 	for i := range w.plan.Rails {
 		r := &w.plan.Rails[i]

@@ -2,22 +2,22 @@ package sim
 
 import "slices"
 
-// This file checks that at the end everything can be closed, so that no QP, CQ, SRQ, region or
-// protection domain is left, and that no range of memory is taken by a request that has ended.
+// This file checks that everything can be closed at the end, which fails if a QP, CQ, SRQ, region or protection domain leaks, and that
+// completed requests have released their memory.
 
-// checkLeaks checks the zones of an end that has not failed.
+// checkLeaks checks the memory of an end that has not failed.
 func (e *end) checkLeaks() {
 	if e.mayFail || e.peer.mayFail || e.w.failed() {
 		return
 	}
-	for _, z := range []*zone{e.out, e.in} {
+	for _, z := range []*ringAllocator{e.out, e.in} {
 		if n := len(z.live) - z.liveHead; n > 0 {
 			e.fail("leaks", "%d ranges are not released, the oldest belongs to request %d of %s", n, z.live[z.liveHead].id, z.live[z.liveHead].label)
 		}
 	}
 }
 
-// verdict runs the checks of a world that has ended, and closes it.
+// verdict runs the final checks of a world, and closes it.
 func (w *world) verdict() {
 	w.lastLook()
 	if !w.failed() {
@@ -37,8 +37,7 @@ func (w *world) verdict() {
 	}
 }
 
-// lastLook lets hosts poll until nothing is left. A host whose peer has failed may not have seen yet
-// that its own receives were flushed.
+// lastLook polls all hosts until they are idle. A host whose peer has failed may still have to poll its flushed receives.
 func (w *world) lastLook() {
 	for range stillTurns {
 		progress := false
@@ -53,7 +52,7 @@ func (w *world) lastLook() {
 	}
 }
 
-// checkExpectation checks what the scenario expects.
+// checkExpectation compares the outcome with the scenario's expectation.
 func (w *world) checkExpectation() {
 	switch w.plan.Expect {
 	case ExpectSuccess:

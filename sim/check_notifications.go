@@ -7,9 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file checks that a notification comes only when the bytes of its request and of all requests
-// before it are in memory, that notifications come once each, in order, with the immediate and the
-// length that the scheme carries, and that a request that cannot have arrived has none.
+// This file checks that a notification arrives only after the bytes of its request and of all earlier requests are in memory, exactly once
+// and in order, with the scheme's immediate and length, and that a request with an invalid key is not notified.
 
 // checkMessage checks a receive that succeeded.
 func (e *end) checkMessage(kind int, recv *receive, wc *ibverbx.WC) {
@@ -21,7 +20,7 @@ func (e *end) checkMessage(kind int, recv *receive, wc *ibverbx.WC) {
 	}
 	r := q.sent[q.head]
 	q.head++
-	r.told = true
+	r.notified = true
 	switch {
 	case r.bad:
 		e.fail("notifications", "notified of %v, which cannot have been written", r)

@@ -8,10 +8,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file checks that a VirtualQP fails soon, with ErrPeerGone, when another process answers in
-// place of its peer. Nothing that it still sends may affect the new connection.
+// This file checks that a VirtualQP fails within goneTime, with ErrPeerGone, once another process has replaced its peer, and that its
+// packets cannot affect the new connection.
 
-// goneTime is how long that may take while requests are outstanding. RC's retries last at most
+// goneTime limits that time while requests are outstanding. RC's retries last at most
 // 0.54 s and draining 0.1 s. A Down is repeated every 0.1 s.
 const goneTime = 2 * time.Second
 

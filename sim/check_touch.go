@@ -6,8 +6,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// This file checks that NICs touch the local bytes of a request only before its completion, write its
-// remote bytes only before its success, and write nowhere else.
+// This file checks that NICs access a request's local bytes only before its completion, write its remote bytes only before its success, and
+// do not write anywhere else.
 
 // touched checks an access of one of the host's NICs to memory.
 func (h *host) touched(t softnic.MemoryAccess) {
@@ -34,20 +34,20 @@ func (h *host) touched(t softnic.MemoryAccess) {
 	}
 }
 
-// answers reports whether an access is a part of the answer to a READ on a wrapped rail. There the
-// responder sends it. Requests of its own have no bytes where peers read.
+// answers reports whether an access belongs to a READ response on a wrapped rail, where the responder sends it. The responder's own
+// requests never use memory that peers read.
 func (h *host) answers(off int, t *softnic.MemoryAccess) bool {
 	if t.Kind != softnic.AccessGather || h.transports[slices.Index(h.nics, t.NIC)] == nil {
 		return false
 	}
 	return slices.ContainsFunc(h.ends, func(e *end) bool {
-		return slices.ContainsFunc([]*zone{e.in, e.library.zone, e.spare[spareEnd][1].zone, e.spare[spareAsk][1].zone}, func(z *zone) bool {
+		return slices.ContainsFunc([]*ringAllocator{e.in, e.library.ring, e.spare[spareEnd][1].ring, e.spare[spareAsk][1].ring}, func(z *ringAllocator) bool {
 			return z.holds(off, int(t.Length))
 		})
 	})
 }
 
-// checkUntouched checks that a request that was not taken has no effect.
+// checkUntouched checks that a refused request has no effect.
 func (e *end) checkUntouched(r *request) {
 	for _, s := range []*span{r.local, r.remote} {
 		if s != nil && s.touches > 0 {

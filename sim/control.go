@@ -14,9 +14,9 @@ type controlPair struct {
 // controlWay is one direction of a control channel.
 type controlWay struct {
 	queue  []datagram       // by time of arrival
-	faults [numFaults]int64 // time at which a fault of a kind ends
+	faults [numFaults]int64 // end of the fault of each kind
 	mute   bool             // all datagrams are lost, because the process has crashed
-	wake   func()           // called when a datagram has arrived; nil if there is none
+	wake   func()           // called when a datagram arrives; may be nil
 }
 
 // datagram is a message in flight.
@@ -25,7 +25,7 @@ type datagram struct {
 	b  []byte
 }
 
-// controlDelay is how long a datagram takes without faults.
+// controlDelay is the latency of a datagram without faults.
 const controlDelay = 20 * time.Microsecond
 
 // channel is one side of a control channel. Its methods do not block.
@@ -34,7 +34,7 @@ type channel struct {
 	side int
 }
 
-// Send sends a datagram. It returns nil also if the datagram is lost.
+// Send sends a datagram. It returns nil even if the datagram is lost.
 func (c channel) Send(b []byte) error {
 	w, way := c.pair.w, &c.pair.ways[c.side]
 	has := func(k FaultKind) bool { return w.now < way.faults[k] }
@@ -69,7 +69,7 @@ func (y *controlWay) add(d datagram) {
 	y.queue = slices.Insert(y.queue, i, d)
 }
 
-// Recv takes the next datagram that has arrived. n is 0 if there is none.
+// Recv returns the next arrived datagram. n is 0 without one.
 func (c channel) Recv(b []byte) (n int, err error) {
 	way := &c.pair.ways[1-c.side]
 	if len(way.queue) == 0 || way.queue[0].at > c.pair.w.now {
@@ -80,10 +80,10 @@ func (c channel) Recv(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Notify sets what is called when a datagram has arrived.
+// Notify sets the function to call when a datagram arrives.
 func (c channel) Notify(wake func()) { c.pair.ways[1-c.side].wake = wake }
 
-// arrive wakes the ends for which a datagram has arrived.
+// arrive wakes the ends with an arrived datagram.
 func (p *controlPair) arrive() {
 	for i := range p.ways {
 		if y := &p.ways[i]; y.wake != nil && len(y.queue) > 0 && y.queue[0].at <= p.w.now {
@@ -92,15 +92,15 @@ func (p *controlPair) arrive() {
 	}
 }
 
-// heir is the control channel of a process that replaces a crashed one under the same address. It
-// also receives what the old peer sends, and answers to the peer that sent the last datagram.
-type heir struct {
+// replacementChannel is the control channel of a process that replaces a crashed one under the same address. It also receives the old
+// peer's datagrams, and responds to the sender of the last datagram.
+type replacementChannel struct {
 	own     channel
 	old     channel
-	answers bool // the last datagram came from the old peer
+	answers bool // the old peer sent the last datagram
 }
 
-func (h *heir) Send(b []byte) error {
+func (h *replacementChannel) Send(b []byte) error {
 	if h.answers {
 		h.answers = false
 		return h.old.Send(b)
@@ -108,7 +108,7 @@ func (h *heir) Send(b []byte) error {
 	return h.own.Send(b)
 }
 
-func (h *heir) Recv(b []byte) (n int, err error) {
+func (h *replacementChannel) Recv(b []byte) (n int, err error) {
 	h.answers = false
 	if n, err = h.own.Recv(b); n > 0 || err != nil {
 		return n, err
@@ -118,8 +118,8 @@ func (h *heir) Recv(b []byte) (n int, err error) {
 	return n, err
 }
 
-// Notify sets what is called when a datagram of either peer has arrived.
-func (h *heir) Notify(wake func()) {
+// Notify sets the function to call when a datagram of either peer arrives.
+func (h *replacementChannel) Notify(wake func()) {
 	h.own.Notify(wake)
 	h.old.Notify(wake)
 }
@@ -143,8 +143,8 @@ func (w *world) channelOf(e *end) channel {
 	return channel{pair: w.control[e.index/2], side: e.index % 2}
 }
 
-// strikeControl applies a fault to the datagrams that an end sends.
-func (w *world) strikeControl(e *end, f *Fault, over int64) {
+// injectControl applies a fault to the datagrams that an end sends.
+func (w *world) injectControl(e *end, f *Fault, over int64) {
 	if w.plan.Failover {
 		way := &w.channelOf(e).pair.ways[e.index%2]
 		way.faults[f.Kind] = max(way.faults[f.Kind], over)

@@ -26,7 +26,7 @@ func TestControl(t *testing.T) {
 		w.control = []*controlPair{pair}
 		from, to := channel{pair: pair, side: 0}, channel{pair: pair, side: 1}
 		if c.fault < numFaults {
-			w.strikeControl(&end{}, &Fault{Kind: c.fault}, int64(time.Second))
+			w.injectControl(&end{}, &Fault{Kind: c.fault}, int64(time.Second))
 		}
 		for i := range 100 {
 			if err := from.Send(fmt.Appendf(nil, "%03d", i)); err != nil {

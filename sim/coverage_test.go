@@ -7,10 +7,10 @@ func everyFaultHappens(t *testing.T, sum *Summary) {
 	t.Helper()
 	enough := int(sum.Seeds / 100)
 	for k := range numFaults {
-		if n := sum.Struck[k.String()]; n < enough {
+		if n := sum.FaultWorlds[k.String()]; n < enough {
 			t.Errorf("fault %s happened in %d of %d worlds, want at least %d", k, n, sum.Seeds, enough)
 		}
-		if n, worlds := sum.Faults[k.String()], sum.Struck[k.String()]; n < worlds {
+		if n, worlds := sum.Faults[k.String()], sum.FaultWorlds[k.String()]; n < worlds {
 			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
 		}
 	}

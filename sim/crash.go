@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// crash ends the process of an end. At restart another process takes its place, with a new
-// connection. If it inherits the control channel it answers to the old peer. Otherwise the old
-// channel is cut.
+// crash kills the process of an end. At restart another process replaces it, with a new connection. If it inherits the control channel, it
+// responds to the old peer. Otherwise the old channel is cut.
 func (w *world) crash(e *end, restart int64, inherits bool) {
 	if e.crashed {
 		return
@@ -17,16 +16,16 @@ func (w *world) crash(e *end, restart int64, inherits bool) {
 			w.channelOf(e).pair.ways[i].faults[FaultControlCut] = never
 		}
 	}
-	e.host.takeEvents() // No event may come after the crash.
+	e.host.takeEvents() // Events after the crash are an error.
 	e.crashed, e.failed, e.ended = true, true, true
-	e.die()
+	e.closeSilently()
 	e.host.ends = slices.DeleteFunc(e.host.ends, func(other *end) bool { return other == e })
-	e.bury()
-	w.agenda.add(restart, func() { w.restart(e, inherits, 0) })
+	e.releaseMemory()
+	w.eventQueue.add(restart, func() { w.restart(e, inherits, 0) })
 }
 
-// die closes a VirtualQP and loses the datagrams with which Close would inform the peer.
-func (e *end) die() {
+// closeSilently closes a VirtualQP and loses the datagrams with which Close would inform the peer.
+func (e *end) closeSilently() {
 	way := &controlWay{}
 	if e.w.plan.Failover {
 		way = &e.w.channelOf(e).pair.ways[e.index%2]
@@ -38,9 +37,8 @@ func (e *end) die() {
 	way.mute = false
 }
 
-// bury releases the memory of an end that crashed. From now on no NIC may touch it. Packets in
-// flight may still arrive at the peer.
-func (e *end) bury() {
+// releaseMemory releases the memory of a crashed end. NICs may no longer access it. Packets in flight may still arrive at the peer.
+func (e *end) releaseMemory() {
 	for _, r := range slices.Concat(e.sends[e.head:], e.backlog) {
 		if r.local != nil {
 			r.local.end()
@@ -58,7 +56,7 @@ func (e *end) bury() {
 		q.head = len(q.posted)
 	}
 	for _, r := range e.peer.sends {
-		e.peer.settle(r) // This end gets no notifications any more.
+		e.peer.settle(r) // This end no longer receives notifications.
 	}
 }
 
@@ -89,6 +87,6 @@ func (w *world) restart(e *end, inherits bool, try int) {
 	default:
 		at := w.now + int64(restartEvery)
 		w.healed = max(w.healed, at)
-		w.agenda.add(at, func() { w.restart(e, inherits, try+1) })
+		w.eventQueue.add(at, func() { w.restart(e, inherits, try+1) })
 	}
 }

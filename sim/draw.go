@@ -6,30 +6,29 @@ import (
 	"time"
 )
 
-// drawer makes the plan of a scenario and a seed. The seed decides everything that the scenario
-// leaves open.
-type drawer struct {
+// planner creates the plan of a scenario and a seed. The seed decides everything that the scenario leaves open.
+type planner struct {
 	*rand.Rand
 	s *Scenario
 	p *Plan
 	// end is the end whose settings are being drawn.
 	end *EndPlan
-	// messages is how many requests each end makes by default.
+	// messages is the default number of requests per end.
 	messages int
 	// rail is the rail whose transport is being drawn.
 	rail *RailPlan
-	// wrap says which rails of the world are wrapped.
+	// wrap selects the wrapped rails of the world.
 	wrap wrapping
 }
 
 // oneOf draws one of the values.
-func oneOf(v ...int64) func(*drawer) int64 {
-	return func(d *drawer) int64 { return v[d.IntN(len(v))] }
+func oneOf(v ...int64) func(*planner) int64 {
+	return func(d *planner) int64 { return v[d.IntN(len(v))] }
 }
 
 // upTo draws from 0 to n, and 0 in half of all cases.
-func upTo(n int64) func(*drawer) int64 {
-	return func(d *drawer) int64 {
+func upTo(n int64) func(*planner) int64 {
+	return func(d *planner) int64 {
 		if d.IntN(2) == 0 {
 			return 0
 		}
@@ -38,12 +37,12 @@ func upTo(n int64) func(*drawer) int64 {
 }
 
 // none is 0 by default.
-func none(*drawer) int64 { return 0 }
+func none(*planner) int64 { return 0 }
 
 // draw makes the plan of a seed.
 func (s *Scenario) draw(seed uint64) *Plan {
 	p := &Plan{Name: s.Name, Seed: seed, Expect: s.expect}
-	d := &drawer{Rand: rand.New(rand.NewPCG(seed, 1)), s: s, p: p}
+	d := &planner{Rand: rand.New(rand.NewPCG(seed, 1)), s: s, p: p}
 	d.fill("", worldSettings, p.fields())
 	for i := range d.count("rails") {
 		var r RailPlan
@@ -87,13 +86,13 @@ func (s *Scenario) draw(seed uint64) *Plan {
 func railPlace(rail int) string { return fmt.Sprintf("rail %d ", rail) }
 
 // fill gives fields the values that the scenario fixes, at a place or everywhere, and draws the rest.
-func (d *drawer) fill(place string, list []setting, fields []any) {
+func (d *planner) fill(place string, list []setting, fields []any) {
 	for i := range list {
 		list[i].store(fields[i], d.pick(place, &list[i]))
 	}
 }
 
-func (d *drawer) pick(place string, set *setting) int64 {
+func (d *planner) pick(place string, set *setting) int64 {
 	p, ok := d.pinned(place, set.name)
 	if !ok {
 		return set.draw(d)
@@ -102,7 +101,7 @@ func (d *drawer) pick(place string, set *setting) int64 {
 }
 
 // pinned returns the value that the scenario fixes, at a place or everywhere.
-func (d *drawer) pinned(place, name string) (p pinned, ok bool) {
+func (d *planner) pinned(place, name string) (p pinned, ok bool) {
 	if p, ok = d.s.pins[place+name]; !ok {
 		p, ok = d.s.pins[name]
 	}
@@ -110,11 +109,11 @@ func (d *drawer) pinned(place, name string) (p pinned, ok bool) {
 }
 
 // count returns one of listSettings.
-func (d *drawer) count(name string) int { return int(d.pick("", settingNamed(listSettings, name))) }
+func (d *planner) count(name string) int { return int(d.pick("", settingNamed(listSettings, name))) }
 
-func (d *drawer) within(p pinned) int64 { return p.low + d.Int64N(p.high-p.low+1) }
+func (d *planner) within(p pinned) int64 { return p.low + d.Int64N(p.high-p.low+1) }
 
-func (d *drawer) connect() (c ConnectPlan) {
+func (d *planner) connect() (c ConnectPlan) {
 	i := len(d.p.Connects)
 	d.fill(fmt.Sprintf("connection %d ", i), connectSettings, c.fields())
 	// Out-of-range hosts wrap.
@@ -132,7 +131,7 @@ func (d *drawer) connect() (c ConnectPlan) {
 }
 
 // named makes a fault that the scenario names. Fields that the scenario leaves open are drawn.
-func (d *drawer) named(l *faultLine) Fault {
+func (d *planner) named(l *faultLine) Fault {
 	f := d.place(l.kind)
 	fields := f.fields()
 	for i := range faultSettings {
@@ -146,8 +145,8 @@ func (d *drawer) named(l *faultLine) Fault {
 	return f
 }
 
-// gentle are the faults that a seed chooses from without failover, unless the scenario lists some.
-// Most of them end no lane, because a lost lane ends its VirtualQP.
+// gentle are the faults that a seed chooses from without failover, unless the scenario lists some. Most of them spare the lanes, because a
+// lost lane fails its VirtualQP.
 var gentle = []FaultKind{
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
@@ -165,7 +164,7 @@ var rough = []FaultKind{
 }
 
 // fault draws a fault.
-func (d *drawer) fault() Fault {
+func (d *planner) fault() Fault {
 	kinds := d.s.kinds
 	switch {
 	case len(kinds) > 0:
@@ -178,7 +177,7 @@ func (d *drawer) fault() Fault {
 }
 
 // place draws where and when a fault happens.
-func (d *drawer) place(k FaultKind) Fault {
+func (d *planner) place(k FaultKind) Fault {
 	f := Fault{Kind: k, At: time.Duration(d.Int64N(oneOf(20_000, 100_000, 500_000, 2_000_000)(d)))}
 	if k.uses(atRail) {
 		f.Rail = d.IntN(len(d.p.Rails))

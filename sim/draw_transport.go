@@ -1,6 +1,6 @@
 package sim
 
-// wrapping says which rails of a world package reliable wraps.
+// wrapping selects the rails that package reliable wraps.
 type wrapping uint8
 
 const (
@@ -9,8 +9,8 @@ const (
 	wrapSome // each rail may be
 )
 
-// transports draws how packets wait on each rail, and how its QPs are made.
-func (d *drawer) transports() {
+// transports draws the queueing and the QP transport of each rail.
+func (d *planner) transports() {
 	p := d.p
 	if int64(d.IntN(10000)) < d.pick("", settingNamed(listSettings, "wrap")) {
 		d.wrap = wrapAll
@@ -29,14 +29,13 @@ func (d *drawer) transports() {
 	for i := len(d.s.faults); i < len(p.Faults); i++ {
 		f := &p.Faults[i]
 		if f.Kind == FaultCQ && p.Rails[f.Rail%len(p.Rails)].Wrapped {
-			f.Kind = FaultReset // No fault can end the CQ of a wrapped rail.
+			f.Kind = FaultReset // The CQ of a wrapped rail cannot fail.
 		}
 	}
 }
 
-// keepOrder makes a rail keep the order of packets and repeat none, unless the scenario wants it to.
-// Package reliable needs that of a UC path.
-func (d *drawer) keepOrder(place string) {
+// keepOrder disables reordering and duplication on a rail, unless the scenario enables them. Package reliable requires that of a UC path.
+func (d *planner) keepOrder(place string) {
 	i := &d.rail.Impairment
 	for name, share := range map[string]*float64{"duplicate": &i.Duplicate, "reorder": &i.Reorder} {
 		if _, pinned := d.pinned(place, name); !pinned {
@@ -45,7 +44,7 @@ func (d *drawer) keepOrder(place string) {
 	}
 }
 
-func (d *drawer) wrapped() int64 {
+func (d *planner) wrapped() int64 {
 	if d.wrap == wrapAll || (d.wrap == wrapSome && d.IntN(2) == 0) {
 		return 1
 	}
@@ -53,7 +52,7 @@ func (d *drawer) wrapped() int64 {
 }
 
 // ucPaths draws a number of paths. Few lanes may have many.
-func (d *drawer) ucPaths() int64 {
+func (d *planner) ucPaths() int64 {
 	lanes := int64(0)
 	for i := range d.p.Connects {
 		lanes += int64(d.p.Connects[i].Lanes) + 2
@@ -61,9 +60,9 @@ func (d *drawer) ucPaths() int64 {
 	return min(oneOf(1, 2, 4, 4, 8, 16, 64)(d), max(192/lanes, 1))
 }
 
-// chunk draws a length of up to 16 packets, and at most half a queue of the fabric. A chunk is one UC
-// message, sent at once: one that no queue has room for would be lost every time.
-func (d *drawer) chunk() int64 {
+// chunk draws a length of up to 16 packets, and at most half a queue of the fabric. A chunk is one UC message, sent at once: if it exceeds
+// a queue, it is lost every time.
+func (d *planner) chunk() int64 {
 	mtu := int64(d.rail.MTU.Bytes())
 	room := int64(min(d.rail.PortQueue, d.rail.PathQueue)) / 2
 	return min(mtu*oneOf(1, 4, 16)(d), max(room, mtu))

@@ -23,19 +23,19 @@ type end struct {
 	endMemory
 
 	sends     []*request // in posting order
-	head      int        // index of the first request that has not ended
-	backlog   []*request // requests that were made and not taken
+	head      int        // index of the first incomplete request
+	backlog   []*request // requests that were not posted yet
 	wrs       []ibverbx.SendWR
-	blocked   int   // turns for which the end does not try to post
+	blocked   int   // turns to wait before the next attempt to post
 	budget    int   // requests left to make
 	nextBurst int64 // time of the next post
-	// burstOp is the kind of all requests of the burst, none of them fenced, inline or scattered; 0 if they are mixed.
+	// burstOp is the kind of all requests of the burst, without fences, inline data and scattering; 0 if they are mixed.
 	burstOp   OpSet
 	burstSize int             // the length of all requests of the burst in bytes; -1 if they differ
 	silentRun int             // unsignaled requests made since the last signaled one
 	receives  [2]recvQueue    // by kind
 	messages  [2]messageQueue // to the peer, by kind of its receive
-	starved   int64           // time before which no receives are posted
+	starved   int64           // end of the time without new receives
 	badKey    bool            // the next request uses an invalid key
 	refused   bool            // a fault makes a post be refused
 	barrier   *request        // the last request
@@ -46,27 +46,27 @@ type end struct {
 
 // endMemory is the memory of an end, and the peer's counters.
 type endMemory struct {
-	out            *zone       // bytes that this end sends or fetches
-	in             *zone       // bytes that the peer writes
-	inbox          *zone       // data receives
-	library        *span       // constant bytes that the peer may read
-	libraryContent uint32      // content of library
-	words          *span       // counters for the peer's atomics
-	spare          [2][2]*span // by kind of request: source of this end's, target of the peer's
-	atomics        [2]history  // counters of this end at the peer
+	out            *ringAllocator // bytes that this end sends or fetches
+	in             *ringAllocator // bytes that the peer writes
+	inbox          *ringAllocator // data receives
+	library        *span          // constant bytes that the peer may read
+	libraryContent uint32         // content of library
+	words          *span          // counters for the peer's atomics
+	spare          [2][2]*span    // by kind of request: source of this end's, target of the peer's
+	atomics        [2]history     // counters of this end at the peer
 }
 
-// endState says whether an end has failed or may fail.
+// endState records whether an end has failed or may fail.
 type endState struct {
-	mayFail   bool     // there is a reason to fail
-	reasons   int      // number of reasons other than invalid keys and crashes
-	bereft    bool     // this end or its peer has crashed
-	bad       *request // the oldest WRITE with an invalid key
-	failed    bool     // there was an event EventFailed
-	err       error    // error of that event
-	crashed   bool     // the process is gone
-	inherited *end     // crashed end whose control channel this one also uses, nil if there is none
-	replaced  int64    // time at which another process began to answer for the peer, 0 if none did
+	mayFail    bool     // a fault or request allows a failure
+	reasons    int      // number of reasons other than invalid keys and crashes
+	anyCrashed bool     // this end or its peer has crashed
+	bad        *request // the oldest WRITE with an invalid key
+	failed     bool     // EventFailed was reported
+	err        error    // error of that event
+	crashed    bool     // the process has crashed
+	inherited  *end     // crashed end whose control channel this one has inherited, or nil
+	replaced   int64    // time at which another process replaced the peer, 0 before
 }
 
 // Kinds of receives. A VirtualQP that passes requests through has only the second.
@@ -75,8 +75,8 @@ const (
 	kindData
 )
 
-// connect makes both ends of a connection and connects them. If crashed is not nil, the end that
-// replaces it inherits its control channel. After an error nothing is left.
+// connect creates both ends of a connection and connects them. If crashed is not nil, the end that replaces it inherits its control
+// channel. On error, connect closes both.
 func (w *world) connect(c *ConnectPlan, crashed *end) (err error) {
 	var pair [2]*end
 	defer func() {
@@ -116,7 +116,7 @@ func (w *world) connect(c *ConnectPlan, crashed *end) (err error) {
 	return nil
 }
 
-// discard closes the VirtualQP of an end that could not be connected.
+// discard closes the VirtualQP of an unconnected end.
 func (e *end) discard() error {
 	if e == nil || e.qp == nil {
 		return nil
@@ -126,14 +126,14 @@ func (e *end) discard() error {
 
 // join adds an end to the world.
 func (e *end) join() {
-	e.layOut()
-	if e.send = e.qp.PostSend; e.w.opts.meddle != nil {
-		e.send = e.w.opts.meddle(e.send)
+	e.allocate()
+	if e.send = e.qp.PostSend; e.w.opts.wrapPost != nil {
+		e.send = e.w.opts.wrapPost(e.send)
 	}
 	e.w.ends = append(e.w.ends, e)
 	e.host.ends = append(e.host.ends, e)
 	e.host.byQP[e.qp] = e
-	for _, s := range e.w.struck {
+	for _, s := range e.w.activeFaults {
 		if s.over > e.w.now && s.fault.Kind != FaultCrash && s.fault.Kind != FaultRestart {
 			e.excuseFor(s.fault)
 		}
@@ -157,7 +157,7 @@ func (w *world) config(e *end) ibverbx.Config {
 	return cfg
 }
 
-// maxInline is how many bytes an inline request may carry.
+// maxInline is the maximum length of an inline request in bytes.
 const maxInline = 64
 
 // librarySize is the size of library in bytes.
@@ -180,21 +180,21 @@ func (w *world) endSize(p *EndPlan) int {
 	return 2*w.ringSize() + w.inboxSize(p) + librarySize
 }
 
-// layOut allocates the zones of an end.
-func (e *end) layOut() {
+// allocate allocates the memory of an end.
+func (e *end) allocate() {
 	w, h := e.w, e.host
-	e.out, e.in = h.newZone(w.ringSize()), h.newZone(w.ringSize())
-	e.inbox = h.newZone(w.inboxSize(e.plan))
-	for _, z := range []*zone{e.out, e.in, e.inbox} {
+	e.out, e.in = h.newRing(w.ringSize()), h.newRing(w.ringSize())
+	e.inbox = h.newRing(w.inboxSize(e.plan))
+	for _, z := range []*ringAllocator{e.out, e.in, e.inbox} {
 		z.lastRelease = w.released
 	}
-	e.library = h.newZone(librarySize).static(setOf(softnic.AccessRemoteRead), "library of "+e.name)
+	e.library = h.newRing(librarySize).static(setOf(softnic.AccessRemoteRead), "library of "+e.name)
 	e.libraryContent = uint32(w.rng.IntN(contentSpace))
 	copy(e.library.bytes(), w.pool.content(e.libraryContent, librarySize))
-	e.words = h.newZone(granule).static(setOf(softnic.AccessRemoteAtomic), "counters of "+e.name)
+	e.words = h.newRing(granule).static(setOf(softnic.AccessRemoteAtomic), "counters of "+e.name)
 	clear(e.words.bytes())
 	for i := range 4 {
-		s := h.newZone(granule).static(0, "spare of "+e.name)
+		s := h.newRing(granule).static(0, "spare of "+e.name)
 		s.len = 8
 		e.spare[i/2][i%2] = s
 	}

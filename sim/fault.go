@@ -41,7 +41,7 @@ const (
 	numFaults
 )
 
-// targets says which fields of a Fault a kind uses, and how severe it is.
+// targets are the fields of a Fault that a kind uses, and its severity.
 type targets uint16
 
 const (
@@ -54,8 +54,8 @@ const (
 	hasAfter                     // After
 	hasFor                       // For
 	hasTimes                     // Times
-	ends                         // Without failover it can end a VirtualQP, however short it is.
-	silences                     // NICs wait for answers while it lasts.
+	ends                         // Without failover it can fail a VirtualQP, however short it is.
+	silences                     // NICs wait for responses while it lasts.
 )
 
 var faultTable = [numFaults]struct {
@@ -127,8 +127,7 @@ type Fault struct {
 	Times   int           // number of flaps
 }
 
-// survivable is how long RC surely survives without an answer. Connect sets a timer of 67 ms and
-// eight attempts, which is 536 ms. A shorter fault ends nothing.
+// survivable is the length of an outage that RC survives for certain. Connect sets a timer of 67 ms and eight attempts, which is 536 ms.
 const survivable = 400 * time.Millisecond
 
 // fatal reports whether VirtualQPs may fail because of a fault, without failover.
@@ -136,7 +135,7 @@ func (f *Fault) fatal() bool {
 	return f.Kind.uses(ends) || (f.Kind.uses(silences) && f.For*time.Duration(max(f.Times, 1)) > survivable)
 }
 
-// length is how long a fault lasts in all.
+// length is the total duration of a fault.
 func (f *Fault) length() time.Duration {
 	if f.Kind == FaultFlap {
 		return 2 * f.For * time.Duration(f.Times)

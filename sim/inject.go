@@ -9,10 +9,10 @@ import (
 	"ibverbx/softnic"
 )
 
-// errBroken is the permanent error with which a broken lane refuses a post.
+// errBroken is the permanent post error of a broken lane.
 var errBroken = errors.New("sim: the device refuses the request")
 
-// schedule adds the faults of the plan to the agenda.
+// schedule adds the faults of the plan to the event queue.
 func (w *world) schedule() {
 	for i := range w.plan.Faults {
 		f := &w.plan.Faults[i]
@@ -20,54 +20,54 @@ func (w *world) schedule() {
 		if f.Kind.uses(silences) {
 			w.outage += f.length()
 		}
-		w.agenda.add(int64(f.At), func() { w.strike(f) })
+		w.eventQueue.add(int64(f.At), func() { w.inject(f) })
 	}
-	w.agenda.add(w.healed, nil)
+	w.eventQueue.add(w.healed, nil)
 }
 
-// strike makes a fault happen.
-func (w *world) strike(f *Fault) {
+// inject injects a fault.
+func (w *world) inject(f *Fault) {
 	w.report.Faults[f.Kind]++
 	w.trace.fault(w.now, f)
 	w.excuse(f)
 	rail := f.Rail % len(w.links)
 	link, from, to := w.links[rail], w.hosts[f.From%len(w.hosts)], w.hosts[f.To%len(w.hosts)]
-	e := w.victim(f)
+	e := w.targetEnd(f)
 	nic, other := from.nics[rail], to.nics[rail]
 	over := w.now + int64(f.For)
 	w.healed = max(w.healed, w.now+int64(f.length())) // time moves in steps
-	w.agenda.add(w.healed, nil)
+	w.eventQueue.add(w.healed, nil)
 	switch f.Kind {
 	case FaultCut:
 		link.Cut(nic, other)
 		link.Cut(other, nic)
-		w.agenda.add(over, func() { link.Restore(nic, other); link.Restore(other, nic) })
+		w.eventQueue.add(over, func() { link.Restore(nic, other); link.Restore(other, nic) })
 	case FaultBlackHole:
 		link.Cut(nic, other)
-		w.agenda.add(over, func() { link.Restore(nic, other) })
+		w.eventQueue.add(over, func() { link.Restore(nic, other) })
 	case FaultPort:
 		nic.SetPort(false)
-		w.agenda.add(over, func() { nic.SetPort(true) })
+		w.eventQueue.add(over, func() { nic.SetPort(true) })
 	case FaultFlap:
 		for i := range f.Times {
 			at := w.now + 2*int64(i)*int64(f.For)
-			w.agenda.add(at, func() { nic.SetPort(false) })
-			w.agenda.add(at+int64(f.For), func() { nic.SetPort(true) })
+			w.eventQueue.add(at, func() { nic.SetPort(false) })
+			w.eventQueue.add(at+int64(f.For), func() { nic.SetPort(true) })
 		}
 	case FaultHold:
 		link.Hold(nic, other)
-		w.agenda.add(over, func() { link.Release(nic, other) })
+		w.eventQueue.add(over, func() { link.Release(nic, other) })
 	case FaultSlow:
 		w.slow(rail, nic, other, over)
 		w.slow(rail, other, nic, over)
 	case FaultPathCut, FaultPathSlow:
-		w.strikePath(f, rail, nic, other, over)
-		w.strikePath(f, rail, other, nic, over)
+		w.injectPath(f, rail, nic, other, over)
+		w.injectPath(f, rail, other, nic, over)
 	case FaultReset:
 		nic.Reset()
 	case FaultDead:
 		nic.Fail()
-		w.agenda.add(over, nic.Recover)
+		w.eventQueue.add(over, nic.Recover)
 	case FaultCQ:
 		if from.transports[rail] != nil {
 			return // Its CQ is not the NIC's.
@@ -78,10 +78,10 @@ func (w *world) strike(f *Fault) {
 		}
 	case FaultPause:
 		from.paused = max(from.paused, over)
-		w.agenda.add(over, nil)
+		w.eventQueue.add(over, nil)
 	case FaultStarve:
 		e.starved = max(e.starved, over)
-		w.agenda.add(over, nil)
+		w.eventQueue.add(over, nil)
 	case FaultBadKey:
 		e.badKey = true
 	case FaultCrash:
@@ -89,17 +89,17 @@ func (w *world) strike(f *Fault) {
 	case FaultRestart:
 		w.crash(e, over, w.plan.Failover)
 	case FaultQP, FaultRefuse, FaultBroken:
-		e.strikeLane(f)
+		e.injectLane(f)
 	default:
-		w.strikeControl(e, f, over)
+		w.injectControl(e, f, over)
 	}
 }
 
-// victim is the end named by a fault.
-func (w *world) victim(f *Fault) *end { return w.ends[(2*f.Connect+f.End)%(2*len(w.plan.Connects))] }
+// targetEnd is the end named by a fault.
+func (w *world) targetEnd(f *Fault) *end { return w.ends[(2*f.Connect+f.End)%(2*len(w.plan.Connects))] }
 
-// strikeLane applies a fault to one lane, now or when enough packets have been placed.
-func (e *end) strikeLane(f *Fault) {
+// injectLane applies a fault to one lane, now or when enough packets have been placed.
+func (e *end) injectLane(f *Fault) {
 	if f.Kind == FaultQP && f.After > 0 {
 		e.w.watches = append(e.w.watches, &watch{fault: f, end: e})
 		return
@@ -115,12 +115,11 @@ func (e *end) strikeLane(f *Fault) {
 type watch struct {
 	fault  *Fault
 	end    *end
-	placed int // packets of WRITEs of the connection placed so far
+	placed int // number of placed WRITE packets of the connection
 }
 
-// countPlaced counts the packets of WRITEs that NICs have placed in this turn, and lets the lane faults
-// happen that waited for them. No lock is held now. When a packet is placed, its NIC holds one, and on a
-// wrapped rail package reliable may hold another.
+// countPlaced counts the WRITE packets that NICs have placed in this turn, and injects the lane faults that waited for them. It runs after
+// the turn, because a NIC places packets under its lock, and on a wrapped rail package reliable may hold another.
 func (w *world) countPlaced() {
 	for i := 0; i < len(w.placed); i++ { // A fault may make NICs place more.
 		for _, x := range w.watches {
@@ -131,7 +130,7 @@ func (w *world) countPlaced() {
 			if x.placed++; x.placed != x.fault.After {
 				continue
 			}
-			if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // A closed VirtualQP has none.
+			if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // A closed VirtualQP does not have lanes.
 				x.end.hitLane(x.fault, &lanes[lane])
 				w.wake()
 			}
@@ -186,7 +185,7 @@ func (w *world) slow(rail int, from, to *softnic.NIC, over int64) {
 		_ = link.Impair(from, to, imp) // The impairment is valid.
 	}
 	change(slowDelay)
-	w.agenda.add(over, func() { change(-slowDelay) })
+	w.eventQueue.add(over, func() { change(-slowDelay) })
 }
 
 // A slow direction or path has slowDelay more delay and at most slowRate bytes per second.
@@ -195,15 +194,15 @@ const (
 	slowRate  = 250e6
 )
 
-// struck is a fault that has happened.
-type struck struct {
+// activeFault is an injected fault.
+type activeFault struct {
 	fault *Fault
-	over  int64 // virtual time at which it ends
+	over  int64 // virtual time of its end
 }
 
 // excuse records which ends may fail because of a fault.
 func (w *world) excuse(f *Fault) {
-	w.struck = append(w.struck, struck{fault: f, over: w.now + int64(f.length())})
+	w.activeFaults = append(w.activeFaults, activeFault{fault: f, over: w.now + int64(f.length())})
 	for _, e := range w.ends {
 		e.excuseFor(f)
 	}
@@ -212,7 +211,7 @@ func (w *world) excuse(f *Fault) {
 // excuseFor records whether an end and its peer may fail because of a fault.
 func (e *end) excuseFor(f *Fault) {
 	w := e.w
-	if !w.meets(f, e) {
+	if !w.affects(f, e) {
 		return
 	}
 	switch {
@@ -220,7 +219,7 @@ func (e *end) excuseFor(f *Fault) {
 		e.mayFailFor(0)
 	case f.Kind == FaultCrash || f.Kind == FaultRestart:
 		e.mayFailFor(0)
-		e.bereft, e.peer.bereft = true, true
+		e.anyCrashed, e.peer.anyCrashed = true, true
 	case f.Kind == FaultCQ && e.onlyOn(f.Rail%len(w.links)):
 		e.mayFailFor(1) // The CQ does not recover, and no other rail has a lane.
 	case !w.plan.Failover && (f.fatal() || (f.Kind.uses(silences) && w.outage > survivable)):
@@ -246,16 +245,16 @@ func (e *end) onlyOn(rail int) bool {
 	return true
 }
 
-// meets reports whether a fault affects an end or its peer.
-func (w *world) meets(f *Fault, e *end) bool {
+// affects reports whether a fault affects an end or its peer.
+func (w *world) affects(f *Fault, e *end) bool {
 	uses := func(t targets) bool { return f.Kind.uses(t) }
 	hosts := len(w.hosts)
 	at := func(host int) bool { return e.host.index == host%hosts || e.peer.host.index == host%hosts }
 	switch {
 	case uses(atEnd):
-		return w.victim(f).index/2 == e.index/2
+		return w.targetEnd(f).index/2 == e.index/2
 	case uses(atRoute):
-		return at(f.From) && at(f.To) && e.takes(f)
+		return at(f.From) && at(f.To) && e.usesPath(f)
 	case uses(atPath):
 		return at(f.From) && at(f.To)
 	default:

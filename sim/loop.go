@@ -5,16 +5,15 @@ import "time"
 const (
 	// maxTurns bounds a run. A world that needs more turns hangs.
 	maxTurns = 2_000_000
-	// stillTurns is how many turns without progress mean that the world is stuck, if nothing is due.
-	// It is not 1, because the next poll retries refused posts, and a poll takes at most 64
-	// completions of a CQ, of which it may report none.
+	// stillTurns is the number of turns without progress or pending events after which the world is stuck. One is not enough, because the
+	// next poll retries refused posts, and a poll may consume 64 completions of a CQ without reporting any.
 	stillTurns = 200
 	// longJump is the longest jump of time in nanoseconds while an end does not try to post because of
 	// an earlier refusal. Otherwise time could pass a fault while no request is in flight.
 	longJump = 100_000
 )
 
-// limit is the time at which a world must be done.
+// limit is the time limit of a world.
 func (w *world) limit() int64 {
 	if w.plan.Failover {
 		return w.healed + int64(300*time.Second)
@@ -22,10 +21,10 @@ func (w *world) limit() int64 {
 	return w.healed + int64(60*time.Second)
 }
 
-// run runs the world until it is done or a promise is broken.
+// run runs the world until it is done or a guarantee is violated.
 func (w *world) run() {
 	for !w.failed() && w.phase != phaseDone {
-		for do, ok := w.agenda.take(w.now); ok; do, ok = w.agenda.take(w.now) {
+		for do, ok := w.eventQueue.take(w.now); ok; do, ok = w.eventQueue.take(w.now) {
 			if do != nil {
 				do()
 			}
@@ -76,9 +75,9 @@ func (w *world) run() {
 	}
 }
 
-// jump advances time to the next event. It reports false if there is none.
+// jump advances time to the next event. It returns false if none is pending.
 func (w *world) jump() bool {
-	next := w.agenda.next()
+	next := w.eventQueue.next()
 	for _, l := range w.links {
 		if at, pending := l.Next(); pending {
 			next = min(next, at)
@@ -88,7 +87,7 @@ func (w *world) jump() bool {
 		next = min(next, p.next())
 	}
 	for _, h := range w.hosts {
-		next = min(next, max(h.look, h.paused))
+		next = min(next, max(h.nextPoll, h.paused))
 		for _, t := range h.transports {
 			if t != nil {
 				next = min(next, t.next(w.now))
@@ -102,7 +101,7 @@ func (w *world) jump() bool {
 	}
 	if next-w.now > longJump {
 		if w.retried = !w.retried && w.unblock(); w.retried {
-			return true // A post that is tried again may have an earlier effect than the next event.
+			return true // A retried post may have an effect before the next event.
 		}
 	}
 	if next == never {
@@ -115,7 +114,7 @@ func (w *world) jump() bool {
 	return true
 }
 
-// unblock lets ends that wait after a refusal try their post again. It reports whether there are any.
+// unblock makes ends that wait after a refusal retry their post. It reports whether any was waiting.
 func (w *world) unblock() (any bool) {
 	for _, e := range w.ends {
 		if e.blocked > 0 {
@@ -134,25 +133,25 @@ func (w *world) wake() {
 }
 
 func (h *host) wake() {
-	if h.look != never {
+	if h.nextPoll != never {
 		return
 	}
-	h.look = h.w.now
+	h.nextPoll = h.w.now
 	if polls := int64(h.w.plan.Work.Polls); polls > 0 {
-		h.look += h.w.rng.Int64N(polls)
+		h.nextPoll += h.w.rng.Int64N(polls)
 	}
 }
 
 // awake reports whether a host polls now.
 func (h *host) awake() bool {
-	if h.w.now < h.look || h.w.now < h.paused {
+	if h.w.now < h.nextPoll || h.w.now < h.paused {
 		return false
 	}
-	h.look = never
+	h.nextPoll = never
 	return true
 }
 
-// advance starts the next phase if this one is done. It reports whether it did.
+// advance starts the next phase once the current one is done, and reports whether it did.
 func (w *world) advance() bool {
 	switch w.phase {
 	case phaseWork:

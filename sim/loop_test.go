@@ -22,7 +22,7 @@ func TestTimeWaitsForRefusedPosts(t *testing.T) {
 func TestRefusedPostIsTriedAgain(t *testing.T) {
 	w := &world{plan: &Plan{}, healed: int64(time.Second)}
 	timer := &transport{}
-	w.hosts = []*host{{w: w, look: never, transports: []*transport{timer}}, {w: w, look: never}}
+	w.hosts = []*host{{w: w, nextPoll: never, transports: []*transport{timer}}, {w: w, nextPoll: never}}
 	e := &end{w: w, host: w.hosts[1]}
 	w.ends = []*end{e}
 	e.blocked = blockedTurns
@@ -33,7 +33,7 @@ func TestRefusedPostIsTriedAgain(t *testing.T) {
 			timer.touched = e.blocked == 0
 			if timer.touched { // The host runs, and the post is refused.
 				tried++
-				e.blocked, e.host.look = blockedTurns, never
+				e.blocked, e.host.nextPoll = blockedTurns, never
 			}
 		}
 		if tried != 1 {

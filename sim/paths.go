@@ -33,7 +33,7 @@ func (w *world) layPaths() error {
 }
 
 // strikePath cuts one direction of a path, or makes it slow, until over.
-func (w *world) strikePath(f *Fault, rail int, from, to *softnic.NIC, over int64) {
+func (w *world) injectPath(f *Fault, rail int, from, to *softnic.NIC, over int64) {
 	if from == to {
 		return
 	}
@@ -46,7 +46,7 @@ func (w *world) strikePath(f *Fault, rail int, from, to *softnic.NIC, over int64
 	}
 	if f.Kind == FaultPathCut {
 		change(func(p *softnic.Path) { p.Cut = true })
-		w.agenda.add(over, func() { change(func(p *softnic.Path) { p.Cut = false }) })
+		w.eventQueue.add(over, func() { change(func(p *softnic.Path) { p.Cut = false }) })
 		return
 	}
 	change(func(p *softnic.Path) {
@@ -55,7 +55,7 @@ func (w *world) strikePath(f *Fault, rail int, from, to *softnic.NIC, over int64
 			p.Rate, p.Queue = slowRate, 1<<20
 		}
 	})
-	w.agenda.add(over, func() {
+	w.eventQueue.add(over, func() {
 		change(func(p *softnic.Path) {
 			// Another fault may have made it slow, too, and last longer.
 			if p.Delay -= slowDelay; p.Delay < slowDelay {
@@ -65,13 +65,13 @@ func (w *world) strikePath(f *Fault, rail int, from, to *softnic.NIC, over int64
 	})
 }
 
-// takes reports whether a lane of the connection uses the path of a fault in either direction.
-func (e *end) takes(f *Fault) bool {
+// usesPath reports whether a lane of the connection uses the path of a fault in either direction.
+func (e *end) usesPath(f *Fault) bool {
 	rail := f.Rail % len(e.w.links)
 	link, path := e.w.links[rail], f.Path%e.w.plan.Rails[rail].Paths
 	mine, theirs := e.qp.Stats().Lanes, e.peer.qp.Stats().Lanes
 	a, b := e.host.nics[rail], e.peer.host.nics[rail]
-	for i := range min(len(mine), len(theirs)) { // A closed VirtualQP has none.
+	for i := range min(len(mine), len(theirs)) { // A closed VirtualQP does not have lanes.
 		if mine[i].Rail == rail && (link.PathOf(a, b, theirs[i].QPN, 0) == path || link.PathOf(b, a, mine[i].QPN, 0) == path) {
 			return true
 		}

@@ -161,7 +161,7 @@ func (p *Plan) railKinds() []string {
 	return kinds
 }
 
-// completions is how many completions a CQ must hold for one end of the connection.
+// completions is the CQ depth that one end of the connection needs.
 func (c *ConnectPlan) completions(e *EndPlan) int {
 	return (c.Lanes + 2) * (e.LaneDepth + max(e.NotifyDepth, e.RecvDepth))
 }

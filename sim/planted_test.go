@@ -37,14 +37,14 @@ var plants = []planted{
 	{"a QP is never closed", "", 1, []string{"leaks"}, Options{wrap: func(ctx verbs.Context) verbs.Context {
 		return &liar{Context: ctx, extra: true}
 	}}},
-	{"a completion is repeated", "", 3, []string{"completions"}, Options{tamper: every20th(repeat)}},
-	{"a completion is lost", "", 3, []string{"completions", "progress"}, Options{tamper: every20th(lose)}},
-	{"two completions are exchanged", "batch 64\nburst 64\ngap 0s\npolls 20us", 5, []string{"completions"}, Options{tamper: every20th(swap)}},
-	{"a completion comes before its data", "ops write\nburst 64\ngap 0s\npolls 0s", 5, []string{"bytes", "completions"}, Options{tamper: early}},
-	{"a success is reported as a failure", "", 3, []string{"first error"}, Options{tamper: every20th(fake)}},
-	{"failures are reported as successes", "ops write\ngap 5us\nfault lane-error end 0a lane 0 at 10us", 5, []string{"bytes", "first error", "completions"}, Options{tamper: hush}},
-	{"a message is told of with wrong words", "ops imm", 3, []string{"notifications"}, Options{tamper: wrongWords}},
-	{"slots are lost", "send-depth 16..64\nlane-depth 64", 3, []string{"bounds"}, Options{meddle: stingy}},
+	{"a completion is repeated", "", 3, []string{"completions"}, Options{wrapPoll: every20th(repeat)}},
+	{"a completion is lost", "", 3, []string{"completions", "progress"}, Options{wrapPoll: every20th(lose)}},
+	{"two completions are exchanged", "batch 64\nburst 64\ngap 0s\npolls 20us", 5, []string{"completions"}, Options{wrapPoll: every20th(swap)}},
+	{"a completion comes before its data", "ops write\nburst 64\ngap 0s\npolls 0s", 5, []string{"bytes", "completions"}, Options{wrapPoll: early}},
+	{"a success is reported as a failure", "", 3, []string{"first error"}, Options{wrapPoll: every20th(fake)}},
+	{"failures are reported as successes", "ops write\ngap 5us\nfault lane-error end 0a lane 0 at 10us", 5, []string{"bytes", "first error", "completions"}, Options{wrapPoll: hush}},
+	{"a message is told of with wrong words", "ops imm", 3, []string{"notifications"}, Options{wrapPoll: wrongWords}},
+	{"slots are lost", "send-depth 16..64\nlane-depth 64", 3, []string{"bounds"}, Options{wrapPost: stingy}},
 }
 
 // TestPlanted checks that the checkers find each planted mistake within a number of seeds, and find

@@ -15,21 +15,21 @@ type request struct {
 	wr      ibverbx.SendWR
 	length  int      // bytes
 	content uint32   // content of its bytes
-	local   *span    // nil if it has no bytes
-	remote  *span    // nil if it writes nothing
-	pin     *request // WRITE whose bytes this READ fetches, nil if there is none
+	local   *span    // nil if it is empty
+	remote  *span    // nil unless it writes
+	pin     *request // WRITE whose bytes this READ fetches, or nil
 	pinned  bool     // a later READ fetches the bytes of this WRITE
 	bad     bool     // it uses an invalid key
 	word    int      // counter of an atomic
 	place   int      // number of an atomic among those of its counter, from 1
 	shared  bool     // the counter of an atomic is the shared one
-	doubted bool     // an atomic that failed while its VirtualQP goes on
+	doubted bool     // an atomic that failed without its VirtualQP
 
 	posted   int64 // time of the post
 	late     bool  // posted after the VirtualQP had failed
 	done     bool  // it has ended, and status is set
 	status   verbs.Status
-	told     bool // the peer was notified of it
+	notified bool // the peer was notified of it
 	verified bool // its bytes were seen at the peer
 }
 
@@ -50,7 +50,7 @@ func (r *request) String() string {
 	return fmt.Sprintf("request %d (%s, %d bytes, %s)", r.id, r.wr.Opcode, r.length, r.wr.Flags)
 }
 
-// makeRequest draws a request. It returns nil if there is no room for its bytes now.
+// makeRequest draws a request. It returns nil if its bytes do not fit now.
 func (e *end) makeRequest() *request {
 	w, rng := e.w, e.w.rng
 	p := &w.plan.Work
@@ -95,7 +95,7 @@ func (e *end) makeRequest() *request {
 	if !e.fill(r, percent(p.Inline) && !plain, percent(p.Scatter) && !plain) {
 		if r.remote != nil {
 			r.remote.ended = true
-			r.remote.zone.release()
+			r.remote.ring.release()
 		}
 		return nil
 	}
@@ -181,7 +181,7 @@ func (e *end) aimRead(r *request) {
 	r.wr.RemoteOffset = uint64(e.peer.library.off + off)
 }
 
-// lastMade is the newest request that has not ended, nil if there is none.
+// lastMade is the newest incomplete request, or nil.
 func (e *end) lastMade() *request {
 	if n := len(e.backlog); n > 0 {
 		return e.backlog[n-1]

@@ -34,7 +34,7 @@ func TestCheckGone(t *testing.T) {
 func TestHeir(t *testing.T) {
 	w := &world{plan: &Plan{Failover: true}}
 	own, old := &controlPair{w: w}, &controlPair{w: w}
-	h := &heir{own: channel{pair: own}, old: channel{pair: old}}
+	h := &replacementChannel{own: channel{pair: own}, old: channel{pair: old}}
 	newPeer, oldPeer := channel{pair: own, side: 1}, channel{pair: old, side: 1}
 	send := func(c ibverbx.Control, text string) {
 		t.Helper()

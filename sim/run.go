@@ -19,10 +19,10 @@ type Options struct {
 
 	// wrap replaces the context of a NIC. Tests use it to plant mistakes below the engine.
 	wrap func(verbs.Context) verbs.Context
-	// tamper replaces Poll. Tests use it to plant mistakes above the engine.
-	tamper func(poll pollFunc) pollFunc
-	// meddle replaces PostSend. Tests use it to plant mistakes above the engine.
-	meddle func(post postFunc) postFunc
+	// wrapPoll replaces Poll. Tests use it to plant mistakes above the engine.
+	wrapPoll func(poll pollFunc) pollFunc
+	// wrapPost replaces PostSend. Tests use it to plant mistakes above the engine.
+	wrapPost func(post postFunc) postFunc
 }
 
 type (
@@ -41,7 +41,7 @@ type Failure struct {
 	// Text describes the violation.
 	Text string `json:"text"`
 
-	// kind is the text without its values. Failures of one kind break the same promise.
+	// kind is the text without its values. Failures of one kind violate the same guarantee.
 	kind string
 }
 
@@ -127,7 +127,7 @@ func (p *Plan) Run(o Options) (report *Report) {
 	return report
 }
 
-// fail records a broken promise. Only the first counts, because it may cause others.
+// fail records a violated guarantee. Only the first counts, because it may cause others.
 func (w *world) fail(check, end, format string, args ...any) {
 	if !w.failed() {
 		w.report.Failure = &Failure{Check: check, End: end, At: time.Duration(w.now), Text: fmt.Sprintf(format, args...), kind: format}
@@ -136,7 +136,7 @@ func (w *world) fail(check, end, format string, args ...any) {
 
 func (e *end) fail(check, format string, args ...any) { e.w.fail(check, e.name, format, args...) }
 
-// failed reports whether a promise was broken.
+// failed reports whether a guarantee was violated.
 func (w *world) failed() bool { return w.report.Failure != nil }
 
 // total adds the counters of NICs and lanes to the report.

@@ -31,18 +31,18 @@ type Runner struct {
 // Summary is the result of a Runner over many seeds.
 type Summary struct {
 	Totals
-	Scenario string         // name of the scenario
-	First    uint64         // first seed
-	Seeds    uint64         // completed seeds
-	Of       uint64         // seeds to run
-	Worlds   int            // completed worlds; a sweep has several per seed
-	Faults   map[string]int // number of faults by kind
-	Struck   map[string]int // number of worlds with at least one fault of a kind
-	Rails    map[string]int // number of worlds by kind of rails; see Plan.railKinds
-	Goodput  float64        // lowest goodput of a world in bytes per second, 0 if not measured
-	Share    float64        // lowest ratio of goodput to capacity of a world, 0 if not measured
-	Failed   int            // worlds that violated a guarantee
-	Failures []*Report      // reports of up to maxFailures of them, by seed
+	Scenario    string         // name of the scenario
+	First       uint64         // first seed
+	Seeds       uint64         // completed seeds
+	Of          uint64         // seeds to run
+	Worlds      int            // completed worlds; a sweep has several per seed
+	Faults      map[string]int // number of faults by kind
+	FaultWorlds map[string]int // number of worlds with at least one fault of a kind
+	Rails       map[string]int // number of worlds by kind of rails; see Plan.railKinds
+	Goodput     float64        // lowest goodput of a world in bytes per second, 0 if not measured
+	Share       float64        // lowest ratio of goodput to capacity of a world, 0 if not measured
+	Failed      int            // worlds that violated a guarantee
+	Failures    []*Report      // reports of up to maxFailures of them, by seed
 }
 
 // add counts a world.
@@ -55,7 +55,7 @@ func (s *Summary) add(r *Report) {
 	for k, n := range r.Faults {
 		if n > 0 {
 			s.Faults[FaultKind(k).String()] += n
-			s.Struck[FaultKind(k).String()]++
+			s.FaultWorlds[FaultKind(k).String()]++
 		}
 	}
 	if r.Capacity > 0 {
@@ -75,17 +75,17 @@ func (s *Summary) add(r *Report) {
 	}
 }
 
-// maxFailures is how many failures are kept.
+// maxFailures limits Summary.Failures.
 const maxFailures = 10
 
-// progressEvery is how many seeds lie between two calls of Progress.
+// progressEvery is the number of seeds between two calls of Progress.
 const progressEvery = 16
 
 // Run runs all seeds until ctx is done. Violated guarantees are in the summary. An error means that
 // worlds could not be run.
 func (r *Runner) Run(ctx context.Context) (Summary, error) {
 	seeds := max(r.Seeds, 1)
-	sum := Summary{Scenario: r.Scenario.Name, First: r.First, Of: seeds, Faults: make(map[string]int), Struck: make(map[string]int), Rails: make(map[string]int)}
+	sum := Summary{Scenario: r.Scenario.Name, First: r.First, Of: seeds, Faults: make(map[string]int), FaultWorlds: make(map[string]int), Rails: make(map[string]int)}
 	workers := cmp.Or(r.Workers, runtime.GOMAXPROCS(0))
 	var (
 		next atomic.Uint64

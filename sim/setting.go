@@ -8,7 +8,7 @@ type setting struct {
 	unit      unit
 	low, high int64
 	// draw chooses a value if the scenario fixes none.
-	draw func(*drawer) int64
+	draw func(*planner) int64
 }
 
 // The settings of a world, its work, a rail, a connection, an end and a fault. Each list has the
@@ -30,14 +30,14 @@ var (
 		{"inline", unitPercent, 0, 10000, oneOf(0, 1000, 5000)},
 		{"fence", unitPercent, 0, 10000, oneOf(0, 0, 500, 3000)},
 		{"unsignaled", unitPercent, 0, 10000, oneOf(0, 3000, 9000)},
-		{"room", unitCount, 3, 64, func(*drawer) int64 { return 3 }},
+		{"room", unitCount, 3, 64, func(*planner) int64 { return 3 }},
 		{"scatter", unitPercent, 0, 10000, oneOf(0, 1000, 5000)},
 	}
 	// listSettings are the lengths of the lists of a plan, sizes, which is always a range, wrap, the share of
 	// worlds with wrapped rails, and pool, which is drawn last, from random numbers of its own.
 	listSettings = []setting{
 		{"rails", unitCount, 1, 4, oneOf(1, 2, 2, 2, 3)},
-		{"connections", unitCount, 1, 8, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
+		{"connections", unitCount, 1, 8, func(d *planner) int64 { return int64(d.p.Hosts - 1) }},
 		{"faults", unitCount, 0, 64, none},
 		{"sizes", unitBytes, 0, maxMessage, nil},
 		{"wrap", unitPercent, 0, 10000, none},
@@ -51,7 +51,7 @@ var (
 		{"duplicate", unitPercent, 0, 10000, upTo(200)},
 		{"reorder", unitPercent, 0, 10000, upTo(500)},
 		{"corrupt", unitPercent, 0, 10000, upTo(100)},
-		{"delay", unitTime, 0, 1e9, func(d *drawer) int64 { return 500 + d.Int64N(20_000) }},
+		{"delay", unitTime, 0, 1e9, func(d *planner) int64 { return 500 + d.Int64N(20_000) }},
 		{"jitter", unitTime, 0, 1e9, upTo(5000)},
 		{"rate", unitRate, 0, 1 << 50, oneOf(0, 1e9, 5e9, 50e9)},
 		{"port-rate", unitRate, 0, 1 << 50, oneOf(0, 0, 0, 1e9, 10e9)},
@@ -65,18 +65,18 @@ var (
 	// numbers of their own, so that a seed keeps the rest of its world.
 	transportSettings = []setting{
 		{"in-turn", unitSwitch, 0, 1, oneOf(0, 0, 1)},
-		{"wrapped", unitSwitch, 0, 1, (*drawer).wrapped},
-		{"uc-paths", unitCount, 1, 256, (*drawer).ucPaths},
+		{"wrapped", unitSwitch, 0, 1, (*planner).wrapped},
+		{"uc-paths", unitCount, 1, 256, (*planner).ucPaths},
 		{"flows", unitCount, 1, 64, oneOf(1, 1, 2, 4, 16)},
 		{"credits", unitSwitch, 0, 1, oneOf(1, 1, 0)},
-		{"chunk", unitBytes, 256, 256 << 10, (*drawer).chunk},
+		{"chunk", unitBytes, 256, 256 << 10, (*planner).chunk},
 		{"datagrams", unitSwitch, 0, 1, oneOf(0, 0, 1)},
 	}
 	connectSettings = []setting{
 		// By default every host is connected to the last one.
-		{"from", unitCount, 0, 3, func(d *drawer) int64 { return int64(len(d.p.Connects) % (d.p.Hosts - 1)) }},
-		{"to", unitCount, 0, 3, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
-		{"lanes", unitCount, 1, 64, func(d *drawer) int64 { return oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16))(d) }},
+		{"from", unitCount, 0, 3, func(d *planner) int64 { return int64(len(d.p.Connects) % (d.p.Hosts - 1)) }},
+		{"to", unitCount, 0, 3, func(d *planner) int64 { return int64(d.p.Hosts - 1) }},
+		{"lanes", unitCount, 1, 64, func(d *planner) int64 { return oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16))(d) }},
 		{"scheme", unitScheme, 0, 2, oneOf(0, 1, 2)},
 		{"policy", unitPolicy, 0, 2, oneOf(0, 1, 2)},
 		{"fragment", unitBytes, 0, 1 << 30, oneOf(0, 0, 256, 1024, 4096)},
@@ -87,8 +87,8 @@ var (
 		{"lane-depth", unitCount, 1, 4096, oneOf(1, 2, 8, 32, 128)},
 		{"notify-depth", unitCount, 1, 4096, oneOf(1, 2, 8, 64)},
 		{"signal-interval", unitCount, 0, 4096, oneOf(1, 4, 16, 0)},
-		{"receives", unitCount, 1, 4096, func(d *drawer) int64 { return 1 + d.Int64N(int64(d.end.RecvDepth)) }},
-		{"messages", unitCount, 0, 100000, func(d *drawer) int64 { return int64(d.messages) }},
+		{"receives", unitCount, 1, 4096, func(d *planner) int64 { return 1 + d.Int64N(int64(d.end.RecvDepth)) }},
+		{"messages", unitCount, 0, 100000, func(d *planner) int64 { return int64(d.messages) }},
 	}
 	faultSettings = []setting{
 		{"rail", unitCount, 0, 3, nil},

@@ -12,13 +12,13 @@ type transport struct {
 	verbs.Context
 	stepper  reliable.Stepper
 	nic      *softnic.NIC
-	deadline int64                           // time of the next step, never if none is due
+	deadline int64                           // time of the next step
 	seen     uint64                          // packets that the NIC had received at the last step
 	touched  bool                            // the host has polled or posted since the last step
 	qps      map[uint32]reliable.StatsReader // wrapped QPs by number, also closed ones
 }
 
-// wrap makes the QPs of a context those of package reliable.
+// wrap wraps a context with package reliable.
 func (w *world) wrap(ctx verbs.Context, nic *softnic.NIC, rail, host int) (*transport, error) {
 	p := &w.plan.Rails[rail]
 	qps := 0
@@ -37,7 +37,7 @@ func (w *world) wrap(ctx verbs.Context, nic *softnic.NIC, rail, host int) (*tran
 	}, nil
 }
 
-// recvShare is how many receive buffers a connection of package reliable needs.
+// recvShare is the number of receive buffers per connection of package reliable.
 const recvShare = 16
 
 func (t *transport) AllocPD() (verbs.PD, error) {
@@ -59,7 +59,7 @@ func (p *transportPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return q, err
 }
 
-// step runs what is due. It reports whether completions may have come.
+// step runs the transport if something may be due. It reports whether completions may be available.
 func (t *transport) step(now int64) bool {
 	got := t.nic.Stats().PacketsReceived
 	due := got != t.seen || now >= t.deadline
@@ -82,7 +82,7 @@ func (t *transport) next(now int64) int64 {
 	return t.deadline
 }
 
-// carriers returns the numbers of the QPs that carry a lane: its own, and those of its paths.
+// carriers returns the numbers of the QPs that carry a lane: its own QP and its paths.
 func (t *transport) carriers(lane uint32) []uint32 {
 	nums := []uint32{lane}
 	if c := t.qps[lane]; c != nil {
@@ -103,7 +103,7 @@ func (h *host) carriers(rail int, lane uint32) []uint32 {
 	return []uint32{lane}
 }
 
-// step runs the transports of a host, and wakes the host if completions may have come.
+// step runs the transports of a host, and wakes the host if completions may be available.
 func (h *host) step() {
 	for _, t := range h.transports {
 		if t != nil && t.step(h.w.now) {

@@ -13,37 +13,38 @@ import (
 
 // world is one run of a plan. Everything in it happens in one goroutine.
 type world struct {
-	plan    *Plan
-	pool    *Pool
-	opts    *Options
-	report  *Report
-	now     int64 // virtual time in nanoseconds
-	rng     *rand.Rand
-	links   []*softnic.FaultLink // by rail
-	hosts   []*host
-	ends    []*end // two for each connection, a and then b
-	agenda  agenda
-	trace   *tracer // nil without a trace
-	phase   phase
-	healed  int64          // time at which the last fault ends
-	still   int            // consecutive turns without progress
-	retried bool           // refused posts were tried again since the last progress or long jump of time
-	outage  time.Duration  // sum of all faults that make NICs wait for answers
-	control []*controlPair // by connection, with failover
-	watches []*watch
-	placed  []softnic.MemoryAccess // packets placed in this turn, while there are watches
-	struck  []struck               // faults that have happened
-	meter   meter
-	tick    time.Duration // longest time without a poll, with failover
+	plan         *Plan
+	pool         *Pool
+	opts         *Options
+	report       *Report
+	now          int64 // virtual time in nanoseconds
+	rng          *rand.Rand
+	links        []*softnic.FaultLink // by rail
+	hosts        []*host
+	ends         []*end // two for each connection, a and then b
+	eventQueue   eventQueue
+	trace        *tracer // nil without a trace
+	phase        phase
+	healed       int64          // end of the last fault
+	still        int            // consecutive turns without progress
+	retried      bool           // refused posts were tried again since the last progress or long jump of time
+	outage       time.Duration  // sum of all faults that make NICs wait for answers
+	control      []*controlPair // by connection, with failover
+	watches      []*watch
+	placed       []softnic.MemoryAccess // packets placed in this turn, while there are watches
+	activeFaults []activeFault          // injected faults
+	meter        meter
+	tick         time.Duration // longest time without a poll, with failover
 }
 
 // phase is a stage of a run.
 type phase uint8
 
 const (
-	phaseWork     phase = iota // Requests are made and faults happen.
-	phaseBarrier               // The last request of every end is in flight.
-	phaseCapacity              // Every queue is filled again.
+	phaseWork phase = iota // Requests are posted and faults injected.
+
+	phaseBarrier  // The last request of every end is in flight.
+	phaseCapacity // Every queue is filled again.
 	phaseDone
 )
 
@@ -97,9 +98,9 @@ type host struct {
 	region     *ibverbx.Region
 	remote     *ibverbx.RemoteRegion
 	owners     []*span   // owner of each granule of memory, nil if it is free
-	laidOut    int       // granules that zones have taken
+	allocated  int       // granules in use by rings
 	shared     *span     // counter that all peers add to
-	sum        [2]uint64 // what peers have added to it for sure, and what they may have added
+	sum        [2]uint64 // the minimum that peers have added to it, and the possible rest
 	pool       recvPool
 
 	ends     []*end
@@ -107,9 +108,9 @@ type host struct {
 	wcs      []ibverbx.WC
 	events   []ibverbx.Event
 	batch    int   // completions of one poll
-	look     int64 // time of the next poll, never if nothing has happened since the last one
-	paused   int64 // time before which the host does not poll
-	cqFailed bool  // a fault ended the CQ
+	nextPoll int64 // time of the next poll, never without an event since the last one
+	paused   int64 // end of the time without polls
+	cqFailed bool  // a fault has failed the CQ
 	poll     pollFunc
 }
 
@@ -158,8 +159,8 @@ func (w *world) newHost(index int) (*host, error) {
 		return h, err
 	}
 	h.poll = h.cq.Poll
-	if w.opts.tamper != nil {
-		h.poll = w.opts.tamper(h.poll)
+	if w.opts.wrapPoll != nil {
+		h.poll = w.opts.wrapPoll(h.poll)
 	}
 	if h.memory, err = w.pool.take(w.memorySize(index)); err != nil {
 		return h, err
@@ -169,40 +170,39 @@ func (w *world) newHost(index int) (*host, error) {
 		return h, err
 	}
 	h.remote = h.region.Remote()
-	h.shared = h.newZone(granule).static(setOf(softnic.AccessRemoteAtomic), "shared counters")
+	h.shared = h.newRing(granule).static(setOf(softnic.AccessRemoteAtomic), "shared counters")
 	clear(h.shared.bytes())
 	for range w.plan.Pool {
-		h.pool.free = append(h.pool.free, h.newZone(w.inboxSpan()).static(0, "receive of the pool"))
+		h.pool.free = append(h.pool.free, h.newRing(w.inboxSpan()).static(0, "receive of the pool"))
 	}
 	h.pool.posted = make(map[uint64]*receive)
 	return h, nil
 }
 
-// static makes a zone one range that is never released.
-func (z *zone) static(allow touchSet, label string) *span {
-	s := &span{zone: z, off: z.at * granule, len: z.size * granule, allow: allow, label: label}
+// static makes a ring a single range that is never released.
+func (z *ringAllocator) static(allow touchSet, label string) *span {
+	s := &span{ring: z, off: z.at * granule, len: z.size * granule, allow: allow, label: label}
 	for i := range z.size {
 		z.host.owners[z.at+i] = s
 	}
 	return s
 }
 
-// cqDepth is how many completions the CQs of a host must hold.
+// cqDepth is the depth of the CQs of a host.
 func (w *world) cqDepth(host int) int {
 	depth := w.plan.Shared + w.plan.Pool + 16
 	w.eachEnd(host, func(c *ConnectPlan, e *EndPlan) { depth += c.completions(e) })
 	return depth
 }
 
-// memorySize is the size of all zones of a host in bytes.
+// memorySize is the size of a host's memory in bytes.
 func (w *world) memorySize(host int) int {
 	size := 4*granule + w.plan.Pool*(w.inboxSpan()+granule)
 	w.eachEnd(host, func(_ *ConnectPlan, e *EndPlan) { size += w.endSize(e) + 16*granule })
 	return size
 }
 
-// eachEnd calls f for every end that a host will have: those of the plan, and those that replace
-// crashed ones.
+// eachEnd calls f for every end that a host will have: planned ends and their replacements after crashes.
 func (w *world) eachEnd(host int, f func(*ConnectPlan, *EndPlan)) {
 	both := func(c *ConnectPlan) {
 		for side, at := range [2]int{c.From, c.To} {

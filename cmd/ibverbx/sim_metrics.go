@@ -36,6 +36,6 @@ func (m *simGauges) collectors() []prometheus.Collector {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ibverbx_sim_seeds_wanted", Help: "Seeds to run."}, func() float64 { return float64(m.of.Load()) }),
 		counter("seeds_total", "Seeds that are done.", &m.seeds),
 		counter("worlds_total", "Worlds that were run.", &m.worlds),
-		counter("failed_worlds_total", "Worlds that broke a promise.", &m.failed),
+		counter("failed_worlds_total", "Worlds that violated a guarantee.", &m.failed),
 	}
 }

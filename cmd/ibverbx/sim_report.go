@@ -70,7 +70,7 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, too
 	if f.json {
 		err = printJSON(s.out, simReport{
 			Scenario: sum.Scenario, Seed: sum.First, Seeds: sum.Seeds, Worlds: sum.Worlds, Messages: sum.Messages,
-			Faults: sum.Faults, FaultWorlds: sum.Struck, RailWorlds: sum.Rails, Failures: failures, Interrupted: interrupted,
+			Faults: sum.Faults, FaultWorlds: sum.FaultWorlds, RailWorlds: sum.Rails, Failures: failures, Interrupted: interrupted,
 			Metrics: simMetrics{
 				Bytes: sum.Bytes, VirtualSeconds: sum.Virtual.Seconds(), Packets: sum.Packets, Retransmits: sum.Resent,
 				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs,
@@ -84,7 +84,7 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, too
 	case err != nil:
 		return err
 	case len(failures) > 0:
-		return fmt.Errorf("%d of %d worlds broke a promise, the first is of seed %d", sum.Failed, sum.Worlds, failures[0].Seed)
+		return fmt.Errorf("%d of %d worlds violated a guarantee, the first with seed %d", sum.Failed, sum.Worlds, failures[0].Seed)
 	case interrupted:
 		return fmt.Errorf("%w: %d of %d seeds were run", stopped(ctx, errInterrupted), sum.Seeds, sum.Of)
 	}
@@ -132,7 +132,7 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 	}
 	for i := range failures {
 		f := &failures[i]
-		p.printf("\nseed %d broke a promise: %v\n", f.Seed, f.Error())
+		p.printf("\nseed %d violated a guarantee: %v\n", f.Seed, f.Error())
 		p.printf("  again:  %s\n", f.Command)
 		if i == 0 {
 			p.printf("  smaller: save this as small.txt, then  ibverbx sim --seed %d --scenario small.txt\n\n", f.Seed)

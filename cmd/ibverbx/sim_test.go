@@ -122,10 +122,10 @@ func TestSimFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, stderr := command(t.Context(), "sim", "--seed", "5", "--scenario", file)
-	if status != exitFailure || !strings.Contains(stderr, "broke a promise") {
+	if status != exitFailure || !strings.Contains(stderr, "violated a guarantee") {
 		t.Fatalf("status %d, stderr %q; want %d and what happened", status, stderr, exitFailure)
 	}
-	says(t, out, "seed 5 broke a promise: expectation", "ibverbx sim --seed 5 --scenario "+file, "fault bad-key end 0a")
+	says(t, out, "seed 5 violated a guarantee: expectation", "ibverbx sim --seed 5 --scenario "+file, "fault bad-key end 0a")
 	if strings.Contains(out, "fault slow") {
 		t.Errorf("the smaller scenario has a fault that it does not need:\n%s", out)
 	}

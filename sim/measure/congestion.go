@@ -10,8 +10,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// contest is flows from different hosts to different hosts through one link, with the defaults of package
-// reliable unless stated otherwise. Everything is measured in a span of time.
+// contest describes flows between different hosts through one link, with the defaults of package reliable unless stated otherwise. They
+// are measured during a span of time.
 type contest struct {
 	Rate         float64       // of the link, in bytes per second
 	Delay        time.Duration // one way
@@ -24,10 +24,10 @@ type contest struct {
 	// Config is the configuration of the flows. Nil means the defaults.
 	Config *reliable.Config
 	Apart  time.Duration // between the starts of two flows
-	Late   time.Duration // by which the last flow starts after the one before
-	Begin  time.Duration // when the span may begin at the earliest
-	From   time.Duration // when the span begins, after the start of the last flow
-	For    time.Duration // the length of the span
+	Late   time.Duration // additional delay of the last flow
+	Begin  time.Duration // earliest start of the span
+	From   time.Duration // start of the span after the start of the last flow
+	For    time.Duration // length of the span
 	// Small adds 4 KiB messages beside the first flow, by another QP of its host, at this interval. Their
 	// latency is measured.
 	Small time.Duration
@@ -37,31 +37,31 @@ type contest struct {
 	Meets func(c *contested) error
 }
 
-// contested is a contest that runs.
+// contested is a running contest.
 type contested struct {
 	*world
 	contest
-	begin time.Duration // when the last flow starts
+	begin time.Duration // start of the last flow
 	bulk  []*flow
 	small *flow
 	marks []mark
 }
 
-// mark is what a contest has moved at a time.
+// mark is a snapshot of a contest.
 type mark struct {
 	at     int64
 	bytes  []int    // payload of completed messages, by flow
-	landed []uint64 // packets that have arrived, by flow
-	flying float64  // bytes that are in the network, without those that the idle link holds
+	landed []uint64 // arrived packets, by flow
+	flying float64  // bytes in the network beyond the capacity of the idle link
 }
 
 // trip is the round trip time of the idle link.
 func (c *contest) trip() time.Duration { return 2 * c.Delay }
 
-// run builds a world, runs the contest and hands it over.
+// run builds a world, runs the contest and passes it to do.
 func (c contest) run(o Options, do func(*contested) error) error {
 	network := softnic.Impairment{Delay: c.Delay, Loss: c.Loss}
-	// A queue of packets of a NIC must hold what waits for the link.
+	// The packet queue of a NIC must hold the backlog of the link.
 	wc := worldConfig{Seed: o.Seed, Queue: 1 << 17, Impairment: network}
 	return inWorld(wc, func(w *world) error {
 		x := &contested{world: w, contest: c}
@@ -127,7 +127,7 @@ func (c *contested) build() error {
 	return nil
 }
 
-// mix returns a number that depends on both.
+// mix hashes both numbers.
 func mix(seed, i uint64) uint64 {
 	x := (seed*64 + i + 1) * 0x9e3779b97f4a7c15
 	x ^= x >> 29
@@ -154,7 +154,7 @@ func (c *contested) span(from, to time.Duration) (first, last *mark) {
 	return &c.marks[n], &c.marks[k]
 }
 
-// shares returns what the flows got of the link between two times.
+// shares returns each flow's share of the link between two times.
 func (c *contested) shares(from, to time.Duration) (shares []float64) {
 	a, b := c.span(from, to)
 	whole := capacity(c.Rate) * float64(b.at-a.at) / 1e9
@@ -198,7 +198,7 @@ func (c *contested) joins() float64 {
 	return float64(len(c.marks))
 }
 
-// queue returns the median of the bytes that wait for the link, in the span.
+// queue returns the median number of bytes queued for the link during the span.
 func (c *contested) queue() float64 {
 	var all []float64
 	for _, m := range c.marks[int(c.From/c.trip()):] {

@@ -12,8 +12,7 @@ import (
 const (
 	deadPaths = 32
 	deadBytes = 64 << 20
-	// fabric is the number of equal ways through the network. It is so large that flows rarely share
-	// a way.
+	// fabric is the number of equal ways through the network, large enough that flows rarely share one.
 	fabric = 4096
 )
 
@@ -54,8 +53,7 @@ func runDeadPath(o Options, r *Result, read bool, path int, share float64) error
 	return nil
 }
 
-// runSpread moves bytes over paths that take different ways. A death above 0 is the time at which one
-// path begins to lose everything.
+// runSpread moves bytes over paths that take different ways. A death above 0 is the time at which one path starts to lose all packets.
 func runSpread(o Options, r *Result, read bool, path int, death time.Duration) error {
 	cfg := fastReliable()
 	cfg.Paths = deadPaths
@@ -75,8 +73,7 @@ func (f *flow) spread() error {
 	})
 }
 
-// killPath makes one path lose everything in both directions, forever. It takes the first path from
-// index on that shares its way with no other.
+// killPath makes a path lose all packets in both directions, forever: the first path from index on whose way is not shared.
 func (f *flow) killPath(index int) error {
 	path, err := f.lonely(index)
 	if err != nil {
@@ -87,13 +84,13 @@ func (f *flow) killPath(index int) error {
 	})
 }
 
-// way is the way through the network that a path takes.
+// way returns a path's way through the network.
 func way(from, to *port, path int) int {
 	p := from.qp.(reliable.StatsReader).Paths()[path]
 	return from.host.world.link.PathOf(from.host.nic, to.host.nic, 0, p.FlowLabel)
 }
 
-// lonely returns the first path from index on whose way to the receiver no other path takes.
+// lonely returns the first path from index on that does not share its way to the receiver.
 func (f *flow) lonely(index int) (int, error) {
 	users, from, to := make(map[int]int), f.source(), f.sink()
 	paths := len(to.qp.(reliable.StatsReader).Paths())

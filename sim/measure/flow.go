@@ -10,12 +10,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// settle is the time between the connection of flows and their first post: hosts have told each other what
-// they tell with a new connection.
+// settle is the time between the connection of flows and their first post, in which hosts exchange the messages of a new connection.
 const settle = 50 * time.Microsecond
 
-// flowConfig describes a flow: messages that one host writes into the memory of another, or reads from
-// there, over its own QP.
+// flowConfig describes a flow: WRITEs or READs of one host to the memory of another, over a dedicated QP.
 type flowConfig struct {
 	// From is the host that posts.
 	From *host
@@ -27,12 +25,12 @@ type flowConfig struct {
 	MessageBytes int
 	// Depth is the largest number of outstanding messages. Zero means 128.
 	Depth int
-	// Bytes is the payload to move. Zero means that the flow runs until all others are done.
+	// Bytes is the payload to move. Zero means that the flow runs until all other flows are done.
 	Bytes int
-	// Every is the time between two messages. Latency counts from the time at which a message is
-	// due, also if Depth delays its post. Zero means that each completion starts a message.
+	// Every is the time between two messages. Latency counts from the due time of a message, even if Depth delays its post. Zero means that
+	// each completion starts a message.
 	Every time.Duration
-	// Start is when the first message is due, after the start of the run.
+	// Start is the due time of the first message after the start of the run.
 	Start time.Duration
 	// AckTimeout is the code of the acknowledgement timeout of an RC QP (verbs.AckTimeout).
 	// Zero means that of verbs.QP.Connect. Wrapped hosts ignore it.
@@ -94,7 +92,7 @@ func (f *flow) bothWays(do func(from, to *port) error) error {
 	return do(&f.to, &f.from)
 }
 
-// open makes the queues and the memory of a port. The world closes them.
+// open creates the queues and the memory of a port. The world closes them.
 func (p *port) open(cfg *flowConfig) (err error) {
 	closers := &p.host.world.open
 	if p.cq, err = p.host.context.CreateCQ(verbs.CQConfig{Depth: 2 * cfg.Depth}); err != nil {
@@ -181,7 +179,7 @@ func (f *flow) blocked() bool {
 // dueAt is the time at which the next message is due.
 func (f *flow) dueAt() int64 { return f.startAt + int64(f.posted)*int64(f.cfg.Every) }
 
-// due is the next time at which the flow posts by itself, never if it waits for something else.
+// due is the time of the flow's next timed post, never if it waits for something else.
 func (f *flow) due() int64 {
 	at := f.dueAt()
 	if at <= f.world.now || f.blocked() {
@@ -266,7 +264,7 @@ func (f *flow) check(i int) error {
 	return nil
 }
 
-// checkAll checks the slots of all messages that have ended.
+// checkAll checks the slots of all completed messages.
 func (f *flow) checkAll() error {
 	for k := f.count; k < len(f.slots); k++ {
 		if err := f.check((f.head + k) % len(f.slots)); err != nil {
@@ -278,7 +276,7 @@ func (f *flow) checkAll() error {
 
 func (p *port) piece(i, size int) []byte { return p.mem.Bytes()[i*size : (i+1)*size] }
 
-// fill writes bytes that differ from message to message.
+// fill writes bytes that differ between messages.
 func fill(b []byte, message uint64) {
 	x := message * 0x9e3779b97f4a7c15
 	for ; len(b) >= 8; b = b[8:] {

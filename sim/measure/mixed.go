@@ -37,8 +37,8 @@ func mixedScenarios() (all []Scenario) {
 	return all
 }
 
-// runMixed measures what each sender gets of its share, at most all of it: the last ones have the link to
-// themselves.
+// runMixed measures the fraction of its fair share that each sender gets, at most 1: the last senders have the link to themselves.
+
 func runMixed(o Options, r *Result, cfg *reliable.Config) error {
 	far := softnic.Impairment{Delay: mixedDelay, Rate: hostRate}
 	everyOther := func(f *fan, i int) error {

@@ -14,13 +14,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// errStuck says that nothing is due although a flow is not done.
+// errStuck means that no event is pending although a flow is not done.
 var errStuck = errors.New("nothing is due and not every flow is done")
 
-// never is a time that does not come.
+// never is later than every time.
 const never int64 = clock.Never
 
-// lateness is how long a world runs after all flows are done.
+// lateness is the time that a world runs after all flows are done.
 const lateness = time.Millisecond
 
 // world is a network of hosts on virtual time. Everything in it happens in one goroutine. Build it,
@@ -39,15 +39,13 @@ type world struct {
 
 // worldConfig describes a world.
 type worldConfig struct {
-	// Seed decides which packets are lost and which path a flow takes. Zero is an ordinary
-	// seed.
+	// Seed decides which packets are lost and which path a flow takes. Zero is an ordinary seed.
 	Seed uint64
 	// Impairment applies to every direction between two hosts.
 	Impairment softnic.Impairment
-	// Window is the number of packets that an RC requester may have unacknowledged. Zero means
-	// softnic's default.
+	// Window is the maximum number of an RC requester's unacknowledged packets. Zero means softnic's default.
 	Window int
-	// Queue is the number of packets of one NIC that may be in flight. Zero means 8192.
+	// Queue is the maximum number of a NIC's packets in flight. Zero means 8192.
 	Queue int
 }
 
@@ -85,8 +83,8 @@ type host struct {
 	context  verbs.Context // the NIC's context, wrapped or not
 	pd       verbs.PD
 	stepper  reliable.Stepper // nil without package reliable
-	deadline int64            // time of the next step, never if none is due
-	seen     uint64           // packets that the NIC had received at the last step
+	deadline int64            // time of the next step
+	seen     uint64           // packets received by the NIC until the last step
 	touched  bool             // a request was posted since the last step
 }
 
@@ -140,19 +138,19 @@ func (h *host) step() {
 	}
 }
 
-// run lets time pass until every flow with an end is done, and checks the bytes of all flows.
+// run runs until every bounded flow is done, and checks the bytes of all flows.
 func (w *world) run() error {
 	return w.runUntil(w.done)
 }
 
-// runFor lets time pass, and checks the bytes of all flows.
+// runFor runs for d, and checks the bytes of all flows.
 func (w *world) runFor(d time.Duration) error {
 	end := w.now + int64(d)
 	w.at(time.Duration(end), func() error { return nil })
 	return w.runUntil(func() bool { return w.now >= end })
 }
 
-// runUntil lets time pass until over returns true, and checks the bytes of all flows.
+// runUntil runs until over returns true, and checks the bytes of all flows.
 func (w *world) runUntil(over func() bool) error {
 	for _, f := range w.flows {
 		f.startAt = w.now + int64(f.cfg.Start)
@@ -163,7 +161,7 @@ func (w *world) runUntil(over func() bool) error {
 	for _, f := range w.flows {
 		f.stopped = true
 	}
-	// Late packets get the time to do harm before the bytes are checked.
+	// Late packets get time to cause damage before the bytes are checked.
 	end := w.now + int64(lateness)
 	if err := w.until(func() bool { return w.now >= end }); err != nil && !errors.Is(err, errStuck) {
 		return err
@@ -185,7 +183,7 @@ func (w *world) done() bool {
 	return true
 }
 
-// until lets time pass until over returns true.
+// until runs until over returns true.
 func (w *world) until(over func() bool) error {
 	for {
 		for w.agenda.Next() <= w.now {

@@ -18,17 +18,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// host is a machine, on which one process after the other runs.
+// host is a machine that runs successive processes.
 type host struct {
 	world *world
 	index int
 	relay *relay
 
-	// mu guards process, the present one. It is held while the process is replaced.
+	// mu guards process, the current one. It is held while the process is replaced.
 	mu      sync.Mutex
 	process *process
 
-	// life numbers the process, and taken has the notifications that it has taken. The lock of the world guards both.
+	// life numbers the process, and taken holds its consumed notifications. world.mu guards both.
 	life  int
 	taken map[notice]bool
 }
@@ -40,9 +40,9 @@ type process struct {
 	node   *node.Node
 	engine *transfer.Engine
 	nics   []*softnic.NIC
-	// boxes has the memory that each other host puts blocks into.
+	// boxes holds the memory that each other host writes to.
 	boxes []*transfer.Segment
-	// ctx ends when the process is killed.
+	// ctx is canceled when the process is killed.
 	ctx  context.Context
 	kill context.CancelFunc
 	work sync.WaitGroup
@@ -51,7 +51,7 @@ type process struct {
 	senders []*sender
 }
 
-// start makes a process. The lock is held.
+// start creates a process. The caller holds mu.
 func (h *host) start() error {
 	w := h.world
 	p := &process{host: h, sent: make(chan struct{})}
@@ -121,8 +121,8 @@ func (p *process) open() (nics peer.NICs, err error) {
 	return nics, nil
 }
 
-// Segments. The box of each other host has an area for each of its processes, because notifications of an earlier process may
-// be taken after the next one has begun to write.
+// Segments. The box of each other host has an area for each of its processes, because the next process may write before the notifications
+// of its predecessor are consumed.
 const (
 	slotBytes   = 64 << 10
 	slots       = 48
@@ -134,7 +134,7 @@ const (
 
 func boxName(from int) string { return fmt.Sprintf("from-%d", from) }
 
-// lend makes the memory that others use: a box for each of them, and a source that they read.
+// lend allocates the memory that other hosts use: a box for each of them, and a source that they read.
 func (p *process) lend() error {
 	source, err := p.engine.Alloc(sourceName, sourceBytes, transfer.SegmentConfig{DefaultAccess: transfer.Read})
 	if err != nil {
@@ -152,7 +152,7 @@ func (p *process) lend() error {
 	return nil
 }
 
-// begin starts the goroutines of the process. The lock is held.
+// begin starts the goroutines of the process. The caller holds mu.
 func (h *host) begin() {
 	p := h.process
 	for to := range h.world.hosts {
@@ -176,7 +176,7 @@ func (h *host) begin() {
 	})
 }
 
-// end ends the process, with or without a word to the peers. The lock is held.
+// end stops the process: politely, by closing its sessions, or like a crash. The caller holds mu.
 func (h *host) end(politely bool) error {
 	p := h.process
 	if p == nil {
@@ -186,7 +186,7 @@ func (h *host) end(politely bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var err error
-	if politely { // nothing is under way but answers
+	if politely { // only answers are in flight
 		p.work.Wait()
 		err = errors.Join(p.engine.Close(ctx), p.node.Close())
 	} else {
@@ -206,7 +206,7 @@ func (h *host) stop() error {
 	return errors.Join(h.end(h.world.ctx.Err() == nil), h.relay.close())
 }
 
-// finished waits until the present process has sent everything.
+// finished waits until the current process has sent everything.
 func (h *host) finished() error {
 	select {
 	case <-h.process.sent:
@@ -216,7 +216,7 @@ func (h *host) finished() error {
 	}
 }
 
-// suffer does a fault and waits until it is over. It reports whether the fault could be done.
+// suffer injects a fault and waits until it is over. It reports whether the fault was possible.
 func (h *host) suffer(f Fault) bool {
 	switch f.Kind {
 	case Restart:
@@ -257,8 +257,8 @@ func (h *host) suffer(f Fault) bool {
 	return true
 }
 
-// beginAnew allocates a segment on a host while one of its NICs has failed, and moves bytes between it and another host, which opens it:
-// the memory, and perhaps the session, are new on the other rails.
+// beginAnew allocates a segment on a host with a failed NIC, and moves bytes between it and another host, which opens it: the memory, and
+// perhaps the session, are new on the other rails.
 func (h *host) beginAnew(p *process, f Fault) {
 	other := h.world.hosts[(h.index+1)%len(h.world.hosts)]
 	other.mu.Lock()
@@ -271,14 +271,14 @@ func (h *host) beginAnew(p *process, f Fault) {
 		err = errors.Join(q.fetch(h, name, "copy "+name, uint64(f.At), 0), p.fetch(other, sourceName, "source "+name, sourceSeed(other.index), 1))
 	}
 	if p.ctx.Err() != nil || q.ctx.Err() != nil || errors.Is(err, transfer.ErrRestarted) || errors.Is(err, transfer.ErrNotFound) {
-		return // a process was killed, or has not lent the source yet
+		return // a process was killed, or has not allocated the source yet
 	}
 	if err != nil {
 		h.world.broken("host %d with a failed NIC: %w", h.index, err)
 	}
 }
 
-// fetch reads a segment of a host into a new one, named to, and compares it from byte first on.
+// fetch reads a host's segment into a new one, named to, and compares it from byte first on.
 func (p *process) fetch(from *host, name, to string, seed uint64, first int64) error {
 	there, err := p.engine.Peer(p.ctx, from.relay.addr())
 	if err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
@@ -306,7 +306,7 @@ func (p *process) fetch(from *host, name, to string, seed uint64, first int64) e
 	return nil
 }
 
-// cut makes a rail lose everything that a NIC sends to the NICs that are there now.
+// cut makes a rail lose all packets from a NIC to the current NICs of other hosts.
 func (h *host) cut(nic *softnic.NIC, rail int) (undo func()) {
 	link := h.world.links[rail]
 	var others []*softnic.NIC
@@ -328,7 +328,7 @@ func (h *host) cut(nic *softnic.NIC, rail int) (undo func()) {
 	}
 }
 
-// failLane makes a queue pair on a rail fail.
+// failLane fails a queue pair on a rail.
 func (p *process) failLane(nic *softnic.NIC, rail int) bool {
 	for _, other := range p.node.Peers() {
 		for _, l := range other.Stats().QP.Lanes {

@@ -35,7 +35,7 @@ func (p *Plan) spare() bool {
 	return slices.Contains(failing[:p.Rails], false)
 }
 
-// losesSessions reports whether the faults may cost a session: they are not only faults of some of the rails.
+// losesSessions reports whether the faults may cost a session: they affect all rails, or more than rails.
 func (p *Plan) losesSessions() bool {
 	var hit [8]bool
 	for _, f := range p.Faults {
@@ -89,9 +89,9 @@ func (f Fault) String() string {
 
 // Bounds of a world.
 const (
-	// faultTime is when the last fault begins at the latest.
+	// faultTime is the latest start of a fault.
 	faultTime = 300 * time.Millisecond
-	// maxRestarts is how often a host is started again at most.
+	// maxRestarts is the maximum number of restarts per host.
 	maxRestarts = 2
 )
 

@@ -7,13 +7,14 @@ import (
 	"sync"
 )
 
-// relay is where the others dial a host. It passes connections on to the present process, and can end them all, as a network does.
+// relay is the address at which other hosts dial a host. It forwards connections to the current process, and can close them all, like a
+// network failure.
 type relay struct {
 	listener net.Listener
 	work     sync.WaitGroup
 
 	mu sync.Mutex
-	// target is the address of the present process, empty if there is none.
+	// target is the address of the current process, or empty.
 	target string
 	closed bool
 	conns  map[net.Conn]bool
@@ -31,7 +32,7 @@ func newRelay() (*relay, error) {
 
 func (r *relay) addr() string { return r.listener.Addr().String() }
 
-// aim makes new connections go to an address.
+// aim sets the target of new connections.
 func (r *relay) aim(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,14 +49,14 @@ func (r *relay) accept() {
 	}
 }
 
-// pass passes a connection on until one of its ends is closed.
+// pass forwards a connection until one of its ends is closed.
 func (r *relay) pass(in net.Conn) {
 	r.mu.Lock()
 	target := r.target
 	r.mu.Unlock()
 	out, err := net.Dial("tcp", target)
 	if err != nil {
-		_ = in.Close() // as if nobody had listened
+		_ = in.Close() // like a refused connection
 		return
 	}
 	if !r.hold(in, out) {
@@ -67,13 +68,13 @@ func (r *relay) pass(in net.Conn) {
 	both.Wait()
 }
 
-// hold notes connections, unless the relay is closed: then it closes them.
+// hold records connections. If the relay is closed, it closes them.
 func (r *relay) hold(conns ...net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range conns {
 		if r.closed {
-			_ = c.Close() // nobody uses it yet
+			_ = c.Close() // still unused
 			continue
 		}
 		r.conns[c] = true
@@ -87,12 +88,12 @@ func (r *relay) drop(conns ...net.Conn) {
 	for _, c := range conns {
 		if r.conns[c] {
 			delete(r.conns, c)
-			_ = c.Close() // it is of no more use
+			_ = c.Close() // unused
 		}
 	}
 }
 
-// cut ends all connections. It returns how many there were.
+// cut closes all connections and returns their number.
 func (r *relay) cut() int {
 	r.mu.Lock()
 	var all []net.Conn

@@ -13,12 +13,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// sender sends batches from a process to a host, one process of it after the other.
+// sender sends batches from a process to the successive processes of a host.
 type sender struct {
 	process *process
 	to      int
 	rand    *rand.Rand
-	// local has a copy of the area, and a place behind it that reads go to.
+	// local holds a copy of the area, followed by the destination of reads.
 	local *transfer.Segment
 
 	peer   *transfer.Peer
@@ -26,21 +26,21 @@ type sender struct {
 	source *transfer.Remote
 	// life is that of the receiver's process.
 	life int
-	// under are the batches that have not ended.
+	// under counts the batches in progress.
 	under sync.WaitGroup
 
 	mu sync.Mutex
-	// free has the slots that may be written.
+	// free holds the slots that may be written.
 	free []int
-	// held has the batches that have not ended, or whose answer has not come.
+	// held holds the batches that have not completed or are unanswered.
 	held map[int]*hold
-	// stale says that the receiver's process was killed.
+	// stale is set once the receiver's process was killed.
 	stale bool
-	// changed gets a value when one of the above has changed.
+	// changed receives a value when one of the above has changed.
 	changed chan struct{}
 }
 
-// hold is a batch that has slots.
+// hold is a batch that occupies slots.
 type hold struct {
 	slots           []int
 	ended, answered bool
@@ -53,7 +53,7 @@ type letter struct {
 	Blocks []block `json:",omitempty"`
 }
 
-// block is bytes in the box of the receiver that depend on a seed.
+// block is a range of the receiver's box, filled from a seed.
 type block struct {
 	Offset, Length int64
 	Seed           uint64
@@ -67,7 +67,7 @@ func newSender(p *process, to int) *sender {
 	}
 }
 
-// fill fills b with bytes that depend on a seed.
+// fill fills b with bytes derived from a seed.
 func fill(b []byte, seed uint64) {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -76,7 +76,7 @@ func fill(b []byte, seed uint64) {
 
 func sourceSeed(host int) uint64 { return uint64(host) + 0x50 }
 
-// run sends the batches of the plan, and returns when all have ended or the process is killed.
+// run sends the batches of the plan. It returns when all have completed or the process is killed.
 func (s *sender) run() {
 	var err error
 	if s.local, err = s.process.engine.Alloc("", areaBytes+sourceBytes, transfer.SegmentConfig{Local: true}); err != nil {
@@ -96,7 +96,7 @@ func (s *sender) run() {
 	}
 }
 
-// take returns up to n free slots of a process of the receiver, and waits until there is one. It is nil if this process was killed.
+// take returns up to n free slots of the receiver's process. It blocks until a slot is free, and returns nil once this process is killed.
 func (s *sender) take(n int) (mine []int) {
 	for s.process.ctx.Err() == nil {
 		if !s.meet() {
@@ -113,17 +113,17 @@ func (s *sender) take(n int) (mine []int) {
 		select {
 		case <-s.changed:
 		case <-time.After(probeTime):
-			s.look() // nothing is under way that would tell of a process that was killed before it answered
+			s.look() // without a transfer, the death of an unanswering process would go unnoticed
 		case <-s.process.ctx.Done():
 		}
 	}
 	return nil
 }
 
-// probeTime is how long answers may take before a sender asks whether the receiver's process is the same.
+// probeTime is the wait for answers before a sender probes the receiver's process.
 const probeTime = 20 * time.Millisecond
 
-// look reads from the receiver, to learn whether its process is the same.
+// look probes the receiver with a read, which fails if its process was replaced.
 func (s *sender) look() {
 	ctx := s.process.ctx
 	if err := s.peer.Get(ctx, s.local.Slice(areaBytes, 1), s.source.At(0)).Wait(ctx); err != nil {
@@ -134,7 +134,7 @@ func (s *sender) look() {
 	}
 }
 
-// meet opens the memory of the receiver's present process, unless it is open. It reports whether it is.
+// meet opens the memory of the receiver's current process, unless it is open. It reports whether the memory is open.
 func (s *sender) meet() bool {
 	s.mu.Lock()
 	met := s.box != nil && !s.stale
@@ -142,7 +142,7 @@ func (s *sender) meet() bool {
 	if met {
 		return true
 	}
-	s.under.Wait() // their memory is used again
+	s.under.Wait() // their memory is reused
 	ctx := s.process.ctx
 	var err error
 	if s.peer == nil {
@@ -177,11 +177,11 @@ func (s *sender) meet() bool {
 	return true
 }
 
-// judge ends the world if an error has no reason in it. A process that was killed is one.
+// judge ends the world if an error is not explained by a killed process or a failed NIC.
 func (s *sender) judge(err error) {
 	switch {
 	case s.process.ctx.Err() != nil, errors.Is(err, transfer.ErrRestarted), errors.Is(err, transfer.ErrRevoked):
-	case errors.Is(err, transfer.ErrNotFound), // the new process has not lent it yet
+	case errors.Is(err, transfer.ErrNotFound), // the new process has not allocated it yet
 		// Memory cannot be registered while all NICs have failed.
 		!s.process.host.world.plan.spare() && (errors.Is(err, verbs.ErrDeviceFatal) || errors.Is(err, transfer.ErrBusy)):
 		s.process.host.world.sleep(time.Millisecond)
@@ -190,7 +190,7 @@ func (s *sender) judge(err error) {
 	}
 }
 
-// submit begins a batch into slots. The result waits for its end.
+// submit starts a batch into slots. The returned function waits for its completion.
 func (s *sender) submit(batch int, mine []int) (wait func()) {
 	p, w := s.process, s.process.host.world
 	n := notice{From: p.host.index, FromLife: p.life, To: s.to, ToLife: s.life, Batch: batch}
@@ -225,14 +225,14 @@ func (s *sender) submit(batch int, mine []int) (wait func()) {
 			t.Cancel()
 		}
 		<-t.Done()
-		for _, slot := range mine { // the memory is the program's again, whatever became of the batch
+		for _, slot := range mine { // the program owns the memory again, even after an error
 			clear(s.local.Bytes()[slot*slotBytes:][:slotBytes])
 		}
 		s.ended(n, t.Err(), cancelAfter >= 0)
 	}
 }
 
-// ended takes the end of a batch.
+// ended handles the completion of a batch.
 func (s *sender) ended(n notice, err error, canceled bool) {
 	w := s.process.host.world
 	switch {
@@ -258,10 +258,10 @@ func (s *sender) ended(n notice, err error, canceled bool) {
 	s.over(n, func(h *hold) { h.ended = true })
 }
 
-// answered takes the answer to a batch.
+// answered handles the answer to a batch.
 func (s *sender) answered(n notice) { s.over(n, func(h *hold) { h.answered = true }) }
 
-// over notes that a batch has ended or was answered. When it has and was, its slots are free again.
+// over records the completion of a batch, or its answer. After both, its slots are free.
 func (s *sender) over(n notice, note func(*hold)) {
 	s.mu.Lock()
 	if h := s.held[n.Batch]; h != nil && n.ToLife == s.life && !s.stale {
@@ -306,7 +306,7 @@ func (s *sender) read() {
 	w.mu.Unlock()
 }
 
-// receive takes notifications, compares what they announce, and answers.
+// receive consumes notifications, verifies the announced blocks, and answers.
 func (p *process) receive() {
 	w := p.host.world
 	last := map[[2]int]int{} // by host and life: one more than the last batch
@@ -339,7 +339,7 @@ func (p *process) receive() {
 	}
 }
 
-// compare compares what a notification announces with the memory.
+// compare compares the announced blocks with the memory.
 func (p *process) compare(l *letter) {
 	for _, b := range l.Blocks {
 		want := make([]byte, b.Length)
@@ -350,7 +350,7 @@ func (p *process) compare(l *letter) {
 	}
 }
 
-// answer tells the sender that a batch was read. A sender that was killed needs no answer.
+// answer notifies the sender that a batch was read, unless it was killed.
 func (p *process) answer(to *transfer.Peer, l *letter) {
 	body, err := json.Marshal(letter{Notice: l.Notice, Answer: true})
 	if err != nil {

@@ -53,13 +53,13 @@ type world struct {
 
 	mu  sync.Mutex
 	sum Summary
-	// owed has the notifications that must still arrive.
+	// owed holds the notifications that must still arrive.
 	owed map[notice]bool
 	// changed is raised when owed becomes smaller.
 	changed broadcast.Signal
 }
 
-// notice names a notification: a batch of a process, to a process. Lives number the processes of a host from 0.
+// notice identifies a notification: a batch from one process to another. Lives number the processes of a host from 0.
 type notice struct {
 	From, FromLife, To, ToLife int
 	Batch                      int
@@ -123,7 +123,7 @@ func (w *world) run() (err error) {
 	return w.settled()
 }
 
-// strike does the faults, each in its time. It returns when all are over.
+// strike injects all faults on time, and returns when all are over.
 func (w *world) strike() {
 	begin := time.Now()
 	var faults sync.WaitGroup
@@ -142,7 +142,7 @@ func (w *world) strike() {
 	faults.Wait()
 }
 
-// sleep waits and reports whether the world goes on.
+// sleep waits and reports whether the world is still running.
 func (w *world) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -154,7 +154,7 @@ func (w *world) sleep(d time.Duration) bool {
 	}
 }
 
-// settled waits until every notification that is owed has arrived.
+// settled waits until every owed notification has arrived.
 func (w *world) settled() error {
 	for {
 		w.mu.Lock()
@@ -175,7 +175,7 @@ func (w *world) settled() error {
 	}
 }
 
-// cause returns the failure that ended the world or, if it was not that, what was going on.
+// cause returns the failure that ended the world, or an error that names the unfinished work.
 func (w *world) cause(doing string, err error) error {
 	if c := context.Cause(w.ctx); c != nil && !errors.Is(c, context.DeadlineExceeded) {
 		return c
@@ -183,10 +183,10 @@ func (w *world) cause(doing string, err error) error {
 	return fmt.Errorf("%s did not end: %w", doing, err)
 }
 
-// broken ends the world because a promise was broken.
+// broken ends the world because a guarantee was violated.
 func (w *world) broken(format string, args ...any) { w.fail(fmt.Errorf(format, args...)) }
 
-// owe notes that a notification must arrive, unless it has, or its sender or receiver was killed.
+// owe records that a notification must arrive, unless it already has, or its sender or receiver was killed.
 func (w *world) owe(n notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,7 +195,7 @@ func (w *world) owe(n notice) {
 	}
 }
 
-// arrived notes a notification, and reports whether it is the first.
+// arrived records a notification, and reports whether it is new.
 func (w *world) arrived(n notice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,7 +209,7 @@ func (w *world) arrived(n notice) bool {
 	return true
 }
 
-// pay makes a notification no longer owed. The lock is held.
+// pay removes a notification from owed. The caller holds mu.
 func (w *world) pay(n notice) {
 	if w.owed[n] {
 		delete(w.owed, n)
@@ -217,8 +217,8 @@ func (w *world) pay(n notice) {
 	}
 }
 
-// forgive makes notifications from or to a process that is killed no longer owed: one that has reached the NIC of the receiver may be
-// lost with the session, and then only the sender could repeat it.
+// forgive removes the notifications from or to a killed process from owed. One that has reached the receiver's NIC may be lost with the
+// session, and then only the sender could repeat it.
 func (w *world) forgive(host, life int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,38 +6,37 @@ import (
 	"ibverbx/softnic"
 )
 
-// granule is the unit of memory in bytes for which a host knows the owner.
+// granule is the unit of memory ownership in bytes.
 const granule = 256
 
-// zone is a part of a host's memory from which requests take ranges. Ranges are released in the order
-// in which they were taken, so the zone is a ring.
-type zone struct {
+// ringAllocator allocates ranges of a part of a host's memory. Ranges are released in allocation order, so the part is a ring.
+type ringAllocator struct {
 	host        *host
 	at          int           // first granule
 	size        int           // granules
 	head        uint64        // first granule in use, not reduced modulo size
-	tail        uint64        // first granule after those in use, not reduced modulo size
+	tail        uint64        // first free granule, not reduced modulo size
 	live        []*span       // ranges in use from index liveHead on, oldest first
 	liveHead    int           // index of the oldest range in live
 	free        []*span       // spans that can be used again
-	lastRelease func(s *span) // called for every range that is released
+	lastRelease func(s *span) // called for every released range
 }
 
-// holds reports whether n bytes at an offset of the host's memory are in the zone.
-func (z *zone) holds(off, n int) bool {
+// holds reports whether n bytes at an offset of the host's memory are in the ring.
+func (z *ringAllocator) holds(off, n int) bool {
 	return off >= z.at*granule && off+n <= (z.at+z.size)*granule
 }
 
 // span is a range that belongs to one request or receive.
 type span struct {
-	zone    *zone
+	ring    *ringAllocator
 	off     int      // offset in the host's memory in bytes
 	len     int      // bytes
-	from    uint64   // first granule, counted as zone.head
-	to      uint64   // first granule after it, counted as zone.head
+	from    uint64   // first granule, counted as ring.head
+	to      uint64   // first granule after it, counted as ring.head
 	allow   touchSet // accesses that NICs may make now
 	touches int      // accesses that NICs have made
-	ended   bool     // its owner has ended, and the range is released in its turn
+	ended   bool     // its owner has ended; the range is released after all earlier ones
 	known   bool     // the range must hold content until it is released
 	content uint32
 	label   string // end of the owner
@@ -56,19 +55,18 @@ func setOf(kinds ...softnic.AccessKind) (s touchSet) {
 
 func (s touchSet) has(k softnic.AccessKind) bool { return s>>k&1 != 0 }
 
-// newZone takes the next size bytes of the host's memory.
-func (h *host) newZone(size int) *zone {
-	z := &zone{host: h, at: h.laidOut, size: (size + granule - 1) / granule}
-	h.laidOut += z.size
+// newRing creates a ring of the next size bytes of the host's memory.
+func (h *host) newRing(size int) *ringAllocator {
+	z := &ringAllocator{host: h, at: h.allocated, size: (size + granule - 1) / granule}
+	h.allocated += z.size
 	return z
 }
 
 // bytes returns the memory of a range.
-func (s *span) bytes() []byte { return s.zone.host.memory.Bytes()[s.off:][:s.len] }
+func (s *span) bytes() []byte { return s.ring.host.memory.Bytes()[s.off:][:s.len] }
 
-// alloc takes a range of n bytes, shift bytes after the start of a granule. A free granule follows it.
-// alloc returns nil if there is no room.
-func (z *zone) alloc(n, shift int) *span {
+// alloc allocates n bytes, shift bytes after the start of a granule. A free granule follows them. It returns nil if the ring is full.
+func (z *ringAllocator) alloc(n, shift int) *span {
 	need := uint64((n+shift+granule-1)/granule + 1)
 	total := uint64(z.size)
 	start := z.tail
@@ -84,7 +82,7 @@ func (z *zone) alloc(n, shift int) *span {
 	} else {
 		s = &span{}
 	}
-	*s = span{zone: z, off: (z.at+int(start%total))*granule + shift, len: n, from: start, to: start + need}
+	*s = span{ring: z, off: (z.at+int(start%total))*granule + shift, len: n, from: start, to: start + need}
 	for i := start; i < s.to; i++ {
 		z.host.owners[z.at+int(i%total)] = s
 	}
@@ -94,7 +92,7 @@ func (z *zone) alloc(n, shift int) *span {
 }
 
 // release releases the oldest ranges whose owners have ended.
-func (z *zone) release() {
+func (z *ringAllocator) release() {
 	for z.liveHead < len(z.live) && z.live[z.liveHead].ended {
 		s := z.live[z.liveHead]
 		z.lastRelease(s)
@@ -119,7 +117,7 @@ func (z *zone) release() {
 // end records that the owner of a range has ended.
 func (s *span) end() {
 	s.ended, s.allow = true, 0
-	s.zone.release()
+	s.ring.release()
 }
 
 // holds reports whether the range holds a content.

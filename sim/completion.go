@@ -37,7 +37,7 @@ func (h *host) completed(wc *ibverbx.WC) {
 	e.finish(r, wc.Status)
 }
 
-// finish ends a request. After a success its effect must be visible.
+// finish completes a request. After a success its effect must be visible.
 func (e *end) finish(r *request, status verbs.Status) {
 	r.done, r.status = true, status
 	if status == verbs.StatusSuccess {
@@ -62,8 +62,8 @@ func (e *end) unpin(r *request) {
 	}
 }
 
-// settle releases the local bytes of a request that has ended, and the range that it wrote once no
-// checker needs it. After an error the contents of that range are unknown, and it stays taken.
+// settle releases the local bytes of a completed request, and the range that it wrote once no checker needs it. After an error the contents
+// of that range are unknown, so it is not released.
 func (e *end) settle(r *request) {
 	if !r.done {
 		return
@@ -77,7 +77,7 @@ func (e *end) settle(r *request) {
 	}
 	r.remote.allow = 0
 	r.remote.known, r.remote.content = true, r.content
-	if (r.imm() && !r.told && !e.lost()) || r.pinned {
+	if (r.imm() && !r.notified && !e.lost()) || r.pinned {
 		return
 	}
 	r.remote.end()
@@ -108,7 +108,7 @@ func (e *end) received(wc *ibverbx.WC) {
 	}
 }
 
-// takeEvents handles the events of the engine. It reports whether there were any.
+// takeEvents handles the events of the engine, and reports whether any was pending.
 func (h *host) takeEvents() (any bool) {
 	for {
 		n := h.cq.Events(h.events)
