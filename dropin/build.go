@@ -28,7 +28,7 @@ func shared() *sharedlib.Library {
 	}
 }
 
-// stockLibrary returns the libibverbs.so that the compiler would link, empty if there is none.
+// stockLibrary returns the libibverbs.so that the compiler would link, or "".
 func stockLibrary(ctx context.Context, cc string) string {
 	out, err := exec.CommandContext(ctx, cc, "-print-file-name=libibverbs.so").Output()
 	name := strings.TrimSpace(string(out))

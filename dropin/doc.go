@@ -5,7 +5,7 @@
 //
 //	shim/    the ABI of libibverbs in C. It builds against the headers of the installed rdma-core.
 //	preload/ additions for a preloaded library: signal handlers, and the files that a kernel with RDMA has
-//	core/    softnic behind the functions of shim/seam.h, as a shared library with a Go runtime
+//	core/    softnic behind the functions of shim/abi.h, as a shared library with a Go runtime
 //	internal/cm the connection manager behind /dev/infiniband/rdma_cm, for the installed librdmacm
 //
 // The shim is preloaded, so it also satisfies dlopen("libibverbs.so.1"). It loads the core at the first

@@ -50,12 +50,12 @@ type Options struct {
 // MaxDevices is the maximum number of devices of a program.
 const MaxDevices = 16
 
-// variable is how one option travels.
+// variable is the environment variable of one option.
 type variable struct {
-	// name is without the prefix IBVERBX_.
+	// name lacks the prefix IBVERBX_.
 	name  string
 	about string
-	use   string // which values are legal, as in "use 1 to 16"
+	use   string // the legal values, as in "use 1 to 16"
 	set   func(o *Options, value string) error
 	// text returns the value that set reads, empty for the default.
 	text func(o *Options) string
@@ -184,7 +184,7 @@ func (o *Options) Env() (env []string) {
 	return env
 }
 
-// errValue refuses a value. Set says what is wanted.
+// errValue rejects a value. Set adds the legal ones.
 var errValue = errors.New("not a value of the option")
 
 func setAddrs(o *Options, value string) error {

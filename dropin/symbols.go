@@ -13,9 +13,9 @@ import (
 // symbol is a function or a variable that libibverbs exports.
 type symbol struct {
 	name, version string
-	// size is that of a variable in bytes, 0 for a function.
+	// size is the size of a variable in bytes, 0 for a function.
 	size uint64
-	// old says that programs are no longer linked to this version.
+	// old is set if new programs are not linked to this version.
 	old bool
 }
 
@@ -69,15 +69,15 @@ func defined(name string) (found map[string]bool, err error) {
 	return found, nil
 }
 
-// ownVersion is that of the functions that the library has for its own parts.
+// ownVersion is the symbol version of the functions between the parts of the library.
 const ownVersion = "IBVERBX"
 
-// pointers begin the names of functions that return a pointer. The others return an int.
+// pointers are the name prefixes of functions that return a pointer. The others return an int.
 var pointers = []string{"ibv_import_", "ibv_alloc_", "ibv_create_", "ibv_open_", "ibv_reg_", "ibv_get_device_", "verbs_open_", "_verbs_init_"}
 
-// stubs returns what the shim lacks of a library, as C, and a version script for both. Drivers and programs that are linked
-// with BIND_NOW need every symbol, the private ones of the library too. None of those is ever called here; they fail
-// with ENOSYS. So does the interface from before version 1.1, whose structures were others.
+// stubs returns C source for the symbols of a library that the shim lacks, and a version script for both. Drivers and programs linked with
+// BIND_NOW need every symbol, including the library's private ones, which are never called. Stubs fail with ENOSYS, as does the interface
+// from before version 1.1, which had other structures.
 func stubs(library []symbol, shim map[string]bool) (source, versions string) {
 	var c strings.Builder
 	c.WriteString("#include <errno.h>\n#include <stddef.h>\n")
@@ -122,7 +122,8 @@ func stubs(library []symbol, shim map[string]bool) (source, versions string) {
 	return c.String(), m.String()
 }
 
-// writeStubs writes what stubs returns for a library and an object file.
+// writeStubs writes the stubs of a library for an object file.
+
 func writeStubs(library, object, source, versions string) error {
 	want, err := exported(library)
 	if err != nil {

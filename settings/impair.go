@@ -17,7 +17,7 @@ func ParseImpair(s string) (i peer.Impair, err error) {
 	for part := range strings.SplitSeq(s, ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		if set[name] {
-			return i, fmt.Errorf("%s is there twice", name)
+			return i, fmt.Errorf("%s appears twice", name)
 		}
 		set[name] = true
 		switch name {

@@ -51,7 +51,7 @@ With --json there is one object with the fields
 		RunE: func(*cobra.Command, []string) error {
 			r := doctor.Examine(doctor.Host())
 			gpus := thisHost()
-			withFindings(&r, append(judgeEnv(os.Environ()), gpus.judge()...))
+			r.Add(append(judgeEnv(os.Environ()), gpus.judge()...)...)
 			if err := printReport(s, &r, asJSON); err != nil {
 				return err
 			}

@@ -51,12 +51,3 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 	}
 	return found
 }
-
-// withFindings adds findings to a report and keeps it sorted by level.
-func withFindings(r *doctor.Report, found []doctor.Finding) {
-	levels := []doctor.Level{doctor.Problem, doctor.Warning, doctor.Note, doctor.OK}
-	r.Findings = append(r.Findings, found...)
-	slices.SortStableFunc(r.Findings, func(a, b doctor.Finding) int {
-		return slices.Index(levels, a.Level) - slices.Index(levels, b.Level)
-	})
-}

@@ -139,7 +139,7 @@ func TestDoctorOutputErrors(t *testing.T) {
 // names that no setting has. Variables of tests and of other programs are not its business.
 func TestDoctorShowsVariables(t *testing.T) {
 	r := doctor.Report{Findings: []doctor.Finding{{Check: "mtu", Level: doctor.Note}, {Check: "devices", Level: doctor.OK}}}
-	withFindings(&r, judgeEnv([]string{"IBVERBX_TCLASS=104", "PATH=/bin", "IBVERBX_SL=16", "IBVERBX_TC=1", "IBVERBX_TEST_SEED=1", "IBVERBX_RETRY="}))
+	r.Add(judgeEnv([]string{"IBVERBX_TCLASS=104", "PATH=/bin", "IBVERBX_SL=16", "IBVERBX_TC=1", "IBVERBX_TEST_SEED=1", "IBVERBX_RETRY="})...)
 	var got []string
 	for _, f := range r.Findings {
 		got = append(got, string(f.Level)+" "+f.Check+": "+f.Found)

@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// describe fills in what the shim knows about a NIC that nobody has opened.
-func (d *seamDevice) describe(of device) error {
+// describe fills in the shim's description of an unopened NIC.
+func (d *abiDevice) describe(of device) error {
 	d.guid = uint64(of.nic.GUID())
 	copy(d.name[:len(d.name)-1], of.nic.Name())
 	ctx, err := of.nic.Open()
@@ -24,7 +24,7 @@ func (d *seamDevice) describe(of device) error {
 	return ctx.Close()
 }
 
-func (l *library) queryDevice(n uint32, to *seamDeviceAttr) error {
+func (l *library) queryDevice(n uint32, to *abiDeviceAttr) error {
 	x := l.contexts.get(n)
 	if x == nil {
 		return gone
@@ -33,7 +33,7 @@ func (l *library) queryDevice(n uint32, to *seamDeviceAttr) error {
 	if err != nil {
 		return err
 	}
-	*to = seamDeviceAttr{
+	*to = abiDeviceAttr{
 		guid: uint64(a.NodeGUID), maxMRSize: a.MaxMRSize,
 		maxQP: int32(a.MaxQP), maxQPWR: int32(a.MaxQPWR), maxSGE: int32(a.MaxSGE), maxCQ: int32(a.MaxCQ), maxCQE: int32(a.MaxCQE),
 		maxMR: int32(a.MaxMR), maxPD: int32(a.MaxPD), maxRdAtomic: int32(a.MaxQPRdAtomic), maxInitRdAtomic: int32(a.MaxQPInitRdAtomic),
@@ -44,7 +44,7 @@ func (l *library) queryDevice(n uint32, to *seamDeviceAttr) error {
 	return nil
 }
 
-func (l *library) queryPort(n uint32, port int32, to *seamPortAttr) error {
+func (l *library) queryPort(n uint32, port int32, to *abiPortAttr) error {
 	x := l.contexts.get(n)
 	if x == nil {
 		return gone
@@ -56,19 +56,19 @@ func (l *library) queryPort(n uint32, port int32, to *seamPortAttr) error {
 	if a.LID == 0 {
 		a.LID = x.lid
 	}
-	*to = seamPortAttr{
+	*to = abiPortAttr{
 		maxMsg: a.MaxMsg, state: uint32(a.State), maxMTU: uint32(a.MaxMTU), activeMTU: uint32(a.ActiveMTU),
 		gids: uint32(a.GIDs), pkeys: uint32(a.PKeys), lid: uint32(a.LID), linkLayer: uint32(a.LinkLayer), ifindex: x.ifindex,
 	}
 	return nil
 }
 
-// entropy is the first DLID that names no UDP port. Programs that know RoCE put a UDP source port there, which is in
-// this range, to choose among equal paths.
+// entropy is the first DLID that is not a NIC's UDP port. RoCE programs set the DLID to a UDP source port in this range, to choose among
+// equal paths.
 const entropy = 0xc000
 
 // attr returns an address vector of package verbs.
-func (a *seamAH) attr() verbs.AHAttr {
+func (a *abiAH) attr() verbs.AHAttr {
 	to := verbs.AHAttr{
 		DGID: a.dgid, SGIDIndex: int(a.sgidIndex), FlowLabel: a.flowLabel, HopLimit: a.hopLimit, TrafficClass: a.trafficClass,
 		DLID: a.dlid, SL: a.sl, Port: a.port,
@@ -82,15 +82,15 @@ func (a *seamAH) attr() verbs.AHAttr {
 	return to
 }
 
-func (a *seamAH) from(v *verbs.AHAttr) {
-	*a = seamAH{
+func (a *abiAH) from(v *verbs.AHAttr) {
+	*a = abiAH{
 		dgid: v.DGID, flowLabel: v.FlowLabel, dlid: v.DLID, sgidIndex: uint8(v.SGIDIndex), hopLimit: v.HopLimit,
 		trafficClass: v.TrafficClass, sl: v.SL, port: v.Port,
 	}
 }
 
 // attr returns QP attributes of package verbs.
-func (a *seamQPAttr) attr() verbs.QPAttr {
+func (a *abiQPAttr) attr() verbs.QPAttr {
 	return verbs.QPAttr{
 		State: verbs.QPState(a.state), CurState: verbs.QPState(a.curState), PathMTU: verbs.MTU(a.pathMTU), QKey: a.qkey,
 		RQPSN: a.rqPSN, SQPSN: a.sqPSN, DestQPN: a.destQPN, Access: verbs.Access(a.access), AH: a.ah.attr(),
@@ -99,8 +99,8 @@ func (a *seamQPAttr) attr() verbs.QPAttr {
 	}
 }
 
-func (a *seamQPAttr) from(v *verbs.QPAttr) {
-	*a = seamQPAttr{
+func (a *abiQPAttr) from(v *verbs.QPAttr) {
+	*a = abiQPAttr{
 		state: uint32(v.State), curState: uint32(v.CurState), pathMTU: uint32(v.PathMTU), qkey: v.QKey,
 		rqPSN: v.RQPSN, sqPSN: v.SQPSN, destQPN: v.DestQPN, access: uint32(v.Access),
 		pkeyIndex: v.PKeyIndex, port: v.Port, maxRdAtomic: v.MaxRdAtomic, maxDestRdAtomic: v.MaxDestRdAtomic,

@@ -3,7 +3,7 @@
 package main
 
 // #cgo CFLAGS: -I${SRCDIR}/../shim
-// #include "seam.h"
+// #include "abi.h"
 import "C"
 
 import (
@@ -17,49 +17,49 @@ import (
 	"ibverbx/verbs"
 )
 
-// wantZero does not compile unless its argument, a constant, is 0.
-type wantZero [1]struct{}
+// staticAssertZero does not compile unless its argument, a constant, is 0.
+type staticAssertZero [1]struct{}
 
-// The structures of seam.h have the same layout in both languages. The last field of each is at the same place, and the
-// fields before it are in the same order.
+// The structures of abi.h have the same layout in both languages: their last fields have the same offset, and the fields before are in the
+// same order.
 var (
-	_ = wantZero{}[unsafe.Sizeof(seamDevice{})-C.sizeof_struct_ibx_device]
-	_ = wantZero{}[unsafe.Offsetof(seamDevice{}.ifindex)-unsafe.Offsetof(C.struct_ibx_device{}.ifindex)]
-	_ = wantZero{}[unsafe.Sizeof(seamDeviceAttr{})-C.sizeof_struct_ibx_device_attr]
-	_ = wantZero{}[unsafe.Offsetof(seamDeviceAttr{}.maxInline)-unsafe.Offsetof(C.struct_ibx_device_attr{}.max_inline)]
-	_ = wantZero{}[unsafe.Sizeof(seamPortAttr{})-C.sizeof_struct_ibx_port_attr]
-	_ = wantZero{}[unsafe.Sizeof(seamAH{})-C.sizeof_struct_ibx_ah_attr]
-	_ = wantZero{}[unsafe.Offsetof(seamAH{}.port)-unsafe.Offsetof(C.struct_ibx_ah_attr{}.port)]
-	_ = wantZero{}[unsafe.Sizeof(seamQPAttr{})-C.sizeof_struct_ibx_qp_attr]
-	_ = wantZero{}[unsafe.Offsetof(seamQPAttr{}.ah)-unsafe.Offsetof(C.struct_ibx_qp_attr{}.ah)]
-	_ = wantZero{}[unsafe.Offsetof(seamQPAttr{}.sqdNotify)-unsafe.Offsetof(C.struct_ibx_qp_attr{}.sqd_notify)]
-	_ = wantZero{}[unsafe.Sizeof(seamQPConfig{})-C.sizeof_struct_ibx_qp_config]
-	_ = wantZero{}[unsafe.Offsetof(seamQPConfig{}.signalAll)-unsafe.Offsetof(C.struct_ibx_qp_config{}.signal_all)]
-	_ = wantZero{}[unsafe.Sizeof(seamEvent{})-C.sizeof_struct_ibx_event]
-	_ = wantZero{}[unsafe.Sizeof(seamDelivered{})-C.sizeof_struct_ibx_delivered]
-	_ = wantZero{}[unsafe.Sizeof(verbs.SendWR{})-C.sizeof_struct_ibx_send]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.AH)-unsafe.Offsetof(C.struct_ibx_send{}.ah)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteQKey)-unsafe.Offsetof(C.struct_ibx_send{}.remote_qkey)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.NumSGE)-unsafe.Offsetof(C.struct_ibx_send{}.num_sge)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.Listed)-unsafe.Offsetof(C.struct_ibx_send{}.listed)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.SGE)-unsafe.Offsetof(C.struct_ibx_send{}.sge)]
-	_ = wantZero{}[unsafe.Sizeof(verbs.RecvWR{})-C.sizeof_struct_ibx_recv]
-	_ = wantZero{}[unsafe.Offsetof(verbs.RecvWR{}.Listed)-unsafe.Offsetof(C.struct_ibx_recv{}.listed)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.RecvWR{}.SGE)-unsafe.Offsetof(C.struct_ibx_recv{}.sge)]
-	_ = wantZero{}[unsafe.Sizeof(verbs.WC{})-C.sizeof_struct_ibx_wc]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.SL)-unsafe.Offsetof(C.struct_ibx_wc{}.sl)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.SrcQPN)-unsafe.Offsetof(C.struct_ibx_wc{}.src_qpn)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.PKeyIndex)-unsafe.Offsetof(C.struct_ibx_wc{}.pkey_index)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Timestamp)-unsafe.Offsetof(C.struct_ibx_wc{}.timestamp)]
-	_ = wantZero{}[verbs.MaxSGE-C.IBX_MAX_SGE]
-	_ = wantZero{}[C.IBX_MAX_DEVICES-dropin.MaxDevices]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiDevice{})-C.sizeof_struct_ibx_device]
+	_ = staticAssertZero{}[unsafe.Offsetof(abiDevice{}.ifindex)-unsafe.Offsetof(C.struct_ibx_device{}.ifindex)]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiDeviceAttr{})-C.sizeof_struct_ibx_device_attr]
+	_ = staticAssertZero{}[unsafe.Offsetof(abiDeviceAttr{}.maxInline)-unsafe.Offsetof(C.struct_ibx_device_attr{}.max_inline)]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiPortAttr{})-C.sizeof_struct_ibx_port_attr]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiAH{})-C.sizeof_struct_ibx_ah_attr]
+	_ = staticAssertZero{}[unsafe.Offsetof(abiAH{}.port)-unsafe.Offsetof(C.struct_ibx_ah_attr{}.port)]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiQPAttr{})-C.sizeof_struct_ibx_qp_attr]
+	_ = staticAssertZero{}[unsafe.Offsetof(abiQPAttr{}.ah)-unsafe.Offsetof(C.struct_ibx_qp_attr{}.ah)]
+	_ = staticAssertZero{}[unsafe.Offsetof(abiQPAttr{}.sqdNotify)-unsafe.Offsetof(C.struct_ibx_qp_attr{}.sqd_notify)]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiQPConfig{})-C.sizeof_struct_ibx_qp_config]
+	_ = staticAssertZero{}[unsafe.Offsetof(abiQPConfig{}.signalAll)-unsafe.Offsetof(C.struct_ibx_qp_config{}.signal_all)]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiEvent{})-C.sizeof_struct_ibx_event]
+	_ = staticAssertZero{}[unsafe.Sizeof(abiDelivered{})-C.sizeof_struct_ibx_delivered]
+	_ = staticAssertZero{}[unsafe.Sizeof(verbs.SendWR{})-C.sizeof_struct_ibx_send]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.SendWR{}.AH)-unsafe.Offsetof(C.struct_ibx_send{}.ah)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteQKey)-unsafe.Offsetof(C.struct_ibx_send{}.remote_qkey)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.SendWR{}.NumSGE)-unsafe.Offsetof(C.struct_ibx_send{}.num_sge)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.SendWR{}.Listed)-unsafe.Offsetof(C.struct_ibx_send{}.listed)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.SendWR{}.SGE)-unsafe.Offsetof(C.struct_ibx_send{}.sge)]
+	_ = staticAssertZero{}[unsafe.Sizeof(verbs.RecvWR{})-C.sizeof_struct_ibx_recv]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.RecvWR{}.Listed)-unsafe.Offsetof(C.struct_ibx_recv{}.listed)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.RecvWR{}.SGE)-unsafe.Offsetof(C.struct_ibx_recv{}.sge)]
+	_ = staticAssertZero{}[unsafe.Sizeof(verbs.WC{})-C.sizeof_struct_ibx_wc]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.WC{}.SL)-unsafe.Offsetof(C.struct_ibx_wc{}.sl)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.WC{}.SrcQPN)-unsafe.Offsetof(C.struct_ibx_wc{}.src_qpn)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.WC{}.PKeyIndex)-unsafe.Offsetof(C.struct_ibx_wc{}.pkey_index)]
+	_ = staticAssertZero{}[unsafe.Offsetof(verbs.WC{}.Timestamp)-unsafe.Offsetof(C.struct_ibx_wc{}.timestamp)]
+	_ = staticAssertZero{}[verbs.MaxSGE-C.IBX_MAX_SGE]
+	_ = staticAssertZero{}[C.IBX_MAX_DEVICES-dropin.MaxDevices]
 )
 
-// process is the library of this process. C calls come without a receiver.
+// process is the library of this process, the receiver of all C calls.
 var process = &library{}
 
-//export ibx_seam
-func ibx_seam() int32 { return C.IBX_SEAM }
+//export ibx_abi
+func ibx_abi() int32 { return C.IBX_ABI }
 
 //export ibx_start
 func ibx_start(devices unsafe.Pointer, n int32) int32 {
@@ -67,12 +67,12 @@ func ibx_start(devices unsafe.Pointer, n int32) int32 {
 		fmt.Fprintf(os.Stderr, "ibverbx: no software NIC: %v\n", err)
 		return -errno(err)
 	}
-	for i, d := range unsafe.Slice((*seamDevice)(devices), n)[:len(process.nics)] {
+	for i, d := range unsafe.Slice((*abiDevice)(devices), n)[:len(process.nics)] {
 		if err := d.describe(process.nics[i]); err != nil {
 			fmt.Fprintf(os.Stderr, "ibverbx: software NIC %d: %v\n", i, err)
 			return -errno(err)
 		}
-		unsafe.Slice((*seamDevice)(devices), n)[i] = d
+		unsafe.Slice((*abiDevice)(devices), n)[i] = d
 	}
 	return int32(len(process.nics))
 }
@@ -98,12 +98,12 @@ func ibx_close(n uint32) int32 { return errno(process.close(n)) }
 
 //export ibx_query_device
 func ibx_query_device(n uint32, out unsafe.Pointer) int32 {
-	return errno(process.queryDevice(n, (*seamDeviceAttr)(out)))
+	return errno(process.queryDevice(n, (*abiDeviceAttr)(out)))
 }
 
 //export ibx_query_port
 func ibx_query_port(n uint32, port int32, out unsafe.Pointer) int32 {
-	return errno(process.queryPort(n, port, (*seamPortAttr)(out)))
+	return errno(process.queryPort(n, port, (*abiPortAttr)(out)))
 }
 
 //export ibx_query_gid
@@ -134,7 +134,7 @@ func ibx_read_clock(n uint32, ticks, hz *uint64) int32 {
 
 //export ibx_next_event
 func ibx_next_event(n uint32, out unsafe.Pointer) int32 {
-	return errno(process.nextEvent(n, (*seamEvent)(out)))
+	return errno(process.nextEvent(n, (*abiEvent)(out)))
 }
 
 //export ibx_alloc_pd
@@ -233,7 +233,7 @@ func ibx_arm_cq(n uint32, solicited int32) int32 {
 
 //export ibx_destroy_cq
 func ibx_destroy_cq(n uint32, out unsafe.Pointer) int32 {
-	return errno(process.destroyCQ(n, (*seamDelivered)(out)))
+	return errno(process.destroyCQ(n, (*abiDelivered)(out)))
 }
 
 //export ibx_create_srq
@@ -266,13 +266,13 @@ func ibx_post_srq(n uint32, wrs unsafe.Pointer, count int32, posted *int32) int3
 //export ibx_destroy_srq
 func ibx_destroy_srq(n uint32, out unsafe.Pointer) int32 {
 	async, err := process.destroySRQ(n)
-	*(*seamDelivered)(out) = seamDelivered{async: async}
+	*(*abiDelivered)(out) = abiDelivered{async: async}
 	return errno(err)
 }
 
 //export ibx_create_qp
 func ibx_create_qp(pd uint32, cfg unsafe.Pointer, out, qpn *uint32) int32 {
-	n, num, err := process.createQP(pd, (*seamQPConfig)(cfg))
+	n, num, err := process.createQP(pd, (*abiQPConfig)(cfg))
 	*out, *qpn = n, num
 	return errno(err)
 }
@@ -283,7 +283,7 @@ func ibx_modify_qp(n uint32, attr unsafe.Pointer, mask uint32) int32 {
 	if q == nil {
 		return errno(gone)
 	}
-	return errno(q.Modify((*seamQPAttr)(attr).attr(), verbs.QPAttrMask(mask)))
+	return errno(q.Modify((*abiQPAttr)(attr).attr(), verbs.QPAttrMask(mask)))
 }
 
 //export ibx_query_qp
@@ -293,7 +293,7 @@ func ibx_query_qp(n uint32, out unsafe.Pointer) int32 {
 		return errno(gone)
 	}
 	a, err := q.Query()
-	(*seamQPAttr)(out).from(&a)
+	(*abiQPAttr)(out).from(&a)
 	return errno(err)
 }
 
@@ -323,7 +323,7 @@ func ibx_post_recv(n uint32, wrs unsafe.Pointer, count int32, posted *int32) int
 func ibx_attach_mcast(n uint32, mgid unsafe.Pointer) int32 {
 	err := process.multicast(n, *(*verbs.GID)(mgid), multicaster.AttachMulticast)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "ibverbx: %v\n", err) // an errno does not say which groups there can be
+		fmt.Fprintf(os.Stderr, "ibverbx: %v\n", err) // an errno does not name the valid groups
 	}
 	return errno(err)
 }
@@ -336,7 +336,7 @@ func ibx_detach_mcast(n uint32, mgid unsafe.Pointer) int32 {
 //export ibx_destroy_qp
 func ibx_destroy_qp(n uint32, out unsafe.Pointer) int32 {
 	async, err := process.destroyQP(n)
-	*(*seamDelivered)(out) = seamDelivered{async: async}
+	*(*abiDelivered)(out) = abiDelivered{async: async}
 	return errno(err)
 }
 
@@ -346,7 +346,7 @@ func ibx_create_ah(pd uint32, attr unsafe.Pointer, out *uint32, number *uint64) 
 	if d == nil {
 		return errno(gone)
 	}
-	a, err := d.CreateAH((*seamAH)(attr).attr())
+	a, err := d.CreateAH((*abiAH)(attr).attr())
 	if err != nil {
 		return errno(err)
 	}

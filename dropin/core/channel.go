@@ -13,11 +13,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// channel is a completion channel: a queue of events and a descriptor with a token for each, which programs poll.
+// channel is a completion channel: a queue of events, and a descriptor with a token for each that programs poll.
 type channel struct {
 	fd int
-	// mu guards the fields below and those of the CQs that it is named for. It is taken inside the locks of a NIC, so
-	// nothing is called with it held.
+	// mu guards the fields below, and fields of the channel's CQs. It is locked inside the locks of a NIC, so no NIC may be called with it
+	// held.
 	mu    sync.Mutex
 	queue []*cqueue
 	users int
@@ -29,23 +29,23 @@ type cqueue struct {
 	cookie uint64
 	// ch is nil if the CQ has no channel.
 	ch *channel
-	// delivered counts the completion events that the program has taken, and dying says that the CQ is being
-	// destroyed. ch.mu guards both.
+	// delivered counts the completion events that the program has consumed. dying is set while the CQ is being destroyed. ch.mu guards
+	// both.
 	delivered uint32
 	dying     bool
-	// async counts the asynchronous events that the program has taken. library.events guards it.
+	// async counts the asynchronous events that the program has consumed. library.events guards it.
 	async uint32
 }
 
-// signal adds a token to an event descriptor. It fails only if there are 2^64 of them.
+// signal adds a token to an event descriptor. It fails only with 2^64 tokens.
 func signal(fd int) {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	_, _ = unix.Write(fd, one[:])
 }
 
-// absorb takes up to n tokens of an event descriptor and never blocks. On kernels that cannot do that the tokens
-// stay, and a program finds no event behind them.
+// absorb removes up to n tokens of an event descriptor and never blocks. On kernels that cannot do that the tokens stay, and a program
+// gets a spurious wake-up for each.
 func absorb(fd, n int) {
 	var token [8]byte
 	for range n {
@@ -65,7 +65,7 @@ func (c *cqueue) wake() {
 	}
 }
 
-// take returns the CQ of the oldest event, nil if there is none.
+// take returns the CQ of the oldest event, or nil.
 func (h *channel) take() *cqueue {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,13 +115,13 @@ func (l *library) createCQ(ctx uint32, cfg verbs.CQConfig, ch uint32, cookie uin
 	return l.cqs.add(c), c.Depth(), nil
 }
 
-// resize changes how many completions the CQ holds and returns how many that are now.
+// resize changes the depth of the CQ and returns the new one.
 func (c *cqueue) resize(depth int) (int, error) {
 	err := c.CQ.(interface{ Resize(depth int) error }).Resize(depth)
 	return c.Depth(), err
 }
 
-// arm requests an event. Without a channel there is nowhere to report it, which is no error.
+// arm requests an event. It has no effect without a channel.
 func (c *cqueue) arm(solicited bool) error {
 	if c.ch == nil {
 		return nil
@@ -129,7 +129,7 @@ func (c *cqueue) arm(solicited bool) error {
 	return c.Arm(solicited)
 }
 
-// setDying says whether the CQ still queues events.
+// setDying stops or resumes the queueing of events.
 func (c *cqueue) setDying(dying bool) {
 	if c.ch == nil {
 		return
@@ -139,7 +139,7 @@ func (c *cqueue) setDying(dying bool) {
 	c.dying = dying
 }
 
-// leave drops the events of a CQ that is gone and returns how many the program has taken.
+// leave drops the events of a closed CQ and returns the number of consumed ones.
 func (c *cqueue) leave() uint32 {
 	if c.ch == nil {
 		return 0
@@ -153,7 +153,7 @@ func (c *cqueue) leave() uint32 {
 	return c.delivered
 }
 
-func (l *library) destroyCQ(n uint32, d *seamDelivered) error {
+func (l *library) destroyCQ(n uint32, d *abiDelivered) error {
 	c := l.cqs.get(n)
 	if c == nil {
 		return gone

@@ -26,8 +26,8 @@ type cmFile struct {
 	tokens *eventTokens
 }
 
-// eventTokens are the tokens in the event descriptor of a file. Its descriptor is a duplicate of the program's: a program may close its own
-// unnoticed, and open another file under the number.
+// eventTokens are the tokens in the event descriptor of a file. Its descriptor is a duplicate, because a program may close its own
+// unnoticed and reuse the number.
 type eventTokens struct {
 	mu sync.Mutex
 	fd int // -1 once it is closed

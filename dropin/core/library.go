@@ -15,14 +15,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// library is everything that a process has made through the shim.
+// library holds all objects that a process has created through the shim.
 type library struct {
 	nics []device
-	// capture takes the packets, nil if they are not captured.
+	// capture receives the packets; nil without a capture.
 	capture *pcap.Writer
-	// stats says that finish prints the counters of the NICs.
+	// stats makes finish print the counters of the NICs.
 	stats bool
-	// verbose is set if the use of rdma_cm is reported.
+	// verbose reports the use of rdma_cm.
 	verbose bool
 	// portGIDs is set if the GIDs contain UDP ports.
 	portGIDs bool
@@ -41,8 +41,8 @@ type library struct {
 	managing sync.Mutex
 	cmFiles  table[cmFile]
 
-	// events is held while an asynchronous event is taken and while an object that has events is destroyed. So an event
-	// never names an object that is gone.
+	// events is held while an asynchronous event is consumed and while an object with events is destroyed, so an event never names a
+	// destroyed object.
 	events sync.Mutex
 }
 
@@ -72,7 +72,7 @@ type handle struct{ verbs.AH }
 type squeue struct {
 	verbs.SRQ
 	cookie uint64
-	// async counts the events that the program has taken. library.events guards it.
+	// async counts the events that the program has consumed. library.events guards it.
 	async uint32
 }
 
@@ -80,7 +80,7 @@ type squeue struct {
 type qpair struct {
 	verbs.QP
 	cookie uint64
-	// async counts the events that the program has taken. library.events guards it.
+	// async counts the events that the program has consumed. library.events guards it.
 	async uint32
 }
 
@@ -111,7 +111,7 @@ func errno(err error) int32 {
 	return int32(syscall.EINVAL)
 }
 
-// gone is the answer to a number that names no object.
+// gone is the error for an unknown object number.
 const gone = syscall.EINVAL
 
 func (l *library) open(device, fd int32) (uint32, error) {
@@ -147,8 +147,8 @@ func (l *library) close(n uint32) error {
 	return nil
 }
 
-// nextEvent takes an asynchronous event. It returns EAGAIN if there is none.
-func (l *library) nextEvent(n uint32, e *seamEvent) error {
+// nextEvent consumes an asynchronous event. It returns EAGAIN if none is pending.
+func (l *library) nextEvent(n uint32, e *abiEvent) error {
 	x := l.contexts.get(n)
 	if x == nil {
 		return gone
@@ -162,7 +162,7 @@ func (l *library) nextEvent(n uint32, e *seamEvent) error {
 		return syscall.EAGAIN
 	}
 	v := got[0]
-	*e = seamEvent{typ: uint32(v.Type), port: uint32(v.Port)}
+	*e = abiEvent{typ: uint32(v.Type), port: uint32(v.Port)}
 	switch {
 	case v.QP != nil:
 		q := l.qps.find(func(q *qpair) bool { return q.QP == v.QP })
@@ -215,7 +215,7 @@ func (l *library) destroySRQ(n uint32) (async uint32, err error) {
 	return s.async, nil
 }
 
-func (l *library) createQP(pd uint32, c *seamQPConfig) (n, qpn uint32, err error) {
+func (l *library) createQP(pd uint32, c *abiQPConfig) (n, qpn uint32, err error) {
 	d, send, recv := l.pds.get(pd), l.cqs.get(c.sendCQ), l.cqs.get(c.recvCQ)
 	if d == nil || send == nil || recv == nil {
 		return 0, 0, gone

@@ -21,10 +21,10 @@ import (
 	"ibverbx/softnic"
 )
 
-// start makes the NICs that the environment asks for.
+// start creates the NICs that the environment configures.
 func (l *library) start() error {
 	if len(l.nics) > 0 {
-		return nil // an earlier call came so far, and then failed
+		return nil // an earlier call created them before it failed
 	}
 	for _, unknown := range settings.Unknown(os.Environ()) {
 		fmt.Fprintf(os.Stderr, "ibverbx: warning: %v\n", unknown)
@@ -64,13 +64,13 @@ func (l *library) start() error {
 	l.stats, l.verbose, l.portGIDs = o.Stats, o.Verbose, o.PortGIDs
 	if o.Metrics != "" {
 		if err := l.serveMetrics(o.Metrics); err != nil {
-			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program does not need them
+			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program runs without them
 		}
 	}
 	return nil
 }
 
-// serveMetrics serves the metrics of the NICs until the process ends.
+// serveMetrics serves the metrics of the NICs until the process exits.
 func (l *library) serveMetrics(addr string) error {
 	rails := make([]ibverbx.RailConfig, len(l.nics))
 	for i, d := range l.nics {
@@ -104,18 +104,17 @@ func (l *library) finish(out io.Writer) error {
 	return nil
 }
 
-// ownLoopback returns an address of 127.128.0.0/9 that hardly any other process has. If one has it, the NIC takes another
-// UDP port.
+// ownLoopback returns a random address in 127.128.0.0/9. If another process has the same, the NIC uses another UDP port.
 func ownLoopback() netip.Addr {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails: it ends the process instead
+	_, _ = rand.Read(b[:]) // never fails: it aborts the process instead
 	b[0], b[1] = 127, b[1]|128
 	return netip.AddrFrom4(b)
 }
 
-// interfaceOf returns the index of the network interface that has an address, 0 if none has.
+// interfaceOf returns the index of the network interface with an address, or 0.
 func interfaceOf(addr netip.Addr) uint32 {
-	interfaces, _ := net.Interfaces() // after an error there is none
+	interfaces, _ := net.Interfaces() // empty after an error
 	for _, in := range interfaces {
 		addrs, _ := in.Addrs()
 		for _, a := range addrs {

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// table finds objects by the numbers that C holds. Lookups take no lock. The zero value is an empty table.
+// table maps the object numbers of C to objects. Lookups do not lock. The zero value is an empty table.
 type table[T any] struct {
 	// mu guards changes.
 	mu   sync.Mutex
@@ -41,7 +41,7 @@ func (t *table[T]) add(v *T) uint32 {
 	return n
 }
 
-// get returns the object of a number, nil if there is none.
+// get returns the object of a number, or nil.
 func (t *table[T]) get(n uint32) *T {
 	items := t.items.Load()
 	if items == nil || int(n) >= len(*items) {
@@ -58,7 +58,7 @@ func (t *table[T]) remove(n uint32) {
 	t.free = append(t.free, n)
 }
 
-// find returns the first object that matches, nil if none does.
+// find returns the first object that matches, or nil.
 func (t *table[T]) find(match func(*T) bool) *T {
 	if items := t.items.Load(); items != nil {
 		for i := range *items {

@@ -57,7 +57,7 @@ static int resolve(void *lib, const char *path)
 	core.name = guarded_##name;
 	IBX_CORE(RESOLVE)
 #undef RESOLVE
-	if (core.seam() != IBX_SEAM) {
+	if (core.abi() != IBX_ABI) {
 		complain(path, "it belongs to another build of this library; build both again");
 		return ENOSYS;
 	}

@@ -7,7 +7,7 @@
 enum { post_batch = 16 };
 
 _Static_assert(sizeof(struct ibv_sge) == sizeof(struct ibx_sge) && offsetof(struct ibv_sge, length) == offsetof(struct ibx_sge, length) &&
-		       offsetof(struct ibv_sge, lkey) == offsetof(struct ibx_sge, lkey), "a list crosses the seam as it is");
+		       offsetof(struct ibv_sge, lkey) == offsetof(struct ibx_sge, lkey), "a list is passed to the core unchanged");
 
 // set_sges copies SGEs, or refers to them if they are many. It returns false if there are more than the core can count.
 static bool set_sges(struct ibx_sge *to, uint8_t *count, uint8_t *listed, const struct ibv_sge *from, int n)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "loader.h"
-#include "seam.h"
+#include "abi.h"
 
 // core holds the functions of the Go core. They are valid once ibx_load has returned 0. In a forked child each
 // returns ENODEV.

@@ -138,9 +138,15 @@ func (e *exam) finish() Report {
 			e.Findings[i].Level = Warning
 		}
 	}
+	e.Add()
+	return e.Report
+}
+
+// Add adds findings of other checks and sorts all by level.
+func (r *Report) Add(more ...Finding) {
 	rank := []Level{Problem, Warning, Note, OK}
-	slices.SortStableFunc(e.Findings, func(a, b Finding) int {
+	r.Findings = append(r.Findings, more...)
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return slices.Index(rank, a.Level) - slices.Index(rank, b.Level)
 	})
-	return e.Report
 }

@@ -62,7 +62,7 @@ func (e *exam) judgeProviders() {
 	install := e.install("ibverbs-providers", "libibverbs rdma-core")
 	if e.Library.ProviderABI == "" {
 		// This is not rdma-core's library, so the providers it loads are unknown.
-		e.report("library", Warning, e.Library.Path+" does not say which providers it loads",
+		e.report("library", Warning, e.Library.Path+" does not name the providers that it loads",
 			"It is not a libibverbs of rdma-core, or it is damaged.", e.install("--reinstall libibverbs1 ibverbs-providers", "libibverbs")...)
 	}
 	for i := range e.Devices {

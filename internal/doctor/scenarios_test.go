@@ -203,7 +203,7 @@ func TestLibraries(t *testing.T) {
 		},
 		{
 			"strange library", mlx5().with(map[string]string{"/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0": "\x7fELF"}), true,
-			"warning library: /usr/lib/x86_64-linux-gnu/libibverbs.so.1 does not say which providers it loads\n",
+			"warning library: /usr/lib/x86_64-linux-gnu/libibverbs.so.1 does not name the providers that it loads\n",
 			[]string{"--reinstall"},
 		},
 	})

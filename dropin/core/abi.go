@@ -2,15 +2,15 @@
 
 package main
 
-// The structures of dropin/shim/seam.h, field by field. cgo.go compares the layouts.
+// The structures of dropin/shim/abi.h, field by field. cgo.go compares the layouts.
 
-type seamDevice struct {
+type abiDevice struct {
 	name          [64]byte
 	guid          uint64
 	gids, ifindex uint32
 }
 
-type seamDeviceAttr struct {
+type abiDeviceAttr struct {
 	guid                                                             uint64
 	maxMRSize                                                        uint64
 	fw                                                               [16]byte
@@ -19,37 +19,37 @@ type seamDeviceAttr struct {
 	maxInline                                                        int32
 }
 
-type seamPortAttr struct {
+type abiPortAttr struct {
 	maxMsg                                                uint64
 	state, maxMTU, activeMTU, gids, pkeys, lid, linkLayer uint32
 	ifindex                                               uint32
 }
 
-type seamAH struct {
+type abiAH struct {
 	dgid                                           [16]byte
 	flowLabel                                      uint32
 	dlid                                           uint16
 	sgidIndex, hopLimit, trafficClass, sl, port, _ uint8
 }
 
-type seamQPAttr struct {
+type abiQPAttr struct {
 	state, curState, pathMTU, qkey, rqPSN, sqPSN, destQPN, access uint32
-	ah                                                            seamAH
+	ah                                                            abiAH
 	pkeyIndex                                                     uint16
 	port, maxRdAtomic, maxDestRdAtomic, minRNRTimer               uint8
 	timeout, retryCount, rnrRetry, sqdNotify                      uint8
 	_                                                             uint16
 }
 
-type seamQPConfig struct {
+type abiQPConfig struct {
 	cookie                                                             uint64
 	typ, sendCQ, recvCQ, srq                                           uint32
 	maxSendWR, maxRecvWR, maxSendSGE, maxRecvSGE, maxInline, signalAll uint32
 }
 
-type seamEvent struct {
+type abiEvent struct {
 	cookie    uint64
 	typ, port uint32
 }
 
-type seamDelivered struct{ completion, async uint32 }
+type abiDelivered struct{ completion, async uint32 }

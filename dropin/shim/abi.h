@@ -1,13 +1,13 @@
-// The seam between the C shim and the Go core: flat values, and the functions that the core exports as ibx_NAME.
-// Objects are numbers above 0. Functions return 0 or an errno unless they say otherwise. core/seam.go has the same
+// The interface between the C shim and the Go core: flat values, and the functions that the core exports as ibx_NAME.
+// Objects are numbers above 0. Functions return 0 or an errno unless they say otherwise. core/abi.go has the same
 // structures; core/cgo.go checks that their layouts agree.
-#ifndef IBX_SEAM_H
-#define IBX_SEAM_H
+#ifndef IBX_ABI_H
+#define IBX_ABI_H
 
 #include <stdint.h>
 
-// IBX_SEAM changes whenever a structure or a function of this file does, so that a shim never uses the core of another build.
-#define IBX_SEAM 6
+// IBX_ABI changes whenever a structure or a function of this file does, so that a shim never uses the core of another build.
+#define IBX_ABI 7
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -101,7 +101,7 @@ struct ibx_delivered {
 // The functions of the core: name, parameters, arguments. start returns the number of devices or a negative errno, poll_cq
 // the number of completions or a negative errno.
 #define IBX_CORE(X) \
-	X(seam, (void), ()) \
+	X(abi, (void), ()) \
 	X(start, (struct ibx_device * devices, int32_t max), (devices, max)) \
 	X(finish, (void), ()) \
 	X(open, (int32_t device, int32_t async_fd, uint32_t *context), (device, async_fd, context)) \
