@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/ring"
 )
 
@@ -224,10 +225,7 @@ func (c *Conn) watch(ctx context.Context) func() bool {
 
 // nudge wakes the writer.
 func (c *Conn) nudge() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	broadcast.Wake(c.wake)
 }
 
 // fail closes the Conn with err, unless it is already closed.

@@ -200,8 +200,9 @@ func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error)
 		realm.release(on)
 		return p, err
 	}
-	p := &Peer{node: n, realm: realm, shard: on, host: n.hostOf(id.Addr)}
+	p := &Peer{node: n, realm: realm, shard: on}
 	p.key, p.base = identify(id)
+	p.host, _ = n.hosts.Of(id.Addr)
 	p.queue = queue{shard: on, window: n.cfg.Window}
 	n.peers[p.key] = p
 	return p, nil

@@ -57,8 +57,8 @@ type Node struct {
 	// callers are the Peers with possible Handler calls, including closed ones (see adjustCallers).
 	callers map[*Peer]int
 	counts  Stats // without Totals
-	// hosts holds the counters of StatsByHost, without the known peers. Entries are never removed.
-	hosts map[string]*Totals
+	// hosts holds the counters of StatsByHost, without the known peers.
+	hosts service.ByHost[Totals]
 	// leaving is set when the Node no longer accepts peers.
 	leaving bool
 }
@@ -76,7 +76,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: cfg.Log, backoff: backoff{least: time.Second, first: 100 * time.Millisecond, most: 30 * time.Second, health: 10 * time.Second},
 		slots: make(chan struct{}, maxHandshakes), peers: map[string]*Peer{}, routes: map[string]*route{}, realms: map[string]*realm{},
-		memory: map[*memory]struct{}{}, callers: map[*Peer]int{}, hosts: map[string]*Totals{},
+		memory: map[*memory]struct{}{}, callers: map[*Peer]int{}, hosts: service.ByHost[Totals]{},
 	}
 	n.services.Store(&serviceTable{})
 	n.ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))

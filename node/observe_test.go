@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -200,27 +199,6 @@ func TestLogOfPeers(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestHostsAreBounded: peers on more than 256 hosts are counted under "other".
-func TestHostsAreBounded(t *testing.T) {
-	n := newNetwork(1).start(t).node
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for i := range 2 * maxHosts {
-		addr := &net.TCPAddr{IP: net.IPv4(10, 0, byte(i>>8), byte(i)), Port: 1000 + i}
-		host, again := n.hostOf(addr), n.hostOf(addr)
-		want := addr.IP.String()
-		if i >= maxHosts {
-			want = "other"
-		}
-		if host != want || again != want {
-			t.Fatalf("host %d counts under %q and %q, want %q", i, host, again, want)
-		}
-	}
-	if len(n.hosts) != maxHosts+1 {
-		t.Errorf("%d hosts are kept, want %d", len(n.hosts), maxHosts+1)
 	}
 }
 

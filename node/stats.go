@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"net"
 	"slices"
 	"sync"
 
@@ -144,29 +143,6 @@ func (t *qpTotals) addTo(sum *Totals) (open ibverbx.Stats) {
 		sum.Failed++
 	}
 	return open
-}
-
-// maxHosts limits the hosts of StatsByHost.
-const maxHosts = 256
-
-// otherHost sums the peers on further hosts.
-const otherHost = "other"
-
-// hostOf returns the name under which a new peer counts. The lock is held.
-func (n *Node) hostOf(addr net.Addr) string {
-	host := addr.String()
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	switch {
-	case n.hosts[host] != nil:
-	case len(n.hosts) >= maxHosts:
-		host = otherHost
-		fallthrough
-	default:
-		n.hosts[host] = cmp.Or(n.hosts[host], &Totals{})
-	}
-	return host
 }
 
 // retire keeps the counters of a removed Peer. The lock is held.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
 )
 
@@ -27,15 +28,15 @@ type Conn struct {
 	dialed bool
 	// reading is held by Read and WriteTo, writing by Write and ReadFrom, even while they block or call the program's Reader or Writer.
 	reading, writing sync.Mutex
-	// answered is closed when a dialed stream is open or has failed, drained when all written bytes have been delivered or dropped.
-	answered, drained chan struct{}
+	// responded is closed when a dialed stream is open or has failed, drained when all written bytes have been delivered or dropped.
+	responded, drained chan struct{}
 
 	// mu guards everything below.
 	mu sync.Mutex
 	// open is set when the peer's id and ring are known.
-	open bool
-	far  uint16
-	ring ibverbx.RemoteRegion
+	open     bool
+	remoteID uint16
+	ring     ibverbx.RemoteRegion
 	// closed is set by Close; err is the reason for the loss of the stream.
 	closed bool
 	err    error
@@ -50,7 +51,7 @@ type Conn struct {
 
 func newConn(p *peer, s service.Session, service string, b block) *Conn {
 	c := &Conn{
-		peer: p, session: s, service: service, block: b, answered: make(chan struct{}), drained: make(chan struct{}),
+		peer: p, session: s, service: service, block: b, responded: make(chan struct{}), drained: make(chan struct{}),
 	}
 	c.in.init(c)
 	c.out.init(c)
@@ -60,34 +61,16 @@ func newConn(p *peer, s service.Session, service string, b block) *Conn {
 // establish records the peer's side of the stream.
 func (c *Conn) establish(far uint16, ring ibverbx.RemoteRegion) {
 	c.mu.Lock()
-	c.open, c.far, c.ring = true, far, ring
+	c.open, c.remoteID, c.ring = true, far, ring
 	c.out.bind(c)
-	shut(c.answered)
+	closeOnce(c.responded)
 	c.unlock()
 }
 
-// shut closes a channel, once.
-func shut(c chan struct{}) {
-	if !isShut(c) {
+// closeOnce closes a channel, once.
+func closeOnce(c chan struct{}) {
+	if !broadcast.Closed(c) {
 		close(c)
-	}
-}
-
-// isShut reports whether a channel without values is closed.
-func isShut(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// signal wakes the goroutine waiting on c.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
@@ -95,7 +78,7 @@ func signal(c chan struct{}) {
 func (c *Conn) unlock() {
 	in, out := &c.in, &c.out
 	over := c.err != nil || in.ended && out.ended
-	busy := out.flight > 0 || out.pushing || out.copying || in.telling || in.copying
+	busy := out.flight > 0 || out.pushing || out.copying || in.updating || in.copying
 	done := c.closed && over && !busy && !c.released
 	if done {
 		c.released = true
@@ -124,14 +107,14 @@ func (c *Conn) fail(err error) {
 	if c.err = err; c.open && !c.closed {
 		c.peer.traffic.resets.Add(1)
 	}
-	shut(c.answered)
-	shut(c.drained)
-	signal(c.in.wake)
-	signal(c.out.wake)
+	closeOnce(c.responded)
+	closeOnce(c.drained)
+	broadcast.Wake(c.in.wake)
+	broadcast.Wake(c.out.wake)
 }
 
 // await waits for a token. The caller must recheck its condition, because the token may be stale.
-func (c *Conn) await(p *patience, wake chan struct{}) {
+func (c *Conn) await(p *spinPolicy, wake chan struct{}) {
 	if len(wake) == 0 {
 		c.peer.drive(p, func() bool { return len(wake) > 0 })
 	}
@@ -157,26 +140,26 @@ func (c *Conn) close(reset bool) error {
 	c.closed = true
 	c.in.stopped, c.out.end = true, true
 	if reset || c.in.head != c.in.tail {
-		c.unwanted()
+		c.abort()
 	}
 	c.in.deadline.stop()
 	c.out.deadline.stop()
-	signal(c.in.wake)
-	signal(c.out.wake)
-	c.reaper = time.AfterFunc(c.peer.host.linger, c.linger)
+	broadcast.Wake(c.in.wake)
+	broadcast.Wake(c.out.wake)
+	c.reaper = time.AfterFunc(c.peer.owner.linger, c.linger)
 	c.unlock()
 	c.push()
-	c.tell()
-	c.peer.drive(nil, func() bool { return isShut(c.drained) })
+	c.returnCredit()
+	c.peer.drive(nil, func() bool { return broadcast.Closed(c.drained) })
 	<-c.drained
 	return nil
 }
 
-// unwanted marks the stream as aborted, for example because Close discards unread data. Data beyond the peer's credit is dropped: a peer
+// abort marks the stream as aborted, for example because Close discards unread data. Data beyond the peer's credit is dropped: a peer
 // waiting for this side to read would not return credit. mu is held.
-func (c *Conn) unwanted() {
+func (c *Conn) abort() {
 	if o := &c.out; !o.ending {
-		o.cut = true
+		o.truncated = true
 		o.tail = min(o.tail, o.acked+c.ring.Length)
 	}
 }
@@ -191,9 +174,9 @@ func (c *Conn) linger() {
 	// If a direction is open, the peer is late. Otherwise a local goroutine is in ReadFrom or WriteTo.
 	again, late := c.lingered, !c.in.ended || !c.out.ended
 	c.lingered = true
-	c.cut()
+	c.dropUnposted()
 	if !again {
-		c.reaper.Reset(c.peer.host.reap)
+		c.reaper.Reset(c.peer.owner.reap)
 	}
 	c.unlock()
 	if c.push(); again && late {
@@ -210,9 +193,9 @@ func (c *Conn) CloseRead() error {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.in.stopped = true
-	signal(c.in.wake)
+	broadcast.Wake(c.in.wake)
 	c.unlock()
-	c.tell()
+	c.returnCredit()
 	return nil
 }
 
@@ -225,7 +208,7 @@ func (c *Conn) CloseWrite() error {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.out.end = true
-	signal(c.out.wake)
+	broadcast.Wake(c.out.wake)
 	c.unlock()
 	c.push()
 	return nil
@@ -240,7 +223,7 @@ func (c *Conn) LocalAddr() net.Addr {
 	if c.peer == nil {
 		return Addr{}
 	}
-	return c.peer.host.addr(c.service)
+	return c.peer.owner.addr(c.service)
 }
 
 // RemoteAddr returns the peer's address with the service, as an Addr.
@@ -264,5 +247,5 @@ func (c *Conn) opError(op string, err error) error {
 	if c.peer == nil {
 		return &net.OpError{Op: op, Net: Addr{}.Network(), Err: err}
 	}
-	return c.peer.host.opError(op, c.service, c.RemoteAddr(), err)
+	return c.peer.owner.opError(op, c.service, c.RemoteAddr(), err)
 }

@@ -307,7 +307,7 @@ func TestCloseUnderFullRing(t *testing.T) {
 func (p *pair) setLinger(t testing.TB, d time.Duration) {
 	t.Helper()
 	for _, s := range []*noderig.Host{p.here, p.there} {
-		h, err := hostOf(s.Node)
+		h, err := serviceOf(s.Node)
 		wantOK(t, "hostOf", err)
 		h.linger, h.reap = d, d
 	}

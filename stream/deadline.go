@@ -3,6 +3,8 @@ package stream
 import (
 	"net"
 	"time"
+
+	"ibverbx/internal/broadcast"
 )
 
 // deadline is the deadline of one direction. Conn.mu guards it.
@@ -36,7 +38,7 @@ func (c *Conn) setDeadline(d *deadline, wake chan struct{}, t time.Time) error {
 	left := time.Until(t)
 	if left <= 0 {
 		d.expired = true
-		signal(wake)
+		broadcast.Wake(wake)
 		return nil
 	}
 	turn := d.turn
@@ -45,7 +47,7 @@ func (c *Conn) setDeadline(d *deadline, wake chan struct{}, t time.Time) error {
 		defer c.mu.Unlock()
 		if d.turn == turn {
 			d.expired = true
-			signal(wake)
+			broadcast.Wake(wake)
 		}
 	})
 	return nil

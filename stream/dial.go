@@ -38,7 +38,7 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, name string) (*Conn, 
 	if err := checkService(name); err != nil {
 		return nil, err
 	}
-	h, err := hostOf(np.Node())
+	h, err := serviceOf(np.Node())
 	if err != nil {
 		return nil, err
 	}
@@ -47,16 +47,16 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, name string) (*Conn, 
 		if s, err = p.ready(ctx, s); err != nil {
 			return nil, err
 		}
-		c, err := p.try(ctx, &cfg, s, name)
-		if err == nil || ctx.Err() != nil || p.has(s) && !errors.Is(err, node.ErrLost) {
+		c, err := p.dialIn(ctx, &cfg, s, name)
+		if err == nil || ctx.Err() != nil || p.isCurrent(s) && !errors.Is(err, node.ErrLost) {
 			return c, err
 		}
 		// The session was lost meanwhile, and any stream in it.
 	}
 }
 
-// try opens a stream in a session.
-func (p *peer) try(ctx context.Context, cfg *Config, s service.Session, name string) (*Conn, error) {
+// dialIn opens a stream in a session.
+func (p *peer) dialIn(ctx context.Context, cfg *Config, s service.Session, name string) (*Conn, error) {
 	c, err := p.newConn(cfg, s, name)
 	if err != nil {
 		return nil, err
@@ -66,14 +66,14 @@ func (p *peer) try(ctx context.Context, cfg *Config, s service.Session, name str
 		c.abandon()
 		return nil, err
 	}
-	p.host.counts.dialed.Add(1)
+	p.owner.counts.dialed.Add(1)
 	return c, nil
 }
 
 // abandon closes a stream that the program never received, without waiting. The response to a dialed one may still arrive.
 func (c *Conn) abandon() {
 	c.mu.Lock()
-	c.cut()
+	c.dropUnposted()
 	c.mu.Unlock()
 	_ = c.Close()
 }

@@ -25,8 +25,8 @@ func (s *stage) Send(context.Context, service.ID, []byte) error { return nil }
 func TestHostilePeer(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Memory: 16 * MinRing, Backlog: 4})
 	mine, _ := p.dial(t)
-	ring := mine.block.lent() // the host writes only there
-	h, err := hostOf(p.there.Node)
+	ring := mine.block.grant() // the host writes only there
+	h, err := serviceOf(p.there.Node)
 	wantOK(t, "hostOf", err)
 	victim := h.All()[0]
 	victim.Mu.Lock()
@@ -61,7 +61,7 @@ func TestHostilePeer(t *testing.T) {
 // actors are a false peer and the program that uses its streams.
 type actors struct {
 	rt    *rapid.T
-	h     *host
+	h     *streamService
 	s     *stage
 	p     *peer
 	ring  ibverbx.RemoteRegion

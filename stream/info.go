@@ -71,7 +71,7 @@ type Stats struct {
 
 // NodeStats returns the statistics of all streams of a Node. They are zero before its first Listen or Dial.
 func NodeStats(n *node.Node) Stats {
-	h, ok := n.Service().Attached(service.StreamID).(*host)
+	h, ok := n.Service().Attached(service.StreamID).(*streamService)
 	if !ok {
 		return Stats{}
 	}
@@ -97,13 +97,13 @@ type HostStats struct {
 // StatsByHost returns the statistics of a Node's streams by the peers' host address. Counters of disconnected peers are kept. Beyond 256
 // hosts, streams are counted under "other". The result is nil before the first Listen or Dial.
 func StatsByHost(n *node.Node) map[string]HostStats {
-	if h, ok := n.Service().Attached(service.StreamID).(*host); ok {
+	if h, ok := n.Service().Attached(service.StreamID).(*streamService); ok {
 		return h.byHost()
 	}
 	return nil
 }
 
-func (h *host) byHost() map[string]HostStats {
+func (h *streamService) byHost() map[string]HostStats {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	all := make(map[string]HostStats, len(h.traffic))

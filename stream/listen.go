@@ -12,9 +12,9 @@ import (
 
 // Listener accepts streams from peers to one service. It implements net.Listener. All methods are safe for concurrent use.
 type Listener struct {
-	host    *host
+	service *streamService
 	cfg     Config
-	service string
+	name    string
 	queue   chan *Conn
 	done    chan struct{}
 
@@ -40,11 +40,11 @@ func (cfg Config) listen(n *node.Node, service string) (*Listener, error) {
 	if err := checkService(service); err != nil {
 		return nil, err
 	}
-	h, err := hostOf(n)
+	h, err := serviceOf(n)
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{host: h, cfg: cfg, service: service, queue: make(chan *Conn, cfg.Backlog), done: make(chan struct{})}
+	l := &Listener{service: h, cfg: cfg, name: service, queue: make(chan *Conn, cfg.Backlog), done: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.listeners[service] != nil {
@@ -84,7 +84,7 @@ func (l *Listener) isClosed() bool {
 
 // Accept waits for the next stream and returns a *Conn. It returns net.ErrClosed after Close, and node.ErrClosed after the Node was closed.
 func (l *Listener) Accept() (net.Conn, error) {
-	if l.host == nil {
+	if l.service == nil {
 		return nil, &net.OpError{Op: "accept", Net: Addr{}.Network(), Err: net.ErrClosed}
 	}
 	err := net.ErrClosed
@@ -95,27 +95,27 @@ func (l *Listener) Accept() (net.Conn, error) {
 		case c := <-l.queue:
 			return c, nil
 		case <-l.done:
-		case <-l.host.service.Done():
+		case <-l.service.service.Done():
 			err = node.ErrClosed
 		}
 	}
-	return nil, l.host.opError("accept", l.service, nil, err)
+	return nil, l.service.opError("accept", l.name, nil, err)
 }
 
 // Close withdraws the service. Streams waiting for Accept are reset; accepted ones stay open. A second Close returns net.ErrClosed.
 func (l *Listener) Close() error {
-	if l.host == nil {
+	if l.service == nil {
 		return &net.OpError{Op: "close", Net: Addr{}.Network(), Err: net.ErrClosed}
 	}
-	l.host.mu.Lock()
-	if l.host.listeners[l.service] == l {
-		delete(l.host.listeners, l.service) // first, so that peers get "no such service"
+	l.service.mu.Lock()
+	if l.service.listeners[l.name] == l {
+		delete(l.service.listeners, l.name) // first, so that peers get "unknown service"
 	}
-	l.host.mu.Unlock()
+	l.service.mu.Unlock()
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return l.host.opError("close", l.service, nil, net.ErrClosed)
+		return l.service.opError("close", l.name, nil, net.ErrClosed)
 	}
 	l.closed = true
 	close(l.done)
@@ -132,8 +132,8 @@ func (l *Listener) Close() error {
 
 // Addr returns the Node's address with the service, as an Addr.
 func (l *Listener) Addr() net.Addr {
-	if l.host == nil {
+	if l.service == nil {
 		return Addr{}
 	}
-	return l.host.addr(l.service)
+	return l.service.addr(l.name)
 }

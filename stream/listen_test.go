@@ -113,13 +113,13 @@ func TestMemoryLimit(t *testing.T) {
 func TestMemoryOfManyDials(t *testing.T) {
 	const streams = 32 // as many as a slab has
 	p := newPair(t, memoryNetwork(1), Config{})
-	h, err := hostOf(p.here.Node)
-	wantOK(t, "hostOf", err)
+	h, err := serviceOf(p.here.Node)
+	wantOK(t, "serviceOf", err)
 	q := &h.Of(p.peer.Service()).pool
 	blocks := make([]block, 2*streams)
 	take := func(i int) {
 		var err error
-		if blocks[i], err = q.take(slabBytes/(2*streams), 1<<40); err != nil {
+		if blocks[i], err = q.get(slabBytes/(2*streams), 1<<40); err != nil {
 			t.Errorf("take: got %v, want no error", err)
 		}
 	}
@@ -138,27 +138,27 @@ func TestMemoryOfManyDials(t *testing.T) {
 		t.Errorf("%d streams have %d bytes of rings, want %d", 2*streams, got, 2*slabBytes)
 	}
 	for _, b := range blocks {
-		q.give(b)
+		q.put(b)
 	}
 }
 
 // TestMemoryBeingFreed: a stream waits for memory that is being freed, rather than fail for lack of it.
 func TestMemoryBeingFreed(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
-	h, err := hostOf(p.here.Node)
-	wantOK(t, "hostOf", err)
+	h, err := serviceOf(p.here.Node)
+	wantOK(t, "serviceOf", err)
 	q := &h.Of(p.peer.Service()).pool
 	take := func(ring int) block {
-		b, err := q.take(ring, 4*MinRing)
+		b, err := q.get(ring, 4*MinRing)
 		wantOK(t, "take", err)
 		return b
 	}
 	a, b := take(MinRing), take(MinRing) // all that there may be
-	h.spent.freeing.Lock()
-	q.give(b)
-	q.give(a)
-	time.AfterFunc(20*time.Millisecond, h.spent.freeing.Unlock)
-	q.give(take(2 * MinRing))
+	h.retired.freeing.Lock()
+	q.put(b)
+	q.put(a)
+	time.AfterFunc(20*time.Millisecond, h.retired.freeing.Unlock)
+	q.put(take(2 * MinRing))
 }
 
 // TestThousandStreams: a peer has MaxStreams streams, and a thousand of them are used at a time. More are refused.
@@ -320,11 +320,13 @@ func TestStatsByHost(t *testing.T) {
 		p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
 		wantOK(t, "Peer", err)
 	}
-	h, err := hostOf(p.here.Node)
-	wantOK(t, "hostOf", err)
+	h, err := serviceOf(p.here.Node)
+	wantOK(t, "serviceOf", err)
 	h.mu.Lock()
+	const maxHosts = 256
 	for i := range 2 * maxHosts {
-		h.trafficOf(fmt.Sprint(i)).resets.Add(1)
+		_, traffic := h.traffic.Of(&net.UnixAddr{Name: fmt.Sprint(i)})
+		traffic.resets.Add(1)
 	}
 	h.mu.Unlock()
 	all, resets := StatsByHost(p.here.Node), uint64(0)
@@ -348,9 +350,9 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 	l, err := Listen(p.there.Node, evil)
 	wantOK(t, "Listen", err)
 	wantOK(t, "Close", l.Close())
-	c := &Conn{answered: make(chan struct{}), drained: make(chan struct{})}
-	h, err := hostOf(p.here.Node)
-	wantOK(t, "hostOf", err)
+	c := &Conn{responded: make(chan struct{}), drained: make(chan struct{})}
+	h, err := serviceOf(p.here.Node)
+	wantOK(t, "serviceOf", err)
 	fresh := h.newPeer(p.peer.Service())
 	s := &stage{Session: p.peer.Service().Session()}
 	wantOK(t, "Up", fresh.Up(s, nil))

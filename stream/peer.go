@@ -11,17 +11,17 @@ import (
 	"ibverbx/node"
 )
 
-// maxAsks limits the outstanding open requests per peer. Further ones wait.
-const maxAsks = 256
+// maxRequests limits the outstanding open requests per peer. Further ones wait.
+const maxRequests = 256
 
 // peer holds the streams with one peer.
 type peer struct {
-	host    *host
+	owner   *streamService
 	service service.Peer
 	// traffic holds the counters of the peer's first host.
-	traffic *traffic
-	pool    pool
-	asks    chan struct{}
+	traffic  *traffic
+	pool     pool
+	requests chan struct{}
 	// polled is set while a goroutine polls. Others leave polling to it.
 	polled atomic.Bool
 
@@ -33,14 +33,14 @@ type peer struct {
 }
 
 // newPeer returns the state of a peer.
-func (h *host) newPeer(s service.Peer) *peer {
-	name := hostName(s.Identity().Addr)
-	p := &peer{host: h, service: s, asks: make(chan struct{}, maxAsks)}
+func (h *streamService) newPeer(s service.Peer) *peer {
+	addr := s.Identity().Addr
+	p := &peer{owner: h, service: s, requests: make(chan struct{}, maxRequests)}
 	p.Peer, p.Name, p.Done = s, "streams", h.service.Done()
 	p.pool.peer = p
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p.traffic = h.trafficOf(name)
+	_, p.traffic = h.traffic.Of(addr)
 	return p
 }
 
@@ -53,8 +53,8 @@ func (p *peer) ready(ctx context.Context, lost service.Session) (s service.Sessi
 	return s, err
 }
 
-// has reports whether s is the current session.
-func (p *peer) has(s service.Session) bool {
+// isCurrent reports whether s is the current session.
+func (p *peer) isCurrent(s service.Session) bool {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	return p.Session == s
@@ -108,7 +108,7 @@ func (p *peer) Gone(cause error, _ bool) {
 	p.Mu.Unlock()
 	p.pool.close(true)
 	p.pool.sweep()
-	p.host.spent.free(p.host)
+	p.owner.retired.free(p.owner)
 }
 
 // find returns a session's stream by id, or nil if it is closed.
@@ -119,7 +119,7 @@ func (p *peer) find(s service.Session, id uint16) (c *Conn) {
 	}
 	p.Mu.Unlock()
 	if c == nil {
-		p.host.counts.unclaimed.Add(1)
+		p.owner.counts.unclaimed.Add(1)
 	}
 	return c
 }
@@ -149,7 +149,7 @@ func (p *peer) remove(c *Conn) {
 		p.conns.Delete(uint32(c.id))
 	}
 	p.Mu.Unlock()
-	p.pool.give(c.block)
+	p.pool.put(c.block)
 	p.traffic.streams.Add(-1)
 }
 
@@ -170,7 +170,7 @@ func (p *peer) Message(s service.Session, body []byte) error {
 		}
 		c.establish(m.from, m.ring)
 		c.push()
-		c.tell()
+		c.returnCredit()
 	case *refuse:
 		c := p.dialing(s, m.to)
 		if c == nil {
@@ -220,40 +220,40 @@ func (p *peer) dialing(s service.Session, id uint16) *Conn {
 
 // serve returns the response to an open request.
 func (p *peer) serve(s service.Session, m *open) []byte {
-	p.host.mu.RLock()
-	l := p.host.listeners[m.service]
-	p.host.mu.RUnlock()
+	p.owner.mu.RLock()
+	l := p.owner.listeners[m.service]
+	p.owner.mu.RUnlock()
 	if l == nil {
-		p.host.counts.refused.Add(1)
-		return (&refuse{m.from, codeUnknown, "there is no such service"}).encode()
+		p.owner.counts.refused.Add(1)
+		return (&refuse{m.from, codeUnknown, "unknown service"}).encode()
 	}
 	c, err := p.newConn(&l.cfg, s, m.service)
 	if err == nil {
-		answer := (&accept{to: m.from, from: c.id, ring: c.block.lent()}).encode()
+		answer := (&accept{to: m.from, from: c.id, ring: c.block.grant()}).encode()
 		c.establish(m.from, m.ring)
 		if l.offer(c) {
-			p.host.counts.accepted.Add(1)
+			p.owner.counts.accepted.Add(1)
 			return answer
 		}
 		c.lose(ErrBusy)
 		c.abandon()
 	}
-	p.host.counts.refused.Add(1)
+	p.owner.counts.refused.Add(1)
 	if l.isClosed() {
-		return (&refuse{m.from, codeUnknown, "there is no such service any more"}).encode()
+		return (&refuse{m.from, codeUnknown, "the service is closed"}).encode()
 	}
 	return (&refuse{m.from, codeBusy, "try again later"}).encode()
 }
 
 // newConn creates a stream in a session.
 func (p *peer) newConn(cfg *Config, s service.Session, service string) (*Conn, error) {
-	b, err := p.pool.take(cfg.Ring, cfg.Memory)
+	b, err := p.pool.get(cfg.Ring, cfg.Memory)
 	if err != nil {
 		return nil, err
 	}
 	c := newConn(p, s, service, b)
 	if err := p.add(c); err != nil {
-		p.pool.give(b)
+		p.pool.put(b)
 		return nil, err
 	}
 	p.traffic.streams.Add(1)
@@ -263,19 +263,19 @@ func (p *peer) newConn(cfg *Config, s service.Session, service string) (*Conn, e
 // request opens a stream at the peer.
 func (p *peer) request(ctx context.Context, c *Conn) error {
 	select {
-	case p.asks <- struct{}{}:
-		defer func() { <-p.asks }()
+	case p.requests <- struct{}{}:
+		defer func() { <-p.requests }()
 	case <-ctx.Done():
 		c.lose(context.Cause(ctx))
 		return context.Cause(ctx)
 	}
-	m := open{from: c.id, ring: c.block.lent(), service: c.service}
+	m := open{from: c.id, ring: c.block.grant(), service: c.service}
 	if err := c.session.Send(ctx, service.StreamID, m.encode()); err != nil {
 		c.lose(err)
 		return err
 	}
 	select {
-	case <-c.answered:
+	case <-c.responded:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.err

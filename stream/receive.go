@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/bulk"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
@@ -19,26 +20,26 @@ type inbound struct {
 	// head counts the bytes read, tail the bytes received, and credited the bytes read and reported to the peer. The ring holds the bytes
 	// from head to tail, and the peer may write up to credited + len(ring).
 	head, tail, credited uint64
-	// ended is set at the end of the stream, cut if bytes are missing there.
-	ended, cut bool
-	// stopped is set when the program stops reading, told when the peer has been notified.
-	stopped, told bool
+	// ended is set at the end of the stream, truncated if bytes are missing there.
+	ended, truncated bool
+	// stopped is set when the program stops reading, stopSent when the peer has been notified.
+	stopped, stopSent bool
 	// copying is set while a goroutine reads the ring without mu.
 	copying bool
-	// teller is the operation that returns credit to the peer; telling is set while it is outstanding.
-	teller  teller
-	telling bool
+	// update is the operation that returns credit to the peer; updating is set while it is outstanding.
+	update   creditUpdate
+	updating bool
 
 	deadline deadline
-	// patience belongs to the reading goroutine.
-	patience patience
+	// spin belongs to the reading goroutine.
+	spin spinPolicy
 	// wake wakes the waiting goroutine.
 	wake chan struct{}
 }
 
 func (in *inbound) init(c *Conn) {
 	in.ring, in.wake = c.block.receive(), make(chan struct{}, 1)
-	t := &in.teller
+	t := &in.update
 	t.conn, t.block[0] = c, service.Block{Local: c.block.region, Remote: &c.ring, Opcode: verbs.OpRDMAWrite}
 	t.op = service.Op{Blocks: t.block[:], Notify: true, Incarnation: c.session.Incarnation(), Session: c.session.Number(), Sink: t}
 }
@@ -53,19 +54,19 @@ func (c *Conn) arrived(length uint32, d data) error {
 	}
 	if in.ended || in.tail+uint64(length)-in.credited > uint64(len(in.ring)) {
 		c.mu.Unlock()
-		return fmt.Errorf("%w: %d bytes of stream %d behind its end, or without room", errProtocol, length, c.id)
+		return fmt.Errorf("%w: %d bytes of stream %d after its end, or beyond its credit", errProtocol, length, c.id)
 	}
 	in.tail += uint64(length)
-	in.ended, in.cut = d.end, d.cut
+	in.ended, in.truncated = d.end, d.cut
 	c.peer.traffic.received.Add(uint64(length))
 	if d.cut && !in.stopped {
 		c.peer.traffic.resets.Add(1)
 	}
 	late := c.closed && length > 0
 	if late {
-		c.unwanted()
+		c.abort()
 	}
-	signal(in.wake)
+	broadcast.Wake(in.wake)
 	c.unlock()
 	if late {
 		c.push()
@@ -73,44 +74,44 @@ func (c *Conn) arrived(length uint32, d data) error {
 	return nil
 }
 
-// teller is an operation that returns credit to the peer.
-type teller struct {
+// creditUpdate is an operation that returns credit to the peer.
+type creditUpdate struct {
 	conn  *Conn
 	op    service.Op
 	block [1]service.Block
 }
 
-// tell returns credit to the peer if enough was read and no teller is outstanding.
-func (c *Conn) tell() {
+// returnCredit returns credit to the peer if enough was read and no update is outstanding.
+func (c *Conn) returnCredit() {
 	c.mu.Lock()
 	in := &c.in
 	unit := uint64(len(in.ring) / creditUnits)
 	read := (in.head - in.credited) / unit * unit
 	enough := read >= uint64(len(in.ring)/4)
 	if in.stopped {
-		enough = !in.told
+		enough = !in.stopSent
 	}
-	if !enough || !c.open || c.err != nil || in.telling || in.ended {
+	if !enough || !c.open || c.err != nil || in.updating || in.ended {
 		c.mu.Unlock()
 		return
 	}
 	in.credited += read
-	in.telling, in.told = true, in.stopped
-	in.teller.op.Imm = credit{id: c.far, stop: in.stopped, count: uint32(in.credited / unit)}.encode()
+	in.updating, in.stopSent = true, in.stopped
+	in.update.op.Imm = credit{id: c.remoteID, stop: in.stopped, count: uint32(in.credited / unit)}.encode()
 	c.mu.Unlock()
-	c.peer.service.Submit(&in.teller.op)
+	c.peer.service.Submit(&in.update.op)
 }
 
 // End implements service.Sink.
-func (t *teller) End(_ *service.Op, err error) {
+func (t *creditUpdate) End(_ *service.Op, err error) {
 	c := t.conn
 	c.mu.Lock()
-	if c.in.telling = false; err != nil {
+	if c.in.updating = false; err != nil {
 		c.fail(reset(err))
 	}
 	c.unlock()
 	if err == nil {
-		c.tell()
+		c.returnCredit()
 	}
 }
 
@@ -120,12 +121,12 @@ func (t *teller) End(_ *service.Op, err error) {
 func (c *Conn) Read(b []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	from, err := c.unread(len(b) > 0)
+	from, err := c.received(len(b) > 0)
 	if err != nil {
 		return 0, c.readError(err)
 	}
 	n := bulk.Copy(b, from)
-	c.taken(n)
+	c.consumed(n)
 	return n, nil
 }
 
@@ -136,7 +137,7 @@ func (c *Conn) WriteTo(w io.Writer) (sum int64, err error) {
 	defer c.reading.Unlock()
 	defer c.stopCopying(&c.in.copying) // w may panic
 	for {
-		from, err := c.unread(true)
+		from, err := c.received(true)
 		switch {
 		case errors.Is(err, io.EOF):
 			return sum, nil
@@ -151,7 +152,7 @@ func (c *Conn) WriteTo(w io.Writer) (sum int64, err error) {
 			err = io.ErrShortWrite
 		}
 		sum += int64(n)
-		c.taken(n)
+		c.consumed(n)
 		if err != nil {
 			return sum, err
 		}
@@ -166,9 +167,9 @@ func (c *Conn) readError(err error) error {
 	return c.opError("read", err)
 }
 
-// unread returns received bytes in the ring. If wait is set, it blocks until some are available. On success, taken must follow. The caller
+// received returns received bytes in the ring. If wait is set, it blocks until some are available. On success, consumed must follow. The caller
 // holds reading.
-func (c *Conn) unread(wait bool) ([]byte, error) {
+func (c *Conn) received(wait bool) ([]byte, error) {
 	in := &c.in
 	for {
 		c.mu.Lock()
@@ -185,7 +186,7 @@ func (c *Conn) unread(wait bool) ([]byte, error) {
 			in.copying = true
 			c.mu.Unlock()
 			return in.ring[at:][:min(n, uint64(len(in.ring))-at)], nil
-		case in.ended && !in.cut:
+		case in.ended && !in.truncated:
 			err = io.EOF
 		case in.ended:
 			err = syscall.ECONNRESET
@@ -196,18 +197,18 @@ func (c *Conn) unread(wait bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.await(&in.patience, in.wake)
+		c.await(&in.spin, in.wake)
 	}
 }
 
-// taken consumes n of the bytes returned by unread.
-func (c *Conn) taken(n int) {
+// consumed consumes n of the bytes returned by received.
+func (c *Conn) consumed(n int) {
 	c.mu.Lock()
 	c.in.copying = false
 	c.in.head += uint64(n)
 	tell := c.in.head-c.in.credited >= uint64(len(c.in.ring)/4)
 	c.unlock()
 	if tell {
-		c.tell()
+		c.returnCredit()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/bulk"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
@@ -32,8 +33,8 @@ type outbound struct {
 	end, ending, ended bool
 	// more is set while the call that wrote the bytes up to tail continues.
 	more bool
-	// cut is set when bytes were dropped, stopped when the peer has stopped reading.
-	cut, stopped bool
+	// truncated is set when bytes were dropped, stopped when the peer has stopped reading.
+	truncated, stopped bool
 	// copying is set while a goroutine writes to the ring without mu, pushing while one posts messages.
 	copying, pushing bool
 	// messages are used round-robin. flight counts messages in flight, small the small ones among them.
@@ -85,7 +86,7 @@ func (c *Conn) next() *message {
 	pending := o.tail - o.posted
 	size, far := uint64(len(o.ring)), c.ring.Length
 	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), service.MaxNotify)
-	last := o.end && n == pending && (!o.copying || c.closed || o.cut) // filled drops bytes copied after a cut
+	last := o.end && n == pending && (!o.copying || c.closed || o.truncated) // commit drops bytes copied after dropUnposted
 	small := pending < min(chunkBytes, size/4)
 	grows := o.more && pending < min(2*chunkBytes*uint64(o.flight), size/4)
 	if !last && (n == 0 || grows || small && o.small > 0) {
@@ -94,12 +95,12 @@ func (c *Conn) next() *message {
 	m := &o.messages[o.count%maxFlight]
 	m.length, m.small, m.last, m.at = n, small, last, 0
 	if o.count%sampleEvery == 0 {
-		m.at = c.peer.host.now()
+		m.at = c.peer.owner.now()
 	}
 	m.block[0].LocalOffset = uint64(c.block.offset) + size + o.posted&(size-1)
 	m.block[0].RemoteOffset = o.posted & (far - 1)
 	m.block[0].Length = n
-	m.op.Imm = data{id: c.far, end: last, cut: last && o.cut}.encode()
+	m.op.Imm = data{id: c.remoteID, end: last, cut: last && o.truncated}.encode()
 	o.count++
 	o.flight++
 	if small {
@@ -147,17 +148,17 @@ func (m *message) End(_ *service.Op, err error) {
 		c.peer.traffic.sent.Add(m.length)
 		if m.last {
 			o.ended = true
-			shut(c.drained)
+			closeOnce(c.drained)
 		}
 	}
 	if m.at != 0 {
-		d := c.peer.host.now() - m.at
+		d := c.peer.owner.now() - m.at
 		if o.rtt == 0 {
 			o.rtt = d
 		}
 		o.rtt += (d - o.rtt) / 8
 	}
-	signal(o.wake)
+	broadcast.Wake(o.wake)
 	c.unlock()
 	c.push()
 }
@@ -172,7 +173,7 @@ func (c *Conn) credited(m credit) error {
 		return nil
 	case m.stop: // it may overtake the peer's response
 		o.stopped = true
-		c.cut()
+		c.dropUnposted()
 	case !c.open:
 		c.mu.Unlock()
 		return fmt.Errorf("%w: credit for stream %d, which is not open", errProtocol, c.id)
@@ -190,13 +191,13 @@ func (c *Conn) credited(m credit) error {
 	return nil
 }
 
-// cut drops the unposted bytes and closes the direction. mu is held.
-func (c *Conn) cut() {
+// dropUnposted drops the unposted bytes and closes the direction. mu is held.
+func (c *Conn) dropUnposted() {
 	o := &c.out
-	o.cut = o.cut || !o.ending
+	o.truncated = o.truncated || !o.ending
 	o.end, o.tail = true, o.posted
-	shut(c.drained)
-	signal(o.wake)
+	closeOnce(c.drained)
+	broadcast.Wake(o.wake)
 }
 
 // Write copies b into the send ring, and blocks while the ring is full. It does not wait for delivery. It returns syscall.EPIPE after
@@ -206,12 +207,12 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	for first := true; first || n < len(b); first = false {
-		room, err := c.room(len(b) > 0)
+		room, err := c.freeSpace(len(b) > 0)
 		if err != nil {
 			return n, c.opError("write", err)
 		}
 		k := bulk.Copy(room, b[n:])
-		if err := c.filled(k, n+k < len(b)); err != nil {
+		if err := c.commit(k, n+k < len(b)); err != nil {
 			return n, c.opError("write", err)
 		}
 		n += k
@@ -226,7 +227,7 @@ func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 	defer c.writing.Unlock()
 	defer c.stopCopying(&c.out.copying) // r may panic
 	for {
-		room, err := c.room(true)
+		room, err := c.freeSpace(true)
 		if err != nil {
 			return sum, c.opError("write", err)
 		}
@@ -234,7 +235,7 @@ func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 		if n < 0 || n > len(room) {
 			n, err = 0, io.ErrShortBuffer
 		}
-		if err := c.filled(n, n == len(room)); err != nil {
+		if err := c.commit(n, n == len(room)); err != nil {
 			return sum, c.opError("write", err)
 		}
 		sum += int64(n)
@@ -253,9 +254,9 @@ func (c *Conn) stopCopying(copying *bool) {
 	c.unlock()
 }
 
-// room returns free space in the ring, at most a chunk. If wait is set, it blocks until some is available. On success, filled must follow.
+// freeSpace returns free space in the ring, at most a chunk. If wait is set, it blocks until some is available. On success, commit must follow.
 // The caller holds writing.
-func (c *Conn) room(wait bool) ([]byte, error) {
+func (c *Conn) freeSpace(wait bool) ([]byte, error) {
 	o := &c.out
 	for {
 		c.mu.Lock()
@@ -285,15 +286,15 @@ func (c *Conn) room(wait bool) ([]byte, error) {
 	}
 }
 
-// filled sends n of the bytes returned by room; more is set if the call continues. If the stream was closed meanwhile, the bytes are
+// commit sends n of the bytes returned by freeSpace; more is set if the call continues. If the stream was closed meanwhile, the bytes are
 // dropped.
-func (c *Conn) filled(n int, more bool) (err error) {
+func (c *Conn) commit(n int, more bool) (err error) {
 	c.mu.Lock()
 	o := &c.out
 	switch o.copying = false; {
 	case c.closed:
 		err = net.ErrClosed
-	case o.cut:
+	case o.truncated:
 		err = syscall.EPIPE
 	default:
 		o.tail += uint64(n)

@@ -36,8 +36,8 @@ type block struct {
 func (b block) receive() []byte { return b.mem.Bytes()[b.offset:][:b.ring:b.ring] }
 func (b block) send() []byte    { return b.mem.Bytes()[b.offset+b.ring:][:b.ring:b.ring] }
 
-// lent returns the receive ring as granted to the peer.
-func (b block) lent() ibverbx.RemoteRegion {
+// grant returns the receive ring as granted to the peer.
+func (b block) grant() ibverbx.RemoteRegion {
 	r := b.region.Remote()
 	return ibverbx.RemoteRegion{Addr: r.Addr + uint64(b.offset), Length: uint64(b.ring), RKeys: r.RKeys}
 }
@@ -57,8 +57,8 @@ type pool struct {
 	closed bool
 }
 
-// take returns memory for a stream with the given ring size. limit bounds all slabs of the Node.
-func (q *pool) take(ring int, limit int64) (block, error) {
+// get returns memory for a stream with the given ring size. limit bounds all slabs of the Node.
+func (q *pool) get(ring int, limit int64) (block, error) {
 	q.mu.Lock()
 	b, ok := q.find(ring)
 	q.mu.Unlock()
@@ -79,7 +79,7 @@ func (q *pool) take(ring int, limit int64) (block, error) {
 	if ok {
 		return b, nil
 	}
-	h := q.peer.host
+	h := q.peer.owner
 	n := max(1, min(used, slabBytes/(2*ring)))
 	if !h.reserve(int64(n*ring*2), limit) {
 		if n = 1; !h.reserve(int64(ring*2), limit) {
@@ -113,11 +113,11 @@ func (q *pool) find(ring int) (block, bool) {
 
 // make creates a slab with n blocks.
 func (q *pool) make(ring, n int) (*slab, error) {
-	mem, err := q.peer.host.service.Alloc(n*ring*2, nil)
+	mem, err := q.peer.owner.service.Alloc(n*ring*2, nil)
 	if err != nil {
 		return nil, err
 	}
-	s := &slab{mem: mem, memory: q.peer.host.service.Register(mem), ring: ring, blocks: n}
+	s := &slab{mem: mem, memory: q.peer.owner.service.Register(mem), ring: ring, blocks: n}
 	if s.region, err = s.memory.Region(q.peer.service, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
 		return nil, errors.Join(err, s.memory.Close(), mem.Free())
 	}
@@ -127,15 +127,15 @@ func (q *pool) make(ring, n int) (*slab, error) {
 	return s, nil
 }
 
-// give returns a block to its slab. It may be called with the shard's lock held. A peer keeps one empty slab.
-func (q *pool) give(b block) {
+// put returns a block to its slab. It may be called with the shard's lock held. A peer keeps one empty slab.
+func (q *pool) put(b block) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b.free = append(b.free, b.offset)
 	if b.empty() && (q.closed || len(q.slabs) > 1) {
 		q.slabs = slices.DeleteFunc(q.slabs, func(s *slab) bool { return s == b.slab })
-		q.peer.host.spent.add(b.slab)
-		go q.peer.host.spent.free(q.peer.host) // it would block the shard
+		q.peer.owner.retired.add(b.slab)
+		go q.peer.owner.retired.free(q.peer.owner) // it would block the shard
 	}
 }
 
@@ -146,20 +146,20 @@ func (q *pool) close(closed bool) {
 	q.closed = closed
 }
 
-// sweep moves empty slabs to spent.
+// sweep moves empty slabs to retired.
 func (q *pool) sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.slabs = slices.DeleteFunc(q.slabs, func(s *slab) bool {
 		if s.empty() {
-			q.peer.host.spent.add(s)
+			q.peer.owner.retired.add(s)
 		}
 		return s.empty()
 	})
 }
 
-// spent holds the slabs removed from their pools but not yet freed. A dial that needs their memory can thus wait for it.
-type spent struct {
+// retiredSlabs holds the slabs removed from their pools but not yet freed. A dial that needs their memory can thus wait for it.
+type retiredSlabs struct {
 	// freeing is held while slabs are freed. It is locked before mu.
 	freeing sync.Mutex
 
@@ -168,14 +168,14 @@ type spent struct {
 }
 
 // add takes an empty slab. The pool's lock is held.
-func (t *spent) add(s *slab) {
+func (t *retiredSlabs) add(s *slab) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slabs = append(t.slabs, s)
 }
 
 // free frees all slabs added before. The shard's lock must not be held.
-func (t *spent) free(h *host) {
+func (t *retiredSlabs) free(h *streamService) {
 	t.freeing.Lock()
 	defer t.freeing.Unlock()
 	t.mu.Lock()

@@ -2,20 +2,20 @@ package stream
 
 import "ibverbx/internal/service"
 
-// pollAgain is the number of waits without long polling after a fruitless one.
-const pollAgain = 32
+// skipWaits is the number of waits without long polling after a fruitless one.
+const skipWaits = 32
 
-// patience decides whether a waiting goroutine polls before it sleeps. If both sides share processors, polling takes time that the other
+// spinPolicy decides whether a waiting goroutine polls before it sleeps. If both sides share processors, polling takes time that the other
 // side needs to respond. A goroutine thus keeps polling while it succeeds, and pauses for a while after it fails.
-type patience struct {
-	// pause is the number of waits left without polling.
-	pause uint8
+type spinPolicy struct {
+	// skips is the number of waits left without polling.
+	skips uint8
 }
 
-// drive drives the shard until done returns true: once or, with patience, up to service.Rounds times. Only one goroutine does the latter.
-func (p *peer) drive(patient *patience, done func() bool) {
-	if patient != nil && patient.pause > 0 {
-		patient.pause--
+// drive drives the shard until done returns true: once or, if spin allows it, up to service.Rounds times. Only one goroutine does the latter.
+func (p *peer) drive(patient *spinPolicy, done func() bool) {
+	if patient != nil && patient.skips > 0 {
+		patient.skips--
 		patient = nil
 	}
 	if patient == nil || !p.polled.CompareAndSwap(false, true) {
@@ -23,7 +23,7 @@ func (p *peer) drive(patient *patience, done func() bool) {
 		return
 	}
 	if !service.Drive(p.service, service.Rounds, done) {
-		patient.pause = pollAgain
+		patient.skips = skipWaits
 	}
 	p.polled.Store(false)
 }

@@ -127,7 +127,7 @@ func TestFalseRing(t *testing.T) {
 		{Addr: 4096, Length: MinRing, RKeys: []uint32{1, 2, 3, 4}},
 	} {
 		p.redial(t)
-		h, err := hostOf(p.there.Node)
+		h, err := serviceOf(p.there.Node)
 		wantOK(t, "hostOf", err)
 		for _, p := range h.All() {
 			answer := p.serve(p.Session, &open{from: 7, ring: ring, service: "test"})
@@ -203,7 +203,7 @@ func TestFalseImmediates(t *testing.T) {
 			_, err := here.Write([]byte("x"))
 			wantOK(t, "Write", err)
 			eventually(t, "it has arrived", func() bool { return there.Info().Unread == 1 })
-			_ = inject(here, c.imm(here.far), c.length) // the session may be closed already
+			_ = inject(here, c.imm(here.remoteID), c.length) // the session may be closed already
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
 				here, there = p.dial(t)
@@ -232,7 +232,7 @@ func TestBytesBehindEnd(t *testing.T) {
 		defer there.mu.Unlock()
 		return there.in.ended
 	})
-	_ = inject(here, data{id: here.far}.encode(), 1)
+	_ = inject(here, data{id: here.remoteID}.encode(), 1)
 	eventually(t, "the session has ended", func() bool { return p.peer.Stats().Sessions > 1 })
 }
 

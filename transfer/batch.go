@@ -20,7 +20,7 @@ type Batch struct {
 	err    error
 }
 
-// state holds the blocks of a transfer. Loads are pooled.
+// batchState holds the blocks of a transfer. Loads are pooled.
 type batchState struct {
 	blocks    []service.Block
 	endpoints []endpoints // by block

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/node"
@@ -262,11 +263,4 @@ func (h *handler) Immediate(s service.Session, imm, length uint32) error {
 }
 
 // isClosed reports whether Close has started.
-func (e *Engine) isClosed() bool {
-	select {
-	case <-e.done:
-		return true
-	default:
-		return false
-	}
-}
+func (e *Engine) isClosed() bool { return broadcast.Closed(e.done) }

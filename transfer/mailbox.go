@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"ibverbx"
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/ring"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
@@ -226,7 +227,7 @@ func (b *inbox) push(a arrival) {
 	b.mu.Lock()
 	b.list.Push(a)
 	b.mu.Unlock()
-	signal(b.more)
+	broadcast.Wake(b.more)
 }
 
 // pop removes the oldest notification; ok is false if the inbox is empty.
@@ -238,17 +239,9 @@ func (b *inbox) pop() (a arrival, ok bool) {
 	}
 	b.mu.Unlock()
 	if left > 1 {
-		signal(b.more)
+		broadcast.Wake(b.more)
 	}
 	return a, left > 0
-}
-
-// signal wakes one goroutine waiting on c.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Recv returns the next notification from any peer, and blocks until one arrives or ctx is done. All blocks of its batch are in memory.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
@@ -61,7 +62,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *noti
 	}
 	defer p.link.Mu.Unlock()
 	if p.count < p.engine.cfg.MaxOutstanding-1 {
-		signal(p.outstandingFreed)
+		broadcast.Wake(p.outstandingFreed)
 	}
 	if p.link.Session == nil {
 		p.service.Redial()
@@ -70,7 +71,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *noti
 		err = t.batch.enter(t)
 	}
 	if err != nil {
-		signal(p.outstandingFreed) // wakes the next waiter
+		broadcast.Wake(p.outstandingFreed) // wakes the next waiter
 		return nil, err
 	}
 	t.proc = p.link.Proc
@@ -242,7 +243,7 @@ func (t *Transfer) finish(err error) {
 	}
 	unused := t.batch.leave(len(t.batch.endpoints))
 	p.link.Mu.Unlock()
-	signal(p.outstandingFreed)
+	broadcast.Wake(p.outstandingFreed)
 	p.submitNotifications(list)
 	for _, number := range unused {
 		p.sendRevoked(number)

@@ -1,10 +1,9 @@
-// Package broadcast wakes all goroutines that wait for a change of some state.
+// Package broadcast wakes goroutines that wait for a change of some state.
 package broadcast
 
 // Signal is raised when a state changes. The lock that guards the state guards the Signal too. The zero value is ready.
 //
-// A goroutine that waits takes the lock, looks at the state and takes Next. It releases the lock before it waits for the channel,
-// and then looks again.
+// A waiting goroutine acquires the lock, checks the state and calls Next. It releases the lock, waits for the channel, and checks again.
 type Signal struct{ next chan struct{} }
 
 // Next returns a channel that the next Raise closes.
@@ -15,10 +14,28 @@ func (s *Signal) Next() <-chan struct{} {
 	return s.next
 }
 
-// Raise wakes all who wait.
+// Raise wakes all waiting goroutines.
 func (s *Signal) Raise() {
 	if s.next != nil {
 		close(s.next)
 		s.next = nil
+	}
+}
+
+// Wake adds a token to c unless it is full, which wakes one goroutine waiting for c. It never blocks.
+func Wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Closed reports whether a channel without values is closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// TestSignal: Raise closes the channels of those who wait, and no later one.
+// TestSignal: Raise closes the channels returned before, and no later one.
 func TestSignal(t *testing.T) {
 	var s Signal
-	s.Raise() // nobody waits
+	s.Raise() // without a waiter
 	first, again := s.Next(), s.Next()
 	if first != again {
 		t.Error("Next before Raise returns two channels, want one")
@@ -27,7 +27,7 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// TestNoChangeIsMissed: goroutines wait for a counter that others increase. All of them see its end.
+// TestNoChangeIsMissed: goroutines wait for a counter that others increase. All of them see the final value.
 func TestNoChangeIsMissed(*testing.T) {
 	const steps = 1000
 	var (
@@ -56,4 +56,19 @@ func TestNoChangeIsMissed(*testing.T) {
 		mu.Unlock()
 	}
 	all.Wait()
+}
+
+// TestWakeAndClosed: Wake never blocks and leaves one token. Closed distinguishes open and closed channels.
+func TestWakeAndClosed(t *testing.T) {
+	c, done := make(chan struct{}, 1), make(chan struct{})
+	Wake(c)
+	if Wake(c); len(c) != 1 {
+		t.Errorf("two calls of Wake left %d tokens, want 1", len(c))
+	}
+	if Closed(done) {
+		t.Error("Closed of an open channel = true")
+	}
+	if close(done); !Closed(done) {
+		t.Error("Closed of a closed channel = false")
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"ibverbx/internal/broadcast"
 	"ibverbx/internal/service"
 	"ibverbx/internal/wire"
 )
@@ -105,14 +106,7 @@ func (c *Process) base() *Process { return c }
 func (c *Process) Ended() <-chan struct{} { return c.ended }
 
 // Over reports whether the process is unusable.
-func (c *Process) Over() bool {
-	select {
-	case <-c.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (c *Process) Over() bool { return broadcast.Closed(c.ended) }
 
 // End fails all requests to the process, and reports whether it is the first call. Peer.Mu must be held.
 func (c *Process) End(err error) bool {

@@ -99,11 +99,4 @@ func (l *Link) Wait(ctx context.Context, ended <-chan struct{}, ready func() (bo
 }
 
 // Closed reports whether Done is closed.
-func (l *Link) Closed() bool {
-	select {
-	case <-l.Done:
-		return true
-	default:
-		return false
-	}
-}
+func (l *Link) Closed() bool { return broadcast.Closed(l.Done) }

@@ -23,13 +23,13 @@ func (s *shy) Help() bool {
 
 func (s *shy) Leave() { s.left++ }
 
-// TestPatience: a reader polls until its response arrives, and keeps polling as long as it finds responses.
+// TestSpinPolicy: a reader polls until its response arrives, and keeps polling as long as it finds responses.
 // Only one reader polls at a time, and a writer never does. A reader without a response leaves the shard
 // before it sleeps.
-func TestPatience(t *testing.T) {
+func TestSpinPolicy(t *testing.T) {
 	s, found := &shy{}, false
 	p := &peer{service: s}
-	drive := func(what string, patient *patience, want int) {
+	drive := func(what string, patient *spinPolicy, want int) {
 		t.Helper()
 		s.helped, s.left, found = 0, 0, false
 		p.drive(patient, func() bool { return found })
@@ -37,16 +37,16 @@ func TestPatience(t *testing.T) {
 			t.Errorf("%s: driven %d times and left %d times, want %d and left only without an answer", what, s.helped, s.left, want)
 		}
 	}
-	var reader, other patience
+	var reader, other spinPolicy
 	drive("a writer", nil, 1)
 	s.answer = func(helped int) { found = helped == 10 }
-	for range 3 * pollAgain {
+	for range 3 * skipWaits {
 		drive("a reader whose answers come soon", &reader, 10)
 	}
 	s.answer = nil
 	for range 2 {
 		drive("a reader without an answer", &reader, service.Rounds)
-		for range pollAgain {
+		for range skipWaits {
 			drive("a reader after that", &reader, 1)
 		}
 	}
