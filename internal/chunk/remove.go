@@ -2,6 +2,7 @@ package chunk
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -136,8 +137,11 @@ func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error)
 	return false, nil
 }
 
-// empty removes the contents of a directory.
+// empty removes the contents of a directory. Each level keeps a directory open, and peers choose the names, so the depth is limited.
 func (r *remover) empty(dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
+	if strings.Count(path, "/") >= MaxDepth {
+		return true, fmt.Errorf("%s: %w: more than %d nested directories", name, ErrTooMany, MaxDepth)
+	}
 	if !r.dryRun && info.Mode().Perm()&0o700 != 0o700 {
 		if err := dir.Chmod(name, 0o700); err != nil {
 			return true, err

@@ -356,3 +356,28 @@ func TestKeepOfChangedFile(t *testing.T) {
 	}
 	must(t, errors.Join(top.Release(), x.Close(true)))
 }
+
+// TestRemoveDepth: directories nested deeper than in a Walk are kept, so that removing them cannot exhaust the file descriptors of the
+// process.
+func TestRemoveDepth(t *testing.T) {
+	for _, c := range []struct {
+		depth int
+		want  error
+	}{{MaxDepth, nil}, {MaxDepth + 1, ErrTooMany}} {
+		root, dir := newRoot(t)
+		must(t, root.MkdirAll(strings.Repeat("a/", c.depth-1)+"a", 0o700))
+		x, err := NewTree(root, TreeConfig{})
+		must(t, err)
+		top := Entry{Name: ".", Mode: fs.ModeDir | 0o700, ModTime: someDay}
+		_, err = x.Top(top, true)
+		must(t, err)
+		removed, err := x.Remove(&Extra{Path: ".", Entry: top, Names: []string{"a"}}, func(string, bool) bool { return false })
+		if c.want == nil && (err != nil || removed != int64(c.depth)) || !errors.Is(err, c.want) {
+			t.Errorf("Remove of %d nested directories = %d, %v, want %v", c.depth, removed, err, c.want)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "a")); errors.Is(err, fs.ErrNotExist) != (c.want == nil) {
+			t.Errorf("after Remove of %d nested directories, the first one: %v", c.depth, err)
+		}
+		must(t, x.Close(true))
+	}
+}

@@ -137,7 +137,7 @@ func (w *Walk) Next() (s Step, err error) {
 // enter opens a directory of the innermost level.
 func (w *Walk) enter(name string, info fs.FileInfo) error {
 	if len(w.open) > MaxDepth {
-		return fmt.Errorf("%w: more than %d directories in each other", ErrTooMany, MaxDepth)
+		return fmt.Errorf("%w: more than %d nested directories", ErrTooMany, MaxDepth)
 	}
 	l := &w.open[len(w.open)-1]
 	sub, err := openDir(l.root, name, info)
