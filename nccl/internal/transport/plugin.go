@@ -239,12 +239,13 @@ func (p *Plugin) keep() {
 	}
 }
 
-// tick reports whether a Shard has connections.
+// tick reports whether a Shard has connections, or an attempt is left.
 func (p *Plugin) tick() (busy bool) {
 	if all := p.attempts.all.Load(); all != nil {
 		for _, a := range *all {
 			if a != nil {
 				a.expire()
+				busy = true
 			}
 		}
 	}
