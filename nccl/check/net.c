@@ -82,6 +82,12 @@ void net_load(void)
 	library = dlopen(net_path, RTLD_NOW | RTLD_LOCAL);
 	CHECK(library, "%s", dlerror());
 	snprintf(symbol, sizeof(symbol), "ncclNetPlugin_v%d", net_version);
+	const char *parts = getenv("IBVERBX_TEST_PARTS");
+	if (parts) {
+		void (*set)(int) = (void (*)(int))dlsym(library, "ibverbx_nccl_parts");
+		CHECK(set, "%s", dlerror());
+		set(atoi(parts));
+	}
 	table = dlsym(library, symbol);
 	CHECK(table, "%s has no %s", net_path, symbol);
 	CHECK(!strcmp(*(const char *const *)table, "ibverbx"), "the name is %s", *(const char *const *)table);

@@ -18,6 +18,7 @@ void test_stopped(void);
 void test_exit(void);
 void test_fork(void);
 void test_rails(void);
+void test_parts(void);
 void test_norails(void);
 void test_regions(void);
 void test_torn(void);

@@ -159,6 +159,45 @@ void test_rails(void)
 	stream_close(&b);
 }
 
+// move moves messages on n streams until each has moved `end`.
+static void move(struct stream *streams, int n, int end)
+{
+	double limit = now() + 60;
+	for (int left = 1; left;) {
+		left = 0;
+		for (int i = 0; i < n; i++)
+			left += stream_step(&streams[i], end) < end;
+		CHECK(now() < limit, "%d of %d streams have not moved %d messages", left, n, end);
+	}
+}
+
+// test_parts: several connections in both directions move data while rails fail and recover, and while other connections are closed with
+// requests outstanding. IBVERBX_TEST_PARTS sets the number of parts that serve them.
+void test_parts(void)
+{
+	enum { STREAMS = 4, BATCH = 20 };
+	struct stream streams[STREAMS], other;
+	net_open();
+	for (int i = 0; i < STREAMS; i++)
+		stream_open(&streams[i], i % 2, (size_t)(64 + 64 * (i / 2)) << 10);
+	for (int round = 0; round < 8; round++) {
+		stream_open(&other, round % 2, 1 << 20);
+		if (rank == round / 4)
+			CHECK(!net_rail(round / 2 % 2, round % 2), "rail");
+		for (int i = 0; i < 3; i++) {
+			stream_step(&other, 8);
+			move(streams, STREAMS, (round * 4 + i + 1) * BATCH);
+		}
+		meet(); // the other end is not closed before
+		CHECK(other.send ? !net_close_send(other.comm) : !net_close_recv(other.comm), "close");
+		move(streams, STREAMS, (round * 4 + 4) * BATCH);
+		meet();
+	}
+	for (int i = 0; i < STREAMS; i++)
+		stream_close(&streams[i]);
+	CHECK(!net_finalize(net_ctx), "finalize");
+}
+
 // test_norails: with all rails down, requests fail with a remote error within the deadline.
 void test_norails(void)
 {

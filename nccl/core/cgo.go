@@ -10,12 +10,14 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"unsafe"
 
 	"ibverbx/bootstrap"
@@ -34,9 +36,12 @@ var (
 	_ = wantZero{}[unsafe.Offsetof(transport.Request{}.Owner)-unsafe.Offsetof(C.struct_ibx_request{}.owner)]
 	_ = wantZero{}[unsafe.Sizeof(transport.Words{})-C.sizeof_struct_ibx_words]
 	_ = wantZero{}[unsafe.Offsetof(transport.Words{}.Result)-unsafe.Offsetof(C.struct_ibx_words{}.result)]
+	_ = wantZero{}[unsafe.Offsetof(transport.Words{}.Worker)-unsafe.Offsetof(C.struct_ibx_words{}.worker)]
 	_ = wantZero{}[unsafe.Offsetof(transport.Words{}.Requests)-unsafe.Offsetof(C.struct_ibx_words{}.requests)]
 	_ = wantZero{}[transport.Depth-C.IBX_DEPTH]
 	_ = wantZero{}[transport.HandleSize-C.IBX_HANDLE]
+	_ = wantZero{}[transport.MaxWorkers-C.IBX_WORKERS]
+	_ = wantZero{}[unsafe.Sizeof(atomic.Uint32{})-C.sizeof_uint32_t]
 	_ = wantZero{}[transport.RequestBusy-C.IBX_BUSY]
 	_ = wantZero{}[transport.RequestDone-C.IBX_DONE]
 	_ = wantZero{}[transport.Again-C.IBX_AGAIN]
@@ -51,9 +56,13 @@ type library struct {
 	log    *slog.Logger
 }
 
-// maxProcs limits the threads that run Go code, as does half the number of cores: NCCL's polling threads and the GPU's host threads need the
-// cores. With as many as cores, Go's idle threads preempted the polling ones, and round trips took several times as long on two cores.
-const maxProcs = 4
+const (
+	// maxProcs limits the threads that run Go code, as does half the number of cores: NCCL's polling threads and the GPU's host threads need
+	// the cores. With as many as cores, Go's idle threads preempted the polling ones, and round trips took several times as long on two cores.
+	maxProcs = 2 * transport.MaxWorkers
+	// coresPerPart is the number of cores per part.
+	coresPerPart = 4
+)
 
 // allProcs is what Go would use. start may be called again, and must not take half of a half.
 var allProcs = runtime.GOMAXPROCS(0)
@@ -61,8 +70,8 @@ var allProcs = runtime.GOMAXPROCS(0)
 // gcPercent trades collections for memory. Only establishing connections allocates.
 const gcPercent = 25
 
-// start opens the NICs. C calls it once, or again after an error.
-func (l *library) start(log unsafe.Pointer) error {
+// start opens the NICs. C calls it once, or again after an error. parts is 0 except in tests.
+func (l *library) start(log unsafe.Pointer, runs []atomic.Uint32, parts int) error {
 	runtime.GOMAXPROCS(max(1, min(maxProcs, allProcs/2)))
 	debug.SetGCPercent(gcPercent)
 	l.log = slog.New(transport.Handler(func(warn bool, line string) {
@@ -79,6 +88,7 @@ func (l *library) start(log unsafe.Pointer) error {
 	if err != nil {
 		return err
 	}
+	o.Runs, o.Parts = runs, cmp.Or(parts, allProcs/coresPerPart)
 	l.plugin, err = transport.Start(o, l.log)
 	return err
 }
@@ -120,8 +130,9 @@ var errUnknown = fmt.Errorf("%w: no such object", verbs.ErrInvalid)
 func ibx_nccl_seam() int32 { return C.IBX_SEAM }
 
 //export ibx_nccl_start
-func ibx_nccl_start(log unsafe.Pointer) int32 {
-	return process.resultOf("not in use", process.start(log))
+func ibx_nccl_start(log unsafe.Pointer, runs *uint32, parts int32) int32 {
+	words := unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(runs)), transport.MaxWorkers)
+	return process.resultOf("not in use", process.start(log, words, int(parts)))
 }
 
 //export ibx_nccl_finish

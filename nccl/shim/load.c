@@ -10,6 +10,8 @@
 #include <stdlib.h>
 
 struct core core;
+uint32_t ibx_runs[IBX_WORKERS + 1];
+int ibx_parts;
 
 static logger nccl_log;
 // finished is set when the process exits: NCCL may close its log at any time.
@@ -58,7 +60,7 @@ static int start(void *lib, const char *path)
 		complain(path, "it belongs to another build of this library; build both again");
 		return ENOSYS;
 	}
-	if (core.start((void *)go_log)) {
+	if (core.start((void *)go_log, ibx_runs, ibx_parts)) {
 		core.seam = NULL; // devices and getProperties must not use it
 		return ENODEV;    // the core has logged the reason
 	}

@@ -292,6 +292,13 @@ static void poll_shard(struct shard *s)
 	core.poll(s->number);
 }
 
+// poll makes progress on a connection unless a worker does.
+static void poll(struct ibx_comm *c)
+{
+	if (!__atomic_load_n(&ibx_runs[c->words.worker], __ATOMIC_ACQUIRE))
+		poll_shard(c->shard);
+}
+
 // posted ends isend and irecv.
 static int posted(struct ibx_request *r, int err, void **request)
 {
@@ -310,7 +317,7 @@ int plugin_isend(void *comm, void *data, size_t size, void *mhandle, void **requ
 	if (ibx_forked)
 		return SYSTEM_ERROR;
 	if (__atomic_load_n(&c->words.granted, __ATOMIC_ACQUIRE) == c->sent) {
-		poll_shard(c->shard);
+		poll(c);
 		if (__atomic_load_n(&c->words.granted, __ATOMIC_ACQUIRE) == c->sent)
 			return __atomic_load_n(&c->words.result, __ATOMIC_ACQUIRE);
 	}
@@ -350,7 +357,7 @@ int plugin_test(void *request, int *done, int *sizes)
 	if (ibx_forked)
 		return SYSTEM_ERROR;
 	if (__atomic_load_n(&r->state, __ATOMIC_ACQUIRE) != IBX_DONE) {
-		poll_shard(r->owner->shard);
+		poll(r->owner);
 		if (__atomic_load_n(&r->state, __ATOMIC_ACQUIRE) != IBX_DONE)
 			return OK;
 	}
@@ -374,6 +381,9 @@ int plugin_close(void *comm)
 	free(c);
 	return OK;
 }
+
+// ibverbx_nccl_parts sets the number of parts before the first init, for tests.
+__attribute__((visibility("default"))) void ibverbx_nccl_parts(int n) { ibx_parts = n; }
 
 // ibverbx_nccl_rail takes the port of software NIC rail down (up is 0) or up again, for tests.
 __attribute__((visibility("default"))) int ibverbx_nccl_rail(int rail, int up)

@@ -23,6 +23,11 @@ struct core {
 };
 extern struct core core;
 
+// ibx_runs are the words of start. The last one, of connections without a worker, stays 0.
+extern uint32_t ibx_runs[IBX_WORKERS + 1];
+// ibx_parts is the number of parts for tests, otherwise 0.
+extern int ibx_parts;
+
 // load loads the core and starts it. It returns an ncclResult_t.
 int load(logger log);
 void say(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -4,9 +4,10 @@
 
 #include <stdint.h>
 
-#define IBX_SEAM 1
+#define IBX_SEAM 2
 #define IBX_DEPTH 64
 #define IBX_HANDLE 128
+#define IBX_WORKERS 4
 
 // Results beside the values of ncclResult_t: the call must be repeated later; the shard is freed.
 #define IBX_AGAIN (-1)
@@ -28,6 +29,9 @@ struct ibx_request {
 struct ibx_words {
 	uint32_t granted;
 	int32_t result;
+	// worker is the number of the worker that serves the connection, IBX_WORKERS if there is none.
+	uint32_t worker;
+	uint32_t reserved;
 	struct ibx_request requests[IBX_DEPTH];
 };
 
@@ -41,10 +45,12 @@ struct ibx_properties {
 // ibx_log is called by the core on any thread. level is 0 for information and 1 for a warning.
 typedef void (*ibx_log)(int32_t level, const char *line);
 
+// start gets IBX_WORKERS words and the number of parts, 0 for the default. Word i is 1 while worker i serves its connections without polls.
+
 // Each function is exported by the core as ibx_nccl_NAME. It returns an ncclResult_t, IBX_AGAIN or IBX_GONE. Numbers of objects start at 1.
 #define IBX_NCCL_CORE(X) \
 	X(seam, (void)) \
-	X(start, (void *log)) \
+	X(start, (void *log, uint32_t *runs, int32_t parts)) \
 	X(finish, (void)) \
 	X(describe, (struct ibx_properties * out)) \
 	X(open, (uint32_t * shard)) \

@@ -114,6 +114,18 @@ func TestRails(t *testing.T) {
 	}
 }
 
+// TestParts: connections keep their guarantees on two parts, which only larger machines have by default.
+func TestParts(t *testing.T) {
+	for _, name := range []string{"parts", "rails", "order", "abort", "norails", "regions", "torn", "split", "stopped", "killed", "fork", "leave"} {
+		t.Run(name, func(t *testing.T) {
+			run(t, "11", name, udp, "IBVERBX_TEST_PARTS=2", "IBVERBX_NCCL_DEAD_AFTER=10s", "IBVERBX_NCCL_DEADLINE=20s")
+		})
+	}
+	t.Run("parts with loss", func(t *testing.T) { run(t, "12", "parts", "IBVERBX_LOSS=0.5%", "IBVERBX_TEST_PARTS=2") })
+	t.Run("shared memory", func(t *testing.T) { run(t, "11", "parts", "IBVERBX_TEST_PARTS=2") })
+	t.Run("one part", func(t *testing.T) { run(t, "11", "parts", udp) })
+}
+
 // TestLoss: the same with lost packets.
 func TestLoss(t *testing.T) {
 	for name, loss := range map[string]string{"rails": "0.5%", "sizes": "0.5%", "order": "0.5%", "abort": "0.5%", "leave": "10%"} {

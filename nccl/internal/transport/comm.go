@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -15,6 +16,7 @@ import (
 // Comm is one direction of a connection between two ranks. All methods are safe for concurrent use.
 type Comm struct {
 	shard   *Shard
+	part    *part
 	group   *group
 	number  uint32
 	session *peer.Session
@@ -25,30 +27,34 @@ type Comm struct {
 	memory *verbs.Memory
 	page   *ibverbx.Region
 	remove func() // from the metrics
+	// result is the Result of a failed connection, otherwise OK.
+	result atomic.Int32
+	// done counts completed requests, and granted the receives granted by the peer. The lock of the part guards changes of these three.
+	done, granted atomic.Uint32
+	queue         submissions
 
-	// The lock of the shard guards everything below.
-	words  *Words // nil before Adopt and after Close
-	failed error  // the cause
-	result Result // of failed
-	closed bool
-	// used counts posted requests, and done the completed ones.
-	used, done uint32
-	granted    uint32
-	grants     [Depth]grant         // of a sender, by sequence number
-	remote     ibverbx.RemoteRegion // of the request being posted
-	keys       [maxRails]uint32     // of remote
-	posted     [Depth]posted        // by request
-	regions    map[*Region]struct{} // registered and not yet deregistered
-	down       [maxRails]bool       // the rails that the connection has lost
-	send       [1]ibverbx.SendWR    // of the request being posted
-	recv       [1]ibverbx.RecvWR    // likewise
+	// The lock of the part guards everything below.
+	words   *Words // nil before Adopt and after Close
+	failed  error  // the cause
+	closed  bool
+	used    uint32               // the number of posted requests
+	grants  [Depth]grant         // of a sender, by sequence number
+	remote  ibverbx.RemoteRegion // of the request being posted
+	keys    [maxRails]uint32     // of remote
+	posted  [Depth]posted        // by request
+	regions map[*Region]struct{} // registered and not yet deregistered
+	down    [maxRails]bool       // the rails that the connection has lost
+	send    [1]ibverbx.SendWR    // of the request being posted
+	recv    [1]ibverbx.RecvWR    // likewise
 }
 
-// posted is an outstanding request.
+// posted is a posted request.
 type posted struct {
 	region *Region // nil without data
 	size   uint64
 	seq    uint32
+	// busy is set until the request completes.
+	busy bool
 }
 
 // grant is a posted receive, as a message to the sender:
@@ -102,10 +108,14 @@ type Region struct {
 	region *ibverbx.Region
 	addr   uint64
 	length uint64
-	// remote describes the region in the epoch of the shard. The shard's lock guards it and busy, the number of requests using the region.
+	// The lock of the part guards everything below.
+	// remote describes the region in an epoch of the part.
 	remote *ibverbx.RemoteRegion
 	epoch  uint64
-	busy   int
+	// busy counts the requests that use the region.
+	busy int
+	// gone is set by Deregister.
+	gone bool
 }
 
 // prepare makes a Comm ready for requests.
@@ -127,20 +137,20 @@ func (c *Comm) prepare() (err error) {
 	if server := c.shard.plugin.server; server != nil {
 		c.remove = server.Collector().AddSession(c.conn.Peer().Addr.String(), c.session)
 	}
-	s := c.shard
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	p := c.part
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if c.sends {
 		for i := range Depth {
 			if err := c.awaitGrant(i); err != nil {
-				s.users-- // the caller is a user as well
+				c.shard.release() // the caller is a user as well
 				return err
 			}
 		}
 	}
 	c.group.comms.Set(c.session.QP.Num(), c)
-	s.all[c] = struct{}{}
-	c.number = s.plugin.comms.add(c)
+	p.all[c] = struct{}{}
+	c.number = c.shard.plugin.comms.add(c)
 	return nil
 }
 
@@ -163,12 +173,15 @@ func (c *Comm) Sends() bool { return c.sends }
 
 // Adopt makes the Comm report to w until Close. Requests need it.
 func (c *Comm) Adopt(w *Words) {
-	s := c.shard
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	p := c.part
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	c.words = w
-	w.Result.Store(int32(c.result))
-	w.Granted.Store(c.granted)
+	w.Result.Store(c.result.Load())
+	w.Granted.Store(c.granted.Load())
+	if w.Worker = MaxWorkers; p.worker != nil {
+		w.Worker = p.worker.number
+	}
 }
 
 // Register registers memory and returns its number. Region returns it.
@@ -182,18 +195,18 @@ func (c *Comm) Register(b []byte) (uint32, error) {
 		return 0, errors.Join(err, mem.Free())
 	}
 	r := &Region{comm: c, memory: mem, region: region, addr: mem.Addr(), length: region.Len()}
-	s := c.shard
-	s.mu.Lock()
-	r.epoch, r.remote = s.epoch, region.Remote() // failover adds keys with the lock held
+	p := c.part
+	p.mu.Lock()
+	r.epoch, r.remote = p.epoch, region.Remote() // failover adds keys with the lock held
 	closed := c.closed
 	if !closed {
 		c.regions[r] = struct{}{}
 	}
-	s.mu.Unlock()
+	p.mu.Unlock()
 	if closed {
 		return 0, errors.Join(verbs.ErrClosed, r.close())
 	}
-	return s.plugin.regions.add(r), nil
+	return c.shard.plugin.regions.add(r), nil
 }
 
 // Region returns the Region with a number, nil if it is unknown.
@@ -207,15 +220,14 @@ func (p *Plugin) Deregister(n uint32) error {
 		return nil // closed with its Comm
 	}
 	c := r.comm
-	s := c.shard
-	s.mu.Lock()
+	c.part.mu.Lock()
 	_, open := c.regions[r]
 	delete(c.regions, r)
-	if open && r.busy > 0 {
+	if r.gone = true; open && r.busy > 0 {
 		c.fail(errDropped)
 		_ = c.session.QP.Close() // Session.Close returns its error again
 	}
-	s.mu.Unlock()
+	c.part.mu.Unlock()
 	if !open {
 		return nil
 	}
@@ -232,20 +244,42 @@ func (r *Region) contains(addr, size uint64) bool {
 // Send posts request number i: size bytes at addr, in r. They are cut to the length of the receive. It returns Again while the peer has
 // not granted a receive.
 func (c *Comm) Send(addr, size uint64, r *Region, i int) Result {
-	s := c.shard
-	s.mu.Lock()
-	res := c.post(addr, size, r, i)
-	s.mu.Unlock()
-	return res
+	if !c.sends {
+		return InternalError
+	}
+	return c.request(addr, size, r, i)
 }
 
+// Recv posts request number i: a receive of up to size bytes at addr, in r.
+func (c *Comm) Recv(addr, size uint64, r *Region, i int) Result {
+	if c.sends {
+		return InternalError
+	}
+	return c.request(addr, size, r, i)
+}
+
+// post posts a request. The lock of the part is held.
 func (c *Comm) post(addr, size uint64, r *Region, i int) Result {
 	switch {
 	case c.failed != nil:
-		return c.result
-	case c.words == nil || !c.sends || uint(i) >= Depth || size > math.MaxInt32:
+		return Result(c.result.Load())
+	case c.words == nil || uint(i) >= Depth:
 		return InternalError
-	case c.used == c.granted:
+	case r != nil && r.gone:
+		c.fail(errDropped)
+		return InternalError
+	case c.sends:
+		return c.write(addr, size, r, i)
+	}
+	return c.grant(addr, size, r, i)
+}
+
+// write posts the WRITE of a send.
+func (c *Comm) write(addr, size uint64, r *Region, i int) Result {
+	switch {
+	case size > math.MaxInt32:
+		return InternalError
+	case c.used == c.granted.Load():
 		return Again
 	}
 	g := &c.grants[c.used%Depth]
@@ -269,22 +303,9 @@ func (c *Comm) post(addr, size uint64, r *Region, i int) Result {
 	return OK
 }
 
-// Recv posts request number i: a receive of up to size bytes at addr, in r.
-func (c *Comm) Recv(addr, size uint64, r *Region, i int) Result {
-	s := c.shard
-	s.mu.Lock()
-	res := c.grant(addr, size, r, i)
-	s.mu.Unlock()
-	return res
-}
-
+// grant posts the grant of a receive.
 func (c *Comm) grant(addr, size uint64, r *Region, i int) Result {
-	switch {
-	case c.failed != nil:
-		return c.result
-	case c.words == nil || c.sends || uint(i) >= Depth:
-		return InternalError
-	case c.used-c.done == Depth:
+	if c.used-c.done.Load() == Depth {
 		return Again
 	}
 	size = min(size, math.MaxInt32) // test reports sizes as int
@@ -293,8 +314,8 @@ func (c *Comm) grant(addr, size uint64, r *Region, i int) Result {
 		if r == nil || r.comm != c || !r.contains(addr, size) {
 			return InternalError
 		}
-		if r.epoch != c.shard.epoch {
-			r.epoch, r.remote = c.shard.epoch, r.region.Remote()
+		if r.epoch != c.part.epoch {
+			r.epoch, r.remote = c.part.epoch, r.region.Remote()
 		}
 		copy(g.keys[:], r.remote.RKeys)
 	} else {
@@ -311,7 +332,7 @@ func (c *Comm) grant(addr, size uint64, r *Region, i int) Result {
 	c.recv[0] = ibverbx.RecvWR{WRID: uint64(i)}
 	if _, err := c.session.QP.PostRecv(c.recv[:]); err != nil {
 		c.fail(err)
-		return c.result
+		return Result(c.result.Load())
 	}
 	c.use(i, r, size)
 	return OK
@@ -319,7 +340,7 @@ func (c *Comm) grant(addr, size uint64, r *Region, i int) Result {
 
 // use records a posted request.
 func (c *Comm) use(i int, r *Region, size uint64) {
-	c.posted[i] = posted{region: r, size: size, seq: c.used}
+	c.posted[i] = posted{region: r, size: size, seq: c.used, busy: true}
 	c.used++
 	if r != nil {
 		r.busy++
@@ -335,7 +356,7 @@ func (c *Comm) refused(err error) Result {
 		err = failed
 	}
 	c.fail(err)
-	return c.result
+	return Result(c.result.Load())
 }
 
 // completed handles a completion.
@@ -345,7 +366,7 @@ func (c *Comm) completed(wc *ibverbx.WC) {
 	}
 	carries := wc.WRID&grantBit != 0
 	switch {
-	case wc.Status != verbs.StatusSuccess && carries && c.used != c.done:
+	case wc.Status != verbs.StatusSuccess && carries && c.used != c.done.Load():
 		return // outstanding requests may have succeeded before the peer left; they complete by themselves
 	case wc.Status != verbs.StatusSuccess:
 		c.fail(wc.Err())
@@ -373,34 +394,32 @@ func (c *Comm) completed(wc *ibverbx.WC) {
 		p.region.busy--
 		p.region = nil
 	}
-	c.done++
-	w := &c.words.Requests[i]
-	w.Result, w.Size = int32OK, p.size
-	w.State.Store(RequestDone)
+	p.busy = false
+	c.done.Store(c.done.Load() + 1)
+	c.words.Requests[i].finish(OK, p.size)
 }
-
-const int32OK = OK
 
 // takeGrant handles a received grant.
 func (c *Comm) takeGrant(slot int, length uint32) {
-	g := &c.grants[c.granted%Depth]
-	if length != grantSize || c.granted-c.used >= Depth {
+	n := c.granted.Load()
+	g := &c.grants[n%Depth]
+	if length != grantSize || n-c.used >= Depth {
 		c.fail(fmt.Errorf("%w: a grant of %d bytes, or too many", errProtocol, length))
 		return
 	}
 	g.decode(c.memory.Bytes()[slot*grantSize:])
-	if g.seq != c.granted || g.rails < 1 || g.rails > maxRails || g.length > math.MaxUint64-g.addr {
-		c.fail(fmt.Errorf("%w: grant %d with %d keys, want number %d", errProtocol, g.seq, g.rails, c.granted))
+	if g.seq != n || g.rails < 1 || g.rails > maxRails || g.length > math.MaxUint64-g.addr {
+		c.fail(fmt.Errorf("%w: grant %d with %d keys, want number %d", errProtocol, g.seq, g.rails, n))
 		return
 	}
 	if err := c.awaitGrant(slot); err != nil {
-		if c.used == c.done { // otherwise tick fails the connection later: outstanding requests may have succeeded
+		if c.used == c.done.Load() { // otherwise tick fails the connection later: outstanding requests may have succeeded
 			c.refused(err)
 		}
 		return
 	}
-	c.granted++
+	c.granted.Store(n + 1)
 	if c.words != nil {
-		c.words.Granted.Store(c.granted)
+		c.words.Granted.Store(n + 1)
 	}
 }

@@ -15,14 +15,16 @@ func (c *Comm) fail(cause error) {
 	if c.failed != nil || c.closed {
 		return
 	}
-	c.failed, c.result = cause, RemoteError
+	c.failed = cause
+	result := RemoteError
 	switch {
 	case errors.Is(cause, errDropped), errors.Is(cause, errTooLong), errors.Is(cause, verbs.ErrInvalid):
-		c.result = InternalError
+		result = InternalError
 	case errors.Is(cause, verbs.ErrDeviceFatal), errors.Is(cause, verbs.ErrCQOverrun):
-		c.result = SystemError
+		result = SystemError
 	}
-	done := c.done
+	c.result.Store(int32(result))
+	done := c.done.Load()
 	if received, known := c.receivedByPeer(); known {
 		done = received
 	}
@@ -34,16 +36,18 @@ func (c *Comm) fail(cause error) {
 	if c.words == nil {
 		return
 	}
-	c.words.Result.Store(int32(c.result))
-	for i := range c.words.Requests {
-		w, p := &c.words.Requests[i], &c.posted[i]
-		if w.State.Load() != RequestBusy {
+	c.words.Result.Store(int32(result))
+	for i := range c.posted {
+		p := &c.posted[i]
+		if !p.busy {
 			continue
 		}
-		if w.Result = c.result; c.sends && int32(done-p.seq) > 0 {
-			w.Result, w.Size = OK, p.size // only the acknowledgement was lost
+		p.busy = false
+		if c.sends && int32(done-p.seq) > 0 {
+			c.words.Requests[i].finish(OK, p.size) // only the acknowledgement was lost
+		} else {
+			c.words.Requests[i].finish(result, 0)
 		}
-		w.State.Store(RequestDone)
 	}
 }
 
@@ -54,7 +58,7 @@ func (c *Comm) sayReceived(ctx context.Context, n uint32) {
 
 // receivedByPeer returns the number of messages that a peer reported as received before it closed the connection.
 func (c *Comm) receivedByPeer() (n uint32, known bool) {
-	if !c.sends || c.used == c.done {
+	if !c.sends || c.used == c.done.Load() {
 		return 0, false
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -72,25 +76,25 @@ func (c *Comm) receivedByPeer() (n uint32, known bool) {
 
 // Close closes the connection without waiting for the peer. No data lands after Close, and the Words are no longer used.
 func (c *Comm) Close() {
-	s := c.shard
-	s.mu.Lock()
+	p := c.part
+	p.mu.Lock()
 	if c.closed {
-		s.mu.Unlock()
+		p.mu.Unlock()
 		return
 	}
-	clean := c.failed == nil && c.used == c.done
+	clean := c.failed == nil && c.used == c.done.Load()
 	c.closed, c.words = true, nil
 	if !clean {
 		_ = c.session.QP.Close() // Session.Close returns its error again
 	}
-	s.mu.Unlock()
-	s.plugin.retire(c)
-	go c.finish(clean, c.done) // nothing completes after Close
+	p.mu.Unlock()
+	c.shard.plugin.retire(c)
+	go c.finish(clean, c.done.Load()) // nothing completes after Close
 }
 
 // finish frees the connection. A clean one first waits for the peer, which may lack the last acknowledgement.
 func (c *Comm) finish(clean bool, received uint32) {
-	s := c.shard
+	s, p := c.shard, c.part
 	ctx, cancel := context.WithTimeout(context.Background(), lingerTime)
 	if !c.sends {
 		c.sayReceived(ctx, received)
@@ -102,12 +106,12 @@ func (c *Comm) finish(clean bool, received uint32) {
 	if c.remove != nil {
 		c.remove()
 	}
-	s.mu.Lock()
+	p.mu.Lock()
 	c.group.comms.Delete(c.session.QP.Num())
-	delete(s.all, c)
+	delete(p.all, c)
 	left, lost := c.regions, c.down
 	c.regions, c.down = nil, [maxRails]bool{}
-	s.mu.Unlock()
+	p.mu.Unlock()
 	for rail, down := range lost {
 		if down {
 			s.plugin.railChanged(rail, false, nil)

@@ -283,7 +283,7 @@ func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, n *near, di
 		s.leave(g)
 		return nil, err
 	}
-	c := &Comm{shard: s, group: g, session: session, conn: conn, sends: dialer}
+	c := &Comm{shard: s, part: g.part, group: g, session: session, conn: conn, sends: dialer}
 	if err := c.prepare(); err != nil {
 		if c.remove != nil {
 			c.remove()

@@ -23,7 +23,7 @@ func TestLostAcknowledgement(t *testing.T) {
 				in.mustPost(i, 0, 4096)
 			}
 			until(t, "three grants", func() bool { out.shard.Poll(); return out.words.Granted.Load() == 3 })
-			s := out.shard
+			s := out.comm.part
 			s.mu.Lock() // the sender does not poll, so it gets no completion
 			for i := range 2 {
 				out.words.Requests[i].State.Store(RequestBusy)

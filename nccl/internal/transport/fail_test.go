@@ -58,13 +58,13 @@ func TestAcceptLate(t *testing.T) {
 func TestLateCompletion(t *testing.T) {
 	p, q := plugin(t, Options{}), plugin(t, Options{})
 	out, in := pair(t, shard(t, p), shard(t, q), 4096)
-	out.shard.mu.Lock()
+	out.comm.part.mu.Lock()
 	_, err := out.comm.group.cq.ProcessCompletions(0, []verbs.WC{{QPN: 0xfffffe}}, nil)
 	if err == nil {
 		t.Error("ProcessCompletions: got no error for an unknown QP")
 	}
 	out.comm.group.pollFailed(err)
-	out.shard.mu.Unlock()
+	out.comm.part.mu.Unlock()
 	in.mustPost(0, 0, 4096)
 	out.mustPost(0, 0, 4096)
 	out.want(0, 4096)

@@ -154,7 +154,7 @@ func (p *Plugin) seek(n *near, h handle) {
 // meet establishes a near on a connection.
 func (p *Plugin) meet(ctx context.Context, n *near, conn *bootstrap.Conn) {
 	session, err := peer.Connect(ctx, conn, n.key.dialed, peer.Config{
-		Rails: p.base.Configs()[:1], Fabric: peer.Fabric{Link: peer.LinkShm}, NoFailover: true, Timeout: joinTime,
+		Rails: p.nics[0].base.Configs()[:1], Fabric: peer.Fabric{Link: peer.LinkShm}, NoFailover: true, Timeout: joinTime,
 		QP: ibverbx.Config{Lanes: 1, SendDepth: 1, RecvDepth: 1, LaneDepth: 1, NotifyDepth: 1},
 	})
 	if err != nil {

@@ -55,11 +55,13 @@ func TestNear(t *testing.T) {
 	}
 	closeAll(t, ends...)
 	for s := range shards {
-		s.mu.Lock()
-		if len(s.groups) > 0 {
-			t.Errorf("a closed communicator has %d groups, want 0", len(s.groups))
+		for _, x := range s.parts {
+			x.mu.Lock()
+			if len(x.groups) > 0 {
+				t.Errorf("a closed communicator has %d groups, want 0", len(x.groups))
+			}
+			x.mu.Unlock()
 		}
-		s.mu.Unlock()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"ibverbx/peer"
@@ -35,6 +36,11 @@ type Options struct {
 	DeadAfter time.Duration
 	// Deadline limits the duration of a transfer, including recovery. Zero means 60 s.
 	Deadline time.Duration
+	// Parts is the number of parts that serve the connections of a communicator over software NICs, at most MaxWorkers. Each uses its own core.
+	// Zero and 1 mean a single part, served by the threads that call Poll.
+	Parts int
+	// Runs are words that are 1 while the worker of a part runs, at least Parts of them. Nil creates them.
+	Runs []atomic.Uint32
 }
 
 // Variable is an environment variable of the plugin.

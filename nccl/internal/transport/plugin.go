@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ibverbx"
@@ -44,10 +45,11 @@ const (
 
 // Plugin is the transport of a process. All methods are safe for concurrent use.
 type Plugin struct {
-	opts     Options
-	log      *slog.Logger
-	nics     *nics
-	base     *ibverbx.Rails
+	opts Options
+	log  *slog.Logger
+	// nics are sets of NICs on the same addresses, and workers the goroutine of each, nil with one set.
+	nics     []*nics
+	workers  []*worker
 	listener *bootstrap.Listener
 	token    [32]byte
 	// secret is the contents of Options.TokenFile.
@@ -95,8 +97,8 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		}
 	}
 	if err := p.open(); err != nil {
-		if p.nics != nil {
-			err = errors.Join(err, p.nics.close.Close())
+		for _, n := range p.nics {
+			err = errors.Join(err, n.close.Close())
 		}
 		return nil, err
 	}
@@ -115,17 +117,23 @@ func (p *Plugin) open() (err error) {
 	if p.nics, err = openNICs(&p.opts); err != nil {
 		return err
 	}
-	if p.base, err = ibverbx.NewRails(p.nics.rails...); err != nil {
-		return err
-	}
 	host := ""
-	if len(p.nics.addrs) == 1 {
-		host = p.nics.addrs[0].String()
+	if addrs := p.nics[0].addrs; len(addrs) == 1 {
+		host = addrs[0].String()
 	}
 	if p.listener, err = bootstrap.Listen(context.Background(), net.JoinHostPort(host, "0"), p.auth(p.token[:])); err != nil {
-		err = errors.Join(err, p.base.Close())
+		return err
 	}
-	return err
+	p.workers = make([]*worker, len(p.nics))
+	if len(p.nics) > 1 {
+		if p.opts.Runs == nil {
+			p.opts.Runs = make([]atomic.Uint32, len(p.nics))
+		}
+		for i := range p.workers {
+			p.workers[i] = newWorker(i, &p.opts.Runs[i])
+		}
+	}
+	return nil
 }
 
 // readSecret reads a token file with the checks of package bootstrap.
@@ -152,26 +160,28 @@ func (p *Plugin) auth(token []byte) bootstrap.Config {
 }
 
 // Describe returns the rails in use, for the user.
-func (p *Plugin) Describe() string { return strings.Join(p.nics.names, ", ") }
+func (p *Plugin) Describe() string { return strings.Join(p.nics[0].names, ", ") }
 
 // Speed returns the sum of the rails' rates in Mbit/s, 0 if unknown.
-func (p *Plugin) Speed() int { return p.nics.speed }
+func (p *Plugin) Speed() int { return p.nics[0].speed }
 
 // Software reports whether the NICs are software NICs.
-func (p *Plugin) Software() bool { return p.nics.soft != nil }
+func (p *Plugin) Software() bool { return p.nics[0].soft != nil }
 
 // PCIPath returns the directory of the first NIC's PCI device, empty for software NICs.
-func (p *Plugin) PCIPath() string { return p.nics.pciPath }
+func (p *Plugin) PCIPath() string { return p.nics[0].pciPath }
 
 // Rails returns the number of rails.
-func (p *Plugin) Rails() int { return len(p.nics.rails) }
+func (p *Plugin) Rails() int { return len(p.nics[0].rails) }
 
 // SetRail takes the port of a software NIC up or down, for tests.
 func (p *Plugin) SetRail(rail int, up bool) error {
-	if rail < 0 || rail >= len(p.nics.soft) {
-		return verbs.Invalidf("rail %d of %d software NICs", rail, len(p.nics.soft))
+	if soft := p.nics[0].soft; rail < 0 || rail >= len(soft) {
+		return verbs.Invalidf("rail %d of %d software NICs", rail, len(soft))
 	}
-	p.nics.soft[rail].SetPort(up)
+	for _, n := range p.nics {
+		n.soft[rail].SetPort(up)
+	}
 	return nil
 }
 
@@ -271,9 +281,9 @@ func (p *Plugin) railChanged(rail int, down bool, cause error) {
 	p.mu.Unlock()
 	switch {
 	case down && count == 1:
-		p.log.Warn("rail lost", slog.String("rail", p.nics.names[rail]), slog.Any("cause", cause))
+		p.log.Warn("rail lost", slog.String("rail", p.nics[0].names[rail]), slog.Any("cause", cause))
 	case !down && count == 0:
-		p.log.Warn("rail recovered", slog.String("rail", p.nics.names[rail]))
+		p.log.Warn("rail recovered", slog.String("rail", p.nics[0].names[rail]))
 	}
 }
 
@@ -332,14 +342,7 @@ func (p *Plugin) farewell() {
 		if c == nil || c.sends {
 			continue
 		}
-		for !c.shard.mu.TryLock() { // perhaps exit was called in a signal handler
-			if time.Sleep(time.Millisecond); ctx.Err() != nil {
-				return
-			}
-		}
-		n := c.done
-		c.shard.mu.Unlock()
-		c.sayReceived(ctx, n)
+		c.sayReceived(ctx, c.done.Load()) // without the lock: perhaps exit was called in a signal handler
 		c.conn.Farewell()
 	}
 	for _, c := range *all {
@@ -362,8 +365,8 @@ func (p *Plugin) Finish(out io.Writer) {
 	s := p.Stats()
 	for _, r := range s.Rails {
 		name := fmt.Sprint(r.Rail)
-		if r.Rail < len(p.nics.names) {
-			name = p.nics.names[r.Rail]
+		if r.Rail < len(p.nics[0].names) {
+			name = p.nics[0].names[r.Rail]
 		}
 		fmt.Fprintf(out, "ibverbx: process %d: rail %s: %d bytes sent, lost %d times, recovered %d times\n", os.Getpid(), name, r.Bytes, r.Lost, r.Recovered)
 	}
@@ -379,5 +382,5 @@ func (p *Plugin) dialed() (addrs []netip.Addr, port uint16) {
 	if err != nil {
 		return nil, 0
 	}
-	return p.nics.addrs, ap.Port()
+	return p.nics[0].addrs, ap.Port()
 }

@@ -17,9 +17,11 @@ import (
 // maxRails is the maximum number of rails.
 const maxRails = ibverbx.MaxRails
 
-// nics are the open NICs of a process.
+// nics are open NICs, one per rail.
 type nics struct {
 	rails []ibverbx.RailConfig
+	// base is on rails.
+	base *ibverbx.Rails
 	// soft are software NICs, one per rail; nil if the NICs are real.
 	soft []*softnic.NIC
 	// names describe the rails to the user.
@@ -34,9 +36,9 @@ type nics struct {
 	close closer.Stack
 }
 
-// openNICs opens real NICs if Addrs is empty and a port is active, otherwise software NICs. After an error, close what it returns unless it is
-// nil.
-func openNICs(o *Options) (*nics, error) {
+// openNICs opens real NICs if Addrs is empty and a port is active, otherwise Parts sets of software NICs. After an error, close what it
+// returns.
+func openNICs(o *Options) ([]*nics, error) {
 	hosts := o.Addrs
 	if len(hosts) == 0 {
 		all, err := net.Interfaces()
@@ -47,19 +49,35 @@ func openNICs(o *Options) (*nics, error) {
 			return nil, verbs.Invalidf("no network interface has an address (NCCL_SOCKET_IFNAME=%s)", o.Interfaces)
 		}
 	}
-	n, err := &nics{}, error(nil)
 	if len(o.Addrs) == 0 {
-		n.openReal()
+		real := &nics{addrs: hosts[:min(len(hosts), maxAddrs)]}
+		if real.openReal(); len(real.rails) > 0 {
+			return []*nics{real}, real.complete(o)
+		}
 	}
-	if len(n.rails) == 0 {
-		hosts = hosts[:min(len(hosts), maxRails)]
-		err = n.openSoft(hosts, o.Loss)
+	var sets []*nics
+	for range min(max(o.Parts, 1), MaxWorkers) {
+		n := &nics{addrs: hosts[:min(len(hosts), maxAddrs)]}
+		sets = append(sets, n)
+		if err := n.openSoft(hosts[:min(len(hosts), maxRails)], o); err != nil {
+			return sets, err
+		}
+		if err := n.complete(o); err != nil {
+			return sets, err
+		}
 	}
-	if err == nil {
-		err = o.Settings.Apply(n.rails)
+	return sets, nil
+}
+
+// complete applies the settings and sets base.
+func (n *nics) complete(o *Options) (err error) {
+	if err = o.Settings.Apply(n.rails); err != nil {
+		return err
 	}
-	n.addrs = hosts[:min(len(hosts), maxAddrs)]
-	return n, err
+	if n.base, err = ibverbx.NewRails(n.rails...); err == nil {
+		n.close.Add(n.base.Close)
+	}
+	return err
 }
 
 // openReal opens the real NICs whose port is active. Without libibverbs there are none.
@@ -85,10 +103,17 @@ func (n *nics) openReal() {
 	n.pciPath = pciPath("/sys/class/infiniband/" + n.rails[0].Context.Device().Name() + "/device")
 }
 
+// sourcePorts is the number of source ports that the software NICs of an address have together, on networks that distribute flows by them.
+const sourcePorts = 16
+
 // openSoft opens a software NIC on each address.
-func (n *nics) openSoft(addrs []netip.Addr, loss float64) error {
+func (n *nics) openSoft(addrs []netip.Addr, o *Options) error {
 	for i, a := range addrs {
-		link, err := softnic.NewUDPLink(&softnic.UDPConfig{Impairment: softnic.Impairment{Loss: loss}})
+		cfg := softnic.UDPConfig{Impairment: softnic.Impairment{Loss: o.Loss}}
+		if !a.IsLoopback() {
+			cfg.Sockets = sourcePorts / max(o.Parts, 1)
+		}
+		link, err := softnic.NewUDPLink(&cfg)
 		if err != nil {
 			return err
 		}

@@ -206,9 +206,11 @@ func random(b []byte, seed uint64) {
 
 // TestSizes: messages of all sizes arrive complete, in receives of the same size and larger ones, and longer messages are cut. No other
 // byte changes.
-func TestSizes(t *testing.T) {
+func TestSizes(t *testing.T) { eachParts(t, testSizes) }
+
+func testSizes(t *testing.T, o Options) {
 	const size = 1 << 20
-	p, q := plugin(t, Options{}), plugin(t, Options{})
+	p, q := plugin(t, o), plugin(t, o)
 	out, in := pair(t, shard(t, p), shard(t, q), size+4096)
 	for k, n := range []int{0, 1, 127, 128, 129, 4096, 16 << 10, 16<<10 + 1, 512 << 10, size} {
 		for _, room := range []int{n, n + 100, n / 2} {
@@ -287,8 +289,10 @@ func (x *traffic) run(n int) {
 }
 
 // TestRailsLost: while rails go down and come back, each message arrives once and complete.
-func TestRailsLost(t *testing.T) {
-	p, q := plugin(t, Options{}), plugin(t, Options{})
+func TestRailsLost(t *testing.T) { eachParts(t, testRailsLost) }
+
+func testRailsLost(t *testing.T, o Options) {
+	p, q := plugin(t, o), plugin(t, o)
 	out, in := pair(t, shard(t, p), shard(t, q), slotSize*slots)
 	x := &traffic{t: t, out: out, in: in}
 	x.run(20)
@@ -327,13 +331,13 @@ func TestLateReceiver(t *testing.T) {
 		for i := range messages {
 			out.mustPost(i, i*2048, 1000+i)
 		}
-		in.shard.mu.Lock() // nobody polls the receiver
+		in.comm.part.mu.Lock() // nobody polls the receiver
 		for i := range messages {
 			out.want(i, 1000+i)
 		}
 		_ = out.comm.conn.Close() // as if the process exited
 		<-in.comm.conn.Done()
-		in.shard.mu.Unlock()
+		in.comm.part.mu.Unlock()
 		for i := range messages {
 			in.want(i, 1000+i)
 		}
@@ -357,9 +361,9 @@ func TestLongMessage(t *testing.T) {
 	out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
 	in.mustPost(0, 0, 1000)
 	until(t, "a grant", func() bool { out.shard.Poll(); return out.words.Granted.Load() == 1 })
-	out.shard.mu.Lock()
+	out.comm.part.mu.Lock()
 	out.comm.grants[0].length = 2000 // a peer that does not keep to the protocol
-	out.shard.mu.Unlock()
+	out.comm.part.mu.Unlock()
 	out.mustPost(0, 0, 2000)
 	if res, _ := in.result(0); res != InternalError {
 		t.Errorf("a receive of 1000 bytes for 2000: got %d, want %d", res, InternalError)
@@ -371,8 +375,10 @@ func TestLongMessage(t *testing.T) {
 }
 
 // TestCloseWhileConnecting: a Listener and a Shard can be closed at any time of an attempt. The Shards are freed.
-func TestCloseWhileConnecting(t *testing.T) {
-	p, q := plugin(t, Options{}), plugin(t, Options{})
+func TestCloseWhileConnecting(t *testing.T) { eachParts(t, testCloseWhileConnecting) }
+
+func testCloseWhileConnecting(t *testing.T, o Options) {
+	p, q := plugin(t, o), plugin(t, o)
 	var all []*Shard
 	var closing sync.WaitGroup
 	b := make([]byte, HandleSize)
@@ -415,8 +421,10 @@ func TestCloseWhileConnecting(t *testing.T) {
 }
 
 // TestNoAllocations: posts and polls do not allocate.
-func TestNoAllocations(t *testing.T) {
-	p, q := plugin(t, Options{}), plugin(t, Options{})
+func TestNoAllocations(t *testing.T) { eachParts(t, testNoAllocations) }
+
+func testNoAllocations(t *testing.T, o Options) {
+	p, q := plugin(t, o), plugin(t, o)
 	out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
 	one := func() {
 		for in.post(0, 0, 4096) != OK {

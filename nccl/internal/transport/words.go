@@ -29,8 +29,17 @@ type Words struct {
 	// Granted counts the receives granted by the peer.
 	Granted atomic.Uint32
 	// Result is the error of a failed Comm, otherwise OK.
-	Result   atomic.Int32
+	Result atomic.Int32
+	// Worker is the number of the worker that serves the Comm, or MaxWorkers without one.
+	Worker   uint32
+	_        uint32
 	Requests [Depth]Request
+}
+
+// finish reports the outcome of a request.
+func (r *Request) finish(res Result, size uint64) {
+	r.Result, r.Size = res, size
+	r.State.Store(RequestDone)
 }
 
 // Result is the outcome of a call: a value of ncclResult_t, or Again.
