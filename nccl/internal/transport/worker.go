@@ -182,7 +182,7 @@ func (c *Comm) submit(addr, size uint64, r *Region, i int) Result {
 	q, in, res := &c.queue, &c.part.inbox, Again
 	in.mu.Lock()
 	next := q.next.Load()
-	if next-q.posted.Load() < Depth && !(c.sends && next == c.granted.Load()) {
+	if next-q.posted.Load() < Depth && (!c.sends || next != c.granted.Load()) {
 		q.ring[next%Depth] = submission{addr, size, r, i}
 		q.next.Store(next + 1)
 		in.put(c)
