@@ -28,6 +28,26 @@ type near struct {
 	users int
 }
 
+const (
+	// shareTime limits establishing shared memory. A connection that waits for it then has time left to connect over the NICs.
+	shareTime = joinTime / 2
+	// maxTries is the maximum number of attempts to share memory with one process, in both directions together. Normally one or two suffice,
+	// as shared memory lasts until a process exits.
+	maxTries = 8
+	// maxTried is the maximum number of processes with attempts.
+	maxTried = 1 << 16
+)
+
+// try counts an attempt to share memory with a process. It returns false if there were too many: the process uses the NICs. The lock is held.
+func (p *Plugin) try(process uint64) bool {
+	n := p.tries[process]
+	if n == maxTries || n == 0 && len(p.tries) == maxTried {
+		return false
+	}
+	p.tries[process] = n + 1
+	return true
+}
+
 // nearKey identifies a near on one side.
 type nearKey struct {
 	// process is the peer's incarnation.
@@ -103,6 +123,10 @@ func (p *Plugin) nearTo(ctx context.Context, h *handle, conn *bootstrap.Conn) (*
 		}
 	}
 	if n == nil {
+		if !p.try(process) {
+			p.mu.Unlock()
+			return nil, nil
+		}
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // it never fails
 		n = p.addNear(nearKey{process, binary.LittleEndian.Uint64(b[:]) | 1, true})
@@ -134,7 +158,7 @@ func (p *Plugin) addNear(key nearKey) *near {
 
 // seek dials for a near.
 func (p *Plugin) seek(n *near, h handle) {
-	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
+	ctx, cancel := context.WithTimeout(context.Background(), shareTime)
 	defer cancel()
 	conn, err := p.dial(ctx, &h)
 	if err == nil {
@@ -151,24 +175,31 @@ func (p *Plugin) seek(n *near, h handle) {
 	p.meet(ctx, n, conn)
 }
 
-// meet establishes a near on a connection.
+// meet establishes a near on a connection. After an error, the side that has dialed keeps the near, so that it does not dial again.
 func (p *Plugin) meet(ctx context.Context, n *near, conn *bootstrap.Conn) {
 	session, err := peer.Connect(ctx, conn, n.key.dialed, peer.Config{
-		Rails: p.nics[0].base.Configs()[:1], Fabric: peer.Fabric{Link: peer.LinkShm}, NoFailover: true, Timeout: joinTime,
+		Rails: p.nics[0].base.Configs()[:1], Fabric: peer.Fabric{Link: peer.LinkShm}, NoFailover: true, Timeout: shareTime,
 		QP: ibverbx.Config{Lanes: 1, SendDepth: 1, RecvDepth: 1, LaneDepth: 1, NotifyDepth: 1},
 	})
 	if err != nil {
 		p.log.Info("no shared memory", slog.String("peer", conn.Peer().Addr.String()), slog.Any("cause", err))
 		close(n.ready)
+		if !n.key.dialed {
+			p.forgetNear(n)
+		}
 		return
 	}
 	n.session = session
 	close(n.ready)
 	<-conn.Done()
+	p.forgetNear(n)
+	p.leaveNear(n)
+}
+
+func (p *Plugin) forgetNear(n *near) {
 	p.mu.Lock()
 	delete(p.nears, n.key)
 	p.mu.Unlock()
-	p.leaveNear(n)
 }
 
 // leaveNear removes a user. The last one closes the session.
@@ -188,17 +219,16 @@ func (p *Plugin) leaveNear(n *near) {
 func (p *Plugin) welcome(conn *bootstrap.Conn, g *greeting) {
 	key := nearKey{conn.Peer().Incarnation, g.number, false}
 	p.mu.Lock()
-	taken := p.nears[key] != nil
 	var n *near
-	if !taken {
+	if p.nears[key] == nil && p.try(key.process) {
 		n = p.addNear(key)
 	}
 	p.mu.Unlock()
-	if taken {
-		_ = conn.CloseWith("the number is in use")
+	if n == nil {
+		_ = conn.CloseWith("the number is in use, or there were too many attempts to share memory")
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
+	ctx, cancel := context.WithTimeout(context.Background(), shareTime)
 	defer cancel()
 	p.meet(ctx, n, conn)
 }

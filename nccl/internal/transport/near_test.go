@@ -4,6 +4,7 @@ package transport
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,74 @@ func TestNearEnds(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return first.users == 0
 	})
+}
+
+// TestNearTries: a peer that fails the handshake of shared memory again and again is soon refused, and leaves nothing behind. Connections with
+// it use the NICs.
+func TestNearTries(t *testing.T) {
+	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
+	h := handle{token: p.token}
+	h.addrs, h.port = p.dialed()
+	left := func() (nears, tries int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.nears), p.tries[q.incarnation]
+	}
+	for i := range 2 * maxTries {
+		conn, err := q.dial(t.Context(), &h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := greeting{number: uint64(i + 1), dialed: true}
+		if err := conn.Send(t.Context(), bootstrap.KindApplication, g.encode()); err != nil {
+			t.Fatal(err)
+		}
+		if i < maxTries {
+			until(t, "an attempt", func() bool { _, tries := left(); return tries == i+1 })
+		} else if _, err := conn.Recv(t.Context()); err == nil || !strings.Contains(err.Error(), "too many attempts") {
+			t.Errorf("attempt %d: got %v, want that there were too many", i+1, err)
+		}
+		_ = conn.Close()
+	}
+	until(t, "the end of the attempts", func() bool { nears, _ := left(); return nears == 0 })
+	if _, tries := left(); tries != maxTries {
+		t.Errorf("%d attempts, want %d", tries, maxTries)
+	}
+	out, in := pair(t, shard(t, q), shard(t, p), 8)
+	back, forth := pair(t, shard(t, p), shard(t, q), 8)
+	for _, e := range []*end{out, in, back, forth} {
+		if e.comm.session.Link != peer.LinkUDP {
+			t.Errorf("the link is %s, want %s", e.comm.session.Link, peer.LinkUDP)
+		}
+	}
+	closeAll(t, out, in, back, forth)
+}
+
+// TestNearEndsAgain: if established shared memory ends again and again, connections use the NICs.
+func TestNearEndsAgain(t *testing.T) {
+	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
+	a, b := shard(t, p), shard(t, q)
+	var ends []*end
+	for range maxTries + 1 {
+		out, in := pair(t, a, b, 8)
+		ends = append(ends, out, in)
+		n := out.comm.group.near
+		if n == nil {
+			break
+		}
+		_ = n.session.Conn.Close()
+		for _, x := range []*Plugin{p, q} {
+			until(t, "the end of shared memory", func() bool {
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				return len(x.nears) == 0
+			})
+		}
+	}
+	if n := ends[len(ends)-1].comm.group.near; n != nil {
+		t.Error("the connections still use shared memory, want the NICs")
+	}
+	closeAll(t, ends...)
 }
 
 // TestGreeting: only a well-formed greeting is accepted.

@@ -74,6 +74,8 @@ type Plugin struct {
 	mu      sync.Mutex
 	waiting map[connID]*Listener
 	nears   map[nearKey]*near
+	// tries counts the attempts to share memory, by the peer's incarnation.
+	tries map[uint64]int
 	// past sums up the statistics of closed connections.
 	past Totals
 	// down counts the connections that have lost a rail, by rail.
@@ -86,7 +88,7 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		o.DeadAfter = defaultDeadAfter
 	}
 	p := &Plugin{
-		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, nears: map[nearKey]*near{}, dialers: map[string]*bootstrap.Dialer{},
+		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, nears: map[nearKey]*near{}, tries: map[uint64]int{}, dialers: map[string]*bootstrap.Dialer{},
 		incarnation: uint64(time.Now().UnixNano()) & (1<<53 - 1),
 	}
 	_, _ = rand.Read(p.token[:]) // it never fails
