@@ -30,7 +30,7 @@ type mr struct {
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
 	release func()
 	closed  bool
-	// received is set once a receive on a ShmLink has used the region.
+	// received is set once a receive that a neighbor knows of has used the region.
 	received bool
 }
 
@@ -48,7 +48,7 @@ func (m *mr) Close() error {
 	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
-	if m.depot != nil || c.traits.shm != nil {
+	if m.depot != nil || m.pd.ctx.nic.ringed() {
 		c.settle() // its last bytes have landed, or requests of the peer were served
 	}
 	return nil
@@ -60,7 +60,7 @@ func (m *mr) destroy() {
 	}
 	m.closed = true
 	if m.received {
-		m.pd.ctx.core.traits.shm.distrust(m)
+		m.pd.ctx.nic.distrust(m)
 	}
 	for _, b := range m.pd.ctx.core.neighbors {
 		b.recall(m)
@@ -103,7 +103,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	if old != nil {
 		m.key, m.mem = old.key, nil // a neighbor may still have the key as that of old
 		old.destroy()
-		if d.ctx.core.traits.shm != nil {
+		if d.ctx.nic.ringed() {
 			d.ctx.core.settle() // requests of the peer were served
 		}
 	}
@@ -132,7 +132,7 @@ func (m *mr) enlist() error {
 		return verbs.ErrLimit
 	}
 	m.pd.mrs.add(m)
-	if m.device != nil && m.pd.ctx.core.traits.shm != nil {
+	if m.device != nil && m.pd.ctx.nic.ringed() {
 		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see giveCredit
 		m.pd.ctx.nic.admit()
 		m.pd.ctx.core.settle()

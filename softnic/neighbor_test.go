@@ -4,22 +4,45 @@ package softnic_test
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"ibverbx/softnic"
 	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
 )
 
 // nearPair returns two connected sides on UDPLinks. The first discovers neighbors, and so does the second if
 // look is set.
 func nearPair(t *testing.T, look bool) (x, y *shmSide) {
 	t.Helper()
-	x, y = newShmSide(t, nearLink(t, true), 64<<10), newShmSide(t, nearLink(t, look), 64<<10)
+	cfg := softnic.UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9")}, SharedMemory: true}
+	other := cfg
+	other.SharedMemory = look
+	return nearPairWith(t, 64<<10, cfg, other)
+}
+
+// nearPairWith returns two connected sides on UDPLinks with regions of size bytes.
+func nearPairWith(tb testing.TB, size int, cfg, other softnic.UDPConfig) (x, y *shmSide) {
+	tb.Helper()
+	a, err := softnic.NewUDPLink(&cfg)
+	must(tb, err)
+	b, err := softnic.NewUDPLink(&other)
+	must(tb, err)
+	x, y = newShmSide(tb, a, size), newShmSide(tb, b, size)
 	x.connect(y.card())
 	y.connect(x.card())
 	return x, y
+}
+
+// TestConformanceNeighbors runs the suite over UDP, between neighbors.
+func TestConformanceNeighbors(t *testing.T) {
+	noRaces(t)
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		return openUDP(tb, &softnic.UDPConfig{SharedMemory: true}, softnic.Config{}, "127.0.0.1", "127.0.0.2")
+	})
 }
 
 // TestNeighbors: NICs on UDPLinks that discover each other execute WRITEs and READs directly on each other's
@@ -67,17 +90,16 @@ func TestNeighbors(t *testing.T) {
 	x.fails(verbs.StatusRetryExcErr)
 }
 
-// TestNeighborPatience: a WRITE behind an unacknowledged SEND is direct if it is long, or if the preceding
+// TestNeighborPatience: a WRITE behind an unacknowledged packet is direct if it is long, or if the preceding
 // WRITEs add up. Other WRITEs travel as packets, because waiting for the acknowledgement would take longer.
 func TestNeighborPatience(t *testing.T) {
 	noRaces(t)
-	x, y := nearPair(t, true)
+	x, _ := nearPair(t, true)
 	x.lent()
-	for _, c := range []struct{ sends, writes, size, direct int }{{1, 1, 64 << 10, 1}, {1, 4, 16 << 10, 1}, {6, 1, 16 << 10, 0}} {
-		y.receive(make([]verbs.RecvWR, c.sends))
+	for _, c := range []struct{ packets, writes, size, direct int }{{1, 1, 64 << 10, 1}, {1, 4, 16 << 10, 1}, {6, 1, 16 << 10, 0}} {
 		var wrs []verbs.SendWR
-		for range c.sends {
-			wrs = append(wrs, x.request(verbs.OpSend, 0))
+		for range c.packets {
+			wrs = append(wrs, x.request(verbs.OpAtomicFetchAndAdd, 8))
 			for range c.writes {
 				wrs = append(wrs, x.request(verbs.OpRDMAWrite, c.size))
 			}
@@ -85,7 +107,6 @@ func TestNeighborPatience(t *testing.T) {
 		was := x.nic.Stats().Direct
 		x.send(wrs)
 		x.await(len(wrs))
-		y.await(c.sends)
 		if n := int(x.nic.Stats().Direct - was); n != c.direct {
 			t.Errorf("%+v: %d requests were direct", c, n)
 		}

@@ -49,8 +49,7 @@ type core struct {
 
 	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
 	neighbors []*neighbor
-
-	nics map[verbs.GID]*NIC
+	nics      map[verbs.GID]*NIC
 	// count is the number of NICs ever attached.
 	count uint32
 	// nonce makes the addresses and GUIDs of links differ, so that QPs of two links cannot be
@@ -196,7 +195,7 @@ func (c *core) settleTimed() {
 // finds packets, and if not, the helper waits until it is done.
 func (c *core) pump() bool {
 	if l := c.traits.shm; l != nil {
-		l.take()
+		l.ring.take()
 		c.work()
 		return true
 	}
@@ -272,7 +271,7 @@ func (c *core) attach(n *NIC) error {
 	addr := n.cfg.Addr.Unmap()
 	switch {
 	case c.traits.shm != nil && !addr.IsValid():
-		addr = c.traits.shm.from.dgid.Addr()
+		addr = c.traits.shm.ring.from.dgid.Addr()
 	case c.traits.shm != nil:
 		return verbs.Invalidf("Config.Addr is %s: a ShmLink chooses the address", addr)
 	case !addr.IsValid():

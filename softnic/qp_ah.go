@@ -64,7 +64,7 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams, sealing: g}
 	if n.core.wire == nil {
 		n.core.find(p)
-		if l := n.core.traits.shm; l != nil && p.dgid == l.from.sgid {
+		if l := n.core.traits.shm; l != nil && p.dgid == l.ring.from.sgid {
 			p.near = &l.near
 		}
 		return p, nil

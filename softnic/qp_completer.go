@@ -330,7 +330,7 @@ func (q *qp) probe(now int64) {
 		q.sendData(w)
 	}
 	q.probing = false
-	if q.state == verbs.StateErr {
+	if q.state == verbs.StateErr || q.failing {
 		return // the memory is no longer registered
 	}
 	q.snd, q.sqNext, q.sqOff, q.reads = snd, next, off, reads

@@ -214,8 +214,12 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	if n == 0 && k.traits.shm != nil && k.traits.shm.poll(c.armed != disarmed) {
 		n = c.take(dst)
 	}
+	if n == 0 && k.wire != nil && k.wire.readRings() {
+		n = c.take(dst)
+	}
 	err := c.pollError(n, len(dst))
 	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.depots.copying()
+	rest := !watched && k.wire != nil && k.wire.restsSockets()
 	k.mu.Unlock()
 	if n > 0 || err != nil {
 		return n, err
@@ -225,6 +229,10 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	}
 	came := false
 	for _, u := range ports {
+		if rest {
+			u.attendant.polled()
+			continue
+		}
 		came = u.poll(watched) || came
 	}
 	if came {
@@ -301,6 +309,9 @@ func (q *qp) Unreported() bool {
 	}
 	q.core.mu.Lock()
 	defer q.core.mu.Unlock()
+	if q.nic.serveRings() {
+		q.core.settle()
+	}
 	return q.sendCQ.holds(q) || q.recvCQ.holds(q)
 }
 

@@ -15,8 +15,8 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	c, n := q.core, 0
 	if p == nil {
 		var err error
-		if l := c.traits.shm; l != nil {
-			n, err = l.run(q, wrs)
+		if r := q.ring(); r != nil {
+			n, err = r.run(q, wrs)
 		} else {
 			n, err = q.runDatagrams(wrs)
 		}
@@ -225,7 +225,7 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 	} else {
 		n, err = q.injected.recv.post(len(wrs), func(limit int) (int, error) { return q.rq.post(wrs[:limit]) })
 	}
-	if n > 0 && q.core.traits.shm != nil {
+	if n > 0 && q.credited {
 		q.posted(n)
 	}
 	if q.state == verbs.StateErr {

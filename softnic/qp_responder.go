@@ -68,6 +68,9 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	if q.dying {
 		return
 	}
+	if p.PSN.Sub(q.epsn) > 0 && q.nic.serveRings() && (q.dying || !receivable[q.state]) {
+		return // after a line
+	}
 	if d := p.PSN.Sub(q.epsn); d != 0 {
 		if d > 0 {
 			q.sequenceGap()

@@ -1,6 +1,8 @@
 package softnic
 
 import (
+	"slices"
+
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
@@ -14,6 +16,12 @@ const (
 
 // posted updates the credits after the program has posted n receives.
 func (q *qp) posted(n int) {
+	q.measureReceives(n)
+	q.showCredit()
+}
+
+// measureReceives makes shortest cover the last n receives.
+func (q *qp) measureReceives(n int) {
 	r := &q.rq.ring
 	if r.Len() == n {
 		q.shortest = shm.MaxPayload
@@ -21,7 +29,6 @@ func (q *qp) posted(n int) {
 	for seq := r.Tail() - uint32(n); seq != r.Tail(); seq++ {
 		q.shortest = min(q.shortest, q.fits(r.At(seq)))
 	}
-	q.showCredit()
 }
 
 // fits returns the number of bytes that fit a receive until one of its regions is closed. It returns 0 for a list.
@@ -54,7 +61,11 @@ func (q *qp) showCredit() {
 // publishCredit shows the receives up to tail to the peer.
 func (q *qp) publishCredit(tail uint32) {
 	q.shown = tail
-	q.core.traits.shm.near.own.Credit(q.num).Store(shm.CreditWord(tail-q.base, min(q.shortest, q.seg)))
+	for _, b := range q.core.neighbors {
+		if b.gives(q) {
+			b.own.Credit(q.num).Store(shm.CreditWord(tail-q.base, min(q.shortest, q.seg)))
+		}
+	}
 }
 
 // giveCredit starts showing receives to the peer, after a grant. It does nothing for an SRQ, whose receives other QPs may use, or if GPU
@@ -62,6 +73,7 @@ func (q *qp) publishCredit(tail uint32) {
 func (q *qp) giveCredit() {
 	if q.srq == nil && q.nic.mrs.devices.Load() == nil {
 		q.credited = true
+		q.measureReceives(q.rq.ring.Len())
 		q.publishCredit(q.rq.ring.Tail())
 	}
 }
@@ -69,11 +81,22 @@ func (q *qp) giveCredit() {
 // restartCredits restarts the count of receives after a reset.
 func (s *lineState) restartCredits(tail uint32) { *s = lineState{base: tail, shown: tail} }
 
-// distrust reduces the length of all receives shown to the peer to 0, and serves the ring. The caller is about to close region m, which some of
+// withdrawCredit takes the credit of q back from one neighbor.
+func (b *neighbor) withdrawCredit(q *qp) {
+	if b.ring != nil {
+		b.own.Credit(q.num).Store(0)
+		q.credited = slices.ContainsFunc(q.core.neighbors, func(b *neighbor) bool { return b.gives(q) })
+	}
+}
+
+// gives reports whether the neighbor may send lines to q.
+func (b *neighbor) gives(q *qp) bool { return b.ring != nil && b.own.Grant(q.num).Load() != 0 }
+
+// distrust reduces the length of all receives shown to peers to 0, and serves the rings. The caller is about to close region m, which some of
 // these receives may use.
-func (l *ShmLink) distrust(m *mr) {
+func (n *NIC) distrust(m *mr) {
 	changed := false
-	for q := range l.near.nic.qps.all() {
+	for q := range n.qps.all() {
 		if q.pd != m.pd || q.shortest == 0 || q.rq.ring.Len() == 0 {
 			continue
 		}
@@ -82,8 +105,13 @@ func (l *ShmLink) distrust(m *mr) {
 			q.publishCredit(q.shown)
 		}
 	}
-	if changed {
-		l.near.grace()
-		l.catchUp()
+	if !changed {
+		return
+	}
+	for _, b := range n.core.neighbors {
+		if b.ring != nil {
+			b.grace()
+			b.ring.catchUp()
+		}
 	}
 }

@@ -13,6 +13,8 @@ const (
 	shmPatience = 2048
 	// nearPatience is shmPatience over UDP, where packets carry as much while an acknowledgement is under way. Requests in a row add up.
 	nearPatience = 64 << 10
+	// nearLine is the minimum number of bytes that a request counts toward nearPatience if it could be a line.
+	nearLine = 4 << 10
 	// shmKernel is the length from which the kernel copies to memory without a file. Shorter requests are faster through
 	// the ring, which needs no system call.
 	shmKernel = 16 << 10
@@ -127,13 +129,13 @@ func (b *neighbor) target(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uin
 	var need verbs.Access
 	missed := q.path.missed
 	if q.path.missed = 0; w.unplaced() {
-		return nil, 0, b.line(q, w, p)
+		return nil, 0, b.line(q, w, p, missed)
 	}
 	switch w.opcode {
 	case verbs.OpRDMAWrite:
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMAWriteWithImm:
-		if b.at.IsValid() {
+		if b.at.IsValid() && (b.ring == nil || !p.credits()) {
 			return nil, 0, transferPackets // a datagram cannot say that the payload is at its place
 		}
 		need = verbs.AccessRemoteWrite
@@ -156,7 +158,9 @@ func (b *neighbor) target(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uin
 	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernel):
 		return nil, 0, transferPackets
 	case (q.sqHead != q.sqNext && !b.run.busy) || q.dock.unplaced(ofOwn) != nil:
-		return nil, 0, b.behind(q, w, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.credits())
+		return nil, 0, b.behind(q, w.length, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.credits() && b.ring.packets != nil)
+	case w.opcode == verbs.OpRDMAWriteWithImm && b.at.IsValid() && !(p.credit(q) && b.ring.room(q)):
+		return nil, 0, transferPackets
 	case w.opcode == verbs.OpRDMAWriteWithImm && p.credit(q) && (!b.ring.room(q) || b.gone.Load()):
 		return nil, 0, transferWait
 	case need == verbs.AccessRemoteRead && b.ring != nil && b.ring.unplacedSend():
@@ -202,6 +206,9 @@ func (b *neighbor) directly(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n u
 			b.ring.notifyOf(q, w, &q.nic.scratch)
 			return transferDone
 		}
+		if b.at.IsValid() {
+			return transferPackets // they carry all of it
+		}
 		w.placed = true
 		q.nic.stats.Direct++
 		return transferPackets
@@ -209,12 +216,12 @@ func (b *neighbor) directly(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n u
 	return transferDone
 }
 
-// behind decides about a request that could be done directly once those before it are acknowledged. missed is the path's before the
-// request. One that needs a device waits in any case: packets would take longer. So does one that may become a line: see line.
-func (b *neighbor) behind(q *qp, w *sendWQE, missed uint32, wait bool) transfer {
-	long := w.length >= shmPatience
+// behind decides about a request of length bytes that could be done directly once those before it are acknowledged. missed is the path's
+// before the request. One that needs a device waits in any case: packets would take longer. So does one that may become a line: see line.
+func (b *neighbor) behind(q *qp, length, missed uint32, wait bool) transfer {
+	long := length >= shmPatience
 	if b.at.IsValid() {
-		q.path.missed = min(missed+w.length, nearPatience)
+		q.path.missed = min(missed+min(length, nearPatience), nearPatience)
 		long = q.path.missed == nearPatience
 	}
 	if long || wait {

@@ -31,7 +31,7 @@ func (b *neighbor) grant(q *qp) {
 		}
 		want = shm.GrantWord(g, q.attr.RQPSN+q.attr.DestQPN, q.num)
 	}
-	if b.ring != nil && b.gone.Load() {
+	if b.gone.Load() && !b.at.IsValid() {
 		want = 0
 	}
 	if word := b.own.Grant(q.num); word.Load() != want {
@@ -66,10 +66,7 @@ func (b *neighbor) revoke(q *qp) {
 		return
 	}
 	word.Store(0)
-	if q.credited {
-		q.credited = false
-		b.own.Credit(q.num).Store(0)
-	}
+	b.withdrawCredit(q)
 	b.grace()
 	if b.ring != nil {
 		b.ring.catchUp()
@@ -179,8 +176,11 @@ func (b *neighbor) recallAll() bool {
 // hear takes a message of the peer. It reports false if the peer does not keep to the protocol.
 func (b *neighbor) hear(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
-	if m.Kind == shm.Want {
+	switch m.Kind {
+	case shm.Want:
 		return b.introduced && b.asked(m.Key)
+	case shm.Look:
+		return true // serveNudged has looked
 	}
 	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
 		shm.Close(fd)
@@ -197,7 +197,7 @@ func (b *neighbor) hear(m shm.Message, fd int) bool {
 		r.far = &farMemory{handle: []byte(m.Handle)}
 	case shm.Recall:
 		r = shmRegion{}
-	case shm.Name, shm.Hello, shm.Want: // there is no file
+	case shm.Name, shm.Hello, shm.Want, shm.Look: // there is no file
 	}
 	c := b.nic.core
 	c.mu.Lock()

@@ -61,9 +61,9 @@ const runFlags = plainFlags | verbs.SendInline
 // 8 bytes between two processes, the best 64 operations in a row of BenchmarkShmWrite and BenchmarkShmPost on two busy virtual CPUs
 // (Cascade Lake), with the path before it and with this one: half a round trip of a notified WRITE 562 and 298 ns, WRITEs with
 // a poll after each post 239 and 114 ns, 16 per post 89 and 29 ns each.
-func (l *ShmLink) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
-	b := &l.near
-	if !q.atRest() || q.path.near != b || b.gone.Load() {
+func (r *shmRing) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
+	b := r.side
+	if !q.atRest() || b.gone.Load() {
 		return 0, nil
 	}
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
@@ -72,7 +72,7 @@ func (l *ShmLink) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	b.in.Add(1)
 	p := b.permitted(q)
 	for left := uint32(shmStretch); n < len(wrs); n++ {
-		length, ok := l.execute(q, &wrs[n], &p, left)
+		length, ok := r.execute(q, &wrs[n], &p, left)
 		if !ok {
 			err = nil // the queue decides
 			break
@@ -81,7 +81,9 @@ func (l *ShmLink) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	}
 	b.leave()
 	q.sqUsed.taken += uint32(n)
-	l.flush()
+	if r.packets != nil {
+		r.packets.flush()
+	}
 	return n, err
 }
 
@@ -93,7 +95,7 @@ func (q *qp) atRest() bool {
 }
 
 // execute executes a request of at most left bytes and completes it. It reports false, without effect, if it cannot.
-func (l *ShmLink) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (length uint32, ok bool) {
+func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (length uint32, ok bool) {
 	signaled := wr.Flags&verbs.SendSignaled != 0 || q.signalAll
 	if wr.Opcode > verbs.OpSendWithImm || wr.NumSGE > q.sge.own || wr.Flags&^runFlags != 0 || signaled && q.sendCQ.full() {
 		return 0, false
@@ -104,12 +106,12 @@ func (l *ShmLink) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 		length = s.Length
 		first, ok = q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, length, 0)
 	} else {
-		first, rest, length, ok = l.pieces(q, wr)
+		first, rest, length, ok = r.pieces(q, wr)
 	}
 	switch {
 	case !ok || length > left:
 		return 0, false
-	case wr.Opcode != verbs.OpRDMAWrite && !l.mayNotify(q, p):
+	case wr.Opcode != verbs.OpRDMAWrite && !r.mayNotify(q, p):
 		return 0, false
 	case wr.Opcode >= verbs.OpSend:
 		if length > q.seg || length > p.shortest {
@@ -118,17 +120,17 @@ func (l *ShmLink) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 	case p.access&verbs.AccessRemoteWrite == 0:
 		return 0, false
 	case length > 0:
-		r := l.near.reach(p.domain, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteWrite)
-		if r == nil || r.bytes == nil {
+		to := r.side.reach(p.domain, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteWrite)
+		if to == nil || to.bytes == nil {
 			return 0, false
 		}
-		fill(r.bytes[wr.RemoteAddr-r.addr:], first, rest)
+		fill(to.bytes[wr.RemoteAddr-to.addr:], first, rest)
 		q.nic.stats.Direct++
 	case wr.Opcode == verbs.OpRDMAWrite: // one without bytes does not check its key, but the peer must take it
 		return 0, false
 	}
 	if wr.Opcode != verbs.OpRDMAWrite {
-		l.notify(q, wr.Opcode, wr.Flags, wr.Imm, length, wr.RKey, wr.RemoteAddr, first, rest)
+		r.notify(q, wr.Opcode, wr.Flags, wr.Imm, length, wr.RKey, wr.RemoteAddr, first, rest)
 	}
 	if q.unreported++; signaled {
 		wc := q.sendCQ.push(q.sqUsed, q.unreported, false)
@@ -140,9 +142,9 @@ func (l *ShmLink) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 }
 
 // pieces returns the bytes of a request with INLINE data or without exactly one SGE. They are valid until the next call.
-func (l *ShmLink) pieces(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, length uint32, ok bool) {
+func (r *shmRing) pieces(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, length uint32, ok bool) {
 	inline, total := wr.Flags&verbs.SendInline != 0, uint64(0)
-	parts := l.parts[:0]
+	parts := r.parts[:0]
 	for k := range wr.SGE[:wr.NumSGE] {
 		s := &wr.SGE[k]
 		if s.Length == 0 {
@@ -202,21 +204,21 @@ func (q *qp) waited(now int64) {
 }
 
 // unplacedSend reports whether the peer may not have placed the bytes of a line of a SEND yet.
-func (l *ShmLink) unplacedSend() bool {
-	n := l.writer.Written()
-	return n-l.sends < n-l.near.peers.Taken().Load()
+func (r *shmRing) unplacedSend() bool {
+	n := r.writer.Written()
+	return n-r.sends < n-r.side.peers.Taken().Load()
 }
 
 // mayNotify reports whether q has a credit and the ring a free slot.
-func (l *ShmLink) mayNotify(q *qp, p *permit) bool {
+func (r *shmRing) mayNotify(q *qp, p *permit) bool {
 	if !p.credit(q) { // the peer may have posted receives meanwhile
-		*p = l.near.permitted(q)
+		*p = r.side.permitted(q)
 	}
-	return p.credit(q) && l.writer.Room(1+shmReserve)
+	return p.credit(q) && r.free()
 }
 
 // notify publishes the line of a request, with the bytes of a SEND. The caller has checked the credit and the ring.
-func (l *ShmLink) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, length, key uint32, addr uint64, first []byte, rest [][]byte) {
+func (r *shmRing) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, length, key uint32, addr uint64, first []byte, rest [][]byte) {
 	m := shm.Line{QPN: q.attr.DestQPN, PSN: uint32(q.snd), Imm: imm, Length: length, Key: key, Addr: addr}
 	if op != verbs.OpSend {
 		m.Flags = shm.LineImm
@@ -227,7 +229,7 @@ func (l *ShmLink) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, len
 	if flags&verbs.SendSolicited != 0 {
 		m.Flags |= shm.LineSolicited
 	}
-	header, payload := l.writer.Begin(m.Payload())
+	header, payload := r.writer.Begin(m.Payload())
 	if inside := m.Encode(header); inside != nil {
 		payload = inside
 	}
@@ -235,11 +237,12 @@ func (l *ShmLink) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, len
 		fill(payload, first, rest)
 	}
 	header[shm.Header-1] = shmLine
-	l.writer.Publish()
+	r.writer.Publish()
 	if op >= verbs.OpSend {
-		l.sends = l.writer.Written()
+		r.sends = r.writer.Written()
 	}
-	l.dirty = true
+	r.dirty = true
+	r.nudge()
 	q.nic.stats.PacketsSent++
 	q.spent++
 	q.snd = q.snd.Add(1)
@@ -248,11 +251,11 @@ func (l *ShmLink) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, len
 
 // line sends request next of q, a SEND or a WRITE_WITH_IMM without bytes, as a line. The request waits for the acknowledgement of earlier
 // packets and for a free slot. Without a credit it becomes a packet, and later requests wait for the response. Otherwise a busy QP
-// would never return to lines.
-func (b *neighbor) line(q *qp, w *sendWQE, p *permit) transfer {
-	l, n := b.ring, q.nic
+// would never return to lines. Over UDP only requests in a row wait: see behind.
+func (b *neighbor) line(q *qp, w *sendWQE, p *permit, missed uint32) transfer {
+	r, n := b.ring, q.nic
 	switch {
-	case l == nil || !p.credits() || n.mrs.devices.Load() != nil:
+	case r == nil || !p.credits() || n.mrs.devices.Load() != nil:
 		return transferPackets
 	case w.opcode >= verbs.OpSend && (w.length > q.seg || w.length > p.shortest),
 		w.opcode < verbs.OpSend && p.access&verbs.AccessRemoteWrite == 0:
@@ -263,26 +266,29 @@ func (b *neighbor) line(q *qp, w *sendWQE, p *permit) transfer {
 	}
 	switch {
 	case q.sqHead != q.sqNext:
-		return transferWait
+		return b.behind(q, max(w.length, nearLine), missed, r.packets != nil)
 	case !p.credit(q):
 		return transferPackets
-	case !l.room(q) || b.gone.Load(): // room is true if the peer has gone
+	case !r.room(q) || b.gone.Load(): // room is true if the peer has gone
+		if r.packets == nil {
+			return transferPackets
+		}
 		return transferWait
 	}
 	s := &n.scratch
 	if !q.gather(w, 0, w.length, s) {
 		return transferWait // the request has failed
 	}
-	l.notifyOf(q, w, s)
+	r.notifyOf(q, w, s)
 	return transferDone
 }
 
 // notifyOf is notify for a queued request. The payload of p has the bytes of a SEND.
-func (l *ShmLink) notifyOf(q *qp, w *sendWQE, p *packet) {
+func (r *shmRing) notifyOf(q *qp, w *sendWQE, p *packet) {
 	var first []byte
 	var rest [][]byte
 	if w.opcode >= verbs.OpSend && p.numSegs > 0 {
 		first, rest = p.segs[0], p.segs[1:p.numSegs]
 	}
-	l.notify(q, w.opcode, w.flags, w.imm, w.length, w.rkey, w.remoteAddr, first, rest)
+	r.notify(q, w.opcode, w.flags, w.imm, w.length, w.rkey, w.remoteAddr, first, rest)
 }

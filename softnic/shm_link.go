@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 
-	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
@@ -21,20 +20,10 @@ import (
 // chooses its address.
 type ShmLink struct {
 	core
+	ring shmRing
 	// near is the other process.
-	near   neighbor
-	writer shm.Writer
-	reader shm.Reader
-	bell   shm.Bell
-	// dirty says that the peer has to look at its ring since the bell was last rung.
-	dirty bool
-	// sends is the number of entries written up to the last line of a SEND.
-	sends uint32
-	// from is the path of packets of the peer.
-	from path
-	// parts holds the bytes of a request while it is executed.
-	parts [verbs.MaxSGE][]byte
-	ends  shmReader
+	near neighbor
+	ends shmReader
 }
 
 const (
@@ -74,13 +63,12 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.from.sgid, l.from.dgid = shmAddr(theirs), shmAddr(id)
-	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
-	l.near.ring = l
+	from := &l.ring.from
+	from.sgid, from.dgid = shmAddr(theirs), shmAddr(id)
+	from.attr = verbs.AHAttr{DGID: from.dgid, HopLimit: 64, Port: 1}
+	l.ring.packets = l
+	l.ring.open(&l.near)
 	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
-	l.writer.Init(l.near.own.Ring(), l.near.peers.Taken())
-	l.reader.Init(l.near.peers.Ring(), l.near.own.Taken())
-	l.bell.Init(l.near.own, l.near.peers)
 	return l, nil
 }
 
@@ -97,7 +85,7 @@ func (l *ShmLink) plug(n *NIC) error {
 		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.near.nic.name)
 	}
 	l.near.nic, l.neighbors = n, []*neighbor{&l.near}
-	n.gids = []verbs.GIDEntry{{GID: l.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
+	n.gids = []verbs.GIDEntry{{GID: l.ring.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	l.start()
 	return nil
 }
@@ -106,11 +94,11 @@ func (l *ShmLink) send(from *NIC, p *packet) {
 	switch {
 	case !from.portUp:
 		from.stats.PortDownDrops++
-	case p.path.dgid == l.from.dgid:
+	case p.path.dgid == l.ring.from.dgid:
 		from.receive(p)
-	case p.path.dgid != l.from.sgid:
+	case p.path.dgid != l.ring.from.sgid:
 		from.stats.Unroutable++
-	case l.near.gone.Load() || !l.writer.Room(1):
+	case l.near.gone.Load() || !l.ring.writer.Room(1):
 		from.stats.SendDrops++ // the second cannot happen: see room
 	default:
 		l.write(p)
@@ -123,21 +111,21 @@ func (l *ShmLink) write(p *packet) {
 	if p.numSegs == 0 && length > 0 {
 		length, mark = 0, shmPlaced
 	}
-	header, payload := l.writer.Begin(length)
+	header, payload := l.ring.writer.Begin(length)
 	p.Encode(header, length)
 	header[shm.Header-1] = mark
 	for k := range p.numSegs {
 		payload = payload[copy(payload, p.segs[k]):]
 	}
-	l.writer.Publish()
-	l.dirty = true
+	l.ring.writer.Publish()
+	l.ring.dirty = true
 }
 
 // flush wakes the peer if it sleeps and has to look at its ring.
 func (l *ShmLink) flush() {
-	if l.dirty {
-		l.dirty = false
-		l.bell.Ring()
+	if l.ring.dirty {
+		l.ring.dirty = false
+		l.ring.bell.Ring()
 	}
 }
 
@@ -149,18 +137,18 @@ func (l *ShmLink) room(q *qp) bool { return l.hasRoom(q, 1+shmReserve) }
 func (l *ShmLink) ackRoom(q *qp) bool { return l.hasRoom(q, 2) }
 
 func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
-	if l.near.gone.Load() || l.writer.Room(n) {
+	if l.near.gone.Load() || l.ring.writer.Room(n) {
 		return true
 	}
 	l.near.nic.waiting.push(q)
 	l.near.own.Wants().Store(1)
-	return l.writer.Room(n) // the peer may have read before it could see the word
+	return l.ring.writer.Room(n) // the peer may have read before it could see the word
 }
 
 // resume schedules the QPs that wait for room if there is some.
 func (l *ShmLink) resume() {
 	w := &l.near.nic.waiting
-	if w.empty() || !l.writer.Room(1+shmReserve) {
+	if w.empty() || !l.ring.writer.Room(1+shmReserve) {
 		return
 	}
 	l.near.own.Wants().Store(0)
@@ -170,51 +158,4 @@ func (l *ShmLink) resume() {
 			l.lists.acks.push(q)
 		}
 	}
-}
-
-// take serves some packets and leaves what they cause to the work lists.
-func (l *ShmLink) take() {
-	header := &l.ends.header
-	for range shmBatch {
-		payload, ok, sound := l.reader.Next(header)
-		if !ok {
-			break
-		}
-		if !sound || !l.serve(header, payload) {
-			l.near.nic.stats.Malformed++
-		}
-	}
-	l.release(shmLazy)
-	l.resume()
-}
-
-// release lets the peer reuse served entries if there are at least n.
-func (l *ShmLink) release(n uint32) {
-	if l.reader.Release(n) && l.near.peers.Wants().Load() != 0 {
-		l.dirty = true // the peer waits for room
-	}
-}
-
-// serve passes the packet of an entry to the NIC. It reports false if there is none.
-func (l *ShmLink) serve(header *[shm.Header]byte, payload []byte) bool {
-	if header[shm.Header-1] == shmLine {
-		return l.serveLine(header, payload)
-	}
-	p, n := &l.ends.packet, len(payload)
-	if p.DecodeHeader(header[:], n+roce.Pad(n)) != roce.OK {
-		return false
-	}
-	switch mark := header[shm.Header-1]; {
-	case mark == 0 && n == 0:
-		p.noPayload()
-	case mark == 0:
-		p.setPayload(payload)
-	case mark == shmPlaced && n == 0 && p.Opcode == roce.RC|roce.OpWriteOnlyImm:
-		p.length, p.numSegs = p.DMALen, 0
-	default:
-		return false
-	}
-	p.path = &l.from
-	l.near.nic.receive(p)
-	return true
 }

@@ -17,8 +17,8 @@ import (
 type neighbor struct {
 	nic  *NIC
 	conn *shm.Conn
-	// ring is the link if the two sides also exchange packets and lines through shared memory, otherwise nil.
-	ring *ShmLink
+	// ring carries lines, and on a ShmLink packets. It is nil if the two sides only touch each other's memory.
+	ring *shmRing
 	// own is this side's segment, peers the other's.
 	own, peers shm.Segment
 	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
@@ -114,6 +114,7 @@ func (b *neighbor) listen() {
 		if err != nil || !b.hear(m, fd) {
 			break
 		}
+		b.serveNudged()
 	}
 	b.gone.Store(true)
 	_ = b.conn.Close() // the peer has closed it or does not keep to the protocol

@@ -21,6 +21,7 @@ type neighborhood struct {
 	// strangers are sides that have not said who they are.
 	strangers []*neighbor
 	running   sync.WaitGroup
+	ringWatch
 }
 
 // maxNeighbors bounds the neighbors of a NIC. Packets serve the others.
@@ -84,7 +85,7 @@ func (w *udpWire) greet(c *net.UnixConn, at netip.AddrPort) {
 	b := &neighbor{nic: w.nic, conn: conn, at: at}
 	h.strangers = append(h.strangers, b)
 	h.running.Go(func() {
-		_, _, err := b.meet(shm.NoRingSize, w.nic.udp.conn.Addr())
+		_, _, err := b.meet(shm.SegmentSize, w.nic.udp.conn.Addr())
 		w.mu.Lock()
 		h.strangers = slices.DeleteFunc(h.strangers, func(other *neighbor) bool { return other == b })
 		known := err == nil && !w.nic.closed && w.settleIn(b)
@@ -104,6 +105,9 @@ func (w *udpWire) settleIn(b *neighbor) bool {
 	}
 	b.at = at
 	w.neighbors = append(w.neighbors, b)
+	if !b.introduced && w.link.cfg.takesLines() {
+		w.addRing(b)
+	}
 	for m := range w.nic.mrs.all() {
 		b.offer(m)
 	}
@@ -122,6 +126,7 @@ func (w *udpWire) part(b *neighbor) {
 	defer w.mu.Unlock()
 	w.neighbors = slices.DeleteFunc(w.neighbors, func(other *neighbor) bool { return other == b })
 	b.withdraw()
+	w.removeRing(b)
 	for q := range w.nic.qps.all() {
 		if q.path != nil && q.path.near == b {
 			q.path.near = nil

@@ -12,10 +12,7 @@ import (
 
 // shmReader is the reading side of a ShmLink.
 type shmReader struct {
-	// The core's lock guards the fields from here to misses.
-	header [shm.Header]byte
-	packet packet
-	line   shm.Line
+	// The core's lock guards misses.
 	// misses counts empty polls since the last packet.
 	misses int
 
@@ -56,7 +53,7 @@ func (l *ShmLink) close() error {
 		a.stopped.Wait()
 	}()
 	for ended := false; !ended; { // the goroutine may be just about to sleep
-		l.bell.Disturb()
+		l.ring.bell.Disturb()
 		select {
 		case <-done:
 			ended = true
@@ -76,7 +73,7 @@ func (l *ShmLink) close() error {
 
 // look implements source. A fresh look also serves what a polling program has left, such as deferred acknowledgements.
 func (l *ShmLink) look(fresh bool) sighting {
-	return sighting{some: (fresh || l.reader.Ready()) && l.read()}
+	return sighting{some: (fresh || l.ring.reader.Ready()) && l.read()}
 }
 
 // share implements source. The ring has one reader.
@@ -90,12 +87,12 @@ func (l *ShmLink) rest() {}
 
 // sleep implements source.
 func (l *ShmLink) sleep() bool {
-	l.bell.Sleep(l.ends.busy)
+	l.ring.bell.Sleep(l.ends.busy)
 	return true
 }
 
 // busy reports whether the link's goroutine must not sleep.
-func (l *ShmLink) busy() bool { return l.ends.attendant.ended() || l.reader.Ready() || l.read() }
+func (l *ShmLink) busy() bool { return l.ends.attendant.ended() || l.ring.reader.Ready() || l.read() }
 
 // read serves packets and reports whether there were any.
 func (l *ShmLink) read() bool {
@@ -112,11 +109,11 @@ func (l *ShmLink) poll(watched bool) bool {
 		return false
 	}
 	r := &l.ends
-	if l.reader.Unread() {
+	if l.ring.reader.Unread() {
 		r.misses = 0
-		l.take()
+		l.ring.take()
 		// Acknowledgements alone can wait for the next call, which perhaps has something better for the peer.
-		if l.dirty || l.lists.busy() || len(l.depots) > 0 {
+		if l.ring.dirty || l.lists.busy() || len(l.depots) > 0 {
 			l.settle()
 		}
 		return true
@@ -143,12 +140,12 @@ func (l *ShmLink) awaited() {
 // drain serves the packets that are there, some at a time, and reports whether there were any. The core's
 // lock is held.
 func (l *ShmLink) drain() bool {
-	ready := l.reader.Unread()
+	ready := l.ring.reader.Unread()
 	if ready || !l.near.nic.waiting.empty() || !l.lists.acks.empty() {
-		l.take()
+		l.ring.take()
 		l.settle()
 	}
-	l.release(1)
+	l.ring.release(1)
 	l.flush()
 	return ready
 }
@@ -157,12 +154,12 @@ func (l *ShmLink) drain() bool {
 // 34 ns instead of 45 (BenchmarkShmEmptyPoll, Cascade Lake). The core's lock is held.
 func (l *ShmLink) idle(watched bool) bool {
 	r := &l.ends
-	if l.near.nic.closed || l.reader.Unread() || watched || r.misses%shmYield == shmYield-1 || !l.near.nic.waiting.empty() || !l.lists.acks.empty() ||
+	if l.near.nic.closed || l.ring.reader.Unread() || watched || r.misses%shmYield == shmYield-1 || !l.near.nic.waiting.empty() || !l.lists.acks.empty() ||
 		!l.lists.later.empty() || len(l.depots) > 0 {
 		return false
 	}
 	r.misses++
-	l.release(1)
+	l.ring.release(1)
 	l.flush()
 	r.attendant.polled()
 	return true
@@ -215,10 +212,7 @@ func (b *neighbor) withdraw() {
 	}
 	for q := range b.nic.qps.all() {
 		b.own.Grant(q.num).Store(0)
-		if q.credited {
-			q.credited = false
-			b.own.Credit(q.num).Store(0)
-		}
+		b.withdrawCredit(q)
 	}
 	in := b.theirIn.Load()
 	for end := time.Now().Add(withdrawLimit); in&1 == 1 && b.theirIn.Load() == in && time.Now().Before(end); {
@@ -234,12 +228,12 @@ func (l *ShmLink) lost() {
 	n := l.near.nic
 	l.near.files.closeOn(nil)
 	l.near.withdraw()
-	for l.reader.Unread() {
-		l.take()
+	for l.ring.reader.Unread() {
+		l.ring.take()
 		l.work()
 	}
 	for q := range n.qps.all() {
-		if q.typ == verbs.RC && q.sqHead != q.sqTail && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) && q.path.dgid == l.from.sgid {
+		if q.typ == verbs.RC && q.sqHead != q.sqTail && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) && q.path.dgid == l.ring.from.sgid {
 			q.failSend(verbs.StatusRetryExcErr)
 		}
 		l.lists.tx.push(q)

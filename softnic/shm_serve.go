@@ -6,33 +6,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// catchUp serves all entries that are in the ring now.
-func (l *ShmLink) catchUp() {
-	for left := shm.Slots; left > 0 && l.reader.Unread(); left -= shmBatch {
-		l.take()
-	}
-}
-
 // serveLine serves a line. It reports false if the entry is malformed.
-func (l *ShmLink) serveLine(header *[shm.Header]byte, payload []byte) bool {
-	m := &l.ends.line
-	b, ok := m.Decode(header, payload)
+func (r *shmRing) serveLine(payload []byte) bool {
+	m := &r.entry
+	b, ok := m.Decode(&r.header, payload)
 	if !ok {
 		return false
 	}
-	if q := l.near.nic.qps.get(m.QPN); q == nil || !q.takeLine(m, b, &l.from) {
-		l.unfold(m, b)
+	if q := r.side.nic.qps.get(m.QPN); q == nil || !r.serves(q) || !q.takeLine(m, b) {
+		r.unfold(q, m, b)
 	}
 	return true
 }
 
 // takeLine executes a line, after the checks that the responder applies to a packet: the peer may have written anything. It reports false in any
 // unusual case, which the responder then handles as a packet.
-func (q *qp) takeLine(m *shm.Line, b []byte, from *path) bool {
+func (q *qp) takeLine(m *shm.Line, b []byte) bool {
 	n := q.nic
 	if q.typ != verbs.RC || !receivable[q.state] || (q.state == verbs.StateRTR && !q.commEst) || !n.portUp || n.observe != nil ||
 		roce.PSN(m.PSN) != q.epsn || q.msgKind != 0 || q.dying || q.hasCur || q.srq != nil || q.sealing != nil ||
-		q.rq.ring.Len() == 0 || q.recvCQ.full() || n.mrs.devices.Load() != nil || !q.knows(from) {
+		q.rq.ring.Len() == 0 || q.recvCQ.full() || n.mrs.devices.Load() != nil {
 		return false
 	}
 	w, op := q.rq.ring.Front().alone(), verbs.WCRecvRDMAWithImm
@@ -66,9 +59,9 @@ func (q *qp) takeLine(m *shm.Line, b []byte, from *path) bool {
 	return true
 }
 
-// unfold converts a line to a packet and passes it to the NIC.
-func (l *ShmLink) unfold(m *shm.Line, b []byte) {
-	p := &l.ends.packet
+// unfold converts a line to a packet and passes it to the NIC. q is nil if the peer has named none.
+func (r *shmRing) unfold(q *qp, m *shm.Line, b []byte) {
+	p := &r.packet
 	op := sendOpcodes[verbs.OpRDMAWriteWithImm]
 	p.length, p.numSegs = m.Length, 0 // the bytes are in place
 	if m.Flags&shm.LineSend != 0 {
@@ -81,6 +74,9 @@ func (l *ShmLink) unfold(m *shm.Line, b []byte) {
 		Opcode: roce.RC | op[1][1], DestQPN: m.QPN, PSN: roce.PSN(m.PSN), Imm: m.Imm, Solicited: m.Flags&shm.LineSolicited != 0,
 		VA: m.Addr, RKey: m.Key, DMALen: m.Length, PKey: roce.PKeyDefault, Migrated: true,
 	}
-	p.path = &l.from
-	l.near.nic.receive(p)
+	p.path = &r.from
+	if r.packets == nil && q != nil && r.side.leadsTo(q) {
+		q.from = p.path // whatever port the peer has announced
+	}
+	r.side.nic.receive(p)
 }

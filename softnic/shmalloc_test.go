@@ -4,16 +4,31 @@ package softnic_test
 
 import (
 	"testing"
+	"time"
 
 	"ibverbx/verbs"
 )
 
-// TestShmNoAllocations: direct transfers and packets over shared memory do not allocate.
+// TestShmNoAllocations: direct transfers, lines and packets over shared memory do not allocate.
 func TestShmNoAllocations(t *testing.T) {
 	x, y := shmPair(t, 64*kib)
 	if !heapMemory {
 		x.lent()
 	}
+	noAllocations(t, x, y)
+}
+
+// TestNeighborNoAllocations does the same between neighbors.
+func TestNeighborNoAllocations(t *testing.T) {
+	noRaces(t)
+	cfg := near(time.Hour)
+	x, y := nearPairWith(t, 64*kib, cfg, cfg)
+	x.lent()
+	noAllocations(t, x, y)
+}
+
+func noAllocations(t *testing.T, x, y *shmSide) {
+	t.Helper()
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, verbs.OpRDMAWriteWithImm, verbs.OpSend} {
 		for _, size := range []int{8, 64 * kib} {
 			if op == verbs.OpAtomicFetchAndAdd && size > 8 {

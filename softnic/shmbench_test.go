@@ -18,7 +18,7 @@ import (
 // half a round trip, with both sides polling or both asleep. The reported minimum is the best 64 consecutive
 // round trips, for a busy machine. Long writes run back to back, next to memcpy in the same run.
 func BenchmarkShmWrite(b *testing.B) {
-	for _, mode := range []string{shmEcho, shmSleep} {
+	for _, mode := range []string{shmEcho, shmSleep, shmTalk} {
 		b.Run("size=8B/"+mode, func(b *testing.B) {
 			s, _ := startFar(b, mode)
 			s.receive(make([]verbs.RecvWR, 16)) // so that a receive is posted behind the request

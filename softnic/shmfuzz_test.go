@@ -5,14 +5,18 @@ package softnic
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
+	"net/netip"
+	"runtime"
 	"testing"
+	"time"
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
 
-// shmBesieger is a ShmLink peer that writes arbitrary data into its segment and its socket.
+// shmBesieger is a peer on a ShmLink, or a neighbor, that writes arbitrary data into its segment and its socket.
 type shmBesieger struct {
 	conn    *shm.Conn
 	segment shm.Segment
@@ -39,6 +43,36 @@ func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	s.nic, err = New(link, Config{MTU: verbs.MTU256})
 	check(t, err)
 	s.furnish(t, shmAddr(9))
+	return s, peer
+}
+
+// newNeighborBesieged returns a NIC on a UDPLink and its neighbor.
+func newNeighborBesieged(t *testing.T) (*besieged, *shmBesieger) {
+	t.Helper()
+	link, err := NewUDPLink(&UDPConfig{SharedMemory: true})
+	check(t, err)
+	s, peer := &besieged{}, &shmBesieger{}
+	s.nic, err = New(link, Config{Addr: netip.MustParseAddr("127.0.0.21"), MTU: verbs.MTU256})
+	check(t, err)
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.22"), roce.Port)
+	s.furnish(t, verbs.GIDFromAddr(at.Addr()))
+	c, err := net.DialUnix("unix", nil, socketOf(s.nic.udp.conn.Addr()))
+	check(t, err)
+	peer.conn, err = shm.NewConn(c)
+	check(t, err)
+	t.Cleanup(func() { _ = peer.conn.Close() })
+	var fd int
+	peer.segment, fd, err = shm.Create(shm.SegmentSize, true)
+	check(t, err)
+	t.Cleanup(func() { shm.Unmap(peer.segment) })
+	peer.segment.Sign(9, at)
+	peer.conn.Send(shm.Message{Kind: shm.Hello, Addr: 9, Size: shm.SegmentSize}, fd)
+	shm.Close(fd)
+	for deadline := time.Now().Add(time.Minute); s.nic.core.wire.neighborhood.rings.Load() == 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("the NIC has not accepted its neighbor")
+		}
+	}
 	return s, peer
 }
 
@@ -88,7 +122,12 @@ func shmLineEntry(m shm.Line, b ...byte) []byte {
 
 // FuzzShmPeer: whatever a peer writes into its ring, its tables and its socket, the NIC touches only memory
 // granted to the peer, and keeps working.
-func FuzzShmPeer(f *testing.F) {
+func FuzzShmPeer(f *testing.F) { fuzzShmPeer(f, newShmBesieged) }
+
+// FuzzNeighbor is FuzzShmPeer for a neighbor on a UDPLink.
+func FuzzNeighbor(f *testing.F) { fuzzShmPeer(f, newNeighborBesieged) }
+
+func fuzzShmPeer(f *testing.F, begin func(t *testing.T) (*besieged, *shmBesieger)) {
 	const qpn = 0 // the RC QP
 	for _, e := range [][]byte{
 		shmEntry(roce.Header{Opcode: roce.RC | roce.OpSendOnly, DestQPN: qpn}, 8, 0),
@@ -113,7 +152,7 @@ func FuzzShmPeer(f *testing.F) {
 		f.Add(append(e, shmLineEntry(m)...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1})
 	}
 	f.Fuzz(func(t *testing.T, entries, table, messages []byte) {
-		s, p := newShmBesieged(t)
+		s, p := begin(t)
 		for k := 0; len(entries) >= shm.CacheLine-4 && k < 8; k++ {
 			p.enter(k, entries[:shm.CacheLine-4], s)
 			entries = entries[shm.CacheLine-4:]

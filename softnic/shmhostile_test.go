@@ -60,6 +60,12 @@ func (p *shmBesieger) grant(q *qp, credits uint32) {
 // TestShmLineRefused: a line that the responder would refuse as a packet has the same effect. One that it would accept completes a
 // receive.
 func TestShmLineRefused(t *testing.T) {
+	t.Run("shm", func(t *testing.T) { lineRefused(t, newShmBesieged) })
+	t.Run("neighbor", func(t *testing.T) { lineRefused(t, newNeighborBesieged) })
+}
+
+func lineRefused(t *testing.T, begin func(t *testing.T) (*besieged, *shmBesieger)) {
+	t.Helper()
 	for name, c := range map[string]struct {
 		m     shm.Line
 		state verbs.QPState
@@ -78,7 +84,7 @@ func TestShmLineRefused(t *testing.T) {
 		"too long to be real":  {shm.Line{Flags: shm.LineImm, Key: 1, Length: 1<<32 - 1}, verbs.StateErr, 2},
 		"an overflowing range": {shm.Line{Flags: shm.LineImm, Key: 1, Addr: 1<<64 - 8, Length: 16}, verbs.StateErr, 2},
 	} {
-		s, p := newShmBesieged(t)
+		s, p := begin(t)
 		p.enter(0, shmLineEntry(c.m), s)
 		got := 0
 		var wcs [16]verbs.WC
@@ -158,5 +164,44 @@ func TestShmCreditsOfClosedRegion(t *testing.T) {
 	s.nic.SetPort(true)
 	if posted, shortest := shm.CreditOf(q.core.traits.shm.near.own.Credit(q.num).Load()); shortest != 0 {
 		t.Errorf("%d receives of %d bytes are shown, want 0 bytes", posted, shortest)
+	}
+}
+
+// TestNeighborLook: a line published while the receiver falls asleep is announced on the socket, and served on the announcement.
+func TestNeighborLook(t *testing.T) {
+	s, p := newNeighborBesieged(t)
+	q := s.qps[0]
+	w := q.core.wire
+	p.grant(q, 100)
+	shm.Word32(p.segment, shm.CacheLine).Store(1) // asleep
+	w.mu.Lock()
+	q.ring().notify(q, verbs.OpSend, 0, 0, 0, 0, 0, nil, nil)
+	w.mu.Unlock()
+	for {
+		m, fd, err := p.conn.Receive()
+		check(t, err)
+		shm.Close(fd)
+		if m.Kind == shm.Look {
+			break
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
+		w.mu.Lock()
+		asleep := w.neighborhood.asleep
+		w.mu.Unlock()
+		if asleep {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the NIC does not sleep")
+		}
+	}
+	was := s.nic.Stats().PacketsReceived
+	p.enter(0, shmLineEntry(shm.Line{Flags: shm.LineSend, Length: 8}), s)
+	p.conn.Send(shm.Message{Kind: shm.Look}, -1)
+	for deadline := time.Now().Add(time.Minute); s.nic.Stats().PacketsReceived == was; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("the line is not served")
+		}
 	}
 }

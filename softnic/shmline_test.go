@@ -5,6 +5,7 @@ package softnic_test
 import (
 	"bytes"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -36,13 +37,30 @@ func (s *shmSide) to(wr *verbs.SendWR, slot int) {
 	wr.RemoteAddr, wr.RKey = s.peer.Addr+uint64(slot*shmSlot), s.peer.RKey
 }
 
-// linePair returns two sides with a region of slots. x can access that of y directly.
-func linePair(t *testing.T) (x, y *shmSide) {
+// makePair returns two sides with regions of size bytes. x can access that of y directly.
+type makePair func(tb testing.TB, size int) (x, y *shmSide)
+
+// lineSize is the size of a region of slots.
+const lineSize = (2*shmSlots + 2) * shmSlot
+
+// overRings runs a test over a ShmLink and between neighbors that never sleep.
+func overRings(t *testing.T, test func(t *testing.T, pair makePair)) {
 	t.Helper()
 	noRaces(t)
-	x, y = shmPair(t, (2*shmSlots+2)*shmSlot)
-	x.lent()
-	return x, y
+	for name, pair := range map[string]makePair{"shm": shmPair, "neighbors": func(tb testing.TB, size int) (x, y *shmSide) {
+		tb.Helper()
+		cfg := softnic.UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9")}, SharedMemory: true, Spin: time.Hour}
+		return nearPairWith(tb, size, cfg, cfg)
+	}} {
+		t.Run(name, func(t *testing.T) {
+			test(t, func(tb testing.TB, size int) (x, y *shmSide) {
+				tb.Helper()
+				x, y = pair(tb, size)
+				x.lent()
+				return x, y
+			})
+		})
+	}
 }
 
 // postSlots posts receives k up to end, each with its own slot.
@@ -96,7 +114,9 @@ func sendLines(t *testing.T, x, y *shmSide) (n int) {
 }
 
 // TestShmLinesSurvive: requests that have completed at the sender complete at the receiver, whatever either side does next.
-func TestShmLinesSurvive(t *testing.T) {
+func TestShmLinesSurvive(t *testing.T) { overRings(t, linesSurvive) }
+
+func linesSurvive(t *testing.T, pair makePair) {
 	for name, end := range map[string]func(x, y *shmSide){
 		"ERR":          func(_, y *shmSide) { must(t, y.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)) },
 		"less access":  func(_, y *shmSide) { must(t, y.qp.Modify(verbs.QPAttr{}, verbs.AttrAccess)) },
@@ -113,7 +133,7 @@ func TestShmLinesSurvive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 5 { // the reading goroutine of y may be faster
-				x, y := linePair(t)
+				x, y := pair(t, lineSize)
 				n := sendLines(t, x, y)
 				end(x, y)
 				for k, wc := range y.collect(n) {
@@ -130,7 +150,7 @@ func TestShmLinesSurvive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { // no completion is left
 			for range 5 {
-				x, y := linePair(t)
+				x, y := pair(t, lineSize)
 				n := sendLines(t, x, y)
 				end(x, y)
 				for k := range n {
@@ -145,10 +165,12 @@ func TestShmLinesSurvive(t *testing.T) {
 
 // TestShmLinesRegion: MR.Close takes effect behind the lines that have completed, whether they write to the region or are received in it.
 // Later ones are refused.
-func TestShmLinesRegion(t *testing.T) {
+func TestShmLinesRegion(t *testing.T) { overRings(t, linesRegion) }
+
+func linesRegion(t *testing.T, pair makePair) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpSend} {
 		for range 10 {
-			x, y := linePair(t)
+			x, y := pair(t, lineSize)
 			mem, err := verbs.AllocMemory(shmSlot, &verbs.MemoryConfig{Shared: true})
 			must(t, err)
 			defer func() { must(t, mem.Free()) }()
@@ -189,8 +211,10 @@ func TestShmLinesRegion(t *testing.T) {
 }
 
 // TestShmLinesScarce: 200 messages to 3 receives. 3 complete, the others when there are more receives, in order.
-func TestShmLinesScarce(t *testing.T) {
-	x, y := linePair(t)
+func TestShmLinesScarce(t *testing.T) { overRings(t, linesScarce) }
+
+func linesScarce(t *testing.T, pair makePair) {
+	x, y := pair(t, lineSize)
 	y.postSlots(0, 3)
 	const n = 200
 	wrs := make([]verbs.SendWR, n)
@@ -221,10 +245,12 @@ func TestShmLinesScarce(t *testing.T) {
 
 // TestShmLinesRandom: requests of all kinds and lengths in random order, with scarce receives, complete in order on both sides, and
 // their bytes are right.
-func TestShmLinesRandom(t *testing.T) {
+func TestShmLinesRandom(t *testing.T) { overRings(t, linesRandom) }
+
+func linesRandom(t *testing.T, pair makePair) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 9))
-		x, y := linePair(t)
+		x, y := pair(t, lineSize)
 		const n, most = 1000, shmSlots / 4
 		var wants []lineMessage
 		posted, done, taken, room := 0, 0, 0, 0
@@ -313,11 +339,11 @@ func (s *shmSide) randomRequest(rng *rand.Rand, k int, wants []lineMessage) []li
 }
 
 // TestShmReadBehindSend: a READ posted after a SEND finds the SEND's bytes in the peer's memory.
-func TestShmReadBehindSend(t *testing.T) {
-	noRaces(t)
+func TestShmReadBehindSend(t *testing.T) { overRings(t, readBehindSend) }
+
+func readBehindSend(t *testing.T, pair makePair) {
 	const slot, rounds = 64, 300
-	x, y := shmPair(t, (rounds+2)*slot)
-	x.lent()
+	x, y := pair(t, (rounds+2)*slot)
 	for k := range rounds {
 		at := uint64((k + 2) * slot)
 		recv := make([]verbs.RecvWR, 1)

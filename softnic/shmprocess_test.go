@@ -28,6 +28,7 @@ const (
 	shmFlood = "flood" // writes to the near side's memory without end
 	shmPlain = "plain" // idle, with memory that is not file-backed
 	shmNear  = "near"  // the same, on a UDPLink with SharedMemory
+	shmTalk  = "talk"  // echo, on a UDPLink with SharedMemory
 	shmChild = "child" // flood, and a child of the process has its socket too
 )
 
@@ -189,7 +190,7 @@ func TestShmFarSide(t *testing.T) {
 	conn, err := net.FileConn(os.NewFile(3, "socket"))
 	must(t, err)
 	var link softnic.Link = nearLink(t, true)
-	if mode != shmNear {
+	if mode != shmNear && mode != shmTalk {
 		link, err = softnic.NewShmLink(conn.(*net.UnixConn))
 		must(t, err)
 	}
@@ -204,7 +205,7 @@ func TestShmFarSide(t *testing.T) {
 	for i := range recvs {
 		recvs[i].SetSGE(verbs.SGE{Addr: s.mem.Addr() + 1<<20, Length: 1 << 20, LKey: s.mr.LKey()})
 	}
-	if mode == shmEcho || mode == shmSleep {
+	if mode == shmEcho || mode == shmSleep || mode == shmTalk {
 		s.receive(recvs)
 	}
 	must(t, out.Encode(s.card())) // ready
@@ -303,7 +304,7 @@ func startFar(tb testing.TB, mode string) (*shmSide, *shmFar) {
 	far := &shmFar{cmd, in}
 	tb.Cleanup(far.end)
 	var s *shmSide
-	if mode == shmNear {
+	if mode == shmNear || mode == shmTalk {
 		must(tb, a.Close())
 		s = newShmSide(tb, nearLink(tb, true), shmFarMemory)
 	} else {

@@ -61,7 +61,8 @@ type UDPConfig struct {
 	PortGIDs bool
 	// SharedMemory lets plain RC QPs execute WRITEs and READs directly in the peer's memory, without
 	// packets, if its NIC belongs to another process of this user on this host and sets SharedMemory
-	// too. Captures, Impairment and Cut do not apply to them. Linux only; ignored elsewhere.
+	// too. Captures, Impairment and Cut do not apply to them. Without these and ICRCFull, SENDs and
+	// immediates travel through shared memory as well. Linux only; ignored elsewhere.
 	SharedMemory bool
 	// Seed determines the faults that Impairment injects.
 	Seed uint64
@@ -176,6 +177,12 @@ func (cfg *UDPConfig) complete() error {
 		return verbs.Invalidf("UDPConfig.ICRC is %d: want ICRCAuto, ICRCFull or ICRCHeaders", cfg.ICRC)
 	}
 	return cfg.Impairment.validate()
+}
+
+// takesLines reports whether requests to neighbors may be lines. Captures and injected faults concern packets, and ICRCFull protects
+// all bytes.
+func (cfg *UDPConfig) takesLines() bool {
+	return cfg.Capture == nil && cfg.CapturePlain == nil && cfg.Impairment == Impairment{} && cfg.ICRC != ICRCFull
 }
 
 // toward names the direction from a NIC to an address.

@@ -20,6 +20,8 @@ type udpPort struct {
 	nic  *NIC
 	wire *udpWire
 	conn *udp.Conn
+	// first is set for the NIC's first port, whose goroutine reads the rings.
+	first bool
 
 	// The core's lock guards the fields from here to parts.
 	writer *udp.Writer
@@ -119,7 +121,7 @@ func (w *udpWire) newPort(n *NIC, conn *udp.Conn, mtu verbs.MTU, overhead int) *
 		nic: n, wire: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
 		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
 		dests: make(map[udpTarget]*udp.Dest), sources: make(map[udpAddr]*udpSource),
-		mtu: mtu, slot: mtu.Bytes() + slotHeader + overhead, sealed: overhead > 0,
+		mtu: mtu, slot: mtu.Bytes() + slotHeader + overhead, sealed: overhead > 0, first: len(n.ports) == 0,
 	}
 	n.ports = append(n.ports, u)
 	return u

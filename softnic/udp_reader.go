@@ -38,8 +38,10 @@ func (u *udpPort) end() error {
 // look implements source.
 func (u *udpPort) look(bool) sighting {
 	u.reading.Lock()
-	defer u.reading.Unlock()
-	return u.sighted(u.read())
+	s := u.sighted(u.read())
+	u.reading.Unlock()
+	s.some = u.first && u.wire.look() || s.some
+	return s
 }
 
 // share implements source.
@@ -61,7 +63,16 @@ func (u *udpPort) stayAway(pause *time.Timer) wakening { return u.wire.link.watc
 func (u *udpPort) rest() { u.wire.link.watch.end(u) }
 
 // sleep implements source.
-func (u *udpPort) sleep() bool { return u.conn.Wait() == nil }
+func (u *udpPort) sleep() bool {
+	if !u.first {
+		return u.conn.Wait() == nil
+	}
+	if !u.wire.doze() {
+		return true
+	}
+	defer u.wire.rise()
+	return u.conn.Wait() == nil
+}
 
 // poll reads for a program that has found its CQ empty, and reports whether packets came. watched
 // says that the program will sleep rather than poll again.

@@ -45,5 +45,22 @@ func (b *Bell) Sleep(busy func() bool) {
 	b.asleep.Add(1)
 }
 
+// Asleep reports whether the peer sleeps.
+func (b *Bell) Asleep() bool { return b.theirAsleep.Load()&1 == 1 }
+
+// Doze marks this side as asleep, for a side that waits for something other than a ring. It must then look for work once more.
+func (b *Bell) Doze() {
+	if b.asleep.Load()&1 == 0 {
+		b.asleep.Add(1)
+	}
+}
+
+// Rise undoes Doze.
+func (b *Bell) Rise() {
+	if b.asleep.Load()&1 == 1 {
+		b.asleep.Add(1)
+	}
+}
+
 // Disturb wakes a Sleep that is already waiting. It may be too early, so the caller must repeat it.
 func (b *Bell) Disturb() { wake(b.theirRings) }

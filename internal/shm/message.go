@@ -24,6 +24,8 @@ const (
 	Device
 	// Want requests the region with a key, from a peer that lends on request.
 	Want
+	// Look makes the peer look at its ring.
+	Look
 )
 
 // MaxHandle is the maximum length of a handle in bytes.
@@ -80,7 +82,7 @@ func decode(b []byte) (m Message, err error) {
 		return m, fmt.Errorf("the peer sent %q, which is no message of a shared-memory link", b)
 	case b[4] != version: // its messages may have another length
 		return m, fmt.Errorf("the peer has version %d of the shared-memory link, this side %d", b[4], version)
-	case b[5] < byte(Hello) || b[5] > byte(Want):
+	case b[5] < byte(Hello) || b[5] > byte(Look):
 		return m, fmt.Errorf("the peer sent message %d, which does not exist", b[5])
 	case b[32] > MaxHandle || (b[32] > 0) != (Kind(b[5]) == Device) || len(bytes.TrimRight(b[33+int(b[32]):], "\x00")) > 0:
 		return m, fmt.Errorf("the peer sent message %d with a handle of %d bytes", b[5], b[32])
