@@ -80,7 +80,7 @@ func TestHardLinkToOldVersion(t *testing.T) {
 	d.write(t, "t/a", 100, 1)
 	wantOK(t, "Link", os.Link(filepath.Join(d.dir, "t/a"), filepath.Join(d.dir, "t/b")))
 	writeFile(t, filepath.Join(d.to, "a"), []byte("old"))
-	d.here.heard = func(m any) {
+	d.here.received = func(m any) {
 		if m, ok := m.(*fileBatched); ok {
 			m.results[0].how = batchRefused + batchHow(rpc.Denied)
 		}
@@ -224,12 +224,12 @@ func TestSparse(t *testing.T) {
 
 // TestPacer: granted bytes are spaced at the rate, and returned ones are granted again.
 func TestPacer(t *testing.T) {
-	p, now := newPacer(1000), time.Now()
+	p, now := newRateLimiter(1000), time.Now()
 	var waits []time.Duration
 	for _, n := range []int64{500, 1000, 100} {
 		waits = append(waits, p.reserve(now, n))
 	}
-	p.give(600)
+	p.refund(600)
 	waits = append(waits, p.reserve(now, 1), p.reserve(now.Add(time.Minute), 1))
 	want := []time.Duration{0, time.Second / 2, 3 * time.Second / 2, time.Second, 0}
 	if !slices.Equal(waits, want) {
@@ -268,7 +268,7 @@ func TestLyingAttributes(t *testing.T) {
 	d.write(t, "t/s/c", 100, 3)
 	same := chunk.Identity{Device: 1, Inode: 1}
 	lie := func(change func(steps []step)) {
-		d.here.heard = func(m any) {
+		d.here.received = func(m any) {
 			if m, ok := m.(*fileTreed); ok {
 				change(m.steps)
 			}
@@ -320,12 +320,12 @@ func TestManyLinks(t *testing.T) {
 	wantOK(t, "NewTree", err)
 	top, err := tree.Top(chunk.Entry{Xattrs: xattrs}, false)
 	wantOK(t, "Top", err)
-	x := &treePull{pull: &pull{}, first: map[chunk.Identity]string{}}
+	x := &treeDownload{download: &download{}, first: map[chunk.Identity]string{}}
 	long, links := strings.Repeat("p", 4000), 0
 	for i := range 100_000 {
 		x.dirs = []openedDir{{Dir: top}}
 		e := &treeEntry{path: long + fmt.Sprint(i), step: step{Entry: chunk.Entry{Name: "f", Xattrs: xattrs, Same: chunk.Identity{Inode: uint64(1 + i/2)}}}}
-		if x.further(e) {
+		if x.isHardLink(e) {
 			links++
 			if x.dirs[0].links[0].Entry.Xattrs != nil {
 				t.Fatal("a link keeps the extended attributes of its file")
@@ -345,7 +345,7 @@ func TestLinksReplacedMeanwhile(t *testing.T) {
 	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.dir, "t/s"), 0o700))
 	wantOK(t, "Link", os.Link(filepath.Join(d.dir, "t/a"), filepath.Join(d.dir, "t/s/a")))
 	outside := t.TempDir()
-	d.here.heard = func(m any) {
+	d.here.received = func(m any) {
 		if _, ok := m.(*fileBatched); ok { // the listing is complete by now
 			eventually(t, "the directory is there", func() bool { return os.Rename(filepath.Join(d.to, "s"), filepath.Join(d.to, "old")) == nil })
 			wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "s")))

@@ -38,7 +38,7 @@ type item struct {
 }
 
 // add adds a file to the next batch, and requests that batch once it is full.
-func (t *treePull) add(ctx context.Context, it item) {
+func (t *treeDownload) add(ctx context.Context, it item) {
 	if b := t.next; b.size+it.entry.Size > maxBatchSize || len(b.items) == maxBatch || b.names > maxBatchNames {
 		t.flush(ctx)
 	}
@@ -50,7 +50,7 @@ func (t *treePull) add(ctx context.Context, it item) {
 }
 
 // flush requests the next batch. It waits while too many are in flight.
-func (t *treePull) flush(ctx context.Context) {
+func (t *treeDownload) flush(ctx context.Context) {
 	b := t.next
 	if t.next = (&batch{}); len(b.items) == 0 {
 		return
@@ -67,14 +67,14 @@ func (t *treePull) flush(ctx context.Context) {
 }
 
 // drop releases the directories of a batch.
-func (t *treePull) drop(b *batch) {
+func (t *treeDownload) drop(b *batch) {
 	for i := range b.items {
 		t.release(b.items[i].dir)
 	}
 }
 
 // receiveBatch receives a batch of files. It receives changed and damaged files again, one by one.
-func (t *treePull) receiveBatch(ctx context.Context, b *batch) {
+func (t *treeDownload) receiveBatch(ctx context.Context, b *batch) {
 	t.counts.name.Store(&b.items[len(b.items)-1].entry.path)
 	request, start := t.request(b), time.Now()
 	select {
@@ -95,7 +95,7 @@ func (t *treePull) receiveBatch(ctx context.Context, b *batch) {
 }
 
 // request returns the request for a batch, with the Fingerprints of local files that may be equal.
-func (t *treePull) request(b *batch) *fileBatch {
+func (t *treeDownload) request(b *batch) *fileBatch {
 	m := &fileBatch{name: t.name, files: make([]batchFile, len(b.items))}
 	var room []byte
 	for i := range b.items {
@@ -114,16 +114,16 @@ func (t *treePull) request(b *batch) *fileBatch {
 
 // fetchBatch requests a batch and writes its files. It returns those written, and those to be received again. Without a response, the peer
 // may still write to the slot, so its memory is not reused.
-func (t *treePull) fetchBatch(ctx context.Context, b *batch, request *fileBatch, s *slot, start time.Time) (written []smallFile, again []item, err error) {
-	if err := t.pace.take(ctx, b.size); err != nil {
+func (t *treeDownload) fetchBatch(ctx context.Context, b *batch, request *fileBatch, s *slot, start time.Time) (written []smallFile, again []item, err error) {
+	if err := t.limiter.wait(ctx, b.size); err != nil {
 		return nil, nil, err
 	}
 	var answer *fileBatched
-	err = t.peer.onAny(ctx, func(proc *process) error {
-		err := s.lend(t.peer, proc)
+	err = t.peer.withProcess(ctx, func(proc *process) error {
+		err := s.grantTo(t.peer, proc)
 		if err == nil {
-			request.grant, request.stage = s.granted.Number(), s.granted.Region()
-			answer, err = askFor[*fileBatched](ctx, proc, t.peer.asks, func(id uint32) []byte {
+			request.grant, request.stage = s.grant.Number(), s.grant.Region()
+			answer, err = ask[*fileBatched](ctx, proc, t.peer.requests, func(id uint32) []byte {
 				request.id = id
 				return request.encode()
 			})
@@ -147,13 +147,13 @@ func (t *treePull) fetchBatch(ctx context.Context, b *batch, request *fileBatch,
 			n := it.entry.Size
 			content, room = room[:n:n], room[n:]
 		} else {
-			t.pace.give(it.entry.Size)
+			t.limiter.refund(it.entry.Size)
 		}
 		small, err := t.store(it, r, &request.files[i], content)
 		switch {
 		case errors.Is(err, chunk.ErrDigest):
 			t.counts.bad.Add(1)
-			t.peer.engine.tallies.digestErrors.Add(1)
+			t.peer.engine.counters.digestErrors.Add(1)
 			again = append(again, it)
 		case errors.Is(err, ErrChanged), errors.Is(err, chunk.ErrChanged):
 			again = append(again, it)
@@ -162,7 +162,7 @@ func (t *treePull) fetchBatch(ctx context.Context, b *batch, request *fileBatch,
 		case small != nil:
 			written = append(written, smallFile{small, it.entry})
 		default:
-			t.peer.engine.tallies.bytesReused.Add(uint64(it.entry.Size))
+			t.peer.engine.counters.bytesReused.Add(uint64(it.entry.Size))
 			t.stored(it.entry, start, 0, nil)
 		}
 	}
@@ -170,10 +170,10 @@ func (t *treePull) fetchBatch(ctx context.Context, b *batch, request *fileBatch,
 }
 
 // store writes a file of a batch under a temporary name, or keeps the local one.
-func (t *treePull) store(it item, r batchResult, request *batchFile, content []byte) (*chunk.Small, error) {
+func (t *treeDownload) store(it item, r batchResult, request *batchFile, content []byte) (*chunk.Small, error) {
 	switch {
 	case r.how == batchWritten:
-		if f := t.peer.engine.arrived; f != nil {
+		if f := t.peer.engine.chunkReceived; f != nil {
 			f(0, content)
 		}
 		return it.dir.Write(&it.entry.Entry, content, r.digest)
@@ -187,7 +187,7 @@ func (t *treePull) store(it item, r batchResult, request *batchFile, content []b
 		t.counts.unchanged.Add(1)
 		return nil, nil
 	case r.how == batchSame:
-		return nil, fmt.Errorf("%w: a file that is not there is the same", rpc.ErrProtocol)
+		return nil, fmt.Errorf("%w: a file that this side lacks is reported as equal", rpc.ErrProtocol)
 	}
 	return nil, fmt.Errorf("%w (the peer cannot read it)", rpc.Code(r.how-batchRefused).Err())
 }
@@ -199,16 +199,16 @@ type smallFile struct {
 }
 
 // stored counts and reports a small file: bytes were moved, the others existed.
-func (t *treePull) stored(e *treeEntry, start time.Time, bytes int64, err error) {
+func (t *treeDownload) stored(e *treeEntry, start time.Time, bytes int64, err error) {
 	t.received(path.Join(t.name, e.path), start, bytes, bytes < e.Size, err)
 	if err != nil {
-		t.fail(e.path, err)
+		t.omit(e.path, err)
 	}
 }
 
 // commit flushes written files to disk, and gives each its final name as soon as it is flushed: a killed process then leaves few to be
 // received again.
-func (t *treePull) commit(written []smallFile, start time.Time) {
+func (t *treeDownload) commit(written []smallFile, start time.Time) {
 	errs := make([]error, len(written))
 	var next atomic.Int64
 	var work sync.WaitGroup
@@ -229,7 +229,7 @@ func (t *treePull) commit(written []smallFile, start time.Time) {
 			t.counts.chunks.Add(1)
 			t.counts.moved.Add(f.entry.Size)
 			t.counts.sent.Add(1)
-			t.peer.engine.tallies.bytesReceived.Add(uint64(f.entry.Size))
+			t.peer.engine.counters.bytesReceived.Add(uint64(f.entry.Size))
 		}
 		t.stored(f.entry, start, f.entry.Size, errs[i])
 	}

@@ -16,8 +16,8 @@ import (
 	"ibverbx/internal/rpc"
 )
 
-// pull receives a file or directory from a peer.
-type pull struct {
+// download receives a file or directory from a peer.
+type download struct {
 	peer  *Peer
 	cfg   TransferConfig
 	stage *stage
@@ -28,18 +28,18 @@ type pull struct {
 	counts *counts
 	// sync is the durability of each file. In a tree, the directories follow.
 	sync chunk.Sync
-	// left records the entries of a tree that could not be received.
-	left omissions[error]
+	// omitted records the entries of a tree that could not be received.
+	omitted omissions[error]
 	// storedFrom is the remote name of a peer's Put, and storedAs the name that it requested; empty for Get.
 	storedFrom, storedAs string
 	// reported is set once a file was reported to Config.OnOperation.
 	reported atomic.Bool
-	// pace limits the rate of Get, nil for none.
-	pace *pacer
+	// limiter limits the rate of Get, nil for none.
+	limiter *rateLimiter
 }
 
 // want returns the requested attributes.
-func (l *pull) want() chunk.Want { return chunk.Want{Owner: l.cfg.Owner, Xattrs: l.cfg.Xattrs} }
+func (l *download) want() chunk.Want { return chunk.Want{Owner: l.cfg.Owner, Xattrs: l.cfg.Xattrs} }
 
 // counts is the progress of a file transfer.
 type counts struct {
@@ -71,28 +71,30 @@ type source struct {
 	release func()
 }
 
-// tally returns the result.
-func (c *counts) tally() tally {
-	return tally{
-		moved: c.moved.Load(), kept: c.kept.Load(), chunks: c.chunks.Load(), bad: c.bad.Load(),
-		sent: c.sent.Load(), unchanged: c.unchanged.Load(), deleted: c.deleted.Load(), failed: c.failed.Load(),
+// result returns the result.
+func (c *counts) result() (t transferResult) {
+	to := t.numbers()
+	for i, n := range c.numbers() {
+		*to[i] = n.Load()
 	}
+	return t
 }
 
 // set sets the result.
-func (c *counts) set(t tally) {
-	c.moved.Store(t.moved)
-	c.kept.Store(t.kept)
-	c.chunks.Store(t.chunks)
-	c.bad.Store(t.bad)
-	c.sent.Store(t.sent)
-	c.unchanged.Store(t.unchanged)
-	c.deleted.Store(t.deleted)
-	c.failed.Store(t.failed)
+func (c *counts) set(t transferResult) {
+	from := t.numbers()
+	for i, n := range c.numbers() {
+		n.Store(*from[i])
+	}
 }
 
-// unwanted removes unrequested attributes: a peer must not choose owners unasked.
-func (l *pull) unwanted(e *chunk.Entry) {
+// numbers returns the counters of the result, in the order of transferResult.numbers.
+func (c *counts) numbers() []*atomic.Int64 {
+	return []*atomic.Int64{&c.moved, &c.kept, &c.chunks, &c.bad, &c.sent, &c.unchanged, &c.deleted, &c.failed}
+}
+
+// dropUnrequested removes unrequested attributes: a peer must not choose owners unasked.
+func (l *download) dropUnrequested(e *chunk.Entry) {
 	if !l.cfg.Owner {
 		e.Owner = nil
 	}
@@ -102,7 +104,7 @@ func (l *pull) unwanted(e *chunk.Entry) {
 }
 
 // open opens a remote file or directory. It waits while too many files are open.
-func (l *pull) open(ctx context.Context, name string) (source, error) {
+func (l *download) open(ctx context.Context, name string) (source, error) {
 	if err := checkPath(name); err != nil {
 		return source{}, err
 	}
@@ -112,7 +114,7 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 	}
 	release := sync.OnceFunc(func() { <-opens })
 	handle, asked := l.peer.engine.newHandle(), false
-	m, proc, err := askAny[*fileOpened](ctx, l.peer, l.peer.asks, func(id uint32) []byte {
+	m, proc, err := askAny[*fileOpened](ctx, l.peer, l.peer.requests, func(id uint32) []byte {
 		asked = true
 		return (&fileOpen{id, handle, name, l.want()}).encode()
 	})
@@ -120,14 +122,14 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 	case err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0:
 		err = errOpenedKind
 	case err == nil && m.entry.Mode.IsDir():
-		l.unwanted(&m.entry.Entry)
+		l.dropUnrequested(&m.entry.Entry)
 		release()
 		return source{proc: proc, entry: m.entry}, nil
 	case err == nil:
-		l.unwanted(&m.entry.Entry)
+		l.dropUnrequested(&m.entry.Entry)
 		return source{proc, handle, m.entry, m.fresh, release}, nil
 	case asked && proc != nil && ctx.Err() != nil:
-		l.giveUp(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or will
+		l.releaseLater(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or will
 		return source{}, err
 	}
 	release()
@@ -138,31 +140,31 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 var errOpenedKind = fmt.Errorf("%w: it is neither a file nor a directory", rpc.ErrProtocol)
 
 // file receives an open file and stores it below root. If the peer is restarted meanwhile, the file is reopened by name.
-func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) (err error) {
+func (l *download) file(ctx context.Context, from source, name string, root *os.Root, local string) (err error) {
 	l.counts.name.Store(&name)
 	entry := from.entry.Entry
 	size, modified := entry.Size, entry.ModTime
-	reception := l.receiving(name, size)
+	reception := l.newFileReport(name, size)
 	defer func() { reception.end(err) }()
 	if size > MaxFileSize {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFileSize))
 	}
 	target, err := chunk.Create(root, local, size, l.cfg.Fresh)
 	if err != nil {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return err
 	}
 	if entry.Sparse {
 		target.KeepHoles()
 	}
-	have := chunk.NewTable[known](chunk.Count(size))
+	have := chunk.NewTable[cachedChunk](chunk.Count(size))
 	reception.have = &have
 	err = l.check(ctx, target, &have)
 	var sum chunk.Sum
 	for err == nil {
-		if err = l.chunks(ctx, from, target, &have); err == nil {
-			sum, err = l.done(ctx, from)
+		if err = l.chunks(ctx, from, target, 0, have.Len(), have.At); err == nil {
+			sum, err = l.releaseFile(ctx, from)
 		}
 		if !l.peer.mayReturn(err) {
 			break
@@ -173,7 +175,7 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 		}
 	}
 	if err != nil {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return errors.Join(err, target.Close())
 	}
 	if err := target.Commit(sum, &entry, l.sync); err != nil {
@@ -189,7 +191,7 @@ func (l *pull) file(ctx context.Context, from source, name string, root *os.Root
 
 // compare compares a local file with a remote one by size and modification time. done is set if the file is equal, or
 // the transfer is a dry run.
-func (l *pull) compare(d *chunk.Dir, e *chunk.Entry, fresh bool) (relation chunk.Relation, done bool, err error) {
+func (l *download) compare(d *chunk.Dir, e *chunk.Entry, fresh bool) (relation chunk.Relation, done bool, err error) {
 	if relation, err = d.Compare(e, !fresh && !l.cfg.Checksum && !l.cfg.Fresh); err != nil {
 		return relation, false, err
 	}
@@ -208,21 +210,21 @@ func (l *pull) compare(d *chunk.Dir, e *chunk.Entry, fresh bool) (relation chunk
 	return relation, true, nil
 }
 
-// giveUp releases a remote file in the background, retrying until the peer responds or its process has exited.
-func (l *pull) giveUp(from source) {
+// releaseLater releases a remote file in the background, retrying until the peer responds or its process has exited.
+func (l *download) releaseLater(from source) {
 	if from.release == nil {
 		return // a directory, or not open
 	}
 	f := l.peer.engine
 	f.work.Go(func() {
-		_, _ = l.done(f.ctx, from) // if the peer has exited, so has its state
+		_, _ = l.releaseFile(f.ctx, from) // if the peer has exited, so has its state
 		from.release()
 	})
 }
 
-// done releases a remote file, and returns the digest of its contents.
-func (l *pull) done(ctx context.Context, from source) (sum chunk.Sum, err error) {
-	m, err := askFor[*fileEnded](ctx, from.proc, l.peer.asks, func(id uint32) []byte { return (&fileDone{id, from.handle}).encode() })
+// releaseFile releases a remote file, and returns the digest of its contents.
+func (l *download) releaseFile(ctx context.Context, from source) (sum chunk.Sum, err error) {
+	m, err := ask[*fileEnded](ctx, from.proc, l.peer.requests, func(id uint32) []byte { return (&fileDone{id, from.handle}).encode() })
 	if err != nil {
 		return sum, err
 	}
@@ -239,16 +241,16 @@ const maxWorkers = 4
 // MaxFileSize is the maximum size of a file in bytes, 8 TiB.
 const MaxFileSize = 1 << 43
 
-// known is the state of an existing chunk.
-type known struct {
-	have  have
+// cachedChunk is the state of an existing chunk.
+type cachedChunk struct {
+	state chunkState
 	print chunk.Fingerprint
 	// counted is set when the chunk is included in moved, reused if it existed then.
 	counted, reused bool
 }
 
 // check computes the Fingerprints of existing chunks.
-func (l *pull) check(ctx context.Context, target *chunk.Target, have *chunk.Table[known]) error {
+func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.Table[cachedChunk]) error {
 	if !target.There() {
 		return nil
 	}
@@ -272,7 +274,7 @@ func (l *pull) check(ctx context.Context, target *chunk.Target, have *chunk.Tabl
 					return
 				}
 				if ok {
-					*have.At(k) = known{have: haveFingerprint, print: fingerprint}
+					*have.At(k) = cachedChunk{state: haveFingerprint, print: fingerprint}
 				}
 				c.checked.Add(int64(chunk.Len(target.Size(), k)))
 			}
@@ -286,25 +288,21 @@ func (l *pull) check(ctx context.Context, target *chunk.Target, have *chunk.Tabl
 	return err
 }
 
-// chunks requests all chunks, one per slot concurrently. Existing ones are only compared.
-func (l *pull) chunks(ctx context.Context, from source, target *chunk.Target, have *chunk.Table[known]) error {
+// chunks requests chunks first to end-1, one per slot concurrently. cached returns the state of a chunk; existing ones are only compared.
+func (l *download) chunks(ctx context.Context, from source, to chunkStore, first, end int64, cached func(k int64) *cachedChunk) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var work sync.WaitGroup
-	defer work.Wait()
-	for k := range have.Len() {
+	for k := first; k < end && ctx.Err() == nil; k++ {
 		select {
 		case slot := <-l.stage.free:
 			work.Go(func() {
-				if err := l.chunk(ctx, from, target, k, have.At(k), slot); err != nil {
+				if err := l.chunk(ctx, from, to, k, cached(k), slot); err != nil {
 					cancel(err)
 				}
 				l.stage.free <- slot
 			})
 		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
 		}
 	}
 	work.Wait()
@@ -312,8 +310,8 @@ func (l *pull) chunks(ctx context.Context, from source, target *chunk.Target, ha
 }
 
 // chunk requests a chunk and stores it. Without a response, the peer may still write to the slot, so its memory is not reused.
-func (l *pull) chunk(ctx context.Context, from source, target chunkStore, k int64, have *known, s *slot) error {
-	if err := s.lend(l.peer, from.proc); err != nil {
+func (l *download) chunk(ctx context.Context, from source, target chunkStore, k int64, have *cachedChunk, s *slot) error {
+	if err := s.grantTo(l.peer, from.proc); err != nil {
 		return err
 	}
 	answered, err := l.fetch(ctx, from, target, k, have, s)
@@ -324,16 +322,16 @@ func (l *pull) chunk(ctx context.Context, from source, target chunkStore, k int6
 }
 
 // fetch requests a chunk and stores it. After a digest mismatch it requests the chunk once more.
-func (l *pull) fetch(ctx context.Context, from source, target chunkStore, k int64, have *known, s *slot) (answered bool, err error) {
+func (l *download) fetch(ctx context.Context, from source, target chunkStore, k int64, have *cachedChunk, s *slot) (answered bool, err error) {
 	request := fileChunk{
-		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.granted.Number(), stage: s.granted.Region(),
+		handle: from.handle, index: uint64(k), state: have.state, print: have.print, grant: s.grant.Number(), stage: s.grant.Region(),
 	}
 	b := s.buffer.mem.Bytes()[:chunk.Len(target.Size(), k)]
 	for again := false; ; again = true {
-		if err := l.pace.take(ctx, int64(len(b))); err != nil {
+		if err := l.limiter.wait(ctx, int64(len(b))); err != nil {
 			return true, err
 		}
-		m, err := askFor[*fileChunked](ctx, from.proc, l.peer.asks, func(id uint32) []byte {
+		m, err := ask[*fileChunked](ctx, from.proc, l.peer.requests, func(id uint32) []byte {
 			request.id = id
 			return request.encode()
 		})
@@ -341,25 +339,25 @@ func (l *pull) fetch(ctx context.Context, from source, target chunkStore, k int6
 			return false, err
 		}
 		if m.how != chunkWritten {
-			l.pace.give(int64(len(b)))
+			l.limiter.refund(int64(len(b)))
 		}
 		switch {
-		case m.how == chunkSame && request.have != haveNone && m.digest == request.print.Digest():
+		case m.how == chunkSame && request.state != haveNone && m.digest == request.print.Digest():
 			err = target.Keep(k, m.digest)
 		case m.how == chunkSame:
-			return true, fmt.Errorf("%w: a chunk that is not there is the same", rpc.ErrProtocol)
+			return true, fmt.Errorf("%w: a chunk that this side lacks is reported as equal", rpc.ErrProtocol)
 		case m.how == chunkZero:
 			err = target.WriteZero(k)
 		default:
-			if f := l.peer.engine.arrived; f != nil {
+			if f := l.peer.engine.chunkReceived; f != nil {
 				f(k, b)
 			}
 			err = target.Write(k, b, m.digest)
 		}
 		if errors.Is(err, chunk.ErrDigest) {
 			l.counts.bad.Add(1)
-			l.peer.engine.tallies.digestErrors.Add(1)
-			if request.have = haveNone; !again {
+			l.peer.engine.counters.digestErrors.Add(1)
+			if request.state = haveNone; !again {
 				continue
 			}
 		}
@@ -371,7 +369,7 @@ func (l *pull) fetch(ctx context.Context, from source, target chunkStore, k int6
 }
 
 // count counts a stored chunk.
-func (l *pull) count(have *known, m *fileChunked, n int) {
+func (l *download) count(have *cachedChunk, m *fileChunked, n int) {
 	c := l.counts
 	c.chunks.Add(1)
 	if !have.counted {
@@ -380,17 +378,17 @@ func (l *pull) count(have *known, m *fileChunked, n int) {
 		if m.how == chunkSame {
 			c.kept.Add(int64(n))
 			have.reused = true
-			l.peer.engine.tallies.bytesReused.Add(uint64(n))
+			l.peer.engine.counters.bytesReused.Add(uint64(n))
 		}
 	}
 	if m.how == chunkWritten {
-		l.peer.engine.tallies.bytesReceived.Add(uint64(n))
+		l.peer.engine.counters.bytesReceived.Add(uint64(n))
 	}
 	switch m.how { // a restarted peer gets requests for all chunks again
 	case chunkWritten:
-		have.have, have.print = haveDigest, chunk.Fingerprint(m.digest)<<32
+		have.state, have.print = haveDigest, chunk.Fingerprint(m.digest)<<32
 	case chunkZero:
-		have.have = haveNone
+		have.state = haveNone
 	case chunkSame:
 	}
 }

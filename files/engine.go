@@ -61,16 +61,16 @@ type Engine struct {
 	staging rpc.Limit
 	// lastHandle is the last handle chosen for a peer's file, and the last number of a listing.
 	lastHandle atomic.Uint32
-	tallies    tallies
-	// arrived is a hook for tests, which may damage received chunks and small files. heard may change received responses about trees.
-	arrived func(k int64, b []byte)
-	heard   func(m any)
+	counters   engineCounters
+	// chunkReceived is a hook for tests, which may damage received chunks and small files. received may change received responses about trees.
+	chunkReceived func(k int64, b []byte)
+	received      func(m any)
 
 	mu      sync.Mutex
 	closed  bool
 	exports map[string]*Export
-	// storing holds the files being uploaded by peers, by destination.
-	storing map[string]*storing
+	// uploads holds the files being uploaded by peers, by destination.
+	uploads map[string]*upload
 }
 
 // New attaches an Engine to the Node of cfg.Transfer and publishes cfg.Exports. It returns verbs.ErrInvalid for an invalid Config,
@@ -81,7 +81,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	f := &Engine{
 		cfg: cfg, service: cfg.Transfer.Node().Service(), staging: make(rpc.Limit, stagingSlots),
-		exports: map[string]*Export{}, storing: map[string]*storing{},
+		exports: map[string]*Export{}, uploads: map[string]*upload{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	for _, x := range cfg.Exports {
@@ -162,7 +162,7 @@ func (f *Engine) end(ctx context.Context) error {
 	case <-ended:
 		errs = append(errs, f.reading.close(ctx))
 	case <-ctx.Done():
-		errs = append(errs, fmt.Errorf("transfers are under way: %w", context.Cause(ctx)))
+		errs = append(errs, fmt.Errorf("transfers are in progress: %w", context.Cause(ctx)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return newError("close", nil, "", err)

@@ -41,9 +41,9 @@ type Export struct {
 	root   *os.Root
 	// file is the name of a file in root; empty for a directory.
 	file string
-	// offered is set for uploads by Put, and hides the Export from all but one peer.
-	offered *offered
-	closed  atomic.Bool
+	// upload is set for uploads by Put, and hides the Export from all but one peer.
+	upload *uploadSource
+	closed atomic.Bool
 }
 
 // Memory limits, in slots of chunk.Size bytes.
@@ -112,7 +112,7 @@ func (f *Engine) publish(x *Export) error {
 	case f.closed || f.exports == nil:
 		return ErrClosed
 	case f.exports[x.cfg.Name] != nil:
-		return verbs.Invalidf("there is an export of that name")
+		return verbs.Invalidf("the name is in use")
 	}
 	f.exports[x.cfg.Name] = x
 	return nil
@@ -154,8 +154,8 @@ func (v *process) resolve(ctx context.Context, name string, want Access) (x *Exp
 		return nil, "", ErrNotFound
 	}
 	inside = strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/")
-	switch access := v.mayUse(ctx, x, want); {
-	case access == 0 || x.file != "" && inside != "" || !x.offered.allows(x.root, cmp.Or(inside, ".")):
+	switch access := v.accessFor(ctx, x, want); {
+	case access == 0 || x.file != "" && inside != "" || !x.upload.allows(x.root, cmp.Or(inside, ".")):
 		return nil, "", ErrNotFound
 	case access&want != want:
 		return nil, "", fmt.Errorf("%w: only %v is allowed", ErrDenied, access)
@@ -163,12 +163,12 @@ func (v *process) resolve(ctx context.Context, name string, want Access) (x *Exp
 	return x, path.Join(cmp.Or(x.file, "."), inside), nil
 }
 
-// mayUse returns the peer's access to an Export and everything in it.
-func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
+// accessFor returns the peer's access to an Export and everything in it.
+func (v *process) accessFor(ctx context.Context, x *Export, want Access) Access {
 	switch lend := v.peer.engine.cfg.Authorize; {
-	case x.offered != nil && x.offered.peer == v.peer:
+	case x.upload != nil && x.upload.peer == v.peer:
 		return Read
-	case x.offered != nil:
+	case x.upload != nil:
 		return 0
 	case lend != nil:
 		ctx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -185,13 +185,15 @@ func (v *process) mayUse(ctx context.Context, x *Export, want Access) Access {
 // openTimeout is the timeout for Config.Authorize.
 const openTimeout = 10 * time.Second
 
-// secret returns a name that other peers cannot guess.
-func secret() string { return fmt.Sprintf("%s%016x%016x", secretPrefix, rand.Uint64(), rand.Uint64()) }
+// secretName returns a name that other peers cannot guess.
+func secretName() string {
+	return fmt.Sprintf("%s%016x%016x", secretPrefix, rand.Uint64(), rand.Uint64())
+}
 
 const secretPrefix = "put-"
 
-// isSecret reports whether a name that no Export has may be that of a withdrawn upload.
-func isSecret(name string) bool {
+// isSecretName reports whether a name that no Export has may be that of a withdrawn upload.
+func isSecretName(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	digits, ok := strings.CutPrefix(first, secretPrefix)
 	b, err := hex.DecodeString(digits)

@@ -136,7 +136,7 @@ func getChanging(t *testing.T, times int, change func(t *testing.T, name string)
 	t.Helper()
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", manyChunks, 1)
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if k == 0 && times > 0 {
 			times--
 			change(t, filepath.Join(d.dir, "f"))
@@ -155,7 +155,7 @@ func TestFileDigest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
 	left := 1
-	d.here.arrived = func(k int64, b []byte) {
+	d.here.chunkReceived = func(k int64, b []byte) {
 		if k == 3 && left > 0 {
 			left--
 			b[7]++
@@ -266,7 +266,7 @@ func TestFileAcrossSessions(t *testing.T) {
 	want := d.write(t, "f", 24*chunk.Size, 1)
 	get := func(event func()) error {
 		met, resume := make(chan struct{}), make(chan struct{})
-		d.here.arrived = func(k int64, _ []byte) {
+		d.here.chunkReceived = func(k int64, _ []byte) {
 			if k == 5 {
 				select {
 				case <-met:
@@ -302,7 +302,7 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 	const chunks = 2 * stageSlots
 	want := d.write(t, "f", chunks*chunk.Size, 1)
 	var once sync.Once
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if k == chunks-1 { // it was requested when half of the others had been stored
 			once.Do(d.restart)
 		}
@@ -325,14 +325,14 @@ func TestFilePeerGone(t *testing.T) {
 	n.node = func(c *node.Config) { c.LostTimeout = 50 * time.Millisecond }
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", manyChunks, 1)
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if k == 4 { // it is stored, but the request for the whole file's digest is unanswered
 			wantOK(t, "Close", d.there.node.Close())
 		}
 	}
 	dest := filepath.Join(d.to, "f")
 	wantErr(t, "Get", d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t)), ErrPeerGone)
-	d.here.arrived = nil
+	d.here.chunkReceived = nil
 	d.restart()
 	x := d.here.to(d.there).Get("d/f", dest, TransferConfig{})
 	wantOK(t, "Get", x.Wait(soon(t)))
@@ -350,7 +350,7 @@ func TestFileEngineClosed(t *testing.T) {
 	dest := filepath.Join(d.to, "f")
 	met, resume := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if k == 5 {
 			once.Do(func() { close(met) })
 			<-resume
@@ -364,7 +364,7 @@ func TestFileEngineClosed(t *testing.T) {
 	wantFile(t, dest, want)
 
 	met = make(chan struct{})
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if k == 5 {
 			close(met)
 			<-d.here.ctx.Done()
@@ -383,7 +383,7 @@ func TestCancelFile(t *testing.T) {
 	want := d.write(t, "f", manyChunks, 1)
 	var x *Transfer
 	began := make(chan struct{})
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if <-began; k == 5 {
 			x.Cancel()
 		}
@@ -392,7 +392,7 @@ func TestCancelFile(t *testing.T) {
 	x = d.peer.Get("d/f", dest, TransferConfig{})
 	close(began)
 	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
-	d.here.arrived = nil
+	d.here.chunkReceived = nil
 	wantOK(t, "Get", d.peer.Get("d/f", dest, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, dest, want)
 	d.noneOpen(t)
@@ -406,7 +406,7 @@ func TestCancelChecking(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	b := d.write(t, "f", manyChunks, 1)
 	writeFile(t, filepath.Join(d.to, "f"), b)
-	l := &pull{peer: d.peer, counts: &counts{}}
+	l := &download{peer: d.peer, counts: &counts{}}
 	root, err := os.OpenRoot(d.to)
 	wantOK(t, "OpenRoot", err)
 	defer root.Close()
@@ -414,7 +414,7 @@ func TestCancelChecking(t *testing.T) {
 	wantOK(t, "Create", err)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrCanceled)
-	have := chunk.NewTable[known](chunk.Count(manyChunks))
+	have := chunk.NewTable[cachedChunk](chunk.Count(manyChunks))
 	if err := l.check(ctx, target, &have); err != ErrCanceled { //nolint:errorlint // it is not joined with others
 		t.Errorf("check: got %v, want ErrCanceled only", err)
 	}

@@ -95,7 +95,7 @@ func TestFSDigest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 100, 1)
 	left := 1
-	d.here.arrived = func(_ int64, b []byte) {
+	d.here.chunkReceived = func(_ int64, b []byte) {
 		if left > 0 {
 			left--
 			b[7]++

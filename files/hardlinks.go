@@ -14,15 +14,15 @@ const maxLinkBytes = 128 << 20
 // linkCost is the memory for one name, without its characters.
 const linkCost = 256
 
-// further reports whether an entry is a further name of a file that was listed, and records it.
-func (t *treePull) further(e *treeEntry) bool {
+// isHardLink reports whether an entry is a further name of a file that was listed, and records it.
+func (t *treeDownload) isHardLink(e *treeEntry) bool {
 	if e.Same == (chunk.Identity{}) {
 		return false
 	}
 	first, ok := t.first[e.Same]
 	d := &t.dirs[e.depth]
 	cost := linkCost + len(e.path)
-	if ok && len(d.links) == 0 { // leaveLinks keeps the attributes of the directory
+	if ok && len(d.links) == 0 { // recordLinks keeps the attributes of the directory
 		cost += linkCost + len(d.path)
 		for _, x := range d.Attributes().Xattrs {
 			cost += len(x.Name) + len(x.Value)
@@ -41,15 +41,15 @@ func (t *treePull) further(e *treeEntry) bool {
 	return true
 }
 
-// leaveLinks records the hard links of a completely listed directory. They are created after all files.
-func (t *treePull) leaveLinks(o *openedDir) {
+// recordLinks records the hard links of a completely listed directory. They are created after all files.
+func (t *treeDownload) recordLinks(o *openedDir) {
 	if len(o.links) > 0 {
 		t.linked = append(t.linked, chunk.Linked{Path: o.path, Entry: o.Attributes(), Links: o.links})
 	}
 }
 
 // links creates the hard links. A file whose first name has another version by now is named.
-func (t *treePull) links(ctx context.Context) {
+func (t *treeDownload) links(ctx context.Context) {
 	for i := range t.linked {
 		if ctx.Err() != nil {
 			return
@@ -60,7 +60,7 @@ func (t *treePull) links(ctx context.Context) {
 			name := path.Join(x.Path, l.Entry.Name)
 			switch {
 			case err != nil:
-				t.fail(name, err)
+				t.omit(name, err)
 			case made:
 				t.counts.sent.Add(1)
 			default:
@@ -71,7 +71,7 @@ func (t *treePull) links(ctx context.Context) {
 			}
 		})
 		if err != nil {
-			t.fail(x.Path, err)
+			t.omit(x.Path, err)
 		}
 	}
 }

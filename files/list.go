@@ -14,8 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// list returns the response to a list request.
-func (v *process) list(ctx context.Context, m *fileList) []byte {
+// answerList returns the response to a list request.
+func (v *process) answerList(ctx context.Context, m *fileList) []byte {
 	var entries []fileEntry
 	var err error
 	if m.name == "" {
@@ -41,7 +41,7 @@ func (v *process) list(ctx context.Context, m *fileList) []byte {
 // listDir returns one entry more than fits a response.
 func (v *process) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
 	x, inside, err := v.resolve(ctx, name, Read)
-	if err == nil && x.offered != nil {
+	if err == nil && x.upload != nil {
 		err = ErrNotFound // see listTree
 	}
 	if err != nil {
@@ -129,14 +129,14 @@ func (v *process) exported(ctx context.Context, after string) (entries []fileEnt
 	f.mu.Lock()
 	all := make([]*Export, 0, len(f.exports))
 	for _, x := range f.exports {
-		if x.offered == nil && x.cfg.Name > after {
+		if x.upload == nil && x.cfg.Name > after {
 			all = append(all, x)
 		}
 	}
 	f.mu.Unlock()
 	slices.SortFunc(all, func(a, b *Export) int { return cmp.Compare(a.cfg.Name, b.cfg.Name) })
 	for _, x := range all {
-		access := v.mayUse(ctx, x, Read) & (Read | Write)
+		access := v.accessFor(ctx, x, Read) & (Read | Write)
 		info, err := x.root.Stat(cmp.Or(x.file, "."))
 		if access == 0 || err != nil || !info.IsDir() && !info.Mode().IsRegular() {
 			continue
@@ -177,7 +177,7 @@ func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	case ctx == nil:
 		return nil, newError("list", p, name, verbs.Invalidf("the Context is nil"))
 	}
-	entries, err := p.entries(ctx, name, &treeRoom{})
+	entries, err := p.entries(ctx, name, &treeQuota{})
 	if err != nil {
 		return nil, newError("list", p, name, err)
 	}
@@ -207,7 +207,7 @@ func (p *Peer) Stat(ctx context.Context, name string) (Info, error) {
 	err := checkPath(name)
 	var m *fileOpened
 	if err == nil {
-		m, _, err = askAny[*fileOpened](ctx, p, p.asks, func(id uint32) []byte { return (&fileOpen{id: id, name: name}).encode() })
+		m, _, err = askAny[*fileOpened](ctx, p, p.requests, func(id uint32) []byte { return (&fileOpen{id: id, name: name}).encode() })
 	}
 	if err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0 {
 		err = errOpenedKind
@@ -220,14 +220,14 @@ func (p *Peer) Stat(ctx context.Context, name string) (Info, error) {
 }
 
 // entries returns all entries of a directory, or all exports if name is empty. They count against room.
-func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []fileEntry, err error) {
+func (p *Peer) entries(ctx context.Context, name string, room *treeQuota) (all []fileEntry, err error) {
 	if name != "" {
 		if err := checkPath(name); err != nil {
 			return nil, err
 		}
 	}
 	for after := ""; ; {
-		m, _, err := askAny[*fileEntries](ctx, p, p.asks, func(id uint32) []byte { return (&fileList{id, name, after}).encode() })
+		m, _, err := askAny[*fileEntries](ctx, p, p.requests, func(id uint32) []byte { return (&fileList{id, name, after}).encode() })
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +236,7 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []
 				return nil, fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
 			}
 			after = e.Name
-			if err := room.take(len(name) + len(e.Name) + len(e.Link)); err != nil {
+			if err := room.add(len(name) + len(e.Name) + len(e.Link)); err != nil {
 				return nil, err
 			}
 		}
@@ -246,11 +246,11 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []
 	}
 }
 
-// treeRoom counts the entries, and the bytes of their names, against maxNames and maxTreeNames.
-type treeRoom struct{ entries, names int }
+// treeQuota counts the entries, and the bytes of their names, against maxNames and maxTreeNames.
+type treeQuota struct{ entries, names int }
 
-// take counts one entry.
-func (r *treeRoom) take(names int) error {
+// add counts one entry.
+func (r *treeQuota) add(names int) error {
 	r.entries++
 	if r.names += names; r.entries > maxNames || r.names > maxTreeNames {
 		return fmt.Errorf("%w: more than %d entries, or %d MiB of names", ErrTooLong, maxNames, maxTreeNames>>20)

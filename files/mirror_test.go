@@ -86,7 +86,7 @@ func TestDeleteAfterFailedListing(t *testing.T) {
 		"a directory not readable": func(m *fileTreed) { m.steps, m.steps[1].failed = m.steps[:2], "no" },
 		"entries out of order":     func(m *fileTreed) { m.steps = append(m.steps, m.steps[0]) },
 	} {
-		d.here.heard = func(m any) {
+		d.here.received = func(m any) {
 			if m, ok := m.(*fileTreed); ok {
 				lie(m)
 			}
@@ -228,7 +228,7 @@ func TestDeleteBelowLeftOutDirectory(t *testing.T) {
 	d.write(t, "t/d/sub/f", 1, 1)
 	writeFile(t, filepath.Join(d.to, "d"), nil)
 	writeFile(t, filepath.Join(d.to, "x"), nil)
-	d.here.heard = func(m any) {
+	d.here.received = func(m any) {
 		if m, ok := m.(*fileTreed); ok {
 			m.steps, m.steps[1].failed = m.steps[:2], "no"
 		}
@@ -287,11 +287,11 @@ func TestReadOfExcluded(t *testing.T) {
 	wantOK(t, "Symlink", os.Symlink("key", filepath.Join(d.to, "from/link")))
 	wantOK(t, "Symlink", os.Symlink("keys", filepath.Join(d.to, "from/links")))
 	cfg := TransferConfig{Filter: []string{"- key", "- keys/"}}
-	l, err := d.peer.newPull(cfg, &counts{})
+	l, err := d.peer.newDownload(cfg, &counts{})
 	wantOK(t, "newPull", err)
 	x := &Export{
-		engine: d.here.Engine, cfg: ExportConfig{Name: secret(), Path: filepath.Join(d.to, "from")},
-		offered: &offered{peer: d.peer, counts: &counts{}, filter: l.filter, rules: l.rules},
+		engine: d.here.Engine, cfg: ExportConfig{Name: secretName(), Path: filepath.Join(d.to, "from")},
+		upload: &uploadSource{peer: d.peer, counts: &counts{}, filter: l.filter, rules: l.rules},
 	}
 	wantOK(t, "publish", errors.Join(x.open(), d.here.publish(x)))
 	defer func() { wantOK(t, "Close", x.Close()) }()
@@ -306,7 +306,7 @@ func TestReadOfExcluded(t *testing.T) {
 		wantErr(t, "List of "+name, err, ErrNotFound)
 	}
 	wantPaths(t, to, "")
-	d.there.heard = func(m any) { // request what is not listed
+	d.there.received = func(m any) { // request what is not listed
 		if m, ok := m.(*fileTreed); ok {
 			key := m.steps[0]
 			key.Name, key.Size = "key", 3
@@ -314,7 +314,7 @@ func TestReadOfExcluded(t *testing.T) {
 		}
 	}
 	wantErr(t, "Get", thief.Get(x.cfg.Name, to, cfg).Wait(soon(t)), ErrIncomplete)
-	d.there.heard = nil
+	d.there.received = nil
 	wantPaths(t, to, "a large link links sub sub/b")
 }
 
@@ -324,7 +324,7 @@ func TestKeepTopOfPut(t *testing.T) {
 	d := newDepot(t, n, Write)
 	wantOK(t, "Chmod", os.Chmod(d.dir, 0o751))
 	met, resume := make(chan struct{}), make(chan struct{})
-	d.there.arrived = func(_ int64, b []byte) {
+	d.there.chunkReceived = func(_ int64, b []byte) {
 		if string(b) == "first" {
 			close(met)
 			<-resume
@@ -352,7 +352,7 @@ func TestKeepTopBesideMirror(t *testing.T) {
 	n := memoryNetwork(1)
 	d := newDepot(t, n, Write)
 	met, resume := make(chan struct{}), make(chan struct{})
-	d.there.arrived = func(_ int64, b []byte) {
+	d.there.chunkReceived = func(_ int64, b []byte) {
 		if string(b) == "first" {
 			close(met)
 			<-resume

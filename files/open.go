@@ -18,12 +18,12 @@ import (
 type openFiles struct {
 	// files maps the peer's handles to files, including those being opened.
 	files map[uint32]*openFile
-	// ended holds released handles, oldest first, for peers that repeat a request after losing the response.
-	ended []uint32
-	// claimed holds a channel for each grant with a chunk in progress. It is closed when the chunk is done.
-	claimed map[uint32]chan struct{}
-	// storing holds the peer's uploads, by its Export's name.
-	storing map[string]*storing
+	// released holds released handles, oldest first, for peers that repeat a request after losing the response.
+	released []uint32
+	// inProgress holds a channel for each grant with a chunk in progress. It is closed when the chunk is done.
+	inProgress map[uint32]chan struct{}
+	// uploads holds the peer's uploads, by its Export's name.
+	uploads map[string]*upload
 	// reading holds one token per chunk being read and sent.
 	reading rpc.Limit
 	// listing holds a token while a directory is read.
@@ -79,7 +79,7 @@ type readChunk struct {
 
 func (p *Peer) newProcess(id, incarnation uint64) *process {
 	return &process{Process: p.link.NewProcess(id, incarnation), peer: p, state: openFiles{
-		files: map[uint32]*openFile{}, claimed: map[uint32]chan struct{}{}, storing: map[string]*storing{}, reading: make(rpc.Limit, peerSlots),
+		files: map[uint32]*openFile{}, inProgress: map[uint32]chan struct{}{}, uploads: map[string]*upload{}, reading: make(rpc.Limit, peerSlots),
 		listing: make(rpc.Limit, 1),
 	}}
 }
@@ -89,19 +89,19 @@ func (v *process) close() {
 	f, o := v.peer.engine, &v.state
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, st := range o.storing {
+	for _, st := range o.uploads {
 		st.cancel()
 	}
 	for _, file := range o.files {
 		go func() {
-			if _, _, first := file.end(); first {
+			if _, _, first := file.release(); first {
 				v.peer.sent(file)
 			}
 		}()
 	}
 	clear(o.files)
 	o.closeWalks(func(*treeWalk) bool { return true })
-	o.ended, o.listings = nil, nil
+	o.released, o.listings = nil, nil
 }
 
 // reserve returns the file for a handle. It runs before the next message is handled, so that a release request finds the file. A request
@@ -118,7 +118,7 @@ func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, 
 	case file != nil && file.name != name:
 		return nil, fmt.Errorf("%w: the handle is that of another file", ErrDenied)
 	case file != nil:
-	case len(o.files)-len(o.ended) >= maxOpen:
+	case len(o.files)-len(o.released) >= maxOpen:
 		return nil, fmt.Errorf("%w: %d files are open", ErrBusy, maxOpen)
 	default:
 		file = &openFile{name: name}
@@ -204,8 +204,8 @@ func (o *openFile) request() bool {
 	return o.source != nil && o.answer == nil
 }
 
-// end checks that the file is unchanged and closes it. An unopened file stays closed.
-func (o *openFile) end() (answer fileEnded, err error, first bool) {
+// release checks that the file is unchanged and closes it. An unopened file stays closed.
+func (o *openFile) release() (answer fileEnded, err error, first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.answer == nil {
@@ -233,8 +233,8 @@ func (o *openFile) moved(n int) {
 	o.sent += int64(n)
 }
 
-// note records the digest of a chunk that was read.
-func (o *openFile) note(k int64, digest uint32, length int) {
+// recordChunk records the digest of a chunk that was read.
+func (o *openFile) recordChunk(k int64, digest uint32, length int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.answer != nil {
@@ -244,14 +244,14 @@ func (o *openFile) note(k int64, digest uint32, length int) {
 	if c.digest = digest; !c.read {
 		c.read = true
 		o.left--
-		if o.export.offered != nil {
-			o.export.offered.served.Add(int64(length))
+		if o.export.upload != nil {
+			o.export.upload.served.Add(int64(length))
 		}
 	}
 }
 
-// open returns the response to an open request.
-func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte {
+// answerOpen returns the response to an open request.
+func (v *process) answerOpen(ctx context.Context, m *fileOpen, file *openFile) []byte {
 	start := time.Now()
 	entry, offered, err := v.opened(ctx, m, file)
 	if err != nil && ctx.Err() == nil && !offered {
@@ -266,11 +266,11 @@ func (v *process) open(ctx context.Context, m *fileOpen, file *openFile) []byte 
 	return (&fileOpened{id: m.id, fresh: file.fresh, entry: fileEntry{Entry: entry}}).encode()
 }
 
-// describe returns the response to an open request without a handle.
-func (v *process) describe(ctx context.Context, m *fileOpen) []byte {
+// answerDescribe returns the response to an open request without a handle.
+func (v *process) answerDescribe(ctx context.Context, m *fileOpen) []byte {
 	file := &openFile{name: m.name}
 	entry, _, err := v.opened(ctx, m, file)
-	_, _, _ = file.end() // nothing was read
+	_, _, _ = file.release() // nothing was read
 	if err != nil {
 		return refuse(m.id, err)
 	}
@@ -281,13 +281,13 @@ func (v *process) describe(ctx context.Context, m *fileOpen) []byte {
 // offered is set for the secret name of an upload by Put.
 func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entry chunk.Entry, offered bool, err error) {
 	if file.isOpen() {
-		return file.entry(), false, nil
+		return file.attributes, false, nil
 	}
 	x, inside, err := v.resolve(ctx, m.name, Read)
 	if err != nil {
-		return entry, isSecret(m.name), err
+		return entry, isSecretName(m.name), err
 	}
-	offered = x.offered != nil
+	offered = x.upload != nil
 	info, err := x.root.Stat(inside)
 	if err != nil {
 		return entry, offered, err
@@ -302,27 +302,24 @@ func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entr
 	if err := file.open(x, inside, m.want); err != nil {
 		return entry, offered, err
 	}
-	return file.entry(), offered, nil
+	return file.attributes, offered, nil
 }
 
-// entry describes a file that is or was open.
-func (o *openFile) entry() chunk.Entry { return o.attributes }
-
-// done returns the response to a release request.
-func (v *process) done(m *fileDone) []byte {
+// answerDone returns the response to a release request.
+func (v *process) answerDone(m *fileDone) []byte {
 	f := v.peer.engine
 	file := f.lookup(v, m.handle)
 	if file == nil {
 		return refuse(m.id, ErrNotFound)
 	}
-	answer, err, first := file.end()
+	answer, err, first := file.release()
 	if first {
 		v.peer.sent(file)
 		f.mu.Lock()
 		if o := &v.state; o.files[m.handle] == file {
-			if o.ended = append(o.ended, m.handle); len(o.ended) > maxEnded {
-				delete(o.files, o.ended[0])
-				o.ended = o.ended[1:]
+			if o.released = append(o.released, m.handle); len(o.released) > maxEnded {
+				delete(o.files, o.released[0])
+				o.released = o.released[1:]
 			}
 		}
 		f.mu.Unlock()

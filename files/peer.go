@@ -21,20 +21,20 @@ type Peer struct {
 	engine   *Engine
 	service  service.Peer
 	transfer *transfer.Peer
-	// asks limits the outstanding requests to the peer. puts limits the upload requests, which the peer answers only after sending requests
+	// requests limits the outstanding requests to the peer. putRequests limits the upload requests, which the peer answers only after sending requests
 	// itself.
-	asks, puts rpc.Limit
+	requests, putRequests rpc.Limit
 	// staging holds one token per slot of transfers from the peer, opens one per open remote file, and trees one per incoming directory.
 	staging, opens, trees rpc.Limit
 
 	// link is the session and the process.
 	link rpc.Peer[*process]
 	// received has the bytes that the peer has written to this side, as it last reported them.
-	received atomic.Pointer[railBytes]
+	received atomic.Pointer[railCounts]
 }
 
-// sentRails returns the bytes that this side has written to the peer.
-func (p *Peer) sentRails() (all railBytes) {
+// writtenByRail returns the bytes that this side has written to the peer.
+func (p *Peer) writtenByRail() (all railCounts) {
 	for _, r := range p.transfer.Rails() {
 		all = append(all, uint64(r.Bytes))
 	}
@@ -60,21 +60,21 @@ type process struct {
 	state openFiles
 }
 
-// maxAsks and maxPuts bound a client's requests without a response.
+// maxRequests and maxPuts bound a client's requests without a response.
 const (
-	maxAsks = 32
-	maxPuts = 16
+	maxRequests = 32
+	maxPuts     = 16
 )
 
 func newPeer(f *Engine, s service.Peer) *Peer {
 	p := &Peer{
 		engine: f, service: s, transfer: f.cfg.Transfer.Of(s.Owner().(*node.Peer)),
-		asks: make(rpc.Limit, maxAsks), puts: make(rpc.Limit, maxPuts),
+		requests: make(rpc.Limit, maxRequests), putRequests: make(rpc.Limit, maxPuts),
 		staging: make(rpc.Limit, peerStaging), opens: make(rpc.Limit, maxOpens), trees: make(rpc.Limit, maxTrees),
 	}
 	p.link.Init(rpc.PeerConfig{
-		Service: service.FilesID, Name: "engine for files", Done: f.ctx.Done(), Peer: s, Serving: 2 * (maxAsks + maxPuts),
-		Patience: returnTimeout, Left: errLeft,
+		Service: service.FilesID, Name: "engine for files", Done: f.ctx.Done(), Peer: s, Serving: 2 * (maxRequests + maxPuts),
+		Patience: returnTimeout, Left: errEngineClosed,
 	})
 	return p
 }
@@ -167,12 +167,12 @@ func (v *process) end(err error) {
 // returnTimeout bounds the wait for an Engine of a connected peer that has closed its last one.
 const returnTimeout = time.Minute
 
-// errLeft means that a connected peer did not reopen its Engine in time.
-var errLeft = fmt.Errorf("%w: it has closed its engine for files", ErrPeerGone)
+// errEngineClosed means that a connected peer did not reopen its Engine in time.
+var errEngineClosed = fmt.Errorf("%w: it has closed its engine for files", ErrPeerGone)
 
 // mayReturn reports whether err only means that the peer's process has exited, so that a new one may appear.
 func (p *Peer) mayReturn(err error) bool {
-	if errors.Is(err, ErrPeerGone) && !errors.Is(err, errLeft) && !p.engine.isClosed() {
+	if errors.Is(err, ErrPeerGone) && !errors.Is(err, errEngineClosed) && !p.engine.isClosed() {
 		p.link.Mu.Lock()
 		defer p.link.Mu.Unlock()
 		return p.link.Err == nil
@@ -182,16 +182,16 @@ func (p *Peer) mayReturn(err error) bool {
 
 // askAny sends a request to the peer's process, and to its successor if that exits. It returns the process that responded.
 func askAny[M any](ctx context.Context, p *Peer, limit rpc.Limit, request func(id uint32) []byte) (answer M, proc *process, err error) {
-	err = p.onAny(ctx, func(v *process) (err error) {
+	err = p.withProcess(ctx, func(v *process) (err error) {
 		proc = v
-		answer, err = askFor[M](ctx, v, limit, request)
+		answer, err = ask[M](ctx, v, limit, request)
 		return err
 	})
 	return answer, proc, err
 }
 
-// onAny calls f with the peer's process, and again with its successor if f fails because it has exited.
-func (p *Peer) onAny(ctx context.Context, f func(*process) error) error {
+// withProcess calls f with the peer's process, and again with its successor if f fails because it has exited.
+func (p *Peer) withProcess(ctx context.Context, f func(*process) error) error {
 	for again := false; ; again = true {
 		wait, cancel := ctx, func() {}
 		if again {
@@ -208,7 +208,7 @@ func (p *Peer) onAny(ctx context.Context, f func(*process) error) error {
 	}
 }
 
-// askFor sends a request to a process and returns its response.
-func askFor[M any](ctx context.Context, proc *process, limit rpc.Limit, request func(id uint32) []byte) (answer M, err error) {
+// ask sends a request to a process and returns its response.
+func ask[M any](ctx context.Context, proc *process, limit rpc.Limit, request func(id uint32) []byte) (answer M, err error) {
 	return rpc.As[M](proc.Ask(ctx, limit, request))
 }

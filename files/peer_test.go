@@ -17,7 +17,7 @@ func TestEngineReplaced(t *testing.T) {
 	want := d.write(t, "f", 24*chunk.Size, 1)
 	met, resume := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	d.here.arrived = func(k int64, _ []byte) {
+	d.here.chunkReceived = func(k int64, _ []byte) {
 		if k == 5 {
 			once.Do(func() { close(met) })
 			<-resume

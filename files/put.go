@@ -16,14 +16,14 @@ import (
 	"ibverbx/internal/filter"
 )
 
-// offered is Put's state of the Export that the peer reads.
-type offered struct {
+// uploadSource is Put's state of the Export that the peer reads.
+type uploadSource struct {
 	peer *Peer
 	// served counts the bytes that the peer has received or compared.
 	served atomic.Int64
 	counts *counts
-	// pace limits the rate, nil for none.
-	pace *pacer
+	// limiter limits the rate, nil for none.
+	limiter *rateLimiter
 	// filter and rules are TransferConfig.Filter. The peer can read only what they include.
 	filter filter.Filter
 	rules  rules
@@ -34,7 +34,7 @@ type offered struct {
 }
 
 // allows reports whether the peer may read a path. Symbolic links are not followed: they may lead to an excluded file.
-func (o *offered) allows(root *os.Root, inside string) bool {
+func (o *uploadSource) allows(root *os.Root, inside string) bool {
 	if o == nil || o.filter.Empty() || inside == "." {
 		return true
 	}
@@ -51,7 +51,7 @@ func (o *offered) allows(root *os.Root, inside string) bool {
 }
 
 // count adds a page of the listing to the total, once.
-func (o *offered) count(after, cursor string, page *fileTreed) {
+func (o *uploadSource) count(after, cursor string, page *fileTreed) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.counted != after {
@@ -76,21 +76,21 @@ func (o *offered) count(after, cursor string, page *fileTreed) {
 // Exports with Write access. Missing directories are created. The peer fetches the data as Get does, with the same guarantees.
 func (p *Peer) Put(file, name string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("put", name)
-	t.offered = &offered{peer: p, counts: &t.counts, pace: newPacer(cfg.BytesPerSecond)}
+	t.upload = &uploadSource{peer: p, counts: &t.counts, limiter: newRateLimiter(cfg.BytesPerSecond)}
 	t.run(func() error {
 		if err := checkPath(name); err != nil {
 			return err
 		}
-		l, err := p.newPull(cfg, &t.counts)
+		l, err := p.newDownload(cfg, &t.counts)
 		if err != nil {
 			return err
 		}
-		x := &Export{engine: p.engine, cfg: ExportConfig{Name: secret(), Path: file}, offered: t.offered}
+		x := &Export{engine: p.engine, cfg: ExportConfig{Name: secretName(), Path: file}, upload: t.upload}
 		if err := x.open(); err != nil {
 			return err
 		}
 		if x.file == "" { // a single file has no filter
-			x.offered.filter, x.offered.rules = l.filter, l.rules
+			x.upload.filter, x.upload.rules = l.filter, l.rules
 		}
 		if err := p.engine.publish(x); err != nil {
 			return errors.Join(err, x.root.Close())
@@ -115,7 +115,7 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 		_ = x.Close()                         // the peer's requests for chunks fail, and so does its transfer
 		time.AfterFunc(withdrawTimeout, stop) // unless the peer is disconnected
 	})()
-	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.puts, func(id uint32) []byte {
+	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.putRequests, func(id uint32) []byte {
 		return (&filePut{
 			id: id, fresh: cfg.Fresh, checksum: cfg.Checksum, remove: cfg.Delete, dryRun: cfg.DryRun, keepTop: cfg.KeepTop, sync: cfg.Sync,
 			want:   chunk.Want{Owner: cfg.Owner, Xattrs: cfg.Xattrs},
@@ -128,7 +128,7 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	case err != nil:
 		return err
 	}
-	t.counts.set(m.tally)
+	t.counts.set(m.transferResult)
 	if m.failures != "" {
 		return fmt.Errorf("%w (the peer says %q)", ErrIncomplete, m.failures)
 	}
@@ -147,8 +147,8 @@ func (t *Transfer) measure(x *Export) error {
 	return err
 }
 
-// storing is a file or directory that a peer uploads.
-type storing struct {
+// upload is a file or directory that a peer uploads.
+type upload struct {
 	proc *process
 	// keepTop is TransferConfig.KeepTop.
 	keepTop bool
@@ -162,13 +162,13 @@ type storing struct {
 	err      error
 }
 
-// maxStoring limits the remembered uploads per process, including completed ones.
-const maxStoring = 64
+// maxUploads limits the remembered uploads per process, including completed ones.
+const maxUploads = 64
 
-// store returns the response to an upload request. A repeated request in another session gets the response of the same transfer.
-func (v *process) store(ctx context.Context, m *filePut) []byte {
+// answerPut returns the response to an upload request. A repeated request in another session gets the response of the same transfer.
+func (v *process) answerPut(ctx context.Context, m *filePut) []byte {
 	start := time.Now()
-	st, err := v.beginStoring(ctx, m)
+	st, err := v.beginUpload(ctx, m)
 	if err != nil {
 		v.peer.report("put", m.name, start, 0, err)
 		return refuse(m.id, err)
@@ -181,11 +181,11 @@ func (v *process) store(ctx context.Context, m *filePut) []byte {
 	if st.err != nil {
 		return refuse(m.id, st.err)
 	}
-	return (&fileStored{m.id, st.counts.tally(), st.failures}).encode()
+	return (&fileStored{m.id, st.counts.result(), st.failures}).encode()
 }
 
-// beginStoring starts an upload, or returns the running one.
-func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error) {
+// beginUpload starts an upload, or returns the running one.
+func (v *process) beginUpload(ctx context.Context, m *filePut) (*upload, error) {
 	x, inside, err := v.resolve(ctx, m.name, Write)
 	if err != nil {
 		return nil, err
@@ -194,8 +194,8 @@ func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error
 		return nil, fmt.Errorf("%w: want a name below %q", ErrDenied, x.cfg.Name)
 	}
 	f := v.peer.engine
-	for beside := (*storing)(nil); ; {
-		st, other, fresh, err := f.enlist(v, m, beside)
+	for beside := (*upload)(nil); ; {
+		st, other, fresh, err := f.registerUpload(v, m, beside)
 		switch {
 		case err != nil:
 			return nil, err
@@ -213,54 +213,54 @@ func (v *process) beginStoring(ctx context.Context, m *filePut) (*storing, error
 			}
 			continue
 		case fresh:
-			v.runStoring(st, m, x, inside)
+			v.runUpload(st, m, x, inside)
 		}
 		return st, nil
 	}
 }
 
-// enlist returns the transfer for a request, fresh or not, or another one than beside with the same destination.
-func (f *Engine) enlist(proc *process, m *filePut, beside *storing) (st, other *storing, fresh bool, err error) {
+// registerUpload returns the transfer for a request, fresh or not, or another one than beside with the same destination.
+func (f *Engine) registerUpload(proc *process, m *filePut, beside *upload) (st, other *upload, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if proc.Over() {
 		return nil, nil, false, ErrPeerGone
 	}
 	o := &proc.state
-	if st = o.storing[m.source]; st != nil {
+	if st = o.uploads[m.source]; st != nil {
 		return st, nil, false, nil
 	}
-	if other = f.storing[m.name]; other != nil && other != beside {
+	if other = f.uploads[m.name]; other != nil && other != beside {
 		return nil, other, false, nil
 	}
-	for source, old := range o.storing {
+	for source, old := range o.uploads {
 		select {
 		case <-old.done:
-			if len(o.storing) >= maxStoring {
-				delete(o.storing, source)
+			if len(o.uploads) >= maxUploads {
+				delete(o.uploads, source)
 			}
 		default:
 		}
 	}
-	if len(o.storing) >= maxStoring {
-		return nil, nil, false, fmt.Errorf("%w: %d files are being received from this peer", ErrBusy, maxStoring)
+	if len(o.uploads) >= maxUploads {
+		return nil, nil, false, fmt.Errorf("%w: %d files are being received from this peer", ErrBusy, maxUploads)
 	}
-	st = &storing{proc: proc, keepTop: m.keepTop, done: make(chan struct{})}
+	st = &upload{proc: proc, keepTop: m.keepTop, done: make(chan struct{})}
 	st.ctx, st.cancel = context.WithCancel(f.ctx)
-	if o.storing[m.source] = st; other == nil || other.keepTop { // otherwise others must still find that one
-		f.storing[m.name] = st
+	if o.uploads[m.source] = st; other == nil || other.keepTop { // otherwise others must still find that one
+		f.uploads[m.name] = st
 	}
 	return st, nil, true, nil
 }
 
-// runStoring runs an upload in its own goroutine. It survives sessions but not the peer's process.
-func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) {
+// runUpload runs an upload in its own goroutine. It survives sessions but not the peer's process.
+func (v *process) runUpload(st *upload, m *filePut, x *Export, inside string) {
 	f := v.peer.engine
 	end := func(err error) {
 		st.err = err
 		f.mu.Lock()
-		if f.storing[m.name] == st {
-			delete(f.storing, m.name)
+		if f.uploads[m.name] == st {
+			delete(f.uploads, m.name)
 		}
 		f.mu.Unlock()
 		st.cancel()
@@ -279,13 +279,13 @@ func (v *process) runStoring(st *storing, m *filePut, x *Export, inside string) 
 }
 
 // fetch receives the file or directory offered by a peer.
-func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export, inside string) (err error) {
+func (v *process) fetch(ctx context.Context, st *upload, m *filePut, x *Export, inside string) (err error) {
 	cfg := TransferConfig{Fresh: m.fresh, Checksum: m.checksum, Delete: m.remove, DryRun: m.dryRun, KeepTop: m.keepTop, Sync: m.sync, Owner: m.want.Owner, Xattrs: m.want.Xattrs}
 	if m.rules != "" {
 		cfg.Filter = strings.Split(string(m.rules), "\n")
 	}
 	start := time.Now()
-	l, err := v.peer.newPull(cfg, &st.counts)
+	l, err := v.peer.newDownload(cfg, &st.counts)
 	if err == nil {
 		err = l.mayOwn()
 	}
@@ -318,7 +318,7 @@ func (v *process) fetch(ctx context.Context, st *storing, m *filePut, x *Export,
 		dir = path.Dir(inside)
 	}
 	if err := chunk.MakeDir(x.root, dir); err != nil {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return err
 	}
 	if from.entry.Mode.IsDir() {

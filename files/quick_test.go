@@ -126,7 +126,7 @@ func TestOneFailedFile(t *testing.T) {
 		writeFile(t, filepath.Join(to, "d"), nil) // a file where the source has a directory
 		s, err := copyTo(TransferConfig{})
 		wantErr(t, "a copy", err, ErrIncomplete)
-		for _, part := range []string{"b: ", "d: ", "link: ", "6 left out"} {
+		for _, part := range []string{"b: ", "d: ", "link: ", "6 omitted"} {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("got %v, want %q in it", err, part)
 			}
@@ -147,7 +147,7 @@ func TestChangedAfterListing(t *testing.T) {
 		d.write(t, "t/"+name, 100, 1)
 	}
 	var want []byte
-	d.here.heard = func(m any) {
+	d.here.received = func(m any) {
 		if _, ok := m.(*fileTreed); ok {
 			want = d.write(t, "t/a", 200, 2)
 			wantOK(t, "Remove", os.Remove(filepath.Join(d.dir, "t/b")))
@@ -169,7 +169,7 @@ func TestDamagedSmallFile(t *testing.T) {
 	want := d.write(t, "t/a", 100, 1)
 	d.write(t, "t/b", 100, 2)
 	left := 1
-	d.here.arrived = func(_ int64, b []byte) {
+	d.here.chunkReceived = func(_ int64, b []byte) {
 		if b[0] == want[0] && left > 0 {
 			left--
 			b[7]++
@@ -232,9 +232,9 @@ func TestLyingServer(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			outer := t.TempDir()
 			to := filepath.Join(outer, "x/to")
-			d.here.heard = c.heard
+			d.here.received = c.heard
 			err := d.peer.Get("d/t", to, TransferConfig{}).Wait(soon(t))
-			d.here.heard = nil
+			d.here.received = nil
 			if !errors.Is(err, c.want) {
 				t.Errorf("Get: got %v, want %v", err, c.want)
 			}
@@ -268,7 +268,7 @@ func TestTreeListedAcrossSessions(t *testing.T) {
 	for _, event := range []func(){func() {}, func() { lose(d.peer) }, d.restart} {
 		var work sync.WaitGroup
 		pages := 0
-		d.here.heard = func(m any) {
+		d.here.received = func(m any) {
 			if _, ok := m.(*fileTreed); ok {
 				if pages++; pages == 1 {
 					work.Go(event)
@@ -287,7 +287,7 @@ func TestTreeListedAcrossSessions(t *testing.T) {
 			t.Errorf("%d files, %v, want %d", len(list), err, n)
 		}
 	}
-	d.here.heard = nil
+	d.here.received = nil
 }
 
 // TestListingOfEarlierTransfer: a transfer never continues the listing of an earlier one. A file created since is listed, and Delete keeps
@@ -301,7 +301,7 @@ func TestListingOfEarlierTransfer(t *testing.T) {
 	}
 	var x *Transfer
 	ready := make(chan struct{})
-	d.here.heard = func(m any) {
+	d.here.received = func(m any) {
 		if _, ok := m.(*fileTreed); ok {
 			<-ready
 			x.Cancel()
@@ -310,7 +310,7 @@ func TestListingOfEarlierTransfer(t *testing.T) {
 	x = d.peer.Get("d/t", d.to, TransferConfig{Sync: SyncNever})
 	close(ready)
 	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
-	d.here.heard = nil
+	d.here.received = nil
 	writeFile(t, filepath.Join(top, "zz"), []byte("valuable"))
 	writeFile(t, filepath.Join(d.to, "zz"), []byte("valuable"))
 	x = d.peer.Get("d/t", d.to, TransferConfig{Sync: SyncNever, Delete: true})
@@ -370,7 +370,7 @@ func TestLocalFileChangedMeanwhile(t *testing.T) {
 	want := d.write(t, "t/f", 100, 1)
 	local := filepath.Join(d.to, "f")
 	wantOK(t, "WriteFile", os.WriteFile(local, want, 0o600))
-	d.here.heard = func(m any) {
+	d.here.received = func(m any) {
 		if _, ok := m.(*fileBatched); ok {
 			wantOK(t, "WriteFile", os.WriteFile(local, make([]byte, len(want)), 0o600))
 		}

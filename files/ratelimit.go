@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pacer limits a rate. A nil pacer does not limit it.
-type pacer struct {
+// rateLimiter limits a rate. A nil rateLimiter does not limit it.
+type rateLimiter struct {
 	rate float64 // bytes per second
 
 	mu sync.Mutex
@@ -15,16 +15,16 @@ type pacer struct {
 	next time.Time
 }
 
-// newPacer returns a pacer for a rate in bytes per second, nil for 0.
-func newPacer(rate int64) *pacer {
+// newRateLimiter returns a rateLimiter for a rate in bytes per second, nil for 0.
+func newRateLimiter(rate int64) *rateLimiter {
 	if rate <= 0 {
 		return nil
 	}
-	return &pacer{rate: float64(rate)}
+	return &rateLimiter{rate: float64(rate)}
 }
 
-// take waits until n more bytes may be moved.
-func (p *pacer) take(ctx context.Context, n int64) error {
+// wait waits until n more bytes may be moved.
+func (p *rateLimiter) wait(ctx context.Context, n int64) error {
 	if p == nil {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (p *pacer) take(ctx context.Context, n int64) error {
 }
 
 // reserve grants n bytes and returns the wait before they may be moved.
-func (p *pacer) reserve(now time.Time, n int64) time.Duration {
+func (p *rateLimiter) reserve(now time.Time, n int64) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.next.Before(now) {
@@ -54,8 +54,8 @@ func (p *pacer) reserve(now time.Time, n int64) time.Duration {
 	return wait
 }
 
-// give returns n bytes that were granted and not moved.
-func (p *pacer) give(n int64) {
+// refund returns n bytes that were granted and not moved.
+func (p *rateLimiter) refund(n int64) {
 	if p == nil {
 		return
 	}
@@ -65,6 +65,6 @@ func (p *pacer) give(n int64) {
 }
 
 // cost returns the time for n bytes.
-func (p *pacer) cost(n int64) time.Duration {
+func (p *rateLimiter) cost(n int64) time.Duration {
 	return time.Duration(float64(n) / p.rate * float64(time.Second))
 }

@@ -16,7 +16,7 @@ const windowChunks = 8
 
 // remoteFile is an open regular file of a peer. It holds one window of contents.
 type remoteFile struct {
-	pull *pull
+	pull *download
 	ctx  context.Context
 	// path is the remote name.
 	path string
@@ -31,7 +31,7 @@ type remoteFile struct {
 
 // openRemote opens a remote file, and returns nil for a directory.
 func (p *Peer) openRemote(ctx context.Context, name string) (*remoteFile, error) {
-	l, err := p.newPull(TransferConfig{}, &counts{})
+	l, err := p.newDownload(TransferConfig{}, &counts{})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (p *Peer) openRemote(ctx context.Context, name string) (*remoteFile, error)
 	f := &remoteFile{pull: l, ctx: ctx, path: name, from: from}
 	f.info.info = Info{Name: name, Mode: e.Mode, Size: e.Size, ModTime: e.ModTime}
 	if e.Size > MaxFileSize {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return nil, fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, e.Size, int64(MaxFileSize))
 	}
 	return f, nil
@@ -54,7 +54,7 @@ func (f *remoteFile) Stat() (fs.FileInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return nil, f.fail("stat", fs.ErrClosed)
+		return nil, f.wrapError("stat", fs.ErrClosed)
 	}
 	return f.info, nil
 }
@@ -63,7 +63,7 @@ func (f *remoteFile) Stat() (fs.FileInfo, error) {
 func (f *remoteFile) Read(b []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n, err := f.at("read", b, f.offset)
+	n, err := f.readAt("read", b, f.offset)
 	f.offset += int64(n)
 	return n, err
 }
@@ -73,11 +73,11 @@ func (f *remoteFile) ReadAt(b []byte, off int64) (n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if off < 0 {
-		return 0, f.fail("readat", fs.ErrInvalid)
+		return 0, f.wrapError("readat", fs.ErrInvalid)
 	}
 	for n < len(b) && err == nil {
 		var k int
-		k, err = f.at("readat", b[n:], off+int64(n))
+		k, err = f.readAt("readat", b[n:], off+int64(n))
 		n += k
 	}
 	return n, err
@@ -94,26 +94,26 @@ func (f *remoteFile) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekEnd:
 		offset += f.info.Size()
 	default:
-		return 0, f.fail("seek", fs.ErrInvalid)
+		return 0, f.wrapError("seek", fs.ErrInvalid)
 	}
 	switch {
 	case f.closed:
-		return 0, f.fail("seek", fs.ErrClosed)
+		return 0, f.wrapError("seek", fs.ErrClosed)
 	case offset < 0:
-		return 0, f.fail("seek", fs.ErrInvalid)
+		return 0, f.wrapError("seek", fs.ErrInvalid)
 	}
 	f.offset = offset
 	return offset, nil
 }
 
-// fail returns an error of an operation.
-func (f *remoteFile) fail(op string, err error) error { return pathError(op, f.info.name, err) }
+// wrapError returns an error of an operation.
+func (f *remoteFile) wrapError(op string, err error) error { return pathError(op, f.info.name, err) }
 
-// at reads up to the end of a window. f.mu is held.
-func (f *remoteFile) at(op string, b []byte, off int64) (int, error) {
+// readAt reads up to the end of a window. f.mu is held.
+func (f *remoteFile) readAt(op string, b []byte, off int64) (int, error) {
 	switch {
 	case f.closed:
-		return 0, f.fail(op, fs.ErrClosed)
+		return 0, f.wrapError(op, fs.ErrClosed)
 	case len(b) == 0:
 		return 0, nil
 	case off >= f.info.Size():
@@ -123,7 +123,7 @@ func (f *remoteFile) at(op string, b []byte, off int64) (int, error) {
 	if off < w.first || off >= w.first+int64(len(w.b)) {
 		if err := f.fill(off/chunk.Size, int64(len(b))); err != nil {
 			w.b = w.b[:0]
-			return 0, f.fail(op, err)
+			return 0, f.wrapError(op, err)
 		}
 	}
 	return copy(b, w.b[off-w.first:]), nil
@@ -164,7 +164,7 @@ func (f *remoteFile) read(ctx context.Context, k, n int64) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.stage.close()) }()
 	for {
-		err = l.fetchRange(ctx, f.from, &f.window, k, n)
+		err = l.chunks(ctx, f.from, &f.window, k, k+n, func(int64) *cachedChunk { return &cachedChunk{} })
 		if !l.peer.mayReturn(err) {
 			return err
 		}
@@ -182,48 +182,27 @@ func (f *remoteFile) read(ctx context.Context, k, n int64) (err error) {
 	}
 }
 
-// fetchRange requests chunks concurrently, one per slot.
-func (l *pull) fetchRange(ctx context.Context, from source, to chunkStore, k, n int64) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var work sync.WaitGroup
-	for i := k; i < k+n && ctx.Err() == nil; i++ {
-		select {
-		case slot := <-l.stage.free:
-			work.Go(func() {
-				if err := l.chunk(ctx, from, to, i, &known{}, slot); err != nil {
-					cancel(err)
-				}
-				l.stage.free <- slot
-			})
-		case <-ctx.Done():
-		}
-	}
-	work.Wait()
-	return context.Cause(ctx)
-}
-
 // Close implements fs.File. It returns ErrChanged if the file has changed since it was opened.
 func (f *remoteFile) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return f.fail("close", fs.ErrClosed)
+		return f.wrapError("close", fs.ErrClosed)
 	}
 	f.closed, f.window = true, memoryWindow{}
 	if f.from.release == nil {
 		return nil
 	}
 	if f.ctx.Err() != nil || f.pull.peer.engine.isClosed() {
-		f.pull.giveUp(f.from)
+		f.pull.releaseLater(f.from)
 		return nil
 	}
-	_, err := askFor[*fileEnded](f.ctx, f.from.proc, f.pull.peer.asks, func(id uint32) []byte { return (&fileDone{id, f.from.handle}).encode() })
+	_, err := ask[*fileEnded](f.ctx, f.from.proc, f.pull.peer.requests, func(id uint32) []byte { return (&fileDone{id, f.from.handle}).encode() })
 	f.from.release()
 	if err != nil && !errors.Is(err, ErrChanged) {
 		err = nil // the session is lost, and with it the peer's open file
 	}
-	return f.fail("close", err)
+	return f.wrapError("close", err)
 }
 
 // chunkStore stores received chunks, for example a *chunk.Target.
@@ -245,15 +224,17 @@ type memoryWindow struct {
 // Size implements chunkStore.
 func (w *memoryWindow) Size() int64 { return w.size }
 
-// part returns the memory of a chunk.
-func (w *memoryWindow) part(k int64) []byte { return w.b[k*chunk.Size-w.first:][:chunk.Len(w.size, k)] }
+// chunk returns the memory of a chunk.
+func (w *memoryWindow) chunk(k int64) []byte {
+	return w.b[k*chunk.Size-w.first:][:chunk.Len(w.size, k)]
+}
 
 // Keep implements chunkStore. A window never has chunks that were not received.
 func (w *memoryWindow) Keep(int64, uint32) error { return chunk.ErrDigest }
 
 // Write implements chunkStore. The digest covers the copy, which the peer cannot change.
 func (w *memoryWindow) Write(k int64, b []byte, digest uint32) error {
-	to := w.part(k)
+	to := w.chunk(k)
 	if copy(to, b); chunk.Digest(to) != digest {
 		return fmt.Errorf("chunk %d: %w", k, chunk.ErrDigest)
 	}
@@ -262,6 +243,6 @@ func (w *memoryWindow) Write(k int64, b []byte, digest uint32) error {
 
 // WriteZero implements chunkStore.
 func (w *memoryWindow) WriteZero(k int64) error {
-	clear(w.part(k))
+	clear(w.chunk(k))
 	return nil
 }

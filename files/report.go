@@ -25,8 +25,8 @@ type Stats struct {
 	DigestErrors uint64
 }
 
-// tallies are an Engine's part of Stats.
-type tallies struct {
+// engineCounters are an Engine's part of Stats.
+type engineCounters struct {
 	filesReceived, filesResumed, filesFailed, filesSent atomic.Uint64
 	bytesReceived, bytesSent, bytesReused, digestErrors atomic.Uint64
 }
@@ -36,7 +36,7 @@ func (f *Engine) Stats() Stats {
 	if f == nil {
 		return Stats{}
 	}
-	c := &f.tallies
+	c := &f.counters
 	return Stats{
 		FilesReceived: c.filesReceived.Load(), FilesResumed: c.filesResumed.Load(), FilesFailed: c.filesFailed.Load(), FilesSent: c.filesSent.Load(),
 		BytesReceived: c.bytesReceived.Load(), BytesSent: c.bytesSent.Load(), BytesReused: c.bytesReused.Load(), DigestErrors: c.digestErrors.Load(),
@@ -78,7 +78,7 @@ func (p *Peer) report(op string, name string, start time.Time, bytes int64, err 
 func (p *Peer) sent(o *openFile) {
 	o.mu.Lock()
 	opened, complete, err, bytes, start := o.source != nil, o.answer != nil && o.answer.known, o.err, o.sent, o.opened
-	offered := opened && o.export.offered != nil
+	offered := opened && o.export.upload != nil
 	compared := !complete && !o.requested
 	o.mu.Unlock()
 	if !opened || compared {
@@ -87,7 +87,7 @@ func (p *Peer) sent(o *openFile) {
 	switch {
 	case err != nil:
 	case complete:
-		p.engine.tallies.filesSent.Add(1)
+		p.engine.counters.filesSent.Add(1)
 	default:
 		err = errUnread
 	}
@@ -96,23 +96,23 @@ func (p *Peer) sent(o *openFile) {
 	}
 }
 
-// reception is a file being received.
-type reception struct {
-	pull  *pull
+// fileReport is a file being received.
+type fileReport struct {
+	pull  *download
 	name  string
 	start time.Time
 	// have holds the chunk states, nil until known; size is the file size.
-	have *chunk.Table[known]
+	have *chunk.Table[cachedChunk]
 	size int64
 }
 
-// receiving begins the reception of a remote file.
-func (l *pull) receiving(name string, size int64) *reception {
-	return &reception{pull: l, name: name, start: time.Now(), size: size}
+// newFileReport starts the report of a remote file.
+func (l *download) newFileReport(name string, size int64) *fileReport {
+	return &fileReport{pull: l, name: name, start: time.Now(), size: size}
 }
 
 // end counts and reports the file.
-func (r *reception) end(err error) {
+func (r *fileReport) end(err error) {
 	moved, reused := int64(0), false
 	for k := int64(0); r.have != nil && k < r.have.Len(); k++ {
 		switch c := r.have.Get(k); {
@@ -126,8 +126,8 @@ func (r *reception) end(err error) {
 }
 
 // received counts and reports a remote file that was received, or that failed with err. bytes were moved; reused is set if others existed.
-func (l *pull) received(name string, start time.Time, bytes int64, reused bool, err error) {
-	c := &l.peer.engine.tallies
+func (l *download) received(name string, start time.Time, bytes int64, reused bool, err error) {
+	c := &l.peer.engine.counters
 	if err != nil {
 		c.filesFailed.Add(1)
 	} else {

@@ -130,13 +130,13 @@ func TestAbortedOperation(t *testing.T) {
 	d := reporting(t, Read, &ops, &mine)
 	d.write(t, "f", 40*chunk.Size, 1)
 	l, from := d.opening(t)
-	if _, err := l.done(context.Background(), from); err == nil {
+	if _, err := l.releaseFile(context.Background(), from); err == nil {
 		t.Error("a file that was not read has a digest, want an error")
 	}
 	from.release()
 	var x *Transfer
 	ready := make(chan struct{})
-	d.here.arrived = func(int64, []byte) {
+	d.here.chunkReceived = func(int64, []byte) {
 		<-ready
 		x.Cancel()
 	}
@@ -156,7 +156,7 @@ func TestOperationsOfOfferedTree(t *testing.T) {
 	var ops, mine operations
 	d := reporting(t, Write, &ops, &mine)
 	writeFile(t, filepath.Join(d.to, "large"), make([]byte, chunk.Size))
-	d.there.heard = func(m any) {
+	d.there.received = func(m any) {
 		if _, ok := m.(*fileTreed); ok {
 			wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "large")))
 		}
@@ -167,9 +167,9 @@ func TestOperationsOfOfferedTree(t *testing.T) {
 		t.Errorf("Stats() = %+v, want 1 failed file", s)
 	}
 	// Names of uploads are secret, also once they are withdrawn.
-	_, err := d.there.client().Stat(soon(t), secret())
+	_, err := d.there.client().Stat(soon(t), secretName())
 	wantErr(t, "Stat", err, ErrNotFound)
-	wantErr(t, "Get", d.there.client().Get(secret()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "Get", d.there.client().Get(secretName()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	wantErr(t, "Get", d.there.client().Get("put-1/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
 	if all := mine.take(t, 1); len(all) != 1 || all[0].Name != "put-1/f" {
 		t.Errorf("the offering side reports %+v, want only the request for an unknown name", all)

@@ -18,29 +18,29 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 	switch m := m.(type) {
 	case *fileOpen:
 		if m.handle == 0 {
-			return func(ctx context.Context) []byte { return v.describe(ctx, m) }, nil
+			return func(ctx context.Context) []byte { return v.answerDescribe(ctx, m) }, nil
 		}
 		file, err := v.peer.engine.reserve(v, m.handle, m.name) // before the next message, which may give it up
 		return func(ctx context.Context) []byte {
 			if err != nil {
 				return refuse(m.id, err)
 			}
-			return v.open(ctx, m, file)
+			return v.answerOpen(ctx, m, file)
 		}, nil
 	case *fileList:
-		return func(ctx context.Context) []byte { return v.list(ctx, m) }, nil
+		return func(ctx context.Context) []byte { return v.answerList(ctx, m) }, nil
 	case *fileChunk:
 		r, err := v.peer.transfer.OpenGrant(m.grant, &m.stage, Write) // before the next message, which may revoke it
-		return func(ctx context.Context) []byte { return v.chunk(ctx, r, m) }, err
+		return func(ctx context.Context) []byte { return v.answerChunk(ctx, r, m) }, err
 	case *fileDone:
-		return func(context.Context) []byte { return v.done(m) }, nil
+		return func(context.Context) []byte { return v.answerDone(m) }, nil
 	case *fileTree:
-		return func(ctx context.Context) []byte { return v.listTree(ctx, m) }, nil
+		return func(ctx context.Context) []byte { return v.answerTree(ctx, m) }, nil
 	case *fileBatch:
 		r, err := v.peer.transfer.OpenGrant(m.grant, &m.stage, Write)
-		return func(ctx context.Context) []byte { return v.batch(ctx, r, m) }, err
+		return func(ctx context.Context) []byte { return v.answerBatch(ctx, r, m) }, err
 	case *filePut:
-		return func(ctx context.Context) []byte { return v.store(ctx, m) }, nil
+		return func(ctx context.Context) []byte { return v.answerPut(ctx, m) }, nil
 	case *rpc.Unknown:
 		text := fmt.Sprintf("this side speaks version %d of the protocol for files", version)
 		return func(context.Context) []byte {
@@ -58,11 +58,11 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 	case *fileEnded:
 		v.Answer(m.id, m)
 	case *fileTreed:
-		v.hear(m)
+		v.testHook(m)
 		v.Answer(m.id, m)
 	case *fileBatched:
 		v.peer.received.Store(&m.rails)
-		v.hear(m)
+		v.testHook(m)
 		v.Answer(m.id, m)
 	case *fileStored:
 		v.Answer(m.id, m)
@@ -70,9 +70,9 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 	return nil, nil
 }
 
-// hear calls the hook of tests.
-func (v *process) hear(m any) {
-	if f := v.peer.engine.heard; f != nil {
+// testHook calls the hook of tests.
+func (v *process) testHook(m any) {
+	if f := v.peer.engine.received; f != nil {
 		f(m)
 	}
 }
@@ -118,14 +118,14 @@ func isEscape(err error) bool {
 
 // has reports whether the requester already has b, whose digest is given.
 func (m *fileChunk) has(b []byte, digest uint32) bool {
-	if m.have == haveNone || m.print.Digest() != digest {
+	if m.state == haveNone || m.print.Digest() != digest {
 		return false
 	}
-	return m.have == haveDigest || m.print == chunk.FingerprintOf(b, digest)
+	return m.state == haveDigest || m.print == chunk.FingerprintOf(b, digest)
 }
 
-// chunk returns the response to a chunk request: it reads the chunk, and writes it to the peer's memory unless the peer has it.
-func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []byte {
+// answerChunk returns the response to a chunk request: it reads the chunk, and writes it to the peer's memory unless the peer has it.
+func (v *process) answerChunk(ctx context.Context, r *transfer.Remote, m *fileChunk) []byte {
 	f := v.peer.engine
 	file, reading := f.lookup(v, m.handle), v.state.reading
 	switch {
@@ -136,7 +136,7 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 	case int64(m.index) >= chunk.Count(file.source.Size()):
 		return refuse(m.id, fmt.Errorf("%w: chunk %d", transfer.ErrRange, m.index))
 	}
-	release, err := v.claim(ctx, m.grant)
+	release, err := v.claimGrant(ctx, m.grant)
 	if err != nil {
 		return refuse(m.id, err)
 	}
@@ -157,29 +157,29 @@ func (v *process) chunk(ctx context.Context, r *transfer.Remote, m *fileChunk) [
 	case zero:
 		answer.how = chunkZero
 	default:
-		if file.export.offered != nil {
-			err = file.export.offered.pace.take(ctx, int64(n))
+		if file.export.upload != nil {
+			err = file.export.upload.limiter.wait(ctx, int64(n))
 		}
 		if err != nil {
 			break
 		}
 		if err = v.peer.transfer.Batch().Put(r.At(0), slot.view(n)).Do(ctx); err == nil {
-			f.tallies.bytesSent.Add(uint64(n))
+			f.counters.bytesSent.Add(uint64(n))
 			file.moved(n)
 		}
 	}
 	if err != nil {
 		return refuse(m.id, err)
 	}
-	file.note(int64(m.index), digest, n)
-	answer.rails = v.peer.sentRails()
+	file.recordChunk(int64(m.index), digest, n)
+	answer.rails = v.peer.writtenByRail()
 	return answer.encode()
 }
 
-// claim reserves a grant's memory for one request, until release. After a lost session, the peer repeats a request while the first may
+// claimGrant reserves a grant's memory for one request, until release. After a lost session, the peer repeats a request while the first may
 // still be running; the second waits for it. A request whose session is lost fails, because the peer may have reused the memory for another
 // chunk. So a late write never hits reused memory.
-func (v *process) claim(ctx context.Context, grant uint32) (release func(), err error) {
+func (v *process) claimGrant(ctx context.Context, grant uint32) (release func(), err error) {
 	f := v.peer.engine
 	mine := make(chan struct{})
 	for {
@@ -189,15 +189,15 @@ func (v *process) claim(ctx context.Context, grant uint32) (release func(), err 
 			f.mu.Unlock()
 			return nil, cmp.Or(context.Cause(ctx), ErrRestarted)
 		}
-		other := o.claimed[grant]
+		other := o.inProgress[grant]
 		if other == nil {
-			o.claimed[grant] = mine
+			o.inProgress[grant] = mine
 		}
 		f.mu.Unlock()
 		if other == nil {
 			return func() {
 				f.mu.Lock()
-				delete(o.claimed, grant)
+				delete(o.inProgress, grant)
 				f.mu.Unlock()
 				close(mine)
 			}, nil

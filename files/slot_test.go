@@ -36,9 +36,9 @@ func (d *depot) stall(t testing.TB) (resume func()) {
 }
 
 // opening returns a pull with the depot file f open and one slot.
-func (d *depot) opening(t testing.TB) (*pull, source) {
+func (d *depot) opening(t testing.TB) (*download, source) {
 	t.Helper()
-	l := &pull{peer: d.peer, counts: &counts{}}
+	l := &download{peer: d.peer, counts: &counts{}}
 	from, err := l.open(soon(t), "d/f")
 	wantOK(t, "open", err)
 	wantOK(t, "staged", l.staged(soon(t), 1))
@@ -54,13 +54,13 @@ func TestLateChunkRequest(t *testing.T) {
 	l, from := d.opening(t)
 	s := <-l.stage.free
 	defer func() { l.stage.free <- s }()
-	wantOK(t, "grant", s.lend(d.peer, from.proc))
+	wantOK(t, "grant", s.grantTo(d.peer, from.proc))
 	v := d.server(t)
 	serve := func(ctx context.Context, k uint64) []byte {
-		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.granted.Number(), stage: s.granted.Region()}
+		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.grant.Number(), stage: s.grant.Region()}
 		r, err := v.peer.transfer.OpenGrant(m.grant, &m.stage, Write)
 		wantOK(t, "OpenGrant", err)
-		return v.chunk(ctx, r, m)
+		return v.answerChunk(ctx, r, m)
 	}
 	ended, end := context.WithCancel(context.Background())
 	end()
@@ -90,12 +90,12 @@ func TestUnansweredSlot(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	ended := make(chan error, 1)
-	go func() { ended <- l.chunk(ctx, from, target, 0, &known{}, s) }()
+	go func() { ended <- l.chunk(ctx, from, target, 0, &cachedChunk{}, s) }()
 	v := d.server(t)
 	waiting := func() (n int) {
 		d.there.mu.Lock()
 		defer d.there.mu.Unlock()
-		return len(v.state.claimed)
+		return len(v.state.inProgress)
 	}
 	eventually(t, "the request is being served", func() bool { return waiting() == 1 })
 	cancel(ErrCanceled)
@@ -105,10 +105,10 @@ func TestUnansweredSlot(t *testing.T) {
 	}
 	resume()
 	eventually(t, "the first request has ended", func() bool { return waiting() == 0 })
-	wantOK(t, "the next chunk", l.chunk(soon(t), from, target, 1, &known{}, s))
+	wantOK(t, "the next chunk", l.chunk(soon(t), from, target, 1, &cachedChunk{}, s))
 	wantSame(t, "the slot", s.buffer.mem.Bytes(), want[chunk.Size:])
 	l.stage.free <- s
-	l.giveUp(from)
+	l.releaseLater(from)
 	wantOK(t, "Close", target.Close())
 }
 
@@ -124,7 +124,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 	eventually(t, "requests are being served", func() bool {
 		old.mu.Lock()
 		defer old.mu.Unlock()
-		return len(v.state.claimed) == 6
+		return len(v.state.inProgress) == 6
 	})
 	old.work.Go(func() { // Close waits for them
 		<-old.ctx.Done()
@@ -144,7 +144,7 @@ func TestGetFileFromStoppedServer(t *testing.T) {
 func (f *Engine) noneOpen(proc *process) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(proc.state.files) == len(proc.state.ended)
+	return len(proc.state.files) == len(proc.state.released)
 }
 
 // noneOpen waits until the peer has closed all files.
@@ -230,19 +230,19 @@ func TestCanceledRequestsCount(t *testing.T) {
 	session := d.peer.session()
 	for range cap(d.peer.link.Serving) + 10 {
 		s := &slot{}
-		wantOK(t, "grant", s.lend(d.peer, from.proc))
+		wantOK(t, "grant", s.grantTo(d.peer, from.proc))
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		_, err := l.fetch(ctx, from, &chunk.Target{}, 0, &known{}, s)
+		_, err := l.fetch(ctx, from, &chunk.Target{}, 0, &cachedChunk{}, s)
 		cancel()
 		wantErr(t, "a request that is given up", err, context.DeadlineExceeded)
 		wantOK(t, "drop", s.drop())
 	}
 	resume()
-	eventually(t, "all requests are answered", func() bool { return len(d.peer.asks) == 0 })
+	eventually(t, "all requests are answered", func() bool { return len(d.peer.requests) == 0 })
 	if d.peer.session() != session {
 		t.Error("the session has ended")
 	}
-	l.giveUp(from)
+	l.releaseLater(from)
 	d.noneOpen(t)
 }
 
@@ -253,7 +253,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 	d.write(t, "f", 100, 1)
 	l, from := d.opening(t)
 	for _, name := range []string{"d", "d/none", "d/f"} {
-		_, _, err := askAny[*fileOpened](soon(t), d.peer, d.peer.asks, func(id uint32) []byte {
+		_, _, err := askAny[*fileOpened](soon(t), d.peer, d.peer.requests, func(id uint32) []byte {
 			return (&fileOpen{id: id, handle: from.handle, name: name}).encode()
 		})
 		if name == "d/f" {
@@ -265,7 +265,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 	if file := d.there.lookup(d.server(t), from.handle); file == nil || !file.isOpen() {
 		t.Error("the file is not known any more, want it open")
 	}
-	l.giveUp(from)
+	l.releaseLater(from)
 	d.noneOpen(t)
 }
 

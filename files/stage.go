@@ -144,15 +144,15 @@ func (r *readPool) close(ctx context.Context) error {
 
 // slot is memory for one incoming chunk. Each has a separate key, granted to one peer. One goroutine uses it at a time.
 type slot struct {
-	// buffer is nil until needed. granted is proc's access to it.
-	buffer  *buffer
-	proc    *process
-	granted *transfer.Grant
+	// buffer is nil until needed. grant is proc's access to it.
+	buffer *buffer
+	proc   *process
+	grant  *transfer.Grant
 }
 
-// lend allocates memory if necessary, and grants a process access. A slot granted to another process gets new memory.
-func (s *slot) lend(p *Peer, proc *process) error {
-	if s.proc == proc && !s.granted.Ended() {
+// grantTo allocates memory if necessary, and grants a process access. A slot granted to another process gets new memory.
+func (s *slot) grantTo(p *Peer, proc *process) error {
+	if s.proc == proc && !s.grant.Ended() {
 		return nil
 	}
 	if err := s.drop(); err != nil {
@@ -166,7 +166,7 @@ func (s *slot) lend(p *Peer, proc *process) error {
 	if err != nil {
 		return errors.Join(err, b.close(context.Background()))
 	}
-	s.buffer, s.proc, s.granted = b, proc, granted
+	s.buffer, s.proc, s.grant = b, proc, granted
 	return nil
 }
 
@@ -183,7 +183,7 @@ func (s *slot) drop() error {
 	if err := s.buffer.close(ctx); err != nil {
 		return err
 	}
-	s.buffer, s.proc, s.granted = nil, nil, nil
+	s.buffer, s.proc, s.grant = nil, nil, nil
 	return nil
 }
 

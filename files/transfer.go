@@ -74,11 +74,11 @@ type Transfer struct {
 	// op is "get" or "put", name the remote name.
 	op, name string
 	counts   counts
-	// offered is set for Put, which counts served bytes.
-	offered *offered
-	cancel  context.CancelCauseFunc
-	done    chan struct{}
-	err     error // valid when done is closed
+	// upload is set for Put, which counts served bytes.
+	upload *uploadSource
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	err    error // valid when done is closed
 }
 
 // Get starts downloading a remote file or directory and returns immediately. dest is the new path or, for a file, an existing directory
@@ -91,7 +91,7 @@ type Transfer struct {
 func (p *Peer) Get(name, dest string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("get", name)
 	t.run(func() error {
-		l, err := p.newPull(cfg, &t.counts)
+		l, err := p.newDownload(cfg, &t.counts)
 		if err == nil {
 			err = l.mayOwn()
 		}
@@ -111,15 +111,15 @@ func (p *Peer) Get(name, dest string, cfg TransferConfig) *Transfer {
 }
 
 // mayOwn returns an error if files are to have other owners and this process cannot do that.
-func (l *pull) mayOwn() error {
+func (l *download) mayOwn() error {
 	if l.cfg.Owner && os.Geteuid() != 0 {
 		return fmt.Errorf("%w: TransferConfig.Owner needs root", ErrDenied)
 	}
 	return nil
 }
 
-// newPull returns a transfer from a peer.
-func (p *Peer) newPull(cfg TransferConfig, c *counts) (*pull, error) {
+// newDownload returns a transfer from a peer.
+func (p *Peer) newDownload(cfg TransferConfig, c *counts) (*download, error) {
 	f, err := filter.New(cfg.Filter)
 	if err != nil {
 		return nil, verbs.Invalidf("TransferConfig.Filter: %v", err)
@@ -127,7 +127,7 @@ func (p *Peer) newPull(cfg TransferConfig, c *counts) (*pull, error) {
 	if cfg.BytesPerSecond < 0 {
 		return nil, verbs.Invalidf("TransferConfig.BytesPerSecond is %d", cfg.BytesPerSecond)
 	}
-	return &pull{peer: p, cfg: cfg, counts: c, pace: newPacer(cfg.BytesPerSecond), sync: chunk.Sync(cfg.Sync), filter: f, rules: rules(strings.Join(cfg.Filter, "\n"))}, nil
+	return &download{peer: p, cfg: cfg, counts: c, limiter: newRateLimiter(cfg.BytesPerSecond), sync: chunk.Sync(cfg.Sync), filter: f, rules: rules(strings.Join(cfg.Filter, "\n"))}, nil
 }
 
 // checkPath validates a remote file name.
@@ -142,7 +142,7 @@ func checkPath(name string) error {
 }
 
 // fileTo receives a file to a local path.
-func (l *pull) fileTo(ctx context.Context, from source, name, dest string) error {
+func (l *download) fileTo(ctx context.Context, from source, name, dest string) error {
 	if dest == "" {
 		dest = "."
 	}
@@ -158,14 +158,14 @@ func (l *pull) fileTo(ctx context.Context, from source, name, dest string) error
 		return l.single(ctx, from, name, nil, base)
 	}
 	if err != nil {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return err
 	}
 	return errors.Join(l.single(ctx, from, name, root, base), root.Close())
 }
 
 // single receives one file, unless it is equal.
-func (l *pull) single(ctx context.Context, from source, name string, root *os.Root, local string) error {
+func (l *download) single(ctx context.Context, from source, name string, root *os.Root, local string) error {
 	e := from.entry.Entry
 	e.Name = local
 	_, done, err := l.compare(chunk.NewDir(root, chunk.TreeConfig{DryRun: l.cfg.DryRun}), &e, from.fresh)
@@ -173,7 +173,7 @@ func (l *pull) single(ctx context.Context, from source, name string, root *os.Ro
 		err = l.staged(ctx, int(min(chunk.Count(e.Size), stageSlots)))
 	}
 	if err != nil || done {
-		l.giveUp(from)
+		l.releaseLater(from)
 		return err
 	}
 	err = l.file(ctx, from, name, root, local)
@@ -184,7 +184,7 @@ func (l *pull) single(ctx context.Context, from source, name string, root *os.Ro
 }
 
 // singleAgain receives a file that has changed while it was received, as it is now.
-func (l *pull) singleAgain(ctx context.Context, name string, root *os.Root, local string) error {
+func (l *download) singleAgain(ctx context.Context, name string, root *os.Root, local string) error {
 	from, err := l.open(ctx, name)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (l *pull) singleAgain(ctx context.Context, name string, root *os.Root, loca
 }
 
 // staged allocates memory for chunks.
-func (l *pull) staged(ctx context.Context, slots int) (err error) {
+func (l *download) staged(ctx context.Context, slots int) (err error) {
 	l.stage, err = l.peer.newStage(ctx, max(slots, 1))
 	return err
 }
@@ -327,8 +327,8 @@ func (t *Transfer) Status() Status {
 	s.Skipped, s.SkippedNames = c.skipped.get()
 	s.Sent, s.Unchanged, s.Deleted, s.Failed = c.sent.Load(), c.unchanged.Load(), c.deleted.Load(), c.failed.Load()
 	s.Bytes, s.Total, s.Rails = c.moved.Load(), c.total.Load(), t.peer.rails()
-	if t.offered != nil && s.Bytes == 0 {
-		s.Bytes = t.offered.served.Load()
+	if t.upload != nil && s.Bytes == 0 {
+		s.Bytes = t.upload.served.Load()
 	}
 	if c.checking.Load() > 0 {
 		s.Phase, s.Bytes, s.Total = transfer.Checking, c.checked.Load(), c.toCheck.Load()

@@ -30,14 +30,14 @@ const (
 )
 
 // treeTo receives a directory to a local path.
-func (l *pull) treeTo(ctx context.Context, from chunk.Entry, name, dest string) error {
+func (l *download) treeTo(ctx context.Context, from chunk.Entry, name, dest string) error {
 	if dest == "" {
 		dest = path.Base(name)
 	}
 	if l.cfg.DryRun {
 		return l.dryTree(ctx, name, from, func() (*os.Root, error) { return os.OpenRoot(dest) })
 	}
-	holders := newHolders(dest)
+	holders := newParents(dest)
 	if err := os.MkdirAll(dest, 0o777); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (l *pull) treeTo(ctx context.Context, from chunk.Entry, name, dest string) 
 }
 
 // dryTree compares a directory with a local one, which may be missing.
-func (l *pull) dryTree(ctx context.Context, name string, top chunk.Entry, open func() (*os.Root, error)) error {
+func (l *download) dryTree(ctx context.Context, name string, top chunk.Entry, open func() (*os.Root, error)) error {
 	root, err := open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.tree(ctx, name, nil, top, false)
@@ -64,8 +64,8 @@ func (l *pull) dryTree(ctx context.Context, name string, top chunk.Entry, open f
 	return errors.Join(l.tree(ctx, name, root, top, false), root.Close())
 }
 
-// newHolders returns the directories that gain an entry when dir and its parents are created; empty if dir exists.
-func newHolders(dir string) (holders []string) {
+// newParents returns the directories that gain an entry when dir and its parents are created; empty if dir exists.
+func newParents(dir string) (holders []string) {
 	for dir = filepath.Clean(dir); ; {
 		if _, err := os.Lstat(dir); err == nil || dir == filepath.Dir(dir) {
 			return holders
@@ -84,10 +84,10 @@ func syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// treePull receives a directory tree. One goroutine requests the listing, page by page. run compares each entry with the local file, so
+// treeDownload receives a directory tree. One goroutine requests the listing, page by page. run compares each entry with the local file, so
 // memory holds only the open directories, two pages and the files in flight.
-type treePull struct {
-	*pull
+type treeDownload struct {
+	*download
 	// name is the remote name.
 	name string
 	tree *chunk.Tree
@@ -129,7 +129,7 @@ type treeEntry struct {
 
 // tree receives a directory. Special files, and entries that cannot be received, are skipped. top has the attributes of the directory, whose
 // permissions are set only if mode is set.
-func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.Entry, mode bool) error {
+func (l *download) tree(ctx context.Context, name string, root *os.Root, top chunk.Entry, mode bool) error {
 	if err := l.peer.trees.Take(ctx); err != nil {
 		return err
 	}
@@ -144,8 +144,8 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.E
 	if parallel <= 0 {
 		parallel = defaultParallel
 	}
-	t := &treePull{
-		pull: l, name: name, next: &batch{}, batches: make(rpc.Limit, maxBatches), larges: make(rpc.Limit, parallel),
+	t := &treeDownload{
+		download: l, name: name, next: &batch{}, batches: make(rpc.Limit, maxBatches), larges: make(rpc.Limit, parallel),
 		first: map[chunk.Identity]string{}, named: map[string]bool{},
 	}
 	for _, name := range l.filter.Paths() {
@@ -154,10 +154,10 @@ func (l *pull) tree(ctx context.Context, name string, root *os.Root, top chunk.E
 	if err := errors.Join(t.receive(ctx, root, top, mode), l.stage.close()); err != nil {
 		return printable.Error(err) // the peer chooses names
 	}
-	return l.omitted()
+	return l.omittedError()
 }
 
-func (t *treePull) receive(ctx context.Context, root *os.Root, top chunk.Entry, mode bool) (err error) {
+func (t *treeDownload) receive(ctx context.Context, root *os.Root, top chunk.Entry, mode bool) (err error) {
 	if t.tree, err = chunk.NewTree(root, chunk.TreeConfig{Sync: chunk.Sync(t.cfg.Sync), DryRun: t.cfg.DryRun, KeepTop: t.cfg.KeepTop}); err != nil {
 		return err
 	}
@@ -171,12 +171,12 @@ func (t *treePull) receive(ctx context.Context, root *os.Root, top chunk.Entry, 
 	if err == nil && t.cfg.Delete && !t.unlisted {
 		t.remove()
 	}
-	left, _ := t.left.get()
+	left, _ := t.omitted.get()
 	return errors.Join(err, t.tree.Close(err == nil && left == 0))
 }
 
 // run receives the contents of the top directory.
-func (t *treePull) run(ctx context.Context) error {
+func (t *treeDownload) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.cancel = cancel
@@ -210,17 +210,17 @@ func (t *treePull) run(ctx context.Context) error {
 }
 
 // unlistedNames reports the paths of TransferConfig.Filter that the peer's tree lacks.
-func (t *treePull) unlistedNames() {
+func (t *treeDownload) unlistedNames() {
 	for _, name := range slices.Sorted(maps.Keys(t.named)) {
-		t.fail(name, ErrNotFound)
+		t.omit(name, ErrNotFound)
 	}
 }
 
 // list requests all pages of the listing, and checks their order.
-func (t *treePull) list(ctx context.Context, pages chan<- []treeEntry) error {
+func (t *treeDownload) list(ctx context.Context, pages chan<- []treeEntry) error {
 	at, count, walk := positionAt(""), 0, t.peer.engine.newHandle()
 	for {
-		m, _, err := askAny[*fileTreed](ctx, t.peer, t.peer.asks, func(id uint32) []byte { return (&fileTree{id, walk, t.name, at.cursor(), t.rules, t.want()}).encode() })
+		m, _, err := askAny[*fileTreed](ctx, t.peer, t.peer.requests, func(id uint32) []byte { return (&fileTree{id, walk, t.name, at.cursor(), t.rules, t.want()}).encode() })
 		if err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func (t *treePull) list(ctx context.Context, pages chan<- []treeEntry) error {
 			if !at.next(&m.steps[i]) {
 				return fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
 			}
-			t.unwanted(&m.steps[i].Entry)
+			t.dropUnrequested(&m.steps[i].Entry)
 			page[i].step = m.steps[i] // its path only when it is its turn: a page of deep paths is large
 		}
 		select {
@@ -247,11 +247,11 @@ func (t *treePull) list(ctx context.Context, pages chan<- []treeEntry) error {
 }
 
 // leave releases all open directories but the outer ones.
-func (t *treePull) leave(outer int) {
+func (t *treeDownload) leave(outer int) {
 	for i := len(t.dirs) - 1; i >= outer; i-- {
 		if d := &t.dirs[i]; d.Dir != nil {
-			t.leaveExtra(d)
-			t.leaveLinks(d)
+			t.recordExtra(d)
+			t.recordLinks(d)
 			t.release(d.Dir)
 		}
 		t.dirs = t.dirs[:i]
@@ -259,27 +259,27 @@ func (t *treePull) leave(outer int) {
 }
 
 // release ends one use of a directory.
-func (t *treePull) release(d *chunk.Dir) {
+func (t *treeDownload) release(d *chunk.Dir) {
 	if err := d.Release(); err != nil {
-		t.fail("", err)
+		t.omit("", err)
 	}
 }
 
-// fail records that an entry is left out, or fails the transfer if the error concerns more.
-func (t *treePull) fail(name string, err error) {
+// omit records that an entry is omitted, or fails the transfer if the error concerns more.
+func (t *treeDownload) omit(name string, err error) {
 	if name != "" {
 		err = fmt.Errorf("%s: %w", name, err)
 	}
 	if !omits(err) {
 		t.cancel(err)
 	}
-	t.left.add(err)
+	t.omitted.add(err)
 }
 
 // entry receives or skips an entry.
-func (t *treePull) entry(ctx context.Context, e *treeEntry) {
+func (t *treeDownload) entry(ctx context.Context, e *treeEntry) {
 	t.leave(e.depth + 1)
-	t.dirs[e.depth].pass(e.Name)
+	t.dirs[e.depth].skipTo(e.Name)
 	if len(t.named) > 0 {
 		delete(t.named, e.path)
 	}
@@ -291,7 +291,7 @@ func (t *treePull) entry(ctx context.Context, e *treeEntry) {
 	err := error(nil)
 	switch {
 	case d == nil:
-		t.left.skip() // its directory is named
+		t.omitted.skip() // its directory is named
 		if e.Mode.IsDir() {
 			t.dirs = append(t.dirs, openedDir{})
 		}
@@ -306,7 +306,7 @@ func (t *treePull) entry(ctx context.Context, e *treeEntry) {
 		if sub, err = d.Enter(&e.Entry); err == nil {
 			err = t.push(sub, e.path)
 		}
-	case e.Mode.IsRegular() && t.further(e):
+	case e.Mode.IsRegular() && t.isHardLink(e):
 	case e.Mode.IsRegular():
 		err = t.file(ctx, d, e)
 	default:
@@ -318,11 +318,11 @@ func (t *treePull) entry(ctx context.Context, e *treeEntry) {
 	if e.Mode.IsDir() && e.failed == "" && len(t.dirs) == e.depth+1 {
 		t.dirs = append(t.dirs, openedDir{})
 	}
-	t.fail(e.path, err)
+	t.omit(e.path, err)
 }
 
 // link compares a symbolic link and replaces it if it differs.
-func (t *treePull) link(d *chunk.Dir, e *treeEntry) error {
+func (t *treeDownload) link(d *chunk.Dir, e *treeEntry) error {
 	relation, err := d.Compare(&e.Entry, true)
 	if err != nil {
 		return err
@@ -339,7 +339,7 @@ func (t *treePull) link(d *chunk.Dir, e *treeEntry) error {
 }
 
 // file compares a file by size and modification time, and receives it if it differs.
-func (t *treePull) file(ctx context.Context, d *chunk.Dir, e *treeEntry) error {
+func (t *treeDownload) file(ctx context.Context, d *chunk.Dir, e *treeEntry) error {
 	relation, done, err := t.compare(d, &e.Entry, e.fresh)
 	if err != nil || done {
 		return err
@@ -361,22 +361,22 @@ func (t *treePull) file(ctx context.Context, d *chunk.Dir, e *treeEntry) error {
 }
 
 // large receives a file in chunks. A file that changes meanwhile is tried twice.
-func (t *treePull) large(ctx context.Context, d *chunk.Dir, e *treeEntry) {
+func (t *treeDownload) large(ctx context.Context, d *chunk.Dir, e *treeEntry) {
 	name := path.Join(t.name, e.path)
-	err := t.one(ctx, name, d, e)
+	err := t.largeOnce(ctx, name, d, e)
 	if errors.Is(err, ErrChanged) && ctx.Err() == nil {
-		err = t.one(ctx, name, d, e)
+		err = t.largeOnce(ctx, name, d, e)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		t.fail(e.path, err)
+		t.omit(e.path, err)
 	}
 }
 
-// one receives a file of a tree.
-func (t *treePull) one(ctx context.Context, name string, d *chunk.Dir, e *treeEntry) error {
+// largeOnce receives a file of a tree.
+func (t *treeDownload) largeOnce(ctx context.Context, name string, d *chunk.Dir, e *treeEntry) error {
 	start := time.Now()
 	from, err := t.open(ctx, name)
 	if err != nil {
@@ -388,13 +388,13 @@ func (t *treePull) one(ctx context.Context, name string, d *chunk.Dir, e *treeEn
 	}
 	root, err := d.Root()
 	if err != nil {
-		t.giveUp(from)
+		t.releaseLater(from)
 		t.received(name, start, 0, false, err)
 		return err
 	}
 	t.counts.total.Add(from.entry.Size - e.Size)
 	e.Size = from.entry.Size
-	return t.pull.file(ctx, from, name, root, e.Name)
+	return t.download.file(ctx, from, name, root, e.Name)
 }
 
 // maxNamed bounds the list of skipped entries of a tree. There can be a million.
@@ -430,9 +430,9 @@ func (o *omissions[T]) get() (count int64, first []T) {
 	return o.count, slices.Clone(o.first)
 }
 
-// omitted returns nil if all entries were received.
-func (l *pull) omitted() error {
-	count, first := l.left.get()
+// omittedError returns nil if all entries were received.
+func (l *download) omittedError() error {
+	count, first := l.omitted.get()
 	if count == 0 {
 		return nil
 	}
@@ -440,7 +440,7 @@ func (l *pull) omitted() error {
 	for i := range first {
 		first[i] = printable.Error(first[i])
 	}
-	return fmt.Errorf("%w: %d left out, the rest is there: %w", ErrIncomplete, count, oneLine(first))
+	return fmt.Errorf("%w: %d omitted, the rest is stored: %w", ErrIncomplete, count, oneLine(first))
 }
 
 // oneLine is a list of errors in one line.

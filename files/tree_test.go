@@ -118,7 +118,7 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	put := func(event func(x *Transfer)) error {
 		met, resume := make(chan struct{}), make(chan struct{})
 		var once sync.Once
-		d.there.arrived = func(k int64, _ []byte) {
+		d.there.chunkReceived = func(k int64, _ []byte) {
 			if k == 5 {
 				once.Do(func() { close(met) })
 				<-resume
@@ -133,7 +133,7 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	wantOK(t, "Put across a lost session", put(func(*Transfer) { lose(d.peer) }))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	wantErr(t, "Put that is canceled", put((*Transfer).Cancel), ErrCanceled)
-	d.there.arrived = nil
+	d.there.chunkReceived = nil
 	x := d.peer.Put(name, "d/f", TransferConfig{Checksum: true})
 	wantOK(t, "Put after a Cancel", x.Wait(soon(t)))
 	if s := x.Status(); s.BytesReused == 0 {
@@ -142,7 +142,7 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	old := d.there
 	met := make(chan struct{})
-	old.arrived = func(k int64, _ []byte) {
+	old.chunkReceived = func(k int64, _ []byte) {
 		if k == 5 {
 			close(met)
 			<-old.ctx.Done()
@@ -154,7 +154,7 @@ func TestPutFileAcrossSessions(t *testing.T) {
 	wantOK(t, "Put across a restart", x.Wait(soon(t)))
 	wantFile(t, filepath.Join(d.dir, "f"), b)
 	old, met = d.there, make(chan struct{})
-	old.arrived = func(k int64, _ []byte) {
+	old.chunkReceived = func(k int64, _ []byte) {
 		if k == 5 {
 			close(met)
 			<-old.ctx.Done()
@@ -325,7 +325,7 @@ func TestPutsBothWays(t *testing.T) {
 	writeFile(t, source, []byte("some bytes"))
 	back := d.there.client()
 	var all []*Transfer
-	for i := range maxAsks + 8 {
+	for i := range maxRequests + 8 {
 		all = append(all, d.peer.Put(source, fmt.Sprintf("d/%d", i), TransferConfig{}), back.Put(source, fmt.Sprintf("h/%d", i), TransferConfig{}))
 	}
 	for _, x := range all {
@@ -379,7 +379,7 @@ func TestListInPages(t *testing.T) {
 	}
 	v := d.server(t)
 	page := func(after string) *fileEntries {
-		m, err := decode(v.list(soon(t), &fileList{1, "d/dir", after}))
+		m, err := decode(v.answerList(soon(t), &fileList{1, "d/dir", after}))
 		entries, ok := m.(*fileEntries)
 		if err != nil || !ok {
 			t.Fatalf("list: got %+v, %v, want entries", m, err)
@@ -430,12 +430,12 @@ func TestSyncDir(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "top/a/f", 10, 1)
 	dest := filepath.Join(d.to, "x/y")
-	if got, want := newHolders(dest), []string{filepath.Join(d.to, "x"), d.to}; !slices.Equal(got, want) {
+	if got, want := newParents(dest), []string{filepath.Join(d.to, "x"), d.to}; !slices.Equal(got, want) {
 		t.Errorf("newHolders() = %q, want %q", got, want)
 	}
 	wantOK(t, "Get", d.peer.Get("d/top", dest, TransferConfig{Sync: SyncBatch}).Wait(soon(t)))
 	wantFile(t, filepath.Join(dest, "a/f"), want)
-	if got := newHolders(dest); len(got) != 0 {
+	if got := newParents(dest); len(got) != 0 {
 		t.Errorf("newHolders() of what is there = %q, want none", got)
 	}
 }
@@ -449,7 +449,7 @@ func TestTreeWithBadFile(t *testing.T) {
 	d.write(t, "t/"+long, 100, 3)
 	err := d.peer.Get("d/t", d.to, TransferConfig{}).Wait(soon(t))
 	wantErr(t, "Get", err, ErrDenied)
-	if !strings.Contains(err.Error(), long) || !strings.Contains(err.Error(), "1 left out, the rest is there") {
+	if !strings.Contains(err.Error(), long) || !strings.Contains(err.Error(), "1 omitted, the rest is stored") {
 		t.Errorf("got %q, want the name of the file that was left out", err)
 	}
 	for _, name := range []string{"a", "c/d"} {
@@ -468,7 +468,7 @@ func TestPutAgainAfterRestart(t *testing.T) {
 	name := filepath.Join(d.to, "f")
 	writeFile(t, name, b)
 	met, resume := make(chan struct{}, 100), make(chan struct{})
-	d.there.arrived = func(int64, []byte) { // a slow disk
+	d.there.chunkReceived = func(int64, []byte) { // a slow disk
 		met <- struct{}{}
 		<-resume
 	}

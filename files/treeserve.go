@@ -78,13 +78,13 @@ func (p *position) cursor() string {
 	return p.path()
 }
 
-// listTree returns the response to a request for a page of a tree.
-func (v *process) listTree(ctx context.Context, m *fileTree) []byte {
+// answerTree returns the response to a request for a page of a tree.
+func (v *process) answerTree(ctx context.Context, m *fileTree) []byte {
 	x, inside, err := v.resolve(ctx, m.name, Read)
 	if err != nil {
 		return refuse(m.id, err)
 	}
-	if x.offered != nil && (inside != "." || m.rules != x.offered.rules) { // excluded entries must not be listed
+	if x.upload != nil && (inside != "." || m.rules != x.upload.rules) { // excluded entries must not be listed
 		return refuse(m.id, ErrNotFound)
 	}
 	if err := v.state.listing.Take(ctx); err != nil {
@@ -97,8 +97,8 @@ func (v *process) listTree(ctx context.Context, m *fileTree) []byte {
 	}
 	answer := &fileTreed{id: m.id, steps: make([]step, 0, maxEntries)}
 	w.cursor, answer.more = w.page(answer, m.after)
-	if x.offered != nil {
-		x.offered.count(m.after, w.cursor, answer)
+	if x.upload != nil {
+		x.upload.count(m.after, w.cursor, answer)
 	}
 	if answer.more {
 		v.keepWalk(w)
@@ -187,14 +187,14 @@ func (o *openFiles) closeWalks(drop func(*treeWalk) bool) {
 	})
 }
 
-// batch returns the response to a request for small files: it reads the files, and writes the contents that the peer lacks to its memory.
-func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) []byte {
+// answerBatch returns the response to a request for small files: it reads the files, and writes the contents that the peer lacks to its memory.
+func (v *process) answerBatch(ctx context.Context, r *transfer.Remote, m *fileBatch) []byte {
 	f := v.peer.engine
 	x, inside, err := v.resolve(ctx, m.name, Read)
 	if err != nil {
 		return refuse(m.id, err)
 	}
-	release, err := v.claim(ctx, m.grant)
+	release, err := v.claimGrant(ctx, m.grant)
 	if err != nil {
 		return refuse(m.id, err)
 	}
@@ -216,7 +216,7 @@ func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) [
 		}
 		b := slot.bytes()[n:][:want.size]
 		res := &answer.results[i]
-		if !x.offered.allows(x.root, path.Join(inside, want.name)) {
+		if !x.upload.allows(x.root, path.Join(inside, want.name)) {
 			*res = batchResult{how: batchRefused + batchHow(rpc.NotFound)}
 			continue
 		}
@@ -227,8 +227,8 @@ func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) [
 			read += int64(len(b))
 		}
 	}
-	if n > 0 && x.offered != nil {
-		if err := x.offered.pace.take(ctx, int64(n)); err != nil {
+	if n > 0 && x.upload != nil {
+		if err := x.upload.limiter.wait(ctx, int64(n)); err != nil {
 			return refuse(m.id, err)
 		}
 	}
@@ -237,17 +237,17 @@ func (v *process) batch(ctx context.Context, r *transfer.Remote, m *fileBatch) [
 			return refuse(m.id, err)
 		}
 	}
-	v.sentBatch(m, &answer, start, x.offered != nil)
-	if x.offered != nil {
-		x.offered.served.Add(read)
+	v.sentBatch(m, &answer, start, x.upload != nil)
+	if x.upload != nil {
+		x.upload.served.Add(read)
 	}
-	answer.rails = v.peer.sentRails()
+	answer.rails = v.peer.writtenByRail()
 	return answer.encode()
 }
 
 // sentBatch counts and reports the files of a batch.
 func (v *process) sentBatch(m *fileBatch, answer *fileBatched, start time.Time, offered bool) {
-	c := &v.peer.engine.tallies
+	c := &v.peer.engine.counters
 	for i, r := range answer.results {
 		f, bytes, err := &m.files[i], int64(0), error(nil)
 		switch {

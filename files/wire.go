@@ -83,40 +83,40 @@ type fileEntry struct {
 type fileChunk struct {
 	id, handle uint32
 	index      uint64
-	have       have
+	state      chunkState
 	print      chunk.Fingerprint
 	grant      uint32
 	stage      ibverbx.RemoteRegion
 }
 
-// have is the requester's knowledge of its existing chunk.
-type have uint8
+// chunkState is the requester's knowledge of its existing chunk.
+type chunkState uint8
 
 const (
-	haveNone        have = iota // no chunk exists
-	haveFingerprint             // its Fingerprint: it may be from another version of the file
-	haveDigest                  // the upper half of its Fingerprint: it is from this version
+	haveNone        chunkState = iota // no chunk exists
+	haveFingerprint                   // its Fingerprint: it may be from another version of the file
+	haveDigest                        // the upper half of its Fingerprint: it is from this version
 )
 
-// fileChunked reports the chunk's digest, and its location in how.
+// fileChunked reports the chunk's digest and origin.
 type fileChunked struct {
 	id     uint32
-	how    how
+	how    chunkOrigin
 	digest uint32
-	rails  railBytes
+	rails  railCounts
 }
 
-// railBytes has the number of bytes that the sender has written to the receiver over each rail of their session. The receiver does not see
-// how WRITEs arrive.
-type railBytes []uint64
+// railCounts has the number of bytes that the sender has written to the receiver over each rail of their session. The receiver cannot
+// observe incoming WRITEs.
+type railCounts []uint64
 
-// how is the location of a chunk.
-type how uint8
+// chunkOrigin is the location of a chunk.
+type chunkOrigin uint8
 
 const (
-	chunkWritten how = iota // in the request's memory
-	chunkSame               // the requester has it
-	chunkZero               // not stored: all bytes are zero
+	chunkWritten chunkOrigin = iota // in the request's memory
+	chunkSame                       // the requester has it
+	chunkZero                       // not stored: all bytes are zero
 )
 
 // fileDone releases an open file. The response is fileEnded, with the digest of the whole file if all chunks were read.
@@ -141,7 +141,7 @@ type (
 	}
 	fileStored struct {
 		id uint32
-		tally
+		transferResult
 		// failures names files that were left out, if any.
 		failures string
 	}
@@ -152,8 +152,8 @@ func (m *filePut) flags() []*bool {
 	return []*bool{&m.fresh, &m.checksum, &m.remove, &m.dryRun, &m.keepTop, &m.want.Owner, &m.want.Xattrs}
 }
 
-// tally is the result of a transfer.
-type tally struct {
+// transferResult is the result of a transfer.
+type transferResult struct {
 	// moved and kept are in bytes. kept is the part of moved that already existed.
 	moved, kept int64
 	// chunks counts verified chunks and small files, bad the ones requested again.
@@ -162,7 +162,7 @@ type tally struct {
 	sent, unchanged, deleted, failed int64
 }
 
-func (t *tally) numbers() []*int64 {
+func (t *transferResult) numbers() []*int64 {
 	return []*int64{&t.moved, &t.kept, &t.chunks, &t.bad, &t.sent, &t.unchanged, &t.deleted, &t.failed}
 }
 
@@ -190,7 +190,7 @@ func (m *fileEntries) encode() []byte {
 func (m *fileChunk) encode() []byte {
 	b := binary.LittleEndian.AppendUint32(rpc.Begin(kindFileChunk, m.id), m.handle)
 	b = binary.LittleEndian.AppendUint64(b, m.index)
-	b = binary.LittleEndian.AppendUint64(append(b, byte(m.have)), uint64(m.print))
+	b = binary.LittleEndian.AppendUint64(append(b, byte(m.state)), uint64(m.print))
 	return service.AppendRegion(binary.LittleEndian.AppendUint32(b, m.grant), &m.stage, service.Length64)
 }
 
@@ -199,7 +199,7 @@ func (m *fileChunked) encode() []byte {
 }
 
 // append appends the number of rails and their bytes.
-func (s railBytes) append(b []byte) []byte {
+func (s railCounts) append(b []byte) []byte {
 	b = append(b, byte(len(s)))
 	for _, n := range s {
 		b = binary.LittleEndian.AppendUint64(b, n)
@@ -207,8 +207,8 @@ func (s railBytes) append(b []byte) []byte {
 	return b
 }
 
-func (r *reader) rails() railBytes {
-	s := make(railBytes, r.U8())
+func (r *reader) rails() railCounts {
+	s := make(railCounts, r.U8())
 	r.Check(len(s) <= ibverbx.MaxRails)
 	for i := range s {
 		s[i] = r.U64()
@@ -308,7 +308,7 @@ func (r *reader) message(k rpc.Kind) any {
 	case kindFileChunk:
 		return r.fileChunk()
 	case kindFileChunked:
-		m := &fileChunked{id: r.U32(), how: how(r.U8()), digest: r.U32(), rails: r.rails()}
+		m := &fileChunked{id: r.U32(), how: chunkOrigin(r.U8()), digest: r.U32(), rails: r.rails()}
 		r.Check(m.how <= chunkZero)
 		return m
 	case kindFileDone:
@@ -370,9 +370,9 @@ func (r *reader) path() string {
 }
 
 func (r *reader) fileChunk() *fileChunk {
-	m := &fileChunk{id: r.U32(), handle: r.U32(), index: r.U64(), have: have(r.U8()), print: chunk.Fingerprint(r.U64()), grant: r.U32()}
+	m := &fileChunk{id: r.U32(), handle: r.U32(), index: r.U64(), state: chunkState(r.U8()), print: chunk.Fingerprint(r.U64()), grant: r.U32()}
 	m.stage = service.ReadRegion(&r.Reader, service.Length64)
-	r.Check(m.index < maxIndex && m.have <= haveDigest && m.grant != 0)
+	r.Check(m.index < maxIndex && m.state <= haveDigest && m.grant != 0)
 	return m
 }
 

@@ -95,7 +95,7 @@ type batchFile struct {
 // fileBatched has a result for each requested file.
 type fileBatched struct {
 	id      uint32
-	rails   railBytes
+	rails   railCounts
 	results []batchResult
 }
 

@@ -158,7 +158,7 @@ func TestOfferLinkRefused(t *testing.T) {
 			t.Errorf("%+v is accepted", o)
 		}
 	}
-	for _, o := range []OfferLink{{}, {Want: LinkAuto, Nonce: nonce}, {Want: LinkShm, Nonce: nonce, Links: 2}, {Want: LinkUDP, Why: "udp was asked for"}} {
+	for _, o := range []OfferLink{{}, {Want: LinkAuto, Nonce: nonce}, {Want: LinkShm, Nonce: nonce, Links: 2}, {Want: LinkUDP, Why: "udp was requested"}} {
 		if err := o.validate(); err != nil {
 			t.Errorf("%+v: %v", o, err)
 		}

@@ -21,7 +21,7 @@ func TestFilesLink(t *testing.T) {
 		{"", "--link udp", "link=udp", ""},
 		{"", "--addr 127.0.0.1", "link=udp", ""},
 		{"--link udp", "--link shm", "", "this side wants shm, 127.0.0.1:"},
-		{"--link shm", "--link udp", "", "wants shm (the peer: udp was asked for); use --link auto or udp on both sides"},
+		{"--link shm", "--link udp", "", "wants shm (the peer: udp was requested); use --link auto or udp on both sides"},
 	} {
 		t.Run(tt.server+" "+tt.client, func(t *testing.T) {
 			_, addr := serveFiles(t, "127.0.0.1:0", append(strings.Fields(tt.server), "--token-file", token, from+"=models", "--write", in+"=in")...)
