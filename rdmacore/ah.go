@@ -27,9 +27,9 @@ func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
 	}
 	h, errno := cCreateAH(x.lib, d.h, &attr, global)
 	if errno != 0 {
-		return nil, fmt.Errorf("destination %s: %w", attr.DGID, inWords(errno))
+		return nil, fmt.Errorf("destination %s: %w", attr.DGID, errnoErr(errno))
 	}
-	a := &ah{pd: d, h: h, num: verbs.AHHandle(x.next())}
+	a := &ah{pd: d, h: h, num: verbs.AHHandle(x.nextSerial())}
 	x.ahMu.Lock()
 	x.ahs[a.num] = a
 	x.ahMu.Unlock()
@@ -76,11 +76,11 @@ func (a *ah) Close() error {
 
 func (a *ah) destroy() error {
 	x := a.pd.ctx
-	return x.end(&a.closed, nil, "", func() syscall.Errno {
+	return x.destroyObject(&a.closed, nil, "", func() syscall.Errno {
 		// A post of datagrams holds the table while the driver reads the handle.
 		x.ahMu.Lock()
 		delete(x.ahs, a.num)
 		x.ahMu.Unlock()
 		return cDestroyAH(x.lib, a.h)
-	}, func() { left(a.pd, a.pd.ahs, a) })
+	}, func() { dropFrom(a.pd, a.pd.ahs, a) })
 }

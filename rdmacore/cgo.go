@@ -18,55 +18,55 @@ import (
 // handle is the address of an object that C allocated. Go never dereferences it.
 type handle uintptr
 
-// wantZero does not compile unless its argument, a constant, is 0.
-type wantZero [1]struct{}
+// assertZero does not compile unless its argument, a constant, is 0.
+type assertZero [1]struct{}
 
 // The flat values have the same layout in both languages.
 var (
-	_ = wantZero{}[unsafe.Sizeof(verbs.SendWR{})-unsafe.Sizeof(C.struct_flat_send{})]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.WRID)-unsafe.Offsetof(C.struct_flat_send{}.wrid)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteAddr)-unsafe.Offsetof(C.struct_flat_send{}.remote_addr)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.CompareAdd)-unsafe.Offsetof(C.struct_flat_send{}.compare_add)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.Swap)-unsafe.Offsetof(C.struct_flat_send{}.swap)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.AH)-unsafe.Offsetof(C.struct_flat_send{}.ah)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.Imm)-unsafe.Offsetof(C.struct_flat_send{}.imm)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.RKey)-unsafe.Offsetof(C.struct_flat_send{}.rkey)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteQPN)-unsafe.Offsetof(C.struct_flat_send{}.remote_qpn)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteQKey)-unsafe.Offsetof(C.struct_flat_send{}.remote_qkey)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.Opcode)-unsafe.Offsetof(C.struct_flat_send{}.opcode)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.Flags)-unsafe.Offsetof(C.struct_flat_send{}.flags)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.NumSGE)-unsafe.Offsetof(C.struct_flat_send{}.num_sge)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.SGE)-unsafe.Offsetof(C.struct_flat_send{}.sge)]
+	_ = assertZero{}[unsafe.Sizeof(verbs.SendWR{})-unsafe.Sizeof(C.struct_flat_send{})]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.WRID)-unsafe.Offsetof(C.struct_flat_send{}.wrid)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteAddr)-unsafe.Offsetof(C.struct_flat_send{}.remote_addr)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.CompareAdd)-unsafe.Offsetof(C.struct_flat_send{}.compare_add)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.Swap)-unsafe.Offsetof(C.struct_flat_send{}.swap)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.AH)-unsafe.Offsetof(C.struct_flat_send{}.ah)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.Imm)-unsafe.Offsetof(C.struct_flat_send{}.imm)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.RKey)-unsafe.Offsetof(C.struct_flat_send{}.rkey)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteQPN)-unsafe.Offsetof(C.struct_flat_send{}.remote_qpn)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.RemoteQKey)-unsafe.Offsetof(C.struct_flat_send{}.remote_qkey)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.Opcode)-unsafe.Offsetof(C.struct_flat_send{}.opcode)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.Flags)-unsafe.Offsetof(C.struct_flat_send{}.flags)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.NumSGE)-unsafe.Offsetof(C.struct_flat_send{}.num_sge)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SendWR{}.SGE)-unsafe.Offsetof(C.struct_flat_send{}.sge)]
 
-	_ = wantZero{}[unsafe.Sizeof(verbs.RecvWR{})-unsafe.Sizeof(C.struct_flat_recv{})]
-	_ = wantZero{}[unsafe.Offsetof(verbs.RecvWR{}.WRID)-unsafe.Offsetof(C.struct_flat_recv{}.wrid)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.RecvWR{}.NumSGE)-unsafe.Offsetof(C.struct_flat_recv{}.num_sge)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.RecvWR{}.SGE)-unsafe.Offsetof(C.struct_flat_recv{}.sge)]
+	_ = assertZero{}[unsafe.Sizeof(verbs.RecvWR{})-unsafe.Sizeof(C.struct_flat_recv{})]
+	_ = assertZero{}[unsafe.Offsetof(verbs.RecvWR{}.WRID)-unsafe.Offsetof(C.struct_flat_recv{}.wrid)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.RecvWR{}.NumSGE)-unsafe.Offsetof(C.struct_flat_recv{}.num_sge)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.RecvWR{}.SGE)-unsafe.Offsetof(C.struct_flat_recv{}.sge)]
 
-	_ = wantZero{}[unsafe.Sizeof(verbs.SGE{})-unsafe.Sizeof(C.struct_vb_sge{})]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SGE{}.Addr)-unsafe.Offsetof(C.struct_vb_sge{}.addr)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SGE{}.Length)-unsafe.Offsetof(C.struct_vb_sge{}.length)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.SGE{}.LKey)-unsafe.Offsetof(C.struct_vb_sge{}.lkey)]
-	_ = wantZero{}[verbs.MaxSGE-len(C.struct_flat_send{}.sge)]
-	_ = wantZero{}[verbs.MaxSGE-len(C.struct_flat_recv{}.sge)]
+	_ = assertZero{}[unsafe.Sizeof(verbs.SGE{})-unsafe.Sizeof(C.struct_vb_sge{})]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SGE{}.Addr)-unsafe.Offsetof(C.struct_vb_sge{}.addr)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SGE{}.Length)-unsafe.Offsetof(C.struct_vb_sge{}.length)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.SGE{}.LKey)-unsafe.Offsetof(C.struct_vb_sge{}.lkey)]
+	_ = assertZero{}[verbs.MaxSGE-len(C.struct_flat_send{}.sge)]
+	_ = assertZero{}[verbs.MaxSGE-len(C.struct_flat_recv{}.sge)]
 
-	_ = wantZero{}[unsafe.Sizeof(verbs.WC{})-unsafe.Sizeof(C.struct_flat_wc{})]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.WRID)-unsafe.Offsetof(C.struct_flat_wc{}.wrid)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Status)-unsafe.Offsetof(C.struct_flat_wc{}.status)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Opcode)-unsafe.Offsetof(C.struct_flat_wc{}.opcode)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Flags)-unsafe.Offsetof(C.struct_flat_wc{}.flags)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.SL)-unsafe.Offsetof(C.struct_flat_wc{}.sl)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.VendorErr)-unsafe.Offsetof(C.struct_flat_wc{}.vendor_err)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.ByteLen)-unsafe.Offsetof(C.struct_flat_wc{}.byte_len)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Imm)-unsafe.Offsetof(C.struct_flat_wc{}.imm)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.QPN)-unsafe.Offsetof(C.struct_flat_wc{}.qpn)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.SrcQPN)-unsafe.Offsetof(C.struct_flat_wc{}.src_qpn)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.SLID)-unsafe.Offsetof(C.struct_flat_wc{}.slid)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.PKeyIndex)-unsafe.Offsetof(C.struct_flat_wc{}.pkey_index)]
-	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Timestamp)-unsafe.Offsetof(C.struct_flat_wc{}.timestamp)]
+	_ = assertZero{}[unsafe.Sizeof(verbs.WC{})-unsafe.Sizeof(C.struct_flat_wc{})]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.WRID)-unsafe.Offsetof(C.struct_flat_wc{}.wrid)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.Status)-unsafe.Offsetof(C.struct_flat_wc{}.status)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.Opcode)-unsafe.Offsetof(C.struct_flat_wc{}.opcode)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.Flags)-unsafe.Offsetof(C.struct_flat_wc{}.flags)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.SL)-unsafe.Offsetof(C.struct_flat_wc{}.sl)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.VendorErr)-unsafe.Offsetof(C.struct_flat_wc{}.vendor_err)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.ByteLen)-unsafe.Offsetof(C.struct_flat_wc{}.byte_len)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.Imm)-unsafe.Offsetof(C.struct_flat_wc{}.imm)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.QPN)-unsafe.Offsetof(C.struct_flat_wc{}.qpn)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.SrcQPN)-unsafe.Offsetof(C.struct_flat_wc{}.src_qpn)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.SLID)-unsafe.Offsetof(C.struct_flat_wc{}.slid)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.PKeyIndex)-unsafe.Offsetof(C.struct_flat_wc{}.pkey_index)]
+	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.Timestamp)-unsafe.Offsetof(C.struct_flat_wc{}.timestamp)]
 )
 
-// Reasons for a post to stop that do not come from a driver.
+// Reasons of the shim, not of a driver, for a post to stop.
 const (
 	badOpcode    = C.SHIM_BAD_OPCODE
 	badSGEs      = C.SHIM_BAD_SGES
@@ -100,7 +100,7 @@ func flag(b bool) C.uint32_t {
 
 // The data path. Addresses of Go memory are passed as numbers, because cgo would check every
 // request behind a typed pointer. The caller keeps the memory alive, and on the heap, until
-// the call returns. Numbers do not escape, so noescape has no effect. nocallback would cost
+// the call returns. Numbers do not escape, so noescape would have no effect, and nocallback would cost
 // two calls.
 
 func cPostSend(qp handle, wrs uintptr, n int) int64 {
@@ -273,8 +273,7 @@ func cQueryGID(lib, ctx handle, port, index int) (gidRow, syscall.Errno) {
 	return row, syscall.Errno(e)
 }
 
-// cGIDTable returns the non-empty rows of all ports, or ENOSYS if the library has no such
-// call.
+// cGIDTable returns the non-empty rows of all ports, or ENOSYS if the library lacks the call.
 func cGIDTable(lib, ctx handle, limit int) ([]gidRow, syscall.Errno) {
 	raw := make([]C.struct_vb_gid_entry, max(limit, 1))
 	n := C.shim_gid_table(lib.c(), ctx.c(), C.uintptr_t(uintptr(unsafe.Pointer(&raw[0]))), C.size_t(len(raw)))
@@ -337,8 +336,8 @@ type queue struct {
 	depth  int
 }
 
-// cqInit has the settings of a new CQ. It is plain if fields is 0; then flags and singlePoll mean
-// nothing. singlePoll is for drivers whose ibv_next_poll is broken.
+// cqInit holds the settings of a new CQ. It is plain if fields is 0; flags and singlePoll are then ignored.
+// singlePoll is for drivers whose ibv_next_poll is broken.
 type cqInit struct {
 	depth, vector int
 	channel       handle
@@ -384,7 +383,7 @@ func cDestroySRQ(lib, srq handle) syscall.Errno {
 	return syscall.Errno(C.shim_destroy_srq(lib.c(), srq.c()))
 }
 
-// qpInit has the settings of a new QP.
+// qpInit holds the settings of a new QP.
 type qpInit struct {
 	typ                  verbs.QPType
 	sendCQ, recvCQ, srq  handle
@@ -397,14 +396,14 @@ type qpInit struct {
 	signalAll            bool
 }
 
-// madeQP is a QP. Events refer to it by its key.
-type madeQP struct {
+// createdQP is a QP. Events refer to it by its key.
+type createdQP struct {
 	h, key    handle
 	num       uint32
 	maxInline int
 }
 
-func cCreateQP(lib, pd handle, in *qpInit) (madeQP, syscall.Errno) {
+func cCreateQP(lib, pd handle, in *qpInit) (createdQP, syscall.Errno) {
 	init := C.struct_shim_qp_init{
 		send_cq: in.sendCQ.c(), recv_cq: in.recvCQ.c(), srq: in.srq.c(), max_msg: C.uint64_t(in.maxMsg),
 		cap: C.struct_vb_qp_cap{
@@ -415,7 +414,7 @@ func cCreateQP(lib, pd handle, in *qpInit) (madeQP, syscall.Errno) {
 	}
 	var made C.struct_shim_qp_made
 	e := C.shim_create_qp(lib.c(), pd.c(), &init, &made)
-	return madeQP{h: handle(made.qp), key: handle(made.key), num: uint32(made.num), maxInline: int(made.max_inline)}, syscall.Errno(e)
+	return createdQP{h: handle(made.qp), key: handle(made.key), num: uint32(made.num), maxInline: int(made.max_inline)}, syscall.Errno(e)
 }
 
 func cDestroyQP(lib, qp handle) syscall.Errno {
@@ -446,7 +445,7 @@ func toAHAttr(a *verbs.AHAttr, global bool) (out C.struct_vb_ah_attr) {
 	return out
 }
 
-// cModifyQP changes the attributes in mask. global tells whether packets carry a GRH.
+// cModifyQP changes the attributes in mask. global is set if packets carry a GRH.
 func cModifyQP(lib, qp handle, a *verbs.QPAttr, global bool, mask verbs.QPAttrMask) syscall.Errno {
 	attr := C.struct_vb_qp_attr{
 		qp_state: C.int(a.State), cur_qp_state: C.int(a.CurState), path_mtu: C.int(a.PathMTU),

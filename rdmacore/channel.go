@@ -20,9 +20,9 @@ func (x *nicContext) channelFor() (handle, error) {
 	}
 	h, fd, errno := cCreateChannel(x.lib, x.h)
 	if errno != 0 {
-		return 0, inWords(errno)
+		return 0, errnoErr(errno)
 	}
-	w, err := watch(fd, "completion events", func() bool { return x.takeCompletions(h) })
+	w, err := watch(fd, "completion events", func() bool { return x.drainCompletions(h) })
 	if err != nil {
 		_ = cDestroyChannel(x.lib, h)
 		return 0, err
@@ -31,10 +31,10 @@ func (x *nicContext) channelFor() (handle, error) {
 	return h, nil
 }
 
-// takeCompletions takes all pending completion events and wakes the Wakers of their CQs. The
+// drainCompletions reads all pending completion events and wakes the Wakers of their CQs. The
 // library does not destroy a CQ between its event and the acknowledgement. A CQ that is
 // being destroyed is already unknown here.
-func (x *nicContext) takeCompletions(h handle) (end bool) {
+func (x *nicContext) drainCompletions(h handle) (end bool) {
 	return x.drain(func() syscall.Errno {
 		key, errno := cCQEvent(x.lib, h)
 		if errno != 0 {
@@ -49,7 +49,7 @@ func (x *nicContext) takeCompletions(h handle) (end bool) {
 	})
 }
 
-// close destroys the channel. It must have no CQs any more.
+// close destroys the channel. All its CQs must be destroyed.
 func (c *channel) close(lib handle) {
 	if c.h == 0 {
 		return

@@ -13,27 +13,27 @@ import (
 
 // nicContext is an open device.
 //
-// Locks are taken in the order of its fields, then those of QPs and CQs. Destroying an
+// Locks are acquired in field order, then those of QPs and CQs. Destroying an
 // object in the library may wait for the goroutines that handle events. Those goroutines
-// therefore take only the lock of the events.
+// therefore acquire only the lock of the events.
 type nicContext struct {
 	dev        *Device
 	lib        handle
 	h          handle
-	open       opened
+	opened     opened
 	attr       verbs.DeviceAttr
-	clockKHz   uint64    // the frequency of the clock of timestamps, 0 if completions have none
+	clockKHz   uint64    // the timestamp clock, 0 without timestamps
 	singlePoll bool      // the driver's ibv_next_poll is broken; see datapath.h
 	probed     sync.Once // fills caps
 	caps       verbs.Capabilities
 
-	// life is held for reading by calls that create, change or destroy an object, and for
+	// lifecycle is held for reading by calls that create, change or destroy an object, and for
 	// writing by Close.
-	life   sync.RWMutex
-	closed bool
-	// numbers is held while a QP is created or destroyed. It keeps the number of a
+	lifecycle sync.RWMutex
+	closed    bool
+	// qpNumbers is held while a QP is created or destroyed. It keeps the number of a
 	// destroyed QP from being reused before its completions are removed from its CQs.
-	numbers sync.Mutex
+	qpNumbers sync.Mutex
 	// mu guards the sets below and the users of every object. It is never held for long.
 	mu      sync.Mutex
 	pds     set[*pd]
@@ -64,12 +64,12 @@ var (
 )
 
 func newContext(d *Device, o opened) (*nicContext, error) {
-	x := &nicContext{dev: d, lib: d.lib.h, h: o.ctx, open: o, singlePoll: d.Driver() == driverRXE, ahs: map[verbs.AHHandle]*ah{}}
+	x := &nicContext{dev: d, lib: d.lib.h, h: o.ctx, opened: o, singlePoll: d.Driver() == driverRXE, ahs: map[verbs.AHHandle]*ah{}}
 	x.events.objects = map[handle]verbs.Event{}
 	if err := x.describe(); err != nil {
 		return nil, err
 	}
-	w, err := watch(o.asyncFD, "asynchronous events", x.takeAsync)
+	w, err := watch(o.asyncFD, "asynchronous events", x.drainAsync)
 	if err != nil {
 		return nil, err
 	}
@@ -81,16 +81,16 @@ func (x *nicContext) Device() verbs.Device { return x.dev }
 
 // do runs f if the context is open, and keeps it open until f returns.
 func (x *nicContext) do(op string, f func() error) error {
-	x.life.RLock()
-	defer x.life.RUnlock()
+	x.lifecycle.RLock()
+	defer x.lifecycle.RUnlock()
 	if x.closed {
 		return verbs.NewOpError(op, x.dev.Name(), 0, verbs.ErrClosed)
 	}
 	return verbs.NewOpError(op, x.dev.Name(), 0, f())
 }
 
-// result returns what f returns. It runs f through do, which is x.do, pd.create or qp.do.
-func result[T any](do func(op string, f func() error) error, op string, f func() (T, error)) (v T, err error) {
+// withResult runs f through do, which is x.do, pd.create or qp.do, and returns the results of f.
+func withResult[T any](do func(op string, f func() error) error, op string, f func() (T, error)) (v T, err error) {
 	err = do(op, func() (err error) {
 		v, err = f()
 		return err
@@ -103,10 +103,10 @@ func result[T any](do func(op string, f func() error) error, op string, f func()
 }
 
 func (x *nicContext) AllocPD() (verbs.PD, error) {
-	return result(x.do, "allocate PD", func() (verbs.PD, error) {
+	return withResult(x.do, "allocate PD", func() (verbs.PD, error) {
 		h, errno := cAllocPD(x.lib, x.h)
 		if errno != 0 {
-			return nil, inWords(errno)
+			return nil, errnoErr(errno)
 		}
 		d := &pd{ctx: x, h: h}
 		x.mu.Lock()
@@ -117,13 +117,13 @@ func (x *nicContext) AllocPD() (verbs.PD, error) {
 }
 
 func (x *nicContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
-	return result(x.do, "create CQ", func() (verbs.CQ, error) { return x.createCQ(cfg) })
+	return withResult(x.do, "create CQ", func() (verbs.CQ, error) { return x.createCQ(cfg) })
 }
 
-// end destroys an object with call, and then removes it with left, with the lock held. It does
-// nothing if *closed is set. If the object has users it fails, and the error names them as what. An
-// object that the library cannot destroy stays open.
-func (x *nicContext) end(closed *bool, users *int, what string, call func() syscall.Errno, left func()) error {
+// destroyObject destroys an object with call, and then removes it with remove, with the lock held. It is a
+// no-op if *closed is set. If the object has users it fails, and the error names them as what. An object
+// that the library cannot destroy stays open.
+func (x *nicContext) destroyObject(closed *bool, users *int, what string, call func() syscall.Errno, remove func()) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {
@@ -132,22 +132,22 @@ func (x *nicContext) end(closed *bool, users *int, what string, call func() sysc
 	case users != nil && *users > 0:
 		return fmt.Errorf("%w: %d %s", verbs.ErrBusy, *users, what)
 	}
-	*closed = true // new calls are refused from here on
+	*closed = true // from here on, new calls are rejected
 	x.mu.Unlock()
 	errno := call()
 	x.mu.Lock()
 	if errno != 0 {
 		*closed = false
-		return inWords(errno)
+		return errnoErr(errno)
 	}
-	left()
+	remove()
 	return nil
 }
 
 // Close destroys all open objects: QPs before the objects they use, and the PDs last.
 func (x *nicContext) Close() error {
-	x.life.Lock()
-	defer x.life.Unlock()
+	x.lifecycle.Lock()
+	defer x.lifecycle.Unlock()
 	if x.closed {
 		return nil
 	}
@@ -167,16 +167,16 @@ func (x *nicContext) Close() error {
 	x.channel.close(x.lib)
 	x.watcher.stop()
 	if errno := cClose(x.lib, x.h); errno != 0 {
-		return verbs.NewOpError("close device", x.dev.Name(), 0, inWords(errno))
+		return verbs.NewOpError("close device", x.dev.Name(), 0, errnoErr(errno))
 	}
 	x.closed = true
 	x.events.close()
-	x.dev.lib.unuse()
+	x.dev.lib.release()
 	return nil
 }
 
-// next returns a number that no CQ or AH of the context has had before.
-func (x *nicContext) next() uint64 {
+// nextSerial returns a unique number for a CQ or an AH of the context.
+func (x *nicContext) nextSerial() uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.serial++

@@ -35,12 +35,12 @@ func (d *Device) Open() (verbs.Context, error) {
 	if d.lib == nil {
 		return nil, verbs.NewOpError(op, "", 0, verbs.ErrClosed)
 	}
-	if err := d.lib.use(); err != nil {
+	if err := d.lib.retain(); err != nil {
 		return nil, verbs.NewOpError(op, d.Name(), 0, err)
 	}
 	x, err := d.open()
 	if err != nil {
-		d.lib.unuse()
+		d.lib.release()
 		return nil, verbs.NewOpError(op, d.Name(), 0, err)
 	}
 	return x, nil

@@ -52,8 +52,8 @@ var sentinels = map[syscall.Errno]error{
 	unix.EIO:             verbs.ErrDeviceFatal,
 }
 
-// inWords returns an errno of a control verb as an error, or nil for 0.
-func inWords(errno syscall.Errno) error {
+// errnoErr returns an errno of a control verb as an error, or nil for 0.
+func errnoErr(errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
 	}
@@ -71,7 +71,7 @@ func queueFull(errno syscall.Errno) bool {
 	return errno == unix.ENOMEM || errno == unix.EAGAIN || errno == unix.ENOSPC
 }
 
-// noDeviceList explains why the library returns no list of devices.
+// noDeviceList explains why the library cannot list devices.
 func noDeviceList(errno syscall.Errno) error {
 	switch errno {
 	case unix.ENOSYS, unix.ENOENT:
@@ -79,13 +79,13 @@ func noDeviceList(errno syscall.Errno) error {
 	case unix.EPERM, unix.EACCES:
 		return fmt.Errorf("%w: no permission to look for devices (%s): /sys/class/infiniband_verbs and /dev/infiniband must be readable", ErrNoDevice, unix.ErrnoName(errno))
 	default:
-		return fmt.Errorf("%w: %w", ErrNoDevice, inWords(errno))
+		return fmt.Errorf("%w: %w", ErrNoDevice, errnoErr(errno))
 	}
 }
 
 // openError explains why a device cannot be opened.
 func openError(errno syscall.Errno) error {
-	err := inWords(errno)
+	err := errnoErr(errno)
 	switch errno {
 	case unix.EPERM, unix.EACCES:
 		return fmt.Errorf("%w: the process may not open /dev/infiniband/uverbs*: run as a member of its group, or pass the device into the container", err)
@@ -99,7 +99,7 @@ func openError(errno syscall.Errno) error {
 // registerError explains why memory cannot be registered. The usual reason is the limit on
 // locked memory, because registered pages are locked.
 func registerError(errno syscall.Errno, length uint64) error {
-	err := inWords(errno)
+	err := errnoErr(errno)
 	switch errno {
 	case unix.ENOMEM, unix.EAGAIN, unix.EPERM:
 	default:

@@ -11,15 +11,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// Bounds of the queue of events. Events of single QPs cannot crowd out events of the device
-// or of a CQ.
+// Bounds of the event queue. Events of single QPs cannot crowd out device and CQ events.
 const (
 	maxEvents       = 1 << 14
 	maxDeviceEvents = 1 << 10
 )
 
-// eventQueue holds asynchronous events until they are taken, and the objects that events
-// can refer to.
+// eventQueue holds undelivered asynchronous events, and the objects that events can refer to.
 type eventQueue struct {
 	mu      sync.Mutex
 	objects map[handle]verbs.Event // by key; each value is an event with only the object set
@@ -29,16 +27,16 @@ type eventQueue struct {
 	closed  bool
 }
 
-// know adds an object that events can refer to. subject has the object set.
-func (e *eventQueue) know(key handle, subject verbs.Event) {
+// add adds an object that events can refer to. subject has the object set.
+func (e *eventQueue) add(key handle, subject verbs.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.objects[key] = subject
 }
 
-// forget removes an object and its events before it is destroyed, so that no caller gets an
+// remove removes an object and its events before it is destroyed, so that no caller gets an
 // event with a closed object.
-func (e *eventQueue) forget(key handle) {
+func (e *eventQueue) remove(key handle) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	dead, ok := e.objects[key]
@@ -56,13 +54,13 @@ func (e *eventQueue) forget(key handle) {
 	e.pending = keep
 }
 
-// without destroys an object with call while it is forgotten. If call fails, the object is known again.
-func (e *eventQueue) without(key handle, call func() syscall.Errno) syscall.Errno {
+// removeDuring destroys an object with call after remove. If call fails, the object is added again.
+func (e *eventQueue) removeDuring(key handle, call func() syscall.Errno) syscall.Errno {
 	subject := e.lookup(key)
-	e.forget(key)
+	e.remove(key)
 	errno := call()
 	if errno != 0 {
-		e.know(key, subject)
+		e.add(key, subject)
 	}
 	return errno
 }
@@ -74,9 +72,9 @@ func (e *eventQueue) lookup(key handle) verbs.Event {
 	return e.objects[key]
 }
 
-// raise queues an event and wakes the Waker. It runs under the lock, so a queued event always
+// queueEvent queues an event and wakes the Waker. It runs under the lock, so a queued event always
 // refers to an open object.
-func (e *eventQueue) raise(raw asyncEvent) {
+func (e *eventQueue) queueEvent(raw asyncEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ev := verbs.Event{}
@@ -113,7 +111,7 @@ func (e *eventQueue) raise(raw asyncEvent) {
 
 // fail marks the device as failed because its events can no longer be read.
 func (e *eventQueue) fail() {
-	e.raise(asyncEvent{typ: int32(verbs.EventDeviceFatal)})
+	e.queueEvent(asyncEvent{typ: int32(verbs.EventDeviceFatal)})
 }
 
 func (e *eventQueue) close() {
@@ -124,23 +122,23 @@ func (e *eventQueue) close() {
 	clear(e.objects)
 }
 
-// takeAsync takes all pending asynchronous events. The library does not destroy an object
+// drainAsync reads all pending asynchronous events. The library does not destroy an object
 // between an event and its acknowledgement.
-func (x *nicContext) takeAsync() (end bool) {
+func (x *nicContext) drainAsync() (end bool) {
 	return x.drain(func() syscall.Errno {
 		ev, errno := cAsyncEvent(x.lib, x.h)
 		if errno == 0 {
-			x.events.raise(ev)
+			x.events.queueEvent(ev)
 			cAckAsyncEvent(x.lib, ev)
 		}
 		return errno
 	})
 }
 
-// drain calls take until no event is pending. It reports whether no more can ever come.
-func (x *nicContext) drain(take func() syscall.Errno) (end bool) {
+// drain calls next until no event is pending. It reports whether the source has failed for good.
+func (x *nicContext) drain(next func() syscall.Errno) (end bool) {
 	for {
-		switch take() {
+		switch next() {
 		case 0, unix.EINTR:
 		case unix.EAGAIN:
 			return false

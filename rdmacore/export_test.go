@@ -13,7 +13,7 @@ func Crossings(object any) uint64 {
 	case *cq:
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return o.crossings
+		return o.cPolls
 	}
 	return 0
 }

@@ -14,21 +14,20 @@ type GIDChoice struct {
 	Why string
 }
 
-// rank is how good a row is as a source. The higher rank wins. Among equal ranks the lower
-// index wins.
+// rank orders rows as sources. The higher value wins, among equal values the lower index.
 type rank struct {
-	value int
-	why   string
+	value  int
+	reason string
 }
 
-// Ranks on Ethernet, best first. RoCE v2 is routable and is what both ends of a cluster have.
-// IPv4-mapped addresses are those that administrators configure. A link-local address only
+// Ranks on Ethernet, best first. RoCE v2 is routable and common to both ends of a cluster.
+// Administrators configure IPv4-mapped addresses. A link-local address only
 // reaches one segment, and the peer may be on another one.
 var (
 	rankV2IPv4      = rank{8, "RoCE v2 over a routable IPv4 address"}
 	rankV2IPv6      = rank{7, "RoCE v2 over a routable IPv6 address"}
-	rankV1IPv4      = rank{5, "RoCE v1 with an IPv4 address: there is no routable RoCE v2 row"}
-	rankV1IPv6      = rank{4, "RoCE v1 with an IPv6 address: there is no routable RoCE v2 row"}
+	rankV1IPv4      = rank{5, "RoCE v1 with an IPv4 address: the port has no routable RoCE v2 row"}
+	rankV1IPv6      = rank{4, "RoCE v1 with an IPv6 address: the port has no routable RoCE v2 row"}
 	rankV2LinkLocal = rank{3, "RoCE v2 over a link-local address, because the port has no other"}
 	rankV1LinkLocal = rank{2, "RoCE v1 with a link-local address, because the port has no other"}
 	rankOther       = rank{1, "the only kind of address that the port has"}
@@ -49,7 +48,7 @@ func ChooseGID(link verbs.LinkLayer, rows []verbs.GIDEntry, wanted verbs.GID) (G
 		}
 		r := rankOf(link, row)
 		if r.value > found.value || r.value == found.value && row.Index < best.Entry.Index {
-			found, best = r, GIDChoice{Entry: row, Why: r.why}
+			found, best = r, GIDChoice{Entry: row, Why: r.reason}
 		}
 	}
 	switch {

@@ -36,7 +36,7 @@ func Load(cfg Config) (*Library, error) {
 	if cfg.ForkSafe {
 		if errno := cForkInit(h); errno != 0 {
 			cUnload(h)
-			return nil, verbs.NewOpError("ibv_fork_init", "", 0, fmt.Errorf("%w: it must come before any registration in the process", inWords(errno)))
+			return nil, verbs.NewOpError("ibv_fork_init", "", 0, fmt.Errorf("%w: it must come before any registration in the process", errnoErr(errno)))
 		}
 	}
 	return &Library{cfg: cfg, h: h}, nil
@@ -45,8 +45,8 @@ func Load(cfg Config) (*Library, error) {
 // Path returns the name or path of the opened library.
 func (l *Library) Path() string { return l.cfg.library() }
 
-// use counts a context, so that Close cannot release the library while it is in use.
-func (l *Library) use() error {
+// retain counts a context, so that Close cannot release the library while it is in use.
+func (l *Library) retain() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.h == 0 {
@@ -56,7 +56,7 @@ func (l *Library) use() error {
 	return nil
 }
 
-func (l *Library) unuse() {
+func (l *Library) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
@@ -66,10 +66,10 @@ func (l *Library) unuse() {
 // explains how to fix it.
 func (l *Library) Devices() ([]*Device, error) {
 	const op = "list devices"
-	if err := l.use(); err != nil {
+	if err := l.retain(); err != nil {
 		return nil, verbs.NewOpError(op, "", 0, err)
 	}
-	defer l.unuse()
+	defer l.release()
 	list, infos, errno := cDevices(l.h)
 	if errno != 0 {
 		return nil, verbs.NewOpError(op, "", 0, noDeviceList(errno))

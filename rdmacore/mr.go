@@ -35,7 +35,7 @@ func checkAccess(a verbs.Access) error {
 }
 
 func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	return result(d.create, "register memory", func() (verbs.MR, error) { return d.register(m, access) })
+	return withResult(d.create, "register memory", func() (verbs.MR, error) { return d.register(m, access) })
 }
 
 func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
@@ -67,7 +67,7 @@ func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
 }
 
 func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
-	return result(d.create, "register dma-buf", func() (verbs.MR, error) {
+	return withResult(d.create, "register dma-buf", func() (verbs.MR, error) {
 		if err := checkAccess(access); err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (d *pd) registerDMABuf(fd int, offset, length, iova uint64, access verbs.Ac
 		return region{}, fmt.Errorf("%w: fd %d is not open: %w", verbs.ErrInvalid, fd, errno)
 	case syscall.EINVAL:
 		return region{}, fmt.Errorf("%w: fd %d is no dma-buf, it does not have %d bytes at %d, or the offset and the iova %#x have different places in a page",
-			inWords(errno), fd, length, offset, iova)
+			errnoErr(errno), fd, length, offset, iova)
 	default:
 		return region{}, registerError(errno, length)
 	}
@@ -120,8 +120,8 @@ func (m *mr) Close() error {
 // may still access it.
 func (m *mr) destroy() error {
 	x := m.pd.ctx
-	return x.end(&m.closed, nil, "", func() syscall.Errno { return cDeregMR(x.lib, m.h) }, func() {
-		left(m.pd, m.pd.mrs, m)
+	return x.destroyObject(&m.closed, nil, "", func() syscall.Errno { return cDeregMR(x.lib, m.h) }, func() {
+		dropFrom(m.pd, m.pd.mrs, m)
 		if m.mem != nil {
 			m.mem.Release()
 		}

@@ -14,7 +14,7 @@ type pd struct {
 	ctx    *nicContext
 	h      handle
 	closed bool
-	users  int // objects that use it, including those that are being created
+	users  int // objects that use it, including ones being created
 	mrs    set[*mr]
 	qps    set[*qp]
 	srqs   set[*srq]
@@ -45,29 +45,29 @@ func (d *pd) create(op string, make func() error) error {
 	})
 }
 
-// left removes an object from a set of the PD. The lock of the context is held.
-func left[T comparable](d *pd, s set[T], v T) {
+// dropFrom removes an object from a set of the PD. The lock of the context is held.
+func dropFrom[T comparable](d *pd, s set[T], v T) {
 	delete(s, v)
 	d.users--
 }
 
 func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	return result(d.create, "create QP", func() (verbs.QP, error) { return d.createQP(cfg) })
+	return withResult(d.create, "create QP", func() (verbs.QP, error) { return d.createQP(cfg) })
 }
 
 func (d *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	return result(d.create, "create SRQ", func() (verbs.SRQ, error) { return d.createSRQ(cfg) })
+	return withResult(d.create, "create SRQ", func() (verbs.SRQ, error) { return d.createSRQ(cfg) })
 }
 
 func (d *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
-	return result(d.create, "create AH", func() (verbs.AH, error) { return d.createAH(attr) })
+	return withResult(d.create, "create AH", func() (verbs.AH, error) { return d.createAH(attr) })
 }
 
 func (d *pd) Close() error {
 	return ignoreClosed(d.ctx.do("close PD", d.destroy))
 }
 
-// ignoreClosed makes Close idempotent, also for objects that were closed with their context.
+// ignoreClosed makes Close idempotent, even for objects closed with their context.
 func ignoreClosed(err error) error {
 	if errors.Is(err, verbs.ErrClosed) {
 		return nil
@@ -77,7 +77,7 @@ func ignoreClosed(err error) error {
 
 func (d *pd) destroy() error {
 	x := d.ctx
-	return x.end(&d.closed, &d.users, "objects", func() syscall.Errno { return cDeallocPD(x.lib, d.h) }, func() { delete(x.pds, d) })
+	return x.destroyObject(&d.closed, &d.users, "objects", func() syscall.Errno { return cDeallocPD(x.lib, d.h) }, func() { delete(x.pds, d) })
 }
 
 // destroyContents destroys the objects that use the PD, when the context is closed.

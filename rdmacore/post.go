@@ -20,22 +20,22 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	}
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		q.send.from = from // never executed; see cq.into
+		q.send.heapWRs = from // never executed; see cq.into
 	}
 	r := cPostSend(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
 	runtime.KeepAlive(q) // its cleanup frees the handle
 	if uint32(r) != 0 {
-		return q.postRest(wrs, r)
+		return q.retrySend(wrs, r)
 	}
 	return int(r >> 32), nil
 }
 
-// cross is PostSend's call into C, for callers off the hot path.
-func (q *qp) cross(wrs []verbs.SendWR) int64 {
+// callPostSend is PostSend's call into C, for callers off the hot path.
+func (q *qp) callPostSend(wrs []verbs.SendWR) int64 {
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		q.send.from = from // never executed; see cq.into
+		q.send.heapWRs = from // never executed; see cq.into
 	}
 	r := cPostSend(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
@@ -43,19 +43,19 @@ func (q *qp) cross(wrs []verbs.SendWR) int64 {
 	return r
 }
 
-// postRest continues a post of sends that were not all accepted.
-func (q *qp) postRest(wrs []verbs.SendWR, r int64) (int, error) {
-	n, why, err := q.send.rest(r, func() int64 { return q.cross(wrs) }, q.sendRefused)
+// retrySend continues a post of sends that were not all accepted.
+func (q *qp) retrySend(wrs []verbs.SendWR, r int64) (int, error) {
+	n, why, err := q.send.retryPost(r, func() int64 { return q.callPostSend(wrs) }, q.sendRefused)
 	if why != 0 {
 		err = q.sendError(n, wrs, why)
 	}
 	return n, err
 }
 
-// rest repeats a post with cross while the gate is shut or another goroutine posts. It returns how
+// retryPost repeats a post with call while the gate is shut or another goroutine posts. It returns how
 // many requests were accepted and why the next one was not, or the error of refused. Waiting
 // goroutines queue on the lock, so only one of them spins.
-func (s *side) rest(r int64, cross func() int64, refused func() error) (n int, why uint32, err error) {
+func (s *side) retryPost(r int64, call func() int64, refused func() error) (n int, why uint32, err error) {
 	for {
 		if why = uint32(r); why != stopped && why != busy {
 			return int(r >> 32), why, nil
@@ -65,13 +65,13 @@ func (s *side) rest(r int64, cross func() int64, refused func() error) (n int, w
 			defer s.mu.Unlock()
 			return 0, 0, refused()
 		}
-		r = cross()
+		r = call()
 		s.mu.Unlock()
 		runtime.Gosched()
 	}
 }
 
-// sendRefused returns why the QP accepts no sends. The lock is held.
+// sendRefused returns the reason why the QP rejects sends. The lock is held.
 func (q *qp) sendRefused() error {
 	switch s := &q.send; {
 	case s.closed:
@@ -85,8 +85,8 @@ func (q *qp) sendRefused() error {
 	}
 }
 
-// postDatagrams posts datagrams. Their address handles come from the caller, so they are looked up
-// and never dereferenced. The table is locked while C reads the objects, so none is destroyed.
+// postDatagrams posts datagrams. The caller chooses their address handles, so they are looked up
+// and never dereferenced. The table is locked while C reads the objects, which therefore stay open.
 func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	s, x := &q.send, q.pd.ctx
 	s.mu.Lock()
@@ -106,7 +106,7 @@ func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 				wr.AH = 0
 			}
 		}
-		r := q.cross(s.datagrams[:n]) // the gate is free: gate changes and datagram posts both hold the lock
+		r := q.callPostSend(s.datagrams[:n]) // the gate is free: gate changes and datagram posts both hold the lock
 		done += int(r >> 32)
 		if why := uint32(r); why != 0 {
 			return done, q.sendError(done, wrs, why)
@@ -123,7 +123,7 @@ func (q *qp) sendError(n int, wrs []verbs.SendWR, why uint32) error {
 		return verbs.ErrQueueFull
 	}
 	wr := &wrs[n]
-	err := inWords(syscall.Errno(why))
+	err := errnoErr(syscall.Errno(why))
 	switch why {
 	case badOpcode:
 		err = verbs.Invalidf("opcode %s is not legal on a %s QP", wr.Opcode, q.typ)
@@ -149,18 +149,18 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if len(wrs) == 0 {
 		return 0, nil
 	}
-	r := q.crossRecv(wrs)
+	r := q.callPostRecv(wrs)
 	if uint32(r) != 0 {
-		return q.recvRest(wrs, r)
+		return q.retryRecv(wrs, r)
 	}
 	return int(r >> 32), nil
 }
 
-// crossRecv posts receives in C if the gate is open.
-func (q *qp) crossRecv(wrs []verbs.RecvWR) int64 {
+// callPostRecv posts receives in C if the gate is open.
+func (q *qp) callPostRecv(wrs []verbs.RecvWR) int64 {
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		q.recv.from = from // never executed; see cq.into
+		q.recv.heapWRs = from // never executed; see cq.into
 	}
 	r := cPostRecv(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
@@ -168,16 +168,16 @@ func (q *qp) crossRecv(wrs []verbs.RecvWR) int64 {
 	return r
 }
 
-// recvRest continues a post of receives that were not all accepted.
-func (q *qp) recvRest(wrs []verbs.RecvWR, r int64) (int, error) {
-	n, why, err := q.recv.rest(r, func() int64 { return q.crossRecv(wrs) }, q.recvRefused)
+// retryRecv continues a post of receives that were not all accepted.
+func (q *qp) retryRecv(wrs []verbs.RecvWR, r int64) (int, error) {
+	n, why, err := q.recv.retryPost(r, func() int64 { return q.callPostRecv(wrs) }, q.recvRefused)
 	if why != 0 {
 		err = q.pd.ctx.recvError(q.num, n, wrs, why, q.maxRecvSGE)
 	}
 	return n, err
 }
 
-// recvRefused returns why the QP accepts no receives. The lock is held.
+// recvRefused returns the reason why the QP rejects receives. The lock is held.
 func (q *qp) recvRefused() error {
 	var err error
 	switch {
@@ -198,7 +198,7 @@ func (x *nicContext) recvError(qpn uint32, n int, wrs []verbs.RecvWR, why uint32
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull
 	}
-	err := fmt.Errorf("receive %d of the chain: %w", n, inWords(syscall.Errno(why)))
+	err := fmt.Errorf("receive %d of the chain: %w", n, errnoErr(syscall.Errno(why)))
 	if why == badSGEs {
 		err = verbs.Invalidf("receive %d of the chain: %d SGEs, the queue allows %d", n, wrs[n].NumSGE, maxSGE)
 	}

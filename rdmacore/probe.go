@@ -8,17 +8,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// probe finds the capabilities of the device by trying them. libibverbs has no call that
-// tells which transports exist.
+// probe detects the capabilities of the device by trying them: libibverbs cannot list the
+// supported transports.
 func (x *nicContext) probe() {
 	caps := verbs.Capabilities(0)
 	if x.attr.MaxSRQ > 0 {
 		caps |= verbs.CapSRQ
 	}
-	if x.clockKHz != 0 && x.open.extendedCQ {
+	if x.clockKHz != 0 && x.opened.extendedCQ {
 		caps |= verbs.CapTimestamp
 	}
-	if x.open.dmaBuf && x.knowsDMABuf() {
+	if x.opened.dmaBuf && x.probeDMABuf() {
 		caps |= verbs.CapDMABuf
 	}
 	caps |= x.probeTransports()
@@ -85,9 +85,9 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 	return caps
 }
 
-// knowsDMABuf registers a dma-buf that does not exist. The errno shows whether the driver
+// probeDMABuf registers a dma-buf that does not exist. The errno shows whether the driver
 // supports dma-bufs.
-func (x *nicContext) knowsDMABuf() bool {
+func (x *nicContext) probeDMABuf() bool {
 	pd, errno := cAllocPD(x.lib, x.h)
 	if errno != 0 {
 		return false

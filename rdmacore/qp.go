@@ -39,19 +39,19 @@ type qp struct {
 	recv recvSide
 }
 
-// sendSide tells whether sends can be posted, and if not, why. Posts go through a gate in C,
+// sendSide records whether sends can be posted, and if not, why. Posts go through a gate in C,
 // which follows ready. They read sendSide only when the gate is shut.
 type sendSide struct {
 	side                     // ready from RTS on
 	state     verbs.QPState  // the last state set by Modify
-	from      *verbs.SendWR  // never set; see cq.into
+	heapWRs   *verbs.SendWR  // never set; see cq.into
 	datagrams []verbs.SendWR // buffer for UD requests with the library's handles
 }
 
 // recvSide is the same for receives.
 type recvSide struct {
-	side               // ready unless the state is RESET or the QP has an SRQ
-	from *verbs.RecvWR // never set; see cq.into
+	side                  // ready unless the state is RESET or the QP has an SRQ
+	heapWRs *verbs.RecvWR // never set; see cq.into
 }
 
 // side has the common fields of both sides.
@@ -87,7 +87,7 @@ const (
 	legalRC = legalUC | 1<<verbs.OpRDMARead | 1<<verbs.OpAtomicCmpAndSwp | 1<<verbs.OpAtomicFetchAndAdd
 )
 
-// datagramBatch is how many datagrams one call into C posts.
+// datagramBatch is the number of datagrams posted per call into C.
 const datagramBatch = 64
 
 func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
@@ -103,7 +103,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	if err := q.choosePath(&cfg); err != nil {
 		return nil, err
 	}
-	if err := q.take(cfg); err != nil {
+	if err := q.acquire(cfg); err != nil {
 		return nil, err
 	}
 	in := qpInit{
@@ -113,14 +113,14 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	if q.srq != nil {
 		in.srq = q.srq.h
 	}
-	x.numbers.Lock()
+	x.qpNumbers.Lock()
 	made, errno := cCreateQP(x.lib, d.h, &in)
-	x.numbers.Unlock()
+	x.qpNumbers.Unlock()
 	if errno != 0 {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		q.give()
-		return nil, inWords(errno)
+		q.release()
+		return nil, errnoErr(errno)
 	}
 	q.h, q.key, q.num, q.maxInline = made.h, made.key, made.num, made.maxInline
 	runtime.AddCleanup(q, cFreeQP, q.h) // not earlier: a goroutine may be posting during Close
@@ -129,7 +129,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	if q.typ == verbs.UD {
 		q.send.datagrams = make([]verbs.SendWR, datagramBatch)
 	}
-	x.events.know(q.key, verbs.Event{QP: q})
+	x.events.add(q.key, verbs.Event{QP: q})
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	d.qps.add(q)
@@ -207,9 +207,9 @@ func (q *qp) choosePath(cfg *verbs.QPConfig) error {
 	return nil
 }
 
-// take counts the QP as a user of its CQs and its SRQ. They must be open and belong to its
+// acquire counts the QP as a user of its CQs and its SRQ. They must be open and belong to its
 // context.
-func (q *qp) take(cfg verbs.QPConfig) error {
+func (q *qp) acquire(cfg verbs.QPConfig) error {
 	x := q.pd.ctx
 	send, sendOK := cfg.SendCQ.(*cq)
 	recv, recvOK := cfg.RecvCQ.(*cq)
@@ -244,8 +244,8 @@ func (q *qp) take(cfg verbs.QPConfig) error {
 	return nil
 }
 
-// give undoes take. The lock of the context is held.
-func (q *qp) give() {
+// release undoes acquire. The lock of the context is held.
+func (q *qp) release() {
 	q.sendCQ.users--
 	q.recvCQ.users--
 	if q.srq != nil {
@@ -263,8 +263,8 @@ func (q *qp) opError(op string, err error) error {
 // do runs f if the QP is open, and keeps it open until f returns.
 func (q *qp) do(op string, f func() error) error {
 	x := q.pd.ctx
-	x.life.RLock()
-	defer x.life.RUnlock()
+	x.lifecycle.RLock()
+	defer x.lifecycle.RUnlock()
 	q.ctl.Lock()
 	defer q.ctl.Unlock()
 	if q.send.closed { // writers hold ctl too
@@ -279,15 +279,15 @@ func (q *qp) Close() error {
 
 func (q *qp) destroy() error {
 	x := q.pd.ctx
-	x.numbers.Lock()
-	defer x.numbers.Unlock()
+	x.qpNumbers.Lock()
+	defer x.qpNumbers.Unlock()
 	q.ctl.Lock()
 	defer q.ctl.Unlock()
 	if q.send.closed {
 		return nil
 	}
 	q.stop(true)
-	errno := x.events.without(q.key, func() syscall.Errno {
+	errno := x.events.removeDuring(q.key, func() syscall.Errno {
 		defer q.lockCQs()()
 		errno := cDestroyQP(x.lib, q.h)
 		if errno == 0 {
@@ -296,13 +296,13 @@ func (q *qp) destroy() error {
 		return errno
 	})
 	if errno != 0 {
-		q.open()
-		return inWords(errno)
+		q.reopen()
+		return errnoErr(errno)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	q.give()
-	left(q.pd, q.pd.qps, q)
+	q.release()
+	dropFrom(q.pd, q.pd.qps, q)
 	return nil
 }
 
@@ -316,8 +316,8 @@ func (q *qp) stop(closed bool) {
 	}
 }
 
-// open undoes stop as far as the state allows.
-func (q *qp) open() {
+// reopen undoes stop, within the limits of the state.
+func (q *qp) reopen() {
 	for _, s := range [...]*side{&q.send.side, &q.recv.side} {
 		s.mu.Lock()
 		s.closed = false
@@ -344,7 +344,7 @@ func (q *qp) lockCQs() (unlock func()) {
 	}
 }
 
-// discardCompletions removes the completions of the QP from its CQs. Hardware drivers do that
+// discardCompletions removes the QP's completions from its CQs. Hardware drivers do that
 // by themselves. The CQs are locked.
 func (q *qp) discardCompletions() {
 	q.sendCQ.discard(q.num)

@@ -20,11 +20,11 @@ import (
 func (x *nicContext) describe() error {
 	attr, khz, errno := cQueryDevice(x.lib, x.h)
 	if errno != 0 {
-		return fmt.Errorf("query device: %w", inWords(errno))
+		return fmt.Errorf("query device: %w", errnoErr(errno))
 	}
 	port, errno := cQueryPort(x.lib, x.h, 1)
 	if errno != 0 {
-		return fmt.Errorf("query port 1: %w", inWords(errno))
+		return fmt.Errorf("query port 1: %w", errnoErr(errno))
 	}
 	attr.Provider, attr.Link, attr.MaxMsgSize = "rdmacore", port.LinkLayer.String(), port.MaxMsg
 	if attr.MaxSRQ <= 0 || attr.MaxSRQWR <= 0 {
@@ -35,7 +35,7 @@ func (x *nicContext) describe() error {
 }
 
 func (x *nicContext) QueryDevice() (verbs.DeviceAttr, error) {
-	return result(x.do, "query device", func() (verbs.DeviceAttr, error) {
+	return withResult(x.do, "query device", func() (verbs.DeviceAttr, error) {
 		attr := x.attr
 		attr.Capabilities = x.capabilities()
 		return attr, nil
@@ -56,7 +56,7 @@ func (x *nicContext) ReadClock() (ticks, hz uint64, err error) {
 		}
 		var errno unix.Errno
 		ticks, errno = cReadClock(x.h)
-		return inWords(errno)
+		return errnoErr(errno)
 	})
 	return ticks, x.clockKHz * 1000, err
 }
@@ -74,15 +74,15 @@ func (x *nicContext) port(port int) (verbs.PortAttr, error) {
 		return verbs.PortAttr{}, err
 	}
 	attr, errno := cQueryPort(x.lib, x.h, port)
-	return attr, inWords(errno)
+	return attr, errnoErr(errno)
 }
 
 func (x *nicContext) QueryPort(port int) (verbs.PortAttr, error) {
-	return result(x.do, "query port", func() (verbs.PortAttr, error) { return x.port(port) })
+	return withResult(x.do, "query port", func() (verbs.PortAttr, error) { return x.port(port) })
 }
 
 func (x *nicContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
-	return result(x.do, "query GID", func() (verbs.GIDEntry, error) { return x.gid(port, index) })
+	return withResult(x.do, "query GID", func() (verbs.GIDEntry, error) { return x.gid(port, index) })
 }
 
 func (x *nicContext) gid(port, index int) (verbs.GIDEntry, error) {
@@ -94,18 +94,18 @@ func (x *nicContext) gid(port, index int) (verbs.GIDEntry, error) {
 	}
 	r, errno := cQueryGID(x.lib, x.h, port, index)
 	if errno != 0 {
-		return verbs.GIDEntry{}, fmt.Errorf("row %d of port %d: %w", index, port, inWords(errno))
+		return verbs.GIDEntry{}, fmt.Errorf("row %d of port %d: %w", index, port, errnoErr(errno))
 	}
 	if r.GID.IsZero() {
 		return verbs.GIDEntry{}, fmt.Errorf("row %d of port %d is empty: %w", index, port, verbs.ErrNotFound)
 	}
-	x.complete(&r)
+	x.fillType(&r)
 	r.NetDev = x.gidAttribute(port, "ndevs", index)
 	return r.GIDEntry, nil
 }
 
-// complete fills in the type of a row if the library did not report it.
-func (x *nicContext) complete(r *gidRow) {
+// fillType fills in the type of a row if the library did not report it.
+func (x *nicContext) fillType(r *gidRow) {
 	if r.hasType {
 		return
 	}
@@ -120,7 +120,7 @@ func (x *nicContext) complete(r *gidRow) {
 	}
 }
 
-// gidAttribute reads an attribute of a GID table row from sysfs; empty if there is none.
+// gidAttribute reads an attribute of a GID table row from sysfs; empty if it does not exist.
 func (x *nicContext) gidAttribute(port int, what string, index int) string {
 	b, err := os.ReadFile(filepath.Join(x.dev.info.path, "ports", fmt.Sprint(port), "gid_attrs", what, fmt.Sprint(index)))
 	if err != nil {
@@ -133,7 +133,7 @@ func (x *nicContext) gidAttribute(port int, what string, index int) string {
 func (x *nicContext) gids(port int, attr verbs.PortAttr) ([]verbs.GIDEntry, error) {
 	rows, errno := cGIDTable(x.lib, x.h, attr.GIDs*x.attr.Ports)
 	if errno != 0 && errno != unix.ENOSYS && errno != unix.EOPNOTSUPP {
-		return nil, fmt.Errorf("read the GID table: %w", inWords(errno))
+		return nil, fmt.Errorf("read the GID table: %w", errnoErr(errno))
 	}
 	var found []verbs.GIDEntry
 	if errno == 0 {

@@ -11,7 +11,7 @@ import (
 
 // docs/conformance.md has the reason of every departure and substitute next to its name, word
 // for word.
-func TestDocumentTellsDepartures(t *testing.T) {
+func TestDocumentListsDepartures(t *testing.T) {
 	if os.Getenv("IBVERBX_TEST_RXE") == "1" {
 		t.Skip("the document is not in the machine of test/rxe; the test needs no device")
 	}

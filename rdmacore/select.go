@@ -45,12 +45,12 @@ func Select[D interface{ Name() string }](spec string, devices []D) ([]Choice[D]
 // spec is a parsed specification.
 type spec struct {
 	exclude, exact bool
-	entries        []specEntry // none means all devices
+	entries        []specEntry // empty means all devices
 }
 
 type specEntry struct {
 	name string
-	port int // 0 means none
+	port int // 0 if unspecified
 }
 
 func parseSpec(text string) (s spec, err error) {

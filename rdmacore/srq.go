@@ -44,15 +44,15 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (*srq, error) {
 	}
 	q, errno := cCreateSRQ(x.lib, d.h, cfg.MaxWR, cfg.MaxSGE)
 	if errno != 0 {
-		return nil, inWords(errno)
+		return nil, errnoErr(errno)
 	}
 	s := &srq{pd: d, h: q.h, key: q.key, maxWR: max(q.depth, cfg.MaxWR), maxSGE: cfg.MaxSGE}
-	x.events.know(s.key, verbs.Event{SRQ: s})
+	x.events.add(s.key, verbs.Event{SRQ: s})
 	if cfg.Limit > 0 {
 		if errno := cSetLimit(x.lib, s.h, cfg.Limit); errno != 0 {
-			x.events.forget(s.key)
+			x.events.remove(s.key)
 			_ = cDestroySRQ(x.lib, s.h)
-			return nil, fmt.Errorf("SRQConfig.Limit: %w", inWords(errno))
+			return nil, fmt.Errorf("SRQConfig.Limit: %w", errnoErr(errno))
 		}
 	}
 	x.mu.Lock()
@@ -96,7 +96,7 @@ func (s *srq) SetLimit(limit int) error {
 		case limit < 0 || limit > s.maxWR:
 			return verbs.Invalidf("limit %d: want 0 to %d", limit, s.maxWR)
 		}
-		return inWords(cSetLimit(s.pd.ctx.lib, s.h, limit))
+		return errnoErr(cSetLimit(s.pd.ctx.lib, s.h, limit))
 	})
 }
 
@@ -108,7 +108,7 @@ func (s *srq) destroy() error {
 	x := s.pd.ctx
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return x.end(&s.closed, &s.users, "QPs", func() syscall.Errno {
-		return x.events.without(s.key, func() syscall.Errno { return cDestroySRQ(x.lib, s.h) })
-	}, func() { left(s.pd, s.pd.srqs, s) })
+	return x.destroyObject(&s.closed, &s.users, "QPs", func() syscall.Errno {
+		return x.events.removeDuring(s.key, func() syscall.Errno { return cDestroySRQ(x.lib, s.h) })
+	}, func() { dropFrom(s.pd, s.pd.srqs, s) })
 }

@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// State asks the device, because errors change the state without notice.
+// State queries the device, because errors change the state without notice.
 func (q *qp) State() verbs.QPState {
-	state, err := result(q.do, "query QP", q.deviceState)
+	state, err := withResult(q.do, "query QP", q.deviceState)
 	if err != nil {
 		q.send.mu.Lock()
 		defer q.send.mu.Unlock()
@@ -21,13 +21,13 @@ func (q *qp) State() verbs.QPState {
 
 func (q *qp) deviceState() (verbs.QPState, error) {
 	s, errno := cQPState(q.pd.ctx.lib, q.h)
-	return s, inWords(errno)
+	return s, errnoErr(errno)
 }
 
 // Query returns the attributes as they were set. Drivers report some of them as they are
 // now, such as the next PSN, and omit others.
 func (q *qp) Query() (verbs.QPAttr, error) {
-	return result(q.do, "query QP", func() (verbs.QPAttr, error) {
+	return withResult(q.do, "query QP", func() (verbs.QPAttr, error) {
 		s, err := q.deviceState()
 		attr := q.attr
 		attr.State, attr.CurState = s, 0
@@ -67,7 +67,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return q.reset(&attr, mask)
 	}
 	if errno := cModifyQP(x.lib, q.h, &attr, global, mask); errno != 0 {
-		return fmt.Errorf("from %s to %s: %w", from, to, inWords(errno))
+		return fmt.Errorf("from %s to %s: %w", from, to, errnoErr(errno))
 	}
 	q.attr.Set(&attr, mask)
 	q.reached(to)
@@ -86,7 +86,7 @@ func (q *qp) reset(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	unlock()
 	if errno != 0 {
 		q.reached(before)
-		return inWords(errno)
+		return errnoErr(errno)
 	}
 	q.attr = verbs.QPAttr{}
 	q.psn = randomPSN()
@@ -142,7 +142,7 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) (global bool, err
 	return global, nil
 }
 
-func (q *qp) Endpoint() (verbs.Endpoint, error) { return result(q.do, "endpoint", q.endpoint) }
+func (q *qp) Endpoint() (verbs.Endpoint, error) { return withResult(q.do, "endpoint", q.endpoint) }
 
 func (q *qp) endpoint() (verbs.Endpoint, error) {
 	x := q.pd.ctx
