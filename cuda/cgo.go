@@ -10,7 +10,7 @@ import "C"
 
 import "unsafe"
 
-// library has the functions of libcuda.
+// library holds the functions of libcuda.
 type library C.struct_library
 
 func (l *library) c() *C.struct_library { return (*C.struct_library)(l) }
@@ -45,7 +45,7 @@ func cStart(l *library) (version, count int, o outcome) {
 	return int(v), int(n), o
 }
 
-// cExplain returns CUDA's name and text for a code, "" if it has none.
+// cExplain returns CUDA's name and text for a code, or "".
 func cExplain(l *library, code int) (name, text string) {
 	var n, t *C.char
 	C.gpu_explain(l.c(), C.int(code), &n, &t)
@@ -82,7 +82,7 @@ func cFree(g *GPU, addr uint64) outcome {
 	return result(C.gpu_free(g.driver.lib.c(), C.uintptr_t(g.context), C.uint64_t(addr)))
 }
 
-// cRange returns the allocation that an address is in.
+// cRange returns the allocation that contains an address.
 func cRange(g *GPU, addr uint64) (base, size uint64, o outcome) {
 	var b C.uint64_t
 	var n C.size_t
@@ -119,8 +119,8 @@ func cStream(g *GPU) (stream uintptr, o outcome) {
 	return uintptr(s), o
 }
 
-// cCopy queues a copy. Host memory is passed by its address, because it is in use after the call. The
-// stream keeps it alive.
+// cCopy queues a copy. Host memory is passed by its address, because it is used after the call. The stream
+// keeps it alive.
 func cCopy(g *GPU, d direction, to, from uint64, n int, stream uintptr) outcome {
 	return result(C.gpu_copy(g.driver.lib.c(), C.uintptr_t(g.context), C.int(d), C.uint64_t(to), C.uint64_t(from), C.size_t(n), C.uintptr_t(stream)))
 }
@@ -135,7 +135,7 @@ func cKernel(g *GPU, text, name string) (module, function uintptr, o outcome) {
 	return uintptr(m), uintptr(f), o
 }
 
-// cLaunch queues a kernel with one group of threads for each of n entries of a list.
+// cLaunch queues a kernel with one thread group for each of n entries of a list.
 func cLaunch(g *GPU, function uintptr, list uint64, n int, stream uintptr) outcome {
 	return result(C.gpu_launch(g.driver.lib.c(), C.uintptr_t(g.context), C.uintptr_t(function), C.uint64_t(list), C.uint(n), C.uintptr_t(stream)))
 }

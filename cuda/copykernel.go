@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	// pieceSize is the most that one group of threads copies, in bytes.
-	pieceSize = 64 << 10
-	// maxBlock is the longest copy that the kernel does. A copy engine does longer ones as fast.
-	maxBlock = 4 * pieceSize
-	// minBlocks is the smallest number of copies that are worth a launch. Behind another launch any number is.
-	minBlocks = 8
-	// blockSize is the size of a block in the kernel's list, in bytes.
-	blockSize = 24
-	// maxEntries is the length of the list. It has room for the most copies of a launch at their longest.
-	maxEntries = maxQueued * maxBlock / pieceSize
+	// groupBytes is the maximum size of a copy by one thread group.
+	groupBytes = 64 << 10
+	// maxKernelCopy is the maximum size of a copy by the kernel, in bytes. A copy engine is as fast for longer ones.
+	maxKernelCopy = 4 * groupBytes
+	// minKernelCopies is the minimum number of copies that justify a launch. After another launch, any number does.
+	minKernelCopies = 8
+	// descBytes is the size of a descriptor in the kernel's list.
+	descBytes = 24
+	// maxDescs is the capacity of the list: enough for maxQueued copies of maxKernelCopy bytes.
+	maxDescs = maxQueued * maxKernelCopy / groupBytes
 )
 
-// kernelName and kernelText are the kernel, in PTX, which the driver compiles for its GPU. Each group of
-// threads copies one entry of the list: 64 bytes per thread and turn, 16 bytes if fewer are left, so that few
-// groups have much under way. Then each of the first threads copies one of the remaining bytes. Addresses are
+// kernelName and kernelText are the kernel, in PTX, which the driver compiles for its GPU. Each thread group
+// copies one descriptor of the list: 64 bytes per thread and iteration, 16 bytes for the rest, so that few groups
+// keep many bytes in flight. Then each of the first threads copies one of the remaining bytes. Addresses are
 // multiples of 16.
 const (
 	kernelName = "copy_blocks"
@@ -99,54 +99,54 @@ ret;
 // span is a range of addresses.
 type span struct{ addr, end uint64 }
 
-// has reports whether n bytes are in the range.
-func (s *span) has(addr, n uint64) bool {
+// contains reports whether n bytes are in the range.
+func (s *span) contains(addr, n uint64) bool {
 	off, size := addr-s.addr, s.end-s.addr
 	return off < size && n <= size-off
 }
 
-// block is a copy by a group of threads, as the kernel reads it.
-type block struct{ to, from, n uint64 }
+// copyDesc is a copy by a thread group, as the kernel reads it.
+type copyDesc struct{ to, from, n uint64 }
 
-// blocks is the kernel that does many small copies with one launch. A copy engine takes about 4 us for
-// each. The kernel touches only memory that is mapped for its GPU for certain, because a wrong address in a
-// kernel ends the use of the GPU by the process. The lock of the stream guards it.
-type blocks struct {
-	// spans are the allocations of the GPU, memory of other processes that it has open and the host memory that it has pinned, in
-	// ascending order. Opened memory stays mapped when its process frees it or ends (TestGPUOpenedOutlives).
+// copyKernel executes many small copies with one launch. A copy engine takes about 4 us for each. The kernel
+// only accesses memory known to be mapped for its GPU: an invalid address in a kernel makes the GPU unusable for
+// the process. The stream's lock guards it.
+type copyKernel struct {
+	// spans are the GPU's allocations, opened memory of other processes and pinned host memory, in ascending
+	// order. Opened memory stays mapped when its process frees it or exits (TestGPUOpenedOutlives).
 	spans []span
-	// batch has the blocks of the next launch. It is kept for its space.
-	batch []block
-	// tried says that the kernel was loaded, or could not be.
+	// batch holds the descriptors of the next launch. Its capacity is reused.
+	batch []copyDesc
+	// tried is set once loading the kernel was attempted.
 	tried bool
 	// module and function are the loaded kernel, 0 if it is not loaded.
 	module, function uintptr
-	// list is pinned memory with the blocks of launches; nil if the kernel is not loaded.
+	// list is pinned memory with the descriptors of launches; nil if the kernel is not loaded.
 	list *verbs.Memory
-	// used is the number of blocks in it since the last synchronization.
+	// used is the number of descriptors in it since the last synchronization.
 	used int
 }
 
-func spanAt(s span, addr uint64) int { return cmp.Compare(s.addr, addr) }
+func compareSpan(s span, addr uint64) int { return cmp.Compare(s.addr, addr) }
 
-// allow lets the kernel use memory that has been mapped.
-func (s *Stream) allow(addr uint64, n int) {
+// allowKernel lets the kernel use mapped memory.
+func (s *Stream) allowKernel(addr uint64, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(s.blocks.spans, addr, spanAt)
-	s.blocks.spans = slices.Insert(s.blocks.spans, i, span{addr, addr + uint64(n)})
+	i, _ := slices.BinarySearchFunc(s.kernel.spans, addr, compareSpan)
+	s.kernel.spans = slices.Insert(s.kernel.spans, i, span{addr, addr + uint64(n)})
 }
 
-// forbid undoes allow; memory that was not allowed is ignored. The stream is locked.
-func (b *blocks) forbid(addr uint64) {
-	if i, ok := slices.BinarySearchFunc(b.spans, addr, spanAt); ok {
+// forbid undoes allowKernel; other memory is ignored. The stream is locked.
+func (b *copyKernel) forbid(addr uint64) {
+	if i, ok := slices.BinarySearchFunc(b.spans, addr, compareSpan); ok {
 		b.spans = slices.Delete(b.spans, i, i+1)
 	}
 }
 
-// mapped reports whether the kernel may use n bytes, and sets s to the memory that they are in.
-func (b *blocks) mapped(s *span, addr, n uint64) bool {
-	i, exact := slices.BinarySearchFunc(b.spans, addr, spanAt)
+// isMapped reports whether the kernel may use n bytes, and sets s to the memory that contains them.
+func (b *copyKernel) isMapped(s *span, addr, n uint64) bool {
+	i, exact := slices.BinarySearchFunc(b.spans, addr, compareSpan)
 	if !exact {
 		i--
 	}
@@ -154,12 +154,12 @@ func (b *blocks) mapped(s *span, addr, n uint64) bool {
 		return false
 	}
 	*s = b.spans[i]
-	return s.has(addr, n)
+	return s.contains(addr, n)
 }
 
-// gather fills batch with the first copies that the kernel may do, in pieces, and returns how many copies they
-// are. apart says that they can be done at the same time: no destination overlaps another one or a source.
-func (b *blocks) gather(copies []verbs.DeviceCopy) (n int, apart bool) {
+// collect fills batch with the descriptors of the first copies that the kernel may execute, and returns their
+// number. parallel is set if they can run concurrently: no destination overlaps another one or a source.
+func (b *copyKernel) collect(copies []verbs.DeviceCopy) (n int, parallel bool) {
 	b.batch = b.batch[:0]
 	if b.tried && b.function == 0 {
 		return 0, false
@@ -168,32 +168,33 @@ func (b *blocks) gather(copies []verbs.DeviceCopy) (n int, apart bool) {
 	from, end, ascending := span{addr: ^uint64(0)}, uint64(0), true
 	for n = 0; n < min(len(copies), maxQueued); n++ {
 		c := &copies[n]
-		k := block{c.To, c.From, c.Len}
+		k := copyDesc{c.To, c.From, c.Len}
 		if k.to == 0 {
 			k.to = hostAddr(c.Host)
 		}
 		if k.from == 0 {
 			k.from = hostAddr(c.Host)
 		}
-		if k.n-1 >= maxBlock || (k.to|k.from)%16 != 0 || !near[0].has(k.to, k.n) && !b.mapped(&near[0], k.to, k.n) ||
-			!near[1].has(k.from, k.n) && !b.mapped(&near[1], k.from, k.n) {
+		if k.n-1 >= maxKernelCopy || (k.to|k.from)%16 != 0 || !near[0].contains(k.to, k.n) && !b.isMapped(&near[0], k.to, k.n) ||
+			!near[1].contains(k.from, k.n) && !b.isMapped(&near[1], k.from, k.n) {
 			break
 		}
 		ascending = ascending && k.to >= end
 		end = k.to + k.n
 		from.addr, from.end = min(from.addr, k.from), max(from.end, k.from+k.n)
-		for ; k.n > pieceSize; k = (block{k.to + pieceSize, k.from + pieceSize, k.n - pieceSize}) {
-			b.batch = append(b.batch, block{k.to, k.from, pieceSize})
+		for ; k.n > groupBytes; k = (copyDesc{k.to + groupBytes, k.from + groupBytes, k.n - groupBytes}) {
+			b.batch = append(b.batch, copyDesc{k.to, k.from, groupBytes})
 		}
 		b.batch = append(b.batch, k)
 	}
-	return n, (n >= minBlocks || n > 0 && b.used > 0) && b.apart(from, ascending)
+	return n, (n >= minKernelCopies || n > 0 && b.used > 0) && b.independent(from, ascending)
 }
 
-// apart checks the destinations of the batch, which it sorts if they do not ascend. from has all sources.
-func (b *blocks) apart(from span, ascending bool) bool {
+// independent reports whether no destination of the batch overlaps another one or from, which covers all sources.
+// It sorts the batch unless ascending is set.
+func (b *copyKernel) independent(from span, ascending bool) bool {
 	if !ascending {
-		slices.SortFunc(b.batch, func(x, y block) int { return cmp.Compare(x.to, y.to) })
+		slices.SortFunc(b.batch, func(x, y copyDesc) int { return cmp.Compare(x.to, y.to) })
 		for i := range b.batch[1:] {
 			if b.batch[i+1].to < b.batch[i].to+b.batch[i].n {
 				return false
@@ -206,14 +207,14 @@ func (b *blocks) apart(from span, ascending bool) bool {
 
 // launch queues the batch, with the lock held.
 func (s *Stream) launch() error {
-	b := &s.blocks
-	if b.used+len(b.batch) > maxEntries {
+	b := &s.kernel
+	if b.used+len(b.batch) > maxDescs {
 		if err := s.synchronize(); err != nil {
 			return err
 		}
 	}
-	at := b.used * blockSize
-	copy(b.list.Bytes()[at:], blockBytes(b.batch))
+	at := b.used * descBytes
+	copy(b.list.Bytes()[at:], descsAsBytes(b.batch))
 	err := s.gpu.driver.failed(cLaunch(s.gpu, b.function, b.list.Addr()+uint64(at), len(b.batch), s.stream))
 	if err == nil {
 		b.used += len(b.batch)
@@ -222,34 +223,34 @@ func (s *Stream) launch() error {
 	return err
 }
 
-// load loads the kernel if that has not been tried, and reports whether it is there. Drivers and GPUs
-// without it copy one by one.
-func (s *Stream) load() bool {
-	b := &s.blocks
+// loadKernel loads the kernel on the first call, and reports whether it is loaded. Without it, copies run one by
+// one.
+func (s *Stream) loadKernel() bool {
+	b := &s.kernel
 	if b.tried {
 		return b.function != 0
 	}
 	b.tried = true
-	list, err := verbs.AllocMemory(maxEntries*blockSize, nil)
+	list, err := verbs.AllocMemory(maxDescs*descBytes, nil)
 	if err != nil {
 		return false
 	}
 	if cPin(s.gpu, list.Addr(), list.Len()).code != 0 {
-		_ = list.Free() // nothing uses it
+		_ = list.Free()
 		return false
 	}
 	b.list = list
 	var o outcome
 	if b.module, b.function, o = cKernel(s.gpu, kernelText, kernelName); o.code != 0 {
 		b.function = 0
-		_ = s.unload() // what is left is released by Close
+		_ = s.unloadKernel() // Close releases the rest
 	}
 	return b.function != 0
 }
 
-// unload releases what load has made. The stream has no copies. A lost GPU has lost the kernel too.
-func (s *Stream) unload() error {
-	b := &s.blocks
+// unloadKernel releases the kernel and its list. The stream must be empty. A lost GPU has lost the kernel too.
+func (s *Stream) unloadKernel() error {
+	b := &s.kernel
 	if b.function != 0 {
 		if err := s.gpu.driver.failed(cUnload(s.gpu, b.module)); err != nil && !lost(err) {
 			return err

@@ -81,7 +81,7 @@ type Device struct {
 	GPUDirect bool
 }
 
-// deviceInfo is a Device in the form of the driver.
+// deviceInfo is a Device in the driver's form.
 type deviceInfo struct {
 	name, pci    string
 	bytes        uint64

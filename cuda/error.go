@@ -71,16 +71,16 @@ type outcome struct {
 	call string // the CUDA function; "" on success
 }
 
-// absent is the code of a function that the library does not have.
-const absent = -1
+// codeAbsent is the code of a function missing from the library.
+const codeAbsent = -1
 
 // failed reports a failed call as an error; nil for success.
 func (d *Driver) failed(o outcome) error {
 	switch o.code {
 	case 0:
 		return nil
-	case absent:
-		return fmt.Errorf("%w: the driver has no %s; update the NVIDIA driver", verbs.ErrNotSupported, o.call)
+	case codeAbsent:
+		return fmt.Errorf("%w: the driver lacks %s; update the NVIDIA driver", verbs.ErrNotSupported, o.call)
 	}
 	name, text := cExplain(d.lib, o.code)
 	if name == "" {
@@ -89,5 +89,5 @@ func (d *Driver) failed(o outcome) error {
 	return &Error{Call: o.call, Code: o.code, Name: name, Text: text}
 }
 
-// lost reports whether an error means that the GPU is gone, and everything on it.
+// lost reports whether an error means that the GPU and the contents of its memory are lost.
 func lost(err error) bool { return errors.Is(err, ErrDeviceLost) }

@@ -4,5 +4,5 @@ package cuda
 func (g *GPU) HasKernel() bool {
 	g.copies.mu.Lock()
 	defer g.copies.mu.Unlock()
-	return g.copies.blocks.function != 0
+	return g.copies.kernel.function != 0
 }

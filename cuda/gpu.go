@@ -15,10 +15,10 @@ type GPU struct {
 	ordinal int
 	device  int     // CUdevice
 	context uintptr // CUcontext
-	copies  *Stream // of Copy, which returns when the copies are done
+	copies  *Stream // used by Copy and Start
 
 	mu     sync.Mutex
-	open   int // number of streams, pins and pieces of memory
+	open   int // number of streams, pins and memory ranges
 	closed bool
 }
 
@@ -31,12 +31,12 @@ func gpuName(ordinal int) string { return fmt.Sprintf("cuda:%d", ordinal) }
 func (d *Driver) Open(ordinal int) (*GPU, error) {
 	g := &GPU{driver: d, ordinal: ordinal}
 	if ordinal < 0 || ordinal >= d.count {
-		return nil, g.wrong("open", fmt.Errorf("%w %d; the driver has %d", ErrNoDevice, ordinal, d.count))
+		return nil, g.wrap("open", fmt.Errorf("%w %d; the driver has %d", ErrNoDevice, ordinal, d.count))
 	}
 	var o outcome
 	g.context, g.device, o = cRetain(d.lib, ordinal)
 	if err := d.failed(o); err != nil {
-		return nil, g.wrong("open", err)
+		return nil, g.wrap("open", err)
 	}
 	copies, err := g.newStream("open")
 	if err != nil {
@@ -49,16 +49,16 @@ func (d *Driver) Open(ordinal int) (*GPU, error) {
 // Name returns the GPU's name in errors and on command lines, such as cuda:0.
 func (g *GPU) Name() string { return gpuName(g.ordinal) }
 
-// wrong wraps an error of an operation; nil stays nil.
-func (g *GPU) wrong(op string, err error) error {
+// wrap wraps an error of an operation; nil stays nil.
+func (g *GPU) wrap(op string, err error) error {
 	if err == nil {
-		return nil // without making the name
+		return nil // without formatting the name
 	}
 	return verbs.NewOpError(op, g.Name(), 0, err)
 }
 
-// use counts an object, so that Close cannot release the context while it is in use.
-func (g *GPU) use() error {
+// retain counts an object, so that Close cannot release the context while it is in use.
+func (g *GPU) retain() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || g.driver == nil {
@@ -68,7 +68,7 @@ func (g *GPU) use() error {
 	return nil
 }
 
-func (g *GPU) unuse() {
+func (g *GPU) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
@@ -82,7 +82,7 @@ func (g *GPU) Close() error {
 	if g.copies == nil {
 		return nil
 	}
-	g.copies.mu.Lock() // the last copy may have given its memory back and not returned
+	g.copies.mu.Lock() // the last copy may have released its memory and not returned
 	defer g.copies.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,14 +90,14 @@ func (g *GPU) Close() error {
 		return nil
 	}
 	if g.open > 0 {
-		return g.wrong(op, fmt.Errorf("%w: %d pieces of memory, pins or streams are open", verbs.ErrBusy, g.open))
+		return g.wrap(op, fmt.Errorf("%w: %d memory ranges, pins or streams are open", verbs.ErrBusy, g.open))
 	}
-	if err := g.copies.unload(); err != nil {
-		return g.wrong(op, err)
+	if err := g.copies.unloadKernel(); err != nil {
+		return g.wrap(op, err)
 	}
 	if err := g.copies.destroy(); err != nil && !lost(err) {
-		return g.wrong(op, err)
+		return g.wrap(op, err)
 	}
 	g.closed, g.copies.closed = true, true
-	return g.wrong(op, g.driver.failed(cRelease(g.driver.lib, g.device)))
+	return g.wrap(op, g.driver.failed(cRelease(g.driver.lib, g.device)))
 }

@@ -22,21 +22,21 @@ type IPCHandle struct {
 // cannot be exported again.
 func (g *GPU) IPCHandle(m *verbs.Memory) (IPCHandle, error) {
 	const op = "export memory to processes"
-	addr, err := take(m, 0, 0)
+	addr, err := retainRange(m, 0, 0)
 	if err != nil {
-		return IPCHandle{}, g.wrong(op, err)
+		return IPCHandle{}, g.wrap(op, err)
 	}
 	defer m.Release()
-	h, err := g.handle(addr, uint64(m.Len()))
-	return h, g.wrong(op, err)
+	h, err := g.ipcHandle(addr, uint64(m.Len()))
+	return h, g.wrap(op, err)
 }
 
-// handle returns a handle of n bytes at addr, which the caller keeps from being freed.
-func (g *GPU) handle(addr, n uint64) (IPCHandle, error) {
+// ipcHandle returns a handle of n bytes at addr, which the caller has retained.
+func (g *GPU) ipcHandle(addr, n uint64) (IPCHandle, error) {
 	if g.driver == nil {
 		return IPCHandle{}, verbs.ErrClosed
 	}
-	base, err := g.within(addr, n)
+	base, err := g.checkRange(addr, n)
 	if err != nil {
 		return IPCHandle{}, err
 	}
@@ -47,7 +47,7 @@ func (g *GPU) handle(addr, n uint64) (IPCHandle, error) {
 	return IPCHandle{Handle: h, Offset: addr - base, Size: n}, nil
 }
 
-// A handle of ExportMemory: 0 "cuda" | 4 Handle 64 | 68 Offset 8 | 76 Size 8, in the order of the host.
+// A handle of ExportMemory: 0 "cuda" | 4 Handle 64 | 68 Offset 8 | 76 Size 8, in host byte order.
 const (
 	handleMagic = "cuda"
 	handleLen   = 84
@@ -55,9 +55,9 @@ const (
 
 // ExportMemory implements verbs.MemoryDevice.
 func (g *GPU) ExportMemory(addr, n uint64) ([]byte, error) {
-	h, err := g.handle(addr, n)
+	h, err := g.ipcHandle(addr, n)
 	if err != nil {
-		return nil, g.wrong("export memory to processes", err)
+		return nil, g.wrap("export memory to processes", err)
 	}
 	b := append(make([]byte, 0, handleLen), handleMagic...)
 	b = append(b, h.Handle[:]...)
@@ -68,7 +68,7 @@ func (g *GPU) ExportMemory(addr, n uint64) ([]byte, error) {
 // OpenMemory implements verbs.MemoryDevice.
 func (g *GPU) OpenMemory(handle []byte) (*verbs.Memory, error) {
 	if len(handle) != handleLen || string(handle[:4]) != handleMagic {
-		return nil, g.wrong("open memory of another process", verbs.Invalidf("%d bytes are no handle of a GPU's memory", len(handle)))
+		return nil, g.wrap("open memory of another process", verbs.Invalidf("not a handle of GPU memory (%d bytes)", len(handle)))
 	}
 	return g.OpenIPC(IPCHandle{
 		Handle: [64]byte(handle[4:]), Offset: binary.NativeEndian.Uint64(handle[68:]), Size: binary.NativeEndian.Uint64(handle[76:]),
@@ -81,29 +81,29 @@ func (g *GPU) OpenMemory(handle []byte) (*verbs.Memory, error) {
 func (g *GPU) OpenIPC(h IPCHandle) (*verbs.Memory, error) {
 	const op = "open memory of another process"
 	if h.Size == 0 || h.Size > 1<<62 || h.Offset > 1<<62 {
-		return nil, g.wrong(op, verbs.Invalidf("%d bytes at %d", h.Size, h.Offset))
+		return nil, g.wrap(op, verbs.Invalidf("%d bytes at %d", h.Size, h.Offset))
 	}
-	if err := g.use(); err != nil {
-		return nil, g.wrong(op, err)
+	if err := g.retain(); err != nil {
+		return nil, g.wrap(op, err)
 	}
 	base, o := cIPCOpen(g, h.Handle)
 	if err := g.driver.failed(o); err != nil {
-		g.unuse()
-		return nil, g.wrong(op, fmt.Errorf("the other process must be alive, on this host, and not this process: %w", err))
+		g.release()
+		return nil, g.wrap(op, fmt.Errorf("the other process must be alive, on this host, and not this process: %w", err))
 	}
-	length, err := g.opened(base, h)
+	length, err := g.checkOpened(base, h)
 	if err != nil {
 		if e := g.free(base, cIPCClose); e != nil {
 			err = fmt.Errorf("%w; then %w", err, e)
 		}
-		return nil, g.wrong(op, err)
+		return nil, g.wrap(op, err)
 	}
-	g.copies.allow(base, length)
+	g.copies.allowKernel(base, length)
 	return g.memory(base+h.Offset, int(h.Size), base, cIPCClose)
 }
 
-// opened checks that the allocation at base has the bytes of the handle, and returns its length.
-func (g *GPU) opened(base uint64, h IPCHandle) (int, error) {
+// checkOpened checks that the allocation at base contains the bytes of the handle, and returns its length.
+func (g *GPU) checkOpened(base uint64, h IPCHandle) (int, error) {
 	start, length, o := cRange(g, base)
 	if err := g.driver.failed(o); err != nil {
 		return 0, err

@@ -15,29 +15,29 @@ import (
 func (g *GPU) Alloc(size int) (*verbs.Memory, error) {
 	const op = "allocate memory"
 	if size <= 0 {
-		return nil, g.wrong(op, verbs.Invalidf("size %d: want at least 1 byte", size))
+		return nil, g.wrap(op, verbs.Invalidf("size %d: want at least 1 byte", size))
 	}
-	if err := g.use(); err != nil {
-		return nil, g.wrong(op, err)
+	if err := g.retain(); err != nil {
+		return nil, g.wrap(op, err)
 	}
 	addr, o := cAlloc(g, size)
 	if err := g.driver.failed(o); err != nil {
-		g.unuse()
-		return nil, g.wrong(op, fmt.Errorf("%d bytes: %w", size, err))
+		g.release()
+		return nil, g.wrap(op, fmt.Errorf("%d bytes: %w", size, err))
 	}
-	g.copies.allow(addr, size)
+	g.copies.allowKernel(addr, size)
 	return g.memory(addr, size, addr, cFree)
 }
 
-// memory makes a range of the GPU usable. Free passes base to release, unless that is nil.
+// memory returns a range of GPU memory as a verbs.Memory. Free passes base to release, unless that is nil.
 func (g *GPU) memory(addr uint64, size int, base uint64, release func(*GPU, uint64) outcome) (*verbs.Memory, error) {
 	return verbs.NewDeviceMemory(g, addr, size, func() error { return g.free(base, release) })
 }
 
-// free gives memory back that nothing uses, unless a copy that failed may be under way. An error of a lost
-// GPU is returned once the memory is gone.
+// free releases unused memory, unless a failed copy may still be in progress. An error of a lost GPU is returned
+// after the release.
 func (g *GPU) free(base uint64, release func(*GPU, uint64) outcome) error {
-	if err := g.copies.settle(base); err != nil {
+	if err := g.copies.waitIdle(base); err != nil {
 		return err
 	}
 	var err error
@@ -46,11 +46,11 @@ func (g *GPU) free(base uint64, release func(*GPU, uint64) outcome) error {
 			return err
 		}
 	}
-	g.unuse()
+	g.release()
 	return err
 }
 
-// pointerKind has the attributes of a pointer (CUpointer_attribute).
+// pointerKind holds the attributes of a pointer (CUpointer_attribute).
 type pointerKind struct{ memoryType, managed, ordinal int }
 
 // deviceMemory is CU_MEMORYTYPE_DEVICE.
@@ -62,20 +62,20 @@ const deviceMemory = 2
 func (g *GPU) Adopt(addr uint64, size int) (*verbs.Memory, error) {
 	const op = "adopt memory"
 	if addr == 0 || size <= 0 || addr+uint64(size) < addr {
-		return nil, g.wrong(op, verbs.Invalidf("%d bytes at %#x", size, addr))
+		return nil, g.wrap(op, verbs.Invalidf("%d bytes at %#x", size, addr))
 	}
-	if err := g.use(); err != nil {
-		return nil, g.wrong(op, err)
+	if err := g.retain(); err != nil {
+		return nil, g.wrap(op, err)
 	}
-	if err := g.locate(addr, uint64(size)); err != nil {
-		g.unuse()
-		return nil, g.wrong(op, fmt.Errorf("%d bytes at %#x: %w", size, addr, err))
+	if err := g.checkAdopt(addr, uint64(size)); err != nil {
+		g.release()
+		return nil, g.wrap(op, fmt.Errorf("%d bytes at %#x: %w", size, addr, err))
 	}
 	return g.memory(addr, size, 0, nil)
 }
 
-// locate checks that a range is memory of the GPU and in one allocation.
-func (g *GPU) locate(addr, size uint64) error {
+// checkAdopt checks that a range is memory of the GPU within one allocation.
+func (g *GPU) checkAdopt(addr, size uint64) error {
 	kind, o := cKind(g, addr)
 	if err := g.driver.failed(o); err != nil {
 		return fmt.Errorf("CUDA does not know this address, or it was freed: %w", err)
@@ -88,12 +88,12 @@ func (g *GPU) locate(addr, size uint64) error {
 	case kind.ordinal != g.ordinal:
 		return verbs.Invalidf("this is memory of %s", gpuName(kind.ordinal))
 	}
-	_, err := g.within(addr, size)
+	_, err := g.checkRange(addr, size)
 	return err
 }
 
-// within checks that a range is in one allocation, whose beginning it returns.
-func (g *GPU) within(addr, size uint64) (base uint64, err error) {
+// checkRange checks that a range lies in one allocation, and returns its start.
+func (g *GPU) checkRange(addr, size uint64) (base uint64, err error) {
 	base, length, o := cRange(g, addr)
 	if err := g.driver.failed(o); err != nil {
 		return 0, err
@@ -104,8 +104,8 @@ func (g *GPU) within(addr, size uint64) (base uint64, err error) {
 	return base, nil
 }
 
-// take prevents Free of memory until Release, and returns the address of n bytes at off.
-func take(m *verbs.Memory, off, n int) (uint64, error) {
+// retainRange prevents Free of memory until Release, and returns the address of n bytes at off.
+func retainRange(m *verbs.Memory, off, n int) (uint64, error) {
 	if m == nil {
 		return 0, verbs.Invalidf("no memory")
 	}
@@ -123,24 +123,24 @@ func take(m *verbs.Memory, off, n int) (uint64, error) {
 
 // Copy implements verbs.MemoryDevice.
 func (g *GPU) Copy(copies []verbs.DeviceCopy) error {
-	return g.wrong("copy memory", g.copies.do(copies, true))
+	return g.wrap("copy memory", g.copies.copyAll(copies, true))
 }
 
 // Start implements verbs.MemoryDevice.
 func (g *GPU) Start(copies []verbs.DeviceCopy) error {
-	return g.wrong("copy memory", g.copies.do(copies, false))
+	return g.wrap("copy memory", g.copies.copyAll(copies, false))
 }
 
 // DMABuf implements verbs.MemoryDevice.
 func (g *GPU) DMABuf(addr, n uint64) (file *os.File, offset uint64, err error) {
 	if g.driver == nil {
-		return nil, 0, g.wrong("export dma-buf", verbs.ErrClosed)
+		return nil, 0, g.wrap("export dma-buf", verbs.ErrClosed)
 	}
 	page := uint64(os.Getpagesize())
 	first, end := addr&^(page-1), (addr+n+page-1)&^(page-1)
 	fd, o := cDMABuf(g, first, end-first)
 	if err := g.driver.failed(o); err != nil {
-		return nil, 0, g.wrong("export dma-buf", err)
+		return nil, 0, g.wrap("export dma-buf", err)
 	}
 	return os.NewFile(uintptr(fd), "dma-buf of "+g.Name()), addr - first, nil
 }

@@ -20,13 +20,13 @@ type PinnedMemory struct {
 func (g *GPU) Pin(mem *verbs.Memory) (*PinnedMemory, error) {
 	const op = "pin memory"
 	if mem == nil {
-		return nil, g.wrong(op, verbs.Invalidf("no memory"))
+		return nil, g.wrap(op, verbs.Invalidf("no memory"))
 	}
 	if d := mem.Device(); d != nil {
-		return nil, g.wrong(op, verbs.Invalidf("this is memory of %s; only host memory is pinned", d.Name()))
+		return nil, g.wrap(op, verbs.Invalidf("this is memory of %s; only host memory is pinned", d.Name()))
 	}
-	if err := g.use(); err != nil {
-		return nil, g.wrong(op, err)
+	if err := g.retain(); err != nil {
+		return nil, g.wrap(op, err)
 	}
 	err := mem.Retain()
 	if err == nil {
@@ -35,10 +35,10 @@ func (g *GPU) Pin(mem *verbs.Memory) (*PinnedMemory, error) {
 		}
 	}
 	if err != nil {
-		g.unuse()
-		return nil, g.wrong(op, err)
+		g.release()
+		return nil, g.wrap(op, err)
 	}
-	g.copies.allow(mem.Addr(), mem.Len())
+	g.copies.allowKernel(mem.Addr(), mem.Len())
 	return &PinnedMemory{gpu: g, mem: mem}, nil
 }
 
@@ -51,16 +51,16 @@ func (p *PinnedMemory) Close() error {
 	if p.closed || p.gpu == nil {
 		return nil
 	}
-	if err := p.gpu.copies.settle(p.mem.Addr()); err != nil {
-		return p.gpu.wrong("unpin memory", err)
+	if err := p.gpu.copies.waitIdle(p.mem.Addr()); err != nil {
+		return p.gpu.wrap("unpin memory", err)
 	}
 	err := p.gpu.driver.failed(cUnpin(p.gpu, p.mem.Addr()))
 	if err == nil || lost(err) {
 		p.closed = true
 		p.mem.Release()
-		p.gpu.unuse()
+		p.gpu.release()
 	}
-	return p.gpu.wrong("unpin memory", err)
+	return p.gpu.wrap("unpin memory", err)
 }
 
 // PinHost implements verbs.MemoryDevice.

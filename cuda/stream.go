@@ -24,38 +24,38 @@ type Stream struct {
 
 	mu     sync.Mutex // taken before those of Memory and GPU
 	stream uintptr    // CUstream
-	queued []hold
-	blocks blocks // of do
-	// busy says that copies were queued since the last synchronization that succeeded.
+	queued []copyRef
+	kernel copyKernel // used by copyAll
+	// busy is set if copies were queued since the last successful synchronization.
 	busy   bool
 	closed bool
 }
 
-// hold is what a queued copy uses.
-type hold struct {
-	a, b *verbs.Memory // kept from Free; nil for the host's side
-	host []byte        // stays reachable, and therefore where it is
+// copyRef holds the memory used by a queued copy.
+type copyRef struct {
+	a, b *verbs.Memory // retained; nil for the host's side
+	host []byte        // kept reachable, so that it is not reused
 }
 
-func (h *hold) give() {
+func (h *copyRef) release() {
 	if h.a != nil {
 		h.a.Release()
 	}
 	if h.b != nil {
 		h.b.Release()
 	}
-	*h = hold{}
+	*h = copyRef{}
 }
 
 // NewStream creates a stream. Close it before the GPU.
 func (g *GPU) NewStream() (*Stream, error) {
 	const op = "create stream"
-	if err := g.use(); err != nil {
-		return nil, g.wrong(op, err)
+	if err := g.retain(); err != nil {
+		return nil, g.wrap(op, err)
 	}
 	s, err := g.newStream(op)
 	if err != nil {
-		g.unuse()
+		g.release()
 		return nil, err
 	}
 	return s, nil
@@ -64,54 +64,54 @@ func (g *GPU) NewStream() (*Stream, error) {
 func (g *GPU) newStream(op string) (*Stream, error) {
 	h, o := cStream(g)
 	if err := g.driver.failed(o); err != nil {
-		return nil, g.wrong(op, err)
+		return nil, g.wrap(op, err)
 	}
-	return &Stream{gpu: g, stream: h, queued: make([]hold, 0, maxQueued)}, nil
+	return &Stream{gpu: g, stream: h, queued: make([]copyRef, 0, maxQueued)}, nil
 }
 
 // Write queues a copy of src to dst at off. A range outside dst returns verbs.ErrInvalid.
 func (s *Stream) Write(dst *verbs.Memory, off int, src []byte) error {
-	to, err := take(dst, off, len(src))
+	to, err := retainRange(dst, off, len(src))
 	if err != nil {
-		return s.wrong(err)
+		return s.wrap(err)
 	}
-	return s.queue(to, 0, len(src), hold{a: dst, host: src})
+	return s.queue(to, 0, len(src), copyRef{a: dst, host: src})
 }
 
 // Read queues a copy from src at off to dst. A range outside src returns verbs.ErrInvalid.
 func (s *Stream) Read(dst []byte, src *verbs.Memory, off int) error {
-	from, err := take(src, off, len(dst))
+	from, err := retainRange(src, off, len(dst))
 	if err != nil {
-		return s.wrong(err)
+		return s.wrap(err)
 	}
-	return s.queue(0, from, len(dst), hold{a: src, host: dst})
+	return s.queue(0, from, len(dst), copyRef{a: src, host: dst})
 }
 
 // Copy queues a copy of n bytes from src, which may be on another GPU, to dst. A range outside either
 // memory returns verbs.ErrInvalid.
 func (s *Stream) Copy(dst *verbs.Memory, off int, src *verbs.Memory, srcOff, n int) error {
-	to, err := take(dst, off, n)
+	to, err := retainRange(dst, off, n)
 	if err != nil {
-		return s.wrong(err)
+		return s.wrap(err)
 	}
-	from, err := take(src, srcOff, n)
+	from, err := retainRange(src, srcOff, n)
 	if err != nil {
 		dst.Release()
-		return s.wrong(err)
+		return s.wrap(err)
 	}
-	return s.queue(to, from, n, hold{a: dst, b: src})
+	return s.queue(to, from, n, copyRef{a: dst, b: src})
 }
 
-// wrong wraps an error of a copy; nil stays nil.
-func (s *Stream) wrong(err error) error {
+// wrap wraps an error of a copy; nil stays nil.
+func (s *Stream) wrap(err error) error {
 	if err != nil && s.gpu == nil {
 		return verbs.NewOpError("copy memory", "", 0, err)
 	}
-	return s.gpu.wrong("copy memory", err)
+	return s.gpu.wrap("copy memory", err)
 }
 
-// queue queues a copy, and keeps what it uses until it has happened.
-func (s *Stream) queue(to, from uint64, n int, h hold) error {
+// queue queues a copy, and keeps its memory until the copy is complete.
+func (s *Stream) queue(to, from uint64, n int, h copyRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.ready()
@@ -120,11 +120,11 @@ func (s *Stream) queue(to, from uint64, n int, h hold) error {
 			return nil
 		}
 	}
-	h.give()
-	return s.wrong(err)
+	h.release()
+	return s.wrap(err)
 }
 
-// direction says which addresses of a copy are those of a GPU.
+// direction tells which addresses of a copy are on a GPU.
 type direction int
 
 // The order is that of shim.h.
@@ -134,9 +134,9 @@ const (
 	withinGPU
 )
 
-// push queues a copy, with the lock held. An address of 0 stands for h.host, which is stored before its
-// address is used. After an error the caller gives h back.
-func (s *Stream) push(to, from uint64, n int, h hold) error {
+// push queues a copy, with the lock held. An address of 0 stands for h.host, which is stored before its address
+// is used. After an error the caller releases h.
+func (s *Stream) push(to, from uint64, n int, h copyRef) error {
 	s.queued = append(s.queued, h)
 	d := withinGPU
 	if to == 0 {
@@ -147,23 +147,22 @@ func (s *Stream) push(to, from uint64, n int, h hold) error {
 	}
 	err := s.gpu.driver.failed(cCopy(s.gpu, d, to, from, n, s.stream))
 	if err != nil {
-		s.queued[len(s.queued)-1] = hold{}
+		s.queued[len(s.queued)-1] = copyRef{}
 		s.queued = s.queued[:len(s.queued)-1]
 	}
 	s.busy = s.busy || err == nil
 	return err
 }
 
-// do queues copies. With wait, or after an error, it returns when they and those before them have happened.
-// The stream is locked until then: as soon as the caller gives the memory back the GPU can be closed, and the
-// stream with it. The caller keeps the memory. If the synchronization fails the copies stay queued, and settle
-// tries it again.
+// copyAll queues copies. With wait, or after an error, it returns when they and all earlier ones are complete. The
+// stream is locked until then: as soon as the caller releases the memory, the GPU and the stream can be closed. The
+// caller keeps the memory. If the synchronization fails, the copies stay queued, and waitIdle retries it.
 //
-// Several callers may have copies in the stream. A synchronization that succeeds is one of all copies. CUDA
-// reports a copy or kernel that fails to all calls from then on, so each caller learns of it.
-func (s *Stream) do(copies []verbs.DeviceCopy, wait bool) error {
+// Several callers may have copies in the stream. A successful synchronization covers all of them. CUDA reports a
+// failed copy or kernel to all later calls, so each caller gets the error.
+func (s *Stream) copyAll(copies []verbs.DeviceCopy, wait bool) error {
 	if s == nil {
-		return verbs.ErrClosed // of a GPU that was never opened
+		return verbs.ErrClosed // the GPU was never opened
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,12 +171,12 @@ func (s *Stream) do(copies []verbs.DeviceCopy, wait bool) error {
 	}
 	var err error
 	for err == nil && len(copies) > 0 {
-		n, apart := s.blocks.gather(copies)
-		if apart && s.load() {
+		n, parallel := s.kernel.collect(copies)
+		if parallel && s.loadKernel() {
 			err = s.launch()
 		} else {
 			n = max(n, 1)
-			err = s.each(copies[:n])
+			err = s.copyEach(copies[:n])
 		}
 		copies = copies[n:]
 	}
@@ -189,8 +188,8 @@ func (s *Stream) do(copies []verbs.DeviceCopy, wait bool) error {
 	return err
 }
 
-// each queues copies one by one.
-func (s *Stream) each(copies []verbs.DeviceCopy) error {
+// copyEach queues copies one by one.
+func (s *Stream) copyEach(copies []verbs.DeviceCopy) error {
 	for i := range copies {
 		c := &copies[i]
 		if c.Len == 0 {
@@ -201,14 +200,14 @@ func (s *Stream) each(copies []verbs.DeviceCopy) error {
 				return err
 			}
 		}
-		if err := s.push(c.To, c.From, int(c.Len), hold{host: c.Host}); err != nil {
+		if err := s.push(c.To, c.From, int(c.Len), copyRef{host: c.Host}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ready returns why nothing can be queued, with the lock held.
+// ready returns the reason why the stream cannot queue copies, with the lock held.
 func (s *Stream) ready() error {
 	switch {
 	case s.closed || s.gpu == nil:
@@ -227,7 +226,7 @@ func (s *Stream) Synchronize() error {
 	if s.closed || s.gpu == nil {
 		return verbs.NewOpError("synchronize stream", "", 0, verbs.ErrClosed)
 	}
-	return s.gpu.wrong("synchronize stream", s.synchronize())
+	return s.gpu.wrap("synchronize stream", s.synchronize())
 }
 
 func (s *Stream) synchronize() error {
@@ -236,26 +235,26 @@ func (s *Stream) synchronize() error {
 		return err
 	}
 	for i := range s.queued {
-		s.queued[i].give()
+		s.queued[i].release()
 	}
 	s.queued = s.queued[:0]
-	s.blocks.used = 0
+	s.kernel.used = 0
 	s.busy = err != nil // a lost GPU fails every synchronization
 	return err
 }
 
-// settle is called before the memory at addr is unmapped. It waits for copies that are under way, and for
-// those that a failed synchronization of do has left in the stream. An error leaves them there, unless the
-// GPU is lost. The kernel does not use the memory afterwards.
-func (s *Stream) settle(addr uint64) error {
+// waitIdle is called before the memory at addr is unmapped. It waits for copies in progress, including ones left
+// in the stream by a failed synchronization of copyAll. An error leaves them there, unless the GPU is lost. The
+// kernel does not use the memory afterwards.
+func (s *Stream) waitIdle(addr uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy {
 		if err := s.synchronize(); err != nil && !lost(err) {
-			return fmt.Errorf("%w: a copy that failed may still be under way: %w", verbs.ErrBusy, err)
+			return fmt.Errorf("%w: a failed copy may still be in progress: %w", verbs.ErrBusy, err)
 		}
 	}
-	s.blocks.forbid(addr)
+	s.kernel.forbid(addr)
 	return nil
 }
 
@@ -278,10 +277,10 @@ func (s *Stream) Close() error {
 	}
 	if err == nil || lost(err) {
 		s.closed = true
-		s.gpu.unuse()
+		s.gpu.release()
 	}
-	return s.gpu.wrong("close stream", err)
+	return s.gpu.wrap("close stream", err)
 }
 
-// destroy destroys a stream that has no copies.
+// destroy destroys an empty stream.
 func (s *Stream) destroy() error { return s.gpu.driver.failed(cDestroy(s.gpu, s.stream)) }

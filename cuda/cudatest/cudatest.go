@@ -1,5 +1,5 @@
-// Package cudatest gives tests of any package a GPU. With make test-gpu it is the first one of the machine. Elsewhere it
-// is that of a stand-in for libcuda, which a C compiler builds (cuda/testdata/fakecuda.c).
+// Package cudatest provides a GPU to tests: with make test-gpu the machine's first one, elsewhere the GPU of a
+// stand-in for libcuda, which a C compiler builds (cuda/testdata/fakecuda.c).
 package cudatest
 
 import (
@@ -16,17 +16,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// Real reports whether tests use a GPU of the machine, with make test-gpu.
+// Real reports whether tests use the machine's GPU (make test-gpu).
 func Real() bool { return os.Getenv("IBVERBX_TEST_GPU") != "" }
 
-// Open opens a GPU until the end of the test. All of its memory must be free then. Without a GPU, and without a compiler or cgo for the
-// stand-in, the test is skipped.
+// Open opens a GPU until the test ends; its memory must be free by then. Without a GPU, and without a compiler or cgo for the stand-in, it
+// skips the test.
 func Open(tb testing.TB) *cuda.GPU {
 	tb.Helper()
 	var cfg cuda.Config
 	if !Real() {
 		file, dir := standIn(tb, 1)
-		tb.Setenv(stateVariable, file) // the stand-in reads it when it is loaded
+		tb.Setenv(stateVariable, file) // the stand-in reads it while being loaded
 		cfg.Library = filepath.Join(dir, cuda.DefaultLibrary)
 	}
 	d, err := cuda.Load(cfg)
@@ -48,7 +48,7 @@ func Open(tb testing.TB) *cuda.GPU {
 	return g
 }
 
-// Alloc allocates memory of a GPU until the end of the test.
+// Alloc allocates GPU memory until the test ends.
 func Alloc(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 	tb.Helper()
 	m, err := g.Alloc(size)
@@ -63,8 +63,8 @@ func Alloc(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 	return m
 }
 
-// Environ returns variables with which a new process finds so many GPUs, or those of the machine with make test-gpu. GPUs of the
-// stand-in have 1 GiB each. Processes reach each other's memory by handles only.
+// Environ returns the environment variables that give a new process the requested number of stand-in GPUs, with 1 GiB each, or the
+// machine's GPUs with make test-gpu. Processes access each other's memory only by handles.
 func Environ(tb testing.TB, gpus int) []string {
 	tb.Helper()
 	if Real() {
@@ -74,7 +74,7 @@ func Environ(tb testing.TB, gpus int) []string {
 	return []string{stateVariable + "=" + file, "LD_LIBRARY_PATH=" + dir}
 }
 
-// Opened returns how many handles of memory the processes with an environment of Environ have opened. Only the stand-in counts them.
+// Opened returns the number of memory handles opened by the processes with an environment from Environ. Only the stand-in counts them.
 func Opened(tb testing.TB, env []string) int {
 	tb.Helper()
 	_, file, _ := strings.Cut(env[0], "=")
@@ -86,17 +86,17 @@ func Opened(tb testing.TB, env []string) int {
 }
 
 const (
-	// stateVariable names the file with the state of the stand-in.
+	// stateVariable is the variable with the name of the stand-in's state file.
 	stateVariable = "IBVERBX_TEST_CUDA"
-	// Numbers of fields of the state, in words of 8 bytes.
+	// Indexes of state fields, in words of 8 bytes.
 	stateIPCOpen, stateGPUs, stateBytes, stateKind = 88, 96, 97, 110
 	stateSize                                      = 4096
 )
 
-// build compiles the stand-in, once in a process.
+// build compiles the stand-in once per process.
 var build = sync.OnceValues(compile)
 
-// standIn returns the state and the directory of a new stand-in with so many GPUs.
+// standIn returns the state file and the directory of a new stand-in with the given number of GPUs.
 func standIn(tb testing.TB, gpus int) (file, dir string) {
 	tb.Helper()
 	library, err := build()
@@ -106,7 +106,7 @@ func standIn(tb testing.TB, gpus int) (file, dir string) {
 	if err != nil {
 		tb.Fatalf("compile the stand-in: %v", err)
 	}
-	dir = tb.TempDir() // a file of its own, which the dynamic linker takes for another library
+	dir = tb.TempDir() // a separate file, which the dynamic linker loads as another library
 	state := make([]byte, stateSize)
 	for field, value := range map[int]int{stateGPUs: gpus, stateBytes: 1 << 30, stateKind: 2} {
 		binary.NativeEndian.PutUint64(state[8*field:], uint64(value))
