@@ -134,7 +134,7 @@ func (ca *issuer) issue(name string, hosts []string, use x509.ExtKeyUsage) ([]ce
 		if ip := net.ParseIP(host); ip != nil {
 			cert.IPAddresses = append(cert.IPAddresses, ip)
 		} else if host == "" || strings.ContainsAny(host, " :/") {
-			return nil, fmt.Errorf("--host %q: use a name or an address without a port", host)
+			return nil, refuse(fmt.Sprintf("--host %q", host), "this is neither a name nor an address", "use one without a port")
 		} else {
 			cert.DNSNames = append(cert.DNSNames, host)
 		}

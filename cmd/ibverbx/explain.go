@@ -81,6 +81,10 @@ func (v server) explainDial(addr, token string, err error) error {
 		return explain(err, "no shared memory with %s: this side %s, %s %s; use --link auto or udp on both sides", addr, mismatch.Dialer, addr, mismatch.Listener)
 	case errors.As(err, &dns):
 		return explain(err, "cannot resolve host %s: %s", host, dns.Err)
+	case errors.Is(err, bootstrap.ErrConfig):
+		return explainConfig(token, err)
+	case isAddress(err):
+		return refuse(addr, "this is not an address", badAddress)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return explain(err, "nothing listens on %s; is \"%s\" running there?", addr, v.command)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
@@ -136,24 +140,43 @@ func (e *localError) Unwrap() error { return e.err }
 
 // explainOpen explains why a Node cannot be opened.
 func (f *fileFlags) explainOpen(listen string, err error) error {
-	var dns *net.DNSError
 	var wrong *peer.FabricError
-	switch {
-	case errors.As(err, &wrong):
+	if errors.As(err, &wrong) {
 		return f.fabric.Explain(err)
-	case errors.Is(err, syscall.EADDRINUSE):
-		return explain(err, "--listen %s: the port is in use; stop the other program (another \"ibverbx serve\"?) or use another port", listen)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return explain(err, "--listen %s: this host does not have the address; use :PORT to listen on all of them", listen)
-	case errors.Is(err, bootstrap.ErrConfig) && errors.Is(err, fs.ErrNotExist) && f.auth.token != "":
-		return explain(err, "--token-file %s: no such file; make one with: ibverbx token %s", f.auth.token, f.auth.token)
+	}
+	return explainListen(listen, f.auth.token, err)
+}
+
+// explainListen explains why a server cannot listen. token is the value of --token-file.
+func explainListen(listen, token string, err error) error {
+	var dns *net.DNSError
+	switch {
 	case errors.As(err, &dns):
 		return explain(err, "--listen %s: cannot resolve host %s: %s", listen, dns.Name, dns.Err)
 	case errors.Is(err, bootstrap.ErrConfig):
-		_, text, _ := strings.Cut(err.Error(), bootstrap.ErrConfig.Error()+": ")
-		return explain(err, "%s", text)
+		return explainConfig(token, err)
+	case isAddress(err):
+		return refuse("--listen "+listen, "this is not an address", badAddress)
 	}
-	return err
+	return explain(err, "--listen %s: %s", listen, listenCause(err))
+}
+
+// explainConfig explains an error of the files with credentials.
+func explainConfig(token string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) && token != "" {
+		return explain(err, "--token-file %s: no such file; make one with: ibverbx token %s", token, token)
+	}
+	_, text, _ := strings.Cut(err.Error(), bootstrap.ErrConfig.Error()+": ")
+	return explain(err, "%s", text)
+}
+
+// badAddress is the fix for an address that isAddress rejects.
+const badAddress = "use HOST:PORT with a port of at most 65535"
+
+// isAddress reports whether err rejects the form of an address.
+func isAddress(err error) bool {
+	var wrong *net.AddrError
+	return errors.As(err, &wrong)
 }
 
 // listenCause explains why an address cannot be listened on.
@@ -162,7 +185,7 @@ func listenCause(err error) string {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "the port is in use; use another one, or 0 for a free one"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "this host does not have the address"
+		return "this host does not have the address; use :PORT to listen on all of its addresses"
 	case errors.Is(err, syscall.EACCES):
 		return "permission denied; use a port above 1023"
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -42,8 +43,8 @@ func (f *transferFlags) check(sends bool) error {
 	switch {
 	case f.names != nil && f.cfg.Delete:
 		return refuse("--delete", "with --files-from it would delete every other file", "leave one of them out")
-	case f.cfg.Parallel < 0:
-		return refuse("--jobs", "the number is below 1", "use 1 or more")
+	case !sends && f.cfg.Parallel < 1:
+		return refuse(fmt.Sprint("--jobs ", f.cfg.Parallel), "the number is below 1", "use 1 or more")
 	case f.cfg.Xattrs && runtime.GOOS != "linux":
 		return refuse("--xattrs", "only Linux has extended attributes that ibverbx copies", "leave the flag out")
 	case f.cfg.Owner && !sends && os.Geteuid() != 0:

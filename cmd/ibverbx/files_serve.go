@@ -102,18 +102,13 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	read, err := exports(paths, files.Read)
+	all, err := exports(nil, paths, files.ExportConfig{DefaultAccess: files.Read})
+	if err == nil {
+		all, err = exports(all, f.write, files.ExportConfig{DefaultAccess: files.Read | files.Write, Owners: f.owner})
+	}
 	if err != nil {
 		return err
 	}
-	written, err := exports(f.write, files.Read|files.Write)
-	if err != nil {
-		return err
-	}
-	for i := range written {
-		written[i].Owners = f.owner
-	}
-	all := append(read, written...)
 	targets, err := f.forwards()
 	if err != nil {
 		return err
@@ -195,8 +190,8 @@ func (f *serveFlags) forwards() (list []forward.Target, err error) {
 	return list, nil
 }
 
-// exports parses PATH[=NAME] arguments.
-func exports(args []string, access files.Access) (list []files.ExportConfig, err error) {
+// exports parses PATH[=NAME] arguments and adds an export for each to list.
+func exports(list []files.ExportConfig, args []string, cfg files.ExportConfig) ([]files.ExportConfig, error) {
 	for _, arg := range args {
 		path, name, named := cutName(arg)
 		if path == dash {
@@ -216,10 +211,11 @@ func exports(args []string, access files.Access) (list []files.ExportConfig, err
 			return nil, refuse(arg, "no such file or directory", "name one that exists")
 		} else if err != nil {
 			return nil, err
-		} else if access&files.Write != 0 && !info.IsDir() {
+		} else if cfg.DefaultAccess&files.Write != 0 && !info.IsDir() {
 			return nil, refuse("--write "+arg, "this is not a directory", "name a directory")
 		}
-		list = append(list, files.ExportConfig{Name: name, Path: abs, DefaultAccess: access})
+		cfg.Name, cfg.Path = name, abs
+		list = append(list, cfg)
 	}
 	return list, nil
 }
@@ -258,6 +254,11 @@ func hostAddr(listen string) (netip.Addr, error) {
 		return netip.Addr{}, refuse("--listen "+listen, err.Error(), "use HOST:PORT or :PORT")
 	}
 	if a, err := net.ResolveIPAddr("ip", cmp.Or(host, "0.0.0.0")); err == nil && !a.IP.IsUnspecified() {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: a.IP, Zone: a.Zone})
+		if err != nil { // an address of another host
+			return netip.Addr{}, explainListen(listen, "", err)
+		}
+		_ = c.Close()
 		addr, _ := netip.AddrFromSlice(a.IP)
 		return addr.Unmap(), nil
 	}

@@ -32,6 +32,8 @@ get $SERVE tree --token-file $DIR/token --lanes -1
 get $SERVE tree --token-file $DIR/token --lanes many
 get $SERVE tree --token-file $DIR/token --sync always
 get $SERVE tree --token-file $DIR/token --jobs -1
+get $SERVE tree --token-file $DIR/token --jobs 0
+get 127.0.0.1:99999 tree --token-file $DIR/token
 get $SERVE tree --token-file $DIR/token --addr 1.2.3
 get $SERVE tree --token-file $DIR/token --provider nosuch
 get $SERVE tree --token-file $DIR/token --nosuch
@@ -49,8 +51,11 @@ serve
 serve $DIR/nodir --token-file $DIR/token
 serve $DIR/tree
 serve $DIR/tree $DIR/tree --token-file $DIR/token
+serve $DIR/tree --write $DIR/tree --token-file $DIR/token
 serve $DIR/tree --token-file $DIR/nofile
 serve $DIR/tree --token-file $DIR/token --listen $SERVE
+serve $DIR/tree --token-file $DIR/token --listen 127.0.0.1:99999
+serve $DIR/tree --token-file $DIR/token --listen 192.0.2.1:0
 serve --write $DIR/tree/file --token-file $DIR/token
 serve --forward nowhere --token-file $DIR/token
 forward
@@ -76,11 +81,17 @@ perf $CLOSED --token-file $DIR/token
 perf $SERVE --token-file $DIR/token
 perf $PERF --token-file $DIR/other
 perf $CLOSED
+perf $CLOSED --token-file $DIR/nofile
+perf 127.0.0.1:99999 --token-file $DIR/token
+perf serve --token-file $DIR/token --listen $PERF
+perf serve --token-file $DIR/token --listen 127.0.0.1:99999
+perf serve --token-file $DIR/nofile
 perf --tclass 999
 compare
 compare $DIR/token
 compare $DIR/tree/file $DIR/tree/file
 compare $DIR/nofile $DIR/nofile
+compare /dev/null /dev/null
 run
 run --loss 2 -- true
 run --devices x -- true
@@ -94,6 +105,7 @@ doctor a
 token
 token $DIR/token
 cert a b
+cert $DIR/certs --host node1:18515
 sim --seeds x
 sim --scenario nosuch
 version a

@@ -73,9 +73,10 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 	tell := &teller{s: s}
 	tell.watch(&auth)
-	l, err := bootstrap.Listen(ctx, withPort(cmp.Or(f.listen, ":"+defaultPort), defaultPort), auth)
+	listen := withPort(cmp.Or(f.listen, ":"+defaultPort), defaultPort)
+	l, err := bootstrap.Listen(ctx, listen, auth)
 	if err != nil {
-		return err
+		return explainListen(listen, f.auth.token, err)
 	}
 	defer func() { _ = l.Close() }()
 	defer f.metrics.listening(l)()

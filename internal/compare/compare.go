@@ -93,7 +93,7 @@ func (s *Set) Read(r io.Reader) error {
 		err := d.Decode(&rep)
 		switch {
 		case errors.Is(err, io.EOF) && n == 1:
-			return errors.New("there is no report in it")
+			err = errors.New("there is no report in it")
 		case errors.Is(err, io.EOF):
 			return nil
 		case err == nil && (rep.Op == "" || len(rep.Results) == 0):
