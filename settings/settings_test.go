@@ -145,7 +145,7 @@ func TestJoin(t *testing.T) {
 		t.Errorf("three addresses in two flags are %s", got)
 	}
 	must(t, s.Set("impair", "rail=0,loss=1%", "--impair"))
-	if err := s.Set("impair", "rail=0,delay=1ms", "--impair"); err == nil || !strings.Contains(err.Error(), "twice for this rail") {
+	if err := s.Set("impair", "rail=0,delay=1ms", "--impair"); err == nil || !strings.Contains(err.Error(), "second entry for this rail") {
 		t.Errorf("the same rail twice: got %v, want it refused", err)
 	}
 }
