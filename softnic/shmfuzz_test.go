@@ -13,6 +13,7 @@ import (
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
+	"ibverbx/internal/udp"
 	"ibverbx/verbs"
 )
 
@@ -56,6 +57,10 @@ func newNeighborBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	check(t, err)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.22"), roce.Port)
 	s.furnish(t, verbs.GIDFromAddr(at.Addr()))
+	from := netip.AddrPortFrom(at.Addr(), 50000)
+	s.from = udp.Datagram{From: verbs.GIDFromAddr(from.Addr()), Port: from.Port()}
+	s.flow, err = roce.NewFlow(from, s.nic.udp.conn.Addr())
+	check(t, err)
 	c, err := net.DialUnix("unix", nil, socketOf(s.nic.udp.conn.Addr()))
 	check(t, err)
 	peer.conn, err = shm.NewConn(c)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
@@ -185,6 +186,15 @@ func TestNeighborLook(t *testing.T) {
 			break
 		}
 	}
+	s.enterAsleep(t, p)
+	p.conn.Send(shm.Message{Kind: shm.Look}, -1)
+	s.awaitLine(t)
+}
+
+// enterAsleep enters a line when no goroutine of the NIC reads the ring.
+func (s *besieged) enterAsleep(t *testing.T, p *shmBesieger) {
+	t.Helper()
+	w := s.nic.core.wire
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		w.mu.Lock()
 		asleep := w.neighborhood.asleep
@@ -196,12 +206,37 @@ func TestNeighborLook(t *testing.T) {
 			t.Fatal("the NIC does not sleep")
 		}
 	}
-	was := s.nic.Stats().PacketsReceived
 	p.enter(0, shmLineEntry(shm.Line{Flags: shm.LineSend, Length: 8}), s)
-	p.conn.Send(shm.Message{Kind: shm.Look}, -1)
-	for deadline := time.Now().Add(time.Minute); s.nic.Stats().PacketsReceived == was; runtime.Gosched() {
+}
+
+// awaitLine waits until the NIC has served a line.
+func (s *besieged) awaitLine(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); s.nic.Stats().PacketsReceived == 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("the line is not served")
 		}
 	}
+}
+
+// TestNeighborOrder: a packet behind a line is no gap.
+func TestNeighborOrder(t *testing.T) {
+	s, p := newNeighborBesieged(t)
+	s.enterAsleep(t, p)
+	h := roce.Header{Opcode: roce.RC | roce.OpSendOnly, DestQPN: s.qps[0].num, PSN: 1, PKey: roce.PKeyDefault}
+	b := make([]byte, roce.DatagramLen(h.Opcode, 0))
+	h.Encode(b, 0)
+	s.flow.Seal(b, 0)
+	s.attack(b, len(b))
+	if now := s.nic.Stats(); now.PacketsReceived != 2 || now.OutOfOrder != 0 {
+		t.Errorf("%d requests received, %d out of order, want 2 and none", now.PacketsReceived, now.OutOfOrder)
+	}
+}
+
+// TestNeighborLeavesLines: the lines of a neighbor that has ended are served.
+func TestNeighborLeavesLines(t *testing.T) {
+	s, p := newNeighborBesieged(t)
+	s.enterAsleep(t, p)
+	check(t, p.conn.Close())
+	s.awaitLine(t)
 }
