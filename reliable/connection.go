@@ -174,7 +174,7 @@ func (c *connection) build() (err error) {
 		}
 	}
 	for i := range c.paths {
-		c.paths[i] = path{conn: c, index: i, chain: make([]verbs.SendWR, 0, 4)}
+		c.paths[i] = path{conn: c, index: i}
 		if err = c.paths[i].open(0); err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func TestIdleConnection(t *testing.T) {
 	each := (heap() - before) / (2 * n)
 	used, _ := reliable.Receives(a.qp)
 	t.Logf("an idle connection takes %d KiB of heap, and %d receive buffers", each>>10, used/n)
-	if each > 256<<10 {
-		t.Errorf("an idle connection takes %d bytes of heap, want at most 256 KiB", each)
+	if each > 128<<10 {
+		t.Errorf("an idle connection takes %d bytes of heap, want at most 128 KiB", each)
 	}
 }

@@ -28,7 +28,7 @@ type path struct {
 	held     int              // counts the CQ entries that posted sends hold
 	controls uint32           // counts the control packets between done and posted, at most maxControls
 	chain    []verbs.SendWR   // holds the staged sends that wait for the doorbell
-	owner    [pathSlots]int32 // the flow of each send between done and posted, controlPacket or answerPiece
+	owner    [pathSlots]int16 // the flow of each send between done and posted, controlPacket or answerPiece
 	refill   refill           // lists the receive buffers that wait to be posted, if the path has its own
 }
 
@@ -226,7 +226,7 @@ func (p *path) topUp() {
 
 // stage appends a send to the chain and returns it, with the index of its slot in conn.headers. The
 // owner is a flow, controlPacket or answerPiece.
-func (p *path) stage(owner int32) (*verbs.SendWR, int) {
+func (p *path) stage(owner int16) (*verbs.SendWR, int) {
 	n := p.posted % pathSlots
 	p.owner[n] = owner
 	p.chain = append(p.chain, verbs.SendWR{WRID: tagPath.with(p.conn.id, p.index, p.posted)})

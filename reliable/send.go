@@ -159,7 +159,7 @@ func (q *qp) copyInline(s *sendSlot, i int) {
 
 // transmit stages a chunk on its path.
 func (q *qp) transmit(a *core.Action) {
-	owner := int32(q.flow)
+	owner := int16(q.flow)
 	if a.Header.Op == wire.OpAnswer {
 		owner = answerPiece
 	}

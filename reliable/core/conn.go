@@ -100,7 +100,7 @@ func New(cfg Config) (*Conn, error) {
 	c.up = make([]uint16, 0, cfg.Paths)
 	c.paths = make([]path, cfg.Paths)
 	for i := range c.paths {
-		c.paths[i] = path{c: c, index: uint16(i), ledger: make([]entry, cfg.PathDepth), rtt: c.rtt, timerAt: never}
+		c.paths[i] = path{c: c, index: uint16(i), ledger: make([]entry, min(firstTable, cfg.PathDepth)), rtt: c.rtt, timerAt: never}
 		c.up = append(c.up, uint16(i))
 	}
 	c.cruise.init(c)

@@ -68,3 +68,35 @@ func TestLatestDelayCounts(t *testing.T) {
 		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", p.expected(), q.expected())
 	}
 }
+
+// TestTablesGrow: the ledger of a path begins small, and grows only to what is in flight. Its entries stay where they are
+// looked up, also when their numbers wrap.
+func TestTablesGrow(t *testing.T) {
+	const depth = 16
+	for flying := uint32(1); flying <= depth; flying++ {
+		c, err := New(Config{Paths: 1, PathDepth: depth})
+		if err != nil {
+			t.Fatalf("New = %v, want a connection", err)
+		}
+		p := &c.paths[0]
+		p.low, p.done, p.next = ^uint32(4), ^uint32(4), ^uint32(4)
+		for range 40 {
+			if p.next-p.low == flying {
+				p.low++
+				p.done++
+			}
+			if !p.room() {
+				t.Fatalf("a path with %d of %d transmissions in flight has no room", p.next-p.low, depth)
+			}
+			p.append(entry{csn: uint64(p.next)})
+			for k := p.low; k != p.next; k++ {
+				if got := p.entry(k).csn; got != uint64(k) {
+					t.Fatalf("entry %d of a ledger of %d is that of %d", k, len(p.ledger), got)
+				}
+			}
+		}
+		if n := uint32(len(p.ledger)); n < flying || n >= 2*max(flying, firstTable) {
+			t.Errorf("the ledger has %d entries after at most %d were in flight, want at most twice as many", n, flying)
+		}
+	}
+}

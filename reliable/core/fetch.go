@@ -23,7 +23,8 @@ import "ibverbx/reliable/wire"
 
 // fetches is the requesting half of a flow: the fetches of this end and their answers.
 type fetches struct {
-	msgs     []uint64 // the message of each fetch, by number modulo the length, a power of two
+	msgs     []uint64 // the message of each fetch, by number modulo limit; nil before the first
+	limit    uint32   // the limit of fetches without an answer, a power of two
 	asked    uint32   // counts the fetches that were sent
 	answered uint32   // counts the fetches whose answer is in place
 	placed   uint32   // the bytes of the next answer that are in order
@@ -31,8 +32,9 @@ type fetches struct {
 
 // answers is the answering half of a flow: the fetches of the peer and the answers to them.
 type answers struct {
-	early []bool    // which fetches have arrived before their turn, by number modulo the length, a power of two
+	early []bool    // which fetches have arrived before their turn, by number modulo limit; nil before the first
 	msgs  []message // the answers, likewise
+	limit uint32    // the limit of answers, a power of two
 	taken uint32    // counts the fetches that were in order
 	cut   uint32    // counts the answers that are cut into chunks; the next one may be cut in part
 	done  uint32    // counts the answers that have arrived and refer to no memory
@@ -50,9 +52,7 @@ func (cfg *Config) maxFetches() int { return max(cfg.Window/2, 1) }
 func (c *Conn) Answers() int { return 2 * c.cfg.maxFetches() }
 
 func (f *flow) initFetches() {
-	n := f.c.cfg.maxFetches()
-	f.fetches.msgs = make([]uint64, n)
-	f.answers.early, f.answers.msgs = make([]bool, 2*n), make([]message, 2*n)
+	f.fetches.limit, f.answers.limit = uint32(f.c.cfg.maxFetches()), uint32(f.c.Answers())
 }
 
 // waiting reports whether a fetch waits for its answer.
@@ -79,13 +79,13 @@ func (f *flow) fetching(number uint32) *message {
 }
 
 // full reports whether a fetch has to wait until another one is answered.
-func (q *fetches) full() bool { return q.asked-q.answered >= uint32(len(q.msgs)) }
+func (q *fetches) full() bool { return q.asked-q.answered >= q.limit }
 
 // message returns the place of the message number of a fetch.
-func (q *fetches) message(number uint32) *uint64 { return &q.msgs[number&uint32(len(q.msgs)-1)] }
+func (q *fetches) message(number uint32) *uint64 { return &q.msgs[number&(q.limit-1)] }
 
 // index is the place of a fetch of the peer in the tables.
-func (a *answers) index(number uint32) uint32 { return number & uint32(len(a.msgs)-1) }
+func (a *answers) index(number uint32) uint32 { return number & (a.limit - 1) }
 
 func (a *answers) message(number uint32) *message { return &a.msgs[a.index(number)] }
 
@@ -100,6 +100,9 @@ func (f *flow) pending() bool { return f.send.cut != f.send.posted || f.answers.
 func (f *flow) ask(m *message, index uint64) {
 	q := &f.fetches
 	m.number, m.waits, f.send.barrier = q.asked, true, f.send.wrote
+	if q.msgs == nil {
+		q.msgs = make([]uint64, q.limit)
+	}
 	*q.message(q.asked) = index
 	q.asked++
 }
@@ -118,13 +121,16 @@ func (f *flow) admit(ev *Event) uint8 {
 
 // admit reports whether there is room to keep a fetch until its turn.
 func (a *answers) admit(number uint32) uint8 {
-	early := &a.early[a.index(number)]
 	switch {
 	case int32(number-a.taken) < 0:
 		return statusInvalid // it was taken before
-	case number-a.done >= uint32(len(a.msgs)):
+	case number-a.done >= a.limit:
 		return StatusNoRecv
-	case *early:
+	case a.msgs == nil:
+		a.early, a.msgs = make([]bool, a.limit), make([]message, a.limit)
+	}
+	early := &a.early[a.index(number)]
+	if *early {
 		return statusInvalid // two with one number
 	}
 	*early = true

@@ -26,11 +26,19 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a peer may ask for any number of answers", Tests: "Fetch", File: "fetch.go",
-		Old: "case number-a.done >= uint32(len(a.msgs)):", New: "case false:",
+		Old: "case number-a.done >= a.limit:", New: "case false:",
+	},
+	{
+		Name: "a table that grows keeps its entries where they were", Tests: "TestTablesGrow", File: "path.go",
+		Old: "wide[i&N(len(wide)-1)] = ", New: "wide[i&N(len(table)-1)] = ",
+	},
+	{
+		Name: "a ledger grows although the NIC needs none of its entries", Tests: "TestTablesGrow", File: "path.go",
+		Old: "if first := p.oldest(); p.next-first == uint32(len(p.ledger)) {", New: "if first := uint32(0); p.next-first >= uint32(len(p.ledger)) {",
 	},
 	{
 		Name: "any number of READs wait", Tests: "Fetch", File: "fetch.go",
-		Old: "return q.asked-q.answered >= uint32(len(q.msgs))", New: "return q.asked-q.answered >= 4*uint32(len(q.msgs))",
+		Old: "return q.asked-q.answered >= q.limit", New: "return q.asked-q.answered >= 4*q.limit",
 	},
 	{
 		Name: "an answer waits behind a message that waits", Tests: "Answers", File: "cut.go",

@@ -35,7 +35,7 @@ type path struct {
 	state PathState // written by setState only
 	epoch uint16    // counts the QPs that the path has had before this one
 
-	ledger   []entry // transmission pseq is at pseq modulo the length, a power of two
+	ledger   []entry // transmission pseq is at pseq modulo the length, a power of two; grows to Config.PathDepth
 	low      uint32  // no transmission below this pseq is in flight
 	done     uint32  // the NIC no longer needs the memory of transmissions below this pseq
 	next     uint32  // the pseq of the next transmission
@@ -87,11 +87,36 @@ func (p *path) room() bool {
 	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
 		return false
 	}
-	oldest := p.low
-	if int32(p.done-oldest) < 0 {
-		oldest = p.done
+	return p.next-p.oldest() < uint32(c.cfg.PathDepth)
+}
+
+// oldest is the first transmission of which the ledger has to know.
+func (p *path) oldest() uint32 {
+	if int32(p.done-p.low) < 0 {
+		return p.done
 	}
-	return p.next-oldest < uint32(len(p.ledger))
+	return p.low
+}
+
+// append adds a transmission to the ledger of a path that has room.
+func (p *path) append(e entry) {
+	if first := p.oldest(); p.next-first == uint32(len(p.ledger)) {
+		p.ledger = widened(p.ledger, first, p.next)
+	}
+	*p.entry(p.next) = e
+	p.next++
+}
+
+// firstTable is the length of tables that grow. Most connections are idle.
+const firstTable = 2
+
+// widened returns a table twice as long with its entries from first to end, which are at their number modulo the length.
+func widened[T any, N uint32 | uint64](table []T, first, end N) []T {
+	wide := make([]T, 2*len(table))
+	for i := first; i != end; i++ {
+		wide[i&N(len(wide)-1)] = table[i&N(len(table)-1)]
+	}
+	return wide
 }
 
 // carries reports whether the path can carry its own lost chunks.

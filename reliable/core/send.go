@@ -28,7 +28,7 @@ type sender struct {
 	reported  uint64    // counts completed messages
 	messageNo uint32    // the number of the next message that takes a receive
 
-	chunks    []chunk  // chunk csn is at csn modulo the length, the window
+	chunks    []chunk  // chunk csn is at csn modulo the length, a power of two; grows to the window
 	una       uint64   // the oldest unacknowledged chunk
 	nxt       uint64   // the next chunk to make
 	wrote     uint64   // one above the last chunk of a WRITE
@@ -93,7 +93,7 @@ const (
 
 func (s *sender) init(c *Conn, depth int) {
 	s.msgs = make([]message, ring.CeilPow2(depth))
-	s.chunks = make([]chunk, c.cfg.Window)
+	s.chunks = make([]chunk, min(firstTable, c.cfg.Window))
 	s.depth = depth
 	s.acked = make([]uint32, len(c.paths))
 	for i := range c.paths {
@@ -245,7 +245,7 @@ const (
 // sendNew cuts one chunk of the flow and sends it.
 func (f *flow) sendNew() turn {
 	s, c := &f.send, f.c
-	if s.nxt-s.una >= uint64(len(s.chunks)) {
+	if s.nxt-s.una >= uint64(c.cfg.Window) {
 		return flowWaits
 	}
 	var ch chunk
@@ -278,6 +278,9 @@ func (f *flow) sendNew() turn {
 	if ch.op == 0 {
 		s.wrote = s.nxt
 	}
+	if csn-s.una == uint64(len(s.chunks)) {
+		s.chunks = widened(s.chunks, s.una, csn)
+	}
 	*s.chunk(csn) = ch
 	c.stats.Chunks++
 	f.transmit(csn, p)
@@ -290,7 +293,6 @@ func (f *flow) transmit(csn uint64, p *path) {
 	s, c := &f.send, f.c
 	ch := s.chunk(csn)
 	m := f.message(ch.msg)
-	*p.entry(p.next) = entry{csn: csn, msg: ch.msg, sentAt: c.now, flow: f.number}
 	again := ch.xmits > 0
 	if again {
 		c.stats.Retransmitted++
@@ -298,7 +300,7 @@ func (f *flow) transmit(csn uint64, p *path) {
 		ch.moved = ch.moved || ch.path != p.index || ch.epoch != p.epoch
 	}
 	ch.path, ch.epoch, ch.pseq, ch.sentAt, ch.state = p.index, p.epoch, p.next, c.now, chunkFlying
-	p.next++
+	p.append(entry{csn: csn, msg: ch.msg, sentAt: c.now, flow: f.number})
 	p.stats.Sent++
 	p.inflight += int(ch.len)
 	p.flying++
@@ -350,7 +352,7 @@ func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 	if n := f.c.cfg.Carrier.AckBytes; n > 0 {
 		every = max(2*uint64(n)/uint64(f.c.cfg.ChunkBytes), 1)
 	}
-	return csn%every == every-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
+	return csn%every == every-1 || s.nxt-s.una == uint64(f.c.cfg.Window) ||
 		f.c.flying >= f.c.window || f.c.cruise.phase == cruiseDrain || (ch.flags&wire.FlagLast != 0 && !f.pending())
 }
 
