@@ -48,28 +48,22 @@ func NewRails(tb testing.TB, links []softnic.Link) *Host {
 // the context of its NIC and returns the context for the engine.
 func NewRailsOver(tb testing.TB, links []softnic.Link, wrap func(rail int, inner verbs.Context) verbs.Context) *Host {
 	tb.Helper()
-	var nics []*softnic.NIC
-	var rails []ibverbx.RailConfig
-	for rail, link := range links {
-		// A seed gives all NICs the same QP numbers, which the engine must handle.
-		nic, err := softnic.New(link, softnic.Config{Seed: rand.Uint64() | 1})
-		Must(tb, err)
-		tb.Cleanup(func() { Must(tb, nic.Close()) })
-		ctx, err := nic.Open()
-		Must(tb, err)
-		nics = append(nics, nic)
-		rails = append(rails, ibverbx.RailConfig{Context: wrap(rail, ownCore{ctx})})
-	}
+	rail := -1
+	layered := func(inner verbs.Context) (verbs.Context, error) { rail++; return wrap(rail, offloaded{inner}), nil }
+	// A seed gives all NICs the same QP numbers, which the engine must handle.
+	nics, rails, shut, err := OpenNICs(links, softnic.Config{Seed: rand.Uint64() | 1}, layered)
+	tb.Cleanup(func() { Must(tb, shut()) })
+	Must(tb, err)
 	h := NewRailsOn(tb, rails...)
 	h.NICs = nics
 	return h
 }
 
-// ownCore wraps a software NIC's context so that it does not report running on the caller's core.
+// offloaded wraps a software NIC's context so that it does not report running on the caller's core.
 // The engine then fragments requests as on real NICs.
-type ownCore struct{ verbs.Context }
+type offloaded struct{ verbs.Context }
 
-func (c ownCore) QueryPort(port int) (verbs.PortAttr, error) {
+func (c offloaded) QueryPort(port int) (verbs.PortAttr, error) {
 	attr, err := c.Context.QueryPort(port)
 	attr.OnCaller, attr.DeviceCopies = false, false
 	return attr, err
@@ -114,17 +108,12 @@ func (h *Host) NewQP(cfg ibverbx.Config) *ibverbx.VirtualQP {
 // Region returns n registered bytes with all access rights.
 func (h *Host) Region(n int) *ibverbx.Region {
 	h.tb.Helper()
-	return register(h.tb, h.Rails, n)
-}
-
-func register(tb testing.TB, rails *ibverbx.Rails, n int) *ibverbx.Region {
-	tb.Helper()
 	mem, err := verbs.AllocMemory(n, nil)
-	Must(tb, err)
-	tb.Cleanup(func() { Must(tb, mem.Free()) })
-	r, err := rails.Register(mem, verbs.AccessAll)
-	Must(tb, err)
-	tb.Cleanup(func() { Must(tb, r.Close()) })
+	Must(h.tb, err)
+	h.tb.Cleanup(func() { Must(h.tb, mem.Free()) })
+	r, err := h.Rails.Register(mem, verbs.AccessAll)
+	Must(h.tb, err)
+	h.tb.Cleanup(func() { Must(h.tb, r.Close()) })
 	return r
 }
 

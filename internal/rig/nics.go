@@ -2,6 +2,7 @@ package rig
 
 import (
 	"errors"
+	"testing"
 
 	"ibverbx"
 	"ibverbx/softnic"
@@ -33,4 +34,16 @@ func OpenNICs(links []softnic.Link, cfg softnic.Config, wrap func(verbs.Context)
 		rails = append(rails, ibverbx.RailConfig{Context: ctx})
 	}
 	return nics, rails, shut, nil
+}
+
+// OpenEnds opens NICs at both ends of links, and closes them after the test.
+func OpenEnds(tb testing.TB, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+	tb.Helper()
+	for side := range ends {
+		opened, rails, shut, err := OpenNICs(links, softnic.Config{}, nil)
+		tb.Cleanup(func() { Must(tb, shut()) })
+		Must(tb, err)
+		nics[side], ends[side] = opened, rails
+	}
+	return nics, ends
 }

@@ -11,7 +11,6 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/rig"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -108,14 +107,7 @@ func TestControlOnlyWithKill(t *testing.T) {
 // TestKillPorts: software NICs of the lost rail go down and up. NICs whose ports this program does
 // not control are refused, with a suggested fix.
 func TestKillPorts(t *testing.T) {
-	var ends [2][]ibverbx.RailConfig
-	links := rig.MemoryLinks(2)
-	for side := range ends {
-		_, rails, shut, err := rig.OpenNICs(links, softnic.Config{}, nil)
-		defer func() { rig.WantOK(t, "Close", shut()) }()
-		rig.WantOK(t, "OpenNICs", err)
-		ends[side] = rails
-	}
+	_, ends := rig.OpenEnds(t, rig.MemoryLinks(2))
 	kill := Kill{On: true, Rail: 1}
 	if err := kill.control(ends[0], ends[1]); err != nil {
 		t.Fatalf("control: got %v, want no error", err)

@@ -44,7 +44,7 @@ func memoryTest(t *testing.T, cfg measure.Config) (*measure.Test, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, ends := rails(t, rig.MemoryLinks(cfg.Rails))
+	_, ends := rig.OpenEnds(t, rig.MemoryLinks(cfg.Rails))
 	return measure.New(ends[0], ends[1], cfg)
 }
 

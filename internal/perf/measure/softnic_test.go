@@ -15,18 +15,6 @@ import (
 	"ibverbx/verbs"
 )
 
-// rails opens software NICs at both ends of links.
-func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
-	t.Helper()
-	for side := range ends {
-		opened, rails, shut, err := rig.OpenNICs(links, softnic.Config{}, nil)
-		t.Cleanup(func() { rig.WantOK(t, "Close", shut()) })
-		rig.WantOK(t, "OpenNICs", err)
-		nics[side], ends[side] = opened, rails
-	}
-	return nics, ends
-}
-
 // RC must deliver every byte over a bad link, and the test must verify that.
 func TestCheckOverFaultyLink(t *testing.T) {
 	bad := softnic.Impairment{Loss: 0.002, Duplicate: 0.002, Reorder: 0.002, Corrupt: 0.002}
@@ -43,7 +31,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("op=%s/imm=%v/%s/lanes=%d", cfg.Op, cfg.Imm, cfg.Scheme, cfg.QPs), func(t *testing.T) {
 			t.Parallel()
-			_, ends := rails(t, rig.FaultLinks(t, 2, bad))
+			_, ends := rig.OpenEnds(t, rig.FaultLinks(t, 2, bad))
 			cfg.Rails, cfg.Iterations, cfg.TxDepth, cfg.Bidirectional, cfg.Check, cfg.MTU = 2, 40, 20, true, true, 1024
 			if cfg.Op != measure.Atomic {
 				cfg.Sizes = []int{100, 70000}
@@ -67,7 +55,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 
 // UD loses messages; the test counts them and continues.
 func TestLossOverFaultyLink(t *testing.T) {
-	_, ends := rails(t, rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
+	_, ends := rig.OpenEnds(t, rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Op: measure.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)
@@ -85,7 +73,7 @@ func TestLossOverFaultyLink(t *testing.T) {
 func TestCancelOverCutLink(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		links := rig.FaultLinks(t, 2, softnic.Impairment{})
-		nics, ends := rails(t, links)
+		nics, ends := rig.OpenEnds(t, links)
 		test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: lanes, Sizes: []int{64}, Duration: time.Hour})
 		if err != nil {
 			t.Fatalf("New: got %v, want no error", err)
@@ -122,7 +110,7 @@ func TestReceiverIsReady(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Complete(%+v): got %v, want no error", cfg, err)
 			}
-			nics, ends := rails(t, rig.MemoryLinks(cfg.Rails))
+			nics, ends := rig.OpenEnds(t, rig.MemoryLinks(cfg.Rails))
 			test, err := measure.New(ends[0], ends[1], cfg)
 			if err != nil {
 				t.Fatalf("New: got %v, want no error", err)
@@ -141,7 +129,7 @@ func TestReceiverIsReady(t *testing.T) {
 
 // TestHealth: the lossy rail and its lanes show retransmits, and the verdict names the rail.
 func TestHealth(t *testing.T) {
-	_, ends := rails(t, append(rig.FaultLinks(t, 1, softnic.Impairment{}), rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
+	_, ends := rig.OpenEnds(t, append(rig.FaultLinks(t, 1, softnic.Impairment{}), rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)

@@ -9,23 +9,9 @@ import (
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
-	"ibverbx/internal/rig"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
-
-// rails opens software NICs at both ends of links.
-func rails(t *testing.T, links []softnic.Link) (nics [2][]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
-	t.Helper()
-	for side := range ends {
-		opened, rails, shut, err := rig.OpenNICs(links, softnic.Config{}, nil)
-		t.Cleanup(func() { rig.WantOK(t, "Close", shut()) })
-		rig.WantOK(t, "OpenNICs", err)
-		nics[side], ends[side] = opened, rails
-	}
-	return nics, ends
-}
 
 // device returns fake GPU memory. All of it must be freed by the end of the test.
 func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {

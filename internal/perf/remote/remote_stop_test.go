@@ -79,7 +79,7 @@ func TestRemoteInterruptedDeadPath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			links := rig.FaultLinks(t, 1, softnic.Impairment{})
-			nics, ends := rails(t, links)
+			nics, ends := rig.OpenEnds(t, links)
 			link := links[0].(*softnic.FaultLink)
 			partners := partnersOn(t, ends)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -167,7 +167,7 @@ func TestInterruptedSlowPath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			links := rig.FaultLinks(t, 1, softnic.Impairment{})
-			nics, ends := rails(t, links)
+			nics, ends := rig.OpenEnds(t, links)
 			link := links[0].(*softnic.FaultLink)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -52,7 +52,7 @@ func (p *partner) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, 
 // partners returns a client and a server in one process, with memory links between them.
 func partners(t *testing.T, n int) [2]*partner {
 	t.Helper()
-	_, ends := rails(t, rig.MemoryLinks(n))
+	_, ends := rig.OpenEnds(t, rig.MemoryLinks(n))
 	return partnersOn(t, ends)
 }
 

@@ -277,7 +277,7 @@ func TestCxxPeerImmediate(t *testing.T) {
 		{ibverbx.Spray, 4, verbs.OpRDMAWriteWithImm},
 	} {
 		t.Run(fmt.Sprintf("%s/%s/lanes=%d", c.op, c.scheme, c.lanes), func(t *testing.T) {
-			x := rig.NewInstrument(t, ibverbx.Config{Scheme: c.scheme, Lanes: c.lanes, CxxPeer: true})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Scheme: c.scheme, Lanes: c.lanes, CxxPeer: true})
 			qps := x.NIC.QPs()
 			carries := qps[len(qps)-1] // the only lane, or the notify lane
 			wr := x.Request(1, c.op, 8)

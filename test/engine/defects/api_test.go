@@ -87,7 +87,7 @@ func TestDefectG16HalfPostedReceives(t *testing.T) {
 // Here the completion carries the vendor error, and Err names it, the lane and the NIC.
 func TestDefectG19VendorErrorLost(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
-		x := rig.NewInstrument(t, ibverbx.Config{Lanes: lanes})
+		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: lanes})
 		x.PostSend(x.Request(4, verbs.OpRDMAWrite, 10))
 		x.NIC.QPs()[0].Fail(verbs.StatusRemOpErr)
 		wcs := x.Settle()
@@ -112,7 +112,7 @@ func TestDefectG20DuplicateNumbers(t *testing.T) {
 		"no number":          {1<<24 - 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
 			x.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1})
 			for i, n := range numbers {
 				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: rig.DQPLBImm(n, true)}

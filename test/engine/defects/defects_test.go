@@ -146,7 +146,7 @@ func (q *faultQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 
 // faulty is an instrument whose NIC can misbehave.
 type faulty struct {
-	*rig.Instrument
+	*rig.ScriptedQP
 	fault *faultNIC
 }
 
@@ -158,7 +158,7 @@ func newFaulty(t *testing.T, cfg ibverbx.Config, faults ...*faultNIC) *faulty {
 	for _, nic := range faults {
 		nics, contexts = append(nics, nic.NIC), append(contexts, nic)
 	}
-	return &faulty{Instrument: rig.NewInstrumentOn(t, cfg, nics, contexts...), fault: faults[0]}
+	return &faulty{ScriptedQP: rig.NewScriptedQPOn(t, cfg, nics, contexts...), fault: faults[0]}
 }
 
 // wantIDs fails unless the completions have exactly these IDs, in this order.

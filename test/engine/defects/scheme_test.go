@@ -46,7 +46,7 @@ func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 // TestDefectG1NoNewsBehindFailure: at lane level, a failed fragment stops any further record or notification
 // of its message from being posted.
 func TestDefectG1NoNewsBehindFailure(t *testing.T) {
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
 	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 200), x.Request(1, verbs.OpRDMAWriteWithImm, 200))
 	x.NIC.QPs()[0].Fail(verbs.StatusRemAccessErr)
 	wantIDs(t, x.Settle(), 0, 1)
@@ -81,7 +81,7 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 		"a gap closes and the next is one": {[]arrival{{1, 1}, {2, 3}, {1, 4}, {0, 0}, {2, 5}, {0, 6}}, 2, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, CxxPeer: true})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, CxxPeer: true})
 			for i := range 8 {
 				x.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 			}
@@ -114,7 +114,7 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 	const fragments = 12
 	for lane := range 2 {
 		for position := range fragments/2 + 1 {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 			x.NIC.QPs()[lane].RefuseAt(position, verbs.ErrQueueFull)
 			x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 100*fragments/2), x.Request(2, verbs.OpRDMAWriteWithImm, 100*fragments/2))
 			wantIDs(t, x.Settle(), 1, 2)
@@ -142,7 +142,7 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 // known.
 func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 		if _, err := x.CQ.NewQP(ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: -1}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("NewQP with a depth of -1 = %v, want %v", err, verbs.ErrInvalid)
 		}
@@ -196,7 +196,7 @@ func heapBytes() uint64 {
 // cost a round trip. Here all notifications are posted as soon as their data has completed.
 func TestDefectG8OneNotifyInFlight(t *testing.T) {
 	const messages = 64
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
 	for i := range messages {
 		wr := x.Request(uint64(i), verbs.OpRDMAWriteWithImm, 10)
 		wr.Imm = uint32(i)
@@ -260,7 +260,7 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 func TestDefectG10NotifyNotRetried(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for refusals := range 6 {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 			turn := 0
 			refuse := func() {
 				for _, q := range x.NIC.QPs() {

@@ -53,7 +53,7 @@ func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 // lane gets no further requests, and posted requests still complete.
 func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: scheme})
+		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Scheme: scheme})
 		x.PostSend(x.Request(0, verbs.OpRDMAWrite, 100))
 		dead := x.NIC.QPs()[0]
 		if len(dead.Posted()) != 1 {
@@ -73,7 +73,7 @@ func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
 }
 
 // wantCovered checks that each byte of a request at the start of the region was posted to lanes exactly once.
-func wantCovered(t *testing.T, x *rig.Instrument, length uint64) {
+func wantCovered(t *testing.T, x *rig.ScriptedQP, length uint64) {
 	t.Helper()
 	type piece struct{ from, n uint64 }
 	var pieces []piece
@@ -102,7 +102,7 @@ func wantCovered(t *testing.T, x *rig.Instrument, length uint64) {
 func TestDefectT3PermanentRefusal(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for position := range 5 {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 100})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 100})
 			cause := errors.New("the device is gone")
 			x.NIC.QPs()[0].RefuseAt(position, cause)
 			x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 1000))
@@ -178,7 +178,7 @@ func TestDefectT5SignedSizes(t *testing.T) {
 			if err := wcs[0].Err(); err != nil || uint64(wcs[0].ByteLen) != length {
 				t.Errorf("completion of %d bytes, %v; want %d", wcs[0].ByteLen, err, length)
 			}
-			wantCovered(t, x.Instrument, length)
+			wantCovered(t, x.ScriptedQP, length)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestDefectT5SignedSizes(t *testing.T) {
 // TestDefectT6SendNotifyErrorSwallowed: the original dropped the error when a notification
 // that had waited could not be posted. The VirtualQP fails and the request with it.
 func TestDefectT6SendNotifyErrorSwallowed(t *testing.T) {
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, LaneDepth: 1})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, LaneDepth: 1})
 	notify := x.NIC.QPs()[3]
 	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 10), x.Request(1, verbs.OpRDMAWriteWithImm, 10), x.Request(2, verbs.OpRDMAWriteWithImm, 10))
 	for range 10 { // one notification is in flight and fills its lane, the rest waits

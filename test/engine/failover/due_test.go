@@ -129,7 +129,7 @@ func TestDue(t *testing.T) {
 // TestDueRefused: a NIC does not report a completion for a refused request, so the VirtualCQ must be polled
 // immediately.
 func TestDueRefused(t *testing.T) {
-	x := rig.NewFreeInstrument(t, ibverbx.Config{Lanes: 2, FragmentSize: 4096})
+	x := rig.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, FragmentSize: 4096})
 	x.NIC.QPs()[0].RefuseAt(0, verbs.ErrQueueFull)
 	x.PostSend(x.Request(1, verbs.OpRDMAWrite, 64<<10))
 	if due := x.CQ.Due(); due == math.MaxInt64 {

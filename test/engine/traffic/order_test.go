@@ -16,7 +16,7 @@ import (
 // ordered posts notified requests of three fragments each over three lanes, which complete under the test's
 // control. Every physical request is signaled, so the test knows exactly which requests must be reported.
 type ordered struct {
-	*rig.Instrument
+	*rig.ScriptedQP
 	requests int
 	ended    []int // completed physical requests of each request
 	records  []int // completed records and notifications of each lane
@@ -28,7 +28,7 @@ const orderedLanes, orderedFragment = 3, 100
 func newOrdered(t *testing.T, scheme ibverbx.Scheme, requests int) *ordered {
 	t.Helper()
 	o := &ordered{requests: requests, ended: make([]int, requests)}
-	o.Instrument = rig.NewInstrument(t, ibverbx.Config{
+	o.ScriptedQP = rig.NewScriptedQP(t, ibverbx.Config{
 		Lanes: orderedLanes, Scheme: scheme, FragmentSize: orderedFragment, SignalInterval: 1,
 		SendDepth: requests, LaneDepth: 4 * requests,
 	})

@@ -178,7 +178,7 @@ func TestTwoChoicesWeighsLanes(t *testing.T) {
 // posted individually use the lanes round-robin.
 func TestSmallRequestsShareALane(t *testing.T) {
 	for _, policy := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.TwoChoices} {
-		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Policy: policy})
+		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Policy: policy})
 		wrs := make([]ibverbx.SendWR, 16)
 		for i := range wrs {
 			wrs[i] = x.Request(uint64(i), verbs.OpRDMAWrite, 64)

@@ -173,7 +173,7 @@ func TestReceivesOneByOne(t *testing.T) {
 // TestSprayNotificationsCompleteOneByOne: a C++ peer posts one receive, so that its NIC acknowledges the
 // first of three notifications. The first request is complete.
 func TestSprayNotificationsCompleteOneByOne(t *testing.T) {
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, CxxPeer: true})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, CxxPeer: true})
 	x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 8), x.Request(2, verbs.OpRDMAWriteWithImm, 8), x.Request(3, verbs.OpRDMAWriteWithImm, 8))
 	notify := x.NIC.QPs()[2]
 	x.SettleWith(func() {

@@ -13,7 +13,7 @@ import (
 // TestReceivesNotPolledAreKept: completed but unpolled receives are never lost, however many complete
 // together.
 func TestReceivesNotPolledAreKept(t *testing.T) {
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
 	lane, message := x.NIC.QPs()[0], x.NIC.QPs()[2]
 	msg := uint32(0)
 	arrive := func(n int) { // n messages, consumed from the CQ and not reported
@@ -63,7 +63,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 
 // TestUnknownOpcodes: an unknown opcode is refused, whatever its low bits are.
 func TestUnknownOpcodes(t *testing.T) {
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2})
 	for op := 7; op < 256; op++ {
 		if n, err := x.QP.PostSend([]ibverbx.SendWR{x.Request(1, verbs.Opcode(op), 8)}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("PostSend of opcode %d = %d, %v; want 0, %v", op, n, err, verbs.ErrInvalid)

@@ -25,7 +25,7 @@ func TestLaneThatCannotBeUsed(t *testing.T) {
 		"many notifications": {64, verbs.OpRDMAWriteWithImm, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, FragmentSize: 10, SendDepth: 64, LaneDepth: 64})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, FragmentSize: 10, SendDepth: 64, LaneDepth: 64})
 			for _, q := range x.NIC.QPs() {
 				q.RefuseAt(0, errors.New("the device says no"))
 			}
@@ -119,7 +119,7 @@ func TestPostRecvInPart(t *testing.T) {
 func TestNotificationWaitsForMessages(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 			atomic, notify := x.Request(1, verbs.OpAtomicFetchAndAdd, 8), x.Request(2, verbs.OpRDMAWriteWithImm, 8)
 			x.PostSend(atomic, notify)
 			lanes, message := x.NIC.QPs(), x.NIC.QPs()[2]
@@ -263,7 +263,7 @@ func TestArrivedIsDelivered(t *testing.T) {
 // big-endian. The original writes its (little-endian) host's number unchanged: lowest byte first,
 // and the bit of the last fragment in the fourth byte.
 func TestDQPLBWireBytes(t *testing.T) {
-	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 	wrs := []ibverbx.SendWR{
 		x.Request(1, verbs.OpRDMAWriteWithImm, 300), // 0, 1, 2 and last
 		x.Request(2, verbs.OpRDMAWrite, 100),        // does not consume a number

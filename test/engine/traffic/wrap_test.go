@@ -17,7 +17,7 @@ const numbers = 1<<24 - 1 // the number of DQPLB numbers
 
 // TestDQPLBSenderWraps: the number after 0xFFFFFE is 0, and 0xFFFFFF is never used.
 func TestDQPLBSenderWraps(t *testing.T) {
-	x := rig.NewFreeInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 1, LaneDepth: 1024, NotifyDepth: 1024})
+	x := rig.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 1, LaneDepth: 1024, NotifyDepth: 1024})
 	wr := x.Request(0, verbs.OpRDMAWriteWithImm, 1<<20)
 	const before = 3
 	for left := uint32(numbers - before); left > 0; {
@@ -51,7 +51,7 @@ func TestDQPLBSenderWraps(t *testing.T) {
 }
 
 // finish posts a request and polls until it has completed.
-func finish(t *testing.T, x *rig.Instrument, wr ibverbx.SendWR) {
+func finish(t *testing.T, x *rig.ScriptedQP, wr ibverbx.SendWR) {
 	t.Helper()
 	x.PostSend(wr)
 	var wcs [64]ibverbx.WC
@@ -70,7 +70,7 @@ func finish(t *testing.T, x *rig.Instrument, wr ibverbx.SendWR) {
 
 // TestDQPLBReceiverWraps: the receiver accepts 0 after 0xFFFFFE, in order and out of order.
 func TestDQPLBReceiverWraps(t *testing.T) {
-	x := rig.NewFreeInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 8})
+	x := rig.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 8})
 	lanes := x.NIC.QPs()[:2]
 	var wcs [16]ibverbx.WC
 	receive := func(n uint32, last bool) {
