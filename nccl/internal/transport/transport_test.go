@@ -415,7 +415,8 @@ func testCloseWhileConnecting(t *testing.T, o Options) {
 	for _, r := range []*registry[attempt]{&p.attempts, &q.attempts} {
 		until(t, "the end of all attempts", func() bool {
 			time.Sleep(time.Millisecond)
-			return !slices.ContainsFunc(*r.all.Load(), func(a *attempt) bool { return a != nil })
+			all := r.all.Load() // nil if all listeners were closed early
+			return all == nil || !slices.ContainsFunc(*all, func(a *attempt) bool { return a != nil })
 		})
 	}
 }

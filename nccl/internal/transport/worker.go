@@ -17,8 +17,9 @@ const (
 	waitTime = 5 * time.Millisecond
 	// missesPerClock is the number of turns without progress between two looks at the clock.
 	missesPerClock = 32
-	// turnsPerYield is the number of turns of a busy worker between two calls of runtime.Gosched.
-	turnsPerYield = 16
+	// turnsPerYield is the number of turns between two calls of runtime.Gosched if every worker has a processor. Each call may move the worker
+	// to another core, whose caches are cold.
+	turnsPerYield = 1024
 )
 
 // worker is a goroutine that serves one part of each Shard on its own core: it encrypts, sends, receives and decrypts while NCCL's threads
@@ -80,20 +81,24 @@ func (w *worker) run() {
 // look at runs afterwards. So no request is missed.
 func (w *worker) serve() {
 	var since time.Time // the first look at the clock without progress
-	for turns, misses := 0, 0; ; turns++ {
+	perYield := 1
+	if runtime.GOMAXPROCS(0) > MaxWorkers {
+		perYield = turnsPerYield
+	}
+	for turns, misses := 1, 0; ; turns++ {
 		moved := false
 		for _, p := range *w.parts.Load() {
 			p.mu.Lock()
 			moved = p.turn() || moved
 			p.mu.Unlock()
 		}
+		if turns%perYield == 0 {
+			runtime.Gosched()
+		}
 		if moved {
-			if misses = 0; turns%turnsPerYield == 0 {
-				runtime.Gosched()
-			}
+			misses = 0
 			continue
 		}
-		runtime.Gosched()
 		if misses++; misses%missesPerClock != 0 {
 			continue
 		}
