@@ -63,6 +63,13 @@ func overRings(t *testing.T, test func(t *testing.T, pair makePair)) {
 	}
 }
 
+// closeBoth closes two NICs, whose goroutines may be looking for packets.
+func closeBoth(t *testing.T, x, y *shmSide) {
+	t.Helper()
+	must(t, x.nic.Close())
+	must(t, y.nic.Close())
+}
+
 // postSlots posts receives k up to end, each with its own slot.
 func (s *shmSide) postSlots(k, end int) {
 	recvs := make([]verbs.RecvWR, end-k)
@@ -141,6 +148,7 @@ func linesSurvive(t *testing.T, pair makePair) {
 						t.Fatalf("message %d: %+v with %d, want a success with the same numbers", k, wc, y.bytesOf(receive(k), 1)[0])
 					}
 				}
+				closeBoth(t, x, y)
 			}
 		})
 	}
@@ -158,6 +166,7 @@ func linesSurvive(t *testing.T, pair makePair) {
 						t.Fatalf("the bytes of message %d are %v", k, got)
 					}
 				}
+				closeBoth(t, x, y)
 			}
 		})
 	}
@@ -206,6 +215,7 @@ func linesRegion(t *testing.T, pair makePair) {
 			}
 			x.send(wrs[:1])
 			x.fails(map[verbs.Opcode]verbs.Status{verbs.OpRDMAWriteWithImm: verbs.StatusRemAccessErr, verbs.OpSend: verbs.StatusRemOpErr}[op])
+			closeBoth(t, x, y)
 		}
 	}
 }
@@ -277,6 +287,7 @@ func linesRandom(t *testing.T, pair makePair) {
 				taken++
 			}
 		}
+		closeBoth(t, x, y)
 	}
 }
 

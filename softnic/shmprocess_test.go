@@ -75,7 +75,7 @@ func newShmSideWith(tb testing.TB, link softnic.Link, size int, cfg *verbs.Memor
 	must(tb, err)
 	path := verbs.PathConfig{AckTimeout: verbs.ExplicitZero} // a request completes only by a response or the peer's exit
 	if _, udp := link.(*softnic.UDPLink); udp {
-		path.AckTimeout = 12 // 17 ms
+		path.AckTimeout = 14 // 67 ms
 	}
 	s.qp, err = s.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, MaxSendWR: shmDepth, MaxRecvWR: shmDepth, MaxSendSGE: 4, SendCQ: s.cq, RecvCQ: s.cq, Path: path,
