@@ -40,13 +40,13 @@ func chainBadSend(e *env) {
 			})
 			wrs[bad].Opcode = 99
 			n, err := c.a.PostSend(wrs)
-			e.stops("PostSend", bad, verbs.ErrInvalid)(n, err)
+			e.rejectsPost("PostSend", bad, verbs.ErrInvalid)(n, err)
 			if _, ok := errors.AsType[*verbs.OpError](err); !ok {
 				e.Errorf("PostSend = %v, want an *OpError", err)
 			}
 			e.doneFrom(c.a, 0, bad, verbs.WCRDMAWrite)
 			e.fence(c)
-			e.none(c.a.cq)
+			e.expectEmpty(c.a.cq)
 			e.holds(dst, 0, payload(1, count*8)[:8*bad])
 		})
 	}
@@ -64,7 +64,7 @@ func chainBadRecv(e *env) {
 				wrs = append(wrs, recv(uint64(i)))
 			}
 			wrs[bad].NumSGE = verbs.MaxSGE + 1
-			e.stops("PostRecv", bad, verbs.ErrInvalid)(c.b.PostRecv(wrs))
+			e.rejectsPost("PostRecv", bad, verbs.ErrInvalid)(c.b.PostRecv(wrs))
 			e.postRecv(c.b, recv(100))
 			for i := range uint64(bad) {
 				e.post(c.a, send(i))

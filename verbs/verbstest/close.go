@@ -78,21 +78,21 @@ func closeIdempotent(e *env) {
 	e.must(b.mem.Free(), "Free a second time")
 }
 
-// gone fails the test unless err says that the object is closed.
-func (e *env) gone(what string, err error) {
+// expectClosed fails the test unless err wraps ErrClosed.
+func (e *env) expectClosed(what string, err error) {
 	e.Helper()
 	e.refused(what+" after Close", err, verbs.ErrClosed)
 }
 
-// qpGone calls all methods of a QP that is closed.
-func (e *env) qpGone(q verbs.QP, num uint32, remote verbs.Endpoint) {
+// expectQPClosed calls all methods of a closed QP.
+func (e *env) expectQPClosed(q verbs.QP, num uint32, remote verbs.Endpoint) {
 	e.Helper()
-	e.stops("PostSend on a closed QP", 0, verbs.ErrClosed)(q.PostSend([]verbs.SendWR{send(1)}))
-	e.stops("PostRecv on a closed QP", 0, verbs.ErrClosed)(q.PostRecv([]verbs.RecvWR{recv(1)}))
-	e.gone("Modify to RESET", q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
-	e.gone("Query", errorOf(q.Query()))
-	e.gone("Endpoint", errorOf(q.Endpoint()))
-	e.gone("Connect", q.Connect(remote))
+	e.rejectsPost("PostSend on a closed QP", 0, verbs.ErrClosed)(q.PostSend([]verbs.SendWR{send(1)}))
+	e.rejectsPost("PostRecv on a closed QP", 0, verbs.ErrClosed)(q.PostRecv([]verbs.RecvWR{recv(1)}))
+	e.expectClosed("Modify to RESET", q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	e.expectClosed("Query", errorOf(q.Query()))
+	e.expectClosed("Endpoint", errorOf(q.Endpoint()))
+	e.expectClosed("Connect", q.Connect(remote))
 	if q.Num() != num || q.Type() != verbs.RC {
 		e.Errorf("a closed QP is %v %#x, want RC %#x as before", q.Type(), q.Num(), num)
 	}
@@ -111,32 +111,32 @@ func closeQPMethods(e *env) {
 			num := q.Num()
 			e.drive(q, attr, s)
 			e.must(q.Close(), "Close")
-			e.qpGone(q.QP, num, remote)
-			e.none(q.cq)
+			e.expectQPClosed(q.QP, num, remote)
+			e.expectEmpty(q.cq)
 		})
 	}
 }
 
-// srqGone calls all methods of an SRQ that is closed.
-func (e *env) srqGone(srq verbs.SRQ) {
+// expectSRQClosed calls all methods of a closed SRQ.
+func (e *env) expectSRQClosed(srq verbs.SRQ) {
 	e.Helper()
-	e.stops("PostRecv on a closed SRQ", 0, verbs.ErrClosed)(srq.PostRecv([]verbs.RecvWR{recv(1)}))
-	e.gone("SetLimit", srq.SetLimit(1))
+	e.rejectsPost("PostRecv on a closed SRQ", 0, verbs.ErrClosed)(srq.PostRecv([]verbs.RecvWR{recv(1)}))
+	e.expectClosed("SetLimit", srq.SetLimit(1))
 	_ = srq.MaxWR()
 	e.must(srq.Close(), "another Close of an SRQ")
 }
 
-// pdGone calls all methods of a PD that is closed. cq is one of its context.
-func (e *env) pdGone(pd verbs.PD, cq verbs.CQ, ah verbs.AHAttr) {
+// expectPDClosed calls all methods of a closed PD. cq belongs to its context.
+func (e *env) expectPDClosed(pd verbs.PD, cq verbs.CQ, ah verbs.AHAttr) {
 	e.Helper()
 	mem := e.memory(64)
-	e.gone("RegisterMemory", errorOf(pd.RegisterMemory(mem, verbs.AccessAll)))
+	e.expectClosed("RegisterMemory", errorOf(pd.RegisterMemory(mem, verbs.AccessAll)))
 	e.refused("RegisterDMABuf after Close", errorOf(pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessAll)),
 		verbs.ErrClosed, verbs.ErrNotSupported)
 	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}
-	e.gone("CreateQP", errorOf(pd.CreateQP(cfg)))
-	e.gone("CreateSRQ", errorOf(pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1})))
-	e.gone("CreateAH", errorOf(pd.CreateAH(ah)))
+	e.expectClosed("CreateQP", errorOf(pd.CreateQP(cfg)))
+	e.expectClosed("CreateSRQ", errorOf(pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1})))
+	e.expectClosed("CreateAH", errorOf(pd.CreateAH(ah)))
 	e.must(pd.Close(), "another Close of a PD")
 	e.must(mem.Free(), "Free of memory that a closed PD refused") // it was not retained
 }
@@ -146,19 +146,19 @@ func closePDMethods(e *env) {
 	c := e.rc()
 	pd := e.newPD(e.a)
 	e.must(pd.Close(), "Close")
-	e.pdGone(pd, e.newCQ(e.a, 8, nil), e.connectAttr(c.a, e.endpoint(c.b)).AH)
+	e.expectPDClosed(pd, e.newCQ(e.a, 8, nil), e.connectAttr(c.a, e.endpoint(c.b)).AH)
 }
 
-// contextGone calls all methods of a context that is closed.
-func (e *env) contextGone(ctx verbs.Context, port int) {
+// expectContextClosed calls all methods of a closed context.
+func (e *env) expectContextClosed(ctx verbs.Context, port int) {
 	e.Helper()
-	e.gone("QueryDevice", errorOf(ctx.QueryDevice()))
-	e.gone("QueryPort", errorOf(ctx.QueryPort(port)))
-	e.gone("QueryGID", errorOf(ctx.QueryGID(port, 0)))
-	e.gone("AllocPD", errorOf(ctx.AllocPD()))
-	e.gone("CreateCQ", errorOf(ctx.CreateCQ(verbs.CQConfig{Depth: 8})))
-	e.gone("Events", errorOf(ctx.Events(make([]verbs.Event, 4))))
-	e.gone("NotifyEvents", ctx.NotifyEvents(verbs.NewWaker()))
+	e.expectClosed("QueryDevice", errorOf(ctx.QueryDevice()))
+	e.expectClosed("QueryPort", errorOf(ctx.QueryPort(port)))
+	e.expectClosed("QueryGID", errorOf(ctx.QueryGID(port, 0)))
+	e.expectClosed("AllocPD", errorOf(ctx.AllocPD()))
+	e.expectClosed("CreateCQ", errorOf(ctx.CreateCQ(verbs.CQConfig{Depth: 8})))
+	e.expectClosed("Events", errorOf(ctx.Events(make([]verbs.Event, 4))))
+	e.expectClosed("NotifyEvents", ctx.NotifyEvents(verbs.NewWaker()))
 	_ = ctx.Device() // any, but it must not panic
 	e.must(ctx.Close(), "another Close of a context")
 }
@@ -192,14 +192,14 @@ func closeContextDestroysAll(e *env) {
 	e.arm(cq, false)
 	e.must(e.a.ctx.Close(), "Close of a context with everything open")
 	e.must(local.mem.Free(), "Free of memory whose region went with the context")
-	e.contextGone(e.a.ctx, int(e.a.port))
-	e.qpGone(c.a.QP, num, ep)
-	e.pdGone(e.a.pd, cq, ahAttr)
+	e.expectContextClosed(e.a.ctx, int(e.a.port))
+	e.expectQPClosed(c.a.QP, num, ep)
+	e.expectPDClosed(e.a.pd, cq, ahAttr)
 	if srq != nil {
-		e.srqGone(srq)
+		e.expectSRQClosed(srq)
 	}
-	e.gone("Poll", errorOf(cq.Poll(make([]verbs.WC, 8))))
-	e.gone("Arm", cq.Arm(false))
+	e.expectClosed("Poll", errorOf(cq.Poll(make([]verbs.WC, 8))))
+	e.expectClosed("Arm", cq.Arm(false))
 	for _, o := range []closer{cq, ah, local.mr} {
 		e.must(o.Close(), "another Close of a %T", o)
 	}
@@ -208,7 +208,7 @@ func closeContextDestroysAll(e *env) {
 // A peer whose context is closed stops responding; the local context remains usable.
 func closeContextOfPeer(e *env) {
 	local, remote := e.filled(e.a, 1, 4096), e.buf(e.b, 4096)
-	c := e.conn(connConfig{tweak: impatient})
+	c := e.conn(connConfig{tweak: shortRetries})
 	own := e.loop()
 	e.must(e.b.ctx.Close(), "Close of the peer's context")
 	e.must(remote.mem.Free(), "Free of the peer's memory")
@@ -236,10 +236,10 @@ func closeQPWithOutstanding(e *env) {
 	local, remote := e.buf(e.a, 1<<14), e.buf(e.b, 1<<14)
 	other := e.conn(connConfig{cqA: cqA, cqB: cqB})
 	for range 5 {
-		c := e.busy(connConfig{cqA: cqA, cqB: cqB, tweakB: impatient}, local, remote)
+		c := e.busy(connConfig{cqA: cqA, cqB: cqB, tweakB: shortRetries}, local, remote)
 		e.postRecv(c.a, recv(11, local.sge(0, 1<<14)), recv(12)) // B's requests may complete now
 		e.must(c.a.Close(), "Close of a QP with requests outstanding")
-		// B's requests end, in order, with success or because there is no answer.
+		// B's requests complete in order, successfully or without a response.
 		status := verbs.StatusRetryExcErr
 		for _, id := range []uint64{4, 5} {
 			wc := e.waitOne(cqB)
@@ -251,10 +251,10 @@ func closeQPWithOutstanding(e *env) {
 			}
 		}
 		e.exchange(other, 1000)
-		e.none(cqA)
+		e.expectEmpty(cqA)
 		e.must(c.b.Close(), "Close of the peer")
 	}
-	e.none(cqB)
+	e.expectEmpty(cqB)
 }
 
 // Closing a QP discards its unpolled completions; completions of other QPs stay, in order.
@@ -274,7 +274,7 @@ func closeQPDiscards(e *env) {
 		e.ok(wc, stays.a, uint64(id), verbs.WCSend)
 	}
 	e.fence(stays)
-	e.none(cq)
+	e.expectEmpty(cq)
 }
 
 // A region may be closed while a send that uses it is queued: the send fails with a protection
@@ -322,7 +322,7 @@ func closeAnyOrder(e *env) {
 	for i := range conns {
 		conns[i] = e.conn(connConfig{cqA: cqA, cqB: cqB, sends: 8, recvs: 8})
 	}
-	turn := func(k int) *conn { return conns[5*k%count] } // each once, not as they were made
+	turn := func(k int) *conn { return conns[5*k%count] } // each once, not in creation order
 	for k := range count {
 		first, second := turn(k).a, turn(k).b
 		if k%2 == 1 {
@@ -334,32 +334,32 @@ func closeAnyOrder(e *env) {
 		}
 		e.must(second.Close(), "Close of the other side")
 	}
-	e.none(cqA, cqB)
+	e.expectEmpty(cqA, cqB)
 }
 
-// piece is an object and the names of those that depend on it.
-type piece struct {
+// dependent is an object with the names of its dependents.
+type dependent struct {
 	name  string
 	obj   closer
 	under []string
 }
 
 // everything makes one object of each kind on s, which the test closes itself.
-func (e *env) everything(s *side) []piece {
+func (e *env) everything(s *side) []dependent {
 	e.Helper()
 	s = e.otherPD(s)
 	cq := e.newCQ(s, 8, verbs.NewWaker())
 	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4}
-	parts := []piece{{"pd", s.pd, []string{"mr", "qp", "srq", "ah"}}, {"cq", cq, []string{"qp"}}, {"mr", e.buf(s, 4096).mr, nil}}
+	parts := []dependent{{"pd", s.pd, []string{"mr", "qp", "srq", "ah"}}, {"cq", cq, []string{"qp"}}, {"mr", e.buf(s, 4096).mr, nil}}
 	if s.attr.Capabilities&verbs.CapSRQ != 0 {
 		cfg.SRQ, cfg.MaxRecvWR = e.newSRQ(s, verbs.SRQConfig{MaxWR: 4}), 0
-		parts = append(parts, piece{"srq", cfg.SRQ, []string{"qp"}})
+		parts = append(parts, dependent{"srq", cfg.SRQ, []string{"qp"}})
 	}
 	qp := e.newQP(s, cfg)
 	if s.attr.Capabilities&verbs.CapUD != 0 {
-		parts = append(parts, piece{"ah", e.ah(qp, qp), nil})
+		parts = append(parts, dependent{"ah", e.ah(qp, qp), nil})
 	}
-	return append(parts, piece{"qp", qp, nil})
+	return append(parts, dependent{"qp", qp, nil})
 }
 
 // Objects may be closed in any order: closing one that others depend on returns ErrBusy, and
@@ -401,7 +401,7 @@ func closeWakesSleepers(e *env) {
 			w := verbs.NewWaker()
 			cq := e.newCQ(e.a, 8, w)
 			ended := make(chan error, 1)
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 			defer cancel()
 			go func() {
 				_, err := verbs.Wait(ctx, cq, w, make([]verbs.WC, 1))

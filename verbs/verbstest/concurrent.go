@@ -21,11 +21,11 @@ var concurrentTests = []test{
 	{"CloseUnderTraffic", concurrentClose},
 }
 
-// All methods are safe for concurrent use (package verbs, Concurrency). What runs on
-// another goroutine returns errors, because only that of the test may end it.
+// All methods are safe for concurrent use (package verbs, Concurrency). Functions on
+// other goroutines return errors, because only the test's goroutine may abort it.
 
-// together runs all functions at once and reports what they return.
-func (e *env) together(run ...func() error) {
+// runParallel runs all functions concurrently and reports their errors.
+func (e *env) runParallel(run ...func() error) {
 	e.Helper()
 	errs := make(chan error, len(run))
 	for _, f := range run {
@@ -38,7 +38,7 @@ func (e *env) together(run ...func() error) {
 	}
 }
 
-// postAll posts sends one by one, waiting for room where there is none.
+// postAll posts sends one by one, and waits while the queue is full.
 func postAll(q *end, wrs ...verbs.SendWR) error {
 	for i := range wrs {
 		for d := newDeadline(); ; {
@@ -46,7 +46,7 @@ func postAll(q *end, wrs ...verbs.SendWR) error {
 			if n == 1 && err == nil {
 				break
 			}
-			if !errors.Is(err, verbs.ErrQueueFull) || !d.pause() {
+			if !errors.Is(err, verbs.ErrQueueFull) || !d.wait() {
 				return fmt.Errorf("PostSend of wr_id %#x = %d, %w", wrs[i].WRID, n, err)
 			}
 		}
@@ -54,10 +54,10 @@ func postAll(q *end, wrs ...verbs.SendWR) error {
 	return nil
 }
 
-// roomFor returns the depth of a CQ whose poller may be late by n sends. Room in the
-// send queue does not limit the unpolled completions: a NIC may free the place of a
-// request when it completes it, before the completion is polled (Soft-RoCE does).
-func roomFor(n int) int { return n + 64 }
+// cqDepthFor returns the depth of a CQ whose poller may lag by n sends. The send queue's depth
+// does not bound the unpolled completions: a NIC may free a request's slot when it completes,
+// before the completion is polled (Soft-RoCE does).
+func cqDepthFor(n int) int { return n + 64 }
 
 // takeAll takes n completions, all successes, and gives each to use.
 func takeAll(cq verbs.CQ, n int, use func(wc verbs.WC) error) error {
@@ -101,8 +101,8 @@ func receiveAll(q *end, n int, use func(wc verbs.WC) error) error {
 	})
 }
 
-// converse writes over c, sends a message, and checks at the other end that both came.
-func converse(c *conn, src, dst *buf, rounds int) error {
+// exchange writes over c, sends a message, and checks that both arrive.
+func exchange(c *conn, src, dst *buf, rounds int) error {
 	size := src.mem.Len()
 	for i := range rounds {
 		want := payload(uint64(c.a.Num())<<32|uint64(i), size)
@@ -117,7 +117,7 @@ func converse(c *conn, src, dst *buf, rounds int) error {
 		for k, q := range []*end{c.b, c.a} {
 			wcs, err := pollN(q.cq, 1)
 			if err != nil || wcs[0].Err() != nil || wcs[0].QPN != q.Num() || wcs[0].WRID != ids[k] {
-				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %s", i, q.Num(), ids[k], list(wcs), fmt.Sprint(err))
+				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %s", i, q.Num(), ids[k], describe(wcs), fmt.Sprint(err))
 			}
 			if !bytes.Equal(dst.bytes(), want) {
 				return fmt.Errorf("round %d: the WRITE before the message is not there whole", i)
@@ -133,9 +133,9 @@ func concurrentQPEach(e *env) {
 	var run []func() error
 	for range workers {
 		c, src, dst := e.rc(), e.buf(e.a, size), e.buf(e.b, size)
-		run = append(run, func() error { return converse(c, src, dst, e.rounds(200)) })
+		run = append(run, func() error { return exchange(c, src, dst, e.rounds(200)) })
 	}
-	e.together(run...)
+	e.runParallel(run...)
 }
 
 // Several goroutines may post to one send queue while another polls: each request is executed once,
@@ -143,7 +143,7 @@ func concurrentQPEach(e *env) {
 func concurrentOneSendQueue(e *env) {
 	const workers = 6
 	each := e.rounds(300)
-	c := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(workers*each), nil)})
+	c := e.conn(connConfig{cqA: e.newCQ(e.a, cqDepthFor(workers*each), nil)})
 	e.stock(c.b, 32)
 	var run []func() error
 	for g := range uint32(workers) {
@@ -166,7 +166,7 @@ func concurrentOneSendQueue(e *env) {
 				return nil
 			})
 		})
-	e.together(run...)
+	e.runParallel(run...)
 	if e.Failed() {
 		return
 	}
@@ -181,7 +181,7 @@ func concurrentOneSendQueue(e *env) {
 			e.Fatalf("message %d is %#x, but completion %d is of wr_id %#x", k, received[k], k, id)
 		}
 	}
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 }
 
 // One goroutine may post and another poll, at both ends, with the data in place when the completion
@@ -189,7 +189,7 @@ func concurrentOneSendQueue(e *env) {
 func concurrentPostPoll(e *env) {
 	const size = 300
 	rounds := e.rounds(1000)
-	c := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(rounds), nil)})
+	c := e.conn(connConfig{cqA: e.newCQ(e.a, cqDepthFor(rounds), nil)})
 	src, dst := e.buf(e.a, rounds*size), e.buf(e.b, rounds*size)
 	e.stock(c.b, 32)
 	want := payload(1, rounds*size)
@@ -198,7 +198,7 @@ func concurrentPostPoll(e *env) {
 		return writeImm(uint64(i), uint32(i), dst, i*size, src.sge(i*size, size))
 	})
 	inOrder := counted(byImm)
-	e.together(
+	e.runParallel(
 		func() error { return postAll(c.a, wrs...) },
 		func() error { return takeAll(c.a.cq, rounds, counted(byID)) },
 		func() error {
@@ -219,7 +219,7 @@ func concurrentOneCQ(e *env) {
 	const pollers, batch = 4, 3
 	rounds := e.rounds(170) // polls of each poller
 	total := pollers * batch * rounds
-	c := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(total), nil)})
+	c := e.conn(connConfig{cqA: e.newCQ(e.a, cqDepthFor(total), nil)})
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
 	var wrs []verbs.SendWR
 	for id := range uint64(total) {
@@ -241,13 +241,13 @@ func concurrentOneCQ(e *env) {
 		return nil
 	}
 	run := []func() error{func() error { return postAll(c.a, wrs...) }}
-	e.together(append(run, slices.Repeat([]func() error{poll}, pollers)...)...)
+	e.runParallel(append(run, slices.Repeat([]func() error{poll}, pollers)...)...)
 	for id := range times {
 		if n := times[id].Load(); n != 1 {
 			e.Fatalf("wr_id %d succeeded and was polled %d times, want once", id, n)
 		}
 	}
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 }
 
 // Both ends of a connection can post, poll and receive, each from its own goroutines.
@@ -256,7 +256,7 @@ func concurrentBothDirections(e *env) {
 	cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 32, MaxRecvWR: 64}
 	var ends [2]*end
 	for i, s := range []*side{e.a, e.b} {
-		cfg.SendCQ = e.newCQ(s, roomFor(rounds), nil)
+		cfg.SendCQ = e.newCQ(s, cqDepthFor(rounds), nil)
 		ends[i] = e.newQP(s, cfg)
 	}
 	e.connect(&conn{a: ends[0], b: ends[1]}, connConfig{})
@@ -271,12 +271,11 @@ func concurrentBothDirections(e *env) {
 			func() error { return takeAll(q.sendCQ, rounds, counted(byID)) },
 			func() error { return receiveAll(q, rounds, counted(byImm)) })
 	}
-	e.together(run...)
+	e.runParallel(run...)
 }
 
-// episode is the life of a connection: memory is registered, QPs are made and connected,
-// something is written, and all is closed again.
-func episode(sides [2]*side, mems [2]*verbs.Memory, cqs [2]verbs.CQ) (failure error) {
+// runConnection registers memory, creates and connects QPs, writes, and closes everything.
+func runConnection(sides [2]*side, mems [2]*verbs.Memory, cqs [2]verbs.CQ) (failure error) {
 	var ends [2]*end
 	var bufs [2]*buf
 	for i, s := range sides {
@@ -304,7 +303,7 @@ func episode(sides [2]*side, mems [2]*verbs.Memory, cqs [2]verbs.CQ) (failure er
 			return err
 		}
 	}
-	return converse(&conn{a: ends[0], b: ends[1]}, bufs[0], bufs[1], 2)
+	return exchange(&conn{a: ends[0], b: ends[1]}, bufs[0], bufs[1], 2)
 }
 
 // Memory can be registered, and QPs created and closed, while others are busy.
@@ -315,7 +314,7 @@ func concurrentChurn(e *env) {
 	left.Store(workers)
 	run := []func() error{func() error {
 		for left.Load() > 0 {
-			if err := converse(busy, src, dst, 1); err != nil {
+			if err := exchange(busy, src, dst, 1); err != nil {
 				return fmt.Errorf("the connection that stays: %w", err)
 			}
 		}
@@ -327,14 +326,14 @@ func concurrentChurn(e *env) {
 		run = append(run, func() error {
 			defer left.Add(-1)
 			for i := range e.rounds(100) {
-				if err := episode([2]*side{e.a, e.b}, mems, cqs); err != nil {
+				if err := runConnection([2]*side{e.a, e.b}, mems, cqs); err != nil {
 					return fmt.Errorf("connection %d of worker %d: %w", i, g, err)
 				}
 			}
 			return nil
 		})
 	}
-	e.together(run...)
+	e.runParallel(run...)
 	e.exchange(busy, 100)
 }
 
@@ -342,10 +341,10 @@ func concurrentChurn(e *env) {
 // ErrClosed, and no completion of the QP is polled later.
 func concurrentClose(e *env) {
 	for range e.rounds(40) {
-		// The poller may be slow and the QP closed late, so there is room for all
-		// completions that are ever unpolled.
+		// The poller may be slow and the QP closed late, so the queue holds every completion that may be
+		// unpolled.
 		const ahead = 200
-		c, src, dst := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(ahead), nil)}), e.buf(e.a, 64), e.buf(e.b, 64)
+		c, src, dst := e.conn(connConfig{cqA: e.newCQ(e.a, cqDepthFor(ahead), nil)}), e.buf(e.a, 64), e.buf(e.b, 64)
 		var posted, polled atomic.Int32
 		var closed atomic.Bool
 		post := func() error {
@@ -368,7 +367,7 @@ func concurrentClose(e *env) {
 			for !closed.Load() {
 				n, err := c.a.cq.Poll(wcs)
 				if err != nil || n > 0 && wcs[0].Err() != nil {
-					return fmt.Errorf("polled %d, %s with %s", n, fmt.Sprint(err), list(wcs[:n]))
+					return fmt.Errorf("polled %d, %s with %s", n, fmt.Sprint(err), describe(wcs[:n]))
 				}
 				polled.Add(int32(n))
 			}
@@ -376,12 +375,12 @@ func concurrentClose(e *env) {
 		}
 		destroy := func() error {
 			defer closed.Store(true)
-			for d := newDeadline(); posted.Load() < 8 && d.pause(); {
+			for d := newDeadline(); posted.Load() < 8 && d.wait(); {
 			}
 			return c.a.Close()
 		}
-		e.together(post, poll, destroy)
-		e.none(c.a.cq)
+		e.runParallel(post, poll, destroy)
+		e.expectEmpty(c.a.cq)
 		e.inState(c.b, verbs.StateRTS)
 	}
 }

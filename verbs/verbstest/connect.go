@@ -288,7 +288,7 @@ func connectBothAtOnce(e *env) {
 	for range 8 {
 		c := e.unconnected(connConfig{})
 		a, b := e.endpoint(c.a), e.endpoint(c.b)
-		e.together(func() error { return c.a.Connect(b) }, func() error { return c.b.Connect(a) })
+		e.runParallel(func() error { return c.a.Connect(b) }, func() error { return c.b.Connect(a) })
 		e.fence(c)
 	}
 }

@@ -28,16 +28,16 @@ var cqTests = []test{
 // A new queue is empty, and polling it is not an error (ibv_poll_cq(3) returns 0).
 func cqEmpty(e *env) {
 	cq := e.newCQ(e.a, 8, nil)
-	e.none(cq)
+	e.expectEmpty(cq)
 	c := e.conn(connConfig{cqA: cq})
 	e.fence(c)
-	e.none(cq)
+	e.expectEmpty(cq)
 }
 
-// inTurn takes the completions of several QPs from the queue that they share. The
-// requests of each are numbered from 0 and must complete in that order. The QP number in
-// a completion tells which QP it is of.
-func (e *env) inTurn(ends []*end, each int, check func(wc verbs.WC, i int, id uint64)) {
+// pollInterleaved polls the completions of several QPs from their common queue. Each QP's
+// requests are numbered from 0 and must complete in that order. The QP number identifies
+// the QP of a completion.
+func (e *env) pollInterleaved(ends []*end, each int, check func(wc verbs.WC, i int, id uint64)) {
 	e.Helper()
 	index, next := map[uint32]int{}, make([]uint64, len(ends))
 	for i, q := range ends {
@@ -70,13 +70,13 @@ func cqShared(e *env) {
 			e.post(as[i], sendImm(id, imm(i, id)))
 		}
 	}
-	e.inTurn(as, each, func(wc verbs.WC, i int, id uint64) {
+	e.pollInterleaved(as, each, func(wc verbs.WC, i int, id uint64) {
 		e.ok(wc, as[i], id, verbs.WCSend)
 	})
-	e.inTurn(bs, each, func(wc verbs.WC, i int, id uint64) {
+	e.pollInterleaved(bs, each, func(wc verbs.WC, i int, id uint64) {
 		e.receivedImm(wc, bs[i], id, verbs.WCRecv, 0, imm(i, id))
 	})
-	e.none(cfg.cqA, cfg.cqB)
+	e.expectEmpty(cfg.cqA, cfg.cqB)
 }
 
 // A poll removes the oldest completions and leaves the others, in order; a poll into an empty slice
@@ -106,7 +106,7 @@ func cqSmallPolls(e *env) {
 	if next != count {
 		e.Fatalf("the polls had room for %d completions, want %d", next, count)
 	}
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 }
 
 // Sends complete in the send CQ, receives in the receive CQ.
@@ -123,7 +123,7 @@ func cqSeparate(e *env) {
 	for i, wc := range e.wait(c.a.cq, count) {
 		e.received(wc, c.a, uint64(i), 0)
 	}
-	e.none(c.a.sendCQ, c.a.cq)
+	e.expectEmpty(c.a.sendCQ, c.a.cq)
 	sends, recvs := uint64(200), uint64(0)
 	for _, wc := range e.wait(c.b.cq, 2*count) {
 		if wc.Opcode == verbs.WCSend {
@@ -136,7 +136,7 @@ func cqSeparate(e *env) {
 	}
 }
 
-// depths are sizes that a queue is asked for, powers of two and their neighbours.
+// depths returns requested queue sizes: powers of two and their neighbors.
 func (e *env) depths(s *side) []int {
 	all := []int{1, 2, 3, 15, 16, 17, 100, 1000}
 	return slices.DeleteFunc(all, func(n int) bool { return n > s.attr.MaxCQE })
@@ -171,7 +171,7 @@ func cqFits(e *env) {
 					e.received(wc, c.b, round<<32|uint64(i), 0)
 				}
 			}
-			e.none(c.b.cq)
+			e.expectEmpty(c.b.cq)
 			e.inState(c.b, verbs.StateRTS)
 			if e.takeEvent(e.b, verbs.EventCQErr, c.b.cq) {
 				e.Error("a CQ that was just full reported an error")
@@ -190,13 +190,13 @@ func cqBadDepth(e *env) {
 		if n > 0 {
 			want = append(want, verbs.ErrLimit)
 		}
-		e.notMade(fmt.Sprintf("CreateCQ with Depth %d", n), want...)(e.a.ctx.CreateCQ(verbs.CQConfig{Depth: n}))
+		e.rejectsCreate(fmt.Sprintf("CreateCQ with Depth %d", n), want...)(e.a.ctx.CreateCQ(verbs.CQConfig{Depth: n}))
 	}
 }
 
-// overrun checks what a queue with too many completions leads to (IBTA 11.6.3.1 and
-// 10.2.4.4): an event about the queue, q in the error state, and no more success of
-// others on it. What fitted can be polled, and after it Poll says that some are lost.
+// overrun checks the effects of too many completions in a queue (IBTA 11.6.3.1 and 10.2.4.4):
+// an event about the queue, q in the error state, and failures of its other QPs. The completions
+// that fit can be polled; then Poll reports the loss.
 func (e *env) overrun(q, other *end, posted int, check func(wc verbs.WC, id uint64)) {
 	e.Helper()
 	e.event(q.side, verbs.EventCQErr, q.cq)
@@ -222,7 +222,7 @@ func (e *env) overrun(q, other *end, posted int, check func(wc verbs.WC, id uint
 			break
 		}
 		e.must(err, "Poll of a CQ that overran")
-		if n == 0 && !d.pause() {
+		if n == 0 && !d.wait() {
 			e.Fatalf("Poll of a CQ that overran = 0, nil after %d completions, want ErrCQOverrun", good)
 		}
 	}
@@ -272,7 +272,7 @@ func cqOverrunBySends(e *env) {
 	e.postRecv(other.b, recv(1))
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
 	for id := range uint64(n) {
-		// The last ones may find the QP in the error state, where they are taken too.
+		// The last ones may find the QP in the error state, which accepts them too.
 		e.post(c.a, write(id, dst, 0, src.sge(0, 8)))
 	}
 	e.overrun(c.a, other.a, n, func(wc verbs.WC, id uint64) {
@@ -285,7 +285,7 @@ func cqOverrunBySends(e *env) {
 func cqTimestamp(e *env) {
 	cq, err := e.a.ctx.CreateCQ(verbs.CQConfig{Depth: 64, Timestamp: true})
 	if e.a.attr.Capabilities&verbs.CapTimestamp == 0 {
-		e.notMade("CreateCQ with Timestamp without CapTimestamp", verbs.ErrNotSupported)(cq, err)
+		e.rejectsCreate("CreateCQ with Timestamp without CapTimestamp", verbs.ErrNotSupported)(cq, err)
 		return
 	}
 	e.must(err, "CreateCQ with Timestamp")
@@ -317,7 +317,7 @@ func cqBadCQs(e *env) {
 			if name == "closed" {
 				want = append(want, verbs.ErrClosed)
 			}
-			e.notMade(fmt.Sprintf("CreateQP with %s: %s", field, name), want...)(e.a.pd.CreateQP(cfg))
+			e.rejectsCreate(fmt.Sprintf("CreateQP with %s: %s", field, name), want...)(e.a.pd.CreateQP(cfg))
 		}
 	}
 	e.must(own.Close(), "Close of the CQ that no QP got")

@@ -78,14 +78,14 @@ func deviceLimitsRefuse(e *env) {
 	for name, change := range qps {
 		cfg := base
 		change(&cfg)
-		e.notMade("CreateQP above the limit of "+name, verbs.ErrInvalid, verbs.ErrLimit)(e.a.pd.CreateQP(cfg))
+		e.rejectsCreate("CreateQP above the limit of "+name, verbs.ErrInvalid, verbs.ErrLimit)(e.a.pd.CreateQP(cfg))
 	}
-	e.notMade("CreateCQ above MaxCQE", verbs.ErrInvalid, verbs.ErrLimit)(e.a.ctx.CreateCQ(verbs.CQConfig{Depth: a.MaxCQE + 1}))
+	e.rejectsCreate("CreateCQ above MaxCQE", verbs.ErrInvalid, verbs.ErrLimit)(e.a.ctx.CreateCQ(verbs.CQConfig{Depth: a.MaxCQE + 1}))
 	if a.Capabilities&verbs.CapSRQ == 0 {
 		return
 	}
 	for _, cfg := range []verbs.SRQConfig{{MaxWR: a.MaxSRQWR + 1}, {MaxWR: 4, MaxSGE: a.MaxSRQSGE + 1}} {
-		e.notMade("CreateSRQ above a limit", verbs.ErrInvalid, verbs.ErrLimit)(e.a.pd.CreateSRQ(cfg))
+		e.rejectsCreate("CreateSRQ above a limit", verbs.ErrInvalid, verbs.ErrLimit)(e.a.pd.CreateSRQ(cfg))
 	}
 }
 
@@ -193,7 +193,7 @@ func deviceBadConfigs(e *env) {
 		"unknown type": {Type: 99, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1},
 		"bad port":     {Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, Port: 200},
 	} {
-		e.notMade("CreateQP with "+name, verbs.ErrInvalid, verbs.ErrNotFound, verbs.ErrNotSupported)(e.a.pd.CreateQP(cfg))
+		e.rejectsCreate("CreateQP with "+name, verbs.ErrInvalid, verbs.ErrNotFound, verbs.ErrNotSupported)(e.a.pd.CreateQP(cfg))
 	}
 }
 

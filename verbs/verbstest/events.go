@@ -25,21 +25,21 @@ var eventsTests = []test{
 	{"String", eventsString},
 }
 
-// bell raises an event on side B whenever a test asks for one: the limit event of an
-// SRQ, because that leaves everything usable.
-type bell struct {
+// eventTrigger raises an event on side B on demand: the limit event of an SRQ, because it leaves
+// everything usable.
+type eventTrigger struct {
 	c   *conn
 	srq verbs.SRQ
 }
 
-func (e *env) newBell() *bell {
+func (e *env) newBell() *eventTrigger {
 	e.Helper()
 	srq, c := e.srqConn(4)
-	return &bell{c: c, srq: srq}
+	return &eventTrigger{c: c, srq: srq}
 }
 
 // ring takes the only receive of the SRQ, whose limit is one.
-func (e *env) ring(b *bell) {
+func (e *env) ring(b *eventTrigger) {
 	e.Helper()
 	e.postRecv(b.srq, recv(1))
 	e.must(b.srq.SetLimit(1), "SetLimit(1)")
@@ -47,15 +47,15 @@ func (e *env) ring(b *bell) {
 }
 
 // raised rings b and returns when the event is queued, without taking it.
-func (e *env) raised(b *bell, w *verbs.Waker) {
+func (e *env) raised(b *eventTrigger, w *verbs.Waker) {
 	e.Helper()
 	e.ring(b)
-	e.woken(w, "an event was queued")
+	e.waitWoken(w, "an event was queued")
 }
 
-// listen makes a new Waker for B's events. It first takes the events that are queued, so
-// that the Waker has no token.
-func (e *env) listen() *verbs.Waker {
+// newEventWaker returns a new Waker for B's events. It first removes the queued events, so
+// that the Waker starts without a token.
+func (e *env) newEventWaker() *verbs.Waker {
 	e.Helper()
 	e.takeEvents(e.b)
 	w := verbs.NewWaker()
@@ -117,7 +117,7 @@ func eventsCommEstByWrite(e *env) {
 func eventsAccessError(e *env) {
 	c, src, dst := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
 	e.post(c.a, write(1, dst, 1, src.sge(0, 8)))
-	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 1, e.orRetryExc(verbs.StatusRemAccessErr)...)
 	e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
 	e.inState(c.b, verbs.StateErr)
 	for _, ev := range e.takeEvents(e.a) {
@@ -132,7 +132,7 @@ func eventsRequestError(e *env) {
 	e.needAtomics()
 	c, result, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 16)
 	e.post(c.a, fetchAdd(1, target, 4, 1, result.sge(0, 8)))
-	e.fails(c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.a, 1, e.orRetryExc(verbs.StatusRemInvReqErr)...)
 	e.event(e.b, verbs.EventQPReqErr, c.b.QP)
 }
 
@@ -143,10 +143,10 @@ func eventsNoneForCompleted(e *env) {
 	e.postRecv(c.b, recv(1))
 	e.post(c.a, send(2, src.sge(0, 8)))
 	e.fails(c.b, 1, verbs.StatusLocLenErr)
-	e.fails(c.a, 2, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.a, 2, e.orRetryExc(verbs.StatusRemInvReqErr)...)
 	e.inState(c.b, verbs.StateErr)
 	later := e.newBell()
-	e.ring(later) // its event comes behind any that the error had
+	e.ring(later) // its event follows any event of the error
 	e.event(e.b, verbs.EventSRQLimitReached, later.srq)
 	for _, s := range []*side{e.a, e.b} {
 		for _, ev := range e.takeEvents(s) {
@@ -159,8 +159,8 @@ func eventsNoneForCompleted(e *env) {
 
 // After NotifyEvents, every event wakes.
 func eventsNotifyWakes(e *env) {
-	w := e.listen()
-	if tokenThere(w) && len(e.takeEvents(e.b)) == 0 {
+	w := e.newEventWaker()
+	if takeToken(w) && len(e.takeEvents(e.b)) == 0 {
 		e.Error("woken without an event")
 	}
 	b := e.newBell()
@@ -173,35 +173,35 @@ func eventsNotifyWakes(e *env) {
 // NotifyEvents wakes at once if events are already queued.
 func eventsNotifyQueued(e *env) {
 	b := e.newBell()
-	e.raised(b, e.listen())
+	e.raised(b, e.newEventWaker())
 	late := verbs.NewWaker()
 	e.must(e.b.ctx.NotifyEvents(late), "NotifyEvents")
-	e.woken(late, "an event was queued when NotifyEvents was called")
+	e.waitWoken(late, "an event was queued when NotifyEvents was called")
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
 // Only one Waker is active: a new one replaces the old one.
 func eventsNotifyReplaced(e *env) {
 	b := e.newBell()
-	old := e.listen()
-	w := e.listen()
+	old := e.newEventWaker()
+	w := e.newEventWaker()
 	e.raised(b, w)
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
-	if tokenThere(old) {
+	if takeToken(old) {
 		e.Error("the Waker that was replaced was woken")
 	}
 }
 
 // NotifyEvents(nil) disables wake-ups.
 func eventsNotifyEnds(e *env) {
-	w := e.listen()
+	w := e.newEventWaker()
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
 	e.takeEvents(e.b)
-	tokenThere(w)
+	takeToken(w)
 	b := e.newBell()
 	e.ring(b)
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
-	if tokenThere(w) {
+	if takeToken(w) {
 		e.Error("woken after NotifyEvents(nil)")
 	}
 }
@@ -209,12 +209,12 @@ func eventsNotifyEnds(e *env) {
 // Events are returned in order of occurrence, oldest first, up to the length of dst; the rest stay
 // queued, and each event sets only the field of its object.
 func eventsInOrder(e *env) {
-	bells := make([]*bell, 5)
+	bells := make([]*eventTrigger, 5)
 	for i := range bells {
 		bells[i] = e.newBell()
 	}
-	w := e.listen()
-	order := []int{3, 0, 4, 1, 2} // not that in which the objects were made
+	w := e.newEventWaker()
+	order := []int{3, 0, 4, 1, 2} // not the creation order
 	for _, k := range order {
 		e.raised(bells[k], w)
 	}
@@ -256,9 +256,9 @@ func eventsOtherContext(e *env) {
 func (e *env) qpEvent() *end {
 	e.Helper()
 	q := e.newBell().c.b
-	w := e.listen()
+	w := e.newEventWaker()
 	e.move(q, verbs.StateErr)
-	e.woken(w, "LAST_WQE_REACHED was queued")
+	e.waitWoken(w, "LAST_WQE_REACHED was queued")
 	return q
 }
 
@@ -268,7 +268,7 @@ func eventsClosedQP(e *env) {
 	q, other := e.qpEvent(), e.newBell()
 	e.must(q.Close(), "Close of a QP with an event")
 	e.ring(other)
-	e.event(e.b, verbs.EventSRQLimitReached, other.srq) // comes after any of the QP
+	e.event(e.b, verbs.EventSRQLimitReached, other.srq) // follows any event of the QP
 	if e.takeEvent(e.b, verbs.EventLastWQEReached, q.QP) {
 		e.Error("an event of a closed QP was delivered")
 	}
@@ -277,7 +277,7 @@ func eventsClosedQP(e *env) {
 // Closing an SRQ discards its events.
 func eventsClosedSRQ(e *env) {
 	b, other := e.newBell(), e.newBell()
-	e.raised(b, e.listen())
+	e.raised(b, e.newEventWaker())
 	e.must(b.c.b.Close(), "Close of the QP")
 	e.must(b.srq.Close(), "Close of an SRQ with an event")
 	e.ring(other)

@@ -10,11 +10,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// patience is how long something that must happen may take: far longer than it does on
-// the slowest device of a busy machine, because only a failing test ever waits for it.
-const patience = 60 * time.Second
+// waitLimit is the timeout for expected events: far longer than they take on the slowest
+// device of a busy machine, because only a failing test reaches it.
+const waitLimit = 60 * time.Second
 
-// deadline paces a loop that looks for something.
+// deadline paces a polling loop.
 type deadline struct {
 	start time.Time
 	turns int
@@ -22,24 +22,24 @@ type deadline struct {
 
 func newDeadline() *deadline { return &deadline{start: time.Now()} }
 
-// pause lets others run for a moment and reports whether there is time left.
-func (d *deadline) pause() bool {
+// wait lets others run for a moment and reports whether there is time left.
+func (d *deadline) wait() bool {
 	if d.turns++; d.turns < 200 {
 		runtime.Gosched()
 		return true
 	}
 	time.Sleep(min(time.Duration(d.turns)*time.Microsecond, time.Millisecond))
-	return time.Since(d.start) < patience
+	return time.Since(d.start) < waitLimit
 }
 
-// poison is what completions are set to before a Poll, so that a field that the
-// provider forgot to write is seen.
+// poison fills completions before a Poll, which reveals fields that the provider does not
+// write.
 var poison = verbs.WC{
 	WRID: 0xdeadbeefdeadbeef, Status: 0xee, Opcode: 0xee, Flags: 0xff, SL: 0xee, VendorErr: 0xeeeeeeee,
 	ByteLen: 0xeeeeeeee, Imm: 0xeeeeeeee, QPN: 0xeeeeeeee, SrcQPN: 0xeeeeeeee, SLID: 0xeeee, PKeyIndex: 0xeeee,
 }
 
-// pollN takes just n completions. The time limit counts from the last one that came.
+// pollN polls exactly n completions. The time limit restarts with each completion.
 func pollN(cq verbs.CQ, n int) ([]verbs.WC, error) {
 	got := slices.Repeat([]verbs.WC{poison}, n)
 	have := 0
@@ -53,19 +53,19 @@ func pollN(cq verbs.CQ, n int) ([]verbs.WC, error) {
 			d = newDeadline()
 		case err != nil:
 			return got[:have], fmt.Errorf("Poll after %d of %d completions: %w", have, n, err)
-		case !d.pause():
-			return got[:have], fmt.Errorf("%d of %d completions, and none for %v", have, n, patience)
+		case !d.wait():
+			return got[:have], fmt.Errorf("%d of %d completions, then none for %v", have, n, waitLimit)
 		}
 	}
 	return got, nil
 }
 
-// wait takes the next n completions of cq, no more.
+// wait polls exactly the next n completions of cq.
 func (e *env) wait(cq verbs.CQ, n int) []verbs.WC {
 	e.Helper()
 	wcs, err := pollN(cq, n)
 	if err != nil {
-		e.Fatalf("waiting for completions: %v; got %s; events: A %v, B %v", err, list(wcs), e.takeEvents(e.a), e.takeEvents(e.b))
+		e.Fatalf("waiting for completions: %v; got %s; events: A %v, B %v", err, describe(wcs), e.takeEvents(e.a), e.takeEvents(e.b))
 	}
 	return wcs
 }
@@ -75,8 +75,8 @@ func (e *env) waitOne(cq verbs.CQ) verbs.WC {
 	return e.wait(cq, 1)[0]
 }
 
-// list names completions by what is valid in all of them.
-func list(wcs []verbs.WC) string {
+// describe formats the fields valid in every completion.
+func describe(wcs []verbs.WC) string {
 	s := "["
 	for i, wc := range wcs {
 		if i > 0 {
@@ -87,14 +87,14 @@ func list(wcs []verbs.WC) string {
 	return s + "]"
 }
 
-// none fails the test if one of the queues has a completion. The caller has already seen
-// something that comes after whatever must not be there.
-func (e *env) none(cqs ...verbs.CQ) {
+// expectEmpty fails the test if one of the queues has a completion. The caller has already observed
+// a later event than the forbidden completion.
+func (e *env) expectEmpty(cqs ...verbs.CQ) {
 	e.Helper()
 	for _, cq := range cqs {
 		wcs := slices.Repeat([]verbs.WC{poison}, 8)
 		if n, err := cq.Poll(wcs); n != 0 || err != nil {
-			e.Fatalf("Poll = %d, %v with %s, want nothing", n, err, list(wcs[:max(n, 0)]))
+			e.Fatalf("Poll = %d, %v with %s, want an empty queue", n, err, describe(wcs[:max(n, 0)]))
 		}
 	}
 }
@@ -199,22 +199,22 @@ func (e *env) flushed(cq verbs.CQ, q *end, ids ...uint64) {
 	}
 }
 
-// answer returns the statuses that a requester may see if its peer refuses with s. The
-// peer goes to the error state and answers nothing more, so on a lossy path the answer
-// may be lost and the retries end (IBTA 9.9.2, requester errors).
-func (e *env) answer(s ...verbs.Status) []verbs.Status {
+// orRetryExc returns the statuses that a requester may see if its peer rejects a request with s. The
+// peer enters the error state and stops responding, so on a lossy path the response may be lost and
+// the retries are exhausted (IBTA 9.9.2, requester errors).
+func (e *env) orRetryExc(s ...verbs.Status) []verbs.Status {
 	if e.pair.Lossy {
 		return append(slices.Clip(s), verbs.StatusRetryExcErr)
 	}
 	return s
 }
 
-// inState waits until q is in the state.
+// inState waits until q is in state want.
 func (e *env) inState(q *end, want verbs.QPState) {
 	e.Helper()
 	for d := newDeadline(); q.State() != want; {
-		if !d.pause() {
-			e.Fatalf("state of the QP on %s = %v after %v, want %v", q.side.name, q.State(), patience, want)
+		if !d.wait() {
+			e.Fatalf("state of the QP on %s = %v after %v, want %v", q.side.name, q.State(), waitLimit, want)
 		}
 	}
 	if attr := e.query(q); attr.State != want {
@@ -236,8 +236,7 @@ func (e *env) query(q *end) verbs.QPAttr {
 	return attr
 }
 
-// takeEvents takes the events that are queued and returns all that no check has used
-// yet.
+// takeEvents removes the queued events and returns all events not yet used by a check.
 func (e *env) takeEvents(s *side) []verbs.Event {
 	var evs [8]verbs.Event
 	for {
@@ -249,20 +248,20 @@ func (e *env) takeEvents(s *side) []verbs.Event {
 	}
 }
 
-// event waits for an event of type t about obj (a QP, CQ or SRQ) and takes it.
+// event waits for an event of type t about obj (a QP, CQ or SRQ) and removes it.
 func (e *env) event(s *side, t verbs.EventType, obj any) {
 	e.Helper()
 	for d := newDeadline(); ; {
 		if e.takeEvent(s, t, obj) {
 			return
 		}
-		if !d.pause() {
-			e.Fatalf("no event %q on %s after %v; events that came: %v", t, s.name, patience, s.seen)
+		if !d.wait() {
+			e.Fatalf("no event %q on %s after %v; received events: %v", t, s.name, waitLimit, s.seen)
 		}
 	}
 }
 
-// takeEvent reports whether there is such an event, and takes it.
+// takeEvent removes such an event, and reports whether it was received.
 func (e *env) takeEvent(s *side, t verbs.EventType, obj any) bool {
 	for i, ev := range e.takeEvents(s) {
 		if ev.Type == t && subject(ev) == obj {
@@ -273,7 +272,7 @@ func (e *env) takeEvent(s *side, t verbs.EventType, obj any) bool {
 	return false
 }
 
-// subject is the object that an event is about.
+// subject returns the object of an event.
 func subject(ev verbs.Event) any {
 	switch {
 	case ev.QP != nil:
@@ -286,25 +285,25 @@ func subject(ev verbs.Event) any {
 	return nil
 }
 
-// woken waits for the token of w and takes it.
-func (e *env) woken(w *verbs.Waker, why string) {
+// waitWoken waits for the token of w and consumes it.
+func (e *env) waitWoken(w *verbs.Waker, why string) {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	if err := w.Wait(ctx); err != nil {
-		e.Fatalf("no wake after %v: %s", patience, why)
+		e.Fatalf("no wake after %v: %s", waitLimit, why)
 	}
 }
 
-// tokenThere takes the token of w if there is one and reports whether there was.
-func tokenThere(w *verbs.Waker) bool {
+// takeToken consumes the token of w, and reports whether it was set.
+func takeToken(w *verbs.Waker) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return w.Wait(ctx) == nil
 }
 
-// fence sends a message each way on a connection of its own, so that both devices have
-// worked since.
+// fence sends a message each way on connection c, so both devices have processed packets
+// since.
 func (e *env) fence(c *conn) {
 	e.Helper()
 	e.message(c, recv(901), send(902))

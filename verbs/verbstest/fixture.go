@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// env is what a test works with: two sides with a protection domain each, and helpers
-// that make objects which the end of the test closes in the right order.
+// env is a test's environment: two sides with a protection domain each, and helpers that create
+// objects and close them in dependency order when the test ends.
 type env struct {
 	*testing.T
 	pair *Pair
@@ -27,7 +27,7 @@ type side struct {
 	port uint8
 	gid  verbs.GID
 	pd   verbs.PD
-	seen []verbs.Event // taken from ctx and not yet asked for
+	seen []verbs.Event // removed from ctx and not yet checked
 }
 
 func (e *env) start() {
@@ -45,7 +45,7 @@ func (e *env) side(name string, ctx verbs.Context, port uint8, gid verbs.GID) *s
 	return s
 }
 
-// sub runs a part of the test under a name of its own.
+// sub runs a subtest.
 func (e *env) sub(name string, run func(e *env)) {
 	e.Helper()
 	e.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func (e *env) skipDeparture() {
 	}
 }
 
-// must ends the test if err is not nil.
+// must aborts the test unless err is nil.
 func (e *env) must(err error, format string, args ...any) {
 	if err != nil {
 		e.Helper() // it takes longer than a poll
@@ -84,9 +84,9 @@ func (e *env) refused(what string, err error, want ...error) {
 // errorOf returns the error of a call that also returns something else.
 func errorOf[T any](_ T, err error) error { return err }
 
-// stops returns the check of a post that must take n requests and end with one of the
-// errors; none means any error.
-func (e *env) stops(what string, n int, want ...error) func(got int, err error) {
+// rejectsPost returns the check of a post that must accept n requests and fail with one of the
+// errors; an empty list means any error.
+func (e *env) rejectsPost(what string, n int, want ...error) func(got int, err error) {
 	return func(got int, err error) {
 		e.Helper()
 		if got != n || err == nil {
@@ -98,9 +98,9 @@ func (e *env) stops(what string, n int, want ...error) func(got int, err error) 
 	}
 }
 
-// notMade returns the check of a constructor that must refuse with one of the errors. It
-// closes what should not have been made.
-func (e *env) notMade(what string, want ...error) func(made closer, err error) {
+// rejectsCreate returns the check of a constructor that must fail with one of the errors. It
+// closes an object created nevertheless.
+func (e *env) rejectsCreate(what string, want ...error) func(made closer, err error) {
 	return func(made closer, err error) {
 		e.Helper()
 		e.refused(what, err, want...)
@@ -173,7 +173,7 @@ func (e *env) rounds(n int) int {
 	return n
 }
 
-// otherPD returns s with a protection domain of its own.
+// otherPD returns s with a separate protection domain.
 func (e *env) otherPD(s *side) *side {
 	e.Helper()
 	other := *s
@@ -197,7 +197,7 @@ func (e *env) newCQ(s *side, depth int, w *verbs.Waker) verbs.CQ {
 	return cq
 }
 
-// newSRQ returns an SRQ on s. It skips the test if the device has none.
+// newSRQ returns an SRQ on s. It skips the test if the device does not support SRQs.
 func (e *env) newSRQ(s *side, cfg verbs.SRQConfig) verbs.SRQ {
 	e.Helper()
 	e.needCap(verbs.CapSRQ, "CapSRQ", s)
@@ -284,8 +284,8 @@ func (b *buf) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: b.at(off), Length: uint32(n), LKey: b.mr.LKey()}
 }
 
-// part is the bytes at off as elements of a work request: none for no bytes, because
-// some hardware takes an element of length 0 for one of 2 GiB.
+// part returns n bytes at off as elements of a work request. Without bytes it is empty, because
+// some hardware interprets an element of length 0 as 2 GiB.
 func (b *buf) part(off, n int) []verbs.SGE {
 	if n == 0 {
 		return nil
@@ -361,9 +361,9 @@ func payload(seed uint64, n int) []byte {
 	return p[:n]
 }
 
-// eachSize runs a part for message sizes that cross every boundary: packets, pages,
-// words. UC has no flow control, so what a slow receiver may have to drop is left out.
-// The message is at 3 of src, on the side of c.a; dst, on that of c.b, is painted.
+// eachSize runs a subtest for message sizes that cross every boundary: packets, pages,
+// words. UC lacks flow control, so sizes that a slow receiver may drop are omitted.
+// The message is at offset 3 of src, on c.a's side; dst, on c.b's side, is painted.
 func (e *env) eachSize(c *conn, run func(e *env, n int, src, dst *buf)) {
 	e.Helper()
 	limit := min(e.a.attr.MaxMsgSize, e.b.attr.MaxMsgSize)

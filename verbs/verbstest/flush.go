@@ -25,7 +25,7 @@ func flushReceives(e *env) {
 	e.postRecv(c.b, recv(1), recv(2, dst.sge(0, 8)), recv(3), recv(4, dst.sge(8, 8)), recv(5))
 	e.move(c.b, verbs.StateErr)
 	e.flushed(c.b.cq, c.b, 1, 2, 3, 4, 5)
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 	e.inState(c.b, verbs.StateErr)
 	e.untouched(dst)
 }
@@ -33,13 +33,13 @@ func flushReceives(e *env) {
 // A QP entering ERR completes all its sends with WR_FLUSH_ERR, signaled or not.
 func flushSends(e *env) {
 	c := e.rc()
-	// The peer has no receive, so none of them can be done.
+	// Without a receive at the peer, the requests cannot complete.
 	e.post(c.a, send(1), silent(send(2)), silent(send(3)), send(4), silent(send(5)))
 	e.move(c.a, verbs.StateErr)
 	e.flushed(c.a.cq, c.a, 1, 2, 3, 4, 5)
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 	e.inState(c.a, verbs.StateErr)
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 }
 
 // Every opcode is flushed while it waits behind a blocked SEND.
@@ -65,7 +65,7 @@ func flushSeparateCQs(e *env) {
 	e.move(c.a, verbs.StateErr)
 	e.flushed(c.a.cq, c.a, 11, 12)
 	e.flushed(c.a.sendCQ, c.a, 1, 2)
-	e.none(c.a.cq, c.a.sendCQ)
+	e.expectEmpty(c.a.cq, c.a.sendCQ)
 }
 
 // A send posted in ERR is accepted and flushed (ibv_post_send(3)).
@@ -77,7 +77,7 @@ func flushPostSend(e *env) {
 	e.flushed(c.a.cq, c.a, 1, 2)
 	e.post(c.a, read(3, dst, 0, src.sge(0, 8)))
 	e.flushed(c.a.cq, c.a, 3)
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 	e.untouched(dst)
 }
 
@@ -89,7 +89,7 @@ func flushPostRecv(e *env) {
 	e.postRecv(c.b, recv(1), recv(2))
 	if e.b.attr.Capabilities&verbs.CapFlushOnPost != 0 {
 		e.flushed(c.b.cq, c.b, 1, 2)
-		e.none(c.b.cq)
+		e.expectEmpty(c.b.cq)
 	}
 	e.move(c.b, verbs.StateReset)
 }
@@ -104,7 +104,7 @@ func flushOnlyOnce(e *env) {
 	e.move(c.a, verbs.StateErr)
 	e.post(c.a, send(3))
 	e.flushed(c.a.cq, c.a, 3)
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 }
 
 // RESET discards outstanding requests without completions, and they have no effect when the QP is
@@ -120,7 +120,7 @@ func flushResetDiscards(e *env) {
 	e.message(c, recv(6, dst.sge(0, 8)), sendImm(7, 77))
 	e.do(c.b, sendImm(8, 88))
 	e.getsImm(c.a, 5, verbs.WCRecv, 0, 88)
-	e.none(c.a.cq, c.b.cq)
+	e.expectEmpty(c.a.cq, c.b.cq)
 	e.untouched(dst)
 }
 
@@ -137,7 +137,7 @@ func flushFromInit(e *env) {
 			}
 			e.move(q, verbs.StateErr)
 			e.flushed(q.cq, q, ids...)
-			e.none(q.cq)
+			e.expectEmpty(q.cq)
 			e.inState(q, verbs.StateErr)
 		})
 	}

@@ -12,8 +12,8 @@ var keyTests = []test{
 	{"NotReusedAtOnce", keysNotReused},
 }
 
-// eachBit runs a part for every bit of a key with a good WRITE, the target of which must
-// not be touched.
+// eachBit runs a subtest for every bit of a key with a valid WRITE, whose target must not be
+// modified.
 func (e *env) eachBit(run func(e *env, bit uint32, w verbs.SendWR)) {
 	for bit := range 32 {
 		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {

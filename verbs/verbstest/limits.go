@@ -21,8 +21,8 @@ var limitsTests = []test{
 	{"MessageTooLong", limitsMessageTooLong},
 }
 
-// fill posts one request at a time by post until it is refused, which must be with
-// ErrQueueFull, and returns how many were taken.
+// fill posts one request at a time until post returns an error, which must be ErrQueueFull, and
+// returns the number of accepted requests.
 func (e *env) fill(what string, post func(id uint64) (int, error)) int {
 	e.Helper()
 	for id := range 1 << 16 {
@@ -48,17 +48,17 @@ func limitsSendQueueFull(e *env) {
 	if total < depth {
 		e.Fatalf("the send queue took %d requests, want at least %d", total, depth)
 	}
-	// A chain that has no room at all.
-	e.stops("PostSend to a full queue", 0, verbs.ErrQueueFull)(c.a.PostSend([]verbs.SendWR{send(7777), send(7778)}))
+	// A chain for a full queue.
+	e.rejectsPost("PostSend to a full queue", 0, verbs.ErrQueueFull)(c.a.PostSend([]verbs.SendWR{send(7777), send(7778)}))
 	next := e.deliverAll(c, 0, total)
-	// A chain of which a part fits: the queue is empty now and takes total of them.
+	// A chain that fits in part: the queue is empty now and accepts total requests.
 	wrs := chain(total+3, func(i int) verbs.SendWR { return sendImm(uint64(next+i), uint32(next+i)) })
 	what := fmt.Sprintf("PostSend of %d requests to an empty queue of %d", len(wrs), total)
-	e.stops(what, total, verbs.ErrQueueFull)(c.a.PostSend(wrs))
+	e.rejectsPost(what, total, verbs.ErrQueueFull)(c.a.PostSend(wrs))
 	next = e.deliverAll(c, next, total)
 	e.post(c.a, sendImm(uint64(next), uint32(next)))
 	e.deliverAll(c, next, 1)
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 }
 
 // deliverAll gives B a receive for each of count messages that A has posted, with wr_id
@@ -82,11 +82,11 @@ func limitsRecvQueueFull(e *env) {
 	if total < depth {
 		e.Fatalf("the receive queue took %d requests, want at least %d", total, depth)
 	}
-	e.stops("PostRecv to a full queue", 0, verbs.ErrQueueFull)(c.b.PostRecv([]verbs.RecvWR{recv(7777), recv(7778)}))
-	// One message makes room for one receive.
+	e.rejectsPost("PostRecv to a full queue", 0, verbs.ErrQueueFull)(c.b.PostRecv([]verbs.RecvWR{recv(7777), recv(7778)}))
+	// One message frees one receive slot.
 	e.carry(c, sendImm(0, 0), 0)
 	two := []verbs.RecvWR{recv(uint64(total)), recv(7777)}
-	e.stops("PostRecv of two requests to a queue with one place", 1, verbs.ErrQueueFull)(c.b.PostRecv(two))
+	e.rejectsPost("PostRecv of two requests to a queue with one place", 1, verbs.ErrQueueFull)(c.b.PostRecv(two))
 	for i := 1; i <= total; i++ {
 		e.carry(c, sendImm(uint64(i), uint32(i)), uint64(i))
 	}
@@ -98,16 +98,16 @@ func limitsZeroDepth(e *env) {
 	q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
 	peer := e.newQP(e.b, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
 	e.connect(&conn{q, peer}, connConfig{})
-	e.stops("PostSend to a queue of depth 0", 0)(q.PostSend([]verbs.SendWR{send(1)}))
-	e.stops("PostRecv to a queue of depth 0", 0)(q.PostRecv([]verbs.RecvWR{recv(1)}))
+	e.rejectsPost("PostSend to a queue of depth 0", 0)(q.PostSend([]verbs.SendWR{send(1)}))
+	e.rejectsPost("PostRecv to a queue of depth 0", 0)(q.PostRecv([]verbs.RecvWR{recv(1)}))
 }
 
-// refusedSend posts one request that is not legal. It must have no effect, and the
-// connection remains usable.
+// refusedSend posts one illegal request. It must not have an effect, and the connection
+// remains usable.
 func (e *env) refusedSend(c *conn, what string, wr verbs.SendWR) {
 	e.Helper()
 	n, err := c.a.PostSend([]verbs.SendWR{wr})
-	e.stops("PostSend with "+what, 0, verbs.ErrInvalid)(n, err)
+	e.rejectsPost("PostSend with "+what, 0, verbs.ErrInvalid)(n, err)
 	if op, ok := errors.AsType[*verbs.OpError](err); !ok || op.QPN != c.a.Num() {
 		e.Errorf("PostSend with %s = %v, want an *OpError that names QP %#x", what, err, c.a.Num())
 	}
@@ -121,7 +121,7 @@ func limitsTooManyElements(e *env) {
 		wr := send(1)
 		wr.NumSGE = k
 		e.refusedSend(c, "too many elements", wr)
-		e.stops(fmt.Sprintf("PostRecv with %d elements", k), 0, verbs.ErrInvalid)(c.a.PostRecv([]verbs.RecvWR{{WRID: 1, NumSGE: k}}))
+		e.rejectsPost(fmt.Sprintf("PostRecv with %d elements", k), 0, verbs.ErrInvalid)(c.a.PostRecv([]verbs.RecvWR{{WRID: 1, NumSGE: k}}))
 	}
 }
 

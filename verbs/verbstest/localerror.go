@@ -15,7 +15,7 @@ var localErrorTests = []test{
 	{"EarlierRequestsSucceed", localEarlierSucceed},
 }
 
-// badLocal is a way to name local memory that is not allowed.
+// badLocal is an invalid reference to local memory.
 type badLocal struct {
 	name string
 	sge  func(e *env, s *side) verbs.SGE
@@ -39,8 +39,8 @@ var badLocals = []badLocal{
 }
 
 // failsLocally posts bad and two more requests. The first must fail on this side and the
-// others are flushed. The peer notices nothing, unless bad is a READ or an atomic: its
-// memory is looked at when the answer comes, and by then the SEND behind it may have
+// others are flushed. The peer does not notice, unless bad is a READ or an atomic: its
+// memory is checked when the response arrives, and by then the following SEND may have
 // arrived (IBTA 9.5).
 func (e *env) failsLocally(c *conn, bad verbs.SendWR) {
 	e.Helper()
@@ -50,7 +50,7 @@ func (e *env) failsLocally(c *conn, bad verbs.SendWR) {
 	e.breaks(c.a, []verbs.Status{verbs.StatusLocProtErr}, 1, 2, 3)
 	e.inState(c.b, verbs.StateRTS)
 	if bad.Opcode < verbs.OpRDMARead {
-		e.none(c.b.cq)
+		e.expectEmpty(c.b.cq)
 	}
 }
 
@@ -105,16 +105,15 @@ func localReceiveBad(e *env) {
 	}
 }
 
-// receiveFails sends n bytes into a receive of the elements, which cannot take them. The
-// receive ends with one status and the send with the other. The requests behind them are
-// flushed.
+// receiveFails sends n bytes to a receive with elements that cannot hold them. The receive
+// fails with status local, the send with status remote. Later requests are flushed.
 func (e *env) receiveFails(n int, local, remote verbs.Status, sges ...verbs.SGE) {
 	e.Helper()
 	c, src := e.rc(), e.buf(e.a, n)
 	e.postRecv(c.b, recv(11, sges...), recv(12))
 	e.post(c.a, send(1, src.sge(0, n)), send(2))
 	e.breaks(c.b, []verbs.Status{local}, 11, 12)
-	e.breaks(c.a, e.answer(remote), 1, 2)
+	e.breaks(c.a, e.orRetryExc(remote), 1, 2)
 }
 
 // tooLong sends n bytes into a receive that is shorter: the receiver has a length error,

@@ -20,8 +20,8 @@ type crowd struct {
 	batch    int // connections that may be busy at once without an overrun
 }
 
-// crowdSize is how many connections a test makes: 1,024, or what the devices allow.
-func (e *env) crowdSize() int {
+// maxConns is the number of connections of a test: 1,024, or the device limit.
+func (e *env) maxConns() int {
 	n := e.rounds(1024)
 	for _, s := range []*side{e.a, e.b} {
 		n = min(n, s.attr.MaxQP/4) // others may use the device too
@@ -58,9 +58,9 @@ func numbers(ends []*end) (nums []uint32) {
 	return nums
 }
 
-// work makes each connection write its own content to its own place and then send a
-// message with its own immediate, and checks that all of it came where it should.
-func (e *env) work(w *crowd, seed uint64) {
+// verifyCrowd makes each connection write distinct content to a separate range and then send a
+// message with a distinct immediate, and checks that everything arrived at the right place.
+func (e *env) verifyCrowd(w *crowd, seed uint64) {
 	e.Helper()
 	const size = 96
 	n := len(w.conns)
@@ -73,20 +73,20 @@ func (e *env) work(w *crowd, seed uint64) {
 			e.post(c.a, write(0, dst, at, src.sge(at, size)), sendImm(1, uint32(from+i)))
 		}
 		as, bs := part.ends()
-		e.inTurn(as, 2, func(wc verbs.WC, i int, id uint64) {
+		e.pollInterleaved(as, 2, func(wc verbs.WC, i int, id uint64) {
 			e.ok(wc, as[i], id, []verbs.WCOpcode{verbs.WCRDMAWrite, verbs.WCSend}[id])
 		})
-		e.inTurn(bs, 1, func(wc verbs.WC, i int, _ uint64) {
+		e.pollInterleaved(bs, 1, func(wc verbs.WC, i int, _ uint64) {
 			e.receivedImm(wc, bs[i], uint64(from+i), verbs.WCRecv, 0, uint32(from+i))
 		})
 	}
 	e.same(dst.bytes(), payload(seed, n*size))
-	e.none(w.cqA, w.cqB)
+	e.expectEmpty(w.cqA, w.cqB)
 }
 
 // A device supports many QPs with distinct numbers, all working with one CQ per side.
 func manyQPs(e *env) {
-	w := e.newCrowd(e.a, e.b, e.crowdSize())
+	w := e.newCrowd(e.a, e.b, e.maxConns())
 	as, bs := w.ends()
 	e.distinct("numbers of QPs on A", numbers(as))
 	e.distinct("numbers of QPs on B", numbers(bs))
@@ -94,33 +94,33 @@ func manyQPs(e *env) {
 		e.connect(c, connConfig{})
 	}
 	for seed := range uint64(3) {
-		e.work(w, seed)
+		e.verifyCrowd(w, seed)
 	}
-	slices.Reverse(w.conns) // the order of work is not that of creation
-	e.work(w, 4)
+	slices.Reverse(w.conns) // not in creation order
+	e.verifyCrowd(w, 4)
 }
 
 // Many QPs of one context can be connected to each other, in both directions (IBTA 9.2.1.1,
 // loopback).
 func manyLoopback(e *env) {
-	w := e.newCrowd(e.a, e.a, max(e.crowdSize()/4, 2))
+	w := e.newCrowd(e.a, e.a, max(e.maxConns()/4, 2))
 	as, bs := w.ends()
 	e.distinct("numbers of QPs", numbers(append(as, bs...)))
 	for _, c := range w.conns {
 		e.connect(c, connConfig{})
 	}
-	e.work(w, 1)
+	e.verifyCrowd(w, 1)
 	back := &crowd{cqA: w.cqB, cqB: w.cqA, batch: w.batch}
 	for _, c := range w.conns {
 		back.conns = append(back.conns, c.back())
 	}
-	e.work(back, 2)
+	e.verifyCrowd(back, 2)
 }
 
 // A QP number is local to its device: QPs with equal numbers on two devices, connected crosswise,
 // do not get each other's traffic.
 func manySameNumbers(e *env) {
-	w := e.newCrowd(e.a, e.b, max(e.crowdSize()/8, 2))
+	w := e.newCrowd(e.a, e.b, max(e.maxConns()/8, 2))
 	_, bs := w.ends()
 	twins := 0
 	for i, c := range w.conns {
@@ -135,8 +135,8 @@ func manySameNumbers(e *env) {
 	for _, c := range w.conns {
 		e.connect(c, connConfig{})
 	}
-	e.work(w, 1)
-	e.work(w, 2)
+	e.verifyCrowd(w, 1)
+	e.verifyCrowd(w, 2)
 }
 
 // Thousands of regions have distinct keys, and each key leads to its region's memory.
@@ -144,7 +144,7 @@ func manyMRs(e *env) {
 	const size, batch = 64, 32
 	n := max(min(e.rounds(1000), e.a.attr.MaxMR/4, e.b.attr.MaxMR/4), 2)
 	c := e.rc()
-	srcs, dsts := e.slices(e.a, n, size), e.slices(e.b, n, size)
+	srcs, dsts := e.registerSlices(e.a, n, size), e.registerSlices(e.b, n, size)
 	for i := range n {
 		srcs[i].put(0, payload(uint64(i), size))
 	}
@@ -159,15 +159,15 @@ func manyMRs(e *env) {
 	for i := range n {
 		e.same(dsts[n-1-i].bytes(), payload(uint64(i), size))
 	}
-	// A key is that of one region: its neighbour's bytes are out of its reach.
+	// A key covers one region: the neighbor's bytes are out of reach.
 	wrong := write(1, dsts[0], 0, srcs[0].sge(0, size))
 	wrong.RKey = dsts[1].mr.RKey()
 	e.failsRemotely(c, wrong, verbs.StatusRemAccessErr)
 	e.same(dsts[0].bytes(), payload(uint64(n-1), size))
 }
 
-// slices registers n pieces of one memory and checks that no key comes twice.
-func (e *env) slices(s *side, n, size int) []*buf {
+// registerSlices registers n slices of one memory and checks that all keys differ.
+func (e *env) registerSlices(s *side, n, size int) []*buf {
 	e.Helper()
 	whole := e.memory(n * size)
 	bufs, mrs := make([]*buf, n), make([]verbs.MR, n)

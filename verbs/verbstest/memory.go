@@ -46,9 +46,9 @@ func memoryRegisterView(e *env) {
 	src := e.filled(e.a, 3, 600)
 	e.do(c.a, write(1, dst, 0, src.sge(0, 500)))
 	e.holds(dst, 1001, payload(3, 600)[:500])
-	// The memory goes on behind the view, the region does not.
+	// The memory extends beyond the view, the region does not.
 	e.post(c.a, write(2, dst, 0, src.sge(0, 501)))
-	e.fails(c.a, 2, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 2, e.orRetryExc(verbs.StatusRemAccessErr)...)
 	e.holds(dst, 1001, payload(3, 600)[:500])
 }
 
@@ -126,7 +126,7 @@ func memoryAccessRules(e *env) {
 			continue
 		}
 		what := fmt.Sprintf("RegisterMemory with access %#x", uint32(tt.access))
-		e.notMade(what, verbs.ErrInvalid, verbs.ErrNotSupported)(e.a.pd.RegisterMemory(mem, tt.access))
+		e.rejectsCreate(what, verbs.ErrInvalid, verbs.ErrNotSupported)(e.a.pd.RegisterMemory(mem, tt.access))
 	}
 }
 
@@ -144,7 +144,7 @@ func memoryTwoRegions(e *env) {
 	e.do(c.a, write(2, writable, 0, local.sge(0, 64)))
 	e.same(writable.bytes(), payload(6, 64))
 	e.post(c.a, read(3, writable, 0, local.sge(0, 64)))
-	e.fails(c.a, 3, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 3, e.orRetryExc(verbs.StatusRemAccessErr)...)
 }
 
 // Memory cannot be freed while it is registered.
@@ -177,7 +177,7 @@ func memoryDeregisterUnderReceive(e *env) {
 	e.must(dst.mr.Close(), "Close of a region in use")
 	e.post(c.a, send(2, src.sge(0, 64)))
 	e.fails(c.b, 1, verbs.StatusLocProtErr)
-	e.fails(c.a, 2, e.answer(verbs.StatusRemOpErr)...)
+	e.fails(c.a, 2, e.orRetryExc(verbs.StatusRemOpErr)...)
 	e.untouched(dst)
 }
 
@@ -201,7 +201,7 @@ func memoryDeregisterUnderTraffic(e *env) {
 			e.failed(wc, c.a, uint64(id), verbs.StatusWRFlushErr)
 		case wc.Status != verbs.StatusSuccess:
 			failed = true
-			e.failed(wc, c.a, uint64(id), e.answer(verbs.StatusRemAccessErr)...)
+			e.failed(wc, c.a, uint64(id), e.orRetryExc(verbs.StatusRemAccessErr)...)
 		}
 	}
 	e.untouched(dst)

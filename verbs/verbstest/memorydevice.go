@@ -77,10 +77,10 @@ func (d *MemoryDevice) Alloc(size int) (*verbs.Memory, error) {
 	return d.add(make([]byte, size), false)
 }
 
-// add makes bytes memory of the device.
+// add returns b as memory of the device.
 func (d *MemoryDevice) add(b []byte, opened bool) (*verbs.Memory, error) {
 	if d.next == 0 {
-		d.next = 0xd000_0000_0000 // no address of a process
+		d.next = 0xd000_0000_0000 // not an address of a process
 	}
 	addr := d.next + 0x200
 	d.next += (uint64(len(b)) + 0x1fff) &^ 0xfff
@@ -223,12 +223,12 @@ func (d *MemoryDevice) begin(copies []verbs.DeviceCopy) error {
 	}
 	d.started = append(d.started, copies...)
 	if err != nil {
-		_ = d.finish() // err is what the caller gets
+		_ = d.finish() // the caller gets err
 	}
 	return err
 }
 
-// finish does the copies that are started.
+// finish executes the started copies.
 func (d *MemoryDevice) finish() error {
 	var err error
 	for i := range d.started {

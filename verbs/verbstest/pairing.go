@@ -15,7 +15,7 @@ type end struct {
 	cq, sendCQ verbs.CQ
 }
 
-// conn is two QPs that are connected to each other.
+// conn is a pair of connected QPs.
 type conn struct{ a, b *end }
 
 // back is the same connection seen from the other end.
@@ -104,8 +104,8 @@ func (e *env) endpoint(q *end) verbs.Endpoint {
 // without an answer: a busy machine must not make a test fail.
 func lasting(a *verbs.QPAttr) { a.Timeout = 17 }
 
-// join connects q to remote: by Connect, or with changed attributes if there is a tweak.
-// RC QPs are lasting, unless the path is lossy and depends on its timeouts.
+// join connects q to remote: with Connect, or with the attributes changed by tweaks. RC QPs get
+// long timeouts, unless the path is lossy and depends on them.
 func (e *env) join(q *end, remote verbs.Endpoint, tweaks ...func(*verbs.QPAttr)) {
 	e.Helper()
 	tweaks = slices.DeleteFunc(tweaks, func(f func(*verbs.QPAttr)) bool { return f == nil })
@@ -129,7 +129,7 @@ func (e *env) connectAttr(q *end, remote verbs.Endpoint) verbs.QPAttr {
 	return verbs.ConnectAttr(local, remote, q.side.port, e.gidIndex(q.side, local.GID))
 }
 
-// move takes q to a state for which Modify needs no attributes.
+// move modifies q to a state that does not require attributes.
 func (e *env) move(q *end, to verbs.QPState) {
 	e.Helper()
 	e.must(q.Modify(verbs.QPAttr{State: to}, verbs.AttrState), "Modify from %v to %v", q.State(), to)
@@ -187,17 +187,17 @@ func (e *env) ah(from, to *end) verbs.AH {
 	return ah
 }
 
-// inlineSize is how many inline bytes the tests ask for.
+// inlineSize is the number of inline bytes requested by the tests.
 func (e *env) inlineSize() int {
 	e.Helper()
 	e.needHost("the CPU copies INLINE bytes")
 	if n := e.a.attr.MaxInline; n > 0 {
 		return min(n, 256)
 	}
-	return 64 // not known before a QP is made; every device at hand takes this
+	return 64 // unknown before a QP exists; every available device supports it
 }
 
-// sgeLimit is how many elements both devices take in a request itself.
+// sgeLimit is the number of elements that both devices accept in a flat request.
 func (e *env) sgeLimit() int { return min(e.a.attr.MaxSGE, e.b.attr.MaxSGE, verbs.MaxSGE) }
 
 // Work requests. All are signaled; silent makes one that is not.
@@ -276,7 +276,7 @@ type poster interface {
 	PostRecv(wrs []verbs.RecvWR) (n int, err error)
 }
 
-// post posts sends, all of which must be taken.
+// post posts sends, all of which must be accepted.
 func (e *env) post(q *end, wrs ...verbs.SendWR) {
 	e.Helper()
 	if n, err := q.PostSend(wrs); n != len(wrs) || err != nil {
@@ -284,7 +284,7 @@ func (e *env) post(q *end, wrs ...verbs.SendWR) {
 	}
 }
 
-// postRecv posts receives, all of which must be taken.
+// postRecv posts receives, all of which must be accepted.
 func (e *env) postRecv(q poster, wrs ...verbs.RecvWR) {
 	e.Helper()
 	if n, err := q.PostRecv(wrs); n != len(wrs) || err != nil {

@@ -73,9 +73,9 @@ func readSeesEarlierWrite(e *env) {
 		wrs = append(wrs, silent(write(0, remote, 0, src.sge(i*size, size))), read(uint64(i), remote, 0, back.sge(i*size, size)))
 	}
 	e.post(c.a, wrs...)
-	// A later WRITE may overtake a READ that is under way, so the READ may return
-	// either content, or a mixture of them (IBTA 9.5: no order from READ to WRITE
-	// without a fence). The last READ has no WRITE behind it.
+	// A later WRITE may overtake an outstanding READ, so the READ may return either
+	// content, or a mixture of them (IBTA 9.5: READs and later WRITEs are unordered
+	// without a fence). No WRITE follows the last READ.
 	e.doneFrom(c.a, 0, count, verbs.WCRDMARead)
 	e.same(back.bytes()[(count-1)*size:], payload(1, count*size)[(count-1)*size:])
 }

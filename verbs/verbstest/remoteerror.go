@@ -17,15 +17,15 @@ var remoteErrorTests = []test{
 	{"BothSidesFlush", remoteBothFlush},
 }
 
-// failsRemotely posts bad and two more requests. The first must be refused by the peer
-// with one of the statuses; the others, and what the peer had posted, are flushed, and
-// both QPs are in the error state (IBTA 9.9.3, responder error class C).
+// failsRemotely posts bad and two more requests. The peer must reject the first with
+// one of the statuses; the others and the peer's requests are flushed, and both QPs enter
+// the error state (IBTA 9.9.3, responder error class C).
 func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
 	e.Helper()
 	bad.WRID = 1
 	e.postRecv(c.b, recv(11), recv(12))
 	e.post(c.a, bad, send(2), silent(send(3)))
-	e.breaks(c.a, e.answer(want...), 1, 2, 3)
+	e.breaks(c.a, e.orRetryExc(want...), 1, 2, 3)
 	first := []verbs.Status{verbs.StatusWRFlushErr}
 	if bad.Opcode == verbs.OpRDMAWriteWithImm {
 		// The request may have taken its receive before it was found bad, and then
@@ -35,7 +35,7 @@ func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
 	e.breaks(c.b, first, 11, 12)
 }
 
-// badRemote is a way to name remote memory that is not allowed.
+// badRemote is an invalid reference to remote memory.
 type badRemote struct {
 	name   string
 	access verbs.Access                               // of the region
@@ -60,7 +60,7 @@ var badRemotes = []badRemote{
 	}},
 }
 
-// eachBadRemote runs a part for every way to name the target of op that is not allowed.
+// eachBadRemote runs a subtest for every invalid reference to the target of op.
 func (e *env) eachBadRemote(op verbs.Opcode, run func(e *env, bad verbs.SendWR, local, target *buf)) {
 	cases := append(slices.Clone(badRemotes), badRemote{"ReadOnly", verbs.AccessRemoteRead, nil})
 	if op == verbs.OpRDMARead {
@@ -150,10 +150,10 @@ func remoteOthersGoOn(e *env) {
 func remoteBothFlush(e *env) {
 	c := e.conn(connConfig{sendA: e.newCQ(e.a, 64, nil)}).back()
 	local, target := e.buf(e.b, 64), e.buf(e.a, 64)
-	e.post(c.b, send(21), silent(send(22))) // stay outstanding: there is no receive for them
+	e.post(c.b, send(21), silent(send(22))) // stay outstanding without a receive
 	e.postRecv(c.b, recv(11))
 	e.post(c.a, write(1, target, 1, local.sge(0, 64)))
-	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 1, e.orRetryExc(verbs.StatusRemAccessErr)...)
 	e.flushed(c.b.sendCQ, c.b, 21, 22)
 	e.flushed(c.b.cq, c.b, 11)
 	e.inState(c.b, verbs.StateErr)

@@ -42,7 +42,7 @@ func (e *env) immediates(c *conn) {
 	e.Helper()
 	src, dst := e.filled(e.a, 1, 16), e.buf(e.b, 16)
 	for i, imm := range []uint32{0, 1, 0x01020304, 0xfffffffe} {
-		n := 4 * i // the first has no payload
+		n := 4 * i // the first is empty
 		e.postRecv(c.b, recv(1, dst.sge(0, 16)), recv(2, dst.sge(0, 16)))
 		e.do(c.a, sendImm(3, imm, src.part(0, n)...), send(4, src.part(0, n)...))
 		e.getsImm(c.b, 1, verbs.WCRecv, n, imm)
@@ -124,7 +124,7 @@ func sendInline(e *env) {
 		src.put(0, want)
 		dst.paint()
 		e.post(c.a, flagged(send(2, src.part(0, n)...), verbs.SendInline))
-		src.paint() // before there is a receive to put the message into
+		src.paint() // before a receive is posted
 		e.postRecv(c.b, recv(1, dst.sge(0, limit)))
 		e.done(c.a, 2, verbs.WCSend)
 		e.gets(c.b, 1, n)

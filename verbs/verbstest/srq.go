@@ -76,7 +76,7 @@ func srqShared(e *env) {
 	for i, c := range conns {
 		e.doneFrom(c.a, uint64(i*each), each, verbs.WCSend)
 	}
-	e.none(cq)
+	e.expectEmpty(cq)
 }
 
 // A single QP consumes receives in posting order.
@@ -134,9 +134,9 @@ func srqEmptyWaits(e *env) {
 		e.post(conns[i].a, sendImm(1, uint32(i), src.sge(i*size, size)))
 	}
 	e.fence(other)
-	e.none(conns[0].a.cq, conns[1].a.cq, cq)
+	e.expectEmpty(conns[0].a.cq, conns[1].a.cq, cq)
 	var came []byte
-	for k := range 2 { // which of the two comes first is open
+	for k := range 2 { // in either order
 		e.postRecv(srq, recv(uint64(k), dst.sge(5+k*size, size)))
 		wc := e.waitOne(cq)
 		i := int(wc.Imm & 1)
@@ -158,7 +158,7 @@ func srqFull(e *env) {
 	}
 	e.carry(c, send(1), 0)
 	two := []verbs.RecvWR{recv(7001), recv(7002)}
-	e.stops("PostRecv of two receives to an SRQ with one place", 1, verbs.ErrQueueFull)(srq.PostRecv(two))
+	e.rejectsPost("PostRecv of two receives to an SRQ with one place", 1, verbs.ErrQueueFull)(srq.PostRecv(two))
 }
 
 // A receive with more elements than the queue allows is refused, together with the rest of its
@@ -176,7 +176,7 @@ func srqTooManyElements(e *env) {
 			if k == verbs.MaxSGE {
 				want = want[:1]
 			}
-			e.stops(what, 2, want...)(srq.PostRecv([]verbs.RecvWR{recv(10, sges...), recv(11), bad, recv(13)}))
+			e.rejectsPost(what, 2, want...)(srq.PostRecv([]verbs.RecvWR{recv(10, sges...), recv(11), bad, recv(13)}))
 			e.postRecv(srq, recv(14))
 			e.carry(c, sendImm(1, 1, src.sge(0, 64)), 10)
 			e.same(dst.gathered(places, 64), payload(1, 64))
@@ -189,7 +189,7 @@ func srqTooManyElements(e *env) {
 // A QP with an SRQ refuses PostRecv.
 func srqPostRecvRefused(e *env) {
 	srq, c := e.srqConn(8)
-	e.stops("PostRecv on a QP with an SRQ", 0)(c.b.PostRecv([]verbs.RecvWR{recv(1)}))
+	e.rejectsPost("PostRecv on a QP with an SRQ", 0)(c.b.PostRecv([]verbs.RecvWR{recv(1)}))
 	e.postRecv(srq, recv(2))
 	e.carry(c, send(3), 2)
 }
@@ -203,7 +203,7 @@ func srqBadConfigs(e *env) {
 		"MaxSGE -1": {MaxWR: 4, MaxSGE: -1},
 		"Limit -1":  {MaxWR: 4, Limit: -1},
 	} {
-		e.notMade("CreateSRQ with "+name, verbs.ErrInvalid)(e.b.pd.CreateSRQ(cfg))
+		e.rejectsCreate("CreateSRQ with "+name, verbs.ErrInvalid)(e.b.pd.CreateSRQ(cfg))
 	}
 }
 
@@ -228,21 +228,21 @@ func srqBadQPConfigs(e *env) {
 		if bad.SRQ == closed {
 			want = append(want, verbs.ErrClosed)
 		}
-		e.notMade("CreateQP with "+name, want...)(e.b.pd.CreateQP(bad))
+		e.rejectsCreate("CreateQP with "+name, want...)(e.b.pd.CreateQP(bad))
 	}
 	e.newQP(e.b, good)
-	e.must(foreign.Close(), "Close of an SRQ whose QPs were refused") // they are no users of it
+	e.must(foreign.Close(), "Close of an SRQ whose QPs were refused") // they do not use it
 }
 
-// takeReceives sends count messages over c, each of which takes a receive with wr_id 1.
-func (e *env) takeReceives(c *conn, count int) {
+// consumeReceives sends count messages over c, each of which consumes a receive with wr_id 1.
+func (e *env) consumeReceives(c *conn, count int) {
 	e.Helper()
 	for range count {
 		e.carry(c, send(1), 1)
 	}
 }
 
-// noLimitEvent fails the test if there is a limit event of srq.
+// noLimitEvent fails the test if srq has raised a limit event.
 func (e *env) noLimitEvent(srq verbs.SRQ, when string) {
 	e.Helper()
 	if e.takeEvent(e.b, verbs.EventSRQLimitReached, srq) {
@@ -261,24 +261,24 @@ func srqLimitEvent(e *env) {
 		}
 	}
 	give(8)
-	e.takeReceives(c, 3) // not armed
+	e.consumeReceives(c, 3) // not armed
 	e.must(srq.SetLimit(4), "SetLimit")
-	e.takeReceives(c, 1)
+	e.consumeReceives(c, 1)
 	e.noLimitEvent(srq, "with as many receives left as the limit says")
-	e.takeReceives(c, 1)
+	e.consumeReceives(c, 1)
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
-	e.takeReceives(c, 3) // not armed any more
+	e.consumeReceives(c, 3) // no longer armed
 	give(8)
 	e.must(srq.SetLimit(8), "SetLimit again")
-	e.takeReceives(c, 1)
+	e.consumeReceives(c, 1)
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
 	give(8)
 	e.must(srq.SetLimit(3), "SetLimit")
 	e.must(srq.SetLimit(0), "SetLimit(0)")
-	e.takeReceives(c, 14)
+	e.consumeReceives(c, 14)
 	give(4)
 	e.must(srq.SetLimit(5), "SetLimit to what is there")
-	e.takeReceives(c, 1)
+	e.consumeReceives(c, 1)
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
 	e.noLimitEvent(srq, "more than limits that were set")
 }
@@ -289,7 +289,7 @@ func srqLimitByConfig(e *env) {
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8, Limit: 2})
 	c := e.onSRQ(srq)
 	e.postRecv(srq, recv(1), recv(1), recv(1))
-	e.takeReceives(c, 2)
+	e.consumeReceives(c, 2)
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
 }
 
@@ -300,9 +300,9 @@ func srqLimitRefused(e *env) {
 	e.must(srq.SetLimit(2), "SetLimit(2)")
 	e.refused("SetLimit(-1)", srq.SetLimit(-1), verbs.ErrInvalid)
 	e.refused("SetLimit(MaxWR+1)", srq.SetLimit(srq.MaxWR()+1), verbs.ErrInvalid, verbs.ErrLimit)
-	e.takeReceives(c, 1)
+	e.consumeReceives(c, 1)
 	e.noLimitEvent(srq, "with 2 receives left and a limit of 2")
-	e.takeReceives(c, 1)
+	e.consumeReceives(c, 1)
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
 	e.must(srq.SetLimit(srq.MaxWR()), "SetLimit(MaxWR)")
 }
@@ -317,7 +317,7 @@ func srqLastWQE(e *env) {
 	e.event(e.b, verbs.EventLastWQEReached, c.b.QP)
 	e.carry(other, send(1), 10)
 	e.carry(other, send(2), 11)
-	e.none(c.b.cq, other.b.cq)
+	e.expectEmpty(c.b.cq, other.b.cq)
 }
 
 // A QP that fails because of a peer's request raises LAST_WQE_REACHED once, and the receives stay
@@ -328,13 +328,13 @@ func srqLastWQERemote(e *env) {
 	local, target := e.buf(e.a, 64), e.buf(e.b, 64)
 	e.postRecv(srq, recv(10), recv(11))
 	e.post(c.a, write(1, target, 1, local.sge(0, 64)))
-	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 1, e.orRetryExc(verbs.StatusRemAccessErr)...)
 	e.inState(c.b, verbs.StateErr)
 	e.event(e.b, verbs.EventLastWQEReached, c.b.QP)
-	e.move(c.b, verbs.StateErr) // it is there already
+	e.move(c.b, verbs.StateErr) // it already is
 	e.carry(other, send(1), 10)
 	e.carry(other, send(2), 11)
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 	if e.takeEvent(e.b, verbs.EventLastWQEReached, c.b.QP) {
 		e.Error("a second event for the last WQE")
 	}
@@ -347,7 +347,7 @@ func srqFailure(e *env) {
 	e.postRecv(srq, recv(11, dst.sge(0, 8)), recv(12, dst.sge(8, 8)))
 	e.post(c.a, send(1, src.sge(0, 9)))
 	e.fails(c.b, 11, verbs.StatusLocLenErr)
-	e.fails(c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.a, 1, e.orRetryExc(verbs.StatusRemInvReqErr)...)
 	e.inState(c.b, verbs.StateErr)
 	e.event(e.b, verbs.EventLastWQEReached, c.b.QP)
 	e.carry(other, send(2, src.sge(0, 8)), 12)
@@ -362,7 +362,7 @@ func srqSurviveClose(e *env) {
 	later := e.onSRQ(srq)
 	e.carry(later, send(2), 11)
 	e.carry(later, send(3), 12)
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 }
 
 // Closing a QP with unpolled receives frees their SRQ slots: MaxWR receives can always be posted.
@@ -374,11 +374,11 @@ func srqClosePlaces(e *env) {
 		for i := range uint64(srq.MaxWR()) {
 			e.do(c.a, send(i))
 		}
-		// The peer has acknowledged all, so all the receives were taken. One
+		// The peer has acknowledged all, so all receives were consumed. One
 		// completion is polled, the others are discarded by Close.
 		e.gets(c.b, 0, 0)
 		e.must(c.b.Close(), "Close of a QP with completions")
-		e.none(c.b.cq)
+		e.expectEmpty(c.b.cq)
 	}
 }
 
@@ -394,6 +394,6 @@ func srqCloseBusy(e *env) {
 		e.must(c.b.Close(), "Close of a QP")
 	}
 	e.must(srq.Close(), "Close of an SRQ that has no QP any more")
-	e.srqGone(srq)
-	e.none(first.b.cq, second.b.cq)
+	e.expectSRQClosed(srq)
+	e.expectEmpty(first.b.cq, second.b.cq)
 }

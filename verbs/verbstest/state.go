@@ -53,7 +53,7 @@ func needed(t verbs.QPType, from, to verbs.QPState) verbs.QPAttrMask {
 	return 0
 }
 
-// modify asks for a change of state with just the attributes that it needs.
+// modify requests a state transition with exactly the required attributes.
 func modify(q *end, attr verbs.QPAttr, from, to verbs.QPState) error {
 	attr.State = to
 	return q.Modify(attr, verbs.AttrState|needed(q.Type(), from, to))
@@ -96,7 +96,7 @@ func (e *env) types(run func(e *env, fresh func() *end, attr verbs.QPAttr)) {
 	}
 }
 
-// states are those that a QP can be driven to on this device.
+// states returns the QP states reachable on this device.
 func (e *env) states() []verbs.QPState {
 	s := []verbs.QPState{verbs.StateReset, verbs.StateInit, verbs.StateRTR, verbs.StateRTS, verbs.StateErr}
 	if e.a.attr.Capabilities&verbs.CapSQD != 0 {
@@ -162,7 +162,7 @@ func stateIllegal(e *env) {
 	})
 }
 
-// refusedChange asks for a change that must be refused and change nothing.
+// refusedChange requests a transition that must be rejected without an effect.
 func (e *env) refusedChange(q *end, from, to verbs.QPState, attr verbs.QPAttr, mask verbs.QPAttrMask) *verbs.TransitionError {
 	e.Helper()
 	before := e.query(q)

@@ -13,13 +13,13 @@ func stateModifyInPlace(e *env) {
 		e.Errorf("after Modify: state %v, min RNR timer %d, access %#x, want RTS, 5, %#x",
 			got.State, got.MinRNRTimer, uint32(got.Access), uint32(verbs.AccessRemoteRead))
 	}
-	// B may not write any more, and may still read.
+	// B may no longer write, but may still read.
 	dst, local := e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	e.do(c.b, read(1, dst, 0, local.sge(0, 64)))
 	e.same(local.bytes(), payload(1, 64))
 	local.paint()
 	e.post(c.b, write(2, dst, 0, local.sge(0, 64)))
-	e.fails(c.b, 2, e.answer(verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)...)
+	e.fails(c.b, 2, e.orRetryExc(verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)...)
 	e.same(dst.bytes(), payload(1, 64))
 }
 
@@ -27,9 +27,9 @@ func stateModifyInPlace(e *env) {
 func statePostInReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()
-		e.stops("PostSend in RESET", 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
-		e.stops("PostRecv in RESET", 0, verbs.ErrState)(q.PostRecv([]verbs.RecvWR{recv(1)}))
-		e.none(q.cq)
+		e.rejectsPost("PostSend in RESET", 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
+		e.rejectsPost("PostRecv in RESET", 0, verbs.ErrState)(q.PostRecv([]verbs.RecvWR{recv(1)}))
+		e.expectEmpty(q.cq)
 	})
 }
 
@@ -39,8 +39,8 @@ func statePostSendBeforeRTS(e *env) {
 		for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR} {
 			q := fresh()
 			e.drive(q, attr, s)
-			e.stops("PostSend in "+s.String(), 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
-			e.none(q.cq)
+			e.rejectsPost("PostSend in "+s.String(), 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
+			e.expectEmpty(q.cq)
 		}
 	})
 }
@@ -95,7 +95,7 @@ var sqdTests = []test{
 	{"Refused", sqdRefused},
 }
 
-// toSQD drains the send queue of q and waits for the event that says so.
+// toSQD drains the send queue of q and waits for the event that reports it.
 func (e *env) toSQD(q *end) {
 	e.Helper()
 	attr := verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}
@@ -121,7 +121,7 @@ func sqdDrainedEvent(e *env) {
 	for id, wc := range done[:n] {
 		e.ok(wc, c.a, uint64(id), verbs.WCRDMAWrite)
 	}
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 	e.move(c.a, verbs.StateRTS)
 	e.doneFrom(c.a, uint64(n), count-n, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, count*size))
@@ -135,7 +135,7 @@ func sqdHoldsSends(e *env) {
 	e.toSQD(c.a)
 	e.post(c.a, write(1, dst, 0, src.sge(0, 64)))
 	e.fence(other)
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 	e.untouched(dst)
 	e.move(c.a, verbs.StateRTS)
 	e.done(c.a, 1, verbs.WCRDMAWrite)

@@ -77,7 +77,7 @@ func ucUnsignaled(e *env) {
 	e.postRecv(c.b, recv(1))
 	e.do(c.a, silent(write(2, dst, 0)), silent(send(3)), write(4, dst, 0))
 	e.gets(c.b, 1, 0)
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 }
 
 // A UC QP uses an SRQ if the device supports it.
@@ -96,8 +96,8 @@ func ucSRQ(e *env) {
 	e.same(target.bytes(), payload(1, 64))
 }
 
-// refusedOps posts, behind a good request, one of each of the opcodes that the QP does
-// not have: the good one is taken, the other is not, and neither is what follows it.
+// refusedOps posts a valid request followed by one with an unsupported opcode, for each of the
+// opcodes: the valid one is accepted, the other one and all later ones are rejected.
 func (e *env) refusedOps(c *conn, good verbs.SendWR, ops ...verbs.Opcode) {
 	e.Helper()
 	local, target, dst := e.painted(e.a, 64), e.painted(e.b, 64), e.buf(e.b, 64)
@@ -107,11 +107,11 @@ func (e *env) refusedOps(c *conn, good verbs.SendWR, ops ...verbs.Opcode) {
 		bad.Opcode, bad.WRID, bad.RemoteAddr, bad.RKey = op, 99, target.at(0), target.mr.RKey()
 		bad.SetSGE(local.sge(0, 8))
 		what := fmt.Sprintf("PostSend of a chain with %v as second request on %v", op, c.a.Type())
-		e.stops(what, 1, verbs.ErrInvalid)(c.a.PostSend([]verbs.SendWR{good, bad, good}))
+		e.rejectsPost(what, 1, verbs.ErrInvalid)(c.a.PostSend([]verbs.SendWR{good, bad, good}))
 		e.done(c.a, good.WRID, verbs.WCSend)
 		e.ok(e.waitOne(c.b.cq), c.b, uint64(i), verbs.WCRecv)
 	}
-	e.none(c.a.cq, c.b.cq)
+	e.expectEmpty(c.a.cq, c.b.cq)
 	e.untouched(target)
 	e.untouched(local)
 	e.inState(c.a, verbs.StateRTS)
@@ -131,8 +131,8 @@ func (e *env) settled(c, look *conn, number uint64) {
 	e.do(c.a, write(9001, found, 0, mark.sge(0, 8)))
 	for d := newDeadline(); mark.word(8) != number; {
 		e.do(look.a, read(9002, found, 0, mark.sge(8, 8)))
-		if mark.word(8) != number && !d.pause() {
-			e.Fatalf("a UC WRITE did not arrive within %v", patience)
+		if mark.word(8) != number && !d.wait() {
+			e.Fatalf("a UC WRITE did not arrive within %v", waitLimit)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func ucNoReceive(e *env) {
 		src.put(0, payload(round, 5000))
 		e.do(c.a, sendImm(1, 1, src.sge(0, 5000)), writeImm(2, 2, dst, 0))
 		e.settled(c, look, round+1)
-		e.none(c.b.cq)
+		e.expectEmpty(c.b.cq)
 		dst.paint()
 		e.message(c, recv(3, dst.sge(0, 4000)), sendImm(4, 4, src.sge(0, 3000)))
 		e.holds(dst, 0, payload(round, 5000)[:3000])
@@ -154,9 +154,9 @@ func ucNoReceive(e *env) {
 	}
 }
 
-// ucDropped sends bad, which must leave no trace but the sender's success, and then a
-// message that must come through and take the receive: UC keeps the order, so by then
-// bad has been dealt with.
+// ucDropped sends bad, whose only effect must be the sender's success, and then a message that
+// must arrive and consume the receive: UC preserves the order, so bad has been processed by
+// then.
 func (e *env) ucDropped(c *conn, bad verbs.SendWR, target *buf) {
 	e.Helper()
 	bad.WRID = 1
@@ -165,7 +165,7 @@ func (e *env) ucDropped(c *conn, bad verbs.SendWR, target *buf) {
 	e.do(c.a, bad, sendImm(2, 22))
 	e.getsImm(c.b, 11, verbs.WCRecv, 0, 22)
 	e.untouched(target)
-	e.none(c.a.cq, c.b.cq)
+	e.expectEmpty(c.a.cq, c.b.cq)
 	e.bothIn(c, verbs.StateRTS)
 	e.fence(c)
 }
@@ -202,11 +202,11 @@ type outfit func(w verbs.SendWR) verbs.SendWR
 
 func plain(w verbs.SendWR) verbs.SendWR { return w }
 
-// stopsAndGoesOn posts bad and two more requests. The first must fail with a local
-// protection error, the others are flushed, and so is what is posted afterwards: the
-// QP is in SQE. Its receives go on, and it goes back to RTS (IBTA 10.3.1.6). Nothing of
-// the failed and flushed requests reaches the peer.
-func (e *env) stopsAndGoesOn(c *conn, out, back outfit, bad verbs.SendWR) {
+// failsIntoSQE posts bad and two more requests. The first must fail with a local
+// protection error; the others and all later sends are flushed, because the QP is in SQE. Its
+// receives keep working, and it can return to RTS (IBTA 10.3.1.6). The failed and flushed requests
+// must not reach the peer.
+func (e *env) failsIntoSQE(c *conn, out, back outfit, bad verbs.SendWR) {
 	e.Helper()
 	a, b := e.buf(e.a, 64), e.buf(e.b, 64)
 	bad.WRID = 1
@@ -232,7 +232,7 @@ func (e *env) stopsAndGoesOn(c *conn, out, back outfit, bad verbs.SendWR) {
 	e.do(c.a, out(sendImm(7, 77)))
 	wc := e.waitOne(c.b.cq)
 	e.receivedImm(wc, c.b, 11, verbs.WCRecv, int(wc.ByteLen), 77)
-	e.none(c.a.cq, c.b.cq)
+	e.expectEmpty(c.a.cq, c.b.cq)
 }
 
 // A request on local memory without permission moves a UC QP to SQE: its sends are flushed, its
@@ -241,11 +241,11 @@ func ucLocalErrors(e *env) {
 	e.needUC()
 	for _, tt := range badLocals {
 		e.sub("SEND/"+tt.name, func(e *env) {
-			e.stopsAndGoesOn(e.uc(), plain, plain, send(1, tt.sge(e, e.a)))
+			e.failsIntoSQE(e.uc(), plain, plain, send(1, tt.sge(e, e.a)))
 		})
 		e.sub("RDMA_WRITE/"+tt.name, func(e *env) {
 			target := e.painted(e.b, 64)
-			e.stopsAndGoesOn(e.uc(), plain, plain, write(1, target, 0, tt.sge(e, e.a)))
+			e.failsIntoSQE(e.uc(), plain, plain, write(1, target, 0, tt.sge(e, e.a)))
 			e.untouched(target)
 		})
 	}
@@ -286,7 +286,7 @@ func ucSQETransitions(e *env) {
 			if to == verbs.StateErr {
 				e.flushed(c.a.cq, c.a, 11)
 			}
-			e.none(c.a.cq)
+			e.expectEmpty(c.a.cq)
 		})
 	}
 }
@@ -299,5 +299,5 @@ func ucFlush(e *env) {
 	e.flushed(c.a.cq, c.a, 1, 2)
 	e.post(c.a, send(3), silent(send(4)))
 	e.flushed(c.a.cq, c.a, 3, 4)
-	e.none(c.a.cq)
+	e.expectEmpty(c.a.cq)
 }

@@ -97,7 +97,7 @@ func udSendSizes(e *env) {
 			e.postRecv(d.b, recv(1, dst.sge(5, n+verbs.GRHLen+9)))
 			e.do(d.a, d.to(send(2, src.part(3, n)...)))
 			e.arrived(d.a, d.b, 1, n)
-			dst.paintAt(5, verbs.GRHLen) // may hold anything if there is no GRH
+			dst.paintAt(5, verbs.GRHLen) // undefined without a GRH
 			e.holds(dst, 5+verbs.GRHLen, payload(uint64(n), n))
 		})
 	}
@@ -164,7 +164,7 @@ func udOneToMany(e *env) {
 	for i, q := range peers {
 		e.arrived(d.a, q, uint64(i), 8)
 		e.same(bufs[i].bytes()[verbs.GRHLen:][:8], payload(uint64(i), 8))
-		e.none(q.cq)
+		e.expectEmpty(q.cq)
 	}
 }
 
@@ -267,7 +267,7 @@ func (e *env) dropped(d *datagrams, bad verbs.SendWR) {
 	e.postRecv(d.b, recv(11, dst.sge(0, 64)), recv(12, dst.sge(64, 64)))
 	e.do(d.a, bad, d.to(sendImm(2, 22)))
 	e.arrivedImm(d.a, d.b, 11, 0, 22)
-	e.none(d.b.cq)
+	e.expectEmpty(d.b.cq)
 	e.bothIn(d.conn, verbs.StateRTS)
 }
 
@@ -308,7 +308,7 @@ func udWrongQPN(e *env) {
 		bad := d.to(sendImm(1, 11))
 		bad.RemoteQPN = c.b.Num()
 		e.dropped(d, bad)
-		e.none(c.b.cq)
+		e.expectEmpty(c.b.cq)
 		e.inState(c.b, verbs.StateRTS)
 	})
 }
@@ -369,7 +369,7 @@ func udReceiveTooSmall(e *env) {
 		}
 	} else {
 		e.failed(wc, d.b, 11, verbs.StatusLocLenErr)
-		// Whether the QP goes on is left open as well.
+		// Whether the QP keeps working is unspecified too.
 		if wc := e.waitOne(d.b.cq); wc.WRID != 12 || !slices.Contains([]verbs.Status{verbs.StatusSuccess, verbs.StatusWRFlushErr}, wc.Status) {
 			e.Errorf("second receive = wr_id %d, %v, want wr_id 12", wc.WRID, wc.Status)
 		}
@@ -407,7 +407,7 @@ func udBadAH(e *env) {
 			n, err := d.a.PostSend([]verbs.SendWR{wr})
 			switch {
 			case name == "Closed":
-				e.stops("PostSend with a closed AH", 0, verbs.ErrInvalid, verbs.ErrClosed, verbs.ErrNotFound)(n, err)
+				e.rejectsPost("PostSend with a closed AH", 0, verbs.ErrInvalid, verbs.ErrClosed, verbs.ErrNotFound)(n, err)
 			case n == 0:
 				e.refused("PostSend with a bad AH", err, verbs.ErrInvalid)
 			default:
@@ -427,7 +427,7 @@ func udLocalErrors(e *env) {
 	for _, tt := range badLocals {
 		e.sub(tt.name, func(e *env) {
 			d := e.ud()
-			e.stopsAndGoesOn(d.conn, d.to, e.towards(d.b, d.a), send(1, tt.sge(e, e.a)))
+			e.failsIntoSQE(d.conn, d.to, e.towards(d.b, d.a), send(1, tt.sge(e, e.a)))
 		})
 	}
 }

@@ -63,7 +63,7 @@ type test struct {
 type family struct {
 	name  string
 	tests []test
-	// unreliable says that the tests need every packet to arrive.
+	// unreliable is set if the tests need every packet to arrive.
 	unreliable bool
 }
 
@@ -119,9 +119,9 @@ func Run(t *testing.T, open func(tb testing.TB) Pair) {
 	}
 }
 
-// checkDepartures refuses a departure that names no test: it hides a typing error or a
-// test that has a new name. It refuses success as a substitute, too: a request that must
-// fail and does not is no matter of wording.
+// checkDepartures rejects a departure for an unknown test: a typing error or a renamed test. It
+// also rejects success as a substitute: a request that must fail and succeeds is not a
+// matter of wording.
 func checkDepartures(t *testing.T, pair Pair) {
 	known := map[string]bool{}
 	for _, f := range families {

@@ -23,8 +23,8 @@ var waitTests = []test{
 	{"PingPong", waitPingPong},
 }
 
-// sleepy is a connection whose end b sleeps on w, and another one with a Waker of its
-// own that shows when a wake of the first would have come.
+// sleepy is a connection whose end b sleeps on w, and another one with a separate Waker that
+// shows when the first would have been woken.
 type sleepy struct {
 	*conn
 	w      *verbs.Waker
@@ -46,14 +46,14 @@ func (e *env) arm(cq verbs.CQ, solicitedOnly bool) {
 	e.must(cq.Arm(solicitedOnly), "Arm(%v)", solicitedOnly)
 }
 
-// notWoken fails the test if w has been woken. A wake of another queue of the same
-// device, for a completion that came later, has come before it looks.
+// notWoken fails the test if w has been woken. It first waits for the wake-up of another queue of
+// the same device, for a later completion.
 func (e *env) notWoken(s *sleepy, why string) {
 	e.Helper()
 	e.arm(s.other.b.cq, false)
 	e.message(s.other, recv(77), send(77))
-	e.woken(s.otherW, "the completion of another connection")
-	if tokenThere(s.w) {
+	e.waitWoken(s.otherW, "the completion of another connection")
+	if takeToken(s.w) {
 		e.Errorf("woken %s", why)
 	}
 }
@@ -63,7 +63,7 @@ func waitNeedsWaker(e *env) {
 	cq := e.newCQ(e.a, 64, nil)
 	e.refused("Arm(false) without a Waker", cq.Arm(false), verbs.ErrNotSupported)
 	e.refused("Arm(true) without a Waker", cq.Arm(true), verbs.ErrNotSupported)
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	ctx, cancel := context.WithTimeout(e.Context(), waitLimit)
 	defer cancel()
 	n, err := verbs.Wait(ctx, cq, verbs.NewWaker(), make([]verbs.WC, 1))
 	e.refused(fmt.Sprintf("Wait = %d", n), err, verbs.ErrNotSupported)
@@ -81,20 +81,20 @@ func waitEveryKind(e *env) {
 		e.postRecv(c.b, recv(1))
 		e.arm(cq, false)
 		e.post(c.a, wr)
-		e.woken(w, fmt.Sprintf("a %v completed", wr.Opcode))
+		e.waitWoken(w, fmt.Sprintf("a %v completed", wr.Opcode))
 		e.done(c.a, wr.WRID, wr.Opcode.WC())
 	}
 	e.postRecv(c.a, recv(4))
 	e.arm(cq, false)
 	e.move(c.a, verbs.StateErr)
-	e.woken(w, "a receive was flushed")
+	e.waitWoken(w, "a receive was flushed")
 	e.flushed(cq, c.a, 4)
 }
 
 // sleep takes one completion with verbs.Wait.
 func (e *env) sleep(cq verbs.CQ, w *verbs.Waker) verbs.WC {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	ctx, cancel := context.WithTimeout(e.Context(), waitLimit)
 	defer cancel()
 	wcs := []verbs.WC{poison}
 	n, err := verbs.Wait(ctx, cq, w, wcs)
@@ -109,7 +109,7 @@ func waitCompletionThenArm(e *env) {
 	for id := range uint64(50) {
 		e.postRecv(s.b, recv(id))
 		e.post(s.a, send(id))
-		if id%2 == 0 { // otherwise it may come at any time from here on
+		if id%2 == 0 { // otherwise it may arrive at any time from here on
 			e.done(s.a, id, verbs.WCSend)
 			e.fence(s.other)
 		}
@@ -132,7 +132,7 @@ func waitOneWake(e *env) {
 	for id := range uint64(3) {
 		e.arm(s.b.cq, false)
 		e.message(s.conn, recv(id), send(id))
-		e.woken(s.w, "a receive completed")
+		e.waitWoken(s.w, "a receive completed")
 		e.message(s.conn, recv(10+id), send(10+id))
 		e.message(s.conn, recv(20+id), flagged(send(20+id), verbs.SendSolicited))
 		e.notWoken(s, "twice although the CQ was armed once")
@@ -154,11 +154,11 @@ func waitSolicitedOnly(e *env) {
 	e.gets(s.a, 20, 0)
 	e.notWoken(s, "by completions that were not solicited")
 	e.message(s.conn, recv(4), flagged(send(4), verbs.SendSolicited))
-	e.woken(s.w, "a solicited receive completed")
+	e.waitWoken(s.w, "a solicited receive completed")
 	e.arm(s.b.cq, true)
 	e.postRecv(s.b, recv(30))
 	e.post(s.a, flagged(writeImm(31, 5, dst, 0, src.sge(0, 8)), verbs.SendSolicited))
-	e.woken(s.w, "a solicited WRITE_WITH_IMM completed")
+	e.waitWoken(s.w, "a solicited WRITE_WITH_IMM completed")
 	e.getsImm(s.b, 30, verbs.WCRecvRDMAWithImm, 8, 5)
 	e.done(s.a, 31, verbs.WCRDMAWrite)
 }
@@ -171,7 +171,7 @@ func waitSolicitedFailed(e *env) {
 		e.postRecv(s.b, recv(1))
 		e.arm(s.b.cq, true)
 		e.move(s.b, verbs.StateErr)
-		e.woken(s.w, "a receive was flushed")
+		e.waitWoken(s.w, "a receive was flushed")
 		e.flushed(s.b.cq, s.b, 1)
 	})
 	e.sub("FailedSend", func(e *env) {
@@ -179,8 +179,8 @@ func waitSolicitedFailed(e *env) {
 		local, remote := e.buf(e.b, 64), e.buf(e.a, 64)
 		e.arm(s.b.cq, true)
 		e.post(s.b, write(1, remote, 1, local.sge(0, 64)))
-		e.woken(s.w, "a WRITE failed")
-		e.fails(s.b, 1, e.answer(verbs.StatusRemAccessErr)...)
+		e.waitWoken(s.w, "a WRITE failed")
+		e.fails(s.b, 1, e.orRetryExc(verbs.StatusRemAccessErr)...)
 	})
 }
 
@@ -190,7 +190,7 @@ func waitAnyAfterSolicited(e *env) {
 	e.arm(s.b.cq, true)
 	e.arm(s.b.cq, false)
 	e.message(s.conn, recv(1), send(1))
-	e.woken(s.w, "a receive completed after Arm(true) and Arm(false)")
+	e.waitWoken(s.w, "a receive completed after Arm(true) and Arm(false)")
 	e.message(s.conn, recv(2), flagged(send(2), verbs.SendSolicited))
 	e.notWoken(s, "twice after Arm(true) and Arm(false): they are one request")
 }
@@ -201,7 +201,7 @@ func waitSolicitedAfterAny(e *env) {
 	e.arm(s.b.cq, false)
 	e.arm(s.b.cq, true)
 	e.message(s.conn, recv(1), send(1))
-	e.woken(s.w, "a receive completed after Arm(false) and Arm(true)")
+	e.waitWoken(s.w, "a receive completed after Arm(false) and Arm(true)")
 }
 
 // postAside posts a send from another goroutine.
@@ -240,14 +240,14 @@ func waitSharedWaker(e *env) {
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
 }
 
-// findOne waits on w until there is a receive of connection i, or the limit event if i
-// is that of the SRQ. Nothing else may be there.
+// findOne waits on w for a receive of connection i, or for the limit event if i is the SRQ's
+// index. Other completions fail the test.
 func (e *env) findOne(w *verbs.Waker, srq verbs.SRQ, conns []*conn, i int, id uint64) {
 	e.Helper()
 	look := func() (found bool) {
 		for k, c := range conns[:2] {
 			if k != i {
-				e.none(c.b.cq)
+				e.expectEmpty(c.b.cq)
 				continue
 			}
 			wcs := []verbs.WC{poison}
@@ -265,7 +265,7 @@ func (e *env) findOne(w *verbs.Waker, srq verbs.SRQ, conns []*conn, i int, id ui
 		if look() {
 			return
 		}
-		e.woken(w, fmt.Sprintf("round %d, source %d", id, i))
+		e.waitWoken(w, fmt.Sprintf("round %d, source %d", id, i))
 	}
 }
 
@@ -285,8 +285,8 @@ func waitCancel(e *env) {
 		select {
 		case err := <-ended:
 			e.refused("Wait on a context that was cancelled", err, context.Canceled)
-		case <-time.After(patience):
-			e.Fatalf("Wait goes on %v after its context was cancelled", patience)
+		case <-time.After(waitLimit):
+			e.Fatalf("Wait goes on %v after its context was cancelled", waitLimit)
 		}
 		e.postRecv(s.b, recv(id))
 		e.post(s.a, send(id))
@@ -310,9 +310,9 @@ func waitStaleToken(e *env) {
 	}
 }
 
-// play is one side of a ping-pong: it sleeps until the message of the peer has come. The
-// side that begins sends before it sleeps, the other one afterwards.
-func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins bool) error {
+// pingPong is one side of a ping-pong: it sleeps until the peer's message arrives. The side
+// that begins sends before it sleeps, the other one afterwards.
+func pingPong(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins bool) error {
 	wcs := make([]verbs.WC, 4)
 	for i, received := uint32(0), uint32(0); i < rounds; i++ {
 		if begins {
@@ -356,11 +356,11 @@ func waitPingPong(e *env) {
 	c := e.conn(connConfig{cqA: e.newCQ(e.a, 300, wA), cqB: e.newCQ(e.b, 300, wB)})
 	e.postRecv(c.a, recv(1), recv(1))
 	e.postRecv(c.b, recv(1), recv(1))
-	ctx, cancel := context.WithTimeout(e.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(e.Context(), 3*waitLimit)
 	defer cancel()
 	ended := make(chan error, 2)
-	go func() { ended <- play(ctx, c.a, wA, rounds, true) }()
-	go func() { ended <- play(ctx, c.b, wB, rounds, false) }()
+	go func() { ended <- pingPong(ctx, c.a, wA, rounds, true) }()
+	go func() { ended <- pingPong(ctx, c.b, wB, rounds, false) }()
 	for range 2 {
 		if err := <-ended; err != nil {
 			e.Errorf("ping-pong: %v", err)

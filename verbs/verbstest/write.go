@@ -56,7 +56,7 @@ func writeConsumesNoReceive(e *env) {
 	e.postRecv(c.b, recv(1, dst.sge(64, 64)))
 	e.do(c.a, write(2, dst, 0, src.sge(0, 64)), write(3, dst, 0), send(4, src.sge(0, 64)))
 	e.gets(c.b, 1, 64)
-	e.none(c.b.cq)
+	e.expectEmpty(c.b.cq)
 	e.same(dst.bytes()[:64], payload(1, 64))
 	e.same(dst.bytes()[64:], payload(1, 64))
 }
