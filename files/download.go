@@ -251,7 +251,7 @@ type cachedChunk struct {
 
 // check computes the Fingerprints of existing chunks.
 func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.Table[cachedChunk]) error {
-	if !target.There() {
+	if !target.HasData() {
 		return nil
 	}
 	c := l.counts
@@ -265,7 +265,7 @@ func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.
 		go func() {
 			b := make([]byte, chunk.Size)
 			for k := next.Add(1) - 1; k < have.Len(); k = next.Add(1) - 1 {
-				fingerprint, ok, err := target.Have(k, b)
+				fingerprint, ok, err := target.StoredFingerprint(k, b)
 				if err == nil {
 					err = context.Cause(ctx)
 				}

@@ -28,7 +28,7 @@ func (o *openedDir) skipTo(name string) {
 // recordExtra records the local names in a completely listed directory that the peer lacks.
 func (t *treeDownload) recordExtra(o *openedDir) {
 	if names := append(o.extra, o.local...); len(names) > 0 {
-		t.extra = append(t.extra, chunk.Extra{Path: o.path, Entry: o.Attributes(), Names: names})
+		t.extra = append(t.extra, chunk.ExtraNames{Path: o.path, Entry: o.Attributes(), Names: names})
 	}
 }
 

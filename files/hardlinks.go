@@ -44,7 +44,7 @@ func (t *treeDownload) isHardLink(e *treeEntry) bool {
 // recordLinks records the hard links of a completely listed directory. They are created after all files.
 func (t *treeDownload) recordLinks(o *openedDir) {
 	if len(o.links) > 0 {
-		t.linked = append(t.linked, chunk.Linked{Path: o.path, Entry: o.Attributes(), Links: o.links})
+		t.linked = append(t.linked, chunk.DirLinks{Path: o.path, Entry: o.Attributes(), Links: o.links})
 	}
 }
 

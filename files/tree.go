@@ -94,14 +94,14 @@ type treeDownload struct {
 	// dirs are the open directories, from the top.
 	dirs []openedDir
 	// extra are local names that the peer's tree lacks, for TransferConfig.Delete. unlisted is set if some of that tree could not be listed.
-	extra    []chunk.Extra
+	extra    []chunk.ExtraNames
 	unlisted bool
 	// named holds the paths of TransferConfig.Filter that were not listed yet.
 	named map[string]bool
 	// first has the first name of each file with several hard links, linked the directories with further names.
 	// linkBytes is the memory for them.
 	first     map[chunk.Identity]string
-	linked    []chunk.Linked
+	linked    []chunk.DirLinks
 	linkBytes int
 	// next collects small files. batches and larges hold a token per batch and per large file in flight.
 	next            *batch

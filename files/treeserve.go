@@ -206,7 +206,7 @@ func (v *process) answerBatch(ctx context.Context, r *transfer.Remote, m *fileBa
 	defer f.reading.release(slot, v.state.reading)
 	answer := fileBatched{id: m.id, results: make([]batchResult, len(m.files))}
 	start := time.Now()
-	files := chunk.NewPacker(x.root)
+	files := chunk.NewFileReader(x.root)
 	defer files.Close()
 	n, read := 0, int64(0)
 	for i := range m.files {
@@ -267,7 +267,7 @@ func (v *process) sentBatch(m *fileBatch, answer *fileBatched, start time.Time, 
 }
 
 // read reads a file of a tree into b and returns its result.
-func (w *batchFile) read(files *chunk.Packer, top string, b []byte) (r batchResult) {
+func (w *batchFile) read(files *chunk.FileReader, top string, b []byte) (r batchResult) {
 	if checkPath(w.name) != nil {
 		return batchResult{how: batchRefused + batchHow(rpc.NotFound)}
 	}

@@ -31,13 +31,13 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 	if got := Total(t.size, func(k int64) uint32 { return t.chunks.Get(k).digest }); got != want {
 		return fmt.Errorf("%s: %w: the whole has %x, want %x", t.name, ErrDigest, got[:8], want[:8])
 	}
-	if err := t.regular(t.name); err != nil {
+	if err := t.checkRegular(t.name); err != nil {
 		return err
 	}
-	if t.unchanged() {
-		return t.confirm(e, sync)
+	if t.equalsExisting() {
+		return t.keepExisting(e, sync)
 	}
-	if err := t.copyBorrowed(); err != nil {
+	if err := t.copyReused(); err != nil {
 		return err
 	}
 	if sync != SyncNever {
@@ -60,7 +60,7 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 	if err := t.root.Rename(partial(t.name), t.name); err != nil {
 		return err
 	}
-	t.touched.Store(true)
+	t.hasData.Store(true)
 	var err error // after a kill before the rename, the next Target would distrust a partial file of another user, or one that others can write to
 	if e.Owner != nil {
 		err = t.file.Chown(int(e.Owner.UID), int(e.Owner.GID))
@@ -86,70 +86,69 @@ func (t *Target) Kept() bool { return t.kept }
 func (t *Target) sync() error {
 	err := t.file.Sync()
 	if err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		t.touched.Store(false)
+		t.hasData.Store(false)
 	}
 	return err
 }
 
-// unchanged reports whether the existing file equals the received one, so that the partial file is
+// equalsExisting reports whether the existing file equals the received one, so that the partial file is
 // not needed.
-func (t *Target) unchanged() bool {
-	if t.base == nil || t.baseInfo.Size() != t.size || t.touched.Load() || t.sameBase() != nil {
+func (t *Target) equalsExisting() bool {
+	if t.existing == nil || t.existingInfo.Size() != t.size || t.hasData.Load() || t.checkExisting() != nil {
 		return false
 	}
 	room := make([]byte, Size)
 	for k := range t.chunks.Len() {
-		if s := t.chunks.Get(k); !s.borrowed && (!s.zero || !t.zeroInBase(k, room)) {
+		if s := t.chunks.Get(k); !s.reused && (!s.zero || !t.zeroInExisting(k, room)) {
 			return false
 		}
 	}
 	return true
 }
 
-// zeroInBase reports whether chunk k of the existing file is all zeros. room is a buffer of one
-// chunk.
-func (t *Target) zeroInBase(k int64, room []byte) bool {
-	b := room[:Len(t.size, k)]
-	if isHole(t.base, k*Size, int64(len(b))) {
+// zeroInExisting reports whether chunk k of the existing file is all zeros. buf has the size of a chunk.
+func (t *Target) zeroInExisting(k int64, buf []byte) bool {
+	b := buf[:Len(t.size, k)]
+	if isHole(t.existing, k*Size, int64(len(b))) {
 		return true
 	}
-	n, _ := t.base.ReadAt(b, k*Size) // a short read returns false
+	n, _ := t.existing.ReadAt(b, k*Size) // a short read returns false
 	return n == len(b) && Zero(b)
 }
 
-// sameBase returns ErrChanged if the existing file has changed since Create.
-func (t *Target) sameBase() error {
+// checkExisting returns ErrChanged if the existing file has changed since Create.
+func (t *Target) checkExisting() error {
 	now, err := t.root.Lstat(t.name)
-	if err != nil || !os.SameFile(now, t.baseInfo) || !sameVersion(now, t.baseInfo) {
+	if err != nil || !os.SameFile(now, t.existingInfo) || !sameVersion(now, t.existingInfo) {
 		return fmt.Errorf("%s: %w while it was received", t.name, ErrChanged)
 	}
 	return nil
 }
 
-// confirm is Commit for an unchanged file. It only updates attributes that differ, because readers
+// keepExisting is Commit for an unchanged file. It only updates attributes that differ, because readers
 // would take any update for a change of the file.
-func (t *Target) confirm(e *Entry, sync Sync) error {
+func (t *Target) keepExisting(e *Entry, sync Sync) error {
 	t.kept = true
 	if sync != SyncNever {
-		if err := t.base.Sync(); err != nil && !cannotSync(err) {
+		if err := t.existing.Sync(); err != nil && !cannotSync(err) {
 			return err
 		}
 	}
 	at := *e
 	at.Name = t.name
-	if err := chown(t.root, &at, t.baseInfo); err != nil {
+	if err := chown(t.root, &at, t.existingInfo); err != nil {
 		return err
 	}
-	opened, err := adjustXattrs(t.root, &at, t.baseInfo)
+	opened, err := updateXattrs(t.root, &at, t.existingInfo)
 	if err != nil {
 		return err
 	}
-	if opened || t.baseInfo.Mode().Perm() != e.Mode.Perm() {
-		if err := t.base.Chmod(e.Mode.Perm()); err != nil {
+	if opened || t.existingInfo.Mode().Perm() != e.Mode.Perm() {
+		if err := t.existing.Chmod(e.Mode.Perm()); err != nil {
 			return err
 		}
 	}
-	if !t.baseInfo.ModTime().Equal(e.ModTime) {
+	if !t.existingInfo.ModTime().Equal(e.ModTime) {
 		if err := t.root.Chtimes(t.name, time.Time{}, e.ModTime); err != nil {
 			return err
 		}
@@ -166,19 +165,19 @@ func cannotSync(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL)
 }
 
-// copyBorrowed copies reused chunks from the existing file to the partial file.
-func (t *Target) copyBorrowed() error {
+// copyReused copies reused chunks from the existing file to the partial file.
+func (t *Target) copyReused() error {
 	var room []byte
 	for k := range t.chunks.Len() {
 		s := t.chunks.Get(k)
-		if !s.borrowed {
+		if !s.reused {
 			continue
 		}
 		if room == nil {
 			room = make([]byte, Size)
 		}
 		b := room[:Len(t.size, k)]
-		if _, err := t.base.ReadAt(b, k*Size); err != nil && !errors.Is(err, io.EOF) {
+		if _, err := t.existing.ReadAt(b, k*Size); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		if err := t.Write(k, b, s.digest); err != nil {

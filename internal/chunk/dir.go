@@ -27,10 +27,10 @@ type Dir struct {
 	info fs.FileInfo
 	// users counts the subdirectories and files being received, and the traversal.
 	users atomic.Int64
-	// borrowed is set for a top directory that keeps its mode. It may belong to another user, and then keeps its own time.
-	borrowed bool
-	// changed is set when a name is about to be created, replaced or removed. opened is set with the mode changed for it.
-	changed, opened atomic.Bool
+	// keepsMode is set for a top directory that keeps its mode. It may belong to another user, and then keeps its own time.
+	keepsMode bool
+	// changed is set when a name is about to be created, replaced or removed. modeChanged is set if that required another mode.
+	changed, modeChanged atomic.Bool
 }
 
 // Top returns the top directory. Its permissions become those of e if mode is set.
@@ -47,10 +47,10 @@ func (t *Tree) Top(e Entry, mode bool) (*Dir, error) {
 	if e.Name = "."; !mode {
 		e.Mode = info.Mode()
 	}
-	d := &Dir{tree: t, root: t.root, entry: e, info: info, borrowed: !mode}
+	d := &Dir{tree: t, root: t.root, entry: e, info: info, keepsMode: !mode}
 	d.users.Store(1)
 	t.top = d
-	return d, t.sweep(t.root)
+	return d, t.removeStale(t.root)
 }
 
 // NewDir returns a directory for Compare only: root is not locked, and files in it are received by Targets. Of cfg, only DryRun counts.
@@ -87,7 +87,7 @@ func (d *Dir) open() (err error) {
 		return fmt.Errorf("%s: %w: it is not a directory", name, ErrKind)
 	}
 	if d.info.Mode().Perm()&0o500 != 0o500 && !d.tree.cfg.DryRun {
-		d.opened.Store(true)
+		d.modeChanged.Store(true)
 		if err := up.root.Chmod(name, d.info.Mode().Perm()|0o700); err != nil {
 			return err
 		}
@@ -95,13 +95,13 @@ func (d *Dir) open() (err error) {
 	if d.root, err = openDir(up.root, name, d.info); err != nil {
 		return err
 	}
-	return d.tree.sweep(d.root)
+	return d.tree.removeStale(d.root)
 }
 
 // create creates the directory. It stays private to this user until it is complete.
 func (d *Dir) create() error {
 	up, name := d.parent, d.entry.Name
-	if err := up.modify(); err != nil {
+	if err := up.prepareChange(); err != nil {
 		return err
 	}
 	if err := up.root.Mkdir(name, 0o700); err != nil {
@@ -116,32 +116,32 @@ func (d *Dir) create() error {
 	return err
 }
 
-// modify makes the directory writable.
-func (d *Dir) modify() error {
+// prepareChange makes the directory writable.
+func (d *Dir) prepareChange() error {
 	if d.changed.Load() {
 		return nil
 	}
-	if err := d.tree.begin(); err != nil {
+	if err := d.tree.createLock(); err != nil {
 		return err
 	}
-	if err := d.unlock(); err != nil {
+	if err := d.makeWritable(); err != nil {
 		return err
 	}
 	d.changed.Store(true)
 	return nil
 }
 
-// unlock changes the mode of an existing directory so that this user can write to it.
-func (d *Dir) unlock() error {
+// makeWritable changes the mode of an existing directory so that this user can write to it.
+func (d *Dir) makeWritable() error {
 	if d.info == nil || d.info.Mode().Perm()&0o700 == 0o700 {
 		return nil
 	}
-	d.opened.Store(true)
+	d.modeChanged.Store(true)
 	return d.root.Chmod(".", d.info.Mode().Perm()|0o700)
 }
 
 // Root returns the directory, for a Target in it, and makes it writable.
-func (d *Dir) Root() (*os.Root, error) { return d.root, d.modify() }
+func (d *Dir) Root() (*os.Root, error) { return d.root, d.prepareChange() }
 
 // Hold keeps the directory open until another Release.
 func (d *Dir) Hold() { d.users.Add(1) }
@@ -177,13 +177,13 @@ func (d *Dir) finish() error {
 		return nil
 	}
 	changed := d.changed.Load()
-	if d.borrowed && t.cfg.KeepTop {
+	if d.keepsMode && t.cfg.KeepTop {
 		return d.finishKept(changed)
 	}
 	if err := d.setAttributes(); err != nil {
 		return err
 	}
-	if d.info == nil || d.opened.Load() || d.info.Mode().Perm() != d.entry.Mode.Perm() {
+	if d.info == nil || d.modeChanged.Load() || d.info.Mode().Perm() != d.entry.Mode.Perm() {
 		if err := d.root.Chmod(".", d.entry.Mode.Perm()); err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func (d *Dir) finish() error {
 
 // finishKept is finish for a top directory that keeps its attributes.
 func (d *Dir) finishKept(changed bool) error {
-	if d.opened.Load() {
+	if d.modeChanged.Load() {
 		if err := d.root.Chmod(".", d.info.Mode().Perm()); err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (d *Dir) finishKept(changed bool) error {
 // setAttributes sets the owner and the extended attributes.
 func (d *Dir) setAttributes() error {
 	e := d.entry
-	if e.Owner == nil && e.Xattrs == nil || d.borrowed {
+	if e.Owner == nil && e.Xattrs == nil || d.keepsMode {
 		return nil
 	}
 	e.Name = "."
@@ -226,20 +226,20 @@ func (d *Dir) setAttributes() error {
 	if err := chown(d.root, &e, info); err != nil {
 		return err
 	}
-	opened, err := adjustXattrs(d.root, &e, info)
+	opened, err := updateXattrs(d.root, &e, info)
 	if opened {
-		d.opened.Store(true)
+		d.modeChanged.Store(true)
 	}
 	return err
 }
 
 // setTime sets the modification time of the directory, open as root.
 func (d *Dir) setTime(root *os.Root, modified time.Time) error {
-	if d.borrowed && d.tree.cfg.KeepTop {
+	if d.keepsMode && d.tree.cfg.KeepTop {
 		return nil
 	}
 	err := root.Chtimes(".", noTime, modified)
-	if d.borrowed && errors.Is(err, fs.ErrPermission) {
+	if d.keepsMode && errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	return err
@@ -247,7 +247,7 @@ func (d *Dir) setTime(root *os.Root, modified time.Time) error {
 
 // Link creates or replaces the symbolic link of an entry atomically.
 func (d *Dir) Link(e *Entry) error {
-	if err := d.modify(); err != nil {
+	if err := d.prepareChange(); err != nil {
 		return err
 	}
 	temporary := d.tree.temporary()
@@ -267,8 +267,8 @@ func (d *Dir) Link(e *Entry) error {
 	return err
 }
 
-// adjustLink sets the modification time of an existing symbolic link.
-func (d *Dir) adjustLink(e *Entry, info fs.FileInfo) error {
+// updateLink sets the modification time of an existing symbolic link.
+func (d *Dir) updateLink(e *Entry, info fs.FileInfo) error {
 	if d.tree.cfg.DryRun {
 		return nil
 	}
@@ -298,7 +298,7 @@ type Small struct {
 // Write writes a small file completely, under a temporary name. The digest is computed after the write, so it detects a
 // peer that changes b meanwhile: the error then wraps ErrDigest.
 func (d *Dir) Write(e *Entry, b []byte, digest uint32) (*Small, error) {
-	if err := d.modify(); err != nil {
+	if err := d.prepareChange(); err != nil {
 		return nil, err
 	}
 	s := &Small{dir: d, name: e.Name, temporary: d.tree.temporary()}

@@ -8,8 +8,8 @@ import (
 	"path"
 )
 
-// Linked is a directory of a Tree with further names of received files.
-type Linked struct {
+// DirLinks is a directory of a Tree with further names of received files.
+type DirLinks struct {
 	// Path is the path of the directory, "." for the top.
 	Path string
 	// Entry has the directory's final attributes.
@@ -25,7 +25,7 @@ type HardLink struct {
 
 // Link creates hard links in a directory, and calls done for each: made is set unless the link exists. In a dry run, it changes
 // nothing. All directories must have been released. It never follows a symbolic link out of the tree.
-func (t *Tree) Link(x *Linked, done func(l *HardLink, made bool, err error)) error {
+func (t *Tree) Link(x *DirLinks, done func(l *HardLink, made bool, err error)) error {
 	root, err := t.openPath(x.Path)
 	if errors.Is(err, fs.ErrNotExist) && t.cfg.DryRun {
 		for i := range x.Links {
@@ -52,7 +52,7 @@ func (t *Tree) Link(x *Linked, done func(l *HardLink, made bool, err error)) err
 }
 
 // link creates a hard link atomically. It sets changed before it changes the directory.
-func (t *Tree) link(dir *os.Root, x *Linked, l *HardLink, changed *bool) (made bool, err error) {
+func (t *Tree) link(dir *os.Root, x *DirLinks, l *HardLink, changed *bool) (made bool, err error) {
 	e := &l.Entry
 	if err := e.Check(); err != nil {
 		return false, err
@@ -70,7 +70,7 @@ func (t *Tree) link(dir *os.Root, x *Linked, l *HardLink, changed *bool) (made b
 	case err != nil:
 		return false, err
 	case !have.Mode().IsRegular():
-		return false, fmt.Errorf("%s: %w: something else has the name: %s", e.Name, ErrKind, kindName(have.Mode()))
+		return false, fmt.Errorf("%s: %w: the name is in use: %s", e.Name, ErrKind, kindName(have.Mode()))
 	case os.SameFile(first, have):
 		return false, nil
 	}
@@ -81,10 +81,10 @@ func (t *Tree) link(dir *os.Root, x *Linked, l *HardLink, changed *bool) (made b
 		return false, fmt.Errorf("%w: the file has another version as %s", ErrChanged, l.Target)
 	}
 	if !*changed {
-		if err := t.begin(); err != nil {
+		if err := t.createLock(); err != nil {
 			return false, err
 		}
-		if err := unlockDir(dir, &x.Entry); err != nil {
+		if err := makeDirWritable(dir, &x.Entry); err != nil {
 			return false, err
 		}
 		*changed = true
@@ -99,8 +99,8 @@ func (t *Tree) link(dir *os.Root, x *Linked, l *HardLink, changed *bool) (made b
 	return true, nil
 }
 
-// unlockDir makes a complete directory writable for this user, until restore.
-func unlockDir(dir *os.Root, e *Entry) error {
+// makeDirWritable makes a complete directory writable for this user, until restore.
+func makeDirWritable(dir *os.Root, e *Entry) error {
 	if e.Mode.Perm()&0o700 == 0o700 {
 		return nil
 	}

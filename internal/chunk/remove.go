@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Extra is a directory of a Tree with local names that the peer's tree lacks.
-type Extra struct {
+// ExtraNames is a directory of a Tree with local names that the peer's tree lacks.
+type ExtraNames struct {
 	// Path is the path of the directory, "." for the top.
 	Path string
 	// Entry has the directory's final attributes.
@@ -30,7 +30,7 @@ func (d *Dir) Attributes() Entry { return d.entry }
 
 // Remove removes local entries and their contents, except paths for which keep returns true, and returns the number of
 // removed entries. It never follows a symbolic link. In a dry run, it only counts. All directories must have been released.
-func (t *Tree) Remove(x *Extra, keep func(path string, dir bool) bool) (removed int64, err error) {
+func (t *Tree) Remove(x *ExtraNames, keep func(path string, dir bool) bool) (removed int64, err error) {
 	root, err := t.openPath(x.Path)
 	if err != nil {
 		return 0, err
@@ -46,7 +46,7 @@ func (t *Tree) Remove(x *Extra, keep func(path string, dir bool) bool) (removed 
 		prefix = x.Path + "/"
 	}
 	if !r.dryRun {
-		if err := unlockDir(root, &x.Entry); err != nil {
+		if err := makeDirWritable(root, &x.Entry); err != nil {
 			return 0, err
 		}
 	}
@@ -124,7 +124,7 @@ func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error)
 		return true, nil
 	}
 	if info.IsDir() {
-		if kept, err = r.empty(dir, name, path, info); kept || err != nil {
+		if kept, err = r.removeContents(dir, name, path, info); kept || err != nil {
 			return true, err
 		}
 	}
@@ -137,8 +137,8 @@ func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error)
 	return false, nil
 }
 
-// empty removes the contents of a directory. Each level keeps a directory open, and peers choose the names, so the depth is limited.
-func (r *remover) empty(dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
+// removeContents removes the contents of a directory. Each level keeps a directory open, and peers choose the names, so the depth is limited.
+func (r *remover) removeContents(dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
 	if strings.Count(path, "/") >= MaxDepth {
 		return true, fmt.Errorf("%s: %w: more than %d nested directories", name, ErrTooMany, MaxDepth)
 	}

@@ -36,7 +36,7 @@ func OpenSource(root *os.Root, name string) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	settle(info)
+	waitTimeTick(info)
 	return &Source{root: root, name: name, file: f, info: info, sparse: isSparse(info)}, nil
 }
 
@@ -44,9 +44,9 @@ func OpenSource(root *os.Root, name string) (*Source, error) {
 // Linux 6.13 it is a tick, 10 ms at most.
 const timeTick = 20 * time.Millisecond
 
-// settle waits until a file's modification time has passed. A later write then changes the modification time, so that a
+// waitTimeTick waits until a file's modification time has passed. A later write then changes the modification time, so that a
 // copy with the same time is known to be old.
-func settle(info fs.FileInfo) {
+func waitTimeTick(info fs.FileInfo) {
 	if age := time.Since(info.ModTime()); age >= 0 && age < timeTick {
 		time.Sleep(timeTick - age)
 	}

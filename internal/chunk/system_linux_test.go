@@ -37,7 +37,7 @@ func TestDiskFull(t *testing.T) {
 	defer func() { must(t, x.Close()) }()
 	buf := make([]byte, Size)
 	for k := range int64(3) {
-		_, _, err := x.Have(k, buf)
+		_, _, err := x.StoredFingerprint(k, buf)
 		must(t, err)
 	}
 	for k := range int64(2) {
@@ -120,7 +120,7 @@ func TestResumeAfterKillInCommit(t *testing.T) {
 	second, err := Create(root, "f", int64(len(b)), false)
 	must(t, err)
 	for k := range int64(2) {
-		_, ok, err := second.Have(k, make([]byte, Size))
+		_, ok, err := second.StoredFingerprint(k, make([]byte, Size))
 		must(t, err)
 		if !ok {
 			t.Errorf("chunk %d is gone, want it kept", k)

@@ -23,28 +23,28 @@ type Target struct {
 	name string
 	size int64
 	file *os.File // the partial file, locked
-	// base is the existing file with the name, or nil. Identical chunks are reused. baseInfo is its
+	// existing is the existing file with the name, or nil. Identical chunks are reused. existingInfo is its
 	// initial state.
-	base     *os.File
-	baseInfo fs.FileInfo
+	existing     *os.File
+	existingInfo fs.FileInfo
 	// writing is held while a chunk is written. The kernel serializes writes to a file too, but
 	// lets the waiters spin.
 	writing sync.Mutex
 	chunks  Table[state]
 	left    atomic.Int64
-	touched atomic.Bool // the partial file has usable data
+	hasData atomic.Bool // the partial file has usable data
 	// sparse is set if blocks of zeros are not stored.
 	sparse bool
 	// kept is set by Commit if the existing file was equal.
 	kept bool
 }
 
-// state is a Target's state of a chunk.
+// state is a chunk's state in a Target.
 type state struct {
-	// digest covers the data in the partial file if had is set, and the data in base if borrowed is
+	// digest covers the data in the partial file if stored is set, and the data in the existing file if reused is
 	// set.
 	digest        uint32
-	had, borrowed bool
+	stored, reused bool
 	// zero is set if all bytes are zero and not stored in the partial file.
 	zero bool
 	// done is set once the chunk is available.
@@ -95,7 +95,7 @@ func partial(name string) string {
 // open opens and locks the partial file. One that another user owns, or that others can write to, is an error, even if it is locked.
 func (t *Target) open() error {
 	for {
-		if err := t.regular(partial(t.name)); err != nil {
+		if err := t.checkRegular(partial(t.name)); err != nil {
 			return err // otherwise a link would be followed
 		}
 		f, err := t.openPartial()
@@ -105,7 +105,7 @@ func (t *Target) open() error {
 		if err != nil {
 			return err
 		}
-		again, err := t.adopt(f)
+		again, err := t.lockPartial(f)
 		if err == nil && !again {
 			t.file = f
 			return nil
@@ -116,14 +116,14 @@ func (t *Target) open() error {
 	}
 }
 
-// adopt locks an opened partial file and checks that it is private and still has its name. again is set if the name now belongs to another
+// lockPartial locks an opened partial file and checks that it is private and still has its name. again is set if the name now belongs to another
 // file, or to none.
-func (t *Target) adopt(f *os.File) (again bool, err error) {
+func (t *Target) lockPartial(f *os.File) (again bool, err error) {
 	mine, err := f.Stat()
 	if err != nil {
 		return false, err
 	}
-	distrusted := t.distrust(mine)
+	distrusted := t.checkPrivate(mine)
 	if distrusted == nil {
 		if err := lock(f); err != nil {
 			if errors.Is(err, errLocked) {
@@ -157,13 +157,13 @@ func (t *Target) openPartial() (*os.File, error) {
 	return f, err
 }
 
-// distrust returns why an existing file with the target's name must not be continued or reused.
-func (t *Target) distrust(info fs.FileInfo) error {
-	return distrust(info, func() (uint32, error) { return probeOwner(t.root, path.Dir(t.name)) })
+// checkPrivate returns why an existing file with the target's name must not be continued or reused.
+func (t *Target) checkPrivate(info fs.FileInfo) error {
+	return checkPrivate(info, func() (uint32, error) { return probeOwner(t.root, path.Dir(t.name)) })
 }
 
-// regular returns ErrKind if name exists and is not a regular file.
-func (t *Target) regular(name string) error {
+// checkRegular returns ErrKind if name exists and is not a regular file.
+func (t *Target) checkRegular(name string) error {
 	info, err := t.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -171,7 +171,7 @@ func (t *Target) regular(name string) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s: %w: something else has the name: %s", name, ErrKind, info.Mode().Type())
+		return fmt.Errorf("%s: %w: the name is in use: %s", name, ErrKind, info.Mode().Type())
 	}
 	return nil
 }
@@ -182,23 +182,23 @@ func (t *Target) prepare(fresh bool) error {
 	if err != nil {
 		return err
 	}
-	t.touched.Store(info.Size() > 0)
-	if err := t.regular(t.name); err != nil {
+	t.hasData.Store(info.Size() > 0)
+	if err := t.checkRegular(t.name); err != nil {
 		return err
 	}
 	if fresh {
 		if err := t.file.Truncate(0); err != nil {
 			return err
 		}
-		t.touched.Store(false)
+		t.hasData.Store(false)
 		return t.file.Truncate(t.size)
 	}
 	if f, err := t.root.OpenFile(t.name, os.O_RDONLY|openNoWait, 0); err == nil {
-		if t.baseInfo, err = f.Stat(); err == nil {
-			err = t.sameBase()
+		if t.existingInfo, err = f.Stat(); err == nil {
+			err = t.checkExisting()
 		}
 		if err == nil {
-			err = t.distrust(t.baseInfo) // a digest does not protect against someone who chooses the bytes
+			err = t.checkPrivate(t.existingInfo) // a digest does not protect against someone who chooses the bytes
 		}
 		if err != nil { // not private, or replaced just now, perhaps by a link
 			if err := f.Close(); err != nil {
@@ -206,31 +206,31 @@ func (t *Target) prepare(fresh bool) error {
 			}
 			f = nil
 		}
-		t.base = f
+		t.existing = f
 	}
 	return t.file.Truncate(t.size)
 }
 
-// Have returns the Fingerprint of chunk k as stored in the partial file, or else in the existing
+// StoredFingerprint returns the Fingerprint of chunk k as stored in the partial file, or else in the existing
 // file. ok is false if neither has data for it. b must have space for a chunk, and is overwritten.
-func (t *Target) Have(k int64, b []byte) (f Fingerprint, ok bool, err error) {
+func (t *Target) StoredFingerprint(k int64, b []byte) (f Fingerprint, ok bool, err error) {
 	b = b[:Len(t.size, k)]
-	had, err := load(t.file, k, b)
+	had, err := readStored(t.file, k, b)
 	ok = had
-	if !ok && err == nil && t.base != nil {
-		ok, err = load(t.base, k, b)
+	if !ok && err == nil && t.existing != nil {
+		ok, err = readStored(t.existing, k, b)
 	}
 	if !ok || err != nil {
 		return 0, false, err
 	}
 	s := t.chunks.At(k)
-	s.digest, s.had, s.borrowed = Digest(b), had, !had
+	s.digest, s.stored, s.reused = Digest(b), had, !had
 	return FingerprintOf(b, s.digest), true, nil
 }
 
-// load reads chunk k of a file. ok is false for a hole, for a chunk of zeros, and if the file is
+// readStored reads chunk k of a file. ok is false for a hole, for a chunk of zeros, and if the file is
 // too short.
-func load(f *os.File, k int64, b []byte) (ok bool, err error) {
+func readStored(f *os.File, k int64, b []byte) (ok bool, err error) {
 	if isHole(f, k*Size, int64(len(b))) {
 		return false, nil
 	}
@@ -243,10 +243,10 @@ func load(f *os.File, k int64, b []byte) (ok bool, err error) {
 	return !Zero(b), nil
 }
 
-// Keep accepts the stored chunk k if Have found it with that digest, and returns ErrDigest
+// Keep accepts the stored chunk k if StoredFingerprint found it with that digest, and returns ErrDigest
 // otherwise. Chunks of the existing file are copied by Commit, if needed.
 func (t *Target) Keep(k int64, digest uint32) error {
-	if s := t.chunks.Get(k); (!s.had && !s.borrowed) || s.digest != digest {
+	if s := t.chunks.Get(k); (!s.stored && !s.reused) || s.digest != digest {
 		return wrongDigest(t.name, k, s.digest, digest)
 	}
 	t.finish(k, digest)
@@ -261,18 +261,18 @@ func (t *Target) Write(k int64, b []byte, digest uint32) error {
 		return fmt.Errorf("%s: %w: chunk %d has %d bytes, want %d", t.name, ErrDigest, k, len(b), want)
 	}
 	s := t.chunks.At(k)
-	s.had, s.borrowed, s.zero = false, false, false
+	s.stored, s.reused, s.zero = false, false, false
 	t.writing.Lock()
-	err := t.put(b, k*Size)
+	err := t.writeData(b, k*Size)
 	t.writing.Unlock()
 	if err != nil {
 		return err
 	}
-	t.touched.Store(true)
+	t.hasData.Store(true)
 	if got := Digest(b); got != digest {
 		return wrongDigest(t.name, k, got, digest)
 	}
-	s.had = true
+	s.stored = true
 	t.finish(k, digest)
 	return nil
 }
@@ -280,8 +280,8 @@ func (t *Target) Write(k int64, b []byte, digest uint32) error {
 // KeepHoles leaves out blocks of zeros from now on, where the file system can do that.
 func (t *Target) KeepHoles() { t.sparse = true }
 
-// put writes a chunk to the partial file.
-func (t *Target) put(b []byte, off int64) error {
+// writeData writes a chunk to the partial file.
+func (t *Target) writeData(b []byte, off int64) error {
 	if t.sparse && (isHole(t.file, off, int64(len(b))) || punch(t.file, off, int64(len(b))) == nil) {
 		return writeSparse(t.file, b, off)
 	}
@@ -293,7 +293,7 @@ func (t *Target) put(b []byte, off int64) error {
 func (t *Target) WriteZero(k int64) error {
 	b := zeros[:Len(t.size, k)]
 	s := t.chunks.At(k)
-	s.had, s.borrowed, s.zero = false, false, true
+	s.stored, s.reused, s.zero = false, false, true
 	if !isHole(t.file, k*Size, int64(len(b))) {
 		if err := punch(t.file, k*Size, int64(len(b))); err != nil {
 			if _, err := t.file.WriteAt(b, k*Size); err != nil {
@@ -301,13 +301,13 @@ func (t *Target) WriteZero(k int64) error {
 			}
 		}
 	}
-	s.had = true
+	s.stored = true
 	t.finish(k, Digest(b))
 	return nil
 }
 
-// There reports whether Have may find any data.
-func (t *Target) There() bool { return t.base != nil || t.touched.Load() }
+// HasData reports whether StoredFingerprint may find any data.
+func (t *Target) HasData() bool { return t.existing != nil || t.hasData.Load() }
 
 func (t *Target) finish(k int64, digest uint32) {
 	s := t.chunks.At(k)
@@ -330,20 +330,20 @@ func (t *Target) Close() error {
 		return nil
 	}
 	var errs []error
-	if !t.touched.Load() {
+	if !t.hasData.Load() {
 		errs = append(errs, t.root.Remove(partial(t.name)))
 	}
 	errs = append(errs, t.file.Close()) // releases the lock
-	if t.base != nil {
-		errs = append(errs, t.base.Close())
+	if t.existing != nil {
+		errs = append(errs, t.existing.Close())
 	}
-	t.file, t.base = nil, nil
+	t.file, t.existing = nil, nil
 	return errors.Join(errs...)
 }
 
 // Discard removes the partial file and closes the Target.
 func (t *Target) Discard() error {
-	t.touched.Store(false)
+	t.hasData.Store(false)
 	return t.Close()
 }
 

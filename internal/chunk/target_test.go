@@ -60,7 +60,7 @@ func TestResume(t *testing.T) {
 	for k, kept := range []bool{true, false, false, true, false} {
 		k := int64(k)
 		digest := Digest(piece(want, k))
-		got, ok, err := x.Have(k, buf)
+		got, ok, err := x.StoredFingerprint(k, buf)
 		must(t, err)
 		if (ok && got == FingerprintOf(piece(want, k), digest)) != kept {
 			t.Fatalf("chunk %d: Have = %#x, %v; want its digest: %v", k, got, ok, kept)
@@ -86,7 +86,7 @@ func TestResumeOfWrongContent(t *testing.T) {
 	x.write(t, other, 0, 1, 2, 3, 4, 8)
 	must(t, x.Close())
 	x = create(t, root, "f", len(want), false)
-	_, _, err := x.Have(0, make([]byte, Size))
+	_, _, err := x.StoredFingerprint(0, make([]byte, Size))
 	must(t, err)
 	wants(t, x.Keep(0, Digest(piece(want, 0))), ErrDigest, "a chunk of another file")
 	x.write(t, want, 0, 1, 2, 3, 4)
@@ -94,8 +94,8 @@ func TestResumeOfWrongContent(t *testing.T) {
 	expect(t, dir, "f", want)
 }
 
-// TestBase: chunks of the existing file are reused, and it stays until the new one is complete.
-func TestBase(t *testing.T) {
+// TestReuseOfExistingFile: chunks of the existing file are reused, and it stays until the new one is complete.
+func TestReuseOfExistingFile(t *testing.T) {
 	root, dir := newRoot(t)
 	old := content(3*Size, 5)
 	want := append(bytes.Clone(old), content(Size, 6)...)
@@ -105,7 +105,7 @@ func TestBase(t *testing.T) {
 	buf := make([]byte, Size)
 	for k, kept := range []bool{true, false, true, false} {
 		k := int64(k)
-		if got, ok, err := x.Have(k, buf); err != nil || (ok && got.Digest() == Digest(piece(want, k))) != kept {
+		if got, ok, err := x.StoredFingerprint(k, buf); err != nil || (ok && got.Digest() == Digest(piece(want, k))) != kept {
 			t.Fatalf("chunk %d: Have = %#x, %v, %v; want its digest: %v", k, got, ok, err, kept)
 		}
 		if kept {
@@ -136,7 +136,7 @@ func TestUnchanged(t *testing.T) {
 		x := create(t, root, "f", len(want), false)
 		buf := make([]byte, Size)
 		for k := range Count(int64(len(want))) {
-			got, ok, err := x.Have(k, buf)
+			got, ok, err := x.StoredFingerprint(k, buf)
 			must(t, err)
 			if !ok || got.Digest() != Digest(piece(want, k)) {
 				t.Fatalf("chunk %d: Have = %#x, %v", k, got, ok)
@@ -164,7 +164,7 @@ func TestFresh(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, partial("f")), want, 0o600))
 	x := create(t, root, "f", len(want), true)
 	for k := range int64(2) {
-		if _, ok, err := x.Have(k, make([]byte, Size)); ok || err != nil {
+		if _, ok, err := x.StoredFingerprint(k, make([]byte, Size)); ok || err != nil {
 			t.Errorf("chunk %d: Have = %v, %v; want nothing", k, ok, err)
 		}
 	}
@@ -242,9 +242,9 @@ func TestBusy(t *testing.T) {
 	expect(t, dir, "f", want)
 }
 
-// TestNothingLeft: a Target closed before any data arrived, or discarded, does not leave a partial
+// TestNoEmptyPartialFile: a Target closed before any data arrived, or discarded, does not leave a partial
 // file.
-func TestNothingLeft(t *testing.T) {
+func TestNoEmptyPartialFile(t *testing.T) {
 	root, dir := newRoot(t)
 	must(t, create(t, root, "f", 3*Size, false).Close())
 	x := create(t, root, "g", Size, false)
@@ -317,9 +317,9 @@ func TestWriteSeesLateChange(t *testing.T) {
 	must(t, x.Write(0, want, Digest(want)))
 }
 
-// TestPartialIsALink: a symbolic link with the name of the partial file is refused and not
+// TestPartialIsSymlink: a symbolic link with the name of the partial file is refused and not
 // followed.
-func TestPartialIsALink(t *testing.T) {
+func TestPartialIsSymlink(t *testing.T) {
 	for _, to := range []string{"victim", "absent"} {
 		root, dir := newRoot(t)
 		must(t, os.WriteFile(filepath.Join(dir, "victim"), []byte("victim"), 0o600))
@@ -342,9 +342,9 @@ func TestPartialIsALink(t *testing.T) {
 	}
 }
 
-// TestNameIsNoFile: if the name exists and is not a file, Create fails immediately and preserves
+// TestNameOfNonRegularFile: if the name exists and is not a file, Create fails immediately and preserves
 // the partial file of an earlier Target, including its length.
-func TestNameIsNoFile(t *testing.T) {
+func TestNameOfNonRegularFile(t *testing.T) {
 	for _, fresh := range []bool{false, true} {
 		root, dir := newRoot(t)
 		must(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
@@ -366,7 +366,7 @@ func getAgain(t *testing.T, root *os.Root, b []byte) {
 	room := make([]byte, Size)
 	for k := range Count(int64(len(b))) {
 		p := piece(b, k)
-		f, ok, err := target.Have(k, room)
+		f, ok, err := target.StoredFingerprint(k, room)
 		must(t, err)
 		switch {
 		case ok && f.Digest() == Digest(p):

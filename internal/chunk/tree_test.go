@@ -30,7 +30,7 @@ func copyTree(t *testing.T, from, to *os.Root, dir string) (paths []string) {
 		}
 		dirs, names = dirs[:outer], names[:outer]
 	}
-	files := NewPacker(from)
+	files := NewFileReader(from)
 	for {
 		s, err := w.Next()
 		if errors.Is(err, io.EOF) {
@@ -114,8 +114,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestWalkGoesOn: a Walk continues behind any of its entries, even a removed one.
-func TestWalkGoesOn(t *testing.T) {
+// TestWalkContinues: a Walk continues behind any of its entries, even a removed one.
+func TestWalkContinues(t *testing.T) {
 	root, dir := newRoot(t)
 	for _, f := range []string{"a/b/c", "a/b/d", "a/e", "a-", "f"} {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o700))
@@ -249,8 +249,8 @@ func TestWriteWrongDigest(t *testing.T) {
 	}
 }
 
-// TestSweep: the next complete Tree removes the temporary files of a killed process, and no files of a running one.
-func TestSweep(t *testing.T) {
+// TestRemoveStale: the next complete Tree removes the temporary files of a killed process, and no files of a running one.
+func TestRemoveStale(t *testing.T) {
 	root, dir := newRoot(t)
 	begin := func() (*Tree, *Dir, *Dir) {
 		x, err := NewTree(root, TreeConfig{})
@@ -317,10 +317,10 @@ func TestLockRemovedByAnother(t *testing.T) {
 		return x, top
 	}
 	killed, top := begin()
-	must(t, top.modify())
+	must(t, top.prepareChange())
 	must(t, killed.lock.Close()) // as the kernel does it
 	x, top := begin()            // locks the file of the killed one
-	must(t, top.modify())
+	must(t, top.prepareChange())
 	locks, err := filepath.Glob(filepath.Join(dir, ".*"+lockSuffix))
 	must(t, err)
 	if len(locks) != 2 || len(x.stale) != 1 {
@@ -371,7 +371,7 @@ func TestRemoveDepth(t *testing.T) {
 		top := Entry{Name: ".", Mode: fs.ModeDir | 0o700, ModTime: someDay}
 		_, err = x.Top(top, true)
 		must(t, err)
-		removed, err := x.Remove(&Extra{Path: ".", Entry: top, Names: []string{"a"}}, func(string, bool) bool { return false })
+		removed, err := x.Remove(&ExtraNames{Path: ".", Entry: top, Names: []string{"a"}}, func(string, bool) bool { return false })
 		if c.want == nil && (err != nil || removed != int64(c.depth)) || !errors.Is(err, c.want) {
 			t.Errorf("Remove of %d nested directories = %d, %v, want %v", c.depth, removed, err, c.want)
 		}

@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// distrust returns why an existing file must not be continued or reused, nil if it may: another user owns it or can write to it, now or by
+// checkPrivate returns why an existing file must not be continued or reused, nil if it may: another user owns it or can write to it, now or by
 // another link. own returns the owner of files that this process creates in the same file system.
-func distrust(info fs.FileInfo, own func() (uint32, error)) error {
-	if err := foreignOwner(info, own); err != nil {
+func checkPrivate(info fs.FileInfo, own func() (uint32, error)) error {
+	if err := checkOwner(info, own); err != nil {
 		return err
 	}
 	switch s, ok := info.Sys().(*syscall.Stat_t); {
@@ -28,8 +28,8 @@ func distrust(info fs.FileInfo, own func() (uint32, error)) error {
 	return nil
 }
 
-// foreignOwner returns ErrForeign if another user owns a file.
-func foreignOwner(info fs.FileInfo, own func() (uint32, error)) error {
+// checkOwner returns ErrForeign if another user owns a file.
+func checkOwner(info fs.FileInfo, own func() (uint32, error)) error {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(s.Uid) == os.Geteuid() {
 		return nil

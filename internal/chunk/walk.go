@@ -29,7 +29,7 @@ type Step struct {
 // contents. Only the names in the open directories are in memory. Symbolic links are listed, not followed.
 type Walk struct {
 	open []level
-	// exclude reports whether a path is left out, with its contents; nil for none.
+	// exclude reports whether a path is omitted, with its contents. It may be nil.
 	exclude func(path string, dir bool) bool
 	want    Want
 	limit   int // names in open directories
@@ -209,20 +209,20 @@ func readNames(root *os.Root, dir string, limit int) (names []string, err error)
 	return names, nil
 }
 
-// Packer reads small files of a tree completely. Successive files in one directory share its handle.
-type Packer struct {
+// FileReader reads whole small files of a tree. Successive files in one directory share its handle.
+type FileReader struct {
 	root *os.Root
 	// dir is the path of sub, the directory of the last file.
 	dir string
 	sub *os.Root
 }
 
-// NewPacker returns a Packer of files below root.
-func NewPacker(root *os.Root) *Packer { return &Packer{root: root} }
+// NewFileReader returns a FileReader of files below root.
+func NewFileReader(root *os.Root) *FileReader { return &FileReader{root: root} }
 
 // Read reads the file with the path name completely into b and returns its Digest. If the size is not that of b, or the
 // modification time is not that of want, or the file changes meanwhile, the error wraps ErrChanged.
-func (p *Packer) Read(name string, want *Entry, b []byte) (digest uint32, err error) {
+func (p *FileReader) Read(name string, want *Entry, b []byte) (digest uint32, err error) {
 	if hasPartial(name) {
 		return 0, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
@@ -259,7 +259,7 @@ func readWhole(f *os.File, want *Entry, b []byte) error {
 	if info.Size() != int64(len(b)) || !info.ModTime().Equal(want.ModTime) {
 		return changed()
 	}
-	settle(info)
+	waitTimeTick(info)
 	for n := 0; n < len(b); { // ReadFull would read past the end for EOF
 		k, err := f.Read(b[n:])
 		if n += k; errors.Is(err, io.EOF) {
@@ -277,7 +277,7 @@ func readWhole(f *os.File, want *Entry, b []byte) error {
 }
 
 // Close closes the directory of the last file.
-func (p *Packer) Close() {
+func (p *FileReader) Close() {
 	if p.sub != nil {
 		_ = p.sub.Close() // it was only read
 		p.sub = nil

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readXattrs returns the extended attributes of a file or directory, never nil. Symbolic links have none.
+// readXattrs returns the extended attributes of a file or directory, never nil. For symbolic links the result is empty.
 func readXattrs(root *os.Root, name string, info fs.FileInfo) ([]Xattr, error) {
 	if !info.IsDir() && !info.Mode().IsRegular() {
 		return []Xattr{}, nil
@@ -94,8 +94,8 @@ func setXattrs(f *os.File, want []Xattr) error {
 	return nil
 }
 
-// adjustXattrs sets the extended attributes of an existing file that differ. opened is set if it changed the permissions for that.
-func adjustXattrs(root *os.Root, e *Entry, info fs.FileInfo) (opened bool, err error) {
+// updateXattrs sets the extended attributes of an existing file that differ. opened is set if it changed the permissions for that.
+func updateXattrs(root *os.Root, e *Entry, info fs.FileInfo) (opened bool, err error) {
 	if e.Xattrs == nil {
 		return false, nil
 	}

@@ -12,7 +12,7 @@ func readXattrs(*os.Root, string, fs.FileInfo) ([]Xattr, error) { return nil, er
 
 func setXattrs(*os.File, []Xattr) error { return errors.ErrUnsupported }
 
-func adjustXattrs(_ *os.Root, e *Entry, _ fs.FileInfo) (opened bool, err error) {
+func updateXattrs(_ *os.Root, e *Entry, _ fs.FileInfo) (opened bool, err error) {
 	if e.Xattrs == nil {
 		return false, nil
 	}
