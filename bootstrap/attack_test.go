@@ -298,7 +298,7 @@ func TestCrowdMakesWay(t *testing.T) {
 		"unknown host":    {pending("10.0.0.1:1", "pipe", "pipe"), 1},
 		"the only one is": {pending("10.0.0.1:1"), 0},
 	} {
-		if got := oldestOfMost(tt.half); got != tt.want {
+		if got := oldestOfBusiest(tt.half); got != tt.want {
 			t.Errorf("%s: number %d makes way, want %d", name, got, tt.want)
 		}
 	}

@@ -218,7 +218,7 @@ func TestPlainTextStaysAtHome(t *testing.T) {
 		if (err == nil) != ok || (err != nil && !errors.Is(err, ErrInsecure)) {
 			t.Errorf("plain text with %q: got %v, want allowed %v", addr, err, ok)
 		}
-		if err := (&credentials{auth: AuthNone, any: true}).allows(addr); err != nil {
+		if err := (&credentials{auth: AuthNone, anyNetwork: true}).allows(addr); err != nil {
 			t.Errorf("plain text with %q by force: got %v, want no error", addr, err)
 		}
 	}

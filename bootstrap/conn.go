@@ -49,27 +49,27 @@ type Conn struct {
 	dead     time.Duration // the peer is dead after this much silence
 	interval time.Duration // between keepalives of this side
 
-	loops sync.WaitGroup
-	done  chan struct{} // closed when err is set
-	wake  chan struct{} // wakes the writer
-	ended func()        // called once, when err is set
+	loops   sync.WaitGroup
+	done    chan struct{} // closed when err is set
+	wake    chan struct{} // wakes the writer
+	onClose func()        // called once, when err is set
 
-	mu      sync.Mutex
-	changed sync.Cond // signals changes of inbox, credit, queued and err
-	err     error
-	closing bool
-	parting string // the reason sent with frameBye
+	mu          sync.Mutex
+	changed     sync.Cond // signals changes of inbox, credit, queued and err
+	err         error
+	closing     bool
+	closeReason string // the reason sent with frameBye
 
-	inbox  []Message
-	open   int // bytes the peer may still send
-	owed   int // bytes freed by Recv and not yet granted to the peer
-	credit int // bytes this side may still send
-	outbox [][]byte
-	queued int // cost of the messages in outbox, at most window
+	inbox      []Message
+	recvCredit int // bytes the peer may still send
+	ungranted  int // bytes freed by Recv and not yet granted to the peer
+	sendCredit int // bytes this side may still send
+	outbox     [][]byte
+	queued     int // cost of the messages in outbox, at most window
 
-	datagrams struct{ in, out ring.Datagrams }
-	onDatum   func()
-	stats     ConnStats
+	datagrams  struct{ in, out ring.Datagrams }
+	onDatagram func()
+	stats      ConnStats
 }
 
 // ConnStats holds a Conn's counters.
@@ -92,7 +92,7 @@ func newConn(s *unauthConn, peer Peer, h hello) *Conn {
 		peer: peer, admitted: s.admitted, secret: func() []byte { return slices.Clone(secret) }, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),
 		dead: s.cfg.DeadAfter, interval: min(s.cfg.DeadAfter, h.deadAfter) / 3,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
-		open: window, credit: int(h.window),
+		recvCredit: window, sendCredit: int(h.window),
 	}
 	c.changed.L = &c.mu
 	return c
@@ -100,7 +100,7 @@ func newConn(s *unauthConn, peer Peer, h hello) *Conn {
 
 // start starts the goroutines. ended, if not nil, is called once when the Conn is closed.
 func (c *Conn) start(ended func()) {
-	c.ended = ended
+	c.onClose = ended
 	c.loops.Add(2)
 	go c.reader()
 	go c.writer()
@@ -111,14 +111,14 @@ func (c *Conn) Peer() Peer { return c.peer }
 
 // LocalAddr returns the local address.
 func (c *Conn) LocalAddr() net.Addr {
-	if !c.made() {
+	if !c.isOpen() {
 		return nil
 	}
 	return c.raw.LocalAddr()
 }
 
-// made reports whether the Conn has a connection. A nil or zero Conn counts as closed.
-func (c *Conn) made() bool { return c != nil && c.done != nil }
+// isOpen reports whether the Conn has a connection. A nil or zero Conn counts as closed.
+func (c *Conn) isOpen() bool { return c != nil && c.done != nil }
 
 // Done returns a channel that is closed when the Conn is closed; Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
@@ -126,7 +126,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 // Err returns nil while the Conn is open. Afterwards it returns the reason: ErrClosed, ErrPeerClosed, ErrSilent, ErrRestarted, ErrProtocol,
 // ErrAuth or a network error.
 func (c *Conn) Err() error {
-	if !c.made() {
+	if !c.isOpen() {
 		return ErrClosed
 	}
 	c.mu.Lock()
@@ -136,7 +136,7 @@ func (c *Conn) Err() error {
 
 // Stats returns the current counters.
 func (c *Conn) Stats() ConnStats {
-	if !c.made() {
+	if !c.isOpen() {
 		return ConnStats{}
 	}
 	c.mu.Lock()
@@ -148,7 +148,7 @@ func (c *Conn) Stats() ConnStats {
 // error does not mean that the peer has received the message; Close still sends queued messages. Send returns ErrTooLong if body exceeds
 // MaxMessage, ErrConfig for an unknown kind, ErrClosed after Close, and the reason of Err once the Conn is closed.
 func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
-	if !c.made() {
+	if !c.isOpen() {
 		return ErrClosed
 	}
 	if err := checkContext(ctx); err != nil {
@@ -164,7 +164,7 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	defer c.watch(ctx)()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.err == nil && !c.closing && (c.credit < cost(body) || c.queued+cost(body) > window) && ctx.Err() == nil {
+	for c.err == nil && !c.closing && (c.sendCredit < cost(body) || c.queued+cost(body) > window) && ctx.Err() == nil {
 		c.changed.Wait()
 	}
 	switch {
@@ -175,18 +175,18 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("send to %v: %w", c.peer.Addr, ctx.Err())
 	}
-	c.credit -= cost(body)
+	c.sendCredit -= cost(body)
 	c.queued += cost(body)
 	c.outbox = append(c.outbox, frame)
 	c.stats.MessagesOut++
-	c.nudge()
+	c.wakeWriter()
 	return nil
 }
 
 // Recv returns the next message, and blocks until one arrives or ctx is done. Messages that arrived before the Conn was closed are still
 // returned; then Recv returns the reason of Err.
 func (c *Conn) Recv(ctx context.Context) (Message, error) {
-	if !c.made() {
+	if !c.isOpen() {
 		return Message{}, ErrClosed
 	}
 	if err := checkContext(ctx); err != nil {
@@ -208,8 +208,8 @@ func (c *Conn) Recv(ctx context.Context) (Message, error) {
 	m := c.inbox[0]
 	c.inbox[0] = Message{}
 	c.inbox = c.inbox[1:]
-	if c.owed += cost(m.Body); c.owed >= window/4 {
-		c.nudge()
+	if c.ungranted += cost(m.Body); c.ungranted >= window/4 {
+		c.wakeWriter()
 	}
 	return m, nil
 }
@@ -223,8 +223,8 @@ func (c *Conn) watch(ctx context.Context) func() bool {
 	})
 }
 
-// nudge wakes the writer.
-func (c *Conn) nudge() {
+// wakeWriter wakes the writer.
+func (c *Conn) wakeWriter() {
 	broadcast.Wake(c.wake)
 }
 
@@ -237,7 +237,7 @@ func (c *Conn) fail(err error) {
 		close(c.done)
 		c.changed.Broadcast()
 	}
-	datum := c.onDatum
+	datum := c.onDatagram
 	c.mu.Unlock()
 	if !first {
 		return
@@ -247,29 +247,29 @@ func (c *Conn) fail(err error) {
 	if datum != nil {
 		datum()
 	}
-	if c.ended != nil {
-		c.ended()
+	if c.onClose != nil {
+		c.onClose()
 	}
 }
 
 // Farewell is the first half of Close: it never blocks. The peer finds the connection closed as by Close, within a second. Call Close as well.
 func (c *Conn) Farewell() {
-	if c.made() {
-		c.part("")
+	if c.isOpen() {
+		c.startClosing("")
 	}
 }
 
-// part starts closing the Conn, and returns the timer that limits it. It returns nil if the Conn is closing or closed.
-func (c *Conn) part(reason string) *time.Timer {
+// startClosing starts closing the Conn, and returns the timer that limits it. It returns nil if the Conn is closing or closed.
+func (c *Conn) startClosing(reason string) *time.Timer {
 	c.mu.Lock()
 	if c.closing || c.err != nil {
 		c.mu.Unlock()
 		return nil
 	}
-	c.closing, c.parting = true, clip(reason)
+	c.closing, c.closeReason = true, clip(reason)
 	c.changed.Broadcast()
 	c.mu.Unlock()
-	c.nudge()
+	c.wakeWriter()
 	return time.AfterFunc(lingerTime, func() { c.fail(ErrClosed) })
 }
 
@@ -278,10 +278,10 @@ func (c *Conn) Close() error { return c.CloseWith("") }
 
 // CloseWith is Close with a reason, which is part of the peer's ErrPeerClosed. The reason is truncated to 256 bytes.
 func (c *Conn) CloseWith(reason string) error {
-	if !c.made() {
+	if !c.isOpen() {
 		return ErrClosed
 	}
-	deadline := c.part(reason)
+	deadline := c.startClosing(reason)
 	if deadline == nil {
 		<-c.done
 		c.loops.Wait()

@@ -19,10 +19,10 @@ func (c *Conn) Control() *Control {
 // Notify makes the Conn call wake when a datagram arrives and when the Conn is closed. wake must not block. A later call replaces wake; nil
 // removes it.
 func (k *Control) Notify(wake func()) {
-	if c := k.conn; c.made() {
+	if c := k.conn; c.isOpen() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.onDatum = wake
+		c.onDatagram = wake
 	}
 }
 
@@ -30,7 +30,7 @@ func (k *Control) Notify(wake func()) {
 // closed.
 func (k *Control) Send(b []byte) error {
 	c := k.conn
-	if !c.made() {
+	if !c.isOpen() {
 		return ErrClosed
 	}
 	if len(b) == 0 || len(b) > MaxDatagram {
@@ -44,7 +44,7 @@ func (k *Control) Send(b []byte) error {
 	if c.datagrams.out.Put(b) {
 		c.stats.DatagramsLost++
 	}
-	c.nudge()
+	c.wakeWriter()
 	return nil
 }
 
@@ -52,7 +52,7 @@ func (k *Control) Send(b []byte) error {
 // returns ErrClosed.
 func (k *Control) Recv(b []byte) (n int, err error) {
 	c := k.conn
-	if !c.made() {
+	if !c.isOpen() {
 		return 0, ErrClosed
 	}
 	c.mu.Lock()

@@ -45,8 +45,8 @@ type credentials struct {
 	tls  *tls.Config // nil with AuthNone
 	pool *x509.CertPool
 	// tokens are the accepted tokens: one for a dialer, empty without tokens.
-	tokens []token
-	any    bool // plain text is allowed beyond loopback
+	tokens     []token
+	anyNetwork bool // plain text is allowed beyond loopback
 }
 
 // withoutPeers returns credentials that admit no peers.
@@ -72,7 +72,7 @@ func (c *Config) load(dial bool, old *credentials) (*credentials, error) {
 	case certificate && token:
 		return nil, badConfig("both certificates and a token are set: choose one")
 	case c.InsecurePlaintextOnLoopback:
-		return &credentials{auth: AuthNone, any: c.InsecurePlaintextOnAnyNetwork}, nil
+		return &credentials{auth: AuthNone, anyNetwork: c.InsecurePlaintextOnAnyNetwork}, nil
 	case certificate:
 		return c.loadCertificates(dial)
 	case token:
@@ -161,7 +161,7 @@ func ephemeral() (tls.Certificate, error) {
 
 // allows returns an error if plain text is not allowed with an address.
 func (cr *credentials) allows(addr net.Addr) error {
-	if cr.auth != AuthNone || cr.any {
+	if cr.auth != AuthNone || cr.anyNetwork {
 		return nil
 	}
 	ap, err := netip.ParseAddrPort(addr.String())

@@ -13,8 +13,8 @@ const (
 	failureOrigins = 4096             // the number of separate records; further hosts share one
 )
 
-// failures limits the failed authentications per host. It is safe for concurrent use.
-type failures struct {
+// failureLimiter limits the failed authentications per host. It is safe for concurrent use.
+type failureLimiter struct {
 	mu sync.Mutex
 	by map[netip.Prefix]*failure
 }
@@ -29,7 +29,7 @@ type failure struct {
 }
 
 // record returns the record of a host at time now.
-func (f *failures) record(from netip.Prefix, now time.Time) *failure {
+func (f *failureLimiter) record(from netip.Prefix, now time.Time) *failure {
 	r := f.by[from]
 	if r == nil && len(f.by) >= failureOrigins {
 		for other, r := range f.by {
@@ -63,7 +63,7 @@ func (r *failure) refill(now time.Time) {
 
 // try calls check unless too many attempts have failed, and counts a failure if it returns false. The lock is held, so that concurrent
 // attempts are all counted.
-func (f *failures) try(from netip.Prefix, now time.Time, check func() bool) (checked, ok bool) {
+func (f *failureLimiter) try(from netip.Prefix, now time.Time, check func() bool) (checked, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.record(from, now)
@@ -77,7 +77,7 @@ func (f *failures) try(from netip.Prefix, now time.Time, check func() bool) (che
 }
 
 // report reports whether to report a failure: the first of a burst.
-func (f *failures) report(from netip.Prefix, now time.Time) bool {
+func (f *failureLimiter) report(from netip.Prefix, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.record(from, now)

@@ -101,13 +101,13 @@ func FuzzConn(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := &Conn{
 			read: bufio.NewReader(bytes.NewReader(b)), dead: time.Hour,
-			open: window, credit: window, done: make(chan struct{}), wake: make(chan struct{}, 1),
+			recvCredit: window, sendCredit: window, done: make(chan struct{}), wake: make(chan struct{}, 1),
 		}
 		c.changed.L = &c.mu
 		c.Control()
 		var err error
 		for err == nil {
-			err = c.takeFrame()
+			err = c.handleFrame()
 		}
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrPeerClosed) {
 			t.Errorf("%x ends in %v, want a reason", b, err)
@@ -116,8 +116,8 @@ func FuzzConn(f *testing.F) {
 		for _, m := range c.inbox {
 			kept += cost(m.Body)
 		}
-		if kept > window || kept > len(b)*(messageCost/headerLen) || c.credit > maxWindow {
-			t.Errorf("%d bytes make the Conn keep %d, with credit %d", len(b), kept, c.credit)
+		if kept > window || kept > len(b)*(messageCost/headerLen) || c.sendCredit > maxWindow {
+			t.Errorf("%d bytes make the Conn keep %d, with credit %d", len(b), kept, c.sendCredit)
 		}
 	})
 }

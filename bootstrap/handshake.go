@@ -52,10 +52,10 @@ type unauthConn struct {
 	// gate returns an error if an authenticated peer is not admitted. A listener calls it before it
 	// sends its hello. Nil admits all.
 	gate func(*Peer) error
-	// failures limits wrong proofs from the host at from; nil for a dialer.
-	failures *failures
-	from     netip.Prefix
-	admitted admission
+	// failureLimiter limits wrong proofs from the host at from; nil for a dialer.
+	failureLimiter *failureLimiter
+	from           netip.Prefix
+	admitted       admission
 	// secret is the result of Conn.Secret; nil without TLS.
 	secret []byte
 }
@@ -69,7 +69,7 @@ func (s *unauthConn) admit(ctx context.Context) (_ *Conn, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	s.stream = s.raw
-	peer, h, err := s.meet()
+	peer, h, err := s.authenticate()
 	if err == nil && !stop() {
 		err = ctx.Err() // the connection's deadline may have passed because ctx is done
 	}
@@ -78,7 +78,7 @@ func (s *unauthConn) admit(ctx context.Context) (_ *Conn, err error) {
 			err = ctx.Err()
 		}
 		err = printable.Error(handshakeError(err)) // a certificate has names
-		s.turnAway(err)
+		s.reject(err)
 		return nil, err
 	}
 	if err := s.raw.SetDeadline(time.Time{}); err != nil {
@@ -87,9 +87,9 @@ func (s *unauthConn) admit(ctx context.Context) (_ *Conn, err error) {
 	return newConn(s, peer, h), nil
 }
 
-// meet authenticates both sides and learns the peer's identity. The dialer sends first at
-// every step, so a mere connection yields nothing to guess a token with.
-func (s *unauthConn) meet() (peer Peer, h hello, err error) {
+// authenticate authenticates both sides and learns the peer's identity. The dialer sends first at
+// every step, so a mere connection does not yield data for guessing a token.
+func (s *unauthConn) authenticate() (peer Peer, h hello, err error) {
 	peer = Peer{Addr: s.raw.RemoteAddr(), Auth: s.cred.auth}
 	s.admitted.at = time.Now()
 	if err := s.cred.allows(peer.Addr); err != nil {
@@ -182,19 +182,19 @@ func (s *unauthConn) prove(state *tls.ConnectionState) error {
 		}
 		s.admitted.token = one
 		return s.exchange(frameProof, dialer[:], func(b []byte) error {
-			if !proves(b, listener) {
+			if !proofMatches(b, listener) {
 				return errWrongToken
 			}
 			return nil
 		})
 	}
-	proof, err := s.take(frameProof)
+	proof, err := s.readExpected(frameProof)
 	if err != nil {
 		return err
 	}
 	var answer [proofLen]byte
 	var failed error
-	checked, ok := s.failures.try(s.from, time.Now(), func() bool {
+	checked, ok := s.failureLimiter.try(s.from, time.Now(), func() bool {
 		s.admitted.token, answer, failed = s.cred.match(proof, state)
 		return s.admitted.token != nil
 	})
@@ -223,10 +223,10 @@ type admission struct {
 	pool *x509.CertPool
 }
 
-// stands returns an error if credentials no longer admit the peer.
-func (a *admission) stands(cr *credentials, dialed bool) error {
+// verify returns an error if credentials no longer admit the peer.
+func (a *admission) verify(cr *credentials, dialed bool) error {
 	switch {
-	case cr.auth == AuthToken && !cr.holds(a.token):
+	case cr.auth == AuthToken && !cr.contains(a.token):
 		return fmt.Errorf("%w: its token was removed", ErrAuth)
 	case cr.auth == AuthCertificate && cr.pool != a.pool:
 		rest := x509.NewCertPool()
@@ -255,7 +255,7 @@ func (s *unauthConn) exchange(typ frameType, mine []byte, check func(theirs []by
 			return err
 		}
 	}
-	theirs, err := s.take(typ)
+	theirs, err := s.readExpected(typ)
 	if err != nil {
 		return err
 	}
@@ -270,8 +270,8 @@ func (s *unauthConn) send(typ frameType, payload []byte) error {
 	return err
 }
 
-// take reads one frame of the given type. A refusal becomes an error.
-func (s *unauthConn) take(want frameType) ([]byte, error) {
+// readExpected reads one frame of the given type. A refusal becomes an error.
+func (s *unauthConn) readExpected(want frameType) ([]byte, error) {
 	h, err := readHeader(s.stream)
 	if err != nil {
 		return nil, err
@@ -296,30 +296,30 @@ const (
 	lingerBytes = 64 << 10
 )
 
-// turnAway sends the peer the cause, if possible, and closes the connection. It first reads the peer's data, within limits. Closing with
+// reject sends the peer the cause, if possible, and closes the connection. It first reads the peer's data, within limits. Closing with
 // unread bytes would reset the connection and lose the response.
-func (s *unauthConn) turnAway(cause error) {
-	if speaks(cause) && s.raw.SetDeadline(time.Now().Add(lingerTime)) == nil {
+func (s *unauthConn) reject(cause error) {
+	if sendsRefusal(cause) && s.raw.SetDeadline(time.Now().Add(lingerTime)) == nil {
 		c, secure := s.stream.(*tls.Conn)
 		if !secure || c.ConnectionState().HandshakeComplete {
 			_ = s.send(frameRefusal, refusalOf(cause).encode())
 		}
-		hangUp(s.raw)
+		closeAndDrain(s.raw)
 	}
 	_ = s.raw.Close()
 }
 
-// speaks reports whether to send the peer a refusal for err: not if the peer refused this side, is too slow to read, or if plain text is
+// sendsRefusal reports whether to send the peer a refusal for err: not if the peer refused this side, is too slow to read, or if plain text is
 // not allowed.
-func speaks(err error) bool {
+func sendsRefusal(err error) bool {
 	var told *refusal
 	return !errors.As(err, &told) && !errors.Is(err, ErrInsecure) && !errors.Is(err, ErrTimeout) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, net.ErrClosed)
 }
 
-// hangUp closes the sending direction and reads until the peer closes too. The deadlines of
+// closeAndDrain closes the sending direction and reads until the peer closes too. The deadlines of
 // raw bound the wait.
-func hangUp(raw net.Conn) {
+func closeAndDrain(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_, _ = io.CopyN(io.Discard, raw, lingerBytes)
 	}

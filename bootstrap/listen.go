@@ -17,18 +17,18 @@ import (
 // Listener accepts authenticated peers. Its methods are safe for concurrent use.
 type Listener struct {
 	*credentialWatcher
-	socket net.Listener
-	ctx    context.Context // canceled by Close
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-	ready  chan *Conn
+	socket     net.Listener
+	ctx        context.Context // canceled by Close
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
+	backlog    chan *Conn
 
 	// The credentialWatcher's lock guards everything below.
 
-	// half holds the connections in the handshake, oldest first.
-	half     []*pendingHandshake
-	stats    ListenerStats
-	failures failures
+	// pending holds the connections in the handshake, oldest first.
+	pending        []*pendingHandshake
+	stats          ListenerStats
+	failureLimiter failureLimiter
 }
 
 // pendingHandshake is a connection in the handshake.
@@ -53,9 +53,9 @@ func origin(addr net.Addr) netip.Prefix {
 	return p
 }
 
-// oldestOfMost returns the half-open connection to replace: the oldest one of the origin with the
+// oldestOfBusiest returns the half-open connection to replace: the oldest one of the origin with the
 // most connections.
-func oldestOfMost(half []*pendingHandshake) (index int) {
+func oldestOfBusiest(half []*pendingHandshake) (index int) {
 	count := map[netip.Prefix]int{}
 	most := 0
 	for _, v := range half {
@@ -91,20 +91,20 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err := w.cred.allows(socket.Addr()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", addr, err), socket.Close())
 	}
-	l := &Listener{credentialWatcher: w, socket: socket, ready: make(chan *Conn, cfg.Backlog)}
+	l := &Listener{credentialWatcher: w, socket: socket, backlog: make(chan *Conn, cfg.Backlog)}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	l.work.Add(1)
+	l.goroutines.Add(1)
 	go l.accept()
 	l.start()
 	return l, nil
 }
 
-// made reports whether Listen returned the Listener. A nil or zero Listener counts as closed.
-func (l *Listener) made() bool { return l != nil && l.credentialWatcher != nil }
+// isOpen reports whether Listen returned the Listener. A nil or zero Listener counts as closed.
+func (l *Listener) isOpen() bool { return l != nil && l.credentialWatcher != nil }
 
 // Addr returns the listening address.
 func (l *Listener) Addr() net.Addr {
-	if !l.made() {
+	if !l.isOpen() {
 		return nil
 	}
 	return l.socket.Addr()
@@ -112,20 +112,20 @@ func (l *Listener) Addr() net.Addr {
 
 // Stats returns the current counters.
 func (l *Listener) Stats() ListenerStats {
-	if !l.made() {
+	if !l.isOpen() {
 		return ListenerStats{}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.HalfOpen = len(l.half)
+	s.HalfOpen = len(l.pending)
 	return s
 }
 
 // Accept returns the next authenticated peer that is still connected. Rejected peers are not an error; see Config.Rejected. Accept only
 // fails if ctx is done, or with ErrClosed after Close.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
-	if !l.made() {
+	if !l.isOpen() {
 		return nil, ErrClosed
 	}
 	if err := checkContext(ctx); err != nil {
@@ -133,7 +133,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 	for {
 		select {
-		case c := <-l.ready:
+		case c := <-l.backlog:
 			if c.Err() == nil {
 				return c, nil
 			}
@@ -148,7 +148,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 
 // accept accepts connections from the socket until it is closed.
 func (l *Listener) accept() {
-	defer l.work.Done()
+	defer l.goroutines.Done()
 	for {
 		raw, err := l.socket.Accept()
 		if err != nil {
@@ -176,30 +176,30 @@ func (l *Listener) admitPending(raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
-	if len(l.half) >= l.cfg.MaxHandshakes {
-		i := oldestOfMost(l.half)
-		goes := l.half[i]
-		goes.replaced = true
-		l.half = slices.Delete(l.half, i, i+1)
-		_ = goes.raw.Close()
+	if len(l.pending) >= l.cfg.MaxHandshakes {
+		i := oldestOfBusiest(l.pending)
+		oldest := l.pending[i]
+		oldest.replaced = true
+		l.pending = slices.Delete(l.pending, i, i+1)
+		_ = oldest.raw.Close()
 	}
-	l.half = append(l.half, v)
-	l.work.Add(1)
+	l.pending = append(l.pending, v)
+	l.goroutines.Add(1)
 	l.mu.Unlock()
-	go l.receive(v)
+	go l.handshake(v)
 }
 
-// receive runs the handshake of a connection.
-func (l *Listener) receive(v *pendingHandshake) {
-	defer l.work.Done()
-	s := &unauthConn{raw: v.raw, cfg: &l.cfg, cred: l.credentials(), gate: l.gate, failures: &l.failures, from: v.from}
+// handshake runs the handshake of a connection.
+func (l *Listener) handshake(v *pendingHandshake) {
+	defer l.goroutines.Done()
+	s := &unauthConn{raw: v.raw, cfg: &l.cfg, cred: l.credentials(), gate: l.gate, failureLimiter: &l.failureLimiter, from: v.from}
 	c, err := s.admit(l.ctx)
-	if l.leave(v) {
+	if l.removePending(v) {
 		_ = v.raw.Close() // it may just have been admitted
 		err = fmt.Errorf("%w: replaced by newer connections during a slow handshake", ErrBusy)
 	}
 	if err == nil {
-		err = l.enter(c)
+		err = l.enqueue(c)
 	}
 	if err == nil {
 		return
@@ -207,22 +207,22 @@ func (l *Listener) receive(v *pendingHandshake) {
 	l.mu.Lock()
 	l.stats.Rejected++
 	l.mu.Unlock()
-	if l.cfg.Rejected != nil && l.ctx.Err() == nil && l.reports(v, err) {
+	if l.cfg.Rejected != nil && l.ctx.Err() == nil && l.shouldReport(v, err) {
 		l.cfg.Rejected(v.raw.RemoteAddr(), err)
 	}
 }
 
-// reports reports whether to call Config.Rejected for an error. Failed authentications are reported once per burst.
-func (l *Listener) reports(v *pendingHandshake, err error) bool {
+// shouldReport reports whether to call Config.Rejected for an error. Failed authentications are reported once per burst.
+func (l *Listener) shouldReport(v *pendingHandshake, err error) bool {
 	if errors.Is(err, ErrAuth) || errors.Is(err, errTooManyWrong) {
-		return l.failures.report(v.from, time.Now())
+		return l.failureLimiter.report(v.from, time.Now())
 	}
 	return true
 }
 
 // gate returns ErrBusy if the backlog is full.
 func (l *Listener) gate(*Peer) error {
-	if len(l.ready) == cap(l.ready) {
+	if len(l.backlog) == cap(l.backlog) {
 		return l.busy()
 	}
 	return nil
@@ -232,16 +232,16 @@ func (l *Listener) busy() error {
 	return fmt.Errorf("%w: %d already wait for Accept", ErrBusy, l.cfg.Backlog)
 }
 
-// leave removes a connection from the half-open ones and reports whether it had been replaced.
-func (l *Listener) leave(v *pendingHandshake) (replaced bool) {
+// removePending removes a connection from the half-open ones and reports whether it had been replaced.
+func (l *Listener) removePending(v *pendingHandshake) (replaced bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.half = slices.DeleteFunc(l.half, func(other *pendingHandshake) bool { return other == v })
+	l.pending = slices.DeleteFunc(l.pending, func(other *pendingHandshake) bool { return other == v })
 	return v.replaced
 }
 
-// enter queues an admitted peer for Accept, and closes the Conns of its earlier incarnations.
-func (l *Listener) enter(c *Conn) error {
+// enqueue queues an admitted peer for Accept, and closes the Conns of its earlier incarnations.
+func (l *Listener) enqueue(c *Conn) error {
 	id := c.peer.identity()
 	c.start(func() { l.forget(c) })
 	l.mu.Lock()
@@ -258,7 +258,7 @@ func (l *Listener) enter(c *Conn) error {
 	l.conns[c] = struct{}{}
 	queued := false
 	select {
-	case l.ready <- c:
+	case l.backlog <- c:
 		queued = true
 		l.stats.Admitted++
 	default:
@@ -278,7 +278,7 @@ func (l *Listener) enter(c *Conn) error {
 
 // Close closes the port and every Conn not yet returned by Accept. Accepted Conns stay open. It may be called again.
 func (l *Listener) Close() error {
-	if !l.made() {
+	if !l.isOpen() {
 		return ErrClosed
 	}
 	var err error
@@ -286,10 +286,10 @@ func (l *Listener) Close() error {
 		l.cancel()
 		err = l.socket.Close()
 	}
-	l.work.Wait()
+	l.goroutines.Wait()
 	for {
 		select {
-		case c := <-l.ready:
+		case c := <-l.backlog:
 			_ = c.Close()
 		default:
 			return err

@@ -26,11 +26,11 @@ func (c *Conn) readFrame() error {
 	if err := c.raw.SetReadDeadline(time.Now().Add(c.dead)); err != nil {
 		return err
 	}
-	return c.takeFrame()
+	return c.handleFrame()
 }
 
-// takeFrame reads one frame and handles it.
-func (c *Conn) takeFrame() error {
+// handleFrame reads one frame and handles it.
+func (c *Conn) handleFrame() error {
 	h, err := readHeader(c.read)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (c *Conn) takeFrame() error {
 		if _, err := io.ReadFull(c.read, b[:]); err != nil {
 			return err
 		}
-		return c.granted(binary.BigEndian.Uint32(b[:]))
+		return c.addCredit(binary.BigEndian.Uint32(b[:]))
 	case frameKeepalive:
 		c.mu.Lock()
 		c.stats.KeepalivesIn++
@@ -68,9 +68,9 @@ func (c *Conn) takeFrame() error {
 func (c *Conn) readMessage(h header) error {
 	n := int(h.length) + messageCost
 	c.mu.Lock()
-	ok := n <= c.open
+	ok := n <= c.recvCredit
 	if ok {
-		c.open -= n
+		c.recvCredit -= n
 	}
 	c.mu.Unlock()
 	if !ok {
@@ -94,7 +94,7 @@ func (c *Conn) readDatagram(h header) error {
 		return err
 	}
 	c.mu.Lock()
-	wake := c.onDatum
+	wake := c.onDatagram
 	c.stats.DatagramsIn++
 	if c.datagrams.in.Put(b[:h.length]) {
 		c.stats.DatagramsLost++
@@ -106,14 +106,14 @@ func (c *Conn) readDatagram(h header) error {
 	return nil
 }
 
-// granted adds n bytes to the send credit.
-func (c *Conn) granted(n uint32) error {
+// addCredit adds n bytes to the send credit.
+func (c *Conn) addCredit(n uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n == 0 || int64(c.credit)+int64(n) > maxWindow {
-		return violation("invalid grant of %d bytes on top of %d", n, c.credit)
+	if n == 0 || int64(c.sendCredit)+int64(n) > maxWindow {
+		return violation("invalid grant of %d bytes on top of %d", n, c.sendCredit)
 	}
-	c.credit += int(n)
+	c.sendCredit += int(n)
 	c.changed.Broadcast()
 	return nil
 }
@@ -127,7 +127,7 @@ func (c *Conn) readError(err error) error {
 	case closing:
 		return ErrClosed
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w: nothing for %v", ErrSilent, c.dead)
+		return fmt.Errorf("%w: no data for %v", ErrSilent, c.dead)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w without a farewell frame", ErrPeerClosed)
 	}

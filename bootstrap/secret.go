@@ -10,7 +10,7 @@ import (
 // maxKeyFile is the maximum size of a private key file in bytes.
 const maxKeyFile = 64 << 10
 
-// readSecret reads up to limit bytes of a file that only its owner may read. It checks the mode of the
+// readSecret reads up to limit bytes of a file readable only by its owner. It checks the mode of the
 // open file, so the file cannot be replaced between check and read.
 func readSecret(name string, limit int) ([]byte, error) {
 	f, err := os.Open(name)
@@ -19,7 +19,7 @@ func readSecret(name string, limit int) ([]byte, error) {
 	}
 	info, err := f.Stat()
 	if err == nil {
-		err = private(name, info)
+		err = checkMode(name, info)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -31,9 +31,9 @@ func readSecret(name string, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// private rejects a file that users other than its owner can read or change. The error includes the fix.
-func private(name string, info os.FileInfo) error {
-	bits, fix := exposed(info)
+// checkMode rejects a file that users other than its owner can read or change. The error includes the fix.
+func checkMode(name string, info os.FileInfo) error {
+	bits, fix := forbiddenBits(info)
 	if info.IsDir() || info.Mode().Perm()&bits == 0 {
 		return nil // reading a directory fails anyway
 	}

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// exposed returns the mode bits that a secret file must not have, and the argument of chmod that removes them. As in ssh, the group may
+// forbiddenBits returns the mode bits that a secret file must not have, and the argument of chmod that removes them. As in ssh, the group may
 // read a file owned by another user: services read root's secrets that way.
-func exposed(info fs.FileInfo) (bits fs.FileMode, fix string) {
+func forbiddenBits(info fs.FileInfo) (bits fs.FileMode, fix string) {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Geteuid() {
 		return 0o007, "o="
 	}

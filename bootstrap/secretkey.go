@@ -32,7 +32,7 @@ func sessionSecret(state *tls.ConnectionState, t *token) ([]byte, error) {
 // Secret returns 32 bytes known only to the two ends of this Conn, for sealing packets (softnic.NewSeal). They differ for every Conn. It is
 // nil without TLS.
 func (c *Conn) Secret() []byte {
-	if !c.made() {
+	if !c.isOpen() {
 		return nil
 	}
 	return c.secret()

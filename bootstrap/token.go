@@ -20,9 +20,9 @@ const (
 	maxToken = 4096
 	// maxTokens is the maximum number of tokens in a directory. Each costs some tens of milliseconds.
 	maxTokens = 256
-	// stretch is the number of hash iterations, which take some tens of milliseconds. It makes
+	// hashIterations is the number of hash iterations, which take some tens of milliseconds. It makes
 	// guessing expensive if a token is not random enough.
-	stretch = 1 << 17
+	hashIterations = 1 << 17
 )
 
 // proofLen is the length of a proof.
@@ -98,7 +98,7 @@ func tokenNames(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// appendToken adds the token of a secret. No two names may share a secret: a peer would have both.
+// appendToken adds the token of a secret. Names must not share a secret: a peer would have both.
 func appendToken(tokens []token, name, where string, secret []byte, old *credentials) ([]token, error) {
 	secret = bytes.TrimSpace(secret)
 	if len(secret) < minToken || len(secret) > maxToken {
@@ -118,7 +118,7 @@ func appendToken(tokens []token, name, where string, secret []byte, old *credent
 		}
 	}
 	if one.key == nil {
-		key, err := pbkdf2.Key(sha256.New, string(secret), []byte("ibverbx bootstrap token 1"), stretch, sha256.Size)
+		key, err := pbkdf2.Key(sha256.New, string(secret), []byte("ibverbx bootstrap token 1"), hashIterations, sha256.Size)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
@@ -127,8 +127,8 @@ func appendToken(tokens []token, name, where string, secret []byte, old *credent
 	return append(tokens, one), nil
 }
 
-// holds reports whether t is among the tokens.
-func (cr *credentials) holds(t *token) bool {
+// contains reports whether t is among the tokens.
+func (cr *credentials) contains(t *token) bool {
 	for _, other := range cr.tokens {
 		if other.name == t.name && other.digest == t.digest {
 			return true
@@ -145,7 +145,7 @@ func (cr *credentials) match(proof []byte, state *tls.ConnectionState) (found *t
 		if err != nil {
 			return nil, answer, err
 		}
-		if proves(proof, dialer) {
+		if proofMatches(proof, dialer) {
 			found, answer = &cr.tokens[i], listener
 		}
 	}
@@ -172,5 +172,5 @@ func proofs(key []byte, state *tls.ConnectionState) (dialer, listener [proofLen]
 	return prove(dialerLabel), prove(listenerLabel), nil
 }
 
-// proves compares a proof with the expected one in constant time.
-func proves(got []byte, want [proofLen]byte) bool { return hmac.Equal(got, want[:]) }
+// proofMatches compares a proof with the expected one in constant time.
+func proofMatches(got []byte, want [proofLen]byte) bool { return hmac.Equal(got, want[:]) }

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// rounds is the interval between checks of the files and Conns by a credentialWatcher. A change takes effect after two rounds have seen it, so that
+// checkInterval is the interval between checks of the files and Conns by a credentialWatcher. A change takes effect after two rounds have seen it, so that
 // partially written files are not read.
-const rounds = 200 * time.Millisecond
+const checkInterval = 200 * time.Millisecond
 
 // credentialWatcher holds a Config's credentials and the Conns admitted with them. It reloads changed files, and closes the Conns of peers that are no
 // longer admitted.
@@ -83,7 +83,7 @@ func (w *credentialWatcher) forget(c *Conn) {
 }
 
 func (w *credentialWatcher) watch() {
-	tick := time.NewTicker(rounds)
+	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	seen := w.stamp
 	for {
@@ -129,7 +129,7 @@ func (w *credentialWatcher) recheck() {
 	}
 	w.mu.Unlock()
 	for _, c := range open {
-		err := c.admitted.stands(cred, w.dial)
+		err := c.admitted.verify(cred, w.dial)
 		if err == nil {
 			err = w.cfg.authorize(&c.peer)
 		}

@@ -42,7 +42,7 @@ func reloads(t *testing.T) (func(error), func() error) {
 // stays checks that messages pass after another round of the watcher.
 func stays(t *testing.T, from, to *Conn, what string) {
 	t.Helper()
-	time.Sleep(2 * rounds) // cannot fail if the round is late
+	time.Sleep(2 * checkInterval) // cannot fail if the round is late
 	carry(t, from, to, what)
 }
 
@@ -50,8 +50,8 @@ func stays(t *testing.T, from, to *Conn, what string) {
 // removed, the Conns of its holder end, those of others stay, and the holder is not admitted again.
 func TestRemovedTokenEndsConns(t *testing.T) {
 	t.Parallel()
-	if 2*rounds+rounds/2 > time.Second {
-		t.Errorf("two rounds take %v, want less than a second by far", 2*rounds)
+	if 2*checkInterval+checkInterval/2 > time.Second {
+		t.Errorf("two rounds take %v, want less than a second by far", 2*checkInterval)
 	}
 	dir := t.TempDir()
 	cfg := Config{TokenDir: dir}
@@ -288,7 +288,7 @@ func TestWrongProofsAreLimited(t *testing.T) {
 // TestFailures: one host may fail ten times at once and then once a second. Others are not affected. A
 // burst is reported once, and the next after ten quiet seconds.
 func TestFailures(t *testing.T) {
-	var f failures
+	var f failureLimiter
 	now := time.Unix(1000, 0)
 	here, there := origin(address("10.0.0.1:1")), origin(address("10.0.0.2:1"))
 	wrong := func() bool { return false }

@@ -40,7 +40,7 @@ func (c *Conn) writer() {
 		}
 		quiet.Reset(untilKeepalive(time.Now(), c.interval))
 		if last {
-			c.sayNoMore()
+			c.closeWrite()
 			return
 		}
 	}
@@ -70,10 +70,10 @@ func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 		batch = appendFrame(batch, frameDatagram, 0, b[:n])
 		c.stats.DatagramsOut++
 	}
-	if c.owed >= window/4 {
-		c.open += c.owed
-		batch = appendFrame(batch, frameWindow, 0, binary.BigEndian.AppendUint32(nil, uint32(c.owed)))
-		c.owed = 0
+	if c.ungranted >= window/4 {
+		c.recvCredit += c.ungranted
+		batch = appendFrame(batch, frameWindow, 0, binary.BigEndian.AppendUint32(nil, uint32(c.ungranted)))
+		c.ungranted = 0
 	}
 	for len(c.outbox) > 0 && len(batch) < batchBytes {
 		batch = append(batch, c.outbox[0]...)
@@ -83,7 +83,7 @@ func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 		c.outbox = c.outbox[1:]
 	}
 	if c.closing && len(c.outbox) == 0 {
-		return appendFrame(batch, frameBye, 0, []byte(c.parting)), true
+		return appendFrame(batch, frameBye, 0, []byte(c.closeReason)), true
 	}
 	return batch, false
 }
@@ -103,16 +103,16 @@ func (c *Conn) writeError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w: it has read nothing for %v", ErrSilent, c.dead)
+		return fmt.Errorf("%w: it has not read for %v", ErrSilent, c.dead)
 	case errors.Is(err, net.ErrClosed):
 		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrPeerClosed, err)
 }
 
-// sayNoMore closes the sending direction. The peer responds by closing the connection, which stops the reader, unless the timeout of Close
+// closeWrite closes the sending direction. The peer responds by closing the connection, which stops the reader, unless the timeout of Close
 // does so first.
-func (c *Conn) sayNoMore() {
+func (c *Conn) closeWrite() {
 	if half, ok := c.raw.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		_ = c.raw.Close()
 	}
