@@ -129,8 +129,8 @@ func NewRecord(s Setup) *Record {
 func (r *Record) Sample(s Sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.samples = trimmed(append(r.samples, s), maxSamples)
-	r.tell(update{Sample: &s})
+	r.samples = trim(append(r.samples, s), maxSamples)
+	r.publish(update{Sample: &s})
 }
 
 // Event adds an event.
@@ -138,9 +138,9 @@ func (r *Record) Event(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := append(r.events, e)
-	r.events = trimmed(all, maxEvents)
+	r.events = trim(all, maxEvents)
 	r.dropped += len(all) - len(r.events)
-	r.tell(update{Event: &e})
+	r.publish(update{Event: &e})
 }
 
 // End records the final message of the transfer. It is the last update.
@@ -148,11 +148,11 @@ func (r *Record) End(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = text
-	r.tell(update{Ended: text})
+	r.publish(update{Ended: text})
 }
 
-// trimmed drops the oldest elements once the list has twice the maximum, so that dropping is rare.
-func trimmed[T any](list []T, most int) []T {
+// trim drops the oldest elements once the list has twice the maximum, so that dropping is rare.
+func trim[T any](list []T, most int) []T {
 	if len(list) < 2*most {
 		return list
 	}
@@ -182,16 +182,16 @@ func (r *Record) view() View {
 	return View{Setup: r.setup, Samples: r.samples[:n:n], Events: r.events[:m:m], Ended: r.ended, Dropped: r.dropped}
 }
 
-// updatesWaiting is the maximum number of updates queued for a viewer. A slower viewer is dropped
+// maxUpdates is the maximum number of updates queued for a viewer. A slower viewer is dropped
 // and reconnects.
-const updatesWaiting = 64
+const maxUpdates = 64
 
 // watch returns a snapshot of r and a channel of further updates. The channel is closed after the
 // final one, and if the viewer is too slow. stop must be called.
 func (r *Record) watch() (now View, next <-chan update, stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := make(chan update, updatesWaiting)
+	c := make(chan update, maxUpdates)
 	if r.ended != "" {
 		close(c)
 	} else {
@@ -204,8 +204,8 @@ func (r *Record) watch() (now View, next <-chan update, stop func()) {
 	}
 }
 
-// tell sends an update to all viewers. r.mu must be held.
-func (r *Record) tell(u update) {
+// publish sends an update to all viewers. r.mu must be held.
+func (r *Record) publish(u update) {
 	for c := range r.watchers {
 		select {
 		case c <- u:

@@ -166,7 +166,7 @@ func TestWatch(t *testing.T) {
 	if len(now.Samples) != 1 {
 		t.Errorf("the view has %d samples, want 1", len(now.Samples))
 	}
-	for range updatesWaiting {
+	for range maxUpdates {
 		r.Event(Event{Text: "x"})
 		if u := <-next; u.Event == nil || u.Event.Text != "x" {
 			t.Fatalf("update %+v, want the event", u)
@@ -185,8 +185,8 @@ func TestWatch(t *testing.T) {
 			t.Errorf("a viewer that does not read got the end, want it to be dropped")
 		}
 	}
-	if got != updatesWaiting {
-		t.Errorf("a viewer that does not read got %d updates, want %d", got, updatesWaiting)
+	if got != maxUpdates {
+		t.Errorf("a viewer that does not read got %d updates, want %d", got, maxUpdates)
 	}
 	if len(r.watchers) != 0 {
 		t.Errorf("%d viewers after the end, want 0", len(r.watchers))

@@ -37,7 +37,7 @@ func (s *Screen) Lines(v *View) []string {
 	if v.Setup.Seconds > 0 {
 		clock += fmt.Sprintf(" of %.0f s", v.Setup.Seconds)
 	}
-	lines := []string{s.sides(bold, v.Setup.Title, clock), ""}
+	lines := []string{s.justify(bold, v.Setup.Title, clock), ""}
 	top := 0.0
 	for i := range v.Samples {
 		for _, rail := range v.Samples[i].Rails {
@@ -89,7 +89,7 @@ func (s *Screen) rail(v *View, last *Sample, i int) string {
 // sparks lists blocks by height.
 var sparks = [...]rune{' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'}
 
-// chart draws the rate of a rail over time, rows lines high. A rate of top fills the chart.
+// chart draws a rail's rate over time, rows lines high. A rate of top fills the chart.
 func (s *Screen) chart(v *View, rail, rows int, top float64) []string {
 	lines := Blocks(v.columns(rail, s.Width), rows, top)
 	for row := range lines {
@@ -179,7 +179,7 @@ func (s *Screen) totals(v *View, last *Sample) string {
 	if last.P50 > 0 {
 		left += fmt.Sprintf(", %.1f ms each", last.P50/1e3)
 	}
-	return s.sides("", left, "total "+rateText(last.Rate))
+	return s.justify("", left, "total "+rateText(last.Rate))
 }
 
 // events returns the last events, at most the given number.
@@ -198,8 +198,8 @@ func (s *Screen) events(v *View, most int) (lines []string) {
 // String formats the event as a line.
 func (e *Event) String() string { return fmt.Sprintf("%7.2f s  %s", e.At, e.Text) }
 
-// sides aligns one text to the left and one to the right.
-func (s *Screen) sides(look, left, right string) string {
+// justify aligns one text to the left and one to the right.
+func (s *Screen) justify(look, left, right string) string {
 	room := s.Width - utf8.RuneCountInString(right) - 1
 	left = clip(left, max(room, 0))
 	return s.paint(look, left) + strings.Repeat(" ", max(room+1-utf8.RuneCountInString(left), 0)) + right

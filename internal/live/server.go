@@ -35,7 +35,7 @@ type Server struct {
 func Listen() (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("no port of 127.0.0.1 for the page: %w", err)
+		return nil, fmt.Errorf("listen on 127.0.0.1 for the page: %w", err)
 	}
 	return &Server{listener: l, secret: rand.Text()}, nil
 }
@@ -46,15 +46,15 @@ func (s *Server) Address() string { return fmt.Sprintf("http://%s/%s/", s.listen
 // Close closes the port if Serve was not called.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// lastWords is the time viewers have to fetch the last updates before Serve returns.
-const lastWords = time.Second
+// shutdownTimeout is the time viewers have to fetch the last updates before Serve returns.
+const shutdownTimeout = time.Second
 
 // Serve serves viewers until ctx is done.
 func (s *Server) Serve(ctx context.Context) error {
 	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	ended := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if h.Shutdown(last) != nil {
 			_ = h.Close()
@@ -128,36 +128,36 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// maxOrder is the maximum length of an order in bytes.
-const maxOrder = 1 << 10
+// maxCommand is the maximum length of a command in bytes.
+const maxCommand = 1 << 10
 
-// order is a viewer's request for an action.
-type order struct {
+// command is a viewer's request for an action.
+type command struct {
 	Rail   int    `json:"rail"`
 	Action string `json:"action"`
 	On     bool   `json:"on"`
 }
 
-// decodeOrder decodes an order strictly.
-func decodeOrder(r io.Reader) (o order, err error) {
+// decodeCommand decodes a command strictly.
+func decodeCommand(r io.Reader) (o command, err error) {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil {
 		return o, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return o, errors.New("there is more than one object")
+		return o, errors.New("more than one object")
 	}
 	return o, nil
 }
 
-// act executes a viewer's order.
+// act executes a viewer's command.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	if s.Act == nil {
-		http.Error(w, "nothing can be done here", http.StatusNotFound)
+		http.Error(w, "actions are disabled", http.StatusNotFound)
 		return
 	}
-	o, err := decodeOrder(http.MaxBytesReader(w, r.Body, maxOrder))
+	o, err := decodeCommand(http.MaxBytesReader(w, r.Body, maxCommand))
 	if err == nil {
 		err = s.Act(o.Rail, o.Action, o.On)
 	}

@@ -87,8 +87,8 @@ func TestServerGuards(t *testing.T) {
 		{"another port of this host", "GET", s.Address() + "stream", "", header("Sec-Fetch-Site", "same-site"), http.StatusForbidden},
 		{"no JSON", "POST", s.Address() + "act", "pull", nil, http.StatusBadRequest},
 		{"an unknown field", "POST", s.Address() + "act", `{"rail":1,"force":true}`, nil, http.StatusBadRequest},
-		{"two orders", "POST", s.Address() + "act", pull + pull, nil, http.StatusBadRequest},
-		{"a long order", "POST", s.Address() + "act", `{"action":"` + strings.Repeat("x", maxOrder) + `"}`, nil, http.StatusBadRequest},
+		{"two commands", "POST", s.Address() + "act", pull + pull, nil, http.StatusBadRequest},
+		{"a long command", "POST", s.Address() + "act", `{"action":"` + strings.Repeat("x", maxCommand) + `"}`, nil, http.StatusBadRequest},
 	} {
 		before := acted
 		status, text := ask(t, tt.method, tt.path, tt.body, tt.change)
@@ -173,13 +173,13 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 }
 
-// FuzzOrder: an order from a browser is decoded or rejected.
-func FuzzOrder(f *testing.F) {
+// FuzzCommand: a command from a browser is decoded or rejected.
+func FuzzCommand(f *testing.F) {
 	for _, s := range []string{`{"rail":1,"action":"pulled","on":true}`, `{}`, `{"rail":-1}`, `{"rail":1e9}`, `{}{}`, `[]`, `{"x":1}`, ``} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		o, err := decodeOrder(strings.NewReader(text))
+		o, err := decodeCommand(strings.NewReader(text))
 		if err == nil && !strings.Contains(text, "{") && strings.TrimSpace(text) != "null" {
 			t.Errorf("decodeOrder(%q) = %+v, want an error", text, o)
 		}
