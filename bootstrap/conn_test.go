@@ -22,9 +22,11 @@ func TestSilence(t *testing.T) {
 	for name, drip := range map[string]bool{"silent": false, "dripping": true} {
 		c := d.connect(t)
 		wireMeet(t, c)
-		got, err := d.Accept(soon(t))
-		if err != nil {
-			t.Fatalf("Accept: got %v, want no error", err)
+		var got *Conn
+		select {
+		case got = <-d.backlog: // Accept would drop a Conn that is dead already, on a machine that pauses the test for DeadAfter
+		case <-soon(t).Done():
+			t.Fatal("the peer was not admitted")
 		}
 		if drip {
 			go func() {
@@ -38,7 +40,7 @@ func TestSilence(t *testing.T) {
 		}
 		<-got.Done()
 		wants(t, name, got.Err(), ErrSilent)
-		_, err = got.Recv(t.Context())
+		_, err := got.Recv(t.Context())
 		wants(t, "Recv", err, ErrSilent)
 		wants(t, "Send", got.Send(t.Context(), KindCard, nil), ErrSilent)
 		if err := got.Close(); err != nil {
