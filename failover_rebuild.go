@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ibverbx/internal/counter"
-	"ibverbx/internal/guard"
+	"ibverbx/internal/debugcheck"
 	"ibverbx/verbs"
 )
 
@@ -417,7 +417,7 @@ type meeting struct {
 // the one that the lane has until it is up.
 func (l *lane) become(state laneState, now int64, cause error) {
 	v := &l.life
-	if guard.On && transitions[v.state]&(1<<state) == 0 {
+	if debugcheck.On && transitions[v.state]&(1<<state) == 0 {
 		panic(fmt.Sprintf("ibverbx: lane %d goes from %s to %s", l.index, v.state, state))
 	}
 	l.owner.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/guard"
+	"ibverbx/internal/debugcheck"
 	"ibverbx/internal/nullnic"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -196,8 +196,8 @@ func TestGuard(t *testing.T) {
 	c := &VirtualCQ{}
 	c.enter("Poll")
 	defer func() {
-		if got := recover() != nil; got != guard.On {
-			t.Errorf("a second call panics: %v, want %v", got, guard.On)
+		if got := recover() != nil; got != debugcheck.On {
+			t.Errorf("a second call panics: %v, want %v", got, debugcheck.On)
 		}
 		c.guard.Leave()
 		c.enter("Poll") // and one after it is fine
@@ -213,8 +213,8 @@ func TestTransitions(t *testing.T) {
 		l.become(next, 0, nil)
 	}
 	defer func() {
-		if got := recover() != nil; got != guard.On {
-			t.Errorf("a lane goes from up to offered: panic %v, want %v", got, guard.On)
+		if got := recover() != nil; got != debugcheck.On {
+			t.Errorf("a lane goes from up to offered: panic %v, want %v", got, debugcheck.On)
 		}
 	}()
 	l.become(laneOffered, 0, nil)

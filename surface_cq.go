@@ -10,7 +10,7 @@ import (
 
 	"ibverbx/internal/clock"
 	"ibverbx/internal/counter"
-	"ibverbx/internal/guard"
+	"ibverbx/internal/debugcheck"
 	"ibverbx/internal/heap"
 	"ibverbx/internal/table"
 	"ibverbx/verbs"
@@ -43,7 +43,7 @@ type VirtualCQ struct {
 	rails   *Rails
 	num     uint32       // unique on the Rails
 	clock   func() int64 // of VirtualQPs without their own: one for all, because their timers are in one heap
-	guard   guard.Guard
+	guard   debugcheck.Guard
 	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
@@ -165,7 +165,7 @@ func (c *VirtualCQ) Num() uint32 { return c.num }
 // enter begins a call. Under the race detector, and with the tag ibverbxdebug, it panics if another
 // call is in progress.
 func (c *VirtualCQ) enter(op string) {
-	if guard.On { // otherwise every call would build the text
+	if debugcheck.On { // otherwise every call would build the text
 		c.guard.Enter("ibverbx: "+op, "concurrent use of a VirtualCQ or its VirtualQPs")
 	}
 }

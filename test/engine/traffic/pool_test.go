@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/guard"
+	"ibverbx/internal/debugcheck"
 	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -364,7 +364,7 @@ func TestSharedDataFair(t *testing.T) {
 func TestSharedDataManyClients(t *testing.T) {
 	const receives, messages = 64, 20
 	clients := 500
-	if guard.On {
+	if debugcheck.On {
 		clients = 50 // with the race detector, the refused SENDs of 500 take the time of the others
 	}
 	cfg := ibverbx.Config{Lanes: 1, LaneDepth: 8, SendDepth: 8}

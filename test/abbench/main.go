@@ -1,8 +1,8 @@
-// Command alternate compares the benchmarks of two commits on a busy machine: it builds both test binaries,
+// Command abbench compares the benchmarks of two commits on a busy machine: it builds both test binaries,
 // runs them alternately many times, and prints the median ratio of adjacent runs. Disturbances affect both
 // equally often.
 //
-//	go run ./test/alternate -base 'HEAD~1' -bench 'BenchmarkMessage/.*/lanes=16' -rounds 30
+//	go run ./test/abbench -base 'HEAD~1' -bench 'BenchmarkMessage/.*/lanes=16' -rounds 30
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 func main() {
 	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "alternate:", err)
+		fmt.Fprintln(os.Stderr, "abbench:", err)
 		os.Exit(1)
 	}
 }
@@ -33,14 +33,14 @@ func run() (err error) {
 	base := flag.String("base", "HEAD~1", "the commit to compare with")
 	head := flag.String("head", "HEAD", "the commit to measure")
 	pkg := flag.String("package", ".", "the package whose benchmarks are run")
-	bench := flag.String("bench", ".", "which benchmarks (go test -bench)")
-	benchtime := flag.String("benchtime", "10ms", "how long each runs in a round (go test -benchtime)")
-	rounds := flag.Int("rounds", 30, "how often the two are run in turn")
+	bench := flag.String("bench", ".", "pattern of the benchmarks (go test -bench)")
+	benchtime := flag.String("benchtime", "10ms", "duration of each in a round (go test -benchtime)")
+	rounds := flag.Int("rounds", 30, "number of alternations")
 	flag.Parse()
 	if *rounds < 1 {
 		return errors.New("-rounds must be at least 1")
 	}
-	dir, err := os.MkdirTemp("", "alternate")
+	dir, err := os.MkdirTemp("", "abbench")
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,8 @@ func run() (err error) {
 	for round := range *rounds {
 		var pair [2]figures
 		for turn := range 2 {
-			i := turn ^ round&1 // each is first as often as the other
+			i := turn ^ round&1 // each is first in every second round
+
 			if pair[i], err = measure(binaries[i], args); err != nil {
 				return err
 			}

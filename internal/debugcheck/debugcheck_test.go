@@ -1,9 +1,8 @@
-package guard
+package debugcheck
 
 import "testing"
 
-// TestGuard: a call while another is under way panics if checks are built in, and one after it is
-// fine.
+// TestGuard: a second call before Leave panics if checks are built in, and one after it does not.
 func TestGuard(t *testing.T) {
 	var g Guard
 	g.Enter("first", "misuse")

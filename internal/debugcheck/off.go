@@ -1,6 +1,6 @@
 //go:build !race && !ibverbxdebug
 
-package guard
+package debugcheck
 
 // On reports whether checks are built in.
 const On = false

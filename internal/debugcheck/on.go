@@ -1,6 +1,6 @@
 //go:build race || ibverbxdebug
 
-package guard
+package debugcheck
 
 import "sync/atomic"
 
