@@ -32,7 +32,7 @@ type measured func(name string) (*measure.Result, error)
 func main() {
 	dir := flag.String("o", filepath.Join("docs", "img"), "directory for the pictures")
 	seeds := flag.Uint64("seeds", 5, "number of seeds for the medians")
-	demo := flag.Bool("demo", false, "draw demo.svg from what ibverbx demo --json prints")
+	demo := flag.Bool("demo", false, "draw demo.svg from the output of ibverbx demo --json, on standard input")
 	flag.Parse()
 	draw := func() error { return run(*dir, *seeds) }
 	if *demo {

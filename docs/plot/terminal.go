@@ -21,7 +21,7 @@ const (
 	terminalEdge    = 16.0
 )
 
-// demoPicture reads what "ibverbx demo --json" prints and writes the last screen of the demo as a picture.
+// demoPicture reads the output of "ibverbx demo --json" and draws the last screen of the demo.
 func demoPicture(r io.Reader, file string) error {
 	var v live.View
 	if err := json.NewDecoder(r).Decode(&v); err != nil {
@@ -48,7 +48,7 @@ func terminal(v *live.View) []byte {
 	return c.end()
 }
 
-// wrapped cuts a text into lines of at most so many columns.
+// wrapped breaks a text into lines of at most width columns.
 func wrapped(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -92,8 +92,7 @@ func (c *chart) terminalLine(y float64, line string) {
 	}
 }
 
-// words writes a text whose columns have a fixed width. SVG joins blanks, so that what follows several of them is a text of
-// its own.
+// words writes a text whose columns have a fixed width. SVG collapses blanks, so words after several blanks become a separate text.
 func (c *chart) words(class string, x, y float64, text string) {
 	for part := range strings.SplitSeq(text, "  ") {
 		word := strings.TrimLeft(part, " ")
@@ -106,7 +105,7 @@ func (c *chart) words(class string, x, y float64, text string) {
 	}
 }
 
-// height is that of a block in eighths of a cell, 0 for other runes.
+// height returns the height of a block in eighths of a cell, 0 for other runes.
 func height(r rune) float64 {
 	if r < '▁' || r > '█' {
 		return 0

@@ -1,5 +1,5 @@
-// Command receive lends memory to one peer, waits until the peer has filled it, and prints the
-// length and the SHA-256 of what arrived. Command send, next to it, is the peer.
+// Command receive exposes memory to one peer, waits until the peer has filled it, and prints the
+// length and the SHA-256 of the received data. Command send, next to it, is the peer.
 //
 //	go run ./cmd/ibverbx token token      # copy it to the other host
 //	go run ./examples/two-hosts/receive -token-file token
@@ -31,7 +31,7 @@ func main() {
 func run(ctx context.Context) (err error) {
 	listen := flag.String("listen", ":18510", "`address` to wait at")
 	token := flag.String("token-file", "token", "`file` with the secret that both sides share")
-	size := flag.Int("size", 64<<20, "`bytes` to lend")
+	size := flag.Int("size", 64<<20, "`bytes` to expose")
 	flag.Parse()
 
 	// Without NICs in its Config a side opens a software NIC on the address that leads to the
@@ -56,7 +56,7 @@ func run(ctx context.Context) (err error) {
 		}
 	}()
 
-	// A receive without bytes waits for a notification: the end of a WRITE_WITH_IMM.
+	// A receive without a buffer waits for the notification of a WRITE_WITH_IMM.
 	if _, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Command send writes a file into the memory that command receive lends, over all lanes, and
+// Command send writes a file into the memory that command receive exposes, over all lanes, and
 // notifies the receiver when every byte is in place.
 //
 //	go run ./examples/two-hosts/send -token-file token HOST:18510 FILE
@@ -56,7 +56,7 @@ func run(ctx context.Context) (err error) {
 
 	inbox, outbox := s.Remote("inbox"), s.Local("outbox")
 	if inbox == nil || inbox.Length < uint64(len(data)) {
-		return fmt.Errorf("the receiver lends no inbox of %d bytes: start it with a larger -size", len(data))
+		return fmt.Errorf("the receiver does not expose an inbox of %d bytes: start it with a larger -size", len(data))
 	}
 	copy(outbox.Bytes(), data)
 	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: inbox}
