@@ -176,11 +176,11 @@ func (b *neighbor) recallAll() bool {
 // hear takes a message of the peer. It reports false if the peer does not keep to the protocol.
 func (b *neighbor) hear(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
-	switch m.Kind {
-	case shm.Want:
+	if m.Kind == shm.Want {
 		return b.introduced && b.asked(m.Key)
-	case shm.Look:
-		return true // serveNudged has looked
+	}
+	if m.Kind == shm.Look {
+		return true // the caller looks
 	}
 	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
 		shm.Close(fd)

@@ -1,8 +1,8 @@
-// Command abbench compares the benchmarks of two commits on a busy machine: it builds both test binaries,
+// Command alternate compares the benchmarks of two commits on a busy machine: it builds both test binaries,
 // runs them alternately many times, and prints the median ratio of adjacent runs. Disturbances affect both
 // equally often.
 //
-//	go run ./test/abbench -base 'HEAD~1' -bench 'BenchmarkMessage/.*/lanes=16' -rounds 30
+//	go run ./test/alternate -base 'HEAD~1' -bench 'BenchmarkMessage/.*/lanes=16' -rounds 30
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 func main() {
 	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "abbench:", err)
+		fmt.Fprintln(os.Stderr, "alternate:", err)
 		os.Exit(1)
 	}
 }
@@ -40,7 +40,7 @@ func run() (err error) {
 	if *rounds < 1 {
 		return errors.New("-rounds must be at least 1")
 	}
-	dir, err := os.MkdirTemp("", "abbench")
+	dir, err := os.MkdirTemp("", "alternate")
 	if err != nil {
 		return err
 	}
