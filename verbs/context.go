@@ -12,7 +12,7 @@ type Context interface {
 	// QueryGID returns row index of a port's GID table, or ErrNotFound if the row is empty.
 	QueryGID(port, index int) (GIDEntry, error)
 
-	// AllocPD allocates a protection domain. It returns ErrLimit if the device has no free one.
+	// AllocPD allocates a protection domain. It returns ErrLimit if all of the device are in use.
 	AllocPD() (PD, error)
 	// CreateCQ creates a completion queue. It returns ErrInvalid for an invalid cfg, and ErrNotSupported
 	// if the device lacks a requested feature.

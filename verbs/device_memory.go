@@ -28,7 +28,7 @@ type MemoryDevice interface {
 	// before freeing the memory.
 	PinHost(mem *Memory) (unpin func() error, err error)
 
-	// DMABuf exports n bytes at addr as a dma-buf, in which they start at offset. The caller closes the
+	// DMABuf exports n bytes at addr as a dma-buf that contains them at offset. The caller closes the
 	// file.
 	DMABuf(addr, n uint64) (file *os.File, offset uint64, err error)
 
@@ -141,7 +141,7 @@ func (m *Memory) copyError(err error) error {
 	return NewOpError("copy memory", m.on(), 0, err)
 }
 
-// on is the name of the device that has the memory, "" for the host.
+// on returns the name of the memory's device, or "" for host memory.
 func (m *Memory) on() string {
 	if m.device == nil {
 		return ""

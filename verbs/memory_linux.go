@@ -17,10 +17,10 @@ func mapHuge(size, prot, flags int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, prot, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB)
 }
 
-// adviseHuge asks for transparent huge pages; the advice may be ignored.
+// adviseHuge requests transparent huge pages; the kernel may ignore the advice.
 func adviseHuge(b []byte) { _ = unix.Madvise(b, unix.MADV_HUGEPAGE) }
 
-// mapFile maps a new file. Nobody who has its descriptor can make an access of this process fault.
+// mapFile maps a new file. Other holders of its descriptor cannot make this process fault.
 func mapFile(size int) (b []byte, fd int, err error) { return shm.Create(size, false) }
 
 // unmapFile frees what mapFile returned.

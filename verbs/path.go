@@ -41,20 +41,20 @@ type PathConfig struct {
 // Seal is a secret that two processes share for one session. Providers create Seals (softnic.NewSeal)
 // and reject Seals from other providers.
 type Seal interface {
-	// Sealed does nothing. It marks the type as a Seal.
+	// Sealed marks the type as a Seal. It is a no-op.
 	Sealed()
 }
 
-// KeyCounter is a Seal that ends its session after too many wrong keys. Software above the NIC that checks keys of
-// the peer itself reports the wrong ones; those that the NIC refuses are counted already.
+// KeyCounter is a Seal that closes its session after too many wrong keys. Software that checks the peer's keys above
+// the NIC reports wrong ones; the NIC counts the keys it rejects.
 type KeyCounter interface {
 	Seal
-	// WrongKey counts one wrong key of the peer.
+	// WrongKey counts one wrong key from the peer.
 	WrongKey()
 }
 
 // AnySeal as QPConfig.Path.Seal of a UD QP lets several peers share the QP: each datagram is sealed with the Seal
-// of its AH. The QP accepts datagrams that are sealed with any Seal in use on its NIC, and no plain ones. WC.Seal
+// of its AH. The QP accepts datagrams sealed with any Seal in use on its NIC, and rejects plain ones. WC.Seal
 // identifies the Seal, which the receiver must compare with SealedAH.SealNumber before it trusts a datagram.
 type AnySeal struct{}
 

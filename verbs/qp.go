@@ -92,7 +92,7 @@ type QP interface {
 	// PostRecv posts a chain of receives. n and err are as in PostSend.
 	PostRecv(wrs []RecvWR) (n int, err error)
 
-	// Close destroys the QP. Outstanding requests do not complete, and unpolled completions of the QP
+	// Close destroys the QP. Outstanding requests do not complete, and the QP's unpolled completions
 	// are discarded.
 	Close() error
 }

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// transition lists the attributes that a change of state must and may have, per
-// transport. The table is that of ibv_modify_qp(3) and IBTA 1.4 section 11.2.5.2,
-// without alternate paths. RESET goes to ERR through INIT, as in the Linux kernel.
+// transition lists the required and the optional attributes of a state transition, per
+// transport. The table follows ibv_modify_qp(3) and IBTA 1.4 section 11.2.5.2,
+// without alternate paths. RESET enters ERR through INIT, as in the Linux kernel.
 type transition struct {
 	must, may map[QPType]QPAttrMask
 }

@@ -17,8 +17,8 @@ import (
 type Waker struct {
 	once  sync.Once
 	token chan struct{}
-	timer *time.Timer // of Sleep; nil before the first timed one
-	call  func()      // called by Wake in place of adding the token; nil if there is none
+	timer *time.Timer // used by Sleep; nil before the first timed one
+	call  func()      // called by Wake instead of adding the token; may be nil
 }
 
 // NewWaker returns a Waker without a token.

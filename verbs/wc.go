@@ -24,7 +24,7 @@ func (o WCOpcode) String() string {
 	})
 }
 
-// opcodeWC maps the opcodes of requests to those of their completions.
+// opcodeWC maps request opcodes to completion opcodes.
 var opcodeWC = [8]WCOpcode{
 	OpRDMAWrite:         WCRDMAWrite,
 	OpRDMAWriteWithImm:  WCRDMAWrite,
@@ -47,7 +47,7 @@ const (
 	WCGRH WCFlags = 1 << 0
 	// WCWithImm means that Imm is valid.
 	WCWithImm WCFlags = 1 << 1
-	// WCSealed means that Seal is valid. libibverbs has no such flag.
+	// WCSealed means that Seal is valid. libibverbs lacks this flag.
 	WCSealed WCFlags = 1 << 7
 )
 
