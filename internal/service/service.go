@@ -149,7 +149,7 @@ type Node interface {
 	// Detach.
 	Detach(id ID)
 	// Attached returns the Handler of a service, or nil. A service that is created on first use
-	// finds itself this way.
+	// finds its existing Handler this way.
 	Attached(id ID) Handler
 	// Alloc allocates memory for Register. It is Shared if sessions may use shared memory, unless cfg
 	// requests huge pages. cfg may be nil.
@@ -164,7 +164,7 @@ type Node interface {
 }
 
 // Memory is memory and its registrations: one for each realm and access, created on demand and
-// shared by all peers of the realm. The key of a registration with less access does not grant more.
+// shared by all peers of the realm. A key grants only the access of its registration.
 type Memory interface {
 	// Region returns the registration for a peer. Access 0 means verbs.AccessLocalWrite, for local
 	// requests. Only a Region with remote access may be granted to a peer, over Session.Send.
@@ -192,25 +192,25 @@ type Peer interface {
 	// no-op for a completed operation, even if it is submitted again before Cancel returns. The
 	// operation must have been submitted to this Peer.
 	Cancel(op *Op)
-	// Help drives the shard once: it posts, polls and calls Sinks. It reports whether it could: another goroutine may be
-	// driving. A goroutine that waits for an operation should Help a while before it sleeps.
+	// Help drives the shard once: it posts, polls and calls Sinks. It returns false if another goroutine is driving. A
+	// goroutine that waits for an operation should call Help for a while before it sleeps.
 	Help() bool
-	// Leave leaves the shard to its own goroutine. One that has helped and now sleeps until an operation ends calls it.
-	// Otherwise the end may be noticed 50 us late.
+	// Leave leaves the shard to its own goroutine. Call it after Help, before sleeping until an operation completes.
+	// Otherwise the completion may be detected 50 us late.
 	Leave()
 	// Redial makes the Node dial a lost peer as soon as the last attempt is 1 s old. Services call it when the program
 	// needs the peer; Link.Wait does so itself. Redial never waits for the peer. It must not be called with the shard's lock.
 	Redial()
 	// Session returns the current session, or nil. A parked Peer has one.
 	Session() Session
-	// Identity describes the peer as it authenticated last.
+	// Identity describes the peer as it last authenticated.
 	Identity() bootstrap.Peer
-	// Forgotten returns why the Node has forgotten the Peer, nil if it has not. No session follows then.
+	// Forgotten returns the reason why the Node has forgotten the Peer, after which no session follows; nil otherwise.
 	Forgotten() error
 }
 
-// Session is the time from one connection with a peer's process until its end. The connection is the same all the time.
-// The VirtualQP may be parked and made again meanwhile, which services do not see.
+// Session is a connection with a peer's process, until it closes. Its VirtualQP may be parked and recreated meanwhile;
+// services do not notice.
 type Session interface {
 	Peer() Peer
 	// Number counts the sessions of a Peer from 1.
