@@ -8,15 +8,18 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 func main() {
@@ -45,9 +48,11 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	var binaries [2]string
 	for i, commit := range []string{*base, *head} {
-		if binaries[i], err = build(filepath.Join(dir, strconv.Itoa(i)), commit, *pkg); err != nil {
+		if binaries[i], err = build(ctx, filepath.Join(dir, strconv.Itoa(i)), commit, *pkg); err != nil {
 			return err
 		}
 	}
@@ -57,8 +62,7 @@ func run() (err error) {
 		var pair [2]figures
 		for turn := range 2 {
 			i := turn ^ round&1 // each is first in every second round
-
-			if pair[i], err = measure(binaries[i], args); err != nil {
+			if pair[i], err = measure(ctx, binaries[i], args); err != nil {
 				return err
 			}
 		}
@@ -74,25 +78,25 @@ func run() (err error) {
 }
 
 // build checks a commit out below dir and builds its test binary.
-func build(dir, commit, pkg string) (string, error) {
-	hash, err := command(".", "git", "rev-parse", "--verify", commit+"^{commit}")
+func build(ctx context.Context, dir, commit, pkg string) (string, error) {
+	hash, err := command(ctx, ".", "git", "rev-parse", "--verify", commit+"^{commit}")
 	if err != nil {
 		return "", err
 	}
-	if _, err := command(".", "git", "clone", "-q", "--no-checkout", ".", dir); err != nil {
+	if _, err := command(ctx, ".", "git", "clone", "-q", "--shared", "--no-checkout", ".", dir); err != nil {
 		return "", err
 	}
-	if _, err := command(dir, "git", "checkout", "-q", hash); err != nil {
+	if _, err := command(ctx, dir, "git", "checkout", "-q", hash); err != nil {
 		return "", err
 	}
 	binary := dir + ".test"
-	_, err = command(dir, "go", "test", "-c", "-o", binary, pkg)
+	_, err = command(ctx, dir, "go", "test", "-c", "-o", binary, pkg)
 	return binary, err
 }
 
 // command runs a program in a directory and returns its output.
-func command(dir string, args ...string) (string, error) {
-	cmd := exec.Command(args[0], args[1:]...)
+func command(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -102,8 +106,8 @@ func command(dir string, args ...string) (string, error) {
 }
 
 // measure runs the benchmarks once.
-func measure(binary string, args []string) (figures, error) {
-	out, err := exec.Command(binary, args...).Output()
+func measure(ctx context.Context, binary string, args []string) (figures, error) {
+	out, err := exec.CommandContext(ctx, binary, args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", filepath.Base(binary), err, out)
 	}

@@ -16,21 +16,9 @@ const (
 	listedPerDir = 1000
 )
 
-// large returns the directory of a file of 1 GiB, made on first use.
-func (b *bench) large() (string, error) {
-	dir := filepath.Join(b.dir, "large")
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", err
-	}
-	return dir, writeLarge(filepath.Join(dir, "file"))
-}
-
-// writeLarge writes the large file.
-func writeLarge(name string) error {
-	f, err := os.Create(name)
+// writeLarge fills a directory with a file of 1 GiB.
+func writeLarge(dir string) error {
+	f, err := os.Create(filepath.Join(dir, "file"))
 	if err != nil {
 		return err
 	}
@@ -52,32 +40,27 @@ func (b *bench) newLargeCopy() (dir string, remove func(), err error) {
 	if dir, remove, err = b.newCopy(inMemory); err != nil {
 		return "", nil, err
 	}
-	name := filepath.Join(dir, "file")
-	if err := errors.Join(writeLarge(name), os.Remove(name)); err != nil {
+	if err := errors.Join(writeLarge(dir), os.Remove(filepath.Join(dir, "file"))); err != nil {
 		remove()
 		return "", nil, err
 	}
 	return dir, remove, nil
 }
 
-// listed returns a directory with a million empty files, made on first use.
-func (b *bench) listed() (string, error) {
-	dir := filepath.Join(b.dir, "listed")
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
+// listed fills a directory with a million empty files.
+func listed(dir string) error {
 	for i := range listedFiles / listedPerDir {
 		sub := filepath.Join(dir, fmt.Sprintf("directory-%04d", i))
-		if err := os.MkdirAll(sub, 0o755); err != nil {
-			return "", err
+		if err := os.Mkdir(sub, 0o755); err != nil {
+			return err
 		}
 		for j := range listedPerDir {
 			if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("file-%04d.dat", j)), nil, 0o644); err != nil {
-				return "", err
+				return err
 			}
 		}
 	}
-	return dir, nil
+	return nil
 }
 
 // used returns the CPU seconds of an exited process.
@@ -99,34 +82,33 @@ func withServer(ctx context.Context, server *exec.Cmd, client func(addr string) 
 
 // getLarge returns the CPU time of "ibverbx serve" and "ibverbx get" for a large file.
 func (b *bench) getLarge() side {
-	return func(ctx context.Context) (float64, error) {
-		dir, err := b.large()
-		if err != nil {
-			return 0, err
-		}
-		to, remove, err := b.newLargeCopy()
-		if err != nil {
-			return 0, err
-		}
-		defer remove()
-		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
-		client, err := withServer(ctx, server, func(addr string) *exec.Cmd {
-			return exec.CommandContext(ctx, b.tool, "get", addr, "large/file", filepath.Join(to, "file"), "--token-file", b.token, "-q")
-		})
-		if err != nil {
-			return 0, err
-		}
-		return used(server) + used(client), nil
-	}
+	return b.cpuTime(b.serve, func(ctx context.Context, addr, to string) *exec.Cmd {
+		return exec.CommandContext(ctx, b.tool, "get", addr, "large/file", to, "--token-file", b.token, "-q")
+	})
 }
 
 // curl returns the CPU time of a server of net/http and of curl for the same file.
 func (b *bench) curl() side {
+	serve := func(ctx context.Context, dir string) *exec.Cmd {
+		server := exec.CommandContext(ctx, b.self, "worker", "https", "serve", "127.0.0.1:0", "0")
+		server.Dir = dir
+		return server
+	}
+	get := b.cpuTime(serve, func(ctx context.Context, addr, to string) *exec.Cmd {
+		return exec.CommandContext(ctx, "curl", "-ksf", "-o", to, "https://"+addr+"/file")
+	})
 	return func(ctx context.Context) (float64, error) {
 		if err := installed("curl", "curl"); err != nil {
 			return 0, err
 		}
-		dir, err := b.large()
+		return get(ctx)
+	}
+}
+
+// cpuTime returns the CPU time of a server of the large file and of a client that copies it to a path.
+func (b *bench) cpuTime(serve func(ctx context.Context, dir string) *exec.Cmd, get func(ctx context.Context, addr, to string) *exec.Cmd) side {
+	return func(ctx context.Context) (float64, error) {
+		dir, err := b.once("large", writeLarge)
 		if err != nil {
 			return 0, err
 		}
@@ -135,11 +117,8 @@ func (b *bench) curl() side {
 			return 0, err
 		}
 		defer remove()
-		server := exec.CommandContext(ctx, b.self, "worker", "https", "serve", "127.0.0.1:0", "0")
-		server.Dir = dir
-		client, err := withServer(ctx, server, func(addr string) *exec.Cmd {
-			return exec.CommandContext(ctx, "curl", "-ksf", "-o", filepath.Join(to, "file"), "https://"+addr+"/file")
-		})
+		server := serve(ctx, dir)
+		client, err := withServer(ctx, server, func(addr string) *exec.Cmd { return get(ctx, addr, filepath.Join(to, "file")) })
 		if err != nil {
 			return 0, err
 		}
@@ -150,11 +129,11 @@ func (b *bench) curl() side {
 // listing returns the peak memory of the client or the server of a dry run for a million files, in MiB.
 func (b *bench) listing(ofServer bool) side {
 	return func(ctx context.Context) (float64, error) {
-		dir, err := b.listed()
+		dir, err := b.once("listed", listed)
 		if err != nil {
 			return 0, err
 		}
-		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
+		server := b.serve(ctx, dir)
 		client, err := withServer(ctx, server, func(addr string) *exec.Cmd {
 			return exec.CommandContext(ctx, b.tool, "get", addr, "listed", filepath.Join(b.dir, "nowhere"), "--token-file", b.token, "-q", "--dry-run")
 		})

@@ -47,17 +47,18 @@ func (b *bench) testBinary(ctx context.Context, commit, pkg string) (string, err
 	}
 	tree := "."
 	if commit != "" {
-		tree = filepath.Join(b.dir, commit)
-		if _, err := os.Stat(tree); err != nil {
+		var err error
+		if tree, err = b.once(commit, func(dir string) error {
 			if err := exec.CommandContext(ctx, "git", "cat-file", "-e", commit+"^{commit}").Run(); err != nil {
-				return "", fmt.Errorf("commit %s is not in this clone: git fetch --unshallow", commit)
+				return fmt.Errorf("commit %s is not in this clone: git fetch --unshallow", commit)
 			}
-			if _, err := output(ctx, exec.CommandContext(ctx, "git", "clone", "-q", "--shared", "--no-checkout", ".", tree)); err != nil {
-				return "", err
+			if _, err := output(ctx, exec.CommandContext(ctx, "git", "clone", "-q", "--shared", "--no-checkout", ".", dir)); err != nil {
+				return err
 			}
-			if _, err := output(ctx, exec.CommandContext(ctx, "git", "-C", tree, "checkout", "-q", commit)); err != nil {
-				return "", err
-			}
+			_, err := output(ctx, exec.CommandContext(ctx, "git", "-C", dir, "checkout", "-q", commit))
+			return err
+		}); err != nil {
+			return "", err
 		}
 	}
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, pkg)

@@ -71,6 +71,7 @@ func (r *row) measure(ctx context.Context, rounds int) {
 		if err := errors.Join(errOurs, errTheirs); err != nil {
 			r.Problem = err.Error()
 			if !errors.As(err, &absent) || errOurs != nil {
+				r.Rounds = nil // failures recognizes a failed row by this
 				return
 			}
 		}

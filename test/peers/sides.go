@@ -58,6 +58,28 @@ func (b *bench) setUp(ctx context.Context) (err error) {
 	return os.WriteFile(b.token, []byte(secret+"\n"), 0o600)
 }
 
+// once returns a directory below the temporary one, filled on first use. A directory whose filling failed is not used.
+func (b *bench) once(name string, fill func(dir string) error) (string, error) {
+	dir := filepath.Join(b.dir, name)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	part := dir + ".part"
+	err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755))
+	if err == nil {
+		err = fill(part)
+	}
+	if err == nil {
+		err = os.Rename(part, dir)
+	}
+	return dir, err
+}
+
+// serve is a server of a directory.
+func (b *bench) serve(ctx context.Context, dir string) *exec.Cmd {
+	return exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
+}
+
 // secret authenticates the processes of a measurement to each other.
 const secret = "a secret among the processes of one measurement"
 
@@ -130,7 +152,7 @@ func (b *bench) report(ctx context.Context, figure func(result) float64, cmd *ex
 	}
 	var report struct{ Results []result }
 	if err := json.Unmarshal(out, &report); err != nil || len(report.Results) != 1 {
-		return 0, fmt.Errorf("%s: got %d results (%w), want one", strings.Join(cmd.Args, " "), len(report.Results), err)
+		return 0, fmt.Errorf("%s: got %q, want JSON with one result", strings.Join(cmd.Args, " "), out)
 	}
 	return figure(report.Results[0]), nil
 }

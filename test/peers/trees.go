@@ -44,28 +44,24 @@ func (b *bench) newCopy(at place) (dir string, remove func(), err error) {
 	return dir, func() {}, err
 }
 
-// tree returns a directory with many small files, made on first use.
-func (b *bench) tree() (string, error) {
-	dir := filepath.Join(b.dir, "tree")
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
+// tree fills a directory with many small files.
+func tree(dir string) error {
 	content := make([]byte, treeSize)
 	old := time.Now().Add(-time.Hour) // so that a comparison by time trusts them
 	for i := range treeFiles {
 		copy(content, fmt.Sprint("file ", i))
 		name := filepath.Join(dir, fmt.Sprintf("d%02d", i%100), fmt.Sprint("f", i))
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return "", err
+			return err
 		}
 		if err := os.WriteFile(name, content, 0o644); err != nil {
-			return "", err
+			return err
 		}
 		if err := os.Chtimes(name, old, old); err != nil {
-			return "", err
+			return err
 		}
 	}
-	return dir, nil
+	return nil
 }
 
 // copied runs a command that copies the tree to a directory, named by its last argument, and returns its seconds in a
@@ -98,12 +94,11 @@ func (b *bench) copied(ctx context.Context, at place, before situation, args ...
 // get copies the tree with "ibverbx get" and flags.
 func (b *bench) get(at place, before situation, flags ...string) side {
 	return func(ctx context.Context) (float64, error) {
-		dir, err := b.tree()
+		dir, err := b.once("tree", tree)
 		if err != nil {
 			return 0, err
 		}
-		server := exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
-		return serving(server, "listening on ", func(addr string) (float64, error) {
+		return serving(b.serve(ctx, dir), "listening on ", func(addr string) (float64, error) {
 			addr, _, _ = strings.Cut(addr, ",")
 			args := append([]string{b.tool, "get", "--token-file", b.token}, flags...)
 			return b.copied(ctx, at, before, append(args, strings.Fields(addr)[0], "tree")...)
@@ -117,7 +112,7 @@ func (b *bench) rsync(at place, before situation, flags ...string) side {
 		if err := installed("rsync", "rsync"); err != nil {
 			return 0, err
 		}
-		dir, err := b.tree()
+		dir, err := b.once("tree", tree)
 		if err != nil {
 			return 0, err
 		}
