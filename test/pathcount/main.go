@@ -12,6 +12,7 @@
 package main
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"flag"
@@ -19,10 +20,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 )
 
@@ -38,7 +41,9 @@ func main() {
 	base := flag.String("base", "", "the `commit` to compare with")
 	list := flag.Bool("list", false, "print the functions; with -base, those that only one commit runs through")
 	flag.Parse()
-	if err := run(os.Stdout, *base, *list); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, *base, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "pathcount:", err)
 		os.Exit(1)
 	}
@@ -48,33 +53,33 @@ func main() {
 type tree struct{ name, dir, binary string }
 
 // run measures the working tree, and the base unless it is empty.
-func run(out io.Writer, base string, list bool) (err error) {
+func run(ctx context.Context, out io.Writer, base string, list bool) (err error) {
 	dir, err := os.MkdirTemp("", "pathcount")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	root, err := command("", "git", "rev-parse", "--show-toplevel")
+	root, err := command(ctx, "", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
 		return err
 	}
 	trees := []tree{{"working tree", root, filepath.Join(dir, "request")}}
 	if base != "" {
 		old := tree{base, filepath.Join(dir, "base"), filepath.Join(dir, "request.base")}
-		if err := checkOut(root, old.dir, base); err != nil {
+		if err := checkOut(ctx, root, old.dir, base); err != nil {
 			return err
 		}
 		trees = []tree{old, trees[0]}
 	}
 	for _, t := range trees {
-		if _, err := command(t.dir, "go", "build", "-cover", "-covermode=atomic", "-coverpkg=ibverbx/...", "-o", t.binary, "./"+requestDir); err != nil {
+		if _, err := command(ctx, t.dir, "go", "build", "-cover", "-covermode=atomic", "-coverpkg=ibverbx/...", "-o", t.binary, "./"+requestDir); err != nil {
 			return err
 		}
 	}
 	for _, link := range []string{"memory", "udp"} {
 		paths := make([][]function, len(trees))
 		for i, t := range trees {
-			if paths[i], err = t.count(link); err != nil {
+			if paths[i], err = t.count(ctx, link); err != nil {
 				return err
 			}
 		}
@@ -86,15 +91,15 @@ func run(out io.Writer, base string, list bool) (err error) {
 }
 
 // checkOut writes the files of a commit below dir, with the command request of this build, which the commit may not have.
-func checkOut(root, dir, commit string) error {
-	if _, err := command(root, "git", "clone", "-q", "--shared", "--no-checkout", ".", dir); err != nil {
+func checkOut(ctx context.Context, root, dir, commit string) error {
+	if _, err := command(ctx, root, "git", "clone", "-q", "--shared", "--no-checkout", ".", dir); err != nil {
 		return err
 	}
-	hash, err := command(root, "git", "rev-parse", "--verify", commit+"^{commit}")
+	hash, err := command(ctx, root, "git", "rev-parse", "--verify", commit+"^{commit}")
 	if err != nil {
 		return err
 	}
-	if _, err := command(dir, "git", "checkout", "-q", hash); err != nil {
+	if _, err := command(ctx, dir, "git", "checkout", "-q", hash); err != nil {
 		return err
 	}
 	source := filepath.Join(dir, requestDir)
@@ -110,17 +115,17 @@ type function struct{ file, name string }
 func (f function) String() string { return path.Base(path.Dir(f.file)) + "." + f.name }
 
 // count runs requests over a link and returns the functions that one of them runs through.
-func (t *tree) count(link string) (all []function, err error) {
+func (t *tree) count(ctx context.Context, link string) (all []function, err error) {
 	counters, exit := t.binary+"."+link, t.binary+"."+link+".exit" // exit gets the counters of setup and warm-up
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(exit, 0o700)); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(counters), os.RemoveAll(exit)) }()
-	if _, err := command(t.dir, "env", "GOCOVERDIR="+exit, t.binary, link, fmt.Sprint(requests), counters); err != nil {
+	if _, err := command(ctx, t.dir, "env", "GOCOVERDIR="+exit, t.binary, link, fmt.Sprint(requests), counters); err != nil {
 		return nil, err
 	}
 	profile := filepath.Join(counters, "profile")
-	if _, err := command(t.dir, "go", "tool", "covdata", "textfmt", "-i="+counters, "-o="+profile); err != nil {
+	if _, err := command(ctx, t.dir, "go", "tool", "covdata", "textfmt", "-i="+counters, "-o="+profile); err != nil {
 		return nil, err
 	}
 	text, err := os.ReadFile(profile)
@@ -133,7 +138,7 @@ func (t *tree) count(link string) (all []function, err error) {
 	if err := os.WriteFile(profile, text, 0o600); err != nil {
 		return nil, err
 	}
-	table, err := command(t.dir, "go", "tool", "cover", "-func="+profile)
+	table, err := command(ctx, t.dir, "go", "tool", "cover", "-func="+profile)
 	for line := range strings.Lines(table) {
 		if f := strings.Fields(line); len(f) == 3 && f[0] != "total:" && f[2] != "0.0%" {
 			file, _, _ := strings.Cut(f[0], ":")
@@ -200,8 +205,8 @@ func report(out io.Writer, link string, trees []tree, paths [][]function, list b
 }
 
 // command runs a program in a directory and returns its output.
-func command(dir string, args ...string) (string, error) {
-	cmd := exec.Command(args[0], args[1:]...)
+func command(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {

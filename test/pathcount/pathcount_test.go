@@ -13,7 +13,7 @@ import (
 func TestWorkingTree(t *testing.T) {
 	count := func() string {
 		var out bytes.Buffer
-		if err := run(&out, "", true); err != nil {
+		if err := run(t.Context(), &out, "", true); err != nil {
 			t.Fatal(err)
 		}
 		memory, _, _ := strings.Cut(out.String(), "WRITE_WITH_IMM over udp")
