@@ -18,14 +18,16 @@ func cLoad(string) (*library, string, loadResult) {
 // unavailable is the outcome of every call.
 func unavailable() outcome { return outcome{code: codeAbsent, call: "libcuda"} }
 
-func cStart(*library) (version, count int, o outcome)                    { return 0, 0, unavailable() }
-func cExplain(*library, int) (name, text string)                         { return "", "" }
-func cDescribe(*library, int) (deviceInfo, outcome)                      { return deviceInfo{}, unavailable() }
-func cRetain(*library, int) (context uintptr, dev int, o outcome)        { return 0, 0, unavailable() }
-func cRelease(*library, int) outcome                                     { return unavailable() }
-func cAlloc(*GPU, int) (uint64, outcome)                                 { return 0, unavailable() }
-func cFree(*GPU, uint64) outcome                                         { return unavailable() }
-func cRange(*GPU, uint64) (base, size uint64, o outcome)                 { return 0, 0, unavailable() }
+func cStart(*library) (version, count int, o outcome) { return 0, 0, unavailable() }
+func cExplain(*library, int) (name, text string)      { return "", "" }
+func cDescribe(*library, int) (deviceInfo, outcome)   { return deviceInfo{}, unavailable() }
+
+func cRetain(*library, int) (context uintptr, dev int, o outcome) { return 0, 0, unavailable() }
+func cRelease(*library, int) outcome                              { return unavailable() }
+func cAlloc(*GPU, int) (uint64, outcome)                          { return 0, unavailable() }
+func cFree(*GPU, uint64) outcome                                  { return unavailable() }
+func cRange(*GPU, uint64) (base, size uint64, o outcome)          { return 0, 0, unavailable() }
+
 func cKind(*GPU, uint64) (pointerKind, outcome)                          { return pointerKind{}, unavailable() }
 func cPin(*GPU, uint64, int) outcome                                     { return unavailable() }
 func cUnpin(*GPU, uint64) outcome                                        { return unavailable() }

@@ -43,7 +43,7 @@ type Target struct {
 type state struct {
 	// digest covers the data in the partial file if stored is set, and the data in the existing file if reused is
 	// set.
-	digest        uint32
+	digest         uint32
 	stored, reused bool
 	// zero is set if all bytes are zero and not stored in the partial file.
 	zero bool
