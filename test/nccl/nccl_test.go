@@ -116,7 +116,7 @@ func TestRails(t *testing.T) {
 
 // TestParts: connections keep their guarantees on two parts, which only larger machines have by default.
 func TestParts(t *testing.T) {
-	for _, name := range []string{"parts", "rails", "order", "abort", "norails", "regions", "torn", "split", "stopped", "killed", "fork", "leave"} {
+	for _, name := range []string{"parts", "rails", "order", "abort", "norails", "torn", "split", "stopped", "killed", "fork", "leave"} {
 		t.Run(name, func(t *testing.T) {
 			run(t, "11", name, udp, "IBVERBX_TEST_PARTS=2", "IBVERBX_NCCL_DEAD_AFTER=10s", "IBVERBX_NCCL_DEADLINE=20s")
 		})
