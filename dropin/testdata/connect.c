@@ -315,6 +315,7 @@ static void beside(void)
 	CHECK(!rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)), "AFONLY");
 	CHECK(!rdma_bind_addr(other, (struct sockaddr *)&six) && !rdma_listen(other, 0), "listen to IPv6");
 	int tcp = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), "SO_REUSEADDR"); // an earlier connection may have had the number
 	CHECK(!bind(tcp, (struct sockaddr *)&service, sizeof(service)) && !listen(tcp, 1), "a TCP service");
 	CHECK(!connect(client, (struct sockaddr *)&service, sizeof(service)) && accept(tcp, NULL, NULL) >= 0, "TCP");
 	struct rdma_cm_id *passive;
