@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -331,13 +332,18 @@ func TestStagedDeregister(t *testing.T) {
 			piece := devicePiece{m, mr}
 			waits, release := hold(t, device)
 			wr := r.hostRemote.request(verbs.OpRDMAWrite, 0, piece.sge(0, 10_000))
-			if incoming {
-				wr = piece.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 10_000))
+			if incoming { // one packet: others could arrive after Close
+				wr = piece.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 1000))
 			}
 			r.post(wr)
 			<-waits
 			closed := make(chan error, 1)
 			go func() { closed <- mr.Close() }()
+			for stacks := make([]byte, 1<<20); !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "(*depot).leave("); {
+				if len(closed) > 0 {
+					t.Fatal("Close returns while the device copies")
+				}
+			}
 			for range 1000 {
 				if runtime.Gosched(); len(closed) > 0 {
 					t.Fatal("Close returns while the device copies")
