@@ -70,7 +70,7 @@ $(DEADCODE):
 	GOBIN=$(@D) $(GO) install golang.org/x/tools/cmd/deadcode@$(DEADCODE_VERSION)
 
 bench:
-	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx ./test/engine/traffic
+	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/ntcopy ./cmd/ibverbx ./test/engine/traffic
 
 # ibverbx beside the programs that people would use instead: one table, and .cache/bench-peers.json. About ten minutes
 # on an idle machine. go run ./test/peers -rows UDP measures a part.

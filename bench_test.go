@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // TestMain fails if a test leaves a goroutine behind.
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) { enginetest.Main(m) }
 
 // messageBatch is the number of requests that a benchmark posts before it polls them all.
 const messageBatch = 64
@@ -25,7 +25,7 @@ const messageBatch = 64
 // polled. side=recv is the receiver's cost of a notified request: 64 receives are posted, then all polled.
 // The NIC's work in between is not counted.
 func BenchmarkMessage(b *testing.B) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
 			for _, lanes := range []int{1, 4, 16, 128} {
 				for _, frags := range []int{1, 4, 16} {
@@ -65,23 +65,23 @@ const benchFragment = 4096
 func benchQP(b *testing.B, scheme ibverbx.Scheme, lanes, notifyDepth int) (*nullnic.NIC, *ibverbx.Rails, *ibverbx.VirtualCQ, *ibverbx.VirtualQP) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 18})
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	q, err := cq.NewQP(ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: benchFragment, LaneDepth: 256, NotifyDepth: notifyDepth})
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	card, err := q.Card()
-	rig.Must(b, err)
-	rig.Must(b, q.Connect(card))
+	enginetest.Must(b, err)
+	enginetest.Must(b, q.Connect(card))
 	return nic, rails, cq, q
 }
 
 func benchSend(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frags int) {
 	_, rails, cq, q := benchQP(b, scheme, lanes, 0)
 	mem, err := verbs.AllocMemory(frags*benchFragment, nil)
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	wrs := make([]ibverbx.SendWR, messageBatch)
 	length := uint32(frags * benchFragment)
 	if op == verbs.OpAtomicFetchAndAdd || op == verbs.OpAtomicCmpAndSwp {
@@ -127,9 +127,9 @@ func benchRecv(b *testing.B, scheme ibverbx.Scheme, lanes, frags int) {
 func benchDataRecv(b *testing.B, lanes int) {
 	nic, rails, cq, q := benchQP(b, ibverbx.Tally, lanes, 0)
 	mem, err := verbs.AllocMemory(benchFragment, nil)
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	wrs := make([]ibverbx.RecvWR, messageBatch)
 	for i := range wrs {
 		wrs[i].SetSGE(region.SGE(0, benchFragment))
@@ -228,14 +228,14 @@ func pollAll(b *testing.B, cq *ibverbx.VirtualCQ, wcs []ibverbx.WC) int {
 func BenchmarkNullNIC(b *testing.B) {
 	nic := nullnic.New("null0", 0x11)
 	cq, err := nic.CreateCQ(verbs.CQConfig{Depth: 4 * messageBatch})
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	pd, err := nic.AllocPD()
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	q, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	end, err := q.Endpoint()
-	rig.Must(b, err)
-	rig.Must(b, q.Connect(end))
+	enginetest.Must(b, err)
+	enginetest.Must(b, q.Connect(end))
 	wrs, wcs := make([]verbs.SendWR, messageBatch), make([]verbs.WC, messageBatch)
 	for i := range wrs {
 		wrs[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
@@ -272,14 +272,14 @@ func BenchmarkPollEmpty(b *testing.B) {
 
 // idleSessions returns a VirtualCQ with n VirtualQPs with a Control, each connected to itself.
 func idleSessions(b *testing.B, n int) *ibverbx.VirtualCQ {
-	h := rig.NewRailsOn(b, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	h := enginetest.NewRailsOn(b, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	h.NewCQ(ibverbx.CQConfig{Depth: 1 << 18})
 	for range n {
 		control, _ := ibverbx.ControlPair()
 		q := h.NewQP(ibverbx.Config{Lanes: 2, SendDepth: 16, RecvDepth: 16, LaneDepth: 16, NotifyDepth: 16, Control: control})
 		card, err := q.Card()
-		rig.Must(b, err)
-		rig.Must(b, q.Connect(card))
+		enginetest.Must(b, err)
+		enginetest.Must(b, q.Connect(card))
 	}
 	return h.CQ
 }
@@ -295,7 +295,7 @@ func BenchmarkVirtualWrite(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run(fmt.Sprintf("size=%s/lanes=16/rails=2", s.name), func(b *testing.B) {
 			links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
-			x, y := rig.NewPair(b, links, ibverbx.Config{Lanes: 16})
+			x, y := enginetest.NewPair(b, links, ibverbx.Config{Lanes: 16})
 			local, remote := x.Region(s.bytes), y.Region(s.bytes)
 			wrs := make([]ibverbx.SendWR, max(1, min(16, 64<<20/s.bytes)))
 			for i := range wrs {
@@ -308,7 +308,7 @@ func BenchmarkVirtualWrite(b *testing.B) {
 			b.ResetTimer()
 			for done := 0; done < b.N; {
 				n, err := x.QP.PostSend(wrs[:min(len(wrs), b.N-done)])
-				rig.Must(b, err)
+				enginetest.Must(b, err)
 				for polled := 0; polled < n; {
 					polled += pollAll(b, x.CQ, wcs)
 				}
@@ -323,7 +323,7 @@ func BenchmarkVirtualWrite(b *testing.B) {
 func BenchmarkCopy(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run("size="+s.name, func(b *testing.B) {
-			h := rig.NewRails(b, rig.MemoryLinks(1))
+			h := enginetest.NewRails(b, enginetest.MemoryLinks(1))
 			from, to := h.Region(s.bytes).Bytes(), h.Region(s.bytes).Bytes()
 			b.ReportAllocs()
 			b.SetBytes(int64(s.bytes))

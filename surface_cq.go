@@ -12,7 +12,7 @@ import (
 	"ibverbx/internal/counter"
 	"ibverbx/internal/debugcheck"
 	"ibverbx/internal/heap"
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/verbs"
 )
 
@@ -55,7 +55,7 @@ type VirtualCQ struct {
 	// the depth of the rail's CQ.
 	used []int
 	// routes finds a lane by its QP number, which is unique on a rail, by rail.
-	routes []table.Table[*lane]
+	routes []u32map.Map[*lane]
 	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
 	pool   *dataPool       // the shared data receives; nil if every VirtualQP has its own
 
@@ -108,7 +108,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	}
 	c := &VirtualCQ{
 		rails: r, num: r.cqCount.Add(1), clock: clock.Monotonic(), waker: cfg.Waker, grows: grows, inline: wantInline,
-		routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails)),
+		routes: make([]u32map.Map[*lane], len(r.rails)), used: make([]int, len(r.rails)),
 	}
 	usable := false
 	for i := range r.rails {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/chunk"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // killTree returns the files of TestKilledAnywhere by name.
@@ -76,7 +76,7 @@ func TestKilledAnywhere(t *testing.T) {
 	addr := freeAddr(t)
 	start := func() *child { return spawn(t, asServer+"="+served, asPartner+"="+addr) }
 	server := start()
-	part := slice.Of(t)
+	part := testslice.Of(t)
 	for i := range part.Count(50) {
 		i += part.First(50)
 		put, killServer := i%2 == 1, i/2%2 == 1

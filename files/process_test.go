@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -38,7 +38,7 @@ const (
 
 // processNode returns the Node of a test process, with a software NIC on UDP. closeAll closes everything.
 func processNode(name, listen string, sealed bool, exports ...ExportConfig) (n *node.Node, f *Engine, closeAll func() error, err error) {
-	cfg := (&noderig.Host{}).Config()
+	cfg := (&nodetest.Host{}).Config()
 	cfg.Auth.Name, cfg.Listen, cfg.Unsealed = name, listen, !sealed
 	if n, err = node.New(context.Background(), cfg); err != nil {
 		return nil, nil, nil, err
@@ -348,7 +348,7 @@ func BenchmarkGetFile(b *testing.B) {
 			p, err := f.Peer(soon(b), server.addr)
 			wantOK(b, "Peer", err)
 			other := c.other(b, server, dir)
-			rig.Alternate(b, size, func() { other(filepath.Join(to, "other")) }, func() {
+			enginetest.Alternate(b, size, func() { other(filepath.Join(to, "other")) }, func() {
 				wantOK(b, "Get", p.Get("d/f", filepath.Join(to, "rdma"), TransferConfig{Fresh: true}).Wait(soon(b)))
 			})
 		})

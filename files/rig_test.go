@@ -10,8 +10,8 @@ import (
 	"runtime"
 	"testing"
 
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/peer"
@@ -23,15 +23,15 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(asServer); dir != "" {
 		os.Exit(serveDir(dir))
 	}
-	rig.Main(m)
+	enginetest.Main(m)
 }
 
 // Shared with the tests of other packages.
 var (
-	soon       = rig.Soon
-	wantOK     = rig.WantOK
-	wantErr    = rig.WantErr
-	eventually = rig.Eventually
+	soon       = enginetest.Soon
+	wantOK     = enginetest.WantOK
+	wantErr    = enginetest.WantErr
+	eventually = enginetest.Eventually
 )
 
 // network connects hosts: a link in memory for each rail, or UDP on the loopback without links.
@@ -43,7 +43,7 @@ type network struct {
 	node func(*node.Config)
 }
 
-func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
+func memoryNetwork(rails int) *network { return &network{links: enginetest.MemoryLinks(rails)} }
 
 // onLinks runs a test on a network in memory with two rails, on UDP and, on Linux, on UDP with shared memory.
 func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
@@ -77,8 +77,8 @@ type host struct {
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
-	h.node = (&noderig.Host{Links: n.links, Link: n.link}).Start(t, func(c *node.Config) {
-		c.Auth.Name, c.Listen = cfg.name, cmp.Or(cfg.listen, noderig.Alone())
+	h.node = (&nodetest.Host{Links: n.links, Link: n.link}).Start(t, func(c *node.Config) {
+		c.Auth.Name, c.Listen = cfg.name, cmp.Or(cfg.listen, nodetest.Alone())
 		if cfg.node != nil {
 			cfg.node(c)
 		}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/chunk"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -348,7 +348,7 @@ func TestConfigExports(t *testing.T) {
 	}
 	here := d.here
 	here.stop()
-	n := (&noderig.Host{Links: here.net.links}).Start(t, nil)
+	n := (&nodetest.Host{Links: here.net.links}).Start(t, nil)
 	e, err := transfer.New(transfer.Config{Node: n.Node})
 	wantOK(t, "transfer.New", err)
 	_, err = New(Config{Transfer: e, Exports: []ExportConfig{{Name: "d", Path: d.dir}, {Name: "e", Path: d.dir + "/no"}}})

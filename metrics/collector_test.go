@@ -13,8 +13,8 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/metrics"
 	"ibverbx/node"
 	"ibverbx/peer"
@@ -24,15 +24,15 @@ import (
 	"ibverbx/verbs"
 )
 
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) { enginetest.Main(m) }
 
 // scrape returns all values by name and labels, as in the text format: name{a="b"}.
 func scrape(t *testing.T, c *metrics.Collector) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	rig.Must(t, r.Register(c))
+	enginetest.Must(t, r.Register(c))
 	families, err := r.Gather()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -59,17 +59,17 @@ func wantValues(t *testing.T, got, want map[string]float64) {
 const size = 1 << 20
 
 // write writes 1 MiB from a to b.
-func write(t *testing.T, a, b *rig.Host) {
+func write(t *testing.T, a, b *enginetest.Host) {
 	t.Helper()
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.Region(size).Remote()}
 	wr.SetSGE(a.Region(size).SGE(0, size))
 	a.PostSend(wr)
-	rig.Must(t, a.Wait(1)[0].Err())
+	enginetest.Must(t, a.Wait(1)[0].Err())
 }
 
 // A scrape has what Stats has: of the VirtualQP, of each rail, and of each NIC.
 func TestScrapeHasStats(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, FragmentSize: 64 << 10})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4, FragmentSize: 64 << 10})
 	c := metrics.NewCollector()
 	remove := c.AddQP("b", a.QP, a.Rails.Configs())
 	write(t, a, b)
@@ -110,9 +110,9 @@ func TestScrapeHasStats(t *testing.T) {
 // Counters of several VirtualQPs of one name, one after the other and at once, add up and never go back. A NIC
 // that they share counts once.
 func TestCountersNeverGoBack(t *testing.T) {
-	links := rig.MemoryLinks(1)
-	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
-	for _, h := range []*rig.Host{a, b} {
+	links := enginetest.MemoryLinks(1)
+	a, b := enginetest.NewRails(t, links), enginetest.NewRails(t, links)
+	for _, h := range []*enginetest.Host{a, b} {
 		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
 	}
 	c := metrics.NewCollector()
@@ -123,7 +123,7 @@ func TestCountersNeverGoBack(t *testing.T) {
 	for i := range 4 {
 		missed += sent() - scrape(t, c)[packets] - missed
 		a.QP, b.QP = nil, nil
-		rig.Connect(t, a.NewQP(ibverbx.Config{Lanes: 2}), b.NewQP(ibverbx.Config{Lanes: 2}))
+		enginetest.Connect(t, a.NewQP(ibverbx.Config{Lanes: 2}), b.NewQP(ibverbx.Config{Lanes: 2}))
 		first := c.AddQP("b", a.QP, a.Rails.Configs())
 		again := c.AddQP("b", a.QP, a.Rails.Configs())
 		write(t, a, b)
@@ -133,19 +133,19 @@ func TestCountersNeverGoBack(t *testing.T) {
 		wantValues(t, scrape(t, c), want)
 		again()
 		wantValues(t, scrape(t, c), want)
-		rig.Must(t, a.QP.Close())
+		enginetest.Must(t, a.QP.Close())
 		wantValues(t, scrape(t, c), want)
 	}
 }
 
 // A context of reliable reports its paths.
 func TestScrapeHasPaths(t *testing.T) {
-	links := rig.MemoryLinks(1)
-	host := func() *rig.Host {
-		h := rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
+	links := enginetest.MemoryLinks(1)
+	host := func() *enginetest.Host {
+		h := enginetest.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
 			ctx, err := reliable.Wrap(inner, reliable.Config{})
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 			return ctx
 		})
 		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
@@ -153,7 +153,7 @@ func TestScrapeHasPaths(t *testing.T) {
 		return h
 	}
 	a, b := host(), host()
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 	c := metrics.NewCollector()
 	defer c.AddQP("b", a.QP, a.Rails.Configs())()
 	write(t, a, b)
@@ -174,13 +174,13 @@ func TestScrapeHasPeers(t *testing.T) {
 		Auth: bootstrap.Config{Token: []byte("a token of thirty-two bytes: 1234")},
 		Open: func() (peer.NICs, error) {
 			nic, err := softnic.New(link, softnic.Config{})
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			ctx, err := nic.Open()
 			return peer.NICs{Rails: []ibverbx.RailConfig{{Context: ctx}}, Close: nic.Close}, err
 		},
 	}
 	l, err := peer.Listen(t.Context(), "127.0.0.1:0", cfg)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	accepted := make(chan *peer.Session, 1)
 	go func() {
 		s, err := l.Accept(t.Context())
@@ -190,11 +190,11 @@ func TestScrapeHasPeers(t *testing.T) {
 		accepted <- s
 	}()
 	s, err := peer.Dial(t.Context(), l.Addr().String(), cfg)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	c := metrics.NewCollector()
 	defer c.AddListener("main", l)()
 	remove := c.AddSession("b", s)
-	rig.Must(t, s.Send(t.Context(), []byte("hello")))
+	enginetest.Must(t, s.Send(t.Context(), []byte("hello")))
 	wantValues(t, scrape(t, c), map[string]float64{
 		`ibverbx_sessions{session="b"}`:                            1,
 		`ibverbx_peer_connections{session="b"}`:                    1,
@@ -202,16 +202,16 @@ func TestScrapeHasPeers(t *testing.T) {
 		`ibverbx_listener_half_open{listener="main"}`:              0,
 	})
 	remove()
-	rig.Must(t, s.Close())
+	enginetest.Must(t, s.Close())
 	if other := <-accepted; other != nil {
-		rig.Must(t, other.Close())
+		enginetest.Must(t, other.Close())
 	}
-	rig.Must(t, l.Close())
+	enginetest.Must(t, l.Close())
 }
 
 // Sessions beyond the 256th name are reported as "other", so that the number of labels has a limit.
 func TestNamesAreBounded(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 2})
 	c := metrics.NewCollector()
 	from, to := a.Region(8), b.Region(8).Remote()
 	for i := range 300 {
@@ -219,7 +219,7 @@ func TestNamesAreBounded(t *testing.T) {
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: to}
 		wr.SetSGE(from.SGE(0, 8))
 		a.PostSend(wr)
-		rig.Must(t, a.Wait(1)[0].Err())
+		enginetest.Must(t, a.Wait(1)[0].Err())
 		remove()
 	}
 	seen, total := 0, 0.0
@@ -236,7 +236,7 @@ func TestNamesAreBounded(t *testing.T) {
 
 // Scrapes from another goroutine while requests are posted and polled. The race detector judges it.
 func TestScrapeWhileWriting(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4})
 	c := metrics.NewCollector()
 	defer c.AddQP("b", a.QP, a.Rails.Configs())()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -265,13 +265,13 @@ func TestScrapeWhileWriting(t *testing.T) {
 // A rail without a lane in service counts as down, for the VirtualQP that has lanes there. A rail that has no lanes is
 // not down.
 func TestScrapeHasLostRail(t *testing.T) {
-	links := rig.MemoryLinks(3)
+	links := enginetest.MemoryLinks(3)
 	control, other := ibverbx.ControlPair()
-	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
-	for _, h := range []*rig.Host{a, b} {
+	a, b := enginetest.NewRails(t, links), enginetest.NewRails(t, links)
+	for _, h := range []*enginetest.Host{a, b} {
 		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
 	}
-	rig.Connect(t, a.NewQP(ibverbx.Config{Lanes: 2, Control: control}), b.NewQP(ibverbx.Config{Lanes: 2, Control: other}))
+	enginetest.Connect(t, a.NewQP(ibverbx.Config{Lanes: 2, Control: control}), b.NewQP(ibverbx.Config{Lanes: 2, Control: other}))
 	c := metrics.NewCollector()
 	c.AddQP("b", a.QP, nil)
 	down := func() (total float64) {
@@ -288,9 +288,9 @@ func TestScrapeHasLostRail(t *testing.T) {
 	a.NICs[1].SetPort(false)
 	for down() != 1 {
 		_, err := a.CQ.Poll(make([]ibverbx.WC, 1))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		_, err = b.CQ.Poll(make([]ibverbx.WC, 1))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
 }
 
@@ -298,24 +298,24 @@ func TestScrapeHasLostRail(t *testing.T) {
 func TestScrapeHasStreams(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	start := func() *node.Node {
-		return (&noderig.Host{Links: []softnic.Link{link}}).Start(t, nil).Node
+		return (&nodetest.Host{Links: []softnic.Link{link}}).Start(t, nil).Node
 	}
 	a, b := start(), start()
 	l, err := stream.Listen(b, "test")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	c := metrics.NewCollector()
 	remove := c.AddStreams(b)
 	p, err := a.Peer(t.Context(), b.Addr().String())
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for i := range 2 {
 		from, err := stream.Dial(t.Context(), p, "test")
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		to, err := l.Accept()
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		_, err = from.Write([]byte("hello"))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		_, err = io.ReadFull(to, make([]byte, 5))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		wantValues(t, scrape(t, c), map[string]float64{
 			`ibverbx_streams{session="127.0.0.1"}`:                            1,
 			`ibverbx_stream_bytes_total{direction="in",session="127.0.0.1"}`:  float64(5 * (i + 1)),
@@ -325,8 +325,8 @@ func TestScrapeHasStreams(t *testing.T) {
 			`ibverbx_streams_refused_total{}`:                                 0,
 			`ibverbx_stream_memory_bytes{}`:                                   float64(stream.NodeStats(b).Memory),
 		})
-		rig.Must(t, from.Close())
-		rig.Must(t, to.Close())
+		enginetest.Must(t, from.Close())
+		enginetest.Must(t, to.Close())
 		for stream.NodeStats(b).Streams > 0 {
 			time.Sleep(time.Millisecond)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/metrics"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestDocsHaveAllNames(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(filepath.Join("..", "docs", name))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		return string(b)
 	}
 	descs := make(chan *prometheus.Desc, 1000)

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"ibverbx/files"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/metrics"
 	"ibverbx/node"
 	"ibverbx/softnic"
@@ -46,17 +46,17 @@ func (j *journal) rails() (list []string) {
 }
 
 // logged starts a Node with a log.
-func logged(t *testing.T, links []softnic.Link, j *journal) *noderig.Host {
+func logged(t *testing.T, links []softnic.Link, j *journal) *nodetest.Host {
 	t.Helper()
-	return (&noderig.Host{Links: links}).Start(t, func(c *node.Config) { c.Log = slog.New(slog.NewTextHandler(j, nil)) })
+	return (&nodetest.Host{Links: links}).Start(t, func(c *node.Config) { c.Log = slog.New(slog.NewTextHandler(j, nil)) })
 }
 
 // engineOf returns an Engine of a Node, closed at the end of the test.
 func engineOf(t *testing.T, n *node.Node) *transfer.Engine {
 	t.Helper()
 	e, err := transfer.New(transfer.Config{Node: n})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, e.Close(rig.Soon(t))) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, e.Close(enginetest.Soon(t))) })
 	return e
 }
 
@@ -65,28 +65,28 @@ func users(t *testing.T, here, there *node.Node, want []byte) map[string]func() 
 	t.Helper()
 	owner, client := engineOf(t, there), engineOf(t, here)
 	segment, err := owner.Alloc("s", int64(len(want)), transfer.SegmentConfig{DefaultAccess: transfer.Write})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	local, err := client.Alloc("local", int64(len(want)), transfer.SegmentConfig{})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	copy(local.Bytes(), want)
-	p, err := client.Peer(rig.Soon(t), there.Addr().String())
-	rig.Must(t, err)
-	remote, err := p.Open(rig.Soon(t), "s", transfer.Write)
-	rig.Must(t, err)
+	p, err := client.Peer(enginetest.Soon(t), there.Addr().String())
+	enginetest.Must(t, err)
+	remote, err := p.Open(enginetest.Soon(t), "s", transfer.Write)
+	enginetest.Must(t, err)
 
 	dir := t.TempDir()
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "f"), want, 0o600))
+	enginetest.Must(t, os.WriteFile(filepath.Join(dir, "f"), want, 0o600))
 	exporter, err := files.New(files.Config{Transfer: owner, Exports: []files.ExportConfig{{Name: "d", Path: dir, DefaultAccess: files.Read}}})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, exporter.Close(rig.Soon(t))) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, exporter.Close(enginetest.Soon(t))) })
 	reader, err := files.New(files.Config{Transfer: client})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, reader.Close(rig.Soon(t))) })
-	from, err := reader.Peer(rig.Soon(t), there.Addr().String())
-	rig.Must(t, err)
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, reader.Close(enginetest.Soon(t))) })
+	from, err := reader.Peer(enginetest.Soon(t), there.Addr().String())
+	enginetest.Must(t, err)
 
 	l, err := stream.Listen(there, "echo")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -97,23 +97,23 @@ func users(t *testing.T, here, there *node.Node, want []byte) map[string]func() 
 			_ = c.Close()
 		}
 	}()
-	conn, err := stream.Dial(rig.Soon(t), p.Node(), "echo")
-	rig.Must(t, err)
+	conn, err := stream.Dial(enginetest.Soon(t), p.Node(), "echo")
+	enginetest.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 
 	return map[string]func() []byte{
 		"transfer": func() []byte {
 			clear(segment.Bytes())
-			rig.Must(t, p.Batch().Put(remote.At(0), local.Slice(0, int64(len(want)))).Notify([]byte("put")).Do(rig.Soon(t)))
-			_, err := owner.Recv(rig.Soon(t))
-			rig.Must(t, err)
+			enginetest.Must(t, p.Batch().Put(remote.At(0), local.Slice(0, int64(len(want)))).Notify([]byte("put")).Do(enginetest.Soon(t)))
+			_, err := owner.Recv(enginetest.Soon(t))
+			enginetest.Must(t, err)
 			return segment.Bytes()
 		},
 		"files": func() []byte {
 			to := t.TempDir()
-			rig.Must(t, from.Get("d/f", to, files.TransferConfig{}).Wait(rig.Soon(t)))
+			enginetest.Must(t, from.Get("d/f", to, files.TransferConfig{}).Wait(enginetest.Soon(t)))
 			b, err := os.ReadFile(filepath.Join(to, "f"))
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			return b
 		},
 		"stream": func() []byte {
@@ -124,8 +124,8 @@ func users(t *testing.T, here, there *node.Node, want []byte) map[string]func() 
 			}()
 			b := make([]byte, len(want))
 			_, err := io.ReadFull(conn, b)
-			rig.Must(t, err)
-			rig.Must(t, <-sent)
+			enginetest.Must(t, err)
+			enginetest.Must(t, <-sent)
 			return b
 		},
 	}
@@ -141,7 +141,7 @@ func TestRailLostUnderServices(t *testing.T) {
 	for _, name := range []string{"transfer", "files", "stream"} {
 		t.Run(name, func(t *testing.T) {
 			var logs [2]journal
-			links := rig.MemoryLinks(2)
+			links := enginetest.MemoryLinks(2)
 			here, there := logged(t, links, &logs[0]), logged(t, links, &logs[1])
 			move := users(t, here.Node, there.Node, want)[name]
 			use := func(when string) {
@@ -158,14 +158,14 @@ func TestRailLostUnderServices(t *testing.T) {
 			use("before the loss")
 			here.NICs[1].SetPort(false)
 			use("without the rail")
-			rig.Eventually(t, "the rail is lost", func() bool { return count("sessions_down") == 1 })
+			enginetest.Eventually(t, "the rail is lost", func() bool { return count("sessions_down") == 1 })
 			use("after the loss")
 			here.NICs[1].SetPort(true)
-			rig.Eventually(t, "the rail is back", func() bool { return here.Stats().QP.Out == 0 && there.Stats().QP.Out == 0 })
+			enginetest.Eventually(t, "the rail is back", func() bool { return here.Stats().QP.Out == 0 && there.Stats().QP.Out == 0 })
 			use("after the return")
-			rig.Eventually(t, "the metrics count the return", func() bool { return count("recoveries_total") == 1 })
+			enginetest.Eventually(t, "the metrics count the return", func() bool { return count("recoveries_total") == 1 })
 			for i := range logs { // a rail is logged after its lane is back
-				rig.Eventually(t, "the return is logged", func() bool { return len(logs[i].rails()) >= 2 })
+				enginetest.Eventually(t, "the return is logged", func() bool { return len(logs[i].rails()) >= 2 })
 			}
 			if lost, back := count("losses_total"), count("recoveries_total"); lost != 1 || back != 1 {
 				t.Errorf("the metrics have %v losses and %v recoveries, want one each", lost, back)

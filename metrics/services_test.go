@@ -9,8 +9,8 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/files"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/metrics"
 	"ibverbx/softnic"
 	"ibverbx/transfer"
@@ -18,22 +18,22 @@ import (
 
 // server is a Node with Engines.
 type server struct {
-	*noderig.Host
+	*nodetest.Host
 	memory *transfer.Engine
 	files  *files.Engine
 }
 
 func serve(t *testing.T, links []softnic.Link, exports ...files.ExportConfig) *server {
 	t.Helper()
-	s := &server{Host: (&noderig.Host{Links: links}).Start(t, nil)}
+	s := &server{Host: (&nodetest.Host{Links: links}).Start(t, nil)}
 	var err error
 	s.memory, err = transfer.New(transfer.Config{Node: s.Node})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	s.files, err = files.New(files.Config{Transfer: s.memory, Exports: exports})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	t.Cleanup(func() {
-		rig.Must(t, s.files.Close(rig.Soon(t)))
-		rig.Must(t, s.memory.Close(rig.Soon(t)))
+		enginetest.Must(t, s.files.Close(enginetest.Soon(t)))
+		enginetest.Must(t, s.memory.Close(enginetest.Soon(t)))
 	})
 	return s
 }
@@ -41,26 +41,26 @@ func serve(t *testing.T, links []softnic.Link, exports ...files.ExportConfig) *s
 // A Node reports its NICs, peers, sessions and rails, and its Engines their transfers and files. A lost and a recovered rail show. The
 // counters of a departed peer are kept.
 func TestScrapeHasNode(t *testing.T) {
-	links := rig.MemoryLinks(2)
+	links := enginetest.MemoryLinks(2)
 	dir, size := t.TempDir(), 3<<20
 	b := make([]byte, size)
 	for i := range b {
 		b[i] = byte(i / 3)
 	}
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "f"), b, 0o600))
+	enginetest.Must(t, os.WriteFile(filepath.Join(dir, "f"), b, 0o600))
 	owner := serve(t, links, files.ExportConfig{Name: "d", Path: dir, DefaultAccess: files.Read})
 	client := serve(t, links)
 	c := metrics.NewCollector()
 	removes := []func(){c.AddNode(owner.Node), c.AddEngine(owner.memory), c.AddFiles(owner.files)}
-	p, err := client.files.Peer(rig.Soon(t), owner.Addr().String())
-	rig.Must(t, err)
+	p, err := client.files.Peer(enginetest.Soon(t), owner.Addr().String())
+	enginetest.Must(t, err)
 	get := func() {
 		t.Helper()
-		rig.Must(t, p.Get("d/f", t.TempDir(), files.TransferConfig{}).Wait(rig.Soon(t)))
+		enginetest.Must(t, p.Get("d/f", t.TempDir(), files.TransferConfig{}).Wait(enginetest.Soon(t)))
 	}
 	until := func(series string, want float64) {
 		t.Helper()
-		rig.Eventually(t, series, func() bool { return scrape(t, c)[series] == want })
+		enginetest.Eventually(t, series, func() bool { return scrape(t, c)[series] == want })
 	}
 	rail := func(name string) string {
 		return fmt.Sprintf(`ibverbx_rail_%s{device=%q,rail="1",session="127.0.0.1"}`, name, owner.NICs[1].Name())
@@ -92,7 +92,7 @@ func TestScrapeHasNode(t *testing.T) {
 		`ibverbx_transfer_bytes_total{}`:            float64(3 * size),
 	}
 	wantValues(t, scrape(t, c), after)
-	rig.Must(t, client.Close())
+	enginetest.Must(t, client.Close())
 	until(`ibverbx_peer_closed_total{session="127.0.0.1"}`, 1)
 	after[`ibverbx_peer_losses_total{session="127.0.0.1"}`] = 0
 	after[`ibverbx_sessions{session="127.0.0.1"}`] = 0

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/service"
 	"ibverbx/peer"
 	"ibverbx/reliable"
@@ -33,7 +33,7 @@ func newCrowd(tb testing.TB, count int, wrap func(verbs.Context) (verbs.Context,
 	tb.Helper()
 	n := newNetwork(1)
 	open := func() (nics peer.NICs, err error) {
-		_, nics.Rails, nics.Close, err = rig.OpenNICs(n, softnic.Config{}, wrap)
+		_, nics.Rails, nics.Close, err = enginetest.OpenNICs(n, softnic.Config{}, wrap)
 		return nics, err
 	}
 	c := &crowd{one: n.start(tb, change, func(c *Config) { c.Open = open }), others: make([]*Node, count)}

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/node"
 	"ibverbx/softnic"
 	"ibverbx/stream"
@@ -17,7 +17,7 @@ import (
 
 // process is a Node with an Engine that has a segment "x", and a stream listener "x".
 type process struct {
-	*noderig.Host
+	*nodetest.Host
 	engine *transfer.Engine
 	x      *transfer.Segment
 }
@@ -29,17 +29,17 @@ func startProcess(t *testing.T, links []softnic.Link, name, listen string, lostT
 
 func startProcessWith(t *testing.T, links []softnic.Link, name, listen string, lostTimeout time.Duration, cfg transfer.Config) *process {
 	t.Helper()
-	p := &process{Host: (&noderig.Host{Links: links}).Start(t, func(c *node.Config) {
+	p := &process{Host: (&nodetest.Host{Links: links}).Start(t, func(c *node.Config) {
 		c.Listen, c.LostTimeout, c.Auth.Name = listen, lostTimeout, name
 	})}
 	var err error
 	cfg.Node = p.Node
 	p.engine, err = transfer.New(cfg)
-	rig.WantOK(t, "transfer.New", err)
+	enginetest.WantOK(t, "transfer.New", err)
 	p.x, err = p.engine.Alloc("x", 4096, transfer.SegmentConfig{DefaultAccess: transfer.Write})
-	rig.WantOK(t, "Alloc", err)
+	enginetest.WantOK(t, "Alloc", err)
 	l, err := stream.Listen(p.Node, "x")
-	rig.WantOK(t, "Listen", err)
+	enginetest.WantOK(t, "Listen", err)
 	go func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
 			_ = c.Close()
@@ -52,7 +52,7 @@ func startProcessWith(t *testing.T, links []softnic.Link, name, listen string, l
 // kill closes the Node first, so that peers see the loss of a process.
 func (p *process) kill(t *testing.T) {
 	t.Helper()
-	rig.WantOK(t, "Close", errors.Join(p.Close(), p.engine.Close(rig.Soon(t))))
+	enginetest.WantOK(t, "Close", errors.Join(p.Close(), p.engine.Close(enginetest.Soon(t))))
 }
 
 // restarted is a restarted peer with the handles from before.
@@ -101,14 +101,14 @@ func TestRestartedPeerIsFoundAtOnce(t *testing.T) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			r := restartPeer(t, time.Hour)
-			if err := call(rig.Soon(t), r); err != nil && !errors.Is(err, node.ErrRestarted) { // only the new process causes ErrRestarted
+			if err := call(enginetest.Soon(t), r); err != nil && !errors.Is(err, node.ErrRestarted) { // only the new process causes ErrRestarted
 				t.Errorf("got %v, want no error", err)
 			}
 		})
 		t.Run(name+" after LostTimeout", func(t *testing.T) {
 			r := restartPeer(t, time.Millisecond)
-			rig.Eventually(t, "the peer is found", func() bool {
-				err := call(rig.Soon(t), r)
+			enginetest.Eventually(t, "the peer is found", func() bool {
+				err := call(enginetest.Soon(t), r)
 				if err != nil && !errors.Is(err, node.ErrPeerGone) && !errors.Is(err, node.ErrRestarted) {
 					t.Fatalf("got %v, want no error, ErrPeerGone or ErrRestarted", err)
 				}
@@ -121,18 +121,18 @@ func TestRestartedPeerIsFoundAtOnce(t *testing.T) {
 // restartPeer connects a process to a peer and restarts the peer.
 func restartPeer(t *testing.T, lostTimeout time.Duration) *restarted {
 	t.Helper()
-	links := rig.MemoryLinks(1)
-	r := &restarted{here: startProcess(t, links, "here", noderig.Alone(), lostTimeout)}
+	links := enginetest.MemoryLinks(1)
+	r := &restarted{here: startProcess(t, links, "here", nodetest.Alone(), lostTimeout)}
 	r.here.SetPauses(time.Millisecond)
-	old := startProcess(t, links, "there", noderig.Alone(), time.Hour)
+	old := startProcess(t, links, "there", nodetest.Alone(), time.Hour)
 	r.addr = old.Addr().String()
 	var err error
-	r.peer, err = r.here.engine.Peer(rig.Soon(t), r.addr)
-	rig.WantOK(t, "Peer", err)
-	r.remote, err = r.peer.Open(rig.Soon(t), "x", transfer.Write)
-	rig.WantOK(t, "Open", err)
+	r.peer, err = r.here.engine.Peer(enginetest.Soon(t), r.addr)
+	enginetest.WantOK(t, "Peer", err)
+	r.remote, err = r.peer.Open(enginetest.Soon(t), "x", transfer.Write)
+	enginetest.WantOK(t, "Open", err)
 	old.kill(t)
-	rig.Eventually(t, "the peer is lost", func() bool { return r.peer.Node().State() == node.StateLost })
+	enginetest.Eventually(t, "the peer is lost", func() bool { return r.peer.Node().State() == node.StateLost })
 	startProcess(t, links, "there", r.addr, time.Hour)
 	return r
 }
@@ -140,12 +140,12 @@ func restartPeer(t *testing.T, lostTimeout time.Duration) *restarted {
 // TestOutstandingRequestRedials: a session is lost with a request outstanding, and the Node would wait an hour before it redials. The
 // request makes it redial immediately.
 func TestOutstandingRequestRedials(t *testing.T) {
-	links := rig.MemoryLinks(1)
-	here := startProcess(t, links, "here", noderig.Alone(), time.Hour)
+	links := enginetest.MemoryLinks(1)
+	here := startProcess(t, links, "here", nodetest.Alone(), time.Hour)
 	here.SetPauses(time.Millisecond)
 	asked := make(chan struct{}, 1)
 	var blocked atomic.Bool
-	there := startProcessWith(t, links, "there", noderig.Alone(), time.Hour, transfer.Config{
+	there := startProcessWith(t, links, "there", nodetest.Alone(), time.Hour, transfer.Config{
 		Authorize: func(ctx context.Context, _ *node.Peer, _ string, _ transfer.Access) (transfer.Access, error) {
 			if !blocked.Swap(true) {
 				asked <- struct{}{}
@@ -154,14 +154,14 @@ func TestOutstandingRequestRedials(t *testing.T) {
 			return transfer.Write, nil
 		},
 	})
-	p, err := here.engine.Peer(rig.Soon(t), there.Addr().String())
-	rig.WantOK(t, "Peer", err)
+	p, err := here.engine.Peer(enginetest.Soon(t), there.Addr().String())
+	enginetest.WantOK(t, "Peer", err)
 	opened := make(chan error, 1)
 	go func() {
-		_, err := p.Open(rig.Soon(t), "x", transfer.Write)
+		_, err := p.Open(enginetest.Soon(t), "x", transfer.Write)
 		opened <- err
 	}()
 	<-asked
 	p.Node().Lose()
-	rig.WantOK(t, "Open", <-opened)
+	enginetest.WantOK(t, "Open", <-opened)
 }

@@ -11,7 +11,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/service"
 	"ibverbx/internal/wire"
 	"ibverbx/peer"
@@ -20,19 +20,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	rig.Main(m)
+	enginetest.Main(m)
 }
 
 // What tests of several packages share.
 var (
-	soon       = rig.Soon
-	eventually = rig.Eventually
+	soon       = enginetest.Soon
+	eventually = enginetest.Eventually
 )
 
 // network is a set of rails in memory. Every host has a NIC on each.
 type network []softnic.Link
 
-func newNetwork(rails int) network { return rig.MemoryLinks(rails) }
+func newNetwork(rails int) network { return enginetest.MemoryLinks(rails) }
 
 // host is a Node on a network, with the service of the tests.
 type host struct {
@@ -43,7 +43,7 @@ type host struct {
 // open returns a Config.Open for a host.
 func (n network) open(h *host) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
-		h.nics, nics.Rails, nics.Close, err = rig.OpenNICs(n, softnic.Config{}, nil)
+		h.nics, nics.Rails, nics.Close, err = enginetest.OpenNICs(n, softnic.Config{}, nil)
 		return nics, err
 	}
 }

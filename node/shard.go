@@ -10,7 +10,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/clock"
 	"ibverbx/internal/service"
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/verbs"
 )
 
@@ -68,7 +68,7 @@ type shard struct {
 	cq     *ibverbx.VirtualCQ
 	closed bool
 	// queues maps VirtualQP numbers to queues.
-	queues table.Table[*queue]
+	queues u32map.Map[*queue]
 	// ready holds the queues with fragments to post, linked by next.
 	ready *queue
 	// flight is the number of outstanding requests.

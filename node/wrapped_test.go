@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/node"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
@@ -20,9 +20,9 @@ func TestManyPeersOnWrappedRails(t *testing.T) {
 }
 
 func manyPeers(t *testing.T, carrier verbs.QPType, peers int) {
-	links := rig.MemoryLinks(2)
-	start := func(cfg reliable.Config) *noderig.Host {
-		h := &noderig.Host{Links: links, Wrap: func(inner verbs.Context) (verbs.Context, error) { return reliable.Wrap(inner, cfg) }}
+	links := enginetest.MemoryLinks(2)
+	start := func(cfg reliable.Config) *nodetest.Host {
+		h := &nodetest.Host{Links: links, Wrap: func(inner verbs.Context) (verbs.Context, error) { return reliable.Wrap(inner, cfg) }}
 		return h.Start(t, nil)
 	}
 	server := start(reliable.Config{Carrier: carrier})
@@ -30,7 +30,7 @@ func manyPeers(t *testing.T, carrier verbs.QPType, peers int) {
 	for i := range peers {
 		client := start(reliable.Config{Carrier: carrier, RecvBytes: 64 * 4096, ChunkBytes: 4096})
 		all.Go(func() {
-			if _, err := client.Peer(rig.Soon(t), server.Addr().String()); err != nil {
+			if _, err := client.Peer(enginetest.Soon(t), server.Addr().String()); err != nil {
 				t.Errorf("peer %d: got %v, want no error", i, err)
 			}
 		})
@@ -39,7 +39,7 @@ func manyPeers(t *testing.T, carrier verbs.QPType, peers int) {
 	if t.Failed() {
 		return
 	}
-	rig.Eventually(t, fmt.Sprintf("%d peers are ready", peers), func() bool { return server.Stats().Ready == peers })
+	enginetest.Eventually(t, fmt.Sprintf("%d peers are ready", peers), func() bool { return server.Stats().Ready == peers })
 	for _, p := range server.Peers() {
 		if p.State() != node.StateReady {
 			t.Errorf("%v is %v, want %v", p, p.State(), node.StateReady)

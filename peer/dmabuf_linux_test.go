@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -16,22 +16,22 @@ import (
 func TestDMABufRegion(t *testing.T) {
 	n := newNetwork(2)
 	dc, lc := config(n.open(2)), config(n.open(2))
-	fd, file := rig.DMABuf(t, 2<<20)
+	fd, file := enginetest.DMABuf(t, 2<<20)
 	dc.Regions[0] = peer.RegionConfig{Name: "data", DMABuf: &peer.DMABufConfig{FD: fd, Offset: 8192, Length: 1 << 20}}
 	d, l := mustMeet(t, dc, lc)
 	if err := unix.Close(fd); err != nil {
 		t.Fatal(err)
 	}
 	here, there := file[8192:][:1<<20], l.Local("data").Bytes()
-	rig.Fill(there, 1)
+	enginetest.Fill(there, 1)
 	transfer(t, l, d)
 	if !bytes.Equal(here, there) || d.Local("data").Bytes() != nil {
-		t.Errorf("a write to a dma-buf differs at %d", rig.FirstDifference(here, there))
+		t.Errorf("a write to a dma-buf differs at %d", enginetest.FirstDifference(here, there))
 	}
-	rig.Fill(here, 2)
+	enginetest.Fill(here, 2)
 	transfer(t, d, l)
 	if !bytes.Equal(here, there) {
-		t.Errorf("a write from a dma-buf differs at %d", rig.FirstDifference(here, there))
+		t.Errorf("a write from a dma-buf differs at %d", enginetest.FirstDifference(here, there))
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // TestMain fails if a test leaks a goroutine. In the process that TestTwoProcesses starts,
@@ -18,5 +18,5 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	rig.Main(m)
+	enginetest.Main(m)
 }

@@ -12,7 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -24,17 +24,17 @@ var token = []byte("a token for tests, and long enough")
 var loopback = netip.MustParseAddr("127.0.0.1")
 
 // soon is shared with the tests of other packages.
-var soon = rig.Soon
+var soon = enginetest.Soon
 
 // network is a set of rails in memory. Each rail is a link, and a host has a NIC on each.
 type network []softnic.Link
 
-func newNetwork(rails int) network { return rig.MemoryLinks(rails) }
+func newNetwork(rails int) network { return enginetest.MemoryLinks(rails) }
 
 // open returns a Config.Open for a host on the first rails. The optional cfg describes its NICs.
 func (n network) open(rails int, cfg ...softnic.Config) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
-		_, nics.Rails, nics.Close, err = rig.OpenNICs(n[:rails], append(cfg, softnic.Config{})[0], nil)
+		_, nics.Rails, nics.Close, err = enginetest.OpenNICs(n[:rails], append(cfg, softnic.Config{})[0], nil)
 		return nics, err
 	}
 }
@@ -189,7 +189,7 @@ func TestSessionBeyondDevice(t *testing.T) {
 	n := newNetwork(1)
 	small := config(func() (peer.NICs, error) {
 		nics, err := n.open(1)()
-		nics.Rails[0].Context = rig.Limits{CQE: 100_000}.Over(nics.Rails[0].Context)
+		nics.Rails[0].Context = enginetest.Limits{CQE: 100_000}.Over(nics.Rails[0].Context)
 		return nics, err
 	})
 	small.QP = ibverbx.Config{Lanes: 1024, LaneDepth: 128}

@@ -3,7 +3,7 @@ package reliable_test
 import (
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -48,7 +48,7 @@ func departures() map[string]string {
 func pickVariant(t *testing.T, i int) {
 	t.Helper()
 	const variants = 8
-	if !slice.Of(t).Has(i, variants) {
+	if !testslice.Of(t).Has(i, variants) {
 		t.Skip("a slice runs one of the variants")
 	}
 	t.Parallel() // they wait most of the time

@@ -1,7 +1,7 @@
 package reliable
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/ring"
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
@@ -161,7 +161,7 @@ func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	slot := int(n) & (c.slots - 1)
 	job := c.jobs.Extend()
 	*job = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h, at: c.hub.engine.now}
-	size := bulk.Copy(c.stage.slot(slot), q.conn.landing)
+	size := ntcopy.Copy(c.stage.slot(slot), q.conn.landing)
 	var to verbs.RecvWR
 	q.target(h, token, &to)
 	from := c.stage.sge(slot, size)

@@ -6,18 +6,18 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // smallCQ returns the limit of a device whose CQs hold few entries more than an engine needs for its first receives.
-func smallCQ() rig.Limits {
+func smallCQ() enginetest.Limits {
 	if len(reliable.NICConfig().QPTypes) > 0 {
-		return rig.Limits{CQE: 4096} // UD needs twice as many receives
+		return enginetest.Limits{CQE: 4096} // UD needs twice as many receives
 	}
-	return rig.Limits{CQE: 2048}
+	return enginetest.Limits{CQE: 2048}
 }
 
 // TestCQRoomForSends: a program posts to ten peers and does not poll. The windows of its connections exceed the CQ of their

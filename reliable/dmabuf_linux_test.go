@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -20,7 +20,7 @@ func (s *side) onDevice(tb testing.TB) {
 	must(tb, s.mr.Close())
 	size := s.mem.Len()
 	must(tb, s.mem.Free())
-	fd, b := rig.DMABuf(tb, size)
+	fd, b := enginetest.DMABuf(tb, size)
 	var err error
 	s.mem, err = verbs.AdoptMemory(b)
 	must(tb, err)
@@ -110,7 +110,7 @@ func TestDMABufCostsNoChunks(t *testing.T) {
 func TestDMABufMixed(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, 100_000)
 	host, hostMR := b.mem, b.mr
-	fd, device := rig.DMABuf(t, 100_000)
+	fd, device := enginetest.DMABuf(t, 100_000)
 	dev, err := b.pd.RegisterDMABuf(fd, 0, 100_000, 0, verbs.AccessLocalWrite)
 	must(t, err)
 	a.fill(1)
@@ -136,7 +136,7 @@ func TestDMABufMixed(t *testing.T) {
 func TestDMABufRefused(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	s := newSide(t, link, reliable.Config{Paths: 2}, 4096)
-	fd, _ := rig.DMABuf(t, 4096)
+	fd, _ := enginetest.DMABuf(t, 4096)
 	for _, bad := range []struct {
 		fd             int
 		offset, length uint64
@@ -220,7 +220,7 @@ func TestCopierFails(t *testing.T) {
 			t.Fatalf("receive %d ends as %+v: %v", i, wc, wc.Err())
 		}
 		if wc := a.wait(t, 1)[0]; wc.Err() != nil || !bytes.Equal(a.mem.Bytes(), b.mem.Bytes()) {
-			t.Fatalf("message %d: %v, and the bytes differ at %d", i, wc.Err(), rig.FirstDifference(a.mem.Bytes(), b.mem.Bytes()))
+			t.Fatalf("message %d: %v, and the bytes differ at %d", i, wc.Err(), enginetest.FirstDifference(a.mem.Bytes(), b.mem.Bytes()))
 		}
 	}
 	if len(f.own) < 2 {
@@ -298,7 +298,7 @@ func TestDMABufRegionClosed(t *testing.T) {
 	if s, r := got[0][0], got[1][0]; s.Status != verbs.StatusRemOpErr || r.Status != verbs.StatusLocProtErr || r.WRID != 7 {
 		t.Fatalf("the request ends with %v, the receive with %v, want %v and %v", s.Status, r.Status, verbs.StatusRemOpErr, verbs.StatusLocProtErr)
 	}
-	fd, device := rig.DMABuf(t, size)
+	fd, device := enginetest.DMABuf(t, size)
 	mr, err := b.pd.RegisterDMABuf(fd, 0, size, 0, verbs.AccessAll)
 	must(t, err)
 	defer func() { must(t, mr.Close()) }()
@@ -314,6 +314,6 @@ func TestDMABufRegionClosed(t *testing.T) {
 	}
 	run([2]int{2, 2})
 	if s, r := got[0][1], got[1][1]; s.Err() != nil || r.Err() != nil || !bytes.Equal(device, a.mem.Bytes()) {
-		t.Errorf("the next message ends with %v and %v, and differs at %d", s.Err(), r.Err(), rig.FirstDifference(device, a.mem.Bytes()))
+		t.Errorf("the next message ends with %v and %v, and differs at %d", s.Err(), r.Err(), enginetest.FirstDifference(device, a.mem.Bytes()))
 	}
 }

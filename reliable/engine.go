@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
@@ -18,29 +18,29 @@ type engine struct {
 	// overran reports that a CQ has overrun and its QPs are not in the error state yet.
 	overran atomic.Bool
 
-	mu        sync.Mutex         // guards the fields below and the QPs and connections; it is taken under the lock of the context, never before it
-	closed    bool               // set by close
-	now       int64              // the time that the clock returned for the present batch
-	age       int64              // how long the present completion has waited, in nanoseconds, 0 if unknown
-	wakeAt    int64              // when the keeper runs next, core.Never if no timer is set
-	polled    bool               // reports whether the program has polled since the keeper last ran
-	inbox     inbox              // takes the completions of all inner QPs
-	routes    table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
-	regions   regions            // the open regions of the PD
-	hub       hub                // what the connections share
-	cqs       []*cq              // the CQs of its QPs, each once
-	qps       []*qp              // the wrapped QPs, by qp.id; a nil entry is free
-	conns     []*connection      // the connections, by the index in their number; a nil entry is free
-	lives     []uint32           // counts the connections of each index so far; it is part of their numbers
-	connsMade uint32             // counts the connections made so far
-	connected []*connection      // lists the connections that have a core, in the order in which they got it
-	dirty     []*connection      // lists the connections that may have something to post, each once
-	pacers    []*core.Pacer      // grant credit to the peers of its connections, by port, with nil for unused ports; empty with Config.NoCredits
-	asking    int                // counts the QPs whose side.askAt is set
-	unheard   int                // counts the cards that cardQPs repeat
-	srqs      []*srq             // the open SRQs whose QPs it runs
-	doorbells Doorbells          // counts what was posted to the NIC
-	past      core.Stats         // counts what connections have done that are destroyed
+	mu        sync.Mutex        // guards the fields below and the QPs and connections; it is taken under the lock of the context, never before it
+	closed    bool              // set by close
+	now       int64             // the time that the clock returned for the present batch
+	age       int64             // how long the present completion has waited, in nanoseconds, 0 if unknown
+	wakeAt    int64             // when the keeper runs next, core.Never if no timer is set
+	polled    bool              // reports whether the program has polled since the keeper last ran
+	inbox     inbox             // takes the completions of all inner QPs
+	routes    u32map.Map[route] // finds the owner of a path's QP or of a control QP, by QP number
+	regions   regions           // the open regions of the PD
+	hub       hub               // what the connections share
+	cqs       []*cq             // the CQs of its QPs, each once
+	qps       []*qp             // the wrapped QPs, by qp.id; a nil entry is free
+	conns     []*connection     // the connections, by the index in their number; a nil entry is free
+	lives     []uint32          // counts the connections of each index so far; it is part of their numbers
+	connsMade uint32            // counts the connections made so far
+	connected []*connection     // lists the connections that have a core, in the order in which they got it
+	dirty     []*connection     // lists the connections that may have something to post, each once
+	pacers    []*core.Pacer     // grant credit to the peers of its connections, by port, with nil for unused ports; empty with Config.NoCredits
+	asking    int               // counts the QPs whose side.askAt is set
+	unheard   int               // counts the cards that cardQPs repeat
+	srqs      []*srq            // the open SRQs whose QPs it runs
+	doorbells Doorbells         // counts what was posted to the NIC
+	past      core.Stats        // counts what connections have done that are destroyed
 }
 
 // route is the owner of an inner QP: a path, a control QP, a UD QP of paths, or none if the QP is unknown.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/verbs"
 )
 
@@ -17,13 +17,13 @@ const maxEvents = 1024
 type events struct {
 	inner verbs.Context
 
-	mu     sync.Mutex         // guards the fields below; its owner takes no other lock of this package
-	queue  []verbs.Event      // wait to be taken, at most maxEvents
-	err    error              // the last error of the inner context's Events
-	notify *verbs.Waker       // woken by events; it may be nil
-	cqs    []*cq              // the open CQs
-	srqs   []lent             // the open SRQs that inner ones replace
-	owners table.Table[owner] // tells whose the inner QPs are, by QP number
+	mu     sync.Mutex        // guards the fields below; its owner takes no other lock of this package
+	queue  []verbs.Event     // wait to be taken, at most maxEvents
+	err    error             // the last error of the inner context's Events
+	notify *verbs.Waker      // woken by events; it may be nil
+	cqs    []*cq             // the open CQs
+	srqs   []lent            // the open SRQs that inner ones replace
+	owners u32map.Map[owner] // tells whose the inner QPs are, by QP number
 }
 
 // owner is what an inner QP belongs to: a wrapped QP whose side QP it is, or nothing that the user knows.

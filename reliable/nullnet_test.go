@@ -6,7 +6,7 @@ import (
 
 	"ibverbx/internal/nullnic"
 	"ibverbx/internal/ring"
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/verbs"
 )
 
@@ -14,13 +14,13 @@ import (
 // copied; SEND data is, because it consists of headers and control packets. Every queue has a separate lock,
 // so connections never share one.
 type nullNet struct {
-	mu  sync.Mutex                           // serializes the creation of QPs
-	qps atomic.Pointer[table.Table[*nullQP]] // all QPs, by number; the table is replaced
+	mu  sync.Mutex                          // serializes the creation of QPs
+	qps atomic.Pointer[u32map.Map[*nullQP]] // all QPs, by number; the table is replaced
 }
 
 func newNullNet() *nullNet {
 	n := &nullNet{}
-	n.qps.Store(&table.Table[*nullQP]{})
+	n.qps.Store(&u32map.Map[*nullQP]{})
 	return n
 }
 

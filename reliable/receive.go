@@ -1,7 +1,7 @@
 package reliable
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
@@ -132,7 +132,7 @@ func (q *qp) place(ev *core.Event, token uint32) {
 		if r == nil {
 			return
 		}
-		rest = rest[bulk.Copy(r.mem.Bytes()[s.Addr-r.addr:][:s.Length], rest):]
+		rest = rest[ntcopy.Copy(r.mem.Bytes()[s.Addr-r.addr:][:s.Length], rest):]
 	}
 }
 

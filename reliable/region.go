@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/verbs"
 )
 
@@ -25,8 +25,8 @@ var _ verbs.MR = (*region)(nil)
 
 // regions finds the open regions of a PD by their keys.
 type regions struct {
-	byLKey table.Table[*region]
-	byRKey table.Table[*region]
+	byLKey u32map.Map[*region]
+	byRKey u32map.Map[*region]
 	recent *region   // the region that was last found by its local key, or nil
 	device []*region // the regions of memory of devices
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -47,7 +47,7 @@ func (s *side) shelf(tb testing.TB, n int, seed byte) shelf {
 }
 
 // must fails the test on error.
-var must = rig.Must
+var must = enginetest.Must
 
 // newSide opens a wrapped context on a new NIC of the link, closed at the end of the test.
 func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *side {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/peer"
 	"ibverbx/settings"
 	"ibverbx/softnic"
@@ -19,7 +19,7 @@ import (
 )
 
 // must ends the test after an error.
-var must = rig.Must
+var must = enginetest.Must
 
 // env returns a lookup in some variables.
 func env(vars map[string]string) func(string) (string, bool) {

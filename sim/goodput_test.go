@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // TestLearningCarriesMore checks that with unequal lanes the learning policy reaches the goodput of the
 // scenario and round robin does not. Lanes are unequal because rails are, or because two lanes meet on
 // one path.
 func TestLearningCarriesMore(t *testing.T) {
-	n := uint64(max(slice.Of(t).Count(3), 2)) // No lanes collide in the first world of ecmp-collision.
+	n := uint64(max(testslice.Of(t).Count(3), 2)) // No lanes collide in the first world of ecmp-collision.
 	for _, c := range []struct {
 		scenario string
 		inTurn   float64 // highest share that round robin reaches

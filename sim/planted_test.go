@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/verbs"
 )
 
@@ -51,7 +51,7 @@ var plants = []planted{
 // nothing in the same worlds without it.
 func TestPlanted(t *testing.T) {
 	found := map[string]bool{}
-	part := slice.Of(t)
+	part := testslice.Of(t)
 	for i, plant := range plants {
 		if !part.Has(i, len(plants)) {
 			continue

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // seeds returns the number of seeds a test runs: n, a slice's share of n, or the value of IBVERBX_TEST_SIM_SEEDS.
@@ -21,7 +21,7 @@ func seeds(t *testing.T, n uint64) uint64 {
 	if testing.Short() {
 		return max(n/10, 1)
 	}
-	return uint64(slice.Of(t).Count(int(n)))
+	return uint64(testslice.Of(t).Count(int(n)))
 }
 
 // TestMixed runs the mixed world on 400 seeds, or at least a third of them. Every guarantee must hold, and
@@ -33,7 +33,7 @@ func TestMixed(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, n := firstSeed(t, 400), seeds(t, 400)
-	if part := slice.Of(t).AtMost(3); !testing.Short() && os.Getenv("IBVERBX_TEST_SIM_SEEDS") == "" {
+	if part := testslice.Of(t).AtMost(3); !testing.Short() && os.Getenv("IBVERBX_TEST_SIM_SEEDS") == "" {
 		first, n = 1+uint64(part.First(400)), uint64(part.Count(400))
 	}
 	sum := clean(t, s, first, n)
@@ -48,7 +48,7 @@ func firstSeed(t *testing.T, n int) uint64 {
 	if os.Getenv("IBVERBX_TEST_SIM_SEEDS") != "" || testing.Short() {
 		return 1
 	}
-	return 1 + uint64(slice.Of(t).First(n))
+	return 1 + uint64(testslice.Of(t).First(n))
 }
 
 // clean runs a scenario on n seeds and requires every guarantee to hold.
@@ -81,7 +81,7 @@ func TestScenarios(t *testing.T) {
 			}
 			first, n := firstSeed(t, 10), seeds(t, 10)
 			if len(s.sweeps) > 0 {
-				if !slice.Of(t).Has(i, len(Names())) {
+				if !testslice.Of(t).Has(i, len(Names())) {
 					t.Skip("hundreds of worlds, and not in this slice")
 				}
 				n = min(n, 1)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/verbs"
 )
 
@@ -30,7 +30,7 @@ type chaosMode struct {
 // A seed determines the run. IBVERBX_TEST_CHAOS=N runs N seeds instead of a few.
 func TestChaos(t *testing.T) {
 	const full = 60
-	first, seeds := uint64(slice.Of(t).First(full)), uint64(slice.Of(t).Count(full))
+	first, seeds := uint64(testslice.Of(t).First(full)), uint64(testslice.Of(t).Count(full))
 	if s := os.Getenv("IBVERBX_TEST_CHAOS"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 32)
 		check(t, err)

@@ -3,7 +3,7 @@ package softnic_test
 import (
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
@@ -13,7 +13,7 @@ import (
 func pickVariant(t *testing.T, i int) {
 	t.Helper()
 	const variants = 5
-	if !slice.Of(t).Has(i, variants) {
+	if !testslice.Of(t).Has(i, variants) {
 		t.Skip("a slice runs one of the variants")
 	}
 }

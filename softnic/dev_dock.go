@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/ring"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -88,7 +88,7 @@ func (q *qp) land(m *mr, to uint64, b []byte, s side) verbs.Status {
 		}
 		n := min(len(b), cargoSize-g.used)
 		q.begin(g, s)
-		bulk.Copy(g.add(to, n, true), b[:n])
+		ntcopy.Copy(g.add(to, n, true), b[:n])
 		to, b = to+uint64(n), b[n:]
 	}
 	return verbs.StatusSuccess

@@ -5,9 +5,10 @@ package softnic_test
 import (
 	"bytes"
 	"errors"
+	"sync"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
@@ -56,7 +57,7 @@ func TestConformanceDevice(t *testing.T) {
 	if heapMemory {
 		return // one run is enough for the race detector, which is slow
 	}
-	for _, link := range slice.Pick(t, []string{"memory", "udp", "shm", "mixed-udp"}) {
+	for _, link := range testslice.Pick(t, []string{"memory", "udp", "shm", "mixed-udp"}) {
 		if link == "mixed-udp" {
 			run(link, "udp", (*verbstest.MemoryDevice).Alternate)
 			continue
@@ -73,6 +74,14 @@ type deviceRig struct {
 	qa, qb   verbs.QP
 	// local and remote are the device's, hostLocal and hostRemote the host's.
 	local, remote, hostLocal, hostRemote devicePiece
+}
+
+// hold is the device's Hold, released if the test fails.
+func hold(tb testing.TB, d *verbstest.MemoryDevice) (waits <-chan struct{}, release func()) {
+	waits, release = d.Hold()
+	release = sync.OnceFunc(release)
+	tb.Cleanup(release)
+	return waits, release
 }
 
 // devicePiece is registered memory.

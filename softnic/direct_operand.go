@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/verbs"
 )
 
@@ -180,7 +180,7 @@ func (c *copies) move(dst, src *operand) {
 		if d, s := &dst.list[0], &src.list[0]; d.device != nil || s.device != nil {
 			c.add(d, s)
 		} else if c.flush() {
-			bulk.Copy(d.bytes, s.bytes)
+			ntcopy.Copy(d.bytes, s.bytes)
 		}
 		return
 	}
@@ -205,7 +205,7 @@ func (c *copies) add(dst, src *piece) {
 	}
 	if device == nil {
 		if c.flush() {
-			bulk.Copy(dst.bytes, src.bytes)
+			ntcopy.Copy(dst.bytes, src.bytes)
 		}
 		return
 	}

@@ -3,7 +3,7 @@ package softnic
 import (
 	"encoding/binary"
 
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -135,7 +135,7 @@ func (q *qp) hostCopies(peer *qp, wrs []verbs.SendWR, in *inbox) (n int, flags v
 					break
 				}
 			}
-			bulk.Copy(dst, src)
+			ntcopy.Copy(dst, src)
 		} else if recv = q.hostSend(peer, wr, in); recv == nil {
 			break
 		}
@@ -174,7 +174,7 @@ func (q *qp) hostSend(peer *qp, wr *verbs.SendWR, in *inbox) *recvWQE {
 		return nil
 	}
 	in.leaveFor(s.Length)
-	bulk.Copy(dst, src)
+	ntcopy.Copy(dst, src)
 	return recv
 }
 

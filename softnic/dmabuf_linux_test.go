@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	enginerig "ibverbx/internal/rig"
+	enginerig "ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )

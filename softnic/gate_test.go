@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/verbs"
 )
 
@@ -126,7 +126,7 @@ func TestGatesStayShut(t *testing.T) {
 // stay shut. All observable results must be equal: return values, completions, memory, Stats and Query.
 func TestLooseIsTight(t *testing.T) {
 	const full = 60
-	first, seeds := uint64(slice.Of(t).First(full)), uint64(slice.Of(t).Count(full))
+	first, seeds := uint64(testslice.Of(t).First(full)), uint64(testslice.Of(t).Count(full))
 	opened := 0
 	for seed := first; seed < first+seeds; seed++ {
 		mode := chaosMode{loose: true, depth: []int{512, 32}[seed%2]} // a small CQ overruns

@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/verbs"
 )
 
@@ -116,7 +116,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 		}
 	} else {
 		for k := range p.numSegs {
-			dst = dst[bulk.Copy(dst, p.segs[k]):]
+			dst = dst[ntcopy.Copy(dst, p.segs[k]):]
 		}
 	}
 	done += p.length
@@ -167,7 +167,7 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose side) ve
 		if q.nic.observe != nil {
 			q.touch(AccessScatter, s.Addr, s.Length)
 		}
-		bulk.Copy(dst, b[:s.Length])
+		ntcopy.Copy(dst, b[:s.Length])
 		b = b[s.Length:]
 	}
 	if len(b) > 0 {

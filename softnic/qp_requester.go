@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -269,7 +269,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 			q.touch(AccessGather, s.Addr, s.Length)
 		}
 		if copied != nil {
-			bulk.Copy(copied[at:], b)
+			ntcopy.Copy(copied[at:], b)
 		} else {
 			p.segs[p.numSegs] = b
 			p.numSegs++

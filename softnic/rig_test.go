@@ -3,7 +3,7 @@ package softnic_test
 import (
 	"testing"
 
-	enginerig "ibverbx/internal/rig"
+	enginerig "ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )

@@ -3,7 +3,7 @@ package softnic
 import (
 	"time"
 
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/roce"
 	"ibverbx/internal/seal"
 	"ibverbx/internal/udp"
@@ -67,7 +67,7 @@ func (u *udpPort) seal(p *packet, corrupt bool) {
 	p.Fill, p.HeaderICRC = uint8(fill/4), false
 	n := p.Encode(carried, length)
 	for k := range p.numSegs {
-		n += bulk.Copy(carried[n:], p.segs[k])
+		n += ntcopy.Copy(carried[n:], p.segs[k])
 	}
 	clear(carried[n:]) // pad and fill
 	if u.wire.link.captures() {

@@ -3,7 +3,7 @@ package softnic
 import (
 	"runtime"
 
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/verbs"
 )
 
@@ -242,9 +242,9 @@ func (b *neighbor) move(r *shmRegion, addr uint64, pieces [][]byte, read bool) b
 	there := r.bytes[addr-r.addr:]
 	for _, piece := range pieces {
 		if read {
-			bulk.Copy(piece, there)
+			ntcopy.Copy(piece, there)
 		} else {
-			bulk.Copy(there, piece)
+			ntcopy.Copy(there, piece)
 		}
 		there = there[len(piece):]
 	}

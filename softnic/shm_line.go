@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
@@ -169,9 +169,9 @@ func (r *shmRing) pieces(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, 
 
 // fill copies pieces to dst.
 func fill(dst, first []byte, rest [][]byte) {
-	n := bulk.Copy(dst, first)
+	n := ntcopy.Copy(dst, first)
 	for _, b := range rest {
-		n += bulk.Copy(dst[n:], b)
+		n += ntcopy.Copy(dst[n:], b)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/verbs"
 )
 
@@ -121,7 +121,7 @@ func benchmarkShmStream(b *testing.B, size int) {
 		},
 		func() {
 			for range wrs {
-				bulk.Copy(other.Bytes(), s.mem.Bytes()[:size])
+				ntcopy.Copy(other.Bytes(), s.mem.Bytes()[:size])
 			}
 		},
 		func() { tcp.send(s.mem.Bytes()[:size], len(wrs)) },

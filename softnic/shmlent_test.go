@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ibverbx/internal/shm"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
@@ -97,7 +97,7 @@ func TestConformanceShmLent(t *testing.T) {
 func TestConformanceShmLentDevice(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	d.Share(verbstest.Sharing{Export: true, Open: true, Copy: true})
-	for _, name := range slice.Pick(t, []string{"device", "mixed"}) {
+	for _, name := range testslice.Pick(t, []string{"device", "mixed"}) {
 		turns := 0
 		t.Run(name, func(t *testing.T) {
 			conformLent(t, true, func(size int) (*verbs.Memory, error) {

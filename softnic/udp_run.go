@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -67,7 +67,7 @@ func (r *udpRun) next(from *udpSource, b []byte, e *roce.Explainer) bool {
 		return false
 	}
 	size := uint32(len(payload))
-	bulk.Copy(r.dst, payload)
+	ntcopy.Copy(r.dst, payload)
 	r.dst = r.dst[size:]
 	q.nic.stats.PacketsReceived++
 	q.va, q.left, q.placed = q.va+uint64(size), q.left-size, q.placed+size

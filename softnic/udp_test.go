@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
@@ -65,7 +65,7 @@ func TestConformanceUDP(t *testing.T) {
 		variants = variants[:2]
 	}
 	for i, v := range variants {
-		if !slice.Of(t).Has(i, len(variants)) {
+		if !testslice.Of(t).Has(i, len(variants)) {
 			continue
 		}
 		t.Run(v.name, func(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/roce"
 	"ibverbx/internal/udp"
 	"ibverbx/verbs"
@@ -256,7 +256,7 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 	case way.headerICRC:
 		sum := way.flow.Begin(b[:n], size, id)
 		for k := range p.numSegs {
-			n += bulk.Copy(b[n:], p.segs[k])
+			n += ntcopy.Copy(b[n:], p.segs[k])
 		}
 		sum.FinishHeaders(b[n:], roce.Pad(length))
 	case length < copyThenSum:

@@ -10,7 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest/nodetest"
 	ibpeer "ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -52,7 +52,7 @@ const (
 
 func rawConfig(n *network) ibpeer.Config {
 	return ibpeer.Config{
-		Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: (&noderig.Host{Links: n.links}).Open, Fabric: ibpeer.Fabric{Unsealed: true},
+		Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: (&nodetest.Host{Links: n.links}).Open, Fabric: ibpeer.Fabric{Unsealed: true},
 		Regions: []ibpeer.RegionConfig{{Name: "raw", Size: rawSize}},
 		Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
 	}

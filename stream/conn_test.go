@@ -15,7 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/softnic"
 )
 
@@ -47,7 +47,7 @@ func TestBothWays(t *testing.T) {
 // wantNone waits until all streams are closed and each side has released all memory but one slab.
 func (p *pair) wantNone(t *testing.T) {
 	t.Helper()
-	for _, s := range []*noderig.Host{p.here, p.there} {
+	for _, s := range []*nodetest.Host{p.here, p.there} {
 		eventually(t, "there are no streams", func() bool { return NodeStats(s.Node).Streams == 0 })
 	}
 }
@@ -306,7 +306,7 @@ func TestCloseUnderFullRing(t *testing.T) {
 // setLinger sets the timeout of Close.
 func (p *pair) setLinger(t testing.TB, d time.Duration) {
 	t.Helper()
-	for _, s := range []*noderig.Host{p.here, p.there} {
+	for _, s := range []*nodetest.Host{p.here, p.there} {
 		h, err := serviceOf(s.Node)
 		wantOK(t, "hostOf", err)
 		h.linger, h.reap = d, d

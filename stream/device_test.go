@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"ibverbx/cuda/cudatest"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
@@ -41,7 +41,7 @@ func checkMemory(t *testing.T, a, b *verbs.Memory) {
 			p := newPair(t, n, Config{Ring: 64 << 10})
 			for i, m := range [][2]*verbs.Memory{{a, b}, {b, a}} {
 				want, got := make([]byte, a.Len()), make([]byte, a.Len())
-				rig.Fill(want, uint64(i))
+				enginetest.Fill(want, uint64(i))
 				_, err := m[0].WriteAt(want, 0)
 				wantOK(t, "WriteAt", err)
 				sent, received := sendMemory(t, p, m[1], m[0])

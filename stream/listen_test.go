@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
@@ -101,7 +101,7 @@ func TestMemoryLimit(t *testing.T) {
 			if limited == "dialer" {
 				p.dial(t)
 			}
-			for _, s := range []*noderig.Host{p.here, p.there} {
+			for _, s := range []*nodetest.Host{p.here, p.there} {
 				eventually(t, "the memory is bounded", func() bool { return NodeStats(s.Node).Memory <= 8*MinRing || s == p.here && p.cfg.Memory == 0 })
 			}
 		})

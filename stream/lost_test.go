@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/softnic"
 )
 
@@ -23,7 +23,7 @@ func TestLaneDiesMidStream(t *testing.T) {
 			_, _ = here.Write(want[i<<20:][:1<<20])
 			switch i {
 			case 1, 2, 3, 4:
-				s := []*noderig.Host{p.here, p.there}[i%2]
+				s := []*nodetest.Host{p.here, p.there}[i%2]
 				s.NICs[i/3].Reset()
 			case 5:
 				p.here.NICs[1].Fail() // for good
@@ -156,7 +156,7 @@ func TestDialWithFailedDevice(t *testing.T) {
 		for side := range 2 {
 			n := memoryNetwork(2)
 			p := newPair(t, n, Config{})
-			failing := []*noderig.Host{p.here, p.there}[side].NICs[rail]
+			failing := []*nodetest.Host{p.here, p.there}[side].NICs[rail]
 			failing.Fail()
 			other := &pair{here: n.start(t, nil), there: p.there, l: p.l, cfg: p.cfg}
 			other.here.NICs[rail].Fail()

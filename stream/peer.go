@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"ibverbx/internal/service"
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/node"
 )
 
@@ -28,7 +28,7 @@ type peer struct {
 	// Link is the session. Its Mu guards the fields below too.
 	service.Link
 	// conns maps ids to the session's streams.
-	conns  table.Table[*Conn]
+	conns  u32map.Map[*Conn]
 	lastID uint16
 }
 

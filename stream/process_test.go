@@ -13,7 +13,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/node"
 	ibpeer "ibverbx/peer"
 )
@@ -24,7 +24,7 @@ const asSink = "IBVERBX_TEST_SINK"
 // sink is the main function of a process that counts data received over streams, TCP and TLS, until EOF on
 // standard input. It writes a byte for every benchBytes. Its first output line holds its addresses.
 func sink(kind string) int {
-	cfg := (&noderig.Host{}).Config()
+	cfg := (&nodetest.Host{}).Config()
 	cfg.Unsealed = kind != "sealed"
 	n, err := node.New(context.Background(), cfg)
 	var streams, tcp, secure net.Listener

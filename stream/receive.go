@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"ibverbx/internal/broadcast"
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
@@ -125,7 +125,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if err != nil {
 		return 0, c.readError(err)
 	}
-	n := bulk.Copy(b, from)
+	n := ntcopy.Copy(b, from)
 	c.consumed(n)
 	return n, nil
 }

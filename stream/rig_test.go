@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/node"
 	ibpeer "ibverbx/peer"
 	"ibverbx/softnic"
@@ -22,15 +22,15 @@ func TestMain(m *testing.M) {
 	if kind := os.Getenv(asSink); kind != "" {
 		os.Exit(sink(kind))
 	}
-	rig.Main(m)
+	enginetest.Main(m)
 }
 
 // What tests of several packages share.
 var (
-	soon       = rig.Soon
-	wantOK     = rig.WantOK
-	wantErr    = rig.WantErr
-	eventually = rig.Eventually
+	soon       = enginetest.Soon
+	wantOK     = enginetest.WantOK
+	wantErr    = enginetest.WantErr
+	eventually = enginetest.Eventually
 )
 
 // network connects Nodes: a link per rail, or UDP on loopback if links is empty.
@@ -40,22 +40,22 @@ type network struct {
 	link ibpeer.Link
 }
 
-func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
+func memoryNetwork(rails int) *network { return &network{links: enginetest.MemoryLinks(rails)} }
 
 func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	t.Helper()
-	return &network{links: rig.FaultLinks(t, rails, imp)}
+	return &network{links: enginetest.FaultLinks(t, rails, imp)}
 }
 
 // start starts a Node, closed at the end of the test.
-func (n *network) start(t testing.TB, change func(*node.Config)) *noderig.Host {
+func (n *network) start(t testing.TB, change func(*node.Config)) *nodetest.Host {
 	t.Helper()
-	return (&noderig.Host{Links: n.links, Link: n.link}).Start(t, change)
+	return (&nodetest.Host{Links: n.links, Link: n.link}).Start(t, change)
 }
 
 // pair is two Nodes; the first dials the second.
 type pair struct {
-	here, there *noderig.Host
+	here, there *nodetest.Host
 	peer        *node.Peer
 	l           net.Listener
 	cfg         Config

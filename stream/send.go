@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"ibverbx/internal/broadcast"
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
@@ -211,7 +211,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if err != nil {
 			return n, c.opError("write", err)
 		}
-		k := bulk.Copy(room, b[n:])
+		k := ntcopy.Copy(room, b[n:])
 		if err := c.commit(k, n+k < len(b)); err != nil {
 			return n, c.opError("write", err)
 		}

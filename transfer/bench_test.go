@@ -6,8 +6,8 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -26,7 +26,7 @@ func newRaw(b *testing.B, n *network) *raw {
 	b.Helper()
 	r := &raw{}
 	side := func() peer.Config {
-		h := &host{t: b, net: n, rig: &noderig.Host{Links: n.links, Wrap: n.wrapper()}}
+		h := &host{t: b, net: n, rig: &nodetest.Host{Links: n.links, Wrap: n.wrapper()}}
 		return peer.Config{
 			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: h.open,
 			Fabric:  peer.Fabric{Unsealed: true, PeerNetworks: nullNetworks}, // of no meaning to others
@@ -105,7 +105,7 @@ func BenchmarkPut(b *testing.B) {
 			const size, depth = 1 << 20, 8
 			r, p := newRaw(b, n), newPair(b, n, benchSize)
 			window := make([]*Transfer, depth)
-			rig.Alternate(b, benchSize, func() { r.write(b, benchSize/size, depth, size) }, func() { p.puts(b, window, benchSize/size, size) })
+			enginetest.Alternate(b, benchSize, func() { r.write(b, benchSize/size, depth, size) }, func() { p.puts(b, window, benchSize/size, size) })
 		})
 	})
 }
@@ -131,6 +131,6 @@ func BenchmarkPutBatch(b *testing.B) {
 			}
 			wantOK(b, "Put", last.Wait(context.Background()))
 		}
-		rig.Alternate(b, benchSize, func() { r.write(b, benchSize/size, blocks, size) }, batches)
+		enginetest.Alternate(b, benchSize, func() { r.write(b, benchSize/size, blocks, size) }, batches)
 	})
 }

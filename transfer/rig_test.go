@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/peer"
@@ -25,15 +25,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	rig.Main(m)
+	enginetest.Main(m)
 }
 
 // What tests of several packages share.
 var (
-	soon       = rig.Soon
-	wantOK     = rig.WantOK
-	wantErr    = rig.WantErr
-	eventually = rig.Eventually
+	soon       = enginetest.Soon
+	wantOK     = enginetest.WantOK
+	wantErr    = enginetest.WantErr
+	eventually = enginetest.Eventually
 )
 
 // network connects hosts: a memory link per rail, or UDP on loopback if links is empty.
@@ -54,11 +54,11 @@ func (n *network) wrap() *network {
 	return n
 }
 
-func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
+func memoryNetwork(rails int) *network { return &network{links: enginetest.MemoryLinks(rails)} }
 
 func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	t.Helper()
-	return &network{links: rig.FaultLinks(t, rails, imp)}
+	return &network{links: enginetest.FaultLinks(t, rails, imp)}
 }
 
 // hold delays the packets from one host to another on a rail, until release.
@@ -84,7 +84,7 @@ type host struct {
 	net  *network
 	node *node.Node
 	nics []*softnic.NIC
-	rig  *noderig.Host
+	rig  *nodetest.Host
 	down bool
 }
 
@@ -92,9 +92,9 @@ type host struct {
 func (n *network) start(t testing.TB, cfg hostConfig) *host {
 	t.Helper()
 	h := &host{t: t, cfg: cfg, net: n}
-	h.rig = &noderig.Host{Links: n.links, Link: n.link, Wrap: n.wrapper()}
+	h.rig = &nodetest.Host{Links: n.links, Link: n.link, Wrap: n.wrapper()}
 	h.node = h.rig.Start(t, func(c *node.Config) {
-		c.Auth.Name, c.Listen, c.Open = cfg.name, cmp.Or(cfg.listen, noderig.Alone()), h.open
+		c.Auth.Name, c.Listen, c.Open = cfg.name, cmp.Or(cfg.listen, nodetest.Alone()), h.open
 		if cfg.node != nil {
 			cfg.node(c)
 		}

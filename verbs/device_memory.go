@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"ibverbx/internal/bulk"
+	"ibverbx/internal/ntcopy"
 )
 
 // MemoryDevice copies memory that the CPU cannot access, such as GPU memory. It is for providers;
@@ -76,7 +76,7 @@ func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	}
 	defer m.Release()
 	if m.device == nil {
-		return bulk.Copy(m.b[off:], p), nil
+		return ntcopy.Copy(m.b[off:], p), nil
 	}
 	if err := m.device.Copy([]DeviceCopy{{To: m.addr + uint64(off), Host: p, Len: uint64(len(p))}}); err != nil {
 		return 0, err
@@ -92,7 +92,7 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	}
 	defer m.Release()
 	if m.device == nil {
-		return bulk.Copy(p, m.b[off:]), nil
+		return ntcopy.Copy(p, m.b[off:]), nil
 	}
 	if err := m.device.Copy([]DeviceCopy{{From: m.addr + uint64(off), Host: p, Len: uint64(len(p))}}); err != nil {
 		return 0, err

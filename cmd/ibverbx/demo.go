@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"ibverbx"
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 	"ibverbx/internal/perf/measure"
 )
 
@@ -76,7 +76,7 @@ func demoKill() measure.Config {
 // demoReport is the output of demo --json.
 type demoReport struct {
 	Run measure.Run `json:"run"`
-	live.View
+	monitor.View
 	// Interrupted is set when the demo was stopped early.
 	Interrupted bool `json:"interrupted"`
 }
@@ -106,12 +106,12 @@ func newDemo(s streams) *cobra.Command {
 }
 
 // demoSetup describes the demo. seconds is its duration, or 0 if it runs until the user stops it.
-func demoSetup(seconds float64) live.Setup {
-	s := live.Setup{
+func demoSetup(seconds float64) monitor.Setup {
+	s := monitor.Setup{
 		Title: "ibverbx demo: 256 KiB writes over two rails", Hosts: [2]string{"sender", "receiver"}, Seconds: seconds, Checked: true,
 	}
 	for i := range demoRails {
-		s.Rails = append(s.Rails, live.RailSetup{Device: fmt.Sprintf("soft%d", 2*i), Peer: fmt.Sprintf("soft%d", 2*i+1)})
+		s.Rails = append(s.Rails, monitor.RailSetup{Device: fmt.Sprintf("soft%d", 2*i), Peer: fmt.Sprintf("soft%d", 2*i+1)})
 	}
 	return s
 }
@@ -119,14 +119,14 @@ func demoSetup(seconds float64) live.Setup {
 // demo is a transfer over a fabric, with its record.
 type demo struct {
 	*fabric
-	rec   *live.Record
+	rec   *monitor.Record
 	start atomic.Pointer[time.Time] // start of the transfer
 }
 
 // newDemoOf opens the NICs for a demo. The caller closes it.
-func newDemoOf(setup live.Setup) (*demo, error) {
+func newDemoOf(setup monitor.Setup) (*demo, error) {
 	f, err := newFabric()
-	d := &demo{fabric: f, rec: live.NewRecord(setup)}
+	d := &demo{fabric: f, rec: monitor.NewRecord(setup)}
 	d.begin()
 	return d, err
 }
@@ -141,7 +141,7 @@ func (d *demo) begin() {
 func (d *demo) act(rail int, fault string, on bool) error {
 	text, err := d.fabric.act(rail, fault, on)
 	if text != "" {
-		d.rec.Event(live.Event{At: time.Since(*d.start.Load()).Seconds(), Rail: rail, Bad: on, Text: text})
+		d.rec.Event(monitor.Event{At: time.Since(*d.start.Load()).Seconds(), Rail: rail, Bad: on, Text: text})
 	}
 	return err
 }
@@ -188,8 +188,8 @@ func runDemo(ctx context.Context, s streams, flags demoFlags, cfg measure.Config
 }
 
 // demoSentence summarizes the demo. f is nil, or lacks a recovery time, if the demo was interrupted first.
-func demoSentence(v *live.View, f *measure.Failover, failed error) string {
-	last := live.Sample{}
+func demoSentence(v *monitor.View, f *measure.Failover, failed error) string {
+	last := monitor.Sample{}
 	if n := len(v.Samples); n > 0 {
 		last = v.Samples[n-1]
 	}
@@ -208,7 +208,7 @@ func demoSentence(v *live.View, f *measure.Failover, failed error) string {
 }
 
 // arrivedText summarizes the data received up to the sample last.
-func arrivedText(last *live.Sample) string {
+func arrivedText(last *monitor.Sample) string {
 	return fmt.Sprintf("all %.0f MiB that arrived in %.1f s were compared byte by byte, without an error", float64(last.Bytes)/mebibyte, last.At)
 }
 
@@ -237,7 +237,7 @@ func newDemoText(s streams) *demoText {
 	return d
 }
 
-func (d *demoText) show(v *live.View) {
+func (d *demoText) show(v *monitor.View) {
 	if d.size != nil {
 		d.draw(v)
 		return
@@ -250,7 +250,7 @@ func (d *demoText) show(v *live.View) {
 }
 
 // list prints new events.
-func (d *demoText) list(v *live.View) {
+func (d *demoText) list(v *monitor.View) {
 	for i := max(d.events-v.Dropped, 0); i < len(v.Events); i++ {
 		d.println(v.Events[i].String())
 	}
@@ -258,9 +258,9 @@ func (d *demoText) list(v *live.View) {
 }
 
 // draw redraws the terminal screen.
-func (d *demoText) draw(v *live.View) {
+func (d *demoText) draw(v *monitor.View) {
 	width, height := d.size()
-	screen := live.Screen{Width: max(width, 40), Height: height}
+	screen := monitor.Screen{Width: max(width, 40), Height: height}
 	if d.colour {
 		screen.Paint = d.paint
 	}
@@ -277,7 +277,7 @@ func (d *demoText) draw(v *live.View) {
 }
 
 // end prints the outcome of the transfer, or the whole record as JSON.
-func (d *demoText) end(v live.View, asJSON, interrupted bool) error {
+func (d *demoText) end(v monitor.View, asJSON, interrupted bool) error {
 	if asJSON {
 		return printJSON(d.w, &demoReport{Run: runOf(d.args), View: v, Interrupted: interrupted})
 	}

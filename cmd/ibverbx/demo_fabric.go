@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 	"ibverbx/softnic"
 )
 
@@ -30,8 +30,8 @@ const (
 )
 
 // demoActions returns the buttons of each rail.
-func demoActions() []live.Action {
-	return []live.Action{
+func demoActions() []monitor.Action {
+	return []monitor.Action{
 		{Name: faultPull, On: "Pull the cable", Off: "Plug the cable in", Key: "p"},
 		{Name: faultLoss, On: "Lose 1 % of packets", Off: "Lose none", Key: "l"},
 		{Name: faultDelay, On: "Delay by 5 ms", Off: "No delay", Key: "d"},

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 	"ibverbx/internal/perf/measure"
 )
 
@@ -86,7 +86,7 @@ func TestDemoInterrupted(t *testing.T) {
 
 // TestDemoFailed: the summary contains the error of a failed transfer.
 func TestDemoFailed(t *testing.T) {
-	v := live.NewRecord(demoSetup(1)).View()
+	v := monitor.NewRecord(demoSetup(1)).View()
 	if text := demoSentence(&v, nil, errors.New("byte 1 is wrong")); !strings.Contains(text, "failed after 0.0 s: byte 1 is wrong") {
 		t.Errorf("the sentence after an error is %q, want that the transfer failed", text)
 	}
@@ -104,30 +104,30 @@ func TestDemoFaults(t *testing.T) {
 			t.Errorf("close: got %v, want no error", err)
 		}
 	}()
-	healthy := func(s, _ *live.Sample) bool {
+	healthy := func(s, _ *monitor.Sample) bool {
 		return s.Rails[0].Rate > 0 && s.Rails[1].Rate > 0 && s.Rails[1].Up == s.Rails[1].Lanes && len(s.Rails[1].Faults) == 0
 	}
-	has := func(s *live.Sample, fault string) bool { return slices.Contains(s.Rails[1].Faults, fault) }
+	has := func(s *monitor.Sample, fault string) bool { return slices.Contains(s.Rails[1].Faults, fault) }
 	steps := []struct {
 		fault string
 		on    bool
-		seen  func(s, before *live.Sample) bool // before is the first sample of the step
+		seen  func(s, before *monitor.Sample) bool // before is the first sample of the step
 	}{
 		{"", false, healthy},
-		{faultPull, true, func(s, before *live.Sample) bool {
+		{faultPull, true, func(s, before *monitor.Sample) bool {
 			return s.Rails[1].Up == 0 && s.Rails[1].Rate == 0 && s.Rails[0].Rate > 0 && s.Messages > before.Messages && has(s, faultPull)
 		}},
 		{faultPull, false, healthy},
-		{faultSlow, true, func(s, _ *live.Sample) bool { return s.Rails[1].Rate < 2*demoRate/demoSlow && has(s, faultSlow) }},
+		{faultSlow, true, func(s, _ *monitor.Sample) bool { return s.Rails[1].Rate < 2*demoRate/demoSlow && has(s, faultSlow) }},
 		{faultSlow, false, healthy},
-		{faultDelay, true, func(s, _ *live.Sample) bool {
+		{faultDelay, true, func(s, _ *monitor.Sample) bool {
 			return s.P50 > float64(demoMoreDelay.Microseconds()) && has(s, faultDelay)
 		}},
 		{faultDelay, false, healthy},
-		{faultLoss, true, func(s, before *live.Sample) bool { return s.Rails[1].Retransmits > before.Rails[1].Retransmits+2 }},
+		{faultLoss, true, func(s, before *monitor.Sample) bool { return s.Rails[1].Retransmits > before.Rails[1].Retransmits+2 }},
 		{faultLoss, false, healthy},
 	}
-	step, before := 0, live.Sample{}
+	step, before := 0, monitor.Sample{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	_, err = d.run(ctx, demoTest(), &metricsFlags{}, func() {
@@ -150,8 +150,8 @@ func TestDemoFaults(t *testing.T) {
 		t.Fatalf("after step %d of %d: got %v, want no error", step, len(steps), err)
 	}
 	events := d.rec.View().Events
-	if !slices.ContainsFunc(events, func(e live.Event) bool { return e.Bad && strings.HasPrefix(e.Text, "rail 1 lost ") }) ||
-		!slices.ContainsFunc(events, func(e live.Event) bool { return !e.Bad && strings.Contains(e.Text, "in service again") }) {
+	if !slices.ContainsFunc(events, func(e monitor.Event) bool { return e.Bad && strings.HasPrefix(e.Text, "rail 1 lost ") }) ||
+		!slices.ContainsFunc(events, func(e monitor.Event) bool { return !e.Bad && strings.Contains(e.Text, "in service again") }) {
 		t.Errorf("events are %v, want lanes lost and in service again", events)
 	}
 }
@@ -186,9 +186,9 @@ func TestDemoActions(t *testing.T) {
 func TestDemoDraws(t *testing.T) {
 	var out bytes.Buffer
 	d := &demoText{printer: printer{w: &out}, size: func() (int, int) { return 80, 24 }}
-	rec := live.NewRecord(demoSetup(9))
+	rec := monitor.NewRecord(demoSetup(9))
 	for i := range 3 {
-		rec.Sample(live.Sample{At: float64(i), Rails: []live.RailSample{{Rate: 1}, {Rate: 1}}})
+		rec.Sample(monitor.Sample{At: float64(i), Rails: []monitor.RailSample{{Rate: 1}, {Rate: 1}}})
 		v := rec.View()
 		d.show(&v)
 	}

@@ -5,18 +5,18 @@ import (
 	"errors"
 	"fmt"
 
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 )
 
-// page is a running live.Server.
+// page is a running monitor.Server.
 type page struct {
-	*live.Server
+	*monitor.Server
 	ended  chan error
 	cancel context.CancelFunc
 }
 
 // servePage serves a Record in the background. act may be nil. The caller closes the page after Record.End.
-func servePage(ctx context.Context, server *live.Server, rec *live.Record, act func(rail int, action string, on bool) error) *page {
+func servePage(ctx context.Context, server *monitor.Server, rec *monitor.Record, act func(rail int, action string, on bool) error) *page {
 	server.Record, server.Act = rec, act
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // runs until close, so that viewers see the final state
 	p := &page{Server: server, ended: make(chan error, 1), cancel: cancel}
@@ -39,7 +39,7 @@ func runDemoWeb(ctx context.Context, s streams, flags demoFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	server, err := live.Listen()
+	server, err := monitor.Listen()
 	if err != nil {
 		return err
 	}

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // silentServer accepts connections and never answers. It returns its address.
 func silentServer(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)
@@ -90,7 +90,7 @@ func TestPartialCertificates(t *testing.T) {
 // TestExitStatusesAreDocumented: docs/commands.md has a row for every status.
 func TestExitStatusesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/commands.md")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, status := range []int{exitOK, exitFailure, exitUsage, exitNotFound, exitChanged, exitPeer, exitInterrupted, exitTerminated} {
 		says(t, string(text), fmt.Sprintf("\n| %d | ", status))
 	}

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // TestForwardKilled: when forward or serve is killed during a download or an upload, the reader gets a reset, never a
 // clean end of data. Every second writer has half-closed the connection.
 func TestForwardKilled(t *testing.T) {
-	kills, conns := slice.Of(t).Count(40), 2
+	kills, conns := testslice.Of(t).Count(40), 2
 	token := newToken(t, "a secret of this test, long enough")
 	for _, way := range []string{"download", "upload"} {
 		for _, victim := range []string{"forward", "serve"} {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
 	"ibverbx/reliable"
@@ -16,18 +16,18 @@ import (
 // liveLanes is the maximum number of lanes shown per sample. Tests with more lanes show rails only.
 const liveLanes = 64
 
-// feed converts the snapshots of consecutive runs to samples and events in a live.Record. It is not safe for concurrent use.
+// feed converts the snapshots of consecutive runs to samples and events in a monitor.Record. It is not safe for concurrent use.
 type feed struct {
-	rec *live.Record
+	rec *monitor.Record
 	// faults returns a rail's active faults. It may be nil.
 	faults func(rail int) []string
 	// contexts lists the NICs of each rail in the current run, for retransmit counters.
 	contexts [][]verbs.Context
 
-	began    time.Duration // total duration of earlier runs
-	messages int64         // total of earlier runs
-	bytes    int64         // total of earlier runs
-	last     live.Sample   // latest sample of the current run
+	began    time.Duration  // total duration of earlier runs
+	messages int64          // total of earlier runs
+	bytes    int64          // total of earlier runs
+	last     monitor.Sample // latest sample of the current run
 
 	at       time.Duration       // time of the last sample
 	received int64               // bytes received by then
@@ -39,7 +39,7 @@ type feed struct {
 func (f *feed) next() {
 	f.began += time.Duration(f.last.At * float64(time.Second))
 	f.messages, f.bytes = f.messages+f.last.Messages, f.bytes+f.last.Bytes
-	f.last = live.Sample{}
+	f.last = monitor.Sample{}
 }
 
 // look adds a snapshot. The first snapshot of a run sets the baseline.
@@ -84,14 +84,14 @@ func (f *feed) retransmits(rail int) (n uint64) {
 
 // sample adds a sample, and an event for each rail that lost or recovered lanes. to provides the message and byte counts
 // and the latency.
-func (f *feed) sample(at time.Duration, to live.Sample, lanes []ibverbx.LaneStats) {
+func (f *feed) sample(at time.Duration, to monitor.Sample, lanes []ibverbx.LaneStats) {
 	span := (at - f.at).Seconds()
 	if span <= 0 {
 		return
 	}
 	to.At = at.Seconds()
 	to.Rate = float64(to.Bytes-f.received) / span
-	to.Rails = make([]live.RailSample, len(f.contexts))
+	to.Rails = make([]monitor.RailSample, len(f.contexts))
 	lost, back, replayed := make([]int, len(f.contexts)), make([]int, len(f.contexts)), uint64(0)
 	for i := range lanes {
 		now, before := &lanes[i], &f.lanes[i]
@@ -114,7 +114,7 @@ func (f *feed) sample(at time.Duration, to live.Sample, lanes []ibverbx.LaneStat
 			back[now.Rail]++
 		}
 		if len(lanes) <= liveLanes {
-			to.Lanes = append(to.Lanes, live.LaneSample{Lane: now.Lane, Rail: now.Rail, Rate: rate, State: cmp.Or(now.State, "up")})
+			to.Lanes = append(to.Lanes, monitor.LaneSample{Lane: now.Lane, Rail: now.Rail, Rate: rate, State: cmp.Or(now.State, "up")})
 		}
 	}
 	for rail := range to.Rails {
@@ -135,11 +135,11 @@ func up(l *ibverbx.LaneStats) bool { return l.State == "up" || l.State == "" }
 func (f *feed) changes(at float64, lost, back []int, replayed uint64) {
 	for rail := range lost {
 		if n := lost[rail]; n > 0 {
-			f.rec.Event(live.Event{At: at, Rail: rail, Bad: true, Text: fmt.Sprintf(
+			f.rec.Event(monitor.Event{At: at, Rail: rail, Bad: true, Text: fmt.Sprintf(
 				"rail %d lost %s; %s moved to other lanes", rail, report.Plural(n, "lane"), report.Plural(int(replayed), "request"))})
 		}
 		if n := back[rail]; n > 0 {
-			f.rec.Event(live.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, report.Plural(n, "lane"))})
+			f.rec.Event(monitor.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, report.Plural(n, "lane"))})
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // mistakes are command lines that fail, with the golden file testdata/mistakes.txt. $DIR is an empty directory with a token file, $SERVE the
@@ -125,8 +125,8 @@ sim --seeds 1 --trace -
 // changed as a user would.
 func TestMistakes(t *testing.T) {
 	dir := t.TempDir()
-	rig.Must(t, os.MkdirAll(filepath.Join(dir, "tree"), 0o755))
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "tree", "file"), []byte("root:x:0\n"), 0o644))
+	enginetest.Must(t, os.MkdirAll(filepath.Join(dir, "tree"), 0o755))
+	enginetest.Must(t, os.WriteFile(filepath.Join(dir, "tree", "file"), []byte("root:x:0\n"), 0o644))
 	for _, name := range []string{"token", "other"} {
 		succeed(t, "token", filepath.Join(dir, name))
 	}
@@ -151,10 +151,10 @@ func TestMistakes(t *testing.T) {
 func wantFile(t *testing.T, name, got string) {
 	t.Helper()
 	if os.Getenv("IBVERBX_TEST_GOLDEN") != "" {
-		rig.Must(t, os.WriteFile(name, []byte(got), 0o644))
+		enginetest.Must(t, os.WriteFile(name, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(name)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if got != string(want) {
 		t.Errorf("the text differs from %s:\n%s", name, got)
 	}
@@ -164,8 +164,8 @@ func wantFile(t *testing.T, name, got string) {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	rig.Must(t, err)
-	rig.Must(t, l.Close())
+	enginetest.Must(t, err)
+	enginetest.Must(t, l.Close())
 	return l.Addr().String()
 }
 

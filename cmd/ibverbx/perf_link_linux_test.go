@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // shortReport runs a short test against a server and returns its report.
@@ -28,7 +28,7 @@ func TestPerfLink(t *testing.T) {
 		link, reason   string
 		fails          string
 	}
-	for _, tt := range slice.Pick(t, []test{
+	for _, tt := range testslice.Pick(t, []test{
 		{"", "", "shm", "", ""},
 		{"--link shm", "", "shm", "", ""},
 		{"", "--link shm --rails 1", "shm", "", ""},

@@ -13,7 +13,7 @@ import (
 	"ibverbx/cuda"
 	"ibverbx/cuda/cudatest"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // withGPUs returns a command for a separate process with two GPUs.
@@ -66,7 +66,7 @@ MTU 4096, TX depth 128, memory `+shown+`
 
 // TestPerfMemoryOperations: every operation that supports GPU memory runs, with every byte verified.
 func TestPerfMemoryOperations(t *testing.T) {
-	for _, args := range slice.Pick(t, []string{
+	for _, args := range testslice.Pick(t, []string{
 		"write", "write --imm --scheme spray", "read -b", "send", "send -c UD -s 64", "write -c UC -s 8K", "write --transport uc -s 100K -n 5",
 		"write --lat", "send --lat", "atomic --memory cuda:0,host",
 	}) {

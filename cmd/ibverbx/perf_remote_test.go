@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // process is a command running in a separate process.
@@ -178,7 +178,7 @@ func twoProcesses(t *testing.T, link string) {
 		tests = append(tests, "write -s 64,64K --transport uc", "write -s 64K", "write --imm -s 64K --transport uc", "read -s 64K --transport uc",
 			"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc")
 	}
-	tests = slice.Pick(t, tests)
+	tests = testslice.Pick(t, tests)
 	var clients []measure.Report
 	for _, args := range tests {
 		r := reportOf(t, append(strings.Fields(args), addr, "--token-file", token, "--check", "-n", "64")...)

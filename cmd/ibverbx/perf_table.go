@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"ibverbx/internal/htmldoc"
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
 	"ibverbx/peer"
@@ -328,7 +328,7 @@ func (t *perfTable) timeline(r *measure.Report) {
 	}
 	for rail := range rates {
 		name := r.PerRail[rail].Device + " -> " + r.PerRail[rail].Peer
-		t.printf(" rail %-2d %-18s|%s|\n", rail, name, live.Blocks(rates[rail], 1, top)[0])
+		t.printf(" rail %-2d %-18s|%s|\n", rail, name, monitor.Blocks(rates[rail], 1, top)[0])
 	}
 	t.printf(" a column is %.0f ms, a full block %.2f %s\n", 1000*spans[len(spans)-1].To/float64(len(rates[0])), top*t.unit.Scale, t.unit.Name)
 	t.println(tableRule)

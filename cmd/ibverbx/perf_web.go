@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
 )
@@ -20,8 +20,8 @@ const (
 
 // perfPage shows a test on a web page. A nil perfPage is a no-op.
 type perfPage struct {
-	server *live.Server // nil once served
-	page   *page        // nil until served
+	server *monitor.Server // nil once served
+	page   *page           // nil until served
 	feed   feed
 }
 
@@ -30,7 +30,7 @@ func newPerfPage(wanted bool) (*perfPage, error) {
 	if !wanted {
 		return nil, nil
 	}
-	server, err := live.Listen()
+	server, err := monitor.Listen()
 	return &perfPage{server: server}, err
 }
 
@@ -39,14 +39,14 @@ func (p *perfPage) head(ctx context.Context, s streams, r *measure.Report) {
 	if p == nil || p.server == nil {
 		return
 	}
-	setup := live.Setup{Title: "ibverbx perf: " + report.Title(*r), Hosts: [2]string{"initiator", "target"}, Checked: r.Checked}
+	setup := monitor.Setup{Title: "ibverbx perf: " + report.Title(*r), Hosts: [2]string{"initiator", "target"}, Checked: r.Checked}
 	if r.Remote != "" {
 		setup.Hosts = [2]string{"client", "server"}
 	}
 	for i := range r.PerRail {
-		setup.Rails = append(setup.Rails, live.RailSetup{Device: r.PerRail[i].Device, Peer: r.PerRail[i].Peer})
+		setup.Rails = append(setup.Rails, monitor.RailSetup{Device: r.PerRail[i].Device, Peer: r.PerRail[i].Peer})
 	}
-	p.feed.rec = live.NewRecord(setup)
+	p.feed.rec = monitor.NewRecord(setup)
 	p.page = servePage(ctx, p.server, p.feed.rec, nil)
 	p.server = nil
 	fmt.Fprintf(s.err, "Open %s in a browser of this host.\n", p.page.Address())
@@ -56,7 +56,7 @@ func (p *perfPage) head(ctx context.Context, s streams, r *measure.Report) {
 func (p *perfPage) look(shot measure.Snapshot) {
 	if shot.At == 0 {
 		p.feed.next()
-		p.feed.rec.Event(live.Event{At: p.feed.began.Seconds(), Rail: -1, Text: "messages of " + measure.FormatSize(shot.Size)})
+		p.feed.rec.Event(monitor.Event{At: p.feed.began.Seconds(), Rail: -1, Text: "messages of " + measure.FormatSize(shot.Size)})
 	}
 	p.feed.look(shot)
 }

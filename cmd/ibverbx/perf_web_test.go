@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 )
 
 // watchPerf runs perf --web with additional arguments and returns the data a viewer received. It retries if the test
 // finished before the viewer connected.
-func watchPerf(t *testing.T, words ...string) live.View {
+func watchPerf(t *testing.T, words ...string) monitor.View {
 	t.Helper()
 	for range 50 {
 		if v, ok := watchOnce(t, words...); ok {
@@ -23,10 +23,10 @@ func watchPerf(t *testing.T, words ...string) live.View {
 		}
 	}
 	t.Fatal("50 tests were over before their viewer came")
-	return live.View{}
+	return monitor.View{}
 }
 
-func watchOnce(t *testing.T, words ...string) (v live.View, ok bool) {
+func watchOnce(t *testing.T, words ...string) (v monitor.View, ok bool) {
 	t.Helper()
 	said, say := io.Pipe()
 	var out bytes.Buffer
@@ -55,8 +55,8 @@ func watchOnce(t *testing.T, words ...string) (v live.View, ok bool) {
 			continue
 		}
 		var u struct {
-			Sample *live.Sample
-			Event  *live.Event
+			Sample *monitor.Sample
+			Event  *monitor.Event
 			Ended  string
 		}
 		if v.Setup.Title == "" {
@@ -107,7 +107,7 @@ func TestPerfWeb(t *testing.T) {
 			t.Errorf("sample %+v follows %+v, want later times and more bytes", b, a)
 		}
 	}
-	if !slices.ContainsFunc(v.Samples, func(s live.Sample) bool {
+	if !slices.ContainsFunc(v.Samples, func(s monitor.Sample) bool {
 		return len(s.Lanes) == 4 && s.Rails[1].Up == 2 && s.Rails[1].Lanes == 2 && s.Rails[0].Rate > 0 && s.Rate > 0 && s.P50 == 0
 	}) {
 		t.Errorf("the samples are %+v, want two rails with two lanes each, at work", v.Samples)
@@ -119,7 +119,7 @@ func TestPerfWebOthers(t *testing.T) {
 	t.Parallel()
 	v := watchPerf(t, "send", "--lat", "-s", "64", "-D", "2")
 	// A sample without completed messages lacks latencies.
-	if !slices.ContainsFunc(v.Samples, func(s live.Sample) bool { return s.P50 > 0 && s.P99 >= s.P50 }) {
+	if !slices.ContainsFunc(v.Samples, func(s monitor.Sample) bool { return s.P50 > 0 && s.P99 >= s.P50 }) {
 		t.Errorf("the samples of --lat are %+v, want latencies", v.Samples)
 	}
 	v = watchPerf(t, "-c", "UC", "-q", "2", "-s", "64K", "-D", "0.3")

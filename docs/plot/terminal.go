@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"ibverbx/internal/live"
+	"ibverbx/internal/monitor"
 )
 
 // A terminal, and a cell of it.
@@ -23,7 +23,7 @@ const (
 
 // demoPicture reads the output of "ibverbx demo --json" and draws the last screen of the demo.
 func demoPicture(r io.Reader, file string) error {
-	var v live.View
+	var v monitor.View
 	if err := json.NewDecoder(r).Decode(&v); err != nil {
 		return fmt.Errorf("the input is not from ibverbx demo --json: %w", err)
 	}
@@ -31,8 +31,8 @@ func demoPicture(r io.Reader, file string) error {
 }
 
 // terminal draws the screen of a transfer, and how it ended.
-func terminal(v *live.View) []byte {
-	screen := live.Screen{Width: terminalColumns, Height: terminalRows, Paint: func(look, text string) string {
+func terminal(v *monitor.View) []byte {
+	screen := monitor.Screen{Width: terminalColumns, Height: terminalRows, Paint: func(look, text string) string {
 		return "\x1b[" + look + "m" + text + "\x1b[0m"
 	}}
 	lines := append([]string{"$ ibverbx demo"}, screen.Lines(v)...)

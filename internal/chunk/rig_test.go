@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // must fails the test if err is not nil.
-var must = rig.Must
+var must = enginetest.Must
 
 func wants(tb testing.TB, err, want error, when string) {
 	tb.Helper()

@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	rigs "ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/internal/forward"
-	rigs "ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
 	"ibverbx/softnic"
 	"ibverbx/stream"
 )
@@ -57,7 +57,7 @@ func (s *said) count(text string) (n int) {
 // rig is a Client and a Server on two Nodes.
 type rig struct {
 	t             *testing.T
-	here, there   *noderig.Host
+	here, there   *nodetest.Host
 	client        *forward.Client
 	server        *forward.Server
 	said, saidFar said
@@ -73,7 +73,7 @@ func newRig(t *testing.T, targets ...forward.Target) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
-	r.here, r.there = (&noderig.Host{Links: links}).Start(t, nil), (&noderig.Host{Links: links}).Start(t, nil)
+	r.here, r.there = (&nodetest.Host{Links: links}).Start(t, nil), (&nodetest.Host{Links: links}).Start(t, nil)
 	ctx, cancel := context.WithCancel(soon(t))
 	r.ctx, r.stopClient = context.WithCancel(ctx)
 	r.stop = sync.OnceFunc(func() {
@@ -208,7 +208,7 @@ func say(t *testing.T, c net.Conn, text string) {
 // wantNone waits until all streams are closed.
 func (r *rig) wantNone() {
 	r.t.Helper()
-	for _, s := range []*noderig.Host{r.here, r.there} {
+	for _, s := range []*nodetest.Host{r.here, r.there} {
 		eventually(r.t, "there are no streams", func() bool { return stream.NodeStats(s.Node).Streams == 0 })
 	}
 }

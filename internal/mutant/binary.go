@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // numbered is a change with its number in the list of a package, counted from 1.
@@ -121,7 +121,7 @@ func runTests(t *testing.T, binary, tests string, most time.Duration, number int
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.paniconexit0", "-test.failfast", "-test.timeout", most.String(), "-test.run", tests)
-	cmd.Env = append(os.Environ(), variable+"=", slice.Env+"=0/1", "IBVERBX_TEST_SIM_SEEDS=", chosen+"="+strconv.Itoa(number))
+	cmd.Env = append(os.Environ(), variable+"=", testslice.Env+"=0/1", "IBVERBX_TEST_SIM_SEEDS=", chosen+"="+strconv.Itoa(number))
 	text, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		t.Fatalf("no verdict: %v\n%s", err, text)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // Change is a wrong change of the source.
@@ -58,7 +58,7 @@ const (
 // changes are built alone.
 func Run(t *testing.T, changes []Change) {
 	t.Helper()
-	part := slice.Of(t)
+	part := testslice.Of(t)
 	var mine []numbered
 	if os.Getenv(variable) != "" {
 		for i, c := range changes {
@@ -78,7 +78,7 @@ func Run(t *testing.T, changes []Change) {
 			case os.Getenv(variable) == "":
 				t.Skipf("it applies; set %s=1 to run the tests on it (make mutate)", variable)
 			case !part.Has(i, len(changes)):
-				t.Skipf("not in slice %s", os.Getenv(slice.Env))
+				t.Skipf("not in slice %s", os.Getenv(testslice.Env))
 			}
 			t.Parallel() // a test that hangs holds up no other mutant
 			t.Logf("caught by %s", c.caughtBy(t, b, i+1, files))

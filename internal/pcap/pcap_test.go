@@ -13,8 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/pcap"
-	"ibverbx/internal/rig"
 )
 
 var (
@@ -25,7 +25,7 @@ var (
 )
 
 // must fails the test if err is not nil.
-var must = rig.Must
+var must = enginetest.Must
 
 // newWriter returns a Writer with one interface.
 func newWriter(t *testing.T, out io.Writer, cfg pcap.Config) (*pcap.Writer, *pcap.Interface) {

@@ -10,7 +10,7 @@ import (
 	"os"
 	"strconv"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // Env is the environment variable with the seed, a number. .ci/run derives it from the commit:
@@ -26,7 +26,7 @@ const (
 // Seed is for TestMain of a package with property tests, before they run. It makes them use the
 // seed and the slice of the environment. A bad value ends the process.
 func Seed() {
-	part, err := slice.Current()
+	part, err := testslice.Current()
 	if err == nil {
 		err = use(flag.CommandLine, os.Getenv(Env), part)
 	}
@@ -37,7 +37,7 @@ func Seed() {
 }
 
 // use makes the seed, and the part's share of the checks, the defaults of the flags.
-func use(flags *flag.FlagSet, seed string, part slice.Slice) error {
+func use(flags *flag.FlagSet, seed string, part testslice.Slice) error {
 	if f := flags.Lookup(checksFlag); f != nil { // the package may have property tests on other systems
 		full, err := strconv.Atoi(f.DefValue)
 		if err == nil {

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 func TestSeed(t *testing.T) {
@@ -22,7 +22,7 @@ func TestSeed(t *testing.T) {
 	} {
 		flags := flag.NewFlagSet("test", flag.ContinueOnError)
 		got := flags.Uint64(seedFlag, 0, "")
-		if err := use(flags, c.seed, slice.Slice{}); (err == nil) != c.ok {
+		if err := use(flags, c.seed, testslice.Slice{}); (err == nil) != c.ok {
 			t.Errorf("use(%q) = %v, want an error: %t", c.seed, err, !c.ok)
 			continue
 		}
@@ -30,7 +30,7 @@ func TestSeed(t *testing.T) {
 			t.Errorf("with %q and %q the seed is %d (%v), want %d", c.seed, c.args, *got, err, c.want)
 		}
 	}
-	if err := use(flag.NewFlagSet("test", flag.ContinueOnError), "17", slice.Slice{}); err != nil {
+	if err := use(flag.NewFlagSet("test", flag.ContinueOnError), "17", testslice.Slice{}); err != nil {
 		t.Errorf("use without the flag = %v, want no error", err)
 	}
 }
@@ -47,10 +47,10 @@ func TestChecks(t *testing.T) {
 		{"2/6", nil, 17},
 		{"2/6", []string{"-rapid.checks=1000"}, 1000},
 	} {
-		t.Setenv(slice.Env, c.slice)
+		t.Setenv(testslice.Env, c.slice)
 		flags := flag.NewFlagSet("test", flag.ContinueOnError)
 		got := flags.Int(checksFlag, 100, "")
-		if err := use(flags, "", slice.Of(t)); err != nil {
+		if err := use(flags, "", testslice.Of(t)); err != nil {
 			t.Fatal(err)
 		}
 		if err := flags.Parse(c.args); err != nil || *got != c.want {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // tiny is a configuration for the explorer: two paths, a window of four, fixed timing and unreachable limits.
@@ -192,7 +192,7 @@ func TestExplore(t *testing.T) {
 		{drained, bounds{1, 1}},
 	}
 	for i, tt := range cases {
-		if !slice.Of(t).Has(i, len(cases)) {
+		if !testslice.Of(t).Has(i, len(cases)) {
 			continue
 		}
 		n := more(t)

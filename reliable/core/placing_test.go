@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // copying is a chunk being copied into memory that the CPU cannot write.
@@ -79,7 +79,7 @@ func TestExplorePlacing(t *testing.T) {
 		{oneAtomic, bounds{1, 0}},
 	}
 	for i, tt := range cases {
-		if !slice.Of(t).Has(i, len(cases)) {
+		if !testslice.Of(t).Has(i, len(cases)) {
 			continue
 		}
 		x := exploreSlow(t, tt.scene, tt.bounds, plantNone)

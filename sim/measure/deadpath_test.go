@@ -3,14 +3,14 @@ package measure
 import (
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // TestDeathAtAnyTime: the path dies at several moments of the transfer, including its end. This never costs a
 // millisecond. The path goes out of service, unless the transfer completes with its first loss. A slice runs
 // either WRITEs or READs.
 func TestDeathAtAnyTime(t *testing.T) {
-	for _, name := range slice.Pick(t, []string{"WRITE", "READ"}) {
+	for _, name := range testslice.Pick(t, []string{"WRITE", "READ"}) {
 		t.Run(name, func(t *testing.T) { deathAtAnyTime(t, name == "READ") })
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 )
 
 // reduced runs a scenario with a part of its bytes.
@@ -45,7 +45,7 @@ func TestVictim(t *testing.T) {
 // TestCollision: every flow gets at least 90 % of its share over 16 paths, for any hash of the switch, while
 // colliding single paths get about half or less.
 func TestCollision(t *testing.T) {
-	seeds, bytes := slice.Pick(t, []uint64{1, 2, 17}), 256<<20 // With 17 one uplink has 6 of 128 paths and another 22.
+	seeds, bytes := testslice.Pick(t, []uint64{1, 2, 17}), 256<<20 // With 17 one uplink has 6 of 128 paths and another 22.
 	if raced {
 		seeds, bytes = seeds[:1], 64<<20
 	}

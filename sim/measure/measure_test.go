@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/testslice"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // must fails the test on error.
-var must = rig.Must
+var must = enginetest.Must
 
 // TestAims checks that every scenario reaches its aims with the default seed of the tool. A slice has some
 // of them (make scenarios runs them all). Under the race detector it runs a part of each.
 func TestAims(t *testing.T) {
 	all := Scenarios()
 	for i, s := range all {
-		if !slice.Of(t).Has(i, len(all)) {
+		if !testslice.Of(t).Has(i, len(all)) {
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) {

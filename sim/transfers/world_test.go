@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"ibverbx/internal/slice"
+	"ibverbx/internal/testslice"
 	"ibverbx/sim/transfers"
 )
 
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestWorldOfTransfers runs worlds of transfers and checks every guarantee.
 func TestWorldOfTransfers(t *testing.T) {
 	const full = 24
-	first, n := 1+slice.Of(t).First(full), slice.Of(t).Count(full)
+	first, n := 1+testslice.Of(t).First(full), testslice.Of(t).Count(full)
 	if s := os.Getenv("IBVERBX_TEST_SIM_SEEDS"); s != "" {
 		v, err := strconv.Atoi(s)
 		if err != nil {

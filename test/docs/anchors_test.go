@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 var (
@@ -22,7 +22,7 @@ var (
 // markdown returns the path of every Markdown file in the repository, relative to its root.
 func markdown(t *testing.T) (pages []string) {
 	t.Helper()
-	rig.Must(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+	enginetest.Must(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != "../.." {
 			return filepath.SkipDir
 		}
@@ -81,7 +81,7 @@ func anchors(page string) map[string]bool {
 func TestAnchors(t *testing.T) {
 	for _, page := range markdown(t) {
 		text, err := os.ReadFile(filepath.Join("../..", page))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		for _, m := range anchorLink.FindAllStringSubmatch(withoutBlocks(string(text)), -1) {
 			target := page
 			if m[1] != "" {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // standardMethods implement interfaces of the standard library. docs/api.md does not list them.
@@ -76,12 +76,12 @@ func exported(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	set := token.NewFileSet()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	var files []*ast.File
 	for _, path := range paths {
 		if !strings.HasSuffix(path, "_test.go") {
 			f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			files = append(files, f)
 		}
 	}
@@ -89,7 +89,7 @@ func exported(t *testing.T, dir string) map[string]bool {
 		return nil
 	}
 	pkg, err := doc.NewFromFiles(set, files, "ibverbx/"+dir)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	found := map[string]bool{}
 	for _, v := range slices.Concat(pkg.Consts, pkg.Vars) {
 		for _, name := range v.Names {
@@ -160,10 +160,10 @@ func checkAPI(listed api, found map[string]bool) (wrong []string) {
 // TestAPI: docs/api.md lists every exported identifier of a public package once, as lasting or as unstable.
 func TestAPI(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	sections, whole := parseAPI(string(page))
 	seen := 0
-	rig.Must(t, fs.WalkDir(os.DirFS("../.."), ".", func(path string, d fs.DirEntry, err error) error {
+	enginetest.Must(t, fs.WalkDir(os.DirFS("../.."), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // checkDocumented checks that the flags, packages, tests, scripts and make targets of printed commands exist.
@@ -242,5 +242,5 @@ func checkChecks(t *testing.T, tool string) {
 			t.Errorf("%q: %v, want an error: %v", line, err, !want)
 		}
 	}
-	rig.Must(t, checkCommand(t.Context(), tool, command{line: "ibverbx perf -D", inText: true}))
+	enginetest.Must(t, checkCommand(t.Context(), tool, command{line: "ibverbx perf -D", inText: true}))
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // entry is a command of testdata/commands.txt: one that no scenario runs.
@@ -16,7 +16,7 @@ type entry struct{ class, reason, line string }
 func listed(t *testing.T) []entry {
 	t.Helper()
 	text, err := os.ReadFile("testdata/commands.txt")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	list, problem := parseList(string(text))
 	if problem != "" {
 		t.Fatalf("testdata/commands.txt: %s", problem)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // command is a command line in the documentation.
@@ -127,7 +127,7 @@ func documented(t *testing.T) (all []command) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join("../..", page))
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		all = append(all, commandsOf(page, string(text))...)
 	}
 	return all

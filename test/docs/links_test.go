@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
@@ -17,7 +17,7 @@ var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 func linked(t *testing.T, page string) (files []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", page))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, m := range link.FindAllStringSubmatch(string(text), -1) {
 		files = append(files, filepath.Join(filepath.Dir(page), m[1]))
 	}
@@ -27,7 +27,7 @@ func linked(t *testing.T, page string) (files []string) {
 // TestLinks: links lead to files that exist.
 func TestLinks(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for i := range pages {
 		pages[i] = strings.TrimPrefix(pages[i], "../../")
 	}
@@ -50,7 +50,7 @@ func TestReachable(t *testing.T) {
 	}
 	for _, pattern := range []string{"docs/*.md", "examples/*"} {
 		files, err := filepath.Glob("../../" + pattern)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		for _, file := range files {
 			if file = strings.TrimPrefix(file, "../../"); !reached[file] && file != "docs/README.md" {
 				t.Errorf("neither README.md nor docs/README.md links to %s", file)
@@ -62,11 +62,11 @@ func TestReachable(t *testing.T) {
 // TestREADME: README.md is short and names every public package.
 func TestREADME(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if n := strings.Count(string(text), "\n"); n > 130 {
 		t.Errorf("README.md has %d lines, want at most 130", n)
 	}
-	rig.Must(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+	enginetest.Must(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		name := filepath.ToSlash(strings.TrimPrefix(strings.TrimPrefix(path, "../.."), "/"))
 		switch {
 		case err != nil:

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // scenario runs commands as a page prints them, in order, in a temporary directory. Servers keep running until the end and must then
@@ -88,8 +88,8 @@ func fileScenarios() []scenario {
 			},
 			replace: []string{"ibverbx serve", "ibverbx serve --listen 127.0.0.1:0", "localhost", "{addr}", "/tmp/docs", "{dir}/copy"},
 			prepare: func(t *testing.T, dir string) {
-				rig.Must(t, os.Remove(filepath.Join(dir, "token")))
-				rig.Must(t, os.CopyFS(filepath.Join(dir, "docs"), os.DirFS("../../docs")))
+				enginetest.Must(t, os.Remove(filepath.Join(dir, "token")))
+				enginetest.Must(t, os.CopyFS(filepath.Join(dir, "docs"), os.DirFS("../../docs")))
 			},
 			check: func(t *testing.T, s *shell) { sameFile(t, s.dir, "docs/README.md", "copy/README.md") },
 		},
@@ -123,25 +123,25 @@ func fileScenarios() []scenario {
 func prepareModule(t *testing.T, dir string) {
 	t.Helper()
 	root, err := filepath.Abs("../..")
-	rig.Must(t, err)
-	rig.Must(t, os.MkdirAll(filepath.Join(dir, "src/app"), 0o755))
-	rig.Must(t, os.Symlink(root, filepath.Join(dir, "src/ibverbx")))
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "src/app/go.mod"), []byte("module app\n\ngo 1.26.0\n"), 0o600))
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "src/app/main.go"), []byte("package main\n\nimport _ \"ibverbx/transfer\"\n\nfunc main() {}\n"), 0o600))
+	enginetest.Must(t, err)
+	enginetest.Must(t, os.MkdirAll(filepath.Join(dir, "src/app"), 0o755))
+	enginetest.Must(t, os.Symlink(root, filepath.Join(dir, "src/ibverbx")))
+	enginetest.Must(t, os.WriteFile(filepath.Join(dir, "src/app/go.mod"), []byte("module app\n\ngo 1.26.0\n"), 0o600))
+	enginetest.Must(t, os.WriteFile(filepath.Join(dir, "src/app/main.go"), []byte("package main\n\nimport _ \"ibverbx/transfer\"\n\nfunc main() {}\n"), 0o600))
 }
 
 // checkForward sends bytes through the forwarded port to the echo server.
 func checkForward(t *testing.T, s *shell) {
 	t.Helper()
 	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.addr)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	defer c.Close()
 	const sent = "through the forwarded port"
 	_, err = io.WriteString(c, sent)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	got := make([]byte, len(sent))
 	_, err = io.ReadFull(c, got)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if string(got) != sent {
 		t.Errorf("the forwarded port returns %q, want %q", got, sent)
 	}
@@ -151,10 +151,10 @@ func checkForward(t *testing.T, s *shell) {
 func fetch(t *testing.T, url string) {
 	t.Helper()
 	r, err := http.Get(url) //nolint:noctx // the server belongs to the test
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if r.StatusCode != http.StatusOK || !strings.Contains(string(body), "ibverbx_") {
 		t.Errorf("%s: %s, %d bytes, want metrics of ibverbx", url, r.Status, len(body))
 	}
@@ -163,15 +163,15 @@ func fetch(t *testing.T, url string) {
 // write creates a file with n bytes.
 func write(t *testing.T, path string, n int) {
 	t.Helper()
-	rig.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	rig.Must(t, os.WriteFile(path, bytes.Repeat([]byte("checked. "), n/9), 0o600))
+	enginetest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	enginetest.Must(t, os.WriteFile(path, bytes.Repeat([]byte("checked. "), n/9), 0o600))
 }
 
 // nonEmpty reads a file that must have content.
 func nonEmpty(t *testing.T, dir, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, name))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if len(b) == 0 {
 		t.Errorf("%s is empty", name)
 	}

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // patience bounds each command, the start of a server and its exit. None takes a tenth of it on an idle machine.
@@ -89,8 +89,8 @@ func TestCommands(t *testing.T) {
 
 func runScenario(t *testing.T, tool string, sc scenario) {
 	dir := t.TempDir()
-	rig.Must(t, os.Symlink(tool, filepath.Join(dir, "ibverbx")))
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "token"), []byte("a token of a test is not a secret"), 0o600))
+	enginetest.Must(t, os.Symlink(tool, filepath.Join(dir, "ibverbx")))
+	enginetest.Must(t, os.WriteFile(filepath.Join(dir, "token"), []byte("a token of a test is not a secret"), 0o600))
 	if sc.prepare != nil {
 		sc.prepare(t, dir)
 	}
@@ -110,8 +110,8 @@ func runScenario(t *testing.T, tool string, sc scenario) {
 func echo(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, l.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, l.Close()) })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -180,7 +180,7 @@ func (s *shell) start(line string, cmd *exec.Cmd) {
 	s.t.Helper()
 	r, w := io.Pipe()
 	cmd.Stdout, cmd.Stderr = w, w
-	rig.Must(s.t, cmd.Start())
+	enginetest.Must(s.t, cmd.Start())
 	x := &server{line: line, cmd: cmd, lines: make(chan string, 100), ended: make(chan struct{})}
 	go func() {
 		defer close(x.ended)

@@ -14,7 +14,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/stream"
@@ -25,9 +25,9 @@ import (
 // TestSnippets: the Go blocks of README.md are the marked parts of this file, which run.
 func TestSnippets(t *testing.T) {
 	own, err := os.ReadFile("snippets_test.go")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	readme, err := os.ReadFile("../../README.md")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	blocks := strings.Split(string(readme), "```go\n")[1:]
 	marked := strings.Split(string(own), "\t// README begins\n")[1:]
 	if len(blocks) != 3 || len(marked) != len(blocks) {
@@ -50,7 +50,7 @@ func snippet(code string) string {
 		if cut {
 			line += "\n"
 		}
-		if !strings.HasPrefix(line, "rig.Must(") {
+		if !strings.HasPrefix(line, "enginetest.Must(") {
 			b.WriteString(line)
 		}
 	}
@@ -66,8 +66,8 @@ var (
 func serve(ctx context.Context, t *testing.T) *node.Node {
 	t.Helper()
 	n, err := node.New(ctx, node.Config{Auth: auth, Listen: "127.0.0.1:0", Open: loopback})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, n.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, n.Close()) })
 	return n
 }
 
@@ -75,33 +75,33 @@ func TestTransferSnippet(t *testing.T) {
 	ctx, listen := t.Context(), "127.0.0.1:0"
 	other := serve(ctx, t)
 	there, err := transfer.New(transfer.Config{Node: other})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	segment, err := there.Alloc("kv", 1<<20, transfer.SegmentConfig{DefaultAccess: transfer.Write})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	addr := other.Addr().String()
 	// README begins
 	n, err := node.New(ctx, node.Config{Auth: auth, Listen: listen})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	e, err := transfer.New(transfer.Config{Node: n})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	kv, err := e.Alloc("kv", 1<<20, transfer.SegmentConfig{DefaultAccess: transfer.Write})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 
 	p, err := e.Peer(ctx, addr) // host:port of another process
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	remote, err := p.Open(ctx, "kv", transfer.Write)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	err = p.Batch().Put(remote.At(0), kv.Slice(0, 4096)).Notify([]byte("block 0")).Do(ctx)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	// README ends
 	got, err := there.Recv(ctx)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if string(got.Body) != "block 0" || !bytes.Equal(segment.Bytes()[:4096], kv.Bytes()[:4096]) {
 		t.Errorf("notification %q, want %q behind the bytes", got.Body, "block 0")
 	}
-	rig.Must(t, e.Close(ctx))
-	rig.Must(t, there.Close(ctx))
-	rig.Must(t, n.Close())
+	enginetest.Must(t, e.Close(ctx))
+	enginetest.Must(t, there.Close(ctx))
+	enginetest.Must(t, n.Close())
 }
 
 func TestStreamSnippet(t *testing.T) {
@@ -109,52 +109,52 @@ func TestStreamSnippet(t *testing.T) {
 	server, n := serve(ctx, t), serve(ctx, t)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
 	p, err := n.Peer(ctx, server.Addr().String())
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	// README begins
 	l, err := stream.Listen(server, "http")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	go http.Serve(l, handler) //nolint:errcheck // it returns when l is closed
 	c, err := stream.Dial(ctx, p, "http")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	client := &http.Client{Transport: &http.Transport{DialContext: stream.Dialer(n)}}
 	// README ends
-	rig.Must(t, c.Close())
+	enginetest.Must(t, c.Close())
 	r, err := client.Get("http://" + server.Addr().String() + "/")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	body, err := io.ReadAll(r.Body)
-	rig.Must(t, err)
-	rig.Must(t, r.Body.Close())
+	enginetest.Must(t, err)
+	enginetest.Must(t, r.Body.Close())
 	if string(body) != "hello" {
 		t.Errorf("the server answers %q, want %q", body, "hello")
 	}
 	client.CloseIdleConnections()
-	rig.Must(t, l.Close())
+	enginetest.Must(t, l.Close())
 }
 
 func TestPeerSnippet(t *testing.T) {
 	ctx := t.Context()
 	listener, err := peer.Listen(ctx, "127.0.0.1:0", peer.Config{Auth: auth, Regions: []peer.RegionConfig{{Name: "inbox", Size: 1 << 20}}})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	defer listener.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- receive(ctx, listener) }()
 	addr := listener.Addr().String()
 	// README begins
 	s, err := peer.Dial(ctx, addr, peer.Config{Auth: auth, Regions: []peer.RegionConfig{{Name: "outbox", Size: 1 << 20}}})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: s.Remote("inbox")}
 	wr.SetSGE(s.Local("outbox").SGE(0, 1<<20))
 	_, err = s.QP.PostSend([]ibverbx.SendWR{wr})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	done := make([]ibverbx.WC, 1)
 	_, err = s.CQ.Wait(ctx, done) // one completion per request, in posting order
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	err = done[0].Err()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	// README ends
-	rig.Must(t, s.WaitDone(ctx))
-	rig.Must(t, <-ended)
-	rig.Must(t, s.Close())
+	enginetest.Must(t, s.WaitDone(ctx))
+	enginetest.Must(t, <-ended)
+	enginetest.Must(t, s.Close())
 }
 
 // receive takes the write of one peer.

@@ -12,8 +12,8 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/files"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/rig/noderig"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -22,7 +22,7 @@ import (
 	"ibverbx/verbs"
 )
 
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) { enginetest.Main(m) }
 
 // together calls a Close method from several goroutines at once, and once more. One call closes, the others wait for it, and all succeed.
 func together(t *testing.T, what string, shut func() error) {
@@ -46,12 +46,12 @@ func together(t *testing.T, what string, shut func() error) {
 
 // until makes a Close method that has a context look like the others.
 func until(t *testing.T, shut func(context.Context) error) func() error {
-	return func() error { return shut(rig.Soon(t)) }
+	return func() error { return shut(enginetest.Soon(t)) }
 }
 
 // engines is two Nodes that are connected and have segments, exports and streams.
 type engines struct {
-	nodes     [2]*noderig.Host
+	nodes     [2]*nodetest.Host
 	transfers [2]*transfer.Engine
 	files     [2]*files.Engine
 	segment   *transfer.Segment
@@ -63,24 +63,24 @@ type engines struct {
 func newEngines(t *testing.T) *engines {
 	t.Helper()
 	x := &engines{}
-	links := rig.MemoryLinks(2)
+	links := enginetest.MemoryLinks(2)
 	for i := range x.nodes {
-		x.nodes[i] = (&noderig.Host{Links: links}).Start(t, nil)
+		x.nodes[i] = (&nodetest.Host{Links: links}).Start(t, nil)
 		var err error
 		x.transfers[i], err = transfer.New(transfer.Config{Node: x.nodes[i].Node})
-		rig.WantOK(t, "transfer.New", err)
+		enginetest.WantOK(t, "transfer.New", err)
 		x.files[i], err = files.New(files.Config{Transfer: x.transfers[i]})
-		rig.WantOK(t, "files.New", err)
+		enginetest.WantOK(t, "files.New", err)
 	}
 	var err error
 	x.segment, err = x.transfers[1].Alloc("kv", 1<<16, transfer.SegmentConfig{DefaultAccess: transfer.Write})
-	rig.WantOK(t, "Alloc", err)
+	enginetest.WantOK(t, "Alloc", err)
 	dir := t.TempDir()
-	rig.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, "f"), []byte("text"), 0o600))
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, "f"), []byte("text"), 0o600))
 	x.export, err = x.files[1].Serve(files.ExportConfig{Name: "dir", Path: dir, DefaultAccess: files.Read})
-	rig.WantOK(t, "Export", err)
+	enginetest.WantOK(t, "Export", err)
 	x.listener, err = stream.Listen(x.nodes[1].Node, "echo")
-	rig.WantOK(t, "Listen", err)
+	enginetest.WantOK(t, "Listen", err)
 	x.use(t)
 	return x
 }
@@ -88,22 +88,22 @@ func newEngines(t *testing.T) *engines {
 // use makes every part carry data once.
 func (x *engines) use(t *testing.T) {
 	t.Helper()
-	ctx := rig.Soon(t)
+	ctx := enginetest.Soon(t)
 	p, err := x.transfers[0].Peer(ctx, x.nodes[1].Addr().String())
-	rig.WantOK(t, "Peer", err)
+	enginetest.WantOK(t, "Peer", err)
 	remote, err := p.Open(ctx, "kv", transfer.Write)
-	rig.WantOK(t, "Open", err)
+	enginetest.WantOK(t, "Open", err)
 	local, err := x.transfers[0].Alloc("", 1<<16, transfer.SegmentConfig{Local: true})
-	rig.WantOK(t, "Alloc", err)
-	rig.WantOK(t, "Do", p.Batch().Put(remote.At(0), local.Slice(0, 1<<16)).Notify([]byte("x")).Do(ctx))
+	enginetest.WantOK(t, "Alloc", err)
+	enginetest.WantOK(t, "Do", p.Batch().Put(remote.At(0), local.Slice(0, 1<<16)).Notify([]byte("x")).Do(ctx))
 	f, err := x.files[0].Peer(ctx, x.nodes[1].Addr().String())
-	rig.WantOK(t, "files.Peer", err)
-	rig.WantOK(t, "Get", f.Get("dir/f", filepath.Join(t.TempDir(), "f"), files.TransferConfig{}).Wait(ctx))
+	enginetest.WantOK(t, "files.Peer", err)
+	enginetest.WantOK(t, "Get", f.Get("dir/f", filepath.Join(t.TempDir(), "f"), files.TransferConfig{}).Wait(ctx))
 	c, err := stream.Dial(ctx, p.Node(), "echo")
-	rig.WantOK(t, "Dial", err)
+	enginetest.WantOK(t, "Dial", err)
 	x.conns[0] = c
 	x.conns[1], err = x.listener.Accept()
-	rig.WantOK(t, "Accept", err)
+	enginetest.WantOK(t, "Accept", err)
 }
 
 // TestConcurrentClose closes each part of two connected Nodes from several goroutines, from the outermost part inward.
@@ -143,10 +143,10 @@ func TestConcurrentCloseOfEngine(t *testing.T) {
 
 // TestConcurrentCloseOfSession closes both ends of a VirtualQP and the Listener.
 func TestConcurrentCloseOfSession(t *testing.T) {
-	ctx := rig.Soon(t)
+	ctx := enginetest.Soon(t)
 	cfg := peer.Config{Auth: bootstrap.Config{Token: []byte("a token of this test only")}, Regions: []peer.RegionConfig{{Name: "inbox", Size: 4096}}}
 	l, err := peer.Listen(ctx, "127.0.0.1:0", cfg)
-	rig.WantOK(t, "Listen", err)
+	enginetest.WantOK(t, "Listen", err)
 	ends := [2]*peer.Session{}
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -155,7 +155,7 @@ func TestConcurrentCloseOfSession(t *testing.T) {
 		}
 	})
 	dialed, dialErr := peer.Dial(ctx, l.Addr().String(), cfg)
-	rig.WantOK(t, "Dial", dialErr)
+	enginetest.WantOK(t, "Dial", dialErr)
 	both.Wait()
 	ends[1] = dialed
 	if ends[0] == nil {
@@ -174,18 +174,18 @@ func TestConcurrentCloseOfNICs(t *testing.T) {
 		"reliable": func(c verbs.Context) (verbs.Context, error) { return reliable.Wrap(c, reliable.Config{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			nic, err := softnic.New(rig.MemoryLinks(1)[0], softnic.Config{})
-			rig.WantOK(t, "New", err)
+			nic, err := softnic.New(enginetest.MemoryLinks(1)[0], softnic.Config{})
+			enginetest.WantOK(t, "New", err)
 			inner, err := nic.Open()
-			rig.WantOK(t, "Open", err)
+			enginetest.WantOK(t, "Open", err)
 			ctx, err := wrap(inner)
-			rig.WantOK(t, "Wrap", err)
+			enginetest.WantOK(t, "Wrap", err)
 			cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16})
-			rig.WantOK(t, "CreateCQ", err)
+			enginetest.WantOK(t, "CreateCQ", err)
 			pd, err := ctx.AllocPD()
-			rig.WantOK(t, "AllocPD", err)
+			enginetest.WantOK(t, "AllocPD", err)
 			qp, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
-			rig.WantOK(t, "CreateQP", err)
+			enginetest.WantOK(t, "CreateQP", err)
 			for _, o := range []struct {
 				what string
 				shut func() error
@@ -198,16 +198,16 @@ func TestConcurrentCloseOfNICs(t *testing.T) {
 
 // TestConcurrentCloseOfRails closes a Region and the Rails. VirtualQPs and VirtualCQs belong to one goroutine at a time.
 func TestConcurrentCloseOfRails(t *testing.T) {
-	_, cfgs, shut, err := rig.OpenNICs(rig.MemoryLinks(2), softnic.Config{}, nil)
-	rig.WantOK(t, "OpenNICs", err)
-	defer func() { rig.WantOK(t, "Close", shut()) }()
+	_, cfgs, shut, err := enginetest.OpenNICs(enginetest.MemoryLinks(2), softnic.Config{}, nil)
+	enginetest.WantOK(t, "OpenNICs", err)
+	defer func() { enginetest.WantOK(t, "Close", shut()) }()
 	rails, err := ibverbx.NewRails(cfgs...)
-	rig.WantOK(t, "NewRails", err)
+	enginetest.WantOK(t, "NewRails", err)
 	mem, err := verbs.AllocMemory(4096, nil)
-	rig.WantOK(t, "AllocMemory", err)
+	enginetest.WantOK(t, "AllocMemory", err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	rig.WantOK(t, "Register", err)
+	enginetest.WantOK(t, "Register", err)
 	together(t, "Region", region.Close)
 	together(t, "Rails", rails.Close)
-	rig.WantOK(t, "Free", mem.Free())
+	enginetest.WantOK(t, "Free", mem.Free())
 }

@@ -19,7 +19,7 @@ import (
 	"ibverbx/cuda"
 	"ibverbx/dropin"
 	"ibverbx/files"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/metrics"
 	"ibverbx/nccl"
 	"ibverbx/node"
@@ -217,8 +217,8 @@ func always() []string { return []string{"Close", "Err", "Error", "Open", "Stats
 // object.
 func TestNil(t *testing.T) {
 	x := newEngines(t)
-	p, err := x.transfers[0].Peer(rig.Soon(t), x.nodes[1].Addr().String())
-	rig.WantOK(t, "Peer", err)
+	p, err := x.transfers[0].Peer(enginetest.Soon(t), x.nodes[1].Addr().String())
+	enginetest.WantOK(t, "Peer", err)
 	var none context.Context // linters report the literal nil
 	result := func(_ any, err error) error { return err }
 	for what, c := range map[string]struct{ got, want error }{

@@ -20,13 +20,13 @@ var goodTree = map[string]string{
 	"verbs/verbstest/verbstest.go":  "// Package verbstest is the suite.\npackage verbstest\n\nimport _ \"ibverbx/verbs\"\n",
 	"internal/ring/ring.go":         "// Package ring is an algorithm.\npackage ring\n",
 	"internal/perf/measure/perf.go": "// Package perf measures.\npackage perf\n\nimport _ \"ibverbx/verbs\"\n",
-	"internal/rig/rig.go":           "// Package rig is for tests.\npackage rig\n\nimport (\n\t_ \"ibverbx\"\n\t_ \"ibverbx/softnic\"\n)\n",
-	"test/engine/doc.go":            "// Package engine is a suite.\npackage engine\n\nimport _ \"ibverbx/internal/rig\"\n",
+	"internal/enginetest/rig.go":    "// Package enginetest is for tests.\npackage enginetest\n\nimport (\n\t_ \"ibverbx\"\n\t_ \"ibverbx/softnic\"\n)\n",
+	"test/engine/doc.go":            "// Package engine is a suite.\npackage engine\n\nimport _ \"ibverbx/internal/enginetest\"\n",
 	"softnic/nic.go":                "// Package softnic is a NIC.\npackage softnic\n\nimport (\n\t_ \"ibverbx/internal/ring\"\n\t_ \"ibverbx/verbs\"\n)\n",
 	"softnic/nic_clock.go":          "package softnic\n\nimport \"time\"\n\nfunc now() time.Time { return time.Now() }\n\nfunc help() { go func() {}() }\n",
 	"softnic/shm_port.go":           "package softnic\n\ntype shmPort struct{ nic *int }\n",
 	"softnic/mem_unsafe.go":         "package softnic\n\nimport _ \"unsafe\"\n",
-	"softnic/nic_test.go": "package softnic_test\n\nimport (\n\t\"testing\"\n\n\t_ \"ibverbx/internal/perf\"\n\t_ \"ibverbx/internal/rig\"\n\t_ \"unsafe\"\n)\n\n" +
+	"softnic/nic_test.go": "package softnic_test\n\nimport (\n\t\"testing\"\n\n\t_ \"ibverbx/internal/perf\"\n\t_ \"ibverbx/internal/enginetest\"\n\t_ \"unsafe\"\n)\n\n" +
 		"var n int\n\nfunc TestX(t *testing.T) { n++; go func() {}(); t.Skip(\"no hardware\") }\n",
 	"rdmacore/cgo.go":         "// Package rdmacore is real.\npackage rdmacore\n\nimport \"C\"\n",
 	"cuda/cgo.go":             "// Package cuda is for GPUs.\npackage cuda\n\nimport (\n\t\"C\"\n\t_ \"unsafe\"\n)\n",
@@ -99,8 +99,8 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"arrows", "internal/ring/ring.go", "package ring\n\nimport _ \"ibverbx/internal/other\"\n", "internal/ring may not import internal/other"},
 	{"arrows", "internal/perf/measure/perf.go", "package perf\n\nimport _ \"ibverbx/softnic\"\n", "internal/perf/measure may not import softnic"},
 	{"arrows", "reliable/wrap.go", "package reliable\n\nimport _ \"ibverbx/softnic\"\n", "reliable may not import softnic"},
-	{"arrows", "cmd/ibverbx/rig.go", "package main\n\nimport _ \"ibverbx/internal/rig\"\n", "cmd/ibverbx may not import internal/rig"},
-	{"arrows", "internal/perf/measure/perf.go", "package perf\n\nimport _ \"ibverbx/internal/rig\"\n", "internal/perf/measure may not import internal/rig"},
+	{"arrows", "cmd/ibverbx/rig.go", "package main\n\nimport _ \"ibverbx/internal/enginetest\"\n", "cmd/ibverbx may not import internal/enginetest"},
+	{"arrows", "internal/perf/measure/perf.go", "package perf\n\nimport _ \"ibverbx/internal/enginetest\"\n", "internal/perf/measure may not import internal/enginetest"},
 	{"arrows", "shed/shed.go", "package shed\n", "directory shed has no place"},
 
 	{"names", "verbs/utils.go", "package verbs\n", "a file is not called utils"},

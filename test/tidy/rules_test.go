@@ -99,8 +99,8 @@ var arrows = map[string][]string{
 	"internal/opaque":    {},
 	"internal/service":   {".", "verbs", "bootstrap", "internal/opaque", "pure"},
 	"internal/rpc":       {"internal/service", "pure"},
-	"internal/mutant":    {"internal/slice"},
-	"internal/property":  {"internal/slice"},
+	"internal/mutant":    {"internal/testslice"},
+	"internal/property":  {"internal/testslice"},
 	nodeRigDir:           {"all"},
 	rigDir:               {".", "verbs", "softnic", "internal/nullnic", "internal/property", "pure"},
 	"sim":                {"all"},
@@ -120,13 +120,13 @@ var arrows = map[string][]string{
 }
 
 // rigDir holds the setup shared by tests. Only test files, and packages below test, import it.
-const rigDir = "internal/rig"
+const rigDir = "internal/enginetest"
 
 // perfDir holds the packages behind "ibverbx perf".
 const perfDir = "internal/perf"
 
 // nodeRigDir is the same for Nodes.
-const nodeRigDir = rigDir + "/noderig"
+const nodeRigDir = rigDir + "/nodetest"
 
 // place returns the entry of arrows that applies to a directory.
 func place(dir string) (string, bool) {
@@ -225,7 +225,7 @@ func checkCgo(tr *tree) []string {
 func checkUnsafe(tr *tree) []string {
 	return tr.importers("unsafe", func(f *goFile) bool {
 		return f.isTest() || strings.HasSuffix(f.path, "_unsafe.go") || strings.HasPrefix(f.path, "verbs/memory") ||
-			f.dir() == "internal/bulk" || f.dir() == "rdmacore" || slices.Contains(cgoFiles, f.path)
+			f.dir() == "internal/ntcopy" || f.dir() == "rdmacore" || slices.Contains(cgoFiles, f.path)
 	})
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -35,7 +35,7 @@ func (p *ports) set(rail int, up bool) {
 // losing opens two rails and a test that loses one of them for a short time.
 func losing(t *testing.T, cfg measure.Config, rail int) (*measure.Test, *ports, [2][]ibverbx.RailConfig) {
 	t.Helper()
-	nics, ends := rig.OpenEnds(t, rig.MemoryLinks(2))
+	nics, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(2))
 	p := &ports{nics: nics}
 	cfg.Rails, cfg.Kill = 2, measure.Kill{On: true, Rail: rail, At: cfg.Kill.At, Back: cfg.Kill.Back, SetPort: p.set}
 	test, err := measure.New(ends[0], ends[1], cfg)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -107,7 +107,7 @@ func TestControlOnlyWithKill(t *testing.T) {
 // TestKillPorts: software NICs of the lost rail go down and up. NICs whose ports this program does
 // not control are refused, with a suggested fix.
 func TestKillPorts(t *testing.T) {
-	_, ends := rig.OpenEnds(t, rig.MemoryLinks(2))
+	_, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(2))
 	kill := Kill{On: true, Rail: 1}
 	if err := kill.control(ends[0], ends[1]); err != nil {
 		t.Fatalf("control: got %v, want no error", err)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
@@ -44,7 +44,7 @@ func memoryTest(t *testing.T, cfg measure.Config) (*measure.Test, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, ends := rig.OpenEnds(t, rig.MemoryLinks(cfg.Rails))
+	_, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(cfg.Rails))
 	return measure.New(ends[0], ends[1], cfg)
 }
 

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/report"
-	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -31,7 +31,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("op=%s/imm=%v/%s/lanes=%d", cfg.Op, cfg.Imm, cfg.Scheme, cfg.QPs), func(t *testing.T) {
 			t.Parallel()
-			_, ends := rig.OpenEnds(t, rig.FaultLinks(t, 2, bad))
+			_, ends := enginetest.OpenEnds(t, enginetest.FaultLinks(t, 2, bad))
 			cfg.Rails, cfg.Iterations, cfg.TxDepth, cfg.Bidirectional, cfg.Check, cfg.MTU = 2, 40, 20, true, true, 1024
 			if cfg.Op != measure.Atomic {
 				cfg.Sizes = []int{100, 70000}
@@ -55,7 +55,7 @@ func TestCheckOverFaultyLink(t *testing.T) {
 
 // UD loses messages; the test counts them and continues.
 func TestLossOverFaultyLink(t *testing.T) {
-	_, ends := rig.OpenEnds(t, rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
+	_, ends := enginetest.OpenEnds(t, enginetest.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Op: measure.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)
@@ -72,8 +72,8 @@ func TestLossOverFaultyLink(t *testing.T) {
 // Cancelling stops a test immediately, even if the link is cut.
 func TestCancelOverCutLink(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
-		links := rig.FaultLinks(t, 2, softnic.Impairment{})
-		nics, ends := rig.OpenEnds(t, links)
+		links := enginetest.FaultLinks(t, 2, softnic.Impairment{})
+		nics, ends := enginetest.OpenEnds(t, links)
 		test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: lanes, Sizes: []int{64}, Duration: time.Hour})
 		if err != nil {
 			t.Fatalf("New: got %v, want no error", err)
@@ -110,7 +110,7 @@ func TestReceiverIsReady(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Complete(%+v): got %v, want no error", cfg, err)
 			}
-			nics, ends := rig.OpenEnds(t, rig.MemoryLinks(cfg.Rails))
+			nics, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(cfg.Rails))
 			test, err := measure.New(ends[0], ends[1], cfg)
 			if err != nil {
 				t.Fatalf("New: got %v, want no error", err)
@@ -129,7 +129,7 @@ func TestReceiverIsReady(t *testing.T) {
 
 // TestHealth: the lossy rail and its lanes show retransmits, and the verdict names the rail.
 func TestHealth(t *testing.T) {
-	_, ends := rig.OpenEnds(t, append(rig.FaultLinks(t, 1, softnic.Impairment{}), rig.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
+	_, ends := enginetest.OpenEnds(t, append(enginetest.FaultLinks(t, 1, softnic.Impairment{}), enginetest.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)

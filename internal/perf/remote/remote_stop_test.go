@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
-	"ibverbx/internal/rig"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 )
@@ -78,8 +78,8 @@ func TestRemoteInterruptedDeadPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			links := rig.FaultLinks(t, 1, softnic.Impairment{})
-			nics, ends := rig.OpenEnds(t, links)
+			links := enginetest.FaultLinks(t, 1, softnic.Impairment{})
+			nics, ends := enginetest.OpenEnds(t, links)
 			link := links[0].(*softnic.FaultLink)
 			partners := partnersOn(t, ends)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -166,8 +166,8 @@ func TestInterruptedSlowPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			links := rig.FaultLinks(t, 1, softnic.Impairment{})
-			nics, ends := rig.OpenEnds(t, links)
+			links := enginetest.FaultLinks(t, 1, softnic.Impairment{})
+			nics, ends := enginetest.OpenEnds(t, links)
 			link := links[0].(*softnic.FaultLink)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

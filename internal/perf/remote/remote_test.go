@@ -10,9 +10,9 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
-	"ibverbx/internal/rig"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -52,7 +52,7 @@ func (p *partner) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, 
 // partners returns a client and a server in one process, with memory links between them.
 func partners(t *testing.T, n int) [2]*partner {
 	t.Helper()
-	_, ends := rig.OpenEnds(t, rig.MemoryLinks(n))
+	_, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(n))
 	return partnersOn(t, ends)
 }
 
@@ -375,11 +375,11 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 		"op": spec(`"op":"` + text + `"`), "mode": spec(`"mode":"` + text + `"`), "field": strings.Replace(spec(""), `"imm"`, `"`+text+`":1,"imm"`, 1),
 	} {
 		ends := partners(t, 1)
-		rig.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(request)))
+		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(request)))
 		_, errs[what] = remote.NewServer(t.Context(), ends[1], measure.Config{})
 	}
 	ends := partners(t, 1)
-	rig.WantOK(t, "Send", ends[1].Send(t.Context(), []byte(`{"devices":[],"reads":0,"text":"`+text+`"}`)))
+	enginetest.WantOK(t, "Send", ends[1].Send(t.Context(), []byte(`{"devices":[],"reads":0,"text":"`+text+`"}`)))
 	_, errs["refusal"] = remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
 	for what, err := range errs {
 		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `no\nINFO all is well\x1b[2J`) {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"ibverbx"
-	"ibverbx/internal/table"
+	"ibverbx/internal/u32map"
 	"ibverbx/verbs"
 )
 
@@ -44,7 +44,7 @@ type group struct {
 	// The lock of the part guards everything below.
 	cq *ibverbx.VirtualCQ
 	// comms finds a Comm by the number of its VirtualQP.
-	comms table.Table[*Comm]
+	comms u32map.Map[*Comm]
 	// users counts connections and attempts.
 	users int
 }

@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // TestDecodeCard (G13, G14): an invalid card is refused with a reason.
 func TestDecodeCard(t *testing.T) {
-	c, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
+	c, err := ibverbx.DecodeCard([]byte(enginetest.GoodCard))
 	if err != nil || len(c.Lanes) != 2 || c.Lanes[1].Rail != 1 {
 		t.Fatalf("DecodeCard of a good card = %+v, %v", c, err)
 	}
@@ -50,15 +50,15 @@ func TestDecodeCard(t *testing.T) {
 		"no scheme":       {`"scheme":"tally",`, ``},
 		"unknown scheme":  {`"scheme":"tally"`, `"scheme":"chatter"`},
 		"trailing text":   {`]}`, `]} true`},
-		"no lanes":        {rig.GoodCard[strings.Index(rig.GoodCard, "{\"rail\""):], "]}"},
+		"no lanes":        {enginetest.GoodCard[strings.Index(enginetest.GoodCard, "{\"rail\""):], "]}"},
 		"not JSON":        {`{"version"`, `{version`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !strings.Contains(rig.GoodCard, change[0]) {
+			if !strings.Contains(enginetest.GoodCard, change[0]) {
 				t.Fatalf("%q is not in the card", change[0])
 			}
-			i := strings.LastIndex(rig.GoodCard, change[0])
-			text := rig.GoodCard[:i] + change[1] + rig.GoodCard[i+len(change[0]):]
+			i := strings.LastIndex(enginetest.GoodCard, change[0])
+			text := enginetest.GoodCard[:i] + change[1] + enginetest.GoodCard[i+len(change[0]):]
 			if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
 				t.Errorf("DecodeCard = %+v, %v; want %v", c, err, verbs.ErrInvalid)
 			}
@@ -71,9 +71,9 @@ func TestDecodeCard(t *testing.T) {
 
 // TestLaterCard: optional fields from a later version are ignored, both in a card and in its lanes.
 func TestLaterCard(t *testing.T) {
-	want, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
-	rig.Must(t, err)
-	later := strings.ReplaceAll(strings.Replace(rig.GoodCard, `"rails":2`, `"rails":2,"colour":{"red":[1]}`, 1), `{"rail":`, `{"colour":"red","rail":`)
+	want, err := ibverbx.DecodeCard([]byte(enginetest.GoodCard))
+	enginetest.Must(t, err)
+	later := strings.ReplaceAll(strings.Replace(enginetest.GoodCard, `"rails":2`, `"rails":2,"colour":{"red":[1]}`, 1), `{"rail":`, `{"colour":"red","rail":`)
 	if got, err := ibverbx.DecodeCard([]byte(later)); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("DecodeCard(%s) = %+v, %v; want %+v", later, got, err, want)
 	}
@@ -82,15 +82,15 @@ func TestLaterCard(t *testing.T) {
 // TestConnectRefusals (G14): Connect refuses a mismatched card, and the VirtualQP can still be connected
 // afterwards.
 func TestConnectRefusals(t *testing.T) {
-	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
-	three := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 3})
+	a := enginetest.NewHost(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 2})
+	three := enginetest.NewHost(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 3})
 	card, err := three.QP.Card()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if err := a.QP.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Connect to three lanes = %v, want %v", err, verbs.ErrInvalid)
 	}
 	own, err := a.QP.Card()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	empty := *own
 	empty.Lanes = nil
 	for _, card := range []*ibverbx.Card{nil, {}, &empty} {
@@ -107,14 +107,14 @@ func TestConnectRefusals(t *testing.T) {
 	if err := a.QP.Connect(&broken); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Connect to QPN 0 = %v, want %v", err, verbs.ErrInvalid)
 	}
-	rig.Must(t, a.QP.Connect(own)) // to itself: every lane to its own other end
+	enginetest.Must(t, a.QP.Connect(own)) // to itself: every lane to its own other end
 	if err := a.QP.Connect(own); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("second Connect = %v, want %v", err, verbs.ErrState)
 	}
 }
 
 func FuzzDecodeCard(f *testing.F) {
-	f.Add([]byte(rig.GoodCard))
+	f.Add([]byte(enginetest.GoodCard))
 	f.Add([]byte(`{}`))
 	f.Add([]byte(`{"version":2,"rails":1,"lanes":[{"extra":"AAAA"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

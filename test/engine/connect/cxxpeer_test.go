@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -49,7 +49,7 @@ func TestBinaryCardBytes(t *testing.T) {
 		brace.QPNums = append(brace.QPNums, i+1)
 	}
 	b, err := brace.MarshalBinary()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if c, err := ibverbx.DecodeCxxCard(b); err != nil || fmt.Sprint(*c) != fmt.Sprint(brace) {
 		t.Errorf("DecodeCxxCard of %d QPs = %+v, %v", '{', c, err)
 	}
@@ -72,7 +72,7 @@ func TestBinaryCardRefusals(t *testing.T) {
 		{"02000000000000001100000012000000", "2 QPs and no notify QP"},
 	} {
 		b, err := hex.DecodeString(c.card)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		if card, err := ibverbx.DecodeCxxCard(b); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("DecodeCxxCard(%s) = %+v, %v; want %q", c.card, card, err, c.want)
 		}
@@ -132,26 +132,26 @@ func asJSON(c *ibverbx.CxxCard) ([]byte, error)   { return json.Marshal(c) }
 func asBinary(c *ibverbx.CxxCard) ([]byte, error) { return c.MarshalBinary() }
 
 // meetByBusinessCard connects a to b with only what a C++ peer sends.
-func meetByBusinessCard(t *testing.T, a, b *rig.Host, encode func(*ibverbx.CxxCard) ([]byte, error)) {
+func meetByBusinessCard(t *testing.T, a, b *enginetest.Host, encode func(*ibverbx.CxxCard) ([]byte, error)) {
 	t.Helper()
 	lanes, err := b.QP.Paths()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	paths := make([]verbs.Endpoint, b.Rails.Len())
 	for _, l := range lanes {
 		paths[l.Rail] = l.Endpoint
 	}
 	own, err := b.QP.CxxCard()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	form, err := encode(own)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	card, err := ibverbx.DecodeCxxCard(form)
-	rig.Must(t, err)
-	rig.Must(t, a.QP.ConnectCxxPeer(card, paths))
+	enginetest.Must(t, err)
+	enginetest.Must(t, a.QP.ConnectCxxPeer(card, paths))
 }
 
 func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
-	links := rig.MemoryLinks(rails)
-	a, b := rig.NewHost(t, links, cfg), rig.NewHost(t, links, cfg)
+	links := enginetest.MemoryLinks(rails)
+	a, b := enginetest.NewHost(t, links, cfg), enginetest.NewHost(t, links, cfg)
 	meetByBusinessCard(t, a, b, asJSON)
 	meetByBusinessCard(t, b, a, asBinary)
 	const size = 50_000
@@ -206,9 +206,9 @@ func TestPaths(t *testing.T) {
 		{Lanes: 4, Scheme: ibverbx.Spray},
 		{Lanes: 4, Scheme: ibverbx.Spray, CxxPeer: true},
 	} {
-		h := rig.NewHost(t, rig.MemoryLinks(2), cfg)
+		h := enginetest.NewHost(t, enginetest.MemoryLinks(2), cfg)
 		card, err := h.QP.Card()
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		paths, err := h.QP.Paths()
 		if err != nil || len(paths) != len(card.Lanes) {
 			t.Fatalf("Paths = %+v, %v; want %d", paths, err, len(card.Lanes))
@@ -227,7 +227,7 @@ func TestPaths(t *testing.T) {
 				t.Errorf("PSN of lane %d = %d, want %d", i, p.Endpoint.PSN, want.PSN)
 			}
 		}
-		rig.Must(t, h.QP.Close())
+		enginetest.Must(t, h.QP.Close())
 		if _, err := h.QP.Paths(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("Paths after Close = %v, want %v", err, verbs.ErrClosed)
 		}
@@ -236,21 +236,21 @@ func TestPaths(t *testing.T) {
 
 // TestPathsShowPhysicalQPs: Paths reports the state of each lane's QP, and the peer's QP once it is connected.
 func TestPathsShowPhysicalQPs(t *testing.T) {
-	links, cfg := rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray}
-	a, b := rig.NewHost(t, links, cfg), rig.NewHost(t, links, cfg)
+	links, cfg := enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray}
+	a, b := enginetest.NewHost(t, links, cfg), enginetest.NewHost(t, links, cfg)
 	before, err := a.QP.Paths()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, p := range before {
 		if p.QP.State != verbs.StateInit || p.QP.DestQPN != 0 {
 			t.Errorf("QP of lane %d before Connect = %+v, want INIT and no peer", p.Lane, p.QP)
 		}
 	}
-	rig.Connect(t, a.QP, b.QP)
-	rig.Must(t, a.QP.KillLane(2))
+	enginetest.Connect(t, a.QP, b.QP)
+	enginetest.Must(t, a.QP.KillLane(2))
 	here, err := a.QP.Paths()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	there, err := b.QP.Paths()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for i, p := range here {
 		state, peer := verbs.StateRTS, there[i].Endpoint
 		if i == 2 {
@@ -277,7 +277,7 @@ func TestCxxPeerImmediate(t *testing.T) {
 		{ibverbx.Spray, 4, verbs.OpRDMAWriteWithImm},
 	} {
 		t.Run(fmt.Sprintf("%s/%s/lanes=%d", c.op, c.scheme, c.lanes), func(t *testing.T) {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Scheme: c.scheme, Lanes: c.lanes, CxxPeer: true})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Scheme: c.scheme, Lanes: c.lanes, CxxPeer: true})
 			qps := x.NIC.QPs()
 			carries := qps[len(qps)-1] // the only lane, or the notify lane
 			wr := x.Request(1, c.op, 8)
@@ -301,15 +301,15 @@ func TestCxxPeerImmediate(t *testing.T) {
 
 // TestCxxPeerRefusals: Config.CxxPeer is required, and cards that do not match are refused.
 func TestCxxPeerRefusals(t *testing.T) {
-	links := rig.MemoryLinks(1)
-	native := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
+	links := enginetest.MemoryLinks(1)
+	native := enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
 	if _, err := native.QP.CxxCard(); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("CxxCard without Config.CxxPeer = %v, want %v", err, verbs.ErrInvalid)
 	}
 	if _, err := native.CQ.NewQP(ibverbx.Config{CxxPeer: true}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("NewQP with Tally for an original = %v, want %v", err, verbs.ErrInvalid)
 	}
-	a := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
+	a := enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
 	path := []verbs.Endpoint{{MTU: verbs.MTU4096}}
 	three := &ibverbx.CxxCard{QPNums: []uint32{1, 2, 3}, NotifyQPNum: 4}
 	for name, err := range map[string]error{
@@ -334,9 +334,9 @@ func FuzzDecodeCxxCard(f *testing.F) {
 			return
 		}
 		text, err := json.Marshal(c)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		packed, err := c.MarshalBinary()
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		for _, form := range [][]byte{text, packed} {
 			again, err := ibverbx.DecodeCxxCard(form)
 			if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -48,14 +48,14 @@ func TestDefectG12UnknownQPAborts(t *testing.T) {
 // ones and later posted all of them again. Here NewQP fails, releases everything, and the next VirtualQP is
 // complete.
 func TestDefectG16HalfPostedReceives(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}
 		for after := range 8 {
 			nic := newFaultNIC()
 			rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for exactly one
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			cause := errors.New("no memory for a receive")
 			nic.refuseReceives(after, cause)
 			if _, err := cq.NewQP(cfg); !errors.Is(err, cause) {
@@ -72,13 +72,13 @@ func TestDefectG16HalfPostedReceives(t *testing.T) {
 			}
 			nic.refuseReceives(1<<30, nil)
 			q, err := cq.NewQP(cfg)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			for i, l := range nic.QPs()[len(made):] {
 				if n := len(l.Waiting()); n != 0 && n != 8 {
 					t.Errorf("%d receives: lane %d of the next VirtualQP has %d, want 8", after, i, n)
 				}
 			}
-			rig.Must(t, q.Close())
+			enginetest.Must(t, q.Close())
 		}
 	})
 }
@@ -87,7 +87,7 @@ func TestDefectG16HalfPostedReceives(t *testing.T) {
 // Here the completion carries the vendor error, and Err names it, the lane and the NIC.
 func TestDefectG19VendorErrorLost(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
-		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: lanes})
+		x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: lanes})
 		x.PostSend(x.Request(4, verbs.OpRDMAWrite, 10))
 		x.NIC.QPs()[0].Fail(verbs.StatusRemOpErr)
 		wcs := x.Settle()
@@ -112,10 +112,10 @@ func TestDefectG20DuplicateNumbers(t *testing.T) {
 		"no number":          {1<<24 - 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
 			x.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1})
 			for i, n := range numbers {
-				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: rig.DQPLBImm(n, true)}
+				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: enginetest.DQPLBImm(n, true)}
 				if !x.NIC.QPs()[i%2].Receive(wc) {
 					t.Fatalf("no receive is posted for number %d", n)
 				}
@@ -135,27 +135,27 @@ func TestDefectG20DuplicateNumbers(t *testing.T) {
 // TestDefectG21HandlesLeak: the original's objects leaked their resources when another was moved into them.
 // Close releases everything, even if it is called twice or with work in flight.
 func TestDefectG21HandlesLeak(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		nic := newFaultNIC()
 		rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}
 		cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for exactly one
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		for range 3 {
 			q, err := cq.NewQP(cfg)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			card, err := q.Card()
-			rig.Must(t, err)
-			rig.Must(t, q.Connect(card))
+			enginetest.Must(t, err)
+			enginetest.Must(t, q.Connect(card))
 			for _, l := range nic.QPs() {
 				l.Hold()
 			}
 			if n, err := q.PostSend([]ibverbx.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
 				t.Fatalf("PostSend = %d, %v; want 1", n, err)
 			}
-			rig.Must(t, q.Close())
-			rig.Must(t, q.Close())
+			enginetest.Must(t, q.Close())
+			enginetest.Must(t, q.Close())
 			for i, l := range nic.QPs() {
 				if !l.Closed() {
 					t.Errorf("QP %d was left open", i)

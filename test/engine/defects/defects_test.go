@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -146,7 +146,7 @@ func (q *faultQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 
 // faulty is an instrument whose NIC can misbehave.
 type faulty struct {
-	*rig.ScriptedQP
+	*enginetest.ScriptedQP
 	fault *faultNIC
 }
 
@@ -158,7 +158,7 @@ func newFaulty(t *testing.T, cfg ibverbx.Config, faults ...*faultNIC) *faulty {
 	for _, nic := range faults {
 		nics, contexts = append(nics, nic.NIC), append(contexts, nic)
 	}
-	return &faulty{ScriptedQP: rig.NewScriptedQPOn(t, cfg, nics, contexts...), fault: faults[0]}
+	return &faulty{ScriptedQP: enginetest.NewScriptedQPOn(t, cfg, nics, contexts...), fault: faults[0]}
 }
 
 // wantIDs fails unless the completions have exactly these IDs, in this order.
@@ -193,7 +193,7 @@ func (x *faulty) notify(t *testing.T, scheme ibverbx.Scheme, n uint32) {
 	lane, wc := x.NIC.QPs()[0], verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm}
 	switch scheme {
 	case ibverbx.DQPLB:
-		wc.Imm = rig.DQPLBImm(n, true)
+		wc.Imm = enginetest.DQPLBImm(n, true)
 	case ibverbx.Spray:
 		lane = x.NIC.QPs()[len(x.NIC.QPs())-1]
 	default:

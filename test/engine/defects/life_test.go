@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -22,15 +22,15 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 		"shared receives":   {3, 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}) // its rails do not close while objects remain
+			h := enginetest.NewHost(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 2}) // its rails do not close while objects remain
 			region := h.Region(64)
 			cq, err := h.Rails.NewCQ(ibverbx.CQConfig{SharedReceives: c.shared})
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			q, err := cq.NewQP(ibverbx.Config{Lanes: c.lanes})
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			card, err := q.Card()
-			rig.Must(t, err)
-			rig.Must(t, q.Connect(card))
+			enginetest.Must(t, err)
+			enginetest.Must(t, q.Connect(card))
 			if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Fatalf("Close of a VirtualCQ in use = %v, want %v", err, verbs.ErrBusy)
 			}
@@ -43,12 +43,12 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 			for range 3 {
 				wcs := make([]ibverbx.WC, 4)
 				n, err := cq.Poll(wcs)
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				all = append(all, wcs[:n]...)
 			}
 			wantIDs(t, all, 6)
-			rig.Must(t, q.Close())
-			rig.Must(t, cq.Close())
+			enginetest.Must(t, q.Close())
+			enginetest.Must(t, cq.Close())
 			wantClosed(t, cq, q, wr)
 		})
 	}
@@ -69,7 +69,7 @@ func wantClosed(t *testing.T, cq *ibverbx.VirtualCQ, q *ibverbx.VirtualQP, wr ib
 	if _, err := cq.NewQP(ibverbx.Config{}); err == nil {
 		t.Error("NewQP on a closed VirtualCQ succeeded")
 	}
-	rig.Must(t, q.Close())
+	enginetest.Must(t, q.Close())
 }
 
 // TestDefectG23BadReceiveUnknown: the original could not report which receive of a chain the NIC had refused.
@@ -115,20 +115,20 @@ func TestDefectG23BadReceiveUnknown(t *testing.T) {
 // lost some. Here a CQ that is too small is refused; the smallest accepted one holds everything, with both
 // sides full and without polling.
 func TestDefectG30QueueTooSmall(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 3, Scheme: scheme, LaneDepth: 5, NotifyDepth: 6, RecvDepth: 7, SendDepth: 64, SignalInterval: 1}
-		links := rig.MemoryLinks(1)
-		a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 1}), rig.NewHost(t, links, ibverbx.Config{Lanes: 1})
+		links := enginetest.MemoryLinks(1)
+		a, b := enginetest.NewHost(t, links, ibverbx.Config{Lanes: 1}), enginetest.NewHost(t, links, ibverbx.Config{Lanes: 1})
 		var qps [2]*ibverbx.VirtualQP
 		var cards [2]*ibverbx.Card
-		for i, h := range []*rig.Host{a, b} {
+		for i, h := range []*enginetest.Host{a, b} {
 			h.CQ, qps[i] = smallest(t, h.Rails, cfg)
 			var err error
 			cards[i], err = qps[i].Card()
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 		}
-		rig.Must(t, qps[0].Connect(cards[1]))
-		rig.Must(t, qps[1].Connect(cards[0]))
+		enginetest.Must(t, qps[0].Connect(cards[1]))
+		enginetest.Must(t, qps[1].Connect(cards[0]))
 		for _, q := range qps {
 			if n, err := q.PostRecv(make([]ibverbx.RecvWR, 7)); n != 7 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 7", n, err)
@@ -141,7 +141,7 @@ func TestDefectG30QueueTooSmall(t *testing.T) {
 		}
 		told := 0
 		for range 2000 {
-			for _, h := range []*rig.Host{a, b} {
+			for _, h := range []*enginetest.Host{a, b} {
 				for _, wc := range h.Poll() {
 					if err := wc.Err(); err != nil {
 						t.Fatalf("completion of %d: %v", wc.WRID, err)
@@ -169,14 +169,14 @@ func smallest(t *testing.T, rails *ibverbx.Rails, cfg ibverbx.Config) (*ibverbx.
 	t.Helper()
 	for depth := 1; depth < 1000; depth++ {
 		cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: depth})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, cq.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, cq.Close()) })
 		q, err := cq.NewQP(cfg)
 		if err == nil && depth == 1 {
 			t.Error("a VirtualCQ for one completion is large enough for a VirtualQP")
 		}
 		if err == nil {
-			t.Cleanup(func() { rig.Must(t, q.Close()) })
+			t.Cleanup(func() { enginetest.Must(t, q.Close()) })
 			return cq, q
 		}
 		if !errors.Is(err, verbs.ErrInvalid) {
@@ -191,7 +191,7 @@ func smallest(t *testing.T, rails *ibverbx.Rails, cfg ibverbx.Config) (*ibverbx.
 // hand. Here lanes are spread evenly over the rails, and each uses its own keys.
 func TestDefectG31OneDeviceOnly(t *testing.T) {
 	const rails, lanes, fragment = 3, 6, 100
-	a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, FragmentSize: fragment})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, FragmentSize: fragment})
 	a.Region(16) // so that the keys of the two sides are not the same by chance
 	local, remote := a.Region(lanes*fragment), b.Region(lanes*fragment)
 	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
@@ -222,9 +222,9 @@ func TestDefectG31OneDeviceOnly(t *testing.T) {
 // all 64 bits.
 func TestDefectG32IDsTruncated(t *testing.T) {
 	const id = 0xfedcba9876543210
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, lanes := range []int{1, 3} {
-			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme})
+			a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme})
 			local, remote := a.Region(64), b.Region(64)
 			data := ibverbx.RecvWR{WRID: id + 1}
 			data.SetSGE(remote.SGE(0, 64))

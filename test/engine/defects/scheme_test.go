@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -16,9 +16,9 @@ import (
 // fragment. Here one rail's key is wrong, so the message arrives only in part: the sender gets the error, and
 // the receiver is never notified.
 func TestDefectG1NotifiedThoughFailed(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for rail := range 2 {
-			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
+			a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
 			local, remote := a.Region(1000), b.Region(1000)
 			b.PostRecv(ibverbx.RecvWR{WRID: 1})
 			bad := remote.Remote()
@@ -46,7 +46,7 @@ func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 // TestDefectG1NoNewsBehindFailure: at lane level, a failed fragment stops any further record or notification
 // of its message from being posted.
 func TestDefectG1NoNewsBehindFailure(t *testing.T) {
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
 	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 200), x.Request(1, verbs.OpRDMAWriteWithImm, 200))
 	x.NIC.QPs()[0].Fail(verbs.StatusRemAccessErr)
 	wantIDs(t, x.Settle(), 0, 1)
@@ -81,7 +81,7 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 		"a gap closes and the next is one": {[]arrival{{1, 1}, {2, 3}, {1, 4}, {0, 0}, {2, 5}, {0, 6}}, 2, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, CxxPeer: true})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, CxxPeer: true})
 			for i := range 8 {
 				x.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 			}
@@ -90,7 +90,7 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 				if x.QP.Err() != nil {
 					t.Fatalf("Err before arrival %d = %v", i, x.QP.Err())
 				}
-				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: rig.DQPLBImm(a.n, true)}
+				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: enginetest.DQPLBImm(a.n, true)}
 				if !x.NIC.QPs()[a.lane].Receive(wc) {
 					t.Fatalf("no receive is posted for number %d", a.n)
 				}
@@ -114,14 +114,14 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 	const fragments = 12
 	for lane := range 2 {
 		for position := range fragments/2 + 1 {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 			x.NIC.QPs()[lane].RefuseAt(position, verbs.ErrQueueFull)
 			x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 100*fragments/2), x.Request(2, verbs.OpRDMAWriteWithImm, 100*fragments/2))
 			wantIDs(t, x.Settle(), 1, 2)
 			var got []uint32
 			for _, q := range x.NIC.QPs() {
 				for i := range q.Taken {
-					n, last := rig.DQPLBNumber(q.Taken[i].Imm)
+					n, last := enginetest.DQPLBNumber(q.Taken[i].Imm)
 					if got = append(got, n); last != (n%(fragments/2) == fragments/2-1) {
 						t.Errorf("number %d is that of a last fragment: %t", n, last)
 					}
@@ -141,8 +141,8 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 // receive. Such a depth is rejected, and by default the engine's receives are posted before the peer is
 // known.
 func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 		if _, err := x.CQ.NewQP(ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: -1}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("NewQP with a depth of -1 = %v, want %v", err, verbs.ErrInvalid)
 		}
@@ -161,7 +161,7 @@ func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
 // TestDefectG7ReceivesLeak: the original leaked eight bytes for every completed receive. Here fifty thousand
 // of them do not leak.
 func TestDefectG7ReceivesLeak(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		x := newFaulty(t, ibverbx.Config{Lanes: 2, Scheme: scheme}, newFaultNIC())
 		recvs := []ibverbx.RecvWR{{}}
 		var wcs [4]ibverbx.WC
@@ -196,7 +196,7 @@ func heapBytes() uint64 {
 // cost a round trip. Here all notifications are posted as soon as their data has completed.
 func TestDefectG8OneNotifyInFlight(t *testing.T) {
 	const messages = 64
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
 	for i := range messages {
 		wr := x.Request(uint64(i), verbs.OpRDMAWriteWithImm, 10)
 		wr.Imm = uint32(i)
@@ -258,9 +258,9 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 // TestDefectG10NotifyNotRetried: the original never retried a notification refused by a full queue. Here it
 // is retried until the NIC accepts it.
 func TestDefectG10NotifyNotRetried(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for refusals := range 6 {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 			turn := 0
 			refuse := func() {
 				for _, q := range x.NIC.QPs() {

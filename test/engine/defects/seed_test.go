@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -16,7 +16,7 @@ import (
 // failed completion are used: each request is reported once, in order, under the user's ID.
 func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 	opcodes := []verbs.WCOpcode{verbs.WCSend, verbs.WCRDMAWrite, verbs.WCRDMARead, verbs.WCFetchAdd, verbs.WCRecv, verbs.WCRecvRDMAWithImm, 0x7f}
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, opcode := range opcodes {
 			t.Run(opcode.String(), func(t *testing.T) {
 				x := newFaulty(t, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100}, newFaultNIC())
@@ -52,8 +52,8 @@ func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 // TestDefectT2DeadLaneStaysInUse: the original kept posting fragments to a QP in the error state. A failed
 // lane gets no further requests, and posted requests still complete.
 func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Scheme: scheme})
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Scheme: scheme})
 		x.PostSend(x.Request(0, verbs.OpRDMAWrite, 100))
 		dead := x.NIC.QPs()[0]
 		if len(dead.Posted()) != 1 {
@@ -73,13 +73,13 @@ func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
 }
 
 // wantCovered checks that each byte of a request at the start of the region was posted to lanes exactly once.
-func wantCovered(t *testing.T, x *rig.ScriptedQP, length uint64) {
+func wantCovered(t *testing.T, x *enginetest.ScriptedQP, length uint64) {
 	t.Helper()
 	type piece struct{ from, n uint64 }
 	var pieces []piece
 	for _, q := range x.NIC.QPs() {
 		for i := range q.Taken {
-			if wr := &q.Taken[i]; !rig.IsNotification(wr) {
+			if wr := &q.Taken[i]; !enginetest.IsNotification(wr) {
 				pieces = append(pieces, piece{wr.RemoteAddr - x.Region.Remote().Addr, wr.Length()})
 			}
 		}
@@ -100,9 +100,9 @@ func wantCovered(t *testing.T, x *rig.ScriptedQP, length uint64) {
 // TestDefectT3PermanentRefusal: a NIC that refuses permanently fails the VirtualQP. Each request is reported
 // once, as failed, including later ones.
 func TestDefectT3PermanentRefusal(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for position := range 5 {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 100})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 100})
 			cause := errors.New("the device is gone")
 			x.NIC.QPs()[0].RefuseAt(position, cause)
 			x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 1000))
@@ -155,7 +155,7 @@ func TestDefectT4StaleErrno(t *testing.T) {
 // and one of 4 GiB - 1 completed after the first fragment. Here such requests are fragmented like all others
 // and complete after the last fragment.
 func TestDefectT5SignedSizes(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, length := range []uint64{1<<31 - 1, 1 << 31, 3 << 30, 1<<32 - 1} {
 			nic := newFaultNIC()
 			nic.length = 1 << 33
@@ -186,7 +186,7 @@ func TestDefectT5SignedSizes(t *testing.T) {
 // TestDefectT6SendNotifyErrorSwallowed: the original dropped the error when a notification
 // that had waited could not be posted. The VirtualQP fails and the request with it.
 func TestDefectT6SendNotifyErrorSwallowed(t *testing.T) {
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, LaneDepth: 1})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, LaneDepth: 1})
 	notify := x.NIC.QPs()[3]
 	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 10), x.Request(1, verbs.OpRDMAWriteWithImm, 10), x.Request(2, verbs.OpRDMAWriteWithImm, 10))
 	for range 10 { // one notification is in flight and fills its lane, the rest waits
@@ -213,7 +213,7 @@ func TestDefectT6SendNotifyErrorSwallowed(t *testing.T) {
 // not be posted again, and the next sender waited forever. The VirtualQP fails, and the
 // user's receives end.
 func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		x := newFaulty(t, ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: 2}, newFaultNIC())
 		x.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2}, ibverbx.RecvWR{WRID: 3}, ibverbx.RecvWR{WRID: 4}, ibverbx.RecvWR{WRID: 5})
 		cause := errors.New("no memory for a receive")

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -54,14 +54,14 @@ func (d latePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 func TestWaitEmptiesLongQueues(t *testing.T) {
 	const requests = 6000
 	links := []softnic.Link{softnic.NewMemoryLink(nil)}
-	cfg := ibverbx.Config{Lanes: 1, Control: rig.Deaf{}, SendDepth: 8192, LaneDepth: 8192, SignalInterval: 1}
-	a := rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context { return lateContext{inner} })
-	b := rig.NewRails(t, links)
-	for _, h := range []*rig.Host{a, b} {
+	cfg := ibverbx.Config{Lanes: 1, Control: enginetest.Deaf{}, SendDepth: 8192, LaneDepth: 8192, SignalInterval: 1}
+	a := enginetest.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context { return lateContext{inner} })
+	b := enginetest.NewRails(t, links)
+	for _, h := range []*enginetest.Host{a, b} {
 		h.NewCQ(ibverbx.CQConfig{Depth: 32768, Waker: verbs.NewWaker()})
 		h.QP = h.NewQP(cfg)
 	}
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 	local, remote := a.Region(8), b.Region(8)
 	for i := range requests {
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
@@ -82,14 +82,14 @@ func TestWaitEmptiesLongQueues(t *testing.T) {
 // TestArm: Arm returns completions that precede it and 0 for the sleep, a limit for the sleep otherwise, and a completion
 // that follows it wakes the Waker. A rail that cannot be armed is reported once its completions are returned.
 func TestArm(t *testing.T) {
-	links := rig.MemoryLinks(2)
-	a, b := rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context { return unarmed{inner} }), rig.NewRails(t, links)
+	links := enginetest.MemoryLinks(2)
+	a, b := enginetest.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context { return unarmed{inner} }), enginetest.NewRails(t, links)
 	waker := verbs.NewWaker()
-	for _, h := range []*rig.Host{a, b} {
+	for _, h := range []*enginetest.Host{a, b} {
 		h.NewCQ(ibverbx.CQConfig{Waker: waker})
 		h.QP = h.NewQP(ibverbx.Config{Lanes: 2})
 	}
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: b.Region(8).Remote()}
 	wr.SetSGE(ibverbx.SGE{Region: a.Region(8), Length: 8})
 	dst := make([]ibverbx.WC, 4)
@@ -99,7 +99,7 @@ func TestArm(t *testing.T) {
 		t.Errorf("Arm of an idle queue = %d, %v, %v; want 0 and no limit for the sleep", n, sleep, err)
 	}
 	a.PostSend(wr)
-	rig.WantOK(t, "Sleep after a completion", waker.Sleep(rig.Soon(t), math.MaxInt64))
+	enginetest.WantOK(t, "Sleep after a completion", waker.Sleep(enginetest.Soon(t), math.MaxInt64))
 	if n, sleep, err := b.CQ.Arm(dst); n != 1 || sleep != 0 || err != nil {
 		t.Errorf("Arm with a completion = %d, %v, %v; want 1 completion and no sleep", n, sleep, err)
 	}
@@ -112,10 +112,10 @@ func TestArm(t *testing.T) {
 	if n, err := a.CQ.Wait(t.Context(), dst); n != 0 || !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("Wait on rails that cannot be armed = %d, %v; want %v", n, err, verbs.ErrClosed)
 	}
-	without := rig.NewRails(t, links)
+	without := enginetest.NewRails(t, links)
 	without.NewCQ(ibverbx.CQConfig{})
 	_, _, err := without.CQ.Arm(dst)
-	rig.WantErr(t, "Arm without a Waker", err, verbs.ErrNotSupported)
+	enginetest.WantErr(t, "Arm without a Waker", err, verbs.ErrNotSupported)
 }
 
 // unarmed is a context whose CQs cannot be armed.

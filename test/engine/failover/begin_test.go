@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -69,7 +69,7 @@ func TestConnectWithPortDown(t *testing.T) {
 		"over datagrams":       {plain, []*reliable.Config{ud, ud}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+			enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 				if c.wraps[0] != nil && scheme != ibverbx.Tally {
 					return // slow, and lanes are independent of the scheme
 				}
@@ -80,7 +80,7 @@ func TestConnectWithPortDown(t *testing.T) {
 							for _, h := range hosts {
 								d.hosts[h].NICs[rail].SetPort(false)
 							}
-							rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+							enginetest.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
 							for _, h := range hosts {
 								if r := d.hosts[h].QP.Stats().Rails; r[rail].Up != 0 || r[1-rail].Up != 2 {
 									t.Errorf("host %d: %d data lanes are in service on the rail that is down and %d on the other, want 0 and 2", h, r[rail].Up, r[1-rail].Up)
@@ -111,7 +111,7 @@ func beginWith(t *testing.T, d *duo) {
 	t.Helper()
 	const messages, size = beginMessages, 40_000
 	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-	rig.Fill(local.Bytes(), 7)
+	enginetest.Fill(local.Bytes(), 7)
 	d.post(0, messages, size, local, remote)
 	d.until("the WRITEs have arrived", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
 	d.check(messages, local, remote)
@@ -139,7 +139,7 @@ func TestConnectWithPortDownAndNoControl(t *testing.T) {
 	d, _ := newStrangers(t, func(_ int, nic verbs.Context) verbs.Context { return cabled{nic} }, make([]*reliable.Config, 2), ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
 	q := d.hosts[0].NewQP(ibverbx.Config{Lanes: 2})
 	card, err := d.hosts[1].QP.Card()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	d.hosts[0].NICs[1].SetPort(false)
 	if err := q.Connect(card); !errors.Is(err, errNoCarrier) {
 		t.Errorf("Connect: got %v, want %v", err, errNoCarrier)
@@ -165,7 +165,7 @@ func (c *flickering) QueryPort(port int) (verbs.PortAttr, error) {
 // TestConnectWhilePortComesUp: a port is active again right after the NIC could not connect its lanes.
 // Without a peer, they still start out of service, and enter service later.
 func TestConnectWhilePortComesUp(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		const lanes, rail = 4, 1
 		var d *duo
 		var port *flickering
@@ -179,7 +179,7 @@ func TestConnectWhilePortComesUp(t *testing.T) {
 		d, _ = newStrangers(t, over, make([]*reliable.Config, 2), ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 4096}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
 		d.hosts[0].NICs[rail].SetPort(false)
 		port.queries = lanes / 2
-		rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+		enginetest.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
 		if port.queries > 0 {
 			t.Fatalf("the port is down, and its state was not queried %d times", lanes/2)
 		}

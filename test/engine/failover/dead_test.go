@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -30,7 +30,7 @@ func (d *duo) recover(rail int, hosts []int) {
 func (d *duo) again(seed uint64, local, remote *ibverbx.Region) {
 	d.t.Helper()
 	const messages = 8
-	rig.Fill(local.Bytes(), seed)
+	enginetest.Fill(local.Bytes(), seed)
 	d.got = [2][]ibverbx.WC{}
 	d.post(0, messages, uint32(local.Len()/messages), local, remote)
 	d.until("all messages have arrived", func() bool { return len(d.got[0]) >= messages && len(d.got[1]) >= messages })
@@ -41,7 +41,7 @@ func (d *duo) again(seed uint64, local, remote *ibverbx.Region) {
 // rail at once, and on both when the device works again. Descriptions of the memory from before then stay
 // valid: they leave the rail out, which must not fail a lane.
 func TestRegisterWhileDeviceIsDead(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for rail := range 2 {
 			for _, hosts := range sides {
 				t.Run(fmt.Sprintf("rail=%d/hosts=%v", rail, hosts), func(t *testing.T) {
@@ -122,11 +122,11 @@ func TestConnectWhileDeviceIsDead(t *testing.T) {
 							for i, h := range d.hosts {
 								var err error
 								cards[i], err = h.QP.Card()
-								rig.Must(t, err)
+								enginetest.Must(t, err)
 							}
 							at("connect")
 							for i, h := range d.hosts {
-								rig.Must(t, h.QP.Connect(rig.OverTheWire(t, cards[1-i])))
+								enginetest.Must(t, h.QP.Connect(enginetest.OverTheWire(t, cards[1-i])))
 							}
 							local, remote := d.hosts[0].Region(1<<18), d.hosts[1].Region(1<<18)
 							d.again(1, local, remote)

@@ -6,7 +6,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/cuda/cudatest"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -20,14 +20,14 @@ type device interface {
 
 // onDevice returns an allocator of device memory.
 func onDevice(d device) allocator {
-	return func(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory) {
+	return func(t *testing.T, h *enginetest.Host, n int) (*ibverbx.Region, *verbs.Memory) {
 		t.Helper()
 		m, err := d.Alloc(n)
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, m.Free()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, m.Free()) })
 		r, err := h.Rails.Register(m, verbs.AccessAll)
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, r.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, r.Close()) })
 		return r, m
 	}
 }
@@ -40,7 +40,7 @@ func TestDeviceFailsOver(t *testing.T) { failOverOn(t, onDevice(new(verbstest.Me
 func TestGPUFailsOver(t *testing.T) { failOverOn(t, onDevice(cudatest.Open(t))) }
 
 func failOverOn(t *testing.T, alloc allocator) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		remoteTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}), alloc)
 	})
 }
@@ -52,7 +52,7 @@ func TestDeviceOverReliable(t *testing.T) { wrappedTransfer(t, onDevice(new(verb
 func TestGPUOverReliable(t *testing.T) { wrappedTransfer(t, onDevice(cudatest.Open(t))) }
 
 // allocator returns a region of n bytes on a host, inaccessible to the engine, and its memory.
-type allocator func(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory)
+type allocator func(t *testing.T, h *enginetest.Host, n int) (*ibverbx.Region, *verbs.Memory)
 
 // remoteTransfer writes and sends from host 0 to host 1, reads the data back, and loses rail 1 midway.
 func remoteTransfer(t *testing.T, d *duo, alloc allocator) {
@@ -64,9 +64,9 @@ func remoteTransfer(t *testing.T, d *duo, alloc allocator) {
 	move := func(m *verbs.Memory, copies func(*verbs.Memory, []byte, int64) (int, error), b []byte) {
 		t.Helper()
 		_, err := copies(m, b, 0)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
-	rig.Fill(content, 4)
+	enginetest.Fill(content, 4)
 	move(source, (*verbs.Memory).WriteAt, content)
 	for i := range messages {
 		at := uint64(i * size)
@@ -94,17 +94,17 @@ func remoteTransfer(t *testing.T, d *duo, alloc allocator) {
 		}
 	}
 	move(target, (*verbs.Memory).ReadAt, got)
-	if at := rig.FirstDifference(content, got); at >= 0 {
+	if at := enginetest.FirstDifference(content, got); at >= 0 {
 		t.Fatalf("WRITEs and SENDs differ at %d of %d", at, len(got))
 	}
-	rig.Fill(content, 5)
+	enginetest.Fill(content, 5)
 	move(target, (*verbs.Memory).WriteAt, content)
 	read := ibverbx.SendWR{WRID: 2 * messages, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	read.SetSGE(local.SGE(0, 2*half))
 	d.hosts[0].PostSend(read)
 	d.until("the READ has ended", func() bool { return len(d.got[0]) > 2*messages })
 	move(source, (*verbs.Memory).ReadAt, got)
-	if wc, at := d.got[0][2*messages], rig.FirstDifference(content, got); wc.Err() != nil || at >= 0 {
+	if wc, at := d.got[0][2*messages], enginetest.FirstDifference(content, got); wc.Err() != nil || at >= 0 {
 		t.Errorf("READ = %v, and the bytes differ at %d", wc.Err(), at)
 	}
 	d.links[1].Restore(d.hosts[0].NICs[1], d.hosts[1].NICs[1])
@@ -129,7 +129,7 @@ func wrappedTransfer(t *testing.T, alloc allocator) {
 			d, _ := newDuoOver(t, wraps, ibverbx.Config{Lanes: 4, FragmentSize: 16384}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
 			for i, l := range d.links { // of all packets between the hosts
 				for k := range 2 {
-					rig.Must(t, l.Impair(d.hosts[k].NICs[i], d.hosts[1-k].NICs[i], softnic.Impairment{Delay: 30 * time.Microsecond, Loss: 0.01}))
+					enginetest.Must(t, l.Impair(d.hosts[k].NICs[i], d.hosts[1-k].NICs[i], softnic.Impairment{Delay: 30 * time.Microsecond, Loss: 0.01}))
 				}
 			}
 			remoteTransfer(t, d, alloc)

@@ -7,34 +7,34 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // TestDMABufFailsOver: WRITEs, SENDs and READs between dma-bufs over two rails, one of which is lost midway.
 // Every byte arrives.
 func TestDMABufFailsOver(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		remoteTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}), dmaBuf)
 	})
 }
 
 // dmaBuf returns a region of n bytes of a dma-buf, and the bytes.
-func dmaBuf(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory) {
+func dmaBuf(t *testing.T, h *enginetest.Host, n int) (*ibverbx.Region, *verbs.Memory) {
 	t.Helper()
 	r, b := h.DMABufRegion(n)
 	m, err := verbs.AdoptMemory(b)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	return r, m
 }
 
 // TestDMABufRegion: a dma-buf is registered on every rail or on none, at any offset. The CPU cannot access
 // its bytes, and inline requests are refused.
 func TestDMABufRegion(t *testing.T) {
-	links := rig.MemoryLinks(2)
+	links := enginetest.MemoryLinks(2)
 	for _, lanes := range []int{1, 4} {
-		a, b := rig.NewPair(t, links, ibverbx.Config{Lanes: lanes})
-		fd, file := rig.DMABuf(t, 10_000)
+		a, b := enginetest.NewPair(t, links, ibverbx.Config{Lanes: lanes})
+		fd, file := enginetest.DMABuf(t, 10_000)
 		for _, bad := range []struct {
 			fd             int
 			offset, length uint64
@@ -44,8 +44,8 @@ func TestDMABufRegion(t *testing.T) {
 			}
 		}
 		region, err := a.Rails.RegisterDMABuf(fd, 1_000, 9_000, verbs.AccessAll)
-		rig.Must(t, err)
-		rig.Must(t, unix.Close(fd))
+		enginetest.Must(t, err)
+		enginetest.Must(t, unix.Close(fd))
 		if region.Bytes() != nil || region.Len() != 9_000 || len(region.Remote().RKeys) != 2 {
 			t.Errorf("the region has %d bytes for the CPU, %d in all, and keys %v", len(region.Bytes()), region.Len(), region.Remote().RKeys)
 		}
@@ -61,8 +61,8 @@ func TestDMABufRegion(t *testing.T) {
 		if wc := a.Wait(1)[0]; wc.Err() != nil || string(to.Bytes()[:15]) != "from the device" {
 			t.Errorf("WRITE from a dma-buf = %v with %q", wc.Err(), to.Bytes()[:15])
 		}
-		rig.Must(t, region.Close())
-		rig.Must(t, region.Close())
+		enginetest.Must(t, region.Close())
+		enginetest.Must(t, region.Close())
 		if n, err := a.QP.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("PostSend from a closed dma-buf = %d, %v; want %v", n, err, verbs.ErrClosed)
 		}
@@ -72,13 +72,13 @@ func TestDMABufRegion(t *testing.T) {
 // TestDMABufRollback: if one rail refuses a dma-buf, no rail keeps it. Otherwise the rails could not be
 // closed at the end of the test.
 func TestDMABufRollback(t *testing.T) {
-	h := rig.NewRailsOver(t, rig.MemoryLinks(2), func(rail int, inner verbs.Context) verbs.Context {
+	h := enginetest.NewRailsOver(t, enginetest.MemoryLinks(2), func(rail int, inner verbs.Context) verbs.Context {
 		if rail == 0 {
 			return inner
 		}
 		return &noDMABuf{inner}
 	})
-	fd, _ := rig.DMABuf(t, 4096)
+	fd, _ := enginetest.DMABuf(t, 4096)
 	if r, err := h.Rails.RegisterDMABuf(fd, 0, 4096, verbs.AccessAll); r != nil || !errors.Is(err, verbs.ErrNotSupported) {
 		t.Fatalf("RegisterDMABuf = %v, %v; want %v", r, err, verbs.ErrNotSupported)
 	}

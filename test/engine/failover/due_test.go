@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -22,16 +22,16 @@ import (
 // again within a millisecond. (With a silent peer, the NIC's retry time is added: 2^timeout * 4.096 us *
 // (retries + 1).)
 func TestRecoveryTime(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 2, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 4096})
 		for i, l := range d.links {
 			a, b := d.hosts[0].NICs[i], d.hosts[1].NICs[i]
-			rig.Must(t, l.Impair(a, b, softnic.Impairment{Delay: 10 * time.Microsecond}))
-			rig.Must(t, l.Impair(b, a, softnic.Impairment{Delay: 10 * time.Microsecond}))
+			enginetest.Must(t, l.Impair(a, b, softnic.Impairment{Delay: 10 * time.Microsecond}))
+			enginetest.Must(t, l.Impair(b, a, softnic.Impairment{Delay: 10 * time.Microsecond}))
 		}
 		const messages, size = 200, 16 << 10
 		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-		rig.Fill(local.Bytes(), 7)
+		enginetest.Fill(local.Bytes(), 7)
 		posted := 0
 		for lane := range 4 {
 			d.until("some progress", func() bool {
@@ -75,11 +75,11 @@ func TestBusyPollHearsControl(t *testing.T) {
 	d.kill(1, 1) // at the other host: this one is notified by a control message
 	for d.hosts[1].QP.Stats().Lanes[1].State == "up" || d.hosts[1].QP.Stats().Lanes[1].State == "dying" {
 		_, err := d.hosts[1].CQ.Poll(one[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		d.now += 1000
 	}
 	_, err := d.hosts[0].QP.PostSend([]ibverbx.SendWR{wr})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for range 2 {
 		d.now += int64(100 * time.Microsecond)
 		for _, l := range d.links {
@@ -113,14 +113,14 @@ func TestDue(t *testing.T) {
 	for _, h := range d.hosts[:1] {
 		var wcs [4]ibverbx.WC
 		_, err := h.CQ.Poll(wcs[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
 	if due := d.hosts[0].CQ.Due(); due > d.now+int64(2*time.Millisecond) {
 		t.Errorf("Due while a lane is out of service = %d, want soon after %d", due, d.now)
 	}
 	d.until("all is well again", d.up)
 
-	free := rig.NewHost(t, []softnic.Link{softnic.NewMemoryLink(nil)}, ibverbx.Config{})
+	free := enginetest.NewHost(t, []softnic.Link{softnic.NewMemoryLink(nil)}, ibverbx.Config{})
 	if due := free.CQ.Due(); due != math.MaxInt64 {
 		t.Errorf("Due without a Control = %d, want never", due)
 	}
@@ -129,7 +129,7 @@ func TestDue(t *testing.T) {
 // TestDueRefused: a NIC does not report a completion for a refused request, so the VirtualCQ must be polled
 // immediately.
 func TestDueRefused(t *testing.T) {
-	x := rig.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, FragmentSize: 4096})
+	x := enginetest.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, FragmentSize: 4096})
 	x.NIC.QPs()[0].RefuseAt(0, verbs.ErrQueueFull)
 	x.PostSend(x.Request(1, verbs.OpRDMAWrite, 64<<10))
 	if due := x.CQ.Due(); due == math.MaxInt64 {
@@ -174,11 +174,11 @@ func TestEventsAndLog(t *testing.T) {
 		t.Errorf("lane 1 in Stats is %+v, want it out of service with a cause", l)
 	}
 	b, err := json.Marshal(s) // for expvar
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	var read struct {
 		Lanes []struct{ Role, State, Cause string }
 	}
-	rig.Must(t, json.Unmarshal(b, &read))
+	enginetest.Must(t, json.Unmarshal(b, &read))
 	if l := read.Lanes[1]; l.Role != "data" || l.State != s.Lanes[1].State || l.Cause != s.Lanes[1].Cause.Error() || read.Lanes[0].Cause != "" {
 		t.Errorf("lanes are %+v in JSON, want lane 1 with the cause %q", read.Lanes, s.Lanes[1].Cause)
 	}

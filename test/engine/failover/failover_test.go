@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -21,7 +21,7 @@ type duo struct {
 	now   int64
 	tick  int64 // how far a step moves the clock, in nanoseconds; 0 means 20 us
 	links []*softnic.FaultLink
-	hosts [2]*rig.Host
+	hosts [2]*enginetest.Host
 	// steppers are the wrapped contexts, whose timers follow the clock.
 	steppers []reliable.Stepper
 	// got are the completions that each host has polled, in order.
@@ -44,15 +44,15 @@ func newTappedDuo(t *testing.T, rails int, cfg ibverbx.Config, cqcfg ibverbx.CQC
 // the others.
 func newDuoOver(t *testing.T, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
 	t.Helper()
-	return newDuoWithin(t, make([]rig.Limits, len(wraps)), wraps, cfg, cqcfg)
+	return newDuoWithin(t, make([]enginetest.Limits, len(wraps)), wraps, cfg, cqcfg)
 }
 
 // newDuoWithin is newDuoOver with the limits of the NIC of each rail.
-func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
+func newDuoWithin(t *testing.T, limits []enginetest.Limits, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
 	t.Helper()
 	over := func(rail int, nic verbs.Context) verbs.Context { return limits[rail].Over(nic) }
 	d, taps := newStrangers(t, over, wraps, cfg, cqcfg)
-	rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+	enginetest.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
 	return d, taps
 }
 
@@ -64,7 +64,7 @@ func newStrangers(t *testing.T, over func(int, verbs.Context) verbs.Context, wra
 	var links []softnic.Link
 	for i := range wraps {
 		l, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Now: clock, Impairment: softnic.Impairment{Delay: 30 * time.Microsecond}})
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		d.links = append(d.links, l)
 		links = append(links, l)
 	}
@@ -72,7 +72,7 @@ func newStrangers(t *testing.T, over func(int, verbs.Context) verbs.Context, wra
 	taps := [2]*tapped{{Control: a}, {Control: b}}
 	for i := range taps {
 		cfg.Control, cfg.Now, cfg.Incarnation = taps[i], clock, uint64(100+i)
-		d.hosts[i] = rig.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context {
+		d.hosts[i] = enginetest.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context {
 			inner = over(rail, inner)
 			if wraps[rail] == nil {
 				return inner
@@ -80,7 +80,7 @@ func newStrangers(t *testing.T, over func(int, verbs.Context) verbs.Context, wra
 			c := *wraps[rail]
 			c.Now = clock
 			ctx, err := reliable.Wrap(inner, c)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			d.steppers = append(d.steppers, ctx.(reliable.Stepper))
 			return ctx
 		})
@@ -112,7 +112,7 @@ func (d *duo) step() {
 	var wcs [16]ibverbx.WC
 	for i, h := range d.hosts {
 		n, err := h.CQ.Poll(wcs[:])
-		rig.Must(d.t, err)
+		enginetest.Must(d.t, err)
 		d.got[i] = append(d.got[i], wcs[:n]...)
 	}
 	d.now += cmp.Or(d.tick, int64(20*time.Microsecond))
@@ -190,7 +190,7 @@ func (d *duo) check(messages int, local, remote *ibverbx.Region) {
 // TestLaneDeath kills each lane in sequence, at either side, while messages are in flight: no message is
 // lost, and the lane is rebuilt.
 func TestLaneDeath(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for host := range 2 {
 			for lane := range 6 { // four for data, one for messages, one for notifications
 				if lane == 4 || (lane == 5 && scheme != ibverbx.Spray) {
@@ -200,7 +200,7 @@ func TestLaneDeath(t *testing.T) {
 					d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096})
 					const messages, size = 8, 65536
 					local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-					rig.Fill(local.Bytes(), 1)
+					enginetest.Fill(local.Bytes(), 1)
 					d.post(0, 4, size, local, remote)
 					d.step()
 					d.kill(host, lane)
@@ -221,12 +221,12 @@ func TestLaneDeath(t *testing.T) {
 // TestRailLoss cuts a rail with half of the lanes under load. When the rail is restored, its
 // lanes return.
 func TestRailLoss(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for rail := range 2 {
 			d := newDuo(t, 2, ibverbx.Config{Lanes: 8, Scheme: scheme, FragmentSize: 4096})
 			const messages, size = 8, 65536
 			local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-			rig.Fill(local.Bytes(), 2)
+			enginetest.Fill(local.Bytes(), 2)
 			a, b := d.hosts[0].NICs[rail], d.hosts[1].NICs[rail]
 			d.post(0, messages, size, local, remote)
 			d.step()

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -21,7 +21,7 @@ func TestLanesShareAgain(t *testing.T) {
 				d, _ := newDuoOver(t, []*reliable.Config{wrap, wrap}, ibverbx.Config{Lanes: 8, FragmentSize: 1000}, ibverbx.CQConfig{})
 				const rounds, messages, size = 3, 16, 20_000
 				local, remote := d.hosts[0].Region(rounds*messages*size), d.hosts[1].Region(rounds*messages*size)
-				rig.Fill(local.Bytes(), 1)
+				enginetest.Fill(local.Bytes(), 1)
 				for round := range rounds {
 					d.post(round*messages, messages/2, size, local, remote)
 					d.step()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -32,7 +32,7 @@ func TestFlushNamesLostPeer(t *testing.T) {
 			var wcs [4]ibverbx.WC
 			for got := 0; got < 3; {
 				n, err := b.CQ.Wait(ctx, wcs[:])
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				got += n
 				for _, wc := range wcs[:n] {
 					wantFlush(t, &wc, ibverbx.ErrPeerGone, "the peer is gone")
@@ -61,7 +61,7 @@ func wantFlush(t *testing.T, wc *ibverbx.WC, cause error, text string) {
 func TestFlushNamesFirstFailure(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
-			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes})
+			a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: lanes})
 			local, remote := a.Region(8), b.Region(8).Remote()
 			wrong := *remote
 			wrong.RKeys = []uint32{remote.RKeys[0] ^ 0xff00}
@@ -84,9 +84,9 @@ func TestFlushNamesFirstFailure(t *testing.T) {
 func TestFlushNamesKilledLane(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
-			_, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes})
+			_, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: lanes})
 			b.PostRecv(ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
-			rig.Must(t, b.QP.KillLane(0))
+			enginetest.Must(t, b.QP.KillLane(0))
 			for _, wc := range b.Wait(2) {
 				wantFlush(t, &wc, b.QP.Err(), "the NIC has given its QP up")
 				if strings.Contains(wc.Err().Error(), "earlier failed completion") {
@@ -124,7 +124,7 @@ func TestAcknowledgedBeforeTheEnd(t *testing.T) {
 	wr.SetSGE(a.Region(8).SGE(0, 8))
 	a.PostSend(wr)
 	d.until("the message", func() bool { return len(d.got[1]) > 0 })
-	rig.Must(t, b.QP.Close())
+	enginetest.Must(t, b.QP.Close())
 	for end := d.now + int64(2*time.Millisecond); d.now < end; {
 		d.step()
 	}

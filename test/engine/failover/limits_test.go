@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -14,25 +14,25 @@ import (
 // recovers, and a NIC fails and recovers. Every message arrives exactly once. Package reliable needs the
 // SGEs, so wrapped devices only lack inline data.
 func TestSmallDevicesFailOver(t *testing.T) {
-	small := rig.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
-	plain := rig.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
+	small := enginetest.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
+	plain := enginetest.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
 	wrap := &reliable.Config{Paths: 2}
 	for name, c := range map[string]struct {
-		limits []rig.Limits
+		limits []enginetest.Limits
 		wraps  []*reliable.Config
 	}{
-		"small":   {[]rig.Limits{small, small}, make([]*reliable.Config, 2)},
-		"mixed":   {[]rig.Limits{{}, small}, make([]*reliable.Config, 2)},
-		"wrapped": {[]rig.Limits{plain, plain}, []*reliable.Config{wrap, wrap}},
-		"half":    {[]rig.Limits{small, plain}, []*reliable.Config{nil, wrap}},
+		"small":   {[]enginetest.Limits{small, small}, make([]*reliable.Config, 2)},
+		"mixed":   {[]enginetest.Limits{{}, small}, make([]*reliable.Config, 2)},
+		"wrapped": {[]enginetest.Limits{plain, plain}, []*reliable.Config{wrap, wrap}},
+		"half":    {[]enginetest.Limits{small, plain}, []*reliable.Config{nil, wrap}},
 	} {
 		for _, lanes := range []int{1, 4} {
-			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+			enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 				t.Run(fmt.Sprintf("%s/lanes=%d", name, lanes), func(t *testing.T) {
 					d, _ := newDuoWithin(t, c.limits, c.wraps, ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 1000}, ibverbx.CQConfig{})
 					const messages, size = 48, 5000
 					local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-					rig.Fill(local.Bytes(), 1)
+					enginetest.Fill(local.Bytes(), 1)
 					d.post(0, 16, size, local, remote)
 					d.step()
 					d.kill(0, lanes-1)

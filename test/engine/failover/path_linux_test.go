@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -43,17 +43,17 @@ func TestPathReachesEveryPacket(t *testing.T) {
 			var err error
 			for i := range links {
 				links[i], err = softnic.NewUDPLink(&softnic.UDPConfig{Capture: seen})
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 			}
-			var hosts [2]*rig.Host
+			var hosts [2]*enginetest.Host
 			for side := range hosts {
 				hosts[side] = markedHost(t, links, side, path, wrapped)
 				hosts[side].NewCQ(ibverbx.CQConfig{Depth: 8192, Waker: verbs.NewWaker()})
 				hosts[side].NewQP(ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray, Control: controls[side]})
 			}
-			rig.Connect(t, hosts[0].QP, hosts[1].QP)
+			enginetest.Connect(t, hosts[0].QP, hosts[1].QP)
 			from, to := hosts[0].Region(1<<16), hosts[1].Region(1<<16)
-			rig.Fill(from.Bytes(), 1)
+			enginetest.Fill(from.Bytes(), 1)
 			transfer(t, hosts, from, to)
 			losePort(t, hosts)
 			transfer(t, hosts, from, to)
@@ -65,31 +65,31 @@ func TestPathReachesEveryPacket(t *testing.T) {
 }
 
 // markedHost returns a host with a NIC of each link.
-func markedHost(t *testing.T, links [2]*softnic.UDPLink, side int, path verbs.PathConfig, wrapped bool) *rig.Host {
+func markedHost(t *testing.T, links [2]*softnic.UDPLink, side int, path verbs.PathConfig, wrapped bool) *enginetest.Host {
 	t.Helper()
 	var rails []ibverbx.RailConfig
 	var nics []*softnic.NIC
 	for i, link := range links {
 		nic, err := softnic.New(link, softnic.Config{Addr: netip.AddrFrom4([4]byte{127, 0, byte(71 + i), byte(1 + side)})})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, nic.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, nic.Close()) })
 		ctx, err := nic.Open()
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		if wrapped {
 			ctx, err = reliable.Wrap(ctx, reliable.Config{Paths: 4})
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 		}
 		nics = append(nics, nic)
 		rails = append(rails, ibverbx.RailConfig{Context: ctx, Path: path})
 	}
-	h := rig.NewRailsOn(t, rails...)
+	h := enginetest.NewRailsOn(t, rails...)
 	h.NICs = nics
 	return h
 }
 
 // transfer writes and reads some bytes and sends a message.
-func transfer(t *testing.T, hosts [2]*rig.Host, from, to *ibverbx.Region) {
+func transfer(t *testing.T, hosts [2]*enginetest.Host, from, to *ibverbx.Region) {
 	t.Helper()
 	clear(to.Bytes())
 	write := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: to.Remote()}
@@ -113,7 +113,7 @@ func transfer(t *testing.T, hosts [2]*rig.Host, from, to *ibverbx.Region) {
 }
 
 // losePort takes rail 1 of host 0 down until both ends have lost lanes, and waits for all lanes to recover.
-func losePort(t *testing.T, hosts [2]*rig.Host) {
+func losePort(t *testing.T, hosts [2]*enginetest.Host) {
 	t.Helper()
 	lanes := func(f func(ibverbx.LaneStats) bool) (n int) {
 		for _, h := range hosts {
@@ -136,13 +136,13 @@ func losePort(t *testing.T, hosts [2]*rig.Host) {
 }
 
 // poll polls both hosts until done, called with a host's number of completions, returns true.
-func poll(t *testing.T, hosts [2]*rig.Host, what string, done func(side, n int) bool) {
+func poll(t *testing.T, hosts [2]*enginetest.Host, what string, done func(side, n int) bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
 		for side, h := range hosts {
 			got := h.Poll()
 			for i := range got {
-				rig.Must(t, got[i].Err())
+				enginetest.Must(t, got[i].Err())
 			}
 			if done(side, len(got)) {
 				return

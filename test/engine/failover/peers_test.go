@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestFailoverNotifyAlone(t *testing.T) {
 	d := newDuo(t, 3, ibverbx.Config{Lanes: 1, Scheme: ibverbx.Spray})
 	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
-	rig.Fill(local.Bytes(), 1)
+	enginetest.Fill(local.Bytes(), 1)
 	d.kill(0, 0)
 	d.kill(0, 2)
 	d.post(0, 4, 4096, local, remote)
@@ -38,7 +38,7 @@ func TestFailoverNotifyLeavesSilentRail(t *testing.T) {
 	for rail, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWriteWithImm} { // by the home of the lane
 		d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray, Policy: ibverbx.RoundRobin})
 		local, remote := d.hosts[0].Region(400), d.hosts[1].Region(400)
-		rig.Fill(local.Bytes(), 6)
+		enginetest.Fill(local.Bytes(), 6)
 		d.links[rail].Cut(d.hosts[0].NICs[rail], d.hosts[1].NICs[rail])
 		d.links[rail].Cut(d.hosts[1].NICs[rail], d.hosts[0].NICs[rail])
 		recv := ibverbx.RecvWR{}
@@ -62,9 +62,9 @@ func TestFailoverOneRefusal(t *testing.T) {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead} {
 			d := newDuo(t, 2, ibverbx.Config{Lanes: 2, Policy: ibverbx.RoundRobin})
 			local, remote := d.hosts[0].Region(4096), d.hosts[1].Region(4096)
-			rig.Fill(local.Bytes(), 6)
+			enginetest.Fill(local.Bytes(), 6)
 			if op == verbs.OpRDMARead {
-				rig.Fill(remote.Bytes(), 6)
+				enginetest.Fill(remote.Bytes(), 6)
 				clear(local.Bytes())
 			}
 			target := *remote.Remote()
@@ -100,7 +100,7 @@ func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 		d, _ := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 1}, ibverbx.CQConfig{SharedReceives: shared})
 		const messages, size = 4, 65536
 		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-		rig.Fill(local.Bytes(), 1)
+		enginetest.Fill(local.Bytes(), 1)
 		d.post(0, messages, size, local, remote)
 		for range 6 { // host 1 does not poll
 			d.now += int64(20 * time.Microsecond)
@@ -187,19 +187,19 @@ func TestFailoverDeadlineRNR(t *testing.T) {
 // TestFailoverSharedRails: two goroutines poll two VirtualCQs on the same Rails while ports
 // flap.
 func TestFailoverSharedRails(t *testing.T) {
-	links := rig.MemoryLinks(2)
-	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+	links := enginetest.MemoryLinks(2)
+	a, b := enginetest.NewRails(t, links), enginetest.NewRails(t, links)
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for k := range 2 {
 		x, y := ibverbx.ControlPair()
 		left, right := *a, *b // the same Rails, with separate VirtualCQs
-		hosts := [2]*rig.Host{&left, &right}
+		hosts := [2]*enginetest.Host{&left, &right}
 		for i, c := range []ibverbx.Control{x, y} {
 			hosts[i].NewCQ(ibverbx.CQConfig{})
 			hosts[i].NewQP(ibverbx.Config{Lanes: 2, Control: c, Incarnation: uint64(1 + 2*k + i)})
 		}
-		rig.Connect(t, hosts[0].QP, hosts[1].QP)
+		enginetest.Connect(t, hosts[0].QP, hosts[1].QP)
 		local, remote := hosts[0].Region(4096), hosts[1].Region(4096)
 		wg.Go(func() {
 			var wcs [16]ibverbx.WC

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -89,7 +89,7 @@ func TestFailoverSharedDataScarceQPs(t *testing.T) {
 	s := &scarcity{}
 	over := func(_ int, nic verbs.Context) verbs.Context { return &scarceContext{nic, s} }
 	d, _ := newStrangers(t, over, []*reliable.Config{nil}, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{SharedData: 2})
-	rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+	enginetest.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
 	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
 	recv, send := ibverbx.RecvWR{}, ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	recv.SetSGE(remote.SGE(0, 8))

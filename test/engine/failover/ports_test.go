@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -41,7 +41,7 @@ func TestTwoRailsOnOneContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nic, single := &dualPort{NIC: nullnic.New("dual", 0x11)}, nullnic.New("single", 0x11)
-			h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic, Port: 1}, ibverbx.RailConfig{Context: nic, Port: 2}, ibverbx.RailConfig{Context: single})
+			h := enginetest.NewRailsOn(t, ibverbx.RailConfig{Context: nic, Port: 1}, ibverbx.RailConfig{Context: nic, Port: 2}, ibverbx.RailConfig{Context: single})
 			h.NewCQ(ibverbx.CQConfig{})
 			connectToItself(t, h, 6)
 			h.Poll()
@@ -60,13 +60,13 @@ func TestTwoRailsOnOneContext(t *testing.T) {
 }
 
 // connectToItself gives a host a VirtualQP connected to itself, which only has to notice events.
-func connectToItself(t *testing.T, h *rig.Host, lanes int) {
+func connectToItself(t *testing.T, h *enginetest.Host, lanes int) {
 	t.Helper()
 	control, _ := ibverbx.ControlPair()
 	q := h.NewQP(ibverbx.Config{Lanes: lanes, Control: control})
 	card, err := q.Card()
-	rig.Must(t, err)
-	rig.Must(t, q.Connect(card))
+	enginetest.Must(t, err)
+	enginetest.Must(t, q.Connect(card))
 }
 
 // TestEventsReachEveryUser: an event of a NIC reaches every VirtualQP on it, although a Context reports it
@@ -74,12 +74,12 @@ func connectToItself(t *testing.T, h *rig.Host, lanes int) {
 func TestEventsReachEveryUser(t *testing.T) {
 	for first := range 3 {
 		nic, other := nullnic.New("null0", 0x11), nullnic.New("null1", 0x11)
-		a := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic}, ibverbx.RailConfig{Context: other})
+		a := enginetest.NewRailsOn(t, ibverbx.RailConfig{Context: nic}, ibverbx.RailConfig{Context: other})
 		fork, err := a.Rails.Fork()
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, fork.Close()) })
-		b, c := rig.NewOn(t, a.Rails), rig.NewOn(t, fork)
-		hosts := []*rig.Host{a, b, c}
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, fork.Close()) })
+		b, c := enginetest.NewOn(t, a.Rails), enginetest.NewOn(t, fork)
+		hosts := []*enginetest.Host{a, b, c}
 		for _, h := range hosts {
 			h.NewCQ(ibverbx.CQConfig{})
 			connectToItself(t, h, 4)
@@ -98,7 +98,7 @@ func TestEventsReachEveryUser(t *testing.T) {
 // TestOldEventsConcernNobody: an event that precedes the connection does not cost a VirtualQP its lanes.
 func TestOldEventsConcernNobody(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
-	h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic})
+	h := enginetest.NewRailsOn(t, ibverbx.RailConfig{Context: nic})
 	h.NewCQ(ibverbx.CQConfig{})
 	nic.Raise(verbs.Event{Type: verbs.EventPortErr, Port: 1})
 	connectToItself(t, h, 2)
@@ -116,10 +116,10 @@ func TestClosedRailsLeaveEventsToOthers(t *testing.T) {
 	var ends [2]func()
 	for i := range wakers {
 		rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		fork, err := rails.Fork()
-		rig.Must(t, err)
-		h := rig.NewOn(t, fork)
+		enginetest.Must(t, err)
+		h := enginetest.NewOn(t, fork)
 		h.NewCQ(ibverbx.CQConfig{})
 		if i == 0 && nic.waker != nil {
 			t.Error("events are taken from a program without a Control")
@@ -127,10 +127,10 @@ func TestClosedRailsLeaveEventsToOthers(t *testing.T) {
 		connectToItself(t, h, 2)
 		wakers[i] = nic.waker
 		ends[i] = func() {
-			rig.Must(t, h.QP.Close())
-			rig.Must(t, h.CQ.Close())
-			rig.Must(t, fork.Close())
-			rig.Must(t, rails.Close())
+			enginetest.Must(t, h.QP.Close())
+			enginetest.Must(t, h.CQ.Close())
+			enginetest.Must(t, fork.Close())
+			enginetest.Must(t, rails.Close())
 		}
 	}
 	ends[0]()

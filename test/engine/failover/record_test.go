@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/testslice"
 	"ibverbx/softnic"
 )
 
@@ -15,11 +15,11 @@ import (
 // records wait for free slots. The replacement lane is slow. A message's record must move there behind its
 // fragments; otherwise the receiver is notified of data that has not arrived.
 func TestRecordFollowsFragments(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for depth := 1; depth <= 3; depth++ {
 			const cuts = 20
 			for i := range cuts {
-				if slice.Of(t).Has(i, cuts) {
+				if testslice.Of(t).Has(i, cuts) {
 					recordFollows(t, scheme, depth, 2+3*i)
 				}
 			}
@@ -31,9 +31,9 @@ func recordFollows(t *testing.T, scheme ibverbx.Scheme, depth, at int) {
 	t.Helper()
 	const messages, size, victim = 4, 18 << 10, 2
 	d := newDuo(t, 3, ibverbx.Config{Scheme: scheme, Lanes: 3, LaneDepth: depth, FragmentSize: 2048})
-	rig.Must(t, d.links[0].Impair(d.hosts[0].NICs[0], d.hosts[1].NICs[0], softnic.Impairment{Delay: 300 * time.Microsecond}))
+	enginetest.Must(t, d.links[0].Impair(d.hosts[0].NICs[0], d.hosts[1].NICs[0], softnic.Impairment{Delay: 300 * time.Microsecond}))
 	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-	rig.Fill(local.Bytes(), uint64(at))
+	enginetest.Fill(local.Bytes(), uint64(at))
 	d.post(0, messages, size, local, remote)
 	checked := 0
 	d.until("all messages are done", func() bool {

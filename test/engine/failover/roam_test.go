@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -41,7 +41,7 @@ func (d *duo) failNIC(host, rail int, lost bool) {
 // TestLastLaneMoves: the rails of all data lanes are lost. The lanes move to a rail that has none before a
 // deadline of 3 s, and return when their rails do. Then atomics, which wait for the message lane's rail, continue.
 func TestLastLaneMoves(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for name, outage := range outages {
 			for _, lanes := range []int{1, 2} { // on one rail more
 				if lanes == 2 && name != "cut" {
@@ -52,7 +52,7 @@ func TestLastLaneMoves(t *testing.T) {
 					d.tick = int64(100 * time.Microsecond)
 					const messages, size = 24, 8192
 					local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-					rig.Fill(local.Bytes(), 8)
+					enginetest.Fill(local.Bytes(), 8)
 					move := func(first, count int) {
 						t.Helper()
 						d.post(first, count, size, local, remote)
@@ -60,7 +60,7 @@ func TestLastLaneMoves(t *testing.T) {
 							return (len(d.got[0]) == first+count && len(d.got[1]) == first+count) || d.hosts[0].QP.Err() != nil || d.hosts[1].QP.Err() != nil
 						})
 						for _, h := range d.hosts {
-							rig.Must(t, h.QP.Err())
+							enginetest.Must(t, h.QP.Err())
 						}
 					}
 					d.post(0, 8, size, local, remote)
@@ -79,7 +79,7 @@ func TestLastLaneMoves(t *testing.T) {
 					add.SetSGE(local.SGE(0, 8))
 					d.hosts[0].PostSend(add)
 					d.until("the atomic has ended", func() bool { return len(d.got[0]) > messages })
-					rig.Must(t, d.got[0][messages].Err())
+					enginetest.Must(t, d.got[0][messages].Err())
 				})
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/shm"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -22,7 +22,7 @@ import (
 
 // mixed is two hosts with rail 0 on shared memory and rail 1 on UDP.
 type mixed struct {
-	hosts [2]*rig.Host
+	hosts [2]*enginetest.Host
 	// sockets are the two ends of rail 0's socket.
 	sockets [2]*net.UnixConn
 	udp     *softnic.UDPLink
@@ -38,7 +38,7 @@ func newMixed(t *testing.T, cfg ibverbx.Config) *mixed {
 	m := &mixed{}
 	var err error
 	m.sockets, err = shm.Pair()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	var shared [2]*softnic.ShmLink
 	made := make(chan error, 1)
 	go func() {
@@ -47,10 +47,10 @@ func newMixed(t *testing.T, cfg ibverbx.Config) *mixed {
 		made <- err
 	}()
 	shared[0], err = softnic.NewShmLink(m.sockets[0])
-	rig.Must(t, err)
-	rig.Must(t, <-made)
+	enginetest.Must(t, err)
+	enginetest.Must(t, <-made)
 	m.udp, err = softnic.NewUDPLink(nil)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	controls := [2]ibverbx.Control{}
 	controls[0], controls[1] = ibverbx.ControlPair()
 	for side := range m.hosts {
@@ -62,30 +62,30 @@ func newMixed(t *testing.T, cfg ibverbx.Config) *mixed {
 				c.Addr = udpAddr(side)
 			}
 			nic, err := softnic.New(link, c)
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, nic.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, nic.Close()) })
 			ctx, err := nic.Open()
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			m.nics[side][rail] = nic
 			rails = append(rails, ibverbx.RailConfig{Context: ctx, Path: path})
 		}
-		m.hosts[side] = rig.NewRailsOn(t, rails...)
+		m.hosts[side] = enginetest.NewRailsOn(t, rails...)
 		m.hosts[side].NewCQ(ibverbx.CQConfig{Depth: 8192, Waker: verbs.NewWaker()})
 		cfg.Control = controls[side]
 		m.hosts[side].NewQP(cfg)
 	}
-	rig.Connect(t, m.hosts[0].QP, m.hosts[1].QP)
+	enginetest.Connect(t, m.hosts[0].QP, m.hosts[1].QP)
 	return m
 }
 
 // region registers memory on both rails of a host.
 func (m *mixed) region(t *testing.T, side int, mem *verbs.Memory, err error) (*ibverbx.Region, *verbs.Memory) {
 	t.Helper()
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, mem.Free()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, mem.Free()) })
 	r, err := m.hosts[side].Rails.Register(mem, verbs.AccessAll)
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, r.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, r.Close()) })
 	return r, mem
 }
 
@@ -94,16 +94,16 @@ func bytesOf(t *testing.T, m *verbs.Memory, off, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)
 	_, err := m.ReadAt(b, int64(off))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	return b
 }
 
 // succeeded polls a host. All completions must be successful.
-func succeeded(t *testing.T, h *rig.Host) []ibverbx.WC {
+func succeeded(t *testing.T, h *enginetest.Host) []ibverbx.WC {
 	t.Helper()
 	wcs := h.Poll()
 	for i := range wcs {
-		rig.Must(t, wcs[i].Err())
+		enginetest.Must(t, wcs[i].Err())
 	}
 	return wcs
 }
@@ -158,7 +158,7 @@ func besideUDP(t *testing.T, alloc func(n int) (*verbs.Memory, error)) {
 		"a port of UDP is down": {1, func(m *mixed) { m.nics[1][1].SetPort(false) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+			enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 				const messages, size = 200, 20_000
 				m := newMixed(t, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096})
 				mem, err := alloc(messages * size)
@@ -166,9 +166,9 @@ func besideUDP(t *testing.T, alloc func(n int) (*verbs.Memory, error)) {
 				mem, err = alloc(messages * size)
 				to, target := m.region(t, 1, mem, err)
 				want := make([]byte, messages*size)
-				rig.Fill(want, 1)
+				enginetest.Fill(want, 1)
 				_, err = source.WriteAt(want, 0)
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				sent, done, got := 0, 0, 0
 				post := func() {
 					for ; sent < messages && sent-done < 32; sent++ {
@@ -197,7 +197,7 @@ func besideUDP(t *testing.T, alloc func(n int) (*verbs.Memory, error)) {
 					}
 				}
 				if all := bytesOf(t, target, 0, messages*size); !bytes.Equal(all, want) {
-					t.Errorf("byte %d that arrived differs", rig.FirstDifference(all, want))
+					t.Errorf("byte %d that arrived differs", enginetest.FirstDifference(all, want))
 				}
 				again := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: to.Remote()}
 				again.SetSGE(from.SGE(0, size))

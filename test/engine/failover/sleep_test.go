@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -22,14 +22,14 @@ func asleep(t *testing.T, test func(t *testing.T)) { synctest.Test(t, test) }
 // immediately: two of one Rails and one of a fork.
 func TestPortEventWakesSleepers(t *testing.T) {
 	asleep(t, func(t *testing.T) {
-		links := rig.MemoryLinks(2)
-		a := rig.NewRails(t, links)
+		links := enginetest.MemoryLinks(2)
+		a := enginetest.NewRails(t, links)
 		fork, err := a.Rails.Fork()
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, fork.Close()) })
-		here := []*rig.Host{a, rig.NewOn(t, a.Rails), rig.NewOn(t, fork)}
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, fork.Close()) })
+		here := []*enginetest.Host{a, enginetest.NewOn(t, a.Rails), enginetest.NewOn(t, fork)}
 		for _, h := range here {
-			there := rig.NewRails(t, links)
+			there := enginetest.NewRails(t, links)
 			connectSleepers(t, h, there, ibverbx.Config{Lanes: 4})
 			serve(t, h)
 			serve(t, there)
@@ -53,27 +53,27 @@ func TestPortEventWakesSleepers(t *testing.T) {
 }
 
 // connectSleepers connects a VirtualQP of each host, with a Control, and a VirtualCQ that can sleep.
-func connectSleepers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) {
+func connectSleepers(t *testing.T, a, b *enginetest.Host, cfg ibverbx.Config) {
 	t.Helper()
 	var ends [2]ibverbx.Control
 	ends[0], ends[1] = ibverbx.ControlPair()
-	for i, h := range []*rig.Host{a, b} {
+	for i, h := range []*enginetest.Host{a, b} {
 		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
 		cfg.Control = ends[i]
 		h.NewQP(cfg)
 	}
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 }
 
 // TestControlWakesSleeper: a lane is lost at the peer. The Control wakes a sleeping program immediately.
 func TestControlWakesSleeper(t *testing.T) {
 	asleep(t, func(t *testing.T) {
-		links := rig.MemoryLinks(1)
-		a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+		links := enginetest.MemoryLinks(1)
+		a, b := enginetest.NewRails(t, links), enginetest.NewRails(t, links)
 		connectSleepers(t, a, b, ibverbx.Config{Lanes: 2})
 		serve(t, a)
 		synctest.Wait()
-		rig.Must(t, b.QP.KillLane(0))
+		enginetest.Must(t, b.QP.KillLane(0))
 		for s := "up"; s == "up" || s == "dying"; s = b.QP.Stats().Lanes[0].State {
 			b.Poll() // until the peer is notified
 		}
@@ -88,8 +88,8 @@ func TestControlWakesSleeper(t *testing.T) {
 // passed, and not much later. One without requests is never woken.
 func TestDeadlineEndsSleep(t *testing.T) {
 	asleep(t, func(t *testing.T) {
-		links := rig.MemoryLinks(1)
-		a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+		links := enginetest.MemoryLinks(1)
+		a, b := enginetest.NewRails(t, links), enginetest.NewRails(t, links)
 		connectSleepers(t, a, b, ibverbx.Config{Lanes: 2, Deadline: 3 * time.Second})
 		wr := ibverbx.SendWR{WRID: 7, Opcode: verbs.OpSend, Flags: verbs.SendSignaled} // without a receive it waits
 		wr.SetSGE(a.Region(8).SGE(0, 8))
@@ -125,7 +125,7 @@ func (c *counted) now() int64 {
 // TestIdleSessionCostsNoPoll: an empty poll skips idle VirtualQPs: it checks neither their Control nor the
 // clock. It checks one whose Control has a message.
 func TestIdleSessionCostsNoPoll(t *testing.T) {
-	h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	h := enginetest.NewRailsOn(t, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	h.NewCQ(ibverbx.CQConfig{})
 	var all [8]counted
 	var far [8]ibverbx.Control
@@ -133,8 +133,8 @@ func TestIdleSessionCostsNoPoll(t *testing.T) {
 		all[i].Control, far[i] = ibverbx.ControlPair()
 		q := h.NewQP(ibverbx.Config{Lanes: 2, Control: &all[i], Now: all[i].now})
 		card, err := q.Card()
-		rig.Must(t, err)
-		rig.Must(t, q.Connect(card))
+		enginetest.Must(t, err)
+		enginetest.Must(t, q.Connect(card))
 	}
 	counts := func() (s string) {
 		for i := range all {
@@ -151,7 +151,7 @@ func TestIdleSessionCostsNoPoll(t *testing.T) {
 		t.Errorf("200 empty polls asked Controls and clocks: %s; before: %s", after, before)
 	}
 	was := all[5].recvs
-	rig.Must(t, far[5].Send([]byte("not a message")))
+	enginetest.Must(t, far[5].Send([]byte("not a message")))
 	h.Poll()
 	if all[5].recvs == was || h.CQ.Stats().Unknown != 0 {
 		t.Errorf("a datagram has come, and the Control was asked %d times", all[5].recvs-was)
@@ -162,7 +162,7 @@ func TestIdleSessionCostsNoPoll(t *testing.T) {
 // message is missed.
 func TestMarksOfManyGoroutines(t *testing.T) {
 	const sessions, rounds = 8, 50
-	h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	h := enginetest.NewRailsOn(t, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
 	var far [sessions]ibverbx.Control
 	var qps [sessions]*ibverbx.VirtualQP
@@ -171,8 +171,8 @@ func TestMarksOfManyGoroutines(t *testing.T) {
 		near, far[i] = ibverbx.ControlPair()
 		qps[i] = h.NewQP(ibverbx.Config{Lanes: 2, Control: near})
 		card, err := qps[i].Card()
-		rig.Must(t, err)
-		rig.Must(t, qps[i].Connect(card))
+		enginetest.Must(t, err)
+		enginetest.Must(t, qps[i].Connect(card))
 	}
 	stop := serve(t, h)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -196,7 +196,7 @@ func TestMarksOfManyGoroutines(t *testing.T) {
 		}()
 	}
 	for range qps {
-		rig.Must(t, <-done)
+		enginetest.Must(t, <-done)
 	}
 	stop()
 }

@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
 // observe reads all state of hosts that any goroutine may read, until stop is called. Counters must not
 // decrease, and completions must not exceed posts.
-func observe(t *testing.T, hosts ...*rig.Host) (stop func()) {
+func observe(t *testing.T, hosts ...*enginetest.Host) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -54,17 +54,17 @@ func TestStatsFromAnotherGoroutine(t *testing.T) {
 			const count = 8
 			for round := range 4 {
 				d.post(round*count, count, 2000, local, remote)
-				rig.Must(t, d.hosts[round%2].QP.KillLane(round%c.lanes))
+				enginetest.Must(t, d.hosts[round%2].QP.KillLane(round%c.lanes))
 				d.until("all ended and all lanes are up", func() bool { return d.up() && len(d.got[0]) == (round+1)*count })
 			}
 			d.hosts[0].NICs[len(c.wraps)-1].SetPort(false)
 			d.until("a rail is lost", func() bool { return d.hosts[0].QP.Stats().Out > 0 })
-			rig.Must(t, d.hosts[0].QP.Close())
+			enginetest.Must(t, d.hosts[0].QP.Close())
 			d.until("the peer has failed", func() bool { return d.hosts[1].QP.Err() != nil })
 		})
 	}
 	t.Run("straight through", func(t *testing.T) {
-		a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 1})
+		a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 1})
 		stop := observe(t, a, b)
 		defer stop()
 		local, remote := a.Region(64), b.Region(64)
@@ -77,8 +77,8 @@ func TestStatsFromAnotherGoroutine(t *testing.T) {
 			b.Wait(1)
 		}
 		b.PostRecv(ibverbx.RecvWR{WRID: 1})
-		rig.Must(t, b.QP.KillLane(0))
+		enginetest.Must(t, b.QP.KillLane(0))
 		b.Wait(1)
-		rig.Must(t, b.QP.Close())
+		enginetest.Must(t, b.QP.Close())
 	})
 }

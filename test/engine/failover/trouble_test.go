@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -15,12 +15,12 @@ func ctlFlagsOf(b []byte) uint16 { return binary.LittleEndian.Uint16(b[10:]) }
 
 // TestFailoverFullLaneMoves: the other rail takes over a full lane whose rail is lost permanently.
 func TestFailoverFullLaneMoves(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, depth := range []int{1, 4} {
 			d := newDuo(t, 2, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 4096, LaneDepth: depth})
 			const messages, size = 2, 65536
 			local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-			rig.Fill(local.Bytes(), 2)
+			enginetest.Fill(local.Bytes(), 2)
 			a, b := d.hosts[0].NICs[1], d.hosts[1].NICs[1]
 			d.links[1].Cut(a, b)
 			d.links[1].Cut(b, a)
@@ -104,11 +104,11 @@ func TestFailoverSlowReceiver(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 256})
 	const messages, size = 200, 4096
 	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-	rig.Fill(local.Bytes(), 2)
+	enginetest.Fill(local.Bytes(), 2)
 	var wcs [16]ibverbx.WC
 	sender := func() {
 		n, err := d.hosts[0].CQ.Poll(wcs[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		d.got[0] = append(d.got[0], wcs[:n]...)
 	}
 	d.post(0, messages, size, local, remote)
@@ -132,7 +132,7 @@ func TestFailoverSlowReceiver(t *testing.T) {
 			}
 		}
 		wc, ok, err := d.hosts[1].CQ.PollOne()
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		if ok {
 			d.got[1] = append(d.got[1], wc)
 		}
@@ -154,7 +154,7 @@ func TestFailoverLatePoll(t *testing.T) {
 	var one [1]ibverbx.WC
 	for range 60 {
 		_, err := d.hosts[0].CQ.Poll(one[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
 	d.post(0, messages, size, local, remote)
 	for range 100 {
@@ -166,7 +166,7 @@ func TestFailoverLatePoll(t *testing.T) {
 	d.now += int64(2 * time.Second)
 	for len(d.got[0]) < messages {
 		n, err := d.hosts[0].CQ.Poll(one[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		d.got[0] = append(d.got[0], one[:n]...)
 	}
 	for i, wc := range d.got[0] {
@@ -183,7 +183,7 @@ func TestFailoverLatePoll(t *testing.T) {
 func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].Region(4*65536), d.hosts[1].Region(4*65536)
-	rig.Fill(local.Bytes(), 2)
+	enginetest.Fill(local.Bytes(), 2)
 	d.kill(0, 1)
 	d.post(0, 4, 65536, local, remote)
 	var raw [16]verbs.WC
@@ -191,15 +191,15 @@ func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	for range 100_000 {
 		for rail := range 2 {
 			cq, err := d.hosts[0].CQ.CQ(rail)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			n, err := cq.Poll(raw[:])
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			k, err := d.hosts[0].CQ.ProcessCompletions(rail, raw[:n], wcs[:])
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			d.got[0] = append(d.got[0], wcs[:k]...)
 		}
 		n, err := d.hosts[1].CQ.Poll(wcs[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		d.got[1] = append(d.got[1], wcs[:n]...)
 		d.now += 20_000
 		for _, l := range d.links {
@@ -255,7 +255,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 4, NotifyDepth: 4, LaneDepth: 256, Deadline: 30 * time.Second})
 	const messages, size = 64, 64
 	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-	rig.Fill(local.Bytes(), 2)
+	enginetest.Fill(local.Bytes(), 2)
 	a, b := d.hosts[0].NICs[1], d.hosts[1].NICs[1]
 	d.links[1].Cut(a, b)
 	d.links[1].Cut(b, a)
@@ -282,7 +282,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 
 // TestFailoverStarvedFlap: the lanes of a receiver that does not post receives fail repeatedly.
 func TestFailoverStarvedFlap(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Scheme: scheme, SendDepth: 4, RecvDepth: 1, NotifyDepth: 4, Deadline: time.Hour})
 		const size = 64
 		local, remote := d.hosts[0].Region(size), d.hosts[1].Region(size)

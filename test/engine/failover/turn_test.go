@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // TestRailsFlapInTurn: whenever one rail returns, the other is lost. No silence between completions exceeds 200 ms, after the time that
 // the NICs retry on a rail lost silently.
 func TestRailsFlapInTurn(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for name, outage := range outages {
 			if scheme != ibverbx.Tally && name != "cut" && name != "port 1" {
 				continue
@@ -48,7 +48,7 @@ func (d *duo) longestSilence(while int64, local, remote *ibverbx.Region) time.Du
 	longest, last := int64(0), d.now
 	for end := d.now + while; d.now < end; d.step() {
 		for _, wc := range d.got[0] {
-			rig.Must(d.t, wc.Err())
+			enginetest.Must(d.t, wc.Err())
 			d.post(0, 1, 4096, local, remote)
 			last = d.now
 		}

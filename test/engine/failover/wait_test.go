@@ -9,28 +9,28 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // newSleepers returns two hosts in real time, connected with a Control that wakes them.
-func newSleepers(t *testing.T, rails, lanes int) (a, b *rig.Host) {
+func newSleepers(t *testing.T, rails, lanes int) (a, b *enginetest.Host) {
 	t.Helper()
-	links, wakers := rig.MemoryLinks(rails), [2]*verbs.Waker{verbs.NewWaker(), verbs.NewWaker()}
-	var hosts [2]*rig.Host
+	links, wakers := enginetest.MemoryLinks(rails), [2]*verbs.Waker{verbs.NewWaker(), verbs.NewWaker()}
+	var hosts [2]*enginetest.Host
 	ends := [2]ibverbx.Control{}
 	ends[0], ends[1] = ibverbx.ControlPair()
 	for i := range hosts {
-		hosts[i] = rig.NewRails(t, links)
+		hosts[i] = enginetest.NewRails(t, links)
 		hosts[i].NewCQ(ibverbx.CQConfig{Waker: wakers[i]})
 		hosts[i].NewQP(ibverbx.Config{Lanes: lanes, Control: ends[i]})
 	}
-	rig.Connect(t, hosts[0].QP, hosts[1].QP)
+	enginetest.Connect(t, hosts[0].QP, hosts[1].QP)
 	return hosts[0], hosts[1]
 }
 
 // serve drives a host until the end of the test or until stop is called.
-func serve(t *testing.T, h *rig.Host) (stop func()) {
+func serve(t *testing.T, h *enginetest.Host) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -50,7 +50,7 @@ func TestWaitReturnsNoEvent(t *testing.T) {
 	a, b := newSleepers(t, 2, 4)
 	local, remote := a.Region(8), b.Region(8)
 	b.PostRecv(ibverbx.RecvWR{WRID: 7})
-	rig.Must(t, b.QP.KillLane(1))
+	enginetest.Must(t, b.QP.KillLane(1))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sent := make(chan error, 1)
@@ -78,7 +78,7 @@ func TestWaitReturnsNoEvent(t *testing.T) {
 		t.Errorf("Wait = %d, %v with %+v; want the completion of receive 7", n, err, wcs[0])
 	}
 	serve(t, b)
-	rig.Must(t, <-sent)
+	enginetest.Must(t, <-sent)
 }
 
 // TestWaitEndsWithIdleVirtualQP: a VirtualQP that fails while idle does not produce a completion. Wait
@@ -110,14 +110,14 @@ func TestWaitEndsWithIdleVirtualQP(t *testing.T) {
 
 // closeSoon closes a host's VirtualQP while the test waits for something else, at the latest at the end of
 // the test.
-func closeSoon(t *testing.T, h *rig.Host) {
+func closeSoon(t *testing.T, h *enginetest.Host) {
 	closed := make(chan error, 1)
 	go func() { closed <- h.QP.Close() }()
-	t.Cleanup(func() { rig.Must(t, <-closed) })
+	t.Cleanup(func() { enginetest.Must(t, <-closed) })
 }
 
 // wantSleep checks that Wait blocks.
-func wantSleep(t *testing.T, h *rig.Host) {
+func wantSleep(t *testing.T, h *enginetest.Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -129,14 +129,14 @@ func wantSleep(t *testing.T, h *rig.Host) {
 // TestWaitReturnsFlushes: a VirtualQP that fails with outstanding requests reports failed completions. Wait
 // returns these without an error.
 func TestWaitReturnsFlushes(t *testing.T) {
-	for name, post := range map[string]func(b *rig.Host){
-		"notification receive": func(b *rig.Host) { b.PostRecv(ibverbx.RecvWR{WRID: 7}) },
-		"data receive": func(b *rig.Host) {
+	for name, post := range map[string]func(b *enginetest.Host){
+		"notification receive": func(b *enginetest.Host) { b.PostRecv(ibverbx.RecvWR{WRID: 7}) },
+		"data receive": func(b *enginetest.Host) {
 			wr := ibverbx.RecvWR{WRID: 7}
 			wr.SetSGE(b.Region(8).SGE(0, 8))
 			b.PostRecv(wr)
 		},
-		"request": func(b *rig.Host) {
+		"request": func(b *enginetest.Host) {
 			wr := ibverbx.SendWR{WRID: 7, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 			wr.SetSGE(b.Region(8).SGE(0, 8))
 			b.PostSend(wr)

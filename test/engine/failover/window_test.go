@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -25,14 +25,14 @@ func (d *duo) pump(posted *int, done int, local, remote *ibverbx.Region) {
 // in between. If a lost lane leaked a slot of the receiver's window, or one of its receives, the traffic
 // would stop.
 func TestWindowAfterTakeover(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		const rounds, each, size = 24, 40, 8 << 10
 		d := newDuo(t, 2, ibverbx.Config{
 			Scheme: scheme, Lanes: 4, FragmentSize: 2048, LaneDepth: 8, NotifyDepth: 8, SendDepth: 16, RecvDepth: 16,
 		})
 		const messages = rounds * each
 		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-		rig.Fill(local.Bytes(), uint64(scheme)+1)
+		enginetest.Fill(local.Bytes(), uint64(scheme)+1)
 		posted := 0
 		for round := range rounds {
 			half := round*each + each/2
@@ -57,12 +57,12 @@ func TestWindowAfterTakeover(t *testing.T) {
 // TestReplacedCQ breaks a rail's CQ with messages in flight. The CQ is replaced, its lanes are rebuilt on the
 // new one, all messages arrive, and the old CQ is closed.
 func TestReplacedCQ(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for side := range 2 {
 			const messages, size = 120, 8 << 10
 			d := newDuo(t, 2, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 2048})
 			local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-			rig.Fill(local.Bytes(), 3)
+			enginetest.Fill(local.Bytes(), 3)
 			posted := 0
 			d.pump(&posted, 20, local, remote)
 			d.post(posted, 6, size, local, remote)
@@ -70,8 +70,8 @@ func TestReplacedCQ(t *testing.T) {
 			d.step()
 			h := d.hosts[side]
 			old, err := h.CQ.CQ(1)
-			rig.Must(t, err)
-			rig.Must(t, h.NICs[1].FailCQ(old))
+			enginetest.Must(t, err)
+			enginetest.Must(t, h.NICs[1].FailCQ(old))
 			d.pump(&posted, 60, local, remote)
 			d.until("the rail is back", d.up)
 			if now, err := h.CQ.CQ(1); now == old || err != nil {
@@ -83,8 +83,8 @@ func TestReplacedCQ(t *testing.T) {
 			if side == 0 && h.QP.Stats().Rails[1].Bytes == before {
 				t.Error("rail 1 has carried nothing since its CQ was replaced")
 			}
-			rig.Must(t, h.QP.Close())
-			rig.Must(t, h.CQ.Close())
+			enginetest.Must(t, h.QP.Close())
+			enginetest.Must(t, h.CQ.Close())
 			var wcs [1]verbs.WC
 			if _, err := old.Poll(wcs[:]); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("the CQ that was replaced: Poll after everything was closed = %v, want %v", err, verbs.ErrClosed)

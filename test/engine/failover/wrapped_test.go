@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -33,7 +33,7 @@ func TestWrappedNICFailsUnderReads(t *testing.T) {
 					d, _ := newDuoOver(t, wraps, ibverbx.Config{Lanes: 4, FragmentSize: 4096}, ibverbx.CQConfig{})
 					const requests, size = 16, 65536
 					local, remote := d.hosts[0].Region(requests*size), d.hosts[1].Region(requests*size)
-					rig.Fill(remote.Bytes(), 1)
+					enginetest.Fill(remote.Bytes(), 1)
 					d.read(0, requests/2, size, local, remote)
 					for range steps {
 						d.step()
@@ -54,7 +54,7 @@ func TestWrappedNICFailsUnderReads(t *testing.T) {
 							t.Fatalf("completion %d is of %d: %v", i, wc.WRID, wc.Err())
 						}
 					}
-					if at := rig.FirstDifference(local.Bytes(), remote.Bytes()); at >= 0 {
+					if at := enginetest.FirstDifference(local.Bytes(), remote.Bytes()); at >= 0 {
 						t.Fatalf("the bytes differ from %d on", at)
 					}
 					d.hosts[host].NICs[1].Recover()
@@ -106,7 +106,7 @@ func TestWrappedLaneReturns(t *testing.T) {
 				d, _ := newDuoOver(t, []*reliable.Config{wrap, nil}, ibverbx.Config{Lanes: 2, FragmentSize: 4096}, ibverbx.CQConfig{})
 				const messages, size = 8, 65536
 				local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
-				rig.Fill(local.Bytes(), 1)
+				enginetest.Fill(local.Bytes(), 1)
 				d.post(0, messages, size, local, remote)
 				d.step()
 				d.kill(host, 0)
@@ -119,7 +119,7 @@ func TestWrappedLaneReturns(t *testing.T) {
 				d.step()
 				d.kill(host, 0)
 				d.until("all READs complete", func() bool { return len(d.got[0]) == messages })
-				if at := rig.FirstDifference(local.Bytes(), remote.Bytes()); at >= 0 {
+				if at := enginetest.FirstDifference(local.Bytes(), remote.Bytes()); at >= 0 {
 					t.Fatalf("the bytes differ from %d on", at)
 				}
 				d.until("the lane is back again", d.up)

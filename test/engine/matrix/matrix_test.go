@@ -15,8 +15,8 @@ import (
 
 	"ibverbx"
 	"ibverbx/cuda/cudatest"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/testslice"
 	"ibverbx/verbs"
 )
 
@@ -75,10 +75,10 @@ func (r *matrixRow) group(o *matrixRow) int {
 func loadMatrix(t *testing.T, short int) []matrixRow {
 	t.Helper()
 	f, err := os.Open("testdata/ibverbx_matrix.csv")
-	rig.Must(t, err)
-	defer func() { rig.Must(t, f.Close()) }()
+	enginetest.Must(t, err)
+	defer func() { enginetest.Must(t, f.Close()) }()
 	lines, err := csv.NewReader(f).ReadAll()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	var rows []matrixRow
 	for i, line := range lines[1:] {
 		row, err := parseMatrixRow(line)
@@ -164,8 +164,8 @@ func newMatrixMemory(t *testing.T, rows []matrixRow, from func(n int) (*verbs.Me
 	}
 	alloc := func(n int) *verbs.Memory {
 		mem, err := from(n)
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, mem.Free()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, mem.Free()) })
 		return mem
 	}
 	m := &matrixMemory{contents: make(map[string][]byte), sources: make(map[string]*verbs.Memory), target: alloc(size + matrixGuard)}
@@ -178,7 +178,7 @@ func newMatrixMemory(t *testing.T, rows []matrixRow, from func(n int) (*verbs.Me
 			}
 			writeElements(t, content, element)
 			_, err := source.WriteAt(content, 0)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			m.contents[element], m.sources[element] = content, source
 		}
 	}
@@ -193,7 +193,7 @@ func (m *matrixMemory) clear(t *testing.T, n int) {
 		return
 	}
 	_, err := m.target.WriteAt(make([]byte, n), 0)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 }
 
 // got returns n bytes of the target.
@@ -204,7 +204,7 @@ func (m *matrixMemory) got(t *testing.T, n int) []byte {
 	}
 	b := make([]byte, n)
 	_, err := m.target.ReadAt(b, 0)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	return b
 }
 
@@ -213,7 +213,7 @@ func (m *matrixMemory) got(t *testing.T, n int) []byte {
 type matrixRig struct {
 	rails          int
 	mem            *matrixMemory
-	writer, reader *rig.Host
+	writer, reader *enginetest.Host
 	sources        map[string]*ibverbx.Region
 	target         *ibverbx.Region
 	pair           *matrixPair
@@ -230,15 +230,15 @@ type matrixEnd struct {
 
 func newMatrixRig(t *testing.T, rails int, mem *matrixMemory) *matrixRig {
 	t.Helper()
-	links := rig.MemoryLinks(rails)
+	links := enginetest.MemoryLinks(rails)
 	g := &matrixRig{
 		rails: rails, mem: mem, sources: make(map[string]*ibverbx.Region),
-		writer: rig.NewHost(t, links, ibverbx.Config{Lanes: 1}), reader: rig.NewHost(t, links, ibverbx.Config{Lanes: 1}),
+		writer: enginetest.NewHost(t, links, ibverbx.Config{Lanes: 1}), reader: enginetest.NewHost(t, links, ibverbx.Config{Lanes: 1}),
 	}
-	register := func(h *rig.Host, m *verbs.Memory) *ibverbx.Region {
+	register := func(h *enginetest.Host, m *verbs.Memory) *ibverbx.Region {
 		r, err := h.Rails.Register(m, verbs.AccessAll)
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, r.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, r.Close()) })
 		return r
 	}
 	for element, m := range mem.sources {
@@ -257,25 +257,25 @@ func (g *matrixRig) connect(t *testing.T, row *matrixRow) *matrixPair {
 	g.disconnect(t)
 	g.pair, g.made = &matrixPair{g.newEnd(t, g.writer, row), g.newEnd(t, g.reader, row)}, *row
 	writerCard, err := g.pair.writer.qp.Card()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	readerCard, err := g.pair.reader.qp.Card()
-	rig.Must(t, err)
-	rig.Must(t, g.pair.writer.qp.Connect(rig.OverTheWire(t, readerCard)))
-	rig.Must(t, g.pair.reader.qp.Connect(rig.OverTheWire(t, writerCard)))
+	enginetest.Must(t, err)
+	enginetest.Must(t, g.pair.writer.qp.Connect(enginetest.OverTheWire(t, readerCard)))
+	enginetest.Must(t, g.pair.reader.qp.Connect(enginetest.OverTheWire(t, writerCard)))
 	return g.pair
 }
 
-func (g *matrixRig) newEnd(t *testing.T, h *rig.Host, row *matrixRow) matrixEnd {
+func (g *matrixRig) newEnd(t *testing.T, h *enginetest.Host, row *matrixRow) matrixEnd {
 	t.Helper()
 	const receives = 64
 	lanes := row.lanes/g.rails + 3 // the message lane, the notify lane, and the remainder
 	cq, err := h.Rails.NewCQ(ibverbx.CQConfig{Depth: lanes * (row.depth + receives)})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	qp, err := cq.NewQP(ibverbx.Config{
 		Lanes: row.lanes, Scheme: row.scheme, LaneDepth: row.depth, FragmentSize: row.fragment,
 		RecvDepth: receives, NotifyDepth: receives,
 	})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	return matrixEnd{cq, qp}
 }
 
@@ -285,8 +285,8 @@ func (g *matrixRig) disconnect(t *testing.T) {
 		return
 	}
 	for _, e := range []matrixEnd{g.pair.writer, g.pair.reader} {
-		rig.Must(t, e.qp.Close())
-		rig.Must(t, e.cq.Close())
+		enginetest.Must(t, e.qp.Close())
+		enginetest.Must(t, e.cq.Close())
 	}
 	g.pair = nil
 }
@@ -328,7 +328,7 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	}
 	got, content := g.mem.got(t, row.bytes+matrixGuard), g.mem.contents[row.element][:row.bytes]
 	if !bytes.Equal(got[:row.bytes], content) {
-		t.Errorf("byte %d is not as it was sent", rig.FirstDifference(got, content))
+		t.Errorf("byte %d is not as it was sent", enginetest.FirstDifference(got, content))
 	}
 	if !bytes.Equal(got[row.bytes:], make([]byte, matrixGuard)) {
 		t.Errorf("bytes behind the %d of the message were written", row.bytes)
@@ -349,7 +349,7 @@ func (p *matrixPair) drive(t *testing.T, row *matrixRow) (sent, received ibverbx
 	for turns, quiet := 0, 0; quiet < 2; turns++ {
 		for i, e := range []*matrixEnd{poster, other} {
 			n, err := e.cq.Poll(wcs[i][min(have[i], 1):])
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			have[i] += n
 		}
 		if have[0] >= 1 && have[1] >= receives {
@@ -421,7 +421,7 @@ func TestMatrix(t *testing.T) { runMatrix(t, onHost, matrixShort) }
 // TestGPUMatrix is TestMatrix between two GPU buffers. In a slice, the rows of 1 GiB move 8 MiB.
 func TestGPUMatrix(t *testing.T) {
 	short := matrixShort
-	if !slice.Of(t).Whole() {
+	if !testslice.Of(t).Whole() {
 		short = 8 << 20
 	}
 	runMatrix(t, cudatest.Open(t).Alloc, short)
@@ -433,7 +433,7 @@ func runMatrix(t *testing.T, from func(n int) (*verbs.Memory, error), short int)
 	for _, rails := range []int{1, 2} {
 		rig := newMatrixRig(t, rails, mem)
 		for i := range rows {
-			if !slice.Of(t).Has(i, len(rows)) {
+			if !testslice.Of(t).Has(i, len(rows)) {
 				continue
 			}
 			if !t.Run(rows[i].name(rails), func(t *testing.T) { rig.run(t, &rows[i]) }) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -113,7 +113,7 @@ func (r *dqplbReferee) complete() []ibverbx.WC { return r.done }
 
 func (r *dqplbReferee) deliver(d *delivery) outcome {
 	const numbers = 1<<24 - 1
-	v, last := rig.DQPLBNumber(d.wc.Imm)
+	v, last := enginetest.DQPLBNumber(d.wc.Imm)
 	if d.wc.Opcode != verbs.WCRecvRDMAWithImm || d.wc.Flags&verbs.WCWithImm == 0 || v == numbers || v < r.next || v-r.next >= far || r.held[v] != nil {
 		return refused // the tests are too short for numbers to wrap
 	}
@@ -160,7 +160,7 @@ func (r *sprayReferee) deliver(d *delivery) outcome {
 // siege is a VirtualQP with a hostile peer.
 type siege struct {
 	t       *testing.T
-	host    *rig.Host
+	host    *enginetest.Host
 	nic     *nullnic.NIC
 	judge   referee
 	scheme  ibverbx.Scheme
@@ -177,13 +177,13 @@ func newSiege(t *testing.T, scheme ibverbx.Scheme, options byte) *siege {
 	if s.shared {
 		queue.SharedReceives = 8
 	}
-	s.host = rig.NewRailsOn(t, ibverbx.RailConfig{Context: s.nic})
+	s.host = enginetest.NewRailsOn(t, ibverbx.RailConfig{Context: s.nic})
 	s.host.NewCQ(queue)
 	cxx := scheme == ibverbx.DQPLB && options&2 != 0
 	s.host.NewQP(ibverbx.Config{Lanes: hostileLanes, Scheme: scheme, CxxPeer: cxx, SendDepth: 4, RecvDepth: 4, LaneDepth: 4, NotifyDepth: 4})
 	card, err := s.host.QP.Card()
-	rig.Must(t, err)
-	rig.Must(t, s.host.QP.Connect(card))
+	enginetest.Must(t, err)
+	enginetest.Must(t, s.host.QP.Connect(card))
 	switch scheme {
 	case ibverbx.DQPLB:
 		s.judge = &dqplbReferee{cxx: cxx, held: make(map[uint32]*delivery), latest: [hostileLanes]int64{-1, -1, -1}}
@@ -240,7 +240,7 @@ func (s *siege) step(b []byte) {
 	d.wc = verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: binary.LittleEndian.Uint32(b[2:])}
 	switch s.scheme {
 	case ibverbx.DQPLB:
-		d.wc.Imm, d.wc.ByteLen = rig.DQPLBImm(d.seq&0xffffff, b[3]&4 != 0), uint32(b[4])
+		d.wc.Imm, d.wc.ByteLen = enginetest.DQPLBImm(d.seq&0xffffff, b[3]&4 != 0), uint32(b[4])
 	case ibverbx.Spray:
 		if b[1]&0x10 == 0 {
 			d.lane = hostileLanes + 1

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -67,7 +67,7 @@ func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme, lanes int) ibverbx.Confi
 	now := int64(0)
 	var control ibverbx.Control
 	if lanes == 1 {
-		control = rig.Deaf{}
+		control = enginetest.Deaf{}
 	}
 	return ibverbx.Config{
 		Scheme:         scheme,
@@ -119,24 +119,24 @@ func newModelEnd(t *rapid.T, nics []*nullnic.NIC, cfg ibverbx.Config, shared, by
 	}
 	var err error
 	e.rails, err = ibverbx.NewRails(cfgs...)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 11, SharedReceives: shared})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	e.qp, err = e.cq.NewQP(cfg)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	e.memory, err = verbs.AllocMemory(bytes, nil)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	e.region, err = e.rails.Register(e.memory, verbs.AccessAll)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	t.Cleanup(func() {
-		rig.Must(t, errors.Join(e.qp.Close(), e.region.Close(), e.memory.Free(), e.cq.Close(), e.rails.Close()))
+		enginetest.Must(t, errors.Join(e.qp.Close(), e.region.Close(), e.memory.Free(), e.cq.Close(), e.rails.Close()))
 	})
 	return e
 }
 
 // connect connects the VirtualQP and finds its lanes on the NICs.
 func (e *modelEnd) connect(card *ibverbx.Card) {
-	rig.Must(e.t, e.qp.Connect(card))
+	enginetest.Must(e.t, e.qp.Connect(card))
 	for _, l := range e.qp.Stats().Lanes {
 		for _, q := range e.nics[l.Rail].QPs() {
 			if q.Num() == l.QPN {
@@ -153,7 +153,7 @@ func (e *modelEnd) connect(card *ibverbx.Card) {
 
 func (e *modelEnd) card() *ibverbx.Card {
 	c, err := e.qp.Card()
-	rig.Must(e.t, err)
+	enginetest.Must(e.t, err)
 	return c
 }
 
@@ -343,7 +343,7 @@ func checkRefusal(t *rapid.T, n, chain, bad, depth, high int, err error) {
 
 // forSchemes runs a property for every scheme.
 func forSchemes(t *testing.T, property func(t *rapid.T, scheme ibverbx.Scheme)) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) { property(rt, scheme) })
 		})

@@ -2,7 +2,7 @@ package model_test
 
 import (
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -102,9 +102,9 @@ func (e *modelEnd) pollSome(room int) []ibverbx.WC {
 		rail := drawInt(e.t, "rail", 0, len(e.nics)-1)
 		wcs := make([]verbs.WC, drawInt(e.t, "physical completions", 0, 5))
 		cq, found := e.cq.CQ(rail)
-		rig.Must(e.t, found)
+		enginetest.Must(e.t, found)
 		k, polled := cq.Poll(wcs)
-		rig.Must(e.t, polled)
+		enginetest.Must(e.t, polled)
 		n, err = e.cq.ProcessCompletions(rail, wcs[:k], dst)
 	case 2:
 		e.takeIn()
@@ -133,9 +133,9 @@ func (e *modelEnd) takeIn() {
 	wcs := make([]verbs.WC, 1<<11)
 	for rail := range e.nics {
 		cq, err := e.cq.CQ(rail)
-		rig.Must(e.t, err)
+		enginetest.Must(e.t, err)
 		k, err := cq.Poll(wcs)
-		rig.Must(e.t, err)
+		enginetest.Must(e.t, err)
 		n, err := e.cq.ProcessCompletions(rail, wcs[:k], nil)
 		if n != 0 || err != nil {
 			e.t.Fatalf("ProcessCompletions without room = %d, %v; want 0, nil", n, err)

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
-	"ibverbx/internal/slice"
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/testslice"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -20,7 +20,7 @@ type haul struct {
 	t     *testing.T
 	now   int64
 	links []*softnic.FaultLink
-	hosts [2]*rig.Host
+	hosts [2]*enginetest.Host
 	steps []reliable.Stepper // contexts that keep their own timers
 	wr    ibverbx.SendWR
 	depth int // messages in flight
@@ -49,7 +49,7 @@ func newHaul(t *testing.T, cfg haulConfig) *haul {
 		l, err := softnic.NewFaultLink(&softnic.FaultConfig{
 			Seed: uint64(i), Now: x.clock, Impairment: softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate},
 		})
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		x.links = append(x.links, l)
 	}
 	var controls [2]ibverbx.Control
@@ -65,7 +65,7 @@ func newHaul(t *testing.T, cfg haulConfig) *haul {
 		}
 		x.hosts[i].NewQP(cfg.Config)
 	}
-	rig.Connect(t, x.hosts[0].QP, x.hosts[1].QP)
+	enginetest.Connect(t, x.hosts[0].QP, x.hosts[1].QP)
 	x.wr = ibverbx.SendWR{Opcode: cfg.op, Flags: verbs.SendSignaled, Remote: x.hosts[1].Region(cfg.size).Remote()}
 	x.wr.SetSGE(x.hosts[0].Region(cfg.size).SGE(0, uint32(cfg.size)))
 	return x
@@ -73,30 +73,30 @@ func newHaul(t *testing.T, cfg haulConfig) *haul {
 
 func (x *haul) clock() int64 { return x.now }
 
-func (x *haul) newHost(wrapped bool) *rig.Host {
+func (x *haul) newHost(wrapped bool) *enginetest.Host {
 	x.t.Helper()
 	if !wrapped {
 		links := make([]softnic.Link, len(x.links))
 		for i, l := range x.links {
 			links[i] = l
 		}
-		return rig.NewRails(x.t, links)
+		return enginetest.NewRails(x.t, links)
 	}
 	var nics []*softnic.NIC
 	var rails []ibverbx.RailConfig
 	for _, l := range x.links {
 		nic, err := softnic.New(l, softnic.Config{})
-		rig.Must(x.t, err)
-		x.t.Cleanup(func() { rig.Must(x.t, nic.Close()) })
+		enginetest.Must(x.t, err)
+		x.t.Cleanup(func() { enginetest.Must(x.t, nic.Close()) })
 		ctx, err := nic.Open()
-		rig.Must(x.t, err)
+		enginetest.Must(x.t, err)
 		ctx, err = reliable.Wrap(ctx, reliable.Config{Now: x.clock})
-		rig.Must(x.t, err)
-		x.t.Cleanup(func() { rig.Must(x.t, ctx.Close()) })
+		enginetest.Must(x.t, err)
+		x.t.Cleanup(func() { enginetest.Must(x.t, ctx.Close()) })
 		x.steps = append(x.steps, ctx.(reliable.Stepper))
 		nics, rails = append(nics, nic), append(rails, ibverbx.RailConfig{Context: ctx})
 	}
-	h := rig.NewRailsOn(x.t, rails...)
+	h := enginetest.NewRailsOn(x.t, rails...)
 	h.NICs = nics
 	return h
 }
@@ -108,7 +108,7 @@ func (x *haul) slow(rail int, rate float64) {
 	for _, d := range [][2]*softnic.NIC{{a, b}, {b, a}} {
 		imp := x.links[rail].Impairment(d[0], d[1])
 		imp.Rate = rate
-		rig.Must(x.t, x.links[rail].Impair(d[0], d[1], imp))
+		enginetest.Must(x.t, x.links[rail].Impair(d[0], d[1], imp))
 	}
 }
 
@@ -127,9 +127,9 @@ func (x *haul) turn() (done int) {
 	for i, h := range x.hosts {
 		for {
 			n, err := h.CQ.Poll(wcs[:])
-			rig.Must(x.t, err)
+			enginetest.Must(x.t, err)
 			for _, wc := range wcs[:n] {
-				rig.Must(x.t, wc.Err())
+				enginetest.Must(x.t, wc.Err())
 			}
 			if i == 0 {
 				done += n
@@ -220,7 +220,7 @@ func mainHauls(t *testing.T) []haulConfig {
 // partOf returns the transfers of the slice that runs.
 func partOf(t *testing.T, all []haulConfig) (some []haulConfig) {
 	for i, cfg := range all {
-		if slice.Of(t).Has(i, len(all)) {
+		if testslice.Of(t).Has(i, len(all)) {
 			some = append(some, cfg)
 		}
 	}
@@ -348,7 +348,7 @@ func TestAutoPolicyHiccup(t *testing.T) {
 func TestAutoPolicyRailLost(t *testing.T) {
 	const variants = 4
 	for i := range variants {
-		if wrapped, lost := i >= 2, i%2; slice.Of(t).Has(i, variants) {
+		if wrapped, lost := i >= 2, i%2; testslice.Of(t).Has(i, variants) {
 			t.Run(fmt.Sprintf("wrapped=%v/rail=%d", wrapped, lost), func(t *testing.T) {
 				x := newHaul(t, haulConfig{
 					op: verbs.OpRDMAWriteWithImm, size: 64 << 10, depth: 16, failover: true, wrapped: wrapped, rates: []float64{fastRail, slowRail},

@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // TestNoAllocations: post and poll do not allocate on either side, in any scheme. The test is skipped under
 // the race detector, which allocates.
 func TestNoAllocations(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {
 			for _, lanes := range []int{1, 8} {
 				t.Run(fmt.Sprintf("%s/%s/lanes=%d", scheme, op, lanes), func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestNoAllocations(t *testing.T) {
 }
 
 func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), cfg)
 	local, remote := a.Region(8192), b.Region(8192)
 	const batch = 16
 	wrs, recvs := make([]ibverbx.SendWR, batch), make([]ibverbx.RecvWR, batch)
@@ -73,10 +73,10 @@ func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
 
 // TestNoAllocationsShared is the same with receives of an SRQ.
 func TestNoAllocationsShared(t *testing.T) {
-	links := rig.MemoryLinks(1)
+	links := enginetest.MemoryLinks(1)
 	a, qa := sharedHost(t, links, 64, ibverbx.Config{Lanes: 4})
 	b, qb := sharedHost(t, links, 64, ibverbx.Config{Lanes: 4})
-	rig.Connect(t, qa[0], qb[0])
+	enginetest.Connect(t, qa[0], qb[0])
 	a.QP, b.QP = qa[0], qb[0]
 	local, remote := a.Region(64), b.Region(64)
 	wr := []ibverbx.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}}
@@ -87,10 +87,10 @@ func TestNoAllocationsShared(t *testing.T) {
 		a.PostSend(wr...)
 		for sent, received := false, false; !sent || !received; {
 			_, ok, err := a.CQ.PollOne()
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			sent = sent || ok
 			_, ok, err = b.CQ.PollOne()
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			received = received || ok
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -19,12 +19,12 @@ type contender struct {
 }
 
 // newContenders returns two hosts connected to a passive owner. Each may be used by a separate goroutine.
-func newContenders(t *testing.T, rails, results int) (owner *rig.Host, both [2]*contender) {
+func newContenders(t *testing.T, rails, results int) (owner *enginetest.Host, both [2]*contender) {
 	t.Helper()
-	links := rig.MemoryLinks(rails)
-	owner = rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
+	links := enginetest.MemoryLinks(rails)
+	owner = enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2})
 	for i := range both {
-		h := rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
+		h := enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2})
 		c := &contender{cq: h.CQ, results: h.Region(8 * results)}
 		c.qp, _ = newPeers(t, h, owner, ibverbx.Config{Lanes: 3, SendDepth: 64})
 		both[i] = c

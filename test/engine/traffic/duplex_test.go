@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // duplex is one side of two that send to each other.
 type duplex struct {
-	*rig.Host
+	*enginetest.Host
 	sender, messages, slot int
 	local                  *ibverbx.Region // source, a slot for each message
 	target                 *ibverbx.Region // target of the peer's WRITEs
@@ -28,11 +28,11 @@ type duplex struct {
 	recvs, due        [2]int // receives posted and messages expected, by kind
 }
 
-func newDuplex(h *rig.Host, sender, messages, slot int) *duplex {
+func newDuplex(h *enginetest.Host, sender, messages, slot int) *duplex {
 	d := &duplex{Host: h, sender: sender, messages: messages, slot: slot}
 	d.local, d.target, d.inbox = h.Region(messages*slot), h.Region(messages*slot), h.Region(messages*slot)
 	for i := range messages {
-		rig.Stamp(d.local.Bytes()[i*slot:][:slot], sender, i)
+		enginetest.Stamp(d.local.Bytes()[i*slot:][:slot], sender, i)
 		d.due[duplexKind(1-sender, i)]++
 	}
 	return d
@@ -165,7 +165,7 @@ func (d *duplex) check(wc *ibverbx.WC, i, nth int, at []byte) error {
 	if wc.Flags&ibverbx.WCHasLength != 0 && wc.ByteLen != uint32(n) {
 		return fmt.Errorf("side %d: message %d of %d bytes, want %d", d.sender, i, wc.ByteLen, n)
 	}
-	if !bytes.Equal(at[:n], rig.Stamped(n, 1-d.sender, i)) {
+	if !bytes.Equal(at[:n], enginetest.Stamped(n, 1-d.sender, i)) {
 		return fmt.Errorf("side %d: message %d did not arrive as it was sent", d.sender, i)
 	}
 	return nil
@@ -176,7 +176,7 @@ func (d *duplex) check(wc *ibverbx.WC, i, nth int, at []byte) error {
 func TestBothDirections(t *testing.T) {
 	const messages, slot = 300, 6000
 	each(t, 5, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 5, Scheme: scheme, FragmentSize: 1000, SendDepth: 64})
+		a, b := enginetest.NewPair(t, links(), ibverbx.Config{Lanes: 5, Scheme: scheme, FragmentSize: 1000, SendDepth: 64})
 		sides := [2]*duplex{newDuplex(a, 0, messages, slot), newDuplex(b, 1, messages, slot)}
 		sides[0].remote, sides[1].remote = sides[1].target.Remote(), sides[0].target.Remote()
 		done, over := make(chan error, len(sides)), new(atomic.Bool)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -15,18 +15,18 @@ import (
 // once, in order, after its data has arrived.
 func TestThousandsInFlight(t *testing.T) {
 	const messages, slot = 6000, 256
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
 			wire := softnic.FaultConfig{Window: 1 << 16, Queue: 1 << 16, Impairment: softnic.Impairment{Delay: 10 * time.Microsecond}}
 			w := newWires(t, wire, wire)
-			a, b := rig.NewPair(t, w.links, ibverbx.Config{
+			a, b := enginetest.NewPair(t, w.links, ibverbx.Config{
 				Lanes: 16, Scheme: scheme, FragmentSize: 100,
 				SendDepth: 8192, RecvDepth: 8192, LaneDepth: 1024, NotifyDepth: 1024,
 			})
 			local, remote := a.Region(messages*slot), b.Region(messages*slot)
 			wrs, recvs := make([]ibverbx.SendWR, messages), make([]ibverbx.RecvWR, messages)
 			for i := range wrs {
-				rig.Stamp(local.Bytes()[i*slot:][:slot], 0, i)
+				enginetest.Stamp(local.Bytes()[i*slot:][:slot], 0, i)
 				recvs[i].WRID = uint64(i)
 				wrs[i] = ibverbx.SendWR{
 					WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7,
@@ -46,7 +46,7 @@ func TestThousandsInFlight(t *testing.T) {
 func flightLength(i int) uint32 { return uint32(1 + i*37%256) }
 
 // checkFlight fails unless all messages are in flight.
-func checkFlight(t *testing.T, w *wires, a, b *rig.Host, remote *ibverbx.Region, messages int) {
+func checkFlight(t *testing.T, w *wires, a, b *enginetest.Host, remote *ibverbx.Region, messages int) {
 	t.Helper()
 	if got := a.QP.Stats().HighWater; got != messages {
 		t.Errorf("%d requests were outstanding at once, want %d", got, messages)
@@ -66,7 +66,7 @@ func checkFlight(t *testing.T, w *wires, a, b *rig.Host, remote *ibverbx.Region,
 }
 
 // landFlight delivers the messages and checks each when it is notified.
-func landFlight(t *testing.T, w *wires, a, b *rig.Host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
+func landFlight(t *testing.T, w *wires, a, b *enginetest.Host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
 	t.Helper()
 	p := patience{limit: steps}
 	for told, completed := 0, 0; told < messages || completed < messages; {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -14,9 +14,9 @@ import (
 // its immediate, length and data.
 func TestSmallMessagesShareARecord(t *testing.T) {
 	const messages, size = 64, 8
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4})
 	src, dst := a.Region(messages*size), b.Region(messages*size)
-	rig.Fill(src.Bytes(), 7)
+	enginetest.Fill(src.Bytes(), 7)
 	var wrs []ibverbx.SendWR
 	for i := range messages {
 		wr := ibverbx.SendWR{

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
@@ -17,7 +17,7 @@ import (
 // then a READ fetches it. The wires have a finite rate, so a premature notification would expose missing
 // bytes.
 func TestThousandLanes(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String()+"/memory", func(t *testing.T) { thousandLanes(t, newStill(2), scheme) })
 		t.Run(scheme.String()+"/wires", func(t *testing.T) {
 			wire := softnic.FaultConfig{Window: 1 << 16, Queue: 1 << 16, Impairment: softnic.Impairment{Rate: 1e9, Delay: time.Microsecond}}
@@ -29,12 +29,12 @@ func TestThousandLanes(t *testing.T) {
 func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 	t.Helper()
 	const lanes, fragment, size = 1024, 4096, 6<<20 + 123
-	a, b := rig.NewPair(t, w.links, ibverbx.Config{
+	a, b := enginetest.NewPair(t, w.links, ibverbx.Config{
 		Lanes: lanes, Scheme: scheme, FragmentSize: fragment, LaneDepth: 16, NotifyDepth: 8, RecvDepth: 16, SendDepth: 16,
 	})
 	local, remote := a.Region(size), b.Region(size)
 	for round := range 3 {
-		rig.Stamp(local.Bytes(), round, round)
+		enginetest.Stamp(local.Bytes(), round, round)
 		clear(remote.Bytes())
 		b.PostRecv(ibverbx.RecvWR{WRID: uint64(round)})
 		wr := ibverbx.SendWR{WRID: uint64(round), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(round) * 7, Remote: remote.Remote()}
@@ -46,7 +46,7 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 			for _, wc := range b.Poll() {
 				checkNotification(t, scheme, wc, round, round, size)
 				if !bytes.Equal(remote.Bytes(), local.Bytes()) {
-					t.Fatalf("told of round %d, but byte %d is not there", round, rig.FirstDifference(remote.Bytes(), local.Bytes()))
+					t.Fatalf("told of round %d, but byte %d is not there", round, enginetest.FirstDifference(remote.Bytes(), local.Bytes()))
 				}
 				told++
 			}
@@ -60,7 +60,7 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 }
 
 // checkLanes fails unless every data lane carried data, want bytes in total.
-func checkLanes(t *testing.T, h *rig.Host, lanes int, want uint64) {
+func checkLanes(t *testing.T, h *enginetest.Host, lanes int, want uint64) {
 	t.Helper()
 	var used int
 	var sum uint64
@@ -77,7 +77,7 @@ func checkLanes(t *testing.T, h *rig.Host, lanes int, want uint64) {
 }
 
 // readBack fetches the remote region into the local one.
-func readBack(t *testing.T, w *wires, h *rig.Host, local, remote *ibverbx.Region) {
+func readBack(t *testing.T, w *wires, h *enginetest.Host, local, remote *ibverbx.Region) {
 	t.Helper()
 	clear(local.Bytes())
 	wr := ibverbx.SendWR{WRID: 99, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
@@ -86,10 +86,10 @@ func readBack(t *testing.T, w *wires, h *rig.Host, local, remote *ibverbx.Region
 	p := patience{limit: steps}
 	for done := 0; done == 0; w.step() {
 		done = pollOnce(t, h, 99)
-		rig.Must(t, p.turn(false))
+		enginetest.Must(t, p.turn(false))
 	}
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
-		t.Fatalf("byte %d of the READ is wrong", rig.FirstDifference(local.Bytes(), remote.Bytes()))
+		t.Fatalf("byte %d of the READ is wrong", enginetest.FirstDifference(local.Bytes(), remote.Bytes()))
 	}
 }
 
@@ -97,12 +97,12 @@ func readBack(t *testing.T, w *wires, h *rig.Host, local, remote *ibverbx.Region
 // order.
 func TestManySmallMessagesOnManyLanes(t *testing.T) {
 	const lanes, messages = 256, 2000
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, rails := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
-				a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, Scheme: scheme, LaneDepth: 16, NotifyDepth: 8, RecvDepth: messages})
+				a, b := enginetest.NewPair(t, enginetest.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, Scheme: scheme, LaneDepth: 16, NotifyDepth: 8, RecvDepth: messages})
 				local, remote := a.Region(64*messages), b.Region(64*messages)
-				rig.Stamp(local.Bytes(), 1, 1)
+				enginetest.Stamp(local.Bytes(), 1, 1)
 				recvs := make([]ibverbx.RecvWR, messages)
 				for i := range recvs {
 					recvs[i].WRID = uint64(i)
@@ -141,21 +141,21 @@ func TestNoCutOnCallersCore(t *testing.T) {
 	const size = 4 << 20
 	still := &softnic.MemoryConfig{Now: func() int64 { return 0 }}
 	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, tt := range []struct {
 		name  string
 		links []softnic.Link
 		cut   uint32
 		want  map[uint32]uint64 // fragments by length
 	}{
-		{"memory", rig.MemoryLinks(2), 0, map[uint32]uint64{8: 1, 64 << 10: 1, 1 << 20: 1, 1<<20 + 1: 2, size: 4}},
-		{"fragment size", rig.MemoryLinks(2), 64 << 10, map[uint32]uint64{64 << 10: 1, 1 << 20: 16}},
+		{"memory", enginetest.MemoryLinks(2), 0, map[uint32]uint64{8: 1, 64 << 10: 1, 1 << 20: 1, 1<<20 + 1: 2, size: 4}},
+		{"fragment size", enginetest.MemoryLinks(2), 64 << 10, map[uint32]uint64{64 << 10: 1, 1 << 20: 16}},
 		{"memory and a wire", []softnic.Link{softnic.NewMemoryLink(nil), wire}, 0, map[uint32]uint64{8: 1, 64 << 10: 4, 1 << 20: 8}},
 		{"virtual time", []softnic.Link{softnic.NewMemoryLink(still), softnic.NewMemoryLink(still)}, 0, map[uint32]uint64{8: 1, 64 << 10: 4, 1 << 20: 8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := onCaller(t, tt.links, tt.cut), onCaller(t, tt.links, tt.cut)
-			rig.Connect(t, a.QP, b.QP)
+			enginetest.Connect(t, a.QP, b.QP)
 			local, remote := a.Region(size), b.Region(size)
 			for length, want := range tt.want {
 				before := a.QP.Stats().Fragments
@@ -178,7 +178,7 @@ func TestNoCutOnDevices(t *testing.T) {
 	device := new(verbstest.MemoryDevice)
 	still := &softnic.MemoryConfig{Now: func() int64 { return 0 }}
 	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, tt := range []struct {
 		name  string
 		links []softnic.Link
@@ -187,21 +187,21 @@ func TestNoCutOnDevices(t *testing.T) {
 		// with both kinds of memory.
 		want [5]uint64
 	}{
-		{"memory", rig.MemoryLinks(1), 0, [5]uint64{1, 1, 1, 16, 1}},
+		{"memory", enginetest.MemoryLinks(1), 0, [5]uint64{1, 1, 1, 16, 1}},
 		{"virtual time", []softnic.Link{softnic.NewMemoryLink(still)}, 0, [5]uint64{1, 1, 1, 16, 1}},
-		{"fragment size", rig.MemoryLinks(1), 4 << 20, [5]uint64{4, 4, 4, 4, 4}},
+		{"fragment size", enginetest.MemoryLinks(1), 4 << 20, [5]uint64{4, 4, 4, 4, 4}},
 		{"memory and a wire", []softnic.Link{softnic.NewMemoryLink(nil), wire}, 0, [5]uint64{16, 16, 16, 16, 16}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := onCaller(t, tt.links, tt.cut), onCaller(t, tt.links, tt.cut)
-			rig.Connect(t, a.QP, b.QP)
-			on := func(h *rig.Host) *ibverbx.Region {
+			enginetest.Connect(t, a.QP, b.QP)
+			on := func(h *enginetest.Host) *ibverbx.Region {
 				m, err := device.Alloc(size)
-				rig.Must(t, err)
-				t.Cleanup(func() { rig.Must(t, m.Free()) })
+				enginetest.Must(t, err)
+				t.Cleanup(func() { enginetest.Must(t, m.Free()) })
 				r, err := h.Rails.Register(m, verbs.AccessAll)
-				rig.Must(t, err)
-				t.Cleanup(func() { rig.Must(t, r.Close()) })
+				enginetest.Must(t, err)
+				t.Cleanup(func() { enginetest.Must(t, r.Close()) })
 				return r
 			}
 			local, remote, hostLocal, hostRemote := on(a), on(b), a.Region(size), b.Region(size)
@@ -235,15 +235,15 @@ func TestNoCutOnDevices(t *testing.T) {
 func TestRunOnCallersCore(t *testing.T) {
 	const size, count = 64 << 10, 4
 	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, tt := range []struct {
 		name  string
 		links []softnic.Link
 		want  uint64 // lanes that a post uses
-	}{{"memory", rig.MemoryLinks(2), 1}, {"wire", []softnic.Link{wire}, count}} {
+	}{{"memory", enginetest.MemoryLinks(2), 1}, {"wire", []softnic.Link{wire}, count}} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := onCaller(t, tt.links, size), onCaller(t, tt.links, size)
-			rig.Connect(t, a.QP, b.QP)
+			enginetest.Connect(t, a.QP, b.QP)
 			wrs := make([]ibverbx.SendWR, count)
 			for i := range wrs {
 				wrs[i] = ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.Region(size).Remote()}
@@ -267,18 +267,18 @@ func TestRunOnCallersCore(t *testing.T) {
 }
 
 // onCaller returns a host whose NICs report where they run.
-func onCaller(t *testing.T, links []softnic.Link, cut uint32) *rig.Host {
+func onCaller(t *testing.T, links []softnic.Link, cut uint32) *enginetest.Host {
 	t.Helper()
 	var rails []ibverbx.RailConfig
 	for _, link := range links {
 		nic, err := softnic.New(link, softnic.Config{})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, nic.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, nic.Close()) })
 		ctx, err := nic.Open()
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		rails = append(rails, ibverbx.RailConfig{Context: ctx})
 	}
-	h := rig.NewRailsOn(t, rails...)
+	h := enginetest.NewRailsOn(t, rails...)
 	h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
 	h.NewQP(ibverbx.Config{Lanes: 8, FragmentSize: cut})
 	return h

@@ -9,18 +9,18 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
 // smallest is a device with minimal limits.
-var smallest = rig.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
+var smallest = enginetest.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
 
 // TestDefaultCQFitsTheDevices: the default depth of a VirtualCQ is the smallest of its devices.
 func TestDefaultCQFitsTheDevices(t *testing.T) {
-	limits := []rig.Limits{{CQE: 50_000}, {CQE: 32767}}
-	h := rig.NewRailsOver(t, rig.MemoryLinks(2), func(rail int, inner verbs.Context) verbs.Context { return limits[rail].Over(inner) })
+	limits := []enginetest.Limits{{CQE: 50_000}, {CQE: 32767}}
+	h := enginetest.NewRailsOver(t, enginetest.MemoryLinks(2), func(rail int, inner verbs.Context) verbs.Context { return limits[rail].Over(inner) })
 	h.NewCQ(ibverbx.CQConfig{})
 	h.NewQP(ibverbx.Config{})
 	if _, err := h.Rails.NewCQ(ibverbx.CQConfig{Depth: 32768}); !errors.Is(err, verbs.ErrInvalid) {
@@ -34,10 +34,10 @@ func TestDefaultCQFollowsLanes(t *testing.T) {
 	const lanes, size = 1024, 4 << 20
 	cfg := ibverbx.Config{Lanes: lanes, FragmentSize: size / lanes}
 	for _, rails := range []int{1, 2} {
-		a, b := rig.NewPair(t, rig.MemoryLinks(rails), cfg)
-		rig.Connect(t, a.NewQP(cfg), b.NewQP(cfg))
+		a, b := enginetest.NewPair(t, enginetest.MemoryLinks(rails), cfg)
+		enginetest.Connect(t, a.NewQP(cfg), b.NewQP(cfg))
 		local, remote := a.Region(size), b.Region(size)
-		rig.Fill(local.Bytes(), 1)
+		enginetest.Fill(local.Bytes(), 1)
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, size))
 		a.PostSend(wr)
@@ -45,11 +45,11 @@ func TestDefaultCQFollowsLanes(t *testing.T) {
 			done += pollOnce(t, a, 0)
 		}
 		if !bytes.Equal(local.Bytes(), remote.Bytes()) {
-			t.Errorf("%d rails: byte %d differs", rails, rig.FirstDifference(local.Bytes(), remote.Bytes()))
+			t.Errorf("%d rails: byte %d differs", rails, enginetest.FirstDifference(local.Bytes(), remote.Bytes()))
 		}
 		checkLanes(t, a, lanes, size)
 	}
-	h := rig.NewRailsOver(t, rig.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return rig.Limits{FixedCQ: true}.Over(inner) })
+	h := enginetest.NewRailsOver(t, enginetest.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return enginetest.Limits{FixedCQ: true}.Over(inner) })
 	h.NewCQ(ibverbx.CQConfig{})
 	h.NewQP(cfg)
 	if _, err := h.CQ.NewQP(cfg); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "set CQConfig.Depth") {
@@ -59,7 +59,7 @@ func TestDefaultCQFollowsLanes(t *testing.T) {
 
 // TestTooManyLanesForDevice: the error names the device's limit and the need.
 func TestTooManyLanesForDevice(t *testing.T) {
-	h := rig.NewRailsOver(t, rig.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return rig.Limits{CQE: 100_000}.Over(inner) })
+	h := enginetest.NewRailsOver(t, enginetest.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return enginetest.Limits{CQE: 100_000}.Over(inner) })
 	h.NewCQ(ibverbx.CQConfig{})
 	_, err := h.CQ.NewQP(ibverbx.Config{Lanes: 1024})
 	if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "196992") || !strings.Contains(err.Error(), "100000") {
@@ -72,35 +72,35 @@ func TestTooManyLanesForDevice(t *testing.T) {
 // inline data and small queues, over a mix of such devices and others, and over package reliable on devices
 // without inline data.
 func TestSmallDevices(t *testing.T) {
-	noInline := rig.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
+	noInline := enginetest.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
 	wrapped := func(t *testing.T, inner verbs.Context) verbs.Context {
 		ctx, err := reliable.Wrap(noInline.Over(inner), reliable.Config{Paths: 2})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 		return ctx
 	}
 	small := func(_ *testing.T, inner verbs.Context) verbs.Context { return smallest.Over(inner) }
 	little := func(_ *testing.T, inner verbs.Context) verbs.Context {
-		return rig.Limits{SGE: 1, Inline: 20}.Over(inner)
+		return enginetest.Limits{SGE: 1, Inline: 20}.Over(inner)
 	}
 	bare := func(_ *testing.T, inner verbs.Context) verbs.Context { return inner }
 	type device = func(*testing.T, verbs.Context) verbs.Context
 	for name, devices := range map[string][]device{
 		"one": {small}, "two": {small, small}, "mixed": {bare, small, little}, "inline20": {little}, "wrapped": {wrapped, wrapped},
 	} {
-		for _, cfg := range []ibverbx.Config{{Lanes: 1}, {Lanes: 1, Control: rig.Deaf{}}, {Lanes: 5}, {Lanes: 5, MaxInline: verbs.ExplicitZero}} {
+		for _, cfg := range []ibverbx.Config{{Lanes: 1}, {Lanes: 1, Control: enginetest.Deaf{}}, {Lanes: 5}, {Lanes: 5, MaxInline: verbs.ExplicitZero}} {
 			for _, shared := range []int{0, 16} {
-				for _, scheme := range rig.Schemes {
+				for _, scheme := range enginetest.Schemes {
 					cfg.Scheme, cfg.FragmentSize = scheme, 700
 					t.Run(fmt.Sprintf("%s/%s/lanes=%d/track=%t/inline=%d/shared=%d", name, scheme, cfg.Lanes, cfg.Control != nil, cfg.MaxInline, shared), func(t *testing.T) {
-						links := rig.MemoryLinks(len(devices))
-						var hosts [2]*rig.Host
+						links := enginetest.MemoryLinks(len(devices))
+						var hosts [2]*enginetest.Host
 						for i := range hosts {
-							hosts[i] = rig.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context { return devices[rail](t, inner) })
+							hosts[i] = enginetest.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context { return devices[rail](t, inner) })
 							hosts[i].NewCQ(ibverbx.CQConfig{SharedReceives: shared})
 							hosts[i].NewQP(cfg)
 						}
-						rig.Connect(t, hosts[0].QP, hosts[1].QP)
+						enginetest.Connect(t, hosts[0].QP, hosts[1].QP)
 						carryAll(t, hosts[0], hosts[1])
 					})
 				}
@@ -110,19 +110,19 @@ func TestSmallDevices(t *testing.T) {
 }
 
 // carryAll sends requests of every kind from a to b and checks the received data.
-func carryAll(t *testing.T, a, b *rig.Host) {
+func carryAll(t *testing.T, a, b *enginetest.Host) {
 	t.Helper()
 	const size, rounds = 8000, 30
 	local, remote := a.Region(size+8), b.Region(size+8)
 	for round := range rounds {
-		rig.Fill(local.Bytes(), uint64(round))
+		enginetest.Fill(local.Bytes(), uint64(round))
 		clear(remote.Bytes())
 		wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(round), Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, size))
 		b.PostRecv(ibverbx.RecvWR{WRID: 2})
 		a.PostSend(wr)
 		sent, got := waitBoth(t, a, b)
-		if sent.Err() != nil || got.Err() != nil || got.WRID != 2 || (got.Flags&ibverbx.WCHasImm != 0 && got.Imm != uint32(round)) || rig.FirstDifference(local.Bytes()[:size], remote.Bytes()[:size]) >= 0 {
+		if sent.Err() != nil || got.Err() != nil || got.WRID != 2 || (got.Flags&ibverbx.WCHasImm != 0 && got.Imm != uint32(round)) || enginetest.FirstDifference(local.Bytes()[:size], remote.Bytes()[:size]) >= 0 {
 			t.Fatalf("round %d: %v, %v, immediate %d; or bytes differ", round, sent.Err(), got.Err(), got.Imm)
 		}
 		recv := ibverbx.RecvWR{WRID: 3}
@@ -131,7 +131,7 @@ func carryAll(t *testing.T, a, b *rig.Host) {
 		send := ibverbx.SendWR{WRID: 4, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		send.SetSGE(local.SGE(8, 8))
 		a.PostSend(send)
-		if sent, got = waitBoth(t, a, b); sent.Err() != nil || got.Err() != nil || rig.FirstDifference(local.Bytes()[8:16], remote.Bytes()[size:]) >= 0 {
+		if sent, got = waitBoth(t, a, b); sent.Err() != nil || got.Err() != nil || enginetest.FirstDifference(local.Bytes()[8:16], remote.Bytes()[size:]) >= 0 {
 			t.Fatalf("round %d: SEND: %v, %v; or bytes differ", round, sent.Err(), got.Err())
 		}
 		for i, op := range []verbs.Opcode{verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
@@ -147,7 +147,7 @@ func carryAll(t *testing.T, a, b *rig.Host) {
 }
 
 // waitBoth waits for one completion of each host.
-func waitBoth(t *testing.T, a, b *rig.Host) (sent, got ibverbx.WC) {
+func waitBoth(t *testing.T, a, b *enginetest.Host) (sent, got ibverbx.WC) {
 	t.Helper()
 	var patience patience
 	for haveA, haveB := false, false; !haveA || !haveB; yield() {
@@ -158,7 +158,7 @@ func waitBoth(t *testing.T, a, b *rig.Host) (sent, got ibverbx.WC) {
 		if len(wcsB) > 0 {
 			got, haveB = wcsB[0], true
 		}
-		rig.Must(t, patience.turn(len(wcsA)+len(wcsB) > 0))
+		enginetest.Must(t, patience.turn(len(wcsA)+len(wcsB) > 0))
 	}
 	return sent, got
 }
@@ -168,15 +168,15 @@ func waitBoth(t *testing.T, a, b *rig.Host) (sent, got ibverbx.WC) {
 func TestTooMuchForTheDevices(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
-			limits := []rig.Limits{{SGE: 3, Inline: 40}, {SGE: 2}}
-			links := rig.MemoryLinks(2)
-			var hosts [2]*rig.Host
+			limits := []enginetest.Limits{{SGE: 3, Inline: 40}, {SGE: 2}}
+			links := enginetest.MemoryLinks(2)
+			var hosts [2]*enginetest.Host
 			for i := range hosts {
-				hosts[i] = rig.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context { return limits[rail].Over(inner) })
+				hosts[i] = enginetest.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context { return limits[rail].Over(inner) })
 				hosts[i].NewCQ(ibverbx.CQConfig{})
 				hosts[i].NewQP(ibverbx.Config{Lanes: lanes})
 			}
-			rig.Connect(t, hosts[0].QP, hosts[1].QP)
+			enginetest.Connect(t, hosts[0].QP, hosts[1].QP)
 			local, remote := hosts[0].Region(4096), hosts[1].Region(4096)
 			post := func(flags verbs.SendFlags, n uint32, sges int) error {
 				wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: flags | verbs.SendSignaled, Remote: remote.Remote()}
@@ -187,10 +187,10 @@ func TestTooMuchForTheDevices(t *testing.T) {
 				_, err := hosts[0].QP.PostSend([]ibverbx.SendWR{wr})
 				return err
 			}
-			rig.Must(t, post(0, 100, 2))
-			rig.Must(t, post(verbs.SendInline, 32, 1))
+			enginetest.Must(t, post(0, 100, 2))
+			enginetest.Must(t, post(verbs.SendInline, 32, 1))
 			for _, wc := range hosts[0].Wait(2) {
-				rig.Must(t, wc.Err())
+				enginetest.Must(t, wc.Err())
 			}
 			if err := post(0, 100, 3); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "3 SGEs, the devices allow 2") {
 				t.Errorf("PostSend of 3 SGEs = %v", err)
@@ -209,7 +209,7 @@ func TestTooMuchForTheDevices(t *testing.T) {
 
 // TestAskedInlineIsNotLowered: a MaxInline that a device does not have is an error, and not lowered.
 func TestAskedInlineIsNotLowered(t *testing.T) {
-	h := rig.NewRailsOver(t, rig.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return smallest.Over(inner) })
+	h := enginetest.NewRailsOver(t, enginetest.MemoryLinks(1), func(_ int, inner verbs.Context) verbs.Context { return smallest.Over(inner) })
 	h.NewCQ(ibverbx.CQConfig{})
 	if _, err := h.CQ.NewQP(ibverbx.Config{MaxInline: 16}); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "MaxInline") {
 		t.Errorf("NewQP with MaxInline 16 on a device without inline bytes = %v, want %v that names MaxInline", err, verbs.ErrInvalid)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -16,15 +16,15 @@ import (
 // skipped under the race detector, which allocates memory itself.
 func TestIdleVirtualQPIsSmall(t *testing.T) {
 	const pairs, limit = 32, 110 << 10
-	links := rig.MemoryLinks(2)
-	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+	links := enginetest.MemoryLinks(2)
+	a, b := enginetest.NewRails(t, links), enginetest.NewRails(t, links)
 	a.NewCQ(ibverbx.CQConfig{Depth: 1 << 16})
 	b.NewCQ(ibverbx.CQConfig{Depth: 1 << 16})
 	local, remote := a.Region(64), b.Region(64)
 	pair := func() (x, y *ibverbx.VirtualQP) {
 		here, there := ibverbx.ControlPair()
 		x, y = a.NewQP(ibverbx.Config{Control: here}), b.NewQP(ibverbx.Config{Control: there})
-		rig.Connect(t, x, y)
+		enginetest.Connect(t, x, y)
 		return x, y
 	}
 	pair() // warms up one-time allocations

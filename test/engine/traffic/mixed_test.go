@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -18,7 +18,7 @@ import (
 // mixed is a stream of requests of every opcode, with the expected result of each.
 type mixed struct {
 	*testing.T
-	a, b   *rig.Host
+	a, b   *enginetest.Host
 	scheme ibverbx.Scheme
 	rng    *rand.Rand
 	// Request i owns slot i of local and of target. constant is the target of READs that do not read the
@@ -44,12 +44,12 @@ const (
 	mixedInbox  = 256
 )
 
-func newMixed(t *testing.T, a, b *rig.Host, scheme ibverbx.Scheme, requests int) *mixed {
+func newMixed(t *testing.T, a, b *enginetest.Host, scheme ibverbx.Scheme, requests int) *mixed {
 	t.Helper()
 	m := &mixed{T: t, a: a, b: b, scheme: scheme, rng: rand.New(rand.NewPCG(11, uint64(scheme)))}
 	m.local, m.target = a.Region(requests*mixedSlot), b.Region(requests*mixedSlot)
 	m.constant, m.words, m.inbox = b.Region(4*mixedSlot), b.Region(16), b.Region(requests*mixedInbox)
-	rig.Fill(m.constant.Bytes(), m.rng.Uint64())
+	enginetest.Fill(m.constant.Bytes(), m.rng.Uint64())
 	m.want, m.payloads = make([][]byte, requests), make([][]byte, requests)
 	for i := range requests {
 		m.add(i)
@@ -76,7 +76,7 @@ func (m *mixed) add(i int) {
 	}
 	n := 1 + m.rng.IntN(mixedSlot-1)
 	mine := m.local.Bytes()[i*mixedSlot:][:mixedSlot]
-	rig.Fill(mine, m.rng.Uint64())
+	enginetest.Fill(mine, m.rng.Uint64())
 	switch wr.Opcode {
 	case verbs.OpRDMARead:
 		n = m.read(i, &wr, n)
@@ -218,7 +218,7 @@ func (m *mixed) receives() {
 			if m.recvs[kind] += n; errors.Is(err, verbs.ErrQueueFull) {
 				break
 			}
-			rig.Must(m, err)
+			enginetest.Must(m, err)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func (m *mixed) check(i int) {
 		at = m.target
 	}
 	if got := at.Bytes()[i*mixedSlot:][:len(m.want[i])]; !bytes.Equal(got, m.want[i]) {
-		m.Fatalf("request %d (%s, %s): byte %d of %d is wrong", i, m.wrs[i].Opcode, m.wrs[i].Flags, rig.FirstDifference(got, m.want[i]), len(got))
+		m.Fatalf("request %d (%s, %s): byte %d of %d is wrong", i, m.wrs[i].Opcode, m.wrs[i].Flags, enginetest.FirstDifference(got, m.want[i]), len(got))
 	}
 }
 
@@ -286,7 +286,7 @@ func mixedConfig(scheme ibverbx.Scheme, lanes int) ibverbx.Config {
 func TestMixedOpcodes(t *testing.T) {
 	for _, lanes := range []int{2, 5} {
 		each(t, lanes, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-			a, b := rig.NewPair(t, links(), mixedConfig(scheme, lanes))
+			a, b := enginetest.NewPair(t, links(), mixedConfig(scheme, lanes))
 			newMixed(t, a, b, scheme, 400).run(yield, patience{})
 		})
 	}
@@ -295,12 +295,12 @@ func TestMixedOpcodes(t *testing.T) {
 // TestMixedOpcodesOverFaults is the same on wires that lose, repeat and reorder packets,
 // in virtual time.
 func TestMixedOpcodesOverFaults(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s/seed=%d", scheme, seed), func(t *testing.T) {
 				bad := softnic.Impairment{Loss: 0.01, Duplicate: 0.02, Reorder: 0.1, Delay: 5 * time.Microsecond, Jitter: 20 * time.Microsecond}
 				w := newWires(t, softnic.FaultConfig{Seed: seed, Impairment: bad}, softnic.FaultConfig{Seed: seed + 100, Impairment: bad})
-				a, b := rig.NewPair(t, w.links, mixedConfig(scheme, 4))
+				a, b := enginetest.NewPair(t, w.links, mixedConfig(scheme, 4))
 				newMixed(t, a, b, scheme, 300).run(w.step, patience{limit: steps})
 			})
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -16,7 +16,7 @@ import (
 // ordered posts notified requests of three fragments each over three lanes, which complete under the test's
 // control. Every physical request is signaled, so the test knows exactly which requests must be reported.
 type ordered struct {
-	*rig.ScriptedQP
+	*enginetest.ScriptedQP
 	requests int
 	ended    []int // completed physical requests of each request
 	records  []int // completed records and notifications of each lane
@@ -28,7 +28,7 @@ const orderedLanes, orderedFragment = 3, 100
 func newOrdered(t *testing.T, scheme ibverbx.Scheme, requests int) *ordered {
 	t.Helper()
 	o := &ordered{requests: requests, ended: make([]int, requests)}
-	o.ScriptedQP = rig.NewScriptedQP(t, ibverbx.Config{
+	o.ScriptedQP = enginetest.NewScriptedQP(t, ibverbx.Config{
 		Lanes: orderedLanes, Scheme: scheme, FragmentSize: orderedFragment, SignalInterval: 1,
 		SendDepth: requests, LaneDepth: 4 * requests,
 	})
@@ -62,7 +62,7 @@ func (o *ordered) complete(lane int) {
 	if len(q.Posted()) == 0 {
 		return
 	}
-	if wr := &q.Posted()[0]; rig.IsNotification(wr) {
+	if wr := &q.Posted()[0]; enginetest.IsNotification(wr) {
 		o.ended[o.records[lane]]++
 		o.records[lane]++
 	} else {
@@ -76,7 +76,7 @@ func (o *ordered) poll(t *testing.T, parts int) {
 	t.Helper()
 	var wcs [64]ibverbx.WC
 	n, err := o.CQ.Poll(wcs[:])
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, wc := range wcs[:n] {
 		if err := wc.Err(); err != nil || wc.WRID != uint64(o.reported) {
 			t.Fatalf("completion = request %d, %v; want request %d", wc.WRID, err, o.reported)
@@ -95,7 +95,7 @@ func (o *ordered) poll(t *testing.T, parts int) {
 // TestOutOfOrderCompletions: however the lanes' completions interleave, each request is reported once, in
 // posting order, as soon as it and all earlier requests are done.
 func TestOutOfOrderCompletions(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for seed := range uint64(40) {
 			t.Run(fmt.Sprintf("%s/seed=%d", scheme, seed), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 5))
@@ -126,7 +126,7 @@ func TestOutOfOrderCompletions(t *testing.T) {
 // notifications arrive long before earlier ones. The receiver is still notified in order, and only of
 // complete messages. With three lanes, one rail has a single lane.
 func TestOutOfOrderArrival(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, lanes := range []int{3, 4} {
 			for slow := range 2 {
 				t.Run(fmt.Sprintf("%s/lanes=%d/slow=%d", scheme, lanes, slow), func(t *testing.T) {
@@ -143,12 +143,12 @@ func TestOutOfOrderArrival(t *testing.T) {
 func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 	t.Helper()
 	const messages, size = 40, 3000
-	a, b := rig.NewPair(t, w.links, cfg)
+	a, b := enginetest.NewPair(t, w.links, cfg)
 	local, remote := a.Region(messages*size), b.Region(messages*size)
 	var wrs []ibverbx.SendWR
 	recvs := make([]ibverbx.RecvWR, messages)
 	for i := range messages {
-		rig.Stamp(local.Bytes()[i*size:][:size], 0, i)
+		enginetest.Stamp(local.Bytes()[i*size:][:size], 0, i)
 		recvs[i].WRID = uint64(i)
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))

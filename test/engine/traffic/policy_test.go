@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -25,22 +25,22 @@ func newPaced(t *testing.T, policy ibverbx.Policy, lanes, depth int) *paced {
 	x := &paced{}
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	x.cq, err = rails.NewCQ(ibverbx.CQConfig{})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	x.q, err = x.cq.NewQP(ibverbx.Config{
 		Lanes: lanes, Policy: policy, FragmentSize: 4096, SendDepth: depth, LaneDepth: 4 * depth,
 		Now: func() int64 { return x.now },
 	})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	card, err := x.q.Card()
-	rig.Must(t, err)
-	rig.Must(t, x.q.Connect(card))
+	enginetest.Must(t, err)
+	enginetest.Must(t, x.q.Connect(card))
 	mem, err := verbs.AllocMemory(16384, nil)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, region.Close()); rig.Must(t, mem.Free()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, region.Close()); enginetest.Must(t, mem.Free()) })
 	x.lanes = nic.QPs()[:lanes]
 	for _, l := range x.lanes {
 		l.Hold()
@@ -66,7 +66,7 @@ func (x *paced) step(t *testing.T, rates ...int) (done []int) {
 		done = append(done, n)
 	}
 	_, err := x.cq.Poll(make([]ibverbx.WC, 64))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	return done
 }
 
@@ -178,7 +178,7 @@ func TestTwoChoicesWeighsLanes(t *testing.T) {
 // posted individually use the lanes round-robin.
 func TestSmallRequestsShareALane(t *testing.T) {
 	for _, policy := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.TwoChoices} {
-		x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Policy: policy})
+		x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 4, Policy: policy})
 		wrs := make([]ibverbx.SendWR, 16)
 		for i := range wrs {
 			wrs[i] = x.Request(uint64(i), verbs.OpRDMAWrite, 64)

@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // polled returns a host with ten WRITEs posted and not polled.
-func polled(t *testing.T, lanes int) (a *rig.Host) {
+func polled(t *testing.T, lanes int) (a *enginetest.Host) {
 	t.Helper()
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: lanes})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: lanes})
 	local, remote := a.Region(64), b.Region(64)
 	for i := range 10 {
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
@@ -28,12 +28,12 @@ func TestPollForms(t *testing.T) {
 		"three at a time": func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC {
 			var dst [3]ibverbx.WC
 			n, err := cq.Poll(dst[:])
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			return append(got, dst[:n]...)
 		},
 		"one": func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC {
 			wc, ok, err := cq.PollOne()
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			if ok {
 				got = append(got, wc)
 			}
@@ -43,11 +43,11 @@ func TestPollForms(t *testing.T) {
 			wcs, dst := make([]verbs.WC, 5), make([]ibverbx.WC, 2)
 			for rail := range 2 {
 				physical, err := cq.CQ(rail)
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				k, err := physical.Poll(wcs)
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				n, err := cq.ProcessCompletions(rail, wcs[:k], dst)
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				got = append(got, dst[:n]...)
 			}
 			return got

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -14,10 +14,10 @@ import (
 // although no other completion comes.
 func TestSharedDataLateCompletion(t *testing.T) {
 	for _, lanes := range []int{1, 2} {
-		p := newPooled(t, rig.MemoryLinks(1), bare, 1, 2, ibverbx.Config{Lanes: lanes})
+		p := newPooled(t, enginetest.MemoryLinks(1), bare, 1, 2, ibverbx.Config{Lanes: lanes})
 		p.send(0)
 		cq, err := p.server.CQ.CQ(0)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		var wcs [4]verbs.WC
 		n := 0
 		for turn := 0; n == 0; turn++ {
@@ -26,9 +26,9 @@ func TestSharedDataLateCompletion(t *testing.T) {
 			}
 			p.clients[0].Poll()
 			n, err = cq.Poll(wcs[:])
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 		}
-		rig.Must(t, p.at[0].Close())
+		enginetest.Must(t, p.at[0].Close())
 		if n, err := p.server.CQ.ProcessCompletions(0, wcs[:n], make([]ibverbx.WC, 4)); n != 0 || err != nil {
 			t.Errorf("%d lanes: ProcessCompletions = %d, %v; want no completion of a closed VirtualQP", lanes, n, err)
 		}
@@ -52,13 +52,13 @@ func TestSharedDataCloseQuietly(t *testing.T) {
 	for _, lanes := range []int{1, 2} {
 		var text strings.Builder
 		log := slog.New(slog.NewTextHandler(&text, nil))
-		p := newPooled(t, rig.MemoryLinks(1), bare, 2, 2, ibverbx.Config{Lanes: lanes, Log: log})
+		p := newPooled(t, enginetest.MemoryLinks(1), bare, 2, 2, ibverbx.Config{Lanes: lanes, Log: log})
 		wr := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		wr.SetSGE(p.buffers.SGE(0, 8))
 		if n, err := p.at[0].PostSend([]ibverbx.SendWR{wr}); n != 1 { // the client has no receive
 			t.Fatal(err)
 		}
-		rig.Must(t, p.at[0].Close())
+		enginetest.Must(t, p.at[0].Close())
 		if text.Len() > 0 || p.at[0].Err() != nil {
 			t.Errorf("%d lanes: Close logged %q, and the error is %v", lanes, text.String(), p.at[0].Err())
 		}

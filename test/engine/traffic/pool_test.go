@@ -10,7 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/debugcheck"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -27,9 +27,9 @@ func bare(inner verbs.Context) verbs.Context { return inner }
 // pooled is a server whose VirtualQPs share data receives, and its clients.
 type pooled struct {
 	tb      testing.TB
-	server  *rig.Host
+	server  *enginetest.Host
 	at      []*ibverbx.VirtualQP // the server's, by client
-	clients []*rig.Host          // each has one VirtualQP and its own VirtualCQ
+	clients []*enginetest.Host   // each has one VirtualQP and its own VirtualCQ
 	out     []*ibverbx.Region    // what clients send from
 	buffers *ibverbx.Region      // the receives of the pool
 	sent    []int                // messages posted, by client
@@ -42,7 +42,7 @@ type pooled struct {
 func newPooled(tb testing.TB, links []softnic.Link, layer over, depth, clients int, cfg ibverbx.Config) *pooled {
 	tb.Helper()
 	wrap := func(_ int, inner verbs.Context) verbs.Context { return layer(inner) }
-	p := &pooled{tb: tb, server: rig.NewRailsOver(tb, links, wrap)}
+	p := &pooled{tb: tb, server: enginetest.NewRailsOver(tb, links, wrap)}
 	p.sent, p.got, p.done = make([]int, clients), make([]int, clients), make([]int, clients)
 	p.server.NewCQ(ibverbx.CQConfig{SharedData: depth})
 	p.buffers = p.server.Region(depth * poolRoom)
@@ -51,12 +51,12 @@ func newPooled(tb testing.TB, links []softnic.Link, layer over, depth, clients i
 	}
 	p.repost()
 	for range clients {
-		h := rig.NewRailsOver(tb, links, wrap)
+		h := enginetest.NewRailsOver(tb, links, wrap)
 		h.NewCQ(ibverbx.CQConfig{})
 		p.clients = append(p.clients, h)
 		p.out = append(p.out, h.Region(64*poolRoom))
 		p.at = append(p.at, p.server.NewQP(cfg))
-		rig.Connect(tb, h.NewQP(cfg), p.at[len(p.at)-1])
+		enginetest.Connect(tb, h.NewQP(cfg), p.at[len(p.at)-1])
 	}
 	return p
 }
@@ -86,7 +86,7 @@ func (p *pooled) send(client int) bool {
 		return false // its buffer is in use
 	}
 	at, n := uint64(k%64)*poolRoom, size(client, k)
-	rig.Stamp(p.out[client].Bytes()[at:at+uint64(n)], client, k)
+	enginetest.Stamp(p.out[client].Bytes()[at:at+uint64(n)], client, k)
 	wr := ibverbx.SendWR{Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: uint32(k)}
 	wr.SetSGE(p.out[client].SGE(at, n))
 	n1, err := p.clients[client].QP.PostSend([]ibverbx.SendWR{wr})
@@ -111,7 +111,7 @@ func (p *pooled) poll() {
 		}
 		k := p.got[client]
 		got := p.buffers.Bytes()[wc.WRID*poolRoom:][:wc.ByteLen]
-		if wc.Imm != uint32(k) || wc.ByteLen != size(client, k) || rig.FirstDifference(got, rig.Stamped(len(got), client, k)) >= 0 {
+		if wc.Imm != uint32(k) || wc.ByteLen != size(client, k) || enginetest.FirstDifference(got, enginetest.Stamped(len(got), client, k)) >= 0 {
 			p.tb.Fatalf("client %d: message %d of %d bytes, want message %d of %d with its bytes", client, wc.Imm, wc.ByteLen, k, size(client, k))
 		}
 		p.got[client]++
@@ -122,11 +122,11 @@ func (p *pooled) poll() {
 // TestSharedData: three clients send to VirtualQPs that share four receives. Every message arrives once, in order,
 // with the VirtualQP that it was sent to.
 func TestSharedData(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, rails := range []int{1, 2} {
 			for _, lanes := range []int{1, 3} {
 				t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d", scheme, rails, lanes), func(t *testing.T) {
-					p := newPooled(t, rig.MemoryLinks(rails), bare, 4, 3, ibverbx.Config{Scheme: scheme, Lanes: lanes})
+					p := newPooled(t, enginetest.MemoryLinks(rails), bare, 4, 3, ibverbx.Config{Scheme: scheme, Lanes: lanes})
 					p.exchange(200)
 				})
 			}
@@ -139,7 +139,7 @@ func TestSharedDataOnWrappedRails(t *testing.T) {
 	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
 		for _, loss := range []float64{0, 0.01} {
 			t.Run(fmt.Sprintf("%v/loss=%v", carrier, loss), func(t *testing.T) {
-				links := rig.FaultLinks(t, 2, softnic.Impairment{Loss: loss})
+				links := enginetest.FaultLinks(t, 2, softnic.Impairment{Loss: loss})
 				newPooled(t, links, wrapped(t, carrier), 4, 3, ibverbx.Config{Lanes: 2}).exchange(200)
 			})
 		}
@@ -150,8 +150,8 @@ func TestSharedDataOnWrappedRails(t *testing.T) {
 func wrapped(t *testing.T, carrier verbs.QPType) over {
 	return func(inner verbs.Context) verbs.Context {
 		ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: carrier, Paths: 2, ChunkBytes: 4096})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 		return ctx
 	}
 }
@@ -176,7 +176,7 @@ func (p *pooled) exchange(n int) {
 func TestSharedDataEmpty(t *testing.T) {
 	for name, layer := range map[string]over{"bare": bare, "uc": wrapped(t, verbs.UC), "ud": wrapped(t, verbs.UD)} {
 		t.Run(name, func(t *testing.T) {
-			p := newPooled(t, rig.MemoryLinks(1), layer, 2, 3, ibverbx.Config{Lanes: 2})
+			p := newPooled(t, enginetest.MemoryLinks(1), layer, 2, 3, ibverbx.Config{Lanes: 2})
 			for i := range p.clients {
 				for range 8 {
 					p.send(i)
@@ -196,9 +196,9 @@ func TestSharedDataEmpty(t *testing.T) {
 
 // TestSharedDataMisuse: what cannot work is refused with an error that says what to do.
 func TestSharedDataMisuse(t *testing.T) {
-	h := rig.NewRails(t, rig.MemoryLinks(1))
+	h := enginetest.NewRails(t, enginetest.MemoryLinks(1))
 	h.NewCQ(ibverbx.CQConfig{SharedData: 2})
-	plain := rig.NewRails(t, rig.MemoryLinks(1))
+	plain := enginetest.NewRails(t, enginetest.MemoryLinks(1))
 	plain.NewCQ(ibverbx.CQConfig{})
 	region, foreign := h.Region(64), plain.Region(64)
 	recv := func(r *ibverbx.Region, n uint32) []ibverbx.RecvWR {
@@ -222,8 +222,8 @@ func TestSharedDataMisuse(t *testing.T) {
 		return err
 	}
 	closed, err := h.Rails.NewCQ(ibverbx.CQConfig{SharedData: 2})
-	rig.Must(t, err)
-	rig.Must(t, closed.Close())
+	enginetest.Must(t, err)
+	enginetest.Must(t, closed.Close())
 	_, negative := h.Rails.NewCQ(ibverbx.CQConfig{SharedData: -1})
 	_, huge := h.Rails.NewCQ(ibverbx.CQConfig{SharedData: 1 << 17})
 	_, shallow := h.Rails.NewCQ(ibverbx.CQConfig{SharedData: 64, Depth: 32})
@@ -260,7 +260,7 @@ func TestSharedDataMisuse(t *testing.T) {
 // completes the receive with an error. The other VirtualQP and the rest of the pool are unaffected.
 func TestSharedDataTooLong(t *testing.T) {
 	for _, lanes := range []int{1, 2} {
-		p := newPooled(t, rig.MemoryLinks(1), bare, 3, 2, ibverbx.Config{Lanes: lanes})
+		p := newPooled(t, enginetest.MemoryLinks(1), bare, 3, 2, ibverbx.Config{Lanes: lanes})
 		wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		wr.SetSGE(p.out[0].SGE(0, poolRoom+1))
 		p.clients[0].PostSend(wr)
@@ -287,14 +287,14 @@ func TestSharedDataOutlivesVirtualQPs(t *testing.T) {
 			for _, polled := range []bool{false, true} {
 				t.Run(fmt.Sprintf("rails=%d/lanes=%d/polled=%v", rails, lanes, polled), func(t *testing.T) {
 					cfg := ibverbx.Config{Lanes: lanes}
-					p := newPooled(t, rig.MemoryLinks(rails), bare, 4, 1, cfg)
+					p := newPooled(t, enginetest.MemoryLinks(rails), bare, 4, 1, cfg)
 					for range 20 {
 						h := p.clients[0]
 						qa, err := h.CQ.NewQP(cfg)
-						rig.Must(t, err)
+						enginetest.Must(t, err)
 						qb, err := p.server.CQ.NewQP(cfg)
-						rig.Must(t, err)
-						rig.Connect(t, qa, qb)
+						enginetest.Must(t, err)
+						enginetest.Connect(t, qa, qb)
 						wr := ibverbx.SendWR{Opcode: verbs.OpSend}
 						wr.SetSGE(p.out[0].SGE(0, 100))
 						if n, err := qa.PostSend([]ibverbx.SendWR{wr, wr}); n != 2 {
@@ -302,15 +302,15 @@ func TestSharedDataOutlivesVirtualQPs(t *testing.T) {
 						}
 						if polled { // but not reported
 							cq, err := p.server.CQ.CQ(0)
-							rig.Must(t, err)
+							enginetest.Must(t, err)
 							var wcs [4]verbs.WC
 							n, err := cq.Poll(wcs[:])
-							rig.Must(t, err)
+							enginetest.Must(t, err)
 							_, err = p.server.CQ.ProcessCompletions(0, wcs[:n], nil)
-							rig.Must(t, err)
+							enginetest.Must(t, err)
 						}
-						rig.Must(t, qb.Close())
-						rig.Must(t, qa.Close())
+						enginetest.Must(t, qb.Close())
+						enginetest.Must(t, qa.Close())
 						if wcs := p.server.Poll(); len(wcs) > 0 {
 							t.Fatalf("%d completions after Close", len(wcs))
 						}
@@ -329,7 +329,7 @@ func TestSharedDataFair(t *testing.T) {
 	const depth, greedy, modest = 4, 0, 1
 	for name, layer := range map[string]over{"bare": bare, "uc": wrapped(t, verbs.UC), "ud": wrapped(t, verbs.UD)} {
 		t.Run(name, func(t *testing.T) {
-			p := newPooled(t, rig.MemoryLinks(1), layer, depth, 2, ibverbx.Config{Lanes: 2})
+			p := newPooled(t, enginetest.MemoryLinks(1), layer, depth, 2, ibverbx.Config{Lanes: 2})
 			worst := 0
 			for round := range 50 {
 				before := p.got[greedy]
@@ -368,7 +368,7 @@ func TestSharedDataManyClients(t *testing.T) {
 		clients = 50 // with the race detector, the refused SENDs of 500 take the time of the others
 	}
 	cfg := ibverbx.Config{Lanes: 1, LaneDepth: 8, SendDepth: 8}
-	links := rig.MemoryLinks(1)
+	links := enginetest.MemoryLinks(1)
 	p := newPooled(t, links, bare, receives, 1, cfg)
 	h := p.clients[0]
 	memory := func() uint64 {
@@ -382,8 +382,8 @@ func TestSharedDataManyClients(t *testing.T) {
 		before := memory()
 		for range clients {
 			q, err := cq.NewQP(cfg)
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, q.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, q.Close()) })
 			if name == "pool" {
 				p.at = append(p.at, q)
 			} else {
@@ -403,7 +403,7 @@ func TestSharedDataManyClients(t *testing.T) {
 	senders := make([]*ibverbx.VirtualQP, 0, clients)
 	for _, q := range p.at[1:] {
 		s := h.NewQP(cfg)
-		rig.Connect(t, s, q)
+		enginetest.Connect(t, s, q)
 		senders = append(senders, s)
 	}
 	p.flood(senders, messages)
@@ -449,9 +449,9 @@ func (p *pooled) flood(senders []*ibverbx.VirtualQP, messages int) {
 }
 
 // newCQ returns another VirtualCQ of a host.
-func newCQ(t *testing.T, h *rig.Host) *ibverbx.VirtualCQ {
+func newCQ(t *testing.T, h *enginetest.Host) *ibverbx.VirtualCQ {
 	cq, err := h.Rails.NewCQ(ibverbx.CQConfig{})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, cq.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, cq.Close()) })
 	return cq
 }

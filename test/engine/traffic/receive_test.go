@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // flood is a sender of more messages than its peer has receives for.
 type flood struct {
 	w               *wires
-	a, b            *rig.Host
+	a, b            *enginetest.Host
 	local, remote   *ibverbx.Region
 	completed, told int
 	// lockstep posts receive n+1 only after message n was reported to both sides.
@@ -33,11 +33,11 @@ func floodConfig(scheme ibverbx.Scheme) (cfg ibverbx.Config, held int) {
 func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	t.Helper()
 	f := &flood{w: newStill(2)}
-	f.a, f.b = rig.NewPair(t, f.w.links, cfg)
+	f.a, f.b = enginetest.NewPair(t, f.w.links, cfg)
 	f.local, f.remote = f.a.Region(floodMessages*floodSlot), f.b.Region(floodMessages*floodSlot)
 	var wrs []ibverbx.SendWR
 	for i := range floodMessages {
-		rig.Stamp(f.local.Bytes()[i*floodSlot:][:floodSlot], 0, i)
+		enginetest.Stamp(f.local.Bytes()[i*floodSlot:][:floodSlot], 0, i)
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: opcode, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: f.remote.Remote(), RemoteOffset: uint64(i * floodSlot)}
 		wr.SetSGE(f.local.SGE(uint64(i*floodSlot), floodSlot))
 		wrs = append(wrs, wr)
@@ -100,7 +100,7 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 		wcs := f.turn(t)
 		for _, wc := range wcs {
 			check(wc, f.told)
-			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, rig.Stamped(floodSlot, 0, f.told)) {
+			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, enginetest.Stamped(floodSlot, 0, f.told)) {
 				t.Fatalf("told of message %d, but its bytes are not there", f.told)
 			}
 			f.told++
@@ -115,7 +115,7 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 // number of messages. When receives are posted, every message is notified once and in order, for notified
 // WRITEs and for SENDs.
 func TestReceivesRunOut(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String()+"/notified", func(t *testing.T) {
 			cfg, held := floodConfig(scheme)
 			f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)
@@ -150,7 +150,7 @@ func (f *flood) drainSent(t *testing.T) {
 // the sender's preceding request has completed. A completion must not be deferred until a later request
 // completes: that would deadlock both sides.
 func TestReceivesOneByOne(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		cfg, _ := floodConfig(scheme)
 		for _, depth := range []int{1, 5} { // less than a chain of messages without a completion could have
 			cfg.RecvDepth, cfg.NotifyDepth = depth, 1
@@ -173,7 +173,7 @@ func TestReceivesOneByOne(t *testing.T) {
 // TestSprayNotificationsCompleteOneByOne: a C++ peer posts one receive, so that its NIC acknowledges the
 // first of three notifications. The first request is complete.
 func TestSprayNotificationsCompleteOneByOne(t *testing.T) {
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, CxxPeer: true})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, CxxPeer: true})
 	x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 8), x.Request(2, verbs.OpRDMAWriteWithImm, 8), x.Request(3, verbs.OpRDMAWriteWithImm, 8))
 	notify := x.NIC.QPs()[2]
 	x.SettleWith(func() {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -13,15 +13,15 @@ import (
 // memory is accessed.
 func TestClosedRegionIsRefused(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
-		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
+		a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), cfg)
 		open, remote := a.Region(4096), b.Region(4096)
 		mem, err := verbs.AllocMemory(4096, nil)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		closed, err := a.Rails.Register(mem, verbs.AccessAll)
-		rig.Must(t, err)
-		rig.Must(t, closed.Close())
-		rig.Must(t, mem.Free())
-		rig.Must(t, closed.Close()) // closing twice is harmless
+		enginetest.Must(t, err)
+		enginetest.Must(t, closed.Close())
+		enginetest.Must(t, mem.Free())
+		enginetest.Must(t, closed.Close()) // closing twice is harmless
 		for _, sges := range [][]ibverbx.SGE{{closed.SGE(0, 8)}, {closed.SGE(0, 0)}, {open.SGE(0, 8), closed.SGE(8, 8)}} {
 			for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {
 				for _, flags := range []verbs.SendFlags{0, verbs.SendInline} {

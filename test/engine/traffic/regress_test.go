@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // TestReceivesNotPolledAreKept: completed but unpolled receives are never lost, however many complete
 // together.
 func TestReceivesNotPolledAreKept(t *testing.T) {
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
 	lane, message := x.NIC.QPs()[0], x.NIC.QPs()[2]
 	msg := uint32(0)
 	arrive := func(n int) { // n messages, consumed from the CQ and not reported
@@ -26,7 +26,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 		}
 		wcs := make([]verbs.WC, 16)
 		cq, err := x.CQ.CQ(0)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		k, _ := cq.Poll(wcs)
 		if _, err := x.CQ.ProcessCompletions(0, wcs[:k], nil); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 
 // TestUnknownOpcodes: an unknown opcode is refused, whatever its low bits are.
 func TestUnknownOpcodes(t *testing.T) {
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2})
 	for op := 7; op < 256; op++ {
 		if n, err := x.QP.PostSend([]ibverbx.SendWR{x.Request(1, verbs.Opcode(op), 8)}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("PostSend of opcode %d = %d, %v; want 0, %v", op, n, err, verbs.ErrInvalid)
@@ -73,7 +73,7 @@ func TestUnknownOpcodes(t *testing.T) {
 
 // TestDirectStats: Stats counts requests that pass through a single lane.
 func TestDirectStats(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 1})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 1})
 	local, remote := a.Region(1000), b.Region(1000)
 	for range 3 {
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}

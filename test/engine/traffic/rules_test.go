@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // forEachWidth runs a test with one lane, with one tracked lane, and with four lanes in every scheme.
 func forEachWidth(t *testing.T, run func(t *testing.T, cfg ibverbx.Config)) {
 	for _, cfg := range []ibverbx.Config{
-		{Lanes: 1}, {Lanes: 1, Control: rig.Deaf{}}, {Lanes: 4}, {Lanes: 4, Scheme: ibverbx.DQPLB}, {Lanes: 4, Scheme: ibverbx.Spray},
+		{Lanes: 1}, {Lanes: 1, Control: enginetest.Deaf{}}, {Lanes: 4}, {Lanes: 4, Scheme: ibverbx.DQPLB}, {Lanes: 4, Scheme: ibverbx.Spray},
 	} {
 		t.Run(fmt.Sprintf("%s/lanes=%d/track=%v", cfg.Scheme, cfg.Lanes, cfg.Control != nil), func(t *testing.T) { run(t, cfg) })
 	}
@@ -23,7 +23,7 @@ func forEachWidth(t *testing.T, run func(t *testing.T, cfg ibverbx.Config)) {
 // several. No part of it is posted, and the VirtualQP still works.
 func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
-		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
+		a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), cfg)
 		local, other, remote := a.Region(4096), b.Region(4096), b.Region(4096)
 		for name, bad := range map[string]func(wr *ibverbx.SendWR){
 			"opcode":               func(wr *ibverbx.SendWR) { wr.Opcode = 77 },
@@ -75,7 +75,7 @@ func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 // on one lane as on several. The receiver gets the last two.
 func TestRequestsOfNoBytes(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
-		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
+		a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), cfg)
 		local, remote := a.Region(64), b.Region(64)
 		data := ibverbx.RecvWR{WRID: 2}
 		data.SetSGE(remote.SGE(0, 64))
@@ -109,7 +109,7 @@ func TestRequestsOfNoBytes(t *testing.T) {
 
 // TestBadArgumentsAreErrors: an argument out of range is an error and no panic.
 func TestBadArgumentsAreErrors(t *testing.T) {
-	a, _ := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2})
+	a, _ := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 2})
 	control, _ := ibverbx.ControlPair()
 	failure := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -16,17 +16,17 @@ import (
 // each runs a test for every scheme, over one rail and over two, on links that hand
 // packets over and on links that cut and queue them.
 func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link)) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, rails := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d/memory", scheme, rails, lanes), func(t *testing.T) {
-				run(t, scheme, func() []softnic.Link { return rig.MemoryLinks(rails) })
+				run(t, scheme, func() []softnic.Link { return enginetest.MemoryLinks(rails) })
 			})
 			t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d/packets", scheme, rails, lanes), func(t *testing.T) {
 				run(t, scheme, func() []softnic.Link {
 					links := make([]softnic.Link, rails)
 					for i := range links {
 						link, err := softnic.NewFaultLink(nil)
-						rig.Must(t, err)
+						enginetest.Must(t, err)
 						links[i] = link
 					}
 					return links
@@ -40,11 +40,11 @@ func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme,
 // completion has the fields that the scheme carries.
 func TestNotification(t *testing.T) {
 	each(t, 6, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
+		a, b := enginetest.NewPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
 		const requests, size = 120, 20_000
 		local, remote := a.Region(requests*size), b.Region(requests*size)
 		rng := rand.New(rand.NewPCG(7, uint64(scheme)))
-		rig.Fill(local.Bytes(), rng.Uint64())
+		enginetest.Fill(local.Bytes(), rng.Uint64())
 		recvs := make([]ibverbx.RecvWR, requests)
 		for i := range recvs {
 			recvs[i].WRID = uint64(i)
@@ -104,7 +104,7 @@ func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, told,
 }
 
 // pollOnce polls sends, which must complete successfully and in order, starting with next.
-func pollOnce(t *testing.T, h *rig.Host, next int) int {
+func pollOnce(t *testing.T, h *enginetest.Host, next int) int {
 	t.Helper()
 	wcs := h.Poll()
 	for i, wc := range wcs {
@@ -119,7 +119,7 @@ func pollOnce(t *testing.T, h *rig.Host, next int) int {
 // SEND arrives after the preceding WRITEs are done.
 func TestMessages(t *testing.T) {
 	each(t, 4, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
+		a, b := enginetest.NewPair(t, links(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
 		local, remote, inbox := a.Region(8192), b.Region(8192), b.Region(64*64)
 		for round := range 40 {
 			for i := range local.Bytes() {
@@ -170,7 +170,7 @@ func TestCxxPeerNumbersComeLate(t *testing.T) {
 			w := newWires(t,
 				softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.02, Delay: 2 * time.Microsecond}},
 				softnic.FaultConfig{Seed: 2, Impairment: softnic.Impairment{Loss: 0.02, Delay: 300 * time.Microsecond}})
-			a, b := rig.NewPair(t, w.links, ibverbx.Config{
+			a, b := enginetest.NewPair(t, w.links, ibverbx.Config{
 				Lanes: 6, Scheme: ibverbx.DQPLB, CxxPeer: true, Policy: policy, FragmentSize: 256, SendDepth: 512, Now: func() int64 { return w.now },
 			})
 			local, remote := a.Region(1<<16), b.Region(1<<16)
@@ -190,7 +190,7 @@ func TestCxxPeerNumbersComeLate(t *testing.T) {
 						if err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
 							t.Fatal(err)
 						}
-						rig.Must(t, p.turn(false))
+						enginetest.Must(t, p.turn(false))
 						told += len(b.Poll())
 						a.Poll()
 						w.step()

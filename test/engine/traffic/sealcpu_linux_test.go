@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/seal"
 )
 
@@ -60,9 +60,9 @@ func newSealWork(b *testing.B, size int) *sealWork {
 	greetings := [2]seal.Greeting{seal.NewGreeting(1, 0, [seal.NonceLen]byte{1}), seal.NewGreeting(2, 0, [seal.NonceLen]byte{2})}
 	for i := range w.ends {
 		s, err := seal.NewSession(make([]byte, 32), i == 0)
-		rig.Must(b, err)
+		enginetest.Must(b, err)
 		w.ends[i], err = s.Associate(&greetings[i], &greetings[1-i])
-		rig.Must(b, err)
+		enginetest.Must(b, err)
 	}
 	for left := size; left > 0; left -= mtu {
 		n := header
@@ -101,12 +101,12 @@ func newTLSWork(b *testing.B, size int) *tlsWork {
 	certified := httptest.NewTLSServer(nil)
 	b.Cleanup(certified.Close)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	out, err := net.Dial("tcp", l.Addr().String())
-	rig.Must(b, err)
+	enginetest.Must(b, err)
 	in, err := l.Accept()
-	rig.Must(b, err)
-	rig.Must(b, l.Close())
+	enginetest.Must(b, err)
+	enginetest.Must(b, l.Close())
 	w := &tlsWork{b: b, from: make([]byte, size), to: make([]byte, max(size, 64<<10))}
 	w.out = tls.Client(out, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})
 	w.in = tls.Server(in, certified.TLS)
@@ -133,9 +133,9 @@ func (w *tlsWork) move(n int) time.Duration {
 	}()
 	for left := n * len(w.from); left > 0; {
 		k, err := io.ReadAtLeast(w.in, w.to[:min(left, len(w.to))], 1)
-		rig.Must(w.b, err)
+		enginetest.Must(w.b, err)
 		left -= k
 	}
-	rig.Must(w.b, <-sent)
+	enginetest.Must(w.b, <-sent)
 	return cpuTime(w.b) - start
 }

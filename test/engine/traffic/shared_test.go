@@ -8,23 +8,23 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // sharedHost is a host whose VirtualQPs share one SRQ per rail.
-func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
+func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*enginetest.Host, []*ibverbx.VirtualQP) {
 	tb.Helper()
 	return sharedHostOver(tb, links, depth, func(inner verbs.Context) verbs.Context { return inner }, cfgs...)
 }
 
 // sharedHostOver is sharedHost with a layer between the NICs and the engine.
-func sharedHostOver(tb testing.TB, links []softnic.Link, depth int, over func(verbs.Context) verbs.Context, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
+func sharedHostOver(tb testing.TB, links []softnic.Link, depth int, over func(verbs.Context) verbs.Context, cfgs ...ibverbx.Config) (*enginetest.Host, []*ibverbx.VirtualQP) {
 	tb.Helper()
-	h := rig.NewRailsOver(tb, links, func(_ int, inner verbs.Context) verbs.Context { return over(inner) })
+	h := enginetest.NewRailsOver(tb, links, func(_ int, inner verbs.Context) verbs.Context { return over(inner) })
 	h.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
 	var qps []*ibverbx.VirtualQP
 	for _, cfg := range cfgs {
@@ -36,10 +36,10 @@ func sharedHostOver(tb testing.TB, links []softnic.Link, depth int, over func(ve
 // TestSharedReceives: two VirtualQPs on a host share a rail's receives, far fewer than their lanes. Many more
 // messages arrive, complete and in order.
 func TestSharedReceives(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, rails := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
-				exchangeShared(t, scheme, rig.MemoryLinks(rails), func(inner verbs.Context) verbs.Context { return inner })
+				exchangeShared(t, scheme, enginetest.MemoryLinks(rails), func(inner verbs.Context) verbs.Context { return inner })
 			})
 		}
 	}
@@ -48,18 +48,18 @@ func TestSharedReceives(t *testing.T) {
 // TestSharedReceivesOnWrappedRails does the same over package reliable, with lanes that share paths and
 // lanes that do not, on links that lose packets.
 func TestSharedReceivesOnWrappedRails(t *testing.T) {
-	for i, scheme := range rig.Schemes {
+	for i, scheme := range enginetest.Schemes {
 		for _, tt := range []struct {
 			carrier verbs.QPType
 			flows   int
 		}{{verbs.UC, 1}, {verbs.UC, 8}, {verbs.UD, 1}, {verbs.UD, 8}} {
 			t.Run(fmt.Sprintf("%s/%v/flows=%d", scheme, tt.carrier, tt.flows), func(t *testing.T) {
 				link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Impairment: softnic.Impairment{Loss: 0.01}})
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				exchangeShared(t, scheme, []softnic.Link{link}, func(inner verbs.Context) verbs.Context {
 					ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.carrier, Paths: 2, Flows: tt.flows, ChunkBytes: 4096})
-					rig.Must(t, err)
-					t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+					enginetest.Must(t, err)
+					t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 					return ctx
 				})
 			})
@@ -74,7 +74,7 @@ func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, o
 	a, qa := sharedHostOver(t, links, 8, over, cfg, cfg)
 	b, qb := sharedHostOver(t, links, 8, over, cfg, cfg)
 	for i := range qa {
-		rig.Connect(t, qa[i], qb[i])
+		enginetest.Connect(t, qa[i], qb[i])
 	}
 	const messages = 300
 	for i, q := range qb {
@@ -103,12 +103,12 @@ func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, o
 // sendMany posts notified WRITEs on each VirtualQP of a, polls until all have completed, and returns the
 // completions that the peer got meanwhile. Each WRITE has its own memory, because concurrent WRITEs are
 // unordered.
-func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, messages int) (received []ibverbx.WC) {
+func sendMany(t *testing.T, a, peer *enginetest.Host, qps []*ibverbx.VirtualQP, messages int) (received []ibverbx.WC) {
 	t.Helper()
 	const room = 64
 	total := messages * len(qps)
 	local, remote := a.Region(room*total), peer.Region(room*total)
-	rig.Fill(local.Bytes(), 1)
+	enginetest.Fill(local.Bytes(), 1)
 	want := make([]byte, room*total)
 	wcs := make([]ibverbx.WC, 64)
 	sent, done := 0, 0
@@ -138,10 +138,10 @@ func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, message
 }
 
 // pollGood returns completions and fails the test if any reports an error.
-func pollGood(tb testing.TB, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
+func pollGood(tb testing.TB, h *enginetest.Host, wcs []ibverbx.WC) []ibverbx.WC {
 	tb.Helper()
 	n, err := h.CQ.Poll(wcs)
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	for i := range wcs[:n] {
 		if wcs[i].Err() != nil {
 			tb.Fatal(wcs[i].Err())
@@ -153,12 +153,12 @@ func pollGood(tb testing.TB, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
 // TestSharedReceivesExcess: a VirtualQP fails with a descriptive error if its peer sends more than it has
 // receives for. The other VirtualQP on the same SRQ continues.
 func TestSharedReceivesExcess(t *testing.T) {
-	links := rig.MemoryLinks(1)
+	links := enginetest.MemoryLinks(1)
 	cfg := ibverbx.Config{Lanes: 2, RecvDepth: 4, SendDepth: 4}
 	a, qa := sharedHost(t, links, 16, cfg, cfg)
 	b, qb := sharedHost(t, links, 16, cfg, cfg)
-	rig.Connect(t, qa[0], qb[0])
-	rig.Connect(t, qa[1], qb[1])
+	enginetest.Connect(t, qa[0], qb[0])
+	enginetest.Connect(t, qa[1], qb[1])
 	local, remote := a.Region(64), b.Region(64)
 	post := func(q *ibverbx.VirtualQP) {
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
@@ -169,9 +169,9 @@ func TestSharedReceivesExcess(t *testing.T) {
 	for range 10_000 {
 		post(qa[0])
 		_, err := a.CQ.Poll(wcs)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		_, err = b.CQ.Poll(wcs)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
 	if err := qb[0].Err(); err == nil || !strings.Contains(err.Error(), "more messages than receives") {
 		t.Fatalf("Err of the VirtualQP with too many messages = %v", err)
@@ -195,33 +195,33 @@ func TestSharedReceivesExcess(t *testing.T) {
 
 // TestSharedReceivesComeBack: VirtualQPs closed with work in flight return all their receives to the SRQ.
 func TestSharedReceivesComeBack(t *testing.T) {
-	links := rig.MemoryLinks(1)
+	links := enginetest.MemoryLinks(1)
 	a, _ := sharedHost(t, links, 4)
 	b, _ := sharedHost(t, links, 4)
 	local, remote := a.Region(64), b.Region(64)
 	cfg := ibverbx.Config{Lanes: 2}
 	for i := range 50 {
 		qa, err := a.CQ.NewQP(cfg)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		qb, err := b.CQ.NewQP(cfg)
-		rig.Must(t, err)
-		rig.Connect(t, qa, qb)
+		enginetest.Must(t, err)
+		enginetest.Connect(t, qa, qb)
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 8))
 		wrs := []ibverbx.SendWR{wr, wr, wr}
 		if n, err := qa.PostSend(wrs); n != 3 {
 			t.Fatalf("round %d: PostSend = %d, %v", i, n, err)
 		}
-		rig.Must(t, qb.Close()) // three receives are filled and not polled
-		rig.Must(t, qa.Close())
+		enginetest.Must(t, qb.Close()) // three receives are filled and not polled
+		enginetest.Must(t, qa.Close())
 	}
 	qa, err := a.CQ.NewQP(cfg)
-	rig.Must(t, err)
-	defer func() { rig.Must(t, qa.Close()) }()
+	enginetest.Must(t, err)
+	defer func() { enginetest.Must(t, qa.Close()) }()
 	qb, err := b.CQ.NewQP(cfg)
-	rig.Must(t, err)
-	defer func() { rig.Must(t, qb.Close()) }()
-	rig.Connect(t, qa, qb)
+	enginetest.Must(t, err)
+	defer func() { enginetest.Must(t, qb.Close()) }()
+	enginetest.Connect(t, qa, qb)
 	if n, err := qb.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 {
 		t.Fatal(err)
 	}
@@ -234,12 +234,12 @@ func TestSharedReceivesComeBack(t *testing.T) {
 
 // TestCloseLeavesNothing: after Close, a VirtualQP delivers neither completions nor events.
 func TestCloseLeavesNothing(t *testing.T) {
-	links := rig.MemoryLinks(1)
+	links := enginetest.MemoryLinks(1)
 	for _, lanes := range []int{1, 2} {
 		cfg := ibverbx.Config{Lanes: lanes}
 		a, qa := sharedHost(t, links, 16, cfg)
 		b, qb := sharedHost(t, links, 16, cfg)
-		rig.Connect(t, qa[0], qb[0])
+		enginetest.Connect(t, qa[0], qb[0])
 		if n, err := qb[0].PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}}); n != 2 {
 			t.Fatal(err)
 		}
@@ -249,9 +249,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 		if n, err := qa[0].PostSend([]ibverbx.SendWR{wr, wr, wr}); n != 3 {
 			t.Fatal(err)
 		}
-		rig.Must(t, qb[0].Close())
-		rig.Must(t, qa[0].Close())
-		for _, h := range []*rig.Host{a, b} {
+		enginetest.Must(t, qb[0].Close())
+		enginetest.Must(t, qa[0].Close())
+		for _, h := range []*enginetest.Host{a, b} {
 			for range 10 {
 				if n, err := h.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 					t.Errorf("%d lanes: Poll after Close = %d, %v; want nothing", lanes, n, err)
@@ -269,15 +269,15 @@ func TestCloseLeavesNothing(t *testing.T) {
 func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	const depth = 16
 	cq, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	q, err := cq.NewQP(ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, RecvDepth: 64})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	card, err := q.Card()
-	rig.Must(t, err)
-	rig.Must(t, q.Connect(card))
+	enginetest.Must(t, err)
+	enginetest.Must(t, q.Connect(card))
 	notify := nic.QPs()[3]
 	wcs := make([]ibverbx.WC, 4)
 	for i := range depth/2 + 1 {
@@ -288,7 +288,7 @@ func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 			t.Fatal("no receive for the message")
 		}
 		_, err := cq.Poll(wcs)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
 	if left := len(notify.Waiting()); left != depth {
 		t.Errorf("%d receives after the low-water mark, want %d", left, depth)
@@ -298,7 +298,7 @@ func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 // TestSharedReceivesDepth: a depth that cannot work is refused.
 func TestSharedReceivesDepth(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, depth := range []int{-1, 1, 1 << 20} {
 		if _, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth}); err == nil {
 			t.Errorf("NewCQ with SharedReceives %d works", depth)
@@ -311,10 +311,10 @@ func TestSharedReceivesDepth(t *testing.T) {
 func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 	for _, how := range []string{"Poll", "ProcessCompletions"} {
 		t.Run(how, func(t *testing.T) {
-			links, cfg := rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}
+			links, cfg := enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 2}
 			a, qa := sharedHost(t, links, 64, cfg)
 			b, qb := sharedHost(t, links, 64, cfg)
-			rig.Connect(t, qa[0], qb[0])
+			enginetest.Connect(t, qa[0], qb[0])
 			local, remote := a.Region(64), b.Region(64)
 			if n, err := qa[0].PostRecv([]ibverbx.RecvWR{{WRID: 7}}); n != 1 {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
@@ -336,12 +336,12 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 					n, err = a.CQ.Poll(wcs)
 				default:
 					cq, found := a.CQ.CQ(rail)
-					rig.Must(t, found)
+					enginetest.Must(t, found)
 					k, polled := cq.Poll(physical)
-					rig.Must(t, polled)
+					enginetest.Must(t, polled)
 					n, err = a.CQ.ProcessCompletions(rail, physical[:k], wcs)
 				}
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				for _, wc := range wcs[:n] {
 					ended[wc.WRID] = wc.Status
 				}
@@ -398,9 +398,9 @@ func TestSharedReceivesRefillInChains(t *testing.T) {
 	const depth, messages = 16, 300
 	for name, wrap := range map[string]bool{"bare": false, "wrapped": true} {
 		t.Run(name, func(t *testing.T) {
-			links := rig.MemoryLinks(1)
-			counted := map[*rig.Host]*countedSRQs{}
-			var hosts [2]*rig.Host
+			links := enginetest.MemoryLinks(1)
+			counted := map[*enginetest.Host]*countedSRQs{}
+			var hosts [2]*enginetest.Host
 			var qps [2][]*ibverbx.VirtualQP
 			for i := range hosts {
 				c := &countedSRQs{}
@@ -410,8 +410,8 @@ func TestSharedReceivesRefillInChains(t *testing.T) {
 					if wrap {
 						var err error
 						c.Context, err = reliable.Wrap(inner, reliable.Config{Paths: 2})
-						rig.Must(t, err)
-						t.Cleanup(func() { rig.Must(t, c.Close()) })
+						enginetest.Must(t, err)
+						t.Cleanup(func() { enginetest.Must(t, c.Close()) })
 					}
 					return c
 				}, cfg, cfg)
@@ -419,7 +419,7 @@ func TestSharedReceivesRefillInChains(t *testing.T) {
 			}
 			a, b := hosts[0], hosts[1]
 			for i := range qps[0] {
-				rig.Connect(t, qps[0][i], qps[1][i])
+				enginetest.Connect(t, qps[0][i], qps[1][i])
 				if n, err := qps[1][i].PostRecv(make([]ibverbx.RecvWR, messages)); n != messages {
 					t.Fatalf("PostRecv = %d, %v, want %d", n, err, messages)
 				}

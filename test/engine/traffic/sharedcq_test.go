@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -24,7 +24,7 @@ type sharedQP struct {
 const sharedSlot, sharedMessages = 5000, 120
 
 // sharedPairs returns VirtualQPs of all kinds between two hosts, on one VirtualCQ each.
-func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
+func sharedPairs(t *testing.T, a, b *enginetest.Host) []*sharedQP {
 	t.Helper()
 	var all []*sharedQP
 	for _, cfg := range []ibverbx.Config{
@@ -32,7 +32,7 @@ func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
 		{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 1100},
 		{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 900},
 		{Lanes: 1}, // passes through
-		{Lanes: 1, Scheme: ibverbx.DQPLB, Control: rig.Deaf{}},
+		{Lanes: 1, Scheme: ibverbx.DQPLB, Control: enginetest.Deaf{}},
 		{Lanes: 5, Scheme: ibverbx.DQPLB, FragmentSize: 600},
 	} {
 		cfg.SendDepth, cfg.RecvDepth = 32, sharedMessages+1
@@ -44,10 +44,10 @@ func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
 }
 
 // newPeers creates a VirtualQP on each of two hosts and connects them.
-func newPeers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) (qa, qb *ibverbx.VirtualQP) {
+func newPeers(t *testing.T, a, b *enginetest.Host, cfg ibverbx.Config) (qa, qb *ibverbx.VirtualQP) {
 	t.Helper()
 	qa, qb = a.NewQP(cfg), b.NewQP(cfg)
-	rig.Connect(t, qa, qb)
+	enginetest.Connect(t, qa, qb)
 	return qa, qb
 }
 
@@ -58,7 +58,7 @@ func (s *sharedQP) post(t *testing.T, sender int) {
 	t.Helper()
 	i := s.posted
 	n := s.length(i)
-	rig.Stamp(s.local.Bytes()[i*sharedSlot:][:n], sender, i)
+	enginetest.Stamp(s.local.Bytes()[i*sharedSlot:][:n], sender, i)
 	wr := ibverbx.SendWR{
 		WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
 		Remote: s.remote.Remote(), RemoteOffset: uint64(i * sharedSlot),
@@ -72,7 +72,7 @@ func (s *sharedQP) post(t *testing.T, sender int) {
 }
 
 // sharedRun sends messages over all pairs selected by live, until each has moved upTo messages.
-func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
+func sharedRun(t *testing.T, a, b *enginetest.Host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
 	t.Helper()
 	byA, byB := make(map[*ibverbx.VirtualQP]int), make(map[*ibverbx.VirtualQP]int)
 	for i, s := range all {
@@ -98,7 +98,7 @@ func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQ
 				t.Fatalf("receive of VirtualQP %d = %+v, %v; want receive %d", s.b.Num(), wc, err, s.told)
 			}
 			n := s.length(s.told)
-			if !bytes.Equal(s.remote.Bytes()[s.told*sharedSlot:][:n], rig.Stamped(n, int(s.a.Num()), s.told)) {
+			if !bytes.Equal(s.remote.Bytes()[s.told*sharedSlot:][:n], enginetest.Stamped(n, int(s.a.Num()), s.told)) {
 				t.Fatalf("message %d of VirtualQP %d did not arrive as it was sent", s.told, s.a.Num())
 			}
 			s.told++
@@ -123,8 +123,8 @@ func TestSeveralQPsOnOneCQ(t *testing.T) {
 }
 
 func severalQPs(t *testing.T, rails int) {
-	links := rig.MemoryLinks(rails)
-	a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 2}), rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
+	links := enginetest.MemoryLinks(rails)
+	a, b := enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2}), enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2})
 	all := sharedPairs(t, a, b)
 	for _, s := range all {
 		recvs := make([]ibverbx.RecvWR, sharedMessages)
@@ -147,8 +147,8 @@ func severalQPs(t *testing.T, rails int) {
 	}
 	rest := func(s *sharedQP) bool { return s != failed }
 	sharedRun(t, a, b, all, rest, 2*sharedMessages/3)
-	rig.Must(t, closed.a.Close())
-	rig.Must(t, closed.b.Close())
+	enginetest.Must(t, closed.a.Close())
+	enginetest.Must(t, closed.b.Close())
 	sharedRun(t, a, b, all, func(s *sharedQP) bool { return s != failed && s != closed }, sharedMessages)
 	if n, err := a.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 		t.Errorf("Poll at the end = %d, %v; want nothing", n, err)
@@ -156,7 +156,7 @@ func severalQPs(t *testing.T, rails int) {
 }
 
 // failQP posts a request with invalid keys, and polls its completion.
-func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
+func failQP(t *testing.T, h *enginetest.Host, s *sharedQP) {
 	t.Helper()
 	bad := s.remote.Remote()
 	for i := range bad.RKeys {
@@ -176,7 +176,7 @@ func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
 // TestNumbers: VirtualCQ numbers are unique within Rails, even if several goroutines create them. VirtualQP
 // numbers are unique within their VirtualCQ and never reused.
 func TestNumbers(t *testing.T) {
-	h := rig.NewRails(t, rig.MemoryLinks(1))
+	h := enginetest.NewRails(t, enginetest.MemoryLinks(1))
 	const makers, each = 4, 8
 	cqs := make([]*ibverbx.VirtualCQ, makers*each)
 	var wg sync.WaitGroup
@@ -202,13 +202,13 @@ func TestNumbers(t *testing.T) {
 		numbers := map[uint32]bool{}
 		for range 3 {
 			q, err := cq.NewQP(ibverbx.Config{Lanes: 1})
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			numbers[q.Num()] = true
-			rig.Must(t, q.Close())
+			enginetest.Must(t, q.Close())
 		}
 		if len(numbers) != 3 {
 			t.Errorf("the numbers of three VirtualQPs are %v", numbers)
 		}
-		rig.Must(t, cq.Close())
+		enginetest.Must(t, cq.Close())
 	}
 }

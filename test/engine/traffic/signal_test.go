@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -32,12 +32,12 @@ func TestSharedCompletions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := tt.n
-			a, b := rig.NewPair(t, newStill(1).links, ibverbx.Config{
-				Lanes: 1, Control: rig.Deaf{}, RecvDepth: tt.recvs, FragmentSize: tt.fragment, SignalInterval: tt.interval,
+			a, b := enginetest.NewPair(t, newStill(1).links, ibverbx.Config{
+				Lanes: 1, Control: enginetest.Deaf{}, RecvDepth: tt.recvs, FragmentSize: tt.fragment, SignalInterval: tt.interval,
 			})
 			local, remote := a.Region(n*tt.size), b.Region(n*tt.size)
-			rig.Stamp(local.Bytes(), 1, 1)
-			rig.Stamp(remote.Bytes(), 2, 2)
+			enginetest.Stamp(local.Bytes(), 1, 1)
+			enginetest.Stamp(remote.Bytes(), 2, 2)
 			wrs := make([]ibverbx.SendWR, n)
 			for i := range wrs {
 				wrs[i] = ibverbx.SendWR{
@@ -54,7 +54,7 @@ func TestSharedCompletions(t *testing.T) {
 			if got := a.CQ.Stats().CQEs; got != tt.want {
 				t.Errorf("%d completions of the NICs, want %d", got, tt.want)
 			}
-			if d := rig.FirstDifference(remote.Bytes(), local.Bytes()); d >= 0 {
+			if d := enginetest.FirstDifference(remote.Bytes(), local.Bytes()); d >= 0 {
 				t.Errorf("byte %d differs", d)
 			}
 		})

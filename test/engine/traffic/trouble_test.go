@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -25,7 +25,7 @@ func TestLaneThatCannotBeUsed(t *testing.T) {
 		"many notifications": {64, verbs.OpRDMAWriteWithImm, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, FragmentSize: 10, SendDepth: 64, LaneDepth: 64})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, FragmentSize: 10, SendDepth: 64, LaneDepth: 64})
 			for _, q := range x.NIC.QPs() {
 				q.RefuseAt(0, errors.New("the device says no"))
 			}
@@ -41,7 +41,7 @@ func TestLaneThatCannotBeUsed(t *testing.T) {
 			for range 100 {
 				dst := make([]ibverbx.WC, 7)
 				n, err := x.CQ.Poll(dst)
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				for _, wc := range dst[:n] {
 					if wc.WRID != next || wc.Status != verbs.StatusWRFlushErr {
 						t.Fatalf("completion = request %d, %v; want %d, flushed", wc.WRID, wc.Status, next)
@@ -59,7 +59,7 @@ func TestLaneThatCannotBeUsed(t *testing.T) {
 // TestDQPLBLongMessage: a message with more fragments than the receiver's window continues as its numbers are
 // acknowledged.
 func TestDQPLBLongMessage(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 4, FragmentSize: 10})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 4, FragmentSize: 10})
 	local, remote := a.Region(1000), b.Region(1000)
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, 1000))
@@ -86,9 +86,9 @@ func TestDQPLBLongMessage(t *testing.T) {
 // TestPostRecvInPart: a PostRecv that accepts only some of its receives still matches them with waiting
 // messages.
 func TestPostRecvInPart(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
-			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme, RecvDepth: 4, NotifyDepth: 8})
+			a, b := enginetest.NewPair(t, enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme, RecvDepth: 4, NotifyDepth: 8})
 			const messages = 12
 			for i := range messages {
 				wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}
@@ -117,9 +117,9 @@ func TestPostRecvInPart(t *testing.T) {
 
 // TestNotificationWaitsForMessages: a notification waits for an outstanding atomic before it.
 func TestNotificationWaitsForMessages(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
-			x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 			atomic, notify := x.Request(1, verbs.OpAtomicFetchAndAdd, 8), x.Request(2, verbs.OpRDMAWriteWithImm, 8)
 			x.PostSend(atomic, notify)
 			lanes, message := x.NIC.QPs(), x.NIC.QPs()[2]
@@ -147,7 +147,7 @@ func TestNotificationWaitsForMessages(t *testing.T) {
 					q.Complete(len(q.Posted()))
 				}
 				n, err := x.CQ.Poll(make([]ibverbx.WC, 4))
-				rig.Must(t, err)
+				enginetest.Must(t, err)
 				done += n
 			}
 			if done != 2 {
@@ -174,9 +174,9 @@ func (noRegions) RegisterMemory(*verbs.Memory, verbs.Access) (verbs.MR, error) {
 // TestNoRegionsLeft: NewQP fails without leaks if the engine cannot register its own region.
 func TestNoRegionsLeft(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: noMemory{nullnic.New("null0", 0x11)}})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if _, err := cq.NewQP(ibverbx.Config{Lanes: 2}); !errors.Is(err, verbs.ErrLimit) {
 		t.Errorf("NewQP = %v, want %v", err, verbs.ErrLimit)
 	}
@@ -184,8 +184,8 @@ func TestNoRegionsLeft(t *testing.T) {
 
 // TestFailedConnectKeepsReceives: data receives posted before a failed Connect are kept, in order.
 func TestFailedConnectKeepsReceives(t *testing.T) {
-	links := rig.MemoryLinks(1)
-	a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 2}), rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
+	links := enginetest.MemoryLinks(1)
+	a, b := enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2}), enginetest.NewHost(t, links, ibverbx.Config{Lanes: 2})
 	inbox, local := b.Region(128), a.Region(64)
 	local.Bytes()[0] = 77
 	first, second := ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2}
@@ -195,7 +195,7 @@ func TestFailedConnectKeepsReceives(t *testing.T) {
 		t.Fatal(err)
 	}
 	cardA, err := a.QP.Card()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	broken := *cardA
 	broken.Lanes = append([]ibverbx.CardLane(nil), cardA.Lanes...)
 	broken.Lanes[2].GID = verbs.GID{} // refused by the NIC, after two lanes are connected
@@ -204,9 +204,9 @@ func TestFailedConnectKeepsReceives(t *testing.T) {
 		t.Fatal("Connect to a lane without an address succeeded")
 	}
 	cardB, err := b.QP.Card()
-	rig.Must(t, err)
-	rig.Must(t, b.QP.Connect(cardA))
-	rig.Must(t, a.QP.Connect(cardB))
+	enginetest.Must(t, err)
+	enginetest.Must(t, b.QP.Connect(cardA))
+	enginetest.Must(t, a.QP.Connect(cardB))
 	if _, err := b.QP.PostRecv([]ibverbx.RecvWR{second}); err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +224,9 @@ func TestFailedConnectKeepsReceives(t *testing.T) {
 // TestArrivedIsDelivered: a message that was in the CQ when the VirtualQP failed is
 // delivered; only the receives behind it are flushed.
 func TestArrivedIsDelivered(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
-			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2, Scheme: scheme})
+			a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 2, Scheme: scheme})
 			local, remote := a.Region(64), b.Region(64)
 			if _, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}}); err != nil {
 				t.Fatal(err)
@@ -263,7 +263,7 @@ func TestArrivedIsDelivered(t *testing.T) {
 // big-endian. The original writes its (little-endian) host's number unchanged: lowest byte first,
 // and the bit of the last fragment in the fourth byte.
 func TestDQPLBWireBytes(t *testing.T) {
-	x := rig.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+	x := enginetest.NewScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 	wrs := []ibverbx.SendWR{
 		x.Request(1, verbs.OpRDMAWriteWithImm, 300), // 0, 1, 2 and last
 		x.Request(2, verbs.OpRDMAWrite, 100),        // does not consume a number

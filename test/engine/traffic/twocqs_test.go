@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -20,14 +20,14 @@ import (
 // and a chain of WRITEs of size bytes, so separate goroutines can use them without locking.
 func talkers(tb testing.TB, n, size, chain int, wrapped bool) []*talker {
 	tb.Helper()
-	links := rig.MemoryLinks(2)
-	var hosts [2]*rig.Host
+	links := enginetest.MemoryLinks(2)
+	var hosts [2]*enginetest.Host
 	for i := range hosts {
 		var rails []ibverbx.RailConfig
 		for _, link := range links {
 			rails = append(rails, ibverbx.RailConfig{Context: openNIC(tb, link, wrapped)})
 		}
-		hosts[i] = rig.NewRailsOn(tb, rails...)
+		hosts[i] = enginetest.NewRailsOn(tb, rails...)
 	}
 	var all []*talker
 	for range n {
@@ -38,7 +38,7 @@ func talkers(tb testing.TB, n, size, chain int, wrapped bool) []*talker {
 			own.NewQP(ibverbx.Config{Lanes: 8, SendDepth: 2 * chain})
 			t.ends[i] = &own
 		}
-		rig.Connect(tb, t.ends[0].QP, t.ends[1].QP)
+		enginetest.Connect(tb, t.ends[0].QP, t.ends[1].QP)
 		t.local, t.remote = hosts[0].Region(size), hosts[1].Region(size)
 		for i := range t.wrs {
 			t.wrs[i] = ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: t.remote.Remote()}
@@ -53,14 +53,14 @@ func talkers(tb testing.TB, n, size, chain int, wrapped bool) []*talker {
 func openNIC(tb testing.TB, link softnic.Link, wrapped bool) verbs.Context {
 	tb.Helper()
 	nic, err := softnic.New(link, softnic.Config{})
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, nic.Close()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, nic.Close()) })
 	ctx, err := nic.Open()
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	if wrapped {
 		ctx, err = reliable.Wrap(ctx, reliable.Config{})
-		rig.Must(tb, err)
-		tb.Cleanup(func() { rig.Must(tb, ctx.Close()) })
+		enginetest.Must(tb, err)
+		tb.Cleanup(func() { enginetest.Must(tb, ctx.Close()) })
 	}
 	return ctx
 }
@@ -68,7 +68,7 @@ func openNIC(tb testing.TB, link softnic.Link, wrapped bool) verbs.Context {
 // talker is one connection of talkers.
 type talker struct {
 	tb            testing.TB
-	ends          [2]*rig.Host
+	ends          [2]*enginetest.Host
 	local, remote *ibverbx.Region
 	wrs           []ibverbx.SendWR
 	wcs           [64]ibverbx.WC
@@ -109,7 +109,7 @@ func TestTwoVirtualCQs(t *testing.T) {
 			for i, c := range talkers(t, 3, size, 1, wrapped) {
 				wg.Go(func() {
 					for k := range 100 {
-						rig.Stamp(c.local.Bytes(), i, k)
+						enginetest.Stamp(c.local.Bytes(), i, k)
 						if !c.round() {
 							return
 						}

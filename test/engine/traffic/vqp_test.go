@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -22,7 +22,7 @@ func TestWriteReadContent(t *testing.T) {
 		for _, lanes := range []int{1, 2, 7, 16} {
 			for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 				t.Run(fmt.Sprintf("rails=%d/lanes=%d/%s", rails, lanes, op), func(t *testing.T) {
-					a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes})
+					a, b := enginetest.NewPair(t, enginetest.MemoryLinks(rails), ibverbx.Config{Lanes: lanes})
 					local, remote := a.Region(size), b.Region(size)
 					rng := rand.New(rand.NewPCG(uint64(rails), uint64(lanes)))
 					for _, n := range []int{1, 1000, 16 << 10, 16<<10 + 1, 100_003, 1<<20 + 7, size} {
@@ -35,7 +35,7 @@ func TestWriteReadContent(t *testing.T) {
 }
 
 // moveOnce moves n bytes between random offsets, in three local SGEs.
-func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx.Region, rng *rand.Rand, n int) {
+func moveOnce(t *testing.T, a *enginetest.Host, op verbs.Opcode, local, remote *ibverbx.Region, rng *rand.Rand, n int) {
 	t.Helper()
 	off := uint64(rng.IntN(len(remote.Bytes()) - n + 1))
 	wr := ibverbx.SendWR{WRID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: off}
@@ -43,8 +43,8 @@ func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx
 	start := uint64(rng.IntN(len(local.Bytes()) - n + 1))
 	wr.SetSGE(local.SGE(start, cut), local.SGE(start+uint64(cut), cut), local.SGE(start+2*uint64(cut), uint32(n)-2*cut))
 	mine, theirs := local.Bytes()[start:][:n], remote.Bytes()[off:][:n]
-	rig.Fill(mine, rng.Uint64())
-	rig.Fill(theirs, rng.Uint64())
+	enginetest.Fill(mine, rng.Uint64())
+	enginetest.Fill(theirs, rng.Uint64())
 	want := bytes.Clone(mine)
 	if op == verbs.OpRDMARead {
 		want = bytes.Clone(theirs)
@@ -62,7 +62,7 @@ func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx
 // TestFailureIsReportedOnceAndFlushes: a bad key fails the VirtualQP. The failed request has the cause, and
 // later requests are flushed in order.
 func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4})
 	local, remote := a.Region(64<<10), b.Region(64<<10)
 	good := remote.Remote()
 	bad := remote.Remote()
@@ -106,9 +106,9 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 // TestBadConfig (G15): an invalid value returns an error that names the field.
 func TestBadConfig(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 10})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, c := range []struct {
 		field string
 		cfg   ibverbx.Config

@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
 // TestWaitAndServe: one side sleeps in Serve, the other sends and sleeps in Wait. Every message is
 // notified once, and neither side sleeps forever.
 func TestWaitAndServe(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
-			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
+			a, b := enginetest.NewPair(t, enginetest.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
 			local, remote := a.Region(5000), b.Region(5000)
 			const messages = 300
 			if n, err := b.QP.PostRecv(make([]ibverbx.RecvWR, 200)); n != 200 || err != nil {
@@ -62,14 +62,14 @@ func TestWaitAndServe(t *testing.T) {
 // TestWaitEnds: Wait without a Waker is refused, and Wait returns when its context is done.
 func TestWaitEnds(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	silent, err := rails.NewCQ(ibverbx.CQConfig{})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if _, err := silent.Wait(t.Context(), make([]ibverbx.WC, 1)); !errors.Is(err, verbs.ErrNotSupported) {
 		t.Errorf("Wait without a Waker = %v, want %v", err, verbs.ErrNotSupported)
 	}
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := cq.Wait(ctx, make([]ibverbx.WC, 1)); !errors.Is(err, context.Canceled) {

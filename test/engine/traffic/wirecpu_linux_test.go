@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -77,7 +77,7 @@ type wireConfig struct {
 // other.
 type wireWork struct {
 	b        *testing.B
-	from, to *rig.Host
+	from, to *enginetest.Host
 	wrs      []ibverbx.SendWR
 	// recvs are reposted when messages have arrived. Plain WRITEs do not need any.
 	recvs []ibverbx.RecvWR
@@ -92,7 +92,7 @@ func newWireWork(b *testing.B, cfg wireConfig, first, size int) *wireWork {
 	w := &wireWork{b: b, wrs: make([]ibverbx.SendWR, min(64, max(1, 256<<10/size)))}
 	w.window = depth / len(w.wrs)
 	w.from, w.to = newWireHost(b, cfg, first, depth, true), newWireHost(b, cfg, first+cfg.rails, depth, false)
-	rig.Connect(b, w.from.QP, w.to.QP)
+	enginetest.Connect(b, w.from.QP, w.to.QP)
 	local, remote := w.from.Region(size), w.to.Region(size)
 	for i := range w.wrs {
 		w.wrs[i] = ibverbx.SendWR{Opcode: cfg.op, Remote: remote.Remote()}
@@ -106,31 +106,31 @@ func newWireWork(b *testing.B, cfg wireConfig, first, size int) *wireWork {
 	return w
 }
 
-func newWireHost(b *testing.B, cfg wireConfig, first, depth int, dialer bool) *rig.Host {
+func newWireHost(b *testing.B, cfg wireConfig, first, depth int, dialer bool) *enginetest.Host {
 	b.Helper()
 	var path verbs.PathConfig
 	if cfg.sealed {
 		seal, err := softnic.NewSeal(make([]byte, 32), dialer)
-		rig.Must(b, err)
+		enginetest.Must(b, err)
 		path.Seal = seal
 	}
 	var rails []ibverbx.RailConfig
 	for rail := range cfg.rails {
 		link, err := softnic.NewUDPLink(nil)
-		rig.Must(b, err)
+		enginetest.Must(b, err)
 		nic, err := softnic.New(link, softnic.Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, byte(first + rail)})})
-		rig.Must(b, err)
-		b.Cleanup(func() { rig.Must(b, nic.Close()) })
+		enginetest.Must(b, err)
+		b.Cleanup(func() { enginetest.Must(b, nic.Close()) })
 		ctx, err := nic.Open()
-		rig.Must(b, err)
+		enginetest.Must(b, err)
 		if cfg.uc {
 			ctx, err = reliable.Wrap(ctx, reliable.Config{})
-			rig.Must(b, err)
-			b.Cleanup(func() { rig.Must(b, ctx.Close()) })
+			enginetest.Must(b, err)
+			b.Cleanup(func() { enginetest.Must(b, ctx.Close()) })
 		}
 		rails = append(rails, ibverbx.RailConfig{Context: ctx, Path: path})
 	}
-	h := rig.NewRailsOn(b, rails...)
+	h := enginetest.NewRailsOn(b, rails...)
 	h.NewCQ(ibverbx.CQConfig{})
 	h.NewQP(ibverbx.Config{Lanes: cfg.lanes, SendDepth: depth, RecvDepth: 2 * depth, LaneDepth: 2 * depth, NotifyDepth: 2 * depth})
 	return h
@@ -158,6 +158,6 @@ func (w *wireWork) move(n int) time.Duration {
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var r syscall.Rusage
-	rig.Must(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &r))
+	enginetest.Must(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &r))
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 )
 
@@ -23,7 +23,7 @@ func newWires(tb testing.TB, cfgs ...softnic.FaultConfig) *wires {
 	for _, cfg := range cfgs {
 		cfg.Now = func() int64 { return w.now }
 		link, err := softnic.NewFaultLink(&cfg)
-		rig.Must(tb, err)
+		enginetest.Must(tb, err)
 		w.links = append(w.links, link)
 	}
 	return w

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -17,7 +17,7 @@ const numbers = 1<<24 - 1 // the number of DQPLB numbers
 
 // TestDQPLBSenderWraps: the number after 0xFFFFFE is 0, and 0xFFFFFF is never used.
 func TestDQPLBSenderWraps(t *testing.T) {
-	x := rig.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 1, LaneDepth: 1024, NotifyDepth: 1024})
+	x := enginetest.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 1, LaneDepth: 1024, NotifyDepth: 1024})
 	wr := x.Request(0, verbs.OpRDMAWriteWithImm, 1<<20)
 	const before = 3
 	for left := uint32(numbers - before); left > 0; {
@@ -33,7 +33,7 @@ func TestDQPLBSenderWraps(t *testing.T) {
 	got := make(map[uint32]bool)
 	for _, q := range x.NIC.QPs() {
 		for i := range q.Taken {
-			n, last := rig.DQPLBNumber(q.Taken[i].Imm)
+			n, last := enginetest.DQPLBNumber(q.Taken[i].Imm)
 			got[n] = true
 			if last != (n == 4) {
 				t.Errorf("number %#x is that of the last fragment: %t", n, last)
@@ -51,13 +51,13 @@ func TestDQPLBSenderWraps(t *testing.T) {
 }
 
 // finish posts a request and polls until it has completed.
-func finish(t *testing.T, x *rig.ScriptedQP, wr ibverbx.SendWR) {
+func finish(t *testing.T, x *enginetest.ScriptedQP, wr ibverbx.SendWR) {
 	t.Helper()
 	x.PostSend(wr)
 	var wcs [64]ibverbx.WC
 	for range 1_000_000 {
 		n, err := x.CQ.Poll(wcs[:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		if n == 1 && wcs[0].Err() == nil {
 			return
 		}
@@ -70,11 +70,11 @@ func finish(t *testing.T, x *rig.ScriptedQP, wr ibverbx.SendWR) {
 
 // TestDQPLBReceiverWraps: the receiver accepts 0 after 0xFFFFFE, in order and out of order.
 func TestDQPLBReceiverWraps(t *testing.T) {
-	x := rig.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 8})
+	x := enginetest.NewFreeScriptedQP(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 8})
 	lanes := x.NIC.QPs()[:2]
 	var wcs [16]ibverbx.WC
 	receive := func(n uint32, last bool) {
-		wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: rig.DQPLBImm(n, last), ByteLen: 1}
+		wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: enginetest.DQPLBImm(n, last), ByteLen: 1}
 		if !lanes[n&1].Receive(wc) {
 			t.Fatalf("no receive is posted for number %#x", n)
 		}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -19,32 +19,32 @@ func TestManyWrappedLanes(t *testing.T) {
 
 func manyWrappedLanes(t *testing.T, carrier verbs.QPType) {
 	const lanes, size = 128, 1 << 20
-	links := rig.MemoryLinks(1)
-	var hosts [2]*rig.Host
+	links := enginetest.MemoryLinks(1)
+	var hosts [2]*enginetest.Host
 	for i := range hosts {
-		hosts[i] = rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
+		hosts[i] = enginetest.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
 			ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: carrier})
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 			return ctx
 		})
 		hosts[i].NewCQ(ibverbx.CQConfig{})
 		hosts[i].NewQP(ibverbx.Config{Lanes: lanes, Scheme: ibverbx.Spray, FragmentSize: size / lanes})
 	}
 	a, b := hosts[0], hosts[1]
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 	local, remote := a.Region(size), b.Region(size)
-	rig.Fill(local.Bytes(), 1)
+	enginetest.Fill(local.Bytes(), 1)
 	b.PostRecv(ibverbx.RecvWR{})
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, size))
 	a.PostSend(wr)
-	rig.Eventually(t, "the message has arrived", func() bool {
+	enginetest.Eventually(t, "the message has arrived", func() bool {
 		pollOnce(t, a, 0)
 		return pollOnce(t, b, 0) == 1
 	})
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
-		t.Errorf("byte %d differs", rig.FirstDifference(local.Bytes(), remote.Bytes()))
+		t.Errorf("byte %d differs", enginetest.FirstDifference(local.Bytes(), remote.Bytes()))
 	}
 	checkLanes(t, a, lanes, size)
 }

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
@@ -30,15 +30,15 @@ type machine map[string]verbs.Context
 
 func openMachine(t *testing.T) machine {
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, lib.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, lib.Close()) })
 	devices, err := lib.Devices()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	m := machine{}
 	for _, d := range devices {
 		ctx, err := d.Open()
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 		m[d.Name()] = ctx
 	}
 	for _, name := range []string{"rxe0", "rxe1", "rxe2", "rxe3"} {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -39,7 +39,7 @@ func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		return nil, err
 	}
 	peer, err := k.peerPD.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: k.sent, RecvCQ: k.got, MaxSendWR: 64, MaxRecvWR: 256})
-	rig.Must(k.tb, err)
+	enginetest.Must(k.tb, err)
 	l := &kernelLane{QP: qp, k: k, peer: peer}
 	k.lanes = append(k.lanes, l)
 	return l, nil
@@ -49,16 +49,16 @@ func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 // because the machine may be slow.
 func (l *kernelLane) Connect(verbs.Endpoint) error {
 	mine, err := l.Endpoint()
-	rig.Must(l.k.tb, err)
+	enginetest.Must(l.k.tb, err)
 	theirs, err := l.peer.Endpoint()
-	rig.Must(l.k.tb, err)
+	enginetest.Must(l.k.tb, err)
 	connect := func(qp verbs.QP, ctx verbs.Context, local, remote verbs.Endpoint) error {
 		for index := 0; ; index++ {
 			row, err := ctx.QueryGID(1, index)
 			if errors.Is(err, verbs.ErrNotFound) && index < 16 {
 				continue
 			}
-			rig.Must(l.k.tb, err)
+			enginetest.Must(l.k.tb, err)
 			if row.GID == local.GID {
 				attr := verbs.ConnectAttr(local, remote, 1, index)
 				attr.Timeout = 17 // 0.5 s, seven times
@@ -284,7 +284,7 @@ func (l *kernelLane) Fail(status verbs.Status) {
 // closePeer closes the peer, with the completions that are left of it.
 func (l *kernelLane) closePeer() {
 	if l.peer != nil {
-		rig.Must(l.k.tb, l.peer.Close())
+		enginetest.Must(l.k.tb, l.peer.Close())
 		l.peer = nil
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 	"unsafe"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -40,15 +40,15 @@ func (m machine) stage(tb testing.TB, rail int) stageNIC {
 	}
 	var err error
 	k.peerPD, err = k.peer.AllocPD()
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	k.sent, err = k.peer.CreateCQ(verbs.CQConfig{Depth: 1 << 10})
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	k.got, err = k.peer.CreateCQ(verbs.CQConfig{Depth: 1 << 10})
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	k.scratch, err = verbs.AllocMemory(kernelScratch, nil)
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	k.scratchMR, err = k.peerPD.RegisterMemory(k.scratch, verbs.AccessAll)
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	return k
 }
 
@@ -65,14 +65,14 @@ func (k *kernelStage) lane(qpn uint32) stageLane {
 
 // leave closes the peer's resources.
 func (k *kernelStage) leave(tb testing.TB) {
-	rig.Must(tb, k.scratchMR.Close())
-	rig.Must(tb, k.scratch.Free())
+	enginetest.Must(tb, k.scratchMR.Close())
+	enginetest.Must(tb, k.scratch.Free())
 	if k.landing != nil {
-		rig.Must(tb, k.landing.Free())
+		enginetest.Must(tb, k.landing.Free())
 	}
-	rig.Must(tb, k.sent.Close())
-	rig.Must(tb, k.got.Close())
-	rig.Must(tb, k.peerPD.Close())
+	enginetest.Must(tb, k.sent.Close())
+	enginetest.Must(tb, k.got.Close())
+	enginetest.Must(tb, k.peerPD.Close())
 }
 
 // kernelDevice has the name that the transcripts know.
@@ -95,9 +95,9 @@ type kernelCQ struct {
 
 func (k *kernelStage) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	sends, err := k.Context.CreateCQ(cfg)
-	rig.Must(k.tb, err)
+	enginetest.Must(k.tb, err)
 	recvs, err := k.Context.CreateCQ(cfg)
-	rig.Must(k.tb, err)
+	enginetest.Must(k.tb, err)
 	k.cq = &kernelCQ{CQ: sends, recvs: recvs}
 	return k.cq, nil
 }
@@ -140,18 +140,18 @@ func (p *kernelPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.M
 	k := p.k
 	r := &kernelMR{MR: mr}
 	r.memory, err = verbs.AllocMemory(int(mr.Len()), nil)
-	rig.Must(k.tb, err)
+	enginetest.Must(k.tb, err)
 	for i := range r.memory.Bytes() {
 		r.memory.Bytes()[i] = byte(i*13 + 7)
 	}
 	r.peer, err = k.peerPD.RegisterMemory(r.memory, verbs.AccessAll)
-	rig.Must(k.tb, err)
+	enginetest.Must(k.tb, err)
 	k.regions = append(k.regions, r)
 	if k.landing == nil {
 		k.landing, err = verbs.AllocMemory(kernelScratch, nil)
-		rig.Must(k.tb, err)
+		enginetest.Must(k.tb, err)
 		k.landingMR, err = p.PD.RegisterMemory(k.landing, verbs.AccessAll)
-		rig.Must(k.tb, err)
+		enginetest.Must(k.tb, err)
 	}
 	return r, nil
 }
@@ -205,7 +205,7 @@ func (k *kernelStage) take(cq verbs.CQ, qpn uint32, n int, what string) (wcs []v
 	batch := make([]verbs.WC, 16)
 	for end := time.Now().Add(2 * time.Minute); len(wcs) < n; {
 		got, err := cq.Poll(batch[:min(len(batch), n-len(wcs))])
-		rig.Must(k.tb, err)
+		enginetest.Must(k.tb, err)
 		for _, wc := range batch[:got] {
 			if wc.QPN != qpn {
 				k.tb.Fatalf("%s: a completion of QP %#x came, want only those of %#x", what, wc.QPN, qpn)

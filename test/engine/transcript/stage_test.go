@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -101,16 +101,16 @@ func (st *stage) build(a *args) []string {
 	}
 	var err error
 	st.rails, err = ibverbx.NewRails(cfgs...)
-	rig.Must(st.tb, err)
+	enginetest.Must(st.tb, err)
 	st.cq, err = st.rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 12})
-	rig.Must(st.tb, err)
+	enginetest.Must(st.tb, err)
 	st.memory, err = verbs.AllocMemory(stageMemory, nil)
-	rig.Must(st.tb, err)
+	enginetest.Must(st.tb, err)
 	for i := range st.memory.Bytes()[:1<<16] {
 		st.memory.Bytes()[i] = byte(i) // makes inline bytes distinguishable
 	}
 	st.region, err = st.rails.Register(st.memory, verbs.AccessAll)
-	rig.Must(st.tb, err)
+	enginetest.Must(st.tb, err)
 	return st.join(a)
 }
 
@@ -127,18 +127,18 @@ func (st *stage) join(a *args) []string {
 		SignalInterval: a.number("interval", 16),
 	}
 	if a.has("track") {
-		cfg.Control = rig.Deaf{}
+		cfg.Control = enginetest.Deaf{}
 	}
-	rig.Must(st.tb, cfg.Scheme.UnmarshalText([]byte(a.text("scheme", "tally"))))
-	rig.Must(st.tb, cfg.Policy.UnmarshalText([]byte(a.text("policy", "round-robin"))))
+	enginetest.Must(st.tb, cfg.Scheme.UnmarshalText([]byte(a.text("scheme", "tally"))))
+	enginetest.Must(st.tb, cfg.Policy.UnmarshalText([]byte(a.text("policy", "round-robin"))))
 	x := &actor{name: a.text("name", ""), scheme: cfg.Scheme, base: st.region.Remote().Addr}
 	a.done()
 	var err error
 	x.qp, err = st.cq.NewQP(cfg)
-	rig.Must(st.tb, err)
+	enginetest.Must(st.tb, err)
 	card, err := x.qp.Card()
-	rig.Must(st.tb, err)
-	rig.Must(st.tb, x.qp.Connect(card))
+	enginetest.Must(st.tb, err)
+	enginetest.Must(st.tb, x.qp.Connect(card))
 	for _, l := range x.qp.Stats().Lanes {
 		if held := st.nics[l.Rail].lane(l.QPN); held != nil {
 			x.lanes = append(x.lanes, held)
@@ -162,7 +162,7 @@ func (st *stage) close() {
 	if st.region != nil {
 		errs = append(errs, st.region.Close(), st.memory.Free(), st.cq.Close(), st.rails.Close())
 	}
-	rig.Must(st.tb, errors.Join(errs...))
+	enginetest.Must(st.tb, errors.Join(errs...))
 	for _, nic := range st.nics {
 		nic.leave(st.tb)
 	}

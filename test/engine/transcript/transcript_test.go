@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // A transcript shows what the engine does, line by line, on scripted NICs. It is a text file in
@@ -40,7 +40,7 @@ func TestTranscripts(t *testing.T) { transcripts(t, openNullStage, *updateTransc
 // transcripts plays every transcript on NICs of a kind.
 func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, update bool) {
 	files, err := filepath.Glob(filepath.Join("testdata", "transcripts", "*.txt"))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if len(files) < 10 {
 		t.Fatalf("%d transcripts in testdata/transcripts, want the whole set", len(files))
 	}
@@ -51,11 +51,11 @@ func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, upda
 		}
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 			played := playTranscript(t, file, lines, open)
 			if update {
-				rig.Must(t, os.WriteFile(file, []byte(strings.Join(played, "\n")+"\n"), 0o644))
+				enginetest.Must(t, os.WriteFile(file, []byte(strings.Join(played, "\n")+"\n"), 0o644))
 				return
 			}
 			if d := besideTranscript(lines, played); d != "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -45,24 +45,24 @@ func TestSharedData(t *testing.T) {
 				next := map[*ibverbx.VirtualQP]int{}
 				for range 2 {
 					qa, qb := a.NewQP(cfg), b.NewQP(cfg)
-					rig.Connect(t, qa, qb)
+					enginetest.Connect(t, qa, qb)
 					next[qb] = 0
 					for k := range messages {
 						send(qa, k)
 					}
 				}
 				closing, err := b.CQ.NewQP(cfg)
-				rig.Must(t, err)
-				rig.Connect(t, a.NewQP(cfg), closing)
-				rig.Must(t, closing.Close())
+				enginetest.Must(t, err)
+				enginetest.Connect(t, a.NewQP(cfg), closing)
+				enginetest.Must(t, closing.Close())
 				got, sent := 0, 0
 				wcs := make([]ibverbx.WC, 16)
 				poll(t, "all messages", func() bool {
 					n, err := a.CQ.Poll(wcs)
-					rig.Must(t, err)
+					enginetest.Must(t, err)
 					sent += n
 					n, err = b.CQ.Poll(wcs)
-					rig.Must(t, err)
+					enginetest.Must(t, err)
 					for _, wc := range wcs[:n] {
 						if wc.Err() != nil || int(wc.Imm) != next[wc.QP] || wc.ByteLen != size {
 							t.Fatalf("completion %+v, %v; want message %d", wc, wc.Err(), next[wc.QP])

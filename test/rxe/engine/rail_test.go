@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -25,7 +25,7 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	a, b := pair(t, 2, ibverbx.Config{Lanes: 4, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 	const messages, size = 12, 100_000
 	local, remote := a.Region(messages*size), b.Region(messages*size)
-	rig.Fill(local.Bytes(), 9)
+	enginetest.Fill(local.Bytes(), 9)
 	post := func(first, count int) {
 		for i := first; i < first+count; i++ {
 			b.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
@@ -52,7 +52,7 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	}
 	restore(t)
 	poll(t, "all lanes are back", func() bool {
-		for _, h := range []*rig.Host{a, b} {
+		for _, h := range []*enginetest.Host{a, b} {
 			for _, l := range h.QP.Stats().Lanes {
 				if l.State != "up" {
 					return false

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/rdmacore"
 )
 
 // pair returns two hosts whose VirtualQPs are connected over the given number of rails.
-func pair(t *testing.T, rails int, cfg ibverbx.Config) (a, b *rig.Host) {
+func pair(t *testing.T, rails int, cfg ibverbx.Config) (a, b *enginetest.Host) {
 	t.Helper()
 	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
@@ -22,22 +22,22 @@ func pair(t *testing.T, rails int, cfg ibverbx.Config) (a, b *rig.Host) {
 	if cfg.Deadline != 0 { // a test of failover
 		controls[0], controls[1] = ibverbx.ControlPair()
 	}
-	for i, h := range []*rig.Host{a, b} {
+	for i, h := range []*enginetest.Host{a, b} {
 		cfg.Control = controls[i]
 		h.NewCQ(ibverbx.CQConfig{Depth: 16384})
 		h.NewQP(cfg)
 	}
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 	return a, b
 }
 
 // open returns a host with a rail on each of the devices.
-func open(t *testing.T, names []string) *rig.Host {
+func open(t *testing.T, names []string) *enginetest.Host {
 	t.Helper()
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	devices, err := lib.Devices()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	var rails []ibverbx.RailConfig
 	for _, name := range names {
 		for _, d := range devices {
@@ -45,15 +45,15 @@ func open(t *testing.T, names []string) *rig.Host {
 				continue
 			}
 			ctx, err := d.Open()
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 			rails = append(rails, ibverbx.RailConfig{Context: ctx})
 		}
 	}
 	if len(rails) != len(names) {
 		t.Fatalf("%d of the devices %v are there", len(rails), names)
 	}
-	return rig.NewRailsOn(t, rails...)
+	return enginetest.NewRailsOn(t, rails...)
 }
 
 // patience is the test timeout, which only a failing test reaches. The machine is emulated, on a possibly
@@ -61,7 +61,7 @@ func open(t *testing.T, names []string) *rig.Host {
 const patience = 3 * time.Minute
 
 // poll polls all hosts until done returns true.
-func poll(t *testing.T, what string, done func() bool, hosts ...*rig.Host) {
+func poll(t *testing.T, what string, done func() bool, hosts ...*enginetest.Host) {
 	t.Helper()
 	got := make([][]ibverbx.WC, len(hosts))
 	wcs := make([]ibverbx.WC, 64)
@@ -69,7 +69,7 @@ func poll(t *testing.T, what string, done func() bool, hosts ...*rig.Host) {
 }
 
 // collect polls all hosts into got until done returns true.
-func collect(t *testing.T, what string, done func(got [][]ibverbx.WC) bool, got [][]ibverbx.WC, wcs []ibverbx.WC, hosts []*rig.Host) {
+func collect(t *testing.T, what string, done func(got [][]ibverbx.WC) bool, got [][]ibverbx.WC, wcs []ibverbx.WC, hosts []*enginetest.Host) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(got); {
 		if time.Now().After(end) {
@@ -80,14 +80,14 @@ func collect(t *testing.T, what string, done func(got [][]ibverbx.WC) bool, got 
 		}
 		for i, h := range hosts {
 			n, err := h.CQ.Poll(wcs)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			got[i] = append(got[i], wcs[:n]...)
 		}
 	}
 }
 
 // wait polls until each host has want successful completions.
-func wait(t *testing.T, what string, want []int, hosts ...*rig.Host) [][]ibverbx.WC {
+func wait(t *testing.T, what string, want []int, hosts ...*enginetest.Host) [][]ibverbx.WC {
 	t.Helper()
 	got := make([][]ibverbx.WC, len(hosts))
 	collect(t, what, func(got [][]ibverbx.WC) bool {

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // matrix runs a test for every scheme, 1 to 64 lanes, one and two rails.
 func matrix(t *testing.T, run func(t *testing.T, rails int, cfg ibverbx.Config)) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for _, rails := range []int{1, 2} {
 			for _, lanes := range []int{1, 2, 8, 64} {
 				t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d", scheme, rails, lanes), func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestWrite(t *testing.T) {
 			total += 2 * n
 		}
 		local, remote := a.Region(total), b.Region(total)
-		rig.Fill(local.Bytes(), uint64(cfg.Lanes))
+		enginetest.Fill(local.Bytes(), uint64(cfg.Lanes))
 		off := 0
 		for i, n := range sizes {
 			recv := ibverbx.RecvWR{WRID: uint64(i)}
@@ -66,7 +66,7 @@ func TestReadSendAtomics(t *testing.T) {
 		a, b := pair(t, rails, cfg)
 		const size = 100_000
 		local, remote := a.Region(size), b.Region(size)
-		rig.Fill(remote.Bytes(), uint64(cfg.Lanes))
+		enginetest.Fill(remote.Bytes(), uint64(cfg.Lanes))
 		read := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		read.SetSGE(local.SGE(0, size/2), local.SGE(size/2, size/2))
 		a.PostSend(read)
@@ -74,7 +74,7 @@ func TestReadSendAtomics(t *testing.T) {
 		if !bytes.Equal(local.Bytes(), remote.Bytes()) {
 			t.Fatal("what was read differs")
 		}
-		rig.Fill(local.Bytes(), 99)
+		enginetest.Fill(local.Bytes(), 99)
 		recv := ibverbx.RecvWR{WRID: 5}
 		recv.SetSGE(remote.SGE(0, 9000))
 		b.PostRecv(recv)
@@ -119,7 +119,7 @@ func TestAccessError(t *testing.T) {
 		}
 		a.PostSend(wrs...)
 		got := [][]ibverbx.WC{nil}
-		collect(t, "all ended", func(got [][]ibverbx.WC) bool { return len(got[0]) == len(wrs) }, got, make([]ibverbx.WC, 16), []*rig.Host{a})
+		collect(t, "all ended", func(got [][]ibverbx.WC) bool { return len(got[0]) == len(wrs) }, got, make([]ibverbx.WC, 16), []*enginetest.Host{a})
 		failed := verbs.StatusSuccess
 		for i, wc := range got[0] {
 			if wc.WRID != uint64(i) {
@@ -138,13 +138,13 @@ func TestAccessError(t *testing.T) {
 // TestLaneForcedToERR: a lane is moved to ERR in mid-message, on either side. With a Control no message is
 // lost, and the lane recovers.
 func TestLaneForcedToERR(t *testing.T) {
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		for side := range 2 {
 			t.Run(fmt.Sprintf("%s/side=%d", scheme, side), func(t *testing.T) {
 				a, b := pair(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 				const messages, size = 6, 400_000
 				local, remote := a.Region(messages*size), b.Region(messages*size)
-				rig.Fill(local.Bytes(), 5)
+				enginetest.Fill(local.Bytes(), 5)
 				for i := range messages {
 					recv := ibverbx.RecvWR{WRID: uint64(i)}
 					b.PostRecv(recv)
@@ -152,7 +152,7 @@ func TestLaneForcedToERR(t *testing.T) {
 					wr.SetSGE(local.SGE(uint64(i*size), size))
 					a.PostSend(wr)
 					if i == messages/2 {
-						rig.Must(t, []*rig.Host{a, b}[side].QP.KillLane(1))
+						enginetest.Must(t, []*enginetest.Host{a, b}[side].QP.KillLane(1))
 					}
 				}
 				wcs := wait(t, "all complete", []int{messages, messages}, a, b)

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
 // host is one side of a VirtualQP on the two wires of a world.
 type host struct {
-	*rig.Host
+	*enginetest.Host
 	// got holds polled completions that complete has not returned yet.
 	got []ibverbx.WC
 }
@@ -35,18 +35,18 @@ func newHosts(t *testing.T, w *world, family, asker int, cfg ibverbx.Config) (a,
 			rails = append(rails, ibverbx.RailConfig{Context: ctx, GID: row.GID})
 		}
 		cfg.Control = controls[side]
-		hosts[side] = &host{Host: rig.NewRailsOn(t, rails...)}
+		hosts[side] = &host{Host: enginetest.NewRailsOn(t, rails...)}
 		hosts[side].NewCQ(ibverbx.CQConfig{Depth: 4096})
 		hosts[side].NewQP(cfg)
 	}
-	rig.Connect(t, hosts[0].QP, hosts[1].QP)
+	enginetest.Connect(t, hosts[0].QP, hosts[1].QP)
 	return hosts[asker], hosts[1-asker]
 }
 
 // region returns n registered bytes, filled with bytes that depend on the seed.
 func (h *host) region(n int, seed uint64) *ibverbx.Region {
 	r := h.Region(n)
-	rig.Fill(r.Bytes(), seed)
+	enginetest.Fill(r.Bytes(), seed)
 	return r
 }
 
@@ -61,7 +61,7 @@ func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
 		some := 0
 		for i, h := range hosts {
 			n, err := h.CQ.Poll(wcs)
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			for _, wc := range wcs[:n] {
 				if wc.Err() != nil {
 					t.Fatalf("%s: host %d has the completion %v (%v), want success", what, i, wc.Err(), h.QP.Err())
@@ -201,8 +201,8 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 func loseLanes(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		notified(t, w, family, asker, scheme, func(a, b *host) func() {
-			rig.Must(t, a.QP.KillLane(1))
-			rig.Must(t, b.QP.KillLane(2))
+			enginetest.Must(t, a.QP.KillLane(1))
+			enginetest.Must(t, b.QP.KillLane(2))
 			return func() {}
 		})
 	}

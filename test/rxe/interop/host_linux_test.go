@@ -12,7 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -40,22 +40,22 @@ func TestHost(t *testing.T) {
 	}
 	if words[0] == "dial" {
 		s, err := peer.Dial(t.Context(), net.JoinHostPort(words[3], hostPort), cfg)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		dialing(t, s)
 		if nics.lost(words[3:]) == 0 {
 			t.Error("no packet was lost, want some")
 		}
-		rig.Must(t, s.Close())
+		enginetest.Must(t, s.Close())
 		return
 	}
 	l, err := peer.Listen(t.Context(), net.JoinHostPort(words[1], hostPort), cfg)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	fmt.Printf("listening at %s\n", l.Addr())
 	s, err := l.Accept(t.Context())
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	listening(t, s)
-	rig.Must(t, s.Close())
-	rig.Must(t, l.Close())
+	enginetest.Must(t, s.Close())
+	enginetest.Must(t, l.Close())
 }
 
 // badNICs are a host's NICs on an impaired network.
@@ -110,7 +110,7 @@ func (b *badNICs) lost(addrs []string) (n uint64) {
 func dialing(t *testing.T, s *peer.Session) {
 	mem, there := s.Local("memory"), s.Remote("memory")
 	half := uint64(hostRounds * hostPart)
-	rig.Fill(mem.Bytes()[:half], 1)
+	enginetest.Fill(mem.Bytes()[:half], 1)
 	post := func(wr ibverbx.SendWR, off uint64, n uint32) {
 		t.Helper()
 		wr.Flags, wr.Remote = verbs.SendSignaled, there
@@ -120,7 +120,7 @@ func dialing(t *testing.T, s *peer.Session) {
 		}
 	}
 	_, err := s.Recv(t.Context()) // receives are posted
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for i := range uint64(hostRounds) {
 		op := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm}[i%2]
 		post(ibverbx.SendWR{WRID: i, Opcode: op, RemoteOffset: i * hostPart}, i*hostPart, hostPart)
@@ -142,7 +142,7 @@ func dialing(t *testing.T, s *peer.Session) {
 	take(t, s.CQ, 2)
 	fmt.Printf("bytes are the same: %d written and read\n", half)
 	_, err = s.Recv(t.Context()) // the listener has looked
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 }
 
 // listening exports its memory and checks it after the last notification.
@@ -153,16 +153,16 @@ func listening(t *testing.T, s *peer.Session) {
 	clear(mem.Bytes())
 	for i := range hostRounds / 2 {
 		_, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}})
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 	}
 	message := ibverbx.RecvWR{WRID: hostRounds}
 	message.SetSGE(mem.SGE(uint64(half+4096), 4096))
 	_, err := s.QP.PostRecv([]ibverbx.RecvWR{message})
-	rig.Must(t, err)
-	rig.Must(t, s.Send(t.Context(), []byte("go")))
+	enginetest.Must(t, err)
+	enginetest.Must(t, s.Send(t.Context(), []byte("go")))
 	wcs := take(t, s.CQ, hostRounds/2+1)
 	want := make([]byte, half)
-	rig.Fill(want, 1)
+	enginetest.Fill(want, 1)
 	got := mem.Bytes()
 	if !bytes.Equal(got[:half], want) || !bytes.Equal(got[half+4096:half+4096+3000], want[:3000]) {
 		t.Fatal("the bytes differ, want those that the dialer has written and sent")
@@ -174,5 +174,5 @@ func listening(t *testing.T, s *peer.Session) {
 		t.Fatalf("the last completion is %+v, want that of the message of 3000 bytes", last)
 	}
 	fmt.Printf("bytes are the same: %d\n", half)
-	rig.Must(t, s.Send(t.Context(), []byte("done")))
+	enginetest.Must(t, s.Send(t.Context(), []byte("done")))
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 
 	"ibverbx"
 )
@@ -85,13 +85,13 @@ type child struct {
 func startHost(t *testing.T, space namespace, role string, own, peers [2]string) *child {
 	t.Helper()
 	exe, err := os.Executable()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	cmd := exec.Command("ip", "netns", "exec", string(space), exe, "-test.run=^TestHost$", "-test.v", "-test.timeout=120s")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s", hostEnv, role, own[0], own[1], peers[0], peers[1]))
 	out, err := cmd.StdoutPipe()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	cmd.Stderr = cmd.Stdout
-	rig.Must(t, cmd.Start())
+	enginetest.Must(t, cmd.Start())
 	c := &child{t: t, role: role, lines: bufio.NewScanner(out)}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -129,9 +129,9 @@ func take(t *testing.T, cq *ibverbx.VirtualCQ, n int) []ibverbx.WC {
 	wcs := make([]ibverbx.WC, n)
 	for got := 0; got < n; {
 		k, err := cq.Wait(t.Context(), wcs[got:])
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		for _, wc := range wcs[got : got+k] {
-			rig.Must(t, wc.Err())
+			enginetest.Must(t, wc.Err())
 		}
 		got += k
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 )
 
 // outcome is the result of an operation in a column of the table.
@@ -75,7 +75,7 @@ func TestDocumentHasTable(t *testing.T) {
 		t.Skip("the document is not in the machine of test/rxe; the test needs no device")
 	}
 	text, err := os.ReadFile("../../../docs/conformance.md")
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	outcomes := make([][columns]outcome, len(operations))
 	for i := range outcomes {
 		outcomes[i] = [columns]outcome{worked, worked, worked, worked}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +41,7 @@ func (n namespace) inside(t *testing.T, f func() error) {
 		runtime.LockOSThread() // and never unlocked: the thread exits with the goroutine
 		done <- n.enter(f)
 	}()
-	rig.Must(t, <-done)
+	enginetest.Must(t, <-done)
 }
 
 func (n namespace) enter(f func() error) error {

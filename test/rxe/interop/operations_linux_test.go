@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -155,8 +155,8 @@ func ud(op verbs.Opcode) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		c := newTalk(t, w, family, asker, verbs.UD, verbs.MTU1024)
 		ah, err := c.a.pd.CreateAH(verbs.AHAttr{DGID: c.b.row.GID, SGIDIndex: c.a.row.Index, HopLimit: 64, Port: 1, DLID: c.b.at.LID})
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, ah.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, ah.Close()) })
 		for _, n := range []int{0, 1, 2, 3, 97, 1024, 4096} {
 			c.b.recv(n + verbs.GRHLen)
 			c.a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, AH: ah.Handle(), RemoteQPN: c.b.at.QPN, RemoteQKey: c.b.at.QKey}, n, n)

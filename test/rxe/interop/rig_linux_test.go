@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
@@ -32,24 +32,24 @@ func newEnd(t *testing.T, ctx verbs.Context, typ verbs.QPType, row verbs.GIDEntr
 	e := &end{t: t, ctx: ctx, row: row}
 	var err error
 	e.mem, err = verbs.AllocMemory(memory, nil)
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, e.mem.Free()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, e.mem.Free()) })
 	e.pd, err = e.ctx.AllocPD()
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, e.pd.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, e.pd.Close()) })
 	e.cq, err = e.ctx.CreateCQ(verbs.CQConfig{Depth: 256})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, e.cq.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, e.cq.Close()) })
 	e.mr, err = e.pd.RegisterMemory(e.mem, verbs.AccessAll)
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, e.mr.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, e.mr.Close()) })
 	e.qp, err = e.pd.CreateQP(verbs.QPConfig{
 		Type: typ, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 64, MaxRecvWR: 64, GID: row.GID,
 	})
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, e.qp.Close()) })
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, e.qp.Close()) })
 	e.at, err = e.qp.Endpoint()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	return e
 }
 
@@ -70,14 +70,14 @@ func openDevice(t *testing.T, name string) verbs.Context {
 	t.Helper()
 	wantMachine(t)
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	devices, err := lib.Devices()
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, d := range devices {
 		if d.Name() == name {
 			ctx, err := d.Open()
-			rig.Must(t, err)
-			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			enginetest.Must(t, err)
+			t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 			return ctx
 		}
 	}
@@ -105,7 +105,7 @@ func connect(t *testing.T, a, b *end, mtu verbs.MTU, change ...func(*verbs.QPAtt
 		for _, f := range change {
 			f(&attr)
 		}
-		rig.Must(t, verbs.ConnectWith(local.qp, attr))
+		enginetest.Must(t, verbs.ConnectWith(local.qp, attr))
 	}
 }
 
@@ -117,7 +117,7 @@ func (e *end) send(wr verbs.SendWR, off, n int) {
 		wr.SetSGE(verbs.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()})
 	}
 	_, err := e.qp.PostSend([]verbs.SendWR{wr})
-	rig.Must(e.t, err)
+	enginetest.Must(e.t, err)
 }
 
 // recv posts a receive of n bytes in the second half of the memory.
@@ -131,7 +131,7 @@ func (e *end) recvAt(off, n int) {
 		wr.SetSGE(verbs.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()})
 	}
 	_, err := e.qp.PostRecv([]verbs.RecvWR{wr})
-	rig.Must(e.t, err)
+	enginetest.Must(e.t, err)
 }
 
 // patience is the timeout for a completion. The machine is emulated.
@@ -144,7 +144,7 @@ func (e *end) wait(n int, status verbs.Status) []verbs.WC {
 	got := 0
 	for deadline := time.Now().Add(patience); got < n; {
 		k, err := e.cq.Poll(wcs[got:])
-		rig.Must(e.t, err)
+		enginetest.Must(e.t, err)
 		for _, wc := range wcs[got : got+k] {
 			if wc.Status != status {
 				e.t.Fatalf("a completion with %v, want %v", wc.Status, status)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/roce"
 )
 
@@ -24,13 +24,13 @@ type tap struct {
 func newTap(t *testing.T, netdev string) *tap {
 	t.Helper()
 	dev, err := net.InterfaceByName(netdev)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	all := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(all))
-	rig.Must(t, err)
-	t.Cleanup(func() { rig.Must(t, unix.Close(fd)) })
-	rig.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20))
-	rig.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index}))
+	enginetest.Must(t, err)
+	t.Cleanup(func() { enginetest.Must(t, unix.Close(fd)) })
+	enginetest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20))
+	enginetest.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: dev.Index}))
 	return &tap{t: t, fd: fd}
 }
 
@@ -43,9 +43,9 @@ func (tp *tap) take() []packet {
 		if errors.Is(err, unix.EAGAIN) {
 			return tp.packets
 		}
-		rig.Must(tp.t, err)
+		enginetest.Must(tp.t, err)
 		p, err := parse(append([]byte(nil), buf[:n]...))
-		rig.Must(tp.t, err)
+		enginetest.Must(tp.t, err)
 		if p.dst.Port() == roce.Port {
 			tp.packets = append(tp.packets, p)
 		}

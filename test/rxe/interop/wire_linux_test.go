@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -67,7 +67,7 @@ func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *en
 	for i, device := range []string{"rxe0", "rxe1"} {
 		ctx := openDevice(t, device)
 		gid, err := ctx.QueryGID(1, row)
-		rig.Must(t, err)
+		enginetest.Must(t, err)
 		ends[i] = newEnd(t, ctx, typ, gid)
 	}
 	a, b := ends[0], ends[1]
@@ -93,7 +93,7 @@ func check(t *testing.T, p packet, e *roce.Explainer) {
 		t.Fatalf("Decode = %v, want ok: %x", reason, p.bytes)
 	}
 	flow, err := roce.NewFlow(p.src, p.dst)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	if got, want := flow.ICRC(p.datagram, p.id), roce.Received(p.datagram); got != want {
 		t.Fatalf("ICRC = %#x, want the kernel's %#x: %x", got, want, p.bytes)
 	}
@@ -162,8 +162,8 @@ func unreliable(_ *tap, a, b *end) { messages(a, b) }
 
 func datagrams(_ *tap, a, b *end) {
 	ah, err := a.pd.CreateAH(verbs.AHAttr{DGID: b.row.GID, SGIDIndex: a.row.Index, Port: 1})
-	rig.Must(a.t, err)
-	a.t.Cleanup(func() { rig.Must(a.t, ah.Close()) })
+	enginetest.Must(a.t, err)
+	a.t.Cleanup(func() { enginetest.Must(a.t, ah.Close()) })
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm} {
 		b.recv(memory / 2)
 		a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, AH: ah.Handle(), RemoteQPN: b.at.QPN, RemoteQKey: b.at.QKey}, 0, 97)

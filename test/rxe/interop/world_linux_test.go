@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -47,7 +47,7 @@ func newWorld(t *testing.T) *world {
 	wantMachine(t)
 	w := &world{space: newNamespace(t, "soft")}
 	link, err := softnic.NewUDPLink(nil)
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for i := range w.wires {
 		w.wires[i] = w.newWire(t, i, link)
 	}
@@ -79,7 +79,7 @@ func (w *world) newWire(t *testing.T, i int, link *softnic.UDPLink) wire {
 			v.nics[f], err = softnic.New(link, softnic.Config{Addr: v.addrs[f][ours]})
 			return err
 		})
-		t.Cleanup(func() { rig.Must(t, v.nics[f].Close()) })
+		t.Cleanup(func() { enginetest.Must(t, v.nics[f].Close()) })
 	}
 	return v
 }
@@ -93,8 +93,8 @@ func (v *wire) open(t *testing.T, family, side int) (verbs.Context, verbs.GIDEnt
 	} else {
 		var err error
 		ctx, err = v.nics[family].Open()
-		rig.Must(t, err)
-		t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+		enginetest.Must(t, err)
+		t.Cleanup(func() { enginetest.Must(t, ctx.Close()) })
 	}
 	return ctx, rowOf(t, ctx, verbs.GIDFromAddr(v.addrs[family][side]))
 }
@@ -119,7 +119,7 @@ func (w *world) tell(t *testing.T, family int) {
 	}
 	t.Logf("softnic has counted %+v", w.wires[0].nics[family].Stats())
 	counters, err := filepath.Glob(filepath.Join("/sys/class/infiniband", w.wires[0].device, "ports/1/hw_counters/*"))
-	rig.Must(t, err)
+	enginetest.Must(t, err)
 	for _, name := range counters {
 		value, err := os.ReadFile(name)
 		t.Logf("the kernel has counted %s %s (%v)", filepath.Base(name), bytes.TrimSpace(value), err)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/rdmacore"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
@@ -55,19 +55,19 @@ func open(tb testing.TB, name string, cfg reliable.Config) verbs.Context {
 	tb.Helper()
 	needRXE(tb)
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, lib.Close()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, lib.Close()) })
 	devices, err := lib.Devices()
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	for _, d := range devices {
 		if d.Name() != name {
 			continue
 		}
 		inner, err := d.Open()
-		rig.Must(tb, err)
+		enginetest.Must(tb, err)
 		ctx, err := reliable.Wrap(inner, cfg)
-		rig.Must(tb, err)
-		tb.Cleanup(func() { rig.Must(tb, ctx.Close()) })
+		enginetest.Must(tb, err)
+		tb.Cleanup(func() { enginetest.Must(tb, ctx.Close()) })
 		return ctx
 	}
 	tb.Fatalf("there is no device %s among the %d of the machine", name, len(devices))
@@ -88,23 +88,23 @@ func newSide(tb testing.TB, device string, cfg reliable.Config, size int) *side 
 	s := &side{}
 	var err error
 	s.mem, err = verbs.AllocMemory(size, nil)
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, s.mem.Free()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, s.mem.Free()) })
 	s.ctx = open(tb, device, cfg)
 	pd, err := s.ctx.AllocPD()
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, pd.Close()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, pd.Close()) })
 	s.mr, err = pd.RegisterMemory(s.mem, verbs.AccessAll)
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, s.mr.Close()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, s.mr.Close()) })
 	s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, s.cq.Close()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, s.cq.Close()) })
 	s.qp, err = pd.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
 	})
-	rig.Must(tb, err)
-	tb.Cleanup(func() { rig.Must(tb, s.qp.Close()) })
+	enginetest.Must(tb, err)
+	tb.Cleanup(func() { enginetest.Must(tb, s.qp.Close()) })
 	return s
 }
 
@@ -113,11 +113,11 @@ func newPair(tb testing.TB, cfg reliable.Config, size int) (a, b *side) {
 	tb.Helper()
 	a, b = newSide(tb, "rxe0", cfg, size), newSide(tb, "rxe1", cfg, size)
 	ea, err := a.qp.Endpoint()
-	rig.Must(tb, err)
+	enginetest.Must(tb, err)
 	eb, err := b.qp.Endpoint()
-	rig.Must(tb, err)
-	rig.Must(tb, a.qp.Connect(eb))
-	rig.Must(tb, b.qp.Connect(ea))
+	enginetest.Must(tb, err)
+	enginetest.Must(tb, a.qp.Connect(eb))
+	enginetest.Must(tb, b.qp.Connect(ea))
 	return a, b
 }
 
@@ -145,7 +145,7 @@ func (s *side) wait(tb testing.TB, what string, n int) (got []verbs.WC) {
 	var wcs [16]verbs.WC
 	for end := time.Now().Add(patience); len(got) < n; {
 		k, err := s.cq.Poll(wcs[:min(len(wcs), n-len(got))])
-		rig.Must(tb, err)
+		enginetest.Must(tb, err)
 		for _, wc := range wcs[:k] {
 			if wc.Err() != nil {
 				tb.Fatalf("%s: completion %d is %v, want success", what, len(got), wc.Err())

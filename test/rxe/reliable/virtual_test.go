@@ -8,33 +8,33 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/rig"
+	"ibverbx/internal/enginetest"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
 // newHost returns a host with a wrapped rail on each of the devices.
-func newHost(t *testing.T, names []string, wrap reliable.Config, cfg ibverbx.Config) *rig.Host {
+func newHost(t *testing.T, names []string, wrap reliable.Config, cfg ibverbx.Config) *enginetest.Host {
 	t.Helper()
 	var rails []ibverbx.RailConfig
 	for _, name := range names {
 		rails = append(rails, ibverbx.RailConfig{Context: open(t, name, wrap)})
 	}
-	h := rig.NewRailsOn(t, rails...)
+	h := enginetest.NewRailsOn(t, rails...)
 	h.NewCQ(ibverbx.CQConfig{Depth: 16384})
 	h.NewQP(cfg)
 	return h
 }
 
 // wait polls until each host has the wanted number of successful completions.
-func wait(t *testing.T, what string, hosts [2]*rig.Host, want [2]int) (got [2][]ibverbx.WC) {
+func wait(t *testing.T, what string, hosts [2]*enginetest.Host, want [2]int) (got [2][]ibverbx.WC) {
 	t.Helper()
 	var wcs [16]ibverbx.WC
 	for end := time.Now().Add(patience); len(got[0]) < want[0] || len(got[1]) < want[1]; {
 		idle := true
 		for i, h := range hosts {
 			n, err := h.CQ.Poll(wcs[:])
-			rig.Must(t, err)
+			enginetest.Must(t, err)
 			for _, wc := range wcs[:n] {
 				if wc.Err() != nil {
 					t.Fatalf("%s: completion %d of host %d is %v (%v), want success", what, len(got[i]), i, wc.Err(), h.QP.Err())
@@ -57,7 +57,7 @@ func wait(t *testing.T, what string, hosts [2]*rig.Host, want [2]int) (got [2][]
 // one packet of a hundred, with every scheme and every operation.
 func TestVirtualQP(t *testing.T) {
 	lose(t, "net0", "net1", "net2", "net3")
-	for _, scheme := range rig.Schemes {
+	for _, scheme := range enginetest.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) { virtual(t, scheme, onePacket()) })
 	}
 }
@@ -66,12 +66,12 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 	const size = 400_000
 	cfg := ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 50_000}
 	wrap.Paths = 4
-	hosts := [2]*rig.Host{
+	hosts := [2]*enginetest.Host{
 		newHost(t, []string{"rxe0", "rxe2"}, wrap, cfg),
 		newHost(t, []string{"rxe1", "rxe3"}, wrap, cfg),
 	}
 	a, b := hosts[0], hosts[1]
-	rig.Connect(t, a.QP, b.QP)
+	enginetest.Connect(t, a.QP, b.QP)
 	from, to := a.Region(size), b.Region(size)
 	local, remote := from.Bytes(), to.Bytes()
 	rng := rand.New(rand.NewPCG(uint64(scheme), 7))
