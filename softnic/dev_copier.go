@@ -8,52 +8,53 @@ import (
 	"ibverbx/verbs"
 )
 
-// buffer is pinned host memory between packets and a device.
-type buffer struct {
+// stagingBuffer is pinned host memory between packets and a device.
+type stagingBuffer struct {
 	mem   *verbs.Memory
 	unpin func() error
-	// load is the cargo that was fetched into the buffer and that a feed may still need, nil if there is none.
-	load *cargo
+	// batch is the batch fetched into the buffer, nil after the prefetcher has dropped it.
+	batch *stagedBatch
 }
 
-// cargo is a buffer, and copies between it and a device. It belongs to a copier from submit on, until it is taken.
-type cargo struct {
-	depot *depot
-	// buffer is nil once the bytes of a landing have been copied and others needed the buffer.
-	buffer *buffer
-	// used is how many bytes of the buffer have been filled, or will be.
+// stagedBatch is a staging buffer and the copies between it and a device. It belongs to a copier from submit to
+// takeDone.
+type stagedBatch struct {
+	stager *stager
+	// buffer is nil if another batch needed it after the copies of a landing.
+	buffer *stagingBuffer
+	// used is the number of buffer bytes in use.
 	used   int
 	copies []verbs.DeviceCopy
-	// submitted says that the copier has the cargo, or has had it.
+	// submitted is set once the copier has received the batch.
 	submitted bool
-	// failed says that the device refused copies.
+	// failed is set if the device refused copies.
 	failed bool
-	// stuck says that copies which failed may still be under way. The buffer is not used again.
+	// stuck is set if failed copies may still be in progress. The buffer is not used again.
 	stuck bool
 
-	// The fields below are those of bytes that a feed fetches.
+	// The fields up to age are for fetched data.
 
-	// feed is nil if the bytes are not needed any more.
-	feed *feed
-	// extents say where in the buffer the bytes of which requests are, in the order in which they are sent.
+	// prefetcher is the owner of fetched data, nil for a landing or if the data is no longer needed.
+	prefetcher *prefetcher
+	// extents locate the data of requests in the buffer, in sending order.
 	extents []extent
-	// first is the first of extents that has not been sent completely.
+	// first is the index of the first extent that has not been sent completely.
 	first int
-	// fetched says that the copies have been done, or have failed.
+	// fetched is set once the copies have succeeded or failed.
 	fetched bool
-	// age orders fetched cargoes by the time at which they were.
+	// age orders batches by the time at which they were fetched.
 	age uint64
 
-	// parts are the QPs whose bytes land with the cargo.
-	parts []partRef
+	// landings are the QPs whose data lands with the batch.
+	landings []landingRef
 }
 
-// add queues a copy of n bytes between the next ones of the buffer and addr on the device, and returns where in the buffer they are.
-// toDevice is its direction, the same for all copies of a cargo.
-func (g *cargo) add(addr uint64, n int, toDevice bool) []byte {
+// add queues a copy of n bytes between the next buffer bytes, which it returns, and addr on the device. All copies of
+// a batch have the same direction.
+func (g *stagedBatch) add(addr uint64, n int, toDevice bool) []byte {
 	host := g.buffer.mem.Bytes()[g.used:][:n]
 	g.used += n
-	if k := len(g.copies); k > 0 && !g.splits() {
+	if k := len(g.copies); k > 0 && !g.startsLanding() {
 		if last := &g.copies[k-1]; last.To+last.From+last.Len == addr { // one of the addresses is 0
 			last.Host = last.Host[:last.Len+uint64(n)]
 			last.Len += uint64(n)
@@ -70,36 +71,36 @@ func (g *cargo) add(addr uint64, n int, toDevice bool) []byte {
 	return host
 }
 
-// splits reports whether the next copy begins a part, and is therefore not joined with the last one.
-func (g *cargo) splits() bool {
-	return len(g.parts) > 0 && g.parts[len(g.parts)-1].from == len(g.copies)
+// startsLanding reports whether the next copy is the first of a landing. It is then not merged with the previous copy.
+func (g *stagedBatch) startsLanding() bool {
+	return len(g.landings) > 0 && g.landings[len(g.landings)-1].from == len(g.copies)
 }
 
-// run does the copies. If they fail, those of each QP are tried by themselves: one with memory that its owner has freed must
-// not end the others. A device that then waits for all copies, or is lost, does not use the buffer any more. One that does neither
-// may do so at any time, and keeps the buffer.
-func (g *cargo) run() {
-	device := g.depot.device
+// run executes the copies. If they fail, it retries each QP's copies separately, because memory freed by one owner
+// must not fail the others. A device that then waits for all copies, or is lost, no longer uses the buffer. Otherwise
+// the buffer stays with the device.
+func (g *stagedBatch) run() {
+	device := g.stager.device
 	if device.Copy(g.copies) == nil {
 		return
 	}
 	g.failed = true
-	for i := range g.parts {
+	for i := range g.landings {
 		end := len(g.copies)
-		if i+1 < len(g.parts) {
-			end = g.parts[i+1].from
+		if i+1 < len(g.landings) {
+			end = g.landings[i+1].from
 		}
-		p := &g.parts[i]
-		p.failed = len(g.parts) == 1 || device.Copy(g.copies[p.from:end]) != nil
+		p := &g.landings[i]
+		p.failed = len(g.landings) == 1 || device.Copy(g.copies[p.from:end]) != nil
 	}
 	err := device.Copy(nil)
 	g.stuck = err != nil && !errors.Is(err, verbs.ErrDeviceFatal)
 }
 
-// copier copies cargoes one after the other, in the order in which they were submitted. Its goroutine does it, without the lock of the
-// core, so packets travel at the same time.
+// copier executes batches in submission order. Its goroutine does so without the core's lock, concurrently with packet
+// processing.
 type copier struct {
-	// copying is held while a cargo is copied. The core's lock may be held while it is taken, but not the other way round.
+	// copying is held while a batch is copied. It may be locked under the core's lock, but not the other way round.
 	copying sync.Mutex
 	// ready is the length of done.
 	ready atomic.Int32
@@ -107,14 +108,14 @@ type copier struct {
 
 	// mu guards the fields below.
 	mu    sync.Mutex
-	queue []*cargo
-	done  []*cargo
+	queue []*stagedBatch
+	done  []*stagedBatch
 }
 
 func (c *copier) init() { c.wake = make(chan struct{}, 1) }
 
-// submit gives a cargo to the copier.
-func (c *copier) submit(g *cargo) {
+// submit queues a batch.
+func (c *copier) submit(g *stagedBatch) {
 	g.submitted = true
 	c.mu.Lock()
 	c.queue = append(c.queue, g)
@@ -125,8 +126,8 @@ func (c *copier) submit(g *cargo) {
 	}
 }
 
-// next copies the oldest cargo. It reports false if there is none. Then all of them have been copied.
-func (c *copier) next() bool {
+// copyNext copies the oldest batch. It returns false once all batches have been copied.
+func (c *copier) copyNext() bool {
 	c.copying.Lock()
 	defer c.copying.Unlock()
 	c.mu.Lock()
@@ -147,14 +148,14 @@ func (c *copier) next() bool {
 	return true
 }
 
-// drain returns when everything that was submitted has been copied.
+// drain returns after all submitted batches have been copied.
 func (c *copier) drain() {
-	for c.next() {
+	for c.copyNext() {
 	}
 }
 
-// take returns the cargoes that have been copied, in space whose cargoes are not needed any more.
-func (c *copier) take(space []*cargo) []*cargo {
+// takeDone returns the copied batches. It reuses space for the next ones.
+func (c *copier) takeDone(space []*stagedBatch) []*stagedBatch {
 	clear(space)
 	c.mu.Lock()
 	done := c.done
@@ -164,7 +165,7 @@ func (c *copier) take(space []*cargo) []*cargo {
 	return done
 }
 
-// run copies until stop, and reports each cargo.
+// run copies batches until stop, and reports each one.
 func (c *copier) run(stop <-chan struct{}, report chan<- struct{}) {
 	for {
 		select {
@@ -172,7 +173,7 @@ func (c *copier) run(stop <-chan struct{}, report chan<- struct{}) {
 		case <-stop:
 			return
 		}
-		for c.next() {
+		for c.copyNext() {
 			select {
 			case report <- struct{}{}:
 			default:
@@ -181,30 +182,30 @@ func (c *copier) run(stop <-chan struct{}, report chan<- struct{}) {
 	}
 }
 
-// remind makes tell look for cargoes that were copied without the goroutines.
-func (d *depot) remind() {
+// notify makes settleLoop check for batches that were copied outside the goroutines.
+func (d *stager) notify() {
 	select {
 	case d.report <- struct{}{}:
 	default:
 	}
 }
 
-// start starts the goroutines of a depot. There is none on virtual time, because links to other processes have none.
-func (d *depot) start() {
+// start starts the stager's goroutines. Virtual time needs none: its links do not leave the process.
+func (d *stager) start() {
 	go d.fetcher.run(d.stop, d.report)
 	go d.lander.run(d.stop, d.report)
-	go d.tell()
+	go d.settleLoop()
 }
 
-// tell settles the core when cargoes have been copied and no call does.
-func (d *depot) tell() {
+// settleLoop settles the core when batches have been copied while the program makes no calls.
+func (d *stager) settleLoop() {
 	for {
 		select {
 		case <-d.report:
 		case <-d.stop:
 			return
 		}
-		if d.arrived() {
+		if d.hasCopied() {
 			c := d.nic.core
 			c.mu.Lock()
 			c.settle()

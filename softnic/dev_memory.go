@@ -6,9 +6,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// Memory of a device, such as a GPU, is copied by the device. find does not return it, so host memory pays
-// nothing for it: what follows runs where find has failed. On links to other processes a depot stages it, unless a device reaches both ends:
-// see shmRun. docs/softnic.md describes it.
+// Device memory, such as GPU memory, is copied by the device. find does not return it, so requests on host memory pay nothing for it:
+// the code below runs only after find has failed. On links to other processes, a stager copies it to host memory and back, unless a
+// device can access both ends (see shmRun and docs/softnic.md).
 
 // onDevices returns a copy of devices.
 func (t *keyTable) onDevices() []*mr {
@@ -26,7 +26,7 @@ func (t *keyTable) setDevices(l []*mr) {
 	}
 }
 
-// onDevice returns where n bytes at addr of the region are on its device, under the rules of find.
+// onDevice returns the device address of n bytes at addr of the region, under the rules of find.
 func (m *mr) onDevice(d *pd, addr uint64, n uint32, need verbs.Access) (uint64, bool) {
 	off := addr - m.addr
 	if m.device == nil || m.pd != d || m.access&need != need || off > m.length || uint64(n) > m.length-off {
@@ -35,7 +35,7 @@ func (m *mr) onDevice(d *pd, addr uint64, n uint32, need verbs.Access) (uint64, 
 	return m.base + off, true
 }
 
-// holds reports whether the region has n bytes at addr, wherever, under the rules of find.
+// holds reports whether the region has n bytes at addr, in host or device memory, under the rules of find.
 func (m *mr) holds(d *pd, addr uint64, n uint32, need verbs.Access) bool {
 	if _, ok := m.find(d, addr, n, need); ok {
 		return true
@@ -44,7 +44,7 @@ func (m *mr) holds(d *pd, addr uint64, n uint32, need verbs.Access) bool {
 	return ok
 }
 
-// deviceOf returns the device that has some of n bytes at a real address, nil if none has.
+// deviceOf returns the device that holds any of n bytes at a real address, nil for host memory.
 func (t *keyTable) deviceOf(addr uint64, n uint32) verbs.MemoryDevice {
 	l := t.devices.Load()
 	if l == nil || n == 0 {
@@ -58,8 +58,8 @@ func (t *keyTable) deviceOf(addr uint64, n uint32) verbs.MemoryDevice {
 	return nil
 }
 
-// checkInline refuses INLINE bytes that the CPU cannot read. Their keys do not count, so only memory that is
-// registered on the NIC is recognized.
+// checkInline rejects INLINE data that the CPU cannot read. INLINE data has no keys, so only memory registered on the
+// NIC is recognized.
 func (q *qp) checkInline(i int, sges []verbs.SGE) error {
 	for k := range sges {
 		if d := q.nic.mrs.deviceOf(sges[k].Addr, sges[k].Length); d != nil {
@@ -69,7 +69,7 @@ func (q *qp) checkInline(i int, sges []verbs.SGE) error {
 	return nil
 }
 
-// usesDevice reports whether an SGE names memory of a device.
+// usesDevice reports whether an SGE refers to device memory.
 func (q *qp) usesDevice(sges []verbs.SGE) bool {
 	if q.nic.mrs.devices.Load() == nil {
 		return false
@@ -77,7 +77,7 @@ func (q *qp) usesDevice(sges []verbs.SGE) bool {
 	return slices.ContainsFunc(sges, func(s verbs.SGE) bool { return q.nic.mrs.get(s.LKey).device != nil })
 }
 
-// The statuses of a copy: success, no such memory, or a copy that the device refuses.
+// copied converts the result of a device copy to a status.
 func copied(err error) verbs.Status {
 	if err != nil {
 		return verbs.StatusGeneralErr
@@ -85,13 +85,13 @@ func copied(err error) verbs.Status {
 	return verbs.StatusSuccess
 }
 
-// load copies bytes at an address of the region's device to b.
+// load copies from an address on the region's device to b.
 func (m *mr) load(b []byte, from uint64) verbs.Status {
 	return copied(m.device.Copy([]verbs.DeviceCopy{{From: from, Host: b, Len: uint64(len(b))}}))
 }
 
-// store copies b to addr of a region on a device, at once or soon: see land.
-func (q *qp) store(key uint32, addr uint64, b []byte, whose side) verbs.Status {
+// store copies b to addr of a device region, now or later: see land.
+func (q *qp) store(key uint32, addr uint64, b []byte, whose role) verbs.Status {
 	m := q.nic.mrs.get(key)
 	to, ok := m.onDevice(q.pd, addr, uint32(len(b)), verbs.AccessLocalWrite)
 	if !ok {
@@ -100,18 +100,18 @@ func (q *qp) store(key uint32, addr uint64, b []byte, whose side) verbs.Status {
 	return q.land(m, to, b, whose)
 }
 
-// supply returns the bytes of s, which is memory of a device, for a packet of request next. The packet has total bytes from offset first of
-// the request on, and s is at bytes after its start. The bytes are valid as long as the packet. supply returns nil if the QP must wait
-// for them, or has failed because of them.
-func (q *qp) supply(s verbs.SGE, first, at, total uint32) []byte {
+// prefetched returns the bytes of s, which is device memory, for a packet of request next. The packet has total bytes
+// from offset first of the request on, and s starts at bytes later. The bytes stay valid until the packet is sent. The
+// result is nil if the QP must wait for the fetch, or has failed because of it.
+func (q *qp) prefetched(s verbs.SGE, first, at, total uint32) []byte {
 	m := q.nic.mrs.get(s.LKey)
 	from, ok := m.onDevice(q.pd, s.Addr, s.Length, 0)
 	if !ok {
 		q.failLocal(verbs.StatusLocProtErr)
 		return nil
 	}
-	if m.depot != nil {
-		if b, state := q.feeding().requests.bytes(m, q.sqNext, first, first+at, s.Length); state != supplyRefused {
+	if m.stager != nil {
+		if b, state := q.prefetching().requests.bytes(m, q.sqNext, first, first+at, s.Length); state != fetchRefused {
 			return b
 		}
 	}
@@ -123,7 +123,7 @@ func (q *qp) supply(s verbs.SGE, first, at, total uint32) []byte {
 	return b
 }
 
-// room returns n bytes for the payload of a packet.
+// room returns an n-byte buffer for the payload of a packet.
 func (s *staging) room(n uint32) []byte {
 	b := s.gathered
 	if len(b) < int(n) {

@@ -22,8 +22,8 @@ type mr struct {
 	// device has the bytes, and bytes is nil, if the CPU cannot access them. Their addresses on it begin with base.
 	device verbs.MemoryDevice
 	base   uint64
-	// depot stages the bytes for packets. It is nil for memory of the host, and on links within the process.
-	depot *depot
+	// stager stages the region's data for packets. It is nil for host memory, and on links within the process.
+	stager *stager
 	// mem is the memory that neighbors may get. It is nil for a dma-buf, for host memory with other addresses than its own,
 	// and for a key that was that of another region.
 	mem *verbs.Memory
@@ -48,7 +48,7 @@ func (m *mr) Close() error {
 	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
-	if m.depot != nil || m.pd.ctx.nic.ringed() {
+	if m.stager != nil || m.pd.ctx.nic.ringed() {
 		c.settle() // its last bytes have landed, or requests of the peer were served
 	}
 	return nil
@@ -69,8 +69,8 @@ func (m *mr) destroy() {
 	m.pd.mrs.remove(m)
 	m.pd.ctx.core.mu.drain() // a copy may be under way
 	m.bytes = nil
-	if m.depot != nil {
-		m.depot.leave()
+	if m.stager != nil {
+		m.stager.deregister()
 	}
 	m.release()
 }
@@ -137,7 +137,7 @@ func (m *mr) enlist() error {
 		m.pd.ctx.nic.admit()
 		m.pd.ctx.core.settle()
 	}
-	m.depot = m.pd.ctx.nic.depotOf(m.device)
+	m.stager = m.pd.ctx.nic.stagerFor(m.device)
 	for _, b := range m.pd.ctx.core.neighbors {
 		b.offer(m)
 	}

@@ -42,9 +42,9 @@ type core struct {
 	lists  workLists
 	timers timers
 
-	// depots are what the core's NIC has for devices with registered memory, if it leads to other processes.
-	depots depots
-	// devices counts the depots ever made.
+	// stagers hold the staging buffers for devices with registered memory, on links to other processes.
+	stagers stagers
+	// devices counts the stagers ever created.
 	devices uint32
 
 	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
@@ -115,15 +115,15 @@ func (c *core) settle() {
 	for q := c.lists.later.pop(); q != nil; q = c.lists.later.pop() {
 		c.lists.tx.push(q)
 	}
-	for _, d := range c.depots {
-		d.reap()
+	for _, d := range c.stagers {
+		d.collect()
 	}
 	c.work()
 	if !c.lists.watch.empty() || c.timers.Len() > 0 || c.queue != nil || !c.lists.later.empty() {
 		c.settleTimed()
 	}
-	for _, d := range c.depots {
-		d.depart(false)
+	for _, d := range c.stagers {
+		d.submitOpen(false)
 	}
 	if c.wire != nil {
 		c.wire.flush()

@@ -16,7 +16,7 @@ const (
 	onFailing                      // UC or UD: a bad receive has ended it
 	onStarved                      // waits for a budget
 	onWaiting                      // waits for room in the link's queue
-	onDepot                        // waits for a staging buffer
+	onStager                       // waits for a staging buffer
 )
 
 // workLists are the QPs of a link that have something to do. listBits says what each list is for.

@@ -17,7 +17,7 @@ const firstQPN = 0x11
 //
 // Its parts have their own files: qp_state.go moves it between states, qp_post.go fills its queues,
 // qp_requester.go sends requests, qp_completer.go takes the answers, qp_responder.go serves the peer,
-// qp_place.go puts payloads into memory, qp_unreliable.go receives UC and UD, qp_flush.go ends it. dev_feed.go and dev_dock.go are for memory of devices.
+// qp_place.go puts payloads into memory, qp_unreliable.go receives UC and UD, qp_flush.go ends it. dev_prefetch.go and dev_landing.go handle device memory.
 type qp struct {
 	fixed
 	pd     *pd
@@ -44,10 +44,10 @@ type qp struct {
 	// assoc is that of path, or of the peer's endpoint before there is a path. It is nil for plain packets and on UD.
 	assoc *association
 
-	// dock is what waits for bytes to land in memory of devices, nil before the first ones.
-	dock *dock
-	// feeds are bytes of devices that are fetched before they are sent, nil before the first ones.
-	feeds *feeds
+	// landings tracks received data on its way to device memory, nil before the first such data.
+	landings *landings
+	// prefetch fetches outgoing data from device memory, nil before the first such data.
+	prefetch *prefetchers
 
 	sendQueue
 	rq recvQueue

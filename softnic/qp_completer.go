@@ -108,8 +108,8 @@ func (q *qp) retireTo(psn roce.PSN) (gap bool) {
 // completion returns their slots.
 func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	q.sqHead++
-	if q.docked() {
-		q.holdSend(w, status)
+	if q.awaitsLanding() {
+		q.deferSend(w, status)
 		return
 	}
 	q.unreported++
@@ -142,14 +142,14 @@ func (q *qp) response(p *packet, op uint8) {
 	if op == roce.OpAtomicAck {
 		b := q.nic.stage.placed[:8]
 		binary.NativeEndian.PutUint64(b, p.Original)
-		s = q.scatterBytes(q.sges(q.sqHead), 0, b, ofOwn)
+		s = q.scatterBytes(q.sges(q.sqHead), 0, b, asRequester)
 	} else {
 		off, part := uint32(p.PSN.Sub(w.first))*q.seg, q.core.traits.readAhead
 		// An answer ends where its request ended: see sendRequest.
 		ends = last || (part > 0 && (off/q.seg+1)%part == 0)
 		s = verbs.StatusBadRespErr
 		if p.length == min(q.seg, w.length-off) && (traits[op]&opEnds != 0) == ends {
-			s = q.scatter(q.sges(q.sqHead), off, p, ofOwn)
+			s = q.scatter(q.sges(q.sqHead), off, p, asRequester)
 		}
 	}
 	if s != verbs.StatusSuccess {

@@ -207,7 +207,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		k.settle()
 		n = c.take(dst)
 	}
-	if n == 0 && len(k.depots) > 0 && k.depots.arrived() {
+	if n == 0 && len(k.stagers) > 0 && k.stagers.hasCopied() {
 		k.settle()
 		n = c.take(dst)
 	}
@@ -218,7 +218,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
-	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.depots.copying()
+	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.stagers.copying()
 	rest := !watched && k.wire != nil && k.wire.restsSockets()
 	k.mu.Unlock()
 	if n > 0 || err != nil {

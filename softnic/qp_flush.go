@@ -37,7 +37,7 @@ func (q *qp) enterError() {
 	q.stopResponder()
 	q.flushSends()
 	q.flushReceives()
-	if !q.docked() { // else advance goes on when all receives have completed
+	if !q.awaitsLanding() { // else advance does so once all receives have completed
 		q.lastWQE()
 	}
 }
@@ -59,8 +59,8 @@ func (q *qp) stopResponder() {
 
 // flushSends ends all posted sends with a flush error.
 func (q *qp) flushSends() {
-	if q.feeds != nil {
-		q.feeds.requests.drop(0)
+	if q.prefetch != nil {
+		q.prefetch.requests.drop(0)
 	}
 	for q.sqHead != q.sqTail {
 		q.completeSend(q.wqe(q.sqHead), verbs.StatusWRFlushErr)
@@ -101,9 +101,9 @@ func (q *qp) reset() {
 	q.unpair()
 	q.core.timers.drop(q)
 	q.stopResponder()
-	q.abandon()
-	if q.feeds != nil {
-		q.feeds.requests.drop(0)
+	q.dropLandings()
+	if q.prefetch != nil {
+		q.prefetch.requests.drop(0)
 	}
 	if q.srq != nil {
 		if q.srq.forget(q); q.hasCur {

@@ -57,7 +57,7 @@ func (q *qp) placeSend(p *packet, t opTraits) placement {
 	}
 	s := verbs.StatusLocLenErr
 	if q.placed+p.length <= maxMsgSize {
-		s = q.scatter(q.recvSGEs(), q.placed, p, ofPeer)
+		s = q.scatter(q.recvSGEs(), q.placed, p, asResponder)
 	}
 	switch s {
 	case verbs.StatusSuccess:
@@ -109,7 +109,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 	}
 	if to != 0 {
 		for k := range p.numSegs {
-			if q.land(m, to, p.segs[k], ofPeer) != verbs.StatusSuccess {
+			if q.land(m, to, p.segs[k], asResponder) != verbs.StatusSuccess {
 				return placeFailed
 			}
 			to += uint64(len(p.segs[k]))
@@ -143,7 +143,7 @@ func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 }
 
 // scatter puts the payload of p into the SGEs, off bytes after their start.
-func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose side) verbs.Status {
+func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose role) verbs.Status {
 	for k := range p.numSegs {
 		if s := q.scatterBytes(sges, off, p.segs[k], whose); s != verbs.StatusSuccess {
 			return s
@@ -155,7 +155,7 @@ func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose side) verbs.
 
 // scatterBytes puts b into the SGEs, off bytes after their start. It writes nothing beyond them
 // and nothing where the region does not allow local writes.
-func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose side) verbs.Status {
+func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose role) verbs.Status {
 	for part := verbs.PartOf(sges, off, uint32(len(b))); part.Next(); {
 		s := &part.SGE
 		dst, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, verbs.AccessLocalWrite)

@@ -21,7 +21,7 @@ type job struct {
 	off uint32
 	// original is the value that an atomic found.
 	original uint64
-	// after is the number of the first part of the QP's dock that came after the request.
+	// after is the number of the first landing that started after the request arrived.
 	after uint32
 }
 
@@ -69,7 +69,7 @@ func (q *qp) addJob(j job) *job {
 		return nil
 	}
 	*kin++
-	j.after = q.dock.arrivals()
+	j.after = q.landings.nextSeq()
 	q.jobs.Push(j)
 	q.core.lists.tx.push(q)
 	return q.jobs.At(q.jobs.Tail() - 1)
@@ -214,7 +214,7 @@ func (q *qp) respond() bool {
 			return false
 		}
 		j := q.jobs.Front()
-		if q.dock.lacks(j.after) {
+		if q.landings.pendingBefore(j.after) {
 			return false
 		}
 		p, again := q.answer(j.psn), j.again
@@ -255,14 +255,14 @@ func (q *qp) readPacket(j *job, p *packet) (nak uint8, due bool) {
 			if !ok {
 				return roce.NAKRemoteAccess, false
 			}
-			s := supplyRefused
-			if m.depot != nil {
-				src, s = q.feeding().answers.bytes(m, q.jobs.Head(), j.off, j.off, n)
+			s := fetchRefused
+			if m.stager != nil {
+				src, s = q.prefetching().responses.bytes(m, q.jobs.Head(), j.off, j.off, n)
 			}
-			if s == supplyDue {
+			if s == fetchPending {
 				return 0, true
 			}
-			if s == supplyRefused {
+			if s == fetchRefused {
 				src = q.nic.stage.room(n)
 				if m.load(src, from) != verbs.StatusSuccess {
 					return roce.NAKRemoteOperation, false
@@ -290,22 +290,22 @@ func (q *qp) endJob(j *job) {
 	q.jobs.Drop(1)
 }
 
-// dropJobs takes all answers out of the queue.
+// dropJobs discards all responses.
 func (q *qp) dropJobs() { q.dropJobsFrom(q.jobs.Head()) }
 
-// dropJobsAfter takes the answers to requests that came after a part of the dock out of the queue.
-func (q *qp) dropJobsAfter(part uint32) {
+// dropJobsAfter discards the responses to requests that arrived after a landing.
+func (q *qp) dropJobsAfter(landing uint32) {
 	seq := q.jobs.Head()
-	for seq != q.jobs.Tail() && int32(q.jobs.At(seq).after-part) <= 0 {
+	for seq != q.jobs.Tail() && int32(q.jobs.At(seq).after-landing) <= 0 {
 		seq++
 	}
 	q.dropJobsFrom(seq)
 }
 
-// dropJobsFrom takes the answers from number seq on out of the queue.
+// dropJobsFrom discards the responses from number seq on.
 func (q *qp) dropJobsFrom(seq uint32) {
-	if q.feeds != nil {
-		q.feeds.answers.drop(0)
+	if q.prefetch != nil {
+		q.prefetch.responses.drop(0)
 	}
 	for i := seq; i != q.jobs.Tail(); i++ {
 		q.jobCount[index(q.jobs.At(i).again)]--

@@ -45,8 +45,8 @@ func (q *qp) transmit() {
 	if (q.una != q.snd || q.waitsForPeer()) && q.timerIdx < 0 {
 		q.core.lists.watch.push(q)
 	}
-	if q.feeds != nil {
-		q.trimFeeds()
+	if q.prefetch != nil {
+		q.trimPrefetch()
 	}
 	q.checkDrained()
 }
@@ -109,7 +109,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.moved == 0 {
 		return false // in SQD no request begins
 	}
-	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.dock.unplaced(ofOwn) != nil) {
+	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.landings.oldest(asRequester) != nil) {
 		return false
 	}
 	if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {
@@ -260,7 +260,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		s := part.SGE
 		b, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, 0)
 		if !ok {
-			if b = q.supply(s, off, at, n); b == nil {
+			if b = q.prefetched(s, off, at, n); b == nil {
 				return false
 			}
 			p.registered = false

@@ -143,7 +143,7 @@ func (q *qp) flushAck() {
 	if l := q.core.traits.shm; l != nil && !l.ackRoom(q) {
 		return // it stays due
 	}
-	if p := q.dock.unplaced(ofPeer); p != nil {
+	if p := q.landings.oldest(asResponder); p != nil {
 		q.ackBefore(p) // the rest follows when all is in place
 		return
 	}
@@ -267,8 +267,8 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	}
 	solicited = solicited || status != verbs.StatusSuccess
 	var wc *verbs.WC
-	if q.docked() {
-		wc = q.dock.hold(heldWC{side: ofPeer, solicited: solicited, cq: q.recvCQ, used: used})
+	if q.awaitsLanding() {
+		wc = q.landings.deferWC(deferredWC{role: asResponder, solicited: solicited, cq: q.recvCQ, used: used})
 	} else {
 		wc = q.recvCQ.push(used, 1, solicited)
 	}

@@ -148,7 +148,7 @@ func (q *qp) readyToReceive() {
 
 // checkDrained raises an event, once, when the last request that began before SQD has ended.
 func (q *qp) checkDrained() {
-	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax || q.dock.withholds(ofOwn) || (q.path != nil && q.path.moved > 0) {
+	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax || q.landings.defers(asRequester) || (q.path != nil && q.path.moved > 0) {
 		return
 	}
 	q.drained = true

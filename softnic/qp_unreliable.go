@@ -90,9 +90,9 @@ func (q *qp) receiveDatagram(p *packet) {
 		putGRH(&q.nic.stage.placed, p.path, p.length)
 	}
 	sges := q.recvSGEs()
-	s := q.scatterBytes(sges, 0, q.nic.stage.placed[:], ofPeer)
+	s := q.scatterBytes(sges, 0, q.nic.stage.placed[:], asResponder)
 	if s == verbs.StatusSuccess {
-		s = q.scatter(sges, verbs.GRHLen, p, ofPeer)
+		s = q.scatter(sges, verbs.GRHLen, p, asResponder)
 	}
 	switch s {
 	case verbs.StatusSuccess:

@@ -32,7 +32,7 @@ func (f *farMemory) open(c *core, first verbs.MemoryDevice, n uint64) bool {
 	if first != nil && f.openOn(first, n) {
 		return true
 	}
-	return slices.ContainsFunc(c.depots, func(d *depot) bool { return d.device != first && f.openOn(d.device, n) })
+	return slices.ContainsFunc(c.stagers, func(d *stager) bool { return d.device != first && f.openOn(d.device, n) })
 }
 
 func (f *farMemory) openOn(d verbs.MemoryDevice, n uint64) bool {

@@ -157,7 +157,7 @@ func (b *neighbor) target(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uin
 		return nil, 0, transferPackets
 	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernel):
 		return nil, 0, transferPackets
-	case (q.sqHead != q.sqNext && !b.run.busy) || q.dock.unplaced(ofOwn) != nil:
+	case (q.sqHead != q.sqNext && !b.run.busy) || q.landings.oldest(asRequester) != nil:
 		return nil, 0, b.behind(q, w.length, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.credits() && b.ring.packets != nil)
 	case w.opcode == verbs.OpRDMAWriteWithImm && b.at.IsValid() && (!p.credit(q) || !b.ring.room(q)):
 		return nil, 0, transferPackets

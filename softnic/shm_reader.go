@@ -113,7 +113,7 @@ func (l *ShmLink) poll(watched bool) bool {
 		r.misses = 0
 		l.ring.take()
 		// Acknowledgements alone can wait for the next call, which perhaps has something better for the peer.
-		if l.ring.dirty || l.lists.busy() || len(l.depots) > 0 {
+		if l.ring.dirty || l.lists.busy() || len(l.stagers) > 0 {
 			l.settle()
 		}
 		return true
@@ -155,7 +155,7 @@ func (l *ShmLink) drain() bool {
 func (l *ShmLink) idle(watched bool) bool {
 	r := &l.ends
 	if l.near.nic.closed || l.ring.reader.Unread() || watched || r.misses%shmYield == shmYield-1 || !l.near.nic.waiting.empty() || !l.lists.acks.empty() ||
-		!l.lists.later.empty() || len(l.depots) > 0 {
+		!l.lists.later.empty() || len(l.stagers) > 0 {
 		return false
 	}
 	r.misses++

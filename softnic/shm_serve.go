@@ -34,7 +34,7 @@ func (q *qp) takeLine(m *shm.Line, b []byte) bool {
 		return false
 	case m.Flags&shm.LineSend != 0:
 		op = verbs.WCRecv
-		if len(b) > 0 && (m.Length > q.seg || q.scatterBytes(w.sge[:w.numSGE], 0, b, ofPeer) != verbs.StatusSuccess) {
+		if len(b) > 0 && (m.Length > q.seg || q.scatterBytes(w.sge[:w.numSGE], 0, b, asResponder) != verbs.StatusSuccess) {
 			return false
 		}
 	case q.attr.Access&verbs.AccessRemoteWrite == 0 || m.Length > maxMsgSize:

@@ -332,7 +332,7 @@ func TestStagedDeregister(t *testing.T) {
 			go func() { closed <- mr.Close() }()
 			stacks := make([]byte, 1<<20)
 			for n := 0; n < 1000; runtime.Gosched() {
-				if n > 0 || strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "(*depot).leave(") { // Close waits
+				if n > 0 || strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "(*stager).deregister(") { // Close waits
 					n++
 				}
 				if len(closed) > 0 {
