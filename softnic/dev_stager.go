@@ -110,8 +110,8 @@ func (n *NIC) stagerFor(device verbs.MemoryDevice) *stager {
 	d.lander.init()
 	d.start()
 	c.stagers = append(c.stagers, d)
-	if c.wire != nil {
-		c.wire.alone.Store(true)
+	if c.udpNIC != nil {
+		c.udpNIC.mayBlock.Store(true)
 	}
 	c.devices++
 	return d

@@ -98,8 +98,8 @@ func (q *qp) unpair() {
 	}
 }
 
-// guard locks what guards q. It returns q's pair if that is inside the gate, and otherwise nil with the
-// core's mutex held.
+// guard locks the mutex that guards q. It returns q's pair if the caller is inside its gate, and otherwise nil with
+// the core's mutex held.
 func (q *qp) guard() *pair {
 	if p := q.pair.Load(); p != nil && p.enter() {
 		return p
@@ -112,12 +112,12 @@ func (q *qp) guard() *pair {
 	return nil
 }
 
-// loosen opens gates if it is time, enters that of q's pair, gives up the core's mutex, and returns the pair.
-// Otherwise it returns nil and the mutex stays held. The pairs that have waited open together: one that
-// opened alone would be shut by the next call of another.
-func (q *qp) loosen() *pair {
+// openGates opens gates if enough plain calls have been made, enters the gate of q's pair, unlocks the core's mutex,
+// and returns the pair. Otherwise it returns nil and the mutex stays locked. The waiting pairs open together, because
+// the next call on another pair would shut a gate that opened alone.
+func (q *qp) openGates() *pair {
 	l := &q.core.mu
-	if l.need == neverLoose {
+	if l.openAfter == neverOpen {
 		return nil
 	}
 	p := q.paired()
@@ -128,7 +128,7 @@ func (q *qp) loosen() *pair {
 		p.waits = true
 		l.waiting = append(l.waiting, p)
 	}
-	if l.calls++; l.calls <= l.need || !p.idle() {
+	if l.plainCalls++; l.plainCalls <= l.openAfter || !p.idle() {
 		return nil
 	}
 	for _, w := range l.waiting {
@@ -143,7 +143,7 @@ func (q *qp) loosen() *pair {
 	return p
 }
 
-// openIn opens the gate of an idle pair, after those of its CQs and SRQs.
+// openIn opens the gate of an idle pair, after the gates of its CQs and SRQs.
 func (p *pair) openIn(l *coreLock) {
 	for _, q := range p.qps {
 		q.sendCQ.open.Store(true)

@@ -3,10 +3,10 @@ package softnic
 import "ibverbx/verbs"
 
 // SetLoose makes the gates of a link open after need calls: 0 opens them immediately, every time.
-func SetLoose(l *MemoryLink, need uint32) { l.mu.need, l.mu.least = need, need }
+func SetLoose(l *MemoryLink, need uint32) { l.mu.openAfter, l.mu.minOpenAfter = need, need }
 
 // NeverLoose keeps the gates of a link shut.
-const NeverLoose = neverLoose
+const NeverLoose = neverOpen
 
 // PostTurn posts a request to each of several QPs of a NIC and gives each QP a turn, without releasing the
 // lock.

@@ -103,7 +103,7 @@ func (l *FaultLink) PathOf(from, to *NIC, qpn, flowLabel uint32) int {
 	path := -1
 	l.look(between(from, to), func(d *direction) {
 		if n := len(d.routes); n > 0 {
-			path = l.pin(from, to, qpn, flowLabel, n)
+			path = l.hashPath(from, to, qpn, flowLabel, n)
 		}
 	})
 	return path
@@ -117,13 +117,13 @@ func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	case 1:
 		return d.routes[0]
 	default:
-		return d.routes[l.pin(from, to, p.DestQPN, p.path.attr.FlowLabel, n)]
+		return d.routes[l.hashPath(from, to, p.DestQPN, p.path.attr.FlowLabel, n)]
 	}
 }
 
 // pin is the hash of a switch. It maps the addresses of a flow, and its flow label or without
 // one its QP, to one of n paths. The seed of the link selects the hash function.
-func (l *FaultLink) pin(from, to *NIC, qpn, flowLabel uint32, n int) int {
+func (l *FaultLink) hashPath(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	a, b := &from.gids[len(from.gids)-1].GID, &to.gids[len(to.gids)-1].GID
 	port := uint64(qpn) << 32
 	if flowLabel != 0 {
@@ -145,7 +145,7 @@ func (l *FaultLink) pin(from, to *NIC, qpn, flowLabel uint32, n int) int {
 }
 
 // pass takes a packet through the path. It reports false if the queue has no room for it.
-func (r *route) pass(f *flight) bool {
+func (r *route) pass(f *inFlightPacket) bool {
 	if r.Rate > 0 && !r.port.pass(f) {
 		return false
 	}

@@ -58,7 +58,7 @@ type FaultStats struct {
 
 // egress is a port of a switch with a queue. All packets that go through it wait in that queue.
 type egress struct {
-	wire wire
+	limiter rateLimiter
 	// rate is in bytes per second.
 	rate float64
 	// limit is how many bytes may wait.
@@ -95,13 +95,13 @@ func (l *FaultLink) LongestQueue(to *NIC) int {
 
 // pass makes a packet wait its turn. It reports false if the queue has no room for the packet.
 // An idle port always accepts a packet, however short its queue is.
-func (e *egress) pass(f *flight) bool {
+func (e *egress) pass(f *inFlightPacket) bool {
 	size := float64(len(f.buf) + PacketOverhead)
-	waiting := float64(max(e.wire.busy-f.at, 0)) * e.rate / 1e9
+	waiting := float64(max(e.limiter.busy-f.at, 0)) * e.rate / 1e9
 	if waiting > 0 && waiting+size > e.limit {
 		return false
 	}
 	e.peak = max(e.peak, waiting+size)
-	f.at, _ = e.wire.occupy(f.at, len(f.buf), e.rate)
+	f.at, _ = e.limiter.occupy(f.at, len(f.buf), e.rate)
 	return true
 }

@@ -7,24 +7,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// faults is a layer under a link that queues packets and harms some of them. Packets go in by
-// carry. Those that are not lost come out by land when they are due. Every decision comes from
-// a seed.
+// faults is a layer under a link that queues packets and impairs some of them. Packets enter by carry. The surviving
+// ones leave by land when they are due. A seed determines every decision.
 type faults struct {
 	core *core
 	seed uint64
 	rng  *rand.Rand
-	// limit is how many packets of one NIC may be under way.
+	// limit is the maximum number of one NIC's packets in flight.
 	limit int
-	// inTurn makes packets enter the queues of the fabric when they reach them.
+	// inTurn makes packets enter the fabric queues when they reach them.
 	inTurn bool
-	// land takes a packet that has arrived.
-	land    func(*flight)
-	flights heap.Heap[*flight]
-	free    []*flight
-	// order numbers packets, so that those of one time keep their order.
+	// land receives a packet that has arrived.
+	land    func(*inFlightPacket)
+	flights heap.Heap[*inFlightPacket]
+	free    []*inFlightPacket
+	// order numbers packets, so that packets due at the same time keep their order.
 	order uint64
-	// impairment is that of new directions.
+	// impairment applies to new directions.
 	impairment Impairment
 	directions map[directionKey]*direction
 }
@@ -38,25 +37,25 @@ type directionKey struct {
 // between names the direction from one NIC of a link to another.
 func between(from, to *NIC) directionKey { return directionKey{from: from, to: to} }
 
-// direction is the state of the way from one NIC to another.
+// direction is the state of the path from one NIC to another.
 type direction struct {
 	imp Impairment
-	// cut makes every packet disappear.
+	// cut drops every packet.
 	cut bool
-	// wire is the sender's port, if imp has a rate.
-	wire wire
-	// last is when the last packet arrives. Packets that are not reordered do not come earlier.
+	// limiter is the sender's port, if imp has a rate.
+	limiter rateLimiter
+	// last is the arrival time of the last packet. Packets that are not reordered arrive later.
 	last  int64
 	stats FaultStats
 	// holding makes arriving packets wait in kept.
 	holding bool
-	kept    []*flight
+	kept    []*inFlightPacket
 	// routes are the paths between the two NICs. Empty means one path without a queue.
 	routes []*route
 }
 
-// flight is a packet under way. It owns its payload.
-type flight struct {
+// inFlightPacket is a packet in flight. It owns its payload.
+type inFlightPacket struct {
 	at      int64
 	order   uint64
 	packet  packet
@@ -66,18 +65,18 @@ type flight struct {
 	dir     *direction
 	// route is nil if the direction has no paths.
 	route *route
-	// hops counts the queues of the fabric that the packet has passed.
+	// hops is the number of fabric queues passed.
 	hops int
 	buf  []byte
 }
 
-func (l *faults) init(c *core, seed uint64, limit int, imp Impairment, land func(*flight)) {
+func (l *faults) init(c *core, seed uint64, limit int, imp Impairment, land func(*inFlightPacket)) {
 	l.core, l.seed, l.limit, l.impairment, l.land = c, seed, limit, imp, land
 	l.rng = rand.New(rand.NewPCG(seed, 0))
 	l.directions = make(map[directionKey]*direction)
 }
 
-// direction returns a direction and makes it if it is new. The lock is held.
+// direction returns a direction, and creates a new one on first use. The lock is held.
 func (l *faults) direction(key directionKey) *direction {
 	d := l.directions[key]
 	if d == nil {
@@ -87,7 +86,7 @@ func (l *faults) direction(key directionKey) *direction {
 	return d
 }
 
-// change locks and runs f on a direction. From now on packets go through the layer.
+// change runs f on a direction under the lock. Afterwards packets pass through the layer.
 func (l *faults) change(key directionKey, f func(d *direction)) {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
@@ -95,7 +94,7 @@ func (l *faults) change(key directionKey, f func(d *direction)) {
 	f(l.direction(key))
 }
 
-// look locks and runs f on a direction if there is one.
+// look runs f on a direction under the lock, if the direction exists.
 func (l *faults) look(key directionKey, f func(d *direction)) {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
@@ -104,7 +103,7 @@ func (l *faults) look(key directionKey, f func(d *direction)) {
 	}
 }
 
-// impair checks an impairment and sets it for a direction.
+// impair validates an impairment and sets it for a direction.
 func (l *faults) impair(key directionKey, imp Impairment) error {
 	if err := imp.validate(); err != nil {
 		return verbs.NewOpError("impair", key.from.name, 0, err)
@@ -118,8 +117,7 @@ func (l *faults) statsOf(key directionKey) (s FaultStats) {
 	return s
 }
 
-// room reports whether the NIC of q may send another packet now. If not, q is scheduled when it
-// may.
+// room reports whether the NIC of q may send another packet now. If not, q is scheduled once it may.
 func (l *faults) room(q *qp) bool {
 	if q.nic.queued < l.limit {
 		return true
@@ -136,11 +134,11 @@ func (l *faults) forget(n *NIC) {
 		}
 	}
 	old := l.flights
-	l.flights = heap.Heap[*flight]{}
+	l.flights = heap.Heap[*inFlightPacket]{}
 	for old.Len() > 0 {
 		f := old.Pop()
 		if f.from == n || f.to == n {
-			l.departed(f.from)
+			l.arrivedOrLost(f.from)
 			l.recycle(f)
 			continue
 		}
@@ -148,8 +146,8 @@ func (l *faults) forget(n *NIC) {
 	}
 }
 
-// carry takes a packet that is sent in a direction, on route r if the direction has paths. to
-// is nil if the far end is in another process.
+// carry accepts a packet in a direction, on route r if the direction has paths. to is nil if the far end is in another
+// process.
 func (l *faults) carry(d *direction, r *route, from, to *NIC, p *packet) {
 	d.stats.Sent++
 	if d.cut || (r != nil && r.Cut) {
@@ -162,10 +160,10 @@ func (l *faults) carry(d *direction, r *route, from, to *NIC, p *packet) {
 		l.occupy(d, int(p.length))
 		return
 	}
-	l.launch(d, r, from, to, p)
+	l.enqueue(d, r, from, to, p)
 	if l.happens(d.imp.Duplicate) {
 		d.stats.Duplicated++
-		l.launch(d, r, from, to, p)
+		l.enqueue(d, r, from, to, p)
 	}
 }
 
@@ -173,8 +171,8 @@ func (l *faults) happens(probability float64) bool {
 	return probability > 0 && l.rng.Float64() < probability
 }
 
-// launch puts a copy of p under way.
-func (l *faults) launch(d *direction, r *route, from, to *NIC, p *packet) {
+// enqueue puts a copy of p in flight.
+func (l *faults) enqueue(d *direction, r *route, from, to *NIC, p *packet) {
 	f := l.take()
 	f.packet, f.from, f.to, f.dir, f.route, f.hops = *p, from, to, d, r, 0
 	f.buf = f.buf[:0]
@@ -186,16 +184,16 @@ func (l *faults) launch(d *direction, r *route, from, to *NIC, p *packet) {
 	if f.corrupt = l.happens(d.imp.Corrupt); f.corrupt {
 		d.stats.Corrupted++
 	}
-	l.timing(d, f)
+	l.schedule(d, f)
 	from.queued++
 	if l.inTurn || l.forward(f, never) {
 		l.push(f)
 	}
 }
 
-// timing decides when f arrives. Packets of one direction arrive in order, except reordered
-// ones, which some of the next packets overtake.
-func (l *faults) timing(d *direction, f *flight) {
+// schedule sets the arrival time of f. Packets in one direction arrive in order, except reordered ones, which some of
+// the next packets overtake.
+func (l *faults) schedule(d *direction, f *inFlightPacket) {
 	at, wire := l.occupy(d, len(f.buf))
 	at += int64(d.imp.Delay)
 	if d.imp.Jitter > 0 {
@@ -213,26 +211,26 @@ func (l *faults) timing(d *direction, f *flight) {
 	}
 }
 
-// occupy takes the sender's port for a packet, lost later or not. It returns when the packet
-// has left, and how long it occupied the port.
+// occupy occupies the sender's port for a packet, even if it is lost later. It returns the time at which the packet
+// has left, and for how long it occupied the port.
 func (l *faults) occupy(d *direction, payload int) (left, took int64) {
 	if d.imp.Rate == 0 {
 		return l.core.at, 0
 	}
-	return d.wire.occupy(l.core.at, payload, d.imp.Rate)
+	return d.limiter.occupy(l.core.at, payload, d.imp.Rate)
 }
 
-// wire is a port that sends one packet at a time.
-type wire struct {
-	// busy is when the port is free again.
+// rateLimiter is a port that sends one packet at a time.
+type rateLimiter struct {
+	// busy is the time at which the port is free again.
 	busy int64
-	// rest is the fraction of a nanosecond that rounding owes the next packet.
+	// rest is the fraction of a nanosecond that rounding charges to the next packet.
 	rest float64
 }
 
-// occupy makes a packet wait until the port is free and then occupy it at a rate in bytes per
-// second. It returns when the packet has left, and how long it occupied the port.
-func (w *wire) occupy(at int64, payload int, rate float64) (left, took int64) {
+// occupy makes a packet wait until the port is free and then occupy it, at a rate in bytes per second. It returns the
+// time at which the packet has left, and for how long it occupied the port.
+func (w *rateLimiter) occupy(at int64, payload int, rate float64) (left, took int64) {
 	exact := float64(payload+PacketOverhead)/rate*1e9 + w.rest
 	took = int64(exact)
 	w.rest = exact - float64(took)
@@ -246,22 +244,22 @@ func (w *wire) occupy(at int64, payload int, rate float64) (left, took int64) {
 const PacketOverhead = 14 + 20 + 8 + 12 + 4 + 4
 
 const (
-	// maxOvertaken is how many packets may overtake a reordered one.
+	// maxOvertaken is the maximum number of packets that overtake a reordered one.
 	maxOvertaken = 4
 	// orderStride leaves numbers free between two packets for overtaken ones.
 	orderStride = 8
 )
 
-func (l *faults) take() *flight {
+func (l *faults) take() *inFlightPacket {
 	if n := len(l.free); n > 0 {
 		f := l.free[n-1]
 		l.free = l.free[:n-1]
 		return f
 	}
-	return &flight{}
+	return &inFlightPacket{}
 }
 
-// deliver lands at most budget packets that are due, and returns how many.
+// deliver lands at most budget packets that are due, and returns their number.
 func (l *faults) deliver(now int64, budget int) int {
 	n := 0
 	for n < budget && l.flights.Len() > 0 && l.flights.Next() <= now {
@@ -270,17 +268,16 @@ func (l *faults) deliver(now int64, budget int) int {
 		if !l.forward(f, min(now+1, l.flights.Next())) {
 			continue
 		}
-		l.departed(f.from)
+		l.arrivedOrLost(f.from)
 		l.land(f)
 	}
 	return n
 }
 
-// forward takes a packet that is due through the queues of the fabric that it reaches before
-// a time: first that of its path, then that of the destination's port. It reports whether the
-// packet has arrived. If not, the packet is under way again, or lost. A packet that is under way
-// reaches its next queue first if it is due at that time.
-func (l *faults) forward(f *flight, before int64) bool {
+// forward passes a packet that is due through the fabric queues that it reaches before a time: first the queue of its
+// path, then that of the destination's port. It reports whether the packet has arrived. Otherwise the packet is in
+// flight again, or lost. A packet in flight reaches its next queue first if it is due at that time.
+func (l *faults) forward(f *inFlightPacket, before int64) bool {
 	for f.hops < 2 {
 		f.hops++
 		reached := f.at
@@ -292,7 +289,7 @@ func (l *faults) forward(f *flight, before int64) bool {
 		}
 		if !fits {
 			f.dir.stats.Overflow++
-			l.departed(f.from)
+			l.arrivedOrLost(f.from)
 			l.recycle(f)
 			return false
 		}
@@ -304,11 +301,10 @@ func (l *faults) forward(f *flight, before int64) bool {
 	return true
 }
 
-func (l *faults) push(f *flight) { l.flights.Push(f.at, f.order, f) }
+func (l *faults) push(f *inFlightPacket) { l.flights.Push(f.at, f.order, f) }
 
-// departed notes that a packet of n is no longer under way, and schedules QPs that waited for
-// room.
-func (l *faults) departed(n *NIC) {
+// arrivedOrLost records that a packet of n is no longer in flight, and schedules the QPs that waited for space.
+func (l *faults) arrivedOrLost(n *NIC) {
 	n.queued--
 	if n.queued > l.limit/2 {
 		return
@@ -318,8 +314,8 @@ func (l *faults) departed(n *NIC) {
 	}
 }
 
-// recycle keeps a flight for the next packet.
-func (l *faults) recycle(f *flight) {
+// recycle keeps an inFlightPacket for reuse.
+func (l *faults) recycle(f *inFlightPacket) {
 	f.from, f.to, f.dir, f.route, f.packet.path = nil, nil, nil, nil, nil
 	l.free = append(l.free, f)
 }

@@ -151,7 +151,7 @@ func (l *FaultLink) send(from *NIC, p *packet) {
 }
 
 // land delivers a packet, unless its direction is held.
-func (l *FaultLink) land(f *flight) {
+func (l *FaultLink) land(f *inFlightPacket) {
 	if f.dir.holding {
 		f.dir.kept = append(f.dir.kept, f)
 		return
@@ -161,7 +161,7 @@ func (l *FaultLink) land(f *flight) {
 }
 
 // arrive delivers a packet or drops it, by the present state of its direction and destination.
-func (l *FaultLink) arrive(f *flight) {
+func (l *FaultLink) arrive(f *inFlightPacket) {
 	switch {
 	case f.to.closed:
 	case f.dir.cut || (f.route != nil && f.route.Cut):

@@ -32,12 +32,12 @@ func TestGatesOpen(t *testing.T) {
 			t.Fatalf("open = %v %s, want %v", got, when, want)
 		}
 	}
-	write(looseAfter)
+	write(openAfter)
 	isOpen(false, "before enough calls")
 	write(1)
 	isOpen(true, "after enough calls")
-	if got := a.nic.Stats().PacketsSent; got != looseAfter+1 {
-		t.Errorf("%d packets sent, want %d", got, looseAfter+1)
+	if got := a.nic.Stats().PacketsSent; got != openAfter+1 {
+		t.Errorf("%d packets sent, want %d", got, openAfter+1)
 	}
 	mr, err := b.pd.RegisterMemory(b.mem, verbs.AccessAll)
 	check(t, err)
@@ -57,13 +57,13 @@ func TestGatesOpen(t *testing.T) {
 	} {
 		change()
 		isOpen(false, "after a call that may change everything")
-		write(worthwhile + looseAfter + 1)
+		write(minRequestsPerOpen + openAfter + 1)
 		isOpen(true, "again")
 	}
 	b.nic.SetPort(true)
-	write(looseAfter + 1)
+	write(openAfter + 1)
 	b.nic.SetPort(true)
-	write(2 * looseAfter)
+	write(2 * openAfter)
 	isOpen(false, "although it did little the last time")
 	write(1)
 	isOpen(true, "after twice as many calls")
@@ -72,7 +72,7 @@ func TestGatesOpen(t *testing.T) {
 // TestGatesOpenTogether: two pairs alternate, and the second starts while the first is about to open, or is
 // open. Both soon open and stay open: neither shuts the other's gate while it waits for its own.
 func TestGatesOpenTogether(t *testing.T) {
-	for head := range 2 * looseAfter {
+	for head := range 2 * openAfter {
 		a, b := pairOn(t, NewMemoryLink(nil), 256)
 		var qps [2]*qp
 		for i := range qps {
@@ -87,17 +87,17 @@ func TestGatesOpenTogether(t *testing.T) {
 		for range head {
 			write(qps[0])
 		}
-		for range 2 * looseAfter {
+		for range 2 * openAfter {
 			write(qps[0])
 			write(qps[1])
 		}
 		for i, q := range qps {
 			if p := q.pair.Load(); p == nil || !p.open.Load() {
-				t.Fatalf("the gate of pair %d is shut after %d and %d calls, want it open", i, head, 2*looseAfter)
+				t.Fatalf("the gate of pair %d is shut after %d and %d calls, want it open", i, head, 2*openAfter)
 			}
 		}
-		if got := qps[0].core.mu.need; got > 2*looseAfter {
-			t.Fatalf("the next opening needs %d calls, want at most %d", got, 2*looseAfter)
+		if got := qps[0].core.mu.openAfter; got > 2*openAfter {
+			t.Fatalf("the next opening needs %d calls, want at most %d", got, 2*openAfter)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestGatesStayShut(t *testing.T) {
 		a, b := pairOn(t, link, 256)
 		qa, qb := a.qp(verbs.RC, 64), b.qp(verbs.RC, 64)
 		join(t, qa, qb)
-		for range 4 * looseAfter {
+		for range 4 * openAfter {
 			post(t, qa, a.to(b, verbs.OpRDMAWrite))
 			if len(qa.core.mu.open) > 0 {
 				t.Fatalf("%s: a gate is open", name)
@@ -131,7 +131,7 @@ func TestLooseIsTight(t *testing.T) {
 	for seed := first; seed < first+seeds; seed++ {
 		mode := chaosMode{loose: true, depth: []int{512, 32}[seed%2]} // a small CQ overruns
 		loose, n := lookBack(t, mode, seed, 0)
-		tight, none := lookBack(t, mode, seed, neverLoose)
+		tight, none := lookBack(t, mode, seed, neverOpen)
 		if !slices.Equal(loose, tight) {
 			t.Fatalf("seed %d: %s", seed, firstDifference(loose, tight))
 		}

@@ -13,10 +13,10 @@ type pd struct {
 	// id tells the domains of a NIC apart.
 	id     uint32
 	closed bool
-	mrs    family[*mr]
-	qps    family[*qp]
-	srqs   family[*srq]
-	ahs    family[*ah]
+	mrs    creationOrder[*mr]
+	qps    creationOrder[*qp]
+	srqs   creationOrder[*srq]
+	ahs    creationOrder[*ah]
 	// guesses are the wrong keys of UC peers.
 	guesses guesses
 }

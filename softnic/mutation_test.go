@@ -66,15 +66,15 @@ var mutations = []struct {
 	},
 	{"an acknowledgement names an atomic", "TestAckNamesNoAnswer", "qp_responder.go", "q.epsn.Add(roce.PSNMask - q.asked)", "q.epsn.Add(roce.PSNMask)"},
 	{"a QP does not wait for a slow reader", "TestUDPUnreported", "qp_cq.go", "		w.readArrived()\n", ""},
-	{"a stranger is sent all that the link has room for", "TestUDPStrangerWindow", "udp_peer.go", "way.window = strangerWindow", "way.window = maxWindow"},
+	{"a stranger is sent all that the link has room for", "TestUDPStrangerWindow", "udp_peer.go", "route.window = unknownPeerWindow", "route.window = maxWindow"},
 	{"a peer that waits for a receive is not told of it", "TestUDPReady", "qp_post.go", "		q.ready()\n", ""},
 	{"the end of a datagram is taken for a part of its packet", "TestUDPFill", "udp_receive.go", "b = roce.Trim(b)", ""},
 	{"a peer that wants full ICRCs gets others", "TestICRCAgreement", "udp_peer.go", "mine != ICRCFull && peer.onHost", "mine != ICRCFull"},
-	{"a NIC that wants full ICRCs accepts others", "TestICRCReceive", "udp_receive.go", "u.packet.HeaderICRC && u.wire.link.cfg.ICRC != ICRCFull", "u.packet.HeaderICRC"},
-	{"captures have the ICRC of the wire", "TestUDPCapture$", "udp_wire.go", "		flow.Restore(b, id)\n", ""},
-	{"a packet between Cork and Uncork refers to memory that may be freed", "TestUDPLendUntilPosted", "udp_wire.go", "w.corks == 0 || w.lent", "w.corks == 0"},
+	{"a NIC that wants full ICRCs accepts others", "TestICRCReceive", "udp_receive.go", "u.packet.HeaderICRC && u.udpNIC.link.cfg.ICRC != ICRCFull", "u.packet.HeaderICRC"},
+	{"captures have the ICRC of the wire", "TestUDPCapture$", "udp_nic.go", "		flow.Restore(b, id)\n", ""},
+	{"a packet between Cork and Uncork refers to memory that may be freed", "TestUDPLendUntilPosted", "udp_nic.go", "w.corks == 0 || w.zeroCopy", "w.corks == 0"},
 	{"a packet that continues a run is not checked against the rest of its WRITE", "TestUDPRun$", "udp_run.go", "if len(payload) > len(r.dst) {", "if false {"},
-	{"a run goes on behind other packets", "TestUDPRunEnds$", "udp_receive.go", "			u.run.q = nil\n			u.serveOne", "			u.serveOne"},
+	{"a run goes on behind other packets", "TestUDPRunEnds$", "udp_receive.go", "			u.run.q = nil\n			u.serveDatagram", "			u.serveDatagram"},
 	{"a damaged packet continues a run", "TestUDPRun$", "udp_run.go", "r.covered, r.id+1, e); !ok {", "r.covered, r.id+1, e); false {"},
 	{"QPs to one NIC do not share its buffer", "TestUDPPeerBudget$", "qp_window.go", "if b := q.to; b != nil &&", "if b := q.to; b == nil &&"},
 	{"a QP that is held back does not ask for an acknowledgement", "TestUDPPeerBudget$", "qp_requester.go", " || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)", ""},
@@ -190,9 +190,9 @@ var farMutations = []mutant.Change{
 
 // watchMutations break how goroutines share the work of looking for packets.
 var watchMutations = []mutant.Change{
-	{Name: "more goroutines look for packets than may", File: "udp_reader.go", Old: "		if n >= w.most {", New: "		if false {"},
-	{Name: "a goroutine that stops looking wakes nobody", File: "udp_reader.go", Old: "		if o.attendant.waits.Load() {", New: "		if false {"},
-	{Name: "nobody reads a port whose goroutine stays away", File: "udp_reader.go", Old: "s.add(o.sighted(o.readLocked()))", New: "s.add(sighting{})"},
+	{Name: "more goroutines look for packets than may", File: "udp_reader.go", Old: "		if n >= w.limit {", New: "		if false {"},
+	{Name: "a goroutine that stops looking wakes nobody", File: "udp_reader.go", Old: "		if o.background.waiting.Load() {", New: "		if false {"},
+	{Name: "nobody reads a port whose goroutine stays away", File: "udp_reader.go", Old: "s.add(o.result(o.readLocked()))", New: "s.add(pollResult{})"},
 }
 
 // TestMutations breaks softnic in one place at a time and wants the tests to notice.

@@ -31,7 +31,7 @@ type NIC struct {
 	qps      slots[*qp]
 	mrs      keyTable
 	ahs      slots[*ah]
-	contexts family[*hostContext]
+	contexts creationOrder[*hostContext]
 	stats    Stats
 	// queued is how many packets are under way, on a link that queues.
 	queued int
@@ -40,7 +40,7 @@ type NIC struct {
 	// budget is shared by all QPs.
 	budget budget
 	// patience is how often the time to the first probe is doubled.
-	patience uint8
+	probeBackoff uint8
 	// scratch is the packet being built.
 	scratch packet
 	stage   staging
@@ -167,7 +167,7 @@ func (n *NIC) Close() error {
 	for _, u := range n.ports {
 		err = errors.Join(err, u.close())
 	}
-	if w := n.core.wire; w != nil {
+	if w := n.core.udpNIC; w != nil {
 		w.neighborhood.close(n.core)
 	}
 	if l := n.core.traits.shm; l != nil {

@@ -63,7 +63,7 @@ func (h *helper) run() {
 // advance settles the core and returns how long to sleep, -1 for until poked.
 func (h *helper) advance() time.Duration {
 	c := h.core
-	caughtUp := c.wire != nil && c.wire.catchUp()
+	caughtUp := c.udpNIC != nil && c.udpNIC.catchUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.wakeAt = 0 // awake: a poke is not needed

@@ -7,8 +7,8 @@ type hostContext struct {
 	nic    *NIC
 	core   *core
 	closed bool
-	pds    family[*pd]
-	cqs    family[*cq]
+	pds    creationOrder[*pd]
+	cqs    creationOrder[*cq]
 	events eventQueue
 }
 
@@ -32,7 +32,7 @@ func (x *hostContext) usable() error {
 
 // Cork implements verbs.Corker. It does nothing on a link that leads nowhere out of the process.
 func (x *hostContext) Cork() {
-	if l := x.core.wire; l != nil {
+	if l := x.core.udpNIC; l != nil {
 		l.mu.Lock()
 		l.corks++
 		l.mu.Unlock()
@@ -41,7 +41,7 @@ func (x *hostContext) Cork() {
 
 // Uncork implements verbs.Corker.
 func (x *hostContext) Uncork() {
-	if l := x.core.wire; l != nil {
+	if l := x.core.udpNIC; l != nil {
 		l.mu.Lock()
 		l.corks--
 		l.drain()

@@ -28,7 +28,7 @@ type core struct {
 	// queue holds packets under way. It is nil while the link delivers or writes them at once.
 	queue *faults
 	// wire is the core's own if it leads out of the process, otherwise nil.
-	wire *udpWire
+	udpNIC *udpNIC
 	// notBefore is a time before which checking the timers is useless.
 	notBefore int64
 	// caughtUp says that the packets that may answer the due timers have just been read.
@@ -61,13 +61,13 @@ func (c *core) init(link carrier, t linkTraits, now func() int64) {
 	c.link, c.traits = link, t
 	c.nics, c.timers = make(map[verbs.GID]*NIC), newTimers()
 	c.lists.init()
-	c.mu.need, c.mu.least = neverLoose, neverLoose
+	c.mu.openAfter, c.mu.minOpenAfter = neverOpen, neverOpen
 	if now != nil {
 		c.clock = now
 		return
 	}
 	if t.immediate {
-		c.mu.need, c.mu.least = looseAfter, looseAfter
+		c.mu.openAfter, c.mu.minOpenAfter = openAfter, openAfter
 	}
 	c.clock = clock.Monotonic()
 	c.helper = newHelper(c)
@@ -125,8 +125,8 @@ func (c *core) settle() {
 	for _, d := range c.stagers {
 		d.submitOpen(false)
 	}
-	if c.wire != nil {
-		c.wire.flush()
+	if c.udpNIC != nil {
+		c.udpNIC.flush()
 	}
 	if c.traits.shm != nil {
 		c.traits.shm.flush()
@@ -199,7 +199,7 @@ func (c *core) pump() bool {
 		c.work()
 		return true
 	}
-	read, busy := c.wire.nic.pump()
+	read, busy := c.udpNIC.nic.pump()
 	if read {
 		c.work()
 	}
@@ -286,8 +286,8 @@ func (c *core) attach(n *NIC) error {
 			return verbs.Invalidf("Config.Addr %s belongs to %s on this link", e.GID.Addr(), other.name)
 		}
 	}
-	if c.wire != nil {
-		if err := c.wire.plug(n); err != nil {
+	if c.udpNIC != nil {
+		if err := c.udpNIC.plug(n); err != nil {
 			return err
 		}
 	}
@@ -303,7 +303,7 @@ func (c *core) attach(n *NIC) error {
 }
 
 // distant reports whether the link leads to other processes.
-func (c *core) distant() bool { return c.wire != nil || c.traits.shm != nil }
+func (c *core) distant() bool { return c.udpNIC != nil || c.traits.shm != nil }
 
 // freeAddr returns an address of 198.18.0.0/15 that no NIC of the link has. The range is
 // reserved for benchmarks of network devices (RFC 2544).
@@ -326,8 +326,8 @@ func (c *core) detach(n *NIC) *helper {
 	if c.queue != nil {
 		c.queue.forget(n)
 	}
-	if c.wire != nil {
-		c.wire.link.detach(n)
+	if c.udpNIC != nil {
+		c.udpNIC.link.detach(n)
 	}
 	if len(c.nics) > 0 || c.helper == nil {
 		return nil

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// gate guards one object, a pair of QPs, a CQ or an SRQ, while it is open. While it is shut, the
-// core's lock guards the object. docs/softnic.md explains gates and their invariants.
+// gate guards one object, a pair of QPs, a CQ or an SRQ, while it is open. While it is shut, the core's lock guards
+// the object. docs/softnic.md explains gates and their invariants.
 type gate struct {
 	sync.Mutex
 	// open changes to true only under the core's mutex.
@@ -26,8 +26,7 @@ func (g *gate) enter() bool {
 	return false
 }
 
-// guard locks what guards the object and returns it: the gate's mutex, or the core's if the gate is
-// shut.
+// guard locks the mutex that guards the object and returns it: the gate's, or the core's if the gate is shut.
 func (g *gate) guard(l *coreLock) *sync.Mutex {
 	if g.enter() {
 		return &g.Mutex
@@ -40,7 +39,7 @@ func (g *gate) guard(l *coreLock) *sync.Mutex {
 	return &l.Mutex
 }
 
-// shut closes the gate and waits until nobody is inside.
+// shut closes the gate and waits for its holder to leave.
 func (g *gate) shut() {
 	if g.open.Swap(false) {
 		g.Lock()
@@ -48,30 +47,30 @@ func (g *gate) shut() {
 	}
 }
 
-// coreLock is the lock of a core. The mutex alone guards whatever has no open gate. Lock also shuts all
-// gates: then its holder is alone in the core and may change everything.
+// coreLock is the lock of a core. The mutex alone guards everything without an open gate. Lock also shuts all gates:
+// its holder is then alone in the core and may change everything.
 type coreLock struct {
 	sync.Mutex
 	// open are the pairs whose gates may be open. The gates of their CQs and SRQs are open as well.
 	open []*pair
-	// waiting are the pairs that have done plain calls under the lock since gates were shut.
+	// waiting are the pairs with plain calls under the lock since gates were shut.
 	waiting []*pair
-	// need is how many such calls there must be before gates open, at least least. It doubles when gates were
-	// not open for long enough, and falls when they were. It is neverLoose on links whose gates stay shut.
-	need, least uint32
-	// calls counts those calls.
-	calls uint32
+	// openAfter is the number of such calls before gates open, at least minOpenAfter. It doubles if gates were open
+	// too briefly, and halves otherwise. It is neverOpen on links whose gates stay shut.
+	openAfter, minOpenAfter uint32
+	// plainCalls counts those calls.
+	plainCalls uint32
 }
 
 const (
-	// looseAfter is coreLock.least of a link whose gates open.
-	looseAfter = 16
-	neverLoose = 1<<32 - 1
-	// looseMost bounds coreLock.need.
-	looseMost = 1 << 14
-	// worthwhile is how many requests a pair must do on average between the opening and the shutting of its
-	// gate to make up for both.
-	worthwhile = 64
+	// openAfter is coreLock.minOpenAfter on a link whose gates open.
+	openAfter = 16
+	neverOpen = 1<<32 - 1
+	// maxOpenAfter limits coreLock.openAfter.
+	maxOpenAfter = 1 << 14
+	// minRequestsPerOpen is the average number of requests that a pair must execute between the opening and the
+	// shutting of its gate to make up for both.
+	minRequestsPerOpen = 64
 )
 
 // Lock locks the mutex and shuts all gates.
@@ -80,7 +79,7 @@ func (l *coreLock) Lock() {
 	l.shut()
 }
 
-// TryLock is Lock if nobody holds the mutex, and otherwise reports false.
+// TryLock is Lock if the mutex is free, and otherwise returns false.
 func (l *coreLock) TryLock() bool {
 	if !l.Mutex.TryLock() {
 		return false
@@ -89,8 +88,8 @@ func (l *coreLock) TryLock() bool {
 	return true
 }
 
-// hold locks the mutex and leaves gates open. The caller may read what changes only under Lock, and
-// change what has no open gate and is not used inside of one.
+// hold locks the mutex and leaves gates open. The caller may read state that changes only under Lock, and change state
+// that has no open gate and is not used inside one.
 func (l *coreLock) hold() { l.Mutex.Lock() }
 
 // shut shuts all gates: first those of pairs, which enter the others. The mutex is held.
@@ -109,12 +108,12 @@ func (l *coreLock) shut() {
 		p.done = 0
 		p.Unlock()
 	}
-	if done < worthwhile*uint64(len(l.open)) {
-		l.need = min(2*l.need, looseMost)
+	if done < minRequestsPerOpen*uint64(len(l.open)) {
+		l.openAfter = min(2*l.openAfter, maxOpenAfter)
 	} else {
-		l.need = max(l.need/2, l.least)
+		l.openAfter = max(l.openAfter/2, l.minOpenAfter)
 	}
-	l.calls = 0
+	l.plainCalls = 0
 	for _, p := range l.open {
 		for _, q := range p.qps {
 			q.sendCQ.shut()
@@ -128,7 +127,7 @@ func (l *coreLock) shut() {
 	l.open = l.open[:0]
 }
 
-// drain waits until every call that is inside a gate of a pair has left it. The mutex is held.
+// drain waits until every call inside the gate of a pair has left it. The mutex is held.
 func (l *coreLock) drain() {
 	for _, p := range l.open {
 		p.Lock()

@@ -68,8 +68,8 @@ type linkTraits struct {
 // after another full one, of seg bytes.
 func (t *linkTraits) windows(p *path, seg uint32) (n, long uint32) {
 	n = t.window
-	if p != nil && p.way != nil {
-		n = min(n, p.way.window)
+	if p != nil && p.route != nil {
+		n = min(n, p.route.window)
 	}
 	if t.windowBytes == 0 {
 		return n, n

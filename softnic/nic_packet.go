@@ -54,8 +54,8 @@ type path struct {
 	back *path
 	// peer is the NIC of dgid if the link has found it. Only links use it.
 	peer *NIC
-	// way is the route of the path over UDP. Only a UDPLink uses it.
-	way *udpWay
+	// route is the route of the path over UDP. Only a UDPLink uses it.
+	route *udpRoute
 	// near is the peer's process if its memory can be touched directly, otherwise nil.
 	near *neighbor
 	// missed is how many bytes the last requests have that near could have done, had those before them been acknowledged.

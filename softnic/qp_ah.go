@@ -53,23 +53,23 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	case attr.FlowLabel >= 1<<20:
 		return nil, verbs.Invalidf("address vector: flow label %#x has more than 20 bits", attr.FlowLabel)
 	}
-	if gid, port := splitGID(attr.DGID); port != 0 && n.core.wire != nil {
+	if gid, port := splitGID(attr.DGID); port != 0 && n.core.udpNIC != nil {
 		attr.DGID, attr.DLID = gid, port
 	}
-	if n.core.wire != nil && attr.DGID.Addr().IsMulticast() {
+	if n.core.udpNIC != nil && attr.DGID.Addr().IsMulticast() {
 		if err := n.aim(&attr, datagrams, g); err != nil {
 			return nil, err
 		}
 	}
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams, sealing: g}
-	if n.core.wire == nil {
+	if n.core.udpNIC == nil {
 		n.core.find(p)
 		if l := n.core.traits.shm; l != nil && p.dgid == l.ring.from.sgid {
 			p.near = &l.near
 		}
 		return p, nil
 	}
-	if err := n.port(g).route(p, a); err != nil {
+	if err := n.port(g).setRoute(p, a); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -350,9 +350,9 @@ func (q *qp) afterProbe(una roce.PSN) {
 		if q.loss.trip.least > 0 && q.core.clock()-q.loss.probedAt >= q.loss.trip.least {
 			return // it may answer the probe: an earlier answer was lost
 		}
-		n.patience = min(n.patience+1, maxPatience)
+		n.probeBackoff = min(n.probeBackoff+1, maxPatience)
 	case q.una != q.snd:
-		n.patience -= min(n.patience, 1)
+		n.probeBackoff -= min(n.probeBackoff, 1)
 		q.goBackOnce()
 	}
 }

@@ -214,12 +214,12 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	if n == 0 && k.traits.shm != nil && k.traits.shm.poll(c.armed != disarmed) {
 		n = c.take(dst)
 	}
-	if n == 0 && k.wire != nil && k.wire.readRings() {
+	if n == 0 && k.udpNIC != nil && k.udpNIC.readRings() {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
 	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.stagers.copying()
-	rest := !watched && k.wire != nil && k.wire.restsSockets()
+	rest := !watched && k.udpNIC != nil && k.udpNIC.restsSockets()
 	k.mu.Unlock()
 	if n > 0 || err != nil {
 		return n, err
@@ -230,7 +230,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	came := false
 	for _, u := range ports {
 		if rest {
-			u.attendant.polled()
+			u.background.notePoll()
 			continue
 		}
 		came = u.poll(watched) || came
@@ -294,7 +294,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 		c.armed = armedSolicited
 	}
 	for _, u := range c.ctx.nic.ports {
-		u.attendant.call()
+		u.background.wake()
 	}
 	if l := c.core.traits.shm; l != nil {
 		l.awaited()
@@ -304,7 +304,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 
 // Unreported serves the packets that have arrived, and reports whether the QP has completions to poll.
 func (q *qp) Unreported() bool {
-	if w := q.core.wire; w != nil {
+	if w := q.core.udpNIC; w != nil {
 		w.readArrived()
 	}
 	q.core.mu.Lock()

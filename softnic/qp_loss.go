@@ -161,7 +161,7 @@ func (q *qp) setLimit(n uint64) {
 // setAsking selects the packets of a long message that have an ACK request.
 func (q *qp) setAsking() {
 	part := 4
-	if q.core.wire != nil && q.loss.limit == 0 {
+	if q.core.udpNIC != nil && q.loss.limit == 0 {
 		part = 2 // an acknowledgement is a system call on both sides
 	}
 	q.ackMask = roce.PSN(ring.CeilPow2((int(q.longWindow)+part-1)/part) - 1)
@@ -220,9 +220,9 @@ func (q *qp) armTimer(now int64) {
 		return
 	}
 	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
-	t := int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond)) << min(q.nic.patience, 2)
+	t := int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond)) << min(q.nic.probeBackoff, 2)
 	q.deadline = now + max(t, q.loss.trip.timeout())
-	if q.probePause = int64(q.core.traits.probeAfter) << q.nic.patience; q.probePause > 0 {
+	if q.probePause = int64(q.core.traits.probeAfter) << q.nic.probeBackoff; q.probePause > 0 {
 		q.probePause = max(q.probePause, 2*q.loss.trip.smooth)
 	}
 	q.setTimer(now)

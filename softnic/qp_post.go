@@ -10,7 +10,7 @@ import (
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	p := q.guard()
 	if p == nil {
-		p = q.loosen()
+		p = q.openGates()
 	}
 	c, n := q.core, 0
 	if p == nil {

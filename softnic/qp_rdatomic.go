@@ -209,7 +209,7 @@ func (q *qp) respond() bool {
 		if !q.room() {
 			return false
 		}
-		if sent == respondBudget && q.core.wire != nil {
+		if sent == respondBudget && q.core.udpNIC != nil {
 			q.core.lists.later.push(q)
 			return false
 		}

@@ -196,7 +196,7 @@ func (q *qp) sendNak(syndrome uint8) {
 // ready tells a peer that waits for a receive that there is one, by acknowledging again what came before.
 // Only a softnic understands it. Others ignore it and wait as long as the RNR NAK said.
 func (q *qp) ready() {
-	softnic := q.core.traits.shm != nil || (q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs())
+	softnic := q.core.traits.shm != nil || (q.core.udpNIC != nil && q.path.route != nil && q.path.route.dest.Runs())
 	if q.rnrSent && softnic && (!q.paced || !q.fewReceives()) {
 		q.rnrSent = false
 		if q.typ == verbs.RC && q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
@@ -286,7 +286,7 @@ func (q *qp) knows(p *path) bool {
 	if p.sgid != q.path.dgid {
 		return false
 	}
-	if w := q.path.way; w != nil && w.ports != nil && !slices.Contains(w.ports, p.port) {
+	if w := q.path.route; w != nil && w.ports != nil && !slices.Contains(w.ports, p.port) {
 		return false
 	}
 	q.from = p

@@ -49,12 +49,12 @@ func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState)
 		if err != nil {
 			return err
 		}
-		if q.path, q.from = p, nil; p.way != nil {
-			q.assoc = p.way.assoc
+		if q.path, q.from = p, nil; p.route != nil {
+			q.assoc = p.route.assoc
 		}
 		q.headFor(p)
-		if q.core.wire != nil {
-			q.core.wire.approach(q)
+		if q.core.udpNIC != nil {
+			q.core.udpNIC.approach(q)
 		}
 	}
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {

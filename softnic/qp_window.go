@@ -129,8 +129,8 @@ func (q *qp) headFor(p *path) {
 		}
 		q.to = nil
 	}
-	if p != nil && p.way != nil && p.way.budget != nil {
-		q.to = p.way.budget
+	if p != nil && p.route != nil && p.route.budget != nil {
+		q.to = p.route.budget
 		q.to.add(q.core, q.charged)
 	}
 }
@@ -151,7 +151,7 @@ const (
 
 // setPace decides whether the QP is paced. It is called when the QP gets ready to receive, after the windows were set.
 func (q *qp) setPace() {
-	w := q.core.wire
+	w := q.core.udpNIC
 	q.paced = w != nil && w.link.cfg.AssumeSoftNICs && q.sealing == nil && q.typ != verbs.RC
 	if q.paced && q.typ == verbs.UD {
 		q.window = min(q.window, q.port().peerWindow(uint32(q.port().conn.Buffer())))

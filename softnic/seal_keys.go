@@ -161,7 +161,7 @@ func (n *NIC) sealing(s verbs.Seal) (*sealing, error) {
 
 // anySealing returns the sealing of QPs whose datagrams have the Seals of their AHs.
 func (n *NIC) anySealing() (*sealing, error) {
-	if err := n.core.wire.plugSealed(n); err != nil {
+	if err := n.core.udpNIC.plugSealed(n); err != nil {
 		return nil, err
 	}
 	if n.sealings.shared == nil {
@@ -183,7 +183,7 @@ func (n *NIC) newSealing(s *Seal, seat int) (*sealing, error) {
 	if seat == seal.Seats {
 		return nil, fmt.Errorf("%w: a Seal serves %d NICs", verbs.ErrLimit, seal.Seats)
 	}
-	if err := n.core.wire.plugSealed(n); err != nil {
+	if err := n.core.udpNIC.plugSealed(n); err != nil {
 		return nil, err
 	}
 	g := &sealing{nic: n, seal: s, session: s.session}

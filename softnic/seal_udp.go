@@ -21,7 +21,7 @@ const (
 )
 
 // plugSealed opens the sockets for sealed packets, unless they are open.
-func (w *udpWire) plugSealed(n *NIC) error {
+func (w *udpNIC) plugSealed(n *NIC) error {
 	if n.sealed != nil {
 		return nil
 	}
@@ -55,13 +55,13 @@ func (u *udpPort) tick() {
 // seal writes a packet for an association. It copies the payload into the batch first: the bytes that are
 // encrypted must not change meanwhile.
 func (u *udpPort) seal(p *packet, corrupt bool) {
-	way, length := p.path.way, int(p.length)
+	route, length := p.path.route, int(p.length)
 	size := roce.DatagramLen(p.Opcode, length) + sealOverhead
 	most := size
 	if length == u.mtu.Bytes() {
 		most = u.slot
 	}
-	b, k, fill := u.writer.NextIn(way.dest, way.socket, size, most)
+	b, k, fill := u.writer.NextIn(route.dest, route.socket, size, most)
 	b = b[:size+fill]
 	carried := b[seal.HeaderLen : len(b)-seal.TagLen]
 	p.Fill, p.HeaderICRC = uint8(fill/4), false
@@ -70,17 +70,17 @@ func (u *udpPort) seal(p *packet, corrupt bool) {
 		n += ntcopy.Copy(carried[n:], p.segs[k])
 	}
 	clear(carried[n:]) // pad and fill
-	if u.wire.link.captures() {
-		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
-		u.capturePlain(from.addrPort(), way.dest.Addr(), uint16(k), way.dest.Marks(), carried[:len(carried)-fill])
+	if u.udpNIC.link.captures() {
+		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(route.socket)}
+		u.capturePlain(from.addrPort(), route.dest.Addr(), uint16(k), route.dest.Marks(), carried[:len(carried)-fill])
 	}
-	way.assoc.Seal(b, uint8(way.socket))
+	route.assoc.Seal(b, uint8(route.socket))
 	if corrupt {
 		b[len(b)-1] ^= 1
 	}
-	if u.wire.link.captures() {
-		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
-		u.captureWire(from.addrPort(), way.dest.Addr(), uint16(k), way.dest.Marks(), b)
+	if u.udpNIC.link.captures() {
+		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(route.socket)}
+		u.captureWire(from.addrPort(), route.dest.Addr(), uint16(k), route.dest.Marks(), b)
 	}
 }
 
@@ -98,7 +98,7 @@ func (u *udpPort) open(from udpAddr, b []byte) {
 		stats.Seals.Unknown++
 		return
 	}
-	show := u.wire.link.captures() && !u.wire.link.sends(from)
+	show := u.udpNIC.link.captures() && !u.udpNIC.link.sends(from)
 	if show {
 		u.captureWire(from.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, b)
 	}

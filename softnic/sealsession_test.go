@@ -61,7 +61,7 @@ func TestSealedPeers(t *testing.T) {
 	f := newFortress(t)
 	addr := verbs.GIDFromAddr(f.addr(0))
 	victim, greedy := f.qps[1][0], f.others[1][2]
-	window, budget := victim.path.way.window, victim.to.limit
+	window, budget := victim.path.route.window, victim.to.limit
 	good := seal.NewGreeting(77, 3, [seal.NonceLen]byte{1})
 	far := seal.NewGreeting(77, seal.Seats, [seal.NonceLen]byte{1})
 	for _, v := range []struct {
@@ -100,8 +100,8 @@ func TestSealedPeers(t *testing.T) {
 	check(t, victim.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
 	way, err := f.nics[1].newPath(verbs.AHAttr{DGID: addr, DLID: f.nics[0].sealed.lid()}, false, victim.sealing, nil)
 	check(t, err)
-	if way.way.window != window || way.way.budget.limit != budget {
-		t.Errorf("windows %d and %d after another peer named a small buffer, want %d and %d", way.way.window, way.way.budget.limit, window, budget)
+	if way.route.window != window || way.route.budget.limit != budget {
+		t.Errorf("windows %d and %d after another peer named a small buffer, want %d and %d", way.route.window, way.route.budget.limit, window, budget)
 	}
 }
 

@@ -38,14 +38,14 @@ func Introduce(ctx verbs.Context, conn *net.UnixConn, seal verbs.Seal) (*Neighbo
 
 func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, error) {
 	x, ok := ctx.(*hostContext)
-	if !ok || x == nil || x.core.wire == nil {
+	if !ok || x == nil || x.core.udpNIC == nil {
 		return nil, verbs.ErrNotSupported
 	}
 	c, err := shm.NewConn(conn)
 	if err != nil {
 		return nil, err
 	}
-	w := x.core.wire
+	w := x.core.udpNIC
 	b := &neighbor{nic: x.nic, conn: c, introduced: true, seal: s}
 	at, err := w.enroll(x, b)
 	if err != nil {
@@ -65,7 +65,7 @@ func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, 
 		b.release()
 		return nil, err
 	}
-	w.alone.Store(true)
+	w.mayBlock.Store(true)
 	w.settleIn(b)
 	w.neighborhood.running.Go(func() {
 		defer close(n.done)
@@ -76,7 +76,7 @@ func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, 
 }
 
 // enroll makes b a user of its Seal, and returns the address where the NIC receives the Seal's packets.
-func (w *udpWire) enroll(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
+func (w *udpNIC) enroll(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := x.usable(); err != nil {
@@ -158,7 +158,7 @@ func (b *neighbor) serves(d *pd) bool {
 }
 
 // known returns the neighbor that q is connected to, or nil.
-func (w *udpWire) known(q *qp) *neighbor {
+func (w *udpNIC) known(q *qp) *neighbor {
 	if i := slices.IndexFunc(w.neighbors, func(b *neighbor) bool { return b.leadsTo(q) }); i >= 0 {
 		return w.neighbors[i]
 	}

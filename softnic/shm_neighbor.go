@@ -92,7 +92,7 @@ func (b *neighbor) leadsTo(q *qp) bool {
 	if !b.at.IsValid() {
 		return true
 	}
-	return q.path != nil && q.pathConfig.Seal == b.seal && q.path.way.dest.Addr() == b.at
+	return q.path != nil && q.pathConfig.Seal == b.seal && q.path.route.dest.Addr() == b.at
 }
 
 // listen serves the socket until the peer ends. The core's lock must not be held. A child of the peer may keep the socket open, so the

@@ -33,14 +33,14 @@ func socketOf(at netip.AddrPort) *net.UnixAddr {
 }
 
 // approach looks for the process of q's peer, unless it is known. Until they have met, and if they do not, packets carry everything.
-func (w *udpWire) approach(q *qp) {
+func (w *udpNIC) approach(q *qp) {
 	if q.typ != verbs.RC {
 		return
 	}
 	if q.path.near = w.known(q); q.path.near != nil || !w.link.cfg.SharedMemory || q.sealing != nil {
 		return
 	}
-	own, at := w.nic.udp.conn.Addr(), q.path.way.dest.Addr()
+	own, at := w.nic.udp.conn.Addr(), q.path.route.dest.Addr()
 	is := func(b *neighbor) bool { return b.at == at }
 	h := &w.neighborhood
 	if h.socket == nil {
@@ -60,7 +60,7 @@ func (w *udpWire) approach(q *qp) {
 }
 
 // accept takes the calls of others until the socket is closed.
-func (w *udpWire) accept(l *net.UnixListener) {
+func (w *udpNIC) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
@@ -75,7 +75,7 @@ func (w *udpWire) accept(l *net.UnixListener) {
 
 // greet begins to exchange segments with the process at the other end of c. at is the address of its NIC if this side has called.
 // The lock is held.
-func (w *udpWire) greet(c *net.UnixConn, at netip.AddrPort) {
+func (w *udpNIC) greet(c *net.UnixConn, at netip.AddrPort) {
 	h := &w.neighborhood
 	conn, err := shm.NewConn(c)
 	if err != nil || w.nic.closed || len(h.strangers)+len(w.neighbors) >= maxNeighbors {
@@ -98,7 +98,7 @@ func (w *udpWire) greet(c *net.UnixConn, at netip.AddrPort) {
 }
 
 // settleIn makes b a neighbor, unless it is another one than the one that this side has called. The lock is held.
-func (w *udpWire) settleIn(b *neighbor) bool {
+func (w *udpNIC) settleIn(b *neighbor) bool {
 	at := b.peers.At()
 	if b.at.IsValid() && b.at != at {
 		return false
@@ -120,7 +120,7 @@ func (w *udpWire) settleIn(b *neighbor) bool {
 }
 
 // part ends a neighbor. Its QPs look for it again, since its process may still be there. Until they have found it packets carry what they have left.
-func (w *udpWire) part(b *neighbor) {
+func (w *udpNIC) part(b *neighbor) {
 	_ = b.conn.Close() // it may be closed already
 	w.mu.Lock()
 	defer w.mu.Unlock()

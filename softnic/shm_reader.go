@@ -16,7 +16,7 @@ type shmReader struct {
 	// misses counts empty polls since the last packet.
 	misses int
 
-	attendant attendant // reads packets
+	background backgroundReader // reads packets
 	// busy is ShmLink.busy. A method value per sleep would be an allocation.
 	busy func() bool
 	// watching is the goroutine that serves the socket.
@@ -39,13 +39,13 @@ const (
 // start starts the goroutines of the link.
 func (l *ShmLink) start() {
 	l.ends.busy = l.busy
-	l.ends.attendant.start(l, shmSpin)
+	l.ends.background.start(l, shmSpin)
 	l.ends.watching.Go(l.watch)
 }
 
 // close ends the goroutines and unmaps everything. The core's lock must not be held, and the NIC is closed.
 func (l *ShmLink) close() error {
-	a := &l.ends.attendant
+	a := &l.ends.background
 	close(a.stop)
 	done := make(chan struct{})
 	go func() {
@@ -72,18 +72,18 @@ func (l *ShmLink) close() error {
 }
 
 // look implements source. A fresh look also serves what a polling program has left, such as deferred acknowledgements.
-func (l *ShmLink) look(fresh bool) sighting {
-	return sighting{some: (fresh || l.ring.reader.Ready()) && l.read()}
+func (l *ShmLink) pollOnce(fresh bool) pollResult {
+	return pollResult{served: (fresh || l.ring.reader.Ready()) && l.read()}
 }
 
 // share implements source. The ring has one reader.
-func (l *ShmLink) share(s sighting, _ int) (sighting, bool) { return s, true }
+func (l *ShmLink) shareWork(s pollResult, _ int) (pollResult, bool) { return s, true }
 
 // stayAway implements source.
-func (l *ShmLink) stayAway(pause *time.Timer) wakening { return l.ends.attendant.stayAway(pause) }
+func (l *ShmLink) pause(pause *time.Timer) wakeReason { return l.ends.background.pause(pause) }
 
 // rest implements source.
-func (l *ShmLink) rest() {}
+func (l *ShmLink) stopSpinning() {}
 
 // sleep implements source.
 func (l *ShmLink) sleep() bool {
@@ -92,7 +92,9 @@ func (l *ShmLink) sleep() bool {
 }
 
 // busy reports whether the link's goroutine must not sleep.
-func (l *ShmLink) busy() bool { return l.ends.attendant.ended() || l.ring.reader.Ready() || l.read() }
+func (l *ShmLink) busy() bool {
+	return l.ends.background.stopping() || l.ring.reader.Ready() || l.read()
+}
 
 // read serves packets and reports whether there were any.
 func (l *ShmLink) read() bool {
@@ -120,7 +122,7 @@ func (l *ShmLink) poll(watched bool) bool {
 	}
 	l.drain()
 	if !watched {
-		r.attendant.polled()
+		r.background.notePoll()
 	}
 	if r.misses++; r.misses%shmYield == 0 {
 		l.mu.Unlock()
@@ -134,7 +136,7 @@ func (l *ShmLink) poll(watched bool) bool {
 // awaited makes the goroutine read: the program is about to sleep. The core's lock is held.
 func (l *ShmLink) awaited() {
 	l.drain()
-	l.ends.attendant.call()
+	l.ends.background.wake()
 }
 
 // drain serves the packets that are there, some at a time, and reports whether there were any. The core's
@@ -161,7 +163,7 @@ func (l *ShmLink) idle(watched bool) bool {
 	r.misses++
 	l.ring.release(1)
 	l.flush()
-	r.attendant.polled()
+	r.background.notePoll()
 	return true
 }
 

@@ -31,7 +31,7 @@ type ringWatch struct {
 }
 
 // addRing opens the ring of a new neighbor.
-func (w *udpWire) addRing(b *neighbor) {
+func (w *udpNIC) addRing(b *neighbor) {
 	r, h := &shmRing{}, &w.neighborhood
 	r.open(b)
 	r.from = w.nic.pathFrom(udpAddr{verbs.GIDFromAddr(b.at.Addr()), b.at.Port()})
@@ -42,7 +42,7 @@ func (w *udpWire) addRing(b *neighbor) {
 }
 
 // removeRing serves the rest of the ring of a neighbor that has ended, and closes it.
-func (w *udpWire) removeRing(b *neighbor) {
+func (w *udpNIC) removeRing(b *neighbor) {
 	if b.ring == nil {
 		return
 	}
@@ -52,7 +52,7 @@ func (w *udpWire) removeRing(b *neighbor) {
 }
 
 // readRings serves lines for a program whose CQ is empty, or for the goroutine of the port, and reports whether it has found any.
-func (w *udpWire) readRings() (some bool) {
+func (w *udpNIC) readRings() (some bool) {
 	h, all := &w.neighborhood, w.neighbors
 	if h.rings.Load() == 0 {
 		return false
@@ -93,13 +93,13 @@ func (b *neighbor) read() bool {
 }
 
 // restsSockets reports whether a poll leaves out the sockets because lines have arrived lately. Reading an empty socket takes longer.
-func (w *udpWire) restsSockets() bool {
+func (w *udpNIC) restsSockets() bool {
 	h := &w.neighborhood
 	return h.rings.Load() > 0 && h.misses < ringRests && h.misses%ringRest != 0
 }
 
 // look is readRings for the goroutine of the port.
-func (w *udpWire) look() bool {
+func (w *udpNIC) look() bool {
 	if w.neighborhood.rings.Load() == 0 {
 		return false
 	}
@@ -110,7 +110,7 @@ func (w *udpWire) look() bool {
 
 // doze makes peers send packets instead of lines, because the goroutine of the port is about to wait for packets. It reports false if it has
 // found lines.
-func (w *udpWire) doze() bool {
+func (w *udpNIC) doze() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fallAsleep(true)
@@ -123,13 +123,13 @@ func (w *udpWire) doze() bool {
 }
 
 // rise ends doze.
-func (w *udpWire) rise() {
+func (w *udpNIC) rise() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fallAsleep(false)
 }
 
-func (w *udpWire) fallAsleep(asleep bool) {
+func (w *udpNIC) fallAsleep(asleep bool) {
 	w.neighborhood.asleep = asleep
 	for _, b := range w.neighbors {
 		if r := b.ring; r != nil {

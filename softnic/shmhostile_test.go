@@ -172,7 +172,7 @@ func TestShmCreditsOfClosedRegion(t *testing.T) {
 func TestNeighborLook(t *testing.T) {
 	s, p := newNeighborBesieged(t)
 	q := s.qps[0]
-	w := q.core.wire
+	w := q.core.udpNIC
 	p.grant(q, 100)
 	shm.Word32(p.segment, shm.CacheLine).Store(1) // asleep
 	w.mu.Lock()
@@ -194,7 +194,7 @@ func TestNeighborLook(t *testing.T) {
 // enterAsleep enters a line when no goroutine of the NIC reads the ring.
 func (s *besieged) enterAsleep(t *testing.T, p *shmBesieger) {
 	t.Helper()
-	w := s.nic.core.wire
+	w := s.nic.core.udpNIC
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		w.mu.Lock()
 		asleep := w.neighborhood.asleep

@@ -137,16 +137,16 @@ type UDPLink struct {
 	// capturing is held while a Capture takes a packet. It guards plain.
 	capturing sync.Mutex
 	// plain is where a packet for cfg.CapturePlain is made.
-	plain []byte
-	order kernelOrder
-	watch udpWatch
+	plain    []byte
+	order    kernelOrder
+	spinners spinLimiter
 }
 
 // NewUDPLink returns a link without NICs. A nil cfg means the defaults. Values out of range return
 // verbs.ErrInvalid.
 func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 	l := &UDPLink{nonce: newRand(0).Uint32(), nics: make(map[verbs.GID]*NIC), senders: make(map[udpAddr]*NIC)}
-	l.watch.init()
+	l.spinners.init()
 	if cfg != nil {
 		l.cfg = *cfg
 	}
@@ -186,24 +186,24 @@ func (cfg *UDPConfig) takesLines() bool {
 }
 
 // toward names the direction from a NIC to an address.
-func toward(from *NIC, to verbs.GID) directionKey { return directionKey{from: from, gid: to} }
+func directionTo(from *NIC, to verbs.GID) directionKey { return directionKey{from: from, gid: to} }
 
 // Impair sets the faults for packets from a NIC to an address, in this direction only. It returns
 // verbs.ErrInvalid if the NIC is not on this link or a value is out of range.
 func (l *UDPLink) Impair(from *NIC, to netip.Addr, imp Impairment) error {
-	w := l.wireOf(from)
+	w := l.udpNICOf(from)
 	if w == nil {
 		return verbs.NewOpError("impair", "", 0, verbs.Invalidf("the NIC is nil or belongs to another link"))
 	}
-	return w.faults.impair(toward(from, verbs.GIDFromAddr(to)), imp)
+	return w.faults.impair(directionTo(from, verbs.GIDFromAddr(to)), imp)
 }
 
 // wireOf returns the wire of a NIC, nil if the NIC is not on the link.
-func (l *UDPLink) wireOf(n *NIC) *udpWire {
-	if n == nil || n.udp == nil || n.udp.wire.link != l {
+func (l *UDPLink) udpNICOf(n *NIC) *udpNIC {
+	if n == nil || n.udp == nil || n.udp.udpNIC.link != l {
 		return nil
 	}
-	return n.core.wire
+	return n.core.udpNIC
 }
 
 // Cut drops every packet from a NIC on the link to an address until Restore.
@@ -213,15 +213,15 @@ func (l *UDPLink) Cut(from *NIC, to netip.Addr) { l.setCut(from, to, true) }
 func (l *UDPLink) Restore(from *NIC, to netip.Addr) { l.setCut(from, to, false) }
 
 func (l *UDPLink) setCut(from *NIC, to netip.Addr, cut bool) {
-	if w := l.wireOf(from); w != nil {
-		w.faults.change(toward(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = cut })
+	if w := l.udpNICOf(from); w != nil {
+		w.faults.change(directionTo(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = cut })
 	}
 }
 
 // FaultStats returns the counters of packets from a NIC on the link to an address.
 func (l *UDPLink) FaultStats(from *NIC, to netip.Addr) (s FaultStats) {
-	if w := l.wireOf(from); w != nil {
-		s = w.faults.statsOf(toward(from, verbs.GIDFromAddr(to)))
+	if w := l.udpNICOf(from); w != nil {
+		s = w.faults.statsOf(directionTo(from, verbs.GIDFromAddr(to)))
 	}
 	return s
 }
@@ -241,7 +241,7 @@ func (l *UDPLink) address() (netip.Addr, error) {
 }
 
 // isLocal reports whether an address is a loopback address or belonged to this host when the NIC was opened.
-func (w *udpWire) isLocal(to verbs.GID) bool {
+func (w *udpNIC) isLocal(to verbs.GID) bool {
 	return to.Addr().IsLoopback() || slices.Contains(w.own, to)
 }
 

@@ -55,7 +55,7 @@ func (q *qp) DetachMulticast(mgid verbs.GID) error {
 }
 
 func (q *qp) attach(mgid verbs.GID) error {
-	w := q.core.wire
+	w := q.core.udpNIC
 	switch {
 	case q.typ != verbs.UD:
 		return verbs.Invalidf("a QP of type %v: only UD QPs can be attached", q.typ)
@@ -118,15 +118,15 @@ func (q *qp) attached() bool {
 
 // joined returns the groups that the NIC has joined.
 func (n *NIC) joined() []*group {
-	if n.core.wire == nil {
+	if n.core.udpNIC == nil {
 		return nil
 	}
-	return n.core.wire.groups
+	return n.core.udpNIC.groups
 }
 
 // leaveGroups leaves the groups without members. The core's lock must not be held. A NIC that closes closes all ports itself.
 func (n *NIC) leaveGroups() (err error) {
-	w := n.core.wire
+	w := n.core.udpNIC
 	if w == nil {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (n *NIC) groupAddr(mgid verbs.GID) (netip.Addr, error) {
 }
 
 // join opens the port of a group and adds it to the groups of the NIC.
-func (w *udpWire) join(addr netip.Addr, mgid verbs.GID) error {
+func (w *udpNIC) join(addr netip.Addr, mgid verbs.GID) error {
 	n, cfg := w.nic, &w.link.cfg
 	if len(w.groups) == maxGroups {
 		return fmt.Errorf("%w: the NIC has joined %d groups", verbs.ErrLimit, maxGroups)
@@ -200,14 +200,14 @@ func (n *NIC) aim(attr *verbs.AHAttr, datagrams bool, g *sealing) error {
 }
 
 // spread passes a packet that came to the port of a group to all members.
-func (u *udpPort) spread(from *udpSource, p *packet) {
-	i := slices.IndexFunc(u.wire.groups, func(g *group) bool { return g.port == u })
+func (u *udpPort) deliverGroup(from *udpSource, p *packet) {
+	i := slices.IndexFunc(u.udpNIC.groups, func(g *group) bool { return g.port == u })
 	if i < 0 || p.DestQPN != groupQPN || p.Opcode&roce.TransportMask != roce.UD {
 		u.nic.stats.UnknownQP++
 		return
 	}
-	for _, q := range u.wire.groups[i].members {
+	for _, q := range u.udpNIC.groups[i].members {
 		p.DestQPN = q.num
-		u.nic.udp.pass(from, p)
+		u.nic.udp.deliver(from, p)
 	}
 }

@@ -10,18 +10,16 @@ import (
 	"ibverbx/verbs"
 )
 
-// Endpoint.Extra of a QP on a UDPLink says that the QP belongs to a softnic, and what a sender
-// should know:
+// Endpoint.Extra identifies a QP on a UDPLink as one of a softnic and describes its NIC to senders:
 //
 //	0     1     2     3     4     5     6     7     8
 //	"s"   "n"   version flags  socket buffer, KiB   source ports, 16 bits each
 //
-// Bit 0 of flags says that the receiver checks each datagram of a coalesced run, bit 1 that it finds
-// the end of a packet behind which its datagram is filled up (roce.Trim), bit 2 that the UDP ports follow
-// from which it sends, bit 3 that the QP is sealed and a greeting follows in their place (docs/wire.md). Bit 4
-// says that the receiver accepts packets whose ICRC covers only the headers from NICs on its host, bit 5 from any NIC. A UDP port
-// other than 4791 is the endpoint's LID, which RoCE does not use otherwise. That carries the
-// port into every address vector.
+// Flags: bit 0: the receiver checks each datagram of a coalesced run. Bit 1: it finds the end of a packet in a
+// padded datagram (roce.Trim). Bit 2: the NIC's UDP source ports follow. Bit 3: the QP is sealed, and a greeting
+// replaces the ports (docs/wire.md). Bit 4: the receiver accepts packets whose ICRC covers only the headers from
+// NICs on its host, bit 5: from any NIC. A UDP port other than 4791 is the endpoint's LID, which RoCE does not
+// otherwise use. This puts the port into every address vector.
 const (
 	extraLen     = 8
 	extraVersion = 1
@@ -31,7 +29,7 @@ const (
 	extraSealed  = 1 << 3
 	extraOnHost  = 1 << 4
 	extraAnyHost = 1 << 5
-	// maxPorts bounds the source ports of a peer.
+	// maxPorts limits the source ports of a peer.
 	maxPorts = 64
 )
 
@@ -43,11 +41,11 @@ type udpAddr struct {
 
 func (a udpAddr) addrPort() netip.AddrPort { return netip.AddrPortFrom(a.gid.Addr(), a.port) }
 
-// udpPeer is a softnic that has described itself in an endpoint.
+// udpPeer describes a softnic that has sent its endpoint.
 type udpPeer struct {
-	// runs says that the peer checks each datagram of a coalesced run.
+	// runs is set if the peer checks each datagram of a coalesced run.
 	runs bool
-	// fill says that the peer finds the end of a packet in a datagram that is filled up.
+	// fill is set if the peer finds the end of a packet in a padded datagram.
 	fill bool
 	// onHost is set if the peer accepts packets whose ICRC covers only the headers from NICs on its host, anyHost if it
 	// accepts them from any NIC.
@@ -66,52 +64,51 @@ type udpTarget struct {
 	marks udp.Marks
 }
 
-// udpWay is the route of a path: where its packets go, and from which socket.
-type udpWay struct {
+// udpRoute is the UDP destination of a path's packets and the socket that sends them.
+type udpRoute struct {
 	dest   *udp.Dest
 	flow   roce.Flow
 	socket int
-	// window is how many packets a QP may have unacknowledged on the path.
+	// window is the maximum number of a QP's unacknowledged packets on the path.
 	window uint32
-	// budget is that of the peer's NIC, nil if its buffer is not known.
+	// budget limits packets to the peer's NIC, nil if its socket buffer is unknown.
 	budget *budget
 	// ports are the only ports from which the peer sends. Nil means that it may send from any.
 	ports []uint16
 	// headerICRC is set if the ICRC of packets covers only the headers.
 	headerICRC bool
-	// guessed says that no endpoint or address vector named the peer's port.
-	guessed bool
-	// assoc seals the packets of the path, nil if they are plain.
+	// defaultPort is set if no endpoint or address vector named the peer's port.
+	defaultPort bool
+	// assoc seals the packets of the path, nil for plain packets.
 	assoc *association
 }
 
-// udpSpeaker is a QP from which datagrams have come.
-type udpSpeaker struct {
+// udpRemoteQP identifies a QP that has sent datagrams.
+type udpRemoteQP struct {
 	gid verbs.GID
 	qpn uint32
 }
 
 const (
-	// maxUDPSources bounds the remembered sources of packets, and the remembered speakers.
+	// maxUDPSources limits the remembered sources of packets, and the reply routes.
 	maxUDPSources = 4096
-	// maxUDPPeers bounds the remembered peers and destinations.
+	// maxUDPPeers limits the remembered peers and destinations.
 	maxUDPPeers = 1 << 16
 
-	// udpSlack is how many bytes the kernel counts against a socket buffer for a packet beyond
-	// its payload.
+	// udpSlack is the number of bytes that the kernel charges to a socket buffer for a packet in addition to its
+	// payload.
 	udpSlack = 1024
 
-	// strangerWindow is the window toward a peer of unknown buffer size. It is as many packets
-	// as the kernel's Soft-RoCE sends ahead. Soft-RoCE answers every duplicate: if it cannot work
-	// off the window within the timeout of a QP, it only answers duplicates until the retries
-	// are used up.
-	strangerWindow = 128
+	// unknownPeerWindow is the window toward a peer with a socket buffer of unknown size. The kernel's Soft-RoCE sends
+	// as many packets ahead. Soft-RoCE answers every duplicate: if it cannot process the window within the QP's
+	// timeout, it only answers duplicates until the retries are exhausted.
+	unknownPeerWindow = 128
 
-	// minUDPWindow keeps a QP going toward a peer with hardly any buffer.
+	// minUDPWindow lets a QP make progress toward a peer with a tiny buffer.
 	minUDPWindow = 8
 )
 
-// extra returns Endpoint.Extra of a port's QPs with the same sealing.
+// extra returns the Endpoint.Extra of a port's QPs with the same sealing.
 func (u *udpPort) extra(g *sealing) []byte {
 	b := make([]byte, extraLen)
 	b[0], b[1], b[2] = 's', 'n', extraVersion
@@ -120,11 +117,11 @@ func (u *udpPort) extra(g *sealing) []byte {
 	if g != nil {
 		b[3] ^= extraPorts | extraSealed
 		if g.any() {
-			return b // no peer can be connected to it
+			return b // peers cannot connect to it
 		}
 		return append(b, g.greeting[:]...)
 	}
-	switch u.wire.link.cfg.ICRC {
+	switch u.udpNIC.link.cfg.ICRC {
 	case ICRCAuto:
 		b[3] |= extraOnHost
 	case ICRCHeaders:
@@ -137,7 +134,7 @@ func (u *udpPort) extra(g *sealing) []byte {
 	return b
 }
 
-// lid returns the LID of the port: its UDP port, or 0 if that is 4791.
+// lid returns the port's LID: its UDP port, or 0 for 4791.
 func (u *udpPort) lid() uint16 {
 	if p := u.conn.Addr().Port(); p != roce.Port {
 		return p
@@ -145,9 +142,9 @@ func (u *udpPort) lid() uint16 {
 	return 0
 }
 
-// learn remembers how a peer describes itself, or returns its greeting and the description if it is sealed. It ignores
-// Extra of other providers and of later versions. The LID of another provider is not a port: some Ethernet drivers
-// report 1.
+// learn records a peer's description of itself. If the peer is sealed, learn returns its greeting and the description
+// instead. It ignores the Extra of other providers and of later versions. The LID of another provider is not a port:
+// some Ethernet drivers report 1.
 func (u *udpPort) learn(e *verbs.Endpoint) (sealed *sealedPeer, err error) {
 	b := e.Extra
 	if len(b) < 2 || b[0] != 's' || b[1] != 'n' {
@@ -189,13 +186,13 @@ func (u *udpPort) learn(e *verbs.Endpoint) (sealed *sealedPeer, err error) {
 	return nil, nil
 }
 
-// sealedPeer is what a peer with a seal says of itself.
+// sealedPeer is a sealed peer's description of itself.
 type sealedPeer struct {
 	greeting seal.Greeting
 	as       udpPeer
 }
 
-// describe takes over what the peer says of itself.
+// describe copies the peer's description of itself.
 func (p *udpPeer) describe(as *udpPeer) {
 	p.runs, p.fill, p.buffer, p.ports = as.runs, as.fill, as.buffer, as.ports
 	p.onHost, p.anyHost = as.onHost, as.anyHost
@@ -203,22 +200,21 @@ func (p *udpPeer) describe(as *udpPeer) {
 
 // sumsHeaders reports whether the ICRC of plain packets to a peer covers only the headers.
 func (u *udpPort) sumsHeaders(to verbs.GID, peer *udpPeer) bool {
-	mine := u.wire.link.cfg.ICRC
-	if u.wire.isLocal(to) {
+	mine := u.udpNIC.link.cfg.ICRC
+	if u.udpNIC.isLocal(to) {
 		return mine != ICRCFull && peer.onHost
 	}
 	return mine == ICRCHeaders && peer.anyHost
 }
 
-// learn lets the port of a QP learn what the QP's peer says about itself. It returns an error if one of the two
-// is sealed and the other is not.
+// learn passes the peer's endpoint to the QP's port. It returns an error if only one of the two QPs is sealed.
 func (q *qp) learn(u *udpPort, e *verbs.Endpoint) error {
 	s, err := u.learn(e)
 	switch {
 	case err != nil:
 		return err
 	case q.typ == verbs.UD && e.GID.IsZero():
-		return nil // a UD QP may learn of its peer from another QP
+		return nil // a UD QP may get its peer from another QP
 	case s == nil && q.sealing != nil:
 		return verbs.Invalidf("this QP is sealed and the peer's is not: give both a Seal, or none")
 	case s != nil && q.sealing == nil:
@@ -235,14 +231,14 @@ func (q *qp) learn(u *udpPort, e *verbs.Endpoint) error {
 	return err
 }
 
-// route finds the way of a path, to the port that the address vector names as its DLID.
-func (u *udpPort) route(p *path, a *association) (err error) {
+// setRoute sets the route of a path, to the port that the address vector names as its DLID.
+func (u *udpPort) setRoute(p *path, a *association) (err error) {
 	to := udpAddr{p.dgid, p.attr.DLID}
 	if p.sealing == nil {
 		if to.port == 0 {
 			to.port = roce.Port
 		}
-		p.way, err = u.way(p, to, nil)
+		p.route, err = u.newRoute(p, to, nil)
 		return err
 	}
 	if a == nil || !a.at(to) {
@@ -250,12 +246,12 @@ func (u *udpPort) route(p *path, a *association) (err error) {
 			return verbs.Invalidf("address vector: no QP of the NIC is connected to a sealed QP at %s", to.addrPort())
 		}
 	}
-	p.way, err = u.way(p, a.addr, a)
+	p.route, err = u.newRoute(p, a.addr, a)
 	return err
 }
 
-// way returns the way of a path to a peer, sealed unless assoc is nil.
-func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) {
+// newRoute returns the route of a path to a peer, sealed unless assoc is nil.
+func (u *udpPort) newRoute(p *path, to udpAddr, assoc *association) (*udpRoute, error) {
 	socket := u.next
 	if p.datagrams && assoc == nil && u.lid() != 0 {
 		socket = u.conn.Sockets() // its source port tells the receiver where to answer
@@ -267,39 +263,40 @@ func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) 
 	from := udpAddr{p.sgid, u.conn.SourcePort(socket)}
 	flow, err := roce.NewFlow(from.addrPort(), to.addrPort())
 	if err != nil {
-		return nil, verbs.Invalidf("address vector: no way from %s to %s: %v", p.sgid, p.dgid, err)
+		return nil, verbs.Invalidf("address vector: no route from %s to %s: %v", p.sgid, p.dgid, err)
 	}
 	peer := u.peers[to]
 	if assoc != nil {
 		peer = &assoc.peer
-	} else if peer == nil && u.wire.link.cfg.AssumeSoftNICs && !u.sealed && len(u.peers) < maxUDPPeers {
+	} else if peer == nil && u.udpNIC.link.cfg.AssumeSoftNICs && !u.sealed && len(u.peers) < maxUDPPeers {
 		peer = &udpPeer{runs: true, fill: true, buffer: uint32(u.conn.Buffer()), budget: newBudget()}
 		u.peers[to] = peer
 	}
 	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
-	way := &udpWay{dest: u.dest(target, peer), flow: flow, socket: socket, guessed: p.attr.DLID == 0, assoc: assoc}
+	route := &udpRoute{dest: u.dest(target, peer), flow: flow, socket: socket, defaultPort: p.attr.DLID == 0, assoc: assoc}
 	if peer == nil {
-		way.window = strangerWindow
-		return way, nil
+		route.window = unknownPeerWindow
+		return route, nil
 	}
-	way.ports = peer.ports
-	way.headerICRC = assoc == nil && u.sumsHeaders(to.gid, peer)
-	way.window = u.peerWindow(peer.buffer)
-	full := way.window
+	route.ports = peer.ports
+	route.headerICRC = assoc == nil && u.sumsHeaders(to.gid, peer)
+	route.window = u.peerWindow(peer.buffer)
+	full := route.window
 	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {
-		full = b / uint32(u.mtu.Bytes()) // more QPs make the wire no longer: see defaultUDPInFlight
+		full = b / uint32(u.mtu.Bytes()) // more QPs do not make the wire longer: see defaultUDPInFlight
 	}
-	peer.budget.set(way.window, full) // the peer may have come back with another buffer
-	way.budget = &peer.budget
-	return way, nil
+	peer.budget.set(route.window, full) // the peer may have restarted with another buffer
+	route.budget = &peer.budget
+	return route, nil
 }
 
-// peerWindow returns how many packets a QP may have unacknowledged toward a peer with a socket buffer of so many bytes.
+// peerWindow returns the maximum number of a QP's unacknowledged packets toward a peer with a socket buffer of the
+// given size in bytes.
 func (u *udpPort) peerWindow(buffer uint32) uint32 {
 	return max(buffer/2/(uint32(u.mtu.Bytes())+udpSlack), minUDPWindow)
 }
 
-// dest returns the destination of a peer, nil if it has not described itself. QPs share it, so that their
+// dest returns the destination of packets to a peer, nil if it has not described itself. QPs share it, so that their
 // packets can leave in one run.
 func (u *udpPort) dest(to udpTarget, peer *udpPeer) *udp.Dest {
 	runs := peer != nil && peer.runs
@@ -318,30 +315,29 @@ func (u *udpPort) dest(to udpTarget, peer *udpPeer) *udp.Dest {
 	return d
 }
 
-// hear remembers where a QP receives that has sent a datagram from its receiving port. An answer
-// has only the address and the QP number of that datagram.
-func (u *udpPort) hear(from *udpSource, qpn uint32) {
-	s := udpSpeaker{from.addr.gid, qpn}
-	if w := u.heard[s]; w != nil && w.dest.Addr().Port() == from.addr.port {
+// learnReplyRoute records the receiving port of a QP that has sent a datagram from that port. A reply has only the
+// address and QP number of that datagram.
+func (u *udpPort) learnReplyRoute(from *udpSource, qpn uint32) {
+	s := udpRemoteQP{from.addr.gid, qpn}
+	if w := u.replyRoutes[s]; w != nil && w.dest.Addr().Port() == from.addr.port {
 		return
 	}
-	if len(u.heard) >= maxUDPSources {
-		clear(u.heard)
+	if len(u.replyRoutes) >= maxUDPSources {
+		clear(u.replyRoutes)
 	}
 	back := &path{sgid: u.nic.gids[0].GID, dgid: from.path.sgid, datagrams: true}
-	if way, err := u.way(back, from.addr, nil); err == nil {
-		u.heard[s] = way
+	if route, err := u.newRoute(back, from.addr, nil); err == nil {
+		u.replyRoutes[s] = route
 	}
 }
 
-// wayOf returns the way of a packet. An answer to a datagram goes to the port from which the
-// datagram came.
-func (u *udpPort) wayOf(p *packet) *udpWay {
-	way := p.path.way
-	if p.path.datagrams && way.guessed && len(u.heard) > 0 {
-		if w := u.heard[udpSpeaker{p.path.dgid, p.DestQPN}]; w != nil {
+// routeOf returns the route of a packet. A reply goes to the port that sent the datagram.
+func (u *udpPort) routeOf(p *packet) *udpRoute {
+	route := p.path.route
+	if p.path.datagrams && route.defaultPort && len(u.replyRoutes) > 0 {
+		if w := u.replyRoutes[udpRemoteQP{p.path.dgid, p.DestQPN}]; w != nil {
 			return w
 		}
 	}
-	return way
+	return route
 }

@@ -17,9 +17,9 @@ import (
 // serves the packets, under the core's lock. One goroutine at a time reads and serves, so
 // packets are served in the order in which they were read.
 type udpPort struct {
-	nic  *NIC
-	wire *udpWire
-	conn *udp.Conn
+	nic    *NIC
+	udpNIC *udpNIC
+	conn   *udp.Conn
 	// first is set for the NIC's first port, whose goroutine reads the rings.
 	first bool
 
@@ -28,10 +28,10 @@ type udpPort struct {
 	// served says that the holder of the lock has just read packets.
 	served bool
 	// next is the socket of the next path.
-	next  int
-	peers map[udpAddr]*udpPeer
-	dests map[udpTarget]*udp.Dest
-	heard map[udpSpeaker]*udpWay
+	next        int
+	peers       map[udpAddr]*udpPeer
+	dests       map[udpTarget]*udp.Dest
+	replyRoutes map[udpRemoteQP]*udpRoute
 	// mtu is the most that a packet carries.
 	mtu verbs.MTU
 	// slot is how many bytes a packet with a whole MTU takes in a run, fill included.
@@ -67,7 +67,7 @@ type udpPort struct {
 	reason  roce.Reason
 	explain roce.Explainer
 
-	attendant attendant // the goroutine
+	background backgroundReader // the goroutine
 }
 
 // udpHeader is the length of a UDP header.
@@ -79,7 +79,7 @@ const udpHeader = 8
 const slotHeader = 48
 
 // plug opens the sockets of the wire's NIC for plain packets.
-func (w *udpWire) plug(n *NIC) (err error) {
+func (w *udpNIC) plug(n *NIC) (err error) {
 	if n.udp, err = w.openPort(n, w.link.cfg.Port, 0); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (w *udpWire) plug(n *NIC) (err error) {
 }
 
 // openPort opens sockets of a NIC for packets that are so many bytes longer than plain ones.
-func (w *udpWire) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) {
+func (w *udpNIC) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) {
 	l := w.link
 	addr := n.gids[len(n.gids)-1].GID.Addr()
 	mtu, err := n.fitMTU(addr, overhead)
@@ -110,16 +110,16 @@ func (w *udpWire) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) 
 		return nil, err
 	}
 	u := w.newPort(n, conn, mtu, overhead)
-	l.remember(u)
+	l.addSenders(u)
 	u.start()
 	return u, nil
 }
 
 // newPort adds a port to a NIC. It does not run yet.
-func (w *udpWire) newPort(n *NIC, conn *udp.Conn, mtu verbs.MTU, overhead int) *udpPort {
+func (w *udpNIC) newPort(n *NIC, conn *udp.Conn, mtu verbs.MTU, overhead int) *udpPort {
 	u := &udpPort{
-		nic: n, wire: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
-		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
+		nic: n, udpNIC: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
+		peers: make(map[udpAddr]*udpPeer), replyRoutes: make(map[udpRemoteQP]*udpRoute),
 		dests: make(map[udpTarget]*udp.Dest), sources: make(map[udpAddr]*udpSource),
 		mtu: mtu, slot: mtu.Bytes() + slotHeader + overhead, sealed: overhead > 0, first: len(n.ports) == 0,
 	}
@@ -196,19 +196,19 @@ func (u *udpPort) use(more int) {
 		}
 	}
 	u.nic.polled = polled
-	l := u.wire.link
+	l := u.udpNIC.link
 	l.mu.Lock()
-	l.watch.set(u, !used)
+	l.spinners.setUsed(u, !used)
 	l.mu.Unlock()
 }
 
 // onCaller reports whether a post moves its data within the call. On the loopback the kernel hands a
 // packet to the receiving socket within the call that sends it.
-func (u *udpPort) onCaller() bool { return u.conn.Addr().Addr().IsLoopback() && u.wire.queue == nil }
+func (u *udpPort) onCaller() bool { return u.conn.Addr().Addr().IsLoopback() && u.udpNIC.queue == nil }
 
 // close ends the port's goroutine and closes its sockets. The core's lock must not be held.
 func (u *udpPort) close() error {
-	err := u.end()
+	err := u.stop()
 	u.reading.Lock()
 	defer u.reading.Unlock()
 	u.closed = true
@@ -245,7 +245,7 @@ func splitGID(g verbs.GID) (verbs.GID, uint16) {
 }
 
 // portGIDs reports whether programs see GIDs with ports.
-func (n *NIC) portGIDs() bool { return n.core.wire != nil && n.core.wire.link.cfg.PortGIDs }
+func (n *NIC) portGIDs() bool { return n.core.udpNIC != nil && n.core.udpNIC.link.cfg.PortGIDs }
 
 // shown returns a path of a received packet with the GIDs that programs see.
 func (p *path) shown(n *NIC) path {

@@ -9,82 +9,82 @@ import (
 	"ibverbx/internal/udp"
 )
 
-// yieldAfter is the number of empty reads of a polling program before it yields its
-// processor. Another goroutine may have to run for packets to arrive.
+// yieldAfter is the number of empty reads after which a polling program yields its processor. Another goroutine may
+// have to run before packets arrive.
 const yieldAfter = 100
 
-// streamBytes is the least size of a batch that belongs to a long message.
+// streamBytes is the minimum size of a batch that belongs to a long message.
 const streamBytes = 16 << 10
 
-// start starts the port's goroutine, and the timer for the keys of sealed packets.
+// start starts the port's goroutine, and the key timer of a port for sealed packets.
 func (u *udpPort) start() {
 	if u.sealed {
 		u.ticker = time.AfterFunc(sealTick, u.tick)
 	}
-	u.attendant.start(u, u.wire.link.cfg.Spin)
+	u.background.start(u, u.udpNIC.link.cfg.Spin)
 }
 
-// end stops both and waits for the goroutine.
-func (u *udpPort) end() error {
+// stop stops both and waits for the goroutine.
+func (u *udpPort) stop() error {
 	if u.ticker != nil {
 		u.ticker.Stop()
 	}
-	close(u.attendant.stop)
+	close(u.background.stop)
 	err := u.conn.Interrupt()
-	u.attendant.stopped.Wait()
+	u.background.stopped.Wait()
 	return err
 }
 
-// look implements source.
-func (u *udpPort) look(bool) sighting {
+// pollOnce implements packetSource.
+func (u *udpPort) pollOnce(bool) pollResult {
 	u.reading.Lock()
-	s := u.sighted(u.read())
+	s := u.result(u.read())
 	u.reading.Unlock()
-	s.some = u.first && u.wire.look() || s.some
+	s.served = u.first && u.udpNIC.look() || s.served
 	return s
 }
 
-// share implements source.
-func (u *udpPort) share(s sighting, looks int) (sighting, bool) {
-	w := &u.wire.link.watch
-	if !w.begin(u) {
+// shareWork implements packetSource.
+func (u *udpPort) shareWork(s pollResult, looks int) (pollResult, bool) {
+	w := &u.udpNIC.link.spinners
+	if !w.acquire(u) {
 		return s, false
 	}
-	if u.attendant.looks.Load() && (!s.some || looks%othersEvery == 0) {
-		s.add(w.others(u))
+	if u.background.spinning.Load() && (!s.served || looks%othersEvery == 0) {
+		s.add(w.pollOthers(u))
 	}
 	return s, true
 }
 
-// stayAway implements source.
-func (u *udpPort) stayAway(pause *time.Timer) wakening { return u.wire.link.watch.stayAway(u, pause) }
+// pause implements packetSource.
+func (u *udpPort) pause(pause *time.Timer) wakeReason { return u.udpNIC.link.spinners.pause(u, pause) }
 
-// rest implements source.
-func (u *udpPort) rest() { u.wire.link.watch.end(u) }
+// stopSpinning implements packetSource.
+func (u *udpPort) stopSpinning() { u.udpNIC.link.spinners.release(u) }
 
-// sleep implements source.
+// sleep implements packetSource.
 func (u *udpPort) sleep() bool {
 	if !u.first {
 		return u.conn.Wait() == nil
 	}
-	if !u.wire.doze() {
+	if !u.udpNIC.doze() {
 		return true
 	}
-	defer u.wire.rise()
+	defer u.udpNIC.rise()
 	return u.conn.Wait() == nil
 }
 
-// poll reads for a program that has found its CQ empty, and reports whether packets came. watched
-// says that the program will sleep rather than poll again.
+// poll reads for a program that has found its CQ empty, and reports whether packets arrived. watched is set if the
+// program will sleep rather than poll again.
 func (u *udpPort) poll(watched bool) bool {
 	if !watched {
-		u.attendant.polls.Add(1)
+		u.background.polls.Add(1)
 	}
 	if !u.reading.TryLock() {
 		return true // the other reader may have found something
 	}
 	if u.misses > yieldAfter {
-		// Before the read, so that the program learns what arrives meanwhile: it may look for the end of its connection next.
+		// Yield before the read, so that the program receives packets that arrive meanwhile. It may check for a closed connection next.
 		u.reading.Unlock()
 		udp.Yield()
 		if !u.reading.TryLock() {
@@ -99,32 +99,33 @@ func (u *udpPort) poll(watched bool) bool {
 	return some
 }
 
-// othersEvery is how many reads a goroutine does on its own port, at most, before it reads the others.
+// othersEvery is the maximum number of reads of a goroutine on its own port between reads of other ports.
 const othersEvery = 8
 
-// udpWatch says who looks for packets of a link. A goroutine looks by reading again and again. If every
-// port's goroutine did so, a machine with few processors would have none left for the senders, and one that
-// sleeps wakes late because nothing is free to run it. So at most half as many look as there are processors.
-// Each of them also reads the ports whose own goroutine does not look. The others stay away until one stops.
+// spinLimiter limits the goroutines of a link that spin, reading their ports repeatedly. If every port's goroutine
+// did, a small machine would have no processor left for the senders, and a sleeping goroutine would wake late. So at
+// most half as many spin as there are processors. Each of them also reads the ports of goroutines that do not spin and
+// pause meanwhile.
 //
-// NICs do not wait for each other: a port whose NIC is busy is left out. A NIC that may wait for a device or for a
-// neighbor while it serves packets is alone (udpWire.alone). Its goroutine always looks, and nobody else reads its ports.
-type udpWatch struct {
-	// most is how many goroutines may look at a time, at least 1.
-	most int32
-	// looking is how many do.
-	looking atomic.Int32
-	// ports are those that QPs use. The slice is replaced, never changed.
+// NICs never wait for each other: the port of a busy NIC is skipped. A NIC that may wait for a device or a neighbor
+// while it serves packets (udpNIC.mayBlock) is exempt: its goroutine always spins, and no other goroutine reads its
+// ports.
+type spinLimiter struct {
+	// limit is the maximum number of spinning goroutines, at least 1.
+	limit int32
+	// active is their current number.
+	active atomic.Int32
+	// ports are the ports with QPs. The slice is replaced, never changed.
 	ports atomic.Pointer[[]*udpPort]
 }
 
-func (w *udpWatch) init() {
-	w.most = int32(max(runtime.GOMAXPROCS(0)/2, 1))
+func (w *spinLimiter) init() {
+	w.limit = int32(max(runtime.GOMAXPROCS(0)/2, 1))
 	w.ports.Store(new([]*udpPort))
 }
 
-// set notes whether QPs use a port. Who calls it holds the link's mu.
-func (w *udpWatch) set(u *udpPort, used bool) {
+// setUsed records whether a port has QPs. The link's mu is held.
+func (w *spinLimiter) setUsed(u *udpPort, used bool) {
 	ports := slices.DeleteFunc(slices.Clone(*w.ports.Load()), func(p *udpPort) bool { return p == u })
 	if used {
 		ports = append(ports, u)
@@ -132,61 +133,61 @@ func (w *udpWatch) set(u *udpPort, used bool) {
 	w.ports.Store(&ports)
 }
 
-// begin reports whether u's goroutine may look, or does so already.
-func (w *udpWatch) begin(u *udpPort) bool {
-	if u.wire.alone.Load() {
-		w.end(u)
+// acquire reports whether u's goroutine may spin, or already does.
+func (w *spinLimiter) acquire(u *udpPort) bool {
+	if u.udpNIC.mayBlock.Load() {
+		w.release(u)
 		return true
 	}
-	if u.attendant.looks.Load() {
+	if u.background.spinning.Load() {
 		return true
 	}
 	for {
-		n := w.looking.Load()
-		if n >= w.most {
+		n := w.active.Load()
+		if n >= w.limit {
 			return false
 		}
-		if w.looking.CompareAndSwap(n, n+1) {
-			u.attendant.looks.Store(true)
+		if w.active.CompareAndSwap(n, n+1) {
+			u.background.spinning.Store(true)
 			return true
 		}
 	}
 }
 
-// end makes u's goroutine stop looking, if it does, and wakes those that stay away.
-func (w *udpWatch) end(u *udpPort) {
-	if !u.attendant.looks.Load() {
+// release makes u's goroutine stop spinning, and wakes the goroutines waiting to spin.
+func (w *spinLimiter) release(u *udpPort) {
+	if !u.background.spinning.Load() {
 		return
 	}
-	u.attendant.looks.Store(false)
-	w.looking.Add(-1)
+	u.background.spinning.Store(false)
+	w.active.Add(-1)
 	for _, o := range *w.ports.Load() {
-		if o.attendant.waits.Load() {
-			o.attendant.call()
+		if o.background.waiting.Load() {
+			o.background.wake()
 		}
 	}
 }
 
-// stayAway makes u's goroutine, which may not look, stay away until it may. It reports why it has come back.
-func (w *udpWatch) stayAway(u *udpPort, pause *time.Timer) wakening {
-	u.attendant.waits.Store(true)
-	defer u.attendant.waits.Store(false)
-	if w.begin(u) { // another one stopped before it could see waits
-		return paused
+// pause pauses u's goroutine until it may spin. It returns the reason for resuming.
+func (w *spinLimiter) pause(u *udpPort, pause *time.Timer) wakeReason {
+	u.background.waiting.Store(true)
+	defer u.background.waiting.Store(false)
+	if w.acquire(u) { // another goroutine stopped before it could see waiting
+		return pauseOver
 	}
-	return u.attendant.stayAway(pause)
+	return u.background.pause(pause)
 }
 
-// others reads the ports for which nobody looks, for u's goroutine.
-func (w *udpWatch) others(u *udpPort) (s sighting) {
+// pollOthers reads the ports of goroutines that do not spin, on u's goroutine.
+func (w *spinLimiter) pollOthers(u *udpPort) (s pollResult) {
 	for _, o := range *w.ports.Load() {
-		if o == u || o.attendant.looks.Load() || o.wire.alone.Load() || !o.reading.TryLock() {
+		if o == u || o.background.spinning.Load() || o.udpNIC.mayBlock.Load() || !o.reading.TryLock() {
 			continue
 		}
-		if polls := o.attendant.polls.Load(); polls != o.seen {
-			o.seen = polls // the program reads it
+		if polls := o.background.polls.Load(); polls != o.seen {
+			o.seen = polls // the program reads this port
 		} else if c := o.nic.core; c.mu.TryLock() {
-			s.add(o.sighted(o.readLocked()))
+			s.add(o.result(o.readLocked()))
 			c.mu.Unlock()
 		}
 		o.reading.Unlock()
@@ -194,10 +195,10 @@ func (w *udpWatch) others(u *udpPort) (s sighting) {
 	return s
 }
 
-// sighted says what a read has found. The port's reading is held.
-func (u *udpPort) sighted(some bool) (s sighting) {
-	s.some = some
+// result describes the last read. The port's reading is held.
+func (u *udpPort) result(some bool) (s pollResult) {
+	s.served = some
 	s.stream = u.batch >= streamBytes
-	s.midway = s.some && s.stream && u.midway && u.reader.Drained() && u.wire.link.cfg.Spin >= midPause
+	s.moreSoon = s.served && s.stream && u.midway && u.reader.Drained() && u.udpNIC.link.cfg.Spin >= midPause
 	return s
 }

@@ -78,7 +78,7 @@ func (n *NIC) pump() (read, busy bool) {
 			busy = true
 			continue
 		}
-		read = u.takeIn() || read
+		read = u.readBatches() || read
 		u.reading.Unlock()
 	}
 	return read, busy
@@ -86,7 +86,7 @@ func (n *NIC) pump() (read, busy bool) {
 
 // takeIn reads and serves some batches of packets and reports whether there were any. The port's reading and the
 // core's lock are held.
-func (u *udpPort) takeIn() (read bool) {
+func (u *udpPort) readBatches() (read bool) {
 	for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
 		k, _ = u.reader.Read() // an error comes again, in a read that counts it
 		for i := range k {
@@ -99,7 +99,7 @@ func (u *udpPort) takeIn() (read bool) {
 
 // catchUp reads what has arrived if a timer is due, because it may answer the timer, and reports whether
 // one is. It waits for other readers, so the core's lock must not be held.
-func (w *udpWire) catchUp() bool {
+func (w *udpNIC) catchUp() bool {
 	w.mu.Lock()
 	w.at = w.clock()
 	due := w.due()
@@ -111,7 +111,7 @@ func (w *udpWire) catchUp() bool {
 }
 
 // readArrived reads and serves all packets in the sockets, within limits. It waits for other readers, so the core's lock must not be held.
-func (w *udpWire) readArrived() {
+func (w *udpNIC) readArrived() {
 	w.mu.hold()
 	ports := w.nic.ports
 	w.mu.Unlock()
@@ -125,7 +125,7 @@ func (w *udpWire) readArrived() {
 
 // serve takes a datagram, or a coalesced run of them, and passes each to the NIC.
 func (u *udpPort) serve(d *udp.Datagram) {
-	u.wire.link.order.received()
+	u.udpNIC.link.order.received()
 	if u.nic.closed {
 		return
 	}
@@ -145,7 +145,7 @@ func (u *udpPort) serve(d *udp.Datagram) {
 			u.open(addr, b[:size])
 		case u.run.q == nil || !u.run.next(from, b[:size:size], &u.explain):
 			u.run.q = nil
-			u.serveOne(from, b[:size:size])
+			u.serveDatagram(from, b[:size:size])
 		}
 		b = b[size:]
 	}
@@ -153,23 +153,23 @@ func (u *udpPort) serve(d *udp.Datagram) {
 }
 
 // verdict is what became of a datagram.
-type verdict uint8
+type rxResult uint8
 
 const (
-	malformed verdict = iota // no packet
-	damaged                  // a packet with a wrong ICRC
-	intact
+	rxMalformed rxResult = iota // no packet
+	rxDamaged                   // a packet with a wrong ICRC
+	rxIntact
 )
 
 // examine decodes a packet and checks its ICRC. A NIC that accepts ICRCs of the headers accepts them from any
 // address, because the sender decides by the flags in the NIC's endpoints whether to use them.
-func (u *udpPort) examine(from *udpSource, b []byte) (payload []byte, id uint16, v verdict) {
+func (u *udpPort) decode(from *udpSource, b []byte) (payload []byte, id uint16, v rxResult) {
 	payload, u.reason = u.packet.Decode(b)
 	if u.reason != roce.OK && u.reason != roce.Congestion {
-		return nil, 0, malformed
+		return nil, 0, rxMalformed
 	}
 	ok := false
-	if u.packet.HeaderICRC && u.wire.link.cfg.ICRC != ICRCFull {
+	if u.packet.HeaderICRC && u.udpNIC.link.cfg.ICRC != ICRCFull {
 		id, ok = from.flow.CheckHeaders(b, &u.explain)
 	}
 	if !ok {
@@ -177,28 +177,28 @@ func (u *udpPort) examine(from *udpSource, b []byte) (payload []byte, id uint16,
 		id, ok = from.flow.Check(b, &u.explain)
 	}
 	if !ok {
-		return nil, id, damaged
+		return nil, id, rxDamaged
 	}
-	return payload, id, intact
+	return payload, id, rxIntact
 }
 
 // serveOne passes one datagram to the NIC if it is an intact packet, with or without fill. A datagram
 // whose fill makes no sense may have been sent by another kind of NIC, which may set the bits at will.
-func (u *udpPort) serveOne(from *udpSource, b []byte) {
+func (u *udpPort) serveDatagram(from *udpSource, b []byte) {
 	stats, p, whole := &u.nic.stats, &u.packet, b
 	b = roce.Trim(b)
-	payload, id, v := u.examine(from, b)
-	if v != intact && len(b) < len(whole) {
+	payload, id, v := u.decode(from, b)
+	if v != rxIntact && len(b) < len(whole) {
 		first := v
 		b = whole
-		payload, id, v = u.examine(from, b)
+		payload, id, v = u.decode(from, b)
 		v = max(v, first)
 	}
 	switch {
-	case v == malformed:
+	case v == rxMalformed:
 		stats.Malformed++
 		return
-	case v == damaged:
+	case v == rxDamaged:
 		stats.BadICRC++
 		return
 	case u.reason == roce.Congestion:
@@ -209,7 +209,7 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 		return
 	}
 	// Packets of a NIC of this link were captured when they were sent.
-	if u.wire.link.captures() && !u.wire.link.sends(from.addr) {
+	if u.udpNIC.link.captures() && !u.udpNIC.link.sends(from.addr) {
 		m := udp.Marks{Hops: udp.DefaultHops}
 		u.capture(from.addr.addrPort(), u.conn.Addr(), from.flow, p, id, m, b)
 	}
@@ -220,20 +220,20 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 		p.setPayload(payload)
 	}
 	if u == u.nic.udp {
-		u.pass(from, p)
+		u.deliver(from, p)
 		if p.Opcode == roce.RC|roce.OpWriteMiddle {
 			u.run.begin(u.nic, p, b, id, len(whole))
 		}
 	} else {
-		u.spread(from, p)
+		u.deliverGroup(from, p)
 	}
 }
 
 // pass gives a packet to the NIC.
-func (u *udpPort) pass(from *udpSource, p *packet) {
+func (u *udpPort) deliver(from *udpSource, p *packet) {
 	port := from.addr.port
 	if p.Opcode&roce.TransportMask == roce.UD && port < udp.FirstSourcePort && port != roce.Port && u.nic.expects(p) {
-		u.hear(from, p.SrcQPN)
+		u.learnReplyRoute(from, p.SrcQPN)
 	}
 	u.nic.receive(p)
 }
@@ -252,7 +252,7 @@ func (u *udpPort) source(addr udpAddr) *udpSource {
 	}
 	from := u.sources[addr]
 	if from == nil {
-		if from = u.meet(addr); from == nil {
+		if from = u.addSource(addr); from == nil {
 			return nil
 		}
 	}
@@ -262,7 +262,7 @@ func (u *udpPort) source(addr udpAddr) *udpSource {
 
 // meet remembers a new source. A sender with many addresses makes the port forget other
 // sources, which only costs time.
-func (u *udpPort) meet(addr udpAddr) *udpSource {
+func (u *udpPort) addSource(addr udpAddr) *udpSource {
 	flow, err := roce.NewFlow(addr.addrPort(), u.conn.Addr())
 	if err != nil {
 		return nil
@@ -272,8 +272,8 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 	}
 	from := &udpSource{addr: addr, flow: flow, path: u.nic.pathFrom(addr)}
 	from.path.dgid = verbs.GIDFromAddr(u.conn.Addr().Addr()) // or the group's
-	if u.wire.link.cfg.AssumeSoftNICs && !u.sealed {
-		from.path.back = u.back(addr)
+	if u.udpNIC.link.cfg.AssumeSoftNICs && !u.sealed {
+		from.path.back = u.replyPath(addr)
 	}
 	u.sources[addr] = from
 	return from
@@ -287,7 +287,7 @@ func (n *NIC) pathFrom(addr udpAddr) path {
 
 // back returns the path to the NIC that sends from an address, nil if there is none. A NIC that does not receive on port
 // 4791 sends datagrams from the port on which it receives.
-func (u *udpPort) back(addr udpAddr) *path {
+func (u *udpPort) replyPath(addr udpAddr) *path {
 	if addr.port >= udp.FirstSourcePort {
 		addr.port = roce.Port
 	}
@@ -297,7 +297,7 @@ func (u *udpPort) back(addr udpAddr) *path {
 		return nil
 	}
 	dest := udp.NewDest(addr.addrPort(), false).Mark(udp.Marks{Hops: udp.DefaultHops})
-	return &path{sgid: from.gid, dgid: addr.gid, attr: verbs.AHAttr{HopLimit: udp.DefaultHops, Port: 1}, way: &udpWay{dest: dest, flow: flow}}
+	return &path{sgid: from.gid, dgid: addr.gid, attr: verbs.AHAttr{HopLimit: udp.DefaultHops, Port: 1}, route: &udpRoute{dest: dest, flow: flow}}
 }
 
 // sends reports whether a NIC of the link sends from addr. Another process on the same address

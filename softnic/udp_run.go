@@ -31,7 +31,7 @@ const middleLen = 12
 // begin decides whether the packets behind p, the middle of a WRITE that was just served, are recognized. It is datagram, with
 // an identification, and has whole bytes with fill.
 func (r *udpRun) begin(n *NIC, p *packet, datagram []byte, id uint16, whole int) {
-	if n.observe != nil || n.core.wire.link.captures() {
+	if n.observe != nil || n.core.udpNIC.link.captures() {
 		return
 	}
 	q := n.qps.get(p.DestQPN)

@@ -131,7 +131,7 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 	b := newBudget()
 	b.set(1000, 1000)
 	after := &b
-	q.headFor(&path{way: &udpWay{budget: after}})
+	q.headFor(&path{route: &udpRoute{budget: after}})
 	if before.inFlight != 0 || after.inFlight != sent || sent == 0 {
 		t.Errorf("%d packets count toward the old peer and %d toward the new, want 0 and %d", before.inFlight, after.inFlight, sent)
 	}
@@ -181,7 +181,7 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	b := newBudget()
 	b.set(1, 1)
 	before, after := q.to, &b
-	q.headFor(&path{way: &udpWay{budget: after}})
+	q.headFor(&path{route: &udpRoute{budget: after}})
 	if before.inFlight <= before.limit-before.limit/4 {
 		t.Fatalf("%d packets of %d in flight to the old peer: too few for the test", before.inFlight, before.limit)
 	}
@@ -213,7 +213,7 @@ func TestUDPWindow(t *testing.T) {
 	} {
 		link, err := NewUDPLink(&UDPConfig{Window: c.window})
 		check(t, err)
-		if n, long := link.newWire(nil).traits.windows(&path{way: &udpWay{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
+		if n, long := link.newUDPNIC(nil).traits.windows(&path{route: &udpRoute{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
 			t.Errorf("Window %d, packets of %d bytes, %d for the peer: got %d and %d, want %d and %d", c.window, c.seg, c.peerSays, n, long, c.n, c.long)
 		}
 	}

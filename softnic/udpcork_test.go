@@ -17,7 +17,7 @@ func TestUDPCork(t *testing.T) {
 	waiting := func() bool {
 		u.nic.core.mu.Lock()
 		defer u.nic.core.mu.Unlock()
-		return u.wire.dirty
+		return u.udpNIC.dirty
 	}
 	post := func(q *qp) bool {
 		if n, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}}); n != 1 || err != nil {

@@ -186,10 +186,10 @@ func TestUDPMemoryOfOthers(t *testing.T) {
 	u := s.nic.udp
 	for k := range 3 * maxUDPSources {
 		from := u.source(udpAddr{s.from.From, uint16(1000 + k)})
-		u.hear(from, uint32(k))
+		u.learnReplyRoute(from, uint32(k))
 	}
-	if len(u.sources) > maxUDPSources || len(u.heard) > maxUDPSources {
-		t.Errorf("%d sources and %d speakers remembered, want at most %d", len(u.sources), len(u.heard), maxUDPSources)
+	if len(u.sources) > maxUDPSources || len(u.replyRoutes) > maxUDPSources {
+		t.Errorf("%d sources and %d speakers remembered, want at most %d", len(u.sources), len(u.replyRoutes), maxUDPSources)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestICRCAgreement(t *testing.T) {
 					e := verbs.Endpoint{QPN: 1, GID: verbs.GIDFromAddr(netip.MustParseAddr(addr)), MTU: verbs.MTU256, Extra: peer.nic.udp.extra(nil)}
 					q := s.qp(verbs.UC, 4)
 					check(t, q.Connect(e))
-					if got := q.path.way.headerICRC; got != want[i][theirs] {
+					if got := q.path.route.headerICRC; got != want[i][theirs] {
 						t.Errorf("to %s: the ICRC covers only headers: %v, want %v", addr, got, want[i][theirs])
 					}
 				}
@@ -52,14 +52,14 @@ func TestICRCAssumed(t *testing.T) {
 	s := icrcStation(t, UDPConfig{ICRC: ICRCHeaders, AssumeSoftNICs: true}, "127.0.0.59")
 	q := s.qp(verbs.UC, 4)
 	check(t, q.Connect(verbs.Endpoint{QPN: 1, GID: verbs.GIDFromAddr(netip.MustParseAddr("127.0.0.61")), MTU: verbs.MTU256}))
-	if way := q.path.way; !way.dest.Runs() || way.headerICRC {
+	if way := q.path.route; !way.dest.Runs() || way.headerICRC {
 		t.Errorf("runs %v, header ICRC %v, want true and false", way.dest.Runs(), way.headerICRC)
 	}
 }
 
 // sentTo returns what a NIC sends to a socket that describes itself by extra: a WRITE of four packets, of which the last
 // has pad, one of 5 bytes with an immediate, and a SEND.
-func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpWay) {
+func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpRoute) {
 	t.Helper()
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 63)})
 	check(t, err)
@@ -73,7 +73,7 @@ func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpWay) 
 	check(t, err)
 	check(t, q.Connect(verbs.Endpoint{QPN: 0x123456, PSN: 7, GID: addr.gid, MTU: verbs.MTU256}))
 	q.core.mu.Lock()
-	q.path.way, err = s.nic.udp.way(q.path, addr, nil)
+	q.path.route, err = s.nic.udp.newRoute(q.path, addr, nil)
 	check(t, err)
 	q.snd, q.una, q.maxPSN = 0xfffffe, 0xfffffe, 0xfffffe // instead of a random one
 	q.core.mu.Unlock()
@@ -96,7 +96,7 @@ func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpWay) 
 		check(t, err)
 		all = append(all, b[:n])
 	}
-	return all, q.path.way
+	return all, q.path.route
 }
 
 // TestICRCOfOthers: packets to a peer that does not offer to accept ICRCs of the headers do not depend on the setting.
@@ -168,7 +168,7 @@ func TestICRCReceive(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newBesieged(t)
-			s.nic.udp.wire.link.cfg.ICRC = tt.icrc
+			s.nic.udp.udpNIC.link.cfg.ICRC = tt.icrc
 			b := make([]byte, roce.DatagramLen(roce.OpWriteOnly, 64))
 			h := roce.Header{
 				Opcode: roce.OpWriteOnly, DestQPN: s.qps[0].num, PKey: roce.PKeyDefault, HeaderICRC: tt.flag,

@@ -39,7 +39,7 @@ func TestUDPLend(t *testing.T) {
 			s := newStation(t, link, 64, Config{Addr: netip.MustParseAddr("127.0.0.66")})
 			q := s.qp(verbs.UC, 4)
 			join(t, q, q)
-			w := q.core.wire
+			w := q.core.udpNIC
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			p := packet{path: q.path, registered: !tt.not}
@@ -50,11 +50,11 @@ func TestUDPLend(t *testing.T) {
 				p.numSegs++
 			}
 			s.nic.udp.write(&p, false)
-			if w.lent != tt.want {
-				t.Errorf("packets refer to memory: %v, want %v", w.lent, tt.want)
+			if w.zeroCopy != tt.want {
+				t.Errorf("packets refer to memory: %v, want %v", w.zeroCopy, tt.want)
 			}
 			w.drain()
-			if w.lent {
+			if w.zeroCopy {
 				t.Error("packets that have left refer to memory")
 			}
 		})

@@ -24,7 +24,7 @@ func TestUDPMarks(t *testing.T) {
 	to := func(class, hops uint8) *udp.Dest {
 		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 64})), TrafficClass: class, HopLimit: hops}, false, nil, nil)
 		check(t, err)
-		return p.way.dest
+		return p.route.dest
 	}
 	if got, want := to(0xb8, 5).Marks(), (udp.Marks{Class: 0xb8, Hops: 5}); got != want {
 		t.Errorf("the marks of a path are %+v, want %+v", got, want)
@@ -52,7 +52,7 @@ func TestUDPFlowLabel(t *testing.T) {
 		if err != nil {
 			return 0, err
 		}
-		return p.way.socket, nil
+		return p.route.socket, nil
 	}
 	used := map[int]bool{}
 	for label := range uint32(udp.DefaultSockets) {

@@ -66,7 +66,7 @@ func TestUDPHearsWhomItExpects(t *testing.T) {
 	} {
 		b := s.datagram(t, port, roce.Header{Opcode: roce.UD | roce.OpSendOnly, DestQPN: v.qpn, QKey: v.qkey, SrcQPN: 7})
 		s.attack(b, len(b))
-		if got := len(s.nic.udp.heard); got != v.want {
+		if got := len(s.nic.udp.replyRoutes); got != v.want {
 			t.Errorf("%s: %d speakers remembered, want %d", v.name, got, v.want)
 		}
 	}
@@ -126,7 +126,7 @@ func TestUDPLIDOfStrangers(t *testing.T) {
 		check(t, q.Connect(verbs.Endpoint{
 			QPN: 0x99, GID: s.from.From, LID: 5001, MTU: verbs.MTU256, MaxRdAtomic: 2, MaxDestRdAtomic: 2, Extra: v.extra,
 		}))
-		if got := q.(*qp).path.way.dest.Addr().Port(); got != v.want {
+		if got := q.(*qp).path.route.dest.Addr().Port(); got != v.want {
 			t.Errorf("a peer with LID 5001 and extra %q is sent to port %d, want %d", v.extra, got, v.want)
 		}
 	}

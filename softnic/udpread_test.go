@@ -56,7 +56,7 @@ func TestUDPPollWithoutQPs(t *testing.T) {
 	polls := func() uint32 {
 		_, err := s.cq.Poll(wcs[:])
 		check(t, err)
-		return s.nic.udp.attendant.polls.Load()
+		return s.nic.udp.background.polls.Load()
 	}
 	if n := polls(); n != 0 {
 		t.Errorf("%d polls read the socket of a NIC without QPs", n)

@@ -15,7 +15,7 @@ func (s *besieged) declared(t *testing.T) *qp {
 	q := s.qps[0]
 	q.core.mu.Lock()
 	defer q.core.mu.Unlock()
-	q.path.way.dest = s.nic.udp.dest(udpTarget{udpAddr: udpAddr{q.path.dgid, 50000}}, &udpPeer{runs: true})
+	q.path.route.dest = s.nic.udp.dest(udpTarget{udpAddr: udpAddr{q.path.dgid, 50000}}, &udpPeer{runs: true})
 	return q
 }
 

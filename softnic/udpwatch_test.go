@@ -13,50 +13,50 @@ import (
 )
 
 // watchedPorts creates a link with NICs in use by QPs. most is the maximum number of watching goroutines.
-func watchedPorts(t *testing.T, most int32, cfg UDPConfig, nics int) (*udpWatch, []*udpPort) {
+func watchedPorts(t *testing.T, most int32, cfg UDPConfig, nics int) (*spinLimiter, []*udpPort) {
 	t.Helper()
 	link, err := NewUDPLink(&cfg)
 	check(t, err)
-	link.watch.most = most
+	link.spinners.limit = most
 	ports := make([]*udpPort, nics)
 	for i := range ports {
 		s := newStation(t, link, 4, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, byte(70 + i)})})
 		s.qp(verbs.UD, 1)
 		ports[i] = s.nic.udp
 	}
-	return &link.watch, ports
+	return &link.spinners, ports
 }
 
 // TestUDPWatchTurns: at most the allowed number of goroutines watch. One that stops wakes the waiting ones.
 func TestUDPWatchTurns(t *testing.T) {
-	w := &udpWatch{}
+	w := &spinLimiter{}
 	w.init()
-	w.most = 2
+	w.limit = 2
 	ports := []*udpPort{{}, {}, {}}
 	for _, u := range ports {
-		u.wire = &udpWire{}
-		u.attendant.alarm = make(chan struct{}, 1)
-		w.set(u, true)
+		u.udpNIC = &udpNIC{}
+		u.background.wakeup = make(chan struct{}, 1)
+		w.setUsed(u, true)
 	}
 	a, b, c := ports[0], ports[1], ports[2]
 	for i, u := range []*udpPort{a, a, b, c} {
-		if w.begin(u) != (u != c) {
+		if w.acquire(u) != (u != c) {
 			t.Errorf("call %d of begin is %t", i, u == c)
 		}
 	}
-	w.end(c) // it does not look
-	if w.begin(c) || len(a.attendant.alarm)+len(b.attendant.alarm) > 0 {
+	w.release(c) // it does not look
+	if w.acquire(c) || len(a.background.wakeup)+len(b.background.wakeup) > 0 {
 		t.Error("the end of one that does not look changes something")
 	}
-	c.attendant.waits.Store(true)
-	w.end(a)
-	if len(c.attendant.alarm) != 1 || len(b.attendant.alarm) != 0 {
-		t.Errorf("%d and %d alarms of c, which waits, and b, which does not: want 1 and 0", len(c.attendant.alarm), len(b.attendant.alarm))
+	c.background.waiting.Store(true)
+	w.release(a)
+	if len(c.background.wakeup) != 1 || len(b.background.wakeup) != 0 {
+		t.Errorf("%d and %d alarms of c, which waits, and b, which does not: want 1 and 0", len(c.background.wakeup), len(b.background.wakeup))
 	}
-	if !w.begin(c) || w.begin(a) {
+	if !w.acquire(c) || w.acquire(a) {
 		t.Error("c may not look after a has stopped, or a may look again")
 	}
-	w.set(b, false)
+	w.setUsed(b, false)
 	if n := len(*w.ports.Load()); n != 2 {
 		t.Errorf("%d ports are listed, want 2", n)
 	}
@@ -72,7 +72,7 @@ func TestUDPWatchOthers(t *testing.T) {
 	try := func() bool {
 		_, err := conn.Write([]byte("no packet"))
 		check(t, err)
-		return w.others(a).some
+		return w.pollOthers(a).served
 	}
 	for deadline := time.Now().Add(2 * time.Minute); !try(); { // the goroutine may have been first
 		if time.Now().After(deadline) {
@@ -80,7 +80,7 @@ func TestUDPWatchOthers(t *testing.T) {
 		}
 	}
 	for range 100 {
-		b.attendant.polls.Add(1)
+		b.background.polls.Add(1)
 		if try() {
 			t.Fatal("a port is read although the program reads it")
 		}
@@ -112,8 +112,8 @@ func until(t *testing.T, what string, ok func() bool) {
 func TestUDPWatchBusyNIC(t *testing.T) {
 	_, ports := watchedPorts(t, 1, UDPConfig{Spin: time.Hour}, 2)
 	a, b := ports[0], ports[1]
-	until(t, "nobody looks", func() bool { say(t, a); return a.attendant.looks.Load() || b.attendant.looks.Load() })
-	if b.attendant.looks.Load() {
+	until(t, "nobody looks", func() bool { say(t, a); return a.background.spinning.Load() || b.background.spinning.Load() })
+	if b.background.spinning.Load() {
 		a, b = b, a
 	}
 	b.nic.core.mu.Lock()
@@ -131,16 +131,16 @@ func TestUDPWatchBusyNIC(t *testing.T) {
 func TestUDPWatchAlone(t *testing.T) {
 	w, ports := watchedPorts(t, 0, UDPConfig{Spin: time.Hour}, 2)
 	a, b := ports[0], ports[1]
-	b.wire.alone.Store(true)
+	b.udpNIC.mayBlock.Store(true)
 	before := b.nic.Stats().Malformed
 	for n := range uint64(100) {
 		say(t, b)
-		if w.others(a).some {
+		if w.pollOthers(a).served {
 			t.Fatal("another goroutine reads the port")
 		}
 		until(t, "its goroutine does not read the port", func() bool { return b.nic.Stats().Malformed > before+n })
 	}
-	if b.attendant.looks.Load() || w.looking.Load() != 0 {
+	if b.background.spinning.Load() || w.active.Load() != 0 {
 		t.Error("it counts among those that look")
 	}
 }
