@@ -35,4 +35,4 @@ func PartNeighbors(n *NIC) {
 }
 
 // ReachesProcess reports whether the kernel copies between the link's process and the peer.
-func ReachesProcess(l *ShmLink) bool { return l.near.process != nil }
+func ReachesProcess(l *ShmLink) bool { return l.peer.process != nil }

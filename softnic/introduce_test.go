@@ -70,8 +70,8 @@ func TestIntroduce(t *testing.T) {
 				if !early {
 					n = acquaint(t, sides, seals)
 				}
-				x.lent()
-				y.lent()
+				x.awaitPublished()
+				y.awaitPublished()
 				was := x.nic.Stats().Direct
 				copy(x.mem.Bytes(), "to the neighbor")
 				x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})

@@ -48,7 +48,7 @@ func (m *mr) Close() error {
 	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
-	if m.stager != nil || m.pd.ctx.nic.ringed() {
+	if m.stager != nil || m.pd.ctx.nic.hasRing() {
 		c.settle() // its last bytes have landed, or requests of the peer were served
 	}
 	return nil
@@ -60,7 +60,7 @@ func (m *mr) destroy() {
 	}
 	m.closed = true
 	if m.received {
-		m.pd.ctx.nic.distrust(m)
+		m.pd.ctx.nic.invalidateCredits(m)
 	}
 	for _, b := range m.pd.ctx.core.neighbors {
 		b.recall(m)
@@ -103,7 +103,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	if old != nil {
 		m.key, m.mem = old.key, nil // a neighbor may still have the key as that of old
 		old.destroy()
-		if d.ctx.nic.ringed() {
+		if d.ctx.nic.hasRing() {
 			d.ctx.core.settle() // requests of the peer were served
 		}
 	}
@@ -132,9 +132,9 @@ func (m *mr) enlist() error {
 		return verbs.ErrLimit
 	}
 	m.pd.mrs.add(m)
-	if m.device != nil && m.pd.ctx.nic.ringed() {
-		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see giveCredit
-		m.pd.ctx.nic.admit()
+	if m.device != nil && m.pd.ctx.nic.hasRing() {
+		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see startCredits
+		m.pd.ctx.nic.grantAll()
 		m.pd.ctx.core.settle()
 	}
 	m.stager = m.pd.ctx.nic.stagerFor(m.device)

@@ -50,8 +50,8 @@ func TestConformanceNeighbors(t *testing.T) {
 func TestNeighbors(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
-	x.lent()
-	y.lent()
+	x.awaitPublished()
+	y.awaitPublished()
 	was := x.nic.Stats()
 	copy(x.mem.Bytes(), "to the neighbor")
 	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})
@@ -79,7 +79,7 @@ func TestNeighbors(t *testing.T) {
 	}
 	late, mr := memoryWith(t, y.pd, 4096, &verbs.MemoryConfig{Shared: true})
 	x.peer.Addr, x.peer.RKey = late.Addr(), mr.RKey()
-	x.lent()
+	x.awaitPublished()
 	must(t, mr.Close())
 	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 4096)})
 	x.fails(verbs.StatusRemAccessErr)
@@ -95,7 +95,7 @@ func TestNeighbors(t *testing.T) {
 func TestNeighborPatience(t *testing.T) {
 	noRaces(t)
 	x, _ := nearPair(t, true)
-	x.lent()
+	x.awaitPublished()
 	for _, c := range []struct{ packets, writes, size, direct int }{{1, 1, 64 << 10, 1}, {1, 4, 16 << 10, 1}, {6, 1, 16 << 10, 0}} {
 		var wrs []verbs.SendWR
 		for range c.packets {
@@ -131,11 +131,11 @@ func TestNeighborAgain(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
 	for range 3 {
-		x.lent()
-		y.lent()
+		x.awaitPublished()
+		y.awaitPublished()
 		softnic.PartNeighbors(x.nic)
 	}
-	x.lent()
+	x.awaitPublished()
 	copy(x.mem.Bytes(), "again")
 	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})
 	x.await(1)
@@ -149,7 +149,7 @@ func TestNeighborAgain(t *testing.T) {
 func TestNeighborWrongQP(t *testing.T) {
 	noRaces(t)
 	x, y := nearPair(t, true)
-	x.lent()
+	x.awaitPublished()
 	other, err := x.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, MaxSendWR: 8, MaxRecvWR: 8, SendCQ: x.cq, RecvCQ: x.cq})
 	must(t, err)
 	attr := verbs.ConnectAttr(x.card().Endpoint, y.card().Endpoint, 1, 0)

@@ -65,7 +65,7 @@ func TestNeighborLines(t *testing.T) {
 			x, y := newShmSide(t, a, lineSize), newShmSide(t, b, lineSize)
 			x.connect(y.card())
 			y.connect(x.card())
-			x.lent()
+			x.awaitPublished()
 			if c.then != nil {
 				c.then(x, y, a)
 			}
@@ -100,7 +100,7 @@ func TestNeighborAsleep(t *testing.T) {
 	noRaces(t)
 	cfg := near(time.Nanosecond)
 	x, y := nearPairWith(t, lineSize, cfg, cfg)
-	x.lent()
+	x.awaitPublished()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const rounds, room = 3000, 8
@@ -133,7 +133,7 @@ func TestNeighborAsleep(t *testing.T) {
 func TestNeighborPartsWithLines(t *testing.T) {
 	noRaces(t)
 	x, y := nearPairWith(t, lineSize, near(time.Hour), near(time.Hour))
-	x.lent()
+	x.awaitPublished()
 	const n, room = 20_000, 200
 	posted, done, taken := 0, 0, 0
 	y.postSlots(0, room)

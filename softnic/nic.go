@@ -168,7 +168,7 @@ func (n *NIC) Close() error {
 		err = errors.Join(err, u.close())
 	}
 	if w := n.core.udpNIC; w != nil {
-		w.neighborhood.close(n.core)
+		w.discovery.close(n.core)
 	}
 	if l := n.core.traits.shm; l != nil {
 		err = errors.Join(err, l.close())
@@ -186,7 +186,7 @@ func (n *NIC) SetPort(up bool) {
 	}
 	n.revoke()
 	n.portUp = up
-	n.admit()
+	n.grantAll()
 	typ := verbs.EventPortErr
 	if up {
 		typ = verbs.EventPortActive

@@ -129,7 +129,7 @@ func (c *core) settle() {
 		c.udpNIC.flush()
 	}
 	if c.traits.shm != nil {
-		c.traits.shm.flush()
+		c.traits.shm.ringBell()
 	}
 }
 
@@ -195,7 +195,7 @@ func (c *core) settleTimed() {
 // finds packets, and if not, the helper waits until it is done.
 func (c *core) pump() bool {
 	if l := c.traits.shm; l != nil {
-		l.ring.take()
+		l.ring.serveBatch()
 		c.work()
 		return true
 	}

@@ -46,23 +46,25 @@ var traits = [roce.OperationMask + 1]opTraits{
 type path struct {
 	sgid, dgid verbs.GID
 	attr       verbs.AHAttr
-	// datagrams says that the path belongs to an address handle, not to a connection.
+	// datagrams is set on the path of an address handle, as opposed to that of a connection.
 	datagrams bool
-	// port is the UDP port of sgid from which a packet came; 0 if it did not come over UDP.
+	// port is the UDP source port of a received packet, 0 if it did not arrive over UDP.
 	port uint16
-	// back leads to the sender of a datagram that came over UDP, nil if datagrams are not paced.
+	// back leads to the sender of a datagram received over UDP, nil if datagrams are not paced.
 	back *path
 	// peer is the NIC of dgid if the link has found it. Only links use it.
 	peer *NIC
 	// route is the route of the path over UDP. Only a UDPLink uses it.
 	route *udpRoute
-	// near is the peer's process if its memory can be touched directly, otherwise nil.
-	near *neighbor
-	// missed is how many bytes the last requests have that near could have done, had those before them been acknowledged.
-	missed uint32
-	// moved is how many bytes of the next request near has moved. The request counts as begun if it is not 0.
-	moved uint32
-	// sealing is that of the QPs that may use the path. Nil means plain packets.
+	// neighbor is the peer's process if its memory is directly accessible, otherwise nil.
+	neighbor *neighbor
+	// missedBytes is the number of bytes in the latest requests that could have been executed directly, had earlier
+	// requests been acknowledged.
+	missedBytes uint32
+	// movedBytes is the number of bytes of the next request that were moved directly. The request has begun if it is
+	// not 0.
+	movedBytes uint32
+	// sealing is the session of the QPs that may use the path, nil for plain packets.
 	sealing *sealing
 }
 

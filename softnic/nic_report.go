@@ -187,7 +187,7 @@ func (n *NIC) Observe(f func(MemoryAccess)) {
 	defer n.core.mu.Unlock()
 	n.revoke()
 	n.observe = f
-	n.admit()
+	n.grantAll()
 	n.core.settle()
 }
 

@@ -147,11 +147,11 @@ type lineState struct {
 	// base is the sequence number in the receive queue of the first receive since RESET.
 	base uint32
 	// shown is the sequence number of the first receive without a credit at the peer.
-	shown uint32
+	advertised uint32
 	// shortest is the number of bytes that fit each of the receives in the queue.
 	shortest uint32
 	// peerTook is the peer's count of served entries when the timer was armed.
-	peerTook uint32
+	peerServed uint32
 	// credited is set while the peer has credits.
 	credited bool
 	// failing is set after a request has failed, until the work list moves the QP to the error state. Meanwhile the QP serves

@@ -65,7 +65,7 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	if n.core.udpNIC == nil {
 		n.core.find(p)
 		if l := n.core.traits.shm; l != nil && p.dgid == l.ring.from.sgid {
-			p.near = &l.near
+			p.neighbor = &l.peer
 		}
 		return p, nil
 	}

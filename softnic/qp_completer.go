@@ -273,7 +273,7 @@ func (q *qp) timeout(now int64) {
 	}
 	if q.una == q.snd {
 		if q.waitsForPeer() {
-			q.waited(now)
+			q.ringTimeout(now)
 		}
 		return
 	}

@@ -219,7 +219,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	}
 	err := c.pollError(n, len(dst))
 	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.stagers.copying()
-	rest := !watched && k.udpNIC != nil && k.udpNIC.restsSockets()
+	rest := !watched && k.udpNIC != nil && k.udpNIC.skipsSockets()
 	k.mu.Unlock()
 	if n > 0 || err != nil {
 		return n, err
@@ -297,7 +297,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 		u.background.wake()
 	}
 	if l := c.core.traits.shm; l != nil {
-		l.awaited()
+		l.wakeReader()
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ func (q *qp) failSend(status verbs.Status) {
 	}
 	q.completeSend(q.wqe(q.sqHead), status)
 	if q.typ == verbs.RC {
-		if q.nic.ringed() { // enterError serves the ring, which may be where this call comes from
+		if q.nic.hasRing() { // enterError serves the ring, which may be where this call comes from
 			q.failing = true
 			q.core.lists.failing.push(q)
 		} else {

@@ -213,7 +213,7 @@ func (q *qp) goBack() {
 func (q *qp) armTimer(now int64) {
 	q.armedUna, q.excused = q.una, false
 	if l := q.core.traits.shm; l != nil {
-		q.peerTook = l.near.peers.Taken().Load()
+		q.peerServed = l.peer.peers.Taken().Load()
 	}
 	if q.paced {
 		q.core.timers.set(q, now+int64(paceTimeout))

@@ -42,7 +42,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 		c.lists.tx.push(q)
 		c.settle()
 		if q.lists&onLater != 0 {
-			q.finishTurns()
+			q.finishDirect()
 		}
 	}
 	c.mu.Unlock()

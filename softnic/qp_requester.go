@@ -55,10 +55,10 @@ func (q *qp) transmit() {
 func (q *qp) sendMessages() {
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := q.wqe(q.sqNext)
-		if b := q.path.near; b != nil {
-			if t := b.direct(q); t == transferDone {
+		if b := q.path.neighbor; b != nil {
+			if t := b.direct(q); t == directDone {
 				continue
-			} else if t == transferWait {
+			} else if t == directWait {
 				return
 			}
 		}
@@ -106,7 +106,7 @@ func (q *qp) emit(p *packet) {
 // mayStart reports whether request next can begin. It numbers the packets of a request that
 // begins for the first time.
 func (q *qp) mayStart(w *sendWQE) bool {
-	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.moved == 0 {
+	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.movedBytes == 0 {
 		return false // in SQD no request begins
 	}
 	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.landings.oldest(asRequester) != nil) {
@@ -122,7 +122,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 		if w.opcode != verbs.OpRDMAWrite && !w.isRequest() {
 			q.spent++
 		}
-		q.path.moved = 0
+		q.path.movedBytes = 0
 		w.first = q.snd
 		w.last = q.snd
 		if w.length > q.seg && w.opcode < verbs.OpAtomicCmpAndSwp && !w.placed {

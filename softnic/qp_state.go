@@ -54,7 +54,7 @@ func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState)
 		}
 		q.headFor(p)
 		if q.core.udpNIC != nil {
-			q.core.udpNIC.approach(q)
+			q.core.udpNIC.discoverPeer(q)
 		}
 	}
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
@@ -148,7 +148,7 @@ func (q *qp) readyToReceive() {
 
 // checkDrained raises an event, once, when the last request that began before SQD has ended.
 func (q *qp) checkDrained() {
-	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax || q.landings.defers(asRequester) || (q.path != nil && q.path.moved > 0) {
+	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax || q.landings.defers(asRequester) || (q.path != nil && q.path.movedBytes > 0) {
 		return
 	}
 	q.drained = true

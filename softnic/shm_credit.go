@@ -17,7 +17,7 @@ const (
 // posted updates the credits after the program has posted n receives.
 func (q *qp) posted(n int) {
 	q.measureReceives(n)
-	q.showCredit()
+	q.updateCredit()
 }
 
 // measureReceives makes shortest cover the last n receives.
@@ -49,28 +49,28 @@ func (q *qp) fits(w *recvWQE) (n uint32) {
 	return n
 }
 
-// showCredit shows new receives to the peer if its credits may run out or there are many.
-func (q *qp) showCredit() {
+// updateCredit publishes new receives to the peer if its credits may run out or there are many.
+func (q *qp) updateCredit() {
 	tail := q.rq.ring.Tail()
-	if n := tail - q.shown; !q.credited || n == 0 || (n < creditBatch && int32(q.shown-q.rq.ring.Head()) >= creditLow) {
+	if n := tail - q.advertised; !q.credited || n == 0 || (n < creditBatch && int32(q.advertised-q.rq.ring.Head()) >= creditLow) {
 		return
 	}
 	q.publishCredit(tail)
 }
 
-// publishCredit shows the receives up to tail to the peer.
+// publishCredit publishes the receives up to tail to the peer.
 func (q *qp) publishCredit(tail uint32) {
-	q.shown = tail
+	q.advertised = tail
 	for _, b := range q.core.neighbors {
-		if b.gives(q) {
+		if b.mayCredit(q) {
 			b.own.Credit(q.num).Store(shm.CreditWord(tail-q.base, min(q.shortest, q.seg)))
 		}
 	}
 }
 
-// giveCredit starts showing receives to the peer, after a grant. It does nothing for an SRQ, whose receives other QPs may use, or if GPU
-// memory is registered, because its copies can fail.
-func (q *qp) giveCredit() {
+// startCredits starts publishing receives to the peer, after a grant. It does nothing for an SRQ, whose receives other
+// QPs may use, or if GPU memory is registered, because its copies can fail.
+func (q *qp) startCredits() {
 	if q.srq == nil && q.nic.mrs.devices.Load() == nil {
 		q.credited = true
 		q.measureReceives(q.rq.ring.Len())
@@ -79,22 +79,22 @@ func (q *qp) giveCredit() {
 }
 
 // restartCredits restarts the count of receives after a reset.
-func (s *lineState) restartCredits(tail uint32) { *s = lineState{base: tail, shown: tail} }
+func (s *lineState) restartCredits(tail uint32) { *s = lineState{base: tail, advertised: tail} }
 
-// withdrawCredit takes the credit of q back from one neighbor.
+// withdrawCredit revokes the credit of q for one neighbor.
 func (b *neighbor) withdrawCredit(q *qp) {
 	if b.ring != nil {
 		b.own.Credit(q.num).Store(0)
-		q.credited = slices.ContainsFunc(q.core.neighbors, func(b *neighbor) bool { return b.gives(q) })
+		q.credited = slices.ContainsFunc(q.core.neighbors, func(b *neighbor) bool { return b.mayCredit(q) })
 	}
 }
 
-// gives reports whether the neighbor may send lines to q.
-func (b *neighbor) gives(q *qp) bool { return b.ring != nil && b.own.Grant(q.num).Load() != 0 }
+// mayCredit reports whether the neighbor may send lines to q.
+func (b *neighbor) mayCredit(q *qp) bool { return b.ring != nil && b.own.Grant(q.num).Load() != 0 }
 
-// distrust reduces the length of all receives shown to peers to 0, and serves the rings. The caller is about to close region m, which some of
-// these receives may use.
-func (n *NIC) distrust(m *mr) {
+// invalidateCredits reduces the length of all receives published to peers to 0, and serves the rings. The caller is
+// about to close region m, which some of these receives may use.
+func (n *NIC) invalidateCredits(m *mr) {
 	changed := false
 	for q := range n.qps.all() {
 		if q.pd != m.pd || q.shortest == 0 || q.rq.ring.Len() == 0 {
@@ -102,7 +102,7 @@ func (n *NIC) distrust(m *mr) {
 		}
 		if q.shortest = 0; q.credited {
 			changed = true
-			q.publishCredit(q.shown)
+			q.publishCredit(q.advertised)
 		}
 	}
 	if !changed {
@@ -111,7 +111,7 @@ func (n *NIC) distrust(m *mr) {
 	for _, b := range n.core.neighbors {
 		if b.ring != nil {
 			b.grace()
-			b.ring.catchUp()
+			b.ring.serveAll()
 		}
 	}
 }

@@ -7,21 +7,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// A region on a device is lent with a handle. The requester's device opens it when it is first needed, and then copies directly between the two
-// processes, under the same grants as host memory: neighbor.in is odd until the copies are in place. Packets, with staging, do
-// whatever no device can do.
+// Device regions are published with a handle. The requester's device opens it on first use, and then copies directly between the two
+// processes, under the same grants as host memory: neighbor.epoch is odd until the copies are in place. Staged packets carry
+// everything else.
 
-// farMemory is memory on a device of the peer.
-type farMemory struct {
+// peerDeviceMemory is device memory of the peer.
+type peerDeviceMemory struct {
 	handle []byte
-	// mem is the memory as a device of this side has it, nil if it is not open.
+	// mem is the memory as opened on a local device, nil if it is not open.
 	mem *verbs.Memory
 	// tried is core.devices at the last attempt to open it. The next attempt waits for another device.
 	tried uint32
 }
 
-// open opens n bytes on one of the devices of this side, on first if it can and if that is not nil. It reports whether they are open.
-func (f *farMemory) open(c *core, first verbs.MemoryDevice, n uint64) bool {
+// open opens n bytes on a local device, preferably on first if that is not nil. It reports whether they are open.
+func (f *peerDeviceMemory) open(c *core, first verbs.MemoryDevice, n uint64) bool {
 	if f.mem != nil {
 		return true
 	}
@@ -35,21 +35,21 @@ func (f *farMemory) open(c *core, first verbs.MemoryDevice, n uint64) bool {
 	return slices.ContainsFunc(c.stagers, func(d *stager) bool { return d.device != first && f.openOn(d.device, n) })
 }
 
-func (f *farMemory) openOn(d verbs.MemoryDevice, n uint64) bool {
+func (f *peerDeviceMemory) openOn(d verbs.MemoryDevice, n uint64) bool {
 	mem, err := d.OpenMemory(f.handle)
 	if err != nil {
 		return false
 	}
 	f.mem = mem
-	if uint64(mem.Len()) != n { // the peer has named another size
+	if uint64(mem.Len()) != n { // the handle has another size than the region
 		_ = mem.Free() // nothing has used it
 		f.mem = nil
 	}
 	return f.mem != nil
 }
 
-// closeFar closes memory of the peer, if it is open. f may be nil.
-func (s *shmFiles) closeFar(f *farMemory) {
+// closeDeviceMem closes the peer's memory if it is open. f may be nil.
+func (s *shmFiles) closeDeviceMem(f *peerDeviceMemory) {
 	if f != nil && f.mem != nil {
 		s.stuck = append(s.stuck, f.mem)
 		f.mem, f.tried = nil, 0
@@ -57,7 +57,7 @@ func (s *shmFiles) closeFar(f *farMemory) {
 	}
 }
 
-// closeStuck closes what can be closed. A lost device has nothing to close.
+// closeStuck retries failed closes. A lost device has nothing to close.
 func (s *shmFiles) closeStuck() {
 	s.stuck = slices.DeleteFunc(s.stuck, func(m *verbs.Memory) bool {
 		err := m.Free()
@@ -65,29 +65,29 @@ func (s *shmFiles) closeStuck() {
 	})
 }
 
-// closeOn closes all memory of the peer that is open on a device, or on any if that is nil.
+// closeOn closes all of the peer's memory that is open on a device, or on any device for nil.
 func (s *shmFiles) closeOn(d verbs.MemoryDevice) {
 	for i := range s.regions {
-		if f := s.regions[i].far; f != nil && f.mem != nil && (d == nil || f.mem.Device() == d) {
-			s.closeFar(f)
+		if f := s.regions[i].deviceMem; f != nil && f.mem != nil && (d == nil || f.mem.Device() == d) {
+			s.closeDeviceMem(f)
 		}
 	}
 	s.closeStuck()
 }
 
-// fromDevice reports whether bytes of this side of a request are on a device.
+// fromDevice reports whether the local data of a request is in device memory.
 func (q *qp) fromDevice(w *sendWQE) bool {
 	return w.flags&verbs.SendInline == 0 && q.usesDevice(w.sge[:w.numSGE])
 }
 
-// opened reports whether a device reaches both ends of a request. If not, packets do it.
-func (b *neighbor) opened(q *qp, w *sendWQE, r *shmRegion) bool {
+// deviceReaches reports whether a device can access both ends of a request. If not, packets carry it.
+func (b *neighbor) deviceReaches(q *qp, w *sendWQE, r *shmRegion) bool {
 	switch {
 	case r.refused:
 		return false
-	case r.far == nil:
+	case r.deviceMem == nil:
 		return r.bytes != nil && w.length >= shmDevice
-	case r.far.mem != nil:
+	case r.deviceMem.mem != nil:
 		return true
 	}
 	var first verbs.MemoryDevice
@@ -96,22 +96,24 @@ func (b *neighbor) opened(q *qp, w *sendWQE, r *shmRegion) bool {
 			first = q.nic.mrs.get(w.sge[k].LKey).device
 		}
 	}
-	return r.far.open(q.core, first, r.size)
+	return r.deviceMem.open(q.core, first, r.size)
 }
 
-// shmRun is requests of one QP that a device does together: its copies are synchronized once.
-type shmRun struct {
+// deviceBatch is a batch of requests of one QP whose device copies are synchronized together.
+type deviceBatch struct {
 	copies copies
-	// busy says that copies are queued. Then those of first up to end, before sqNext or at it, wait for them.
+	// busy is set while copies are queued. The requests from first up to end, before sqNext or at it, then wait for
+	// them.
 	busy       bool
 	first, end uint32
-	// moved is path.moved when the first one was queued.
+	// moved is path.movedBytes when the first copy was queued.
 	moved uint32
 }
 
-// queue queues the copies of n bytes of request next from off on. It reports false if packets must find out what is wrong with the request.
-func (b *neighbor) queue(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
-	u := &b.run
+// queueCopies queues the copies of n bytes of request next from off on. It returns false for an invalid request, whose
+// error packets report.
+func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
+	u := &b.batch
 	near, far := &u.copies.local, &u.copies.remote
 	near.reset()
 	far.reset()
@@ -120,14 +122,14 @@ func (b *neighbor) queue(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
 		return false
 	}
 	at := w.remoteAddr - r.addr + uint64(off)
-	if r.far != nil {
+	if r.deviceMem != nil {
 		p := far.next(n)
-		p.bytes, p.device, p.addr = nil, r.far.mem.Device(), r.far.mem.Addr()+at
+		p.bytes, p.device, p.addr = nil, r.deviceMem.mem.Device(), r.deviceMem.mem.Addr()+at
 	} else {
 		far.host(r.bytes[at:][:n])
 	}
 	if !u.busy {
-		u.busy, u.first, u.moved, u.copies.failed = true, q.sqNext, q.path.moved, false
+		u.busy, u.first, u.moved, u.copies.failed = true, q.sqNext, q.path.movedBytes, false
 	}
 	u.end = q.sqNext + 1
 	if read {
@@ -138,7 +140,7 @@ func (b *neighbor) queue(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
 	return true
 }
 
-// part adds n bytes of request next from off on. It reports false if an SGE names memory that it may not.
+// part adds n bytes of request next from off on. It returns false if an SGE is invalid.
 func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	if w.flags&verbs.SendInline != 0 {
 		o.host(q.inlineOf(q.sqNext)[off:][:n])
@@ -151,12 +153,13 @@ func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	return o.take(q, q.sges(q.sqNext), off, n, need)
 }
 
-// finish does the copies that are queued, and completes the requests before sqNext. If the device has failed, the requests are as if they had
-// not begun. Packets do them once no copy is under way. If the device cannot tell, the first of them fails.
-func (b *neighbor) finish(q *qp) transfer {
-	u := &b.run
+// finishBatch executes the queued copies and completes the requests before sqNext. If the device has failed, it
+// restores the requests as not begun. Packets execute them once no copy is in progress. If the device cannot tell, the
+// first request fails.
+func (b *neighbor) finishBatch(q *qp) directResult {
+	u := &b.batch
 	if !u.busy {
-		return transferDone
+		return directDone
 	}
 	u.busy = false
 	if u.copies.flush() {
@@ -164,18 +167,18 @@ func (b *neighbor) finish(q *qp) transfer {
 			q.nic.stats.Direct++
 			q.completeSend(q.wqe(q.sqHead), verbs.StatusSuccess)
 		}
-		return transferDone
+		return directDone
 	}
 	q.sqMax -= q.sqNext - u.first
-	q.sqNext, q.path.moved = u.first, u.moved
+	q.sqNext, q.path.movedBytes = u.first, u.moved
 	for seq := u.first; seq != u.end; seq++ {
-		if r := b.files.under(q.wqe(seq).rkey); r != nil {
+		if r := b.files.lookup(q.wqe(seq).rkey); r != nil {
 			r.refused = true
 		}
 	}
 	if !u.copies.ended() {
 		q.failSend(verbs.StatusGeneralErr)
-		return transferWait
+		return directWait
 	}
-	return transferAgain
+	return directAgain
 }

@@ -8,111 +8,114 @@ import (
 )
 
 const (
-	// shmPatience is the length from which a request that could be done directly waits until those before it
-	// are acknowledged. A shorter one travels as packets.
-	shmPatience = 2048
-	// nearPatience is shmPatience over UDP, where packets carry as much while an acknowledgement is under way. Requests in a row add up.
-	nearPatience = 64 << 10
-	// nearLine is the minimum number of bytes that a request counts toward nearPatience if it could be a line.
-	nearLine = 4 << 10
-	// shmKernel is the length from which the kernel copies to memory without a file. Shorter requests are faster through
+	// waitMin is the minimum length of a direct request that waits until earlier requests are acknowledged. A shorter
+	// one travels as packets.
+	waitMin = 2048
+	// udpWaitMin is waitMin over UDP, where packets carry as much during a round trip. The lengths of consecutive
+	// requests add up.
+	udpWaitMin = 64 << 10
+	// lineWaitBytes is the minimum number of bytes that a request counts toward udpWaitMin if it could be a line.
+	lineWaitBytes = 4 << 10
+	// shmKernel is the minimum length of kernel copies to memory without a file. Shorter requests are faster through
 	// the ring, which needs no system call.
 	shmKernel = 16 << 10
-	// shmDevice is the length from which a device copies to and from host memory of the peer, which is not pinned for it. Shorter
-	// requests are as fast or faster through staging buffers.
+	// shmDevice is the minimum length of device copies to and from the peer's host memory, which is not pinned.
+	// Shorter requests are as fast or faster through staging buffers.
 	shmDevice = 64 << 10
-	// shmStretch is how many bytes are moved before the peer may take back a grant and other QPs of the NIC have their turn.
-	shmStretch = 1 << 20
-	// deviceShift is the logarithm of how much more a device copies in a turn, because each turn needs a synchronization.
-	deviceShift = 4
+	// directQuantum is the number of bytes moved before the peer may revoke a grant and other QPs of the NIC get their
+	// turn.
+	directQuantum = 1 << 20
+	// deviceQuantumShift is the logarithm of the factor by which a device's quantum is larger, because each one needs
+	// a synchronization.
+	deviceQuantumShift = 4
 )
 
-// transfer is what became of a request.
-type transfer uint8
+// directResult is the result of an attempt to execute a request directly.
+type directResult uint8
 
 const (
-	transferPackets transfer = iota // it needs packets
-	transferWait                    // it must wait
-	transferDone
-	transferAgain // what a device was to copy is to be done again, in another way
+	directPackets directResult = iota // the request needs packets
+	directWait                        // the request must wait
+	directDone
+	directAgain // device copies failed: their requests must be executed another way
 )
 
-// direct does the next requests of q on the peer's memory as long as they are WRITEs and READs that need no packets. It
-// does what packets would do, with the same checks, by what the peer has granted. The requests before them
-// must be acknowledged: they may still fail, and then nothing behind them may happen. Requests that can be lines are sent on the
-// way. After shmStretch bytes the rest waits for another turn, and if packets must do it, they do all of the request (mayStart).
-func (b *neighbor) direct(q *qp) transfer {
+// direct executes the next requests of q in the peer's memory while they are WRITEs and READs that need no packets. It
+// applies the checks of the packet path, under the peer's grant. Earlier requests must be acknowledged: if one of them
+// fails, later ones must have no effect. Requests that can be lines are sent on the way. After directQuantum bytes the
+// rest waits for another turn. If packets must carry the rest, they carry the whole request (mayStart).
+func (b *neighbor) direct(q *qp) directResult {
 	n := q.nic
-	done := q.path.moved // of the first request
+	done := q.path.movedBytes // of the first request
 	if q.typ != verbs.RC || (q.state != verbs.StateRTS && (q.state != verbs.StateSQD || done == 0)) {
-		return transferPackets
+		return directPackets
 	}
 	if b.gone.Load() && b.at.IsValid() {
-		return transferPackets
+		return directPackets
 	}
 	if b.gone.Load() {
-		if q.sqHead == q.sqNext { // else lost is about to end it
+		if q.sqHead == q.sqNext { // else peerLost fails it
 			q.failSend(verbs.StatusRetryExcErr)
 		}
-		return transferWait
+		return directWait
 	}
-	if q.sqNext != q.sqMax || !n.portUp || n.observe != nil { // a request that has been sent keeps its PSNs
-		return transferPackets
+	if q.sqNext != q.sqMax || !n.portUp || n.observe != nil { // requests sent as packets keep their PSNs
+		return directPackets
 	}
-	b.in.Add(1)
-	p := b.permitted(q)
-	did, left := transferPackets, uint32(shmStretch)
+	b.epoch.Add(1)
+	p := b.readPermit(q)
+	did, left := directPackets, uint32(directQuantum)
 	for q.sqNext != q.sqTail && (q.state == verbs.StateRTS || done > 0) {
 		w := q.wqe(q.sqNext)
-		r, shift, t := b.target(q, w, &p)
+		r, shift, t := b.directTarget(q, w, &p)
 		part := w.length - done
 		if r != nil {
 			part = min(part, left<<shift)
-			t = b.directly(q, w, &p, r, done, part, shift > 0)
+			t = b.executePart(q, w, &p, r, done, part, shift > 0)
 		}
-		if t == transferWait || t == transferAgain || did == transferPackets {
+		if t == directWait || t == directAgain || did == directPackets {
 			did = t
 		}
-		if t != transferDone || b.run.busy && b.run.copies.failed {
+		if t != directDone || b.batch.busy && b.batch.copies.failed {
 			break
 		}
 		if left -= min(left, (part+1<<shift-1)>>shift); done+part < w.length {
-			if did = b.finish(q); did == transferDone {
-				q.path.moved = done + part
+			if did = b.finishBatch(q); did == directDone {
+				q.path.movedBytes = done + part
 				q.core.lists.later.push(q)
-				did = transferWait
+				did = directWait
 			}
 			break
 		}
-		done, q.path.moved, b.used = 0, 0, true
+		done, q.path.movedBytes, b.used = 0, 0, true
 		q.sqNext++
 		q.sqMax++
-		if !b.run.busy {
+		if !b.batch.busy {
 			q.nic.stats.Direct += uint64(index(r != nil))
 			q.completeSend(w, verbs.StatusSuccess)
 		}
 	}
-	if t := b.finish(q); t != transferDone {
+	if t := b.finishBatch(q); t != directDone {
 		did = t
 	}
-	b.leave()
-	if did == transferAgain {
-		did = transferDone // the caller looks at the next request, which is the first one of those
+	b.endAccess()
+	if did == directAgain {
+		did = directDone // the caller retries the next request, the first one of the failed batch
 	}
 	return did
 }
 
-// unplaced reports whether a request does not place bytes in the peer's memory, other than in a receive.
-func (w *sendWQE) unplaced() bool {
+// targetsReceive reports whether a request places data only in a receive of the peer, or nowhere.
+func (w *sendWQE) targetsReceive() bool {
 	return w.opcode == verbs.OpSend || w.opcode == verbs.OpSendWithImm || (w.opcode == verbs.OpRDMAWriteWithImm && w.length == 0)
 }
 
-// finishTurns goes on with what q moves directly, with a turn for others after each of its own. The core's lock is held, and released in
-// between. A helper would do the same, but every turn would wake it.
-func (q *qp) finishTurns() {
+// finishDirect continues the direct requests of q, with a turn for other QPs after each of its own. The core's lock is
+// held, and released in between. A helper would do the same, but each turn would wake it.
+func (q *qp) finishDirect() {
 	c := q.core
 	c.turns++
-	for q.lists&onLater != 0 && q.path != nil && q.path.near != nil && !q.closed {
+	for q.lists&onLater != 0 && q.path != nil && q.path.neighbor != nil && !q.closed {
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
@@ -123,115 +126,118 @@ func (q *qp) finishTurns() {
 	}
 }
 
-// target returns the peer's region of a request that can be executed directly now. For other requests r is nil and t is the
-// result; some of them have been sent as lines. A device copies shmStretch<<shift bytes in a turn, and its side of the region is open.
-func (b *neighbor) target(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uint, t transfer) {
+// directTarget returns the peer's region of a request that can be executed directly now. For other requests r is nil
+// and t is the result; some of them have been sent as lines. A device copies directQuantum<<shift bytes per turn, and
+// has opened its side of the region.
+func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uint, t directResult) {
 	var need verbs.Access
-	missed := q.path.missed
-	if q.path.missed = 0; w.unplaced() {
-		return nil, 0, b.line(q, w, p, missed)
+	missed := q.path.missedBytes
+	if q.path.missedBytes = 0; w.targetsReceive() {
+		return nil, 0, b.sendLine(q, w, p, missed)
 	}
 	switch w.opcode {
 	case verbs.OpRDMAWrite:
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMAWriteWithImm:
-		if b.at.IsValid() && (b.ring == nil || !p.credits()) {
-			return nil, 0, transferPackets // a datagram cannot say that the payload is at its place
+		if b.at.IsValid() && (b.ring == nil || !p.usesCredits()) {
+			return nil, 0, directPackets // a datagram cannot report a payload that is already in place
 		}
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMARead:
 		need = verbs.AccessRemoteRead
 	default:
-		return nil, 0, transferPackets
+		return nil, 0, directPackets
 	}
 	if w.length == 0 || w.placed || p.access&need == 0 || w.numSGE > verbs.MaxSGE {
-		return nil, 0, transferPackets
+		return nil, 0, directPackets
 	}
-	if r = b.reach(p.domain, w.rkey, w.remoteAddr, w.length, need); r == nil {
-		b.ask(w.rkey)
-		return nil, 0, transferPackets
+	if r = b.regionFor(p.domain, w.rkey, w.remoteAddr, w.length, need); r == nil {
+		b.requestRegion(w.rkey)
+		return nil, 0, directPackets
 	}
-	device := r.far != nil || q.fromDevice(w)
+	device := r.deviceMem != nil || q.fromDevice(w)
 	switch {
-	case device && !b.opened(q, w, r):
-		return nil, 0, transferPackets
+	case device && !b.deviceReaches(q, w, r):
+		return nil, 0, directPackets
 	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernel):
-		return nil, 0, transferPackets
-	case (q.sqHead != q.sqNext && !b.run.busy) || q.landings.oldest(asRequester) != nil:
-		return nil, 0, b.behind(q, w.length, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.credits() && b.ring.packets != nil)
-	case w.opcode == verbs.OpRDMAWriteWithImm && b.at.IsValid() && (!p.credit(q) || !b.ring.room(q)):
-		return nil, 0, transferPackets
-	case w.opcode == verbs.OpRDMAWriteWithImm && p.credit(q) && (!b.ring.room(q) || b.gone.Load()):
-		return nil, 0, transferWait
+		return nil, 0, directPackets
+	case (q.sqHead != q.sqNext && !b.batch.busy) || q.landings.oldest(asRequester) != nil:
+		return nil, 0, b.waitOrPackets(q, w.length, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.usesCredits() && b.ring.packets != nil)
+	case w.opcode == verbs.OpRDMAWriteWithImm && b.at.IsValid() && (!p.hasCredit(q) || !b.ring.room(q)):
+		return nil, 0, directPackets
+	case w.opcode == verbs.OpRDMAWriteWithImm && p.hasCredit(q) && (!b.ring.room(q) || b.gone.Load()):
+		return nil, 0, directWait
 	case need == verbs.AccessRemoteRead && b.ring != nil && b.ring.unplacedSend():
-		return nil, 0, transferPackets // behind it in the ring
+		return nil, 0, directPackets // behind it in the ring
 	case need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()):
-		return nil, 0, transferPackets
+		return nil, 0, directPackets
 	case device:
-		return r, deviceShift, transferDone
+		return r, deviceQuantumShift, directDone
 	}
-	return r, 0, transferDone
+	return r, 0, directDone
 }
 
-// directly does n bytes of a request from off on. It takes no PSN. What a device copies is done when finish returns. At the end of a WRITE
-// with an immediate it sends a line, or a packet without the payload if the peer has not given a credit.
-func (b *neighbor) directly(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n uint32, device bool) transfer {
+// executePart executes n bytes of a request from off on, without a PSN. Device copies are complete once finishBatch
+// returns. At the end of a WRITE_WITH_IMM it sends a line, or a packet without payload if the peer has granted no
+// credit.
+func (b *neighbor) executePart(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n uint32, device bool) directResult {
 	if n == 0 {
-		return transferDone // it has no more turn
+		return directDone // no quantum left in this turn
 	}
-	if !device || w.flags&verbs.SendFence != 0 { // a READ before a fence is not done again
-		if t := b.finish(q); t != transferDone {
+	if !device || w.flags&verbs.SendFence != 0 { // a READ before a fence must not be repeated
+		if t := b.finishBatch(q); t != directDone {
 			return t
 		}
 	}
 	if device {
-		if !b.queue(q, w, r, off, n) {
-			return transferPackets
+		if !b.queueCopies(q, w, r, off, n) {
+			return directPackets
 		}
 	} else {
 		s := &q.nic.scratch
 		if !q.gather(w, off, n, s) {
-			return transferWait // the request has failed
+			return directWait // the request has failed
 		}
 		if !b.move(r, w.remoteAddr+uint64(off), s.segs[:s.numSegs], w.opcode == verbs.OpRDMARead) {
-			return transferPackets
+			return directPackets
 		}
 	}
 	if w.opcode == verbs.OpRDMAWriteWithImm && off+n == w.length {
-		if t := b.finish(q); t != transferDone {
+		if t := b.finishBatch(q); t != directDone {
 			return t
 		}
-		if b.ring != nil && p.credit(q) {
+		if b.ring != nil && p.hasCredit(q) {
 			q.nic.scratch.noPayload()
-			b.ring.notifyOf(q, w, &q.nic.scratch)
-			return transferDone
+			b.ring.publishQueued(q, w, &q.nic.scratch)
+			return directDone
 		}
 		if b.at.IsValid() {
-			return transferPackets // they carry all of it
+			return directPackets // packets carry the whole request
 		}
 		w.placed = true
 		q.nic.stats.Direct++
-		return transferPackets
+		return directPackets
 	}
-	return transferDone
+	return directDone
 }
 
-// behind decides about a request of length bytes that could be done directly once those before it are acknowledged. missed is the path's
-// before the request. One that needs a device waits in any case: packets would take longer. So does one that may become a line: see line.
-func (b *neighbor) behind(q *qp, length, missed uint32, wait bool) transfer {
-	long := length >= shmPatience
+// waitOrPackets decides on a request of length bytes that could be executed directly once earlier requests are
+// acknowledged. missed is the path's missedBytes before the request. A request that needs a device always waits,
+// because packets would take longer. So does one that may become a line: see sendLine.
+func (b *neighbor) waitOrPackets(q *qp, length, missed uint32, wait bool) directResult {
+	long := length >= waitMin
 	if b.at.IsValid() {
-		q.path.missed = min(missed+min(length, nearPatience), nearPatience)
-		long = q.path.missed == nearPatience
+		q.path.missedBytes = min(missed+min(length, udpWaitMin), udpWaitMin)
+		long = q.path.missedBytes == udpWaitMin
 	}
 	if long || wait {
-		return transferWait
+		return directWait
 	}
-	return transferPackets
+	return directPackets
 }
 
-// move copies pieces of this side's memory to the peer's region at addr, or the other way. It reports false if the kernel refuses:
-// then some bytes may have been copied.
+// move copies between local memory and the peer's region at addr. It returns false if the kernel refuses; some bytes
+// may then have been copied.
 func (b *neighbor) move(r *shmRegion, addr uint64, pieces [][]byte, read bool) bool {
 	switch {
 	case r.bytes == nil && read:

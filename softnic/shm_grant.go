@@ -7,19 +7,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// A side lets the peer touch its memory by two words of its segment: the grant of the QP and the key of the
-// region. A side that touches the peer's memory makes neighbor.in odd, then looks at these words. A side that takes
-// one back clears it, then waits until the peer's word changes if it is odd. So no access under the
-// grant runs when that wait ends.
+// Two words of a segment grant the peer access to memory: the grant of the QP and the key of the region. Before an
+// access, the accessing side makes neighbor.epoch odd, then reads these words. To revoke one, the owner clears it,
+// then waits while the peer's epoch is odd and unchanged. So no access under the grant is in progress after that wait.
 
-// grant publishes what all neighbors may do through q, in its present state.
+// grant publishes the access of all neighbors through q, for its present state.
 func (c *core) grant(q *qp) {
 	for _, b := range c.neighbors {
 		b.grant(q)
 	}
 }
 
-// grant publishes what the peer may do through q.
+// grant publishes the peer's access through q.
 func (b *neighbor) grant(q *qp) {
 	var want uint64
 	begun := q.state == verbs.StateRTS || q.state == verbs.StateSQD || (q.state == verbs.StateRTR && q.commEst) // after the event
@@ -38,13 +37,13 @@ func (b *neighbor) grant(q *qp) {
 		b.revoke(q)
 		word.Store(want)
 		if want != 0 && b.ring != nil {
-			q.giveCredit()
+			q.startCredits()
 		}
 	}
 }
 
-// admit grants again what all QPs may do: the port or the observer has changed.
-func (n *NIC) admit() {
+// grantAll renews the grants of all QPs after a change of the port or the observer.
+func (n *NIC) grantAll() {
 	for _, b := range n.core.neighbors {
 		for q := range n.qps.all() {
 			b.grant(q)
@@ -52,8 +51,8 @@ func (n *NIC) admit() {
 	}
 }
 
-// revoke revokes the grants of q and serves the ring: the requests in it have completed at the peer. The caller is about to
-// change something that they depend on, and then calls grant.
+// revoke revokes the grants of q and serves the ring, whose requests have completed at the peer. The caller is about
+// to change something that they depend on, and then calls grant.
 func (q *qp) revoke() {
 	for _, b := range q.core.neighbors {
 		b.revoke(q)
@@ -69,7 +68,7 @@ func (b *neighbor) revoke(q *qp) {
 	b.withdrawCredit(q)
 	b.grace()
 	if b.ring != nil {
-		b.ring.catchUp()
+		b.ring.serveAll()
 	}
 }
 
@@ -80,18 +79,18 @@ func (n *NIC) revoke() {
 	}
 }
 
-// shmRemote are the accesses that can be granted.
+// shmRemote is the access that can be granted.
 const shmRemote = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 
-// shmFiles are the regions that the two sides have lent each other. The core's lock guards it.
+// shmFiles are the regions published by the two sides. The core's lock guards it.
 type shmFiles struct {
-	// regions are the peer's, by the low bits of their keys. Its length is a power of two, or 0.
+	// regions are the peer's regions, indexed by the low bits of their keys. The length is a power of two, or 0.
 	regions []shmRegion
-	// used is how many of them are mapped or on a device, at most maxShmFiles.
+	// used is the number of known regions, at most maxShmFiles.
 	used int
-	// recalls are keys of this side that the peer was not told to unmap, because the socket was full.
+	// recalls are local keys whose recall was not sent because the socket was full.
 	recalls []uint32
-	// stuck is memory of the peer that a device of this side could not close.
+	// stuck is the peer's memory that a local device could not close.
 	stuck []*verbs.Memory
 }
 
@@ -100,28 +99,28 @@ type shmRegion struct {
 	key, domain uint32
 	access      verbs.Access
 	addr, size  uint64
-	// bytes is where it is mapped. Nil means that only the kernel, or a device, can copy to and from it.
+	// bytes is the mapping, nil if only the kernel or a device can access the region.
 	bytes []byte
-	// far is the memory if it is that of a device, otherwise nil.
-	far *farMemory
-	// asked counts the requests that needed the region before the peer had lent it.
-	asked uint32
-	// refused says that a device has failed to copy to or from it. Packets do what needs a device.
+	// deviceMem is the region's device memory, nil for host memory.
+	deviceMem *peerDeviceMemory
+	// requests counts the requests that needed the region before the peer published it.
+	requests uint32
+	// refused is set after a failed device copy. Packets then carry requests that need a device.
 	refused bool
 }
 
-// maxShmFiles is how many regions of the peer are known at a time. Packets serve the others.
+// maxShmFiles is the maximum number of known regions of a peer. Packets serve the others.
 const maxShmFiles = 1 << 12
 
-// offer lends a region to a neighbor that gets all of them.
+// offer publishes a region to a neighbor that gets all regions.
 func (b *neighbor) offer(m *mr) {
 	if !b.introduced {
-		b.lend(m)
+		b.publish(m)
 	}
 }
 
-// lend publishes a region of memory.
-func (b *neighbor) lend(m *mr) {
+// publish publishes a region to the peer.
+func (b *neighbor) publish(m *mr) {
 	access := m.access & shmRemote
 	if m.mem == nil || access == 0 {
 		return
@@ -130,7 +129,7 @@ func (b *neighbor) lend(m *mr) {
 	if m.device != nil {
 		var err error
 		if handle, err = m.device.ExportMemory(m.base, m.length); err != nil || len(handle) == 0 || len(handle) > shm.MaxHandle {
-			return // packets serve what has no handle
+			return // packets serve memory without a handle
 		}
 		kind = shm.Device
 	} else if f, ok := m.mem.File(); ok && shm.Share(f, access&verbs.AccessRemoteWrite != 0) {
@@ -139,32 +138,33 @@ func (b *neighbor) lend(m *mr) {
 	if b.recallAll() && b.conn.Send(shm.Message{
 		Kind: kind, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length, Handle: string(handle),
 	}, fd) {
-		b.lent(m).Store(m.key)
+		b.published(m).Store(m.key)
 	}
 }
 
-// lent is the word for a region: its key if the peer has it. Another region may have the same word, but not the same key.
-func (b *neighbor) lent(m *mr) *atomic.Uint32 {
+// published returns the word of a region: its key if the peer has the region. Another region may have the same word,
+// but never the same key.
+func (b *neighbor) published(m *mr) *atomic.Uint32 {
 	return b.own.Key(m.key)
 }
 
-// recall takes a region back. When it returns the peer does not touch the memory through the region.
+// recall withdraws a region. After it returns, the peer does not access memory through the region.
 func (b *neighbor) recall(m *mr) {
-	word := b.lent(m)
+	word := b.published(m)
 	if word.Load() != m.key {
 		return
 	}
 	word.Store(0)
 	b.grace()
 	if b.ring != nil {
-		b.ring.catchUp()
+		b.ring.serveAll()
 	}
 	b.files.recalls = append(b.files.recalls, m.key)
 	b.recallAll()
 }
 
-// recallAll asks the peer to unmap what it was not asked to yet, and reports whether it could. Nothing is lent before
-// that, so the queue is no longer than the number of regions.
+// recallAll sends the outstanding recalls and reports whether none is left. No region is published before, so the
+// queue is no longer than the number of regions.
 func (b *neighbor) recallAll() bool {
 	s := &b.files
 	for len(s.recalls) > 0 && b.conn.Send(shm.Message{Kind: shm.Recall, Key: s.recalls[0]}, -1) {
@@ -173,14 +173,14 @@ func (b *neighbor) recallAll() bool {
 	return len(s.recalls) == 0
 }
 
-// hear takes a message of the peer. It reports false if the peer does not keep to the protocol.
-func (b *neighbor) hear(m shm.Message, fd int) bool {
+// handleMessage handles a message of the peer. It returns false after a protocol violation.
+func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
 	if m.Kind == shm.Want {
-		return b.introduced && b.asked(m.Key)
+		return b.introduced && b.handleRequest(m.Key)
 	}
 	if m.Kind == shm.Look {
-		return true // the caller looks
+		return true // the caller serves the ring
 	}
 	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
 		shm.Close(fd)
@@ -191,13 +191,13 @@ func (b *neighbor) hear(m shm.Message, fd int) bool {
 	case shm.Lend:
 		var err error
 		if r.bytes, err = shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0); err != nil {
-			return true // packets carry what cannot be mapped
+			return true // packets serve memory that cannot be mapped
 		}
 	case shm.Device:
-		r.far = &farMemory{handle: []byte(m.Handle)}
+		r.deviceMem = &peerDeviceMemory{handle: []byte(m.Handle)}
 	case shm.Recall:
 		r = shmRegion{}
-	case shm.Name, shm.Hello, shm.Want, shm.Look: // there is no file
+	case shm.Name, shm.Hello, shm.Want, shm.Look: // without a file
 	}
 	c := b.nic.core
 	c.mu.Lock()
@@ -208,7 +208,7 @@ func (b *neighbor) hear(m shm.Message, fd int) bool {
 	return true
 }
 
-// set makes r the region of a key and unmaps the one before. It reports false if there is no room.
+// set records r under a key and unmaps the region before it. It returns false if the table is full.
 func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	i := int(key) & (len(s.regions) - 1)
 	for len(s.regions) == 0 || (s.regions[i].key != 0 && s.regions[i].key != key) {
@@ -229,13 +229,13 @@ func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	}
 	s.used += index(r.key != 0) - index(old.key != 0)
 	shm.Unmap(old.bytes)
-	s.closeFar(old.far)
+	s.closeDeviceMem(old.deviceMem)
 	*old = r
 	return true
 }
 
-// under returns the region of a key, nil if there is none.
-func (s *shmFiles) under(key uint32) *shmRegion {
+// lookup returns the region of a key, nil if it is unknown.
+func (s *shmFiles) lookup(key uint32) *shmRegion {
 	if len(s.regions) > 0 {
 		if r := &s.regions[int(key)&(len(s.regions)-1)]; r.key == key {
 			return r
@@ -244,9 +244,9 @@ func (s *shmFiles) under(key uint32) *shmRegion {
 	return nil
 }
 
-// reach returns the peer's region under a key if n bytes at addr of it can be touched directly, otherwise nil.
-func (b *neighbor) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
-	r := b.files.under(key)
+// regionFor returns the peer's region under a key if n bytes at addr of it can be accessed directly, otherwise nil.
+func (b *neighbor) regionFor(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
+	r := b.files.lookup(key)
 	if r == nil {
 		return nil
 	}

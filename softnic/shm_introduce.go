@@ -47,11 +47,11 @@ func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, 
 	}
 	w := x.core.udpNIC
 	b := &neighbor{nic: x.nic, conn: c, introduced: true, seal: s}
-	at, err := w.enroll(x, b)
+	at, err := w.joinSeal(x, b)
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = b.meet(shm.NoRingSize, at)
+	_, _, err = b.exchangeSegments(shm.NoRingSize, at)
 	n := &Neighbor{conn: c, done: make(chan struct{})}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,17 +66,17 @@ func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, 
 		return nil, err
 	}
 	w.mayBlock.Store(true)
-	w.settleIn(b)
-	w.neighborhood.running.Go(func() {
+	w.addNeighbor(b)
+	w.discovery.running.Go(func() {
 		defer close(n.done)
 		b.listen()
-		w.part(b)
+		w.removeNeighbor(b)
 	})
 	return n, nil
 }
 
-// enroll makes b a user of its Seal, and returns the address where the NIC receives the Seal's packets.
-func (w *udpNIC) enroll(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
+// joinSeal makes b a user of its Seal, and returns the address where the NIC receives the Seal's packets.
+func (w *udpNIC) joinSeal(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := x.usable(); err != nil {
@@ -112,43 +112,43 @@ func (n *Neighbor) Close() error {
 	return nil
 }
 
-// ask requests a region that an introduced neighbor has not lent. The pauses between requests for one key double, since the
-// neighbor may lack the memory or its socket may be full.
-func (b *neighbor) ask(key uint32) {
+// requestRegion requests a region that an introduced neighbor has not published. The pauses between requests for one
+// key double, since the neighbor may lack the memory or its socket may be full.
+func (b *neighbor) requestRegion(key uint32) {
 	if !b.introduced {
 		return
 	}
-	r := b.files.under(key)
+	r := b.files.lookup(key)
 	if r == nil && b.files.set(key, shmRegion{key: key}) {
-		r = b.files.under(key)
+		r = b.files.lookup(key)
 	}
 	if r == nil || r.access != 0 {
 		return // too many are known, or the request exceeds the region
 	}
-	if r.asked++; r.asked&(r.asked-1) == 0 {
+	if r.requests++; r.requests&(r.requests-1) == 0 {
 		b.conn.Send(shm.Message{Kind: shm.Want, Key: key}, -1)
 	}
 }
 
-// asked lends a region on request. The neighbor must know the key, as for packets, and have a QP in the region's protection domain. It
-// reports false after too many wrong keys.
-func (b *neighbor) asked(key uint32) bool {
+// handleRequest publishes a region on request. The neighbor must know the key, as for packets, and have a QP in the
+// region's protection domain. It returns false after too many wrong keys.
+func (b *neighbor) handleRequest(key uint32) bool {
 	c := b.nic.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := b.nic.mrs.get(key)
-	if m == nil || !b.serves(m.pd) {
+	if m == nil || !b.hasQP(m.pd) {
 		b.wrongKeys++
 		return b.wrongKeys < maxWrongKeys
 	}
-	if b.lent(m).Load() != key {
-		b.lend(m)
+	if b.published(m).Load() != key {
+		b.publish(m)
 	}
 	return true
 }
 
-// serves reports whether a QP of a protection domain is connected to the neighbor.
-func (b *neighbor) serves(d *pd) bool {
+// hasQP reports whether a QP of a protection domain is connected to the neighbor.
+func (b *neighbor) hasQP(d *pd) bool {
 	for q := range b.nic.qps.all() {
 		if q.pd == d && b.leadsTo(q) {
 			return true
@@ -157,8 +157,8 @@ func (b *neighbor) serves(d *pd) bool {
 	return false
 }
 
-// known returns the neighbor that q is connected to, or nil.
-func (w *udpNIC) known(q *qp) *neighbor {
+// neighborOf returns the neighbor that q is connected to, or nil.
+func (w *udpNIC) neighborOf(q *qp) *neighbor {
 	if i := slices.IndexFunc(w.neighbors, func(b *neighbor) bool { return b.leadsTo(q) }); i >= 0 {
 		return w.neighbors[i]
 	}

@@ -25,8 +25,8 @@ type permit struct {
 	posted, shortest uint32
 }
 
-// permitted reads the grant and the credit of q. neighbor.in must be odd.
-func (b *neighbor) permitted(q *qp) (p permit) {
+// readPermit reads the grant and the credit of q. neighbor.epoch must be odd.
+func (b *neighbor) readPermit(q *qp) (p permit) {
 	to := q.attr.DestQPN
 	g, ok := shm.GrantOf(b.peers.Grant(to).Load(), q.attr.SQPSN+q.num, to)
 	if !ok {
@@ -45,33 +45,33 @@ func (b *neighbor) permitted(q *qp) (p permit) {
 	return p
 }
 
-// credit reports whether the peer has a receive for the next request of q.
-func (p *permit) credit(q *qp) bool { return p.credits() && int32(p.posted-q.spent) > 0 }
+// hasCredit reports whether the peer has a receive for the next request of q.
+func (p *permit) hasCredit(q *qp) bool { return p.usesCredits() && int32(p.posted-q.spent) > 0 }
 
-// credits reports whether the peer uses credits.
-func (p *permit) credits() bool { return p.posted|p.shortest != 0 }
+// usesCredits reports whether the peer publishes credits.
+func (p *permit) usesCredits() bool { return p.posted|p.shortest != 0 }
 
 // runFlags are the flags that run supports. A fence has no effect while no request is outstanding.
 const runFlags = plainFlags | verbs.SendInline
 
 // run executes requests of q in order, without packets and without the send queue, until one of them requires these: an invalid
-// request, unmapped memory, a missing credit, a full ring or CQ, or more than shmStretch bytes. It returns the number of executed requests, and
+// request, unmapped memory, a missing credit, a full ring or CQ, or more than directQuantum bytes. It returns the number of executed requests, and
 // ErrQueueFull if the send queue is full. The core's lock is held.
 //
 // 8 bytes between two processes, the best 64 operations in a row of BenchmarkShmWrite and BenchmarkShmPost on two busy virtual CPUs
 // (Cascade Lake), with the path before it and with this one: half a round trip of a notified WRITE 562 and 298 ns, WRITEs with
 // a poll after each post 239 and 114 ns, 16 per post 89 and 29 ns each.
 func (r *shmRing) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
-	b := r.side
-	if !q.atRest() || b.gone.Load() {
+	b := r.neighbor
+	if !q.readyToRun() || b.gone.Load() {
 		return 0, nil
 	}
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
 		wrs, err = wrs[:free], verbs.ErrQueueFull
 	}
-	b.in.Add(1)
-	p := b.permitted(q)
-	for left := uint32(shmStretch); n < len(wrs); n++ {
+	b.epoch.Add(1)
+	p := b.readPermit(q)
+	for left := uint32(directQuantum); n < len(wrs); n++ {
 		length, ok := r.execute(q, &wrs[n], &p, left)
 		if !ok {
 			err = nil // the queue decides
@@ -79,16 +79,16 @@ func (r *shmRing) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 		}
 		left -= length
 	}
-	b.leave()
+	b.endAccess()
 	q.sqUsed.taken += uint32(n)
 	if r.packets != nil {
-		r.packets.flush()
+		r.packets.ringBell()
 	}
 	return n, err
 }
 
-// atRest reports whether q is ready to send, without outstanding requests and without an observer.
-func (q *qp) atRest() bool {
+// readyToRun reports whether q can send, has no outstanding requests and no observer.
+func (q *qp) readyToRun() bool {
 	n := q.nic
 	return q.typ == verbs.RC && q.state == verbs.StateRTS && q.sqHead == q.sqTail && q.una == q.snd && q.snd == q.maxPSN &&
 		q.lists&^(onAcks|onWaiting) == 0 && q.injected == nil && n.observe == nil && n.portUp && n.mrs.devices.Load() == nil
@@ -106,7 +106,7 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 		length = s.Length
 		first, ok = q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, length, 0)
 	} else {
-		first, rest, length, ok = r.pieces(q, wr)
+		first, rest, length, ok = r.gatherPosted(q, wr)
 	}
 	switch {
 	case !ok || length > left:
@@ -120,7 +120,7 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 	case p.access&verbs.AccessRemoteWrite == 0:
 		return 0, false
 	case length > 0:
-		to := r.side.reach(p.domain, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteWrite)
+		to := r.neighbor.regionFor(p.domain, wr.RKey, wr.RemoteAddr, length, verbs.AccessRemoteWrite)
 		if to == nil || to.bytes == nil {
 			return 0, false
 		}
@@ -130,7 +130,7 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 		return 0, false
 	}
 	if wr.Opcode != verbs.OpRDMAWrite {
-		r.notify(q, wr.Opcode, wr.Flags, wr.Imm, length, wr.RKey, wr.RemoteAddr, first, rest)
+		r.publishLine(q, wr.Opcode, wr.Flags, wr.Imm, length, wr.RKey, wr.RemoteAddr, first, rest)
 	}
 	if q.unreported++; signaled {
 		wc := q.sendCQ.push(q.sqUsed, q.unreported, false)
@@ -141,8 +141,8 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 	return length, true
 }
 
-// pieces returns the bytes of a request with INLINE data or without exactly one SGE. They are valid until the next call.
-func (r *shmRing) pieces(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, length uint32, ok bool) {
+// gatherPosted returns the data of a request with INLINE data or without exactly one SGE, valid until the next call.
+func (r *shmRing) gatherPosted(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, length uint32, ok bool) {
 	inline, total := wr.Flags&verbs.SendInline != 0, uint64(0)
 	parts := r.parts[:0]
 	for k := range wr.SGE[:wr.NumSGE] {
@@ -158,7 +158,7 @@ func (r *shmRing) pieces(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, 
 		}
 		parts, total = append(parts, b), total+uint64(s.Length)
 	}
-	if total > shmStretch || inline && total > uint64(q.maxInline) {
+	if total > directQuantum || inline && total > uint64(q.maxInline) {
 		return nil, nil, 0, false
 	}
 	if len(parts) == 0 {
@@ -167,7 +167,7 @@ func (r *shmRing) pieces(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, 
 	return parts[0], parts[1:], uint32(total), true
 }
 
-// fill copies pieces to dst.
+// fill copies first and rest to dst.
 func fill(dst, first []byte, rest [][]byte) {
 	n := ntcopy.Copy(dst, first)
 	for _, b := range rest {
@@ -181,9 +181,9 @@ func (q *qp) waitsForPeer() bool {
 	return q.lists&onWaiting != 0 && q.core.traits.shm != nil && q.sqNext != q.sqTail
 }
 
-// waited is called when the timer of a QP fires that waits for a free slot. If the peer has served entries since, it is alive.
-func (q *qp) waited(now int64) {
-	if q.core.traits.shm.near.peers.Taken().Load() != q.peerTook {
+// ringTimeout handles the timer of a QP that waits for a free slot. If the peer has served entries since, it is alive.
+func (q *qp) ringTimeout(now int64) {
+	if q.core.traits.shm.peer.peers.Taken().Load() != q.peerServed {
 		q.retryLeft = q.attr.RetryCount
 		q.armTimer(now)
 		return
@@ -203,22 +203,23 @@ func (q *qp) waited(now int64) {
 	q.armTimer(now)
 }
 
-// unplacedSend reports whether the peer may not have placed the bytes of a line of a SEND yet.
+// unplacedSend reports whether the peer may not have placed the data of a SEND line yet.
 func (r *shmRing) unplacedSend() bool {
 	n := r.writer.Written()
-	return n-r.sends < n-r.side.peers.Taken().Load()
+	return n-r.sends < n-r.neighbor.peers.Taken().Load()
 }
 
 // mayNotify reports whether q has a credit and the ring a free slot.
 func (r *shmRing) mayNotify(q *qp, p *permit) bool {
-	if !p.credit(q) { // the peer may have posted receives meanwhile
-		*p = r.side.permitted(q)
+	if !p.hasCredit(q) { // the peer may have posted receives meanwhile
+		*p = r.neighbor.readPermit(q)
 	}
-	return p.credit(q) && r.free()
+	return p.hasCredit(q) && r.free()
 }
 
-// notify publishes the line of a request, with the bytes of a SEND. The caller has checked the credit and the ring.
-func (r *shmRing) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, length, key uint32, addr uint64, first []byte, rest [][]byte) {
+// publishLine publishes the line of a request, with the data of a SEND. The caller has checked the credit and the
+// ring.
+func (r *shmRing) publishLine(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, length, key uint32, addr uint64, first []byte, rest [][]byte) {
 	m := shm.Line{QPN: q.attr.DestQPN, PSN: uint32(q.snd), Imm: imm, Length: length, Key: key, Addr: addr}
 	if op != verbs.OpSend {
 		m.Flags = shm.LineImm
@@ -242,53 +243,54 @@ func (r *shmRing) notify(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, len
 		r.sends = r.writer.Written()
 	}
 	r.dirty = true
-	r.nudge()
+	r.announce()
 	q.nic.stats.PacketsSent++
 	q.spent++
 	q.snd = q.snd.Add(1)
 	q.una, q.maxPSN = q.snd, q.snd
 }
 
-// line sends request next of q, a SEND or a WRITE_WITH_IMM without bytes, as a line. The request waits for the acknowledgement of earlier
-// packets and for a free slot. Without a credit it becomes a packet, and later requests wait for the response. Otherwise a busy QP
-// would never return to lines. Over UDP only requests in a row wait: see behind.
-func (b *neighbor) line(q *qp, w *sendWQE, p *permit, missed uint32) transfer {
+// sendLine sends request next of q, a SEND or an empty WRITE_WITH_IMM, as a line. The request waits for the
+// acknowledgement of earlier packets and for a free slot. Without a credit it becomes a packet, and later requests
+// wait for the response. Otherwise a busy QP would never return to lines. Over UDP only consecutive requests wait: see
+// waitOrPackets.
+func (b *neighbor) sendLine(q *qp, w *sendWQE, p *permit, missed uint32) directResult {
 	r, n := b.ring, q.nic
 	switch {
-	case r == nil || !p.credits() || n.mrs.devices.Load() != nil:
-		return transferPackets
+	case r == nil || !p.usesCredits() || n.mrs.devices.Load() != nil:
+		return directPackets
 	case w.opcode >= verbs.OpSend && (w.length > q.seg || w.length > p.shortest),
 		w.opcode < verbs.OpSend && p.access&verbs.AccessRemoteWrite == 0:
-		return transferPackets
+		return directPackets
 	}
-	if t := b.finish(q); t != transferDone {
+	if t := b.finishBatch(q); t != directDone {
 		return t
 	}
 	switch {
 	case q.sqHead != q.sqNext:
-		return b.behind(q, max(w.length, nearLine), missed, r.packets != nil)
-	case !p.credit(q):
-		return transferPackets
+		return b.waitOrPackets(q, max(w.length, lineWaitBytes), missed, r.packets != nil)
+	case !p.hasCredit(q):
+		return directPackets
 	case !r.room(q) || b.gone.Load(): // room is true if the peer has gone
 		if r.packets == nil {
-			return transferPackets
+			return directPackets
 		}
-		return transferWait
+		return directWait
 	}
 	s := &n.scratch
 	if !q.gather(w, 0, w.length, s) {
-		return transferWait // the request has failed
+		return directWait // the request has failed
 	}
-	r.notifyOf(q, w, s)
-	return transferDone
+	r.publishQueued(q, w, s)
+	return directDone
 }
 
-// notifyOf is notify for a queued request. The payload of p has the bytes of a SEND.
-func (r *shmRing) notifyOf(q *qp, w *sendWQE, p *packet) {
+// publishQueued is publishLine for a queued request. The payload of p is the data of a SEND.
+func (r *shmRing) publishQueued(q *qp, w *sendWQE, p *packet) {
 	var first []byte
 	var rest [][]byte
 	if w.opcode >= verbs.OpSend && p.numSegs > 0 {
 		first, rest = p.segs[0], p.segs[1:p.numSegs]
 	}
-	r.notify(q, w.opcode, w.flags, w.imm, w.length, w.rkey, w.remoteAddr, first, rest)
+	r.publishLine(q, w.opcode, w.flags, w.imm, w.length, w.rkey, w.remoteAddr, first, rest)
 }

@@ -21,18 +21,18 @@ import (
 type ShmLink struct {
 	core
 	ring shmRing
-	// near is the other process.
-	near neighbor
-	ends shmReader
+	// peer is the other process.
+	peer       neighbor
+	background shmBackground
 }
 
 const (
-	// shmWindow is how many packets a QP may have unacknowledged.
+	// shmWindow is the maximum number of a QP's unacknowledged packets.
 	shmWindow = shm.Slots
-	// shmReserve is how many entries of the ring are left to acknowledgements.
+	// shmReserve is the number of ring entries reserved for acknowledgements.
 	shmReserve = shm.Slots / 4
-	// shmPlaced marks an entry whose payload is at its place already. It is in the last byte of the
-	// entry's header, behind the headers of the packet.
+	// shmPlaced marks an entry whose payload is already in place. It is in the last byte of the entry's header, behind
+	// the headers of the packet.
 	shmPlaced = 1
 )
 
@@ -58,8 +58,8 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ShmLink{near: neighbor{conn: c}}
-	id, theirs, err := l.near.meet(shm.SegmentSize, netip.AddrPort{})
+	l := &ShmLink{peer: neighbor{conn: c}}
+	id, theirs, err := l.peer.exchangeSegments(shm.SegmentSize, netip.AddrPort{})
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +67,12 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	from.sgid, from.dgid = shmAddr(theirs), shmAddr(id)
 	from.attr = verbs.AHAttr{DGID: from.dgid, HopLimit: 64, Port: 1}
 	l.ring.packets = l
-	l.ring.open(&l.near)
+	l.ring.open(&l.peer)
 	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
 	return l, nil
 }
 
-// shmAddr returns the address of the side with a number: one of IPv6 that is never routed (RFC 4193).
+// shmAddr returns the address of the side with a number: an IPv6 address that is never routed (RFC 4193).
 func shmAddr(id uint64) (g verbs.GID) {
 	copy(g[:], "\xfdshm")
 	binary.BigEndian.PutUint64(g[8:], id)
@@ -81,10 +81,10 @@ func shmAddr(id uint64) (g verbs.GID) {
 
 // plug starts the link for its NIC.
 func (l *ShmLink) plug(n *NIC) error {
-	if l.near.nic != nil {
-		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.near.nic.name)
+	if l.peer.nic != nil {
+		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.peer.nic.name)
 	}
-	l.near.nic, l.neighbors = n, []*neighbor{&l.near}
+	l.peer.nic, l.neighbors = n, []*neighbor{&l.peer}
 	n.gids = []verbs.GIDEntry{{GID: l.ring.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	l.start()
 	return nil
@@ -98,14 +98,14 @@ func (l *ShmLink) send(from *NIC, p *packet) {
 		from.receive(p)
 	case p.path.dgid != l.ring.from.sgid:
 		from.stats.Unroutable++
-	case l.near.gone.Load() || !l.ring.writer.Room(1):
+	case l.peer.gone.Load() || !l.ring.writer.Room(1):
 		from.stats.SendDrops++ // the second cannot happen: see room
 	default:
 		l.write(p)
 	}
 }
 
-// write puts a packet into the ring. A payload without bytes is at its place already.
+// write puts a packet into the ring. A payload without segments is already in place.
 func (l *ShmLink) write(p *packet) {
 	length, mark := int(p.length), byte(0)
 	if p.numSegs == 0 && length > 0 {
@@ -121,37 +121,36 @@ func (l *ShmLink) write(p *packet) {
 	l.ring.dirty = true
 }
 
-// flush wakes the peer if it sleeps and has to look at its ring.
-func (l *ShmLink) flush() {
+// ringBell wakes the peer if it sleeps and must serve its ring.
+func (l *ShmLink) ringBell() {
 	if l.ring.dirty {
 		l.ring.dirty = false
 		l.ring.bell.Ring()
 	}
 }
 
-// room reports whether q may send another packet. If not, the QP is scheduled when the peer has read
-// some.
+// room reports whether q may send another packet. If not, the QP is scheduled when the peer has read some.
 func (l *ShmLink) room(q *qp) bool { return l.hasRoom(q, 1+shmReserve) }
 
-// ackRoom is room for an acknowledgement and a NAK.
+// ackRoom is room for an ACK and a NAK.
 func (l *ShmLink) ackRoom(q *qp) bool { return l.hasRoom(q, 2) }
 
 func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
-	if l.near.gone.Load() || l.ring.writer.Room(n) {
+	if l.peer.gone.Load() || l.ring.writer.Room(n) {
 		return true
 	}
-	l.near.nic.waiting.push(q)
-	l.near.own.Wants().Store(1)
+	l.peer.nic.waiting.push(q)
+	l.peer.own.Wants().Store(1)
 	return l.ring.writer.Room(n) // the peer may have read before it could see the word
 }
 
-// resume schedules the QPs that wait for room if there is some.
+// resume schedules the QPs that wait for ring entries, if there are enough.
 func (l *ShmLink) resume() {
-	w := &l.near.nic.waiting
+	w := &l.peer.nic.waiting
 	if w.empty() || !l.ring.writer.Room(1+shmReserve) {
 		return
 	}
-	l.near.own.Wants().Store(0)
+	l.peer.own.Wants().Store(0)
 	for q := w.pop(); q != nil; q = w.pop() {
 		l.lists.tx.push(q)
 		if q.ackDue || q.nakSyndrome != 0 {

@@ -11,41 +11,41 @@ import (
 	"ibverbx/verbs"
 )
 
-// neighbor is another process of this user on this host. Each of the two sides has a segment, which the other one only reads. By what
-// the words in it grant, the other side does WRITEs and READs itself, on this side's memory. The lock of the NIC's core
-// guards it.
+// neighbor is another process of this user on this host. Each of the two sides has a segment, which the other side
+// only reads. Under the grants in it, the other side executes WRITEs and READs itself, in the owner's memory. The lock
+// of the NIC's core guards it.
 type neighbor struct {
 	nic  *NIC
 	conn *shm.Conn
-	// ring carries lines, and on a ShmLink packets. It is nil if the two sides only touch each other's memory.
+	// ring carries lines, and on a ShmLink packets. It is nil if the two sides only access each other's memory.
 	ring *shmRing
-	// own is this side's segment, peers the other's.
+	// own is the local segment, peers the remote one.
 	own, peers shm.Segment
-	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
-	in, theirIn *atomic.Uint32
-	files       shmFiles
-	// run is what a device copies for a call of direct. Between calls it is empty.
-	run shmRun
-	// process is the peer if its memory can be reached without files, otherwise nil.
+	// epoch is odd while this side accesses the peer's memory, peerEpoch while the peer accesses local memory.
+	epoch, peerEpoch *atomic.Uint32
+	files            shmFiles
+	// batch holds the device copies of a call of direct. It is empty between calls.
+	batch deviceBatch
+	// process is the peer if its memory is accessible without files, otherwise nil.
 	process *shm.Process
-	// at is where the peer's NIC receives over UDP. It is the zero value on a ShmLink, where packets have no other way.
+	// at is the UDP address of the peer's NIC. It is the zero value on a ShmLink, where packets use the ring.
 	at netip.AddrPort
-	// introduced is set if the program knows the peer (Introduce). Then regions are lent on request.
+	// introduced is set if the program introduced the peer (Introduce). Regions are then published on request.
 	introduced bool
 	// seal is the Seal of the QPs that use the neighbor; nil means QPs without one. release drops the reference to the Seal.
 	seal    verbs.Seal
 	release func()
-	// wrongKeys counts the peer's requests for regions that it cannot get.
+	// wrongKeys counts the peer's requests for inaccessible regions.
 	wrongKeys int
-	// used says that requests were done on the peer's memory.
+	// used is set once requests were executed in the peer's memory.
 	used bool
-	// gone says that the peer has ended.
+	// gone is set once the peer has exited.
 	gone atomic.Bool
 }
 
-// meet exchanges segments of size bytes with the peer, and the random numbers by which the sides know each other. The peer finds at in the
-// segment. After an error the neighbor has no segments.
-func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err error) {
+// exchangeSegments exchanges segments of size bytes with the peer, and random numbers that identify the sides. The
+// segment tells the peer the address at. After an error the neighbor has no segments.
+func (b *neighbor) exchangeSegments(size int, at netip.AddrPort) (id, theirs uint64, err error) {
 	defer func() {
 		if err != nil {
 			b.unmap()
@@ -67,7 +67,7 @@ func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err err
 	if !sent {
 		return 0, 0, verbs.Invalidf("the connection takes no message")
 	}
-	m, fd, err := b.expect()
+	m, fd, err := b.receiveHello()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -78,7 +78,7 @@ func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err err
 	if b.peers, err = shm.Map(fd, uint64(size), false); err != nil {
 		return 0, 0, err
 	}
-	b.in, b.theirIn = b.own.In(), b.peers.In()
+	b.epoch, b.peerEpoch = b.own.In(), b.peers.In()
 	pid := b.conn.Peer
 	if !at.IsValid() {
 		pid = m.Key // another process may have made the sockets of a ShmLink
@@ -95,8 +95,9 @@ func (b *neighbor) leadsTo(q *qp) bool {
 	return q.path != nil && q.pathConfig.Seal == b.seal && q.path.route.dest.Addr() == b.at
 }
 
-// listen serves the socket until the peer ends. The core's lock must not be held. A child of the peer may keep the socket open, so the
-// end of the process counts too: afterwards another process may get its number, and must not be written.
+// listen serves the socket until the peer exits. The core's lock must not be held. A child of the peer may keep the
+// socket open, so listen also watches the process. Another process may get its number afterwards, and must not be
+// written to.
 func (b *neighbor) listen() {
 	var watch sync.WaitGroup
 	if b.process != nil {
@@ -111,16 +112,16 @@ func (b *neighbor) listen() {
 	defer b.process.Close()
 	for {
 		m, fd, err := b.conn.Receive()
-		if err != nil || !b.hear(m, fd) {
+		if err != nil || !b.handleMessage(m, fd) {
 			break
 		}
-		b.serveNudged()
+		b.serveAnnounced()
 	}
 	b.gone.Store(true)
 	_ = b.conn.Close() // the peer has closed it or does not keep to the protocol
 }
 
-// unmap forgets all memory of the peer, and this side's segment.
+// unmap unmaps all of the peer's memory, and the local segment.
 func (b *neighbor) unmap() {
 	b.files.closeOn(nil)
 	for i := range b.files.regions {
@@ -133,9 +134,9 @@ func (b *neighbor) unmap() {
 	b.process.Close()
 }
 
-// leave ends the use of the peer's memory, unless it has ended.
-func (b *neighbor) leave() {
-	if b.in.Load()&1 == 1 {
-		b.in.Add(1)
+// endAccess ends an access to the peer's memory, if one is in progress.
+func (b *neighbor) endAccess() {
+	if b.epoch.Load()&1 == 1 {
+		b.epoch.Add(1)
 	}
 }

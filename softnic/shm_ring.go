@@ -14,7 +14,7 @@ import (
 // One order of lines and packets: a line leaves only if all packets of its QP are acknowledged, and a NIC that gets a packet with a later
 // PSN than expected first serves its rings.
 type shmRing struct {
-	side *neighbor
+	neighbor *neighbor
 	// packets is the link whose packets use the ring, nil between neighbors on UDPLinks.
 	packets *ShmLink
 	writer  shm.Writer
@@ -26,9 +26,9 @@ type shmRing struct {
 	serving bool
 	// sends is the number of entries written up to the last line with bytes.
 	sends uint32
-	// from is the path of packets of the peer.
+	// from is the path of the peer's packets.
 	from path
-	// parts holds the bytes of a request while it is executed.
+	// parts is scratch space for the data of a request.
 	parts [verbs.MaxSGE][]byte
 	// header, packet and entry are the entry being served.
 	header [shm.Header]byte
@@ -38,13 +38,13 @@ type shmRing struct {
 
 // open places the ring in the segments of both sides.
 func (r *shmRing) open(b *neighbor) {
-	r.side, b.ring = b, r
+	r.neighbor, b.ring = b, r
 	r.writer.Init(b.own.Ring(), b.peers.Taken())
 	r.reader.Init(b.peers.Ring(), b.own.Taken())
 	r.bell.Init(b.own, b.peers)
 }
 
-// room reports whether the ring takes a line of q now. If it does not, q waits for a free slot on a ShmLink.
+// room reports whether the ring accepts a line of q now. If not, q waits for a free slot on a ShmLink.
 func (r *shmRing) room(q *qp) bool {
 	if r.packets != nil {
 		return r.packets.room(q)
@@ -52,16 +52,16 @@ func (r *shmRing) room(q *qp) bool {
 	return r.free()
 }
 
-// free is room without waiting: the request has not been queued.
+// free is room without waiting, for a request that has not been queued.
 func (r *shmRing) free() bool {
 	if r.packets != nil {
 		return r.writer.Room(1 + shmReserve)
 	}
-	return !r.bell.Asleep() && r.side.nic.core.queue == nil && r.writer.Room(1)
+	return !r.bell.Asleep() && r.neighbor.nic.core.queue == nil && r.writer.Room(1)
 }
 
-// take serves some entries and leaves the consequences to the work lists.
-func (r *shmRing) take() {
+// serveBatch serves up to shmBatch entries and leaves the consequences to the work lists.
+func (r *shmRing) serveBatch() {
 	if r.serving {
 		return
 	}
@@ -72,7 +72,7 @@ func (r *shmRing) take() {
 			break
 		}
 		if !sound || !r.serve(payload) {
-			r.side.nic.stats.Malformed++
+			r.neighbor.nic.stats.Malformed++
 		}
 	}
 	r.serving = false
@@ -82,17 +82,17 @@ func (r *shmRing) take() {
 	}
 }
 
-// catchUp serves all entries that are in the ring now.
-func (r *shmRing) catchUp() {
+// serveAll serves all entries that are in the ring now.
+func (r *shmRing) serveAll() {
 	for left := shm.Slots; left > 0 && !r.serving && r.reader.Unread(); left -= shmBatch {
-		r.take()
+		r.serveBatch()
 	}
 }
 
-// release lets the peer reuse served entries if there are at least n.
+// release lets the peer reuse served entries once there are n.
 func (r *shmRing) release(n uint32) {
-	if r.reader.Release(n) && r.side.peers.Wants().Load() != 0 {
-		r.dirty = true // the peer waits for room
+	if r.reader.Release(n) && r.neighbor.peers.Wants().Load() != 0 {
+		r.dirty = true // the peer waits for free slots
 	}
 }
 
@@ -117,38 +117,38 @@ func (r *shmRing) serve(payload []byte) bool {
 		return false
 	}
 	p.path = &r.from
-	r.side.nic.receive(p)
+	r.neighbor.nic.receive(p)
 	return true
 }
 
-// serves reports whether q is connected to the peer of the ring.
-func (r *shmRing) serves(q *qp) bool {
+// leadsTo reports whether q is connected to the ring's peer.
+func (r *shmRing) leadsTo(q *qp) bool {
 	if r.packets != nil {
 		return q.knows(&r.from)
 	}
-	return r.side.leadsTo(q)
+	return r.neighbor.leadsTo(q)
 }
 
-// serveRings serves all entries of the NIC's rings, and reports whether it has found any.
+// serveRings serves all entries of the NIC's rings, and reports whether there were any.
 func (n *NIC) serveRings() (some bool) {
 	for _, b := range n.core.neighbors {
 		if r := b.ring; r != nil && !r.serving && r.reader.Unread() {
-			r.catchUp()
+			r.serveAll()
 			some = true
 		}
 	}
 	return some
 }
 
-// ringed reports whether the NIC has a ring.
-func (n *NIC) ringed() bool {
+// hasRing reports whether the NIC has a ring.
+func (n *NIC) hasRing() bool {
 	return slices.ContainsFunc(n.core.neighbors, func(b *neighbor) bool { return b.ring != nil })
 }
 
 // ring returns the ring to the QP's peer, or nil.
 func (q *qp) ring() *shmRing {
-	if q.path == nil || q.path.near == nil {
+	if q.path == nil || q.path.neighbor == nil {
 		return nil
 	}
-	return q.path.near.ring
+	return q.path.neighbor.ring
 }

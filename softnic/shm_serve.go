@@ -13,15 +13,15 @@ func (r *shmRing) serveLine(payload []byte) bool {
 	if !ok {
 		return false
 	}
-	if q := r.side.nic.qps.get(m.QPN); q == nil || !r.serves(q) || !q.takeLine(m, b) {
-		r.unfold(q, m, b)
+	if q := r.neighbor.nic.qps.get(m.QPN); q == nil || !r.leadsTo(q) || !q.executeLine(m, b) {
+		r.serveAsPacket(q, m, b)
 	}
 	return true
 }
 
-// takeLine executes a line, after the checks that the responder applies to a packet: the peer may have written anything. It reports false in any
-// unusual case, which the responder then handles as a packet.
-func (q *qp) takeLine(m *shm.Line, b []byte) bool {
+// executeLine executes a line after the checks that the responder applies to a packet, because the peer may have
+// written anything. It returns false in unusual cases, which the responder then handles as a packet.
+func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	n := q.nic
 	if q.typ != verbs.RC || !receivable[q.state] || (q.state == verbs.StateRTR && !q.commEst) || !n.portUp || n.observe != nil ||
 		roce.PSN(m.PSN) != q.epsn || q.msgKind != 0 || q.dying || q.hasCur || q.srq != nil || q.sealing != nil ||
@@ -55,12 +55,12 @@ func (q *qp) takeLine(m *shm.Line, b []byte) bool {
 	q.epsn, q.asked = q.epsn.Add(1), 0
 	q.msn++
 	n.stats.PacketsReceived++
-	q.showCredit()
+	q.updateCredit()
 	return true
 }
 
-// unfold converts a line to a packet and passes it to the NIC. q is nil if the peer has named none.
-func (r *shmRing) unfold(q *qp, m *shm.Line, b []byte) {
+// serveAsPacket converts a line to a packet and passes it to the NIC. q is nil for an unknown QP number.
+func (r *shmRing) serveAsPacket(q *qp, m *shm.Line, b []byte) {
 	p := &r.packet
 	op := sendOpcodes[verbs.OpRDMAWriteWithImm]
 	p.length, p.numSegs = m.Length, 0 // the bytes are in place
@@ -75,8 +75,8 @@ func (r *shmRing) unfold(q *qp, m *shm.Line, b []byte) {
 		VA: m.Addr, RKey: m.Key, DMALen: m.Length, PKey: roce.PKeyDefault, Migrated: true,
 	}
 	p.path = &r.from
-	if r.packets == nil && q != nil && r.side.leadsTo(q) {
+	if r.packets == nil && q != nil && r.neighbor.leadsTo(q) {
 		q.from = p.path // whatever port the peer has announced
 	}
-	r.side.nic.receive(p)
+	r.neighbor.nic.receive(p)
 }

@@ -86,8 +86,8 @@ func shmPair(tb testing.TB, size int) (x, y *shmSide) {
 	return x, y
 }
 
-// lent waits until s can access its peer's memory directly.
-func (s *shmSide) lent() {
+// awaitPublished waits until s can access its peer's memory directly.
+func (s *shmSide) awaitPublished() {
 	s.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		before := s.nic.Stats().Direct
@@ -97,7 +97,7 @@ func (s *shmSide) lent() {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.tb.Fatal("the memory of the peer is not lent")
+			s.tb.Fatal("the peer has not published its memory")
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestShmDirect(t *testing.T) {
 	noRaces(t)
 	const size = 300 << 10
 	x, y := shmPair(t, size)
-	x.lent()
+	x.awaitPublished()
 	was := x.nic.Stats()
 	for i := range x.mem.Bytes() {
 		x.mem.Bytes()[i] = byte(i * 13)
@@ -151,7 +151,7 @@ func TestShmNotLent(t *testing.T) {
 	noRaces(t)
 	const size = 100 << 10
 	x, y := shmPair(t, size)
-	x.lent()
+	x.awaitPublished()
 	for name, hide := range map[string]func(){
 		"an observed NIC of the peer": func() { y.nic.Observe(func(softnic.MemoryAccess) {}) },
 		"an observed NIC":             func() { y.nic.Observe(nil); x.nic.Observe(func(softnic.MemoryAccess) {}) },
@@ -181,7 +181,7 @@ func TestShmRegionClose(t *testing.T) {
 	const size = 256 << 10
 	for round := range 20 {
 		x, y := shmPair(t, size)
-		x.lent()
+		x.awaitPublished()
 		var wg sync.WaitGroup
 		begun := make(chan struct{})
 		wg.Go(func() {
@@ -291,7 +291,7 @@ func TestShmRetry(t *testing.T) {
 	_, mrB := memoryWith(t, r.pb, 4096, &verbs.MemoryConfig{Shared: true})
 	x := &shmSide{tb: t, nic: r.a, cq: cqA, qp: qa, peer: shmCard{Addr: mrB.Addr(), RKey: mrB.RKey()}, mr: mrA}
 	y := &shmSide{tb: t, nic: r.b, cq: cqB, qp: qb}
-	x.lent()
+	x.awaitPublished()
 	for range 3 {
 		y.receive(make([]verbs.RecvWR, 1))
 		was, drops := r.a.Stats(), r.b.Stats().PortDownDrops
@@ -335,7 +335,7 @@ func TestShmNotGranted(t *testing.T) {
 		},
 	} {
 		x, y := shmPair(t, 4096)
-		x.lent()
+		x.awaitPublished()
 		spoil(x, y)
 		was := x.nic.Stats().Direct
 		x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 8)})
@@ -356,7 +356,7 @@ func TestShmReregister(t *testing.T) {
 		_, mrA := memory(t, r.pa, 4096)
 		mem, mrB := memoryWith(t, r.pb, 4096, &verbs.MemoryConfig{Shared: true})
 		x := &shmSide{tb: t, nic: r.a, cq: cqA, qp: qa, peer: shmCard{Addr: mrB.Addr(), RKey: mrB.RKey()}, mr: mrA}
-		x.lent()
+		x.awaitPublished()
 		pd := r.pb.(interface {
 			ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
 		})

@@ -13,7 +13,7 @@ import (
 func TestShmNoAllocations(t *testing.T) {
 	x, y := shmPair(t, 64*kib)
 	if !heapMemory {
-		x.lent()
+		x.awaitPublished()
 	}
 	noAllocations(t, x, y)
 }
@@ -23,7 +23,7 @@ func TestNeighborNoAllocations(t *testing.T) {
 	noRaces(t)
 	cfg := near(time.Hour)
 	x, y := nearPairWith(t, 64*kib, cfg, cfg)
-	x.lent()
+	x.awaitPublished()
 	noAllocations(t, x, y)
 }
 

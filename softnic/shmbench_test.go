@@ -44,7 +44,7 @@ func BenchmarkShmPost(b *testing.B) {
 	for _, chain := range []int{1, 16} {
 		b.Run(fmt.Sprintf("chain=%d", chain), func(b *testing.B) {
 			s, _ := startFar(b, shmIdle)
-			s.lent()
+			s.awaitPublished()
 			wrs := make([]verbs.SendWR, chain)
 			for i := range wrs {
 				wrs[i] = s.request(verbs.OpRDMAWrite, 8)
@@ -104,7 +104,7 @@ const shmChain = 8
 // size, and as many bytes over TCP on loopback.
 func benchmarkShmStream(b *testing.B, size int) {
 	s, _ := startFar(b, shmIdle)
-	s.lent()
+	s.awaitPublished()
 	wrs := make([]verbs.SendWR, shmChain)
 	for i := range wrs {
 		wrs[i] = s.request(verbs.OpRDMAWrite, size)

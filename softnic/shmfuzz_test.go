@@ -73,7 +73,7 @@ func newNeighborBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	peer.segment.Sign(9, at)
 	peer.conn.Send(shm.Message{Kind: shm.Hello, Addr: 9, Size: shm.SegmentSize}, fd)
 	shm.Close(fd)
-	for deadline := time.Now().Add(time.Minute); s.nic.core.udpNIC.neighborhood.rings.Load() == 0; runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); s.nic.core.udpNIC.discovery.rings.Load() == 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("the NIC has not accepted its neighbor")
 		}

@@ -163,7 +163,7 @@ func TestShmCreditsOfClosedRegion(t *testing.T) {
 		break
 	}
 	s.nic.SetPort(true)
-	if posted, shortest := shm.CreditOf(q.core.traits.shm.near.own.Credit(q.num).Load()); shortest != 0 {
+	if posted, shortest := shm.CreditOf(q.core.traits.shm.peer.own.Credit(q.num).Load()); shortest != 0 {
 		t.Errorf("%d receives of %d bytes are shown, want 0 bytes", posted, shortest)
 	}
 }
@@ -176,7 +176,7 @@ func TestNeighborLook(t *testing.T) {
 	p.grant(q, 100)
 	shm.Word32(p.segment, shm.CacheLine).Store(1) // asleep
 	w.mu.Lock()
-	q.ring().notify(q, verbs.OpSend, 0, 0, 0, 0, 0, nil, nil)
+	q.ring().publishLine(q, verbs.OpSend, 0, 0, 0, 0, 0, nil, nil)
 	w.mu.Unlock()
 	for {
 		m, fd, err := p.conn.Receive()
@@ -197,7 +197,7 @@ func (s *besieged) enterAsleep(t *testing.T, p *shmBesieger) {
 	w := s.nic.core.udpNIC
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		w.mu.Lock()
-		asleep := w.neighborhood.asleep
+		asleep := w.discovery.asleep
 		w.mu.Unlock()
 		if asleep {
 			break

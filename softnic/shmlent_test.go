@@ -40,7 +40,7 @@ func (d *lentPD) RegisterMemory(mem *verbs.Memory, access verbs.Access) (verbs.M
 	if err != nil {
 		return nil, err
 	}
-	if m := m.(*mr); m.pd.ctx.core.neighbors[0].lent(m).Load() == m.key {
+	if m := m.(*mr); m.pd.ctx.core.neighbors[0].published(m).Load() == m.key {
 		d.x.await(m.key)
 	}
 	return m, nil
@@ -51,7 +51,7 @@ func (x *lentContext) await(key uint32) {
 	x.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Microsecond) {
 		x.peer.mu.Lock()
-		mapped := slices.ContainsFunc(x.peer.near.files.regions, func(r shmRegion) bool { return r.key == key })
+		mapped := slices.ContainsFunc(x.peer.peer.files.regions, func(r shmRegion) bool { return r.key == key })
 		x.peer.mu.Unlock()
 		if mapped {
 			return

@@ -56,7 +56,7 @@ func overRings(t *testing.T, test func(t *testing.T, pair makePair)) {
 			test(t, func(tb testing.TB, size int) (x, y *shmSide) {
 				tb.Helper()
 				x, y = pair(tb, size)
-				x.lent()
+				x.awaitPublished()
 				return x, y
 			})
 		})
@@ -191,7 +191,7 @@ func linesRegion(t *testing.T, pair makePair) {
 			must(t, err)
 			if op == verbs.OpRDMAWriteWithImm {
 				x.peer.Addr, x.peer.RKey = mr.Addr(), mr.RKey()
-				x.lent()
+				x.awaitPublished()
 			}
 			const n = 50
 			recvs, wrs := make([]verbs.RecvWR, n+1), make([]verbs.SendWR, n)

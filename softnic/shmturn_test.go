@@ -34,7 +34,7 @@ func turnPair(t *testing.T, near bool) (x, y *shmSide, second verbs.QP) {
 		must(t, err)
 	}
 	connect(t, qps[0], qps[1])
-	x.lent()
+	x.awaitPublished()
 	for i := range x.mem.Bytes() {
 		x.mem.Bytes()[i] = byte(i>>10 + i)
 	}

@@ -24,9 +24,9 @@ type udpNIC struct {
 	// zeroCopy is set if collected packets refer to the program's memory.
 	zeroCopy bool
 	// corks counts the goroutines that collect packets: see verbs.Corker.
-	corks        int
-	faults       faults
-	neighborhood neighborhood
+	corks     int
+	faults    faults
+	discovery neighborDiscovery
 	// own are the addresses of the host when the NIC was opened.
 	own []verbs.GID
 	// whole is the buffer for a captured packet with a full ICRC.

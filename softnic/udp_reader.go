@@ -40,7 +40,7 @@ func (u *udpPort) pollOnce(bool) pollResult {
 	u.reading.Lock()
 	s := u.result(u.read())
 	u.reading.Unlock()
-	s.served = u.first && u.udpNIC.look() || s.served
+	s.served = u.first && u.udpNIC.pollRings() || s.served
 	return s
 }
 
@@ -67,10 +67,10 @@ func (u *udpPort) sleep() bool {
 	if !u.first {
 		return u.conn.Wait() == nil
 	}
-	if !u.udpNIC.doze() {
+	if !u.udpNIC.sleepRings() {
 		return true
 	}
-	defer u.udpNIC.rise()
+	defer u.udpNIC.wakeRings()
 	return u.conn.Wait() == nil
 }
 
