@@ -76,7 +76,7 @@ func (c *chaos) unpolled() map[*slotCount]uint32 {
 	for _, s := range c.stations {
 		q := s.cq.(*cq)
 		for i := q.head; i != q.tail; i++ {
-			cr := q.credits[int(i)&(len(q.credits)-1)]
+			cr := q.slots[int(i)&(len(q.slots)-1)]
 			slots[cr.used] += cr.n
 		}
 	}
@@ -88,9 +88,9 @@ func used(s *slotCount) uint32 { return s.taken - s.freed - s.shared.Load() }
 
 func (c *chaos) verifySends(q *qp, unpolled map[*slotCount]uint32) {
 	waits := q.sqTail - q.sqHead
-	if used(q.sqUsed) != waits+q.unreported+unpolled[q.sqUsed] {
+	if used(q.sqUsed) != waits+q.withoutCQE+unpolled[q.sqUsed] {
 		c.failf("QP %#x, %v: %d send slots in use, but %d wait, %d are unreported and %d unpolled",
-			q.num, q.typ, used(q.sqUsed), waits, q.unreported, unpolled[q.sqUsed])
+			q.num, q.typ, used(q.sqUsed), waits, q.withoutCQE, unpolled[q.sqUsed])
 	}
 	if q.sqNext-q.sqHead > q.sqMax-q.sqHead || q.sqMax-q.sqHead > waits || waits > uint32(len(q.sq)) {
 		c.failf("QP %#x: cursors head %d, next %d, max %d, tail %d", q.num, q.sqHead, q.sqNext, q.sqMax, q.sqTail)

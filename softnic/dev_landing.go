@@ -136,7 +136,7 @@ func (d *landings) advance() {
 	d.completeDeferred(d.pending.Head())
 	q := d.q
 	if q.state == verbs.StateErr && !q.awaitsLanding() {
-		q.lastWQE()
+		q.raiseLastWQE()
 	}
 	if q.ackDue || q.nakSyndrome != 0 {
 		q.core.lists.acks.push(q)
@@ -150,11 +150,11 @@ func (d *landings) completeDeferred(landed uint32) {
 		h := d.deferred.Pop()
 		n := uint32(1)
 		if h.role == asRequester {
-			d.q.unreported++
-			if n = d.q.unreported; h.silent {
+			d.q.withoutCQE++
+			if n = d.q.withoutCQE; h.silent {
 				continue
 			}
-			d.q.unreported = 0
+			d.q.withoutCQE = 0
 		}
 		wc := h.cq.push(h.used, n, h.solicited)
 		h.wc.Timestamp = wc.Timestamp
@@ -213,13 +213,13 @@ func (q *qp) failLanding(p *landing) {
 		} else if q.state == verbs.StateRTS || q.state == verbs.StateSQD {
 			q.failSend(verbs.StatusGeneralErr) // the oldest request is the READ
 		}
-	case !receivable[q.state], q.dying && q.nakPSN.Sub(p.psn) <= 0: // an earlier request has failed the QP
+	case !receivable[q.state], q.failingNAK && q.nakPSN.Sub(p.psn) <= 0: // an earlier request has failed the QP
 	case q.typ == verbs.RC:
-		q.dropJobsAfter(q.landings.pending.Head())
-		q.epsn, q.asked, q.nakSyndrome = p.psn, 0, 0
+		q.dropResponsesAfter(q.landings.pending.Head())
+		q.epsn, q.unackedPSNs, q.nakSyndrome = p.psn, 0, 0
 		q.refuse(roce.NAKRemoteOperation, verbs.StatusGeneralErr)
 	case hit:
-		q.dying = true
+		q.failingNAK = true
 		q.core.lists.failing.push(q)
 	default:
 		q.dropMessage() // a WRITE, or an incomplete message
@@ -266,7 +266,7 @@ func (q *qp) ackBefore(p *landing) {
 		return
 	}
 	q.landings.progress = false
-	a := q.answer(p.ack)
+	a := q.newResponse(p.ack)
 	a.noPayload()
 	a.Opcode, a.MSN = roce.RC|roce.OpAck, p.msn&roce.PSNMask
 	q.emit(a)

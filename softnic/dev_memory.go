@@ -124,7 +124,7 @@ func (q *qp) prefetched(s verbs.SGE, first, at, total uint32) []byte {
 }
 
 // room returns an n-byte buffer for the payload of a packet.
-func (s *staging) room(n uint32) []byte {
+func (s *scratchMemory) room(n uint32) []byte {
 	b := s.gathered
 	if len(b) < int(n) {
 		b = make([]byte, n)

@@ -208,8 +208,8 @@ func (f *prefetcher) fillRequests() {
 // fillResponses fetches the data of the peer's READs.
 func (f *prefetcher) fillResponses() {
 	q := f.q
-	for f.seq != q.jobs.Tail() {
-		j := q.jobs.At(f.seq)
+	for f.seq != q.responses.Tail() {
+		j := q.responses.At(f.seq)
 		if f.off >= j.length || j.atomic {
 			f.seq, f.off = f.seq+1, 0
 			continue
@@ -308,8 +308,8 @@ func (d *stager) evictOldest(f *prefetcher) (inUse bool) {
 // trimPrefetch drops the batches that have been sent.
 func (q *qp) trimPrefetch() {
 	q.prefetch.requests.trim(q.sqNext, q.sqOff)
-	if q.jobs.Len() > 0 {
-		q.prefetch.responses.trim(q.jobs.Head(), q.jobs.Front().off)
+	if q.responses.Len() > 0 {
+		q.prefetch.responses.trim(q.responses.Head(), q.responses.Front().off)
 	} else {
 		q.prefetch.responses.drop(0)
 	}

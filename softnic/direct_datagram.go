@@ -31,14 +31,14 @@ func (q *qp) runDatagrams(wrs []verbs.SendWR) (n int, err error) {
 	if signaled {
 		q.reportPlain(wrs[:n])
 	} else {
-		q.unreported += uint32(n)
+		q.withoutCQE += uint32(n)
 	}
 	return n, err
 }
 
 // quiet reports whether nothing watches, fails or is due at q, which is in RTS.
 func (q *qp) quiet() bool {
-	return q.state == verbs.StateRTS && q.lists == 0 && !q.dying && q.injected == nil && q.nic.observe == nil && q.nic.portUp
+	return q.state == verbs.StateRTS && q.lists == 0 && !q.failingNAK && q.injected == nil && q.nic.observe == nil && q.nic.portUp
 }
 
 // datagram executes one datagram. It reports false if the packets must do it. Then only bytes of the receive were written, which the

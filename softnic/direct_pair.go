@@ -55,8 +55,8 @@ func (p *pair) idle() bool {
 
 func (q *qp) idle(peer *qp) bool {
 	return q.state == verbs.StateRTS && q.sqHead == q.sqTail && q.una == q.snd && q.snd == q.maxPSN && peer.epsn == q.snd &&
-		q.lists == 0 && q.timerIdx < 0 && !q.rnrWait && q.msgKind == 0 && !q.dying && !q.ackDue && q.nakSyndrome == 0 &&
-		q.jobs.Len() == 0 && q.injected == nil && q.nic.observe == nil && q.nic.portUp
+		q.lists == 0 && q.timerIdx < 0 && !q.rnrWait && q.msgKind == 0 && !q.failingNAK && !q.ackDue && q.nakSyndrome == 0 &&
+		q.responses.Len() == 0 && q.injected == nil && q.nic.observe == nil && q.nic.portUp
 }
 
 // paired returns the pair of q and its peer. It returns nil if there is none, for example because the

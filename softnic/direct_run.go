@@ -8,15 +8,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// plainFlags are the flags of a WRITE that run does itself. A fence holds nothing back: nothing is under
-// way.
+// plainFlags are the flags of a WRITE that run supports. A fence has no effect while no request is outstanding.
 const plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
 
-// run does requests of q in order, without packets and without the send queue, until one is not plain: an
-// error, a missing receive, a CQ without room. The packets do that one. run returns how many it has done,
-// and ErrQueueFull if the queue has no room for the next. The caller is inside the gate of the pair, or
-// holds the core's lock and the pair is idle. The pair is idle afterwards, unless its gate is shut: see
-// handBack.
+// run executes requests of q in order, without packets and without the send queue, until one of them needs packets: an
+// error, a missing receive, a full CQ. It returns the number of executed requests, and ErrQueueFull if the send queue
+// is full. The caller is inside the pair's gate, or holds the core's lock and the pair is idle. The pair is idle
+// afterwards, unless requests were requeued.
 func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
 		wrs, err = wrs[:free], verbs.ErrQueueFull
@@ -32,11 +30,11 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// burst is run without the queue's limit. It stops after maxRdAtomic atomics because handBack needs
-// their results. All its device copies form one batch.
+// burst is run without the queue's limit. It stops after maxRdAtomic atomics because requeue needs their results. All
+// its device copies form one batch.
 func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
-	if q.typ == verbs.UC && peer.pd.guesses.wrong >= maxGuesses {
+	if q.typ == verbs.UC && peer.pd.keyGuesses.wrong >= maxKeyGuesses {
 		return 0 // the packets find out whether WRITEs are still blocked
 	}
 	var reads, atomics int
@@ -92,14 +90,14 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 		}
 		q.sqUsed.taken += uint32(n)
 		q.snd = q.snd.Add(uint32(n))
-		q.una, q.maxPSN, peer.epsn, peer.asked = q.snd, q.snd, q.snd, 0
+		q.una, q.maxPSN, peer.epsn, peer.unackedPSNs = q.snd, q.snd, q.snd, 0
 		q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 		peer.msn += uint32(n)
 		peer.filled()
 		if signaled&verbs.SendSignaled != 0 || q.signalAll {
 			q.reportPlain(wrs[:n])
 		} else {
-			q.unreported += uint32(n)
+			q.withoutCQE += uint32(n)
 		}
 	}
 	return n
@@ -288,53 +286,53 @@ func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 	return true
 }
 
-// nextRecv returns the receive that the next message uses, nil if there is none or if it has a list. It stays in the queue of
-// the QP until the message completes it. One of an SRQ is taken, and leaves a limit event and turns to the packets.
+// nextRecv returns the receive of the next message, nil if there is none or if it has a list. It stays in the QP's
+// queue until the message completes. A receive of an SRQ is claimed at once; limit events and turns are left to the
+// packets.
 func (q *qp) nextRecv() *recvWQE {
 	switch s := q.srq; {
 	case q.hasCur:
-		return q.cur.alone()
+		return q.cur.unlisted()
 	case s != nil:
 		s.Lock()
 		defer s.Unlock()
-		if (s.limit > 0 && uint32(s.ring.Len()) <= s.limit) || s.ring.Len() <= len(s.turns) || !q.takeRecv() {
+		if (s.limit > 0 && uint32(s.ring.Len()) <= s.limit) || s.ring.Len() <= len(s.turns) || !q.claimRecv() {
 			return nil
 		}
-		return q.cur.alone()
+		return q.cur.unlisted()
 	case q.rq.ring.Len() == 0:
 		return nil
 	}
-	return q.rq.ring.Front().alone()
+	return q.rq.ring.Front().unlisted()
 }
 
-// reportPlain completes requests that run has done. A CQ without room ends that: see handBack.
+// reportPlain completes requests executed by run, until the CQ is full: see requeue.
 func (q *qp) reportPlain(wrs []verbs.SendWR) {
 	c := q.sendCQ
 	c.Lock()
 	for i := range wrs {
 		wr := &wrs[i]
-		q.unreported++
+		q.withoutCQE++
 		if wr.Flags&verbs.SendSignaled == 0 && !q.signalAll {
 			continue
 		}
 		if c.full() {
-			q.unreported--
-			q.handBack(wrs[i:])
+			q.withoutCQE--
+			q.requeue(wrs[i:])
 			break
 		}
-		wc := c.push(q.sqUsed, q.unreported, false)
-		q.unreported = 0
+		wc := c.push(q.sqUsed, q.withoutCQE, false)
+		q.withoutCQE = 0
 		wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = wr.WRID, verbs.StatusSuccess, wr.Opcode.WC(), q.num, uint32(wr.Length())
 		wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
 	}
 	c.Unlock()
 }
 
-// handBack gives requests whose completions have no room to the packets. On RC it is as if the peer had
-// served them and its acknowledgement had been lost: the requester sends them again from the first on. On
-// UC and UD they have been sent, and transmit completes them. The caller shuts the gate of the pair, takes the
-// core's lock and lets q transmit.
-func (q *qp) handBack(wrs []verbs.SendWR) {
+// requeue hands requests without space for a completion to the packet path. On RC it is as if the peer had served them
+// and its acknowledgement had been lost: the requester retransmits all of them. On UC and UD they count as sent, and
+// transmit completes them. The caller shuts the pair's gate, takes the core's lock and lets q transmit.
+func (q *qp) requeue(wrs []verbs.SendWR) {
 	if q.typ == verbs.RC {
 		q.snd = q.snd.Add(roce.PSNMask + 1 - uint32(len(wrs)))
 		q.una = q.snd
@@ -362,10 +360,10 @@ type inbox struct {
 	inside bool
 }
 
-// keepInside is the longest request, in bytes, that is copied while the CQ is locked.
+// keepInside is the maximum length in bytes of a request that is copied while the CQ is locked.
 const keepInside = 4096
 
-// leaveFor unlocks the CQ before a request of so many bytes is copied, if that is long.
+// leaveFor unlocks the CQ before a long request is copied.
 func (in *inbox) leaveFor(length uint32) {
 	if in.inside && length > keepInside {
 		in.leave()
@@ -379,8 +377,8 @@ func (in *inbox) leave() {
 	}
 }
 
-// complete completes the next receive of q for wr. It returns the completion, which the caller may change until
-// it leaves, or nil if there is no room.
+// complete completes the next receive of q for wr. It returns the completion, which the caller may change until it
+// leaves, or nil if the CQ is full.
 func (in *inbox) complete(q *qp, wr *verbs.SendWR, wrid uint64, length uint32) *verbs.WC {
 	c := in.cq
 	if !in.inside {

@@ -154,7 +154,7 @@ func FuzzReceive(f *testing.F) {
 				t.Fatal(err)
 			}
 			for _, q := range h.qps {
-				if n := q.jobs.Len(); n > 2*int(q.attr.MaxDestRdAtomic) {
+				if n := q.responses.Len(); n > 2*int(q.attr.MaxDestRdAtomic) {
 					t.Fatalf("%d answers are queued, want at most %d", n, 2*q.attr.MaxDestRdAtomic)
 				}
 			}

@@ -159,7 +159,7 @@ func lookBack(t *testing.T, mode chaosMode, seed uint64, need uint32) (seen []st
 	}
 	for _, a := range c.actors {
 		attr, err := a.q.Query()
-		c.note("QP %#x: %+v, %v; snd %d, epsn %d, msn %d, asked %d", a.q.num, attr, err, a.q.snd, a.q.epsn, a.q.msn, a.q.asked)
+		c.note("QP %#x: %+v, %v; snd %d, epsn %d, msn %d, asked %d", a.q.num, attr, err, a.q.snd, a.q.epsn, a.q.msn, a.q.unackedPSNs)
 	}
 	return c.log, opened
 }

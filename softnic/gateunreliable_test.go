@@ -75,13 +75,13 @@ func TestGatesOfUC(t *testing.T) {
 	bad := a.to(b, verbs.OpRDMAWrite)
 	bad.RKey++
 	b.mem.Bytes()[0], a.mem.Bytes()[0] = 1, 2
-	for range maxGuesses {
+	for range maxKeyGuesses {
 		post(t, qa, bad)
 		a.poll()
 	}
 	post(t, qa, a.to(b, verbs.OpRDMAWrite))
-	if got := b.nic.Stats(); b.mem.Bytes()[0] != 1 || got.WrongKeys != maxGuesses || got.WritesBlocked != 1 {
-		t.Errorf("after %d wrong keys a WRITE gives %d, %+v; want it blocked", maxGuesses, b.mem.Bytes()[0], got)
+	if got := b.nic.Stats(); b.mem.Bytes()[0] != 1 || got.WrongKeys != maxKeyGuesses || got.WritesBlocked != 1 {
+		t.Errorf("after %d wrong keys a WRITE gives %d, %+v; want it blocked", maxKeyGuesses, b.mem.Bytes()[0], got)
 	}
 }
 

@@ -77,19 +77,19 @@ func TestKeyGuessingUC(t *testing.T) {
 		}
 		s.strike(s.forge(write, 8))
 	}
-	windows := uint64(time.Since(begin)/time.Duration(guessTime)) + 1
+	windows := uint64(time.Since(begin)/time.Duration(keyGuessInterval)) + 1
 	got := s.nic.Stats()
-	if got.WrongKeys < maxGuesses || got.WrongKeys > windows*maxGuesses || got.WrongKeys+got.WritesBlocked != guesses || q.state != verbs.StateRTS {
-		t.Errorf("%d of %d keys were tried and %d not, state %s, want at most %d tried and %s", got.WrongKeys, guesses, got.WritesBlocked, q.state, windows*maxGuesses, verbs.StateRTS)
+	if got.WrongKeys < maxKeyGuesses || got.WrongKeys > windows*maxKeyGuesses || got.WrongKeys+got.WritesBlocked != guesses || q.state != verbs.StateRTS {
+		t.Errorf("%d of %d keys were tried and %d not, state %s, want at most %d tried and %s", got.WrongKeys, guesses, got.WritesBlocked, q.state, windows*maxKeyGuesses, verbs.StateRTS)
 	}
-	perSecond := maxGuesses * int64(time.Second) / guessTime
+	perSecond := maxKeyGuesses * int64(time.Second) / keyGuessInterval
 	days := (1 << 31) / perSecond / int64(24*time.Hour/time.Second)
 	if days < 100 {
 		t.Errorf("half of all keys are tried in %d days, want more than 100", days)
 	}
 	t.Logf("%d keys tried per second: half of all take %d days", perSecond, days)
 
-	for i := 0; i < maxGuesses && q.pd.guesses.wrong < maxGuesses; i++ { // a new window may have started
+	for i := 0; i < maxKeyGuesses && q.pd.keyGuesses.wrong < maxKeyGuesses; i++ { // a new window may have started
 		s.strike(s.forge(write, 8))
 	}
 	write.RKey = s.key
@@ -101,7 +101,7 @@ func TestKeyGuessingUC(t *testing.T) {
 	}
 	for begin := time.Now(); target[0] != 0xee; s.strike(s.forge(write, 8)) {
 		if time.Since(begin) > time.Minute {
-			t.Fatalf("a right key was not accepted for a minute, want it after %v", time.Duration(guessTime))
+			t.Fatalf("a right key was not accepted for a minute, want it after %v", time.Duration(keyGuessInterval))
 		}
 	}
 }

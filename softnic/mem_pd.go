@@ -10,15 +10,15 @@ import (
 // pd is a protection domain. The core's lock guards everything in it.
 type pd struct {
 	ctx *hostContext
-	// id tells the domains of a NIC apart.
+	// id distinguishes the domains of a NIC.
 	id     uint32
 	closed bool
 	mrs    creationOrder[*mr]
 	qps    creationOrder[*qp]
 	srqs   creationOrder[*srq]
 	ahs    creationOrder[*ah]
-	// guesses are the wrong keys of UC peers.
-	guesses guesses
+	// keyGuesses limits the wrong keys of UC peers.
+	keyGuesses keyGuessLimiter
 }
 
 var _ verbs.PD = (*pd)(nil)
@@ -106,22 +106,22 @@ func (d *pd) destroy() {
 // Limits of wrong keys on UC. A wrong key costs the sender nothing there, so an attacker could try all. On
 // RC a wrong key ends the QP, and a duplicate READ must repeat one that was served.
 const (
-	maxGuesses = 16
-	guessTime  = int64(100 * time.Millisecond)
+	maxKeyGuesses    = 16
+	keyGuessInterval = int64(100 * time.Millisecond)
 )
 
-// guesses limits the wrong keys that peers may try on the UC QPs of a PD: 16 in 100 ms. After that all
-// WRITEs are dropped until the time is over, also those with a right key: they cannot be told apart
-// without telling which keys are right. No QP is closed.
-type guesses struct {
-	// wrong counts wrong keys since until-guessTime.
+// keyGuessLimiter limits the wrong keys that peers may try on the UC QPs of a PD: 16 in 100 ms. Further WRITEs are
+// dropped until the interval ends, even those with a valid key, because accepting them would reveal the valid keys.
+// QPs stay open.
+type keyGuessLimiter struct {
+	// wrong counts wrong keys since until-keyGuessInterval.
 	wrong uint32
 	until int64
 }
 
 // blocked reports whether WRITEs are dropped.
-func (g *guesses) blocked(c *core) bool {
-	if g.wrong < maxGuesses {
+func (g *keyGuessLimiter) blocked(c *core) bool {
+	if g.wrong < maxKeyGuesses {
 		return false
 	}
 	if c.clock() < g.until {
@@ -132,9 +132,9 @@ func (g *guesses) blocked(c *core) bool {
 }
 
 // count counts a wrong key.
-func (g *guesses) count(c *core) {
+func (g *keyGuessLimiter) count(c *core) {
 	if g.wrong == 0 {
-		g.until = c.clock() + guessTime
+		g.until = c.clock() + keyGuessInterval
 	}
 	g.wrong++
 }

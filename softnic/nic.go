@@ -43,7 +43,7 @@ type NIC struct {
 	probeBackoff uint8
 	// scratch is the packet being built.
 	scratch packet
-	stage   staging
+	stage   scratchMemory
 	// observe sees every access to memory. Nil means none.
 	observe func(MemoryAccess)
 	// egress is the port of a switch that leads to the NIC. Nil means none.
@@ -300,7 +300,7 @@ func (n *NIC) receive(p *packet) {
 		q.receiveDatagram(p)
 		return
 	}
-	if p.assoc == nil && !q.knows(p.path) {
+	if p.assoc == nil && !q.isFromPeer(p.path) {
 		n.stats.WrongSource++
 		return
 	}

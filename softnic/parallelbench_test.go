@@ -41,7 +41,7 @@ func benchGoroutines(b *testing.B, op verbs.Opcode, size, chain int) {
 	var ratios []float64
 	for range max(b.N, 1) {
 		for i := range rates {
-			rates[i] = append(rates[i], turn(lanes[:i+1]))
+			rates[i] = append(rates[i], srqTurn(lanes[:i+1]))
 		}
 		ratios = append(ratios, rates[1][len(ratios)]/rates[0][len(ratios)])
 	}
@@ -57,7 +57,7 @@ func median(x []float64) float64 {
 }
 
 // turn runs one goroutine per lane for turnTime and returns their total requests per second.
-func turn(lanes []*lane) float64 {
+func srqTurn(lanes []*lane) float64 {
 	var wg sync.WaitGroup
 	var done atomic.Int64
 	begin := time.Now()

@@ -32,9 +32,9 @@ type qp struct {
 
 	// path leads to the peer.
 	path *path
-	// from is the last path that a packet of the peer came on.
+	// from is the path of the peer's last packet.
 	from *path
-	// lists says on which work lists the QP is.
+	// lists are the work lists that contain the QP.
 	lists listBits
 	flow
 	injected *injected
@@ -57,7 +57,7 @@ type qp struct {
 	// core's mutex.
 	pair atomic.Pointer[pair]
 
-	// trouble is what Stats of the NIC has of this QP.
+	// trouble holds the NIC counters of this QP.
 	trouble QPStats
 }
 
@@ -88,18 +88,18 @@ type fixed struct {
 type sendQueue struct {
 	sq                            []sendWQE
 	sqHead, sqNext, sqMax, sqTail uint32
-	// sqUsed is how many slots are occupied: their completions have not been polled. It is allocated
-	// separately because completions that were not polled point to it.
+	// sqUsed counts occupied slots, whose completions have not been polled. It is allocated separately because
+	// unpolled completions point to it.
 	sqUsed *slotCount
-	// unreported is how many completed requests have no completion yet.
-	unreported uint32
+	// withoutCQE counts completed requests still waiting for a CQE.
+	withoutCQE uint32
 	maxSend    uint32
-	sge        elements
+	sge        sgeLists
 	// inline holds the bytes of INLINE requests: maxInline bytes per slot. It is nil before the first one.
 	inline    []byte
 	maxInline uint32
 
-	// sqOff is how many bytes of request next were sent.
+	// sqOff is the number of bytes of request next that were sent.
 	sqOff uint32
 	// snd is the next PSN to send.
 	snd roce.PSN
@@ -109,7 +109,7 @@ type sendQueue struct {
 	maxPSN roce.PSN
 	// reads counts READs and atomics between head and next.
 	reads uint8
-	// drained says that nothing is in flight in SQD.
+	// drained is set in SQD once no request is outstanding.
 	drained bool
 
 	retransmission
@@ -119,24 +119,24 @@ type sendQueue struct {
 type retransmission struct {
 	retryLeft uint8
 	rnrLeft   uint8
-	// rnrWait says that the QP waits because the peer had no receive.
+	// rnrWait is set while the QP waits after an RNR NAK.
 	rnrWait bool
 	// armedUna is una when the timer was armed.
 	armedUna roce.PSN
 	loss     lossState
 	// timerIdx is the QP's index in core.timers, -1 if its timer does not run.
 	timerIdx int
-	// timerAt is when the timer fires, or has fired last.
+	// timerAt is the time of the running timer, or of the last one.
 	timerAt int64
-	// deadline is when the peer's time is up.
+	// deadline is the time of the peer's timeout.
 	deadline int64
-	// excused says that the timer was late and the peer's time started again.
-	excused bool
+	// lateOnce is set after a late timer restarted the peer's timeout.
+	lateOnce bool
 	// probing is set while a probe is being sent.
 	probing bool
-	// probed says that nothing was acknowledged since the last probe.
+	// probed is set if nothing was acknowledged since the last probe.
 	probed bool
-	// probePause is the time to the next probe. 0 means none.
+	// probePause is the time to the next probe, 0 for none.
 	probePause int64
 }
 
@@ -216,7 +216,7 @@ type sendWQE struct {
 	opcode      verbs.Opcode
 	flags       verbs.SendFlags
 	numSGE      uint8
-	// placed says that the bytes of a WRITE are at their place, in the memory of the peer of a ShmLink.
+	// placed is set if the data of a WRITE is already in the memory of a ShmLink's peer.
 	placed bool
 	sge    [verbs.MaxSGE]verbs.SGE
 	// arg0 and arg1 are the operands of an atomic, or the AH and QPN<<32|Q_Key of a datagram.

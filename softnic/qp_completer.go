@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// receiveResponse takes an answer of the peer: an acknowledgement, a NAK, or the data of a READ or
-// atomic. An answer to nothing outstanding is dropped.
+// receiveResponse handles a response of the peer: an acknowledgement, a NAK, or the data of a READ or atomic. A
+// response to no outstanding request is dropped.
 func (q *qp) receiveResponse(p *packet, op uint8) {
 	if q.failing {
 		return
@@ -18,7 +18,7 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 		if q.rnrWait && op == roce.OpAck && p.PSN.Add(1) == q.una && p.Syndrome&roce.SyndromeKind == roce.SyndromeAck&roce.SyndromeKind {
 			q.resume()
 		}
-		q.answeredTwice(p.PSN)
+		q.duplicateResponse(p.PSN)
 		return
 	}
 	if op == roce.OpAck {
@@ -35,10 +35,10 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 	}
 }
 
-// progressed notes that the peer answered something new. It is called before the rest of the
-// answer is looked at, so that a NAK counts against the full number of retries.
+// progressed accounts for newly acknowledged packets. It runs before the rest of the response is processed, so that a
+// NAK counts against the full number of retries.
 func (q *qp) progressed(packets uint32) {
-	q.passed(packets)
+	q.countAcked(packets)
 	if q.loss.trip.running && q.una.Sub(q.loss.trip.psn) > 0 {
 		q.measured()
 	}
@@ -72,8 +72,8 @@ func (q *qp) acknowledge(p *packet) {
 	}
 }
 
-// ackTo completes the requests that an acknowledgement of psn covers. It reports a gap: a READ or
-// atomic that was acknowledged although its answer has not come.
+// ackTo completes the requests that an acknowledgement of psn covers. It reports a gap: an acknowledged READ or atomic
+// without a response.
 func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 	una := q.una
 	gap = q.retireTo(psn)
@@ -104,28 +104,28 @@ func (q *qp) retireTo(psn roce.PSN) (gap bool) {
 	return false
 }
 
-// completeSend ends the oldest request. Unsignaled successes write no completion: the next
-// completion returns their slots.
+// completeSend completes the oldest request. Unsignaled successes write no completion: the next completion returns
+// their slots.
 func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	q.sqHead++
 	if q.awaitsLanding() {
 		q.deferSend(w, status)
 		return
 	}
-	q.unreported++
+	q.withoutCQE++
 	if status == verbs.StatusSuccess && w.flags&verbs.SendSignaled == 0 && !q.signalAll {
 		return
 	}
-	wc := q.sendCQ.push(q.sqUsed, q.unreported, status != verbs.StatusSuccess)
-	q.unreported = 0
+	wc := q.sendCQ.push(q.sqUsed, q.withoutCQE, status != verbs.StatusSuccess)
+	q.withoutCQE = 0
 	// Field by field: the compiler builds a composite literal elsewhere and copies it, which takes
 	// longer than the rest of the function.
 	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, status, w.opcode.WC(), q.num, w.length
 	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
 }
 
-// response takes the data of a READ or the result of an atomic. It must be the next one that the
-// oldest request waits for. Requests before that one are complete by it.
+// response handles the data of a READ or the result of an atomic. It must be the next one that the oldest request
+// waits for. Requests before that one are complete by it.
 func (q *qp) response(p *packet, op uint8) {
 	gap := q.ackTo(p.PSN.Add(roce.PSNMask))
 	if gap || q.una != p.PSN || q.sqHead == q.sqMax {
@@ -166,7 +166,7 @@ func (q *qp) response(p *packet, op uint8) {
 	q.progressed(1)
 }
 
-// notReady handles an RNR NAK: the QP waits as long as the peer asks, then sends again.
+// notReady handles an RNR NAK: the QP waits for the time in it, then retransmits.
 func (q *qp) notReady(code uint8) {
 	if q.attr.RNRRetry != 7 {
 		if q.rnrLeft == 0 {
@@ -181,8 +181,8 @@ func (q *qp) notReady(code uint8) {
 	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
 }
 
-// resume ends the wait of an RNR NAK: the peer has said that it has a receive now (see ready). The wait
-// does not count as a retry.
+// resume ends the wait after an RNR NAK: the peer has announced a receive (see announceReceive). The wait does not
+// count as a retry.
 func (q *qp) resume() {
 	if !q.core.distant() {
 		return
@@ -199,8 +199,8 @@ func (q *qp) resume() {
 func (q *qp) nak(syndrome uint8) {
 	switch syndrome {
 	case roce.NAKSequence:
-		if q.wentNow() {
-			q.doubt()
+		if q.justWentBack() {
+			q.ignoreLoss()
 		} else {
 			q.retry()
 		}
@@ -215,7 +215,7 @@ func (q *qp) nak(syndrome uint8) {
 	}
 }
 
-// retry sends again from the oldest unacknowledged packet on, unless all retries are used up.
+// retry retransmits from the oldest unacknowledged packet on, unless all retries are exhausted.
 func (q *qp) retry() {
 	if q.retryLeft == 0 {
 		q.failSend(verbs.StatusRetryExcErr)
@@ -256,12 +256,12 @@ func (q *qp) setTimer(now int64) {
 	q.core.timers.set(q, at)
 }
 
-// lateTimer is how late a timer may fire. A later one means that this process did not run, and
-// says nothing about the peer: the peer's time starts again, once. Otherwise a process that is
-// always late would never give up on a dead peer.
+// lateTimer is the lateness above which a timer indicates that this process did not run. Such a timeout is no evidence
+// about the peer, so the peer's timeout restarts, once. Otherwise a process that is always late would never give up on
+// a dead peer.
 const lateTimer = 20 * time.Millisecond
 
-// timeout is called when the QP's timer has fired.
+// timeout handles the QP's timer.
 func (q *qp) timeout(now int64) {
 	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
 		return
@@ -285,9 +285,9 @@ func (q *qp) timeout(now int64) {
 		q.armTimer(now) // something has been answered since
 		return
 	}
-	if q.core.distant() && !q.excused && now-q.timerAt > int64(lateTimer) {
+	if q.core.distant() && !q.lateOnce && now-q.timerAt > int64(lateTimer) {
 		q.armTimer(now)
-		q.excused = true
+		q.lateOnce = true
 	}
 	if now < q.deadline {
 		q.probe(now)
@@ -298,7 +298,7 @@ func (q *qp) timeout(now int64) {
 	q.loss.wentBack = false
 	if q.core.traits.probeAfter == 0 || q.retryLeft == 0 {
 		q.retry()
-		q.sentAgain(now)
+		q.noteRetransmit(now)
 		return
 	}
 	q.retryLeft--
@@ -313,13 +313,13 @@ func (q *qp) timeout(now int64) {
 // the deadline. Probes must not slow down a peer that is merely slow: each needless one doubles
 // the time to the next first probe of all QPs of the NIC.
 
-// maxPatience limits that doubling: with 2 ms at first, the first probe comes after at most 128 ms.
-const maxPatience = 6
+// maxProbeBackoff limits that doubling: the first probe, at 2 ms initially, is sent after at most 128 ms.
+const maxProbeBackoff = 6
 
-// probe sends the oldest unacknowledged packet again, and nothing else.
+// probe retransmits the oldest unacknowledged packet, and nothing else.
 func (q *qp) probe(now int64) {
 	q.nic.stats.Probes++
-	q.sentAgain(now)
+	q.noteRetransmit(now)
 	snd, next, off, reads := q.snd, q.sqNext, q.sqOff, q.reads
 	q.probing = true
 	q.seek(q.una)
@@ -339,9 +339,8 @@ func (q *qp) probe(now int64) {
 	q.setTimer(now)
 }
 
-// afterProbe looks at the first answer after a probe of PSN una. If it acknowledges only the
-// probe, the peer has nothing of what was sent behind it. If it acknowledges more, the peer had
-// received everything and the probe was needless.
+// afterProbe evaluates the first response after a probe of PSN una. If it acknowledges only the probe, the peer has
+// none of the packets behind it. If it acknowledges more, the peer had received everything and the probe was needless.
 func (q *qp) afterProbe(una roce.PSN) {
 	q.probed = false
 	n := q.nic
@@ -350,7 +349,7 @@ func (q *qp) afterProbe(una roce.PSN) {
 		if q.loss.trip.least > 0 && q.core.clock()-q.loss.probedAt >= q.loss.trip.least {
 			return // it may answer the probe: an earlier answer was lost
 		}
-		n.probeBackoff = min(n.probeBackoff+1, maxPatience)
+		n.probeBackoff = min(n.probeBackoff+1, maxProbeBackoff)
 	case q.una != q.snd:
 		n.probeBackoff -= min(n.probeBackoff, 1)
 		q.goBackOnce()

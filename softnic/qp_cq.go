@@ -16,30 +16,30 @@ type cq struct {
 	ctx     *hostContext
 	core    *core
 	wcs     []verbs.WC
-	credits []credit
+	slots   []slotRefund
 	head    uint32
 	tail    uint32
 	armed   arming
 	waker   wakeTarget
 	overrun bool
 	closed  bool
-	// stamps says that completions have a timestamp.
+	// stamps is set if completions have a timestamp.
 	stamps bool
 	// users counts the QPs on the queue.
 	users int
-	// lost takes the completions that find the queue full.
+	// lost receives the completions that find the queue full.
 	lost verbs.WC
 	_    [88]byte // queues of different goroutines share no cache line
 }
 
-// credit is how many slots of a queue a completion returns.
-type credit struct {
+// slotRefund is the number of queue slots that a completion returns.
+type slotRefund struct {
 	used *slotCount
 	n    uint32
 }
 
-// slotCount counts the occupied slots of a queue. A post takes slots inside the gate of its pair, and a
-// poll gives them back inside that of the CQ, so the two sides meet only when a queue seems full.
+// slotCount counts the occupied slots of a queue. A post takes slots inside the gate of its pair, and a poll returns
+// them inside that of the CQ, so the two sides meet only when a queue seems full.
 type slotCount struct {
 	// taken counts the slots ever taken, and seen those given back as far as the posting side knows. What
 	// guards the queue guards them.
@@ -54,7 +54,7 @@ type slotCount struct {
 	_      [56]byte
 }
 
-// room returns how many of limit slots are free, as far as that is less than want.
+// room returns the number of free slots of limit, exactly if it is less than want.
 func (s *slotCount) room(limit uint32, want int) int {
 	free := int(limit - (s.taken - s.seen))
 	if want <= free {
@@ -70,7 +70,7 @@ func (s *slotCount) room(limit uint32, want int) int {
 	return int(limit - (s.taken - s.seen))
 }
 
-// free gives n slots back.
+// free returns n slots.
 func (s *slotCount) free(n uint32) {
 	if s.cq == nil {
 		s.shared.Add(n)
@@ -79,10 +79,10 @@ func (s *slotCount) free(n uint32) {
 	}
 }
 
-// clear gives all slots back. The core's lock is held.
+// clear returns all slots. The core's lock is held.
 func (s *slotCount) clear() { s.freed, s.seen = s.taken, s.taken }
 
-// arming says which completions wake an armed CQ.
+// arming selects the completions that wake an armed CQ.
 type arming uint8
 
 const (
@@ -102,7 +102,7 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	}
 	size := ring.CeilPow2(cfg.Depth)
 	c := &cq{
-		ctx: x, core: x.core, wcs: make([]verbs.WC, size), credits: make([]credit, size),
+		ctx: x, core: x.core, wcs: make([]verbs.WC, size), slots: make([]slotRefund, size),
 		waker: wakeTarget{cfg.Waker}, stamps: cfg.Timestamp,
 	}
 	x.cqs.add(c)
@@ -135,30 +135,29 @@ func (c *cq) Resize(depth int) error {
 	return verbs.NewOpError("resize CQ", c.ctx.nic.name, 0, err)
 }
 
-// resize makes the ring one of size slots. The core's lock is held.
+// resize replaces the ring by one of size slots. The core's lock is held.
 func (c *cq) resize(size int) {
-	wcs, credits := make([]verbs.WC, size), make([]credit, size)
+	wcs, credits := make([]verbs.WC, size), make([]slotRefund, size)
 	for i := c.head; i != c.tail; i++ {
 		from, to := int(i)&(len(c.wcs)-1), int(i)&(size-1)
-		wcs[to], credits[to] = c.wcs[from], c.credits[from]
+		wcs[to], credits[to] = c.wcs[from], c.slots[from]
 	}
-	c.wcs, c.credits = wcs, credits
+	c.wcs, c.slots = wcs, credits
 }
 
 // full reports whether the next completion would overrun the queue.
 func (c *cq) full() bool { return c.tail-c.head == uint32(len(c.wcs)) }
 
-// push returns the slot for a new completion, which returns n slots of used when it is polled. The
-// caller fills the slot before it does anything else.
+// push returns a new completion, which returns n slots of used when it is polled. The caller fills it immediately.
 func (c *cq) push(used *slotCount, n uint32, solicited bool) *verbs.WC {
-	wcs, credits := c.wcs, c.credits
+	wcs, credits := c.wcs, c.slots
 	if c.full() || len(wcs) == 0 || len(credits) != len(wcs) {
 		c.overflow()
 		used.free(n) // it will not be polled
 		return &c.lost
 	}
 	i := int(c.tail) & (len(wcs) - 1)
-	credits[i] = credit{used, n}
+	credits[i] = slotRefund{used, n}
 	c.tail++
 	if c.stamps {
 		wcs[i].Timestamp = c.core.ticks()
@@ -170,8 +169,8 @@ func (c *cq) push(used *slotCount, n uint32, solicited bool) *verbs.WC {
 	return &wcs[i]
 }
 
-// overflow marks the queue as overrun. The QPs on it can no longer report and fail (IBTA 1.4 section
-// 11.6.3.1). The work list ends them, because push may be in the middle of one of them.
+// overflow marks the queue as overrun. Its QPs can no longer report and fail (IBTA 1.4 section 11.6.3.1). The work
+// list fails them, because push may be in the middle of one of them.
 func (c *cq) overflow() {
 	if !c.overrun {
 		c.overrun = true
@@ -244,8 +243,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	return n, err
 }
 
-// pollError returns the error of a Poll that took n completions. An overrun is reported when no
-// completion is left.
+// pollError returns the error of a Poll that returned n completions. An overrun is reported once the queue is empty.
 func (c *cq) pollError(n, room int) error {
 	if c.closed {
 		return verbs.NewOpError("poll CQ", c.ctx.nic.name, 0, verbs.ErrClosed)
@@ -258,13 +256,13 @@ func (c *cq) pollError(n, room int) error {
 
 func (c *cq) take(dst []verbs.WC) int {
 	n := min(int(c.tail-c.head), len(dst))
-	wcs, credits := c.wcs, c.credits
+	wcs, credits := c.wcs, c.slots
 	if n == 0 || len(wcs) == 0 || len(credits) != len(wcs) {
 		return 0
 	}
 	mask := len(wcs) - 1
 	head := int(c.head)
-	sum := credit{used: credits[head&mask].used}
+	sum := slotRefund{used: credits[head&mask].used}
 	for k := range dst[:n] {
 		i := (head + k) & mask
 		dst[k] = wcs[i]
@@ -325,20 +323,19 @@ func (c *cq) holds(q *qp) bool {
 	return false
 }
 
-// discard removes the completions of a QP that is reset or destroyed. Its own queues are gone, but
-// an SRQ gets its slots back.
+// discard removes the completions of a QP that is reset or destroyed. An SRQ gets its slots back.
 func (c *cq) discard(q *qp) {
 	mask := uint32(len(c.wcs) - 1)
 	out := c.head
 	for i := c.head; i != c.tail; i++ {
 		from, to := i&mask, out&mask
 		if c.wcs[from].QPN == q.num {
-			if cr := c.credits[from]; q.srq != nil && cr.used == q.srq.used {
+			if cr := c.slots[from]; q.srq != nil && cr.used == q.srq.used {
 				cr.used.free(cr.n)
 			}
 			continue
 		}
-		c.wcs[to], c.credits[to] = c.wcs[from], c.credits[from]
+		c.wcs[to], c.slots[to] = c.wcs[from], c.slots[from]
 		out++
 	}
 	c.tail = out

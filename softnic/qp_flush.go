@@ -2,8 +2,8 @@ package softnic
 
 import "ibverbx/verbs"
 
-// failSend ends the oldest request with an error. An RC QP goes to the error state. On UC and UD
-// only the send queue stops (IBTA 1.4 section 10.3.1).
+// failSend completes the oldest request with an error. An RC QP then enters the error state. On UC and UD only the
+// send queue stops (IBTA 1.4 section 10.3.1).
 func (q *qp) failSend(status verbs.Status) {
 	if q.failing {
 		return
@@ -38,26 +38,26 @@ func (q *qp) enterError() {
 	q.flushSends()
 	q.flushReceives()
 	if !q.awaitsLanding() { // else advance does so once all receives have completed
-		q.lastWQE()
+		q.raiseLastWQE()
 	}
 }
 
-// lastWQE tells that a QP in the error state takes nothing more from its SRQ and has completed what it took.
-func (q *qp) lastWQE() {
+// raiseLastWQE raises the event that a QP in the error state has completed its last receive of an SRQ.
+func (q *qp) raiseLastWQE() {
 	if q.srq != nil {
 		q.raise(verbs.EventLastWQEReached)
 	}
 }
 
-// stopResponder drops all answers that are due to the peer.
+// stopResponder drops all responses.
 func (q *qp) stopResponder() {
-	q.dropJobs()
-	q.ackDue, q.nakSent, q.dying, q.nakSyndrome = false, false, false, 0
+	q.dropResponses()
+	q.ackDue, q.nakSent, q.failingNAK, q.nakSyndrome = false, false, false, 0
 	q.msgKind = 0
 	q.rnrWait = false
 }
 
-// flushSends ends all posted sends with a flush error.
+// flushSends completes all posted sends with a flush error.
 func (q *qp) flushSends() {
 	if q.prefetch != nil {
 		q.prefetch.requests.drop(0)
@@ -72,7 +72,7 @@ func (q *qp) flushSends() {
 	q.charge()
 }
 
-// flushReceives ends all posted receives with a flush error.
+// flushReceives completes all posted receives with a flush error.
 func (q *qp) flushReceives() {
 	if q.hasCur {
 		q.completeRecv(verbs.StatusWRFlushErr, true)
@@ -85,7 +85,7 @@ func (q *qp) flushReceives() {
 	}
 }
 
-// fatal ends the QP because its CQ overran: it cannot report completions.
+// fatal fails the QP because its CQ overran: it cannot report completions.
 func (q *qp) fatal() {
 	if q.closed || q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return
@@ -94,8 +94,8 @@ func (q *qp) fatal() {
 	q.enterError()
 }
 
-// reset makes the QP as new. Posted requests disappear without a completion, and completions that
-// were not polled are removed from the CQs, as drivers of hardware do.
+// reset returns the QP to its initial state. Posted requests disappear without a completion, and unpolled completions
+// are removed from the CQs, as hardware drivers do.
 func (q *qp) reset() {
 	q.revoke()
 	q.unpair()
@@ -115,7 +115,7 @@ func (q *qp) reset() {
 		q.recvCQ.discard(q)
 	}
 	q.state = verbs.StateReset
-	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.unreported = 0, 0, 0, 0, 0
+	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.withoutCQE = 0, 0, 0, 0, 0
 	q.sqUsed.clear()
 	q.sqOff, q.reads, q.drained = 0, 0, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
@@ -128,6 +128,6 @@ func (q *qp) reset() {
 	}
 	q.responder = responder{}
 	q.restartCredits(q.rq.ring.Tail())
-	q.headFor(nil)
+	q.switchBudget(nil)
 	q.path, q.from, q.assoc = nil, nil, nil
 }

@@ -2,10 +2,11 @@ package softnic
 
 import "ibverbx/verbs"
 
-// sgeList has the SGEs of a request with more than verbs.MaxSGE of them. Few requests have, so lists lie beside the queues.
+// sgeList holds the SGEs of a request with more than verbs.MaxSGE of them. Such requests are rare, so lists lie beside
+// the queues.
 type sgeList [maxSGE]verbs.SGE
 
-// splitSGE returns how many SGEs a request of a queue may hold itself, and how many in a list: 0 if it may not have one.
+// splitSGE returns the maximum number of SGEs in a request itself, and in a list: 0 without lists.
 func splitSGE(n int) (own, list uint8) {
 	if n > verbs.MaxSGE {
 		return verbs.MaxSGE, uint8(n)
@@ -13,21 +14,21 @@ func splitSGE(n int) (own, list uint8) {
 	return uint8(max(n, 1)), 0
 }
 
-// elements says how many SGEs a send may have, and holds those that it does not hold itself.
-type elements struct {
-	// own is how many SGEs a request may hold itself, and list how many in a list.
+// sgeLists holds the SGE limits of a send queue, and the SGEs of requests with a list.
+type sgeLists struct {
+	// own is the maximum number of SGEs in a request itself, list that in a list.
 	own, list uint8
-	// lists has the SGEs of requests with a list, one per slot of the queue. It is nil before the first one.
+	// lists holds the lists, one per slot of the queue. It is nil before the first one.
 	lists []sgeList
 }
 
-// staging has bytes on their way between packets and memory.
-type staging struct {
+// scratchMemory is a NIC's scratch space for data between packets and memory.
+type scratchMemory struct {
 	// placed is the GRH of a datagram, or the result of an atomic.
 	placed [verbs.GRHLen]byte
-	// gathered is the payload of a packet from more pieces than a packet refers to, or from memory of a device.
+	// gathered is the payload of a packet with more segments than a packet can refer to, or from device memory.
 	gathered []byte
-	// copies has the operands and device copies of datagrams on a link that delivers at once.
+	// copies holds the operands and device copies of datagrams on a memory link.
 	copies copies
 }
 
@@ -35,8 +36,8 @@ func errNotListed(what string, i int, n uint8) error {
 	return verbs.Invalidf("%s %d of the chain: %d SGEs do not fit the request; put them into a list and set Listed to 1", what, i, n)
 }
 
-// takeList copies the list of a request to the slot at tail and returns it. It returns nil if the request has none, or is not legal
-// for another reason.
+// takeList copies the list of a request to the slot at tail and returns it. It returns nil for a request without one,
+// or that is invalid for another reason.
 func (q *qp) takeList(wr *verbs.SendWR) []verbs.SGE {
 	if wr.Listed != 1 || wr.NumSGE <= verbs.MaxSGE || wr.NumSGE > q.sge.list || q.legal>>wr.Opcode&1 == 0 || !wr.Flags.Valid() {
 		return nil
@@ -61,7 +62,7 @@ func (s *sendQueue) sges(i uint32) []verbs.SGE {
 	return w.sge[:w.numSGE]
 }
 
-// maxGathered is how many bytes of staging are kept. A packet of a memory link may have any length.
+// maxGathered is the maximum size in bytes of the kept scratch buffer. A packet on a memory link may have any length.
 const maxGathered = 1 << 16
 
 // takeList queues the list of receive i of a chain.
@@ -86,8 +87,8 @@ func (q *qp) recvSGEs() []verbs.SGE {
 	return q.cur.sge[:q.cur.numSGE]
 }
 
-// alone returns w, nil if its SGEs are in a list.
-func (w *recvWQE) alone() *recvWQE {
+// unlisted returns w, nil if its SGEs are in a list.
+func (w *recvWQE) unlisted() *recvWQE {
 	if w.numSGE > verbs.MaxSGE {
 		return nil
 	}

@@ -16,17 +16,17 @@ type lossState struct {
 	// wentAt and probedAt are the times of the last go-back and of the last probe.
 	wentAt, probedAt int64
 	trip             roundTrip
-	caution
+	lossLimiter
 }
 
-// roundTrip measures how long the peer takes to answer, one packet at a time.
+// roundTrip measures round trips, one packet at a time.
 type roundTrip struct {
 	// running is set while packet psn, first sent at time at, is being measured.
 	running bool
 	// again is set after a timer has fired: packet againPSN was sent again at againAt.
 	again bool
-	// guess is set if the next measurement replaces smooth.
-	guess bool
+	// replaceNext is set if the next measurement replaces smooth.
+	replaceNext bool
 	// rest counts the packets to skip before the next measurement, because the clock costs time.
 	rest          uint8
 	psn, againPSN roce.PSN
@@ -49,12 +49,12 @@ func (q *qp) measure(psn roce.PSN) {
 	}
 }
 
-// measured takes the answer to the measured packet.
+// measured records the response to the measured packet.
 func (q *qp) measured() {
 	t := &q.loss.trip
 	d := q.tripSince(t.at)
-	if t.running, t.again = false, false; t.smooth == 0 || t.guess {
-		t.guess = t.smooth == 0
+	if t.running, t.again = false, false; t.smooth == 0 || t.replaceNext {
+		t.replaceNext = t.smooth == 0
 		t.smooth, t.spread = d, d/2
 	} else {
 		t.spread += (max(d-t.smooth, t.smooth-d) - t.spread) / 4
@@ -66,25 +66,25 @@ func (q *qp) measured() {
 	}
 }
 
-// sentAgain notes that the timer has fired and packet una is sent again. The next answer may be to either copy, so it
-// measures nothing. If that was needless, the peer answers twice (see answeredTwice).
-func (q *qp) sentAgain(now int64) {
+// noteRetransmit records that the timer has fired and packet una is sent again. The next response may be to either
+// copy, so it measures nothing. After a needless retransmission, the peer responds twice (see duplicateResponse).
+func (q *qp) noteRetransmit(now int64) {
 	t := &q.loss.trip
 	t.running, t.rest = false, 0
 	t.again, t.againPSN, t.againAt = true, q.una, now
 }
 
-// answeredTwice takes an unexpected answer to packet psn. If a timer had made the QP send that packet again, then the
-// peer has answered the first copy too, and takes longer than the timer. A timer that grows without this
-// evidence would grow without a limit on a path that only loses packets.
-func (q *qp) answeredTwice(psn roce.PSN) {
+// duplicateResponse handles an unexpected response to packet psn. If a timer had made the QP retransmit that packet,
+// the peer has answered the first copy too, and is slower than the timer. A timer that grew without this evidence
+// would grow without limit on a path that only loses packets.
+func (q *qp) duplicateResponse(psn roce.PSN) {
 	t := &q.loss.trip
 	if !t.again || psn.Sub(t.againPSN) < 0 || psn.Sub(q.una) >= 0 {
 		return
 	}
 	t.again = false
 	if d := q.tripSince(t.againAt); d > t.smooth {
-		t.smooth, t.spread, t.guess = d, d/2, true
+		t.smooth, t.spread, t.replaceNext = d, d/2, true
 	}
 }
 
@@ -101,11 +101,12 @@ func (q *qp) tripSince(at int64) int64 {
 // timeout returns how long to wait for an answer, 0 before the first measurement.
 func (t *roundTrip) timeout() int64 { return t.smooth + max(4*t.spread, t.smooth) }
 
-// caution limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss wastes the packets in
-// flight. On a path with many losses, the window is the number of packets that usually pass between two of them, so
-// no more are wasted than pass. At 1 % loss on a link that holds 256 packets, a QP alone on the link gets 0.21 of it with
-// 1.9 times the packets needed. With the whole window, which leaves nothing for others, it gets 0.27 with 3.5 times.
-type caution struct {
+// lossLimiter limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss wastes the
+// packets in flight. On a path with many losses, the window is the usual number of packets between two of them, so
+// that no more are wasted than delivered. At 1 % loss on a link that holds 256 packets, a QP alone on the link gets
+// 0.21 of it with 1.9 times the packets needed. With the whole window, which leaves nothing for others, it gets 0.27
+// with 3.5 times.
+type lossLimiter struct {
 	// run counts packets acknowledged since the last go-back.
 	run uint64
 	// usual is the average of run at a go-back, in sixteenths of a packet, 0 before the first one.
@@ -124,9 +125,9 @@ const (
 	maxLosses   = 16
 )
 
-// lost adapts the limit at a go-back.
-func (q *qp) lost() {
-	c := &q.loss.caution
+// adaptLimit adapts the limit at a go-back.
+func (q *qp) adaptLimit() {
+	c := &q.loss.lossLimiter
 	if c.run == 0 {
 		return // no packet has passed since the last go-back: it is the same loss
 	}
@@ -140,9 +141,9 @@ func (q *qp) lost() {
 	q.setLimit(uint64(c.usual) * 15 / 256)
 }
 
-// passed counts acknowledged packets. A limit grows when four times as many as usual have passed.
-func (q *qp) passed(n uint32) {
-	c := &q.loss.caution
+// countAcked counts acknowledged packets. The limit grows after four times the usual number.
+func (q *qp) countAcked(n uint32) {
+	c := &q.loss.lossLimiter
 	if c.run += uint64(n); c.limit > 0 && c.run/4 > uint64(c.limit) {
 		q.setLimit(c.run / 4)
 	}
@@ -155,11 +156,11 @@ func (q *qp) setLimit(n uint64) {
 		q.loss.limit = uint32(max(n, minLimit))
 		q.window, q.longWindow = min(q.window, q.loss.limit), min(q.longWindow, q.loss.limit)
 	}
-	q.setAsking()
+	q.setAckRequests()
 }
 
-// setAsking selects the packets of a long message that have an ACK request.
-func (q *qp) setAsking() {
+// setAckRequests selects the packets of a long message that request an acknowledgement.
+func (q *qp) setAckRequests() {
 	part := 4
 	if q.core.udpNIC != nil && q.loss.limit == 0 {
 		part = 2 // an acknowledgement is a system call on both sides
@@ -172,36 +173,36 @@ func (q *qp) setAsking() {
 func (q *qp) goBackOnce() {
 	switch {
 	case q.loss.wentBack && q.loss.wentTo == q.una:
-	case q.wentNow():
-		q.doubt()
+	case q.justWentBack():
+		q.ignoreLoss()
 	default:
 		q.loss.wentBack, q.loss.wentTo = true, q.una
 		q.goBack()
 	}
 }
 
-// wentNow reports whether the last go-back is so recent that a reported loss must be an earlier one. Without a
+// justWentBack reports whether the last go-back is so recent that a reported loss must be an earlier one. Without a
 // timeout it never is.
-func (q *qp) wentNow() bool {
+func (q *qp) justWentBack() bool {
 	return q.attr.Timeout != 0 && q.core.clock()-q.loss.wentAt < q.loss.trip.least/2
 }
 
-// doubt ignores the report of a loss that seems to stem from packets sent before the last go-back. The peer reports
-// a loss only once, so it is probed soon in case that was wrong.
-func (q *qp) doubt() {
+// ignoreLoss ignores the report of a loss that seems to stem from packets sent before the last go-back. The peer
+// reports a loss only once, so it is probed soon in case that was wrong.
+func (q *qp) ignoreLoss() {
 	if q.timerIdx >= 0 && !q.rnrWait {
 		q.armedUna = q.una
 		q.core.timers.set(q, min(q.deadline, q.loss.wentAt+q.loss.trip.timeout()))
 	}
 }
 
-// goBack sends again from the oldest unacknowledged packet on. The peer's time starts again.
+// goBack retransmits from the oldest unacknowledged packet on, and restarts the peer's timeout.
 func (q *qp) goBack() {
 	q.nic.stats.GoBacks++
 	q.trouble.GoBacks++
 	q.loss.wentAt = q.core.clock()
 	q.loss.trip.running, q.loss.trip.again = false, false
-	q.lost()
+	q.adaptLimit()
 	q.seek(q.una)
 	if q.timerIdx >= 0 && !q.rnrWait {
 		q.core.timers.drop(q)
@@ -209,9 +210,9 @@ func (q *qp) goBack() {
 	q.core.lists.tx.push(q)
 }
 
-// armTimer starts the peer's time: the QP's timeout, or longer if the peer usually takes longer.
+// armTimer starts the peer's timeout: the QP's, or longer if the peer is usually slower.
 func (q *qp) armTimer(now int64) {
-	q.armedUna, q.excused = q.una, false
+	q.armedUna, q.lateOnce = q.una, false
 	if l := q.core.traits.shm; l != nil {
 		q.peerServed = l.peer.peers.Taken().Load()
 	}

@@ -5,22 +5,22 @@ import (
 	"ibverbx/verbs"
 )
 
-// placement is the outcome of placing a packet of a SEND or WRITE. RC answers an outcome other
-// than placed with a NAK. UC drops the message.
-type placement uint8
+// placeResult is the outcome of placing a packet of a SEND or WRITE. RC answers an outcome other than placed with a
+// NAK. UC drops the message.
+type placeResult uint8
 
 const (
-	placed        placement = iota
-	placeNoRecv             // no receive is posted
-	placeInvalid            // the QP does not allow the operation, or the length is wrong
-	placeNoAccess           // wrong key, range or access right of the region
-	placeTooLong            // the message is longer than its receive
-	placeBadRecv            // an SGE of the receive is not writable memory of the PD
-	placeFailed             // the device that has the memory cannot copy it
+	placed        placeResult = iota
+	placeNoRecv               // no receive is posted
+	placeInvalid              // the QP does not allow the operation, or the length is wrong
+	placeNoAccess             // wrong key, range or access right of the region
+	placeTooLong              // the message is longer than its receive
+	placeBadRecv              // an SGE of the receive is not writable memory of the PD
+	placeFailed               // the device that has the memory cannot copy it
 )
 
-// wellFormed checks that a packet continues the message before it, and has the length that its
-// place in the message requires (IBTA 1.4 sections 9.7.4.1.1 to 9.7.4.1.4).
+// wellFormed reports whether a packet continues the current message, and has the length that its position in the
+// message requires (IBTA 1.4 sections 9.7.4.1.1 to 9.7.4.1.4).
 func (q *qp) wellFormed(p *packet, t opTraits) bool {
 	if t&opStarts != 0 {
 		if q.msgKind != 0 {
@@ -38,19 +38,18 @@ func (q *qp) wellFormed(p *packet, t opTraits) bool {
 	return p.length <= q.seg || p.numSegs == 0 // what is at its place already may have any length
 }
 
-// place puts the payload of a SEND or WRITE to its place, and completes the receive at the end
-// of the message.
-func (q *qp) place(p *packet, t opTraits) placement {
+// place places the payload of a SEND or WRITE, and completes the receive at the end of the message.
+func (q *qp) place(p *packet, t opTraits) placeResult {
 	if t&opIsWrite != 0 {
 		return q.placeWrite(p, t)
 	}
 	return q.placeSend(p, t)
 }
 
-// placeSend puts the payload of a SEND into the receive that the message has taken.
-func (q *qp) placeSend(p *packet, t opTraits) placement {
+// placeSend places the payload of a SEND in the message's receive.
+func (q *qp) placeSend(p *packet, t opTraits) placeResult {
 	if t&opStarts != 0 {
-		if !q.takeRecv() {
+		if !q.claimRecv() {
 			return placeNoRecv
 		}
 		q.msgKind, q.placed = opIsSend, 0
@@ -75,8 +74,8 @@ func (q *qp) placeSend(p *packet, t opTraits) placement {
 	return placed
 }
 
-// placeWrite puts the payload of a WRITE where its RETH says.
-func (q *qp) placeWrite(p *packet, t opTraits) placement {
+// placeWrite places the payload of a WRITE at the address in its RETH.
+func (q *qp) placeWrite(p *packet, t opTraits) placeResult {
 	va, rkey, left, done := q.va, q.rkey, q.left, q.placed
 	if t&opStarts != 0 {
 		va, rkey, left, done = p.VA, p.RKey, p.DMALen, 0
@@ -101,7 +100,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 			}
 		}
 	}
-	if t&opHasImm != 0 && !q.takeRecv() {
+	if t&opHasImm != 0 && !q.claimRecv() {
 		return placeNoRecv
 	}
 	if q.nic.observe != nil && p.length > 0 {
@@ -132,7 +131,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 	return placed
 }
 
-// endMessage completes the receive of a message that is completely placed.
+// endMessage completes the receive of a completely placed message.
 func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 	q.msgKind = 0
 	wc := q.completeRecv(verbs.StatusSuccess, p.Solicited)
@@ -142,7 +141,7 @@ func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 	}
 }
 
-// scatter puts the payload of p into the SGEs, off bytes after their start.
+// scatter copies the payload of p to the SGEs, off bytes after their start.
 func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose role) verbs.Status {
 	for k := range p.numSegs {
 		if s := q.scatterBytes(sges, off, p.segs[k], whose); s != verbs.StatusSuccess {
@@ -153,8 +152,8 @@ func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose role) verbs.
 	return verbs.StatusSuccess
 }
 
-// scatterBytes puts b into the SGEs, off bytes after their start. It writes nothing beyond them
-// and nothing where the region does not allow local writes.
+// scatterBytes copies b to the SGEs, off bytes after their start. It writes only to memory that allows local writes,
+// and never beyond the SGEs.
 func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose role) verbs.Status {
 	for part := verbs.PartOf(sges, off, uint32(len(b))); part.Next(); {
 		s := &part.SGE

@@ -233,7 +233,7 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 		q.flushReceives()
 		q.core.settle()
 	} else if n > 0 && q.rnrSent {
-		q.ready()
+		q.announceReceive()
 	}
 	return n, err
 }

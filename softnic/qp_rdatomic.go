@@ -7,17 +7,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// job is the rest of the answer to a READ or an atomic.
-type job struct {
+// pendingResponse is the unsent rest of the response to a READ or an atomic.
+type pendingResponse struct {
 	atomic bool
-	// again says that the request was a duplicate.
-	again bool
-	rkey  uint32
+	// duplicate is set if the request was a duplicate.
+	duplicate bool
+	rkey      uint32
 	// psn is that of the next packet.
 	psn    roce.PSN
 	va     uint64
 	length uint32
-	// off is how many bytes have been sent.
+	// off is the number of bytes sent.
 	off uint32
 	// original is the value that an atomic found.
 	original uint64
@@ -25,15 +25,14 @@ type job struct {
 	after uint32
 }
 
-// atomicResult remembers what an atomic returned.
+// atomicResult is the result of an atomic.
 type atomicResult struct {
 	valid    bool
 	psn      roce.PSN
 	original uint64
 }
 
-// servedRead remembers a READ that was served. Its answer may be asked for again, from any of its packets
-// on.
+// servedRead is a READ that was served. The peer may repeat it, from any of its packets on.
 type servedRead struct {
 	valid  bool
 	rkey   uint32
@@ -42,9 +41,9 @@ type servedRead struct {
 	va     uint64
 }
 
-// wasServed reports whether a duplicate READ repeats one of the last that were served, or the end of one. A
-// READ with another key or address would be free to try keys: a wrong one ends nothing. In memory nobody
-// forges packets, and gates serve READs without a record.
+// wasServed reports whether a duplicate READ repeats one of the last served READs, or the tail of one. Otherwise READs
+// with other keys could try keys for free, because a wrong key in a duplicate has no consequence. On memory links,
+// packets cannot be forged, and gates serve READs without a record.
 func (q *qp) wasServed(p *packet) bool {
 	for i := range q.answered {
 		r := &q.answered[i]
@@ -60,22 +59,21 @@ func (q *qp) wasServed(p *packet) bool {
 	return false
 }
 
-// addJob queues an answer and returns it, or nil if there is no room. New requests and duplicates have
-// separate limits, so that a network that repeats packets does not use up what a peer was
-// promised.
-func (q *qp) addJob(j job) *job {
-	kin := &q.jobCount[index(j.again)]
+// addResponse queues a response and returns it, or nil if the limit is reached. New requests and duplicates have
+// separate limits, so that a network that duplicates packets does not use up the peer's resources.
+func (q *qp) addResponse(j pendingResponse) *pendingResponse {
+	kin := &q.responseCount[index(j.duplicate)]
 	if *kin >= q.attr.MaxDestRdAtomic {
 		return nil
 	}
 	*kin++
 	j.after = q.landings.nextSeq()
-	q.jobs.Push(j)
+	q.responses.Push(j)
 	q.core.lists.tx.push(q)
-	return q.jobs.At(q.jobs.Tail() - 1)
+	return q.responses.At(q.responses.Tail() - 1)
 }
 
-// responsePackets returns how many packets answer a READ.
+// responsePackets returns the number of response packets of a READ.
 func (q *qp) responsePackets(length uint32) uint32 {
 	if length == 0 {
 		return 1
@@ -83,8 +81,8 @@ func (q *qp) responsePackets(length uint32) uint32 {
 	return (length-1)/q.seg + 1
 }
 
-// serveRead begins to answer a new READ. The data is read when it is sent. The peer must expect
-// that: without a fence, a READ is not ordered before later WRITEs.
+// serveRead starts the response to a new READ. The data is read when it is sent: without a fence, a READ is not
+// ordered before later WRITEs.
 func (q *qp) serveRead(p *packet) {
 	if q.attr.Access&verbs.AccessRemoteRead == 0 {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
@@ -94,8 +92,8 @@ func (q *qp) serveRead(p *packet) {
 		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
 	}
-	j := job{rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen}
-	if p.DMALen > maxMsgSize || q.addJob(j) == nil {
+	j := pendingResponse{rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen}
+	if p.DMALen > maxMsgSize || q.addResponse(j) == nil {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // more than the QP has resources for
 		return
 	}
@@ -104,8 +102,7 @@ func (q *qp) serveRead(p *packet) {
 	q.served(q.responsePackets(p.DMALen))
 }
 
-// readable reports whether the memory that a READ names may be read. A READ of no bytes does not
-// check its key.
+// readable reports whether a READ may access its memory. An empty READ does not check its key.
 func (q *qp) readable(p *packet) bool {
 	if p.DMALen == 0 {
 		return true
@@ -124,7 +121,7 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
 	}
-	j := q.addJob(job{atomic: true, psn: p.PSN})
+	j := q.addResponse(pendingResponse{atomic: true, psn: p.PSN})
 	if j == nil {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
@@ -136,9 +133,8 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 	q.served(1)
 }
 
-// execute does an atomic of the peer on an aligned word of memory, and returns and remembers what it found.
-// It is an atomic instruction: pairs in gates of their own, and programs that use sync/atomic, may change
-// the same word.
+// execute executes an atomic on an aligned word of memory, and records and returns the original value. It uses atomic
+// instructions, because pairs inside their gates, and programs that use sync/atomic, may change the same word.
 func (q *qp) execute(psn roce.PSN, mem []byte, op uint8, compare, swapAdd uint64) (original uint64) {
 	word := wordAt(mem)
 	if op == roce.OpFetchAdd {
@@ -153,43 +149,43 @@ func (q *qp) execute(psn roce.PSN, mem []byte, op uint8, compare, swapAdd uint64
 	return original
 }
 
-// served counts a READ or atomic that was accepted, and its PSNs.
+// served accounts for the PSNs of an accepted READ or atomic.
 func (q *qp) served(psns uint32) {
 	q.filled()
 	q.epsn = q.epsn.Add(psns)
-	q.asked = min(q.asked+psns, maxWindow-1)
+	q.unackedPSNs = min(q.unackedPSNs+psns, maxWindow-1)
 	q.msn++
 }
 
-// duplicate answers a request that was served before. A SEND or WRITE is acknowledged again, a
-// READ read again, and an atomic answered from the replay ring (IBTA 1.4 section 9.7.4.1.5). A
-// request that cannot be answered is dropped: the peer will ask again. So is a READ that was not served.
+// duplicate handles a request that was served before. A SEND or WRITE is acknowledged again, a READ read again, and an
+// atomic answered from the replay ring (IBTA 1.4 section 9.7.4.1.5). Other duplicates are dropped: the peer will
+// retry. So is a READ that was not served.
 func (q *qp) duplicate(p *packet, op uint8) {
 	q.nic.stats.Duplicates++
 	switch op {
 	case roce.OpReadRequest:
 		last := p.PSN.Add(q.responsePackets(p.DMALen) - 1)
-		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && !q.answers(p.PSN) && (q.core.traits.immediate || q.wasServed(p)) && q.readable(p) {
-			q.addJob(job{again: true, rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen})
+		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && !q.isPending(p.PSN) && (q.core.traits.immediate || q.wasServed(p)) && q.readable(p) {
+			q.addResponse(pendingResponse{duplicate: true, rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen})
 		}
 	case roce.OpCompareSwap, roce.OpFetchAdd:
 		for i := range q.replay { // newest first: PSNs wrap
 			r := &q.replay[(q.replayNext+len(q.replay)-1-i)%len(q.replay)]
 			if r.valid && r.psn == p.PSN {
-				q.addJob(job{again: true, atomic: true, psn: p.PSN, original: r.original})
+				q.addResponse(pendingResponse{duplicate: true, atomic: true, psn: p.PSN, original: r.original})
 				return
 			}
 		}
 	default:
-		q.owe()
+		q.oweAck()
 	}
 }
 
-// answers reports whether the answer with a PSN is still to be sent. The peer may have asked again because the bytes take long to come from a
-// device.
-func (q *qp) answers(psn roce.PSN) bool {
-	for i := q.jobs.Head(); i != q.jobs.Tail(); i++ {
-		j := q.jobs.At(i)
+// isPending reports whether the response packet with a PSN is unsent. The peer may have retried because a device is
+// slow.
+func (q *qp) isPending(psn roce.PSN) bool {
+	for i := q.responses.Head(); i != q.responses.Tail(); i++ {
+		j := q.responses.At(i)
 		if d := psn.Sub(j.psn); !j.atomic && d >= 0 && uint32(d) < q.responsePackets(j.length-j.off) {
 			return true
 		}
@@ -197,15 +193,14 @@ func (q *qp) answers(psn roce.PSN) bool {
 	return false
 }
 
-// respondBudget bounds the packets of answers that a QP sends in one call over UDP. A peer other
-// than softnic may READ a gigabyte with one request, which must not block other traffic for that
-// long. It is more than a softnic asks for at a time.
+// respondBudget limits the response packets that a QP sends in one call over UDP. A foreign NIC may READ a gigabyte
+// with one request, which must not block other traffic that long. A softnic never requests as much at once.
 const respondBudget = 2 * maxRdAtomic * udpReadAhead
 
-// respond sends answers until all are sent or the link has no room. It reports whether the QP can
-// go on to its own requests.
+// respond sends responses until none is left or the link is full. It reports whether the QP can continue with its own
+// requests.
 func (q *qp) respond() bool {
-	for sent := 0; q.jobs.Len() > 0; sent++ {
+	for sent := 0; q.responses.Len() > 0; sent++ {
 		if !q.room() {
 			return false
 		}
@@ -213,20 +208,20 @@ func (q *qp) respond() bool {
 			q.core.lists.later.push(q)
 			return false
 		}
-		j := q.jobs.Front()
+		j := q.responses.Front()
 		if q.landings.pendingBefore(j.after) {
 			return false
 		}
-		p, again := q.answer(j.psn), j.again
+		p, again := q.newResponse(j.psn), j.duplicate
 		if j.atomic {
 			p.noPayload()
 			p.Opcode, p.Original = roce.RC|roce.OpAtomicAck, j.original
-			q.endJob(j)
+			q.endResponse(j)
 		} else if nak, due := q.readPacket(j, p); due {
 			return false
 		} else if nak != 0 {
-			q.dropJobs()
-			q.epsn, q.asked = j.psn, 0 // later requests are not served
+			q.dropResponses()
+			q.epsn, q.unackedPSNs = j.psn, 0 // later requests are not served
 			q.refuse(nak, verbs.StatusSuccess)
 			return false
 		}
@@ -241,9 +236,9 @@ func (q *qp) respond() bool {
 	return true
 }
 
-// readPacket makes p the next packet of a READ answer. It returns the NAK to send instead if the memory has been
-// deregistered meanwhile or cannot be copied, otherwise 0. due says that the bytes are still to come from their device.
-func (q *qp) readPacket(j *job, p *packet) (nak uint8, due bool) {
+// readPacket makes p the next packet of a READ response. It returns a NAK to send instead if the memory has been
+// deregistered meanwhile or cannot be copied, otherwise 0. due is set if the data has not arrived from its device.
+func (q *qp) readPacket(j *pendingResponse, p *packet) (nak uint8, due bool) {
 	n := min(j.length-j.off, q.seg)
 	if n == 0 {
 		p.noPayload()
@@ -257,7 +252,7 @@ func (q *qp) readPacket(j *job, p *packet) (nak uint8, due bool) {
 			}
 			s := fetchRefused
 			if m.stager != nil {
-				src, s = q.prefetching().responses.bytes(m, q.jobs.Head(), j.off, j.off, n)
+				src, s = q.prefetching().responses.bytes(m, q.responses.Head(), j.off, j.off, n)
 			}
 			if s == fetchPending {
 				return 0, true
@@ -279,36 +274,36 @@ func (q *qp) readPacket(j *job, p *packet) (nak uint8, due bool) {
 	j.off += n
 	j.psn = j.psn.Add(1)
 	if last {
-		q.endJob(j)
+		q.endResponse(j)
 	}
 	return 0, false
 }
 
-// endJob takes the oldest answer, j, out of the queue.
-func (q *qp) endJob(j *job) {
-	q.jobCount[index(j.again)]--
-	q.jobs.Drop(1)
+// endResponse removes the oldest response, j.
+func (q *qp) endResponse(j *pendingResponse) {
+	q.responseCount[index(j.duplicate)]--
+	q.responses.Drop(1)
 }
 
 // dropJobs discards all responses.
-func (q *qp) dropJobs() { q.dropJobsFrom(q.jobs.Head()) }
+func (q *qp) dropResponses() { q.dropResponsesFrom(q.responses.Head()) }
 
 // dropJobsAfter discards the responses to requests that arrived after a landing.
-func (q *qp) dropJobsAfter(landing uint32) {
-	seq := q.jobs.Head()
-	for seq != q.jobs.Tail() && int32(q.jobs.At(seq).after-landing) <= 0 {
+func (q *qp) dropResponsesAfter(landing uint32) {
+	seq := q.responses.Head()
+	for seq != q.responses.Tail() && int32(q.responses.At(seq).after-landing) <= 0 {
 		seq++
 	}
-	q.dropJobsFrom(seq)
+	q.dropResponsesFrom(seq)
 }
 
 // dropJobsFrom discards the responses from number seq on.
-func (q *qp) dropJobsFrom(seq uint32) {
+func (q *qp) dropResponsesFrom(seq uint32) {
 	if q.prefetch != nil {
 		q.prefetch.responses.drop(0)
 	}
-	for i := seq; i != q.jobs.Tail(); i++ {
-		q.jobCount[index(q.jobs.At(i).again)]--
+	for i := seq; i != q.responses.Tail(); i++ {
+		q.responseCount[index(q.responses.At(i).duplicate)]--
 	}
-	q.jobs.Truncate(seq)
+	q.responses.Truncate(seq)
 }

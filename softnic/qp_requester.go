@@ -22,7 +22,7 @@ func (q *qp) transmit() {
 	case verbs.StateReset, verbs.StateInit:
 		return
 	}
-	if q.jobs.Len() > 0 && !q.respond() {
+	if q.responses.Len() > 0 && !q.respond() {
 		return
 	}
 	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
@@ -150,7 +150,7 @@ func (q *qp) sendData(w *sendWQE) bool {
 	p.path, p.Opcode, p.DestQPN, p.PSN = q.path, q.transport|op, q.attr.DestQPN, psn
 	p.VA, p.RKey, p.DMALen, p.Imm = w.remoteAddr, w.rkey, length, w.imm
 	if q.paced {
-		p.AckReq = q.asksPace(psn) || q.holder(q.inFlight()+1, size == q.seg) != nil
+		p.AckReq = q.requestsPace(psn) || q.holder(q.inFlight()+1, size == q.seg) != nil
 	} else {
 		p.AckReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)
 	}
@@ -294,7 +294,7 @@ func (q *qp) writable() bool {
 // sendDatagrams sends UD messages. Each is one packet and is complete when it has been sent.
 func (q *qp) sendDatagrams() {
 	p := &q.nic.scratch
-	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.paceRoom() && q.room() {
+	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.mayPace() && q.room() {
 		w := q.wqe(q.sqNext)
 		a := q.nic.ahs.get(uint32(w.arg0))
 		if a == nil || !q.sealing.sends(a.path) {
@@ -310,7 +310,7 @@ func (q *qp) sendDatagrams() {
 		if p.QKey>>31 != 0 {
 			p.QKey = q.attr.QKey // the QP's replaces a controlled Q_Key (IBTA 1.4 section 10.2.5)
 		}
-		p.AckReq, p.Solicited = q.paced && q.asksPace(q.snd), w.flags&verbs.SendSolicited != 0
+		p.AckReq, p.Solicited = q.paced && q.requestsPace(q.snd), w.flags&verbs.SendSolicited != 0
 		q.sqNext++
 		q.sqMax++
 		q.snd = q.snd.Add(1)

@@ -10,65 +10,66 @@ import (
 
 // responder is the part of a QP that serves the peer.
 type responder struct {
-	// epsn is the PSN expected next.
+	// epsn is the next expected PSN.
 	epsn roce.PSN
-	// asked is how many PSNs right before epsn belong to READs and atomics that were not answered at once.
-	asked uint32
+	// unackedPSNs is the number of PSNs directly before epsn that belong to READs and atomics: their responses
+	// acknowledge them.
+	unackedPSNs uint32
 	// msn counts completed messages.
 	msn uint32
-	// commEst says that the communication-established event was raised.
+	// commEst is set once the communication-established event was raised.
 	commEst bool
-	// ackDue says that the peer asked for an acknowledgement.
+	// ackDue is set if the peer has requested an acknowledgement.
 	ackDue bool
-	// nakSent says that a gap was reported and the missing PSN has not come.
+	// nakSent is set after a gap was reported, until the missing PSN arrives.
 	nakSent bool
-	// rnrSent says that the peer was told that there is no receive, and not that there is one.
+	// rnrSent is set after an RNR NAK, until a receive is announced or consumed.
 	rnrSent bool
-	// dying says that a fatal NAK is on its way. Nothing more is served.
-	dying bool
+	// failingNAK is set while a fatal NAK is due. No further request is served.
+	failingNAK bool
 
-	// nakSyndrome is the NAK to be sent after the answers before it, 0 if there is none.
+	// nakSyndrome is the NAK to send after pending responses, 0 for none.
 	nakSyndrome uint8
 	// nakPSN is the PSN of that NAK.
 	nakPSN roce.PSN
 
 	// msgKind is opIsSend or opIsWrite while a message is being received, otherwise 0.
 	msgKind opTraits
-	// placed is how many bytes of the message have been placed.
+	// placed is the number of bytes of the message already placed.
 	placed uint32
-	// va is where the rest of a WRITE goes.
+	// va is the address of the rest of a WRITE.
 	va uint64
 	// rkey is the remote key of a WRITE.
 	rkey uint32
-	// left is how many bytes of a WRITE are still to come.
+	// left is the number of outstanding bytes of a WRITE.
 	left uint32
 
-	// cur is the receive that the message being received has taken. It is valid if hasCur is set.
+	// cur is the receive of the current message. It is valid if hasCur is set.
 	cur    recvWQE
 	hasCur bool
-	// curList has the SGEs of cur if they are a list.
+	// curList holds the SGEs of cur if they are a list.
 	curList *sgeList
 
-	// jobs are the answers to READs and atomics that are still to be sent.
-	jobs ring.Ring[job]
-	// jobCount counts the jobs: those of new requests, and those of duplicates.
-	jobCount [2]uint8
-	// replay is a ring of the last atomic results. A duplicate atomic is answered from it.
+	// responses are the pending responses to READs and atomics.
+	responses ring.Ring[pendingResponse]
+	// responseCount counts responses: to new requests, and to duplicates.
+	responseCount [2]uint8
+	// replay is a ring of the last atomic results, from which duplicate atomics are answered.
 	replay []atomicResult
 	// replayNext is the slot of the next result in replay.
 	replayNext int
-	// answered is a ring of the last READs that were served. Only these may be asked for again.
+	// answered is a ring of the last served READs. Only these may be repeated.
 	answered []servedRead
 	// answeredNext is the slot of the next READ in answered.
 	answeredNext int
 }
 
-// receiveRequest takes a request packet of an RC peer.
+// receiveRequest handles a request packet of an RC peer.
 func (q *qp) receiveRequest(p *packet, op uint8) {
-	if q.dying {
+	if q.failingNAK {
 		return
 	}
-	if p.PSN.Sub(q.epsn) > 0 && q.nic.serveRings() && (q.dying || !receivable[q.state]) {
+	if p.PSN.Sub(q.epsn) > 0 && q.nic.serveRings() && (q.failingNAK || !receivable[q.state]) {
 		return // after a line
 	}
 	if d := p.PSN.Sub(q.epsn); d != 0 {
@@ -97,17 +98,17 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 		return
 	}
 	q.filled()
-	q.epsn, q.asked = q.epsn.Add(1), 0
+	q.epsn, q.unackedPSNs = q.epsn.Add(1), 0
 	if t&opEnds != 0 {
 		q.msn++
 	}
 	if p.AckReq && (!q.ackDue || q.lists&onAcks == 0) {
-		q.owe()
+		q.oweAck()
 	}
 }
 
-// reject answers a packet that was not placed.
-func (q *qp) reject(r placement) {
+// reject sends the NAK for a packet that was not placed.
+func (q *qp) reject(r placeResult) {
 	switch r {
 	case placeNoRecv:
 		q.nic.stats.RNRNAKsSent++
@@ -127,24 +128,23 @@ func (q *qp) reject(r placement) {
 	}
 }
 
-// owe notes that the peer wants an acknowledgement. It is sent when the packets at hand have been
-// served, so that one acknowledgement covers them all.
-func (q *qp) owe() {
+// oweAck makes an acknowledgement due. It is sent once the available packets have been served, so that one
+// acknowledgement covers them all.
+func (q *qp) oweAck() {
 	q.ackDue = true
 	q.core.lists.acks.push(q)
 }
 
-// flushAck sends the acknowledgement or NAK that is due, unless answers to READs and atomics must
-// go first.
+// flushAck sends the acknowledgement or NAK that is due, unless responses to READs and atomics must precede it.
 func (q *qp) flushAck() {
-	if q.jobs.Len() > 0 || !receivable[q.state] {
+	if q.responses.Len() > 0 || !receivable[q.state] {
 		return
 	}
 	if l := q.core.traits.shm; l != nil && !l.ackRoom(q) {
-		return // it stays due
+		return // it remains due
 	}
 	if p := q.landings.oldest(asResponder); p != nil {
-		q.ackBefore(p) // the rest follows when all is in place
+		q.ackBefore(p) // the rest follows once all data is in place
 		return
 	}
 	syndrome, psn := q.nakSyndrome, q.nakPSN
@@ -160,25 +160,25 @@ func (q *qp) flushAck() {
 	if syndrome != 0 {
 		q.sendAck(syndrome, psn)
 	}
-	if q.dying {
+	if q.failingNAK {
 		q.enterError()
 	}
 }
 
-// ackPSN returns the PSN that an acknowledgement names: that of the last SEND or WRITE. READs and
-// atomics behind it are answered by their data. The kernel's Soft-RoCE takes an acknowledgement
-// that names one of them for the whole answer, although the data may come later or be lost.
-func (q *qp) ackPSN() roce.PSN { return q.epsn.Add(roce.PSNMask - q.asked) }
+// ackPSN returns the PSN that an acknowledgement names: that of the last SEND or WRITE. READs and atomics behind it
+// are acknowledged by their responses. The kernel's Soft-RoCE takes an acknowledgement that names one of them for the
+// whole response, although the data may arrive later or be lost.
+func (q *qp) ackPSN() roce.PSN { return q.epsn.Add(roce.PSNMask - q.unackedPSNs) }
 
 func (q *qp) sendAck(syndrome uint8, psn roce.PSN) {
-	p := q.answer(psn)
+	p := q.newResponse(psn)
 	p.noPayload()
 	p.Opcode, p.Syndrome = roce.RC|roce.OpAck, syndrome
 	q.emit(p)
 }
 
-// answer begins a packet to the requester.
-func (q *qp) answer(psn roce.PSN) *packet {
+// newResponse starts a packet to the requester.
+func (q *qp) newResponse(psn roce.PSN) *packet {
 	p := &q.nic.scratch
 	p.path, p.DestQPN, p.PSN = q.path, q.attr.DestQPN, psn
 	p.AckReq, p.Solicited = false, false
@@ -193,21 +193,21 @@ func (q *qp) sendNak(syndrome uint8) {
 	q.core.lists.acks.push(q)
 }
 
-// ready tells a peer that waits for a receive that there is one, by acknowledging again what came before.
-// Only a softnic understands it. Others ignore it and wait as long as the RNR NAK said.
-func (q *qp) ready() {
+// announceReceive tells a peer that waits after an RNR NAK that a receive is posted, by repeating the last
+// acknowledgement. Only a softnic understands it. Other NICs ignore it and wait for the time in the NAK.
+func (q *qp) announceReceive() {
 	softnic := q.core.traits.shm != nil || (q.core.udpNIC != nil && q.path.route != nil && q.path.route.dest.Runs())
 	if q.rnrSent && softnic && (!q.paced || !q.fewReceives()) {
 		q.rnrSent = false
 		if q.typ == verbs.RC && q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
-			q.nakSyndrome = roce.NAKSequence // it waits for bytes to land, so the peer need not
+			q.nakSyndrome = roce.NAKSequence // the NAK waits for data to land, so the peer need not wait
 		}
-		q.owe()
+		q.oweAck()
 		q.core.settle()
 	}
 }
 
-// filled notes that the expected PSN has come. A pending RNR NAK for it is obsolete.
+// filled records the arrival of the expected PSN, which makes a pending RNR NAK for it obsolete.
 func (q *qp) filled() {
 	q.nakSent, q.rnrSent = false, false
 	if q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
@@ -225,12 +225,12 @@ func (q *qp) sequenceGap() {
 	}
 }
 
-// refuse ends the QP because of a request that cannot be served: a NAK to the peer, an event or a
-// failed receive here, and then the error state (IBTA 1.4 section 9.9.3).
+// refuse fails the QP because of an invalid request: a NAK to the peer, an event or a failed receive here, and then
+// the error state (IBTA 1.4 section 9.9.3).
 func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	q.nic.stats.NAKsSent++
 	q.trouble.NAKsSent++
-	q.dying = true
+	q.failingNAK = true
 	q.sendNak(syndrome)
 	switch {
 	case recvStatus != verbs.StatusSuccess && q.hasCur:
@@ -243,8 +243,8 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	}
 }
 
-// takeRecv makes cur the next receive. A receive that was taken and not used stays.
-func (q *qp) takeRecv() bool {
+// claimRecv makes cur the next receive. A receive that was claimed and not used stays.
+func (q *qp) claimRecv() bool {
 	if q.hasCur {
 		return true
 	}
@@ -258,7 +258,7 @@ func (q *qp) takeRecv() bool {
 	return q.hasCur
 }
 
-// completeRecv reports cur. The caller fills in what a success has beyond its status.
+// completeRecv completes cur. The caller fills in the other fields of a success.
 func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	q.hasCur = false
 	used := q.rq.used
@@ -277,9 +277,9 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	return wc
 }
 
-// knows reports whether p comes from the QP's peer, from a port that the peer has announced if it has
-// announced any, and remembers the path if so.
-func (q *qp) knows(p *path) bool {
+// isFromPeer reports whether p leads from the QP's peer, from one of the ports that the peer has announced, if any. It
+// then remembers the path.
+func (q *qp) isFromPeer(p *path) bool {
 	if p == q.from {
 		return true
 	}
@@ -293,7 +293,7 @@ func (q *qp) knows(p *path) bool {
 	return true
 }
 
-// established raises the event that tells a QP in RTR that its peer has begun.
+// established raises the communication-established event of a QP in RTR.
 func (q *qp) established() {
 	if !q.commEst {
 		q.commEst = true

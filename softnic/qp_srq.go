@@ -19,13 +19,13 @@ type recvWQE struct {
 // recvQueue is a bounded queue of receives. Its ring begins small and grows with the receives that wait.
 type recvQueue struct {
 	ring ring.Ring[recvWQE]
-	// used counts the receives whose completion has not been polled, waiting ones included. It is
-	// allocated separately because completions that were not polled point to it.
+	// used counts the receives without a polled completion, waiting ones included. It is allocated separately because
+	// unpolled completions point to it.
 	used  *slotCount
 	maxWR uint32
-	// lists has the SGEs of the waiting receives that have more than fit a recvWQE, in the same order.
+	// lists holds the SGEs of waiting receives with more than fit a recvWQE, in the same order.
 	lists ring.Ring[sgeList]
-	// maxSGE is how many SGEs a receive may hold itself, and maxList how many in a list.
+	// maxSGE is the maximum number of SGEs in a receive itself, maxList that in a list.
 	maxSGE, maxList uint8
 }
 
@@ -36,7 +36,7 @@ func newRecvQueue(maxWR, maxSGE int, c *cq) recvQueue {
 	return r
 }
 
-// post takes receives until one does not fit or is not legal.
+// post queues receives until one does not fit or is invalid.
 func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 	n, err := r.enqueue(wrs)
 	r.used.taken += uint32(n)
@@ -65,7 +65,7 @@ func (r *recvQueue) enqueue(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// pop moves the oldest receive into w, and its list, if it has one, into *list. It reports whether there was a receive.
+// pop moves the oldest receive into w, and its list, if any, into *list. It returns false if the queue is empty.
 func (r *recvQueue) pop(w *recvWQE, list **sgeList) bool {
 	if r.ring.Len() == 0 {
 		return false
@@ -91,33 +91,34 @@ type srq struct {
 	gate
 	recvQueue
 	pd *pd
-	// limit is the number of receives below which the limit event is raised. 0 is disarmed.
+	// limit is the number of receives below which the limit event is raised. 0 means disarmed.
 	limit uint32
-	// turns are the RC QPs that got no receive and whose peers will retry, in the order of their first request. Each is entitled
-	// to one receive before others take one, so that no sender keeps the queue empty for the others.
-	turns []turn
+	// turns are the RC QPs that found the queue empty and whose peers will retry, in the order of their first request.
+	// Each is entitled to one receive before others get one, so that no sender starves the others.
+	turns []srqTurn
 	// users counts the QPs on the queue.
 	users  int
 	closed bool
 }
 
-// turn is the place of a QP among those that wait for a receive.
-type turn struct {
+// srqTurn is the position of a QP among those that wait for a receive.
+type srqTurn struct {
 	q     *qp
-	until int64 // when the place is lost, in case the peer has gone
+	until int64 // expiry, in case the peer has exited
 }
 
-// patience is the length of a turn after the RNR timer, in nanoseconds. RC repeats a request several times in that time.
-const patience = int64(2 * time.Second)
+// turnTimeout is the length of a turn after the RNR timer, in nanoseconds. RC repeats a request several times in that
+// time.
+const turnTimeout = int64(2 * time.Second)
 
-// admit reports whether a QP may take a receive. If not, it gives the QP a turn.
+// admit reports whether a QP may get a receive. If not, it gives the QP a turn.
 func (s *srq) admit(q *qp) bool {
 	if len(s.turns) == 0 && s.ring.Len() > 0 {
 		return true
 	}
 	now := q.core.clock()
-	s.turns = slices.DeleteFunc(s.turns, func(t turn) bool { return t.until < now })
-	i := slices.IndexFunc(s.turns, func(t turn) bool { return t.q == q })
+	s.turns = slices.DeleteFunc(s.turns, func(t srqTurn) bool { return t.until < now })
+	i := slices.IndexFunc(s.turns, func(t srqTurn) bool { return t.q == q })
 	if i < 0 {
 		i = len(s.turns)
 	}
@@ -126,17 +127,17 @@ func (s *srq) admit(q *qp) bool {
 		s.turns = slices.Delete(s.turns, i, min(i+1, len(s.turns)))
 		return true
 	case q.typ != verbs.RC:
-		return false // its peer does not learn that it was refused
+		return false // its peer is not notified
 	case i == len(s.turns):
-		s.turns = append(s.turns, turn{q: q})
+		s.turns = append(s.turns, srqTurn{q: q})
 	}
-	s.turns[i].until = now + int64(verbs.RNRTimer(q.attr.MinRNRTimer)) + patience
+	s.turns[i].until = now + int64(verbs.RNRTimer(q.attr.MinRNRTimer)) + turnTimeout
 	return false
 }
 
-// forget ends the turn of a QP that takes no more receives.
+// forget removes the turn of a QP.
 func (s *srq) forget(q *qp) {
-	s.turns = slices.DeleteFunc(s.turns, func(t turn) bool { return t.q == q })
+	s.turns = slices.DeleteFunc(s.turns, func(t srqTurn) bool { return t.q == q })
 }
 
 var _ verbs.SRQ = (*srq)(nil)

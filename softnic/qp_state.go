@@ -52,7 +52,7 @@ func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState)
 		if q.path, q.from = p, nil; p.route != nil {
 			q.assoc = p.route.assoc
 		}
-		q.headFor(p)
+		q.switchBudget(p)
 		if q.core.udpNIC != nil {
 			q.core.udpNIC.discoverPeer(q)
 		}
@@ -135,12 +135,12 @@ func (q *qp) readyToReceive() {
 	}
 	q.window, q.longWindow = c.traits.windows(q.path, q.seg)
 	q.setPace()
-	q.setAsking()
+	q.setAckRequests()
 	q.timed = q.typ == verbs.RC && !c.traits.immediate && c.traits.shm == nil
-	q.epsn, q.asked = roce.PSN(q.attr.RQPSN), 0
+	q.epsn, q.unackedPSNs = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
 		// For the highest limit: SQD may raise it later. jobs grows.
-		q.jobs.Drop(q.jobs.Len())
+		q.responses.Drop(q.responses.Len())
 		q.replay = make([]atomicResult, maxRdAtomic)
 		q.answered = make([]servedRead, maxRdAtomic)
 	}

@@ -12,7 +12,7 @@ import (
 // 9.8.2.2).
 func (q *qp) receiveUC(p *packet, op uint8) {
 	t := traits[op]
-	if t&(opIsSend|opIsWrite) == 0 || q.dying {
+	if t&(opIsSend|opIsWrite) == 0 || q.failingNAK {
 		return
 	}
 	if t&opStarts != 0 {
@@ -24,16 +24,16 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 			q.dropMessage()
 		}
 		q.epsn = p.PSN.Add(1)
-		q.answerPace(p, t)
+		q.respondPace(p, t)
 		return
 	}
 	q.epsn = p.PSN.Add(1)
-	q.answerPace(p, t)
+	q.respondPace(p, t)
 	if !q.wellFormed(p, t) {
 		q.dropMessage()
 		return
 	}
-	if t&opIsWrite != 0 && q.sealing == nil && q.pd.guesses.blocked(q.core) {
+	if t&opIsWrite != 0 && q.sealing == nil && q.pd.keyGuesses.blocked(q.core) {
 		q.nic.stats.WritesBlocked++
 		q.dropMessage()
 		return
@@ -68,7 +68,7 @@ func (q *qp) dropMessage() {
 // the receive serves the next one. Only a receive with bad SGEs ends the QP.
 func (q *qp) receiveDatagram(p *packet) {
 	t := traits[p.Opcode&roce.OperationMask]
-	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 || q.dying {
+	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 || q.failingNAK {
 		return
 	}
 	if p.QKey != q.attr.QKey {
@@ -78,8 +78,8 @@ func (q *qp) receiveDatagram(p *packet) {
 	if q.state == verbs.StateRTR {
 		q.established()
 	}
-	q.answerDatagram(p)
-	if !q.takeRecv() {
+	q.respondDatagram(p)
+	if !q.claimRecv() {
 		q.dropMessage()
 		return
 	}
@@ -119,7 +119,7 @@ func (q *qp) receiveDatagram(p *packet) {
 // ends the QP: it may be the sender as well, in the middle of sending.
 func (q *qp) failRecv(status verbs.Status) {
 	q.completeRecv(status, true)
-	q.dying = true
+	q.failingNAK = true
 	q.core.lists.failing.push(q)
 }
 

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// fairShare is how many packets a QP may have unacknowledged however many its NIC has. A peer
+	// fairShare is the number of unacknowledged packets that a QP may always have, however many its NIC has. A peer
 	// that does not answer must not block traffic to others.
 	fairShare = 16
 
-	// peerShare is how many packets a QP may have unacknowledged however many other QPs have to
-	// the same peer. One keeps it going, and the peer's buffer needs no more than that per QP.
+	// peerShare is the number of unacknowledged packets that a QP may always have, however many other QPs have to the
+	// same peer. One keeps it going, and the peer's buffer needs no more than that per QP.
 	peerShare = 1
 )
 
@@ -25,13 +25,12 @@ type flow struct {
 	window uint32
 	// longWindow is the same after another full packet.
 	longWindow uint32
-	// ackMask makes a long message ask for acknowledgements on its way, often enough that the
-	// window never closes. A packet asks if the number of packets before it in the message is
-	// ackMask modulo ackMask + 1.
+	// ackMask makes a long message request acknowledgements, often enough that the window never closes. A packet
+	// requests one if the number of packets before it in the message is ackMask modulo ackMask + 1.
 	ackMask roce.PSN
-	// charged is the number of packets that the QP counts in the NIC's budget, and in to.
+	// charged is the number of packets charged to the NIC's budget, and to to.
 	charged uint32
-	// to is the budget of the peer's NIC, nil if it is not known.
+	// to is the budget of the peer's NIC, nil if it is unknown.
 	to *budget
 	// timed is set if the round trip is measured.
 	timed bool
@@ -41,11 +40,11 @@ type flow struct {
 
 // budget is a window that several QPs share.
 type budget struct {
-	// limit is how many packets may be unacknowledged. 0 is no limit.
+	// limit is the maximum number of unacknowledged packets. 0 means unlimited.
 	limit uint32
-	// full is the same for another packet of a whole MTU, at most limit.
+	// full is the same for another full packet, at most limit.
 	full uint32
-	// inFlight is how many packets are unacknowledged.
+	// inFlight is the number of unacknowledged packets.
 	inFlight uint32
 	// starved are QPs that wait for inFlight to fall.
 	starved workList
@@ -56,7 +55,7 @@ func newBudget() budget { return budget{starved: workList{bit: onStarved}} }
 // set sets the two limits.
 func (b *budget) set(limit, full uint32) { b.limit, b.full = limit, min(limit, full) }
 
-// most returns how many packets may be unacknowledged before another one leaves.
+// most returns the maximum number of unacknowledged packets before another one is sent.
 func (b *budget) most(full bool) uint32 {
 	if full {
 		return b.full
@@ -67,8 +66,8 @@ func (b *budget) most(full bool) uint32 {
 // inFlight returns how many packets are sent and not acknowledged.
 func (q *qp) inFlight() uint32 { return uint32(q.snd.Sub(q.una)) }
 
-// holder returns the budget that keeps a QP with f unacknowledged packets from sending another
-// one, nil if none does. full says that the packet has a whole MTU.
+// holder returns the budget that prevents a QP with f unacknowledged packets from sending another one, nil if none
+// does. full is set for a full packet.
 func (q *qp) holder(f uint32, full bool) *budget {
 	if b := &q.nic.budget; f >= fairShare && b.inFlight-q.charged+f >= b.most(full) {
 		return b
@@ -120,8 +119,8 @@ func (b *budget) wake(c *core) {
 	}
 }
 
-// headFor makes the QP's packets count for the budget of another path.
-func (q *qp) headFor(p *path) {
+// switchBudget charges the QP's packets to the budget of another path.
+func (q *qp) switchBudget(p *path) {
 	if q.to != nil {
 		q.to.add(q.core, -q.charged)
 		if q.lists&onStarved != 0 {
@@ -159,14 +158,14 @@ func (q *qp) setPace() {
 	}
 }
 
-// asksPace reports whether a packet of a paced QP asks for an answer. There are at least two of them in a window, because
-// the wait for one that is lost is long.
-func (q *qp) asksPace(psn roce.PSN) bool { return psn&(q.ackMask>>1) == q.ackMask>>1 }
+// requestsPace reports whether a packet of a paced QP requests a response. A window has at least two such packets,
+// because the wait for a lost one is long.
+func (q *qp) requestsPace(psn roce.PSN) bool { return psn&(q.ackMask>>1) == q.ackMask>>1 }
 
-// paceRoom reports whether a paced QP may send another packet.
-func (q *qp) paceRoom() bool { return !q.paced || q.inFlight() < q.longWindow }
+// mayPace reports whether a paced QP may send another packet.
+func (q *qp) mayPace() bool { return !q.paced || q.inFlight() < q.longWindow }
 
-// receivePace takes the answer to a packet of a paced QP.
+// receivePace handles the response to a packet of a paced QP.
 func (q *qp) receivePace(p *packet) {
 	if p.Syndrome&roce.SyndromeKind == roce.SyndromeRNR {
 		if q.una != q.snd {
@@ -182,7 +181,7 @@ func (q *qp) receivePace(p *packet) {
 	q.pacedOn()
 }
 
-// pacedOn lets a paced QP send what its window allows now.
+// pacedOn sends the packets that a paced QP's window now allows.
 func (q *qp) pacedOn() {
 	if q.una == q.snd {
 		q.core.timers.drop(q)
@@ -193,7 +192,7 @@ func (q *qp) pacedOn() {
 	q.core.lists.tx.push(q)
 }
 
-// paceExpired ends the wait for answers, unless one has come since the timer was set.
+// paceExpired gives up waiting for responses, unless one has arrived since the timer was set.
 func (q *qp) paceExpired(now int64) {
 	if q.una != q.armedUna {
 		q.armTimer(now)
@@ -203,9 +202,9 @@ func (q *qp) paceExpired(now int64) {
 	q.pacedOn()
 }
 
-// answerPace answers a packet that a paced UC peer has asked about. If its receives run out it says so, and that
-// there are more when they are posted (see ready). Otherwise a SEND would find none.
-func (q *qp) answerPace(p *packet, t opTraits) {
+// respondPace responds to a pace request of a UC peer. If receives are running out it reports that, and that there are
+// more when they are posted (see announceReceive). Otherwise a SEND would find none.
+func (q *qp) respondPace(p *packet, t opTraits) {
 	if !p.AckReq || !q.paced {
 		return
 	}
@@ -214,17 +213,17 @@ func (q *qp) answerPace(p *packet, t opTraits) {
 		q.sendNak(roce.SyndromeRNR | q.attr.MinRNRTimer)
 		return
 	}
-	q.owe()
+	q.oweAck()
 }
 
-// fewReceives reports whether the receives of a paced UC QP might not last for what its peer may send before it asks again.
-// The answer is no for a program that has never posted a receive in the place of another: it has posted all that it needs.
+// fewReceives reports whether the receives of a paced UC QP may not last until its peer's next pace request. It
+// returns false for a program that has never replaced a receive: it has posted all that it needs.
 func (q *qp) fewReceives() bool {
 	return q.rq.used.taken > q.rq.maxWR && uint32(q.rq.ring.Len()) < min(q.window, q.rq.maxWR/2)
 }
 
-// answerDatagram answers a datagram that a paced peer has asked about.
-func (q *qp) answerDatagram(p *packet) {
+// respondDatagram responds to a pace request in a datagram.
+func (q *qp) respondDatagram(p *packet) {
 	if !p.AckReq || !q.paced || p.path.back == nil {
 		return
 	}

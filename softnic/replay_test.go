@@ -39,10 +39,10 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 			VA: b.mr.Addr(), RKey: b.mr.RKey(), SwapAdd: 5,
 		},
 	}, roce.OpFetchAdd)
-	if qb.jobs.Len() == 0 {
+	if qb.responses.Len() == 0 {
 		t.Fatal("the duplicate is not answered")
 	}
-	if got := qb.jobs.Front().original; got != 5 {
+	if got := qb.responses.Front().original; got != 5 {
 		t.Errorf("the duplicate is answered with %d, want 5", got)
 	}
 	if got := binary.NativeEndian.Uint64(b.mem.Bytes()); got != 10 {

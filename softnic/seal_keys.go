@@ -252,7 +252,7 @@ func (q *qp) wrongKey() {
 	q.nic.stats.WrongKeys++
 	if q.sealing == nil {
 		if q.typ == verbs.UC {
-			q.pd.guesses.count(q.core)
+			q.pd.keyGuesses.count(q.core)
 		}
 		return
 	}
@@ -260,9 +260,9 @@ func (q *qp) wrongKey() {
 		return
 	}
 	for other := range q.nic.qps.all() {
-		if other.sealing == q.sealing && receivable[other.state] && !other.dying {
+		if other.sealing == q.sealing && receivable[other.state] && !other.failingNAK {
 			other.raise(verbs.EventQPAccessErr)
-			other.dying = true
+			other.failingNAK = true
 			other.core.lists.failing.push(other)
 		}
 	}

@@ -132,9 +132,9 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 	if wr.Opcode != verbs.OpRDMAWrite {
 		r.publishLine(q, wr.Opcode, wr.Flags, wr.Imm, length, wr.RKey, wr.RemoteAddr, first, rest)
 	}
-	if q.unreported++; signaled {
-		wc := q.sendCQ.push(q.sqUsed, q.unreported, false)
-		q.unreported = 0
+	if q.withoutCQE++; signaled {
+		wc := q.sendCQ.push(q.sqUsed, q.withoutCQE, false)
+		q.withoutCQE = 0
 		wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = wr.WRID, verbs.StatusSuccess, wr.Opcode.WC(), q.num, length
 		wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
 	}
@@ -188,9 +188,9 @@ func (q *qp) ringTimeout(now int64) {
 		q.armTimer(now)
 		return
 	}
-	if !q.excused && now-q.timerAt > int64(lateTimer) {
+	if !q.lateOnce && now-q.timerAt > int64(lateTimer) {
 		q.armTimer(now)
-		q.excused = true
+		q.lateOnce = true
 		return
 	}
 	q.nic.stats.Timeouts++

@@ -124,7 +124,7 @@ func (r *shmRing) serve(payload []byte) bool {
 // leadsTo reports whether q is connected to the ring's peer.
 func (r *shmRing) leadsTo(q *qp) bool {
 	if r.packets != nil {
-		return q.knows(&r.from)
+		return q.isFromPeer(&r.from)
 	}
 	return r.neighbor.leadsTo(q)
 }

@@ -24,11 +24,11 @@ func (r *shmRing) serveLine(payload []byte) bool {
 func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	n := q.nic
 	if q.typ != verbs.RC || !receivable[q.state] || (q.state == verbs.StateRTR && !q.commEst) || !n.portUp || n.observe != nil ||
-		roce.PSN(m.PSN) != q.epsn || q.msgKind != 0 || q.dying || q.hasCur || q.srq != nil || q.sealing != nil ||
+		roce.PSN(m.PSN) != q.epsn || q.msgKind != 0 || q.failingNAK || q.hasCur || q.srq != nil || q.sealing != nil ||
 		q.rq.ring.Len() == 0 || q.recvCQ.full() || n.mrs.devices.Load() != nil {
 		return false
 	}
-	w, op := q.rq.ring.Front().alone(), verbs.WCRecvRDMAWithImm
+	w, op := q.rq.ring.Front().unlisted(), verbs.WCRecvRDMAWithImm
 	switch {
 	case w == nil:
 		return false
@@ -52,7 +52,7 @@ func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	}
 	q.rq.ring.Drop(1)
 	q.filled()
-	q.epsn, q.asked = q.epsn.Add(1), 0
+	q.epsn, q.unackedPSNs = q.epsn.Add(1), 0
 	q.msn++
 	n.stats.PacketsReceived++
 	q.updateCredit()

@@ -35,7 +35,7 @@ func (r *udpRun) begin(n *NIC, p *packet, datagram []byte, id uint16, whole int)
 		return
 	}
 	q := n.qps.get(p.DestQPN)
-	if q == nil || q.typ != verbs.RC || !n.portUp || q.from != p.path || p.length != q.seg || q.dying ||
+	if q == nil || q.typ != verbs.RC || !n.portUp || q.from != p.path || p.length != q.seg || q.failingNAK ||
 		q.msgKind != opIsWrite || q.epsn != p.PSN.Add(1) || q.sealing != nil {
 		return // it was not placed
 	}
@@ -74,7 +74,7 @@ func (r *udpRun) next(from *udpSource, b []byte, e *roce.Explainer) bool {
 	q.filled()
 	q.epsn = q.epsn.Add(1)
 	if ackReq && (!q.ackDue || q.lists&onAcks == 0) {
-		q.owe()
+		q.oweAck()
 	}
 	return true
 }

@@ -131,7 +131,7 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 	b := newBudget()
 	b.set(1000, 1000)
 	after := &b
-	q.headFor(&path{route: &udpRoute{budget: after}})
+	q.switchBudget(&path{route: &udpRoute{budget: after}})
 	if before.inFlight != 0 || after.inFlight != sent || sent == 0 {
 		t.Errorf("%d packets count toward the old peer and %d toward the new, want 0 and %d", before.inFlight, after.inFlight, sent)
 	}
@@ -181,7 +181,7 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	b := newBudget()
 	b.set(1, 1)
 	before, after := q.to, &b
-	q.headFor(&path{route: &udpRoute{budget: after}})
+	q.switchBudget(&path{route: &udpRoute{budget: after}})
 	if before.inFlight <= before.limit-before.limit/4 {
 		t.Fatalf("%d packets of %d in flight to the old peer: too few for the test", before.inFlight, before.limit)
 	}

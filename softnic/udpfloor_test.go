@@ -64,7 +64,7 @@ func BenchmarkUDPFloor(b *testing.B) {
 func floorSend(b *testing.B, conn *udp.Conn, to *udp.Dest, src []byte, packets int) {
 	w, r := conn.NewWriter(), conn.NewReader()
 	perMessage := max(1, len(src)/floorMTU)
-	var idle patience
+	var idle turnTimeout
 	for sent, acked := 0, 0; acked < packets; {
 		room := floorWindow - (sent - acked)
 		if n := min(room, packets-sent); n >= floorWindow/4 || (n > 0 && n == packets-sent) {
@@ -118,7 +118,7 @@ func floorPacket(w *udp.Writer, to *udp.Dest, src []byte, k int) {
 func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, packets int) {
 	r, w := conn.NewReader(), conn.NewWriter()
 	perMessage := max(1, len(dst)/floorMTU)
-	var idle patience
+	var idle turnTimeout
 	for got, told := 0, 0; got < packets; {
 		n, err := r.Read()
 		if err != nil {
@@ -152,9 +152,9 @@ func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, pack
 }
 
 // patience counts empty reads: after several, an idle side sleeps, as a NIC does.
-type patience int
+type turnTimeout int
 
-func (p *patience) pause(conn *udp.Conn) {
+func (p *turnTimeout) pause(conn *udp.Conn) {
 	if *p++; *p < 64 {
 		runtime.Gosched()
 		return
@@ -164,7 +164,7 @@ func (p *patience) pause(conn *udp.Conn) {
 }
 
 // poll is for a side that polls, as a program does: it sleeps never, and yields at times.
-func (p *patience) poll(got int) {
+func (p *turnTimeout) poll(got int) {
 	if *p++; got > 0 {
 		*p = 0
 	}
@@ -182,7 +182,7 @@ func BenchmarkUDPRawLatency(b *testing.B) {
 	n := b.N
 	pong := func(conn *udp.Conn, to *udp.Dest, size int, first bool) {
 		w, r := conn.NewWriter(), conn.NewReader()
-		var idle patience
+		var idle turnTimeout
 		for i := range n {
 			if first || i > 0 {
 				w.Next(to, 0, size)
