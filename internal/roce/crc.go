@@ -54,3 +54,70 @@ func newSlices() *[4][256]uint32 {
 	}
 	return s
 }
+
+// A CRC is the remainder of a polynomial over GF(2). Here, as in hash/crc32, the highest
+// bit of a word is the coefficient of x^0:
+//
+//	bit   31   30  ..   1    0
+//	     x^0  x^1  .. x^30 x^31
+//
+// Each further byte multiplies the polynomial by x^8. If two messages of equal length differ in one
+// place, their CRCs therefore differ by that difference times a power of x that depends only on the
+// distance to the end.
+const one uint32 = 1 << 31
+
+// times returns a*b modulo the Ethernet polynomial.
+func times(a, b uint32) (product uint32) {
+	for ; a != 0; a <<= 1 {
+		if a&one != 0 {
+			product ^= b
+		}
+		b = timesX(b)
+	}
+	return product
+}
+
+func timesX(a uint32) uint32 {
+	if a&1 != 0 {
+		return a>>1 ^ crc32.IEEE
+	}
+	return a >> 1
+}
+
+// overX divides by x, which is always possible because the polynomial is odd.
+func overX(a uint32) uint32 {
+	if a&one != 0 {
+		return (a^crc32.IEEE)<<1 | 1
+	}
+	return a << 1
+}
+
+// power returns a^n.
+func power(a uint32, n int) uint32 {
+	product := one
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			product = times(product, a)
+		}
+		a = times(a, a)
+	}
+	return product
+}
+
+// overWord returns 1/x^32, which reverts four bytes.
+func overWord() uint32 {
+	a := one
+	for range 32 {
+		a = overX(a)
+	}
+	return a
+}
+
+// update is crc32.Update for buffers that must stay on the stack.
+func update(crc uint32, b []byte) uint32 {
+	crc = ^crc
+	for _, v := range b {
+		crc = crc>>8 ^ crc32.IEEETable[byte(crc)^v]
+	}
+	return ^crc
+}

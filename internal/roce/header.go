@@ -167,3 +167,67 @@ func (h *Header) extend(b []byte, l layout) {
 		clear(b)
 	}
 }
+
+// BTH is the base transport header of a packet, for comparison with the next packet: in the middle of a
+// message, they differ only in PSN and AckReq.
+type BTH struct {
+	first uint64
+	// second is the rest, without AckReq.
+	second uint32
+}
+
+const ackReqBit = flagAckReq << 24
+
+// BTHOf returns the base transport header of a datagram that Decode has accepted.
+func BTHOf(datagram []byte) BTH {
+	return BTH{binary.BigEndian.Uint64(datagram), binary.BigEndian.Uint32(datagram[bthAck:]) &^ ackReqBit}
+}
+
+// Next reports whether a datagram of the same length has the same header with the next PSN, and what
+// its AckReq is. If so, it becomes h, and Decode accepts it with the same result, PSN and AckReq aside.
+func (h *BTH) Next(datagram []byte) (ackReq, ok bool) {
+	if len(datagram) < MinDatagram {
+		return false, false
+	}
+	second, want := binary.BigEndian.Uint32(datagram[bthAck:]), h.second&^mask24|(h.second+1)&mask24
+	if binary.BigEndian.Uint64(datagram) != h.first || second&^ackReqBit != want {
+		return false, false
+	}
+	h.second = want
+	return second&ackReqBit != 0, true
+}
+
+// PSNBits is the width of a packet sequence number in the BTH, PSNMask its highest value.
+const (
+	PSNBits = 24
+	PSNMask = 1<<PSNBits - 1
+)
+
+// PSNHalf is half the PSN space. Relative to a responder's expected PSN, one half is valid
+// or ahead and the other half is duplicate. A send queue therefore never has more than PSNHalf
+// packets outstanding (IBTA volume 1, section 9.7.1, "Packet Sequence Numbers").
+const PSNHalf = 1 << (PSNBits - 1)
+
+// PSN is a packet sequence number. It has 24 bits and wraps. The methods ignore the upper eight
+// bits of their operands and clear them in their results, so results can be compared with ==.
+// Add(0) makes a PSN of unknown origin comparable.
+type PSN uint32
+
+// Add returns the PSN n packets after p.
+func (p PSN) Add(n uint32) PSN { return PSN((uint32(p) + n) & PSNMask) }
+
+// Sub returns the signed distance from q to p, in [-PSNHalf, PSNHalf): the d of smallest
+// magnitude for which q plus d is p, and -PSNHalf if p is exactly opposite.
+func (p PSN) Sub(q PSN) int32 {
+	// The difference moves to the top of the word, where its highest bit is the sign, and
+	// back down with that sign.
+	const up = 32 - PSNBits
+	return int32((uint32(p)-uint32(q))<<up) >> up
+}
+
+// SourcePort returns the UDP source port that a flow label other than 0 stands for. It folds 20 bits into
+// the 14 of the ports from 0xc000 on, as the Linux kernel (rdma_flow_label_to_udp_sport) and libibverbs
+// (ibv_flow_label_to_udp_sport) do.
+func SourcePort(flowLabel uint32) uint16 {
+	return uint16(0xc000 | (flowLabel^flowLabel>>14&0x3f)&0x3fff)
+}

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
+	"sync/atomic"
 )
 
 // ErrFlow is returned by NewFlow for addresses of different families.
@@ -197,4 +199,118 @@ func (f Flow) CheckHeaders(datagram []byte, e *Explainer) (id uint16, ok bool) {
 func (f Flow) Restore(datagram []byte, id uint16) {
 	datagram[bthAck] &^= flagHeaders
 	f.Seal(datagram, id)
+}
+
+// field holds the CRC contribution of a 16-bit field, by its two bytes.
+type field [2][256]uint32
+
+// newField returns the field that starts distance bytes before the end.
+func newField(distance int) *field {
+	f := &field{}
+	shift := power(one>>8, distance)
+	for i := range f {
+		for bit := range 8 {
+			f[i][1<<bit] = times(1<<(8*i+bit), shift)
+		}
+		for v := range f[i] {
+			low := v & -v
+			f[i][v] = f[i][v&^low] ^ f[i][low]
+		}
+	}
+	return f
+}
+
+func (f *field) of(v uint16) uint32 { return f[0][v>>8] ^ f[1][v&0xff] }
+
+// identification is the contribution of the IPv4 identification to the CRC after the UDP header.
+var identification = newField(prefix4 - 12)
+
+// lengths holds the contributions of both length fields together at that position, by datagram
+// length in words.
+type lengths [MaxDatagram/4 + 1]uint32
+
+var (
+	ipv4Lengths = newLengths(newField(prefix4-10), ip4Len+udpLen)
+	ipv6Lengths = newLengths(newField(prefix6-12), udpLen)
+)
+
+// newLengths takes the length field of the IP header and the number of bytes it counts beyond the
+// datagram.
+func newLengths(ip *field, more int) *lengths {
+	l, udp := &lengths{}, newField(4)
+	for i := range l {
+		n := 4 * i
+		l[i] = ip.of(uint16(n+more)) ^ udp.of(uint16(n+udpLen))
+	}
+	return l
+}
+
+// reserved makes the fifth of the following bytes count as ones. It is the contribution to the CRC
+// four bytes before that byte, by the byte's value.
+var reserved = newReserved()
+
+func newReserved() *[256]uint32 {
+	r, back := &[256]uint32{}, overWord()
+	for v := range r {
+		r[v] = times(uint32(0xff^v), back)
+	}
+	return r
+}
+
+// Explainer recovers the identification in the IPv4 header of a received packet. A UDP socket does
+// not report it, but the ICRC covers it. Senders differ: some send 0, some a counter, some the
+// segment number within a larger send.
+//
+// The CRCs for two identifications differ by a value that depends only on the identifications and
+// the length. So take the difference between the received ICRC and the one for identification 0,
+// and divide it by the power of x for the length. The quotient is the identification if its other
+// sixteen bits are 0. Those sixteen bits remain as the check: one in 65,536 randomly corrupted
+// packets passes, instead of one in 2^32. The UDP checksum, if the sender sets it, and the link's
+// own checks add to that.
+//
+// The division uses a table per length, created on first use: 512 bytes each, half a megabyte in
+// total. The zero Explainer is ready. It is safe for concurrent use.
+type Explainer struct {
+	tables [MaxDatagram/4 + 1]atomic.Pointer[quotients]
+}
+
+// quotients is a division table, indexed by four bits of the dividend.
+type quotients [8][16]uint32
+
+// Explain returns the identification that explains the received ICRC. computed is the ICRC for
+// identification 0. length is the datagram length, including the ICRC.
+func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, ok bool) {
+	difference := received ^ computed
+	if difference == 0 {
+		return 0, true
+	}
+	if !validLength(length) {
+		return 0, false
+	}
+	q := e.tables[length>>2].Load()
+	if q == nil {
+		// A concurrent caller creates the same table.
+		q = newQuotients(length)
+		e.tables[length>>2].Store(q)
+	}
+	v := q[0][difference&15] ^ q[1][difference>>4&15] ^ q[2][difference>>8&15] ^ q[3][difference>>12&15] ^
+		q[4][difference>>16&15] ^ q[5][difference>>20&15] ^ q[6][difference>>24&15] ^ q[7][difference>>28]
+	if v>>16 != 0 {
+		return 0, false
+	}
+	return bits.ReverseBytes16(uint16(v)), true
+}
+
+// newQuotients returns the table for a length. The identification starts at the fifth byte of the
+// IP header. The ICRC covers everything from there on except itself.
+func newQuotients(length int) *quotients {
+	covered := ip4Len - 4 + udpLen + length - icrcLen
+	inverse := power(overWord(), covered/4)
+	q := &quotients{}
+	for i := range q {
+		for v := range q[i] {
+			q[i][v] = times(uint32(v)<<(4*i), inverse)
+		}
+	}
+	return q
 }
