@@ -7,7 +7,7 @@ import "ibverbx/verbs"
 // ErrQueueFull if the queue has no room for the next. The core's mutex guards both QPs of a datagram, because
 // neither has a pair. So gates stay open: the acknowledgements of package reliable are datagrams.
 func (q *qp) runDatagrams(wrs []verbs.SendWR) (n int, err error) {
-	if q.typ != verbs.UD || !q.core.traits.immediate || !q.quiet() || q.sqHead != q.sqTail || q.usable() != nil {
+	if !q.core.traits.immediate || !q.quiet() || q.sqHead != q.sqTail || q.usable() != nil {
 		return 0, nil
 	}
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {

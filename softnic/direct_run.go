@@ -35,7 +35,7 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
 	if q.typ == verbs.UC && peer.pd.keyGuesses.wrong >= maxKeyGuesses {
-		return 0 // the packets find out whether WRITEs are still blocked
+		return 0 // the packet path decides whether WRITEs are still blocked
 	}
 	var reads, atomics int
 	var signaled verbs.SendFlags

@@ -7,14 +7,13 @@ import (
 	"ibverbx/internal/clock"
 )
 
-// helper is the goroutine of a link in real time. It settles the core when something is due and
-// no call does. It starts when something is first due at a later time, and sleeps while nothing
-// is due.
+// helper is the goroutine of a link in real time. It settles the core when something is due and the program makes no
+// call. It starts when something is first due at a later time, and sleeps while nothing is due.
 type helper struct {
 	core *core
-	// wakeAt is when the goroutine looks next. The core's lock guards it.
+	// wakeAt is the next time at which the goroutine runs. The core's lock guards it.
 	wakeAt int64
-	// started says that the goroutine runs. The core's lock guards it.
+	// started is set once the goroutine runs. The core's lock guards it.
 	started bool
 	poke    chan struct{}
 	stop    chan struct{}
@@ -25,7 +24,7 @@ func newHelper(c *core) *helper {
 	return &helper{core: c, wakeAt: never, poke: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
-// wakeBy makes the goroutine look no later than at. The core's lock is held.
+// wakeBy makes the goroutine run no later than at. The core's lock is held.
 func (h *helper) wakeBy(at int64) {
 	if at >= h.wakeAt {
 		return
@@ -60,7 +59,7 @@ func (h *helper) run() {
 	}
 }
 
-// advance settles the core and returns how long to sleep, -1 for until poked.
+// advance settles the core and returns the time to sleep, -1 until poked.
 func (h *helper) advance() time.Duration {
 	c := h.core
 	caughtUp := c.udpNIC != nil && c.udpNIC.catchUp()
@@ -82,13 +81,13 @@ func (h *helper) end() {
 	h.done.Wait()
 }
 
-// never is a time that does not come.
+// never is a time in the infinite future.
 const never = clock.Never
 
-// ticksPerSecond is the frequency of the clock of completions.
+// ticksPerSecond is the frequency of the completion clock.
 const ticksPerSecond = 1e9
 
-// ticks reads the clock of completions, which begins at 1: 0 is no timestamp.
+// ticks reads the completion clock, which starts at 1: 0 means no timestamp.
 func (c *core) ticks() uint64 { return uint64(c.clock()) + 1 }
 
 // ReadClock implements verbs.ClockReader.

@@ -44,7 +44,7 @@ func (x *hostContext) Uncork() {
 	if l := x.core.udpNIC; l != nil {
 		l.mu.Lock()
 		l.corks--
-		l.drain()
+		l.flush()
 		l.mu.Unlock()
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"ibverbx/verbs"
 )
 
-// settleBudget bounds the packets that one call delivers from a link that queues them, so that
-// no post or poll holds the lock for long. The next call or the helper delivers the rest.
+// settleBudget limits the packets that one call delivers from a link that queues them, so that posts and polls hold
+// the lock briefly. The next call or the helper delivers the rest.
 const settleBudget = 4096
 
-// readerGrace is how long timers wait for a reader whose packets may answer them.
+// readerGrace is the time for which timers wait for a reader whose packets may answer them.
 const readerGrace = time.Millisecond
 
-// core is the state that the NICs of one link share, or that a NIC on a UDPLink has: the lock, the clock,
-// and the lists of QPs that have something to do. It is a state machine without a goroutine: every call into a NIC
-// locks, changes something and settles. In real time a helper settles when a timer is due.
+// core is the state shared by the NICs of a link, or owned by a NIC on a UDPLink: the lock, the clock, and the lists
+// of QPs with pending work. It is a state machine without a goroutine: every call into a NIC locks, changes something
+// and settles. In real time a helper settles when a timer is due.
 type core struct {
 	traits linkTraits
 	mu     coreLock
@@ -25,15 +25,15 @@ type core struct {
 	clock  func() int64
 	// helper is nil on virtual time.
 	helper *helper
-	// queue holds packets under way. It is nil while the link delivers or writes them at once.
+	// queue holds packets in flight. It is nil while the link delivers or writes them directly.
 	queue *faults
-	// wire is the core's own if it leads out of the process, otherwise nil.
+	// udpNIC is the state of the core's NIC on a UDPLink, otherwise nil.
 	udpNIC *udpNIC
-	// notBefore is a time before which checking the timers is useless.
+	// notBefore is the earliest time at which checking the timers is useful.
 	notBefore int64
-	// caughtUp says that the packets that may answer the due timers have just been read.
+	// caughtUp is set if the packets that may answer the due timers have just been read.
 	caughtUp bool
-	// at is the time of the last look at the clock.
+	// at is the time at which the clock was last read.
 	at int64
 
 	// turns counts the posts that settle until their QP is no longer on lists.later.
@@ -47,13 +47,13 @@ type core struct {
 	// devices counts the stagers ever created.
 	devices uint32
 
-	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
+	// neighbors are the processes that share memory with the core's NIC.
 	neighbors []*neighbor
 	nics      map[verbs.GID]*NIC
 	// count is the number of NICs ever attached.
 	count uint32
-	// nonce makes the addresses and GUIDs of links differ, so that QPs of two links cannot be
-	// connected by mistake. It is 0 on virtual time, where every run must repeat.
+	// nonce distinguishes the addresses and GUIDs of links, so that QPs of two links cannot be connected by mistake.
+	// It is 0 on virtual time, where every run must repeat.
 	nonce uint32
 }
 
@@ -74,8 +74,8 @@ func (c *core) init(link carrier, t linkTraits, now func() int64) {
 	c.nonce = newRand(0).Uint32()
 }
 
-// onCaller reports whether a post moves its data within the call. Virtual time passes only between
-// calls, so there it does not matter which core moves the data.
+// onCaller reports whether a post moves its data within the call. Virtual time passes only between calls, so there the
+// core that moves the data does not matter.
 func (c *core) onCaller() bool {
 	return (c.traits.immediate || c.traits.shm != nil) && c.helper != nil
 }
@@ -99,15 +99,14 @@ func (c *core) Next() (at int64, pending bool) {
 	return at, at != never
 }
 
-// advance settles at the present time and returns when something is due next.
+// advance settles at the present time and returns the time of the next event.
 func (c *core) advance() int64 {
 	c.at = c.clock()
 	c.settle()
 	return c.next()
 }
 
-// settle runs until nothing can run at this time. Every call that changes something ends with
-// it. The lock is held.
+// settle runs until no work is left at this time. Every call that changes something calls it last. The lock is held.
 func (c *core) settle() {
 	if c.queue != nil {
 		c.at = c.clock()
@@ -125,18 +124,18 @@ func (c *core) settle() {
 	for _, d := range c.stagers {
 		d.submitOpen(false)
 	}
-	if c.udpNIC != nil {
-		c.udpNIC.flush()
+	if w := c.udpNIC; w != nil && (w.corks == 0 || w.zeroCopy) { // else Uncork flushes
+		w.flush()
 	}
 	if c.traits.shm != nil {
 		c.traits.shm.ringBell()
 	}
 }
 
-// work runs the QPs that have something to acknowledge or to send.
+// work runs the QPs with something to acknowledge or to send.
 func (c *core) work() {
 	for {
-		// On a ShmLink an answer of the program goes before the acknowledgement, which the peer needs less.
+		// On a ShmLink the program's response precedes the acknowledgement, which is less urgent.
 		if c.traits.shm == nil || c.lists.tx.empty() {
 			if q := c.lists.acks.pop(); q != nil {
 				q.flushAck()
@@ -159,8 +158,7 @@ func (c *core) work() {
 	}
 }
 
-// settleTimed is the part of settle that needs the clock: it delivers packets that are due and
-// fires timers.
+// settleTimed is the part of settle that needs the clock: it delivers packets that are due and fires timers.
 func (c *core) settleTimed() {
 	if !c.unwatch() && c.timers.Len() == 0 && c.queue == nil && c.lists.later.empty() {
 		return
@@ -190,9 +188,8 @@ func (c *core) settleTimed() {
 	}
 }
 
-// pump reads packets that have arrived: they may answer the timers that are due. It reports
-// false if another goroutine is reading. Then the timers wait: that goroutine settles if it
-// finds packets, and if not, the helper waits until it is done.
+// pump reads packets that may answer the due timers. It returns false if another goroutine is reading. The timers then
+// wait: that goroutine settles if it finds packets, and otherwise the helper waits until it is done.
 func (c *core) pump() bool {
 	if l := c.traits.shm; l != nil {
 		l.ring.serveBatch()
@@ -250,7 +247,7 @@ func (c *core) expire() bool {
 	return fired
 }
 
-// next returns the time at which something is due, never if nothing is.
+// next returns the time of the next event, never if none is pending.
 func (c *core) next() int64 {
 	if !c.lists.later.empty() && c.turns == 0 {
 		return c.at
@@ -262,7 +259,7 @@ func (c *core) next() int64 {
 	return max(at, c.notBefore)
 }
 
-// attach plugs n in under an address that no other NIC of the core has.
+// attach adds n under an address that no other NIC of the core has.
 func (c *core) attach(n *NIC) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,8 +302,8 @@ func (c *core) attach(n *NIC) error {
 // distant reports whether the link leads to other processes.
 func (c *core) distant() bool { return c.udpNIC != nil || c.traits.shm != nil }
 
-// freeAddr returns an address of 198.18.0.0/15 that no NIC of the link has. The range is
-// reserved for benchmarks of network devices (RFC 2544).
+// freeAddr returns an address of 198.18.0.0/15 that no NIC on the link has. The range is reserved for benchmarks of
+// network devices (RFC 2544).
 func (c *core) freeAddr() netip.Addr {
 	for k := c.nonce + c.count; ; k++ {
 		k := k % (1 << 17)
@@ -317,8 +314,8 @@ func (c *core) freeAddr() netip.Addr {
 	}
 }
 
-// detach unplugs n. It returns the helper if n was the last NIC, otherwise nil. The caller ends
-// the helper without the lock.
+// detach removes n. It returns the helper if n was the last NIC, otherwise nil. The caller stops the helper without
+// the lock.
 func (c *core) detach(n *NIC) *helper {
 	for _, e := range n.gids {
 		delete(c.nics, e.GID)
@@ -337,7 +334,7 @@ func (c *core) detach(n *NIC) *helper {
 	return h
 }
 
-// find returns the NIC at the far end of p, nil if there is none.
+// find returns the NIC at the far end of p, or nil.
 func (c *core) find(p *path) *NIC {
 	if p.peer == nil || p.peer.closed {
 		p.peer = c.nics[p.dgid]

@@ -4,7 +4,7 @@ import (
 	"ibverbx/internal/heap"
 )
 
-// listBits says on which work lists a QP is. A QP is on each list at most once.
+// listBits are the work lists that contain a QP, each at most once.
 type listBits uint16
 
 const (
@@ -13,13 +13,13 @@ const (
 	onLater                        // has sent enough for one call
 	onWatch                        // has unacknowledged packets and perhaps no timer
 	onBroken                       // its CQ overran
-	onFailing                      // UC or UD: a bad receive has ended it
+	onFailing                      // a UC or UD QP with a failed receive
 	onStarved                      // waits for a budget
-	onWaiting                      // waits for room in the link's queue
+	onWaiting                      // waits for space in the link's queue
 	onStager                       // waits for a staging buffer
 )
 
-// workLists are the QPs of a link that have something to do. listBits says what each list is for.
+// workLists are the QPs of a link with pending work: see listBits.
 type workLists struct{ acks, tx, later, watch, broken, failing workList }
 
 func (l *workLists) init() {
@@ -27,13 +27,13 @@ func (l *workLists) init() {
 	l.broken.bit, l.failing.bit = onBroken, onFailing
 }
 
-// busy reports whether a QP has something to do other than to acknowledge.
+// busy reports whether a QP has work other than acknowledgements.
 func (l *workLists) busy() bool {
 	return !l.tx.empty() || !l.later.empty() || !l.watch.empty() || !l.broken.empty() || !l.failing.empty()
 }
 
-// workList is a queue of QPs. It keeps its backing array, so it stops allocating once it has
-// reached its greatest length. It is hand-written because a post goes through two of them.
+// workList is a queue of QPs. It keeps its backing array, so it stops allocating at its maximum length. It is
+// hand-written because a post goes through two of them.
 type workList struct {
 	qps  []*qp
 	head int
@@ -51,7 +51,7 @@ func (l *workList) push(q *qp) {
 
 func (l *workList) empty() bool { return l.head == len(l.qps) }
 
-// pop takes out the oldest QP. It returns nil if there is none.
+// pop removes the oldest QP. It returns nil if the list is empty.
 func (l *workList) pop() *qp {
 	if l.head == len(l.qps) {
 		return nil
@@ -66,8 +66,8 @@ func (l *workList) pop() *qp {
 	return q
 }
 
-// timers holds QPs by the time at which their timers fire. A QP is in it at most once, at index
-// qp.timerIdx. Index -1 means that it is not.
+// timers holds QPs by the times of their timers. A QP is in it at most once, at index qp.timerIdx, which is -1
+// otherwise.
 type timers struct {
 	heap.Heap[*qp]
 }
@@ -76,7 +76,7 @@ func newTimers() timers {
 	return timers{heap.Heap[*qp]{Moved: func(q *qp, i int) { q.timerIdx = i }}}
 }
 
-// set makes the timer of q fire at a time.
+// set sets the timer of q.
 func (t *timers) set(q *qp, at int64) {
 	q.timerAt = at
 	if q.timerIdx < 0 {
@@ -86,7 +86,7 @@ func (t *timers) set(q *qp, at int64) {
 	}
 }
 
-// drop stops the timer of q if it runs.
+// drop stops the timer of q, if it runs.
 func (t *timers) drop(q *qp) {
 	if q.timerIdx >= 0 {
 		t.Remove(q.timerIdx)

@@ -114,3 +114,16 @@ func index(b bool) int {
 	}
 	return 0
 }
+
+// scratchMemory is a NIC's scratch space for data between packets and memory.
+type scratchMemory struct {
+	// placed is the GRH of a datagram, or the result of an atomic.
+	placed [verbs.GRHLen]byte
+	// gathered is the payload of a packet with more segments than a packet can refer to, or from device memory.
+	gathered []byte
+	// copies holds the operands and device copies of datagrams on a memory link.
+	copies copies
+}
+
+// maxGathered is the maximum size in bytes of the kept scratch buffer. A packet on a memory link may have any length.
+const maxGathered = 1 << 16

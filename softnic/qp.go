@@ -15,9 +15,10 @@ const firstQPN = 0x11
 
 // qp is a queue pair. The core's lock guards everything in it, or the gate of its pair while that is open.
 //
-// Its parts have their own files: qp_state.go moves it between states, qp_post.go fills its queues,
-// qp_requester.go sends requests, qp_completer.go takes the answers, qp_responder.go serves the peer,
-// qp_place.go puts payloads into memory, qp_unreliable.go receives UC and UD, qp_flush.go ends it. dev_prefetch.go and dev_landing.go handle device memory.
+// Its parts have their own files: qp_state.go changes its state, qp_post.go fills its queues, qp_requester.go
+// sends requests, qp_completer.go handles responses, qp_responder.go serves the peer, qp_place.go places
+// payloads, qp_unreliable.go receives UC and UD, and qp_flush.go flushes it. dev_prefetch.go and
+// dev_landing.go handle device memory.
 type qp struct {
 	fixed
 	pd     *pd
@@ -115,7 +116,7 @@ type sendQueue struct {
 	retransmission
 }
 
-// retransmission is the part of a send queue that waits for answers and sends again.
+// retransmission is the part of a send queue that waits for responses and retransmits.
 type retransmission struct {
 	retryLeft uint8
 	rnrLeft   uint8

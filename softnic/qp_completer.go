@@ -76,7 +76,21 @@ func (q *qp) acknowledge(p *packet) {
 // without a response.
 func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 	una := q.una
-	gap = q.retireTo(psn)
+	for q.sqHead != q.sqMax {
+		w := q.wqe(q.sqHead)
+		if w.isRequest() {
+			gap = psn.Sub(q.una) >= 0 // una is within w: everything before it has completed
+			break
+		}
+		if psn.Sub(w.last) < 0 {
+			if psn.Sub(q.una) >= 0 {
+				q.una = psn.Add(1)
+			}
+			break
+		}
+		q.una = w.last.Add(1)
+		q.completeSend(w, verbs.StatusSuccess)
+	}
 	if q.una != una {
 		q.progressed(uint32(q.una.Sub(una)))
 		if q.probed {
@@ -84,24 +98,6 @@ func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 		}
 	}
 	return gap
-}
-
-func (q *qp) retireTo(psn roce.PSN) (gap bool) {
-	for q.sqHead != q.sqMax {
-		w := q.wqe(q.sqHead)
-		if w.isRequest() {
-			return psn.Sub(q.una) >= 0 // una is within w: everything before it has ended
-		}
-		if psn.Sub(w.last) < 0 {
-			if psn.Sub(q.una) >= 0 {
-				q.una = psn.Add(1)
-			}
-			return false
-		}
-		q.una = w.last.Add(1)
-		q.completeSend(w, verbs.StatusSuccess)
-	}
-	return false
 }
 
 // completeSend completes the oldest request. Unsignaled successes write no completion: the next completion returns

@@ -213,12 +213,13 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	if n == 0 && k.traits.shm != nil && k.traits.shm.poll(c.armed != disarmed) {
 		n = c.take(dst)
 	}
-	if n == 0 && k.udpNIC != nil && k.udpNIC.readRings() {
+	rings := k.udpNIC != nil && k.udpNIC.discovery.rings.Load() > 0
+	if n == 0 && rings && k.udpNIC.readRings() {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
 	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.stagers.copying()
-	rest := !watched && k.udpNIC != nil && k.udpNIC.skipsSockets()
+	rest := rings && !watched && k.udpNIC.skipsSockets()
 	k.mu.Unlock()
 	if n > 0 || err != nil {
 		return n, err

@@ -17,7 +17,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 		var err error
 		if r := q.ring(); r != nil {
 			n, err = r.run(q, wrs)
-		} else {
+		} else if q.typ == verbs.UD {
 			n, err = q.runDatagrams(wrs)
 		}
 		if (n == len(wrs) || err != nil) && q.sqHead == q.sqTail {
@@ -28,7 +28,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	} else {
 		var err error
 		n, err = p.run(q, wrs)
-		if q.sqHead != q.sqTail { // handed back
+		if q.sqHead != q.sqTail { // requeued
 			p.open.Store(false)
 		} else if n == len(wrs) || err != nil {
 			p.Unlock()
@@ -239,3 +239,53 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 }
 
 func errPostToSRQ() error { return verbs.Invalidf("the QP uses an SRQ: post receives to the SRQ") }
+
+// sgeList holds the SGEs of a request with more than verbs.MaxSGE of them. Such requests are rare, so lists lie beside
+// the queues.
+type sgeList [maxSGE]verbs.SGE
+
+// splitSGE returns the maximum number of SGEs in a request itself, and in a list: 0 without lists.
+func splitSGE(n int) (own, list uint8) {
+	if n > verbs.MaxSGE {
+		return verbs.MaxSGE, uint8(n)
+	}
+	return uint8(max(n, 1)), 0
+}
+
+// sgeLists holds the SGE limits of a send queue, and the SGEs of requests with a list.
+type sgeLists struct {
+	// own is the maximum number of SGEs in a request itself, list that in a list.
+	own, list uint8
+	// lists holds the lists, one per slot of the queue. It is nil before the first one.
+	lists []sgeList
+}
+
+func errNotListed(what string, i int, n uint8) error {
+	return verbs.Invalidf("%s %d of the chain: %d SGEs do not fit the request; put them into a list and set Listed to 1", what, i, n)
+}
+
+// takeList copies the list of a request to the slot at tail and returns it. It returns nil for a request without one,
+// or that is invalid for another reason.
+func (q *qp) takeList(wr *verbs.SendWR) []verbs.SGE {
+	if wr.Listed != 1 || wr.NumSGE <= verbs.MaxSGE || wr.NumSGE > q.sge.list || q.legal>>wr.Opcode&1 == 0 || !wr.Flags.Valid() {
+		return nil
+	}
+	if q.sge.lists == nil {
+		q.sge.lists = make([]sgeList, len(q.sq))
+	}
+	list := q.listOf(q.sqTail)[:wr.NumSGE]
+	copy(list, sgesAt(wr.SGE[0].Addr, wr.NumSGE))
+	return list
+}
+
+// listOf returns the list of the request with sequence number i.
+func (s *sendQueue) listOf(i uint32) *sgeList { return &s.sge.lists[int(i)&(len(s.sq)-1)] }
+
+// sges returns the SGEs of the request with sequence number i.
+func (s *sendQueue) sges(i uint32) []verbs.SGE {
+	w := s.wqe(i)
+	if w.numSGE > verbs.MaxSGE {
+		return s.listOf(i)[:w.numSGE]
+	}
+	return w.sge[:w.numSGE]
+}

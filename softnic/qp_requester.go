@@ -29,7 +29,7 @@ func (q *qp) transmit() {
 		return
 	}
 	if q.typ != verbs.RC {
-		for q.sqHead != q.sqNext { // handed back
+		for q.sqHead != q.sqNext { // requeued
 			q.completeSend(q.wqe(q.sqHead), verbs.StatusSuccess)
 		}
 	}
@@ -48,7 +48,9 @@ func (q *qp) transmit() {
 	if q.prefetch != nil {
 		q.trimPrefetch()
 	}
-	q.checkDrained()
+	if q.state == verbs.StateSQD {
+		q.checkDrained()
+	}
 }
 
 // sendMessages sends packets until something must be waited for.

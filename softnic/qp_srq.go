@@ -225,3 +225,33 @@ func (s *srq) destroy() {
 }
 
 func busyQPs(n int) error { return fmt.Errorf("%w: %d QPs use it", verbs.ErrBusy, n) }
+
+// takeList queues the list of receive i of a chain.
+func (r *recvQueue) takeList(i int, wr *verbs.RecvWR) error {
+	if limit := max(r.maxSGE, r.maxList); wr.NumSGE > limit {
+		return verbs.Invalidf("receive %d of the chain has %d SGEs, the queue allows %d", i, wr.NumSGE, limit)
+	}
+	if wr.Listed != 1 {
+		return errNotListed("receive", i, wr.NumSGE)
+	}
+	var list sgeList
+	copy(list[:], sgesAt(wr.SGE[0].Addr, wr.NumSGE))
+	r.lists.Push(list)
+	return nil
+}
+
+// recvSGEs returns the SGEs of cur.
+func (q *qp) recvSGEs() []verbs.SGE {
+	if q.cur.numSGE > verbs.MaxSGE {
+		return q.curList[:q.cur.numSGE]
+	}
+	return q.cur.sge[:q.cur.numSGE]
+}
+
+// unlisted returns w, nil if its SGEs are in a list.
+func (w *recvWQE) unlisted() *recvWQE {
+	if w.numSGE > verbs.MaxSGE {
+		return nil
+	}
+	return w
+}

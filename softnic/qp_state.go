@@ -146,9 +146,9 @@ func (q *qp) readyToReceive() {
 	}
 }
 
-// checkDrained raises an event, once, when the last request that began before SQD has ended.
+// checkDrained raises an event, once per SQD, when the last request that began before SQD has completed.
 func (q *qp) checkDrained() {
-	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax || q.landings.defers(asRequester) || (q.path != nil && q.path.movedBytes > 0) {
+	if q.drained || q.sqHead != q.sqMax || q.landings.defers(asRequester) || (q.path != nil && q.path.movedBytes > 0) {
 		return
 	}
 	q.drained = true

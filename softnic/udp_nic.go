@@ -184,16 +184,8 @@ func (w *udpNIC) land(f *inFlightPacket) {
 	w.faults.recycle(f)
 }
 
-// flush passes all collected packets to the kernel, unless a program is collecting more and none refers to its memory.
-// It runs before the lock is released, so memory may be freed afterwards.
+// flush passes all collected packets to the kernel. It runs before the lock is released, so memory may be freed afterwards.
 func (w *udpNIC) flush() {
-	if w.corks == 0 || w.zeroCopy {
-		w.drain()
-	}
-}
-
-// drain passes all collected packets to the kernel.
-func (w *udpNIC) drain() {
 	if !w.dirty {
 		return
 	}

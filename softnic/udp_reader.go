@@ -40,7 +40,11 @@ func (u *udpPort) pollOnce(bool) pollResult {
 	u.reading.Lock()
 	s := u.result(u.read())
 	u.reading.Unlock()
-	s.served = u.first && u.udpNIC.pollRings() || s.served
+	if w := u.udpNIC; u.first && w.discovery.rings.Load() > 0 {
+		w.mu.Lock()
+		s.served = !w.nic.closed && w.readRings() || s.served
+		w.mu.Unlock()
+	}
 	return s
 }
 

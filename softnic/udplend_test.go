@@ -53,7 +53,7 @@ func TestUDPLend(t *testing.T) {
 			if w.zeroCopy != tt.want {
 				t.Errorf("packets refer to memory: %v, want %v", w.zeroCopy, tt.want)
 			}
-			w.drain()
+			w.flush()
 			if w.zeroCopy {
 				t.Error("packets that have left refer to memory")
 			}
