@@ -2,10 +2,10 @@ package softnic
 
 import "ibverbx/verbs"
 
-// runDatagrams is run for a UD QP, on links that deliver at once: it does requests in order, without packets
-// and without the send queue, until one is not plain. It returns how many it has done, and
-// ErrQueueFull if the queue has no room for the next. The core's mutex guards both QPs of a datagram, because
-// neither has a pair. So gates stay open: the acknowledgements of package reliable are datagrams.
+// runDatagrams is pair.run for a UD QP, on links with immediate delivery. It executes requests in
+// order, bypassing packets and the send queue, until one is not plain. It returns the number executed,
+// and ErrQueueFull if the queue is full. Neither QP of a datagram has a pair, so the core's mutex
+// guards both and gates stay open: package reliable sends its ACKs as datagrams.
 func (q *qp) runDatagrams(wrs []verbs.SendWR) (n int, err error) {
 	if !q.core.traits.immediate || !q.quiet() || q.sqHead != q.sqTail || q.usable() != nil {
 		return 0, nil
@@ -19,7 +19,7 @@ func (q *qp) runDatagrams(wrs []verbs.SendWR) (n int, err error) {
 		n++
 	}
 	if n < len(wrs) {
-		err = nil // the packets do the next
+		err = nil // the packet path handles the next request
 	}
 	if n == 0 {
 		return 0, err
@@ -36,13 +36,13 @@ func (q *qp) runDatagrams(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// quiet reports whether nothing watches, fails or is due at q, which is in RTS.
+// quiet reports whether q is in RTS without an observer, an injected fault, a failure or pending work.
 func (q *qp) quiet() bool {
 	return q.state == verbs.StateRTS && q.lists == 0 && !q.failingNAK && q.injected == nil && q.nic.observe == nil && q.nic.portUp
 }
 
-// datagram executes one datagram. It reports false if the packets must do it. Then only bytes of the receive were written, which the
-// packets write again.
+// datagram executes one datagram. It returns false if the packet path must send it. In that case only
+// bytes of the receive were written, which the packet path writes again.
 func (q *qp) datagram(wr *verbs.SendWR) bool {
 	a := q.nic.ahs.get(uint32(wr.AH))
 	if a == nil || wr.AH>>32 != 0 || a.pd != q.pd || a.path.sealing != nil || q.sealing != nil {

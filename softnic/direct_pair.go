@@ -6,26 +6,27 @@ import (
 	"ibverbx/verbs"
 )
 
-// pair is two QPs, RC or UC, that are connected to each other on a link that delivers at once. While nothing is
-// under way between them, requests of either need no packets: see run.
+// pair is two connected QPs, RC or UC, on a link with immediate delivery. While the pair is idle,
+// requests on either QP need no packets: see run.
 type pair struct {
 	gate
 	qps [2]*qp
-	// traffic counts what each QP requested. It is not yet in the NICs' Stats.
+	// traffic counts each QP's requests that are not yet in the NICs' Stats.
 	traffic [2]packetCount
-	// done counts the requests since the gate opened.
+	// done counts requests since the gate opened.
 	done uint64
-	// waits says that the pair is in coreLock.waiting.
+	// waits is set while the pair is in coreLock.waiting.
 	waits bool
-	// copies has the operands and device copies of requests. Nil until burst needs it: host WRITEs do not.
+	// copies holds the operands and device copies of requests. burst allocates it on demand; host
+	// WRITEs do not need it.
 	copies *copies
-	_      [40]byte // pairs of different goroutines share no cache line
+	_      [40]byte // keeps pairs of different goroutines on separate cache lines
 }
 
-// packetCount counts the packets of requests and those that answer them.
+// packetCount counts request and response packets.
 type packetCount struct{ requests, answers uint64 }
 
-// other returns the QP that q is connected to.
+// other returns the peer of q.
 func (p *pair) other(q *qp) *qp {
 	if p.qps[0] == q {
 		return p.qps[1]
@@ -33,7 +34,7 @@ func (p *pair) other(q *qp) *qp {
 	return p.qps[0]
 }
 
-// fold moves the counters into the NICs' Stats. The core's mutex is held.
+// fold moves the counters into the NICs' Stats. The caller holds the core's mutex.
 func (p *pair) fold() {
 	for i, t := range p.traffic {
 		p.done += t.requests
@@ -46,8 +47,8 @@ func (p *pair) fold() {
 	p.traffic = [2]packetCount{}
 }
 
-// idle reports whether the pair can do requests without packets: nothing is under way, and nothing
-// waits or watches.
+// idle reports whether the pair can execute requests without packets: all work is complete, no timer is
+// armed, and no fault or observer is attached.
 func (p *pair) idle() bool {
 	a, b := p.qps[0], p.qps[1]
 	return a.idle(b) && b.idle(a)
@@ -59,8 +60,8 @@ func (q *qp) idle(peer *qp) bool {
 		q.responses.Len() == 0 && q.injected == nil && q.nic.observe == nil && q.nic.portUp
 }
 
-// paired returns the pair of q and its peer. It returns nil if there is none, for example because the
-// peer is not connected to q. The core's mutex is held, and the gate of q's pair is shut.
+// paired returns the pair of q and its peer, nil if the peer is not connected to q. The caller holds
+// the core's mutex, and the gate of q's pair is shut.
 func (q *qp) paired() *pair {
 	if !q.core.traits.immediate || q.typ == verbs.UD || q.state != verbs.StateRTS {
 		return nil
@@ -86,7 +87,7 @@ func (q *qp) paired() *pair {
 	return p
 }
 
-// unpair forgets the pair of q. The core's mutex is held, and the gate of the pair is shut.
+// unpair dissolves the pair of q. The caller holds the core's mutex, and the gate of the pair is shut.
 func (q *qp) unpair() {
 	if p := q.pair.Load(); p != nil {
 		p.qps[0].pair.Store(nil)
@@ -98,8 +99,8 @@ func (q *qp) unpair() {
 	}
 }
 
-// guard locks the mutex that guards q. It returns q's pair if the caller is inside its gate, and otherwise nil with
-// the core's mutex held.
+// guard acquires the lock that guards q: it enters the gate of q's pair and returns the pair, or locks
+// the core's mutex and returns nil.
 func (q *qp) guard() *pair {
 	if p := q.pair.Load(); p != nil && p.enter() {
 		return p
@@ -112,9 +113,9 @@ func (q *qp) guard() *pair {
 	return nil
 }
 
-// openGates opens gates if enough plain calls have been made, enters the gate of q's pair, unlocks the core's mutex,
-// and returns the pair. Otherwise it returns nil and the mutex stays locked. The waiting pairs open together, because
-// the next call on another pair would shut a gate that opened alone.
+// loosen opens gates once enough plain calls were counted, enters the gate of q's pair, releases the
+// core's mutex and returns the pair. Otherwise it returns nil with the mutex held. All waiting pairs
+// open together, because a call on another pair would shut a single open gate.
 func (q *qp) openGates() *pair {
 	l := &q.core.mu
 	if l.openAfter == neverOpen {

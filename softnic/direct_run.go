@@ -8,13 +8,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// plainFlags are the flags of a WRITE that run supports. A fence has no effect while no request is outstanding.
+// plainFlags are the flags that run supports on a WRITE. A fence is a no-op because no earlier request
+// is outstanding.
 const plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
 
-// run executes requests of q in order, without packets and without the send queue, until one of them needs packets: an
-// error, a missing receive, a full CQ. It returns the number of executed requests, and ErrQueueFull if the send queue
-// is full. The caller is inside the pair's gate, or holds the core's lock and the pair is idle. The pair is idle
-// afterwards, unless requests were requeued.
+// run executes requests of q in order, bypassing packets and the send queue, until one is not plain: an
+// error, a missing receive or a full CQ. The packet path handles that one. run returns the number
+// executed, and ErrQueueFull if the queue is full. The caller is inside the pair's gate, or holds the
+// core's lock while the pair is idle. The pair is idle afterwards, unless handBack queued requests.
 func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
 		wrs, err = wrs[:free], verbs.ErrQueueFull
@@ -25,13 +26,13 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 		more = k > 0 && n < len(wrs) && q.sqHead == q.sqTail
 	}
 	if n < len(wrs) {
-		err = nil // the packets do the next
+		err = nil // the packet path handles the next request
 	}
 	return n, err
 }
 
-// burst is run without the queue's limit. It stops after maxRdAtomic atomics because requeue needs their results. All
-// its device copies form one batch.
+// burst is run without the queue limit. It stops after maxRdAtomic atomics because handBack needs their
+// results. All its device copies form one batch.
 func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
 	if q.typ == verbs.UC && peer.pd.keyGuesses.wrong >= maxKeyGuesses {
@@ -40,7 +41,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	var reads, atomics int
 	var signaled verbs.SendFlags
 	var queued bool // device copies are pending
-	var placed int  // requests in place whatever becomes of the pending copies
+	var placed int  // requests in place even if the pending copies fail
 	in := inbox{cq: peer.recvCQ}
 	for n < len(wrs) && atomics < maxRdAtomic {
 		wr := &wrs[n]
@@ -86,7 +87,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 		t := &p.traffic[index(p.qps[1] == q)]
 		t.requests += uint64(n)
 		if q.typ == verbs.RC {
-			t.answers += uint64(reads + index(n > reads)) // one acknowledgement covers the others
+			t.answers += uint64(reads + index(n > reads)) // one ACK covers the others
 		}
 		q.sqUsed.taken += uint32(n)
 		q.snd = q.snd.Add(uint32(n))
@@ -103,9 +104,9 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	return n
 }
 
-// hostCopies executes the WRITEs and SENDs of a single SGE between host memories at the start of wrs, and returns their number
-// and flags. For each of them request would take three times as long if it is a WRITE, and 1.07 times if it is a SEND; and the pair
-// would need a batch of 700 bytes.
+// hostCopies executes the single-SGE WRITEs and SENDs between host memory at the start of wrs, and
+// returns their number and flags. request would be 3 times slower for a WRITE and 7% slower for a SEND,
+// and the pair would need a batch of 700 bytes.
 func (q *qp) hostCopies(peer *qp, wrs []verbs.SendWR, in *inbox) (n int, flags verbs.SendFlags) {
 	writes := peer.attr.Access&verbs.AccessRemoteWrite != 0
 	for ; n < len(wrs); n++ {
@@ -145,8 +146,8 @@ func (q *qp) hostCopies(peer *qp, wrs []verbs.SendWR, in *inbox) (n int, flags v
 	return n, flags
 }
 
-// hostSend copies the SGE of a SEND into the first SGE of the peer's next receive, which it returns. It returns nil if wr is not
-// such a SEND, or one of the two is not host memory that its QP may use.
+// hostSend copies the SGE of a SEND into the first SGE of the peer's next receive, which it returns. It
+// returns nil if wr is not such a SEND, or if either range is not host memory that its QP may use.
 func (q *qp) hostSend(peer *qp, wr *verbs.SendWR, in *inbox) *recvWQE {
 	s := &wr.SGE[0]
 	inline := wr.Flags&verbs.SendInline != 0
@@ -176,7 +177,7 @@ func (q *qp) hostSend(peer *qp, wr *verbs.SendWR, in *inbox) *recvWQE {
 	return recv
 }
 
-// batch returns the device batch of the pair, and its operands.
+// batch returns the pair's device batch and operands, allocated on first use.
 func (p *pair) batch() *copies {
 	if p.copies == nil {
 		p.copies = &copies{}
@@ -184,8 +185,9 @@ func (p *pair) batch() *copies {
 	return p.copies
 }
 
-// withinDevice queues the WRITEs of a single SGE at the start of wrs that share a source and a destination region, both on
-// devices, and returns their number and flags. Long chains consist of them, and request would take four times as long for each.
+// withinDevice queues the single-SGE WRITEs at the start of wrs that share a source and a destination
+// region, both on devices, and returns their number and flags. Long chains consist of such WRITEs, and
+// request would be four times slower.
 func (c *copies) withinDevice(q, peer *qp, wrs []verbs.SendWR) (n int, flags verbs.SendFlags) {
 	lkey, rkey := wrs[0].SGE[0].LKey, wrs[0].RKey
 	src, dst := q.nic.mrs.get(lkey), peer.nic.mrs.get(rkey)
@@ -210,8 +212,9 @@ func (c *copies) withinDevice(q, peer *qp, wrs []verbs.SendWR) (n int, flags ver
 	return n, flags
 }
 
-// request executes one SEND, WRITE or READ: it moves the bytes and completes the peer's receive. Device copies may remain
-// queued. It reports false if the packets must execute the request. Then only payload bytes were written, and the packets write them again.
+// request executes one SEND, WRITE or READ: it moves the data and completes the peer's receive. Device
+// copies may remain queued. It returns false if the packet path must execute the request. In that case
+// only payload bytes were written, and the packet path writes them again.
 func (c *copies) request(q, peer *qp, wr *verbs.SendWR, in *inbox) bool {
 	local, remote := &c.local, &c.remote
 	local.reset()
@@ -255,13 +258,14 @@ func (c *copies) request(q, peer *qp, wr *verbs.SendWR, in *inbox) bool {
 	return c.flush() && in.complete(peer, wr, recv.wrid, length) != nil // the completion covers the requests before it
 }
 
-// hasResources reports whether the peer has room for every READ and atomic that q may send.
+// hasResources reports whether the peer has responder resources for q's maximum of outstanding READs
+// and atomics.
 func (q *qp) hasResources(peer *qp) bool {
 	return q.attr.MaxRdAtomic > 0 && q.attr.MaxRdAtomic <= peer.attr.MaxDestRdAtomic
 }
 
-// atomic executes an atomic with the given PSN. It reports false, without effect, if the packets must do it. A result on
-// a device is left to them.
+// atomic executes an atomic with the given PSN. It returns false, without effect, if the packet path
+// must execute it, for example because the result is stored in device memory.
 func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 	if !q.hasResources(peer) || wr.RemoteAddr%8 != 0 || peer.attr.Access&verbs.AccessRemoteAtomic == 0 {
 		return false
@@ -286,9 +290,9 @@ func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 	return true
 }
 
-// nextRecv returns the receive of the next message, nil if there is none or if it has a list. It stays in the QP's
-// queue until the message completes. A receive of an SRQ is claimed at once; limit events and turns are left to the
-// packets.
+// nextRecv returns the receive for the next message, nil if the queue is empty or the receive has a
+// list. The receive stays in the QP's queue until the message completes it. A receive of an SRQ is
+// dequeued, unless a limit event or waiting QPs require the packet path.
 func (q *qp) nextRecv() *recvWQE {
 	switch s := q.srq; {
 	case q.hasCur:
@@ -306,7 +310,7 @@ func (q *qp) nextRecv() *recvWQE {
 	return q.rq.ring.Front().unlisted()
 }
 
-// reportPlain completes requests executed by run, until the CQ is full: see requeue.
+// reportPlain completes requests executed by run. If the CQ is full, handBack handles the rest.
 func (q *qp) reportPlain(wrs []verbs.SendWR) {
 	c := q.sendCQ
 	c.Lock()
@@ -329,9 +333,9 @@ func (q *qp) reportPlain(wrs []verbs.SendWR) {
 	c.Unlock()
 }
 
-// requeue hands requests without space for a completion to the packet path. On RC it is as if the peer had served them
-// and its acknowledgement had been lost: the requester retransmits all of them. On UC and UD they count as sent, and
-// transmit completes them. The caller shuts the pair's gate, takes the core's lock and lets q transmit.
+// handBack passes requests without space for their completions to the packet path. On RC they count as
+// executed with a lost ACK, so the requester sends them all again. On UC and UD they count as sent, and
+// transmit completes them. The caller shuts the pair's gate, locks the core and lets q transmit.
 func (q *qp) requeue(wrs []verbs.SendWR) {
 	if q.typ == verbs.RC {
 		q.snd = q.snd.Add(roce.PSNMask + 1 - uint32(len(wrs)))
@@ -360,10 +364,10 @@ type inbox struct {
 	inside bool
 }
 
-// keepInside is the maximum length in bytes of a request that is copied while the CQ is locked.
+// keepInside is the maximum length, in bytes, of a request copied while the CQ is locked.
 const keepInside = 4096
 
-// leaveFor unlocks the CQ before a long request is copied.
+// leaveFor unlocks the CQ before a copy of length bytes, if that exceeds keepInside.
 func (in *inbox) leaveFor(length uint32) {
 	if in.inside && length > keepInside {
 		in.leave()
@@ -377,8 +381,8 @@ func (in *inbox) leave() {
 	}
 }
 
-// complete completes the next receive of q for wr. It returns the completion, which the caller may change until it
-// leaves, or nil if the CQ is full.
+// complete completes the next receive of q for wr. It returns the completion, which the caller may
+// modify until it leaves, or nil if the CQ is full.
 func (in *inbox) complete(q *qp, wr *verbs.SendWR, wrid uint64, length uint32) *verbs.WC {
 	c := in.cq
 	if !in.inside {

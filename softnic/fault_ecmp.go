@@ -29,7 +29,7 @@ type Path struct {
 type route struct {
 	Path
 	port egress
-	// last is when the last packet leaves. A path does not reorder packets.
+	// last is the latest departure time. A path does not reorder packets.
 	last int64
 }
 
@@ -109,7 +109,7 @@ func (l *FaultLink) PathOf(from, to *NIC, qpn, flowLabel uint32) int {
 	return path
 }
 
-// routeOf returns the path of a packet, nil if there are none.
+// routeOf returns the path of a packet, nil without paths.
 func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	switch n := len(d.routes); n {
 	case 0:
@@ -121,8 +121,8 @@ func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	}
 }
 
-// pin is the hash of a switch. It maps the addresses of a flow, and its flow label or without
-// one its QP, to one of n paths. The seed of the link selects the hash function.
+// pin is a switch's hash function. It maps the addresses of a flow, and its flow label (without a
+// label, the destination QP), to one of n paths. The link's seed selects the function.
 func (l *FaultLink) hashPath(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	a, b := &from.gids[len(from.gids)-1].GID, &to.gids[len(to.gids)-1].GID
 	port := uint64(qpn) << 32
@@ -133,7 +133,7 @@ func (l *FaultLink) hashPath(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	for _, v := range [...]uint64{
 		binary.BigEndian.Uint64(a[8:]), binary.BigEndian.Uint64(b[8:]), port,
 	} {
-		// The finalizer of MurmurHash3: every bit of v reaches every bit of h.
+		// The finalizer of MurmurHash3: every bit of v affects every bit of h.
 		h ^= v
 		h ^= h >> 33
 		h *= 0xff51afd7ed558ccd
@@ -144,7 +144,7 @@ func (l *FaultLink) hashPath(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	return int(h % uint64(n))
 }
 
-// pass takes a packet through the path. It reports false if the queue has no room for it.
+// pass sends a packet through the path. It returns false if the queue is full.
 func (r *route) pass(f *inFlightPacket) bool {
 	if r.Rate > 0 && !r.port.pass(f) {
 		return false

@@ -56,14 +56,14 @@ type FaultStats struct {
 	Overflow uint64
 }
 
-// egress is a port of a switch with a queue. All packets that go through it wait in that queue.
+// egress is a switch port with a queue shared by all its packets.
 type egress struct {
 	limiter rateLimiter
 	// rate is in bytes per second.
 	rate float64
-	// limit is how many bytes may wait.
+	// limit is the queue size in bytes.
 	limit float64
-	// peak is the most bytes that have waited.
+	// peak is the maximum number of bytes queued so far.
 	peak float64
 }
 
@@ -93,8 +93,8 @@ func (l *FaultLink) LongestQueue(to *NIC) int {
 	return int(to.egress.peak)
 }
 
-// pass makes a packet wait its turn. It reports false if the queue has no room for the packet.
-// An idle port always accepts a packet, however short its queue is.
+// pass queues a packet and sets its departure time. It returns false if the queue is full. An idle port
+// always accepts a packet, even one larger than the queue.
 func (e *egress) pass(f *inFlightPacket) bool {
 	size := float64(len(f.buf) + PacketOverhead)
 	waiting := float64(max(e.limiter.busy-f.at, 0)) * e.rate / 1e9

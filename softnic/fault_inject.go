@@ -6,20 +6,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// injected is what a test or a simulation has planned for a QP.
+// injected holds the refusals planned for a QP by a test or a simulation.
 type injected struct {
 	send, recv refusal
 }
 
-// refusal plans that a post is refused: with err, after so many more requests. Without an error
-// nothing is planned.
+// refusal refuses one post with err, after the given number of accepted requests. A nil err disables
+// it.
 type refusal struct {
 	after int
 	err   error
 }
 
 // post posts n requests, up to the one to be refused, by calling post with the number of requests
-// before that one. The refusal is used up when all requests before it have been taken.
+// before that one. The refusal is used up once all requests before it have been accepted.
 func (r *refusal) post(n int, post func(limit int) (int, error)) (int, error) {
 	planned := r.err != nil && r.after < n
 	if planned {

@@ -7,44 +7,44 @@ import (
 	"ibverbx/verbs"
 )
 
-// faults is a layer under a link that queues packets and impairs some of them. Packets enter by carry. The surviving
-// ones leave by land when they are due. A seed determines every decision.
+// faults is the layer below a link that queues and impairs packets. carry accepts packets; land
+// delivers the surviving ones when due. A seed determines every decision.
 type faults struct {
 	core *core
 	seed uint64
 	rng  *rand.Rand
-	// limit is the maximum number of one NIC's packets in flight.
+	// limit is the maximum number of packets in flight per NIC.
 	limit int
-	// inTurn makes packets enter the fabric queues when they reach them.
+	// inTurn makes packets enter the fabric's queues on arrival there, not when sent.
 	inTurn bool
-	// land receives a packet that has arrived.
+	// land delivers a packet.
 	land    func(*inFlightPacket)
 	flights heap.Heap[*inFlightPacket]
 	free    []*inFlightPacket
-	// order numbers packets, so that packets due at the same time keep their order.
+	// order numbers packets to break ties between equal times.
 	order uint64
 	// impairment applies to new directions.
 	impairment Impairment
 	directions map[directionKey]*direction
 }
 
-// directionKey names a direction: from a NIC to another NIC, or over UDP to an address.
+// directionKey identifies a direction: from a NIC to another NIC, or over UDP to an address.
 type directionKey struct {
 	from, to *NIC
 	gid      verbs.GID
 }
 
-// between names the direction from one NIC of a link to another.
+// between returns the direction from one NIC of a link to another.
 func between(from, to *NIC) directionKey { return directionKey{from: from, to: to} }
 
-// direction is the state of the path from one NIC to another.
+// direction is the state of one direction between two NICs.
 type direction struct {
 	imp Impairment
 	// cut drops every packet.
 	cut bool
-	// limiter is the sender's port, if imp has a rate.
+	// wire is the sender's port, used if imp has a rate.
 	limiter rateLimiter
-	// last is the arrival time of the last packet. Packets that are not reordered arrive later.
+	// last is the arrival time of the last packet. Later packets arrive no earlier unless reordered.
 	last  int64
 	stats FaultStats
 	// holding makes arriving packets wait in kept.
@@ -54,7 +54,7 @@ type direction struct {
 	routes []*route
 }
 
-// inFlightPacket is a packet in flight. It owns its payload.
+// flight is a packet in flight. It owns its payload.
 type inFlightPacket struct {
 	at      int64
 	order   uint64
@@ -65,7 +65,7 @@ type inFlightPacket struct {
 	dir     *direction
 	// route is nil if the direction has no paths.
 	route *route
-	// hops is the number of fabric queues passed.
+	// hops counts the fabric queues passed so far.
 	hops int
 	buf  []byte
 }
@@ -76,7 +76,7 @@ func (l *faults) init(c *core, seed uint64, limit int, imp Impairment, land func
 	l.directions = make(map[directionKey]*direction)
 }
 
-// direction returns a direction, and creates a new one on first use. The lock is held.
+// direction returns the state of a direction, which it creates on first use. The caller holds the lock.
 func (l *faults) direction(key directionKey) *direction {
 	d := l.directions[key]
 	if d == nil {
@@ -86,7 +86,7 @@ func (l *faults) direction(key directionKey) *direction {
 	return d
 }
 
-// change runs f on a direction under the lock. Afterwards packets pass through the layer.
+// change runs f on a direction under the lock, and routes packets through the layer from now on.
 func (l *faults) change(key directionKey, f func(d *direction)) {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *faults) look(key directionKey, f func(d *direction)) {
 	}
 }
 
-// impair validates an impairment and sets it for a direction.
+// impair validates an impairment and applies it to a direction.
 func (l *faults) impair(key directionKey, imp Impairment) error {
 	if err := imp.validate(); err != nil {
 		return verbs.NewOpError("impair", key.from.name, 0, err)
@@ -117,7 +117,8 @@ func (l *faults) statsOf(key directionKey) (s FaultStats) {
 	return s
 }
 
-// room reports whether the NIC of q may send another packet now. If not, q is scheduled once it may.
+// room reports whether the NIC of q may send another packet now. Otherwise it schedules q for when
+// space is available.
 func (l *faults) room(q *qp) bool {
 	if q.nic.queued < l.limit {
 		return true
@@ -126,7 +127,7 @@ func (l *faults) room(q *qp) bool {
 	return false
 }
 
-// forget drops the packets from and to n, and the state of its directions.
+// forget drops all packets from and to n, and the state of its directions.
 func (l *faults) forget(n *NIC) {
 	for key := range l.directions {
 		if key.from == n || key.to == n {
@@ -146,8 +147,8 @@ func (l *faults) forget(n *NIC) {
 	}
 }
 
-// carry accepts a packet in a direction, on route r if the direction has paths. to is nil if the far end is in another
-// process.
+// carry accepts a packet in a direction, on route r if the direction has paths. to is nil if the
+// destination is in another process.
 func (l *faults) carry(d *direction, r *route, from, to *NIC, p *packet) {
 	d.stats.Sent++
 	if d.cut || (r != nil && r.Cut) {
@@ -171,7 +172,7 @@ func (l *faults) happens(probability float64) bool {
 	return probability > 0 && l.rng.Float64() < probability
 }
 
-// enqueue puts a copy of p in flight.
+// launch sends a copy of p.
 func (l *faults) enqueue(d *direction, r *route, from, to *NIC, p *packet) {
 	f := l.take()
 	f.packet, f.from, f.to, f.dir, f.route, f.hops = *p, from, to, d, r, 0
@@ -191,8 +192,8 @@ func (l *faults) enqueue(d *direction, r *route, from, to *NIC, p *packet) {
 	}
 }
 
-// schedule sets the arrival time of f. Packets in one direction arrive in order, except reordered ones, which some of
-// the next packets overtake.
+// timing sets the arrival time of f. Packets of one direction arrive in order, except that up to
+// maxOvertaken later packets overtake a reordered one.
 func (l *faults) schedule(d *direction, f *inFlightPacket) {
 	at, wire := l.occupy(d, len(f.buf))
 	at += int64(d.imp.Delay)
@@ -211,8 +212,8 @@ func (l *faults) schedule(d *direction, f *inFlightPacket) {
 	}
 }
 
-// occupy occupies the sender's port for a packet, even if it is lost later. It returns the time at which the packet
-// has left, and for how long it occupied the port.
+// occupy reserves the sender's port for a packet, even if the packet is lost later. It returns the
+// departure time and the transmission time.
 func (l *faults) occupy(d *direction, payload int) (left, took int64) {
 	if d.imp.Rate == 0 {
 		return l.core.at, 0
@@ -220,16 +221,16 @@ func (l *faults) occupy(d *direction, payload int) (left, took int64) {
 	return d.limiter.occupy(l.core.at, payload, d.imp.Rate)
 }
 
-// rateLimiter is a port that sends one packet at a time.
+// wire is a port that sends one packet at a time.
 type rateLimiter struct {
-	// busy is the time at which the port is free again.
+	// busy is the time at which the port becomes free.
 	busy int64
-	// rest is the fraction of a nanosecond that rounding charges to the next packet.
+	// rest is the rounding error carried to the next packet, in nanoseconds.
 	rest float64
 }
 
-// occupy makes a packet wait until the port is free and then occupy it, at a rate in bytes per second. It returns the
-// time at which the packet has left, and for how long it occupied the port.
+// occupy queues a packet until the port is free and then sends it at rate bytes per second. It returns
+// the departure time and the transmission time.
 func (w *rateLimiter) occupy(at int64, payload int, rate float64) (left, took int64) {
 	exact := float64(payload+PacketOverhead)/rate*1e9 + w.rest
 	took = int64(exact)
@@ -246,7 +247,7 @@ const PacketOverhead = 14 + 20 + 8 + 12 + 4 + 4
 const (
 	// maxOvertaken is the maximum number of packets that overtake a reordered one.
 	maxOvertaken = 4
-	// orderStride leaves numbers free between two packets for overtaken ones.
+	// orderStride reserves order numbers between two packets for overtaken ones.
 	orderStride = 8
 )
 
@@ -259,7 +260,7 @@ func (l *faults) take() *inFlightPacket {
 	return &inFlightPacket{}
 }
 
-// deliver lands at most budget packets that are due, and returns their number.
+// deliver lands up to budget due packets and returns their number.
 func (l *faults) deliver(now int64, budget int) int {
 	n := 0
 	for n < budget && l.flights.Len() > 0 && l.flights.Next() <= now {
@@ -274,9 +275,9 @@ func (l *faults) deliver(now int64, budget int) int {
 	return n
 }
 
-// forward passes a packet that is due through the fabric queues that it reaches before a time: first the queue of its
-// path, then that of the destination's port. It reports whether the packet has arrived. Otherwise the packet is in
-// flight again, or lost. A packet in flight reaches its next queue first if it is due at that time.
+// forward sends a due packet through the fabric queues that it reaches before a time: first its path's,
+// then the destination port's. It reports whether the packet has arrived. Otherwise the packet is in
+// flight again, or lost. At equal times, a packet already in flight reaches its next queue first.
 func (l *faults) forward(f *inFlightPacket, before int64) bool {
 	for f.hops < 2 {
 		f.hops++
@@ -303,7 +304,8 @@ func (l *faults) forward(f *inFlightPacket, before int64) bool {
 
 func (l *faults) push(f *inFlightPacket) { l.flights.Push(f.at, f.order, f) }
 
-// arrivedOrLost records that a packet of n is no longer in flight, and schedules the QPs that waited for space.
+// departed records that a packet of n has left the network, and schedules the QPs that waited for
+// space.
 func (l *faults) arrivedOrLost(n *NIC) {
 	n.queued--
 	if n.queued > l.limit/2 {
@@ -314,7 +316,7 @@ func (l *faults) arrivedOrLost(n *NIC) {
 	}
 }
 
-// recycle keeps an inFlightPacket for reuse.
+// recycle keeps a flight for reuse.
 func (l *faults) recycle(f *inFlightPacket) {
 	f.from, f.to, f.dir, f.route, f.packet.path = nil, nil, nil, nil, nil
 	l.free = append(l.free, f)

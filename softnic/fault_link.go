@@ -60,7 +60,7 @@ func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 	return l, nil
 }
 
-// complete fills in the defaults and checks the rest.
+// complete sets the defaults and validates the rest.
 func (cfg *FaultConfig) complete() error {
 	setDefault(&cfg.Window, 128)
 	setDefault(&cfg.Queue, 1024)
@@ -150,7 +150,7 @@ func (l *FaultLink) send(from *NIC, p *packet) {
 	l.carry(d, l.routeOf(d, from, to, p), from, to, p)
 }
 
-// land delivers a packet, unless its direction is held.
+// land delivers a packet, or keeps it while its direction is held.
 func (l *FaultLink) land(f *inFlightPacket) {
 	if f.dir.holding {
 		f.dir.kept = append(f.dir.kept, f)
@@ -160,7 +160,7 @@ func (l *FaultLink) land(f *inFlightPacket) {
 	l.recycle(f)
 }
 
-// arrive delivers a packet or drops it, by the present state of its direction and destination.
+// arrive delivers or drops a packet, depending on the current state of its direction and destination.
 func (l *FaultLink) arrive(f *inFlightPacket) {
 	switch {
 	case f.to.closed:

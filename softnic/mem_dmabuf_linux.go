@@ -10,11 +10,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// dmaBufs is the capability to register a dma-buf.
+// dmaBufs is the dma-buf registration capability.
 const dmaBufs = verbs.CapDMABuf
 
-// mapDMABuf maps length bytes at offset of a dma-buf, or of another file that can be mapped, such as a
-// memfd.
+// mapDMABuf maps length bytes at offset of a dma-buf or of another mappable file, such as a memfd.
 func mapDMABuf(fd int, offset, length uint64, write bool) (b []byte, unmap func(), err error) {
 	size, err := fileSize(fd)
 	if err != nil {
@@ -35,11 +34,12 @@ func mapDMABuf(fd int, offset, length uint64, write bool) (b []byte, unmap func(
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the CPU cannot map the dma-buf of fd %d: %w", verbs.ErrInvalid, fd, err)
 	}
-	return whole[skew:], func() { _ = unix.Munmap(whole) }, nil // whole is what Mmap returned
+	return whole[skew:], func() { _ = unix.Munmap(whole) }, nil // unmap needs the whole slice as returned by Mmap
 }
 
-// fileSize returns the size of a file. A dma-buf reports its size by a seek to the end, and stays where it
-// is. Other files report it without a seek, which would move them.
+// fileSize returns the size of a file. It seeks to the end of a dma-buf, which does not change its file
+// position. Regular files report their size through fstat instead, because a seek would move their
+// position.
 func fileSize(fd int) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// dmaBufs is the capability to register a dma-buf, which only Linux has.
+// dmaBufs is the dma-buf registration capability. Only Linux supports it.
 const dmaBufs = verbs.Capabilities(0)
 
 func mapDMABuf(int, uint64, uint64, bool) ([]byte, func(), error) {

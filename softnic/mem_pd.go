@@ -7,17 +7,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// pd is a protection domain. The core's lock guards everything in it.
+// pd is a protection domain, guarded by the core's lock.
 type pd struct {
 	ctx *hostContext
-	// id distinguishes the domains of a NIC.
+	// id identifies the domain within its NIC.
 	id     uint32
 	closed bool
 	mrs    creationOrder[*mr]
 	qps    creationOrder[*qp]
 	srqs   creationOrder[*srq]
 	ahs    creationOrder[*ah]
-	// keyGuesses limits the wrong keys of UC peers.
+	// guesses counts wrong keys used by UC peers.
 	keyGuesses keyGuessLimiter
 }
 
@@ -34,14 +34,16 @@ func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, err
 	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, nil, access, nil) })
 }
 
-// RegisterMemoryAt is RegisterMemory for memory that work requests address from iova on (ibv_reg_mr_iova(3)). INLINE requests
-// use the real addresses. It is not part of verbs.PD; callers assert for it.
+// RegisterMemoryAt is RegisterMemory with a caller-chosen base address for work requests, iova
+// (ibv_reg_mr_iova(3)). INLINE requests use the real addresses. It is not part of verbs.PD; callers use
+// a type assertion.
 func (d *pd) RegisterMemoryAt(m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error) {
 	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, &iova, access, nil) })
 }
 
-// ReregisterMemoryAt is RegisterMemoryAt for a region that takes the place of another one of the NIC, which ends, and its key
-// (ibv_rereg_mr(3)). If it fails, the other one stays. The caller sees to it that the region is not in use. It is not part of verbs.PD either.
+// ReregisterMemoryAt is RegisterMemoryAt for a region that replaces old, a region of the same NIC, and
+// inherits its key (ibv_rereg_mr(3)). Success closes old; an error leaves it unchanged. The caller must
+// ensure that old is not in use. It is not part of verbs.PD; callers use a type assertion.
 func (d *pd) ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error) {
 	return locked(d.ctx, d, "register memory again", func() (verbs.MR, error) {
 		o, ok := old.(*mr)
@@ -52,8 +54,9 @@ func (d *pd) ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, acce
 	})
 }
 
-// RegisterDMABuf implements verbs.PD. The software NIC maps the dma-buf, so its exporter must allow that:
-// memory of the host, a udmabuf, or a memfd in its place. The file must not shrink while it is registered.
+// RegisterDMABuf implements verbs.PD. The software NIC maps the dma-buf, so its exporter must support
+// mapping: host memory, a udmabuf, or a memfd instead of a dma-buf. The file must not shrink while
+// registered.
 func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	return locked(d.ctx, d, "register dma-buf", func() (verbs.MR, error) { return d.registerDMABuf(fd, offset, length, iova, access) })
 }
@@ -85,7 +88,7 @@ func (d *pd) Close() error {
 	return nil
 }
 
-// destroy closes the domain and everything in it.
+// destroy closes the domain and all its objects.
 func (d *pd) destroy() {
 	for _, q := range d.qps.inOrder() {
 		q.destroy()
@@ -103,23 +106,24 @@ func (d *pd) destroy() {
 	d.ctx.pds.remove(d)
 }
 
-// Limits of wrong keys on UC. A wrong key costs the sender nothing there, so an attacker could try all. On
-// RC a wrong key ends the QP, and a duplicate READ must repeat one that was served.
+// Limits for wrong keys on UC. The sender of a wrong key is not notified there, so an attacker could
+// try all keys. On RC a wrong key fails the QP, and a duplicate READ must repeat an earlier successful
+// one.
 const (
 	maxKeyGuesses    = 16
 	keyGuessInterval = int64(100 * time.Millisecond)
 )
 
-// keyGuessLimiter limits the wrong keys that peers may try on the UC QPs of a PD: 16 in 100 ms. Further WRITEs are
-// dropped until the interval ends, even those with a valid key, because accepting them would reveal the valid keys.
-// QPs stay open.
+// guesses limits the wrong keys that peers may try on the UC QPs of a PD to 16 in 100 ms. Beyond that,
+// all WRITEs are dropped until the interval expires, even with a valid key: otherwise the outcome would
+// reveal which keys are valid. The QPs stay open.
 type keyGuessLimiter struct {
-	// wrong counts wrong keys since until-keyGuessInterval.
+	// wrong counts wrong keys since until-guessTime.
 	wrong uint32
 	until int64
 }
 
-// blocked reports whether WRITEs are dropped.
+// blocked reports whether WRITEs must be dropped.
 func (g *keyGuessLimiter) blocked(c *core) bool {
 	if g.wrong < maxKeyGuesses {
 		return false
@@ -131,7 +135,7 @@ func (g *keyGuessLimiter) blocked(c *core) bool {
 	return false
 }
 
-// count counts a wrong key.
+// count records a wrong key.
 func (g *keyGuessLimiter) count(c *core) {
 	if g.wrong == 0 {
 		g.until = c.clock() + keyGuessInterval

@@ -19,18 +19,19 @@ type mr struct {
 	length uint64
 	access verbs.Access
 	bytes  []byte
-	// device has the bytes, and bytes is nil, if the CPU cannot access them. Their addresses on it begin with base.
+	// device holds the bytes if the CPU cannot access them; bytes is then nil. base is the region's
+	// device address.
 	device verbs.MemoryDevice
 	base   uint64
-	// stager stages the region's data for packets. It is nil for host memory, and on links within the process.
+	// stager stages the bytes for packets. It is nil for host memory and on links within one process.
 	stager *stager
-	// mem is the memory that neighbors may get. It is nil for a dma-buf, for host memory with other addresses than its own,
-	// and for a key that was that of another region.
+	// mem is the memory that may be shared with neighbors. It is nil for a dma-buf, for host memory
+	// registered with a different iova, and for a key inherited from another region.
 	mem *verbs.Memory
-	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
+	// release releases the memory or unmaps the dma-buf.
 	release func()
 	closed  bool
-	// received is set once a receive that a neighbor knows of has used the region.
+	// received is set once a receive known to a neighbor has used the region.
 	received bool
 }
 
@@ -41,15 +42,15 @@ func (m *mr) Len() uint64  { return m.length }
 func (m *mr) LKey() uint32 { return m.key }
 func (m *mr) RKey() uint32 { return m.key }
 
-// Close deregisters the region. Between two calls into the NIC nothing refers to the memory, so
-// closing is safe with work outstanding: the next use of the key fails.
+// Close deregisters the region. The NIC retains no reference to the memory between calls, so Close is
+// safe with work outstanding: the next use of the key fails.
 func (m *mr) Close() error {
 	c := m.pd.ctx.core
 	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
 	if m.stager != nil || m.pd.ctx.nic.hasRing() {
-		c.settle() // its last bytes have landed, or requests of the peer were served
+		c.settle() // landings and served requests leave work
 	}
 	return nil
 }
@@ -67,7 +68,7 @@ func (m *mr) destroy() {
 	}
 	m.pd.ctx.nic.mrs.remove(m)
 	m.pd.mrs.remove(m)
-	m.pd.ctx.core.mu.drain() // a copy may be under way
+	m.pd.ctx.core.mu.drain() // a copy may be in progress
 	m.bytes = nil
 	if m.stager != nil {
 		m.stager.deregister()
@@ -75,8 +76,8 @@ func (m *mr) destroy() {
 	m.release()
 }
 
-// registerMemory registers memory that work requests address from iova, or from its own address if iova is nil. The region takes the
-// place and the key of old, unless that is nil. The lock is held.
+// registerMemory registers memory that work requests address from iova, or from its own address if iova
+// is nil. The region replaces old and inherits its key, unless old is nil. The caller holds the lock.
 func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access, old *mr) (verbs.MR, error) {
 	if mem == nil || mem.Len() == 0 {
 		return nil, verbs.Invalidf("no memory")
@@ -97,14 +98,14 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 			return nil, verbs.Invalidf("%d bytes from address %#x on are more than can be addressed", m.length, *iova)
 		}
 		if m.addr = *iova; m.device == nil {
-			m.mem = nil // a neighbor reaches host memory by its own address only
+			m.mem = nil // neighbors can access host memory at its own address only
 		}
 	}
 	if old != nil {
-		m.key, m.mem = old.key, nil // a neighbor may still have the key as that of old
+		m.key, m.mem = old.key, nil // a neighbor may still map the key to old
 		old.destroy()
 		if d.ctx.nic.hasRing() {
-			d.ctx.core.settle() // requests of the peer were served
+			d.ctx.core.settle() // served requests leave work
 		}
 	}
 	if err := m.enlist(); err != nil {
@@ -113,7 +114,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	return m, nil
 }
 
-// checkAccess checks the rules of ibv_reg_mr(3).
+// checkAccess enforces the rules of ibv_reg_mr(3).
 func checkAccess(access verbs.Access) error {
 	const remoteWrites = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 	switch {
@@ -125,7 +126,8 @@ func checkAccess(access verbs.Access) error {
 	return nil
 }
 
-// enlist gives the region its key. If there is none, it releases the region.
+// enlist assigns the region a key and offers it to neighbors. It releases the region and returns
+// ErrLimit if the table is full.
 func (m *mr) enlist() error {
 	if !m.pd.ctx.nic.mrs.add(m) {
 		m.release()
@@ -133,7 +135,7 @@ func (m *mr) enlist() error {
 	}
 	m.pd.mrs.add(m)
 	if m.device != nil && m.pd.ctx.nic.hasRing() {
-		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see startCredits
+		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see giveCredit
 		m.pd.ctx.nic.grantAll()
 		m.pd.ctx.core.settle()
 	}
@@ -144,24 +146,25 @@ func (m *mr) enlist() error {
 	return nil
 }
 
-// keyTable finds memory regions by key. A key is 32 random bits, drawn until its low bits name a free place,
-// of which at least half are free. A lookup is therefore one index into a slice. A peer learns nothing of
-// one key from others.
+// keyTable finds memory regions by key. Keys are random 32-bit numbers, redrawn until their low bits
+// select a free slot. At least half of the slots are free, so a lookup indexes a slice once. A key
+// reveals nothing about the others.
 //
-// The core's mutex guards the table. Lookups inside a gate run beside changes, so they use atomics.
+// The core's mutex guards the table. Lookups inside a gate run concurrently with changes, so they use atomics.
 type keyTable struct {
-	// regions has a power of two of places.
+	// regions has a power-of-two length.
 	regions atomic.Pointer[[]atomic.Pointer[mr]]
-	// none stands where there is no region. It has no PD, so no key matches it.
+	// none fills empty slots. Its PD is nil, so it never matches.
 	none *mr
-	// used is how many places have a region.
+	// used counts occupied slots.
 	used int
 	rng  *rand.Rand
-	// devices are the regions whose bytes a device has; nil without any. The slice is replaced, never changed.
+	// devices lists the regions in device memory, nil without any. The slice is replaced, never
+	// modified.
 	devices atomic.Pointer[[]*mr]
 }
 
-// minKeys is the size of an empty table.
+// minKeys is the initial table size.
 const minKeys = 16
 
 func (t *keyTable) init(rng *rand.Rand) {
@@ -170,7 +173,7 @@ func (t *keyTable) init(rng *rand.Rand) {
 	t.grow(minKeys)
 }
 
-// grow gives the table n places.
+// grow resizes the table to n slots.
 func (t *keyTable) grow(n int) {
 	larger := make([]atomic.Pointer[mr], n)
 	for i := range larger {
@@ -186,13 +189,14 @@ func (t *keyTable) grow(n int) {
 	t.regions.Store(&larger)
 }
 
-// place is where the region of a key is, if there is one.
+// place returns the slot for a key.
 func (t *keyTable) place(key uint32) *atomic.Pointer[mr] {
 	regions := *t.regions.Load()
 	return &regions[int(key)&(len(regions)-1)]
 }
 
-// add gives m a key, which is not 0, unless it has one whose place is free. It reports false if there is no room.
+// add stores m under its key, or under a new random one if the key is 0 or its slot is occupied. It
+// returns false if the table is full.
 func (t *keyTable) add(m *mr) bool {
 	if t.used == maxMR {
 		return false
@@ -219,7 +223,7 @@ func (t *keyTable) remove(m *mr) {
 	}
 }
 
-// get returns the region under key, none if there is no such region.
+// get returns the region registered under key, or none.
 func (t *keyTable) get(key uint32) *mr {
 	if m := t.place(key).Load(); m.key == key {
 		return m
@@ -239,9 +243,9 @@ func (t *keyTable) all() iter.Seq[*mr] {
 	}
 }
 
-// find returns the n bytes at addr of the region if it belongs to d, holds all of them and allows need.
-// Otherwise it returns nil and false, and so it does if a device has the bytes: see onDevice. It and get are
-// small enough to be inlined, which makes an 8-byte WRITE measurably faster.
+// find returns the n bytes at addr if the region belongs to d, contains them all and allows need.
+// Otherwise, and for device memory, it returns nil and false: see onDevice. It and get are small enough
+// to be inlined, which makes an 8-byte WRITE measurably faster.
 func (m *mr) find(d *pd, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
 	off := addr - m.addr
 	if size := uint64(len(m.bytes)); m.pd == d && m.access&need == need && off <= size && uint64(n) <= size-off {
@@ -250,8 +254,8 @@ func (m *mr) find(d *pd, addr uint64, n uint32, need verbs.Access) ([]byte, bool
 	return nil, false
 }
 
-// registerDMABuf is PD.RegisterDMABuf with the lock held. The region is a mapping of its own, so fd may be
-// closed afterwards. The rules are those of the kernel (uverbs, REG_DMABUF_MR).
+// registerDMABuf is PD.RegisterDMABuf with the lock held. The region has its own mapping, so fd may be
+// closed afterwards. It follows the kernel's rules (uverbs, REG_DMABUF_MR).
 func (d *pd) registerDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	if err := checkAccess(access); err != nil {
 		return nil, err

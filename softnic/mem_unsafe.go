@@ -6,20 +6,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// bytesAt returns the n bytes at addr. INLINE sends use it: they name bytes by address without a
-// key, as on hardware. An address that is not readable memory of the process is the caller's bug
-// and faults. The address goes through a variable because it may point to C or mmap memory, which
-// Go's pointer rules do not cover.
+// bytesAt returns the n bytes at addr for INLINE sends, which name bytes by address without a
+// key, as on hardware. An address outside the process's readable memory is a caller bug and
+// faults. The address is converted through a variable because it may point to C or mmap memory,
+// which Go's pointer rules do not cover.
 func bytesAt(addr uint64, n uint32) []byte {
 	a := uintptr(addr)
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&a)), n)
 }
 
-// sgesAt returns the n elements at addr. The contract is that of bytesAt.
+// sgesAt returns the n elements at addr, under the same contract as bytesAt.
 func sgesAt(addr uint64, n uint8) []verbs.SGE {
 	a := uintptr(addr)
 	return unsafe.Slice(*(**verbs.SGE)(unsafe.Pointer(&a)), n)
 }
 
-// wordAt returns the word that begins with b, for atomic instructions. It is aligned.
+// wordAt returns the first 8 bytes of b as a word for atomic instructions. b must be aligned.
 func wordAt(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -144,7 +144,7 @@ var raceMutations = []mutant.Change{
 	{Name: "slots of an SRQ come back without an atomic", File: "qp_cq.go", Old: "		s.shared.Add(n)\n", New: "		s.shared.Store(s.shared.Load() + n)\n"},
 	{Name: "pairs add without an atomic instruction", File: "qp_rdatomic.go", Old: "original = atomic.AddUint64(word, swapAdd) - swapAdd", New: "original = *word\n\t\t*word += swapAdd"},
 	{Name: "more atomics are done at once than are remembered", File: "direct_run.go", Old: "n < len(wrs) && atomics < maxRdAtomic", New: "n < len(wrs)"},
-	{Name: "deregistering does not wait for copies", File: "mem_region.go", Old: "	m.pd.ctx.core.mu.drain() // a copy may be under way\n"},
+	{Name: "deregistering does not wait for copies", File: "mem_region.go", Old: "	m.pd.ctx.core.mu.drain() // a copy may be in progress\n"},
 	{Name: "a call that waited does not see that the gate opened", File: "direct_pair.go", Old: "	if p := q.pair.Load(); p != nil && p.enter() { // it opened while this call waited\n		q.core.mu.Unlock()\n		return p\n	}\n"},
 }
 

@@ -12,24 +12,24 @@ import (
 	"ibverbx/verbs"
 )
 
-// Seal is one side of an encrypted session: NICs on UDPLinks encrypt and authenticate the packets of its
-// QPs (docs/wire.md). Set it as verbs.QPConfig.Path.Seal, or as ibverbx.Config.Seal for all lanes of a
-// VirtualQP. The connected QPs must have a Seal with the same secret and the other role. QPs of several
-// NICs may share a Seal. Close it after its QPs: until then each of these NICs keeps its keys. It is
-// safe for concurrent use.
+// Seal is one side of an encrypted session: NICs on UDPLinks encrypt and authenticate the packets of
+// its QPs (docs/wire.md). Set it as verbs.QPConfig.Path.Seal, or as ibverbx.Config.Seal for all lanes
+// of a VirtualQP. The connected QPs must have a Seal with the same secret and the other role. QPs on
+// several NICs may share a Seal. Close it after its QPs and AHs; each NIC keeps the keys until then. It
+// is safe for concurrent use.
 type Seal struct {
-	// mu guards everything below. A core's lock may be held when it is taken.
+	// mu guards the fields below. It may be locked while a core's lock is held.
 	mu sync.Mutex
-	// session has the secret, nil when the Seal is closed.
+	// session holds the secret, nil once the Seal is closed.
 	session *seal.Session
 	closed  bool
-	// parts are those of the NICs, by seat. No seat is used twice.
+	// parts holds the NICs' sealings, by seat. A seat is never reused.
 	parts []*sealing
-	// users counts the QPs and AHs.
+	// users counts QPs and AHs.
 	users int
-	// wrongKeys counts the wrong keys that the peer has presented.
+	// wrongKeys counts wrong keys used by the peer.
 	wrongKeys int
-	// over says that there were too many of them.
+	// over is set when wrongKeys has reached its limit.
 	over atomic.Bool
 }
 
@@ -70,7 +70,7 @@ func (s *Seal) Close() error {
 	return nil
 }
 
-// join adds a user of the NIC's part in the session and returns that part.
+// join adds a user to the NIC's part in the session and returns that part.
 func (s *Seal) join(n *NIC) (*sealing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Seal) join(n *NIC) (*sealing, error) {
 	return s.parts[k], nil
 }
 
-// leave takes back a join. It does nothing if g is nil or for any session.
+// leave reverts join. It is a no-op if g is nil or stands for all sessions.
 func (g *sealing) leave() {
 	if g != nil && !g.any() {
 		g.seal.mu.Lock()
@@ -103,45 +103,46 @@ func (g *sealing) leave() {
 	}
 }
 
-// sealing is the part of a NIC in a session. The core's lock guards it. It lasts until the Seal is closed. Its
-// nonce is never used again. That of verbs.AnySeal has no session, and stands for all of them; see NIC.anySealing.
+// sealing is a NIC's part in a session, until the Seal is closed. The core's lock guards it. Its nonce
+// is never reused. The sealing for verbs.AnySeal has no session and stands for all of them: see
+// NIC.anySealing.
 type sealing struct {
 	nic     *NIC
 	seal    *Seal
 	session *seal.Session
-	// greeting is what peers learn of it.
+	// greeting is sent to peers.
 	greeting seal.Greeting
-	// peers are the peer's NICs, by seat. Once met they do not change: a key must not be used with a new
-	// counter.
+	// peers holds the associations with the peer's NICs, by seat. They never change once created: a key
+	// must not be reused with a new counter.
 	peers [seal.Seats]*association
-	// meetings counts the endpoints of peers.
+	// meetings counts the peer endpoints met.
 	meetings uint64
 }
 
-// sealings are the parts of a NIC in sessions, by the number under which it receives their packets.
+// sealings holds a NIC's parts in sessions, by receive number.
 type sealings struct {
 	slots[*sealing]
-	// shared is that of verbs.AnySeal, nil before its first QP.
+	// shared is the sealing for verbs.AnySeal, created with its first QP.
 	shared *sealing
 }
 
-// association is a sealing and a NIC of the peer.
+// association pairs a sealing with one of the peer's NICs.
 type association struct {
 	*seal.Association
 	of *sealing
 	// greeting is the peer's.
 	greeting seal.Greeting
-	// addr is where the peer's NIC receives.
+	// addr is the receive address of the peer's NIC.
 	addr udpAddr
 	// from is the path of its packets. Their source address on the wire is not authenticated.
 	from path
-	// peer is how the peer's NIC describes itself.
+	// peer describes the peer's NIC.
 	peer udpPeer
 	// met is the number of its last meeting.
 	met uint64
 }
 
-// sealing returns the NIC's part in the session of s, nil if s is nil. It has one more user.
+// sealing returns the NIC's part in the session of s and adds a user to it. It returns nil if s is nil.
 func (n *NIC) sealing(s verbs.Seal) (*sealing, error) {
 	if s == nil {
 		return nil, nil
@@ -159,7 +160,7 @@ func (n *NIC) sealing(s verbs.Seal) (*sealing, error) {
 	return own.join(n)
 }
 
-// anySealing returns the sealing of QPs whose datagrams have the Seals of their AHs.
+// anySealing returns the sealing of QPs that seal each datagram with the Seal of its AH.
 func (n *NIC) anySealing() (*sealing, error) {
 	if err := n.core.udpNIC.plugSealed(n); err != nil {
 		return nil, err
@@ -173,12 +174,12 @@ func (n *NIC) anySealing() (*sealing, error) {
 // any reports whether g stands for all sessions.
 func (g *sealing) any() bool { return g != nil && g.seal == nil }
 
-// sends reports whether a QP with this sealing, which may be nil, sends datagrams on a path.
+// sends reports whether a QP with this sealing, which may be nil, can send datagrams on a path.
 func (g *sealing) sends(p *path) bool {
 	return p.sealing == g || g.any() && p.sealing != nil
 }
 
-// newSealing makes the NIC's part in a session.
+// newSealing creates the NIC's part in a session.
 func (n *NIC) newSealing(s *Seal, seat int) (*sealing, error) {
 	if seat == seal.Seats {
 		return nil, fmt.Errorf("%w: a Seal serves %d NICs", verbs.ErrLimit, seal.Seats)
@@ -192,12 +193,13 @@ func (n *NIC) newSealing(s *Seal, seat int) (*sealing, error) {
 		return nil, verbs.ErrLimit
 	}
 	var nonce [seal.NonceLen]byte
-	_, _ = crand.Read(nonce[:]) // never fails: it ends the process instead
+	_, _ = crand.Read(nonce[:]) // never fails: it aborts the process instead
 	g.greeting = seal.NewGreeting(number, uint8(seat), nonce)
 	return g, nil
 }
 
-// meet returns the association with a NIC of the peer, which describes itself. It makes one if there is none.
+// meet returns the association with a peer's NIC, from the NIC's description. It creates the
+// association on first use.
 func (g *sealing) meet(peer *seal.Greeting, addr udpAddr, as *udpPeer) (*association, error) {
 	if *peer == g.greeting {
 		return nil, verbs.Invalidf("a sealed QP cannot be connected to a QP of its own NIC")
@@ -226,7 +228,8 @@ func (g *sealing) meet(peer *seal.Greeting, addr udpAddr, as *udpPeer) (*associa
 	return a, nil
 }
 
-// find returns the association with the NIC at an address that was met last, nil if there is none. Port 0 is any.
+// find returns the most recently met association with the NIC at an address, nil if none matches. Port
+// 0 matches any port.
 func (g *sealing) find(to udpAddr) (found *association) {
 	for _, a := range g.peers {
 		if a != nil && a.at(to) && (found == nil || a.met > found.met) {
@@ -236,18 +239,18 @@ func (g *sealing) find(to udpAddr) (found *association) {
 	return found
 }
 
-// at reports whether the peer's NIC receives at an address. Port 0 is any.
+// at reports whether the peer's NIC receives at an address. Port 0 matches any port.
 func (a *association) at(to udpAddr) bool {
 	return a.addr.gid == to.gid && (to.port == 0 || a.addr.port == to.port)
 }
 
-// maxWrongKeys is how many wrong keys a peer of a sealed session may present, on all its QPs together. The peer is
-// known to be the sender.
+// maxWrongKeys is the number of wrong keys, over all QPs of a sealed session, that disables the
+// session. Unlike on plain QPs, the peer is known to be their sender.
 const maxWrongKeys = 16
 
-// wrongKey counts a wrong key of the peer. Plain UC QPs share a limit per time, so that a forger can end none. The last
-// wrong key of a sealed session ends the session: all its QPs on this NIC at once, and the others because they
-// get no more packets.
+// wrongKey records a wrong key used by the peer. On plain UC QPs, the limit applies per time interval,
+// so a forger cannot close them. At the limit of a sealed session, all its QPs on this NIC fail
+// immediately, and its other QPs because they receive no more packets.
 func (q *qp) wrongKey() {
 	q.nic.stats.WrongKeys++
 	if q.sealing == nil {
@@ -268,14 +271,14 @@ func (q *qp) wrongKey() {
 	}
 }
 
-// WrongKey implements verbs.KeyCounter. The last wrong key ends the session: its QPs get no more packets.
+// WrongKey implements verbs.KeyCounter. At the limit, the QPs of the session stop receiving packets.
 func (s *Seal) WrongKey() {
 	if s != nil {
 		s.count()
 	}
 }
 
-// count counts a wrong key of the peer, and reports whether it was the last that ends the session.
+// count records a wrong key of the peer, and reports whether it reached the limit.
 func (s *Seal) count() (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,8 +287,8 @@ func (s *Seal) count() (last bool) {
 	return s.wrongKeys == maxWrongKeys
 }
 
-// accepts reports whether the QP takes a packet of an association, which is nil if the packet is plain, and counts it if
-// not. The packet or the QP is sealed.
+// accepts reports whether the QP accepts a packet of an association, nil for a plain packet. It counts
+// rejected packets. The packet or the QP is sealed.
 func (q *qp) accepts(a *association) bool {
 	switch {
 	case a == nil:

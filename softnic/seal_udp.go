@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// sealedPort is the UDP port on which NICs receive sealed packets, or the next free one above it.
+	// sealedPort is the first UDP port tried for sealed packets. If it is occupied, NICs use the next
+	// free one.
 	sealedPort = 14791
-	// icrcLen is the length of an ICRC, which sealed packets do not have.
+	// icrcLen is the length of an ICRC. Sealed packets do not carry one.
 	icrcLen = 4
-	// sealOverhead is how much longer a packet is with a seal than with an ICRC.
+	// sealOverhead is the difference in length between a seal and an ICRC.
 	sealOverhead = seal.Overhead - icrcLen
-	// sealTick is how often associations look at the age of their keys.
+	// sealTick is the interval at which associations check the age of their keys.
 	sealTick = time.Minute
 )
 
-// plugSealed opens the sockets for sealed packets, unless they are open.
+// plugSealed opens the sockets for sealed packets on first use.
 func (w *udpNIC) plugSealed(n *NIC) error {
 	if n.sealed != nil {
 		return nil
@@ -34,7 +35,7 @@ func (w *udpNIC) plugSealed(n *NIC) error {
 	return nil
 }
 
-// tick lets the associations of the NIC change their keys.
+// tick lets the NIC's associations rotate their keys.
 func (u *udpPort) tick() {
 	c := u.nic.core
 	c.mu.Lock()
@@ -52,8 +53,8 @@ func (u *udpPort) tick() {
 	u.ticker.Reset(sealTick)
 }
 
-// seal writes a packet for an association. It copies the payload into the batch first: the bytes that are
-// encrypted must not change meanwhile.
+// seal writes a packet for an association. It copies the payload into the batch first, because the
+// bytes must not change during encryption.
 func (u *udpPort) seal(p *packet, corrupt bool) {
 	route, length := p.path.route, int(p.length)
 	size := roce.DatagramLen(p.Opcode, length) + sealOverhead
@@ -84,7 +85,7 @@ func (u *udpPort) seal(p *packet, corrupt bool) {
 	}
 }
 
-// open passes a sealed packet to the NIC if it is intact and new. It is opened where the socket has put it.
+// open decrypts a sealed packet in place and passes it to the NIC if it is intact and new.
 func (u *udpPort) open(from udpAddr, b []byte) {
 	stats, p := &u.nic.stats, &u.packet
 	index, ok := seal.Index(b)
@@ -116,7 +117,7 @@ func (u *udpPort) open(from udpAddr, b []byte) {
 		stats.Seals.Bad++
 		return
 	}
-	// The decoder expects an ICRC and does not look at it. The tag is in its place.
+	// The decoder expects an ICRC but does not check it. The tag occupies its place.
 	whole := roce.Trim(b[seal.HeaderLen : seal.HeaderLen+len(carried)+icrcLen])
 	payload, r := p.Decode(whole)
 	switch {
