@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// creditLow is the number of unused credits below which new receives are shown to the peer immediately.
+	// creditLow is the number of unused credits below which new receives are published immediately.
 	creditLow = 8
-	// creditBatch is the number of new receives at which the credit is always updated. Each update costs both sides a cache miss.
+	// creditBatch is the number of new receives that always triggers an update. Each update costs both
+	// sides a cache miss.
 	creditBatch = 64
 )
 
@@ -20,7 +21,7 @@ func (q *qp) posted(n int) {
 	q.updateCredit()
 }
 
-// measureReceives makes shortest cover the last n receives.
+// measureReceives updates shortest for the last n receives.
 func (q *qp) measureReceives(n int) {
 	r := &q.rq.ring
 	if r.Len() == n {
@@ -31,7 +32,8 @@ func (q *qp) measureReceives(n int) {
 	}
 }
 
-// fits returns the number of bytes that fit a receive until one of its regions is closed. It returns 0 for a list.
+// fits returns the number of bytes that fit a receive, up to its first unusable SGE, and 0 for a list.
+// The result is valid until one of its regions is closed.
 func (q *qp) fits(w *recvWQE) (n uint32) {
 	if w.numSGE > verbs.MaxSGE {
 		return 0
@@ -49,7 +51,7 @@ func (q *qp) fits(w *recvWQE) (n uint32) {
 	return n
 }
 
-// updateCredit publishes new receives to the peer if its credits may run out or there are many.
+// showCredit publishes new receives to the peer if its credits are low or many receives are new.
 func (q *qp) updateCredit() {
 	tail := q.rq.ring.Tail()
 	if n := tail - q.advertised; !q.credited || n == 0 || (n < creditBatch && int32(q.advertised-q.rq.ring.Head()) >= creditLow) {
@@ -68,8 +70,8 @@ func (q *qp) publishCredit(tail uint32) {
 	}
 }
 
-// startCredits starts publishing receives to the peer, after a grant. It does nothing for an SRQ, whose receives other
-// QPs may use, or if GPU memory is registered, because its copies can fail.
+// giveCredit starts publishing receives to the peer, after a grant. It does nothing for an SRQ, whose
+// receives other QPs may use, or while GPU memory is registered, because its copies can fail.
 func (q *qp) startCredits() {
 	if q.srq == nil && q.nic.mrs.devices.Load() == nil {
 		q.credited = true
@@ -81,7 +83,7 @@ func (q *qp) startCredits() {
 // restartCredits restarts the count of receives after a reset.
 func (s *lineState) restartCredits(tail uint32) { *s = lineState{base: tail, advertised: tail} }
 
-// withdrawCredit revokes the credit of q for one neighbor.
+// withdrawCredit revokes the credit of q at one neighbor.
 func (b *neighbor) withdrawCredit(q *qp) {
 	if b.ring != nil {
 		b.own.Credit(q.num).Store(0)
@@ -89,11 +91,11 @@ func (b *neighbor) withdrawCredit(q *qp) {
 	}
 }
 
-// mayCredit reports whether the neighbor may send lines to q.
+// gives reports whether the neighbor may send lines to q.
 func (b *neighbor) mayCredit(q *qp) bool { return b.ring != nil && b.own.Grant(q.num).Load() != 0 }
 
-// invalidateCredits reduces the length of all receives published to peers to 0, and serves the rings. The caller is
-// about to close region m, which some of these receives may use.
+// distrust sets the published length of all receives that may use region m to 0, and serves the rings.
+// The caller is about to close m.
 func (n *NIC) invalidateCredits(m *mr) {
 	changed := false
 	for q := range n.qps.all() {

@@ -7,20 +7,22 @@ import (
 	"ibverbx/verbs"
 )
 
-// Device regions are published with a handle. The requester's device opens it on first use, and then copies directly between the two
-// processes, under the same grants as host memory: neighbor.epoch is odd until the copies are in place. Staged packets carry
-// everything else.
+// Device regions are shared by handle. The requester's device opens the handle on first use, then
+// copies directly between the two processes under the same grants as host memory: neighbor.in stays odd
+// until the copies are in place. Requests that no device can execute travel as packets, with staging.
 
-// peerDeviceMemory is device memory of the peer.
+// farMemory is device memory of the peer.
 type peerDeviceMemory struct {
 	handle []byte
-	// mem is the memory as opened on a local device, nil if it is not open.
+	// mem is the memory as opened on a local device, nil while it is not open.
 	mem *verbs.Memory
-	// tried is core.devices at the last attempt to open it. The next attempt waits for another device.
+	// tried is core.devices at the last attempt to open it. The next attempt waits until core.devices
+	// has changed.
 	tried uint32
 }
 
-// open opens n bytes on a local device, preferably on first if that is not nil. It reports whether they are open.
+// open opens n bytes on a local device, preferably on first unless that is nil. It reports whether the
+// memory is open.
 func (f *peerDeviceMemory) open(c *core, first verbs.MemoryDevice, n uint64) bool {
 	if f.mem != nil {
 		return true
@@ -41,14 +43,14 @@ func (f *peerDeviceMemory) openOn(d verbs.MemoryDevice, n uint64) bool {
 		return false
 	}
 	f.mem = mem
-	if uint64(mem.Len()) != n { // the handle has another size than the region
-		_ = mem.Free() // nothing has used it
+	if uint64(mem.Len()) != n { // the peer advertised a different size
+		_ = mem.Free() // unused so far
 		f.mem = nil
 	}
 	return f.mem != nil
 }
 
-// closeDeviceMem closes the peer's memory if it is open. f may be nil.
+// closeFar closes device memory of the peer, if open. f may be nil.
 func (s *shmFiles) closeDeviceMem(f *peerDeviceMemory) {
 	if f != nil && f.mem != nil {
 		s.stuck = append(s.stuck, f.mem)
@@ -57,7 +59,8 @@ func (s *shmFiles) closeDeviceMem(f *peerDeviceMemory) {
 	}
 }
 
-// closeStuck retries failed closes. A lost device has nothing to close.
+// closeStuck closes all memory that its device releases. On a lost device there is nothing left to
+// close.
 func (s *shmFiles) closeStuck() {
 	s.stuck = slices.DeleteFunc(s.stuck, func(m *verbs.Memory) bool {
 		err := m.Free()
@@ -65,7 +68,7 @@ func (s *shmFiles) closeStuck() {
 	})
 }
 
-// closeOn closes all of the peer's memory that is open on a device, or on any device for nil.
+// closeOn closes all device memory of the peer opened on d, or on any device if d is nil.
 func (s *shmFiles) closeOn(d verbs.MemoryDevice) {
 	for i := range s.regions {
 		if f := s.regions[i].deviceMem; f != nil && f.mem != nil && (d == nil || f.mem.Device() == d) {
@@ -80,7 +83,7 @@ func (q *qp) fromDevice(w *sendWQE) bool {
 	return w.flags&verbs.SendInline == 0 && q.usesDevice(w.sge[:w.numSGE])
 }
 
-// deviceReaches reports whether a device can access both ends of a request. If not, packets carry it.
+// opened reports whether a device can access both ends of a request. Otherwise it travels as packets.
 func (b *neighbor) deviceReaches(q *qp, w *sendWQE, r *shmRegion) bool {
 	switch {
 	case r.refused:
@@ -99,19 +102,19 @@ func (b *neighbor) deviceReaches(q *qp, w *sendWQE, r *shmRegion) bool {
 	return r.deviceMem.open(q.core, first, r.size)
 }
 
-// deviceBatch is a batch of requests of one QP whose device copies are synchronized together.
+// shmRun is a series of requests of one QP whose device copies are synchronized once.
 type deviceBatch struct {
 	copies copies
-	// busy is set while copies are queued. The requests from first up to end, before sqNext or at it, then wait for
-	// them.
+	// busy is set while copies are queued, for the requests from first up to, not including, end. The
+	// last one may be incomplete.
 	busy       bool
 	first, end uint32
-	// moved is path.movedBytes when the first copy was queued.
+	// moved is the value of path.moved when the first request was queued.
 	moved uint32
 }
 
-// queueCopies queues the copies of n bytes of request next from off on. It returns false for an invalid request, whose
-// error packets report.
+// queue queues the copies for n bytes, at offset off, of request sqNext. It returns false for an
+// invalid local SGE, which the packet path then reports.
 func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
 	u := &b.batch
 	near, far := &u.copies.local, &u.copies.remote
@@ -140,7 +143,8 @@ func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) b
 	return true
 }
 
-// part adds n bytes of request next from off on. It returns false if an SGE is invalid.
+// part adds n bytes, at offset off, of request sqNext. It returns false if an SGE names memory that the
+// QP may not use.
 func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	if w.flags&verbs.SendInline != 0 {
 		o.host(q.inlineOf(q.sqNext)[off:][:n])
@@ -153,9 +157,9 @@ func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	return o.take(q, q.sges(q.sqNext), off, n, need)
 }
 
-// finishBatch executes the queued copies and completes the requests before sqNext. If the device has failed, it
-// restores the requests as not begun. Packets execute them once no copy is in progress. If the device cannot tell, the
-// first request fails.
+// finish waits for the queued copies and completes the requests before sqNext. If the device fails, it
+// reverts the requests to unstarted, and packets execute them once no copy is running. If the device
+// cannot confirm that, the first request fails.
 func (b *neighbor) finishBatch(q *qp) directResult {
 	u := &b.batch
 	if !u.busy {

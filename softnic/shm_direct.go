@@ -8,45 +8,46 @@ import (
 )
 
 const (
-	// waitMin is the minimum length of a direct request that waits until earlier requests are acknowledged. A shorter
-	// one travels as packets.
+	// shmPatience is the minimum length of a direct request that waits for the ACKs of earlier
+	// requests. A shorter one travels as packets instead.
 	waitMin = 2048
-	// udpWaitMin is waitMin over UDP, where packets carry as much during a round trip. The lengths of consecutive
-	// requests add up.
+	// nearPatience is shmPatience over UDP, where packets carry as much within one round trip.
+	// Consecutive requests add up.
 	udpWaitMin = 64 << 10
-	// lineWaitBytes is the minimum number of bytes that a request counts toward udpWaitMin if it could be a line.
+	// nearLine is the minimum number of bytes that a potential line counts toward nearPatience.
 	lineWaitBytes = 4 << 10
-	// shmKernel is the minimum length of kernel copies to memory without a file. Shorter requests are faster through
-	// the ring, which needs no system call.
+	// shmKernel is the minimum length of a copy by the kernel, for memory without a file. Shorter
+	// requests are faster through the ring, which needs no system call.
 	shmKernel = 16 << 10
-	// shmDevice is the minimum length of device copies to and from the peer's host memory, which is not pinned.
-	// Shorter requests are as fast or faster through staging buffers.
+	// shmDevice is the minimum length of a copy between a device and the peer's host memory, which is
+	// not pinned. Shorter requests are as fast or faster through staging buffers.
 	shmDevice = 64 << 10
-	// directQuantum is the number of bytes moved before the peer may revoke a grant and other QPs of the NIC get their
-	// turn.
+	// shmStretch is the number of bytes per turn. Between turns the peer may revoke a grant and other
+	// QPs of the NIC proceed.
 	directQuantum = 1 << 20
-	// deviceQuantumShift is the logarithm of the factor by which a device's quantum is larger, because each one needs
-	// a synchronization.
+	// deviceShift is the base-2 logarithm of the factor for turns on a device. They are longer because
+	// each one needs a synchronization.
 	deviceQuantumShift = 4
 )
 
-// directResult is the result of an attempt to execute a request directly.
+// transfer is the outcome of an attempt at a direct request.
 type directResult uint8
 
 const (
-	directPackets directResult = iota // the request needs packets
-	directWait                        // the request must wait
+	directPackets directResult = iota // it needs packets
+	directWait                        // it must wait
 	directDone
-	directAgain // device copies failed: their requests must be executed another way
+	directAgain // its device copies failed: retry another way
 )
 
-// direct executes the next requests of q in the peer's memory while they are WRITEs and READs that need no packets. It
-// applies the checks of the packet path, under the peer's grant. Earlier requests must be acknowledged: if one of them
-// fails, later ones must have no effect. Requests that can be lines are sent on the way. After directQuantum bytes the
-// rest waits for another turn. If packets must carry the rest, they carry the whole request (mayStart).
+// direct executes the next requests of q in the peer's memory, up to the first that needs packets. It
+// applies the checks of the packet path, under the peer's grants. Earlier requests must be acknowledged
+// first: if one of them failed, later ones must not take effect. Requests that qualify as lines are
+// sent as lines. After shmStretch bytes the rest waits for another turn. If it then needs packets, they
+// carry the whole request (mayStart).
 func (b *neighbor) direct(q *qp) directResult {
 	n := q.nic
-	done := q.path.movedBytes // of the first request
+	done := q.path.movedBytes // bytes moved of the first request
 	if q.typ != verbs.RC || (q.state != verbs.StateRTS && (q.state != verbs.StateSQD || done == 0)) {
 		return directPackets
 	}
@@ -54,12 +55,12 @@ func (b *neighbor) direct(q *qp) directResult {
 		return directPackets
 	}
 	if b.gone.Load() {
-		if q.sqHead == q.sqNext { // else peerLost fails it
+		if q.sqHead == q.sqNext { // otherwise lost is about to fail it
 			q.failSend(verbs.StatusRetryExcErr)
 		}
 		return directWait
 	}
-	if q.sqNext != q.sqMax || !n.portUp || n.observe != nil { // requests sent as packets keep their PSNs
+	if q.sqNext != q.sqMax || !n.portUp || n.observe != nil { // a request keeps its PSNs once sent
 		return directPackets
 	}
 	b.epoch.Add(1)
@@ -100,18 +101,20 @@ func (b *neighbor) direct(q *qp) directResult {
 	}
 	b.endAccess()
 	if did == directAgain {
-		did = directDone // the caller retries the next request, the first one of the failed batch
+		did = directDone // the caller continues with the first failed one
 	}
 	return did
 }
 
-// targetsReceive reports whether a request places data only in a receive of the peer, or nowhere.
+// unplaced reports whether a request is a SEND or an empty WRITE_WITH_IMM, which at most write to a
+// receive.
 func (w *sendWQE) targetsReceive() bool {
 	return w.opcode == verbs.OpSend || w.opcode == verbs.OpSendWithImm || (w.opcode == verbs.OpRDMAWriteWithImm && w.length == 0)
 }
 
-// finishDirect continues the direct requests of q, with a turn for other QPs after each of its own. The core's lock is
-// held, and released in between. A helper would do the same, but each turn would wake it.
+// finishTurns continues the direct requests of q and yields to other QPs after each turn. The caller
+// holds the core's lock, which is released between turns. The helper would do the same, but each turn
+// would wake it.
 func (q *qp) finishDirect() {
 	c := q.core
 	c.turns++
@@ -126,9 +129,9 @@ func (q *qp) finishDirect() {
 	}
 }
 
-// directTarget returns the peer's region of a request that can be executed directly now. For other requests r is nil
-// and t is the result; some of them have been sent as lines. A device copies directQuantum<<shift bytes per turn, and
-// has opened its side of the region.
+// target returns the peer's region of a request that can be executed directly now. A device then copies
+// up to shmStretch<<shift bytes per turn, and the region is open on it. For other requests r is nil and
+// t is the result; some of them have been sent as lines.
 func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uint, t directResult) {
 	var need verbs.Access
 	missed := q.path.missedBytes
@@ -140,7 +143,7 @@ func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shi
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMAWriteWithImm:
 		if b.at.IsValid() && (b.ring == nil || !p.usesCredits()) {
-			return nil, 0, directPackets // a datagram cannot report a payload that is already in place
+			return nil, 0, directPackets // a UDP packet cannot state that its payload is in place
 		}
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMARead:
@@ -168,7 +171,7 @@ func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shi
 	case w.opcode == verbs.OpRDMAWriteWithImm && p.hasCredit(q) && (!b.ring.room(q) || b.gone.Load()):
 		return nil, 0, directWait
 	case need == verbs.AccessRemoteRead && b.ring != nil && b.ring.unplacedSend():
-		return nil, 0, directPackets // behind it in the ring
+		return nil, 0, directPackets // the READ must follow it in the ring
 	case need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()):
 		return nil, 0, directPackets
 	case device:
@@ -177,12 +180,12 @@ func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shi
 	return r, 0, directDone
 }
 
-// executePart executes n bytes of a request from off on, without a PSN. Device copies are complete once finishBatch
-// returns. At the end of a WRITE_WITH_IMM it sends a line, or a packet without payload if the peer has granted no
-// credit.
+// directly executes n bytes of a request, at offset off. It uses no PSN. Device copies are complete
+// once finish returns. At the end of a WRITE with an immediate it sends a line, or without a credit a
+// packet without the payload.
 func (b *neighbor) executePart(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n uint32, device bool) directResult {
 	if n == 0 {
-		return directDone // no quantum left in this turn
+		return directDone // this turn is used up
 	}
 	if !device || w.flags&verbs.SendFence != 0 { // a READ before a fence must not be repeated
 		if t := b.finishBatch(q); t != directDone {
@@ -221,9 +224,9 @@ func (b *neighbor) executePart(q *qp, w *sendWQE, p *permit, r *shmRegion, off, 
 	return directDone
 }
 
-// waitOrPackets decides on a request of length bytes that could be executed directly once earlier requests are
-// acknowledged. missed is the path's missedBytes before the request. A request that needs a device always waits,
-// because packets would take longer. So does one that may become a line: see sendLine.
+// behind decides whether a request of length bytes that could be executed directly waits for the ACKs
+// of earlier ones or travels as packets. missed is the previous value of path.missed. wait forces a
+// request to wait: on a device, because packets take longer, and as a potential line (see line).
 func (b *neighbor) waitOrPackets(q *qp, length, missed uint32, wait bool) directResult {
 	long := length >= waitMin
 	if b.at.IsValid() {
@@ -236,8 +239,8 @@ func (b *neighbor) waitOrPackets(q *qp, length, missed uint32, wait bool) direct
 	return directPackets
 }
 
-// move copies between local memory and the peer's region at addr. It returns false if the kernel refuses; some bytes
-// may then have been copied.
+// move copies local pieces to the peer's region at addr, or from it for a READ. It returns false if the
+// kernel refuses, possibly after copying some bytes.
 func (b *neighbor) move(r *shmRegion, addr uint64, pieces [][]byte, read bool) bool {
 	switch {
 	case r.bytes == nil && read:

@@ -12,28 +12,29 @@ import (
 	"ibverbx/verbs"
 )
 
-// neighborDiscovery finds neighbors of a NIC on a UDPLink: NICs in other processes of this user in the same network
-// namespace. Each side listens on an abstract unix socket, named after the UDP address of its NIC, before it dials the
-// socket of a peer. So when two sides connect QPs to each other, at least the later one finds the other. If both do,
-// they are neighbors twice, which is harmless.
+// neighborhood finds neighbors for a NIC on a UDPLink: NICs of other processes of this user on the same
+// network. Each side listens on an abstract unix socket, named after the UDP address of its NIC, before
+// it dials the peer's socket. So of two sides that connect QPs to each other, at least the later one
+// finds the other. If both do, they become neighbors twice, which is harmless.
 type neighborDiscovery struct {
 	socket *net.UnixListener
-	// unidentified are connected sides that have not identified themselves.
+	// strangers are connected processes that have not identified themselves yet.
 	unidentified []*neighbor
 	running      sync.WaitGroup
 	ringPoller
 }
 
-// maxNeighbors limits the neighbors of a NIC. Packets serve the others.
+// maxNeighbors is the maximum number of neighbors per NIC. Packets serve the others.
 const maxNeighbors = 1024
 
-// socketOf returns the name of a NIC's socket. Each user has separate names: see shm.NewConn.
+// socketOf returns the socket name of a NIC. It contains the user, because users do not share memory:
+// see shm.NewConn.
 func socketOf(at netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@ibverbx/%d/%s", os.Geteuid(), at)}
 }
 
-// discoverPeer looks for the process of q's peer, unless it is a neighbor already. Packets carry everything until it
-// is found.
+// approach looks for the process of q's peer, unless it is already known. Packets carry all requests
+// until the two have met.
 func (w *udpNIC) discoverPeer(q *qp) {
 	if q.typ != verbs.RC {
 		return
@@ -47,7 +48,7 @@ func (w *udpNIC) discoverPeer(q *qp) {
 	if h.socket == nil {
 		l, err := net.ListenUnix("unix", socketOf(own))
 		if err != nil {
-			return // another process has the name
+			return // another process uses the name
 		}
 		h.socket = l
 		h.running.Go(func() { w.accept(l) })
@@ -55,17 +56,17 @@ func (w *udpNIC) discoverPeer(q *qp) {
 	if at == own || slices.ContainsFunc(h.unidentified, is) {
 		return
 	}
-	if c, err := net.DialUnix("unix", nil, socketOf(at)); err == nil { // it never waits
+	if c, err := net.DialUnix("unix", nil, socketOf(at)); err == nil { // never blocks
 		w.startHandshake(c, at)
 	}
 }
 
-// accept accepts connections until the socket is closed.
+// accept accepts connections from other processes until the socket is closed.
 func (w *udpNIC) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
-			_ = l.Close() // packets serve those who come later
+			_ = l.Close() // packets serve later peers
 			return
 		}
 		w.mu.Lock()
@@ -74,13 +75,13 @@ func (w *udpNIC) accept(l *net.UnixListener) {
 	}
 }
 
-// startHandshake starts to exchange segments with the process at the other end of c. at is the address of its NIC if
-// this side has dialed. The lock is held.
+// greet starts exchanging segments with the process at the other end of c. at is the address of its NIC
+// if this side has dialed. The caller holds the lock.
 func (w *udpNIC) startHandshake(c *net.UnixConn, at netip.AddrPort) {
 	h := &w.discovery
 	conn, err := shm.NewConn(c)
 	if err != nil || w.nic.closed || len(h.unidentified)+len(w.neighbors) >= maxNeighbors {
-		_ = c.Close() // it is of no use
+		_ = c.Close() // unusable
 		return
 	}
 	b := &neighbor{nic: w.nic, conn: conn, at: at}
@@ -98,7 +99,8 @@ func (w *udpNIC) startHandshake(c *net.UnixConn, at netip.AddrPort) {
 	})
 }
 
-// addNeighbor makes b a neighbor, unless it is not the one that this side has dialed. The lock is held.
+// settleIn makes b a neighbor, unless this side has dialed a different address. The caller holds the
+// lock.
 func (w *udpNIC) addNeighbor(b *neighbor) bool {
 	at := b.peers.At()
 	if b.at.IsValid() && b.at != at {
@@ -120,8 +122,8 @@ func (w *udpNIC) addNeighbor(b *neighbor) bool {
 	return true
 }
 
-// removeNeighbor removes a neighbor. Its QPs look for it again, since its process may still exist. Until they find it,
-// packets carry the rest.
+// part removes a neighbor after its connection has closed. Its QPs look for it again, because its
+// process may still run. Meanwhile packets carry their remaining requests.
 func (w *udpNIC) removeNeighbor(b *neighbor) {
 	_ = b.conn.Close() // it may be closed already
 	w.mu.Lock()
@@ -132,11 +134,11 @@ func (w *udpNIC) removeNeighbor(b *neighbor) {
 	for q := range w.nic.qps.all() {
 		if q.path != nil && q.path.neighbor == b {
 			q.path.neighbor = nil
-			if b.used && !w.nic.closed { // otherwise two sides that cannot keep a connection would go on forever
+			if b.used && !w.nic.closed { // otherwise failing connections would be retried forever
 				w.discoverPeer(q)
 			}
 			if q.path.neighbor != nil {
-				q.path.neighbor.used = true // it takes the place of b, and may end like it
+				q.path.neighbor.used = true // it replaces b, and part may replace it again
 			}
 			w.lists.tx.push(q)
 		}
@@ -150,14 +152,14 @@ func (w *udpNIC) removeNeighbor(b *neighbor) {
 	}
 }
 
-// close removes all neighbors. The core's lock must not be held, and the NIC is closed.
+// close shuts down the neighborhood. The NIC is closed, and the caller must not hold the core's lock.
 func (h *neighborDiscovery) close(c *core) {
 	c.mu.Lock()
 	if h.socket != nil {
 		_ = h.socket.Close() // accept may have closed it
 	}
 	for _, b := range slices.Concat(h.unidentified, c.neighbors) {
-		_ = b.conn.Close() // its goroutine ends
+		_ = b.conn.Close() // stops its goroutine
 	}
 	c.mu.Unlock()
 	h.running.Wait()

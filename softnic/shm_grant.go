@@ -7,18 +7,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// Two words of a segment grant the peer access to memory: the grant of the QP and the key of the region. Before an
-// access, the accessing side makes neighbor.epoch odd, then reads these words. To revoke one, the owner clears it,
-// then waits while the peer's epoch is odd and unchanged. So no access under the grant is in progress after that wait.
+// Access to a side's memory requires two words in its segment: the QP's grant and the region's key. The
+// accessing side makes neighbor.in odd before it reads these words. To revoke access, the owner clears
+// a word, then waits for the peer's counter to change if it is odd. Afterwards no access under that
+// word is running.
 
-// grant publishes the access of all neighbors through q, for its present state.
+// grant publishes the rights of all neighbors on q, in its current state.
 func (c *core) grant(q *qp) {
 	for _, b := range c.neighbors {
 		b.grant(q)
 	}
 }
 
-// grant publishes the peer's access through q.
+// grant publishes the rights of the peer on q.
 func (b *neighbor) grant(q *qp) {
 	var want uint64
 	begun := q.state == verbs.StateRTS || q.state == verbs.StateSQD || (q.state == verbs.StateRTR && q.commEst) // after the event
@@ -42,7 +43,7 @@ func (b *neighbor) grant(q *qp) {
 	}
 }
 
-// grantAll renews the grants of all QPs after a change of the port or the observer.
+// admit publishes the grants of all QPs again, after a change of the port or the observer.
 func (n *NIC) grantAll() {
 	for _, b := range n.core.neighbors {
 		for q := range n.qps.all() {
@@ -51,8 +52,8 @@ func (n *NIC) grantAll() {
 	}
 }
 
-// revoke revokes the grants of q and serves the ring, whose requests have completed at the peer. The caller is about
-// to change something that they depend on, and then calls grant.
+// revoke revokes the grants of q and serves the ring, because requests in it have completed at the
+// peer. The caller is about to change state that they depend on, and then calls grant.
 func (q *qp) revoke() {
 	for _, b := range q.core.neighbors {
 		b.revoke(q)
@@ -79,18 +80,20 @@ func (n *NIC) revoke() {
 	}
 }
 
-// shmRemote is the access that can be granted.
+// shmRemote is the set of grantable access flags.
 const shmRemote = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 
-// shmFiles are the regions published by the two sides. The core's lock guards it.
+// shmFiles holds the regions shared between the two sides. The core's lock guards it.
 type shmFiles struct {
-	// regions are the peer's regions, indexed by the low bits of their keys. The length is a power of two, or 0.
+	// regions holds the peer's regions, indexed by the low bits of their keys. Its length is 0 or a
+	// power of two.
 	regions []shmRegion
-	// used is the number of known regions, at most maxShmFiles.
+	// used counts regions, at most maxShmFiles.
 	used int
-	// recalls are local keys whose recall was not sent because the socket was full.
+	// recalls lists local keys that the peer must still unmap. It is not empty while the socket is
+	// full.
 	recalls []uint32
-	// stuck is the peer's memory that a local device could not close.
+	// stuck is memory of the peer that a local device could not close.
 	stuck []*verbs.Memory
 }
 
@@ -99,27 +102,27 @@ type shmRegion struct {
 	key, domain uint32
 	access      verbs.Access
 	addr, size  uint64
-	// bytes is the mapping, nil if only the kernel or a device can access the region.
+	// bytes is the mapping. Nil means that only the kernel, or a device, can access the region.
 	bytes []byte
-	// deviceMem is the region's device memory, nil for host memory.
+	// far is the region's device memory, nil for host memory.
 	deviceMem *peerDeviceMemory
-	// requests counts the requests that needed the region before the peer published it.
+	// asked counts the requests that needed the region before the peer shared it.
 	requests uint32
-	// refused is set after a failed device copy. Packets then carry requests that need a device.
+	// refused is set once a device copy has failed. Packets then carry requests that need a device.
 	refused bool
 }
 
-// maxShmFiles is the maximum number of known regions of a peer. Packets serve the others.
+// maxShmFiles is the maximum number of known regions per peer. Packets serve the others.
 const maxShmFiles = 1 << 12
 
-// offer publishes a region to a neighbor that gets all regions.
+// offer shares a region with a neighbor, unless that was introduced and must request regions.
 func (b *neighbor) offer(m *mr) {
 	if !b.introduced {
 		b.publish(m)
 	}
 }
 
-// publish publishes a region to the peer.
+// lend shares a region, if its memory and access flags allow.
 func (b *neighbor) publish(m *mr) {
 	access := m.access & shmRemote
 	if m.mem == nil || access == 0 {
@@ -129,7 +132,7 @@ func (b *neighbor) publish(m *mr) {
 	if m.device != nil {
 		var err error
 		if handle, err = m.device.ExportMemory(m.base, m.length); err != nil || len(handle) == 0 || len(handle) > shm.MaxHandle {
-			return // packets serve memory without a handle
+			return // packets carry requests without a handle
 		}
 		kind = shm.Device
 	} else if f, ok := m.mem.File(); ok && shm.Share(f, access&verbs.AccessRemoteWrite != 0) {
@@ -142,13 +145,14 @@ func (b *neighbor) publish(m *mr) {
 	}
 }
 
-// published returns the word of a region: its key if the peer has the region. Another region may have the same word,
-// but never the same key.
+// lent returns the segment word for a region. It holds the region's key while shared. Regions may share
+// a word, but never a key.
 func (b *neighbor) published(m *mr) *atomic.Uint32 {
 	return b.own.Key(m.key)
 }
 
-// recall withdraws a region. After it returns, the peer does not access memory through the region.
+// recall revokes access to a region. Once it returns, the peer does not access the memory through the
+// region.
 func (b *neighbor) recall(m *mr) {
 	word := b.published(m)
 	if word.Load() != m.key {
@@ -163,8 +167,8 @@ func (b *neighbor) recall(m *mr) {
 	b.recallAll()
 }
 
-// recallAll sends the outstanding recalls and reports whether none is left. No region is published before, so the
-// queue is no longer than the number of regions.
+// recallAll sends the pending recalls and reports whether all were sent. New regions are shared only
+// afterwards, which bounds the list by the number of regions.
 func (b *neighbor) recallAll() bool {
 	s := &b.files
 	for len(s.recalls) > 0 && b.conn.Send(shm.Message{Kind: shm.Recall, Key: s.recalls[0]}, -1) {
@@ -173,7 +177,7 @@ func (b *neighbor) recallAll() bool {
 	return len(s.recalls) == 0
 }
 
-// handleMessage handles a message of the peer. It returns false after a protocol violation.
+// hear handles a message from the peer. It returns false on a protocol violation.
 func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
 	if m.Kind == shm.Want {
@@ -191,13 +195,13 @@ func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	case shm.Lend:
 		var err error
 		if r.bytes, err = shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0); err != nil {
-			return true // packets serve memory that cannot be mapped
+			return true // packets serve an unmapped region
 		}
 	case shm.Device:
 		r.deviceMem = &peerDeviceMemory{handle: []byte(m.Handle)}
 	case shm.Recall:
 		r = shmRegion{}
-	case shm.Name, shm.Hello, shm.Want, shm.Look: // without a file
+	case shm.Name, shm.Hello, shm.Want, shm.Look: // no file
 	}
 	c := b.nic.core
 	c.mu.Lock()
@@ -208,7 +212,7 @@ func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	return true
 }
 
-// set records r under a key and unmaps the region before it. It returns false if the table is full.
+// set stores r under a key and unmaps the previous region. It returns false if the table is full.
 func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	i := int(key) & (len(s.regions) - 1)
 	for len(s.regions) == 0 || (s.regions[i].key != 0 && s.regions[i].key != key) {
@@ -234,7 +238,7 @@ func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	return true
 }
 
-// lookup returns the region of a key, nil if it is unknown.
+// under returns the region under a key, or nil.
 func (s *shmFiles) lookup(key uint32) *shmRegion {
 	if len(s.regions) > 0 {
 		if r := &s.regions[int(key)&(len(s.regions)-1)]; r.key == key {
@@ -244,7 +248,8 @@ func (s *shmFiles) lookup(key uint32) *shmRegion {
 	return nil
 }
 
-// regionFor returns the peer's region under a key if n bytes at addr of it can be accessed directly, otherwise nil.
+// reach returns the peer's region under a key if its n bytes at addr can be accessed directly,
+// otherwise nil.
 func (b *neighbor) regionFor(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
 	r := b.files.lookup(key)
 	if r == nil {

@@ -12,15 +12,15 @@ import (
 // Neighbor is a NIC in another process that shares memory with a local NIC: see Introduce.
 type Neighbor struct {
 	conn *shm.Conn
-	// done is closed when the two no longer share memory.
+	// done is closed once the two NICs no longer share memory.
 	done chan struct{}
 }
 
-// Introduce lets the RC QPs of a NIC on a UDPLink execute WRITEs and READs directly in the memory of the
-// process at the other end of conn, which must do the same. Only QPs with the given Seal that are
+// Introduce lets the RC QPs of a NIC on a UDPLink execute WRITEs and READs directly in the memory of
+// the process at the other end of conn, which must do the same. Only QPs with the given Seal that are
 // connected to the other NIC do so; nil selects QPs without one. Either side maps a region of the other
-// after its first request with the region's key, which travels as packets. Requests that cannot be
-// executed directly always do, as do all requests after either side has exited or closed its Neighbor.
+// after its first request with the region's key. That request travels as packets, as do requests that
+// cannot be executed directly, and all requests after either side has exited or closed its Neighbor.
 //
 // The caller must know whose process it is: conn proves only that it belongs to the same user. Introduce
 // takes ownership of conn and closes it on error. Close the Neighbor before the Seal. It works on Linux only.
@@ -30,7 +30,7 @@ func Introduce(ctx verbs.Context, conn *net.UnixConn, seal verbs.Seal) (*Neighbo
 	}
 	n, err := introduce(ctx, conn, seal)
 	if err != nil {
-		_ = conn.Close() // the first error says more
+		_ = conn.Close() // the first error is more specific
 		return nil, verbs.NewOpError("introduce neighbor", "", 0, err)
 	}
 	return n, nil
@@ -75,7 +75,7 @@ func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, 
 	return n, nil
 }
 
-// joinSeal makes b a user of its Seal, and returns the address where the NIC receives the Seal's packets.
+// enroll adds b as a user of its Seal, and returns the NIC's receive address for the Seal's packets.
 func (w *udpNIC) joinSeal(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,8 +101,8 @@ func (n *Neighbor) Done() <-chan struct{} {
 	return n.done
 }
 
-// Close stops the sharing of memory. When it returns, neither side accesses the other's memory. Outstanding
-// requests continue as packets. Close returns verbs.ErrClosed for the zero value.
+// Close stops the sharing of memory. Once it returns, neither side accesses the other's memory.
+// Outstanding requests continue as packets. Close returns verbs.ErrClosed for the zero value.
 func (n *Neighbor) Close() error {
 	if !n.made() {
 		return verbs.ErrClosed
@@ -112,8 +112,8 @@ func (n *Neighbor) Close() error {
 	return nil
 }
 
-// requestRegion requests a region that an introduced neighbor has not published. The pauses between requests for one
-// key double, since the neighbor may lack the memory or its socket may be full.
+// ask requests a region that an introduced neighbor has not shared. The pauses between requests for one
+// key double, because the neighbor may lack the memory or its socket may be full.
 func (b *neighbor) requestRegion(key uint32) {
 	if !b.introduced {
 		return
@@ -123,14 +123,14 @@ func (b *neighbor) requestRegion(key uint32) {
 		r = b.files.lookup(key)
 	}
 	if r == nil || r.access != 0 {
-		return // too many are known, or the request exceeds the region
+		return // too many regions, or the request exceeds the region
 	}
 	if r.requests++; r.requests&(r.requests-1) == 0 {
 		b.conn.Send(shm.Message{Kind: shm.Want, Key: key}, -1)
 	}
 }
 
-// handleRequest publishes a region on request. The neighbor must know the key, as for packets, and have a QP in the
+// asked shares a region on request. As for packets, the neighbor must know the key and have a QP in the
 // region's protection domain. It returns false after too many wrong keys.
 func (b *neighbor) handleRequest(key uint32) bool {
 	c := b.nic.core
@@ -147,7 +147,7 @@ func (b *neighbor) handleRequest(key uint32) bool {
 	return true
 }
 
-// hasQP reports whether a QP of a protection domain is connected to the neighbor.
+// serves reports whether a QP of a protection domain is connected to the neighbor.
 func (b *neighbor) hasQP(d *pd) bool {
 	for q := range b.nic.qps.all() {
 		if q.pd == d && b.leadsTo(q) {
@@ -157,7 +157,7 @@ func (b *neighbor) hasQP(d *pd) bool {
 	return false
 }
 
-// neighborOf returns the neighbor that q is connected to, or nil.
+// known returns the neighbor connected to q, or nil.
 func (w *udpNIC) neighborOf(q *qp) *neighbor {
 	if i := slices.IndexFunc(w.neighbors, func(b *neighbor) bool { return b.leadsTo(q) }); i >= 0 {
 		return w.neighbors[i]

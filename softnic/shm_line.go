@@ -6,18 +6,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// A line (shm.Line) carries a SEND of up to one packet, or the notification of a WRITE that the sender has executed. It is not
-// acknowledged: the request completes when its line is in the ring, and cannot fail afterwards. Under the peer's grant, the
-// sender has applied the responder's checks, and a credit guarantees the receive. Before the peer changes anything that a line depends
-// on, it revokes the grant and serves the ring (revoke).
+// A line (shm.Line) carries a SEND of up to one packet, or the notification of a WRITE executed by the
+// sender. It is never acknowledged: the request completes once its line is in the ring, and cannot fail
+// afterwards. Under the peer's grant, the sender has applied the responder's checks, and a credit
+// guarantees the receive. Before the peer changes any state that a line depends on, it revokes the
+// grant and serves the ring (revoke).
 //
-// A line takes one PSN, like a packet, and is sent only when all packets of its QP are acknowledged. So the peer
-// serves both in posting order.
+// A line uses one PSN, like a packet, and is sent only once all packets of its QP are acknowledged. So
+// the peer serves both in posting order.
 
 // shmLine marks an entry as a line, in the same byte as shmPlaced.
 const shmLine = 2
 
-// permit describes the requests that the peer of a QP allows without packets.
+// permit describes the direct requests granted by the peer of a QP.
 type permit struct {
 	access verbs.Access
 	domain uint32
@@ -25,7 +26,7 @@ type permit struct {
 	posted, shortest uint32
 }
 
-// readPermit reads the grant and the credit of q. neighbor.epoch must be odd.
+// permitted reads the grant and the credit of q. neighbor.in must be odd.
 func (b *neighbor) readPermit(q *qp) (p permit) {
 	to := q.attr.DestQPN
 	g, ok := shm.GrantOf(b.peers.Grant(to).Load(), q.attr.SQPSN+q.num, to)
@@ -45,22 +46,24 @@ func (b *neighbor) readPermit(q *qp) (p permit) {
 	return p
 }
 
-// hasCredit reports whether the peer has a receive for the next request of q.
+// credit reports whether the peer has posted a receive for the next request of q.
 func (p *permit) hasCredit(q *qp) bool { return p.usesCredits() && int32(p.posted-q.spent) > 0 }
 
-// usesCredits reports whether the peer publishes credits.
+// credits reports whether the peer uses credits.
 func (p *permit) usesCredits() bool { return p.posted|p.shortest != 0 }
 
 // runFlags are the flags that run supports. A fence has no effect while no request is outstanding.
 const runFlags = plainFlags | verbs.SendInline
 
-// run executes requests of q in order, without packets and without the send queue, until one of them requires these: an invalid
-// request, unmapped memory, a missing credit, a full ring or CQ, or more than directQuantum bytes. It returns the number of executed requests, and
-// ErrQueueFull if the send queue is full. The core's lock is held.
+// run executes requests of q in order, bypassing packets and the send queue, until one requires them:
+// an invalid request, unmapped memory, a missing credit, a full ring or CQ, or more than shmStretch
+// bytes. It returns the number executed, and ErrQueueFull if the send queue is full. The caller holds
+// the core's lock.
 //
-// 8 bytes between two processes, the best 64 operations in a row of BenchmarkShmWrite and BenchmarkShmPost on two busy virtual CPUs
-// (Cascade Lake), with the path before it and with this one: half a round trip of a notified WRITE 562 and 298 ns, WRITEs with
-// a poll after each post 239 and 114 ns, 16 per post 89 and 29 ns each.
+// Latency of 8 bytes between two processes, through the queue and with run (best 64 consecutive
+// operations of BenchmarkShmWrite and BenchmarkShmPost, two busy virtual CPUs, Cascade Lake): half a
+// round trip of a notified WRITE 562 and 298 ns, WRITEs polled after each post 239 and 114 ns, 16
+// WRITEs per post 89 and 29 ns each.
 func (r *shmRing) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	b := r.neighbor
 	if !q.readyToRun() || b.gone.Load() {
@@ -87,14 +90,15 @@ func (r *shmRing) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// readyToRun reports whether q can send, has no outstanding requests and no observer.
+// atRest reports whether q is ready to send, without outstanding requests and without an observer.
 func (q *qp) readyToRun() bool {
 	n := q.nic
 	return q.typ == verbs.RC && q.state == verbs.StateRTS && q.sqHead == q.sqTail && q.una == q.snd && q.snd == q.maxPSN &&
 		q.lists&^(onAcks|onWaiting) == 0 && q.injected == nil && n.observe == nil && n.portUp && n.mrs.devices.Load() == nil
 }
 
-// execute executes a request of at most left bytes and completes it. It reports false, without effect, if it cannot.
+// execute executes a request of up to left bytes and completes it. It returns false, without effect, if
+// it cannot.
 func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (length uint32, ok bool) {
 	signaled := wr.Flags&verbs.SendSignaled != 0 || q.signalAll
 	if wr.Opcode > verbs.OpSendWithImm || wr.NumSGE > q.sge.own || wr.Flags&^runFlags != 0 || signaled && q.sendCQ.full() {
@@ -126,7 +130,7 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 		}
 		fill(to.bytes[wr.RemoteAddr-to.addr:], first, rest)
 		q.nic.stats.Direct++
-	case wr.Opcode == verbs.OpRDMAWrite: // one without bytes does not check its key, but the peer must take it
+	case wr.Opcode == verbs.OpRDMAWrite: // the peer must handle an empty WRITE, whose key is not checked
 		return 0, false
 	}
 	if wr.Opcode != verbs.OpRDMAWrite {
@@ -141,7 +145,8 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 	return length, true
 }
 
-// gatherPosted returns the data of a request with INLINE data or without exactly one SGE, valid until the next call.
+// pieces returns the bytes of a request with INLINE data or a number of SGEs other than one. They are
+// valid until the next call.
 func (r *shmRing) gatherPosted(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, length uint32, ok bool) {
 	inline, total := wr.Flags&verbs.SendInline != 0, uint64(0)
 	parts := r.parts[:0]
@@ -175,13 +180,14 @@ func fill(dst, first []byte, rest [][]byte) {
 	}
 }
 
-// waitsForPeer reports whether a request of q waits for a free slot in the ring, which a stopped peer never provides. Lines are not
-// acknowledged, so no other timer may detect the silence.
+// waitsForPeer reports whether a request of q waits for a free slot in the ring. A stopped peer never
+// frees one, and lines are not acknowledged, so no other timer may detect its silence.
 func (q *qp) waitsForPeer() bool {
 	return q.lists&onWaiting != 0 && q.core.traits.shm != nil && q.sqNext != q.sqTail
 }
 
-// ringTimeout handles the timer of a QP that waits for a free slot. If the peer has served entries since, it is alive.
+// waited handles the timer of a QP that waits for a free slot. A peer that has served entries since
+// then is alive.
 func (q *qp) ringTimeout(now int64) {
 	if q.core.traits.shm.peer.peers.Taken().Load() != q.peerServed {
 		q.retryLeft = q.attr.RetryCount
@@ -203,22 +209,22 @@ func (q *qp) ringTimeout(now int64) {
 	q.armTimer(now)
 }
 
-// unplacedSend reports whether the peer may not have placed the data of a SEND line yet.
+// unplacedSend reports whether the ring may still contain a SEND line with unplaced bytes.
 func (r *shmRing) unplacedSend() bool {
 	n := r.writer.Written()
 	return n-r.sends < n-r.neighbor.peers.Taken().Load()
 }
 
-// mayNotify reports whether q has a credit and the ring a free slot.
+// mayNotify reports whether q has a credit and the ring has a free slot.
 func (r *shmRing) mayNotify(q *qp, p *permit) bool {
-	if !p.hasCredit(q) { // the peer may have posted receives meanwhile
+	if !p.hasCredit(q) { // the peer may have posted receives since
 		*p = r.neighbor.readPermit(q)
 	}
 	return p.hasCredit(q) && r.free()
 }
 
-// publishLine publishes the line of a request, with the data of a SEND. The caller has checked the credit and the
-// ring.
+// notify publishes the line of a request, with the payload of a SEND. The caller has checked the credit
+// and the ring.
 func (r *shmRing) publishLine(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, length, key uint32, addr uint64, first []byte, rest [][]byte) {
 	m := shm.Line{QPN: q.attr.DestQPN, PSN: uint32(q.snd), Imm: imm, Length: length, Key: key, Addr: addr}
 	if op != verbs.OpSend {
@@ -250,10 +256,10 @@ func (r *shmRing) publishLine(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm
 	q.una, q.maxPSN = q.snd, q.snd
 }
 
-// sendLine sends request next of q, a SEND or an empty WRITE_WITH_IMM, as a line. The request waits for the
-// acknowledgement of earlier packets and for a free slot. Without a credit it becomes a packet, and later requests
-// wait for the response. Otherwise a busy QP would never return to lines. Over UDP only consecutive requests wait: see
-// waitOrPackets.
+// line sends request sqNext, a SEND or an empty WRITE_WITH_IMM, as a line. The request waits for the
+// ACKs of earlier packets and for a free slot. Without a credit it becomes a packet, and later requests
+// wait for the ACK; otherwise a busy QP would never return to lines. Over UDP only consecutive requests
+// wait: see behind.
 func (b *neighbor) sendLine(q *qp, w *sendWQE, p *permit, missed uint32) directResult {
 	r, n := b.ring, q.nic
 	switch {
@@ -271,7 +277,7 @@ func (b *neighbor) sendLine(q *qp, w *sendWQE, p *permit, missed uint32) directR
 		return b.waitOrPackets(q, max(w.length, lineWaitBytes), missed, r.packets != nil)
 	case !p.hasCredit(q):
 		return directPackets
-	case !r.room(q) || b.gone.Load(): // room is true if the peer has gone
+	case !r.room(q) || b.gone.Load(): // room also returns true if the peer has exited
 		if r.packets == nil {
 			return directPackets
 		}
@@ -285,7 +291,7 @@ func (b *neighbor) sendLine(q *qp, w *sendWQE, p *permit, missed uint32) directR
 	return directDone
 }
 
-// publishQueued is publishLine for a queued request. The payload of p is the data of a SEND.
+// notifyOf is notify for a queued request. p holds the payload of a SEND.
 func (r *shmRing) publishQueued(q *qp, w *sendWQE, p *packet) {
 	var first []byte
 	var rest [][]byte

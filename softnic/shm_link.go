@@ -21,18 +21,18 @@ import (
 type ShmLink struct {
 	core
 	ring shmRing
-	// peer is the other process.
+	// near is the other process.
 	peer       neighbor
 	background shmBackground
 }
 
 const (
-	// shmWindow is the maximum number of a QP's unacknowledged packets.
+	// shmWindow is the maximum number of unacknowledged packets per QP.
 	shmWindow = shm.Slots
-	// shmReserve is the number of ring entries reserved for acknowledgements.
+	// shmReserve is the number of ring entries reserved for ACKs.
 	shmReserve = shm.Slots / 4
-	// shmPlaced marks an entry whose payload is already in place. It is in the last byte of the entry's header, behind
-	// the headers of the packet.
+	// shmPlaced marks an entry whose payload is already in place. The mark is the last byte of the
+	// entry's header, after the packet's headers.
 	shmPlaced = 1
 )
 
@@ -43,7 +43,7 @@ func NewShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	l, err := newShmLink(conn)
 	if err != nil {
 		if conn != nil {
-			_ = conn.Close() // the first error says more
+			_ = conn.Close() // the first error is more specific
 		}
 		return nil, verbs.NewOpError("make shared-memory link", "", 0, err)
 	}
@@ -72,7 +72,7 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	return l, nil
 }
 
-// shmAddr returns the address of the side with a number: an IPv6 address that is never routed (RFC 4193).
+// shmAddr derives the address of a side from its number: a never-routed IPv6 address (RFC 4193).
 func shmAddr(id uint64) (g verbs.GID) {
 	copy(g[:], "\xfdshm")
 	binary.BigEndian.PutUint64(g[8:], id)
@@ -99,13 +99,13 @@ func (l *ShmLink) send(from *NIC, p *packet) {
 	case p.path.dgid != l.ring.from.sgid:
 		from.stats.Unroutable++
 	case l.peer.gone.Load() || !l.ring.writer.Room(1):
-		from.stats.SendDrops++ // the second cannot happen: see room
+		from.stats.SendDrops++ // the ring cannot be full: see room
 	default:
 		l.write(p)
 	}
 }
 
-// write puts a packet into the ring. A payload without segments is already in place.
+// write adds a packet to the ring. A payload without segments is already in place.
 func (l *ShmLink) write(p *packet) {
 	length, mark := int(p.length), byte(0)
 	if p.numSegs == 0 && length > 0 {
@@ -121,7 +121,7 @@ func (l *ShmLink) write(p *packet) {
 	l.ring.dirty = true
 }
 
-// ringBell wakes the peer if it sleeps and must serve its ring.
+// flush wakes a sleeping peer whose ring needs attention.
 func (l *ShmLink) ringBell() {
 	if l.ring.dirty {
 		l.ring.dirty = false
@@ -129,10 +129,11 @@ func (l *ShmLink) ringBell() {
 	}
 }
 
-// room reports whether q may send another packet. If not, the QP is scheduled when the peer has read some.
+// room reports whether q may send another packet. Otherwise the QP is scheduled once the peer has
+// freed slots.
 func (l *ShmLink) room(q *qp) bool { return l.hasRoom(q, 1+shmReserve) }
 
-// ackRoom is room for an ACK and a NAK.
+// ackRoom reports whether the ring has slots for an ACK and a NAK.
 func (l *ShmLink) ackRoom(q *qp) bool { return l.hasRoom(q, 2) }
 
 func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
@@ -141,10 +142,10 @@ func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
 	}
 	l.peer.nic.waiting.push(q)
 	l.peer.own.Wants().Store(1)
-	return l.ring.writer.Room(n) // the peer may have read before it could see the word
+	return l.ring.writer.Room(n) // the peer may have freed slots before it could see the word
 }
 
-// resume schedules the QPs that wait for ring entries, if there are enough.
+// resume schedules the waiting QPs once the ring has free slots.
 func (l *ShmLink) resume() {
 	w := &l.peer.nic.waiting
 	if w.empty() || !l.ring.writer.Room(1+shmReserve) {

@@ -11,31 +11,35 @@ import (
 	"ibverbx/verbs"
 )
 
-// neighbor is another process of this user on this host. Each of the two sides has a segment, which the other side
-// only reads. Under the grants in it, the other side executes WRITEs and READs itself, in the owner's memory. The lock
-// of the NIC's core guards it.
+// neighbor is another process of this user on this host. Each side has a segment, which the other side
+// only reads. The grants in a segment let the other side execute WRITEs and READs directly in its
+// owner's memory. The lock of the NIC's core guards neighbor.
 type neighbor struct {
 	nic  *NIC
 	conn *shm.Conn
-	// ring carries lines, and on a ShmLink packets. It is nil if the two sides only access each other's memory.
+	// ring carries lines, and on a ShmLink packets. It is nil if the two sides only access each other's
+	// memory.
 	ring *shmRing
 	// own is the local segment, peers the remote one.
 	own, peers shm.Segment
-	// epoch is odd while this side accesses the peer's memory, peerEpoch while the peer accesses local memory.
+	// in is odd while this side accesses the peer's memory, theirIn while the peer accesses local
+	// memory.
 	epoch, peerEpoch *atomic.Uint32
 	files            shmFiles
-	// batch holds the device copies of a call of direct. It is empty between calls.
+	// run holds the device copies of one call of direct. It is empty between calls.
 	batch deviceBatch
-	// process is the peer if its memory is accessible without files, otherwise nil.
+	// process is the peer if its memory can be accessed without files, otherwise nil.
 	process *shm.Process
-	// at is the UDP address of the peer's NIC. It is the zero value on a ShmLink, where packets use the ring.
+	// at is the UDP receive address of the peer's NIC. It is the zero value on a ShmLink, which has no
+	// other path for packets.
 	at netip.AddrPort
-	// introduced is set if the program introduced the peer (Introduce). Regions are then published on request.
+	// introduced is set if the program introduced the peer (Introduce). Regions are then shared on
+	// request.
 	introduced bool
 	// seal is the Seal of the QPs that use the neighbor; nil means QPs without one. release drops the reference to the Seal.
 	seal    verbs.Seal
 	release func()
-	// wrongKeys counts the peer's requests for inaccessible regions.
+	// wrongKeys counts the peer's requests for regions denied to it.
 	wrongKeys int
 	// used is set once requests were executed in the peer's memory.
 	used bool
@@ -43,8 +47,8 @@ type neighbor struct {
 	gone atomic.Bool
 }
 
-// exchangeSegments exchanges segments of size bytes with the peer, and random numbers that identify the sides. The
-// segment tells the peer the address at. After an error the neighbor has no segments.
+// meet exchanges segments of size bytes with the peer, and the random numbers that identify the two
+// sides. The local segment advertises at to the peer. On error the neighbor has no segments.
 func (b *neighbor) exchangeSegments(size int, at netip.AddrPort) (id, theirs uint64, err error) {
 	defer func() {
 		if err != nil {
@@ -81,7 +85,7 @@ func (b *neighbor) exchangeSegments(size int, at netip.AddrPort) (id, theirs uin
 	b.epoch, b.peerEpoch = b.own.In(), b.peers.In()
 	pid := b.conn.Peer
 	if !at.IsValid() {
-		pid = m.Key // another process may have made the sockets of a ShmLink
+		pid = m.Key // another process may have created the sockets of a ShmLink
 	}
 	b.process = shm.NewProcess(pid, b.peers.NumberAddr(), binary.NativeEndian.AppendUint64(nil, m.Addr))
 	return id, m.Addr, nil
@@ -95,16 +99,16 @@ func (b *neighbor) leadsTo(q *qp) bool {
 	return q.path != nil && q.pathConfig.Seal == b.seal && q.path.route.dest.Addr() == b.at
 }
 
-// listen serves the socket until the peer exits. The core's lock must not be held. A child of the peer may keep the
-// socket open, so listen also watches the process. Another process may get its number afterwards, and must not be
-// written to.
+// listen serves the socket until the peer exits. The caller must not hold the core's lock. A child of
+// the peer may keep the socket open, so listen also watches for the exit of the process: its process ID
+// may be reused, and the new process must not be written to.
 func (b *neighbor) listen() {
 	var watch sync.WaitGroup
 	if b.process != nil {
 		watch.Go(func() {
 			if b.process.Ended() {
 				b.gone.Store(true)
-				_ = b.conn.Close() // the loop below ends
+				_ = b.conn.Close() // stops the loop below
 			}
 		})
 	}
@@ -118,10 +122,10 @@ func (b *neighbor) listen() {
 		b.serveAnnounced()
 	}
 	b.gone.Store(true)
-	_ = b.conn.Close() // the peer has closed it or does not keep to the protocol
+	_ = b.conn.Close() // the peer has closed it or violated the protocol
 }
 
-// unmap unmaps all of the peer's memory, and the local segment.
+// unmap releases all memory of the peer, and the local segment.
 func (b *neighbor) unmap() {
 	b.files.closeOn(nil)
 	for i := range b.files.regions {
@@ -134,7 +138,7 @@ func (b *neighbor) unmap() {
 	b.process.Close()
 }
 
-// endAccess ends an access to the peer's memory, if one is in progress.
+// leave marks the end of an access to the peer's memory. It is a no-op outside one.
 func (b *neighbor) endAccess() {
 	if b.epoch.Load()&1 == 1 {
 		b.epoch.Add(1)

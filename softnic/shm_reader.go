@@ -10,14 +10,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmBackground is the reading side of a ShmLink.
+// shmReader is the reading side of a ShmLink.
 type shmBackground struct {
-	// The core's lock guards misses.
-	// misses counts empty polls since the last packet.
+	// misses counts empty polls since the last packet. The core's lock guards it.
 	misses int
 
 	background backgroundReader // reads packets
-	// busy is ShmLink.busy. A method value per sleep would be an allocation.
+	// busy is ShmLink.busy as a method value, stored because creating one per sleep would allocate.
 	busy func() bool
 	// watching waits for the goroutine that serves the socket.
 	watching sync.WaitGroup
@@ -26,14 +25,14 @@ type shmBackground struct {
 const (
 	// shmHello is the timeout for the peer's first message.
 	shmHello = 10 * time.Second
-	// shmSpin is the time that the goroutine spins before it sleeps.
+	// shmSpin is the time that the goroutine polls for more packets before it sleeps.
 	shmSpin = 20 * time.Microsecond
-	// shmYield is the number of empty polls after which the program yields its processor.
+	// shmYield is the number of empty polls before the program yields its processor.
 	shmYield = 1000
 	// shmBatch is the maximum number of entries served before the peer may reuse them.
 	shmBatch = 64
-	// shmLazy is the number of served entries at which they are released. A waiting peer must find enough free slots:
-	// see room.
+	// shmLazy is the number of served entries released together. It must leave enough free
+	// slots for a waiting peer: see room.
 	shmLazy = 32
 )
 
@@ -44,7 +43,8 @@ func (l *ShmLink) start() {
 	l.background.watching.Go(l.watchPeer)
 }
 
-// close stops the goroutines and unmaps everything. The core's lock must not be held, and the NIC is closed.
+// close stops the goroutines and unmaps all memory. The NIC is closed, and the caller must not hold the
+// core's lock.
 func (l *ShmLink) close() error {
 	a := &l.background.background
 	close(a.stop)
@@ -72,22 +72,22 @@ func (l *ShmLink) close() error {
 	return err
 }
 
-// pollOnce implements packetSource. A fresh call also serves what a polling program has left, such as deferred
-// acknowledgements.
+// look implements source. A fresh look also completes work left by a polling program, such as deferred
+// ACKs.
 func (l *ShmLink) pollOnce(fresh bool) pollResult {
 	return pollResult{served: (fresh || l.ring.reader.Ready()) && l.read()}
 }
 
-// shareWork implements packetSource. The ring has one reader.
+// share implements source. The ring has one reader.
 func (l *ShmLink) shareWork(s pollResult, _ int) (pollResult, bool) { return s, true }
 
-// pause implements packetSource.
+// stayAway implements source.
 func (l *ShmLink) pause(pause *time.Timer) wakeReason { return l.background.background.pause(pause) }
 
-// stopSpinning implements packetSource.
+// rest implements source.
 func (l *ShmLink) stopSpinning() {}
 
-// sleep implements packetSource.
+// sleep implements source.
 func (l *ShmLink) sleep() bool {
 	l.ring.bell.Sleep(l.background.busy)
 	return true
@@ -98,15 +98,16 @@ func (l *ShmLink) busy() bool {
 	return l.background.background.stopping() || l.ring.reader.Ready() || l.read()
 }
 
-// read serves packets and reports whether there were any.
+// read serves packets and reports whether it found any.
 func (l *ShmLink) read() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.peer.nic.closed && l.drain()
 }
 
-// poll serves packets for a program that has found its CQ empty, and reports whether there were any. watched is set if
-// the program will sleep rather than poll again. The core's lock is held; poll may release it for a while.
+// poll serves packets for a program that has found its CQ empty, and reports whether it found any.
+// watched is set if the program will sleep rather than poll again. The caller holds the core's lock,
+// which poll may release temporarily.
 func (l *ShmLink) poll(watched bool) bool {
 	if l.peer.nic.closed {
 		return false
@@ -115,7 +116,7 @@ func (l *ShmLink) poll(watched bool) bool {
 	if l.ring.reader.Unread() {
 		r.misses = 0
 		l.ring.serveBatch()
-		// Acknowledgements alone can wait for the next call, which perhaps has something better for the peer.
+		// ACKs alone can wait for the next call, which may also send data to the peer.
 		if l.ring.dirty || l.lists.busy() || len(l.stagers) > 0 {
 			l.settle()
 		}
@@ -134,13 +135,14 @@ func (l *ShmLink) poll(watched bool) bool {
 	return false
 }
 
-// wakeReader makes the goroutine read, because the program is about to sleep. The core's lock is held.
+// awaited makes the goroutine read, because the program is about to sleep. The caller holds the core's
+// lock.
 func (l *ShmLink) wakeReader() {
 	l.drain()
 	l.background.background.wake()
 }
 
-// drain serves a batch of the available packets and reports whether there were any. The core's lock is held.
+// drain serves a batch of packets, and reports whether it found any. The caller holds the core's lock.
 func (l *ShmLink) drain() bool {
 	ready := l.ring.reader.Unread()
 	if ready || !l.peer.nic.waiting.empty() || !l.lists.acks.empty() {
@@ -152,8 +154,9 @@ func (l *ShmLink) drain() bool {
 	return ready
 }
 
-// idle is the fast path of poll: it reports whether the link needs nothing from a program whose CQ is empty. An empty
-// poll takes 34 ns instead of 45 (BenchmarkShmEmptyPoll, Cascade Lake). The core's lock is held.
+// idle is the fast path of poll: it reports whether the link requires no action by a program whose CQ
+// is empty. It shortens an empty poll from 45 to 34 ns (BenchmarkShmEmptyPoll, Cascade Lake). The
+// caller holds the core's lock.
 func (l *ShmLink) idle(watched bool) bool {
 	r := &l.background
 	if l.peer.nic.closed || l.ring.reader.Unread() || watched || r.misses%shmYield == shmYield-1 || !l.peer.nic.waiting.empty() || !l.lists.acks.empty() ||
@@ -167,7 +170,7 @@ func (l *ShmLink) idle(watched bool) bool {
 	return true
 }
 
-// receiveHello waits for the peer's first message.
+// expect waits for the peer's first message.
 func (b *neighbor) receiveHello() (m shm.Message, fd int, err error) {
 	if err = b.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
 		return m, -1, err
@@ -178,7 +181,7 @@ func (b *neighbor) receiveHello() (m shm.Message, fd int, err error) {
 	return m, fd, b.conn.SetReadDeadline(time.Time{})
 }
 
-// watchPeer serves the socket until the peer exits, and then fails outstanding requests.
+// watch serves the socket until the peer exits, then fails the outstanding requests.
 func (l *ShmLink) watchPeer() {
 	l.peer.listen()
 	l.mu.Lock()
@@ -188,26 +191,27 @@ func (l *ShmLink) watchPeer() {
 	}
 }
 
-// grace waits until the peer no longer accesses memory under a grant that was just revoked. That takes one chain of
-// requests, or longer if the peer is stopped in the middle of one.
+// grace waits until the peer no longer accesses memory under a grant just revoked. This takes one chain
+// of requests, or longer if the peer is stopped in the middle of one.
 func (b *neighbor) grace() {
 	for _, other := range b.nic.core.neighbors {
-		other.endAccess() // a request that fails ends its QP; many sides may be waiting here
+		other.endAccess() // a failing request revokes its QP while inside; sides could wait for each other
 	}
 	in := b.peerEpoch.Load()
 	for spins := 0; in&1 == 1 && b.peerEpoch.Load() == in && !b.gone.Load(); spins++ {
 		if spins < 1000 {
 			runtime.Gosched()
 		} else if time.Sleep(20 * time.Microsecond); b.process != nil && !b.process.Is() {
-			return // a child that it forked may keep the socket open
+			return // the peer has exited, but a forked child may keep its socket open
 		}
 	}
 }
 
-// withdrawLimit bounds the wait of withdraw for a process whose exit cannot be observed.
+// withdrawLimit bounds the wait for a process whose exit is not reported.
 const withdrawLimit = time.Second
 
-// withdraw revokes all grants of a disconnected peer. If its process still runs, it may be accessing memory.
+// withdraw revokes all grants to a peer whose connection has closed. A running peer may still be
+// accessing memory.
 func (b *neighbor) withdraw() {
 	if b.own == nil {
 		return
@@ -224,7 +228,8 @@ func (b *neighbor) withdraw() {
 	}
 }
 
-// peerLost fails the requests to an exited peer, and takes the port down. Everything that the peer had sent counts.
+// lost fails the requests to a peer that has exited, and takes the port down. Entries that the peer has
+// already published are still served.
 func (l *ShmLink) peerLost() {
 	n := l.peer.nic
 	l.peer.files.closeOn(nil)

@@ -9,11 +9,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmRing is the ring from a neighbor, and the one to it. A ShmLink sends packets and lines through it. Neighbors on UDPLinks send lines
-// only. If the ring is full or its reader asleep, they send a packet, which is retransmitted until the reader has it.
+// shmRing is the pair of rings between two neighbors. A ShmLink sends packets and lines through it.
+// Neighbors on UDPLinks send only lines. If the ring is full or its reader asleep, they send a packet,
+// which is retransmitted until the reader has received it.
 //
-// One order of lines and packets: a line leaves only if all packets of its QP are acknowledged, and a NIC that gets a packet with a later
-// PSN than expected first serves its rings.
+// Lines and packets stay in order: a line is sent only once all packets of its QP are acknowledged, and
+// a NIC serves its rings before it handles a packet with a later PSN than expected.
 type shmRing struct {
 	neighbor *neighbor
 	// packets is the link whose packets use the ring, nil between neighbors on UDPLinks.
@@ -21,17 +22,17 @@ type shmRing struct {
 	writer  shm.Writer
 	reader  shm.Reader
 	bell    shm.Bell
-	// dirty is set if the peer has to look at its ring since the bell was last rung.
+	// dirty is set if the peer must be woken to read entries or to use freed slots.
 	dirty bool
-	// serving is set while entries are served, which must not be nested.
+	// serving is set while entries are being served, which must not nest.
 	serving bool
-	// sends is the number of entries written up to the last line with bytes.
+	// sends is the number of entries up to the last SEND line.
 	sends uint32
 	// from is the path of the peer's packets.
 	from path
-	// parts is scratch space for the data of a request.
+	// parts holds the data of the current request.
 	parts [verbs.MaxSGE][]byte
-	// header, packet and entry are the entry being served.
+	// header, packet and entry describe the entry being served.
 	header [shm.Header]byte
 	packet packet
 	entry  shm.Line
@@ -45,7 +46,8 @@ func (r *shmRing) open(b *neighbor) {
 	r.bell.Init(b.own, b.peers)
 }
 
-// room reports whether the ring accepts a line of q now. If not, q waits for a free slot on a ShmLink.
+// room reports whether the ring accepts a line of q now. Otherwise q waits for a free slot on a
+// ShmLink.
 func (r *shmRing) room(q *qp) bool {
 	if r.packets != nil {
 		return r.packets.room(q)
@@ -53,7 +55,7 @@ func (r *shmRing) room(q *qp) bool {
 	return r.free()
 }
 
-// free is room without waiting, for a request that has not been queued.
+// free is room for a request that is not queued and cannot wait.
 func (r *shmRing) free() bool {
 	if r.packets != nil {
 		return r.writer.Room(1 + shmReserve)
@@ -61,7 +63,7 @@ func (r *shmRing) free() bool {
 	return !r.bell.Asleep() && r.neighbor.nic.core.queue == nil && r.writer.Room(1)
 }
 
-// serveBatch serves up to shmBatch entries and leaves the consequences to the work lists.
+// take serves up to shmBatch entries. Resulting work is queued on the work lists.
 func (r *shmRing) serveBatch() {
 	if r.serving {
 		return
@@ -83,21 +85,22 @@ func (r *shmRing) serveBatch() {
 	}
 }
 
-// serveAll serves all entries that are in the ring now.
+// catchUp serves all entries now in the ring.
 func (r *shmRing) serveAll() {
 	for left := shm.Slots; left > 0 && !r.serving && r.reader.Unread(); left -= shmBatch {
 		r.serveBatch()
 	}
 }
 
-// release lets the peer reuse served entries once there are n.
+// release frees served entries for reuse by the peer, if there are at least n.
 func (r *shmRing) release(n uint32) {
 	if r.reader.Release(n) && r.neighbor.peers.Wants().Load() != 0 {
-		r.dirty = true // the peer waits for free slots
+		r.dirty = true // the peer waits for a free slot
 	}
 }
 
-// serve passes the packet or the line of an entry to the NIC. It reports false if the entry is malformed.
+// serve passes the packet or the line of an entry to the NIC. It returns false if the entry is
+// malformed.
 func (r *shmRing) serve(payload []byte) bool {
 	mark := r.header[shm.Header-1]
 	if mark == shmLine {
@@ -122,7 +125,7 @@ func (r *shmRing) serve(payload []byte) bool {
 	return true
 }
 
-// leadsTo reports whether q is connected to the ring's peer.
+// serves reports whether q is connected to the peer of the ring.
 func (r *shmRing) leadsTo(q *qp) bool {
 	if r.packets != nil {
 		return q.isFromPeer(&r.from)
@@ -130,7 +133,7 @@ func (r *shmRing) leadsTo(q *qp) bool {
 	return r.neighbor.leadsTo(q)
 }
 
-// serveRings serves all entries of the NIC's rings, and reports whether there were any.
+// serveRings serves all entries of the NIC's rings, and reports whether it found any.
 func (n *NIC) serveRings() (some bool) {
 	for _, b := range n.core.neighbors {
 		if r := b.ring; r != nil && !r.serving && r.reader.Unread() {
@@ -141,7 +144,7 @@ func (n *NIC) serveRings() (some bool) {
 	return some
 }
 
-// hasRing reports whether the NIC has a ring.
+// ringed reports whether the NIC has a ring.
 func (n *NIC) hasRing() bool {
 	return slices.ContainsFunc(n.core.neighbors, func(b *neighbor) bool { return b.ring != nil })
 }

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// serveLine serves a line. It reports false if the entry is malformed.
+// serveLine executes a line. It returns false if the entry is malformed.
 func (r *shmRing) serveLine(payload []byte) bool {
 	m := &r.entry
 	b, ok := m.Decode(&r.header, payload)
@@ -19,8 +19,8 @@ func (r *shmRing) serveLine(payload []byte) bool {
 	return true
 }
 
-// executeLine executes a line after the checks that the responder applies to a packet, because the peer may have
-// written anything. It returns false in unusual cases, which the responder then handles as a packet.
+// takeLine executes a line, after the responder's checks for packets: the peer can write arbitrary
+// bytes. It returns false in any unusual case, which the responder then handles as a packet.
 func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	n := q.nic
 	if q.typ != verbs.RC || !receivable[q.state] || (q.state == verbs.StateRTR && !q.commEst) || !n.portUp || n.observe != nil ||
@@ -59,7 +59,7 @@ func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	return true
 }
 
-// serveAsPacket converts a line to a packet and passes it to the NIC. q is nil for an unknown QP number.
+// unfold converts a line to a packet and passes it to the NIC. q is nil if the line's QPN is unknown.
 func (r *shmRing) serveAsPacket(q *qp, m *shm.Line, b []byte) {
 	p := &r.packet
 	op := sendOpcodes[verbs.OpRDMAWriteWithImm]
@@ -76,7 +76,7 @@ func (r *shmRing) serveAsPacket(q *qp, m *shm.Line, b []byte) {
 	}
 	p.path = &r.from
 	if r.packets == nil && q != nil && r.neighbor.leadsTo(q) {
-		q.from = p.path // whatever port the peer has announced
+		q.from = p.path // regardless of the port announced by the peer
 	}
 	r.neighbor.nic.receive(p)
 }
