@@ -117,7 +117,7 @@ func (l *faults) statsOf(key directionKey) (s FaultStats) {
 	return s
 }
 
-// room reports whether the NIC of q may send another packet now. Otherwise it schedules q for when
+// room reports whether the NIC of q may send another packet now. Otherwise q is scheduled once
 // space is available.
 func (l *faults) room(q *qp) bool {
 	if q.nic.queued < l.limit {

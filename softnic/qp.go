@@ -9,11 +9,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// firstQPN is the lowest QP number. 0 and 1 are the management QPs of InfiniBand, and
-// a few more stay free as on hardware.
+// firstQPN is the lowest QP number. 0 and 1 are InfiniBand's management QPs, and a few more are
+// reserved as on hardware.
 const firstQPN = 0x11
 
-// qp is a queue pair. The core's lock guards everything in it, or the gate of its pair while that is open.
+// qp is a queue pair. The core's lock guards it, or the gate of its pair while that is open.
 //
 // Its parts have their own files: qp_state.go changes its state, qp_post.go fills its queues, qp_requester.go
 // sends requests, qp_completer.go handles responses, qp_responder.go serves the peer, qp_place.go places
@@ -35,34 +35,35 @@ type qp struct {
 	path *path
 	// from is the path of the peer's last packet.
 	from *path
-	// lists are the work lists that contain the QP.
+	// lists is the set of work lists that contain the QP.
 	lists listBits
 	flow
 	injected *injected
 
-	// sealing is that of QPConfig.Path.Seal, nil for plain packets.
+	// sealing is set by QPConfig.Path.Seal, nil for plain packets.
 	sealing *sealing
-	// assoc is that of path, or of the peer's endpoint before there is a path. It is nil for plain packets and on UD.
+	// assoc is the association of path, or of the peer's endpoint before path is set. It is nil for
+	// plain packets and on UD.
 	assoc *association
 
-	// landings tracks received data on its way to device memory, nil before the first such data.
+	// landings holds work deferred until device copies land, allocated on first use.
 	landings *landings
-	// prefetch fetches outgoing data from device memory, nil before the first such data.
+	// prefetch fetches device data ahead of sending, allocated on first use.
 	prefetch *prefetchers
 
 	sendQueue
 	rq recvQueue
 	responder
 	lineState
-	// pair is q and the QP that it is connected to, nil if they have not met. It changes only under the
+	// pair is q and its connected peer, nil until they have formed a pair. It changes only under the
 	// core's mutex.
 	pair atomic.Pointer[pair]
 
-	// trouble holds the NIC counters of this QP.
+	// trouble is the QP's entry in the NIC's Stats.
 	trouble QPStats
 }
 
-// fixed is the part of a QP that never changes.
+// fixed is the immutable part of a QP.
 type fixed struct {
 	num       uint32
 	typ       verbs.QPType
@@ -70,9 +71,9 @@ type fixed struct {
 	// legal has bit i set if opcode i may be posted.
 	legal     uint8
 	signalAll bool
-	// sgidIndex is the row of the GID table that Endpoint and Connect use.
+	// sgidIndex is the row of the GID table used by Endpoint and Connect.
 	sgidIndex int
-	// firstPSN is the PSN that Endpoint tells the peer.
+	// firstPSN is the initial PSN advertised by Endpoint.
 	firstPSN roce.PSN
 	// pathConfig is QPConfig.Path.
 	pathConfig verbs.PathConfig
@@ -82,17 +83,16 @@ type fixed struct {
 //
 //	head <= next <= max <= tail
 //
-// head is the oldest request that has not completed, next the one being sent, max the first that
-// was never sent, tail the first free slot. next falls behind max when the requester goes back.
-// The ring is hand-written: no container has so many cursors. It begins small and grows with the requests
-// that have not completed.
+// head is the oldest incomplete request, next the one being sent, max the first never sent, tail the
+// first free slot. next falls behind max on a go-back. The ring is hand-written, because no container
+// supports that many cursors. It starts small and grows with the number of incomplete requests.
 type sendQueue struct {
 	sq                            []sendWQE
 	sqHead, sqNext, sqMax, sqTail uint32
-	// sqUsed counts occupied slots, whose completions have not been polled. It is allocated separately because
-	// unpolled completions point to it.
+	// sqUsed counts occupied slots, including requests with unpolled completions. It is allocated
+	// separately because unpolled completions point to it.
 	sqUsed *slotCount
-	// withoutCQE counts completed requests still waiting for a CQE.
+	// unreported counts completed requests without a completion so far.
 	withoutCQE uint32
 	maxSend    uint32
 	sge        sgeLists
@@ -100,17 +100,17 @@ type sendQueue struct {
 	inline    []byte
 	maxInline uint32
 
-	// sqOff is the number of bytes of request next that were sent.
+	// sqOff is the number of bytes sent of request next.
 	sqOff uint32
 	// snd is the next PSN to send.
 	snd roce.PSN
-	// una is the oldest PSN that is not acknowledged.
+	// una is the oldest unacknowledged PSN.
 	una roce.PSN
-	// maxPSN is the first PSN that was never sent.
+	// maxPSN is the lowest PSN never sent.
 	maxPSN roce.PSN
 	// reads counts READs and atomics between head and next.
 	reads uint8
-	// drained is set in SQD once no request is outstanding.
+	// drained is set in SQD once no request is in flight.
 	drained bool
 
 	retransmission
@@ -125,19 +125,19 @@ type retransmission struct {
 	// armedUna is una when the timer was armed.
 	armedUna roce.PSN
 	loss     lossState
-	// timerIdx is the QP's index in core.timers, -1 if its timer does not run.
+	// timerIdx is the QP's index in core.timers, -1 while its timer is stopped.
 	timerIdx int
-	// timerAt is the time of the running timer, or of the last one.
+	// timerAt is the next or last time of the timer.
 	timerAt int64
-	// deadline is the time of the peer's timeout.
+	// deadline is the time at which the peer's response is overdue.
 	deadline int64
-	// lateOnce is set after a late timer restarted the peer's timeout.
+	// excused is set once a late timer has restarted the timeout.
 	lateOnce bool
 	// probing is set while a probe is being sent.
 	probing bool
-	// probed is set if nothing was acknowledged since the last probe.
+	// probed is set from a probe until the next ACK.
 	probed bool
-	// probePause is the time to the next probe, 0 for none.
+	// probePause is the delay before the next probe, 0 if disabled.
 	probePause int64
 }
 
@@ -145,35 +145,35 @@ type retransmission struct {
 type lineState struct {
 	// spent counts the peer's receives used by requests of this QP since RESET, as lines and as packets.
 	spent uint32
-	// base is the sequence number in the receive queue of the first receive since RESET.
+	// base is the sequence number of the first receive since RESET.
 	base uint32
 	// shown is the sequence number of the first receive without a credit at the peer.
 	advertised uint32
-	// shortest is the number of bytes that fit each of the receives in the queue.
+	// shortest is the number of bytes that fit every receive in the queue.
 	shortest uint32
 	// peerTook is the peer's count of served entries when the timer was armed.
 	peerServed uint32
 	// credited is set while the peer has credits.
 	credited bool
-	// failing is set after a request has failed, until the work list moves the QP to the error state. Meanwhile the QP serves
-	// the peer's requests, but does not send and ignores responses.
+	// failing is set after a request has failed, until the work list moves the QP to the error state.
+	// Meanwhile the QP serves the peer's requests, but does not send and ignores responses.
 	failing bool
 }
 
 // wqe returns the request with sequence number i.
 func (s *sendQueue) wqe(i uint32) *sendWQE { return &s.sq[int(i)&(len(s.sq)-1)] }
 
-// fewWR is how many work requests a queue holds before it grows. Most QPs of a process with many are idle.
+// fewWR is the initial capacity of a queue in work requests. Most QPs of a process with many are idle.
 const fewWR = 4
 
-// reserve makes room for n more requests.
+// reserve ensures capacity for n more requests.
 func (s *sendQueue) reserve(n int) {
 	if need := int(s.sqTail-s.sqHead) + n; need > len(s.sq) {
 		s.grow(need)
 	}
 }
 
-// grow makes the ring one of at least n slots.
+// grow resizes the ring to at least n slots.
 func (s *sendQueue) grow(n int) {
 	old, bytes, lists := s.sq, s.inline, s.sge.lists
 	s.sq = make([]sendWQE, ring.CeilPow2(n))
@@ -200,8 +200,7 @@ func (s *sendQueue) inlineOf(i uint32) []byte {
 	return s.inline[(int(i)&(len(s.sq)-1))*int(s.maxInline):][:s.maxInline]
 }
 
-// sendWQE is a posted send. It has two cache lines, and a request with one SGE uses only the
-// first:
+// sendWQE is a posted send. It spans two cache lines; a request with one SGE uses only the first:
 //
 //	 0 wrid     8 remoteAddr  16 rkey   20 imm     24 length  28 first  32 last
 //	36 opcode  37 flags       38 numSGE  39 placed 40 sge[0]
@@ -212,12 +211,12 @@ type sendWQE struct {
 	rkey       uint32
 	imm        uint32
 	length     uint32
-	// first and last are the PSNs of its packets, valid from the first transmission on.
+	// first and last are the PSNs of its packets, valid from the first transmission.
 	first, last roce.PSN
 	opcode      verbs.Opcode
 	flags       verbs.SendFlags
 	numSGE      uint8
-	// placed is set if the data of a WRITE is already in the memory of a ShmLink's peer.
+	// placed is set once the payload of a WRITE is in place in the memory of a ShmLink peer.
 	placed bool
 	sge    [verbs.MaxSGE]verbs.SGE
 	// arg0 and arg1 are the operands of an atomic, or the AH and QPN<<32|Q_Key of a datagram.
@@ -225,7 +224,7 @@ type sendWQE struct {
 	_          uint64
 }
 
-// set makes w the request wr of length bytes.
+// set fills w with wr, a request of length bytes.
 func (w *sendWQE) set(wr *verbs.SendWR, length uint32) {
 	w.wrid, w.remoteAddr, w.rkey, w.imm = wr.WRID, wr.RemoteAddr, wr.RKey, wr.Imm
 	w.length, w.opcode, w.flags, w.numSGE, w.placed = length, wr.Opcode, wr.Flags, wr.NumSGE, false
@@ -241,7 +240,7 @@ func (w *sendWQE) set(wr *verbs.SendWR, length uint32) {
 	}
 }
 
-// isRequest reports whether w is a READ or an atomic. Those end with an answer of their own.
+// isRequest reports whether w is a READ or an atomic, which complete with their own response.
 func (w *sendWQE) isRequest() bool { return w.opcode >= verbs.OpRDMARead }
 
 var _ verbs.QP = (*qp)(nil)
@@ -306,7 +305,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 
 func (n *NIC) randomPSN() roce.PSN { return roce.PSN(n.rng.Uint32()).Add(0) }
 
-// checkQPConfig checks a configuration and returns the row of the GID table that the QP uses.
+// checkQPConfig validates a configuration and returns the QP's row of the GID table.
 func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	if cfg.Type != verbs.RC && cfg.Type != verbs.UC && cfg.Type != verbs.UD {
 		return 0, verbs.Invalidf("QPConfig.Type is %d: want RC, UC or UD", cfg.Type)
@@ -341,7 +340,7 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	return d.ctx.nic.sgidIndex(&cfg)
 }
 
-// sgidIndex returns the row of the GID table that a QP uses.
+// sgidIndex returns the QP's row of the GID table.
 func (n *NIC) sgidIndex(cfg *verbs.QPConfig) (int, error) {
 	row, err := cfg.Path.Check(&verbs.PortAttr{GIDs: len(n.gids), PKeys: pkeys}, cfg.GID)
 	switch {
@@ -421,7 +420,7 @@ func (q *qp) destroy() {
 	q.pd.ctx.purge(func(e verbs.Event) bool { return e.QP == verbs.QP(q) })
 }
 
-// raise queues an event about the QP.
+// raise queues an event for the QP.
 func (q *qp) raise(typ verbs.EventType) {
 	q.pd.ctx.raise(verbs.Event{Type: typ, QP: q})
 }

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// ah is an address handle: a path under a number.
+// ah is an address handle: a numbered path.
 type ah struct {
 	pd     *pd
 	num    uint32
@@ -38,8 +38,8 @@ func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
 	return a, nil
 }
 
-// newPath checks an address vector and returns its path, for datagrams or for a connection, sealed unless g is
-// nil. A sealed path has the association a if that is at the address.
+// newPath validates an address vector and returns its path, for datagrams or for a connection. The path
+// is sealed unless g is nil. A sealed path uses association a if a matches the address.
 func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *association) (*path, error) {
 	setDefault(&attr.Port, 1)
 	setDefault(&attr.HopLimit, 64)

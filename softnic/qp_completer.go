@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// receiveResponse handles a response of the peer: an acknowledgement, a NAK, or the data of a READ or atomic. A
-// response to no outstanding request is dropped.
+// receiveResponse handles a response from the peer: an ACK, a NAK, READ data or an atomic result. It
+// drops a response that matches no outstanding packet.
 func (q *qp) receiveResponse(p *packet, op uint8) {
 	if q.failing {
 		return
@@ -35,8 +35,8 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 	}
 }
 
-// progressed accounts for newly acknowledged packets. It runs before the rest of the response is processed, so that a
-// NAK counts against the full number of retries.
+// progressed records that the peer has acknowledged new packets. It is called before the rest of the
+// response is processed, so that a NAK counts against a full retry budget.
 func (q *qp) progressed(packets uint32) {
 	q.countAcked(packets)
 	if q.loss.trip.running && q.una.Sub(q.loss.trip.psn) > 0 {
@@ -44,7 +44,7 @@ func (q *qp) progressed(packets uint32) {
 	}
 	q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 	if q.snd.Sub(q.una) < 0 {
-		q.seek(q.una) // an answer to packets that were sent before going back
+		q.seek(q.una) // a response to packets sent before the go-back
 	}
 	if q.una == q.snd && q.timerIdx >= 0 && !q.rnrWait {
 		q.core.timers.drop(q)
@@ -59,7 +59,7 @@ func (q *qp) acknowledge(p *packet) {
 		}
 	case roce.SyndromeRNR:
 		q.ackTo(p.PSN.Add(roce.PSNMask))
-		if q.una == p.PSN && !q.rnrWait { // the peer refuses a probe or a duplicate as well
+		if q.una == p.PSN && !q.rnrWait { // peers also reject probes and duplicates
 			q.notReady(p.Syndrome &^ roce.SyndromeKind)
 		}
 	case roce.NAKSequence:
@@ -67,13 +67,13 @@ func (q *qp) acknowledge(p *packet) {
 		if q.una == p.PSN {
 			q.nak(p.Syndrome)
 		} else {
-			q.goBackOnce() // an answer before it was lost
+			q.goBackOnce() // an earlier response was lost
 		}
 	}
 }
 
-// ackTo completes the requests that an acknowledgement of psn covers. It reports a gap: an acknowledged READ or atomic
-// without a response.
+// ackTo completes the requests covered by an ACK of psn. It reports a gap: an acknowledged READ or
+// atomic whose response has not arrived.
 func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 	una := q.una
 	for q.sqHead != q.sqMax {
@@ -114,14 +114,14 @@ func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	}
 	wc := q.sendCQ.push(q.sqUsed, q.withoutCQE, status != verbs.StatusSuccess)
 	q.withoutCQE = 0
-	// Field by field: the compiler builds a composite literal elsewhere and copies it, which takes
+	// Field by field: the compiler would build a composite literal elsewhere and copy it, which takes
 	// longer than the rest of the function.
 	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, status, w.opcode.WC(), q.num, w.length
 	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
 }
 
-// response handles the data of a READ or the result of an atomic. It must be the next one that the oldest request
-// waits for. Requests before that one are complete by it.
+// response handles READ data or an atomic result. It must be the next packet expected by the oldest
+// READ or atomic. It also acknowledges all earlier requests.
 func (q *qp) response(p *packet, op uint8) {
 	gap := q.ackTo(p.PSN.Add(roce.PSNMask))
 	if gap || q.una != p.PSN || q.sqHead == q.sqMax {
@@ -141,7 +141,7 @@ func (q *qp) response(p *packet, op uint8) {
 		s = q.scatterBytes(q.sges(q.sqHead), 0, b, asRequester)
 	} else {
 		off, part := uint32(p.PSN.Sub(w.first))*q.seg, q.core.traits.readAhead
-		// An answer ends where its request ended: see sendRequest.
+		// A response ends where its request packet ended: see sendRequest.
 		ends = last || (part > 0 && (off/q.seg+1)%part == 0)
 		s = verbs.StatusBadRespErr
 		if p.length == min(q.seg, w.length-off) && (traits[op]&opEnds != 0) == ends {
@@ -153,7 +153,7 @@ func (q *qp) response(p *packet, op uint8) {
 		return
 	}
 	if ends && q.snd.Sub(p.PSN) > 0 {
-		q.reads-- // only those before snd are counted
+		q.reads-- // only requests before snd are counted
 	}
 	q.una = p.PSN.Add(1)
 	if last {
@@ -162,7 +162,7 @@ func (q *qp) response(p *packet, op uint8) {
 	q.progressed(1)
 }
 
-// notReady handles an RNR NAK: the QP waits for the time in it, then retransmits.
+// notReady handles an RNR NAK: the QP waits for the time given by the peer, then retransmits.
 func (q *qp) notReady(code uint8) {
 	if q.attr.RNRRetry != 7 {
 		if q.rnrLeft == 0 {
@@ -177,8 +177,8 @@ func (q *qp) notReady(code uint8) {
 	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
 }
 
-// resume ends the wait after an RNR NAK: the peer has announced a receive (see announceReceive). The wait does not
-// count as a retry.
+// resume cuts short the wait after an RNR NAK, because the peer has posted a receive (see ready). The
+// wait does not count as a retry.
 func (q *qp) resume() {
 	if !q.core.distant() {
 		return
@@ -211,7 +211,7 @@ func (q *qp) nak(syndrome uint8) {
 	}
 }
 
-// retry retransmits from the oldest unacknowledged packet on, unless all retries are exhausted.
+// retry retransmits from the oldest unacknowledged packet, or fails the request if no retries are left.
 func (q *qp) retry() {
 	if q.retryLeft == 0 {
 		q.failSend(verbs.StatusRetryExcErr)
@@ -237,13 +237,13 @@ func (q *qp) seek(psn roce.PSN) {
 	}
 }
 
-// needsTimer reports whether the acknowledgement timer should run and does not.
+// needsTimer reports whether the ACK timer must be started.
 func (q *qp) needsTimer() bool {
 	return (q.una != q.snd || q.waitsForPeer()) && q.timerIdx < 0 && (q.attr.Timeout != 0 || q.paced) && !q.rnrWait && (q.typ == verbs.RC || q.paced) &&
 		(q.state == verbs.StateRTS || q.state == verbs.StateSQD)
 }
 
-// setTimer makes the timer fire at the deadline, or earlier for a probe.
+// setTimer sets the timer to the deadline, or earlier for a probe.
 func (q *qp) setTimer(now int64) {
 	at := q.deadline
 	if q.probePause > 0 {
@@ -252,12 +252,12 @@ func (q *qp) setTimer(now int64) {
 	q.core.timers.set(q, at)
 }
 
-// lateTimer is the lateness above which a timer indicates that this process did not run. Such a timeout is no evidence
-// about the peer, so the peer's timeout restarts, once. Otherwise a process that is always late would never give up on
-// a dead peer.
+// lateTimer is the maximum lateness of a timer. A later timer means that this process was not running,
+// which reveals nothing about the peer, so the timeout restarts, once. Restarting every time would keep
+// a slow process from ever giving up on a dead peer.
 const lateTimer = 20 * time.Millisecond
 
-// timeout handles the QP's timer.
+// timeout handles an expired timer of the QP.
 func (q *qp) timeout(now int64) {
 	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
 		return
@@ -278,7 +278,7 @@ func (q *qp) timeout(now int64) {
 		return
 	}
 	if q.una != q.armedUna {
-		q.armTimer(now) // something has been answered since
+		q.armTimer(now) // the peer has responded since
 		return
 	}
 	if q.core.distant() && !q.lateOnce && now-q.timerAt > int64(lateTimer) {
@@ -302,17 +302,17 @@ func (q *qp) timeout(now int64) {
 	q.probe(now)
 }
 
-// Packets behind a loss report it. A loss at the end of a stream, or of the report, shows only as
-// silence, and the timeout of a QP is long: 67 ms by default. So on a link that may lose packets
-// the requester probes earlier, but not before two round trips: it sends the oldest unacknowledged
-// packet again, with growing pauses. The response reports the peer's state. A probe does not count as a retry and does not change
-// the deadline. Probes must not slow down a peer that is merely slow: each needless one doubles
-// the time to the next first probe of all QPs of the NIC.
+// Packets behind a loss reveal it. A loss at the end of a stream, or of the NAK itself, shows only as
+// silence, and the timeout of a QP is long: 67 ms by default. On a link that may lose packets, the
+// requester therefore probes earlier, but not before two round trips: it retransmits the oldest
+// unacknowledged packet, with growing pauses. The response reveals the peer's state. A probe neither
+// counts as a retry nor changes the deadline. Probes must not slow down a merely slow peer: each
+// unnecessary one doubles the delay before the first probe, for all QPs of the NIC.
 
-// maxProbeBackoff limits that doubling: the first probe, at 2 ms initially, is sent after at most 128 ms.
+// maxPatience limits that doubling: from 2 ms, the first probe is delayed to at most 128 ms.
 const maxProbeBackoff = 6
 
-// probe retransmits the oldest unacknowledged packet, and nothing else.
+// probe retransmits only the oldest unacknowledged packet.
 func (q *qp) probe(now int64) {
 	q.nic.stats.Probes++
 	q.noteRetransmit(now)
@@ -335,15 +335,16 @@ func (q *qp) probe(now int64) {
 	q.setTimer(now)
 }
 
-// afterProbe evaluates the first response after a probe of PSN una. If it acknowledges only the probe, the peer has
-// none of the packets behind it. If it acknowledges more, the peer had received everything and the probe was needless.
+// afterProbe interprets the first response after a probe of PSN una. If it acknowledges only the probe,
+// the peer has lost the later packets. If it acknowledges more, the peer had received everything and
+// the probe was unnecessary.
 func (q *qp) afterProbe(una roce.PSN) {
 	q.probed = false
 	n := q.nic
 	switch {
 	case q.una != una.Add(1):
 		if q.loss.trip.least > 0 && q.core.clock()-q.loss.probedAt >= q.loss.trip.least {
-			return // it may answer the probe: an earlier answer was lost
+			return // it may answer the probe: an earlier response was lost
 		}
 		n.probeBackoff = min(n.probeBackoff+1, maxProbeBackoff)
 	case q.una != q.snd:

@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// cq is a completion queue: a ring of completions, each with the queue slots that it returns when
-// it is polled. A work request is outstanding until its completion, or that of a later one, has
-// been polled. The ring is hand-written: it is two slices, so that a poll copies only completions.
+// cq is a completion queue: a ring of completions, each with the queue slots that polling it releases.
+// A work request is outstanding until its completion, or a later one, has been polled. The ring is
+// hand-written as two slices, so that a poll copies only completions.
 type cq struct {
 	gate
 	ctx     *hostContext
@@ -23,38 +23,39 @@ type cq struct {
 	waker   wakeTarget
 	overrun bool
 	closed  bool
-	// stamps is set if completions have a timestamp.
+	// stamps is set if completions carry a timestamp.
 	stamps bool
 	// users counts the QPs on the queue.
 	users int
-	// lost receives the completions that find the queue full.
+	// lost receives completions that overrun the queue.
 	lost verbs.WC
-	_    [88]byte // queues of different goroutines share no cache line
+	_    [88]byte // keeps queues of different goroutines on separate cache lines
 }
 
-// slotRefund is the number of queue slots that a completion returns.
+// credit is the number of slots of a queue released by a completion.
 type slotRefund struct {
 	used *slotCount
 	n    uint32
 }
 
-// slotCount counts the occupied slots of a queue. A post takes slots inside the gate of its pair, and a poll returns
-// them inside that of the CQ, so the two sides meet only when a queue seems full.
+// slotCount counts the occupied slots of a queue. Posts allocate slots inside the pair's gate and polls
+// release them inside the CQ's gate, so the two sides synchronize only when a queue seems full.
 type slotCount struct {
-	// taken counts the slots ever taken, and seen those given back as far as the posting side knows. What
-	// guards the queue guards them.
+	// taken counts all slots ever allocated, seen the releases known to the posting side. The lock of
+	// the queue guards both.
 	taken, seen uint32
-	// cq is the CQ whose polls give slots back. It is nil for an SRQ, whose completions are in many.
+	// cq is the CQ whose polls release slots. It is nil for an SRQ, which completes in several CQs.
 	cq *cq
-	_  [48]byte // polls write to a cache line of their own
-	// freed counts the slots given back by cq, which guards it.
+	_  [48]byte // polls write to a separate cache line
+	// freed counts slots released by cq, which guards it.
 	freed uint32
-	// shared counts the slots given back by any CQ if cq is nil.
+	// shared counts slots released by any CQ, if cq is nil.
 	shared atomic.Uint32
 	_      [56]byte
 }
 
-// room returns the number of free slots of limit, exactly if it is less than want.
+// room returns the number of free slots out of limit. The result is exact if less than want, otherwise
+// a lower bound.
 func (s *slotCount) room(limit uint32, want int) int {
 	free := int(limit - (s.taken - s.seen))
 	if want <= free {
@@ -70,7 +71,7 @@ func (s *slotCount) room(limit uint32, want int) int {
 	return int(limit - (s.taken - s.seen))
 }
 
-// free returns n slots.
+// free releases n slots.
 func (s *slotCount) free(n uint32) {
 	if s.cq == nil {
 		s.shared.Add(n)
@@ -79,10 +80,10 @@ func (s *slotCount) free(n uint32) {
 	}
 }
 
-// clear returns all slots. The core's lock is held.
+// clear releases all slots. The caller holds the core's lock.
 func (s *slotCount) clear() { s.freed, s.seen = s.taken, s.taken }
 
-// arming selects the completions that wake an armed CQ.
+// arming selects the completions that wake a CQ.
 type arming uint8
 
 const (
@@ -115,8 +116,8 @@ func (c *cq) Depth() int {
 	return len(c.wcs)
 }
 
-// Resize changes how many completions the queue holds (ibv_resize_cq(3)). It returns ErrInvalid if more are waiting. It is not
-// part of verbs.CQ; callers assert for it.
+// Resize changes the capacity of the queue (ibv_resize_cq(3)). It returns ErrInvalid if more
+// completions are waiting. It is not part of verbs.CQ; callers use a type assertion.
 func (c *cq) Resize(depth int) error {
 	c.core.mu.Lock() // with all gates shut
 	defer c.core.mu.Unlock()
@@ -135,7 +136,7 @@ func (c *cq) Resize(depth int) error {
 	return verbs.NewOpError("resize CQ", c.ctx.nic.name, 0, err)
 }
 
-// resize replaces the ring by one of size slots. The core's lock is held.
+// resize replaces the ring by one of size slots. The caller holds the core's lock.
 func (c *cq) resize(size int) {
 	wcs, credits := make([]verbs.WC, size), make([]slotRefund, size)
 	for i := c.head; i != c.tail; i++ {
@@ -148,12 +149,13 @@ func (c *cq) resize(size int) {
 // full reports whether the next completion would overrun the queue.
 func (c *cq) full() bool { return c.tail-c.head == uint32(len(c.wcs)) }
 
-// push returns a new completion, which returns n slots of used when it is polled. The caller fills it immediately.
+// push returns the slot for a new completion, which releases n slots of used when polled. The caller
+// must fill the slot immediately.
 func (c *cq) push(used *slotCount, n uint32, solicited bool) *verbs.WC {
 	wcs, credits := c.wcs, c.slots
 	if c.full() || len(wcs) == 0 || len(credits) != len(wcs) {
 		c.overflow()
-		used.free(n) // it will not be polled
+		used.free(n) // it will never be polled
 		return &c.lost
 	}
 	i := int(c.tail) & (len(wcs) - 1)
@@ -169,8 +171,8 @@ func (c *cq) push(used *slotCount, n uint32, solicited bool) *verbs.WC {
 	return &wcs[i]
 }
 
-// overflow marks the queue as overrun. Its QPs can no longer report and fail (IBTA 1.4 section 11.6.3.1). The work
-// list fails them, because push may be in the middle of one of them.
+// overflow marks the queue as overrun. Its QPs cannot report completions any longer and fail (IBTA 1.4
+// section 11.6.3.1). The work list fails them, because push may be running inside one of them.
 func (c *cq) overflow() {
 	if !c.overrun {
 		c.overrun = true
@@ -201,7 +203,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		}
 		k.mu.Lock()
 	}
-	if n == 0 && (k.queue != nil || (!k.lists.later.empty() && k.turns == 0) || (!k.distant() && k.timers.Len() > 0)) { // else the helper runs timers
+	if n == 0 && (k.queue != nil || (!k.lists.later.empty() && k.turns == 0) || (!k.distant() && k.timers.Len() > 0)) { // otherwise the helper runs timers
 		k.mu.shut()
 		k.settle()
 		n = c.take(dst)
@@ -244,7 +246,8 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	return n, err
 }
 
-// pollError returns the error of a Poll that returned n completions. An overrun is reported once the queue is empty.
+// pollError returns the error of a Poll that returned n completions. An overrun is reported once the
+// queue is empty.
 func (c *cq) pollError(n, room int) error {
 	if c.closed {
 		return verbs.NewOpError("poll CQ", c.ctx.nic.name, 0, verbs.ErrClosed)
@@ -301,7 +304,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Unreported serves the packets that have arrived, and reports whether the QP has completions to poll.
+// Unreported serves all arrived packets, and reports whether the QP has completions to poll.
 func (q *qp) Unreported() bool {
 	if w := q.core.udpNIC; w != nil {
 		w.readArrived()
@@ -324,7 +327,8 @@ func (c *cq) holds(q *qp) bool {
 	return false
 }
 
-// discard removes the completions of a QP that is reset or destroyed. An SRQ gets its slots back.
+// discard removes the completions of a QP that is reset or destroyed. It releases only slots of an SRQ,
+// because the QP's own queues are reset.
 func (c *cq) discard(q *qp) {
 	mask := uint32(len(c.wcs) - 1)
 	out := c.head

@@ -2,15 +2,15 @@ package softnic
 
 import "ibverbx/verbs"
 
-// failSend completes the oldest request with an error. An RC QP then enters the error state. On UC and UD only the
-// send queue stops (IBTA 1.4 section 10.3.1).
+// failSend completes the oldest request with an error. An RC QP enters the error state; on UC and UD
+// only the send queue stops (IBTA 1.4 section 10.3.1).
 func (q *qp) failSend(status verbs.Status) {
 	if q.failing {
 		return
 	}
 	q.completeSend(q.wqe(q.sqHead), status)
 	if q.typ == verbs.RC {
-		if q.nic.hasRing() { // enterError serves the ring, which may be where this call comes from
+		if q.nic.hasRing() { // enterError serves the ring, which may be calling failSend
 			q.failing = true
 			q.core.lists.failing.push(q)
 		} else {
@@ -22,8 +22,8 @@ func (q *qp) failSend(status verbs.Status) {
 	q.flushSends()
 }
 
-// enterError moves the QP to the error state: everything outstanding is flushed in order,
-// unsignaled requests included.
+// enterError moves the QP to the error state and flushes all outstanding requests in order, including
+// unsignaled ones.
 func (q *qp) enterError() {
 	if q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return
@@ -37,19 +37,19 @@ func (q *qp) enterError() {
 	q.stopResponder()
 	q.flushSends()
 	q.flushReceives()
-	if !q.awaitsLanding() { // else advance does so once all receives have completed
+	if !q.awaitsLanding() { // otherwise advance continues once all receives have completed
 		q.raiseLastWQE()
 	}
 }
 
-// raiseLastWQE raises the event that a QP in the error state has completed its last receive of an SRQ.
+// lastWQE reports that a QP in the error state has completed its last receive of the SRQ.
 func (q *qp) raiseLastWQE() {
 	if q.srq != nil {
 		q.raise(verbs.EventLastWQEReached)
 	}
 }
 
-// stopResponder drops all responses.
+// stopResponder drops all pending responses.
 func (q *qp) stopResponder() {
 	q.dropResponses()
 	q.ackDue, q.nakSent, q.failingNAK, q.nakSyndrome = false, false, false, 0
@@ -85,7 +85,7 @@ func (q *qp) flushReceives() {
 	}
 }
 
-// fatal fails the QP because its CQ overran: it cannot report completions.
+// fatal fails the QP with EventQPFatal, for example when its CQ has overrun.
 func (q *qp) fatal() {
 	if q.closed || q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return
@@ -94,8 +94,8 @@ func (q *qp) fatal() {
 	q.enterError()
 }
 
-// reset returns the QP to its initial state. Posted requests disappear without a completion, and unpolled completions
-// are removed from the CQs, as hardware drivers do.
+// reset returns the QP to its initial state. Posted requests vanish without a completion, and unpolled
+// completions are removed from the CQs, as hardware drivers do.
 func (q *qp) reset() {
 	q.revoke()
 	q.unpair()

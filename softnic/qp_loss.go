@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// lossState is the requester's knowledge of losses.
+// lossState is the requester's state for loss detection.
 type lossState struct {
 	// wentBack is set after a go-back for a gap at wentTo.
 	wentBack bool
@@ -19,19 +19,20 @@ type lossState struct {
 	lossLimiter
 }
 
-// roundTrip measures round trips, one packet at a time.
+// roundTrip measures the peer's response time, one packet at a time.
 type roundTrip struct {
 	// running is set while packet psn, first sent at time at, is being measured.
 	running bool
-	// again is set after a timer has fired: packet againPSN was sent again at againAt.
+	// again is set once a timer has retransmitted packet againPSN, at time againAt.
 	again bool
-	// replaceNext is set if the next measurement replaces smooth.
+	// guess is set if the next measurement replaces smooth.
 	replaceNext bool
-	// rest counts the packets to skip before the next measurement, because the clock costs time.
+	// rest is the number of packets to skip before the next measurement, because reading the clock is
+	// slow.
 	rest          uint8
 	psn, againPSN roce.PSN
 	at, againAt   int64
-	// smooth is the average of the measurements, 0 before the first one. spread is their average distance from it.
+	// smooth is the moving average, 0 before the first measurement. spread is the mean deviation.
 	smooth, spread int64
 	// least is the shortest measurement.
 	least int64
@@ -66,17 +67,18 @@ func (q *qp) measured() {
 	}
 }
 
-// noteRetransmit records that the timer has fired and packet una is sent again. The next response may be to either
-// copy, so it measures nothing. After a needless retransmission, the peer responds twice (see duplicateResponse).
+// sentAgain records that the timer has retransmitted packet una. The next response may belong to either
+// copy, so it is not measured. If the retransmission was unnecessary, the peer responds twice (see
+// answeredTwice).
 func (q *qp) noteRetransmit(now int64) {
 	t := &q.loss.trip
 	t.running, t.rest = false, 0
 	t.again, t.againPSN, t.againAt = true, q.una, now
 }
 
-// duplicateResponse handles an unexpected response to packet psn. If a timer had made the QP retransmit that packet,
-// the peer has answered the first copy too, and is slower than the timer. A timer that grew without this evidence
-// would grow without limit on a path that only loses packets.
+// answeredTwice handles an unexpected response to packet psn. If a timer had retransmitted that packet,
+// the peer has also responded to the first copy, and its response time exceeds the timer. A timer that
+// grew without this evidence would grow without bound on a path that merely loses packets.
 func (q *qp) duplicateResponse(psn roce.PSN) {
 	t := &q.loss.trip
 	if !t.again || psn.Sub(t.againPSN) < 0 || psn.Sub(q.una) >= 0 {
@@ -88,8 +90,8 @@ func (q *qp) duplicateResponse(psn roce.PSN) {
 	}
 }
 
-// tripSince returns the length of a round trip that has just ended. One of them may be much too long, because this
-// process did not run, so it counts at most as the QP's timeout or as four times the average.
+// tripSince returns the time since a packet was sent. It may be far too long because this process was
+// not running, so it is capped at the QP's timeout or four times the average, whichever is longer.
 func (q *qp) tripSince(at int64) int64 {
 	d := max(q.core.clock()-at, 1)
 	if s := q.loss.trip.smooth; s > 0 {
@@ -98,22 +100,22 @@ func (q *qp) tripSince(at int64) int64 {
 	return d
 }
 
-// timeout returns how long to wait for an answer, 0 before the first measurement.
+// timeout returns the time to wait for a response, 0 before the first measurement.
 func (t *roundTrip) timeout() int64 { return t.smooth + max(4*t.spread, t.smooth) }
 
-// lossLimiter limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss wastes the
-// packets in flight. On a path with many losses, the window is the usual number of packets between two of them, so
-// that no more are wasted than delivered. At 1 % loss on a link that holds 256 packets, a QP alone on the link gets
-// 0.21 of it with 1.9 times the packets needed. With the whole window, which leaves nothing for others, it gets 0.27
-// with 3.5 times.
+// caution limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss
+// wastes the packets in flight. On a lossy path, the window is the usual number of packets between two
+// losses, so that no more packets are wasted than delivered. At 1% loss on a link that holds 256
+// packets, a QP alone on the link reaches 0.21 of its rate with 1.9 times the packets needed. With the
+// full window, which starves others, it reaches 0.27 with 3.5 times.
 type lossLimiter struct {
 	// run counts packets acknowledged since the last go-back.
 	run uint64
-	// usual is the average of run at a go-back, in sixteenths of a packet, 0 before the first one.
+	// usual is the average of run at a go-back, in sixteenths of a packet, 0 before the first go-back.
 	usual int64
-	// losses counts go-backs up to maxLosses. They weigh the same in usual until then.
+	// losses counts go-backs, up to maxLosses. Until then all have equal weight in usual.
 	losses uint32
-	// limit is the most packets that may be unacknowledged, 0 if only the windows of the link count.
+	// limit is the maximum number of unacknowledged packets, 0 if only the link's windows apply.
 	limit uint32
 }
 
@@ -125,11 +127,11 @@ const (
 	maxLosses   = 16
 )
 
-// adaptLimit adapts the limit at a go-back.
+// lost adapts the limit on a go-back.
 func (q *qp) adaptLimit() {
 	c := &q.loss.lossLimiter
 	if c.run == 0 {
-		return // no packet has passed since the last go-back: it is the same loss
+		return // the same loss: no packet was acknowledged since the last go-back
 	}
 	n, _ := q.core.traits.windows(q.path, q.seg)
 	if c.usual == 0 {
@@ -141,7 +143,8 @@ func (q *qp) adaptLimit() {
 	q.setLimit(uint64(c.usual) * 15 / 256)
 }
 
-// countAcked counts acknowledged packets. The limit grows after four times the usual number.
+// passed counts acknowledged packets. The limit grows to a quarter of run once run exceeds four times
+// the limit.
 func (q *qp) countAcked(n uint32) {
 	c := &q.loss.lossLimiter
 	if c.run += uint64(n); c.limit > 0 && c.run/4 > uint64(c.limit) {
@@ -159,17 +162,16 @@ func (q *qp) setLimit(n uint64) {
 	q.setAckRequests()
 }
 
-// setAckRequests selects the packets of a long message that request an acknowledgement.
+// setAsking selects the packets of a long message that request an ACK.
 func (q *qp) setAckRequests() {
 	part := 4
 	if q.core.udpNIC != nil && q.loss.limit == 0 {
-		part = 2 // an acknowledgement is a system call on both sides
+		part = 2 // an ACK costs a system call on both sides
 	}
 	q.ackMask = roce.PSN(ring.CeilPow2((int(q.longWindow)+part-1)/part) - 1)
 }
 
-// goBackOnce goes back, but only once for the same gap: all packets that were in flight behind a
-// loss report it.
+// goBackOnce goes back once per gap, because all packets in flight behind a loss report it.
 func (q *qp) goBackOnce() {
 	switch {
 	case q.loss.wentBack && q.loss.wentTo == q.una:
@@ -181,14 +183,14 @@ func (q *qp) goBackOnce() {
 	}
 }
 
-// justWentBack reports whether the last go-back is so recent that a reported loss must be an earlier one. Without a
-// timeout it never is.
+// wentNow reports whether the last go-back is so recent that a reported loss must be an earlier one. It
+// always returns false without a timeout.
 func (q *qp) justWentBack() bool {
 	return q.attr.Timeout != 0 && q.core.clock()-q.loss.wentAt < q.loss.trip.least/2
 }
 
-// ignoreLoss ignores the report of a loss that seems to stem from packets sent before the last go-back. The peer
-// reports a loss only once, so it is probed soon in case that was wrong.
+// doubt ignores a loss report that seems to stem from packets sent before the last go-back. The peer
+// reports a loss only once, so a probe follows soon in case the guess was wrong.
 func (q *qp) ignoreLoss() {
 	if q.timerIdx >= 0 && !q.rnrWait {
 		q.armedUna = q.una
@@ -196,7 +198,7 @@ func (q *qp) ignoreLoss() {
 	}
 }
 
-// goBack retransmits from the oldest unacknowledged packet on, and restarts the peer's timeout.
+// goBack retransmits from the oldest unacknowledged packet and restarts the timeout.
 func (q *qp) goBack() {
 	q.nic.stats.GoBacks++
 	q.trouble.GoBacks++
@@ -210,7 +212,7 @@ func (q *qp) goBack() {
 	q.core.lists.tx.push(q)
 }
 
-// armTimer starts the peer's timeout: the QP's, or longer if the peer is usually slower.
+// armTimer starts the response timeout: the QP's, or a longer one for a slow peer.
 func (q *qp) armTimer(now int64) {
 	q.armedUna, q.lateOnce = q.una, false
 	if l := q.core.traits.shm; l != nil {
@@ -220,7 +222,7 @@ func (q *qp) armTimer(now int64) {
 		q.core.timers.set(q, now+int64(paceTimeout))
 		return
 	}
-	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
+	// The timeout may be up to four times the coded value (IBTA 1.4 section 9.7.6.1.3).
 	t := int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond)) << min(q.nic.probeBackoff, 2)
 	q.deadline = now + max(t, q.loss.trip.timeout())
 	if q.probePause = int64(q.core.traits.probeAfter) << q.nic.probeBackoff; q.probePause > 0 {

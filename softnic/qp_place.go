@@ -5,22 +5,22 @@ import (
 	"ibverbx/verbs"
 )
 
-// placeResult is the outcome of placing a packet of a SEND or WRITE. RC answers an outcome other than placed with a
-// NAK. UC drops the message.
+// placement is the outcome of placing the payload of a SEND or WRITE packet. On an outcome
+// other than placed, RC sends a NAK and UC drops the message.
 type placeResult uint8
 
 const (
 	placed        placeResult = iota
 	placeNoRecv               // no receive is posted
 	placeInvalid              // the QP does not allow the operation, or the length is wrong
-	placeNoAccess             // wrong key, range or access right of the region
+	placeNoAccess             // invalid key, range or access right
 	placeTooLong              // the message is longer than its receive
 	placeBadRecv              // an SGE of the receive is not writable memory of the PD
-	placeFailed               // the device that has the memory cannot copy it
+	placeFailed               // the device cannot copy its memory
 )
 
-// wellFormed reports whether a packet continues the current message, and has the length that its position in the
-// message requires (IBTA 1.4 sections 9.7.4.1.1 to 9.7.4.1.4).
+// wellFormed checks that a packet continues the current message, and has the length required by
+// its position in the message (IBTA 1.4 sections 9.7.4.1.1 to 9.7.4.1.4).
 func (q *qp) wellFormed(p *packet, t opTraits) bool {
 	if t&opStarts != 0 {
 		if q.msgKind != 0 {
@@ -35,10 +35,11 @@ func (q *qp) wellFormed(p *packet, t opTraits) bool {
 	case t&opStarts == 0:
 		return p.length > 0 && p.length <= q.seg
 	}
-	return p.length <= q.seg || p.numSegs == 0 // what is at its place already may have any length
+	return p.length <= q.seg || p.numSegs == 0 // a payload already in place may have any length
 }
 
-// place places the payload of a SEND or WRITE, and completes the receive at the end of the message.
+// place stores the payload of a SEND or WRITE, and completes the receive at the end of the
+// message.
 func (q *qp) place(p *packet, t opTraits) placeResult {
 	if t&opIsWrite != 0 {
 		return q.placeWrite(p, t)
@@ -46,7 +47,7 @@ func (q *qp) place(p *packet, t opTraits) placeResult {
 	return q.placeSend(p, t)
 }
 
-// placeSend places the payload of a SEND in the message's receive.
+// placeSend stores the payload of a SEND in the message's receive.
 func (q *qp) placeSend(p *packet, t opTraits) placeResult {
 	if t&opStarts != 0 {
 		if !q.claimRecv() {
@@ -74,14 +75,14 @@ func (q *qp) placeSend(p *packet, t opTraits) placeResult {
 	return placed
 }
 
-// placeWrite places the payload of a WRITE at the address in its RETH.
+// placeWrite stores the payload of a WRITE at the address in its RETH.
 func (q *qp) placeWrite(p *packet, t opTraits) placeResult {
 	va, rkey, left, done := q.va, q.rkey, q.left, q.placed
 	if t&opStarts != 0 {
 		va, rkey, left, done = p.VA, p.RKey, p.DMALen, 0
 		if q.attr.Access&verbs.AccessRemoteWrite == 0 {
-			// An operation that the receive queue does not support is an invalid request. Only
-			// the region's refusal is an access error (IBTA 1.4 section 11.6.2).
+			// An operation disabled on the receive queue is an invalid request. Only a denial
+			// by the region is an access error (IBTA 1.4 section 11.6.2).
 			return placeInvalid
 		}
 	}
@@ -91,7 +92,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placeResult {
 	var dst []byte
 	m, to := q.nic.mrs.get(rkey), uint64(0)
 	if left > 0 {
-		// The region must hold the whole rest, not only this packet's part. A WRITE of no bytes
+		// The region must contain the whole remainder, not only this packet. An empty WRITE
 		// does not check its key (IBTA 1.4 section 9.4.3.1.1).
 		var ok bool
 		if dst, ok = m.find(q.pd, va, left, verbs.AccessRemoteWrite); !ok {
@@ -131,7 +132,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placeResult {
 	return placed
 }
 
-// endMessage completes the receive of a completely placed message.
+// endMessage completes the receive of a fully placed message.
 func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 	q.msgKind = 0
 	wc := q.completeRecv(verbs.StatusSuccess, p.Solicited)
@@ -141,7 +142,7 @@ func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 	}
 }
 
-// scatter copies the payload of p to the SGEs, off bytes after their start.
+// scatter stores the payload of p in the SGEs, starting at offset off.
 func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose role) verbs.Status {
 	for k := range p.numSegs {
 		if s := q.scatterBytes(sges, off, p.segs[k], whose); s != verbs.StatusSuccess {
@@ -152,8 +153,8 @@ func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose role) verbs.
 	return verbs.StatusSuccess
 }
 
-// scatterBytes copies b to the SGEs, off bytes after their start. It writes only to memory that allows local writes,
-// and never beyond the SGEs.
+// scatterBytes stores b in the SGEs, starting at offset off. It never writes beyond them, or to
+// memory without local write access.
 func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose role) verbs.Status {
 	for part := verbs.PartOf(sges, off, uint32(len(b))); part.Next(); {
 		s := &part.SGE

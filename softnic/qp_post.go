@@ -52,8 +52,8 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// postLocked posts the requests from wrs[n] on, with the core's lock held, and returns how many of wrs
-// have been posted.
+// postLocked posts the requests from wrs[n] on, and returns the number of requests posted, including
+// the first n. The caller holds the core's lock.
 func (q *qp) postLocked(wrs []verbs.SendWR, n int) (int, error) {
 	if n == 0 {
 		if p := q.paired(); p != nil && p.idle() {
@@ -67,7 +67,7 @@ func (q *qp) postLocked(wrs []verbs.SendWR, n int) (int, error) {
 	return q.injected.send.post(len(wrs), func(limit int) (int, error) { return q.postSend(wrs[:limit], n) })
 }
 
-// postError wraps an error of a post. A full queue stays bare, so that back-pressure costs nothing.
+// postError wraps an error of a post, except a full queue, to keep back-pressure cheap.
 func (q *qp) postError(op string, err error) error {
 	if errors.Is(err, verbs.ErrQueueFull) {
 		return verbs.ErrQueueFull
@@ -75,8 +75,8 @@ func (q *qp) postError(op string, err error) error {
 	return q.opError(op, err)
 }
 
-// postSend puts requests from wrs[n] on into the ring until one does not fit or is not legal, and returns
-// its index.
+// postSend adds requests from wrs[n] on to the ring, up to the first that does not fit or is illegal,
+// and returns its index.
 func (q *qp) postSend(wrs []verbs.SendWR, n int) (int, error) {
 	if err := q.usable(); err != nil {
 		return n, err
@@ -134,7 +134,7 @@ func stateError(what, from string, now verbs.QPState) error {
 	return fmt.Errorf("%w: the QP is in %s, and %s can be posted only from %s on", verbs.ErrState, now, what, from)
 }
 
-// explainSend names the rule of postSend that a request breaks.
+// explainSend returns the error for a request that violates a rule of postSend.
 func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
 	switch {
 	case q.legal>>wr.Opcode&1 == 0:
@@ -147,7 +147,7 @@ func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
 	return verbs.Invalidf("send %d of the chain: unknown flags %s", i, wr.Flags)
 }
 
-// checkSend checks the rules for some kinds of requests.
+// checkSend validates inline, atomic, UD and very long requests.
 func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	inline := wr.Flags&verbs.SendInline != 0
 	switch {
@@ -173,7 +173,7 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	return nil
 }
 
-// copyInline copies the bytes of the INLINE request at tail at post time.
+// copyInline copies the data of the INLINE request at tail.
 func (q *qp) copyInline(sges []verbs.SGE) {
 	if q.nic.observe != nil {
 		q.touchInline(sges)

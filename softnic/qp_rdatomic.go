@@ -7,32 +7,33 @@ import (
 	"ibverbx/verbs"
 )
 
-// pendingResponse is the unsent rest of the response to a READ or an atomic.
+// job is the unsent part of a response to a READ or an atomic.
 type pendingResponse struct {
 	atomic bool
-	// duplicate is set if the request was a duplicate.
+	// again is set if the request was a duplicate.
 	duplicate bool
 	rkey      uint32
-	// psn is that of the next packet.
+	// psn is the PSN of the next packet.
 	psn    roce.PSN
 	va     uint64
 	length uint32
 	// off is the number of bytes sent.
 	off uint32
-	// original is the value that an atomic found.
+	// original is the value found by an atomic.
 	original uint64
-	// after is the number of the first landing that started after the request arrived.
+	// after is the number of the first landing that arrived after the request. The response waits for
+	// the earlier ones.
 	after uint32
 }
 
-// atomicResult is the result of an atomic.
+// atomicResult records the result of an atomic.
 type atomicResult struct {
 	valid    bool
 	psn      roce.PSN
 	original uint64
 }
 
-// servedRead is a READ that was served. The peer may repeat it, from any of its packets on.
+// servedRead records an executed READ. The peer may request its response again, from any packet on.
 type servedRead struct {
 	valid  bool
 	rkey   uint32
@@ -41,9 +42,9 @@ type servedRead struct {
 	va     uint64
 }
 
-// wasServed reports whether a duplicate READ repeats one of the last served READs, or the tail of one. Otherwise READs
-// with other keys could try keys for free, because a wrong key in a duplicate has no consequence. On memory links,
-// packets cannot be forged, and gates serve READs without a record.
+// wasServed reports whether a duplicate READ repeats a recent READ or the end of one. Any other key or
+// address could be a guess, which must not be free: on a duplicate, a wrong key does not fail the QP.
+// On memory links packets cannot be forged, and gates execute READs without a record.
 func (q *qp) wasServed(p *packet) bool {
 	for i := range q.answered {
 		r := &q.answered[i]
@@ -59,8 +60,9 @@ func (q *qp) wasServed(p *packet) bool {
 	return false
 }
 
-// addResponse queues a response and returns it, or nil if the limit is reached. New requests and duplicates have
-// separate limits, so that a network that duplicates packets does not use up the peer's resources.
+// addJob queues a response and returns it, or nil at the limit. New requests and duplicates have
+// separate limits, so that a network that duplicates packets cannot exhaust the resources promised to a
+// peer.
 func (q *qp) addResponse(j pendingResponse) *pendingResponse {
 	kin := &q.responseCount[index(j.duplicate)]
 	if *kin >= q.attr.MaxDestRdAtomic {
@@ -73,7 +75,7 @@ func (q *qp) addResponse(j pendingResponse) *pendingResponse {
 	return q.responses.At(q.responses.Tail() - 1)
 }
 
-// responsePackets returns the number of response packets of a READ.
+// responsePackets returns the number of packets in a READ response.
 func (q *qp) responsePackets(length uint32) uint32 {
 	if length == 0 {
 		return 1
@@ -81,8 +83,8 @@ func (q *qp) responsePackets(length uint32) uint32 {
 	return (length-1)/q.seg + 1
 }
 
-// serveRead starts the response to a new READ. The data is read when it is sent: without a fence, a READ is not
-// ordered before later WRITEs.
+// serveRead starts the response to a new READ. The data is read when sent. Peers must expect that:
+// without a fence, a READ is not ordered before later WRITEs.
 func (q *qp) serveRead(p *packet) {
 	if q.attr.Access&verbs.AccessRemoteRead == 0 {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
@@ -94,7 +96,7 @@ func (q *qp) serveRead(p *packet) {
 	}
 	j := pendingResponse{rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen}
 	if p.DMALen > maxMsgSize || q.addResponse(j) == nil {
-		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // more than the QP has resources for
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // exceeds the QP's resources
 		return
 	}
 	q.answered[q.answeredNext] = servedRead{valid: true, rkey: p.RKey, psn: p.PSN, length: p.DMALen, va: p.VA}
@@ -102,7 +104,8 @@ func (q *qp) serveRead(p *packet) {
 	q.served(q.responsePackets(p.DMALen))
 }
 
-// readable reports whether a READ may access its memory. An empty READ does not check its key.
+// readable reports whether the memory named by a READ may be read. An empty READ does not check its
+// key.
 func (q *qp) readable(p *packet) bool {
 	if p.DMALen == 0 {
 		return true
@@ -110,7 +113,7 @@ func (q *qp) readable(p *packet) bool {
 	return q.nic.mrs.get(p.RKey).holds(q.pd, p.VA, p.DMALen, verbs.AccessRemoteRead)
 }
 
-// serveAtomic executes a new atomic and remembers its result.
+// serveAtomic executes a new atomic and records its result.
 func (q *qp) serveAtomic(p *packet, op uint8) {
 	if p.VA%8 != 0 || q.attr.Access&verbs.AccessRemoteAtomic == 0 {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
@@ -133,8 +136,9 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 	q.served(1)
 }
 
-// execute executes an atomic on an aligned word of memory, and records and returns the original value. It uses atomic
-// instructions, because pairs inside their gates, and programs that use sync/atomic, may change the same word.
+// execute performs an atomic of the peer on an aligned word. It records and returns the previous value.
+// It uses an atomic instruction, because pairs in other gates and programs with sync/atomic may modify
+// the word concurrently.
 func (q *qp) execute(psn roce.PSN, mem []byte, op uint8, compare, swapAdd uint64) (original uint64) {
 	word := wordAt(mem)
 	if op == roce.OpFetchAdd {
@@ -149,7 +153,7 @@ func (q *qp) execute(psn roce.PSN, mem []byte, op uint8, compare, swapAdd uint64
 	return original
 }
 
-// served accounts for the PSNs of an accepted READ or atomic.
+// served counts an accepted READ or atomic, and its PSNs.
 func (q *qp) served(psns uint32) {
 	q.filled()
 	q.epsn = q.epsn.Add(psns)
@@ -157,9 +161,9 @@ func (q *qp) served(psns uint32) {
 	q.msn++
 }
 
-// duplicate handles a request that was served before. A SEND or WRITE is acknowledged again, a READ read again, and an
-// atomic answered from the replay ring (IBTA 1.4 section 9.7.4.1.5). Other duplicates are dropped: the peer will
-// retry. So is a READ that was not served.
+// duplicate handles a request executed before. A SEND or WRITE is acknowledged again, a READ executed
+// again, and an atomic answered from the replay ring (IBTA 1.4 section 9.7.4.1.5). A request that
+// cannot be answered is dropped, because the peer will retry. So is a READ without a record.
 func (q *qp) duplicate(p *packet, op uint8) {
 	q.nic.stats.Duplicates++
 	switch op {
@@ -181,8 +185,8 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	}
 }
 
-// isPending reports whether the response packet with a PSN is unsent. The peer may have retried because a device is
-// slow.
+// answers reports whether the response with a PSN is still queued. The peer may have retried because a
+// device is slow.
 func (q *qp) isPending(psn roce.PSN) bool {
 	for i := q.responses.Head(); i != q.responses.Tail(); i++ {
 		j := q.responses.At(i)
@@ -193,12 +197,13 @@ func (q *qp) isPending(psn roce.PSN) bool {
 	return false
 }
 
-// respondBudget limits the response packets that a QP sends in one call over UDP. A foreign NIC may READ a gigabyte
-// with one request, which must not block other traffic that long. A softnic never requests as much at once.
+// respondBudget bounds the response packets of a QP per call over UDP. A peer other than softnic may
+// READ a gigabyte with one request, which must not block other traffic for that long. The bound exceeds
+// all outstanding READs of a softnic.
 const respondBudget = 2 * maxRdAtomic * udpReadAhead
 
-// respond sends responses until none is left or the link is full. It reports whether the QP can continue with its own
-// requests.
+// respond sends responses until the queue is empty or the link is full. It reports whether the QP can
+// continue with its own requests.
 func (q *qp) respond() bool {
 	for sent := 0; q.responses.Len() > 0; sent++ {
 		if !q.room() {
@@ -236,8 +241,9 @@ func (q *qp) respond() bool {
 	return true
 }
 
-// readPacket makes p the next packet of a READ response. It returns a NAK to send instead if the memory has been
-// deregistered meanwhile or cannot be copied, otherwise 0. due is set if the data has not arrived from its device.
+// readPacket makes p the next packet of a READ response. It returns the NAK to send instead if the
+// memory has been deregistered or cannot be copied, otherwise 0. due is set while the device still
+// fetches the data.
 func (q *qp) readPacket(j *pendingResponse, p *packet) (nak uint8, due bool) {
 	n := min(j.length-j.off, q.seg)
 	if n == 0 {
@@ -279,16 +285,16 @@ func (q *qp) readPacket(j *pendingResponse, p *packet) (nak uint8, due bool) {
 	return 0, false
 }
 
-// endResponse removes the oldest response, j.
+// endJob removes the oldest response, j.
 func (q *qp) endResponse(j *pendingResponse) {
 	q.responseCount[index(j.duplicate)]--
 	q.responses.Drop(1)
 }
 
-// dropJobs discards all responses.
+// dropJobs removes all responses.
 func (q *qp) dropResponses() { q.dropResponsesFrom(q.responses.Head()) }
 
-// dropJobsAfter discards the responses to requests that arrived after a landing.
+// dropJobsAfter removes the responses to requests that arrived after a landing.
 func (q *qp) dropResponsesAfter(landing uint32) {
 	seq := q.responses.Head()
 	for seq != q.responses.Tail() && int32(q.responses.At(seq).after-landing) <= 0 {
@@ -297,7 +303,7 @@ func (q *qp) dropResponsesAfter(landing uint32) {
 	q.dropResponsesFrom(seq)
 }
 
-// dropJobsFrom discards the responses from number seq on.
+// dropJobsFrom removes the responses from number seq on.
 func (q *qp) dropResponsesFrom(seq uint32) {
 	if q.prefetch != nil {
 		q.prefetch.responses.drop(0)

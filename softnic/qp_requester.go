@@ -6,8 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// transmit sends what the QP can send now: answers to the peer first, then its own requests. The
-// work list calls it, so calls are never nested.
+// transmit sends everything that the QP can send now: responses first, then its own requests. Only the
+// work list calls it, so calls never nest.
 func (q *qp) transmit() {
 	if q.failing {
 		return
@@ -53,7 +53,7 @@ func (q *qp) transmit() {
 	}
 }
 
-// sendMessages sends packets until something must be waited for.
+// sendMessages sends packets until the QP must wait.
 func (q *qp) sendMessages() {
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := q.wqe(q.sqNext)
@@ -80,8 +80,8 @@ func (q *qp) sendMessages() {
 	}
 }
 
-// room reports whether the link takes another packet of the NIC. If not, the QP is scheduled when
-// it does.
+// room reports whether the link accepts another packet of the NIC. Otherwise the QP is scheduled
+// once the link does.
 func (q *qp) room() bool {
 	if s := q.core.traits.shm; s != nil {
 		return s.room(q)
@@ -90,7 +90,7 @@ func (q *qp) room() bool {
 	return l == nil || l.room(q)
 }
 
-// hasRoom reports whether the windows let the next packet of w leave.
+// hasRoom reports whether the windows permit the next packet of w.
 func (q *qp) hasRoom(w *sendWQE) bool {
 	f, window, full := q.inFlight(), q.window, w.length-q.sqOff >= q.seg
 	if full {
@@ -105,11 +105,10 @@ func (q *qp) emit(p *packet) {
 	q.core.link.send(q.nic, p)
 }
 
-// mayStart reports whether request next can begin. It numbers the packets of a request that
-// begins for the first time.
+// mayStart reports whether request next can start. It assigns PSNs on the first start.
 func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.movedBytes == 0 {
-		return false // in SQD no request begins
+		return false // SQD starts no requests
 	}
 	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.landings.oldest(asRequester) != nil) {
 		return false
@@ -179,7 +178,7 @@ func (q *qp) sendData(w *sendWQE) bool {
 	return true
 }
 
-// advance makes psn the next one to send, after a packet.
+// advance sets the next PSN to send, after a packet.
 func (q *qp) advance(psn roce.PSN) {
 	q.snd = psn
 	if q.maxPSN.Sub(psn) < 0 {
@@ -195,8 +194,8 @@ func (q *qp) countRetransmit() {
 	q.trouble.Retransmits++
 }
 
-// sendRequest sends a READ or an atomic. A READ that was answered in part asks only for the rest.
-// On a link with a limit per request, it asks for the next part.
+// sendRequest sends a READ or an atomic. A partially answered READ requests only the rest. On a link
+// with a limit per request, it requests the next part.
 func (q *qp) sendRequest(w *sendWQE) bool {
 	off, end, last := q.sqOff, w.length, w.last
 	if part := q.core.traits.readAhead * q.seg; part > 0 && w.opcode == verbs.OpRDMARead {
@@ -208,7 +207,7 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 		}
 	}
 	if f := q.inFlight(); q.loss.limit > 0 && f > 0 && !q.probing && f+uint32(last.Sub(q.snd)) >= q.loss.limit {
-		return false // all of the answer must fit
+		return false // the limit must cover the whole response
 	}
 	if !q.writable() {
 		q.failLocal(verbs.StatusLocProtErr)
@@ -240,8 +239,9 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 	return true
 }
 
-// gather makes n bytes of request next from off on the payload of p. If an SGE is not within a
-// region of the PD, it fails the request and reports false. It also reports false if the QP must wait for bytes of a device.
+// gather makes n bytes of request next, at offset off, the payload of p. It fails the request and
+// returns false if an SGE is not within a region of the PD. It also returns false while device data is
+// being fetched.
 func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 	if n == 0 {
 		p.noPayload()
@@ -251,7 +251,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		p.setPayload(q.inlineOf(q.sqNext)[off:][:n])
 		return true
 	}
-	var copied []byte // a list is copied, because a packet refers to a few pieces of memory only
+	var copied []byte // lists are copied, because a packet can reference only a few ranges
 	sges := q.sges(q.sqNext)
 	if p.length, p.numSegs, p.registered = n, 0, true; len(sges) > verbs.MaxSGE {
 		copied = q.nic.stage.room(n)
@@ -280,7 +280,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 	return true
 }
 
-// writable reports whether an answer can be put into the SGEs of request next.
+// writable reports whether the SGEs of request next are valid for a response.
 func (q *qp) writable() bool {
 	for _, s := range q.sges(q.sqNext) {
 		if s.Length == 0 {
@@ -293,7 +293,7 @@ func (q *qp) writable() bool {
 	return true
 }
 
-// sendDatagrams sends UD messages. Each is one packet and is complete when it has been sent.
+// sendDatagrams sends UD messages. Each is one packet and completes once sent.
 func (q *qp) sendDatagrams() {
 	p := &q.nic.scratch
 	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.mayPace() && q.room() {
@@ -310,7 +310,7 @@ func (q *qp) sendDatagrams() {
 		p.path, p.Opcode, p.DestQPN, p.PSN = a.path, roce.UD|op, uint32(w.arg1>>32), q.snd
 		p.QKey, p.SrcQPN, p.Imm = uint32(w.arg1), q.num, w.imm
 		if p.QKey>>31 != 0 {
-			p.QKey = q.attr.QKey // the QP's replaces a controlled Q_Key (IBTA 1.4 section 10.2.5)
+			p.QKey = q.attr.QKey // the QP's Q_Key replaces a controlled one (IBTA 1.4 section 10.2.5)
 		}
 		p.AckReq, p.Solicited = q.paced && q.requestsPace(q.snd), w.flags&verbs.SendSolicited != 0
 		q.sqNext++
@@ -324,8 +324,8 @@ func (q *qp) sendDatagrams() {
 	}
 }
 
-// failLocal ends request next with an error of this side. Requests before it must end first. When
-// they have, transmit comes here again.
+// failLocal fails request next with a local error, once all earlier requests have completed. Until then
+// transmit calls it again.
 func (q *qp) failLocal(status verbs.Status) {
 	if q.sqNext == q.sqHead {
 		q.failSend(status)

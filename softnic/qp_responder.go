@@ -8,40 +8,41 @@ import (
 	"ibverbx/verbs"
 )
 
-// responder is the part of a QP that serves the peer.
+// responder is the state of a QP for requests of its peer.
 type responder struct {
 	// epsn is the next expected PSN.
 	epsn roce.PSN
-	// unackedPSNs is the number of PSNs directly before epsn that belong to READs and atomics: their responses
-	// acknowledge them.
+	// asked is the number of PSNs directly before epsn used by READs and atomics with a separate
+	// response.
 	unackedPSNs uint32
 	// msn counts completed messages.
 	msn uint32
 	// commEst is set once the communication-established event was raised.
 	commEst bool
-	// ackDue is set if the peer has requested an acknowledgement.
+	// ackDue is set while an ACK is owed.
 	ackDue bool
-	// nakSent is set after a gap was reported, until the missing PSN arrives.
+	// nakSent is set from a NAK until the missing PSN arrives.
 	nakSent bool
-	// rnrSent is set after an RNR NAK, until a receive is announced or consumed.
+	// rnrSent is set from an RNR NAK until the peer is notified of a new receive, or retries
+	// successfully.
 	rnrSent bool
-	// failingNAK is set while a fatal NAK is due. No further request is served.
+	// dying is set once a fatal NAK is pending. No further requests are served.
 	failingNAK bool
 
-	// nakSyndrome is the NAK to send after pending responses, 0 for none.
+	// nakSyndrome is the NAK to send after pending responses, 0 without one.
 	nakSyndrome uint8
 	// nakPSN is the PSN of that NAK.
 	nakPSN roce.PSN
 
 	// msgKind is opIsSend or opIsWrite while a message is being received, otherwise 0.
 	msgKind opTraits
-	// placed is the number of bytes of the message already placed.
+	// placed is the number of bytes of the message placed so far.
 	placed uint32
-	// va is the address of the rest of a WRITE.
+	// va is the address for the rest of a WRITE.
 	va uint64
 	// rkey is the remote key of a WRITE.
 	rkey uint32
-	// left is the number of outstanding bytes of a WRITE.
+	// left is the number of missing bytes of a WRITE.
 	left uint32
 
 	// cur is the receive of the current message. It is valid if hasCur is set.
@@ -50,15 +51,15 @@ type responder struct {
 	// curList holds the SGEs of cur if they are a list.
 	curList *sgeList
 
-	// responses are the pending responses to READs and atomics.
+	// jobs are the pending responses to READs and atomics.
 	responses ring.Ring[pendingResponse]
-	// responseCount counts responses: to new requests, and to duplicates.
+	// jobCount counts the jobs for new requests, and for duplicates.
 	responseCount [2]uint8
-	// replay is a ring of the last atomic results, from which duplicate atomics are answered.
+	// replay is a ring of the last atomic results. A duplicate atomic is answered from it.
 	replay []atomicResult
 	// replayNext is the slot of the next result in replay.
 	replayNext int
-	// answered is a ring of the last served READs. Only these may be repeated.
+	// answered is a ring of the last executed READs. Only these may be repeated.
 	answered []servedRead
 	// answeredNext is the slot of the next READ in answered.
 	answeredNext int
@@ -70,7 +71,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 		return
 	}
 	if p.PSN.Sub(q.epsn) > 0 && q.nic.serveRings() && (q.failingNAK || !receivable[q.state]) {
-		return // after a line
+		return // a line has failed the QP
 	}
 	if d := p.PSN.Sub(q.epsn); d != 0 {
 		if d > 0 {
@@ -107,7 +108,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	}
 }
 
-// reject sends the NAK for a packet that was not placed.
+// reject responds to a packet that was not placed.
 func (q *qp) reject(r placeResult) {
 	switch r {
 	case placeNoRecv:
@@ -128,20 +129,20 @@ func (q *qp) reject(r placeResult) {
 	}
 }
 
-// oweAck makes an acknowledgement due. It is sent once the available packets have been served, so that one
-// acknowledgement covers them all.
+// owe records that the peer awaits an ACK. It is sent once the packets at hand have been served, so
+// that one ACK covers them all.
 func (q *qp) oweAck() {
 	q.ackDue = true
 	q.core.lists.acks.push(q)
 }
 
-// flushAck sends the acknowledgement or NAK that is due, unless responses to READs and atomics must precede it.
+// flushAck sends the due ACK or NAK, unless responses to READs and atomics must precede it.
 func (q *qp) flushAck() {
 	if q.responses.Len() > 0 || !receivable[q.state] {
 		return
 	}
 	if l := q.core.traits.shm; l != nil && !l.ackRoom(q) {
-		return // it remains due
+		return // it stays due
 	}
 	if p := q.landings.oldest(asResponder); p != nil {
 		q.ackBefore(p) // the rest follows once all data is in place
@@ -149,8 +150,8 @@ func (q *qp) flushAck() {
 	}
 	syndrome, psn := q.nakSyndrome, q.nakPSN
 	if syndrome == roce.NAKSequence {
-		// The missing packet may have come meanwhile. The packets behind it were dropped and are
-		// still missing.
+		// The missing packet may have arrived since. The packets behind it were dropped and are still
+		// missing.
 		psn = q.epsn
 	}
 	if q.ackDue && (syndrome == 0 || syndrome == roce.NAKSequence) {
@@ -165,9 +166,9 @@ func (q *qp) flushAck() {
 	}
 }
 
-// ackPSN returns the PSN that an acknowledgement names: that of the last SEND or WRITE. READs and atomics behind it
-// are acknowledged by their responses. The kernel's Soft-RoCE takes an acknowledgement that names one of them for the
-// whole response, although the data may arrive later or be lost.
+// ackPSN returns the PSN for an ACK: the PSN of the last SEND or WRITE. Responses acknowledge the READs
+// and atomics behind it. The kernel's Soft-RoCE treats an ACK of one of them as the complete response,
+// although the data may arrive later or be lost.
 func (q *qp) ackPSN() roce.PSN { return q.epsn.Add(roce.PSNMask - q.unackedPSNs) }
 
 func (q *qp) sendAck(syndrome uint8, psn roce.PSN) {
@@ -177,7 +178,7 @@ func (q *qp) sendAck(syndrome uint8, psn roce.PSN) {
 	q.emit(p)
 }
 
-// newResponse starts a packet to the requester.
+// answer starts a packet to the requester.
 func (q *qp) newResponse(psn roce.PSN) *packet {
 	p := &q.nic.scratch
 	p.path, p.DestQPN, p.PSN = q.path, q.attr.DestQPN, psn
@@ -186,28 +187,28 @@ func (q *qp) newResponse(psn roce.PSN) *packet {
 	return p
 }
 
-// sendNak makes a NAK for the expected PSN due.
+// sendNak schedules a NAK for the expected PSN.
 func (q *qp) sendNak(syndrome uint8) {
 	q.nakSent = true
 	q.nakSyndrome, q.nakPSN = syndrome, q.epsn
 	q.core.lists.acks.push(q)
 }
 
-// announceReceive tells a peer that waits after an RNR NAK that a receive is posted, by repeating the last
-// acknowledgement. Only a softnic understands it. Other NICs ignore it and wait for the time in the NAK.
+// ready notifies a peer that waits for a receive that one was posted, by repeating the last ACK. Only
+// softnics understand this. Others ignore it and wait for the time in the RNR NAK.
 func (q *qp) announceReceive() {
 	softnic := q.core.traits.shm != nil || (q.core.udpNIC != nil && q.path.route != nil && q.path.route.dest.Runs())
 	if q.rnrSent && softnic && (!q.paced || !q.fewReceives()) {
 		q.rnrSent = false
 		if q.typ == verbs.RC && q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
-			q.nakSyndrome = roce.NAKSequence // the NAK waits for data to land, so the peer need not wait
+			q.nakSyndrome = roce.NAKSequence // the RNR NAK is still unsent, so the peer need not wait
 		}
 		q.oweAck()
 		q.core.settle()
 	}
 }
 
-// filled records the arrival of the expected PSN, which makes a pending RNR NAK for it obsolete.
+// filled records the arrival of the expected PSN. A pending RNR NAK for it is obsolete.
 func (q *qp) filled() {
 	q.nakSent, q.rnrSent = false, false
 	if q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
@@ -225,8 +226,8 @@ func (q *qp) sequenceGap() {
 	}
 }
 
-// refuse fails the QP because of an invalid request: a NAK to the peer, an event or a failed receive here, and then
-// the error state (IBTA 1.4 section 9.9.3).
+// refuse fails the QP after a request that cannot be served: it sends a NAK, raises an event or fails
+// the receive, and then enters the error state (IBTA 1.4 section 9.9.3).
 func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	q.nic.stats.NAKsSent++
 	q.trouble.NAKsSent++
@@ -243,7 +244,8 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	}
 }
 
-// claimRecv makes cur the next receive. A receive that was claimed and not used stays.
+// takeRecv dequeues the next receive into cur, unless cur holds an unused one. It returns false if none
+// is available.
 func (q *qp) claimRecv() bool {
 	if q.hasCur {
 		return true
@@ -258,7 +260,7 @@ func (q *qp) claimRecv() bool {
 	return q.hasCur
 }
 
-// completeRecv completes cur. The caller fills in the other fields of a success.
+// completeRecv completes cur. The caller adds the other fields of a success.
 func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	q.hasCur = false
 	used := q.rq.used
@@ -277,8 +279,8 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	return wc
 }
 
-// isFromPeer reports whether p leads from the QP's peer, from one of the ports that the peer has announced, if any. It
-// then remembers the path.
+// knows reports whether p leads to the QP's peer, through an announced port if the peer has announced
+// any. It then remembers p.
 func (q *qp) isFromPeer(p *path) bool {
 	if p == q.from {
 		return true
@@ -293,7 +295,7 @@ func (q *qp) isFromPeer(p *path) bool {
 	return true
 }
 
-// established raises the communication-established event of a QP in RTR.
+// established raises the event that notifies a QP in RTR of its peer's first packet.
 func (q *qp) established() {
 	if !q.commEst {
 		q.commEst = true

@@ -16,27 +16,28 @@ type recvWQE struct {
 	sge    [verbs.MaxSGE]verbs.SGE
 }
 
-// recvQueue is a bounded queue of receives. Its ring begins small and grows with the receives that wait.
+// recvQueue is a bounded queue of receives. Its ring starts small and grows with the number of waiting
+// receives.
 type recvQueue struct {
 	ring ring.Ring[recvWQE]
-	// used counts the receives without a polled completion, waiting ones included. It is allocated separately because
-	// unpolled completions point to it.
+	// used counts receives with unpolled completions, and waiting receives. It is allocated separately
+	// because unpolled completions point to it.
 	used  *slotCount
 	maxWR uint32
-	// lists holds the SGEs of waiting receives with more than fit a recvWQE, in the same order.
+	// lists holds the SGE lists of waiting receives, in queue order.
 	lists ring.Ring[sgeList]
-	// maxSGE is the maximum number of SGEs in a receive itself, maxList that in a list.
+	// maxSGE is the maximum number of SGEs stored in a receive itself, maxList the maximum in a list.
 	maxSGE, maxList uint8
 }
 
-// newRecvQueue returns a queue whose completions go to c, or to several CQs if c is nil.
+// newRecvQueue returns a queue that completes in c, or in several CQs if c is nil.
 func newRecvQueue(maxWR, maxSGE int, c *cq) recvQueue {
 	r := recvQueue{ring: ring.New[recvWQE](min(maxWR, fewWR)), used: &slotCount{cq: c}, maxWR: uint32(maxWR)}
 	r.maxSGE, r.maxList = splitSGE(maxSGE)
 	return r
 }
 
-// post queues receives until one does not fit or is invalid.
+// post adds receives, up to the first that does not fit or is illegal.
 func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 	n, err := r.enqueue(wrs)
 	r.used.taken += uint32(n)
@@ -65,7 +66,8 @@ func (r *recvQueue) enqueue(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// pop moves the oldest receive into w, and its list, if any, into *list. It returns false if the queue is empty.
+// pop moves the oldest receive to w, and its list, if any, to *list. It returns false if the queue is
+// empty.
 func (r *recvQueue) pop(w *recvWQE, list **sgeList) bool {
 	if r.ring.Len() == 0 {
 		return false
@@ -93,25 +95,25 @@ type srq struct {
 	pd *pd
 	// limit is the number of receives below which the limit event is raised. 0 means disarmed.
 	limit uint32
-	// turns are the RC QPs that found the queue empty and whose peers will retry, in the order of their first request.
-	// Each is entitled to one receive before others get one, so that no sender starves the others.
+	// turns holds the RC QPs that found no receive and whose peers will retry, in order of their first
+	// request. Each is entitled to one receive before others, so that no sender can starve the rest.
 	turns []srqTurn
 	// users counts the QPs on the queue.
 	users  int
 	closed bool
 }
 
-// srqTurn is the position of a QP among those that wait for a receive.
+// turn is a QP's claim on a receive.
 type srqTurn struct {
 	q     *qp
-	until int64 // expiry, in case the peer has exited
+	until int64 // expiry time, in case the peer has exited
 }
 
-// turnTimeout is the length of a turn after the RNR timer, in nanoseconds. RC repeats a request several times in that
-// time.
+// patience is the lifetime of a turn beyond the RNR timer, in nanoseconds. RC retries a request several
+// times within it.
 const turnTimeout = int64(2 * time.Second)
 
-// admit reports whether a QP may get a receive. If not, it gives the QP a turn.
+// admit reports whether a QP may dequeue a receive. Otherwise it gives an RC QP a turn.
 func (s *srq) admit(q *qp) bool {
 	if len(s.turns) == 0 && s.ring.Len() > 0 {
 		return true
@@ -127,7 +129,7 @@ func (s *srq) admit(q *qp) bool {
 		s.turns = slices.Delete(s.turns, i, min(i+1, len(s.turns)))
 		return true
 	case q.typ != verbs.RC:
-		return false // its peer is not notified
+		return false // its peer is not notified of the refusal
 	case i == len(s.turns):
 		s.turns = append(s.turns, srqTurn{q: q})
 	}
@@ -135,7 +137,7 @@ func (s *srq) admit(q *qp) bool {
 	return false
 }
 
-// forget removes the turn of a QP.
+// forget removes the turn of a QP that needs no further receives.
 func (s *srq) forget(q *qp) {
 	s.turns = slices.DeleteFunc(s.turns, func(t srqTurn) bool { return t.q == q })
 }
@@ -196,7 +198,7 @@ func (s *srq) SetLimit(limit int) error {
 	return nil
 }
 
-// checkLimit raises the limit event when the queue is below its limit, and disarms the limit.
+// checkLimit raises the limit event and disarms the limit when the queue is below its limit.
 func (s *srq) checkLimit() {
 	if s.limit > 0 && uint32(s.ring.Len()) < s.limit {
 		s.limit = 0

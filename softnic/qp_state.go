@@ -18,7 +18,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return q.opError("modify QP", err)
 }
 
-// modify checks everything before it changes anything.
+// modify validates all values before it changes any.
 func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	to := q.state
 	if mask&verbs.AttrState != 0 {
@@ -39,7 +39,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return err
 }
 
-// change changes what modify has checked.
+// change applies a change validated by modify.
 func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState) error {
 	if mask&verbs.AttrAV != 0 {
 		if attr.AH.Seal != nil && attr.AH.Seal != q.pathConfig.Seal {
@@ -67,7 +67,7 @@ func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState)
 	return nil
 }
 
-// checkAttr checks the values that mask names, by what the device can do.
+// checkAttr validates the values selected by mask against the device's capabilities.
 func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := a.Check(mask); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// enter moves the QP to a state that modify has checked.
+// enter moves the QP to a state validated by modify.
 func (q *qp) enter(to verbs.QPState) {
 	from := q.state
 	switch to {
@@ -139,7 +139,7 @@ func (q *qp) readyToReceive() {
 	q.timed = q.typ == verbs.RC && !c.traits.immediate && c.traits.shm == nil
 	q.epsn, q.unackedPSNs = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
-		// For the highest limit: SQD may raise it later. jobs grows.
+		// Sized for the highest limit, because SQD may raise it later. jobs grows.
 		q.responses.Drop(q.responses.Len())
 		q.replay = make([]atomicResult, maxRdAtomic)
 		q.answered = make([]servedRead, maxRdAtomic)

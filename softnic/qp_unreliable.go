@@ -7,9 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// receiveUC takes a packet of a UC peer. There are no answers: a message that has lost a packet,
-// or cannot be placed, is dropped, and the next one starts from scratch (IBTA 1.4 section
-// 9.8.2.2).
+// receiveUC handles a packet of a UC peer. UC does not respond: a message that has lost a packet
+// or cannot be placed is dropped, and the next message starts afresh (IBTA 1.4 section 9.8.2.2).
 func (q *qp) receiveUC(p *packet, op uint8) {
 	t := traits[op]
 	if t&(opIsSend|opIsWrite) == 0 || q.failingNAK {
@@ -56,16 +55,16 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 	}
 }
 
-// dropMessage gives up the message being received. The receive that it took, if any, serves the
-// next message.
+// dropMessage drops the current message. Its receive, if any, is used for the next message.
 func (q *qp) dropMessage() {
 	q.nic.stats.MessagesDropped++
 	q.msgKind = 0
 }
 
-// receiveDatagram takes a UD packet. It checks the Q_Key, takes a receive and places 40 bytes of
-// GRH and the payload. A packet that does not fit the QP or its receive is dropped silently, and
-// the receive serves the next one. Only a receive with bad SGEs ends the QP.
+// receiveDatagram handles a UD packet: it checks the Q_Key, and stores 40 bytes of GRH and the
+// payload in a receive. A packet that does not fit the QP or its receive is dropped silently, and
+// the receive is kept for the next one. Only a receive with invalid memory or a failed device
+// fails the QP.
 func (q *qp) receiveDatagram(p *packet) {
 	t := traits[p.Opcode&roce.OperationMask]
 	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 || q.failingNAK {
@@ -97,7 +96,7 @@ func (q *qp) receiveDatagram(p *packet) {
 	switch s {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocLenErr:
-		q.dropMessage() // otherwise any sender that knows the Q_Key could end the QP
+		q.dropMessage() // otherwise any sender with the Q_Key could fail the QP
 		return
 	default:
 		q.failRecv(s)
@@ -115,15 +114,15 @@ func (q *qp) receiveDatagram(p *packet) {
 	}
 }
 
-// failRecv ends the current receive and the QP because of an error of this side. The work list
-// ends the QP: it may be the sender as well, in the middle of sending.
+// failRecv fails the current receive and the QP with a local error. The work list fails the QP,
+// because it may also be the sender, in the middle of sending.
 func (q *qp) failRecv(status verbs.Status) {
 	q.completeRecv(status, true)
 	q.failingNAK = true
 	q.core.lists.failing.push(q)
 }
 
-// putGRH writes the 40 bytes in front of the payload of a UD receive: a GRH, or over IPv4 an IPv4
+// putGRH writes the 40 bytes before the payload of a UD receive: a GRH, or over IPv4 an IPv4
 // header in the second half (RoCE v2, annex A17.4.5.2).
 func putGRH(b *[verbs.GRHLen]byte, p *path, payload uint32) {
 	clear(b[:])

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// fairShare is the number of unacknowledged packets that a QP may always have, however many its NIC has. A peer
-	// that does not answer must not block traffic to others.
+	// fairShare is the number of unacknowledged packets that a QP may always have, regardless of the
+	// NIC's total. An unresponsive peer must not block traffic to others.
 	fairShare = 16
 
-	// peerShare is the number of unacknowledged packets that a QP may always have, however many other QPs have to the
-	// same peer. One keeps it going, and the peer's buffer needs no more than that per QP.
+	// peerShare is the number of unacknowledged packets that a QP may always have, regardless of other
+	// QPs with the same peer. One keeps the QP moving, and limits the buffer needed at the peer per QP.
 	peerShare = 1
 )
 
@@ -23,14 +23,14 @@ type flow struct {
 	seg uint32
 	// window is the maximum number of unacknowledged packets.
 	window uint32
-	// longWindow is the same after another full packet.
+	// longWindow is the window for a full packet.
 	longWindow uint32
-	// ackMask makes a long message request acknowledgements, often enough that the window never closes. A packet
-	// requests one if the number of packets before it in the message is ackMask modulo ackMask + 1.
+	// ackMask selects the packets of a long message that request an ACK, often enough that the window
+	// never closes. A packet requests one if its index in the message is ackMask modulo ackMask + 1.
 	ackMask roce.PSN
-	// charged is the number of packets charged to the NIC's budget, and to to.
+	// charged is the number of packets counted in the NIC's budget, and in to.
 	charged uint32
-	// to is the budget of the peer's NIC, nil if it is unknown.
+	// to is the budget of the peer's NIC, nil if unknown.
 	to *budget
 	// timed is set if the round trip is measured.
 	timed bool
@@ -38,15 +38,15 @@ type flow struct {
 	paced bool
 }
 
-// budget is a window that several QPs share.
+// budget is a window shared by several QPs.
 type budget struct {
 	// limit is the maximum number of unacknowledged packets. 0 means unlimited.
 	limit uint32
-	// full is the same for another full packet, at most limit.
+	// full is the limit for a packet of a whole MTU, at most limit.
 	full uint32
 	// inFlight is the number of unacknowledged packets.
 	inFlight uint32
-	// starved are QPs that wait for inFlight to fall.
+	// starved holds the QPs that wait for inFlight to fall.
 	starved workList
 }
 
@@ -55,7 +55,7 @@ func newBudget() budget { return budget{starved: workList{bit: onStarved}} }
 // set sets the two limits.
 func (b *budget) set(limit, full uint32) { b.limit, b.full = limit, min(limit, full) }
 
-// most returns the maximum number of unacknowledged packets before another one is sent.
+// most returns the limit for the next packet. full is set for a packet of a whole MTU.
 func (b *budget) most(full bool) uint32 {
 	if full {
 		return b.full
@@ -63,11 +63,11 @@ func (b *budget) most(full bool) uint32 {
 	return b.limit
 }
 
-// inFlight returns how many packets are sent and not acknowledged.
+// inFlight returns the number of unacknowledged packets.
 func (q *qp) inFlight() uint32 { return uint32(q.snd.Sub(q.una)) }
 
-// holder returns the budget that prevents a QP with f unacknowledged packets from sending another one, nil if none
-// does. full is set for a full packet.
+// holder returns the budget that prevents a QP with f unacknowledged packets from sending another one,
+// or nil. full is set for a packet of a whole MTU.
 func (q *qp) holder(f uint32, full bool) *budget {
 	if b := &q.nic.budget; f >= fairShare && b.inFlight-q.charged+f >= b.most(full) {
 		return b
@@ -78,8 +78,8 @@ func (q *qp) holder(f uint32, full bool) *budget {
 	return nil
 }
 
-// mayAdd reports whether a QP with f unacknowledged packets may send another one. If not, the QP
-// is scheduled when packets of others have been acknowledged.
+// mayAdd reports whether a QP with f unacknowledged packets may send another one. Otherwise
+// the QP is scheduled once packets of other QPs are acknowledged.
 func (q *qp) mayAdd(f uint32, full bool) bool {
 	b := q.holder(f, full)
 	if b != nil {
@@ -102,9 +102,9 @@ func (q *qp) charge() {
 	}
 }
 
-// add adds packets, or removes some if change is negative, and wakes waiting QPs. A full window
-// wakes none, however short it is: a QP that cannot send would be woken again and again. Therefore
-// the lower limit counts.
+// add adds change packets, which may be negative, and wakes waiting QPs once a quarter of the lower
+// limit is free. It never wakes QPs at that limit: they could not send and would be woken again and
+// again.
 func (b *budget) add(c *core, change uint32) {
 	b.inFlight += change
 	if !b.starved.empty() && b.inFlight < b.full && b.inFlight <= b.full-b.full/4 {
@@ -112,19 +112,19 @@ func (b *budget) add(c *core, change uint32) {
 	}
 }
 
-// wake schedules all waiting QPs. Those that still may not send wait again.
+// wake schedules all waiting QPs. QPs that still cannot send wait again.
 func (b *budget) wake(c *core) {
 	for q := b.starved.pop(); q != nil; q = b.starved.pop() {
 		c.lists.tx.push(q)
 	}
 }
 
-// switchBudget charges the QP's packets to the budget of another path.
+// headFor charges the QP's packets to the budget of path p.
 func (q *qp) switchBudget(p *path) {
 	if q.to != nil {
 		q.to.add(q.core, -q.charged)
 		if q.lists&onStarved != 0 {
-			q.to.wake(q.core) // the QP must not wait for a budget that is no longer its own
+			q.to.wake(q.core) // the QP must not wait for a budget that it no longer uses
 		}
 		q.to = nil
 	}
@@ -134,21 +134,24 @@ func (q *qp) switchBudget(p *path) {
 	}
 }
 
-// UC and UD have no acknowledgements. A lossless network slows their senders down, but a full socket buffer drops packets. So
-// toward peers that are softnics in any case (UDPConfig.AssumeSoftNICs), QPs of both types keep to a window. Several
-// packets of a window have the AckReq bit, which is reserved on UC and UD, and the receiver answers such a packet with an RC
-// acknowledgement of its PSN. It says that packets left the buffer, and nothing about messages: a request completes when it
-// is sent, and what was lost stays lost. Sealed QPs are not paced.
+// UC and UD do not acknowledge packets. A lossless network throttles their senders, but a full socket
+// buffer drops packets. So toward peers known to be softnics (UDPConfig.AssumeSoftNICs), QPs of both
+// types have a window. Several packets of a window set the AckReq bit, which is reserved on UC and UD,
+// and the receiver responds with an RC ACK of the packet's PSN. It confirms that packets have left the
+// buffer, not that messages have arrived: a request completes when sent, and lost packets stay lost.
+// Sealed QPs are not paced.
 
 const (
-	// paceTimeout is how long a sender waits for an answer. Then it assumes that all packets were lost and goes on.
+	// paceTimeout is the sender's timeout for a response. It then assumes that all packets were lost,
+	// and continues.
 	paceTimeout = 200 * time.Millisecond
-	// paceRNRTimeout is how long it waits after the receiver has said that its receives run out. Some programs post more only
-	// when the last one is used.
+	// paceRNRTimeout is the timeout after the receiver has reported that its receives are running out.
+	// Some programs repost only after using the last one.
 	paceRNRTimeout = 20 * time.Millisecond
 )
 
-// setPace decides whether the QP is paced. It is called when the QP gets ready to receive, after the windows were set.
+// setPace decides whether the QP is paced. It is called on the transition to RTR, after the windows
+// were set.
 func (q *qp) setPace() {
 	w := q.core.udpNIC
 	q.paced = w != nil && w.link.cfg.AssumeSoftNICs && q.sealing == nil && q.typ != verbs.RC
@@ -158,11 +161,11 @@ func (q *qp) setPace() {
 	}
 }
 
-// requestsPace reports whether a packet of a paced QP requests a response. A window has at least two such packets,
-// because the wait for a lost one is long.
+// asksPace reports whether a packet of a paced QP requests a response. At least two per window do,
+// because losing one causes a long wait.
 func (q *qp) requestsPace(psn roce.PSN) bool { return psn&(q.ackMask>>1) == q.ackMask>>1 }
 
-// mayPace reports whether a paced QP may send another packet.
+// paceRoom reports whether a paced QP may send another packet.
 func (q *qp) mayPace() bool { return !q.paced || q.inFlight() < q.longWindow }
 
 // receivePace handles the response to a packet of a paced QP.
@@ -181,7 +184,7 @@ func (q *qp) receivePace(p *packet) {
 	q.pacedOn()
 }
 
-// pacedOn sends the packets that a paced QP's window now allows.
+// pacedOn lets a paced QP send up to its window.
 func (q *qp) pacedOn() {
 	if q.una == q.snd {
 		q.core.timers.drop(q)
@@ -202,8 +205,8 @@ func (q *qp) paceExpired(now int64) {
 	q.pacedOn()
 }
 
-// respondPace responds to a pace request of a UC peer. If receives are running out it reports that, and that there are
-// more when they are posted (see announceReceive). Otherwise a SEND would find none.
+// answerPace responds to a packet of a paced UC peer that requests it. If receives are running out it
+// sends an RNR NAK, and ready reports when more are posted. Otherwise SENDs would be lost.
 func (q *qp) respondPace(p *packet, t opTraits) {
 	if !p.AckReq || !q.paced {
 		return
@@ -216,13 +219,14 @@ func (q *qp) respondPace(p *packet, t opTraits) {
 	q.oweAck()
 }
 
-// fewReceives reports whether the receives of a paced UC QP may not last until its peer's next pace request. It
-// returns false for a program that has never replaced a receive: it has posted all that it needs.
+// fewReceives reports whether the receives of a paced UC QP might run out before its peer requests the
+// next response. It returns false for a program that has never reposted a receive: it has posted all
+// that it needs.
 func (q *qp) fewReceives() bool {
 	return q.rq.used.taken > q.rq.maxWR && uint32(q.rq.ring.Len()) < min(q.window, q.rq.maxWR/2)
 }
 
-// respondDatagram responds to a pace request in a datagram.
+// answerDatagram responds to a datagram of a paced peer that requests it.
 func (q *qp) respondDatagram(p *packet) {
 	if !p.AckReq || !q.paced || p.path.back == nil {
 		return
