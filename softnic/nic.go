@@ -16,15 +16,15 @@ type NIC struct {
 	core *core
 	name string
 	cfg  Config
-	// ordinal counts the NICs of the link from 1.
+	// ordinal numbers the NICs of the link from 1.
 	ordinal uint32
 	guid    verbs.GUID
 	gids    []verbs.GIDEntry
-	// mtuGiven says that the MTU was configured.
+	// mtuGiven is set if the MTU was configured.
 	mtuGiven bool
 	rng      *rand.Rand
 
-	// The core's lock guards everything below.
+	// The core's lock guards the fields below.
 	closed   bool
 	failed   bool
 	portUp   bool
@@ -33,32 +33,32 @@ type NIC struct {
 	ahs      slots[*ah]
 	contexts creationOrder[*hostContext]
 	stats    Stats
-	// queued is how many packets are under way, on a link that queues.
+	// queued is the number of the NIC's packets in flight, on links that queue packets.
 	queued int
-	// waiting are QPs that wait for queued to fall.
+	// waiting holds the QPs that wait for queued to fall.
 	waiting workList
 	// budget is shared by all QPs.
 	budget budget
-	// patience is how often the time to the first probe is doubled.
+	// patience is the number of doublings of the delay before the first probe.
 	probeBackoff uint8
 	// scratch is the packet being built.
 	scratch packet
 	stage   scratchMemory
-	// observe sees every access to memory. Nil means none.
+	// observe is called for every access to memory, unless nil.
 	observe func(MemoryAccess)
-	// egress is the port of a switch that leads to the NIC. Nil means none.
+	// egress is the switch port in front of the NIC, nil without one.
 	egress *egress
-	// udp are the sockets of a NIC on a UDPLink for plain packets.
+	// udp holds the sockets for plain packets, on a UDPLink.
 	udp *udpPort
-	// pds counts the protection domains ever made.
+	// pds counts protection domains ever created.
 	pds uint32
-	// sealed are those for sealed packets, nil until the first sealed QP.
+	// sealed holds the sockets for sealed packets, nil until the first sealed QP.
 	sealed *udpPort
-	// ports are udp and sealed, without nil, and those of multicast groups.
+	// ports holds udp, sealed and the ports of multicast groups, without nil.
 	ports []*udpPort
-	// polled are those of ports that have QPs. The slice is replaced, never changed.
+	// polled holds the ports with QPs. The slice is replaced, never modified.
 	polled []*udpPort
-	// sealings are the sessions that the NIC has a part in.
+	// sealings holds the NIC's parts in sealed sessions.
 	sealings sealings
 }
 
@@ -84,8 +84,8 @@ func New(link Link, cfg Config) (*NIC, error) {
 	return n, nil
 }
 
-// setAddr completes the construction when the link has given the NIC its number and address. Row 0
-// of the GID table is the link-local address of the GUID, row 1 the routable one.
+// setAddr completes construction once the link has assigned a number and an address. Row 0 of the GID
+// table is the GUID's link-local address, row 1 the routable one.
 func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	n.guid = verbs.GUID(0x0200_00ff_fe00_0000 | uint64(nonce&0xff)<<16 | uint64(nonce>>8&0xffff)<<40 | uint64(n.ordinal&0xffff))
 	n.cfg = n.cfg.withDefaults(n.ordinal)
@@ -93,7 +93,7 @@ func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	n.rng = newRand(n.cfg.Seed)
 	numbers := n.rng
 	if n.cfg.Seed != 0 {
-		numbers = newRand(1) // the same on every NIC: no program may take a QP number for unique
+		numbers = newRand(1) // the same on every NIC, so programs cannot rely on unique QP numbers
 	}
 	n.qps.init(numbers, firstQPN, maxQP)
 	n.ahs.init(n.rng, 1, maxAH)
@@ -107,11 +107,11 @@ func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	}
 }
 
-// newRand returns the source of a NIC's keys and PSNs. It is secret if the seed is 0.
+// newRand returns the generator for a NIC's keys and PSNs. It is unpredictable if the seed is 0.
 func newRand(seed uint64) *rand.Rand {
 	var key [32]byte
 	if seed == 0 {
-		_, _ = crand.Read(key[:]) // never fails: it ends the process instead
+		_, _ = crand.Read(key[:]) // never fails: it aborts the process instead
 	} else {
 		binary.LittleEndian.PutUint64(key[:], seed)
 	}
@@ -271,8 +271,7 @@ func (n *NIC) QPStats(qpn uint32) (s QPStats, ok bool) {
 	return s, false
 }
 
-// receive takes a packet from the link. A packet without a QP that can take it is counted and
-// dropped.
+// receive dispatches a packet from the link. It counts and drops packets that no QP accepts.
 func (n *NIC) receive(p *packet) {
 	if !n.portUp {
 		n.stats.PortDownDrops++
@@ -318,7 +317,7 @@ func (n *NIC) receive(p *packet) {
 	}
 }
 
-// receivable says in which states a QP takes packets.
+// receivable lists the states in which a QP accepts packets.
 var receivable = [...]bool{
 	verbs.StateRTR: true, verbs.StateRTS: true, verbs.StateSQD: true, verbs.StateSQE: true, verbs.StateErr: false,
 }

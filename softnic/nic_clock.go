@@ -65,7 +65,7 @@ func (h *helper) advance() time.Duration {
 	caughtUp := c.udpNIC != nil && c.udpNIC.catchUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h.wakeAt = 0 // awake: a poke is not needed
+	h.wakeAt = 0 // awake: no poke is needed
 	c.caughtUp = caughtUp
 	h.wakeAt = c.advance()
 	c.caughtUp = false
@@ -75,7 +75,7 @@ func (h *helper) advance() time.Duration {
 	return time.Duration(max(h.wakeAt-c.at, 0))
 }
 
-// end stops the goroutine and waits for it. The core's lock must not be held.
+// end stops the goroutine and waits for it. The caller must not hold the core's lock.
 func (h *helper) end() {
 	close(h.stop)
 	h.done.Wait()

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Limits of every softnic. They are those of a mid-size ConnectX where a limit matters.
+// Limits of every softnic, modeled on a mid-size ConnectX where they matter.
 const (
 	maxMsgSize  = 1 << 30
 	maxQP       = 1<<16 - 1
@@ -26,11 +26,10 @@ const (
 	maxEvents   = 4096
 	pkeys       = 1 // rows of the P_Key table: the default partition
 
-	// maxDeviceEvents is how many events of the device, its port and its CQs may wait beyond
-	// maxEvents.
+	// maxDeviceEvents is the number of device, port and CQ events that may be queued beyond maxEvents.
 	maxDeviceEvents = 256
 
-	// maxWindow is the most packets that a requester may have unacknowledged: half the PSN space
+	// maxWindow is the maximum number of unacknowledged packets of a requester: half the PSN space
 	// (IBTA 1.4 section 9.7.2).
 	maxWindow = roce.PSNHalf
 
@@ -55,7 +54,7 @@ type Config struct {
 	// (verbs.Memory.Device) over UDP and between processes. Buffers are allocated on demand. Zero means
 	// 32 MiB; the minimum is 1 MiB.
 	Staging int
-	// QPTypes lists the types of QP that the NIC has. Nil means RC, UC and UD. PD.CreateQP returns
+	// QPTypes lists the supported QP types. Nil means RC, UC and UD. PD.CreateQP returns
 	// verbs.ErrNotSupported for other types.
 	QPTypes []verbs.QPType
 }
@@ -85,12 +84,12 @@ func (cfg Config) validate() error {
 	return nil
 }
 
-// has reports whether the NIC has QPs of a type.
+// has reports whether the NIC supports QPs of a type.
 func (cfg *Config) has(t verbs.QPType) bool {
 	return cfg.QPTypes == nil || slices.Contains(cfg.QPTypes, t)
 }
 
-// typeCaps returns the capabilities that depend on the types of QP.
+// typeCaps returns the capabilities that depend on the QP types.
 func (cfg *Config) typeCaps() (caps verbs.Capabilities) {
 	if cfg.has(verbs.RC) {
 		caps |= verbs.CapRC
@@ -112,13 +111,13 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// bounded is a field of a configuration that may be 0 to max.
+// bounded is a configuration field with a range of 0 to max.
 type bounded struct {
 	name       string
 	value, max int
 }
 
-// checkRanges reports the first field of a configuration that is out of range.
+// checkRanges returns an error for the first field out of range.
 func checkRanges(config string, fields ...bounded) error {
 	for _, f := range fields {
 		if f.value < 0 || f.value > f.max {

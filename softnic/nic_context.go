@@ -2,7 +2,7 @@ package softnic
 
 import "ibverbx/verbs"
 
-// hostContext is an open NIC. The core's lock guards everything in it.
+// hostContext is an open NIC. The core's lock guards it.
 type hostContext struct {
 	nic    *NIC
 	core   *core
@@ -30,7 +30,7 @@ func (x *hostContext) usable() error {
 	return nil
 }
 
-// Cork implements verbs.Corker. It does nothing on a link that leads nowhere out of the process.
+// Cork implements verbs.Corker. It does nothing on links other than UDPLinks.
 func (x *hostContext) Cork() {
 	if l := x.core.udpNIC; l != nil {
 		l.mu.Lock()
@@ -49,10 +49,10 @@ func (x *hostContext) Uncork() {
 	}
 }
 
-// usable is a context or something in it.
+// usable is implemented by a context and the objects created from it.
 type usable interface{ usable() error }
 
-// locked runs f with the core's mutex held if o, which is x or something in it, can be used.
+// locked runs f with the core's mutex held, if o is usable. o is x or an object created from it.
 func locked[T any](x *hostContext, o usable, op string, f func() (T, error)) (v T, err error) {
 	x.core.mu.hold()
 	defer x.core.mu.Unlock()
@@ -169,7 +169,7 @@ func (x *hostContext) Close() error {
 	return verbs.NewOpError("close context", x.nic.name, 0, x.nic.leaveGroups())
 }
 
-// destroy closes the context and everything in it.
+// destroy closes the context and all its objects.
 func (x *hostContext) destroy() {
 	if x.closed {
 		return

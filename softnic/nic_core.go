@@ -23,7 +23,7 @@ type core struct {
 	mu     coreLock
 	link   carrier
 	clock  func() int64
-	// helper is nil on virtual time.
+	// helper is nil in virtual time.
 	helper *helper
 	// queue holds packets in flight. It is nil while the link delivers or writes them directly.
 	queue *faults
@@ -36,7 +36,7 @@ type core struct {
 	// at is the time at which the clock was last read.
 	at int64
 
-	// turns counts the posts that settle until their QP is no longer on lists.later.
+	// turns counts the posts in finishTurns.
 	turns int
 
 	lists  workLists
@@ -206,7 +206,7 @@ func (c *core) pump() bool {
 	return !busy
 }
 
-// unwatch drops the watched QPs that need no timer and reports whether any is left.
+// unwatch drops the watched QPs that need no timer and reports whether others remain.
 func (c *core) unwatch() bool {
 	l := &c.lists.watch
 	keep := l.qps[:0]
@@ -231,13 +231,13 @@ func (c *core) arm() {
 	}
 }
 
-// due reports whether a timer is due.
+// due reports whether a timer is due at time at.
 func (c *core) due() bool { return c.timers.Len() > 0 && c.timers.Next() <= c.at }
 
-// late reports whether a timer is due by now. The caller is inside a gate.
+// late reports whether a timer is due now. The caller is inside a gate.
 func (c *core) late() bool { return c.timers.Len() > 0 && c.timers.Next() <= c.clock() }
 
-// expire fires the timers that are due and reports whether there were any.
+// expire fires all due timers and reports whether any fired.
 func (c *core) expire() bool {
 	fired := false
 	for c.due() {
@@ -299,7 +299,7 @@ func (c *core) attach(n *NIC) error {
 	return nil
 }
 
-// distant reports whether the link leads to other processes.
+// distant reports whether the link connects processes.
 func (c *core) distant() bool { return c.udpNIC != nil || c.traits.shm != nil }
 
 // freeAddr returns an address of 198.18.0.0/15 that no NIC on the link has. The range is reserved for benchmarks of

@@ -11,13 +11,14 @@ type Link interface {
 	// next one; pending is false if none is scheduled.
 	Step() (next int64, pending bool)
 
-	// attach plugs a new NIC in and sets its core.
+	// attach adds a new NIC and sets its core.
 	attach(n *NIC) error
 }
 
-// carrier is what sends the packets of a core: its link, or a NIC's own wire.
+// carrier sends the packets of a core: its link, or a NIC's sockets.
 type carrier interface {
-	// send carries p. The core's lock is held. p and its payload are valid only during the call.
+	// send carries p. The caller holds the core's lock. p and its payload are valid only during the
+	// call.
 	send(from *NIC, p *packet)
 }
 
@@ -28,7 +29,7 @@ var (
 	_ Link = (*ShmLink)(nil)
 )
 
-// made reports whether link comes from its constructor.
+// made reports whether link was created by its constructor.
 func made(link Link) bool {
 	switch l := link.(type) {
 	case *MemoryLink:
@@ -47,25 +48,25 @@ func made(link Link) bool {
 type linkTraits struct {
 	// kind names the link in DeviceAttr.Link.
 	kind string
-	// immediate says that the link delivers every packet unharmed within the call that sends it,
-	// at any length. Other links cut messages at the path MTU.
+	// immediate is set if the link delivers every packet intact within the sending call, at any length.
+	// Other links segment messages by the path MTU.
 	immediate bool
-	// window is how many packets a requester may have unacknowledged.
+	// window is the maximum number of unacknowledged packets of a requester.
 	window uint32
-	// windowBytes limits window for full packets: to as many as this many bytes hold. 0 is no
-	// limit.
+	// windowBytes further limits window for full packets, to the number that fit in it. 0 means
+	// unlimited.
 	windowBytes uint32
-	// readAhead is how many packets one READ request asks for. A longer READ is made of several
-	// requests. 0 is no limit.
+	// readAhead is the maximum number of response packets per READ request. Longer READs use several
+	// requests. 0 means unlimited.
 	readAhead uint32
-	// probeAfter is how long a requester waits for an answer before it sends a probe. 0 is forever.
+	// probeAfter is the delay before a requester probes a silent peer. 0 disables probes.
 	probeAfter time.Duration
-	// shm is the link itself if it leads to another process by shared memory, otherwise nil.
+	// shm is the link itself if it is a ShmLink, otherwise nil.
 	shm *ShmLink
 }
 
-// windows returns how many packets a requester may have unacknowledged on a path, and how many
-// after another full one, of seg bytes.
+// windows returns the maximum number of unacknowledged packets on a path, and the maximum that applies
+// to full packets, of seg bytes.
 func (t *linkTraits) windows(p *path, seg uint32) (n, long uint32) {
 	n = t.window
 	if p != nil && p.route != nil {

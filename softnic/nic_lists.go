@@ -8,10 +8,10 @@ import (
 type listBits uint16
 
 const (
-	onAcks    listBits = 1 << iota // owes the peer an acknowledgement
-	onTx                           // may have something to send
-	onLater                        // has sent enough for one call
-	onWatch                        // has unacknowledged packets and perhaps no timer
+	onAcks    listBits = 1 << iota // owes the peer an ACK
+	onTx                           // may have data to send
+	onLater                        // has used up its turn in this call
+	onWatch                        // has unacknowledged packets, maybe without a timer
 	onBroken                       // its CQ overran
 	onFailing                      // a UC or UD QP with a failed receive
 	onStarved                      // waits for a budget
@@ -41,7 +41,7 @@ type workList struct {
 	bit listBits
 }
 
-// push adds q unless it is on the list.
+// push adds q unless it is already on the list.
 func (l *workList) push(q *qp) {
 	if q.lists&l.bit == 0 {
 		q.lists |= l.bit

@@ -14,7 +14,7 @@ const (
 	opIsSend                        // consumes a receive from its start
 	opIsWrite                       // carries a RETH at its start
 	opHasImm                        // ends with an immediate
-	opResponse                      // goes to the requester
+	opResponse                      // is sent to the requester
 )
 
 var traits = [roce.OperationMask + 1]opTraits{
@@ -41,46 +41,47 @@ var traits = [roce.OperationMask + 1]opTraits{
 	roce.OpFetchAdd:           opStarts | opEnds,
 }
 
-// path leads from one port to another: the contents of the GRH or the IP header. It does not
-// change while it is in use, except that a link may fill in peer.
+// path is a route from one port to another: the contents of the GRH or the IP header. It is immutable
+// while in use, except that a link may set peer.
 type path struct {
 	sgid, dgid verbs.GID
 	attr       verbs.AHAttr
-	// datagrams is set on the path of an address handle, as opposed to that of a connection.
+	// datagrams is set if the path belongs to an address handle, not to a connection.
 	datagrams bool
-	// port is the UDP source port of a received packet, 0 if it did not arrive over UDP.
+	// port is the UDP source port of a packet from sgid, 0 without UDP.
 	port uint16
-	// back leads to the sender of a datagram received over UDP, nil if datagrams are not paced.
+	// back is the path to the sender of a UDP datagram, nil unless datagrams are paced.
 	back *path
-	// peer is the NIC of dgid if the link has found it. Only links use it.
+	// peer is the NIC at dgid, once the link has found it. Only links use it.
 	peer *NIC
-	// route is the route of the path over UDP. Only a UDPLink uses it.
+	// way is the path's route over UDP. Only a UDPLink uses it.
 	route *udpRoute
-	// neighbor is the peer's process if its memory is directly accessible, otherwise nil.
+	// near is the peer's process if its memory can be accessed directly, otherwise nil.
 	neighbor *neighbor
-	// missedBytes is the number of bytes in the latest requests that could have been executed directly, had earlier
-	// requests been acknowledged.
+	// missed counts bytes of recent requests that near could have executed, had earlier ones been
+	// acknowledged.
 	missedBytes uint32
-	// movedBytes is the number of bytes of the next request that were moved directly. The request has begun if it is
-	// not 0.
+	// moved is the number of bytes that near has moved of the next request. The request has started if
+	// it is not 0.
 	movedBytes uint32
-	// sealing is the session of the QPs that may use the path, nil for plain packets.
+	// sealing is the sealing of the QPs that may use the path, nil for plain packets.
 	sealing *sealing
 }
 
-// packet is one packet: the headers of the wire and a payload that refers to the sender's
-// memory. Opcode says which header fields are valid; the others are stale. A packet and its
-// payload are valid only during the call that passes them on.
+// packet is one packet: its headers, and a payload that references the sender's memory. Opcode
+// determines the valid header fields; the others are stale. A packet and its payload are valid only
+// during the call that passes them on.
 type packet struct {
 	roce.Header
 	path *path
-	// assoc is the association of a sealed packet that was received, nil if it was plain.
+	// assoc is the association of a received sealed packet, nil for a plain one.
 	assoc *association
 	// length is the number of payload bytes.
 	length uint32
-	// numSegs is how many of segs make up the payload.
+	// numSegs is the number of segs in the payload.
 	numSegs uint8
-	// registered is set if segs are memory in regions, which cannot be freed before the lock is released.
+	// registered is set if segs are in registered memory, which cannot be freed before the lock is
+	// released.
 	registered bool
 	segs       [verbs.MaxSGE][]byte
 }
@@ -93,8 +94,8 @@ func (p *packet) setPayload(b []byte) {
 // noPayload makes the payload empty.
 func (p *packet) noPayload() { p.length, p.numSegs, p.registered = 0, 0, false }
 
-// sendOpcodes gives the operation of a data packet. The indices are the opcode of the work
-// request, whether the packet is the first of its message, and whether it is the last.
+// sendOpcodes maps the opcode of a work request, and whether a packet is the first and the last of its
+// message, to the packet's operation.
 var sendOpcodes = [4][2][2]uint8{
 	verbs.OpRDMAWrite:        {{roce.OpWriteMiddle, roce.OpWriteLast}, {roce.OpWriteFirst, roce.OpWriteOnly}},
 	verbs.OpRDMAWriteWithImm: {{roce.OpWriteMiddle, roce.OpWriteLastImm}, {roce.OpWriteFirst, roce.OpWriteOnlyImm}},
@@ -102,8 +103,7 @@ var sendOpcodes = [4][2][2]uint8{
 	verbs.OpSendWithImm:      {{roce.OpSendMiddle, roce.OpSendLastImm}, {roce.OpSendFirst, roce.OpSendOnlyImm}},
 }
 
-// readOpcodes gives the operation of a READ response, by whether it is the first packet of the
-// response and whether it is the last.
+// readOpcodes maps whether a packet is the first and the last of a READ response to its operation.
 var readOpcodes = [2][2]uint8{
 	{roce.OpReadResponseMiddle, roce.OpReadResponseLast}, {roce.OpReadResponseFirst, roce.OpReadResponseOnly},
 }

@@ -6,13 +6,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// eventQueue holds the asynchronous events of a context until they are taken.
+// eventQueue holds the unread asynchronous events of a context.
 type eventQueue struct {
 	pending []verbs.Event
 	waker   wakeTarget
 }
 
-// wakeTarget is a Waker or nothing.
+// wakeTarget is an optional Waker.
 type wakeTarget struct{ w *verbs.Waker }
 
 func (t wakeTarget) wake() {
@@ -21,11 +21,11 @@ func (t wakeTarget) wake() {
 	}
 }
 
-// raise queues an event. The lock is held. Events that find the queue full are counted and dropped.
+// raise queues an event. It counts and drops events if the queue is full. The caller holds the lock.
 func (x *hostContext) raise(e verbs.Event) {
 	limit := maxEvents
 	if e.QP == nil && e.SRQ == nil {
-		limit += maxDeviceEvents // events of one QP must not crowd out those that concern many
+		limit += maxDeviceEvents // the events of one QP must not displace events for many QPs
 	}
 	if len(x.events.pending) >= limit {
 		x.nic.stats.EventsLost++
@@ -62,13 +62,13 @@ func (x *hostContext) NotifyEvents(w *verbs.Waker) error {
 	return nil
 }
 
-// purge drops the pending events of a QP, CQ or SRQ that is being destroyed, so that Events does not
-// return a closed object.
+// purge drops the pending events of a QP, CQ or SRQ under destruction, so that Events never returns a
+// closed object.
 func (x *hostContext) purge(dead func(verbs.Event) bool) {
 	x.events.pending = slices.DeleteFunc(x.events.pending, dead)
 }
 
-// Stats are the counters of a NIC since its creation.
+// Stats holds the counters of a NIC since its creation.
 type Stats struct {
 	PacketsSent     uint64
 	PacketsReceived uint64
@@ -78,9 +78,9 @@ type Stats struct {
 
 	// Reliability.
 	GoBacks         uint64 // go-backs of requesters, about one per lost packet
-	Retransmits     uint64 // packets sent again: requests, probes included, and responses to repeated READs and atomics
-	Timeouts        uint64 // acknowledgement timers that fired
-	Probes          uint64 // packets sent again to solicit a response from a silent peer
+	Retransmits     uint64 // retransmitted packets: requests, including probes, and responses to repeated READs and atomics
+	Timeouts        uint64 // expired ACK timers
+	Probes          uint64 // packets retransmitted to solicit a response from a silent peer
 	NAKsSent        uint64 // sequence and fatal NAKs
 	RNRNAKsSent     uint64 // RNR NAKs
 	Duplicates      uint64 // request packets received again
@@ -114,11 +114,11 @@ type Stats struct {
 	EventsLost uint64
 }
 
-// QPStats are the error counters of one QP. The NIC's Stats include them.
+// QPStats holds the error counters of one QP. The NIC's Stats include them.
 type QPStats struct {
 	GoBacks     uint64 // go-backs of the requester, about one per lost packet
-	Retransmits uint64 // packets sent again: requests, probes included, and responses to repeated READs and atomics
-	Timeouts    uint64 // acknowledgement timers that fired
+	Retransmits uint64 // retransmitted packets: requests, including probes, and responses to repeated READs and atomics
+	Timeouts    uint64 // expired ACK timers
 	NAKsSent    uint64 // sequence and fatal NAKs
 	RNRNAKsSent uint64 // RNR NAKs
 }
@@ -136,11 +136,11 @@ type SealStats struct {
 // MemoryAccess is one access of a NIC to memory. A packet causes one MemoryAccess per contiguous source
 // or destination range.
 type MemoryAccess struct {
-	// NIC is the NIC that the memory is registered with.
+	// NIC is the NIC with the registered memory.
 	NIC *NIC
 	// QPN is the number of the QP on that NIC.
 	QPN uint32
-	// At is the time, on the link's clock, when the core last read it.
+	// At is the time that the core last read from the link's clock.
 	At int64
 	// Addr is the address of the first byte.
 	Addr uint64
@@ -191,7 +191,7 @@ func (n *NIC) Observe(f func(MemoryAccess)) {
 	n.core.settle()
 }
 
-// touch reports an access to the observer. The caller checks that there is one.
+// touch reports an access to the observer, which must not be nil.
 func (q *qp) touch(kind AccessKind, addr uint64, n uint32) {
 	q.nic.observe(MemoryAccess{NIC: q.nic, QPN: q.num, At: q.core.at, Addr: addr, Length: n, Kind: kind})
 }

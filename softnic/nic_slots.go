@@ -8,43 +8,43 @@ import (
 	"slices"
 )
 
-// slots is a table of objects under random numbers of 24 bits. A number is drawn until its low bits name
-// a free slot, of which at least half are free. Every lookup is therefore one index into a slice, which
-// beats a hash table. It is hand-written because every packet looks up a QP. The numbers of a table that
-// has grown still name different slots.
+// slots is a table of objects with random 24-bit numbers. A number is redrawn until its low bits select
+// a free slot. At least half of the slots are free, so a lookup indexes a slice once, which beats a
+// hash table. It is hand-written because every packet looks up a QP. Numbers still select different
+// slots after the table has grown.
 type slots[T comparable] struct {
-	// items has a power of two of slots.
+	// items has a power-of-two length.
 	items []slot[T]
 	rng   *rand.Rand
 	// first is the lowest number.
 	first uint32
-	// used is how many slots are in use, at most limit.
+	// used is the number of occupied slots, at most limit.
 	used, limit int
-	// added counts the objects that were ever added.
+	// added counts the objects ever added.
 	added uint64
-	// released are the numbers that were released last. They are not drawn again.
+	// released holds the most recently released numbers, which are not reused yet.
 	released [reuseDelay]uint32
-	// releases counts the numbers that were ever released.
+	// releases counts the numbers ever released.
 	releases int
 }
 
 type slot[T comparable] struct {
-	// num is the number of item, 0 if the slot is free.
+	// num is the item's number, 0 if the slot is free.
 	num  uint32
 	item T
-	// age orders the items by the time when they were added.
+	// age orders items by insertion.
 	age uint64
 }
 
 const (
 	slotBits = 24
-	// minSlots is the size of an empty table.
+	// minSlots is the initial table size.
 	minSlots = 16
-	// reuseDelay is how many other numbers must be released before one is drawn again.
+	// reuseDelay is the number of other releases before a number may be reused.
 	reuseDelay = 1024
 )
 
-// init makes an empty table for limit objects, whose numbers are first or higher.
+// init makes an empty table for up to limit objects, numbered from first.
 func (s *slots[T]) init(rng *rand.Rand, first uint32, limit int) {
 	s.rng, s.first, s.limit = rng, first, limit
 	s.items = make([]slot[T], minSlots)
@@ -52,7 +52,7 @@ func (s *slots[T]) init(rng *rand.Rand, first uint32, limit int) {
 
 func (s *slots[T]) at(num uint32) *slot[T] { return &s.items[num&uint32(len(s.items)-1)] }
 
-// add returns the number of v, 0 if the table is full.
+// add stores v and returns its number, 0 if the table is full.
 func (s *slots[T]) add(v T) uint32 {
 	if s.used == s.limit {
 		return 0
@@ -76,7 +76,7 @@ func (s *slots[T]) add(v T) uint32 {
 	return num
 }
 
-// get returns the object under num, the zero value if there is none.
+// get returns the object with number num, or the zero value.
 func (s *slots[T]) get(num uint32) T {
 	if o := s.at(num); o.num == num {
 		return o.item // the zero value under number 0
@@ -93,7 +93,7 @@ func (s *slots[T]) remove(num uint32) {
 	s.releases++
 }
 
-// all iterates over the objects in the order in which they were added.
+// all iterates over the objects in insertion order.
 func (s *slots[T]) all() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		var found []slot[T]
@@ -111,10 +111,10 @@ func (s *slots[T]) all() iter.Seq[T] {
 	}
 }
 
-// family is the set of objects that depend on another one. It remembers the order in which they were
-// made. They are destroyed in that order, so that the same calls leave the same state.
+// family is the set of objects that depend on another one. They are destroyed in creation order, so
+// that the same calls always lead to the same state.
 type creationOrder[T comparable] struct {
-	// born numbers the objects in the order in which they were made.
+	// born maps each object to its position in creation order.
 	born  map[T]uint64
 	count uint64
 }
@@ -131,7 +131,7 @@ func (f *creationOrder[T]) remove(v T) { delete(f.born, v) }
 
 func (f *creationOrder[T]) len() int { return len(f.born) }
 
-// inOrder returns the objects in the order in which they were made.
+// inOrder returns the objects in creation order.
 func (f *creationOrder[T]) inOrder() []T {
 	return slices.SortedFunc(maps.Keys(f.born), func(a, b T) int { return int(f.born[a]) - int(f.born[b]) })
 }
