@@ -32,8 +32,8 @@ func virtualLink() *softnic.MemoryLink {
 	return softnic.NewMemoryLink(&softnic.MemoryConfig{Now: func() int64 { return 0 }})
 }
 
-// TestAutomaticAddressIsFree: a NIC without a configured address gets one unused on the link, whatever
-// addresses other NICs have chosen.
+// TestAutomaticAddressIsFree: a NIC without a configured address gets an unused one, regardless of the
+// addresses that other NICs have chosen.
 func TestAutomaticAddressIsFree(t *testing.T) {
 	link := virtualLink()
 	seen := map[verbs.GID]bool{}
@@ -124,7 +124,7 @@ func TestLinksDiffer(t *testing.T) {
 	}
 }
 
-// TestZeroWaker: a zero Waker is one without a token, and wakes verbs.Wait.
+// TestZeroWaker: a zero Waker has no token, but wakes verbs.Wait.
 func TestZeroWaker(t *testing.T) {
 	_, ctx, pd := plug(t, softnic.NewMemoryLink(nil))
 	var w verbs.Waker
@@ -138,7 +138,7 @@ func TestZeroWaker(t *testing.T) {
 	defer cancel()
 	flushed := make(chan error)
 	go func() {
-		time.Sleep(2 * time.Millisecond) // until Wait sleeps, mostly
+		time.Sleep(2 * time.Millisecond) // Wait is asleep by then, mostly
 		flushed <- q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
 	}()
 	var wcs [1]verbs.WC

@@ -60,7 +60,7 @@ func TestNoAllocations(t *testing.T) {
 			wrs[i] = writeWR(src, dst, 8)
 		}
 		allocs := testing.AllocsPerRun(100, func() {
-			if n, err := qa.PostSend(wrs); n != 64 || err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+			if n, err := qa.PostSend(wrs); n != 64 || err != verbs.ErrQueueFull { //nolint:errorlint // it must be unwrapped
 				t.Fatal(n, err)
 			}
 			if n, err := cqA.Poll(wcs); n != 64 || err != nil {
@@ -90,7 +90,7 @@ func TestNoAllocationsGates(t *testing.T) {
 		if n, err := cq.Poll(wcs); n != 1 {
 			t.Fatal(err)
 		}
-		r.a.SetPort(true) // the port is up, but the call shuts the gates
+		r.a.SetPort(true) // the port is already up, but the call shuts the gates
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations to open and shut gates, want 0", allocs)

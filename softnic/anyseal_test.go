@@ -28,7 +28,7 @@ func (f *fortress) anySeal(n int) *qp {
 	return made.(*qp)
 }
 
-// poll returns a completion of a NIC, nil if there is none.
+// poll returns a completion of NIC i, or nil.
 func (f *fortress) poll(i int) *verbs.WC {
 	f.t.Helper()
 	var wcs [1]verbs.WC
@@ -40,8 +40,9 @@ func (f *fortress) poll(i int) *verbs.WC {
 	return &wcs[0]
 }
 
-// TestAnySealReceives: a QP with AnySeal takes datagrams of every session, and reports the one whose keys sealed them, whatever the datagram
-// says of its sender. It takes no plain, forged, replayed or reflected ones.
+// TestAnySealReceives: a QP with AnySeal accepts datagrams of every session, and reports the session
+// whose keys sealed them, regardless of the sender named in the datagram. It rejects plain, forged,
+// replayed and reflected ones.
 func TestAnySealReceives(t *testing.T) {
 	f := newFortress(t)
 	f.write(f.qps[0][0], f.qps[1][0], 5000) // for old
@@ -74,7 +75,8 @@ func TestAnySealReceives(t *testing.T) {
 	}
 }
 
-// TestAnySealSends: a QP with AnySeal seals each datagram with the Seal of its AH, and does not send plain ones. It does not keep a Seal open.
+// TestAnySealSends: a QP with AnySeal seals each datagram with the Seal of its AH, and refuses to send
+// plain ones. It does not keep a Seal open.
 func TestAnySealSends(t *testing.T) {
 	f := newFortress(t)
 	q := f.anySeal(0)
@@ -128,7 +130,7 @@ func TestAnySealSends(t *testing.T) {
 	}
 }
 
-// TestAnySealRefused: AnySeal is for UD QPs that are not connected to an endpoint.
+// TestAnySealRefused: AnySeal is refused on RC QPs and AHs, and for connections to and from endpoints.
 func TestAnySealRefused(t *testing.T) {
 	f := newFortress(t)
 	q := f.anySeal(0)

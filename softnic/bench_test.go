@@ -23,8 +23,8 @@ const batch = 64
 
 func batchFor(size int) int { return max(1, min(batch, mib/size)) }
 
-// BenchmarkWrite posts RC writes in chains and polls their completions. With several QPs
-// the chains go round.
+// BenchmarkWrite posts chains of RC WRITEs, on several QPs in turn, and polls their
+// completions.
 func BenchmarkWrite(b *testing.B) {
 	for _, s := range benchSizes {
 		for _, qps := range []int{1, 16} {

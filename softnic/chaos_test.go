@@ -16,8 +16,8 @@ import (
 // chaosMode selects the environment of a chaos run.
 type chaosMode struct {
 	name  string
-	fault bool // a link that loses, repeats and reorders packets
-	self  bool // UC and UD QPs that send to themselves too
+	fault bool // a link that loses, duplicates and reorders packets
+	self  bool // UC and UD QPs also send to themselves
 	loose bool // a memory link whose gates open as often as possible
 	depth int  // of the CQs; a small one overruns
 }
@@ -77,12 +77,12 @@ type chaos struct {
 // actor is a QP and its expected completions.
 type actor struct {
 	q        *qp
-	at       int // station
+	at       int // its station
 	typ      verbs.QPType
 	peer     *actor
 	ah       verbs.AH
 	nextID   uint64
-	order    []uint64        // sends posted and not known to have completed, in order
+	order    []uint64        // sends posted and not known to be complete, in order
 	pending  map[uint64]bool // the signaled ones
 	lastRecv uint64          // the last receive that completed
 }
@@ -223,7 +223,7 @@ func (c *chaos) run(steps int) {
 		if c.watch != nil {
 			c.watch()
 		}
-		if !c.mode.loose || i%8 == 7 { // looking shuts the gates
+		if !c.mode.loose || i%8 == 7 { // verify shuts the gates
 			c.verify()
 		}
 	}

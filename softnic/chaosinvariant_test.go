@@ -43,7 +43,7 @@ func (c *chaos) received(a *actor, wc verbs.WC) {
 //
 //   - the work lists contain only QPs that wait for time or space;
 //   - cursors are in order, head <= next <= max <= tail, and una <= snd <= maxPSN;
-//   - the READs and atomics in flight are counted right;
+//   - the counts of READs and atomics in flight are correct;
 //   - every used slot is a waiting request or an unpolled completion;
 //   - a QP with pending work has a timer or waits for space on a full link.
 func (c *chaos) verify() {

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// step does one random thing to or around a.
+// step executes one random operation on or around a.
 func (c *chaos) step(a *actor) {
 	s := c.stations[a.at]
 	k := c.r.IntN(100)
@@ -144,7 +144,7 @@ func (c *chaos) draw(a *actor) verbs.SendWR {
 	return wr
 }
 
-// rarely is true once in n calls, or less often where traffic is to be mostly plain.
+// rarely returns true once in n calls, or less often if traffic is to be mostly plain.
 func (c *chaos) rarely(n int) bool {
 	return c.r.IntN(n) == 0 && (!c.mode.loose || c.r.IntN(8) == 0)
 }

@@ -9,7 +9,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// pickVariant skips all but one of the further runs of the suite in a slice.
+// pickVariant runs one of the additional runs of the suite per test slice, and skips the
+// others.
 func pickVariant(t *testing.T, i int) {
 	t.Helper()
 	const variants = 5
@@ -18,7 +19,7 @@ func pickVariant(t *testing.T, i int) {
 	}
 }
 
-// open returns contexts on two NICs of a link. A configured seed differs between the two.
+// open returns contexts on two NICs of a link. A configured seed differs between them.
 func open(tb testing.TB, link softnic.Link, cfg softnic.Config) verbstest.Pair {
 	tb.Helper()
 	var p verbstest.Pair
@@ -57,8 +58,8 @@ func TestConformanceLoose(t *testing.T) {
 	})
 }
 
-// TestConformanceSegmented runs the suite over a link that cuts messages into packets and
-// queues them, and harms none: UC and UD too.
+// TestConformanceSegmented runs the suite, including UC and UD, over a link that segments
+// messages and queues packets without faults.
 func TestConformanceSegmented(t *testing.T) {
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(nil)
@@ -67,11 +68,11 @@ func TestConformanceSegmented(t *testing.T) {
 	})
 }
 
-// TestConformanceOverFaults runs the RC part of the suite over a network that loses,
-// repeats and reorders packets.
+// TestConformanceOverFaults runs the RC part of the suite over a network that loses, duplicates
+// and reorders packets.
 func TestConformanceOverFaults(t *testing.T) {
 	pickVariant(t, 1)
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waiting
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
 			Seed:       1,

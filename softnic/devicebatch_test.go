@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// batchSize is a chain that the device gets in several slices, with a short last one.
+// batchSize is the length of a chain that spans several slices, with a short last one.
 const batchSize = 900
 
 // slices returns a chain of 64-byte WRITEs within the device, each to its own offset. The last one is
@@ -82,8 +82,8 @@ func TestDeviceSlices(t *testing.T) {
 	}
 }
 
-// TestDeviceSlicesEnd: a chain neither completes nor returns from the post before the device has finished its
-// last slice. A receive in the middle completes when the slices before it are done.
+// TestDeviceSlicesEnd: a chain neither completes nor returns from the post before the device has
+// finished its last slice. A receive in the middle completes once the preceding slices are done.
 func TestDeviceSlicesEnd(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	for range 100 { // until the gate is open, so that the peer can poll during a post
@@ -166,8 +166,8 @@ func TestDeviceSliceFails(t *testing.T) {
 	}
 }
 
-// TestDeviceLostBetweenSlices: a device that fails from a slice on fails the chain behind the last receive that
-// was completed.
+// TestDeviceLostBetweenSlices: if the device fails from some slice on, the chain fails behind the last
+// completed receive.
 func TestDeviceLostBetweenSlices(t *testing.T) {
 	for k := 0; ; k++ {
 		r := newDeviceRig(t, "memory", verbs.RC)

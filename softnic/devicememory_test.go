@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// deviceLinks are the links on which device memory is tested, by name.
+// deviceLinks opens the links for device memory tests, by name.
 var deviceLinks = map[string]func(tb testing.TB) verbstest.Pair{
 	"memory": func(tb testing.TB) verbstest.Pair {
 		link := softnic.NewMemoryLink(nil)
@@ -72,7 +72,7 @@ type deviceRig struct {
 	device   *verbstest.MemoryDevice
 	cqa, cqb verbs.CQ
 	qa, qb   verbs.QP
-	// local and remote are the device's, hostLocal and hostRemote the host's.
+	// local and remote are device memory, hostLocal and hostRemote host memory.
 	local, remote, hostLocal, hostRemote devicePiece
 }
 
@@ -92,7 +92,7 @@ type devicePiece struct {
 
 const deviceRigSize = 1 << 16
 
-// heldTimeout is the code for 17 s. While a test holds a copy, the peer does not respond.
+// heldTimeout is the code for 17 s. The peer does not respond while a test holds a copy.
 const heldTimeout = 22
 
 func newDeviceRig(tb testing.TB, link string, typ verbs.QPType) *deviceRig {
@@ -242,8 +242,8 @@ func (r *deviceRig) post(wrs ...verbs.SendWR) {
 	}
 }
 
-// TestDeviceBatch: the device gets the requests of a chain in one call, and host memory between them keeps
-// its position in the order.
+// TestDeviceBatch: the device receives the requests of a chain in one call, and host memory between
+// them keeps its position in the order.
 func TestDeviceBatch(t *testing.T) {
 	r := newDeviceRig(t, "memory", verbs.RC)
 	want := r.local.fill(t, 1)
@@ -266,7 +266,7 @@ func TestDeviceBatch(t *testing.T) {
 	if !bytes.Equal(r.remote.read(t, 0, 64000), want[:64000]) {
 		t.Error("the bytes are not in place")
 	}
-	// Through the peer's host memory and back to the device: each request needs the one before it.
+	// Through the peer's host memory and back to the device: each request depends on the preceding one.
 	r.post(
 		r.hostRemote.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 500)),
 		r.hostRemote.request(verbs.OpRDMARead, 0, r.hostLocal.sge(0, 500)),

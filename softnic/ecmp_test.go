@@ -17,8 +17,8 @@ type flow struct {
 	path     int
 }
 
-// fabric is two NICs with several paths from the first to the second, and flows until every
-// path has at least two.
+// fabric is two NICs with several paths from the first to the second, and enough flows for at least two
+// on every path.
 type fabric struct {
 	w     *world
 	r     *rig
@@ -88,8 +88,7 @@ func (f *fabric) on(path, n int) (flows []flow) {
 	return flows
 }
 
-// TestPathsPinFlows: two flows that meet on one path share its rate; two on different paths
-// do not.
+// TestPathsPinFlows: two flows pinned to one path share its rate; two on different paths do not.
 func TestPathsPinFlows(t *testing.T) {
 	f := newFabric(t, softnic.Path{Rate: 1e9, Queue: 1 << 20}, softnic.Path{Rate: 1e9, Queue: 1 << 20})
 	alone, _ := f.run(t, f.on(0, 1)...)
@@ -123,7 +122,7 @@ func TestPathCut(t *testing.T) {
 	}
 }
 
-// TestPathLoss: a path that loses packets costs its own flows, and no other.
+// TestPathLoss: a lossy path slows only its own flows.
 func TestPathLoss(t *testing.T) {
 	f := newFabric(t, softnic.Path{}, softnic.Path{Loss: 1})
 	_, ends := f.run(t, f.on(0, 1)[0], f.on(1, 1)[0])

@@ -9,8 +9,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestBottleneck: two senders that share a port lose the packets its queue cannot hold, retransmit them and
-// finish. A single sender at the port's rate loses none and takes as long as the port needs.
+// TestBottleneck: two senders that share a port lose the packets that exceed its queue, retransmit them
+// and finish. A single sender at the port's rate loses no packets and takes the port's transmission
+// time.
 func TestBottleneck(t *testing.T) {
 	const size = 64 << 10
 	run := func(queue, senders int) (lost uint64, took time.Duration) {
@@ -71,8 +72,9 @@ func TestBottleneckRefuses(t *testing.T) {
 	}
 }
 
-// TestInTurn has two NICs send to one port concurrently, one of them more than its wire carries in that time.
-// With InTurn the port serves both equally; without it, the first sender's packets all go first.
+// TestInTurn has two NICs send to one port concurrently, one of them more than its wire carries in that
+// time. With InTurn the port serves both equally; without it, it serves all packets of the first sender
+// first.
 func TestInTurn(t *testing.T) {
 	const size = 256 << 10
 	run := func(inTurn bool) (first, second int64) {
@@ -126,8 +128,8 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-// TestInTurnLateClock steps the link only every few microseconds. The fabric's queues are faster than the
-// sender's wire, so packets never wait there, however late the link delivers them.
+// TestInTurnLateClock steps the link only every few microseconds. The fabric's queues are faster than
+// the sender's wire, so packets never wait there, even if the link delivers them late.
 func TestInTurnLateClock(t *testing.T) {
 	const size = 64 << 10
 	w := newWorld(t, softnic.FaultConfig{InTurn: true, Impairment: softnic.Impairment{Delay: 9 * time.Microsecond, Rate: 4e9}})

@@ -8,8 +8,7 @@ func SetLoose(l *MemoryLink, need uint32) { l.mu.openAfter, l.mu.minOpenAfter = 
 // NeverLoose keeps the gates of a link shut.
 const NeverLoose = neverOpen
 
-// PostTurn posts a request to each of several QPs of a NIC and gives each QP a turn, without releasing the
-// lock.
+// PostTurn posts a request to several QPs of a NIC and runs a turn of each, without releasing the lock.
 func PostTurn(qps []verbs.QP, wrs []verbs.SendWR) error {
 	c := qps[0].(*qp).core
 	c.mu.Lock()
@@ -34,5 +33,5 @@ func PartNeighbors(n *NIC) {
 	}
 }
 
-// ReachesProcess reports whether the kernel copies between the link's process and the peer.
+// ReachesProcess reports whether the kernel can copy between the link's process and the peer.
 func ReachesProcess(l *ShmLink) bool { return l.peer.process != nil }

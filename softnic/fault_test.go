@@ -110,8 +110,9 @@ func (m *model) step(t *rapid.T, slot verbs.SGE, remoteAddr uint64, rkey uint32,
 }
 
 // TestRCOverFaults checks the guarantee of RC as a property: whatever the network loses, duplicates,
-// reorders, delays or corrupts, every request takes effect exactly once and in order, and is reported so. It
-// would expose an atomic executed twice, a WRITE repeated after a later one, or a READ that returns old data.
+// reorders, delays or corrupts, every request takes effect exactly once and in order, and its
+// completion matches. It would expose an atomic executed twice, a WRITE repeated after a later one, or
+// a READ that returns old data.
 func TestRCOverFaults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		imp := softnic.Impairment{
@@ -360,7 +361,7 @@ func TestFaultLinkCut(t *testing.T) {
 	}
 }
 
-// write does one write on a new connection and returns its completion.
+// write executes one WRITE on a new connection and returns its completion.
 func (r *rig) write(w *world) verbs.WC {
 	r.tb.Helper()
 	src, srcMR := memory(r.tb, r.pa, 64)

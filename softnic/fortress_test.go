@@ -18,18 +18,18 @@ import (
 )
 
 // fortress is two NICs with sealed QPs, and an attacker who knows everything but the secret: addresses,
-// ports, indices, counters, QP numbers, PSNs, remote keys and every packet sent. The attacker also has a
-// legitimate session with the second NIC.
+// ports, indices, counters, QP numbers, PSNs, remote keys and every packet sent. The attacker also has
+// a legitimate session with the second NIC.
 type fortress struct {
 	t    testing.TB
 	nics [2]*NIC
 	pds  [2]verbs.PD
 	cqs  [2]verbs.CQ
-	// qps are the RC, UC and UD QPs of a session, on both NICs.
+	// qps holds the RC, UC and UD QPs of a session, on both NICs.
 	qps [2][3]*qp
-	// others are the QPs of the attacker's session.
+	// others holds the QPs of the attacker's session.
 	others [2][3]*qp
-	// eps are the endpoints of the first NIC's qps.
+	// eps holds the endpoints of the first NIC's qps.
 	eps [3]verbs.Endpoint
 	mem [2]*verbs.Memory
 	mr  [2]verbs.MR
@@ -55,7 +55,7 @@ func (f *fortress) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint8, 
 	}
 }
 
-// addr returns the address of NIC i.
+// addr returns NIC i's address.
 func (f *fortress) addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, byte(41 + i)}) }
 
 func newFortress(t testing.TB) *fortress {
@@ -90,7 +90,7 @@ func newFortress(t testing.TB) *fortress {
 	return f
 }
 
-// connect creates and connects the QPs of a session.
+// connect creates and connects a session's QPs.
 func (f *fortress) connect(qps *[2][3]*qp, secret byte) {
 	f.t.Helper()
 	var eps [2][3]verbs.Endpoint
@@ -173,7 +173,7 @@ func plain(h roce.Header) []byte {
 	return b
 }
 
-// unsealed returns a plain packet with the right ICRC for the second NIC.
+// unsealed returns a plain packet with a valid ICRC for the second NIC.
 func (f *fortress) unsealed(h roce.Header) []byte {
 	b := append(plain(h), 0, 0, 0, 0)
 	from := f.nics[0].udp.conn
@@ -183,7 +183,7 @@ func (f *fortress) unsealed(h roce.Header) []byte {
 	return b
 }
 
-// sealedBy returns a packet that an association of the first NIC has sealed.
+// sealedBy returns a packet sealed by an association of the first NIC.
 func sealedBy(a *association, carried []byte) []byte {
 	b := make([]byte, len(carried)+seal.Overhead)
 	copy(b[seal.HeaderLen:], carried)

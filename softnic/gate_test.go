@@ -11,9 +11,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestGatesOpen: on a memory link in real time the gate of a pair opens after a number of plain calls. Calls
-// that query or register leave it open. Calls that modify objects shut it. If it does too little work between
-// two of those, it opens later.
+// TestGatesOpen: on a memory link in real time the gate of a pair opens after a number of plain calls.
+// Queries and registrations leave it open; calls that modify objects shut it. The gate of a pair with
+// too little work between two shuts opens later.
 func TestGatesOpen(t *testing.T) {
 	a, b := pairOn(t, NewMemoryLink(nil), 256)
 	qa, qb := a.qp(verbs.RC, 16), b.qp(verbs.RC, 16)
@@ -145,8 +145,8 @@ func TestLooseIsTight(t *testing.T) {
 	}
 }
 
-// lookBack does a chaos run and returns everything observable by a program, and the number of steps with open
-// gates.
+// lookBack executes a chaos run and returns everything observable by a program, and the number of steps
+// with open gates.
 func lookBack(t *testing.T, mode chaosMode, seed uint64, need uint32) (seen []string, opened int) {
 	c := newChaos(t, mode, seed)
 	c.whole = true

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// dispatch returns a datagram of 8 bytes for q.
+// dispatch returns an 8-byte datagram for q.
 func (s *station) dispatch(peer *station, q *qp) verbs.SendWR {
 	s.t.Helper()
 	ah, err := s.pd.CreateAH(verbs.AHAttr{DGID: peer.nic.gids[1].GID, SGIDIndex: 1})
@@ -40,8 +40,8 @@ func (s *station) receives(q *qp, off uint64, n int) {
 	}
 }
 
-// TestGatesOfUC: pairs of UC QPs have gates too. A message dropped for lack of a receive or because of a
-// wrong key shuts them, and is counted as on any link.
+// TestGatesOfUC: pairs of UC QPs also have gates. A message dropped for a missing receive or a wrong
+// key shuts them, and is counted as on any link.
 func TestGatesOfUC(t *testing.T) {
 	link := NewMemoryLink(nil)
 	SetLoose(link, 0)
@@ -85,8 +85,8 @@ func TestGatesOfUC(t *testing.T) {
 	}
 }
 
-// TestDatagramsLeaveGatesOpen: datagrams between QPs on a link take the core's mutex but leave the gates of
-// pairs open. They have the GRH, immediate and counters of packets.
+// TestDatagramsLeaveGatesOpen: datagrams between QPs on a link lock the core's mutex but leave the
+// gates of pairs open. Their GRH, immediates and counters equal those of packets.
 func TestDatagramsLeaveGatesOpen(t *testing.T) {
 	link := NewMemoryLink(nil)
 	SetLoose(link, 0)
@@ -129,7 +129,7 @@ func TestDatagramsLeaveGatesOpen(t *testing.T) {
 	}
 	a.poll()
 	b.receives(ub, 1024, 4)
-	if n, err := ua.PostSend(wrs); n != 4 || err != verbs.ErrQueueFull { //nolint:errorlint // it is bare
+	if n, err := ua.PostSend(wrs); n != 4 || err != verbs.ErrQueueFull { //nolint:errorlint // it is unwrapped
 		t.Errorf("PostSend of 5 to a queue of 4 = %d, %v, want 4 and ErrQueueFull", n, err)
 	}
 }

@@ -24,9 +24,9 @@ func (s *besieged) forge(h roce.Header, n int) []byte {
 	return b
 }
 
-// TestKeyGuessingRC: a forger that knows addresses, QP numbers and PSNs cannot guess keys with duplicate
-// READs. Only READs served before are answered again, so even the right key gets no response. The QP
-// survives.
+// TestKeyGuessingRC: a forger that knows addresses, QP numbers and PSNs cannot guess keys with
+// duplicate READs. Only READs executed before are answered again, so even the right key gets no
+// response. The QP survives.
 func TestKeyGuessingRC(t *testing.T) {
 	s := newBesieged(t)
 	q := s.qps[0]
@@ -62,8 +62,9 @@ func TestKeyGuessingRC(t *testing.T) {
 	}
 }
 
-// TestKeyGuessingUC: a forger that knows everything but the key can try 16 keys per 100 ms on the UC QPs of a
-// PD, however many it sends. Even the right key is dropped meanwhile. The QP survives and works again.
+// TestKeyGuessingUC: a forger that knows everything but the key can try 16 keys per 100 ms on the UC
+// QPs of a PD, regardless of its packet rate. Even the right key is dropped meanwhile. The QP survives
+// and recovers.
 func TestKeyGuessingUC(t *testing.T) {
 	s := newBesieged(t)
 	q := s.qps[1]
@@ -109,8 +110,8 @@ func TestKeyGuessingUC(t *testing.T) {
 // strike serves one datagram.
 func (s *besieged) strike(b []byte) { s.attack(b, len(b)) }
 
-// TestAnnouncedPorts: a NIC announces its source ports, and a QP accepts its peer's packets only from these.
-// Peers that announce none may use any port.
+// TestAnnouncedPorts: a NIC announces its source ports, and a QP accepts its peer's packets only from
+// these. Peers without an announcement may use any port.
 func TestAnnouncedPorts(t *testing.T) {
 	s := newBesieged(t)
 	own := s.nic.udp.extra(nil)

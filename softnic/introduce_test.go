@@ -124,8 +124,8 @@ func TestIntroduceOther(t *testing.T) {
 	}
 }
 
-// TestIntroduceWrongKeys: a neighbor gets a region only if it presents its key and has a QP in its protection domain. After too many
-// wrong keys it gets nothing.
+// TestIntroduceWrongKeys: a neighbor can access a region only if it presents its key and has a QP in
+// its protection domain. After too many wrong keys, all its requests are refused.
 func TestIntroduceWrongKeys(t *testing.T) {
 	noRaces(t)
 	sides, seals := strangers(t, true)

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// registerAt registers n bytes under another address.
+// registerAt registers n bytes at another address.
 func registerAt(t *testing.T, pd verbs.PD, n int, iova uint64) (*verbs.Memory, verbs.MR) {
 	t.Helper()
 	m, err := verbs.AllocMemory(n, nil)
@@ -23,8 +23,8 @@ func registerAt(t *testing.T, pd verbs.PD, n int, iova uint64) (*verbs.Memory, v
 	return m, mr
 }
 
-// TestRegisterMemoryAt: work requests of both sides address a region by the addresses that it was registered under, the lowest
-// and the highest too, and not by its own.
+// TestRegisterMemoryAt: work requests on both sides address a region by its registered addresses,
+// including the lowest and the highest, and not by its real ones.
 func TestRegisterMemoryAt(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	const n = 64
@@ -57,8 +57,8 @@ func TestRegisterMemoryAt(t *testing.T) {
 	}
 }
 
-// TestRegisterMemoryAtTheEnd: a region that would exceed the last address is refused, and its memory can be
-// freed.
+// TestRegisterMemoryAtTheEnd: a region that would exceed the address space is refused, and its memory
+// can be freed.
 func TestRegisterMemoryAtTheEnd(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	m, err := verbs.AllocMemory(64, nil)
@@ -72,8 +72,8 @@ func TestRegisterMemoryAtTheEnd(t *testing.T) {
 	must(t, m.Free())
 }
 
-// TestReregisterMemoryAt: a region that replaces another has the same key, but other memory, rights and PD. A
-// refusal leaves the old one unchanged.
+// TestReregisterMemoryAt: a region that replaces another inherits its key, but not its memory, rights
+// and PD. A refusal leaves the old one unchanged.
 func TestReregisterMemoryAt(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)

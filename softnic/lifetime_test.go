@@ -37,8 +37,8 @@ func watched(qps ...*qp) []weak.Pointer[qp] {
 	return all
 }
 
-// TestCQLetsQPsGo: a CQ, however deep, does not keep closed QPs and their rings alive after reporting for
-// them. Neither does a CQ with unpolled completions, nor an SRQ.
+// TestCQLetsQPsGo: even a deep CQ does not keep closed QPs and their rings alive after reporting their
+// completions. Neither does a CQ with unpolled completions, nor an SRQ.
 func TestCQLetsQPsGo(t *testing.T) {
 	for _, polled := range []bool{true, false} {
 		a, b := pairOn(t, NewMemoryLink(nil), 256)
@@ -82,8 +82,8 @@ func traffic(t *testing.T, a, b *station, s verbs.SRQ, polled bool) []weak.Point
 	return watched(qa, qb)
 }
 
-// TestWorkListsLetQPsGo: the work lists do not keep QPs alive that went through them, not even in unused
-// parts of their arrays.
+// TestWorkListsLetQPsGo: the work lists do not keep QPs alive, not even in unused parts of their
+// arrays.
 func TestWorkListsLetQPsGo(t *testing.T) {
 	for name, list := range map[string]func(*testing.T) ([]weak.Pointer[qp], *station){
 		"broken": brokenQPs, "watch": unansweredQPs, "failing": failingQPs, "waiting": waitingQPs,
@@ -132,7 +132,7 @@ func unansweredQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	return closeAll(t, qps), a
 }
 
-// failingQPs returns QPs failed by one of their own receives.
+// failingQPs returns QPs failed by a receive.
 func failingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 	a, _ := pairOn(t, NewMemoryLink(nil), 512)
 	qps := make([]*qp, 50)

@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// listMost is the MaxSGE of a softnic.
+// listMost is softnic's MaxSGE.
 const listMost = 16
 
 // listed returns an array of n SGEs of uneven lengths that cover a region from its start, and their length in bytes.
@@ -48,7 +48,7 @@ func listAddr(sges []verbs.SGE) [verbs.MaxSGE]verbs.SGE {
 	return [verbs.MaxSGE]verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(sges))))}}
 }
 
-// listBytes returns the bytes that a list names.
+// listBytes returns the bytes covered by a list.
 func listBytes(m *verbs.Memory, mr verbs.MR, sges []verbs.SGE) (b []byte) {
 	for _, s := range sges {
 		b = append(b, m.Bytes()[s.Addr-mr.Addr():][:s.Length]...)
@@ -63,7 +63,7 @@ type listRig struct {
 	cqa, cqb verbs.CQ
 	ma, mb   *verbs.Memory
 	ra, rb   verbs.MR
-	// srq has the receives of qb. Nil means that qb has them itself.
+	// srq holds the receives of qb, nil if qb has its own receive queue.
 	srq verbs.SRQ
 }
 
@@ -103,8 +103,8 @@ func (r *listRig) ended(t *testing.T, cq verbs.CQ, what string) {
 	}
 }
 
-// TestListedRequests: requests with more elements than fit refer to a list, on both sides and for every
-// operation. The array can be reused when the post returns.
+// TestListedRequests: requests with too many SGEs refer to a list, on both sides and for every
+// operation. The array can be reused once the post returns.
 func TestListedRequests(t *testing.T) {
 	links := map[string]func(t *testing.T) *rig{
 		"memory": func(t *testing.T) *rig { return newRig(t, softnic.NewMemoryLink(nil)) },
@@ -165,7 +165,8 @@ func TestListedRequests(t *testing.T) {
 	}
 }
 
-// TestListedInParts: messages from and into lists that need many packets, which may get lost, on RC, on UC and with an SRQ.
+// TestListedInParts: messages from and to lists that span many packets, which may get lost, on RC, on
+// UC and with an SRQ.
 func TestListedInParts(t *testing.T) {
 	for name, v := range map[string]struct {
 		typ  verbs.QPType
@@ -232,8 +233,8 @@ func (r *listRig) exchange(t *testing.T, typ verbs.QPType, n int) {
 	}
 }
 
-// TestListedInline: the data of an inline request can be described by a list, and is copied when it is
-// posted.
+// TestListedInline: the data of an inline request can be described by a list, and is copied at post
+// time.
 func TestListedInline(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
 	sges := make([]verbs.SGE, 10)
@@ -285,7 +286,7 @@ func TestListedSurvivesGrowth(t *testing.T) {
 	}
 }
 
-// TestListedRefused: a list needs a QP created for lists, and more than MaxSGE elements need a list.
+// TestListedRefused: lists require a QP created for them, and more than MaxSGE SGEs require a list.
 func TestListedRefused(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
 	small, _ := r.pair(verbs.RC, r.cqa, r.cqb, 8)
@@ -393,7 +394,7 @@ func TestListedSendsSurviveGrowth(t *testing.T) {
 	}
 }
 
-// TestListedReset: a QP that is reset forgets lists with their receives.
+// TestListedReset: resetting a QP discards its receives with their lists.
 func TestListedReset(t *testing.T) {
 	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
 	const k = verbs.MaxSGE + 1

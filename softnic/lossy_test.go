@@ -54,7 +54,8 @@ func (l *lossy) finish(n int) {
 	}
 }
 
-// move completes n requests of 1 MiB each, 16 at a time, and returns how many packets they need.
+// move completes n requests of 1 MiB each, 16 at a time, and returns the number of packets that they
+// need.
 func (l *lossy) move(op verbs.Opcode, n int) uint64 {
 	l.tb.Helper()
 	for range n / 16 {
@@ -94,8 +95,8 @@ func TestLossyLongPath(t *testing.T) {
 	}
 }
 
-// TestLossySharedLink: four QPs on one link that loses 1 % of the packets have a third of it together. When each loss
-// cost a whole window, they had a sixth.
+// TestLossySharedLink: four QPs on one link with 1 % loss reach a third of its rate together. When each
+// loss wasted a whole window, they reached a sixth.
 func TestLossySharedLink(t *testing.T) {
 	const qps, rounds, rate = 4, 16, 1e9
 	cfg := longPath(0.01)
@@ -120,8 +121,8 @@ func TestLossySharedLink(t *testing.T) {
 	}
 }
 
-// TestCountersMatchDrops: on a link that loses packets, Retransmits is exactly the number of packets sent in
-// addition to those needed. GoBacks per packet sent for the first time is the link's loss.
+// TestCountersMatchDrops: on a lossy link, Retransmits is exactly the number of packets sent in
+// addition to the required ones. GoBacks per first transmission equals the link's loss.
 func TestCountersMatchDrops(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -160,8 +161,8 @@ func TestOneGoBackPerLoss(t *testing.T) {
 	}
 	tests := []struct {
 		name        string
-		first, back softnic.Impairment // of the first packet, and of the answers
-		again       bool               // the first retransmission is lost too
+		first, back softnic.Impairment // of the first packet, and of the responses
+		again       bool               // the first retransmission is also lost
 		want        uint64
 	}{
 		{"lost", with(func(i *softnic.Impairment) { i.Loss = 1 }), delay, false, 1},
@@ -251,7 +252,8 @@ func TestTimeoutFollowsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestTimeoutNotBelowConfigured: a dead peer has the configured timeouts, however short the round trip was.
+// TestTimeoutNotBelowConfigured: a dead peer is detected after the configured timeouts, even if the
+// round trip was short.
 func TestTimeoutNotBelowConfigured(t *testing.T) {
 	l := newLossy(t, softnic.FaultConfig{Impairment: softnic.Impairment{Delay: 10 * time.Microsecond}})
 	l.move(verbs.OpRDMAWrite, 16)
@@ -267,8 +269,9 @@ func TestTimeoutNotBelowConfigured(t *testing.T) {
 	}
 }
 
-// TestTimeoutIgnoresLosses: the timeout does not grow on a path where each request needs it because its first packet is
-// lost. An answer after a timeout may be to the retransmitted packet, so it does not measure the round trip.
+// TestTimeoutIgnoresLosses: the timeout does not grow on a path where each request needs it because its
+// first packet is lost. A response after a timeout may belong to the retransmission, so it is not a
+// measurement.
 func TestTimeoutIgnoresLosses(t *testing.T) {
 	for _, measured := range []bool{false, true} {
 		delay := softnic.Impairment{Delay: 20 * time.Microsecond}

@@ -9,9 +9,10 @@ import (
 	"ibverbx/internal/property"
 )
 
-// TestMain fails if a test leaks a goroutine: a link whose NICs are closed has none.
+// TestMain fails if a test leaks a goroutine: closing all NICs of a link stops its
+// goroutines.
 func TestMain(m *testing.M) {
 	property.Seed()
-	_ = flag.Set("test.parallel", "8") // parallel tests wait most of the time; a flag of go test overrides it
+	_ = flag.Set("test.parallel", "8") // parallel tests mostly wait; a flag of go test overrides it
 	goleak.VerifyTestMain(m)
 }

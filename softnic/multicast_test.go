@@ -97,10 +97,10 @@ func (l *listener) gets(imm uint32) []byte {
 	}
 }
 
-// multicastAddr returns an address of an interface with multicast of IPv6, and a group that stays on the host.
+// multicastAddr returns an interface address with IPv6 multicast, and a group that stays on the host.
 func multicastAddr(t *testing.T) (addr netip.Addr, group string) {
 	t.Helper()
-	interfaces, _ := net.Interfaces() // without any the test is skipped
+	interfaces, _ := net.Interfaces() // without interfaces the test is skipped
 	for _, in := range interfaces {
 		addrs, _ := in.Addrs()
 		for _, a := range addrs {
@@ -113,8 +113,8 @@ func multicastAddr(t *testing.T) (addr netip.Addr, group string) {
 	return addr, ""
 }
 
-// TestMulticast: every QP attached to a group gets one copy of each message, in order: on other NICs, on the
-// sender's NIC, and the sender itself. Other QPs get none.
+// TestMulticast: every QP attached to a group gets one copy of each message, in order: on other NICs,
+// on the sender's NIC, and the sender itself. Other QPs do not receive any.
 func TestMulticast(t *testing.T) {
 	noRaces(t)
 	local := netip.MustParseAddr("127.0.0.21")
@@ -145,7 +145,7 @@ func TestMulticast(t *testing.T) {
 			}
 			b2.gets(1)
 			for imm := uint32(2); imm < 5; imm++ {
-				for _, l := range members { // also the sender
+				for _, l := range members { // including the sender
 					l.gets(imm)
 				}
 			}
@@ -173,7 +173,7 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// joined reports whether the kernel has joined a group of IPv4.
+// joined reports whether the kernel has joined an IPv4 group.
 func joined(t *testing.T, group netip.Addr) bool {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/igmp")

@@ -6,7 +6,8 @@ import (
 	"ibverbx/internal/mutant"
 )
 
-// mutations are changes that break softnic. tests is a pattern of tests that catch the change.
+// mutations break softnic, each in one place. tests is a pattern of tests that detect the
+// change.
 var mutations = []struct {
 	name, tests, file, old, new string
 }{
@@ -124,7 +125,7 @@ var mutations = []struct {
 	{"an illegal transition is taken", "TestConformance$/state", "qp_state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
 }
 
-// raceMutations break the gates. Only the race detector sees most of them.
+// raceMutations break the gates. Only the race detector detects most of them.
 var raceMutations = []mutant.Change{
 	{Name: "gates of pairs are not shut", File: "nic_gate.go", Old: "	for _, p := range l.open {\n		p.open.Store(false)\n	}\n"},
 	{Name: "shutting does not wait for who is inside a pair", File: "nic_gate.go", Old: "		p.Lock()\n		p.fold()\n		done += p.done\n		p.done = 0\n		p.Unlock()\n", New: "		p.fold()\n		done += p.done\n		p.done = 0\n"},
@@ -148,7 +149,7 @@ var raceMutations = []mutant.Change{
 	{Name: "a call that waited does not see that the gate opened", File: "direct_pair.go", Old: "	if p := q.pair.Load(); p != nil && p.enter() { // it opened while this call waited\n		q.core.mu.Unlock()\n		return p\n	}\n"},
 }
 
-// stagedMutations break how packets wait for memory of devices.
+// stagedMutations break the handling of packets that wait for device memory.
 var stagedMutations = []mutant.Change{
 	{Name: "completions do not wait for a device", File: "dev_landing.go", Old: "func (q *qp) awaitsLanding() bool { return q.landings != nil &&", New: "func (q *qp) awaitsLanding() bool { return q == nil &&"},
 	{Name: "an acknowledgement does not wait for a device", File: "qp_responder.go", Old: "if p := q.landings.oldest(asResponder); p != nil {", New: "if p := q.landings.oldest(asResponder); false {"},
@@ -176,7 +177,7 @@ var stagedMutations = []mutant.Change{
 	{Name: "staging is not bounded", File: "dev_stager.go", Old: "if len(p.all) == p.limit {", New: "if false {"},
 }
 
-// farMutations break how a device copies memory of the peer.
+// farMutations break device copies to and from the peer's memory.
 var farMutations = []mutant.Change{
 	{Name: "a direct copy of a device that failed is a success", File: "shm_device.go", Old: "	if u.copies.flush() {\n", New: "	if u.copies.flush() || true {\n"},
 	{Name: "a request completes before the device has copied", File: "shm_direct.go", Old: "		if !b.batch.busy {\n", New: "		if true {\n"},
@@ -188,14 +189,14 @@ var farMutations = []mutant.Change{
 	{Name: "a request goes on where a failed copy ended", File: "shm_device.go", Old: "	q.sqNext, q.path.movedBytes = u.first, u.moved\n", New: "	q.path.movedBytes = u.moved\n"},
 }
 
-// watchMutations break how goroutines share the work of looking for packets.
+// watchMutations break the limit on polling goroutines.
 var watchMutations = []mutant.Change{
 	{Name: "more goroutines look for packets than may", File: "udp_reader.go", Old: "		if n >= w.limit {", New: "		if false {"},
 	{Name: "a goroutine that stops looking wakes nobody", File: "udp_reader.go", Old: "		if o.background.waiting.Load() {", New: "		if false {"},
 	{Name: "nobody reads a port whose goroutine stays away", File: "udp_reader.go", Old: "s.add(o.result(o.readLocked()))", New: "s.add(pollResult{})"},
 }
 
-// TestMutations breaks softnic in one place at a time and wants the tests to notice.
+// TestMutations breaks softnic in one place at a time and expects the tests to detect it.
 func TestMutations(t *testing.T) {
 	var changes []mutant.Change
 	for _, m := range mutations {

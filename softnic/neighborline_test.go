@@ -16,7 +16,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// near is the configuration of neighbors whose goroutines look for packets for spin before they sleep.
+// near configures neighbors whose goroutines poll for packets for spin before they sleep.
 func near(spin time.Duration) softnic.UDPConfig {
 	return softnic.UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9")}, SharedMemory: true, Spin: spin}
 }
@@ -28,8 +28,8 @@ func (c *countCapture) Packet(int64, netip.AddrPort, netip.AddrPort, uint16, uin
 	c.n.Add(1)
 }
 
-// TestNeighborLines: SENDs to an awake neighbor are lines, which are not acknowledged. With captures, injected faults, an observer, or
-// ICRCFull on either side, all of them are packets.
+// TestNeighborLines: SENDs to an awake neighbor are lines, which are not acknowledged. With captures,
+// injected faults, an observer, or ICRCFull on either side, all of them are packets.
 func TestNeighborLines(t *testing.T) {
 	noRaces(t)
 	const n = 50
@@ -129,7 +129,8 @@ func TestNeighborAsleep(t *testing.T) {
 	}
 }
 
-// TestNeighborPartsWithLines: no message is lost, doubled or out of order while neighbors lose and find each other.
+// TestNeighborPartsWithLines: no message is lost, duplicated or reordered while neighbors lose and find
+// each other.
 func TestNeighborPartsWithLines(t *testing.T) {
 	noRaces(t)
 	x, y := nearPairWith(t, lineSize, near(time.Hour), near(time.Hour))
@@ -197,7 +198,7 @@ func TestNeighborEnds(t *testing.T) {
 					break
 				}
 			}
-			must(t, far.Process.Kill()) // it may have ended
+			must(t, far.Process.Kill()) // it may have exited
 			must(t, s.mr.Close())
 		})
 	}

@@ -36,8 +36,8 @@ type offer struct {
 
 const hostMemory = 8 << 20
 
-// TestUDPBetweenHosts runs two processes in two network namespaces, joined by a pair of
-// virtual Ethernet devices: as two hosts on a cable.
+// TestUDPBetweenHosts runs two processes in two network namespaces connected by virtual
+// Ethernet devices, like two hosts on a cable.
 func TestUDPBetweenHosts(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -220,7 +220,7 @@ func TestUDPHost(t *testing.T) {
 	hear(&word)
 }
 
-// tell returns a function that sends a value to the parent.
+// tell returns a function that sends values to the parent.
 func tell(t *testing.T) func(v any) {
 	return func(v any) {
 		b, err := json.Marshal(v)

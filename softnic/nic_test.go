@@ -40,7 +40,7 @@ func TestSameQPNumber(t *testing.T) {
 			must(t, err)
 			nums[i] = q.Num()
 		}
-		if (nums[0] == nums[1]) != seeded { // of two random numbers one in 16 million is the same
+		if (nums[0] == nums[1]) != seeded { // two random numbers are equal once in 16 million
 			t.Errorf("with seeds %v: the first QPs of two devices are %#x and %#x", seeded, nums[0], nums[1])
 		}
 	}
@@ -140,7 +140,7 @@ func TestAckCoalescing(t *testing.T) {
 	}
 }
 
-// TestAddressTaken: two NICs of one link cannot have one address.
+// TestAddressTaken: two NICs on one link cannot share an address.
 func TestAddressTaken(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	cfg := softnic.Config{Addr: netip.MustParseAddr("10.1.2.3")}

@@ -17,7 +17,7 @@ type watched struct {
 	touches  []string
 }
 
-// see notes a touch by NIC, kind, offset in its region and length.
+// see records an access by NIC, kind, offset in its region and length.
 func (w *watched) see(x softnic.MemoryAccess) {
 	name, base := "a", w.src.Addr()
 	if x.NIC == w.b {

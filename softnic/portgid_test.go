@@ -31,8 +31,8 @@ func portRig(t *testing.T, addr string) (r *rig, gids [2]verbs.GID) {
 	return r, gids
 }
 
-// TestPortGIDs: NICs on one address can reach each other by GIDs alone: with RC, with datagrams, and with the
-// response to a datagram, whose GRH has the sender's GID.
+// TestPortGIDs: NICs on one address can address each other by GIDs alone: with RC, with datagrams, and
+// with the response to a datagram, whose GRH contains the sender's GID.
 func TestPortGIDs(t *testing.T) {
 	r, gids := portRig(t, "127.0.0.11")
 	if gids[0] == gids[1] {
@@ -55,7 +55,7 @@ func TestPortGIDs(t *testing.T) {
 			must(t, err)
 			ends[i], err = qps[i].Endpoint()
 			must(t, err)
-			ends[i].GID, ends[i].LID, ends[i].Extra = gids[i], 0, nil // the values that a C program exchanges
+			ends[i].GID, ends[i].LID, ends[i].Extra = gids[i], 0, nil // all that a C program exchanges
 		}
 		for i, q := range qps {
 			must(t, q.Connect(ends[1-i]))
@@ -84,7 +84,7 @@ func TestPortGIDs(t *testing.T) {
 			if wcs[0].Status != verbs.StatusSuccess || wcs[0].Opcode != verbs.WCRecv {
 				t.Fatalf("%v, side %d: the completion is %+v", typ, 1-i, wcs[0])
 			}
-			to = verbs.GID(memB.Bytes()[8:24]) // of the GRH
+			to = verbs.GID(memB.Bytes()[8:24]) // from the GRH
 			if typ == verbs.UD && i == 0 && to != gids[0] {
 				t.Errorf("the GRH names %s, want %s", to.Addr(), gids[0].Addr())
 			}

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestQPStats: trouble is counted at the QP that had it, as at its NIC, and not at others.
+// TestQPStats: errors are counted at their QP and its NIC, and not at other QPs.
 func TestQPStats(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
 	_, src := memory(t, u.pa, 64)

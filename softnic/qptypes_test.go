@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestQPTypes: a NIC has exactly the configured QP types, and its capabilities say so.
+// TestQPTypes: a NIC supports exactly the configured QP types, and its capabilities match.
 func TestQPTypes(t *testing.T) {
 	caps := map[verbs.QPType]verbs.Capabilities{
 		verbs.RC: verbs.CapRC, verbs.UC: verbs.CapUC | verbs.CapSRQOnUC, verbs.UD: verbs.CapUD | verbs.CapSRQOnUD,

@@ -29,7 +29,7 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 	}
 	psn := qa.snd
 	atomic(0)
-	// As if 2^24-1 WRITEs of one packet had followed.
+	// As if 2^24-1 one-packet WRITEs had followed.
 	qa.snd, qa.una, qa.maxPSN, qb.epsn = psn, psn, psn, psn
 	atomic(5)
 	// The response was lost, and the request is retransmitted.
@@ -50,9 +50,9 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 	}
 }
 
-// TestAckNamesNoAnswer: an acknowledgement names the last SEND or WRITE, never a READ or an atomic behind it.
-// Soft-RoCE in the kernel would mistake that for the whole response, and complete an atomic without its
-// result if the result is late or lost.
+// TestAckNamesNoAnswer: an ACK carries the PSN of the last SEND or WRITE, never of a later READ or
+// atomic. The kernel's Soft-RoCE would mistake that for the whole response, and complete an atomic
+// without its result if the result is late or lost.
 func TestAckNamesNoAnswer(t *testing.T) {
 	var now int64
 	link, err := NewFaultLink(&FaultConfig{Now: func() int64 { return now }})

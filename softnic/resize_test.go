@@ -12,8 +12,8 @@ func resize(cq verbs.CQ, depth int) error {
 	return cq.(interface{ Resize(depth int) error }).Resize(depth)
 }
 
-// TestResizeCQ: pending completions stay in order when a CQ grows or shrinks, wherever its ring starts. A
-// resize that would lose some is refused.
+// TestResizeCQ: pending completions stay in order when a CQ grows or shrinks, wherever its ring starts.
+// A resize that would discard some is refused.
 func TestResizeCQ(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)

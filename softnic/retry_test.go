@@ -91,8 +91,8 @@ func rnrCount(t *testing.T, link softnic.Link, run func(), retries uint8, lead b
 	return r.b.Stats().RNRNAKsSent, wcs[0].Status
 }
 
-// TestCloseLetsSendersGoOn: closing a NIC discards packets in flight to it. UD sends of another NIC that
-// waited for their arrival are sent and complete.
+// TestCloseLetsSendersGoOn: closing a NIC discards packets in flight to it. UD sends of another NIC
+// that waited for space are then sent and complete.
 func TestCloseLetsSendersGoOn(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{Queue: 4, Impairment: softnic.Impairment{Delay: time.Millisecond}})
 	r := newRig(t, w.link)

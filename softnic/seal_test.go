@@ -22,7 +22,7 @@ type tap struct {
 	// secrets are all runs of eight bytes that must not be seen.
 	secrets map[uint64]bool
 	seen    int
-	// inRuns counts packets that are not the first of a run.
+	// inRuns counts packets after the first of a run.
 	inRuns int
 	dests  map[netip.AddrPort]bool
 }
@@ -91,8 +91,8 @@ func exchange(t *testing.T, u *udpRig, c *tap, size int) {
 	}
 }
 
-// TestSealedCapture: an observer of all packets sees neither payload nor addresses. Packets are still sent in
-// runs, and none to the RoCE port. The same packets without a seal expose both.
+// TestSealedCapture: an observer of all packets sees neither payload nor addresses. Packets are still
+// sent in runs, and never to the RoCE port. The same packets without a seal expose both.
 func TestSealedCapture(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		c := newTap()
@@ -119,7 +119,7 @@ func TestSealedCapture(t *testing.T) {
 	}
 }
 
-// plainRecorder is a recorder of packets that any tool reads: to the port of RoCE, and without fill.
+// plainRecorder records packets readable by any tool: to the RoCE port, without fill.
 type plainRecorder struct{ recorder }
 
 func (r *plainRecorder) Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte) {
@@ -154,8 +154,8 @@ func TestPlainCapture(t *testing.T) {
 	}
 }
 
-// TestSealDisagreement: QPs with mismatched Seals fail to connect or cannot communicate. They never fall back
-// to plain packets.
+// TestSealDisagreement: QPs with mismatched Seals fail to connect or cannot communicate. They never
+// fall back to plain packets.
 func TestSealDisagreement(t *testing.T) {
 	dialer, listener := newSeals(t)
 	other, err := softnic.NewSeal(bytes.Repeat([]byte{1}, 32), false)
@@ -220,7 +220,7 @@ type foreignSeal struct{}
 
 func (foreignSeal) Sealed() {}
 
-// TestSealRefusals: Seals that cannot work are refused, with the reason.
+// TestSealRefusals: unusable Seals are refused, with the reason.
 func TestSealRefusals(t *testing.T) {
 	dialer, listener := newSeals(t)
 	if _, err := softnic.NewSeal(make([]byte, 15), true); !errors.Is(err, verbs.ErrInvalid) {
@@ -265,7 +265,7 @@ func TestSealRefusals(t *testing.T) {
 	succeeded(t, await(t, cq, 1))
 }
 
-// TestSealedCorruption: the layer of faults damages packets after they were sealed.
+// TestSealedCorruption: the fault layer corrupts packets after sealing.
 func TestSealedCorruption(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{Seed: 1, Impairment: softnic.Impairment{Corrupt: 0.1, Loss: 0.02}})
 	u.sa, u.sb = newSeals(t)

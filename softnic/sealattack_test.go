@@ -202,8 +202,8 @@ func (f *fortress) strike(victim *qp) {
 	}
 }
 
-// TestSealedMTU: the seal's overhead reduces the MTU of sealed QPs if the interface MTU has no spare bytes
-// for it.
+// TestSealedMTU: the seal's overhead reduces the MTU of sealed QPs if the interface MTU cannot absorb
+// it.
 func TestSealedMTU(t *testing.T) {
 	for _, v := range []struct {
 		mtu           int

@@ -14,8 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSealClose: closing a Seal discards the session's keys, and requires that it has no QPs or AHs. A PD can
-// go through more sessions than a NIC can hold at once.
+// TestSealClose: closing a Seal discards the session's keys, and is refused while QPs or AHs use it. A
+// PD can outlive more sessions than a NIC can hold concurrently.
 func TestSealClose(t *testing.T) {
 	f := newFortress(t)
 	n := f.nics[1]
@@ -122,8 +122,8 @@ func TestPeersAreEvicted(t *testing.T) {
 	}
 }
 
-// TestSealedSourceOfDatagrams: the source of a sealed datagram is the NIC of its association, whatever source
-// address an attacker on the path has used. Dropped packets leave no state.
+// TestSealedSourceOfDatagrams: the source of a sealed datagram is the NIC of its association,
+// regardless of the source address chosen by an attacker on the path. Dropped packets leave no state.
 func TestSealedSourceOfDatagrams(t *testing.T) {
 	f := newFortress(t)
 	q, u := f.qps[1][2], f.nics[1].sealed
@@ -156,8 +156,8 @@ func TestSealedSourceOfDatagrams(t *testing.T) {
 	}
 }
 
-// TestSealedConnectBinds: a QP accepts packets from the association in its peer's endpoint, even if another
-// NIC of the peer was later seen at the same address.
+// TestSealedConnectBinds: a QP accepts packets from the association in its peer's endpoint, even if
+// another NIC of that peer later used the same address.
 func TestSealedConnectBinds(t *testing.T) {
 	f := newFortress(t)
 	q := f.qps[1][0]

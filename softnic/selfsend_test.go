@@ -127,8 +127,8 @@ func TestSelfBadReceive(t *testing.T) {
 	}
 }
 
-// TestSelfBadReceiveChain: the same with sends behind the one that meets the bad
-// receive, in one chain. A QP full of sends can be filled again after they completed.
+// TestSelfBadReceiveChain: the same with sends behind the one that uses the bad receive, in one chain.
+// A full QP can be filled again after its sends have completed.
 func TestSelfBadReceiveChain(t *testing.T) {
 	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
 		t.Run(typ.String(), func(t *testing.T) {

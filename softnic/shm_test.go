@@ -102,7 +102,7 @@ func (s *shmSide) awaitPublished() {
 	}
 }
 
-// TestShmDirect: WRITEs and READs of shareable memory need no packets, and an immediate needs one.
+// TestShmDirect: WRITEs and READs of shareable memory send no packets, and an immediate sends one.
 func TestShmDirect(t *testing.T) {
 	noRaces(t)
 	const size = 300 << 10

@@ -34,8 +34,8 @@ func TestShmTwoProcesses(t *testing.T) {
 	s.pingPong(100, true)
 }
 
-// TestShmKernelCopies: the kernel copies to and from another process's memory that is not backed by a file.
-// If the system forbids that, packets carry the data.
+// TestShmKernelCopies: the kernel copies to and from another process's memory without a file. If the
+// system forbids that, packets carry the data.
 func TestShmKernelCopies(t *testing.T) {
 	s, _ := startFar(t, shmPlain)
 	const size = 1 << 20
@@ -67,9 +67,9 @@ func TestShmKernelCopies(t *testing.T) {
 	}
 }
 
-// TestShmPeerKilled: a process killed at any point leaves no lock held. The other side's requests fail with
-// RETRY_EXC_ERR because the kernel closes the socket: the QPs have no timeout. On an idle machine that takes
-// at most 50 ms, so only the minimum over all runs is checked.
+// TestShmPeerKilled: a process killed at any point leaves no lock held. The other side's requests fail
+// with RETRY_EXC_ERR because the kernel closes the socket: the QPs have no timeout. On an idle machine
+// that takes at most 50 ms, so only the minimum over all runs is checked.
 func TestShmPeerKilled(t *testing.T) {
 	least := time.Hour
 	defer func() {
@@ -121,8 +121,8 @@ func TestShmPeerKilled(t *testing.T) {
 	}
 }
 
-// TestShmPeerKilledInside: MR.Close returns even if a process is killed while writing to this side's memory.
-// Afterwards the memory is no longer written.
+// TestShmPeerKilledInside: MR.Close returns even if a process is killed while writing to local memory.
+// The memory does not change afterwards.
 func TestShmPeerKilledInside(t *testing.T) {
 	noRaces(t)
 	for k, pause := range []time.Duration{0, 100 * time.Microsecond, time.Millisecond, 0, 0} {

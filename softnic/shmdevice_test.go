@@ -17,7 +17,7 @@ import (
 // sharing describes a device whose memory other processes can open.
 var sharing = verbstest.Sharing{Export: true, Open: true, Copy: true}
 
-// farLinks are the links on which a device can access peer memory.
+// farLinks opens the links that give a device access to peer memory.
 var farLinks = map[string]func(tb testing.TB) verbstest.Pair{
 	"shm": deviceLinks["shm"],
 	"near": func(tb testing.TB) verbstest.Pair {
@@ -96,7 +96,7 @@ func TestFarDevice(t *testing.T) {
 	}
 }
 
-// checkFar does a request of n bytes at 3 of this side, at 7 of the peer.
+// checkFar executes a request of n bytes at local offset 3 and remote offset 7.
 func (r *deviceRig) checkFar(t *testing.T, op verbs.Opcode, far devicePiece, sges []verbs.SGE, n int) {
 	t.Helper()
 	mine, theirs := r.local.fill(t, n), far.fill(t, n+1)
@@ -165,8 +165,8 @@ func TestFarDeviceBatch(t *testing.T) {
 	}
 }
 
-// TestFarDeviceImmediate: the receive of a WRITE with an immediate completes after its directly copied bytes
-// and after the bytes of all earlier requests. Inline data is delivered too.
+// TestFarDeviceImmediate: the receive of a WRITE with an immediate completes after its directly copied
+// data and the data of all earlier requests. Inline data also works.
 func TestFarDeviceImmediate(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")
@@ -299,7 +299,7 @@ func TestFarDeviceFallback(t *testing.T) {
 	noRaces(t)
 	cases := map[string]verbstest.Sharing{"no handle": {}, "not opened": {Export: true}, "not copied": {Export: true, Open: true}}
 	for name, s := range cases {
-		// The first requests find out. If they are not notified, the device does them together.
+		// The first requests detect it. Without notifications, the device executes them together.
 		for first, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite} {
 			t.Run(name+"/"+op.String(), func(t *testing.T) {
 				d := new(verbstest.MemoryDevice)

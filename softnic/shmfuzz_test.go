@@ -81,8 +81,9 @@ func newNeighborBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	return s, peer
 }
 
-// enter writes an entry into the besieger's ring, with its length and header unmodified. A small QP number is
-// an index of s.qps. In a line the key 1 is that of the region, and its address is relative to it.
+// enter writes an entry into the besieger's ring, with its length and header unmodified. A small QP
+// number is an index of s.qps. In a line, key 1 stands for the region's key, and the address is
+// relative to the region.
 func (p *shmBesieger) enter(k int, entry []byte, s *besieged) {
 	slot, qps := p.segment.Ring()[k%shm.Slots*shm.CacheLine:][:shm.CacheLine], s.qps
 	copy(slot[4:], entry)
@@ -114,7 +115,7 @@ func shmEntry(h roce.Header, length int, mark byte) []byte {
 	return bytes.Clone(b[4:shm.CacheLine])
 }
 
-// shmLineEntry returns an entry with a line whose bytes are b.
+// shmLineEntry returns an entry with a line whose payload is b.
 func shmLineEntry(m shm.Line, b ...byte) []byte {
 	var w shm.Writer
 	ring := make([]byte, shm.RingSize)
@@ -199,7 +200,7 @@ func table0(b []byte) uint32 {
 	return uint32(b[0])
 }
 
-// send sends the message that three fuzzed bytes describe, with a descriptor of memory that is its own.
+// send sends the message described by three fuzzed bytes, with a descriptor of its own memory.
 func (p *shmBesieger) send(b []byte) {
 	m := shm.Message{Kind: shm.Kind(b[0]), Access: uint16(b[1]), Key: uint32(b[2]), Domain: 1, Addr: uint64(b[2]) << 8, Size: uint64(b[1]) << 9}
 	if m.Kind == shm.Device {

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestShmPeerStopped: requests to a peer that no longer reads its ring, such as a stopped process, fail with RETRY_EXC_ERR. Lines complete
-// without the peer until the ring is full.
+// TestShmPeerStopped: requests to a peer that no longer reads its ring, such as a stopped process, fail
+// with RETRY_EXC_ERR. Lines complete without the peer until the ring is full.
 func TestShmPeerStopped(t *testing.T) {
 	for name, credits := range map[string]uint32{"packets": 0, "lines": 1 << 20} {
 		t.Run(name, func(t *testing.T) {
@@ -58,8 +58,8 @@ func (p *shmBesieger) grant(q *qp, credits uint32) {
 	p.segment.Grant(q.attr.DestQPN).Store(shm.GrantWord(shm.Grant{Domain: 1, Read: true, Write: true}, q.attr.SQPSN+q.num, q.attr.DestQPN))
 }
 
-// TestShmLineRefused: a line that the responder would refuse as a packet has the same effect. One that it would accept completes a
-// receive.
+// TestShmLineRefused: a line that the responder would refuse as a packet has the same effect. A valid
+// line completes a receive.
 func TestShmLineRefused(t *testing.T) {
 	t.Run("shm", func(t *testing.T) { lineRefused(t, newShmBesieged) })
 	t.Run("neighbor", func(t *testing.T) { lineRefused(t, newNeighborBesieged) })
@@ -105,7 +105,7 @@ func lineRefused(t *testing.T, begin func(t *testing.T) (*besieged, *shmBesieger
 	}
 }
 
-// completions returns the completions of a QP's sends, without waiting.
+// completions polls q's send completions, without waiting.
 func completions(q *qp) []verbs.WC {
 	var wcs [4]verbs.WC
 	n, _ := q.sendCQ.Poll(wcs[:]) // after an error n is 0
@@ -123,7 +123,7 @@ func TestShmPollClosed(t *testing.T) {
 	}
 }
 
-// TestShmLinesNeedCredits: a peer without credits, such as one with an SRQ, never gets lines, however many packets it has received.
+// TestShmLinesNeedCredits: a peer without credits, such as one with an SRQ, never receives lines.
 func TestShmLinesNeedCredits(t *testing.T) {
 	s, p := newShmBesieged(t)
 	q := s.qps[0]
@@ -153,7 +153,8 @@ func TestShmLinesNeedGrant(t *testing.T) {
 	}
 }
 
-// TestShmCreditsOfClosedRegion: if the region of a receive is closed while the peer has no credits, later credits exclude its bytes.
+// TestShmCreditsOfClosedRegion: if the region of a receive is closed while the peer is out of credits,
+// later credits exclude its bytes.
 func TestShmCreditsOfClosedRegion(t *testing.T) {
 	s, _ := newShmBesieged(t)
 	q := s.qps[0]
@@ -191,7 +192,7 @@ func TestNeighborLook(t *testing.T) {
 	s.awaitLine(t)
 }
 
-// enterAsleep enters a line when no goroutine of the NIC reads the ring.
+// enterAsleep enters a line while no goroutine of the NIC reads the ring.
 func (s *besieged) enterAsleep(t *testing.T, p *shmBesieger) {
 	t.Helper()
 	w := s.nic.core.udpNIC
@@ -219,7 +220,7 @@ func (s *besieged) awaitLine(t *testing.T) {
 	}
 }
 
-// TestNeighborOrder: a packet behind a line is no gap.
+// TestNeighborOrder: a packet behind a line does not count as a gap.
 func TestNeighborOrder(t *testing.T) {
 	s, p := newNeighborBesieged(t)
 	s.enterAsleep(t, p)
@@ -233,7 +234,7 @@ func TestNeighborOrder(t *testing.T) {
 	}
 }
 
-// TestNeighborLeavesLines: the lines of a neighbor that has ended are served.
+// TestNeighborLeavesLines: the lines of an exited neighbor are served.
 func TestNeighborLeavesLines(t *testing.T) {
 	s, p := newNeighborBesieged(t)
 	s.enterAsleep(t, p)

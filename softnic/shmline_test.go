@@ -13,14 +13,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmSlot is the size of a message in the tests of lines. A region has shmSlots for messages that are sent or written, as many for
-// receives, and two for other requests.
+// shmSlot is the size of a message in the line tests. A region has shmSlots slots for messages sent or
+// written, as many for receives, and two for other requests.
 const (
 	shmSlot  = 8 << 10
 	shmSlots = 128
 )
 
-// message returns the slot of message k, and receive that of receive k.
+// message returns the slot of message k, and receive the slot of receive k.
 func message(k int) int { return k % shmSlots }
 func receive(k int) int { return shmSlots + k%shmSlots }
 
@@ -37,7 +37,7 @@ func (s *shmSide) to(wr *verbs.SendWR, slot int) {
 	wr.RemoteAddr, wr.RKey = s.peer.Addr+uint64(slot*shmSlot), s.peer.RKey
 }
 
-// makePair returns two sides with regions of size bytes. x can access that of y directly.
+// makePair returns two sides with regions of size bytes. x can access y's region directly.
 type makePair func(tb testing.TB, size int) (x, y *shmSide)
 
 // lineSize is the size of a region of slots.
@@ -63,7 +63,7 @@ func overRings(t *testing.T, test func(t *testing.T, pair makePair)) {
 	}
 }
 
-// closeBoth closes two NICs, whose goroutines may be looking for packets.
+// closeBoth closes two NICs whose goroutines may be polling for packets.
 func closeBoth(t *testing.T, x, y *shmSide) {
 	t.Helper()
 	must(t, x.nic.Close())
@@ -96,7 +96,8 @@ func (s *shmSide) collect(n int) (got []verbs.WC) {
 	return got
 }
 
-// sendLines makes x complete 100 short messages that y has receives for, without an acknowledgement of y. Every second one is a SEND.
+// sendLines makes x complete 100 short messages that y has receives for, without an ACK from y. Every
+// second one is a SEND.
 func sendLines(t *testing.T, x, y *shmSide) (n int) {
 	t.Helper()
 	n = 100
@@ -120,7 +121,8 @@ func sendLines(t *testing.T, x, y *shmSide) (n int) {
 	return n
 }
 
-// TestShmLinesSurvive: requests that have completed at the sender complete at the receiver, whatever either side does next.
+// TestShmLinesSurvive: requests completed at the sender complete at the receiver, whatever either side
+// does next.
 func TestShmLinesSurvive(t *testing.T) { overRings(t, linesSurvive) }
 
 func linesSurvive(t *testing.T, pair makePair) {
@@ -172,8 +174,8 @@ func linesSurvive(t *testing.T, pair makePair) {
 	}
 }
 
-// TestShmLinesRegion: MR.Close takes effect behind the lines that have completed, whether they write to the region or are received in it.
-// Later ones are refused.
+// TestShmLinesRegion: MR.Close takes effect after the completed lines, whether they write to the region
+// or are received in it. Later ones are refused.
 func TestShmLinesRegion(t *testing.T) { overRings(t, linesRegion) }
 
 func linesRegion(t *testing.T, pair makePair) {
@@ -220,7 +222,8 @@ func linesRegion(t *testing.T, pair makePair) {
 	}
 }
 
-// TestShmLinesScarce: 200 messages to 3 receives. 3 complete, the others when there are more receives, in order.
+// TestShmLinesScarce: 200 messages to 3 receives. 3 complete, the others once more receives are posted,
+// in order.
 func TestShmLinesScarce(t *testing.T) { overRings(t, linesScarce) }
 
 func linesScarce(t *testing.T, pair makePair) {
@@ -253,8 +256,8 @@ func linesScarce(t *testing.T, pair makePair) {
 	}
 }
 
-// TestShmLinesRandom: requests of all kinds and lengths in random order, with scarce receives, complete in order on both sides, and
-// their bytes are right.
+// TestShmLinesRandom: requests of all kinds and lengths in random order, with scarce receives, complete
+// in order and with intact data on both sides.
 func TestShmLinesRandom(t *testing.T) { overRings(t, linesRandom) }
 
 func linesRandom(t *testing.T, pair makePair) {
@@ -291,7 +294,7 @@ func linesRandom(t *testing.T, pair makePair) {
 	}
 }
 
-// lineMessage is a message that y must find.
+// lineMessage is a message expected by y.
 type lineMessage struct {
 	send bool
 	imm  uint32
@@ -311,7 +314,7 @@ func (m *lineMessage) check(t *testing.T, y *shmSide, k int, wc *verbs.WC) {
 	}
 }
 
-// randomRequest posts request k, and adds its message to those that y must find if it has one.
+// randomRequest posts request k, and appends its message, if any, to the messages expected by y.
 func (s *shmSide) randomRequest(rng *rand.Rand, k int, wants []lineMessage) []lineMessage {
 	lengths := [...]int{0, 1, 8, 38, 39, 40, 300, 4096, 4097, shmSlot}
 	op, size := verbs.Opcode(rng.IntN(int(verbs.OpAtomicFetchAndAdd)+1)), lengths[rng.IntN(len(lengths))]

@@ -20,8 +20,8 @@ func received(ctx verbs.Context, before uint64, n int) {
 	}
 }
 
-// TestStagedFailures: if several landings of a QP fail, the first of their requests completes with an error.
-// None of them succeeds.
+// TestStagedFailures: if several landings of a QP fail, the first of their requests completes with an
+// error, and all others fail as well.
 func TestStagedFailures(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)

@@ -25,7 +25,8 @@ type stagedFlow struct {
 	// adds is the last word of far on the host. Each atomic adds 1.
 	adds uint64
 	sent []verbs.SendWR
-	// done counts send completions and received counts receive completions, of which expected are due.
+	// done counts send completions, received counts receive completions, and expected is the number of
+	// expected ones.
 	done, received, expected int
 }
 

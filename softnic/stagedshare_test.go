@@ -98,8 +98,8 @@ func TestStagedTwoDevices(t *testing.T) {
 	}
 }
 
-// TestStagedReadAskedAgain: a READ that the peer retries while its data is being fetched from a device is
-// answered once.
+// TestStagedReadAskedAgain: a READ that the peer retries while its data is being fetched from a device
+// is answered once.
 func TestStagedReadAskedAgain(t *testing.T) {
 	const asked = 3
 	r := newDeviceRig(t, "udp", verbs.RC)

@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// stagedLinks are the links on which packets wait for device memory.
+// stagedLinks are the links that stage device memory.
 var stagedLinks = []string{"udp", "shm"}
 
 // onStaged runs a test on every link of stagedLinks.
@@ -40,7 +40,8 @@ func (r *deviceRig) nothing(what string) {
 	}
 }
 
-// TestStagedPartlyLanded: a request that has landed is acknowledged, and the one behind it, on a slower device, is not.
+// TestStagedPartlyLanded: a landed request is acknowledged, unlike the one behind it, which waits for a
+// slower device.
 func TestStagedPartlyLanded(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.RC)
@@ -101,8 +102,8 @@ func TestStagedCompletion(t *testing.T) {
 	})
 }
 
-// TestStagedOrder: work behind data landing on a device waits for it: completions of host-memory requests,
-// READ responses, atomics and NAKs.
+// TestStagedOrder: all work behind landing data is deferred: completions of host-memory requests, READ
+// responses, atomics and NAKs.
 func TestStagedOrder(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		for _, behind := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, 99} {
@@ -152,8 +153,8 @@ func TestStagedFence(t *testing.T) {
 	})
 }
 
-// TestStagedAhead: data is prefetched while earlier data is unacknowledged, and a QP that goes back fetches
-// it again.
+// TestStagedAhead: data is prefetched while earlier data is unacknowledged, and fetched again after a
+// go-back.
 func TestStagedAhead(t *testing.T) {
 	link, err := softnic.NewUDPLink(nil)
 	must(t, err)
@@ -180,7 +181,7 @@ func TestStagedAhead(t *testing.T) {
 	if k, err := qa.PostSend([]verbs.SendWR{to.request(verbs.OpRDMAWrite, 0, from.sge(0, n))}); k != 1 || err != nil {
 		t.Fatalf("PostSend = %d, %v, want 1 and nil", k, err)
 	}
-	for device.Count().Copies < copies+3 { // unacknowledged so far
+	for device.Count().Copies < copies+3 { // still unacknowledged
 		runtime.Gosched()
 	}
 	link.Restore(nics[0], netip.MustParseAddr("127.0.0.2"))
@@ -396,7 +397,7 @@ func must2(tb testing.TB) func(int, error) {
 
 // TestStagedIsolation: a failed copy fails only the QP that owns the memory, on either side.
 func TestStagedIsolation(t *testing.T) {
-	const busy = 4 // landings, after which the following ones land together
+	const busy = 4 // landings, so that the following ones land together
 	onStaged(t, func(t *testing.T, link string) {
 		for _, incoming := range []bool{false, true} {
 			r := newDeviceRig(t, link, verbs.RC)
@@ -445,7 +446,8 @@ func TestStagedIsolation(t *testing.T) {
 	})
 }
 
-// TestStagedUnreliable: UC and UD bring bytes to and from devices, and a failed copy completes no receive with success.
+// TestStagedUnreliable: UC and UD move data to and from devices, and a failed copy never completes a
+// receive successfully.
 func TestStagedUnreliable(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {
 		r := newDeviceRig(t, link, verbs.UC)

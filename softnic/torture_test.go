@@ -72,7 +72,7 @@ func TestTorture(t *testing.T) {
 	}
 }
 
-// hall holds the CQs of both sides and the ends that complete on them, by QP number.
+// hall holds the CQs of both sides, and the ends that complete on them by QP number.
 type hall struct {
 	tb       testing.TB
 	cqA, cqB verbs.CQ

@@ -38,9 +38,9 @@ func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ..
 	return verbstest.Pair{A: ctx[0], B: ctx[1]}
 }
 
-// TestConformanceUDP runs the suite over UDP on loopback: with and without runs of datagrams, over both IP
-// versions, with ICRCs of the headers and of everything, and between NICs on one link and on two, which must
-// use different ports.
+// TestConformanceUDP runs the suite over UDP on loopback: with and without runs of datagrams, over both
+// IP versions, with header-only and full ICRCs, and between NICs on one link and on two, which must use
+// different ports.
 func TestConformanceUDP(t *testing.T) {
 	t.Parallel()
 	plain := softnic.UDPConfig{NoSegment: true, NoCoalesce: true}
@@ -107,7 +107,7 @@ func TestConformanceSealed(t *testing.T) {
 // reorders and corrupts outgoing packets.
 func TestConformanceUDPOverFaults(t *testing.T) {
 	pickVariant(t, 2)
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waiting
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		p := openUDP(tb, &softnic.UDPConfig{
 			Seed:       1,

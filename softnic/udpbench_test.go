@@ -43,7 +43,8 @@ func BenchmarkUDPWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkUDPWriteFull is BenchmarkUDPWrite as to a peer that wants full ICRCs, and packets of at most 4 KiB.
+// BenchmarkUDPWriteFull is BenchmarkUDPWrite to a peer that requires full ICRCs, with packets of at
+// most 4 KiB.
 func BenchmarkUDPWriteFull(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
@@ -86,7 +87,7 @@ type udpWork struct {
 	wcs []verbs.WC
 }
 
-// udpVariant holds the parameters of a benchmark of WRITEs.
+// udpVariant holds the parameters of a WRITE benchmark.
 type udpVariant struct {
 	sealed bool
 	icrc   softnic.ICRC
@@ -134,7 +135,7 @@ func newUDPWork(b *testing.B, size, depth int, v *udpVariant) *udpWork {
 	return w
 }
 
-// stream posts n requests, as many as fit at a time, and polls until all are complete.
+// stream posts n requests, up to the queue limit at a time, and polls until all are complete.
 func (w *udpWork) stream(n int) {
 	for posted, done := 0, 0; done < n; {
 		if free := len(w.wrs) - (posted - done); posted < n && free >= len(w.wrs)/4 {
@@ -161,14 +162,14 @@ func (w *udpWork) report() {
 	w.b.ReportMetric(float64(w.b.N)/w.b.Elapsed().Seconds(), "msgs/s")
 }
 
-// BenchmarkTCP sends messages over a TCP connection of the loopback.
+// BenchmarkTCP sends messages over TCP on loopback.
 func BenchmarkTCP(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run("size="+s.name, func(b *testing.B) { sendStream(b, s.bytes, nil) })
 	}
 }
 
-// BenchmarkTLS sends messages over TLS 1.3 on a TCP connection of the loopback.
+// BenchmarkTLS sends messages over TLS 1.3 on loopback.
 func BenchmarkTLS(b *testing.B) {
 	cfg := newTLSConfig(b)
 	for _, s := range udpSizes {

@@ -218,7 +218,7 @@ func TestUDPWindow(t *testing.T) {
 		}
 	}
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
-	q := silentPeers(t, seen, 1, 16<<20)[0] // a MiB is posted, and waits for a response
+	q := silentPeers(t, seen, 1, 16<<20)[0] // a MiB is posted and waits for a response
 	c := q.core
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// floorPair is two sets of sockets on the loopback.
+// floorPair returns two sets of loopback sockets.
 func floorPair(b *testing.B) (a, c *udp.Conn) {
 	b.Helper()
 	open := func(addr string) *udp.Conn {
@@ -34,11 +34,11 @@ const (
 	floorWindow = 512 // packets
 )
 
-// BenchmarkUDPFloor moves messages as cheaply as the system calls allow. Datagram sizes and runs match RoCE,
-// with the same CRC over each on both sides. The sender computes it while copying the payload behind the
-// header, the receiver before copying the payload to its destination. One number is returned per quarter
-// window, so that no buffer overflows. Memory has the same kind and size. There are no PSNs, keys, QPs,
-// completions or retransmissions.
+// BenchmarkUDPFloor moves messages as cheaply as the system calls allow. Datagram sizes and runs match
+// RoCE, with the same CRC over each on both sides. The sender computes it while copying the payload
+// behind the header, the receiver before copying the payload to its destination. The receiver returns
+// one number per quarter window, so that no buffer overflows. Memory has the same kind and size. PSNs,
+// keys, QPs, completions and retransmissions are left out.
 func BenchmarkUDPFloor(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run("size="+s.name, func(b *testing.B) {
@@ -163,7 +163,7 @@ func (p *turnTimeout) pause(conn *udp.Conn) {
 	_ = conn.Wait() // the next read returns the error
 }
 
-// poll is for a side that polls, as a program does: it sleeps never, and yields at times.
+// poll yields occasionally and never sleeps, like a polling program.
 func (p *turnTimeout) poll(got int) {
 	if *p++; got > 0 {
 		*p = 0

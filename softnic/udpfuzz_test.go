@@ -84,8 +84,8 @@ func (s *besieged) attack(b []byte, segment int) {
 	u.nic.core.settle()
 }
 
-// TestUDPFill: a packet in a padded datagram is accepted. A sender without support for fill may set its bits,
-// which are reserved in the specification. A wrong ICRC is counted once.
+// TestUDPFill: a packet in a padded datagram is accepted. A sender without support for fill may set its
+// bits, which the specification reserves. A wrong ICRC is counted once.
 func TestUDPFill(t *testing.T) {
 	ack := func(s *besieged, fill, bits int) []byte {
 		b := make([]byte, 20+fill)
@@ -180,7 +180,7 @@ func TestUDPExtra(t *testing.T) {
 	}
 }
 
-// What others make a NIC remember is bounded.
+// The state kept on behalf of other hosts is bounded.
 func TestUDPMemoryOfOthers(t *testing.T) {
 	s := newBesieged(t)
 	u := s.nic.udp

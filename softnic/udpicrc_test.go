@@ -24,7 +24,8 @@ func icrcStation(t *testing.T, cfg UDPConfig, addr string) *station {
 	return newStation(t, link, 1024, Config{Addr: netip.MustParseAddr(addr), MTU: verbs.MTU256})
 }
 
-// TestICRCAgreement: both ends must permit ICRCs of the headers, for a peer elsewhere explicitly.
+// TestICRCAgreement: both ends must permit header ICRCs, and on different hosts they must do so
+// explicitly.
 func TestICRCAgreement(t *testing.T) {
 	for mine, want := range map[ICRC][2][3]bool{ // on this host and elsewhere, by the peer's setting
 		ICRCAuto:    {{true, false, true}, {false, false, false}},
@@ -47,7 +48,7 @@ func TestICRCAgreement(t *testing.T) {
 	}
 }
 
-// TestICRCAssumed: a peer that has not described itself gets full ICRCs, even if it is assumed to be a softnic.
+// TestICRCAssumed: a peer without a description gets full ICRCs, even if assumed to be a softnic.
 func TestICRCAssumed(t *testing.T) {
 	s := icrcStation(t, UDPConfig{ICRC: ICRCHeaders, AssumeSoftNICs: true}, "127.0.0.59")
 	q := s.qp(verbs.UC, 4)
@@ -57,8 +58,8 @@ func TestICRCAssumed(t *testing.T) {
 	}
 }
 
-// sentTo returns what a NIC sends to a socket that describes itself by extra: a WRITE of four packets, of which the last
-// has pad, one of 5 bytes with an immediate, and a SEND.
+// sentTo returns all packets that a NIC sends to a socket described by extra: a WRITE of four packets,
+// the last of them padded, one of 5 bytes with an immediate, and a SEND.
 func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpRoute) {
 	t.Helper()
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 63)})
@@ -99,8 +100,8 @@ func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpRoute
 	return all, q.path.route
 }
 
-// TestICRCOfOthers: packets to a peer that does not offer to accept ICRCs of the headers do not depend on the setting.
-// They are those of the version before it, except for the ICRC, which depends on the source port.
+// TestICRCOfOthers: packets to a peer that does not accept header ICRCs are independent of the setting,
+// and equal to those of a version without it, except for the ICRC, which depends on the source port.
 func TestICRCOfOthers(t *testing.T) {
 	for _, peer := range []struct {
 		name   string
@@ -127,8 +128,8 @@ func TestICRCOfOthers(t *testing.T) {
 	}
 }
 
-// TestICRCOfHeaders: packets to a peer that offers to accept ICRCs of the headers have such an ICRC and say so, and are
-// otherwise the same.
+// TestICRCOfHeaders: packets to a peer that accepts header ICRCs are marked and carry one, and are
+// otherwise unchanged.
 func TestICRCOfHeaders(t *testing.T) {
 	s := icrcStation(t, UDPConfig{}, "127.0.0.62")
 	plain, _ := sentTo(t, s, []byte{'s', 'n', extraVersion, extraRuns | extraFill, 0, 0, 4, 0})
@@ -146,13 +147,14 @@ func TestICRCOfHeaders(t *testing.T) {
 	}
 }
 
-// TestICRCReceive: a NIC accepts the ICRCs that its setting permits. A NIC that sets reserved bits at will has full ones.
+// TestICRCReceive: a NIC accepts the ICRCs permitted by its setting. Arbitrary reserved bits imply a
+// full ICRC.
 func TestICRCReceive(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		icrc          ICRC
 		headers, flag bool
-		damage        int // the byte that is changed, 0 for none
+		damage        int // index of the modified byte, 0 for none
 		want          bool
 	}{
 		{"headers", ICRCAuto, true, true, 0, true},

@@ -12,14 +12,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestUDPLend: packets refer to memory of programs only if it stays there until they leave, and if that pays.
+// TestUDPLend: packets reference program memory only if it stays valid until they are sent, and if that
+// is faster.
 func TestUDPLend(t *testing.T) {
 	const long = 4096
 	for _, tt := range []struct {
 		name string
 		cfg  UDPConfig
 		segs []int
-		not  bool // the payload is not memory of a region
+		not  bool // the payload is not in registered memory
 		want bool
 	}{
 		{"long", UDPConfig{}, []int{long}, false, true},
@@ -61,8 +62,8 @@ func TestUDPLend(t *testing.T) {
 	}
 }
 
-// TestUDPLendUntilPosted: when PostSend returns, the NIC has read the memory of UC requests, which complete then, even
-// between Cork and Uncork.
+// TestUDPLendUntilPosted: once PostSend returns, the NIC has read the memory of UC requests, which
+// complete then, even between Cork and Uncork.
 func TestUDPLendUntilPosted(t *testing.T) {
 	link, err := NewUDPLink(nil)
 	check(t, err)

@@ -17,7 +17,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// udpRig is two NICs on the loopback, on a link each.
+// udpRig is two loopback NICs on separate links.
 type udpRig struct {
 	*rig
 	links [2]*softnic.UDPLink
@@ -156,8 +156,8 @@ func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, _, _ uin
 	}
 }
 
-// Captured packets match the wire in both directions, including the IP identification covered by the ICRC. They have
-// full ICRCs, whatever those on the wire cover.
+// Captured packets match the wire in both directions, including the IP identification covered by the
+// ICRC. Their ICRCs are always full.
 func TestUDPCapture(t *testing.T) {
 	for icrc := range softnic.ICRCHeaders + 1 {
 		rec, plain := &recorder{tb: t}, &recorder{tb: t}
@@ -281,8 +281,8 @@ func TestUDPRefusals(t *testing.T) {
 	}
 }
 
-// TestUDPOnCaller: on loopback, posting moves the data, because there is no separate wire. Injected faults
-// delay packets and so act as one.
+// TestUDPOnCaller: on loopback, posting moves the data, because there is no separate wire. Injected
+// faults delay packets and so count as a wire.
 func TestUDPOnCaller(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -18,7 +18,7 @@ func stationsAt(t *testing.T, link *UDPLink, first byte, n int) (all []*station)
 	return all
 }
 
-// writeTo does n WRITEs from a to b, one after the other, on a new connection.
+// writeTo executes n WRITEs from a to b, sequentially, on a new connection.
 func writeTo(t *testing.T, a, b *station, n int) {
 	qa, qb := a.qp(verbs.RC, 4), b.qp(verbs.RC, 4)
 	join(t, qa, qb)

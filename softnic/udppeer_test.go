@@ -81,7 +81,8 @@ func TestUDPCountsEmpty(t *testing.T) {
 	}
 }
 
-// TestUDPUnreported: an acknowledgement in the socket counts, even if a reader is slow to serve it, until the completion is polled.
+// TestUDPUnreported: an ACK waiting in the socket is served before a QP reports no completion, even if
+// the reader is slow.
 func TestUDPUnreported(t *testing.T) {
 	s := newBesieged(t)
 	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(verbs.GID(s.from.From).Addr(), 0)), net.UDPAddrFromAddrPort(s.nic.udp.conn.Addr()))

@@ -21,8 +21,8 @@ const runSize = 256
 
 // aWrite returns the packets of a WRITE to a besieged NIC, as equally long datagrams, and their headers.
 func (s *besieged) aWrite(packets, tail, missing int, headerICRC bool) (all [][]byte) {
-	size := max((packets-1)*runSize+tail-missing, 1) // its RETH may say less than what follows
-	psn := roce.PSN(0)                               // that of the endpoint
+	size := max((packets-1)*runSize+tail-missing, 1) // the RETH may cover less than the payload
+	psn := roce.PSN(0)                               // the endpoint's
 	for i := range packets {
 		h := roce.Header{
 			Opcode: roce.OpWriteMiddle, DestQPN: s.qps[0].num, PKey: roce.PKeyDefault, PSN: psn.Add(uint32(i)), HeaderICRC: headerICRC,
@@ -58,7 +58,7 @@ func (s *besieged) packet(h roce.Header, n int, pattern byte, id uint16) []byte 
 	return b
 }
 
-// seen is everything that packets change.
+// seen returns all state that packets can change.
 func (s *besieged) seen() string {
 	q := s.qps[0]
 	text := fmt.Sprintf("%+v psn %d msn %d state %v ack %v nak %d %v", s.nic.Stats(), q.epsn, q.msn, q.state, q.ackDue, q.nakSyndrome, q.nakSent)
@@ -102,25 +102,26 @@ func (c *runChange) apply(s *besieged, all [][]byte) {
 	b := bytes.Clone(all[c.at])
 	packet := roce.Trim(b)
 	switch c.kind {
-	case 0: // some lost and others repeated
+	case 0: // some lost and others duplicated
 		copy(all[c.at:], slices.Clone(all[c.to:min(c.to+4, len(all))]))
 		return
-	case 1: // exchanged
+	case 1: // swapped
 		b, all[c.to] = all[c.to], b
-	case 2, 3: // damaged
+	case 2, 3: // corrupted
 		b[c.bit/8] ^= 1 << (c.bit % 8)
 	case 4: // another identification, and a full ICRC
 		if len(packet) >= roce.MinDatagram && len(packet)%4 == 0 {
 			s.flow.Restore(packet, uint16(c.bit))
 		}
-	case 5: // a packet to another QP in between
+	case 5: // a packet to another QP between two
 		b = s.packet(roce.Header{Opcode: roce.UC | roce.OpSendOnly, DestQPN: s.qps[1].num, PKey: roce.PKeyDefault}, 20, 0, 0)
 	}
 	all[c.at] = b
 }
 
-// TestUDPRun: a run of datagrams has the effect of the same datagrams one by one, even if some are lost, repeated,
-// exchanged or damaged, if others are in between, or if the WRITE or its region ends early.
+// TestUDPRun: a run of datagrams has the same effect as its datagrams one by one, even if some are
+// lost, duplicated, swapped or corrupted, if other packets are between them, or if the WRITE or its
+// region is too short.
 func TestUDPRun(t *testing.T) {
 	sides := [2]*besieged{newBesieged(t), newBesieged(t)}
 	fast := 0
@@ -165,7 +166,7 @@ func TestUDPRun(t *testing.T) {
 	}
 }
 
-// TestUDPRunEnds: behind the last packet of a WRITE, one that would continue its run is a duplicate.
+// TestUDPRunEnds: a packet that would continue a run beyond the end of its WRITE is a duplicate.
 func TestUDPRunEnds(t *testing.T) {
 	s := newBesieged(t)
 	s.rearm(t)
@@ -233,8 +234,8 @@ func benchmarkRun(b *testing.B, size int, headerICRC, recognized bool) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*packets), "ns/packet")
 }
 
-// TestUDPRunRefused: after a refused packet, the following ones of its run are refused as well, although its PSN precedes the
-// expected one.
+// TestUDPRunRefused: after a refused packet, the rest of its run is also refused, although its PSN
+// precedes the expected one.
 func TestUDPRunRefused(t *testing.T) {
 	for _, portDown := range []bool{false, true} {
 		s := newBesieged(t)

@@ -43,7 +43,7 @@ func TestUDPStrangerWindow(t *testing.T) {
 	}
 }
 
-// With AssumeSoftNICs a peer without a description gets a softnic's window.
+// With AssumeSoftNICs, a peer without a description gets a softnic's window.
 func TestUDPAssumedSoftNICWindow(t *testing.T) {
 	if got := sentAhead(t, softnic.UDPConfig{AssumeSoftNICs: true, Buffer: 4 << 20, Window: 300}); got <= 128 || got > 300 {
 		t.Fatalf("%d packets were sent, want more than a stranger's 128 and at most 300", got)

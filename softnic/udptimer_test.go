@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// ask posts a WRITE to the besieged NIC's peer, which does not exist.
+// ask posts a WRITE to the besieged NIC's nonexistent peer.
 func (s *besieged) ask(t *testing.T) *qp {
 	t.Helper()
 	q := s.qps[0]

@@ -127,7 +127,7 @@ func TestUDPWatchBusyNIC(t *testing.T) {
 	check(t, a.nic.Close())
 }
 
-// TestUDPWatchAlone: only its own goroutine reads the ports of a NIC that may wait for a device.
+// TestUDPWatchAlone: if a NIC may wait for a device, only its own goroutine reads its ports.
 func TestUDPWatchAlone(t *testing.T) {
 	w, ports := watchedPorts(t, 0, UDPConfig{Spin: time.Hour}, 2)
 	a, b := ports[0], ports[1]

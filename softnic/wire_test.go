@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestWireTakesTime sends 256 packets without responses over a wire on which each takes 83.16 ns. Fractions
-// of a nanosecond add up, and lost or cut-off packets occupy the wire like the rest.
+// TestWireTakesTime sends 256 packets without responses over a wire that transmits each in 83.16 ns.
+// Fractions of a nanosecond add up, and lost or cut packets also occupy the wire.
 func TestWireTakesTime(t *testing.T) {
 	const exact = 256 * (4096 + softnic.PacketOverhead) / 50
 	for name, c := range map[string]struct {
