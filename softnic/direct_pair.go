@@ -113,7 +113,7 @@ func (q *qp) guard() *pair {
 	return nil
 }
 
-// loosen opens gates once enough plain calls were counted, enters the gate of q's pair, releases the
+// openGates opens gates once enough plain calls were counted, enters the gate of q's pair, releases the
 // core's mutex and returns the pair. Otherwise it returns nil with the mutex held. All waiting pairs
 // open together, because a call on another pair would shut a single open gate.
 func (q *qp) openGates() *pair {

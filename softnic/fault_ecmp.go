@@ -121,7 +121,7 @@ func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	}
 }
 
-// pin is a switch's hash function. It maps the addresses of a flow, and its flow label (without a
+// hashPath is a switch's hash function. It maps the addresses of a flow, and its flow label (without a
 // label, the destination QP), to one of n paths. The link's seed selects the function.
 func (l *FaultLink) hashPath(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	a, b := &from.gids[len(from.gids)-1].GID, &to.gids[len(to.gids)-1].GID

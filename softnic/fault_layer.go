@@ -42,7 +42,7 @@ type direction struct {
 	imp Impairment
 	// cut drops every packet.
 	cut bool
-	// wire is the sender's port, used if imp has a rate.
+	// limiter is the sender's port, used if imp has a rate.
 	limiter rateLimiter
 	// last is the arrival time of the last packet. Later packets arrive no earlier unless reordered.
 	last  int64
@@ -54,7 +54,7 @@ type direction struct {
 	routes []*route
 }
 
-// flight is a packet in flight. It owns its payload.
+// inFlightPacket is a packet in flight. It owns its payload.
 type inFlightPacket struct {
 	at      int64
 	order   uint64
@@ -172,7 +172,7 @@ func (l *faults) happens(probability float64) bool {
 	return probability > 0 && l.rng.Float64() < probability
 }
 
-// launch sends a copy of p.
+// enqueue sends a copy of p.
 func (l *faults) enqueue(d *direction, r *route, from, to *NIC, p *packet) {
 	f := l.take()
 	f.packet, f.from, f.to, f.dir, f.route, f.hops = *p, from, to, d, r, 0
@@ -192,7 +192,7 @@ func (l *faults) enqueue(d *direction, r *route, from, to *NIC, p *packet) {
 	}
 }
 
-// timing sets the arrival time of f. Packets of one direction arrive in order, except that up to
+// schedule sets the arrival time of f. Packets of one direction arrive in order, except that up to
 // maxOvertaken later packets overtake a reordered one.
 func (l *faults) schedule(d *direction, f *inFlightPacket) {
 	at, wire := l.occupy(d, len(f.buf))
@@ -221,7 +221,7 @@ func (l *faults) occupy(d *direction, payload int) (left, took int64) {
 	return d.limiter.occupy(l.core.at, payload, d.imp.Rate)
 }
 
-// wire is a port that sends one packet at a time.
+// rateLimiter is a port that sends one packet at a time.
 type rateLimiter struct {
 	// busy is the time at which the port becomes free.
 	busy int64
@@ -304,7 +304,7 @@ func (l *faults) forward(f *inFlightPacket, before int64) bool {
 
 func (l *faults) push(f *inFlightPacket) { l.flights.Push(f.at, f.order, f) }
 
-// departed records that a packet of n has left the network, and schedules the QPs that waited for
+// arrivedOrLost records that a packet of n has left the network, and schedules the QPs that waited for
 // space.
 func (l *faults) arrivedOrLost(n *NIC) {
 	n.queued--
@@ -316,7 +316,7 @@ func (l *faults) arrivedOrLost(n *NIC) {
 	}
 }
 
-// recycle keeps a flight for reuse.
+// recycle keeps f for reuse.
 func (l *faults) recycle(f *inFlightPacket) {
 	f.from, f.to, f.dir, f.route, f.packet.path = nil, nil, nil, nil, nil
 	l.free = append(l.free, f)

@@ -39,7 +39,7 @@ type NIC struct {
 	waiting workList
 	// budget is shared by all QPs.
 	budget budget
-	// patience is the number of doublings of the delay before the first probe.
+	// probeBackoff is the number of doublings of the delay before the first probe.
 	probeBackoff uint8
 	// scratch is the packet being built.
 	scratch packet

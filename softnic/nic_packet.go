@@ -54,7 +54,7 @@ type path struct {
 	back *path
 	// peer is the NIC at dgid, once the link has found it. Only links use it.
 	peer *NIC
-	// way is the path's route over UDP. Only a UDPLink uses it.
+	// route is the path's route over UDP. Only a UDPLink uses it.
 	route *udpRoute
 	// near is the peer's process if its memory can be accessed directly, otherwise nil.
 	neighbor *neighbor

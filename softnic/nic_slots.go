@@ -111,7 +111,7 @@ func (s *slots[T]) all() iter.Seq[T] {
 	}
 }
 
-// family is the set of objects that depend on another one. They are destroyed in creation order, so
+// creationOrder is the set of objects that depend on another one. They are destroyed in creation order, so
 // that the same calls always lead to the same state.
 type creationOrder[T comparable] struct {
 	// born maps each object to its position in creation order.

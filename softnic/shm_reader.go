@@ -72,22 +72,22 @@ func (l *ShmLink) close() error {
 	return err
 }
 
-// look implements source. A fresh look also completes work left by a polling program, such as deferred
+// pollOnce implements packetSource. A fresh poll also completes work left by a polling program, such as deferred
 // ACKs.
 func (l *ShmLink) pollOnce(fresh bool) pollResult {
 	return pollResult{served: (fresh || l.ring.reader.Ready()) && l.read()}
 }
 
-// share implements source. The ring has one reader.
+// shareWork implements packetSource. The ring has one reader.
 func (l *ShmLink) shareWork(s pollResult, _ int) (pollResult, bool) { return s, true }
 
-// stayAway implements source.
+// pause implements packetSource.
 func (l *ShmLink) pause(pause *time.Timer) wakeReason { return l.background.background.pause(pause) }
 
-// rest implements source.
+// stopSpinning implements packetSource.
 func (l *ShmLink) stopSpinning() {}
 
-// sleep implements source.
+// sleep implements packetSource.
 func (l *ShmLink) sleep() bool {
 	l.ring.bell.Sleep(l.background.busy)
 	return true
