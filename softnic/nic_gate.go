@@ -13,7 +13,7 @@ type gate struct {
 	open atomic.Bool
 }
 
-// enter locks the gate if it is open, and reports whether it is.
+// enter locks the gate if it is open, and reports whether it did.
 func (g *gate) enter() bool {
 	if !g.open.Load() {
 		return false
@@ -51,9 +51,10 @@ func (g *gate) shut() {
 // its holder is then alone in the core and may change everything.
 type coreLock struct {
 	sync.Mutex
-	// open are the pairs whose gates may be open. The gates of their CQs and SRQs are open as well.
+	// open holds the pairs whose gates may be open. The gates of their CQs and SRQs are then open as
+	// well.
 	open []*pair
-	// waiting are the pairs with plain calls under the lock since gates were shut.
+	// waiting holds the pairs with plain calls under the lock since gates were shut.
 	waiting []*pair
 	// openAfter is the number of such calls before gates open, at least minOpenAfter. It doubles if gates were open
 	// too briefly, and halves otherwise. It is neverOpen on links whose gates stay shut.

@@ -9,8 +9,8 @@ import (
 	"ibverbx/internal/udp"
 )
 
-// pollPause is the time for which a background reader pauses while the program polls or another goroutine reads its
-// packets. Arriving packets do not wake it during the pause, which would cost a core.
+// pollPause is the time that a background reader pauses while the program polls or another goroutine
+// reads its packets. Arriving packets do not wake it during the pause, which would cost a core.
 const pollPause = time.Millisecond
 
 // streamYield is the number of empty reads after a batch of a long message before the reader yields its processor. The
@@ -18,9 +18,9 @@ const pollPause = time.Millisecond
 // the sender then waits for a response.
 const streamYield = 10
 
-// midPause is the time for which a reader leaves a socket alone after draining it in the middle of a message. Reading
-// too early takes the socket's queue away from the sender's processor, which costs 2 to 3 % of the time of long
-// messages (docs/performance.md).
+// midPause is the time that a reader leaves a socket alone after draining it in the middle of a
+// message. Reading too early takes the socket's queue away from the sender's processor, which costs 2
+// to 3 % of the time of long messages (docs/performance.md).
 const midPause = 5 * time.Microsecond
 
 // backgroundReader is the goroutine that reads packets while the program does not poll.
@@ -65,7 +65,7 @@ func (s *pollResult) add(o pollResult) {
 	s.served, s.stream, s.moreSoon = s.served || o.served, s.stream || o.stream, s.moreSoon || o.moreSoon
 }
 
-// wakeReason is the reason for which a paused goroutine resumes.
+// wakeReason is the reason why a paused goroutine resumes.
 type wakeReason uint8
 
 const (

@@ -99,22 +99,22 @@ type Capture interface {
 const (
 	// defaultUDPWindow is the window of a QP in packets.
 	defaultUDPWindow = 512
-	// defaultUDPInFlight is the window of a QP in bytes of full packets. What is under way should
-	// fit the second-level caches of both sides: the more there is, the colder are the bytes
-	// when the receiver reads them (docs/performance.md).
+	// defaultUDPInFlight is the window of a QP in bytes of full packets. The data in flight should fit
+	// the second-level caches of both sides: with more data, the receiver reads colder bytes
+	// (docs/performance.md).
 	defaultUDPInFlight  = 1 << 20
 	defaultUDPNICWindow = 1024
 	defaultUDPSpin      = 20 * time.Microsecond
 
-	// udpReadAhead is how many packets one READ request asks for over UDP. Answers to READs are
-	// not acknowledged, so only this number, the limit of outstanding READs and the window hold
-	// them back.
+	// udpReadAhead is the maximum number of response packets per READ request over UDP. READ responses
+	// are not acknowledged, so only this limit, the limit of outstanding READs and the window throttle
+	// them.
 	udpReadAhead = 64
 
-	// udpProbeAfter is much more than a round trip, and much less than the usual timeout of a QP.
+	// udpProbeAfter is much longer than a round trip, and much shorter than a QP's usual timeout.
 	udpProbeAfter = 2 * time.Millisecond
 
-	// udpQueue is how many packets of a NIC an Impairment may keep under way.
+	// udpQueue is the maximum number of a NIC's packets delayed by an Impairment.
 	udpQueue = 1024
 )
 
@@ -123,20 +123,20 @@ const (
 // other. It needs no privileges and runs in real time.
 type UDPLink struct {
 	cfg UDPConfig
-	// nonce is that of every NIC's core.
+	// nonce is shared by the cores of all NICs.
 	nonce uint32
 
-	// mu guards the fields below. A NIC's lock may be held while mu is taken, but not the other way round.
+	// mu guards the fields below. It may be locked under a NIC's lock, but not the other way round.
 	mu   sync.Mutex
 	nics map[verbs.GID]*NIC
-	// senders are the addresses from which NICs of the link send.
+	// senders maps source addresses to the NICs of the link.
 	senders map[udpAddr]*NIC
-	// count is the number of NICs ever plugged in.
+	// count is the number of NICs ever attached.
 	count uint32
 
-	// capturing is held while a Capture takes a packet. It guards plain.
+	// capturing serializes calls of Captures, and guards plain.
 	capturing sync.Mutex
-	// plain is where a packet for cfg.CapturePlain is made.
+	// plain is the buffer for a packet passed to cfg.CapturePlain.
 	plain    []byte
 	order    kernelOrder
 	spinners spinLimiter
@@ -159,7 +159,7 @@ func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 // Step does nothing: NICs on a UDPLink run by themselves.
 func (l *UDPLink) Step() (next int64, pending bool) { return 0, false }
 
-// complete fills in the defaults and checks the rest.
+// complete sets the defaults and validates the rest.
 func (cfg *UDPConfig) complete() error {
 	setDefault(&cfg.Buffer, udp.DefaultBuffer)
 	setDefault(&cfg.NICWindow, defaultUDPNICWindow)
@@ -179,13 +179,13 @@ func (cfg *UDPConfig) complete() error {
 	return cfg.Impairment.validate()
 }
 
-// takesLines reports whether requests to neighbors may be lines. Captures and injected faults concern packets, and ICRCFull protects
-// all bytes.
+// takesLines reports whether requests to neighbors may be lines. Captures and injected faults apply to
+// packets, and ICRCFull protects all bytes.
 func (cfg *UDPConfig) takesLines() bool {
 	return cfg.Capture == nil && cfg.CapturePlain == nil && cfg.Impairment == Impairment{} && cfg.ICRC != ICRCFull
 }
 
-// toward names the direction from a NIC to an address.
+// directionTo returns the direction from a NIC to an address.
 func directionTo(from *NIC, to verbs.GID) directionKey { return directionKey{from: from, gid: to} }
 
 // Impair sets the faults for packets from a NIC to an address, in this direction only. It returns
@@ -198,7 +198,7 @@ func (l *UDPLink) Impair(from *NIC, to netip.Addr, imp Impairment) error {
 	return w.faults.impair(directionTo(from, verbs.GIDFromAddr(to)), imp)
 }
 
-// wireOf returns the wire of a NIC, nil if the NIC is not on the link.
+// udpNICOf returns the udpNIC of a NIC, nil if the NIC is not on the link.
 func (l *UDPLink) udpNICOf(n *NIC) *udpNIC {
 	if n == nil || n.udp == nil || n.udp.udpNIC.link != l {
 		return nil
@@ -226,7 +226,7 @@ func (l *UDPLink) FaultStats(from *NIC, to netip.Addr) (s FaultStats) {
 	return s
 }
 
-// address returns an address that no NIC of the link has. mu is held.
+// address returns an unused address of the link. The caller holds mu.
 func (l *UDPLink) address() (netip.Addr, error) {
 	addrs := l.cfg.Addrs
 	if len(addrs) == 0 {
@@ -245,9 +245,9 @@ func (w *udpNIC) isLocal(to verbs.GID) bool {
 	return to.Addr().IsLoopback() || slices.Contains(w.own, to)
 }
 
-// ownAddrs returns all addresses of the host.
+// ownAddrs returns all addresses of this host.
 func ownAddrs() (own []verbs.GID) {
-	all, _ := net.InterfaceAddrs() // after an error packets have full ICRCs
+	all, _ := net.InterfaceAddrs() // on error packets have full ICRCs
 	for _, a := range all {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			own = append(own, verbs.GIDFromAddr(p.Addr().Unmap()))
@@ -256,11 +256,11 @@ func ownAddrs() (own []verbs.GID) {
 	return own
 }
 
-// hostAddrs returns the addresses of the host to which other hosts may send, IPv4 first, and
-// then some of the loopback.
+// hostAddrs returns the addresses at which other hosts can reach this one, IPv4 first, followed by some
+// loopback addresses.
 func hostAddrs() []netip.Addr {
 	var four, six []netip.Addr
-	all, _ := net.InterfaceAddrs() // after an error the loopback is left
+	all, _ := net.InterfaceAddrs() // on error only loopback addresses remain
 	for _, a := range all {
 		p, err := netip.ParsePrefix(a.String())
 		if err != nil || !p.Addr().IsGlobalUnicast() {

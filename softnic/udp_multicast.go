@@ -11,30 +11,34 @@ import (
 	"ibverbx/verbs"
 )
 
-// Multicast (IBTA 1.4 section 10.5) on a UDPLink is multicast of IP, on the interface of the NIC's address. A NIC has a port of its own for
-// every group, whose socket has joined it. All NICs of a host that have joined a group share UDP port 4791 of it. The sender's host
-// hands packets back to its own members, and the sending QP gets its own packets if it is attached: there is no
-// IBV_QP_CREATE_BLOCK_SELF_MCAST_LB. Packets are plain. A sealed QP cannot take part, because its keys are shared with one peer.
+// Multicast (IBTA 1.4 section 10.5) on a UDPLink is IP multicast on the interface of the NIC's address.
+// A NIC has a separate port for every group, whose socket has joined the group. All members on a host
+// share the group's UDP port 4791. The sender's host loops packets back to its own members, and a
+// sending QP receives its own packets if attached: IBV_QP_CREATE_BLOCK_SELF_MCAST_LB is not supported.
+// Packets are plain. Sealed QPs cannot participate, because they share their keys with one peer.
 
-// group is a multicast group that a NIC has joined. The core's lock guards it.
+// group is a multicast group joined by a NIC. The core's lock guards it.
 type group struct {
-	// mgid is what programs call it.
+	// mgid identifies the group to programs.
 	mgid verbs.GID
-	// port receives what is sent to it.
+	// port receives the group's packets.
 	port *udpPort
-	// members are the QPs that are attached to it. Each is there once.
+	// members holds the attached QPs, without duplicates.
 	members []*qp
 }
 
-// groupQPN is the destination QP of packets to a group.
+// groupQPN is the destination QPN of packets to a group.
 const groupQPN = 1<<24 - 1
 
-// maxGroups bounds the groups of a NIC. Each has a socket, a goroutine and a buffer of a MiB.
+// maxGroups is the maximum number of groups per NIC. Each has a socket, a goroutine and a buffer of 1
+// MiB.
 const maxGroups = 64
 
-// AttachMulticast makes a UD QP receive what is sent to a group (ibv_attach_mcast(3)). A QP that is attached twice gets one copy. On a
-// NIC with an IPv4 address the group is ::ffff:a.b.c.d, of which a.b.c.d is the address on the wire. A group of IPv6 has the address
-// 239.x.y.z there, with its last three bytes: groups in which these are equal share their packets. It is not part of verbs.QP; callers assert for it.
+// AttachMulticast makes a UD QP receive the packets to a group (ibv_attach_mcast(3)). A QP attached
+// twice receives one copy. On a NIC with an IPv4 address, the group ::ffff:a.b.c.d has the address
+// a.b.c.d on the wire, and an IPv6 group has the address 239.x.y.z, with the last three bytes of its
+// GID. Of several groups with the same address, a NIC can join one. AttachMulticast is not part of
+// verbs.QP; callers use a type assertion.
 func (q *qp) AttachMulticast(mgid verbs.GID) error {
 	q.core.mu.Lock()
 	defer q.core.mu.Unlock()
@@ -45,7 +49,8 @@ func (q *qp) AttachMulticast(mgid verbs.GID) error {
 	return q.opError("attach to group", err)
 }
 
-// DetachMulticast ends AttachMulticast. A QP must be detached from all groups before it can be closed. It is not part of verbs.QP either.
+// DetachMulticast reverts AttachMulticast. A QP must be detached from all groups before it can be
+// closed. It is not part of verbs.QP either.
 func (q *qp) DetachMulticast(mgid verbs.GID) error {
 	err := q.detach(mgid)
 	if err == nil {
@@ -101,7 +106,7 @@ func (q *qp) detach(mgid verbs.GID) error {
 	return verbs.Invalidf("group %s: the QP is not attached to it", mgid)
 }
 
-// drop ends the membership of q and reports whether there was one.
+// drop removes member q and reports whether it was one.
 func (g *group) drop(q *qp) bool {
 	i := slices.Index(g.members, q)
 	if i >= 0 {
@@ -116,7 +121,7 @@ func (q *qp) attached() bool {
 	return slices.ContainsFunc(q.nic.joined(), func(g *group) bool { return slices.Contains(g.members, q) })
 }
 
-// joined returns the groups that the NIC has joined.
+// joined returns the groups joined by the NIC.
 func (n *NIC) joined() []*group {
 	if n.core.udpNIC == nil {
 		return nil
@@ -124,7 +129,8 @@ func (n *NIC) joined() []*group {
 	return n.core.udpNIC.groups
 }
 
-// leaveGroups leaves the groups without members. The core's lock must not be held. A NIC that closes closes all ports itself.
+// leaveGroups leaves the groups without members. The caller must not hold the core's lock. A closing
+// NIC closes all ports itself.
 func (n *NIC) leaveGroups() (err error) {
 	w := n.core.udpNIC
 	if w == nil {
@@ -139,7 +145,7 @@ func (n *NIC) leaveGroups() (err error) {
 		}
 		return empty
 	})
-	if len(left) > 0 { // readers may have the slice
+	if len(left) > 0 { // readers may hold the slice
 		n.ports = slices.DeleteFunc(slices.Clone(n.ports), func(u *udpPort) bool { return slices.Contains(left, u) })
 	}
 	w.mu.Unlock()
@@ -149,7 +155,7 @@ func (n *NIC) leaveGroups() (err error) {
 	return err
 }
 
-// groupAddr returns the address of a group on the wire.
+// groupAddr returns a group's address on the wire.
 func (n *NIC) groupAddr(mgid verbs.GID) (netip.Addr, error) {
 	addr, own := mgid.Addr(), n.udp.conn.Addr().Addr()
 	switch {
@@ -184,7 +190,8 @@ func (w *udpNIC) join(addr netip.Addr, mgid verbs.GID) error {
 	return nil
 }
 
-// aim makes the destination of datagrams that is a group an address on the wire. Connections and sealed packets cannot have one.
+// aim replaces a destination that is a group by its address on the wire. It returns an error for
+// connections and sealed packets.
 func (n *NIC) aim(attr *verbs.AHAttr, datagrams bool, g *sealing) error {
 	addr, err := n.groupAddr(attr.DGID)
 	switch {
@@ -199,7 +206,7 @@ func (n *NIC) aim(attr *verbs.AHAttr, datagrams bool, g *sealing) error {
 	return n.udp.conn.AimAt(addr)
 }
 
-// spread passes a packet that came to the port of a group to all members.
+// deliverGroup passes a packet received on a group's port to all members.
 func (u *udpPort) deliverGroup(from *udpSource, p *packet) {
 	i := slices.IndexFunc(u.udpNIC.groups, func(g *group) bool { return g.port == u })
 	if i < 0 || p.DestQPN != groupQPN || p.Opcode&roce.TransportMask != roce.UD {

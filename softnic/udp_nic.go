@@ -27,11 +27,11 @@ type udpNIC struct {
 	corks     int
 	faults    faults
 	discovery neighborDiscovery
-	// own are the addresses of the host when the NIC was opened.
+	// own holds the host's addresses when the NIC was opened.
 	own []verbs.GID
 	// whole is the buffer for a captured packet with a full ICRC.
 	whole []byte
-	// groups are the multicast groups that the NIC has joined.
+	// groups holds the multicast groups joined by the NIC.
 	groups []*group
 }
 
@@ -52,7 +52,7 @@ func (l *UDPLink) newUDPNIC(n *NIC) *udpNIC {
 	return w
 }
 
-// attach plugs n into the link.
+// attach adds n to the link.
 func (l *UDPLink) attach(n *NIC) error {
 	w, err := l.admit(n)
 	if err != nil {
@@ -65,7 +65,7 @@ func (l *UDPLink) attach(n *NIC) error {
 	return nil
 }
 
-// admit gives n an address that no other NIC on the link has, and its udpNIC.
+// admit assigns n an address that is unique on the link, and its udpNIC.
 func (l *UDPLink) admit(n *NIC) (*udpNIC, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +86,7 @@ func (l *UDPLink) admit(n *NIC) (*udpNIC, error) {
 	return w, nil
 }
 
-// addSenders records the addresses from which a port sends.
+// addSenders records the source addresses of a port.
 func (l *UDPLink) addSenders(u *udpPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,8 +2,8 @@
 
 package softnic
 
-// kernelOrder stands for the order that the kernel gives to memory: what happened before a packet was sent
-// is seen by the one who has received it. Only the race detector must be told.
+// kernelOrder models the kernel's memory ordering: writes made before a packet was sent are visible to
+// its receiver. Only the race detector needs the model.
 type kernelOrder struct{}
 
 func (*kernelOrder) sent()     {}

@@ -4,8 +4,8 @@ package softnic
 
 import "sync/atomic"
 
-// kernelOrder tells the race detector what the kernel does: what happened before a packet was sent is seen by
-// the one who has received it.
+// kernelOrder shows the kernel's memory ordering to the race detector: writes made before a packet was
+// sent are visible to its receiver.
 type kernelOrder struct{ packets atomic.Uint32 }
 
 func (o *kernelOrder) sent()     { o.packets.Add(1) }

@@ -33,7 +33,7 @@ const (
 	maxPorts = 64
 )
 
-// udpAddr is an address and UDP port at which a NIC receives or from which it sends.
+// udpAddr is the address and UDP port of a NIC's socket.
 type udpAddr struct {
 	gid  verbs.GID
 	port uint16
@@ -52,7 +52,7 @@ type udpPeer struct {
 	onHost, anyHost bool
 	// buffer is the size of the peer's socket buffer in bytes.
 	buffer uint32
-	// ports are the ports from which the peer sends, nil if it has not announced them.
+	// ports holds the peer's source ports, nil if it has not announced them.
 	ports []uint16
 	// budget is shared by all QPs that send to the peer.
 	budget budget
@@ -73,7 +73,7 @@ type udpRoute struct {
 	window uint32
 	// budget limits packets to the peer's NIC, nil if its socket buffer is unknown.
 	budget *budget
-	// ports are the only ports from which the peer sends. Nil means that it may send from any.
+	// ports holds the peer's only source ports. Nil allows any port.
 	ports []uint16
 	// headerICRC is set if the ICRC of packets covers only the headers.
 	headerICRC bool
@@ -254,7 +254,7 @@ func (u *udpPort) setRoute(p *path, a *association) (err error) {
 func (u *udpPort) newRoute(p *path, to udpAddr, assoc *association) (*udpRoute, error) {
 	socket := u.next
 	if p.datagrams && assoc == nil && u.lid() != 0 {
-		socket = u.conn.Sockets() // its source port tells the receiver where to answer
+		socket = u.conn.Sockets() // the receiver replies to its source port
 	} else if label := p.attr.FlowLabel; label != 0 {
 		socket = int(roce.SourcePort(label)) % u.conn.Sockets()
 	} else if u.next++; u.next == u.conn.Sockets() {
@@ -283,7 +283,7 @@ func (u *udpPort) newRoute(p *path, to udpAddr, assoc *association) (*udpRoute, 
 	route.window = u.peerWindow(peer.buffer)
 	full := route.window
 	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {
-		full = b / uint32(u.mtu.Bytes()) // more QPs do not make the wire longer: see defaultUDPInFlight
+		full = b / uint32(u.mtu.Bytes()) // more QPs must not add data in flight: see defaultUDPInFlight
 	}
 	peer.budget.set(route.window, full) // the peer may have restarted with another buffer
 	route.budget = &peer.budget
@@ -296,8 +296,8 @@ func (u *udpPort) peerWindow(buffer uint32) uint32 {
 	return max(buffer/2/(uint32(u.mtu.Bytes())+udpSlack), minUDPWindow)
 }
 
-// dest returns the destination of packets to a peer, nil if it has not described itself. QPs share it, so that their
-// packets can leave in one run.
+// dest returns the destination of packets to a peer. peer is nil if it has not described itself. QPs
+// share the destination, so that their packets can leave in one run.
 func (u *udpPort) dest(to udpTarget, peer *udpPeer) *udp.Dest {
 	runs := peer != nil && peer.runs
 	fill := runs && peer.fill
@@ -315,8 +315,8 @@ func (u *udpPort) dest(to udpTarget, peer *udpPeer) *udp.Dest {
 	return d
 }
 
-// learnReplyRoute records the receiving port of a QP that has sent a datagram from that port. A reply has only the
-// address and QP number of that datagram.
+// learnReplyRoute records the receiving port of a QP that has sent a datagram from that port. A reply
+// specifies only the datagram's address and QP number.
 func (u *udpPort) learnReplyRoute(from *udpSource, qpn uint32) {
 	s := udpRemoteQP{from.addr.gid, qpn}
 	if w := u.replyRoutes[s]; w != nil && w.dest.Addr().Port() == from.addr.port {

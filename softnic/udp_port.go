@@ -11,11 +11,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// udpPort is the wire side of a NIC on a UDPLink: its sockets, and what it knows of peers.
+// udpPort holds the sockets of a NIC on a UDPLink, and what it has learned of peers.
 //
-// Either the program reads packets, in Poll, or the port's goroutine does. The reader also
-// serves the packets, under the core's lock. One goroutine at a time reads and serves, so
-// packets are served in the order in which they were read.
+// Packets are read by the program, in Poll, or by the port's goroutine. The reader also serves the
+// packets, under the core's lock. One goroutine at a time reads and serves, so packets are served in
+// arrival order.
 type udpPort struct {
 	nic    *NIC
 	udpNIC *udpNIC
@@ -25,45 +25,45 @@ type udpPort struct {
 
 	// The core's lock guards the fields from here to parts.
 	writer *udp.Writer
-	// served says that the holder of the lock has just read packets.
+	// served is set while the holder of the lock settles after reading packets.
 	served bool
-	// next is the socket of the next path.
+	// next is the socket for the next path.
 	next        int
 	peers       map[udpAddr]*udpPeer
 	dests       map[udpTarget]*udp.Dest
 	replyRoutes map[udpRemoteQP]*udpRoute
-	// mtu is the most that a packet carries.
+	// mtu is the maximum payload of a packet.
 	mtu verbs.MTU
-	// slot is how many bytes a packet with a whole MTU takes in a run, fill included.
+	// slot is the length of a full packet in a run, including fill.
 	slot int
-	// users counts the QPs that use the port.
+	// users counts the QPs on the port.
 	users int
-	// sealed says that the port is for sealed packets.
+	// sealed is set on a port for sealed packets.
 	sealed bool
 	// ticker calls tick on a port for sealed packets.
 	ticker *time.Timer
-	// parts is a captured packet. It is here so that a capture allocates nothing.
+	// parts holds a captured packet, so that a capture does not allocate.
 	parts [1][]byte
 
-	// reading is held while packets are read and served. It is taken before the core's lock. It
-	// guards the fields from here to packet.
+	// reading is held while packets are read and served. It is locked before the core's lock. It guards
+	// the fields from here to explain.
 	reading sync.Mutex
 	reader  *udp.Reader
 	closed  bool
-	// misses counts reads of the program since the last one that found packets.
+	// misses counts the program's reads since the last one that found packets.
 	misses int
-	// batch is how many bytes the last read found, of those that found some.
+	// batch is the number of bytes in the last non-empty read.
 	batch int
-	// midway says that the last packet read was not the last of its message.
+	// midway is set if the last packet read was not the last of its message.
 	midway bool
-	// seen is what polls was when another port's goroutine read it last.
+	// seen is background.polls when another port's goroutine last checked it.
 	seen    uint32
 	sources map[udpAddr]*udpSource
 	// last is the source of the last packet.
 	last   *udpSource
 	packet packet
 	run    udpRun
-	// reason is what the decoder said of it.
+	// reason is the decoder's result for packet.
 	reason  roce.Reason
 	explain roce.Explainer
 
@@ -73,24 +73,24 @@ type udpPort struct {
 // udpHeader is the length of a UDP header.
 const udpHeader = 8
 
-// slotHeader is how many bytes of a run a packet takes beyond its payload, fill included. It has room for
-// all headers, so that packets of a message, and of the next one, leave in one run. It is a multiple of
-// 16 because copies to and from other addresses take longer.
+// slotHeader is the number of bytes that a packet occupies in a run beyond its payload, including fill.
+// All headers fit, so packets of one message and of the next leave in one run. It is a multiple of 16
+// because copies to and from other addresses take longer.
 const slotHeader = 48
 
-// plug opens the sockets of the wire's NIC for plain packets.
+// plug opens the NIC's sockets for plain packets.
 func (w *udpNIC) plug(n *NIC) (err error) {
 	if n.udp, err = w.openPort(n, w.link.cfg.Port, 0); err != nil {
 		return err
 	}
 	n.cfg.MTU = n.udp.mtu
 	n.budget.set(uint32(w.link.cfg.NICWindow), uint32(w.link.cfg.NICWindow))
-	// Over UDP the only address is the host's: there is no link-local row.
+	// Over UDP the only address is the host's, without a link-local row.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(n.udp.conn.Addr().Addr()), Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	return nil
 }
 
-// openPort opens sockets of a NIC for packets that are so many bytes longer than plain ones.
+// openPort opens sockets of a NIC for packets that are overhead bytes longer than plain ones.
 func (w *udpNIC) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) {
 	l := w.link
 	addr := n.gids[len(n.gids)-1].GID.Addr()
@@ -100,7 +100,7 @@ func (w *udpNIC) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) {
 	}
 	sockets := l.cfg.Sockets
 	if sockets == 0 && addr.IsLoopback() {
-		sockets = 1 // packets of all paths leave in the same batches
+		sockets = 1 // packets of all paths share batches
 	}
 	conn, err := udp.Open(udp.Config{
 		Addr: addr, Port: port, Sockets: sockets, Buffer: l.cfg.Buffer,
@@ -115,7 +115,7 @@ func (w *udpNIC) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) {
 	return u, nil
 }
 
-// newPort adds a port to a NIC. It does not run yet.
+// newPort adds a port to a NIC. The caller starts it.
 func (w *udpNIC) newPort(n *NIC, conn *udp.Conn, mtu verbs.MTU, overhead int) *udpPort {
 	u := &udpPort{
 		nic: n, udpNIC: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
@@ -147,7 +147,7 @@ func (n *NIC) fitMTU(addr netip.Addr, overhead int) (fits verbs.MTU, err error) 
 	return fits, nil
 }
 
-// largestMTU returns the largest MTU whose packets fit an interface with an MTU in bytes, 0 if none does.
+// largestMTU returns the largest RDMA MTU whose packets fit an interface MTU in bytes, 0 if none fits.
 func largestMTU(mtu int, ipv6 bool) (fits verbs.MTU) {
 	room := mtu - udpHeader - slotHeader - 20
 	if ipv6 {
@@ -161,7 +161,7 @@ func largestMTU(mtu int, ipv6 bool) (fits verbs.MTU) {
 	return fits
 }
 
-// port returns the sockets of a NIC for packets with a sealing, nil if the NIC has none.
+// port returns the NIC's sockets for plain packets, or for sealed ones if g is not nil.
 func (n *NIC) port(g *sealing) *udpPort {
 	if g != nil {
 		return n.sealed
@@ -169,10 +169,10 @@ func (n *NIC) port(g *sealing) *udpPort {
 	return n.udp
 }
 
-// port returns the sockets that the QP uses, nil if the link needs none.
+// port returns the QP's sockets, nil on links without sockets.
 func (q *qp) port() *udpPort { return q.nic.port(q.sealing) }
 
-// mtu is the most that a packet of the QP carries.
+// mtu returns the maximum payload of the QP's packets.
 func (q *qp) mtu() verbs.MTU {
 	if q.sealing != nil {
 		return q.nic.sealed.mtu
@@ -180,7 +180,8 @@ func (q *qp) mtu() verbs.MTU {
 	return q.nic.cfg.MTU
 }
 
-// use counts QPs that use the port. Programs that poll, and goroutines that look for packets, read the ports that QPs use.
+// use adds more to the number of QPs on the port. Polling programs and spinning goroutines read only
+// ports with QPs.
 func (u *udpPort) use(more int) {
 	if u == nil {
 		return
@@ -202,11 +203,11 @@ func (u *udpPort) use(more int) {
 	l.mu.Unlock()
 }
 
-// onCaller reports whether a post moves its data within the call. On the loopback the kernel hands a
-// packet to the receiving socket within the call that sends it.
+// onCaller reports whether a post moves its data within the call. On loopback, the kernel delivers a
+// packet to the receiving socket within the sending call.
 func (u *udpPort) onCaller() bool { return u.conn.Addr().Addr().IsLoopback() && u.udpNIC.queue == nil }
 
-// close ends the port's goroutine and closes its sockets. The core's lock must not be held.
+// close stops the port's goroutine and closes its sockets. The caller must not hold the core's lock.
 func (u *udpPort) close() error {
 	err := u.stop()
 	u.reading.Lock()
@@ -218,14 +219,14 @@ func (u *udpPort) close() error {
 	return err
 }
 
-// gidWithPort begins a GID that names a NIC by its IPv4 address and its UDP port. It is an address of IPv6 that is never routed (RFC 4193),
-// and it ends like the GID of the address alone:
+// gidWithPort is the prefix of a GID that combines a NIC's IPv4 address and UDP port. It is a
+// never-routed IPv6 address (RFC 4193), and its suffix equals the GID of the address alone:
 //
 //	fd69:6276:7800:PORT:0:ffff:a.b.c.d
 var gidWithPort = [6]byte{0xfd, 'i', 'b', 'v', 'x', 0}
 
-// portGID adds a port to the GID of an IPv4 address. A GID of IPv6 has no room for it, and a group has no port of its own: they are
-// returned as they are.
+// portGID adds a port to the GID of an IPv4 address. It returns other GIDs unchanged: an IPv6 GID has
+// no space for a port, and a group does not have a port.
 func portGID(g verbs.GID, port uint16) verbs.GID {
 	if a := g.Addr(); a.Is4() && !a.IsMulticast() {
 		copy(g[:], gidWithPort[:])
@@ -234,7 +235,8 @@ func portGID(g verbs.GID, port uint16) verbs.GID {
 	return g
 }
 
-// splitGID returns the GID of the address in a GID with a port, and the port. Other GIDs have port 0 and are returned as they are.
+// splitGID returns the GID of the address in a GID with a port, and the port. It returns other GIDs
+// unchanged, with port 0.
 func splitGID(g verbs.GID) (verbs.GID, uint16) {
 	plain := g
 	clear(plain[:8])
@@ -244,14 +246,14 @@ func splitGID(g verbs.GID) (verbs.GID, uint16) {
 	return plain, binary.BigEndian.Uint16(g[6:])
 }
 
-// portGIDs reports whether programs see GIDs with ports.
+// portGIDs reports whether GIDs shown to programs contain ports.
 func (n *NIC) portGIDs() bool { return n.core.udpNIC != nil && n.core.udpNIC.link.cfg.PortGIDs }
 
-// shown returns a path of a received packet with the GIDs that programs see.
+// shown returns a path of a received packet with the GIDs shown to programs.
 func (p *path) shown(n *NIC) path {
 	to, port := *p, p.port
 	if port >= udp.FirstSourcePort {
-		port = roce.Port // see udpPort.back
+		port = roce.Port // see udpPort.replyPath
 	}
 	to.sgid, to.dgid = portGID(p.sgid, port), portGID(p.dgid, n.udp.conn.Addr().Port())
 	return to

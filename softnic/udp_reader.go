@@ -9,8 +9,8 @@ import (
 	"ibverbx/internal/udp"
 )
 
-// yieldAfter is the number of empty reads after which a polling program yields its processor. Another goroutine may
-// have to run before packets arrive.
+// yieldAfter is the number of empty reads before a polling program yields its processor. Another
+// goroutine may have to run before packets arrive.
 const yieldAfter = 100
 
 // streamBytes is the minimum size of a batch that belongs to a long message.
@@ -119,7 +119,7 @@ type spinLimiter struct {
 	limit int32
 	// active is their current number.
 	active atomic.Int32
-	// ports are the ports with QPs. The slice is replaced, never changed.
+	// ports holds the ports with QPs. The slice is replaced, never modified.
 	ports atomic.Pointer[[]*udpPort]
 }
 

@@ -6,11 +6,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// catchUpReads is how many batches are read before timers count: the packets that answer them
-// may be behind others.
+// catchUpReads is the maximum number of batches read before timers fire. Packets that answer the timers
+// may be queued behind others.
 const catchUpReads = 4
 
-// udpSource is a source of packets.
+// udpSource is a source address of packets.
 type udpSource struct {
 	addr udpAddr
 	// path is the path of its packets.
@@ -18,8 +18,8 @@ type udpSource struct {
 	flow roce.Flow
 }
 
-// read reads and serves at most one batch of packets and reports whether there were any. The
-// port's reading is held, the core's lock is not.
+// read reads and serves up to one batch of packets, and reports whether it found any. The caller holds
+// reading, but not the core's lock.
 func (u *udpPort) read() bool {
 	if u.closed {
 		return false
@@ -45,7 +45,7 @@ func (u *udpPort) readLocked() bool {
 	return n > 0
 }
 
-// serveBatch serves the n packets that were read, or counts an error.
+// serveBatch serves the n packets just read, or counts an error.
 func (u *udpPort) serveBatch(n int, err error) {
 	if err != nil {
 		u.nic.stats.ReceiveErrors++
@@ -66,9 +66,9 @@ func (u *udpPort) serveBatch(n int, err error) {
 	u.served = false
 }
 
-// pump reads and serves some batches of packets of the NIC. It reports whether there were any and whether
-// another goroutine is reading. The core's lock is held, so it does not wait for that goroutine;
-// catchUp does.
+// pump reads and serves some batches of the NIC's packets. It reports whether it found any, and whether
+// another goroutine is reading. The caller holds the core's lock, so pump does not wait for that
+// goroutine; catchUp does.
 func (n *NIC) pump() (read, busy bool) {
 	for _, u := range n.ports {
 		if u.served {
@@ -84,11 +84,11 @@ func (n *NIC) pump() (read, busy bool) {
 	return read, busy
 }
 
-// takeIn reads and serves some batches of packets and reports whether there were any. The port's reading and the
-// core's lock are held.
+// readBatches reads and serves up to catchUpReads batches, and reports whether it found any. The caller
+// holds reading and the core's lock.
 func (u *udpPort) readBatches() (read bool) {
 	for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
-		k, _ = u.reader.Read() // an error comes again, in a read that counts it
+		k, _ = u.reader.Read() // an error recurs, in a read that counts it
 		for i := range k {
 			u.serve(u.reader.Datagram(i))
 		}
@@ -97,8 +97,8 @@ func (u *udpPort) readBatches() (read bool) {
 	return read
 }
 
-// catchUp reads what has arrived if a timer is due, because it may answer the timer, and reports whether
-// one is. It waits for other readers, so the core's lock must not be held.
+// catchUp reads all arrived packets if a timer is due, because they may answer it, and reports whether
+// one is due. It waits for other readers, so the caller must not hold the core's lock.
 func (w *udpNIC) catchUp() bool {
 	w.mu.Lock()
 	w.at = w.clock()
@@ -110,7 +110,8 @@ func (w *udpNIC) catchUp() bool {
 	return due
 }
 
-// readArrived reads and serves all packets in the sockets, within limits. It waits for other readers, so the core's lock must not be held.
+// readArrived reads and serves the packets in the sockets, up to catchUpReads batches per port. It
+// waits for other readers, so the caller must not hold the core's lock.
 func (w *udpNIC) readArrived() {
 	w.mu.hold()
 	ports := w.nic.ports
@@ -123,7 +124,7 @@ func (w *udpNIC) readArrived() {
 	}
 }
 
-// serve takes a datagram, or a coalesced run of them, and passes each to the NIC.
+// serve handles a datagram, or a coalesced run of datagrams.
 func (u *udpPort) serve(d *udp.Datagram) {
 	u.udpNIC.link.order.received()
 	if u.nic.closed {
@@ -131,7 +132,7 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	}
 	addr := udpAddr{d.From, d.Port}
 	var from *udpSource
-	if !u.sealed { // a sealed packet says itself who has sent it
+	if !u.sealed { // a sealed packet identifies its sender itself
 		from = u.source(addr)
 	}
 	if (from == nil && !u.sealed) || len(d.Data) == 0 {
@@ -152,16 +153,16 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	u.run.q = nil
 }
 
-// verdict is what became of a datagram.
+// rxResult is the outcome of decoding a datagram.
 type rxResult uint8
 
 const (
-	rxMalformed rxResult = iota // no packet
+	rxMalformed rxResult = iota // not a packet
 	rxDamaged                   // a packet with a wrong ICRC
 	rxIntact
 )
 
-// examine decodes a packet and checks its ICRC. A NIC that accepts ICRCs of the headers accepts them from any
+// decode decodes a packet and checks its ICRC. A NIC that accepts header ICRCs accepts them from any
 // address, because the sender decides by the flags in the NIC's endpoints whether to use them.
 func (u *udpPort) decode(from *udpSource, b []byte) (payload []byte, id uint16, v rxResult) {
 	payload, u.reason = u.packet.Decode(b)
@@ -173,7 +174,7 @@ func (u *udpPort) decode(from *udpSource, b []byte) (payload []byte, id uint16, 
 		id, ok = from.flow.CheckHeaders(b, &u.explain)
 	}
 	if !ok {
-		u.packet.HeaderICRC = false // it may be another NIC's, which sets reserved bits
+		u.packet.HeaderICRC = false // it may be from another kind of NIC, which sets reserved bits
 		id, ok = from.flow.Check(b, &u.explain)
 	}
 	if !ok {
@@ -182,8 +183,9 @@ func (u *udpPort) decode(from *udpSource, b []byte) (payload []byte, id uint16, 
 	return payload, id, rxIntact
 }
 
-// serveOne passes one datagram to the NIC if it is an intact packet, with or without fill. A datagram
-// whose fill makes no sense may have been sent by another kind of NIC, which may set the bits at will.
+// serveDatagram passes a datagram to the NIC if it is an intact packet, with or without fill. Invalid
+// fill may stem from another kind of NIC, which may set the bits arbitrarily, so the whole datagram is
+// also tried.
 func (u *udpPort) serveDatagram(from *udpSource, b []byte) {
 	stats, p, whole := &u.nic.stats, &u.packet, b
 	b = roce.Trim(b)
@@ -208,7 +210,7 @@ func (u *udpPort) serveDatagram(from *udpSource, b []byte) {
 		stats.BadPKey++
 		return
 	}
-	// Packets of a NIC of this link were captured when they were sent.
+	// Packets from NICs on this link were captured when sent.
 	if u.udpNIC.link.captures() && !u.udpNIC.link.sends(from.addr) {
 		m := udp.Marks{Hops: udp.DefaultHops}
 		u.capture(from.addr.addrPort(), u.conn.Addr(), from.flow, p, id, m, b)
@@ -229,7 +231,7 @@ func (u *udpPort) serveDatagram(from *udpSource, b []byte) {
 	}
 }
 
-// pass gives a packet to the NIC.
+// deliver passes a packet to the NIC, and first learns the reply route of an expected datagram.
 func (u *udpPort) deliver(from *udpSource, p *packet) {
 	port := from.addr.port
 	if p.Opcode&roce.TransportMask == roce.UD && port < udp.FirstSourcePort && port != roce.Port && u.nic.expects(p) {
@@ -238,14 +240,13 @@ func (u *udpPort) deliver(from *udpSource, p *packet) {
 	u.nic.receive(p)
 }
 
-// expects reports whether a datagram is for a QP that accepts it. Other datagrams must not
-// decide where answers go.
+// expects reports whether a QP accepts a datagram. Other datagrams must not determine reply routes.
 func (n *NIC) expects(p *packet) bool {
 	q := n.qps.get(p.DestQPN)
 	return q != nil && q.typ == verbs.UD && receivable[q.state] && p.QKey == q.attr.QKey
 }
 
-// source returns what is remembered about a source of packets, nil if the address is not one.
+// source returns the state of a packet source, nil if the address is invalid.
 func (u *udpPort) source(addr udpAddr) *udpSource {
 	if u.last != nil && u.last.addr == addr {
 		return u.last
@@ -260,8 +261,8 @@ func (u *udpPort) source(addr udpAddr) *udpSource {
 	return from
 }
 
-// meet remembers a new source. A sender with many addresses makes the port forget other
-// sources, which only costs time.
+// addSource adds a source. A sender with many addresses makes the port forget other sources, which only
+// costs time.
 func (u *udpPort) addSource(addr udpAddr) *udpSource {
 	flow, err := roce.NewFlow(addr.addrPort(), u.conn.Addr())
 	if err != nil {
@@ -285,8 +286,8 @@ func (n *NIC) pathFrom(addr udpAddr) path {
 	return path{sgid: addr.gid, dgid: own, port: addr.port, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}}
 }
 
-// back returns the path to the NIC that sends from an address, nil if there is none. A NIC that does not receive on port
-// 4791 sends datagrams from the port on which it receives.
+// replyPath returns the path to the NIC that sends from an address, or nil. A NIC with a receive port
+// other than 4791 sends datagrams from that port.
 func (u *udpPort) replyPath(addr udpAddr) *path {
 	if addr.port >= udp.FirstSourcePort {
 		addr.port = roce.Port
@@ -300,8 +301,8 @@ func (u *udpPort) replyPath(addr udpAddr) *path {
 	return &path{sgid: from.gid, dgid: addr.gid, attr: verbs.AHAttr{HopLimit: udp.DefaultHops, Port: 1}, route: &udpRoute{dest: dest, flow: flow}}
 }
 
-// sends reports whether a NIC of the link sends from addr. Another process on the same address
-// has other ports.
+// sends reports whether a NIC of the link sends from addr. Another process on the same address uses
+// other ports.
 func (l *UDPLink) sends(addr udpAddr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

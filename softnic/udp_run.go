@@ -6,20 +6,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// udpRun recognizes packets that continue an RC WRITE within one run of datagrams, during which the lock is held. Such a packet
-// differs from its predecessor only in its PSN, its payload and AckReq, so it needs neither decoding nor a lookup of its QP and
-// region. With an ICRC of the headers, a packet of 1 KiB takes 130 instead of 300 ns, one of 4 KiB 280 instead of 460 (minima of
-// BenchmarkUDPRun, Cascade Lake).
+// udpRun recognizes packets that continue an RC WRITE within one run of datagrams, while the lock is
+// held. Such a packet differs from its predecessor only in PSN, payload and AckReq, so it needs neither
+// decoding nor a lookup of its QP and region. With a header ICRC, a packet of 1 KiB takes 130 instead
+// of 300 ns, one of 4 KiB 280 instead of 460 (minima of BenchmarkUDPRun, Cascade Lake).
 type udpRun struct {
-	// q is the QP of the WRITE. Nil means that the next packet has to be decoded.
+	// q is the QP of the WRITE. Nil means that the next packet must be decoded.
 	q *qp
-	// dst is the target of the rest of the WRITE.
+	// dst is the destination of the rest of the WRITE.
 	dst []byte
 	// last is the header of the last packet.
 	last roce.BTH
 	// id is the identification of its IPv4 header.
 	id uint16
-	// datagram is the length of its datagram, and packet that without fill.
+	// datagram is the length of its datagram, and packet the length without fill.
 	datagram, packet int
 	// covered is the number of bytes that its ICRC covers.
 	covered int
@@ -28,8 +28,9 @@ type udpRun struct {
 // middleLen is the length of the headers of a packet in the middle of a WRITE.
 const middleLen = 12
 
-// begin decides whether the packets behind p, the middle of a WRITE that was just served, are recognized. It is datagram, with
-// an identification, and has whole bytes with fill.
+// begin enables recognition of the packets behind p, a middle packet of a WRITE that was just served,
+// if possible. datagram is p's datagram without fill, id its identification, and whole its length with
+// fill.
 func (r *udpRun) begin(n *NIC, p *packet, datagram []byte, id uint16, whole int) {
 	if n.observe != nil || n.core.udpNIC.link.captures() {
 		return
