@@ -42,7 +42,7 @@ type stagedBatch struct {
 	first int
 	// fetched is set once the copies have succeeded or failed.
 	fetched bool
-	// age orders batches by the time at which they were fetched.
+	// age orders batches by fetch time.
 	age uint64
 
 	// landings are the QPs whose data lands with the batch.
@@ -190,7 +190,7 @@ func (d *stager) notify() {
 	}
 }
 
-// start starts the stager's goroutines. Virtual time needs none: its links do not leave the process.
+// start starts the stager's goroutines. It is never called in virtual time, whose links do not leave the process.
 func (d *stager) start() {
 	go d.fetcher.run(d.stop, d.report)
 	go d.lander.run(d.stop, d.report)

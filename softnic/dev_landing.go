@@ -24,7 +24,7 @@ type landings struct {
 type role uint8
 
 const (
-	asResponder role = iota // it serves a request of the peer
+	asResponder role = iota // it serves a peer request
 	asRequester             // it receives the response to its own request
 )
 

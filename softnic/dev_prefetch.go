@@ -3,10 +3,10 @@ package softnic
 import "ibverbx/verbs"
 
 const (
-	// maxBatches limits the batches of a prefetcher: those being sent, and those being fetched meanwhile.
+	// maxBatches limits the batches of a prefetcher, sent and prefetched ones.
 	maxBatches = 4
-	// refillBatches is the number of batches up to which a prefetcher fetches more. Two at a time wake the copier
-	// once.
+	// refillBatches is the maximum number of batches with which a prefetcher still fetches more. Fetching two at a
+	// time wakes the copier once.
 	refillBatches = 2
 )
 
@@ -19,7 +19,7 @@ type prefetchers struct{ requests, responses prefetcher }
 type prefetcher struct {
 	q       *qp
 	batches []*stagedBatch
-	// seq and off are the request and the offset in it at which fetching continues. The offset is that of a packet.
+	// seq and off are the position at which fetching continues: a request, and the offset of a packet in it.
 	seq, off uint32
 	// busy is the prefetched data in the packet under construction.
 	busy busyRange
@@ -73,7 +73,7 @@ func (f *prefetcher) bytes(m *mr, seq, packet, off, n uint32) ([]byte, fetchResu
 	f.trim(seq, packet)
 	b, s := f.find(m, seq, off, n)
 	if s == fetchMissing && f.busy.before(seq, packet, off) {
-		return nil, fetchRefused // the packet uses prefetched data, and another device has no buffer for the rest
+		return nil, fetchRefused // the packet uses prefetched data, and another device is out of buffers for the rest
 	}
 	if s == fetchMissing { // the QP has gone back, or has sent other memory since
 		f.drop(0)
@@ -225,7 +225,8 @@ func (f *prefetcher) fillResponses() {
 	}
 }
 
-// chunk returns the number of the next n bytes of a request to fetch together: all of them, or those of whole packets.
+// chunk reduces n, the number of bytes left of a request, to whole packets that fit a buffer. It returns n if all
+// fit.
 func (f *prefetcher) chunk(n uint32) uint32 {
 	room := uint32(stagingBufferSize)
 	if k := len(f.batches); k > 0 && !f.batches[k-1].submitted && stagingBufferSize-f.batches[k-1].used >= int(f.q.seg) {

@@ -36,7 +36,7 @@ type stager struct {
 
 	// outgoing holds the buffers of prefetchers, incoming those of landings.
 	outgoing, incoming bufferPool
-	// open is the landing batch that receives the next data, nil if there is none.
+	// open is the landing batch that receives the next data, or nil.
 	open *stagedBatch
 	// landing and fetching count the batches submitted and not collected.
 	landing, fetching int
@@ -189,7 +189,7 @@ func (d *stager) collect() {
 				d.nic.core.lists.tx.push(g.prefetcher.q)
 			}
 		}
-		d.wakeWaiting() // behind those whose bytes these are: what they cannot send can be reclaimed
+		d.wakeWaiting() // after the QPs scheduled above, whose unsent data can be reclaimed
 	}
 	if d.lander.ready.Load() != 0 {
 		d.collected[1] = d.lander.takeDone(d.collected[1])
@@ -244,7 +244,7 @@ func (d *stager) recycle(g *stagedBatch) {
 	d.wakeWaiting()
 }
 
-// wakeWaiting schedules the QPs that wait for a buffer. Those that get none wait again.
+// wakeWaiting schedules the QPs that wait for a buffer. QPs that do not get one wait again.
 func (d *stager) wakeWaiting() {
 	for q := d.waiting.pop(); q != nil; q = d.waiting.pop() {
 		d.nic.core.lists.tx.push(q)
