@@ -8,7 +8,7 @@ import (
 
 // Device memory, such as GPU memory, is copied by the device. find does not return it, so requests on host memory pay nothing for it:
 // the code below runs only after find has failed. On links to other processes, a stager copies it to host memory and back, unless a
-// device can access both ends (see shmRun and docs/softnic.md).
+// device can access both ends (see deviceBatch and docs/softnic.md).
 
 // onDevices returns a copy of devices.
 func (t *keyTable) onDevices() []*mr {

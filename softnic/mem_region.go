@@ -135,7 +135,7 @@ func (m *mr) enlist() error {
 	}
 	m.pd.mrs.add(m)
 	if m.device != nil && m.pd.ctx.nic.hasRing() {
-		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see giveCredit
+		m.pd.ctx.nic.revoke() // a line cannot wait for a device: see startCredits
 		m.pd.ctx.nic.grantAll()
 		m.pd.ctx.core.settle()
 	}

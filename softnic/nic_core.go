@@ -36,7 +36,7 @@ type core struct {
 	// at is the time at which the clock was last read.
 	at int64
 
-	// turns counts the posts in finishTurns.
+	// turns counts the posts in finishDirect.
 	turns int
 
 	lists  workLists

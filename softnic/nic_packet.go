@@ -56,12 +56,12 @@ type path struct {
 	peer *NIC
 	// route is the path's route over UDP. Only a UDPLink uses it.
 	route *udpRoute
-	// near is the peer's process if its memory can be accessed directly, otherwise nil.
+	// neighbor is the peer's process if its memory can be accessed directly, otherwise nil.
 	neighbor *neighbor
-	// missed counts bytes of recent requests that near could have executed, had earlier ones been
+	// missedBytes counts bytes of recent requests that neighbor could have executed, had earlier ones been
 	// acknowledged.
 	missedBytes uint32
-	// moved is the number of bytes that near has moved of the next request. The request has started if
+	// movedBytes is the number of bytes that neighbor has moved of the next request. The request has started if
 	// it is not 0.
 	movedBytes uint32
 	// sealing is the sealing of the QPs that may use the path, nil for plain packets.

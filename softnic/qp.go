@@ -147,11 +147,11 @@ type lineState struct {
 	spent uint32
 	// base is the sequence number of the first receive since RESET.
 	base uint32
-	// shown is the sequence number of the first receive without a credit at the peer.
+	// advertised is the sequence number of the first receive without a credit at the peer.
 	advertised uint32
 	// shortest is the number of bytes that fit every receive in the queue.
 	shortest uint32
-	// peerTook is the peer's count of served entries when the timer was armed.
+	// peerServed is the peer's count of served entries when the timer was armed.
 	peerServed uint32
 	// credited is set while the peer has credits.
 	credited bool

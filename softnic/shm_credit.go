@@ -51,7 +51,7 @@ func (q *qp) fits(w *recvWQE) (n uint32) {
 	return n
 }
 
-// showCredit publishes new receives to the peer if its credits are low or many receives are new.
+// updateCredit publishes new receives to the peer if its credits are low or many receives are new.
 func (q *qp) updateCredit() {
 	tail := q.rq.ring.Tail()
 	if n := tail - q.advertised; !q.credited || n == 0 || (n < creditBatch && int32(q.advertised-q.rq.ring.Head()) >= creditLow) {
@@ -70,7 +70,7 @@ func (q *qp) publishCredit(tail uint32) {
 	}
 }
 
-// giveCredit starts publishing receives to the peer, after a grant. It does nothing for an SRQ, whose
+// startCredits starts publishing receives to the peer, after a grant. It does nothing for an SRQ, whose
 // receives other QPs may use, or while GPU memory is registered, because its copies can fail.
 func (q *qp) startCredits() {
 	if q.srq == nil && q.nic.mrs.devices.Load() == nil {
@@ -91,10 +91,10 @@ func (b *neighbor) withdrawCredit(q *qp) {
 	}
 }
 
-// gives reports whether the neighbor may send lines to q.
+// mayCredit reports whether the neighbor may send lines to q.
 func (b *neighbor) mayCredit(q *qp) bool { return b.ring != nil && b.own.Grant(q.num).Load() != 0 }
 
-// distrust sets the published length of all receives that may use region m to 0, and serves the rings.
+// invalidateCredits sets the published length of all receives that may use region m to 0, and serves the rings.
 // The caller is about to close m.
 func (n *NIC) invalidateCredits(m *mr) {
 	changed := false

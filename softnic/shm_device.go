@@ -8,10 +8,10 @@ import (
 )
 
 // Device regions are shared by handle. The requester's device opens the handle on first use, then
-// copies directly between the two processes under the same grants as host memory: neighbor.in stays odd
+// copies directly between the two processes under the same grants as host memory: neighbor.epoch stays odd
 // until the copies are in place. Requests that no device can execute travel as packets, with staging.
 
-// farMemory is device memory of the peer.
+// peerDeviceMemory is device memory of the peer.
 type peerDeviceMemory struct {
 	handle []byte
 	// mem is the memory as opened on a local device, nil while it is not open.
@@ -50,7 +50,7 @@ func (f *peerDeviceMemory) openOn(d verbs.MemoryDevice, n uint64) bool {
 	return f.mem != nil
 }
 
-// closeFar closes device memory of the peer, if open. f may be nil.
+// closeDeviceMem closes device memory of the peer, if open. f may be nil.
 func (s *shmFiles) closeDeviceMem(f *peerDeviceMemory) {
 	if f != nil && f.mem != nil {
 		s.stuck = append(s.stuck, f.mem)
@@ -83,7 +83,7 @@ func (q *qp) fromDevice(w *sendWQE) bool {
 	return w.flags&verbs.SendInline == 0 && q.usesDevice(w.sge[:w.numSGE])
 }
 
-// opened reports whether a device can access both ends of a request. Otherwise it travels as packets.
+// deviceReaches reports whether a device can access both ends of a request. Otherwise it travels as packets.
 func (b *neighbor) deviceReaches(q *qp, w *sendWQE, r *shmRegion) bool {
 	switch {
 	case r.refused:
@@ -102,18 +102,18 @@ func (b *neighbor) deviceReaches(q *qp, w *sendWQE, r *shmRegion) bool {
 	return r.deviceMem.open(q.core, first, r.size)
 }
 
-// shmRun is a series of requests of one QP whose device copies are synchronized once.
+// deviceBatch is a series of requests of one QP whose device copies are synchronized once.
 type deviceBatch struct {
 	copies copies
 	// busy is set while copies are queued, for the requests from first up to, not including, end. The
 	// last one may be incomplete.
 	busy       bool
 	first, end uint32
-	// moved is the value of path.moved when the first request was queued.
+	// moved is the value of path.movedBytes when the first request was queued.
 	moved uint32
 }
 
-// queue queues the copies for n bytes, at offset off, of request sqNext. It returns false for an
+// queueCopies queues the copies for n bytes, at offset off, of request sqNext. It returns false for an
 // invalid local SGE, which the packet path then reports.
 func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
 	u := &b.batch
@@ -157,7 +157,7 @@ func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	return o.take(q, q.sges(q.sqNext), off, n, need)
 }
 
-// finish waits for the queued copies and completes the requests before sqNext. If the device fails, it
+// finishBatch waits for the queued copies and completes the requests before sqNext. If the device fails, it
 // reverts the requests to unstarted, and packets execute them once no copy is running. If the device
 // cannot confirm that, the first request fails.
 func (b *neighbor) finishBatch(q *qp) directResult {

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// shmPatience is the minimum length of a direct request that waits for the ACKs of earlier
+	// waitMin is the minimum length of a direct request that waits for the ACKs of earlier
 	// requests. A shorter one travels as packets instead.
 	waitMin = 2048
-	// nearPatience is shmPatience over UDP, where packets carry as much within one round trip.
+	// udpWaitMin is waitMin over UDP, where packets carry as much within one round trip.
 	// Consecutive requests add up.
 	udpWaitMin = 64 << 10
-	// nearLine is the minimum number of bytes that a potential line counts toward nearPatience.
+	// lineWaitBytes is the minimum number of bytes that a potential line counts toward udpWaitMin.
 	lineWaitBytes = 4 << 10
 	// shmKernel is the minimum length of a copy by the kernel, for memory without a file. Shorter
 	// requests are faster through the ring, which needs no system call.
@@ -22,15 +22,15 @@ const (
 	// shmDevice is the minimum length of a copy between a device and the peer's host memory, which is
 	// not pinned. Shorter requests are as fast or faster through staging buffers.
 	shmDevice = 64 << 10
-	// shmStretch is the number of bytes per turn. Between turns the peer may revoke a grant and other
+	// directQuantum is the number of bytes per turn. Between turns the peer may revoke a grant and other
 	// QPs of the NIC proceed.
 	directQuantum = 1 << 20
-	// deviceShift is the base-2 logarithm of the factor for turns on a device. They are longer because
+	// deviceQuantumShift is the base-2 logarithm of the factor for turns on a device. They are longer because
 	// each one needs a synchronization.
 	deviceQuantumShift = 4
 )
 
-// transfer is the outcome of an attempt at a direct request.
+// directResult is the outcome of an attempt at a direct request.
 type directResult uint8
 
 const (
@@ -43,7 +43,7 @@ const (
 // direct executes the next requests of q in the peer's memory, up to the first that needs packets. It
 // applies the checks of the packet path, under the peer's grants. Earlier requests must be acknowledged
 // first: if one of them failed, later ones must not take effect. Requests that qualify as lines are
-// sent as lines. After shmStretch bytes the rest waits for another turn. If it then needs packets, they
+// sent as lines. After directQuantum bytes the rest waits for another turn. If it then needs packets, they
 // carry the whole request (mayStart).
 func (b *neighbor) direct(q *qp) directResult {
 	n := q.nic
@@ -55,7 +55,7 @@ func (b *neighbor) direct(q *qp) directResult {
 		return directPackets
 	}
 	if b.gone.Load() {
-		if q.sqHead == q.sqNext { // otherwise lost is about to fail it
+		if q.sqHead == q.sqNext { // otherwise peerLost is about to fail it
 			q.failSend(verbs.StatusRetryExcErr)
 		}
 		return directWait
@@ -106,13 +106,13 @@ func (b *neighbor) direct(q *qp) directResult {
 	return did
 }
 
-// unplaced reports whether a request is a SEND or an empty WRITE_WITH_IMM, which at most write to a
+// targetsReceive reports whether a request is a SEND or an empty WRITE_WITH_IMM, which at most write to a
 // receive.
 func (w *sendWQE) targetsReceive() bool {
 	return w.opcode == verbs.OpSend || w.opcode == verbs.OpSendWithImm || (w.opcode == verbs.OpRDMAWriteWithImm && w.length == 0)
 }
 
-// finishTurns continues the direct requests of q and yields to other QPs after each turn. The caller
+// finishDirect continues the direct requests of q and yields to other QPs after each turn. The caller
 // holds the core's lock, which is released between turns. The helper would do the same, but each turn
 // would wake it.
 func (q *qp) finishDirect() {
@@ -129,8 +129,8 @@ func (q *qp) finishDirect() {
 	}
 }
 
-// target returns the peer's region of a request that can be executed directly now. A device then copies
-// up to shmStretch<<shift bytes per turn, and the region is open on it. For other requests r is nil and
+// directTarget returns the peer's region of a request that can be executed directly now. A device then copies
+// up to directQuantum<<shift bytes per turn, and the region is open on it. For other requests r is nil and
 // t is the result; some of them have been sent as lines.
 func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shift uint, t directResult) {
 	var need verbs.Access
@@ -180,8 +180,8 @@ func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shi
 	return r, 0, directDone
 }
 
-// directly executes n bytes of a request, at offset off. It uses no PSN. Device copies are complete
-// once finish returns. At the end of a WRITE with an immediate it sends a line, or without a credit a
+// executePart executes n bytes of a request, at offset off. It uses no PSN. Device copies are complete
+// once finishBatch returns. At the end of a WRITE with an immediate it sends a line, or without a credit a
 // packet without the payload.
 func (b *neighbor) executePart(q *qp, w *sendWQE, p *permit, r *shmRegion, off, n uint32, device bool) directResult {
 	if n == 0 {
@@ -224,9 +224,9 @@ func (b *neighbor) executePart(q *qp, w *sendWQE, p *permit, r *shmRegion, off, 
 	return directDone
 }
 
-// behind decides whether a request of length bytes that could be executed directly waits for the ACKs
-// of earlier ones or travels as packets. missed is the previous value of path.missed. wait forces a
-// request to wait: on a device, because packets take longer, and as a potential line (see line).
+// waitOrPackets decides whether a request of length bytes that could be executed directly waits for the ACKs
+// of earlier ones or travels as packets. missed is the previous value of path.missedBytes. wait forces a
+// request to wait: on a device, because packets take longer, and as a potential line (see sendLine).
 func (b *neighbor) waitOrPackets(q *qp, length, missed uint32, wait bool) directResult {
 	long := length >= waitMin
 	if b.at.IsValid() {

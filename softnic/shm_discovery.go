@@ -12,13 +12,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// neighborhood finds neighbors for a NIC on a UDPLink: NICs of other processes of this user on the same
+// neighborDiscovery finds neighbors for a NIC on a UDPLink: NICs of other processes of this user on the same
 // network. Each side listens on an abstract unix socket, named after the UDP address of its NIC, before
 // it dials the peer's socket. So of two sides that connect QPs to each other, at least the later one
 // finds the other. If both do, they become neighbors twice, which is harmless.
 type neighborDiscovery struct {
 	socket *net.UnixListener
-	// strangers are connected processes that have not identified themselves yet.
+	// unidentified are connected processes that have not identified themselves yet.
 	unidentified []*neighbor
 	running      sync.WaitGroup
 	ringPoller
@@ -33,7 +33,7 @@ func socketOf(at netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@ibverbx/%d/%s", os.Geteuid(), at)}
 }
 
-// approach looks for the process of q's peer, unless it is already known. Packets carry all requests
+// discoverPeer looks for the process of q's peer, unless it is already known. Packets carry all requests
 // until the two have met.
 func (w *udpNIC) discoverPeer(q *qp) {
 	if q.typ != verbs.RC {
@@ -75,7 +75,7 @@ func (w *udpNIC) accept(l *net.UnixListener) {
 	}
 }
 
-// greet starts exchanging segments with the process at the other end of c. at is the address of its NIC
+// startHandshake starts exchanging segments with the process at the other end of c. at is the address of its NIC
 // if this side has dialed. The caller holds the lock.
 func (w *udpNIC) startHandshake(c *net.UnixConn, at netip.AddrPort) {
 	h := &w.discovery
@@ -99,7 +99,7 @@ func (w *udpNIC) startHandshake(c *net.UnixConn, at netip.AddrPort) {
 	})
 }
 
-// settleIn makes b a neighbor, unless this side has dialed a different address. The caller holds the
+// addNeighbor makes b a neighbor, unless this side has dialed a different address. The caller holds the
 // lock.
 func (w *udpNIC) addNeighbor(b *neighbor) bool {
 	at := b.peers.At()
@@ -122,7 +122,7 @@ func (w *udpNIC) addNeighbor(b *neighbor) bool {
 	return true
 }
 
-// part removes a neighbor after its connection has closed. Its QPs look for it again, because its
+// removeNeighbor removes a neighbor after its connection has closed. Its QPs look for it again, because its
 // process may still run. Meanwhile packets carry their remaining requests.
 func (w *udpNIC) removeNeighbor(b *neighbor) {
 	_ = b.conn.Close() // it may be closed already

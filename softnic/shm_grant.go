@@ -8,7 +8,7 @@ import (
 )
 
 // Access to a side's memory requires two words in its segment: the QP's grant and the region's key. The
-// accessing side makes neighbor.in odd before it reads these words. To revoke access, the owner clears
+// accessing side makes neighbor.epoch odd before it reads these words. To revoke access, the owner clears
 // a word, then waits for the peer's counter to change if it is odd. Afterwards no access under that
 // word is running.
 
@@ -43,7 +43,7 @@ func (b *neighbor) grant(q *qp) {
 	}
 }
 
-// admit publishes the grants of all QPs again, after a change of the port or the observer.
+// grantAll publishes the grants of all QPs again, after a change of the port or the observer.
 func (n *NIC) grantAll() {
 	for _, b := range n.core.neighbors {
 		for q := range n.qps.all() {
@@ -104,9 +104,9 @@ type shmRegion struct {
 	addr, size  uint64
 	// bytes is the mapping. Nil means that only the kernel, or a device, can access the region.
 	bytes []byte
-	// far is the region's device memory, nil for host memory.
+	// deviceMem is the region's device memory, nil for host memory.
 	deviceMem *peerDeviceMemory
-	// asked counts the requests that needed the region before the peer shared it.
+	// requests counts the requests that needed the region before the peer shared it.
 	requests uint32
 	// refused is set once a device copy has failed. Packets then carry requests that need a device.
 	refused bool
@@ -122,7 +122,7 @@ func (b *neighbor) offer(m *mr) {
 	}
 }
 
-// lend shares a region, if its memory and access flags allow.
+// publish shares a region, if its memory and access flags allow.
 func (b *neighbor) publish(m *mr) {
 	access := m.access & shmRemote
 	if m.mem == nil || access == 0 {
@@ -145,7 +145,7 @@ func (b *neighbor) publish(m *mr) {
 	}
 }
 
-// lent returns the segment word for a region. It holds the region's key while shared. Regions may share
+// published returns the segment word for a region. It holds the region's key while shared. Regions may share
 // a word, but never a key.
 func (b *neighbor) published(m *mr) *atomic.Uint32 {
 	return b.own.Key(m.key)
@@ -177,7 +177,7 @@ func (b *neighbor) recallAll() bool {
 	return len(s.recalls) == 0
 }
 
-// hear handles a message from the peer. It returns false on a protocol violation.
+// handleMessage handles a message from the peer. It returns false on a protocol violation.
 func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
 	if m.Kind == shm.Want {
@@ -238,7 +238,7 @@ func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	return true
 }
 
-// under returns the region under a key, or nil.
+// lookup returns the region under a key, or nil.
 func (s *shmFiles) lookup(key uint32) *shmRegion {
 	if len(s.regions) > 0 {
 		if r := &s.regions[int(key)&(len(s.regions)-1)]; r.key == key {
@@ -248,7 +248,7 @@ func (s *shmFiles) lookup(key uint32) *shmRegion {
 	return nil
 }
 
-// reach returns the peer's region under a key if its n bytes at addr can be accessed directly,
+// regionFor returns the peer's region under a key if its n bytes at addr can be accessed directly,
 // otherwise nil.
 func (b *neighbor) regionFor(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
 	r := b.files.lookup(key)

@@ -75,7 +75,7 @@ func introduce(ctx verbs.Context, conn *net.UnixConn, s verbs.Seal) (*Neighbor, 
 	return n, nil
 }
 
-// enroll adds b as a user of its Seal, and returns the NIC's receive address for the Seal's packets.
+// joinSeal adds b as a user of its Seal, and returns the NIC's receive address for the Seal's packets.
 func (w *udpNIC) joinSeal(x *hostContext, b *neighbor) (at netip.AddrPort, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +112,7 @@ func (n *Neighbor) Close() error {
 	return nil
 }
 
-// ask requests a region that an introduced neighbor has not shared. The pauses between requests for one
+// requestRegion requests a region that an introduced neighbor has not shared. The pauses between requests for one
 // key double, because the neighbor may lack the memory or its socket may be full.
 func (b *neighbor) requestRegion(key uint32) {
 	if !b.introduced {
@@ -130,7 +130,7 @@ func (b *neighbor) requestRegion(key uint32) {
 	}
 }
 
-// asked shares a region on request. As for packets, the neighbor must know the key and have a QP in the
+// handleRequest shares a region on request. As for packets, the neighbor must know the key and have a QP in the
 // region's protection domain. It returns false after too many wrong keys.
 func (b *neighbor) handleRequest(key uint32) bool {
 	c := b.nic.core
@@ -147,7 +147,7 @@ func (b *neighbor) handleRequest(key uint32) bool {
 	return true
 }
 
-// serves reports whether a QP of a protection domain is connected to the neighbor.
+// hasQP reports whether a QP of a protection domain is connected to the neighbor.
 func (b *neighbor) hasQP(d *pd) bool {
 	for q := range b.nic.qps.all() {
 		if q.pd == d && b.leadsTo(q) {
@@ -157,7 +157,7 @@ func (b *neighbor) hasQP(d *pd) bool {
 	return false
 }
 
-// known returns the neighbor connected to q, or nil.
+// neighborOf returns the neighbor connected to q, or nil.
 func (w *udpNIC) neighborOf(q *qp) *neighbor {
 	if i := slices.IndexFunc(w.neighbors, func(b *neighbor) bool { return b.leadsTo(q) }); i >= 0 {
 		return w.neighbors[i]

@@ -26,7 +26,7 @@ type permit struct {
 	posted, shortest uint32
 }
 
-// permitted reads the grant and the credit of q. neighbor.in must be odd.
+// readPermit reads the grant and the credit of q. neighbor.epoch must be odd.
 func (b *neighbor) readPermit(q *qp) (p permit) {
 	to := q.attr.DestQPN
 	g, ok := shm.GrantOf(b.peers.Grant(to).Load(), q.attr.SQPSN+q.num, to)
@@ -46,17 +46,17 @@ func (b *neighbor) readPermit(q *qp) (p permit) {
 	return p
 }
 
-// credit reports whether the peer has posted a receive for the next request of q.
+// hasCredit reports whether the peer has posted a receive for the next request of q.
 func (p *permit) hasCredit(q *qp) bool { return p.usesCredits() && int32(p.posted-q.spent) > 0 }
 
-// credits reports whether the peer uses credits.
+// usesCredits reports whether the peer uses credits.
 func (p *permit) usesCredits() bool { return p.posted|p.shortest != 0 }
 
 // runFlags are the flags that run supports. A fence has no effect while no request is outstanding.
 const runFlags = plainFlags | verbs.SendInline
 
 // run executes requests of q in order, bypassing packets and the send queue, until one requires them:
-// an invalid request, unmapped memory, a missing credit, a full ring or CQ, or more than shmStretch
+// an invalid request, unmapped memory, a missing credit, a full ring or CQ, or more than directQuantum
 // bytes. It returns the number executed, and ErrQueueFull if the send queue is full. The caller holds
 // the core's lock.
 //
@@ -92,7 +92,7 @@ func (r *shmRing) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// atRest reports whether q is ready to send, without outstanding requests and without an observer.
+// readyToRun reports whether q is ready to send, without outstanding requests and without an observer.
 func (q *qp) readyToRun() bool {
 	n := q.nic
 	return q.typ == verbs.RC && q.state == verbs.StateRTS && q.sqHead == q.sqTail && q.una == q.snd && q.snd == q.maxPSN &&
@@ -147,7 +147,7 @@ func (r *shmRing) execute(q *qp, wr *verbs.SendWR, p *permit, left uint32) (leng
 	return length, true
 }
 
-// pieces returns the bytes of a request with INLINE data or a number of SGEs other than one. They are
+// gatherPosted returns the bytes of a request with INLINE data or a number of SGEs other than one. They are
 // valid until the next call.
 func (r *shmRing) gatherPosted(q *qp, wr *verbs.SendWR) (first []byte, rest [][]byte, length uint32, ok bool) {
 	inline, total := wr.Flags&verbs.SendInline != 0, uint64(0)
@@ -188,7 +188,7 @@ func (q *qp) waitsForPeer() bool {
 	return q.lists&onWaiting != 0 && q.core.traits.shm != nil && q.sqNext != q.sqTail
 }
 
-// waited handles the timer of a QP that waits for a free slot. A peer that has served entries since
+// ringTimeout handles the timer of a QP that waits for a free slot. A peer that has served entries since
 // then is alive.
 func (q *qp) ringTimeout(now int64) {
 	if q.core.traits.shm.peer.peers.Taken().Load() != q.peerServed {
@@ -225,7 +225,7 @@ func (r *shmRing) mayNotify(q *qp, p *permit) bool {
 	return p.hasCredit(q) && r.free()
 }
 
-// notify publishes the line of a request, with the payload of a SEND. The caller has checked the credit
+// publishLine publishes the line of a request, with the payload of a SEND. The caller has checked the credit
 // and the ring.
 func (r *shmRing) publishLine(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm, length, key uint32, addr uint64, first []byte, rest [][]byte) {
 	m := shm.Line{QPN: q.attr.DestQPN, PSN: uint32(q.snd), Imm: imm, Length: length, Key: key, Addr: addr}
@@ -258,10 +258,10 @@ func (r *shmRing) publishLine(q *qp, op verbs.Opcode, flags verbs.SendFlags, imm
 	q.una, q.maxPSN = q.snd, q.snd
 }
 
-// line sends request sqNext, a SEND or an empty WRITE_WITH_IMM, as a line. The request waits for the
+// sendLine sends request sqNext, a SEND or an empty WRITE_WITH_IMM, as a line. The request waits for the
 // ACKs of earlier packets and for a free slot. Without a credit it becomes a packet, and later requests
 // wait for the ACK; otherwise a busy QP would never return to lines. Over UDP only consecutive requests
-// wait: see behind.
+// wait: see waitOrPackets.
 func (b *neighbor) sendLine(q *qp, w *sendWQE, p *permit, missed uint32) directResult {
 	r, n := b.ring, q.nic
 	switch {
@@ -293,7 +293,7 @@ func (b *neighbor) sendLine(q *qp, w *sendWQE, p *permit, missed uint32) directR
 	return directDone
 }
 
-// notifyOf is notify for a queued request. p holds the payload of a SEND.
+// publishQueued is publishLine for a queued request. p holds the payload of a SEND.
 func (r *shmRing) publishQueued(q *qp, w *sendWQE, p *packet) {
 	var first []byte
 	var rest [][]byte

@@ -21,7 +21,7 @@ import (
 type ShmLink struct {
 	core
 	ring shmRing
-	// near is the other process.
+	// peer is the other process.
 	peer       neighbor
 	background shmBackground
 }
@@ -121,7 +121,7 @@ func (l *ShmLink) write(p *packet) {
 	l.ring.dirty = true
 }
 
-// flush wakes a sleeping peer whose ring needs attention.
+// ringBell wakes a sleeping peer whose ring needs attention.
 func (l *ShmLink) ringBell() {
 	if l.ring.dirty {
 		l.ring.dirty = false

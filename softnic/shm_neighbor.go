@@ -22,11 +22,11 @@ type neighbor struct {
 	ring *shmRing
 	// own is the local segment, peers the remote one.
 	own, peers shm.Segment
-	// in is odd while this side accesses the peer's memory, theirIn while the peer accesses local
+	// epoch is odd while this side accesses the peer's memory, peerEpoch while the peer accesses local
 	// memory.
 	epoch, peerEpoch *atomic.Uint32
 	files            shmFiles
-	// run holds the device copies of one call of direct. It is empty between calls.
+	// batch holds the device copies of one call of direct. It is empty between calls.
 	batch deviceBatch
 	// process is the peer if its memory can be accessed without files, otherwise nil.
 	process *shm.Process
@@ -47,7 +47,7 @@ type neighbor struct {
 	gone atomic.Bool
 }
 
-// meet exchanges segments of size bytes with the peer, and the random numbers that identify the two
+// exchangeSegments exchanges segments of size bytes with the peer, and the random numbers that identify the two
 // sides. The local segment advertises at to the peer. On error the neighbor has no segments.
 func (b *neighbor) exchangeSegments(size int, at netip.AddrPort) (id, theirs uint64, err error) {
 	defer func() {
@@ -138,7 +138,7 @@ func (b *neighbor) unmap() {
 	b.process.Close()
 }
 
-// leave marks the end of an access to the peer's memory. It is a no-op outside one.
+// endAccess marks the end of an access to the peer's memory. It is a no-op outside one.
 func (b *neighbor) endAccess() {
 	if b.epoch.Load()&1 == 1 {
 		b.epoch.Add(1)

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmReader is the reading side of a ShmLink.
+// shmBackground is the reading side of a ShmLink.
 type shmBackground struct {
 	// misses counts empty polls since the last packet. The core's lock guards it.
 	misses int
@@ -135,7 +135,7 @@ func (l *ShmLink) poll(watched bool) bool {
 	return false
 }
 
-// awaited makes the goroutine read, because the program is about to sleep. The caller holds the core's
+// wakeReader makes the goroutine read, because the program is about to sleep. The caller holds the core's
 // lock.
 func (l *ShmLink) wakeReader() {
 	l.drain()
@@ -170,7 +170,7 @@ func (l *ShmLink) idle(watched bool) bool {
 	return true
 }
 
-// expect waits for the peer's first message.
+// receiveHello waits for the peer's first message.
 func (b *neighbor) receiveHello() (m shm.Message, fd int, err error) {
 	if err = b.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
 		return m, -1, err
@@ -181,7 +181,7 @@ func (b *neighbor) receiveHello() (m shm.Message, fd int, err error) {
 	return m, fd, b.conn.SetReadDeadline(time.Time{})
 }
 
-// watch serves the socket until the peer exits, then fails the outstanding requests.
+// watchPeer serves the socket until the peer exits, then fails the outstanding requests.
 func (l *ShmLink) watchPeer() {
 	l.peer.listen()
 	l.mu.Lock()
@@ -228,7 +228,7 @@ func (b *neighbor) withdraw() {
 	}
 }
 
-// lost fails the requests to a peer that has exited, and takes the port down. Entries that the peer has
+// peerLost fails the requests to a peer that has exited, and takes the port down. Entries that the peer has
 // already published are still served.
 func (l *ShmLink) peerLost() {
 	n := l.peer.nic

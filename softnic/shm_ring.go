@@ -63,7 +63,7 @@ func (r *shmRing) free() bool {
 	return !r.bell.Asleep() && r.neighbor.nic.core.queue == nil && r.writer.Room(1)
 }
 
-// take serves up to shmBatch entries. Resulting work is queued on the work lists.
+// serveBatch serves up to shmBatch entries. Resulting work is queued on the work lists.
 func (r *shmRing) serveBatch() {
 	if r.serving {
 		return
@@ -85,7 +85,7 @@ func (r *shmRing) serveBatch() {
 	}
 }
 
-// catchUp serves all entries now in the ring.
+// serveAll serves all entries now in the ring.
 func (r *shmRing) serveAll() {
 	for left := shm.Slots; left > 0 && !r.serving && r.reader.Unread(); left -= shmBatch {
 		r.serveBatch()
@@ -125,7 +125,7 @@ func (r *shmRing) serve(payload []byte) bool {
 	return true
 }
 
-// serves reports whether q is connected to the peer of the ring.
+// leadsTo reports whether q is connected to the peer of the ring.
 func (r *shmRing) leadsTo(q *qp) bool {
 	if r.packets != nil {
 		return q.isFromPeer(&r.from)
@@ -144,7 +144,7 @@ func (n *NIC) serveRings() (some bool) {
 	return some
 }
 
-// ringed reports whether the NIC has a ring.
+// hasRing reports whether the NIC has a ring.
 func (n *NIC) hasRing() bool {
 	return slices.ContainsFunc(n.core.neighbors, func(b *neighbor) bool { return b.ring != nil })
 }

@@ -19,7 +19,7 @@ func (r *shmRing) serveLine(payload []byte) bool {
 	return true
 }
 
-// takeLine executes a line, after the responder's checks for packets: the peer can write arbitrary
+// executeLine executes a line, after the responder's checks for packets: the peer can write arbitrary
 // bytes. It returns false in any unusual case, which the responder then handles as a packet.
 func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	n := q.nic
@@ -59,7 +59,7 @@ func (q *qp) executeLine(m *shm.Line, b []byte) bool {
 	return true
 }
 
-// unfold converts a line to a packet and passes it to the NIC. q is nil if the line's QPN is unknown.
+// serveAsPacket converts a line to a packet and passes it to the NIC. q is nil if the line's QPN is unknown.
 func (r *shmRing) serveAsPacket(q *qp, m *shm.Line, b []byte) {
 	p := &r.packet
 	op := sendOpcodes[verbs.OpRDMAWriteWithImm]
