@@ -5,7 +5,7 @@ import "ibverbx/verbs"
 const (
 	// maxBatches limits the batches of a prefetcher, sent and prefetched ones.
 	maxBatches = 4
-	// refillBatches is the maximum number of batches with which a prefetcher still fetches more. Fetching two at a
+	// refillBatches is the maximum number of batches of a prefetcher that still fetches more. Fetching two at a
 	// time wakes the copier once.
 	refillBatches = 2
 )
@@ -19,7 +19,7 @@ type prefetchers struct{ requests, responses prefetcher }
 type prefetcher struct {
 	q       *qp
 	batches []*stagedBatch
-	// seq and off are the position at which fetching continues: a request, and the offset of a packet in it.
+	// seq and off are the position of the next fetch: a request, and the offset of a packet in it.
 	seq, off uint32
 	// busy is the prefetched data in the packet under construction.
 	busy busyRange

@@ -121,9 +121,9 @@ func (o *operand) inline(q *qp, sges []verbs.SGE) bool {
 	return true
 }
 
-// startCopies is the number of copies after which a device starts on a batch while the NIC collects the
-// rest. A GPU copies 256 blocks of 64 KiB in 10 us, and starting them takes 4 us; smaller groups would
-// spend more time in calls.
+// startCopies is the number of copies that start a device while the NIC collects the rest of a batch. A
+// GPU copies 256 blocks of 64 KiB in 10 us, and starting them takes 4 us; smaller groups would spend
+// more time in calls.
 const startCopies = 256
 
 // copies is a batch of copies executed by one device.

@@ -223,7 +223,7 @@ func (l *faults) occupy(d *direction, payload int) (left, took int64) {
 
 // rateLimiter is a port that sends one packet at a time.
 type rateLimiter struct {
-	// busy is the time at which the port becomes free.
+	// busy is the end of the last transmission.
 	busy int64
 	// rest is the rounding error carried to the next packet, in nanoseconds.
 	rest float64

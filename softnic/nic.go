@@ -317,7 +317,7 @@ func (n *NIC) receive(p *packet) {
 	}
 }
 
-// receivable lists the states in which a QP accepts packets.
+// receivable is set for the states of a QP that accepts packets.
 var receivable = [...]bool{
 	verbs.StateRTR: true, verbs.StateRTS: true, verbs.StateSQD: true, verbs.StateSQE: true, verbs.StateErr: false,
 }

@@ -129,7 +129,7 @@ type retransmission struct {
 	timerIdx int
 	// timerAt is the next or last time of the timer.
 	timerAt int64
-	// deadline is the time at which the peer's response is overdue.
+	// deadline is the end of the response timeout.
 	deadline int64
 	// excused is set once a late timer has restarted the timeout.
 	lateOnce bool

@@ -17,7 +17,7 @@ const (
 	icrcLen = 4
 	// sealOverhead is the difference in length between a seal and an ICRC.
 	sealOverhead = seal.Overhead - icrcLen
-	// sealTick is the interval at which associations check the age of their keys.
+	// sealTick is the interval between checks of the age of all keys.
 	sealTick = time.Minute
 )
 

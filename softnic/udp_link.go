@@ -256,7 +256,7 @@ func ownAddrs() (own []verbs.GID) {
 	return own
 }
 
-// hostAddrs returns the addresses at which other hosts can reach this one, IPv4 first, followed by some
+// hostAddrs returns this host's addresses that other hosts can reach, IPv4 first, followed by some
 // loopback addresses.
 func hostAddrs() []netip.Addr {
 	var four, six []netip.Addr
