@@ -11,7 +11,7 @@ const (
 )
 
 // prefetchers fetch device data that a QP sends: for its requests, numbered as in the send queue, and for its READ
-// responses, numbered as in jobs.
+// responses, numbered as in qp.responses.
 type prefetchers struct{ requests, responses prefetcher }
 
 // prefetcher fetches device data ahead of the packets that carry it, in sending order. A batch is dropped after its

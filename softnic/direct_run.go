@@ -15,7 +15,7 @@ const plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
 // run executes requests of q in order, bypassing packets and the send queue, until one is not plain: an
 // error, a missing receive or a full CQ. The packet path handles that one. run returns the number
 // executed, and ErrQueueFull if the queue is full. The caller is inside the pair's gate, or holds the
-// core's lock while the pair is idle. The pair is idle afterwards, unless handBack queued requests.
+// core's lock while the pair is idle. The pair is idle afterwards, unless requeue queued requests.
 func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
 		wrs, err = wrs[:free], verbs.ErrQueueFull
@@ -31,7 +31,7 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// burst is run without the queue limit. It stops after maxRdAtomic atomics because handBack needs their
+// burst is run without the queue limit. It stops after maxRdAtomic atomics because requeue needs their
 // results. All its device copies form one batch.
 func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
@@ -310,7 +310,7 @@ func (q *qp) nextRecv() *recvWQE {
 	return q.rq.ring.Front().unlisted()
 }
 
-// reportPlain completes requests executed by run. If the CQ is full, handBack handles the rest.
+// reportPlain completes requests executed by run. If the CQ is full, requeue handles the rest.
 func (q *qp) reportPlain(wrs []verbs.SendWR) {
 	c := q.sendCQ
 	c.Lock()
@@ -333,7 +333,7 @@ func (q *qp) reportPlain(wrs []verbs.SendWR) {
 	c.Unlock()
 }
 
-// handBack passes requests without space for their completions to the packet path. On RC they count as
+// requeue passes requests without space for their completions to the packet path. On RC they count as
 // executed with a lost ACK, so the requester sends them all again. On UC and UD they count as sent, and
 // transmit completes them. The caller shuts the pair's gate, locks the core and lets q transmit.
 func (q *qp) requeue(wrs []verbs.SendWR) {

@@ -17,7 +17,7 @@ type pd struct {
 	qps    creationOrder[*qp]
 	srqs   creationOrder[*srq]
 	ahs    creationOrder[*ah]
-	// guesses counts wrong keys used by UC peers.
+	// keyGuesses counts wrong keys used by UC peers.
 	keyGuesses keyGuessLimiter
 }
 
@@ -114,11 +114,11 @@ const (
 	keyGuessInterval = int64(100 * time.Millisecond)
 )
 
-// guesses limits the wrong keys that peers may try on the UC QPs of a PD to 16 in 100 ms. Beyond that,
+// keyGuessLimiter limits the wrong keys that peers may try on the UC QPs of a PD to 16 in 100 ms. Beyond that,
 // all WRITEs are dropped until the interval expires, even with a valid key: otherwise the outcome would
 // reveal which keys are valid. The QPs stay open.
 type keyGuessLimiter struct {
-	// wrong counts wrong keys since until-guessTime.
+	// wrong counts wrong keys since until-keyGuessInterval.
 	wrong uint32
 	until int64
 }

@@ -92,7 +92,7 @@ type sendQueue struct {
 	// sqUsed counts occupied slots, including requests with unpolled completions. It is allocated
 	// separately because unpolled completions point to it.
 	sqUsed *slotCount
-	// unreported counts completed requests without a completion so far.
+	// withoutCQE counts completed requests without a completion so far.
 	withoutCQE uint32
 	maxSend    uint32
 	sge        sgeLists
@@ -131,7 +131,7 @@ type retransmission struct {
 	timerAt int64
 	// deadline is the end of the response timeout.
 	deadline int64
-	// excused is set once a late timer has restarted the timeout.
+	// lateOnce is set once a late timer has restarted the timeout.
 	lateOnce bool
 	// probing is set while a probe is being sent.
 	probing bool

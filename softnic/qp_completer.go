@@ -177,7 +177,7 @@ func (q *qp) notReady(code uint8) {
 	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
 }
 
-// resume cuts short the wait after an RNR NAK, because the peer has posted a receive (see ready). The
+// resume cuts short the wait after an RNR NAK, because the peer has posted a receive (see announceReceive). The
 // wait does not count as a retry.
 func (q *qp) resume() {
 	if !q.core.distant() {
@@ -309,7 +309,7 @@ func (q *qp) timeout(now int64) {
 // counts as a retry nor changes the deadline. Probes must not slow down a merely slow peer: each
 // unnecessary one doubles the delay before the first probe, for all QPs of the NIC.
 
-// maxPatience limits that doubling: from 2 ms, the first probe is delayed to at most 128 ms.
+// maxProbeBackoff limits that doubling: from 2 ms, the first probe is delayed to at most 128 ms.
 const maxProbeBackoff = 6
 
 // probe retransmits only the oldest unacknowledged packet.

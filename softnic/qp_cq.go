@@ -32,7 +32,7 @@ type cq struct {
 	_    [88]byte // keeps queues of different goroutines on separate cache lines
 }
 
-// credit is the number of slots of a queue released by a completion.
+// slotRefund is the number of slots of a queue released by a completion.
 type slotRefund struct {
 	used *slotCount
 	n    uint32

@@ -42,7 +42,7 @@ func (q *qp) enterError() {
 	}
 }
 
-// lastWQE reports that a QP in the error state has completed its last receive of the SRQ.
+// raiseLastWQE reports that a QP in the error state has completed its last receive of the SRQ.
 func (q *qp) raiseLastWQE() {
 	if q.srq != nil {
 		q.raise(verbs.EventLastWQEReached)

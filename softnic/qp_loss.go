@@ -25,7 +25,7 @@ type roundTrip struct {
 	running bool
 	// again is set once a timer has retransmitted packet againPSN, at time againAt.
 	again bool
-	// guess is set if the next measurement replaces smooth.
+	// replaceNext is set if the next measurement replaces smooth.
 	replaceNext bool
 	// rest is the number of packets to skip before the next measurement, because reading the clock is
 	// slow.
@@ -67,16 +67,16 @@ func (q *qp) measured() {
 	}
 }
 
-// sentAgain records that the timer has retransmitted packet una. The next response may belong to either
+// noteRetransmit records that the timer has retransmitted packet una. The next response may belong to either
 // copy, so it is not measured. If the retransmission was unnecessary, the peer responds twice (see
-// answeredTwice).
+// duplicateResponse).
 func (q *qp) noteRetransmit(now int64) {
 	t := &q.loss.trip
 	t.running, t.rest = false, 0
 	t.again, t.againPSN, t.againAt = true, q.una, now
 }
 
-// answeredTwice handles an unexpected response to packet psn. If a timer had retransmitted that packet,
+// duplicateResponse handles an unexpected response to packet psn. If a timer had retransmitted that packet,
 // the peer has also responded to the first copy, and its response time exceeds the timer. A timer that
 // grew without this evidence would grow without bound on a path that merely loses packets.
 func (q *qp) duplicateResponse(psn roce.PSN) {
@@ -103,7 +103,7 @@ func (q *qp) tripSince(at int64) int64 {
 // timeout returns the time to wait for a response, 0 before the first measurement.
 func (t *roundTrip) timeout() int64 { return t.smooth + max(4*t.spread, t.smooth) }
 
-// caution limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss
+// lossLimiter limits the cost of a lost packet. The peer drops all packets behind a gap, so each loss
 // wastes the packets in flight. On a lossy path, the window is the usual number of packets between two
 // losses, so that no more packets are wasted than delivered. At 1% loss on a link that holds 256
 // packets, a QP alone on the link reaches 0.21 of its rate with 1.9 times the packets needed. With the
@@ -127,7 +127,7 @@ const (
 	maxLosses   = 16
 )
 
-// lost adapts the limit on a go-back.
+// adaptLimit adapts the limit on a go-back.
 func (q *qp) adaptLimit() {
 	c := &q.loss.lossLimiter
 	if c.run == 0 {
@@ -143,7 +143,7 @@ func (q *qp) adaptLimit() {
 	q.setLimit(uint64(c.usual) * 15 / 256)
 }
 
-// passed counts acknowledged packets. The limit grows to a quarter of run once run exceeds four times
+// countAcked counts acknowledged packets. The limit grows to a quarter of run once run exceeds four times
 // the limit.
 func (q *qp) countAcked(n uint32) {
 	c := &q.loss.lossLimiter
@@ -162,7 +162,7 @@ func (q *qp) setLimit(n uint64) {
 	q.setAckRequests()
 }
 
-// setAsking selects the packets of a long message that request an ACK.
+// setAckRequests selects the packets of a long message that request an ACK.
 func (q *qp) setAckRequests() {
 	part := 4
 	if q.core.udpNIC != nil && q.loss.limit == 0 {
@@ -183,13 +183,13 @@ func (q *qp) goBackOnce() {
 	}
 }
 
-// wentNow reports whether the last go-back is so recent that a reported loss must be an earlier one. It
+// justWentBack reports whether the last go-back is so recent that a reported loss must be an earlier one. It
 // always returns false without a timeout.
 func (q *qp) justWentBack() bool {
 	return q.attr.Timeout != 0 && q.core.clock()-q.loss.wentAt < q.loss.trip.least/2
 }
 
-// doubt ignores a loss report that seems to stem from packets sent before the last go-back. The peer
+// ignoreLoss ignores a loss report that seems to stem from packets sent before the last go-back. The peer
 // reports a loss only once, so a probe follows soon in case the guess was wrong.
 func (q *qp) ignoreLoss() {
 	if q.timerIdx >= 0 && !q.rnrWait {

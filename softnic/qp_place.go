@@ -5,7 +5,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// placement is the outcome of placing the payload of a SEND or WRITE packet. On an outcome
+// placeResult is the outcome of placing the payload of a SEND or WRITE packet. On an outcome
 // other than placed, RC sends a NAK and UC drops the message.
 type placeResult uint8
 

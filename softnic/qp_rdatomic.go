@@ -7,10 +7,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// job is the unsent part of a response to a READ or an atomic.
+// pendingResponse is the unsent part of a response to a READ or an atomic.
 type pendingResponse struct {
 	atomic bool
-	// again is set if the request was a duplicate.
+	// duplicate is set if the request was a duplicate.
 	duplicate bool
 	rkey      uint32
 	// psn is the PSN of the next packet.
@@ -60,7 +60,7 @@ func (q *qp) wasServed(p *packet) bool {
 	return false
 }
 
-// addJob queues a response and returns it, or nil at the limit. New requests and duplicates have
+// addResponse queues a response and returns it, or nil at the limit. New requests and duplicates have
 // separate limits, so that a network that duplicates packets cannot exhaust the resources promised to a
 // peer.
 func (q *qp) addResponse(j pendingResponse) *pendingResponse {
@@ -185,7 +185,7 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	}
 }
 
-// answers reports whether the response with a PSN is still queued. The peer may have retried because a
+// isPending reports whether the response with a PSN is still queued. The peer may have retried because a
 // device is slow.
 func (q *qp) isPending(psn roce.PSN) bool {
 	for i := q.responses.Head(); i != q.responses.Tail(); i++ {
@@ -285,16 +285,16 @@ func (q *qp) readPacket(j *pendingResponse, p *packet) (nak uint8, due bool) {
 	return 0, false
 }
 
-// endJob removes the oldest response, j.
+// endResponse removes the oldest response, j.
 func (q *qp) endResponse(j *pendingResponse) {
 	q.responseCount[index(j.duplicate)]--
 	q.responses.Drop(1)
 }
 
-// dropJobs removes all responses.
+// dropResponses removes all responses.
 func (q *qp) dropResponses() { q.dropResponsesFrom(q.responses.Head()) }
 
-// dropJobsAfter removes the responses to requests that arrived after a landing.
+// dropResponsesAfter removes the responses to requests that arrived after a landing.
 func (q *qp) dropResponsesAfter(landing uint32) {
 	seq := q.responses.Head()
 	for seq != q.responses.Tail() && int32(q.responses.At(seq).after-landing) <= 0 {
@@ -303,7 +303,7 @@ func (q *qp) dropResponsesAfter(landing uint32) {
 	q.dropResponsesFrom(seq)
 }
 
-// dropJobsFrom removes the responses from number seq on.
+// dropResponsesFrom removes the responses from number seq on.
 func (q *qp) dropResponsesFrom(seq uint32) {
 	if q.prefetch != nil {
 		q.prefetch.responses.drop(0)

@@ -12,7 +12,7 @@ import (
 type responder struct {
 	// epsn is the next expected PSN.
 	epsn roce.PSN
-	// asked is the number of PSNs directly before epsn used by READs and atomics with a separate
+	// unackedPSNs is the number of PSNs directly before epsn used by READs and atomics with a separate
 	// response.
 	unackedPSNs uint32
 	// msn counts completed messages.
@@ -26,7 +26,7 @@ type responder struct {
 	// rnrSent is set from an RNR NAK until the peer is notified of a new receive, or retries
 	// successfully.
 	rnrSent bool
-	// dying is set once a fatal NAK is pending. No further requests are served.
+	// failingNAK is set once a fatal NAK is pending. No further requests are served.
 	failingNAK bool
 
 	// nakSyndrome is the NAK to send after pending responses, 0 without one.
@@ -51,9 +51,9 @@ type responder struct {
 	// curList holds the SGEs of cur if they are a list.
 	curList *sgeList
 
-	// jobs are the pending responses to READs and atomics.
+	// responses are the pending responses to READs and atomics.
 	responses ring.Ring[pendingResponse]
-	// jobCount counts the jobs for new requests, and for duplicates.
+	// responseCount counts the responses to new requests, and to duplicates.
 	responseCount [2]uint8
 	// replay is a ring of the last atomic results. A duplicate atomic is answered from it.
 	replay []atomicResult
@@ -129,7 +129,7 @@ func (q *qp) reject(r placeResult) {
 	}
 }
 
-// owe records that the peer awaits an ACK. It is sent once the packets at hand have been served, so
+// oweAck records that the peer awaits an ACK. It is sent once the packets at hand have been served, so
 // that one ACK covers them all.
 func (q *qp) oweAck() {
 	q.ackDue = true
@@ -178,7 +178,7 @@ func (q *qp) sendAck(syndrome uint8, psn roce.PSN) {
 	q.emit(p)
 }
 
-// answer starts a packet to the requester.
+// newResponse starts a packet to the requester.
 func (q *qp) newResponse(psn roce.PSN) *packet {
 	p := &q.nic.scratch
 	p.path, p.DestQPN, p.PSN = q.path, q.attr.DestQPN, psn
@@ -194,7 +194,7 @@ func (q *qp) sendNak(syndrome uint8) {
 	q.core.lists.acks.push(q)
 }
 
-// ready notifies a peer that waits for a receive that one was posted, by repeating the last ACK. Only
+// announceReceive notifies a peer that waits for a receive that one was posted, by repeating the last ACK. Only
 // softnics understand this. Others ignore it and wait for the time in the RNR NAK.
 func (q *qp) announceReceive() {
 	softnic := q.core.traits.shm != nil || (q.core.udpNIC != nil && q.path.route != nil && q.path.route.dest.Runs())
@@ -244,7 +244,7 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	}
 }
 
-// takeRecv dequeues the next receive into cur, unless cur holds an unused one. It returns false if none
+// claimRecv dequeues the next receive into cur, unless cur holds an unused one. It returns false if none
 // is available.
 func (q *qp) claimRecv() bool {
 	if q.hasCur {
@@ -279,7 +279,7 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	return wc
 }
 
-// knows reports whether p leads to the QP's peer, through an announced port if the peer has announced
+// isFromPeer reports whether p leads to the QP's peer, through an announced port if the peer has announced
 // any. It then remembers p.
 func (q *qp) isFromPeer(p *path) bool {
 	if p == q.from {

@@ -103,13 +103,13 @@ type srq struct {
 	closed bool
 }
 
-// turn is a QP's claim on a receive.
+// srqTurn is a QP's claim on a receive.
 type srqTurn struct {
 	q     *qp
 	until int64 // expiry time, in case the peer has exited
 }
 
-// patience is the lifetime of a turn beyond the RNR timer, in nanoseconds. RC retries a request several
+// turnTimeout is the lifetime of a turn beyond the RNR timer, in nanoseconds. RC retries a request several
 // times within it.
 const turnTimeout = int64(2 * time.Second)
 

@@ -139,7 +139,7 @@ func (q *qp) readyToReceive() {
 	q.timed = q.typ == verbs.RC && !c.traits.immediate && c.traits.shm == nil
 	q.epsn, q.unackedPSNs = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
-		// Sized for the highest limit, because SQD may raise it later. jobs grows.
+		// Sized for the highest limit, because SQD may raise it later. responses grows.
 		q.responses.Drop(q.responses.Len())
 		q.replay = make([]atomicResult, maxRdAtomic)
 		q.answered = make([]servedRead, maxRdAtomic)

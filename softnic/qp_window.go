@@ -119,7 +119,7 @@ func (b *budget) wake(c *core) {
 	}
 }
 
-// headFor charges the QP's packets to the budget of path p.
+// switchBudget charges the QP's packets to the budget of path p.
 func (q *qp) switchBudget(p *path) {
 	if q.to != nil {
 		q.to.add(q.core, -q.charged)
@@ -161,11 +161,11 @@ func (q *qp) setPace() {
 	}
 }
 
-// asksPace reports whether a packet of a paced QP requests a response. At least two per window do,
+// requestsPace reports whether a packet of a paced QP requests a response. At least two per window do,
 // because losing one causes a long wait.
 func (q *qp) requestsPace(psn roce.PSN) bool { return psn&(q.ackMask>>1) == q.ackMask>>1 }
 
-// paceRoom reports whether a paced QP may send another packet.
+// mayPace reports whether a paced QP may send another packet.
 func (q *qp) mayPace() bool { return !q.paced || q.inFlight() < q.longWindow }
 
 // receivePace handles the response to a packet of a paced QP.
@@ -205,8 +205,8 @@ func (q *qp) paceExpired(now int64) {
 	q.pacedOn()
 }
 
-// answerPace responds to a packet of a paced UC peer that requests it. If receives are running out it
-// sends an RNR NAK, and ready reports when more are posted. Otherwise SENDs would be lost.
+// respondPace responds to a packet of a paced UC peer that requests it. If receives are running out it
+// sends an RNR NAK, and announceReceive reports when more are posted. Otherwise SENDs would be lost.
 func (q *qp) respondPace(p *packet, t opTraits) {
 	if !p.AckReq || !q.paced {
 		return
@@ -226,7 +226,7 @@ func (q *qp) fewReceives() bool {
 	return q.rq.used.taken > q.rq.maxWR && uint32(q.rq.ring.Len()) < min(q.window, q.rq.maxWR/2)
 }
 
-// answerDatagram responds to a datagram of a paced peer that requests it.
+// respondDatagram responds to a datagram of a paced peer that requests it.
 func (q *qp) respondDatagram(p *packet) {
 	if !p.AckReq || !q.paced || p.path.back == nil {
 		return
