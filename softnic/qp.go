@@ -381,7 +381,7 @@ func (q *qp) usable() error {
 	if q.closed {
 		return verbs.ErrClosed
 	}
-	return q.pd.usable()
+	return q.pd.ctx.usable() // a closed PD has no open QP
 }
 
 func (q *qp) opError(op string, err error) error {

@@ -220,7 +220,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
-	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.stagers.copying()
+	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, len(k.stagers) > 0 && k.stagers.copying()
 	rest := rings && !watched && k.udpNIC.skipsSockets()
 	k.mu.Unlock()
 	if n > 0 || err != nil {

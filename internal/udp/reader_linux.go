@@ -83,29 +83,24 @@ func (r *Reader) Read() (int, error) {
 	bytes := 0
 	r.drained = n < r.next
 	for i := range n {
-		bytes += int(r.msgs[i].len)
-		r.take(i)
+		m, d := &r.msgs[i], &r.datagrams[i]
+		size := int(m.len)
+		bytes += size
+		d.Data, d.Segment = r.bytes[i*r.slot:][:size], size
+		if m.hdr.Flags&unix.MSG_TRUNC != 0 {
+			d.Data = d.Data[:0] // longer than any RoCE datagram
+		}
+		if r.conn.gro {
+			if s := r.controls[i].segment(int(m.hdr.Controllen)); s > 0 {
+				d.Segment = s
+			}
+		}
+		d.Port = r.names[i].get(&d.From)
+		r.prepare(i)
 	}
 	// Expect datagrams of the same size.
 	r.next = min(max(readTarget*n/max(bytes, 1), 1), len(r.msgs))
 	return n, nil
-}
-
-func (r *Reader) take(i int) {
-	m, d := &r.msgs[i], &r.datagrams[i]
-	size := int(m.len)
-	d.Data = r.bytes[i*r.slot:][:size]
-	if m.hdr.Flags&unix.MSG_TRUNC != 0 {
-		d.Data = d.Data[:0] // longer than any RoCE datagram
-	}
-	d.Segment = size
-	if r.conn.gro {
-		if s := r.controls[i].segment(int(m.hdr.Controllen)); s > 0 {
-			d.Segment = s
-		}
-	}
-	d.Port = r.names[i].get(&d.From)
-	r.prepare(i)
 }
 
 // Drained reports whether the last Read that found datagrams left none behind.
