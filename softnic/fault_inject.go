@@ -67,7 +67,7 @@ func (n *NIC) plan(op string, qpn uint32, after int, f func(q *qp)) error {
 	})
 }
 
-// inject runs f on an open QP, with the lock held, and settles.
+// inject runs f on an open QP under the lock, and settles.
 func (n *NIC) inject(op string, qpn uint32, f func(q *qp) error) error {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()

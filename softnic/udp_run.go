@@ -17,7 +17,7 @@ type udpRun struct {
 	dst []byte
 	// last is the header of the last packet.
 	last roce.BTH
-	// id is the identification of its IPv4 header.
+	// id is the identification in its IPv4 header.
 	id uint16
 	// datagram is the length of its datagram, and packet the length without fill.
 	datagram, packet int
