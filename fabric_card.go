@@ -107,7 +107,7 @@ func (q *VirtualQP) Card() (*Card, error) {
 	}
 	for i, l := range q.setup.all {
 		e, err := l.qp.Endpoint()
-		if q.setup.cfg.Control != nil && (errors.Is(err, verbs.ErrDeviceFatal) || l.life.state != laneUp) {
+		if q.setup.cfg.Control != nil && (errors.Is(err, verbs.ErrDeviceFatal) || l.recovery.state != laneUp) {
 			c.Lanes = append(c.Lanes, CardLane{Rail: int(l.rail), Absent: true})
 			continue
 		}
@@ -269,30 +269,30 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	}
 	var apart []*lane // lanes that could not be connected because the port or device of an end is down
 	for i, l := range q.setup.all {
-		err := errApart
-		if !remote.Lanes[i].Absent && l.life.state == laneUp {
+		err := errNotConnected
+		if !remote.Lanes[i].Absent && l.recovery.state == laneUp {
 			err = one(l, remote.Lanes[i].endpoint())
 		}
-		if err != nil && !errors.Is(err, errApart) && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
+		if err != nil && !errors.Is(err, errNotConnected) && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
 			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))
 		}
 		if err != nil {
 			apart = append(apart, l)
 		}
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
-		l.life.remoteHome = l.remoteRail
+		l.recovery.remoteHome = l.remoteRail
 	}
-	q.setup.remoteGIDs, q.failover.unmet = remote.gids()
+	q.setup.remoteGIDs, q.failover.railsWithoutGID = remote.gids()
 	q.setup.remoteAddresses = remote.Addresses
 	q.setup.remoteRails = remote.Rails
 	q.setup.peer = remote.Incarnation
 	u := &q.setup
 	u.maxMsg = uint32(min(uint64(u.maxMsg), remote.MaxMsgSize))
-	switch u.whole = min(u.minCut, u.maxMsg); {
+	switch u.maxWhole = min(u.minCut, u.maxMsg); {
 	case u.cfg.FragmentSize != 0:
-		u.whole = min(u.cfg.FragmentSize, u.maxMsg)
+		u.maxWhole = min(u.cfg.FragmentSize, u.maxMsg)
 	case len(u.lanes) == 1:
-		u.whole = min(wantFragment, u.maxMsg)
+		u.maxWhole = min(wantFragment, u.maxMsg)
 	}
 	q.setup.remoteRecvs = remote.Limits.RecvDepth
 	if q.setup.scheme != nil {
@@ -300,7 +300,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	}
 	q.failover.state = stateConnected
 	if q.setup.cfg.Control != nil {
-		q.time.tick()
+		q.clock.tick()
 		q.failover.begin(apart)
 		q.setup.cfg.Control.Notify(q.wake)
 		q.wake() // for messages that arrived before

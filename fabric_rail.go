@@ -33,7 +33,7 @@ type RailConfig struct {
 // use.
 type Rails struct {
 	rails   []rail
-	watch   *watch        // takes the events of the NICs; forks share it
+	watch   *eventWatch   // takes the events of the NICs; forks share it
 	cqCount atomic.Uint32 // VirtualCQs that were ever made
 
 	mu      sync.Mutex // guards rail.pd and partial
@@ -43,12 +43,12 @@ type Rails struct {
 // rail is one NIC port and a protection domain on it.
 type rail struct {
 	cfg RailConfig
-	known
+	railAttrs
 	pd verbs.PD // nil if the device had failed; see Rails.domain
 }
 
-// known holds the attributes of a rail's device and port.
-type known struct {
+// railAttrs holds the attributes of a rail's device and port.
+type railAttrs struct {
 	name     string
 	attr     verbs.DeviceAttr
 	mtu      int    // of the port, in bytes
@@ -88,7 +88,7 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if err := r.assume(failed); err != nil {
 		return nil, err
 	}
-	r.watch = newWatch(r.rails)
+	r.watch = newEventWatch(r.rails)
 	return r, nil
 }
 
@@ -99,7 +99,7 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 func (r *Rails) Fork() (*Rails, error) {
 	f := &Rails{watch: r.watch}
 	for i := range r.rails {
-		f.rails = append(f.rails, rail{cfg: r.rails[i].cfg, known: r.rails[i].known})
+		f.rails = append(f.rails, rail{cfg: r.rails[i].cfg, railAttrs: r.rails[i].railAttrs})
 		if _, err := f.domain(i); err != nil && !errors.Is(err, verbs.ErrDeviceFatal) {
 			f.rails = f.rails[:i]
 			return nil, errors.Join(fmt.Errorf("fork rails: rail %d (%s): %w", i, r.rails[i].name, err), f.Close())
@@ -109,7 +109,7 @@ func (r *Rails) Fork() (*Rails, error) {
 }
 
 // open queries the device and allocates a protection domain. After an error that is nil.
-func (k *known) open(cfg RailConfig) (verbs.PD, error) {
+func (k *railAttrs) open(cfg RailConfig) (verbs.PD, error) {
 	attr, err := cfg.Context.QueryDevice()
 	if err != nil {
 		return nil, err
@@ -209,15 +209,15 @@ func (r *Rails) Close() error {
 // Region is memory registered on every rail, except rails whose device had failed. It is safe for concurrent
 // use, except that Close must follow the last use.
 type Region struct {
-	// whole is rails if the region is open and registered on all of them, otherwise nil. Once it is set, lkeys
+	// complete is rails if the region is open and registered on all of them, otherwise nil. Once it is set, lkeys
 	// does not change.
-	whole  atomic.Pointer[Rails]
-	addr   uint64
-	length uint64           // 0 if the region is closed
-	lkeys  [MaxRails]uint32 // by rail; until the region is whole, closing guards missing keys
-	rails  *Rails           // nil if the region is closed, which makes posts refuse it
-	memory *verbs.Memory    // nil if the region is a dma-buf
-	device bool             // a device has the memory, such as a GPU
+	complete atomic.Pointer[Rails]
+	addr     uint64
+	length   uint64           // 0 if the region is closed
+	lkeys    [MaxRails]uint32 // by rail; until the region is whole, closing guards missing keys
+	rails    *Rails           // nil if the region is closed, which makes posts refuse it
+	memory   *verbs.Memory    // nil if the region is a dma-buf
+	device   bool             // a device has the memory, such as a GPU
 
 	closing sync.Mutex                          // guards the fields below, and serializes Close
 	mrs     [MaxRails]verbs.MR                  // by rail; nil where the region is not registered
@@ -311,7 +311,7 @@ func (g *Region) Close() error {
 	if g.rails != nil {
 		g.rails.setPartial(g, false)
 	}
-	g.whole.Store(nil)
+	g.complete.Store(nil)
 	g.rails, g.length = nil, 0
 	var errs []error
 	for i, mr := range g.mrs {
@@ -326,19 +326,19 @@ func (g *Region) Close() error {
 	return errors.Join(errs...)
 }
 
-// watch reads the NIC events of a Rails and its forks, once for all of them. A NIC with new events wakes all
+// eventWatch reads the NIC events of a Rails and its forks, once for all of them. A NIC with new events wakes all
 // VirtualCQs, and the first one to poll reads them. Events are counted by rail, and every VirtualQP compares
 // the counts with its own.
-type watch struct {
+type eventWatch struct {
 	// pending is set while a NIC has unread events.
 	pending atomic.Bool
 	// changes counts how often the losses of a rail have changed.
 	changes atomic.Uint64
 	rails   []railWatch // by rail
 
-	// taking serializes reading events. It guards events, and fatal, refusals and refused of all rails.
-	taking sync.Mutex
-	events [8]verbs.Event // where take puts events
+	// reading serializes reading events. It guards events, and fatal, refusals and refused of all rails.
+	reading sync.Mutex
+	events  [8]verbs.Event // where take puts events
 
 	// mu guards the fields below. NICs hold their locks when they report events, so no NIC is called with mu.
 	mu  sync.Mutex
@@ -347,12 +347,12 @@ type watch struct {
 
 // railWatch is the state of a rail in a watch.
 type railWatch struct {
-	ctx    verbs.Context
-	port   uint8
-	leads  bool          // the first rail of its Context, which reads the events
-	falls  atomic.Uint64 // counts how often the port or the device was lost
-	deaths atomic.Uint64 // counts how often a QP was lost without a completion
-	fatal  bool          // the device has failed, and this is counted in falls
+	ctx         verbs.Context
+	port        uint8
+	readsEvents bool          // the first rail of its Context, which reads the events
+	portLosses  atomic.Uint64 // counts how often the port or the device was lost
+	qpLosses    atomic.Uint64 // counts how often a QP was lost without a completion
+	fatal       bool          // the device has failed, and this is counted in falls
 	// refusals is a ring of the last QPs, by number, that refused a request of their peer.
 	refusals [256]uint32
 	// refused counts all refusals. The next one is written at refused modulo len(refusals).
@@ -361,55 +361,55 @@ type railWatch struct {
 
 // losses counts a rail's losses.
 type losses struct {
-	falls  uint64 // how often the port or the device was lost
-	deaths uint64 // how often a QP was lost without a completion
+	portLosses uint64 // how often the port or the device was lost
+	qpLosses   uint64 // how often a QP was lost without a completion
 }
 
-// newWatch returns the watch of rails that are on these ports.
-func newWatch(rails []rail) *watch {
-	w := &watch{rails: make([]railWatch, len(rails))}
+// newEventWatch returns the watch of rails that are on these ports.
+func newEventWatch(rails []rail) *eventWatch {
+	w := &eventWatch{rails: make([]railWatch, len(rails))}
 	for i := range rails {
 		r := &w.rails[i]
 		r.ctx, r.port = rails[i].cfg.Context, rails[i].cfg.Port
-		r.leads = !slices.ContainsFunc(rails[:i], func(other rail) bool { return other.cfg.Context == r.ctx })
+		r.readsEvents = !slices.ContainsFunc(rails[:i], func(other rail) bool { return other.cfg.Context == r.ctx })
 	}
 	return w
 }
 
 // join makes the events of the NICs wake a VirtualCQ. Nothing undoes that at the NICs: other Rails may have taken them
 // over since, and would not hear of events.
-func (w *watch) join(c *VirtualCQ) error {
+func (w *eventWatch) join(c *VirtualCQ) error {
 	w.mu.Lock()
 	w.cqs = append(w.cqs, c)
 	w.mu.Unlock()
-	return w.notify(verbs.NewWakerFunc(w.happened))
+	return w.notify(verbs.NewWakerFunc(w.onEvent))
 }
 
 // leave makes events wake the VirtualCQ no longer.
-func (w *watch) leave(c *VirtualCQ) {
+func (w *eventWatch) leave(c *VirtualCQ) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cqs = slices.DeleteFunc(w.cqs, func(other *VirtualCQ) bool { return other == c })
 }
 
 // notify makes every NIC report its events to a Waker.
-func (w *watch) notify(waker *verbs.Waker) (err error) {
+func (w *eventWatch) notify(waker *verbs.Waker) (err error) {
 	for i := range w.rails {
-		if r := &w.rails[i]; r.leads {
+		if r := &w.rails[i]; r.readsEvents {
 			err = errors.Join(err, r.ctx.NotifyEvents(waker))
 		}
 	}
 	return err
 }
 
-// happened is called by a NIC that has an event.
-func (w *watch) happened() {
+// onEvent is called by a NIC that has an event.
+func (w *eventWatch) onEvent() {
 	w.pending.Store(true)
 	w.wake()
 }
 
 // wake wakes all VirtualCQs that have joined.
-func (w *watch) wake() {
+func (w *eventWatch) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.cqs {
@@ -419,22 +419,22 @@ func (w *watch) wake() {
 	}
 }
 
-// look reads pending events.
-func (w *watch) look() {
+// readPending reads pending events.
+func (w *eventWatch) readPending() {
 	if w.pending.Load() {
-		w.take()
+		w.read()
 	}
 }
 
-// take takes the events of every NIC and shows them to all rails on it. If they are of concern, all
+// read takes the events of every NIC and shows them to all rails on it. If they are of concern, all
 // VirtualCQs are woken: one may have polled since the event without seeing it.
-func (w *watch) take() {
-	w.taking.Lock()
-	defer w.taking.Unlock()
+func (w *eventWatch) read() {
+	w.reading.Lock()
+	defer w.reading.Unlock()
 	w.pending.Store(false)
 	changed := false
 	for i := range w.rails {
-		if !w.rails[i].leads {
+		if !w.rails[i].readsEvents {
 			continue
 		}
 		ctx := w.rails[i].ctx
@@ -443,7 +443,7 @@ func (w *watch) take() {
 			n, err = ctx.Events(w.events[:])
 			for k := i; k < len(w.rails); k++ {
 				if one := &w.rails[k]; one.ctx == ctx {
-					changed = one.saw(w.events[:n], err) || changed
+					changed = one.count(w.events[:n], err) || changed
 				}
 			}
 		}
@@ -454,19 +454,19 @@ func (w *watch) take() {
 	}
 }
 
-// saw counts the events of a rail's NIC that take down the rail or a QP, and reports whether there are any.
+// count counts the events of a rail's NIC that take down the rail or a QP, and reports whether there are any.
 // err is the error that came with them.
-func (r *railWatch) saw(events []verbs.Event, err error) (changed bool) {
+func (r *railWatch) count(events []verbs.Event, err error) (changed bool) {
 	before := r.losses()
 	for _, e := range events {
 		switch {
 		case e.Type == verbs.EventPortErr && (e.Port == 0 || e.Port == r.port):
-			r.falls.Add(1)
+			r.portLosses.Add(1)
 		case e.Type == verbs.EventDeviceFatal:
-			r.falls.Add(1)
+			r.portLosses.Add(1)
 			r.fatal = true
 		case e.Type == verbs.EventQPFatal:
-			r.deaths.Add(1)
+			r.qpLosses.Add(1)
 		case (e.Type == verbs.EventQPAccessErr || e.Type == verbs.EventQPReqErr) && e.QP != nil:
 			r.refusals[r.refused%len(r.refusals)] = e.QP.Num()
 			r.refused++
@@ -474,7 +474,7 @@ func (r *railWatch) saw(events []verbs.Event, err error) (changed bool) {
 	}
 	if errors.Is(err, verbs.ErrDeviceFatal) && !r.fatal {
 		r.fatal = true
-		r.falls.Add(1)
+		r.portLosses.Add(1)
 	}
 	if err == nil && len(events) == 0 {
 		r.fatal = false
@@ -483,13 +483,15 @@ func (r *railWatch) saw(events []verbs.Event, err error) (changed bool) {
 }
 
 // losses returns the counts, which other VirtualCQs may change.
-func (r *railWatch) losses() losses { return losses{falls: r.falls.Load(), deaths: r.deaths.Load()} }
+func (r *railWatch) losses() losses {
+	return losses{portLosses: r.portLosses.Load(), qpLosses: r.qpLosses.Load()}
+}
 
 // hasRefused reports whether a QP has recently failed because it rejected its peer's request.
-func (w *watch) hasRefused(rail int, qpn uint32) bool {
-	w.take()
-	w.taking.Lock()
-	defer w.taking.Unlock()
+func (w *eventWatch) hasRefused(rail int, qpn uint32) bool {
+	w.read()
+	w.reading.Lock()
+	defer w.reading.Unlock()
 	one := &w.rails[rail]
 	return slices.Contains(one.refusals[:min(one.refused, len(one.refusals))], qpn)
 }

@@ -20,7 +20,7 @@ func (r *Rails) assume(failed error) error {
 	}
 	for k := range r.rails {
 		if one := &r.rails[k]; one.assumed {
-			one.known = r.rails[i].known
+			one.railAttrs = r.rails[i].railAttrs
 			one.name, one.assumed = one.cfg.Context.Device().Name(), true
 		}
 	}
@@ -41,7 +41,7 @@ func (r *Rails) domain(rail int) (verbs.PD, error) {
 		one.pd = pd
 		return pd, err
 	}
-	var real known
+	var real railAttrs
 	pd, err := real.open(one.cfg)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (r *Rails) register(g *Region, later bool) (*Region, error) {
 	}
 	switch {
 	case failed == nil:
-		g.whole.Store(r)
+		g.complete.Store(r)
 		return g, nil
 	case !usable:
 		return nil, failed
@@ -153,7 +153,7 @@ func (r *Rails) complete(g *Region, rail int) error {
 		return err
 	}
 	if !slices.Contains(g.mrs[:len(r.rails)], nil) {
-		g.whole.Store(r)
+		g.complete.Store(r)
 		r.setPartial(g, false)
 	}
 	return nil
@@ -161,7 +161,7 @@ func (r *Rails) complete(g *Region, rail int) error {
 
 // registered reports whether the region is registered on a rail.
 func (g *Region) registered(rail uint8) bool {
-	if g.whole.Load() != nil {
+	if g.complete.Load() != nil {
 		return true
 	}
 	g.closing.Lock()

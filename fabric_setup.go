@@ -38,7 +38,7 @@ type setup struct {
 	// remoteRecvs is the number of messages that the peer accepts without a user receive.
 	remoteRecvs int
 	// remoteGIDs are the addresses of the peer's lanes and rails in its card, and the addresses of rails missing there.
-	// Rebuilt lanes must use one of them. failover.knows adds addresses after Connect.
+	// Rebuilt lanes must use one of them. failover.allowsGID adds addresses after Connect.
 	remoteGIDs []verbs.GID
 	// addresses and remoteAddresses are Card.Addresses of this side and of the peer; empty if a card has none.
 	addresses, remoteAddresses []verbs.GID
@@ -46,16 +46,16 @@ type setup struct {
 	maxMsg uint32
 	mtu    uint32 // the smallest of the rails, in bytes
 	// minCut is the size of the smallest fragment that is worth its doorbell, in bytes.
-	minCut uint32
-	whole  uint32 // the maximum length in bytes of an unfragmented request; 0 before Connect
-	maxSGE uint8  // how many SGEs every device allows
+	minCut   uint32
+	maxWhole uint32 // the maximum length in bytes of an unfragmented request; 0 before Connect
+	maxSGE   uint8  // how many SGEs every device allows
 	// keepsWhole says that requests on memory of a device are not cut: on every rail the device copies them, and
 	// every fragment would wait for it (verbs.PortAttr.DeviceCopies). Config.FragmentSize is 0.
 	keepsWhole bool
 }
 
-// callClock is the time of a call: it stands still until the next tick.
-type callClock struct {
+// cachedClock is the time of a call: it stands still until the next tick.
+type cachedClock struct {
 	now  int64        // in nanoseconds; valid while the clock runs
 	read func() int64 // Config.Now
 	runs bool         // something needs the time
@@ -64,33 +64,33 @@ type callClock struct {
 }
 
 // run starts the clock, or stops it unless failover needs it.
-func (c *callClock) run(on bool) { c.runs = on || c.failover }
+func (c *cachedClock) run(on bool) { c.runs = on || c.failover }
 
 // tick reads the clock if something needs the time.
-func (c *callClock) tick() {
+func (c *cachedClock) tick() {
 	if c.runs {
 		c.now = c.read()
 	}
 }
 
-// touch makes the next report look at the VirtualQP.
-func (u *setup) touch() { u.cq.touch(u.owner) }
+// queueReport makes the next report look at the VirtualQP.
+func (u *setup) queueReport() { u.cq.queueReport(u.owner) }
 
 func (u *setup) opError(op string, err error) error {
 	return verbs.NewOpError(op, fmt.Sprintf("virtual QP %d", u.num), 0, err)
 }
 
-// source is the origin of a lane's receives.
-type source uint8
+// recvSource is the origin of a lane's receives.
+type recvSource uint8
 
 const (
-	ownReceives    source = iota // the lane's own queue
-	engineReceives               // setup.shared
-	dataReceives                 // setup.pool
+	ownReceives    recvSource = iota // the lane's own queue
+	engineReceives                   // setup.shared
+	dataReceives                     // setup.pool
 )
 
 // srqOf returns the origin of the receives of lanes with a role.
-func (u *setup) srqOf(r role) source {
+func (u *setup) srqOf(r role) recvSource {
 	switch {
 	case u.pool != nil && (u.direct || r == roleMessage):
 		return dataReceives
@@ -168,14 +168,16 @@ func (u *setup) plan() (lanes []laneConfig) {
 	return append(lanes, message, notify)
 }
 
-// plains returns how many requests at the front of wrs are legal and WRITEs or READs of one piece of memory without
+// leadingPlain returns how many requests at the front of wrs are legal and WRITEs or READs of one piece of memory without
 // special flags. All other requests take the slower way through check.
-func (u *setup) plains(wrs []SendWR) int { return u.front(wrs, plainOps, plainFlags, math.MaxUint32) }
+func (u *setup) leadingPlain(wrs []SendWR) int {
+	return u.plainPrefix(wrs, plainOps, plainFlags, math.MaxUint32)
+}
 
-// front returns how many requests at the front of wrs are plain, with these opcodes, no other flags, and at most most bytes. Every
+// plainPrefix returns how many requests at the front of wrs are plain, with these opcodes, no other flags, and at most most bytes. Every
 // short request passes it, so it is one loop without calls. The atomic load is a separate condition and the shift is bounded:
 // otherwise a request takes 13 more instructions than 215 (BenchmarkMessage, one lane).
-func (u *setup) front(wrs []SendWR, ops uint32, flags verbs.SendFlags, most uint32) int {
+func (u *setup) plainPrefix(wrs []SendWR, ops uint32, flags verbs.SendFlags, most uint32) int {
 	rails, remoteRails, others := u.rails, u.remoteRails, ^flags
 	var known *RemoteRegion // it has a key for every rail
 	for i := range wrs {
@@ -185,7 +187,7 @@ func (u *setup) front(wrs []SendWR, ops uint32, flags verbs.SendFlags, most uint
 		if r == nil || m == nil || wr.NumSGE != 1 {
 			return i
 		}
-		if r.whole.Load() != rails {
+		if r.complete.Load() != rails {
 			return i
 		}
 		if m != known {

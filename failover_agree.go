@@ -39,7 +39,7 @@ func (k *controlLink) sendFor(l *lane, m *ctlMessage) {
 	m.lane, m.to = l.index, k.setup.peer
 	if err := k.send(m); err != nil || m.kind == ctlOffer {
 		l.owner.mu.Lock()
-		l.life.unsent = err
+		l.recovery.unsent = err
 		l.owner.mu.Unlock()
 	}
 }
@@ -47,7 +47,7 @@ func (k *controlLink) sendFor(l *lane, m *ctlMessage) {
 // sendDown tells the peer that the generation before this one is out of service here, and how much
 // of it arrived.
 func (k *controlLink) sendDown(l *lane, flags uint16) {
-	d := &l.life.downs
+	d := &l.recovery.reports
 	k.sendFor(l, &ctlMessage{kind: ctlDown, generation: d.lastGeneration, received: d.lastReceived, flags: flags})
 }
 
@@ -58,12 +58,12 @@ func (k *controlLink) sendReset() {
 	}
 }
 
-// listen handles the control messages that have come.
-func (f *failover) listen() {
+// receiveControl handles the control messages that have come.
+func (f *failover) receiveControl() {
 	for range pollBatch {
 		n, err := f.setup.cfg.Control.Recv(f.link.buf[:])
 		if errors.Is(err, ErrPeerGone) {
-			f.leaving.begin(f, err)
+			f.peerExit.begin(f, err)
 		}
 		if err != nil || n == 0 {
 			return // any other error of the channel means that a message is lost
@@ -73,13 +73,13 @@ func (f *failover) listen() {
 			f.link.errors.Add(1)
 			continue
 		}
-		f.handle(&m)
+		f.handleControl(&m)
 	}
 	f.setup.cq.ready.mark(f.setup.owner) // there may be more
 }
 
-// handle acts on a control message.
-func (f *failover) handle(m *ctlMessage) {
+// handleControl acts on a control message.
+func (f *failover) handleControl(m *ctlMessage) {
 	u := f.setup
 	switch {
 	case m.to != u.incarnation:
@@ -89,7 +89,7 @@ func (f *failover) handle(m *ctlMessage) {
 		}
 		return
 	case m.kind == ctlReset:
-		f.leaving.begin(f, fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
+		f.peerExit.begin(f, fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
 		return
 	case m.from != u.peer:
 		return
@@ -97,7 +97,7 @@ func (f *failover) handle(m *ctlMessage) {
 		f.link.sendReset()
 		return
 	case int(m.lane) >= len(u.all):
-		f.violation("a control message for lane %d of %d", m.lane, len(u.all))
+		f.failControl("a control message for lane %d of %d", m.lane, len(u.all))
 		return
 	}
 	switch l := u.all[m.lane]; m.kind {
@@ -113,19 +113,19 @@ func (f *failover) handle(m *ctlMessage) {
 // in its place.
 var ErrPeerGone = errors.New("the peer is gone")
 
-// leaving is the end of a peer that is known, but has not failed the VirtualQP yet.
-type leaving struct {
-	cause error // nil before
-	since int64
-	empty barriers // the barriers of the rails, set at since
+// peerExit is the end of a peer that is known, but has not failed the VirtualQP yet.
+type peerExit struct {
+	cause    error // nil before
+	since    int64
+	barriers barriers // the barriers of the rails, set at since
 }
 
-// leaveTime is how long acknowledgments that a peer sent before its end may be on their way through this host.
-const leaveTime = int64(10 * time.Millisecond)
+// exitGrace is how long acknowledgments that a peer sent before its end may be on their way through this host.
+const exitGrace = int64(10 * time.Millisecond)
 
 // begin fails the VirtualQP because the peer has ended. If requests are outstanding, check does so when the acknowledgments that the peer
 // sent before are polled: they may arrive after the news of its end, which takes another way.
-func (v *leaving) begin(f *failover, cause error) {
+func (v *peerExit) begin(f *failover, cause error) {
 	if f.state != stateConnected || v.cause != nil {
 		return
 	}
@@ -133,43 +133,43 @@ func (v *leaving) begin(f *failover, cause error) {
 		f.fail(nil, cause)
 		return
 	}
-	*v = leaving{cause: cause, since: f.time.now, empty: f.setup.cq.barriers()}
+	*v = peerExit{cause: cause, since: f.clock.now, barriers: f.setup.cq.barriers()}
 }
 
 // check fails the VirtualQP if the peer has ended and can have sent nothing more.
-func (v *leaving) check(f *failover) {
-	if f.state != stateConnected || v.cause == nil || f.time.now-v.since < leaveTime {
+func (v *peerExit) check(f *failover) {
+	if f.state != stateConnected || v.cause == nil || f.clock.now-v.since < exitGrace {
 		return
 	}
-	if f.setup.cq.passedAll(&v.empty) || f.time.now-v.since > lateGrace {
+	if f.setup.cq.passedAll(&v.barriers) || f.clock.now-v.since > lateGrace {
 		f.fail(nil, v.cause)
 	}
 }
 
-// violation ends the VirtualQP because a control message cannot be true.
-func (f *failover) violation(format string, args ...any) {
+// failControl ends the VirtualQP because a control message cannot be true.
+func (f *failover) failControl(format string, args ...any) {
 	f.fail(nil, fmt.Errorf("the peer does not keep to the control protocol: %s", fmt.Sprintf(format, args...)))
 }
 
 // sendDown announces the end of the last generation, and sets the time to repeat it.
 func (f *failover) sendDown(l *lane) {
 	f.link.sendDown(l, 0)
-	l.life.due, l.life.downs.mute = f.time.now+f.pause(&l.life), false
+	l.recovery.due, l.recovery.reports.unannounced = f.clock.now+f.pause(&l.recovery), false
 }
 
 // pause is how long to wait before a message is repeated. It grows with the time in a state.
-func (f *failover) pause(v *life) int64 {
-	return min(max(resendTime, f.time.now-v.since), resendMax)
+func (f *failover) pause(v *laneRecovery) int64 {
+	return min(max(resendTime, f.clock.now-v.since), resendMax)
 }
 
 // handleDown learns that a generation of a lane is out of service at the peer. If it is in service
 // here, it is taken out of service. If it is the last one, the two ends can settle. One that was
 // settled is answered again, because the answer may have been lost.
 func (f *failover) handleDown(l *lane, m *ctlMessage) {
-	v, d := &l.life, &l.life.downs
-	current, last := m.generation == l.generation, d.said && m.generation == d.lastGeneration
+	v, d := &l.recovery, &l.recovery.reports
+	current, last := m.generation == l.generation, d.hasLast && m.generation == d.lastGeneration
 	switch {
-	case current && (v.state == laneIdle || (v.state == laneOffered && !v.meeting.connected)):
+	case current && (v.state == laneIdle || (v.state == laneOffered && !v.reconnect.connected)):
 		f.skipGeneration(l) // nothing of it was sent or received here
 	case current && v.state != laneGone:
 		d.peerDown, d.peerReceived = true, m.received
@@ -184,10 +184,10 @@ func (f *failover) handleDown(l *lane, m *ctlMessage) {
 // skipGeneration gives up a generation of which nothing was sent or received here, and tells the
 // peer.
 func (f *failover) skipGeneration(l *lane) {
-	if l.life.state == laneOffered {
+	if l.recovery.state == laneOffered {
 		f.withdraw(l, errPeerDown)
 	}
-	l.life.received = 0
+	l.recovery.received = 0
 	l.nextGeneration()
 	f.link.sendDown(l, ctlAnswer)
 }
@@ -198,23 +198,23 @@ var errPeerDown = errors.New("the peer has taken it out of service")
 // service at both ends. RC delivers in order, so the peer's count says which of the requests that
 // consume a receive have arrived.
 func (f *failover) settle(l *lane) {
-	v := &l.life
+	v := &l.recovery
 	doubtful := l.doubtful()
-	arrived := v.downs.peerReceived - (v.sent - doubtful) // of the doubtful ones
+	arrived := v.reports.peerReceived - (v.sent - doubtful) // of the doubtful ones
 	if int32(arrived) < 0 || arrived > doubtful {
-		f.violation("lane %d delivered %d of the %d to %d that were sent", l.index, v.downs.peerReceived, v.sent-doubtful, v.sent)
+		f.failControl("lane %d delivered %d of the %d to %d that were sent", l.index, v.reports.peerReceived, v.sent-doubtful, v.sent)
 		return
 	}
-	v.downs.peerDown, v.sent = false, 0
-	l.become(laneIdle, f.time.now, nil)
-	v.due = f.time.now + v.backoff // at once, unless the lane was in service for a short time only
+	v.reports.peerDown, v.sent = false, 0
+	l.become(laneIdle, f.clock.now, nil)
+	v.due = f.clock.now + v.backoff // at once, unless the lane was in service for a short time only
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
 	s := f.send
 	ended, messages, inDoubt := l.settle(arrived, s.sends.slots)
 	s.inflight -= ended
 	s.messages -= messages
 	if l.idle() && l.role == roleData {
-		s.carried.remove(l.index) // all of it has arrived
+		s.uncovered.remove(l.index) // all of it has arrived
 	}
 	if inDoubt && !f.setup.cfg.KeepAtomics {
 		f.fail(l, fmt.Errorf("%w: %w", ErrAtomicInDoubt, v.cause))
@@ -244,22 +244,22 @@ func (u *setup) leads() bool {
 // service, home if possible. Every other attempt leaves home: a data lane that carries nothing counts as in
 // service although its rail may be dead. The other side takes the rail that faces the offered one.
 func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
-	u, v := f.setup, &l.life
+	u, v := f.setup, &l.recovery
 	if l.role == roleData && !u.roams() {
 		return v.home, true
 	}
 	if !u.leads() {
-		if v.meeting.offer == nil {
+		if v.reconnect.offer == nil {
 			return 0, false
 		}
-		return u.facing(v.meeting.offer.rail), true
+		return u.facing(v.reconnect.offer.rail), true
 	}
 	if l.role == roleData {
 		return f.roam(l), true
 	}
 	rail = v.home
 	for i, other := range u.lanes {
-		if other.life.state != laneUp {
+		if other.recovery.state != laneUp {
 			continue
 		}
 		if other.rail == v.home {
@@ -279,8 +279,8 @@ func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 // roam returns the rail of a data lane's next generation if data lanes may leave home. They do so only while no data lane is in service,
 // because otherwise it carries all requests. They alternate between home and the rails without a data lane, and skip a rail whose port is down.
 func (f *failover) roam(l *lane) uint8 {
-	u, v := f.setup, &l.life
-	if slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.life.state == laneUp }) {
+	u, v := f.setup, &l.recovery
+	if slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.recovery.state == laneUp }) {
 		return v.home
 	}
 	rails := append(make([]uint8, 0, MaxRails), v.home)
@@ -302,8 +302,8 @@ func (f *failover) roam(l *lane) uint8 {
 // the two sides connected. More lanes would continue the layout.
 func (u *setup) facing(remote uint8) uint8 {
 	for _, l := range u.all {
-		if l.life.remoteHome == remote {
-			return l.life.home
+		if l.recovery.remoteHome == remote {
+			return l.recovery.home
 		}
 	}
 	return remote % uint8(u.rails.Len())
@@ -316,13 +316,13 @@ var errReturning = errors.New("it returns to the rail that it was made on")
 // rebuilt at home, when it is idle. Atomics wait for that. A message or notify lane returns when a data lane is in service at
 // home. A data lane cannot know whether home works, so it waits longer before it tries. The leading side decides.
 func (f *failover) returnHome(l *lane) {
-	u, v, age := f.setup, &l.life, f.time.now-l.life.since
+	u, v, age := f.setup, &l.recovery, f.clock.now-l.recovery.since
 	if l.rail == v.home || !u.leads() || !l.idle() || age < backoffMax/8 {
 		return
 	}
-	works := slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.rail == v.home && other.life.state == laneUp })
-	if l.role == roleData && !works && age >= backoffMax && f.time.now >= v.due {
-		v.due = f.time.now + backoffMax/8
+	works := slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.rail == v.home && other.recovery.state == laneUp })
+	if l.role == roleData && !works && age >= backoffMax && f.clock.now >= v.due {
+		v.due = f.clock.now + backoffMax/8
 		works = !u.rails.rails[v.home].down()
 	}
 	if works {

@@ -74,8 +74,8 @@ const (
 	ctlMagic   = "ibvx"
 	ctlHeader  = 32
 	ctlOffered = 64
-	// ctlHave says in an offer that the sender's QP is connected to the receiver's.
-	ctlHave = 1 << 0
+	// ctlConnected says in an offer that the sender's QP is connected to the receiver's.
+	ctlConnected = 1 << 0
 	// ctlAnswer is set when no response is due.
 	ctlAnswer = 1 << 1
 )
@@ -120,7 +120,7 @@ func decodeControl(b []byte) (m ctlMessage, err error) {
 	le := binary.LittleEndian
 	m.kind, m.lane, m.generation = ctlKind(b[5]), le.Uint16(b[6:]), le.Uint16(b[8:])
 	m.flags, m.received, m.from, m.to = le.Uint16(b[10:]), le.Uint32(b[12:]), le.Uint64(b[16:]), le.Uint64(b[24:])
-	if m.flags&^(ctlHave|ctlAnswer) != 0 {
+	if m.flags&^(ctlConnected|ctlAnswer) != 0 {
 		return m, verbs.Invalidf("control message with unknown flags %#x", m.flags)
 	}
 	switch m.kind {
@@ -200,7 +200,7 @@ func (p *pipe) Recv(b []byte) (int, error) {
 // missed its deadline, and when to ask the peer whether it is still there. With Config.Control only.
 type watchdog struct {
 	setup *setup
-	time  *callClock
+	clock *cachedClock
 
 	probing bool // the watchdog has seen an incomplete request
 	// probeSeq is the oldest incomplete request when the watchdog last looked; valid while probing.
@@ -224,29 +224,29 @@ const (
 // deadline returns the deadline of a request posted now. A Config.Deadline beyond the
 // end of the clock means never.
 func (w *watchdog) deadline() int64 {
-	now := w.time.now
+	now := w.clock.now
 	return now + min(int64(w.setup.cfg.Deadline), math.MaxInt64-1-max(now, 0))
 }
 
-// silent reports whether a liveness probe is due. waiting is set when a request is incomplete, and oldest
+// probeDue reports whether a liveness probe is due. waiting is set when a request is incomplete, and oldest
 // is its number. Lanes need not notice that a peer is closed: a request may wait for the peer's action
 // without packets in flight.
-func (w *watchdog) silent(oldest uint32, waiting bool) bool {
+func (w *watchdog) probeDue(oldest uint32, waiting bool) bool {
 	if !waiting || !w.probing || oldest != w.probeSeq {
-		w.probing, w.probeSeq, w.probeAt = waiting, oldest, w.time.now+probeTime
+		w.probing, w.probeSeq, w.probeAt = waiting, oldest, w.clock.now+probeTime
 		return false
 	}
-	if w.time.now < w.probeAt {
+	if w.clock.now < w.probeAt {
 		return false
 	}
-	w.probeAt = w.time.now + probeTime
+	w.probeAt = w.clock.now + probeTime
 	return true
 }
 
 // expired reports whether the oldest request has missed its deadline. A completion that is still in
 // a CQ, or was not taken by the user, is in time. So the CQs are emptied first.
 func (w *watchdog) expired(deadline int64) bool {
-	now := w.time.now
+	now := w.clock.now
 	if now <= deadline {
 		w.late = false
 		return false
@@ -261,16 +261,16 @@ func (w *watchdog) expired(deadline int64) bool {
 // due is when the watchdog wants to look again at a request with this deadline.
 func (w *watchdog) due(deadline int64) int64 {
 	if w.probing {
-		return min(deadline+1, max(w.probeAt, w.time.now+1))
+		return min(deadline+1, max(w.probeAt, w.clock.now+1))
 	}
-	return min(deadline+1, w.time.now+probeTime)
+	return min(deadline+1, w.clock.now+probeTime)
 }
 
 // watchRequests probes a silent peer, and fails the VirtualQP if the oldest request has missed its
 // deadline.
 func (f *failover) watchRequests() {
 	seq, waiting := f.send.sends.oldest()
-	if f.watchdog.silent(seq, waiting) {
+	if f.watchdog.probeDue(seq, waiting) {
 		f.probePeer()
 	}
 	deadline := int64(math.MaxInt64)
@@ -286,9 +286,9 @@ func (f *failover) watchRequests() {
 // answers it with a Reset.
 func (f *failover) probePeer() {
 	l := f.setup.all[0]
-	if l.life.receives() {
+	if l.recovery.mayReceive() {
 		f.sendOffer(l, ctlAnswer)
-	} else if l.life.downs.said {
+	} else if l.recovery.reports.hasLast {
 		f.link.sendDown(l, ctlAnswer)
 	}
 }
@@ -299,12 +299,12 @@ func (f *failover) expire(r *sendSlot) {
 	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
 	var blamed *lane
 	for _, l := range f.setup.all {
-		if l.life.state != laneUp {
+		if l.recovery.state != laneUp {
 			blamed = l
 		}
 	}
 	if blamed != nil {
-		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.life.why())
+		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.recovery.downCause())
 	}
 	f.fail(blamed, cause)
 }

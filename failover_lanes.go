@@ -17,7 +17,7 @@ import (
 // (failover_rebuild.go). Without it, the loss of a lane ends the VirtualQP.
 type failover struct {
 	setup *setup
-	time  *callClock
+	clock *cachedClock
 	send  *sender
 	recv  *receiver
 	// random spreads the attempts to rebuild lanes.
@@ -27,21 +27,21 @@ type failover struct {
 	// watchdog watches the oldest request.
 	watchdog watchdog
 
-	state   qpState
-	err     error    // what ended the VirtualQP; nil before that; written under VirtualQP.mu
-	shown   bool     // a failed completion, or an error of Wait, has shown err to the program
-	emptied barriers // the barriers of the rails from when the VirtualQP failed
-	out     int      // counts the lanes that are out of service
-	// stranded is the time at which drive first saw all data lanes out of service. Otherwise it is 0.
-	stranded int64
-	away     bool // a lane was rebuilt on another rail at some time
+	state        qpState
+	err          error    // what ended the VirtualQP; nil before that; written under VirtualQP.mu
+	errShown     bool     // a failed completion, or an error of Wait, has shown err to the program
+	failBarriers barriers // the barriers of the rails from when the VirtualQP failed
+	out          int      // counts the lanes that are out of service
+	// strandedSince is the time at which drive first saw all data lanes out of service. Otherwise it is 0.
+	strandedSince int64
+	displaced     bool // a lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
-	nextDrive int64
-	unmet     uint8            // the peer's rails, one bit each, that its card had no address of
-	leaving   leaving          // a peer that has gone
-	seen      [MaxRails]losses // what was handled of the rails' events
-	railPast  [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
-	report    *report          // nil before the first loss of a lane; written under VirtualQP.mu
+	nextDrive       int64
+	railsWithoutGID uint8            // the peer's rails, one bit each, that its card had no address of
+	peerExit        peerExit         // a peer that has gone
+	handled         [MaxRails]losses // what was handled of the rails' events
+	railPast        [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
+	lossReport      *lossReport      // nil before the first loss of a lane; written under VirtualQP.mu
 }
 
 // Times of failover, in nanoseconds.
@@ -90,12 +90,12 @@ func (f *failover) laneBroken(l *lane, err error) {
 
 // laneDown takes a lane out of service at once: it gets no more requests, and its QP goes to ERR.
 func (f *failover) laneDown(l *lane, cause error) {
-	v, now := &l.life, f.time.now
+	v, now := &l.recovery, f.clock.now
 	switch v.state {
 	case laneDying, laneGone, laneIdle:
 		return
 	case laneOffered:
-		if !v.meeting.connected {
+		if !v.reconnect.connected {
 			// The peer cannot have reached it, so the same generation is tried again.
 			f.withdraw(l, cause)
 			return
@@ -116,17 +116,17 @@ func (f *failover) laneDown(l *lane, cause error) {
 	}
 	l.release()
 	l.become(laneDying, now, cause)
-	v.emptied = f.setup.cq.barrier(l.rail)
-	v.due, v.overdue = now+drainTime, v.emptied
-	l.barred |= barOut
+	v.downBarrier = f.setup.cq.barrier(l.rail)
+	v.due, v.dueBarrier = now+drainTime, v.downBarrier
+	l.blocked |= blockDown
 	l.errState()
-	f.setup.touch()
+	f.setup.queueReport()
 }
 
 // requestFailed takes a lane out of service because a request of it failed.
 func (f *failover) requestFailed(l *lane, status verbs.Status) {
 	if status == verbs.StatusRetryExcErr {
-		f.inquire(l)
+		f.probeRail(l)
 	}
 	f.laneDown(l, statusError(status))
 }
@@ -164,11 +164,11 @@ func (f *failover) fail(l *lane, cause error) {
 	f.setup.owner.mu.Unlock()
 	f.state = stateFailed
 	f.setup.cq.failed = append(f.setup.cq.failed, f.setup.owner)
-	f.emptied = f.setup.cq.barriers()
+	f.failBarriers = f.setup.cq.barriers()
 	e.Err = f.err
 	f.setup.cq.notice(&e, slog.LevelError)
 	for _, l := range f.setup.all {
-		if l.life.state == laneUp {
+		if l.recovery.state == laneUp {
 			l.errState()
 		} else {
 			f.abandon(l)
@@ -180,8 +180,8 @@ func (f *failover) fail(l *lane, cause error) {
 
 // abandon takes a lane out of service for good, because the VirtualQP has failed. No NIC writes to memory for its entries from here on.
 func (f *failover) abandon(l *lane) {
-	if l.life.state != laneGone && l.life.state != laneIdle {
-		l.stop()
+	if l.recovery.state != laneGone && l.recovery.state != laneIdle {
+		l.stopQP()
 		f.retireGeneration(l)
 	}
 	l.release()
@@ -193,7 +193,7 @@ func (f *failover) flush() {
 	f.send.flush()
 	f.recv.flush()
 	if f.reportable() || f.unsettled() {
-		f.setup.touch()
+		f.setup.queueReport()
 	}
 }
 
@@ -206,36 +206,36 @@ func (f *failover) reportable() bool {
 // unsettled reports whether a VirtualQP that has failed must be looked at again although no
 // completion need come: a lane could not be marked yet, or receives wait for what may be in a CQ.
 func (f *failover) unsettled() bool {
-	return f.send.silent() || (f.setup.shared != nil && f.recv.notifications.Len() > 0) || f.recv.pooledLane() != nil
+	return f.send.needsMarker() || (f.setup.shared != nil && f.recv.notifications.Len() > 0) || f.recv.pooledLane() != nil
 }
 
 // reassign moves the entries of data lanes whose last generation is settled to one other lane each, all at once and in
 // order, so that a record of Tally stays behind the fragments that it covers. If that lane has too
 // many entries of its own, it is reserved and gets nothing else until it has room. The message and
-// notify lanes have no heirs: their entries wait for the next generation.
+// notify lanes have no successors: their entries wait for the next generation.
 func (f *failover) reassign() {
 	for _, l := range f.setup.lanes {
-		v := &l.life
+		v := &l.recovery
 		if l.idle() || (v.state != laneIdle && v.state != laneOffered && v.state != laneProbing) {
 			continue
 		}
-		if v.heir != nil && v.heir.out() {
+		if v.successor != nil && v.successor.out() {
 			l.release()
 		}
-		if v.heir == nil {
-			v.heir = f.roomiest(l)
+		if v.successor == nil {
+			v.successor = f.roomiest(l)
 		}
-		h := v.heir
+		h := v.successor
 		if h == nil {
 			continue
 		}
-		// An idle heir takes any number: its ledger grows, and its NIC refuses what is too much.
+		// An idle successor takes any number: its ledger grows, and its NIC refuses what is too much.
 		if h.depth-min(h.depth, h.load()) < l.load() && !h.idle() {
-			h.barred |= barReserved
+			h.blocked |= blockReserved
 			continue
 		}
 		l.release()
-		f.report.failedOver(f, l)
+		f.lossReport.failedOver(f, l)
 		f.moveAll(l, h)
 	}
 }
@@ -243,18 +243,18 @@ func (f *failover) reassign() {
 // roomiest returns the unreserved data lane in service with the fewest entries that can take over the entries of lost, or nil.
 func (f *failover) roomiest(lost *lane) (best *lane) {
 	for _, l := range f.setup.lanes {
-		if l.barred == 0 && (best == nil || l.load() < best.load()) && f.send.canMove(lost, l.rail, l.remoteRail) {
+		if l.blocked == 0 && (best == nil || l.load() < best.load()) && f.send.canMove(lost, l.rail, l.remoteRail) {
 			best = l
 		}
 	}
 	return best
 }
 
-// release gives up the heir that a lane has reserved.
+// release gives up the successor that a lane has reserved.
 func (l *lane) release() {
-	if h := l.life.heir; h != nil {
-		h.barred &^= barReserved
-		l.life.heir = nil
+	if h := l.recovery.successor; h != nil {
+		h.blocked &^= blockReserved
+		l.recovery.successor = nil
 	}
 }
 
@@ -263,20 +263,20 @@ func (f *failover) moveAll(l, h *lane) {
 	s := f.send
 	h.grow(2*l.load() + 1) // each with a record, and one more
 	for !l.idle() {
-		e := l.take()
+		e := l.pop()
 		s.inflight--
-		l.life.replayed.Add(1)
-		behind, more := f.setup.scheme.moving(&e)
+		l.recovery.replayed.Add(1)
+		behind, more := f.setup.scheme.beforeMove(&e)
 		if !e.consumes() && e.kind() <= kindData && s.sends.of(&e).op != verbs.OpRDMARead {
-			s.carried.add(h.index)
+			s.uncovered.add(h.index)
 		}
-		s.add(h, e.head, e.off, e.bytes, e.imm)
+		s.stage(h, e.head, e.off, e.bytes, e.imm)
 		if more {
-			s.add(h, behind.head, behind.off, behind.bytes, behind.imm)
+			s.stage(h, behind.head, behind.off, behind.bytes, behind.imm)
 		}
 	}
-	s.carried.remove(l.index)
-	f.setup.scheme.moved(l, h)
+	s.uncovered.remove(l.index)
+	f.setup.scheme.afterMove(l, h)
 }
 
 // drive does what is due: control messages, lanes that are dying or coming back, and deadlines.
@@ -284,23 +284,23 @@ func (f *failover) drive() {
 	if f.state != stateConnected && f.state != stateFailed {
 		return
 	}
-	f.time.tick()
-	f.listen()
-	if f.nextDrive = f.time.now + driveCalm; f.out > 0 {
-		f.nextDrive = f.time.now + driveBusy
+	f.clock.tick()
+	f.receiveControl()
+	if f.nextDrive = f.clock.now + driveCalm; f.out > 0 {
+		f.nextDrive = f.clock.now + driveBusy
 	}
-	if f.leaving.check(f); f.state != stateConnected {
+	if f.peerExit.check(f); f.state != stateConnected {
 		return
 	}
 	f.watchRails()
-	if f.out > 0 || f.away {
-		if f.report != nil && f.report.outage.pending && f.time.now-f.report.outage.since > degradedAfter {
-			f.report.logDegraded()
+	if f.out > 0 || f.displaced {
+		if f.lossReport != nil && f.lossReport.outage.pending && f.clock.now-f.lossReport.outage.since > degradedAfter {
+			f.lossReport.logDegraded()
 		}
-		if slices.ContainsFunc(f.setup.lanes, func(l *lane) bool { return l.life.state == laneUp }) {
-			f.stranded = 0
-		} else if f.stranded == 0 {
-			f.stranded = f.time.now
+		if slices.ContainsFunc(f.setup.lanes, func(l *lane) bool { return l.recovery.state == laneUp }) {
+			f.strandedSince = 0
+		} else if f.strandedSince == 0 {
+			f.strandedSince = f.clock.now
 		}
 		for _, l := range f.setup.all {
 			f.driveLane(l)
@@ -308,7 +308,7 @@ func (f *failover) drive() {
 				return
 			}
 		}
-		f.setup.touch()
+		f.setup.queueReport()
 	}
 	f.watchRequests()
 	f.schedule()
@@ -328,20 +328,20 @@ func (f *failover) schedule() {
 
 // driveLane takes the next step of a lane that is out of service.
 func (f *failover) driveLane(l *lane) {
-	v, now := &l.life, f.time.now
+	v, now := &l.recovery, f.clock.now
 	switch v.state {
 	case laneDying:
 		// RESET takes completions out of the CQ, so those that the NIC has acknowledged must have
 		// been polled before.
 		if now < v.due {
-			v.overdue = f.setup.cq.barrier(l.rail)
+			v.dueBarrier = f.setup.cq.barrier(l.rail)
 		}
-		if f.drained(l) || f.setup.cq.passed(l.rail, v.overdue) {
+		if f.drained(l) || f.setup.cq.passed(l.rail, v.dueBarrier) {
 			f.reset(l)
 		}
 	case laneGone:
-		if v.downs.peerDown {
-			if v.downs.mute {
+		if v.reports.peerDown {
+			if v.reports.unannounced {
 				f.sendDown(l)
 			}
 			f.settle(l)
@@ -353,7 +353,7 @@ func (f *failover) driveLane(l *lane) {
 			f.rebuild(l)
 		}
 	case laneOffered:
-		if !v.meeting.connected && now-v.since > v.patience() {
+		if !v.reconnect.connected && now-v.since > v.attemptTimeout() {
 			cause := errNoAnswer
 			if v.unsent != nil {
 				cause = nil // the peer could not answer
@@ -364,24 +364,24 @@ func (f *failover) driveLane(l *lane) {
 		if now >= v.due {
 			f.repeatOffer(l)
 		}
-		f.meet(l)
+		f.connectOffered(l)
 	case laneUp:
-		if f.returnHome(l); v.state == laneUp && v.asked {
-			f.checkEcho(l)
+		if f.returnHome(l); v.state == laneUp && v.probeSent {
+			f.checkProbe(l)
 		}
 	case laneProbing:
-		f.checkEcho(l)
+		f.checkProbe(l)
 	}
 }
 
 // drained reports whether the NIC has given back everything that a dying lane had.
 func (f *failover) drained(l *lane) bool {
-	v := &l.life
-	if l.owes() {
+	v := &l.recovery
+	if l.hasOutstanding() {
 		return false
 	}
 	if f.setup.srqOf(l.role) != ownReceives {
-		return f.setup.cq.passed(l.rail, v.emptied)
+		return f.setup.cq.passed(l.rail, v.downBarrier)
 	}
 	return l.recvHead == l.recvTail
 }
@@ -391,11 +391,11 @@ func (f *failover) drained(l *lane) bool {
 // of the peer, a while later: the peer must learn of the refusal from its NIC, which does not report
 // it if the peer takes the lane out of service first. It would repeat the request on another lane.
 func (f *failover) reset(l *lane) {
-	v := &l.life
+	v := &l.recovery
 	refused := f.setup.rails.watch.hasRefused(int(l.rail), l.qp.Num())
 	l.resetState()
 	f.retireGeneration(l)
-	if v.due, v.downs.mute = f.time.now, refused; refused {
+	if v.due, v.reports.unannounced = f.clock.now, refused; refused {
 		v.due += refusalTime
 		return
 	}
@@ -405,35 +405,35 @@ func (f *failover) reset(l *lane) {
 // retireGeneration ends a generation at this side. Completions of it that are still in a CQ bear its
 // number and are dropped.
 func (f *failover) retireGeneration(l *lane) {
-	l.become(laneGone, f.time.now, nil)
+	l.become(laneGone, f.clock.now, nil)
 	l.nextGeneration()
 	l.recvHead = l.recvTail
-	l.barred &^= barRefused
-	l.silent = false
+	l.blocked &^= blockRefused
+	l.unsignaledTail = false
 	f.recv.setStarved(l, false)
-	l.life.received, l.life.failing = 0, false
+	l.recovery.received, l.recovery.failing = 0, false
 }
 
 // nextGeneration counts the generation on, and keeps what the peer may have to be told of the last.
 func (l *lane) nextGeneration() {
-	v := &l.life
-	v.downs.said, v.downs.lastGeneration, v.downs.lastReceived = true, l.generation, v.received
+	v := &l.recovery
+	v.reports.hasLast, v.reports.lastGeneration, v.reports.lastReceived = true, l.generation, v.received
 	l.owner.mu.Lock()
 	l.generation++
 	l.owner.mu.Unlock()
 	l.base = newTag(l.generation, 0, l.index, 0)
-	v.meeting.offer = nil
+	v.reconnect.offer = nil
 }
 
 // watchRails takes lanes out of service whose rail has lost its port, its device or their QPs.
 func (f *failover) watchRails() {
 	for i := range f.setup.rails.rails {
-		seen := f.seen[i]
-		f.seen[i] = f.setup.rails.watch.rails[i].losses()
-		if f.seen[i].falls != seen.falls {
+		seen := f.handled[i]
+		f.handled[i] = f.setup.rails.watch.rails[i].losses()
+		if f.handled[i].portLosses != seen.portLosses {
 			f.portDown(i)
 		}
-		if f.seen[i].deaths != seen.deaths {
+		if f.handled[i].qpLosses != seen.qpLosses {
 			f.inspect(i)
 		}
 	}
@@ -442,19 +442,19 @@ func (f *failover) watchRails() {
 // begin starts to watch the rails when the VirtualQP is connected. Events of before do not count, but lanes of a port that is down
 // are out of service from the beginning. So are those apart, which are not connected, even if the port is active by now. They come back like any other.
 func (f *failover) begin(apart []*lane) {
-	f.setup.rails.watch.look()
+	f.setup.rails.watch.readPending()
 	for i := range f.setup.rails.rails {
-		f.seen[i] = f.setup.rails.watch.rails[i].losses()
+		f.handled[i] = f.setup.rails.watch.rails[i].losses()
 		if f.setup.rails.rails[i].down() {
 			f.portDown(i)
 		}
 	}
 	for _, l := range apart {
-		f.laneDown(l, errApart)
+		f.laneDown(l, errNotConnected)
 	}
 }
 
-var errApart = errors.New("its port or device was down when it was to be connected")
+var errNotConnected = errors.New("its port or device was down when it was to be connected")
 
 // portDown takes all lanes on a rail that has lost its port or its device out of service.
 func (f *failover) portDown(rail int) {
@@ -465,7 +465,7 @@ func (f *failover) portDown(rail int) {
 // flight has no completion that shows it.
 func (f *failover) inspect(rail int) {
 	for _, l := range f.setup.all {
-		if int(l.rail) == rail && l.life.state == laneUp && l.qp.State() == verbs.StateErr {
+		if int(l.rail) == rail && l.recovery.state == laneUp && l.qp.State() == verbs.StateErr {
 			f.laneDown(l, errQPFatal)
 		}
 	}

@@ -18,10 +18,10 @@ import (
 // notify lanes and, while no data lane is in service, for the first data lane of each rail. Otherwise rails that flap in turn would have
 // a long back-off when they are needed. In a long outage the pauses grow.
 func (f *failover) rebuildDue(l *lane) int64 {
-	v, pause := &l.life, urgentTime
+	v, pause := &l.recovery, urgentTime
 	switch {
-	case f.stranded != 0:
-		pause = max(pause, (f.time.now-f.stranded)/8)
+	case f.strandedSince != 0:
+		pause = max(pause, (f.clock.now-f.strandedSince)/8)
 		if l.role == roleData && int(l.index) >= f.setup.rails.Len() {
 			return v.due
 		}
@@ -33,23 +33,23 @@ func (f *failover) rebuildDue(l *lane) int64 {
 
 // rebuild makes the QP of the next generation and offers it to the peer.
 func (f *failover) rebuild(l *lane) {
-	v := &l.life
+	v := &l.recovery
 	rail, ok := f.chooseRail(l)
 	if !ok {
 		return
 	}
 	v.attempts++
-	l.become(laneOffered, f.time.now, nil) // so that renew posts its receives
+	l.become(laneOffered, f.clock.now, nil) // so that renew posts its receives
 	if err := f.renew(l, rail); err != nil {
-		l.become(laneIdle, f.time.now, err)
+		l.become(laneIdle, f.clock.now, err)
 		l.recvHead = l.recvTail // those that were posted go with the QP
 		v.backoff = min(2*v.backoff, backoffMax)
-		v.due = f.time.now + f.jitter(v.backoff)
+		v.due = f.clock.now + f.jitter(v.backoff)
 		return
 	}
-	v.sent, v.drained, v.meeting.connected, v.meeting.peerHas = 0, l.head, false, false
+	v.sent, v.drained, v.reconnect.connected, v.reconnect.peerConnected = 0, l.head, false, false
 	f.repeatOffer(l)
-	f.meet(l)
+	f.connectOffered(l)
 }
 
 // renew replaces the QP of a lane by a new one, in INIT with its receives posted.
@@ -88,22 +88,22 @@ func (f *failover) moveTo(l *lane, qp verbs.QP, rail uint8) {
 	defer l.owner.mu.Unlock()
 	if rail != l.rail {
 		counts := l.counts.load()
-		there := counts.since(&l.life.before)
+		there := counts.since(&l.recovery.countsBefore)
 		f.railPast[l.rail].add(&there)
-		l.life.before = counts
-		f.report.forsaken(f.setup.lanes, l.rail)
+		l.recovery.countsBefore = counts
+		f.lossReport.clearLoss(f.setup.lanes, l.rail)
 	}
 	l.qp, l.num, l.rail = qp, qp.Num(), rail
 }
 
 // withdraw takes back an offer that the peer has not accepted.
 func (f *failover) withdraw(l *lane, cause error) {
-	v := &l.life
+	v := &l.recovery
 	l.resetState()
 	l.recvHead = l.recvTail
-	l.become(laneIdle, f.time.now, cause)
+	l.become(laneIdle, f.clock.now, cause)
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
-	v.due = f.time.now + f.jitter(v.backoff)
+	v.due = f.clock.now + f.jitter(v.backoff)
 }
 
 // jitter spreads attempts, so that many VirtualQPs do not come back at the same moment.
@@ -111,7 +111,7 @@ func (f *failover) jitter(d int64) int64 { return d + int64(f.random.Next()%uint
 
 // repeatOffer offers the new QP, and sets the time to do so again.
 func (f *failover) repeatOffer(l *lane) {
-	l.life.due = f.time.now + f.pause(&l.life)
+	l.recovery.due = f.clock.now + f.pause(&l.recovery)
 	f.sendOffer(l, 0)
 }
 
@@ -122,36 +122,36 @@ func (f *failover) sendOffer(l *lane, flags uint16) {
 		f.laneDown(l, err)
 		return
 	}
-	v, has := &l.life.meeting, uint32(0)
-	if v.mine = qpName(&e); v.connected {
-		flags |= ctlHave
-		has = qpName(&v.offer.endpoint)
+	v, has := &l.recovery.reconnect, uint32(0)
+	if v.ownQP = qpFingerprint(&e); v.connected {
+		flags |= ctlConnected
+		has = qpFingerprint(&v.offer.endpoint)
 	}
 	f.link.sendFor(l, &ctlMessage{kind: ctlOffer, generation: l.generation, flags: flags, received: has, rail: l.rail, endpoint: e})
 }
 
-// qpName tells a QP of a lane from others of the same generation.
-func qpName(e *verbs.Endpoint) uint32 { return e.QPN ^ e.PSN<<8 }
+// qpFingerprint tells a QP of a lane from others of the same generation.
+func qpFingerprint(e *verbs.Endpoint) uint32 { return e.QPN ^ e.PSN<<8 }
 
 // handleOffer takes the peer's address of a lane's next generation.
 func (f *failover) handleOffer(l *lane, m *ctlMessage) {
-	v, d, t := &l.life, &l.life.downs, &l.life.meeting
+	v, d, t := &l.recovery, &l.recovery.reports, &l.recovery.reconnect
 	switch {
 	case int(m.rail) >= f.setup.remoteRails:
-		f.violation("lane %d is offered on rail %d of %d", l.index, m.rail, f.setup.remoteRails)
+		f.failControl("lane %d is offered on rail %d of %d", l.index, m.rail, f.setup.remoteRails)
 		return
-	case !f.knows(l, m):
-		f.violation("lane %d is offered at %v, which was not in the card", l.index, m.endpoint.GID)
+	case !f.allowsGID(l, m):
+		f.failControl("lane %d is offered at %v, which was not in the card", l.index, m.endpoint.GID)
 		return
-	case d.said && m.generation == d.lastGeneration && v.state != laneGone:
+	case d.hasLast && m.generation == d.lastGeneration && v.state != laneGone:
 		f.link.sendDown(l, ctlAnswer) // the peer is one generation behind
 		return
 	case m.generation != l.generation || v.state == laneDying:
 		return
 	}
 	// The peer may be connected to a QP that was withdrawn.
-	misled := m.flags&ctlHave != 0 && (v.state == laneIdle || m.received != t.mine)
-	other := t.offer != nil && t.connected && qpName(&m.endpoint) != qpName(&t.offer.endpoint)
+	misled := m.flags&ctlConnected != 0 && (v.state == laneIdle || m.received != t.ownQP)
+	other := t.offer != nil && t.connected && qpFingerprint(&m.endpoint) != qpFingerprint(&t.offer.endpoint)
 	switch v.state {
 	case laneGone:
 		t.offer = m // for when the Downs have been exchanged
@@ -161,7 +161,7 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 			return
 		}
 		t.offer = m
-		v.due = f.time.now
+		v.due = f.clock.now
 	case laneOffered:
 		switch {
 		case misled && !t.connected:
@@ -173,8 +173,8 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 		case !t.connected:
 			t.offer = m
 		}
-		t.peerHas = t.peerHas || m.flags&ctlHave != 0
-		f.meet(l)
+		t.peerConnected = t.peerConnected || m.flags&ctlConnected != 0
+		f.connectOffered(l)
 	case laneProbing, laneUp:
 		if m.flags&ctlAnswer == 0 && !misled && !other {
 			f.sendOffer(l, ctlAnswer) // this side's was lost
@@ -183,27 +183,27 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	}
 }
 
-// knows reports whether an offer's address was in the peer's card, or belongs to a rail that the card had no address of.
-func (f *failover) knows(l *lane, m *ctlMessage) bool {
+// allowsGID reports whether an offer's address was in the peer's card, or belongs to a rail that the card had no address of.
+func (f *failover) allowsGID(l *lane, m *ctlMessage) bool {
 	u, gid := f.setup, m.endpoint.GID
 	if slices.Contains(u.remoteGIDs, gid) {
 		return true
 	}
-	if f.unmet&(1<<m.rail) == 0 || (u.cfg.CheckGID != nil && u.cfg.CheckGID(int(l.life.home), gid) != nil) {
+	if f.railsWithoutGID&(1<<m.rail) == 0 || (u.cfg.CheckGID != nil && u.cfg.CheckGID(int(l.recovery.home), gid) != nil) {
 		return false
 	}
-	f.unmet &^= 1 << m.rail
+	f.railsWithoutGID &^= 1 << m.rail
 	u.remoteGIDs = append(u.remoteGIDs, gid)
 	return true
 }
 
 var errOtherQP = errors.New("the peer has made another QP")
 
-// meet connects a lane when the peer's address is known, and probes it when the peer is connected
+// connectOffered connects a lane when the peer's address is known, and probes it when the peer is connected
 // too.
-func (f *failover) meet(l *lane) {
-	t := &l.life.meeting
-	if l.life.state != laneOffered || t.offer == nil {
+func (f *failover) connectOffered(l *lane) {
+	t := &l.recovery.reconnect
+	if l.recovery.state != laneOffered || t.offer == nil {
 		return
 	}
 	if !t.connected {
@@ -217,10 +217,10 @@ func (f *failover) meet(l *lane) {
 		}
 		l.remoteRail = t.offer.rail
 		t.connected = true
-		t.peerHas = t.offer.flags&ctlHave != 0
+		t.peerConnected = t.offer.flags&ctlConnected != 0
 		f.repeatOffer(l)
 	}
-	if l.life.state == laneOffered && t.peerHas { // sending the offer may have failed
+	if l.recovery.state == laneOffered && t.peerConnected { // sending the offer may have failed
 		f.probe(l)
 	}
 }
@@ -232,47 +232,47 @@ func (f *failover) probe(l *lane) {
 		f.laneDown(l, err)
 		return
 	}
-	l.become(laneProbing, f.time.now, nil)
-	f.awaitEcho(l, l.life.patience())
+	l.become(laneProbing, f.clock.now, nil)
+	f.awaitProbe(l, l.recovery.attemptTimeout())
 }
 
 // probed takes the completion of a probe.
 func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
-	switch state := l.life.state; {
+	switch state := l.recovery.state; {
 	case t.generation() != l.generation || (state != laneProbing && (state != laneUp || !f.recovers())):
-		f.setup.cq.stale(l)
+		f.setup.cq.countStale(l)
 	case wc.Status != verbs.StatusSuccess:
 		f.requestFailed(l, wc.Status)
 	case state == laneProbing:
 		f.restore(l)
 	default:
-		l.life.asked = false
+		l.recovery.probeSent = false
 	}
 }
 
-// awaitEcho gives a probe a time limit.
-func (f *failover) awaitEcho(l *lane, limit int64) {
-	l.life.due, l.life.overdue = f.time.now+limit, f.setup.cq.barrier(l.rail)
+// awaitProbe gives a probe a time limit.
+func (f *failover) awaitProbe(l *lane, limit int64) {
+	l.recovery.due, l.recovery.dueBarrier = f.clock.now+limit, f.setup.cq.barrier(l.rail)
 }
 
-// checkEcho takes a lane out of service whose probe has not completed in time. A completion in the CQ is in time.
-func (f *failover) checkEcho(l *lane) {
-	if v := &l.life; f.time.now < v.due {
-		v.overdue = f.setup.cq.barrier(l.rail)
-	} else if f.setup.cq.passed(l.rail, v.overdue) {
-		f.inquire(l)
-		f.laneDown(l, errNoEcho)
+// checkProbe takes a lane out of service whose probe has not completed in time. A completion in the CQ is in time.
+func (f *failover) checkProbe(l *lane) {
+	if v := &l.recovery; f.clock.now < v.due {
+		v.dueBarrier = f.setup.cq.barrier(l.rail)
+	} else if f.setup.cq.passed(l.rail, v.dueBarrier) {
+		f.probeRail(l)
+		f.laneDown(l, errProbeTimeout)
 	}
 }
 
-// inquire probes the idle lanes in service on the rail of a lane that got no answer. They would not notice that the rail
+// probeRail probes the idle lanes in service on the rail of a lane that got no answer. They would not notice that the rail
 // is dead, and other lanes would be rebuilt next to them.
-func (f *failover) inquire(silent *lane) {
+func (f *failover) probeRail(silent *lane) {
 	for _, l := range f.setup.all {
-		v := &l.life
-		if l != silent && l.rail == silent.rail && v.state == laneUp && !v.asked && l.idle() {
-			v.asked = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) == nil // otherwise, a request will show it
-			f.awaitEcho(l, patienceMin)
+		v := &l.recovery
+		if l != silent && l.rail == silent.rail && v.state == laneUp && !v.probeSent && l.idle() {
+			v.probeSent = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) == nil // otherwise, a request will show it
+			f.awaitProbe(l, attemptMin)
 		}
 	}
 }
@@ -280,39 +280,39 @@ func (f *failover) inquire(silent *lane) {
 // restore takes a lane into service again. Entries of its last generation that no other lane has
 // taken over go first.
 func (f *failover) restore(l *lane) {
-	v := &l.life
-	l.become(laneUp, f.time.now, nil)
+	v := &l.recovery
+	l.become(laneUp, f.clock.now, nil)
 	l.release()
-	l.barred, v.unsent, v.asked = 0, nil, false
+	l.blocked, v.unsent, v.probeSent = 0, nil, false
 	l.posted = l.head
 	v.replayed.Add(uint64(l.load()))
-	l.speed = speed{}
+	l.estimate = rateEstimate{}
 	if !l.idle() {
-		f.report.failedOver(f, l)
+		f.lossReport.failedOver(f, l)
 	}
 	f.out--
 	for _, other := range f.setup.all {
-		if other.rail == l.rail && other.life.state == laneIdle {
-			other.life.due = f.time.now // the rail works
+		if other.rail == l.rail && other.recovery.state == laneIdle {
+			other.recovery.due = f.clock.now // the rail works
 		}
 	}
-	f.away = slices.ContainsFunc(f.setup.all, func(l *lane) bool { return l.rail != l.life.home })
+	f.displaced = slices.ContainsFunc(f.setup.all, func(l *lane) bool { return l.rail != l.recovery.home })
 	f.notice(EventLaneUp, l, nil)
 	if !l.idle() && !l.listed {
-		f.send.list(l)
+		f.send.markStaged(l)
 	}
-	f.setup.touch()
+	f.setup.queueReport()
 }
 
-// patience is the time limit of an offer and of a probe. The next attempt may be on another rail. The limit grows with the back-off,
+// attemptTimeout is the time limit of an offer and of a probe. The next attempt may be on another rail. The limit grows with the back-off,
 // because the peer or the path may be slow.
-func (v *life) patience() int64 { return max(patienceMin, v.backoff) }
+func (v *laneRecovery) attemptTimeout() int64 { return max(attemptMin, v.backoff) }
 
-const patienceMin = int64(100 * time.Millisecond)
+const attemptMin = int64(100 * time.Millisecond)
 
 var (
-	errNoAnswer = errors.New("the peer does not answer")
-	errNoEcho   = errors.New("the path to the peer is silent")
+	errNoAnswer     = errors.New("the peer does not answer")
+	errProbeTimeout = errors.New("the path to the peer is silent")
 )
 
 // laneState is where a lane is in its life.
@@ -352,8 +352,8 @@ var transitions = [...]uint8{
 	laneProbing: 1<<laneUp | 1<<laneDying | 1<<laneGone,
 }
 
-// life is what a lane keeps for failover.
-type life struct {
+// laneRecovery is what a lane keeps for failover.
+type laneRecovery struct {
 	state laneState // written by lane.become only, under VirtualQP.mu
 	since int64     // when the lane came to this state
 	cause error     // why the lane left service; nil while it is up; written under VirtualQP.mu
@@ -363,10 +363,10 @@ type life struct {
 	due    int64 // when the next step is to be taken, or a message sent again
 	// backoff is the pause before the next attempt to rebuild the lane; 0 after steadyTime in
 	// service.
-	backoff int64
-	emptied barrier // the barrier of the rail from when the lane went out of service
-	overdue barrier // the barrier of the rail from when the time to drain, or for a probe, was over
-	asked   bool    // a probe is in flight although the lane is in service
+	backoff     int64
+	downBarrier barrier // the barrier of the rail from when the lane went out of service
+	dueBarrier  barrier // the barrier of the rail from when the time to drain, or for a probe, was over
+	probeSent   bool    // a probe is in flight although the lane is in service
 
 	home       uint8 // the rail that the lane was made on, and returns to
 	remoteHome uint8 // the rail of the peer's end when the two sides connected
@@ -381,42 +381,42 @@ type life struct {
 	// failing.
 	drained uint32
 
-	downs   downs   // what the two ends said of generations out of service
-	meeting meeting // how far the two ends are with the next QP
-	// heir is the lane that takes over the rest of the ledger and that is reserved for it; nil
+	reports   downReports // what the two ends said of generations out of service
+	reconnect reconnect   // how far the two ends are with the next QP
+	// successor is the lane that takes over the rest of the ledger and that is reserved for it; nil
 	// if there is none.
-	heir *lane
+	successor *lane
 
 	lostAt int64  // when the lane went out of service
 	deaths uint64 // counts how often the lane went out of service; written under VirtualQP.mu
 	// replayed counts the requests that other lanes took over or the next generation repeats.
-	replayed counter.Counter
-	attempts uint64 // counts how often a new QP was made
-	before   Counts // what the lane had done when it came to its rail; written under VirtualQP.mu
+	replayed     counter.Counter
+	attempts     uint64 // counts how often a new QP was made
+	countsBefore Counts // what the lane had done when it came to its rail; written under VirtualQP.mu
 }
 
-// downs is what the two ends of a lane said of generations that are out of service.
-type downs struct {
+// downReports is what the two ends of a lane said of generations that are out of service.
+type downReports struct {
 	peerDown       bool   // the peer took the current generation out of service
 	peerReceived   uint32 // how many receives the peer's end delivered; valid with peerDown
-	mute           bool   // this side has not announced the last generation's end yet
-	said           bool   // lastGeneration and lastReceived are valid
+	unannounced    bool   // this side has not announced the last generation's end yet
+	hasLast        bool   // lastGeneration and lastReceived are valid
 	lastGeneration uint16 // the generation before the current one
 	lastReceived   uint32 // how many receives lastGeneration delivered at this side
 }
 
-// meeting is how far the two ends of a lane are with the QPs of a generation.
-type meeting struct {
-	offer     *ctlMessage // the peer's address; nil if it is not known
-	mine      uint32      // the qpName of the QP that this side offered last
-	peerHas   bool        // the peer has this side's address
-	connected bool        // the QP is connected to the one in offer
+// reconnect is how far the two ends of a lane are with the QPs of a generation.
+type reconnect struct {
+	offer         *ctlMessage // the peer's address; nil if it is not known
+	ownQP         uint32      // the qpName of the QP that this side offered last
+	peerConnected bool        // the peer has this side's address
+	connected     bool        // the QP is connected to the one in offer
 }
 
 // become takes the lane to another state. It is the only writer of the state. A nil cause keeps
 // the one that the lane has until it is up.
 func (l *lane) become(state laneState, now int64, cause error) {
-	v := &l.life
+	v := &l.recovery
 	if debugcheck.On && transitions[v.state]&(1<<state) == 0 {
 		panic(fmt.Sprintf("ibverbx: lane %d goes from %s to %s", l.index, v.state, state))
 	}
@@ -431,15 +431,15 @@ func (l *lane) become(state laneState, now int64, cause error) {
 	}
 }
 
-// why returns why the lane is out of service, and what keeps it there if that is known.
-func (v *life) why() error {
+// downCause returns why the lane is out of service, and what keeps it there if that is known.
+func (v *laneRecovery) downCause() error {
 	if v.unsent == nil || v.cause == nil {
 		return v.cause
 	}
 	return fmt.Errorf("%w; a control message about it could not be sent: %w", v.cause, v.unsent)
 }
 
-// receives reports whether the lane's receives are with a NIC that may fill them.
-func (v *life) receives() bool {
+// mayReceive reports whether the lane's receives are with a NIC that may fill them.
+func (v *laneRecovery) mayReceive() bool {
 	return v.state == laneUp || v.state == laneOffered || v.state == laneProbing
 }

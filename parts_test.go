@@ -75,8 +75,8 @@ func newTestCQ(t *testing.T, rails int) *VirtualCQ {
 // TestWatchdog: a silent peer is probed every half second while the oldest request stays the same. A deadline
 // applies once the CQs were found empty, or after a grace time.
 func TestWatchdog(t *testing.T) {
-	c, now := newTestCQ(t, 1), callClock{}
-	w := watchdog{setup: &setup{cq: c}, time: &now}
+	c, now := newTestCQ(t, 1), cachedClock{}
+	w := watchdog{setup: &setup{cq: c}, clock: &now}
 	for _, step := range []struct {
 		at      int64
 		oldest  uint32
@@ -92,7 +92,7 @@ func TestWatchdog(t *testing.T) {
 		{3*probeTime + 1, 6, true, true},
 	} {
 		now.now = step.at
-		if got := w.silent(step.oldest, step.waiting); got != step.want {
+		if got := w.probeDue(step.oldest, step.waiting); got != step.want {
 			t.Errorf("at %d: silent(%d, %v) = %v, want %v", step.at, step.oldest, step.waiting, got, step.want)
 		}
 	}
@@ -150,11 +150,11 @@ func TestOfferFailsWhileMeeting(t *testing.T) {
 	}
 	q.failover.state = stateConnected
 	l := q.setup.all[0]
-	l.life.state, l.qp = laneOffered, brokenEndpoint{l.qp}
-	l.life.meeting.offer = &ctlMessage{kind: ctlOffer, flags: ctlHave}
-	q.failover.meet(l)
-	if l.life.state != laneDying {
-		t.Errorf("the lane is %s, want it %s", l.life.state, laneDying)
+	l.recovery.state, l.qp = laneOffered, brokenEndpoint{l.qp}
+	l.recovery.reconnect.offer = &ctlMessage{kind: ctlOffer, flags: ctlConnected}
+	q.failover.connectOffered(l)
+	if l.recovery.state != laneDying {
+		t.Errorf("the lane is %s, want it %s", l.recovery.state, laneDying)
 	}
 }
 
@@ -246,25 +246,25 @@ func TestTallyWindowGrows(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, l := q.setup.scheme.(*tally), q.setup.all[0]
-	if s.window.Len() != few || s.window.Limit() < 4*few {
+	if s.window.Len() != initialDepth || s.window.Limit() < 4*initialDepth {
 		t.Fatalf("the window has %d places and grows to %d", s.window.Len(), s.window.Limit())
 	}
 	for round := range uint32(3) { // the second and third start in the middle of the ring
-		first, n := s.next, 2*few*(round+1)-5
+		first, n := s.next, 2*initialDepth*(round+1)-5
 		for i := n - 1; i > 0; i-- {
-			s.count(l, first+i, tallied{want: 1, imm: first + i})
+			s.count(l, first+i, messageRecords{want: 1, imm: first + i})
 		}
 		if s.next != first || q.recv.early.Len() != 0 {
 			t.Fatalf("message %d is complete before %d", s.next-1, first)
 		}
-		s.count(l, first, tallied{want: 1, imm: first})
+		s.count(l, first, messageRecords{want: 1, imm: first})
 		for i := range n {
 			if m := q.recv.early.Pop(); m.imm != first+i {
 				t.Fatalf("message %d is complete after %d", m.imm, first+i-1)
 			}
 		}
 	}
-	if s.count(l, s.next+s.window.Limit(), tallied{want: 1}); q.Err() == nil {
+	if s.count(l, s.next+s.window.Limit(), messageRecords{want: 1}); q.Err() == nil {
 		t.Error("a record beyond the window is taken")
 	}
 }

@@ -28,7 +28,7 @@ type receiver struct {
 	// done are the receives that have ended and were not reported. While they are held or more, no more
 	// receives are taken. Both queues may be full then, so done has at most four times as many.
 	done     ring.Ring[WC]
-	held     int            // Config.RecvDepth, rounded up to a power of two
+	maxDone  int            // Config.RecvDepth, rounded up to a power of two
 	earlyMax int            // how many messages can be early
 	starved  int            // counts the lanes whose receives were not posted again
 	chain    []verbs.RecvWR // where the physical receives of a post are made
@@ -49,8 +49,8 @@ type message struct {
 func (r *receiver) init(u *setup, f *failover) {
 	depth := u.cfg.RecvDepth
 	r.setup, r.failover = u, f
-	r.held = ring.CeilPow2(depth)
-	n := min(few, depth)
+	r.maxDone = ring.CeilPow2(depth)
+	n := min(initialDepth, depth)
 	r.notifications, r.data, r.early, r.done = ring.New[uint64](n), ring.New[RecvWR](n), ring.New[message](n), ring.New[WC](n)
 	r.chain = u.cq.recvChain[:]
 }
@@ -75,26 +75,26 @@ func (r *receiver) reserve(n int) {
 	depth, ended := r.setup.cfg.RecvDepth, r.done.Len()
 	r.notifications.Reserve(min(r.notifications.Len()+n, depth))
 	r.data.Reserve(min(r.data.Len()+n, depth))
-	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+n, max(ended, 2*r.held)+2*r.held))
+	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+n, max(ended, 2*r.maxDone)+2*r.maxDone))
 }
 
 // post takes receives.
 func (r *receiver) post(wrs []RecvWR) (n int, err error) {
 	r.reserve(len(wrs))
-	n, err = r.take(wrs)
+	n, err = r.accept(wrs)
 	r.posted.Add(uint64(n))
 	if r.failover.state == stateFailed {
 		r.flush()
 	}
 	r.feedStarved()
 	if r.failover.reportable() {
-		r.setup.touch()
+		r.setup.queueReport()
 	}
 	return n, err
 }
 
-// take puts receives into their queues, until one does not fit or is not legal.
-func (r *receiver) take(wrs []RecvWR) (n int, err error) {
+// accept puts receives into their queues, until one does not fit or is not legal.
+func (r *receiver) accept(wrs []RecvWR) (n int, err error) {
 	for n = range wrs {
 		wr := &wrs[n]
 		if wr.NumSGE > 0 {
@@ -103,7 +103,7 @@ func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 				return n, r.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
 			}
 			if length > 0 {
-				if err := r.takeData(wr); err != nil {
+				if err := r.acceptData(wr); err != nil {
 					return n, err
 				}
 				continue
@@ -123,11 +123,11 @@ func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 
 // full reports whether a queue with this many receives takes no more.
 func (r *receiver) full(n int) bool {
-	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.held
+	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.maxDone
 }
 
-// takeData takes a data receive and posts it on the message lane.
-func (r *receiver) takeData(wr *RecvWR) error {
+// acceptData takes a data receive and posts it on the message lane.
+func (r *receiver) acceptData(wr *RecvWR) error {
 	if r.full(r.data.Len()) {
 		return verbs.ErrQueueFull
 	}
@@ -148,7 +148,7 @@ func (r *receiver) takeData(wr *RecvWR) error {
 // next generation posts it.
 func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	l := r.setup.messageLane
-	if !l.life.receives() {
+	if !l.recovery.mayReceive() {
 		return nil
 	}
 	if !registered(wr.SGE[:wr.NumSGE], l.rail) {
@@ -182,17 +182,17 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 		return
 	case ownReceives:
 	}
-	if t.generation() != l.generation || t.lane() != l.index || l.life.state == laneIdle {
-		u.cq.stale(l)
+	if t.generation() != l.generation || t.lane() != l.index || l.recovery.state == laneIdle {
+		u.cq.countStale(l)
 		return
 	}
 	l.recvHead++
 	switch {
 	case wc.Status == verbs.StatusSuccess:
 		// Data that arrived before a failure was delivered.
-		l.life.received++
+		l.recovery.received++
 		if l.role == roleMessage {
-			r.endData(wc)
+			r.completeData(wc)
 			return
 		}
 		u.scheme.received(l, wc, t.entry())
@@ -201,7 +201,7 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 		return
 	default:
 		if l.role == roleMessage {
-			r.endData(wc)
+			r.completeData(wc)
 		}
 		f.failed(l, wc.Status)
 	}
@@ -209,7 +209,7 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 		r.flushNotifications()
 		return
 	}
-	if l.low() {
+	if l.needsReceives() {
 		r.feed(l)
 	}
 	r.feedStarved()
@@ -234,15 +234,15 @@ func (r *receiver) receivedRun(rail int, wcs []verbs.WC) (n int) {
 		}
 		l := lanes[i]
 		if t&^maxEntry != l.base|kindRecv.tag() || wc.QPN != l.num || int(l.rail) != rail || wc.Status != verbs.StatusSuccess ||
-			l.life.state != laneUp {
+			l.recovery.state != laneUp {
 			break
 		}
 		n++
 		l.recvHead++
-		l.life.received++
+		l.recovery.received++
 		l.counts.cqes.Add(1)
 		scheme.received(l, wc, t.entry())
-		if l.low() {
+		if l.needsReceives() {
 			r.feed(l)
 		}
 	}
@@ -261,21 +261,21 @@ func (r *receiver) receivedRun(rail int, wcs []verbs.WC) (n int) {
 func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 	shared := r.setup.shared
 	if int(index) >= shared.depth {
-		r.setup.cq.stale(l)
+		r.setup.cq.countStale(l)
 		return
 	}
 	switch {
-	case l.life.state == laneGone || l.life.state == laneIdle:
-		r.setup.cq.stale(l) // of a generation that is out of service
+	case l.recovery.state == laneGone || l.recovery.state == laneIdle:
+		r.setup.cq.countStale(l) // of a generation that is out of service
 	case wc.Status == verbs.StatusSuccess:
-		l.life.received++
+		l.recovery.received++
 		r.setup.scheme.received(l, wc, index)
 	case r.failover.survives(l, wc.Status):
 		r.failover.laneDown(l, statusError(wc.Status))
 	default:
 		r.failover.failed(l, wc.Status)
 	}
-	if err := shared.used(l.rail, index); err != nil {
+	if err := shared.recycle(l.rail, index); err != nil {
 		r.failover.laneBroken(l, err)
 	}
 	if r.failover.state != stateConnected {
@@ -283,27 +283,27 @@ func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 	}
 }
 
-// end adds a receive to those to be reported.
-func (r *receiver) end(id uint64, status verbs.Status) *WC {
+// complete adds a receive to those to be reported.
+func (r *receiver) complete(id uint64, status verbs.Status) *WC {
 	wc := r.done.Extend()
 	*wc = WC{WRID: id, QP: r.setup.owner, Status: status}
 	r.completed.Add(1)
 	return wc
 }
 
-// endData ends the oldest data receive.
-func (r *receiver) endData(wc *verbs.WC) {
+// completeData ends the oldest data receive.
+func (r *receiver) completeData(wc *verbs.WC) {
 	id := r.data.Front().WRID
 	r.data.Drop(1)
-	r.endMessage(id, wc)
+	r.completeMessage(id, wc)
 }
 
-// endMessage ends a data receive.
-func (r *receiver) endMessage(id uint64, wc *verbs.WC) {
-	out := r.end(id, wc.Status)
+// completeMessage ends a data receive.
+func (r *receiver) completeMessage(id uint64, wc *verbs.WC) {
+	out := r.complete(id, wc.Status)
 	out.VendorErr = wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
-		r.failover.shown = true
+		r.failover.errShown = true
 		return
 	}
 	out.Opcode, out.ByteLen, out.Flags = verbs.WCRecv, wc.ByteLen, WCHasLength
@@ -312,8 +312,8 @@ func (r *receiver) endMessage(id uint64, wc *verbs.WC) {
 	}
 }
 
-// arrived takes a message that is complete.
-func (r *receiver) arrived(m message) {
+// deliverMessage takes a message that is complete.
+func (r *receiver) deliverMessage(m message) {
 	switch {
 	case r.early.Len() == 0 && r.notifications.Len() > 0:
 		r.notify(&m)
@@ -352,18 +352,18 @@ func (r *receiver) report(dst []WC) (n int) {
 func (r *receiver) flush() {
 	r.leavePool()
 	r.flushNotifications()
-	if l := r.setup.messageLane; l == nil || l.life.state == laneUp {
+	if l := r.setup.messageLane; l == nil || l.recovery.state == laneUp {
 		return // the NIC gives the data receives back
 	}
 	for ; r.data.Len() > 0; r.data.Drop(1) {
-		r.endFlushed(r.data.Front().WRID)
+		r.completeFlushed(r.data.Front().WRID)
 	}
 }
 
 // flushNotifications ends the notification receives of a VirtualQP that has failed, when the lanes
 // have given back all receives of the engine. Until then a message may still be in a CQ.
 func (r *receiver) flushNotifications() {
-	if r.setup.shared != nil && !r.setup.cq.passedAll(&r.failover.emptied) {
+	if r.setup.shared != nil && !r.setup.cq.passedAll(&r.failover.failBarriers) {
 		return
 	}
 	for _, l := range r.setup.all {
@@ -372,14 +372,14 @@ func (r *receiver) flushNotifications() {
 		}
 	}
 	for ; r.notifications.Len() > 0; r.notifications.Drop(1) {
-		r.endFlushed(*r.notifications.Front())
+		r.completeFlushed(*r.notifications.Front())
 	}
 }
 
-// endFlushed ends a receive of a VirtualQP that has failed.
-func (r *receiver) endFlushed(id uint64) {
-	r.end(id, verbs.StatusWRFlushErr)
-	r.failover.shown = true
+// completeFlushed ends a receive of a VirtualQP that has failed.
+func (r *receiver) completeFlushed(id uint64) {
+	r.complete(id, verbs.StatusWRFlushErr)
+	r.failover.errShown = true
 }
 
 // prepare takes a lane's QP from RESET to INIT and posts receives on it.
@@ -395,16 +395,16 @@ func (r *receiver) prepare(l *lane) error {
 	return r.replenish(l)
 }
 
-// holdsBack reports whether so many messages are early that no receives are posted.
-func (r *receiver) holdsBack() bool { return r.early.Len() >= r.setup.cfg.RecvDepth }
+// backlogged reports whether so many messages are early that no receives are posted.
+func (r *receiver) backlogged() bool { return r.early.Len() >= r.setup.cfg.RecvDepth }
 
 // feed posts receives on a lane again, unless too many messages are early or the lane is too far
 // ahead of the others. Then the lane is starved, and its sender meets RNR.
 func (r *receiver) feed(l *lane) {
-	if r.failover.state != stateConnected || !l.life.receives() {
+	if r.failover.state != stateConnected || !l.recovery.mayReceive() {
 		return
 	}
-	if r.holdsBack() || r.setup.scheme.ahead(l) {
+	if r.backlogged() || r.setup.scheme.tooFarAhead(l) {
 		r.setStarved(l, true)
 		return
 	}
@@ -416,7 +416,7 @@ func (r *receiver) feed(l *lane) {
 
 // feedStarved tries again to feed the lanes that are starved.
 func (r *receiver) feedStarved() {
-	if r.starved == 0 || r.holdsBack() {
+	if r.starved == 0 || r.backlogged() {
 		return
 	}
 	for _, l := range r.setup.all {
@@ -469,7 +469,7 @@ func (r *receiver) replenish(l *lane) error {
 	return nil
 }
 
-// protocol ends the VirtualQP because the peer broke the rules of the scheme.
-func (r *receiver) protocol(l *lane, format string, args ...any) {
+// failProtocol ends the VirtualQP because the peer broke the rules of the scheme.
+func (r *receiver) failProtocol(l *lane, format string, args ...any) {
 	r.failover.fail(l, fmt.Errorf("the peer does not keep to %s: %s", r.setup.cfg.Scheme, fmt.Sprintf(format, args...)))
 }

@@ -84,18 +84,18 @@ func (h *sharedReceives) close() error {
 	return h.region.free()
 }
 
-// place is the offset of the record of a receive.
-func (h *sharedReceives) place(rail uint8, index uint32) int {
+// recordOffset is the offset of the record of a receive.
+func (h *sharedReceives) recordOffset(rail uint8, index uint32) int {
 	return (int(rail)*h.depth + int(index)) * recordSize
 }
 
 // record returns the bytes of a receive.
 func (h *sharedReceives) record(rail uint8, index uint32) []byte {
-	return h.region.Bytes()[h.place(rail, index):][:recordSize]
+	return h.region.Bytes()[h.recordOffset(rail, index):][:recordSize]
 }
 
-// used takes a receive back, and refills the SRQ when it has run low.
-func (h *sharedReceives) used(rail uint8, index uint32) error {
+// recycle takes a receive back, and refills the SRQ when it has run low.
+func (h *sharedReceives) recycle(rail uint8, index uint32) error {
 	r := &h.rails[rail]
 	r.free = append(r.free, index)
 	if h.depth-len(r.free) >= h.low {
@@ -113,7 +113,7 @@ func (h *sharedReceives) refill(rail int) error {
 		chain[i].WRID = uint64(newTag(0, kindRecv, 0, index))
 		chain[i].NumSGE = 1
 		chain[i].SGE[0] = verbs.SGE{
-			Addr: h.region.addr + uint64(h.place(uint8(rail), index)), Length: recordSize, LKey: h.region.lkeys[rail],
+			Addr: h.region.addr + uint64(h.recordOffset(uint8(rail), index)), Length: recordSize, LKey: h.region.lkeys[rail],
 		}
 	}
 	n, err := r.srq.PostRecv(chain)
@@ -270,13 +270,13 @@ func (p *dataPool) join(rail int) (*dataQueue, error) {
 // leave notes that the QP of a lane is in RESET or closed.
 func (p *dataPool) leave(l *lane) {
 	if l.queue != nil {
-		p.left(l.queue)
+		p.leaveQueue(l.queue)
 		l.queue = nil
 	}
 }
 
-// left notes that a QP uses an SRQ no more. With the last one, the receives of the SRQ become spare.
-func (p *dataPool) left(q *dataQueue) {
+// leaveQueue notes that a QP uses an SRQ no more. With the last one, the receives of the SRQ become spare.
+func (p *dataPool) leaveQueue(q *dataQueue) {
 	if q.users--; q.users > 0 {
 		return
 	}
@@ -286,7 +286,7 @@ func (p *dataPool) left(q *dataQueue) {
 	p.retired = append(p.retired, q.srq)
 	for slot, in := range p.in {
 		if in == q {
-			p.leaves(uint32(slot))
+			p.unpost(uint32(slot))
 			p.restore(uint32(slot))
 		}
 	}
@@ -302,8 +302,8 @@ func (p *dataPool) settle() {
 	p.feed()
 }
 
-// take removes the receive that a completion of a rail names from its SRQ. It reports whether an SRQ of the rail had it.
-func (p *dataPool) take(rail uint8, t tag) (slot uint32, ok bool) {
+// claim removes the receive that a completion of a rail names from its SRQ. It reports whether an SRQ of the rail had it.
+func (p *dataPool) claim(rail uint8, t tag) (slot uint32, ok bool) {
 	slot = t.entry()
 	if p == nil || int(slot) >= len(p.in) {
 		return 0, false
@@ -311,12 +311,12 @@ func (p *dataPool) take(rail uint8, t tag) (slot uint32, ok bool) {
 	if q := p.in[slot]; q == nil || q.rail != rail || q.base|tag(slot) != t {
 		return 0, false
 	}
-	p.leaves(slot)
+	p.unpost(slot)
 	return slot, true
 }
 
-// leaves notes that an SRQ has a receive no more.
-func (p *dataPool) leaves(slot uint32) {
+// unpost notes that an SRQ has a receive no more.
+func (p *dataPool) unpost(slot uint32) {
 	p.in[slot].posted--
 	p.in[slot] = nil
 	p.posted--
@@ -325,8 +325,8 @@ func (p *dataPool) leaves(slot uint32) {
 // restore makes a receive spare that a message used and the program will not see.
 func (p *dataPool) restore(slot uint32) { *p.spare.Extend() = slot }
 
-// giveBack is restore outside of a change of SRQs. It feeds at once: an empty SRQ has no completion that would.
-func (p *dataPool) giveBack(slot uint32) {
+// restoreAndFeed is restore outside of a change of SRQs. It feeds at once: an empty SRQ has no completion that would.
+func (p *dataPool) restoreAndFeed(slot uint32) {
 	p.restore(slot)
 	p.feed()
 }
@@ -341,12 +341,12 @@ func (p *dataPool) dropped(wc *WC) {
 // deliver completes the receives of the pool among completions that the program gets.
 func (p *dataPool) deliver(wcs []WC) {
 	if p != nil {
-		p.name(wcs)
+		p.resolveSlots(wcs)
 	}
 }
 
-// name replaces slots by the program's WRIDs.
-func (p *dataPool) name(wcs []WC) {
+// resolveSlots replaces slots by the program's WRIDs.
+func (p *dataPool) resolveSlots(wcs []WC) {
 	for i := range wcs {
 		if wc := &wcs[i]; wc.Flags&wcPooled != 0 {
 			slot := uint32(wc.WRID)
@@ -356,14 +356,14 @@ func (p *dataPool) name(wcs []WC) {
 	}
 }
 
-// part is the number of receives that a rail's SRQ may have.
-func (p *dataPool) part() int {
+// railShare is the number of receives that a rail's SRQ may have.
+func (p *dataPool) railShare() int {
 	return (p.spare.Len() + p.posted + len(p.rails) - 1) / len(p.rails)
 }
 
 // feedLow feeds the SRQs if the one of a lane has used half of its part, so that spare receives are posted in chains.
 func (p *dataPool) feedLow(l *lane) {
-	if p != nil && l.queue != nil && p.spare.Len() > 0 && 2*l.queue.posted <= p.part() {
+	if p != nil && l.queue != nil && p.spare.Len() > 0 && 2*l.queue.posted <= p.railShare() {
 		p.feed()
 	}
 }
@@ -375,7 +375,7 @@ func (p *dataPool) feed() {
 			continue
 		}
 		for more := true; more; {
-			more = p.fill(q, min(p.part()-q.posted, p.spare.Len()))
+			more = p.fill(q, min(p.railShare()-q.posted, p.spare.Len()))
 		}
 	}
 }
@@ -417,21 +417,21 @@ func (p *dataPool) fill(q *dataQueue, n int) bool {
 // receivedPooled takes a receive of the pool that the message lane has filled.
 func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
 	p, f := r.setup.pool, r.failover
-	slot, ok := p.take(l.rail, t)
+	slot, ok := p.claim(l.rail, t)
 	switch {
 	case !ok:
-		r.setup.cq.stale(l)
-	case l.life.state == laneGone || l.life.state == laneIdle:
-		r.setup.cq.stale(l) // this side did not report it in its Down, so the peer repeats it
-		p.giveBack(slot)
+		r.setup.cq.countStale(l)
+	case l.recovery.state == laneGone || l.recovery.state == laneIdle:
+		r.setup.cq.countStale(l) // this side did not report it in its Down, so the peer repeats it
+		p.restoreAndFeed(slot)
 	case wc.Status == verbs.StatusSuccess:
-		l.life.received++
-		r.endPooled(slot, wc)
+		l.recovery.received++
+		r.completePooled(slot, wc)
 	case f.survives(l, wc.Status):
-		p.giveBack(slot)
+		p.restoreAndFeed(slot)
 		f.laneDown(l, statusError(wc.Status))
 	default:
-		r.endPooled(slot, wc)
+		r.completePooled(slot, wc)
 		f.failed(l, wc.Status)
 	}
 	p.feedLow(l)
@@ -440,17 +440,17 @@ func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
 	}
 }
 
-// endPooled ends a receive of the pool.
-func (r *receiver) endPooled(slot uint32, wc *verbs.WC) {
+// completePooled ends a receive of the pool.
+func (r *receiver) completePooled(slot uint32, wc *verbs.WC) {
 	r.done.Reserve(r.done.Len() + r.notifications.Len() + 1)
-	r.endMessage(uint64(slot), wc)
+	r.completeMessage(uint64(slot), wc)
 	r.done.At(r.done.Tail() - 1).Flags |= wcPooled
 }
 
-// stop takes the QP of a lane whose VirtualQP has failed to RESET. That would take receives of the pool along that
+// stopQP takes the QP of a lane whose VirtualQP has failed to RESET. That would take receives of the pool along that
 // completed and were not polled, so a lane that uses the pool goes to ERR, unless an answer to an atomic can be written to
 // memory, and leavePool resets it.
-func (l *lane) stop() {
+func (l *lane) stopQP() {
 	reset := l.queue == nil
 	for i := l.head; i != l.posted; i++ {
 		reset = reset || l.at(i).kind() == kindAtomic
@@ -471,7 +471,7 @@ func (r *receiver) pooledLane() *lane {
 // leavePool resets the message lane of a VirtualQP that has failed, when its completions were polled. An SRQ with QPs that are
 // not in RESET keeps its receives.
 func (r *receiver) leavePool() {
-	if l := r.pooledLane(); l != nil && l.head == l.posted && r.setup.cq.passedAll(&r.failover.emptied) {
+	if l := r.pooledLane(); l != nil && l.head == l.posted && r.setup.cq.passedAll(&r.failover.failBarriers) {
 		l.resetState()
 	}
 }

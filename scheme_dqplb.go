@@ -32,8 +32,8 @@ type dqplb struct {
 	// witness is the index of a data lane that has delivered no number after next. It may still bring
 	// next. Kept with Config.CxxPeer only.
 	witness int
-	got     ring.Window[numbered] // the numbers from next on, by consumed
-	length  uint32                // the sum of the fragments of the message being received, in bytes
+	got     ring.Window[arrivedFragment] // the numbers from next on, by consumed
+	length  uint32                       // the sum of the fragments of the message being received, in bytes
 }
 
 const (
@@ -42,11 +42,11 @@ const (
 	dqplbMask    = 1<<24 - 1
 )
 
-// numbered is the fragment of one number.
-type numbered struct {
-	here   bool   // it has arrived
-	last   bool   // it is the last one of its message
-	length uint32 // in bytes
+// arrivedFragment is the fragment of one number.
+type arrivedFragment struct {
+	arrived bool   // it has arrived
+	last    bool   // it is the last one of its message
+	length  uint32 // in bytes
 }
 
 func newDQPLB(q *VirtualQP) *dqplb {
@@ -54,7 +54,7 @@ func newDQPLB(q *VirtualQP) *dqplb {
 	// The peer runs at most the window ahead of the acknowledged numbers. These may wait in the CQ of one
 	// rail while that of another is polled, until its lanes are starved (ahead). After that, the
 	// receives that are posted on them can still be filled.
-	d.got = ring.NewWindow[numbered](few, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
+	d.got = ring.NewWindow[arrivedFragment](initialDepth, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
 	return d
 }
 
@@ -73,14 +73,14 @@ const maxDQPLBWindow = 1 << 16
 
 func (d *dqplb) close() error { return nil }
 
-func (d *dqplb) ahead(l *lane) bool {
+func (d *dqplb) tooFarAhead(l *lane) bool {
 	return int64(l.latest-d.consumed) >= int64(d.setup.dqplbWindow())
 }
 
-func (d *dqplb) advance()                          {}
-func (d *dqplb) moving(*entry) (_ entry, _ bool)   { return entry{}, false }
-func (d *dqplb) moved(_, _ *lane)                  { d.mixed = true }
-func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
+func (d *dqplb) advance()                                {}
+func (d *dqplb) beforeMove(*entry) (_ entry, _ bool)     { return entry{}, false }
+func (d *dqplb) afterMove(_, _ *lane)                    { d.mixed = true }
+func (d *dqplb) wireOpcode(op verbs.Opcode) verbs.Opcode { return op }
 
 func (d *dqplb) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
 
@@ -97,13 +97,13 @@ func distance(a, b uint32) uint32 {
 	return b + dqplbModulus - a
 }
 
-// handOver gives a notified request to lanes with a number on every fragment, within the receiver's
+// dispatch gives a notified request to lanes with a number on every fragment, within the receiver's
 // window. Lanes with plain WRITEs are covered before the last fragment takes its number. A request of no
 // bytes is that number alone.
-func (d *dqplb) handOver(r *sendSlot) bool {
+func (d *dqplb) dispatch(r *sendSlot) bool {
 	s := d.send
 	if r.op != verbs.OpRDMAWriteWithImm {
-		return s.spread(r)
+		return s.stageFragments(r)
 	}
 	whole := r.length <= r.cut
 	for {
@@ -122,11 +122,11 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 			flags = r.flags & verbs.SendSolicited
 		}
 		off := r.sent
-		s.carried.remove(l.index)
-		r.begun = true
+		s.uncovered.remove(l.index)
+		r.started = true
 		r.sent += n
 		r.pending++
-		s.add(l, entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), flags)|entryConsumes, off, n, wireImm(imm))
+		s.stage(l, entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), flags)|entryConsumes, off, n, wireImm(imm))
 		if last {
 			return true
 		}
@@ -135,13 +135,13 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 
 // notifyLimit returns the free part of the window, 0 if a lane with plain WRITEs must be covered first.
 func (d *dqplb) notifyLimit() (uint32, bool) {
-	if d.send.carried.first() >= 0 {
+	if d.send.uncovered.first() >= 0 {
 		return 0, false
 	}
-	if d.left() < d.window/2 {
+	if d.windowLeft() < d.window/2 {
 		d.advanceOldest()
 	}
-	return d.left(), false
+	return d.windowLeft(), false
 }
 
 func (d *dqplb) notifyStripe(t stripe) stripe {
@@ -172,15 +172,15 @@ func numberAfter(number, n uint32) uint32 {
 
 // room reports whether one more number fits the window.
 func (d *dqplb) room() bool {
-	if d.left() > 0 {
+	if d.windowLeft() > 0 {
 		return true
 	}
 	d.advanceOldest()
-	return d.left() > 0
+	return d.windowLeft() > 0
 }
 
-// left is how many more numbers fit the window, as far as oldest tells.
-func (d *dqplb) left() uint32 { return d.window - distance(d.oldest, d.seq) }
+// windowLeft is how many more numbers fit the window, as far as oldest tells.
+func (d *dqplb) windowLeft() uint32 { return d.window - distance(d.oldest, d.seq) }
 
 // advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in order and
 // numbers are assigned in order, so it is the first one of some lane. If a lane has taken over from
@@ -205,15 +205,15 @@ func (d *dqplb) advanceOldest() {
 // cover stages the immediates that cover plain WRITEs.
 func (d *dqplb) cover(r *sendSlot) bool {
 	s := d.send
-	for i := s.carried.first(); i >= 0; i = s.carried.first() {
-		l := s.standIn(d.setup.lanes[i])
+	for i := s.uncovered.first(); i >= 0; i = s.uncovered.first() {
+		l := s.substitute(d.setup.lanes[i])
 		if l == nil || !l.room() || !d.room() {
 			return false
 		}
-		s.carried.remove(uint16(i))
-		r.begun = true
+		s.uncovered.remove(uint16(i))
+		r.started = true
 		r.pending++
-		s.add(l, entryHead(s.sends.index(s.sends.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
+		s.stage(l, entryHead(s.sends.index(s.sends.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
 	}
 	return true
 }
@@ -229,32 +229,32 @@ func (d *dqplb) number() uint32 {
 // VirtualQP.
 func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	if wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Flags&verbs.WCWithImm == 0 {
-		d.recv.protocol(l, "%s without an immediate", wc.Opcode)
+		d.recv.failProtocol(l, "%s without an immediate", wc.Opcode)
 		return
 	}
 	imm := wireImm(wc.Imm)
 	seq := imm & dqplbMask
 	ahead := distance(d.next, seq)
-	if seq >= dqplbModulus || !d.got.Reach(uint32(d.consumed), ahead) || d.at(ahead).here {
-		d.recv.protocol(l, "number %d, %d is expected", seq, d.next)
+	if seq >= dqplbModulus || !d.got.Reach(uint32(d.consumed), ahead) || d.at(ahead).arrived {
+		d.recv.failProtocol(l, "number %d, %d is expected", seq, d.next)
 		return
 	}
 	l.latest = d.consumed + uint64(ahead)
 	if ahead > 0 {
-		*d.at(ahead) = numbered{here: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
-		if d.setup.cfg.CxxPeer && d.hopeless(l) {
-			d.recv.protocol(l, "number %d cannot arrive, because every lane has delivered a later one. "+
+		*d.at(ahead) = arrivedFragment{arrived: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
+		if d.setup.cfg.CxxPeer && d.cannotArrive(l) {
+			d.recv.failProtocol(l, "number %d cannot arrive, because every lane has delivered a later one. "+
 				"torchcomms gives numbers to plain WRITEs and READs too, so a C++ peer must send only WRITE_WITH_IMM", d.next)
 		}
 		return
 	}
-	d.consume(numbered{last: imm&dqplbLast != 0, length: wc.ByteLen})
+	d.consume(arrivedFragment{last: imm&dqplbLast != 0, length: wc.ByteLen})
 }
 
-// hopeless reports whether next cannot arrive any more, after l has delivered a later number. A C++ peer
+// cannotArrive reports whether next cannot arrive any more, after l has delivered a later number. A C++ peer
 // gives numbers to lanes in order and reassigns none, and RC delivers in order. So a lane that has
 // delivered a later number does not bring next.
-func (d *dqplb) hopeless(l *lane) bool {
+func (d *dqplb) cannotArrive(l *lane) bool {
 	if int(l.index) != d.witness {
 		return false
 	}
@@ -268,16 +268,16 @@ func (d *dqplb) hopeless(l *lane) bool {
 }
 
 // at is the place of a number by its distance from next.
-func (d *dqplb) at(ahead uint32) *numbered {
+func (d *dqplb) at(ahead uint32) *arrivedFragment {
 	return d.got.At(uint32(d.consumed) + ahead)
 }
 
 // consume takes the number that was expected, and those that waited for it.
-func (d *dqplb) consume(n numbered) {
+func (d *dqplb) consume(n arrivedFragment) {
 	for {
 		d.length += n.length
 		if n.last {
-			d.recv.arrived(message{length: d.length, flags: WCHasLength})
+			d.recv.deliverMessage(message{length: d.length, flags: WCHasLength})
 			d.length = 0
 		}
 		d.consumed++
@@ -285,10 +285,10 @@ func (d *dqplb) consume(n numbered) {
 			d.next = 0
 		}
 		p := d.at(0)
-		if !p.here {
+		if !p.arrived {
 			return
 		}
 		n = *p
-		*p = numbered{}
+		*p = arrivedFragment{}
 	}
 }

@@ -56,11 +56,11 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 
 // notifier implements a scheme. NewQP selects it.
 type notifier interface {
-	// wire returns the opcode of the fragments of a request.
-	wire(op verbs.Opcode) verbs.Opcode
-	// handOver gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
+	// wireOpcode returns the opcode of the fragments of a request.
+	wireOpcode(op verbs.Opcode) verbs.Opcode
+	// dispatch gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
 	// room. Then it is called again later and continues where it stopped.
-	handOver(s *sendSlot) bool
+	dispatch(s *sendSlot) bool
 	// notifyLimit returns the maximum number of fragments of notified requests in a stripe or run, 0 if earlier data must be covered first,
 	// and whether lanes send records with them.
 	notifyLimit() (fragments uint32, recorded bool)
@@ -71,16 +71,16 @@ type notifier interface {
 	notifyStripe(t stripe) stripe
 	// advance is called by dispatch before doorbells are rung.
 	advance()
-	// moving is called with each entry of a lane out of service before another lane takes it over. The new
+	// beforeMove is called with each entry of a lane out of service before another lane takes it over. The new
 	// lane takes behind next, if ok.
-	moving(e *entry) (behind entry, ok bool)
-	// moved is called when all entries of a lane out of service were moved to another one.
-	moved(from, to *lane)
+	beforeMove(e *entry) (behind entry, ok bool)
+	// afterMove is called when all entries of a lane out of service were moved to another one.
+	afterMove(from, to *lane)
 	// received takes a filled receive of a data or notify lane.
 	received(l *lane, wc *verbs.WC, entry uint32)
-	// ahead reports whether the latest message of l is so far ahead of the oldest missing one that the
+	// tooFarAhead reports whether the latest message of l is so far ahead of the oldest missing one that the
 	// lane must be starved until the gap closes.
-	ahead(l *lane) bool
+	tooFarAhead(l *lane) bool
 	// recvSGEs sets the SGEs of receives of l, the first of which has the number entry.
 	recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR)
 	// connected takes the peer's card. It returns how many messages can wait for a message before them,
@@ -111,10 +111,10 @@ type spray struct {
 }
 
 func (y *spray) connected(*Card) int                              { return 0 }
-func (y *spray) ahead(*lane) bool                                 { return false }
+func (y *spray) tooFarAhead(*lane) bool                           { return false }
 func (y *spray) close() error                                     { return nil }
-func (y *spray) moving(*entry) (_ entry, _ bool)                  { return entry{}, false }
-func (y *spray) moved(_, _ *lane)                                 {}
+func (y *spray) beforeMove(*entry) (_ entry, _ bool)              { return entry{}, false }
+func (y *spray) afterMove(_, _ *lane)                             {}
 func (y *spray) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
 
 // noSGEs makes receives of no bytes, for schemes whose peers send immediates only.
@@ -124,19 +124,19 @@ func noSGEs(chain []verbs.RecvWR) {
 	}
 }
 
-func (y *spray) wire(op verbs.Opcode) verbs.Opcode {
+func (y *spray) wireOpcode(op verbs.Opcode) verbs.Opcode {
 	if op == verbs.OpRDMAWriteWithImm {
 		return verbs.OpRDMAWrite
 	}
 	return op
 }
 
-func (y *spray) handOver(s *sendSlot) bool {
-	if !y.send.spread(s) {
+func (y *spray) dispatch(s *sendSlot) bool {
+	if !y.send.stageFragments(s) {
 		return false
 	}
 	if s.op == verbs.OpRDMAWriteWithImm {
-		y.owe(s)
+		y.deferNotify(s)
 	}
 	return true
 }
@@ -145,7 +145,7 @@ func (y *spray) notifyLimit() (uint32, bool) { return math.MaxUint32, false }
 
 func (y *spray) notifyStripe(t stripe) stripe {
 	for i := range t.count {
-		y.owe(y.send.sends.slot(t.from + i))
+		y.deferNotify(y.send.sends.slot(t.from + i))
 	}
 	return t
 }
@@ -158,18 +158,18 @@ func (y *spray) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
 	for i := range wrs {
 		one := r.slot(at)
 		one.demote(&c.wrs[i])
-		one.imm, one.owes = wrs[i].Imm, true
+		one.imm, one.notifyDue = wrs[i].Imm, true
 		at++
 	}
-	y.send.owed += len(wrs)
+	y.send.dueNotifies += len(wrs)
 	return c
 }
 
-// owe notes that a notification follows the data of a request.
-func (y *spray) owe(s *sendSlot) {
-	s.owes = true
+// deferNotify notes that a notification follows the data of a request.
+func (y *spray) deferNotify(s *sendSlot) {
+	s.notifyDue = true
 	s.pending++
-	y.send.owed++
+	y.send.dueNotifies++
 }
 
 // advance notifies the receiver of requests whose data is complete, in order. The receiver is not notified
@@ -181,7 +181,7 @@ func (y *spray) advance() {
 	}
 	for y.next != r.dispatched {
 		s := r.slot(y.next)
-		if !s.owes {
+		if !s.notifyDue {
 			if s.pending > 0 {
 				return
 			}
@@ -192,21 +192,21 @@ func (y *spray) advance() {
 			return
 		}
 		// It now waits for the notification that it owed, so pending does not change.
-		s.owes = false
-		send.owed--
+		s.notifyDue = false
+		send.dueNotifies--
 		flags := s.flags & verbs.SendSolicited
 		if y.setup.cfg.CxxPeer {
 			flags |= verbs.SendSignaled // its user posts each receive, so the next notification may wait for one
 		}
-		send.add(notify, entryHead(r.index(y.next), kindNotify, flags)|entryConsumes, 0, 0, y.setup.imm(s.imm))
+		send.stage(notify, entryHead(r.index(y.next), kindNotify, flags)|entryConsumes, 0, 0, y.setup.imm(s.imm))
 		y.next++
 	}
 }
 
 func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
 	if l != y.setup.notifyLane || wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ByteLen != 0 {
-		y.recv.protocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
+		y.recv.failProtocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
 		return
 	}
-	y.recv.arrived(message{imm: y.setup.imm(wc.Imm), flags: WCHasImm})
+	y.recv.deliverMessage(message{imm: y.setup.imm(wc.Imm), flags: WCHasImm})
 }

@@ -30,9 +30,9 @@ type tally struct {
 	seq     uint32  // the number of the message being closed, or of the next one
 	open    bool    // a message is being closed: some of its records were not handed to lanes
 
-	window ring.Window[tallied] // the messages from next on
-	next   uint32               // the number of the oldest message that is not complete
-	limit  int32                // how far a lane may be ahead of next before it is starved
+	window ring.Window[messageRecords] // the messages from next on
+	next   uint32                      // the number of the oldest message that is not complete
+	limit  int32                       // how far a lane may be ahead of next before it is starved
 	// region has the records of the send ring. If the receives are not shared, it begins with the places
 	// where records arrive.
 	region *Region
@@ -40,8 +40,8 @@ type tally struct {
 
 const (
 	recordSize = 16
-	noNumber   = -2      // a value of lane.told that no message follows
-	untold     = 1 << 63 // a value of lane.latest: no number has come
+	noNumber   = -2      // a value of lane.lastRecorded that no message follows
+	noRecord   = 1 << 63 // a value of lane.latest: no number has come
 )
 
 // records are the records of the requests in the send ring, one for each slot. All lanes share the
@@ -70,8 +70,8 @@ func (r *records) put(slot int, seq uint32, n int, imm, length uint32) {
 	binary.LittleEndian.PutUint64(b[8:], uint64(imm)|uint64(length)<<32)
 }
 
-// tallied counts the records of one message.
-type tallied struct {
+// messageRecords counts the records of one message.
+type messageRecords struct {
 	got    uint16 // records that have arrived
 	want   uint16 // records of the message; valid if got is not 0
 	imm    uint32 // valid if got is not 0
@@ -109,57 +109,57 @@ func (t *tally) close() error {
 // filled, and the peer's outstanding requests arrive.
 func (t *tally) connected(remote *Card) int {
 	for _, l := range t.setup.lanes {
-		l.latest = untold
+		l.latest = noRecord
 	}
 	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
-	t.window = ring.NewWindow[tallied](few, int(t.limit)+remote.Limits.SendDepth+t.setup.receives())
+	t.window = ring.NewWindow[messageRecords](initialDepth, int(t.limit)+remote.Limits.SendDepth+t.setup.receives())
 	return int(t.window.Limit())
 }
 
-func (t *tally) wire(op verbs.Opcode) verbs.Opcode {
+func (t *tally) wireOpcode(op verbs.Opcode) verbs.Opcode {
 	if op == verbs.OpRDMAWriteWithImm {
 		return verbs.OpRDMAWrite
 	}
 	return op
 }
 
-func (t *tally) handOver(s *sendSlot) bool {
+func (t *tally) dispatch(s *sendSlot) bool {
 	notified := s.op == verbs.OpRDMAWriteWithImm
-	if notified && t.follow(s) {
+	if notified && t.stageWithoutRecord(s) {
 		return true
 	}
-	if !t.send.spread(s) {
+	if !t.send.stageFragments(s) {
 		return false
 	}
-	return !notified || t.finish(s)
+	return !notified || t.stageRecords(s)
 }
 
-// follow sends a message without a record if that is possible. The record is written nevertheless: it is
+// stageWithoutRecord sends a message without a record if that is possible. The record is written nevertheless: it is
 // sent if another lane takes over the message.
-func (t *tally) follow(s *sendSlot) bool {
+func (t *tally) stageWithoutRecord(s *sendSlot) bool {
 	send, p := t.send, &t.send.picker
-	if s.begun || s.length > s.cut || (!s.plain && s.partial) || p.runLeft == 0 || p.runLane.told+1 != int64(t.seq) || send.carried.first() >= 0 {
+	if s.started || s.length > s.cut || (!s.plain && s.partial) || p.runLeft == 0 || p.runLane.lastRecorded+1 != int64(t.seq) || send.uncovered.first() >= 0 {
 		return false
 	}
-	l := p.again(s.length)
+	l := p.reuseLane(s.length)
 	if l == nil {
 		return false
 	}
-	t.write(send.sends.dispatched, s, 1)
+	t.writeRecord(send.sends.dispatched, s, 1)
 	s.wire = verbs.OpRDMAWriteWithImm
 	s.pending++
-	l.told = int64(t.seq)
+	l.lastRecorded = int64(t.seq)
 	t.seq++
-	send.add(l, entryHead(send.sends.index(send.sends.dispatched), s.dataKind(), s.flags&verbs.SendSolicited)|entryConsumes, 0, s.length, s.imm)
+	send.stage(l, entryHead(send.sends.index(send.sends.dispatched), s.dataKind(), s.flags&verbs.SendSolicited)|entryConsumes, 0, s.length, s.imm)
 	return true
 }
 
 // run sends messages without a record. Only the first sends one, unless it follows its predecessor on the lane. If the lane is too full for
 // that record, run returns an empty chain. It numbers all messages and writes their records, as follow does: each record is sent at most once.
 func (t *tally) run(l *lane, wrs []SendWR, buf []verbs.SendWR) (c laneChain) {
-	send, leads := t.send, l.told+1 != int64(t.seq)
+	send, leads := t.send, l.lastRecorded+1 != int64(t.seq)
 	if leads {
-		if wrs = wrs[:min(len(wrs), int(l.space-l.load())-1)]; len(wrs) == 0 {
+		if wrs = wrs[:min(len(wrs), int(l.capacity-l.load())-1)]; len(wrs) == 0 {
 			return laneChain{}
 		}
 	}
@@ -174,7 +174,7 @@ func (t *tally) run(l *lane, wrs []SendWR, buf []verbs.SendWR) (c laneChain) {
 	t.seq = seq
 	c.taken, c.consuming = len(wrs), uint32(len(wrs))
 	if leads {
-		c.bytes = t.lead(l, wrs[:1], buf[:2])
+		c.bytes = t.fillWithRecord(l, wrs[:1], buf[:2])
 		c.wrs = buf[:1+len(wrs)]
 		wrs, buf = wrs[1:], buf[2:]
 	} else {
@@ -182,12 +182,12 @@ func (t *tally) run(l *lane, wrs []SendWR, buf []verbs.SendWR) (c laneChain) {
 	}
 	more, _ := send.fill(l, wrs, buf, true)
 	c.bytes += more
-	l.told = int64(t.seq - 1)
+	l.lastRecorded = int64(t.seq - 1)
 	return c
 }
 
-// lead makes the two requests of a message with a record.
-func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) {
+// fillWithRecord makes the two requests of a message with a record.
+func (t *tally) fillWithRecord(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) {
 	send, seq := t.send, t.send.sends.posted
 	bytes, _ = send.fill(l, wr, chain[:1], false)
 	s := send.sends.slot(seq)
@@ -199,7 +199,7 @@ func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) 
 }
 
 func (t *tally) notifyLimit() (uint32, bool) {
-	if t.send.carried.first() >= 0 {
+	if t.send.uncovered.first() >= 0 {
 		return 0, true // records must cover other data too
 	}
 	return math.MaxUint32, true
@@ -212,16 +212,16 @@ func (t *tally) notifyStripe(w stripe) stripe {
 	for i := range w.count {
 		one := t.send.sends.slot(w.from + i)
 		one.pending += n
-		t.write(w.from+i, one, int(n))
+		t.writeRecord(w.from+i, one, int(n))
 		t.seq++
 	}
 	return w
 }
 
-// finish stages the records of a message whose data is staged, on every lane that carried data since the
+// stageRecords stages the records of a message whose data is staged, on every lane that carried data since the
 // last notification.
-func (t *tally) finish(s *sendSlot) bool {
-	if !t.open && !t.begin(s) {
+func (t *tally) stageRecords(s *sendSlot) bool {
+	if !t.open && !t.beginRecords(s) {
 		return false
 	}
 	send, lanes, count := t.send, t.setup.lanes, 0
@@ -231,16 +231,16 @@ func (t *tally) finish(s *sendSlot) bool {
 		for ; left != 0 && whole; left &= left - 1 {
 			l := lanes[i<<6+bits.TrailingZeros64(left)]
 			if !l.room() {
-				if l = send.standIn(l); l == nil || !l.room() {
+				if l = send.substitute(l); l == nil || !l.room() {
 					whole = false
 					break
 				}
 			}
 			l.put(head, 0, 0, 0)
-			l.told = int64(t.seq)
+			l.lastRecorded = int64(t.seq)
 			count++
 			if !l.listed {
-				send.list(l)
+				send.markStaged(l)
 			} else if l.full() {
 				send.ringLane(l)
 			}
@@ -256,10 +256,10 @@ func (t *tally) finish(s *sendSlot) bool {
 	return whole
 }
 
-// begin decides which lanes send a record, and writes it, the same for all. If no lane carried data, one
+// beginRecords decides which lanes send a record, and writes it, the same for all. If no lane carried data, one
 // lane is picked.
-func (t *tally) begin(s *sendSlot) bool {
-	n := t.send.carried.moveTo(t.closing)
+func (t *tally) beginRecords(s *sendSlot) bool {
+	n := t.send.uncovered.moveTo(t.closing)
 	if n == 0 {
 		l := t.send.picker.pick(0, true)
 		if l == nil {
@@ -268,20 +268,20 @@ func (t *tally) begin(s *sendSlot) bool {
 		t.closing.add(l.index)
 		n = 1
 	}
-	t.write(t.send.sends.dispatched, s, n)
-	s.begun, t.open = true, true
+	t.writeRecord(t.send.sends.dispatched, s, n)
+	s.started, t.open = true, true
 	return true
 }
 
-// write writes the record of the request with the number at, of which there are n.
-func (t *tally) write(at uint32, s *sendSlot, n int) {
+// writeRecord writes the record of the request with the number at, of which there are n.
+func (t *tally) writeRecord(at uint32, s *sendSlot, n int) {
 	t.send.records.put(int(t.send.sends.index(at)), t.seq, n, s.imm, s.length)
 }
 
 func (t *tally) advance() {}
 
-// moving gives a message without a record its record: the number before it is another one on the new lane.
-func (t *tally) moving(e *entry) (behind entry, ok bool) {
+// beforeMove gives a message without a record its record: the number before it is another one on the new lane.
+func (t *tally) beforeMove(e *entry) (behind entry, ok bool) {
 	if e.kind() > kindData || !e.consumes() {
 		return entry{}, false
 	}
@@ -292,10 +292,10 @@ func (t *tally) moving(e *entry) (behind entry, ok bool) {
 	return entry{head: entryHead(e.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes}, true
 }
 
-// moved stages the record that a lane still owes of the message being closed behind the fragments that it
+// afterMove stages the record that a lane still owes of the message being closed behind the fragments that it
 // covers.
-func (t *tally) moved(from, to *lane) {
-	from.told, to.told = noNumber, noNumber
+func (t *tally) afterMove(from, to *lane) {
+	from.lastRecorded, to.lastRecorded = noNumber, noNumber
 	if !t.open || !t.closing.has(from.index) {
 		return
 	}
@@ -303,11 +303,11 @@ func (t *tally) moved(from, to *lane) {
 	r := &t.send.sends
 	s := r.slot(r.dispatched)
 	s.pending++
-	t.send.add(to, entryHead(r.index(r.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
+	t.send.stage(to, entryHead(r.index(r.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
 }
 
-func (t *tally) ahead(l *lane) bool {
-	return l.latest != untold && int32(uint32(l.latest)-t.next) >= t.limit
+func (t *tally) tooFarAhead(l *lane) bool {
+	return l.latest != noRecord && int32(uint32(l.latest)-t.next) >= t.limit
 }
 
 func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
@@ -322,8 +322,8 @@ func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
 	}
 }
 
-// place is the offset of the record of a receive.
-func (t *tally) place(l *lane, entry uint32) int {
+// recordOffset is the offset of the record of a receive.
+func (t *tally) recordOffset(l *lane, entry uint32) int {
 	places := ring.CeilPow2(t.setup.cfg.NotifyDepth) // a power of two, because entry wraps
 	return (int(l.index)*places + int(entry)&(places-1)) * recordSize
 }
@@ -332,14 +332,14 @@ func (t *tally) place(l *lane, entry uint32) int {
 func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	u := t.setup
 	if wc.Opcode == verbs.WCRecvRDMAWithImm {
-		if l.latest == untold {
-			t.recv.protocol(l, "a message without a record, and the lane had none before it")
+		if l.latest == noRecord {
+			t.recv.failProtocol(l, "a message without a record, and the lane had none before it")
 			return
 		}
 		next := uint32(l.latest) + 1
 		// The message that is due needs no entry: without this way a notified write in memory takes 3 % longer.
 		if next != t.next || t.window.At(next).got > 0 {
-			t.count(l, next, tallied{want: 1, imm: wc.Imm, length: wc.ByteLen})
+			t.count(l, next, messageRecords{want: 1, imm: wc.Imm, length: wc.ByteLen})
 			return
 		}
 		l.latest = uint64(next)
@@ -347,30 +347,30 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 		return
 	}
 	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
-		t.recv.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
+		t.recv.failProtocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
 		return
 	}
 	var b []byte
 	if u.shared != nil {
 		b = u.shared.record(l.rail, entry)
 	} else {
-		b = t.region.Bytes()[t.place(l, entry):][:recordSize]
+		b = t.region.Bytes()[t.recordOffset(l, entry):][:recordSize]
 	}
-	t.count(l, binary.LittleEndian.Uint32(b), tallied{
+	t.count(l, binary.LittleEndian.Uint32(b), messageRecords{
 		want: binary.LittleEndian.Uint16(b[4:]), imm: binary.LittleEndian.Uint32(b[8:]), length: binary.LittleEndian.Uint32(b[12:]),
 	})
 }
 
 // count counts what came of a message, and completes messages.
-func (t *tally) count(l *lane, seq uint32, got tallied) {
+func (t *tally) count(l *lane, seq uint32, got messageRecords) {
 	want, ahead := got.want, seq-t.next
 	if !t.window.Reach(t.next, ahead) {
-		t.recv.protocol(l, "record of message %d, %d is expected", seq, t.next)
+		t.recv.failProtocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
 	}
 	m := t.window.At(seq)
 	if want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)) {
-		t.recv.protocol(l, "message %d claims %d records", seq, want)
+		t.recv.failProtocol(l, "message %d claims %d records", seq, want)
 		return
 	}
 	l.latest = uint64(seq)
@@ -378,7 +378,7 @@ func (t *tally) count(l *lane, seq uint32, got tallied) {
 		*m = got
 		return
 	}
-	*m = tallied{}
+	*m = messageRecords{}
 	t.complete(message{imm: got.imm, length: got.length, flags: WCHasImm | WCHasLength})
 }
 
@@ -386,12 +386,12 @@ func (t *tally) count(l *lane, seq uint32, got tallied) {
 func (t *tally) complete(one message) {
 	for {
 		t.next++
-		t.recv.arrived(one)
+		t.recv.deliverMessage(one)
 		m := t.window.At(t.next)
 		if m.got == 0 || m.got < m.want {
 			return
 		}
 		one.imm, one.length = m.imm, m.length
-		*m = tallied{}
+		*m = messageRecords{}
 	}
 }

@@ -16,13 +16,13 @@ func (s *sender) dispatch() {
 		}
 		return
 	}
-	s.time.tick()
+	s.clock.tick()
 	if f.out > 0 {
 		f.reassign()
 	}
 	for r.dispatched != r.posted {
 		one := r.slot(r.dispatched)
-		if !one.begun {
+		if !one.started {
 			if one.length > one.cut && s.stripe() {
 				continue
 			}
@@ -34,7 +34,7 @@ func (s *sender) dispatch() {
 			if !s.sendMessage(one) {
 				break
 			}
-		} else if !scheme.handOver(one) {
+		} else if !scheme.dispatch(one) {
 			break
 		}
 		one.pending-- // there is no rest
@@ -42,8 +42,8 @@ func (s *sender) dispatch() {
 	}
 	scheme.advance()
 	s.ring()
-	if p := &s.picker; p.ended >= p.adapter.due {
-		p.adapter.review(p, &s.setup.cq.idle)
+	if p := &s.picker; p.ended >= p.tuner.due {
+		p.tuner.review(p, &s.setup.cq.idle)
 	}
 	if s.brokenLane != nil {
 		f.laneBroken(s.brokenLane, s.brokenErr)
@@ -58,17 +58,17 @@ func (s *sender) dispatch() {
 func (s *sender) mayStart(r *sendSlot) bool {
 	switch {
 	case r.flags&verbs.SendFence != 0:
-		return s.inflight == 0 && s.owed == 0
+		return s.inflight == 0 && s.dueNotifies == 0
 	case r.op == verbs.OpRDMAWriteWithImm:
-		return s.messages == 0 && !s.orphaned()
+		return s.messages == 0 && !s.hasOrphans()
 	case r.isMessage():
-		return s.inflight == s.messages && s.owed == 0
+		return s.inflight == s.messages && s.dueNotifies == 0
 	}
 	return true
 }
 
-// orphaned reports whether a data lane out of service has entries in its ledger.
-func (s *sender) orphaned() bool {
+// hasOrphans reports whether a data lane out of service has entries in its ledger.
+func (s *sender) hasOrphans() bool {
 	if s.failover.out == 0 {
 		return false
 	}
@@ -80,14 +80,14 @@ func (s *sender) orphaned() bool {
 	return false
 }
 
-// standIn returns a lane in service for one that should carry something: the lane itself or, if it
+// substitute returns a lane in service for one that should carry something: the lane itself or, if it
 // is out of service and no entry of a failed lane must come first, any other. It returns nil if there
 // is none yet.
-func (s *sender) standIn(l *lane) *lane {
+func (s *sender) substitute(l *lane) *lane {
 	if !l.out() {
 		return l
 	}
-	if s.orphaned() {
+	if s.hasOrphans() {
 		return nil
 	}
 	return s.picker.choose(0)
@@ -102,38 +102,38 @@ func (s *sender) sendMessage(r *sendSlot) bool {
 	}
 	head := entryHead(s.sends.index(s.sends.dispatched), kindMessage, r.flags&verbs.SendSolicited|verbs.SendSignaled) | entryConsumes
 	if isAtomic(r.op) {
-		if l.rail != l.life.home {
+		if l.rail != l.recovery.home {
 			return false // atomics of two NICs are not atomic together: wait for the rail
 		}
 		head = entryHead(s.sends.index(s.sends.dispatched), kindAtomic, verbs.SendSignaled)
 	}
-	r.begun = true
+	r.started = true
 	r.sent = r.length
 	r.pending++
 	s.messages++
-	s.add(l, head, 0, r.length, r.imm)
+	s.stage(l, head, 0, r.length, r.imm)
 	return true
 }
 
-// spread gives the rest of a request to lanes, as fragments without a number. A WRITE or READ of no
+// stageFragments gives the rest of a request to lanes, as fragments without a number. A WRITE or READ of no
 // bytes is one fragment. spread returns false if the lanes have no room for all of it.
-func (s *sender) spread(r *sendSlot) bool {
+func (s *sender) stageFragments(r *sendSlot) bool {
 	whole := r.length <= r.cut
 	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
-	for r.sent < r.length || (r.length == 0 && !r.begun && r.op != verbs.OpRDMAWriteWithImm) {
+	for r.sent < r.length || (r.length == 0 && !r.started && r.op != verbs.OpRDMAWriteWithImm) {
 		n := min(r.cut, r.length-r.sent)
 		l := s.pick(r, n, whole)
 		if l == nil {
 			return false
 		}
 		if r.op != verbs.OpRDMARead { // a READ leaves nothing at the peer
-			s.carried.add(l.index)
+			s.uncovered.add(l.index)
 		}
 		off := r.sent
-		r.begun = true
+		r.started = true
 		r.sent += n
 		r.pending++
-		s.add(l, head, off, n, 0)
+		s.stage(l, head, off, n, 0)
 	}
 	return true
 }
@@ -159,13 +159,13 @@ func (s *sender) stripe() bool {
 	if p.policy != RoundRobin || len(s.staged) > 0 || s.failover.out > 0 {
 		return false
 	}
-	t := s.stretch()
-	if t.count == 0 || (t.from+t.count != r.posted && t.share < leastRun) {
+	t := s.uniformRun()
+	if t.count == 0 || (t.from+t.count != r.posted && t.share < minRun) {
 		return false
 	}
 	for i := range t.count {
 		one := r.slot(t.from + i)
-		one.pending, one.sent, one.begun = t.cuts, one.length, true
+		one.pending, one.sent, one.started = t.cuts, one.length, true
 	}
 	if t.op == verbs.OpRDMAWriteWithImm {
 		t = s.setup.scheme.notifyStripe(t)
@@ -173,15 +173,15 @@ func (s *sender) stripe() bool {
 	total, lanes := t.count*t.cuts, uint32(len(p.lanes))
 	used := min(lanes, total)
 	for first := range used {
-		s.weave(p.next(), &t, first)
+		s.postLaneShare(p.next(), &t, first)
 	}
 	p.cursor = int((uint32(p.cursor) + total - used) % lanes)
 	r.dispatched += t.count
 	return true
 }
 
-// stretch finds the requests of a stripe, as many as the lanes have room for.
-func (s *sender) stretch() (t stripe) {
+// uniformRun finds the requests of a stripe, as many as the lanes have room for.
+func (s *sender) uniformRun() (t stripe) {
 	r, p, lanes := &s.sends, &s.picker, uint32(len(s.picker.lanes))
 	first := r.slot(r.dispatched)
 	t.op, t.from, t.cuts = first.op, r.dispatched, first.fragments()
@@ -212,7 +212,7 @@ func (s *sender) stretch() (t stripe) {
 			if !l.room() {
 				return t
 			}
-			room = min(room, l.space-l.load())
+			room = min(room, l.capacity-l.load())
 		}
 		share := (uint32(total) + lanes - 1) / lanes
 		if t.recorded {
@@ -226,10 +226,10 @@ func (s *sender) stretch() (t stripe) {
 	return t
 }
 
-// weave gives a lane its fragments of a stripe: the one with the number first, counted from the start of the stripe, and from there on one in
+// postLaneShare gives a lane its fragments of a stripe: the one with the number first, counted from the start of the stripe, and from there on one in
 // each round of the lanes. Ledger entry and physical request are made in one pass (BenchmarkMessage, WRITE, 16 fragments on 16 lanes: 206
 // to 154 ns).
-func (s *sender) weave(l *lane, t *stripe, first uint32) {
+func (s *sender) postLaneShare(l *lane, t *stripe, first uint32) {
 	slots, ledger, tail, mask, chain := s.sends.slots, l.ledger, l.tail, s.sends.depth-1, s.chain
 	id, rail, remoteRail := uint64(l.base|kindPlain.tag()), l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
 	lanes, cuts := uint32(len(s.picker.lanes)), t.cuts
@@ -262,7 +262,7 @@ func (s *sender) weave(l *lane, t *stripe, first uint32) {
 			e, to = &ledger[int(tail)&(len(ledger)-1)], &chain[n]
 			e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
 			s.recordWR(to, l, head, tail)
-			l.told = int64(t.number + seq - t.from)
+			l.lastRecorded = int64(t.number + seq - t.from)
 			tail++
 			n++
 		}
@@ -279,17 +279,17 @@ func (s *sender) weave(l *lane, t *stripe, first uint32) {
 	case t.numbered:
 		consuming = rounds
 	case t.op == verbs.OpRDMAWrite:
-		s.carried.add(l.index)
+		s.uncovered.add(l.index)
 	}
 	s.send(l, chain[:n], bytes, consuming)
 }
 
-// leastRun is how many requests of one kind are worth a doorbell of their own if others follow in the same post. With 8, posts of
+// minRun is how many requests of one kind are worth a doorbell of their own if others follow in the same post. With 8, posts of
 // mixed requests over UDP took 1.6 times as long.
-const leastRun = 32
+const minRun = 32
 
 // postRun posts the requests at the front of wrs that can be in a run, which are plain and neither fragmented nor fenced, in chains. It
-// returns their number: 0 while a lane is out of service, if fewer than leastRun of them precede others, and for notified requests that
+// returns their number: 0 while a lane is out of service, if fewer than minRun of them precede others, and for notified requests that
 // must cover earlier data. It stops early when all lanes are full or the scheme accepts no more. Requests that a NIC rejects are staged, as
 // after a dispatch. All earlier requests must have been dispatched.
 func (s *sender) postRun(wrs []SendWR) (n int) {
@@ -306,23 +306,23 @@ func (s *sender) postRun(wrs []SendWR) (n int) {
 	} else if uint64(len(wrs)) > uint64(limit) {
 		wrs = wrs[:limit]
 	}
-	k := s.setup.front(wrs, ops, plainFlags&^verbs.SendFence, s.setup.whole)
-	if k < min(len(wrs), leastRun) {
+	k := s.setup.plainPrefix(wrs, ops, plainFlags&^verbs.SendFence, s.setup.maxWhole)
+	if k < min(len(wrs), minRun) {
 		return 0
 	}
 	wrs = wrs[:k]
-	s.time.tick()
+	s.clock.tick()
 	for n < len(wrs) && len(s.staged) == 0 {
-		was := s.picker.turn
+		was := s.picker.pickState
 		l := s.picker.pick(wrs[n].SGE[0].Length, true)
 		if l == nil {
 			break
 		}
-		run := wrs[n : n+1+s.picker.share(l, wrs[n+1:])]
+		run := wrs[n : n+1+s.picker.extendRun(l, wrs[n+1:])]
 		if notified {
 			c := scheme.run(l, run, s.chain)
 			if c.taken == 0 {
-				s.picker.turn = was // dispatch picks again
+				s.picker.pickState = was // dispatch picks again
 				break
 			}
 			s.send(l, c.wrs, c.bytes, c.consuming)
@@ -331,7 +331,7 @@ func (s *sender) postRun(wrs []SendWR) (n int) {
 		}
 		bytes, carries := s.fill(l, run, s.chain, false)
 		if carries {
-			s.carried.add(l.index)
+			s.uncovered.add(l.index)
 		}
 		s.send(l, s.chain[:len(run)], bytes, 0)
 		n += len(run)
@@ -349,7 +349,7 @@ type laneChain struct {
 
 // fill makes the slots, the ledger entries and the physical requests of a chain in one pass. The lane has room for it. notifies says that
 // each request consumes a receive at the peer. It is false for a notified request with a separate notification, which demote then converts.
-// fill returns how many bytes the chain has, and whether some go to the peer. Like setup.front, it is a loop without calls.
+// fill returns how many bytes the chain has, and whether some go to the peer. Like setup.plainPrefix, it is a loop without calls.
 func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool) (bytes uint64, carries bool) {
 	r, u := &s.sends, s.setup
 	slots, ledger, seq, tail, mask := r.slots, l.ledger, r.posted, l.tail, r.depth-1
@@ -413,12 +413,12 @@ func (s *sender) pick(r *sendSlot, n uint32, whole bool) *lane {
 func (s *sender) pickPartial(r *sendSlot, n uint32, whole bool) *lane {
 	for _, l := range s.setup.lanes {
 		if !r.carries(l.rail, l.remoteRail) {
-			l.barred |= barKeyless
+			l.blocked |= blockNoKey
 		}
 	}
 	l := s.picker.pick(n, whole)
 	for _, l := range s.setup.lanes {
-		l.barred &^= barKeyless
+		l.blocked &^= blockNoKey
 	}
 	return l
 }

@@ -6,19 +6,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// add gives a request to a lane that has room.
-func (s *sender) add(l *lane, head, off, bytes, imm uint32) {
+// stage gives a request to a lane that has room.
+func (s *sender) stage(l *lane, head, off, bytes, imm uint32) {
 	l.put(head, off, bytes, imm)
 	s.inflight++
 	if !l.listed {
-		s.list(l)
+		s.markStaged(l)
 	} else if l.full() {
 		s.ringLane(l)
 	}
 }
 
-// list notes that a lane has staged entries. It is inlined, so callers test listed themselves.
-func (s *sender) list(l *lane) {
+// markStaged notes that a lane has staged entries. It is inlined, so callers test listed themselves.
+func (s *sender) markStaged(l *lane) {
 	l.listed = true
 	s.staged = append(s.staged, l)
 }
@@ -31,10 +31,10 @@ func (s *sender) ring() {
 	s.picker.runLeft = 0
 	keep := s.staged[:0]
 	for _, l := range s.staged {
-		if l.barred&barJust == 0 && l.posted != l.tail && !l.out() {
+		if l.blocked&blockJustRefused == 0 && l.posted != l.tail && !l.out() {
 			s.ringLane(l)
 		}
-		l.barred &^= barJust
+		l.blocked &^= blockJustRefused
 		if l.posted != l.tail && s.failover.state == stateConnected && !l.out() {
 			keep = append(keep, l)
 		} else {
@@ -43,14 +43,14 @@ func (s *sender) ring() {
 	}
 	s.staged = keep
 	if len(keep) > 0 {
-		s.setup.touch()
+		s.setup.queueReport()
 	}
 }
 
 // ringLane posts what a lane has staged, in chains. Refused requests stay staged. A lane that
 // cannot be used any more is left to the end of dispatch (brokenLane).
 func (s *sender) ringLane(l *lane) {
-	l.barred &^= barRefused
+	l.blocked &^= blockRefused
 	for l.posted != l.tail {
 		// Another lane's rest that was moved here may be more than the NIC takes at once. A chain
 		// that it took in part would be silent with nothing behind it.
@@ -63,7 +63,7 @@ func (s *sender) ringLane(l *lane) {
 		if !s.postChain(l, chain, bytes) {
 			return
 		}
-		l.life.sent += consuming
+		l.recovery.sent += consuming
 	}
 	l.counts.highWater.Raise(uint64(l.tail - l.head))
 }
@@ -74,9 +74,9 @@ func (s *sender) send(l *lane, chain []verbs.SendWR, bytes uint64, consuming uin
 	s.inflight += len(chain)
 	s.signal(l, chain, bytes, consuming)
 	if s.postChain(l, chain, bytes) {
-		l.life.sent += consuming
+		l.recovery.sent += consuming
 	} else {
-		s.list(l)
+		s.markStaged(l)
 	}
 	l.counts.highWater.Raise(uint64(l.load()))
 }
@@ -86,15 +86,15 @@ func (s *sender) send(l *lane, chain []verbs.SendWR, bytes uint64, consuming uin
 func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	n, err := l.qp.PostSend(chain)
 	if n < len(chain) {
-		if err = l.keep(chain, n, err); err != nil && s.brokenLane == nil {
+		if err = l.handleRefusal(chain, n, err); err != nil && s.brokenLane == nil {
 			s.brokenLane, s.brokenErr = l, err
 		}
 		return false
 	}
 	l.posted += uint32(n)
-	l.silent = false
-	if l.space < l.depth {
-		l.widen()
+	l.unsignaledTail = false
+	if l.capacity < l.depth {
+		l.growToDepth()
 	}
 	l.counts.doorbells.Add(1)
 	l.counts.fragments.Add(uint64(n))
@@ -102,23 +102,23 @@ func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	return true
 }
 
-// keep handles a post of which the NIC took only n requests. If the last of them did not ask for a
+// handleRefusal handles a post of which the NIC took only n requests. If the last of them did not ask for a
 // completion, the next request will, so that nothing waits forever. keep returns err if the lane
 // cannot be used any more.
-func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
+func (l *lane) handleRefusal(chain []verbs.SendWR, n int, err error) error {
 	l.counts.refusals.Add(1)
 	if n > 0 {
-		l.silent = chain[n-1].Flags&verbs.SendSignaled == 0
+		l.unsignaledTail = chain[n-1].Flags&verbs.SendSignaled == 0
 		l.counts.doorbells.Add(1)
 		l.counts.fragments.Add(uint64(n))
 	}
 	for range n {
 		e := l.at(l.posted)
 		l.counts.bytes.Add(uint64(e.bytes))
-		l.life.sent += e.head >> 31
+		l.recovery.sent += e.head >> 31
 		l.posted++
 	}
-	l.barred |= barRefused | barJust
+	l.blocked |= blockRefused | blockJustRefused
 	if isBackPressure(err) {
 		return nil
 	}
@@ -128,18 +128,18 @@ func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
 // isBackPressure reports whether a NIC refused because its queue is full.
 func isBackPressure(err error) bool { return errors.Is(err, verbs.ErrQueueFull) }
 
-// mark posts a request behind requests that did not ask for a completion. When it is flushed,
+// postMarker posts a request behind requests that did not ask for a completion. When it is flushed,
 // nothing of them is outstanding. The lane must be in the error state with nothing staged. If the
 // NIC has no room, mark is tried again.
-func (s *sender) mark(l *lane) {
-	if !l.silent || l.load() >= uint32(len(l.ledger)) {
+func (s *sender) postMarker(l *lane) {
+	if !l.unsignaledTail || l.load() >= uint32(len(l.ledger)) {
 		return
 	}
 	if l.postControl(s.chain, kindControl, verbs.OpSend) == nil {
 		l.put(entryHead(0, kindControl, 0), 0, 0, 0)
 		l.posted++
 		s.inflight++
-		l.silent = false
+		l.unsignaledTail = false
 	}
 }
 
@@ -206,7 +206,7 @@ func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming u
 		interval = min(interval, s.setup.remoteRecvs)
 	}
 	first := interval - 1
-	if l.silent {
+	if l.unsignaledTail {
 		first = 0
 	}
 	for i := first; i < len(chain); i += interval {

@@ -22,14 +22,14 @@ const chainMax = runMax + 1
 // The NIC has those below posted. The others are staged: they wait for the doorbell, or the NIC
 // refused them. RC completes in order, so a completion of one entry ends all entries before it.
 // The physical requests are rendered from the ledger at the doorbell (send_doorbell.go), or made together with
-// it (sender.fill, sender.weave), in memory that all lanes share: chains of sixteen lanes would not fit the first-level cache.
+// it (sender.fill, sender.postLaneShare), in memory that all lanes share: chains of sixteen lanes would not fit the first-level cache.
 type lane struct {
 	// ledger is the ring. Its length is a power of two.
 	ledger     []entry
 	head       uint32 // the number of the oldest entry
 	posted     uint32 // the number of the oldest entry that the NIC does not have
 	tail       uint32 // the number of the next entry
-	space      uint32 // how many entries the ledger takes, at most depth
+	capacity   uint32 // how many entries the ledger takes, at most depth
 	depth      uint32 // Config.LaneDepth: how many entries the NIC takes
 	base       tag    // what all tags of this generation have in common: generation and index
 	bytes      uint64 // the sum over all entries
@@ -37,12 +37,12 @@ type lane struct {
 	rail       uint8  // the rail of the QP; written under VirtualQP.mu
 	role       role
 	remoteRail uint8 // the rail of the peer's end
-	// barred says why the lane takes no requests; 0 if it does.
-	barred bar
-	listed bool // the lane is in sender.staged
-	// silent says that the last request that the NIC took did not ask for a completion, because
+	// blocked says why the lane takes no requests; 0 if it does.
+	blocked blockReasons
+	listed  bool // the lane is in sender.staged
+	// unsignaledTail says that the last request that the NIC took did not ask for a completion, because
 	// the NIC refused those that would have.
-	silent bool
+	unsignaledTail bool
 	// generation counts the QPs that the lane has had. It wraps. It is written under VirtualQP.mu.
 	generation uint16
 	num        uint32     // the number of the QP; written under VirtualQP.mu
@@ -50,18 +50,18 @@ type lane struct {
 	qp         verbs.QP
 	queue      *dataQueue // the pool's SRQ that qp uses; nil if it uses none
 
-	recvHead  uint32 // the number of the oldest receive that the NIC has
-	recvTail  uint32 // the number of the next receive
-	recvDepth uint32 // how many receives the QP holds; 0 if they come from an SRQ
-	recvLow   uint32 // how many used ones are posted again together
-	latest    uint64 // the number of the message that came last, as the scheme counts
-	told      int64  // with Tally, the last number that the receiver will have from the lane; noNumber if that cannot be said
+	recvHead     uint32 // the number of the oldest receive that the NIC has
+	recvTail     uint32 // the number of the next receive
+	recvDepth    uint32 // how many receives the QP holds; 0 if they come from an SRQ
+	recvLow      uint32 // how many used ones are posted again together
+	latest       uint64 // the number of the message that came last, as the scheme counts
+	lastRecorded int64  // with Tally, the last number that the receiver will have from the lane; noNumber if that cannot be said
 	// starved says that receives were not posted again. It is counted in receiver.starved.
 	starved bool
 
-	speed  speed // what the policy TwoChoices knows of the lane
-	counts counters
-	life   life // what failover keeps of the lane
+	estimate rateEstimate // what the policy TwoChoices knows of the lane
+	counts   counters
+	recovery laneRecovery // what failover keeps of the lane
 }
 
 // entry is enough to render a physical request, also a second time.
@@ -91,15 +91,15 @@ func (e *entry) slot() uint16   { return uint16(e.head) }
 func (e *entry) kind() kind     { return kind(e.head >> 16) }
 func (e *entry) consumes() bool { return e.head&entryConsumes != 0 }
 
-// bar is a set of reasons why a lane takes no requests.
-type bar uint8
+// blockReasons is a set of reasons why a lane takes no requests.
+type blockReasons uint8
 
 const (
-	barRefused  bar = 1 << iota // The NIC refused the staged requests. They are posted again later.
-	barOut                      // The lane is out of service: see life.
-	barReserved                 // The rest of another lane is to be moved here.
-	barJust                     // The NIC refused in this call, which does not try again: see sender.ring.
-	barKeyless                  // The request that is being handed over has no key there: see sender.pick.
+	blockRefused     blockReasons = 1 << iota // The NIC refused the staged requests. They are posted again later.
+	blockDown                                 // The lane is out of service: see laneRecovery.
+	blockReserved                             // The rest of another lane is to be moved here.
+	blockJustRefused                          // The NIC refused in this call, which does not try again: see sender.ring.
+	blockNoKey                                // The request that is being handed over has no key there: see sender.pick.
 )
 
 // role is what a lane carries.
@@ -132,11 +132,11 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{
-		owner: u.owner, qp: qp, queue: queue, num: qp.Num(), told: noNumber, index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
+		owner: u.owner, qp: qp, queue: queue, num: qp.Num(), lastRecorded: noNumber, index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
 		depth: uint32(u.cfg.LaneDepth), recvDepth: uint32(lc.recvs), recvLow: uint32(min(chainMax, (lc.recvs+1)/2)),
 	}
 	l.setLedger(lc.ledger)
-	l.life.home = l.rail
+	l.recovery.home = l.rail
 	l.base = newTag(l.generation, 0, l.index, 0)
 	return l, nil
 }
@@ -158,7 +158,7 @@ func (u *setup) createQP(lc laneConfig) (qp verbs.QP, queue *dataQueue, err erro
 	case ownReceives:
 	}
 	if qp, err = u.rails.createQP(lc.rail, cfg); err != nil && queue != nil {
-		u.pool.left(queue)
+		u.pool.leaveQueue(queue)
 		u.pool.settle()
 		return nil, nil, err
 	}
@@ -185,7 +185,7 @@ func (u *setup) sealed(rail int) bool {
 // first-level cache, which has room for twelve.
 const ledgerShift = 20
 
-// ledgerSpare is how many entries more than its depth a ledger holds: the one of lane.mark.
+// ledgerSpare is how many entries more than its depth a ledger holds: the one of sender.postMarker.
 const ledgerSpare = 1
 
 // firstLedgers gives every lane a ledger for one chain, shifted by its distance from the one before it.
@@ -217,22 +217,22 @@ func (l *lane) resetState() {
 }
 
 // out reports whether the lane is out of service.
-func (l *lane) out() bool { return l.barred&barOut != 0 }
+func (l *lane) out() bool { return l.blocked&blockDown != 0 }
 
 // room reports whether the lane can take another request.
-func (l *lane) room() bool { return l.tail-l.head < l.space && l.barred == 0 }
+func (l *lane) room() bool { return l.tail-l.head < l.capacity && l.blocked == 0 }
 
-// widen grows a ledger that has no room for another chain although the NIC takes more. It is called after
+// growToDepth grows a ledger that has no room for another chain although the NIC takes more. It is called after
 // every doorbell, so that room never has to.
-func (l *lane) widen() {
-	if l.space < min(l.depth, l.load()+chainMax) {
+func (l *lane) growToDepth() {
+	if l.capacity < min(l.depth, l.load()+chainMax) {
 		l.move(newLedger(int(l.index), int(l.depth)))
 	}
 }
 
 // setLedger gives the lane a ledger.
 func (l *lane) setLedger(ledger []entry) {
-	l.ledger, l.space = ledger, min(l.depth, uint32(len(ledger)-ledgerSpare))
+	l.ledger, l.capacity = ledger, min(l.depth, uint32(len(ledger)-ledgerSpare))
 }
 
 // move copies the entries to another ledger, which the lane uses from then on.
@@ -260,8 +260,8 @@ func (l *lane) put(head, off, bytes, imm uint32) {
 	l.bytes += uint64(bytes)
 }
 
-// take removes the oldest entry of a lane whose NIC has none.
-func (l *lane) take() entry {
+// pop removes the oldest entry of a lane whose NIC has none.
+func (l *lane) pop() entry {
 	e := *l.at(l.head)
 	l.head++
 	l.posted = l.head
@@ -384,8 +384,8 @@ func (s laneSet) moveTo(to laneSet) (n int) {
 	return n
 }
 
-// low reports whether so many receives were used that posting them again is worth a call.
-func (l *lane) low() bool { return l.recvDepth-(l.recvTail-l.recvHead) >= l.recvLow }
+// needsReceives reports whether so many receives were used that posting them again is worth a call.
+func (l *lane) needsReceives() bool { return l.recvDepth-(l.recvTail-l.recvHead) >= l.recvLow }
 
 // A tag is the wr_id of every physical request of a VirtualQP that tracks its requests. Routing needs
 // only the tag, and the rail and the QP number of a completion. It never reads the opcode, which is not
@@ -457,7 +457,7 @@ func (q *VirtualQP) drain() {
 				c.err = err
 			}
 		}
-		if empty && !slices.ContainsFunc(q.setup.all, (*lane).owes) {
+		if empty && !slices.ContainsFunc(q.setup.all, (*lane).hasOutstanding) {
 			return
 		}
 		if empty {
@@ -466,8 +466,8 @@ func (q *VirtualQP) drain() {
 	}
 }
 
-// owes reports whether the NIC has not given back everything that a lane has posted.
-func (l *lane) owes() bool {
-	v := &l.life
+// hasOutstanding reports whether the NIC has not given back everything that a lane has posted.
+func (l *lane) hasOutstanding() bool {
+	v := &l.recovery
 	return v.state <= laneDying && l.head != l.posted && (!v.failing || v.drained != l.posted)
 }

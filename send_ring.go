@@ -13,7 +13,7 @@ import (
 // (send_dispatch.go), rings doorbells (send_doorbell.go) and reports requests that have ended.
 type sender struct {
 	setup    *setup
-	time     *callClock
+	clock    *cachedClock
 	failover *failover
 
 	sends sendRing // the outstanding requests
@@ -25,13 +25,13 @@ type sender struct {
 	// picker chooses the lanes of fragments.
 	picker picker
 
-	inflight int // counts the entries in the ledgers of all lanes
-	messages int // counts the entries that are SENDs or atomics
-	owed     int // counts the notifications of Spray that were not sent
-	// carried has the lanes that carried bytes to the peer's memory since the last notification.
-	carried laneSet
-	staged  []*lane        // the lanes with requests that wait for the doorbell
-	chain   []verbs.SendWR // where the physical requests of a doorbell are rendered
+	inflight    int // counts the entries in the ledgers of all lanes
+	messages    int // counts the entries that are SENDs or atomics
+	dueNotifies int // counts the notifications of Spray that were not sent
+	// uncovered has the lanes that carried bytes to the peer's memory since the last notification.
+	uncovered laneSet
+	staged    []*lane        // the lanes with requests that wait for the doorbell
+	chain     []verbs.SendWR // where the physical requests of a doorbell are rendered
 	// brokenLane is a lane that cannot be used any more; nil if there is none. The end of dispatch
 	// handles it.
 	brokenLane *lane
@@ -58,9 +58,9 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 			}
 		}
 		wr := &wrs[n]
-		if u.plains(wrs[n:n+1]) == 1 {
-			s.takePlain(r.slot(r.posted), wr)
-		} else if err = s.takeOther(wr); err != nil {
+		if u.leadingPlain(wrs[n:n+1]) == 1 {
+			s.storePlain(r.slot(r.posted), wr)
+		} else if err = s.storeOther(wr); err != nil {
 			err = u.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
 			break
 		}
@@ -81,7 +81,7 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 
 // setDeadlines sets the deadline of the last n requests.
 func (s *sender) setDeadlines(n uint32) {
-	s.time.tick()
+	s.clock.tick()
 	deadline := s.failover.watchdog.deadline()
 	for seq := s.sends.posted - n; seq != s.sends.posted; seq++ {
 		s.sends.slot(seq).deadline = deadline
@@ -92,8 +92,8 @@ func (s *sender) setDeadlines(n uint32) {
 	}
 }
 
-// takePlain puts a plain request into a slot.
-func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
+// storePlain puts a plain request into a slot.
+func (s *sender) storePlain(r *sendSlot, wr *SendWR) {
 	e, m, u := &wr.SGE[0], wr.Remote, s.setup
 	g, cut := e.Region, u.fragmentSize(e.Length)
 	if e.Length > cut {
@@ -104,8 +104,8 @@ func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
 	u.setKeys(&r.keys, g, m)
 }
 
-// takeOther checks a request in full and puts it into the slot at posted.
-func (s *sender) takeOther(wr *SendWR) error {
+// storeOther checks a request in full and puts it into the slot at posted.
+func (s *sender) storeOther(wr *SendWR) error {
 	u := s.setup
 	length, err := u.check(wr)
 	if err != nil {
@@ -160,19 +160,19 @@ func (s *sender) inlineOf(seq uint32) []byte {
 func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	before := t.entry() - l.head
 	if t.generation() != l.generation || t.lane() != l.index || before >= l.posted-l.head {
-		s.setup.cq.stale(l)
+		s.setup.cq.countStale(l)
 		return
 	}
 	if wc.Status == verbs.StatusSuccess {
 		s.retire(l, before+1)
 		return
 	}
-	if !l.life.failing {
+	if !l.recovery.failing {
 		s.retire(l, before)
 	}
-	if l.life.state != laneUp || s.failover.survives(l, wc.Status) || s.refusedFirst(l, wc.Status) {
+	if l.recovery.state != laneUp || s.failover.survives(l, wc.Status) || s.firstRefusal(l, wc.Status) {
 		// This entry is in doubt, and so is everything after the first failure.
-		l.life.failing, l.life.drained = true, t.entry()+1
+		l.recovery.failing, l.recovery.drained = true, t.entry()+1
 		s.failover.requestFailed(l, wc.Status)
 		return
 	}
@@ -183,10 +183,10 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	s.failover.failed(l, wc.Status)
 }
 
-// refusedFirst reports whether the peer refused the oldest entry of a lane, for the first time. A single NAK may
+// firstRefusal reports whether the peer refused the oldest entry of a lane, for the first time. A single NAK may
 // be forged: with failover it costs the lane, and another lane tries the request again. A second refusal
 // of the same request is the program's error. So is that of a SEND or atomic, which may have had an effect.
-func (s *sender) refusedFirst(l *lane, status verbs.Status) bool {
+func (s *sender) firstRefusal(l *lane, status verbs.Status) bool {
 	if !s.failover.recovers() || (status != verbs.StatusRemAccessErr && status != verbs.StatusRemInvReqErr && status != verbs.StatusRemOpErr) {
 		return false
 	}
@@ -257,7 +257,7 @@ func (s *sender) close() {
 // acknowledged: its receiver, which is notified in order, never learns of it.
 func (s *sender) afterFailure(r *sendSlot) {
 	if r.status != verbs.StatusSuccess {
-		s.failureReported, s.failover.shown = true, true
+		s.failureReported, s.failover.errShown = true, true
 	} else if s.failureReported && r.op == verbs.OpRDMAWriteWithImm {
 		r.fail(verbs.StatusWRFlushErr, 0)
 	}
@@ -279,27 +279,27 @@ func (s *sender) flush() {
 			s.sends.of(e).flush()
 		}
 		l.listed = false
-		s.mark(l)
+		s.postMarker(l)
 	}
 	s.staged = s.staged[:0]
 	r := &s.sends
 	for ; r.dispatched != r.posted; r.dispatched++ {
 		r.slot(r.dispatched).flush()
 	}
-	for seq := r.reported; s.owed > 0 && seq != r.posted; seq++ {
-		if one := r.slot(seq); one.owes {
-			one.owes = false
+	for seq := r.reported; s.dueNotifies > 0 && seq != r.posted; seq++ {
+		if one := r.slot(seq); one.notifyDue {
+			one.notifyDue = false
 			one.flush()
-			s.owed--
+			s.dueNotifies--
 		}
 	}
 }
 
-// silent reports whether a lane still has requests that ended without a completion, and could not
+// needsMarker reports whether a lane still has requests that ended without a completion, and could not
 // be marked yet.
-func (s *sender) silent() bool {
+func (s *sender) needsMarker() bool {
 	for _, l := range s.setup.all {
-		if l.silent && !l.idle() {
+		if l.unsignaledTail && !l.idle() {
 			return true
 		}
 	}
@@ -342,9 +342,9 @@ type sendSlot struct {
 	flags   verbs.SendFlags
 	status  verbs.Status
 	plain   bool // the bytes are one piece of memory, neither inline nor empty
-	begun   bool // a part of the request was handed to lanes
-	// owes says that the notification of Spray was not sent. It is counted in sender.owed.
-	owes bool
+	started bool // a part of the request was handed to lanes
+	// notifyDue says that the notification of Spray was not sent. It is counted in sender.dueNotifies.
+	notifyDue bool
 	// refused says that the peer refused a fragment of the request, with failover.
 	refused bool
 	keys    [MaxRails]keyPair // the memory keys by rail
@@ -405,7 +405,7 @@ func (r *sendSlot) fill(wr *SendWR, wire verbs.Opcode, length, cut uint32, local
 	r.id, r.local, r.target = wr.WRID, local, target
 	r.length, r.sent, r.pending, r.cut = length, 0, 1, cut
 	r.op, r.wire, r.flags, r.status = wr.Opcode, wire, wr.Flags, verbs.StatusSuccess
-	r.plain, r.begun, r.owes, r.refused = true, false, false, false
+	r.plain, r.started, r.notifyDue, r.refused = true, false, false, false
 }
 
 // isMessage reports whether the request goes over the message lane.
@@ -445,7 +445,7 @@ func (u *setup) isPartial(wr *SendWR, length uint64) bool {
 	}
 	if wr.Flags&verbs.SendInline == 0 {
 		for i := range wr.NumSGE {
-			if wr.SGE[i].Length > 0 && wr.SGE[i].Region.whole.Load() == nil {
+			if wr.SGE[i].Length > 0 && wr.SGE[i].Region.complete.Load() == nil {
 				return true
 			}
 		}
@@ -473,7 +473,7 @@ func (s *sender) checkPartial(r *sendSlot) error {
 	case isAtomic(r.op):
 		lanes = []*lane{s.setup.messageLane}
 	}
-	if slices.ContainsFunc(lanes, func(l *lane) bool { return r.carries(l.life.home, l.life.remoteHome) }) {
+	if slices.ContainsFunc(lanes, func(l *lane) bool { return r.carries(l.recovery.home, l.recovery.remoteHome) }) {
 		return nil
 	}
 	return fmt.Errorf("%w: the memory of the two ends is registered on no lane's rails", verbs.ErrDeviceFatal)

@@ -30,7 +30,7 @@ func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 		chain := p.chain[:min(len(wrs)-n, len(p.chain))]
 		var bytes uint64
 		for i := 0; i < len(chain); i++ {
-			plain := wrs[n+i:][:p.setup.plains(wrs[n+i:n+len(chain)])]
+			plain := wrs[n+i:][:p.setup.leadingPlain(wrs[n+i:n+len(chain)])]
 			to := chain[i:][:len(plain)]
 			for k := range plain {
 				wr := &plain[k]
@@ -42,7 +42,7 @@ func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 			if i += len(plain); i == len(chain) {
 				break
 			}
-			if err := p.pass(&wrs[n+i], l, &chain[i]); err != nil {
+			if err := p.build(&wrs[n+i], l, &chain[i]); err != nil {
 				return p.postChain(l, chain[:i], n, 0, p.setup.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
 			}
 			bytes += wrs[n+i].Length()
@@ -89,8 +89,8 @@ func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint
 	return n + k, bad
 }
 
-// pass checks a request that is not plain and makes the physical one.
-func (p *passthrough) pass(wr *SendWR, l *lane, to *verbs.SendWR) error {
+// build checks a request that is not plain and makes the physical one.
+func (p *passthrough) build(wr *SendWR, l *lane, to *verbs.SendWR) error {
 	length, err := p.setup.check(wr)
 	if err != nil {
 		return err
@@ -149,11 +149,11 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 		to.WRID, to.QP, to.Status, to.VendorErr = wc.WRID, owner, wc.Status, wc.VendorErr
 		to.Opcode, to.Flags, to.ByteLen, to.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
 		if p.setup.pool != nil {
-			p.pooled(wc, to)
+			p.markPooled(wc, to)
 		}
 		if wc.Status != verbs.StatusSuccess {
 			p.failover.failed(p.setup.lanes[0], wc.Status)
-			p.failover.shown = true
+			p.failover.errShown = true
 			failed++
 			continue
 		}
@@ -170,13 +170,13 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 	p.completed.Add(uint64(len(wcs) - received - failed))
 }
 
-// pooled marks the completion of a receive of the pool. The opcode of a failed one is not valid: it is a receive if
+// markPooled marks the completion of a receive of the pool. The opcode of a failed one is not valid: it is a receive if
 // its wr_id is the tag of one that the SRQ has.
-func (p *passthrough) pooled(wc *verbs.WC, to *WC) {
+func (p *passthrough) markPooled(wc *verbs.WC, to *WC) {
 	if wc.Status == verbs.StatusSuccess && wc.Opcode < verbs.WCRecv {
 		return
 	}
-	if slot, ok := p.setup.pool.take(p.setup.lanes[0].rail, tag(wc.WRID)); ok {
+	if slot, ok := p.setup.pool.claim(p.setup.lanes[0].rail, tag(wc.WRID)); ok {
 		to.WRID, to.Flags = uint64(slot), wcPooled
 	}
 }

@@ -59,11 +59,11 @@ type VirtualCQ struct {
 	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
 	pool   *dataPool       // the shared data receives; nil if every VirtualQP has its own
 
-	qps     []*VirtualQP // open VirtualQPs, oldest first
-	qpCount uint32       // VirtualQPs that were ever made
-	failed  []*VirtualQP // failed VirtualQPs not yet reported to the program
-	ready   readyList    // VirtualQPs with pending failover work
-	touched []*VirtualQP // VirtualQPs for the next report: VirtualQP.touched is set
+	qps         []*VirtualQP // open VirtualQPs, oldest first
+	qpCount     uint32       // VirtualQPs that were ever made
+	failed      []*VirtualQP // failed VirtualQPs not yet reported to the program
+	ready       readyList    // VirtualQPs with pending failover work
+	reportQueue []*VirtualQP // VirtualQPs for the next report: VirtualQP.reportQueued is set
 
 	chain     [chainMax]verbs.SendWR // where VirtualQPs make the physical requests of a doorbell
 	recvChain [chainMax]verbs.RecvWR // where VirtualQPs make the physical receives of a post
@@ -292,7 +292,7 @@ func (c *VirtualCQ) forget(q *VirtualQP) {
 	c.qps = slices.DeleteFunc(c.qps, is)
 	c.failed = slices.DeleteFunc(c.failed, is)
 	c.ready.forget(q)
-	c.touched = slices.DeleteFunc(c.touched, is)
+	c.reportQueue = slices.DeleteFunc(c.reportQueue, is)
 	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool {
 		if wc.QP == q {
 			c.pool.dropped(&wc)
@@ -300,7 +300,7 @@ func (c *VirtualCQ) forget(q *VirtualQP) {
 		return wc.QP == q
 	})
 	c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.QP == q })
-	q.touched = false
+	q.reportQueued = false
 }
 
 // barrier is a point in the polling of one rail's CQ. It is passed when the CQ has been found
@@ -346,7 +346,7 @@ type readyList struct {
 	marked []*VirtualQP // whose Control has something: VirtualQP.marked is set; guarded by mu
 	taken  []*VirtualQP // the other buffer of marked
 
-	// qps are the VirtualQPs that a poll drives. VirtualQP.ready is set. They stay while they are restless.
+	// qps are the VirtualQPs that a poll drives. VirtualQP.ready is set. They stay while they are needsDriving.
 	qps    []*VirtualQP
 	timers heap.Heap[*VirtualQP] // wake-up times of VirtualQPs with outstanding requests
 	events uint64                // watch.changes when the events of the NICs were last looked at
@@ -425,8 +425,8 @@ func (r *readyList) forget(q *VirtualQP) {
 func (r *readyList) due() int64 {
 	due := int64(math.MaxInt64)
 	for _, q := range r.qps {
-		if !q.failover.restless() {
-			return q.time.now // polls found completions, so it was not driven yet
+		if !q.failover.needsDriving() {
+			return q.clock.now // polls found completions, so it was not driven yet
 		}
 		due = min(due, q.failover.due())
 	}
@@ -449,7 +449,7 @@ func (r *readyList) due() int64 {
 // driveDue.
 func (c *VirtualCQ) drive(dst []WC, n int) int {
 	r, w := &c.ready, c.rails.watch
-	w.look()
+	w.readPending()
 	if changes := w.changes.Load(); changes != r.events {
 		r.events = changes
 		for _, q := range c.qps {
@@ -472,7 +472,7 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 	keep := r.qps[:0]
 	for _, q := range r.qps {
 		q.failover.drive()
-		if q.ready = q.failover.restless(); q.ready {
+		if q.ready = q.failover.needsDriving(); q.ready {
 			keep = append(keep, q)
 		}
 	}
@@ -485,15 +485,15 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 // completions. Those that have just had completions know the time.
 func (c *VirtualCQ) driveDue() bool {
 	for _, q := range c.ready.qps {
-		if q.time.now >= q.failover.nextDrive {
+		if q.clock.now >= q.failover.nextDrive {
 			return true
 		}
 	}
 	return false
 }
 
-// restless reports whether every empty poll must drive the VirtualQP: lanes are out of service or away from
+// needsDriving reports whether every empty poll must drive the VirtualQP: lanes are out of service or away from
 // home, a deadline has passed, or the peer has ended.
-func (f *failover) restless() bool {
-	return f.state == stateConnected && (f.out > 0 || f.away || f.watchdog.late || f.leaving.cause != nil)
+func (f *failover) needsDriving() bool {
+	return f.state == stateConnected && (f.out > 0 || f.displaced || f.watchdog.late || f.peerExit.cause != nil)
 }

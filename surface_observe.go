@@ -93,8 +93,8 @@ func (r *railLoss) fill(s *RailStats) {
 	s.Lost, s.Recovered, s.FailoverTime = r.lost, r.recovered, time.Duration(r.total)
 }
 
-// report holds the losses of rails, and the current outage. The first lost lane creates it.
-type report struct {
+// lossReport holds the losses of rails, and the current outage. The first lost lane creates it.
+type lossReport struct {
 	losses [MaxRails]railLoss
 	outage outage
 }
@@ -111,7 +111,7 @@ type outage struct {
 
 // degradedAfter delays the record of a lost lane until the loss of its rail can no longer follow, in nanoseconds. Lanes of a dead rail are
 // lost one after the other, within the timeout of a probe.
-const degradedAfter = 5 * patienceMin
+const degradedAfter = 5 * attemptMin
 
 // notice adds an event, and a record in the log.
 func (c *VirtualCQ) notice(e *Event, level slog.Level, more ...slog.Attr) {
@@ -129,32 +129,32 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
 	e.Sealed = f.setup.sealed(int(l.rail))
 	f.setup.cq.notice(&e, slog.LevelDebug)
-	if f.report == nil {
+	if f.lossReport == nil {
 		f.setup.owner.mu.Lock()
-		f.report = &report{}
+		f.lossReport = &lossReport{}
 		f.setup.owner.mu.Unlock()
 	}
 	first := kind == EventLaneDown && f.out == 1
 	// The side that leads takes a lane out of service to return it home. The other one only learns that its peer has done so.
-	planned := errors.Is(cause, errReturning) || errors.Is(cause, errPeerDown) && l.rail != l.life.home
+	planned := errors.Is(cause, errReturning) || errors.Is(cause, errPeerDown) && l.rail != l.recovery.home
 	if first {
-		f.report.outage = outage{since: f.time.now, degraded: e, pending: !planned}
-		f.report.outage.degraded.Kind = EventDegraded
+		f.lossReport.outage = outage{since: f.clock.now, degraded: e, pending: !planned}
+		f.lossReport.outage.degraded.Kind = EventDegraded
 	}
 	alone := l.role == roleData // no other data lane is in service on its rail
 	for _, other := range f.setup.lanes {
-		if other != l && other.rail == l.rail && other.life.state == laneUp {
+		if other != l && other.rail == l.rail && other.recovery.state == laneUp {
 			alone = false
 		}
 	}
 	if alone && kind == EventLaneDown {
-		f.report.railLost(f, &e, planned)
+		f.lossReport.railLost(f, &e, planned)
 	} else if alone {
-		f.report.railFound(f, &e)
+		f.lossReport.railRestored(f, &e)
 	}
 	switch {
 	case kind == EventLaneUp && f.out == 0:
-		f.report.recovered(f, &e)
+		f.lossReport.recovered(f, &e)
 	case first:
 		e.Kind = EventDegraded
 		f.setup.cq.notice(&e, slog.LevelDebug)
@@ -162,7 +162,7 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 }
 
 // railLost reports that a rail has lost its last data lane. If planned, the lane moves to another rail.
-func (t *report) railLost(f *failover, e *Event, planned bool) {
+func (t *lossReport) railLost(f *failover, e *Event, planned bool) {
 	e.Kind = EventRailDown
 	if planned {
 		f.setup.cq.notice(e, slog.LevelDebug)
@@ -171,14 +171,14 @@ func (t *report) railLost(f *failover, e *Event, planned bool) {
 	t.outage.pending = false
 	r := &t.losses[e.Rail]
 	f.setup.owner.mu.Lock()
-	r.down, r.since, r.failover = true, f.time.now, 0
+	r.down, r.since, r.failover = true, f.clock.now, 0
 	r.lost++
 	f.setup.owner.mu.Unlock()
 	f.setup.cq.notice(e, slog.LevelWarn)
 }
 
-// railFound reports that a rail has a data lane in service again, or for the first time.
-func (t *report) railFound(f *failover, e *Event) {
+// railRestored reports that a rail has a data lane in service again, or for the first time.
+func (t *lossReport) railRestored(f *failover, e *Event) {
 	e.Kind = EventRailUp
 	r := &t.losses[e.Rail]
 	if !r.down {
@@ -189,35 +189,35 @@ func (t *report) railFound(f *failover, e *Event) {
 	r.down = false
 	r.recovered++
 	f.setup.owner.mu.Unlock()
-	f.setup.cq.notice(e, slog.LevelInfo, slog.Duration("outage", time.Duration(f.time.now-r.since)), slog.Duration("failover", time.Duration(r.failover)))
+	f.setup.cq.notice(e, slog.LevelInfo, slog.Duration("outage", time.Duration(f.clock.now-r.since)), slog.Duration("failover", time.Duration(r.failover)))
 }
 
 // recovered reports that all lanes are back in service.
-func (t *report) recovered(f *failover, e *Event) {
+func (t *lossReport) recovered(f *failover, e *Event) {
 	t.logDegraded()
 	e.Kind = EventRecovered
 	level := slog.LevelDebug
 	if t.outage.logged {
 		level = slog.LevelInfo
 	}
-	f.setup.cq.notice(e, level, slog.Duration("outage", time.Duration(f.time.now-t.outage.since)))
+	f.setup.cq.notice(e, level, slog.Duration("outage", time.Duration(f.clock.now-t.outage.since)))
 }
 
 // logDegraded writes the record of the first lost lane, unless the record of a lost rail replaces it.
-func (t *report) logDegraded() {
+func (t *lossReport) logDegraded() {
 	if t.outage.pending {
 		t.outage.pending, t.outage.logged = false, true
 		t.outage.degraded.log(slog.LevelWarn)
 	}
 }
 
-// forsaken clears the loss of a rail that a lane has left, unless the rail is the home of a data lane. VirtualQP.mu is held.
-func (t *report) forsaken(lanes []*lane, rail uint8) {
+// clearLoss clears the loss of a rail that a lane has left, unless the rail is the home of a data lane. VirtualQP.mu is held.
+func (t *lossReport) clearLoss(lanes []*lane, rail uint8) {
 	if t == nil {
 		return
 	}
 	for _, l := range lanes {
-		if l.life.home == rail {
+		if l.recovery.home == rail {
 			return
 		}
 	}
@@ -225,11 +225,11 @@ func (t *report) forsaken(lanes []*lane, rail uint8) {
 }
 
 // failedOver records that the requests of a lost lane continue, on other lanes or after a rebuild.
-func (t *report) failedOver(f *failover, l *lane) {
+func (t *lossReport) failedOver(f *failover, l *lane) {
 	if t == nil {
 		return
 	}
-	took, r := f.time.now-l.life.lostAt, &t.losses[l.rail]
+	took, r := f.clock.now-l.recovery.lostAt, &t.losses[l.rail]
 	if r.down && took > r.failover {
 		f.setup.owner.mu.Lock()
 		defer f.setup.owner.mu.Unlock()
@@ -397,12 +397,12 @@ func (q *VirtualQP) Stats() Stats {
 	defer q.mu.Unlock()
 	for i := range s.Rails {
 		s.Rails[i] = RailStats{Rail: i, Device: u.rails.rails[i].name, Sealed: u.sealed(i), Counts: q.failover.railPast[i]}
-		if r := q.failover.report; r != nil {
+		if r := q.failover.lossReport; r != nil {
 			r.losses[i].fill(&s.Rails[i])
 		}
 	}
 	for i, l := range u.all {
-		v, counts := &l.life, l.counts.load()
+		v, counts := &l.recovery, l.counts.load()
 		s.Lanes = append(s.Lanes, LaneStats{
 			Lane: i, Rail: int(l.rail), QPN: l.num, Role: roleNames[l.role], State: v.state.String(), Generation: int(l.generation),
 			Deaths: v.deaths, Replayed: v.replayed.Load(), Counts: counts,
@@ -411,12 +411,12 @@ func (q *VirtualQP) Stats() Stats {
 		s.Replayed += s.Lanes[i].Replayed
 		if v.state != laneUp {
 			s.Out++
-			s.Lanes[i].Cause = v.why()
+			s.Lanes[i].Cause = v.downCause()
 		} else if l.role == roleData {
 			s.Rails[l.rail].Up++
 		}
 		s.add(&counts)
-		here := counts.since(&v.before)
+		here := counts.since(&v.countsBefore)
 		s.Rails[l.rail].add(&here)
 	}
 	s.HighWater = int(max(send.highWater.Load(), pass.highWater.Load()))

@@ -59,7 +59,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
 	}
 	c.enter("ProcessCompletions")
-	n = c.giveKept(dst)
+	n = c.returnKept(dst)
 	n = c.process(rail, wcs, dst, n)
 	if len(wcs) == 0 {
 		c.idle[rail]++
@@ -78,9 +78,9 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 // poll takes the completions of a number of rails, starting with one.
 func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 	if len(c.kept) > 0 {
-		n = c.giveKept(dst)
+		n = c.returnKept(dst)
 	}
-	if len(c.touched) > 0 {
+	if len(c.reportQueue) > 0 {
 		n = c.report(dst, n)
 	}
 	for ; rails > 0; rails-- {
@@ -151,8 +151,8 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 	}
 }
 
-// giveKept returns completions that did not fit before.
-func (c *VirtualCQ) giveKept(dst []WC) int {
+// returnKept returns completions that did not fit before.
+func (c *VirtualCQ) returnKept(dst []WC) int {
 	n := copy(dst, c.kept)
 	c.pool.deliver(dst[:n])
 	c.kept = append(c.kept[:0], c.kept[n:]...)
@@ -166,7 +166,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	for len(wcs) > 0 {
 		l := c.routes[rail].Find(wcs[0].QPN)
 		if l != nil && !l.owner.setup.direct {
-			c.touch(l.owner)
+			c.queueReport(l.owner)
 			if got := l.owner.recv.receivedRun(rail, wcs); got > 0 {
 				wcs = wcs[got:]
 				continue
@@ -179,9 +179,9 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 		}
 		switch {
 		case l == nil:
-			c.unknown(rail, wcs[:run])
+			c.handleUnknown(rail, wcs[:run])
 		case l.owner.setup.direct:
-			n = c.passUp(l, wcs[:run], dst, n)
+			n = c.reportPassthrough(l, wcs[:run], dst, n)
 		default:
 			for i := range wcs[:run] {
 				l.owner.completed(l, &wcs[i])
@@ -193,8 +193,8 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	return n
 }
 
-// passUp returns a passthrough lane's completions. Completions that do not fit are kept.
-func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
+// reportPassthrough returns a passthrough lane's completions. Completions that do not fit are kept.
+func (c *VirtualCQ) reportPassthrough(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	l.counts.cqes.Add(uint64(len(wcs)))
 	k := min(len(wcs), len(dst)-n)
 	l.owner.pass.report(wcs[:k], dst[n:])
@@ -208,36 +208,36 @@ func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	return n + k
 }
 
-// stale counts a completion without a matching request in flight.
-func (c *VirtualCQ) stale(l *lane) {
+// countStale counts a completion without a matching request in flight.
+func (c *VirtualCQ) countStale(l *lane) {
 	l.counts.stale.Add(1)
 	c.stats.stale.Add(1)
 }
 
-// touch makes the next report look at q.
-func (c *VirtualCQ) touch(q *VirtualQP) {
-	if !q.touched {
-		q.touched = true
-		c.touched = append(c.touched, q)
-		q.time.tick()
+// queueReport makes the next report look at q.
+func (c *VirtualCQ) queueReport(q *VirtualQP) {
+	if !q.reportQueued {
+		q.reportQueued = true
+		c.reportQueue = append(c.reportQueue, q)
+		q.clock.tick()
 	}
 }
 
-// unknown notes completions of a QP that is not registered. A receive of an SRQ that a lane had taken
+// handleUnknown notes completions of a QP that is not registered. A receive of an SRQ that a lane had taken
 // before it was closed goes back.
-func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
+func (c *VirtualCQ) handleUnknown(rail int, wcs []verbs.WC) {
 	for i := range wcs {
 		t := tag(wcs[i].WRID)
 		if c.shared != nil && t == newTag(0, kindRecv, 0, t.entry()) && int(t.entry()) < c.shared.depth {
 			c.stats.stale.Add(1)
-			if err := c.shared.used(uint8(rail), t.entry()); err != nil && c.err == nil {
+			if err := c.shared.recycle(uint8(rail), t.entry()); err != nil && c.err == nil {
 				c.err = err
 			}
 			continue
 		}
-		if slot, ok := c.pool.take(uint8(rail), t); ok {
+		if slot, ok := c.pool.claim(uint8(rail), t); ok {
 			c.stats.stale.Add(1)
-			c.pool.giveBack(slot)
+			c.pool.restoreAndFeed(slot)
 			continue
 		}
 		c.stats.unknown.Add(1)
@@ -251,17 +251,17 @@ func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 // report lets the touched VirtualQPs dispatch and report. Those that are busy stay on the list, because
 // no completion need come that would make them try again.
 func (c *VirtualCQ) report(dst []WC, n int) int {
-	keep := c.touched[:0]
-	for _, q := range c.touched {
+	keep := c.reportQueue[:0]
+	for _, q := range c.reportQueue {
 		q.send.dispatch()
 		n += q.report(dst[n:])
 		if q.busy() {
 			keep = append(keep, q)
 		} else {
-			q.touched = false
+			q.reportQueued = false
 		}
 	}
-	c.touched = keep
+	c.reportQueue = keep
 	return n
 }
 
@@ -288,7 +288,7 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 			return n, err
 		}
 		if q := c.failedIdle(); q != nil {
-			q.failover.shown = true
+			q.failover.errShown = true
 			return 0, fmt.Errorf("wait: %w", q.failover.err)
 		}
 		if sleep == 0 {
@@ -336,7 +336,7 @@ func (c *VirtualCQ) Arm(dst []WC) (n int, sleep time.Duration, err error) {
 	switch {
 	case err != nil:
 		return 0, busySleep, err
-	case len(c.touched) > 0 || c.ready.marks.Load() || !c.emptySince(&idle):
+	case len(c.reportQueue) > 0 || c.ready.marks.Load() || !c.emptySince(&idle):
 		// A NIC refused a request, a Control may have more, or a queue was too long for one poll. A wake-up is not guaranteed.
 		return 0, 0, nil
 	}
@@ -356,7 +356,7 @@ func (c *VirtualCQ) emptySince(idle *[MaxRails]uint64) bool {
 // failedIdle returns a VirtualQP that has failed, has nothing outstanding, and whose failure was not shown to
 // the program. It returns nil if there is none.
 func (c *VirtualCQ) failedIdle() *VirtualQP {
-	c.failed = slices.DeleteFunc(c.failed, func(q *VirtualQP) bool { return q.failover.shown })
+	c.failed = slices.DeleteFunc(c.failed, func(q *VirtualQP) bool { return q.failover.errShown })
 	for _, q := range c.failed {
 		if !q.outstanding() {
 			return q
@@ -367,7 +367,7 @@ func (c *VirtualCQ) failedIdle() *VirtualQP {
 
 // Limits of a sleep while a VirtualQP needs to be driven at a certain time.
 const (
-	busySleep = time.Millisecond      // longest sleep while a VirtualQP is restless
+	busySleep = time.Millisecond      // longest sleep while a VirtualQP is needsDriving
 	minSleep  = 20 * time.Microsecond // what a timer costs
 )
 
@@ -411,8 +411,8 @@ func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 // poll when a rail's CQ or a Control is ready. Wait and Arm handle all this.
 func (c *VirtualCQ) Due() int64 {
 	due := c.ready.due()
-	for _, q := range c.touched {
-		due = min(due, q.time.now)
+	for _, q := range c.reportQueue {
+		due = min(due, q.clock.now)
 	}
 	return due
 }
@@ -427,21 +427,21 @@ func (f *failover) requestDue() int64 {
 
 // due is the next time to drive the VirtualQP.
 func (f *failover) due() int64 {
-	due, now := f.requestDue(), f.time.now
-	if f.leaving.cause != nil && f.state == stateConnected {
-		due = min(due, max(f.leaving.since+leaveTime, now+driveBusy))
+	due, now := f.requestDue(), f.clock.now
+	if f.peerExit.cause != nil && f.state == stateConnected {
+		due = min(due, max(f.peerExit.since+exitGrace, now+driveBusy))
 	}
-	if f.state != stateConnected || (f.out == 0 && !f.away) {
+	if f.state != stateConnected || (f.out == 0 && !f.displaced) {
 		return due
 	}
 	for _, l := range f.setup.all {
-		v := &l.life
+		v := &l.recovery
 		switch v.state {
 		case laneUp:
 			if l.rail != v.home {
 				due = min(due, max(v.since, now)+backoffMax/8)
 			}
-			if v.asked {
+			if v.probeSent {
 				due = min(due, max(v.due, now+driveBusy))
 			}
 		case laneDying:

@@ -24,7 +24,7 @@ import (
 // and Stats are safe for concurrent use. Get one from VirtualCQ.NewQP: posting to the zero value panics.
 type VirtualQP struct {
 	setup setup
-	time  callClock
+	clock cachedClock
 	// send and recv are the two halves of a VirtualQP that tracks its requests.
 	send sender
 	recv receiver // the receiving half
@@ -34,17 +34,17 @@ type VirtualQP struct {
 	failover failover
 	// mu guards what Stats and Err show and what changes rarely: the lanes, their QPs and states, and the
 	// error. The goroutine that uses the VirtualQP writes under mu and reads without it.
-	mu      sync.Mutex
-	touched bool // the VirtualQP is in VirtualCQ.touched
-	ready   bool // the VirtualQP is in readyList.qps
-	timer   int  // one more than the index in readyList.timers; 0 if it is not there
+	mu           sync.Mutex
+	reportQueued bool // the VirtualQP is in VirtualCQ.reportQueue
+	ready        bool // the VirtualQP is in readyList.qps
+	timer        int  // one more than the index in readyList.timers; 0 if it is not there
 	// marked is set while the VirtualQP is in readyList.marked.
 	marked atomic.Bool
 }
 
-// few is how many requests and receives the rings of a VirtualQP hold before they grow. Most VirtualQPs of a process
+// initialDepth is how many requests and receives the rings of a VirtualQP hold before they grow. Most VirtualQPs of a process
 // with many are idle.
-const few = 16
+const initialDepth = 16
 
 // qpState is the lifecycle state of a VirtualQP.
 type qpState uint8
@@ -102,18 +102,18 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 		}
 		u.keepsWhole = u.keepsWhole && r.deviceCopies
 	}
-	q.time = callClock{read: cfg.Now, failover: cfg.Control != nil}
+	q.clock = cachedClock{read: cfg.Now, failover: cfg.Control != nil}
 	q.send = sender{
-		setup: u, time: &q.time, failover: f,
-		sends:   sendRing{slots: make([]sendSlot, min(few, cfg.SendDepth)), depth: uint32(cfg.SendDepth)},
-		picker:  picker{time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1), runBytes: runCuts * u.minCut},
-		carried: newLaneSet(cfg.Lanes), chain: c.chain[:],
+		setup: u, clock: &q.clock, failover: f,
+		sends:     sendRing{slots: make([]sendSlot, min(initialDepth, cfg.SendDepth)), depth: uint32(cfg.SendDepth)},
+		picker:    picker{clock: &q.clock, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1), runBytes: runCuts * u.minCut},
+		uncovered: newLaneSet(cfg.Lanes), chain: c.chain[:],
 	}
 	q.recv.init(u, f)
 	q.pass = passthrough{setup: u, failover: f, chain: q.send.chain, recvChain: q.recv.chain}
 	*f = failover{
-		setup: u, time: &q.time, send: &q.send, recv: &q.recv, random: &q.send.picker.random,
-		link: controlLink{setup: u}, watchdog: watchdog{setup: u, time: &q.time},
+		setup: u, clock: &q.clock, send: &q.send, recv: &q.recv, random: &q.send.picker.random,
+		link: controlLink{setup: u}, watchdog: watchdog{setup: u, clock: &q.clock},
 	}
 	return q
 }
@@ -129,7 +129,7 @@ func (q *VirtualQP) build() (err error) {
 			return err
 		}
 		for op := range q.send.wire {
-			q.send.wire[op] = u.scheme.wire(verbs.Opcode(op))
+			q.send.wire[op] = u.scheme.wireOpcode(verbs.Opcode(op))
 		}
 	}
 	plan := u.plan()

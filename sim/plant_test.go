@@ -18,10 +18,10 @@ var sown = []struct {
 		// A message is reported twice, or memory is written again after its completion.
 		mutant.Change{
 			Name: "replay before Down",
-			File: "../*.go", Old: "if v.downs.peerDown {", New: "if true {",
+			File: "../*.go", Old: "if v.reports.peerDown {", New: "if true {",
 			Also: []mutant.Edit{{
 				File: "../*.go", Old: "if int32(arrived) < 0 ||",
-				New: "if !v.downs.peerDown {\n arrived = 0\n}\nif int32(arrived) < 0 ||",
+				New: "if !v.reports.peerDown {\n arrived = 0\n}\nif int32(arrived) < 0 ||",
 			}},
 		},
 		"failover",
@@ -47,7 +47,7 @@ var sown = []struct {
 		// The peer repeats a message that this side has reported.
 		mutant.Change{
 			Name: "a receive of the pool is missing in Down", File: "../recv_shared.go",
-			Old: "l.life.received++\n\t\tr.endPooled(slot, wc)", New: "r.endPooled(slot, wc)",
+			Old: "l.recovery.received++\n\t\tr.completePooled(slot, wc)", New: "r.completePooled(slot, wc)",
 		},
 		"shared-data-failover",
 		[]string{"notifications", "bytes", "first error", "progress"},
@@ -56,7 +56,7 @@ var sown = []struct {
 		// The pool shrinks, and senders wait forever or until their deadline.
 		mutant.Change{
 			Name: "receives of an SRQ that was left are lost", File: "../recv_shared.go",
-			Old: "\t\t\tp.leaves(uint32(slot))\n\t\t\tp.restore(uint32(slot))\n", New: "\t\t\tp.leaves(uint32(slot))\n",
+			Old: "\t\t\tp.unpost(uint32(slot))\n\t\t\tp.restore(uint32(slot))\n", New: "\t\t\tp.unpost(uint32(slot))\n",
 		},
 		"shared-data-failover",
 		[]string{"progress", "first error", "deadline"},
@@ -92,7 +92,7 @@ var sown = []struct {
 		// The receiver is notified before the data before it, on other lanes, has arrived.
 		mutant.Change{
 			Name: "a run of Tally covers no data before it", File: "../scheme_tally.go",
-			Old: "if t.send.carried.first() >= 0 {", New: "if false {",
+			Old: "if t.send.uncovered.first() >= 0 {", New: "if false {",
 		},
 		"failover-atomics",
 		[]string{"notifications"},
@@ -110,7 +110,7 @@ var sown = []struct {
 		// The receiver gets the immediate of another message.
 		mutant.Change{
 			Name: "a run of Spray has one immediate", File: "../scheme_notifier.go",
-			Old: "one.imm, one.owes = wrs[i].Imm,", New: "one.imm, one.owes = wrs[i&^1].Imm,",
+			Old: "one.imm, one.notifyDue = wrs[i].Imm,", New: "one.imm, one.notifyDue = wrs[i&^1].Imm,",
 		},
 		"mixed",
 		[]string{"notifications"},
@@ -119,7 +119,7 @@ var sown = []struct {
 		// The receiver is notified before the data before it, on other lanes, has arrived.
 		mutant.Change{
 			Name: "a run of DQPLB covers no data before it", File: "../scheme_dqplb.go",
-			Old: "if d.send.carried.first() >= 0 {", New: "if false {",
+			Old: "if d.send.uncovered.first() >= 0 {", New: "if false {",
 		},
 		"mixed",
 		[]string{"notifications"},
@@ -146,7 +146,7 @@ var sown = []struct {
 		// The request never ends, or ends without its bytes.
 		mutant.Change{
 			Name: "drop a refused fragment", File: "../*.go",
-			Old: "l.barred |= barRefused | barJust\n", New: "l.posted++\nl.barred |= barRefused | barJust\n",
+			Old: "l.blocked |= blockRefused | blockJustRefused\n", New: "l.posted++\nl.blocked |= blockRefused | blockJustRefused\n",
 		},
 		"mixed",
 		[]string{"progress", "bytes", "notifications", "first error", "leaks"},
