@@ -378,11 +378,17 @@ func newEventWatch(rails []rail) *eventWatch {
 
 // join makes the events of the NICs wake a VirtualCQ. Nothing undoes that at the NICs: other Rails may have taken them
 // over since, and would not hear of events.
-func (w *eventWatch) join(c *VirtualCQ) error {
+func (w *eventWatch) join(c *VirtualCQ) (err error) {
 	w.mu.Lock()
 	w.cqs = append(w.cqs, c)
 	w.mu.Unlock()
-	return w.notify(verbs.NewWakerFunc(w.onEvent))
+	waker := verbs.NewWakerFunc(w.onEvent)
+	for i := range w.rails {
+		if r := &w.rails[i]; r.readsEvents {
+			err = errors.Join(err, r.ctx.NotifyEvents(waker))
+		}
+	}
+	return err
 }
 
 // leave makes events wake the VirtualCQ no longer.
@@ -390,16 +396,6 @@ func (w *eventWatch) leave(c *VirtualCQ) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cqs = slices.DeleteFunc(w.cqs, func(other *VirtualCQ) bool { return other == c })
-}
-
-// notify makes every NIC report its events to a Waker.
-func (w *eventWatch) notify(waker *verbs.Waker) (err error) {
-	for i := range w.rails {
-		if r := &w.rails[i]; r.readsEvents {
-			err = errors.Join(err, r.ctx.NotifyEvents(waker))
-		}
-	}
-	return err
 }
 
 // onEvent is called by a NIC that has an event.

@@ -100,9 +100,6 @@ func (u *setup) srqOf(r role) recvSource {
 	return ownReceives
 }
 
-// takesShared reports whether a lane uses receives of setup.shared.
-func (u *setup) takesShared(l *lane) bool { return u.srqOf(l.role) == engineReceives }
-
 // receives is the number of engine receives that can be filled between two polls.
 func (u *setup) receives() int {
 	if u.shared != nil {
@@ -115,25 +112,18 @@ func (u *setup) receives() int {
 // that is 0, equal parts for all lanes. The bounds are what makes a fragment worth its doorbell and
 // what every NIC can take. NICs that work on the caller's core carry one fragment after the other:
 // there, many gain nothing.
-func (u *setup) fragmentSize(length uint32) uint32 {
-	if u.cfg.FragmentSize != 0 {
+func (u *setup) fragmentSize(wr *SendWR, length uint32) uint32 {
+	switch {
+	case u.cfg.FragmentSize != 0:
 		return min(u.cfg.FragmentSize, u.maxMsg)
-	}
-	if length <= u.minCut {
+	case length <= u.minCut:
 		return min(max(length, 1), u.maxMsg)
+	case u.keepsWhole && wr.usesDevice():
+		return min(length, u.maxMsg)
 	}
 	part := (uint64(length)-1)/uint64(len(u.lanes)) + 1
 	part = (part + uint64(u.mtu) - 1) / uint64(u.mtu) * uint64(u.mtu)
 	return uint32(min(max(part, uint64(u.minCut)), wantFragment, uint64(u.maxMsg)))
-}
-
-// keepWhole returns the size of the fragments of a request that would be cut. It is larger if a device has some of the
-// memory and such requests are not cut.
-func (u *setup) keepWhole(wr *SendWR, length, cut uint32) uint32 {
-	if u.keepsWhole && wr.usesDevice() {
-		return min(length, u.maxMsg)
-	}
-	return cut
 }
 
 // plan returns the lanes of a VirtualQP: data lanes spread over the rails, then the message lane

@@ -192,15 +192,7 @@ func (f *failover) abandon(l *lane) {
 func (f *failover) flush() {
 	f.send.flush()
 	f.recv.flush()
-	if f.reportable() || f.unsettled() {
-		f.setup.queueReport()
-	}
-}
-
-// reportable reports whether a request or a receive has ended and was not reported.
-func (f *failover) reportable() bool {
-	r := &f.send.sends
-	return f.recv.done.Len() > 0 || (r.reported != r.posted && r.slot(r.reported).pending == 0)
+	f.setup.queueReport()
 }
 
 // unsettled reports whether a VirtualQP that has failed must be looked at again although no

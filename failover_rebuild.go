@@ -239,7 +239,7 @@ func (f *failover) probe(l *lane) {
 // probed takes the completion of a probe.
 func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
 	switch state := l.recovery.state; {
-	case t.generation() != l.generation || (state != laneProbing && (state != laneUp || !f.recovers())):
+	case !l.owns(t) || (state != laneProbing && (state != laneUp || !f.recovers())):
 		f.setup.cq.countStale(l)
 	case wc.Status != verbs.StatusSuccess:
 		f.requestFailed(l, wc.Status)

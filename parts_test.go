@@ -194,13 +194,13 @@ func TestFlushOfMark(t *testing.T) {
 // TestGuard: with checks compiled in, concurrent calls on the same VirtualCQ panic.
 func TestGuard(t *testing.T) {
 	c := &VirtualCQ{}
-	c.enter("Poll")
+	c.guard.Enter("Poll", misuse)
 	defer func() {
 		if got := recover() != nil; got != debugcheck.On {
 			t.Errorf("a second call panics: %v, want %v", got, debugcheck.On)
 		}
 		c.guard.Leave()
-		c.enter("Poll") // and one after it is fine
+		c.guard.Enter("Poll", misuse) // and one after it is fine
 		c.guard.Leave()
 	}()
 	_, _ = c.Poll(nil)

@@ -70,24 +70,19 @@ func (r *receiver) close() {
 	r.notifications, r.data, r.early, r.done = ring.Ring[uint64]{}, ring.Ring[RecvWR]{}, ring.Ring[message]{}, ring.Ring[WC]{}
 }
 
-// reserve makes room for n more receives, as far as they can be taken. Each has a place in done from now on.
-func (r *receiver) reserve(n int) {
-	depth, ended := r.setup.cfg.RecvDepth, r.done.Len()
-	r.notifications.Reserve(min(r.notifications.Len()+n, depth))
-	r.data.Reserve(min(r.data.Len()+n, depth))
-	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+n, max(ended, 2*r.maxDone)+2*r.maxDone))
-}
-
-// post takes receives.
+// post accepts receives. The rings have space for all of them afterwards, including their completions.
 func (r *receiver) post(wrs []RecvWR) (n int, err error) {
-	r.reserve(len(wrs))
+	depth, ended := r.setup.cfg.RecvDepth, r.done.Len()
+	r.notifications.Reserve(min(r.notifications.Len()+len(wrs), depth))
+	r.data.Reserve(min(r.data.Len()+len(wrs), depth))
+	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+len(wrs), max(ended, 2*r.maxDone)+2*r.maxDone))
 	n, err = r.accept(wrs)
 	r.posted.Add(uint64(n))
 	if r.failover.state == stateFailed {
 		r.flush()
 	}
 	r.feedStarved()
-	if r.failover.reportable() {
+	if r.done.Len() > 0 {
 		r.setup.queueReport()
 	}
 	return n, err
@@ -182,7 +177,7 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 		return
 	case ownReceives:
 	}
-	if t.generation() != l.generation || t.lane() != l.index || l.recovery.state == laneIdle {
+	if !l.owns(t) || l.recovery.state == laneIdle {
 		u.cq.countStale(l)
 		return
 	}
@@ -344,7 +339,9 @@ func (r *receiver) report(dst []WC) (n int) {
 		r.done.Drop(1)
 		n++
 	}
-	r.setup.pool.deliver(dst[:n])
+	if p := r.setup.pool; p != nil {
+		p.deliver(dst[:n])
+	}
 	return n
 }
 
@@ -450,7 +447,7 @@ func (r *receiver) replenish(l *lane) error {
 		}
 		return nil
 	}
-	if u.direct || u.takesShared(l) || (u.cfg.Scheme == Spray && l != u.notifyLane) {
+	if u.direct || u.srqOf(l.role) == engineReceives || (u.cfg.Scheme == Spray && l != u.notifyLane) {
 		return nil
 	}
 	for l.recvTail-l.recvHead < l.recvDepth {

@@ -216,7 +216,7 @@ func (c *VirtualCQ) PostRecv(wrs []RecvWR) (n int, err error) {
 	if c.pool == nil {
 		return 0, fmt.Errorf("post receive: %w", verbs.Invalidf("the virtual CQ has no pool: set CQConfig.SharedData, or use VirtualQP.PostRecv"))
 	}
-	c.enter("PostRecv")
+	c.guard.Enter("ibverbx: PostRecv", misuse)
 	n, err = c.pool.post(wrs)
 	c.pool.feed()
 	c.guard.Leave()
@@ -338,15 +338,8 @@ func (p *dataPool) dropped(wc *WC) {
 	}
 }
 
-// deliver completes the receives of the pool among completions that the program gets.
+// deliver replaces the slots in completions for the program by its WRIDs.
 func (p *dataPool) deliver(wcs []WC) {
-	if p != nil {
-		p.resolveSlots(wcs)
-	}
-}
-
-// resolveSlots replaces slots by the program's WRIDs.
-func (p *dataPool) resolveSlots(wcs []WC) {
 	for i := range wcs {
 		if wc := &wcs[i]; wc.Flags&wcPooled != 0 {
 			slot := uint32(wc.WRID)

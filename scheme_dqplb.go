@@ -71,16 +71,13 @@ func (d *dqplb) connected(remote *Card) int {
 // maxDQPLBWindow is how many numbers a sender has outstanding at most, whatever the peer allows.
 const maxDQPLBWindow = 1 << 16
 
-func (d *dqplb) close() error { return nil }
-
 func (d *dqplb) tooFarAhead(l *lane) bool {
 	return int64(l.latest-d.consumed) >= int64(d.setup.dqplbWindow())
 }
 
-func (d *dqplb) advance()                                {}
-func (d *dqplb) beforeMove(*entry) (_ entry, _ bool)     { return entry{}, false }
-func (d *dqplb) afterMove(_, _ *lane)                    { d.mixed = true }
-func (d *dqplb) wireOpcode(op verbs.Opcode) verbs.Opcode { return op }
+func (d *dqplb) advance()                            {}
+func (d *dqplb) beforeMove(*entry) (_ entry, _ bool) { return entry{}, false }
+func (d *dqplb) afterMove(_, _ *lane)                { d.mixed = true }
 
 func (d *dqplb) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
 
@@ -197,9 +194,7 @@ func (d *dqplb) advanceOldest() {
 			}
 		}
 	}
-	if d.oldest += ahead; d.oldest >= dqplbModulus {
-		d.oldest -= dqplbModulus
-	}
+	d.oldest = numberAfter(d.oldest, ahead)
 }
 
 // cover stages the immediates that cover plain WRITEs.
@@ -281,9 +276,7 @@ func (d *dqplb) consume(n arrivedFragment) {
 			d.length = 0
 		}
 		d.consumed++
-		if d.next++; d.next == dqplbModulus {
-			d.next = 0
-		}
+		d.next = numberAfter(d.next, 1)
 		p := d.at(0)
 		if !p.arrived {
 			return

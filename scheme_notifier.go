@@ -56,8 +56,6 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 
 // notifier implements a scheme. NewQP selects it.
 type notifier interface {
-	// wireOpcode returns the opcode of the fragments of a request.
-	wireOpcode(op verbs.Opcode) verbs.Opcode
 	// dispatch gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
 	// room. Then it is called again later and continues where it stopped.
 	dispatch(s *sendSlot) bool
@@ -86,7 +84,6 @@ type notifier interface {
 	// connected takes the peer's card. It returns how many messages can wait for a message before them,
 	// and become complete together with it.
 	connected(remote *Card) (waiting int)
-	close() error
 }
 
 func (q *VirtualQP) newNotifier() (notifier, error) {
@@ -112,7 +109,6 @@ type spray struct {
 
 func (y *spray) connected(*Card) int                              { return 0 }
 func (y *spray) tooFarAhead(*lane) bool                           { return false }
-func (y *spray) close() error                                     { return nil }
 func (y *spray) beforeMove(*entry) (_ entry, _ bool)              { return entry{}, false }
 func (y *spray) afterMove(_, _ *lane)                             {}
 func (y *spray) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
@@ -122,13 +118,6 @@ func noSGEs(chain []verbs.RecvWR) {
 	for i := range chain {
 		chain[i].NumSGE = 0
 	}
-}
-
-func (y *spray) wireOpcode(op verbs.Opcode) verbs.Opcode {
-	if op == verbs.OpRDMAWriteWithImm {
-		return verbs.OpRDMAWrite
-	}
-	return op
 }
 
 func (y *spray) dispatch(s *sendSlot) bool {

@@ -33,9 +33,10 @@ type tally struct {
 	window ring.Window[messageRecords] // the messages from next on
 	next   uint32                      // the number of the oldest message that is not complete
 	limit  int32                       // how far a lane may be ahead of next before it is starved
-	// region has the records of the send ring. If the receives are not shared, it begins with the places
-	// where records arrive.
-	region *Region
+	// region holds the arriving records, recvSlots per lane, unless the receives are shared, and then the records of the send ring.
+	region    *Region
+	arriving  []byte // the records that arrive; empty if the receives are shared
+	recvSlots int    // Config.NotifyDepth, rounded up to a power of two because entries wrap
 }
 
 const (
@@ -80,27 +81,21 @@ type messageRecords struct {
 
 func newTally(q *VirtualQP) (*tally, error) {
 	u := &q.setup
-	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes)}
-	places := 0
+	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes), recvSlots: ring.CeilPow2(u.cfg.NotifyDepth)}
+	arriving := 0
 	if u.shared == nil {
-		places = u.cfg.Lanes * ring.CeilPow2(u.cfg.NotifyDepth) * recordSize
+		arriving = u.cfg.Lanes * t.recvSlots * recordSize
 	}
 	var err error
-	if t.region, err = u.rails.allocRegion(places + u.cfg.SendDepth*recordSize); err != nil {
+	if t.region, err = u.rails.allocRegion(arriving + u.cfg.SendDepth*recordSize); err != nil {
 		return t, err
 	}
-	q.send.records = records{bytes: t.region.Bytes()[places:], addr: t.region.addr + uint64(places), region: t.region}
+	t.arriving = t.region.Bytes()[:arriving]
+	q.send.records = records{bytes: t.region.Bytes()[arriving:], addr: t.region.addr + uint64(arriving), region: t.region}
 	if u.cfg.MaxInline >= recordSize {
 		q.send.records.flags = verbs.SendInline
 	}
 	return t, nil
-}
-
-func (t *tally) close() error {
-	if t.region == nil {
-		return nil // it could not be made
-	}
-	return t.region.free()
 }
 
 // connected sizes the window. A lane is fed until its latest message is further ahead of next than the
@@ -114,13 +109,6 @@ func (t *tally) connected(remote *Card) int {
 	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
 	t.window = ring.NewWindow[messageRecords](initialDepth, int(t.limit)+remote.Limits.SendDepth+t.setup.receives())
 	return int(t.window.Limit())
-}
-
-func (t *tally) wireOpcode(op verbs.Opcode) verbs.Opcode {
-	if op == verbs.OpRDMAWriteWithImm {
-		return verbs.OpRDMAWrite
-	}
-	return op
 }
 
 func (t *tally) dispatch(s *sendSlot) bool {
@@ -311,21 +299,15 @@ func (t *tally) tooFarAhead(l *lane) bool {
 }
 
 func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
-	places := uint32(ring.CeilPow2(t.setup.cfg.NotifyDepth)) // the loop computes place
-	addr, lkey := t.region.addr+uint64(l.index)*uint64(places)*recordSize, t.region.lkeys[l.rail]
+	slots := uint32(t.recvSlots)
+	addr, lkey := t.region.addr+uint64(l.index)*uint64(slots)*recordSize, t.region.lkeys[l.rail]
 	for i := range chain {
 		r := &chain[i]
 		g := &r.SGE[0]
-		g.Addr, g.Length, g.LKey = addr+uint64(entry&(places-1))*recordSize, recordSize, lkey
+		g.Addr, g.Length, g.LKey = addr+uint64(entry&(slots-1))*recordSize, recordSize, lkey
 		r.NumSGE = 1
 		entry++
 	}
-}
-
-// recordOffset is the offset of the record of a receive.
-func (t *tally) recordOffset(l *lane, entry uint32) int {
-	places := ring.CeilPow2(t.setup.cfg.NotifyDepth) // a power of two, because entry wraps
-	return (int(l.index)*places + int(entry)&(places-1)) * recordSize
 }
 
 // received counts a record. A record that the peer cannot have sent ends the VirtualQP.
@@ -354,7 +336,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	if u.shared != nil {
 		b = u.shared.record(l.rail, entry)
 	} else {
-		b = t.region.Bytes()[t.recordOffset(l, entry):][:recordSize]
+		b = t.arriving[(int(l.index)*t.recvSlots+int(entry)&(t.recvSlots-1))*recordSize:][:recordSize]
 	}
 	t.count(l, binary.LittleEndian.Uint32(b), messageRecords{
 		want: binary.LittleEndian.Uint16(b[4:]), imm: binary.LittleEndian.Uint32(b[8:]), length: binary.LittleEndian.Uint32(b[12:]),

@@ -357,7 +357,7 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 	var from *Region
 	var into *RemoteRegion
 	var lkey, rkey uint32 // those of the lane
-	rails := max(u.rails.Len(), u.remoteRails)
+	rails := max(len(u.rails.rails), u.remoteRails)
 	id := uint64(l.base | kindPlain.tag())
 	var consumes uint32
 	var passed verbs.SendFlags // the flags that the NIC gets

@@ -93,8 +93,8 @@ func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	}
 	l.posted += uint32(n)
 	l.unsignaledTail = false
-	if l.capacity < l.depth {
-		l.growToDepth()
+	if l.capacity < min(l.depth, l.load()+chainMax) { // grow here, so that room never has to
+		l.move(newLedger(int(l.index), int(l.depth)))
 	}
 	l.counts.doorbells.Add(1)
 	l.counts.fragments.Add(uint64(n))

@@ -222,14 +222,6 @@ func (l *lane) out() bool { return l.blocked&blockDown != 0 }
 // room reports whether the lane can take another request.
 func (l *lane) room() bool { return l.tail-l.head < l.capacity && l.blocked == 0 }
 
-// growToDepth grows a ledger that has no room for another chain although the NIC takes more. It is called after
-// every doorbell, so that room never has to.
-func (l *lane) growToDepth() {
-	if l.capacity < min(l.depth, l.load()+chainMax) {
-		l.move(newLedger(int(l.index), int(l.depth)))
-	}
-}
-
 // setLedger gives the lane a ledger.
 func (l *lane) setLedger(ledger []entry) {
 	l.ledger, l.capacity = ledger, min(l.depth, uint32(len(ledger)-ledgerSpare))
@@ -275,27 +267,6 @@ func (l *lane) unstage() *entry {
 	e := l.at(l.tail)
 	l.bytes -= uint64(e.bytes)
 	return e
-}
-
-// retire removes the oldest n entries, which have ended, and counts them off their requests. It
-// returns the sum of their bytes, and how many of them were SENDs or atomics.
-func (l *lane) retire(n uint32, sends []sendSlot) (bytes uint64, messages int) {
-	ledger, head := l.ledger, l.head
-	for end := head + n; head != end; head++ {
-		e := &ledger[int(head)&(len(ledger)-1)]
-		h := e.head
-		if k := kind(h >> 16); k >= kindMessage {
-			if k == kindControl {
-				continue
-			}
-			messages++
-		}
-		sends[int(uint16(h))&(len(sends)-1)].pending--
-		bytes += uint64(e.bytes)
-	}
-	l.head = head
-	l.bytes -= bytes
-	return bytes, messages
 }
 
 // grow makes room in the ledger for n more entries.
@@ -425,10 +396,12 @@ func newTag(generation uint16, k kind, lane uint16, entry uint32) tag {
 // tag is the kind as a part of a tag.
 func (k kind) tag() tag { return tag(k) << 44 }
 
-func (t tag) generation() uint16 { return uint16(t >> 48) }
-func (t tag) kind() kind         { return kind(t >> 44 & 0xf) }
-func (t tag) lane() uint16       { return uint16(t>>32) & (maxLanes - 1) }
-func (t tag) entry() uint32      { return uint32(t) }
+func (t tag) kind() kind    { return kind(t >> 44 & 0xf) }
+func (t tag) lane() uint16  { return uint16(t>>32) & (maxLanes - 1) }
+func (t tag) entry() uint32 { return uint32(t) }
+
+// owns reports whether a tag names the lane in its current generation.
+func (l *lane) owns(t tag) bool { return t&^(kind(0xf).tag()|maxEntry) == l.base }
 
 // drainTurns bounds how often a VirtualQP that is being closed polls for the completions of its lanes. A
 // software NIC has them at once, and others within microseconds.

@@ -35,10 +35,10 @@ type pickState struct {
 // begin sets the lanes and the policy.
 func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
 	p.lanes, p.policy = lanes, policy
-	p.tuner.stop()
+	p.tuner.due = math.MaxUint64
 	if policy == AutoPolicy {
 		if p.policy = rails.policy(); p.policy == RoundRobin && rails.Len() > 1 {
-			p.tuner.start(p)
+			p.tuner.gap, p.tuner.due = firstGap, p.rounds(firstGap)
 		}
 	}
 	p.clock.run(p.policy == TwoChoices)
@@ -63,7 +63,7 @@ func (p *picker) pick(n uint32, whole bool) *lane {
 		}
 	}
 	l := p.choose(n)
-	if l != nil && l.idle() {
+	if p.policy == TwoChoices && l != nil && l.idle() {
 		l.estimate.startBusy(p.clock.now)
 	}
 	if whole && n < p.runBytes {
@@ -124,13 +124,6 @@ func (p *picker) next() *lane {
 	return l
 }
 
-// continueAfter moves the cursor to the lane after l.
-func (p *picker) continueAfter(l *lane) {
-	if p.cursor = int(l.index) + 1; p.cursor == len(p.lanes) {
-		p.cursor = 0
-	}
-}
-
 // twoChoices draws two lanes and takes the one that would finish n more bytes first. If the draws
 // do not find two lanes with room, it looks at all lanes. It returns nil if none has room.
 func (p *picker) twoChoices(n uint32) *lane {
@@ -186,7 +179,7 @@ func (p *picker) earliest(n uint32) (best *lane) {
 		}
 	}
 	if best != nil {
-		p.continueAfter(best)
+		p.cursor = (int(best.index) + 1) % len(p.lanes)
 	}
 	return best
 }
@@ -334,12 +327,6 @@ const (
 	equalRatio   = 1.25 // how much more a rail may carry than another that has the same work, per lane
 	equalPeriods = 2    // how many periods in a row with the same work end TwoChoices
 )
-
-// start makes the tuner watch a picker whose policy is RoundRobin.
-func (a *policyTuner) start(p *picker) { a.gap, a.due = firstGap, p.rounds(firstGap) }
-
-// stop keeps the policy as it is.
-func (a *policyTuner) stop() { a.due = math.MaxUint64 }
 
 // rounds is the value of ended in n rounds.
 func (p *picker) rounds(n int) uint64 { return p.ended + uint64(n*len(p.lanes)) }

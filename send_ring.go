@@ -46,9 +46,10 @@ type sender struct {
 // post takes requests into the ring and dispatches.
 func (s *sender) post(wrs []SendWR) (n int, err error) {
 	r, u := &s.sends, s.setup
-	take := min(len(wrs), r.room())
-	if need := int(r.posted-r.reported) + take; need > len(r.slots) {
-		r.grow(need)
+	outstanding := int(r.posted - r.reported)
+	take := min(len(wrs), int(r.depth)-outstanding)
+	if outstanding+take > len(r.slots) {
+		r.grow(outstanding + take)
 	}
 	for n < take {
 		if r.dispatched == r.posted {
@@ -95,11 +96,8 @@ func (s *sender) setDeadlines(n uint32) {
 // storePlain puts a plain request into a slot.
 func (s *sender) storePlain(r *sendSlot, wr *SendWR) {
 	e, m, u := &wr.SGE[0], wr.Remote, s.setup
-	g, cut := e.Region, u.fragmentSize(e.Length)
-	if e.Length > cut {
-		cut = u.keepWhole(wr, e.Length, cut)
-	}
-	r.fill(wr, s.wire[wr.Opcode&7], e.Length, cut, g.addr+e.Offset, m.Addr+wr.RemoteOffset)
+	g := e.Region
+	r.fill(wr, s.wire[wr.Opcode&7], e.Length, u.fragmentSize(wr, e.Length), g.addr+e.Offset, m.Addr+wr.RemoteOffset)
 	r.imm = wr.Imm
 	u.setKeys(&r.keys, g, m)
 }
@@ -111,11 +109,8 @@ func (s *sender) storeOther(wr *SendWR) error {
 	if err != nil {
 		return err
 	}
-	r, cut := s.sends.slot(s.sends.posted), u.fragmentSize(uint32(length))
-	if uint32(length) > cut {
-		cut = u.keepWhole(wr, uint32(length), cut)
-	}
-	r.fill(wr, s.wire[wr.Opcode&7], uint32(length), cut, 0, 0)
+	r := s.sends.slot(s.sends.posted)
+	r.fill(wr, s.wire[wr.Opcode&7], uint32(length), u.fragmentSize(wr, uint32(length)), 0, 0)
 	r.plain, r.imm, r.numSGE, r.compareAdd, r.swap, r.sge = false, wr.Imm, wr.NumSGE, wr.CompareAdd, wr.Swap, wr.SGE
 	r.partial = u.isPartial(wr, length)
 	if !isMessage(wr.Opcode) && length > 0 {
@@ -159,7 +154,7 @@ func (s *sender) inlineOf(seq uint32) []byte {
 // completion.
 func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	before := t.entry() - l.head
-	if t.generation() != l.generation || t.lane() != l.index || before >= l.posted-l.head {
+	if !l.owns(t) || before >= l.posted-l.head {
 		s.setup.cq.countStale(l)
 		return
 	}
@@ -200,11 +195,24 @@ func (s *sender) firstRefusal(l *lane, status verbs.Status) bool {
 	return first
 }
 
-// retire ends the oldest n entries of a lane.
+// retire removes the oldest n entries of a lane, which have ended, and counts them off their requests.
 func (s *sender) retire(l *lane, n uint32) {
-	bytes, messages := l.retire(n, s.sends.slots)
+	slots, ledger, head, bytes := s.sends.slots, l.ledger, l.head, uint64(0)
+	for end := head + n; head != end; head++ {
+		e := &ledger[int(head)&(len(ledger)-1)]
+		h := e.head
+		if k := kind(h >> 16); k >= kindMessage {
+			if k == kindControl {
+				continue
+			}
+			s.messages--
+		}
+		slots[int(uint16(h))&(len(slots)-1)].pending--
+		bytes += uint64(e.bytes)
+	}
+	l.head = head
+	l.bytes -= bytes
 	s.inflight -= int(n)
-	s.messages -= messages
 	s.picker.ended += uint64(n)
 	if s.picker.policy == TwoChoices {
 		s.picker.measure(l, bytes)
@@ -376,9 +384,6 @@ func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & (r.depth - 1))
 
 // of returns the slot of the request that an entry belongs to.
 func (r *sendRing) of(e *entry) *sendSlot { return r.slot(uint32(e.slot())) }
-
-// room is how many more requests the ring takes.
-func (r *sendRing) room() int { return int(r.depth - (r.posted - r.reported)) }
 
 // grow makes room for n outstanding requests, at most depth.
 func (r *sendRing) grow(n int) {

@@ -95,11 +95,14 @@ func (p *passthrough) build(wr *SendWR, l *lane, to *verbs.SendWR) error {
 	if err != nil {
 		return err
 	}
-	if p.setup.isPartial(wr, length) && !wr.registered(l) {
+	if length > 0 && wr.Flags&verbs.SendInline == 0 && !registered(wr.SGE[:wr.NumSGE], l.rail) {
 		return errUnregistered
 	}
 	otherWR(to, wr.WRID, wr.Opcode, wr.Flags, wr.Imm, wr.SGE[:wr.NumSGE], l.rail)
 	if !isMessage(wr.Opcode) && length > 0 {
+		if wr.Remote.RKeys[l.remoteRail] == 0 {
+			return errUnregistered
+		}
 		to.RemoteAddr, to.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
 		to.CompareAdd, to.Swap = wr.CompareAdd, wr.Swap
 	}
@@ -179,12 +182,4 @@ func (p *passthrough) markPooled(wc *verbs.WC, to *WC) {
 	if slot, ok := p.setup.pool.claim(p.setup.lanes[0].rail, tag(wc.WRID)); ok {
 		to.WRID, to.Flags = uint64(slot), wcPooled
 	}
-}
-
-// registered reports whether a lane has the keys for a request.
-func (w *SendWR) registered(l *lane) bool {
-	if w.Flags&verbs.SendInline == 0 && !registered(w.SGE[:w.NumSGE], l.rail) {
-		return false
-	}
-	return isMessage(w.Opcode) || w.Remote.RKeys[l.remoteRail] != 0
 }

@@ -41,9 +41,9 @@ type CQConfig struct {
 // concurrent use.
 type VirtualCQ struct {
 	rails   *Rails
-	num     uint32       // unique on the Rails
-	clock   func() int64 // of VirtualQPs without their own: one for all, because their timers are in one heap
-	guard   debugcheck.Guard
+	num     uint32           // unique on the Rails
+	clock   func() int64     // of VirtualQPs without their own: one for all, because their timers are in one heap
+	guard   debugcheck.Guard // every call that uses the VirtualCQ is inside; see misuse
 	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
@@ -88,6 +88,9 @@ type CQStats struct {
 	Refills    uint64 // posts to the SRQs of CQConfig.SharedReceives, one doorbell each
 	Refilled   uint64 // receives posted by these refills
 }
+
+// misuse is the text of guard's panic.
+const misuse = "concurrent use of a VirtualCQ or its VirtualQPs"
 
 // cqCounters are the CQStats, written by the goroutine that uses the VirtualCQ.
 type cqCounters struct {
@@ -161,14 +164,6 @@ func (c *VirtualCQ) Rails() *Rails { return c.rails }
 // Num returns a number that is unique within the Rails. Together with VirtualQP.Num it identifies a
 // VirtualQP. It is never sent to the peer.
 func (c *VirtualCQ) Num() uint32 { return c.num }
-
-// enter begins a call. Under the race detector, and with the tag ibverbxdebug, it panics if another
-// call is in progress.
-func (c *VirtualCQ) enter(op string) {
-	if debugcheck.On { // otherwise every call would build the text
-		c.guard.Enter("ibverbx: "+op, "concurrent use of a VirtualCQ or its VirtualQPs")
-	}
-}
 
 // Stats returns the counters. It is safe for concurrent use.
 func (c *VirtualCQ) Stats() CQStats {

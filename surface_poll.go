@@ -25,13 +25,52 @@ const (
 // n is 0, so an error never hides a completion: a NIC's error with the rail, or verbs.ErrNotFound for a
 // completion of an unknown QP.
 func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
-	c.enter("Poll")
-	n, err = c.poll(dst, c.next, len(c.cqs))
+	c.guard.Enter("ibverbx: Poll", misuse)
+	if len(c.kept) > 0 {
+		n = c.returnKept(dst)
+	}
+	if len(c.reportQueue) > 0 {
+		n = c.report(dst, n)
+	}
+	rail := c.next
+	for range c.cqs {
+		n = c.pollRail(rail, dst, n)
+		if rail++; rail >= len(c.cqs) {
+			rail = 0
+		}
+	}
 	if c.next++; c.next >= len(c.cqs) {
 		c.next = 0
 	}
+	if c.joined {
+		n = c.drive(dst, n)
+	}
+	if n == 0 && c.err != nil {
+		err, c.err = c.err, nil
+	}
 	c.guard.Leave()
 	return n, err
+}
+
+// pollRail polls the CQ of a rail until it is empty, dst is full, or after pollTurns batches. dst has n entries; pollRail
+// returns their new number.
+func (c *VirtualCQ) pollRail(rail int, dst []WC, n int) int {
+	for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
+		want := min(pollBatch, len(dst)-n) // a completion of a passthrough needs an entry in dst
+		got, err := c.cqs[rail].Poll(c.buf[:want])
+		if err != nil {
+			c.pollFailed(rail, err)
+		}
+		if got > 0 {
+			n = c.process(rail, c.buf[:got], dst, n)
+			n = c.report(dst, n)
+		}
+		if got < want {
+			c.idle[rail]++
+			break
+		}
+	}
+	return n
 }
 
 // PollOne is Poll for a single completion. ok is false if none is available.
@@ -58,7 +97,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
 	}
-	c.enter("ProcessCompletions")
+	c.guard.Enter("ibverbx: ProcessCompletions", misuse)
 	n = c.returnKept(dst)
 	n = c.process(rail, wcs, dst, n)
 	if len(wcs) == 0 {
@@ -72,44 +111,6 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 		err, c.err = c.err, nil
 	}
 	c.guard.Leave()
-	return n, err
-}
-
-// poll takes the completions of a number of rails, starting with one.
-func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
-	if len(c.kept) > 0 {
-		n = c.returnKept(dst)
-	}
-	if len(c.reportQueue) > 0 {
-		n = c.report(dst, n)
-	}
-	for ; rails > 0; rails-- {
-		for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
-			// A completion that passes through needs a place in dst.
-			want := min(pollBatch, len(dst)-n)
-			got, err := c.cqs[rail].Poll(c.buf[:want])
-			if err != nil {
-				c.pollFailed(rail, err)
-			}
-			if got > 0 {
-				n = c.process(rail, c.buf[:got], dst, n)
-				n = c.report(dst, n)
-			}
-			if got < want {
-				c.idle[rail]++
-				break
-			}
-		}
-		if rail++; rail == len(c.cqs) {
-			rail = 0
-		}
-	}
-	if c.joined {
-		n = c.drive(dst, n)
-	}
-	if n == 0 && c.err != nil {
-		err, c.err = c.err, nil
-	}
 	return n, err
 }
 
@@ -154,7 +155,9 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 // returnKept returns completions that did not fit before.
 func (c *VirtualCQ) returnKept(dst []WC) int {
 	n := copy(dst, c.kept)
-	c.pool.deliver(dst[:n])
+	if c.pool != nil {
+		c.pool.deliver(dst[:n])
+	}
 	c.kept = append(c.kept[:0], c.kept[n:]...)
 	return n
 }
@@ -198,7 +201,9 @@ func (c *VirtualCQ) reportPassthrough(l *lane, wcs []verbs.WC, dst []WC, n int) 
 	l.counts.cqes.Add(uint64(len(wcs)))
 	k := min(len(wcs), len(dst)-n)
 	l.owner.pass.report(wcs[:k], dst[n:])
-	c.pool.deliver(dst[n : n+k])
+	if c.pool != nil {
+		c.pool.deliver(dst[n : n+k])
+	}
 	if wcs = wcs[k:]; len(wcs) > 0 {
 		kept := len(c.kept)
 		c.kept = append(c.kept, make([]WC, len(wcs))...)
@@ -254,7 +259,8 @@ func (c *VirtualCQ) report(dst []WC, n int) int {
 	keep := c.reportQueue[:0]
 	for _, q := range c.reportQueue {
 		q.send.dispatch()
-		n += q.report(dst[n:])
+		n += q.recv.report(dst[n:]) // receives first
+		n += q.send.report(dst[n:])
 		if q.busy() {
 			keep = append(keep, q)
 		} else {

@@ -129,7 +129,10 @@ func (q *VirtualQP) build() (err error) {
 			return err
 		}
 		for op := range q.send.wire {
-			q.send.wire[op] = u.scheme.wireOpcode(verbs.Opcode(op))
+			q.send.wire[op] = verbs.Opcode(op)
+		}
+		if u.cfg.Scheme != DQPLB { // records and notifications are separate requests
+			q.send.wire[verbs.OpRDMAWriteWithImm] = verbs.OpRDMAWrite
 		}
 	}
 	plan := u.plan()
@@ -227,7 +230,7 @@ func (q *VirtualQP) KillLane(lane int) error {
 // if wrs[n] is invalid, verbs.ErrState before Connect, and verbs.ErrClosed after Close or for a closed
 // Region.
 func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
-	q.setup.cq.enter("PostSend")
+	q.setup.cq.guard.Enter("ibverbx: PostSend", misuse)
 	switch {
 	case q.failover.state == stateNew || q.failover.state == stateClosed:
 		err = q.setup.opError("post send", q.notConnected())
@@ -252,7 +255,7 @@ func (q *VirtualQP) notConnected() error {
 // wrs[n] is invalid or belongs in the pool of CQConfig.SharedData, and verbs.ErrClosed after Close or for a
 // closed Region.
 func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
-	q.setup.cq.enter("PostRecv")
+	q.setup.cq.guard.Enter("ibverbx: PostRecv", misuse)
 	switch {
 	case q.failover.state == stateClosed:
 		err = q.setup.opError("post receive", verbs.ErrClosed)
@@ -278,14 +281,6 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	}
 }
 
-// report writes completions, receives first, and returns their number.
-func (q *VirtualQP) report(dst []WC) (n int) {
-	if q.recv.done.Len() > 0 {
-		n = q.recv.report(dst)
-	}
-	return n + q.send.report(dst[n:])
-}
-
 // outstanding reports whether a request or a receive has not been reported. A single lane that passes
 // everything through does not know: then it is false.
 func (q *VirtualQP) outstanding() bool {
@@ -293,11 +288,12 @@ func (q *VirtualQP) outstanding() bool {
 	return s.reported != s.posted || r.notifications.Len()+r.data.Len()+r.done.Len() > 0
 }
 
-// busy reports whether the next report must look at the VirtualQP again although nothing need come:
-// it could not report everything, a NIC refused something, or its failure is not settled.
+// busy reports whether the next report must include the VirtualQP even without a completion: it could not
+// report everything, a NIC refused a request, or its failure is not settled.
 func (q *VirtualQP) busy() bool {
-	f := &q.failover
-	return f.reportable() || len(q.send.staged) > 0 || (f.state == stateFailed && f.unsettled())
+	f, r := &q.failover, &q.send.sends
+	return q.recv.done.Len() > 0 || (r.reported != r.posted && r.slot(r.reported).pending == 0) ||
+		len(q.send.staged) > 0 || (f.state == stateFailed && f.unsettled())
 }
 
 // Close destroys the lanes. Outstanding requests and receives are dropped without a completion. The peer
@@ -329,8 +325,8 @@ func (q *VirtualQP) Close() error {
 	for i := range u.cq.routes {
 		u.cq.routes[i].DeleteFunc(func(_ uint32, l *lane) bool { return l.owner == q })
 	}
-	if u.scheme != nil {
-		errs = append(errs, u.scheme.close())
+	if r := q.send.records.region; r != nil {
+		errs = append(errs, r.free())
 	}
 	q.mu.Lock()
 	u.all, u.lanes, f.state = nil, nil, stateClosed
