@@ -3,7 +3,8 @@
 //
 // A rail is a NIC port used together with others, and a [Region] is memory registered on all rails. A lane
 // is one RC queue pair on a rail. A [VirtualQP] splits requests into fragments and stripes them across its
-// lanes. Each request completes exactly once, in posting order, through a [VirtualCQ].
+// lanes. A request enters through VirtualQP.PostSend or PostRecv, and completes exactly once, in posting
+// order, through [VirtualCQ.Poll].
 //
 //	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic0}, ibverbx.RailConfig{Context: nic1})
 //	cq, err := rails.NewCQ(ibverbx.CQConfig{})
@@ -46,27 +47,27 @@
 // layer: sender and passthrough (send), notifier (scheme), receiver (recv) and failover. All components
 // read the setup.
 //
-//	surface   surface_qp       VirtualQP: construction, posts, close; requests and completions of the user
+//	surface   surface_qp       VirtualQP: construction, posts, close; the user's requests and completions
 //	          surface_cq       VirtualCQ: physical CQs, barriers, and the ready list of VirtualQPs to drive
 //	          surface_poll     Poll, Arm, Wait, Serve; routes completions to lanes
 //	          surface_observe  Stats, events, and log records of lanes and rails
-//	send      send_ring        sender: the ring of requests, completions, reports
+//	send      send_ring        sender: the ring of requests, their completions and reports
 //	          send_dispatch    dispatches requests to lanes: fragments, runs, stripes
-//	          send_policy      picker: the lane of the next fragment
+//	          send_policy      picker: chooses the lane of the next fragment
 //	          send_lane        lane: one QP and the ledger of its requests
 //	          send_doorbell    builds and posts chains of physical requests
 //	          send_single      passthrough: a single lane without failover
 //	scheme    scheme_notifier  the scheme interface, and Spray
 //	          scheme_tally     Tally
 //	          scheme_dqplb     DQPLB, compatible with torchcomms
-//	recv      recv_receiver    receiver: the user's receives and the engine's
-//	          recv_shared      receives in one SRQ per rail: the engine's, and data for all VirtualQPs
+//	recv      recv_receiver    receiver: the receives of the user and of the engine
+//	          recv_shared      one SRQ per rail for all VirtualQPs: engine receives, and data receives
 //	failover  failover_lanes   removes lanes from service and moves their requests
 //	          failover_agree   agrees with the peer on received data and rails
 //	          failover_rebuild lane states and the return to service
 //	          failover_control control messages, and the watchdog for deadlines
 //	fabric    fabric_rail      rails, regions, NIC events
-//	          fabric_return    what is made on a rail whose device had failed
+//	          fabric_return    rails whose device has failed, and their return
 //	          fabric_card      cards and Connect
 //	          fabric_config    Config
 //	          fabric_cxxpeer   cards and connections for C++ peers
@@ -76,4 +77,8 @@
 // receiver. They report lost lanes to failover and read its state; failover moves lane entries and uses
 // sender and receiver for that. fabric uses only package verbs, apart from Connect and NIC events, which
 // enter through VirtualQP and VirtualCQ.
+//
+// Unexported code may change freely as long as the tests in test/engine and sim pass and the path from
+// PostSend to Poll does not allocate. Three formats are fixed, because peers run other versions: the
+// [Card], the control messages (failover_control) and the messages of the schemes.
 package ibverbx

@@ -76,7 +76,7 @@ type CardLane struct {
 	Absent bool `json:"absent,omitempty"`
 }
 
-// endpoint returns the address in the terms of package verbs.
+// endpoint returns the lane's address.
 func (l *CardLane) endpoint() verbs.Endpoint {
 	return verbs.Endpoint{
 		QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, MTU: l.MTU,
@@ -124,8 +124,8 @@ func (q *VirtualQP) Card() (*Card, error) {
 	return c, nil
 }
 
-// findAddresses returns and records the addresses of all rails; the peer refuses any other address. For a rail without a lane it
-// opens a QP and closes it again. If that fails, no lane moves there.
+// findAddresses returns and stores the addresses of all rails; the peer rejects any other address. For a rail without
+// a lane it creates a QP and closes it. If that fails, no lane moves there.
 func (u *setup) findAddresses(lanes []CardLane) []verbs.GID {
 	if u.cfg.Control == nil || u.addresses != nil {
 		return u.addresses
@@ -165,10 +165,10 @@ func DecodeCard(b []byte) (*Card, error) {
 	return c, nil
 }
 
-// maxCardBytes bounds a card. A thousand lanes with an address each need a quarter of it.
+// maxCardBytes limits a card's size. A thousand lanes with addresses need a quarter of it.
 const maxCardBytes = 1 << 20
 
-// validate checks a card by itself.
+// validate checks the fields that do not depend on the local side.
 func (c *Card) validate() error {
 	for _, f := range [...]struct {
 		name        string
@@ -254,7 +254,7 @@ func (q *VirtualQP) Connect(remote *Card) error {
 	return q.connect(remote, func(l *lane, to verbs.Endpoint) error { return l.qp.Connect(to) })
 }
 
-// connect checks that a card fits and takes all lanes to RTS, or leaves everything as it was.
+// connect checks that a card fits and moves all lanes to RTS. On error, it restores their state.
 func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) error) error {
 	if q.failover.state != stateNew {
 		return q.setup.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
@@ -267,7 +267,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 			return q.setup.opError("connect", err)
 		}
 	}
-	var apart []*lane // lanes that could not be connected because the port or device of an end is down
+	var apart []*lane // lanes with an inactive port or failed device on either side
 	for i, l := range q.setup.all {
 		err := errNotConnected
 		if !remote.Lanes[i].Absent && l.recovery.state == laneUp {
@@ -303,12 +303,12 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		q.clock.tick()
 		q.failover.begin(apart)
 		q.setup.cfg.Control.Notify(q.wake)
-		q.wake() // for messages that arrived before
+		q.wake() // for messages that have already arrived
 	}
 	return nil
 }
 
-// gids returns the addresses of a card's lanes and rails, and the rails, one bit each, that have lanes but no address.
+// gids returns the addresses of a card's lanes and rails, and the bit set of rails that have lanes but no address.
 func (c *Card) gids() (all []verbs.GID, unmet uint8) {
 	met := uint8(0)
 	add := func(rail int, gid verbs.GID) {
@@ -355,12 +355,12 @@ func (q *VirtualQP) fits(remote *Card) error {
 	return nil
 }
 
-// disconnect takes the first n lanes, and the one that failed, back to where they were.
+// disconnect returns the first n lanes, and the one that failed, to INIT.
 func (q *VirtualQP) disconnect(n int) error {
 	var errs []error
 	for _, l := range q.setup.all[:n+1] {
 		if l.qp.State() == verbs.StateInit || l.absent() {
-			continue // it was not connected
+			continue // not connected
 		}
 		err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
 		if err == nil {

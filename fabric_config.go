@@ -120,11 +120,11 @@ type Config struct {
 const (
 	maxDepth     = 1 << 16
 	maxInline    = 256
-	wantInline   = 64 // what Config.MaxInline is by default, if the devices have it
+	wantInline   = 64 // default of Config.MaxInline
 	maxFragment  = 1 << 30
 	maxMessage   = 1 << 31  // longest message of a QP (IBTA: 2^31 bytes)
-	minFragment  = 16 << 10 // smallest fragment that is worth its doorbell
-	wantFragment = 1 << 20  // a larger fragment gains nothing
+	minFragment  = 16 << 10 // smallest fragment worth its doorbell
+	wantFragment = 1 << 20  // larger fragments are not faster
 )
 
 // withDefaults fills in the defaults. inline is the inline limit of all rails.
@@ -153,7 +153,7 @@ func (c *Config) validate() error {
 		name        string
 		v, min, max int
 	}{
-		{"Lanes", c.Lanes, 1, maxLanes - 2}, // the message and notify lanes need a number too
+		{"Lanes", c.Lanes, 1, maxLanes - 2}, // leaves indices for the message and notify lanes
 		{"SendDepth", c.SendDepth, 1, maxDepth},
 		{"RecvDepth", c.RecvDepth, 1, maxDepth},
 		{"LaneDepth", c.LaneDepth, 1, maxDepth},

@@ -76,9 +76,9 @@ func DecodeCxxCard(card []byte) (*CxxCard, error) {
 // cxxHeader is the size of the two numbers before the QP numbers of a binary card, in bytes.
 const cxxHeader = 8
 
-// isCxxBinary reports whether a card is binary: it has exactly the length that its count requires or, if it is damaged, contains a zero byte.
-// The first byte decides nothing, because a count of 123 begins with the byte of '{'. JSON never matches: it contains no zero byte, so its first
-// four bytes would be a count above 150 million.
+// isCxxBinary reports whether a card is binary: its length matches its count or, if it is damaged, it contains a zero
+// byte. The first byte does not decide, because a count of 123 begins with the byte of '{'. JSON never matches: it
+// contains no zero byte, so its first four bytes would be a count above 150 million.
 func isCxxBinary(card []byte) bool {
 	if len(card) >= cxxHeader && uint64(len(card)) == cxxHeader+4*uint64(binary.LittleEndian.Uint32(card)) {
 		return true
@@ -140,7 +140,7 @@ func decodeCxxJSON(text []byte) (*CxxCard, error) {
 	return b, nil
 }
 
-// parseQPNum reads a QP number of at most 24 bits, in decimal digits.
+// parseQPNum parses a decimal QP number of at most 24 bits.
 func parseQPNum(text string, lowest uint64) (uint32, error) {
 	for _, c := range []byte(text) {
 		if c < '0' || c > '9' {
@@ -154,8 +154,7 @@ func parseQPNum(text string, lowest uint64) (uint32, error) {
 	return uint32(n), nil
 }
 
-// imm converts a user's immediate to that on the wire, and back. torchcomms passes it to the NIC in host
-// order (see wireImm).
+// imm converts a user's immediate to the wire, and back. torchcomms passes it to the NIC in host order (see wireImm).
 func (u *setup) imm(v uint32) uint32 {
 	if u.cfg.CxxPeer {
 		return wireImm(v)
@@ -222,7 +221,7 @@ func (q *VirtualQP) ConnectCxxPeer(b *CxxCard, paths []verbs.Endpoint) error {
 	return q.connect(remote, q.connectFromZero)
 }
 
-// connectFromZero connects a lane with packet sequence numbers of 0 on both sides.
+// connectFromZero connects a lane with packet sequence numbers starting at 0 on both sides.
 func (q *VirtualQP) connectFromZero(l *lane, to verbs.Endpoint) error {
 	local, err := l.qp.Endpoint()
 	if err != nil {

@@ -33,14 +33,14 @@ type RailConfig struct {
 // use.
 type Rails struct {
 	rails   []rail
-	watch   *eventWatch   // takes the events of the NICs; forks share it
-	cqCount atomic.Uint32 // VirtualCQs that were ever made
+	watch   *eventWatch   // reads the NICs' events; shared with forks
+	cqCount atomic.Uint32 // VirtualCQs ever created
 
 	mu      sync.Mutex // guards rail.pd and partial
-	partial []*Region  // the regions to be registered on more rails
+	partial []*Region  // regions that are not registered on all rails yet
 }
 
-// rail is one NIC port and a protection domain on it.
+// rail is a NIC port and a protection domain on it.
 type rail struct {
 	cfg RailConfig
 	railAttrs
@@ -52,11 +52,11 @@ type railAttrs struct {
 	name     string
 	attr     verbs.DeviceAttr
 	mtu      int    // of the port, in bytes
-	mbps     uint32 // speed of the port; 0 if it is not known
-	onCaller bool   // posting moves the data, on the caller's core
+	mbps     uint32 // port speed; 0 if unknown
+	onCaller bool   // verbs.PortAttr.OnCaller
 	// deviceCopies is verbs.PortAttr.DeviceCopies.
 	deviceCopies bool
-	assumed      bool // the device had failed, so the attributes come from another rail
+	assumed      bool // the device had failed: the attributes are another rail's
 }
 
 // NewRails returns the Rails of 1 to MaxRails NIC ports, with a protection domain on each. It returns
@@ -68,7 +68,7 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 		return nil, fmt.Errorf("make rails: %w", verbs.Invalidf("%d rails: want 1 to %d", len(cfgs), MaxRails))
 	}
 	r := &Rails{rails: make([]rail, len(cfgs))}
-	var failed error // of the last device that has failed
+	var failed error // of the last failed device
 	for i, cfg := range cfgs {
 		cfg.Port = max(cfg.Port, 1)
 		one := &r.rails[i]
@@ -108,7 +108,7 @@ func (r *Rails) Fork() (*Rails, error) {
 	return f, nil
 }
 
-// open queries the device and allocates a protection domain. After an error that is nil.
+// open queries the device and allocates a protection domain, which is nil on error.
 func (k *railAttrs) open(cfg RailConfig) (verbs.PD, error) {
 	attr, err := cfg.Context.QueryDevice()
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *rail) down() bool {
 	return (err == nil && port.State != verbs.PortActive) || errors.Is(err, verbs.ErrDeviceFatal)
 }
 
-// policy is the initial policy of AutoPolicy on these rails.
+// policy returns the initial policy of AutoPolicy.
 func (r *Rails) policy() Policy {
 	for i := range r.rails {
 		if r.rails[i].mbps != r.rails[0].mbps {
@@ -144,7 +144,7 @@ func (r *Rails) policy() Policy {
 	return RoundRobin
 }
 
-// least returns the smallest of a limit of the devices.
+// least returns the minimum of a limit over all devices.
 func (r *Rails) least(limit func(*verbs.DeviceAttr) int) int {
 	n := limit(&r.rails[0].attr)
 	for i := range r.rails[1:] {
@@ -153,8 +153,8 @@ func (r *Rails) least(limit func(*verbs.DeviceAttr) int) int {
 	return n
 }
 
-// createQP makes an RC QP on a rail, with as many SGEs as the device allows. Of the path, cfg has only a Seal, or
-// nil for that of the rail.
+// createQP creates an RC QP on a rail, with the device's maximum number of SGEs. Of cfg.Path it uses only Seal; nil
+// means the rail's.
 func (r *Rails) createQP(i int, cfg verbs.QPConfig) (verbs.QP, error) {
 	pd, err := r.domain(i)
 	if err != nil {
@@ -168,8 +168,8 @@ func (r *Rails) createQP(i int, cfg verbs.QPConfig) (verbs.QP, error) {
 	return pd.CreateQP(cfg)
 }
 
-// inline returns how many inline bytes a QP takes. If the device does not report it, QPs that ask for
-// wantInline bytes, and then for less, show it.
+// inline returns the maximum number of inline bytes of a QP. If the device does not report it, inline tries
+// wantInline bytes, then less.
 func (r *Rails) inline(i int, cq verbs.CQ) (int, error) {
 	if n := r.rails[i].attr.MaxInline; n > 0 {
 		return n, nil
@@ -209,15 +209,15 @@ func (r *Rails) Close() error {
 // Region is memory registered on every rail, except rails whose device had failed. It is safe for concurrent
 // use, except that Close must follow the last use.
 type Region struct {
-	// complete is rails if the region is open and registered on all of them, otherwise nil. Once it is set, lkeys
+	// complete is rails once the region is registered on all of them, and nil after Close. While it is set, lkeys
 	// does not change.
 	complete atomic.Pointer[Rails]
 	addr     uint64
 	length   uint64           // 0 if the region is closed
-	lkeys    [MaxRails]uint32 // by rail; until the region is whole, closing guards missing keys
-	rails    *Rails           // nil if the region is closed, which makes posts refuse it
+	lkeys    [MaxRails]uint32 // by rail; until the region is complete, closing guards missing keys
+	rails    *Rails           // nil if the region is closed
 	memory   *verbs.Memory    // nil if the region is a dma-buf
-	device   bool             // a device has the memory, such as a GPU
+	device   bool             // device memory, such as GPU memory
 
 	closing sync.Mutex                          // guards the fields below, and serializes Close
 	mrs     [MaxRails]verbs.MR                  // by rail; nil where the region is not registered
@@ -263,7 +263,8 @@ func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) 
 // verbs.ErrNotSupported. fd may be closed afterwards. The CPU cannot access the region: Bytes returns
 // nil, and requests with verbs.SendInline cannot use it. A rail whose device has failed is left out for good.
 func (r *Rails) RegisterDMABuf(fd int, offset, length uint64, access verbs.Access) (*Region, error) {
-	// Addresses in the region are offsets in the dma-buf, because NICs want the same place in a page for both.
+	// Addresses in the region are offsets in the dma-buf, because NICs require the same offset within a page for
+	// both.
 	on := func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterDMABuf(fd, offset, length, offset, access) }
 	return r.register(&Region{rails: r, on: on}, false)
 }
@@ -326,46 +327,47 @@ func (g *Region) Close() error {
 	return errors.Join(errs...)
 }
 
-// eventWatch reads the NIC events of a Rails and its forks, once for all of them. A NIC with new events wakes all
-// VirtualCQs, and the first one to poll reads them. Events are counted by rail, and every VirtualQP compares
-// the counts with its own.
+// eventWatch reads the NIC events of a Rails and its forks. A NIC with new events wakes all VirtualCQs, and the first
+// one to poll reads them. Losses are counted by rail, and every VirtualQP compares the counts with those that it has
+// handled.
 type eventWatch struct {
 	// pending is set while a NIC has unread events.
 	pending atomic.Bool
-	// changes counts how often the losses of a rail have changed.
+	// changes counts the changes of any rail's losses.
 	changes atomic.Uint64
 	rails   []railWatch // by rail
 
-	// reading serializes reading events. It guards events, and fatal, refusals and refused of all rails.
+	// reading serializes reads. It guards events, and fatal, refusals and refused of all rails.
 	reading sync.Mutex
-	events  [8]verbs.Event // where take puts events
+	events  [8]verbs.Event // buffer of read
 
-	// mu guards the fields below. NICs hold their locks when they report events, so no NIC is called with mu.
+	// mu guards the fields below. NICs hold their locks when they report events, so NICs must not be called with mu
+	// held.
 	mu  sync.Mutex
-	cqs []*VirtualCQ // the joined VirtualCQs
+	cqs []*VirtualCQ // subscribed VirtualCQs
 }
 
-// railWatch is the state of a rail in a watch.
+// railWatch is a rail's part of an eventWatch.
 type railWatch struct {
 	ctx         verbs.Context
 	port        uint8
-	readsEvents bool          // the first rail of its Context, which reads the events
-	portLosses  atomic.Uint64 // counts how often the port or the device was lost
-	qpLosses    atomic.Uint64 // counts how often a QP was lost without a completion
-	fatal       bool          // the device has failed, and this is counted in falls
-	// refusals is a ring of the last QPs, by number, that refused a request of their peer.
+	readsEvents bool          // first rail of its Context: it reads the events
+	portLosses  atomic.Uint64 // losses of the port or the device
+	qpLosses    atomic.Uint64 // losses of a QP that no completion reveals
+	fatal       bool          // the device has failed, and portLosses includes that
+	// refusals is a ring of the numbers of the last QPs that refused a request of their peer.
 	refusals [256]uint32
-	// refused counts all refusals. The next one is written at refused modulo len(refusals).
+	// refused counts all refusals. The next one is stored at refused modulo len(refusals).
 	refused int
 }
 
-// losses counts a rail's losses.
+// losses holds the counts of a rail's losses; see railWatch.
 type losses struct {
-	portLosses uint64 // how often the port or the device was lost
-	qpLosses   uint64 // how often a QP was lost without a completion
+	portLosses uint64
+	qpLosses   uint64
 }
 
-// newEventWatch returns the watch of rails that are on these ports.
+// newEventWatch returns the eventWatch of rails.
 func newEventWatch(rails []rail) *eventWatch {
 	w := &eventWatch{rails: make([]railWatch, len(rails))}
 	for i := range rails {
@@ -376,8 +378,8 @@ func newEventWatch(rails []rail) *eventWatch {
 	return w
 }
 
-// join makes the events of the NICs wake a VirtualCQ. Nothing undoes that at the NICs: other Rails may have taken them
-// over since, and would not hear of events.
+// join subscribes a VirtualCQ to the events of the NICs. leave does not unsubscribe from the NICs: other Rails may
+// have subscribed since, and would lose their events.
 func (w *eventWatch) join(c *VirtualCQ) (err error) {
 	w.mu.Lock()
 	w.cqs = append(w.cqs, c)
@@ -391,20 +393,20 @@ func (w *eventWatch) join(c *VirtualCQ) (err error) {
 	return err
 }
 
-// leave makes events wake the VirtualCQ no longer.
+// leave unsubscribes a VirtualCQ.
 func (w *eventWatch) leave(c *VirtualCQ) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cqs = slices.DeleteFunc(w.cqs, func(other *VirtualCQ) bool { return other == c })
 }
 
-// onEvent is called by a NIC that has an event.
+// onEvent is called by a NIC with a new event.
 func (w *eventWatch) onEvent() {
 	w.pending.Store(true)
 	w.wake()
 }
 
-// wake wakes all VirtualCQs that have joined.
+// wake wakes all subscribed VirtualCQs.
 func (w *eventWatch) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -415,15 +417,15 @@ func (w *eventWatch) wake() {
 	}
 }
 
-// readPending reads pending events.
+// readPending calls read if a NIC has unread events.
 func (w *eventWatch) readPending() {
 	if w.pending.Load() {
 		w.read()
 	}
 }
 
-// read takes the events of every NIC and shows them to all rails on it. If they are of concern, all
-// VirtualCQs are woken: one may have polled since the event without seeing it.
+// read reads the events of every NIC and counts the losses of its rails. If there are any, it wakes all VirtualCQs:
+// one may have polled since the event without seeing it.
 func (w *eventWatch) read() {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -450,8 +452,8 @@ func (w *eventWatch) read() {
 	}
 }
 
-// count counts the events of a rail's NIC that take down the rail or a QP, and reports whether there are any.
-// err is the error that came with them.
+// count counts the losses of a rail among its NIC's events, and reports whether there are any. err is the error of
+// reading them.
 func (r *railWatch) count(events []verbs.Event, err error) (changed bool) {
 	before := r.losses()
 	for _, e := range events {
@@ -478,7 +480,7 @@ func (r *railWatch) count(events []verbs.Event, err error) (changed bool) {
 	return r.losses() != before
 }
 
-// losses returns the counts, which other VirtualCQs may change.
+// losses returns the counts. VirtualQPs of other goroutines may change them.
 func (r *railWatch) losses() losses {
 	return losses{portLosses: r.portLosses.Load(), qpLosses: r.qpLosses.Load()}
 }

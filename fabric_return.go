@@ -8,11 +8,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file keeps the engine working on the other rails while the device of one has failed. Objects that cannot be created there are left out:
-// regions lack a key, a VirtualCQ has an absentCQ, and a lane has an absentQP and starts out of service. Before failover rebuilds a lane
-// on the rail, it creates the missing objects (VirtualCQ.revive). Only requests without a key for every rail are checked per lane.
+// This file keeps the engine working on the other rails while one rail's device has failed. Objects that cannot be
+// created there are left out: regions lack a key, a VirtualCQ has an absentCQ, and a lane has an absentQP and starts
+// out of service. Before failover rebuilds a lane on the rail, it creates the missing objects (VirtualCQ.revive).
+// Only requests without a key for every rail are checked per lane.
 
-// assume gives rails whose device has failed the attributes of the first other rail. It returns failed if all devices have failed.
+// assume copies the attributes of the first working rail to rails whose device has failed. It returns failed if there
+// is no working rail.
 func (r *Rails) assume(failed error) error {
 	i := slices.IndexFunc(r.rails, func(one rail) bool { return !one.assumed })
 	if i < 0 {
@@ -27,8 +29,8 @@ func (r *Rails) assume(failed error) error {
 	return nil
 }
 
-// domain returns the protection domain of a rail, and allocates it if the device had failed before. A device that does less than
-// was assumed is refused.
+// domain returns the protection domain of a rail, and allocates it if the device had failed before. It rejects a
+// device with lower limits than assumed.
 func (r *Rails) domain(rail int) (verbs.PD, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +57,7 @@ func (r *Rails) domain(rail int) (verbs.PD, error) {
 	return pd, nil
 }
 
-// allocPD allocates a protection domain. After an error it is nil.
+// allocPD allocates a protection domain, which is nil on error.
 func allocPD(ctx verbs.Context) (verbs.PD, error) {
 	pd, err := ctx.AllocPD()
 	if err != nil {
@@ -64,10 +66,10 @@ func allocPD(ctx verbs.Context) (verbs.PD, error) {
 	return pd, nil
 }
 
-// register registers a region on every rail, except on devices that have failed. It fails if all have. later is set if the region can be
-// registered on these devices when they work again.
+// register registers a region on every rail except those with a failed device. It fails if all have failed. later is
+// set if the region can be registered on these devices once they work again.
 func (r *Rails) register(g *Region, later bool) (*Region, error) {
-	var failed error // of the last device that has failed
+	var failed error // of the last failed device
 	usable := false
 	for i := range r.rails {
 		err := g.registerOn(r, i)
@@ -86,14 +88,14 @@ func (r *Rails) register(g *Region, later bool) (*Region, error) {
 		return nil, failed
 	case later:
 		r.setPartial(g, true)
-		for i := range r.rails { // one may have been revived before it was partial
-			_ = r.complete(g, i) // left to revive
+		for i := range r.rails { // one may have been revived before g was partial
+			_ = r.complete(g, i) // on error, revive retries
 		}
 	}
 	return g, nil
 }
 
-// registerOn registers a region on a rail. closing is held, or no other goroutine knows the region.
+// registerOn registers a region on a rail. The caller holds closing, or is the only one to know the region.
 func (g *Region) registerOn(r *Rails, rail int) error {
 	pd, err := r.domain(rail)
 	var mr verbs.MR
@@ -110,7 +112,7 @@ func (g *Region) registerOn(r *Rails, rail int) error {
 	return nil
 }
 
-// allocRegion registers n bytes of new memory for the engine's own use.
+// allocRegion allocates and registers n bytes for the engine.
 func (r *Rails) allocRegion(n int) (*Region, error) {
 	m, err := verbs.AllocMemory(n, nil)
 	if err != nil {
@@ -123,7 +125,7 @@ func (r *Rails) allocRegion(n int) (*Region, error) {
 	return g, nil
 }
 
-// free closes a region of allocRegion and frees its memory.
+// free closes a region from allocRegion and frees its memory.
 func (g *Region) free() error {
 	if err := g.Close(); err != nil {
 		return err
@@ -131,7 +133,7 @@ func (g *Region) free() error {
 	return g.memory.Free()
 }
 
-// setPartial adds a region to those to be registered on more rails, or removes it.
+// setPartial adds a region to Rails.partial, or removes it.
 func (r *Rails) setPartial(g *Region, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +171,7 @@ func (g *Region) registered(rail uint8) bool {
 	return g.mrs[rail&(MaxRails-1)] != nil
 }
 
-// registered reports whether the memory of all elements is registered on a rail.
+// registered reports whether all elements are registered on a rail.
 func registered(list []SGE, rail uint8) bool {
 	for i := range list {
 		if e := &list[i]; e.Length > 0 && !e.Region.registered(rail) {
@@ -179,7 +181,7 @@ func registered(list []SGE, rail uint8) bool {
 	return true
 }
 
-// revive creates what could not be created on a rail while its device had failed: registrations, the CQ and the SRQ.
+// revive creates the registrations, the CQ and the SRQ that a rail lacks because its device had failed.
 func (c *VirtualCQ) revive(rail int) error {
 	r := c.rails
 	r.mu.Lock()
@@ -203,7 +205,7 @@ func (c *VirtualCQ) revive(rail int) error {
 	return nil
 }
 
-// absentCQ is the CQ of a rail whose device had failed. It is always empty.
+// absentCQ replaces the CQ of a failed device. It is always empty.
 type absentCQ struct{ depth int }
 
 func (*absentCQ) Poll([]verbs.WC) (int, error) { return 0, nil }
@@ -217,7 +219,7 @@ func (c *absentCQ) Resize(depth int) error {
 	return nil
 }
 
-// absentQP is the QP of a lane whose device had failed. err is the device's error.
+// absentQP replaces the QP of a lane on a failed device. err is the device's error.
 type absentQP struct{ err error }
 
 func (absentQP) Num() uint32                                   { return 0 }
@@ -237,5 +239,5 @@ func (l *lane) absent() bool {
 	return absent
 }
 
-// errUnregistered means that memory is not registered on a rail: its device had failed.
+// errUnregistered means that memory is not registered on a rail, because its device had failed.
 var errUnregistered = fmt.Errorf("%w: memory could not be registered on it", verbs.ErrDeviceFatal)

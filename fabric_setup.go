@@ -7,73 +7,72 @@ import (
 	"ibverbx/verbs"
 )
 
-// setup is what the parts of a VirtualQP have in common. It is written while the VirtualQP is
-// built and connected, and read only after that.
+// setup holds the parameters shared by the components of a VirtualQP. It is read-only after Connect.
 type setup struct {
-	// owner is the VirtualQP, as completions and events name it. Parts call no method of it.
+	// owner identifies the VirtualQP in completions and events. Components call none of its methods.
 	owner *VirtualQP
-	num   uint32 // unique on the VirtualCQ
-	// incarnation names this VirtualQP in its card and in control messages; never 0.
+	num   uint32 // unique within the VirtualCQ
+	// incarnation identifies this VirtualQP in its card and in control messages. It is never 0.
 	incarnation uint64
-	peer        uint64 // the incarnation of the peer; 0 before Connect
-	// cfg has its defaults filled in.
+	peer        uint64 // incarnation of the peer; 0 before Connect
+	// cfg includes the defaults.
 	cfg    Config
 	rails  *Rails          // cq's rails
-	cq     *VirtualCQ      // where the completions of all lanes arrive
-	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
-	pool   *dataPool       // the shared data receives; nil if the VirtualQP has its own
+	cq     *VirtualCQ      // receives the completions of all lanes
+	shared *sharedReceives // shared engine receives; nil if every lane has its own
+	pool   *dataPool       // shared data receives; nil if the VirtualQP has its own
 	scheme notifier        // nil if direct
-	direct bool            // the only lane passes everything through
+	direct bool            // one lane without failover: a passthrough
 
-	// all are the lanes by index: data lanes first, then the message lane and the notify lane.
+	// all holds the lanes by index: data lanes first, then the message lane and the notify lane.
 	all   []*lane
-	lanes []*lane // the data lanes: the first ones of all
+	lanes []*lane // data lanes, the first ones of all
 	// messageLane carries SENDs and atomics; nil if direct.
 	messageLane *lane
-	// notifyLane carries the notifications of Spray; nil in other schemes.
+	// notifyLane carries the notifications of Spray; nil with other schemes.
 	notifyLane *lane
 
-	// remoteRails is the number of the peer's rails, by which its keys are counted; 0 before Connect.
+	// remoteRails is the number of the peer's rails, and of keys per remote region; 0 before Connect.
 	remoteRails int
 	// remoteRecvs is the number of messages that the peer accepts without a user receive.
 	remoteRecvs int
-	// remoteGIDs are the addresses of the peer's lanes and rails in its card, and the addresses of rails missing there.
-	// Rebuilt lanes must use one of them. failover.allowsGID adds addresses after Connect.
+	// remoteGIDs holds the addresses in the peer's card, and later those of rails missing there (failover.allowsGID).
+	// Rebuilt lanes must use one of them.
 	remoteGIDs []verbs.GID
-	// addresses and remoteAddresses are Card.Addresses of this side and of the peer; empty if a card has none.
+	// addresses and remoteAddresses are Card.Addresses of the two sides; empty if a card has none.
 	addresses, remoteAddresses []verbs.GID
-	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
+	// maxMsg is the largest fragment that every lane and the peer accept, in bytes.
 	maxMsg uint32
-	mtu    uint32 // the smallest of the rails, in bytes
-	// minCut is the size of the smallest fragment that is worth its doorbell, in bytes.
+	mtu    uint32 // minimum over the rails, in bytes
+	// minCut is the smallest fragment worth its doorbell, in bytes.
 	minCut   uint32
-	maxWhole uint32 // the maximum length in bytes of an unfragmented request; 0 before Connect
-	maxSGE   uint8  // how many SGEs every device allows
-	// keepsWhole says that requests on memory of a device are not cut: on every rail the device copies them, and
-	// every fragment would wait for it (verbs.PortAttr.DeviceCopies). Config.FragmentSize is 0.
+	maxWhole uint32 // maximum length of an unfragmented request in bytes; 0 before Connect
+	maxSGE   uint8  // maximum number of SGEs on every device
+	// keepsWhole is set if requests on device memory are not fragmented: on every rail the device copies them, and
+	// each fragment would wait for it (verbs.PortAttr.DeviceCopies). Config.FragmentSize is 0.
 	keepsWhole bool
 }
 
-// cachedClock is the time of a call: it stands still until the next tick.
+// cachedClock holds the time until the next tick, so that a call reads the clock only a few times.
 type cachedClock struct {
-	now  int64        // in nanoseconds; valid while the clock runs
+	now  int64        // in nanoseconds; valid while runs is set
 	read func() int64 // Config.Now
-	runs bool         // something needs the time
-	// failover is set when failover needs the time, whatever the policy does.
+	runs bool         // a policy or failover needs the time
+	// failover is set if failover needs the time.
 	failover bool
 }
 
-// run starts the clock, or stops it unless failover needs it.
+// run sets whether the policy needs the time.
 func (c *cachedClock) run(on bool) { c.runs = on || c.failover }
 
-// tick reads the clock if something needs the time.
+// tick reads the clock if it runs.
 func (c *cachedClock) tick() {
 	if c.runs {
 		c.now = c.read()
 	}
 }
 
-// queueReport makes the next report look at the VirtualQP.
+// queueReport includes the VirtualQP in the next report.
 func (u *setup) queueReport() { u.cq.queueReport(u.owner) }
 
 func (u *setup) opError(op string, err error) error {
@@ -100,7 +99,7 @@ func (u *setup) srqOf(r role) recvSource {
 	return ownReceives
 }
 
-// receives is the number of engine receives that can be filled between two polls.
+// receives returns the number of engine receives that can be filled between two polls.
 func (u *setup) receives() int {
 	if u.shared != nil {
 		return u.shared.depth * u.rails.Len()
@@ -108,10 +107,9 @@ func (u *setup) receives() int {
 	return (u.cfg.Lanes + 1) * u.cfg.NotifyDepth
 }
 
-// fragmentSize returns the size of the fragments of a request, in bytes: Config.FragmentSize or, if
-// that is 0, equal parts for all lanes. The bounds are what makes a fragment worth its doorbell and
-// what every NIC can take. NICs that work on the caller's core carry one fragment after the other:
-// there, many gain nothing.
+// fragmentSize returns the fragment size of a request in bytes: Config.FragmentSize or, if that is 0, an equal share
+// per lane in whole MTUs. The bounds are the smallest fragment worth its doorbell and the largest accepted by every
+// NIC. NICs that work on the caller's core carry fragments sequentially, so they gain little from many.
 func (u *setup) fragmentSize(wr *SendWR, length uint32) uint32 {
 	switch {
 	case u.cfg.FragmentSize != 0:
@@ -126,9 +124,8 @@ func (u *setup) fragmentSize(wr *SendWR, length uint32) uint32 {
 	return uint32(min(max(part, uint64(u.minCut)), wantFragment, uint64(u.maxMsg)))
 }
 
-// plan returns the lanes of a VirtualQP: data lanes spread over the rails, then the message lane
-// and, with Spray, the notify lane. The C++ implementation lays blocks of QPs over the rails, and
-// has one more QP for notifications, which takes atomics too.
+// plan returns the lanes of a VirtualQP: data lanes spread over the rails, then the message lane and, with Spray, the
+// notify lane. torchcomms assigns QPs to rails in blocks, and has one more QP for notifications and atomics.
 func (u *setup) plan() (lanes []laneConfig) {
 	n, rails := u.cfg.Lanes, u.rails.Len()
 	for i := range n {
@@ -144,8 +141,8 @@ func (u *setup) plan() (lanes []laneConfig) {
 	if u.direct {
 		return lanes
 	}
-	// The message lane holds the user's receives. It is on the same rail for all VirtualQPs, because
-	// atomics of two NICs are not atomic together.
+	// The message lane holds the user's receives. All VirtualQPs have it on the same rail, because atomics of two
+	// NICs are not atomic with each other.
 	message := laneConfig{index: n, role: roleMessage, recvs: u.cfg.RecvDepth}
 	notify := laneConfig{index: n + 1, role: roleNotify, rail: (n + 1) % rails, recvs: u.cfg.NotifyDepth}
 	switch {
@@ -158,18 +155,19 @@ func (u *setup) plan() (lanes []laneConfig) {
 	return append(lanes, message, notify)
 }
 
-// leadingPlain returns how many requests at the front of wrs are legal and WRITEs or READs of one piece of memory without
-// special flags. All other requests take the slower way through check.
+// leadingPlain returns the number of valid, plain requests at the front of wrs: WRITEs and READs of contiguous memory
+// without special flags. check handles all others.
 func (u *setup) leadingPlain(wrs []SendWR) int {
 	return u.plainPrefix(wrs, plainOps, plainFlags, math.MaxUint32)
 }
 
-// plainPrefix returns how many requests at the front of wrs are plain, with these opcodes, no other flags, and at most most bytes. Every
-// short request passes it, so it is one loop without calls. The atomic load is a separate condition and the shift is bounded:
-// otherwise a request takes 13 more instructions than 215 (BenchmarkMessage, one lane).
+// plainPrefix returns the number of plain requests at the front of wrs with these opcodes, no other flags, and at
+// most most bytes. Every short request passes it, so it is one loop without calls. The atomic load is a separate
+// condition and the shift is bounded: otherwise a request takes 13 more instructions than 215 (BenchmarkMessage, one
+// lane).
 func (u *setup) plainPrefix(wrs []SendWR, ops uint32, flags verbs.SendFlags, most uint32) int {
 	rails, remoteRails, others := u.rails, u.remoteRails, ^flags
-	var known *RemoteRegion // it has a key for every rail
+	var known *RemoteRegion // has a key for every rail
 	for i := range wrs {
 		wr := &wrs[i]
 		e, m := &wr.SGE[0], wr.Remote
@@ -219,7 +217,7 @@ func (u *setup) setKeys(keys *[MaxRails]keyPair, r *Region, m *RemoteRegion) {
 	}
 }
 
-// check returns the length of a request, or an error that describes the invalid field.
+// check returns the length of a request, or an error that names the invalid field.
 func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	if wr.NumSGE > u.maxSGE {
 		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
@@ -257,12 +255,12 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 		return 0, verbs.Invalidf("%d inline bytes, the lanes take %d (Config.MaxInline)", length, u.cfg.MaxInline)
 	}
 	if message || length == 0 {
-		return length, nil // it does not access the peer's memory (IBTA C9-88)
+		return length, nil // no peer memory is accessed (IBTA C9-88)
 	}
 	return length, u.checkRemote(wr, length)
 }
 
-// checkLocal returns an error that describes what is invalid about an element.
+// checkLocal returns an error that names the invalid part of an element.
 func (r *Rails) checkLocal(e *SGE) error {
 	switch {
 	case e.Region == nil:
@@ -290,7 +288,7 @@ func (u *setup) checkRemote(wr *SendWR, length uint64) error {
 	return nil
 }
 
-// checkRecv returns the length of a receive, or an error that describes the invalid field.
+// checkRecv returns the length of a receive, or an error that names the invalid field.
 func (u *setup) checkRecv(wr *RecvWR) (length uint64, err error) {
 	switch length, err = u.rails.checkRecv(wr, u.maxSGE); {
 	case err != nil:
@@ -303,7 +301,7 @@ func (u *setup) checkRecv(wr *RecvWR) (length uint64, err error) {
 	return length, nil
 }
 
-// checkRecv returns the length of a receive of at most maxSGE elements, or an error that describes the invalid field.
+// checkRecv returns the length of a receive of at most maxSGE elements, or an error that names the invalid field.
 func (r *Rails) checkRecv(wr *RecvWR, maxSGE uint8) (length uint64, err error) {
 	if wr.NumSGE > maxSGE {
 		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, maxSGE)

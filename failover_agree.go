@@ -9,19 +9,18 @@ import (
 	"ibverbx/internal/counter"
 )
 
-// This file holds the agreements between the two sides about a lane. They exchange Downs to agree that a
-// generation is out of service and which of its data was received, and choose the rails of the next
-// generation.
+// This file contains the agreements of the two sides about a lane. They exchange Down messages to agree that a
+// generation is out of service and which of its data has arrived, and choose the rails of the next one.
 
 // controlLink sends and receives control messages.
 type controlLink struct {
 	setup  *setup
-	errors counter.Counter // counts the messages that could not be sent or read
-	// buf holds the datagram that is being sent or was received.
+	errors counter.Counter // messages that failed to send or decode
+	// buf holds the current datagram.
 	buf [MaxControl]byte
 }
 
-// send sends a control message. A message that is lost is sent again later.
+// send sends a control message. A lost one is retransmitted later.
 func (k *controlLink) send(m *ctlMessage) error {
 	m.from = k.setup.incarnation
 	n, err := m.encode(k.buf[:])
@@ -34,7 +33,7 @@ func (k *controlLink) send(m *ctlMessage) error {
 	return err
 }
 
-// sendFor sends a control message about a lane, which keeps an error until its offer is sent.
+// sendFor sends a control message about a lane. The lane keeps the error until its next offer is sent.
 func (k *controlLink) sendFor(l *lane, m *ctlMessage) {
 	m.lane, m.to = l.index, k.setup.peer
 	if err := k.send(m); err != nil || m.kind == ctlOffer {
@@ -44,21 +43,20 @@ func (k *controlLink) sendFor(l *lane, m *ctlMessage) {
 	}
 }
 
-// sendDown tells the peer that the generation before this one is out of service here, and how much
-// of it arrived.
+// sendDown reports to the peer that the previous generation is out of service here, and how much of it arrived.
 func (k *controlLink) sendDown(l *lane, flags uint16) {
 	d := &l.recovery.reports
 	k.sendFor(l, &ctlMessage{kind: ctlDown, generation: d.lastGeneration, received: d.lastReceived, flags: flags})
 }
 
-// sendReset tells the peer that this VirtualQP has ended.
+// sendReset reports to the peer that this VirtualQP is closed or has failed.
 func (k *controlLink) sendReset() {
 	if k.setup.cfg.Control != nil && k.setup.peer != 0 {
-		_ = k.send(&ctlMessage{kind: ctlReset, to: k.setup.peer}) // it is counted
+		_ = k.send(&ctlMessage{kind: ctlReset, to: k.setup.peer}) // counted
 	}
 }
 
-// receiveControl handles the control messages that have come.
+// receiveControl handles the queued control messages.
 func (f *failover) receiveControl() {
 	for range pollBatch {
 		n, err := f.setup.cfg.Control.Recv(f.link.buf[:])
@@ -66,7 +64,7 @@ func (f *failover) receiveControl() {
 			f.peerExit.begin(f, err)
 		}
 		if err != nil || n == 0 {
-			return // any other error of the channel means that a message is lost
+			return // on any other error a message is lost
 		}
 		m, err := decodeControl(f.link.buf[:min(n, MaxControl)])
 		if err != nil {
@@ -75,17 +73,17 @@ func (f *failover) receiveControl() {
 		}
 		f.handleControl(&m)
 	}
-	f.setup.cq.ready.mark(f.setup.owner) // there may be more
+	f.setup.cq.ready.mark(f.setup.owner) // more may be queued
 }
 
-// handleControl acts on a control message.
+// handleControl handles a control message.
 func (f *failover) handleControl(m *ctlMessage) {
 	u := f.setup
 	switch {
 	case m.to != u.incarnation:
-		// It is for an earlier VirtualQP in this place. The sender must not wait for an answer forever.
+		// It is for this VirtualQP's predecessor. Its sender must not wait for a response forever.
 		if m.kind != ctlReset {
-			_ = f.link.send(&ctlMessage{kind: ctlReset, to: m.from}) // it is counted
+			_ = f.link.send(&ctlMessage{kind: ctlReset, to: m.from}) // counted
 		}
 		return
 	case m.kind == ctlReset:
@@ -113,18 +111,18 @@ func (f *failover) handleControl(m *ctlMessage) {
 // in its place.
 var ErrPeerGone = errors.New("the peer is gone")
 
-// peerExit is the end of a peer that is known, but has not failed the VirtualQP yet.
+// peerExit is the known end of a peer, before it fails the VirtualQP.
 type peerExit struct {
-	cause    error // nil before
+	cause    error // nil while the peer is present
 	since    int64
-	barriers barriers // the barriers of the rails, set at since
+	barriers barriers // barriers of the rails, set at since
 }
 
-// exitGrace is how long acknowledgments that a peer sent before its end may be on their way through this host.
+// exitGrace bounds the delay, on this host, of acknowledgments that a peer sent before it exited.
 const exitGrace = int64(10 * time.Millisecond)
 
-// begin fails the VirtualQP because the peer has ended. If requests are outstanding, check does so when the acknowledgments that the peer
-// sent before are polled: they may arrive after the news of its end, which takes another way.
+// begin fails the VirtualQP because the peer is gone. If requests are outstanding, check does so later, after the
+// acknowledgments that the peer had sent are polled: the Control may overtake them.
 func (v *peerExit) begin(f *failover, cause error) {
 	if f.state != stateConnected || v.cause != nil {
 		return
@@ -136,7 +134,7 @@ func (v *peerExit) begin(f *failover, cause error) {
 	*v = peerExit{cause: cause, since: f.clock.now, barriers: f.setup.cq.barriers()}
 }
 
-// check fails the VirtualQP if the peer has ended and can have sent nothing more.
+// check fails the VirtualQP once no more acknowledgments can arrive from a peer that is gone.
 func (v *peerExit) check(f *failover) {
 	if f.state != stateConnected || v.cause == nil || f.clock.now-v.since < exitGrace {
 		return
@@ -146,31 +144,31 @@ func (v *peerExit) check(f *failover) {
 	}
 }
 
-// failControl ends the VirtualQP because a control message cannot be true.
+// failControl fails the VirtualQP because of an invalid control message.
 func (f *failover) failControl(format string, args ...any) {
 	f.fail(nil, fmt.Errorf("the peer does not keep to the control protocol: %s", fmt.Sprintf(format, args...)))
 }
 
-// sendDown announces the end of the last generation, and sets the time to repeat it.
+// sendDown reports the end of the last generation, and schedules the retransmission.
 func (f *failover) sendDown(l *lane) {
 	f.link.sendDown(l, 0)
 	l.recovery.due, l.recovery.reports.unannounced = f.clock.now+f.pause(&l.recovery), false
 }
 
-// pause is how long to wait before a message is repeated. It grows with the time in a state.
+// pause returns the delay of the next retransmission. It grows with the time in a state.
 func (f *failover) pause(v *laneRecovery) int64 {
 	return min(max(resendTime, f.clock.now-v.since), resendMax)
 }
 
-// handleDown learns that a generation of a lane is out of service at the peer. If it is in service
-// here, it is taken out of service. If it is the last one, the two ends can settle. One that was
-// settled is answered again, because the answer may have been lost.
+// handleDown handles the report that a generation of a lane is out of service at the peer. The current generation
+// leaves service here too. For the last one, the two sides can settle. A report for a settled one is answered again,
+// because the response may have been lost.
 func (f *failover) handleDown(l *lane, m *ctlMessage) {
 	v, d := &l.recovery, &l.recovery.reports
 	current, last := m.generation == l.generation, d.hasLast && m.generation == d.lastGeneration
 	switch {
 	case current && (v.state == laneIdle || (v.state == laneOffered && !v.reconnect.connected)):
-		f.skipGeneration(l) // nothing of it was sent or received here
+		f.skipGeneration(l) // it carried nothing here
 	case current && v.state != laneGone:
 		d.peerDown, d.peerReceived = true, m.received
 		f.laneDown(l, errPeerDown)
@@ -181,8 +179,7 @@ func (f *failover) handleDown(l *lane, m *ctlMessage) {
 	}
 }
 
-// skipGeneration gives up a generation of which nothing was sent or received here, and tells the
-// peer.
+// skipGeneration abandons a generation that carried nothing here, and reports that to the peer.
 func (f *failover) skipGeneration(l *lane) {
 	if l.recovery.state == laneOffered {
 		f.withdraw(l, errPeerDown)
@@ -194,27 +191,26 @@ func (f *failover) skipGeneration(l *lane) {
 
 var errPeerDown = errors.New("the peer has taken it out of service")
 
-// settle decides what becomes of the requests that were in flight on a generation that is out of
-// service at both ends. RC delivers in order, so the peer's count says which of the requests that
-// consume a receive have arrived.
+// settle resolves the requests in flight on a generation that is out of service on both sides. RC delivers in order,
+// so the peer's count determines which of the requests that consume a receive have arrived.
 func (f *failover) settle(l *lane) {
 	v := &l.recovery
 	doubtful := l.doubtful()
-	arrived := v.reports.peerReceived - (v.sent - doubtful) // of the doubtful ones
+	arrived := v.reports.peerReceived - (v.sent - doubtful) // among the doubtful ones
 	if int32(arrived) < 0 || arrived > doubtful {
 		f.failControl("lane %d delivered %d of the %d to %d that were sent", l.index, v.reports.peerReceived, v.sent-doubtful, v.sent)
 		return
 	}
 	v.reports.peerDown, v.sent = false, 0
 	l.become(laneIdle, f.clock.now, nil)
-	v.due = f.clock.now + v.backoff // at once, unless the lane was in service for a short time only
+	v.due = f.clock.now + v.backoff // immediately, unless the lane was in service only briefly
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
 	s := f.send
 	ended, messages, inDoubt := l.settle(arrived, s.sends.slots)
 	s.inflight -= ended
 	s.messages -= messages
 	if l.idle() && l.role == roleData {
-		s.uncovered.remove(l.index) // all of it has arrived
+		s.uncovered.remove(l.index) // all of its data has arrived
 	}
 	if inDoubt && !f.setup.cfg.KeepAtomics {
 		f.fail(l, fmt.Errorf("%w: %w", ErrAtomicInDoubt, v.cause))
@@ -225,13 +221,14 @@ func (f *failover) settle(l *lane) {
 // retried. WC.Err of the atomic wraps it and, without Config.KeepAtomics, VirtualQP.Err does too.
 var ErrAtomicInDoubt = errors.New("an atomic is in doubt")
 
-// roams reports whether data lanes may leave home: a side has a rail without a data lane, and both cards have the addresses of all rails.
+// roams reports whether data lanes may leave home: a side has a rail without a data lane, and both cards have the
+// addresses of all rails.
 func (u *setup) roams() bool {
 	return len(u.lanes) < max(u.rails.Len(), u.remoteRails) && len(u.addresses) > 0 && len(u.remoteAddresses) > 0
 }
 
-// leads reports whether this end chooses the rails of lanes that may leave home: the one with the
-// smaller incarnation does or, if data lanes may too, the one with more rails.
+// leads reports whether this side chooses the rails of lanes that may leave home: the side with the smaller
+// incarnation or, if data lanes roam, the side with more rails.
 func (u *setup) leads() bool {
 	if here := u.rails.Len(); here != u.remoteRails && u.roams() {
 		return here > u.remoteRails
@@ -239,10 +236,10 @@ func (u *setup) leads() bool {
 	return u.incarnation <= u.peer
 }
 
-// chooseRail returns the rail of a lane's next generation. A data lane stays at home, unless it roams. The
-// message lane and the notify lane go to a rail where a data lane is in
-// service, home if possible. Every other attempt leaves home: a data lane that carries nothing counts as in
-// service although its rail may be dead. The other side takes the rail that faces the offered one.
+// chooseRail returns the rail of a lane's next generation. A data lane stays at home unless lanes roam. The message
+// and notify lanes move to a rail with a data lane in service, preferably home. Every other attempt leaves home,
+// because an idle data lane counts as in service even if its rail is dead. The other side uses the rail that faces
+// the offered one.
 func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 	u, v := f.setup, &l.recovery
 	if l.role == roleData && !u.roams() {
@@ -276,8 +273,9 @@ func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 	return rail, true
 }
 
-// roam returns the rail of a data lane's next generation if data lanes may leave home. They do so only while no data lane is in service,
-// because otherwise it carries all requests. They alternate between home and the rails without a data lane, and skip a rail whose port is down.
+// roam returns the rail of a roaming data lane's next generation. Data lanes leave home only while none of them is in
+// service; otherwise the working one carries all requests. They alternate between home and the rails without a data
+// lane, and skip a rail whose port is down.
 func (f *failover) roam(l *lane) uint8 {
 	u, v := f.setup, &l.recovery
 	if slices.ContainsFunc(u.lanes, func(other *lane) bool { return other.recovery.state == laneUp }) {
@@ -298,8 +296,8 @@ func (f *failover) roam(l *lane) uint8 {
 	return v.home
 }
 
-// facing returns the rail at this side that faces a rail of the peer, as the lanes were laid out when
-// the two sides connected. More lanes would continue the layout.
+// facing returns the local rail that faces a rail of the peer, according to the lanes' layout at Connect. More lanes
+// would continue the layout.
 func (u *setup) facing(remote uint8) uint8 {
 	for _, l := range u.all {
 		if l.recovery.remoteHome == remote {
@@ -312,9 +310,9 @@ func (u *setup) facing(remote uint8) uint8 {
 // errReturning removes a working lane from service so that it can return home.
 var errReturning = errors.New("it returns to the rail that it was made on")
 
-// returnHome takes a lane that was rebuilt on another rail out of service, to be
-// rebuilt at home, when it is idle. Atomics wait for that. A message or notify lane returns when a data lane is in service at
-// home. A data lane cannot know whether home works, so it waits longer before it tries. The leading side decides.
+// returnHome takes an idle lane on a foreign rail out of service, so that it is rebuilt at home. Atomics wait for
+// that. A message or notify lane returns once a data lane is in service at home. A data lane cannot know whether home
+// works, so it waits longer. Only the leading side does this.
 func (f *failover) returnHome(l *lane) {
 	u, v, age := f.setup, &l.recovery, f.clock.now-l.recovery.since
 	if l.rail == v.home || !u.leads() || !l.idle() || age < backoffMax/8 {

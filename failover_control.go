@@ -52,9 +52,9 @@ const (
 //	0        4         5      6      8            10      12     16          24         32
 //	| "ibvx" | version | kind | lane | generation | flags | recv |   from    |    to    | endpoint (offer) ...
 //
-// All numbers are little-endian. from and to are the incarnations of the two ends. recv is how many
-// receive completions the generation delivered (down), or with ctlHave the qpName of the QP that the
-// sender is connected to (offer). The endpoint of an offer:
+// All numbers are little-endian. from and to are the incarnations of the two sides. recv is the number of receive
+// completions that the generation delivered (down), or with ctlConnected the qpFingerprint of the QP that the sender
+// is connected to (offer). The endpoint of an offer:
 //
 //	32    36    40    42    43   44          45             46      48     64
 //	| qpn | psn | lid | mtu | rail | rd atomic | dest rd atomic | extra | gid  | extra bytes
@@ -74,7 +74,7 @@ const (
 	ctlMagic   = "ibvx"
 	ctlHeader  = 32
 	ctlOffered = 64
-	// ctlConnected says in an offer that the sender's QP is connected to the receiver's.
+	// ctlConnected is set in an offer if the sender's QP is connected to the receiver's.
 	ctlConnected = 1 << 0
 	// ctlAnswer is set when no response is due.
 	ctlAnswer = 1 << 1
@@ -109,7 +109,7 @@ func (m *ctlMessage) encode(b []byte) (int, error) {
 	return n, nil
 }
 
-// decodeControl reads a datagram of a peer. Anything that is not exactly right is an error.
+// decodeControl decodes and validates a peer's datagram.
 func decodeControl(b []byte) (m ctlMessage, err error) {
 	if len(b) < ctlHeader || string(b[:4]) != ctlMagic {
 		return m, verbs.Invalidf("%d bytes are not a control message", len(b))
@@ -196,20 +196,20 @@ func (p *pipe) Recv(b []byte) (int, error) {
 	return p.in.Take(b), nil
 }
 
-// watchdog watches the oldest request that has not ended. It finds out whether the request has
-// missed its deadline, and when to ask the peer whether it is still there. With Config.Control only.
+// watchdog watches the oldest incomplete request: its deadline, and the liveness of the peer. It is used with
+// Config.Control only.
 type watchdog struct {
 	setup *setup
 	clock *cachedClock
 
-	probing bool // the watchdog has seen an incomplete request
-	// probeSeq is the oldest incomplete request when the watchdog last looked; valid while probing.
+	probing bool // an incomplete request has been seen
+	// probeSeq is the oldest incomplete request at the last check; valid while probing.
 	probeSeq uint32
 	probeAt  int64 // time of the next liveness probe; valid while probing
 
 	late      bool     // a deadline has passed
-	lateSince int64    // when the watchdog first saw that; valid while late
-	lateAt    barriers // the barriers of the rails, set at lateSince; valid while late
+	lateSince int64    // first time that this was seen; valid while late
+	lateAt    barriers // barriers of the rails, set at lateSince; valid while late
 }
 
 const (
@@ -221,8 +221,7 @@ const (
 	lateGrace = int64(time.Second)
 )
 
-// deadline returns the deadline of a request posted now. A Config.Deadline beyond the
-// end of the clock means never.
+// deadline returns the deadline of a request posted now. A Config.Deadline beyond the clock's range means never.
 func (w *watchdog) deadline() int64 {
 	now := w.clock.now
 	return now + min(int64(w.setup.cfg.Deadline), math.MaxInt64-1-max(now, 0))
@@ -243,8 +242,8 @@ func (w *watchdog) probeDue(oldest uint32, waiting bool) bool {
 	return true
 }
 
-// expired reports whether the oldest request has missed its deadline. A completion that is still in
-// a CQ, or was not taken by the user, is in time. So the CQs are emptied first.
+// expired reports whether the oldest request has missed its deadline. A completion still in a CQ is in time, so the
+// CQs are emptied first.
 func (w *watchdog) expired(deadline int64) bool {
 	now := w.clock.now
 	if now <= deadline {
@@ -258,7 +257,7 @@ func (w *watchdog) expired(deadline int64) bool {
 	return cq.passedAll(&w.lateAt) || now > w.lateSince+lateGrace
 }
 
-// due is when the watchdog wants to look again at a request with this deadline.
+// due returns the time of the next check of a request with this deadline.
 func (w *watchdog) due(deadline int64) int64 {
 	if w.probing {
 		return min(deadline+1, max(w.probeAt, w.clock.now+1))
@@ -282,8 +281,8 @@ func (f *failover) watchRequests() {
 	}
 }
 
-// probePeer sends a message that the peer need not answer. Another VirtualQP in the peer's place
-// answers it with a Reset.
+// probePeer sends a message that needs no response. If another VirtualQP has replaced the peer's, it responds with a
+// Reset.
 func (f *failover) probePeer() {
 	l := f.setup.all[0]
 	if l.recovery.mayReceive() {

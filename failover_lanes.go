@@ -12,61 +12,59 @@ import (
 	"ibverbx/verbs"
 )
 
-// failover owns the state of the VirtualQP and of its lanes. With Config.Control it takes lanes out
-// of service (this file), agrees with the peer on received data (failover_agree.go) and rebuilds lanes
-// (failover_rebuild.go). Without it, the loss of a lane ends the VirtualQP.
+// failover owns the state of the VirtualQP and of its lanes. With Config.Control, it takes lanes out of service (this
+// file), agrees with the peer on received data (failover_agree.go) and rebuilds lanes (failover_rebuild.go). Without
+// it, losing a lane fails the VirtualQP.
 type failover struct {
 	setup *setup
 	clock *cachedClock
 	send  *sender
 	recv  *receiver
-	// random spreads the attempts to rebuild lanes.
-	random *xorshift.Source
-	// link carries control messages.
-	link controlLink
-	// watchdog watches the oldest request.
+	// random spreads rebuild attempts.
+	random   *xorshift.Source
+	link     controlLink
 	watchdog watchdog
 
 	state        qpState
-	err          error    // what ended the VirtualQP; nil before that; written under VirtualQP.mu
-	errShown     bool     // a failed completion, or an error of Wait, has shown err to the program
-	failBarriers barriers // the barriers of the rails from when the VirtualQP failed
-	out          int      // counts the lanes that are out of service
-	// strandedSince is the time at which drive first saw all data lanes out of service. Otherwise it is 0.
+	err          error    // cause of the VirtualQP's failure, or nil; written under VirtualQP.mu
+	errShown     bool     // the program has seen err, in a failed completion or from Wait
+	failBarriers barriers // barriers of the rails, set when the VirtualQP failed
+	out          int      // number of lanes out of service
+	// strandedSince is the time at which drive first saw all data lanes out of service; 0 if one is in service.
 	strandedSince int64
-	displaced     bool // a lane was rebuilt on another rail at some time
-	// nextDrive is when a poll that finds completions looks at control messages and timers too.
+	displaced     bool // a lane is away from its home rail
+	// nextDrive is the time of the next drive even if polls find completions.
 	nextDrive       int64
-	railsWithoutGID uint8            // the peer's rails, one bit each, that its card had no address of
-	peerExit        peerExit         // a peer that has gone
-	handled         [MaxRails]losses // what was handled of the rails' events
-	railPast        [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
+	railsWithoutGID uint8 // bit set of the peer's rails whose address was missing in its card
+	peerExit        peerExit
+	handled         [MaxRails]losses // handled losses of each rail
+	railPast        [MaxRails]Counts // counts of lanes that have left the rail; written under VirtualQP.mu
 	lossReport      *lossReport      // nil before the first loss of a lane; written under VirtualQP.mu
 }
 
 // Times of failover, in nanoseconds.
 const (
 	drainTime   = int64(100 * time.Millisecond) // longest time for a NIC to flush a QP in ERR
-	resendTime  = int64(2 * time.Millisecond)   // first pause before a control message is sent again
+	resendTime  = int64(2 * time.Millisecond)   // first pause before a control message is retransmitted
 	resendMax   = int64(100 * time.Millisecond) // longest such pause
-	refusalTime = int64(2 * time.Millisecond)   // time for a NAK that a control message must not overtake
-	backoffMin  = int64(1 * time.Millisecond)   // first pause before a lane is rebuilt again
+	refusalTime = int64(2 * time.Millisecond)   // head start of a NAK over a control message
+	backoffMin  = int64(1 * time.Millisecond)   // first pause before another rebuild attempt
 	backoffMax  = int64(2 * time.Second)        // longest such pause
-	urgentTime  = int64(25 * time.Millisecond)  // longest such pause of a lane that requests wait for
-	steadyTime  = int64(10 * time.Second)       // time in service after which a lane's failures are forgotten
-	driveCalm   = int64(50 * time.Microsecond)  // between two looks at control and timers
+	urgentTime  = int64(25 * time.Millisecond)  // longest such pause for a lane that requests wait for
+	steadyTime  = int64(10 * time.Second)       // time in service after which earlier failures of a lane are forgotten
+	driveCalm   = int64(50 * time.Microsecond)  // between two drives while polls find completions
 	driveBusy   = int64(5 * time.Microsecond)   // the same while lanes are out of service
 )
 
-// driveEvery is how many polls with completions are between two looks at control and timers.
+// driveEvery is the number of polls with completions between two drives.
 const driveEvery = 64
 
-// recovers reports whether the VirtualQP can lose a lane.
+// recovers reports whether the VirtualQP can survive the loss of a lane.
 func (f *failover) recovers() bool { return f.setup.cfg.Control != nil && f.state <= stateConnected }
 
-// survives reports whether the VirtualQP can continue after a request of a lane failed with status.
-// A status that the program caused would come again on another lane. If the port is down, though,
-// drivers report any status (Soft-RoCE: LOC_QP_OP_ERR).
+// survives reports whether the VirtualQP can continue after a lane's request failed with status. A status caused by
+// the program would recur on another lane. If the port is down, though, drivers report any status (Soft-RoCE:
+// LOC_QP_OP_ERR).
 func (f *failover) survives(l *lane, status verbs.Status) bool {
 	if !f.recovers() {
 		return false
@@ -79,7 +77,7 @@ func (f *failover) survives(l *lane, status verbs.Status) bool {
 	return f.setup.rails.rails[l.rail].down()
 }
 
-// laneBroken handles a lane whose NIC takes no requests any more.
+// laneBroken handles a lane whose NIC accepts no more requests.
 func (f *failover) laneBroken(l *lane, err error) {
 	if !f.recovers() || errors.Is(err, verbs.ErrInvalid) {
 		f.fail(l, err)
@@ -88,7 +86,7 @@ func (f *failover) laneBroken(l *lane, err error) {
 	f.laneDown(l, err)
 }
 
-// laneDown takes a lane out of service at once: it gets no more requests, and its QP goes to ERR.
+// laneDown takes a lane out of service immediately: it accepts no requests, and its QP moves to ERR.
 func (f *failover) laneDown(l *lane, cause error) {
 	v, now := &l.recovery, f.clock.now
 	switch v.state {
@@ -96,7 +94,7 @@ func (f *failover) laneDown(l *lane, cause error) {
 		return
 	case laneOffered:
 		if !v.reconnect.connected {
-			// The peer cannot have reached it, so the same generation is tried again.
+			// The peer cannot have used it, so the same generation is retried.
 			f.withdraw(l, cause)
 			return
 		}
@@ -108,7 +106,7 @@ func (f *failover) laneDown(l *lane, cause error) {
 			v.backoff = 0
 		}
 		if l.role == roleData {
-			v.attempts = 0 // home is tried first
+			v.attempts = 0 // try home first
 		}
 		v.lostAt = now
 		f.notice(EventLaneDown, l, cause)
@@ -123,7 +121,7 @@ func (f *failover) laneDown(l *lane, cause error) {
 	f.setup.queueReport()
 }
 
-// requestFailed takes a lane out of service because a request of it failed.
+// requestFailed takes a lane out of service because its request failed.
 func (f *failover) requestFailed(l *lane, status verbs.Status) {
 	if status == verbs.StatusRetryExcErr {
 		f.probeRail(l)
@@ -131,15 +129,14 @@ func (f *failover) requestFailed(l *lane, status verbs.Status) {
 	f.laneDown(l, statusError(status))
 }
 
-// failed ends the VirtualQP because a request of a lane failed.
+// failed fails the VirtualQP because a lane's request failed.
 func (f *failover) failed(l *lane, status verbs.Status) {
 	if f.err == nil {
 		f.fail(l, statusError(status))
 	}
 }
 
-// statusError puts the status of a lane's first failed completion into words. A flush as the first failure
-// says that no request is to blame.
+// statusError describes the status of a lane's first failed completion. If that is a flush, no request is to blame.
 func statusError(status verbs.Status) error {
 	if status == verbs.StatusWRFlushErr {
 		return errQPFatal
@@ -147,9 +144,9 @@ func statusError(status verbs.Status) error {
 	return fmt.Errorf("%s: %s", status, status.Cause())
 }
 
-// fail ends the VirtualQP. The error is visible at once, every lane stops, and outstanding requests
-// are flushed. Fragments that a NIC has end when the NIC gives them back, so that no buffer is
-// touched after its completion. l is the lane to blame, nil if it is the peer or no single lane.
+// fail fails the VirtualQP. The error is visible immediately, all lanes stop, and outstanding requests are flushed. A
+// fragment on a NIC completes when the NIC returns it, so that no buffer is accessed after its completion. l is the
+// lane to blame, or nil for the peer or several lanes.
 func (f *failover) fail(l *lane, cause error) {
 	if f.err != nil || f.state == stateClosed {
 		return
@@ -178,7 +175,8 @@ func (f *failover) fail(l *lane, cause error) {
 	f.flush()
 }
 
-// abandon takes a lane out of service for good, because the VirtualQP has failed. No NIC writes to memory for its entries from here on.
+// abandon takes a lane of a failed VirtualQP out of service for good. Afterwards, no NIC writes to memory for its
+// entries.
 func (f *failover) abandon(l *lane) {
 	if l.recovery.state != laneGone && l.recovery.state != laneIdle {
 		l.stopQP()
@@ -188,23 +186,22 @@ func (f *failover) abandon(l *lane) {
 	l.posted = l.head
 }
 
-// flush ends what no NIC has.
+// flush completes the requests and receives that no NIC has.
 func (f *failover) flush() {
 	f.send.flush()
 	f.recv.flush()
 	f.setup.queueReport()
 }
 
-// unsettled reports whether a VirtualQP that has failed must be looked at again although no
-// completion need come: a lane could not be marked yet, or receives wait for what may be in a CQ.
+// unsettled reports whether a failed VirtualQP needs another report even without a completion: a lane could not be
+// marked yet, or receives wait until the CQs are known to be empty.
 func (f *failover) unsettled() bool {
 	return f.send.needsMarker() || (f.setup.shared != nil && f.recv.notifications.Len() > 0) || f.recv.pooledLane() != nil
 }
 
-// reassign moves the entries of data lanes whose last generation is settled to one other lane each, all at once and in
-// order, so that a record of Tally stays behind the fragments that it covers. If that lane has too
-// many entries of its own, it is reserved and gets nothing else until it has room. The message and
-// notify lanes have no successors: their entries wait for the next generation.
+// reassign moves the entries of each settled data lane to one other lane, all at once and in order, so that a Tally
+// record stays behind its fragments. If that lane has too many entries, it is reserved and accepts no others until it
+// has room. The message and notify lanes have no successors: their entries wait for the next generation.
 func (f *failover) reassign() {
 	for _, l := range f.setup.lanes {
 		v := &l.recovery
@@ -221,7 +218,7 @@ func (f *failover) reassign() {
 		if h == nil {
 			continue
 		}
-		// An idle successor takes any number: its ledger grows, and its NIC refuses what is too much.
+		// An idle successor accepts any number: its ledger grows, and its NIC refuses the excess.
 		if h.depth-min(h.depth, h.load()) < l.load() && !h.idle() {
 			h.blocked |= blockReserved
 			continue
@@ -232,7 +229,8 @@ func (f *failover) reassign() {
 	}
 }
 
-// roomiest returns the unreserved data lane in service with the fewest entries that can take over the entries of lost, or nil.
+// roomiest returns the unreserved data lane in service with the fewest entries that can carry the entries of lost, or
+// nil.
 func (f *failover) roomiest(lost *lane) (best *lane) {
 	for _, l := range f.setup.lanes {
 		if l.blocked == 0 && (best == nil || l.load() < best.load()) && f.send.canMove(lost, l.rail, l.remoteRail) {
@@ -242,7 +240,7 @@ func (f *failover) roomiest(lost *lane) (best *lane) {
 	return best
 }
 
-// release gives up the successor that a lane has reserved.
+// release releases the lane's reserved successor.
 func (l *lane) release() {
 	if h := l.recovery.successor; h != nil {
 		h.blocked &^= blockReserved
@@ -250,7 +248,6 @@ func (l *lane) release() {
 	}
 }
 
-// moveAll moves all entries of a lane to another one.
 func (f *failover) moveAll(l, h *lane) {
 	s := f.send
 	h.grow(2*l.load() + 1) // each with a record, and one more
@@ -271,7 +268,7 @@ func (f *failover) moveAll(l, h *lane) {
 	f.setup.scheme.afterMove(l, h)
 }
 
-// drive does what is due: control messages, lanes that are dying or coming back, and deadlines.
+// drive runs everything that is due: control messages, the recovery of lanes, and deadlines.
 func (f *failover) drive() {
 	if f.state != stateConnected && f.state != stateFailed {
 		return
@@ -306,7 +303,7 @@ func (f *failover) drive() {
 	f.schedule()
 }
 
-// schedule sets the timer for the oldest request, or drops it if there is none.
+// schedule sets the timer for the oldest request, or removes it.
 func (f *failover) schedule() {
 	q, r := f.setup.owner, &f.setup.cq.ready
 	at := f.requestDue()
@@ -318,13 +315,12 @@ func (f *failover) schedule() {
 	}
 }
 
-// driveLane takes the next step of a lane that is out of service.
+// driveLane runs the next recovery step of a lane.
 func (f *failover) driveLane(l *lane) {
 	v, now := &l.recovery, f.clock.now
 	switch v.state {
 	case laneDying:
-		// RESET takes completions out of the CQ, so those that the NIC has acknowledged must have
-		// been polled before.
+		// RESET removes completions from the CQ, so acknowledged requests must have been polled before.
 		if now < v.due {
 			v.dueBarrier = f.setup.cq.barrier(l.rail)
 		}
@@ -348,7 +344,7 @@ func (f *failover) driveLane(l *lane) {
 		if !v.reconnect.connected && now-v.since > v.attemptTimeout() {
 			cause := errNoAnswer
 			if v.unsent != nil {
-				cause = nil // the peer could not answer
+				cause = nil // the peer could not respond
 			}
 			f.withdraw(l, cause)
 			return
@@ -366,7 +362,7 @@ func (f *failover) driveLane(l *lane) {
 	}
 }
 
-// drained reports whether the NIC has given back everything that a dying lane had.
+// drained reports whether the NIC has returned everything that a dying lane had.
 func (f *failover) drained(l *lane) bool {
 	v := &l.recovery
 	if l.hasOutstanding() {
@@ -378,10 +374,10 @@ func (f *failover) drained(l *lane) bool {
 	return l.recvHead == l.recvTail
 }
 
-// reset takes a dying lane's QP to RESET. From here on nothing that this generation sent or asked
-// for can touch memory at this side. Then the peer is told, at once or, if this QP refused a request
-// of the peer, a while later: the peer must learn of the refusal from its NIC, which does not report
-// it if the peer takes the lane out of service first. It would repeat the request on another lane.
+// reset moves a dying lane's QP to RESET. Afterwards, this generation cannot access local memory. The peer is
+// notified immediately or, if this QP refused a request of the peer, after refusalTime: the peer must learn of the
+// refusal from its NIC, which does not report it if the peer takes the lane out of service first. The peer would then
+// retry the request on another lane.
 func (f *failover) reset(l *lane) {
 	v := &l.recovery
 	refused := f.setup.rails.watch.hasRefused(int(l.rail), l.qp.Num())
@@ -394,8 +390,7 @@ func (f *failover) reset(l *lane) {
 	f.sendDown(l)
 }
 
-// retireGeneration ends a generation at this side. Completions of it that are still in a CQ bear its
-// number and are dropped.
+// retireGeneration ends a generation locally. Completions still in a CQ carry its number and are dropped.
 func (f *failover) retireGeneration(l *lane) {
 	l.become(laneGone, f.clock.now, nil)
 	l.nextGeneration()
@@ -406,7 +401,7 @@ func (f *failover) retireGeneration(l *lane) {
 	l.recovery.received, l.recovery.failing = 0, false
 }
 
-// nextGeneration counts the generation on, and keeps what the peer may have to be told of the last.
+// nextGeneration increments the generation, and keeps what the peer may have to know about the last one.
 func (l *lane) nextGeneration() {
 	v := &l.recovery
 	v.reports.hasLast, v.reports.lastGeneration, v.reports.lastReceived = true, l.generation, v.received
@@ -417,7 +412,7 @@ func (l *lane) nextGeneration() {
 	v.reconnect.offer = nil
 }
 
-// watchRails takes lanes out of service whose rail has lost its port, its device or their QPs.
+// watchRails takes lanes out of service whose rail has lost its port, its device or a QP.
 func (f *failover) watchRails() {
 	for i := range f.setup.rails.rails {
 		seen := f.handled[i]
@@ -431,8 +426,9 @@ func (f *failover) watchRails() {
 	}
 }
 
-// begin starts to watch the rails when the VirtualQP is connected. Events of before do not count, but lanes of a port that is down
-// are out of service from the beginning. So are those apart, which are not connected, even if the port is active by now. They come back like any other.
+// begin starts watching the rails at Connect. Earlier events do not count, but lanes on an inactive port start out of
+// service. So do the lanes in apart, which are not connected, even if their port is active by now. They recover like
+// any other.
 func (f *failover) begin(apart []*lane) {
 	f.setup.rails.watch.readPending()
 	for i := range f.setup.rails.rails {
@@ -448,13 +444,13 @@ func (f *failover) begin(apart []*lane) {
 
 var errNotConnected = errors.New("its port or device was down when it was to be connected")
 
-// portDown takes all lanes on a rail that has lost its port or its device out of service.
+// portDown takes all lanes on a rail out of service that has lost its port or device.
 func (f *failover) portDown(rail int) {
 	f.railDown(rail, fmt.Errorf("rail %d (%s) is down", rail, f.setup.rails.rails[rail].name))
 }
 
-// inspect takes the lanes on a rail out of service whose QPs have failed. A lane with nothing in
-// flight has no completion that shows it.
+// inspect takes the lanes with a failed QP on a rail out of service. An idle lane has no completion that reveals the
+// failure.
 func (f *failover) inspect(rail int) {
 	for _, l := range f.setup.all {
 		if int(l.rail) == rail && l.recovery.state == laneUp && l.qp.State() == verbs.StateErr {
@@ -477,7 +473,7 @@ func (f *failover) railDown(rail int, cause error) {
 	}
 }
 
-// canMove reports whether the entries of a lane have the keys for other rails.
+// canMove reports whether a lane's entries have the keys for other rails.
 func (s *sender) canMove(l *lane, rail, remoteRail uint8) bool {
 	for n := l.head; n != l.tail; n++ {
 		switch e := l.at(n); e.kind() {

@@ -11,12 +11,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file brings lanes back: with a new QP and the next generation at both ends, which is tried
-// with a probe before it carries requests.
+// This file returns lanes to service: each side creates a QP for the next generation, and a probe tests it before it
+// carries requests.
 
-// rebuildDue returns the time to rebuild an idle lane: after its back-off, or earlier if requests wait for it. They wait for the message and
-// notify lanes and, while no data lane is in service, for the first data lane of each rail. Otherwise rails that flap in turn would have
-// a long back-off when they are needed. In a long outage the pauses grow.
+// rebuildDue returns the time to rebuild an idle lane: after its back-off, or earlier if requests wait for it. They
+// wait for the message and notify lanes and, while no data lane is in service, for the first data lane of each rail.
+// Otherwise, rails that flap alternately would have a long back-off when they are needed. In a long outage the pauses
+// grow.
 func (f *failover) rebuildDue(l *lane) int64 {
 	v, pause := &l.recovery, urgentTime
 	switch {
@@ -31,7 +32,7 @@ func (f *failover) rebuildDue(l *lane) int64 {
 	return min(v.due, v.since+pause)
 }
 
-// rebuild makes the QP of the next generation and offers it to the peer.
+// rebuild creates the QP of the next generation and offers it to the peer.
 func (f *failover) rebuild(l *lane) {
 	v := &l.recovery
 	rail, ok := f.chooseRail(l)
@@ -42,7 +43,7 @@ func (f *failover) rebuild(l *lane) {
 	l.become(laneOffered, f.clock.now, nil) // so that renew posts its receives
 	if err := f.renew(l, rail); err != nil {
 		l.become(laneIdle, f.clock.now, err)
-		l.recvHead = l.recvTail // those that were posted go with the QP
+		l.recvHead = l.recvTail // posted receives are gone with the QP
 		v.backoff = min(2*v.backoff, backoffMax)
 		v.due = f.clock.now + f.jitter(v.backoff)
 		return
@@ -52,7 +53,7 @@ func (f *failover) rebuild(l *lane) {
 	f.connectOffered(l)
 }
 
-// renew replaces the QP of a lane by a new one, in INIT with its receives posted.
+// renew replaces a lane's QP with a new one, in INIT with its receives posted.
 func (f *failover) renew(l *lane, rail uint8) error {
 	u := f.setup
 	lc := laneConfig{index: int(l.index), rail: int(rail), role: l.role, recvs: int(l.recvDepth)}
@@ -69,7 +70,7 @@ func (f *failover) renew(l *lane, rail uint8) error {
 		return err
 	}
 	u.cq.routes[l.rail].Delete(l.num)
-	_ = l.qp.Close() // a QP of a dead device may refuse, and is of no use
+	_ = l.qp.Close() // may fail on a dead device
 	u.pool.leave(l)
 	u.pool.settle()
 	l.queue = queue
@@ -82,7 +83,7 @@ func (f *failover) renew(l *lane, rail uint8) error {
 	return f.recv.prepare(l)
 }
 
-// moveTo gives a lane its new QP. What the lane did on another rail stays with that rail.
+// moveTo installs a lane's new QP. Its counts on another rail stay with that rail.
 func (f *failover) moveTo(l *lane, qp verbs.QP, rail uint8) {
 	l.owner.mu.Lock()
 	defer l.owner.mu.Unlock()
@@ -96,7 +97,7 @@ func (f *failover) moveTo(l *lane, qp verbs.QP, rail uint8) {
 	l.qp, l.num, l.rail = qp, qp.Num(), rail
 }
 
-// withdraw takes back an offer that the peer has not accepted.
+// withdraw revokes an offer that the peer has not accepted.
 func (f *failover) withdraw(l *lane, cause error) {
 	v := &l.recovery
 	l.resetState()
@@ -106,16 +107,16 @@ func (f *failover) withdraw(l *lane, cause error) {
 	v.due = f.clock.now + f.jitter(v.backoff)
 }
 
-// jitter spreads attempts, so that many VirtualQPs do not come back at the same moment.
+// jitter randomizes a delay, so that VirtualQPs do not rebuild lanes simultaneously.
 func (f *failover) jitter(d int64) int64 { return d + int64(f.random.Next()%uint64(d/2+1)) }
 
-// repeatOffer offers the new QP, and sets the time to do so again.
+// repeatOffer offers the new QP, and schedules the retransmission.
 func (f *failover) repeatOffer(l *lane) {
 	l.recovery.due = f.clock.now + f.pause(&l.recovery)
 	f.sendOffer(l, 0)
 }
 
-// sendOffer tells the peer the address of a lane's QP, and whether this side has the peer's.
+// sendOffer sends the address of a lane's QP to the peer, and whether this side is connected to the peer's.
 func (f *failover) sendOffer(l *lane, flags uint16) {
 	e, err := l.qp.Endpoint()
 	if err != nil {
@@ -130,10 +131,10 @@ func (f *failover) sendOffer(l *lane, flags uint16) {
 	f.link.sendFor(l, &ctlMessage{kind: ctlOffer, generation: l.generation, flags: flags, received: has, rail: l.rail, endpoint: e})
 }
 
-// qpFingerprint tells a QP of a lane from others of the same generation.
+// qpFingerprint distinguishes a lane's QPs of the same generation.
 func qpFingerprint(e *verbs.Endpoint) uint32 { return e.QPN ^ e.PSN<<8 }
 
-// handleOffer takes the peer's address of a lane's next generation.
+// handleOffer handles the peer's address of a lane's next generation.
 func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	v, d, t := &l.recovery, &l.recovery.reports, &l.recovery.reconnect
 	switch {
@@ -154,7 +155,7 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	other := t.offer != nil && t.connected && qpFingerprint(&m.endpoint) != qpFingerprint(&t.offer.endpoint)
 	switch v.state {
 	case laneGone:
-		t.offer = m // for when the Downs have been exchanged
+		t.offer = m // for after the exchange of Downs
 	case laneIdle:
 		if misled {
 			f.skipGeneration(l)
@@ -177,13 +178,14 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 		f.connectOffered(l)
 	case laneProbing, laneUp:
 		if m.flags&ctlAnswer == 0 && !misled && !other {
-			f.sendOffer(l, ctlAnswer) // this side's was lost
+			f.sendOffer(l, ctlAnswer) // the last one was lost
 		}
 	case laneDying:
 	}
 }
 
-// allowsGID reports whether an offer's address was in the peer's card, or belongs to a rail that the card had no address of.
+// allowsGID reports whether an offer's address was in the peer's card, or is the first one of a rail without an
+// address in the card.
 func (f *failover) allowsGID(l *lane, m *ctlMessage) bool {
 	u, gid := f.setup, m.endpoint.GID
 	if slices.Contains(u.remoteGIDs, gid) {
@@ -199,8 +201,7 @@ func (f *failover) allowsGID(l *lane, m *ctlMessage) bool {
 
 var errOtherQP = errors.New("the peer has made another QP")
 
-// connectOffered connects a lane when the peer's address is known, and probes it when the peer is connected
-// too.
+// connectOffered connects a lane once the peer's address is known, and probes it once the peer is connected too.
 func (f *failover) connectOffered(l *lane) {
 	t := &l.recovery.reconnect
 	if l.recovery.state != laneOffered || t.offer == nil {
@@ -225,8 +226,7 @@ func (f *failover) connectOffered(l *lane) {
 	}
 }
 
-// probe sends a WRITE of no bytes. It names no memory, and completes if the path and the peer's QP
-// work.
+// probe posts an empty WRITE. It names no memory, and completes if the path and the peer's QP work.
 func (f *failover) probe(l *lane) {
 	if err := l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite); err != nil {
 		f.laneDown(l, err)
@@ -236,7 +236,7 @@ func (f *failover) probe(l *lane) {
 	f.awaitProbe(l, l.recovery.attemptTimeout())
 }
 
-// probed takes the completion of a probe.
+// probed handles the completion of a probe.
 func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
 	switch state := l.recovery.state; {
 	case !l.owns(t) || (state != laneProbing && (state != laneUp || !f.recovers())):
@@ -250,12 +250,12 @@ func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
 	}
 }
 
-// awaitProbe gives a probe a time limit.
+// awaitProbe sets the time limit of a probe.
 func (f *failover) awaitProbe(l *lane, limit int64) {
 	l.recovery.due, l.recovery.dueBarrier = f.clock.now+limit, f.setup.cq.barrier(l.rail)
 }
 
-// checkProbe takes a lane out of service whose probe has not completed in time. A completion in the CQ is in time.
+// checkProbe takes a lane out of service whose probe has timed out. A completion in the CQ is in time.
 func (f *failover) checkProbe(l *lane) {
 	if v := &l.recovery; f.clock.now < v.due {
 		v.dueBarrier = f.setup.cq.barrier(l.rail)
@@ -265,20 +265,19 @@ func (f *failover) checkProbe(l *lane) {
 	}
 }
 
-// probeRail probes the idle lanes in service on the rail of a lane that got no answer. They would not notice that the rail
-// is dead, and other lanes would be rebuilt next to them.
+// probeRail probes the idle lanes on the rail of an unresponsive lane. Without traffic they would not notice that the
+// rail is dead, and other lanes would be rebuilt next to them.
 func (f *failover) probeRail(silent *lane) {
 	for _, l := range f.setup.all {
 		v := &l.recovery
 		if l != silent && l.rail == silent.rail && v.state == laneUp && !v.probeSent && l.idle() {
-			v.probeSent = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) == nil // otherwise, a request will show it
+			v.probeSent = l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite) == nil // otherwise a request will fail
 			f.awaitProbe(l, attemptMin)
 		}
 	}
 }
 
-// restore takes a lane into service again. Entries of its last generation that no other lane has
-// taken over go first.
+// restore returns a lane to service. Remaining entries of its last generation are posted first.
 func (f *failover) restore(l *lane) {
 	v := &l.recovery
 	l.become(laneUp, f.clock.now, nil)
@@ -304,8 +303,8 @@ func (f *failover) restore(l *lane) {
 	f.setup.queueReport()
 }
 
-// attemptTimeout is the time limit of an offer and of a probe. The next attempt may be on another rail. The limit grows with the back-off,
-// because the peer or the path may be slow.
+// attemptTimeout is the time limit of an offer and of a probe; the next attempt may use another rail. It grows with
+// the back-off, because the peer or the path may be slow.
 func (v *laneRecovery) attemptTimeout() int64 { return max(attemptMin, v.backoff) }
 
 const attemptMin = int64(100 * time.Millisecond)
@@ -315,17 +314,17 @@ var (
 	errProbeTimeout = errors.New("the path to the peer is silent")
 )
 
-// laneState is where a lane is in its life.
+// laneState is a state of a lane:
 //
 //	         error, event, peer's Down             drained             peer's Down
 //	up  ------------------------------->  dying ----------->  gone  --------------> idle
 //	 ^                                      ^                                         |
-//	 |  probe came back                     | any error                              | back-off,
+//	 |  probe completed                     | any error                              | back-off,
 //	 +------------------  probing  <--------+--- offered <---------------------------+ peer's offer
 //	                        both have the other's address       new QP, next generation
 //
-// An offer that the peer does not accept is withdrawn: offered goes back to idle. When the
-// VirtualQP fails, lanes that are not up go to gone at once.
+// An offer that the peer does not accept is withdrawn: offered returns to idle. When the
+// VirtualQP fails, lanes that are not up move to gone immediately.
 type laneState uint8
 
 const (
@@ -339,10 +338,9 @@ const (
 
 var laneStateNames = [...]string{"up", "dying", "gone", "idle", "offered", "probing"}
 
-// String names the state.
 func (s laneState) String() string { return laneStateNames[s] }
 
-// transitions has, for each state, the set of states that may follow, with bit n for state n.
+// transitions holds the set of valid successors of each state, with bit n for state n.
 var transitions = [...]uint8{
 	laneUp:      1<<laneDying | 1<<laneGone,
 	laneDying:   1 << laneGone,
@@ -352,69 +350,65 @@ var transitions = [...]uint8{
 	laneProbing: 1<<laneUp | 1<<laneDying | 1<<laneGone,
 }
 
-// laneRecovery is what a lane keeps for failover.
+// laneRecovery is a lane's state of failover.
 type laneRecovery struct {
-	state laneState // written by lane.become only, under VirtualQP.mu
-	since int64     // when the lane came to this state
-	cause error     // why the lane left service; nil while it is up; written under VirtualQP.mu
-	// unsent is why a control message about the lane could not be sent; nil once its offer was sent. It is
-	// written under VirtualQP.mu.
+	state laneState // written only by lane.become, under VirtualQP.mu
+	since int64     // time of the last transition
+	cause error     // reason why the lane left service; nil while it is up; written under VirtualQP.mu
+	// unsent is the error of a control message about the lane; nil after an offer was sent. It is written under
+	// VirtualQP.mu.
 	unsent error
-	due    int64 // when the next step is to be taken, or a message sent again
-	// backoff is the pause before the next attempt to rebuild the lane; 0 after steadyTime in
-	// service.
+	due    int64 // time of the next step or retransmission
+	// backoff is the pause before the next rebuild attempt; 0 after steadyTime in service.
 	backoff     int64
-	downBarrier barrier // the barrier of the rail from when the lane went out of service
-	dueBarrier  barrier // the barrier of the rail from when the time to drain, or for a probe, was over
-	probeSent   bool    // a probe is in flight although the lane is in service
+	downBarrier barrier // barrier of the rail, set when the lane left service
+	dueBarrier  barrier // barrier of the rail, set when the time to drain or the probe's time limit expired
+	probeSent   bool    // the lane is in service, and a probe is in flight
 
-	home       uint8 // the rail that the lane was made on, and returns to
-	remoteHome uint8 // the rail of the peer's end when the two sides connected
+	home       uint8 // the rail that the lane was created on, and returns to
+	remoteHome uint8 // the rail of the peer's QP at Connect
 
-	// sent counts the requests of this generation that the NIC took and that consume a receive
-	// of the peer.
+	// sent counts this generation's requests on the NIC that consume a receive at the peer.
 	sent     uint32
-	received uint32 // counts the receives that this generation delivered
-	// failing says that a request of this generation failed. Those from it on are in doubt.
+	received uint32 // receives delivered by this generation
+	// failing is set once a request of this generation has failed. It and later ones are in doubt.
 	failing bool
-	// drained is one more than the number of the last entry with a completion; valid while
-	// failing.
+	// drained is one more than the last entry with a completion; valid while failing.
 	drained uint32
 
-	reports   downReports // what the two ends said of generations out of service
-	reconnect reconnect   // how far the two ends are with the next QP
-	// successor is the lane that takes over the rest of the ledger and that is reserved for it; nil
-	// if there is none.
+	reports   downReports // reports of both sides on generations out of service
+	reconnect reconnect   // progress towards the next QP
+	// successor is the lane reserved for the ledger's entries, or nil.
 	successor *lane
 
-	lostAt int64  // when the lane went out of service
-	deaths uint64 // counts how often the lane went out of service; written under VirtualQP.mu
-	// replayed counts the requests that other lanes took over or the next generation repeats.
+	lostAt int64  // time of the last loss
+	deaths uint64 // number of losses; written under VirtualQP.mu
+	// replayed counts the requests that other lanes took over or the next generation retransmits.
 	replayed     counter.Counter
-	attempts     uint64 // counts how often a new QP was made
-	countsBefore Counts // what the lane had done when it came to its rail; written under VirtualQP.mu
+	attempts     uint64 // number of rebuild attempts
+	countsBefore Counts // the lane's counts when it moved to its rail; written under VirtualQP.mu
 }
 
-// downReports is what the two ends of a lane said of generations that are out of service.
+// downReports holds the reports of both sides on generations of a lane that are out of service.
 type downReports struct {
-	peerDown       bool   // the peer took the current generation out of service
-	peerReceived   uint32 // how many receives the peer's end delivered; valid with peerDown
-	unannounced    bool   // this side has not announced the last generation's end yet
+	peerDown       bool   // the current generation is out of service at the peer
+	peerReceived   uint32 // receives that the peer's QP delivered; valid with peerDown
+	unannounced    bool   // the end of the last generation was not reported to the peer yet
 	hasLast        bool   // lastGeneration and lastReceived are valid
 	lastGeneration uint16 // the generation before the current one
-	lastReceived   uint32 // how many receives lastGeneration delivered at this side
+	lastReceived   uint32 // receives that lastGeneration delivered here
 }
 
-// reconnect is how far the two ends of a lane are with the QPs of a generation.
+// reconnect is the progress of both sides towards the QPs of a lane's next generation.
 type reconnect struct {
-	offer         *ctlMessage // the peer's address; nil if it is not known
-	ownQP         uint32      // the qpName of the QP that this side offered last
-	peerConnected bool        // the peer has this side's address
+	offer         *ctlMessage // the peer's address; nil if unknown
+	ownQP         uint32      // qpFingerprint of the last QP offered
+	peerConnected bool        // the peer's QP is connected to this side's
 	connected     bool        // the QP is connected to the one in offer
 }
 
-// become takes the lane to another state. It is the only writer of the state. A nil cause keeps
-// the one that the lane has until it is up.
+// become moves the lane to another state. It is the only writer of the state. A nil cause keeps the previous one,
+// unless the lane is up.
 func (l *lane) become(state laneState, now int64, cause error) {
 	v := &l.recovery
 	if debugcheck.On && transitions[v.state]&(1<<state) == 0 {
@@ -431,7 +425,7 @@ func (l *lane) become(state laneState, now int64, cause error) {
 	}
 }
 
-// downCause returns why the lane is out of service, and what keeps it there if that is known.
+// downCause returns the reason why the lane is out of service, with the control error that keeps it there, if any.
 func (v *laneRecovery) downCause() error {
 	if v.unsent == nil || v.cause == nil {
 		return v.cause
@@ -439,7 +433,7 @@ func (v *laneRecovery) downCause() error {
 	return fmt.Errorf("%w; a control message about it could not be sent: %w", v.cause, v.unsent)
 }
 
-// mayReceive reports whether the lane's receives are with a NIC that may fill them.
+// mayReceive reports whether a NIC may fill the lane's receives.
 func (v *laneRecovery) mayReceive() bool {
 	return v.state == laneUp || v.state == laneOffered || v.state == laneProbing
 }

@@ -9,43 +9,41 @@ import (
 	"ibverbx/verbs"
 )
 
-// receiver is the receiving half of a VirtualQP: two queues of the user's receives, and the
-// messages that have arrived for them.
+// receiver is the receiving half of a VirtualQP: two queues of the user's receives, and the messages that have
+// arrived for them.
 //
-// The engine's own receives wait on the lanes. A message that is complete takes the user's oldest
-// notification receive. If there is none, the message is held as early. When Config.RecvDepth
-// messages are early, the engine stops posting receives, and the sender meets RNR. Data receives
-// are posted on the message lane, which no scheme uses.
+// The engine posts its own receives on the lanes. A complete message consumes the user's oldest notification receive;
+// without one, it is held as early. When Config.RecvDepth messages are early, the engine stops posting receives, and
+// the sender gets RNR NAKs. Data receives are posted on the message lane, which no scheme uses.
 type receiver struct {
 	setup    *setup
 	failover *failover
 
-	notifications ring.Ring[uint64] // the IDs of the user's notification receives, at most Config.RecvDepth
-	// data are the user's data receives, at most Config.RecvDepth. The sequence number of one is
-	// the entry in its tag. They are posted again if the message lane is reset.
+	notifications ring.Ring[uint64] // WRIDs of the user's notification receives, at most Config.RecvDepth
+	// data holds the user's data receives, at most Config.RecvDepth. A receive's sequence number is the entry in its
+	// tag. If the message lane is reset, they are reposted.
 	data  ring.Ring[RecvWR]
-	early ring.Ring[message] // the complete messages without a notification receive
-	// done are the receives that have ended and were not reported. While they are held or more, no more
-	// receives are taken. Both queues may be full then, so done has at most four times as many.
+	early ring.Ring[message] // complete messages without a notification receive
+	// done holds completed, unreported receives. With maxDone of them, post accepts no more. Both queues may be full
+	// then, so done has at most four times as many.
 	done     ring.Ring[WC]
 	maxDone  int            // Config.RecvDepth, rounded up to a power of two
-	earlyMax int            // how many messages can be early
-	starved  int            // counts the lanes whose receives were not posted again
-	chain    []verbs.RecvWR // where the physical receives of a post are made
+	earlyMax int            // maximum number of early messages
+	starved  int            // number of lanes whose receives are not reposted
+	chain    []verbs.RecvWR // buffer for the physical receives of a post
 
-	posted    counter.Counter // counts the receives that were taken
-	completed counter.Counter // counts the receives that have ended
+	posted    counter.Counter // accepted receives
+	completed counter.Counter // completed receives
 }
 
-// message is what a scheme knows of a complete message.
+// message describes a complete message.
 type message struct {
 	imm    uint32
 	length uint32
-	// flags says which of the two are known.
+	// flags marks which of the two are valid.
 	flags WCFlags
 }
 
-// init makes the queues. They begin small.
 func (r *receiver) init(u *setup, f *failover) {
 	depth := u.cfg.RecvDepth
 	r.setup, r.failover = u, f
@@ -55,14 +53,14 @@ func (r *receiver) init(u *setup, f *failover) {
 	r.chain = u.cq.recvChain[:]
 }
 
-// connected bounds the messages that can be early: as many as the engine holds before it stops posting
-// receives, those that the posted receives can bring after that, and those that the scheme holds back
-// until a message before them is complete.
+// connected sets the limit of early messages: those that the engine holds before it stops posting receives, those
+// that the posted receives can still deliver, and waiting, those that the scheme holds until an earlier message is
+// complete.
 func (r *receiver) connected(waiting int) {
 	r.earlyMax = ring.CeilPow2(r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
 }
 
-// close drops the queues. Receives of the pool that were not reported return to it.
+// close drops the queues. Unreported receives of the pool return to it.
 func (r *receiver) close() {
 	for ; r.done.Len() > 0; r.done.Drop(1) {
 		r.setup.pool.dropped(r.done.Front())
@@ -70,7 +68,7 @@ func (r *receiver) close() {
 	r.notifications, r.data, r.early, r.done = ring.Ring[uint64]{}, ring.Ring[RecvWR]{}, ring.Ring[message]{}, ring.Ring[WC]{}
 }
 
-// post accepts receives. The rings have space for all of them afterwards, including their completions.
+// post accepts receives, after reserving space in the rings for them and their completions.
 func (r *receiver) post(wrs []RecvWR) (n int, err error) {
 	depth, ended := r.setup.cfg.RecvDepth, r.done.Len()
 	r.notifications.Reserve(min(r.notifications.Len()+len(wrs), depth))
@@ -88,7 +86,7 @@ func (r *receiver) post(wrs []RecvWR) (n int, err error) {
 	return n, err
 }
 
-// accept puts receives into their queues, until one does not fit or is not legal.
+// accept queues receives until one is invalid or does not fit.
 func (r *receiver) accept(wrs []RecvWR) (n int, err error) {
 	for n = range wrs {
 		wr := &wrs[n]
@@ -116,12 +114,12 @@ func (r *receiver) accept(wrs []RecvWR) (n int, err error) {
 	return len(wrs), nil
 }
 
-// full reports whether a queue with this many receives takes no more.
+// full reports whether a queue of n receives accepts no more.
 func (r *receiver) full(n int) bool {
 	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.maxDone
 }
 
-// acceptData takes a data receive and posts it on the message lane.
+// acceptData queues a data receive and posts it on the message lane.
 func (r *receiver) acceptData(wr *RecvWR) error {
 	if r.full(r.data.Len()) {
 		return verbs.ErrQueueFull
@@ -139,8 +137,7 @@ func (r *receiver) acceptData(wr *RecvWR) error {
 	return nil
 }
 
-// postData gives a data receive to the NIC, unless the message lane is out of service: then the
-// next generation posts it.
+// postData posts a data receive. If the message lane is out of service, its next generation does that.
 func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	l := r.setup.messageLane
 	if !l.recovery.mayReceive() {
@@ -156,7 +153,7 @@ func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	return err
 }
 
-// physical makes the receive that the NIC of a rail gets.
+// physical builds the receive for a rail's NIC.
 func (w *RecvWR) physical(rail uint8, p *verbs.RecvWR) {
 	p.WRID, p.NumSGE = w.WRID, w.NumSGE
 	for i := range w.NumSGE {
@@ -165,7 +162,7 @@ func (w *RecvWR) physical(rail uint8, p *verbs.RecvWR) {
 	}
 }
 
-// received takes a receive of a lane that the NIC has ended.
+// received handles a completed receive of a lane.
 func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 	u, f := r.setup, r.failover
 	switch u.srqOf(l.role) {
@@ -184,7 +181,7 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 	l.recvHead++
 	switch {
 	case wc.Status == verbs.StatusSuccess:
-		// Data that arrived before a failure was delivered.
+		// Data that arrived before a failure counts as delivered.
 		l.recovery.received++
 		if l.role == roleMessage {
 			r.completeData(wc)
@@ -192,7 +189,7 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 		}
 		u.scheme.received(l, wc, t.entry())
 	case f.survives(l, wc.Status):
-		f.laneDown(l, statusError(wc.Status)) // the next generation posts the receive again
+		f.laneDown(l, statusError(wc.Status)) // the next generation reposts the receive
 		return
 	default:
 		if l.role == roleMessage {
@@ -210,10 +207,10 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 	r.feedStarved()
 }
 
-// receivedRun takes receives from the front of wcs, which come from one rail, and returns how many it took. It takes what is
-// usual: data lanes in service, on receives of their own, that the NIC has filled. The first completion that is something else
-// ends it. The tag names the lane, so that fragments that were spread over lanes are found without a search (BenchmarkMessage,
-// DQPLB, 16 fragments on 16 lanes: 447 to 290 ns).
+// receivedRun handles receives at the front of wcs, all from one rail, and returns their number. It covers the common
+// case: successful receives of working data lanes without an SRQ. The first other completion ends it. The tag
+// identifies the lane, so fragments striped across lanes need no lookup (BenchmarkMessage, DQPLB, 16 fragments on 16
+// lanes: 447 to 290 ns).
 func (r *receiver) receivedRun(rail int, wcs []verbs.WC) (n int) {
 	u, f := r.setup, r.failover
 	if u.shared != nil {
@@ -251,8 +248,8 @@ func (r *receiver) receivedRun(rail int, wcs []verbs.WC) (n int) {
 	return n
 }
 
-// receivedShared takes a receive of the SRQ that a lane has filled. Its tag does not name the lane,
-// but the rail and the QP number of the completion do.
+// receivedShared handles a lane's receive from the shared SRQ. Its tag does not name the lane; rail and QP number of
+// the completion do.
 func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 	shared := r.setup.shared
 	if int(index) >= shared.depth {
@@ -261,7 +258,7 @@ func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 	}
 	switch {
 	case l.recovery.state == laneGone || l.recovery.state == laneIdle:
-		r.setup.cq.countStale(l) // of a generation that is out of service
+		r.setup.cq.countStale(l) // from a generation out of service
 	case wc.Status == verbs.StatusSuccess:
 		l.recovery.received++
 		r.setup.scheme.received(l, wc, index)
@@ -278,7 +275,7 @@ func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 	}
 }
 
-// complete adds a receive to those to be reported.
+// complete adds a receive to done.
 func (r *receiver) complete(id uint64, status verbs.Status) *WC {
 	wc := r.done.Extend()
 	*wc = WC{WRID: id, QP: r.setup.owner, Status: status}
@@ -286,14 +283,14 @@ func (r *receiver) complete(id uint64, status verbs.Status) *WC {
 	return wc
 }
 
-// completeData ends the oldest data receive.
+// completeData completes the oldest data receive.
 func (r *receiver) completeData(wc *verbs.WC) {
 	id := r.data.Front().WRID
 	r.data.Drop(1)
 	r.completeMessage(id, wc)
 }
 
-// completeMessage ends a data receive.
+// completeMessage completes a data receive.
 func (r *receiver) completeMessage(id uint64, wc *verbs.WC) {
 	out := r.complete(id, wc.Status)
 	out.VendorErr = wc.VendorErr
@@ -307,7 +304,7 @@ func (r *receiver) completeMessage(id uint64, wc *verbs.WC) {
 	}
 }
 
-// deliverMessage takes a message that is complete.
+// deliverMessage handles a complete message.
 func (r *receiver) deliverMessage(m message) {
 	switch {
 	case r.early.Len() == 0 && r.notifications.Len() > 0:
@@ -319,12 +316,12 @@ func (r *receiver) deliverMessage(m message) {
 	}
 }
 
-// errTooEarly ends a VirtualQP whose receives come from an SRQ, which cannot hold a peer back.
+// errTooEarly fails a VirtualQP with shared receives, which provide no back-pressure.
 var errTooEarly = errors.New("more messages than receives were posted for, by more than Config.RecvDepth: post receives sooner, or more of them")
 
-// notify ends the oldest notification receive with a message.
+// notify completes the oldest notification receive with a message.
 func (r *receiver) notify(m *message) {
-	wc := r.done.Extend() // field by field: a literal is made elsewhere and copied, which waits for its parts
+	wc := r.done.Extend() // field by field: a copied literal would wait for its parts in the store buffer
 	wc.WRID, wc.QP = *r.notifications.Front(), r.setup.owner
 	wc.Status, wc.Opcode, wc.Flags, wc.VendorErr = verbs.StatusSuccess, verbs.WCRecvRDMAWithImm, m.flags, 0
 	wc.ByteLen, wc.Imm = m.length, m.imm
@@ -332,7 +329,7 @@ func (r *receiver) notify(m *message) {
 	r.completed.Add(1)
 }
 
-// report writes the receives that have ended and returns how many it wrote.
+// report writes completed receives and returns their number.
 func (r *receiver) report(dst []WC) (n int) {
 	for n < len(dst) && r.done.Len() > 0 {
 		dst[n] = *r.done.Front()
@@ -345,20 +342,20 @@ func (r *receiver) report(dst []WC) (n int) {
 	return n
 }
 
-// flush ends the receives of a VirtualQP that has failed, as far as no NIC has them.
+// flush completes the receives of a failed VirtualQP that no NIC has.
 func (r *receiver) flush() {
 	r.leavePool()
 	r.flushNotifications()
 	if l := r.setup.messageLane; l == nil || l.recovery.state == laneUp {
-		return // the NIC gives the data receives back
+		return // the NIC flushes the data receives
 	}
 	for ; r.data.Len() > 0; r.data.Drop(1) {
 		r.completeFlushed(r.data.Front().WRID)
 	}
 }
 
-// flushNotifications ends the notification receives of a VirtualQP that has failed, when the lanes
-// have given back all receives of the engine. Until then a message may still be in a CQ.
+// flushNotifications completes the notification receives of a failed VirtualQP once the lanes have returned all of
+// the engine's receives. Until then, a CQ may still hold a message.
 func (r *receiver) flushNotifications() {
 	if r.setup.shared != nil && !r.setup.cq.passedAll(&r.failover.failBarriers) {
 		return
@@ -373,30 +370,30 @@ func (r *receiver) flushNotifications() {
 	}
 }
 
-// completeFlushed ends a receive of a VirtualQP that has failed.
+// completeFlushed completes a receive of a failed VirtualQP.
 func (r *receiver) completeFlushed(id uint64) {
 	r.complete(id, verbs.StatusWRFlushErr)
 	r.failover.errShown = true
 }
 
-// prepare takes a lane's QP from RESET to INIT and posts receives on it.
+// prepare moves a lane's QP from RESET to INIT and posts receives on it.
 func (r *receiver) prepare(l *lane) error {
 	if err := verbs.InitQP(l.qp, r.setup.rails.rails[l.rail].cfg.Port); err != nil {
 		return err
 	}
 	l.recvHead, l.recvTail = 0, 0
 	if r.failover.state == stateConnected && l.role != roleMessage {
-		r.feed(l) // unless too many messages are early
+		r.feed(l) // unless backlogged
 		return nil
 	}
 	return r.replenish(l)
 }
 
-// backlogged reports whether so many messages are early that no receives are posted.
+// backlogged reports whether enough messages are early to stop posting receives.
 func (r *receiver) backlogged() bool { return r.early.Len() >= r.setup.cfg.RecvDepth }
 
-// feed posts receives on a lane again, unless too many messages are early or the lane is too far
-// ahead of the others. Then the lane is starved, and its sender meets RNR.
+// feed reposts a lane's receives. If the receiver is backlogged or the lane too far ahead of the others, the lane is
+// starved instead, and its sender gets RNR NAKs.
 func (r *receiver) feed(l *lane) {
 	if r.failover.state != stateConnected || !l.recovery.mayReceive() {
 		return
@@ -411,7 +408,7 @@ func (r *receiver) feed(l *lane) {
 	}
 }
 
-// feedStarved tries again to feed the lanes that are starved.
+// feedStarved retries starved lanes.
 func (r *receiver) feedStarved() {
 	if r.starved == 0 || r.backlogged() {
 		return
@@ -423,7 +420,7 @@ func (r *receiver) feedStarved() {
 	}
 }
 
-// setStarved notes whether receives of a lane were not posted again.
+// setStarved sets whether a lane is starved.
 func (r *receiver) setStarved(l *lane, starved bool) {
 	switch {
 	case starved && !l.starved:
@@ -434,9 +431,8 @@ func (r *receiver) setStarved(l *lane, starved bool) {
 	l.starved = starved
 }
 
-// replenish fills the receive queue of a lane with the engine's receives. The message lane holds the
-// user's, which are posted again after a reset. A lane that passes everything through holds only
-// what the user posted.
+// replenish fills a lane's receive queue with the engine's receives. The message lane holds the user's, which are
+// reposted after a reset. A passthrough lane only holds what the user posted.
 func (r *receiver) replenish(l *lane) error {
 	u := r.setup
 	if l.role == roleMessage {
@@ -466,7 +462,7 @@ func (r *receiver) replenish(l *lane) error {
 	return nil
 }
 
-// failProtocol ends the VirtualQP because the peer broke the rules of the scheme.
+// failProtocol fails the VirtualQP because the peer violated the scheme.
 func (r *receiver) failProtocol(l *lane, format string, args ...any) {
 	r.failover.fail(l, fmt.Errorf("the peer does not keep to %s: %s", r.setup.cfg.Scheme, fmt.Sprintf(format, args...)))
 }

@@ -9,28 +9,25 @@ import (
 	"ibverbx/verbs"
 )
 
-// sharedReceives are the engine's receives for all lanes of all VirtualQPs of a VirtualCQ, in one SRQ per
-// rail. Their cost does not depend on the number of lanes. The index of a receive is the place of its
-// record:
+// sharedReceives are the engine's receives for all VirtualQPs of a VirtualCQ, in one SRQ per rail. Their cost does
+// not depend on the number of lanes. A receive's index is the position of its record:
 //
 //	rail 0: | 0 | 1 | ... | depth-1 |  rail 1: | 0 | 1 | ...      16 bytes each
 //
-// When fewer than low receives are left in an SRQ, all used ones are posted again at once. So a peer
-// cannot be held back by RNR: if it sends more than its VirtualQP can hold, that VirtualQP fails, and
-// the others continue.
+// When fewer than low receives are left in an SRQ, all consumed ones are reposted together. There is no
+// back-pressure: a VirtualQP whose peer sends more than it can hold fails, without affecting the others.
 type sharedReceives struct {
-	depth  int     // of every SRQ
+	depth  int     // per SRQ
 	low    int     // half of depth
-	region *Region // where records arrive
+	region *Region // holds arriving records
 	rails  []sharedRail
-	chain  []verbs.RecvWR // where refill makes receives
-	stats  *cqCounters    // counts what refill posts
+	chain  []verbs.RecvWR // buffer of refill
+	stats  *cqCounters    // counts refills
 }
 
-// sharedRail is the SRQ of one rail.
 type sharedRail struct {
 	srq  verbs.SRQ // nil if the device had failed
-	free []uint32  // indices of the receives that are not in the SRQ
+	free []uint32  // indices of receives outside the SRQ
 }
 
 func newSharedReceives(c *VirtualCQ, depth int) (*sharedReceives, error) {
@@ -49,7 +46,7 @@ func newSharedReceives(c *VirtualCQ, depth int) (*sharedReceives, error) {
 	return h, nil
 }
 
-// open creates the SRQ of a rail, unless it exists, and fills it.
+// open creates a rail's SRQ unless it exists, and fills it.
 func (h *sharedReceives) open(r *Rails, rail int) error {
 	one := &h.rails[rail]
 	if !h.region.registered(uint8(rail)) {
@@ -75,26 +72,26 @@ func (h *sharedReceives) open(r *Rails, rail int) error {
 func (h *sharedReceives) close() error {
 	for i := range h.rails {
 		if h.rails[i].srq == nil {
-			continue // its device had failed
+			continue // the device had failed
 		}
 		if err := h.rails[i].srq.Close(); err != nil {
-			return err // its lanes exist, so the memory must stay
+			return err // lanes still use it, so the memory must stay
 		}
 	}
 	return h.region.free()
 }
 
-// recordOffset is the offset of the record of a receive.
+// recordOffset returns the offset of a receive's record.
 func (h *sharedReceives) recordOffset(rail uint8, index uint32) int {
 	return (int(rail)*h.depth + int(index)) * recordSize
 }
 
-// record returns the bytes of a receive.
+// record returns a receive's record.
 func (h *sharedReceives) record(rail uint8, index uint32) []byte {
 	return h.region.Bytes()[h.recordOffset(rail, index):][:recordSize]
 }
 
-// recycle takes a receive back, and refills the SRQ when it has run low.
+// recycle returns a consumed receive, and refills the SRQ if it has run low.
 func (h *sharedReceives) recycle(rail uint8, index uint32) error {
 	r := &h.rails[rail]
 	r.free = append(r.free, index)
@@ -104,8 +101,7 @@ func (h *sharedReceives) recycle(rail uint8, index uint32) error {
 	return h.refill(int(rail))
 }
 
-// refill posts every receive that is not in the SRQ, in one call. Those that the NIC refuses are posted
-// again later.
+// refill posts all receives outside a rail's SRQ in one call. Receives that the NIC refuses are posted later.
 func (h *sharedReceives) refill(rail int) error {
 	r := &h.rails[rail]
 	chain := h.chain[:len(r.free)]
@@ -138,44 +134,44 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	return err
 }
 
-// dataPool has the data receives that the SENDs to all VirtualQPs of a VirtualCQ take, in one SRQ per rail:
+// dataPool holds the data receives for SENDs to all VirtualQPs of a VirtualCQ, in one SRQ per rail:
 //
 //	           PostRecv            feed              a message
 //	free slot ----------> spare --------> in an SRQ ----------> taken ----> reported: free slot
 //	                        ^--- no QP uses the SRQ -'            |
 //	                        ^--- the VirtualQP is closed, or the peer repeats the message
 //
-// A receive leaves an SRQ only with a message or when no QP uses the SRQ any longer, so a rail's SRQ has at most its
-// part of the receives. The others are spare and replace those that messages take.
+// An SRQ keeps its receives until messages consume them or no QP uses it. Each rail's SRQ therefore has at most its
+// share of the pool. The rest is spare and replaces what messages consume.
 type dataPool struct {
 	cq      *VirtualCQ
 	slots   []RecvWR          // the program's receives, by slot
-	in      []*dataQueue      // the SRQ that has the receive, by slot; or nil
-	free    []uint32          // slots without a receive
-	spare   ring.Ring[uint32] // slots whose receive no SRQ has, oldest first
-	posted  int               // the number of receives that SRQs have
-	rails   []*dataQueue      // the SRQ of each rail; nil while no lane uses one
-	retired []verbs.SRQ       // SRQs to be closed when the last QP of theirs is
-	queues  uint16            // counts the SRQs made
-	maxSGE  uint8             // how many SGEs a receive may have
+	in      []*dataQueue      // the SRQ that holds the receive, by slot; or nil
+	free    []uint32          // empty slots
+	spare   ring.Ring[uint32] // slots whose receive is in no SRQ, oldest first
+	posted  int               // number of receives in SRQs
+	rails   []*dataQueue      // SRQ by rail; nil while no lane uses one
+	retired []verbs.SRQ       // SRQs to close once their QPs are closed
+	queues  uint16            // number of SRQs ever created
+	maxSGE  uint8             // maximum number of SGEs per receive
 }
 
-// dataQueue is the SRQ of a rail.
+// dataQueue is a rail's SRQ.
 type dataQueue struct {
 	srq    verbs.SRQ
-	base   tag // what the tags of its receives have in common
+	base   tag // common part of the tags of its receives
 	rail   uint8
-	users  int // how many lanes may take its receives
-	posted int // how many receives it has
+	users  int // number of lanes that use it
+	posted int // number of receives in it
 }
 
-// poolLane stands for the lane in the tags of a pool's receives.
+// poolLane replaces the lane in the tags of the pool's receives.
 const poolLane = maxLanes - 1
 
-// wcPooled marks the completion of a receive of the pool whose WRID is its slot. The program never gets one.
+// wcPooled marks a completion of the pool whose WRID is a slot. Programs never see it.
 const wcPooled WCFlags = 1 << 7
 
-// shareData makes the pool and reserves CQ space for its completions.
+// shareData creates the pool and reserves CQ space for its completions.
 func (c *VirtualCQ) shareData(depth int) error {
 	if depth < 1 || depth > maxDepth {
 		return verbs.Invalidf("CQConfig.SharedData is %d: want 1 to %d, or 0", depth, maxDepth)
@@ -193,25 +189,25 @@ func (c *VirtualCQ) shareData(depth int) error {
 		p.maxSGE = uint8(min(int(p.maxSGE), a.MaxSGE, a.MaxSRQSGE))
 	}
 	for i := range p.free {
-		p.free[i] = uint32(depth - 1 - i) // the first slot is used first
+		p.free[i] = uint32(depth - 1 - i) // so that slot 0 is used first
 	}
 	c.pool = p
 	return c.reserveAll(depth)
 }
 
 // PostRecv adds data receives to the pool of CQConfig.SharedData and returns the number accepted: wrs[:n] were
-// accepted, the rest was not. A SEND to any VirtualQP of the VirtualCQ takes the oldest one that its rail has. The
-// completion names the VirtualQP. With several rails, each has an equal part of the pool, so post at least one
-// receive per rail.
+// accepted, the rest was not. A SEND to any VirtualQP of the VirtualCQ consumes the oldest receive of its rail, and
+// the completion names the VirtualQP. Each rail gets an equal share of the pool, so post at least one receive per
+// rail.
 //
-// With an empty pool, senders wait. Software NICs and package reliable then serve them in turn, so that none can
-// starve the others. Other NICs repeat a refused SEND at equal intervals, and a receive goes to the first that arrives.
+// With an empty pool, senders wait. Software NICs and package reliable then serve them round-robin. Other NICs retry
+// a refused SEND at equal intervals, and the first one to arrive gets the next receive.
 //
 // A receive stays in the pool when a VirtualQP fails or is closed, except one that a message was filling at the
-// failure: it completes with an error. Notification receives belong to a VirtualQP,
-// except those of a single lane without failover, which takes everything from the pool. err is
-// verbs.ErrQueueFull if the pool is full: poll, then post the rest. It is verbs.ErrInvalid if wrs[n] is invalid
-// or SharedData is zero, and verbs.ErrClosed after Close or for a closed Region.
+// failure: it completes with an error. Notification receives belong to a VirtualQP, except with a single lane without
+// failover, which takes everything from the pool. err is verbs.ErrQueueFull if the pool is full: poll, then post the
+// rest. It is verbs.ErrInvalid if wrs[n] is invalid or SharedData is zero, and verbs.ErrClosed after Close or for a
+// closed Region.
 func (c *VirtualCQ) PostRecv(wrs []RecvWR) (n int, err error) {
 	if c.pool == nil {
 		return 0, fmt.Errorf("post receive: %w", verbs.Invalidf("the virtual CQ has no pool: set CQConfig.SharedData, or use VirtualQP.PostRecv"))
@@ -223,7 +219,7 @@ func (c *VirtualCQ) PostRecv(wrs []RecvWR) (n int, err error) {
 	return n, err
 }
 
-// post takes receives, until one does not fit or is not legal.
+// post accepts receives until one is invalid or does not fit.
 func (p *dataPool) post(wrs []RecvWR) (n int, err error) {
 	if p.slots == nil {
 		return 0, fmt.Errorf("post receive: virtual CQ %d: %w", p.cq.num, verbs.ErrClosed)
@@ -247,7 +243,7 @@ func (p *dataPool) post(wrs []RecvWR) (n int, err error) {
 	return len(wrs), nil
 }
 
-// join returns the SRQ of a rail for a new QP, and creates it if there is none.
+// join returns the SRQ of a rail for a new QP, and creates it if necessary.
 func (p *dataPool) join(rail int) (*dataQueue, error) {
 	if q := p.rails[rail]; q != nil {
 		q.users++
@@ -267,7 +263,7 @@ func (p *dataPool) join(rail int) (*dataQueue, error) {
 	return p.rails[rail], nil
 }
 
-// leave notes that the QP of a lane is in RESET or closed.
+// leave records that a lane's QP is in RESET or closed.
 func (p *dataPool) leave(l *lane) {
 	if l.queue != nil {
 		p.leaveQueue(l.queue)
@@ -275,7 +271,7 @@ func (p *dataPool) leave(l *lane) {
 	}
 }
 
-// leaveQueue notes that a QP uses an SRQ no more. With the last one, the receives of the SRQ become spare.
+// leaveQueue records that a QP no longer uses an SRQ. After the last one, the SRQ's receives become spare.
 func (p *dataPool) leaveQueue(q *dataQueue) {
 	if q.users--; q.users > 0 {
 		return
@@ -293,7 +289,7 @@ func (p *dataPool) leaveQueue(q *dataQueue) {
 	p.feed()
 }
 
-// settle closes SRQs without QPs and feeds the others.
+// settle closes unused SRQs and feeds the others.
 func (p *dataPool) settle() {
 	if p == nil {
 		return
@@ -302,7 +298,7 @@ func (p *dataPool) settle() {
 	p.feed()
 }
 
-// claim removes the receive that a completion of a rail names from its SRQ. It reports whether an SRQ of the rail had it.
+// claim removes a completed receive from its SRQ. ok is false if no SRQ of the rail holds it.
 func (p *dataPool) claim(rail uint8, t tag) (slot uint32, ok bool) {
 	slot = t.entry()
 	if p == nil || int(slot) >= len(p.in) {
@@ -315,17 +311,18 @@ func (p *dataPool) claim(rail uint8, t tag) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// unpost notes that an SRQ has a receive no more.
+// unpost records that a receive has left its SRQ.
 func (p *dataPool) unpost(slot uint32) {
 	p.in[slot].posted--
 	p.in[slot] = nil
 	p.posted--
 }
 
-// restore makes a receive spare that a message used and the program will not see.
+// restore makes a consumed receive spare that the program will not see.
 func (p *dataPool) restore(slot uint32) { *p.spare.Extend() = slot }
 
-// restoreAndFeed is restore outside of a change of SRQs. It feeds at once: an empty SRQ has no completion that would.
+// restoreAndFeed is restore for completions. It feeds immediately, because an empty SRQ will have no further
+// completion.
 func (p *dataPool) restoreAndFeed(slot uint32) {
 	p.restore(slot)
 	p.feed()
@@ -338,7 +335,7 @@ func (p *dataPool) dropped(wc *WC) {
 	}
 }
 
-// deliver replaces the slots in completions for the program by its WRIDs.
+// deliver replaces slots by the program's WRIDs in completions for the program.
 func (p *dataPool) deliver(wcs []WC) {
 	for i := range wcs {
 		if wc := &wcs[i]; wc.Flags&wcPooled != 0 {
@@ -349,19 +346,20 @@ func (p *dataPool) deliver(wcs []WC) {
 	}
 }
 
-// railShare is the number of receives that a rail's SRQ may have.
+// railShare is the maximum number of receives in a rail's SRQ.
 func (p *dataPool) railShare() int {
 	return (p.spare.Len() + p.posted + len(p.rails) - 1) / len(p.rails)
 }
 
-// feedLow feeds the SRQs if the one of a lane has used half of its part, so that spare receives are posted in chains.
+// feedLow feeds the SRQs if a lane's SRQ has used half of its share, so that spare receives are posted in chains.
 func (p *dataPool) feedLow(l *lane) {
 	if p != nil && l.queue != nil && p.spare.Len() > 0 && 2*l.queue.posted <= p.railShare() {
 		p.feed()
 	}
 }
 
-// feed posts spare receives until every SRQ has its part. Receives that a NIC refuses, or that are not registered with it, stay spare.
+// feed posts spare receives until each SRQ has its share. Receives that a NIC refuses, or that are not registered
+// with it, stay spare.
 func (p *dataPool) feed() {
 	for _, q := range p.rails {
 		if q == nil {
@@ -373,7 +371,7 @@ func (p *dataPool) feed() {
 	}
 }
 
-// fill posts a chain of at most n receives, and reports whether all of a full chain were posted.
+// fill posts a chain of at most n receives. It returns true if the chain was full and posted completely.
 func (p *dataPool) fill(q *dataQueue, n int) bool {
 	chain, k := p.cq.recvChain[:], 0
 	for ; n > 0 && k < len(chain); n-- {
@@ -407,7 +405,7 @@ func (p *dataPool) fill(q *dataQueue, n int) bool {
 	return done == len(chain)
 }
 
-// receivedPooled takes a receive of the pool that the message lane has filled.
+// receivedPooled handles a receive of the pool that completed on the message lane.
 func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
 	p, f := r.setup.pool, r.failover
 	slot, ok := p.claim(l.rail, t)
@@ -415,7 +413,7 @@ func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
 	case !ok:
 		r.setup.cq.countStale(l)
 	case l.recovery.state == laneGone || l.recovery.state == laneIdle:
-		r.setup.cq.countStale(l) // this side did not report it in its Down, so the peer repeats it
+		r.setup.cq.countStale(l) // the Down message did not count it, so the peer retries it
 		p.restoreAndFeed(slot)
 	case wc.Status == verbs.StatusSuccess:
 		l.recovery.received++
@@ -433,16 +431,16 @@ func (r *receiver) receivedPooled(l *lane, wc *verbs.WC, t tag) {
 	}
 }
 
-// completePooled ends a receive of the pool.
+// completePooled completes a receive of the pool.
 func (r *receiver) completePooled(slot uint32, wc *verbs.WC) {
 	r.done.Reserve(r.done.Len() + r.notifications.Len() + 1)
 	r.completeMessage(uint64(slot), wc)
 	r.done.At(r.done.Tail() - 1).Flags |= wcPooled
 }
 
-// stopQP takes the QP of a lane whose VirtualQP has failed to RESET. That would take receives of the pool along that
-// completed and were not polled, so a lane that uses the pool goes to ERR, unless an answer to an atomic can be written to
-// memory, and leavePool resets it.
+// stopQP moves the QP of a failed VirtualQP's lane to RESET. RESET would lose receives of the pool with unpolled
+// completions, so a lane that uses the pool moves to ERR only, and leavePool resets it later. If the response to an
+// atomic might still be written to memory, it moves to RESET anyway.
 func (l *lane) stopQP() {
 	reset := l.queue == nil
 	for i := l.head; i != l.posted; i++ {
@@ -461,15 +459,15 @@ func (r *receiver) pooledLane() *lane {
 	return nil
 }
 
-// leavePool resets the message lane of a VirtualQP that has failed, when its completions were polled. An SRQ with QPs that are
-// not in RESET keeps its receives.
+// leavePool resets the message lane of a failed VirtualQP once its completions were polled. An SRQ keeps its receives
+// while one of its QPs is not in RESET.
 func (r *receiver) leavePool() {
 	if l := r.pooledLane(); l != nil && l.head == l.posted && r.setup.cq.passedAll(&r.failover.failBarriers) {
 		l.resetState()
 	}
 }
 
-// close closes what is left. The receives end without a completion.
+// close closes all SRQs. Their receives end without a completion.
 func (p *dataPool) close() (err error) {
 	if p == nil {
 		return nil

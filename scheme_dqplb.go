@@ -7,33 +7,32 @@ import (
 	"ibverbx/verbs"
 )
 
-// dqplb is a scheme of torchcomms, compatible on the wire. Every fragment of a notified request is a
+// dqplb is a scheme of torchcomms, with a compatible wire format. Every fragment of a notified request is a
 // WRITE_WITH_IMM, and the immediate is a number:
 //
 //	 31  | 30    24 | 23                    0
-//	last |  (zero)  |  0 .. 0xFFFFFE, in turn
+//	last |  (zero)  |  0 .. 0xFFFFFE, cyclic
 //
-// The receiver puts the numbers in order and completes a message when all numbers up to its last fragment
-// have arrived. Lanes that carried plain WRITEs since the last notification send a WRITE_WITH_IMM of no
-// bytes, so that these are covered too.
+// The receiver sorts the numbers and completes a message when all numbers up to its last fragment have arrived. Lanes
+// that carried plain WRITEs since the last notification send an empty WRITE_WITH_IMM to cover them.
 type dqplb struct {
 	setup *setup
 	send  *sender
 	recv  *receiver
 
-	seq    uint32 // the next number to send
-	oldest uint32 // a number such that none before it is outstanding
-	window uint32 // how far seq may be ahead of oldest
-	// mixed says that a lane has taken over numbers from another, so that its numbers are not in order.
+	seq    uint32 // next number to send
+	oldest uint32 // no earlier number is outstanding
+	window uint32 // maximum distance of seq from oldest
+	// mixed is set once a lane has taken over numbers from another, so that they are out of order on it.
 	mixed bool
 
-	next     uint32 // the number that is expected next
-	consumed uint64 // counts the numbers before next
-	// witness is the index of a data lane that has delivered no number after next. It may still bring
-	// next. Kept with Config.CxxPeer only.
+	next     uint32 // next number expected
+	consumed uint64 // count of the numbers before next
+	// witness is the index of a data lane that has delivered no number after next, and may still deliver next. It is
+	// only maintained with Config.CxxPeer.
 	witness int
-	got     ring.Window[arrivedFragment] // the numbers from next on, by consumed
-	length  uint32                       // the sum of the fragments of the message being received, in bytes
+	got     ring.Window[arrivedFragment] // numbers from next on, indexed by consumed
+	length  uint32                       // bytes received of the current message
 }
 
 const (
@@ -42,23 +41,23 @@ const (
 	dqplbMask    = 1<<24 - 1
 )
 
-// arrivedFragment is the fragment of one number.
+// arrivedFragment is a fragment that arrived ahead of next.
 type arrivedFragment struct {
-	arrived bool   // it has arrived
-	last    bool   // it is the last one of its message
+	arrived bool
+	last    bool   // last fragment of its message
 	length  uint32 // in bytes
 }
 
 func newDQPLB(q *VirtualQP) *dqplb {
 	d := &dqplb{setup: &q.setup, send: &q.send, recv: &q.recv}
-	// The peer runs at most the window ahead of the acknowledged numbers. These may wait in the CQ of one
-	// rail while that of another is polled, until its lanes are starved (ahead). After that, the
-	// receives that are posted on them can still be filled.
+	// The peer sends at most a window beyond the acknowledged numbers. They may wait in one rail's CQ while another
+	// is polled, until their lanes are starved (tooFarAhead). After that, the receives already posted there can still
+	// be filled.
 	d.got = ring.NewWindow[arrivedFragment](initialDepth, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
 	return d
 }
 
-// dqplbWindow is how far the peer may run ahead: the number of the engine's receives.
+// dqplbWindow is the peer's window: the number of the engine's receives.
 func (u *setup) dqplbWindow() uint32 {
 	return uint32(min(ring.CeilPow2(u.cfg.Lanes*u.cfg.NotifyDepth), maxDQPLBWindow))
 }
@@ -68,7 +67,7 @@ func (d *dqplb) connected(remote *Card) int {
 	return int(d.got.Limit())
 }
 
-// maxDQPLBWindow is how many numbers a sender has outstanding at most, whatever the peer allows.
+// maxDQPLBWindow limits a sender's outstanding numbers, whatever the peer allows.
 const maxDQPLBWindow = 1 << 16
 
 func (d *dqplb) tooFarAhead(l *lane) bool {
@@ -81,12 +80,12 @@ func (d *dqplb) afterMove(_, _ *lane)                { d.mixed = true }
 
 func (d *dqplb) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
 
-// wireImm converts a number to an immediate, and back. torchcomms passes its number to the NIC in host
-// order, which is little-endian wherever it runs, so the lowest byte comes first on the wire. Providers
-// of package verbs write the highest byte first, so the bytes are reversed, on every host.
+// wireImm converts a number to an immediate, and back. torchcomms passes its number to the NIC in host order, which
+// is little-endian wherever it runs, so the lowest byte is first on the wire. Providers of package verbs write the
+// highest byte first, so the bytes are reversed on every host.
 func wireImm(v uint32) uint32 { return bits.ReverseBytes32(v) }
 
-// distance is how far b is ahead of a.
+// distance returns how far b is ahead of a.
 func distance(a, b uint32) uint32 {
 	if b >= a {
 		return b - a
@@ -94,9 +93,8 @@ func distance(a, b uint32) uint32 {
 	return b + dqplbModulus - a
 }
 
-// dispatch gives a notified request to lanes with a number on every fragment, within the receiver's
-// window. Lanes with plain WRITEs are covered before the last fragment takes its number. A request of no
-// bytes is that number alone.
+// dispatch stages a notified request with a number on every fragment, within the receiver's window. Lanes with plain
+// WRITEs are covered before the last fragment gets its number. An empty request is that number alone.
 func (d *dqplb) dispatch(r *sendSlot) bool {
 	s := d.send
 	if r.op != verbs.OpRDMAWriteWithImm {
@@ -130,7 +128,7 @@ func (d *dqplb) dispatch(r *sendSlot) bool {
 	}
 }
 
-// notifyLimit returns the free part of the window, 0 if a lane with plain WRITEs must be covered first.
+// notifyLimit returns the free part of the window, or 0 if a lane with plain WRITEs must be covered first.
 func (d *dqplb) notifyLimit() (uint32, bool) {
 	if d.send.uncovered.first() >= 0 {
 		return 0, false
@@ -147,7 +145,7 @@ func (d *dqplb) notifyStripe(t stripe) stripe {
 	return t
 }
 
-// run sends each request with its number.
+// run gives each request a number.
 func (d *dqplb) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
 	c, at := laneChain{taken: len(wrs), wrs: buf[:len(wrs)], consuming: uint32(len(wrs))}, l.tail
 	c.bytes, _ = d.send.fill(l, wrs, c.wrs, true)
@@ -159,7 +157,7 @@ func (d *dqplb) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
 	return c
 }
 
-// numberAfter is the number that is n after another one. n is less than the modulus.
+// numberAfter returns the number n after another one. n must be less than the modulus.
 func numberAfter(number, n uint32) uint32 {
 	if number += n; number >= dqplbModulus {
 		number -= dqplbModulus
@@ -167,7 +165,7 @@ func numberAfter(number, n uint32) uint32 {
 	return number
 }
 
-// room reports whether one more number fits the window.
+// room reports whether another number fits the window.
 func (d *dqplb) room() bool {
 	if d.windowLeft() > 0 {
 		return true
@@ -176,12 +174,11 @@ func (d *dqplb) room() bool {
 	return d.windowLeft() > 0
 }
 
-// windowLeft is how many more numbers fit the window, as far as oldest tells.
+// windowLeft returns the free part of the window, as of the last advanceOldest.
 func (d *dqplb) windowLeft() uint32 { return d.window - distance(d.oldest, d.seq) }
 
-// advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in order and
-// numbers are assigned in order, so it is the first one of some lane. If a lane has taken over from
-// another one, older numbers may be behind newer ones.
+// advanceOldest finds the oldest outstanding number. Numbers are assigned in order and lanes complete in order, so it
+// is the first one of some lane. If mixed, older numbers may be behind newer ones.
 func (d *dqplb) advanceOldest() {
 	ahead := distance(d.oldest, d.seq)
 	for _, l := range d.setup.lanes {
@@ -197,7 +194,7 @@ func (d *dqplb) advanceOldest() {
 	d.oldest = numberAfter(d.oldest, ahead)
 }
 
-// cover stages the immediates that cover plain WRITEs.
+// cover stages empty WRITE_WITH_IMMs that cover plain WRITEs.
 func (d *dqplb) cover(r *sendSlot) bool {
 	s := d.send
 	for i := s.uncovered.first(); i >= 0; i = s.uncovered.first() {
@@ -213,15 +210,14 @@ func (d *dqplb) cover(r *sendSlot) bool {
 	return true
 }
 
-// number returns the next number.
+// number allocates the next number.
 func (d *dqplb) number() uint32 {
 	n := d.seq
 	d.seq = numberAfter(n, 1)
 	return n
 }
 
-// received puts a number in its place. A number outside the window, or one that came before, ends the
-// VirtualQP.
+// received records a number. A duplicate or a number outside the window fails the VirtualQP.
 func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	if wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Flags&verbs.WCWithImm == 0 {
 		d.recv.failProtocol(l, "%s without an immediate", wc.Opcode)
@@ -246,9 +242,9 @@ func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	d.consume(arrivedFragment{last: imm&dqplbLast != 0, length: wc.ByteLen})
 }
 
-// cannotArrive reports whether next cannot arrive any more, after l has delivered a later number. A C++ peer
-// gives numbers to lanes in order and reassigns none, and RC delivers in order. So a lane that has
-// delivered a later number does not bring next.
+// cannotArrive reports whether next can no longer arrive, after l has delivered a later number. A C++ peer assigns
+// numbers to lanes in order and reassigns none, and RC delivers in order. A lane that has delivered a later number
+// therefore does not carry next.
 func (d *dqplb) cannotArrive(l *lane) bool {
 	if int(l.index) != d.witness {
 		return false
@@ -262,12 +258,12 @@ func (d *dqplb) cannotArrive(l *lane) bool {
 	return true
 }
 
-// at is the place of a number by its distance from next.
+// at returns the entry of the number that is ahead of next by a distance.
 func (d *dqplb) at(ahead uint32) *arrivedFragment {
 	return d.got.At(uint32(d.consumed) + ahead)
 }
 
-// consume takes the number that was expected, and those that waited for it.
+// consume handles the expected number, and the numbers that waited for it.
 func (d *dqplb) consume(n arrivedFragment) {
 	for {
 		d.length += n.length

@@ -56,33 +56,33 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 
 // notifier implements a scheme. NewQP selects it.
 type notifier interface {
-	// dispatch gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
-	// room. Then it is called again later and continues where it stopped.
+	// dispatch stages a WRITE or READ with its notification. It returns false if the lanes are full; a later call
+	// then continues.
 	dispatch(s *sendSlot) bool
-	// notifyLimit returns the maximum number of fragments of notified requests in a stripe or run, 0 if earlier data must be covered first,
-	// and whether lanes send records with them.
+	// notifyLimit returns the maximum number of fragments of notified requests in a stripe or run, or 0 if earlier
+	// data must be covered first. recorded is set if lanes send records with them.
 	notifyLimit() (fragments uint32, recorded bool)
-	// run builds a lane's chain from at most notifyLimit unfragmented notified requests, in the memory of buf. The lane has at least
-	// len(wrs) free entries. If the scheme needs more, the chain has fewer requests, or none.
+	// run builds a lane's chain from at most notifyLimit unfragmented notified requests, in the memory of buf. The
+	// lane has at least len(wrs) free entries. If the scheme needs more, the chain has fewer requests, or none.
 	run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain
-	// notifyStripe is called before the notified requests of a stripe are handed over. It returns the stripe with its numbers.
+	// notifyStripe prepares the notified requests of a stripe. It returns the stripe with its numbers.
 	notifyStripe(t stripe) stripe
-	// advance is called by dispatch before doorbells are rung.
+	// advance is called by sender.dispatch before it rings the doorbells.
 	advance()
-	// beforeMove is called with each entry of a lane out of service before another lane takes it over. The new
-	// lane takes behind next, if ok.
+	// beforeMove is called with each entry of an out-of-service lane before it moves to another lane. If ok, behind
+	// follows it there.
 	beforeMove(e *entry) (behind entry, ok bool)
-	// afterMove is called when all entries of a lane out of service were moved to another one.
+	// afterMove is called after all entries of an out-of-service lane have moved.
 	afterMove(from, to *lane)
-	// received takes a filled receive of a data or notify lane.
+	// received handles a filled receive of a data or notify lane.
 	received(l *lane, wc *verbs.WC, entry uint32)
-	// tooFarAhead reports whether the latest message of l is so far ahead of the oldest missing one that the
-	// lane must be starved until the gap closes.
+	// tooFarAhead reports whether l must be starved because its latest message is too far ahead of the oldest missing
+	// one.
 	tooFarAhead(l *lane) bool
-	// recvSGEs sets the SGEs of receives of l, the first of which has the number entry.
+	// recvSGEs sets the SGEs of l's receives, the first of which has the number entry.
 	recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR)
-	// connected takes the peer's card. It returns how many messages can wait for a message before them,
-	// and become complete together with it.
+	// connected handles the peer's card. It returns the maximum number of messages that can wait for an earlier
+	// message and complete together with it.
 	connected(remote *Card) (waiting int)
 }
 
@@ -97,14 +97,14 @@ func (q *VirtualQP) newNotifier() (notifier, error) {
 	return newTally(q)
 }
 
-// spray is the first scheme of torchcomms. The data of a notified request goes as plain WRITEs. When it
-// and everything before it has completed, a WRITE_WITH_IMM of no bytes on the notify lane carries the
-// immediate. Several notifications may be in flight, because the lane keeps their order.
+// spray is the first scheme of torchcomms. Data is written with plain WRITEs. Once a notified request and all earlier
+// ones have completed, an empty WRITE_WITH_IMM on the notify lane carries the immediate. Several notifications may be
+// in flight, because the lane keeps their order.
 type spray struct {
 	setup *setup
 	send  *sender
 	recv  *receiver
-	next  uint32 // the number of the first request whose data was not seen complete
+	next  uint32 // first request whose data has not been seen complete
 }
 
 func (y *spray) connected(*Card) int                              { return 0 }
@@ -113,7 +113,7 @@ func (y *spray) beforeMove(*entry) (_ entry, _ bool)              { return entry
 func (y *spray) afterMove(_, _ *lane)                             {}
 func (y *spray) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
 
-// noSGEs makes receives of no bytes, for schemes whose peers send immediates only.
+// noSGEs sets empty receives, for peers that send only immediates.
 func noSGEs(chain []verbs.RecvWR) {
 	for i := range chain {
 		chain[i].NumSGE = 0
@@ -139,7 +139,7 @@ func (y *spray) notifyStripe(t stripe) stripe {
 	return t
 }
 
-// run sends the data. The notifications follow when it has completed.
+// run sends the data; advance sends the notifications.
 func (y *spray) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
 	r := &y.send.sends
 	c, at := laneChain{taken: len(wrs), wrs: buf[:len(wrs)]}, r.posted
@@ -154,19 +154,19 @@ func (y *spray) run(l *lane, wrs []SendWR, buf []verbs.SendWR) laneChain {
 	return c
 }
 
-// deferNotify notes that a notification follows the data of a request.
+// deferNotify records that a notification follows the request's data.
 func (y *spray) deferNotify(s *sendSlot) {
 	s.notifyDue = true
 	s.pending++
 	y.send.dueNotifies++
 }
 
-// advance notifies the receiver of requests whose data is complete, in order. The receiver is not notified
-// of a request that failed, because the VirtualQP has failed with it.
+// advance sends the notifications of requests with complete data, in order. A failed request is not notified, because
+// the VirtualQP has failed with it.
 func (y *spray) advance() {
 	send, r, notify := y.send, &y.send.sends, y.setup.notifyLane
 	if y.next-r.reported > uint32(len(r.slots)) {
-		y.next = r.reported // all requests before it were reported
+		y.next = r.reported // all earlier requests were reported
 	}
 	for y.next != r.dispatched {
 		s := r.slot(y.next)
@@ -180,7 +180,7 @@ func (y *spray) advance() {
 		if s.pending > 1 || !notify.room() {
 			return
 		}
-		// It now waits for the notification that it owed, so pending does not change.
+		// pending now counts the notification itself.
 		s.notifyDue = false
 		send.dueNotifies--
 		flags := s.flags & verbs.SendSolicited

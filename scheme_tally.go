@@ -9,72 +9,71 @@ import (
 	"ibverbx/verbs"
 )
 
-// tally is the default scheme. Each lane that carried data since the last notification sends one record
-// behind that data on the same QP. So the data is visible when the record is (InfiniBand o9-20). The
-// receiver completes message n when n-1 is complete and all records of n have arrived.
+// tally is the default scheme. Each lane that carried data since the last notification sends one record behind that
+// data on the same QP, so the data is visible when the record is (InfiniBand o9-20). The receiver completes message n
+// when message n-1 is complete and all records of n have arrived.
 //
 // A record, little-endian:
 //
 //	0         4          6          8         12        16
 //	| msgSeq  |  lanes   |  (zero)  |   imm   |  length  |
 //
-// A message that is not cut, follows the one before it on the same lane, and covers nothing else needs no
-// record: it is a single WRITE_WITH_IMM with the user's immediate. Its number is one more than the last
-// number on that lane.
+// An unfragmented message needs no record if it follows its predecessor on the same lane and covers no other data: it
+// is a single WRITE_WITH_IMM with the user's immediate. Its number is the lane's previous number plus one.
 type tally struct {
 	setup *setup
 	send  *sender
 	recv  *receiver
 
-	closing laneSet // the lanes that must still send a record of the message being closed
-	seq     uint32  // the number of the message being closed, or of the next one
-	open    bool    // a message is being closed: some of its records were not handed to lanes
+	closing laneSet // lanes that must still send a record of the open message
+	seq     uint32  // number of the open message, or of the next one
+	open    bool    // a message is open: some of its records are not staged yet
 
-	window ring.Window[messageRecords] // the messages from next on
-	next   uint32                      // the number of the oldest message that is not complete
-	limit  int32                       // how far a lane may be ahead of next before it is starved
-	// region holds the arriving records, recvSlots per lane, unless the receives are shared, and then the records of the send ring.
+	window ring.Window[messageRecords] // messages from next on
+	next   uint32                      // oldest incomplete message
+	limit  int32                       // maximum lead of a lane over next before it is starved
+	// region holds the arriving records, recvSlots per lane, unless the receives are shared, followed by the records
+	// of the send ring.
 	region    *Region
-	arriving  []byte // the records that arrive; empty if the receives are shared
+	arriving  []byte // arriving records; empty if the receives are shared
 	recvSlots int    // Config.NotifyDepth, rounded up to a power of two because entries wrap
 }
 
 const (
 	recordSize = 16
-	noNumber   = -2      // a value of lane.lastRecorded that no message follows
-	noRecord   = 1 << 63 // a value of lane.latest: no number has come
+	noNumber   = -2      // lane.lastRecorded: no message can follow
+	noRecord   = 1 << 63 // lane.latest: no number has arrived
 )
 
-// records are the records of the requests in the send ring, one for each slot. All lanes share the
-// record of a request. It does not change until the request is reported. It is in registered memory,
-// because not every device takes inline bytes.
+// records holds one record per slot of the send ring. All lanes share a request's record, which does not change until
+// the request is reported. It is in registered memory, because not every device accepts inline data.
 type records struct {
 	bytes []byte
-	addr  uint64          // of bytes
-	flags verbs.SendFlags // SendInline if the lanes take a record inline
+	addr  uint64          // address of bytes
+	flags verbs.SendFlags // SendInline if the lanes accept an inline record
 	lkeys [MaxRails]uint32
-	// region has the bytes; nil in other schemes.
+	// region owns bytes; nil with other schemes.
 	region *Region
 }
 
-// refresh updates the key for a rail: the region gets it when the rail's device recovers.
+// refresh updates a rail's key, which the region gets once the rail's device recovers.
 func (r *records) refresh(rail uint8) {
 	if r.region != nil && r.region.registered(rail) {
 		r.lkeys[rail] = r.region.lkeys[rail]
 	}
 }
 
-// put writes the record of a slot, of which there are n.
+// put writes a slot's record. n is the number of records of the message.
 func (r *records) put(slot int, seq uint32, n int, imm, length uint32) {
 	b := (*[recordSize]byte)(r.bytes[slot*recordSize:])
 	binary.LittleEndian.PutUint64(b[0:], uint64(seq)|uint64(n)<<32)
 	binary.LittleEndian.PutUint64(b[8:], uint64(imm)|uint64(length)<<32)
 }
 
-// messageRecords counts the records of one message.
+// messageRecords counts the records of a message.
 type messageRecords struct {
-	got    uint16 // records that have arrived
-	want   uint16 // records of the message; valid if got is not 0
+	got    uint16 // arrived records
+	want   uint16 // expected records; valid if got is not 0
 	imm    uint32 // valid if got is not 0
 	length uint32 // valid if got is not 0
 }
@@ -98,10 +97,9 @@ func newTally(q *VirtualQP) (*tally, error) {
 	return t, nil
 }
 
-// connected sizes the window. A lane is fed until its latest message is further ahead of next than the
-// peer has requests outstanding, or the user has receives. The missing record may be behind it on the
-// same lane, if that has taken over from another one. After that, the posted receives can still be
-// filled, and the peer's outstanding requests arrive.
+// connected sizes the window. A lane is fed until its latest message is ahead of next by more than the peer's send
+// depth or the user's receive depth. The missing record may be behind it on the same lane, if that has taken over
+// from another one. After that, the posted receives can still be filled, and the peer's outstanding requests arrive.
 func (t *tally) connected(remote *Card) int {
 	for _, l := range t.setup.lanes {
 		l.latest = noRecord
@@ -122,8 +120,8 @@ func (t *tally) dispatch(s *sendSlot) bool {
 	return !notified || t.stageRecords(s)
 }
 
-// stageWithoutRecord sends a message without a record if that is possible. The record is written nevertheless: it is
-// sent if another lane takes over the message.
+// stageWithoutRecord stages a message without a record if possible. The record is still written: if another lane
+// takes over the message, it sends it.
 func (t *tally) stageWithoutRecord(s *sendSlot) bool {
 	send, p := t.send, &t.send.picker
 	if s.started || s.length > s.cut || (!s.plain && s.partial) || p.runLeft == 0 || p.runLane.lastRecorded+1 != int64(t.seq) || send.uncovered.first() >= 0 {
@@ -142,8 +140,9 @@ func (t *tally) stageWithoutRecord(s *sendSlot) bool {
 	return true
 }
 
-// run sends messages without a record. Only the first sends one, unless it follows its predecessor on the lane. If the lane is too full for
-// that record, run returns an empty chain. It numbers all messages and writes their records, as follow does: each record is sent at most once.
+// run builds messages without records. Only the first has one, unless it follows its predecessor on the lane. If the
+// lane is too full for that record, run returns an empty chain. It numbers all messages and writes their records,
+// like stageWithoutRecord.
 func (t *tally) run(l *lane, wrs []SendWR, buf []verbs.SendWR) (c laneChain) {
 	send, leads := t.send, l.lastRecorded+1 != int64(t.seq)
 	if leads {
@@ -174,7 +173,7 @@ func (t *tally) run(l *lane, wrs []SendWR, buf []verbs.SendWR) (c laneChain) {
 	return c
 }
 
-// fillWithRecord makes the two requests of a message with a record.
+// fillWithRecord builds the two requests of a message with a record.
 func (t *tally) fillWithRecord(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) {
 	send, seq := t.send, t.send.sends.posted
 	bytes, _ = send.fill(l, wr, chain[:1], false)
@@ -188,7 +187,7 @@ func (t *tally) fillWithRecord(l *lane, wr []SendWR, chain []verbs.SendWR) (byte
 
 func (t *tally) notifyLimit() (uint32, bool) {
 	if t.send.uncovered.first() >= 0 {
-		return 0, true // records must cover other data too
+		return 0, true // records must cover earlier data
 	}
 	return math.MaxUint32, true
 }
@@ -206,8 +205,7 @@ func (t *tally) notifyStripe(w stripe) stripe {
 	return w
 }
 
-// stageRecords stages the records of a message whose data is staged, on every lane that carried data since the
-// last notification.
+// stageRecords stages the records of a message whose data is staged, on every uncovered lane.
 func (t *tally) stageRecords(s *sendSlot) bool {
 	if !t.open && !t.beginRecords(s) {
 		return false
@@ -215,7 +213,7 @@ func (t *tally) stageRecords(s *sendSlot) bool {
 	send, lanes, count := t.send, t.setup.lanes, 0
 	head := entryHead(send.sends.index(send.sends.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	whole := true
-	for i, left := range t.closing { // by hand: first and remove make a message 10 % slower
+	for i, left := range t.closing { // written out: with first and remove a message takes 10 % longer
 		for ; left != 0 && whole; left &= left - 1 {
 			l := lanes[i<<6+bits.TrailingZeros64(left)]
 			if !l.room() {
@@ -244,8 +242,7 @@ func (t *tally) stageRecords(s *sendSlot) bool {
 	return whole
 }
 
-// beginRecords decides which lanes send a record, and writes it, the same for all. If no lane carried data, one
-// lane is picked.
+// beginRecords opens a message: it determines the lanes that send its record, at least one, and writes the record.
 func (t *tally) beginRecords(s *sendSlot) bool {
 	n := t.send.uncovered.moveTo(t.closing)
 	if n == 0 {
@@ -261,14 +258,14 @@ func (t *tally) beginRecords(s *sendSlot) bool {
 	return true
 }
 
-// writeRecord writes the record of the request with the number at, of which there are n.
+// writeRecord writes a request's record, of which n will be sent.
 func (t *tally) writeRecord(at uint32, s *sendSlot, n int) {
 	t.send.records.put(int(t.send.sends.index(at)), t.seq, n, s.imm, s.length)
 }
 
 func (t *tally) advance() {}
 
-// beforeMove gives a message without a record its record: the number before it is another one on the new lane.
+// beforeMove adds the record of a message without one, because the new lane's previous number differs.
 func (t *tally) beforeMove(e *entry) (behind entry, ok bool) {
 	if e.kind() > kindData || !e.consumes() {
 		return entry{}, false
@@ -280,8 +277,7 @@ func (t *tally) beforeMove(e *entry) (behind entry, ok bool) {
 	return entry{head: entryHead(e.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes}, true
 }
 
-// afterMove stages the record that a lane still owes of the message being closed behind the fragments that it
-// covers.
+// afterMove stages the lane's missing record of the open message behind the fragments that it covers.
 func (t *tally) afterMove(from, to *lane) {
 	from.lastRecorded, to.lastRecorded = noNumber, noNumber
 	if !t.open || !t.closing.has(from.index) {
@@ -310,7 +306,8 @@ func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
 	}
 }
 
-// received counts a record. A record that the peer cannot have sent ends the VirtualQP.
+// received handles a record, or a message without one. A record that a correct peer cannot have sent fails the
+// VirtualQP.
 func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	u := t.setup
 	if wc.Opcode == verbs.WCRecvRDMAWithImm {
@@ -319,7 +316,8 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 			return
 		}
 		next := uint32(l.latest) + 1
-		// The message that is due needs no entry: without this way a notified write in memory takes 3 % longer.
+		// The expected message needs no entry in the window: without this path a notified WRITE in memory takes 3 %
+		// longer.
 		if next != t.next || t.window.At(next).got > 0 {
 			t.count(l, next, messageRecords{want: 1, imm: wc.Imm, length: wc.ByteLen})
 			return
@@ -343,7 +341,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	})
 }
 
-// count counts what came of a message, and completes messages.
+// count adds a record to its message, and completes messages.
 func (t *tally) count(l *lane, seq uint32, got messageRecords) {
 	want, ahead := got.want, seq-t.next
 	if !t.window.Reach(t.next, ahead) {
@@ -364,7 +362,7 @@ func (t *tally) count(l *lane, seq uint32, got messageRecords) {
 	t.complete(message{imm: got.imm, length: got.length, flags: WCHasImm | WCHasLength})
 }
 
-// complete completes the message at next, which has no entry in the window, and those behind it that wait for it.
+// complete completes the message at next, which has no entry in the window, and later messages that waited for it.
 func (t *tally) complete(one message) {
 	for {
 		t.next++

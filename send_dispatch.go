@@ -6,8 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// dispatch hands requests to lanes, strictly in order and all of one before the next (or of a stripe), as far as
-// lanes have room. What goes to one lane is collected and posted as one chain.
+// dispatch assigns requests to lanes in posting order until the lanes are full. Each request, or stripe, is finished
+// before the next starts. Each lane's entries leave as one chain.
 func (s *sender) dispatch() {
 	f, r, scheme := s.failover, &s.sends, s.setup.scheme
 	if f.state != stateConnected {
@@ -37,7 +37,7 @@ func (s *sender) dispatch() {
 		} else if !scheme.dispatch(one) {
 			break
 		}
-		one.pending-- // there is no rest
+		one.pending-- // no undispatched rest
 		r.dispatched++
 	}
 	scheme.advance()
@@ -51,10 +51,10 @@ func (s *sender) dispatch() {
 	}
 }
 
-// mayStart reports whether a request may be handed over. A fenced request waits until everything
-// before it has ended. A SEND or an atomic waits for all data before it, because the message lane
-// orders nothing with other lanes. For the same reason a notified request waits for SENDs and
-// atomics before it. It also waits until every entry of a failed lane has been reassigned.
+// mayStart reports whether a request may be dispatched. A fenced request waits until all earlier requests have
+// completed. A SEND or an atomic waits for all earlier data, because the message lane is not ordered with other
+// lanes. For the same reason, a notified request waits for earlier SENDs and atomics. It also waits until every entry
+// of a failed lane has been reassigned.
 func (s *sender) mayStart(r *sendSlot) bool {
 	switch {
 	case r.flags&verbs.SendFence != 0:
@@ -67,7 +67,7 @@ func (s *sender) mayStart(r *sendSlot) bool {
 	return true
 }
 
-// hasOrphans reports whether a data lane out of service has entries in its ledger.
+// hasOrphans reports whether the ledger of an out-of-service data lane has entries.
 func (s *sender) hasOrphans() bool {
 	if s.failover.out == 0 {
 		return false
@@ -80,9 +80,8 @@ func (s *sender) hasOrphans() bool {
 	return false
 }
 
-// substitute returns a lane in service for one that should carry something: the lane itself or, if it
-// is out of service and no entry of a failed lane must come first, any other. It returns nil if there
-// is none yet.
+// substitute returns a lane in service for l: l itself or, if it is out of service and no entry of a failed lane must
+// go first, any other. It returns nil if none is available yet.
 func (s *sender) substitute(l *lane) *lane {
 	if !l.out() {
 		return l
@@ -93,8 +92,8 @@ func (s *sender) substitute(l *lane) *lane {
 	return s.picker.choose(0)
 }
 
-// sendMessage hands a SEND or an atomic to the message lane. It returns false if the lane has no
-// room. Each asks for a completion, because the next one may wait long for a receive.
+// sendMessage stages a SEND or an atomic on the message lane. It returns false if the lane is full. Each is signaled,
+// because the next one may wait for a receive.
 func (s *sender) sendMessage(r *sendSlot) bool {
 	l := s.setup.messageLane
 	if !l.room() || !r.carries(l.rail, l.remoteRail) {
@@ -103,7 +102,7 @@ func (s *sender) sendMessage(r *sendSlot) bool {
 	head := entryHead(s.sends.index(s.sends.dispatched), kindMessage, r.flags&verbs.SendSolicited|verbs.SendSignaled) | entryConsumes
 	if isAtomic(r.op) {
 		if l.rail != l.recovery.home {
-			return false // atomics of two NICs are not atomic together: wait for the rail
+			return false // atomics of two NICs are not atomic with each other: wait for the home rail
 		}
 		head = entryHead(s.sends.index(s.sends.dispatched), kindAtomic, verbs.SendSignaled)
 	}
@@ -115,8 +114,8 @@ func (s *sender) sendMessage(r *sendSlot) bool {
 	return true
 }
 
-// stageFragments gives the rest of a request to lanes, as fragments without a number. A WRITE or READ of no
-// bytes is one fragment. spread returns false if the lanes have no room for all of it.
+// stageFragments stages the rest of a request as fragments without numbers. An empty WRITE or READ is one fragment.
+// It returns false if the lanes are full before the end.
 func (s *sender) stageFragments(r *sendSlot) bool {
 	whole := r.length <= r.cut
 	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
@@ -126,7 +125,7 @@ func (s *sender) stageFragments(r *sendSlot) bool {
 		if l == nil {
 			return false
 		}
-		if r.op != verbs.OpRDMARead { // a READ leaves nothing at the peer
+		if r.op != verbs.OpRDMARead { // a READ writes no peer memory
 			s.uncovered.add(l.index)
 		}
 		off := r.sent
@@ -138,22 +137,24 @@ func (s *sender) stageFragments(r *sendSlot) bool {
 	return true
 }
 
-// stripe is a stretch of requests of one opcode that are cut into equally many fragments, which go to the lanes in turn. It is handed over
-// lane by lane.
+// stripe is a run of requests with one opcode and an equal number of fragments, which are assigned to the lanes
+// round-robin. It is posted lane by lane.
 type stripe struct {
 	op    verbs.Opcode
-	from  uint32 // the number of the first request
-	count uint32 // how many requests there are
-	cuts  uint32 // how many fragments each of them has
-	share uint32 // how many entries a lane gets at most
-	// recorded says that every lane sends a record of Tally behind its fragments of a request, and numbered that every fragment takes a
-	// number of DQPLB. number is that of the first message, or of the first fragment.
+	from  uint32 // first request
+	count uint32 // number of requests
+	cuts  uint32 // fragments per request
+	share uint32 // maximum number of entries per lane
+	// recorded is set if every lane sends a Tally record behind its fragments of a request; number is the number of
+	// the first message. numbered is set if every fragment has a DQPLB number; number is the number of the first
+	// fragment.
 	numbered, recorded bool
 	number             uint32
 }
 
-// stripe hands over requests from dispatched on that are plain, cut and not fenced, and reports whether it did. It does so if lanes are
-// taken in turn, and none is out of service or has something staged. If others wait behind them, the chains must be worth their doorbells.
+// stripe dispatches the fragmented, unfenced, plain requests at the front of the ring as a stripe, and reports
+// whether it did. It requires round-robin, all lanes in service and empty staging. If other requests follow, the
+// chains must be long enough to be worth their doorbells.
 func (s *sender) stripe() bool {
 	r, p := &s.sends, &s.picker
 	if p.policy != RoundRobin || len(s.staged) > 0 || s.failover.out > 0 {
@@ -180,7 +181,7 @@ func (s *sender) stripe() bool {
 	return true
 }
 
-// uniformRun finds the requests of a stripe, as many as the lanes have room for.
+// uniformRun returns the longest stripe that fits the lanes.
 func (s *sender) uniformRun() (t stripe) {
 	r, p, lanes := &s.sends, &s.picker, uint32(len(s.picker.lanes))
 	first := r.slot(r.dispatched)
@@ -193,11 +194,11 @@ func (s *sender) uniformRun() (t stripe) {
 		limit, t.recorded = s.setup.scheme.notifyLimit()
 	}
 	limit = min(limit, lanes*chainMax)
-	next, looked, room := p.cursor, uint32(0), uint32(chainMax) // room is what each of the lanes that were looked at has
+	next, looked, room := p.cursor, uint32(0), uint32(chainMax) // room is the smallest free capacity of the lanes seen so far
 	for t.from+t.count != r.posted {
 		one, count := r.slot(t.from+t.count), t.count+1
 		if one.op != t.op || !one.plain || one.isMessage() || one.flags&verbs.SendFence != 0 || one.length <= one.cut ||
-			((one.length != first.length || one.cut != first.cut) && one.fragments() != t.cuts) { // most are alike, and a division takes 3 ns
+			((one.length != first.length || one.cut != first.cut) && one.fragments() != t.cuts) { // most lengths are equal, and a division takes 3 ns
 			break
 		}
 		total := uint64(count) * uint64(t.cuts)
@@ -226,15 +227,15 @@ func (s *sender) uniformRun() (t stripe) {
 	return t
 }
 
-// postLaneShare gives a lane its fragments of a stripe: the one with the number first, counted from the start of the stripe, and from there on one in
-// each round of the lanes. Ledger entry and physical request are made in one pass (BenchmarkMessage, WRITE, 16 fragments on 16 lanes: 206
-// to 154 ns).
+// postLaneShare posts a lane's fragments of a stripe: fragment first, counted from the start of the stripe, and then
+// one per round of the lanes. It builds ledger entries and physical requests in one pass (BenchmarkMessage, WRITE, 16
+// fragments on 16 lanes: 206 to 154 ns).
 func (s *sender) postLaneShare(l *lane, t *stripe, first uint32) {
 	slots, ledger, tail, mask, chain := s.sends.slots, l.ledger, l.tail, s.sends.depth-1, s.chain
 	id, rail, remoteRail := uint64(l.base|kindPlain.tag()), l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
 	lanes, cuts := uint32(len(s.picker.lanes)), t.cuts
 	rounds := (t.count*cuts - first + lanes - 1) / lanes
-	hop, rest := lanes/cuts, lanes%cuts // from a fragment of the lane to its next one: so many requests, and fragments
+	hop, rest := lanes/cuts, lanes%cuts // distance between two fragments of the lane, in requests and fragments
 	seq, at := t.from+first/cuts, first%cuts
 	n, bytes := 0, uint64(0)
 	for range rounds {
@@ -257,7 +258,7 @@ func (s *sender) postLaneShare(l *lane, t *stripe, first uint32) {
 		bytes += uint64(size)
 		tail++
 		n++
-		if t.recorded && at+lanes >= cuts { // the next one is of another request
+		if t.recorded && at+lanes >= cuts { // the lane's next fragment belongs to another request
 			head = entryHead(uint16(seq&mask), kindRecord, one.flags&verbs.SendSolicited) | entryConsumes
 			e, to = &ledger[int(tail)&(len(ledger)-1)], &chain[n]
 			e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
@@ -274,7 +275,7 @@ func (s *sender) postLaneShare(l *lane, t *stripe, first uint32) {
 	}
 	l.tail = tail
 	l.bytes += bytes
-	consuming := uint32(n) - rounds // the records
+	consuming := uint32(n) - rounds // records
 	switch {
 	case t.numbered:
 		consuming = rounds
@@ -284,21 +285,21 @@ func (s *sender) postLaneShare(l *lane, t *stripe, first uint32) {
 	s.send(l, chain[:n], bytes, consuming)
 }
 
-// minRun is how many requests of one kind are worth a doorbell of their own if others follow in the same post. With 8, posts of
-// mixed requests over UDP took 1.6 times as long.
+// minRun is the minimum number of similar requests that justify a separate doorbell if other requests follow in the
+// same post. With 8, posts of mixed requests over UDP took 1.6 times as long.
 const minRun = 32
 
-// postRun posts the requests at the front of wrs that can be in a run, which are plain and neither fragmented nor fenced, in chains. It
-// returns their number: 0 while a lane is out of service, if fewer than minRun of them precede others, and for notified requests that
-// must cover earlier data. It stops early when all lanes are full or the scheme accepts no more. Requests that a NIC rejects are staged, as
-// after a dispatch. All earlier requests must have been dispatched.
+// postRun posts the plain, unfragmented and unfenced requests at the front of wrs in chains and returns their number.
+// It returns 0 while a lane is out of service, if fewer than minRun of them precede others, and for notified requests
+// that must cover earlier data. It stops early when all lanes are full or the scheme's window is. Requests that a NIC
+// rejects are staged, as after a dispatch. All earlier requests must have been dispatched.
 func (s *sender) postRun(wrs []SendWR) (n int) {
 	f, scheme := s.failover, s.setup.scheme
 	if f.state != stateConnected || f.out > 0 {
 		return 0
 	}
 	notified := wrs[0].Opcode == verbs.OpRDMAWriteWithImm
-	ops := uint32(1 << verbs.OpRDMAWriteWithImm) // either all of a run have an immediate, or none
+	ops := uint32(1 << verbs.OpRDMAWriteWithImm) // a run has immediates on all requests or on none
 	if !notified {
 		ops = plainOps &^ ops
 	} else if limit, _ := scheme.notifyLimit(); limit == 0 || s.messages > 0 {
@@ -339,28 +340,29 @@ func (s *sender) postRun(wrs []SendWR) (n int) {
 	return n
 }
 
-// laneChain is the part of a run on one lane.
+// laneChain is one lane's part of a run.
 type laneChain struct {
-	taken     int            // the number of requests of the run
-	wrs       []verbs.SendWR // the physical requests
-	bytes     uint64         // the length of all requests
-	consuming uint32         // the number of physical requests that consume a receive at the peer
+	taken     int            // number of requests
+	wrs       []verbs.SendWR // physical requests
+	bytes     uint64         // length of all requests
+	consuming uint32         // number of physical requests that consume a receive at the peer
 }
 
-// fill makes the slots, the ledger entries and the physical requests of a chain in one pass. The lane has room for it. notifies says that
-// each request consumes a receive at the peer. It is false for a notified request with a separate notification, which demote then converts.
-// fill returns how many bytes the chain has, and whether some go to the peer. Like setup.plainPrefix, it is a loop without calls.
+// fill builds the slots, ledger entries and physical requests of a chain in one pass. The lane must have room.
+// notifies is set if each request consumes a receive at the peer; it is false for notified requests with a separate
+// notification, which demote then converts. fill returns the chain's bytes and whether any of them are written to the
+// peer. Like setup.plainPrefix, it is a loop without calls.
 func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool) (bytes uint64, carries bool) {
 	r, u := &s.sends, s.setup
 	slots, ledger, seq, tail, mask := r.slots, l.ledger, r.posted, l.tail, r.depth-1
-	var keys [MaxRails]keyPair // those of from and into
+	var keys [MaxRails]keyPair // keys of from and into
 	var from *Region
 	var into *RemoteRegion
-	var lkey, rkey uint32 // those of the lane
+	var lkey, rkey uint32 // the lane's keys
 	rails := max(len(u.rails.rails), u.remoteRails)
 	id := uint64(l.base | kindPlain.tag())
 	var consumes uint32
-	var passed verbs.SendFlags // the flags that the NIC gets
+	var passed verbs.SendFlags // flags passed on to the NIC
 	if notifies {
 		consumes, passed = entryConsumes, verbs.SendSolicited
 	}
@@ -380,7 +382,7 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 			u.setKeys(&keys, region, m)
 			lkey, rkey = keys[l.rail&(MaxRails-1)].local, keys[l.remoteRail&(MaxRails-1)].remote
 		}
-		one.keys[0], one.keys[1] = keys[0], keys[1] // most VirtualQPs have at most two rails, and the rest is in another cache line
+		one.keys[0], one.keys[1] = keys[0], keys[1] // the common case; the other rails are in another cache line
 		for k := 2; k < rails; k++ {
 			one.keys[k&(MaxRails-1)] = keys[k&(MaxRails-1)]
 		}
@@ -396,13 +398,13 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 	return bytes, carries
 }
 
-// demote converts a notified request from fill, and its physical request, to a WRITE with a separate notification.
+// demote converts a notified request built by fill into a WRITE with a separate notification.
 func (r *sendSlot) demote(to *verbs.SendWR) {
 	r.wire, r.pending = verbs.OpRDMAWrite, 2
 	to.Opcode, to.Imm = verbs.OpRDMAWrite, 0
 }
 
-// pick chooses the lane for a request's next n bytes from the lanes that its keys allow. See picker.pick.
+// pick chooses a lane for a request's next n bytes among the lanes that its keys allow; see picker.pick.
 func (s *sender) pick(r *sendSlot, n uint32, whole bool) *lane {
 	if r.plain || !r.partial {
 		return s.picker.pick(n, whole)

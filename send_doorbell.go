@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// stage gives a request to a lane that has room.
+// stage adds a request to the ledger of a lane that has room.
 func (s *sender) stage(l *lane, head, off, bytes, imm uint32) {
 	l.put(head, off, bytes, imm)
 	s.inflight++
@@ -17,16 +17,16 @@ func (s *sender) stage(l *lane, head, off, bytes, imm uint32) {
 	}
 }
 
-// markStaged notes that a lane has staged entries. It is inlined, so callers test listed themselves.
+// markStaged adds the lane to sender.staged. Callers check listed first, so that it can be inlined.
 func (s *sender) markStaged(l *lane) {
 	l.listed = true
 	s.staged = append(s.staged, l)
 }
 
-// full reports whether a lane has a full chain staged, which is posted at once.
+// full reports whether a full chain is staged; it is posted immediately.
 func (l *lane) full() bool { return l.tail-l.posted >= chainMax }
 
-// ring rings the doorbells of all lanes that have staged entries, except those that were refused in this call.
+// ring rings the doorbells of all lanes with staged entries, except lanes whose NIC refused a post in this call.
 func (s *sender) ring() {
 	s.picker.runLeft = 0
 	keep := s.staged[:0]
@@ -47,13 +47,13 @@ func (s *sender) ring() {
 	}
 }
 
-// ringLane posts what a lane has staged, in chains. Refused requests stay staged. A lane that
-// cannot be used any more is left to the end of dispatch (brokenLane).
+// ringLane posts a lane's staged entries in chains. Refused requests stay staged. An unusable lane becomes
+// brokenLane, which dispatch handles at its end.
 func (s *sender) ringLane(l *lane) {
 	l.blocked &^= blockRefused
 	for l.posted != l.tail {
-		// Another lane's rest that was moved here may be more than the NIC takes at once. A chain
-		// that it took in part would be silent with nothing behind it.
+		// Entries moved here from another lane may exceed the NIC's queue. A chain that it accepted in part would
+		// leave unsignaled requests at the end.
 		room := l.depth - min(l.depth, l.posted-l.head)
 		if room == 0 {
 			return
@@ -68,8 +68,8 @@ func (s *sender) ringLane(l *lane) {
 	l.counts.highWater.Raise(uint64(l.tail - l.head))
 }
 
-// send posts a chain that was made together with its entries on a lane without staged ones. What the NIC refuses is staged, and not tried
-// again in this call.
+// send posts a chain that was built together with its ledger entries on a lane without staged entries. Requests that
+// the NIC refuses are staged, and not retried in this call.
 func (s *sender) send(l *lane, chain []verbs.SendWR, bytes uint64, consuming uint32) {
 	s.inflight += len(chain)
 	s.signal(l, chain, bytes, consuming)
@@ -81,8 +81,8 @@ func (s *sender) send(l *lane, chain []verbs.SendWR, bytes uint64, consuming uin
 	l.counts.highWater.Raise(uint64(l.load()))
 }
 
-// postChain posts a chain of so many bytes, which was made from the entries of a lane from posted on. It
-// reports whether the NIC took all of it.
+// postChain posts a chain of bytes bytes, built from a lane's entries starting at posted. It reports whether the NIC
+// accepted all of it.
 func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	n, err := l.qp.PostSend(chain)
 	if n < len(chain) {
@@ -93,7 +93,7 @@ func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	}
 	l.posted += uint32(n)
 	l.unsignaledTail = false
-	if l.capacity < min(l.depth, l.load()+chainMax) { // grow here, so that room never has to
+	if l.capacity < min(l.depth, l.load()+chainMax) { // grow the ledger here, so that room need not
 		l.move(newLedger(int(l.index), int(l.depth)))
 	}
 	l.counts.doorbells.Add(1)
@@ -102,9 +102,8 @@ func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	return true
 }
 
-// handleRefusal handles a post of which the NIC took only n requests. If the last of them did not ask for a
-// completion, the next request will, so that nothing waits forever. keep returns err if the lane
-// cannot be used any more.
+// handleRefusal handles a post of which the NIC accepted only n requests. If the last of them is unsignaled, the next
+// request will be signaled, so that no request waits forever. It returns err if the lane is unusable.
 func (l *lane) handleRefusal(chain []verbs.SendWR, n int, err error) error {
 	l.counts.refusals.Add(1)
 	if n > 0 {
@@ -125,12 +124,11 @@ func (l *lane) handleRefusal(chain []verbs.SendWR, n int, err error) error {
 	return err
 }
 
-// isBackPressure reports whether a NIC refused because its queue is full.
+// isBackPressure reports whether a NIC refused a post because its queue is full.
 func isBackPressure(err error) bool { return errors.Is(err, verbs.ErrQueueFull) }
 
-// postMarker posts a request behind requests that did not ask for a completion. When it is flushed,
-// nothing of them is outstanding. The lane must be in the error state with nothing staged. If the
-// NIC has no room, mark is tried again.
+// postMarker posts a marker behind unsignaled requests: once it is flushed, none of them is outstanding. The lane
+// must be in ERR with nothing staged. If the NIC has no room, a later call retries.
 func (s *sender) postMarker(l *lane) {
 	if !l.unsignaledTail || l.load() >= uint32(len(l.ledger)) {
 		return
@@ -143,8 +141,8 @@ func (s *sender) postMarker(l *lane) {
 	}
 }
 
-// render makes the physical requests of what a lane has staged: chain[i] from entry posted+i. It
-// returns the bytes of the chain, and how many receives of the peer it consumes.
+// render builds a lane's staged requests: chain[i] from entry posted+i. It returns the chain's bytes and the number
+// of receives that it consumes at the peer.
 func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming uint32) {
 	sends, ledger, base := s.sends.slots, l.ledger, l.base
 	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
@@ -186,15 +184,16 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 	return bytes, consuming
 }
 
-// A completion costs as much as several short requests, so the requests of a chain share one. A chain of more than signalBytes, or
-// one with messages, has one for every signalRequests: the sender can fill its window again before the whole chain has arrived.
+// A completion costs as much as several short requests, so a chain shares one. In a chain longer than signalBytes or
+// with messages, every signalRequests-th request is signaled, so that the sender can refill its window before the
+// whole chain has arrived.
 const (
 	signalBytes    = 8 << 10
 	signalRequests = 16
 )
 
-// signal makes requests of a chain of so many bytes ask for a completion: the last one, those before it at intervals, and the
-// first one if the lane is silent. consuming is how many of them use up a receive of the peer.
+// signal sets SendSignaled on the chain's last request, at intervals before it, and on the first one behind an
+// unsignaled tail. bytes is the chain's length, consuming the number of receives that it consumes at the peer.
 func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming uint32) {
 	interval := s.setup.cfg.SignalInterval
 	if interval == 0 {
@@ -202,7 +201,7 @@ func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming u
 			interval = chainMax
 		}
 	}
-	if consuming > 0 { // if the peer has few receives, one of the messages that it takes must ask
+	if consuming > 0 { // a peer with few receives accepts no more messages between two completions
 		interval = min(interval, s.setup.remoteRecvs)
 	}
 	first := interval - 1
@@ -215,11 +214,11 @@ func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming u
 	chain[len(chain)-1].Flags |= verbs.SendSignaled
 }
 
-// The functions below build all physical send requests: fragments of one piece of memory (dataWR), records of Tally (recordWR), requests without
-// bytes (emptyWR), the user's other requests (otherWR), and the engine's own (postControl). Chains reuse their memory, so each function sets every field that its
-// opcode needs.
+// The functions below build all physical send requests: fragments of contiguous memory (dataWR), records of Tally
+// (recordWR), requests without bytes (emptyWR), the user's other requests (otherWR), and the engine's own
+// (postControl). Chains reuse their memory, so each function sets every field that its opcode needs.
 
-// dataWR makes a fragment: n bytes at offset off of one piece of memory. The batch makers call it once per fragment, so it must be inlined.
+// dataWR builds a fragment: n bytes at offset off. It is called once per fragment and must be inlined.
 func dataWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags, imm, off, n uint32, local uint64, lkey uint32, remote uint64, rkey uint32) {
 	to.WRID, to.Opcode, to.Flags, to.NumSGE, to.Imm = id, op, flags, 1, imm
 	to.RemoteAddr, to.RKey = remote+uint64(off), rkey
@@ -227,7 +226,7 @@ func dataWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags,
 	g.Addr, g.Length, g.LKey = local+uint64(off), n, lkey
 }
 
-// recordWR makes the record of Tally whose ledger entry has this head and number.
+// recordWR builds the Tally record of ledger entry n, which has this head.
 func (s *sender) recordWR(to *verbs.SendWR, l *lane, head, n uint32) {
 	to.WRID = uint64(l.base | kindRecord.tag() | tag(n))
 	to.Opcode, to.NumSGE, to.Imm = verbs.OpSend, 1, 0
@@ -236,14 +235,14 @@ func (s *sender) recordWR(to *verbs.SendWR, l *lane, head, n uint32) {
 	g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[l.rail&(MaxRails-1)]
 }
 
-// emptyWR makes a request without bytes, which names no memory (IBTA C9-88).
+// emptyWR builds a request without bytes, which names no memory (IBTA C9-88).
 func emptyWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags, imm uint32) {
 	to.WRID, to.Opcode, to.Flags, to.NumSGE, to.Imm = id, op, flags, 0, imm
 	to.RemoteAddr, to.RKey = 0, 0
 }
 
-// otherWR makes a request that is neither a plain fragment nor a record, with all bytes of sges and without remote memory or operands: the
-// caller adds these, and cuts the request if it is a fragment.
+// otherWR builds any other request with all bytes of sges. The caller adds remote memory and operands, and cuts the
+// request if it is a fragment.
 func otherWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags, imm uint32, sges []SGE, rail uint8) {
 	emptyWR(to, id, op, flags, imm)
 	k := uint8(0)
@@ -257,7 +256,7 @@ func otherWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags
 	to.NumSGE = k
 }
 
-// postControl posts a request of the engine without bytes: a mark behind the entries of a lane, or a probe of its path.
+// postControl posts an engine request without bytes: a marker behind a lane's entries, or a probe of its path.
 func (l *lane) postControl(chain []verbs.SendWR, k kind, op verbs.Opcode) error {
 	chain[0] = verbs.SendWR{WRID: uint64(l.base | k.tag() | tag(l.tail)), Opcode: op, Flags: verbs.SendSignaled}
 	_, err := l.qp.PostSend(chain[:1])

@@ -6,33 +6,31 @@ import (
 	"ibverbx/internal/xorshift"
 )
 
-// picker chooses lanes. It owns the state of the policy.
+// picker chooses lanes according to a Policy, and holds its state.
 type picker struct {
-	policy Policy       // the policy in use, never AutoPolicy
-	lanes  []*lane      // the data lanes, in the order of their indices
-	clock  *cachedClock // the time of the current call
+	policy Policy  // current policy, never AutoPolicy
+	lanes  []*lane // data lanes, by index
+	clock  *cachedClock
 	pickState
 	// random draws lanes for TwoChoices.
 	random xorshift.Source
-	// fastest is the highest rate of a lane in bytes per nanosecond. It decays, so that it follows
-	// lanes that have become slower.
+	// fastest is the highest rate of a lane, in bytes per nanosecond. It decays, to follow lanes that become slower.
 	fastest float64
-	// runBytes is how many bytes of whole requests may share a lane.
+	// runBytes is the maximum length of a run on one lane.
 	runBytes uint32
 
-	ended uint64      // counts the ledger entries that have ended
-	tuner policyTuner // changes policy for AutoPolicy
+	ended uint64      // number of retired ledger entries
+	tuner policyTuner // switches policy for AutoPolicy
 }
 
-// pickState is whose turn it is. It is put back where a pick comes to nothing.
+// pickState is the position of round-robin and of the current run. Callers restore it to undo a pick.
 type pickState struct {
-	cursor  int    // the index of the lane that round robin tries next
-	runLane *lane  // the lane that whole requests share; valid while runLeft is not 0
-	runLeft int    // how many more requests may share runLane
-	runRoom uint32 // how many more bytes may share runLane
+	cursor  int    // index of the next lane for round-robin
+	runLane *lane  // the current run's lane; valid while runLeft is not 0
+	runLeft int    // number of requests that may still join the run
+	runRoom uint32 // number of bytes that may still join the run
 }
 
-// begin sets the lanes and the policy.
 func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
 	p.lanes, p.policy = lanes, policy
 	p.tuner.due = math.MaxUint64
@@ -44,18 +42,17 @@ func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
 	p.clock.run(p.policy == TwoChoices)
 }
 
-// A request that is not cut gives its lane little work, but a doorbell and a completion cost as
-// much as for a long one. Such requests, if they are handed over together, therefore share a lane
-// as one chain, until they are runMax requests or runCuts of the smallest fragments long. That is
-// 64 KiB, a microsecond of one lane's time at 400 Gb/s, or 4 MiB where lanes do not work in parallel
-// (setup.minCut).
+// A whole request gives its lane little work, but costs a doorbell and a completion like a long one. Whole requests
+// that are dispatched together therefore share a lane as one chain, the run: up to runMax requests or runCuts times
+// the smallest fragment. That is 64 KiB, a microsecond of one lane's time at 400 Gb/s, or 4 MiB where lanes do not
+// work in parallel (setup.minCut).
 const (
 	runMax  = 64
 	runCuts = 4
 )
 
-// pick chooses the lane for the next n bytes. It returns nil if no lane has room. whole says that
-// the bytes are a whole request.
+// pick chooses the lane for the next n bytes, or returns nil if all lanes are full. whole is set if the bytes are a
+// whole request.
 func (p *picker) pick(n uint32, whole bool) *lane {
 	if whole {
 		if l := p.reuseLane(n); l != nil {
@@ -75,7 +72,7 @@ func (p *picker) pick(n uint32, whole bool) *lane {
 	return l
 }
 
-// reuseLane returns the lane that whole requests share if it takes one more, of n bytes. Otherwise it returns nil.
+// reuseLane returns the current run's lane if it accepts another request of n bytes, and nil otherwise.
 func (p *picker) reuseLane(n uint32) *lane {
 	if p.runLeft == 0 || p.runRoom < n || !p.runLane.room() {
 		return nil
@@ -85,7 +82,7 @@ func (p *picker) reuseLane(n uint32) *lane {
 	return p.runLane
 }
 
-// extendRun returns how many of the next requests, which are whole, share l with the one that pick has just given to it.
+// extendRun returns how many of the next whole requests join the run that pick started or continued on l.
 func (p *picker) extendRun(l *lane, wrs []SendWR) (n int) {
 	if p.runLane != l {
 		return 0
@@ -124,8 +121,8 @@ func (p *picker) next() *lane {
 	return l
 }
 
-// twoChoices draws two lanes and takes the one that would finish n more bytes first. If the draws
-// do not find two lanes with room, it looks at all lanes. It returns nil if none has room.
+// twoChoices draws two lanes and returns the one expected to finish n more bytes first. If it does not draw two
+// different lanes with room, it considers all lanes. It returns nil if all are full.
 func (p *picker) twoChoices(n uint32) *lane {
 	a, b := p.draw(), p.draw()
 	if a == nil || b == nil || a == b {
@@ -137,13 +134,13 @@ func (p *picker) twoChoices(n uint32) *lane {
 	return a
 }
 
-// drawTries is how many lanes draw looks at.
+// drawTries is the number of attempts of draw.
 const drawTries = 4
 
-// draw returns a random lane with room, or nil if it has found none. A lane is drawn in proportion
-// to the square root of its rate. Equal chances would pair two slow lanes too often where most
-// lanes are slow. Chances in proportion to the rate itself would let equal lanes of one rail drift
-// apart, because a lane that gets more of a wire measures more.
+// draw returns a random lane below its quota, or nil after drawTries attempts. The probability is proportional to the
+// square root of the lane's rate. Equal probabilities would pair two slow lanes too often where most lanes are slow.
+// Probabilities proportional to the rate would let equal lanes of one rail drift apart, because a lane that gets a
+// larger share of a wire measures a higher rate.
 func (p *picker) draw() *lane {
 	for range drawTries {
 		x := p.random.Next()
@@ -156,17 +153,16 @@ func (p *picker) draw() *lane {
 	return nil
 }
 
-// belowQuota reports whether TwoChoices may give the lane more: the lane has room, and it has no more
-// outstanding than it has carried so far. Data that waits on a slow lane may hold up everything
-// behind it, so a lane without history gets little at first, and twice as much with every
-// completion. If this limit holds a request back, a completion is due that continues it.
+// belowQuota reports whether TwoChoices may give the lane more work: it has room, and fewer outstanding bytes than it
+// has carried so far. Data waiting on a slow lane may delay everything behind it, so a new lane starts with little
+// and doubles with each completion. A request that the quota delays continues at the next completion.
 func (l *lane) belowQuota() bool { return l.room() && l.bytes < l.estimate.carried+initialQuota }
 
-// initialQuota is how much a lane gets that has carried nothing yet.
+// initialQuota is the quota of a lane that has carried nothing yet.
 const initialQuota = 64 << 10
 
-// earliest returns the lane that would finish n more bytes first, or nil if none has room. It starts
-// where round robin would, so that equal lanes are taken in turn.
+// earliest returns the lane expected to finish n more bytes first, or nil if all are full. It starts at the cursor,
+// so that equal lanes are used round-robin.
 func (p *picker) earliest(n uint32) (best *lane) {
 	least := 0.0
 	for range p.lanes {
@@ -184,13 +180,12 @@ func (p *picker) earliest(n uint32) (best *lane) {
 	return best
 }
 
-// idleHalfLife is the age, in multiples of the estimate itself, at which the estimate for an idle lane
-// loses half of its weight. So a lane that was slow once is tried again.
+// idleHalfLife is the age, in multiples of the estimate, at which an idle lane's estimate loses half of its weight,
+// so that a lane that was once slow is tried again.
 const idleHalfLife = 16
 
-// eta estimates how long a lane takes for n more bytes, in nanoseconds. A lane that has been silent
-// for longer than that takes at least as long again. So a dead path gets no more data long before
-// its NIC gives up.
+// eta estimates the time a lane takes for n more bytes, in nanoseconds. A lane that has been silent for longer is
+// rated by its silence, so a dead path stops receiving work long before its NIC gives up.
 func (p *picker) eta(l *lane, n uint32) float64 {
 	v := &l.estimate
 	rate := v.rateOr(max(p.fastest, 1))
@@ -202,7 +197,7 @@ func (p *picker) eta(l *lane, n uint32) float64 {
 	return t * t / (t + age/idleHalfLife + 1)
 }
 
-// measure notes that a lane has completed bytes, after a tick.
+// measure records that a lane has completed bytes. The clock must have ticked.
 func (p *picker) measure(l *lane, bytes uint64) {
 	v := &l.estimate
 	v.done += bytes
@@ -222,29 +217,27 @@ func (p *picker) measure(l *lane, bytes uint64) {
 	v.since, v.done, v.firstPending = p.clock.now, 0, false
 }
 
-// rateEstimate is a lane's recent rate and latency. RC completes in order, so a lane is a queue with one
-// server. While it is busy, the bytes that complete between two readings of the clock give the
-// rate. The latency is what the first bytes after an idle time take beyond that.
+// rateEstimate is a lane's recent rate and latency. RC completes in order, so a lane is a single-server queue: bytes
+// completed during a busy period give the rate, and the extra time of the first bytes after idling gives the latency.
 type rateEstimate struct {
-	bytes        float64 // a decaying sum of the bytes that the rate is measured by
-	time         float64 // the decaying sum of nanoseconds in which bytes were carried
-	rate         float64 // bytes / time; 0 if it was not measured
-	latency      float64 // a decaying average, in nanoseconds; valid if known
-	since        int64   // when the lane last completed something, or got work after being idle
-	done         uint64  // the number of bytes completed after since
-	carried      uint64  // the number of bytes that the lane has completed in all
-	firstPending bool    // the lane got work after being idle, and none of it has completed
+	bytes        float64 // decaying sum of measured bytes
+	time         float64 // decaying sum of the nanoseconds in which they were carried
+	rate         float64 // bytes / time; 0 if unmeasured
+	latency      float64 // decaying average in nanoseconds; valid if known
+	since        int64   // time of the last completion, or of the first request after idling
+	done         uint64  // bytes completed after since
+	carried      uint64  // all bytes completed by the lane
+	firstPending bool    // busy after idling, and nothing has completed yet
 	known        bool    // the latency was measured
 }
 
-// The weight of a new sample against all samples before it.
+// Weights of a new sample.
 const (
 	rateShare    = 1.0 / 16
 	latencyShare = 1.0 / 8
 )
 
-// rateOr is the rate by which a lane is drawn. A lane that was never measured counts as fast as
-// the fastest, so that it is tried.
+// rateOr returns the measured rate, or fastest for an unmeasured lane, so that it is tried.
 func (v *rateEstimate) rateOr(fastest float64) float64 {
 	if v.rate == 0 {
 		return fastest
@@ -252,7 +245,7 @@ func (v *rateEstimate) rateOr(fastest float64) float64 {
 	return v.rate
 }
 
-// startBusy notes that an idle lane gets work. Earlier measurements lose weight with their age.
+// startBusy records that an idle lane gets work. Earlier measurements lose weight with their age.
 func (v *rateEstimate) startBusy(now int64) {
 	if v.time > 0 {
 		f := v.time / (v.time + float64(now-v.since))
@@ -262,13 +255,13 @@ func (v *rateEstimate) startBusy(now int64) {
 	v.since, v.done, v.firstPending = now, 0, true
 }
 
-// addDelay takes the time of the first bytes after an idle time. If the rate is not known, or the
-// bytes came sooner than it allows, the whole time counts for both rate and latency.
+// addDelay records the time of the first bytes after idling. If the rate is unknown, or the bytes completed sooner
+// than it allows, the whole time counts for both rate and latency.
 func (v *rateEstimate) addDelay(took, bytes float64) {
 	if took*v.rate > bytes {
 		took -= bytes / v.rate
 	} else {
-		v.bytes, v.time = bytes/4, took/4 // a small weight: the next samples count more
+		v.bytes, v.time = bytes/4, took/4 // a low weight: the next samples count more
 		v.rate = v.bytes / v.time
 	}
 	if !v.known {
@@ -278,60 +271,59 @@ func (v *rateEstimate) addDelay(took, bytes float64) {
 	v.latency += (took - v.latency) * latencyShare
 }
 
-// policyTuner chooses between RoundRobin and TwoChoices for AutoPolicy, by what the rails carry. The
-// speeds that ports report do not tell that a rail is degraded, and software NICs report none.
+// policyTuner switches between RoundRobin and TwoChoices for AutoPolicy, according to what the rails carry. Reported
+// port speeds do not reveal a degraded rail, and software NICs report none.
 //
-// Round robin gives all lanes the same work. The lanes of a slow rail hold it longer, so they have
-// more bytes outstanding on average (Little's law). The tuner takes a look from time to time: it
-// sums up the outstanding bytes of each rail over time. Only a look reads the clock. If a rail is
-// behind in a short look and again in a longer one, the policy becomes TwoChoices.
+// RoundRobin gives all lanes equal work. The lanes of a slow rail hold it longer, so they have more outstanding bytes
+// on average (Little's law). From time to time, the tuner takes a sample: it integrates each rail's outstanding bytes
+// over time. It reads the clock only during samples. If a rail is behind in a short sample and again in a long one,
+// the policy becomes TwoChoices.
 //
-// TwoChoices gives rails of the same speed the same work. When it has done so for a while, the policy
-// becomes RoundRobin again. So a rail that stood still only once does not count as slow, although
-// round robin would never let it catch up.
+// TwoChoices gives rails of equal speed equal work. After a while of that, the policy becomes RoundRobin again. A
+// rail that stalled only once is thus not treated as slow, although it would never catch up under RoundRobin.
 //
-// All periods are counted in rounds: in a round, as many fragments end as there are data lanes.
+// Periods are counted in rounds: during one round, as many fragments complete as there are data lanes.
 type policyTuner struct {
-	due         uint64 // the value of picker.ended at which review has work; MaxUint64 if the policy is fixed
-	sampleEnd   uint64 // the value of picker.ended at which the look ends; valid while looking
-	gap         int    // how many rounds pass from the last look to the next
-	evenPeriods int    // how many periods of TwoChoices in a row gave the rails the same work
-	sampling    bool   // a look is under way
-	longer      bool   // the look is a longer one
-	readAt      int64  // when the look last read what is outstanding
+	due         uint64 // value of picker.ended at the next review; MaxUint64 if the policy is fixed
+	sampleEnd   uint64 // value of picker.ended at which the sample ends; valid while sampling
+	gap         int    // rounds from the last sample to the next
+	evenPeriods int    // consecutive periods of TwoChoices with equal work
+	sampling    bool   // a sample is in progress
+	longer      bool   // the sample is a long one
+	readAt      int64  // time of the last reading of outstanding bytes
 	rails       [MaxRails]railLoad
 }
 
-// railLoad is what the tuner measures of a rail.
+// railLoad is a rail's measured load.
 type railLoad struct {
-	lanes int    // the number of data lanes in service
-	bytes uint64 // what these lanes had outstanding at policyTuner.readAt
+	lanes int    // number of data lanes in service
+	bytes uint64 // their outstanding bytes at policyTuner.readAt
 	empty uint64 // VirtualCQ.idle of the rail at policyTuner.readAt
-	// sum is the result: in a look the outstanding bytes summed up over time, in byte nanoseconds,
-	// and under TwoChoices the bytes that the lanes have carried.
+	// sum is the result: during a sample the integral of the outstanding bytes in byte nanoseconds, under TwoChoices
+	// the bytes carried.
 	sum float64
 }
 
 // Periods in rounds.
 const (
-	firstGap     = 4    // before the first look; every gap is twice the one before it
-	maxSampleGap = 128  // the longest gap after looks that found no rail behind
-	maxTunedGap  = 1024 // the longest gap after TwoChoices found the rails equal
-	shortSample  = 2    // a look
-	longSample   = 8    // a look after a short one that found a rail behind
-	tuningPeriod = 64   // between two comparisons under TwoChoices
+	firstGap     = 4    // before the first sample; each gap is twice the previous one
+	maxSampleGap = 128  // longest gap while samples find no rail behind
+	maxTunedGap  = 1024 // longest gap after TwoChoices has found the rails equal
+	shortSample  = 2
+	longSample   = 8  // after a short sample that found a rail behind
+	tuningPeriod = 64 // between two comparisons under TwoChoices
 )
 
 const (
-	behindRatio  = 1.5  // how much more a rail that is behind has outstanding than another, per lane
-	equalRatio   = 1.25 // how much more a rail may carry than another that has the same work, per lane
-	equalPeriods = 2    // how many periods in a row with the same work end TwoChoices
+	behindRatio  = 1.5  // minimum ratio of outstanding bytes per lane between a rail that is behind and another
+	equalRatio   = 1.25 // maximum ratio of carried bytes per lane between rails with equal work
+	equalPeriods = 2    // number of consecutive periods with equal work that end TwoChoices
 )
 
-// rounds is the value of ended in n rounds.
+// rounds returns the value that ended reaches after n rounds.
 func (p *picker) rounds(n int) uint64 { return p.ended + uint64(n*len(p.lanes)) }
 
-// review does what is due. empty counts the polls of each rail that left nothing in its CQ.
+// review runs the action that is due. empty is VirtualCQ.idle.
 func (a *policyTuner) review(p *picker, empty *[MaxRails]uint64) {
 	switch {
 	case p.policy == TwoChoices:
@@ -346,7 +338,7 @@ func (a *policyTuner) review(p *picker, empty *[MaxRails]uint64) {
 	}
 }
 
-// startSample begins a look of n rounds.
+// startSample starts a sample of n rounds.
 func (a *policyTuner) startSample(p *picker, empty *[MaxRails]uint64, n int) {
 	a.sampleEnd, a.sampling, a.longer = p.rounds(n), true, n == longSample
 	p.clock.run(true)
@@ -355,9 +347,9 @@ func (a *policyTuner) startSample(p *picker, empty *[MaxRails]uint64, n int) {
 	a.clearSums()
 }
 
-// accumulate adds the time since the last reading to the sums, and reads what is outstanding. A rail whose
-// CQ was not found empty since then may have completed everything long ago, so the time does not
-// count. Otherwise the rail that a poll looks at last would seem slow.
+// accumulate adds the time since the last reading to the sums, and reads the outstanding bytes. The time does not
+// count for a rail whose CQ was not found empty since then: it may have completed everything long ago. Otherwise the
+// rail polled last would seem slow.
 func (a *policyTuner) accumulate(p *picker, empty *[MaxRails]uint64) {
 	took := float64(p.clock.now - a.readAt)
 	a.readAt = p.clock.now
@@ -378,7 +370,6 @@ func (a *policyTuner) accumulate(p *picker, empty *[MaxRails]uint64) {
 	a.due = p.ended + uint64(len(p.lanes)/16) // many lanes are read less often
 }
 
-// endSample ends a look.
 func (a *policyTuner) endSample(p *picker, empty *[MaxRails]uint64) {
 	switch uneven := a.uneven(behindRatio); {
 	case uneven && a.longer:
@@ -390,7 +381,7 @@ func (a *policyTuner) endSample(p *picker, empty *[MaxRails]uint64) {
 	}
 }
 
-// uneven reports whether the sum of a rail is more than limit times that of another, per lane.
+// uneven reports whether a rail's sum per lane exceeds another's by more than the factor limit.
 func (a *policyTuner) uneven(limit float64) bool {
 	least, most := math.Inf(1), 0.0
 	for i := range a.rails {
@@ -402,15 +393,13 @@ func (a *policyTuner) uneven(limit float64) bool {
 	return most > least*limit
 }
 
-// clearSums sets the sums to 0.
 func (a *policyTuner) clearSums() {
 	for i := range a.rails {
 		a.rails[i].sum = 0
 	}
 }
 
-// useRoundRobin makes the policy RoundRobin until the next look. The gap grows up to a limit, so that the cost
-// stays small.
+// useRoundRobin selects RoundRobin until the next sample. The gap doubles up to limit, which keeps the cost low.
 func (a *policyTuner) useRoundRobin(p *picker, limit int) {
 	p.policy, a.sampling = RoundRobin, false
 	a.gap = max(a.gap, min(2*a.gap, limit))
@@ -418,7 +407,7 @@ func (a *policyTuner) useRoundRobin(p *picker, limit int) {
 	p.clock.run(false)
 }
 
-// useTwoChoices makes the policy TwoChoices. It measures lanes from now on.
+// useTwoChoices selects TwoChoices, with new estimates for all lanes.
 func (a *policyTuner) useTwoChoices(p *picker) {
 	p.policy, p.fastest = TwoChoices, 0
 	for _, l := range p.lanes {
@@ -429,7 +418,7 @@ func (a *policyTuner) useTwoChoices(p *picker) {
 	a.due = p.rounds(tuningPeriod)
 }
 
-// endPeriod ends a period of TwoChoices.
+// endPeriod compares the rails at the end of a period of TwoChoices.
 func (a *policyTuner) endPeriod(p *picker) {
 	for i := range a.rails {
 		a.rails[i].lanes = 0
@@ -448,7 +437,7 @@ func (a *policyTuner) endPeriod(p *picker) {
 		return
 	}
 	a.clearSums()
-	for _, l := range p.lanes { // the next period begins with what was carried before it
+	for _, l := range p.lanes { // the next period counts from here
 		a.rails[l.rail&(MaxRails-1)].sum -= float64(l.estimate.carried)
 	}
 	a.due = p.rounds(tuningPeriod)

@@ -9,41 +9,39 @@ import (
 	"ibverbx/verbs"
 )
 
-// sender is the sending half of a VirtualQP. It takes requests into its ring, hands them to lanes
-// (send_dispatch.go), rings doorbells (send_doorbell.go) and reports requests that have ended.
+// sender is the sending half of a VirtualQP. It stores requests in its ring, assigns them to lanes
+// (send_dispatch.go), rings doorbells (send_doorbell.go) and reports completed requests.
 type sender struct {
 	setup    *setup
 	clock    *cachedClock
 	failover *failover
 
-	sends sendRing // the outstanding requests
-	// inline has Config.MaxInline bytes for every request that can be outstanding; nil before the first inline
-	// request.
+	sends sendRing // outstanding requests
+	// inline holds Config.MaxInline bytes per outstanding request; nil before the first inline request.
 	inline  []byte
-	records records         // those of Tally
-	wire    [8]verbs.Opcode // the opcode of a request's fragments, by the opcode of the request
+	records records         // records of Tally
+	wire    [8]verbs.Opcode // opcode of a request's fragments, by the request's opcode
 	// picker chooses the lanes of fragments.
 	picker picker
 
-	inflight    int // counts the entries in the ledgers of all lanes
-	messages    int // counts the entries that are SENDs or atomics
-	dueNotifies int // counts the notifications of Spray that were not sent
-	// uncovered has the lanes that carried bytes to the peer's memory since the last notification.
+	inflight    int // number of entries in all ledgers
+	messages    int // number of entries that are SENDs or atomics
+	dueNotifies int // number of unsent notifications of Spray
+	// uncovered holds the lanes that have written to the peer's memory since the last notification.
 	uncovered laneSet
-	staged    []*lane        // the lanes with requests that wait for the doorbell
-	chain     []verbs.SendWR // where the physical requests of a doorbell are rendered
-	// brokenLane is a lane that cannot be used any more; nil if there is none. The end of dispatch
-	// handles it.
+	staged    []*lane        // lanes with entries that wait for the doorbell
+	chain     []verbs.SendWR // buffer for the physical requests of a doorbell
+	// brokenLane is a lane that became unusable, or nil. The end of dispatch handles it.
 	brokenLane *lane
-	brokenErr  error // why brokenLane cannot be used
+	brokenErr  error
 
 	failureReported bool            // a failed request was reported
-	posted          counter.Counter // counts the requests that were taken
-	ended           counter.Counter // counts the requests that have ended
-	highWater       counter.Counter // the highest number of requests that were outstanding at once
+	posted          counter.Counter // accepted requests
+	ended           counter.Counter // completed requests
+	highWater       counter.Counter // maximum number of outstanding requests
 }
 
-// post takes requests into the ring and dispatches.
+// post accepts requests into the ring and dispatches them.
 func (s *sender) post(wrs []SendWR) (n int, err error) {
 	r, u := &s.sends, s.setup
 	outstanding := int(r.posted - r.reported)
@@ -93,7 +91,7 @@ func (s *sender) setDeadlines(n uint32) {
 	}
 }
 
-// storePlain puts a plain request into a slot.
+// storePlain stores a plain request.
 func (s *sender) storePlain(r *sendSlot, wr *SendWR) {
 	e, m, u := &wr.SGE[0], wr.Remote, s.setup
 	g := e.Region
@@ -102,7 +100,7 @@ func (s *sender) storePlain(r *sendSlot, wr *SendWR) {
 	u.setKeys(&r.keys, g, m)
 }
 
-// storeOther checks a request in full and puts it into the slot at posted.
+// storeOther validates any other request and stores it in the slot at posted.
 func (s *sender) storeOther(wr *SendWR) error {
 	u := s.setup
 	length, err := u.check(wr)
@@ -131,7 +129,7 @@ func (s *sender) storeOther(wr *SendWR) error {
 	return nil
 }
 
-// copyInline copies the bytes of an inline request, because dispatch may come after the post.
+// copyInline copies an inline request's bytes, because dispatch may happen after the post.
 func (s *sender) copyInline(wr *SendWR) {
 	if s.inline == nil {
 		s.inline = make([]byte, int(s.sends.depth)*s.setup.cfg.MaxInline)
@@ -143,15 +141,13 @@ func (s *sender) copyInline(wr *SendWR) {
 	}
 }
 
-// inlineOf returns the inline bytes of a request.
 func (s *sender) inlineOf(seq uint32) []byte {
 	size := s.setup.cfg.MaxInline
 	return s.inline[int(s.sends.index(seq))*size:][:size]
 }
 
-// completed takes the completion of a send request of a lane. Its tag names an entry of the ledger.
-// RC completes in order, so the entries before it have succeeded, also those that did not ask for a
-// completion.
+// completed handles the completion of a lane's send request. RC completes in order, so all earlier entries have
+// succeeded, including unsignaled ones.
 func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	before := t.entry() - l.head
 	if !l.owns(t) || before >= l.posted-l.head {
@@ -166,7 +162,7 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 		s.retire(l, before)
 	}
 	if l.recovery.state != laneUp || s.failover.survives(l, wc.Status) || s.firstRefusal(l, wc.Status) {
-		// This entry is in doubt, and so is everything after the first failure.
+		// This entry is in doubt, and so is everything behind the first failure.
 		l.recovery.failing, l.recovery.drained = true, t.entry()+1
 		s.failover.requestFailed(l, wc.Status)
 		return
@@ -178,9 +174,9 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	s.failover.failed(l, wc.Status)
 }
 
-// firstRefusal reports whether the peer refused the oldest entry of a lane, for the first time. A single NAK may
-// be forged: with failover it costs the lane, and another lane tries the request again. A second refusal
-// of the same request is the program's error. So is that of a SEND or atomic, which may have had an effect.
+// firstRefusal reports whether the peer refused a lane's oldest entry for the first time. A single NAK may be forged:
+// with failover it costs the lane, and another lane retries the request. A second refusal is the program's error. So
+// is the refusal of a SEND or atomic, which may have had an effect.
 func (s *sender) firstRefusal(l *lane, status verbs.Status) bool {
 	if !s.failover.recovers() || (status != verbs.StatusRemAccessErr && status != verbs.StatusRemInvReqErr && status != verbs.StatusRemOpErr) {
 		return false
@@ -195,7 +191,7 @@ func (s *sender) firstRefusal(l *lane, status verbs.Status) bool {
 	return first
 }
 
-// retire removes the oldest n entries of a lane, which have ended, and counts them off their requests.
+// retire removes a lane's oldest n entries, which have completed, and decrements pending of their requests.
 func (s *sender) retire(l *lane, n uint32) {
 	slots, ledger, head, bytes := s.sends.slots, l.ledger, l.head, uint64(0)
 	for end := head + n; head != end; head++ {
@@ -219,8 +215,8 @@ func (s *sender) retire(l *lane, n uint32) {
 	}
 }
 
-// report writes the completions of requests that have ended, in posting order, and returns how many
-// it wrote. Unsignaled successes have no completion.
+// report writes the completions of requests in posting order and returns their number. Unsignaled successes have
+// none.
 func (s *sender) report(dst []WC) (n int) {
 	r, owner, failed := &s.sends, s.setup.owner, s.failover.err != nil
 	first := r.reported
@@ -261,8 +257,8 @@ func (s *sender) close() {
 	s.sends = sendRing{}
 }
 
-// afterFailure flushes a notified request behind one that failed, although all of it may have been
-// acknowledged: its receiver, which is notified in order, never learns of it.
+// afterFailure flushes a notified request behind a failed one even if all of it was acknowledged: its receiver is
+// notified in order, and thus never.
 func (s *sender) afterFailure(r *sendSlot) {
 	if r.status != verbs.StatusSuccess {
 		s.failureReported, s.failover.errShown = true, true
@@ -271,14 +267,13 @@ func (s *sender) afterFailure(r *sendSlot) {
 	}
 }
 
-// flush ends what no NIC has: staged entries, requests that were not handed over, and notifications
-// that were not sent.
+// flush fails everything that no NIC has: staged entries, undispatched requests and unsent notifications.
 func (s *sender) flush() {
 	for _, l := range s.setup.all {
 		for l.tail != l.posted {
 			e := l.unstage()
 			s.inflight--
-			if e.kind() == kindControl { // a mark belongs to no request
+			if e.kind() == kindControl { // a marker belongs to no request
 				continue
 			}
 			if e.kind() >= kindMessage {
@@ -303,8 +298,7 @@ func (s *sender) flush() {
 	}
 }
 
-// needsMarker reports whether a lane still has requests that ended without a completion, and could not
-// be marked yet.
+// needsMarker reports whether an unsignaled tail could not be marked yet.
 func (s *sender) needsMarker() bool {
 	for _, l := range s.setup.all {
 		if l.unsignaledTail && !l.idle() {
@@ -314,75 +308,71 @@ func (s *sender) needsMarker() bool {
 	return false
 }
 
-// sendRing holds the requests that are outstanding. They enter in order and are reported in order,
-// so those alive are a window of sequence numbers, and the slot of a request is its number modulo
-// the size of the ring:
+// sendRing holds the outstanding requests. They enter and are reported in order, so they form a window of sequence
+// numbers, and a request's slot is its number modulo the length of the ring:
 //
 //	reported <= dispatched <= posted
 //
-// The request at dispatched may be handed to lanes in part. The ring begins small and grows to depth with
-// the number of requests that are outstanding. What else belongs to a request, such as its record, is found
-// by its index, which is its number modulo depth.
+// The request at dispatched may be dispatched in part. The ring starts small and grows up to depth. Other data of a
+// request, such as its record, is found by its index: its number modulo depth.
 type sendRing struct {
 	// slots is the ring. Its length is a power of two, at most depth.
 	slots      []sendSlot
 	depth      uint32 // Config.SendDepth, a power of two
-	reported   uint32 // the number of the oldest request that was not reported to the user
-	dispatched uint32 // the number of the oldest request that was not wholly handed to lanes
-	posted     uint32 // the number of the next request
+	reported   uint32 // oldest request not yet reported to the user
+	dispatched uint32 // oldest request not yet dispatched completely
+	posted     uint32 // next request
 }
 
-// sendSlot is one request. A plain request on one or two rails needs only the first 64 bytes on its
-// way from the post to the report. These hold no pointer, so that writing them needs no write
-// barrier.
+// sendSlot is one request. A plain request on one or two rails only needs the first 64 bytes. They hold no pointers,
+// so filling them needs no write barrier.
 type sendSlot struct {
 	id     uint64
-	local  uint64 // the address of the bytes of a plain request
-	target uint64 // the address at the peer
+	local  uint64 // local address of a plain request
+	target uint64 // address at the peer
 	length uint32
-	sent   uint32 // the number of bytes handed to lanes
-	// pending counts what the request waits for: the fragments that lanes have, 1 for the rest
-	// that no lane has, and 1 for a notification that was not sent. At 0 the request has ended.
+	sent   uint32 // number of dispatched bytes
+	// pending counts what the request waits for: its fragments on lanes, plus one while a part is undispatched, plus
+	// one while a notification is due. At zero it has completed.
 	pending uint32
-	cut     uint32 // the size of a fragment in bytes
+	cut     uint32 // fragment size in bytes
 	op      verbs.Opcode
-	wire    verbs.Opcode // the opcode of the fragments
+	wire    verbs.Opcode // opcode of the fragments
 	flags   verbs.SendFlags
 	status  verbs.Status
-	plain   bool // the bytes are one piece of memory, neither inline nor empty
-	started bool // a part of the request was handed to lanes
-	// notifyDue says that the notification of Spray was not sent. It is counted in sender.dueNotifies.
+	plain   bool // contiguous memory, neither inline nor empty
+	started bool // dispatched at least in part
+	// notifyDue is set while the notification of Spray is unsent. sender.dueNotifies counts these requests.
 	notifyDue bool
-	// refused says that the peer refused a fragment of the request, with failover.
+	// refused is set once the peer has refused a fragment, with failover.
 	refused bool
-	keys    [MaxRails]keyPair // the memory keys by rail
+	keys    [MaxRails]keyPair // memory keys by rail
 
 	imm        uint32
-	numSGE     uint8  // of a request that is not plain
+	numSGE     uint8  // unless plain
 	doubt      bool   // a failed atomic may have been executed
-	partial    bool   // a request that is not plain lacks a key on some rail
-	vendor     uint32 // the vendor error of a request that failed
-	deadline   int64  // when the request must have ended; with Config.Control only
+	partial    bool   // not plain, and without a key for some rail
+	vendor     uint32 // vendor error of a failed request
+	deadline   int64  // with Config.Control only
 	compareAdd uint64
 	swap       uint64
-	sge        [MaxSGE]SGE // the pieces of a request that is not plain
-	_          [8]byte     // makes 256 bytes, so that no slot shares a cache line
+	sge        [MaxSGE]SGE // unless plain
+	_          [8]byte     // pads to 256 bytes, so that slots do not share cache lines
 }
 
-// keyPair is the key of the local memory on one of our rails, and of the remote memory on the
-// peer's rail of the same index.
+// keyPair holds the key of the local memory on a local rail, and of the remote memory on the peer's rail with the
+// same index.
 type keyPair struct{ local, remote uint32 }
 
-// slot returns the slot of a sequence number.
 func (r *sendRing) slot(seq uint32) *sendSlot {
 	s := r.slots
 	return &s[int(seq)&(len(s)-1)]
 }
 
-// index is the index of a sequence number, as ledgers keep it.
+// index returns a sequence number modulo depth, as stored in ledgers.
 func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & (r.depth - 1)) }
 
-// of returns the slot of the request that an entry belongs to.
+// of returns the slot of an entry's request.
 func (r *sendRing) of(e *entry) *sendSlot { return r.slot(uint32(e.slot())) }
 
 // grow makes room for n outstanding requests, at most depth.
@@ -394,7 +384,7 @@ func (r *sendRing) grow(n int) {
 	r.slots = larger.slots
 }
 
-// oldest returns the number of the oldest request that has not ended, if there is one.
+// oldest returns the oldest incomplete request; ok is false if there is none.
 func (r *sendRing) oldest() (seq uint32, ok bool) {
 	for seq = r.reported; seq != r.posted; seq++ {
 		if r.slot(seq).pending != 0 {
@@ -404,8 +394,8 @@ func (r *sendRing) oldest() (seq uint32, ok bool) {
 	return 0, false
 }
 
-// fill sets the first 64 bytes of the slot, except for the keys, for a plain request. Runs call it once per request, so it must be
-// inlined.
+// fill initializes the slot's first 64 bytes for a plain request, except for the keys. It is called once per request
+// of a run and must be inlined.
 func (r *sendSlot) fill(wr *SendWR, wire verbs.Opcode, length, cut uint32, local, target uint64) {
 	r.id, r.local, r.target = wr.WRID, local, target
 	r.length, r.sent, r.pending, r.cut = length, 0, 1, cut
@@ -413,13 +403,13 @@ func (r *sendSlot) fill(wr *SendWR, wire verbs.Opcode, length, cut uint32, local
 	r.plain, r.started, r.notifyDue, r.refused = true, false, false, false
 }
 
-// isMessage reports whether the request goes over the message lane.
+// isMessage reports whether the request uses the message lane.
 func (r *sendSlot) isMessage() bool { return isMessage(r.op) || isAtomic(r.op) }
 
 func isMessage(op verbs.Opcode) bool { return op == verbs.OpSend || op == verbs.OpSendWithImm }
 func isAtomic(op verbs.Opcode) bool  { return op >= verbs.OpAtomicCmpAndSwp }
 
-// dataKind is the kind of the request's fragments.
+// dataKind returns the kind of the request's fragments.
 func (r *sendSlot) dataKind() kind {
 	if r.plain {
 		return kindPlain
@@ -427,23 +417,23 @@ func (r *sendSlot) dataKind() kind {
 	return kindData
 }
 
-// fragments is how many fragments the request is cut into. The request is not empty.
+// fragments returns the number of fragments. The request must not be empty.
 func (r *sendSlot) fragments() uint32 { return (r.length-1)/r.cut + 1 }
 
-// fail notes an error of the request. The first one counts.
+// fail records the request's first error.
 func (r *sendSlot) fail(status verbs.Status, vendor uint32) {
 	if r.status == verbs.StatusSuccess {
 		r.status, r.vendor, r.doubt = status, vendor, false
 	}
 }
 
-// flush ends one thing that the request waited for without success.
+// flush fails one of the things that the request waits for.
 func (r *sendSlot) flush() {
 	r.pending--
 	r.fail(verbs.StatusWRFlushErr, 0)
 }
 
-// isPartial reports whether a request lacks a key on some rail.
+// isPartial reports whether a request lacks a key for some rail.
 func (u *setup) isPartial(wr *SendWR, length uint64) bool {
 	if length == 0 {
 		return false
@@ -458,7 +448,7 @@ func (u *setup) isPartial(wr *SendWR, length uint64) bool {
 	return !isMessage(wr.Opcode) && slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0)
 }
 
-// carries reports whether a request has the keys for a local and a remote rail.
+// carries reports whether the request has keys for a local and a remote rail.
 func (r *sendSlot) carries(rail, remoteRail uint8) bool {
 	if r.plain || !r.partial {
 		return true
@@ -469,12 +459,13 @@ func (r *sendSlot) carries(rail, remoteRail uint8) bool {
 	return isMessage(r.op) || r.keys[remoteRail&(MaxRails-1)].remote != 0
 }
 
-// checkPartial returns an error if no lane can ever carry a partial request: its memory is registered on different rails at the two ends.
+// checkPartial returns an error if no lane can ever carry a partial request, because the two sides have registered
+// its memory on different rails.
 func (s *sender) checkPartial(r *sendSlot) error {
 	lanes := s.setup.lanes
 	switch {
 	case isMessage(r.op):
-		return nil // the message lane may go to another rail
+		return nil // the message lane may move to another rail
 	case isAtomic(r.op):
 		lanes = []*lane{s.setup.messageLane}
 	}

@@ -7,22 +7,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// passthrough is a VirtualQP with one lane, in place of sender and receiver: it tracks nothing, cuts
-// nothing, and uses the user's ID as wr_id.
+// passthrough replaces sender and receiver if there is one lane without failover. It neither tracks nor fragments
+// requests, and uses the user's WRID as wr_id.
 type passthrough struct {
 	setup         *setup
 	failover      *failover
-	chain         []verbs.SendWR  // where the physical requests of a post are made
-	recvChain     []verbs.RecvWR  // where the physical receives of a post are made
-	posted        counter.Counter // counts the requests that the NIC took
-	completed     counter.Counter // counts the requests whose completion was reported
-	recvPosted    counter.Counter // counts the receives that the NIC took
-	recvCompleted counter.Counter // counts the receives that have succeeded
-	// highWater is the highest number of requests without a completion, at most Config.LaneDepth.
+	chain         []verbs.SendWR  // buffer for the physical requests of a post
+	recvChain     []verbs.RecvWR  // buffer for the physical receives of a post
+	posted        counter.Counter // requests accepted by the NIC
+	completed     counter.Counter // requests with a reported completion
+	recvPosted    counter.Counter // receives accepted by the NIC
+	recvCompleted counter.Counter // successful receives
+	// highWater is the maximum number of incomplete requests, at most Config.LaneDepth.
 	highWater counter.Counter
 }
 
-// post posts requests.
 func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 	l := p.setup.lanes[0]
 	rail, remoteRail := l.rail, l.remoteRail
@@ -56,9 +55,8 @@ func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 	return n, nil
 }
 
-// postChain posts a chain that begins at request n. It returns how many requests were taken in all,
-// with the error of the NIC or, if the NIC took the whole chain, bad. bytes is what the chain carries,
-// 0 if that must be counted.
+// postChain posts a chain that starts at request n. It returns the total number of accepted requests, with the NIC's
+// error or, if the NIC accepted the whole chain, bad. bytes is the chain's length; if 0, postChain computes it.
 func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint64, bad error) (int, error) {
 	if len(chain) == 0 {
 		return n, bad
@@ -89,7 +87,7 @@ func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint
 	return n + k, bad
 }
 
-// build checks a request that is not plain and makes the physical one.
+// build validates a request that is not plain and builds the physical one.
 func (p *passthrough) build(wr *SendWR, l *lane, to *verbs.SendWR) error {
 	length, err := p.setup.check(wr)
 	if err != nil {
@@ -109,7 +107,6 @@ func (p *passthrough) build(wr *SendWR, l *lane, to *verbs.SendWR) error {
 	return nil
 }
 
-// postRecv posts receives.
 func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 	l := p.setup.lanes[0]
 	for n < len(wrs) {
@@ -143,7 +140,7 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 	return n, nil
 }
 
-// report makes virtual completions from physical ones.
+// report translates physical completions.
 func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 	owner, received, failed := p.setup.owner, 0, 0
 	dst = dst[:len(wcs)]
@@ -173,8 +170,8 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 	p.completed.Add(uint64(len(wcs) - received - failed))
 }
 
-// markPooled marks the completion of a receive of the pool. The opcode of a failed one is not valid: it is a receive if
-// its wr_id is the tag of one that the SRQ has.
+// markPooled marks the completion of a receive of the pool. A failed completion has no valid opcode: it belongs to a
+// receive if its wr_id is the tag of one in the SRQ.
 func (p *passthrough) markPooled(wc *verbs.WC, to *WC) {
 	if wc.Status == verbs.StatusSuccess && wc.Opcode < verbs.WCRecv {
 		return

@@ -41,42 +41,42 @@ type CQConfig struct {
 // concurrent use.
 type VirtualCQ struct {
 	rails   *Rails
-	num     uint32           // unique on the Rails
-	clock   func() int64     // of VirtualQPs without their own: one for all, because their timers are in one heap
-	guard   debugcheck.Guard // every call that uses the VirtualCQ is inside; see misuse
+	num     uint32           // unique within the Rails
+	clock   func() int64     // default clock of the VirtualQPs: a common one, because their timers share a heap
+	guard   debugcheck.Guard // detects concurrent calls
 	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
-	depth   []int        // requested for the CQs, by rail
-	grows   bool         // the CQs have the default depth and follow the lanes
-	inline  int          // how many inline bytes a QP takes on every rail; known up to wantInline
+	depth   []int        // requested CQ depths, by rail
+	grows   bool         // CQs of the default depth, which grow with the number of lanes
+	inline  int          // maximum inline bytes of a QP on any rail; at most wantInline if unreported
 	retired []verbs.CQ   // replaced CQs that could not be closed yet
-	// used is how many completions the lanes on a rail can have outstanding, by rail. It is at most
-	// the depth of the rail's CQ.
+	// used is the maximum number of outstanding completions of a rail's lanes, by rail. It is at most the depth of
+	// the rail's CQ.
 	used []int
-	// routes finds a lane by its QP number, which is unique on a rail, by rail.
+	// routes maps QP numbers, which are unique on a rail, to lanes, by rail.
 	routes []u32map.Map[*lane]
-	shared *sharedReceives // the shared pool of engine receives; nil if every lane has its own
-	pool   *dataPool       // the shared data receives; nil if every VirtualQP has its own
+	shared *sharedReceives // engine receives for all lanes; nil if every lane has its own
+	pool   *dataPool       // data receives for all VirtualQPs; nil if each has its own
 
 	qps         []*VirtualQP // open VirtualQPs, oldest first
-	qpCount     uint32       // VirtualQPs that were ever made
+	qpCount     uint32       // VirtualQPs ever created
 	failed      []*VirtualQP // failed VirtualQPs not yet reported to the program
 	ready       readyList    // VirtualQPs with pending failover work
-	reportQueue []*VirtualQP // VirtualQPs for the next report: VirtualQP.reportQueued is set
+	reportQueue []*VirtualQP // VirtualQPs for the next report; VirtualQP.reportQueued is set
 
-	chain     [chainMax]verbs.SendWR // where VirtualQPs make the physical requests of a doorbell
-	recvChain [chainMax]verbs.RecvWR // where VirtualQPs make the physical receives of a post
+	chain     [chainMax]verbs.SendWR // buffer for the physical requests of a doorbell
+	recvChain [chainMax]verbs.RecvWR // buffer for the physical receives of a post
 
 	buf   [pollBatch]verbs.WC // physical completions of the current batch
 	kept  []WC                // completions that did not fit the caller's slice
 	err   error               // returned by the next Poll without a completion
-	next  int                 // the rail that the next Poll starts with
+	next  int                 // first rail of the next Poll
 	polls uint64              // number of polls
-	idle  [MaxRails]uint64    // counts the polls of each rail that emptied its CQ
+	idle  [MaxRails]uint64    // number of polls that emptied the rail's CQ
 
 	events []Event // unread events, at most maxEvents
-	joined bool    // the VirtualCQ gets the events of the NICs: a VirtualQP has a Control
+	joined bool    // receives NIC events, because a VirtualQP has a Control
 }
 
 // CQStats are the counters of a VirtualCQ since its creation.
@@ -89,7 +89,7 @@ type CQStats struct {
 	Refilled   uint64 // receives posted by these refills
 }
 
-// misuse is the text of guard's panic.
+// misuse is the panic message of guard.
 const misuse = "concurrent use of a VirtualCQ or its VirtualQPs"
 
 // cqCounters are the CQStats, written by the goroutine that uses the VirtualCQ.
@@ -134,7 +134,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	return c, nil
 }
 
-// addCQ creates the CQ of a rail, or an absentCQ if that fails.
+// addCQ creates a rail's CQ, or an absentCQ if that fails.
 func (c *VirtualCQ) addCQ(rail, depth int) error {
 	c.depth = append(c.depth, depth)
 	cq, err := c.rails.rails[rail].cfg.Context.CreateCQ(verbs.CQConfig{Depth: depth, Waker: c.waker})
@@ -198,7 +198,7 @@ func (c *VirtualCQ) Close() error {
 	return errors.Join(errs...)
 }
 
-// join makes the VirtualCQ get the events of the NICs.
+// join subscribes to the events of the NICs.
 func (c *VirtualCQ) join() error {
 	if c.joined {
 		return nil
@@ -211,9 +211,8 @@ func (c *VirtualCQ) join() error {
 	return nil
 }
 
-// renewCQ replaces the CQ of a rail that has failed, and with it all its QPs. The next generations of
-// their lanes use the new CQ. The old one is closed when the last QP has been replaced, or with the
-// VirtualCQ.
+// renewCQ replaces a failed CQ of a rail. Its QPs are lost; their lanes' next generations use the new CQ. The old CQ
+// is closed once its last QP has been replaced, or with the VirtualCQ.
 func (c *VirtualCQ) renewCQ(rail int) error {
 	r := &c.rails.rails[rail]
 	cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth[rail], Waker: c.waker})
@@ -223,12 +222,12 @@ func (c *VirtualCQ) renewCQ(rail int) error {
 	c.retired = append(c.retired, c.cqs[rail])
 	c.cqs[rail] = cq
 	if c.pool != nil {
-		c.pool.rails[rail] = nil // the completions of its receives are lost: they return when the last lane has left it
+		c.pool.rails[rail] = nil // its completions are lost, so its receives return once the last lane has left it
 	}
 	return nil
 }
 
-// closeRetired closes replaced CQs that are no longer in use.
+// closeRetired closes unused replaced CQs.
 func (c *VirtualCQ) closeRetired() (err error) {
 	c.retired = slices.DeleteFunc(c.retired, func(cq verbs.CQ) bool {
 		e := cq.Close()
@@ -247,8 +246,8 @@ func (c *VirtualCQ) reserve(rail, n int) error {
 	return nil
 }
 
-// fit checks that a rail's CQ has space for n more completions, and enlarges a CQ of the default depth: the NIC
-// does so if it can, otherwise a larger CQ replaces one without QPs.
+// fit ensures that a rail's CQ has space for n more completions. It enlarges a CQ of the default depth: the NIC does
+// so if it can, otherwise a larger CQ replaces one without QPs.
 func (c *VirtualCQ) fit(rail, n int) error {
 	r, old, want := &c.rails.rails[rail], c.cqs[rail], c.used[rail]+n
 	if have := old.Depth(); want <= have {
@@ -280,8 +279,7 @@ func (c *VirtualCQ) fit(rail, n int) error {
 
 func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
 
-// forget drops what is left of a VirtualQP that is being closed: its place in the lists, completions that
-// were kept, and events.
+// forget removes a closing VirtualQP from all lists, with its kept completions and events.
 func (c *VirtualCQ) forget(q *VirtualQP) {
 	is := func(other *VirtualQP) bool { return other == q }
 	c.qps = slices.DeleteFunc(c.qps, is)
@@ -298,23 +296,23 @@ func (c *VirtualCQ) forget(q *VirtualQP) {
 	q.reportQueued = false
 }
 
-// barrier is a point in the polling of one rail's CQ. It is passed when the CQ has been found
-// empty twice since the barrier was set: the first of these polls may have been under way
-// already, and the second proves that the CQ holds no completion that is older than the barrier.
+// barrier is a point in the polling of a rail's CQ. It is passed when the CQ has been found empty twice since: the
+// first of these polls may have been in progress already, and the second proves that the CQ holds no completion older
+// than the barrier.
 //
 // Its value is the count of empty polls at which it is passed. The zero barrier is passed.
 type barrier uint64
 
-// barriers has one barrier for each rail.
+// barriers holds one barrier per rail.
 type barriers [MaxRails]barrier
 
-// barrier returns a barrier on a rail, set now.
+// barrier sets a barrier on a rail.
 func (c *VirtualCQ) barrier(rail uint8) barrier { return barrier(c.idle[rail] + 2) }
 
 // passed reports whether a barrier on a rail is passed.
 func (c *VirtualCQ) passed(rail uint8, b barrier) bool { return c.idle[rail] >= uint64(b) }
 
-// barriers returns a barrier on every rail, set now.
+// barriers sets a barrier on every rail.
 func (c *VirtualCQ) barriers() (all barriers) {
 	for rail := range c.cqs {
 		all[rail] = c.barrier(uint8(rail))
@@ -332,23 +330,22 @@ func (c *VirtualCQ) passedAll(all *barriers) bool {
 	return true
 }
 
-// readyList finds the VirtualQPs of a VirtualCQ whose failover has something to do: their Control has a message,
-// a NIC had an event, their time has come, or they have lanes out of service. The others cost a poll nothing.
+// readyList finds the VirtualQPs with pending failover work: a control message, a NIC event, an expired timer, or
+// lanes out of service. Other VirtualQPs cost a poll nothing.
 type readyList struct {
 	// marks is set while marked is not empty.
 	marks  atomic.Bool
 	mu     sync.Mutex
-	marked []*VirtualQP // whose Control has something: VirtualQP.marked is set; guarded by mu
-	taken  []*VirtualQP // the other buffer of marked
+	marked []*VirtualQP // VirtualQPs with control messages; VirtualQP.marked is set; guarded by mu
+	taken  []*VirtualQP // second buffer of marked
 
-	// qps are the VirtualQPs that a poll drives. VirtualQP.ready is set. They stay while they are needsDriving.
+	// qps are the VirtualQPs that polls drive; VirtualQP.ready is set. They stay while needsDriving.
 	qps    []*VirtualQP
 	timers heap.Heap[*VirtualQP] // wake-up times of VirtualQPs with outstanding requests
-	events uint64                // watch.changes when the events of the NICs were last looked at
+	events uint64                // watch.changes at the last check
 }
 
-// wake makes the next poll drive the VirtualQP, and wakes a goroutine that sleeps in Wait. Any goroutine may
-// call it at any time.
+// wake makes the next poll drive the VirtualQP, and wakes a goroutine in Wait. It is safe for concurrent use.
 func (q *VirtualQP) wake() {
 	c := q.setup.cq
 	c.ready.mark(q)
@@ -368,7 +365,7 @@ func (r *readyList) mark(q *VirtualQP) {
 	r.mu.Unlock()
 }
 
-// add puts q on the list.
+// add appends q to the list unless it is there.
 func (r *readyList) add(q *VirtualQP) {
 	if !q.ready {
 		q.ready = true
@@ -376,7 +373,7 @@ func (r *readyList) add(q *VirtualQP) {
 	}
 }
 
-// takeMarks puts the marked VirtualQPs on the list. Marks from here on count again.
+// takeMarks moves the marked VirtualQPs to the list.
 func (r *readyList) takeMarks() {
 	r.mu.Lock()
 	r.marked, r.taken = r.taken[:0], r.marked
@@ -396,7 +393,7 @@ func (r *readyList) takeDue() {
 	}
 }
 
-// setTimer makes a poll drive q at a time, by its clock.
+// setTimer makes a poll drive q at the time at on its clock.
 func (r *readyList) setTimer(q *VirtualQP, at int64) {
 	if r.timers.Moved == nil {
 		r.timers.Moved = func(q *VirtualQP, index int) { q.timer = index + 1 }
@@ -404,7 +401,7 @@ func (r *readyList) setTimer(q *VirtualQP, at int64) {
 	r.timers.Push(at, uint64(q.setup.num), q)
 }
 
-// forget drops q from the list and the timers. A later mark is harmless: driving q then does nothing.
+// forget removes q from the list and the timers. A later mark is harmless: driving q then has no effect.
 func (r *readyList) forget(q *VirtualQP) {
 	if q.timer > 0 {
 		r.timers.Remove(q.timer - 1)
@@ -415,13 +412,13 @@ func (r *readyList) forget(q *VirtualQP) {
 	}
 }
 
-// due returns the earliest time at which a VirtualQP must be driven. Timers of requests that have ended are
-// put off or dropped first.
+// due returns the earliest time at which a VirtualQP must be driven. Timers of completed requests are postponed or
+// removed first.
 func (r *readyList) due() int64 {
 	due := int64(math.MaxInt64)
 	for _, q := range r.qps {
 		if !q.failover.needsDriving() {
-			return q.clock.now // polls found completions, so it was not driven yet
+			return q.clock.now // not driven yet, because polls found completions
 		}
 		due = min(due, q.failover.due())
 	}
@@ -440,8 +437,7 @@ func (r *readyList) due() int64 {
 	return min(due, r.timers.Next())
 }
 
-// drive lets the VirtualQPs on the list do what is due: after an empty poll, every driveEvery polls, and when
-// driveDue.
+// drive drives the VirtualQPs on the list: after an empty poll, every driveEvery polls, and when driveDue.
 func (c *VirtualCQ) drive(dst []WC, n int) int {
 	r, w := &c.ready, c.rails.watch
 	w.readPending()
@@ -476,8 +472,8 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 	return c.report(dst, n)
 }
 
-// driveDue reports whether it is time for a VirtualQP on the list to be driven although polls find
-// completions. Those that have just had completions know the time.
+// driveDue reports whether a VirtualQP must be driven even though polls find completions. Only those with recent
+// completions know the time.
 func (c *VirtualCQ) driveDue() bool {
 	for _, q := range c.ready.qps {
 		if q.clock.now >= q.failover.nextDrive {
@@ -487,8 +483,8 @@ func (c *VirtualCQ) driveDue() bool {
 	return false
 }
 
-// needsDriving reports whether every empty poll must drive the VirtualQP: lanes are out of service or away from
-// home, a deadline has passed, or the peer has ended.
+// needsDriving reports whether every empty poll must drive the VirtualQP: lanes are out of service or away from home,
+// a deadline has passed, or the peer is gone.
 func (f *failover) needsDriving() bool {
 	return f.state == stateConnected && (f.out > 0 || f.displaced || f.watchdog.late || f.peerExit.cause != nil)
 }

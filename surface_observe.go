@@ -62,8 +62,7 @@ type Event struct {
 	Err error
 }
 
-// maxEvents is how many events are held. More are lost and counted. Err and Stats also show the state
-// that they report.
+// maxEvents limits the queued events. Excess ones are counted and dropped; Err and Stats still show the state.
 const maxEvents = 256
 
 // Events removes up to len(dst) queued events, oldest first, and returns their number. It never blocks.
@@ -74,18 +73,18 @@ func (c *VirtualCQ) Events(dst []Event) int {
 	return n
 }
 
-// railLoss is a rail's part of failover. Its fields are written under VirtualQP.mu.
+// railLoss records the losses of a rail. It is written under VirtualQP.mu.
 type railLoss struct {
 	// down is set while all data lanes on the rail are out of service; since is the time of the loss.
 	down  bool
 	since int64
-	// failover is the longest failover of a lane on the rail since then, and total the sum over all losses, in nanoseconds.
+	// failover is the longest failover of a lane since then, and total the sum over all losses, in nanoseconds.
 	failover, total int64
 	// lost and recovered are the counters of RailStats.
 	lost, recovered uint64
 }
 
-// fill sets the fields of RailStats.
+// fill sets the fields of s.
 func (r *railLoss) fill(s *RailStats) {
 	if r.down {
 		s.Down = 1
@@ -93,27 +92,28 @@ func (r *railLoss) fill(s *RailStats) {
 	s.Lost, s.Recovered, s.FailoverTime = r.lost, r.recovered, time.Duration(r.total)
 }
 
-// lossReport holds the losses of rails, and the current outage. The first lost lane creates it.
+// lossReport holds the losses of all rails and the current outage. The first lost lane creates it.
 type lossReport struct {
 	losses [MaxRails]railLoss
 	outage outage
 }
 
-// outage is the time from EventDegraded to EventRecovered.
+// outage is the period from EventDegraded to EventRecovered.
 type outage struct {
 	since int64
-	// degraded is the event that is still to be logged if pending is set. The log has one record per outage: a lost rail has its own.
+	// degraded is logged later while pending is set. The log has one record per outage: the record of a lost rail
+	// replaces it.
 	degraded Event
 	pending  bool
 	// logged is set once degraded was logged.
 	logged bool
 }
 
-// degradedAfter delays the record of a lost lane until the loss of its rail can no longer follow, in nanoseconds. Lanes of a dead rail are
-// lost one after the other, within the timeout of a probe.
+// degradedAfter delays the record of a lost lane until its rail can no longer be lost in the same outage, in
+// nanoseconds. The lanes of a dead rail are lost one after the other, within the timeout of a probe.
 const degradedAfter = 5 * attemptMin
 
-// notice adds an event, and a record in the log.
+// notice queues an event and logs it.
 func (c *VirtualCQ) notice(e *Event, level slog.Level, more ...slog.Attr) {
 	e.log(level, more...)
 	if len(c.events) == maxEvents {
@@ -123,8 +123,8 @@ func (c *VirtualCQ) notice(e *Event, level slog.Level, more ...slog.Attr) {
 	c.events = append(c.events, *e)
 }
 
-// notice reports that a lane went out of service or is back. It also reports the rail and the VirtualQP, if the lane was the last or
-// the first.
+// notice reports that a lane went out of service or has returned. If it was the rail's or the VirtualQP's last or
+// first one, it reports that too.
 func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
 	e.Sealed = f.setup.sealed(int(l.rail))
@@ -135,13 +135,13 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 		f.setup.owner.mu.Unlock()
 	}
 	first := kind == EventLaneDown && f.out == 1
-	// The side that leads takes a lane out of service to return it home. The other one only learns that its peer has done so.
+	// The leading side takes a lane out of service to return it home. The other side is only informed of it.
 	planned := errors.Is(cause, errReturning) || errors.Is(cause, errPeerDown) && l.rail != l.recovery.home
 	if first {
 		f.lossReport.outage = outage{since: f.clock.now, degraded: e, pending: !planned}
 		f.lossReport.outage.degraded.Kind = EventDegraded
 	}
-	alone := l.role == roleData // no other data lane is in service on its rail
+	alone := l.role == roleData // the rail has no other data lane in service
 	for _, other := range f.setup.lanes {
 		if other != l && other.rail == l.rail && other.recovery.state == laneUp {
 			alone = false
@@ -161,7 +161,7 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	}
 }
 
-// railLost reports that a rail has lost its last data lane. If planned, the lane moves to another rail.
+// railLost reports that a rail has lost its last data lane. planned is set if the lane moves to another rail.
 func (t *lossReport) railLost(f *failover, e *Event, planned bool) {
 	e.Kind = EventRailDown
 	if planned {
@@ -177,7 +177,7 @@ func (t *lossReport) railLost(f *failover, e *Event, planned bool) {
 	f.setup.cq.notice(e, slog.LevelWarn)
 }
 
-// railRestored reports that a rail has a data lane in service again, or for the first time.
+// railRestored reports that a rail has a data lane in service, again or for the first time.
 func (t *lossReport) railRestored(f *failover, e *Event) {
 	e.Kind = EventRailUp
 	r := &t.losses[e.Rail]
@@ -203,7 +203,7 @@ func (t *lossReport) recovered(f *failover, e *Event) {
 	f.setup.cq.notice(e, level, slog.Duration("outage", time.Duration(f.clock.now-t.outage.since)))
 }
 
-// logDegraded writes the record of the first lost lane, unless the record of a lost rail replaces it.
+// logDegraded logs the first lost lane, unless the record of a lost rail replaces it.
 func (t *lossReport) logDegraded() {
 	if t.outage.pending {
 		t.outage.pending, t.outage.logged = false, true
@@ -211,7 +211,8 @@ func (t *lossReport) logDegraded() {
 	}
 }
 
-// clearLoss clears the loss of a rail that a lane has left, unless the rail is the home of a data lane. VirtualQP.mu is held.
+// clearLoss clears the loss of a rail that a lane has left, unless the rail is the home of a data lane. The caller
+// holds VirtualQP.mu.
 func (t *lossReport) clearLoss(lanes []*lane, rail uint8) {
 	if t == nil {
 		return
@@ -224,7 +225,7 @@ func (t *lossReport) clearLoss(lanes []*lane, rail uint8) {
 	t.losses[rail].down = false
 }
 
-// failedOver records that the requests of a lost lane continue, on other lanes or after a rebuild.
+// failedOver records that the requests of a lost lane have resumed, on another lane or after a rebuild.
 func (t *lossReport) failedOver(f *failover, l *lane) {
 	if t == nil {
 		return
@@ -238,7 +239,6 @@ func (t *lossReport) failedOver(f *failover, l *lane) {
 	}
 }
 
-// log writes a record.
 func (e *Event) log(level slog.Level, more ...slog.Attr) {
 	to := e.QP.setup.cfg.Log
 	if to == nil || !to.Enabled(context.Background(), level) {
@@ -273,7 +273,6 @@ type counters struct {
 	fragments, bytes, doorbells, cqes, refusals, stale, highWater counter.Counter
 }
 
-// load returns the present values.
 func (c *counters) load() Counts {
 	return Counts{
 		Fragments: c.fragments.Load(), Bytes: c.bytes.Load(), Doorbells: c.doorbells.Load(), CQEs: c.cqes.Load(),
@@ -281,7 +280,7 @@ func (c *counters) load() Counts {
 	}
 }
 
-// add adds other to c. High-water marks do not add up: the highest counts.
+// add adds other to c. It keeps the higher high-water mark.
 func (c *Counts) add(other *Counts) {
 	c.Fragments += other.Fragments
 	c.Bytes += other.Bytes
@@ -292,7 +291,7 @@ func (c *Counts) add(other *Counts) {
 	c.HighWater = max(c.HighWater, other.HighWater)
 }
 
-// since returns the difference to before.
+// since returns the difference between c and before.
 func (c Counts) since(before *Counts) Counts {
 	c.Fragments -= before.Fragments
 	c.Bytes -= before.Bytes

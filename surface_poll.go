@@ -15,8 +15,7 @@ import (
 const (
 	// pollBatch is the number of physical completions polled at once.
 	pollBatch = 64
-	// pollTurns is how many batches of one rail a Poll takes, so that a rail that never runs empty
-	// does not starve the others.
+	// pollTurns is the maximum number of batches per rail and Poll, so that a busy rail does not starve the others.
 	pollTurns = 64
 )
 
@@ -52,11 +51,11 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	return n, err
 }
 
-// pollRail polls the CQ of a rail until it is empty, dst is full, or after pollTurns batches. dst has n entries; pollRail
+// pollRail polls a rail's CQ until it is empty, dst is full, or pollTurns is reached. dst has n entries; pollRail
 // returns their new number.
 func (c *VirtualCQ) pollRail(rail int, dst []WC, n int) int {
 	for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
-		want := min(pollBatch, len(dst)-n) // a completion of a passthrough needs an entry in dst
+		want := min(pollBatch, len(dst)-n) // a passthrough's completions go straight to dst
 		got, err := c.cqs[rail].Poll(c.buf[:want])
 		if err != nil {
 			c.pollFailed(rail, err)
@@ -114,8 +113,8 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	return n, err
 }
 
-// pollFailed notes that the CQ of a rail cannot be polled. A CQ that has overrun is replaced if there are
-// VirtualQPs whose lanes can be rebuilt.
+// pollFailed records that a rail's CQ cannot be polled. An overrun CQ is replaced if a VirtualQP can rebuild its
+// lanes.
 func (c *VirtualCQ) pollFailed(rail int, err error) {
 	err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
 	recovers := func(q *VirtualQP) bool { return q.failover.recovers() }
@@ -130,8 +129,8 @@ func (c *VirtualCQ) pollFailed(rail int, err error) {
 	}
 }
 
-// railLost takes all lanes on a rail whose CQ was replaced out of service. A VirtualQP without failover
-// fails, because the completions of its requests are lost.
+// railLost takes all lanes on a rail out of service whose CQ was replaced. A VirtualQP without failover fails,
+// because completions are lost.
 func (c *VirtualCQ) railLost(rail int, cause error) {
 	for _, q := range c.qps {
 		f := &q.failover
@@ -152,7 +151,7 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 	}
 }
 
-// returnKept returns completions that did not fit before.
+// returnKept returns kept completions.
 func (c *VirtualCQ) returnKept(dst []WC) int {
 	n := copy(dst, c.kept)
 	if c.pool != nil {
@@ -162,8 +161,7 @@ func (c *VirtualCQ) returnKept(dst []WC) int {
 	return n
 }
 
-// process routes the completions of one rail. Those of a VirtualQP that passes everything through go
-// straight to dst, which has n entries.
+// process routes a rail's completions. dst has n entries; completions of passthroughs are appended to it.
 func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	c.stats.cqes.Add(uint64(len(wcs)))
 	for len(wcs) > 0 {
@@ -175,7 +173,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 				continue
 			}
 		}
-		// Other completions arrive in runs of one lane.
+		// Other completions arrive in runs from one lane.
 		qpn, run := wcs[0].QPN, 1
 		for run < len(wcs) && wcs[run].QPN == qpn {
 			run++
@@ -219,7 +217,7 @@ func (c *VirtualCQ) countStale(l *lane) {
 	c.stats.stale.Add(1)
 }
 
-// queueReport makes the next report look at q.
+// queueReport includes q in the next report.
 func (c *VirtualCQ) queueReport(q *VirtualQP) {
 	if !q.reportQueued {
 		q.reportQueued = true
@@ -228,8 +226,8 @@ func (c *VirtualCQ) queueReport(q *VirtualQP) {
 	}
 }
 
-// handleUnknown notes completions of a QP that is not registered. A receive of an SRQ that a lane had taken
-// before it was closed goes back.
+// handleUnknown handles completions of an unknown QP. A receive from an SRQ, consumed by a lane closed since, is
+// recycled.
 func (c *VirtualCQ) handleUnknown(rail int, wcs []verbs.WC) {
 	for i := range wcs {
 		t := tag(wcs[i].WRID)
@@ -253,8 +251,8 @@ func (c *VirtualCQ) handleUnknown(rail int, wcs []verbs.WC) {
 	}
 }
 
-// report lets the touched VirtualQPs dispatch and report. Those that are busy stay on the list, because
-// no completion need come that would make them try again.
+// report lets the queued VirtualQPs dispatch and report. Busy ones stay in the queue, because they may get no further
+// completion.
 func (c *VirtualCQ) report(dst []WC, n int) int {
 	keep := c.reportQueue[:0]
 	for _, q := range c.reportQueue {
@@ -271,8 +269,7 @@ func (c *VirtualCQ) report(dst []WC, n int) int {
 	return n
 }
 
-// spins is how often Wait polls before it sleeps: waking up costs more than a few hundred nanoseconds of
-// polling.
+// spins is the number of polls before Wait sleeps: waking up costs more than a few hundred nanoseconds of polling.
 const spins = 32
 
 // Wait polls until at least one completion is available. It spins briefly and then sleeps on
@@ -343,13 +340,14 @@ func (c *VirtualCQ) Arm(dst []WC) (n int, sleep time.Duration, err error) {
 	case err != nil:
 		return 0, busySleep, err
 	case len(c.reportQueue) > 0 || c.ready.marks.Load() || !c.emptySince(&idle):
-		// A NIC refused a request, a Control may have more, or a queue was too long for one poll. A wake-up is not guaranteed.
+		// A NIC refused a request, a control message is queued, or a CQ was too long for one poll. A wake-up is not
+		// guaranteed.
 		return 0, 0, nil
 	}
 	return 0, c.longestSleep(), nil
 }
 
-// emptySince reports whether a poll has found every rail's queue empty since idle was copied.
+// emptySince reports whether every rail's CQ has been found empty since idle was copied.
 func (c *VirtualCQ) emptySince(idle *[MaxRails]uint64) bool {
 	for rail := range c.cqs {
 		if c.idle[rail] == idle[rail] {
@@ -359,8 +357,7 @@ func (c *VirtualCQ) emptySince(idle *[MaxRails]uint64) bool {
 	return true
 }
 
-// failedIdle returns a VirtualQP that has failed, has nothing outstanding, and whose failure was not shown to
-// the program. It returns nil if there is none.
+// failedIdle returns a failed VirtualQP without outstanding requests whose failure the program has not seen, or nil.
 func (c *VirtualCQ) failedIdle() *VirtualQP {
 	c.failed = slices.DeleteFunc(c.failed, func(q *VirtualQP) bool { return q.failover.errShown })
 	for _, q := range c.failed {
@@ -371,13 +368,13 @@ func (c *VirtualCQ) failedIdle() *VirtualQP {
 	return nil
 }
 
-// Limits of a sleep while a VirtualQP needs to be driven at a certain time.
+// Limits of a sleep while a VirtualQP must be driven.
 const (
-	busySleep = time.Millisecond      // longest sleep while a VirtualQP is needsDriving
-	minSleep  = 20 * time.Microsecond // what a timer costs
+	busySleep = time.Millisecond      // longest sleep while a VirtualQP needsDriving
+	minSleep  = 20 * time.Microsecond // cost of a timer
 )
 
-// longestSleep is the time until a VirtualQP must be driven.
+// longestSleep returns the time until a VirtualQP must be driven.
 func (c *VirtualCQ) longestSleep() time.Duration {
 	r := &c.ready
 	due, longest := r.due(), time.Duration(math.MaxInt64)
@@ -423,7 +420,7 @@ func (c *VirtualCQ) Due() int64 {
 	return due
 }
 
-// requestDue is when the VirtualQP wants to look at its oldest request; math.MaxInt64 if there is none.
+// requestDue returns the time of the next check of the oldest request, or math.MaxInt64.
 func (f *failover) requestDue() int64 {
 	if seq, ok := f.send.sends.oldest(); ok && f.state == stateConnected {
 		return f.watchdog.due(f.send.sends.slot(seq).deadline)
@@ -431,7 +428,7 @@ func (f *failover) requestDue() int64 {
 	return math.MaxInt64
 }
 
-// due is the next time to drive the VirtualQP.
+// due returns the time of the VirtualQP's next drive.
 func (f *failover) due() int64 {
 	due, now := f.requestDue(), f.clock.now
 	if f.peerExit.cause != nil && f.state == stateConnected {
@@ -460,7 +457,7 @@ func (f *failover) due() int64 {
 			if next > now {
 				due = min(due, next)
 			} else {
-				due = min(due, now+resendTime) // it waits for the peer's message
+				due = min(due, now+resendTime) // waits for the peer's message
 			}
 		case laneProbing:
 			due = min(due, max(v.due, now+driveBusy))

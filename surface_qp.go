@@ -25,25 +25,23 @@ import (
 type VirtualQP struct {
 	setup setup
 	clock cachedClock
-	// send and recv are the two halves of a VirtualQP that tracks its requests.
+	// send and recv are the two halves of a VirtualQP, unless setup.direct.
 	send sender
-	recv receiver // the receiving half
+	recv receiver
 	// pass replaces send and recv if setup.direct.
-	pass passthrough
-	// failover owns the state of the VirtualQP and of its lanes.
+	pass     passthrough
 	failover failover
-	// mu guards what Stats and Err show and what changes rarely: the lanes, their QPs and states, and the
-	// error. The goroutine that uses the VirtualQP writes under mu and reads without it.
+	// mu guards rarely changed state shown by Stats and Err: the lanes, their QPs and states, and the error. The
+	// goroutine that uses the VirtualQP writes under mu and reads without it.
 	mu           sync.Mutex
 	reportQueued bool // the VirtualQP is in VirtualCQ.reportQueue
 	ready        bool // the VirtualQP is in readyList.qps
-	timer        int  // one more than the index in readyList.timers; 0 if it is not there
+	timer        int  // index in readyList.timers plus one; 0 without a timer
 	// marked is set while the VirtualQP is in readyList.marked.
 	marked atomic.Bool
 }
 
-// initialDepth is how many requests and receives the rings of a VirtualQP hold before they grow. Most VirtualQPs of a process
-// with many are idle.
+// initialDepth is the initial size of a VirtualQP's rings. In a process with many VirtualQPs, most are idle.
 const initialDepth = 16
 
 // qpState is the lifecycle state of a VirtualQP.
@@ -84,7 +82,7 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	return q, nil
 }
 
-// newQP returns the parts, wired together, without lanes.
+// newQP returns the connected components, without lanes.
 func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	q := &VirtualQP{}
 	u, f := &q.setup, &q.failover
@@ -118,8 +116,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	return q
 }
 
-// build makes the scheme and the lanes, and takes the lanes to INIT with the engine's receives
-// posted.
+// build creates the scheme and the lanes, and moves the lanes to INIT with the engine's receives posted.
 func (q *VirtualQP) build() (err error) {
 	u := &q.setup
 	u.pool = u.cq.pool
@@ -131,7 +128,7 @@ func (q *VirtualQP) build() (err error) {
 		for op := range q.send.wire {
 			q.send.wire[op] = verbs.Opcode(op)
 		}
-		if u.cfg.Scheme != DQPLB { // records and notifications are separate requests
+		if u.cfg.Scheme != DQPLB { // a record or notification follows
 			q.send.wire[verbs.OpRDMAWriteWithImm] = verbs.OpRDMAWrite
 		}
 	}
@@ -145,7 +142,7 @@ func (q *VirtualQP) build() (err error) {
 		}
 		need[lc.rail] += u.cfg.LaneDepth + lc.recvs
 	}
-	for rail := range u.rails.rails { // before the first lane, because a CQ with QPs may not grow
+	for rail := range u.rails.rails { // before the first lane, because a CQ with QPs may be unable to grow
 		if err := u.cq.fit(rail, need[rail]); err != nil {
 			return err
 		}
@@ -268,7 +265,7 @@ func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 	return n, err
 }
 
-// completed processes a lane's completion.
+// completed routes a lane's completion by its tag.
 func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	t := tag(wc.WRID)
 	switch t.kind() {
@@ -281,8 +278,8 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	}
 }
 
-// outstanding reports whether a request or a receive has not been reported. A single lane that passes
-// everything through does not know: then it is false.
+// outstanding reports whether a request or receive is unreported. A passthrough does not track that and returns
+// false.
 func (q *VirtualQP) outstanding() bool {
 	s, r := &q.send.sends, &q.recv
 	return s.reported != s.posted || r.notifications.Len()+r.data.Len()+r.done.Len() > 0
@@ -386,7 +383,7 @@ func (w *SendWR) SetSGE(sges ...SGE) {
 	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
 }
 
-// usesDevice reports whether a device has some of the memory at either end.
+// usesDevice reports whether any of the memory, local or remote, is device memory.
 func (w *SendWR) usesDevice() bool {
 	for i := range w.NumSGE {
 		if w.SGE[i].Region.device {
@@ -456,9 +453,9 @@ type WC struct {
 	Imm uint32
 }
 
-// Err returns nil for a success, and otherwise an error with the request, the status and its usual cause.
-// It wraps a *verbs.WCError and, if the VirtualQP has failed, its error (VirtualQP.Err): a flushed request
-// shows what failed first. With WCInDoubt it wraps ErrAtomicInDoubt. A zero WC, which no call has filled in, is an error.
+// Err returns nil for a success, and otherwise an error with the request, the status and its usual cause. It wraps a
+// *verbs.WCError and, if the VirtualQP has failed, its error (VirtualQP.Err): a flushed request shows what failed
+// first. With WCInDoubt it wraps ErrAtomicInDoubt. For a zero WC, it returns verbs.ErrInvalid.
 func (w *WC) Err() error {
 	if w.QP == nil {
 		return verbs.Invalidf("a completion without a virtual QP: no call has filled it in")
@@ -476,10 +473,10 @@ func (w *WC) Err() error {
 	return fmt.Errorf("virtual QP %d: %w", w.QP.setup.num, &e)
 }
 
-// failure is a failed completion of a VirtualQP that has failed.
+// failure is the error of a failed VirtualQP's completion.
 type failure struct {
 	wc  verbs.WCError
-	err error // the cause of the VirtualQP's failure
+	err error // cause of the VirtualQP's failure
 }
 
 // Error returns the request, its status in words, and the cause of the VirtualQP's failure.
