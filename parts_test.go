@@ -93,7 +93,7 @@ func TestWatchdog(t *testing.T) {
 	} {
 		now.now = step.at
 		if got := w.probeDue(step.oldest, step.waiting); got != step.want {
-			t.Errorf("at %d: silent(%d, %v) = %v, want %v", step.at, step.oldest, step.waiting, got, step.want)
+			t.Errorf("at %d: probeDue(%d, %v) = %v, want %v", step.at, step.oldest, step.waiting, got, step.want)
 		}
 	}
 	const deadline = int64(10)
@@ -140,9 +140,9 @@ type brokenEndpoint struct{ verbs.QP }
 func (brokenEndpoint) Endpoint() (verbs.Endpoint, error) { return verbs.Endpoint{}, verbs.ErrClosed }
 func (brokenEndpoint) Connect(verbs.Endpoint) error      { return nil }
 
-// TestOfferFailsWhileMeeting: a lane whose QP fails between its connection and its probe goes out of
+// TestOfferFailsWhileReconnecting: a lane whose QP fails between its connection and its probe goes out of
 // service and is not probed.
-func TestOfferFailsWhileMeeting(t *testing.T) {
+func TestOfferFailsWhileReconnecting(t *testing.T) {
 	here, _ := ControlPair()
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here})
 	if err != nil {
@@ -175,8 +175,8 @@ func TestOfferElsewhere(t *testing.T) {
 	}
 }
 
-// TestFlushOfMark: a mark no longer held by any NIC is not mistaken for a request.
-func TestFlushOfMark(t *testing.T) {
+// TestFlushOfMarker: a marker that no NIC holds is not mistaken for a request.
+func TestFlushOfMarker(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestGuard(t *testing.T) {
 	_, _ = c.Poll(nil)
 }
 
-// TestTransitions: a lane passes through its whole life cycle, and no state may be skipped.
+// TestTransitions: a lane passes through all states of its recovery and cannot skip one.
 func TestTransitions(t *testing.T) {
 	l := &lane{owner: &VirtualQP{}}
 	for _, next := range []laneState{laneDying, laneGone, laneIdle, laneOffered, laneProbing, laneUp} {
@@ -214,7 +214,7 @@ func TestTransitions(t *testing.T) {
 	}
 	defer func() {
 		if got := recover() != nil; got != debugcheck.On {
-			t.Errorf("a lane goes from up to offered: panic %v, want %v", got, debugcheck.On)
+			t.Errorf("a lane moves from up to offered: panic %v, want %v", got, debugcheck.On)
 		}
 	}()
 	l.become(laneOffered, 0, nil)
