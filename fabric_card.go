@@ -257,7 +257,7 @@ func (q *VirtualQP) Connect(remote *Card) error {
 // connect checks that a card fits and moves all lanes to RTS. On error, it restores their state.
 func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) error) error {
 	if q.failover.state != stateNew {
-		return q.setup.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
+		return q.setup.opError("connect", fmt.Errorf("%w: already connected or closed", verbs.ErrState))
 	}
 	if err := q.fits(remote); err != nil {
 		return q.setup.opError("connect", err)

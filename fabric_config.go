@@ -43,7 +43,7 @@ func (p *Policy) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return verbs.Invalidf("there is no policy %q: want auto, round-robin or two-choices", b)
+	return verbs.Invalidf("unknown policy %q: want auto, round-robin or two-choices", b)
 }
 
 // Config configures a VirtualQP. The zero value is a good default. NewQP returns verbs.ErrInvalid for
@@ -167,7 +167,7 @@ func (c *Config) validate() error {
 		}
 	}
 	if c.Scheme > Spray {
-		return verbs.Invalidf("Config.Scheme is %d: there is no such scheme", c.Scheme)
+		return verbs.Invalidf("Config.Scheme is %d: unknown scheme", c.Scheme)
 	}
 	if c.Deadline < 0 {
 		return verbs.Invalidf("Config.Deadline is %v: want more than 0", c.Deadline)
@@ -179,7 +179,7 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.KeepAtomics needs Config.Control")
 	}
 	if c.CxxPeer && c.Control != nil {
-		return verbs.Invalidf("Config.Control: a C++ peer cannot bring lanes back")
+		return verbs.Invalidf("Config.Control: a C++ peer cannot rebuild lanes")
 	}
 	if c.CxxPeer && c.Scheme == Tally {
 		return verbs.Invalidf("Config.Scheme is tally: a C++ peer knows dqplb and spray")
@@ -188,7 +188,7 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.Incarnation is %d: want less than 2^53", c.Incarnation)
 	}
 	if c.Policy > TwoChoices {
-		return verbs.Invalidf("Config.Policy is %d: there is no such policy", c.Policy)
+		return verbs.Invalidf("Config.Policy is %d: unknown policy", c.Policy)
 	}
 	return nil
 }

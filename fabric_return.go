@@ -50,7 +50,7 @@ func (r *Rails) domain(rail int) (verbs.PD, error) {
 	}
 	if a, b := &real.attr, &one.attr; a.MaxCQE < b.MaxCQE || a.MaxQPWR < b.MaxQPWR || a.MaxSGE < b.MaxSGE || a.MaxInline < b.MaxInline ||
 		a.MaxMsgSize < b.MaxMsgSize || real.mtu < one.mtu {
-		err := fmt.Errorf("%w: the device had failed when the rails were made, and has lower limits than the others", verbs.ErrNotSupported)
+		err := fmt.Errorf("%w: the device had failed in NewRails, and has lower limits than the others", verbs.ErrNotSupported)
 		return nil, errors.Join(err, pd.Close())
 	}
 	one.pd = pd
@@ -240,4 +240,4 @@ func (l *lane) absent() bool {
 }
 
 // errUnregistered means that memory is not registered on a rail, because its device had failed.
-var errUnregistered = fmt.Errorf("%w: memory could not be registered on it", verbs.ErrDeviceFatal)
+var errUnregistered = fmt.Errorf("%w: the memory is not registered on the rail", verbs.ErrDeviceFatal)

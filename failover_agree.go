@@ -87,7 +87,7 @@ func (f *failover) handleControl(m *ctlMessage) {
 		}
 		return
 	case m.kind == ctlReset:
-		f.peerExit.begin(f, fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
+		f.peerExit.begin(f, fmt.Errorf("%w: its VirtualQP is closed or has failed", ErrPeerGone))
 		return
 	case m.from != u.peer:
 		return
@@ -198,7 +198,7 @@ func (f *failover) settle(l *lane) {
 	doubtful := l.doubtful()
 	arrived := v.reports.peerReceived - (v.sent - doubtful) // among the doubtful ones
 	if int32(arrived) < 0 || arrived > doubtful {
-		f.failControl("lane %d delivered %d of the %d to %d that were sent", l.index, v.reports.peerReceived, v.sent-doubtful, v.sent)
+		f.failControl("lane %d delivered %d requests of %d to %d sent", l.index, v.reports.peerReceived, v.sent-doubtful, v.sent)
 		return
 	}
 	v.reports.peerDown, v.sent = false, 0
@@ -308,7 +308,7 @@ func (u *setup) facing(remote uint8) uint8 {
 }
 
 // errReturning removes a working lane from service so that it can return home.
-var errReturning = errors.New("it returns to the rail that it was made on")
+var errReturning = errors.New("it returns to its home rail")
 
 // returnHome takes an idle lane on a foreign rail out of service, so that it is rebuilt at home. Atomics wait for
 // that. A message or notify lane returns once a data lane is in service at home. A data lane cannot know whether home

@@ -97,7 +97,7 @@ func (m *ctlMessage) encode(b []byte) (int, error) {
 	e := &m.endpoint
 	n := ctlOffered + len(e.Extra)
 	if n > min(len(b), MaxControl) {
-		return 0, verbs.Invalidf("the endpoint has %d bytes of its provider's: at most %d fit a control message", len(e.Extra), MaxControl-ctlOffered)
+		return 0, verbs.Invalidf("endpoint with %d bytes of provider data: at most %d fit a control message", len(e.Extra), MaxControl-ctlOffered)
 	}
 	le.PutUint32(b[32:], e.QPN)
 	le.PutUint32(b[36:], e.PSN)
@@ -115,7 +115,7 @@ func decodeControl(b []byte) (m ctlMessage, err error) {
 		return m, verbs.Invalidf("%d bytes are not a control message", len(b))
 	}
 	if b[4] != ctlVersion {
-		return m, verbs.Invalidf("control message of version %d, this side speaks %d", b[4], ctlVersion)
+		return m, verbs.Invalidf("control message of version %d: want %d", b[4], ctlVersion)
 	}
 	le := binary.LittleEndian
 	m.kind, m.lane, m.generation = ctlKind(b[5]), le.Uint16(b[6:]), le.Uint16(b[8:])
@@ -131,10 +131,10 @@ func decodeControl(b []byte) (m ctlMessage, err error) {
 		return m, nil
 	case ctlOffer:
 	default:
-		return m, verbs.Invalidf("there is no control message of kind %d", m.kind)
+		return m, verbs.Invalidf("unknown control message kind %d", m.kind)
 	}
 	if len(b) < ctlOffered || len(b) != ctlOffered+int(le.Uint16(b[46:])) {
-		return m, verbs.Invalidf("offer of %d bytes does not hold what it says", len(b))
+		return m, verbs.Invalidf("offer of %d bytes: its length does not match its contents", len(b))
 	}
 	m.rail = b[43]
 	m.endpoint = verbs.Endpoint{
@@ -295,7 +295,7 @@ func (f *failover) probePeer() {
 // expire fails the VirtualQP because a request has missed its deadline.
 func (f *failover) expire(r *sendSlot) {
 	r.fail(verbs.StatusRetryExcErr, 0)
-	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
+	cause := fmt.Errorf("%w: a request did not complete within %v", ErrDeadline, f.setup.cfg.Deadline)
 	var blamed *lane
 	for _, l := range f.setup.all {
 		if l.recovery.state != laneUp {

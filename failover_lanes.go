@@ -442,7 +442,7 @@ func (f *failover) begin(apart []*lane) {
 	}
 }
 
-var errNotConnected = errors.New("its port or device was down when it was to be connected")
+var errNotConnected = errors.New("its port or device was down during Connect")
 
 // portDown takes all lanes on a rail out of service that has lost its port or device.
 func (f *failover) portDown(rail int) {
@@ -459,7 +459,7 @@ func (f *failover) inspect(rail int) {
 	}
 }
 
-var errQPFatal = errors.New("the NIC has given its QP up")
+var errQPFatal = errors.New("the NIC has moved its QP to ERR")
 
 // railDown takes all lanes on a rail out of service.
 func (f *failover) railDown(rail int, cause error) {

@@ -199,7 +199,7 @@ func (f *failover) allowsGID(l *lane, m *ctlMessage) bool {
 	return true
 }
 
-var errOtherQP = errors.New("the peer has made another QP")
+var errOtherQP = errors.New("the peer has replaced its QP")
 
 // connectOffered connects a lane once the peer's address is known, and probes it once the peer is connected too.
 func (f *failover) connectOffered(l *lane) {
@@ -311,7 +311,7 @@ const attemptMin = int64(100 * time.Millisecond)
 
 var (
 	errNoAnswer     = errors.New("the peer does not answer")
-	errProbeTimeout = errors.New("the path to the peer is silent")
+	errProbeTimeout = errors.New("the probe of its path timed out")
 )
 
 // laneState is a state of a lane:

@@ -317,7 +317,7 @@ func (r *receiver) deliverMessage(m message) {
 }
 
 // errTooEarly fails a VirtualQP with shared receives, which provide no back-pressure.
-var errTooEarly = errors.New("more messages than receives were posted for, by more than Config.RecvDepth: post receives sooner, or more of them")
+var errTooEarly = errors.New("more messages than receives, by more than Config.RecvDepth: post receives earlier, or more of them")
 
 // notify completes the oldest notification receive with a message.
 func (r *receiver) notify(m *message) {

@@ -38,7 +38,7 @@ func (s Scheme) String() string {
 // MarshalText returns the scheme's name.
 func (s Scheme) MarshalText() ([]byte, error) {
 	if int(s) >= len(schemeNames) {
-		return nil, verbs.Invalidf("there is no scheme %d", uint8(s))
+		return nil, verbs.Invalidf("unknown scheme %d", uint8(s))
 	}
 	return []byte(schemeNames[s]), nil
 }
@@ -51,7 +51,7 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return verbs.Invalidf("there is no scheme %q: want tally, dqplb or spray", b)
+	return verbs.Invalidf("unknown scheme %q: want tally, dqplb or spray", b)
 }
 
 // notifier implements a scheme. NewQP selects it.

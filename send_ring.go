@@ -472,5 +472,5 @@ func (s *sender) checkPartial(r *sendSlot) error {
 	if slices.ContainsFunc(lanes, func(l *lane) bool { return r.carries(l.recovery.home, l.recovery.remoteHome) }) {
 		return nil
 	}
-	return fmt.Errorf("%w: the memory of the two ends is registered on no lane's rails", verbs.ErrDeviceFatal)
+	return fmt.Errorf("%w: no lane connects rails on which both sides have registered the memory", verbs.ErrDeviceFatal)
 }

@@ -103,7 +103,7 @@ type cqCounters struct {
 // the rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if len(r.rails) == 0 {
-		return nil, fmt.Errorf("make virtual CQ: %w", verbs.Invalidf("there are no rails: use NewRails"))
+		return nil, fmt.Errorf("make virtual CQ: %w", verbs.Invalidf("no rails: use NewRails"))
 	}
 	grows := cfg.Depth == 0
 	if grows {

@@ -458,7 +458,7 @@ type WC struct {
 // first. With WCInDoubt it wraps ErrAtomicInDoubt. For a zero WC, it returns verbs.ErrInvalid.
 func (w *WC) Err() error {
 	if w.QP == nil {
-		return verbs.Invalidf("a completion without a virtual QP: no call has filled it in")
+		return verbs.Invalidf("zero completion: no call has filled it in")
 	}
 	if w.Status == verbs.StatusSuccess {
 		return nil

@@ -54,7 +54,7 @@ func (e *end) queueOverflow(ev *ibverbx.Event) bool {
 // With shared receives, the peer keeps sending while the application posts no receives or does not poll. Other VirtualQPs on the same SRQ
 // must not fail.
 func (e *end) receiveOverflow(err error) bool {
-	return e.w.plan.Shared > 0 && strings.Contains(err.Error(), "more messages than receives were posted for") &&
+	return e.w.plan.Shared > 0 && strings.Contains(err.Error(), "more messages than receives, by more than") &&
 		slices.ContainsFunc(e.w.activeFaults, func(s activeFault) bool {
 			starved := s.fault.Kind == FaultStarve && e.w.targetEnd(s.fault) == e
 			return starved || (s.fault.Kind == FaultPause && e.host == e.w.hosts[s.fault.From%len(e.w.hosts)])

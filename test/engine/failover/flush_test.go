@@ -88,7 +88,7 @@ func TestFlushNamesKilledLane(t *testing.T) {
 			b.PostRecv(ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
 			enginetest.Must(t, b.QP.KillLane(0))
 			for _, wc := range b.Wait(2) {
-				wantFlush(t, &wc, b.QP.Err(), "the NIC has given its QP up")
+				wantFlush(t, &wc, b.QP.Err(), "the NIC has moved its QP to ERR")
 				if strings.Contains(wc.Err().Error(), "earlier failed completion") {
 					t.Errorf("Err of %d = %v, and there is no earlier failed completion", wc.WRID, wc.Err())
 				}
