@@ -109,7 +109,7 @@ func remoteTransfer(t *testing.T, d *duo, alloc allocator) {
 	}
 	d.links[1].Restore(d.hosts[0].NICs[1], d.hosts[1].NICs[1])
 	d.links[1].Restore(d.hosts[1].NICs[1], d.hosts[0].NICs[1])
-	d.until("all lanes are back", d.up)
+	d.until("all lanes are back", d.allUp)
 	replayed := uint64(0)
 	for _, l := range d.hosts[0].QP.Stats().Lanes {
 		replayed += l.Replayed

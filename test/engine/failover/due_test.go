@@ -44,7 +44,7 @@ func TestRecoveryTime(t *testing.T) {
 			d.kill(lane&1, lane)
 			died := d.now
 			d.until("the lane is down", func() bool { return d.hosts[lane&1].QP.Stats().Lanes[lane].Deaths == 1 })
-			for !d.up() {
+			for !d.allUp() {
 				if posted < messages && posted-len(d.got[0]) < 8 {
 					d.post(posted, 1, size, local, remote) // the polls are never empty for long
 					posted++
@@ -92,7 +92,7 @@ func TestBusyPollHearsControl(t *testing.T) {
 	if state := d.hosts[0].QP.Stats().Lanes[1].State; state == "up" {
 		t.Error("a poll that found a completion 200 us after the last did not look at the control channel")
 	}
-	d.until("the lane is back", d.up)
+	d.until("the lane is back", d.allUp)
 }
 
 // TestDue: Due returns the time when a VirtualCQ must be polled even without completions.
@@ -118,7 +118,7 @@ func TestDue(t *testing.T) {
 	if due := d.hosts[0].CQ.Due(); due > d.now+int64(2*time.Millisecond) {
 		t.Errorf("Due while a lane is out of service = %d, want soon after %d", due, d.now)
 	}
-	d.until("all is well again", d.up)
+	d.until("all is well again", d.allUp)
 
 	free := enginetest.NewHost(t, []softnic.Link{softnic.NewMemoryLink(nil)}, ibverbx.Config{})
 	if due := free.CQ.Due(); due != math.MaxInt64 {
@@ -186,7 +186,7 @@ func TestEventsAndLog(t *testing.T) {
 		t.Errorf("rail 1 has %d data lanes in service, want 1", up)
 	}
 	d.kill(0, 3)
-	d.until("all lanes are back", d.up)
+	d.until("all lanes are back", d.allUp)
 	var events [16]ibverbx.Event
 	var got []string
 	for _, e := range events[:d.hosts[0].CQ.Events(events[:])] {
@@ -229,7 +229,7 @@ func TestLogOfLane(t *testing.T) {
 		log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))
 		d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Log: log})
 		d.kill(0, 1)
-		d.until("the lane is out", func() bool { return !d.up() })
+		d.until("the lane is out", func() bool { return !d.allUp() })
 		end := d.now + int64(out)
 		d.until("the outage is over", func() bool {
 			if out > 0 {
@@ -241,7 +241,7 @@ func TestLogOfLane(t *testing.T) {
 		if got := records(&text); out > 0 && !slices.Equal(got, lost) {
 			t.Errorf("the log has %q while the lane is out, want %q:\n%s", got, lost, &text)
 		}
-		d.until("all lanes are back", d.up)
+		d.until("all lanes are back", d.allUp)
 		back := append(lost, "INFO recovered rail=1", "INFO recovered rail=1")
 		got := records(&text)
 		if slices.SortStableFunc(got, func(a, b string) int { return -strings.Compare(a, b) }); !slices.Equal(got, back) {
@@ -268,7 +268,7 @@ func TestStallLogsConnectionOnly(t *testing.T) {
 	for i, l := range d.links {
 		l.Restore(d.hosts[0].NICs[i], d.hosts[1].NICs[i])
 	}
-	d.until("all lanes are back", func() bool { return d.up() && len(d.got[0]) == 4 })
+	d.until("all lanes are back", func() bool { return d.allUp() && len(d.got[0]) == 4 })
 	got := map[string]int{}
 	for line := range strings.Lines(text.String()) {
 		_, msg, _ := strings.Cut(line, "msg=")

@@ -141,8 +141,8 @@ func (d *duo) kill(host, lane int) {
 	_ = d.hosts[host].NICs[s.Rail].FailQP(s.QPN) // it may be out of service already
 }
 
-// up reports whether all lanes of both hosts are in service.
-func (d *duo) up() bool {
+// allUp reports whether all lanes of both hosts are in service.
+func (d *duo) allUp() bool {
 	for _, h := range d.hosts {
 		for _, l := range h.QP.Stats().Lanes {
 			if l.State != "up" {
@@ -208,7 +208,7 @@ func TestLaneDeath(t *testing.T) {
 					d.post(4, 4, size, local, remote)
 					d.until("all complete", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
 					d.check(messages, local, remote)
-					d.until("all lanes are back", d.up)
+					d.until("all lanes are back", d.allUp)
 					if s := d.hosts[host].QP.Stats().Lanes[lane]; s.Generation == 0 || s.Deaths == 0 {
 						t.Errorf("lane after its death: %+v", s)
 					}
@@ -236,7 +236,7 @@ func TestRailLoss(t *testing.T) {
 			d.check(messages, local, remote)
 			d.links[rail].Restore(a, b)
 			d.links[rail].Restore(b, a)
-			d.until("all lanes are back", d.up)
+			d.until("all lanes are back", d.allUp)
 			seen := map[ibverbx.EventKind]bool{}
 			var events [64]ibverbx.Event
 			for _, e := range events[:d.hosts[0].CQ.Events(events[:])] {

@@ -31,7 +31,7 @@ func TestLanesShareAgain(t *testing.T) {
 					n := (round + 1) * messages
 					d.until("all complete", func() bool { return len(d.got[0]) == n && len(d.got[1]) == n })
 					d.hosts[host].NICs[0].Recover()
-					d.until("all lanes are back", d.up)
+					d.until("all lanes are back", d.allUp)
 				}
 				d.check(rounds*messages, local, remote)
 			})

@@ -36,7 +36,7 @@ func TestSmallDevicesFailOver(t *testing.T) {
 					d.post(0, 16, size, local, remote)
 					d.step()
 					d.kill(0, lanes-1)
-					d.until("all lanes are back", d.up)
+					d.until("all lanes are back", d.allUp)
 					d.post(16, 16, size, local, remote)
 					d.step()
 					d.hosts[0].NICs[0].Fail()
@@ -48,7 +48,7 @@ func TestSmallDevicesFailOver(t *testing.T) {
 					d.until("all complete", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
 					d.check(messages, local, remote)
 					d.hosts[0].NICs[0].Recover()
-					d.until("the NIC is back", d.up)
+					d.until("the NIC is back", d.allUp)
 				})
 			})
 		}

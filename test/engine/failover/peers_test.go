@@ -22,7 +22,7 @@ func TestFailoverNotifyAlone(t *testing.T) {
 	d.kill(0, 0)
 	d.kill(0, 2)
 	d.post(0, 4, 4096, local, remote)
-	for end := d.now + int64(20*time.Second); len(d.got[0]) < 4 || !d.up(); d.step() {
+	for end := d.now + int64(20*time.Second); len(d.got[0]) < 4 || !d.allUp(); d.step() {
 		if d.now > end {
 			t.Fatalf("after 20 s: %d of 4 complete, notify lane %s and %s, want up", len(d.got[0]),
 				d.hosts[0].QP.Stats().Lanes[2].State, d.hosts[1].QP.Stats().Lanes[2].State)
@@ -88,7 +88,7 @@ func TestFailoverOneRefusal(t *testing.T) {
 			if s := d.got[0][0].Status; s != verbs.StatusSuccess || d.hosts[0].QP.Err() != nil || !bytes.Equal(local.Bytes(), remote.Bytes()) {
 				t.Errorf("%v that %d rails refuse: ended in %v, VirtualQP in %v, want success and right bytes", op, wrong, s, d.hosts[0].QP.Err())
 			}
-			d.until("all lanes are in service", d.up)
+			d.until("all lanes are in service", d.allUp)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 		}
 		d.check(messages, local, remote)
 		d.hosts[1].NICs[1].Recover()
-		d.until("all lanes are back", d.up)
+		d.until("all lanes are back", d.allUp)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestFailoverWithdrawnOffer(t *testing.T) {
 	d.until("withdrawn", func() bool { return lane(0).State != "offered" })
 	block = false
 	start := d.now
-	d.until("all lanes are back", d.up)
+	d.until("all lanes are back", d.allUp)
 	if took := time.Duration(d.now - start); took > 100*time.Millisecond {
 		t.Fatalf("the lanes were back after %v, want less than 100 ms", took)
 	}

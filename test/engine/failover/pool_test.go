@@ -69,7 +69,7 @@ func TestFailoverSharedData(t *testing.T) {
 					return next == sent
 				})
 			}
-			d.until("the requests have ended and all lanes are up", func() bool { return len(d.got[0]) == sent && d.up() })
+			d.until("the requests have ended and all lanes are up", func() bool { return len(d.got[0]) == sent && d.allUp() })
 			send(receives)
 			var last []uint64
 			d.until("every receive has a message", func() bool {
@@ -104,16 +104,16 @@ func TestFailoverSharedDataScarceQPs(t *testing.T) {
 		t.Errorf("%d SRQs are open on two hosts, want at most two on each", n)
 	}
 	s.refuse = false
-	d.until("the lane is up", d.up)
+	d.until("the lane is up", d.allUp)
 	d.hosts[0].PostSend(send)
 	d.until("a message has arrived", func() bool { return len(d.got[1]) == 1 })
 }
 
-// scarcity is what devices have of QPs with an SRQ.
+// scarcity limits the QPs with an SRQ that devices can create.
 type scarcity struct {
 	refuse  bool
 	refused int
-	srqs    []verbs.SRQ // all that were ever made
+	srqs    []verbs.SRQ // all SRQs ever created
 }
 
 // open counts the SRQs that exist.

@@ -74,7 +74,7 @@ func TestLastLaneMoves(t *testing.T) {
 					}
 					move(16, 8)
 					d.check(messages, local, remote)
-					d.until("all lanes are at home", func() bool { return d.up() && d.hosts[0].QP.Stats().Lanes[0].Rail == 0 })
+					d.until("all lanes are at home", func() bool { return d.allUp() && d.hosts[0].QP.Stats().Lanes[0].Rail == 0 })
 					add := ibverbx.SendWR{WRID: messages, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 					add.SetSGE(local.SGE(0, 8))
 					d.hosts[0].PostSend(add)

@@ -55,7 +55,7 @@ func TestStatsFromAnotherGoroutine(t *testing.T) {
 			for round := range 4 {
 				d.post(round*count, count, 2000, local, remote)
 				enginetest.Must(t, d.hosts[round%2].QP.KillLane(round%c.lanes))
-				d.until("all ended and all lanes are up", func() bool { return d.up() && len(d.got[0]) == (round+1)*count })
+				d.until("all ended and all lanes are up", func() bool { return d.allUp() && len(d.got[0]) == (round+1)*count })
 			}
 			d.hosts[0].NICs[len(c.wraps)-1].SetPort(false)
 			d.until("a rail is lost", func() bool { return d.hosts[0].QP.Stats().Out > 0 })

@@ -45,7 +45,7 @@ func TestWindowAfterTakeover(t *testing.T) {
 			})
 			d.kill(round&1, round%4)
 			d.pump(&posted, (round+1)*each, local, remote)
-			d.until("the lane is back", d.up)
+			d.until("the lane is back", d.allUp)
 		}
 		d.check(messages, local, remote)
 		if deaths := d.hosts[0].QP.Stats().Lanes[0].Deaths; deaths < rounds/4 {
@@ -73,7 +73,7 @@ func TestReplacedCQ(t *testing.T) {
 			enginetest.Must(t, err)
 			enginetest.Must(t, h.NICs[1].FailCQ(old))
 			d.pump(&posted, 60, local, remote)
-			d.until("the rail is back", d.up)
+			d.until("the rail is back", d.allUp)
 			if now, err := h.CQ.CQ(1); now == old || err != nil {
 				t.Fatal("the CQ that failed is still in use")
 			}

@@ -58,7 +58,7 @@ func TestWrappedNICFailsUnderReads(t *testing.T) {
 						t.Fatalf("the bytes differ from %d on", at)
 					}
 					d.hosts[host].NICs[1].Recover()
-					d.until("all lanes are back", d.up)
+					d.until("all lanes are back", d.allUp)
 				}
 			})
 		}
@@ -86,7 +86,7 @@ func TestControlMessageCannotBeSent(t *testing.T) {
 		t.Errorf("lane 1 is %s because %v, want %v, and not that the peer is silent", s.State, s.Cause, taps[0].err)
 	}
 	taps[0].pass, taps[1].pass = nil, nil
-	d.until("the lane is back", d.up)
+	d.until("the lane is back", d.allUp)
 	if s := d.hosts[0].QP.Stats().Lanes[1]; s.Cause != nil {
 		t.Errorf("lane 1 is up, and its cause is %v, want none", s.Cause)
 	}
@@ -112,7 +112,7 @@ func TestWrappedLaneReturns(t *testing.T) {
 				d.kill(host, 0)
 				d.until("all messages complete", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
 				d.check(messages, local, remote)
-				d.until("the lane is back", d.up)
+				d.until("the lane is back", d.allUp)
 				d.got = [2][]ibverbx.WC{}
 				clear(local.Bytes())
 				d.read(0, messages, size, local, remote)
@@ -122,7 +122,7 @@ func TestWrappedLaneReturns(t *testing.T) {
 				if at := enginetest.FirstDifference(local.Bytes(), remote.Bytes()); at >= 0 {
 					t.Fatalf("the bytes differ from %d on", at)
 				}
-				d.until("the lane is back again", d.up)
+				d.until("the lane is back again", d.allUp)
 			})
 		}
 	}

@@ -23,14 +23,14 @@ type modelElement struct {
 
 // modelDecoder is the simplest possible receiver of a scheme: it keeps every element it ever received.
 type modelDecoder struct {
-	t        *rapid.T
-	scheme   ibverbx.Scheme
-	elements map[uint32][]*modelElement // by number
-	latest   map[int]uint32             // Tally: the last number of each lane
-	next     uint32                     // first number not yet delivered
-	told     int                        // messages
-	length   uint32                     // DQPLB: of the message being assembled
-	notified uint32                     // Spray: notifications received
+	t         *rapid.T
+	scheme    ibverbx.Scheme
+	elements  map[uint32][]*modelElement // by number
+	latest    map[int]uint32             // Tally: the last number of each lane
+	next      uint32                     // first number not yet delivered
+	delivered int                        // messages
+	length    uint32                     // DQPLB: of the message being assembled
+	notified  uint32                     // Spray: notifications received
 	// DQPLB: all numbers below scanned have been received; ends lists the numbers of last fragments.
 	scanned uint32
 	ends    []uint32
@@ -40,9 +40,9 @@ func newModelDecoder(t *rapid.T, scheme ibverbx.Scheme) *modelDecoder {
 	return &modelDecoder{t: t, scheme: scheme, elements: make(map[uint32][]*modelElement), latest: make(map[int]uint32)}
 }
 
-// take decodes a physical request posted to a lane of the given role. It returns nil if the request does not
+// decode decodes a physical request posted to a lane of the given role. It returns nil if the request does not
 // notify the receiver.
-func (d *modelDecoder) take(lane int, role string, wr *verbs.SendWR, inline []byte) *modelElement {
+func (d *modelDecoder) decode(lane int, role string, wr *verbs.SendWR, inline []byte) *modelElement {
 	e := &modelElement{imm: wr.Imm, length: uint32(wr.Length())}
 	switch {
 	case d.scheme == ibverbx.Tally && role == "data" && wr.Opcode == verbs.OpRDMAWriteWithImm:
@@ -99,8 +99,8 @@ func (d *modelDecoder) message(e *modelElement) int {
 	return -1
 }
 
-// ended reports whether the NIC has completed every element of message m.
-func (d *modelDecoder) ended(m int) bool {
+// completed reports whether the NIC has completed every element of message m.
+func (d *modelDecoder) completed(m int) bool {
 	first, last := uint32(m), uint32(m)
 	if d.scheme == ibverbx.DQPLB {
 		if m >= len(d.ends) {
@@ -111,18 +111,18 @@ func (d *modelDecoder) ended(m int) bool {
 		}
 	}
 	for n := first; n <= last; n++ {
-		if !d.whole(n, func(e *modelElement) bool { return e.completed }) {
+		if !d.allArrived(n, func(e *modelElement) bool { return e.completed }) {
 			return false
 		}
 	}
 	return true
 }
 
-// known reports whether the elements of message m can be identified.
-func (d *modelDecoder) known(m int) bool { return d.scheme != ibverbx.DQPLB || m < len(d.ends) }
+// canIdentify reports whether the elements of message m can be identified.
+func (d *modelDecoder) canIdentify(m int) bool { return d.scheme != ibverbx.DQPLB || m < len(d.ends) }
 
-// whole reports whether all elements with a number have arrived and satisfy is.
-func (d *modelDecoder) whole(number uint32, is func(*modelElement) bool) bool {
+// allArrived reports whether all elements with a number have arrived and satisfy is.
+func (d *modelDecoder) allArrived(number uint32, is func(*modelElement) bool) bool {
 	elements := d.elements[number]
 	if len(elements) == 0 || (d.scheme == ibverbx.Tally && len(elements) < elements[0].want) {
 		return false
@@ -135,9 +135,9 @@ func (d *modelDecoder) whole(number uint32, is func(*modelElement) bool) bool {
 	return true
 }
 
-// advance calls tell for every newly complete message, in order, with the metadata the scheme carries.
-func (d *modelDecoder) advance(tell func(message int, imm, length uint32)) {
-	for d.whole(d.next, func(e *modelElement) bool { return e.executed }) {
+// advance calls complete for every newly complete message, in order, with the metadata the scheme carries.
+func (d *modelDecoder) advance(complete func(message int, imm, length uint32)) {
+	for d.allArrived(d.next, func(e *modelElement) bool { return e.executed }) {
 		e := d.elements[d.next][0]
 		d.next++
 		d.length += e.length
@@ -146,8 +146,8 @@ func (d *modelDecoder) advance(tell func(message int, imm, length uint32)) {
 		}
 		length := d.length
 		d.length = 0
-		d.told++
-		tell(d.told-1, e.imm, length)
+		d.delivered++
+		complete(d.delivered-1, e.imm, length)
 	}
 }
 

@@ -188,8 +188,8 @@ func (e *modelEnd) seen() bool {
 	return true
 }
 
-// words describes a completion without details that vary between runs: rapid shrinks failures by message.
-func words(wc *ibverbx.WC) string {
+// describeWC describes a completion without details that vary between runs: rapid shrinks failures by message.
+func describeWC(wc *ibverbx.WC) string {
 	return fmt.Sprintf("of ID %d (%s, %s, %d bytes)", wc.WRID, wc.Status, wc.Opcode, wc.ByteLen)
 }
 

@@ -88,18 +88,18 @@ func (s *modelSide) post() {
 			}
 			news++
 		}
-		s.aim(r)
+		s.setTarget(r)
 		chain, wrs = append(chain, r), append(wrs, r.wr)
 	}
 	n, err := s.qp.PostSend(wrs)
 	checkRefusal(s.t, n, len(wrs), len(wrs), s.cfg.SendDepth, len(s.requests)-s.reported, err)
 	for _, r := range chain[:n] {
-		s.take(r)
+		s.recordAccepted(r)
 	}
 }
 
-// aim gives a READ its source, and an atomic its word and operands.
-func (s *modelSide) aim(r *modelRequest) {
+// setTarget gives a READ its source, and an atomic its word and operands.
+func (s *modelSide) setTarget(r *modelRequest) {
 	switch r.wr.Opcode {
 	case verbs.OpRDMARead:
 		r.ordinal = r.index // the request whose bytes it reads
@@ -126,8 +126,8 @@ func (s *modelSide) aim(r *modelRequest) {
 	}
 }
 
-// take records a request accepted by the VirtualQP.
-func (s *modelSide) take(r *modelRequest) {
+// recordAccepted records a request accepted by the VirtualQP.
+func (s *modelSide) recordAccepted(r *modelRequest) {
 	s.requests = append(s.requests, r)
 	switch r.wr.Opcode {
 	case verbs.OpRDMAWriteWithImm:
@@ -212,14 +212,14 @@ func (s *modelSide) fail() {
 	case len(l.Posted()) > 0:
 		s.injected = true
 		if l.Carried() == 0 { // else only its acknowledgement is lost
-			s.culprit = s.lost(lane)
+			s.culprit = s.lostRequest(lane)
 		}
 		l.Fail(s.status)
 	}
 }
 
-// lost returns the request whose outgoing bytes are in the oldest physical request of a lane, or -1.
-func (s *modelSide) lost(lane int) int {
+// lostRequest returns the request whose outgoing bytes are in the oldest physical request of a lane, or -1.
+func (s *modelSide) lostRequest(lane int) int {
 	wr := &s.lanes[lane].Posted()[0]
 	off := wr.RemoteAddr - s.peer.region.Remote().Addr - sideTarget
 	if wr.Opcode > verbs.OpRDMAWriteWithImm || wr.Length() == 0 || off >= modelSpace {

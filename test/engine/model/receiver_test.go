@@ -223,7 +223,7 @@ func (r *modelReceiver) poll(wcs []ibverbx.WC) int {
 			kind, id = inbox, id-firstInbox
 		}
 		if id != uint64(r.ended[kind]) || wc.QP != r.qp || r.ended[kind] >= r.posted[kind] {
-			r.t.Fatalf("completion %s out of turn, want receive %d of kind %d", words(wc), r.ended[kind], kind)
+			r.t.Fatalf("completion %s out of turn, want receive %d of kind %d", describeWC(wc), r.ended[kind], kind)
 		}
 		r.ended[kind]++
 		switch {

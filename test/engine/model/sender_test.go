@@ -94,11 +94,11 @@ func (s *modelSender) post() {
 			s.scribble(r.modelRequest)
 		}
 	}
-	s.look()
+	s.checkPosted()
 }
 
-// look checks the requests that the lanes accepted since the last call.
-func (s *modelSender) look() {
+// checkPosted checks the requests that the lanes accepted since the last call.
+func (s *modelSender) checkPosted() {
 	for i, l := range s.lanes {
 		for k := len(s.logs[i]); k < len(l.Taken); k++ {
 			p := s.classify(i, &l.Taken[k], l.Inline(k))
@@ -113,7 +113,7 @@ func (s *modelSender) look() {
 
 // classify determines the role of a physical request and checks it.
 func (s *modelSender) classify(lane int, wr *verbs.SendWR, inline []byte) physicalLog {
-	p := physicalLog{bytes: int(wr.Length()), element: s.decoder.take(lane, s.roles[lane], wr, inline)}
+	p := physicalLog{bytes: int(wr.Length()), element: s.decoder.decode(lane, s.roles[lane], wr, inline)}
 	if s.roles[lane] == "message" {
 		return s.classifyMessage(wr, inline)
 	}
@@ -251,14 +251,14 @@ func (s *modelSender) checkStart(lane int, p *physicalLog) {
 	}
 	fenced := r.wr.Flags&verbs.SendFence != 0
 	for _, before := range s.requests[:r.index] {
-		if (fenced || r.message && !before.message) && !s.ended(before) {
+		if (fenced || r.message && !before.message) && !s.allCompleted(before) {
 			s.t.Fatalf("request %d (%s, fence %v) began on lane %d while request %d (%s) was outstanding",
 				r.index, r.wr.Opcode, fenced, lane, before.index, before.wr.Opcode)
 		}
 	}
 	if p.element != nil && s.cfg.Scheme == ibverbx.DQPLB {
 		oldest := uint32(0)
-		for s.decoder.whole(oldest, func(e *modelElement) bool { return e.completed }) {
+		for s.decoder.allArrived(oldest, func(e *modelElement) bool { return e.completed }) {
 			oldest++
 		}
 		if window := s.card().Window; p.element.number-oldest >= window {
@@ -267,24 +267,24 @@ func (s *modelSender) checkStart(lane int, p *physicalLog) {
 	}
 }
 
-// ended reports whether the NICs have completed a whole request.
-func (s *modelSender) ended(r *sentRequest) bool {
+// allCompleted reports whether the NICs have completed a whole request.
+func (s *modelSender) allCompleted(r *sentRequest) bool {
 	switch {
 	case r.message:
 		return r.messageDone
 	case r.completed < r.length:
 		return false
 	}
-	return !r.notified || s.decoder.ended(r.ordinal)
+	return !r.notified || s.decoder.completed(r.ordinal)
 }
 
 // mayHaveEnded is ended for a request reported as completed. After a failure, the DQPLB numbers behind a lost
 // one cannot be assigned to requests; completed bytes then suffice.
 func (s *modelSender) mayHaveEnded(r *sentRequest) bool {
-	if r.notified && r.completed == r.length && s.qp.Err() != nil && !s.decoder.known(r.ordinal) {
+	if r.notified && r.completed == r.length && s.qp.Err() != nil && !s.decoder.canIdentify(r.ordinal) {
 		return true
 	}
-	return s.ended(r)
+	return s.allCompleted(r)
 }
 
 // alive returns the number of requests in a lane's log that were not flushed.
@@ -307,11 +307,11 @@ func (s *modelSender) execute(lane, n int) {
 			s.checkArrival(p.request)
 		}
 	}
-	s.decoder.advance(s.told)
+	s.decoder.advance(s.checkMetadata)
 }
 
-// told checks the metadata the receiver gets with a message.
-func (s *modelSender) told(m int, imm, length uint32) {
+// checkMetadata checks the metadata the receiver gets with a message.
+func (s *modelSender) checkMetadata(m int, imm, length uint32) {
 	if m >= len(s.notified) {
 		s.t.Fatalf("the receiver is told of message %d, only %d were posted", m, len(s.notified))
 	}
@@ -357,9 +357,9 @@ func (s *modelSender) end(lane, n int) {
 	s.lanes[lane].Complete(n)
 }
 
-// hush completes everything on lanes whose NIC accepted only unsignaled requests and refused the signaled
+// completeUnsignaled completes everything on lanes whose NIC accepted only unsignaled requests and refused the signaled
 // ones, so that no completion is generated.
-func (s *modelSender) hush() {
+func (s *modelSender) completeUnsignaled() {
 	for lane, l := range s.lanes {
 		if n := len(l.Posted()); n > 0 && l.Posted()[n-1].Flags&verbs.SendSignaled == 0 {
 			s.end(lane, n)
@@ -370,7 +370,7 @@ func (s *modelSender) hush() {
 // fail fails the oldest request of a lane, once.
 func (s *modelSender) fail() {
 	if oneIn(s.t, "in silence", 2) {
-		s.hush()
+		s.completeUnsignaled()
 	}
 	lane := s.drawLane()
 	if s.injected != nil || len(s.lanes[lane].Posted()) == 0 {
@@ -381,8 +381,8 @@ func (s *modelSender) fail() {
 	s.lanes[lane].Fail(s.status)
 }
 
-// ruin makes a lane refuse permanently.
-func (s *modelSender) ruin() {
+// refuseForever makes a lane refuse permanently.
+func (s *modelSender) refuseForever() {
 	if !s.broken && s.injected == nil {
 		s.broken, s.lane = true, s.drawLane()
 		s.lanes[s.lane].RefuseAt(drawInt(s.t, "position", 0, 3), errors.New("the device says no"))
@@ -395,7 +395,7 @@ func (s *modelSender) poll(wcs []ibverbx.WC) int {
 	for i := range wcs {
 		wc := &wcs[i]
 		if wc.WRID >= uint64(len(s.requests)) || wc.QP != s.qp {
-			s.t.Fatalf("completion %s belongs to no request", words(wc))
+			s.t.Fatalf("completion %s belongs to no request", describeWC(wc))
 		}
 		r := s.requests[wc.WRID]
 		if wc.Status == verbs.StatusSuccess && !s.mayHaveEnded(r) {
@@ -407,7 +407,7 @@ func (s *modelSender) poll(wcs []ibverbx.WC) int {
 	if s.injected != nil && s.seen() && s.qp.Err() == nil {
 		s.t.Fatal("a request failed and was polled, and Err = nil")
 	}
-	s.look()
+	s.checkPosted()
 	return len(wcs)
 }
 
@@ -466,7 +466,7 @@ func TestModelSender(t *testing.T) {
 				case trouble == 1 && oneIn(rt, "now", 2):
 					s.fail()
 				case trouble == 2 && oneIn(rt, "now", 2):
-					s.ruin()
+					s.refuseForever()
 				}
 			},
 		})

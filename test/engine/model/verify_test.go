@@ -36,7 +36,7 @@ func (s *modelSender) verify() {
 		s.t.Fatalf("%d completions too many or out of turn, the first of request %d", len(left), left[0].WRID)
 	}
 	for _, r := range s.notified {
-		told := r.ordinal < s.decoder.told
+		told := r.ordinal < s.decoder.delivered
 		lost := culprit != nil && culprit.executed < culprit.length && culprit.wr.Opcode != verbs.OpRDMARead
 		if told && lost && r.index >= culprit.index {
 			s.t.Fatalf("the receiver was told of request %d although request %d failed", r.index, culprit.index)
@@ -62,7 +62,7 @@ func (s *modelSender) verifyCompletion(r *sentRequest, wc *ibverbx.WC, culprit, 
 	switch {
 	case wc.Status == verbs.StatusSuccess:
 		if r.wr.Flags&verbs.SendSignaled == 0 {
-			s.t.Fatalf("request %d is unsignaled and was reported: completion %s", r.index, words(wc))
+			s.t.Fatalf("request %d is unsignaled and was reported: completion %s", r.index, describeWC(wc))
 		}
 		if culprit {
 			s.t.Fatalf("request %d was made to fail with %v and was reported as a success", r.index, s.status)
@@ -72,7 +72,7 @@ func (s *modelSender) verifyCompletion(r *sentRequest, wc *ibverbx.WC, culprit, 
 		}
 	case !failed:
 		s.t.Fatalf("request %d: %v without a failure", r.index, wc.Err())
-	case s.ended(r) && (r.wr.Opcode != verbs.OpRDMAWriteWithImm || wc.Status != verbs.StatusWRFlushErr):
+	case s.allCompleted(r) && (r.wr.Opcode != verbs.OpRDMAWriteWithImm || wc.Status != verbs.StatusWRFlushErr):
 		// A notified request behind one that failed is flushed: the receiver is not notified of it.
 		s.t.Fatalf("request %d: %v although all of it has succeeded", r.index, wc.Err())
 	case culprit:

@@ -39,10 +39,10 @@ func (c *contender) run(wrs []ibverbx.SendWR) error {
 		wrs[i].SetSGE(c.results.SGE(uint64(8*i), 8))
 	}
 	var wcs [32]ibverbx.WC
-	var p patience
+	var p stallGuard
 	for posted, done := 0, 0; done < len(wrs); {
 		n, err := c.qp.PostSend(wrs[posted:min(posted+16, len(wrs))])
-		if posted += n; n == 0 && posted < len(wrs) && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+		if posted += n; n == 0 && posted < len(wrs) && err != verbs.ErrQueueFull { //nolint:errorlint // it must not be wrapped
 			return err
 		}
 		if n, err = c.cq.Poll(wcs[:]); err != nil {
@@ -54,7 +54,7 @@ func (c *contender) run(wrs []ibverbx.SendWR) error {
 			}
 			done++
 		}
-		if err := p.turn(n > 0); err != nil {
+		if err := p.step(n > 0); err != nil {
 			return fmt.Errorf("%w: %d of %d atomics have ended", err, done, len(wrs))
 		}
 	}

@@ -47,7 +47,7 @@ func (d *duplex) length(sender, i int) int { return 1 + (i*977+sender*31)%d.slot
 
 // run sends all messages and receives all of the peer's, in its own goroutine.
 func (d *duplex) run() error {
-	var p patience
+	var p stallGuard
 	var wcs [32]ibverbx.WC
 	for !d.over.Load() && (d.completed < d.messages || len(d.told) < d.due[0] || len(d.taken) < d.due[1]) {
 		if err := d.postReceives(); err != nil {
@@ -61,14 +61,14 @@ func (d *duplex) run() error {
 			return err
 		}
 		for i := range wcs[:n] {
-			if err := d.take(&wcs[i]); err != nil {
+			if err := d.checkCompletion(&wcs[i]); err != nil {
 				return err
 			}
 		}
 		if n == 0 {
 			yield()
 		}
-		if err := p.turn(n > 0); err != nil {
+		if err := p.step(n > 0); err != nil {
 			return fmt.Errorf("side %d: %w: %d posted, %d completed, %d told, %d taken; %w",
 				d.sender, err, d.posted, d.completed, len(d.told), len(d.taken), d.QP.Err())
 		}
@@ -120,8 +120,8 @@ func (d *duplex) postSend() error {
 	return nil
 }
 
-// take checks a completion of either kind.
-func (d *duplex) take(wc *ibverbx.WC) error {
+// checkCompletion checks a completion of either kind.
+func (d *duplex) checkCompletion(wc *ibverbx.WC) error {
 	if err := wc.Err(); err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func checkFlight(t *testing.T, w *wires, a, b *enginetest.Host, remote *ibverbx.
 // landFlight delivers the messages and checks each when it is notified.
 func landFlight(t *testing.T, w *wires, a, b *enginetest.Host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
 	t.Helper()
-	p := patience{limit: steps}
+	p := stallGuard{limit: steps}
 	for told, completed := 0, 0; told < messages || completed < messages; {
 		n := pollOnce(t, a, completed)
 		completed += n
@@ -84,7 +84,7 @@ func landFlight(t *testing.T, w *wires, a, b *enginetest.Host, local, remote *ib
 		if n+len(wcs) == 0 {
 			w.step()
 		}
-		if err := p.turn(n+len(wcs) > 0); err != nil {
+		if err := p.step(n+len(wcs) > 0); err != nil {
 			t.Fatalf("%v: %d of %d messages told, %d completed; %v, %v", err, told, messages, completed, a.QP.Err(), b.QP.Err())
 		}
 	}

@@ -40,7 +40,7 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 		wr := ibverbx.SendWR{WRID: uint64(round), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(round) * 7, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, size))
 		a.PostSend(wr)
-		p := patience{limit: steps}
+		p := stallGuard{limit: steps}
 		for told, done := 0, 0; told == 0 || done == 0; w.step() {
 			done += pollOnce(t, a, round)
 			for _, wc := range b.Poll() {
@@ -50,7 +50,7 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 				}
 				told++
 			}
-			if err := p.turn(false); err != nil {
+			if err := p.step(false); err != nil {
 				t.Fatalf("%v: told %d, completed %d; %v, %v", err, told, done, a.QP.Err(), b.QP.Err())
 			}
 		}
@@ -83,10 +83,10 @@ func readBack(t *testing.T, w *wires, h *enginetest.Host, local, remote *ibverbx
 	wr := ibverbx.SendWR{WRID: 99, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, uint32(local.Len())))
 	h.PostSend(wr)
-	p := patience{limit: steps}
+	p := stallGuard{limit: steps}
 	for done := 0; done == 0; w.step() {
 		done = pollOnce(t, h, 99)
-		enginetest.Must(t, p.turn(false))
+		enginetest.Must(t, p.step(false))
 	}
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
 		t.Fatalf("byte %d of the READ is wrong", enginetest.FirstDifference(local.Bytes(), remote.Bytes()))
@@ -108,13 +108,13 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 					recvs[i].WRID = uint64(i)
 				}
 				b.PostRecv(recvs...)
-				var p patience
+				var p stallGuard
 				for posted, told, done := 0, 0, 0; told < messages || done < messages; {
 					if posted < messages {
 						wr := ibverbx.SendWR{WRID: uint64(posted), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(posted) * 7, Remote: remote.Remote(), RemoteOffset: uint64(64 * posted)}
 						wr.SetSGE(local.SGE(uint64(64*posted), 64))
 						n, err := a.QP.PostSend([]ibverbx.SendWR{wr})
-						if posted += n; n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+						if posted += n; n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must not be wrapped
 							t.Fatalf("PostSend = %d, %v; want 1 or %v", n, err, verbs.ErrQueueFull)
 						}
 					}
@@ -126,7 +126,7 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 						}
 						told++
 					}
-					if err := p.turn(false); err != nil {
+					if err := p.step(false); err != nil {
 						t.Fatalf("%v: %d told, %d completed of %d", err, told, done, messages)
 					}
 				}

@@ -149,7 +149,7 @@ func carryAll(t *testing.T, a, b *enginetest.Host) {
 // waitBoth waits for one completion of each host.
 func waitBoth(t *testing.T, a, b *enginetest.Host) (sent, got ibverbx.WC) {
 	t.Helper()
-	var patience patience
+	var stall stallGuard
 	for haveA, haveB := false, false; !haveA || !haveB; yield() {
 		wcsA, wcsB := a.Poll(), b.Poll()
 		if len(wcsA) > 0 {
@@ -158,7 +158,7 @@ func waitBoth(t *testing.T, a, b *enginetest.Host) (sent, got ibverbx.WC) {
 		if len(wcsB) > 0 {
 			got, haveB = wcsB[0], true
 		}
-		enginetest.Must(t, patience.turn(len(wcsA)+len(wcsB) > 0))
+		enginetest.Must(t, stall.step(len(wcsA)+len(wcsB) > 0))
 	}
 	return sent, got
 }

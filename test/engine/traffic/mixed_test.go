@@ -93,7 +93,7 @@ func (m *mixed) add(i int) {
 			m.notified = append(m.notified, i)
 		}
 	}
-	m.pieces(i, &wr, n)
+	m.splitSGEs(i, &wr, n)
 	m.wrs = append(m.wrs, wr)
 }
 
@@ -141,8 +141,8 @@ func (m *mixed) atomic(i int, wr *ibverbx.SendWR) int {
 	return 8
 }
 
-// pieces splits a request into up to four adjacent SGEs.
-func (m *mixed) pieces(i int, wr *ibverbx.SendWR, n int) {
+// splitSGEs splits a request into up to four adjacent SGEs.
+func (m *mixed) splitSGEs(i int, wr *ibverbx.SendWR, n int) {
 	at, end := uint64(i*mixedSlot), uint64(i*mixedSlot+n)
 	var sges []ibverbx.SGE
 	for len(sges) < 3 && at < end && m.rng.IntN(2) == 0 {
@@ -157,14 +157,14 @@ func (m *mixed) pieces(i int, wr *ibverbx.SendWR, n int) {
 }
 
 // run posts the stream in chains and polls until everything has completed.
-func (m *mixed) run(idle func(), p patience) {
+func (m *mixed) run(idle func(), p stallGuard) {
 	m.Helper()
 	for m.completed < len(m.signaled) || m.told < len(m.notified) || m.taken < len(m.sent) {
 		m.receives()
 		m.post()
 		sent, came := m.a.Poll(), m.b.Poll()
 		for i := range sent {
-			m.ended(&sent[i])
+			m.checkCompletion(&sent[i])
 		}
 		for i := range came {
 			m.received(&came[i])
@@ -173,7 +173,7 @@ func (m *mixed) run(idle func(), p patience) {
 		if !progress {
 			idle()
 		}
-		if err := p.turn(progress); err != nil {
+		if err := p.step(progress); err != nil {
 			m.Fatalf("%v: %d of %d posted, %d of %d completed, %d of %d told, %d of %d taken; %v, %v", err, m.posted, len(m.wrs),
 				m.completed, len(m.signaled), m.told, len(m.notified), m.taken, len(m.sent), m.a.QP.Err(), m.b.QP.Err())
 		}
@@ -223,8 +223,8 @@ func (m *mixed) receives() {
 	}
 }
 
-// ended checks a request's completion and, for READs and atomics, the fetched bytes.
-func (m *mixed) ended(wc *ibverbx.WC) {
+// checkCompletion checks a request's completion and, for READs and atomics, the fetched bytes.
+func (m *mixed) checkCompletion(wc *ibverbx.WC) {
 	m.Helper()
 	i := m.signaled[m.completed]
 	if err := wc.Err(); err != nil || wc.WRID != uint64(i) || wc.Opcode != m.wrs[i].Opcode.WC() {
@@ -287,7 +287,7 @@ func TestMixedOpcodes(t *testing.T) {
 	for _, lanes := range []int{2, 5} {
 		each(t, lanes, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
 			a, b := enginetest.NewPair(t, links(), mixedConfig(scheme, lanes))
-			newMixed(t, a, b, scheme, 400).run(yield, patience{})
+			newMixed(t, a, b, scheme, 400).run(yield, stallGuard{})
 		})
 	}
 }
@@ -301,7 +301,7 @@ func TestMixedOpcodesOverFaults(t *testing.T) {
 				bad := softnic.Impairment{Loss: 0.01, Duplicate: 0.02, Reorder: 0.1, Delay: 5 * time.Microsecond, Jitter: 20 * time.Microsecond}
 				w := newWires(t, softnic.FaultConfig{Seed: seed, Impairment: bad}, softnic.FaultConfig{Seed: seed + 100, Impairment: bad})
 				a, b := enginetest.NewPair(t, w.links, mixedConfig(scheme, 4))
-				newMixed(t, a, b, scheme, 300).run(w.step, patience{limit: steps})
+				newMixed(t, a, b, scheme, 300).run(w.step, stallGuard{limit: steps})
 			})
 		}
 	}

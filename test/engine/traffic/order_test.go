@@ -156,7 +156,7 @@ func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 	}
 	b.PostRecv(recvs...)
 	a.PostSend(wrs...)
-	p := patience{limit: steps}
+	p := stallGuard{limit: steps}
 	for told, completed := 0, 0; told < messages || completed < messages; {
 		n := pollOnce(t, a, completed)
 		completed += n
@@ -174,7 +174,7 @@ func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 		if n+len(wcs) == 0 {
 			w.step()
 		}
-		if err := p.turn(n+len(wcs) > 0); err != nil {
+		if err := p.step(n+len(wcs) > 0); err != nil {
 			t.Fatalf("%v: %d of %d told, %d completed", err, told, messages, completed)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestSharedDataLateCompletion: a receive whose completion is processed after its VirtualQP was closed serves the others,
-// although no other completion comes.
+// even without any other completion.
 func TestSharedDataLateCompletion(t *testing.T) {
 	for _, lanes := range []int{1, 2} {
 		p := newPooled(t, enginetest.MemoryLinks(1), bare, 1, 2, ibverbx.Config{Lanes: lanes})
@@ -47,7 +47,7 @@ func TestSharedDataLateCompletion(t *testing.T) {
 	}
 }
 
-// TestSharedDataCloseQuietly: Close of a VirtualQP that works is no failure, although it drains the lanes.
+// TestSharedDataCloseQuietly: closing a working VirtualQP is not a failure, even though it drains the lanes.
 func TestSharedDataCloseQuietly(t *testing.T) {
 	for _, lanes := range []int{1, 2} {
 		var text strings.Builder

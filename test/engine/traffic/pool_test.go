@@ -97,7 +97,7 @@ func (p *pooled) send(client int) bool {
 	return n1 == 1
 }
 
-// poll polls everyone once, checks what the server got and holds its receives.
+// poll polls every host once, checks the received messages and keeps their receives.
 func (p *pooled) poll() {
 	p.tb.Helper()
 	wcs := make([]ibverbx.WC, 16)
@@ -194,7 +194,7 @@ func TestSharedDataEmpty(t *testing.T) {
 	}
 }
 
-// TestSharedDataMisuse: what cannot work is refused with an error that says what to do.
+// TestSharedDataMisuse: invalid uses are refused with an error that names the fix.
 func TestSharedDataMisuse(t *testing.T) {
 	h := enginetest.NewRails(t, enginetest.MemoryLinks(1))
 	h.NewCQ(ibverbx.CQConfig{SharedData: 2})
@@ -279,8 +279,8 @@ func TestSharedDataTooLong(t *testing.T) {
 	}
 }
 
-// TestSharedDataOutlivesVirtualQPs: a VirtualQP that is closed with messages not yet reported returns their receives
-// to the pool. No completion of it comes after Close.
+// TestSharedDataOutlivesVirtualQPs: a VirtualQP closed with unreported messages returns their receives
+// to the pool. It has no completions after Close.
 func TestSharedDataOutlivesVirtualQPs(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		for _, lanes := range []int{1, 2} {

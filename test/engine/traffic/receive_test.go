@@ -46,8 +46,8 @@ func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	return f
 }
 
-// turn polls both sides and advances time. It returns the receiver's completions.
-func (f *flood) turn(t *testing.T) []ibverbx.WC {
+// step polls both sides and advances time. It returns the receiver's completions.
+func (f *flood) step(t *testing.T) []ibverbx.WC {
 	t.Helper()
 	f.completed += pollOnce(t, f.a, f.completed)
 	wcs := f.b.Poll()
@@ -62,7 +62,7 @@ func (f *flood) turn(t *testing.T) []ibverbx.WC {
 func (f *flood) stall(t *testing.T, held int) {
 	t.Helper()
 	for range 2000 {
-		if wcs := f.turn(t); len(wcs) > 0 {
+		if wcs := f.step(t); len(wcs) > 0 {
 			t.Fatalf("told %+v without a receive", wcs[0])
 		}
 	}
@@ -84,7 +84,7 @@ func (f *flood) stall(t *testing.T, held int) {
 // drain posts receives, a few at a time, until every message has been notified.
 func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check func(wc ibverbx.WC, nth int)) {
 	t.Helper()
-	p := patience{limit: steps}
+	p := stallGuard{limit: steps}
 	for posted := 0; f.told < floodMessages || f.completed < floodMessages; {
 		due := f.told + 3
 		if f.lockstep {
@@ -97,7 +97,7 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 			}
 			posted++
 		}
-		wcs := f.turn(t)
+		wcs := f.step(t)
 		for _, wc := range wcs {
 			check(wc, f.told)
 			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, enginetest.Stamped(floodSlot, 0, f.told)) {
@@ -105,7 +105,7 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 			}
 			f.told++
 		}
-		if err := p.turn(len(wcs) > 0); err != nil {
+		if err := p.step(len(wcs) > 0); err != nil {
 			t.Fatalf("%v: %d told, %d completed of %d; %v, %v", err, f.told, f.completed, floodMessages, f.a.QP.Err(), f.b.QP.Err())
 		}
 	}

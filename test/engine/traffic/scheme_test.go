@@ -71,7 +71,7 @@ func TestNotification(t *testing.T) {
 						notified = append(notified, sent)
 					}
 					sent++
-				} else if err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+				} else if err != verbs.ErrQueueFull { //nolint:errorlint // it must not be wrapped
 					t.Fatal(err)
 				}
 			}
@@ -182,26 +182,26 @@ func TestCxxPeerNumbersComeLate(t *testing.T) {
 				for _, op := range ops[:1+i%3] {
 					wr := ibverbx.SendWR{Opcode: op, Remote: remote.Remote()}
 					wr.SetSGE(local.SGE(0, uint32(1+i*37%1500)))
-					for p := (patience{limit: steps}); ; {
+					for p := (stallGuard{limit: steps}); ; {
 						n, err := a.QP.PostSend([]ibverbx.SendWR{wr})
 						if n == 1 {
 							break
 						}
-						if err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+						if err != verbs.ErrQueueFull { //nolint:errorlint // it must not be wrapped
 							t.Fatal(err)
 						}
-						enginetest.Must(t, p.turn(false))
+						enginetest.Must(t, p.step(false))
 						told += len(b.Poll())
 						a.Poll()
 						w.step()
 					}
 				}
 			}
-			for p := (patience{limit: steps}); told < messages; w.step() {
+			for p := (stallGuard{limit: steps}); told < messages; w.step() {
 				got := b.Poll()
 				told += len(got)
 				a.Poll()
-				if err := p.turn(len(got) > 0); err != nil || a.QP.Err() != nil || b.QP.Err() != nil {
+				if err := p.step(len(got) > 0); err != nil || a.QP.Err() != nil || b.QP.Err() != nil {
 					t.Fatalf("%d of %d messages: %v, %v, %v", told, messages, err, a.QP.Err(), b.QP.Err())
 				}
 			}

@@ -65,7 +65,7 @@ func (s *sharedQP) post(t *testing.T, sender int) {
 	}
 	wr.SetSGE(s.local.SGE(uint64(i*sharedSlot), uint32(n)))
 	k, err := s.a.PostSend([]ibverbx.SendWR{wr})
-	if k == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+	if k == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must not be wrapped
 		t.Fatalf("PostSend = %d, %v; want 1 or %v", k, err, verbs.ErrQueueFull)
 	}
 	s.posted += k
@@ -79,7 +79,7 @@ func sharedRun(t *testing.T, a, b *enginetest.Host, all []*sharedQP, live func(*
 		byA[s.a], byB[s.b] = i, i
 	}
 	rng := rand.New(rand.NewPCG(3, 9))
-	var p patience
+	var p stallGuard
 	for left := true; left; {
 		if s := all[rng.IntN(len(all))]; live(s) && s.posted < upTo {
 			s.post(t, int(s.a.Num()))
@@ -107,7 +107,7 @@ func sharedRun(t *testing.T, a, b *enginetest.Host, all []*sharedQP, live func(*
 		for _, s := range all {
 			left = left || (live(s) && (s.completed < upTo || s.told < upTo))
 		}
-		if err := p.turn(len(sent)+len(told) > 0); err != nil {
+		if err := p.step(len(sent)+len(told) > 0); err != nil {
 			t.Fatalf("%v with %d of %d completions on the first VirtualQP", err, all[0].completed, upTo)
 		}
 	}

@@ -27,7 +27,7 @@ func TestSharedReceivesMixedOpcodes(t *testing.T) {
 		bad := softnic.Impairment{Loss: 0.01, Duplicate: 0.02, Reorder: 0.1, Delay: 5 * time.Microsecond, Jitter: 20 * time.Microsecond}
 		w := newWires(t, softnic.FaultConfig{Seed: 5, Impairment: bad}, softnic.FaultConfig{Seed: 6, Impairment: bad})
 		a, b := sharingPair(t, w.links, 16, mixedConfig(scheme, 5))
-		newMixed(t, a, b, scheme, 300).run(w.step, patience{limit: steps})
+		newMixed(t, a, b, scheme, 300).run(w.step, stallGuard{limit: steps})
 	})
 }
 
@@ -43,14 +43,14 @@ func TestSharedReceivesThousandLanes(t *testing.T) {
 		wr := ibverbx.SendWR{WRID: 0, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, size))
 		a.PostSend(wr)
-		p := patience{limit: steps}
+		p := stallGuard{limit: steps}
 		for told, done := 0, 0; told == 0 || done == 0; w.step() {
 			done += pollOnce(t, a, 0)
 			for _, wc := range b.Poll() {
 				checkNotification(t, scheme, wc, 0, 0, size)
 				told++
 			}
-			if err := p.turn(false); err != nil {
+			if err := p.step(false); err != nil {
 				t.Fatalf("%v: told %d, completed %d; %v, %v", err, told, done, a.QP.Err(), b.QP.Err())
 			}
 		}

@@ -16,9 +16,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// talkers returns n connections over the same NICs. Each has its own VirtualQP and VirtualCQ on both sides,
+// newWriters returns n writers over the same NICs. Each has its own VirtualQP and VirtualCQ on both sides,
 // and a chain of WRITEs of size bytes, so separate goroutines can use them without locking.
-func talkers(tb testing.TB, n, size, chain int, wrapped bool) []*talker {
+func newWriters(tb testing.TB, n, size, chain int, wrapped bool) []*writer {
 	tb.Helper()
 	links := enginetest.MemoryLinks(2)
 	var hosts [2]*enginetest.Host
@@ -29,9 +29,9 @@ func talkers(tb testing.TB, n, size, chain int, wrapped bool) []*talker {
 		}
 		hosts[i] = enginetest.NewRailsOn(tb, rails...)
 	}
-	var all []*talker
+	var all []*writer
 	for range n {
-		t := &talker{tb: tb, wrs: make([]ibverbx.SendWR, chain)}
+		t := &writer{tb: tb, wrs: make([]ibverbx.SendWR, chain)}
 		for i, h := range hosts {
 			own := *h // the rails are the same
 			own.NewCQ(ibverbx.CQConfig{})
@@ -65,8 +65,8 @@ func openNIC(tb testing.TB, link softnic.Link, wrapped bool) verbs.Context {
 	return ctx
 }
 
-// talker is one connection of talkers.
-type talker struct {
+// writer is a connection that posts chains of WRITEs.
+type writer struct {
 	tb            testing.TB
 	ends          [2]*enginetest.Host
 	local, remote *ibverbx.Region
@@ -75,7 +75,7 @@ type talker struct {
 }
 
 // round posts the chain and polls both sides until it is complete. It reports success.
-func (t *talker) round() bool {
+func (t *writer) round() bool {
 	if n, err := t.ends[0].QP.PostSend(t.wrs); n != len(t.wrs) || err != nil {
 		t.tb.Errorf("PostSend = %d, %v, want %d", n, err, len(t.wrs))
 		return false
@@ -106,7 +106,7 @@ func TestTwoVirtualCQs(t *testing.T) {
 		t.Run(fmt.Sprintf("wrapped=%v", wrapped), func(t *testing.T) {
 			const size = 5000
 			var wg sync.WaitGroup
-			for i, c := range talkers(t, 3, size, 1, wrapped) {
+			for i, c := range newWriters(t, 3, size, 1, wrapped) {
 				wg.Go(func() {
 					for k := range 100 {
 						enginetest.Stamp(c.local.Bytes(), i, k)
@@ -132,11 +132,11 @@ func BenchmarkTwoVirtualCQs(b *testing.B) {
 	for _, wrapped := range []bool{false, true} {
 		for _, size := range []int{8, 64 << 10} {
 			b.Run(fmt.Sprintf("wrapped=%v/size=%d", wrapped, size), func(b *testing.B) {
-				all := talkers(b, 2, size, 64, wrapped)
+				all := newWriters(b, 2, size, 64, wrapped)
 				var rates [2][]float64
 				var ratios []float64
 				for b.Loop() {
-					one, two := talk(all[:1]), talk(all)
+					one, two := runWriters(all[:1]), runWriters(all)
 					rates[0], rates[1] = append(rates[0], one), append(rates[1], two)
 					ratios = append(ratios, two/one)
 				}
@@ -152,8 +152,8 @@ func BenchmarkTwoVirtualCQs(b *testing.B) {
 	}
 }
 
-// talk runs every talker for 10 ms in a goroutine, and returns their total requests per second.
-func talk(all []*talker) float64 {
+// runWriters runs every writer for 10 ms in a goroutine, and returns their total requests per second.
+func runWriters(all []*writer) float64 {
 	var wg sync.WaitGroup
 	var done atomic.Int64
 	begin := time.Now()

@@ -58,8 +58,8 @@ func (w *wires) step() {
 // yield is the counterpart of step for links in real time.
 func yield() { runtime.Gosched() }
 
-// patience counts consecutive turns without progress, and fails the test when there are too many.
-type patience struct {
+// stallGuard counts consecutive turns without progress, and fails the test when there are too many.
+type stallGuard struct {
 	// idle is the number of turns without progress.
 	idle int
 	// limit is the largest idle; zero means enough for the timers of links in real time and
@@ -70,7 +70,7 @@ type patience struct {
 // steps is a limit for links in virtual time, where every turn makes progress.
 const steps = 200_000
 
-func (p *patience) turn(progress bool) error {
+func (p *stallGuard) step(progress bool) error {
 	if p.idle++; progress {
 		p.idle = 0
 	}

@@ -41,7 +41,7 @@ func (st *stage) act(line string) (answers []string) {
 	}
 	a.done()
 	for _, x := range st.actors {
-		answers = append(answers, x.news()...)
+		answers = append(answers, x.newRequests()...)
 	}
 	if len(answers) == 0 && (command == "poll" || command == "post" && !strings.HasPrefix(rest, "recv")) {
 		answers = []string{"nothing"}

@@ -93,7 +93,7 @@ func (l *kernelLane) PostSend(wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
 		var b []byte
 		if wrs[i].Flags&verbs.SendInline != 0 {
-			b = gathered(wrs[i].SGE[:wrs[i].NumSGE])
+			b = gather(wrs[i].SGE[:wrs[i].NumSGE])
 		}
 		l.inline = append(l.inline, b)
 	}
@@ -107,7 +107,7 @@ func (l *kernelLane) PostSend(wrs []verbs.SendWR) (int, error) {
 func (l *kernelLane) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if l.broken { // Soft-RoCE lacks CapFlushOnPost
 		for i := range wrs {
-			l.tell(verbs.WC{WRID: wrs[i].WRID, Status: verbs.StatusWRFlushErr, QPN: l.Num()})
+			l.addCompletions(verbs.WC{WRID: wrs[i].WRID, Status: verbs.StatusWRFlushErr, QPN: l.Num()})
 		}
 		return len(wrs), nil
 	}
@@ -130,7 +130,7 @@ func (l *kernelLane) Close() error {
 	return l.QP.Close()
 }
 
-func (l *kernelLane) tell(wcs ...verbs.WC) { l.k.cq.ready = append(l.k.cq.ready, wcs...) }
+func (l *kernelLane) addCompletions(wcs ...verbs.WC) { l.k.cq.ready = append(l.k.cq.ready, wcs...) }
 
 // start hands the oldest n sends to the device, in one chain. With badKey the first names a
 // key that the peer does not have.
@@ -192,8 +192,8 @@ func (l *kernelLane) Complete(n int) {
 	places := l.expect(n)
 	before := l.atomicsBefore(n)
 	wrs := l.start(n, false)
-	wcs := l.k.take(l.k.cq.CQ, l.Num(), n, "completions of sends")
-	arrived := l.k.take(l.k.got, l.peer.Num(), len(places), "receives of the peer")
+	wcs := l.k.waitCompletions(l.k.cq.CQ, l.Num(), n, "completions of sends")
+	arrived := l.k.waitCompletions(l.k.got, l.peer.Num(), len(places), "receives of the peer")
 	for i, wc := range wcs {
 		wr := &l.taken[l.done+i]
 		if wc.WRID != wr.WRID || wc.Status != verbs.StatusSuccess || wc.Opcode != wr.Opcode.WC() {
@@ -207,7 +207,7 @@ func (l *kernelLane) Complete(n int) {
 		}
 		l.compare(&wrs[i], l.inline[l.done+i], told, place, before[i])
 		if wr.Flags&verbs.SendSignaled != 0 {
-			l.tell(wc)
+			l.addCompletions(wc)
 		}
 	}
 	l.done += n
@@ -231,7 +231,7 @@ func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, told *verbs.WC, pl
 	tb := l.k.tb
 	local := inline
 	if inline == nil {
-		local = gathered(wr.SGE[:wr.NumSGE])
+		local = gather(wr.SGE[:wr.NumSGE])
 	}
 	switch wr.Opcode {
 	case verbs.OpSend, verbs.OpSendWithImm:
@@ -276,7 +276,7 @@ func (l *kernelLane) Fail(status verbs.Status) {
 	}
 	l.start(n, status == verbs.StatusRemAccessErr)
 	l.broken = true
-	l.ended(l.k.take(l.k.cq.CQ, l.Num(), n, "completions of sends that fail"), status)
+	l.reportSends(l.k.waitCompletions(l.k.cq.CQ, l.Num(), n, "completions of sends that fail"), status)
 	l.flush()
 	l.closePeer()
 }
@@ -289,8 +289,8 @@ func (l *kernelLane) closePeer() {
 	}
 }
 
-// ended reports sends to the engine: the first failed with a status, and the others were flushed.
-func (l *kernelLane) ended(wcs []verbs.WC, first verbs.Status) {
+// reportSends reports sends to the engine: the first failed with a status, and the others were flushed.
+func (l *kernelLane) reportSends(wcs []verbs.WC, first verbs.Status) {
 	for i, wc := range wcs {
 		want := verbs.StatusWRFlushErr
 		if i == 0 {
@@ -301,7 +301,7 @@ func (l *kernelLane) ended(wcs []verbs.WC, first verbs.Status) {
 		}
 	}
 	l.done += len(wcs)
-	l.tell(wcs...)
+	l.addCompletions(wcs...)
 }
 
 // flush collects the device's flushed completions of a lane in ERR. Held sends are posted first, and the
@@ -309,13 +309,13 @@ func (l *kernelLane) ended(wcs []verbs.WC, first verbs.Status) {
 func (l *kernelLane) flush() {
 	if n := len(l.Posted()); n > 0 {
 		l.start(n, false)
-		l.ended(l.k.take(l.k.cq.CQ, l.Num(), n, "completions of flushed sends"), verbs.StatusWRFlushErr)
+		l.reportSends(l.k.waitCompletions(l.k.cq.CQ, l.Num(), n, "completions of flushed sends"), verbs.StatusWRFlushErr)
 	}
-	for i, wc := range l.k.take(l.k.cq.recvs, l.Num(), len(l.waiting), "completions of flushed receives") {
+	for i, wc := range l.k.waitCompletions(l.k.cq.recvs, l.Num(), len(l.waiting), "completions of flushed receives") {
 		if wc.Status != verbs.StatusWRFlushErr || wc.WRID != l.waiting[i].WRID {
 			l.k.tb.Errorf("receive %d ended with %q, want %q", i, wc.Status, verbs.StatusWRFlushErr)
 		}
-		l.tell(wc)
+		l.addCompletions(wc)
 	}
 	l.waiting = nil
 }
@@ -334,13 +334,13 @@ func (l *kernelLane) FailRecv(status verbs.Status) {
 	if k, err := l.peer.PostSend([]verbs.SendWR{wr}); k != 1 || err != nil {
 		tb.Fatalf("PostSend of the peer = %d, %v, want 1, nil", k, err)
 	}
-	l.k.take(l.k.sent, l.peer.Num(), 1, "the peer's message that is too long") // fails
-	wc := l.k.take(l.k.cq.recvs, l.Num(), 1, "the receive that is too short")[0]
+	l.k.waitCompletions(l.k.sent, l.peer.Num(), 1, "the peer's message that is too long") // fails
+	wc := l.k.waitCompletions(l.k.cq.recvs, l.Num(), 1, "the receive that is too short")[0]
 	if !slices.Contains([]verbs.Status{verbs.StatusLocLenErr, verbs.StatusLocQPOpErr}, wc.Status) || wc.WRID != l.waiting[0].WRID {
 		tb.Errorf("the receive ended with %q, want %q", wc.Status, status)
 	}
 	wc.Status = status
-	l.tell(wc)
+	l.addCompletions(wc)
 	l.waiting, l.broken = l.waiting[1:], true
 	l.flush()
 }
@@ -361,17 +361,17 @@ func (l *kernelLane) Deliver(want verbs.WC, payload []byte) bool {
 	l.pending = nil
 	recv := l.waiting[0]
 	l.waiting = l.waiting[1:]
-	got := l.k.take(l.k.cq.recvs, l.Num(), 1, "a receive")[0]
-	sent := l.k.take(l.k.sent, l.peer.Num(), 1, "the peer's send")[0]
+	got := l.k.waitCompletions(l.k.cq.recvs, l.Num(), 1, "a receive")[0]
+	sent := l.k.waitCompletions(l.k.sent, l.peer.Num(), 1, "the peer's send")[0]
 	got.Flags &= verbs.WCWithImm // the GRH flag is irrelevant to the transcript
 	want.WRID, want.QPN = recv.WRID, l.Num()
 	if got != want || sent.Status != verbs.StatusSuccess {
 		tb.Errorf("received %+v of %+v, want %+v of a success", got, sent, want)
 	}
-	if b := gathered(recv.SGE[:recv.NumSGE]); len(payload) > 0 && !bytes.Equal(b[:len(payload)], payload) {
+	if b := gather(recv.SGE[:recv.NumSGE]); len(payload) > 0 && !bytes.Equal(b[:len(payload)], payload) {
 		tb.Errorf("received %x, want %x", b[:len(payload)], payload)
 	}
-	l.tell(got)
+	l.addCompletions(got)
 	return true
 }
 

@@ -198,9 +198,9 @@ func (k *kernelStage) room(n int) (b []byte, e verbs.SGE) {
 	return k.scratch.Bytes()[at : at+n], verbs.SGE{Addr: k.scratchMR.Addr() + uint64(at), Length: uint32(n), LKey: k.scratchMR.LKey()}
 }
 
-// take waits for n completions of one QP. The only other outstanding work is messages on other lanes that
+// waitCompletions waits for n completions of one QP. The only other outstanding work is messages on other lanes that
 // wait for a receive.
-func (k *kernelStage) take(cq verbs.CQ, qpn uint32, n int, what string) (wcs []verbs.WC) {
+func (k *kernelStage) waitCompletions(cq verbs.CQ, qpn uint32, n int, what string) (wcs []verbs.WC) {
 	k.tb.Helper()
 	batch := make([]verbs.WC, 16)
 	for end := time.Now().Add(2 * time.Minute); len(wcs) < n; {
@@ -227,8 +227,8 @@ func bytesAt(addr uint64, n uint32) []byte {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), n)
 }
 
-// gathered are the bytes that elements name.
-func gathered(sges []verbs.SGE) (b []byte) {
+// gather returns the bytes of elements.
+func gather(sges []verbs.SGE) (b []byte) {
 	for _, e := range sges {
 		b = append(b, bytesAt(e.Addr, e.Length)...)
 	}

@@ -39,9 +39,9 @@ func (x *actor) prefix() string {
 
 func (x *actor) laneName(i int) string { return fmt.Sprintf("%slane %d", x.prefix(), i) }
 
-// news lists the requests that the lanes accepted since the last call, one line each. Requests that share a
+// newRequests lists the requests that the lanes accepted since the last call, one line each. Requests that share a
 // doorbell with the previous one begin with "+". A failure of the VirtualQP follows.
-func (x *actor) news() (answers []string) {
+func (x *actor) newRequests() (answers []string) {
 	for i, l := range x.lanes {
 		at := 0
 		for bell, n := range l.Chains() {

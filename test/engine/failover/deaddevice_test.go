@@ -26,8 +26,8 @@ func (d *duo) recover(rail int, hosts []int) {
 	}
 }
 
-// again writes the messages of another round, and compares the bytes.
-func (d *duo) again(seed uint64, local, remote *ibverbx.Region) {
+// exchangeRound writes the messages of another round, and compares the bytes.
+func (d *duo) exchangeRound(seed uint64, local, remote *ibverbx.Region) {
 	d.t.Helper()
 	const messages = 8
 	enginetest.Fill(local.Bytes(), seed)
@@ -49,10 +49,10 @@ func TestRegisterWhileDeviceIsDead(t *testing.T) {
 					d.fail(rail, hosts)
 					local, remote := d.hosts[0].Region(1<<18), d.hosts[1].Region(1<<18)
 					old := remote.Remote()
-					d.again(1, local, remote)
+					d.exchangeRound(1, local, remote)
 					d.recover(rail, hosts)
-					d.until("all lanes are back", d.up)
-					d.again(2, local, remote)
+					d.until("all lanes are back", d.allUp)
+					d.exchangeRound(2, local, remote)
 					for i, r := range []*ibverbx.Region{local, remote} {
 						for k, key := range r.Remote().RKeys {
 							if key == 0 {
@@ -69,8 +69,8 @@ func TestRegisterWhileDeviceIsDead(t *testing.T) {
 					wr.SetSGE(local.SGE(0, 1<<18))
 					d.hosts[0].PostSend(wr)
 					d.until("the READ has ended", func() bool { return len(d.got[0]) == 1 })
-					if err := d.got[0][0].Err(); err != nil || !d.up() {
-						t.Errorf("a READ of a description without a key for rail %d: %v, and all lanes are up: %v", rail, err, d.up())
+					if err := d.got[0][0].Err(); err != nil || !d.allUp() {
+						t.Errorf("a READ of a description without a key for rail %d: %v, and all lanes are up: %v", rail, err, d.allUp())
 					}
 				})
 			}
@@ -129,10 +129,10 @@ func TestConnectWhileDeviceIsDead(t *testing.T) {
 								enginetest.Must(t, h.QP.Connect(enginetest.OverTheWire(t, cards[1-i])))
 							}
 							local, remote := d.hosts[0].Region(1<<18), d.hosts[1].Region(1<<18)
-							d.again(1, local, remote)
+							d.exchangeRound(1, local, remote)
 							d.recover(rail, hosts)
-							d.until("all lanes are in service", d.up)
-							d.again(2, local, remote)
+							d.until("all lanes are in service", d.allUp)
+							d.exchangeRound(2, local, remote)
 							if fragments := d.hosts[0].QP.Stats().Rails[rail].Fragments; fragments == 0 {
 								t.Errorf("rail %d carried no fragment after its device had recovered", rail)
 							}

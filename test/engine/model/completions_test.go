@@ -13,7 +13,7 @@ func (s *modelSide) poll(wcs []ibverbx.WC) int {
 		wc := &wcs[i]
 		switch {
 		case wc.QP != s.qp:
-			s.t.Fatalf("completion %s belongs to another VirtualQP", words(wc))
+			s.t.Fatalf("completion %s belongs to another VirtualQP", describeWC(wc))
 		case wc.WRID < firstNote:
 			s.sent(wc)
 		case wc.WRID < firstInbox:
@@ -32,7 +32,7 @@ func (s *modelSide) poll(wcs []ibverbx.WC) int {
 // buffers are free.
 func (s *modelSide) sent(wc *ibverbx.WC) {
 	if wc.WRID >= uint64(len(s.requests)) || int(wc.WRID) < s.reported {
-		s.t.Fatalf("completion %s out of turn: %d requests are reported and %d posted", words(wc), s.reported, len(s.requests))
+		s.t.Fatalf("completion %s out of turn: %d requests are reported and %d posted", describeWC(wc), s.reported, len(s.requests))
 	}
 	for _, r := range s.requests[s.reported : wc.WRID+1] {
 		status := verbs.StatusSuccess
@@ -45,7 +45,7 @@ func (s *modelSide) sent(wc *ibverbx.WC) {
 	}
 	r := s.requests[wc.WRID]
 	if wc.Status == verbs.StatusSuccess && (r.wr.Flags&verbs.SendSignaled == 0 || wc.Opcode != r.wr.Opcode.WC() || int(wc.ByteLen) != r.length) {
-		s.t.Fatalf("request %d (%s, %s, %d bytes): completion %s", r.index, r.wr.Opcode, r.wr.Flags, r.length, words(wc))
+		s.t.Fatalf("request %d (%s, %s, %d bytes): completion %s", r.index, r.wr.Opcode, r.wr.Flags, r.length, describeWC(wc))
 	}
 	s.reported = int(wc.WRID) + 1
 }
@@ -91,7 +91,7 @@ func (s *modelSide) checkWritten(r *modelRequest, when string) {
 // received checks a completed receive.
 func (s *modelSide) received(wc *ibverbx.WC, kind, k int) {
 	if k != s.ended[kind] || k >= s.posted[kind] {
-		s.t.Fatalf("completion %s of kind %d out of turn, want receive %d of %d", words(wc), kind, s.ended[kind], s.posted[kind])
+		s.t.Fatalf("completion %s of kind %d out of turn, want receive %d of %d", describeWC(wc), kind, s.ended[kind], s.posted[kind])
 	}
 	s.ended[kind]++
 	if wc.Status != verbs.StatusSuccess {
@@ -132,7 +132,7 @@ func (s *modelSide) checkNews(wc *ibverbx.WC, r *modelRequest) {
 	}
 	if wc.Flags != flags || wc.Opcode != opcode || flags&ibverbx.WCHasImm != 0 && wc.Imm != r.wr.Imm || flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != r.length {
 		s.t.Fatalf("completion %s with the flags %d and the immediate %d, want %s of request %d: flags %d, immediate %d, %d bytes",
-			words(wc), wc.Flags, wc.Imm, opcode, r.index, flags, r.wr.Imm, r.length)
+			describeWC(wc), wc.Flags, wc.Imm, opcode, r.index, flags, r.wr.Imm, r.length)
 	}
 }
 

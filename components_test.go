@@ -119,9 +119,7 @@ func TestFailureWithoutLane(t *testing.T) {
 	c := newTestCQ(t, 1)
 	var log bytes.Buffer
 	q, err := c.NewQP(Config{Lanes: 2, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q.failover.fail(nil, ErrPeerGone)
 	var events [2]Event
 	if n := c.Events(events[:]); n != 1 || events[0].Kind != EventFailed || events[0].Lane != -1 || events[0].Rail != -1 {
@@ -145,9 +143,7 @@ func (brokenEndpoint) Connect(verbs.Endpoint) error      { return nil }
 func TestOfferFailsWhileReconnecting(t *testing.T) {
 	here, _ := ControlPair()
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q.failover.state = stateConnected
 	l := q.setup.all[0]
 	l.recovery.state, l.qp = laneOffered, brokenEndpoint{l.qp}
@@ -178,9 +174,7 @@ func TestOfferElsewhere(t *testing.T) {
 // TestFlushOfMarker: a marker that no NIC holds is not mistaken for a request.
 func TestFlushOfMarker(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, slot := q.setup.all[0], &q.send.sends.slots[0]
 	slot.pending = 1
 	l.put(entryHead(0, kindControl, 0), 0, 0, 0)
@@ -235,16 +229,10 @@ func controlRoundTrip(b []byte) ([]byte, error) {
 // complete in order, and one beyond the window fails the VirtualQP.
 func TestTallyWindowGrows(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	card, err := q.Card()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Connect(card); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, q.Connect(card))
 	s, l := q.setup.scheme.(*tally), q.setup.all[0]
 	if s.window.Len() != initialDepth || s.window.Limit() < 4*initialDepth {
 		t.Fatalf("the window has %d places and grows to %d", s.window.Len(), s.window.Limit())

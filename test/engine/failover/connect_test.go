@@ -90,7 +90,7 @@ func TestConnectWithPortDown(t *testing.T) {
 							for _, h := range hosts {
 								d.hosts[h].NICs[rail].SetPort(true)
 							}
-							d.until("all lanes are in service", d.up)
+							d.until("all lanes are in service", d.allUp)
 							d.until("the atomic has ended", func() bool { return len(d.got[0]) == beginMessages+2 })
 							if wc := d.got[0][beginMessages+1]; wc.Err() != nil || wc.WRID != beginMessages+1 {
 								t.Errorf("the completion of the atomic is of %d: %v", wc.WRID, wc.Err())
@@ -187,6 +187,6 @@ func TestConnectWhilePortComesUp(t *testing.T) {
 			t.Errorf("%d lanes that were not connected are in service, want 0", up)
 		}
 		beginWith(t, d)
-		d.until("all lanes are in service", d.up)
+		d.until("all lanes are in service", d.allUp)
 	})
 }

@@ -53,7 +53,7 @@ func TestFailoverLostHave(t *testing.T) {
 		d.kill(0, 0)
 		d.post(0, 4, 4096, local, remote)
 		d.until("all complete", func() bool { return len(d.got[0]) == 4 && len(d.got[1]) == 4 })
-		for end := d.now + int64(20*time.Second); !d.up() || lost != 1; d.step() {
+		for end := d.now + int64(20*time.Second); !d.allUp() || lost != 1; d.step() {
 			if d.now > end {
 				t.Fatalf("host %d lost one offer: after 20 s %s and %s, want up", host,
 					d.hosts[0].QP.Stats().Lanes[0].State, d.hosts[1].QP.Stats().Lanes[0].State)
@@ -239,7 +239,7 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	for range 10_000 {
 		d.step()
 	}
-	d.until("all lanes are back", d.up)
+	d.until("all lanes are back", d.allUp)
 	add := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 	add.SetSGE(local.SGE(0, 8))
 	d.hosts[0].PostSend(add)
@@ -304,7 +304,7 @@ func TestFailoverStarvedFlap(t *testing.T) {
 			d.kill(0, lane)
 			d.step()
 			d.step()
-			d.until("back", d.up)
+			d.until("back", d.allUp)
 			for i, h := range d.hosts {
 				if err := h.QP.Err(); err != nil {
 					t.Fatalf("round %d, %d sent: Err of host %d = %v, want nil", round, sent, i, err)

@@ -15,8 +15,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// haul is a transfer between two hosts in virtual time, over rails of given speeds.
-type haul struct {
+// transfer is a transfer between two hosts in virtual time, over rails of given speeds.
+type transfer struct {
 	t     *testing.T
 	now   int64
 	links []*softnic.FaultLink
@@ -31,8 +31,8 @@ type haul struct {
 	reads       int // clock reads by the sender
 }
 
-// haulConfig describes a haul.
-type haulConfig struct {
+// transferConfig configures a transfer.
+type transferConfig struct {
 	ibverbx.Config
 	op       verbs.Opcode
 	size     int
@@ -42,9 +42,9 @@ type haulConfig struct {
 	failover bool      // lanes that fail are rebuilt
 }
 
-func newHaul(t *testing.T, cfg haulConfig) *haul {
+func newHaul(t *testing.T, cfg transferConfig) *transfer {
 	t.Helper()
-	x := &haul{t: t, now: 1, depth: cfg.depth, size: cfg.size}
+	x := &transfer{t: t, now: 1, depth: cfg.depth, size: cfg.size}
 	for i, rate := range cfg.rates {
 		l, err := softnic.NewFaultLink(&softnic.FaultConfig{
 			Seed: uint64(i), Now: x.clock, Impairment: softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate},
@@ -71,9 +71,9 @@ func newHaul(t *testing.T, cfg haulConfig) *haul {
 	return x
 }
 
-func (x *haul) clock() int64 { return x.now }
+func (x *transfer) clock() int64 { return x.now }
 
-func (x *haul) newHost(wrapped bool) *enginetest.Host {
+func (x *transfer) newHost(wrapped bool) *enginetest.Host {
 	x.t.Helper()
 	if !wrapped {
 		links := make([]softnic.Link, len(x.links))
@@ -102,7 +102,7 @@ func (x *haul) newHost(wrapped bool) *enginetest.Host {
 }
 
 // slow sets the speed of a rail, in bytes per second and in both directions.
-func (x *haul) slow(rail int, rate float64) {
+func (x *transfer) slow(rail int, rate float64) {
 	x.t.Helper()
 	a, b := x.hosts[0].NICs[rail], x.hosts[1].NICs[rail]
 	for _, d := range [][2]*softnic.NIC{{a, b}, {b, a}} {
@@ -112,9 +112,9 @@ func (x *haul) slow(rail int, rate float64) {
 	}
 }
 
-// turn posts as many messages as may be in flight, moves the clock to the next event, and returns how
+// step posts as many messages as may be in flight, moves the clock to the next event, and returns how
 // many messages have completed.
-func (x *haul) turn() (done int) {
+func (x *transfer) step() (done int) {
 	x.t.Helper()
 	for ; x.outstanding < x.depth; x.outstanding++ {
 		if x.wr.Opcode == verbs.OpRDMAWriteWithImm {
@@ -160,25 +160,25 @@ func (x *haul) turn() (done int) {
 }
 
 // run returns the goodput over the given number of messages, in bytes per second.
-func (x *haul) run(messages int) float64 {
+func (x *transfer) run(messages int) float64 {
 	x.t.Helper()
 	start, done := x.now, 0
 	for done < messages {
-		done += x.turn()
+		done += x.step()
 	}
 	return float64(done) * float64(x.size) / float64(x.now-start) * 1e9
 }
 
 // pass advances time by d.
-func (x *haul) pass(d time.Duration) {
+func (x *transfer) pass(d time.Duration) {
 	x.t.Helper()
 	for end := x.now + int64(d); x.now < end; {
-		x.turn()
+		x.step()
 	}
 }
 
 // hiccup stalls a rail for d.
-func (x *haul) hiccup(rail int, d time.Duration) {
+func (x *transfer) hiccup(rail int, d time.Duration) {
 	x.t.Helper()
 	a, b := x.hosts[0].NICs[rail], x.hosts[1].NICs[rail]
 	x.links[rail].Hold(a, b)
@@ -188,7 +188,7 @@ func (x *haul) hiccup(rail int, d time.Duration) {
 
 // inTurn reports whether the next messages, at least 16 MiB, use all data lanes equally, as round robin
 // does.
-func (x *haul) inTurn() bool {
+func (x *transfer) inTurn() bool {
 	x.t.Helper()
 	before := x.hosts[0].QP.Stats().Lanes
 	x.run(16 << 20 / x.size)
@@ -208,8 +208,8 @@ const (
 )
 
 // mainHauls are transfers of each opcode and size, with rails to be filled in. A slice has some of them.
-func mainHauls(t *testing.T) []haulConfig {
-	return partOf(t, []haulConfig{
+func mainHauls(t *testing.T) []transferConfig {
+	return partOf(t, []transferConfig{
 		{op: verbs.OpRDMAWrite, size: 64 << 10, depth: 16},
 		{op: verbs.OpRDMAWriteWithImm, size: 1 << 20, depth: 4},
 		{op: verbs.OpRDMARead, size: 1 << 20, depth: 1},
@@ -218,7 +218,7 @@ func mainHauls(t *testing.T) []haulConfig {
 }
 
 // partOf returns the transfers of the slice that runs.
-func partOf(t *testing.T, all []haulConfig) (some []haulConfig) {
+func partOf(t *testing.T, all []transferConfig) (some []transferConfig) {
 	for i, cfg := range all {
 		if testslice.Of(t).Has(i, len(all)) {
 			some = append(some, cfg)
@@ -227,9 +227,9 @@ func partOf(t *testing.T, all []haulConfig) (some []haulConfig) {
 	return some
 }
 
-// hauls are transfers of all kinds, with rails to be filled in. A slice has some of them.
-func hauls(t *testing.T) []haulConfig {
-	return append(mainHauls(t), partOf(t, []haulConfig{
+// transferCases are transfers of all kinds, with rails to be filled in. A slice has some of them.
+func transferCases(t *testing.T) []transferConfig {
+	return append(mainHauls(t), partOf(t, []transferConfig{
 		{op: verbs.OpRDMAWrite, size: 1 << 20, depth: 4},
 		{op: verbs.OpRDMAWriteWithImm, size: 64 << 10, depth: 16},
 		{op: verbs.OpRDMARead, size: 64 << 10, depth: 16},
@@ -241,14 +241,14 @@ func hauls(t *testing.T) []haulConfig {
 	})...)
 }
 
-func (cfg *haulConfig) name() string {
+func (cfg *transferConfig) name() string {
 	return fmt.Sprintf("%v/%v/size=%d/depth=%d/wrapped=%v/failover=%v", cfg.op, cfg.Scheme, cfg.size, cfg.depth, cfg.wrapped, cfg.failover)
 }
 
 // TestAutoPolicyUnequalRails: one rail has an eighth of the other's speed, and neither port reports a
 // speed. AutoPolicy carries at least 9 of 10 bytes that TwoChoices carries. Round robin does not.
 func TestAutoPolicyUnequalRails(t *testing.T) {
-	for _, cfg := range hauls(t) {
+	for _, cfg := range transferCases(t) {
 		t.Run(cfg.name(), func(t *testing.T) {
 			cfg.rates = []float64{fastRail, slowRail}
 			rate := map[ibverbx.Policy]float64{}
@@ -272,7 +272,7 @@ func TestAutoPolicyUnequalRails(t *testing.T) {
 // has learned that, it reads the clock in fewer than 1 of 20 calls.
 func TestAutoPolicyEqualRails(t *testing.T) {
 	for _, rails := range []int{2, 4} { // either cuts a MiB into equal parts
-		for _, cfg := range hauls(t) {
+		for _, cfg := range transferCases(t) {
 			t.Run(fmt.Sprintf("rails=%d/%s", rails, cfg.name()), func(t *testing.T) {
 				cfg.rates = slices.Repeat([]float64{fastRail}, rails)
 				x := newHaul(t, cfg)
@@ -350,7 +350,7 @@ func TestAutoPolicyRailLost(t *testing.T) {
 	for i := range variants {
 		if wrapped, lost := i >= 2, i%2; testslice.Of(t).Has(i, variants) {
 			t.Run(fmt.Sprintf("wrapped=%v/rail=%d", wrapped, lost), func(t *testing.T) {
-				x := newHaul(t, haulConfig{
+				x := newHaul(t, transferConfig{
 					op: verbs.OpRDMAWriteWithImm, size: 64 << 10, depth: 16, failover: true, wrapped: wrapped, rates: []float64{fastRail, slowRail},
 				})
 				x.run(1000)
