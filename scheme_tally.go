@@ -210,7 +210,7 @@ func (t *tally) stageRecords(s *sendSlot) bool {
 	if !t.open && !t.beginRecords(s) {
 		return false
 	}
-	send, lanes, count := t.send, t.setup.lanes, 0
+	send, lanes := t.send, t.setup.lanes
 	head := entryHead(send.sends.index(send.sends.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	whole := true
 	for i, left := range t.closing { // written out: with first and remove a message takes 10 % longer
@@ -222,19 +222,12 @@ func (t *tally) stageRecords(s *sendSlot) bool {
 					break
 				}
 			}
-			l.put(head, 0, 0, 0)
 			l.lastRecorded = int64(t.seq)
-			count++
-			if !l.listed {
-				send.markStaged(l)
-			} else if l.full() {
-				send.ringLane(l)
-			}
+			s.pending++
+			send.stage(l, head, 0, 0, 0)
 		}
 		t.closing[i] = left
 	}
-	send.inflight += count
-	s.pending += uint32(count)
 	if whole {
 		t.open = false
 		t.seq++
