@@ -22,7 +22,7 @@ func (f *fakeClock) ReadClock() (ticks, hz uint64, err error) {
 // the last reading, and 0 if it is implausible.
 func TestStampsAge(t *testing.T) {
 	clock := &fakeClock{ticks: math.MaxUint64 - 10} // wraps soon
-	s := stamps{device: clock}
+	s := cqDelay{device: clock}
 	for _, tt := range []struct {
 		name  string
 		now   int64
@@ -36,7 +36,7 @@ func TestStampsAge(t *testing.T) {
 		{"after the wrap", 2000, 9, 1000 - 80, 1},
 		{"in the future", 1000, math.MaxUint64 - 5, 0, 1},
 		{"of another age", 1000, 1 << 40, 0, 1},
-		{"read again", 1000 + stampsReread + 1, math.MaxUint64 - 11, 4, 2},
+		{"read again", 1000 + clockReread + 1, math.MaxUint64 - 11, 4, 2},
 	} {
 		if got := s.age(tt.now, tt.stamp); got != tt.want || clock.reads != tt.reads {
 			t.Errorf("%s: age = %d after %d reads, want %d after %d", tt.name, got, clock.reads, tt.want, tt.reads)
@@ -48,7 +48,7 @@ func TestStampsAge(t *testing.T) {
 			t.Errorf("age = %d after %d reads of a clock that fails, want 0 after 3", got, clock.reads)
 		}
 	}
-	none := stamps{}
+	none := cqDelay{}
 	if got := none.age(1, 1); got != 0 {
 		t.Errorf("age = %d without a clock, want 0", got)
 	}

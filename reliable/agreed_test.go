@@ -228,7 +228,7 @@ func (w *world) done(t *testing.T, a *side, awake ...*side) time.Duration {
 // TestNothingIsSentBeforeConfirm: a follower that has accepted a proposal stays silent on its paths and
 // control QPs until the leader confirms, even with requests and receives pending.
 func TestNothingIsSentBeforeConfirm(t *testing.T) {
-	reliable.OverUC(t, "side QPs that are not counted with the paths")
+	reliable.OverUC(t, "handshake QPs that are not counted with the paths")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, sends := newLed(t, w)
 	b.recv(t, 1, 2048, 100)
@@ -248,7 +248,7 @@ func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	}
 }
 
-// TestDataBeforeConfirm: the leader's side QP refuses the confirm once. The leader's data arrives first and
+// TestDataBeforeConfirm: the leader's handshake QP refuses the confirm once. The leader's data arrives first and
 // is accepted; the confirm arrives later.
 func TestDataBeforeConfirm(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})

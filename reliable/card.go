@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// card describes a QP to its peer. It travels in Endpoint.Extra and in messages on the side QP.
+// card describes a QP to its peer. It travels in Endpoint.Extra and in messages on the handshake QP.
 //
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
@@ -22,7 +22,7 @@ import (
 //	+---------------------------------------+
 //	|        QPN of control QP 0 and 1      | 16, 20
 //	+---------------------------------------+
-//	|     first PSN that the side QP takes  | 24
+//	|     first PSN that the handshake QP takes  | 24
 //	+---------------------------------------+
 //	|      QPN, PSN of path 0, 1, ...       | 28    whole, propose and accept
 //	+---------------------------------------+
@@ -42,9 +42,9 @@ type card struct {
 	flow      uint16       // the flow of the QP in the connection, Config.Flows-1 in a bare card
 	control   [2]uint32    // the numbers of the control QPs
 	qkey      uint32       // the Q_Key of the control QPs and of the UD QPs of paths
-	psn       uint32       // the first PSN that the side QP takes, 0 if it is not known yet
+	psn       uint32       // the first PSN that the handshake QP takes, 0 if it is not known yet
 	paths     []pathAddr   // the addresses of the paths
-	birth     pathAddr     // the first address of path 0, which tells the connection from earlier ones
+	firstAddr pathAddr     // the first address of path 0, which tells the connection from earlier ones
 	echo      uint32       // the number of the receiver's connection
 	want      bool         // asks for the card of the receiver
 	perPath   bool         // reports that credit is divided equally among the paths
@@ -53,12 +53,12 @@ type card struct {
 }
 
 // cardKind tells what a card is for. With Config.Flows of one there are only whole cards, otherwise
-// there are all others: see agreement.
+// there are all others: see flowHandshake.
 type cardKind uint8
 
 const (
 	cardWhole   cardKind = iota // names the connection of the QP
-	cardBare                    // names no connection; on the side QP it asks for a proposal
+	cardBare                    // names no connection; on the handshake QP it asks for a proposal
 	cardPropose                 // proposes a connection and a flow
 	cardAccept                  // accepts a proposal, and names the connection at this end
 	cardConfirm                 // confirms that the two connections are connected to each other
@@ -68,8 +68,8 @@ const (
 // hasPaths reports whether cards of the kind have the addresses of paths.
 func (k cardKind) hasPaths() bool { return k == cardWhole || k == cardPropose || k == cardAccept }
 
-// hasBirth reports whether cards of the kind have the first address of path 0.
-func (k cardKind) hasBirth() bool { return k == cardPropose || k == cardAccept }
+// hasFirstAddr reports whether cards of the kind have the first address of path 0.
+func (k cardKind) hasFirstAddr() bool { return k == cardPropose || k == cardAccept }
 
 // hasQKey reports whether the card has a Q_Key.
 func (c *card) hasQKey() bool { return c.qkey != verbs.DefaultQKey }
@@ -130,9 +130,9 @@ func (c *card) encode() []byte {
 		b = be.AppendUint32(b, p.qpn)
 		b = be.AppendUint32(b, p.psn)
 	}
-	if c.kind.hasBirth() {
-		b = be.AppendUint32(b, c.birth.qpn)
-		b = be.AppendUint32(b, c.birth.psn)
+	if c.kind.hasFirstAddr() {
+		b = be.AppendUint32(b, c.firstAddr.qpn)
+		b = be.AppendUint32(b, c.firstAddr.psn)
 	}
 	if c.kind.hasEcho() {
 		b = be.AppendUint32(b, c.echo)
@@ -182,8 +182,8 @@ func decodeCard(b []byte, cfg *Config, own *carrier) (*card, error) {
 			c.paths = append(c.paths, takeAddr(&rest))
 		}
 	}
-	if c.kind.hasBirth() {
-		c.birth = takeAddr(&rest)
+	if c.kind.hasFirstAddr() {
+		c.firstAddr = takeAddr(&rest)
 	}
 	if c.kind.hasEcho() {
 		c.echo = be.Uint32(rest)
@@ -208,7 +208,7 @@ func (c *card) check(n int, cfg *Config, own *carrier) error {
 	if c.kind.hasPaths() {
 		want += addrLen * c.pathCount
 	}
-	if c.kind.hasBirth() {
+	if c.kind.hasFirstAddr() {
 		want += addrLen
 	}
 	if c.kind.hasEcho() {
@@ -242,11 +242,11 @@ func (c *card) checkAddrs() error {
 			return verbs.Invalidf("path %d of the peer has QPN %#x and PSN %#x: want 24 bits each, and a QPN", i, p.qpn, p.psn)
 		}
 	}
-	if c.kind.hasBirth() && !c.birth.valid() {
-		return verbs.Invalidf("the peer's connection began with QPN %#x and PSN %#x: want 24 bits each, and a QPN", c.birth.qpn, c.birth.psn)
+	if c.kind.hasFirstAddr() && !c.firstAddr.valid() {
+		return verbs.Invalidf("the peer's connection began with QPN %#x and PSN %#x: want 24 bits each, and a QPN", c.firstAddr.qpn, c.firstAddr.psn)
 	}
 	if c.psn >= 1<<24 {
-		return verbs.Invalidf("the peer's side QP expects PSN %#x: want 24 bits", c.psn)
+		return verbs.Invalidf("the peer's handshake QP expects PSN %#x: want 24 bits", c.psn)
 	}
 	if c.echo > maxConn {
 		return verbs.Invalidf("the peer names connection %#x of this end: want %d bits", c.echo, connBits)
@@ -257,11 +257,11 @@ func (c *card) checkAddrs() error {
 // valid reports whether a is the address of a QP.
 func (a pathAddr) valid() bool { return a.qpn > 0 && a.qpn < 1<<24 && a.psn < 1<<24 }
 
-// Endpoint.Extra of a wrapped QP is its card, followed by the Extra of the side QP, which the inner
-// provider of the peer gets when the side QP is connected:
+// Endpoint.Extra of a wrapped QP is its card, followed by the Extra of the handshake QP, which the inner
+// provider of the peer gets when the handshake QP is connected:
 //
 //	+------+----------------------+------------+
-//	| card | Extra of the side QP | its length |
+//	| card | Extra of the handshake QP | its length |
 //	+------+----------------------+------------+
 //	                                  2 bytes
 

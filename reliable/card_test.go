@@ -92,7 +92,7 @@ func TestCardKinds(t *testing.T) {
 					c.credit = 1
 				}
 			},
-			"a wrong echo": func(c *card) { c.echo = maxConn + 1 }, "a wrong birth": func(c *card) { c.birth.qpn = 0 },
+			"a wrong echo": func(c *card) { c.echo = maxConn + 1 }, "a wrong birth": func(c *card) { c.firstAddr.qpn = 0 },
 		} {
 			bad := c
 			change(&bad)
@@ -109,7 +109,7 @@ func TestCardKinds(t *testing.T) {
 // sharedCard returns a card for Config.Flows of 4.
 func sharedCard(kind cardKind) card {
 	c, _ := testCard()
-	c.kind, c.flow, c.echo, c.birth = kind, 3, 0x12345, pathAddr{0x21, 0x22}
+	c.kind, c.flow, c.echo, c.firstAddr = kind, 3, 0x12345, pathAddr{0x21, 0x22}
 	if !kind.hasPaths() {
 		c.paths, c.credit = nil, 0
 	}

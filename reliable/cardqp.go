@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// cardQP is a side QP without RC: as far as cards and attributes go, it is an RC QP, made of a UD QP that has the
+// cardQP is a handshake QP without RC: as far as cards and attributes go, it is an RC QP, made of a UD QP that has the
 // number. A card is a datagram, or as many as its length needs, repeated until the peer acknowledges it. Its PSN distinguishes the
 // sender's life from earlier ones, as on RC.
 //
@@ -22,21 +22,21 @@ import (
 //	+---------------------------------------+
 //	|            part of the card           | 12
 type cardQP struct {
-	verbs.QP               // the UD QP, in RTS from INIT of this one on
-	user     *qp           // the wrapped QP
-	state    verbs.QPState // the state of an RC QP
-	attr     verbs.QPAttr  // the attributes of an RC QP
-	psn      uint32        // the first PSN in the endpoint
-	ah       verbs.AH      // the peer's address, nil until RTR
-	in, out  pool          // have cardRecvs receives, and two slots for cards
-	heads    pool          // has cardHeads slots for headers
-	payload  int           // the bytes of a card in one datagram
-	number   uint32        // counts the cards sent
-	posted   uint32        // counts the datagrams sent
-	held     int           // counts the CQ entries of sends
-	sent     [cardRecv]sentCard
-	heard    [cardRecv]heardCard
-	wr       [1]verbs.SendWR
+	verbs.QP                // the UD QP, in RTS from INIT of this one on
+	user      *qp           // the wrapped QP
+	state     verbs.QPState // the state of an RC QP
+	attr      verbs.QPAttr  // the attributes of an RC QP
+	psn       uint32        // the first PSN in the endpoint
+	ah        verbs.AH      // the peer's address, nil until RTR
+	in, out   pool          // have cardRecvs receives, and two slots for cards
+	headers   pool          // has cardHeaders slots for headers
+	payload   int           // the bytes of a card in one datagram
+	number    uint32        // counts the cards sent
+	posted    uint32        // counts the datagrams sent
+	cqEntries int           // counts the CQ entries of sends
+	sent      [cardRecv]sentCard
+	received  [cardRecv]receivedCard
+	wr        [1]verbs.SendWR
 }
 
 // sentCard is a card that is repeated until the peer has it.
@@ -47,8 +47,8 @@ type sentCard struct {
 	at     int64  // when it is sent next
 }
 
-// heardCard is a card of the peer.
-type heardCard struct {
+// receivedCard is a card of the peer.
+type receivedCard struct {
 	number uint32 // its number
 	bytes  []byte // what has arrived, in order
 	parts  int    // the number of its parts that have arrived, or cardDone
@@ -57,24 +57,24 @@ type heardCard struct {
 const (
 	cardHeader = 12
 	cardRecvs  = 16
-	// cardHeads bounds the datagrams in the send queue; more are lost.
-	cardHeads = 32
+	// cardHeaders bounds the datagrams in the send queue; more are lost.
+	cardHeaders = 32
 	// cardDone means that the card was taken.
 	cardDone = 1 << 16
 
 	kindCard, kindLast, kindAck = 1, 2, 3
 
-	// cardAgain is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the QP fails.
-	cardAgain = int64(20 * time.Millisecond)
-	cardTries = 6
+	// cardTimeout is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the QP fails.
+	cardTimeout = int64(20 * time.Millisecond)
+	cardTries   = 6
 )
 
-// newCardQP makes the side QP of a user's.
+// newCardQP makes the handshake QP of a user's.
 func newCardQP(q *qp) (*cardQP, error) {
-	h := &q.engine.hub
+	h := &q.engine.resources
 	inner, err := h.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.UD, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq, MaxSendSGE: minSGEs,
-		MaxSendWR: cardHeads, MaxRecvWR: cardRecvs, Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
+		MaxSendWR: cardHeaders, MaxRecvWR: cardRecvs, Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
 	})
 	if err != nil {
 		return nil, err
@@ -85,10 +85,10 @@ func newCardQP(q *qp) (*cardQP, error) {
 		s.out, err = newPool(h.pd, cardRecv, size)
 	}
 	if err == nil {
-		s.heads, err = newPool(h.pd, cardHeads, cardHeader)
+		s.headers, err = newPool(h.pd, cardHeaders, cardHeader)
 	}
 	if err == nil {
-		err = s.renew()
+		err = s.reset()
 	}
 	if err != nil {
 		_ = s.Close() // no object depends on it
@@ -97,36 +97,36 @@ func newCardQP(q *qp) (*cardQP, error) {
 	return s, nil
 }
 
-// renew makes the QP as new.
-func (s *cardQP) renew() error {
-	s.mute()
-	s.forget()
+// reset makes the QP as new.
+func (s *cardQP) reset() error {
+	s.stopAll()
+	s.discardCompletions()
 	ep, err := s.QP.Endpoint()
-	s.state, s.attr, s.heard = verbs.StateReset, verbs.QPAttr{}, [cardRecv]heardCard{}
+	s.state, s.attr, s.received = verbs.StateReset, verbs.QPAttr{}, [cardRecv]receivedCard{}
 	s.psn = ep.PSN
 	return err
 }
 
-// forget drops the completions of a QP that is closed or in RESET.
-func (s *cardQP) forget() {
+// discardCompletions drops the completions of a QP that is closed or in RESET.
+func (s *cardQP) discardCompletions() {
 	in := &s.user.engine.inbox
 	in.drain()
 	in.discard(s.Num())
-	in.room.hold(&s.held, -s.held)
+	in.entries.hold(&s.cqEntries, -s.cqEntries)
 }
 
-// mute stops repeating cards.
-func (s *cardQP) mute() {
+// stopAll stops repeating cards.
+func (s *cardQP) stopAll() {
 	for i := range s.sent {
-		s.settle(i)
+		s.stopCard(i)
 	}
 }
 
-// settle ends the repetition of a card.
-func (s *cardQP) settle(slot int) {
+// stopCard ends the repetition of a card.
+func (s *cardQP) stopCard(slot int) {
 	if s.sent[slot].length != 0 {
 		s.sent[slot] = sentCard{}
-		s.user.engine.unheard--
+		s.user.engine.unackedCards--
 	}
 }
 
@@ -181,7 +181,7 @@ func (s *cardQP) start(remote verbs.Endpoint) error {
 		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 			return err
 		}
-		s.forget()
+		s.discardCompletions()
 	}
 	if err := s.QP.Connect(remote); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (s *cardQP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask&verbs.AttrAV != 0 {
 		address := attr.AH
 		address.Seal = q.cfg.Path.Seal
-		ah, err := q.engine.hub.pd.CreateAH(address)
+		ah, err := q.engine.resources.pd.CreateAH(address)
 		if err != nil {
 			return err
 		}
@@ -223,9 +223,9 @@ func (s *cardQP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return err
 		}
 		s.closeAH()
-		return s.renew()
+		return s.reset()
 	case to == verbs.StateErr:
-		s.mute()
+		s.stopAll()
 		_ = s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
 	case s.QP.State() == verbs.StateReset:
 		if err := s.start(verbs.Endpoint{}); err != nil {
@@ -280,13 +280,13 @@ func (s *cardQP) closeAH() {
 
 // Close implements verbs.QP.
 func (s *cardQP) Close() error {
-	s.mute()
+	s.stopAll()
 	err := s.QP.Close()
-	s.forget()
+	s.discardCompletions()
 	s.closeAH()
 	s.in.free()
 	s.out.free()
-	s.heads.free()
+	s.headers.free()
 	return err
 }
 
@@ -295,10 +295,10 @@ func (s *cardQP) send(slot int, card []byte) bool {
 	if s.state != verbs.StateRTS {
 		return false
 	}
-	s.settle(slot)
+	s.stopCard(slot)
 	s.number++
 	s.sent[slot] = sentCard{number: s.number, length: copy(s.out.slot(slot), card)}
-	s.user.engine.unheard++
+	s.user.engine.unackedCards++
 	s.transmit(slot)
 	return true
 }
@@ -306,7 +306,7 @@ func (s *cardQP) send(slot int, card []byte) bool {
 // transmit sends the card of a slot.
 func (s *cardQP) transmit(slot int) {
 	c := &s.sent[slot]
-	c.at = s.user.engine.now + cardAgain<<c.tries
+	c.at = s.user.engine.now + cardTimeout<<c.tries
 	c.tries++
 	for part := 0; part*s.payload < c.length; part++ {
 		kind, from := byte(kindCard), s.out.sge(slot, c.length)
@@ -321,13 +321,13 @@ func (s *cardQP) transmit(slot int) {
 
 // post posts a datagram: a header and a part of a card. If the queue or the CQ is full, it is lost.
 func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
-	room := &s.user.engine.inbox.room
-	if room.left() == 0 {
+	room := &s.user.engine.inbox.entries
+	if room.available() == 0 {
 		return
 	}
-	slot := int(s.posted % cardHeads)
+	slot := int(s.posted % cardHeaders)
 	s.posted++
-	b := s.heads.slot(slot)
+	b := s.headers.slot(slot)
 	copy(b, head[:])
 	binary.BigEndian.PutUint32(b[4:], number)
 	binary.BigEndian.PutUint32(b[8:], psn)
@@ -335,9 +335,9 @@ func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 		WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
 		AH: s.ah.Handle(), RemoteQPN: s.attr.DestQPN, RemoteQKey: verbs.DefaultQKey,
 	}
-	s.wr[0].SetSGE(append([]verbs.SGE{s.heads.sge(slot, cardHeader)}, part...)...)
+	s.wr[0].SetSGE(append([]verbs.SGE{s.headers.sge(slot, cardHeader)}, part...)...)
 	n, _ := s.PostSend(s.wr[:])
-	room.hold(&s.held, n)
+	room.hold(&s.cqEntries, n)
 }
 
 // deadline is when a card is sent again.
@@ -351,21 +351,21 @@ func (s *cardQP) deadline() int64 {
 	return at
 }
 
-// repeatCards sends cards again that no peer has acknowledged. After cardTries times the QP fails, as after the retries of RC.
-func (e *engine) repeatCards() {
+// retransmitCards sends cards again that no peer has acknowledged. After cardTries times the QP fails, as after the retries of RC.
+func (e *engine) retransmitCards() {
 	for _, q := range e.qps {
-		if q == nil || q.side.cardQP == nil {
+		if q == nil || q.handshake.cardQP == nil {
 			continue
 		}
-		s := q.side.cardQP
+		s := q.handshake.cardQP
 		for slot := range s.sent {
 			switch c := &s.sent[slot]; {
 			case c.length == 0 || e.now < c.at:
 			case c.tries < cardTries:
 				s.transmit(slot)
 			default:
-				s.settle(slot)
-				q.side.completed(tagCardSend, 0, &verbs.WC{Status: verbs.StatusRetryExcErr})
+				s.stopCard(slot)
+				q.handshake.completed(tagCardSend, 0, &verbs.WC{Status: verbs.StatusRetryExcErr})
 			}
 		}
 	}
@@ -373,15 +373,15 @@ func (e *engine) repeatCards() {
 
 // completed takes a completion of the UD QP.
 func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
-	if kind == tagCardSend && s.held > 0 {
-		s.user.engine.inbox.room.hold(&s.held, -1)
+	if kind == tagCardSend && s.cqEntries > 0 {
+		s.user.engine.inbox.entries.hold(&s.cqEntries, -1)
 	}
 	switch {
 	case wc.Status != verbs.StatusSuccess:
 		s.user.fail() // the QP or the device has failed
 	case kind == tagCardRecv && n < cardRecvs:
-		if b := s.in.slot(int(n)); !s.take(b, wc) {
-			s.user.engine.past.Malformed++
+		if b := s.in.slot(int(n)); !s.accept(b, wc) {
+			s.user.engine.closedStats.Malformed++
 		}
 		var r refill
 		r.add(tagCardRecv.with(s.user.id, 0, n), &s.in, int(n))
@@ -389,8 +389,8 @@ func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	}
 }
 
-// take reports whether a datagram comes from the peer. As on RC, a QP before RTR hears nothing.
-func (s *cardQP) take(b []byte, wc *verbs.WC) bool {
+// accept reports whether a datagram comes from the peer. As on RC, a QP before RTR hears nothing.
+func (s *cardQP) accept(b []byte, wc *verbs.WC) bool {
 	if s.state != verbs.StateRTR && s.state != verbs.StateRTS {
 		return true
 	}
@@ -405,23 +405,23 @@ func (s *cardQP) take(b []byte, wc *verbs.WC) bool {
 	switch {
 	case kind == kindAck && len(p) == cardHeader && p[3] == 0:
 		if c := &s.sent[slot]; c.length != 0 && c.number == number && psn == s.attr.SQPSN {
-			s.settle(slot)
-			s.user.side.completed(tagCardSend, 0, &verbs.WC{})
+			s.stopCard(slot)
+			s.user.handshake.completed(tagCardSend, 0, &verbs.WC{})
 		}
 	case (kind == kindCard || kind == kindLast) && psn != s.attr.RQPSN: // of an earlier life
 	case kind == kindCard || kind == kindLast:
-		return s.takePart(slot, number, int(p[3]), kind == kindLast, p[cardHeader:])
+		return s.acceptFragment(slot, number, int(p[3]), kind == kindLast, p[cardHeader:])
 	default:
 		return false
 	}
 	return true
 }
 
-// takePart takes a part of a card. Parts that are out of order are lost: the peer repeats them all.
-func (s *cardQP) takePart(slot int, number uint32, part int, last bool, b []byte) bool {
-	h := &s.heard[slot]
+// acceptFragment takes a part of a card. Parts that are out of order are lost: the peer repeats them all.
+func (s *cardQP) acceptFragment(slot int, number uint32, part int, last bool, b []byte) bool {
+	h := &s.received[slot]
 	if h.number != number {
-		*h = heardCard{number: number, bytes: h.bytes[:0]}
+		*h = receivedCard{number: number, bytes: h.bytes[:0]}
 	}
 	switch {
 	case h.parts == cardDone:
@@ -438,7 +438,7 @@ func (s *cardQP) takePart(slot int, number uint32, part int, last bool, b []byte
 			h.parts = cardDone
 			s.post([4]byte{wire.Version, kindAck, byte(slot), 0}, number, s.attr.RQPSN)
 			s.established()
-			s.user.side.receiveCard(h.bytes)
+			s.user.handshake.receiveCard(h.bytes)
 		}
 	}
 	return true

@@ -24,33 +24,33 @@ func (ctx *pathContext) Transport() verbs.QPType { return ctx.carrier.typ }
 // Carrier implements TransportReporter.
 func (ctx *pathContext) Carrier() string { return ctx.carrier.name() }
 
-// plain is the context of a device that cannot carry paths. All its objects are the device's own.
+// rcFallback is the context of a device that cannot carry paths. All its objects are the device's own.
 // Its QPs connect to QPs of plain or unwrapped contexts. A QP made of paths refuses them, because
 // their endpoints have no card.
-type plain struct {
+type rcFallback struct {
 	verbs.Context
 	cfg Config
 }
 
 var (
-	_ TransportReporter = plain{}
-	_ Stepper           = plain{}
+	_ TransportReporter = rcFallback{}
+	_ Stepper           = rcFallback{}
 )
 
 // Transport reports that QPs are the device's own.
-func (plain) Transport() verbs.QPType { return verbs.RC }
+func (rcFallback) Transport() verbs.QPType { return verbs.RC }
 
 // Carrier implements TransportReporter.
-func (plain) Carrier() string { return "rc" }
+func (rcFallback) Carrier() string { return "rc" }
 
 // Step does nothing.
-func (plain) Step() (next int64, pending bool) { return 0, false }
+func (rcFallback) Step() (next int64, pending bool) { return 0, false }
 
 // Device returns a device that opens contexts with the same Config.
-func (p plain) Device() verbs.Device { return wrapped{p.Context.Device(), p.cfg} }
+func (p rcFallback) Device() verbs.Device { return wrapped{p.Context.Device(), p.cfg} }
 
 // QueryDevice reports the fallback in the name of the provider.
-func (p plain) QueryDevice() (verbs.DeviceAttr, error) {
+func (p rcFallback) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := p.Context.QueryDevice()
 	a.Provider = "RC, instead of reliable, over " + a.Provider
 	return a, err
@@ -64,7 +64,7 @@ var ErrNoCarrier = fmt.Errorf("%w: the device has no QPs that can carry paths", 
 type carrier struct {
 	typ  verbs.QPType // UC or UD
 	srq  bool         // reports that they can use a shared receive queue
-	rc   bool         // reports that the device has RC QPs, for side QPs and copiers
+	rc   bool         // reports that the device has RC QPs, for handshake QPs and copiers
 	sges int          // the number of elements of a request
 }
 

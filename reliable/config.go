@@ -77,10 +77,10 @@ const (
 	minChunk = 256
 	// minCardChunk is the limit of a peer's chunks: datagrams of the least MTU.
 	minCardChunk = 128
-	// usualShare is the number of receive buffers per connection while Config.RecvBytes allows it.
-	usualShare = 16
-	// leastShare is the number of receive buffers that a connection needs.
-	leastShare = 4
+	// preferredShare is the number of receive buffers per connection while Config.RecvBytes allows it.
+	preferredShare = 16
+	// minShare is the number of receive buffers that a connection needs.
+	minShare = 4
 	// sharedBytes and ownBytes are the defaults of Config.RecvBytes.
 	sharedBytes, ownBytes = 256 << 20, 1 << 30
 	// firstRecvs is the number of receive buffers of an engine with few connections, twice as many on UD. A share of

@@ -7,17 +7,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// Endpoint implements verbs.QP. It is the endpoint of the side QP, with the card in Extra.
+// Endpoint implements verbs.QP. It is the endpoint of the handshake QP, with the card in Extra.
 func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	q.engine.mu.Lock()
 	defer q.engine.mu.Unlock()
 	if q.closed {
 		return verbs.Endpoint{}, q.opError("query endpoint", verbs.ErrClosed)
 	}
-	if err := q.claim(); err != nil {
+	if err := q.ensureConnection(); err != nil {
 		return verbs.Endpoint{}, err
 	}
-	ep, err := q.side.Endpoint()
+	ep, err := q.handshake.Endpoint()
 	if err != nil {
 		return ep, err
 	}
@@ -32,7 +32,7 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 // card returns a card with the QP's connection.
 func (q *qp) card() *card {
 	c, conn := q.bareCard(), q.conn
-	c.kind, c.credit, c.conn, c.flow, c.birth = cardWhole, conn.share, conn.id, q.flow, conn.birth
+	c.kind, c.credit, c.conn, c.flow, c.firstAddr = cardWhole, conn.share, conn.id, q.flow, conn.firstAddr
 	for i := range conn.paths {
 		c.paths = append(c.paths, conn.paths[i].addr)
 	}
@@ -43,12 +43,12 @@ func (q *qp) card() *card {
 func (q *qp) bareCard() *card {
 	cfg := &q.ctx.cfg
 	c := &card{
-		kind: cardBare, window: cfg.Window, chunk: uint32(q.engine.hub.chunk), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
-		perPath: !q.ctx.carrier.srq, carrier: q.ctx.carrier.typ, grants: !cfg.NoCredits, psn: q.side.expects,
-		qkey: q.engine.hub.qkey,
+		kind: cardBare, window: cfg.Window, chunk: uint32(q.engine.resources.chunk), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
+		perPath: !q.ctx.carrier.srq, carrier: q.ctx.carrier.typ, grants: !cfg.NoCredits, psn: q.handshake.peerPSN,
+		qkey: q.engine.resources.qkey,
 	}
 	for i := range c.control {
-		c.control[i] = q.engine.hub.control[i].qp.Num()
+		c.control[i] = q.engine.resources.control[i].qp.Num()
 	}
 	return c
 }
@@ -81,13 +81,13 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 		return err
 	}
 	if q.state == verbs.StateReset {
-		if err := verbs.InitQP(q.side.QP, q.cfg.Port); err != nil {
+		if err := verbs.InitQP(q.handshake.QP, q.cfg.Port); err != nil {
 			return err
 		}
 		q.state = verbs.StateInit
-		q.side.awaitCards()
+		q.handshake.postCardReceives()
 	}
-	if err := q.side.Connect(remote); err != nil {
+	if err := q.handshake.Connect(remote); err != nil {
 		return err
 	}
 	q.state, q.modified = verbs.StateRTS, false
@@ -105,15 +105,15 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 // prepareFlow gives the QP its connection before it is connected, if it does not get it from the peer.
 func (q *qp) prepareFlow(remote *verbs.Endpoint, peer *card) error {
 	if q.ctx.cfg.Flows == 1 {
-		return q.claim()
+		return q.ensureConnection()
 	}
-	if err := q.pact.meet(peerAddr{remote.GID, remote.LID, remote.QPN, peer.control}); err != nil || !q.pact.leads {
+	if err := q.flowHandshake.setPeer(peerAddr{remote.GID, remote.LID, remote.QPN, peer.control}); err != nil || !q.flowHandshake.leader {
 		return err
 	}
-	return q.pact.propose()
+	return q.flowHandshake.propose()
 }
 
-// Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the side QP, when
+// Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the handshake QP, when
 // one of the ends has something to send.
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.engine.mu.Lock()
@@ -143,26 +143,26 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	default:
 		return q.opError("modify QP", verbs.ErrNotSupported)
 	}
-	if err := q.claim(); err != nil {
+	if err := q.ensureConnection(); err != nil {
 		return err
 	}
-	if err := q.side.modify(attr, mask, to); err != nil {
+	if err := q.handshake.modify(attr, mask, to); err != nil {
 		return err
 	}
 	if q.ctx.cfg.Flows > 1 && q.state != to && to == verbs.StateRTR {
-		if err := q.pact.meet(peerAddr{gid: attr.AH.DGID, lid: attr.AH.DLID, qpn: attr.DestQPN}); err != nil {
+		if err := q.flowHandshake.setPeer(peerAddr{gid: attr.AH.DGID, lid: attr.AH.DLID, qpn: attr.DestQPN}); err != nil {
 			return err
 		}
 	}
 	first := q.state == verbs.StateReset
 	q.state, q.modified = to, true
 	if first {
-		q.side.awaitCards()
+		q.handshake.postCardReceives()
 	}
 	if mask&verbs.AttrAccess != 0 {
 		q.access = attr.Access
 		if q.conn != nil {
-			q.conn.allow()
+			q.conn.applyAccess()
 		}
 	}
 	if mask&verbs.AttrMaxRdAtomic != 0 {
@@ -172,23 +172,23 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.maxServed = attr.MaxDestRdAtomic
 	}
 	if mask&(verbs.AttrTimeout|verbs.AttrRetryCount|verbs.AttrRNRRetry) != 0 {
-		return q.retime()
+		return q.applyTimeouts()
 	}
 	return nil
 }
 
-// retime applies the timeouts that Modify has set on a connected QP.
-func (q *qp) retime() error {
+// applyTimeouts applies the timeouts that Modify has set on a connected QP.
+func (q *qp) applyTimeouts() error {
 	if !q.connected || q.state != verbs.StateRTS {
 		return nil
 	}
-	attr, err := q.side.query()
+	attr, err := q.handshake.query()
 	if err != nil {
 		return err
 	}
 	cfg := q.flowConfig(&attr)
 	q.conn.core.Retime(int(q.flow), cfg.GiveUp, cfg.RecvPatience)
-	q.engine.rekick(q.conn)
+	q.engine.wakeForTimer(q.conn)
 	return nil
 }
 
@@ -196,13 +196,13 @@ func (q *qp) retime() error {
 func (q *qp) connectFlow(peer *card) error {
 	c := q.conn
 	q.engine.now = q.ctx.clock()
-	attr, err := q.side.query()
+	attr, err := q.handshake.query()
 	if err != nil {
 		return err
 	}
 	q.access = attr.Access
 	if c.core != nil {
-		c.allow()
+		c.applyAccess()
 	} else {
 		if err := c.connect(peer, &attr); err != nil {
 			return err
@@ -214,7 +214,7 @@ func (q *qp) connectFlow(peer *card) error {
 	if err := q.openFlow(&attr); err != nil {
 		return err
 	}
-	q.launchAll()
+	q.startSending()
 	return nil
 }
 
@@ -233,19 +233,19 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 	return nil
 }
 
-// launchAll lets the QP send, and sends the requests that waited for it. The peer's flow is open, so
+// startSending lets the QP send, and sends the requests that waited for it. The peer's flow is open, so
 // it also takes the number of receives.
-func (q *qp) launchAll() {
+func (q *qp) startSending() {
 	q.ready = true
-	q.side.setAskAt(0)
-	if q.pact.leads && !q.pact.self {
-		q.pact.negotiate() // confirms
+	q.handshake.setResendAt(0)
+	if q.flowHandshake.leader && !q.flowHandshake.loopback {
+		q.flowHandshake.sendPhaseCard() // confirms
 	}
 	if n := q.recvs.Len(); n > 0 {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 	}
 	for t := q.sends.Head(); t != q.sends.Tail(); t++ {
-		q.launch(t)
+		q.submit(t)
 	}
 	q.conn.endPosts()
 	q.engine.flush()
@@ -270,18 +270,18 @@ func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
 
 // reset makes the QP as new, with a new flow.
 func (q *qp) reset() error {
-	if err := q.side.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
+	if err := q.handshake.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 		return err
 	}
-	q.leave()
+	q.leaveConnection()
 	q.engine.inbox.drain()
 	q.engine.inbox.discard(q.num)
-	q.discard()
+	q.discardCompletions()
 	q.makeQueues()
 	q.recvError, q.broken, q.modified, q.state = 0, false, false, verbs.StateReset
-	q.side.forget()
-	q.pact = agreement{user: q}
-	return q.claim()
+	q.handshake.reset()
+	q.flowHandshake = flowHandshake{qp: q}
+	return q.ensureConnection()
 }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
@@ -290,7 +290,7 @@ func (q *qp) Query() (verbs.QPAttr, error) {
 	if q.closed {
 		return verbs.QPAttr{}, q.opError("query QP", verbs.ErrClosed)
 	}
-	a, err := q.side.query()
+	a, err := q.handshake.query()
 	a.State, a.CurState = q.state, q.state
 	return a, err
 }

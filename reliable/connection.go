@@ -21,21 +21,21 @@ type connection struct {
 	port   uint8            // the local port of all its QPs
 	gid    verbs.GID        // the source address of all its QPs
 	qos    verbs.PathConfig // how all its QPs are connected
-	// birth is the first address of path 0. Numbers of connections are used again, after a while.
-	birth pathAddr
-	flows []*qp  // its QPs, by flow number, at most Config.Flows; nil is a number without a QP
-	used  []bool // the flow numbers that a QP has had; none is used again, because its packets may be late
-	users int    // counts the entries of flows that are not nil
+	// firstAddr is the first address of path 0. Numbers of connections are used again, after a while.
+	firstAddr pathAddr
+	flows     []*qp  // its QPs, by flow number, at most Config.Flows; nil is a number without a QP
+	usedFlows []bool // the flow numbers that a QP has had; none is used again, because its packets may be late
+	users     int    // counts the entries of flows that are not nil
 
-	// Where QPs share connections; see agreement.
-	led    bool     // reports that this end allots the flow numbers
-	to     peerAddr // where the QPs of a led connection are connected to
-	closed bool     // reports that no further QP is to join: the peer has left the connection
-	held   bool     // reports that paths are connected, and nothing may be sent yet
+	// Where QPs share connections; see flowHandshake.
+	assignsFlows bool     // reports that this end allots the flow numbers
+	to           peerAddr // where the QPs of a led connection are connected to
+	closed       bool     // reports that no further QP is to join: the peer has left the connection
+	unconfirmed  bool     // reports that paths are connected, and nothing may be sent yet
 
 	core *core.Conn // the state of the protocol, nil until connected
 	peer *card      // the card of the peer's QP that was connected first, nil before
-	// attr is how the side QP of the first connected QP was connected. Paths are connected likewise.
+	// attr is how the handshake QP of the first connected QP was connected. Paths are connected likewise.
 	attr    verbs.QPAttr
 	ahs     [2]*sharedAH // the addresses of the peer's control QPs, which differ in the flow label; nil until connected
 	seal    uint32       // the number of the Seal of ahs, 0 for plain packets
@@ -47,45 +47,45 @@ type connection struct {
 	outbox  [2][]byte    // holds, by control QP, the control packet that the next flush sends
 	// queue holds events that were caused by actions of the core. They follow the present event.
 	queue   []core.Event
-	landing []byte // the payload of the EvChunk being stepped
+	payload []byte // the payload of the EvChunk being stepped
 	dirty   bool   // reports that the connection is in e.dirty
 	failing bool   // reports that one of flows has failed and is not in the error state yet
 }
 
-// claim gives the QP a connection of its own, unless it has one or QPs share connections.
-func (q *qp) claim() error {
+// ensureConnection gives the QP a connection of its own, unless it has one or QPs share connections.
+func (q *qp) ensureConnection() error {
 	if q.conn != nil || q.ctx.cfg.Flows > 1 {
 		return nil
 	}
 	c, err := q.engine.newConnection(&q.cfg)
 	if err == nil {
-		q.join(c, 0)
+		q.joinConnection(c, 0)
 	}
 	return err
 }
 
-// join gives the QP a flow of a connection.
-func (q *qp) join(c *connection, flow int) {
+// joinConnection gives the QP a flow of a connection.
+func (q *qp) joinConnection(c *connection, flow int) {
 	for len(c.flows) <= flow {
-		c.flows, c.used = append(c.flows, nil), append(c.used, false)
+		c.flows, c.usedFlows = append(c.flows, nil), append(c.usedFlows, false)
 	}
-	c.flows[flow], c.used[flow] = q, true
+	c.flows[flow], c.usedFlows[flow] = q, true
 	c.users++
 	q.conn, q.flow = c, uint16(flow)
 }
 
-// leave takes the QP off its connection. When it returns, no request refers to the QP's memory. The
+// leaveConnection takes the QP off its connection. When it returns, no request refers to the QP's memory. The
 // last QP destroys the connection.
-func (q *qp) leave() {
+func (q *qp) leaveConnection() {
 	c := q.conn
 	if c == nil {
 		return
 	}
-	q.side.setAskAt(0)
+	q.handshake.setResendAt(0)
 	connected := q.connected
-	q.engine.hub.copier.abandon(c, q.flow)
+	q.engine.resources.copier.abandon(c, q.flow)
 	if q.shared.srq != nil {
-		q.shared.srq.release(q)
+		q.shared.srq.releaseGrants(q)
 	}
 	q.conn, q.connected, q.ready = nil, false, false
 	c.flows[q.flow] = nil
@@ -96,24 +96,24 @@ func (q *qp) leave() {
 	if connected {
 		c.step(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
 	}
-	c.allow()
+	c.applyAccess()
 }
 
 // newConnection makes a connection with its paths, for a QP of this configuration.
 func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
-	ctx, h := e.ctx, &e.hub
+	ctx, h := e.ctx, &e.resources
 	if own := max(h.first.Port, 1); ctx.carrier.datagrams() && max(cfg.Port, 1) != own {
 		return nil, ctx.opError("connect QP", 0, verbs.Invalidf("QPConfig.Port is %d, and the UD QPs of the PD use port %d: use a PD per port", cfg.Port, own))
 	}
-	if err := h.supply(h.shares + 1); err != nil {
+	if err := h.provide(h.connections + 1); err != nil {
 		return nil, ctx.opError("connect QP", 0, err)
 	}
 	c := &connection{ctx: ctx, engine: e, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
 		return nil, err
 	}
-	h.shares++
-	h.divide()
+	h.connections++
+	h.divideCredit()
 	c.share = h.share
 	if err := c.build(); err != nil {
 		c.destroy()
@@ -131,11 +131,11 @@ func (c *connection) register() error {
 		return c.ctx.opError("create QP", 0, verbs.ErrLimit)
 	}
 	if i == len(e.conns) {
-		e.conns, e.lives = append(e.conns, nil), append(e.lives, 0)
+		e.conns, e.generations = append(e.conns, nil), append(e.generations, 0)
 	}
-	e.connsMade++
-	e.lives[i]++
-	e.conns[i], c.id = c, (e.lives[i]<<indexBits|uint32(i))&maxConn
+	e.connsCreated++
+	e.generations[i]++
+	e.conns[i], c.id = c, (e.generations[i]<<indexBits|uint32(i))&maxConn
 	return nil
 }
 
@@ -146,7 +146,7 @@ const restIndices = 64
 func (e *engine) freeIndex() int {
 	n := len(e.conns)
 	for k := range n {
-		if i := int((e.connsMade + uint32(k)) % uint32(n)); n >= restIndices && e.conns[i] == nil {
+		if i := int((e.connsCreated + uint32(k)) % uint32(n)); n >= restIndices && e.conns[i] == nil {
 			return i
 		}
 	}
@@ -159,17 +159,17 @@ func (c *connection) index() int { return int(c.id & maxIndex) }
 // build makes the parts of the connection.
 func (c *connection) build() (err error) {
 	cfg := &c.ctx.cfg
-	if c.headers, err = newPool(c.engine.hub.pd, cfg.Paths*pathSlots, headerSlot); err != nil {
+	if c.headers, err = newPool(c.engine.resources.pd, cfg.Paths*pathSlots, headerSlot); err != nil {
 		return err
 	}
 	c.paths = make([]path, cfg.Paths)
 	if c.ctx.carrier.ownReceives() {
 		c.share = cfg.Paths * advertised(cfg.PathRecv)
-		if err := c.engine.afford(cfg.pathShare()); err != nil {
+		if err := c.engine.reserveReceives(cfg.pathShare()); err != nil {
 			return c.ctx.opError("connect QP", 0, err)
 		}
-		if c.arrival, err = newPool(c.engine.hub.pd, cfg.pathShare(), c.engine.hub.arrivalSize()); err != nil {
-			c.engine.refund(cfg.pathShare())
+		if c.arrival, err = newPool(c.engine.resources.pd, cfg.pathShare(), c.engine.resources.arrivalSize()); err != nil {
+			c.engine.releaseReceives(cfg.pathShare())
 			return err
 		}
 	}
@@ -179,7 +179,7 @@ func (c *connection) build() (err error) {
 			return err
 		}
 	}
-	c.birth = c.paths[0].addr
+	c.firstAddr = c.paths[0].addr
 	for i := range c.outbox {
 		c.outbox[i] = make([]byte, 0, wire.MaxControlLen)
 	}
@@ -194,45 +194,45 @@ func (c *connection) destroy() {
 	c.closeAHs()
 	if c.core != nil {
 		stats := c.core.Stats()
-		e.past.Add(&stats)
+		e.closedStats.Add(&stats)
 	}
 	c.core, c.peer = nil, nil
 	for i := range c.paths {
 		c.paths[i].close()
 	}
 	if c.arrival.mr != nil {
-		e.refund(c.ctx.cfg.pathShare())
+		e.releaseReceives(c.ctx.cfg.pathShare())
 	}
 	c.arrival.free()
 	c.headers.free()
 	e.conns[c.index()] = nil
-	e.hub.shares--
-	e.hub.shrink()
-	e.hub.divide()
+	e.resources.connections--
+	e.resources.shrink()
+	e.resources.divideCredit()
 }
 
 func (c *connection) closeAHs() {
-	c.engine.hub.ringControls() // their packets use the AHs
+	c.engine.resources.ringControls() // their packets use the AHs
 	for i, ah := range c.ahs {
-		c.engine.hub.leaveAddress(ah)
+		c.engine.resources.releaseAH(ah)
 		c.ahs[i] = nil
 	}
 }
 
-// suits reports whether the connection can carry a QP: both leave by the same port and address.
-func (c *connection) suits(q *qp) bool {
+// fits reports whether the connection can carry a QP: both leave by the same port and address.
+func (c *connection) fits(q *qp) bool {
 	return c.port == q.cfg.Port && c.gid == q.cfg.GID && c.qos == q.cfg.Path
 }
 
 // full reports that the connection takes no further QP of this end's choice.
 func (c *connection) full() bool { return c.closed || len(c.flows) >= c.ctx.cfg.Flows }
 
-// free reports that no QP has had a flow.
-func (c *connection) free(flow int) bool { return flow >= len(c.used) || !c.used[flow] }
+// flowUnused reports that no QP has had a flow.
+func (c *connection) flowUnused(flow int) bool { return flow >= len(c.usedFlows) || !c.usedFlows[flow] }
 
-// reaches reports whether the connection is connected to that of a peer's card.
-func (c *connection) reaches(peer *card, attr *verbs.QPAttr) bool {
-	return c.peer != nil && c.peer.conn == peer.conn && c.peer.birth == peer.birth && c.peer.control == peer.control &&
+// connectedTo reports whether the connection is connected to that of a peer's card.
+func (c *connection) connectedTo(peer *card, attr *verbs.QPAttr) bool {
+	return c.peer != nil && c.peer.conn == peer.conn && c.peer.firstAddr == peer.firstAddr && c.peer.control == peer.control &&
 		c.attr.AH.DGID == attr.AH.DGID && c.attr.AH.DLID == attr.AH.DLID
 }
 
@@ -244,13 +244,13 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 		to := attr.AH
 		to.Seal = c.qos.Seal // Modify may have named none
 		to.FlowLabel = c.flowLabel(len(c.paths)+i, 0)
-		ah, err := c.engine.hub.addressOf(to)
+		ah, err := c.engine.resources.acquireAH(to)
 		if err != nil {
 			return err
 		}
 		c.ahs[i], c.seal = ah, ah.seal
 	}
-	c.allow()
+	c.applyAccess()
 	for i, addr := range peer.paths {
 		if err := c.paths[i].connect(addr); err != nil {
 			return err
@@ -260,23 +260,23 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 	return nil
 }
 
-// begin starts the protocol of a connection that was held, and opens the flows of its QPs.
-func (c *connection) begin() {
-	if !c.held {
+// confirm starts the protocol of a connection that was held, and opens the flows of its QPs.
+func (c *connection) confirm() {
+	if !c.unconfirmed {
 		return
 	}
-	c.held = false
+	c.unconfirmed = false
 	err := c.start(core.FlowConfig{})
 	for _, q := range c.flows {
-		if q == nil || !q.side.speaks() {
+		if q == nil || !q.handshake.canSend() {
 			continue
 		}
-		attr, failed := q.side.query()
+		attr, failed := q.handshake.query()
 		if failed == nil && err == nil {
 			failed = q.openFlow(&attr)
 		}
 		if err != nil || failed != nil {
-			q.refuse()
+			q.failFatally()
 		}
 	}
 }
@@ -285,8 +285,8 @@ func (c *connection) begin() {
 func (c *connection) start(flow core.FlowConfig) (err error) {
 	ctx := c.ctx
 	agreed := ctx.cfg
-	agreed.ChunkBytes = min(c.engine.hub.chunk, int(c.peer.chunk))
-	if m := c.attr.PathMTU.Bytes(); ctx.carrier.datagrams() && m > 0 && m < c.engine.hub.mtu {
+	agreed.ChunkBytes = min(c.engine.resources.chunk, int(c.peer.chunk))
+	if m := c.attr.PathMTU.Bytes(); ctx.carrier.datagrams() && m > 0 && m < c.engine.resources.mtu {
 		agreed.ChunkBytes = min(agreed.ChunkBytes, m-wire.HeaderLen) // a datagram is a packet
 	}
 	cfg := agreed.core(&ctx.carrier, flow.SendDepth, c.share, c.peer.credit)
@@ -317,8 +317,8 @@ func (c *connection) pathAccess() (access verbs.Access) {
 	return access & verbs.AccessRemoteWrite
 }
 
-// allow sets the access of all connected paths.
-func (c *connection) allow() {
+// applyAccess sets the access of all connected paths.
+func (c *connection) applyAccess() {
 	if c.ctx.carrier.datagrams() {
 		return // software checks what each QP allows
 	}
@@ -330,8 +330,8 @@ func (c *connection) allow() {
 	}
 }
 
-// touch marks the connection: it may have something to post.
-func (c *connection) touch() {
+// markDirty marks the connection: it may have something to post.
+func (c *connection) markDirty() {
 	if !c.dirty {
 		c.dirty = true
 		c.engine.dirty = append(c.engine.dirty, c)
@@ -350,20 +350,20 @@ func (c *connection) flush() (waits bool) {
 	for i := range c.paths {
 		if len(c.paths[i].chain) > 0 {
 			c.paths[i].ring()
-			waits = waits || (len(c.paths[i].chain) > 0 && (c.paths[i].data != nil || c.engine.inbox.room.left() == 0))
+			waits = waits || (len(c.paths[i].chain) > 0 && (c.paths[i].data != nil || c.engine.inbox.entries.available() == 0))
 		}
 	}
 	for i := range c.outbox {
-		c.mail(i)
+		c.stageControl(i)
 	}
 	return waits
 }
 
-// mail stages the control packet that waits for control QP i.
-func (c *connection) mail(i int) {
+// stageControl stages the control packet that waits for control QP i.
+func (c *connection) stageControl(i int) {
 	b := c.outbox[i]
 	c.outbox[i] = b[:0]
 	if len(b) > 0 && c.ahs[i] != nil {
-		c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)
+		c.engine.resources.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)
 	}
 }

@@ -15,10 +15,10 @@ import (
 type pathContext struct {
 	inner verbs.Context // the wrapped context, owned by this one
 	cfg   Config        // has its defaults filled in
-	// reopen is the configuration that Wrap was given.
-	reopen Config
-	attr   verbs.DeviceAttr // describes the inner device
-	clock  func() int64     // returns nanoseconds and never goes back
+	// original is the configuration that Wrap was given.
+	original Config
+	attr     verbs.DeviceAttr // describes the inner device
+	clock    func() int64     // returns nanoseconds and never goes back
 	// corked is inner if posts can be collected there, otherwise nil.
 	corked  verbs.Corker
 	carrier carrier
@@ -33,8 +33,8 @@ type pathContext struct {
 	pds    []*pd       // the open PDs
 	// doorbells counts what the engines of closed PDs have posted to the NIC.
 	doorbells Doorbells
-	// past counts what the connections of closed PDs have done.
-	past core.Stats
+	// closedStats counts what the connections of closed PDs have done.
+	closedStats core.Stats
 }
 
 var (
@@ -57,16 +57,16 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := cfg
+	original := cfg
 	if _, err := cfg.withDefaults(&carrier{typ: verbs.UC}); err != nil {
 		return nil, verbs.NewOpError("wrap context", "", 0, err)
 	}
 	if cfg.Carrier == verbs.RC {
-		return plain{inner, asked}, nil
+		return rcFallback{inner, original}, nil
 	}
 	carrier, err := probe(inner, &attr, cfg.Carrier)
 	if cfg.FallBackToRC && errors.Is(err, verbs.ErrNotSupported) {
-		return plain{inner, asked}, nil
+		return rcFallback{inner, original}, nil
 	}
 	if err == nil && cfg.ChunkBytes == 0 {
 		cfg.ChunkBytes = cfg.ChunkOn(inner)
@@ -91,7 +91,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, carrier: carrier, recvs: recvs, maxEngines: 1, events: events{inner: inner}}
-	ctx.reopen = asked
+	ctx.original = original
 	ctx.corked, _ = inner.(verbs.Corker)
 	if cfg.Now == nil {
 		ctx.clock, ctx.maxEngines = clock.Monotonic(), maxEngines
@@ -101,7 +101,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 
 // Device returns a device that opens wrapped contexts.
 func (ctx *pathContext) Device() verbs.Device {
-	return wrapped{ctx.inner.Device(), ctx.reopen}
+	return wrapped{ctx.inner.Device(), ctx.original}
 }
 
 // wrapped is a device that opens wrapped contexts.
@@ -129,8 +129,8 @@ func (w wrapped) Open() (verbs.Context, error) {
 func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := ctx.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
-	if ctx.carrier.datagrams() { // each QP has a side QP
-		a.MaxQP = min(max(a.MaxQP-ctx.cfg.Paths-len(hub{}.control), 0), ctx.recvs.connections()*ctx.cfg.Flows)
+	if ctx.carrier.datagrams() { // each QP has a handshake QP
+		a.MaxQP = min(max(a.MaxQP-ctx.cfg.Paths-len(engineResources{}.control), 0), ctx.recvs.connections()*ctx.cfg.Flows)
 	} else {
 		a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.recvs.connections()) * ctx.cfg.Flows
 	}

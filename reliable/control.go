@@ -8,18 +8,18 @@ import (
 
 // controlQP is a UD QP that carries the control packets of all connections of an engine.
 type controlQP struct {
-	hub    *hub
-	index  int      // the position in hub.control, and the core.Route of its packets
-	qp     verbs.QP // the UD QP, nil before open and after close
-	in     pool     // has controlRecvs receive buffers
-	out    pool     // has controlSends send buffers; packet n is in the slot n modulo controlSends
-	staged uint32   // counts the packets since the QP was started; the last ones are in chain
-	done   uint32   // counts the packets that have left their slot
+	resources *engineResources
+	index     int      // the position in resources.control, and the core.Route of its packets
+	qp        verbs.QP // the UD QP, nil before open and after close
+	in        pool     // has controlRecvs receive buffers
+	out       pool     // has controlSends send buffers; packet n is in the slot n modulo controlSends
+	staged    uint32   // counts the packets since the QP was started; the last ones are in chain
+	done      uint32   // counts the packets that have left their slot
 	// chain holds the packets that wait for the doorbell.
 	chain  []verbs.SendWR
 	refill refill // lists the buffers of in that wait to be posted
 	failed bool   // reports that the QP is out of service until revive succeeds
-	// reviveAt is when revive may be called next. There is at least lookAgain between two calls.
+	// reviveAt is when revive may be called next. There is at least revisit between two calls.
 	reviveAt int64
 }
 
@@ -30,9 +30,9 @@ const (
 	controlEntries = 2 * (controlRecvs + controlSends)
 )
 
-func (c *controlQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
+func (c *controlQP) open(h *engineResources, index int, cfg *verbs.QPConfig) error {
 	e := h.engine
-	c.hub, c.index = h, index
+	c.resources, c.index = h, index
 	qp, err := h.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
 		Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path),
@@ -51,13 +51,13 @@ func (c *controlQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 		return err
 	}
 	e.routes.Set(qp.Num(), route{control: c})
-	e.ctx.events.own(qp, nil)
+	e.ctx.events.register(qp, nil)
 	return nil
 }
 
 // start takes a QP that is in RESET into service. All its slots are free.
 func (c *controlQP) start() error {
-	if err := c.hub.serve(c.qp); err != nil {
+	if err := c.resources.startUD(c.qp); err != nil {
 		return err
 	}
 	c.staged, c.done, c.chain, c.refill = 0, 0, c.chain[:0], c.refill[:0]
@@ -72,7 +72,7 @@ func (c *controlQP) start() error {
 func (c *controlQP) fail() {
 	if !c.failed {
 		c.failed = true
-		c.hub.engine.keeper.kick()
+		c.resources.engine.background.wake()
 	}
 }
 
@@ -80,8 +80,8 @@ func (c *controlQP) fail() {
 // keeps its number, and the cards that name it stay valid. No completion of its former life is left
 // when its slots are used again.
 func (c *controlQP) revive() {
-	e := c.hub.engine
-	c.reviveAt = e.now + lookAgain
+	e := c.resources.engine
+	c.reviveAt = e.now + revisit
 	if c.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
 		return
 	}
@@ -92,9 +92,9 @@ func (c *controlQP) revive() {
 
 func (c *controlQP) close() {
 	if c.qp != nil {
-		e := c.hub.engine
+		e := c.resources.engine
 		e.routes.Delete(c.qp.Num())
-		e.ctx.events.disown(c.qp)
+		e.ctx.events.unregister(c.qp)
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
@@ -117,11 +117,11 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
 		var r wire.Reader
 		if r.Open(b) == nil {
-			conn := c.hub.engine.findConnection(r.Conn)
+			conn := c.resources.engine.findConnection(r.Conn)
 			if conn != nil && conn.peer != nil && conn.sentBy(wc, c.in.slot(int(slot)), conn.peer.control[c.index]) {
 				conn.records(b, core.Route(c.index))
 			} else {
-				c.hub.engine.past.Malformed++
+				c.resources.engine.closedStats.Malformed++
 			}
 		}
 	}
@@ -133,7 +133,7 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 // topUp posts free receive buffers when lowWater of them are free.
 func (c *controlQP) topUp() {
 	if len(c.refill) >= lowWater(controlRecvs) {
-		c.hub.engine.doorbells.refilled(c.refill.post(c.qp))
+		c.resources.engine.doorbells.refilled(c.refill.post(c.qp))
 	}
 }
 
@@ -157,7 +157,7 @@ func (c *controlQP) stage(b []byte, ah verbs.AH, peer, qkey uint32) {
 	slot := int(c.staged % controlSends)
 	copy(c.out.slot(slot), b)
 	c.chain = append(c.chain, verbs.SendWR{
-		WRID: tagControlSend.with(c.hub.id, c.index, c.staged), Opcode: verbs.OpSend,
+		WRID: tagControlSend.with(c.resources.id, c.index, c.staged), Opcode: verbs.OpSend,
 		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: qkey, NumSGE: 1,
 	})
 	c.chain[len(c.chain)-1].SGE[0] = c.out.sge(slot, len(b))
@@ -176,7 +176,7 @@ func (c *controlQP) ring() {
 		}
 	}
 	n, err := c.qp.PostSend(c.chain)
-	c.hub.engine.doorbells.controlled(n)
+	c.resources.engine.doorbells.controlled(n)
 	if n < len(c.chain) {
 		c.staged -= uint32(len(c.chain) - n)
 		if err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped

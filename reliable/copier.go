@@ -17,16 +17,16 @@ import (
 //
 //	receive buffer --CPU--> slot of stage --NIC--> dma-buf --> core.EvPlaced
 type copier struct {
-	hub   *hub
-	qp    verbs.QP           // the RC or UD QP, nil while there is none
-	ah    verbs.AH           // the own address, if qp is UD
-	grh   pool               // takes the GRHs of datagrams, if qp is UD
-	most  int                // the number of elements that a receive has for the payload
-	slots int                // copySlots or datagramCopies
-	stage pool               // has a chunk in each of slots
-	jobs  ring.Ring[copyJob] // the copies under way, at most slots; copy n uses slot n modulo slots
-	recv  [1]verbs.RecvWR    // the receive being posted
-	send  [1]verbs.SendWR    // the request being posted
+	resources *engineResources
+	qp        verbs.QP           // the RC or UD QP, nil while there is none
+	ah        verbs.AH           // the own address, if qp is UD
+	grh       pool               // takes the GRHs of datagrams, if qp is UD
+	maxSGE    int                // the number of elements that a receive has for the payload
+	slots     int                // copySlots or datagramCopies
+	stage     pool               // has a chunk in each of slots
+	jobs      ring.Ring[copyJob] // the copies under way, at most slots; copy n uses slot n modulo slots
+	recv      [1]verbs.RecvWR    // the receive being posted
+	send      [1]verbs.SendWR    // the request being posted
 }
 
 // copyJob is the chunk that a copy is for. It has as many parts as its elements need.
@@ -52,19 +52,19 @@ const (
 	copySend, copyRecv = 0, 1
 )
 
-// open makes the copier of a hub, unless it exists.
-func (c *copier) open(h *hub) (err error) {
-	if c.hub != nil {
+// open makes the copier, unless it exists.
+func (c *copier) open(h *engineResources) (err error) {
+	if c.resources != nil {
 		return nil
 	}
 	slots := copySlots
 	if h.engine.ctx.carrier.datagrams() {
 		slots = datagramCopies
 	}
-	if err := h.engine.inbox.room.reserve(copyEntries * slots); err != nil {
+	if err := h.engine.inbox.entries.reserve(copyEntries * slots); err != nil {
 		return err
 	}
-	c.hub, c.slots, c.jobs = h, slots, ring.New[copyJob](slots)
+	c.resources, c.slots, c.jobs = h, slots, ring.New[copyJob](slots)
 	if c.stage, err = newPool(h.pd, slots, h.chunk); err != nil {
 		c.close()
 		return err
@@ -77,16 +77,16 @@ func (c *copier) open(h *hub) (err error) {
 
 // connect makes the QP.
 func (c *copier) connect() error {
-	h, e := c.hub, c.hub.engine
+	h, e := c.resources, c.resources.engine
 	cfg := h.first
 	cfg.Path.Seal = nil // its packets do not leave the host, and a NIC does not seal those to itself
 	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, e.inbox.cq, e.inbox.cq
 	cfg.MaxSendWR, cfg.MaxRecvWR = min(2*c.slots, e.ctx.attr.MaxQPWR), min(c.slots, e.ctx.attr.MaxQPWR) // a SEND completes after its receive
 	cfg.MaxRecvSGE = min(verbs.MaxSGE, e.ctx.attr.MaxSGE)
-	c.most = cfg.MaxRecvSGE
+	c.maxSGE = cfg.MaxRecvSGE
 	if !e.ctx.carrier.rc {
 		cfg.Type = verbs.UD
-		c.most-- // for the GRH
+		c.maxSGE-- // for the GRH
 	}
 	qp, err := h.pd.CreateQP(cfg)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *copier) connect() error {
 	case cfg.Type != verbs.UD:
 		err = qp.Connect(self)
 	default:
-		if err = h.serve(qp); err == nil {
+		if err = h.startUD(qp); err == nil {
 			err = c.address(&self)
 		}
 	}
@@ -107,7 +107,7 @@ func (c *copier) connect() error {
 		return err
 	}
 	c.qp = qp
-	e.ctx.events.own(qp, nil)
+	e.ctx.events.register(qp, nil)
 	return nil
 }
 
@@ -116,7 +116,7 @@ func (c *copier) address(self *verbs.Endpoint) (err error) {
 	if c.ah != nil {
 		return nil
 	}
-	h := c.hub
+	h := c.resources
 	row, err := h.first.Path.SGIDIndex(h.engine.ctx.inner, max(h.first.Port, 1), self.GID)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (c *copier) address(self *verbs.Endpoint) (err error) {
 // disconnect ends the QP. When it returns, no copy writes any more.
 func (c *copier) disconnect() {
 	if c.qp != nil {
-		c.hub.engine.ctx.events.disown(c.qp)
+		c.resources.engine.ctx.events.unregister(c.qp)
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
@@ -144,15 +144,15 @@ func (c *copier) close() {
 	}
 	c.grh.free()
 	c.stage.free()
-	if c.hub != nil {
-		c.hub.engine.inbox.room.release(copyEntries * c.slots)
+	if c.resources != nil {
+		c.resources.engine.inbox.entries.release(copyEntries * c.slots)
 	}
 	*c = copier{}
 }
 
-// room reports whether another copy can begin.
-func (c *copier) room() bool {
-	return c.hub != nil && c.jobs.Len() < c.slots && (c.qp != nil || c.connect() == nil)
+// hasSlot reports whether another copy can begin.
+func (c *copier) hasSlot() bool {
+	return c.resources != nil && c.jobs.Len() < c.slots && (c.qp != nil || c.connect() == nil)
 }
 
 // start begins to place the payload of the chunk that the connection of q is stepping. There must be room.
@@ -160,14 +160,14 @@ func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	h, n := &ev.Header, c.jobs.Tail()
 	slot := int(n) & (c.slots - 1)
 	job := c.jobs.Extend()
-	*job = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h, at: c.hub.engine.now}
-	size := ntcopy.Copy(c.stage.slot(slot), q.conn.landing)
+	*job = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h, at: c.resources.engine.now}
+	size := ntcopy.Copy(c.stage.slot(slot), q.conn.payload)
 	var to verbs.RecvWR
 	q.target(h, token, &to)
 	from := c.stage.sge(slot, size)
-	for k := 0; k < int(to.NumSGE); k += c.most {
+	for k := 0; k < int(to.NumSGE); k += c.maxSGE {
 		job.parts++
-		if from.Length = c.part(n, to.SGE[k:min(k+c.most, int(to.NumSGE))], from); from.Length == 0 {
+		if from.Length = c.copyPart(n, to.SGE[k:min(k+c.maxSGE, int(to.NumSGE))], from); from.Length == 0 {
 			c.restart(core.StatusNoRecv)
 			return
 		}
@@ -175,14 +175,14 @@ func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	}
 }
 
-// part begins to copy a part of chunk n from the stage to some elements. It returns its length, 0 if the QP has refused it.
-func (c *copier) part(n uint32, to []verbs.SGE, from verbs.SGE) uint32 {
+// copyPart begins to copy a part of chunk n from the stage to some elements. It returns its length, 0 if the QP has refused it.
+func (c *copier) copyPart(n uint32, to []verbs.SGE, from verbs.SGE) uint32 {
 	r, s := &c.recv[0], &c.send[0]
-	*r = verbs.RecvWR{WRID: tagCopy.with(c.hub.id, copyRecv, n)}
-	*s = verbs.SendWR{WRID: tagCopy.with(c.hub.id, copySend, n), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: n, NumSGE: 1}
+	*r = verbs.RecvWR{WRID: tagCopy.with(c.resources.id, copyRecv, n)}
+	*s = verbs.SendWR{WRID: tagCopy.with(c.resources.id, copySend, n), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: n, NumSGE: 1}
 	if c.ah != nil {
 		r.SGE[0], r.NumSGE = c.grh.sge(0, verbs.GRHLen), 1
-		s.AH, s.RemoteQPN, s.RemoteQKey = c.ah.Handle(), c.qp.Num(), c.hub.qkey
+		s.AH, s.RemoteQPN, s.RemoteQKey = c.ah.Handle(), c.qp.Num(), c.resources.qkey
 	}
 	s.SGE[0] = from
 	s.SGE[0].Length = 0
@@ -212,7 +212,7 @@ func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 	switch {
 	case c.qp == nil || wc.QPN != c.qp.Num(): // of an earlier one
 	case (wc.Status == verbs.StatusLocProtErr || wc.Status == verbs.StatusRemOpErr) && c.jobs.Len() > 0:
-		c.restart(c.gone(c.jobs.Front()))
+		c.restart(c.goneStatus(c.jobs.Front()))
 	case wc.Status != verbs.StatusSuccess:
 		c.restart(core.StatusNoRecv)
 	case index == copyRecv && c.jobs.Len() > 0 && wc.Imm != n:
@@ -222,7 +222,7 @@ func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 			return
 		}
 		job := c.jobs.Pop()
-		if conn := c.hub.engine.findConnection(job.conn); conn != nil {
+		if conn := c.resources.engine.findConnection(job.conn); conn != nil {
 			ev := job.placed(0)
 			conn.step(&ev)
 		}
@@ -234,18 +234,18 @@ func (c *copier) restart(status uint8) {
 	c.disconnect()
 	for c.jobs.Len() > 0 {
 		job := c.jobs.Pop()
-		if conn := c.hub.engine.findConnection(job.conn); conn != nil {
+		if conn := c.resources.engine.findConnection(job.conn); conn != nil {
 			conn.queue = append(conn.queue, job.placed(status)) // conn may be stepping
-			conn.touch()
+			conn.markDirty()
 		}
 		status = core.StatusNoRecv
 	}
 	_ = c.connect() // room tries again
 }
 
-// gone returns the status of a chunk whose memory is not there any more: its region was closed, or its
+// goneStatus returns the status of a chunk whose memory is not there any more: its region was closed, or its
 // exporter has taken it back.
-func (c *copier) gone(job *copyJob) uint8 {
+func (c *copier) goneStatus(job *copyJob) uint8 {
 	switch job.header.Op {
 	case wire.OpWrite:
 		return uint8(verbs.StatusRemAccessErr)
@@ -253,7 +253,7 @@ func (c *copier) gone(job *copyJob) uint8 {
 		return uint8(verbs.StatusLocProtErr)
 	case wire.OpEager, wire.OpNotify, wire.OpFetch:
 	}
-	if conn := c.hub.engine.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
+	if conn := c.resources.engine.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
 		conn.flows[job.imm.Flow].recvError = verbs.StatusLocProtErr
 	}
 	return uint8(verbs.StatusRemOpErr)

@@ -29,9 +29,9 @@ type cq struct {
 // keeps its place in the queue of its QP until its completion, or that of a later one, was polled. So
 // a CQ that has room for the queues of all its QPs never overruns.
 type completion struct {
-	wc     verbs.WC
-	places *atomic.Int32 // the places that are taken in the queue
-	n      int32         // how many of them it frees
+	wc       verbs.WC
+	occupied *atomic.Int32 // the places that are taken in the queue
+	n        int32         // how many of them it frees
 }
 
 // source is an engine that adds completions to a CQ.
@@ -51,7 +51,7 @@ func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 		return nil, err
 	}
 	c := &cq{ctx: ctx, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
-	ctx.events.open(c)
+	ctx.events.addCQ(c)
 	return c, nil
 }
 
@@ -68,7 +68,7 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 			sources[i].engine.poll()
 		}
 	}
-	n, overrun := c.take(dst)
+	n, overrun := c.pop(dst)
 	if n == len(dst) {
 		return n, nil
 	}
@@ -82,13 +82,13 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 	return 0, err
 }
 
-// take moves completions from the ring to dst. It reports whether the ring has overrun.
-func (c *cq) take(dst []verbs.WC) (n int, overrun bool) {
+// pop moves completions from the ring to dst. It reports whether the ring has overrun.
+func (c *cq) pop(dst []verbs.WC) (n int, overrun bool) {
 	c.mu.Lock()
 	for n < len(dst) && c.ring.Len() > 0 {
 		done := c.ring.Front()
 		dst[n] = done.wc
-		done.places.Add(-done.n)
+		done.occupied.Add(-done.n)
 		c.ring.Drop(1)
 		n++
 	}
@@ -106,7 +106,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	c.solicited = solicitedOnly && (c.solicited || !c.armed)
 	c.armed = true
 	for _, s := range c.sources {
-		s.engine.keeper.kick()
+		s.engine.background.wake()
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (c *cq) Close() error {
 		return err
 	}
 	c.closed = true
-	c.ctx.events.close(c)
+	c.ctx.events.closeCQ(c)
 	return nil
 }
 
@@ -161,8 +161,8 @@ func (c *cq) indexOf(e *engine) int {
 	return slices.IndexFunc(c.sources, func(s source) bool { return s.engine == e })
 }
 
-// isFedBy reports whether a QP of an engine uses the CQ.
-func (c *cq) isFedBy(e *engine) bool {
+// isUsedBy reports whether a QP of an engine uses the CQ.
+func (c *cq) isUsedBy(e *engine) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.indexOf(e) >= 0
@@ -194,21 +194,21 @@ func (c *cq) usable(ctx *pathContext) bool {
 
 // push adds a completion that frees n places of a queue when it is polled. A full CQ overruns, and its
 // QPs fail.
-func (c *cq) push(wc *verbs.WC, places *atomic.Int32, n int32, solicited bool) {
+func (c *cq) push(wc *verbs.WC, occupied *atomic.Int32, n int32, solicited bool) {
 	c.mu.Lock()
 	switch {
 	case c.overrun:
-		places.Add(-n)
+		occupied.Add(-n)
 	case c.ring.Len() == c.Depth():
 		c.overrun = true
-		places.Add(-n)
+		occupied.Add(-n)
 		c.ctx.events.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
 		for _, s := range c.sources {
 			s.engine.overran.Store(true)
-			s.engine.keeper.kick()
+			s.engine.background.wake()
 		}
 	default:
-		*c.ring.Extend() = completion{*wc, places, n}
+		*c.ring.Extend() = completion{*wc, occupied, n}
 		if c.armed && (!c.solicited || solicited || wc.Status != verbs.StatusSuccess) {
 			c.armed, c.solicited = false, false
 			c.waker.Wake()
@@ -227,6 +227,6 @@ func (c *cq) discard(qpn uint32) {
 			c.ring.Push(done)
 			continue
 		}
-		done.places.Add(-done.n) // those of an SRQ; the queues of the QP are gone
+		done.occupied.Add(-done.n) // those of an SRQ; the queues of the QP are gone
 	}
 }

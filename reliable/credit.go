@@ -37,7 +37,7 @@ func (e *engine) pacer(port uint8) *core.Pacer {
 		e.pacers = append(e.pacers, nil)
 	}
 	if e.pacers[port] == nil {
-		e.pacers[port] = core.NewPacer(e.ctx.ports.port(port), e.hub.chunk, idleCredit)
+		e.pacers[port] = core.NewPacer(e.ctx.ports.port(port), e.resources.chunk, idleCredit)
 	}
 	return e.pacers[port]
 }

@@ -15,14 +15,14 @@ import (
 // Software places the chunks and drops late ones by their numbers. So a QP that fails, or that has to drop its
 // references to memory, is reset and keeps its number: for the connections, packets were lost.
 type datagramQP struct {
-	hub      *hub
-	index    int         // the position in hub.data, and of its paths in their connections
-	qp       verbs.QP    // the UD QP, nil before open and after close
-	refill   refill      // lists the receive buffers that wait to be posted, if the QP has its own
-	lives    uint32      // counts the resets of the QP
-	failed   bool        // reports that the QP is out of service until revive succeeds
-	reviveAt int64       // when revive may be called next
-	broken   atomic.Bool // set by an event that says that the QP has failed
+	resources *engineResources
+	index     int         // the position in resources.data, and of its paths in their connections
+	qp        verbs.QP    // the UD QP, nil before open and after close
+	refill    refill      // lists the receive buffers that wait to be posted, if the QP has its own
+	resets    uint32      // counts the resets of the QP
+	failed    bool        // reports that the QP is out of service until revive succeeds
+	reviveAt  int64       // when revive may be called next
+	broken    atomic.Bool // set by an event that says that the QP has failed
 }
 
 const (
@@ -43,9 +43,9 @@ func datagramPayload(port *verbs.PortAttr) int {
 	return n - wire.HeaderLen
 }
 
-func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
+func (d *datagramQP) open(h *engineResources, index int, cfg *verbs.QPConfig) error {
 	e, ctx := h.engine, h.engine.ctx
-	d.hub, d.index = h, index
+	d.resources, d.index = h, index
 	inner := verbs.QPConfig{
 		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: h.srq,
 		MaxSendWR: min(datagramSends, ctx.attr.MaxQPWR), MaxSendSGE: ctx.carrier.sges,
@@ -59,7 +59,7 @@ func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 		return err
 	}
 	d.qp = qp
-	if err := h.serve(qp); err != nil {
+	if err := h.startUD(qp); err != nil {
 		return err
 	}
 	e.routes.Set(qp.Num(), route{data: d})
@@ -69,9 +69,9 @@ func (d *datagramQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
 
 func (d *datagramQP) close() {
 	if d.qp != nil {
-		e := d.hub.engine
+		e := d.resources.engine
 		e.routes.Delete(d.qp.Num())
-		e.ctx.events.disown(d.qp)
+		e.ctx.events.unregister(d.qp)
 		_ = d.qp.Close() // no object depends on it
 	}
 	*d = datagramQP{}
@@ -81,19 +81,19 @@ func (d *datagramQP) close() {
 func (d *datagramQP) fail() {
 	if !d.failed {
 		d.failed = true
-		d.hub.engine.keeper.kick()
+		d.resources.engine.background.wake()
 	}
 }
 
-// lookAfter returns a failed QP to service when it may be tried again.
-func (d *datagramQP) lookAfter() {
+// maintain returns a failed QP to service when it may be tried again.
+func (d *datagramQP) maintain() {
 	if d.broken.Load() {
 		d.broken.Store(false)
 		if a, err := d.qp.Query(); err != nil || a.State != verbs.StateRTS {
 			d.fail() // else the event is that of revive, whose error state raises it, perhaps late
 		}
 	}
-	if d.failed && d.hub.engine.now >= d.reviveAt {
+	if d.failed && d.resources.engine.now >= d.reviveAt {
 		d.revive()
 	}
 }
@@ -101,8 +101,8 @@ func (d *datagramQP) lookAfter() {
 // revive resets the QP, if the device lets it. Its requests refer to no memory any more, what has arrived is lost, and its
 // receive buffers are posted again.
 func (d *datagramQP) revive() {
-	e := d.hub.engine
-	d.failed, d.reviveAt = true, e.now+lookAgain
+	e := d.resources.engine
+	d.failed, d.reviveAt = true, e.now+revisit
 	// A reset removes completions from the CQ, and their buffers are those of an SRQ. In the error state nothing more arrives after the drain.
 	_ = d.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if the device has failed
 	e.inbox.drain()
@@ -110,34 +110,34 @@ func (d *datagramQP) revive() {
 		return
 	}
 	e.inbox.drain()
-	d.hub.reclaim(d)
+	d.resources.reclaim(d)
 	e.inbox.discard(d.qp.Num())
 	for _, c := range e.connected {
-		c.paths[d.index].dropped()
+		c.paths[d.index].onReset()
 	}
-	d.failed = d.hub.serve(d.qp) != nil
-	d.hub.engine.doorbells.refilled(d.refill.post(d.qp))
+	d.failed = d.resources.startUD(d.qp) != nil
+	d.resources.engine.doorbells.refilled(d.refill.post(d.qp))
 }
 
 // arrived takes a datagram from buffer b. Any host could have sent it, so it must come from the QP and the address of the peer of
 // the connection that it names.
 func (d *datagramQP) arrived(b []byte, wc *verbs.WC) {
-	e := d.hub.engine
+	e := d.resources.engine
 	if wc.Status != verbs.StatusSuccess {
 		d.fail()
 		return
 	}
-	if !d.take(b, wc) {
-		e.past.Malformed++
+	if !d.accept(b, wc) {
+		e.closedStats.Malformed++
 	}
 }
 
-// take reports whether a datagram is one of a connection.
-func (d *datagramQP) take(b []byte, wc *verbs.WC) bool {
+// accept reports whether a datagram is one of a connection.
+func (d *datagramQP) accept(b []byte, wc *verbs.WC) bool {
 	if wc.ByteLen < verbs.GRHLen || int64(wc.ByteLen) > int64(len(b)) || wc.Flags&verbs.WCWithImm == 0 {
 		return false
 	}
-	e := d.hub.engine
+	e := d.resources.engine
 	imm, err := wire.DecodeImm(wc.Imm)
 	payload := b[verbs.GRHLen:wc.ByteLen]
 	if err != nil {
@@ -153,12 +153,12 @@ func (d *datagramQP) take(b []byte, wc *verbs.WC) bool {
 		if c == nil || c.peer == nil || !c.sentBy(wc, b, c.peer.paths[d.index].qpn) {
 			return false
 		}
-		c.begin()
+		c.confirm()
 		if c.core == nil {
 			return true
 		}
 		ev := core.Event{Kind: core.EvChunk, Path: uint16(d.index), Imm: imm, Header: h}
-		c.landing = payload[wire.HeaderLen:]
+		c.payload = payload[wire.HeaderLen:]
 		ev.Status = c.check(imm.Flow, &h)
 		c.step(&ev)
 		return true
@@ -200,13 +200,13 @@ func sentFrom(to *verbs.AHAttr, wc *verbs.WC, b []byte, qpn uint32) bool {
 	return to.DLID == 0 || wc.SLID == 0 || wc.SLID == to.DLID
 }
 
-// addressOf returns the address handle of an address. The paths of all connections to it share one.
-func (h *hub) addressOf(attr verbs.AHAttr) (*sharedAH, error) {
-	if a := h.ahs[attr]; a != nil {
+// acquireAH returns the address handle of an address. The paths of all connections to it share one.
+func (res *engineResources) acquireAH(attr verbs.AHAttr) (*sharedAH, error) {
+	if a := res.ahs[attr]; a != nil {
 		a.users++
 		return a, nil
 	}
-	ah, err := h.pd.CreateAH(attr)
+	ah, err := res.pd.CreateAH(attr)
 	if err != nil {
 		return nil, err
 	}
@@ -214,10 +214,10 @@ func (h *hub) addressOf(attr verbs.AHAttr) (*sharedAH, error) {
 	if s, ok := ah.(verbs.SealedAH); ok {
 		a.seal = s.SealNumber()
 	}
-	if h.ahs == nil {
-		h.ahs = make(map[verbs.AHAttr]*sharedAH)
+	if res.ahs == nil {
+		res.ahs = make(map[verbs.AHAttr]*sharedAH)
 	}
-	h.ahs[attr] = a
+	res.ahs[attr] = a
 	return a, nil
 }
 
@@ -229,13 +229,13 @@ type sharedAH struct {
 	users int    // counts the paths and connections that use it
 }
 
-// leave undoes addressOf. No posted request uses the handle.
-func (h *hub) leaveAddress(a *sharedAH) {
+// releaseAH undoes acquireAH. No posted request uses the handle.
+func (res *engineResources) releaseAH(a *sharedAH) {
 	if a == nil {
 		return
 	}
 	if a.users--; a.users == 0 {
-		delete(h.ahs, a.attr)
+		delete(res.ahs, a.attr)
 		_ = a.Close() // no object depends on it
 	}
 }

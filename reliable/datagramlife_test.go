@@ -49,7 +49,7 @@ func newLoop(t *testing.T, hidden verbs.Capabilities) *qp {
 // the completions away, and a shared receive queue does not get the buffers back.
 func TestResetKeepsReceives(t *testing.T) {
 	q := newLoop(t, 0)
-	h := &q.engine.hub
+	h := &q.engine.resources
 	if h.srq == nil {
 		t.Fatal("the UD QPs have no shared receive queue")
 	}
@@ -71,7 +71,7 @@ func TestResetKeepsReceives(t *testing.T) {
 func TestResetOfAnotherQP(t *testing.T) {
 	q := newLoop(t, verbs.CapSRQOnUD)
 	e := q.engine
-	h := &e.hub
+	h := &e.resources
 	if h.srq != nil {
 		t.Fatal("the UD QPs have a shared receive queue")
 	}
@@ -113,8 +113,8 @@ func TestResetOnce(t *testing.T) {
 	q.engine.inbox.drain()
 	q.engine.inbox.discard(p.data.qp.Num())
 	p.sent(0, &verbs.WC{QPN: p.data.qp.Num(), Status: verbs.StatusLocProtErr})
-	if d := p.data; q.State() != verbs.StateErr || d.lives != 1 || d.failed {
-		t.Errorf("the QP is in %v after a wrong request, and its UD QP was reset %d times, failed %v: want ERR, 1 and false", q.State(), d.lives, d.failed)
+	if d := p.data; q.State() != verbs.StateErr || d.resets != 1 || d.failed {
+		t.Errorf("the QP is in %v after a wrong request, and its UD QP was reset %d times, failed %v: want ERR, 1 and false", q.State(), d.resets, d.failed)
 	}
 }
 
@@ -135,7 +135,7 @@ func (q resetting) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 // shared receive queue. The reset would remove their completions.
 func TestResetTakesNoReceives(t *testing.T) {
 	q := newLoop(t, 0)
-	h := &q.engine.hub
+	h := &q.engine.resources
 	q.engine.drive()
 	nic := q.ctx.inner.Device().(*softnic.NIC)
 	before, from, to := nic.Stats().NotReady, h.data[0].qp, &h.data[1]
@@ -154,11 +154,11 @@ func TestResetTakesNoReceives(t *testing.T) {
 // TestResetEnds: a UD QP that was reset stays in service. The error state before the reset raises an event, as a failure does.
 func TestResetEnds(t *testing.T) {
 	q := newLoop(t, 0)
-	d := &q.engine.hub.data[0]
+	d := &q.engine.resources.data[0]
 	d.revive()
 	q.engine.step()
-	if d.failed || d.lives != 1 {
-		t.Errorf("after a reset the UD QP has %d lives and failed %v, want 1 and false", d.lives, d.failed)
+	if d.failed || d.resets != 1 {
+		t.Errorf("after a reset the UD QP has %d lives and failed %v, want 1 and false", d.resets, d.failed)
 	}
 	fatal(t, d.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
 	q.engine.step()
@@ -178,16 +178,16 @@ func TestAddressOutlivesSends(t *testing.T) {
 		p = &q.conn.paths[1]
 	}
 	p.done = 0 // as if the device were slow
-	used, open := p.ah, q.engine.hub.ahs
-	fatal(t, p.aim(1))
+	used, open := p.ah, q.engine.resources.ahs
+	fatal(t, p.setRoute(1))
 	if p.ah == used || open[used.attr] != used {
 		t.Fatal("a path with requests under way keeps its address, or closes it, want another one and the handle open")
 	}
-	if err := p.aim(2); err == nil {
+	if err := p.setRoute(2); err == nil {
 		t.Error("the path takes a third address meanwhile, want an error")
 	}
 	p.retire(p.posted)
-	if p.former != nil || open[used.attr] != nil {
+	if p.oldAH != nil || open[used.attr] != nil {
 		t.Error("the former address is open after its requests have completed")
 	}
 }

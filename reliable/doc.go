@@ -10,7 +10,7 @@
 //
 // Over UD, all bytes are SENDs over 16 UD QPs of an engine, and the last QP is UD too.
 //
-// The types mirror the diagram. A qp holds a user QP's queues and its RC QP, the side QP. A connection
+// The types mirror the diagram. A qp holds a user QP's queues and its RC QP, the handshake QP. A connection
 // holds the paths and the protocol state; with Config.Flows, several QPs share one. A pd holds the UD
 // QPs and receive buffers.
 //

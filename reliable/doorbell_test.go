@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// counted is a context that counts the doorbells of its paths, control QPs, side QPs and shared receive queues.
+// counted is a context that counts the doorbells of its paths, control QPs, handshake QPs and shared receive queues.
 type counted struct {
 	verbs.Context
 	paths, controls, sides []*countedQP

@@ -7,25 +7,25 @@ import (
 
 // inbox takes the completions of all inner QPs of an engine.
 type inbox struct {
-	cq    verbs.CQ   // takes the completions; it is deeper than the number of outstanding requests
-	room  cqRoom     // counts the entries of cq
-	batch []verbs.WC // the target of one Poll
-	stash []verbs.WC // holds completions that were polled from cq
-	next  int        // the index in stash of the first completion that is not dispatched
-	more  bool       // reports that the last drive has stopped before cq was empty
-	// stamps tells how long completions have waited.
-	stamps stamps
+	cq      verbs.CQ   // takes the completions; it is deeper than the number of outstanding requests
+	entries cqBudget   // counts the entries of cq
+	batch   []verbs.WC // the target of one Poll
+	stash   []verbs.WC // holds completions that were polled from cq
+	next    int        // the index in stash of the first completion that is not dispatched
+	more    bool       // reports that the last drive has stopped before cq was empty
+	// delay tells how long completions have waited.
+	delay cqDelay
 }
 
 // open makes the CQ, with timestamps if the device can.
 func (in *inbox) open(ctx verbs.Context, cfg verbs.CQConfig) (err error) {
-	in.room.depth = cfg.Depth
-	if in.stamps.device != nil {
+	in.entries.depth = cfg.Depth
+	if in.delay.device != nil {
 		cfg.Timestamp = true
 		if in.cq, err = ctx.CreateCQ(cfg); err == nil {
 			return nil
 		}
-		in.stamps.device, cfg.Timestamp = nil, false
+		in.delay.device, cfg.Timestamp = nil, false
 	}
 	in.cq, err = ctx.CreateCQ(cfg)
 	return err
@@ -65,54 +65,54 @@ func (in *inbox) lastSent(p *path, done uint32) uint32 {
 }
 
 // step does everything that is due. It returns the time of the next timer, core.Never if there is none. It
-// arms the inner CQ so that the keeper wakes for the next completion.
+// arms the inner CQ so that the background loop wakes for the next completion.
 func (e *engine) step() (next int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return core.Never
 	}
-	e.ctx.events.fetch()
+	e.ctx.events.drain()
 	e.drive()
 	e.wakeAt = core.Never
-	if e.keeper != nil {
-		if e.attended() {
-			e.wakeAt = e.now + lookAgain
+	if e.background != nil {
+		if e.programPolls() {
+			e.wakeAt = e.now + revisit
 		} else {
 			_ = e.inbox.cq.Arm(false) // cannot fail: the CQ has a Waker
 			e.drive()
 		}
 	}
 	if e.inbox.more || e.inbox.next < len(e.inbox.stash) {
-		e.wakeAt = e.now // these completions will not wake the keeper
+		e.wakeAt = e.now // these completions will not wake the background loop
 	}
-	e.wakeAt = min(e.wakeAt, e.grantAt(), e.hub.reviveAt(), e.hub.copier.deadline())
+	e.wakeAt = min(e.wakeAt, e.grantAt(), e.resources.reviveAt(), e.resources.copier.deadline())
 	for _, c := range e.connected {
 		e.wakeAt = min(e.wakeAt, c.core.Deadline())
 	}
 	for _, q := range e.qps {
-		if q != nil && q.side.askAt != 0 {
-			e.wakeAt = min(e.wakeAt, q.side.askAt)
+		if q != nil && q.handshake.resendAt != 0 {
+			e.wakeAt = min(e.wakeAt, q.handshake.resendAt)
 		}
-		if q != nil && q.side.cardQP != nil {
-			e.wakeAt = min(e.wakeAt, q.side.cardQP.deadline())
+		if q != nil && q.handshake.cardQP != nil {
+			e.wakeAt = min(e.wakeAt, q.handshake.cardQP.deadline())
 		}
 	}
 	if len(e.dirty) > 0 {
-		e.wakeAt = min(e.wakeAt, e.now+sendAgain) // a send queue is full
+		e.wakeAt = min(e.wakeAt, e.now+sendRetry) // a send queue is full
 	}
 	return e.wakeAt
 }
 
-// sendAgain is how long requests wait for a place in a send queue, in nanoseconds.
-const sendAgain = 10_000
+// sendRetry is how long requests wait for a place in a send queue, in nanoseconds.
+const sendRetry = 10_000
 
-// lookAgain is how long the keeper leaves completions to a program that polls, in nanoseconds.
-const lookAgain = 1_000_000
+// revisit is how long the background loop leaves completions to a program that polls, in nanoseconds.
+const revisit = 1_000_000
 
-// attended reports whether the program has polled since the last call and has no CQ armed. Such a
-// program takes the completions itself, and the keeper would only compete for the lock.
-func (e *engine) attended() bool {
+// programPolls reports whether the program has polled since the last call and has no CQ armed. Such a
+// program takes the completions itself, and the background loop would only compete for the lock.
+func (e *engine) programPolls() bool {
 	polled := e.polled
 	e.polled = false
 	for _, c := range e.cqs {
@@ -123,11 +123,11 @@ func (e *engine) attended() bool {
 	return polled
 }
 
-// rekick wakes the keeper if a timer of c is due before the keeper would run.
-func (e *engine) rekick(c *connection) {
+// wakeForTimer wakes the background loop if a timer of c is due before the background loop would run.
+func (e *engine) wakeForTimer(c *connection) {
 	if at := c.core.Deadline(); at < e.wakeAt {
 		e.wakeAt = at
-		e.keeper.kick()
+		e.background.wake()
 	}
 }
 
@@ -152,20 +152,20 @@ func (e *engine) drive() {
 		}
 		wc := in.stash[in.next] // a copy: dispatch may grow the stash
 		in.next++
-		e.age = in.stamps.age(e.now, wc.Timestamp)
+		e.age = in.delay.age(e.now, wc.Timestamp)
 		e.dispatch(&wc)
 	}
 	e.age = 0
 	e.now = e.ctx.clock()
-	if e.asking > 0 {
-		e.askForCards()
+	if e.cardTimers > 0 {
+		e.resendCards()
 	}
-	if e.unheard > 0 {
-		e.repeatCards()
+	if e.unackedCards > 0 {
+		e.retransmitCards()
 	}
-	e.hub.revive()
-	if e.now >= e.hub.copier.deadline() {
-		e.hub.copier.restart(core.StatusNoRecv)
+	e.resources.revive()
+	if e.now >= e.resources.copier.deadline() {
+		e.resources.copier.restart(core.StatusNoRecv)
 	}
 	for i := 0; i < len(e.connected); i++ {
 		if c := e.connected[i]; e.now >= c.core.Deadline() || len(c.queue) > 0 {
@@ -179,14 +179,14 @@ func (e *engine) drive() {
 	}
 	e.grant() // after EvFlush, which reports what has arrived
 	if e.overran.Load() {
-		e.failBroken()
+		e.failOverrun()
 	}
-	e.hub.topUp() // before acknowledgements leave, which invite more
+	e.resources.topUp() // before acknowledgements leave, which invite more
 	e.flush()
 }
 
-// failBroken takes the QPs of CQs that have overrun to the error state.
-func (e *engine) failBroken() {
+// failOverrun takes the QPs of CQs that have overrun to the error state.
+func (e *engine) failOverrun() {
 	e.overran.Store(false)
 	for _, q := range e.qps {
 		if q != nil && !q.overran && (q.sendCQ.hasOverrun() || q.recvCQ.hasOverrun()) {
@@ -202,21 +202,21 @@ func (e *engine) failBroken() {
 func (e *engine) flush() {
 	for _, s := range e.srqs {
 		if s.due {
-			s.serve()
+			s.grantWaiting()
 		}
 	}
 	corked := e.ctx.corked
 	if corked == nil || len(e.dirty) == 0 {
-		e.ring()
+		e.ringDoorbells()
 		return
 	}
 	corked.Cork()
-	e.ring()
+	e.ringDoorbells()
 	corked.Uncork()
 }
 
-// ring rings the doorbells of flush.
-func (e *engine) ring() {
+// ringDoorbells rings the doorbells of flush.
+func (e *engine) ringDoorbells() {
 	kept := 0
 	for _, c := range e.dirty {
 		if c.dirty = c.flush(); c.dirty {
@@ -225,7 +225,7 @@ func (e *engine) ring() {
 		}
 	}
 	e.dirty = e.dirty[:kept]
-	e.hub.ringControls()
+	e.resources.ringControls()
 }
 
 // dispatch takes one completion of an inner QP.
@@ -242,28 +242,28 @@ func (e *engine) dispatch(wc *verbs.WC) {
 			c.paths[index].arrived(n, wc)
 		}
 	case tagArrival:
-		if e.hub.is(id) && int(n) < e.hub.exist() {
-			e.hub.arrived(n, wc)
+		if e.resources.isCurrent(id) && int(n) < e.resources.allocated() {
+			e.resources.arrived(n, wc)
 		}
 	case tagControlSend:
-		if e.hub.is(id) && index < len(e.hub.control) {
-			e.hub.control[index].sent(n, wc)
+		if e.resources.isCurrent(id) && index < len(e.resources.control) {
+			e.resources.control[index].sent(n, wc)
 		}
 	case tagControlRecv:
 		if c := e.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {
 			c.arrived(n, wc)
 		}
 	case tagCopy:
-		if e.hub.is(id) {
-			e.hub.copier.completed(index, n, wc)
+		if e.resources.isCurrent(id) {
+			e.resources.copier.completed(index, n, wc)
 		}
 	case tagCardSend, tagCardRecv:
 		switch q := e.findQP(id); {
 		case q == nil || wc.QPN != q.num:
-		case q.side.cardQP != nil:
-			q.side.cardQP.completed(kind, n, wc)
+		case q.handshake.cardQP != nil:
+			q.handshake.cardQP.completed(kind, n, wc)
 		default:
-			q.side.completed(kind, n, wc)
+			q.handshake.completed(kind, n, wc)
 		}
 	}
 }

@@ -22,34 +22,34 @@ type events struct {
 	err    error             // the last error of the inner context's Events
 	notify *verbs.Waker      // woken by events; it may be nil
 	cqs    []*cq             // the open CQs
-	srqs   []lent            // the open SRQs that inner ones replace
+	srqs   []borrowedSRQ     // the open SRQs that inner ones replace
 	owners u32map.Map[owner] // tells whose the inner QPs are, by QP number
 }
 
-// owner is what an inner QP belongs to: a wrapped QP whose side QP it is, or nothing that the user knows.
+// owner is what an inner QP belongs to: a wrapped QP whose handshake QP it is, or nothing that the user knows.
 type owner struct {
-	known bool         // reports that the inner QP is one of this package; false in the zero value
-	user  *qp          // the wrapped QP, or nil
-	ended *atomic.Bool // set when the QP has failed; may be nil
+	known  bool         // reports that the inner QP is one of this package; false in the zero value
+	user   *qp          // the wrapped QP, or nil
+	failed *atomic.Bool // set when the QP has failed; may be nil
 }
 
-// lent is an inner SRQ that has the receives of a user's.
-type lent struct {
+// borrowedSRQ is an inner SRQ that has the receives of a user's.
+type borrowedSRQ struct {
 	inner verbs.SRQ
 	user  *srq
 }
 
 // Events implements verbs.Context.
-func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) { return ctx.events.take(dst) }
+func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) { return ctx.events.poll(dst) }
 
 // NotifyEvents implements verbs.Context. The waker is also woken by events that Events does not return.
-func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error { return ctx.events.notifyBy(w) }
+func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error { return ctx.events.setWaker(w) }
 
-// take moves events to dst.
-func (v *events) take(dst []verbs.Event) (n int, err error) {
+// poll moves events to dst.
+func (v *events) poll(dst []verbs.Event) (n int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.collect()
+	v.drainLocked()
 	n = copy(dst, v.queue)
 	v.queue = v.queue[:copy(v.queue, v.queue[n:])]
 	if n == 0 {
@@ -58,8 +58,8 @@ func (v *events) take(dst []verbs.Event) (n int, err error) {
 	return n, err
 }
 
-// notifyBy makes w the waker.
-func (v *events) notifyBy(w *verbs.Waker) error {
+// setWaker makes w the waker.
+func (v *events) setWaker(w *verbs.Waker) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.notify = w
@@ -69,15 +69,15 @@ func (v *events) notifyBy(w *verbs.Waker) error {
 	return v.inner.NotifyEvents(w)
 }
 
-// fetch takes the events of the inner context, which has little room for them.
-func (v *events) fetch() {
+// drain takes the events of the inner context, which has little room for them.
+func (v *events) drain() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.collect()
+	v.drainLocked()
 }
 
-// collect takes the events of the inner context. The lock is held.
-func (v *events) collect() {
+// drainLocked takes the events of the inner context. The lock is held.
+func (v *events) drainLocked() {
 	var buf [16]verbs.Event
 	for {
 		n, err := v.inner.Events(buf[:])
@@ -105,8 +105,8 @@ func (v *events) translate(ev verbs.Event) (verbs.Event, bool) {
 			ev.QP = o.user
 			return ev, true
 		}
-		if o.ended != nil && (ev.Type == verbs.EventQPFatal || ev.Type == verbs.EventLastWQEReached) {
-			o.ended.Store(true)
+		if o.failed != nil && (ev.Type == verbs.EventQPFatal || ev.Type == verbs.EventLastWQEReached) {
+			o.failed.Store(true)
 		}
 		return ev, !o.known && ev.Type != verbs.EventLastWQEReached
 	case ev.CQ != nil:
@@ -144,57 +144,57 @@ func (v *events) raise(ev verbs.Event) {
 	v.add(ev)
 }
 
-// own notes that an inner QP is one of this package. user is the wrapped QP whose side QP it is, or nil.
-func (v *events) own(inner verbs.QP, user *qp) {
+// register notes that an inner QP is one of this package. user is the wrapped QP whose handshake QP it is, or nil.
+func (v *events) register(inner verbs.QP, user *qp) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.owners.Set(inner.Num(), owner{known: true, user: user})
 }
 
 // watch notes that an inner QP is one of this package. ended is set when it fails.
-func (v *events) watch(inner verbs.QP, ended *atomic.Bool) {
+func (v *events) watch(inner verbs.QP, failed *atomic.Bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.owners.Set(inner.Num(), owner{known: true, ended: ended})
+	v.owners.Set(inner.Num(), owner{known: true, failed: failed})
 }
 
-// disown undoes own, before the inner QP is closed.
-func (v *events) disown(inner verbs.QP) {
+// unregister undoes own, before the inner QP is closed.
+func (v *events) unregister(inner verbs.QP) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.collect()
+	v.drainLocked()
 	v.owners.Delete(inner.Num())
 }
 
-// open makes a CQ known.
-func (v *events) open(c *cq) {
+// addCQ makes a CQ known.
+func (v *events) addCQ(c *cq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.cqs = append(v.cqs, c)
 }
 
-// close forgets a CQ and its events.
-func (v *events) close(c *cq) {
+// closeCQ forgets a CQ and its events.
+func (v *events) closeCQ(c *cq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.collect()
+	v.drainLocked()
 	v.cqs = slices.DeleteFunc(v.cqs, func(o *cq) bool { return o == c })
 	v.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
 }
 
-// lend makes an inner SRQ known.
-func (v *events) lend(inner verbs.SRQ, user *srq) {
+// borrow makes an inner SRQ known.
+func (v *events) borrow(inner verbs.SRQ, user *srq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.srqs = append(v.srqs, lent{inner, user})
+	v.srqs = append(v.srqs, borrowedSRQ{inner, user})
 }
 
 // closeSRQ forgets an SRQ and its events.
 func (v *events) closeSRQ(s *srq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.collect()
-	v.srqs = slices.DeleteFunc(v.srqs, func(l lent) bool { return l.user == s })
+	v.drainLocked()
+	v.srqs = slices.DeleteFunc(v.srqs, func(l borrowedSRQ) bool { return l.user == s })
 	v.forget(func(ev verbs.Event) bool { return ev.SRQ == verbs.SRQ(s) })
 }
 

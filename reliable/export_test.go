@@ -39,10 +39,10 @@ func SealOf(q verbs.QP) verbs.Seal { return q.(*qp).cfg.Path.Seal }
 
 // Receives returns the number of receive buffers in use of a wrapped QP's engine, and of all that exist.
 func Receives(q verbs.QP) (inUse, exist int) {
-	h := &q.(*qp).engine.hub
+	h := &q.(*qp).engine.resources
 	h.engine.mu.Lock()
 	defer h.engine.mu.Unlock()
-	return h.receives(), h.exist()
+	return h.receives(), h.allocated()
 }
 
 // SendsOf returns the number of sends of paths that hold CQ entries of a wrapped QP's engine, and the most that may.
@@ -50,5 +50,5 @@ func SendsOf(q verbs.QP) (sends, most int) {
 	e := q.(*qp).engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.inbox.room.sends, e.inbox.room.sendShare()
+	return e.inbox.entries.sends, e.inbox.entries.sendLimit()
 }

@@ -33,7 +33,7 @@ func putFetch(b []byte, wr *verbs.SendWR) int {
 
 // checkFetch compares a fetch of the peer with the regions of this end.
 func (q *qp) checkFetch(h *wire.Header) verbs.Status {
-	f, err := wire.DecodeFetch(q.conn.landing)
+	f, err := wire.DecodeFetch(q.conn.payload)
 	if err != nil {
 		return verbs.StatusRemInvReqErr
 	}
@@ -63,18 +63,18 @@ func fetchAccess(f *wire.Fetch) verbs.Access {
 	return verbs.AccessRemoteAtomic
 }
 
-// keep keeps a fetch of the peer that checkFetch has approved.
-func (q *qp) keep(token uint32) {
-	f, _ := wire.DecodeFetch(q.conn.landing) // was decoded before
+// storeFetch keeps a fetch of the peer that checkFetch has approved.
+func (q *qp) storeFetch(token uint32) {
+	f, _ := wire.DecodeFetch(q.conn.payload) // was decoded before
 	if q.answers == nil {
 		q.answers = make([]answer, q.conn.core.Answers())
 	}
 	q.answers[token] = answer{Fetch: f}
 }
 
-// answer carries out a fetch of the peer. If its region was closed since it arrived, the QP fails, as
+// executeFetch carries out a fetch of the peer. If its region was closed since it arrived, the QP fails, as
 // that of a NIC does.
-func (q *qp) answer(a *core.Action) {
+func (q *qp) executeFetch(a *core.Action) {
 	s := &q.answers[a.Token]
 	if a.Len == 0 {
 		return
@@ -86,13 +86,13 @@ func (q *qp) answer(a *core.Action) {
 	case s.Kind == wire.FetchRead:
 		s.lkey = r.lkey
 	default:
-		s.old = execute(wordOf(b), &s.Fetch)
+		s.old = executeAtomic(wordOf(b), &s.Fetch)
 	}
 }
 
-// execute carries out an atomic on a word in host order. It is atomic among the CPUs of this host, and
+// executeAtomic carries out an atomic on a word in host order. It is atomic among the CPUs of this host, and
 // so among all wrapped QPs.
-func execute(word *uint64, f *wire.Fetch) (old uint64) {
+func executeAtomic(word *uint64, f *wire.Fetch) (old uint64) {
 	if f.Kind == wire.FetchAdd {
 		return atomic.AddUint64(word, f.CompareAdd) - f.CompareAdd
 	}
@@ -140,12 +140,12 @@ func (q *qp) checkAnswer(h *wire.Header) uint8 {
 	if !ok {
 		return uint8(verbs.StatusLocProtErr)
 	}
-	return q.engine.hub.placement(dmaBuf)
+	return q.engine.resources.placement(dmaBuf)
 }
 
-// toHost puts the answer to an atomic into host order.
-func (q *qp) toHost(token uint32) {
-	if b := q.conn.landing; q.sends.At(token).wr.Opcode >= verbs.OpAtomicCmpAndSwp && len(b) == 8 {
+// toHostOrder puts the answer to an atomic into host order.
+func (q *qp) toHostOrder(token uint32) {
+	if b := q.conn.payload; q.sends.At(token).wr.Opcode >= verbs.OpAtomicCmpAndSwp && len(b) == 8 {
 		binary.NativeEndian.PutUint64(b, binary.BigEndian.Uint64(b))
 	}
 }

@@ -35,7 +35,7 @@ func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ..
 	}
 }
 
-// TestReadTakesAllPaths reads 4 MiB: every path of the responder carries a part of it, and the side QP
+// TestReadTakesAllPaths reads 4 MiB: every path of the responder carries a part of it, and the handshake QP
 // carries the card that follows the first request.
 func TestReadTakesAllPaths(t *testing.T) {
 	reliable.OverUC(t, "QPs of its own to count")
@@ -61,7 +61,7 @@ func TestReadTakesAllPaths(t *testing.T) {
 		}
 	}
 	if c, d := sent(c.sides...), sent(d.sides...); c > 1 || d > 1 {
-		t.Errorf("the side QPs have carried %d and %d requests, want a card at most", c, d)
+		t.Errorf("the handshake QPs have carried %d and %d requests, want a card at most", c, d)
 	}
 }
 
@@ -175,8 +175,8 @@ func TestResponderOutlivesRequester(t *testing.T) {
 	w.polled(t, b, 1, verbs.StatusRetryExcErr, a, b)
 }
 
-// TestSideFails: a QP moves to the error state when its side QP fails, even without traffic.
-func TestSideFails(t *testing.T) {
+// TestHandshakeQPFails: a QP moves to the error state when its handshake QP fails, even without traffic.
+func TestHandshakeQPFails(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096), newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
 	connect(t, a, b)
@@ -185,6 +185,6 @@ func TestSideFails(t *testing.T) {
 		w.step(limit, []*side{a, b})
 	}
 	if s := a.qp.State(); s != verbs.StateErr {
-		t.Fatalf("the QP is %v 10 ms after its side QP has failed, want %v", s, verbs.StateErr)
+		t.Fatalf("the QP is %v 10 ms after its handshake QP has failed, want %v", s, verbs.StateErr)
 	}
 }

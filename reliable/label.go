@@ -7,7 +7,7 @@ package reliable
 func (c *connection) flowLabel(index int, epoch uint16) uint32 {
 	salt := c.attr.SQPSN + c.id<<8
 	if c.ctx.carrier.datagrams() {
-		salt = c.engine.hub.control[0].qp.Num() // connections share addresses
+		salt = c.engine.resources.control[0].qp.Num() // connections share addresses
 	}
 	n := salt + uint32(index) + uint32(epoch)*uint32(len(c.paths)|1)
 	const golden = 0x278f // 2^14 over the golden ratio, odd: it spreads numbers in a row over all ports

@@ -22,7 +22,7 @@ func (c shortMessages) QueryDevice() (verbs.DeviceAttr, error) {
 }
 
 // TestMessageTooLong posts messages around the inner device's size limit: rxe accepts 8 MiB, and a longer
-// READ would fail on the side QP.
+// READ would fail on the handshake QP.
 func TestMessageTooLong(t *testing.T) {
 	const limit = 10_000
 	link := softnic.NewMemoryLink(nil)

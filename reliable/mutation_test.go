@@ -35,7 +35,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a copy into a dma-buf goes on after the end of its QP", Tests: "TestDMABufCopyEndsWithQP", File: "qp.go",
-		Old: "		q.engine.hub.copier.abandon(q.conn, q.flow)\n", New: "",
+		Old: "		q.engine.resources.copier.abandon(q.conn, q.flow)\n", New: "",
 	},
 	{
 		Name: "a chunk for a dma-buf is placed when its copy begins", Tests: "TestTransferDMABuf", File: "copier.go",
@@ -48,19 +48,19 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "receives of a QP that ends are lost", Tests: "TestSRQ", File: "connection.go",
-		Old: "		q.shared.srq.release(q)\n", New: "",
+		Old: "		q.shared.srq.releaseGrants(q)\n", New: "",
 	},
 	{
 		Name: "shared receives go to the QP that waits last", Tests: "TestSRQ", File: "srq.go",
-		Old: "n > 0 && s.left() > 0; n--", New: "n > 0; n--",
+		Old: "n > 0 && s.ungranted() > 0; n--", New: "n > 0; n--",
 	},
 	{
-		Name: "promised receives do not count for the limit", Tests: "TestSRQ", File: "srq.go",
-		Old: "	if s.left() < s.limit {", New: "	if s.recvs.Len() < s.limit {",
+		Name: "granted receives do not count for the limit", Tests: "TestSRQ", File: "srq.go",
+		Old: "	if s.ungranted() < s.limit {", New: "	if s.recvs.Len() < s.limit {",
 	},
 	{
-		Name: "a message takes a receive that was not promised", Tests: "TestSRQHostile", File: "srq.go",
-		Old: "n >= q.shared.promised-q.recvs.Head()", New: "n >= uint32(q.recvs.Cap()) || s.recvs.Len() == 0",
+		Name: "a message consumes a receive that was not granted", Tests: "TestSRQHostile", File: "srq.go",
+		Old: "n >= q.shared.granted-q.recvs.Head()", New: "n >= uint32(q.recvs.Cap()) || s.recvs.Len() == 0",
 	},
 	{
 		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "send.go",
@@ -80,7 +80,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an end sends chunks that its peer has no room for", Tests: "TestSmallerChunkCounts", File: "connection.go",
-		Old: "min(c.engine.hub.chunk, int(c.peer.chunk))", New: "c.engine.hub.chunk",
+		Old: "min(c.engine.resources.chunk, int(c.peer.chunk))", New: "c.engine.resources.chunk",
 	},
 	{
 		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "send.go",
@@ -88,11 +88,11 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "every control packet rings the bell", Tests: "TestAcknowledgements", File: "connection.go",
-		Old: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)",
-		New: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)\n\t\tc.engine.hub.control[i].ring()",
+		Old: "c.engine.resources.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)",
+		New: "c.engine.resources.control[i].stage(b, c.ahs[i], c.peer.control[i], c.peer.qkey)\n		c.engine.resources.control[i].ring()",
 	},
 	{
-		Name: "a side QP that fails is not noticed", Tests: "TestSide", File: "side.go",
+		Name: "a handshake QP that fails is not noticed", Tests: "TestHandshakeQPFails", File: "handshake.go",
 		Old: "		q.fail() // the QP or the device has failed\n", New: "",
 	},
 	{
@@ -105,7 +105,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an answer from a closed region ends its QP", Tests: "TestReadRegionCloses", File: "send.go",
-		Old: "		owner = answerPiece\n", New: "",
+		Old: "		owner = answerChunk\n", New: "",
 	},
 	{
 		Name: "an answer is repeated from a closed region", Tests: "TestReadRegionCloses", File: "send.go",
@@ -122,19 +122,19 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an answer goes to memory that is gone", Tests: "TestConformance/close", File: "fetch.go",
-		Old: "		return uint8(verbs.StatusLocProtErr)\n	}\n	return q.engine.hub.placement(dmaBuf)\n", New: "		return 0\n	}\n	return q.engine.hub.placement(dmaBuf)\n",
+		Old: "		return uint8(verbs.StatusLocProtErr)\n	}\n	return q.engine.resources.placement(dmaBuf)\n", New: "		return 0\n	}\n	return q.engine.resources.placement(dmaBuf)\n",
 	},
 	{
 		Name: "every piece of an answer is the first", Tests: "TestTransfer", File: "fetch.go",
 		Old: "Addr: s.Addr + uint64(off)", New: "Addr: s.Addr + uint64(off)*0",
 	},
 	{
-		Name: "Modify in RTR does not reach a QP that has answered early", Tests: "TestServesInRTR|TestPatienceOfRTS", File: "early.go",
-		Old: "		s.later.Set(&attr, mask&earlyAttrs)\n", New: "",
+		Name: "Modify in RTR does not reach a QP that has answered early", Tests: "TestServesInRTR|TestPatienceOfRTS", File: "earlyrts.go",
+		Old: "		s.deferred.Set(&attr, mask&rtsAttrs)\n", New: "",
 	},
 	{
-		Name: "a QP in RTR answers no card", Tests: "TestServesInRTR", File: "side.go",
-		Old: "		s.answerEarly(c.psn)\n", New: "",
+		Name: "a QP in RTR answers no card", Tests: "TestServesInRTR", File: "handshake.go",
+		Old: "		s.enterRTSEarly(c.psn)\n", New: "",
 	},
 	{
 		Name: "READs that are not served are answered", Tests: "TestReads", File: "fetch.go",
@@ -157,28 +157,28 @@ var mutations = []mutant.Change{
 		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
 	},
 	{
-		Name: "sends overrun the CQ of their engine", Tests: "TestCQRoomForSends", File: "cqroom.go",
-		Old: "return r.sendShare() - r.sends", New: "return r.depth",
+		Name: "sends overrun the CQ of their engine", Tests: "TestCQRoomForSends", File: "cqbudget.go",
+		Old: "return r.sendLimit() - r.sends", New: "return r.depth",
 	},
 	{
-		Name: "receives overrun the CQ of their engine", Tests: "TestCQRoomForQPs", File: "cqroom.go",
+		Name: "receives overrun the CQ of their engine", Tests: "TestCQRoomForQPs", File: "cqbudget.go",
 		Old: "r.reserved+n > most", New: "n > most",
 	},
 	{
 		Name: "sends that have completed keep their CQ entries", Tests: "TestCQRoomForSends", File: "path.go",
-		Old: "	p.hold(-min(int(int32(n-p.done)), p.held))\n", New: "",
+		Old: "	p.holdEntries(-min(int(int32(n-p.done)), p.cqEntries))\n", New: "",
 	},
 	{
-		Name: "a side QP keeps its CQ entries", Tests: "TestCQRoomForQPs", File: "side.go",
-		Old: "		s.user.engine.inbox.room.release(s.entries)\n", New: "",
+		Name: "a handshake QP keeps its CQ entries", Tests: "TestCQRoomForQPs", File: "handshake.go",
+		Old: "		s.user.engine.inbox.entries.release(s.entries)\n", New: "",
 	},
 	{
-		Name: "every engine has the well-known Q_Key", Tests: "TestQKeys", File: "hub.go",
-		Old: "h.id, h.qkey = (h.id+1)&maxConn, newQKey()", New: "h.id, h.qkey = (h.id+1)&maxConn, verbs.DefaultQKey",
+		Name: "every engine has the well-known Q_Key", Tests: "TestQKeys", File: "resources.go",
+		Old: "res.id, res.qkey = (res.id+1)&maxConn, newQKey()", New: "res.id, res.qkey = (res.id+1)&maxConn, verbs.DefaultQKey",
 	},
 	{
 		Name: "datagrams of paths have the own Q_Key", Tests: "TestDatagramTransfer", File: "path.go",
-		Old: "p.conn.peer.paths[p.index].qpn, p.conn.peer.qkey", New: "p.conn.peer.paths[p.index].qpn, p.conn.engine.hub.qkey",
+		Old: "p.conn.peer.paths[p.index].qpn, p.conn.peer.qkey", New: "p.conn.peer.paths[p.index].qpn, p.conn.engine.resources.qkey",
 	},
 	{
 		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "control.go",
@@ -189,12 +189,12 @@ var mutations = []mutant.Change{
 		Old: "	e.inbox.discard(c.qp.Num())\n", New: "",
 	},
 	{
-		Name: "a follower sends before the confirm", Tests: "TestNothingIsSentBeforeConfirm", File: "agreement.go",
-		Old: "	a.offer = offer\n	a.negotiate()\n", New: "	a.offer = offer\n	a.negotiate()\n	q.conn.begin()\n	q.launchAll()\n",
+		Name: "a follower sends before the confirm", Tests: "TestNothingIsSentBeforeConfirm", File: "flowhandshake.go",
+		Old: "	h.offer = offer\n	h.sendPhaseCard()\n", New: "	h.offer = offer\n	h.sendPhaseCard()\n	q.conn.begin()\n	q.launchAll()\n",
 	},
 	{
 		Name: "all QPs are in one engine", Tests: "TestEngineOfQP", File: "pd.go",
-		Old: "		case send.isFedBy(e):\n", New: "		case send != nil:\n",
+		Old: "		case send.isUsedBy(e):\n", New: "		case send != nil:\n",
 	},
 	{
 		Name: "a new engine does not know the regions", Tests: "TestRegionsOfSeveralEngines", File: "engine.go",
@@ -205,24 +205,24 @@ var mutations = []mutant.Change{
 		Old: "	p.each(func(e *engine) { e.regions.remove(r) })\n", New: "",
 	},
 	{
-		Name: "a connection forgets the engine of its peer", Tests: "TestFlowsOfSeveralEngines", File: "agreement.go",
-		Old: "	c.to.control = answer.control // Modify does not tell it\n", New: "",
+		Name: "a connection forgets the engine of its peer", Tests: "TestFlowsOfSeveralEngines", File: "flowhandshake.go",
+		Old: "	c.to.control = answer.control // unknown after Modify\n", New: "",
 	},
 	{
-		Name: "a leader takes an accept of another proposal", Tests: "TestStaleAccept", File: "agreement.go",
-		Old: " && c.echo == q.conn.id && c.flow == q.flow:\n		err = a.conclude(c)", New: ":\n		err = a.conclude(c)",
+		Name: "a leader takes an accept of another proposal", Tests: "TestStaleAccept", File: "flowhandshake.go",
+		Old: " && c.echo == q.conn.id && c.flow == q.flow:\n		err = h.confirm(c)", New: ":\n		err = h.confirm(c)",
 	},
 	{
-		Name: "a leader stays on a connection of another peer", Tests: "TestFlowsToSeveralPeers", File: "agreement.go",
-		Old: "c.peer != nil && !c.reaches(answer, &attr)", New: "c.reaches(answer, &attr) && false",
+		Name: "a leader stays on a connection of another peer", Tests: "TestFlowsToSeveralPeers", File: "flowhandshake.go",
+		Old: "c.peer != nil && !c.connectedTo(answer, &attr)", New: "c.connectedTo(answer, &attr) && false",
 	},
 	{
 		Name: "a flow is used again", Tests: "TestProposalOnUsedFlow", File: "connection.go",
-		Old: "flow >= len(c.used) || !c.used[flow]", New: "flow >= len(c.flows) || c.flows[flow] == nil",
+		Old: "flow >= len(c.usedFlows) || !c.usedFlows[flow]", New: "flow >= len(c.flows) || c.flows[flow] == nil",
 	},
 	{
 		Name: "data before the confirm is dropped", Tests: "TestDataBeforeConfirm", File: "path.go",
-		Old: "		c.begin() // only its peer sends there\n", New: "",
+		Old: "		c.confirm() // only its peer sends there\n", New: "",
 	},
 }
 

@@ -201,13 +201,13 @@ func (q *nullQP) arrive(from *nullQP, wr *verbs.SendWR) {
 	if wr.Opcode == verbs.OpRDMAWriteWithImm {
 		wc.Opcode = verbs.WCRecvRDMAWithImm
 	} else {
-		b := peek(r.SGE[0].Addr, r.SGE[0].Length)
+		b := inlineBytes(r.SGE[0].Addr, r.SGE[0].Length)
 		if q.Type() == verbs.UD {
 			wc.ByteLen += verbs.GRHLen
 			b = b[verbs.GRHLen:]
 		}
 		for k := range int(wr.NumSGE) {
-			b = b[copy(b, peek(wr.SGE[k].Addr, wr.SGE[k].Length)):]
+			b = b[copy(b, inlineBytes(wr.SGE[k].Addr, wr.SGE[k].Length)):]
 		}
 	}
 	q.recvs.push(wc)

@@ -38,7 +38,7 @@ func TestControlPacketsLeaveRoom(t *testing.T) {
 		if n := p.posted - p.done; n != maxControls || n+pathDepth > pathSlots {
 			t.Fatalf("round %d: %d control packets are staged, want %d: a path has %d sends and %d chunks", round, n, maxControls, pathSlots, pathDepth)
 		}
-		c.touch()
+		c.markDirty()
 		for range 100 {
 			if _, err := cq.Poll(make([]verbs.WC, 1)); err != nil {
 				t.Fatalf("Poll = %v, want none", err)

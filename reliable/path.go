@@ -13,23 +13,23 @@ import (
 // its own. The peer may use three quarters of them, and keeps to that path by path. The buffers stay
 // with the path: its next QP takes them over, and what the former QP received is ignored.
 type path struct {
-	conn     *connection      // the connection that owns the path
-	index    int              // the position in conn.paths, the same at both ends
-	qp       verbs.QP         // the UC QP of the present epoch or the UD QP, nil while the path has none
-	data     *datagramQP      // has qp, nil on UC
-	ah       *sharedAH        // the peer's address on UD, nil until connected
-	former   *sharedAH        // the address before, which sends below formerTo may use; nil if none does
-	formerTo uint32           // the first send that uses ah
-	epoch    uint16           // the number of the present epoch, as the core counts it
-	addr     pathAddr         // the address of qp, or of the last one
-	label    uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
-	posted   uint32           // counts the sends staged in this epoch
-	done     uint32           // counts the sends that have completed in this epoch
-	held     int              // counts the CQ entries that posted sends hold
-	controls uint32           // counts the control packets between done and posted, at most maxControls
-	chain    []verbs.SendWR   // holds the staged sends that wait for the doorbell
-	owner    [pathSlots]int16 // the flow of each send between done and posted, controlPacket or answerPiece
-	refill   refill           // lists the receive buffers that wait to be posted, if the path has its own
+	conn       *connection      // the connection that owns the path
+	index      int              // the position in conn.paths, the same at both ends
+	qp         verbs.QP         // the UC QP of the present epoch or the UD QP, nil while the path has none
+	data       *datagramQP      // has qp, nil on UC
+	ah         *sharedAH        // the peer's address on UD, nil until connected
+	oldAH      *sharedAH        // the address before, which sends below oldAHUntil may use; nil if none does
+	oldAHUntil uint32           // the first send that uses ah
+	epoch      uint16           // the number of the present epoch, as the core counts it
+	addr       pathAddr         // the address of qp, or of the last one
+	label      uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
+	posted     uint32           // counts the sends staged in this epoch
+	done       uint32           // counts the sends that have completed in this epoch
+	cqEntries  int              // counts the CQ entries that posted sends hold
+	controls   uint32           // counts the control packets between done and posted, at most maxControls
+	chain      []verbs.SendWR   // holds the staged sends that wait for the doorbell
+	owner      [pathSlots]int16 // the flow of each send between done and posted, controlPacket or answerChunk
+	refill     refill           // lists the receive buffers that wait to be posted, if the path has its own
 }
 
 const (
@@ -39,9 +39,9 @@ const (
 	maxControls = pathSlots - pathDepth
 	// controlPacket is the owner of a send that is a control packet.
 	controlPacket = -1
-	// answerPiece is the owner of a send that is a piece of an answer. Its memory may be closed as soon as the
+	// answerChunk is the owner of a send that is a piece of an answer. Its memory may be closed as soon as the
 	// peer has the piece, which this end learns later.
-	answerPiece = -2
+	answerChunk = -2
 	// headerSlot is the length of a slot for a chunk header or a small control packet, in bytes.
 	headerSlot = 96
 )
@@ -50,18 +50,18 @@ const (
 func (p *path) open(epoch uint16) error {
 	c, ctx, e := p.conn, p.conn.ctx, p.conn.engine
 	if ctx.carrier.datagrams() {
-		p.data = &e.hub.data[p.index]
-		p.qp, p.addr = p.data.qp, pathAddr{p.data.qp.Num(), e.connsMade & 0xffffff}
+		p.data = &e.resources.data[p.index]
+		p.qp, p.addr = p.data.qp, pathAddr{p.data.qp.Num(), e.connsCreated & 0xffffff}
 		return nil
 	}
 	cfg := verbs.QPConfig{
-		Type: verbs.UC, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: e.hub.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
+		Type: verbs.UC, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: e.resources.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
 		Port: c.port, GID: c.gid, Path: c.qos,
 	}
 	if ctx.carrier.ownReceives() {
 		cfg.MaxRecvWR = ctx.cfg.PathRecv
 	}
-	inner, err := e.hub.pd.CreateQP(cfg)
+	inner, err := e.resources.pd.CreateQP(cfg)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (p *path) open(epoch uint16) error {
 	p.addr = pathAddr{ep.QPN, ep.PSN}
 	p.qp, p.epoch, p.posted, p.done, p.controls, p.chain = inner, epoch, 0, 0, 0, p.chain[:0]
 	e.routes.Set(inner.Num(), route{path: p})
-	ctx.events.own(inner, nil)
+	ctx.events.register(inner, nil)
 	return nil
 }
 
@@ -84,10 +84,10 @@ func (p *path) close() {
 		return
 	}
 	if p.data != nil {
-		p.release()
-		p.conn.engine.hub.leaveAddress(p.ah)
-		p.conn.engine.hub.leaveAddress(p.former)
-		p.qp, p.ah, p.former = nil, nil, nil
+		p.dropReferences()
+		p.conn.engine.resources.releaseAH(p.ah)
+		p.conn.engine.resources.releaseAH(p.oldAH)
+		p.qp, p.ah, p.oldAH = nil, nil, nil
 		return
 	}
 	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
@@ -95,41 +95,41 @@ func (p *path) close() {
 	}
 	e := p.conn.engine
 	e.inbox.drain()
-	p.hold(-p.held)
+	p.holdEntries(-p.cqEntries)
 	e.routes.Delete(p.qp.Num())
-	p.conn.ctx.events.disown(p.qp)
+	p.conn.ctx.events.unregister(p.qp)
 	_ = p.qp.Close() // no object depends on it
 	p.qp = nil
 	p.chain = p.chain[:0]
 }
 
-// release ends the references of the path's sends to memory. Those that are not posted are lost. If others have not completed, the
+// dropReferences ends the references of the path's sends to memory. Those that are not posted are lost. If others have not completed, the
 // UD QP is reset.
-func (p *path) release() {
+func (p *path) dropReferences() {
 	posted, e := p.posted-uint32(len(p.chain)), p.conn.engine
 	e.inbox.drain()
 	done := e.inbox.lastSent(p, p.done)
 	p.done, p.controls, p.chain = p.posted, 0, p.chain[:0]
-	p.hold(-p.held)
-	p.leaveFormer()
+	p.holdEntries(-p.cqEntries)
+	p.dropOldAH()
 	if done != posted {
 		p.data.revive()
 	}
 }
 
-// dropped notes that the UD QP was reset: no send of the path refers to memory.
-func (p *path) dropped() {
+// onReset notes that the UD QP was reset: no send of the path refers to memory.
+func (p *path) onReset() {
 	n := p.retire(p.posted)
 	p.chain = p.chain[:0]
 	if n > 0 {
 		p.conn.queue = append(p.conn.queue, core.Event{Kind: core.EvSent, Path: uint16(p.index), Epoch: p.epoch, Count: n})
-		p.conn.touch()
+		p.conn.markDirty()
 	}
 }
 
 // retire forgets the sends before n. It returns how many of them were chunks.
 func (p *path) retire(n uint32) (chunks int) {
-	p.hold(-min(int(int32(n-p.done)), p.held))
+	p.holdEntries(-min(int(int32(n-p.done)), p.cqEntries))
 	for ; int32(n-p.done) > 0; p.done++ {
 		if p.owner[p.done%pathSlots] == controlPacket {
 			p.controls--
@@ -137,44 +137,44 @@ func (p *path) retire(n uint32) (chunks int) {
 			chunks++
 		}
 	}
-	p.leaveFormer()
+	p.dropOldAH()
 	return chunks
 }
 
-// hold counts n more CQ entries that posted sends hold.
-func (p *path) hold(n int) { p.conn.engine.inbox.room.hold(&p.held, n) }
+// holdEntries counts n more CQ entries that posted sends hold.
+func (p *path) holdEntries(n int) { p.conn.engine.inbox.entries.hold(&p.cqEntries, n) }
 
-// leaveFormer closes the former address if no send uses it.
-func (p *path) leaveFormer() {
-	if p.former != nil && int32(p.done-p.formerTo) >= 0 {
-		p.conn.engine.hub.leaveAddress(p.former)
-		p.former = nil
+// dropOldAH closes the former address if no send uses it.
+func (p *path) dropOldAH() {
+	if p.oldAH != nil && int32(p.done-p.oldAHUntil) >= 0 {
+		p.conn.engine.resources.releaseAH(p.oldAH)
+		p.oldAH = nil
 	}
 }
 
-// aim gives the path of a UD QP a route to the peer, unless sends of the route before the present one are under way.
-func (p *path) aim(route uint16) error {
+// setRoute gives the path of a UD QP a route to the peer, unless sends of the route before the present one are under way.
+func (p *path) setRoute(route uint16) error {
 	c := p.conn
-	if p.former != nil {
+	if p.oldAH != nil {
 		return verbs.ErrBusy
 	}
 	to := c.attr.AH
 	to.Seal = c.qos.Seal
 	to.FlowLabel = c.flowLabel(p.index, route)
-	ah, err := c.engine.hub.addressOf(to)
+	ah, err := c.engine.resources.acquireAH(to)
 	if err != nil {
 		return err
 	}
-	p.former, p.formerTo = p.ah, p.posted
+	p.oldAH, p.oldAHUntil = p.ah, p.posted
 	p.ah, p.label = ah, to.FlowLabel
-	p.leaveFormer()
+	p.dropOldAH()
 	return nil
 }
 
 // connect connects the QP to that of the peer, with the attributes of the connection.
 func (p *path) connect(to pathAddr) error {
 	if p.data != nil {
-		return p.aim(0)
+		return p.setRoute(0)
 	}
 	own, err := p.qp.Endpoint()
 	if err != nil {
@@ -225,7 +225,7 @@ func (p *path) topUp() {
 }
 
 // stage appends a send to the chain and returns it, with the index of its slot in conn.headers. The
-// owner is a flow, controlPacket or answerPiece.
+// owner is a flow, controlPacket or answerChunk.
 func (p *path) stage(owner int16) (*verbs.SendWR, int) {
 	n := p.posted % pathSlots
 	p.owner[n] = owner
@@ -247,14 +247,14 @@ func (p *path) ring() {
 		p.chain = p.chain[:0]
 		return
 	case p.data != nil && p.data.failed:
-		p.dropped()
+		p.onReset()
 		return
 	}
 	every := 8
 	if p.data != nil {
 		every = datagramSignal
 	}
-	room := min(len(p.chain), p.conn.engine.inbox.room.left())
+	room := min(len(p.chain), p.conn.engine.inbox.entries.available())
 	if room == 0 {
 		return
 	}
@@ -264,7 +264,7 @@ func (p *path) ring() {
 		}
 	}
 	n, err := p.qp.PostSend(p.chain[:room])
-	p.hold(n)
+	p.holdEntries(n)
 	p.conn.engine.doorbells.sent(n)
 	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
 	switch {
@@ -272,18 +272,18 @@ func (p *path) ring() {
 	case p.data != nil:
 		p.data.fail()
 	default:
-		p.conn.queue = append(p.conn.queue, p.failed())
+		p.conn.queue = append(p.conn.queue, p.failedEvent())
 	}
 }
 
-// failed returns the event that the QP of the present epoch has failed.
-func (p *path) failed() core.Event {
+// failedEvent returns the event that the QP of the present epoch has failed.
+func (p *path) failedEvent() core.Event {
 	return core.Event{Kind: core.EvPathFailed, Path: uint16(p.index), Epoch: p.epoch}
 }
 
 // fail tells the core that the QP has failed.
 func (p *path) fail() {
-	ev := p.failed()
+	ev := p.failedEvent()
 	p.conn.step(&ev)
 }
 
@@ -325,7 +325,7 @@ func (p *path) arrived(k uint32, wc *verbs.WC) {
 	p.receive(wc, p.conn.arrival.slot(p.slot(int(k))))
 	if wc.Status == verbs.StatusSuccess && p.owns(wc) { // receive may have closed the QP
 		p.recycle(int(k))
-		p.conn.touch()
+		p.conn.markDirty()
 	}
 }
 
@@ -333,7 +333,7 @@ func (p *path) arrived(k uint32, wc *verbs.WC) {
 func (p *path) receive(wc *verbs.WC, buf []byte) {
 	c := p.conn
 	if wc.Status == verbs.StatusSuccess {
-		c.begin() // only its peer sends there
+		c.confirm() // only its peer sends there
 	}
 	if c.core == nil {
 		return
@@ -355,7 +355,7 @@ func (p *path) receive(wc *verbs.WC, buf []byte) {
 		if ev.Header, err = wire.DecodeHeader(buf[:wc.ByteLen]); err != nil {
 			return
 		}
-		ev.Kind, c.landing = core.EvChunk, buf[wire.HeaderLen:wc.ByteLen]
+		ev.Kind, c.payload = core.EvChunk, buf[wire.HeaderLen:wc.ByteLen]
 		ev.Status = c.check(imm.Flow, &ev.Header)
 	case wire.KindControl:
 		c.records(buf[:wc.ByteLen], core.RoutePath+core.Route(p.index))

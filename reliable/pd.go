@@ -8,14 +8,14 @@ import (
 
 // pd is a protection domain. The lock of the context guards it.
 type pd struct {
-	ctx     *pathContext
-	inner   verbs.PD
-	engines []*engine // run its QPs, at most maxEngines; see engineOf
-	regions regions   // the open regions, of which every engine has a copy
-	dmaBufs bool      // reports that a dma-buf was registered
-	budget  budget    // limits the receive buffers of the engines
-	srqs    int       // counts the user's SRQs
-	closed  bool      // set when the PD is closed
+	ctx        *pathContext
+	inner      verbs.PD
+	engines    []*engine  // run its QPs, at most maxEngines; see engineOf
+	regions    regions    // the open regions, of which every engine has a copy
+	dmaBufs    bool       // reports that a dma-buf was registered
+	recvBudget recvBudget // limits the receive buffers of the engines
+	srqs       int        // counts the user's SRQs
+	closed     bool       // set when the PD is closed
 }
 
 var _ verbs.PD = (*pd)(nil)
@@ -26,7 +26,7 @@ func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 		return nil, err
 	}
 	p := &pd{ctx: ctx, inner: inner}
-	p.budget.limit = int64(ctx.recvs.limit)
+	p.recvBudget.limit = int64(ctx.recvs.limit)
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()
 	ctx.pds = append(ctx.pds, p)
@@ -41,7 +41,7 @@ func (p *pd) Close() error {
 	if p.closed {
 		return nil
 	}
-	if p.srqs > 0 || slices.ContainsFunc(p.engines, func(e *engine) bool { return e.hub.users > 0 }) {
+	if p.srqs > 0 || slices.ContainsFunc(p.engines, func(e *engine) bool { return e.resources.qps > 0 }) {
 		return p.ctx.opError("close PD", 0, verbs.ErrBusy)
 	}
 	if err := p.inner.Close(); err != nil {
@@ -56,7 +56,7 @@ func (p *pd) free() {
 	for _, e := range p.engines {
 		e.close()
 		p.ctx.doorbells.add(&e.doorbells)
-		p.ctx.past.Add(&e.past)
+		p.ctx.closedStats.Add(&e.closedStats)
 	}
 	p.closed = true
 	p.ctx.pds = slices.DeleteFunc(p.ctx.pds, func(o *pd) bool { return o == p })
@@ -85,12 +85,12 @@ func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq, s *srq) (*engine, error) {
 	var busy, idle *engine // the one with the fewest QPs among those that have any, and one without
 	for _, e := range p.engines {
 		switch {
-		case e.hub.users == 0:
+		case e.resources.qps == 0:
 			idle = e
-		case !e.hub.suits(cfg):
-		case send.isFedBy(e):
+		case !e.resources.suits(cfg):
+		case send.isUsedBy(e):
 			return e, nil
-		case busy == nil || e.hub.users < busy.hub.users:
+		case busy == nil || e.resources.qps < busy.resources.qps:
 			busy = e
 		}
 	}
@@ -114,5 +114,5 @@ func (p *pd) prepare(e *engine, cfg *verbs.QPConfig) (_ *engine, err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e, e.hub.prepare(cfg)
+	return e, e.resources.prepare(cfg)
 }

@@ -11,9 +11,9 @@ func wordOf(b []byte) *uint64 {
 	return (*uint64)(unsafe.Pointer(&b[0]))
 }
 
-// peek returns the n bytes at an address that a caller of PostSend has given for inline data. They
+// inlineBytes returns the n bytes at an address that a caller of PostSend has given for inline data. They
 // may be anywhere in the process.
-func peek(addr uint64, n uint32) []byte {
+func inlineBytes(addr uint64, n uint32) []byte {
 	if n == 0 {
 		return nil
 	}

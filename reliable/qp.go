@@ -12,7 +12,7 @@ import (
 // maxInline is the limit of inline bytes per request.
 const maxInline = 256
 
-// qp is a wrapped QP: the queues of one user's QP, its flow of a connection, and its side QP. The
+// qp is a wrapped QP: the queues of one user's QP, its flow of a connection, and its handshake QP. The
 // lock of the engine guards it.
 type qp struct {
 	ctx    *pathContext
@@ -21,7 +21,7 @@ type qp struct {
 	sendCQ *cq            // takes the completions of sends
 	recvCQ *cq            // takes the completions of receives
 	id     uint32         // the index in e.qps, and the number of the QP in tags
-	num    uint32         // the QP number, that of the side QP
+	num    uint32         // the QP number, that of the handshake QP
 	state  verbs.QPState  // the state that the user sees
 	access verbs.Access   // what the peer may do to the memory of this end
 	// maxFetches is what Modify or Connect has set as MaxRdAtomic. Zero means no READs and atomics. The
@@ -37,22 +37,22 @@ type qp struct {
 
 	// conn is the connection, shared with the other QPs of conn.flows. It is nil until the two ends
 	// agree on it, or if a reset found no room for another connection.
-	conn      *connection
-	flow      uint16    // the index of the QP in conn.flows
-	connected bool      // reports that the flow is open in conn.core
-	ready     bool      // reports that the flow is open at both ends: requests and receives go to conn.core
-	side      sideQP    // has the QP number and carries cards
-	pact      agreement // what the two ends agree on, where QPs share connections
+	conn          *connection
+	flow          uint16        // the index of the QP in conn.flows
+	connected     bool          // reports that the flow is open in conn.core
+	ready         bool          // reports that the flow is open at both ends: requests and receives go to conn.core
+	handshake     handshakeQP   // has the QP number and carries cards
+	flowHandshake flowHandshake // what the two ends agree on, where QPs share connections
 
-	sends     ring.Ring[sendSlot]     // the requests that have not completed, by token
-	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
-	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number; of an SRQ those that messages have taken
-	answers   []answer                // what is answered to the peer, by token of core.ActAnswer
-	sendsHeld atomic.Int32            // the places of the send queue that are taken, at least sends.Len()
-	recvsHeld atomic.Int32            // likewise, of the receive queue
-	quiet     int32                   // the places of requests that completed without a completion
-	recvError verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
-	shared    sharing                 // is about the receives of an SRQ
+	sends      ring.Ring[sendSlot]     // the requests that have not completed, by token
+	inline     pool                    // has a slot of MaxInline bytes for each slot of sends
+	recvs      ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number; of an SRQ those that messages have taken
+	answers    []answer                // what is answered to the peer, by token of core.ActAnswer
+	sendsHeld  atomic.Int32            // the places of the send queue that are taken, at least sends.Len()
+	recvsHeld  atomic.Int32            // likewise, of the receive queue
+	unreported int32                   // the places of requests that completed without a completion
+	recvError  verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
+	shared     sharing                 // is about the receives of an SRQ
 }
 
 var _ verbs.QP = (*qp)(nil)
@@ -74,7 +74,7 @@ func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	if cfg.Type != verbs.RC {
 		cfg.SendCQ, cfg.RecvCQ = send.inner, recv.inner
 		if s != nil {
-			if cfg.SRQ, err = s.lend(); err != nil {
+			if cfg.SRQ, err = s.moveToDevice(); err != nil {
 				return nil, err
 			}
 		}
@@ -100,10 +100,10 @@ func (q *qp) create(p *pd) (err error) {
 	}
 	q.engine.mu.Lock()
 	defer q.engine.mu.Unlock()
-	if q.engine.hub.users >= q.ctx.recvs.connections()*q.ctx.cfg.Flows {
+	if q.engine.resources.qps >= q.ctx.recvs.connections()*q.ctx.cfg.Flows {
 		return p.ctx.opError("create QP", 0, p.ctx.tooManyConnections())
 	}
-	if !q.engine.hub.suits(&q.cfg) {
+	if !q.engine.resources.suits(&q.cfg) {
 		return p.ctx.opError("create QP", 0, verbs.Invalidf("some QPs of the SRQ have a QPConfig.Path.Seal and others do not: their control packets share a QP"))
 	}
 	if err := q.build(); err != nil {
@@ -142,16 +142,16 @@ func (q *qp) checkConfig() error {
 
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
-	h := &q.engine.hub
-	h.users++
+	h := &q.engine.resources
+	h.qps++
 	q.register()
-	q.pact.user = q
+	q.flowHandshake.qp = q
 	q.cfg.MaxSendSGE, q.cfg.MaxRecvSGE = max(q.cfg.MaxSendSGE, 1), max(q.cfg.MaxRecvSGE, 1)
-	if err = q.side.open(q); err != nil {
+	if err = q.handshake.open(q); err != nil {
 		return err
 	}
-	q.num = q.side.Num()
-	if err = q.claim(); err != nil {
+	q.num = q.handshake.Num()
+	if err = q.ensureConnection(); err != nil {
 		return err
 	}
 	q.makeQueues()
@@ -160,10 +160,10 @@ func (q *qp) build() (err error) {
 			return err
 		}
 	}
-	if q.side.cardQP != nil {
+	if q.handshake.cardQP != nil {
 		return nil
 	}
-	q.side.cards, err = newPool(h.pd, cardSlots, q.ctx.cfg.maxCardLen())
+	q.handshake.cards, err = newPool(h.pd, cardSlots, q.ctx.cfg.maxCardLen())
 	return err
 }
 
@@ -171,7 +171,7 @@ func (q *qp) build() (err error) {
 func (q *qp) makeQueues() {
 	q.sendsHeld.Store(0)
 	q.recvsHeld.Store(0)
-	q.quiet = 0
+	q.unreported = 0
 	q.sends = ring.New[sendSlot](q.cfg.MaxSendWR)
 	q.recvs = ring.New[verbs.RecvWR](q.cfg.MaxRecvWR)
 	if s := q.shared.srq; s != nil {
@@ -212,7 +212,7 @@ func (q *qp) Close() error {
 	q.destroy()
 	q.sendCQ.detach(q.engine)
 	q.recvCQ.detach(q.engine)
-	q.discard()
+	q.discardCompletions()
 	q.ctx.events.forgetQP(q)
 	if s := q.shared.srq; s != nil {
 		s.users--
@@ -221,8 +221,8 @@ func (q *qp) Close() error {
 	return nil
 }
 
-// discard removes the QP's completions from its CQs.
-func (q *qp) discard() {
+// discardCompletions removes the QP's completions from its CQs.
+func (q *qp) discardCompletions() {
 	q.sendCQ.discard(q.num)
 	q.recvCQ.discard(q.num)
 }
@@ -233,14 +233,14 @@ func (q *qp) destroy() {
 		return
 	}
 	q.closed = true
-	q.leave()
-	q.side.close()
+	q.leaveConnection()
+	q.handshake.close()
 	q.inline.free()
 	if q.engine.findQP(q.id) == q {
 		q.engine.qps[q.id] = nil
 	}
-	h := &q.engine.hub
-	if h.users--; h.users == 0 {
+	h := &q.engine.resources
+	if h.qps--; h.qps == 0 {
 		q.engine.inbox.drain()
 		h.release()
 	}
@@ -264,7 +264,7 @@ func (q *qp) fail() {
 		return
 	}
 	q.state, q.broken = verbs.StateErr, false
-	q.side.setAskAt(0)
+	q.handshake.setResendAt(0)
 	if q.connected {
 		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
 		if q.conn.core.Over() {
@@ -274,13 +274,13 @@ func (q *qp) fail() {
 	for q.sends.Len() > 0 { // requests that waited for the peer
 		q.completeSend(q.sends.Head(), verbs.StatusWRFlushErr)
 	}
-	_ = q.side.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
+	_ = q.handshake.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
 	if q.conn != nil {
-		q.engine.hub.copier.abandon(q.conn, q.flow)
+		q.engine.resources.copier.abandon(q.conn, q.flow)
 	}
 	q.flushRecvs()
 	if q.shared.srq != nil {
-		q.shared.srq.release(q)
+		q.shared.srq.releaseGrants(q)
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventLastWQEReached, QP: q})
 	}
 }

@@ -39,7 +39,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	case n > 0 && q.ready:
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 		e.flush()
-		e.rekick(q.conn)
+		e.wakeForTimer(q.conn)
 	}
 	return n, err
 }
@@ -75,7 +75,7 @@ func (q *qp) checkWrite(h *wire.Header) uint8 {
 	if r == nil {
 		return uint8(verbs.StatusRemAccessErr)
 	}
-	return q.engine.hub.placement(r.mem == nil)
+	return q.engine.resources.placement(r.mem == nil)
 }
 
 // checkReceive looks at a piece of a SEND, or a notification.
@@ -84,7 +84,7 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 	if int32(n) < 0 {
 		return uint8(verbs.StatusRemInvReqErr)
 	}
-	if s := q.shared.srq; (s != nil && !s.take(q, n)) || n >= uint32(q.recvs.Len()) {
+	if s := q.shared.srq; (s != nil && !s.consume(q, n)) || n >= uint32(q.recvs.Len()) {
 		return core.StatusNoRecv
 	}
 	if h.Op == wire.OpNotify {
@@ -103,7 +103,7 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 		q.recvError = verbs.StatusLocProtErr
 		return uint8(verbs.StatusRemOpErr)
 	}
-	return q.engine.hub.placement(dmaBuf)
+	return q.engine.resources.placement(dmaBuf)
 }
 
 // place puts the payload of a chunk that check has approved to its place. The CPU copies it, or the copier
@@ -112,20 +112,20 @@ func (q *qp) place(ev *core.Event, token uint32) {
 	h := &ev.Header
 	switch {
 	case h.Op == wire.OpFetch:
-		q.keep(token)
+		q.storeFetch(token)
 		return
 	case h.Len == 0:
 		return // it may name any memory
 	case h.Op == wire.OpAnswer:
-		q.toHost(token)
+		q.toHostOrder(token)
 	}
 	if ev.Status == core.StatusPlacing {
-		q.engine.hub.copier.start(q, ev, token)
+		q.engine.resources.copier.start(q, ev, token)
 		return
 	}
 	var to verbs.RecvWR
 	q.target(h, token, &to)
-	rest := q.conn.landing
+	rest := q.conn.payload
 	for k := range int(to.NumSGE) {
 		s := &to.SGE[k]
 		r := q.engine.regions.find(s, true)
@@ -165,7 +165,7 @@ func (q *qp) deliver(a *core.Action) {
 	}
 	q.completeRecv(wc, a.Header.Flags&wire.FlagSolicited != 0)
 	if q.shared.srq != nil {
-		q.shared.srq.tell(q, false)
+		q.shared.srq.advertise(q, false)
 	}
 }
 
@@ -199,9 +199,9 @@ func (q *qp) flushRecvs() {
 func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
 	wc.WRID, wc.QPN = q.recvs.Front().WRID, q.num
 	q.recvs.Drop(1)
-	places := &q.recvsHeld
+	occupied := &q.recvsHeld
 	if q.shared.srq != nil {
-		places = &q.shared.srq.held
+		occupied = &q.shared.srq.occupied
 	}
-	q.recvCQ.push(&wc, places, 1, solicited)
+	q.recvCQ.push(&wc, occupied, 1, solicited)
 }

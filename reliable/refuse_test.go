@@ -48,7 +48,7 @@ func TestNoQPForPath(t *testing.T) {
 
 // TestConnectFails makes Connect fail halfway: the QP returns errors until it is reset.
 func TestConnectFails(t *testing.T) {
-	reliable.OverUC(t, "a side QP without address handles")
+	reliable.OverUC(t, "a handshake QP without address handles")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	c := &poor{}
 	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2}), 4096, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })

@@ -63,7 +63,7 @@ func (p *pd) enlist(r *region) (verbs.MR, error) {
 	if r.mem == nil {
 		var err error
 		p.dmaBufs = true
-		p.each(func(e *engine) { err = errors.Join(err, e.hub.takesDMABufs()) })
+		p.each(func(e *engine) { err = errors.Join(err, e.resources.enableDMABufs()) })
 		if err != nil {
 			return nil, errors.Join(err, r.MR.Close())
 		}

@@ -32,7 +32,7 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &e.hub
+	h := &e.resources
 	for i := range h.control {
 		c := &h.control[i]
 		for slot := range uint32(3) {

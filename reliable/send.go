@@ -40,7 +40,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 	}
 	e.flush()
 	if q.ready {
-		e.rekick(q.conn)
+		e.wakeForTimer(q.conn)
 	}
 	return n, err
 }
@@ -83,14 +83,14 @@ func (q *qp) enqueue(wr *verbs.SendWR) {
 		q.copyInline(s, int(token)&(q.sends.Cap()-1))
 	}
 	ready := q.ready
-	q.side.introduce()
+	q.handshake.sendFirstCard()
 	if ready {
-		q.launch(token) // otherwise launchAll does it
+		q.submit(token) // otherwise startSending does it
 	}
 }
 
-// launch hands a request to the core.
-func (q *qp) launch(token uint32) {
+// submit hands a request to the core.
+func (q *qp) submit(token uint32) {
 	s := q.sends.At(token)
 	wr := &s.wr
 	m := core.Message{Token: token, Length: s.length, Imm: wr.Imm, Fence: wr.Flags&verbs.SendFence != 0}
@@ -148,7 +148,7 @@ func (q *qp) copyInline(s *sendSlot, i int) {
 	b := q.inline.slot(i)
 	n := 0
 	for k := range int(s.wr.NumSGE) {
-		n += copy(b[n:], peek(s.wr.SGE[k].Addr, s.wr.SGE[k].Length))
+		n += copy(b[n:], inlineBytes(s.wr.SGE[k].Addr, s.wr.SGE[k].Length))
 	}
 	s.wr.NumSGE = 0
 	if n > 0 {
@@ -161,7 +161,7 @@ func (q *qp) copyInline(s *sendSlot, i int) {
 func (q *qp) transmit(a *core.Action) {
 	owner := int16(q.flow)
 	if a.Header.Op == wire.OpAnswer {
-		owner = answerPiece
+		owner = answerChunk
 	}
 	wr, slot := q.conn.paths[a.Path].stage(owner)
 	wr.Imm = a.Imm.Encode()
@@ -200,7 +200,7 @@ func (q *qp) transmit(a *core.Action) {
 func (q *qp) completeSend(token uint32, status verbs.Status) {
 	s := q.sends.At(token)
 	q.sends.Drop(1)
-	q.quiet++
+	q.unreported++
 	if status == verbs.StatusSuccess && s.wr.Flags&verbs.SendSignaled == 0 && !q.cfg.SignalAll {
 		return
 	}
@@ -211,6 +211,6 @@ func (q *qp) completeSend(token uint32, status verbs.Status) {
 			wc.ByteLen = s.length
 		}
 	}
-	q.sendCQ.push(&wc, &q.sendsHeld, q.quiet, false)
-	q.quiet = 0
+	q.sendCQ.push(&wc, &q.sendsHeld, q.unreported, false)
+	q.unreported = 0
 }

@@ -19,31 +19,31 @@ const (
 	maxSRQWR = 1 << 16
 )
 
-// srq is a user's shared receive queue. Its receives belong to no QP until a message takes one. The peers of
-// its QPs tell how many messages they have. Each is promised receives, but no particular ones, and sends only
-// that many messages. The first chunk of a message then takes the oldest receive:
+// srq is a user's shared receive queue. A receive belongs to no QP until a message consumes it. Each peer
+// requests receives for its messages and is granted a number of them, and sends only that many messages. The
+// first chunk of a message consumes the oldest receive:
 //
-//	posted --> free --> promised to a peer --> taken by a message --> completed
-//	             ^---------- the QP ends ---------------+
+//	posted --> free --> granted to a peer --> consumed by a message --> completed
+//	             ^---------- the QP closes ---------------+
 //
-// A QP is promised at most as many as are left for the others. So those that come later find some, and a
-// peer that asks and never sends holds back a part. With none left, QPs wait and are served in turn.
+// A peer is granted at most as many receives as remain for the others, so later peers find some, and a peer
+// that never uses its grant holds only part of the queue. Peers without a grant are served round-robin.
 //
-// Its first QP chooses the engine that runs all its QPs. The lock of the engine guards the fields below mu, and mu
-// does while there is no engine; see enter.
+// All QPs run in the engine of the first QP. The engine's lock guards the fields below mu; mu guards them
+// while there is no engine (see lock).
 type srq struct {
 	pd     *pd
 	engine atomic.Pointer[engine] // is set once, by the first QP
 
 	mu       sync.Mutex
 	recvs    ring.Ring[verbs.RecvWR] // the receives that no message has taken
-	maxWR    int                     // the limit of held
-	held     atomic.Int32            // the places that are taken: a receive keeps its place until its completion was polled
+	maxWR    int                     // the limit of occupied
+	occupied atomic.Int32            // the occupied slots: a receive keeps its slot until its completion is polled
 	maxSGE   int                     // the limit of elements of a receive
-	promised int                     // the number of receives of recvs that are promised
+	granted  int                     // the number of granted receives in recvs
 	limit    int                     // the event is raised when fewer are free; 0 is disarmed
-	waiting  ring.Ring[*qp]          // the QPs whose peers want more, in turn, each once
-	due      bool                    // reports that receives became free since serve
+	waiting  ring.Ring[*qp]          // the QPs whose peers want more, round-robin, each once
+	due      bool                    // set when receives became free since the last grantWaiting
 	users    int                     // counts the wrapped QPs
 	closed   bool                    // set by Close
 	// inner has the receives if QPs that are not wrapped use the SRQ, nil before the first of them.
@@ -52,12 +52,12 @@ type srq struct {
 
 var _ verbs.SRQ = (*srq)(nil)
 
-// sharing is what a QP with an SRQ knows of its peer's demand. Numbers are totals that wrap.
+// sharing is a QP's use of an SRQ. Numbers are totals that wrap.
 type sharing struct {
-	srq      *srq   // nil for a QP with receives of its own
-	wanted   uint32 // the number of messages that the peer has told of
-	promised uint32 // the number of receives that the peer knows of
-	waits    bool   // reports that the QP is in srq.waiting
+	srq     *srq   // nil for a QP with receives of its own
+	wanted  uint32 // the number of messages announced by the peer
+	granted uint32 // the number of receives granted to the peer
+	waits   bool   // set while the QP is in srq.waiting
 }
 
 func (p *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
@@ -86,8 +86,8 @@ func (p *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
 	}, nil
 }
 
-// enter locks the SRQ and returns its engine, nil if it has none. exit undoes it.
-func (s *srq) enter() *engine {
+// lock locks the SRQ and returns its engine, nil if it has none.
+func (s *srq) lock() *engine {
 	for {
 		e := s.engine.Load()
 		if e != nil {
@@ -97,18 +97,18 @@ func (s *srq) enter() *engine {
 		if s.engine.Load() == e {
 			return e
 		}
-		s.exit(e)
+		s.unlock(e)
 	}
 }
 
-func (s *srq) exit(e *engine) {
+func (s *srq) unlock(e *engine) {
 	s.mu.Unlock()
 	if e != nil {
 		e.mu.Unlock()
 	}
 }
 
-// join notes that a QP of an engine uses the SRQ. The engine is locked.
+// join counts a QP of an engine. The engine is locked.
 func (s *srq) join(e *engine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *srq) join(e *engine) {
 	}
 }
 
-// usable returns the SRQ of the configuration of a QP, nil if it has none, or why the QP cannot use it. The context
+// usable returns the SRQ of a QP's configuration, nil without one, or an error if the QP cannot use it. The context
 // is locked.
 func (p *pd) usable(cfg *verbs.QPConfig) (*srq, error) {
 	if cfg.SRQ == nil {
@@ -128,7 +128,7 @@ func (p *pd) usable(cfg *verbs.QPConfig) (*srq, error) {
 	if !ok || s == nil || s.pd != p {
 		return nil, verbs.Invalidf("QPConfig.SRQ is nil or belongs to another PD")
 	}
-	defer s.exit(s.enter())
+	defer s.unlock(s.lock())
 	switch {
 	case s.closed:
 		return nil, verbs.Invalidf("QPConfig.SRQ is closed")
@@ -143,8 +143,8 @@ func (p *pd) usable(cfg *verbs.QPConfig) (*srq, error) {
 func (s *srq) MaxWR() int { return s.maxWR }
 
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
-	e := s.enter()
-	defer s.exit(e)
+	e := s.lock()
+	defer s.unlock(e)
 	switch {
 	case s.isClosed():
 		return 0, s.opError("post receive to SRQ", verbs.ErrClosed)
@@ -152,7 +152,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 		return s.inner.PostRecv(wrs)
 	}
 	for i := range wrs {
-		if int(s.held.Load()) >= s.maxWR {
+		if int(s.occupied.Load()) >= s.maxWR {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -161,7 +161,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 			break
 		}
 		*s.recvs.Extend() = wrs[i]
-		s.held.Add(1)
+		s.occupied.Add(1)
 		n++
 	}
 	if s.waiting.Len() > 0 {
@@ -173,7 +173,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 }
 
 func (s *srq) SetLimit(limit int) error {
-	defer s.exit(s.enter())
+	defer s.unlock(s.lock())
 	switch {
 	case s.isClosed():
 		return s.opError("modify SRQ", verbs.ErrClosed)
@@ -190,8 +190,8 @@ func (s *srq) SetLimit(limit int) error {
 func (s *srq) Close() error {
 	s.pd.ctx.mu.Lock()
 	defer s.pd.ctx.mu.Unlock()
-	e := s.enter()
-	defer s.exit(e)
+	e := s.lock()
+	defer s.unlock(e)
 	if s.isClosed() {
 		return nil
 	}
@@ -216,9 +216,9 @@ func (s *srq) isClosed() bool { return s.closed || s.pd.ctx.closed.Load() }
 
 func (s *srq) opError(op string, err error) error { return s.pd.ctx.opError(op, 0, err) }
 
-// lend returns an SRQ for QPs that are not wrapped. All receives go there from now on.
-func (s *srq) lend() (verbs.SRQ, error) {
-	defer s.exit(s.enter())
+// moveToDevice moves the receives to a device SRQ, which QPs that are not wrapped use from now on.
+func (s *srq) moveToDevice() (verbs.SRQ, error) {
+	defer s.unlock(s.lock())
 	if s.inner != nil {
 		return s.inner, nil
 	}
@@ -233,26 +233,26 @@ func (s *srq) lend() (verbs.SRQ, error) {
 		s.recvs.Drop(1)
 	}
 	s.inner = inner
-	s.pd.ctx.events.lend(inner, s)
+	s.pd.ctx.events.borrow(inner, s)
 	return inner, nil
 }
 
-// left is the number of receives that are neither taken nor promised.
-func (s *srq) left() int { return s.recvs.Len() - s.promised }
+// ungranted is the number of receives that are neither consumed nor granted.
+func (s *srq) ungranted() int { return s.recvs.Len() - s.granted }
 
-// checkLimit raises the limit event when fewer receives are left than the limit says, and disarms it.
+// checkLimit raises the limit event, once, if fewer receives than the limit are free.
 func (s *srq) checkLimit() {
-	if s.left() < s.limit {
+	if s.ungranted() < s.limit {
 		s.limit = 0
 		s.pd.ctx.events.raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
 	}
 }
 
-// promise promises up to n receives to the peer of a QP, and returns how many.
-func (s *srq) promise(q *qp, n int) (k int) {
-	for k < n && q.shared.wants(&q.recvs) && int(q.shared.promised-q.recvs.Tail()) < s.left() {
-		q.shared.promised++
-		s.promised++
+// grant grants up to n receives to the peer of a QP and returns their number.
+func (s *srq) grant(q *qp, n int) (k int) {
+	for k < n && q.shared.wantsMore(&q.recvs) && int(q.shared.granted-q.recvs.Tail()) < s.ungranted() {
+		q.shared.granted++
+		s.granted++
 		k++
 	}
 	if k > 0 {
@@ -261,61 +261,61 @@ func (s *srq) promise(q *qp, n int) (k int) {
 	return k
 }
 
-// serve promises the receives that are left to the QPs that wait, in turn.
-func (s *srq) serve() {
+// grantWaiting grants the remaining receives to the waiting QPs, round-robin.
+func (s *srq) grantWaiting() {
 	s.due = false
 	for given := 1; given > 0 && s.waiting.Len() > 0; {
 		given = 0
-		share := max(s.left()/s.waiting.Len(), 1)
-		for n := s.waiting.Len(); n > 0 && s.left() > 0; n-- {
+		share := max(s.ungranted()/s.waiting.Len(), 1)
+		for n := s.waiting.Len(); n > 0 && s.ungranted() > 0; n-- {
 			q := s.waiting.Pop()
 			q.shared.waits = false
-			k := s.promise(q, share)
+			k := s.grant(q, share)
 			given += k
-			if s.queueUp(q); k > 0 {
+			if s.enqueue(q); k > 0 {
 				q.step(&core.Event{Kind: core.EvReceives, Count: k})
-				q.engine.rekick(q.conn)
+				q.engine.wakeForTimer(q.conn)
 			}
 		}
 	}
 }
 
-// wants reports whether the peer of a QP has a message without a promised receive, and can send it: a flow has
-// no more messages in flight than chunks, and recvs has room for all of them.
-func (d *sharing) wants(recvs *ring.Ring[verbs.RecvWR]) bool {
-	return int32(d.wanted-d.promised) > 0 && int(d.promised-recvs.Head()) < recvs.Cap()
+// wantsMore reports whether the peer of a QP has a message without a granted receive and can send it: a flow has
+// at most as many messages in flight as chunks, and recvs holds them all.
+func (d *sharing) wantsMore(recvs *ring.Ring[verbs.RecvWR]) bool {
+	return int32(d.wanted-d.granted) > 0 && int(d.granted-recvs.Head()) < recvs.Cap()
 }
 
-// queueUp makes a QP wait for receives if its peer wants more.
-func (s *srq) queueUp(q *qp) {
-	if !q.shared.waits && q.shared.wants(&q.recvs) {
+// enqueue adds a QP to waiting if its peer wants more receives.
+func (s *srq) enqueue(q *qp) {
+	if !q.shared.waits && q.shared.wantsMore(&q.recvs) {
 		q.shared.waits = true
 		s.waiting.Push(q)
 	}
 }
 
-// want takes the number of messages that the peer has, and answers with a promise.
-func (q *qp) want(messages uint32) {
+// onWant records the number of messages that the peer has, and responds with a grant.
+func (q *qp) onWant(messages uint32) {
 	if int32(messages-q.shared.wanted) > 0 {
 		q.shared.wanted = messages
 	}
-	q.shared.srq.tell(q, true)
+	q.shared.srq.advertise(q, true)
 }
 
-// tell promises more receives to the peer of a QP if it wants some. The next step tells it, also of none if
-// it has asked.
-func (s *srq) tell(q *qp, asked bool) {
-	k := s.promise(q, q.recvs.Cap())
-	s.queueUp(q)
-	if k > 0 || asked {
+// advertise grants receives to the peer of a QP if it wants some. The next step sends the grant; a peer that
+// has requested one also gets an empty one.
+func (s *srq) advertise(q *qp, requested bool) {
+	k := s.grant(q, q.recvs.Cap())
+	s.enqueue(q)
+	if k > 0 || requested {
 		q.conn.queue = append(q.conn.queue, core.Event{Kind: core.EvReceives, Flow: q.flow, Count: k})
 	}
 }
 
-// take gives the messages of a QP up to n, counted from the oldest that has not completed, their receives. It
-// reports whether as many were promised.
-func (s *srq) take(q *qp, n uint32) bool {
-	if n >= q.shared.promised-q.recvs.Head() {
+// consume assigns receives to the messages of a QP up to n, counted from the oldest incomplete one. It reports
+// whether so many were granted.
+func (s *srq) consume(q *qp, n uint32) bool {
+	if n >= q.shared.granted-q.recvs.Head() {
 		return false
 	}
 	if n < uint32(q.recvs.Len()) {
@@ -324,16 +324,16 @@ func (s *srq) take(q *qp, n uint32) bool {
 	for n >= uint32(q.recvs.Len()) {
 		*q.recvs.Extend() = *s.recvs.Front()
 		s.recvs.Drop(1)
-		s.promised--
+		s.granted--
 	}
-	s.tell(q, false)
+	s.advertise(q, false)
 	return true
 }
 
-// release takes back what was promised to the peer of a QP that ends. Receives that messages have taken return
-// to the front, unless they have completed.
-func (s *srq) release(q *qp) {
-	s.promised -= int(q.shared.promised - q.recvs.Tail())
+// releaseGrants revokes the grants of a QP's peer. Receives that incomplete messages have consumed return to the
+// front of the queue.
+func (s *srq) releaseGrants(q *qp) {
+	s.granted -= int(q.shared.granted - q.recvs.Tail())
 	if q.recvs.Len() > 0 {
 		behind := s.recvs.Len()
 		for ; q.recvs.Len() > 0; q.recvs.Drop(1) {
@@ -343,7 +343,7 @@ func (s *srq) release(q *qp) {
 			s.recvs.Push(s.recvs.Pop())
 		}
 	}
-	q.shared.wanted, q.shared.promised, s.due = q.recvs.Tail(), q.recvs.Tail(), true
+	q.shared.wanted, q.shared.granted, s.due = q.recvs.Tail(), q.recvs.Tail(), true
 	if q.shared.waits {
 		q.shared.waits = false
 		for range s.waiting.Len() {

@@ -38,8 +38,8 @@ func TestSRQHostilePeer(t *testing.T) {
 	for _, messages := range []uint32{0, 10_000} {
 		q.step(&core.Event{Kind: core.EvRecord, Record: wire.Record{Type: wire.Solicit, Want: messages}})
 		promised := min(messages, 8)
-		if q.shared.promised != promised {
-			t.Fatalf("%d receives are promised to a peer that asks for %d of 16, want %d", q.shared.promised, messages, promised)
+		if q.shared.granted != promised {
+			t.Fatalf("%d receives are promised to a peer that asks for %d of 16, want %d", q.shared.granted, messages, promised)
 		}
 		for _, n := range []uint32{promised, promised + 1, 255, 256, 1 << 30} {
 			h.Message = n

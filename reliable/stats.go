@@ -58,9 +58,9 @@ func (q *qp) Paths() []PathInfo {
 func (ctx *pathContext) Stats() core.Stats {
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()
-	sum := ctx.past
+	sum := ctx.closedStats
 	ctx.each(func(e *engine) {
-		sum.Add(&e.past)
+		sum.Add(&e.closedStats)
 		for _, c := range e.connected {
 			stats := c.core.Stats()
 			sum.Add(&stats)

@@ -15,7 +15,7 @@ func (c *connection) step(ev *core.Event) {
 		c.queue = c.queue[:copy(c.queue, c.queue[1:])]
 		c.run(&next)
 	}
-	c.touch()
+	c.markDirty()
 	if c.failing {
 		c.failing = false
 		for _, q := range c.flows {
@@ -47,17 +47,17 @@ func (c *connection) run(ev *core.Event) {
 	ev.Age = c.engine.age
 	actions := c.core.Step(c.engine.now, ev)
 	for i := range actions {
-		c.carry(ev, &actions[i])
+		c.execute(ev, &actions[i])
 	}
 }
 
-func (c *connection) carry(ev *core.Event, a *core.Action) {
+func (c *connection) execute(ev *core.Event, a *core.Action) {
 	switch a.Kind {
 	case core.ActControl:
 		c.sendRecord(a)
 	case core.ActReset:
 		if p := &c.paths[a.Path]; p.data != nil {
-			p.release()
+			p.dropReferences()
 		} else {
 			p.close()
 		}
@@ -65,11 +65,11 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 		c.rebuild(a)
 	case core.ActConnect:
 		if p := &c.paths[a.Path]; p.data != nil {
-			_ = p.aim(a.Epoch) // otherwise it keeps its route
+			_ = p.setRoute(a.Epoch) // otherwise it keeps its route
 			return
 		}
 		if p := &c.paths[a.Path]; p.qp != nil && p.epoch == a.Epoch && p.connect(pathAddr{a.QPN, a.PSN}) != nil {
-			c.queue = append(c.queue, p.failed())
+			c.queue = append(c.queue, p.failedEvent())
 		}
 	case core.ActDemand:
 		if c.pacer != nil {
@@ -77,13 +77,13 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 		}
 	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActWant, core.ActFault:
 		if q := c.flows[a.Flow]; q != nil { // nil if it has left
-			q.carry(ev, a)
+			q.execute(ev, a)
 		}
 	}
 }
 
-// carry carries out an action on a message of the QP.
-func (q *qp) carry(ev *core.Event, a *core.Action) {
+// execute carries out an action on a message of the QP.
+func (q *qp) execute(ev *core.Event, a *core.Action) {
 	switch a.Kind {
 	case core.ActSend:
 		q.transmit(a)
@@ -97,9 +97,9 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 		}
 		q.completeSend(a.Token, verbs.Status(a.Status))
 	case core.ActAnswer:
-		q.answer(a)
+		q.executeFetch(a)
 	case core.ActWant:
-		q.want(a.Len)
+		q.onWant(a.Len)
 	default:
 		q.fault(verbs.Status(a.Status))
 	}
@@ -120,8 +120,8 @@ func (c *connection) rebuild(a *core.Action) {
 // path. Without room the record is dropped, which the protocol tolerates.
 func (c *connection) sendRecord(a *core.Action) {
 	if a.Route < core.RoutePath {
-		if b := c.outbox[a.Route]; len(b) > 0 && len(b)+a.Record.Len() > c.engine.hub.controlLen {
-			c.mail(int(a.Route)) // the port's packets are shorter than wire.MaxControlLen
+		if b := c.outbox[a.Route]; len(b) > 0 && len(b)+a.Record.Len() > c.engine.resources.controlLen {
+			c.stageControl(int(a.Route)) // the port's packets are shorter than wire.MaxControlLen
 		}
 		b := c.outbox[a.Route]
 		if len(b) == 0 {
@@ -129,7 +129,7 @@ func (c *connection) sendRecord(a *core.Action) {
 		}
 		b, ok := wire.AddRecord(b, &a.Record)
 		if !ok {
-			c.mail(int(a.Route))
+			c.stageControl(int(a.Route))
 			b, _ = wire.AddRecord(wire.StartControl(c.outbox[a.Route][:0], c.peer.conn), &a.Record)
 		}
 		c.outbox[a.Route] = b
@@ -153,7 +153,7 @@ func (c *connection) records(b []byte, route core.Route) {
 	if r.Open(b) != nil || r.Conn != c.id {
 		return
 	}
-	c.begin() // only its peer names it
+	c.confirm() // only its peer names it
 	for c.core != nil {
 		ev := core.Event{Kind: core.EvRecord, Route: route}
 		if !r.Next(&ev.Record) {

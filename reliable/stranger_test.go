@@ -77,7 +77,7 @@ func (r *datagramRig) write(addr uint64, rkey uint32) []byte {
 // counted and change nothing.
 func TestDatagramStrangers(t *testing.T) {
 	r := newDatagramRig(t)
-	c, d := r.q.conn, &r.q.engine.hub.data[1]
+	c, d := r.q.conn, &r.q.engine.resources.data[1]
 	peer, qpn := c.attr.AH.DGID, c.peer.paths[1].qpn
 	stranger := peer
 	stranger[15]++
@@ -165,7 +165,7 @@ func TestDatagramSeals(t *testing.T) {
 				t.Errorf("%s: %d datagrams refused with the %s, want %d", tt.name, got, what, want)
 			}
 		}
-		h := &r.q.engine.hub
+		h := &r.q.engine.resources
 		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[1].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr(), r.mr.RKey()))
 		h.data[1].arrived(b, seal(wc))
 		if refused("chunk", 1); (r.mem.Bytes()[7] == 7) != tt.want {
@@ -187,7 +187,7 @@ func TestDatagramBeyondRegion(t *testing.T) {
 		r := newDatagramRig(t)
 		c := r.q.conn
 		b, wc := r.datagram(c.attr.AH.DGID, c.peer.paths[0].qpn, wire.Imm{Kind: wire.KindChunk}, r.write(r.mr.Addr()+at, r.mr.RKey()))
-		r.q.engine.hub.data[0].arrived(b, wc)
+		r.q.engine.resources.data[0].arrived(b, wc)
 		var ev [8]verbs.Event
 		n, err := r.ctx.Events(ev[:])
 		fatal(t, err)
@@ -197,7 +197,7 @@ func TestDatagramBeyondRegion(t *testing.T) {
 	}
 }
 
-// FuzzDatagram gives arbitrary datagrams of the peer, and of others, to the QPs of paths and to a side QP. Memory that the
+// FuzzDatagram gives arbitrary datagrams of the peer, and of others, to the QPs of paths and to a handshake QP. Memory that the
 // peer may not write stays as it is, and nothing panics.
 func FuzzDatagram(f *testing.F) {
 	seed := newDatagramRig(f)
@@ -223,9 +223,9 @@ func FuzzDatagram(f *testing.F) {
 		b, wc := r.datagram(c.attr.AH.DGID, qpn, wire.Imm{}, payload)
 		wc.Imm = imm
 		if to&2 != 0 {
-			r.q.side.cardQP.take(append(b, make([]byte, 8)...), wc)
+			r.q.handshake.cardQP.accept(append(b, make([]byte, 8)...), wc)
 		} else {
-			r.q.engine.hub.data[i].arrived(b, wc)
+			r.q.engine.resources.data[i].arrived(b, wc)
 		}
 		if !bytes.Equal(r.other.Bytes(), make([]byte, 4096)) {
 			t.Fatal("memory was written that the peer may not write")
@@ -236,8 +236,8 @@ func FuzzDatagram(f *testing.F) {
 // TestQKeys: the UD QPs of an engine have a random Q_Key, which cards name. The NIC drops datagrams with another one.
 func TestQKeys(t *testing.T) {
 	r, other := newDatagramRig(t), newDatagramRig(t)
-	h := &r.q.engine.hub
-	own, foreign := h.qkey, other.q.engine.hub.qkey
+	h := &r.q.engine.resources
+	own, foreign := h.qkey, other.q.engine.resources.qkey
 	if own == foreign || own == verbs.DefaultQKey || own>>31 != 0 || r.q.conn.peer.qkey != own {
 		t.Fatalf("the Q_Keys of two engines are %#x and %#x, and a card names %#x: want two of 31 bits, and the first", own, foreign, r.q.conn.peer.qkey)
 	}

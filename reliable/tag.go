@@ -15,7 +15,7 @@ const (
 	tagControlSend tag = 3
 	// tagControlRecv is a receive of a control QP. number is the slot.
 	tagControlRecv tag = 4
-	// tagCardSend is a card on a side QP. id is the QP.
+	// tagCardSend is a card on a handshake QP. id is the QP.
 	tagCardSend tag = 6
 	// tagCardRecv is a receive for a card. id is the QP, number the slot.
 	tagCardRecv tag = 7

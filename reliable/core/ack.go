@@ -63,7 +63,7 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 		c.stats.BadRecords++
 		return
 	}
-	f.held = false
+	f.suspended = false
 	if route < RoutePath {
 		c.control.route = route
 	}
@@ -78,7 +78,7 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 		}
 	}
 	f.ackedBelow(cum)
-	f.answered(r)
+	f.onSolicitReply(r)
 	f.findLost()
 }
 
@@ -122,7 +122,7 @@ func (f *flow) onEcho(r *wire.Record) {
 	sample := max(answer-c.age-int64(r.RxDelay), 1)
 	f.acked(csn, true)
 	c.measure(&c.rtt, sample, answer)
-	c.cruise.onEcho(ch.sentAt, sample)
+	c.congestion.onEcho(ch.sentAt, sample)
 	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
 		c.measure(&p.rtt, sample, answer)
 		p.measured, p.measuredAt = true, c.now
@@ -148,12 +148,12 @@ func (f *flow) acked(csn uint64, exact bool) {
 	}
 	p := &c.paths[ch.path]
 	if ch.state == chunkFlying {
-		p.land(ch)
+		p.endFlight(ch)
 	} else {
 		f.unlose(ch)
 	}
 	ch.state = chunkAcked
-	s.probes, s.probeAt, s.progressAt, c.ghosts = 0, never, c.now, 0
+	s.probes, s.probeAt, s.progressAt, c.timedOut = 0, never, c.now, 0
 	c.arrivedAt = c.now
 	if exact || ch.xmits == 1 {
 		f.advanceRack(ch.sentAt)
@@ -177,9 +177,9 @@ func (f *flow) unlose(ch *chunk) {
 	f.c.lost--
 }
 
-// answered takes the answer to a Solicit. A chunk that was sent before the Solicit and is not
+// onSolicitReply takes the answer to a Solicit. A chunk that was sent before the Solicit and is not
 // acknowledged now had not arrived.
-func (f *flow) answered(r *wire.Record) {
+func (f *flow) onSolicitReply(r *wire.Record) {
 	s, c := &f.send, f.c
 	if r.Flags&wire.AckNonce == 0 {
 		return
@@ -191,7 +191,7 @@ func (f *flow) answered(r *wire.Record) {
 		return
 	}
 	f.advanceRack(s.nonceAt)
-	s.nonceAt, c.ghosts = never, 0
+	s.nonceAt, c.timedOut = never, 0
 	if s.una < s.nxt {
 		s.probes, s.probeAt = 0, never
 	}

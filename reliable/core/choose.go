@@ -13,7 +13,7 @@ const (
 func (c *Conn) choose(n uint32) *path {
 	small := n <= c.cfg.ChunkBytes/smallPart && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum
 	if c.last >= 0 && (small || c.lastBytes+n <= uint32(c.cfg.Carrier.Burst)) {
-		if p := &c.paths[c.last]; p.state == PathUp && p.room() {
+		if p := &c.paths[c.last]; p.state == PathUp && p.hasRoom() {
 			c.lastBytes += n
 			return p
 		}
@@ -41,10 +41,10 @@ func (c *Conn) better() *path {
 		b = (a + 1 + int(uint32(r>>32)%uint32(k-1))) % k
 	}
 	p, q := &c.paths[c.up[a]], &c.paths[c.up[b]]
-	if !p.room() || (q.room() && q.beats(p)) {
+	if !p.hasRoom() || (q.hasRoom() && q.beats(p)) {
 		p = q
 	}
-	if !p.room() {
+	if !p.hasRoom() {
 		return nil
 	}
 	return p
@@ -52,14 +52,14 @@ func (c *Conn) better() *path {
 
 // beats reports whether p is preferred to q. Of two equal paths it is the one that has carried less.
 func (p *path) beats(q *path) bool {
-	dp, dq := p.expected(), q.expected()
+	dp, dq := p.expectedDelay(), q.expectedDelay()
 	return dp < dq || (dp == dq && int32(p.next-q.next) < 0)
 }
 
-// expected is the expected delay of the path in nanoseconds. It uses the latest sample, because queues
+// expectedDelay is the expected delay of the path in nanoseconds. It uses the latest sample, because queues
 // change faster than a mean follows. A path that was never measured counts as fast, so that it is
 // tried. An old sample counts for no more than the mean of the connection. Losses count as delay.
-func (p *path) expected() int64 {
+func (p *path) expectedDelay() int64 {
 	c := p.c
 	d := int64(float64(p.inflight) * 1e9 / c.cfg.Rate)
 	if !p.measured {
@@ -78,14 +78,14 @@ func (c *Conn) anyPath() *path {
 	if k := len(c.up); k > 0 {
 		start := int(c.rng.Next() % uint64(k))
 		for j := range k {
-			if p := &c.paths[c.up[(start+j)%k]]; p.room() {
+			if p := &c.paths[c.up[(start+j)%k]]; p.hasRoom() {
 				return p
 			}
 		}
 		return nil
 	}
 	for i := range c.paths {
-		if p := &c.paths[i]; p.state == PathSuspect && p.room() {
+		if p := &c.paths[i]; p.state == PathSuspect && p.hasRoom() {
 			return p
 		}
 	}

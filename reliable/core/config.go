@@ -126,7 +126,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.RecvCredit = cmp.Or(cfg.RecvCredit, cfg.Window)
 	cfg.PeerCredit = cmp.Or(cfg.PeerCredit, 1)
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
-	cfg.Allowance = cmp.Or(cfg.Allowance, cruiseAllowance)
+	cfg.Allowance = cmp.Or(cfg.Allowance, defaultAllowance)
 	cfg.Speculative = cmp.Or(cfg.Speculative, 128<<10)
 	cfg.Rate = cmp.Or(cfg.Rate, 3e9)
 	cfg.InitialRTT = cmp.Or(cfg.FixedRTT, cfg.InitialRTT, 100_000)

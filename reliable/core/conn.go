@@ -19,10 +19,10 @@ type Conn struct {
 	up    []uint16 // the indices of the paths in PathUp, in order
 	schedule
 	traffic
-	rack    rack
-	cruise  cruise
-	control control
-	credits credits
+	rack       rack
+	congestion congestion
+	control    control
+	credits    credits
 }
 
 // traffic is the state that the sending halves of all flows share.
@@ -30,7 +30,7 @@ type traffic struct {
 	lost        int    // the number of chunks to be retransmitted
 	flying      int    // the number of transmissions neither acknowledged nor lost
 	flyingBytes int    // the payload of the transmissions of flying, in bytes
-	ghosts      int    // transmissions ended by a timeout since the last progress; they may still arrive
+	timedOut    int    // transmissions ended by a timeout since the last progress; they may still arrive
 	window      int    // the number of transmissions that the peer has receives for
 	arrivedAt   int64  // when an acknowledgement last reported an arrival, of any flow
 	rtt         rtt    // the round trip time over all paths
@@ -40,13 +40,13 @@ type traffic struct {
 
 // control is the state of control packets.
 type control struct {
-	route    Route  // the control QP that works
-	requests uint32 // counts the calls of nextRoute
-	ackRoute Route  // the route of acknowledgements and credit
-	stale    uint32 // duplicates and questions in a row: the peer may not get the acknowledgements
-	credit   int    // the number of receives that the peer may use
-	posting  bool   // reports that the present step is about an EvPost
-	asks     bool   // reports that a flow has to ask for receives at the next EvFlush
+	route        Route  // the control QP that works
+	routeTurns   uint32 // the number of calls of nextRoute
+	ackRoute     Route  // the route of acknowledgements and credit
+	lostAckHints uint32 // counts duplicates and Solicits in a row: acknowledgements may be lost
+	credit       int    // the number of receives that the peer may use
+	posting      bool   // set while the current step processes an EvPost
+	requestDue   bool   // set if a flow requests receives at the next EvFlush
 }
 
 // Stats are the counters of a connection.
@@ -100,10 +100,10 @@ func New(cfg Config) (*Conn, error) {
 	c.up = make([]uint16, 0, cfg.Paths)
 	c.paths = make([]path, cfg.Paths)
 	for i := range c.paths {
-		c.paths[i] = path{c: c, index: uint16(i), ledger: make([]entry, min(firstTable, cfg.PathDepth)), rtt: c.rtt, timerAt: never}
+		c.paths[i] = path{c: c, index: uint16(i), ledger: make([]entry, min(firstTableLen, cfg.PathDepth)), rtt: c.rtt, timerAt: never}
 		c.up = append(c.up, uint16(i))
 	}
-	c.cruise.init(c)
+	c.congestion.init(c)
 	return c, c.initFlows()
 }
 
@@ -160,9 +160,9 @@ func (c *Conn) settle() {
 		}
 	}
 	if !c.Over() {
-		c.credits.ask()
+		c.credits.requestMore()
 	}
-	if c.credits.news {
+	if c.credits.reportDue {
 		c.credits.report()
 	}
 	for _, n := range c.touched {
@@ -180,8 +180,8 @@ func (c *Conn) act(kind ActionKind) *Action {
 	return &c.out[len(c.out)-1]
 }
 
-// tell appends an action that sends a record. The pointer is valid until the next action.
-func (c *Conn) tell(route Route, r wire.Record) *wire.Record {
+// sendRecord appends an action that sends a record. The pointer is valid until the next action.
+func (c *Conn) sendRecord(route Route, r wire.Record) *wire.Record {
 	a := c.act(ActControl)
 	a.Route, a.Record = route, r
 	return &a.Record

@@ -61,11 +61,11 @@ func TestLatestDelayCounts(t *testing.T) {
 	}
 	c.measure(&p.rtt, 200_000, 200_000)
 	if !q.beats(p) {
-		t.Errorf("a path that took 200 us is preferred to one of 50 us: it is expected to take %d and %d ns", p.expected(), q.expected())
+		t.Errorf("a path that took 200 us is preferred to one of 50 us: it is expected to take %d and %d ns", p.expectedDelay(), q.expectedDelay())
 	}
 	c.measure(&p.rtt, 10_000, 10_000)
 	if q.beats(p) {
-		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", p.expected(), q.expected())
+		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", p.expectedDelay(), q.expectedDelay())
 	}
 }
 
@@ -85,7 +85,7 @@ func TestTablesGrow(t *testing.T) {
 				p.low++
 				p.done++
 			}
-			if !p.room() {
+			if !p.hasRoom() {
 				t.Fatalf("a path with %d of %d transmissions in flight has no room", p.next-p.low, depth)
 			}
 			p.append(entry{csn: uint64(p.next)})
@@ -95,7 +95,7 @@ func TestTablesGrow(t *testing.T) {
 				}
 			}
 		}
-		if n := uint32(len(p.ledger)); n < flying || n >= 2*max(flying, firstTable) {
+		if n := uint32(len(p.ledger)); n < flying || n >= 2*max(flying, firstTableLen) {
 			t.Errorf("the ledger has %d entries after at most %d were in flight, want at most twice as many", n, flying)
 		}
 	}

@@ -16,43 +16,43 @@ import (
 //	limit < demand                             several peers take turns
 //
 // Both records carry the present state and a number. The latest one counts, so a limit may also shrink. A
-// lost record is repaired by the next one: a peer that waits asks again, and a receiver that gets bytes
-// beyond its limit tells the limit again.
+// lost record is repaired by the next one: a waiting peer repeats its request, and a receiver that gets bytes
+// beyond its limit repeats the limit.
 
-// credits is the credit state of both halves. Its numbers are totals in bytes.
+// credits is the credit state of both directions. Its numbers are totals in bytes.
 type credits struct {
 	c *Conn
 
-	demand    uint64 // posted by the user, without what failed flows have not sent
-	asked     uint64 // the demand that the peer was told
-	sent      uint64 // sent, without what failed flows have sent and was not acknowledged
-	limit     uint64 // no chunk is started at this number of bytes
-	asks      uint32 // counts the requests
-	heard     uint32 // the number of the last Credit
-	blocked   bool   // reports that a chunk waits for credit
-	tries     uint8  // counts the requests since limit last changed
-	askAt     int64  // when the next request is due, or never
-	grantedAt int64  // when the peer last answered while a chunk waited for credit
+	demand     uint64 // posted by the user, without what failed flows have not sent
+	requested  uint64 // the demand in the last CreditRequest
+	sent       uint64 // sent, without what failed flows have sent and was not acknowledged
+	limit      uint64 // no chunk is started at this number of bytes
+	requestSeq uint32 // counts the requests
+	lastCredit uint32 // the number of the last Credit
+	blocked    bool   // reports that a chunk waits for credit
+	tries      uint8  // counts the requests since limit last changed
+	requestAt  int64  // when the next request is due, or never
+	grantedAt  int64  // when the peer last answered while a chunk waited for credit
 
-	wanted   uint64 // the demand of the peer
-	request  uint32 // the number of the last CreditRequest
-	granted  uint64 // the limit of the peer
-	tells    uint32 // counts the Credits
-	arrived  uint64 // taken from the peer
-	reported uint64 // the value of arrived that the owner knows
-	ended    bool   // reports that NoLimit has ended and that the peer has not told its demand since
-	news     bool   // reports that the owner is to be told of a change
+	peerDemand  uint64 // the demand of the peer
+	lastRequest uint32 // the number of the last CreditRequest
+	granted     uint64 // the limit of the peer
+	creditSeq   uint32 // counts the Credits
+	arrived     uint64 // taken from the peer
+	reported    uint64 // the value of arrived that the owner knows
+	ended       bool   // set when NoLimit was revoked and the peer has not sent its demand since
+	reportDue   bool   // set when an ActDemand is due
 }
 
 const (
-	// maxIdleAsks is the limit of repeated requests of a sender that is not blocked.
-	maxIdleAsks = 3
+	// maxIdleRequests is the limit of repeated requests of a sender that is not blocked.
+	maxIdleRequests = 3
 	// noLimit is a limit that is never reached.
 	noLimit = math.MaxUint64
 )
 
 func (k *credits) init(c *Conn) {
-	*k = credits{c: c, askAt: never, limit: noLimit, granted: uint64(c.cfg.Speculative)}
+	*k = credits{c: c, requestAt: never, limit: noLimit, granted: uint64(c.cfg.Speculative)}
 	if c.cfg.PeerGrants {
 		k.limit = uint64(c.cfg.Speculative)
 	}
@@ -72,48 +72,48 @@ func (k *credits) unsend(n uint32) {
 	k.demand -= uint64(n)
 }
 
-// ask tells the peer of demand beyond the limit, and again if it does not answer.
-func (k *credits) ask() {
+// requestMore tells the peer of demand beyond the limit, and again if it does not answer.
+func (k *credits) requestMore() {
 	c := k.c
 	if k.demand <= k.limit {
-		k.askAt, k.tries = never, 0
+		k.requestAt, k.tries = never, 0
 		return
 	}
 	// While the peer knows of more than it has granted, news can wait until that has doubled.
-	news := k.demand > k.asked && (k.asked <= k.limit || k.demand-k.asked >= k.asked-k.limit)
-	due := k.askAt != never && c.now >= k.askAt
-	if !news && !due && (k.askAt != never || !k.blocked) {
+	news := k.demand > k.requested && (k.requested <= k.limit || k.demand-k.requested >= k.requested-k.limit)
+	due := k.requestAt != never && c.now >= k.requestAt
+	if !news && !due && (k.requestAt != never || !k.blocked) {
 		return
 	}
 	route := c.control.route
 	if !news {
 		if c.flying > 0 { // its probes find out whether the peer is there
-			k.askAt = c.now + c.probeWait(k.tries)
+			k.requestAt = c.now + c.probeWait(k.tries)
 			return
 		}
-		if k.tries = min(k.tries+1, 30); !k.blocked && k.tries > maxIdleAsks {
-			k.askAt = never // the next message asks again
+		if k.tries = min(k.tries+1, 30); !k.blocked && k.tries > maxIdleRequests {
+			k.requestAt = never // the next message requests again
 			return
 		}
 		route = c.nextRoute()
 	}
-	k.askAt = c.now + c.probeWait(k.tries)
-	k.askBy(route)
+	k.requestAt = c.now + c.probeWait(k.tries)
+	k.sendRequest(route)
 }
 
-// askBy tells the peer the demand.
-func (k *credits) askBy(route Route) {
-	k.asked = k.demand
-	k.asks++
-	k.c.tell(route, wire.Record{Type: wire.CreditRequest, Nonce: k.asks, Bytes: k.demand})
+// sendRequest tells the peer the demand.
+func (k *credits) sendRequest(route Route) {
+	k.requested = k.demand
+	k.requestSeq++
+	k.c.sendRecord(route, wire.Record{Type: wire.CreditRequest, Nonce: k.requestSeq, Bytes: k.demand})
 }
 
 // onRecord takes the peer's demand or its limit for this end. A record that is older than the last one is
 // ignored.
 func (k *credits) onRecord(r *wire.Record) {
-	last := &k.request
+	last := &k.lastRequest
 	if r.Type == wire.Credit {
-		last = &k.heard
+		last = &k.lastCredit
 	}
 	if int32(r.Nonce-*last) <= 0 {
 		return
@@ -123,11 +123,11 @@ func (k *credits) onRecord(r *wire.Record) {
 		k.onCredit(r.Bytes)
 		return
 	}
-	if r.Bytes == k.wanted {
-		k.c.control.stale++ // it may not get the answers
+	if r.Bytes == k.peerDemand {
+		k.c.control.lostAckHints++ // it may not get the answers
 	}
-	k.wanted, k.ended, k.news = r.Bytes, false, true
-	k.tell()
+	k.peerDemand, k.ended, k.reportDue = r.Bytes, false, true
+	k.sendLimit()
 }
 
 // onCredit takes a limit.
@@ -136,12 +136,12 @@ func (k *credits) onCredit(limit uint64) {
 		k.grantedAt = k.c.now // the peer is alive and busy with others
 	}
 	if limit < k.limit {
-		k.askBy(k.c.control.route) // the peer does not know the demand
+		k.sendRequest(k.c.control.route) // the peer does not know the demand
 	}
 	if limit != k.limit {
 		k.limit, k.tries = limit, 0
 	}
-	k.askAt = k.c.now + k.c.probeWait(k.tries)
+	k.requestAt = k.c.now + k.c.probeWait(k.tries)
 }
 
 // onGrant takes what the owner grants: n bytes, NoLimit, or 0, which ends NoLimit.
@@ -155,18 +155,18 @@ func (k *credits) onGrant(n int) {
 		k.granted = max(k.granted, k.arrived) + uint64(n)
 	case n == 0 && k.granted == noLimit:
 		k.granted = k.arrived + uint64(k.c.cfg.Speculative)
-		k.wanted, k.ended = k.granted, true // assumes that the peer uses it
+		k.peerDemand, k.ended = k.granted, true // assumes that the peer uses it
 	default:
 		return
 	}
-	k.news = true
-	k.tell()
+	k.reportDue = true
+	k.sendLimit()
 }
 
 // report tells the owner what has changed: what the peer was granted and has not arrived, what it waits
 // for and what has arrived. Arrivals are reported at the end of a batch.
 func (k *credits) report() {
-	k.news = false
+	k.reportDue = false
 	if !k.c.cfg.Grants {
 		return
 	}
@@ -175,26 +175,26 @@ func (k *credits) report() {
 	case k.arrived > k.granted && k.arrived-k.granted > uint64(k.c.cfg.ChunkBytes):
 		beyond = k.arrived - k.granted
 		k.granted = k.arrived
-		k.tell() // the peer does not know its limit
-	case !k.ended && k.wanted <= max(k.granted, k.arrived) && k.granted < k.arrived+spare/2:
+		k.sendLimit() // the peer does not know its limit
+	case !k.ended && k.peerDemand <= max(k.granted, k.arrived) && k.granted < k.arrived+spare/2:
 		k.granted = k.arrived + spare
-		k.tell() // the peer is idle, or nearly so
+		k.sendLimit() // the peer is idle, or nearly so
 	}
 	a := k.c.act(ActDemand)
 	a.Arrived = k.arrived - k.reported
 	a.Beyond = min(beyond, a.Arrived)
 	k.reported = k.arrived
 	if k.granted != noLimit && !k.c.Over() {
-		used := max(min(k.wanted, k.granted), k.arrived)
-		a.Flying, a.Bytes = used-k.arrived, max(k.wanted, used)-used
+		used := max(min(k.peerDemand, k.granted), k.arrived)
+		a.Flying, a.Bytes = used-k.arrived, max(k.peerDemand, used)-used
 	}
 	if beyond > 0 {
 		a.Flying = max(a.Flying, spare) // more will follow
 	}
 }
 
-// tell tells the peer its limit.
-func (k *credits) tell() {
-	k.tells++
-	k.c.tell(k.c.answerRoute(), wire.Record{Type: wire.Credit, Nonce: k.tells, Bytes: k.granted})
+// sendLimit tells the peer its limit.
+func (k *credits) sendLimit() {
+	k.creditSeq++
+	k.c.sendRecord(k.c.answerRoute(), wire.Record{Type: wire.Credit, Nonce: k.creditSeq, Bytes: k.granted})
 }

@@ -86,8 +86,8 @@ func TestOldCreditIsIgnored(t *testing.T) {
 	} {
 		c.Step(1, &Event{Kind: EvRecord, Record: r})
 	}
-	if c.credits.limit != 100 || c.credits.wanted != 100 {
-		t.Fatalf("the limit is %d and the peer wants %d, want 100 and 100: those of the latest records", c.credits.limit, c.credits.wanted)
+	if c.credits.limit != 100 || c.credits.peerDemand != 100 {
+		t.Fatalf("the limit is %d and the peer wants %d, want 100 and 100: those of the latest records", c.credits.limit, c.credits.peerDemand)
 	}
 }
 
@@ -159,8 +159,8 @@ func TestIdleCredit(t *testing.T) {
 		}
 		l.run(l.now+10_000_000, func() bool { return false })
 	}
-	if c := &l.ends[0].conn.credits; c.asks != 0 {
-		t.Fatalf("the sender has asked %d times, want it never to ask", c.asks)
+	if c := &l.ends[0].conn.credits; c.requestSeq != 0 {
+		t.Fatalf("the sender has asked %d times, want it never to ask", c.requestSeq)
 	}
 }
 

@@ -7,7 +7,7 @@ import "ibverbx/reliable/wire"
 func (f *flow) pick(ch *chunk) (*message, uint64) {
 	a := &f.answers
 	if !a.waiting() || a.own {
-		if m := f.pickOwn(ch); m != nil || !a.waiting() {
+		if m := f.pickUserMessage(ch); m != nil || !a.waiting() {
 			return m, f.send.cut
 		}
 	}
@@ -17,9 +17,9 @@ func (f *flow) pick(ch *chunk) (*message, uint64) {
 	return m, answerBit | uint64(a.cut)
 }
 
-// pickOwn returns the front message of the user and fills in its next piece, or returns nil if the
+// pickUserMessage returns the front message of the user and fills in its next piece, or returns nil if the
 // message has to wait.
-func (f *flow) pickOwn(ch *chunk) *message {
+func (f *flow) pickUserMessage(ch *chunk) *message {
 	s, c := &f.send, f.c
 	waited := s.noRecv
 	s.noRecv = false
@@ -41,7 +41,7 @@ func (f *flow) pickOwn(ch *chunk) *message {
 	if (ch.op == wire.OpEager || ch.op == wire.OpNotify) && int32(m.number-s.recvLimit) >= 0 {
 		s.noRecv = true
 		if !waited {
-			s.beginWait(c.now)
+			s.beginRecvWait(c.now)
 		}
 		return nil
 	}
@@ -58,7 +58,7 @@ func (f *flow) finishCut(m *message, index uint64) {
 		f.answers.cut++
 		return
 	case MsgFetch:
-		f.ask(m, index)
+		f.startFetch(m, index)
 	case MsgWrite, MsgWriteImm, MsgSend, MsgInvalid:
 	}
 	f.send.cut++

@@ -6,28 +6,28 @@ package core
 // others as its base. Its start lengthens their queue suddenly, which makes them drain too, so that all see the
 // same base.
 type drain struct {
-	hold   int   // the limit of the bytes in flight
-	deep   bool  // reports that hold is a chunk
-	fromAt int64 // samples of chunks sent from then on count; never while more than hold is in flight
-	until  int64 // when it ends at the latest, or never
-	least  int64 // its least sample, 0 without samples
-	last   int64 // its last sample; the least round trip time of the round before the first one
-	was    int   // the bytes in flight before that
-	stood  int64 // the least round trip time before that
+	hold         int   // the limit of the bytes in flight
+	deep         bool  // reports that hold is a chunk
+	fromAt       int64 // samples of chunks sent from then on count; never while more than hold is in flight
+	until        int64 // when it ends at the latest, or never
+	least        int64 // its least sample, 0 without samples
+	last         int64 // its last sample; the least round trip time of the round before the first one
+	flightBefore int   // the bytes in flight before that
+	rttBefore    int64 // the least round trip time before that
 
-	seenAt  int64 // when base was last seen
-	endedAt int64 // when the last drain ended
-	spike   bool  // reports that a sudden queue calls for a drain
-	again   bool  // reports that the last drain has not found base
-	usual   int64 // the round trip time before it grew at once, as by another route, or 0
-	samples int   // counts the samples of a deep drain
+	seenAt        int64 // when base was last seen
+	endedAt       int64 // when the last drain ended
+	spike         bool  // reports that a sudden queue calls for a drain
+	retry         bool  // reports that the last drain has not found base
+	rttBeforeJump int64 // the round trip time before it grew at once, as by another route, or 0
+	samples       int   // counts the samples of a deep drain
 }
 
 // drainKind is a kind of drain.
 type drainKind uint8
 
 const (
-	drainNot drainKind = iota
+	drainNone drainKind = iota
 	drainShallow
 	drainDeep
 )
@@ -39,12 +39,12 @@ const (
 	drainPeriod, drainTrips = 5_000_000, 80
 	// drainRest is the least number of round trips between a drain and one that an event calls for.
 	drainRest = 16
-	// cruiseJoin is the least number of round trips between a drain and one that joins others.
-	cruiseJoin = 8
+	// joinRest is the least number of round trips between a drain and one that joins others.
+	joinRest = 8
 )
 
-// calls returns the kind of drain that is due.
-func (a *cruise) calls() drainKind {
+// dueDrain returns the kind of drain that is due.
+func (a *congestion) dueDrain() drainKind {
 	d, now := &a.drain, a.c.now
 	period := int64(drainPeriod)
 	for period < drainTrips*a.base {
@@ -52,47 +52,47 @@ func (a *cruise) calls() drainKind {
 	}
 	rested := now-d.endedAt >= drainRest*a.base
 	switch {
-	case d.usual != 0:
+	case d.rttBeforeJump != 0:
 		return drainDeep
-	case now-d.seenAt >= period, rested && (d.spike || d.again):
+	case now-d.seenAt >= period, rested && (d.spike || d.retry):
 		return drainShallow
 	}
-	return drainNot
+	return drainNone
 }
 
-// empty begins a drain.
-func (a *cruise) empty(kind drainKind) {
+// startDrain begins a drain.
+func (a *congestion) startDrain(kind drainKind) {
 	d, c := &a.drain, a.c
-	a.phase = cruiseDrain
-	d.was, d.stood = min(a.before.peak, a.window), max(a.round.least, 1)
+	a.phase = phaseDrain
+	d.flightBefore, d.rttBefore = min(a.before.peak, a.window), max(a.round.least, 1)
 	if a.before.peak == 0 {
-		d.was = min(a.round.peak, a.window)
+		d.flightBefore = min(a.round.peak, a.window)
 	}
-	d.least, d.last, d.samples = 0, d.stood, 0
-	d.hold = max(scale(d.was, a.base, d.stood)/2, int(c.cfg.ChunkBytes))
+	d.least, d.last, d.samples = 0, d.rttBefore, 0
+	d.hold = max(scale(d.flightBefore, a.base, d.rttBefore)/2, int(c.cfg.ChunkBytes))
 	d.deep = kind == drainDeep
 	if d.deep {
 		d.hold = int(c.cfg.ChunkBytes)
 	}
-	d.wait(a)
+	d.awaitSample(a)
 }
 
-// wait begins to wait for the sample of a chunk sent with no more than hold in flight.
-func (d *drain) wait(a *cruise) {
+// awaitSample begins to wait for the sample of a chunk sent with no more than hold in flight.
+func (d *drain) awaitSample(a *congestion) {
 	d.fromAt = never
-	d.until = a.c.now + 2*max(a.c.rtt.mean, d.stood) + 2*d.stood
-	a.landed()
+	d.until = a.c.now + 2*max(a.c.rtt.mean, d.rttBefore) + 2*d.rttBefore
+	a.onFlightChange()
 }
 
-// landed takes note of the bytes in flight after an arrival or a loss.
-func (a *cruise) landed() {
-	if d := &a.drain; a.phase == cruiseDrain && d.fromAt == never && a.c.flyingBytes <= d.hold {
+// onFlightChange takes note of the bytes in flight after an arrival or a loss.
+func (a *congestion) onFlightChange() {
+	if d := &a.drain; a.phase == phaseDrain && d.fromAt == never && a.c.flyingBytes <= d.hold {
 		d.fromAt = a.c.now
 	}
 }
 
 // onDrained takes a sample during a drain.
-func (a *cruise) onDrained(sentAt, sample int64) {
+func (a *congestion) onDrained(sentAt, sample int64) {
 	d := &a.drain
 	if sentAt < d.fromAt {
 		return
@@ -104,58 +104,58 @@ func (a *cruise) onDrained(sentAt, sample int64) {
 	if !d.deep {
 		if near && 100*sample >= 97*a.base {
 			a.base = min(sample, a.base+a.base/20)
-			a.refill(cruiseSteady)
+			a.endDrain(phaseSteady)
 			return
 		}
 		d.deep, d.hold = true, int(a.c.cfg.ChunkBytes)
-		d.wait(a)
+		d.awaitSample(a)
 		return
 	}
 	d.samples++
 	falls, rises := 100*sample < 97*d.last, 100*sample > 103*d.last
 	d.last = sample
-	if !near && (falls || d.samples == 1 && (d.usual == 0 || d.stood < 4*d.usual)) { // others drain too
+	if !near && (falls || d.samples == 1 && (d.rttBeforeJump == 0 || d.rttBefore < 4*d.rttBeforeJump)) { // others drain too
 		d.until = a.c.now + 2*max(a.c.rtt.mean, sample) + 2*sample
 		return
 	}
-	a.found(!falls && !rises && 100*d.least >= 97*d.stood)
+	a.endDeepDrain(!falls && !rises && 100*d.least >= 97*d.rttBefore)
 }
 
-// found ends a deep drain. moved reports that round trips stay as long although the connection has left the link:
+// endDeepDrain ends a deep drain. moved reports that round trips stay as long although the connection has left the link:
 // not a queue, but another route, makes them so long.
-func (a *cruise) found(moved bool) {
+func (a *congestion) endDeepDrain(moved bool) {
 	d := &a.drain
 	switch {
 	case d.least == 0:
-		a.refill(cruiseSteady)
+		a.endDrain(phaseSteady)
 	case 4*d.last <= 5*a.base:
 		a.base = min(d.least, a.base+a.base/20)
-		a.refill(cruiseSteady)
+		a.endDrain(phaseSteady)
 	case moved:
 		a.base = d.least
-		if d.usual != 0 { // half of the rate from before is a good start
-			d.stood = 2 * d.usual
+		if d.rttBeforeJump != 0 { // half of the rate from before is a good start
+			d.rttBefore = 2 * d.rttBeforeJump
 		}
-		a.refill(cruiseStart)
+		a.endDrain(phaseStart)
 	default:
 		a.base += max(a.base/20, d.least/64) // also after a wrong sample, which makes it far too short
-		a.refill(cruiseSteady)
-		d.again = true
+		a.endDrain(phaseSteady)
+		d.retry = true
 	}
 }
 
-// refill ends a drain and begins another phase.
-func (a *cruise) refill(p cruisePhase) {
+// endDrain ends a drain and begins another phase.
+func (a *congestion) endDrain(p congestionPhase) {
 	d := &a.drain
-	a.set(scale(d.was, a.base, d.stood) + a.allowance)
+	a.set(scale(d.flightBefore, a.base, d.rttBefore) + a.allowance)
 	d.seenAt, d.endedAt = a.c.now, a.c.now
-	d.spike, d.again, d.usual = false, false, 0
+	d.spike, d.retry, d.rttBeforeJump = false, false, 0
 	a.begin(p)
 }
 
 // expire ends a drain that has taken too long.
-func (a *cruise) expire() {
+func (a *congestion) expire() {
 	if a.c.now >= a.drain.until {
-		a.found(false)
+		a.endDeepDrain(false)
 	}
 }

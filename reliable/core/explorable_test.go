@@ -82,8 +82,8 @@ func (s scene) model(tb testing.TB) *model {
 		m.fair()
 	}
 	if c := m.ends[0].conn; cfg.Adapt {
-		c.cruise.base = c.cfg.FixedRTT
-		c.cruise.empty(drainDeep)
+		c.congestion.base = c.cfg.FixedRTT
+		c.congestion.startDrain(drainDeep)
 	}
 	target := 0
 	for i, p := range s.posts {

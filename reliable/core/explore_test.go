@@ -93,7 +93,7 @@ func (e *end) clone() end {
 		c.paths[i].ledger = slices.Clone(c.paths[i].ledger)
 	}
 	c.up = append(make([]uint16, 0, len(c.paths)), c.up...)
-	c.credits.c, c.cruise.c = &c, &c
+	c.credits.c, c.congestion.c = &c, &c
 	c.cloneSchedule()
 	n.conn = &c
 	n.qps = slices.Clone(e.qps)
@@ -147,7 +147,7 @@ func (c *Conn) cloneSchedule() {
 		ready.Push(*c.ready.At(i))
 	}
 	c.ready = ready
-	c.losers = append(make([]uint16, 0, n), c.losers...)
+	c.lossy = append(make([]uint16, 0, n), c.lossy...)
 	c.owing = append(make([]uint16, 0, n), c.owing...)
 	c.touched = make([]uint16, 0, n)
 	c.heap = slices.Clone(c.heap)

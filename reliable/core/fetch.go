@@ -95,9 +95,9 @@ func (a *answers) waiting() bool { return a.cut != a.taken }
 // pending reports whether the flow has something to send.
 func (f *flow) pending() bool { return f.send.cut != f.send.posted || f.answers.waiting() }
 
-// ask notes that message index, a fetch, is sent. WRITEs on its two sides are ordered, although WRITEs
+// startFetch notes that message index, a fetch, is sent. WRITEs on its two sides are ordered, although WRITEs
 // are not among themselves: those behind it wait until those before it are acknowledged.
-func (f *flow) ask(m *message, index uint64) {
+func (f *flow) startFetch(m *message, index uint64) {
 	q := &f.fetches
 	m.number, m.waits, f.send.barrier = q.asked, true, f.send.wrote
 	if q.msgs == nil {
@@ -165,8 +165,8 @@ func (f *flow) admitAnswer(ev *Event) uint8 {
 	return ev.Status
 }
 
-// takeFetch takes the next fetch of the peer in order, and reports whether it can be taken.
-func (f *flow) takeFetch(s *slot) bool {
+// acceptFetch takes the next fetch of the peer in order, and reports whether it can be taken.
+func (f *flow) acceptFetch(s *slot) bool {
 	a := &f.answers
 	if s.message != a.taken {
 		f.refuse(statusInvalid)
@@ -183,9 +183,9 @@ func (f *flow) takeFetch(s *slot) bool {
 	return true
 }
 
-// takeAnswer takes the next piece of an answer in order, and reports whether it can be taken. The last
+// acceptAnswer takes the next piece of an answer in order, and reports whether it can be taken. The last
 // piece also shows that the fetch, and every chunk before it, has arrived.
-func (f *flow) takeAnswer(s *slot) bool {
+func (f *flow) acceptAnswer(s *slot) bool {
 	q, c := &f.fetches, f.c
 	if s.message != q.answered || s.offset != q.placed {
 		f.refuse(statusInvalid)
@@ -208,9 +208,9 @@ func (f *flow) takeAnswer(s *slot) bool {
 	return true
 }
 
-// release forgets the answers that have arrived and refer to no memory, and reports whether there were
+// releaseAnswers forgets the answers that have arrived and refer to no memory, and reports whether there were
 // any.
-func (f *flow) release() bool {
+func (f *flow) releaseAnswers() bool {
 	a := &f.answers
 	before := a.done
 	for a.done != a.cut {
@@ -224,8 +224,8 @@ func (f *flow) release() bool {
 	return a.done != before
 }
 
-// drop ends all answers of a failed flow. Their chunks are gone. If there were any, the peer is told.
-func (f *flow) drop() {
+// dropAnswers ends all answers of a failed flow. Their chunks are gone. If there were any, the peer is told.
+func (f *flow) dropAnswers() {
 	a := &f.answers
 	for i := a.cut; i != a.taken; i++ {
 		m := a.message(i)

@@ -113,13 +113,13 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 }
 
 func (c *Conn) fingerprint(b []byte, now int64) []byte {
-	// opened and hurry never change here; heap and due derive from the timers; touched is empty.
-	b = putInts(b, c.alive, c.ready.Len(), len(c.losers), len(c.owing))
+	// opened and minGiveUp never change here; heap and due derive from the timers; touched is empty.
+	b = putInts(b, c.alive, c.ready.Len(), len(c.lossy), len(c.owing))
 	for i := c.ready.Head(); i != c.ready.Tail(); i++ {
 		b = putInts(b, *c.ready.At(i))
 	}
-	b = putBools(b, c.control.asks)
-	b = putInts(b, c.losers...)
+	b = putBools(b, c.control.requestDue)
+	b = putInts(b, c.lossy...)
 	b = putInts(b, c.owing...)
 	for _, f := range c.flows {
 		b = f.fingerprint(b, now)
@@ -130,22 +130,22 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 	for i := range c.paths {
 		b = c.paths[i].fingerprint(b, now)
 	}
-	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.control.credit)
-	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                                                   // calm never gets to its limit here
-	b = putInts(b, uint32(c.control.route), c.control.requests%6, min(c.control.stale, 2), uint32(c.control.ackRoute)) // 6: three routes, up to two paths
+	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.timedOut, c.window, c.control.credit)
+	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                                                            // calm never gets to its limit here
+	b = putInts(b, uint32(c.control.route), c.control.routeTurns%6, min(c.control.lostAckHints, 2), uint32(c.control.ackRoute)) // 6: three routes, up to two paths
 	if c.cfg.Adapt {
-		b = c.cruise.fingerprint(b, now)
+		b = c.congestion.fingerprint(b, now)
 	}
 	// No credits here: credits do not count; rtt is fixed.
 	return putTimes(b, now, c.rack.at, c.rack.reorderAt)
 }
 
-func (a *cruise) fingerprint(b []byte, now int64) []byte {
-	d, h := &a.drain, &a.recent
-	b = putInts(b, a.window, int(a.phase), a.settled, a.free, d.hold, d.was)
-	b = putInts(b, a.base, d.least, d.last, d.stood, d.usual, int64(d.samples), h.most, h.spread, h.mostBefore, h.constant, int64(h.rounds))
-	b = putBools(b, a.noisy, d.deep, d.spike, d.again)
-	for _, r := range []*trip{&a.round, &a.before} {
+func (a *congestion) fingerprint(b []byte, now int64) []byte {
+	d, h := &a.drain, &a.delays
+	b = putInts(b, a.window, int(a.phase), a.settled, a.emptyRounds, d.hold, d.flightBefore)
+	b = putInts(b, a.base, d.least, d.last, d.rttBefore, d.rttBeforeJump, int64(d.samples), h.longestNow, h.spread, h.longestBefore, h.constant, int64(h.rounds))
+	b = putBools(b, a.noisy, d.deep, d.spike, d.retry)
+	for _, r := range []*roundStats{&a.round, &a.before} {
 		b = putInts(b, r.least, r.sum, r.samples, int64(r.peak), int64(r.losses))
 		b = putBools(b, r.limited)
 		b = putTimes(b, now, r.begin)
@@ -154,7 +154,7 @@ func (a *cruise) fingerprint(b []byte, now int64) []byte {
 }
 
 func (f *flow) fingerprint(b []byte, now int64) []byte {
-	b = putBools(b, f.failed, f.held, f.queued, f.losing, f.owing, f.answers.own)
+	b = putBools(b, f.failed, f.suspended, f.inReady, f.inLossy, f.inOwing, f.answers.own)
 	b = f.fingerprintFetches(b)
 	b = f.send.fingerprint(b, now)
 	for i := f.send.reported; i < f.send.posted; i++ {
@@ -178,7 +178,7 @@ func (f *flow) fingerprint(b []byte, now int64) []byte {
 }
 
 func (f *flow) fingerprintFetches(b []byte) []byte {
-	b = putInts(b, uint32(f.owed), f.fetches.asked, f.fetches.answered, f.fetches.placed, f.answers.taken, f.answers.cut, f.answers.done)
+	b = putInts(b, uint32(f.nextStatus), f.fetches.asked, f.fetches.answered, f.fetches.placed, f.answers.taken, f.answers.cut, f.answers.done)
 	for i := f.fetches.answered; i != f.fetches.asked; i++ {
 		b = putInts(b, *f.fetches.message(i))
 	}
@@ -195,13 +195,13 @@ func (f *flow) fingerprintFetches(b []byte) []byte {
 
 func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt, s.wrote, s.barrier)
-	b = putInts(b, s.lostCount, int(s.recvLimit), int(s.nonce), int(s.probed), int(s.ask.told))
+	b = putInts(b, s.lostCount, int(s.recvLimit), int(s.nonce), int(s.probed), int(s.recvCredit.reported))
 	b = putInts(b, s.probes, s.recvProbes)
-	b = putBools(b, s.noRecv, s.busy, s.ask.shared)
+	b = putBools(b, s.noRecv, s.busy, s.recvCredit.shared)
 	if s.noRecv {
-		b = putTimes(b, now, s.ask.at)
+		b = putTimes(b, now, s.recvCredit.resendAt)
 	}
-	// noRecvAt, met, nonce and denied count only for RecvPatience, which is forever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
+	// noRecvAt, acked, nonce and denied count only for RecvPatience, which is forever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
 	return putTimes(b, now, s.rackAt, s.probeAt, s.nonceAt)
 }
 
@@ -234,14 +234,14 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 }
 
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
-	b = putInts(b, r.next, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted), uint64(r.told))
-	b = putInts(b, r.owed, r.owedBytes, r.placing.chunks) // shared never changes
+	b = putInts(b, r.next, r.highest, uint64(r.fault), uint64(r.nextRecv), uint64(r.placed), uint64(r.posted), uint64(r.reported))
+	b = putInts(b, r.owed, r.owedBytes, r.placement.chunks) // shared never changes
 	b = putBools(b, r.faulty, r.faultDue, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
 		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
 	}
-	if r.placing.chunks > 0 {
-		b = putTimes(b, now, r.placing.until)
+	if r.placement.chunks > 0 {
+		b = putTimes(b, now, r.placement.until)
 	}
 	return putTimes(b, now, r.ackAt)
 }
@@ -255,13 +255,13 @@ func TestFingerprintComplete(t *testing.T) {
 	}{
 		{Conn{}, 14}, // age belongs to the event
 		{sender{}, 26},
-		{asking{}, 6},
+		{recvCredit{}, 6},
 		{control{}, 7}, // posting belongs to the event
 		{traffic{}, 9},
-		{cruise{}, 12},
+		{congestion{}, 12},
 		{drain{}, 14},
-		{trip{}, 7},
-		{recent{}, 5},
+		{roundStats{}, 7},
+		{delayHistory{}, 5},
 		{rack{}, 4},
 		{schedule{}, 9},
 		{flow{}, 17},
@@ -272,7 +272,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{path{}, 29},
 		{entry{}, 4},
 		{receiver{}, 24},
-		{placing{}, 2},
+		{placement{}, 2},
 		{slot{}, 7},
 		{rtt{}, 6},
 		{credits{}, 19},

@@ -12,24 +12,24 @@ import (
 // window, receives and completions belong to the flow. So does the knowledge of what is lost: an
 // acknowledgement is about one flow and tells nothing about chunks of another.
 type flow struct {
-	c        *Conn
-	number   uint16
-	failed   bool  // reports that the flow has ended; its sends are flushed
-	owed     uint8 // the status of the next message, if failed
-	giveUp   int64 // how long it continues without progress, in nanoseconds
-	patience int64 // how long it waits for a receive of the peer, in nanoseconds; 0 is forever
-	send     sender
-	recv     receiver
-	fetches  fetches
-	answers  answers
+	c           *Conn
+	number      uint16
+	failed      bool  // reports that the flow has ended; its sends are flushed
+	nextStatus  uint8 // the status of the next message, if failed
+	giveUp      int64 // how long it continues without progress, in nanoseconds
+	recvTimeout int64 // how long it waits for a receive of the peer, in nanoseconds; 0 is forever
+	send        sender
+	recv        receiver
+	fetches     fetches
+	answers     answers
 
-	held    bool  // reports that its lost chunks wait for its probes; see hold
-	queued  bool  // reports that it is in c.ready
-	losing  bool  // reports that it is in c.losers
-	owing   bool  // reports that it is in c.owing
-	touched bool  // reports that it is in c.touched
-	due     int64 // when its next timer is due, or never
-	place   int   // its index in c.heap
+	suspended bool  // reports that its lost chunks wait for its probes; see hold
+	inReady   bool  // set while it is in c.ready
+	inLossy   bool  // set while it is in c.lossy
+	inOwing   bool  // set while it is in c.owing
+	touched   bool  // set while it is in c.touched
+	due       int64 // when its next timer is due, or never
+	heapIndex int   // its index in c.heap
 }
 
 // FlowConfig configures a flow.
@@ -42,23 +42,23 @@ type FlowConfig struct {
 
 // schedule lists the flows that need attention, and when.
 type schedule struct {
-	flows   []*flow           // all flows, by number; nil is not open
-	opened  int               // counts the flows that were opened
-	alive   int               // counts the flows that are open and have not failed
-	ready   ring.Ring[uint16] // flows that have something to send, in turn
-	losers  []uint16          // flows that have lost chunks
-	owing   []uint16          // flows that owe an acknowledgement, or have to ask for receives
-	touched []uint16          // flows that the present step changes
-	heap    []uint16          // open flows, as a binary heap by due
-	hurry   int64             // the least giveUp that a flow has had
+	flows     []*flow           // all flows, by number; nil is not open
+	opened    int               // counts the flows that were opened
+	alive     int               // counts the flows that are open and have not failed
+	ready     ring.Ring[uint16] // flows that have something to send, in turn
+	lossy     []uint16          // flows that have lost chunks
+	owing     []uint16          // flows that owe an acknowledgement or must request receives
+	touched   []uint16          // flows that the present step changes
+	heap      []uint16          // open flows, as a binary heap by due
+	minGiveUp int64             // the least giveUp that a flow has had
 }
 
 func (c *Conn) initFlows() error {
 	n := c.cfg.Flows
 	c.flows = make([]*flow, n)
-	c.hurry = never
+	c.minGiveUp = never
 	c.ready = ring.New[uint16](n)
-	c.losers, c.owing, c.touched = make([]uint16, 0, n), make([]uint16, 0, n), make([]uint16, 0, n)
+	c.lossy, c.owing, c.touched = make([]uint16, 0, n), make([]uint16, 0, n), make([]uint16, 0, n)
 	c.heap = make([]uint16, 0, n)
 	if n > 1 {
 		return nil
@@ -82,12 +82,12 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 		cfg.RecvPatience < 0 || cfg.RecvPatience > maxDuration:
 		return fmt.Errorf("%w: flow %d with %+v", ErrConfig, number, cfg)
 	}
-	f := &flow{c: c, number: uint16(number), giveUp: cfg.GiveUp, patience: cfg.RecvPatience, due: never, place: len(c.heap)}
+	f := &flow{c: c, number: uint16(number), giveUp: cfg.GiveUp, recvTimeout: cfg.RecvPatience, due: never, heapIndex: len(c.heap)}
 	f.send.init(c, cfg.SendDepth)
 	f.initFetches()
 	f.recv = receiver{have: make([]bool, c.cfg.Window), slots: make([]slot, c.cfg.Window), ackAt: never}
 	c.flows[number] = f
-	c.hurry = min(c.hurry, cfg.GiveUp)
+	c.minGiveUp = min(c.minGiveUp, cfg.GiveUp)
 	c.opened++
 	c.alive++
 	c.heap = append(c.heap, f.number)
@@ -98,8 +98,8 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 func (c *Conn) Retime(number int, giveUp, recvPatience int64) {
 	f := c.flows[number]
 	f.giveUp = min(max(cmp.Or(giveUp, c.cfg.GiveUp), 1), maxDuration)
-	f.patience = min(max(cmp.Or(recvPatience, c.cfg.RecvPatience), 0), maxDuration)
-	c.hurry = min(c.hurry, f.giveUp)
+	f.recvTimeout = min(max(cmp.Or(recvPatience, c.cfg.RecvPatience), 0), maxDuration)
+	c.minGiveUp = min(c.minGiveUp, f.giveUp)
 	f.setDue(f.deadline())
 }
 
@@ -124,8 +124,8 @@ func (f *flow) onUser(ev *Event) {
 	f.touch()
 }
 
-// mark notes that the step changes the flow: messages may complete and timers move.
-func (f *flow) mark() {
+// markTouched notes that the step changes the flow: messages may complete and timers move.
+func (f *flow) markTouched() {
 	if !f.touched {
 		f.touched = true
 		f.c.touched = append(f.c.touched, f.number)
@@ -134,9 +134,9 @@ func (f *flow) mark() {
 
 // touch marks the flow, and queues it if it has something to send.
 func (f *flow) touch() {
-	f.mark()
-	if !f.queued && !f.failed && f.pending() {
-		f.queued = true
+	f.markTouched()
+	if !f.inReady && !f.failed && f.pending() {
+		f.inReady = true
 		f.c.ready.Push(f.number)
 	}
 }
@@ -148,10 +148,10 @@ func (f *flow) setDue(due int64) {
 		return
 	}
 	f.due = due
-	c, h, i := f.c, f.c.heap, f.place
+	c, h, i := f.c, f.c.heap, f.heapIndex
 	for i > 0 && c.flows[h[(i-1)/2]].due > due {
 		h[i] = h[(i-1)/2]
-		c.flows[h[i]].place = i
+		c.flows[h[i]].heapIndex = i
 		i = (i - 1) / 2
 	}
 	for {
@@ -166,11 +166,11 @@ func (f *flow) setDue(due int64) {
 			break
 		}
 		h[i] = h[k]
-		c.flows[h[i]].place = i
+		c.flows[h[i]].heapIndex = i
 		i = k
 	}
 	h[i] = f.number
-	f.place = i
+	f.heapIndex = i
 }
 
 // nextFlowTimer is when the first timer of a flow is due.

@@ -293,8 +293,8 @@ func TestFlowTimers(t *testing.T) {
 			want := int64(never)
 			for k, f := range c.flows {
 				want = min(want, f.due)
-				if int(c.heap[f.place]) != k {
-					rt.Fatalf("flow %d is at %d of the heap, where flow %d is", k, f.place, c.heap[f.place])
+				if int(c.heap[f.heapIndex]) != k {
+					rt.Fatalf("flow %d is at %d of the heap, where flow %d is", k, f.heapIndex, c.heap[f.heapIndex])
 				}
 			}
 			if got := c.nextFlowTimer(); got != want {

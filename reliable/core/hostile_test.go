@@ -166,8 +166,8 @@ func checkBounds(rt *rapid.T, c *Conn) {
 				placing++
 			}
 		}
-		if placing != f.recv.placing.chunks {
-			rt.Fatalf("flow %d: %d chunks are being placed, counted as %d", k, placing, f.recv.placing.chunks)
+		if placing != f.recv.placement.chunks {
+			rt.Fatalf("flow %d: %d chunks are being placed, counted as %d", k, placing, f.recv.placement.chunks)
 		}
 		for csn := f.send.una; csn < f.send.nxt; csn++ {
 			switch ch := f.send.chunk(csn); ch.state {

@@ -93,7 +93,7 @@ func (c *Conn) loseLate() {
 			if e.sentAt+reorder > c.flows[e.flow].send.rackAt || !p.outstanding(k) {
 				continue
 			}
-			if due := e.sentAt + p.patience() + reorder; c.now < due {
+			if due := e.sentAt + p.lossTimeout() + reorder; c.now < due {
 				c.rack.reorderAt = min(c.rack.reorderAt, due)
 				break
 			}
@@ -106,7 +106,7 @@ func (c *Conn) loseLate() {
 		}
 		// A timeout counts against the path too, once an answer has shown that the peer's flow was
 		// not the cause.
-		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].send.rackAt && c.now >= p.silentAt+p.patience()+reorder {
+		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].send.rackAt && c.now >= p.silentAt+p.lossTimeout()+reorder {
 			p.silent = false
 			p.blame(p.silentAt)
 		}
@@ -131,8 +131,8 @@ func (p *path) blame(sentAt int64) bool {
 	return false
 }
 
-// patience is how long a transmission on the path may take, in nanoseconds.
-func (p *path) patience() int64 {
+// lossTimeout is how long a transmission on the path may take, in nanoseconds.
+func (p *path) lossTimeout() int64 {
 	switch c := p.c; {
 	case c.cfg.FixedRTT != 0:
 		return c.cfg.FixedRTT
@@ -148,13 +148,13 @@ func (c *Conn) lose(e *entry, timeout bool) {
 	f := c.flows[e.flow]
 	ch := f.send.chunk(e.csn)
 	p := &c.paths[ch.path]
-	p.land(ch)
+	p.endFlight(ch)
 	f.noteLost(ch)
 	p.loss += (255 - p.loss) >> 4
 	p.stats.Lost++
-	c.cruise.round.losses++
+	c.congestion.round.losses++
 	if timeout {
-		c.cruise.onTimeout()
+		c.congestion.onTimeout()
 	}
 }
 
@@ -163,9 +163,9 @@ func (f *flow) noteLost(ch *chunk) {
 	ch.state = chunkLost
 	f.c.lost++
 	f.send.lostCount++
-	if !f.losing {
-		f.losing = true
-		f.c.losers = append(f.c.losers, f.number)
+	if !f.inLossy {
+		f.inLossy = true
+		f.c.lossy = append(f.c.lossy, f.number)
 	}
 	f.touch()
 }

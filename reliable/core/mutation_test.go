@@ -42,8 +42,8 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an answer waits behind a message that waits", Tests: "Answers", File: "cut.go",
-		Old: "	if !a.waiting() || a.own {\n		if m := f.pickOwn(ch); m != nil || !a.waiting() {",
-		New: "	if !a.waiting() || a.own || f.send.noRecv {\n		if m := f.pickOwn(ch); m != nil || !a.waiting() || f.send.noRecv {",
+		Old: "	if !a.waiting() || a.own {\n		if m := f.pickUserMessage(ch); m != nil || !a.waiting() {",
+		New: "	if !a.waiting() || a.own || f.send.noRecv {\n		if m := f.pickUserMessage(ch); m != nil || !a.waiting() || f.send.noRecv {",
 	},
 	{
 		Name: "answers go before everything else", Tests: "TestMessagesTakeTurns", File: "send.go",
@@ -66,7 +66,7 @@ var mutations = []mutant.Change{
 		Old: "	if a.done != a.taken {\n		f.recv.ackNow = true\n	}\n", New: "",
 	},
 	{
-		Name: "an acknowledgement that is owed is not flushed", Tests: "Owed", File: "ask.go",
+		Name: "an acknowledgement that is owed is not flushed", Tests: "Owed", File: "recvcredit.go",
 		Old: "return len(c.owing) > 0", New: "return false",
 	},
 	{
@@ -82,16 +82,16 @@ var mutations = []mutant.Change{
 		Old: "ch.op == 0 && s.una < s.barrier", New: "false",
 	},
 	{
-		Name: "a peer is asked once for shared receives", Tests: "Shared", File: "ask.go",
-		Old: "		return s.ask.at\n", New: "		return never\n",
+		Name: "a peer is asked once for shared receives", Tests: "Shared", File: "recvcredit.go",
+		Old: "		return s.recvCredit.resendAt\n", New: "		return never\n",
 	},
 	{
-		Name: "a peer that is slow to answer has no receive", Tests: "Shared", File: "ask.go",
-		Old: " && (s.ask.denied || !s.ask.shared)", New: "",
+		Name: "a peer that is slow to answer has no receive", Tests: "Shared", File: "recvcredit.go",
+		Old: " && (s.recvCredit.denied || !s.recvCredit.shared)", New: "",
 	},
 	{
-		Name: "a peer gets as many shared receives as it names", Tests: "Want", File: "ask.go",
-		Old: "messages-r.turn > maxSendDepth+uint32(len(r.have))", New: "false",
+		Name: "a peer gets as many shared receives as it names", Tests: "Want", File: "recvcredit.go",
+		Old: "messages-r.nextRecv > maxSendDepth+uint32(len(r.have))", New: "false",
 	},
 	{
 		Name: "no memory for an answer fails the message before", Tests: "Memory", File: "fetch.go",
@@ -103,11 +103,11 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a lost end of NoLimit is not told again", Tests: "Limit|Credit", File: "credit.go",
-		Old: "		k.tell() // the peer does not know its limit\n", New: "",
+		Old: "		k.sendLimit() // the peer does not know its limit\n", New: "",
 	},
 	{
 		Name: "the answer to a request keeps its route", Tests: "Credit", File: "credit.go",
-		Old: "		k.c.control.stale++ // it may not get the answers\n", New: "",
+		Old: "		k.c.control.lostAckHints++ // it may not get the answers\n", New: "",
 	},
 	{
 		Name: "credit for a part of a chunk is not used", Tests: "Credit", File: "credit.go",
@@ -115,11 +115,11 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a demand counts as in flight", Tests: "Demand", File: "credit.go",
-		Old: "used := max(min(k.wanted, k.granted), k.arrived)", New: "used := max(k.wanted, k.arrived)",
+		Old: "used := max(min(k.peerDemand, k.granted), k.arrived)", New: "used := max(k.peerDemand, k.arrived)",
 	},
 	{
 		Name: "a demand below what has arrived stops the peer", Tests: "Demand", File: "credit.go",
-		Old: "k.wanted <= max(k.granted, k.arrived)", New: "k.wanted <= k.granted",
+		Old: "k.peerDemand <= max(k.granted, k.arrived)", New: "k.peerDemand <= k.granted",
 	},
 	{
 		Name: "unused credit is never forgotten", Tests: "Pacer", File: "pacer.go",
@@ -127,7 +127,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "the first that asks is taken for the only one", Tests: "Pacer", File: "port.go",
-		Old: " && p.major == from && p.lead >= loneLead", New: "",
+		Old: " && p.topPeer == from && p.topLead >= aloneLead", New: "",
 	},
 	{
 		Name: "a window never shrinks", Tests: "Port", File: "port.go",
@@ -162,31 +162,31 @@ var mutations = []mutant.Change{
 		Old: "+debtPerByte*float64(beyond)", New: "",
 	},
 	{
-		Name: "a window ignores the queue", Tests: "Cruise", File: "cruise.go",
-		Old: "w := was - queue + room", New: "w := was + room",
+		Name: "a window ignores the queue", Tests: "Congestion", File: "congestion.go",
+		Old: "w := flightBefore - queue + target", New: "w := flightBefore + target",
 	},
 	{
-		Name: "a window grows that is not needed", Tests: "Cruise", File: "cruise.go",
+		Name: "a window grows that is not needed", Tests: "Congestion", File: "congestion.go",
 		Old: "		if a.limited() {\n			a.set(2 * a.window)\n		}\n", New: "		a.set(2 * a.window)\n",
 	},
 	{
-		Name: "a timeout before any answer shrinks the window", Tests: "Cruise", File: "cruise.go",
+		Name: "a timeout before any answer shrinks the window", Tests: "Congestion", File: "congestion.go",
 		Old: "if a.base != 0 && a.c.cfg.Adapt {", New: "if a.window /= 2; a.c.cfg.Adapt {",
 	},
 	{
-		Name: "a drain has no timer", Tests: "Cruise", File: "timer.go",
-		Old: ", c.cruise.drain.until)", New: ")",
+		Name: "a drain has no timer", Tests: "Congestion", File: "timer.go",
+		Old: ", c.congestion.drain.until)", New: ")",
 	},
 	{
-		Name: "a drain without samples forgets the base", Tests: "Cruise", File: "drain.go",
+		Name: "a drain without samples forgets the base", Tests: "Congestion", File: "drain.go",
 		Old: "case d.least == 0:", New: "case d.least == 1:",
 	},
 	{
-		Name: "another route counts as a queue", Tests: "Cruise", File: "drain.go",
+		Name: "another route counts as a queue", Tests: "Congestion", File: "drain.go",
 		Old: "	case moved:", New: "	case moved && false:",
 	},
 	{
-		Name: "a drain holds nothing", Tests: "Cruise", File: "cruise.go",
+		Name: "a drain holds nothing", Tests: "Congestion", File: "congestion.go",
 		Old: "		w = min(w, a.drain.hold)\n", New: "",
 	},
 }

@@ -16,27 +16,27 @@ import (
 // The pacers of a port divide its window by their busy connections. Each grants when its own
 // connections' bytes arrive, so pacers never wake each other.
 type Pacer struct {
-	port    *Port
-	quantum uint64            // what a connection is granted in its turn, in bytes
-	spare   uint64            // what a connection may have in flight without being busy, in bytes
-	conns   []claim           // what connections ask for, by number
-	asking  ring.Ring[uint32] // the connections that wait for a grant, in turn; those without a want have left
-	waiting int               // the number of claims with a want
-	busy    int               // the number of claims that are busy
-	flying  uint64            // the sum of flying of all claims
-	free    int               // the number of connections without a limit
-	freeOf  *peer             // the peer of all of them
-	sweepAt int64             // when claims that do not use their credit are next looked for
+	port         *Port
+	quantum      uint64            // what a connection is granted in its turn, in bytes
+	spare        uint64            // what a connection may have in flight without being busy, in bytes
+	conns        []creditDemand    // the demands of the connections, by number
+	waitingConns ring.Ring[uint32] // the connections that wait for a grant, in turn; those without a want have left
+	waiting      int               // the number of claims with a want
+	busy         int               // the number of claims that are busy
+	flying       uint64            // the sum of flying of all claims
+	free         int               // the number of connections without a limit
+	freeOf       *peer             // the peer of all of them
+	sweepAt      int64             // when claims that do not use their credit are next looked for
 }
 
-// claim is what a connection asks for. It is busy if it wants bytes, if it has no limit, or if many of its
+// creditDemand is the demand of a connection. It is busy if it wants bytes, if it has no limit, or if many of its
 // bytes are in flight.
-type claim struct {
+type creditDemand struct {
 	peer   *peer  // nil if the connection has not joined
 	want   uint64 // what it waits for, in bytes
 	flying uint64 // what it was granted and has not arrived, in bytes
 	usedAt int64  // when bytes last arrived, or the first were granted
-	queued bool   // reports that it is in asking
+	queued bool   // set while it is in waitingConns
 	free   bool   // reports that it has no limit
 	busy   bool
 }
@@ -51,34 +51,34 @@ func NewPacer(port *Port, quantum, spare int) *Pacer {
 // then has unlimited credit, and the owner sends it EvGrant with NoLimit.
 func (p *Pacer) Join(conn int, to Peer) bool {
 	if n := len(p.conns); conn >= n {
-		p.conns = append(p.conns, make([]claim, max(conn+1, 2*n, 16)-n)...)
+		p.conns = append(p.conns, make([]creditDemand, max(conn+1, 2*n, 16)-n)...)
 	}
 	var only bool
 	p.conns[conn].peer, only = p.port.join(to)
 	if only {
-		p.release(conn)
+		p.removeLimit(conn)
 	}
 	return only
 }
 
 // Leave removes a connection added by Join.
 func (p *Pacer) Leave(conn int) {
-	p.limit(conn, 0)
+	p.setLimit(conn, 0)
 	c := &p.conns[conn]
 	p.port.leave(c.peer)
 	c.peer = nil
 }
 
-// release takes the limit away from a connection.
-func (p *Pacer) release(conn int) {
+// removeLimit takes the limit away from a connection.
+func (p *Pacer) removeLimit(conn int) {
 	c := &p.conns[conn]
 	c.free, p.freeOf = true, c.peer
 	p.free++
 	p.set(conn, 0, 0)
 }
 
-// limit sets a limit for a connection again, or still. So many bytes are in flight.
-func (p *Pacer) limit(conn int, flying uint64) {
+// setLimit sets a limit for a connection again, or still. So many bytes are in flight.
+func (p *Pacer) setLimit(conn int, flying uint64) {
 	if c := &p.conns[conn]; c.free {
 		c.free = false
 		p.free--
@@ -109,7 +109,7 @@ func (p *Pacer) set(conn int, want, flying uint64) {
 	waiting, busy = waiting+oneIf(want > 0), busy+oneIf(c.busy)
 	if want > 0 && !c.queued {
 		c.queued = true
-		p.asking.Push(uint32(conn))
+		p.waitingConns.Push(uint32(conn))
 	}
 	if waiting != 0 || busy != 0 {
 		p.waiting += waiting
@@ -142,23 +142,23 @@ func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
 	if now >= p.sweepAt {
 		p.sweep(now)
 	}
-	if p.free > 0 && !p.port.lone(p.freeOf) {
-		conn = slices.IndexFunc(p.conns, func(c claim) bool { return c.free })
-		p.limit(conn, p.spare) // it may use that much before it knows
+	if p.free > 0 && !p.port.isAlone(p.freeOf) {
+		conn = slices.IndexFunc(p.conns, func(c creditDemand) bool { return c.free })
+		p.setLimit(conn, p.spare) // it may use that much before it knows
 		return conn, 0, true
 	}
 	for p.waiting > 0 {
-		conn = int(*p.asking.Front())
+		conn = int(*p.waitingConns.Front())
 		c := &p.conns[conn]
 		n := min(c.want, p.quantum)
-		lone := n > 0 && p.port.lone(c.peer)
+		lone := n > 0 && p.port.isAlone(c.peer)
 		if n > 0 && !lone && p.flying > 0 && float64(p.flying) >= p.port.share(p.busy) {
 			break
 		}
-		p.asking.Drop(1)
+		p.waitingConns.Drop(1)
 		c.queued = false
 		if lone {
-			p.release(conn)
+			p.removeLimit(conn)
 			return conn, NoLimit, true
 		}
 		if n > 0 {
@@ -175,7 +175,7 @@ func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
 // sweep forgets the credit of connections that have not used it for long: their peers are gone, or do not
 // know of it. They count again when they ask, or when bytes arrive.
 func (p *Pacer) sweep(now int64) {
-	patience := p.port.patience()
+	patience := p.port.creditLifetime()
 	for conn := range p.conns {
 		if c := &p.conns[conn]; c.flying > 0 && now-c.usedAt >= patience {
 			p.set(conn, 0, 0)

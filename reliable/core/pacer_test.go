@@ -69,7 +69,7 @@ func TestPacerLone(t *testing.T) {
 		t.Fatalf("Next = %d, %d, %v after a second has joined, want the end of NoLimit for 0", conn, n, ok)
 	}
 	p.Want(3, 0, demand(0, 0, 0))
-	p.Want(4, 1, demand(1<<20, 0, loneLead))
+	p.Want(4, 1, demand(1<<20, 0, aloneLead))
 	if conn, n, ok := p.Next(4); !ok || conn != 1 || n != NoLimit {
 		t.Fatalf("Next = %d, %d, %v for the one that sends, want NoLimit for 1", conn, n, ok)
 	}
@@ -116,13 +116,13 @@ func TestPacerForgetsTheDead(t *testing.T) {
 	p.Want(now, 0, demand(1<<30, 0, 0))
 	grants(p, now, 2)
 	now += 1000
-	p.Want(now, 1, demand(1<<20, 0, loneLead))
+	p.Want(now, 1, demand(1<<20, 0, aloneLead))
 	if conn, n, ok := p.Next(now); ok {
 		t.Fatalf("Next = %d, %d while the window is in flight, want nothing", conn, n)
 	}
 	now = max(now, p.Deadline())
-	if now > 3*leastPatience {
-		t.Fatalf("Deadline = %d, want at most %d", now, 3*leastPatience)
+	if now > 3*minCreditLifetime {
+		t.Fatalf("Deadline = %d, want at most %d", now, 3*minCreditLifetime)
 	}
 	for range 2 { // the first check may precede the grants
 		if conn, n, ok := p.Next(now); ok && conn == 1 && n == NoLimit {
@@ -174,7 +174,7 @@ func TestPacer(t *testing.T) {
 		const conns = 8
 		w := &pacerWorld{rt: rt, p: NewPacer(NewPort(), 1000, 5000)}
 		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
-			w.now += rapid.Int64Range(0, leastPatience).Draw(rt, "wait")
+			w.now += rapid.Int64Range(0, minCreditLifetime).Draw(rt, "wait")
 			i := rapid.IntRange(0, conns-1).Draw(rt, "conn")
 			c := &w.conns[i]
 			switch rapid.IntRange(0, 4).Draw(rt, "what") {
@@ -273,12 +273,12 @@ func (w *pacerWorld) take() {
 	for _, of := range port.peers {
 		members, rivals = members+of.joined, rivals+oneIf(of.busy > 0)
 	}
-	if rivals != port.rivals {
-		w.rt.Fatalf("%d peers have busy connections, the port has %d", rivals, port.rivals)
+	if rivals != port.busyPeers {
+		w.rt.Fatalf("%d peers have busy connections, the port has %d", rivals, port.busyPeers)
 	}
-	if waiting != p.waiting || waiting != port.waiting || busy != p.busy || busy != port.busy || flying != p.flying || queued != p.asking.Len() || joined != members {
+	if waiting != p.waiting || waiting != port.waiting || busy != p.busy || busy != port.busy || flying != p.flying || queued != p.waitingConns.Len() || joined != members {
 		w.rt.Fatalf("%d waiting, %d busy, %d in flight, %d in the ring, %d joined: the pacer has %d, %d, %d, %d and the port %d, %d, %d",
-			waiting, busy, flying, queued, joined, p.waiting, p.busy, p.flying, p.asking.Len(), port.waiting, port.busy, members)
+			waiting, busy, flying, queued, joined, p.waiting, p.busy, p.flying, p.waitingConns.Len(), port.waiting, port.busy, members)
 	}
 }
 

@@ -80,9 +80,9 @@ type entry struct {
 
 func (p *path) entry(pseq uint32) *entry { return &p.ledger[pseq&uint32(len(p.ledger)-1)] }
 
-// room reports whether one more transmission fits: the ledger has room and
+// hasRoom reports whether one more transmission fits: the ledger has room and
 // the peer has a receive.
-func (p *path) room() bool {
+func (p *path) hasRoom() bool {
 	c := p.c
 	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
 		return false
@@ -101,17 +101,17 @@ func (p *path) oldest() uint32 {
 // append adds a transmission to the ledger of a path that has room.
 func (p *path) append(e entry) {
 	if first := p.oldest(); p.next-first == uint32(len(p.ledger)) {
-		p.ledger = widened(p.ledger, first, p.next)
+		p.ledger = grown(p.ledger, first, p.next)
 	}
 	*p.entry(p.next) = e
 	p.next++
 }
 
-// firstTable is the length of tables that grow. Most connections are idle.
-const firstTable = 2
+// firstTableLen is the length of tables that grow. Most connections are idle.
+const firstTableLen = 2
 
-// widened returns a table twice as long with its entries from first to end, which are at their number modulo the length.
-func widened[T any, N uint32 | uint64](table []T, first, end N) []T {
+// grown returns a table twice as long with its entries from first to end, which are at their number modulo the length.
+func grown[T any, N uint32 | uint64](table []T, first, end N) []T {
 	wide := make([]T, 2*len(table))
 	for i := first; i != end; i++ {
 		wide[i&N(len(wide)-1)] = table[i&N(len(table)-1)]
@@ -199,15 +199,15 @@ func (p *path) refers(f *flow) bool {
 	return false
 }
 
-// land takes a chunk out of what is in flight.
-func (p *path) land(ch *chunk) {
+// endFlight takes a chunk out of what is in flight.
+func (p *path) endFlight(ch *chunk) {
 	p.c.flying--
 	p.c.flyingBytes -= int(ch.len)
 	if ch.epoch == p.epoch {
 		p.inflight -= int(ch.len)
 		p.flying--
 	}
-	p.c.cruise.landed()
+	p.c.congestion.onFlightChange()
 }
 
 // rtt is what is known about round trips, in nanoseconds. A sample is the time in the network. An answer

@@ -17,23 +17,23 @@ import "sync"
 // stays slightly above the link's bandwidth-delay product, whatever its speed, its length and the hosts'
 // delays.
 type Port struct {
-	mu      sync.Mutex
-	peers   map[Peer]*peer // those with connections
-	rivals  int            // the number of peers with a busy connection
-	busy    int            // the number of busy connections; see claim
-	waiting int            // the number of connections that wait for a grant
-	major   *peer          // the one from which the most bytes have arrived lately
-	lead    uint64         // how many more bytes than from all others, at most mostLead
-	window  float64        // the bytes that may be granted and not arrived
-	debt    float64        // the part of the window that is not used, because bytes arrive that were not granted
-	best    float64        // the best rate of two rounds in a row, in bytes per nanosecond; it decays
-	last    float64        // the rate of the last round
-	stable  float64        // the rate of the last round of which the window had not just grown
-	grown   bool           // reports that the window has grown since the round of stable
-	fresh   bool           // reports that it has grown at the end of the last round
-	futile  int            // counts the times in a row that the window grew and the rate did not
-	round   round
-	took    int64 // the length of the last round, in nanoseconds
+	mu        sync.Mutex
+	peers     map[Peer]*peer // those with connections
+	busyPeers int            // the number of peers with a busy connection
+	busy      int            // the number of busy connections; see claim
+	waiting   int            // the number of connections that wait for a grant
+	topPeer   *peer          // the one from which the most bytes have arrived lately
+	topLead   uint64         // how many more bytes than from all others, at most maxLead
+	window    float64        // the bytes that may be granted and not arrived
+	debt      float64        // the part of the window that is not used, because bytes arrive that were not granted
+	best      float64        // the best rate of two rounds in a row, in bytes per nanosecond; it decays
+	last      float64        // the rate of the last round
+	stable    float64        // the rate of the last round of which the window had not just grown
+	grown     bool           // reports that the window has grown since the round of stable
+	fresh     bool           // reports that it has grown at the end of the last round
+	futile    int            // counts the times in a row that the window grew and the rate did not
+	round     round
+	roundTime int64 // the length of the last round, in nanoseconds
 }
 
 // round is what has arrived since the beginning of a round.
@@ -60,15 +60,15 @@ const (
 	// leastRound is the least number of bytes of a round. Chunks end in clusters, so that the rate of
 	// fewer would mean little.
 	leastRound = 1 << 20
-	// leastPatience is the least time that a connection may take to use its credit, in nanoseconds.
-	leastPatience = 2_000_000
-	// patienceRounds is that time in rounds.
-	patienceRounds = 8
-	// loneLead is the lead of a peer that has the port to itself, in bytes. It is more than the
+	// minCreditLifetime is the least time that a connection may take to use its credit, in nanoseconds.
+	minCreditLifetime = 2_000_000
+	// creditLifetimeRounds is that time in rounds.
+	creditLifetimeRounds = 8
+	// aloneLead is the lead of a peer that has the port to itself, in bytes. It is more than the
 	// credit of an idle sender, so that others have had the time to ask.
-	loneLead = 192 << 10
-	// mostLead bounds the lead, so that another peer can soon take it over.
-	mostLead = 384 << 10
+	aloneLead = 192 << 10
+	// maxLead bounds the lead, so that another peer can soon take it over.
+	maxLead = 384 << 10
 	// debtPerByte is the part of the window that each byte which arrives without credit takes, in bytes.
 	debtPerByte = 2
 )
@@ -101,9 +101,9 @@ func (p *Port) leave(of *peer) {
 func (p *Port) change(of *peer, busy, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rivals -= oneIf(of.busy > 0)
+	p.busyPeers -= oneIf(of.busy > 0)
 	of.busy += busy
-	p.rivals += oneIf(of.busy > 0)
+	p.busyPeers += oneIf(of.busy > 0)
 	p.busy += busy
 	if p.waiting += waiting; p.waiting == 0 {
 		p.round.open = false // nothing holds the peers back: the rate is theirs, not that of the link
@@ -116,12 +116,12 @@ func (p *Port) arrived(now int64, from *peer, n, expected, beyond uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case from == p.major:
-		p.lead = min(p.lead+n, mostLead)
-	case n <= p.lead:
-		p.lead -= n
+	case from == p.topPeer:
+		p.topLead = min(p.topLead+n, maxLead)
+	case n <= p.topLead:
+		p.topLead -= n
 	default:
-		p.major, p.lead = from, min(n-p.lead, mostLead)
+		p.topPeer, p.topLead = from, min(n-p.topLead, maxLead)
 	}
 	p.debt = min(max(p.debt-float64(n-beyond), 0)+debtPerByte*float64(beyond), p.window)
 	r := &p.round
@@ -133,8 +133,8 @@ func (p *Port) arrived(now int64, from *peer, n, expected, beyond uint64) {
 		r.bytes += n
 		r.expected += expected
 		if r.bytes >= max(leastRound, 2*uint64(p.window)) && now > r.since {
-			p.took = now - r.since
-			p.end(float64(r.bytes)/float64(p.took), r.expected >= r.bytes-r.bytes/8)
+			p.roundTime = now - r.since
+			p.end(float64(r.bytes)/float64(p.roundTime), r.expected >= r.bytes-r.bytes/8)
 			*r = round{open: true, since: now}
 		}
 	}
@@ -190,17 +190,17 @@ func (p *Port) share(busy int) float64 {
 	return (p.window - p.debt) * float64(busy) / float64(max(p.busy, 1))
 }
 
-// lone reports whether a busy peer has the port to itself: it is the only one, or no other is busy and nearly
+// isAlone reports whether a busy peer has the port to itself: it is the only one, or no other is busy and nearly
 // all bytes come from it.
-func (p *Port) lone(from *peer) bool {
+func (p *Port) isAlone(from *peer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.peers) == 1 || (p.rivals == 1 && p.major == from && p.lead >= loneLead)
+	return len(p.peers) == 1 || (p.busyPeers == 1 && p.topPeer == from && p.topLead >= aloneLead)
 }
 
-// patience is how long a connection may take to use its credit.
-func (p *Port) patience() int64 {
+// creditLifetime is how long a connection may take to use its credit.
+func (p *Port) creditLifetime() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return max(leastPatience, patienceRounds*p.took)
+	return max(minCreditLifetime, creditLifetimeRounds*p.roundTime)
 }

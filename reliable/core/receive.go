@@ -19,13 +19,13 @@ type receiver struct {
 	faulty  bool   // reports that the chunk at next cannot be taken
 	fault   uint8  // the status that the peer's message ends with, if faulty
 	// faultDue reports that the owner has not been told of the fault yet; see raiseFault.
-	faultDue bool
-	turn     uint32 // the number of the message that takes the next receive
-	placed   uint32 // the bytes of message turn that are in order
-	posted   uint32 // counts the receives that the user has posted, or that were promised to the peer
-	shared   bool   // reports that flows share the receives; see Share
-	told     uint32 // the value of posted that the peer knows
-	placing  placing
+	faultDue  bool
+	nextRecv  uint32 // the number of the message that takes the next receive
+	placed    uint32 // the bytes of message turn that are in order
+	posted    uint32 // counts the receives that the user has posted, or that were promised to the peer
+	shared    bool   // reports that flows share the receives; see Share
+	reported  uint32 // the value of posted that the peer knows
+	placement placement
 
 	ackAt     int64  // when an acknowledgement is due at the latest, or never
 	ackNow    bool   // reports that the present step sends an acknowledgement
@@ -109,7 +109,7 @@ func (c *Conn) onChunk(ev *Event) {
 	}
 	switch status {
 	case StatusPlacing:
-		f.recv.beginPlacing(csn, s, c.now+c.cfg.AckDelay)
+		f.recv.beginPlacement(csn, s, c.now+c.cfg.AckDelay)
 		f.askPlace(h)
 		return
 	case statusSuccess:
@@ -154,7 +154,7 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	case d < 0 || *have:
 		c.stats.Duplicates++
 		r.dup = true
-		c.control.stale++
+		c.control.lostAckHints++
 		f.echo(ev.Imm.CSN, xmit)
 	default:
 		return f, csn, true
@@ -204,14 +204,14 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 	have, slot := r.at(csn)
 	*have, *slot = true, s
 	r.highest = max(r.highest, csn+1)
-	c.control.stale = 0
+	c.control.lostAckHints = 0
 	c.credits.arrived += uint64(bytes)
 	r.owed++
 	r.owedBytes += bytes
 	if n := c.cfg.Carrier.AckBytes; n > 0 && r.owedBytes >= n || n == 0 && (r.owed >= ackChunks || r.owedBytes >= ackBytes) {
 		r.ackNow = true
 	}
-	f.owe()
+	f.oweAck()
 	for !r.faulty {
 		have, slot := r.at(r.next)
 		if !*have || !f.inOrder(slot) {
@@ -222,8 +222,8 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 	}
 }
 
-// owe notes that the flow owes an acknowledgement: at the end of the batch, or after AckDelay.
-func (f *flow) owe() {
+// oweAck notes that the flow owes an acknowledgement: at the end of the batch, or after AckDelay.
+func (f *flow) oweAck() {
 	if f.recv.ackAt == never {
 		f.recv.ackAt = f.c.now + f.c.cfg.AckDelay
 	}
@@ -232,8 +232,8 @@ func (f *flow) owe() {
 
 // markOwing makes the next EvFlush look at the flow.
 func (c *Conn) markOwing(f *flow) {
-	if !f.owing {
-		f.owing = true
+	if !f.inOwing {
+		f.inOwing = true
 		c.owing = append(c.owing, f.number)
 	}
 }
@@ -250,10 +250,10 @@ func (f *flow) inOrder(s *slot) bool {
 	case s.op == 0:
 		return true
 	case s.op == wire.OpFetch:
-		return f.takeFetch(s)
+		return f.acceptFetch(s)
 	case s.op == wire.OpAnswer:
-		return f.takeAnswer(s)
-	case s.message != r.turn || (s.op == wire.OpEager && s.offset != r.placed) ||
+		return f.acceptAnswer(s)
+	case s.message != r.nextRecv || (s.op == wire.OpEager && s.offset != r.placed) ||
 		(s.op == wire.OpNotify && r.placed != 0):
 		f.refuse(statusInvalid) // the peer's numbers are wrong
 		return false
@@ -269,7 +269,7 @@ func (f *flow) inOrder(s *slot) bool {
 	}
 	a.Header = wire.Header{Op: s.op, Flags: s.flags, Message: s.message, Imm: s.imm}
 	r.placed = 0
-	r.turn++
+	r.nextRecv++
 	return true
 }
 
@@ -292,38 +292,38 @@ func (f *flow) raiseFault() {
 // onSolicit answers a Solicit at once, or when the owner has answered ActWant.
 func (f *flow) onSolicit(r *wire.Record) {
 	f.recv.nonceDue, f.recv.dueNonce = true, r.Nonce
-	f.c.control.stale++
-	f.recv.ackNow = !f.c.want(f, r.Want) || f.recv.ackNow
+	f.c.control.lostAckHints++
+	f.recv.ackNow = !f.c.requestGrant(f, r.Want) || f.recv.ackNow
 }
 
 // onReceives tells the peer of posted receives, at once if it knew of none.
 func (f *flow) onReceives(n int) {
 	r := &f.recv
-	none := r.told == r.turn
+	none := r.reported == r.nextRecv
 	r.posted += uint32(n)
 	if none || r.nonceDue {
 		r.ackNow = true
 		return
 	}
-	f.owe()
+	f.oweAck()
 }
 
 // flushAcks sends the acknowledgements that all flows owe, and asks for receives.
 func (c *Conn) flushAcks() {
-	c.control.asks = false
+	c.control.requestDue = false
 	for _, n := range c.owing {
 		f := c.flows[n]
-		f.owing = false
+		f.inOwing = false
 		f.recv.flushAck()
 		f.touch()
 	}
 	c.owing = c.owing[:0]
-	c.credits.news = c.credits.news || c.credits.arrived != c.credits.reported
+	c.credits.reportDue = c.credits.reportDue || c.credits.arrived != c.credits.reported
 }
 
 // flushAck makes a waiting acknowledgement leave.
 func (r *receiver) flushAck() {
-	if r.owed > 0 || r.told != r.posted {
+	if r.owed > 0 || r.reported != r.posted {
 		r.ackNow = true
 	}
 	r.ackAt = never
@@ -332,25 +332,25 @@ func (r *receiver) flushAck() {
 // ackIfDue sends an acknowledgement if one is due, and the fault if there is one.
 func (f *flow) ackIfDue() {
 	r, c := &f.recv, f.c
-	if !r.ackNow || r.held(c.now) {
+	if !r.ackNow || r.acksDeferred(c.now) {
 		return
 	}
 	route := c.answerRoute()
-	f.fillAck(c.tell(route, wire.Record{Type: wire.Ack, Flow: f.number}))
+	f.fillAck(c.sendRecord(route, wire.Record{Type: wire.Ack, Flow: f.number}))
 	if r.faulty {
-		c.tell(route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint32(r.next)})
+		c.sendRecord(route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint32(r.next)})
 	}
 	c.stats.Acks++
 	r.ackNow, r.dup, r.echoing, r.nonceDue = false, false, false, false
 	r.owed, r.owedBytes, r.ackAt = 0, 0, never
-	r.told = r.posted
+	r.reported = r.posted
 }
 
 // answerRoute returns the route of acknowledgements and credit. It changes while the peer does not seem to
 // get them.
 func (c *Conn) answerRoute() Route {
 	route := &c.control.ackRoute
-	if c.control.stale >= 2 {
+	if c.control.lostAckHints >= 2 {
 		*route = c.nextRoute()
 	}
 	if *route >= RoutePath && !c.paths[*route-RoutePath].carries() {

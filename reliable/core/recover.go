@@ -73,7 +73,7 @@ func (p *path) onTimer() {
 	switch p.state {
 	case PathDown:
 		if p.c.cfg.Carrier.Shared {
-			p.test()
+			p.probeRoute()
 			return
 		}
 		p.rebuild(p.epoch + 1)
@@ -93,8 +93,8 @@ func (p *path) onTimer() {
 	}
 }
 
-// test makes a path of shared QPs probe another route.
-func (p *path) test() {
+// probeRoute makes a path of shared QPs probe another route.
+func (p *path) probeRoute() {
 	a := p.c.act(ActConnect)
 	a.Path, a.Epoch = p.index, uint16(p.pingNonce+1)
 	p.tries, p.pongs = 0, 0
@@ -120,13 +120,13 @@ func (p *path) onRebuilt(ev *Event) {
 	p.own = addr{ev.QPN, ev.PSN}
 	p.setState(PathOffered)
 	if p.peer.qpn != 0 {
-		p.meet()
+		p.connectPeer()
 	}
 	p.sendOffer()
 }
 
-// meet connects the path to the QP that the peer has offered.
-func (p *path) meet() {
+// connectPeer connects the path to the QP that the peer has offered.
+func (p *path) connectPeer() {
 	p.havePeer = true
 	a := p.c.act(ActConnect)
 	a.Path, a.Epoch, a.QPN, a.PSN = p.index, p.epoch, p.peer.qpn, p.peer.psn
@@ -147,7 +147,7 @@ func (p *path) tryProbing() {
 // sendOffer tells the peer of the own QP. It is repeated until both ends know each other's.
 func (p *path) sendOffer() {
 	c := p.c
-	r := c.tell(c.nextRoute(), wire.Record{Type: wire.Offer, Path: p.index, Epoch: p.epoch, QPN: p.own.qpn, PSN: p.own.psn})
+	r := c.sendRecord(c.nextRoute(), wire.Record{Type: wire.Offer, Path: p.index, Epoch: p.epoch, QPN: p.own.qpn, PSN: p.own.psn})
 	if p.havePeer {
 		r.Flags = wire.OfferHave
 	}
@@ -197,7 +197,7 @@ func (p *path) onOffer(r *wire.Record) {
 		p.peerHas = p.peerHas || have
 		if !p.havePeer {
 			p.peer = offered
-			p.meet()
+			p.connectPeer()
 		} else {
 			p.tryProbing()
 		}
@@ -215,12 +215,12 @@ func (p *path) sendPing() {
 	p.pingNonce++
 	p.pingAt = c.now
 	p.timerAt = c.now + c.probeWait(p.tries)
-	c.tell(p.route(), wire.Record{Type: wire.Ping, Path: p.index, Nonce: p.pingNonce})
+	c.sendRecord(p.route(), wire.Record{Type: wire.Ping, Path: p.index, Nonce: p.pingNonce})
 }
 
 // onPing answers on the same path. A ping also shows that the peer is connected.
 func (p *path) onPing(r *wire.Record) {
-	p.c.tell(p.route(), wire.Record{Type: wire.Pong, Path: p.index, Nonce: r.Nonce})
+	p.c.sendRecord(p.route(), wire.Record{Type: wire.Pong, Path: p.index, Nonce: r.Nonce})
 	p.peerHas = true
 	p.tryProbing()
 }

@@ -41,7 +41,7 @@ type sender struct {
 	noRecv    bool   // reports that message cut waits for a receive
 	noRecvAt  int64  // since when message cut waits for a receive
 
-	ask asking
+	recvCredit recvCredit
 
 	probeAt    int64  // when the next probe is due, or never
 	probes     uint8  // counts the probes since the last progress
@@ -93,7 +93,7 @@ const (
 
 func (s *sender) init(c *Conn, depth int) {
 	s.msgs = make([]message, ring.CeilPow2(depth))
-	s.chunks = make([]chunk, min(firstTable, c.cfg.Window))
+	s.chunks = make([]chunk, min(firstTableLen, c.cfg.Window))
 	s.depth = depth
 	s.acked = make([]uint32, len(c.paths))
 	for i := range c.paths {
@@ -118,8 +118,8 @@ func (f *flow) message(i uint64) *message {
 func (f *flow) post(m *Message) {
 	s := &f.send
 	if f.failed {
-		f.complete(m.Token, f.owed)
-		f.owed = statusFlush
+		f.complete(m.Token, f.nextStatus)
+		f.nextStatus = statusFlush
 		return
 	}
 	if s.posted-s.reported >= uint64(s.depth) {
@@ -151,14 +151,14 @@ func (c *Conn) dispatch() {
 		t := flowWaits
 		if !f.failed && f.pending() {
 			if t = f.sendNew(); t == flowWaits {
-				f.mark() // it may have to ask for what it waits for
+				f.markTouched() // it may have to ask for what it waits for
 			}
 		}
 		if t == connWaits {
 			return
 		}
 		c.ready.Drop(1)
-		if f.queued = t == sentOne; f.queued {
+		if f.inReady = t == sentOne; f.inReady {
 			c.ready.Push(f.number)
 		}
 	}
@@ -167,17 +167,17 @@ func (c *Conn) dispatch() {
 // resendAll retransmits lost chunks of all flows.
 func (c *Conn) resendAll() {
 	kept := 0
-	for i := 0; i < len(c.losers); i++ {
-		f := c.flows[c.losers[i]]
-		if f.send.lostCount > 0 && !f.held {
+	for i := 0; i < len(c.lossy); i++ {
+		f := c.flows[c.lossy[i]]
+		if f.send.lostCount > 0 && !f.suspended {
 			f.resendLost()
 		}
-		if f.losing = f.send.lostCount > 0; f.losing {
-			c.losers[kept] = f.number
+		if f.inLossy = f.send.lostCount > 0; f.inLossy {
+			c.lossy[kept] = f.number
 			kept++
 		}
 	}
-	c.losers = c.losers[:kept]
+	c.lossy = c.lossy[:kept]
 }
 
 // resendLost retransmits lost chunks of the flow, oldest first, as far as their paths have room.
@@ -190,7 +190,7 @@ func (f *flow) resendLost() {
 			continue
 		}
 		left--
-		if !c.mayFly(int(ch.len)) {
+		if !c.fitsWindows(int(ch.len)) {
 			return
 		}
 		if ch.xmits == maxXmits {
@@ -210,32 +210,32 @@ func (f *flow) resendLost() {
 func (c *Conn) pathAgain(ch *chunk) *path {
 	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() && (!c.cfg.Carrier.Software || p.state == PathSuspect) {
 		if ch.xmits < maxSamePath || ch.moved || p.state != PathUp || len(c.up) <= 1 {
-			return p.ifRoom()
+			return p.ifHasRoom()
 		}
 		p.down()
 	}
 	return c.choose(ch.len)
 }
 
-// ifRoom returns the path if it has room, otherwise nil.
-func (p *path) ifRoom() *path {
-	if p.room() {
+// ifHasRoom returns the path if it has room, otherwise nil.
+func (p *path) ifHasRoom() *path {
+	if p.hasRoom() {
 		return p
 	}
 	return nil
 }
 
-// mayFly reports whether the windows leave room for a transmission of n bytes.
-func (c *Conn) mayFly(n int) bool {
-	return c.flying == 0 || (c.flying < c.window && c.cruise.allows(n))
+// fitsWindows reports whether the windows leave room for a transmission of n bytes.
+func (c *Conn) fitsWindows(n int) bool {
+	return c.flying == 0 || (c.flying < c.window && c.congestion.allows(n))
 }
 
-// turn is the result of a flow's turn.
-type turn uint8
+// sendResult is the result of a flow's turn.
+type sendResult uint8
 
 const (
 	// sentOne means that the flow has used its turn.
-	sentOne turn = iota
+	sentOne sendResult = iota
 	// flowWaits means that the flow waits for something of its own.
 	flowWaits
 	// connWaits means that the flow waits for something that all flows wait for.
@@ -243,7 +243,7 @@ const (
 )
 
 // sendNew cuts one chunk of the flow and sends it.
-func (f *flow) sendNew() turn {
+func (f *flow) sendNew() sendResult {
 	s, c := &f.send, f.c
 	if s.nxt-s.una >= uint64(c.cfg.Window) {
 		return flowWaits
@@ -253,7 +253,7 @@ func (f *flow) sendNew() turn {
 	if m == nil {
 		return flowWaits
 	}
-	if !c.mayFly(int(ch.len)) || !c.credits.has(ch.len) {
+	if !c.fitsWindows(int(ch.len)) || !c.credits.has(ch.len) {
 		return connWaits
 	}
 	p := c.choose(ch.len)
@@ -279,7 +279,7 @@ func (f *flow) sendNew() turn {
 		s.wrote = s.nxt
 	}
 	if csn-s.una == uint64(len(s.chunks)) {
-		s.chunks = widened(s.chunks, s.una, csn)
+		s.chunks = grown(s.chunks, s.una, csn)
 	}
 	*s.chunk(csn) = ch
 	c.stats.Chunks++
@@ -289,7 +289,7 @@ func (f *flow) sendNew() turn {
 
 // transmit sends a chunk on p, which has room.
 func (f *flow) transmit(csn uint64, p *path) {
-	f.mark()
+	f.markTouched()
 	s, c := &f.send, f.c
 	ch := s.chunk(csn)
 	m := f.message(ch.msg)
@@ -307,7 +307,7 @@ func (f *flow) transmit(csn uint64, p *path) {
 	c.flying++
 	c.flyingBytes += int(ch.len)
 	m.refs++
-	c.cruise.onSent()
+	c.congestion.onSent()
 
 	a := c.act(ActSend)
 	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, p.index, p.epoch, m.Token, ch.off, ch.len
@@ -353,13 +353,13 @@ func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 		every = max(2*uint64(n)/uint64(f.c.cfg.ChunkBytes), 1)
 	}
 	return csn%every == every-1 || s.nxt-s.una == uint64(f.c.cfg.Window) ||
-		f.c.flying >= f.c.window || f.c.cruise.phase == cruiseDrain || (ch.flags&wire.FlagLast != 0 && !f.pending())
+		f.c.flying >= f.c.window || f.c.congestion.phase == phaseDrain || (ch.flags&wire.FlagLast != 0 && !f.pending())
 }
 
 // report completes messages and answers of the flow in order, and reports whether there were any.
 func (f *flow) report() bool {
 	s := &f.send
-	released, before := f.release(), s.reported
+	released, before := f.releaseAnswers(), s.reported
 	for s.reported < s.cut {
 		m := s.message(s.reported)
 		if m.Status != statusSuccess {
@@ -394,7 +394,7 @@ func (f *flow) fail(status uint8) {
 		ch := s.chunk(csn)
 		switch ch.state {
 		case chunkFlying:
-			c.paths[ch.path].land(ch)
+			c.paths[ch.path].endFlight(ch)
 		case chunkLost:
 			c.lost--
 		case chunkAcked:
@@ -409,10 +409,10 @@ func (f *flow) fail(status uint8) {
 		m := s.message(i)
 		c.credits.demand -= uint64(m.Length - m.off)
 	}
-	f.drop()
-	f.owed = statusFlush
+	f.dropAnswers()
+	f.nextStatus = statusFlush
 	if s.reported == s.posted {
-		f.owed = status
+		f.nextStatus = status
 	}
 	for ; s.reported < s.posted; s.reported++ {
 		f.complete(s.message(s.reported).Token, status)
@@ -440,6 +440,6 @@ func (f *flow) resetPaths() {
 		}
 	}
 	if over {
-		c.rack.reorderAt, c.credits.askAt, c.cruise.drain.until, c.credits.news = never, never, never, true
+		c.rack.reorderAt, c.credits.requestAt, c.congestion.drain.until, c.credits.reportDue = never, never, never, true
 	}
 }

@@ -5,7 +5,7 @@ const Never int64 = never
 
 // Deadline returns the time of the next EvTick, or Never.
 func (c *Conn) Deadline() int64 {
-	d := min(c.rack.reorderAt, c.credits.askAt, c.nextFlowTimer(), c.cruise.drain.until)
+	d := min(c.rack.reorderAt, c.credits.requestAt, c.nextFlowTimer(), c.congestion.drain.until)
 	if len(c.up) < len(c.paths) { // a path that is up has no timer
 		for i := range c.paths {
 			d = min(d, c.paths[i].timerAt)
@@ -20,12 +20,12 @@ func (f *flow) deadline() int64 {
 	if f.failed {
 		return d
 	}
-	d = min(d, f.send.askAgainAt())
+	d = min(d, f.send.requestAgainAt())
 	if f.send.busy {
 		d = min(d, f.since()+f.giveUp)
 	}
-	if f.impatient() {
-		d = min(d, f.send.noRecvAt+f.patience)
+	if f.recvTimerRuns() {
+		d = min(d, f.send.noRecvAt+f.recvTimeout)
 	}
 	return d
 }
@@ -53,7 +53,7 @@ func (c *Conn) tick() {
 	if c.Over() {
 		return
 	}
-	c.cruise.expire()
+	c.congestion.expire()
 	if c.now >= c.rack.reorderAt {
 		c.loseLate()
 	}
@@ -79,7 +79,7 @@ func (f *flow) onTimer() {
 	case f.failed:
 	case f.send.busy && now >= f.since()+f.giveUp:
 		f.fail(statusRetryExc)
-	case f.impatient() && now >= f.send.noRecvAt+f.patience:
+	case f.recvTimerRuns() && now >= f.send.noRecvAt+f.recvTimeout:
 		f.fail(statusRNRExc)
 	}
 }
@@ -102,7 +102,7 @@ func (f *flow) arm() {
 		switch {
 		case s.recvProbes == 0 && c.control.posting:
 			s.probeAt = c.now // at the latest
-			c.askSoon(f)
+			c.requestAtFlush(f)
 		case s.recvProbes == 0:
 			s.recvProbes = 1
 			f.solicit(c.control.route) // at once: the peer may have a receive by now
@@ -113,7 +113,7 @@ func (f *flow) arm() {
 	default:
 		s.probeAt, s.probes, s.recvProbes = never, 0, 0
 	}
-	c.askReceives(f)
+	c.requestReceives(f)
 }
 
 // probeWait is how long a sender waits before probe number n. Several probes fit into every GiveUp, so
@@ -124,7 +124,7 @@ func (c *Conn) probeWait(n uint8) int64 {
 		least = min(least, 4*c.rtt.srtt)
 	}
 	base := c.rtt.bound() + max(c.rtt.srtt, least)
-	return min(base<<min(n, 20), max(min(c.cfg.MaxProbe, c.hurry/4), base))
+	return min(base<<min(n, 20), max(min(c.cfg.MaxProbe, c.minGiveUp/4), base))
 }
 
 // probe asks for an acknowledgement, each time by another route. From the second time on it also
@@ -148,10 +148,10 @@ func (f *flow) probe() {
 	asked := s.nonceAt
 	f.solicit(c.nextRoute())
 	if asked != never && c.rack.at >= asked {
-		f.hold()
+		f.suspend()
 		return
 	}
-	if c.flying+c.ghosts >= c.window+c.window/8 { // peers keep an eighth more receives than they advertise
+	if c.flying+c.timedOut >= c.window+c.window/8 { // peers keep an eighth more receives than they advertise
 		return
 	}
 	for csn := s.una; csn < s.nxt; csn++ {
@@ -161,7 +161,7 @@ func (f *flow) probe() {
 		}
 		if ch.state == chunkFlying {
 			c.stats.TimeoutLoss++
-			c.ghosts++
+			c.timedOut++
 			p := &c.paths[ch.path]
 			c.lose(p.entry(ch.pseq), true)
 			p.silent, p.silentAt, p.silentFlow = true, ch.sentAt, f.number
@@ -171,16 +171,16 @@ func (f *flow) probe() {
 	}
 }
 
-// hold stops the flow from blocking the others. Its Solicit was not answered although something sent
+// suspend stops the flow from blocking the others. Its Solicit was not answered although something sent
 // later has arrived: the network works, but the peer's flow may not be open yet. Until the peer
 // acknowledges the flow, every probe retransmits only the oldest chunk.
-func (f *flow) hold() {
+func (f *flow) suspend() {
 	s, c := &f.send, f.c
-	f.held = true
+	f.suspended = true
 	for csn := s.una; csn < s.nxt; csn++ {
 		if ch := s.chunk(csn); ch.state == chunkFlying {
 			p := &c.paths[ch.path]
-			p.land(ch)
+			p.endFlight(ch)
 			f.noteLost(ch)
 			p.sweep()
 		}
@@ -190,11 +190,11 @@ func (f *flow) hold() {
 		if ch.state != chunkLost {
 			continue
 		}
-		p := c.paths[ch.path].ifRoom()
+		p := c.paths[ch.path].ifHasRoom()
 		if last := &c.paths[ch.path]; last.epoch != ch.epoch || !last.carries() {
 			p = c.choose(ch.len)
 		}
-		if p != nil && ch.xmits < maxXmits && c.mayFly(int(ch.len)) {
+		if p != nil && ch.xmits < maxXmits && c.fitsWindows(int(ch.len)) {
 			f.unlose(ch)
 			f.transmit(csn, p)
 		}
@@ -206,15 +206,15 @@ func (f *flow) hold() {
 func (f *flow) solicit(route Route) {
 	s, c := &f.send, f.c
 	c.stats.Probes++
-	c.tellMessages(f, route)
+	c.sendSolicit(f, route)
 	s.probed, s.nonceAt = s.nonce, c.now
 }
 
 // nextRoute returns the control QPs and the paths that are up in turn, so that no single dead route
 // stops the connection.
 func (c *Conn) nextRoute() Route {
-	n := c.control.requests
-	c.control.requests++
+	n := c.control.routeTurns
+	c.control.routeTurns++
 	if n%3 < 2 {
 		return Route(n % 3)
 	}

@@ -30,7 +30,7 @@ func (m *marked) Packet(_ int64, _, _ netip.AddrPort, _ uint16, class, hops uint
 }
 
 // TestPathReachesEveryPacket: all packets have the traffic class and hop limit of RailConfig.Path. That
-// includes data, message and notify lanes, rebuilt lanes, and with reliable the paths, the side QPs and the
+// includes data, message and notify lanes, rebuilt lanes, and with reliable the paths, the handshake QPs and the
 // control QPs.
 func TestPathReachesEveryPacket(t *testing.T) {
 	for _, wrapped := range []bool{false, true} {

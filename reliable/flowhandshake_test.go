@@ -44,10 +44,10 @@ func newBench(tb testing.TB) *bench {
 		ok(tb, q.Connect(ep))
 	}
 	b.leader, b.follower = b.qps[0], b.qps[1]
-	if !b.leader.pact.leads {
+	if !b.leader.flowHandshake.leader {
 		b.leader, b.follower = b.follower, b.leader
 	}
-	if !b.leader.pact.leads || b.follower.pact.leads {
+	if !b.leader.flowHandshake.leader || b.follower.flowHandshake.leader {
 		tb.Fatalf("both ends lead or neither does, want one")
 	}
 	return b
@@ -70,7 +70,7 @@ func (b *bench) proposal() *card {
 // settle completes the handshake.
 func (b *bench) settle(tb testing.TB) {
 	tb.Helper()
-	b.leader.side.introduce()
+	b.leader.handshake.sendFirstCard()
 	for range 1000 {
 		for _, ctx := range b.ctx {
 			ctx.Step()
@@ -84,8 +84,8 @@ func (b *bench) settle(tb testing.TB) {
 // TestStaleAccept: the leader ignores an accept that does not echo the current proposal.
 func TestStaleAccept(t *testing.T) {
 	b := newBench(t)
-	b.follower.pact.hear(b.proposal())
-	answer := *b.follower.pact.phase()
+	b.follower.flowHandshake.receive(b.proposal())
+	answer := *b.follower.flowHandshake.phaseCard()
 	if answer.kind != cardAccept || answer.echo != b.leader.conn.id || answer.flow != b.leader.flow {
 		t.Fatalf("the follower answers %+v, want that it accepts", answer)
 	}
@@ -96,11 +96,11 @@ func TestStaleAccept(t *testing.T) {
 	} {
 		stale := answer
 		change(&stale)
-		if b.leader.pact.hear(&stale); b.leader.ready || b.leader.conn.peer != nil {
+		if b.leader.flowHandshake.receive(&stale); b.leader.ready || b.leader.conn.peer != nil {
 			t.Fatalf("the leader took an accept with %s", name)
 		}
 	}
-	if b.leader.pact.hear(&answer); !b.leader.ready {
+	if b.leader.flowHandshake.receive(&answer); !b.leader.ready {
 		t.Fatalf("the leader did not take the accept")
 	}
 }
@@ -109,10 +109,10 @@ func TestStaleAccept(t *testing.T) {
 func TestStaleConfirm(t *testing.T) {
 	b := newBench(t)
 	confirm := card{kind: cardConfirm, qkey: verbs.DefaultQKey, conn: b.leader.conn.id, flow: b.leader.flow}
-	if b.follower.pact.hear(&confirm); b.follower.ready {
+	if b.follower.flowHandshake.receive(&confirm); b.follower.ready {
 		t.Fatalf("the follower took a confirm without a proposal")
 	}
-	b.follower.pact.hear(b.proposal())
+	b.follower.flowHandshake.receive(b.proposal())
 	confirm.echo = b.follower.conn.id
 	for name, change := range map[string]func(*card){
 		"another connection of the leader":   func(c *card) { c.conn ^= 1 << indexBits },
@@ -121,11 +121,11 @@ func TestStaleConfirm(t *testing.T) {
 	} {
 		stale := confirm
 		change(&stale)
-		if b.follower.pact.hear(&stale); b.follower.ready || !b.follower.conn.held {
+		if b.follower.flowHandshake.receive(&stale); b.follower.ready || !b.follower.conn.unconfirmed {
 			t.Fatalf("the follower took a confirm of %s", name)
 		}
 	}
-	if b.follower.pact.hear(&confirm); !b.follower.ready || b.follower.conn.held {
+	if b.follower.flowHandshake.receive(&confirm); !b.follower.ready || b.follower.conn.unconfirmed {
 		t.Fatalf("the follower did not take the confirm")
 	}
 }
@@ -135,20 +135,20 @@ func TestStaleConfirm(t *testing.T) {
 func TestNewProposal(t *testing.T) {
 	b := newBench(t)
 	p := b.proposal()
-	b.follower.pact.hear(p)
+	b.follower.flowHandshake.receive(p)
 	first := b.follower.conn
-	if b.follower.pact.hear(p); b.follower.conn != first {
+	if b.follower.flowHandshake.receive(p); b.follower.conn != first {
 		t.Fatalf("the same proposal made another connection")
 	}
 	reborn := *p
-	reborn.birth.psn ^= 1 // another connection with the same number
-	if b.follower.pact.hear(&reborn); b.follower.conn == first || b.follower.engine.hub.shares != 1 {
-		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.engine.hub.shares)
+	reborn.firstAddr.psn ^= 1 // another connection with the same number
+	if b.follower.flowHandshake.receive(&reborn); b.follower.conn == first || b.follower.engine.resources.connections != 1 {
+		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.engine.resources.connections)
 	}
 	b = newBench(t)
 	b.settle(t)
 	last := b.follower.conn
-	if b.follower.pact.hear(&reborn); b.follower.conn != last || !b.follower.ready {
+	if b.follower.flowHandshake.receive(&reborn); b.follower.conn != last || !b.follower.ready {
 		t.Fatalf("a proposal after the confirm changed the connection")
 	}
 }
@@ -164,10 +164,10 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	ok(t, err)
 	q := v.(*qp)
 	ok(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
-	q.pact, q.state = b.follower.pact, verbs.StateRTS
-	q.pact.user = q
-	q.pact.offer, q.pact.sending = nil, true // suppresses sending
-	attr, err := b.follower.side.Query()
+	q.flowHandshake, q.state = b.follower.flowHandshake, verbs.StateRTS
+	q.flowHandshake.qp = q
+	q.flowHandshake.offer, q.flowHandshake.sending = nil, true // suppresses sending
+	attr, err := b.follower.handshake.Query()
 	ok(t, err)
 	if c := q.engine.connectionOf(q, p, &attr); c != nil {
 		t.Errorf("a second QP is to have the flow of the first")
@@ -177,8 +177,8 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	if c := q.engine.connectionOf(q, &next, &attr); c != old {
 		t.Errorf("a QP with the next flow is to have connection %p, want %p", c, old)
 	}
-	q.join(old, int(next.flow)) // holds the connection
-	b.follower.leave()
+	q.joinConnection(old, int(next.flow)) // holds the connection
+	b.follower.leaveConnection()
 	if c := q.engine.connectionOf(b.follower, p, &attr); c != nil {
 		t.Errorf("a flow whose QP has left is to be used again")
 	}
@@ -187,15 +187,15 @@ func TestProposalOnUsedFlow(t *testing.T) {
 // TestOnlyTheLeaderProposes: cards that the other end should send are ignored.
 func TestOnlyTheLeaderProposes(t *testing.T) {
 	b := newBench(t)
-	b.follower.pact.hear(b.proposal())
-	accept, propose := b.follower.pact.phase(), b.proposal()
-	propose.conn, propose.birth = b.follower.conn.id, b.follower.conn.birth
+	b.follower.flowHandshake.receive(b.proposal())
+	accept, propose := b.follower.flowHandshake.phaseCard(), b.proposal()
+	propose.conn, propose.firstAddr = b.follower.conn.id, b.follower.conn.firstAddr
 	before := b.leader.conn
-	if b.leader.pact.hear(propose); b.leader.conn != before || b.leader.pact.offer != nil {
+	if b.leader.flowHandshake.receive(propose); b.leader.conn != before || b.leader.flowHandshake.offer != nil {
 		t.Errorf("the leader follows a proposal")
 	}
 	held := b.follower.conn
-	if b.follower.pact.hear(accept); b.follower.ready || b.follower.conn != held {
+	if b.follower.flowHandshake.receive(accept); b.follower.ready || b.follower.conn != held {
 		t.Errorf("the follower takes an accept")
 	}
 }
@@ -210,7 +210,7 @@ func TestNoRoomToFollow(t *testing.T) {
 	if _, err := b.follower.engine.newConnection(&b.follower.cfg); !errors.Is(err, verbs.ErrLimit) {
 		t.Fatalf("newConnection = %v, want ErrLimit", err)
 	}
-	b.follower.pact.hear(b.proposal())
+	b.follower.flowHandshake.receive(b.proposal())
 	var evs [4]verbs.Event
 	n, err := b.follower.ctx.Events(evs[:])
 	if b.follower.state != verbs.StateErr || n != 1 || evs[0].Type != verbs.EventQPFatal {
@@ -247,7 +247,7 @@ func FuzzAgreement(f *testing.F) {
 				c.echo, c.flow = q.conn.id, q.flow
 			}
 			if op&32 != 0 {
-				c.conn, c.birth.psn = c.conn^1<<indexBits, c.birth.psn^1
+				c.conn, c.firstAddr.psn = c.conn^1<<indexBits, c.firstAddr.psn^1
 			}
 			if c.kind.hasPaths() != (len(c.paths) > 0) {
 				continue // the decoder refuses it
@@ -255,14 +255,14 @@ func FuzzAgreement(f *testing.F) {
 			if op&64 != 0 {
 				c.flow = (c.flow + 1) % 4
 			}
-			q.pact.hear(c)
+			q.flowHandshake.receive(c)
 			for _, ctx := range b.ctx {
 				ctx.Step()
 			}
 		}
 		for _, q := range b.qps {
-			if q.engine.hub.shares > 1 || (q.ready && (q.conn == nil || q.conn.core == nil)) {
-				t.Fatalf("a QP has %d connections and is ready: %v", q.engine.hub.shares, q.ready)
+			if q.engine.resources.connections > 1 || (q.ready && (q.conn == nil || q.conn.core == nil)) {
+				t.Fatalf("a QP has %d connections and is ready: %v", q.engine.resources.connections, q.ready)
 			}
 		}
 	})

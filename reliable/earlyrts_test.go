@@ -58,7 +58,7 @@ func serveInRTR(t *testing.T, a, b *side) {
 		transfer(t, b, a, op, 10_000)
 		transfer(t, a, b, op, 10_000)
 	}
-	// The QP can be reused: state kept next to the side QP is reset with it.
+	// The QP can be reused: state kept next to the handshake QP is reset with it.
 	for _, q := range []verbs.QP{a.qp, b.qp} {
 		must(t, q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
 	}

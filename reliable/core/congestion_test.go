@@ -50,7 +50,7 @@ func (x *course) join() {
 func (x *course) run(end int64) {
 	for x.now < end {
 		for i, e := range x.ends {
-			a := &e.c.cruise
+			a := &e.c.congestion
 			e.c.now = x.now
 			for !e.idle && (e.c.flyingBytes == 0 || a.allows(courseChunkBytes)) {
 				e.c.flyingBytes += courseChunkBytes
@@ -68,12 +68,12 @@ func (x *course) run(end int64) {
 		x.now = max(x.now, k.echo)
 		e := x.ends[k.end]
 		e.c.now = x.now
-		e.c.cruise.expire()
+		e.c.congestion.expire()
 		e.c.flyingBytes -= courseChunkBytes
 		e.bytes += courseChunkBytes
-		e.c.cruise.landed()
+		e.c.congestion.onFlightChange()
 		e.c.rtt.add(x.now-k.sentAt, x.now-k.sentAt)
-		e.c.cruise.onEcho(k.sentAt, x.now-k.sentAt)
+		e.c.congestion.onEcho(k.sentAt, x.now-k.sentAt)
 	}
 }
 
@@ -93,15 +93,15 @@ func (x *course) shares(end int64) (all []float64) {
 // waiting returns the bytes that wait for the link.
 func (x *course) waiting() int { return int(float64(max(x.free-x.now, 0)) * x.rate) }
 
-// TestCruiseFillsLink: a connection alone finds the window that keeps the link busy with about its allowance in the
+// TestCongestionFillsLink: a connection alone finds the window that keeps the link busy with about its allowance in the
 // queue, and keeps it while every tenth chunk is lost.
-func TestCruiseFillsLink(t *testing.T) {
+func TestCongestionFillsLink(t *testing.T) {
 	x := newCourse(t)
 	x.run(2_000_000)
 	if got := x.shares(6_000_000)[0]; got < 0.98 {
 		t.Errorf("a share of %.3f of the link, want all of it", got)
 	}
-	a := &x.ends[0].c.cruise
+	a := &x.ends[0].c.congestion
 	if q := x.waiting(); q > 3*a.allowance || a.base < 20_000 || a.base > 24_000 {
 		t.Errorf("%d bytes wait, with a base of %d ns: want at most three allowances of %d, and about 22600", q, a.base, a.allowance)
 	}
@@ -114,9 +114,9 @@ func TestCruiseFillsLink(t *testing.T) {
 	}
 }
 
-// TestCruiseNewcomer: connections that join others learn the round trip time of the empty link, so that all get the
+// TestCongestionNewcomer: connections that join others learn the round trip time of the empty link, so that all get the
 // same.
-func TestCruiseNewcomer(t *testing.T) {
+func TestCongestionNewcomer(t *testing.T) {
 	x := newCourse(t)
 	for n := 2; n <= 4; n++ {
 		x.run(x.now + 3_000_000)
@@ -124,14 +124,14 @@ func TestCruiseNewcomer(t *testing.T) {
 	}
 	x.run(x.now + 3_000_000)
 	for i, share := range x.shares(x.now + 10_000_000) {
-		if base := x.ends[i].c.cruise.base; share < 0.15 || share > 0.4 || base > 30_000 {
+		if base := x.ends[i].c.congestion.base; share < 0.15 || share > 0.4 || base > 30_000 {
 			t.Errorf("connection %d has a share of %.3f and a base of %d ns, want about 0.25 and at most 30000", i, share, base)
 		}
 	}
 }
 
-// TestCruiseMoves: round trips that become ten times as long at once are another route, no queue.
-func TestCruiseMoves(t *testing.T) {
+// TestCongestionMoves: round trips that become ten times as long at once are another route, no queue.
+func TestCongestionMoves(t *testing.T) {
 	x := newCourse(t)
 	x.run(5_000_000)
 	x.delay *= 10
@@ -142,15 +142,15 @@ func TestCruiseMoves(t *testing.T) {
 	x.delay /= 10 // which reorders no echo: the queue is in order
 	x.run(x.now + 4_000_000)
 	x.run(x.now + 10_000_000)
-	if base := x.ends[0].c.cruise.base; base > 30_000 {
+	if base := x.ends[0].c.congestion.base; base > 30_000 {
 		t.Errorf("a base of %d ns on the short route, want at most 30000", base)
 	}
 }
 
-// TestCruiseIdle: the window of a connection that does not need it does not grow, and the connection does not drain.
-func TestCruiseIdle(t *testing.T) {
+// TestCongestionIdle: the window of a connection that does not need it does not grow, and the connection does not drain.
+func TestCongestionIdle(t *testing.T) {
 	x := newCourse(t)
-	a := &x.ends[0].c.cruise
+	a := &x.ends[0].c.congestion
 	first := a.window
 	x.ends[0].idle = true
 	for range 1000 {
@@ -161,70 +161,70 @@ func TestCruiseIdle(t *testing.T) {
 		a.c.flyingBytes = 0
 		a.onEcho(x.now, 20_000)
 		x.now += 20_000
-		if a.window != first || a.phase == cruiseDrain {
+		if a.window != first || a.phase == phaseDrain {
 			t.Fatalf("a window of %d in phase %d with one chunk at a time, want %d and no drain", a.window, a.phase, first)
 		}
 	}
 }
 
-// TestCruiseDrainEnds: a drain whose chunks are lost ends by its timer, which Deadline reports.
-func TestCruiseDrainEnds(t *testing.T) {
+// TestCongestionDrainEnds: a drain whose chunks are lost ends by its timer, which Deadline reports.
+func TestCongestionDrainEnds(t *testing.T) {
 	x := newCourse(t)
 	x.run(2_000_000)
 	c := x.ends[0].c
-	c.cruise.empty(drainDeep)
-	held := c.cruise.drain.hold
+	c.congestion.startDrain(drainDeep)
+	held := c.congestion.drain.hold
 	at := c.Deadline()
 	if held > courseChunkBytes || at > x.now+200_000 {
 		t.Fatalf("a drain holds %d bytes and has a timer at %d, want a chunk, and within some round trips of %d", held, at, x.now)
 	}
-	base := c.cruise.base
-	if c.Step(at, &Event{Kind: EvTick}); c.cruise.phase == cruiseDrain || c.cruise.base != base || c.cruise.window < 4*courseChunkBytes {
-		t.Errorf("phase %d, base %d and window %d after a drain without samples, want its end and a base of %d", c.cruise.phase, c.cruise.base, c.cruise.window, base)
+	base := c.congestion.base
+	if c.Step(at, &Event{Kind: EvTick}); c.congestion.phase == phaseDrain || c.congestion.base != base || c.congestion.window < 4*courseChunkBytes {
+		t.Errorf("phase %d, base %d and window %d after a drain without samples, want its end and a base of %d", c.congestion.phase, c.congestion.base, c.congestion.window, base)
 	}
 }
 
-// TestCruiseTimeout: a timeout starts again with a small window, but not before the peer has ever answered.
-func TestCruiseTimeout(t *testing.T) {
+// TestCongestionTimeout: a timeout starts again with a small window, but not before the peer has ever answered.
+func TestCongestionTimeout(t *testing.T) {
 	x := newCourse(t)
-	a := &x.ends[0].c.cruise
+	a := &x.ends[0].c.congestion
 	first := a.window
 	if a.onTimeout(); a.window != first {
 		t.Errorf("a window of %d after a timeout before any answer, want %d", a.window, first)
 	}
 	x.run(2_000_000)
 	a.set(4 << 20)
-	if a.onTimeout(); a.window != first || a.phase != cruiseStart {
+	if a.onTimeout(); a.window != first || a.phase != phaseStart {
 		t.Errorf("a window of %d in phase %d after a timeout, want %d and a start", a.window, a.phase, first)
 	}
-	a.empty(drainDeep)
+	a.startDrain(drainDeep)
 	a.onTimeout()
-	if a.c.Step(a.c.now+1_000_000, &Event{Kind: EvTick}); a.phase != cruiseStart || a.window != first {
+	if a.c.Step(a.c.now+1_000_000, &Event{Kind: EvTick}); a.phase != phaseStart || a.window != first {
 		t.Errorf("a window of %d in phase %d after a timeout during a drain, want %d and a start", a.window, a.phase, first)
 	}
 }
 
-// TestCruiseOver: a connection that ends during a drain has no timer, which nothing would end.
-func TestCruiseOver(t *testing.T) {
+// TestCongestionOver: a connection that ends during a drain has no timer, which nothing would end.
+func TestCongestionOver(t *testing.T) {
 	x := newCourse(t)
 	x.run(2_000_000)
 	c := x.ends[0].c
-	c.cruise.empty(drainDeep)
+	c.congestion.startDrain(drainDeep)
 	c.Step(x.now, &Event{Kind: EvClose, Status: statusFlush})
 	if at := c.Deadline(); !c.Over() || at != Never {
 		t.Errorf("a connection that is over, %v, has a timer at %d, want none", c.Over(), at)
 	}
 }
 
-// TestCruiseWrongSample: a sample that is far too short, because a clock was read late, spoils the base for some round
+// TestCongestionWrongSample: a sample that is far too short, because a clock was read late, spoils the base for some round
 // trips only.
-func TestCruiseWrongSample(t *testing.T) {
+func TestCongestionWrongSample(t *testing.T) {
 	for _, wrong := range []int64{1, 2, 1000} {
 		x := newCourse(t)
 		x.run(2_000_000)
-		x.ends[0].c.cruise.onEcho(x.now, wrong)
+		x.ends[0].c.congestion.onEcho(x.now, wrong)
 		x.run(x.now + 30_000_000)
-		if got, base := x.shares(x.now + 10_000_000)[0], x.ends[0].c.cruise.base; got < 0.95 {
+		if got, base := x.shares(x.now + 10_000_000)[0], x.ends[0].c.congestion.base; got < 0.95 {
 			t.Errorf("a share of %.3f of the link and a base of %d ns after a sample of %d ns, want all and about 22600", got, base, wrong)
 		}
 	}

@@ -2,25 +2,25 @@ package reliable
 
 import "ibverbx/verbs"
 
-// stamps tells how long completions have waited in the inbox, from the timestamps of the device. It
+// cqDelay tells how long completions have waited in the inbox, from the timestamps of the device. It
 // reads the device's clock rarely, because reading takes about a microsecond, and extrapolates.
-type stamps struct {
+type cqDelay struct {
 	device verbs.ClockReader // reads the clock of timestamps, nil if completions have none
-	at     int64             // when the clock was read last, in nanoseconds of the context's clock
+	readAt int64             // when the clock was read last, in nanoseconds of the context's clock
 	ticks  uint64            // what it showed
-	tick   float64           // the length of a tick in nanoseconds, 0 until the clock has been read
+	tickNs float64           // the length of a tick in nanoseconds, 0 until the clock has been read
 }
 
 const (
-	// stampsReread is how long a reading is used, in nanoseconds. Clocks drift by less than 0.1 us
+	// clockReread is how long a reading is used, in nanoseconds. Clocks drift by less than 0.1 us
 	// in that time.
-	stampsReread = 1_000_000
+	clockReread = 1_000_000
 	// maxAge bounds an age, in nanoseconds. A longer one is the fault of a clock that has wrapped.
 	maxAge = int64(10_000_000_000)
 )
 
-// stampsOf returns the stamps of a device, without a clock if it has none.
-func stampsOf(ctx verbs.Context, attr *verbs.DeviceAttr) (s stamps) {
+// newCQDelay returns the cqDelay of a device, without a clock if it has none.
+func newCQDelay(ctx verbs.Context, attr *verbs.DeviceAttr) (s cqDelay) {
 	if attr.Capabilities&verbs.CapTimestamp != 0 {
 		s.device, _ = ctx.(verbs.ClockReader)
 	}
@@ -28,25 +28,25 @@ func stampsOf(ctx verbs.Context, attr *verbs.DeviceAttr) (s stamps) {
 }
 
 // read reads the device's clock at time now. A clock that cannot be read is not read again.
-func (s *stamps) read(now int64) {
+func (s *cqDelay) read(now int64) {
 	ticks, hz, err := s.device.ReadClock()
 	if err != nil || hz == 0 {
 		s.device = nil
 		return
 	}
-	s.at, s.ticks, s.tick = now, ticks, 1e9/float64(hz)
+	s.readAt, s.ticks, s.tickNs = now, ticks, 1e9/float64(hz)
 }
 
 // age returns how long a completion with a timestamp has waited at time now, in nanoseconds, or 0 if
 // that is not known.
-func (s *stamps) age(now int64, stamp uint64) int64 {
-	if s.device != nil && (s.tick == 0 || now-s.at > stampsReread) {
+func (s *cqDelay) age(now int64, stamp uint64) int64 {
+	if s.device != nil && (s.tickNs == 0 || now-s.readAt > clockReread) {
 		s.read(now)
 	}
 	if s.device == nil {
 		return 0
 	}
-	age := now - s.at + int64(float64(int64(s.ticks-stamp))*s.tick)
+	age := now - s.readAt + int64(float64(int64(s.ticks-stamp))*s.tickNs)
 	if age < 0 || age > maxAge {
 		return 0
 	}

@@ -2,31 +2,31 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// placing is about the chunks of a flow whose bytes are on the way from a buffer of the owner to their place.
+// placement is about the chunks of a flow whose bytes are on the way from a buffer of the owner to their place.
 // Such a chunk is in the window, so that a duplicate is not placed again, and after the fence. It is neither
 // acknowledged nor in order before the owner says that it is in place.
-type placing struct {
+type placement struct {
 	chunks int   // the number of such chunks
 	until  int64 // when acknowledgements no longer wait for them
 }
 
-// beginPlacing notes that a chunk is being placed. Acknowledgements wait for it, at the latest to until: the
+// beginPlacement notes that a chunk is being placed. Acknowledgements wait for it, at the latest to until: the
 // peer takes a gap before a chunk of the same path for a loss.
-func (r *receiver) beginPlacing(csn uint64, s slot, until int64) {
-	if r.placing.chunks == 0 {
-		r.placing.until = until
+func (r *receiver) beginPlacement(csn uint64, s slot, until int64) {
+	if r.placement.chunks == 0 {
+		r.placement.until = until
 	}
-	r.placing.chunks++
+	r.placement.chunks++
 	have, slot := r.at(csn)
 	*have, *slot = true, s
 }
 
-// held reports whether acknowledgements wait for chunks that are being placed.
-func (r *receiver) held(now int64) bool {
-	if r.placing.chunks == 0 || now >= r.placing.until {
+// acksDeferred reports whether acknowledgements wait for chunks that are being placed.
+func (r *receiver) acksDeferred(now int64) bool {
+	if r.placement.chunks == 0 || now >= r.placement.until {
 		return false
 	}
-	r.ackAt = min(r.ackAt, r.placing.until)
+	r.ackAt = min(r.ackAt, r.placement.until)
 	return true
 }
 
@@ -47,7 +47,7 @@ func (c *Conn) onPlaced(ev *Event) {
 		return
 	}
 	f.touch()
-	r.placing.chunks--
+	r.placement.chunks--
 	*have = false
 	switch ev.Status {
 	case StatusNoRecv:

@@ -125,7 +125,7 @@ func TestSharedReceivesAskedInTraffic(t *testing.T) {
 	cfg := modest()
 	cfg.SendDepth = 4096
 	l := newShared(t, cfg, 1)
-	l.ends[0].conn.flows[0].send.ask.shared = true // as if learned from an acknowledgement
+	l.ends[0].conn.flows[0].send.recvCredit.shared = true // as if learned from an acknowledgement
 	lost := 0
 	l.Lose = func(from int, p *packet) bool {
 		if from == 0 && p.rec.Type == wire.Solicit && lost < 3 {

@@ -1,0 +1,60 @@
+package reliable
+
+import "ibverbx/verbs"
+
+// A QP in RTR receives and serves, but the peer needs its card before, and an RC QP in RTR sends nothing. So
+// the handshake QP goes to RTS on its own as soon as a card asks for an answer. The PSN for that, which the user has
+// not told yet, is in the card. What the user sets afterwards, on the way to RTS, is kept beside the handshake QP:
+//
+//	user's QP   handshake QP
+//	INIT        INIT
+//	RTR         RTR
+//	            RTS       a card requests one: enterRTSEarly
+//	RTS                   rtsAttrs are kept in handshakeQP.deferred
+
+// rtsAttrs are the attributes that take an RC QP from RTR to RTS.
+const rtsAttrs = verbs.AttrSQPSN | verbs.AttrTimeout | verbs.AttrRetryCount | verbs.AttrRNRRetry | verbs.AttrMaxRdAtomic
+
+// enterRTSEarly takes the handshake QP to RTS before the user's QP. The peer expects psn. If that is refused, the peer
+// gets its answer when the user's QP is in RTS.
+func (s *handshakeQP) enterRTSEarly(psn uint32) {
+	attr := verbs.QPAttr{
+		State: verbs.StateRTS, SQPSN: psn,
+		Timeout: verbs.DefaultTimeout, RetryCount: verbs.DefaultRetryCount, RNRRetry: verbs.DefaultRNRRetry,
+	}
+	s.earlyRTS = s.Modify(attr, verbs.AttrState|rtsAttrs) == nil
+}
+
+// canSend reports whether the QP can send cards, unless it has failed.
+func (s *handshakeQP) canSend() bool { return s.user.state == verbs.StateRTS || s.earlyRTS }
+
+// modify does what the user's Modify asks of the handshake QP, on the way of the user's QP to a state.
+func (s *handshakeQP) modify(attr verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState) error {
+	if mask&verbs.AttrRQPSN != 0 {
+		s.peerPSN = attr.RQPSN
+	}
+	if s.earlyRTS && s.user.state == verbs.StateRTR && to == verbs.StateRTS {
+		if err := attr.Check(mask); err != nil {
+			return s.user.opError("modify QP", err)
+		}
+		s.deferred.Set(&attr, mask&rtsAttrs)
+		if mask &^= rtsAttrs | verbs.AttrState | verbs.AttrCurState; mask == 0 {
+			return nil
+		}
+	}
+	return s.Modify(attr, mask)
+}
+
+// query returns the attributes that the user has set.
+func (s *handshakeQP) query() (verbs.QPAttr, error) {
+	a, err := s.Query()
+	if s.earlyRTS {
+		a.Set(&s.deferred, rtsAttrs)
+	}
+	return a, err
+}
+
+// reset makes the QP as new, after it was reset.
+func (s *handshakeQP) reset() {
+	s.cardSent, s.peerPSN, s.earlyRTS, s.deferred = false, 0, false, verbs.QPAttr{}
+}
