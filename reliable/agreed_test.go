@@ -19,7 +19,7 @@ func exchange(t *testing.T, a, b *side, qa, qb verbs.QP) {
 	x.qp, y.qp = qa, qb
 	if a == b { // with one CQ
 		for _, s := range []*side{&x, &y} {
-			write(t, s, s)
+			s.post(t, s.write(s, 0, 100))
 			must(t, s.wait(t, 1)[0].Err())
 		}
 		return
@@ -161,7 +161,7 @@ func TestFlowsToSeveralPeers(t *testing.T) {
 			must(t, self.Connect(ep))
 			x := *a
 			x.qp = self
-			write(t, &x, &x)
+			x.post(t, x.write(&x, 0, 100))
 			must(t, x.wait(t, 1)[0].Err())
 		})
 	}
@@ -193,36 +193,11 @@ func TestOtherFlows(t *testing.T) {
 func newLed(t *testing.T, w *world) (leader, follower *side, sends *counted) {
 	t.Helper()
 	cfg := w.config(reliable.Config{Paths: 2, Flows: 4})
-	sends = &counted{}
+	sends = newCounted()
 	leader = newSide(t, w.link, cfg, 4096)
-	follower = newSideOver(t, w.link, cfg, 4096, func(inner verbs.Context) verbs.Context { sends.Context = inner; return sends })
+	follower = newSideOver(t, w.link, cfg, 4096, sends.over)
 	connect(t, leader, follower)
 	return leader, follower, sends
-}
-
-// write posts a WRITE from a to b.
-func write(t *testing.T, a, b *side) {
-	t.Helper()
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, 100))
-	a.post(t, wr)
-}
-
-// done steps until a has a successful completion, and returns the elapsed time.
-func (w *world) done(t *testing.T, a *side, awake ...*side) time.Duration {
-	t.Helper()
-	start := w.now
-	for limit := w.now + int64(time.Second); w.now < limit; w.step(limit, awake) {
-		var wc [1]verbs.WC
-		n, err := a.cq.Poll(wc[:])
-		must(t, err)
-		if n == 1 {
-			must(t, wc[0].Err())
-			return time.Duration(w.now - start)
-		}
-	}
-	t.Fatalf("no completion after a second, want one")
-	return 0
 }
 
 // TestNothingIsSentBeforeConfirm: a follower that has accepted a proposal stays silent on its paths and
@@ -232,8 +207,8 @@ func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, sends := newLed(t, w)
 	b.recv(t, 1, 2048, 100)
-	write(t, a, b) // proposes
-	write(t, b, a)
+	a.post(t, a.write(b, 0, 100)) // proposes
+	b.post(t, b.write(a, 0, 100))
 	for limit := w.now + int64(100*time.Millisecond); w.now < limit; { // A sleeps, its NIC works
 		w.step(limit, []*side{b})
 	}
@@ -241,8 +216,8 @@ func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	if pathOf(b.qp) == 0 || made() != 0 {
 		t.Fatalf("the follower has path %d and made %d sends without a confirm, want a path and no send", pathOf(b.qp), made())
 	}
-	w.done(t, a, a, b)
-	w.done(t, b, a, b)
+	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
+	w.polled(t, b, 1, verbs.StatusSuccess, a, b)
 	if made() == 0 {
 		t.Fatalf("the follower made no send, want some after the confirm")
 	}
@@ -254,17 +229,15 @@ func TestDataBeforeConfirm(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, _ := newLed(t, w)
 	must(t, a.nic.RefuseSend(a.qp.Num(), 1, nil)) // the proposal is the first
-	write(t, a, b)
-	if took := w.done(t, a, a, b); took > time.Millisecond {
+	a.post(t, a.write(b, 0, 100))
+	if took := w.polled(t, a, 1, verbs.StatusSuccess, a, b); took > time.Millisecond {
 		t.Errorf("the leader's WRITE took %v, want it taken before the confirm", took)
 	}
 	b.recv(t, 1, 2048, 100)
-	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	send.SetSGE(a.sge(0, 100))
-	a.post(t, send)
-	write(t, b, a)
-	w.done(t, a, a, b)
-	w.done(t, b, a, b)
+	a.post(t, a.send(0, 100))
+	b.post(t, b.write(a, 0, 100))
+	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
+	w.polled(t, b, 1, verbs.StatusSuccess, a, b)
 }
 
 // TestFollowerAsks: a follower with the first request solicits a proposal, and retries if the leader is not
@@ -272,8 +245,8 @@ func TestDataBeforeConfirm(t *testing.T) {
 func TestFollowerAsks(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a, b, _ := newLed(t, w)
-	write(t, b, a)
-	if took := w.done(t, b, a, b); took > time.Millisecond {
+	b.post(t, b.write(a, 0, 100))
+	if took := w.polled(t, b, 1, verbs.StatusSuccess, a, b); took > time.Millisecond {
 		t.Errorf("the follower's WRITE took %v, want less than a millisecond", took)
 	}
 }

@@ -13,14 +13,9 @@ import (
 
 // lagging is a context whose path QPs, while lag is set, defer posted requests until catchUp.
 type lagging struct {
-	verbs.Context
+	interposer
 	lag bool
 	qps []*laggingQP
-}
-
-type laggingPD struct {
-	verbs.PD
-	ctx *lagging
 }
 
 type laggingQP struct {
@@ -29,19 +24,17 @@ type laggingQP struct {
 	kept []verbs.SendWR
 }
 
-func (c *lagging) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	return laggingPD{pd, c}, err
-}
-
-func (p laggingPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	q, err := p.PD.CreateQP(cfg)
-	if err != nil || cfg.Type != verbs.UC {
-		return q, err
+func newLagging() *lagging {
+	c := &lagging{}
+	c.qp = func(typ verbs.QPType, q verbs.QP) verbs.QP {
+		if typ != verbs.UC {
+			return q
+		}
+		slow := &laggingQP{QP: q, ctx: c}
+		c.qps = append(c.qps, slow)
+		return slow
 	}
-	slow := &laggingQP{QP: q, ctx: p.ctx}
-	p.ctx.qps = append(p.ctx.qps, slow)
-	return slow, nil
+	return c
 }
 
 func (q *laggingQP) PostSend(wrs []verbs.SendWR) (int, error) {
@@ -95,9 +88,9 @@ func TestReadRegionCloses(t *testing.T) {
 func (tt closing) run(t *testing.T, size int) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 4096})
-	slow := &lagging{}
+	slow := newLagging()
 	a := newSide(t, w.link, cfg, 20_000)
-	b := newSideOver(t, w.link, cfg, 20_000, func(inner verbs.Context) verbs.Context { slow.Context = inner; return slow })
+	b := newSideOver(t, w.link, cfg, 20_000, slow.over)
 	connect(t, a, b)
 	until := func(what string, done func() bool) {
 		t.Helper()

@@ -8,19 +8,12 @@ import (
 
 // controlQP is a UD QP that carries the control packets of all connections of an engine.
 type controlQP struct {
-	resources *engineResources
-	index     int      // the position in resources.control, and the core.Route of its packets
-	qp        verbs.QP // the UD QP, nil before open and after close
-	in        pool     // has controlRecvs receive buffers
-	out       pool     // has controlSends send buffers; packet n is in the slot n modulo controlSends
-	staged    uint32   // counts the packets since the QP was started; the last ones are in chain
-	done      uint32   // counts the packets that have left their slot
-	// chain holds the packets that wait for the doorbell.
-	chain  []verbs.SendWR
-	refill refill // lists the buffers of in that wait to be posted
-	failed bool   // reports that the QP is out of service until revive succeeds
-	// reviveAt is when revive may be called next. There is at least revisit between two calls.
-	reviveAt int64
+	udQP                  // its index is also the core.Route of the packets
+	in     pool           // has controlRecvs receive buffers
+	out    pool           // has controlSends send buffers; packet n uses slot n modulo controlSends
+	staged uint32         // counts the packets since start; the last ones are in chain
+	done   uint32         // counts the packets that have left their slot
+	chain  []verbs.SendWR // holds the packets that wait for the doorbell
 }
 
 const (
@@ -31,16 +24,10 @@ const (
 )
 
 func (c *controlQP) open(h *engineResources, index int, cfg *verbs.QPConfig) error {
-	e := h.engine
-	c.resources, c.index = h, index
-	qp, err := h.pd.CreateQP(verbs.QPConfig{
-		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
-		Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path),
-	})
+	err := c.create(h, index, verbs.QPConfig{MaxSendWR: controlSends, MaxRecvWR: controlRecvs}, cfg)
 	if err != nil {
 		return err
 	}
-	c.qp = qp
 	if c.in, err = newPool(h.pd, controlRecvs, verbs.GRHLen+wire.MaxControlLen); err != nil {
 		return err
 	}
@@ -50,8 +37,8 @@ func (c *controlQP) open(h *engineResources, index int, cfg *verbs.QPConfig) err
 	if err := c.start(); err != nil {
 		return err
 	}
-	e.routes.Set(qp.Num(), route{control: c})
-	e.ctx.events.register(qp, nil)
+	h.engine.routes.Set(c.qp.Num(), route{control: c})
+	h.engine.ctx.events.register(c.qp, nil)
 	return nil
 }
 
@@ -66,14 +53,6 @@ func (c *controlQP) start() error {
 	}
 	c.refill.post(c.qp)
 	return nil
-}
-
-// fail notes that the QP has failed, usually with its device.
-func (c *controlQP) fail() {
-	if !c.failed {
-		c.failed = true
-		c.resources.engine.background.wake()
-	}
 }
 
 // revive takes a failed QP back into service, if the device lets it. A UD QP has no connection, so it
@@ -91,13 +70,7 @@ func (c *controlQP) revive() {
 }
 
 func (c *controlQP) close() {
-	if c.qp != nil {
-		e := c.resources.engine
-		e.routes.Delete(c.qp.Num())
-		e.ctx.events.unregister(c.qp)
-		_ = c.qp.Close() // no object depends on it
-		c.qp = nil
-	}
+	c.udQP.close()
 	c.failed, c.chain, c.refill = false, c.chain[:0], c.refill[:0]
 	c.in.free()
 	c.out.free()
@@ -117,8 +90,7 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
 		var r wire.Reader
 		if r.Open(b) == nil {
-			conn := c.resources.engine.findConnection(r.Conn)
-			if conn != nil && conn.peer != nil && conn.sentBy(wc, c.in.slot(int(slot)), conn.peer.control[c.index]) {
+			if conn := c.resources.engine.findSender(r.Conn, core.Route(c.index), c.in.slot(int(slot)), wc); conn != nil {
 				conn.records(b, core.Route(c.index))
 			} else {
 				c.resources.engine.closedStats.Malformed++
@@ -127,13 +99,6 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	}
 	if c.qp != nil {
 		c.recycle(slot)
-	}
-}
-
-// topUp posts free receive buffers when lowWater of them are free.
-func (c *controlQP) topUp() {
-	if len(c.refill) >= lowWater(controlRecvs) {
-		c.resources.engine.doorbells.refilled(c.refill.post(c.qp))
 	}
 }
 

@@ -62,20 +62,10 @@ func TestControlQPsReturn(t *testing.T) {
 // write posts a WRITE from a to b, which must complete before a probe is due.
 func (w *world) write(t *testing.T, a, b *side) {
 	t.Helper()
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, 100))
-	a.post(t, wr)
-	const within = int64(500 * time.Microsecond)
-	for limit := w.now + within; w.now < limit; w.step(limit, []*side{a, b}) {
-		var wc [1]verbs.WC
-		if n, err := a.cq.Poll(wc[:]); n == 1 {
-			must(t, wc[0].Err())
-			return
-		} else if err != nil {
-			t.Fatalf("Poll = %v, want none", err)
-		}
+	a.post(t, a.write(b, 0, 100))
+	if took := w.polled(t, a, 1, verbs.StatusSuccess, a, b); took > 500*time.Microsecond {
+		t.Fatalf("the WRITE took %v, want less than 500 us", took)
 	}
-	t.Fatalf("the WRITE has not ended after %v", time.Duration(within))
 }
 
 // pass advances time by d.

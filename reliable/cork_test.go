@@ -41,9 +41,9 @@ func TestCork(t *testing.T) {
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
-	c := &corked{}
+	c := &corked{counted: newCounted()}
 	x := newSideOver(t, link, reliable.Config{Now: clock}, size, func(inner verbs.Context) verbs.Context {
-		c.counted = &counted{Context: inner}
+		c.Context = inner
 		return c
 	})
 	y := newSide(t, link, reliable.Config{Now: clock}, size)

@@ -9,15 +9,6 @@ import (
 	"ibverbx/verbs"
 )
 
-// bare hides a device's clock and timestamps.
-type bare struct{ verbs.Context }
-
-func (b bare) QueryDevice() (verbs.DeviceAttr, error) {
-	attr, err := b.Context.QueryDevice()
-	attr.Capabilities &^= verbs.CapTimestamp
-	return attr, err
-}
-
 // look is the time between two polls of the hosts of lateHosts.
 const look = 100 * time.Microsecond
 
@@ -32,9 +23,7 @@ func lateHosts(t *testing.T, cfg reliable.Config, between func(verbs.Context) ve
 	must(t, err)
 	a, b := newSideOver(t, link, cfg, size, between), newSideOver(t, link, cfg, size, between)
 	connect(t, a, b)
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, size))
-	a.post(t, wr)
+	a.post(t, a.write(b, 0, size))
 	for ; now < int64(time.Minute); now += int64(look) {
 		for {
 			at, pending := link.Next()
@@ -64,7 +53,7 @@ func lateHosts(t *testing.T, cfg reliable.Config, between func(verbs.Context) ve
 // delay.
 func TestLateHosts(t *testing.T) {
 	same := func(c verbs.Context) verbs.Context { return c }
-	hide := func(c verbs.Context) verbs.Context { return bare{c} }
+	hide := func(c verbs.Context) verbs.Context { return &interposer{Context: c, hide: verbs.CapTimestamp} }
 	took, least, usual := lateHosts(t, reliable.Config{}, same)
 	if least < 20*time.Microsecond || usual > 30*time.Microsecond {
 		t.Errorf("with timestamps round trips take %v, at least %v, want about 20 us", usual, least)
@@ -95,9 +84,7 @@ func TestRoundTripAfterClose(t *testing.T) {
 	must(t, err)
 	_, err = other.Endpoint()
 	must(t, err)
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, 4096))
-	a.post(t, wr)
+	a.post(t, a.write(b, 0, 4096))
 	for range 2 {
 		now += int64(delay)
 		link.Step()

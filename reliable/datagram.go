@@ -15,14 +15,9 @@ import (
 // Software places the chunks and drops late ones by their numbers. So a QP that fails, or that has to drop its
 // references to memory, is reset and keeps its number: for the connections, packets were lost.
 type datagramQP struct {
-	resources *engineResources
-	index     int         // the position in resources.data, and of its paths in their connections
-	qp        verbs.QP    // the UD QP, nil before open and after close
-	refill    refill      // lists the receive buffers that wait to be posted, if the QP has its own
-	resets    uint32      // counts the resets of the QP
-	failed    bool        // reports that the QP is out of service until revive succeeds
-	reviveAt  int64       // when revive may be called next
-	broken    atomic.Bool // set by an event that says that the QP has failed
+	udQP               // its index is also that of its paths in their connections
+	resets uint32      // counts the resets of the QP
+	broken atomic.Bool // set by an event that reports the failure of the QP
 }
 
 const (
@@ -44,45 +39,20 @@ func datagramPayload(port *verbs.PortAttr) int {
 }
 
 func (d *datagramQP) open(h *engineResources, index int, cfg *verbs.QPConfig) error {
-	e, ctx := h.engine, h.engine.ctx
-	d.resources, d.index = h, index
-	inner := verbs.QPConfig{
-		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: h.srq,
-		MaxSendWR: min(datagramSends, ctx.attr.MaxQPWR), MaxSendSGE: ctx.carrier.sges,
-		Port: cfg.Port, GID: cfg.GID, Path: sharedPath(cfg.Path),
-	}
+	ctx := h.engine.ctx
+	queues := verbs.QPConfig{SRQ: h.srq, MaxSendWR: min(datagramSends, ctx.attr.MaxQPWR), MaxSendSGE: ctx.carrier.sges}
 	if h.srq == nil {
-		inner.MaxRecvWR = (ctx.recvs.depth + ctx.cfg.Paths - 1) / ctx.cfg.Paths
+		queues.MaxRecvWR = (ctx.recvs.depth + ctx.cfg.Paths - 1) / ctx.cfg.Paths
 	}
-	qp, err := h.pd.CreateQP(inner)
-	if err != nil {
+	if err := d.create(h, index, queues, cfg); err != nil {
 		return err
 	}
-	d.qp = qp
-	if err := h.startUD(qp); err != nil {
+	if err := h.startUD(d.qp); err != nil {
 		return err
 	}
-	e.routes.Set(qp.Num(), route{data: d})
-	e.ctx.events.watch(qp, &d.broken)
+	h.engine.routes.Set(d.qp.Num(), route{data: d})
+	h.engine.ctx.events.watch(d.qp, &d.broken)
 	return nil
-}
-
-func (d *datagramQP) close() {
-	if d.qp != nil {
-		e := d.resources.engine
-		e.routes.Delete(d.qp.Num())
-		e.ctx.events.unregister(d.qp)
-		_ = d.qp.Close() // no object depends on it
-	}
-	*d = datagramQP{}
-}
-
-// fail notes that the QP has failed.
-func (d *datagramQP) fail() {
-	if !d.failed {
-		d.failed = true
-		d.resources.engine.background.wake()
-	}
 }
 
 // maintain returns a failed QP to service when it may be tried again.
@@ -143,48 +113,58 @@ func (d *datagramQP) accept(b []byte, wc *verbs.WC) bool {
 	if err != nil {
 		return false
 	}
+	route := core.RoutePath + core.Route(d.index)
 	switch imm.Kind {
 	case wire.KindChunk:
 		h, err := wire.DecodeHeader(payload)
 		if err != nil || h.Flags&wire.FlagLap == 0 {
 			return false
 		}
-		c := e.findConnection(h.Conn)
-		if c == nil || c.peer == nil || !c.sentBy(wc, b, c.peer.paths[d.index].qpn) {
+		c := e.findSender(h.Conn, route, b, wc)
+		if c == nil {
 			return false
 		}
 		c.confirm()
-		if c.core == nil {
-			return true
+		if c.core != nil {
+			c.receiveChunk(&core.Event{Path: uint16(d.index), Imm: imm, Header: h}, payload)
 		}
-		ev := core.Event{Kind: core.EvChunk, Path: uint16(d.index), Imm: imm, Header: h}
-		c.payload = payload[wire.HeaderLen:]
-		ev.Status = c.check(imm.Flow, &h)
-		c.step(&ev)
 		return true
 	case wire.KindControl:
 		var r wire.Reader
 		if r.Open(payload) != nil {
 			return false
 		}
-		c := e.findConnection(r.Conn)
-		if c == nil || c.peer == nil || !c.sentBy(wc, b, c.peer.paths[d.index].qpn) {
+		c := e.findSender(r.Conn, route, b, wc)
+		if c == nil {
 			return false
 		}
-		c.records(payload, core.RoutePath+core.Route(d.index))
+		c.records(payload, route)
 		return true
 	case wire.KindData:
 	}
 	return false
 }
 
-// sentBy reports whether a datagram on a shared QP was sent by a QP of the connection's peer. The QP accepts the Seals of all peers.
-func (c *connection) sentBy(wc *verbs.WC, b []byte, qpn uint32) bool {
-	seal := uint32(0)
+// findSender returns the connection of a datagram on a shared QP. It is nil if the connection does not exist or
+// its peer has not sent the datagram by that route: the QP accepts the Seals of all peers.
+func (e *engine) findSender(id uint32, by core.Route, b []byte, wc *verbs.WC) *connection {
+	c := e.findConnection(id)
+	if c == nil || c.peer == nil {
+		return nil
+	}
+	seal, qpn := uint32(0), uint32(0)
 	if wc.Flags&verbs.WCSealed != 0 {
 		seal = wc.Seal
 	}
-	return seal == c.seal && sentFrom(&c.attr.AH, wc, b, qpn)
+	if by < core.RoutePath {
+		qpn = c.peer.control[by]
+	} else {
+		qpn = c.peer.paths[by-core.RoutePath].qpn
+	}
+	if seal != c.seal || !sentFrom(&c.attr.AH, wc, b, qpn) {
+		return nil
+	}
+	return c
 }
 
 // sentFrom reports whether a datagram, which begins with its GRH, comes from a QP number at an address. A device that tells

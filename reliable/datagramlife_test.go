@@ -8,41 +8,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// without hides capabilities of a context.
-type without struct {
-	verbs.Context
-	hidden verbs.Capabilities
-}
-
-func (w without) QueryDevice() (verbs.DeviceAttr, error) {
-	a, err := w.Context.QueryDevice()
-	a.Capabilities &^= w.hidden
-	return a, err
-}
-
 // newLoop returns a QP over two UD QPs that is connected to itself. hidden are capabilities that the NIC lacks.
 func newLoop(t *testing.T, hidden verbs.Capabilities) *qp {
 	t.Helper()
-	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{QPTypes: []verbs.QPType{verbs.UD}})
-	fatal(t, err)
-	inner, err := nic.Open()
-	fatal(t, err)
-	ctx, err := Wrap(without{inner, hidden}, Config{Paths: 2, Now: func() int64 { return 1 }})
-	fatal(t, err)
-	t.Cleanup(func() {
-		fatal(t, ctx.Close())
-		fatal(t, nic.Close())
-	})
-	pd, err := ctx.AllocPD()
-	fatal(t, err)
-	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 256})
-	fatal(t, err)
-	u, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 64, MaxRecvWR: 1})
-	fatal(t, err)
-	ep, err := u.Endpoint()
-	fatal(t, err)
-	fatal(t, u.Connect(ep))
-	return u.(*qp)
+	q, _ := newQP(t, softnic.NewMemoryLink(nil), onlyUD, hidden, Config{Paths: 2})
+	q.connectTo(t, q)
+	return q
 }
 
 // TestResetKeepsReceives resets a UD QP whose datagrams wait in the CQ. Their buffers are free afterwards: the device takes

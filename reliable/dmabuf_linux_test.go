@@ -119,9 +119,7 @@ func TestDMABufMixed(t *testing.T) {
 	if n, err := b.qp.PostRecv([]verbs.RecvWR{recv}); n != 1 {
 		t.Fatalf("PostRecv = %d, %v, want 1", n, err)
 	}
-	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	wr.SetSGE(a.sge(0, 100_000))
-	a.post(t, wr)
+	a.post(t, a.send(0, 100_000))
 	if wc := b.wait(t, 1)[0]; wc.Err() != nil || wc.ByteLen != 100_000 {
 		t.Fatalf("receive %+v (%v), want 100000 bytes", wc, wc.Err())
 	}
@@ -154,27 +152,9 @@ func TestDMABufRefused(t *testing.T) {
 
 // fragile is a context that tracks the RC QPs connected to themselves.
 type fragile struct {
-	verbs.Context
+	interposer
 	mu  sync.Mutex
 	own []verbs.QP
-}
-
-func (f *fragile) AllocPD() (verbs.PD, error) {
-	pd, err := f.Context.AllocPD()
-	return fragilePD{pd, f}, err
-}
-
-type fragilePD struct {
-	verbs.PD
-	ctx *fragile
-}
-
-func (p fragilePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	q, err := p.PD.CreateQP(cfg)
-	if err != nil || cfg.Type != verbs.RC {
-		return q, err
-	}
-	return &fragileQP{q, p.ctx}, nil
 }
 
 type fragileQP struct {
@@ -198,20 +178,21 @@ func TestCopierFails(t *testing.T) {
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
 	must(t, err)
 	const size, messages = 100_000, 30
-	var f *fragile
+	f := &fragile{}
+	f.qp = func(typ verbs.QPType, q verbs.QP) verbs.QP {
+		if typ != verbs.RC {
+			return q
+		}
+		return &fragileQP{q, f}
+	}
 	a := newSide(t, link, reliable.Config{Paths: 4}, size)
-	b := newSideOver(t, link, reliable.Config{Paths: 4}, size, func(inner verbs.Context) verbs.Context {
-		f = &fragile{Context: inner}
-		return f
-	})
+	b := newSideOver(t, link, reliable.Config{Paths: 4}, size, f.over)
 	b.onDevice(t)
 	connect(t, a, b)
 	for i := range messages {
 		a.fill(byte(i))
 		b.recv(t, uint64(i), 0, size)
-		wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-		wr.SetSGE(a.sge(0, size))
-		a.post(t, wr)
+		a.post(t, a.send(0, size))
 		f.mu.Lock()
 		last := f.own[len(f.own)-1]
 		f.mu.Unlock()
@@ -307,8 +288,7 @@ func TestDMABufRegionClosed(t *testing.T) {
 	if n, err := qb.PostRecv([]verbs.RecvWR{recv}); n != 1 {
 		t.Fatalf("PostRecv = %d, %v, want 1", n, err)
 	}
-	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	wr.SetSGE(a.sge(0, size))
+	wr := a.send(0, size)
 	if n, err := qa.PostSend([]verbs.SendWR{wr}); n != 1 {
 		t.Fatalf("PostSend = %d, %v, want 1", n, err)
 	}

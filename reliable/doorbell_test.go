@@ -12,14 +12,29 @@ import (
 
 // counted is a context that counts the doorbells of its paths, control QPs, handshake QPs and shared receive queues.
 type counted struct {
-	verbs.Context
+	interposer
 	paths, controls, sides []*countedQP
 	srqs                   []*countedSRQ
 }
 
-type countedPD struct {
-	verbs.PD
-	ctx *counted
+func newCounted() *counted {
+	c := &counted{}
+	c.qp = func(typ verbs.QPType, q verbs.QP) verbs.QP {
+		counting := &countedQP{QP: q}
+		kind := map[verbs.QPType]*[]*countedQP{verbs.UC: &c.paths, verbs.UD: &c.controls, verbs.RC: &c.sides}[typ]
+		*kind = append(*kind, counting)
+		return counting
+	}
+	c.srq = func(pd verbs.PD, cfg verbs.SRQConfig) (verbs.SRQ, error) {
+		srq, err := pd.CreateSRQ(cfg)
+		if err != nil {
+			return nil, err
+		}
+		counting := &countedSRQ{SRQ: srq}
+		c.srqs = append(c.srqs, counting)
+		return counting, nil
+	}
+	return c
 }
 
 // countedQP counts calls of PostSend and PostRecv, one doorbell each, and the posted requests.
@@ -36,41 +51,12 @@ type countedSRQ struct {
 	refills, receives int
 }
 
-func (c *counted) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	return countedPD{pd, c}, err
-}
-
-func (p countedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	if srq, ok := cfg.SRQ.(*countedSRQ); ok {
-		cfg.SRQ = srq.SRQ
-	}
-	q, err := p.PD.CreateQP(cfg)
-	if err != nil {
-		return q, err
-	}
-	counting := &countedQP{QP: q}
-	kind := map[verbs.QPType]*[]*countedQP{verbs.UC: &p.ctx.paths, verbs.UD: &p.ctx.controls, verbs.RC: &p.ctx.sides}[cfg.Type]
-	*kind = append(*kind, counting)
-	return counting, nil
-}
-
 // sent returns the number of requests on these QPs.
 func sent(qps ...*countedQP) (n int) {
 	for _, q := range qps {
 		n += q.requests
 	}
 	return n
-}
-
-func (p countedPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	srq, err := p.PD.CreateSRQ(cfg)
-	if err != nil {
-		return nil, err
-	}
-	counting := &countedSRQ{SRQ: srq}
-	p.ctx.srqs = append(p.ctx.srqs, counting)
-	return counting, nil
 }
 
 func (q *countedQP) PostSend(wrs []verbs.SendWR) (int, error) {
@@ -125,8 +111,8 @@ func TestOneDoorbellPerPath(t *testing.T) {
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
 	cfg := reliable.Config{Now: clock, WindowBytes: size}
-	c := &counted{}
-	a := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	c := newCounted()
+	a := newSideOver(t, link, cfg, size, c.over)
 	b := newSide(t, link, cfg, size)
 	connect(t, a, b)
 	a.ctx.(reliable.Stepper).Step() // receives b's credit
@@ -181,8 +167,8 @@ func TestAcknowledgementsLeaveInChains(t *testing.T) {
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
 	cfg := reliable.Config{Now: clock, NoCredits: true} // so that senders never wait
-	c := &counted{}
-	b := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	c := newCounted()
+	b := newSideOver(t, link, cfg, size, c.over)
 	var from []*side
 	for i := range senders {
 		from = append(from, newSide(t, link, cfg, size))
@@ -195,9 +181,7 @@ func TestAcknowledgementsLeaveInChains(t *testing.T) {
 	before, refilled := b.ctx.(reliable.DoorbellCounter).Doorbells(), c.receives()
 	for range rounds {
 		for _, a := range from {
-			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-			wr.SetSGE(a.sge(0, size))
-			a.post(t, wr)
+			a.post(t, a.write(b, 0, size))
 		}
 		polled := c.controlled()
 		var wcs [16]verbs.WC
@@ -288,8 +272,8 @@ func TestSharedBuffersReturnInChains(t *testing.T) {
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
 	cfg := reliable.Config{Now: clock}
-	c := &counted{}
-	b := &buffers{limit: limit, side: newSideOver(t, link, cfg, count*size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })}
+	c := newCounted()
+	b := &buffers{limit: limit, side: newSideOver(t, link, cfg, count*size, c.over)}
 	var err error
 	b.srq, err = b.pd.CreateSRQ(verbs.SRQConfig{MaxWR: count})
 	must(t, err)
@@ -311,8 +295,7 @@ func TestSharedBuffersReturnInChains(t *testing.T) {
 	var sent [senders]int
 	for got := 0; got < senders*each; got += b.poll(t, size) {
 		for i, a := range from {
-			wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-			wr.SetSGE(a.sge(0, size))
+			wr := a.send(0, size)
 			if n, _ := a.qp.PostSend([]verbs.SendWR{wr}[:min(1, each-sent[i])]); n == 1 {
 				sent[i]++
 			}

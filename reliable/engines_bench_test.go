@@ -25,31 +25,31 @@ func newNullPairs(tb testing.TB, size, engines int) []*nullPair {
 	var mrs [2]verbs.MR
 	for i := range mrs {
 		ctx, err := Wrap(net.open(fmt.Sprint("null", i), uint32(i+1)<<16), Config{})
-		ok(tb, err)
+		fatal(tb, err)
 		ctx.(*pathContext).maxEngines = engines
 		pd, err := ctx.AllocPD()
-		ok(tb, err)
+		fatal(tb, err)
 		mem, err := verbs.AllocMemory(size, nil)
-		ok(tb, err)
+		fatal(tb, err)
 		mrs[i], err = pd.RegisterMemory(mem, verbs.AccessAll)
-		ok(tb, err)
+		fatal(tb, err)
 		tb.Cleanup(func() {
-			ok(tb, ctx.Close())
-			ok(tb, mrs[i].Close())
-			ok(tb, mem.Free())
+			fatal(tb, ctx.Close())
+			fatal(tb, mrs[i].Close())
+			fatal(tb, mem.Free())
 		})
 		for _, p := range pairs {
 			p.cqs[i], err = ctx.CreateCQ(verbs.CQConfig{Depth: 64})
-			ok(tb, err)
+			fatal(tb, err)
 			p.qps[i], err = pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: p.cqs[i], RecvCQ: p.cqs[i], MaxSendWR: 8, MaxRecvWR: 1})
-			ok(tb, err)
+			fatal(tb, err)
 		}
 	}
 	for _, p := range pairs {
 		for i, q := range p.qps {
 			ep, err := p.qps[1-i].Endpoint()
-			ok(tb, err)
-			ok(tb, q.Connect(ep))
+			fatal(tb, err)
+			fatal(tb, q.Connect(ep))
 		}
 		p.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mrs[1].Addr(), RKey: mrs[1].RKey()}
 		p.wrs[0].SetSGE(verbs.SGE{Addr: mrs[0].Addr(), Length: uint32(size), LKey: mrs[0].LKey()})
@@ -90,7 +90,7 @@ func runAll(tb testing.TB, pairs []*nullPair, n int) time.Duration {
 		go func() { errs <- p.run(n) }()
 	}
 	for range pairs {
-		ok(tb, <-errs)
+		fatal(tb, <-errs)
 	}
 	return time.Since(start)
 }

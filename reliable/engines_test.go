@@ -95,11 +95,14 @@ func TestEngineOfQP(t *testing.T) {
 // TestNoSecondEngine: if the device cannot create an SRQ for another engine, QPs share the first.
 func TestNoSecondEngine(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
-	few := &fewSRQs{left: 1}
-	a := newSideOver(t, link, reliable.Config{Paths: 2}, 1<<14, func(inner verbs.Context) verbs.Context {
-		few.Context = inner
-		return few
-	})
+	left := 2 // Wrap creates one to probe the device
+	few := &interposer{srq: func(pd verbs.PD, cfg verbs.SRQConfig) (verbs.SRQ, error) {
+		if left--; left < 0 {
+			return nil, verbs.ErrLimit
+		}
+		return pd.CreateSRQ(cfg)
+	}}
+	a := newSideOver(t, link, reliable.Config{Paths: 2}, 1<<14, few.over)
 	b := newSide(t, link, reliable.Config{Paths: 2}, 1<<14)
 	cq, err := a.ctx.CreateCQ(verbs.CQConfig{Depth: 64})
 	must(t, err)
@@ -115,34 +118,6 @@ func TestNoSecondEngine(t *testing.T) {
 	connect(t, &a2, b2)
 	transfer(t, a, b, verbs.OpSend, 10_000)
 	transfer(t, &a2, b2, verbs.OpSend, 10_000)
-}
-
-// fewSRQs is a context that can create a few SRQs besides the one that Wrap uses to probe the device.
-type fewSRQs struct {
-	verbs.Context
-	pds, left int
-}
-
-type fewSRQsPD struct {
-	verbs.PD
-	of    *fewSRQs
-	trial bool
-}
-
-func (c *fewSRQs) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	c.pds++
-	return fewSRQsPD{pd, c, c.pds == 1}, err
-}
-
-func (p fewSRQsPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	if !p.trial {
-		if p.of.left == 0 {
-			return nil, verbs.ErrLimit
-		}
-		p.of.left--
-	}
-	return p.PD.CreateSRQ(cfg)
 }
 
 // TestReceivesOfSeveralEngines: two QPs in two engines share a receive CQ. Their peers send concurrently. The
@@ -311,8 +286,7 @@ func TestCloseWithSeveralEngines(t *testing.T) {
 			begun := sync.OnceFunc(busy.Done)
 			defer begun()
 			for {
-				wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}
-				wr.SetSGE(x.sge(0, 10_000))
+				wr := x.write(y, 0, 10_000)
 				if _, err := x.qp.PostSend([]verbs.SendWR{wr}); err != nil && !errors.Is(err, verbs.ErrQueueFull) {
 					if !errors.Is(err, verbs.ErrClosed) {
 						t.Errorf("PostSend = %v, want ErrClosed", err)
@@ -398,9 +372,7 @@ func TestCreditsOfSeveralEngines(t *testing.T) {
 	}
 	w.pass(100*time.Microsecond, awake...) // the handshake of new connections
 	for _, from := range awake[1:] {
-		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}
-		wr.SetSGE(from.sge(0, size))
-		from.post(t, wr)
+		from.post(t, from.write(to, 0, size))
 	}
 	start, total := w.now, 4*size*1e9/rate // in nanoseconds
 	for _, s := range awake[1:] {

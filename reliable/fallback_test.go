@@ -31,7 +31,7 @@ func TestNoCarrier(t *testing.T) {
 		"UC and no RC": {nil, verbs.CapRC, verbs.UC},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, tt.hide)
+			_, inner := openWithout(t, softnic.NewMemoryLink(nil), tt.refuse, tt.hide)
 			ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.carrier})
 			if !errors.Is(err, reliable.ErrNoCarrier) || !errors.Is(err, verbs.ErrNotSupported) || ctx != nil {
 				t.Fatalf("Wrap = %v, %v, want nil and ErrNoCarrier, which is ErrNotSupported", ctx, err)
@@ -63,7 +63,7 @@ func TestCarrierChoice(t *testing.T) {
 		"RC asked for": {nil, 0, verbs.RC, verbs.RC},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, tt.hide)
+			_, inner := openWithout(t, softnic.NewMemoryLink(nil), tt.refuse, tt.hide)
 			ctx, err := reliable.Wrap(inner, reliable.Config{Carrier: tt.asked})
 			must(t, err)
 			r := ctx.(reliable.TransportReporter)
@@ -72,7 +72,7 @@ func TestCarrierChoice(t *testing.T) {
 			}
 		})
 	}
-	_, inner := openPoor(t, softnic.NewMemoryLink(nil), nil, 0)
+	_, inner := openWithout(t, softnic.NewMemoryLink(nil), nil, 0)
 	if _, err := reliable.Wrap(inner, reliable.Config{Carrier: 1}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Wrap with Carrier 1 = %v, want ErrInvalid", err)
 	}
@@ -99,7 +99,7 @@ func TestFallBack(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	var s [2]*side
 	for i := range s {
-		nic, inner := openPoor(t, link, onlyRC, 0)
+		nic, inner := openWithout(t, link, onlyRC, 0)
 		s[i] = newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 1<<16)
 		if c := s[i].ctx.(reliable.TransportReporter).Transport(); c != verbs.RC {
 			t.Fatalf("Transport = %v, want RC", c)
@@ -129,7 +129,7 @@ func TestFallBack(t *testing.T) {
 func TestFallBackMeetsPaths(t *testing.T) {
 	reliable.OverUC(t, "this choice")
 	link := softnic.NewMemoryLink(nil)
-	nic, inner := openPoor(t, link, onlyRC, 0)
+	nic, inner := openWithout(t, link, onlyRC, 0)
 	a := newSideOn(t, nic, inner, reliable.Config{FallBackToRC: true}, 4096)
 	b := newSide(t, link, reliable.Config{FallBackToRC: true}, 4096)
 	if c := b.ctx.(reliable.TransportReporter).Transport(); c != verbs.UC {

@@ -10,42 +10,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// read returns a READ of n bytes from to's memory into s's, both at off.
-func (s *side) read(to *side, off, n int) verbs.SendWR {
-	wr := verbs.SendWR{WRID: uint64(off), Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr() + uint64(off), RKey: to.mr.RKey()}
-	wr.SetSGE(s.sge(off, n))
-	return wr
-}
-
-// polled runs the world until s has n completions, which must all have status want.
-func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ...*side) {
-	t.Helper()
-	for limit := w.now + int64(30*time.Second); n > 0; w.step(limit, awake) {
-		var wcs [64]verbs.WC
-		k, err := s.cq.Poll(wcs[:min(n, 64)])
-		must(t, err)
-		for _, wc := range wcs[:k] {
-			if wc.Status != want {
-				t.Fatalf("completion %+v, want %v", wc, want)
-			}
-		}
-		if n -= k; w.now >= limit {
-			t.Fatalf("%d completions are missing after 30 s", n)
-		}
-	}
-}
-
 // TestReadTakesAllPaths reads 4 MiB: every path of the responder carries a part of it, and the handshake QP
 // carries the card that follows the first request.
 func TestReadTakesAllPaths(t *testing.T) {
 	reliable.OverUC(t, "QPs of its own to count")
 	const size = 4 << 20
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	c := &counted{}
+	c := newCounted()
 	cfg := w.config(reliable.Config{Paths: 8})
-	a := newSideOver(t, w.link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
-	d := &counted{}
-	b := newSideOver(t, w.link, cfg, size, func(inner verbs.Context) verbs.Context { d.Context = inner; return d })
+	a := newSideOver(t, w.link, cfg, size, c.over)
+	d := newCounted()
+	b := newSideOver(t, w.link, cfg, size, d.over)
 	connect(t, a, b)
 	b.fill(9)
 	for i := range 16 {

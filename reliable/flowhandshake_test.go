@@ -21,27 +21,11 @@ func newBench(tb testing.TB) *bench {
 	tb.Helper()
 	b, link := &bench{}, softnic.NewMemoryLink(nil)
 	for i := range b.ctx {
-		nic, err := softnic.New(link, NICConfig())
-		ok(tb, err)
-		tb.Cleanup(func() { ok(tb, nic.Close()) })
-		inner, err := nic.Open()
-		ok(tb, err)
-		ctx, err := Wrap(inner, Config{Paths: 2, Flows: 4, RecvBytes: 64 * 256, ChunkBytes: 256, Now: func() int64 { return 1 }})
-		ok(tb, err)
-		tb.Cleanup(func() { ok(tb, ctx.Close()) })
-		b.ctx[i] = ctx.(*pathContext)
-		pd, err := ctx.AllocPD()
-		ok(tb, err)
-		cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 64})
-		ok(tb, err)
-		q, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8})
-		ok(tb, err)
-		b.qps[i] = q.(*qp)
+		b.qps[i], _ = newQP(tb, link, NICConfig(), 0, Config{Paths: 2, Flows: 4, RecvBytes: 64 * 256, ChunkBytes: 256})
+		b.ctx[i] = b.qps[i].ctx
 	}
 	for i, q := range b.qps {
-		ep, err := b.qps[1-i].Endpoint()
-		ok(tb, err)
-		ok(tb, q.Connect(ep))
+		q.connectTo(tb, b.qps[1-i])
 	}
 	b.leader, b.follower = b.qps[0], b.qps[1]
 	if !b.leader.flowHandshake.leader {
@@ -51,13 +35,6 @@ func newBench(tb testing.TB) *bench {
 		tb.Fatalf("both ends lead or neither does, want one")
 	}
 	return b
-}
-
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatalf("error %v, want none", err)
-	}
 }
 
 // proposal returns a proposal of the leader.
@@ -161,14 +138,14 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	old := b.follower.conn
 	p := b.proposal()
 	v, err := b.follower.ctx.pds[0].CreateQP(b.follower.cfg)
-	ok(t, err)
+	fatal(t, err)
 	q := v.(*qp)
-	ok(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
+	fatal(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
 	q.flowHandshake, q.state = b.follower.flowHandshake, verbs.StateRTS
 	q.flowHandshake.qp = q
 	q.flowHandshake.offer, q.flowHandshake.sending = nil, true // suppresses sending
 	attr, err := b.follower.handshake.Query()
-	ok(t, err)
+	fatal(t, err)
 	if c := q.engine.connectionOf(q, p, &attr); c != nil {
 		t.Errorf("a second QP is to have the flow of the first")
 	}
@@ -205,7 +182,7 @@ func TestNoRoomToFollow(t *testing.T) {
 	b := newBench(t)
 	for range b.follower.ctx.recvs.connections() {
 		_, err := b.follower.engine.newConnection(&b.follower.cfg)
-		ok(t, err)
+		fatal(t, err)
 	}
 	if _, err := b.follower.engine.newConnection(&b.follower.cfg); !errors.Is(err, verbs.ErrLimit) {
 		t.Fatalf("newConnection = %v, want ErrLimit", err)

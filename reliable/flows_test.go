@@ -18,7 +18,7 @@ func TestConformanceOfFlows(t *testing.T) {
 		link := softnic.NewMemoryLink(nil)
 		var ctx [2]verbs.Context
 		for i := range ctx {
-			_, inner := openPoor(tb, link, nil, 0)
+			_, inner := openWithout(tb, link, nil, 0)
 			var err error
 			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, Flows: 4})
 			must(tb, err)

@@ -13,16 +13,11 @@ import (
 
 // gate is a context whose UC QPs can be blocked in PostSend.
 type gate struct {
-	verbs.Context
+	interposer
 	mu      sync.Mutex
 	qps     map[uint32]*gatedQP
 	entered chan struct{} // receives an element when a QP blocks
 	open    chan struct{} // closing it ends the block
-}
-
-type gatedPD struct {
-	verbs.PD
-	gate *gate
 }
 
 type gatedQP struct {
@@ -31,21 +26,19 @@ type gatedQP struct {
 	waits atomic.Bool
 }
 
-func (g *gate) AllocPD() (verbs.PD, error) {
-	pd, err := g.Context.AllocPD()
-	return gatedPD{pd, g}, err
-}
-
-func (p gatedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	q, err := p.PD.CreateQP(cfg)
-	if err != nil || cfg.Type != verbs.UC {
-		return q, err
+func newGate() *gate {
+	g := &gate{qps: map[uint32]*gatedQP{}, entered: make(chan struct{}, 1), open: make(chan struct{})}
+	g.qp = func(typ verbs.QPType, q verbs.QP) verbs.QP {
+		if typ != verbs.UC {
+			return q
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		gated := &gatedQP{QP: q, gate: g}
+		g.qps[q.Num()] = gated
+		return gated
 	}
-	p.gate.mu.Lock()
-	defer p.gate.mu.Unlock()
-	gated := &gatedQP{QP: q, gate: p.gate}
-	p.gate.qps[q.Num()] = gated
-	return gated, nil
+	return g
 }
 
 func (q *gatedQP) PostSend(wrs []verbs.SendWR) (int, error) {
@@ -73,11 +66,8 @@ func (g *gate) hold(q verbs.QP) {
 func TestEnginesAreIndependent(t *testing.T) {
 	reliable.OverUC(t, "QPs of its own to tell connections")
 	link := softnic.NewMemoryLink(nil)
-	g := &gate{qps: map[uint32]*gatedQP{}, entered: make(chan struct{}, 1), open: make(chan struct{})}
-	a := newSideOver(t, link, reliable.Config{Paths: 4}, 1<<17, func(inner verbs.Context) verbs.Context {
-		g.Context = inner
-		return g
-	})
+	g := newGate()
+	a := newSideOver(t, link, reliable.Config{Paths: 4}, 1<<17, g.over)
 	b := newSide(t, link, reliable.Config{Paths: 4}, 1<<17)
 	a2, b2 := a.apart(t), b.apart(t)
 	connect(t, a, b)

@@ -9,24 +9,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// shortMessages is a context with a message size limit.
-type shortMessages struct {
-	verbs.Context
-	limit uint64
-}
-
-func (c shortMessages) QueryDevice() (verbs.DeviceAttr, error) {
-	a, err := c.Context.QueryDevice()
-	a.MaxMsgSize = c.limit
-	return a, err
-}
-
 // TestMessageTooLong posts messages around the inner device's size limit: rxe accepts 8 MiB, and a longer
 // READ would fail on the handshake QP.
 func TestMessageTooLong(t *testing.T) {
 	const limit = 10_000
 	link := softnic.NewMemoryLink(nil)
-	short := func(inner verbs.Context) verbs.Context { return shortMessages{inner, limit} }
+	short := func(inner verbs.Context) verbs.Context {
+		return &interposer{Context: inner, attr: func(a *verbs.DeviceAttr) { a.MaxMsgSize = limit }}
+	}
 	a := newSideOver(t, link, reliable.Config{}, limit+1, short)
 	b := newSide(t, link, reliable.Config{}, limit+1)
 	connect(t, a, b)

@@ -15,15 +15,15 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a peer's datagram counts under the Seal of another", Tests: "TestDatagramSeals", File: "datagram.go",
-		Old: "return seal == c.seal && ", New: "return seal|c.seal < 1<<30 && ",
+		Old: "seal != c.seal || ", New: "seal|c.seal >= 1<<30 || ",
 	},
 	{
 		Name: "the number of an old Seal counts for a plain datagram", Tests: "TestDatagramSeals", File: "datagram.go",
 		Old: "if wc.Flags&verbs.WCSealed != 0 {", New: "if true {",
 	},
 	{
-		Name: "the Seal of a peer stays in use after its QPs", Tests: "TestSealedPeers", File: "control.go",
-		Old: "Path: sharedPath(cfg.Path)", New: "Path: cfg.Path",
+		Name: "the Seal of a peer stays in use after its QPs", Tests: "TestSealedPeers", File: "udqp.go",
+		Old: "sharedPath(cfg.Path)", New: "cfg.Path",
 	},
 	{
 		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "receive.go",
@@ -181,8 +181,8 @@ var mutations = []mutant.Change{
 		Old: "p.conn.peer.paths[p.index].qpn, p.conn.peer.qkey", New: "p.conn.peer.paths[p.index].qpn, p.conn.engine.resources.qkey",
 	},
 	{
-		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "control.go",
-		Old: "		c.failed = true\n", New: "",
+		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "udqp.go",
+		Old: "		u.failed = true\n", New: "",
 	},
 	{
 		Name: "a revived control QP takes completions of its former life", Tests: "TestControlSlots", File: "control.go",

@@ -355,8 +355,8 @@ func (p *path) receive(wc *verbs.WC, buf []byte) {
 		if ev.Header, err = wire.DecodeHeader(buf[:wc.ByteLen]); err != nil {
 			return
 		}
-		ev.Kind, c.payload = core.EvChunk, buf[wire.HeaderLen:wc.ByteLen]
-		ev.Status = c.check(imm.Flow, &ev.Header)
+		c.receiveChunk(&ev, buf[:wc.ByteLen])
+		return
 	case wire.KindControl:
 		c.records(buf[:wc.ByteLen], core.RoutePath+core.Route(p.index))
 		return

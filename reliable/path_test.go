@@ -51,9 +51,7 @@ func TestPathsFail(t *testing.T) {
 func TestPassiveTarget(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, 1<<20)
 	for range 20 {
-		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-		wr.SetSGE(a.sge(0, 1<<20))
-		a.post(t, wr)
+		a.post(t, a.write(b, 0, 1<<20))
 		if wc := a.wait(t, 1)[0]; wc.Err() != nil {
 			t.Fatalf("completion %v, want success", wc.Err())
 		}
@@ -84,46 +82,16 @@ func TestPeerGone(t *testing.T) {
 // TestVirtualTime runs two wrapped contexts on a test clock, without goroutines, over a lossy network: the
 // same seed takes the same time.
 func TestVirtualTime(t *testing.T) {
-	run := func() int64 {
-		now := int64(1)
-		clock := func() int64 { return now }
-		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
-			Seed: 3, Now: clock, Impairment: softnic.Impairment{Loss: 0.01, Delay: 10 * time.Microsecond},
-		})
-		must(t, err)
-		a, b := newPair(t, link, reliable.Config{Now: clock, MinProbe: 50_000}, 1<<20)
+	run := func() time.Duration {
+		w := newWorld(t, softnic.Impairment{Loss: 0.01, Delay: 10 * time.Microsecond})
+		a, b := newPair(t, w.link, w.config(reliable.Config{MinProbe: 50_000}), 1<<20)
 		a.fill(1)
-		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-		wr.SetSGE(a.sge(0, 1<<20))
-		a.post(t, wr)
-		for now < int64(time.Second) {
-			next, ok := link.Step()
-			for _, s := range []*side{a, b} {
-				if at, pending := s.ctx.(reliable.Stepper).Step(); pending && (!ok || at < next) {
-					next, ok = at, true
-				}
-			}
-			var wc [1]verbs.WC
-			if n, err := a.cq.Poll(wc[:]); n == 1 {
-				must(t, wc[0].Err())
-				return now
-			} else if err != nil {
-				t.Fatalf("Poll = %v, want none", err)
-			}
-			if at, pending := link.Next(); pending && at < next {
-				next = at
-			}
-			if !ok {
-				t.Fatalf("nothing is due at %d ns and the WRITE has not ended", now)
-			}
-			now = max(now, next)
-		}
-		t.Fatal("a WRITE of 1 MiB has not ended after a second")
-		return 0
+		a.post(t, a.write(b, 0, 1<<20))
+		return w.polled(t, a, 1, verbs.StatusSuccess, a, b)
 	}
 	first, second := run(), run()
-	t.Logf("1 MiB over 1%% loss in %d us of virtual time", first/1000)
+	t.Logf("1 MiB over 1%% loss in %v of virtual time", first)
 	if first != second {
-		t.Fatalf("took %d ns, then %d ns: want the same", first, second)
+		t.Fatalf("took %v, then %v: want the same", first, second)
 	}
 }

@@ -44,8 +44,15 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	return n, err
 }
 
-// check looks at a chunk before it is placed. It compares where the peer wants the bytes with the
-// regions and receives of the flow's QP. It returns the status of an EvChunk.
+// receiveChunk processes a chunk that arrived as ev.Header and payload in message.
+func (c *connection) receiveChunk(ev *core.Event, message []byte) {
+	c.payload = message[wire.HeaderLen:]
+	ev.Kind, ev.Status = core.EvChunk, c.check(ev.Imm.Flow, &ev.Header)
+	c.step(ev)
+}
+
+// check validates a chunk against the regions and receives of the flow's QP before it is placed. It returns the
+// status of an EvChunk.
 func (c *connection) check(flow uint16, h *wire.Header) uint8 {
 	if int(flow) >= len(c.flows) || c.flows[flow] == nil || !c.flows[flow].connected {
 		return 0 // the core refuses the chunk

@@ -56,7 +56,7 @@ func TestReceivesGrowAndShrink(t *testing.T) {
 			if len(reliable.NICConfig().QPTypes) > 0 {
 				first, cfg.Carrier = 1024, verbs.UD
 			}
-			hiding := func(inner verbs.Context) verbs.Context { return &poor{Context: inner, hide: hide} }
+			hiding := func(inner verbs.Context) verbs.Context { return &interposer{Context: inner, hide: hide} }
 			a, b := newSideOver(t, link, cfg, 64<<10, hiding), newSideOver(t, link, cfg, 64<<10, hiding)
 			connect(t, a, b)
 			m := &bunch{a: a, b: b, qps: [][2]verbs.QP{{a.qp, b.qp}}}
@@ -130,51 +130,26 @@ func TestConnectTellsFewPeers(t *testing.T) {
 	}
 }
 
-// small is a context with short queues.
-type small struct {
-	verbs.Context
-	qp, srq int
-}
-
-func (s small) QueryDevice() (verbs.DeviceAttr, error) {
-	a, err := s.Context.QueryDevice()
-	a.MaxQPWR, a.MaxSRQWR = s.qp, s.srq
-	return a, err
-}
-
-func (s small) AllocPD() (verbs.PD, error) {
-	pd, err := s.Context.AllocPD()
-	return smallPD{pd, s}, err
-}
-
-type smallPD struct {
-	verbs.PD
-	of small
-}
-
-func (p smallPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	if cfg.MaxRecvWR > p.of.qp || cfg.MaxSendWR > p.of.qp {
-		return nil, verbs.ErrLimit
-	}
-	return p.PD.CreateQP(cfg)
-}
-
-func (p smallPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	if cfg.MaxWR > p.of.srq {
-		return nil, verbs.ErrLimit
-	}
-	return p.PD.CreateSRQ(cfg)
-}
-
 // TestShortQueues: the receive buffers fit the queues of a device.
 func TestShortQueues(t *testing.T) {
+	const maxWR, maxSRQWR = 256, 100
 	for name, hide := range map[string]verbs.Capabilities{"shared": 0, "own": verbs.CapSRQOnUD | verbs.CapSRQOnUC} {
 		t.Run(name, func(t *testing.T) {
 			link := softnic.NewMemoryLink(nil)
 			var sides [2]*side
 			for i := range sides {
 				sides[i] = newSideOver(t, link, reliable.Config{Paths: 2}, 64<<10, func(inner verbs.Context) verbs.Context {
-					return small{&poor{Context: inner, hide: hide}, 256, 100}
+					return &interposer{
+						Context: inner, hide: hide,
+						attr:   func(a *verbs.DeviceAttr) { a.MaxQPWR, a.MaxSRQWR = maxWR, maxSRQWR },
+						refuse: func(cfg *verbs.QPConfig) bool { return max(cfg.MaxSendWR, cfg.MaxRecvWR) > maxWR },
+						srq: func(pd verbs.PD, cfg verbs.SRQConfig) (verbs.SRQ, error) {
+							if cfg.MaxWR > maxSRQWR {
+								return nil, verbs.ErrLimit
+							}
+							return pd.CreateSRQ(cfg)
+						},
+					}
 				})
 			}
 			connect(t, sides[0], sides[1])
@@ -243,7 +218,7 @@ func TestOddReceiveLimit(t *testing.T) {
 	}
 	cfg := reliable.Config{Paths: paths, PathRecv: 7, ChunkBytes: chunk, RecvBytes: want * each * chunk}
 	s := newSideOver(t, softnic.NewMemoryLink(nil), cfg, 4096, func(inner verbs.Context) verbs.Context {
-		return &poor{Context: inner, hide: verbs.CapSRQOnUD | verbs.CapSRQOnUC}
+		return &interposer{Context: inner, hide: verbs.CapSRQOnUD | verbs.CapSRQOnUC}
 	})
 	for range want - 1 {
 		s.another(t)

@@ -17,14 +17,14 @@ func TestNoQPForPath(t *testing.T) {
 	reliable.OverUC(t, "QPs of an epoch")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	left := 0 // UC QPs to refuse
-	c := &poor{refuse: func(cfg *verbs.QPConfig) bool {
+	c := &interposer{refuse: func(cfg *verbs.QPConfig) bool {
 		refused := cfg.Type == verbs.UC && left > 0
 		if refused {
 			left--
 		}
 		return refused
 	}}
-	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096, c.over)
 	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096)
 	connect(t, a, b)
 	left = 3
@@ -50,58 +50,56 @@ func TestNoQPForPath(t *testing.T) {
 func TestConnectFails(t *testing.T) {
 	reliable.OverUC(t, "a handshake QP without address handles")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	c := &poor{}
-	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2}), 4096, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	fails := false
+	c := &interposer{ah: func(*verbs.AHAttr) error {
+		if fails {
+			return verbs.ErrLimit
+		}
+		return nil
+	}}
+	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2}), 4096, c.over)
 	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
 	ep, err := b.qp.Endpoint()
 	must(t, err)
-	c.noAH = 1
+	fails = true
 	if err := a.qp.Connect(ep); !errors.Is(err, verbs.ErrLimit) {
 		t.Fatalf("Connect = %v, want %v", err, verbs.ErrLimit)
 	}
 	if s := a.qp.State(); s != verbs.StateErr {
 		t.Fatalf("the QP is %v after Connect has failed, want %v", s, verbs.StateErr)
 	}
+	fails = false
 	must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
 	connect(t, a, b)
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, 100))
-	a.post(t, wr)
-	for w.now < int64(time.Second) {
-		var wc [1]verbs.WC
-		if n, _ := a.cq.Poll(wc[:]); n == 1 {
-			must(t, wc[0].Err())
-			return
-		}
-		w.step(int64(time.Second), []*side{a, b})
-	}
-	t.Fatalf("a WRITE has not ended after a second, want success")
+	a.post(t, a.write(b, 0, 100))
+	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
 }
 
-// opener is a device whose contexts lack UC and UD, and counts closed contexts.
+// opener is a device that opens an interposer.
 type opener struct {
 	verbs.Device
-	closed *int
+	opened *interposer
 }
 
-func (o opener) Open() (verbs.Context, error) {
-	ctx, err := o.Device.Open()
-	return &poor{Context: ctx, hide: verbs.CapUC | verbs.CapUD, closed: o.closed}, err
+func (o opener) Open() (ctx verbs.Context, err error) {
+	o.opened.Context, err = o.Device.Open()
+	return o.opened, err
 }
 
+// openerOf is a context whose Device is an opener.
 type openerOf struct {
 	verbs.Context
-	closed *int
+	opened *interposer
 }
 
-func (c openerOf) Device() verbs.Device { return opener{c.Context.Device(), c.closed} }
+func (c openerOf) Device() verbs.Device { return opener{c.Context.Device(), c.opened} }
 
 // TestOpenClosesWhatItCannotWrap reopens a device that no longer supports paths: the unusable context is
 // closed.
 func TestOpenClosesWhatItCannotWrap(t *testing.T) {
-	closed := 0
-	s := newSideOver(t, softnic.NewMemoryLink(nil), reliable.Config{}, 4096, func(inner verbs.Context) verbs.Context { return openerOf{inner, &closed} })
-	if ctx, err := s.ctx.Device().Open(); !errors.Is(err, reliable.ErrNoCarrier) || ctx != nil || closed != 1 {
-		t.Fatalf("Open = %v, %v with %d contexts closed, want none, ErrNoCarrier and one", ctx, err, closed)
+	opened := &interposer{hide: verbs.CapUC | verbs.CapUD}
+	s := newSideOver(t, softnic.NewMemoryLink(nil), reliable.Config{}, 4096, func(inner verbs.Context) verbs.Context { return openerOf{inner, opened} })
+	if ctx, err := s.ctx.Device().Open(); !errors.Is(err, reliable.ErrNoCarrier) || ctx != nil || opened.closed != 1 {
+		t.Fatalf("Open = %v, %v with %d contexts closed, want none, ErrNoCarrier and one", ctx, err, opened.closed)
 	}
 }

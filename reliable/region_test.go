@@ -8,25 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// sameKeys is a context whose regions all have the same keys, as when a device reuses a closed region's key.
-type sameKeys struct{ verbs.Context }
-
-type sameKeysPD struct{ verbs.PD }
-
+// sameKeysMR is a region whose keys are those of all others, as when a device reuses a closed region's key.
 type sameKeysMR struct{ verbs.MR }
-
-func (c sameKeys) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	return sameKeysPD{pd}, err
-}
-
-func (p sameKeysPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	mr, err := p.PD.RegisterMemory(m, access)
-	if err != nil || access&verbs.AccessRemoteRead == 0 { // one of the wrapper's own
-		return mr, err
-	}
-	return sameKeysMR{mr}, nil
-}
 
 func (sameKeysMR) LKey() uint32 { return 7 }
 func (sameKeysMR) RKey() uint32 { return 7 }
@@ -35,8 +18,15 @@ func (sameKeysMR) RKey() uint32 { return 7 }
 // SEND into it arrives.
 func TestRegionClosedTwice(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
+	same := &interposer{mr: func(pd verbs.PD, m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+		mr, err := pd.RegisterMemory(m, access)
+		if err != nil || access&verbs.AccessRemoteRead == 0 { // one of the wrapper's own
+			return mr, err
+		}
+		return sameKeysMR{mr}, nil
+	}}
 	a := newSide(t, link, reliable.Config{Paths: 2}, 4096)
-	b := newSideOver(t, link, reliable.Config{Paths: 2}, 4096, func(inner verbs.Context) verbs.Context { return sameKeys{inner} })
+	b := newSideOver(t, link, reliable.Config{Paths: 2}, 4096, same.over)
 	connect(t, a, b)
 	old := b.mr
 	must(t, old.Close())
@@ -45,9 +35,7 @@ func TestRegionClosedTwice(t *testing.T) {
 	must(t, err)
 	must(t, old.Close())
 	b.recv(t, 1, 0, 100)
-	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	wr.SetSGE(a.sge(0, 100))
-	a.post(t, wr)
+	a.post(t, a.send(0, 100))
 	if wc := b.wait(t, 1)[0]; wc.Err() != nil {
 		t.Fatalf("the receive ended with %v, want success", wc.Err())
 	}

@@ -183,19 +183,18 @@ func (res *engineResources) enableDMABufs() error {
 // isCurrent reports whether id, from a tag, was assigned by the last prepare.
 func (res *engineResources) isCurrent(id uint32) bool { return res.ready && res.id == id }
 
-// topUp posts free receive buffers, where enough of them are free.
+// topUp reposts free receive buffers, where enough of them are free.
 func (res *engineResources) topUp() {
-	if res.srq != nil && len(res.refill) >= lowWater(res.receives()) {
+	switch {
+	case res.srq == nil:
+		for i := range res.data {
+			res.data[i].topUp(res.receives() / len(res.data))
+		}
+	case len(res.refill) >= lowWater(res.receives()):
 		res.engine.doorbells.refilled(res.refill.post(res.srq))
 	}
-	for i := range res.data {
-		d := &res.data[i]
-		if res.srq == nil && !d.failed && len(d.refill) >= lowWater(res.receives()/len(res.data)) {
-			res.engine.doorbells.refilled(d.refill.post(d.qp))
-		}
-	}
 	for i := range res.control {
-		res.control[i].topUp()
+		res.control[i].topUp(controlRecvs)
 	}
 }
 

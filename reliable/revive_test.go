@@ -11,27 +11,8 @@ import (
 // packets as there are slots. A stale completion must not free a slot: the next packet would overwrite an
 // unsent one.
 func TestControlSlotsAfterRevival(t *testing.T) {
-	nic, err := softnic.New(softnic.NewMemoryLink(nil), NICConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner, err := nic.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrapped, err := Wrap(inner, Config{Now: func() int64 { return 1 }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx := wrapped.(*pathContext)
-	v, err := ctx.AllocPD()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := v.(*pd).prepare(nil, &verbs.QPConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q, _ := newQP(t, softnic.NewMemoryLink(nil), NICConfig(), 0, Config{})
+	e := q.engine
 	h := &e.resources
 	for i := range h.control {
 		c := &h.control[i]
@@ -42,14 +23,10 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 		c.fail()
 	}
 	h.revive()
-	gid, err := inner.QueryGID(1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gid, err := q.ctx.QueryGID(1, 0)
+	fatal(t, err)
 	ah, err := h.pd.CreateAH(verbs.AHAttr{DGID: gid.GID, Port: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for i := range h.control {
 		c := &h.control[i]
 		for range controlSends + 1 {
@@ -65,12 +42,5 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 		if c := &h.control[i]; c.done != 0 {
 			t.Errorf("control QP %d: %d packets have left their slots, want 0", i, c.done)
 		}
-	}
-	h.release()
-	if err := ctx.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := nic.Close(); err != nil {
-		t.Fatal(err)
 	}
 }

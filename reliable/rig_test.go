@@ -144,7 +144,27 @@ func (s *side) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}
 }
 
-// post posts one request.
+// write returns a signaled WRITE of n bytes at off to the same bytes of a peer.
+func (s *side) write(to *side, off, n int) verbs.SendWR {
+	wr := verbs.SendWR{WRID: uint64(off), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr() + uint64(off), RKey: to.mr.RKey()}
+	wr.SetSGE(s.sge(off, n))
+	return wr
+}
+
+// read returns a signaled READ of n bytes at off from the same bytes of a peer.
+func (s *side) read(to *side, off, n int) verbs.SendWR {
+	wr := s.write(to, off, n)
+	wr.Opcode = verbs.OpRDMARead
+	return wr
+}
+
+// send returns a signaled SEND of n bytes at off.
+func (s *side) send(off, n int) verbs.SendWR {
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	wr.SetSGE(s.sge(off, n))
+	return wr
+}
+
 func (s *side) post(tb testing.TB, wr verbs.SendWR) {
 	tb.Helper()
 	if n, err := s.qp.PostSend([]verbs.SendWR{wr}); n != 1 {

@@ -32,7 +32,17 @@ func newSealedPair(t *testing.T, imp softnic.Impairment, size int, carrier verbs
 		inner, err := nic.Open()
 		must(t, err)
 		cfg := reliable.Config{GiveUp: int64(patience), Carrier: carrier}
-		sides[i] = newSealedSide(t, nic, sealedAHs{inner, inner.(verbs.ClockReader), t}, cfg, size, seal)
+		sealed := &interposer{Context: inner, ah: func(attr *verbs.AHAttr) error {
+			if attr.Seal == nil { // a sealed UD QP sends only to sealed peers
+				t.Error("an address handle for control packets has no Seal")
+			}
+			return nil
+		}}
+		clocked := struct {
+			verbs.Context
+			verbs.ClockReader
+		}{sealed, inner.(verbs.ClockReader)}
+		sides[i] = newSealedSide(t, nic, clocked, cfg, size, seal)
 	}
 	return sides[0], sides[1]
 }
@@ -160,30 +170,6 @@ func TestSealedWrongKeys(t *testing.T) {
 			}
 		})
 	}
-}
-
-// sealedAHs requires a Seal in every address handle, because a sealed UD QP sends only to sealed peers.
-type sealedAHs struct {
-	verbs.Context
-	verbs.ClockReader
-	t *testing.T
-}
-
-func (c sealedAHs) AllocPD() (verbs.PD, error) {
-	pd, err := c.Context.AllocPD()
-	return sealedAHsPD{pd, c.t}, err
-}
-
-type sealedAHsPD struct {
-	verbs.PD
-	t *testing.T
-}
-
-func (p sealedAHsPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
-	if attr.Seal == nil {
-		p.t.Error("an address handle for control packets has no Seal")
-	}
-	return p.PD.CreateAH(attr)
 }
 
 // TestSealedByModify: QPs connected by Modify, with address vectors without a Seal, still send sealed control

@@ -31,7 +31,7 @@ const (
 func starve(t *testing.T, refuse func(*verbs.QPConfig) bool, depth int) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 1024, Window: 64, MinProbe: 50_000, RecvBytes: depth * 1024})
-	nic, inner := openPoor(t, w.link, refuse, 0)
+	nic, inner := openWithout(t, w.link, refuse, 0)
 	b := newSideOn(t, nic, inner, cfg, starveSenders*starveRounds*2*starveBytes)
 	qps := []verbs.QP{b.qp}
 	for len(qps) < starveSenders {
@@ -55,9 +55,7 @@ func starve(t *testing.T, refuse func(*verbs.QPConfig) bool, depth int) {
 			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr() + uint64(base+off), RKey: b.mr.RKey()}
 			wr.SetSGE(a.sge(off, starveBytes))
 			a.post(t, wr)
-			wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-			wr.SetSGE(a.sge(off+starveBytes, starveBytes))
-			a.post(t, wr)
+			a.post(t, a.send(off+starveBytes, starveBytes))
 		}
 	}
 	w.stall(t, b, senders)

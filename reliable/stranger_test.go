@@ -19,38 +19,20 @@ type datagramRig struct {
 
 func newDatagramRig(tb testing.TB) *datagramRig {
 	tb.Helper()
-	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{QPTypes: []verbs.QPType{verbs.UD}})
-	fatal(tb, err)
-	inner, err := nic.Open()
-	fatal(tb, err)
-	ctx, err := Wrap(inner, Config{Paths: 2, Now: func() int64 { return 1 }})
-	fatal(tb, err)
-	pd, err := ctx.AllocPD()
-	fatal(tb, err)
-	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16})
-	fatal(tb, err)
-	r := &datagramRig{ctx: ctx.(*pathContext)}
-	for _, m := range []struct {
-		mem    **verbs.Memory
-		access verbs.Access
-	}{{&r.other, verbs.AccessLocalWrite}, {&r.mem, verbs.AccessLocalWrite | verbs.AccessRemoteWrite}} {
-		*m.mem, err = verbs.AllocMemory(4096, nil)
+	r := &datagramRig{}
+	for _, m := range []**verbs.Memory{&r.mem, &r.other} {
+		var err error
+		*m, err = verbs.AllocMemory(4096, nil)
 		fatal(tb, err)
-		r.mr, err = pd.RegisterMemory(*m.mem, m.access)
-		fatal(tb, err)
+		tb.Cleanup(func() { fatal(tb, (*m).Free()) })
 	}
-	u, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
+	q, p := newQP(tb, softnic.NewMemoryLink(nil), onlyUD, 0, Config{Paths: 2})
+	r.ctx, r.q = q.ctx, q
+	_, err := p.RegisterMemory(r.other, verbs.AccessLocalWrite)
 	fatal(tb, err)
-	ep, err := u.Endpoint()
+	r.mr, err = p.RegisterMemory(r.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	fatal(tb, err)
-	fatal(tb, u.Connect(ep))
-	r.q = u.(*qp)
-	tb.Cleanup(func() {
-		fatal(tb, ctx.Close())
-		fatal(tb, nic.Close())
-		fatal(tb, r.mem.Free())
-		fatal(tb, r.other.Free())
-	})
+	q.connectTo(tb, q)
 	return r
 }
 

@@ -46,7 +46,7 @@ func newStress(t *testing.T, seed uint64) *stress {
 			if shared {
 				return inner
 			}
-			return &poor{Context: inner, refuse: noSharedUC}
+			return &interposer{Context: inner, refuse: noSharedUC}
 		})
 		s.makeQPs(t, i, seed%4 >= 2)
 	}

@@ -48,6 +48,28 @@ func (w *world) step(limit int64, awake []*side) {
 	w.now = max(w.now, next)
 }
 
+// polled runs the world until s has n completions, which must all have status want, and returns the elapsed time.
+func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ...*side) time.Duration {
+	t.Helper()
+	start := w.now
+	for limit := start + int64(30*time.Second); ; w.step(limit, awake) {
+		var wcs [64]verbs.WC
+		k, err := s.cq.Poll(wcs[:min(n, 64)])
+		must(t, err)
+		for _, wc := range wcs[:k] {
+			if wc.Status != want {
+				t.Fatalf("completion %+v, want %v", wc, want)
+			}
+		}
+		if n -= k; n == 0 {
+			return time.Duration(w.now - start)
+		}
+		if w.now >= limit {
+			t.Fatalf("%d completions are missing after 30 s", n)
+		}
+	}
+}
+
 // byModify connects s's QP to peer's with Modify only.
 func (s *side) byModify(tb testing.TB, peer verbs.Endpoint) {
 	tb.Helper()
@@ -70,26 +92,12 @@ func TestPeerLeavesUnanswered(t *testing.T) {
 	must(t, err)
 	a.byModify(t, eb)
 	b.byModify(t, ea)
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, 100))
-	a.post(t, wr)
+	a.post(t, a.write(b, 0, 100))
 	for w.now < int64(time.Millisecond) { // B's NIC receives the card, but B does not poll
 		w.step(int64(time.Millisecond), []*side{a})
 	}
 	must(t, b.qp.Close())
-	for w.now < int64(10*time.Second) {
-		var wc [1]verbs.WC
-		if n, err := a.cq.Poll(wc[:]); n == 1 {
-			if wc[0].Status != verbs.StatusRetryExcErr {
-				t.Fatalf("the request ended with %v, want RETRY_EXC", wc[0].Status)
-			}
-			return
-		} else if err != nil {
-			t.Fatalf("Poll = %v, want none", err)
-		}
-		w.step(int64(10*time.Second), []*side{a, b})
-	}
-	t.Fatalf("the request of a QP whose peer has gone has not ended after 10 s, want RETRY_EXC")
+	w.polled(t, a, 1, verbs.StatusRetryExcErr, a, b)
 }
 
 // halfway is a QP that calls pause before it moves to RTS.
@@ -115,23 +123,7 @@ func TestPatienceOfRTS(t *testing.T) {
 	must(t, err)
 	eb, err := b.qp.Endpoint()
 	must(t, err)
-	poll := func(s *side, want verbs.Status) {
-		t.Helper()
-		for limit := w.now + int64(10*time.Second); w.now < limit; w.step(limit, []*side{a, b}) {
-			var wc [1]verbs.WC
-			if n, err := s.cq.Poll(wc[:]); n == 1 {
-				if wc[0].Status != want {
-					t.Fatalf("the request ended with %v, want %v", wc[0].Status, want)
-				}
-				return
-			} else if err != nil {
-				t.Fatalf("Poll = %v, want none", err)
-			}
-		}
-		t.Fatalf("the request has not ended after 10 s, want %v", want)
-	}
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, 100))
+	wr := a.write(b, 0, 100)
 	attr := verbs.ConnectAttr(eb, ea, 1, 1)
 	attr.RNRRetry = 1
 	must(t, verbs.ConnectWith(halfway{b.qp, func() {
@@ -141,9 +133,7 @@ func TestPatienceOfRTS(t *testing.T) {
 			w.step(limit, []*side{a, b})
 		}
 	}}, attr))
-	poll(a, verbs.StatusSuccess)
-	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	send.SetSGE(b.sge(0, 100))
-	b.post(t, send)
-	poll(b, verbs.StatusRNRRetryExcErr)
+	w.polled(t, a, 1, verbs.StatusSuccess, a, b)
+	b.post(t, b.send(0, 100))
+	w.polled(t, b, 1, verbs.StatusRNRRetryExcErr, a, b)
 }

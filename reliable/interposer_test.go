@@ -10,62 +10,91 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// poor is a context that refuses some QPs and address handles.
-type poor struct {
+// interposer is a context that changes its inner one. A nil field changes nothing.
+type interposer struct {
 	verbs.Context
-	// refuse selects the QPs to refuse; nil refuses none.
-	refuse func(*verbs.QPConfig) bool
-	// hide are capabilities that it does not announce.
-	hide verbs.Capabilities
-	// noAH is the number of address handles to refuse.
-	noAH int
-	// closed counts calls of Close unless nil.
-	closed *int
+	hide   verbs.Capabilities                                                   // hides capabilities
+	attr   func(*verbs.DeviceAttr)                                              // changes the attributes
+	refuse func(*verbs.QPConfig) bool                                           // selects the QPs to refuse
+	qp     func(verbs.QPType, verbs.QP) verbs.QP                                // replaces a QP
+	srq    func(verbs.PD, verbs.SRQConfig) (verbs.SRQ, error)                   // creates SRQs
+	ah     func(*verbs.AHAttr) error                                            // refuses address handles
+	mr     func(verbs.PD, *verbs.Memory, verbs.Access) (mr verbs.MR, err error) // registers memory
+	closed int                                                                  // counts the calls of Close
 }
 
-func (p *poor) Close() error {
-	if p.closed != nil {
-		*p.closed++
+// over places the interposer over a context.
+func (x *interposer) over(inner verbs.Context) verbs.Context {
+	x.Context = inner
+	return x
+}
+
+func (x *interposer) Close() error {
+	x.closed++
+	return x.Context.Close()
+}
+
+func (x *interposer) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := x.Context.QueryDevice()
+	a.Capabilities &^= x.hide
+	if x.attr != nil {
+		x.attr(&a)
 	}
-	return p.Context.Close()
-}
-
-func (p *poor) QueryDevice() (verbs.DeviceAttr, error) {
-	a, err := p.Context.QueryDevice()
-	a.Capabilities &^= p.hide
 	return a, err
 }
 
-func (p *poor) AllocPD() (verbs.PD, error) {
-	pd, err := p.Context.AllocPD()
-	return poorPD{pd, p}, err
+func (x *interposer) AllocPD() (verbs.PD, error) {
+	pd, err := x.Context.AllocPD()
+	return interposedPD{pd, x}, err
 }
 
-type poorPD struct {
+type interposedPD struct {
 	verbs.PD
-	ctx *poor
+	by *interposer
 }
 
-func (p poorPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	if p.ctx.refuse != nil && p.ctx.refuse(&cfg) {
-		return nil, verbs.NewOpError("create QP", "poor", 0, verbs.ErrNotSupported)
+func (p interposedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	if p.by.refuse != nil && p.by.refuse(&cfg) {
+		return nil, verbs.NewOpError("create QP", "interposer", 0, verbs.ErrNotSupported)
 	}
-	return p.PD.CreateQP(cfg)
+	if srq, ok := cfg.SRQ.(*countedSRQ); ok {
+		cfg.SRQ = srq.SRQ
+	}
+	q, err := p.PD.CreateQP(cfg)
+	if err == nil && p.by.qp != nil {
+		q = p.by.qp(cfg.Type, q)
+	}
+	return q, err
 }
 
-func (p poorPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
-	if p.ctx.noAH > 0 {
-		p.ctx.noAH--
-		return nil, verbs.ErrLimit
+func (p interposedPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
+	if p.by.srq != nil {
+		return p.by.srq(p.PD, cfg)
+	}
+	return p.PD.CreateSRQ(cfg)
+}
+
+func (p interposedPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
+	if p.by.ah != nil {
+		if err := p.by.ah(&attr); err != nil {
+			return nil, err
+		}
 	}
 	return p.PD.CreateAH(attr)
+}
+
+func (p interposedPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	if p.by.mr != nil {
+		return p.by.mr(p.PD, m, access)
+	}
+	return p.PD.RegisterMemory(m, access)
 }
 
 // noSharedUC refuses UC QPs with a shared receive queue.
 func noSharedUC(cfg *verbs.QPConfig) bool { return cfg.Type == verbs.UC && cfg.SRQ != nil }
 
-// openPoor returns a context on a new NIC that refuses the selected QPs.
-func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) bool, hide verbs.Capabilities) (*softnic.NIC, *poor) {
+// openWithout returns a context on a new NIC that refuses the selected QPs and hides capabilities.
+func openWithout(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) bool, hide verbs.Capabilities) (*softnic.NIC, *interposer) {
 	tb.Helper()
 	nic, err := softnic.New(link, reliable.NICConfig())
 	must(tb, err)
@@ -73,7 +102,7 @@ func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) boo
 	inner, err := nic.Open()
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, inner.Close()) })
-	return nic, &poor{Context: inner, refuse: refuse, hide: hide}
+	return nic, &interposer{Context: inner, refuse: refuse, hide: hide}
 }
 
 // TestConformanceWithoutSRQ runs the suite on devices whose UC QPs cannot use an SRQ: one end learns it from
@@ -84,7 +113,7 @@ func TestConformanceWithoutSRQ(t *testing.T) {
 		link := softnic.NewMemoryLink(nil)
 		var ctx [2]verbs.Context
 		for i, hide := range []verbs.Capabilities{verbs.CapSRQOnUC, 0} {
-			_, inner := openPoor(tb, link, noSharedUC, hide)
+			_, inner := openWithout(tb, link, noSharedUC, hide)
 			var err error
 			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096})
 			must(tb, err)
@@ -102,7 +131,7 @@ func TestMixedReceives(t *testing.T) {
 	must(t, err)
 	cfg := reliable.Config{Paths: 4, ChunkBytes: 4096, PathRecv: 4, RecvBytes: 16 * 4096}
 	a := newSide(t, link, cfg, size)
-	nic, inner := openPoor(t, link, noSharedUC, 0)
+	nic, inner := openWithout(t, link, noSharedUC, 0)
 	b := newSideOn(t, nic, inner, cfg, size)
 	connect(t, a, b)
 	for i := range 30 {
@@ -127,7 +156,7 @@ func TestTooManyQPs(t *testing.T) {
 		want   int
 	}{"shared": {nil, 16}, "per path": {noSharedUC, 2}} {
 		t.Run(name, func(t *testing.T) {
-			nic, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, 0)
+			nic, inner := openWithout(t, softnic.NewMemoryLink(nil), tt.refuse, 0)
 			s := newSideOn(t, nic, inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvBytes: 64 * 4096}, 4096)
 			attr, err := s.ctx.QueryDevice()
 			must(t, err)
@@ -158,7 +187,7 @@ func TestDefaultServesManyQPs(t *testing.T) {
 	const qps = 160
 	for name, refuse := range map[string]func(*verbs.QPConfig) bool{"shared": nil, "per path": noSharedUC} {
 		t.Run(name, func(t *testing.T) {
-			nic, inner := openPoor(t, softnic.NewMemoryLink(nil), refuse, 0)
+			nic, inner := openWithout(t, softnic.NewMemoryLink(nil), refuse, 0)
 			s := newSideOn(t, nic, inner, reliable.Config{ChunkBytes: 4096}, 4096) // and 16 paths
 			attr, err := s.ctx.QueryDevice()
 			must(t, err)
@@ -183,7 +212,7 @@ func TestDefaultServesManyQPs(t *testing.T) {
 // change.
 func TestNoRoomForPaths(t *testing.T) {
 	reliable.OverUC(t, "this use of receives")
-	_, inner := openPoor(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
+	_, inner := openWithout(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
 	if _, err := reliable.Wrap(inner, reliable.Config{RecvBytes: 128*32768 - 1, ChunkBytes: 32768}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Fatalf("Wrap = %v, want ErrInvalid: 16 paths need 128 receives", err)
 	}
