@@ -19,10 +19,7 @@ func TestNoAllocations(t *testing.T) {
 		}
 		w := wireless{queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
 		for i := range w.ends {
-			c, err := New(cfg)
-			if err != nil {
-				t.Fatalf("New = %v, want none", err)
-			}
+			c := newConn(t, cfg)
 			for k := range flows {
 				if err := c.Open(k, FlowConfig{}); flows > 1 && err != nil {
 					t.Fatalf("Open(%d) = %v, want none", k, err)

@@ -39,11 +39,7 @@ func newCourse(t *testing.T) *course {
 // join adds a connection.
 func (x *course) join() {
 	x.t.Helper()
-	c, err := New(Config{Adapt: true, WindowBytes: 64 << 20, PeerCredit: 1 << 12})
-	if err != nil {
-		x.t.Fatalf("New = %v, want none", err)
-	}
-	x.ends = append(x.ends, &courseEnd{c: c})
+	x.ends = append(x.ends, &courseEnd{c: newConn(x.t, Config{Adapt: true, WindowBytes: 64 << 20, PeerCredit: 1 << 12})})
 }
 
 // run lets time pass until all flights have been taken at the time end.

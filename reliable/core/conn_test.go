@@ -2,6 +2,8 @@ package core
 
 import (
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // modest is a configuration with tiny chunks, so that tests have many.
@@ -10,6 +12,16 @@ func modest() Config {
 }
 
 const second = 1_000_000_000
+
+// newConn returns a connection.
+func newConn(tb rapid.TB, cfg Config) *Conn {
+	tb.Helper()
+	c, err := New(cfg)
+	if err != nil {
+		tb.Fatalf("New = %v, want none", err)
+	}
+	return c
+}
 
 func TestMovesMessages(t *testing.T) {
 	l := newLine(t, modest(), modest(), 4096, 1)
@@ -46,10 +58,7 @@ func TestMovesMessages(t *testing.T) {
 // TestLatestDelayCounts: one measurement of a grown queue is enough to leave a path, however good it was
 // before, and one measurement of an empty queue is enough to use it again.
 func TestLatestDelayCounts(t *testing.T) {
-	c, err := New(Config{Paths: 2})
-	if err != nil {
-		t.Fatalf("New = %v, want a connection", err)
-	}
+	c := newConn(t, Config{Paths: 2})
 	p, q := &c.paths[0], &c.paths[1]
 	p.measured, q.measured = true, true
 	c.measure(&q.rtt, 50_000, 50_000)
@@ -74,10 +83,7 @@ func TestLatestDelayCounts(t *testing.T) {
 func TestTablesGrow(t *testing.T) {
 	const depth = 16
 	for flying := uint32(1); flying <= depth; flying++ {
-		c, err := New(Config{Paths: 1, PathDepth: depth})
-		if err != nil {
-			t.Fatalf("New = %v, want a connection", err)
-		}
+		c := newConn(t, Config{Paths: 1, PathDepth: depth})
 		p := &c.paths[0]
 		p.low, p.done, p.next = ^uint32(4), ^uint32(4), ^uint32(4)
 		for range 40 {

@@ -73,10 +73,7 @@ func TestLimitReturns(t *testing.T) {
 
 // TestOldCreditIsIgnored: a delayed older limit does not replace a newer one.
 func TestOldCreditIsIgnored(t *testing.T) {
-	c, err := New(withCredits(64))
-	if err != nil {
-		t.Fatalf("New = %v, want a connection", err)
-	}
+	c := newConn(t, withCredits(64))
 	for _, r := range []wire.Record{
 		{Type: wire.Credit, Nonce: 7, Bytes: 100},
 		{Type: wire.Credit, Nonce: 6, Bytes: noLimit},
@@ -142,9 +139,7 @@ func TestLateCredit(t *testing.T) {
 	}
 	l.now = 100_000_000
 	l.step(1, Event{Kind: EvGrant, Count: 1 << 20})
-	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
-		t.Fatalf("%v at %d ns, want success", l.ends[0].done, l.now)
-	}
+	l.finish(t, second, statusSuccess)
 }
 
 // TestIdleCredit: an idle sender repeatedly sends half of its credit at once. It never requests credit,
@@ -181,10 +176,7 @@ func TestCreditOfPart(t *testing.T) {
 // TestDemandIsNotTrusted: whatever a peer demands, the owner never counts more in flight than it granted, and
 // a demand below the received bytes does not block the peer.
 func TestDemandIsNotTrusted(t *testing.T) {
-	c, err := New(withCredits(64))
-	if err != nil {
-		t.Fatalf("New = %v, want a connection", err)
-	}
+	c := newConn(t, withCredits(64))
 	for i, bytes := range []uint64{1 << 20, noLimit, 5, 1 << 63} {
 		acts := c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.CreditRequest, Nonce: uint32(i + 1), Bytes: bytes}})
 		flying := uint64(0)

@@ -14,18 +14,9 @@ func overDatagrams() Config {
 	return cfg
 }
 
-func newDatagrams(t *testing.T) *Conn {
-	t.Helper()
-	c, err := New(overDatagrams())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
-	return c
-}
-
 // TestDatagramHeaders: every chunk has a header with the upper bits of its number, and nothing else is taken.
 func TestDatagramHeaders(t *testing.T) {
-	c := newDatagrams(t)
+	c := newConn(t, overDatagrams())
 	acts := c.Step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})
 	if len(acts) != 1 || acts[0].Imm.Kind != wire.KindChunk || acts[0].Header.Op != wire.OpWrite || acts[0].Header.Flags != wire.FlagLap {
 		t.Fatalf("a WRITE is sent as %+v, want one chunk with FlagLap", acts)
@@ -51,7 +42,7 @@ func TestDatagramHeaders(t *testing.T) {
 	if acts := c.Step(2, &chunk); count(acts, ActPlace) != 1 {
 		t.Errorf("a good chunk causes %+v, want ActPlace", acts)
 	}
-	plain := newModest(t)
+	plain := newConn(t, modest())
 	if acts := plain.Step(1, &chunk); count(acts, ActPlace) != 0 || plain.Stats().Refused != 1 {
 		t.Errorf("a chunk with FlagLap is placed although the NIC places bytes: %+v", acts)
 	}
@@ -94,7 +85,7 @@ func TestDatagramOvertaken(t *testing.T) {
 // TestDatagramReferences: a message completes when the shared QPs no longer refer to its memory, also on a path
 // that has gone down. A flow that fails makes the owner drop them before its messages end.
 func TestDatagramReferences(t *testing.T) {
-	c := newDatagrams(t)
+	c := newConn(t, overDatagrams())
 	c.Step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})
 	path := c.flows[0].send.chunk(0).path
 	c.paths[path].down()
@@ -129,9 +120,7 @@ func TestDatagramBlackHole(t *testing.T) {
 	routes := map[uint16]bool{}
 	post := func(k int) {
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(16*40, uint64(k)), 16*40*k)
-		if !l.run(l.now+second, func() bool { return l.finished(0) }) {
-			t.Fatalf("stuck at %d ns", l.now)
-		}
+		l.finish(t, second)
 	}
 	for k := range 10 {
 		post(k)
@@ -173,9 +162,7 @@ func TestDatagramSuspect(t *testing.T) {
 	cfg := overDatagrams()
 	l := newLine(t, cfg, cfg, 16*40, 1)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(16*40, 1), 0)
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, second)
 	c := l.ends[0].conn
 	c.paths[2].blame(l.now)
 	if s := c.PathState(2); s != PathSuspect {

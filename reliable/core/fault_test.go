@@ -1,7 +1,6 @@
 package core
 
 import (
-	"slices"
 	"testing"
 
 	"ibverbx/reliable/wire"
@@ -19,12 +18,9 @@ func TestFault(t *testing.T) {
 	for i := range 4 {
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(64, uint64(i)), 64*i)
 	}
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns with %v", l.now, l.ends[0].done)
-	}
-	want := []uint8{statusSuccess, refused, statusFlush, statusFlush}
-	if got := l.ends[0].done; !slices.Equal(got, want) || l.ends[1].fault != refused {
-		t.Fatalf("messages end with %v and the receiver with %d, want %v and %d", got, l.ends[1].fault, want, refused)
+	l.finish(t, second, statusSuccess, refused, statusFlush, statusFlush)
+	if got := l.ends[1].fault; got != refused {
+		t.Fatalf("the receiver ends with %d, want %d", got, refused)
 	}
 }
 
@@ -41,9 +37,7 @@ func TestFaultIsRepeated(t *testing.T) {
 		return true
 	}
 	l.post(0, Message{Kind: MsgSend}, bytesOf(5, 1), 0) // longer than the receive
-	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusInvalid {
-		t.Fatalf("ends with %v at %d ns, want %d", l.ends[0].done, l.now, statusInvalid)
-	}
+	l.finish(t, second, statusInvalid)
 }
 
 // TestInvalidMessage posts a message known to be invalid: everything before it succeeds, including the
@@ -54,20 +48,12 @@ func TestInvalidMessage(t *testing.T) {
 	l.read(0, 0, 0, 500, false)
 	l.post(0, Message{Kind: MsgInvalid, Status: 4}, nil, 0)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 64)
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns with %v", l.now, l.ends[0].done)
-	}
-	if want := []uint8{statusSuccess, statusSuccess, 4, statusFlush}; !slices.Equal(l.ends[0].done, want) {
-		t.Fatalf("ends with %v, want %v", l.ends[0].done, want)
-	}
+	l.finish(t, second, statusSuccess, statusSuccess, 4, statusFlush)
 }
 
 // TestEchoAlone: a chunk named only in the echo of an acknowledgement is not acknowledged.
 func TestEchoAlone(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, modest())
 	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}})
 	c.Step(2, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Flags: wire.AckEcho, EchoCSN: 2, Window: 64}})
 	if c.flows[0].send.chunk(2).state == chunkAcked {
@@ -87,17 +73,12 @@ func TestFaultOutOfOrder(t *testing.T) {
 		return 0
 	}
 	l.post(0, Message{Kind: MsgSend}, bytesOf(32, 1), 0) // two chunks, the second is too long
-	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusInvalid {
-		t.Fatalf("ends with %v at %d ns, want %d", l.ends[0].done, l.now, statusInvalid)
-	}
+	l.finish(t, second, statusInvalid)
 }
 
 // TestCreditChanges: the next acknowledgement advertises the reduced number of receives.
 func TestCreditChanges(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, modest())
 	c.Step(1, &Event{Kind: EvCredit, Count: 5})
 	acts := c.Step(2, &Event{Kind: EvData, Imm: wire.Imm{AckReq: true}})
 	if len(acts) != 1 || acts[0].Record.Window != 5 {
@@ -113,9 +94,7 @@ func TestRecvPatience(t *testing.T) {
 	l.receive(1, 16)
 	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 1), 0)
 	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 2), 0)
-	if !l.run(second, func() bool { return l.finished(0) }) || !slices.Equal(l.ends[0].done, []uint8{0, statusRNRExc}) {
-		t.Fatalf("ends with %v at %d ns, want success and %d", l.ends[0].done, l.now, statusRNRExc)
-	}
+	l.finish(t, second, 0, statusRNRExc)
 	if l.now < 3_000_000 || l.now > 3_500_000 {
 		t.Fatalf("gave up after %d ns, want 3 ms", l.now)
 	}
@@ -133,18 +112,13 @@ func TestPeerGoneWithoutReceive(t *testing.T) {
 	if l.run(gone, func() bool { return l.finished(0) }) {
 		t.Fatalf("ended with %v at %d ns, while the peer answered", l.ends[0].done, l.now)
 	}
-	if !l.run(gone+10*second, func() bool { return l.finished(0) }) || !slices.Equal(l.ends[0].done, []uint8{statusRetryExc, statusFlush}) {
-		t.Fatalf("ends with %v at %d ns, want %d and a flush", l.ends[0].done, l.now, statusRetryExc)
-	}
+	l.finish(t, gone+10*second, statusRetryExc, statusFlush)
 }
 
 // TestNoQPForOffer: creating the QP for the peer's offer fails. A QP created later belongs to another epoch
 // and is not connected to the offered one.
 func TestNoQPForOffer(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, modest())
 	c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Offer, Path: 1, Epoch: 1, QPN: 77}})
 	c.Step(1, &Event{Kind: EvPathFailed, Path: 1, Epoch: 1})
 	acts := c.Step(c.Deadline(), &Event{Kind: EvTick})

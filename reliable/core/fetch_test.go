@@ -13,17 +13,6 @@ import (
 // isAnswer reports whether a packet is a fragment of a response.
 func isAnswer(p *packet) bool { return p.imm.Kind == wire.KindChunk && p.hdr.Op == wire.OpAnswer }
 
-// wantDone runs until all messages of end 0 have completed, and checks their statuses.
-func wantDone(t *testing.T, l *line, want ...uint8) {
-	t.Helper()
-	if !l.run(l.now+20*second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns with %v", l.now, l.ends[0].done)
-	}
-	if !slices.Equal(l.ends[0].done, want) {
-		t.Fatalf("messages end with %v, want %v", l.ends[0].done, want)
-	}
-}
-
 // TestEveryLossOfRead loses each packet of a READ of 20 chunks, an atomic and a WRITE in sequence, and each
 // pair of packets of a shorter one. All data arrives, without a long delay.
 func TestEveryLossOfRead(t *testing.T) {
@@ -33,7 +22,7 @@ func TestEveryLossOfRead(t *testing.T) {
 		l.read(0, 0, 3, size, false)
 		l.add(0, 0, false)
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(40, 1), 0)
-		wantDone(t, l, statusSuccess, statusSuccess, statusSuccess)
+		l.finish(t, 20*second, statusSuccess, statusSuccess, statusSuccess)
 		if l.now > 10_000_000 {
 			t.Fatalf("without packets %v it takes %d ns, want less than 10 ms", lost, l.now)
 		}
@@ -69,7 +58,7 @@ func TestLateAnswer(t *testing.T) {
 			return 0
 		}
 		l.read(0, 0, 0, 640, false)
-		wantDone(t, l, statusSuccess)
+		l.finish(t, 20*second, statusSuccess)
 		if l.now > 10_000_000 || held == 0 {
 			t.Fatalf("path %d holds %d pieces and the READ ends at %d ns, want some and less than 10 ms", slow, held, l.now)
 		}
@@ -84,7 +73,7 @@ func TestDeadPathOfAnswers(t *testing.T) {
 	for range 8 {
 		l.read(0, 0, 0, 1600, false)
 	}
-	wantDone(t, l, make([]uint8, 8)...)
+	l.finish(t, 20*second, make([]uint8, 8)...)
 	if n := l.ends[1].conn.Stats().PathsDown; n == 0 || l.now > 20_000_000 {
 		t.Fatalf("%d paths are down at the responder and the READs end at %d ns, want some and less than 20 ms", n, l.now)
 	}
@@ -103,7 +92,7 @@ func TestFetchLimit(t *testing.T) {
 	for i := range want {
 		l.read(0, 0, i, 100, false)
 	}
-	wantDone(t, l, want...)
+	l.finish(t, 20*second, want...)
 	if limit := uint32(l.ends[0].conn.cfg.maxFetches()); most != limit {
 		t.Fatalf("at most %d READs wait, want %d", most, limit)
 	}
@@ -143,7 +132,7 @@ func TestAnswersTakeTurns(t *testing.T) {
 	l := newLine(t, modest(), modest(), 1<<16, 1)
 	l.post(1, Message{Kind: MsgWrite}, bytesOf(1<<16, 1), 0)
 	l.read(0, 0, 0, 1600, false)
-	wantDone(t, l, statusSuccess)
+	l.finish(t, 20*second, statusSuccess)
 	if l.finished(1) {
 		t.Fatalf("the READ of 1600 bytes ends behind the WRITE of 65536, want turns")
 	}
@@ -158,7 +147,7 @@ func TestRequestsBeforeFaultSucceed(t *testing.T) {
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(100, 1), 0)
 	l.read(0, 0, 2000, 100, false) // the store has 2048 bytes
 	l.add(0, 0, false)
-	wantDone(t, l, statusSuccess, statusSuccess, statusSuccess, statusAccess, statusFlush)
+	l.finish(t, 20*second, statusSuccess, statusSuccess, statusSuccess, statusAccess, statusFlush)
 	l.run(l.now+second/10, func() bool { return l.ends[1].fault != 0 })
 	if l.ends[1].word != 1 || l.ends[1].fault != statusAccess {
 		t.Fatalf("%d atomics are carried out and the responder ends with %d, want the one before the fault and %d", l.ends[1].word, l.ends[1].fault, statusAccess)
@@ -182,7 +171,7 @@ func TestAnswerNeverComes(t *testing.T) {
 			l.Lose = tt.lose
 			l.read(0, 0, 0, 100, false)
 			l.post(0, Message{Kind: MsgWrite}, bytesOf(32, 1), 0)
-			wantDone(t, l, statusRetryExc, statusFlush)
+			l.finish(t, 20*second, statusRetryExc, statusFlush)
 			if l.now > 3*cfg.GiveUp {
 				t.Fatalf("the READ ends at %d ns, want about %d", l.now, cfg.GiveUp)
 			}
@@ -198,7 +187,7 @@ func TestResponderFails(t *testing.T) {
 	l.read(0, 0, 0, 100, false)
 	l.run(50_000, func() bool { return false })
 	l.step(1, Event{Kind: EvClose, Status: statusFlush})
-	wantDone(t, l, statusRetryExc)
+	l.finish(t, 20*second, statusRetryExc)
 	if l.now > 10_000_000 {
 		t.Fatalf("the READ ends at %d ns, want less than 10 ms", l.now)
 	}
@@ -209,7 +198,7 @@ func TestResponderFails(t *testing.T) {
 	l.run(20*second, func() bool { return l.ends[0].conn.Failed(0) })
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(32, 1), 0)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(32, 1), 32)
-	wantDone(t, l, statusRetryExc, statusFlush)
+	l.finish(t, 20*second, statusRetryExc, statusFlush)
 }
 
 // TestFalseAnswers: a response without a fetch, or that does not match it, is not placed and fails the flow.
@@ -225,7 +214,7 @@ func TestFalseAnswers(t *testing.T) {
 		{Op: wire.OpAnswer, Flags: wire.FlagLast, Message: 1 << 31, Len: 32},   // far away
 	} {
 		t.Run(fmt.Sprintf("%+v", h), func(t *testing.T) {
-			c := newModest(t)
+			c := newConn(t, modest())
 			c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgFetch, Length: wire.FetchLen, Answer: 32}})
 			acts := c.Step(2, &Event{Kind: EvChunk, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h})
 			if count(acts, ActPlace) != 0 || count(acts, ActFault) != 1 {
@@ -237,7 +226,7 @@ func TestFalseAnswers(t *testing.T) {
 
 // TestAnswerTwice: a second response to a READ, in new chunks, is not placed.
 func TestAnswerTwice(t *testing.T) {
-	c := newModest(t)
+	c := newConn(t, modest())
 	path := c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgFetch, Length: wire.FetchLen, Answer: 16}})[0].Path
 	c.Step(1, &Event{Kind: EvSent, Path: path, Count: 1})
 	answer := Event{Kind: EvChunk, Imm: wire.Imm{Kind: wire.KindChunk}, Header: wire.Header{Op: wire.OpAnswer, Flags: wire.FlagLast, Len: 16}}
@@ -270,7 +259,7 @@ func TestFalseFetches(t *testing.T) {
 		{"back", []uint32{0, 1<<32 - 1}, 1, 0},
 		{"far ahead", []uint32{64}, 0, 1},
 	} {
-		c := newModest(t)
+		c := newConn(t, modest())
 		answers := 0
 		for csn, number := range tt.numbers {
 			answers += count(fetch(c, uint16(csn), number), ActAnswer)
@@ -279,11 +268,11 @@ func TestFalseFetches(t *testing.T) {
 			t.Errorf("%s: %d answers, %d refused, want %d and %d", tt.name, answers, c.Stats().Refused, tt.answers, tt.refused)
 		}
 	}
-	c := newModest(t) // out of order, twice the same number
+	c := newConn(t, modest()) // out of order, twice the same number
 	if n := count(fetch(c, 1, 1), ActAnswer) + count(fetch(c, 2, 1), ActAnswer) + count(fetch(c, 0, 0), ActAnswer); n != 2 {
 		t.Errorf("%d answers to fetches 0, 1 and 1, want 2", n)
 	}
-	c = newModest(t) // a requester that never acknowledges a response
+	c = newConn(t, modest()) // a requester that never acknowledges a response
 	answers := 0
 	for i := range 100 {
 		answers += count(fetch(c, uint16(i), uint32(i)), ActAnswer)
@@ -296,7 +285,7 @@ func TestFalseFetches(t *testing.T) {
 // TestWriteBehindRead sends a WRITE behind a READ when the WRITE before the READ is acknowledged. It does
 // not wait for the READ.
 func TestWriteBehindRead(t *testing.T) {
-	c := newModest(t)
+	c := newConn(t, modest())
 	for _, m := range []Message{{Kind: MsgWrite, Length: 16}, {Kind: MsgFetch, Length: wire.FetchLen, Answer: 8}} {
 		if n := count(c.Step(1, &Event{Kind: EvPost, Message: m}), ActSend); n != 1 {
 			t.Fatalf("%d transmissions of %+v, want 1", n, m)
@@ -313,7 +302,7 @@ func TestWriteBehindRead(t *testing.T) {
 // TestNoMemoryForAnswer: a READ fails if its memory is no longer registered when the response arrives. The
 // message before it, acknowledged later, does not fail.
 func TestNoMemoryForAnswer(t *testing.T) {
-	c := newModest(t)
+	c := newConn(t, modest())
 	for i, m := range []Message{{Kind: MsgWrite, Length: 16}, {Kind: MsgFetch, Length: wire.FetchLen, Answer: 8}, {Kind: MsgWrite, Length: 16}} {
 		m.Token = uint32(i)
 		for _, a := range c.Step(1, &Event{Kind: EvPost, Message: m}) {
@@ -362,7 +351,7 @@ func TestAnswerMakesRoom(t *testing.T) {
 	l.read(0, 0, 0, 8, false)
 	l.run(100_000, func() bool { return l.finished(0) })
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(16, 1), 0)
-	wantDone(t, l, statusSuccess, statusSuccess, statusSuccess)
+	l.finish(t, 20*second, statusSuccess, statusSuccess, statusSuccess)
 }
 
 // checkAnswer checks the result of a fetch by end i. No two atomics fetch the same value.

@@ -68,9 +68,7 @@ func TestManyFlows(t *testing.T) {
 func TestAllFlows(t *testing.T) {
 	l := manyFlows(t, Config{Paths: 4, Window: 2, ChunkBytes: 16, SendDepth: 1, PeerCredit: 64, PathDepth: 32}, MaxFlows, 32)
 	l.Loss = 0.01
-	if !l.run(4*second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, 4*second)
 	l.allSucceeded(t)
 }
 
@@ -100,9 +98,7 @@ func TestFlowsTakeTurns(t *testing.T) {
 	if sent > size+size/2 {
 		t.Fatalf("flow 0 has sent %d bytes when the others had done with %d each, want about as much", sent, size)
 	}
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, second)
 	l.allSucceeded(t)
 }
 
@@ -120,9 +116,7 @@ func TestOneFlowFails(t *testing.T) {
 		l.postOn(0, k, Message{Kind: MsgSend}, bytesOf(16, uint64(k)), 0)
 		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(500, uint64(k)), k*500)
 	}
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, second)
 	for k, f := range l.ends[0].flows {
 		want := []uint8{0, 0, 0}
 		if k%2 == 0 {
@@ -147,10 +141,7 @@ func TestOneFlowFails(t *testing.T) {
 func TestCloseInFlight(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 2
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, cfg)
 	for k := range 2 {
 		if err := c.Open(k, FlowConfig{}); err != nil {
 			t.Fatalf("Open(%d) = %v, want none", k, err)
@@ -198,10 +189,7 @@ func TestCloseInFlight(t *testing.T) {
 func TestNoSuchFlow(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 3
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, cfg)
 	if err := c.Open(1, FlowConfig{}); err != nil {
 		t.Fatalf("Open = %v, want none", err)
 	}
@@ -234,10 +222,7 @@ func TestNoSuchFlow(t *testing.T) {
 func TestAckOfOneFlow(t *testing.T) {
 	cfg := modest()
 	cfg.Flows, cfg.Paths = 2, 1
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, cfg)
 	for k := range 2 {
 		if err := c.Open(k, FlowConfig{}); err != nil {
 			t.Fatalf("Open(%d) = %v, want none", k, err)
@@ -255,10 +240,7 @@ func TestAckOfOneFlow(t *testing.T) {
 func TestIdleThenNoReceive(t *testing.T) {
 	cfg := modest()
 	cfg.RecvPatience = 1_000_000
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, cfg)
 	c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Window: 64}})
 	c.Step(second, &Event{Kind: EvPost, Message: Message{Kind: MsgSend, Length: 1}})
 	c.Step(second+900_000, &Event{Kind: EvTick})
@@ -275,10 +257,7 @@ func TestIdleThenNoReceive(t *testing.T) {
 func TestFlowTimers(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 20).Draw(rt, "flows")
-		c, err := New(Config{Paths: 1, Window: 2, SendDepth: 1, Flows: n})
-		if err != nil {
-			rt.Fatalf("New = %v, want none", err)
-		}
+		c := newConn(rt, Config{Paths: 1, Window: 2, SendDepth: 1, Flows: n})
 		for k := range n {
 			if err := c.Open(k, FlowConfig{}); err != nil {
 				rt.Fatalf("Open(%d) = %v, want none", k, err)

@@ -48,9 +48,7 @@ func TestWaitingFlowIsPatient(t *testing.T) {
 	for k := range cfg.Flows {
 		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(64, 1), 64*k)
 	}
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns, want all messages to end", l.now)
-	}
+	l.finish(t, second)
 	for k, f := range l.ends[0].flows {
 		if f.done[0] != statusSuccess {
 			t.Fatalf("flow %d ends with %d, want success: the peer was never silent", k, f.done[0])
@@ -68,9 +66,7 @@ func TestFailedFlowMakesRoom(t *testing.T) {
 	l.ends[0].conn.flows[1].giveUp = 200_000 // before it repeats anything
 	l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
 	l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 2000)
-	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
-		t.Fatalf("%v at %d ns, want success", l.ends[0].done, l.now)
-	}
+	l.finish(t, second, statusSuccess)
 }
 
 // TestWaitForReceive: a sender waits for a receive much longer than GiveUp. It does not fail, because the

@@ -25,10 +25,7 @@ func TestFalseAcks(t *testing.T) {
 		{Type: wire.Credit, Bytes: 1},
 		{Type: wire.CreditRequest, Bytes: 1},
 	} {
-		c, err := New(modest())
-		if err != nil {
-			t.Fatalf("New = %v, want none", err)
-		}
+		c := newConn(t, modest())
 		c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}}) // chunks 0 to 3
 		acts := c.Step(2, &Event{Kind: EvRecord, Record: r})
 		if len(acts) != 0 || c.flows[0].send.una != 0 || c.flying != 4 || c.window != 64 || c.Stats().BadRecords != 1 {
@@ -44,10 +41,7 @@ func TestWindowEdge(t *testing.T) {
 		csn     uint16
 		refused uint64
 	}{{63, 0}, {64, 1}, {0x7fff, 1}} {
-		c, err := New(modest())
-		if err != nil {
-			t.Fatalf("New = %v, want none", err)
-		}
+		c := newConn(t, modest())
 		acts := c.Step(1, &Event{Kind: EvData, Imm: wire.Imm{CSN: tt.csn}})
 		if len(acts) != 1 || acts[0].Record.Type != wire.Ack || c.Stats().Refused != tt.refused {
 			t.Fatalf("chunk %d: %d actions, %d refused, want an acknowledgement and %d", tt.csn, len(acts), c.Stats().Refused, tt.refused)
@@ -62,10 +56,7 @@ func TestMessagesMustCount(t *testing.T) {
 		{Op: wire.OpEager, Flags: wire.FlagLast, Offset: 8},
 		{Op: wire.OpNotify, Flags: wire.FlagLast, Message: 7},
 	} {
-		c, err := New(modest())
-		if err != nil {
-			t.Fatalf("New = %v, want none", err)
-		}
+		c := newConn(t, modest())
 		faults := 0
 		for _, a := range c.Step(1, &Event{Kind: EvChunk, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h}) {
 			if a.Kind == ActDeliver {
@@ -87,10 +78,7 @@ func TestFutureEpoch(t *testing.T) {
 		{Op: wire.OpWrite, Xmit: 1, OrigPath: 2, OrigEpoch: 1},
 		{Op: wire.OpWrite, Xmit: 1, OrigPath: 4},
 	} {
-		c, err := New(modest())
-		if err != nil {
-			t.Fatalf("New = %v, want none", err)
-		}
+		c := newConn(t, modest())
 		c.Step(1, &Event{Kind: EvChunk, Path: 1, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h})
 		if c.Stats().Refused != 1 || c.flows[0].recv.next != 0 {
 			t.Fatalf("%+v: %d refused, next %d, want 1 and 0", h, c.Stats().Refused, c.flows[0].recv.next)
@@ -105,10 +93,7 @@ func TestHostile(t *testing.T) {
 		cfg := modest()
 		cfg.Grants, cfg.PeerGrants = rapid.Bool().Draw(rt, "grants"), rapid.Bool().Draw(rt, "peerGrants")
 		cfg.Flows = rapid.IntRange(1, 3).Draw(rt, "flows")
-		c, err := New(cfg)
-		if err != nil {
-			rt.Fatalf("New = %v, want none", err)
-		}
+		c := newConn(rt, cfg)
 		for k := range cfg.Flows - 1 { // the last one is not open, unless it is the only one
 			if err := c.Open(k, FlowConfig{}); err != nil {
 				rt.Fatalf("Open(%d) = %v, want none", k, err)

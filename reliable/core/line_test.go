@@ -3,6 +3,7 @@ package core
 import (
 	"container/heap"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -136,6 +137,17 @@ func (l *line) run(limit int64, stop func() bool) bool {
 		l.step(i, Event{Kind: EvTick})
 	}
 	return true
+}
+
+// finish runs until all messages of end 0 have completed, for at most limit, and checks their statuses, if given.
+func (l *line) finish(t *testing.T, limit int64, want ...uint8) {
+	t.Helper()
+	if !l.run(l.now+limit, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns with %v", l.now, l.ends[0].done)
+	}
+	if want != nil && !slices.Equal(l.ends[0].done, want) {
+		t.Fatalf("messages end with %v, want %v", l.ends[0].done, want)
+	}
 }
 
 // bytesOf returns n bytes unique to the seed.

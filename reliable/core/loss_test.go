@@ -88,10 +88,7 @@ func TestLastAckLost(t *testing.T) {
 
 // TestDuplicateIsAcknowledged: a duplicate chunk is acknowledged immediately and reported as a duplicate.
 func TestDuplicateIsAcknowledged(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, modest())
 	ev := Event{Kind: EvData, Imm: wire.Imm{CSN: 0}, Count: 16}
 	c.Step(1, &ev)
 	acts := c.Step(2, &ev)
@@ -154,12 +151,7 @@ func TestAllPathsDead(t *testing.T) {
 	for range 3 {
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
 	}
-	if !l.run(10*second, func() bool { return l.finished(0) }) {
-		t.Fatalf("hangs at %d ns with %v", l.now, l.ends[0].done)
-	}
-	if d := l.ends[0].done; d[0] != statusRetryExc || d[1] != statusFlush || d[2] != statusFlush {
-		t.Fatalf("messages end with %v, want %d and flushes", d, statusRetryExc)
-	}
+	l.finish(t, 10*second, statusRetryExc, statusFlush, statusFlush)
 	if l.now != 5*second {
 		t.Fatalf("gave up after %d ns, want 5 s", l.now)
 	}
@@ -186,9 +178,7 @@ func TestPauseIsNoSilence(t *testing.T) {
 	waited := l.now
 	const pause = 100 * second
 	l.now = l.ends[0].conn.Deadline() + pause
-	if !l.run(l.now+10*second, func() bool { return l.finished(0) }) {
-		t.Fatalf("hangs at %d ns with %v", l.now, l.ends[0].done)
-	}
+	l.finish(t, 10*second)
 	if total := l.now - pause; total != 5*second || waited > 2*second {
 		t.Fatalf("gave up after %d ns and a pause, want 5 s", total)
 	}
@@ -247,9 +237,7 @@ func TestLateOriginal(t *testing.T) {
 				return 0
 			}
 			l.post(0, Message{Kind: MsgWrite}, bytesOf(16*40, 1), 0)
-			if !l.run(second, func() bool { return l.finished(0) }) {
-				t.Fatalf("stuck at %d ns", l.now)
-			}
+			l.finish(t, second)
 			if l.now > 4_000_000 {
 				t.Fatalf("took %d ns, want the failover before the packets come", l.now)
 			}
@@ -264,10 +252,7 @@ func TestLateOriginal(t *testing.T) {
 // TestFenceBeforeAck: when a fragment of a WRITE arrives on another path, the old path is reset, then the
 // data is placed, then it is acknowledged.
 func TestFenceBeforeAck(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, modest())
 	acts := c.Step(1, &Event{
 		Kind: EvChunk, Path: 1, Imm: wire.Imm{Kind: wire.KindChunk, AckReq: true},
 		Header: wire.Header{Op: wire.OpWrite, Xmit: 2, OrigPath: 3, Len: 16},
@@ -370,9 +355,7 @@ func TestDeadPathAndDatagrams(t *testing.T) {
 	l := newLine(t, cfg, cfg, 100, 2)
 	l.Lose = func(from int, p *packet) bool { return from == 0 && p.route <= RoutePath }
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(100, 1), 0)
-	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
-		t.Fatalf("ends with %v at %d ns, want success", l.ends[0].done, l.now)
-	}
+	l.finish(t, second, statusSuccess)
 	if l.now > 20_000_000 {
 		t.Fatalf("took %d ns, want at most 20 ms", l.now)
 	}

@@ -21,20 +21,11 @@ func ackUpTo(c *Conn, now int64, cum uint32) []Action {
 	return c.Step(now, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Cum: cum, Window: 64, RecvLimit: 64}})
 }
 
-func newModest(t *testing.T) *Conn {
-	t.Helper()
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
-	return c
-}
-
 // TestCompletionWaitsForMemory: a message completes only when it is acknowledged and the NIC no longer needs
 // its memory, because of a completion or a path reset.
 func TestCompletionWaitsForMemory(t *testing.T) {
 	for _, end := range []Event{{Kind: EvSent, Count: 1}, {Kind: EvPathFailed}} {
-		c := newModest(t)
+		c := newConn(t, modest())
 		acts := c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})
 		end.Path = acts[0].Path
 		if n := count(ackUpTo(c, 2, 1), ActComplete); n != 0 {
@@ -44,7 +35,7 @@ func TestCompletionWaitsForMemory(t *testing.T) {
 			t.Fatalf("%d completions after event %d, want 1", n, end.Kind)
 		}
 	}
-	c := newModest(t)
+	c := newConn(t, modest())
 	path := c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})[0].Path
 	if n := count(c.Step(2, &Event{Kind: EvSent, Path: path, Count: 1}), ActComplete); n != 0 {
 		t.Fatalf("%d completions before the acknowledgement, want 0", n)
@@ -57,7 +48,7 @@ func TestCompletionWaitsForMemory(t *testing.T) {
 // TestUserFence: a fenced message is sent only when the previous one has completed, not when it is merely
 // acknowledged.
 func TestUserFence(t *testing.T) {
-	c := newModest(t)
+	c := newConn(t, modest())
 	path := c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})[0].Path
 	if n := count(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16, Fence: true}}), ActSend); n != 0 {
 		t.Fatalf("%d transmissions of a fenced message, want 0", n)
@@ -74,10 +65,7 @@ func TestUserFence(t *testing.T) {
 func TestPeerWindow(t *testing.T) {
 	cfg := modest()
 	cfg.PeerCredit = 3
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, cfg)
 	if n := count(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 320}}), ActSend); n != 3 {
 		t.Fatalf("%d transmissions for 3 receives, want 3", n)
 	}
@@ -103,9 +91,7 @@ func TestFasterPath(t *testing.T) {
 		return 300_000
 	}
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(1<<16, 1), 0)
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, second)
 	if onSlow > 1<<16/16/4 {
 		t.Fatalf("%d of %d chunks on the slow path, want at most a quarter", onSlow, 1<<16/16)
 	}
@@ -118,7 +104,5 @@ func TestQuestionsFindAWay(t *testing.T) {
 	l.Lose = func(from int, p *packet) bool { return p.route < RoutePath && (from == 0 || l.now < 1_000_000) }
 	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 1), 0)
 	l.receive(1, 8)
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, second)
 }

@@ -9,10 +9,7 @@ import (
 // TestOwedAckLeaves: a chunk that does not request an acknowledgement is acknowledged at the end of its
 // batch. Until then the connection owes the ACK, and EvFlush is mandatory.
 func TestOwedAckLeaves(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want no error", err)
-	}
+	c := newConn(t, modest())
 	if c.Owes() {
 		t.Errorf("Owes before anything has arrived, want none")
 	}

@@ -36,10 +36,7 @@ func TestPathCredit(t *testing.T) {
 
 // TestCreditShrinks: a peer is notified immediately when it has fewer receives.
 func TestCreditShrinks(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
+	c := newConn(t, modest())
 	if a := c.Step(1, &Event{Kind: EvCredit, Count: 40}); len(a) != 1 || a[0].Record.Window != 40 {
 		t.Fatalf("%+v, want an acknowledgement with a window of 40", a)
 	}

@@ -130,9 +130,7 @@ func TestPlacingHoldsAcks(t *testing.T) {
 			return first
 		}
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(4096, 1), 0)
-		if !l.run(second, func() bool { return l.finished(0) }) {
-			t.Fatalf("stuck at %d ns", l.now)
-		}
+		l.finish(t, second)
 		s, r := l.ends[0].conn.Stats(), l.ends[1].conn.Stats()
 		if slow < modest().AckDelay && (s.Retransmitted != 1 || r.Duplicates != 0) {
 			t.Errorf("%d chunks sent again, %d of them for nothing, want 1 and 0", s.Retransmitted, r.Duplicates)
@@ -156,7 +154,5 @@ func TestPlacedForNothing(t *testing.T) {
 			}
 		}
 	}
-	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns", l.now)
-	}
+	l.finish(t, second)
 }

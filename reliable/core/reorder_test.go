@@ -27,9 +27,7 @@ func TestReorderingPath(t *testing.T) {
 				l.take(from, p)
 			}
 			l.post(0, Message{Kind: MsgWrite}, bytesOf(16*40, 1), 0)
-			if !l.run(second, func() bool { return l.finished(0) }) {
-				t.Fatalf("stuck at %d ns", l.now)
-			}
+			l.finish(t, second)
 			l.run(l.now+20_000_000, func() bool { return false })
 		})
 		if c.broken != strings.Contains(broken, "fence: ") || (broken != "") != c.broken {
