@@ -12,10 +12,10 @@ import (
 // backgroundLoop is the goroutine of an engine. It steps the engine while the program neither posts nor
 // polls. It sleeps until a completion arrives or a timer is due.
 type backgroundLoop struct {
-	engine *engine            // the engine that the background loop steps
+	engine *engine            // the engine to step
 	waker  *verbs.Waker       // woken by completions, events, the timer and kick
-	timer  *time.Timer        // wakes the waker when a timer of the engine is due
-	ctx    context.Context    // ends when stop is called
+	timer  *time.Timer        // wakes the waker when a timer of the engine expires
+	ctx    context.Context    // canceled by stop
 	cancel context.CancelFunc // cancels ctx
 	done   sync.WaitGroup     // waits for the goroutine
 }
@@ -39,7 +39,7 @@ func (b *backgroundLoop) run() {
 	}
 }
 
-// stop ends the goroutine and waits for it. The caller must not hold the lock of the engine.
+// stop stops the goroutine and waits for it. The caller must not hold the engine's lock.
 func (b *backgroundLoop) stop() {
 	b.cancel()
 	b.done.Wait()

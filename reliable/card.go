@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// card describes a QP to its peer. It travels in Endpoint.Extra and in messages on the handshake QP.
+// card describes a QP to its peer. It is sent in Endpoint.Extra and in messages on the handshake QP.
 //
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
@@ -22,7 +22,7 @@ import (
 //	+---------------------------------------+
 //	|        QPN of control QP 0 and 1      | 16, 20
 //	+---------------------------------------+
-//	|     first PSN that the handshake QP takes  | 24
+//	| first PSN accepted by handshake QP    | 24
 //	+---------------------------------------+
 //	|      QPN, PSN of path 0, 1, ...       | 28    whole, propose and accept
 //	+---------------------------------------+
@@ -35,32 +35,32 @@ import (
 type card struct {
 	kind      cardKind
 	window    int          // Config.Window
-	credit    int          // the number of receive buffers that the peer may use, 0 without paths
+	credit    int          // the number of advertised receive buffers, 0 without paths
 	chunk     uint32       // Config.ChunkBytes
 	pathCount int          // Config.Paths
-	conn      uint32       // the number of the connection at the card's end, 0 in a bare card
+	conn      uint32       // the number of the sender's connection, 0 in a bare card
 	flow      uint16       // the flow of the QP in the connection, Config.Flows-1 in a bare card
 	control   [2]uint32    // the numbers of the control QPs
 	qkey      uint32       // the Q_Key of the control QPs and of the UD QPs of paths
-	psn       uint32       // the first PSN that the handshake QP takes, 0 if it is not known yet
+	psn       uint32       // the first PSN that the handshake QP accepts, 0 if unknown
 	paths     []pathAddr   // the addresses of the paths
-	firstAddr pathAddr     // the first address of path 0, which tells the connection from earlier ones
+	firstAddr pathAddr     // the first address of path 0, which identifies the connection if its number is reused
 	echo      uint32       // the number of the receiver's connection
-	want      bool         // asks for the card of the receiver
-	perPath   bool         // reports that credit is divided equally among the paths
+	want      bool         // requests the receiver's card
+	perPath   bool         // set if the credit is divided equally among the paths
 	carrier   verbs.QPType // the type of the QPs of paths
-	grants    bool         // reports that the peer has to wait for credit; see Config.NoCredits
+	grants    bool         // set if the peer must wait for credit; see Config.NoCredits
 }
 
-// cardKind tells what a card is for. With Config.Flows of one there are only whole cards, otherwise
-// there are all others: see flowHandshake.
+// cardKind is the purpose of a card. With Config.Flows of one, all cards are whole; otherwise
+// none is: see flowHandshake.
 type cardKind uint8
 
 const (
-	cardWhole   cardKind = iota // names the connection of the QP
-	cardBare                    // names no connection; on the handshake QP it asks for a proposal
+	cardWhole   cardKind = iota // contains the connection of the QP
+	cardBare                    // contains no connection; on the handshake QP it requests a proposal
 	cardPropose                 // proposes a connection and a flow
-	cardAccept                  // accepts a proposal, and names the connection at this end
+	cardAccept                  // accepts a proposal, and contains the sender's connection
 	cardConfirm                 // confirms that the two connections are connected to each other
 	cardKinds
 )
@@ -81,7 +81,7 @@ func (k cardKind) hasEcho() bool { return k == cardAccept || k == cardConfirm }
 type pathAddr struct{ qpn, psn uint32 }
 
 const (
-	// cardLen is the length of a card without the fields that only some cards have, in bytes.
+	// cardLen is the length of a card without the optional fields, in bytes.
 	cardLen = 28
 	// addrLen, echoLen and qkeyLen are the lengths of these fields, in bytes.
 	addrLen, echoLen, qkeyLen = 8, 4, 4
@@ -92,11 +92,11 @@ const (
 	cardGrants  = 4
 	cardUD      = 8
 	cardQKey    = 128
-	// kindShift is where the kind begins in the flags, below cardQKey.
+	// kindShift is the position of the kind in the flags, below cardQKey.
 	kindShift = 4
 )
 
-// maxCardLen is the length of the longest card, in bytes.
+// maxCardLen is the maximum length of a card, in bytes.
 func (cfg *Config) maxCardLen() int { return cardLen + addrLen*(cfg.Paths+1) + echoLen + qkeyLen }
 
 func (c *card) encode() []byte {
@@ -143,7 +143,7 @@ func (c *card) encode() []byte {
 	return b
 }
 
-// decodeCard decodes the card of a peer and checks that it fits the configuration of this end.
+// decodeCard decodes a peer's card and checks that it matches the local configuration.
 func decodeCard(b []byte, cfg *Config, own *carrier) (*card, error) {
 	be := binary.BigEndian
 	switch {
@@ -194,7 +194,7 @@ func decodeCard(b []byte, cfg *Config, own *carrier) (*card, error) {
 	return c, nil
 }
 
-// takeAddr decodes the address at the start of b, and removes it.
+// takeAddr decodes and removes the address at the start of b.
 func takeAddr(b *[]byte) pathAddr {
 	be := binary.BigEndian
 	a := pathAddr{be.Uint32(*b), be.Uint32((*b)[4:])}
@@ -202,7 +202,7 @@ func takeAddr(b *[]byte) pathAddr {
 	return a
 }
 
-// check checks the fields of fixed size of a card of n bytes.
+// check validates the fields of fixed size of a card of n bytes.
 func (c *card) check(n int, cfg *Config, own *carrier) error {
 	want := cardLen
 	if c.kind.hasPaths() {
@@ -235,7 +235,7 @@ func (c *card) check(n int, cfg *Config, own *carrier) error {
 	return nil
 }
 
-// checkAddrs checks the addresses and numbers of a card.
+// checkAddrs validates the addresses and numbers of a card.
 func (c *card) checkAddrs() error {
 	for i, p := range c.paths {
 		if !p.valid() {
@@ -258,12 +258,12 @@ func (c *card) checkAddrs() error {
 func (a pathAddr) valid() bool { return a.qpn > 0 && a.qpn < 1<<24 && a.psn < 1<<24 }
 
 // Endpoint.Extra of a wrapped QP is its card, followed by the Extra of the handshake QP, which the inner
-// provider of the peer gets when the handshake QP is connected:
+// provider of the peer needs to connect its handshake QP:
 //
-//	+------+----------------------+------------+
+//	+------+---------------------------+------------+
 //	| card | Extra of the handshake QP | its length |
-//	+------+----------------------+------------+
-//	                                  2 bytes
+//	+------+---------------------------+------------+
+//	                                      2 bytes
 
 // joinExtra joins the two parts.
 func joinExtra(card, inner []byte) []byte {

@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// cardQP is a handshake QP without RC: as far as cards and attributes go, it is an RC QP, made of a UD QP that has the
-// number. A card is a datagram, or as many as its length needs, repeated until the peer acknowledges it. Its PSN distinguishes the
-// sender's life from earlier ones, as on RC.
+// cardQP is a handshake QP for devices without RC. It behaves like an RC QP for cards and attributes, but uses a UD QP with its
+// number. A card is one datagram or more, retransmitted until the peer acknowledges it. Its PSN distinguishes the
+// sender from its predecessors, as on RC.
 //
 //	 0         8         16        24       31
 //	+---------+---------+---------+---------+
@@ -22,44 +22,44 @@ import (
 //	+---------------------------------------+
 //	|            part of the card           | 12
 type cardQP struct {
-	verbs.QP                // the UD QP, in RTS from INIT of this one on
+	verbs.QP                // the UD QP, in RTS while this QP is in INIT or later
 	user      *qp           // the wrapped QP
 	state     verbs.QPState // the state of an RC QP
 	attr      verbs.QPAttr  // the attributes of an RC QP
 	psn       uint32        // the first PSN in the endpoint
 	ah        verbs.AH      // the peer's address, nil until RTR
-	in, out   pool          // have cardRecvs receives, and two slots for cards
-	headers   pool          // has cardHeaders slots for headers
-	payload   int           // the bytes of a card in one datagram
+	in, out   pool          // cardRecvs receives, and two slots for cards
+	headers   pool          // cardHeaders slots for headers
+	payload   int           // the maximum number of a card's bytes per datagram
 	number    uint32        // counts the cards sent
 	posted    uint32        // counts the datagrams sent
-	cqEntries int           // counts the CQ entries of sends
+	cqEntries int           // the CQ entries held by sends
 	sent      [cardRecv]sentCard
 	received  [cardRecv]receivedCard
 	wr        [1]verbs.SendWR
 }
 
-// sentCard is a card that is repeated until the peer has it.
+// sentCard is a card that is retransmitted until the peer acknowledges it.
 type sentCard struct {
 	number uint32 // its number
-	length int    // in bytes, 0 if there is none
+	length int    // in bytes, 0 without a card
 	tries  int    // counts the transmissions
-	at     int64  // when it is sent next
+	at     int64  // the next transmission
 }
 
 // receivedCard is a card of the peer.
 type receivedCard struct {
 	number uint32 // its number
-	bytes  []byte // what has arrived, in order
-	parts  int    // the number of its parts that have arrived, or cardDone
+	bytes  []byte // the data received in order
+	parts  int    // the number of its parts received, or cardDone
 }
 
 const (
 	cardHeader = 12
 	cardRecvs  = 16
-	// cardHeaders bounds the datagrams in the send queue; more are lost.
+	// cardHeaders is the maximum number of datagrams in the send queue; others are dropped.
 	cardHeaders = 32
-	// cardDone means that the card was taken.
+	// cardDone means that the card is complete.
 	cardDone = 1 << 16
 
 	kindCard, kindLast, kindAck = 1, 2, 3
@@ -69,7 +69,7 @@ const (
 	cardTries   = 6
 )
 
-// newCardQP makes the handshake QP of a user's.
+// newCardQP creates the handshake QP of a user's QP.
 func newCardQP(q *qp) (*cardQP, error) {
 	h := &q.engine.resources
 	inner, err := h.pd.CreateQP(verbs.QPConfig{
@@ -107,7 +107,7 @@ func (s *cardQP) reset() error {
 	return err
 }
 
-// discardCompletions drops the completions of a QP that is closed or in RESET.
+// discardCompletions drops the completions of the QP, which is closed or in RESET.
 func (s *cardQP) discardCompletions() {
 	in := &s.user.engine.inbox
 	in.drain()
@@ -143,7 +143,7 @@ func (s *cardQP) Query() (verbs.QPAttr, error) {
 	return a, nil
 }
 
-// maxCardAtomic is the limit of READs and atomics that the endpoint names, as on most NICs. Software has none.
+// maxCardAtomic is the limit of READs and atomics in the endpoint, as on most NICs. Software has no limit.
 const maxCardAtomic = 16
 
 // Endpoint implements verbs.QP.
@@ -237,7 +237,7 @@ func (s *cardQP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// check checks the values that mask names.
+// check validates the attributes in mask.
 func (s *cardQP) check(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := a.Check(mask); err != nil {
 		return err
@@ -290,7 +290,7 @@ func (s *cardQP) Close() error {
 	return err
 }
 
-// send sends a card from a slot, and again until the peer has it. It reports whether the QP is in a state to do so.
+// send sends a card from a slot and retransmits it until the peer acknowledges it. It reports whether the QP is in RTS.
 func (s *cardQP) send(slot int, card []byte) bool {
 	if s.state != verbs.StateRTS {
 		return false
@@ -319,7 +319,7 @@ func (s *cardQP) transmit(slot int) {
 	}
 }
 
-// post posts a datagram: a header and a part of a card. If the queue or the CQ is full, it is lost.
+// post posts a datagram: a header and a part of a card. If the queue or the CQ is full, the datagram is dropped.
 func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 	room := &s.user.engine.inbox.entries
 	if room.available() == 0 {
@@ -340,7 +340,7 @@ func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 	room.hold(&s.cqEntries, n)
 }
 
-// deadline is when a card is sent again.
+// deadline is the time of the next retransmission.
 func (s *cardQP) deadline() int64 {
 	at := int64(1<<63 - 1)
 	for i := range s.sent {
@@ -371,7 +371,7 @@ func (e *engine) retransmitCards() {
 	}
 }
 
-// completed takes a completion of the UD QP.
+// completed processes a completion of the UD QP.
 func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	if kind == tagCardSend && s.cqEntries > 0 {
 		s.user.engine.inbox.entries.hold(&s.cqEntries, -1)
@@ -408,7 +408,7 @@ func (s *cardQP) accept(b []byte, wc *verbs.WC) bool {
 			s.stopCard(slot)
 			s.user.handshake.completed(tagCardSend, 0, &verbs.WC{})
 		}
-	case (kind == kindCard || kind == kindLast) && psn != s.attr.RQPSN: // of an earlier life
+	case (kind == kindCard || kind == kindLast) && psn != s.attr.RQPSN: // of a predecessor
 	case kind == kindCard || kind == kindLast:
 		return s.acceptFragment(slot, number, int(p[3]), kind == kindLast, p[cardHeader:])
 	default:
@@ -444,7 +444,7 @@ func (s *cardQP) acceptFragment(slot int, number uint32, part int, last bool, b 
 	return true
 }
 
-// established raises the event that an RC QP raises in RTR when its peer sends.
+// established raises the event of an RC QP in RTR whose peer sends.
 func (s *cardQP) established() {
 	if s.user.state == verbs.StateRTR && s.state == verbs.StateRTR {
 		s.user.ctx.events.raise(verbs.Event{Type: verbs.EventCommEst, QP: s.user})

@@ -60,21 +60,21 @@ func (p rcFallback) QueryDevice() (verbs.DeviceAttr, error) {
 // verbs.ErrNotSupported.
 var ErrNoCarrier = fmt.Errorf("%w: the device has no QPs that can carry paths", verbs.ErrNotSupported)
 
-// carrier describes the inner QPs of the paths.
+// carrier describes the inner QPs that carry the paths.
 type carrier struct {
 	typ  verbs.QPType // UC or UD
-	srq  bool         // reports that they can use a shared receive queue
-	rc   bool         // reports that the device has RC QPs, for handshake QPs and copiers
+	srq  bool         // set if they can use a shared receive queue
+	rc   bool         // set if the device has RC QPs, for handshake QPs and copiers
 	sges int          // the number of elements of a request
 }
 
-// name is the name that users see.
+// name is the name shown to users.
 func (c *carrier) name() string { return strings.ToLower(c.typ.String()) }
 
-// datagrams reports that the QPs of paths are UD QPs of the engine.
+// datagrams reports whether the paths use UD QPs of the engine.
 func (c *carrier) datagrams() bool { return c.typ == verbs.UD }
 
-// ownReceives reports that every path has receives of its own, Config.PathRecv of them.
+// ownReceives reports whether each path has its own Config.PathRecv receives.
 func (c *carrier) ownReceives() bool { return !c.srq && !c.datagrams() }
 
 const (
@@ -83,11 +83,11 @@ const (
 	// datagramAck and datagramBurst are core.Config.AckBytes and Burst for datagrams: acknowledgements and doorbells
 	// cost as much as those of larger chunks.
 	datagramAck, datagramBurst = 128 << 10, 32 << 10
-	// minSGEs is the number of elements of a request that paths need: a header and the payload.
+	// minSGEs is the minimum number of elements per request: a header and the payload.
 	minSGEs = 2
 )
 
-// describe sets what the core has to know about the carrier.
+// describe sets the core's properties of the carrier.
 func (c *carrier) describe(cfg *core.Config) {
 	if c.datagrams() {
 		cfg.Carrier.Software, cfg.Carrier.Unordered, cfg.Carrier.Shared = true, true, true
@@ -95,7 +95,7 @@ func (c *carrier) describe(cfg *core.Config) {
 	}
 }
 
-// probe finds out what can carry paths on a device: the type that is wanted, or UC, or else UD. It looks at
+// probe finds the carrier of a device: the given type, or UC, or else UD. It checks
 // the device's attributes and then creates such QPs.
 func probe(ctx verbs.Context, attr *verbs.DeviceAttr, want verbs.QPType) (c carrier, err error) {
 	c = carrier{typ: want, sges: min(attr.MaxSGE, verbs.MaxSGE), rc: attr.Capabilities&verbs.CapRC != 0}
@@ -137,7 +137,7 @@ func (c *carrier) probeQP(pd verbs.PD, cq verbs.CQ, attr *verbs.DeviceAttr) erro
 	cfg := verbs.QPConfig{Type: c.typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.sges}
 	qp, err := pd.CreateQP(cfg)
 	if errors.Is(err, verbs.ErrLimit) || errors.Is(err, verbs.ErrClosed) {
-		return err // says nothing about the type
+		return err // proves nothing about the type
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoCarrier, err)

@@ -64,44 +64,44 @@ type Config struct {
 }
 
 const (
-	// wireChunk is the default of Config.ChunkBytes: a lost packet costs a chunk.
+	// wireChunk is the default of Config.ChunkBytes. A lost packet costs a chunk.
 	wireChunk = 32 << 10
-	// callerChunk is the default where posting moves the data on the caller's core. There is no wire that loses
-	// packets, and every chunk costs time of that core. Chunks of 128 KiB gain nothing more.
+	// callerChunk is the default where posting moves the data on the caller's core. No wire loses packets
+	// there, and every chunk costs CPU time. Chunks of 128 KiB are no faster.
 	callerChunk = 64 << 10
-	// callerWindow is the default of Config.WindowBytes there: no queue of a network has to be kept short.
+	// callerWindow is the default of Config.WindowBytes there: no network queue has to be kept short.
 	callerWindow = 4 << 20
-	// adaptBytes limits the bytes in flight of a connection that adapts them.
+	// adaptBytes limits the adaptive window of a connection.
 	adaptBytes = 64 << 20
-	// minChunk is the limit of Config.ChunkBytes.
+	// minChunk is the minimum of Config.ChunkBytes.
 	minChunk = 256
-	// minCardChunk is the limit of a peer's chunks: datagrams of the least MTU.
+	// minCardChunk is the minimum chunk size of a peer: a datagram of the smallest MTU.
 	minCardChunk = 128
-	// preferredShare is the number of receive buffers per connection while Config.RecvBytes allows it.
+	// preferredShare is the number of receive buffers per connection below the limit of Config.RecvBytes.
 	preferredShare = 16
-	// minShare is the number of receive buffers that a connection needs.
+	// minShare is the minimum number of receive buffers per connection.
 	minShare = 4
 	// sharedBytes and ownBytes are the defaults of Config.RecvBytes.
 	sharedBytes, ownBytes = 256 << 20, 1 << 30
 	// firstRecvs is the number of receive buffers of an engine with few connections, twice as many on UD. A share of
 	// 384 chunks also bounds a connection with a larger Window, which keeps the queues of several ports short.
 	firstRecvs = 512
-	// growRecvs is the number of receive buffers that are allocated at a time.
+	// growRecvs is the number of receive buffers per allocation.
 	growRecvs = 64
-	// maxRecvDepth is the limit of the receive buffers of an engine.
+	// maxRecvDepth is the maximum number of receive buffers per engine.
 	maxRecvDepth = 1 << 15
 	// minPathRecv and maxPathRecv bound Config.PathRecv.
 	minPathRecv, maxPathRecv = 4, 64
-	// pathDepth is the number of chunks that a path may have in flight.
+	// pathDepth is the maximum number of chunks in flight per path.
 	pathDepth = 64
 )
 
-// advertised returns how many of n receive buffers the peer may use. The others wait to be posted
-// again, or take messages that need no credit: control packets on data paths and duplicates.
+// advertised returns the number of receive buffers, of n, that the peer may use. The others wait to be
+// reposted, or receive messages that need no credit: control packets on data paths and duplicates.
 func advertised(n int) int { return n - n/4 }
 
-// lowWater returns how many of n receive buffers may wait to be posted again. It is less than what
-// advertised keeps back.
+// lowWater returns the number of receive buffers, of n, that may wait to be reposted. It is below the
+// number that advertised withholds.
 func lowWater(n int) int { return min(max(n/16, 1), 32) }
 
 // pathShare is the number of receive buffers of a connection whose paths have their own.
@@ -180,7 +180,7 @@ func (cfg *Config) core(c *carrier, sends, credit, peerCredit int) core.Config {
 // Stepper is implemented by wrapped contexts. With Config.Now, the owner calls Step after every possible
 // change and at the time returned by the previous Step.
 type Stepper interface {
-	// Step runs all due timers and pending work. It returns the next deadline; pending is false if no
+	// Step runs all expired timers and pending work. It returns the next deadline; pending is false if no
 	// timer is armed.
 	Step() (next int64, pending bool)
 }

@@ -29,7 +29,7 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	return ep, nil
 }
 
-// card returns a card with the QP's connection.
+// card returns the QP's card with its connection.
 func (q *qp) card() *card {
 	c, conn := q.bareCard(), q.conn
 	c.kind, c.credit, c.conn, c.flow, c.firstAddr = cardWhole, conn.share, conn.id, q.flow, conn.firstAddr
@@ -39,7 +39,7 @@ func (q *qp) card() *card {
 	return c
 }
 
-// bareCard returns a card without a connection.
+// bareCard returns the QP's card without a connection.
 func (q *qp) bareCard() *card {
 	cfg := &q.ctx.cfg
 	c := &card{
@@ -71,7 +71,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	}
 	peer, err := decodeCard(b, &q.ctx.cfg, &q.ctx.carrier)
 	if err == nil && peer.kind != cardWhole && peer.kind != cardBare {
-		err = verbs.Invalidf("the peer's Extra is a card of kind %d: want what Endpoint returns", peer.kind)
+		err = verbs.Invalidf("the peer's Extra is a card of kind %d: want the Extra that Endpoint returns", peer.kind)
 	}
 	if err != nil {
 		return q.opError("connect QP", err)
@@ -92,17 +92,17 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	}
 	q.state, q.modified = verbs.StateRTS, false
 	if q.ctx.cfg.Flows > 1 {
-		return nil // the first request of either end settles the rest
+		return nil // the first request of either side starts the handshake
 	}
 	if err := q.connectFlow(peer); err != nil {
-		q.fail() // some parts may be connected
+		q.fail() // some paths may be connected
 		return err
 	}
 	q.engine.flush() // the peer's credit
 	return nil
 }
 
-// prepareFlow gives the QP its connection before it is connected, if it does not get it from the peer.
+// prepareFlow assigns a connection to the QP before Connect, unless the peer proposes one later.
 func (q *qp) prepareFlow(remote *verbs.Endpoint, peer *card) error {
 	if q.ctx.cfg.Flows == 1 {
 		return q.ensureConnection()
@@ -113,8 +113,8 @@ func (q *qp) prepareFlow(remote *verbs.Endpoint, peer *card) error {
 	return q.flowHandshake.propose()
 }
 
-// Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the handshake QP, when
-// one of the ends has something to send.
+// Modify implements verbs.QP. After Modify, the two sides exchange their cards on the handshake QP with the
+// first request of either.
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.engine.mu.Lock()
 	defer q.engine.mu.Unlock()
@@ -177,7 +177,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// applyTimeouts applies the timeouts that Modify has set on a connected QP.
+// applyTimeouts applies the timeouts set by Modify to a connected QP.
 func (q *qp) applyTimeouts() error {
 	if !q.connected || q.state != verbs.StateRTS {
 		return nil
@@ -192,7 +192,7 @@ func (q *qp) applyTimeouts() error {
 	return nil
 }
 
-// connectFlow connects the QP to that of the peer, and its connection if this is its first QP.
+// connectFlow connects the QP to the peer's, and with the first QP the connection.
 func (q *qp) connectFlow(peer *card) error {
 	c := q.conn
 	q.engine.now = q.ctx.clock()
@@ -218,7 +218,7 @@ func (q *qp) connectFlow(peer *card) error {
 	return nil
 }
 
-// openFlow opens the flow of the QP in its connection. From then on it takes what arrives.
+// openFlow opens the QP's flow, which accepts data from then on.
 func (q *qp) openFlow(attr *verbs.QPAttr) error {
 	if q.ctx.cfg.Flows > 1 {
 		if err := q.conn.core.Open(int(q.flow), q.flowConfig(attr)); err != nil {
@@ -233,8 +233,8 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 	return nil
 }
 
-// startSending lets the QP send, and sends the requests that waited for it. The peer's flow is open, so
-// it also takes the number of receives.
+// startSending submits the requests that waited for the handshake. The peer's flow is open, so
+// the receives are advertised as well.
 func (q *qp) startSending() {
 	q.ready = true
 	q.handshake.setResendAt(0)
@@ -251,8 +251,8 @@ func (q *qp) startSending() {
 	q.engine.flush()
 }
 
-// minGiveUp is the least time without progress after which a QP gives up, in nanoseconds, whatever
-// its timeout is: the peer's answers come from a program.
+// minGiveUp is the lower limit of the no-progress timeout that a QP derives from its attributes, in
+// nanoseconds: a process responds, not a NIC.
 const minGiveUp = int64(50 * time.Millisecond)
 
 // flowConfig returns the configuration of the QP's flow.
@@ -268,7 +268,7 @@ func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
 	return cfg
 }
 
-// reset makes the QP as new, with a new flow.
+// reset returns the QP to RESET, with a new flow.
 func (q *qp) reset() error {
 	if err := q.handshake.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 		return err

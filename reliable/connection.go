@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// connection is the set of paths that up to Config.Flows QPs of an engine share, with the state of the
-// protocol. It is made and connected with the first of these QPs, and destroyed with the last.
+// connection holds the paths that up to Config.Flows QPs of an engine share, and the state of the
+// protocol. It is created with the first of these QPs and destroyed with the last.
 //
 //	QP, flow 0 --+
 //	QP, flow 1 --+-- connection --+-- paths
@@ -20,39 +20,39 @@ type connection struct {
 	id     uint32           // the number of the connection; see register
 	port   uint8            // the local port of all its QPs
 	gid    verbs.GID        // the source address of all its QPs
-	qos    verbs.PathConfig // how all its QPs are connected
-	// firstAddr is the first address of path 0. Numbers of connections are used again, after a while.
+	qos    verbs.PathConfig // the path attributes of all its QPs
+	// firstAddr is the first address of path 0. It identifies the connection when its number is reused.
 	firstAddr pathAddr
-	flows     []*qp  // its QPs, by flow number, at most Config.Flows; nil is a number without a QP
-	usedFlows []bool // the flow numbers that a QP has had; none is used again, because its packets may be late
-	users     int    // counts the entries of flows that are not nil
+	flows     []*qp  // its QPs, by flow number, at most Config.Flows; nil without a QP
+	usedFlows []bool // the flow numbers used so far; packets of an earlier flow may be late, so no number is reused
+	users     int    // counts the QPs in flows
 
-	// Where QPs share connections; see flowHandshake.
-	assignsFlows bool     // reports that this end allots the flow numbers
-	to           peerAddr // where the QPs of a led connection are connected to
-	closed       bool     // reports that no further QP is to join: the peer has left the connection
-	unconfirmed  bool     // reports that paths are connected, and nothing may be sent yet
+	// For shared connections; see flowHandshake.
+	assignsFlows bool     // set on the side that assigns the flow numbers
+	to           peerAddr // the peer of the QPs, if assignsFlows
+	closed       bool     // set if no further QP may join: the peer has left the connection
+	unconfirmed  bool     // set while the paths are connected and the peer has not confirmed them: sending is forbidden
 
 	core *core.Conn // the state of the protocol, nil until connected
-	peer *card      // the card of the peer's QP that was connected first, nil before
-	// attr is how the handshake QP of the first connected QP was connected. Paths are connected likewise.
+	peer *card      // the card of the first peer QP, nil until connected
+	// attr holds the attributes of the first handshake QP. Paths are connected with them.
 	attr    verbs.QPAttr
-	ahs     [2]*sharedAH // the addresses of the peer's control QPs, which differ in the flow label; nil until connected
-	seal    uint32       // the number of the Seal of ahs, 0 for plain packets
-	share   int          // the number of receive buffers that the peer may use
+	ahs     [2]*sharedAH // the addresses of the peer's control QPs, with different flow labels; nil until connected
+	seal    uint32       // the number of the Seal of ahs, 0 without one
+	share   int          // the number of receive buffers advertised to the peer
 	paths   []path       // the data paths, Config.Paths of them
-	arrival pool         // has PathRecv receive buffers per path if paths have receives of their own
+	arrival pool         // has PathRecv receive buffers per path, if paths do not share receives
 	headers pool         // has pathSlots slots per path, one for the header of each outstanding send
 	pacer   *core.Pacer  // grants credit to the peer, nil with Config.NoCredits
-	outbox  [2][]byte    // holds, by control QP, the control packet that the next flush sends
-	// queue holds events that were caused by actions of the core. They follow the present event.
+	outbox  [2][]byte    // the control packets of the next flush, by control QP
+	// queue holds the events caused by actions of the core. They follow the current event.
 	queue   []core.Event
-	payload []byte // the payload of the EvChunk being stepped
-	dirty   bool   // reports that the connection is in e.dirty
-	failing bool   // reports that one of flows has failed and is not in the error state yet
+	payload []byte // the payload of the current EvChunk
+	dirty   bool   // set while the connection is in engine.dirty
+	failing bool   // set while a failed QP is not in the error state yet
 }
 
-// ensureConnection gives the QP a connection of its own, unless it has one or QPs share connections.
+// ensureConnection creates the QP's connection, unless it exists or QPs share connections.
 func (q *qp) ensureConnection() error {
 	if q.conn != nil || q.ctx.cfg.Flows > 1 {
 		return nil
@@ -64,7 +64,7 @@ func (q *qp) ensureConnection() error {
 	return err
 }
 
-// joinConnection gives the QP a flow of a connection.
+// joinConnection assigns a flow of a connection to the QP.
 func (q *qp) joinConnection(c *connection, flow int) {
 	for len(c.flows) <= flow {
 		c.flows, c.usedFlows = append(c.flows, nil), append(c.usedFlows, false)
@@ -74,7 +74,7 @@ func (q *qp) joinConnection(c *connection, flow int) {
 	q.conn, q.flow = c, uint16(flow)
 }
 
-// leaveConnection takes the QP off its connection. When it returns, no request refers to the QP's memory. The
+// leaveConnection removes the QP from its connection. No request refers to the QP's memory afterwards. The
 // last QP destroys the connection.
 func (q *qp) leaveConnection() {
 	c := q.conn
@@ -99,7 +99,7 @@ func (q *qp) leaveConnection() {
 	c.applyAccess()
 }
 
-// newConnection makes a connection with its paths, for a QP of this configuration.
+// newConnection creates a connection with its paths for a QP of this configuration.
 func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	ctx, h := e.ctx, &e.resources
 	if own := max(h.first.Port, 1); ctx.carrier.datagrams() && max(cfg.Port, 1) != own {
@@ -122,8 +122,8 @@ func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	return c, nil
 }
 
-// register gives the connection its number. The low bits are its index in the table. The high bits
-// tell it from earlier connections with this index, whose packets may still be in the network.
+// register assigns the connection's number. The low bits are its index in the table. The high bits
+// distinguish it from earlier connections with this index, whose packets may still be in the network.
 func (c *connection) register() error {
 	e := c.engine
 	i := e.freeIndex()
@@ -139,7 +139,7 @@ func (c *connection) register() error {
 	return nil
 }
 
-// restIndices is the number of indices that are used in turn, so that each rests.
+// restIndices is the number of indices used round-robin, so that an index is not reused soon.
 const restIndices = 64
 
 // freeIndex returns the index for the next connection.
@@ -156,7 +156,7 @@ func (e *engine) freeIndex() int {
 // index is the connection's index in the table.
 func (c *connection) index() int { return int(c.id & maxIndex) }
 
-// build makes the parts of the connection.
+// build creates the parts of the connection.
 func (c *connection) build() (err error) {
 	cfg := &c.ctx.cfg
 	if c.headers, err = newPool(c.engine.resources.pd, cfg.Paths*pathSlots, headerSlot); err != nil {
@@ -186,7 +186,7 @@ func (c *connection) build() (err error) {
 	return nil
 }
 
-// destroy frees the parts of a connection, also of one that build has left incomplete.
+// destroy frees a connection, even if build has not completed.
 func (c *connection) destroy() {
 	e := c.engine
 	c.leavePacer()
@@ -219,24 +219,24 @@ func (c *connection) closeAHs() {
 	}
 }
 
-// fits reports whether the connection can carry a QP: both leave by the same port and address.
+// fits reports whether the connection can carry a QP: both use the same port, address and path attributes.
 func (c *connection) fits(q *qp) bool {
 	return c.port == q.cfg.Port && c.gid == q.cfg.GID && c.qos == q.cfg.Path
 }
 
-// full reports that the connection takes no further QP of this end's choice.
+// full reports whether the local side can add no further QP.
 func (c *connection) full() bool { return c.closed || len(c.flows) >= c.ctx.cfg.Flows }
 
 // flowUnused reports that no QP has had a flow.
 func (c *connection) flowUnused(flow int) bool { return flow >= len(c.usedFlows) || !c.usedFlows[flow] }
 
-// connectedTo reports whether the connection is connected to that of a peer's card.
+// connectedTo reports whether the connection is connected to the one in a peer's card.
 func (c *connection) connectedTo(peer *card, attr *verbs.QPAttr) bool {
 	return c.peer != nil && c.peer.conn == peer.conn && c.peer.firstAddr == peer.firstAddr && c.peer.control == peer.control &&
 		c.attr.AH.DGID == attr.AH.DGID && c.attr.AH.DLID == attr.AH.DLID
 }
 
-// connect connects all paths to those of the peer.
+// connect connects all paths to the peer's.
 func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 	c.closeAHs() // of a failed attempt
 	c.peer, c.attr, c.closed = peer, *attr, true
@@ -281,7 +281,7 @@ func (c *connection) confirm() {
 	}
 }
 
-// start starts the protocol of a connection that is connected. Its core may send from now on.
+// start starts the protocol of a connected connection. Its core may send from now on.
 func (c *connection) start(flow core.FlowConfig) (err error) {
 	ctx := c.ctx
 	agreed := ctx.cfg
@@ -306,7 +306,7 @@ func (c *connection) start(flow core.FlowConfig) (err error) {
 	return nil
 }
 
-// pathAccess is what paths let the peer's NIC do: what any of the QPs allows, because they share the
+// pathAccess is the access of the paths: the union of the access of all QPs, which share the
 // paths.
 func (c *connection) pathAccess() (access verbs.Access) {
 	for _, q := range c.flows {
@@ -325,7 +325,7 @@ func (c *connection) applyAccess() {
 	access := c.pathAccess()
 	for i := range c.paths {
 		if p := c.paths[i].qp; p != nil && p.State() == verbs.StateRTS {
-			_ = p.Modify(verbs.QPAttr{Access: access}, verbs.AttrAccess) // only a failed QP refuses, and it takes nothing
+			_ = p.Modify(verbs.QPAttr{Access: access}, verbs.AttrAccess) // only a failed QP refuses
 		}
 	}
 }
@@ -338,8 +338,8 @@ func (c *connection) markDirty() {
 	}
 }
 
-// flush posts what the connection has to post, with one doorbell per path. Its control packets share a
-// doorbell with those of other connections. It reports whether something waits for a place in a send queue or in
+// flush posts the pending requests with one doorbell per path. Control packets share a
+// doorbell with those of other connections. It reports whether requests wait for a slot in a send queue or in
 // the CQ.
 func (c *connection) flush() (waits bool) {
 	if c.ctx.carrier.ownReceives() {

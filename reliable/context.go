@@ -11,29 +11,29 @@ import (
 	"ibverbx/verbs"
 )
 
-// pathContext is a context whose RC QPs are made of paths.
+// pathContext is a context whose RC QPs consist of paths.
 type pathContext struct {
-	inner verbs.Context // the wrapped context, owned by this one
-	cfg   Config        // has its defaults filled in
-	// original is the configuration that Wrap was given.
+	inner verbs.Context // the wrapped context, owned by pathContext
+	cfg   Config        // with defaults filled in
+	// original is the cfg of Wrap.
 	original Config
 	attr     verbs.DeviceAttr // describes the inner device
-	clock    func() int64     // returns nanoseconds and never goes back
-	// corked is inner if posts can be collected there, otherwise nil.
+	clock    func() int64     // returns nanoseconds, never decreasing
+	// corked is inner if it implements verbs.Corker, otherwise nil.
 	corked  verbs.Corker
 	carrier carrier
 	recvs   recvSizes
-	// maxEngines is the limit of engines of a PD. With Config.Now it is 1: the owner runs them in one goroutine.
+	// maxEngines is the maximum number of engines per PD. With Config.Now it is 1: the owner runs them in one goroutine.
 	maxEngines int
-	events     events // wait for the user
-	ports      ports  // grant credit
+	events     events // wait for the user to poll them to poll them
+	ports      ports  // grant credit to peers to peers
 
 	closed atomic.Bool // set by Close
-	mu     sync.Mutex  // guards the fields below, and what pd says
+	mu     sync.Mutex  // guards the fields below and those of pd
 	pds    []*pd       // the open PDs
-	// doorbells counts what the engines of closed PDs have posted to the NIC.
+	// doorbells sums the posts of the engines of closed PDs.
 	doorbells Doorbells
-	// closedStats counts what the connections of closed PDs have done.
+	// closedStats sums the counters of the connections of closed PDs.
 	closedStats core.Stats
 }
 
@@ -135,16 +135,16 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 		a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.recvs.connections()) * ctx.cfg.Flows
 	}
 	a.MaxSGE = min(a.MaxSGE, verbs.MaxSGE)
-	a.MaxInline = maxInline // of the wrapper's own memory
+	a.MaxInline = maxInline // copied to memory of the wrapper
 	a.MaxMsgSize = ctx.maxMsg()
-	a.Atomic = verbs.AtomicHCA // by the CPU; an unwrapped QP has the NIC's
+	a.Atomic = verbs.AtomicHCA // by the CPU; unwrapped QPs use the NIC
 	a.Capabilities &^= verbs.CapSQD | verbs.CapTimestamp
 	a.Capabilities |= verbs.CapFlushOnPost | verbs.CapSRQ | verbs.CapRC
 	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = maxSRQ, maxSRQWR, verbs.MaxSGE
 	return a, err
 }
 
-// maxMsg is the length limit of a message. The core counts its bytes in 32 bits.
+// maxMsg is the maximum length of a message. The core counts bytes in 32 bits.
 func (ctx *pathContext) maxMsg() uint64 { return min(ctx.attr.MaxMsgSize, 1<<30) }
 
 func (ctx *pathContext) QueryPort(port int) (verbs.PortAttr, error) { return ctx.inner.QueryPort(port) }

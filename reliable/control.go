@@ -42,7 +42,7 @@ func (c *controlQP) open(h *engineResources, index int, cfg *verbs.QPConfig) err
 	return nil
 }
 
-// start takes a QP that is in RESET into service. All its slots are free.
+// start takes a QP in RESET into service. All its slots are free.
 func (c *controlQP) start() error {
 	if err := c.resources.startUD(c.qp); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (c *controlQP) start() error {
 	return nil
 }
 
-// revive takes a failed QP back into service, if the device lets it. A UD QP has no connection, so it
-// keeps its number, and the cards that name it stay valid. No completion of its former life is left
+// revive returns a failed QP to service, if the device permits. A UD QP has no connection, so it
+// keeps its number, and cards with the number stay valid. No completion from before the reset remains
 // when its slots are used again.
 func (c *controlQP) revive() {
 	e := c.resources.engine
@@ -76,11 +76,11 @@ func (c *controlQP) close() {
 	c.out.free()
 }
 
-// recycle marks receive buffer i as free.
+// recycle adds receive buffer i to refill.
 func (c *controlQP) recycle(i uint32) { c.refill.add(tagControlRecv.with(0, 0, i), &c.in, int(i)) }
 
-// arrived takes a datagram. Any host could have sent it, so it must come from the control QP of the
-// connection that it names, at its address.
+// arrived processes a datagram. Any host could have sent it, so its sender must be the control QP of the
+// peer of its connection, at the peer's address.
 func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		c.fail()
@@ -102,7 +102,7 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	}
 }
 
-// sent takes the completion of packet n. It also completes the packets before it, which are unsignaled.
+// sent processes the completion of packet n, which implies those of the unsignaled packets before it.
 func (c *controlQP) sent(n uint32, wc *verbs.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		c.fail()
@@ -129,8 +129,8 @@ func (c *controlQP) stage(b []byte, ah verbs.AH, peer, qkey uint32) {
 	c.staged++
 }
 
-// ring sends the chain with one doorbell. Only its last packet asks for a completion, and every
-// controlSends/4-th, so that slots become free early. Packets that are refused are dropped.
+// ring sends the chain with one doorbell. Only its last packet requests a completion, and every
+// controlSends/4-th, so that slots become free early. Refused packets are dropped.
 func (c *controlQP) ring() {
 	if len(c.chain) == 0 {
 		return

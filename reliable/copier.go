@@ -8,45 +8,45 @@ import (
 	"ibverbx/verbs"
 )
 
-// copier puts chunks into dma-bufs, which the CPU cannot write. Its RC QP is connected to itself: a SEND
-// from memory of the host ends in a receive whose elements are in the dma-buf. That needs local keys only,
-// and copies end in the order in which they begin. An engine has one as soon as its PD has a dma-buf and it has a QP.
+// copier copies chunks into dma-bufs, which the CPU cannot write. Its RC QP is connected to itself: a SEND
+// from host memory lands in a receive whose elements are in the dma-buf. This requires only local keys,
+// and copies complete in order. An engine with a QP has a copier once its PD has a dma-buf.
 //
-// On a device without RC it is a UD QP, whose datagrams carry the number of their copy. If one is lost, a later one ends in
-// its receive, within a chunk that the peer then repeats: all copies are refused.
+// On a device without RC it is a UD QP, whose datagrams carry the number of their copy. If one is lost, a later one lands in
+// its receive. All copies are then refused, and the peer retransmits the chunks.
 //
 //	receive buffer --CPU--> slot of stage --NIC--> dma-buf --> core.EvPlaced
 type copier struct {
 	resources *engineResources
 	qp        verbs.QP           // the RC or UD QP, nil while there is none
 	ah        verbs.AH           // the own address, if qp is UD
-	grh       pool               // takes the GRHs of datagrams, if qp is UD
-	maxSGE    int                // the number of elements that a receive has for the payload
+	grh       pool               // receives the GRHs of datagrams, if qp is UD
+	maxSGE    int                // the maximum number of payload elements of a receive
 	slots     int                // copySlots or datagramCopies
 	stage     pool               // has a chunk in each of slots
-	jobs      ring.Ring[copyJob] // the copies under way, at most slots; copy n uses slot n modulo slots
+	jobs      ring.Ring[copyJob] // the outstanding copies, at most slots; copy n uses slot n modulo slots
 	recv      [1]verbs.RecvWR    // the receive being posted
 	send      [1]verbs.SendWR    // the request being posted
 }
 
-// copyJob is the chunk that a copy is for. It has as many parts as its elements need.
+// copyJob is the chunk of a copy, in as many parts as its elements need.
 type copyJob struct {
-	parts  int    // the number of parts that have not ended
-	at     int64  // when it began
+	parts  int    // the number of outstanding parts
+	at     int64  // the start time
 	conn   uint32 // the number of its connection
 	imm    wire.Imm
 	header wire.Header
 }
 
 const (
-	// copySlots is the number of copies that can be under way, a power of two. The peer sends a chunk again
-	// that finds none.
+	// copySlots is the maximum number of outstanding copies, a power of two. The peer retransmits a chunk
+	// that finds no slot.
 	copySlots = 64
 	// datagramCopies is copySlots for chunks of one datagram.
 	datagramCopies = 1024
 	// copyEntries is the number of CQ entries per slot: two sends and a receive.
 	copyEntries = 3
-	// copyLimit is how long a copy may take on UD, in nanoseconds.
+	// copyLimit is the timeout of a copy on UD, in nanoseconds.
 	copyLimit = 20_000_000
 	// Indices of tagCopy.
 	copySend, copyRecv = 0, 1
@@ -75,11 +75,11 @@ func (c *copier) open(h *engineResources) (err error) {
 	return err
 }
 
-// connect makes the QP.
+// connect creates and connects the QP.
 func (c *copier) connect() error {
 	h, e := c.resources, c.resources.engine
 	cfg := h.first
-	cfg.Path.Seal = nil // its packets do not leave the host, and a NIC does not seal those to itself
+	cfg.Path.Seal = nil // a NIC does not seal packets to itself
 	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, e.inbox.cq, e.inbox.cq
 	cfg.MaxSendWR, cfg.MaxRecvWR = min(2*c.slots, e.ctx.attr.MaxQPWR), min(c.slots, e.ctx.attr.MaxQPWR) // a SEND completes after its receive
 	cfg.MaxRecvSGE = min(verbs.MaxSGE, e.ctx.attr.MaxSGE)
@@ -111,7 +111,7 @@ func (c *copier) connect() error {
 	return nil
 }
 
-// address makes what datagrams to the own address need, unless it exists.
+// address creates the address handle of the QP and the buffer for GRHs, unless they exist.
 func (c *copier) address(self *verbs.Endpoint) (err error) {
 	if c.ah != nil {
 		return nil
@@ -127,7 +127,7 @@ func (c *copier) address(self *verbs.Endpoint) (err error) {
 	return err
 }
 
-// disconnect ends the QP. When it returns, no copy writes any more.
+// disconnect closes the QP. Afterwards no copy writes.
 func (c *copier) disconnect() {
 	if c.qp != nil {
 		c.resources.engine.ctx.events.unregister(c.qp)
@@ -155,7 +155,7 @@ func (c *copier) hasSlot() bool {
 	return c.resources != nil && c.jobs.Len() < c.slots && (c.qp != nil || c.connect() == nil)
 }
 
-// start begins to place the payload of the chunk that the connection of q is stepping. There must be room.
+// start starts copying the payload of the current chunk of q's connection. A slot must be free.
 func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	h, n := &ev.Header, c.jobs.Tail()
 	slot := int(n) & (c.slots - 1)
@@ -199,7 +199,7 @@ func (c *copier) copyPart(n uint32, to []verbs.SGE, from verbs.SGE) uint32 {
 	return 0
 }
 
-// deadline is when the oldest copy has taken too long, core.Never on RC, which repeats what is lost.
+// deadline is the timeout of the oldest copy, core.Never on RC, which retransmits lost packets.
 func (c *copier) deadline() int64 {
 	if c.ah == nil || c.jobs.Len() == 0 {
 		return core.Never
@@ -207,7 +207,7 @@ func (c *copier) deadline() int64 {
 	return c.jobs.Front().at + copyLimit
 }
 
-// completed takes a completion of the QP. A copy has ended with its receive.
+// completed processes a completion of the QP. A copy is complete with its receive.
 func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 	switch {
 	case c.qp == nil || wc.QPN != c.qp.Num(): // of an earlier one
@@ -229,7 +229,7 @@ func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 	}
 }
 
-// restart ends all copies and makes a new QP. The oldest copy ends with status, the others are refused.
+// restart replaces the QP. The oldest copy completes with status, the others are refused.
 func (c *copier) restart(status uint8) {
 	c.disconnect()
 	for c.jobs.Len() > 0 {
@@ -259,8 +259,8 @@ func (c *copier) goneStatus(job *copyJob) uint8 {
 	return uint8(verbs.StatusRemOpErr)
 }
 
-// abandon ends the copies of a flow whose QP ends: it has no more right to write. The others are begun again
-// when the peer repeats their chunks.
+// abandon aborts the copies of a flow whose QP fails or closes, which must not write any longer. The others are
+// repeated when the peer retransmits their chunks.
 func (c *copier) abandon(conn *connection, flow uint16) {
 	for n := c.jobs.Head(); n != c.jobs.Tail(); n++ {
 		if job := c.jobs.At(n); job.conn == conn.id && job.imm.Flow == flow {
@@ -270,7 +270,7 @@ func (c *copier) abandon(conn *connection, flow uint16) {
 	}
 }
 
-// placed returns the event that the copy has ended.
+// placed returns the event of a completed copy.
 func (j *copyJob) placed(status uint8) core.Event {
 	return core.Event{Kind: core.EvPlaced, Status: status, Imm: j.imm, Header: j.header}
 }

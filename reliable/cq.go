@@ -9,29 +9,29 @@ import (
 	"ibverbx/verbs"
 )
 
-// cq is a completion queue. It has a ring for the completions of wrapped QPs, which come from the engines
-// of these QPs. Those of other QPs are in the inner CQ.
+// cq is a completion queue. The engines add the completions of wrapped QPs to its ring.
+// Those of other QPs are in the inner CQ.
 type cq struct {
 	ctx   *pathContext
-	inner verbs.CQ     // takes the completions of QPs that are not wrapped
+	inner verbs.CQ     // receives the completions of QPs that are not wrapped
 	waker *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
 
-	mu        sync.Mutex            // guards the fields below; it is taken under the lock of an engine, never before it
-	ring      ring.Ring[completion] // holds at most inner.Depth() completions
-	armed     bool                  // reports that the next completion wakes waker
+	mu        sync.Mutex            // guards the fields below; taken under an engine's lock, never before it
+	ring      ring.Ring[completion] // at most inner.Depth() completions
+	armed     bool                  // set if the next completion wakes waker
 	solicited bool                  // limits armed to solicited and failed completions
-	overrun   bool                  // reports that a completion was lost because the ring was full
+	overrun   bool                  // set once a completion was lost because the ring was full
 	sources   []source              // the engines of its QPs; the slice is replaced, its elements never change
 	closed    bool                  // set by Close
 }
 
-// completion is a completion with the places that are free once it is polled. A request, or a receive,
-// keeps its place in the queue of its QP until its completion, or that of a later one, was polled. So
-// a CQ that has room for the queues of all its QPs never overruns.
+// completion is a completion with the queue slots that it frees when it is polled. A request or a receive
+// keeps its slot in the queue of its QP until its completion, or that of a later one, is polled. So
+// a CQ as deep as the queues of all its QPs never overruns.
 type completion struct {
 	wc       verbs.WC
-	occupied *atomic.Int32 // the places that are taken in the queue
-	n        int32         // how many of them it frees
+	occupied *atomic.Int32 // the occupied slots of the queue
+	n        int32         // the number of slots that it frees
 }
 
 // source is an engine that adds completions to a CQ.
@@ -55,7 +55,7 @@ func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return c, nil
 }
 
-// Poll drives the engines of the CQ and takes completions.
+// Poll drives the engines of the CQ and returns completions.
 func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 	c.mu.Lock()
 	closed, sources, waiting := c.closed || c.ctx.closed.Load(), c.sources, c.ring.Len()
@@ -129,7 +129,7 @@ func (c *cq) Close() error {
 	return nil
 }
 
-// attach notes that a QP of an engine uses the CQ. The engine is locked.
+// attach counts a QP of an engine. The engine is locked.
 func (c *cq) attach(e *engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +156,7 @@ func (c *cq) detach(e *engine) {
 	}
 }
 
-// indexOf returns the index of an engine in sources, -1 if it is not there. The lock is held.
+// indexOf returns the index of an engine in sources, or -1. The lock is held.
 func (c *cq) indexOf(e *engine) int {
 	return slices.IndexFunc(c.sources, func(s source) bool { return s.engine == e })
 }
@@ -192,7 +192,7 @@ func (c *cq) usable(ctx *pathContext) bool {
 	return !c.closed
 }
 
-// push adds a completion that frees n places of a queue when it is polled. A full CQ overruns, and its
+// push adds a completion that frees n slots of a queue when it is polled. A full CQ overruns, and its
 // QPs fail.
 func (c *cq) push(wc *verbs.WC, occupied *atomic.Int32, n int32, solicited bool) {
 	c.mu.Lock()

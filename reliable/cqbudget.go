@@ -7,29 +7,29 @@ import (
 )
 
 // cqBudget counts the entries of an engine's CQ, so that it never overruns: every request on an inner QP needs one
-// until its completion is polled, also an unsignaled send, which is flushed if the QP fails.
+// until its completion is polled, even an unsignaled send, which is flushed if the QP fails.
 //
-//	receives, and the sends of control QPs, RC handshake QPs and the copier  reserved when they are made, else ErrLimit
-//	sends of paths and cards                                          a quarter; more wait, and cards are repeated
+//	receives, and sends of control QPs, RC handshake QPs and the copier  reserved with the QP, else ErrLimit
+//	sends of paths and cards                                             a quarter; the others wait
 type cqBudget struct {
 	depth    int // the depth of the CQ
 	reserved int // the entries of the first kind, at most depth - sendLimit
-	sends    int // the sends of the second kind that were posted and have not completed, at most sendLimit
+	sends    int // the outstanding sends of the second kind, at most sendLimit
 }
 
 // sendLimit is the number of entries for sends of the second kind.
 func (r *cqBudget) sendLimit() int { return r.depth / 4 }
 
-// available is how many more sends may be posted.
+// available is the number of further sends that may be posted.
 func (r *cqBudget) available() int { return r.sendLimit() - r.sends }
 
-// hold counts n more sends of a QP, whose count is held.
+// hold adds n sends, which held counts for a QP.
 func (r *cqBudget) hold(held *int, n int) {
 	*held += n
 	r.sends += n
 }
 
-// reserve takes n entries, until release.
+// reserve reserves n entries until release.
 func (r *cqBudget) reserve(n int) error {
 	if most := r.depth - r.sendLimit(); r.reserved+n > most {
 		return fmt.Errorf("%w: the QPs that share a send CQ need more than the %d of %d entries that a CQ of the device (MaxCQE) has for receives: give them up to %d send CQs, or set Flows so that QPs share connections",

@@ -2,20 +2,20 @@ package reliable
 
 import "ibverbx/verbs"
 
-// cqDelay tells how long completions have waited in the inbox, from the timestamps of the device. It
+// cqDelay computes the time that completions have waited in the CQ from the device's timestamps. It
 // reads the device's clock rarely, because reading takes about a microsecond, and extrapolates.
 type cqDelay struct {
 	device verbs.ClockReader // reads the clock of timestamps, nil if completions have none
-	readAt int64             // when the clock was read last, in nanoseconds of the context's clock
-	ticks  uint64            // what it showed
+	readAt int64             // the last reading, in nanoseconds of the context's clock
+	ticks  uint64            // the ticks of that reading
 	tickNs float64           // the length of a tick in nanoseconds, 0 until the clock has been read
 }
 
 const (
-	// clockReread is how long a reading is used, in nanoseconds. Clocks drift by less than 0.1 us
+	// clockReread is the lifetime of a reading, in nanoseconds. Clocks drift by less than 0.1 us
 	// in that time.
 	clockReread = 1_000_000
-	// maxAge bounds an age, in nanoseconds. A longer one is the fault of a clock that has wrapped.
+	// maxAge is the maximum age, in nanoseconds. A longer one means that a clock has wrapped.
 	maxAge = int64(10_000_000_000)
 )
 
@@ -37,8 +37,8 @@ func (s *cqDelay) read(now int64) {
 	s.readAt, s.ticks, s.tickNs = now, ticks, 1e9/float64(hz)
 }
 
-// age returns how long a completion with a timestamp has waited at time now, in nanoseconds, or 0 if
-// that is not known.
+// age returns the wait of a completion with a timestamp until now, in nanoseconds, or 0 if
+// unknown.
 func (s *cqDelay) age(now int64, stamp uint64) int64 {
 	if s.device != nil && (s.tickNs == 0 || now-s.readAt > clockReread) {
 		s.read(now)

@@ -7,11 +7,11 @@ import (
 	"ibverbx/reliable/core"
 )
 
-// idleCredit is what an idle connection may send before it is granted anything, in bytes. The queue in front
-// of a port holds at most this much of each of its senders, when all of them begin at once.
+// idleCredit is the credit of an idle connection, in bytes. The queue in front
+// of a port holds at most this much per sender when all of them begin at once.
 const idleCredit = 128 << 10
 
-// ports has what the engines of a context share: the ports that they grant credit for.
+// ports holds the ports whose credit the engines of a context share.
 type ports struct {
 	mu   sync.Mutex
 	list []*core.Port // by number, with nil for unused ports
@@ -42,7 +42,7 @@ func (e *engine) pacer(port uint8) *core.Pacer {
 	return e.pacers[port]
 }
 
-// joinPacer lets the pacer of a port grant credit to the peer. The core must exist.
+// joinPacer adds the connection to the pacer of a port, which grants credit to the peer. The core must exist.
 func (c *connection) joinPacer(port uint8) {
 	if c.ctx.cfg.NoCredits {
 		return
@@ -64,7 +64,7 @@ func (c *connection) leavePacer() {
 	}
 }
 
-// grant grants the credit that is due.
+// grant grants all due credit.
 func (e *engine) grant() {
 	for _, p := range e.pacers {
 		if p == nil {
@@ -82,7 +82,7 @@ func (e *engine) grant() {
 	}
 }
 
-// grantAt is when credit is to be granted although nothing has arrived.
+// grantAt is the time of the next grant without arrivals.
 func (e *engine) grantAt() int64 {
 	at := core.Never
 	for _, p := range e.pacers {

@@ -12,8 +12,8 @@ import (
 //
 //	path i    local QP i ----- AH with a flow label of its own -----> QP i of the peer's engine
 //
-// Software places the chunks and drops late ones by their numbers. So a QP that fails, or that has to drop its
-// references to memory, is reset and keeps its number: for the connections, packets were lost.
+// Software places the chunks and drops late ones by their numbers. So a QP that fails, or must drop its
+// references to memory, is reset and keeps its number. For the connections, packets were lost.
 type datagramQP struct {
 	udQP               // its index is also that of its paths in their connections
 	resets uint32      // counts the resets of the QP
@@ -28,7 +28,7 @@ const (
 )
 
 // datagramPayload returns the largest payload of a chunk that fits a datagram of a port. A device without
-// connected QPs (AWS EFA) tells the length of a datagram as the port's longest message, which is no MTU code.
+// connected QPs (AWS EFA) reports the length of a datagram as the port's maximum message size.
 func datagramPayload(port *verbs.PortAttr) int {
 	const fewerThanMessages = 1 << 16
 	n := port.ActiveMTU.Bytes()
@@ -55,12 +55,12 @@ func (d *datagramQP) open(h *engineResources, index int, cfg *verbs.QPConfig) er
 	return nil
 }
 
-// maintain returns a failed QP to service when it may be tried again.
+// maintain detects a failure of the QP and revives a failed one once reviveAt is due.
 func (d *datagramQP) maintain() {
 	if d.broken.Load() {
 		d.broken.Store(false)
 		if a, err := d.qp.Query(); err != nil || a.State != verbs.StateRTS {
-			d.fail() // else the event is that of revive, whose error state raises it, perhaps late
+			d.fail() // else revive caused the event
 		}
 	}
 	if d.failed && d.resources.engine.now >= d.reviveAt {
@@ -68,12 +68,12 @@ func (d *datagramQP) maintain() {
 	}
 }
 
-// revive resets the QP, if the device lets it. Its requests refer to no memory any more, what has arrived is lost, and its
-// receive buffers are posted again.
+// revive resets the QP, if the device permits. Its requests then no longer refer to memory, received data is lost, and its
+// receive buffers are reposted.
 func (d *datagramQP) revive() {
 	e := d.resources.engine
 	d.failed, d.reviveAt = true, e.now+revisit
-	// A reset removes completions from the CQ, and their buffers are those of an SRQ. In the error state nothing more arrives after the drain.
+	// A reset removes completions, and would lose their SRQ buffers. In the error state nothing arrives after the drain.
 	_ = d.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if the device has failed
 	e.inbox.drain()
 	if d.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
@@ -89,8 +89,8 @@ func (d *datagramQP) revive() {
 	d.resources.engine.doorbells.refilled(d.refill.post(d.qp))
 }
 
-// arrived takes a datagram from buffer b. Any host could have sent it, so it must come from the QP and the address of the peer of
-// the connection that it names.
+// arrived processes a datagram in buffer b. Any host could have sent it, so its sender must be the QP and the address of the peer of
+// its connection.
 func (d *datagramQP) arrived(b []byte, wc *verbs.WC) {
 	e := d.resources.engine
 	if wc.Status != verbs.StatusSuccess {
@@ -102,7 +102,7 @@ func (d *datagramQP) arrived(b []byte, wc *verbs.WC) {
 	}
 }
 
-// accept reports whether a datagram is one of a connection.
+// accept processes a datagram and reports whether it belongs to a connection.
 func (d *datagramQP) accept(b []byte, wc *verbs.WC) bool {
 	if wc.ByteLen < verbs.GRHLen || int64(wc.ByteLen) > int64(len(b)) || wc.Flags&verbs.WCWithImm == 0 {
 		return false
@@ -167,8 +167,8 @@ func (e *engine) findSender(id uint32, by core.Route, b []byte, wc *verbs.WC) *c
 	return c
 }
 
-// sentFrom reports whether a datagram, which begins with its GRH, comes from a QP number at an address. A device that tells
-// no address (AWS EFA) is trusted with the number.
+// sentFrom reports whether a datagram, which begins with its GRH, was sent by a QP number at an address. A device that reports
+// no address (AWS EFA) is checked by the number only.
 func sentFrom(to *verbs.AHAttr, wc *verbs.WC, b []byte, qpn uint32) bool {
 	switch {
 	case wc.SrcQPN != qpn:
@@ -180,7 +180,7 @@ func sentFrom(to *verbs.AHAttr, wc *verbs.WC, b []byte, qpn uint32) bool {
 	return to.DLID == 0 || wc.SLID == 0 || wc.SLID == to.DLID
 }
 
-// acquireAH returns the address handle of an address. The paths of all connections to it share one.
+// acquireAH returns the address handle of an address, shared by all connections to it.
 func (res *engineResources) acquireAH(attr verbs.AHAttr) (*sharedAH, error) {
 	if a := res.ahs[attr]; a != nil {
 		a.users++

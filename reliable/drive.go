@@ -5,19 +5,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// inbox takes the completions of all inner QPs of an engine.
+// inbox receives the completions of all inner QPs of an engine.
 type inbox struct {
-	cq      verbs.CQ   // takes the completions; it is deeper than the number of outstanding requests
-	entries cqBudget   // counts the entries of cq
+	cq      verbs.CQ   // the inner CQ, deeper than the number of outstanding requests
+	entries cqBudget   // the budget of cq's entries
 	batch   []verbs.WC // the target of one Poll
-	stash   []verbs.WC // holds completions that were polled from cq
-	next    int        // the index in stash of the first completion that is not dispatched
-	more    bool       // reports that the last drive has stopped before cq was empty
-	// delay tells how long completions have waited.
+	stash   []verbs.WC // completions polled from cq
+	next    int        // the index of the first undispatched completion in stash
+	more    bool       // set if the last drive stopped before cq was empty
+	// delay computes the wait of completions in the CQ.
 	delay cqDelay
 }
 
-// open makes the CQ, with timestamps if the device can.
+// open creates the CQ, with timestamps if the device supports them.
 func (in *inbox) open(ctx verbs.Context, cfg verbs.CQConfig) (err error) {
 	in.entries.depth = cfg.Depth
 	if in.delay.device != nil {
@@ -38,14 +38,14 @@ func (in *inbox) poll() int {
 	return n
 }
 
-// drain moves all completions to the stash. It is called before a QP is closed, because closing a QP
+// drain moves all completions to the stash. Call it before closing a QP, because closing
 // removes its completions from the CQ.
 func (in *inbox) drain() {
 	for in.poll() > 0 {
 	}
 }
 
-// discard drops the stashed completions of a QP that is reset and keeps its number.
+// discard drops the stashed completions of a QP that was reset and keeps its number.
 func (in *inbox) discard(qpn uint32) {
 	for i := in.next; i < len(in.stash); i++ {
 		if in.stash[i].QPN == qpn {
@@ -54,7 +54,7 @@ func (in *inbox) discard(qpn uint32) {
 	}
 }
 
-// lastSent returns how many sends of a path have completed, of which done were dispatched.
+// lastSent returns the number of completed sends of a path, including the done dispatched ones.
 func (in *inbox) lastSent(p *path, done uint32) uint32 {
 	for i := in.next; i < len(in.stash); i++ {
 		if t, id, index, n := untag(in.stash[i].WRID); t == tagPath && id == p.conn.id && index == p.index {
@@ -64,7 +64,7 @@ func (in *inbox) lastSent(p *path, done uint32) uint32 {
 	return done
 }
 
-// step does everything that is due. It returns the time of the next timer, core.Never if there is none. It
+// step does all due work. It returns the time of the next timer, or core.Never. It
 // arms the inner CQ so that the background loop wakes for the next completion.
 func (e *engine) step() (next int64) {
 	e.mu.Lock()
@@ -104,14 +104,14 @@ func (e *engine) step() (next int64) {
 	return e.wakeAt
 }
 
-// sendRetry is how long requests wait for a place in a send queue, in nanoseconds.
+// sendRetry is the retry interval of requests that wait for a full send queue, in nanoseconds.
 const sendRetry = 10_000
 
-// revisit is how long the background loop leaves completions to a program that polls, in nanoseconds.
+// revisit is the interval of the background loop while the program polls, in nanoseconds.
 const revisit = 1_000_000
 
 // programPolls reports whether the program has polled since the last call and has no CQ armed. Such a
-// program takes the completions itself, and the background loop would only compete for the lock.
+// program drives the engine itself, and the background loop would only compete for the lock.
 func (e *engine) programPolls() bool {
 	polled := e.polled
 	e.polled = false
@@ -139,7 +139,7 @@ func (e *engine) drive() {
 	in := &e.inbox
 	in.more = true
 	if in.next < len(in.stash) {
-		e.now = e.ctx.clock() // closing a QP has taken them from the CQ, after e.now was set
+		e.now = e.ctx.clock() // polled by a closing QP, after e.now was set
 	}
 	for range rounds {
 		if in.next == len(in.stash) {
@@ -181,11 +181,11 @@ func (e *engine) drive() {
 	if e.overran.Load() {
 		e.failOverrun()
 	}
-	e.resources.topUp() // before acknowledgements leave, which invite more
+	e.resources.topUp() // before acknowledgements, which invite more messages
 	e.flush()
 }
 
-// failOverrun takes the QPs of CQs that have overrun to the error state.
+// failOverrun moves the QPs of overrun CQs to the error state.
 func (e *engine) failOverrun() {
 	e.overran.Store(false)
 	for _, q := range e.qps {
@@ -228,7 +228,7 @@ func (e *engine) ringDoorbells() {
 	e.resources.ringControls()
 }
 
-// dispatch takes one completion of an inner QP.
+// dispatch passes one completion of an inner QP to its owner.
 func (e *engine) dispatch(wc *verbs.WC) {
 	kind, id, index, n := untag(wc.WRID)
 	switch kind {

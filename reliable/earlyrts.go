@@ -2,9 +2,9 @@ package reliable
 
 import "ibverbx/verbs"
 
-// A QP in RTR receives and serves, but the peer needs its card before, and an RC QP in RTR sends nothing. So
-// the handshake QP goes to RTS on its own as soon as a card asks for an answer. The PSN for that, which the user has
-// not told yet, is in the card. What the user sets afterwards, on the way to RTS, is kept beside the handshake QP:
+// A QP in RTR receives and responds, but the peer needs its card first, and an RC QP in RTR cannot send. So
+// the handshake QP enters RTS by itself as soon as a card requests one. The user has not set its PSN yet;
+// it is in the card. Attributes that the user sets later, with RTS, are kept next to the handshake QP:
 //
 //	user's QP   handshake QP
 //	INIT        INIT
@@ -15,8 +15,8 @@ import "ibverbx/verbs"
 // rtsAttrs are the attributes that take an RC QP from RTR to RTS.
 const rtsAttrs = verbs.AttrSQPSN | verbs.AttrTimeout | verbs.AttrRetryCount | verbs.AttrRNRRetry | verbs.AttrMaxRdAtomic
 
-// enterRTSEarly takes the handshake QP to RTS before the user's QP. The peer expects psn. If that is refused, the peer
-// gets its answer when the user's QP is in RTS.
+// enterRTSEarly moves the handshake QP to RTS before the user's QP. The peer expects psn. If this fails, the peer
+// gets its response once the user's QP is in RTS.
 func (s *handshakeQP) enterRTSEarly(psn uint32) {
 	attr := verbs.QPAttr{
 		State: verbs.StateRTS, SQPSN: psn,
@@ -25,10 +25,10 @@ func (s *handshakeQP) enterRTSEarly(psn uint32) {
 	s.earlyRTS = s.Modify(attr, verbs.AttrState|rtsAttrs) == nil
 }
 
-// canSend reports whether the QP can send cards, unless it has failed.
+// canSend reports whether the QP is in RTS and can send cards, unless it has failed.
 func (s *handshakeQP) canSend() bool { return s.user.state == verbs.StateRTS || s.earlyRTS }
 
-// modify does what the user's Modify asks of the handshake QP, on the way of the user's QP to a state.
+// modify applies the user's Modify to the handshake QP. The user's QP moves to state to.
 func (s *handshakeQP) modify(attr verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState) error {
 	if mask&verbs.AttrRQPSN != 0 {
 		s.peerPSN = attr.RQPSN
@@ -54,7 +54,7 @@ func (s *handshakeQP) query() (verbs.QPAttr, error) {
 	return a, err
 }
 
-// reset makes the QP as new, after it was reset.
+// reset clears the state after a reset of the QP.
 func (s *handshakeQP) reset() {
 	s.cardSent, s.peerPSN, s.earlyRTS, s.deferred = false, 0, false, verbs.QPAttr{}
 }

@@ -12,28 +12,28 @@ import (
 // maxEvents bounds the number of waiting events. Later ones are dropped.
 const maxEvents = 1024
 
-// events holds the asynchronous events of a context until the user takes them: those of wrapped objects, and
+// events queues the asynchronous events of a context: those of wrapped objects, and
 // those of the inner context, in which the user's objects replace the inner ones.
 type events struct {
 	inner verbs.Context
 
-	mu     sync.Mutex        // guards the fields below; its owner takes no other lock of this package
-	queue  []verbs.Event     // wait to be taken, at most maxEvents
+	mu     sync.Mutex        // guards the fields below; no other lock of this package is taken under it
+	queue  []verbs.Event     // at most maxEvents
 	err    error             // the last error of the inner context's Events
 	notify *verbs.Waker      // woken by events; it may be nil
 	cqs    []*cq             // the open CQs
-	srqs   []borrowedSRQ     // the open SRQs that inner ones replace
-	owners u32map.Map[owner] // tells whose the inner QPs are, by QP number
+	srqs   []borrowedSRQ     // the open SRQs whose receives are in inner ones
+	owners u32map.Map[owner] // the owners of inner QPs, by QP number
 }
 
-// owner is what an inner QP belongs to: a wrapped QP whose handshake QP it is, or nothing that the user knows.
+// owner is the wrapped QP of an inner QP: of a handshake QP, and nil for others.
 type owner struct {
-	known  bool         // reports that the inner QP is one of this package; false in the zero value
+	known  bool         // set for inner QPs of this package
 	user   *qp          // the wrapped QP, or nil
 	failed *atomic.Bool // set when the QP has failed; may be nil
 }
 
-// borrowedSRQ is an inner SRQ that has the receives of a user's.
+// borrowedSRQ is an inner SRQ with the receives of a user's SRQ.
 type borrowedSRQ struct {
 	inner verbs.SRQ
 	user  *srq
@@ -58,7 +58,7 @@ func (v *events) poll(dst []verbs.Event) (n int, err error) {
 	return n, err
 }
 
-// setWaker makes w the waker.
+// setWaker sets the waker.
 func (v *events) setWaker(w *verbs.Waker) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -69,14 +69,14 @@ func (v *events) setWaker(w *verbs.Waker) error {
 	return v.inner.NotifyEvents(w)
 }
 
-// drain takes the events of the inner context, which has little room for them.
+// drain queues the events of the inner context, whose queue is short.
 func (v *events) drain() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.drainLocked()
 }
 
-// drainLocked takes the events of the inner context. The lock is held.
+// drainLocked is drain with the lock held.
 func (v *events) drainLocked() {
 	var buf [16]verbs.Event
 	for {
@@ -144,21 +144,21 @@ func (v *events) raise(ev verbs.Event) {
 	v.add(ev)
 }
 
-// register notes that an inner QP is one of this package. user is the wrapped QP whose handshake QP it is, or nil.
+// register registers an inner QP of this package. user is the wrapped QP of a handshake QP, otherwise nil.
 func (v *events) register(inner verbs.QP, user *qp) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.owners.Set(inner.Num(), owner{known: true, user: user})
 }
 
-// watch notes that an inner QP is one of this package. ended is set when it fails.
+// watch registers an inner QP of this package. failed is set when it fails.
 func (v *events) watch(inner verbs.QP, failed *atomic.Bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.owners.Set(inner.Num(), owner{known: true, failed: failed})
 }
 
-// unregister undoes own, before the inner QP is closed.
+// unregister undoes register, before the inner QP is closed.
 func (v *events) unregister(inner verbs.QP) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -166,14 +166,14 @@ func (v *events) unregister(inner verbs.QP) {
 	v.owners.Delete(inner.Num())
 }
 
-// addCQ makes a CQ known.
+// addCQ registers a CQ.
 func (v *events) addCQ(c *cq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.cqs = append(v.cqs, c)
 }
 
-// closeCQ forgets a CQ and its events.
+// closeCQ removes a CQ and its events.
 func (v *events) closeCQ(c *cq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -182,14 +182,14 @@ func (v *events) closeCQ(c *cq) {
 	v.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
 }
 
-// borrow makes an inner SRQ known.
+// borrow registers an inner SRQ.
 func (v *events) borrow(inner verbs.SRQ, user *srq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.srqs = append(v.srqs, borrowedSRQ{inner, user})
 }
 
-// closeSRQ forgets an SRQ and its events.
+// closeSRQ removes an SRQ and its events.
 func (v *events) closeSRQ(s *srq) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -198,7 +198,7 @@ func (v *events) closeSRQ(s *srq) {
 	v.forget(func(ev verbs.Event) bool { return ev.SRQ == verbs.SRQ(s) })
 }
 
-// forgetQP forgets the events of a closed QP.
+// forgetQP removes the events of a closed QP.
 func (v *events) forgetQP(q *qp) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// answer is a READ or an atomic of the peer, and what this end answers. The pieces of the answer to a
-// READ are sent from the region itself.
+// answer is a READ or an atomic of the peer, and its response. The chunks of the response to a
+// READ are sent directly from the region.
 type answer struct {
 	wire.Fetch
-	lkey uint32 // the local key of the bytes of a READ, once it is carried out
-	old  uint64 // what an atomic has found, once it is carried out
+	lkey uint32 // the local key of a READ's data, once executed
+	old  uint64 // the old value of an atomic, once executed
 }
 
 // putFetch writes the fetch of a READ or an atomic into b and returns its length.
@@ -31,7 +31,7 @@ func putFetch(b []byte, wr *verbs.SendWR) int {
 	return wire.FetchLen
 }
 
-// checkFetch compares a fetch of the peer with the regions of this end.
+// checkFetch validates a fetch of the peer against the local regions.
 func (q *qp) checkFetch(h *wire.Header) verbs.Status {
 	f, err := wire.DecodeFetch(q.conn.payload)
 	if err != nil {
@@ -55,7 +55,7 @@ func (q *qp) checkFetch(h *wire.Header) verbs.Status {
 	return verbs.StatusSuccess
 }
 
-// fetchAccess is what a fetch needs of the QP and of the region.
+// fetchAccess is the access that a fetch requires from the QP and the region.
 func fetchAccess(f *wire.Fetch) verbs.Access {
 	if f.Kind == wire.FetchRead {
 		return verbs.AccessRemoteRead
@@ -63,7 +63,7 @@ func fetchAccess(f *wire.Fetch) verbs.Access {
 	return verbs.AccessRemoteAtomic
 }
 
-// storeFetch keeps a fetch of the peer that checkFetch has approved.
+// storeFetch stores a valid fetch of the peer.
 func (q *qp) storeFetch(token uint32) {
 	f, _ := wire.DecodeFetch(q.conn.payload) // was decoded before
 	if q.answers == nil {
@@ -72,8 +72,8 @@ func (q *qp) storeFetch(token uint32) {
 	q.answers[token] = answer{Fetch: f}
 }
 
-// executeFetch carries out a fetch of the peer. If its region was closed since it arrived, the QP fails, as
-// that of a NIC does.
+// executeFetch executes a fetch of the peer. If its region was closed since it arrived, the QP fails, as
+// on a NIC.
 func (q *qp) executeFetch(a *core.Action) {
 	s := &q.answers[a.Token]
 	if a.Len == 0 {
@@ -90,7 +90,7 @@ func (q *qp) executeFetch(a *core.Action) {
 	}
 }
 
-// executeAtomic carries out an atomic on a word in host order. It is atomic among the CPUs of this host, and
+// executeAtomic executes an atomic on a word in host order. It is atomic among the CPUs of this host, and
 // so among all wrapped QPs.
 func executeAtomic(word *uint64, f *wire.Fetch) (old uint64) {
 	if f.Kind == wire.FetchAdd {
@@ -104,7 +104,7 @@ func executeAtomic(word *uint64, f *wire.Fetch) (old uint64) {
 	}
 }
 
-// readable reports whether n bytes at off of the answer can still be sent. A READ is no longer readable once its
+// readable reports whether n bytes at off of the response can still be sent. A READ is no longer readable once its
 // region is closed.
 func (q *qp) readable(s *answer, off, n uint32) bool {
 	if s.Kind != wire.FetchRead || n == 0 {
@@ -114,8 +114,8 @@ func (q *qp) readable(s *answer, off, n uint32) bool {
 	return r != nil && r.lkey == s.lkey
 }
 
-// stage adds n bytes at off of the answer to wr, whose header is in b. It returns how many of them stand
-// behind the header.
+// stage adds n bytes at off of the response to wr, whose header is in b. It returns the number of bytes
+// stored behind the header.
 func (s *answer) stage(wr *verbs.SendWR, b []byte, off, n uint32) int {
 	if s.Kind != wire.FetchRead {
 		binary.BigEndian.PutUint64(b[wire.HeaderLen:], s.old)
@@ -128,7 +128,7 @@ func (s *answer) stage(wr *verbs.SendWR, b []byte, off, n uint32) int {
 	return 0
 }
 
-// checkAnswer looks at the memory for an answer, whose region may have been closed since the request was
+// checkAnswer validates the memory for a response, whose region may have been closed since the request was
 // posted. The core checks everything else.
 func (q *qp) checkAnswer(h *wire.Header) uint8 {
 	token, ok := q.conn.core.Fetching(int(q.flow), h.Message)
@@ -143,7 +143,7 @@ func (q *qp) checkAnswer(h *wire.Header) uint8 {
 	return q.engine.resources.placement(dmaBuf)
 }
 
-// toHostOrder puts the answer to an atomic into host order.
+// toHostOrder converts the response to an atomic to host order.
 func (q *qp) toHostOrder(token uint32) {
 	if b := q.conn.payload; q.sends.At(token).wr.Opcode >= verbs.OpAtomicCmpAndSwp && len(b) == 8 {
 		binary.NativeEndian.PutUint64(b, binary.BigEndian.Uint64(b))

@@ -7,19 +7,19 @@ import (
 )
 
 // handshakeQP is the inner RC QP of one wrapped QP, or a cardQP, which has its number. It carries cards, with which the two
-// ends tell each other their paths: after Modify, and where QPs share connections.
+// sides exchange their paths after Modify, and negotiate shared connections.
 type handshakeQP struct {
 	// QP is the RC QP or cardQP, nil until open.
 	verbs.QP
 	cardQP   *cardQP         // is QP, or nil
 	user     *qp             // the wrapped QP
 	entries  int             // the CQ entries reserved for QP
-	cardSent bool            // reports that the own card was sent
-	peerPSN  uint32          // the first PSN of the peer, as Modify has set it
-	earlyRTS bool            // reports that the QP went to RTS before the user's; see enterRTSEarly
+	cardSent bool            // set once the local card is sent
+	peerPSN  uint32          // the first PSN of the peer, as set by Modify
+	earlyRTS bool            // set if the QP is in RTS before the user's; see enterRTSEarly
 	deferred verbs.QPAttr    // the rtsAttrs that the user has set, if earlyRTS
-	resendAt int64           // when the own card is sent again, 0 for never
-	cards    pool            // has four slots: an answer, the own card, and two receives
+	resendAt int64           // when the local card is retransmitted, 0 for never
+	cards    pool            // has four slots: a response, the local card, and two receives
 	wr       [1]verbs.SendWR // the request being posted
 }
 
@@ -31,7 +31,7 @@ const (
 	cardRetry = int64(20 * time.Millisecond)
 )
 
-// open makes the QP.
+// open creates the QP.
 func (s *handshakeQP) open(q *qp) (err error) {
 	s.user = q
 	n := 2*cardSlots - cardRecv
@@ -74,7 +74,7 @@ func (s *handshakeQP) close() {
 	s.cards.free()
 }
 
-// completed takes a completion of the QP.
+// completed processes a completion of the QP.
 func (s *handshakeQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	q := s.user
 	switch {
@@ -94,7 +94,7 @@ func (s *handshakeQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	}
 }
 
-// setResendAt sets the time at which the own card is sent again, 0 for never.
+// setResendAt sets the time of the card's retransmission, 0 for never.
 func (s *handshakeQP) setResendAt(at int64) {
 	if s.resendAt != 0 {
 		s.user.engine.cardTimers--
@@ -137,7 +137,7 @@ func (s *handshakeQP) sendFirstCard() {
 	}
 }
 
-// sendCard sends the own card from a slot. With want it asks for the peer's card.
+// sendCard sends the local card from a slot. With want it requests the peer's card.
 func (s *handshakeQP) sendCard(slot int, want bool) {
 	c := s.user.card()
 	c.want = want

@@ -1,9 +1,9 @@
 package reliable
 
 // flowLabel returns the flow label of a path, or of control QP index-Config.Paths. RoCE v2 makes the UDP
-// source port of it, by which switches choose among equal routes. The ports of a connection differ, and
+// source port from it, by which switches choose among equal routes. The ports of a connection differ, and
 // those of up to 2^k paths in a row differ in the last k bits, for NICs that have only 2^k ports. Each
-// epoch has a port of its own, so that a path that comes back leaves the route on which it failed.
+// epoch has a different port, so a rebuilt path leaves the route on which it failed.
 func (c *connection) flowLabel(index int, epoch uint16) uint32 {
 	salt := c.attr.SQPSN + c.id<<8
 	if c.ctx.carrier.datagrams() {

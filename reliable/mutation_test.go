@@ -190,7 +190,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a follower sends before the confirm", Tests: "TestNothingIsSentBeforeConfirm", File: "flowhandshake.go",
-		Old: "	h.offer = offer\n	h.sendPhaseCard()\n", New: "	h.offer = offer\n	h.sendPhaseCard()\n	q.conn.begin()\n	q.launchAll()\n",
+		Old: "	h.offer = offer\n	h.sendPhaseCard()\n", New: "	h.offer = offer\n	h.sendPhaseCard()\n	q.conn.confirm()\n	q.startSending()\n",
 	},
 	{
 		Name: "all QPs are in one engine", Tests: "TestEngineOfQP", File: "pd.go",

@@ -6,47 +6,47 @@ import (
 	"ibverbx/verbs"
 )
 
-// path is one data path of a connection. Its UC QP is replaced with every epoch. A UD QP belongs to the engine;
+// path is one data path of a connection. Its UC QP is replaced in every epoch. A UD QP belongs to the engine;
 // see datagramQP.
 //
 // On devices whose UC QPs cannot use a shared receive queue a path has Config.PathRecv receives of
-// its own. The peer may use three quarters of them, and keeps to that path by path. The buffers stay
-// with the path: its next QP takes them over, and what the former QP received is ignored.
+// its own. The peer may use three quarters of them, counted per path. The buffers stay
+// with the path: its next QP inherits them, and data received by the former QP is ignored.
 type path struct {
 	conn       *connection      // the connection that owns the path
-	index      int              // the position in conn.paths, the same at both ends
-	qp         verbs.QP         // the UC QP of the present epoch or the UD QP, nil while the path has none
-	data       *datagramQP      // has qp, nil on UC
+	index      int              // the position in conn.paths, the same on both sides
+	qp         verbs.QP         // the UC QP of the current epoch or the UD QP, nil while the path has none
+	data       *datagramQP      // the owner of a UD qp, nil on UC
 	ah         *sharedAH        // the peer's address on UD, nil until connected
-	oldAH      *sharedAH        // the address before, which sends below oldAHUntil may use; nil if none does
+	oldAH      *sharedAH        // the previous address, nil unless outstanding sends use it
 	oldAHUntil uint32           // the first send that uses ah
-	epoch      uint16           // the number of the present epoch, as the core counts it
-	addr       pathAddr         // the address of qp, or of the last one
-	label      uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
+	epoch      uint16           // the current epoch, as counted by the core
+	addr       pathAddr         // the address of qp, or of its predecessor
+	label      uint32           // the current or last flow label; 0 until connected
 	posted     uint32           // counts the sends staged in this epoch
-	done       uint32           // counts the sends that have completed in this epoch
-	cqEntries  int              // counts the CQ entries that posted sends hold
+	done       uint32           // counts the completed sends of this epoch
+	cqEntries  int              // the CQ entries held by posted sends
 	controls   uint32           // counts the control packets between done and posted, at most maxControls
-	chain      []verbs.SendWR   // holds the staged sends that wait for the doorbell
+	chain      []verbs.SendWR   // the staged sends that wait for the doorbell
 	owner      [pathSlots]int16 // the flow of each send between done and posted, controlPacket or answerChunk
-	refill     refill           // lists the receive buffers that wait to be posted, if the path has its own
+	refill     refill           // the receive buffers to be reposted, if the path has its own
 }
 
 const (
-	// pathSlots is the depth of a path's send queue: chunks and control packets.
+	// pathSlots is the depth of a path's send queue, for chunks and control packets.
 	pathSlots = 2 * pathDepth
-	// maxControls is the number of control packets that leave room for pathDepth chunks.
+	// maxControls is the maximum number of control packets in it, which leaves pathDepth slots for chunks.
 	maxControls = pathSlots - pathDepth
 	// controlPacket is the owner of a send that is a control packet.
 	controlPacket = -1
-	// answerChunk is the owner of a send that is a piece of an answer. Its memory may be closed as soon as the
-	// peer has the piece, which this end learns later.
+	// answerChunk is the owner of a send that is a chunk of a response. Its memory may be closed as soon as the
+	// peer has the chunk, before the acknowledgement arrives.
 	answerChunk = -2
-	// headerSlot is the length of a slot for a chunk header or a small control packet, in bytes.
+	// headerSlot is the length of a slot for a chunk header or a control packet, in bytes.
 	headerSlot = 96
 )
 
-// open makes the QP of an epoch.
+// open creates the QP of an epoch.
 func (p *path) open(epoch uint16) error {
 	c, ctx, e := p.conn, p.conn.ctx, p.conn.engine
 	if ctx.carrier.datagrams() {
@@ -77,8 +77,8 @@ func (p *path) open(epoch uint16) error {
 	return nil
 }
 
-// close takes the QP out of service. When it returns, no message lands and no request refers to
-// memory. Messages that have arrived stay in the inbox, so that no receive buffer is lost.
+// close takes the QP out of service. Afterwards no message lands and no request refers to
+// memory. Received messages stay in the inbox, so that no receive buffer is lost.
 func (p *path) close() {
 	if p.qp == nil {
 		return
@@ -127,7 +127,7 @@ func (p *path) onReset() {
 	}
 }
 
-// retire forgets the sends before n. It returns how many of them were chunks.
+// retire removes the sends before n and returns the number of chunks among them.
 func (p *path) retire(n uint32) (chunks int) {
 	p.holdEntries(-min(int(int32(n-p.done)), p.cqEntries))
 	for ; int32(n-p.done) > 0; p.done++ {
@@ -152,7 +152,7 @@ func (p *path) dropOldAH() {
 	}
 }
 
-// setRoute gives the path of a UD QP a route to the peer, unless sends of the route before the present one are under way.
+// setRoute moves the path of a UD QP to another route to the peer, unless sends by the previous route are outstanding.
 func (p *path) setRoute(route uint16) error {
 	c := p.conn
 	if p.oldAH != nil {
@@ -171,7 +171,7 @@ func (p *path) setRoute(route uint16) error {
 	return nil
 }
 
-// connect connects the QP to that of the peer, with the attributes of the connection.
+// connect connects the QP to the peer's with the attributes of the connection.
 func (p *path) connect(to pathAddr) error {
 	if p.data != nil {
 		return p.setRoute(0)
@@ -192,7 +192,7 @@ func (p *path) connect(to pathAddr) error {
 	return verbs.ConnectWith(p.qp, attr)
 }
 
-// postReceives takes the QP to INIT and posts all receives of the path.
+// postReceives moves the QP to INIT and posts all receives of the path.
 func (p *path) postReceives(attr *verbs.QPAttr) error {
 	init := verbs.QPAttr{State: verbs.StateInit, Port: attr.Port, PKeyIndex: attr.PKeyIndex, Access: attr.Access}
 	if err := p.qp.Modify(init, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess); err != nil {
@@ -212,12 +212,12 @@ func (p *path) postReceives(attr *verbs.QPAttr) error {
 // slot is the index in conn.arrival of receive buffer k of the path.
 func (p *path) slot(k int) int { return p.index*p.conn.ctx.cfg.PathRecv + k }
 
-// recycle marks receive buffer k as free.
+// recycle adds receive buffer k to refill.
 func (p *path) recycle(k int) {
 	p.refill.add(tagPathRecv.with(p.conn.id, p.index, uint32(k)), &p.conn.arrival, p.slot(k))
 }
 
-// topUp posts free receive buffers when a quarter of them are free.
+// topUp reposts free receive buffers once a quarter of them are free.
 func (p *path) topUp() {
 	if p.qp != nil && len(p.refill) >= max(p.conn.ctx.cfg.PathRecv/4, 1) {
 		p.conn.engine.doorbells.refilled(p.refill.post(p.qp))
@@ -238,7 +238,7 @@ func (p *path) stage(owner int16) (*verbs.SendWR, int) {
 	return wr, p.index*pathSlots + int(n)
 }
 
-// ring posts the chain with one doorbell. Refused sends, and sends without a CQ entry, stay in the chain.
+// ring posts the chain with one doorbell. Refused sends and sends without a CQ entry stay in the chain.
 func (p *path) ring() {
 	switch {
 	case len(p.chain) == 0:
@@ -281,16 +281,16 @@ func (p *path) failedEvent() core.Event {
 	return core.Event{Kind: core.EvPathFailed, Path: uint16(p.index), Epoch: p.epoch}
 }
 
-// fail tells the core that the QP has failed.
+// fail reports the failure of the QP to the core.
 func (p *path) fail() {
 	ev := p.failedEvent()
 	p.conn.step(&ev)
 }
 
-// owns reports whether a completion is of the QP of the present epoch.
+// owns reports whether a completion belongs to the QP of the current epoch.
 func (p *path) owns(wc *verbs.WC) bool { return p.qp != nil && wc.QPN == p.qp.Num() }
 
-// sent takes the completion of send n. It also completes the sends before it, which may be
+// sent processes the completion of send n, which implies those of the sends before it, even
 // unsignaled.
 func (p *path) sent(n uint32, wc *verbs.WC) {
 	c := p.conn
@@ -317,19 +317,19 @@ func (p *path) sent(n uint32, wc *verbs.WC) {
 	c.step(&core.Event{Kind: core.EvSent, Path: uint16(p.index), Epoch: p.epoch, Count: chunks})
 }
 
-// arrived takes a message in receive buffer k of the path.
+// arrived processes a message in receive buffer k of the path.
 func (p *path) arrived(k uint32, wc *verbs.WC) {
 	if int(k) >= p.conn.ctx.cfg.PathRecv || !p.owns(wc) {
-		return // a buffer of a former epoch was posted again
+		return // the buffer of an earlier epoch is posted already
 	}
 	p.receive(wc, p.conn.arrival.slot(p.slot(int(k))))
-	if wc.Status == verbs.StatusSuccess && p.owns(wc) { // receive may have closed the QP
+	if wc.Status == verbs.StatusSuccess && p.owns(wc) { // unless receive has closed the QP
 		p.recycle(int(k))
 		p.conn.markDirty()
 	}
 }
 
-// receive takes a message of the path. buf holds the payload of a SEND.
+// receive processes a message of the path. buf holds the payload of a SEND.
 func (p *path) receive(wc *verbs.WC, buf []byte) {
 	c := p.conn
 	if wc.Status == verbs.StatusSuccess {

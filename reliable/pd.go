@@ -2,20 +2,21 @@ package reliable
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"ibverbx/verbs"
 )
 
-// pd is a protection domain. The lock of the context guards it.
+// pd is a protection domain, guarded by the context's lock.
 type pd struct {
-	ctx        *pathContext
-	inner      verbs.PD
-	engines    []*engine  // run its QPs, at most maxEngines; see engineOf
-	regions    regions    // the open regions, of which every engine has a copy
-	dmaBufs    bool       // reports that a dma-buf was registered
-	recvBudget recvBudget // limits the receive buffers of the engines
-	srqs       int        // counts the user's SRQs
-	closed     bool       // set when the PD is closed
+	ctx     *pathContext
+	inner   verbs.PD
+	engines []*engine    // at most maxEngines; see engineOf
+	regions regions      // the open regions; every engine has a copy
+	dmaBufs bool         // set once a dma-buf is registered
+	recvs   atomic.Int64 // counts the receive buffers of the engines
+	srqs    int          // counts the user's SRQs
+	closed  bool         // set when the PD is closed
 }
 
 var _ verbs.PD = (*pd)(nil)
@@ -26,7 +27,6 @@ func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 		return nil, err
 	}
 	p := &pd{ctx: ctx, inner: inner}
-	p.recvBudget.limit = int64(ctx.recvs.limit)
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()
 	ctx.pds = append(ctx.pds, p)
@@ -71,18 +71,18 @@ func (p *pd) each(f func(*engine)) {
 	}
 }
 
-// maxEngines is the number of engines of a PD, as many as UCCL has per NIC. Each costs receive buffers, QPs
+// maxEngines is the maximum number of engines per PD, as in UCCL per NIC. Each costs receive buffers, QPs
 // and a CQ.
 const maxEngines = 4
 
-// engineOf returns the engine for a QP. QPs whose sends complete in one CQ are in one engine, because the
-// goroutine that polls the CQ drives the engine. A further CQ gets an engine of its own, up to the limit,
-// and then that with the fewest QPs. All QPs of an SRQ, which may be nil, are in one engine. Sealed and plain QPs are in different ones.
+// engineOf returns the engine for a QP. QPs with the same send CQ share an engine, because the
+// goroutine that polls the CQ drives the engine. Each further CQ gets a separate engine, up to the limit,
+// and then the engine with the fewest QPs. All QPs of an SRQ share an engine. Sealed and plain QPs do not.
 func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq, s *srq) (*engine, error) {
 	if s != nil && s.engine.Load() != nil {
 		return p.prepare(s.engine.Load(), cfg)
 	}
-	var busy, idle *engine // the one with the fewest QPs among those that have any, and one without
+	var busy, idle *engine // the one with the fewest QPs, and one without any
 	for _, e := range p.engines {
 		switch {
 		case e.resources.qps == 0:
@@ -99,12 +99,12 @@ func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq, s *srq) (*engine, error) {
 	}
 	e, err := p.prepare(idle, cfg)
 	if err != nil && busy != nil {
-		return busy, nil // there is no memory for another one, or there are no QPs
+		return busy, nil // memory or QPs are exhausted
 	}
 	return e, err
 }
 
-// prepare makes an idle engine, or a new one if that is nil, ready for its first QP.
+// prepare prepares an idle engine, or a new one if e is nil, for its first QP.
 func (p *pd) prepare(e *engine, cfg *verbs.QPConfig) (_ *engine, err error) {
 	if e == nil {
 		if e, err = newEngine(p); err != nil {

@@ -8,7 +8,7 @@ import (
 
 // pool is registered memory in slots of equal size. The zero value has no memory.
 type pool struct {
-	mem  *verbs.Memory // the memory, registered here only
+	mem  *verbs.Memory // the memory, with mr as its only region
 	mr   verbs.MR      // the region of mem, nil in the zero value
 	size int           // the length of a slot in bytes
 }
@@ -36,7 +36,7 @@ func (p *pool) free() {
 		return
 	}
 	if p.mr.Close() == nil {
-		_ = p.mem.Free() // has no other region
+		_ = p.mem.Free() // mr was its only region
 	}
 	*p = pool{}
 }
@@ -46,7 +46,7 @@ type recvQueue interface {
 	PostRecv(wrs []verbs.RecvWR) (int, error)
 }
 
-// refill lists the receive buffers that wait to be posted again.
+// refill lists the receive buffers to be reposted.
 type refill []verbs.RecvWR
 
 // add appends slot i of a pool, under the wr_id id.
@@ -56,7 +56,7 @@ func (r *refill) add(id uint64, from *pool, i int) {
 	*r = append(*r, wr)
 }
 
-// post posts the list as one chain and returns how many were taken. Refused buffers stay in the list.
+// post posts the list as one chain and returns the number of accepted buffers. The others stay in the list.
 func (r *refill) post(to recvQueue) int {
 	n, _ := to.PostRecv(*r)
 	*r = (*r)[:copy(*r, (*r)[n:])]

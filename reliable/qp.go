@@ -12,52 +12,52 @@ import (
 // maxInline is the limit of inline bytes per request.
 const maxInline = 256
 
-// qp is a wrapped QP: the queues of one user's QP, its flow of a connection, and its handshake QP. The
+// qp is a wrapped QP: the queues of a user's QP, its flow of a connection, and its handshake QP. The
 // lock of the engine guards it.
 type qp struct {
 	ctx    *pathContext
 	engine *engine        // runs the QP
-	cfg    verbs.QPConfig // what CreateQP was asked for; MaxSendSGE and MaxRecvSGE are at least 1
-	sendCQ *cq            // takes the completions of sends
-	recvCQ *cq            // takes the completions of receives
+	cfg    verbs.QPConfig // the argument of CreateQP, with MaxSendSGE and MaxRecvSGE of at least 1
+	sendCQ *cq            // receives the completions of sends
+	recvCQ *cq            // receives the completions of receives
 	id     uint32         // the index in e.qps, and the number of the QP in tags
 	num    uint32         // the QP number, that of the handshake QP
-	state  verbs.QPState  // the state that the user sees
-	access verbs.Access   // what the peer may do to the memory of this end
-	// maxFetches is what Modify or Connect has set as MaxRdAtomic. Zero means no READs and atomics. The
-	// number itself does not limit them.
+	state  verbs.QPState  // the state visible to the user
+	access verbs.Access   // the peer's access to local memory
+	// maxFetches is MaxRdAtomic, as set by Modify or Connect. Zero forbids READs and atomics. The
+	// number itself is not a limit.
 	maxFetches uint8
 	maxServed  uint8 // likewise, MaxDestRdAtomic
-	modified   bool  // reports that Modify has connected the QP, so the user's timeouts count
-	// broken reports that the peer sent something that cannot be taken. The present step of the connection
-	// takes the QP to the error state.
+	modified   bool  // set if Modify has connected the QP, so the user's timeouts apply
+	// broken is set after an unacceptable chunk of the peer. The current step of the connection
+	// moves the QP to the error state.
 	broken  bool
-	overran bool // reports that a CQ of the QP has overrun, and the QP has failed of it
+	overran bool // set once the QP has failed because a CQ has overrun
 	closed  bool // set by Close
 
 	// conn is the connection, shared with the other QPs of conn.flows. It is nil until the two ends
-	// agree on it, or if a reset found no room for another connection.
+	// agree on it, or after a reset that could not create another connection.
 	conn          *connection
 	flow          uint16        // the index of the QP in conn.flows
-	connected     bool          // reports that the flow is open in conn.core
-	ready         bool          // reports that the flow is open at both ends: requests and receives go to conn.core
-	handshake     handshakeQP   // has the QP number and carries cards
-	flowHandshake flowHandshake // what the two ends agree on, where QPs share connections
+	connected     bool          // set while the flow is open in conn.core
+	ready         bool          // set while the flow is open on both sides: requests and receives go to conn.core
+	handshake     handshakeQP   // provides the QP number and carries cards
+	flowHandshake flowHandshake // negotiates shared connections
 
-	sends      ring.Ring[sendSlot]     // the requests that have not completed, by token
-	inline     pool                    // has a slot of MaxInline bytes for each slot of sends
-	recvs      ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number; of an SRQ those that messages have taken
-	answers    []answer                // what is answered to the peer, by token of core.ActAnswer
-	sendsHeld  atomic.Int32            // the places of the send queue that are taken, at least sends.Len()
+	sends      ring.Ring[sendSlot]     // the incomplete requests, by token
+	inline     pool                    // a slot of MaxInline bytes per slot of sends
+	recvs      ring.Ring[verbs.RecvWR] // the incomplete receives, by message number; with an SRQ those consumed by messages
+	answers    []answer                // the responses to the peer, by token of core.ActAnswer
+	sendsHeld  atomic.Int32            // the occupied slots of the send queue, at least sends.Len()
 	recvsHeld  atomic.Int32            // likewise, of the receive queue
-	unreported int32                   // the places of requests that completed without a completion
-	recvError  verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
-	shared     sharing                 // is about the receives of an SRQ
+	unreported int32                   // the slots of completed requests without a CQE
+	recvError  verbs.Status            // the status of the receive that caused the refusal of a chunk, or 0
+	shared     sharing                 // the use of an SRQ
 }
 
 var _ verbs.QP = (*qp)(nil)
 
-// CreateQP implements verbs.PD. An RC QP is made of paths. Other QPs are those of the inner PD.
+// CreateQP implements verbs.PD. An RC QP consists of paths. Other QPs are QPs of the inner PD.
 func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	ctx := p.ctx
 	ctx.mu.Lock()
@@ -90,7 +90,7 @@ func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return q, nil
 }
 
-// create gives the QP an engine of its PD and makes its parts. The context is locked.
+// create assigns an engine to the QP and creates its parts. The context is locked.
 func (q *qp) create(p *pd) (err error) {
 	if p.closed || p.ctx.closed.Load() {
 		return p.ctx.opError("create QP", 0, verbs.ErrClosed)
@@ -140,7 +140,7 @@ func (q *qp) checkConfig() error {
 	return nil
 }
 
-// build makes the parts of a QP.
+// build creates the parts of a QP.
 func (q *qp) build() (err error) {
 	h := &q.engine.resources
 	h.qps++
@@ -180,7 +180,7 @@ func (q *qp) makeQueues() {
 	}
 }
 
-// register gives the QP its id.
+// register assigns the QP's id.
 func (q *qp) register() {
 	e := q.engine
 	i := slices.Index(e.qps, nil)
@@ -221,13 +221,13 @@ func (q *qp) Close() error {
 	return nil
 }
 
-// discardCompletions removes the QP's completions from its CQs.
+// discardCompletions removes the QP's CQEs.
 func (q *qp) discardCompletions() {
 	q.sendCQ.discard(q.num)
 	q.recvCQ.discard(q.num)
 }
 
-// destroy frees the parts of a QP, also of one that build has left incomplete.
+// destroy frees a QP, even if build has not completed.
 func (q *qp) destroy() {
 	if q.closed {
 		return
@@ -246,7 +246,7 @@ func (q *qp) destroy() {
 	}
 }
 
-// failWith takes the QP to the error state. Its oldest request ends with status.
+// failWith moves the QP to the error state. Its oldest request fails with status.
 func (q *qp) failWith(status verbs.Status) {
 	switch {
 	case q.state != verbs.StateRTS:
@@ -258,7 +258,7 @@ func (q *qp) failWith(status verbs.Status) {
 	q.fail()
 }
 
-// fail takes the QP to the error state and flushes all its requests and receives.
+// fail moves the QP to the error state and flushes all its requests and receives.
 func (q *qp) fail() {
 	if q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return

@@ -70,7 +70,7 @@ func (c *connection) check(flow uint16, h *wire.Header) uint8 {
 	return q.checkReceive(h)
 }
 
-// checkWrite looks at a repeated piece of a WRITE.
+// checkWrite validates a retransmitted chunk of a WRITE.
 func (q *qp) checkWrite(h *wire.Header) uint8 {
 	if q.access&verbs.AccessRemoteWrite == 0 {
 		return uint8(verbs.StatusRemInvReqErr)
@@ -85,7 +85,7 @@ func (q *qp) checkWrite(h *wire.Header) uint8 {
 	return q.engine.resources.placement(r.mem == nil)
 }
 
-// checkReceive looks at a piece of a SEND, or a notification.
+// checkReceive validates a chunk of a SEND or a notification.
 func (q *qp) checkReceive(h *wire.Header) uint8 {
 	n := h.Message - q.recvs.Head()
 	if int32(n) < 0 {
@@ -113,8 +113,8 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 	return q.engine.resources.placement(dmaBuf)
 }
 
-// place puts the payload of a chunk that check has approved to its place. The CPU copies it, or the copier
-// does and answers later. That of an answer belongs to request token. A fetch is kept under token.
+// place copies the payload of a valid chunk to its destination. The CPU copies it at once, or the copier
+// later. The payload of a response belongs to request token. A fetch is stored under token.
 func (q *qp) place(ev *core.Event, token uint32) {
 	h := &ev.Header
 	switch {
@@ -122,7 +122,7 @@ func (q *qp) place(ev *core.Event, token uint32) {
 		q.storeFetch(token)
 		return
 	case h.Len == 0:
-		return // it may name any memory
+		return // any address is valid
 	case h.Op == wire.OpAnswer:
 		q.toHostOrder(token)
 	}
@@ -143,7 +143,7 @@ func (q *qp) place(ev *core.Event, token uint32) {
 	}
 }
 
-// target sets the elements of to to the place of a chunk's payload.
+// target sets the elements of to to the destination of a chunk's payload.
 func (q *qp) target(h *wire.Header, token uint32, to *verbs.RecvWR) {
 	switch h.Op {
 	case wire.OpWrite:
@@ -176,7 +176,7 @@ func (q *qp) deliver(a *core.Action) {
 	}
 }
 
-// fault ends the receiving half because of a chunk of the peer. If the chunk's receive is the cause,
+// fault fails the QP after an unacceptable chunk of the peer. If the chunk's receive is the cause,
 // it completes with an error first.
 func (q *qp) fault(status verbs.Status) {
 	switch {
@@ -202,7 +202,7 @@ func (q *qp) flushRecvs() {
 	}
 }
 
-// completeRecv ends the oldest receive. It fills in WRID and QPN of wc.
+// completeRecv completes the oldest receive. It fills in WRID and QPN of wc.
 func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
 	wc.WRID, wc.QPN = q.recvs.Front().WRID, q.num
 	q.recvs.Drop(1)

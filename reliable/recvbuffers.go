@@ -3,63 +3,44 @@ package reliable
 import (
 	"fmt"
 	"math/bits"
-	"sync/atomic"
 
 	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
-// recvBudget counts the receive buffers of a PD. Its engines share the limit.
-type recvBudget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// acquire reports whether there is room for n more buffers, and counts them.
-func (b *recvBudget) acquire(n int) bool {
-	if b.used.Add(int64(n)) > b.limit {
-		b.used.Add(int64(-n))
-		return false
-	}
-	return true
-}
-
-// release undoes take.
-func (b *recvBudget) release(n int) { b.used.Add(int64(-n)) }
-
-// reserveReceives takes the budget and the CQ entries for n more receive buffers.
+// reserveReceives reserves n receive buffers of the PD's limit, and their CQ entries, until releaseReceives.
 func (e *engine) reserveReceives(n int) error {
-	if !e.recvBudget.acquire(n) {
+	if e.recvs.Add(int64(n)) > int64(e.ctx.recvs.limit) {
+		e.recvs.Add(int64(-n))
 		return e.ctx.tooManyConnections()
 	}
 	err := e.inbox.entries.reserve(n)
 	if err != nil {
-		e.recvBudget.release(n)
+		e.recvs.Add(int64(-n))
 	}
 	return err
 }
 
-// releaseReceives undoes reserveReceives.
 func (e *engine) releaseReceives(n int) {
-	e.recvBudget.release(n)
+	e.recvs.Add(int64(-n))
 	e.inbox.entries.release(n)
 }
 
-// recvSizes says how many receive buffers a context uses. All fields but size are numbers of buffers.
+// recvSizes holds the numbers of receive buffers of a context. All fields but size are numbers of buffers.
 type recvSizes struct {
-	size      int // what one holds of a chunk, in bytes
-	limit     int // the limit of a PD
-	depth     int // the limit of an engine
-	first     int // what an engine has at least
-	slab      int // what is allocated at a time; it divides depth
-	preferred int // what a connection gets while there are enough
-	minimum   int // what a connection needs
+	size      int // the payload of a buffer, in bytes
+	limit     int // the maximum per PD
+	depth     int // the maximum per engine
+	first     int // the minimum per engine
+	slab      int // the number per allocation; it divides depth
+	preferred int // the number per connection below the limit
+	minimum   int // the minimum per connection
 }
 
-// connections is the number of connections that an engine serves.
+// connections is the maximum number of connections per engine.
 func (s *recvSizes) connections() int { return s.depth / s.minimum }
 
-// sizeReceives returns the numbers for a device. Defaults are filled in.
+// sizeReceives returns the recvSizes of a device. cfg has its defaults filled in.
 func (cfg *Config) sizeReceives(inner verbs.Context, c *carrier, attr *verbs.DeviceAttr) (recvSizes, error) {
 	s := recvSizes{size: cfg.ChunkBytes, first: firstRecvs, preferred: preferredShare, minimum: minShare}
 	switch {
@@ -89,23 +70,23 @@ func (cfg *Config) sizeReceives(inner verbs.Context, c *carrier, attr *verbs.Dev
 	}
 	s.slab = min(growRecvs, s.depth)
 	for !c.srq && (s.depth-s.depth%s.slab)/s.minimum < s.depth/s.minimum {
-		s.slab-- // connections need many buffers, and the limit is to hold as many connections as it says
+		s.slab-- // so that the limit serves as many connections as it permits
 	}
 	s.depth -= s.depth % s.slab
 	s.first = min(s.first, s.depth)
 	return s, nil
 }
 
-// slab is a number of receive buffers that are allocated together. The buffers of a slab that is no longer in use
-// are parked instead of posted again, and its memory is freed once all of them are.
+// slab is a group of receive buffers that are allocated together. The buffers of a retired slab
+// are parked instead of reposted, and its memory is freed once all of them are.
 type slab struct {
 	pool
 	parked []bool // by buffer
 	idle   int    // counts the parked buffers
 }
 
-// provide provides the receive buffers for n connections: the quota of each, while the budget lasts, and at least what
-// all of them need. The connections share them, see divide.
+// provide allocates the receive buffers for n connections: the preferred number below the limit, and at least the
+// minimum. The connections share them; see divideCredit.
 func (res *engineResources) provide(n int) error {
 	ctx := res.engine.ctx
 	if ctx.carrier.ownReceives() {
@@ -124,7 +105,7 @@ func (res *engineResources) provide(n int) error {
 	return nil
 }
 
-// grow takes one more slab into use. Its buffers are posted.
+// grow adds a slab and posts its buffers.
 func (res *engineResources) grow() error {
 	ctx := res.engine.ctx
 	if res.receives()+ctx.recvs.slab > ctx.recvs.depth {
@@ -169,8 +150,8 @@ func (s *slab) parkAll() {
 	s.idle = len(s.parked)
 }
 
-// shrink retires the slabs that the remaining connections do not need. A quarter more may stay, so that peers that come and go
-// do not cost memory registrations.
+// shrink retires the slabs that the remaining connections do not need. A quarter more may remain, so that reconnecting peers
+// cost no memory registrations.
 func (res *engineResources) shrink() {
 	ctx := res.engine.ctx
 	need := max(ctx.recvs.first, res.connections*ctx.recvs.preferred)
@@ -185,7 +166,7 @@ func (res *engineResources) shrink() {
 	res.trim()
 }
 
-// park takes the buffers of retired slabs off a list of those that wait to be posted.
+// park removes the buffers of retired slabs from a list of buffers to be reposted.
 func (res *engineResources) park(list refill) refill {
 	kept := list[:0]
 	for i := range list {
@@ -214,7 +195,7 @@ func (res *engineResources) receives() int { return res.inUse * res.engine.ctx.r
 // allocated is the number of receive buffers in use and retired.
 func (res *engineResources) allocated() int { return len(res.arrival) * res.engine.ctx.recvs.slab }
 
-// recycle marks receive buffer i as free.
+// recycle adds receive buffer i to the list of buffers to be reposted, or parks it.
 func (res *engineResources) recycle(i int) {
 	n := res.engine.ctx.recvs.slab
 	s := &res.arrival[i/n]
@@ -232,7 +213,7 @@ func (res *engineResources) recycle(i int) {
 	to.add(tagArrival.with(res.id, 0, uint32(i)), &s.pool, i%n)
 }
 
-// reclaim makes the receive buffers of a UD QP free that was reset.
+// reclaim recycles the receive buffers of a UD QP that was reset.
 func (res *engineResources) reclaim(d *datagramQP) {
 	d.resets++
 	if res.srq == nil {
@@ -252,8 +233,8 @@ func (res *engineResources) reclaim(d *datagramQP) {
 	}
 }
 
-// divideCredit shares the receive buffers among the connections. A peer whose share has become smaller is
-// told at once, before a new connection uses the rest.
+// divideCredit divides the receive buffers among the connections. A peer with a smaller share is
+// notified at once, before a new connection uses the rest.
 func (res *engineResources) divideCredit() {
 	if res.connections == 0 || res.engine.ctx.carrier.ownReceives() {
 		return
@@ -275,7 +256,7 @@ func (res *engineResources) divideCredit() {
 }
 
 // roundShare returns the largest of 1, 2, 3, 4, 6, 8, 12, 16, ... up to n, which is positive. So shares change seldom
-// while connections come and go, and few peers have to be told.
+// while connections open and close, and few peers are notified.
 func roundShare(n int) int {
 	p := 1 << (bits.Len(uint(n)) - 1)
 	if n >= p+p/2 {
@@ -284,7 +265,7 @@ func roundShare(n int) int {
 	return p
 }
 
-// tooManyConnections is the error of a connection that would leave too few receive buffers to each.
+// tooManyConnections is the error for a connection beyond the limit of receive buffers.
 func (ctx *pathContext) tooManyConnections() error {
 	return fmt.Errorf("%w: Config.RecvBytes of %d holds %d receive buffers of %d bytes, and each connection needs %d: raise RecvBytes, or set Flows so that QPs share connections",
 		verbs.ErrLimit, ctx.cfg.RecvBytes, ctx.recvs.limit, ctx.recvs.size, ctx.recvs.minimum)

@@ -8,15 +8,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// region is a memory region of a wrapped PD. The driver copies SENDs, answers and retransmitted WRITEs
-// into it, and carries out atomics on it, after its own access checks.
+// region is a memory region of a wrapped PD. The driver copies SENDs, responses and retransmitted WRITEs
+// into it and executes atomics on it, after its own access checks.
 type region struct {
 	verbs.MR
 	pd     *pd
-	access verbs.Access  // what RegisterMemory or RegisterDMABuf was asked for
-	mem    *verbs.Memory // the whole region, nil for a dma-buf and for memory of a device, which only the NIC can access
-	device string        // names the device that has the memory; "" for the host and for a dma-buf
-	lkey   uint32        // the local key, kept here, like addr and size, because find looks at every element
+	access verbs.Access  // the access passed to RegisterMemory or RegisterDMABuf
+	mem    *verbs.Memory // the memory, nil for a dma-buf and for device memory, which only the NIC can access
+	device string        // the name of the device of device memory, otherwise ""
+	lkey   uint32        // the local key, cached for find, like addr and size
 	addr   uint64        // the address of the first byte
 	size   uint64        // the length in bytes
 }
@@ -27,8 +27,8 @@ var _ verbs.MR = (*region)(nil)
 type regions struct {
 	byLKey u32map.Map[*region]
 	byRKey u32map.Map[*region]
-	recent *region   // the region that was last found by its local key, or nil
-	device []*region // the regions of memory of devices
+	recent *region   // the region last found by its local key, or nil
+	device []*region // the regions of device memory
 }
 
 func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
@@ -56,8 +56,8 @@ func (p *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Ac
 	return p.enlist(&region{MR: mr, access: access})
 }
 
-// enlist makes a region known by its keys. The first one that only the NIC can access makes the copiers of
-// engines that have a QP. If that fails, the region is closed.
+// enlist adds a region to the tables. The first one that only the NIC can access opens the copiers of
+// engines with QPs. If that fails, the region is closed.
 func (p *pd) enlist(r *region) (verbs.MR, error) {
 	r.pd, r.lkey, r.addr, r.size = p, r.LKey(), r.Addr(), r.Len()
 	if r.mem == nil {
@@ -73,7 +73,7 @@ func (p *pd) enlist(r *region) (verbs.MR, error) {
 	return r, nil
 }
 
-// Close implements verbs.MR. Nothing is copied through the region after it returns.
+// Close implements verbs.MR. No copy uses the region afterwards.
 func (r *region) Close() error {
 	p := r.pd
 	p.ctx.mu.Lock()
@@ -88,7 +88,7 @@ func (s *regions) clone() regions {
 	return regions{byLKey: s.byLKey.Clone(), byRKey: s.byRKey.Clone(), device: slices.Clone(s.device)}
 }
 
-// add makes a region known.
+// add adds a region.
 func (s *regions) add(r *region) {
 	s.byLKey.Set(r.lkey, r)
 	s.byRKey.Set(r.RKey(), r)
@@ -97,7 +97,7 @@ func (s *regions) add(r *region) {
 	}
 }
 
-// remove forgets a region. If it was closed before, its keys may already belong to another region, which
+// remove removes a region. If it was closed before, its keys may already belong to another region, which
 // keeps them.
 func (s *regions) remove(r *region) {
 	if s.byLKey.Find(r.lkey) == r {
@@ -112,7 +112,7 @@ func (s *regions) remove(r *region) {
 	s.device = slices.DeleteFunc(s.device, func(d *region) bool { return d == r })
 }
 
-// deviceOf names the device that has some of the bytes of the elements, whatever their keys; "" if none has.
+// deviceOf returns the name of a device that holds bytes of the elements, whatever their keys, or "".
 func (s *regions) deviceOf(sges []verbs.SGE) string {
 	for _, r := range s.device {
 		for k := range sges {
@@ -130,7 +130,7 @@ func (r *region) holds(addr uint64, n uint32) bool {
 	return addr >= r.addr && off <= r.size && uint64(n) <= r.size-off
 }
 
-// remote returns the region that a peer names and its bytes, or nil if the peer does not have that access to
+// remote returns the region that a peer addresses and its bytes, or nil if the peer does not have that access to
 // them. A region that only the NIC can access has no bytes.
 func (s *regions) remote(rkey uint32, addr uint64, n uint32, access verbs.Access) (*region, []byte) {
 	r := s.byRKey.Find(rkey)
@@ -158,10 +158,10 @@ func (s *regions) covers(sges []verbs.SGE, write bool) (ok, dmaBuf bool) {
 	return true, dmaBuf
 }
 
-// find returns the region of an element, or nil if its key does not cover it. With write the region must
+// find returns the region of an element, or nil if its key does not cover it. With write, the region must
 // allow local writes.
 func (s *regions) find(g *verbs.SGE, write bool) *region {
-	r := s.recent // most requests use the region of the request before
+	r := s.recent // most requests use the region of the previous one
 	if r == nil || r.lkey != g.LKey {
 		if r = s.byLKey.Find(g.LKey); r != nil {
 			s.recent = r

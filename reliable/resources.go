@@ -10,34 +10,34 @@ import (
 )
 
 // engineResources is what the connections of an engine share: receive buffers, in an SRQ if the QPs of paths can use one, two
-// control QPs, and UD QPs if they carry the paths. prepare makes these parts with the engine's first QP, release frees them with its last.
+// control QPs, and UD QPs if they carry the paths. prepare creates them for the engine's first QP, release frees them with its last.
 type engineResources struct {
 	engine      *engine
 	pd          verbs.PD // the inner PD
 	qps         int      // counts the QPs
-	connections int      // counts the connections, which share the receive buffers
+	connections int      // counts the connections
 
 	id         uint32                     // their number in tags; every prepare assigns a new one
-	ready      bool                       // reports that prepare has succeeded: the fields below are valid
-	srq        verbs.SRQ                  // takes the messages of all paths, nil if their QPs cannot use one
-	arrival    []slab                     // has the receive buffers of srq or of data
-	inUse      int                        // the number of slabs in use, see supply
-	share      int                        // the number of buffers that each peer may use
-	refill     refill                     // lists the buffers of arrival that wait to be posted to srq
+	ready      bool                       // set by prepare: the fields below are valid
+	srq        verbs.SRQ                  // receives for all paths, nil if their QPs cannot use an SRQ
+	arrival    []slab                     // the receive buffers of srq or of data
+	inUse      int                        // the number of slabs in use, see provide
+	share      int                        // the number of buffers advertised to each peer
+	refill     refill                     // lists the buffers to be reposted to srq
 	control    [2]controlQP               // the control QPs
 	data       []datagramQP               // the UD QPs of paths, Config.Paths of them; none on UC
 	ahs        map[verbs.AHAttr]*sharedAH // the address handles in use
-	controlLen int                        // the longest control packet on the port
-	chunk      int                        // the longest payload of a chunk on the port
+	controlLen int                        // the maximum length of a control packet on the port
+	chunk      int                        // the maximum payload of a chunk on the port
 	mtu        int                        // the MTU of the port
-	copier     copier                     // places chunks in dma-bufs, unused as long as dmaBufs is not set
-	first      verbs.QPConfig             // has the port, the GID and the path of the first QP
-	qkey       uint32                     // the Q_Key of control and data, chosen at random: cards name it
+	copier     copier                     // places chunks in dma-bufs, unused unless dmaBufs is set
+	first      verbs.QPConfig             // the port, the GID and the path of the first QP
+	qkey       uint32                     // the random Q_Key of control and data, sent in cards
 
-	dmaBufs bool // reports that a dma-buf was registered
+	dmaBufs bool // set once a dma-buf is registered
 }
 
-// prepare makes the shared parts for the first QP, unless they exist. The control QPs have its port and its
+// prepare creates the resources for the first QP, unless they exist. The control QPs use its port and
 // path.
 func (res *engineResources) prepare(cfg *verbs.QPConfig) error {
 	if res.ready {
@@ -52,7 +52,7 @@ func (res *engineResources) prepare(cfg *verbs.QPConfig) error {
 		res.chunk = min(res.chunk, datagramPayload(&port)) // one packet
 	}
 	if err == nil && res.chunk < minCardChunk {
-		err = verbs.Invalidf("port %d has no room for chunks of %d bytes", cfg.Port, minCardChunk)
+		err = verbs.Invalidf("port %d: datagrams cannot hold chunks of %d bytes", cfg.Port, minCardChunk)
 	}
 	if err == nil {
 		err = res.engine.inbox.entries.reserve(controlEntries)
@@ -77,7 +77,7 @@ func (res *engineResources) prepare(cfg *verbs.QPConfig) error {
 	return nil
 }
 
-// newQKey returns a random Q_Key: one that a user may set, and not the one that every host knows.
+// newQKey returns a random Q_Key that a user may set, other than verbs.DefaultQKey.
 func newQKey() uint32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // does not fail
@@ -88,7 +88,7 @@ func newQKey() uint32 {
 	return k
 }
 
-// startUD takes a UD QP that is in RESET into service, with the Q_Key of the engine.
+// startUD connects a UD QP in RESET with the engine's Q_Key.
 func (res *engineResources) startUD(qp verbs.QP) error {
 	ep, err := qp.Endpoint()
 	if err != nil {
@@ -105,13 +105,13 @@ func sharedPath(of verbs.PathConfig) verbs.PathConfig {
 	return of
 }
 
-// suits reports whether the shared QPs can serve a QP: its packets are sealed, or not, as theirs.
+// suits reports whether the shared QPs can serve a QP: either both are sealed or neither is.
 func (res *engineResources) suits(cfg *verbs.QPConfig) bool {
 	return (cfg.Path.Seal == nil) == (res.first.Path.Seal == nil)
 }
 
-// makeReceives makes the shared receive queue, if the QPs of paths can use one, the UD QPs, and the receive buffers of one
-// connection.
+// makeReceives creates the SRQ, if the QPs of paths can use one, the UD QPs, and the receive buffers of the first
+// connections.
 func (res *engineResources) makeReceives(cfg *verbs.QPConfig) error {
 	ctx := res.engine.ctx
 	if ctx.carrier.srq {
@@ -146,10 +146,10 @@ func (res *engineResources) arrivalSize() int {
 	return n
 }
 
-// maxPathRecord is the length of the longest record that travels on a path: acknowledgements do so when the control QPs are dead.
+// maxPathRecord is the maximum length of a record on a path, which carries acknowledgements while the control QPs are dead.
 const maxPathRecord = headerSlot - wire.ControlLen
 
-// release frees the shared parts. No QP uses them any more.
+// release frees the resources, which are unused.
 func (res *engineResources) release() {
 	for i := range res.control {
 		res.control[i].close()
@@ -172,7 +172,7 @@ func (res *engineResources) release() {
 	res.arrival, res.share, res.refill, res.ready = nil, 0, nil, false
 }
 
-// enableDMABufs makes the copier, if there is a QP.
+// enableDMABufs opens the copier now or with the first QP.
 func (res *engineResources) enableDMABufs() error {
 	if res.dmaBufs = true; res.ready {
 		return res.copier.open(res)
@@ -205,7 +205,7 @@ func (res *engineResources) ringControls() {
 	}
 }
 
-// arrived takes a message in a receive buffer of the SRQ.
+// arrived processes a message in a shared receive buffer.
 func (res *engineResources) arrived(slot uint32, wc *verbs.WC) {
 	r := res.engine.routes.Find(wc.QPN)
 	n := uint32(res.engine.ctx.recvs.slab)
@@ -215,7 +215,7 @@ func (res *engineResources) arrived(slot uint32, wc *verbs.WC) {
 	case r.data != nil:
 		lives := r.data.resets
 		if r.data.arrived(b, wc); res.srq == nil && r.data.resets != lives {
-			return // reclaim has posted it
+			return // reclaim has recycled the buffer
 		}
 	}
 	if res.recycle(int(slot)); res.inUse < len(res.arrival) {
@@ -223,8 +223,8 @@ func (res *engineResources) arrived(slot uint32, wc *verbs.WC) {
 	}
 }
 
-// placement returns the status of an EvChunk whose bytes can be placed: at once by the CPU, later by the
-// copier if they go to a dma-buf, or not now.
+// placement returns the status of a valid EvChunk: its bytes are placed at once by the CPU, later by the
+// copier in a dma-buf, or not while the copier is full.
 func (res *engineResources) placement(dmaBuf bool) uint8 {
 	switch {
 	case !dmaBuf:
@@ -235,7 +235,7 @@ func (res *engineResources) placement(dmaBuf bool) uint8 {
 	return core.StatusNoRecv
 }
 
-// reviveAt is when a control QP is to be revived next, core.Never if all of them work.
+// reviveAt is the next time to revive a UD QP, core.Never if all of them work.
 func (res *engineResources) reviveAt() int64 {
 	at := core.Never
 	for i := range res.control {
@@ -251,7 +251,7 @@ func (res *engineResources) reviveAt() int64 {
 	return at
 }
 
-// revive takes failed control QPs back into service.
+// revive returns failed UD QPs to service.
 func (res *engineResources) revive() {
 	for i := range res.control {
 		if c := &res.control[i]; c.failed && res.engine.now >= c.reviveAt {

@@ -45,7 +45,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// checkSend returns what is wrong with a request.
+// checkSend validates a request.
 func (q *qp) checkSend(wr *verbs.SendWR) error {
 	switch n := wr.Length(); {
 	case wr.Opcode > verbs.OpAtomicFetchAndAdd:
@@ -69,7 +69,7 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 	return nil
 }
 
-// enqueue takes a request.
+// enqueue adds a request to sends and submits it.
 func (q *qp) enqueue(wr *verbs.SendWR) {
 	token := q.sends.Tail()
 	s := q.sends.Extend()
@@ -89,7 +89,7 @@ func (q *qp) enqueue(wr *verbs.SendWR) {
 	}
 }
 
-// submit hands a request to the core.
+// submit passes a request to the core.
 func (q *qp) submit(token uint32) {
 	s := q.sends.At(token)
 	wr := &s.wr
@@ -122,13 +122,13 @@ func (q *qp) submit(token uint32) {
 		m.Kind, m.Flags, m.Length, m.Breaks, m.Answer = core.MsgFetch, 0, wire.FetchLen, [core.MaxBreaks]uint32{}, s.length
 	}
 	if bad := q.localError(wr); bad != verbs.StatusSuccess {
-		// It fails when its turn comes, as on a NIC.
+		// It fails after the requests before it, as on a NIC.
 		m.Kind, m.Length, m.Status = core.MsgInvalid, 0, uint8(bad)
 	}
 	q.step(&core.Event{Kind: core.EvPost, Message: m})
 }
 
-// localError returns the status of a request that cannot succeed, whatever the peer says.
+// localError returns the status of a request that fails locally.
 func (q *qp) localError(wr *verbs.SendWR) verbs.Status {
 	fetch := wr.Opcode >= verbs.OpRDMARead
 	if fetch && q.maxFetches == 0 {
@@ -196,7 +196,7 @@ func (q *qp) transmit(a *core.Action) {
 	wr.SGE[0] = q.conn.headers.sge(slot, n)
 }
 
-// completeSend ends the oldest request, whose token is token.
+// completeSend completes the oldest request, whose token is token.
 func (q *qp) completeSend(token uint32, status verbs.Status) {
 	s := q.sends.At(token)
 	q.sends.Drop(1)

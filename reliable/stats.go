@@ -93,7 +93,7 @@ func (ctx *pathContext) PathsOf(qpn uint32) (infos []PathInfo) {
 	return infos
 }
 
-// infos returns the present state of the paths, nil if there is no connection. The engine is locked.
+// infos returns the state of the paths, nil without a connection. The engine is locked.
 func (c *connection) infos() []PathInfo {
 	if c == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// step tells the core about an event, carries out its actions, and repeats that for the events that
+// step passes an event to the core and executes the actions, and repeats this for the events that
 // these actions caused.
 func (c *connection) step(ev *core.Event) {
 	c.run(ev)
@@ -26,20 +26,20 @@ func (c *connection) step(ev *core.Event) {
 	}
 }
 
-// endPosts ends a chain of posts.
+// endPosts marks the end of a chain of posts.
 func (c *connection) endPosts() {
 	if c.core.Asks() {
 		c.step(&core.Event{Kind: core.EvFlush})
 	}
 }
 
-// step tells the core about an event of the QP's flow.
+// step passes an event of the QP's flow to the core.
 func (q *qp) step(ev *core.Event) {
 	ev.Flow = q.flow
 	q.conn.step(ev)
 }
 
-// run tells the core about one event and carries out its actions.
+// run passes one event to the core and executes the actions.
 func (c *connection) run(ev *core.Event) {
 	if c.core == nil {
 		return
@@ -65,7 +65,7 @@ func (c *connection) execute(ev *core.Event, a *core.Action) {
 		c.rebuild(a)
 	case core.ActConnect:
 		if p := &c.paths[a.Path]; p.data != nil {
-			_ = p.setRoute(a.Epoch) // otherwise it keeps its route
+			_ = p.setRoute(a.Epoch) // if this fails, the path keeps its route
 			return
 		}
 		if p := &c.paths[a.Path]; p.qp != nil && p.epoch == a.Epoch && p.connect(pathAddr{a.QPN, a.PSN}) != nil {
@@ -76,13 +76,13 @@ func (c *connection) execute(ev *core.Event, a *core.Action) {
 			c.pacer.Want(c.engine.now, c.index(), a)
 		}
 	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActWant, core.ActFault:
-		if q := c.flows[a.Flow]; q != nil { // nil if it has left
+		if q := c.flows[a.Flow]; q != nil { // nil after it has left
 			q.execute(ev, a)
 		}
 	}
 }
 
-// execute carries out an action on a message of the QP.
+// execute executes an action on a message of the QP.
 func (q *qp) execute(ev *core.Event, a *core.Action) {
 	switch a.Kind {
 	case core.ActSend:
@@ -105,7 +105,7 @@ func (q *qp) execute(ev *core.Event, a *core.Action) {
 	}
 }
 
-// rebuild makes the next QP of a path. The core retries later if this fails.
+// rebuild creates the next QP of a path. If this fails, the core retries later.
 func (c *connection) rebuild(a *core.Action) {
 	p := &c.paths[a.Path]
 	p.close()
@@ -116,23 +116,18 @@ func (c *connection) rebuild(a *core.Action) {
 	c.queue = append(c.queue, ev)
 }
 
-// sendRecord sends a record: in a packet with others on a control QP, in a packet of its own on a
-// path. Without room the record is dropped, which the protocol tolerates.
+// sendRecord sends a record: together with others on a control QP, in a separate packet on a
+// path. If the path's queue is full, the record is dropped, which the protocol tolerates.
 func (c *connection) sendRecord(a *core.Action) {
 	if a.Route < core.RoutePath {
 		if b := c.outbox[a.Route]; len(b) > 0 && len(b)+a.Record.Len() > c.engine.resources.controlLen {
-			c.stageControl(int(a.Route)) // the port's packets are shorter than wire.MaxControlLen
+			c.stageControl(int(a.Route))
 		}
 		b := c.outbox[a.Route]
 		if len(b) == 0 {
 			b = wire.StartControl(b, c.peer.conn)
 		}
-		b, ok := wire.AddRecord(b, &a.Record)
-		if !ok {
-			c.stageControl(int(a.Route))
-			b, _ = wire.AddRecord(wire.StartControl(c.outbox[a.Route][:0], c.peer.conn), &a.Record)
-		}
-		c.outbox[a.Route] = b
+		c.outbox[a.Route], _ = wire.AddRecord(b, &a.Record) // controlLen is at most wire.MaxControlLen
 		return
 	}
 	p := &c.paths[a.Route-core.RoutePath]
@@ -147,13 +142,13 @@ func (c *connection) sendRecord(a *core.Action) {
 	wr.SGE[0], wr.NumSGE = c.headers.sge(slot, len(b)), 1
 }
 
-// records takes a control packet that came by route.
+// records processes a control packet that arrived by route.
 func (c *connection) records(b []byte, route core.Route) {
 	var r wire.Reader
 	if r.Open(b) != nil || r.Conn != c.id {
 		return
 	}
-	c.confirm() // only its peer names it
+	c.confirm() // only its peer knows c.id
 	for c.core != nil {
 		ev := core.Event{Kind: core.EvRecord, Route: route}
 		if !r.Next(&ev.Record) {
